@@ -14,15 +14,15 @@
 #include <time.h>
 #include <unistd.h>
 
-/* How often a child that says nothing is looked at, in milliseconds. */
+/* Milliseconds between checks of a silent child. */
 #define LOOK 100
-/* What a child gets to end on SIGTERM, in milliseconds. */
+/* Milliseconds from SIGTERM to SIGKILL. */
 #define TERM_GRACE 1000
-/* More descriptors than crash has, for kernels without close_range(). */
+/* Descriptors to close on kernels without close_range(), more than crash has. */
 #define MAX_DESCRIPTORS 65536
 #define REPORT (CHILD_SOCKET + 1)
 
-/* Ctrl-C, and what tells crash to end, which would otherwise wait for the child. */
+/* Ctrl-C, and signals that end crash, which would otherwise wait for the child. */
 static const int interrupts[CHILD_INTERRUPTS] = { SIGINT, SIGHUP, SIGTERM };
 
 static volatile sig_atomic_t interrupted;
@@ -39,12 +39,12 @@ int child_interrupted(void)
 
 static const char *const removed[] = { "COLUMNS=", "LINES=", "KCENSUS_PAGER=" };
 #define REMOVED (sizeof removed / sizeof *removed)
-/* What environment() adds at most, with the NULL at the end. */
+/* Most entries that environment() adds, with the NULL at the end. */
 #define ADDED 3
 
 /*
- * Return the environment of the child, with strings that are not copied; NULL where memory is
- * short. crash's readline sets COLUMNS, which would cut what goes to a file or pipe.
+ * Return the environment of the child, whose strings are not copied; NULL if memory is short.
+ * crash's readline sets COLUMNS, which would cut lines in a file or pipe.
  */
 static char **environment(const char *columns)
 {
@@ -81,7 +81,7 @@ static void close_from(int first)
 		close(fd);
 }
 
-/* Run in the child; descriptors are moved out of the way before any takes its final number. */
+/* Start the program, in the child; descriptors move away before one takes its final number. */
 static void run(const struct child *child, const struct launch *launch, int socket, int report,
 		char **environment, pid_t parent)
 {
@@ -90,7 +90,7 @@ static void run(const struct child *child, const struct launch *launch, int sock
 	sigset_t mask = child->mask;
 	int i, reason;
 
-	/* Python shows a stack trace on Ctrl-C while it starts; its program takes the signal. */
+	/* Python shows a stack trace on Ctrl-C while it starts; the program unblocks the signal. */
 	sigaddset(&mask, SIGINT);
 	for (i = 0; i < 5; i++)
 		fds[i] = fcntl(fds[i], F_DUPFD, REPORT + 1);
@@ -123,7 +123,7 @@ static void take_signals(struct child *child)
 	int i;
 
 	interrupted = 0;
-	/* They arrive only in ppoll(), so that none is missed between a look and a wait. */
+	/* Signals arrive only in ppoll(), so that none is missed between a look and a wait. */
 	sigemptyset(&blocked);
 	for (i = 0; i < CHILD_INTERRUPTS; i++)
 		sigaddset(&blocked, interrupts[i]);
@@ -149,14 +149,14 @@ static void restore_signals(const struct child *child)
 	sigset_t mask = waiting_mask(child);
 	int i;
 
-	/* Take what is still to arrive. */
+	/* Take pending signals. */
 	ppoll(NULL, 0, &none, &mask);
 	for (i = 0; i < CHILD_INTERRUPTS; i++)
 		sigaction(interrupts[i], &child->actions[i], NULL);
 	sigprocmask(SIG_SETMASK, &child->mask, NULL);
 }
 
-/* Sleep for some milliseconds, or until an event or an interrupt. Return what ppoll() does. */
+/* Sleep for some milliseconds, or until an event or an interrupt. Return as ppoll(). */
 static int doze(const struct child *child, struct pollfd *fds, int count, int milliseconds)
 {
 	struct timespec span = { milliseconds / 1000, milliseconds % 1000 * 1000000L };
@@ -165,17 +165,17 @@ static int doze(const struct child *child, struct pollfd *fds, int count, int mi
 	return ppoll(fds, count, &span, &mask);
 }
 
-/* Return what keeps the program from starting, as an errno; 0 if it has started. */
+/* Return the errno of the failed start; 0 if the program has started. */
 static int failure(const struct child *child, int report)
 {
 	struct pollfd fd = { .fd = report, .events = POLLIN };
 	int reason;
 
-	/* A program on a file server that does not answer may start never. */
+	/* A program on a file server that does not answer may never start. */
 	while (doze(child, &fd, 1, LOOK) <= 0)
 		if (interrupted)
 			return EINTR;
-	/* It closes without a word when the program has started. */
+	/* The pipe closes without data when the program has started. */
 	return read(report, &reason, sizeof reason) == sizeof reason ? reason : 0;
 }
 
@@ -263,14 +263,14 @@ bool child_wait(struct child *child, short events)
 			return false;
 		if (ready > 0)
 			return true;
-		/* A process that it left behind may hold the socket open. */
+		/* A process that the child left behind may hold the socket open. */
 		if (reap(child))
 			return false;
 	}
 	return false;
 }
 
-/* Wait until the child has ended, for at most `milliseconds`. */
+/* Wait at most `milliseconds` for the child to end. Return whether it has ended. */
 static bool ended_within(struct child *child, int milliseconds)
 {
 	const int step = 5;

@@ -7,13 +7,13 @@
 #include "protocol.h"
 #include "server.h"
 
-/* What a child gets to end by itself, in milliseconds. */
+/* Milliseconds for a child to end by itself. */
 #define EOF_GRACE 2000
 #define INTERRUPT_GRACE 1500
 
 /*
- * Finds the Python package, which is not in the current directory, or says in one sentence that it
- * is missing. Until main() handles Ctrl-C, the signal ends the process without a stack trace.
+ * Runs kcensus, never from the current directory, or says in one sentence that it cannot be
+ * imported. Until main() handles Ctrl-C, the signal ends the process without a stack trace.
  */
 static const char program[] =
 	"import signal, sys\n"
@@ -57,7 +57,7 @@ static int errors(void)
 	return pc->error_fp ? fileno(pc->error_fp) : STDERR_FILENO;
 }
 
-/* Clear the line that a child drew its progress in, and show the cursor, which it may hide. */
+/* Clear a child's line of progress, and show the cursor, which the child may have hidden. */
 static void clear_progress(void)
 {
 	const char *terminal = getenv("TERM");
@@ -66,7 +66,7 @@ static void clear_progress(void)
 		dprintf(errors(), "\r\033[K\033[?25h");
 }
 
-/* Say why a child ended that did not say so itself. */
+/* Say why a child ended, unless the child said so itself. */
 static void explain(const struct child *child, enum outcome outcome, int last_signal)
 {
 	bool has_status = !child->is_lost && !last_signal;
@@ -92,7 +92,7 @@ static void explain(const struct child *child, enum outcome outcome, int last_si
 		      WTERMSIG(child->status), strsignal(WTERMSIG(child->status)));
 }
 
-/* Return what the child gets to end by itself, in milliseconds. */
+/* Return the milliseconds for the child to end by itself. */
 static int grace_of(enum outcome outcome)
 {
 	if (outcome == OUTCOME_CLOSED || outcome == OUTCOME_SILENT)
@@ -101,7 +101,7 @@ static int grace_of(enum outcome outcome)
 	return child_interrupted() == SIGINT ? INTERRUPT_GRACE : 0;
 }
 
-/* Give a signal that ended waiting to crash, which ends scripts and waits for its pager. */
+/* Give crash a signal that ended waiting: it ends scripts and waits for its pager. */
 static void pass_on(int signal)
 {
 	/* A terminal that hung up ends crash at its prompt. */
@@ -188,8 +188,57 @@ static void cmd_kcensus(void)
 	EACH(whowaits, "waits")          \
 	EACH(kpatches, "patches")
 
-#define PAGE(name, analysis) extern char *help_##name[];
-PAGE(kcensus, NULL)
+/* Help pages, as crash shows them: name, purpose, arguments, then lines. */
+#define LINE(name, analysis) "    " #name " is \"kcensus " analysis "\"",
+static char *help_kcensus[] = {
+	"kcensus",
+	"a census of kernel memory and I/O",
+	"[command] [options]",
+	"  This command runs kcensus on the kernel that is open here.  \"kcensus --help\"",
+	"  lists its commands, and \"kcensus COMMAND --help\" describes one, with examples.",
+	"  A command without a target is about the kernel that is open here, which is",
+	"  called \"session\" where a command needs a name.  Short commands:",
+	"",
+	SHORT_COMMANDS(LINE)
+	"",
+	"  An argument with spaces needs double quotes; crash does not know single ones.",
+	"  crash's pager gets no colours; \"set scroll off\" shows them.",
+	"",
+	"  kcensus reads through crash, so it works on each format that crash opens,",
+	"  and never writes to the target.  It runs as a child of crash, with the Python",
+	"  that the environment variable KCENSUS_PYTHON names.",
+	"",
+	"EXAMPLES",
+	"  What is wrong with this kernel?",
+	"",
+	"    crash> kcensus report",
+	"",
+	"  What does a finding mean?",
+	"",
+	"    crash> kcensus explain slab-waste",
+	"",
+	"  What grew since Monday, of which there is a JSON document?",
+	"",
+	"    crash> kcensus diff monday.json",
+	"",
+	"  Keep what the analyses need of this dump, for a ticket:",
+	"",
+	"    crash> kcensus capsule create case.capsule",
+	"",
+	"  Count the caches of kmalloc():",
+	"",
+	"    crash> slabutil --table caches --top 0 | grep -c kmalloc",
+	NULL,
+};
+
+#define PAGE(name, analysis)                                                            \
+	static char *help_##name[] = {                                                  \
+		#name,                                                                  \
+		"\"kcensus " analysis "\" on the kernel that is open here",             \
+		"[options]",                                                            \
+		"  \"" #name " --help\" shows what it answers, its options and examples.", \
+		NULL,                                                                   \
+	};
 SHORT_COMMANDS(PAGE)
 
 #define FUNCTION(name, analysis)         \

@@ -9,7 +9,7 @@
 #include "protocol.h"
 #include "target.h"
 
-/* Receive exactly `size` bytes; false where the child ends or the user presses Ctrl-C before. */
+/* Receive exactly `size` bytes. Return false if the child ends or a signal arrives before. */
 static bool receive(struct child *child, void *buffer, size_t size)
 {
 	size_t done = 0;
@@ -27,7 +27,7 @@ static bool receive(struct child *child, void *buffer, size_t size)
 	return true;
 }
 
-/* Send a reply; false as for receive(). */
+/* Send a reply. Return false if the child ends or a signal arrives before. */
 static bool reply(struct child *child, enum status status, const char *payload, size_t length)
 {
 	struct header header = { .length = length, .kind = status };
@@ -67,7 +67,7 @@ static bool is_sound(const struct read_request *request)
 	       request->address + (request->size - 1) >= request->address;
 }
 
-/* Return the length that the payload of a request must have; -1 for an unknown one. */
+/* Return the length of the payload of a request; -1 for an unknown kind. */
 static long length_of(uint32_t kind)
 {
 	switch (kind) {
@@ -111,7 +111,7 @@ enum outcome serve(struct child *child, char *buffer)
 	struct read_request read;
 	enum outcome end = OUTCOME_SILENT;
 
-	/* A child that always has a request ready never makes receive() wait. */
+	/* Look for signals each time: receive() does not wait if a request is always ready. */
 	while (child_look(child) && receive(child, &header, sizeof header)) {
 		if (length_of(header.kind) != (long)header.length)
 			return OUTCOME_BROKEN;
@@ -123,6 +123,6 @@ enum outcome serve(struct child *child, char *buffer)
 		if (!answer(child, header.kind, &read, buffer))
 			break;
 	}
-	/* A signal that came with the end of the connection has not arrived in a wait. */
+	/* A signal that came with the end of the connection is still pending. */
 	return child_look(child) ? end : OUTCOME_INTERRUPTED;
 }

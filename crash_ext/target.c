@@ -3,16 +3,16 @@
 
 #include <crash/defs.h>
 
-/* Bounds what is read where the target is damaged. */
+/* Most bytes of VMCOREINFO, if the target is damaged. */
 #define MAX_VMCOREINFO (64u << 10)
 #define NOTE_NAME "VMCOREINFO"
 
 #define ON_ERROR (RETURN_ON_ERROR | QUIET)
 
 /*
- * Call step(). Where crash gives up on the way and jumps to its prompt, as it does when a page
- * table of the kernel is unreadable, return here instead, so that the child is still taken care of.
- * Meanwhile, `--zero_excluded` of crash is off: what is unreadable is not zero.
+ * Call step(). If crash gives up and jumps to its prompt, as for an unreadable page table of the
+ * kernel, return FALSE instead, so that the child can be ended. Meanwhile, `--zero_excluded` of
+ * crash is off: unreadable memory is not zero.
  */
 static int guarded(void (*step)(void *), void *arg)
 {
@@ -31,7 +31,7 @@ static int guarded(void (*step)(void *), void *arg)
 	return complete;
 }
 
-/* Facts, as "key=value" with a NUL at the end of each. */
+/* Facts "key=value", each with a NUL at its end. */
 struct facts {
 	char *text;
 	size_t used, size;
@@ -57,8 +57,8 @@ static void add_text(struct facts *facts, const char *key, const char *text)
 }
 
 /*
- * Add each file of a dump that has several. crash has no list of them for extensions, but prints
- * one: a path on each line, indented, with remarks such as " [PARTIAL DUMP]" behind.
+ * Add each file of a dump of several files. crash has no list of them for extensions, but prints
+ * one: an indented path on each line, then remarks such as " [PARTIAL DUMP]".
  */
 static bool add_files(struct facts *facts, void (*show)(void))
 {
@@ -82,7 +82,7 @@ static bool add_files(struct facts *facts, void (*show)(void))
 		while (access(line, F_OK) && (remark = strrchr(line, '[')) && remark > line &&
 		       remark[-1] == ' ')
 			remark[-1] = '\0';
-		/* Of images of RAM, crash opens an ELF header that it has written itself. */
+		/* For images of RAM, crash opens an ELF header that it has written itself. */
 		if (show != show_ramdump_files || strcmp(line, pc->dumpfile))
 			add_text(facts, "dumpfile", line);
 	}
@@ -108,14 +108,14 @@ size_t target_hello(char *buffer, size_t size)
 	add(&facts, "live=%d", ACTIVE() ? 1 : 0);
 	/* A guest whose memory is a file, and a kernel behind crash's daemon, are live too. */
 	add(&facts, "local=%d", LOCAL_ACTIVE() && !REMOTE_ACTIVE() ? 1 : 0);
-	/* Where crash took the name of a live memory device, its namelist is the target. */
+	/* The dump file of a live kernel is a memory device; its namelist is the target. */
 	if (!ACTIVE())
 		add_dump(&facts);
 	add_text(&facts, "namelist", pc->namelist_debug);
 	add_text(&facts, "namelist", pc->debuginfo_file);
 	add_text(&facts, "namelist", pc->namelist);
 	add_text(&facts, "release", kt->utsname.release);
-	/* crash subtracts it from what it reads in the namelist. */
+	/* crash subtracts kt->relocate from the addresses in the namelist. */
 	add(&facts, "kaslr_offset=%lx", -kt->relocate);
 	for (i = 0; i < st->mods_installed; i++) {
 		const struct load_module *module = &st->load_modules[i];
@@ -128,7 +128,7 @@ size_t target_hello(char *buffer, size_t size)
 
 static enum status why(int result)
 {
-	/* crash says so for memory that no segment of an ELF file has. */
+	/* crash returns READ_ERROR for memory in no segment of an ELF file. */
 	if (result == READ_ERROR && (KDUMP_DUMPFILE() || NETDUMP_DUMPFILE()))
 		return STATUS_ABSENT;
 	switch (result) {
@@ -151,7 +151,7 @@ struct reading {
 	enum status status;
 };
 
-/* Read what is in one page; readmem() itself does not say why it cannot. */
+/* Read a part of one page; readmem() does not say why it fails. */
 static enum status read_page(ulonglong address, int type, char *buffer, long size)
 {
 	physaddr_t physical = address;
@@ -178,7 +178,7 @@ static void read_pages(void *arg)
 
 		if (size > request->size - reading->done)
 			size = request->size - reading->done;
-		/* What a jump out of the page means. */
+		/* The status if crash jumps to its prompt while it reads the page. */
 		reading->status = STATUS_UNREADABLE;
 		reading->status =
 			read_page(address, type, reading->buffer + reading->done, size);
@@ -209,7 +209,7 @@ static int is_vmcoreinfo(const char *text, size_t length)
 	return length > sizeof start && !memcmp(text, start, sizeof start - 1);
 }
 
-/* Return the address of a buffer of the kernel: of the array `name`, or what the pointer holds. */
+/* Return the address of a buffer of the kernel: an array `name`, or the target of a pointer. */
 static ulong buffer_of(const char *name, const char *start, size_t length)
 {
 	ulong address, pointer;
@@ -252,7 +252,7 @@ static void read_note(void *arg)
 		text->length = note.size;
 }
 
-/* Read what the kernel makes the note from. */
+/* Read the text that the kernel copies into the note. */
 static void read_data(void *arg)
 {
 	const char start[] = "OSRELEASE=";
@@ -287,7 +287,7 @@ static void read_active_set(void *arg)
 	get_active_set();
 }
 
-/* Find the registers of a task that ran when the kernel was dumped. */
+/* Find the program counter and stack pointer of a task that ran when the kernel was dumped. */
 static void registers(struct bt_info *bt, ulong *counter, ulong *stack)
 {
 	if (KDUMP_DUMPFILE())
@@ -347,7 +347,7 @@ size_t target_cpus(char *buffer, size_t size)
 	pc->stdpipe = NULL;
 	guarded(read_active_set, NULL);
 	for (cpu = 0; cpu < kt->cpus && used + sizeof(struct cpu_state) <= size; cpu++) {
-		/* There is no set where crash could not read the run queues. */
+		/* There is no active set if crash could not read the run queues. */
 		ulong task = tt->active_set ? tt->active_set[cpu] : 0;
 
 		if (!task || check_offline_cpu(cpu))

@@ -23,11 +23,7 @@ import pandas as pd
 from IPython.display import Markdown, display
 
 import kcensus
-from kcensus import plots
-from kcensus.api.frames import Frame
-from kcensus.human import human, shown_time
-from kcensus.results import Unit
-from kcensus.text import printable
+from kcensus import Frame, plots, shown
 
 kernel = kcensus.open_target(target, symbols)
 report = kcensus.report(kernel)
@@ -49,17 +45,18 @@ machine = report.report.head.machine
 facts = [f"Linux {report.report.head.kernel}", report.report.head.target]
 if machine and machine.host != "(none)":  # what a kernel is called until sethostname()
     facts.insert(0, machine.host)
-if machine and machine.time and (time := shown_time(machine.time)):
-    facts.append(f"{time[:16].replace('T', ' ')} UTC")
-subject = printable(", ".join(filter(None, facts)))
+if machine and machine.time:
+    time = pd.to_datetime(machine.time, unit="s", errors="coerce")
+    facts += [f"{time:%Y-%m-%d %H:%M} UTC"] if not pd.isna(time) else []
+subject = shown(", ".join(filter(None, facts)))
 display({"text/plain": subject}, raw=True, metadata={"kcensus": {"subject": subject}})
 best = max((finding.returns or 0 for _, finding in report.findings), default=0)
 if machine and machine.ram_bytes and best:
     top_finding = next(each for _, each in report.findings if each.returns == best)
     display(
         Markdown(
-            f"The largest amount that one command returns is **{human(best, Unit.BYTES)}** of"
-            f" {human(machine.ram_bytes, Unit.BYTES)} of RAM; the finding is:"
+            f"The largest amount that one command returns is **{shown(best, 'bytes')}** of"
+            f" {shown(machine.ram_bytes, 'bytes')} of RAM; the finding is:"
         )
     )
     display({"text/plain": top_finding.title}, raw=True)

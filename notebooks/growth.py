@@ -29,9 +29,7 @@ import pandas as pd
 from IPython.display import Markdown, display
 
 import kcensus
-from kcensus import plots
-from kcensus.store import StoreError
-from kcensus.text import printable
+from kcensus import StoreError, plots, shown
 
 try:
     pd.Timestamp(since or 0)
@@ -42,7 +40,7 @@ records = everything.groupby("host")["record"].nunique().sort_values(ascending=F
 if records.empty:
     raise StoreError(f"{store!r} has no records since {since}" if since else f"{store!r} is empty")
 if host and host not in records:
-    known = ", ".join(map(printable, records.index))
+    known = ", ".join(map(shown, records.index))
     raise StoreError(f"host: {host!r} is not in {store!r} (it has {known})")
 host = host or records.index[0]
 history = everything[everything["host"] == host]
@@ -52,7 +50,7 @@ growing = trend.tables["growing"]
 growing = growing[growing["is_current"].astype(bool) & (growing["same_as"].fillna("") == "")]
 is_summary = growing["subject"].fillna("") == ""
 last = history["time"].max()
-subject = f"{printable(host)}, records until {last:%Y-%m-%d %H:%M} UTC"
+subject = f"{shown(host)}, records until {last:%Y-%m-%d %H:%M} UTC"
 display({"text/plain": subject}, raw=True, metadata={"kcensus": {"subject": subject}})
 if store == "sample-series":
     text = "a guest that was idle in one boot, and looked up names that do not exist in the next"
@@ -66,8 +64,7 @@ if store == "sample-series":
 # one looks like this by chance.
 
 # %%
-from kcensus.store.statistics import CONFIDENCE
-
+CONFIDENCE = 0.95  # of the intervals of trends
 limits = growing[is_summary & growing["limit_seconds"].notna()].sort_values("limit_seconds")
 limits = limits.drop_duplicates("limit")
 display(

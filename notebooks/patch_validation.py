@@ -29,11 +29,10 @@ from IPython.display import Markdown, display
 from matplotlib.container import BarContainer
 
 import kcensus
-from kcensus import plots
-from kcensus.catalogue import load
-from kcensus.charts import COLORS
+from kcensus import patch_ids, plots
+from kcensus.plots import COLORS
 
-if unknown := [patch for patch in patches if patch not in load().patches]:
+if unknown := [patch for patch in patches if patch not in patch_ids()]:
     raise click.UsageError(f"patches: {unknown[0]!r} is not a patch (`kcensus patches` lists them)")
 kernels = [kcensus.open_target(name, symbols) for name in (before, after)]
 reports = [kcensus.report(kernel) for kernel in kernels]

@@ -7,7 +7,12 @@ lab, name the other tests: ``pytest tests/unit tests/sample``.
 
 from __future__ import annotations
 
+import gc
+import os
 import re
+import signal
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,14 +35,83 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--bench-smoke", action="store_true", help="measure briefly, on small inputs only"
     )
     parser.addoption(
-        "--all", action="store_true", help="also run what is usually run on some kernels only"
+        "--slow", action="store_true", help="also run what takes seconds: tests marked slow"
+    )
+    parser.addoption(
+        "--all",
+        action="store_true",
+        help="--slow, and what is usually run on some kernels only",
     )
     parser.addoption(
         "--repetitions", type=int, default=1, help="of each analysis under load (default: 1)"
     )
     parser.addoption(
-        "--fuzz-cases", type=int, default=1000, help="damaged capsules to open (default: 1000)"
+        "--fuzz-cases", type=int, default=25, help="damaged capsules to open (default: 25)"
     )
+
+
+# Settings of the user that change what a command prints or where it looks.
+_SETTINGS = re.compile(
+    "_?KCENSUS_(?!LAB_).*|DRGN_.*|DEBUGINFOD_URLS|PAGER|LESS.*|COLUMNS|LINES|LANG|LANGUAGE|LC_.*"
+    "|NO_COLOR|FORCE_COLOR|TTY_.*"
+    "|PYTHON(DONTWRITEBYTECODE|IOENCODING|UTF8|WARNINGS|STARTUP|_.*)"
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give tests, and the commands that they start, the same environment wherever they run."""
+    for name in [name for name in os.environ if _SETTINGS.fullmatch(name)]:
+        del os.environ[name]
+    os.environ |= {"LC_ALL": "C.UTF-8", "TERM": "xterm"}
+    sys.dont_write_bytecode = False  # many processes are started
+    # A shell has what it starts in the background ignore SIGINT and SIGQUIT; nohup, SIGHUP.
+    # A handler that does nothing ignores a signal here, and not in the processes that tests start.
+    for number in (signal.SIGHUP, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _samples_are_parsed_once() -> Iterator[None]:
+    """Let a process parse the types of a capsule once; tests open samples 500 times."""
+    from kcensus.samples import DIRECTORY
+    from kcensus.sources.capsule.container import Reader
+    from kcensus.sources.capsule.lookups import Lookups
+
+    read, parse = Reader.json_section, Lookups.from_json
+    documents: dict[str, dict[str, Any]] = {}
+    lookups: dict[int, Lookups] = {}
+
+    def json_section(self: Reader, name: str) -> dict[str, Any]:
+        path = self._file.name
+        if name != "lookups" or Path(path).parent not in (DIRECTORY, _TESTS / "unit" / "data"):
+            return read(self, name)
+        if path not in documents:
+            documents[path] = read(self, name)
+        return documents[path]
+
+    def from_json(document: dict[str, Any], lacking: Callable[[str], Exception]) -> Lookups:
+        if not any(document is each for each in documents.values()):
+            return parse(document, lacking)
+        if id(document) not in lookups:
+            lookups[id(document)] = parse(document, lacking)
+        # A program adds to its lookups.
+        return Lookups(**{name: dict(each) for name, each in vars(lookups[id(document)]).items()})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Reader, "json_section", json_section)
+        patch.setattr(Lookups, "from_json", staticmethod(from_json))
+        yield
+
+
+@pytest.fixture(scope="session")
+def one_cpu() -> Iterator[None]:
+    """Read compressed samples in this process: it is large, and takes 40 ms to fork."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "sched_getaffinity", lambda _: {0})
+        yield
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -49,25 +123,41 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--all"):
-        rare = [item for item in items if _is_rare(item)]
-        config.hook.pytest_deselected(items=rare)
-        items[:] = [item for item in items if item not in rare]
+    with_all = config.getoption("--all")
+    # What is named runs, too.
+    with_slow = with_all or config.getoption("--slow") or any("::" in each for each in config.args)
+    left_out = {item for item in items if not with_all and _is_rare(item)}
+    if not with_slow:
+        left_out.update(item for item in items if item.get_closest_marker("slow"))
+    config.hook.pytest_deselected(items=[*left_out])
+    items[:] = [item for item in items if item not in left_out]
     for item in items:
-        for name in ("vm", "bench"):
-            if item.path.is_relative_to(_TESTS / name):
-                item.add_marker(name)
+        folder = item.path.relative_to(_TESTS).parts[0]
+        if folder in ("vm", "bench"):
+            item.add_marker(folder)
+        elif isinstance(item, pytest.Function):
+            item.fixturenames.insert(0, "one_cpu")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Keep modules and tests out of what the garbage collector looks at again and again."""
+    gc.collect()
+    gc.freeze()
+    # Dumps of kernels leave more behind.
+    if not any(item.get_closest_marker("vm") for item in session.items):
+        gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.hookimpl(optionalhook=True)  # of xdist
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     """Let one process run the tests of a file for one kernel: they share what is slow to make."""
-    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+    from xdist.scheduler import LoadScopeScheduling
 
     from tests.lab import kernels
 
     known = set(kernels())
 
+    # xdist publishes no types.
     class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             file, _, test = nodeid.partition("::")

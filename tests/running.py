@@ -13,7 +13,8 @@ from kcensus.analyses import Analysis, analyses
 from kcensus.analyses.runner import Context
 from kcensus.kernel.kernel import Kernel
 from kcensus.results import Answer, Result
-from kcensus.sources import open_target
+from kcensus.samples import DIRECTORY
+from kcensus.sources.capsule.container import Reader
 
 _functions: dict[str, Callable[..., Answer]] = {}
 
@@ -32,13 +33,18 @@ def runner(name: str) -> Callable[..., Result]:
     return run
 
 
+def rows(result: Result, table: str, *columns: str) -> list[tuple[Any, ...]]:
+    """Return the rows of a table of a result, with these columns."""
+    return [*result.tables[table].frame[[*columns]].itertuples(index=False, name=None)]
+
+
 @cache
 def recorded_analyses(sample: str = "sample") -> tuple[str, ...]:
     """Return the analyses that a sample was recorded for; new ones follow with ``./run samples``.
 
-    The lab's tests demand that no analysis is missing.
+    The lab's tests demand that no analysis is missing. Types are not read: tests are named so.
     """
-    recorded_for = open_target(sample).recorded_for or ()
+    recorded_for = Reader(str(DIRECTORY / f"{sample}.capsule")).manifest["analyses"]
     return tuple(name for name in analyses() if name in recorded_for)
 
 

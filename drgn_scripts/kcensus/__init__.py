@@ -20,6 +20,7 @@ from typing import Any
 
 _PLACES = {
     "AnalysisError": "analyses",
+    "Frame": "api.frames",
     "IncompleteWarning": "api.objects",
     "MergedCacheWarning": "api.objects",
     "NotRecorded": "sources.capsule",
@@ -35,9 +36,11 @@ _PLACES = {
     "objects": "api.objects",
     "open_target": "sources",
     "patches": "api.answers",
-    "paths": "api.paths",
+    "patch_ids": "api.answers",
+    "paths": "api.rows",
     "report": "api.answers",
     "rows": "api.rows",
+    "shown": "api.answers",
     "trend": "api.history",
     "validate": "api.pairs",
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Create capsules: run analyses on a target that records what they read."""
+"""Create capsules: run analyses on a target that records their reads."""
 
 from __future__ import annotations
 
@@ -21,21 +21,17 @@ from kcensus.sources.capsule.recorder import Recorder
 
 @dataclass(frozen=True)
 class Made:
-    """What a capsule holds."""
+    """The content of a capsule."""
 
     analyses: list[str]
     failed: dict[str, str]
-    """Analyses that failed, and why, in one sentence each. The capsule replays the failure."""
+    """Reasons of failed analyses, in one sentence each. The capsule replays the failure."""
     stored: int
     """Pages in the capsule."""
     unreadable: int
     """Pages that were requested but could not be read."""
     unredacted: list[str]
-    """What could not be redacted, in one phrase each."""
-
-
-REDACTABLE = ("names",)
-"""What :func:`create` can redact."""
+    """Names left unredacted, in one phrase each."""
 
 
 def create(
@@ -49,19 +45,18 @@ def create(
     progress: Progress | None = None,
     chunk_bytes: int | None = None,
 ) -> Made:
-    """Run ``analyses`` on ``target`` and write a capsule with what they read to ``path``.
+    """Run ``analyses`` on ``target`` and write a capsule of their reads to ``path``.
 
     :param level: zstd compression level, 1 to 19
-    :param redact: some of :data:`REDACTABLE`
-    :param key: secret of the pseudonyms that replace names; None for a random key, not saved
+    :param redact: kinds of content to redact: ``names``
+    :param key: secret of the pseudonyms of names; None for a random key, not saved
     :param chunk_bytes: bytes that an analysis reads at a time; None for its default
     :raises TargetError: the target is live or a capsule, or all analyses failed
     :raises CannotWrite: the capsule cannot be written
     """
     if target.live:
         raise TargetError(
-            f"{target.name}: is live, so its memory would change between being analyzed and being "
-            "written; dump it first"
+            f"{target.name}: is live: its memory changes while it is recorded; dump it first"
         )
     if target.recorded_for is not None:
         raise TargetError(f"{target.name}: is already a capsule; record the vmcore it came from")
@@ -86,7 +81,7 @@ def create(
             "format": target.format,
             "analyses": names,
             "failed": failed,
-            "redacted": [what for what in REDACTABLE if what in redact],
+            "redacted": ["names"] if redaction else [],
         },
         level=level,
         progress=progress,
@@ -97,7 +92,7 @@ def create(
 
 
 def _probe_patches(target: Target) -> None:
-    """Record what ``kcensus patches`` and ``validate`` look up: types, symbols, RAM size."""
+    """Record the lookups of ``kcensus patches`` and ``validate``: types, symbols, RAM size."""
     patches = load(entry_points=False).patches
     lacking = target.need_modules(*modules(patches))
     ask_everything(patches, Prober(target.prog, lacking))

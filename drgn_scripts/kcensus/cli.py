@@ -1,44 +1,41 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The command ``kcensus``: finds the command to run, and reports its errors.
 
-Every analysis that :func:`kcensus.analyses.analyses` finds is a command, and so is every command
-that :func:`kcensus.commands.commands` finds.
+The analyses of :func:`kcensus.analyses.analyses` and the commands of
+:func:`kcensus.commands.commands` are its commands.
 """
 
 from __future__ import annotations
 
-import difflib
-import importlib
-import json
 import os
 import re
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pkgutil import resolve_name
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem, shell_complete
 
-from kcensus import analyses, commands
-from kcensus.actions import Exit, deferred, is_sample
-from kcensus.commands.completion import VARIABLE
+from kcensus import analyses, commands, samples
+from kcensus.commands import Exit
+from kcensus.commands.shared import errors
 from kcensus.commands.shared.analysis import analysis_command
-from kcensus.commands.shared.options import CONTEXT_SETTINGS, example_lines
+from kcensus.commands.shared.options import (
+    COMPLETE_VARIABLE,
+    CONTEXT_SETTINGS,
+    example_lines,
+    session_is_open,
+)
 from kcensus.limits import own_process
 from kcensus.limits.memory import lift
-from kcensus.samples import CAPSULES
 from kcensus.text import printable
 
-_verdict = deferred("kcensus.actions.shared.errors:verdict")
-_session_is_open = deferred("kcensus.sources.session:is_open")
-_installed_version = deferred("importlib.metadata:version")
-
 _AGAIN = 0.05
-"""Seconds after which Ctrl-C is sent again that Python dropped."""
+"""Seconds after which to repeat a Ctrl-C that Python dropped."""
 _TOP_EPILOG = """\b
 Targets:
   (none)         the running kernel (needs root); inside crash and drgn, the one open there
@@ -60,13 +57,13 @@ Exit status:
   3  the target or its debug info is unusable, or all analyses failed
   4  kcensus failed, or could not write its output
   5  validate: the pair neither confirms nor contradicts the patch
-  6  an analysis failed, so findings may be missing (1 goes first). Gaps, such as modules
+  6  an analysis failed, so findings may be missing (1 takes precedence). Gaps, such as modules
      without debug info, do not change the status
 
 \b
 Environment:
   KCENSUS_SYMBOLS  files and directories with debug info, separated by colons
-  KCENSUS_PAGER    what shows long output on a terminal; goes before PAGER
+  KCENSUS_PAGER    pager for long output on a terminal; overrides PAGER
   KCENSUS_DEBUG    1 is --debug
 
 \b
@@ -75,14 +72,14 @@ Environment:
 
 
 class _Commands(click.Group):
-    """A group with all analyses and commands."""
-
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*analyses.analyses(), *commands.commands()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        analysis = analyses.analyses().get(cmd_name)
-        return analysis_command(analysis) if analysis else commands.commands().get(cmd_name)
+        if analysis := analyses.analyses().get(cmd_name):
+            return analysis_command(analysis)
+        entry = commands.commands().get(cmd_name)
+        return entry.load() if entry else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -95,35 +92,37 @@ class _Commands(click.Group):
             return super().resolve_command(ctx, args)
         if _is_target(name):
             return "report", self.get_command(ctx, "report"), args
+        import difflib
+
         near = difflib.get_close_matches(name, self.list_commands(ctx), 1)
         hint = f"did you mean '{near[0]}'?" if near else "`kcensus --help` lists the commands"
         raise click.UsageError(f"'{printable(name)}' is neither a command nor a file ({hint})", ctx)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        # The script for bash forgets what precedes an item for files.
+        # The script for bash loses the text before an item for files.
         return [CompletionItem(incomplete, type="file"), *super().shell_complete(ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        known = analyses.analyses().values()
-        rows = [(each.name, each.question) for each in known]
         with formatter.section("Analyses"):
-            formatter.write_dl(rows)
-        rows = [(name, each.short_help or "") for name, each in commands.commands().items()]
+            formatter.write_dl(
+                [(each.name, each.question) for each in analyses.analyses().values()]
+            )
         with formatter.section("Commands"):
-            formatter.write_dl(rows)
+            known = commands.commands().items()
+            formatter.write_dl([(name, each.summary) for name, each in known])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         first = [each.examples[0] for each in analyses.analyses().values() if each.examples]
-        samples = "\n".join(f"  {name:<14} {what}" for name, what in CAPSULES.items())
-        self.epilog = _TOP_EPILOG.format(samples=samples, examples=example_lines(first))
+        targets = "\n".join(f"  {name:<14} {what}" for name, what in samples.CAPSULES.items())
+        self.epilog = _TOP_EPILOG.format(samples=targets, examples=example_lines(first))
         super().format_epilog(ctx, formatter)
 
 
 def _is_target(name: str) -> bool:
     """Return whether a word names a target; its name may be all that the command line has."""
     is_file = os.path.exists(name) and not os.path.isdir(name)
-    is_session = name == "session" and _session_is_open()
-    return is_file or name.startswith("qmp:") or is_sample(name) or is_session
+    is_session = name == "session" and session_is_open()
+    return is_file or name.startswith("qmp:") or bool(samples.capsule(name)) or is_session
 
 
 @click.group(
@@ -146,12 +145,14 @@ def kcensus(ctx: click.Context, version: bool, json_schema: bool) -> None:
     """
     if version:
         try:
-            click.echo(f"kcensus {_installed_version('kcensus')}")
+            click.echo(f"kcensus {resolve_name('importlib.metadata:version')('kcensus')}")
         except ModuleNotFoundError:
             click.echo("kcensus (run from its source tree, not installed)")
         ctx.exit()
     if json_schema:
-        schema = importlib.import_module("kcensus.render.schema").schema()
+        import json
+
+        schema = resolve_name("kcensus.render.schema:schema")()
         click.echo(json.dumps(schema, indent=2))
         ctx.exit()
     if ctx.invoked_subcommand is None:
@@ -163,20 +164,20 @@ def _show_error(line: str) -> None:
 
 
 def _report(error: Exception, args: Sequence[str], show: Callable[[str], None]) -> Exit:
-    """Report an error in one sentence; return the exit status."""
     if isinstance(error, click.ClickException):
         # click puts each of the choices on a line of its own.
         status, sentence = Exit.USAGE, re.sub(r"\n\s*", " ", error.format_message())
     else:
         lift()
-        status, sentence, expected = _verdict(error)
+        status, sentence, expected = errors.verdict(error)
         if "--debug" in args or os.environ.get("KCENSUS_DEBUG", "") not in ("", "0"):
+            import traceback
+
             for line in "".join(traceback.format_exception(error)).splitlines():
-                click.echo(printable(line), err=True)
+                _show_error(printable(line))
         elif not expected:
             sentence += " (--debug shows where)"
-    line = printable("; ".join(sentence.splitlines())).removesuffix(".")
-    show(f"kcensus: {line}")
+    show(errors.line(sentence))
     if isinstance(error, click.UsageError) and error.ctx:
         show(f"Try '{error.ctx.command_path} --help'.")
     return status
@@ -201,7 +202,6 @@ def run(args: Sequence[str], show_error: Callable[[str], None] = _show_error) ->
 def _status(
     work: Callable[[], int], args: Sequence[str], show_error: Callable[[str], None] = _show_error
 ) -> int:
-    """Do what returns an exit status, and report its errors."""
     try:
         with _interrupts_are_kept():
             status = work()
@@ -218,10 +218,9 @@ def _status(
 
 @contextmanager
 def _interrupts_are_kept() -> Iterator[None]:
-    """Send Ctrl-C again where Python prints and drops its exception.
+    """Repeat Ctrl-C if Python drops its exception, in a callback that cannot raise.
 
-    That is where the exception meets a callback that cannot raise, such as those with which drgn
-    calls its plugins when it opens a program.
+    drgn calls its plugins in such callbacks when it opens a program.
     """
     original = sys.unraisablehook
 
@@ -242,7 +241,7 @@ def _interrupts_are_kept() -> Iterator[None]:
 def main(args: Sequence[str] | None = None) -> int:
     """Run ``kcensus`` and return its exit status.
 
-    :param args: by default those of the process, which then is the command ``kcensus``
+    :param args: by default the process's arguments; the process then is the command ``kcensus``
     """
     try:
         return _main(args)
@@ -256,9 +255,9 @@ def _main(args: Sequence[str] | None) -> int:
         args = sys.argv[1:]
     if sys.stdout is None:  # closed by the shell (>&-)
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
-    if instruction := os.environ.get(VARIABLE):
+    if instruction := os.environ.get(COMPLETE_VARIABLE):
         status = _status(
-            lambda: shell_complete(kcensus, {}, "kcensus", VARIABLE, instruction), args
+            lambda: shell_complete(kcensus, {}, "kcensus", COMPLETE_VARIABLE, instruction), args
         )
     else:
         status = run(args)

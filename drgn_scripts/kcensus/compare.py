@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Compare two reports: what grew, figure by figure and row by row.
+"""Compare two reports: growth, figure by figure and row by row.
 
 Rows are matched by name: by the fewest leading text columns that are unique in both tables, without
 addresses and numbers of anonymous devices. The largest changes come first.
@@ -7,7 +7,6 @@ addresses and numbers of anonymous devices. The largest changes come first.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,21 +16,23 @@ import numpy as np
 import pandas as pd
 
 from kcensus.human import human, shown_time
-from kcensus.reports import Report
-from kcensus.results import (
-    Danger,
-    Figure,
-    Finding,
-    Gap,
-    Machine,
-    Remedy,
-    Result,
-    Severity,
-    Unit,
-    fold,
+from kcensus.render.plain import Plain, plain, plain_column
+from kcensus.reports import Report, incomplete
+from kcensus.results import Figure, Finding, Gap, Machine, Result, Severity, Unit, fold
+from kcensus.results.severity import severity_of
+from kcensus.results.tables import (
+    ALWAYS,
+    BYTES,
+    DATA,
+    NONE,
+    SECONDS,
+    TEXT,
+    WIDE,
+    Column,
+    Show,
+    Table,
+    TableSpec,
 )
-from kcensus.results.tables import Column, Show, Table, TableSpec
-from kcensus.results.thresholds import severity_of
 from kcensus.text import printable
 
 _AMOUNTS = (Unit.BYTES, Unit.PAGES, Unit.COUNT)
@@ -39,22 +40,23 @@ _AMOUNTS = (Unit.BYTES, Unit.PAGES, Unit.COUNT)
 _NUMBERS = (*_AMOUNTS, Unit.SECONDS, Unit.RATIO)
 _OCCURRENCE = "occurrence"
 _UNLIMITED = {(1 << bits) - 1 for bits in (31, 32, 63, 64)}
+"""The largest values of integer types."""
 _CACHES = "slab_caches"
 FIRST_TABLES = ("targets", "figures", _CACHES, "slab_memcgs", "dentries_directories")
-"""Tables that tell most."""
+"""Tables shown first."""
 _OWN_TABLES = ("targets", "figures")
 _NOT_COMPARED = ("log_events", "projection", "prices")
-"""Tables that are not about what is in memory."""
+"""Tables of other data than memory contents."""
 _MAX_DETAILS = 5
-"""Rows of tables other than slab caches that are named as findings."""
+"""Rows of tables other than slab caches to name as findings."""
 _ANONYMOUS = re.compile(r"0:\d+|0x[0-9a-f]+")
-"""Numbers of devices without a driver, and addresses: other ones after each mount or boot."""
+"""Numbers of devices without a driver, and addresses: they differ after each mount or boot."""
 _OWN = ("state", "before", "after", "change")
 """Columns of a comparison; a compared column of that name is shown as ``name_state``."""
 
 
 def compare(before: Report, after: Report) -> Result:
-    """Return what differs between two reports as one result; what grew most is its findings."""
+    """Return the differences between two reports as one result, with growth as findings."""
     pairs = [
         (older, newer)
         for name, older in before.results.items()
@@ -66,7 +68,7 @@ def compare(before: Report, after: Report) -> Result:
     made = Result("diff", " against ".join(names), kernels, measures=False)
     made.compared = tuple(side.head.machine or Machine() for side in sides)
     made.live = before.head.live or after.head.live
-    made.tables["targets"] = _TARGETS.of(pd.DataFrame(map(_target, ("before", "after"), sides)))
+    made.tables["targets"] = _TARGETS.of([*map(_target, ("before", "after"), sides)])
     made.tables["figures"] = figures = _figures(pairs)
     for older, newer in pairs:
         for name, table in older.tables.items():
@@ -87,7 +89,10 @@ def compare(before: Report, after: Report) -> Result:
         "figures_changed": Figure(len(figures.frame), label="figures that changed"),
         "rows_changed": Figure(rows, label="table rows that changed"),
     }
-    made.findings = [*_incomplete(sides), *growth, *_kernels(sides)]
+    made.findings = [*_incomplete(sides), *growth]
+    if sides[0].head.kernel != sides[1].head.kernel:
+        title = f"the kernels differ: {sides[0].head.kernel} before, {sides[1].head.kernel} after"
+        made.findings.append(Finding(id="kernels-differ", severity=Severity.INFO, title=title))
     made.gaps = [
         Gap(f"{gap.what} in {name}", gap.reason, gap.count, gap.effect)
         for side, name in enumerate(names)
@@ -98,39 +103,20 @@ def compare(before: Report, after: Report) -> Result:
 
 
 def _incomplete(sides: Sequence[Report]) -> Iterator[Finding]:
-    """Yield a finding if an analysis failed on one side."""
-    failed = [(name, side.head.target, why) for side in sides for name, why in side.errors.items()]
+    failed = [
+        (name, f"{name} on {side.head.target}: {why}")
+        for side in sides
+        for name, why in side.errors.items()
+    ]
     if failed:
-        names = ", ".join(dict.fromkeys(name for name, _, _ in failed))
-        yield Finding(
-            id="diff-incomplete",
-            severity=Severity.CRITICAL,
-            danger=Danger.INCOMPLETE,
-            title=f"this comparison is incomplete: {names} failed",
-            evidence="; ".join(f"{name} on {target}: {why}" for name, target, why in failed),
-            figures={"failed": Figure(len(failed))},
-            remedies=tuple(
-                Remedy(effect="Show what the target lacks", command=side.doctor)
-                for side in sides
-                if side.errors
-            ),
-        )
-
-
-def _kernels(sides: Sequence[Report]) -> Iterator[Finding]:
-    first, second = (side.head.kernel for side in sides)
-    if first != second:
-        yield Finding(
-            id="kernels-differ",
-            severity=Severity.INFO,
-            title=f"the kernels differ: {first} before, {second} after",
-        )
+        doctors = [side.doctor for side in sides if side.errors]
+        yield incomplete("diff", "comparison", failed, doctors)
 
 
 def _growth(sides: Sequence[Report], tables: Mapping[str, Table]) -> list[Finding]:
-    """Return what grew, the largest growth first, each byte in one finding of the top level.
+    """Return growth as findings, the largest first; no byte is in two findings of the top level.
 
-    Slab caches say how much grew; findings of both sides about the same memory say why, so the
+    Slab caches tell the amount; findings of both sides about the same memory tell the cause, so the
     caches are part of them. Rows of other tables are named without memory of their own.
     """
     ram = sides[1].head.machine.ram_bytes if sides[1].head.machine else None
@@ -138,14 +124,14 @@ def _growth(sides: Sequence[Report], tables: Mapping[str, Table]) -> list[Findin
     grown = []
     for name, finding in sides[1].findings:
         if name not in sides[0].results:
-            continue  # what it held before is unknown
+            continue  # its memory before is unknown
         was = older[finding.id].memory if finding.id in older else {}
         memory = _net_growth(was, finding.memory)
         severity = severity_of(sum(memory.values()), ram)
         if severity is not None and not finding.is_generic and not finding.part_of:
             made = _grew(finding.id, finding.id, severity, sum(was.values()), memory)
             if finding.id not in older:
-                # It may have held less than makes a finding.
+                # Its memory before may have been too small for a finding.
                 holds = human(finding.holds or 0, Unit.BYTES)
                 made = replace(made, title=f"{finding.id} is new: it holds {holds}")
             grown.append(replace(made, evidence=finding.title))
@@ -164,17 +150,18 @@ def _growth(sides: Sequence[Report], tables: Mapping[str, Table]) -> list[Findin
             figures=_figures_of(row.before, row.change),
         )
         for name, table in tables.items()
-        if name not in _OWN_TABLES and "cache" not in table.columns  # those are in slab caches
+        if name not in _OWN_TABLES and "cache" not in table.columns  # slab caches have them already
         for row in _largest(tables, name)[:1]
         if severity_of(row.change, ram) is not None
     ]
-    return [*fold(grown, ram), *sorted(details, key=lambda each: -_change_of(each))[:_MAX_DETAILS]]
+    details.sort(key=lambda each: -int(each.figures["change"].value or 0))
+    return [*fold(grown, ram), *details[:_MAX_DETAILS]]
 
 
 def _net_growth(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """Return the places that grew, together by no more than the whole did.
+    """Return the growth by place, in total at most that of the whole.
 
-    Other kernels have the same structures in other slab caches: what moved did not grow.
+    Other kernels have the same structures in other slab caches: moved memory is no growth.
     """
     changes = {place: after.get(place, 0) - before.get(place, 0) for place in {**before, **after}}
     moved = -sum(change for change in changes.values() if change < 0)
@@ -206,20 +193,14 @@ def _figures_of(before: int, change: int) -> dict[str, Figure]:
     return {name: Figure(size, Unit.BYTES) for name, size in sizes.items()}
 
 
-def _change_of(finding: Finding) -> int:
-    return int(finding.figures["change"].value or 0)
-
-
 class _Row(NamedTuple):
-    """A row that grew."""
-
     name: str
     before: int
     change: int
 
 
 def _largest(tables: Mapping[str, Table], name: str) -> list[_Row]:
-    """Return the rows of a compared table whose bytes grew, the largest growth first."""
+    """Return the rows of a compared table with growing bytes, the largest growth first."""
     table = tables.get(name)
     if table is None or table.columns["change"].unit is not Unit.BYTES:
         return []
@@ -240,33 +221,24 @@ def _largest(tables: Mapping[str, Table], name: str) -> list[_Row]:
 
 def _target(side: str, report: Report) -> dict[str, Any]:
     machine = report.head.machine or Machine()
-    return {
-        "side": side,
-        "target": report.head.target,
-        "host": machine.host or None,
-        "time": machine.time and shown_time(machine.time),
-        "uptime_seconds": machine.uptime_seconds,
-        "ram_bytes": machine.ram_bytes,
-        "kernel": report.head.kernel,
-        "build_id": machine.build_id or None,
-        "taken_by": machine.taken_by or None,
-    }
+    known = {name: None if value == "" else value for name, value in vars(machine).items()}
+    time = machine.time and shown_time(machine.time)
+    return known | vars(report.head) | {"side": side, "time": time}
 
 
-_TEXT = Unit.TEXT
 _TARGETS = TableSpec(
     "targets",
     "Targets",
     {
-        "side": Column(_TEXT, "", Show.ALWAYS, "before or after."),
-        "target": Column(_TEXT, "", Show.ALWAYS, "Name of the target."),
-        "host": Column(_TEXT, "", Show.WIDE, "Name of the machine."),
-        "time": Column(_TEXT, "", Show.WIDE, "Of the dump, in UTC."),
-        "uptime_seconds": Column(Unit.SECONDS, "uptime", Show.WIDE, "Time since boot."),
-        "ram_bytes": Column(Unit.BYTES, "RAM", Show.WIDE, "RAM of the machine."),
-        "kernel": Column(_TEXT, "", Show.WIDE, "Kernel release."),
-        "build_id": Column(_TEXT, "", Show.DATA, "Of the vmlinux."),
-        "taken_by": Column(_TEXT, "", Show.DATA, "What took the dump."),
+        "side": Column(TEXT, "", ALWAYS, "before or after."),
+        "target": Column(TEXT, "", ALWAYS, "Name of the target."),
+        "host": Column(TEXT, "", WIDE, "Name of the machine."),
+        "time": Column(TEXT, "", WIDE, "Time of the dump, in UTC."),
+        "uptime_seconds": Column(SECONDS, "uptime", WIDE, "Time since boot."),
+        "ram_bytes": Column(BYTES, "RAM", WIDE, "RAM of the machine."),
+        "kernel": Column(TEXT, "", WIDE, "Kernel release."),
+        "build_id": Column(TEXT, "", DATA, "Build ID of the vmlinux."),
+        "taken_by": Column(TEXT, "", DATA, "Tool that took the dump."),
     },
     "One of the two targets.",
 )
@@ -274,56 +246,42 @@ _FIGURES = TableSpec(
     "figures",
     "Figures",
     {
-        "analysis": Column(_TEXT, "", Show.ALWAYS, "Name of the analysis."),
-        "figure": Column(_TEXT, "key", Show.DATA, "Key in its summary."),
-        "label": Column(_TEXT, "figure", Show.ALWAYS, "The figure."),
-        "before": Column(_TEXT, "", Show.ALWAYS, "Value before."),
-        "after": Column(_TEXT, "", Show.ALWAYS, "Value after."),
-        "change": Column(_TEXT, "", Show.ALWAYS, "After minus before."),
-        "before_value": Column(Unit.NONE, "", Show.DATA, "Exact value before."),
-        "after_value": Column(Unit.NONE, "", Show.DATA, "Exact value after."),
-        "change_value": Column(Unit.NONE, "", Show.DATA, "Exact change."),
-        "unit": Column(_TEXT, "", Show.DATA, "Unit of the values."),
+        "analysis": Column(TEXT, "", ALWAYS, "Name of the analysis."),
+        "figure": Column(TEXT, "key", DATA, "Key in its summary."),
+        "label": Column(TEXT, "figure", ALWAYS, "The figure."),
+        "before": Column(TEXT, "", ALWAYS, "Value before."),
+        "after": Column(TEXT, "", ALWAYS, "Value after."),
+        "change": Column(TEXT, "", ALWAYS, "After minus before."),
+        "before_value": Column(NONE, "", DATA, "Exact value before."),
+        "after_value": Column(NONE, "", DATA, "Exact value after."),
+        "change_value": Column(NONE, "", DATA, "Exact change."),
+        "unit": Column(TEXT, "", DATA, "Unit of the values."),
     },
     "A figure of a summary that differs, the largest share of change first.",
 )
 
 
 def _figures(pairs: Sequence[tuple[Result, Result]]) -> Table:
-    """Return the figures that differ, the largest share of change first."""
     rows = []
     for older, newer in pairs:
         for key in {**older.summary, **newer.summary}:
             sides = older.summary.get(key), newer.summary.get(key)
-            before, after = (_plain(side.value if side else None) for side in sides)
+            before, after = (plain(side.value if side else None) for side in sides)
             figure = sides[0] or sides[1]
             if figure is None or before == after:
                 continue
             old, new = _number(before), _number(after)
-            change = None if old is None or new is None or _is_limit(old, new) else new - old
+            is_limit = not _UNLIMITED.isdisjoint((old, new))
+            change = None if old is None or new is None or is_limit else new - old
             share = abs(change) / max(abs(old or 0), abs(new or 0)) if change else 2.0
-            row = (
-                older.analysis,
-                key,
-                figure.label or key,
-                human(before, figure.unit),
-                human(after, figure.unit),
-                _shown_change(change, figure.unit),
-                old,
-                new,
-                change,
-                figure.unit.value,
-            )
+            words = (human(before, figure.unit), human(after, figure.unit))
+            shown = (figure.label or key, *words, _shown_change(change, figure.unit))
+            row = (older.analysis, key, *shown, old, new, change, figure.unit.value)
             rows.append((-share, *row))
     rows.sort(key=lambda row: row[:3])
     # dtype=object: a missing number must not turn the others into floats.
     columns = pd.Index(["share", *_FIGURES.columns])
     return _FIGURES.of(pd.DataFrame(rows, columns=columns, dtype=object))
-
-
-def _is_limit(*values: float) -> bool:
-    """Return whether a value means "unlimited": the largest of its integer type."""
-    return any(value in _UNLIMITED for value in values)
 
 
 def _shown_change(change: float | None, unit: Unit) -> str:
@@ -333,30 +291,20 @@ def _shown_change(change: float | None, unit: Unit) -> str:
     return sign + human(change, unit)
 
 
-def _plain(value: Any) -> Any:
-    """Return a value as documents have it: plain, printable, None for no finite number."""
-    value = value.item() if hasattr(value, "item") else value
-    if isinstance(value, str):
-        return printable(value)
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _number(value: Any) -> int | float | None:
+def _number(value: Plain) -> int | float | None:
     return None if isinstance(value, (bool, str)) else value
 
 
 def compare_tables(before: Table, after: Table) -> Table | None:
     """Return the rows that are new, gone or changed, the largest change first.
 
-    The amount that ranks them is the first column of bytes that changed in any row, else of pages
-    or counts; columns that are always shown are preferred. Rows in which it did not change are
-    left out.
-
-    :return: None where there is nothing to compare: no names, or no memory
+    Rows are ranked by the first column of bytes that changed in any row, else of pages or counts,
+    with a preference for columns that are always shown. Rows without a change in it are left out.
+    None without anything to compare: no names, or no memory.
     """
     columns = {name: column for name, column in before.columns.items() if name in after.columns}
     older, newer = (table.frame[list(columns)] for table in (before, after))
-    # A table without rows has no types; give it those of the other.
+    # A table without rows has no types: use the other table's.
     if older.empty:
         older = newer.head(0)
     elif newer.empty:
@@ -387,7 +335,7 @@ def compare_tables(before: Table, after: Table) -> Table | None:
     if _OCCURRENCE in keys:
         shown[_OCCURRENCE] = names[_OCCURRENCE], Column(Unit.NONE, "", Show.DATA)
     heading = "row" if "state" in keys else "state"
-    state = Column(_TEXT, heading, Show.ALWAYS, "new, gone or changed.")
+    state = Column(TEXT, heading, Show.ALWAYS, "new, gone or changed.")
     amount, label = replace(columns[main], show=Show.ALWAYS), columns[main].label or main
     shown |= {
         "state": (np.where(~was, "new", np.where(~now, "gone", "changed")), state),
@@ -412,7 +360,7 @@ def compare_tables(before: Table, after: Table) -> Table | None:
 
 
 def _main(columns: Mapping[str, Column], changed: Mapping[str, Any]) -> str:
-    """Return the amount that ranks rows; one that changed, unless none did."""
+    """Return the amount that ranks rows: a changed one, unless none did."""
     return min(
         (name for name in changed if columns[name].unit in _AMOUNTS),
         key=lambda name: (
@@ -426,7 +374,7 @@ def _main(columns: Mapping[str, Column], changed: Mapping[str, Any]) -> str:
 def _keys(
     before: pd.DataFrame, after: pd.DataFrame, columns: Mapping[str, Column]
 ) -> list[str] | None:
-    """Return the fewest leading names that are unique; with an ordinal where all are not."""
+    """Return the fewest leading names that are unique; with an ordinal if all together are not."""
     names = [
         name
         for name, column in columns.items()
@@ -442,14 +390,10 @@ def _keys(
 
 
 def _named(frame: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """Return a table with names as documents have them: one side may be read from there."""
+    """Return a table with names as in documents, from which one side may be read."""
     texts = [key for key in keys if key in frame and frame[key].dtype.kind == "O"]
-    return frame.assign(
-        **{
-            key: [printable(each) if isinstance(each, str) else each for each in frame[key]]
-            for key in texts
-        }
-    )
+    plain_texts: dict[str, Any] = {key: plain_column(frame[key]) for key in texts}
+    return frame.assign(**plain_texts)
 
 
 def _is_anonymous(value: Any) -> bool:
@@ -464,7 +408,7 @@ def _indexed(frame: pd.DataFrame, keys: Sequence[str], numeric: Sequence[str]) -
 
 
 def _changed(before: pd.Series[Any], after: pd.Series[Any], change: Any) -> Any:
-    """Return which rows differ; a value that is missing on one side only differs."""
+    """Return which rows differ; a value missing on one side only differs."""
     known = before.isna().to_numpy() == after.isna().to_numpy()
     return (np.nan_to_num(change.astype(float)) != 0) | ~known
 

@@ -7,8 +7,9 @@ Rounding never turns a share below 100 % into 100 %, or one above 0 into 0.
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 
-from kcensus.results import Scalar, Unit
+from kcensus.results import Scalar, Unit, ratio
 
 
 def human_bytes(value: float) -> str:
@@ -29,6 +30,11 @@ def human_ratio(value: float) -> str:
     if 0 < value < 0.0005:
         return "<0.1%"
     return f"{value:.1%}"
+
+
+def of_ram(size: int, ram: int) -> str:
+    """Return bytes and their share of RAM: ``45.7 MiB (9.6% of RAM)``."""
+    return f"{human_bytes(size)} ({human_ratio(ratio(size, ram))} of RAM)"
 
 
 _LONG = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
@@ -61,8 +67,18 @@ def counted(number: int, noun: str, verb: str = "", *, plural: str = "") -> str:
     return f"{number:,} {plural or f'{noun}s'}{f' {verb}' if verb else ''}"
 
 
+def listed(names: Sequence[str], most: int = 6, separator: str = ", ") -> str:
+    """Return the first names of a list and the number of others: ``a, b and 3 more``.
+
+    With another separator, ``a; b; and 3 more``.
+    """
+    end = "" if separator == ", " else separator.rstrip()
+    more = f"{end} and {len(names) - most:,} more" if len(names) > most else ""
+    return separator.join(names[:most]) + more
+
+
 def shown_time(seconds: float) -> str | None:
-    """Return a time as ISO 8601 has it, in UTC; None for what no calendar has."""
+    """Return a time in ISO 8601, UTC; None for a time beyond all calendars."""
     try:
         return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).isoformat()
     except (OverflowError, ValueError, OSError):
@@ -114,7 +130,7 @@ def human_rate(per_second: float, unit: Unit) -> str:
 
 
 def human_change(change: float, unit: Unit) -> str:
-    """Return by how much something moved, with its sign."""
+    """Return a change with its sign."""
     if change == 0:
         return "0"
     # Numbers without a unit may be identifiers, which have no separators.

@@ -27,14 +27,12 @@ class Progress(Protocol):
         ...
 
 
-class _SilentStep:
-    def advance(self, amount: int = 1) -> None:
-        pass
-
-
 class SilentProgress:
-    """Shows nothing."""
+    """Shows nothing; it is its own step."""
 
     @contextmanager
     def step(self, title: str, total: int) -> Iterator[Step]:
-        yield _SilentStep()
+        yield self
+
+    def advance(self, amount: int = 1) -> None:
+        pass

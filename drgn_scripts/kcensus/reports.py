@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""All analyses on one target, of which one that fails does not stop the others."""
+"""All analyses on one target; a failing one does not stop the others."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from kcensus.sources import faults
 from kcensus.sources.capsule import BadCapsule, NotRecorded
 from kcensus.text import printable
 
-PATCHES_QUESTION = "which kernel patches does this kernel have, and what do the absent ones cost?"
-PATCHES_HEADLINE = ("absent_fixes", "undetermined")
+_PATCHES_QUESTION = "which kernel patches does this kernel have, and what do the absent ones cost?"
+_PATCHES_HEADLINE = ("absent_fixes", "undetermined")
 
 
 @dataclass(frozen=True)
@@ -35,24 +35,34 @@ class Section:
     """The outcome of one analysis."""
 
     name: str
-    question: str
     result: Result | None
     error: str = ""
-    """One sentence if there is no result."""
+    """One sentence without a result."""
     seconds: float = 0.0
-    headline: tuple[str, ...] = ()
-    """Keys of the summary that tell most."""
+
+    @property
+    def question(self) -> str:
+        """The question of the analysis; empty if it is not installed."""
+        known = analyses().get(self.name)
+        return known.question if known else _PATCHES_QUESTION * (self.name == "patches")
+
+    def headline_keys(self, most: int) -> list[str]:
+        """Return the most telling keys of the result's summary, or the first ones."""
+        known = analyses().get(self.name)
+        headline = known.headline if known else _PATCHES_HEADLINE
+        summary = self.result.summary if self.result else {}
+        return ([key for key in headline if key in summary] or list(summary))[:most]
 
 
 @dataclass(frozen=True)
 class Report:
-    """The outcomes of all."""
+    """The outcomes of all analyses."""
 
     head: Result
     """Target and kernel, without figures."""
     sections: list[Section]
     doctor: str = ""
-    """Command that shows what the target lacks."""
+    """Command that shows the gaps of the target."""
 
     @property
     def results(self) -> dict[str, Result]:
@@ -61,7 +71,7 @@ class Report:
 
     @property
     def errors(self) -> dict[str, str]:
-        """Why an analysis has no result, by analysis."""
+        """Reasons of analyses without a result, by analysis."""
         return {section.name: section.error for section in self.sections if not section.result}
 
     @property
@@ -71,15 +81,16 @@ class Report:
             (name, finding) for name, result in self.results.items() for finding in result.findings
         ]
         if self.errors:
-            named.append(("report", _incomplete(self.errors, self.doctor)))
+            finding = incomplete("report", "report", self.errors.items(), [self.doctor])
+            named.append(("report", finding))
         return sorted(named, key=lambda pair: rank(pair[1]))
 
 
 def report(context: Context, wanted: Iterable[Analysis], *, more: int = 0) -> Report:
-    """Run the analyses ``wanted``; one that fails does not stop the others.
+    """Run the analyses ``wanted``; a failing one does not stop the others.
 
     They share one :class:`Kernel`, so the ``struct page`` array is read once for all of them;
-    unless the kernel is live: what was read for one would be out of date for the next.
+    unless the kernel is live, when the results of one reader would be out of date for the next.
     """
     chosen = list(wanted)
     head = Result("report", context.name, context.release, context.kernel.live, context.machine)
@@ -89,7 +100,7 @@ def report(context: Context, wanted: Iterable[Analysis], *, more: int = 0) -> Re
         context.load_modules(chosen)
 
     def run(analysis: Analysis) -> Result:
-        load_modules()  # inside of a section, so that an error costs no more than that
+        load_modules()  # inside of a section, so that an error costs this section only
         own = replace(context, kernel=context.kernel.renewed()) if head.live else context
         try:
             return own.run(analysis)
@@ -102,35 +113,41 @@ def report(context: Context, wanted: Iterable[Analysis], *, more: int = 0) -> Re
     sections = []
     for number, each in enumerate(chosen, 1):
         with context.kernel.progress.step(f"{number} of {len(chosen) + more}: {each.name}", 0):
-            work = functools.partial(run, each)
-            sections.append(_section(each.name, each.question, work, each.headline))
+            sections.append(_section(each.name, functools.partial(run, each)))
     return Report(head, sections, _doctor(context))
 
 
 def _doctor(context: Context) -> str:
-    """Return the command that shows what the target lacks, with the options to open it."""
+    """Return the command that shows the gaps of the target, with the options to open it."""
     words = ["kcensus", "doctor"] + ([] if context.kernel.live else [quote(context.name)])
     options = context.target.options if context.target is not None else ""
     return " ".join(filter(None, [*words, options]))
 
 
-def _incomplete(errors: Mapping[str, str], doctor: str) -> Finding:
-    """Return the finding that analyses have no result."""
-    names = ", ".join(errors)
-    reasons = dict.fromkeys(errors.values())
+def incomplete(
+    kind: str, what: str, failed: Collection[tuple[str, str]], doctors: Iterable[str]
+) -> Finding:
+    """Return the finding that a report or comparison (``what``) is incomplete.
+
+    :param failed: names of analyses without a result, and the reasons
+    :param doctors: commands that show the gaps of the targets
+    """
+    names = ", ".join(dict.fromkeys(name for name, _ in failed))
     return Finding(
-        id="report-incomplete",
+        id=f"{kind}-incomplete",
         severity=Severity.CRITICAL,
         danger=Danger.INCOMPLETE,
-        title=f"this report is incomplete: {names} failed",
-        evidence="; ".join(reasons),
-        figures={"failed": Figure(len(errors))},
-        remedies=(Remedy(effect="Show what the target lacks", command=doctor),),
+        title=f"this {what} is incomplete: {names} failed",
+        evidence="; ".join(dict.fromkeys(why for _, why in failed)),
+        figures={"failed": Figure(len(failed))},
+        remedies=tuple(
+            Remedy(effect="Show what the target lacks", command=doctor) for doctor in doctors
+        ),
     )
 
 
 def conclude(result: Result, catalogue: Catalogue) -> Result:
-    """Add to each finding what became of its patch, and fold findings about the same memory."""
+    """Add the status of its patch to each finding, and fold findings about the same memory."""
     findings = _with_status(result.findings, catalogue)
     return replace(result, findings=fold(findings, _ram_bytes(result)))
 
@@ -140,10 +157,7 @@ def _ram_bytes(result: Result) -> int | None:
 
 
 def _missing(result: Result, detected: Mapping[str, Detected]) -> Result:
-    """Return a result whose findings name no patch that the kernel has: it is not what is missing.
-
-    :param detected: by patch id
-    """
+    """Return a result without patches that the kernel has in its findings."""
     present = {name for name, each in detected.items() if each.state in HAS_IT}
     findings = [
         replace(finding, patch="") if finding.patch in present else finding
@@ -153,7 +167,6 @@ def _missing(result: Result, detected: Mapping[str, Detected]) -> Result:
 
 
 def _with_status(findings: Iterable[Finding], catalogue: Catalogue) -> Iterator[Finding]:
-    """Yield findings with what became of their patches."""
     for finding in findings:
         patch = catalogue.patches.get(finding.patch)
         yield (
@@ -164,10 +177,7 @@ def _with_status(findings: Iterable[Finding], catalogue: Catalogue) -> Iterator[
 
 
 def examine(context: Context, catalogue: Catalogue | None = None) -> Report:
-    """Run all analyses, and detect all patches.
-
-    :param catalogue: of patches; the one that comes with kcensus and what is installed by default
-    """
+    """Run all analyses, and detect all patches of a catalogue, by default the installed one."""
     made = report(context, analyses().values(), more=1)
     known = load() if catalogue is None else catalogue
 
@@ -180,10 +190,7 @@ def examine(context: Context, catalogue: Catalogue | None = None) -> Report:
 
     number = len(made.sections) + 1
     with context.kernel.progress.step(f"{number} of {number}: patches", 0):
-        sections = [
-            *made.sections,
-            _section("patches", PATCHES_QUESTION, judge, PATCHES_HEADLINE),
-        ]
+        sections = [*made.sections, _section("patches", judge)]
     sections = [
         replace(each, result=each.result and _missing(each.result, detected)) for each in sections
     ]
@@ -193,7 +200,7 @@ def examine(context: Context, catalogue: Catalogue | None = None) -> Report:
 def _folded(
     sections: Iterable[Section], catalogue: Catalogue, ram_bytes: int | None
 ) -> list[Section]:
-    """Fold the findings of all sections together; each stays in the section that has it."""
+    """Fold the findings of all sections together; each stays in its section."""
     sections = list(sections)
     owners, findings = {}, []
     for section in sections:
@@ -214,7 +221,6 @@ def analyse(
 ) -> Result:
     """Run one analysis, as a report does.
 
-    :param catalogue: of patches; the one that comes with kcensus and what is installed by default
     :param params: values of its :attr:`Analysis.params`
     :raises AnalysisError: the question cannot be answered
     """
@@ -229,10 +235,7 @@ def analyse(
 
 
 def price(context: Context, catalogue: Catalogue, *, prices: bool = True) -> Result:
-    """Return the states of all patches; runs only the analyses that measure costs and savings.
-
-    :param prices: whether to run any
-    """
+    """Return the states of all patches; ``prices`` runs the analyses that measure their effects."""
     detection = _detect(context, catalogue.patches)
     wanted = analyses_wanted(catalogue, detection[1]) if prices else ()
     return _patches(context, catalogue, detection, *_run_named(context, wanted), priced=prices)
@@ -243,8 +246,7 @@ def measured(context: Context, patch: Patch, catalogue: Catalogue) -> Side:
     validation = patch.validation
     assert validation is not None
     metrics = [validation.metric, *(workload.metric for workload in validation.workload)]
-    if validation.predicted is not None:
-        metrics.append(validation.predicted)
+    metrics += [validation.predicted] if validation.predicted else []
     lacking, detected = _detect(context, catalogue.patches)
     metrics += [evidence.metric for evidence in evidence_of(detected[patch.id])]
     results, failed = _run_named(context, dict.fromkeys(metric.analysis for metric in metrics))
@@ -264,19 +266,17 @@ def measured(context: Context, patch: Patch, catalogue: Catalogue) -> Side:
 
 
 def traced(patch: Patch, name: str, progress: Progress | None = None) -> Side:
-    """Return what a trace shows of a patch, and the figures that show its effect.
+    """Return the evidence of a trace about a patch, and the figures that show its effect.
 
     :param patch: one with :attr:`~kcensus.catalogue.model.Patch.trace_validation` as validation
-    :raises AnalysisError: there is no such trace, or it holds no events
+    :raises AnalysisError: the trace does not exist, or holds no events
     """
     validation = patch.validation
     assert validation is not None
     context, known = Context.without_target(progress), analyses()
     metrics = [validation.metric, *(workload.metric for workload in validation.workload)]
-    results = {
-        analysis: context.run(known[analysis], trace=name)
-        for analysis in dict.fromkeys(metric.analysis for metric in metrics)
-    }
+    names = dict.fromkeys(metric.analysis for metric in metrics)
+    results = {analysis: context.run(known[analysis], trace=name) for analysis in names}
     detected = Detected(patch, State.UNDETERMINED, "a trace has no types")
     return Side(
         target=printable(name),
@@ -291,10 +291,7 @@ def traced(patch: Patch, name: str, progress: Progress | None = None) -> Side:
 def _detect(
     context: Context, patches: Mapping[str, Patch]
 ) -> tuple[list[str], dict[str, Detected]]:
-    """Detect patches.
-
-    :return: one sentence for each module whose debug info is missing; states by patch id
-    """
+    """Return a sentence for each module without debug info, and the states by patch id."""
     lacking = context.need_modules(*modules(patches))
     prober = Prober(context.kernel.prog, lacking)
     return lacking, detect(patches, prober, context.release)
@@ -303,7 +300,7 @@ def _detect(
 def _run_named(
     context: Context, names: Collection[str]
 ) -> tuple[dict[str, Result], dict[str, str]]:
-    """Run analyses by name; return their results, and why there is none of the others."""
+    """Run analyses by name; return their results, and the reasons of those without one."""
     known = analyses()
     made = report(context, [known[name] for name in names if name in known])
     unknown = {name: "unknown analysis" for name in names if name not in known}
@@ -334,22 +331,17 @@ def _patches(
     return replace(result, machine=context.machine, gaps=gaps)
 
 
-def _section(
-    name: str, question: str, run: Callable[[], Result], headline: tuple[str, ...] = ()
-) -> Section:
-    """Run one section of a report, and turn any failure of it into a sentence."""
+def _section(name: str, run: Callable[[], Result]) -> Section:
     start = time.monotonic()
-    result, error = None, ""
     try:
-        result = run()
+        result, error = run(), ""
     except Exception as failed:  # the others are still worth having
-        error = failure(failed, name)
-    seconds = time.monotonic() - start
-    return Section(name, question, result, error, seconds, headline)
+        result, error = None, failure(failed, name)
+    return Section(name, result, error, time.monotonic() - start)
 
 
 def failure(error: Exception, name: str) -> str:
-    """Return why an analysis failed, as one printable sentence."""
+    """Return the reason of an analysis's failure, as one printable sentence."""
     match error:
         case AnalysisError() | NotRecorded():
             sentence = str(error)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Results read again from the JSON documents that ``--json`` writes.
+"""Results read again from the JSON documents of ``--json``.
 
-A document may come from anywhere: it is held against the schema before a name or a number in it is
-used. It can still say anything, commands of remedies included.
+A document may come from anywhere: it is checked against the schema before a name or a number in it
+is used. It can still contain anything, commands of remedies included.
 """
 
 from __future__ import annotations
@@ -19,24 +19,11 @@ from typing import Any
 
 import pandas as pd
 
+from kcensus import results
 from kcensus.analyses import analyses
 from kcensus.catalogue.result import TABLES
 from kcensus.render.plain import SCHEMA
-from kcensus.render.schema import errors
-from kcensus.reports import PATCHES_HEADLINE, PATCHES_QUESTION, Report, Section
-from kcensus.results import (
-    Bound,
-    Check,
-    Danger,
-    Figure,
-    Finding,
-    Gap,
-    Machine,
-    Remedy,
-    Result,
-    Severity,
-    Unit,
-)
+from kcensus.reports import Report, Section
 from kcensus.results.tables import Column, Table, TableSpec
 from kcensus.text import printable
 
@@ -50,7 +37,7 @@ class BadDocument(Exception):
 
 
 def is_document(path: str | None) -> bool:
-    """Return whether a path looks like a JSON document, which no dump does."""
+    """Return whether a path looks like a JSON document; no dump does."""
     if path is None or not os.path.isfile(path):
         return False
     try:
@@ -71,23 +58,26 @@ def load(path: str) -> Report:
             document = json.load(
                 file, parse_int=_integer, parse_float=_finite, parse_constant=_finite
             )
-    except (OSError, ValueError, RecursionError) as error:
-        raise BadDocument(f"'{name}' cannot be read as JSON: {error}") from None
+    except (OSError, ValueError, RecursionError) as failure:
+        raise BadDocument(f"'{name}' cannot be read as JSON: {failure}") from None
+    # Only documents need the validator.
+    from kcensus.render.schema import error
+
     version = document.get("schema") if isinstance(document, dict) else None
     if version is None or "analysis" not in document:
         raise BadDocument(f"'{name}' is not a document that --json wrote")
     if version != SCHEMA:
         raise BadDocument(
-            f"'{name}' is of schema {version!r}, this kcensus reads schema {SCHEMA}: "
+            f"'{name}' has schema {version!r}, this kcensus reads schema {SCHEMA}: "
             "write it again from the dump"
         )
     kind = "report_document" if "analyses" in document else "result_document"
-    if problem := next(errors(_without_rows(document), kind, allow_new=True), ""):
+    if problem := error(_without_rows(document), kind, allow_new=True):
         raise BadDocument(f"'{name}' is damaged: {printable(problem)}")
     try:
         return _report(document)
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise BadDocument(f"'{name}' is damaged: {type(error).__name__}: {error}") from None
+    except (KeyError, TypeError, ValueError, OverflowError) as failure:
+        raise BadDocument(f"'{name}' is damaged: {type(failure).__name__}: {failure}") from None
 
 
 def _without_rows(document: Any) -> Any:
@@ -99,8 +89,8 @@ def _without_rows(document: Any) -> Any:
         shape["tables"] = {
             name: [] if isinstance(rows, list) else rows for name, rows in tables.items()
         }
-    if isinstance(results := shape.get("analyses"), dict):
-        shape["analyses"] = {name: _without_rows(each) for name, each in results.items()}
+    if isinstance(sections := shape.get("analyses"), dict):
+        shape["analyses"] = {name: _without_rows(each) for name, each in sections.items()}
     return shape
 
 
@@ -118,18 +108,21 @@ def _finite(text: str) -> float:
     return number
 
 
+def _named(fields: Mapping[str, Any], names: str) -> dict[str, Any]:
+    return {name: fields[name] for name in names.split()}
+
+
+def _head(document: Mapping[str, Any]) -> results.Result:
+    machine = _machine(document["machine"])
+    return results.Result(**_named(document, "analysis target kernel live"), machine=machine)
+
+
 def _report(document: Mapping[str, Any]) -> Report:
-    head = Result(
-        document["analysis"],
-        document["target"],
-        document["kernel"],
-        document["live"],
-        _machine(document["machine"]),
-    )
+    head = _head(document)
     if "analyses" not in document:
-        return Report(head, [_section(head.analysis, _result(document))])
-    sections = {name: _section(name, _result(each)) for name, each in document["analyses"].items()}
-    sections |= {name: _section(name, None, why) for name, why in document["failed"].items()}
+        return Report(head, [Section(head.analysis, _result(document))])
+    sections = {name: Section(name, _result(each)) for name, each in document["analyses"].items()}
+    sections |= {name: Section(name, None, why) for name, why in document["failed"].items()}
     order = [name for name in (*analyses(), *sections) if name in sections]
     doctor = (
         "\n".join(remedy["command"])
@@ -140,102 +133,74 @@ def _report(document: Mapping[str, Any]) -> Report:
     return Report(head, [sections[name] for name in dict.fromkeys(order)], next(doctor, ""))
 
 
-def _section(name: str, result: Result | None, error: str = "") -> Section:
-    analysis = analyses().get(name)
-    if analysis:
-        return Section(name, analysis.question, result, error, headline=analysis.headline)
-    if name == "patches":
-        return Section(name, PATCHES_QUESTION, result, error, headline=PATCHES_HEADLINE)
-    return Section(name, "", result, error)
-
-
-def _result(document: Mapping[str, Any]) -> Result:
+def _result(document: Mapping[str, Any]) -> results.Result:
     name, units = document["analysis"], document["units"]
     labels = document["labels"]["summary"]
-    return Result(
-        name,
-        document["target"],
-        document["kernel"],
-        document["live"],
-        _machine(document["machine"]),
+    bounds = document.get("bounds", {})  # documents of early releases have none
+    return replace(
+        _head(document),
         summary={
-            key: Figure(value, Unit(units["summary"][key]), labels[key], _bound(document, key))
+            key: results.Figure(
+                value,
+                results.Unit(units["summary"][key]),
+                labels[key],
+                results.Bound(bounds.get(key, "")),
+            )
             for key, value in document["summary"].items()
         },
         tables={
             key: replace(
-                _table(rows, units["tables"][key], key, document["labels"]["tables"][key], name),
+                _table(rows, units["tables"][key], _specs(name).get(key)),
+                title=document["labels"]["tables"][key],
                 is_known=key not in document.get("unknown_tables", ()),
             )
             for key, rows in document["tables"].items()
         },
         checks=[_check(each) for each in document["checks"]],
         findings=[_finding(each) for each in document["findings"]],
-        gaps=[Gap(each["what"], each["reason"], each["count"], each["effect"]) for each in
-              document["gaps"]],
-        measures=document["measures"],
-        nothing=document["nothing"],
-    )  # fmt: skip
+        gaps=[results.Gap(**_named(each, "what reason count effect")) for each in document["gaps"]],
+        **_named(document, "measures nothing"),
+    )
 
 
-def _bound(document: Mapping[str, Any], key: str) -> Bound:
-    """Return the bound of a figure; documents of early releases have none."""
-    return Bound(document.get("bounds", {}).get(key, ""))
-
-
-def _machine(fields: Mapping[str, Any] | None) -> Machine | None:
+def _machine(fields: Mapping[str, Any] | None) -> results.Machine | None:
     if fields is None:
         return None
-    names = {field.name for field in dataclasses.fields(Machine)}
+    names = {field.name for field in dataclasses.fields(results.Machine)}
     known = {name: fields[name] for name in names if fields.get(name) is not None}
     if "time" in known:
         known["time"] = datetime.datetime.fromisoformat(known["time"]).timestamp()
-    return Machine(**known)
+    return results.Machine(**known)
 
 
-def _check(fields: Mapping[str, Any]) -> Check:
-    return Check(
-        fields["name"],
-        fields["ours"],
-        fields["counter"],
-        Unit(fields["unit"]),
-        fields["source"],
-        fields["note"],
-        fields["difference"] if fields["status"] == "explained" else None,
+def _check(fields: Mapping[str, Any]) -> results.Check:
+    return results.Check(
+        **_named(fields, "name ours counter source note"),
+        unit=results.Unit(fields["unit"]),
+        explained=fields["difference"] if fields["status"] == "explained" else None,
         moved=fields.get("moved"),
     )
 
 
-def _finding(fields: Mapping[str, Any]) -> Finding:
-    return Finding(
-        id=fields["id"],
-        severity=Severity[fields["severity"].upper()],
-        title=fields["title"],
-        evidence=fields["evidence"],
+def _finding(fields: Mapping[str, Any]) -> results.Finding:
+    own = "id title evidence memory no_remedy patch patch_status patch_is_fix part_of"
+    return results.Finding(
+        **_named(fields, own),
+        severity=results.Severity[fields["severity"].upper()],
         figures={
-            key: Figure(figure["value"], Unit(figure["unit"]))
+            key: results.Figure(figure["value"], results.Unit(figure["unit"]))
             for key, figure in fields["figures"].items()
         },
-        memory=fields["memory"],
-        danger=Danger(fields["danger"]),
+        danger=results.Danger(fields["danger"]),
         remedies=tuple(
-            Remedy(
-                effect=remedy["effect"],
+            results.Remedy(
+                **_named(remedy, "effect risk undo until is_upper_bound"),
                 command="\n".join(remedy["command"]),
-                risk=remedy["risk"],
-                undo=remedy["undo"],
-                until=remedy["until"],
                 returns=remedy["returns_bytes"],
-                is_upper_bound=remedy["is_upper_bound"],
             )
             for remedy in fields["remedies"]
         ),
-        no_remedy=fields["no_remedy"],
         story=tuple(fields.get("story", ())),
-        patch=fields["patch"],
-        patch_status=fields["patch_status"],
-        patch_is_fix=fields["patch_is_fix"],
-        part_of=fields["part_of"],
     )
 
 
@@ -248,18 +213,12 @@ def _specs(analysis: str) -> Mapping[str, TableSpec]:
 
 
 def _table(
-    rows: Sequence[Mapping[str, Any]],
-    units: Mapping[str, str],
-    name: str,
-    title: str,
-    analysis: str,
+    rows: Sequence[Mapping[str, Any]], units: Mapping[str, str], spec: TableSpec | None
 ) -> Table:
-    """Return a table; what only its declaration says is that of this version."""
-    spec = _specs(analysis).get(name)
     declared = spec.columns if spec else {}
-    columns = {key: declared.get(key) or Column(Unit(unit)) for key, unit in units.items()}
+    columns = {key: declared.get(key) or Column(results.Unit(unit)) for key, unit in units.items()}
     frame = pd.DataFrame({key: _values([row[key] for row in rows]) for key in units})
-    return Table(frame, columns, title, detail=spec.detail if spec else False)
+    return Table(frame, columns, detail=spec.detail if spec else False)
 
 
 def _values(values: list[Any]) -> Any:

@@ -14,10 +14,6 @@ from tests.running import on, runner
 
 run = runner("dentries")
 
-BODY = """
-runner("dentries")(on(prog))
-"""
-
 
 def measure(scenario: str) -> tuple[int, float, int]:
     """Dentries, seconds, and peak memory."""
@@ -29,14 +25,13 @@ def measure(scenario: str) -> tuple[int, float, int]:
     assert result.summary["dentries"].value == total
     assert result.summary["negative"].value == negative
     seconds = best(lambda: run(on(target.prog)), 3)
-    memory = peak_memory(BODY, dump.formats["elf"], dump.debug)
+    memory = peak_memory("runner('dentries')(on(prog))", dump.formats["elf"], dump.debug)
     print(f"{scenario}: {total:,} dentries, {seconds / total * 1e9:.0f} ns and ", end="")
     print(f"{memory / total:.1f} bytes each, {memory / 2**20:.0f} MiB", flush=True)
     return total, seconds, memory
 
 
 def main() -> None:
-    """Measure both, and hold them against each other."""
     few, few_seconds, few_bytes = measure("negatives")
     many, many_seconds, many_bytes = measure("negatives-large")
     slower = (many_seconds / many) / (few_seconds / few) - 1

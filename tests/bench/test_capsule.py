@@ -11,16 +11,15 @@ from kcensus.analyses import analyses
 from kcensus.analyses.runner import Context
 from kcensus.capsule import create
 from kcensus.reports import report as run_all
-from kcensus.sources import open_target
 from tests.bench.timing import best, report
 from tests.lab import build
+from tests.vm.cases import opened
 
 
 @pytest.mark.parametrize("name", ["", "slab"])
 def test_creating(name: str, tmp_path: Path, slack: float) -> None:
     """One analysis, or all of them, on a dump with 1.4 million dentries."""
-    dump = build("6.12", "negatives")
-    target = open_target(str(dump.formats["elf"]), dump.debug)
+    target = opened(build("6.12", "negatives"), form="elf")
     wanted = [analyses()[name]] if name else list(analyses().values())
 
     def run() -> None:

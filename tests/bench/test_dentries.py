@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from itertools import islice
 
 from drgn.helpers.linux.fs import d_path, for_each_mount
 from drgn.helpers.linux.slab import find_slab_cache, slab_cache_for_each_allocated_object
 
-from kcensus.sources import open_target
-from tests.bench.timing import peak_memory, report
+from tests.bench.timing import cost, peak_memory, report
 from tests.lab import build
 from tests.running import on, runner
+from tests.vm.cases import opened
 
 run = runner("dentries")
 
@@ -23,22 +21,13 @@ SAMPLE = 5000
 LIMIT = 400 << 20
 
 
-def seconds(call: Callable[[], object]) -> float:
-    """Of the processor: other processes would slow a loop of many seconds and not the best of
-    several short runs."""
-    start = time.process_time()
-    call()
-    return time.process_time() - start
-
-
 def test_faster_than_a_loop(slack: float) -> None:
-    dump = build("6.12", "negatives")
-    target = open_target(str(dump.formats["elf"]), dump.debug)
+    target = opened(build("6.12", "negatives"), form="elf")
     context = on(target.prog)
     cache = find_slab_cache(target.prog, "dentry")
     result = run(context)
-    everything = min(seconds(lambda: run(on(target.prog))) for _ in range(7))
-    few = min(seconds(lambda: run(on(target.prog), only=FEW)) for _ in range(7))
+    everything = min(cost(lambda: run(on(target.prog))).cpu for _ in range(7))
+    few = min(cost(lambda: run(on(target.prog), only=FEW)).cpu for _ in range(7))
 
     total = negative = 0
 
@@ -51,7 +40,7 @@ def test_faster_than_a_loop(slack: float) -> None:
         dentries = slab_cache_for_each_allocated_object(cache, "struct dentry")
         negative = sum(not dentry.d_inode for dentry in dentries)
 
-    bare, counting = seconds(iterate), seconds(count)
+    bare, counting = cost(iterate).cpu, cost(count).cpu
     assert result.summary["dentries"].value == total
     assert result.summary["negative"].value == negative > 1_400_000
 
@@ -67,7 +56,7 @@ def test_faster_than_a_loop(slack: float) -> None:
             mount = next(mount for mount in mounts if mount.mnt.mnt_sb == dentry.d_sb)
             d_path(mount.mnt.address_of_(), dentry)
 
-    listing = seconds(list_paths) / len(sample) * total
+    listing = cost(list_paths).cpu / len(sample) * total
     report(
         "dentries, 6.12 ELF",
         dentries=total,
@@ -87,9 +76,6 @@ def test_faster_than_a_loop(slack: float) -> None:
 
 def test_peak_memory() -> None:
     dump = build("6.12", "negatives")
-    body = """
-runner("dentries")(on(prog))
-"""
-    peak = peak_memory(body, dump.formats["elf"], dump.debug)
+    peak = peak_memory("runner('dentries')(on(prog))", dump.formats["elf"], dump.debug)
     report("peak memory, dentries, 6.12 negatives", MiB=peak / 2**20)
     assert peak < LIMIT

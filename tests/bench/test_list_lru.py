@@ -50,11 +50,7 @@ def test_two_million_slots(slack: float) -> None:
     slots, items, seconds = loop(target.prog)
     assert slots >= 15_000
     assert items == 0
-    peak = peak_memory(
-        "runner('list-lru')(on(prog))",
-        dump.formats["elf"],
-        dump.debug,
-    )
+    peak = peak_memory("runner('list-lru')(on(prog))", dump.formats["elf"], dump.debug)
     faster = seconds / slots * total / ours
     report(
         "list-lru, 5.10 ELF",

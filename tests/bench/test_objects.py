@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import drgn
 import numpy as np
@@ -15,9 +14,9 @@ from kcensus.api.objects import objects
 from kcensus.engine.memory import CHUNK_BYTES, Memory
 from kcensus.engine.slub.caches import find_caches
 from kcensus.engine.slub.slabs import ScanReport, SlabMap
-from kcensus.sources import open_target
 from tests.bench.timing import best, report
 from tests.lab import build
+from tests.vm.cases import opened
 
 MEMBERS = ["d_inode", "d_flags", "d_parent"]
 
@@ -43,16 +42,11 @@ def bare_read(prog: drgn.Program, runs: list[tuple[int, int]]) -> None:
         prog.read(address, size)
 
 
-def opened(path: Path, debug: list[Path]) -> drgn.Program:
-    return open_target(str(path), debug).prog
-
-
 @pytest.mark.parametrize(
     ("release", "format_"), [("6.1", "kdump-elf"), ("6.12", "elf")], ids=["6.1", "6.12"]
 )
 def test_elf(release: str, format_: str, slack: float) -> None:
-    dump = build(release, "negatives")
-    prog = opened(dump.formats[format_], dump.debug)
+    prog = opened(build(release, "negatives"), form=format_).prog
     runs = slab_runs(prog)
     bare_read(prog, runs)  # into the page cache
     frame = objects(prog, "struct dentry", MEMBERS)
@@ -87,8 +81,7 @@ def test_elf(release: str, format_: str, slack: float) -> None:
 
 @pytest.mark.parametrize("format_", ["kdump-lzo", "kdump-zlib"])
 def test_compressed(format_: str, slack: float) -> None:
-    dump = build("6.1", "negatives")
-    prog = opened(dump.formats[format_], dump.debug)
+    prog = opened(build("6.1", "negatives"), form=format_).prog
     runs = slab_runs(prog)
     bare = best(lambda: bare_read(prog, runs), 3)
     one = best(lambda: objects(prog, "struct dentry", MEMBERS), 3)

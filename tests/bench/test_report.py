@@ -15,13 +15,7 @@ from tests.lab import build
 
 @pytest.mark.parametrize(
     ("release", "scenario"),
-    [
-        ("5.10", "mixed"),
-        ("6.1", "mixed"),
-        ("6.12", "mixed"),
-        ("7.3", "mixed"),
-        ("6.12", "negatives"),
-    ],
+    [*((release, "mixed") for release in ("5.10", "6.1", "6.12", "7.3")), ("6.12", "negatives")],
 )
 def test_report(release: str, scenario: str, slack: float, bench_smoke: bool) -> None:
     """Whole commands: start, opening the dump, and output included."""

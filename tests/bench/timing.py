@@ -4,12 +4,33 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a call takes, seconds."""
+
+    elapsed: float
+    cpu: float
+    """Of this process and its children, which other load of the machine changes little."""
+
+
+def cost(call: Callable[[], object]) -> Cost:
+    def cpu() -> float:
+        usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+        return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+    start, before = time.perf_counter(), cpu()
+    call()
+    return Cost(time.perf_counter() - start, cpu() - before)
 
 
 def best(
@@ -35,7 +56,6 @@ def report(title: str, **figures: float | int | str) -> None:
 
 
 lines: list[str] = []
-"""Everything reported so far."""
 
 
 def peak_memory(body: str, vmcore: Path, debug: list[Path]) -> int:

@@ -28,8 +28,6 @@ _WIDTHS = (1400, 800, 400)
 
 
 class Tab:
-    """One page in a browser."""
-
     def __init__(self, commands: int, answers: int) -> None:
         self._commands, self._answers = commands, answers
         self._received = b""
@@ -46,7 +44,6 @@ class Tab:
             self.send(f"{domain}.enable")
 
     def send(self, method: str, **params: Any) -> dict[str, Any]:
-        """Send a command and return its result."""
         self._number += 1
         message: dict[str, Any] = {"id": self._number, "method": method, "params": params}
         if self._session:
@@ -61,37 +58,27 @@ class Tab:
                 return result
 
     def open(self, path: Path) -> None:
-        """Load a file and wait until it is loaded."""
         self.send("Page.navigate", url=path.resolve().as_uri())
         while self._receive().get("method") != "Page.loadEventFired":
             pass
 
     def evaluate(self, expression: str) -> Any:
-        """Return the value of an expression in the page."""
         answer = self.send("Runtime.evaluate", expression=expression, returnByValue=True)
         if "exceptionDetails" in answer:
             raise RuntimeError(answer["exceptionDetails"])
         return answer["result"].get("value")
 
     def show(self, width: int, scheme: str = "light") -> None:
-        """Set the width of the window in pixels, and the color scheme."""
-        self.send(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=900,
-            deviceScaleFactor=1,
-            mobile=False,
-        )
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        self.send("Emulation.setDeviceMetricsOverride", **size)
         feature = {"name": "prefers-color-scheme", "value": scheme}
         self.send("Emulation.setEmulatedMedia", features=[feature])
 
     def picture(self) -> bytes:
-        """Return a PNG of the whole page."""
         shot = self.send("Page.captureScreenshot", captureBeyondViewport=True)
         return base64.b64decode(shot["data"])
 
     def pdf(self) -> bytes:
-        """Return the page as it is printed."""
         printed = self.send("Page.printToPDF", preferCSSPageSize=True, printBackground=True)
         return base64.b64decode(printed["data"])
 
@@ -112,10 +99,6 @@ class Tab:
 
 @contextmanager
 def chromium() -> Iterator[Tab]:
-    """Start a browser for the time of a ``with``.
-
-    :raises FileNotFoundError: there is none
-    """
     program = next(filter(None, map(shutil.which, _NAMES)), None)
     if program is None:
         raise FileNotFoundError("no Chromium; Debian has it in the package chromium")
@@ -125,7 +108,7 @@ def chromium() -> Iterator[Tab]:
     ends = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (from_us, to_us)]
 
     def connect() -> None:
-        """Connect descriptors 3 and 4, where it reads commands and writes answers."""
+        # It reads commands from 3, and writes answers to 4.
         for end, descriptor in zip(ends, (3, 4), strict=True):
             os.dup2(end, descriptor)
 
@@ -149,7 +132,6 @@ def chromium() -> Iterator[Tab]:
 
 
 def main(page: Path, directory: Path) -> None:
-    """Write pictures of a page and a PDF."""
     with chromium() as tab:
         tab.open(page)
         for scheme in ("light", "dark"):

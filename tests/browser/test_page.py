@@ -1,51 +1,38 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The HTML page in Chromium. These tests run on request: ``./run test tests/browser``.
+"""HTML pages of results and notebooks in Chromium: on request, ``./run test tests/browser``.
 
 Without Chromium they fail, as the tests of the lab do without the lab.
 """
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from kcensus.render.html import write_html, write_report_html
+from kcensus import cli
+from kcensus.commands import Exit
+from kcensus.commands.notebook.library import notebooks
+from kcensus.commands.notebook.page import page
+from kcensus.render.html import write_html
 from kcensus.reports import Report, Section
 from kcensus.results import Result, Unit
 from kcensus.results.tables import Column, Table
-from tests.browser.chromium import Tab, chromium
-from tests.unit.faces.test_render_html import hostile_result
+from tests.browser.chromium import Tab
+from tests.unit.notebooks.test_page import hostile_notebook
+from tests.unit.pages import hostile_result
 from tests.unit.synthetic import synthetic_result
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Tab]:
-    with chromium() as tab:
-        yield tab
-
-
-@pytest.fixture
-def tab(browser: Tab, tmp_path: Path) -> Iterator[Tab]:
-    """A browser whose console must be empty at the end, and which loads nothing but the page."""
-    browser.console.clear()
-    browser.requests.clear()
-    yield browser
-    browser.evaluate("0")  # so that all events have arrived
-    assert browser.console == []
-    assert [url for url in browser.requests if not url.startswith("file:")] == []
-    assert len(browser.requests) == 1
 
 
 def report(directory: Path) -> Path:
     sections = [
-        Section("synthetic", "what?", synthetic_result()),
-        Section("slab", "", hostile_result()),
-        Section("broken", "", None, "failed"),
+        Section("synthetic", synthetic_result()),
+        Section("slab", hostile_result()),
+        Section("broken", None, "failed"),
     ]
-    (path,) = write_report_html(Report(Result("report", "x", "x"), sections), directory / "a.html")
+    (path,) = write_html(Report(Result("report", "x", "x"), sections), directory / "a.html")
     return path
 
 
@@ -105,4 +92,44 @@ def test_paper_has_what_is_collapsed(tab: Tab, tmp_path: Path) -> None:
     assert tab.evaluate(f"{closed} !== null")
     assert tab.evaluate(f"{closed}.lastElementChild.checkVisibility()")
     assert tab.pdf().startswith(b"%PDF")
-    tab.send("Emulation.setEmulatedMedia", media="")
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("pages")
+
+
+@functools.cache
+def written(name: str, directory: Path) -> Path:
+    output = directory / f"{name}.html"
+    arguments = ["notebook", name, "-o", str(output), "--no-progress"]
+    assert cli.main(arguments) == Exit.DONE
+    return output
+
+
+@pytest.mark.parametrize("name", notebooks())
+def test_a_notebook_fits_and_loads_nothing(tab: Tab, directory: Path, name: str) -> None:
+    tab.show(1400, "light")
+    tab.open(written(name, directory))
+    for scheme in ("light", "dark"):
+        for width in (1400, 800, 400):
+            tab.show(width, scheme)
+            assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    assert tab.evaluate("document.scripts.length") == 0
+    assert tab.evaluate("document.querySelectorAll('img').length") > 0
+    shown = "[...document.images].every(image => image.complete && image.naturalWidth > 0)"
+    assert tab.evaluate(shown)
+    assert tab.pdf().startswith(b"%PDF")
+
+
+@pytest.mark.parametrize("code", [False, True])
+def test_names_in_a_notebook_do_no_harm(tab: Tab, tmp_path: Path, code: bool) -> None:
+    path = tmp_path / "page.html"
+    path.write_text(page(hostile_notebook(), code=code), encoding="utf-8")
+    tab.show(400, "light")
+    tab.open(path)
+    assert tab.evaluate("document.querySelectorAll('script, iframe, object, link').length") == 0
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 400
+    assert "\u202e" not in tab.evaluate("document.body.innerText")
+    linked = "[...document.links].filter(link => !/^(https?:|#)/.test(link.getAttribute('href')))"
+    assert tab.evaluate(f"{linked}.length") == 0

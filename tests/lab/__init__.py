@@ -2,8 +2,18 @@
 """Real kernels under QEMU, dumped together with what the kernel itself counted."""
 
 from .debian.store import kernels
-from .dumps import Dump, Live, build, live
+from .dumps import Dump, Live, build, live, symbols
 from .host import LabError
 from .scenario import kernels_of, scenarios
 
-__all__ = ["Dump", "LabError", "Live", "build", "kernels", "kernels_of", "live", "scenarios"]
+__all__ = [
+    "Dump",
+    "LabError",
+    "Live",
+    "build",
+    "kernels",
+    "kernels_of",
+    "live",
+    "scenarios",
+    "symbols",
+]

@@ -36,16 +36,16 @@ def _build(arguments: argparse.Namespace) -> None:
     host.install_packages()
     # The longest first, so that no CPU idles at the end.
     cases.sort(key=lambda case: -scenario.load(case[1], case[0]).time_limit)
-    named = arguments.scenario or ()
-    wanted = []
-    for kernel, name in cases:
-        case = scenario.load(name, kernel)
-        if not case.live and (name in named or not case.on_request):
-            wanted.append((kernel, name))
+    loaded = [(kernel, scenario.load(name, kernel)) for kernel, name in cases]
+    wanted = [
+        (kernel, case.name)
+        for kernel, case in loaded
+        if not case.live and (arguments.scenario or not case.on_request)
+    ]
     with ThreadPoolExecutor(arguments.jobs) as pool:
         try:
             fetches = [
-                pool.submit(dumps.prepare, kernel, refresh=arguments.refresh)
+                pool.submit(dumps.shared_kernel, kernel, refresh=arguments.refresh)
                 for kernel in dict(cases)
             ]
             for fetch in fetches:
@@ -88,12 +88,10 @@ def _summary(done: list[dumps.Dump]) -> None:
 def _list(arguments: argparse.Namespace) -> None:
     for kernel, name in _cases(arguments):
         case = scenario.load(name, kernel)
+        missing = "on request" if case.on_request else "to be built"
+        state = "cached" if dumps.cached(kernel, name) else missing
         if case.live:
             state = "live"
-        elif case.on_request and not dumps.cached(kernel, name):
-            state = "on request"
-        else:
-            state = "cached" if dumps.cached(kernel, name) else "to be built"
         print(f"{name:12} {kernel:6} {state}")
 
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import shutil
+import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,11 @@ from .scenario import Disk, Scenario, load, scenarios
 _EDITION = 3
 
 _MIB = 1 << 20
+
+
+def symbols(debug: Iterable[Path]) -> list[str]:
+    """Return the options of a command that name debug information."""
+    return [word for path in debug for word in ("-s", str(path))]
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,16 @@ class Dump:
     seconds: float
     """How long it took to make."""
 
+    @property
+    def core(self) -> Path:
+        """The dump in its first format."""
+        return next(iter(self.formats.values()))
+
+    @property
+    def arguments(self) -> list[str]:
+        """The arguments of a command that reads it: its name, and ``-s`` with the debug info."""
+        return [str(self.core), *symbols(self.debug)]
+
     @functools.cached_property
     def truth(self) -> dict[str, str]:
         """What the guest reported, by name; bytes that are not UTF-8 are surrogates."""
@@ -53,15 +68,11 @@ class Dump:
 class Live:
     """A guest that is running, and changes while one looks at it."""
 
-    kernel: str
-    scenario: str
     release: str
     qmp: Path
     """QEMU's socket, for ``drgn.Program.set_qemu_qmp()``."""
     vmlinux: Path
     debug: list[Path]
-    truth: dict[str, str]
-    """What the guest reported before its work went on."""
     machine: Machine
     console: Path
     """What the guest writes to its console, while it runs."""
@@ -71,12 +82,10 @@ class Live:
         self.machine.command("stop")
 
     def resume(self) -> None:
-        """Let a halted guest run on."""
         self.machine.command("cont")
 
 
 def shared_kernel(name: str, *, refresh: bool = False) -> Kernel:
-    """The kernel with the modules of all scenarios, which share it."""
     modules = {module for each in scenarios() for module in load(each, name).modules}
     return store.kernel(name, modules, refresh=refresh)
 
@@ -97,15 +106,13 @@ def _arguments(kernel: Kernel, case: Scenario) -> list[str]:
         *("-device", "vmcoreinfo"),
         *("-append", command_line),
     ]
-    if kernel.nodes > 1:
-        for node in range(kernel.nodes):
-            cpus = f"cpus={node * case.cpus // kernel.nodes}"
-            last = (node + 1) * case.cpus // kernel.nodes - 1
-            size = case.memory // kernel.nodes
-            arguments += [
-                *("-object", f"memory-backend-ram,id=memory{node},size={size}M"),
-                *("-numa", f"node,nodeid={node},{cpus}-{last},memdev=memory{node}"),
-            ]
+    for node in range(kernel.nodes) if kernel.nodes > 1 else ():
+        first, last = (each * case.cpus // kernel.nodes for each in (node, node + 1))
+        size = case.memory // kernel.nodes
+        arguments += [
+            *("-object", f"memory-backend-ram,id=memory{node},size={size}M"),
+            *("-numa", f"node,nodeid={node},cpus={first}-{last - 1},memdev=memory{node}"),
+        ]
     return arguments
 
 
@@ -147,7 +154,6 @@ def _open(kernel: Kernel, case: Scenario, path: Path) -> Dump:
 
 
 def cached(kernel_name: str, scenario_name: str) -> bool:
-    """Whether this dump exists already."""
     if not store.stored(kernel_name):
         return False
     return _path(shared_kernel(kernel_name), load(scenario_name, kernel_name)).is_dir()
@@ -191,28 +197,24 @@ def _boot(
     initrd = image.build_image(kernel, case, directory)
     console = directory / "console.log"
     files = ["-kernel", str(kernel.image), "-initrd", str(initrd)]
-    try:
-        with Machine([*_arguments(kernel, case), *files, *more], console, seconds) as machine:
-            yield machine
-    except LabError as error:
-        kept = host.cache() / "failed" / f"{case.name}-{kernel.name}.log"
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        if console.exists():
-            shutil.copy(console, kept)
-        raise type(error)(
-            f"{case.name} on {kernel.release}: the guest {error}; its console is in {kept}."
-        ) from None
+    arguments = [*_arguments(kernel, case), *files, *more]
+    what = f"{case.name} on {kernel.release}"
+    with (
+        qemu.keeping(console, f"{case.name}-{kernel.name}", what),
+        Machine(arguments, console, seconds) as machine,
+    ):
+        yield machine
 
 
 def _make(kernel: Kernel, case: Scenario, directory: Path, seconds: float) -> None:
     disks = _disks(case.disk, directory) if case.disk else []
     if case.disk:
-        _make_disks(case.disk, directory)
+        _make_disk(directory / _DISK, case.disk.size)
+        _make_disk(directory / _TRACE_DISK, _TRACE_MIB)
     if image.crashes(case):
         for number, name in enumerate(image.CRASH_DISKS):
             disk = directory / f"vmcore.{name}"
-            with disk.open("wb") as file:
-                file.truncate((case.memory + 64) * _MIB)
+            _make_disk(disk, case.memory + 64)
             disks += [
                 *("-drive", f"file={disk},format=raw,if=none,id=disk{number},cache=unsafe"),
                 *("-device", f"virtio-blk-pci,drive=disk{number}"),
@@ -260,10 +262,9 @@ def _disks(disk: Disk, directory: Path) -> list[str]:
     ]
 
 
-def _make_disks(disk: Disk, directory: Path) -> None:
-    for name, size in ((_DISK, disk.size), (_TRACE_DISK, _TRACE_MIB)):
-        with (directory / name).open("wb") as file:
-            file.truncate(size * _MIB)
+def _make_disk(path: Path, mebibytes: int) -> None:
+    path.touch()
+    os.truncate(path, mebibytes * _MIB)
 
 
 def _keep_traces(directory: Path) -> None:
@@ -282,16 +283,14 @@ def _trim(case: Scenario, directory: Path, notes: str) -> None:
         if name not in case.formats:
             disk.unlink()
             continue
-        with disk.open("r+b") as file:
-            # A compressed page may itself end in zeros: an lzo stream always does.
-            file.truncate(copied.get(device) or _last_byte(disk) + _ZEROS)
+        # A compressed page may itself end in zeros: an lzo stream always does.
+        os.truncate(disk, copied.get(device) or _last_byte(disk) + _ZEROS)
 
 
 _ZEROS = 4096
 
 
 def _last_byte(path: Path) -> int:
-    """Where the last byte that is not zero ends."""
     with path.open("rb") as file:
         end = path.stat().st_size
         while end > 0:
@@ -314,24 +313,16 @@ def live(kernel: str, scenario: str) -> Iterator[Live]:
         qmp = directory / "qmp"
         more = ["-qmp", f"unix:{qmp},server=on,wait=off"]
         with _boot(found, case, directory, more, case.time_limit) as machine:
-            reports = truth.summed_up(machine.phase("before"))
+            machine.phase("before")
             yield Live(
-                kernel=found.name,
-                scenario=case.name,
                 release=found.release,
                 qmp=qmp,
                 vmlinux=found.vmlinux,
                 debug=_debug(found, case),
-                truth=reports,
                 machine=machine,
                 console=directory / "console.log",
             )
             machine.check()
-
-
-def prepare(kernel: str, *, refresh: bool = False) -> None:
-    """Fetch a kernel, for the scenarios to come."""
-    shared_kernel(kernel, refresh=refresh)
 
 
 def in_use() -> set[Path]:

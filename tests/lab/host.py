@@ -62,7 +62,6 @@ def which(command: str) -> str | None:
 
 
 def find(command: str) -> str:
-    """The path of ``command``, which has to be installed."""
     if path := which(command):
         return path
     raise LabError(f"The lab needs the command {command}, which is not installed here.")

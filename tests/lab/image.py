@@ -38,7 +38,7 @@ LAST = "last"
 
 _FOLD = Step("write", ("/proc/sys/vm/stat_refresh", "1"))
 
-_MAKEDUMPFILE = ("run", "/bin/makedumpfile", "-f", "--message-level", "4", "-d", "31")
+_MAKEDUMPFILE = ("/bin/makedumpfile", "-f", "--message-level", "4", "-d", "31")
 
 _NEW_XFS_FEATURES = {
     "metadata": ("bigtime", "inobtcount", "metadir"),
@@ -72,11 +72,8 @@ _LAST = {
 # Read after each trial.
 _TRIAL_RECORDS = {
     "slabinfo": "/proc/slabinfo",
-    "meminfo": "/proc/meminfo",
-    "vmstat": "/proc/vmstat",
-    "memory.stat": "/sys/fs/cgroup/memory.stat",
-    "cgroup.stat": "/sys/fs/cgroup/cgroup.stat",
-    "dentry-state": "/proc/sys/fs/dentry-state",
+    **{name: _RECORDS[name] for name in ("meminfo", "vmstat", "memory.stat", "cgroup.stat")},
+    "dentry-state": _LAST["dentry-state"],
 }
 
 
@@ -103,7 +100,10 @@ class Archive:
     def add_program(self, command: str) -> None:
         """A command of this machine with its libraries, or one of ``guest/programs``."""
         if (source := PROGRAMS / f"{command}.c").exists():
-            self.add(f"bin/{command}", _compiled(source))
+            with tempfile.TemporaryDirectory(prefix="lab-") as directory:
+                program = Path(directory) / command
+                compile_program(program, source)
+                self.add(f"bin/{command}", program.read_bytes())
             return
         path = host.find(command)
         self.add(f"bin/{command}", Path(path).read_bytes())
@@ -120,33 +120,12 @@ def _padded(data: bytes) -> bytes:
 
 
 def guest_sources() -> list[Path]:
-    """The files that the guest's program is made of."""
     return sorted([*GUEST.glob("*.c"), *GUEST.glob("*.h")])
 
 
-def compile_guest(directory: Path) -> Path:
-    """Compile the guest's program."""
-    program = directory / "init"
-    sources = [str(path) for path in guest_sources() if path.suffix == ".c"]
-    _compile(program, sources)
-    return program
-
-
-def compile_program(source: Path, program: Path) -> None:
-    """Compile a program of one file."""
-    _compile(program, [str(source)])
-
-
-def _compile(program: Path, sources: list[str]) -> None:
+def compile_program(program: Path, *sources: Path) -> None:
     flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Wno-format-truncation", "-static"]
-    host.run(["gcc", *flags, "-o", str(program), *sources])
-
-
-def _compiled(source: Path) -> bytes:
-    with tempfile.TemporaryDirectory(prefix="lab-") as directory:
-        program = Path(directory) / source.stem
-        _compile(program, [str(source)])
-        return program.read_bytes()
+    host.run(["gcc", *flags, "-o", str(program), *map(str, sources)])
 
 
 def program_sources(case: Scenario) -> list[Path]:
@@ -171,7 +150,6 @@ def _loads(kernel: Kernel, modules: Iterable[str], already: Iterable[str] = ()) 
 
 
 def modules(case: Scenario) -> list[str]:
-    """The modules that a guest loads itself."""
     # Without it QEMU cannot tell what the dump says about the kernel.
     return ["qemu_fw_cfg", *case.modules]
 
@@ -185,8 +163,9 @@ def guest_steps(kernel: Kernel, case: Scenario) -> list[Step]:
     """All that a guest does, from boot to end."""
     boot = [Step("record-now", (f"{name}.boot", f"/proc/{name}")) for name in _BOOT]
     parameterized = {Path(s.arguments[0]).stem for s in case.steps if s.verb == "module"}
-    records = {**_RECORDS, **{f"vmstat.node{n}": _node_vmstat(n) for n in range(kernel.nodes)}}
-    records |= dict(case.records)
+    nodes = "/sys/devices/system/node"
+    node_records = {f"vmstat.node{n}": f"{nodes}/node{n}/vmstat" for n in range(kernel.nodes)}
+    records = _RECORDS | node_records | dict(case.records)
     steps = [
         *_mounts(),
         Step("mount", ("cgroup2", "cgroup2", "/sys/fs/cgroup", "")),
@@ -208,18 +187,14 @@ def guest_steps(kernel: Kernel, case: Scenario) -> list[Step]:
         ),
         *(Step("record", (name, path, "1", "1")) for name, path in _LAST.items()),
         Step("truth", ("before", str(case.settle * 1000))),
-        *(_last_steps() if case.disk else ()),
+        # Once more, as late as possible.
+        *((*scenario.io_records("last"), Step("truth-again", (LAST,))) if case.disk else ()),
         Step("wait", ("idle" if case.live else "busy",)),
         Step("crash") if crashes(case) else Step("truth-again", ("after",)),
     ]
     for trial in case.trials:
         steps += _trial_steps(case, trial)
     return steps
-
-
-def _last_steps() -> list[Step]:
-    """Return the steps that read the disk's state once more, as late as possible."""
-    return [*scenario.io_records("last"), Step("truth-again", (LAST,))]
 
 
 def _trial_steps(case: Scenario, trial: Trial) -> list[Step]:
@@ -234,15 +209,13 @@ def _trial_steps(case: Scenario, trial: Trial) -> list[Step]:
     ]
 
 
-def _node_vmstat(node: int) -> str:
-    return f"/sys/devices/system/node/node{node}/vmstat"
-
-
 def _crash_steps(kernel: Kernel, case: Scenario) -> list[Step]:
     dumps = {
         "kdump-elf": Step("copy", ("/proc/vmcore", CRASH_DISKS["kdump-elf"])),
-        "kdump-lzo": _makedumpfile("-l", CRASH_DISKS["kdump-lzo"]),
-        "kdump-zlib": _makedumpfile("-c", CRASH_DISKS["kdump-zlib"]),
+        "kdump-lzo": Step("run", (*_MAKEDUMPFILE, "-l", "/proc/vmcore", CRASH_DISKS["kdump-lzo"])),
+        "kdump-zlib": Step(
+            "run", (*_MAKEDUMPFILE, "-c", "/proc/vmcore", CRASH_DISKS["kdump-zlib"])
+        ),
     }
     return [
         *_mounts(),
@@ -251,11 +224,6 @@ def _crash_steps(kernel: Kernel, case: Scenario) -> list[Step]:
         *(dumps[name] for name in case.formats if name in dumps),
         Step("truth", ("dumped", "0")),
     ]
-
-
-def _makedumpfile(compression: str, device: str) -> Step:
-    verb, *command = _MAKEDUMPFILE
-    return Step(verb, (*command, compression, "/proc/vmcore", device))
 
 
 def _image(kernel: Kernel, program: Path, steps: list[Step]) -> Archive:
@@ -286,8 +254,8 @@ def _mkfs_options() -> bytes:
 
 
 def build_image(kernel: Kernel, case: Scenario, directory: Path) -> Path:
-    """Make the initial RAM disk for a guest."""
-    program = compile_guest(directory)
+    program = directory / "init"
+    compile_program(program, *(path for path in guest_sources() if path.suffix == ".c"))
     image = _image(kernel, program, guest_steps(kernel, case))
     for command in case.programs:
         image.add_program(command)

@@ -16,10 +16,13 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -89,6 +92,19 @@ class TooSlow(Lost):
 
 class Died(Lost):
     """QEMU ended before the guest did."""
+
+
+@contextmanager
+def keeping(console: Path, name: str, what: str) -> Iterator[None]:
+    """If a guest fails, keep its console and say where."""
+    try:
+        yield
+    except LabError as error:
+        kept = host.cache() / "failed" / f"{name}.log"
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        if console.exists():
+            shutil.copy(console, kept)
+        raise type(error)(f"{what}: the guest {error}; its console is in {kept}.") from None
 
 
 class Machine:
@@ -166,14 +182,15 @@ class Machine:
         return answer
 
     def command(self, name: str, **arguments: object) -> object:
-        """Execute a QMP command."""
-        self._qmp.sendall(json.dumps({"execute": name, "arguments": arguments}).encode() + b"\n")
-        while True:
-            answer = self._answer()
-            if "return" in answer:
-                return answer["return"]
+        return self._execute(name, arguments)
+
+    def _execute(self, name: str, arguments: dict[str, object], *descriptors: int) -> object:
+        request = json.dumps({"execute": name, "arguments": arguments})
+        socket.send_fds(self._qmp, [request.encode() + b"\n"], descriptors)
+        while "return" not in (answer := self._answer()):
             if "error" in answer:
                 raise LabError(f"QEMU refused {name}: {answer['error']['desc']}")
+        return answer["return"]
 
     def dump(self, path: Path) -> None:
         """Write the memory of the guest, which stands still, as an ELF vmcore."""
@@ -181,13 +198,9 @@ class Machine:
         copy = threading.Thread(target=copy_sparse, args=(source, path))
         copy.start()
         try:
-            request = json.dumps({"execute": "getfd", "arguments": {"fdname": "dump"}})
-            socket.send_fds(self._qmp, [request.encode() + b"\n"], [sink])
+            self._execute("getfd", {"fdname": "dump"}, sink)
         finally:
             os.close(sink)
-        while "return" not in (answer := self._answer()):
-            if "error" in answer:
-                raise LabError(f"QEMU refused the dump file: {answer['error']['desc']}")
         self.command("dump-guest-memory", paging=False, protocol="fd:dump")
         copy.join()
 
@@ -208,7 +221,6 @@ class Machine:
         self._deadline = time.monotonic() + seconds
 
     def resume(self) -> None:
-        """Let the guest's program go on."""
         self._serial.sendall(b"\n")
 
     def _line(self) -> str:

@@ -34,14 +34,12 @@ _SERIES_EVERY = 5
 """Seconds between records."""
 TRUTH = Path(__file__).parents[1] / "sample" / "truth"
 
-_KEPT = ("dentry-state", "cgroup.stat", "created.json", "dmsetup-status", "slabinfo.4", "meminfo")
-_KEPT_OF_IO = ("dentry-state", "slabinfo.4", "meminfo", "disks.last", "tasks.last")
-_KEPT_OF_WAITS = (
-    "dentry-state",
-    "slabinfo.4",
-    "meminfo",
-    *(f"waits.{what}.{when}" for what in ("log", "tasks") for when in ("before", "later")),
+_KEPT = ("dentry-state", "slabinfo.4", "meminfo")
+_KEPT_OF_IO = ("disks.last", "tasks.last")
+_KEPT_OF_WAITS = tuple(
+    f"waits.{what}.{when}" for what in ("log", "tasks") for when in ("before", "later")
 )
+_KEPT_OF_OTHERS = ("cgroup.stat", "created.json", "dmsetup-status")
 _SMALLEST = 19
 
 
@@ -64,16 +62,14 @@ def make() -> None:
         path.chmod(0o644)  # others' capsules are private, this one is for everybody
         for analysis, error in made.failed.items():
             say(f"{name}: {analysis} is not in it: {error}")
-        _write_truth(name, dump)
+        _write(name, {"release": dump.release, **_kept(dump)})
         say(f"{path}: {path.stat().st_size:,} bytes, {made.stored:,} pages")
     make_series()
 
 
 def make_series() -> None:
-    """Record the series."""
     from kcensus import history
     from kcensus.samples import DIRECTORY
-    from kcensus.store import compaction
 
     path = DIRECTORY / SERIES
     with tempfile.TemporaryDirectory() as temporary:
@@ -84,26 +80,34 @@ def make_series() -> None:
                 if scenario == "growth":
                     rows = history(store).drop_duplicates("record").tail(count)
                     names, cgroups = series.Work(guest).rates(rows["uptime_seconds"])
-        for day in store.glob("host=*/day=*"):
-            compaction.compact(day, compaction.Extent.WHOLE)
         shutil.rmtree(path, ignore_errors=True)
-        shutil.copytree(store, path, ignore=shutil.ignore_patterns(".*"))
+        _copy_store(store, path)
     _write(SERIES, {"names": names, "cgroups": cgroups})
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     say(f"{path}: {size:,} bytes, {sum(_BOOTS.values())} records")
 
 
-def _write_truth(name: str, dump: Dump) -> None:
-    kept: tuple[str, ...] = _KEPT
-    for key, every in (("disks.last", _KEPT_OF_IO), ("waits.tasks.later", _KEPT_OF_WAITS)):
-        if key in dump.truth:
-            kept = every
-    _write(name, {"release": dump.release, **{key: _own(dump.truth[key]) for key in kept}})
+def _copy_store(store: Path, path: Path) -> None:
+    """Copy a store as one file of sorted rows, and a log that does not name the directory."""
+    from deltalake import write_deltalake
+
+    from kcensus.store import dataset
+    from kcensus.store.layout import LOG, ORDER
+
+    dataset.prepare(path)
+    rows = dataset.read(store).sort_by([(name, "ascending") for name in ORDER])
+    write_deltalake(path, rows, mode="append", writer_properties=dataset.WRITING)
+    for commit in (path / LOG).glob("*.json"):
+        lines = commit.read_text().splitlines(keepends=True)
+        commit.write_text("".join(line for line in lines if '"commitInfo"' not in line))
 
 
-def _own(text: str) -> str:
-    """Return what a guest said without lines that name a mailing list, such as the kernel's."""
-    return "".join(line for line in text.splitlines(keepends=True) if "@" not in line)
+def _kept(dump: Dump) -> dict[str, str]:
+    """Return what a guest said, but for lines that name a mailing list, such as the kernel's."""
+    kinds = (_KEPT_OF_IO, _KEPT_OF_WAITS, _KEPT_OF_OTHERS)
+    own = next(kind for kind in kinds if {*kind} <= dump.truth.keys())
+    lines = {key: dump.truth[key].splitlines(keepends=True) for key in (*_KEPT, *own)}
+    return {key: "".join(line for line in lines[key] if "@" not in line) for key in lines}
 
 
 def _write(name: str, kept: dict[str, Any]) -> None:

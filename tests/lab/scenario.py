@@ -2,7 +2,7 @@
 """Scenarios: small TOML files, compiled to the list of steps that a guest executes.
 
 A scenario says what to create; README.md has the vocabulary. Every ``do`` of a scenario is
-one function here, marked with ``@_verb``, that turns its table into steps of the guest.
+one entry of ``_verbs``, or one function marked with ``@_verb``, that turns its table into steps.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ class Step:
     cpu: int = -1
 
     def line(self) -> str:
-        """The step as the guest reads it."""
         quoted = (re.sub(r"[\t\n]", lambda c: f"%{ord(c[0]):02x}", a) for a in self.arguments)
         return "\t".join([self.verb, str(self.cpu), *quoted]) + "\n"
 
@@ -137,8 +136,6 @@ class _Context:
     on_cpu: int = -1
 
     def text(self, text: str) -> str:
-        """``text`` with ``{i}`` and ``{i%N}`` filled in."""
-
         def value(match: re.Match[str]) -> str:
             return str(self.index % int(match[1]) if match[1] else self.index)
 
@@ -200,78 +197,54 @@ def _tmpfs(table: _Table, context: _Context) -> Iterator[Step]:
         yield Step("mount", ("tmpfs", "tmpfs", context.text(path), ""))
 
 
-@_verb
-def _directory(table: _Table, context: _Context) -> Iterator[Step]:
-    yield Step("mkdir", (context.text(table.get("path", str)),), context.on_cpu)
+_Key = tuple[str, type[Any]] | tuple[str, type[Any], Any]
+"""A key of a table, its type and, unless it must be there, its default."""
+
+_NAMES: tuple[_Key, ...] = (("in", str), ("name", str), ("first", int, 0), ("count", int, 1))
 
 
-def _names(table: _Table, context: _Context) -> tuple[str, str, str, str]:
-    return (
-        context.text(table.get("in", str)),
-        context.text(table.get("name", str)),
-        str(table.get("first", int, 0)),
-        str(table.get("count", int, 1)),
-    )
+def _arguments(table: _Table, context: _Context, *keys: _Key) -> tuple[str, ...]:
+    return tuple(context.text(str(table.get(*key))) for key in keys)
+
+
+def _simple(verb: str, *keys: _Key, on_any_cpu: bool = False) -> _Verb:
+    """Return what makes one step of a table, with the values of some keys."""
+
+    def compiled(table: _Table, context: _Context) -> Iterator[Step]:
+        arguments = _arguments(table, context, *keys)
+        yield Step(verb, arguments, -1 if on_any_cpu else context.on_cpu)
+
+    return compiled
+
+
+_verbs |= {
+    "churn": _simple("churn", ("in", str), on_any_cpu=True),
+    "device-write": _simple(
+        "device-write", ("device", str), ("count", int), ("stride", int), on_any_cpu=True
+    ),
+    "directory": _simple("mkdir", ("path", str)),
+    "missing": _simple("missing", *_NAMES),
+    "pipes": _simple("pipes", ("count", int), ("size", int, 1)),
+    "remove": _simple("remove", *_NAMES, ("keep-one-in", int, 0)),
+    "sleep": _simple("sleep", ("ms", int), on_any_cpu=True),
+    "sockets": _simple("sockets", ("pairs", int)),
+    "sync": _simple("syncfs", ("path", str), on_any_cpu=True),
+    "watch": _simple("watch", ("path", str), on_any_cpu=True),
+    "write": _simple("write", ("path", str), ("text", str), on_any_cpu=True),
+}
 
 
 @_verb
 def _files(table: _Table, context: _Context) -> Iterator[Step]:
-    names = _names(table, context)
+    names = _arguments(table, context, *_NAMES)
     yield Step("files", (*names, str(table.get("size", int, 8))), context.on_cpu)
     if table.get("open", bool, False):
         yield Step("hold", names, context.on_cpu)
 
 
 @_verb
-def _missing(table: _Table, context: _Context) -> Iterator[Step]:
-    yield Step("missing", _names(table, context), context.on_cpu)
-
-
-@_verb
-def _remove(table: _Table, context: _Context) -> Iterator[Step]:
-    keep = str(table.get("keep-one-in", int, 0))
-    yield Step("remove", (*_names(table, context), keep), context.on_cpu)
-
-
-@_verb
-def _pipes(table: _Table, context: _Context) -> Iterator[Step]:
-    sizes = str(table.get("count", int)), str(table.get("size", int, 1))
-    yield Step("pipes", sizes, context.on_cpu)
-
-
-@_verb
-def _sockets(table: _Table, context: _Context) -> Iterator[Step]:
-    yield Step("sockets", (str(table.get("pairs", int)),), context.on_cpu)
-
-
-@_verb
 def _anonymous(table: _Table, context: _Context) -> Iterator[Step]:
     yield Step("anon", (str(table.get("size", int) << 20),), context.on_cpu)
-
-
-@_verb
-def _watch(table: _Table, context: _Context) -> Iterator[Step]:
-    yield Step("watch", (context.text(table.get("path", str)),))
-
-
-@_verb
-def _sync(table: _Table, context: _Context) -> Iterator[Step]:
-    yield Step("syncfs", (context.text(table.get("path", str)),))
-
-
-@_verb
-def _sleep(table: _Table, _context: _Context) -> Iterator[Step]:
-    yield Step("sleep", (str(table.get("ms", int)),))
-
-
-@_verb
-def _write(table: _Table, context: _Context) -> Iterator[Step]:
-    yield Step("write", (table.get("path", str), context.text(table.get("text", str))))
-
-
-@_verb
-def _churn(table: _Table, context: _Context) -> Iterator[Step]:
-    yield Step("churn", (context.text(table.get("in", str)),))
 
 
 @_verb
@@ -331,12 +304,6 @@ def _dm(table: _Table, context: _Context) -> Iterator[Step]:
         "run",
         ("/bin/dmsetup", "create", table.get("name", str), "--noudevsync", "--table", lines),
     )
-
-
-@_verb
-def _device_write(table: _Table, _context: _Context) -> Iterator[Step]:
-    numbers = table.get("count", int), table.get("stride", int)
-    yield Step("device-write", (table.get("device", str), *map(str, numbers)))
 
 
 @_verb
@@ -470,7 +437,6 @@ def _paths() -> dict[str, Path]:
 
 
 def scenarios() -> list[str]:
-    """The names of the scenarios."""
     return sorted(_paths())
 
 
@@ -484,7 +450,6 @@ def _read(name: str) -> dict[str, Any]:
 
 
 def kernels_of(name: str) -> list[str]:
-    """The kernels that a scenario is for."""
     wanted: list[str] = _read(name).get("kernels", kernels())
     if unknown := set(wanted) - set(kernels()):
         raise LabError(f"{name}: unknown kernel {', '.join(sorted(unknown))}")

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from .dumps import Live
+from .dumps import Live, symbols
 
 NAMES_PER_SECOND = 400
 """Names that the scenario ``growth`` looks up; none of them exists."""
@@ -45,10 +45,7 @@ def record(guest: Live, store: Path, every: int, count: int, analyses: str | Non
     :param analyses: all where None
     """
     command = [sys.executable, "-m", "kcensus", "record", f"qmp:{guest.qmp}", f"--store={store}"]
-    options = [f"--every={every}s", f"--count={count}"]
+    options = [f"--every={every}s", f"--count={count}", *symbols(guest.debug)]
     if analyses is not None:
         options.append(f"--analyses={analyses}")
-    symbols = [word for path in guest.debug for word in ("-s", str(path))]
-    subprocess.run(
-        [*command, *options, *symbols], check=True, capture_output=True, timeout=_MAX_SECONDS
-    )
+    subprocess.run([*command, *options], check=True, capture_output=True, timeout=_MAX_SECONDS)

@@ -4,19 +4,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 _PAGE = 4096
 
 _Reader = Callable[[str], dict[str, int]]
 
 
-def slab_bytes(slabinfo: str) -> dict[str, int]:
-    """Bytes of the slab pages of each cache: ``<num_slabs> * <pagesperslab>`` pages."""
-    sizes = {}
-    for line in slabinfo.splitlines()[2:]:
-        name, *fields = line.split()
-        sizes[name] = int(fields[13]) * int(fields[4]) * _PAGE
-    return sizes
+class Slabs(NamedTuple):
+    """A line of ``/proc/slabinfo``."""
+
+    active: int
+    total: int
+    slot_size: int
+    slabs: int
+    pages: int
+    """Of all slabs."""
+
+
+def slabinfo(text: str) -> dict[str, Slabs]:
+    """The slab caches by name, as ``/proc/slabinfo`` gives them."""
+    caches = {}
+    for line in text.splitlines()[2:]:
+        name, active, total, size, _, pages, *rest = line.split()
+        slabs = int(rest[8])
+        caches[name] = Slabs(int(active), int(total), int(size), slabs, int(pages) * slabs)
+    return caches
+
+
+def slab_bytes(text: str) -> dict[str, int]:
+    return {name: cache.pages * _PAGE for name, cache in slabinfo(text).items()}
 
 
 def meminfo_bytes(meminfo: str) -> dict[str, int]:
@@ -33,9 +50,6 @@ def pairs(text: str) -> dict[str, int]:
 _READERS: dict[str, tuple[str, _Reader]] = {
     "slabinfo": ("slabinfo.4", slab_bytes),
     "meminfo": ("meminfo", meminfo_bytes),
-    "vmstat": ("vmstat", pairs),
-    "memory.stat": ("memory.stat", pairs),
-    "cgroup.stat": ("cgroup.stat", pairs),
 }
 
 
@@ -43,8 +57,7 @@ def returned_by(truth: Mapping[str, str], trial: str, file: str, after: str = ""
     """Return by how much each value of a file fell in a trial; negative where it rose.
 
     :param trial: its name
-    :param file: ``slabinfo`` (bytes by cache), ``meminfo`` (bytes), ``vmstat``, ``memory.stat`` or
-        ``cgroup.stat``
+    :param file: ``slabinfo`` (bytes by cache) or ``meminfo`` (bytes)
     :param after: the trial before it; empty if it is the first: the values of the dump
     """
     name, read = _READERS[file]

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.container import BarContainer
 
 import kcensus
-from kcensus.actions.notebooks.library import cells, notebooks
+from kcensus.commands.notebook.library import cells, notebooks
 
 _ADDENDS = {
     "largest": ("slab", "caches", "cache", ["bytes"]),
@@ -34,7 +34,6 @@ _ORDERED = ("fill", "projection")
 
 
 def run(name: str, monkeypatch: pytest.MonkeyPatch, **parameters: object) -> dict[str, Any]:
-    """Return the variables of a notebook after its last cell."""
     notebook = notebooks()[name]
     variables: dict[str, Any] = {}
     monkeypatch.setattr(plt, "show", lambda: None)
@@ -47,20 +46,13 @@ def run(name: str, monkeypatch: pytest.MonkeyPatch, **parameters: object) -> dic
 
 
 def bars(ax: Axes) -> list[tuple[str, float]]:
-    """Return the name and the length of each bar, all parts together."""
-    lengths = pd.DataFrame(
-        [
-            [bar.get_width() for bar in parts]
-            for parts in ax.containers
-            if isinstance(parts, BarContainer)
-        ]
-    ).sum()
+    containers = [each for each in ax.containers if isinstance(each, BarContainer)]
+    lengths = pd.DataFrame([[bar.get_width() for bar in parts] for parts in containers]).sum()
     names = [label.get_text() for label in ax.get_yticklabels()]
     return list(zip(names, lengths.astype(float), strict=True))
 
 
 def assert_plots_show(variables: dict[str, Any], report: kcensus.Report) -> None:
-    """Compare what ``capacity_report`` draws with a report on the same kernel."""
     for plot, (analysis, table, names, addends) in _ADDENDS.items():
         rows = report.results[analysis].tables[table]
         amounts = rows[addends].sum(axis=1).astype(float)

@@ -83,13 +83,11 @@ def test_explore(monkeypatch: pytest.MonkeyPatch) -> None:
     negative = directories["negative"][directories["negative"] > 0]
     (line,) = variables["sizes_ax"].lines
     assert [*line.get_ydata()] == sorted(negative, reverse=True)
-    assert [length for _, length in bars(variables["largest_ax"])] == negative.nlargest(
-        10
-    ).to_list()
+    drawn = [length for _, length in bars(variables["largest_ax"])]
+    assert drawn == negative.nlargest(10).to_list()
     # From the row to the object: the directory has one reference per child.
-    assert variables["parent"].value_() == int(
-        variables["dentries"].loc[variables["row"].name, "d_parent"]
-    )
+    parents = variables["dentries"]["d_parent"]
+    assert variables["parent"].value_() == int(parents[variables["row"].name])
 
 
 def test_growth(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,10 +119,8 @@ def test_growth(monkeypatch: pytest.MonkeyPatch) -> None:
             series["time"].dt.tz_localize(None).to_numpy()[in_regime]
         )
         sides = [edges[np.abs(edges[:, 0] - time) < 1e-9, 1] for time in times]
-        inside = [
-            side.min() <= value <= side.max() for side, value in zip(sides, values, strict=True)
-        ]
-        assert np.mean(inside) >= 0.9
+        pairs = zip(sides, values, strict=True)
+        assert np.mean([side.min() <= value <= side.max() for side, value in pairs]) >= 0.9
 
 
 @pytest.mark.parametrize(

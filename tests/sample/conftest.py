@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import io
 import json
+from contextlib import redirect_stdout
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kcensus import cli
 from kcensus.analyses import analyses
 from kcensus.analyses.runner import Context
 from kcensus.results import Result
@@ -28,22 +31,25 @@ WAITS = "sample-waits"
 
 
 class Sample:
-    """A sample, opened."""
-
     def __init__(self, name: str) -> None:
         self.name = name
         self.target: Target = open_target(name)
         self.truth: dict[str, Any] = json.loads((_TRUTH / f"{name}.json").read_text())
         self.run = cache(self._run)
+        self.report = cache(self._report)
 
     @property
-    def analyses(self) -> list[str]:
+    def analyses(self) -> tuple[str, ...]:
         """The analyses that it was recorded for."""
-        return list(recorded_analyses(self.name))
+        return recorded_analyses(self.name)
 
     def _run(self, name: str) -> Result:
-        """Return the result of an analysis."""
         return Context.of(self.target).run(analyses()[name])
+
+    def _report(self) -> Any:
+        with redirect_stdout(io.StringIO()) as out:
+            assert cli.main(["report", self.name, "--json"]) == 0
+        return json.loads(out.getvalue())
 
 
 open_sample = cache(Sample)

@@ -33,8 +33,16 @@ def test_every_public_function_has_an_example() -> None:
 NOT_RECORDED = {name.replace("-", "_") for name in {*analyses()} - {*recorded_analyses()}}
 
 
+_SLOW = {"diff", "validate", "report"}
+
+
 @pytest.mark.parametrize(
-    "name", ["kcensus", *(name for name in EXAMPLES if name not in NOT_RECORDED)]
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name in _SLOW))
+        for name in ("kcensus", *EXAMPLES)
+        if name not in NOT_RECORDED
+    ],
 )
 def test_examples(name: str) -> None:
     place = kcensus if name == "kcensus" else getattr(kcensus, name)

@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from kcensus import cli
+from kcensus.analyses import analyses
+from kcensus.analyses.runner import Context
+from kcensus.render.schema import error
+from kcensus.reports import examine
 from kcensus.samples import CAPSULES, DIRECTORY
+from tests.leads import dead_ends
+from tests.running import recorded_analyses
 from tests.sample.conftest import IO, NAMES, Sample, open_sample
 
 EVERY = (*NAMES, IO)
@@ -17,7 +23,7 @@ EVERY = (*NAMES, IO)
 
 @pytest.mark.parametrize(
     ("sample", "name"),
-    [(sample, name) for sample in EVERY for name in open_sample(sample).analyses],
+    [(sample, name) for sample in EVERY for name in recorded_analyses(sample)],
     indirect=["sample"],
 )
 def test_every_recorded_analysis_runs(sample: Sample, name: str) -> None:
@@ -29,6 +35,11 @@ def test_every_recorded_analysis_runs(sample: Sample, name: str) -> None:
 @pytest.mark.parametrize("sample", EVERY, indirect=True)
 def test_it_is_the_kernel_of_the_guest(sample: Sample) -> None:
     assert sample.target.kernel == sample.truth["release"]
+
+
+@pytest.mark.parametrize("name", CAPSULES)
+def test_findings_lead_on(name: str) -> None:
+    assert list(dead_ends(examine(Context.of(open_sample(name).target)))) == []
 
 
 def test_all_are_known_and_small() -> None:
@@ -45,18 +56,13 @@ def test_slab_counts_what_slabinfo_counted(sample: Sample) -> None:
         if name in frame.index:
             slabs = int(rest[rest.index("slabdata") + 2])
             # Between slabinfo and the dump a few caches change, unless the guest is idle.
-            compared += (frame["objects_total"][name], frame["slabs"][name]) == (
-                int(objects),
-                slabs,
-            )
+            own = frame.loc[name, ["objects_total", "slabs"]]
+            compared += [*own] == [int(objects), slabs]
     assert compared > 0.9 * len(frame)
 
 
-def test_report_has_findings_and_all_recorded_analyses(
-    sample: Sample, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["report", sample.name, "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
+def test_report_has_findings_and_all_recorded_analyses(sample: Sample) -> None:
+    report = sample.report()
     recorded = [*sample.analyses, "patches"]
     assert [name for name in report["analyses"] if name in recorded] == recorded
     assert report["findings"]
@@ -68,22 +74,46 @@ def test_a_file_of_that_name_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert cli.main(["slab", "sample"]) == 3
 
 
+@pytest.mark.slow
 def test_the_report_fits_a_terminal(
     sample: Sample, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     assert cli.main(["report", sample.name, "--full", "--top", "0"]) == 0
     wide = {line.strip() for line in capsys.readouterr().out.splitlines() if len(line) > 100}
-    assert cli.main(["report", sample.name, "--json"]) in (0, 6)
-    findings = json.loads(capsys.readouterr().out)["findings"]
-    remedies = [remedy for finding in findings for remedy in finding["remedies"]]
+    remedies = [remedy for each in sample.report()["findings"] for remedy in each["remedies"]]
     # A terminal wraps a command itself, so that it can be copied.
     assert wide <= {line.strip() for remedy in remedies for line in remedy["command"]}
 
 
+@pytest.mark.slow
 def test_the_report_is_about_one_screen(
     sample: Sample, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     assert cli.main(["report", sample.name]) == 0
-    assert len(capsys.readouterr().out.splitlines()) <= 66
+    # A line for each analysis, and what all of them have to say.
+    assert len(capsys.readouterr().out.splitlines()) <= 59 + len(analyses())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *([name, "sample"] for name in recorded_analyses()),
+        ["patches", "sample"],
+        ["patches"],
+        ["patches", "show", "list-lru-memory"],
+        pytest.param(["diff", "sample", "sample-after"], marks=pytest.mark.slow),
+        ["doctor", "sample"],
+    ],
+    ids=" ".join,
+)
+def test_documents_follow_the_schema(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*words, "--json"]) == 0
+    out = capsys.readouterr().out
+    document = json.loads(out)
+    assert out.startswith('{\n  "schema": 2,\n')
+    assert error(document) == ""
+    document["surprise"] = 1
+    del document["schema"]
+    assert error(document) != ""

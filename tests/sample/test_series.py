@@ -36,7 +36,6 @@ def rows() -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def growing() -> dict[tuple[str, str], dict[Hashable, Any]]:
-    """Return the rows of what grows, by metric and subject."""
     rows = kcensus.trend(SERIES).tables["growing"].to_dict("records")
     return {(row["metric"], row["subject"]): row for row in rows}
 
@@ -71,6 +70,7 @@ def test_the_boot_that_does_nothing_has_no_trend(rows: pd.DataFrame) -> None:
     assert result.tables["growing"].empty, result.tables["growing"][["metric", "subject", "rate"]]
 
 
+@pytest.mark.slow
 def test_trends_do_not_cross_the_reboot(rows: pd.DataFrame) -> None:
     boots = kcensus.trend(rows).tables["boots"]
     assert len(boots) == 2

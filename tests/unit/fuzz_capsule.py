@@ -16,6 +16,7 @@ import io
 import json
 import os
 import random
+import re
 import resource
 import struct
 import sys
@@ -31,11 +32,11 @@ from drgn import TypeKind
 
 from kcensus.analyses import AnalysisError
 from kcensus.analyses.runner import Context
-from kcensus.catalogue import Catalogue, load
-from kcensus.render.json import write_report_json
+from kcensus.render.json import write_json
 from kcensus.reports import examine
 from kcensus.sources import Target, TargetError, open_target
 from kcensus.sources.capsule import BadCapsule, NotRecorded
+from tests.catalogue import CATALOGUE
 from tests.unit.capsules import HEADER, RUN, Parts, put_together, take_apart
 from tests.unit.fakekernel import DIRECT_MAP, PAGE, VMEMMAP
 
@@ -403,20 +404,15 @@ def _expected(tally: Counter[str]) -> Iterator[None]:
     except (NotRecorded, BadCapsule, AnalysisError) as error:
         tally[type(error).__name__] += 1
         one_sentence(error)
-    except (drgn.FaultError, LookupError) as error:
-        tally[type(error).__name__] += 1
-    except (
-        TypeError,
-        ValueError,
-        NotImplementedError,
-    ) as error:  # no size, no such value: drgn's own sentences
+    # No size, no such value: drgn's own sentences.
+    except (drgn.FaultError, LookupError, TypeError, ValueError, NotImplementedError) as error:
         tally[type(error).__name__] += 1
 
 
-def _report(target: Target, catalogue: Catalogue, tally: Counter[str]) -> None:
+def _report(target: Target, tally: Counter[str]) -> None:
     """Run all analyses and detect all patches, and write the report as JSON."""
     with _expected(tally):
-        report = examine(Context.of(target, jobs=1), catalogue)
+        report = examine(Context.of(target, jobs=1), CATALOGUE)
         for error in report.errors.values():
             # An impossible kernel in a valid capsule; the report says so in a sentence.
             one_sentence(AnalysisError(error))
@@ -424,7 +420,7 @@ def _report(target: Target, catalogue: Catalogue, tally: Counter[str]) -> None:
             for name in ("MemoryError", "RecursionError", "SystemError", "AssertionError"):
                 assert name not in error, error
         out = io.StringIO()
-        write_report_json(report, out)
+        write_json(report, out)
         json.loads(out.getvalue().encode())
 
 
@@ -442,7 +438,6 @@ def do(good: bytes, seed: int, first: int, end: int) -> Counter[str]:
     """Run cases ``first`` to ``end - 1``; return the number of each outcome."""
     tally: Counter[str] = Counter()
     names = names_in(good)
-    catalogue = load(entry_points=False)
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "case.capsule"
         for number in range(first, end):
@@ -460,7 +455,7 @@ def do(good: bytes, seed: int, first: int, end: int) -> Counter[str]:
             explore(target, names, tally)
             if number % EVERY == 0:
                 tally["analysed"] += 1
-                _report(target, catalogue, tally)
+                _report(target, tally)
     faulthandler.cancel_dump_traceback_later()
     return tally
 
@@ -473,12 +468,15 @@ def _main() -> None:
         path = Path(directory) / "good.capsule"
         path.write_bytes(put_together(take_apart(good)))
         target = open_target(str(path))
-        _report(target, load(entry_points=False), Counter())
+        _report(target, Counter())
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * os.sysconf("SC_PAGE_SIZE") + (1 << 30)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     tally = do(good, int(seed), int(first), int(end))
-    tally["peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    # Not ru_maxrss, in which a process begins with the peak of the one that started it.
+    peak = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert peak
+    tally["peak_bytes"] = int(peak[1]) << 10
     print(json.dumps(tally))
 
 

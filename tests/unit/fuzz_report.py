@@ -26,14 +26,13 @@ import numpy as np
 
 from kcensus.analyses import analyses
 from kcensus.analyses.runner import Context
-from kcensus.catalogue import load
-from kcensus.render.json import write_report_json
+from kcensus.render.json import write_json
 from kcensus.render.report import write_report
 from kcensus.render.screen import console_for
 from kcensus.reports import examine
 from kcensus.sources import open_target
-from kcensus.sources.capsule.container import Reader
-from kcensus.sources.capsule.pages import PageStore
+from kcensus.sources.capsule.container import PageStore, Reader
+from tests.catalogue import CATALOGUE
 
 _KERNEL_IMAGE = 0xFFFFFFFF80000000
 """``__START_KERNEL_map`` of x86_64."""
@@ -131,13 +130,13 @@ def report_on(intact: Recorded, pages: dict[int, bytearray]) -> list[str]:
     with mock.patch("kcensus.sources.capsule.PageStore", Damaged):
         target = open_target(intact.path)
     context = Context.of(target, jobs=1)
-    report = examine(context, load(entry_points=False))
+    report = examine(context, CATALOGUE)
     errors = []
     for name, error in report.errors.items():
         if "failed with" in error:
             errors.append(f"{name} {error} {_place(context, name)}")
     out = io.StringIO()
-    write_report_json(report, out)
+    write_json(report, out)
     document = out.getvalue()
     document.encode()
     for name, result in json.loads(document)["analyses"].items():

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -51,6 +52,14 @@ HOSTILE = {
     LONG_NAME: LONG_NAME,
 }
 HIGHEST = 2**64 - 1
+
+
+def figures(**values: Any) -> dict[str, Figure]:
+    """Make figures: of bytes where the key ends so, else counts."""
+    return {
+        key: Figure(value, Unit.BYTES if key.endswith("bytes") else Unit.COUNT)
+        for key, value in values.items()
+    }
 
 
 def synthetic_result(name: str = "synthetic vmcore") -> Result:

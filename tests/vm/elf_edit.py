@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
+from typing import IO
 
 EHDR = struct.Struct("<16sHHIQQQIHHHHHH")
 PHDR = struct.Struct("<IIQQQQQQ")
@@ -15,9 +17,15 @@ PAGE = 4096
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copy a dump, keeping its holes."""
     subprocess.run(["cp", "--sparse=auto", "--reflink=auto", source, target], check=True)
     target.chmod(0o600)
+
+
+def headers(file: IO[bytes]) -> tuple[list[int], list[tuple[int, ...]]]:
+    """Return the header of an ELF file, and its program headers."""
+    header = list(EHDR.unpack(file.read(EHDR.size)))
+    file.seek(header[5])
+    return header, [PHDR.unpack(file.read(PHDR.size)) for _ in range(header[10])]
 
 
 def without_pages(source: Path, target: Path, pfns: Iterable[int]) -> None:
@@ -25,9 +33,7 @@ def without_pages(source: Path, target: Path, pfns: Iterable[int]) -> None:
     copy(source, target)
     missing = sorted(set(pfns))
     with target.open("r+b") as dump:
-        header = list(EHDR.unpack(dump.read(EHDR.size)))
-        dump.seek(header[5])
-        old = [PHDR.unpack(dump.read(PHDR.size)) for _ in range(header[10])]
+        header, old = headers(dump)
         new: list[tuple[int, ...]] = []
         for phdr in old:
             new += _split(phdr, missing) if phdr[0] == PT_LOAD else [phdr]
@@ -59,17 +65,12 @@ def _split(phdr: tuple[int, ...], missing: list[int]) -> list[tuple[int, ...]]:
 def truncated(source: Path, target: Path, size: int) -> None:
     """A copy of a dump that ends after ``size`` bytes."""
     copy(source, target)
-    with target.open("r+b") as dump:
-        dump.truncate(size)
+    os.truncate(target, size)
 
 
 def poke(dump: Path, address: int, data: bytes) -> None:
-    """Overwrite bytes at a physical address of a copy."""
     with dump.open("r+b") as file:
-        header = EHDR.unpack(file.read(EHDR.size))
-        file.seek(header[5])
-        for _ in range(header[10]):
-            type_, _, offset, _, paddr, filesz, _, _ = PHDR.unpack(file.read(PHDR.size))
+        for type_, _, offset, _, paddr, filesz, *_ in headers(file)[1]:
             if type_ == PT_LOAD and paddr <= address <= paddr + filesz - len(data):
                 file.seek(offset + address - paddr)
                 file.write(data)

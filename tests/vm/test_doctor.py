@@ -5,24 +5,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from kcensus import cli
 from kcensus.analyses import analyses
 from kcensus.sources.formats.coverage import coverage
-from tests.lab import Dump, build
-
-
-def doctor(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, dict[str, Any], str]:
-    status = cli.main(["doctor", *args, "--json"])
-    out, err = capsys.readouterr()
-    return status, json.loads(out), err
-
-
-def symbols(dump: Dump) -> list[str]:
-    return [word for path in dump.debug for word in ("-s", str(path))]
+from tests.lab import build, symbols
+from tests.vm.cases import command
 
 
 @pytest.mark.parametrize("form", ["elf", "kdump-elf", "kdump-lzo", "kdump-zlib"])
@@ -43,7 +33,9 @@ def test_coverage_of_every_format(form: str) -> None:
 
 def test_a_dump_with_debug_info(capsys: pytest.CaptureFixture[str]) -> None:
     dump = build("6.1", "negatives")
-    status, document, _ = doctor(capsys, str(dump.formats["kdump-lzo"]), *symbols(dump))
+    status, document, _ = command(
+        capsys, "doctor", str(dump.formats["kdump-lzo"]), *symbols(dump.debug)
+    )
     assert status == 0
     assert document["kernel"] == dump.release
     assert "lzo" in document["summary"]["format"]
@@ -56,7 +48,9 @@ def test_without_debug_info_of_modules_the_package_is_said_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     dump = build("6.1", "mixed")
-    status, document, _ = doctor(capsys, str(dump.formats["elf"]), "-s", str(dump.vmlinux))
+    status, document, _ = command(
+        capsys, "doctor", str(dump.formats["elf"]), "-s", str(dump.vmlinux)
+    )
     assert status == 0
     (gap,) = document["gaps"]
     assert gap["what"] == "debug info of modules dm_mod, dm_snapshot, xfs"
@@ -69,7 +63,7 @@ def test_without_debug_info_it_says_what_the_file_is_and_what_to_install(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     dump = build("6.1", "negatives")
-    status, document, err = doctor(capsys, str(dump.formats["kdump-zlib"]))
+    status, document, err = command(capsys, "doctor", str(dump.formats["kdump-zlib"]))
     assert status == 3
     assert "zlib" in document["summary"]["format"]
     assert f"linux-image-{dump.release}-dbg" in err
@@ -80,9 +74,9 @@ def test_a_capsule(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     dump = build("6.1", "negatives")
     path = tmp_path / "case.capsule"
     create = ["capsule", "create", str(dump.formats["kdump-zlib"]), str(path)]
-    assert cli.main([*create, "--analyses", "slab", *symbols(dump)]) == 0
+    assert cli.main([*create, "--analyses", "slab", *symbols(dump.debug)]) == 0
     capsys.readouterr()
-    status, document, _ = doctor(capsys, str(path))
+    status, document, _ = command(capsys, "doctor", str(path))
     assert status == 0
     assert document["summary"]["recorded_for"] == "slab"
     assert document["summary"]["digests"] == "all right"
@@ -93,7 +87,7 @@ def test_a_capsule(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[100] ^= 1  # among the pages
     path.write_bytes(data)
-    status, document, err = doctor(capsys, str(path))
+    status, document, err = command(capsys, "doctor", str(path))
     assert status == 3
     assert "pages" in document["summary"]["digests"]
     assert {row["works"] for row in document["tables"]["analyses"]} == {"no"}

@@ -22,11 +22,13 @@ from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.knobs import has_knob, knobs
 from kcensus.reports import Report, examine
 from kcensus.results import CheckStatus, Danger, Finding, Unit
-from kcensus.sources import open_target
 from tests.lab import Dump, build
 from tests.lab.scenario import kernels_of, scenarios
 from tests.lab.scenario import load as scenario
 from tests.lab.trials import returned_by, slab_bytes
+from tests.leads import dead_ends
+from tests.pictures import not_shown
+from tests.vm import cases
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -39,7 +41,7 @@ _SYSCTL = re.compile(r"\bsysctl (?:-w )?([\w./-]+)=")
 _PATH = re.compile(r"/(?:proc/sys|sys/module|sys/kernel/slab|sys/fs/cgroup)/[\w./*-]+")
 
 
-def cases() -> Iterator[tuple[str, str]]:
+def dumped() -> Iterator[tuple[str, str]]:
     """Scenarios that are dumped by default, on each of their kernels."""
     for name in scenarios():
         for kernel in kernels_of(name):
@@ -55,32 +57,28 @@ class Case(NamedTuple):
     kernel: Kernel
     report: Report
 
-    @property
-    def findings(self) -> list[Finding]:
-        return [finding for _, finding in self.report.findings]
-
-    @property
-    def top(self) -> list[Finding]:
-        return [finding for finding in self.findings if not finding.part_of]
-
-    @property
-    def ram_bytes(self) -> int:
-        machine = self.report.head.machine
-        assert machine is not None
-        assert machine.ram_bytes
-        return machine.ram_bytes
+    findings: list[Finding]
+    top: list[Finding]
+    """Findings that are no part of another one."""
+    ram_bytes: int
 
 
 def opened(dump: Dump) -> Context:
-    return Context.of(open_target(str(next(iter(dump.formats.values()))), dump.debug))
+    return Context.of(cases.opened(dump))
 
 
-@pytest.fixture(scope="session", params=list(cases()), ids="-".join)
+@pytest.fixture(scope="session", params=list(dumped()), ids="-".join)
 def case(request: pytest.FixtureRequest) -> Case:
     name, kernel = request.param
     dump = build(kernel, name)
     context = opened(dump)
-    return Case(dump, context.kernel, examine(context))
+    report = examine(context)
+    findings = [finding for _, finding in report.findings]
+    top = [finding for finding in findings if not finding.part_of]
+    machine = report.head.machine
+    assert machine is not None
+    assert machine.ram_bytes
+    return Case(dump, context.kernel, report, findings, top, machine.ram_bytes)
 
 
 def test_no_analysis_fails(case: Case) -> None:
@@ -116,6 +114,11 @@ def test_the_numbers_of_a_title_are_data(case: Case) -> None:
         shown += [human(each.value, unit) for each in values for unit in (each.unit, Unit.COUNT)]
         known = {number for text in shown for number in _NUMBER.findall(text)}
         assert set(_NUMBER.findall(title)) <= known, finding.id
+
+
+def test_the_tasks_of_findings_are_in_the_picture(case: Case, tmp_path: Path) -> None:
+    results = [section.result for section in case.report.sections if section.name == "waits"]
+    assert [not_shown(result, tmp_path) for result in results if result] == [[]]
 
 
 def test_no_deadlock_where_none_was_made(case: Case) -> None:
@@ -214,3 +217,7 @@ def test_shrink_returns_what_the_finding_says(kernel: str) -> None:
         if command in remedy.command
     )
     assert promised == pytest.approx(returned, rel=0.1)
+
+
+def test_findings_lead_on(case: Case) -> None:
+    assert list(dead_ends(case.report)) == []

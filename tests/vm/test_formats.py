@@ -3,30 +3,29 @@
 
 from __future__ import annotations
 
-import io
 import json
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-import drgn
 import numpy as np
 import pandas as pd
 import pytest
 from drgn.helpers.linux.mm import follow_phys
 
+from kcensus.analyses import analyses
 from kcensus.api.objects import IncompleteWarning, objects
 from kcensus.engine.memory import Faults, Memory
 from kcensus.engine.slub.caches import find_caches
 from kcensus.engine.slub.parked import parked
 from kcensus.engine.slub.slabs import ScanReport, SlabMap
-from kcensus.kernel.memcg.objcg import VECTOR_MEMBERS, OwnerVectors
-from kcensus.render.json import write_json
+from kcensus.kernel.kernel import VECTOR_MEMBERS
+from kcensus.kernel.memcg.objcg import OwnerVectors
 from kcensus.sources import open_target
 from tests.lab import Dump, build
-from tests.running import on, runner
+from tests.vm import cases
+from tests.vm.cases import opened
 from tests.vm.elf_edit import truncated, without_pages
-
-run = runner("slab")
 
 MEMBERS = ["d_inode", "d_flags", "d_parent", "d_lockref.count"]
 PAGE = 4096
@@ -35,9 +34,7 @@ PAGE = 4096
 def document(dump: Dump, path: Path, *, jobs: int = 1, allow_truncated: bool = False) -> Any:
     """The JSON document of ``kcensus slab``, but for the target's own name."""
     target = open_target(str(path), dump.debug, allow_truncated=allow_truncated)
-    out = io.StringIO()
-    write_json(run(on(target.prog, jobs=jobs)), out)
-    return json.loads(out.getvalue())
+    return json.loads(cases.document(target, analyses()["slab"], jobs))
 
 
 @pytest.fixture(scope="module")
@@ -57,16 +54,11 @@ def test_formats_of_one_crash_agree(crashed: Dump, format_: str, jobs: int) -> N
 @pytest.mark.parametrize("format_", ["kdump-lzo", "kdump-zlib"])
 def test_objects_of_one_crash_agree(crashed: Dump, format_: str) -> None:
     frames = [
-        objects(
-            open_target(str(crashed.formats[name]), crashed.debug).prog, "struct dentry", MEMBERS
-        )
+        objects(opened(crashed, form=name).prog, "struct dentry", MEMBERS)
         for name in ("kdump-elf", format_)
     ]
     pd.testing.assert_frame_equal(frames[0], frames[1])
-    created = json.loads(crashed.truth["created.json"])
-    assert created
-    negative = int((frames[0]["d_inode"] == 0).sum())
-    assert negative >= 1_400_000
+    assert (frames[0]["d_inode"] == 0).sum() >= 1_400_000
 
 
 class Edited:
@@ -74,15 +66,17 @@ class Edited:
 
     def __init__(self, dump: Dump) -> None:
         self.dump = dump
-        self.prog = open_target(str(dump.formats["elf"]), dump.debug).prog
+        self.prog = opened(dump).prog
         self.slab_map = SlabMap(Memory(self.prog), VECTOR_MEMBERS)
         self.dentry = find_caches(self.slab_map, "struct dentry")
         self.slabs = self.slab_map.index(self.dentry, ScanReport())
         self.pfns = self.slab_map.pages.pfn(self.slabs.address)
+        self.before = document(dump, dump.core)
 
-    def write(self, path: Path, missing: list[int]) -> drgn.Program:
-        without_pages(self.dump.formats["elf"], path, missing)
-        return open_target(str(path), self.dump.debug).prog
+    def without(self, path: Path, missing: list[int]) -> Any:
+        """Return the document of a copy that lacks pages."""
+        without_pages(self.dump.core, path, missing)
+        return document(self.dump, path)
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +86,8 @@ def edited(mixed_dump: Dump) -> Edited:
 
 def test_missing_slab_pages_mask_their_objects(edited: Edited, tmp_path: Path) -> None:
     missing = edited.pfns[::37].tolist()
-    prog = edited.write(tmp_path / "vmcore", missing)
+    without_pages(edited.dump.core, tmp_path / "vmcore", missing)
+    prog = open_target(str(tmp_path / "vmcore"), edited.dump.debug).prog
     whole = objects(edited.prog, "struct dentry", MEMBERS)
     with pytest.warns(IncompleteWarning):
         rest = objects(prog, "struct dentry", MEMBERS)
@@ -109,18 +104,16 @@ def test_missing_slab_pages_mask_their_objects(edited: Edited, tmp_path: Path) -
 
 def test_missing_slab_pages_leave_the_census_alone(edited: Edited, tmp_path: Path) -> None:
     """Struct pages, vectors and CPU stores have it all, but the users of kmalloc()."""
-    path = tmp_path / "vmcore"
-    before = document(edited.dump, edited.dump.formats["elf"])
+    before = deepcopy(edited.before)
     full = edited.slabs[edited.slabs.freelist == 0]
     full = full[np.arange(0, len(full), 37)]
     pages = edited.slab_map.pages
     missing = pages.pfn(full.address).tolist()
-    without_pages(edited.dump.formats["elf"], path, missing)
-    after = document(edited.dump, path)
+    after = edited.without(tmp_path / "vmcore", missing)
     parked_pages = pages.pfn(parked(edited.slab_map, edited.dentry).address)
     unreadable = int(full.objects.sum()) - int(np.isin(parked_pages, missing).sum())
     # What names of dentries take of kmalloc() is read from the dentries.
-    gap = "slots of objects that point to those of kmalloc()"
+    gap = "slots of objects with pointers to kmalloc() objects"
     assert [(each["what"], each["count"]) for each in after["gaps"]] == [(gap, unreadable)]
     attributed = [each["summary"].pop("kmalloc_attributed_bytes") for each in (after, before)]
     assert attributed[0] < attributed[1]
@@ -141,16 +134,13 @@ def test_missing_vectors_are_a_gap(edited: Edited, tmp_path: Path) -> None:
     on_cpus = parked(edited.slab_map, edited.slab_map.caches).address
     holders = np.setdiff1d(holders, pages.pfn(on_cpus))
     # Vectors inside their own slab (7.0 and later) are as good as those of their own.
-    missing = holders[:3].tolist()
-    before = document(edited.dump, edited.dump.formats["elf"])
-    without_pages(edited.dump.formats["elf"], tmp_path / "vmcore", missing)
-    after = document(edited.dump, tmp_path / "vmcore")
+    after = edited.without(tmp_path / "vmcore", holders[:3].tolist())
     gap = next(gap for gap in after["gaps"] if gap["what"] == "obj_cgroup vectors")
     assert gap["reason"] == "not in the dump"
-    lost = before["summary"]["objects_charged"] - after["summary"]["objects_charged"]
-    assert lost > 0
+    before = edited.before["summary"]
+    assert after["summary"]["objects_charged"] < before["objects_charged"]
     for name in ("slab_bytes", "objects_active", "objects_total", "utilization", "caches"):
-        assert after["summary"][name] == before["summary"][name]
+        assert after["summary"][name] == before[name]
     rows = {row["memcg"]: row["objects"] for row in after["tables"]["memcgs"]}
     assert sum(rows.values()) == after["summary"]["objects_active"]
 
@@ -161,30 +151,24 @@ def test_missing_struct_pages_are_a_gap(edited: Edited, tmp_path: Path) -> None:
     physical = int(follow_phys(edited.prog["init_mm"].address_of_(), at))
     first = (at - pages.base) // pages.struct_size
     per_page = PAGE // pages.struct_size
-    path = tmp_path / "vmcore"
-    without_pages(edited.dump.formats["elf"], path, [physical // PAGE])
-    after = document(edited.dump, path)
+    after = edited.without(tmp_path / "vmcore", [physical // PAGE])
     gap = next(gap for gap in after["gaps"] if "struct page" in gap["what"])
     assert gap["count"] == 1
     inside = (edited.pfns >= first) & (edited.pfns < first + per_page)
     assert inside.any()
-    before = document(edited.dump, edited.dump.formats["elf"])
-    slabs = {
-        name: next(row["slabs"] for row in doc["tables"]["caches"] if row["cache"] == "dentry")
-        for name, doc in (("before", before), ("after", after))
-    }
-    assert slabs["before"] - slabs["after"] == inside.sum()
+    before, now = (
+        next(row["slabs"] for row in found["tables"]["caches"] if row["cache"] == "dentry")
+        for found in (edited.before, after)
+    )
+    assert before - now == inside.sum()
     check = next(check for check in after["checks"] if check["name"] == "nr_slabs, dentry")
     assert (check["status"], check["difference"]) == ("differ", int(inside.sum()))
 
 
 def test_truncated_dump_gives_what_is_there(edited: Edited, tmp_path: Path) -> None:
     path = tmp_path / "vmcore"
-    size = edited.dump.formats["elf"].stat().st_size
-    truncated(edited.dump.formats["elf"], path, size - (8 << 20))
+    truncated(edited.dump.core, path, edited.dump.core.stat().st_size - (8 << 20))
     after = document(edited.dump, path, allow_truncated=True)
     assert after["summary"]["slab_bytes"] > 0
     # Only struct pages, vectors or structures of CPUs can have been there; whatever was, is named.
-    before = document(edited.dump, edited.dump.formats["elf"])
-    if after["summary"] != before["summary"]:
-        assert after["gaps"]
+    assert after["gaps"] or after["summary"] == edited.before["summary"]

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""All analyses, again and again, on a guest in which everything that they read comes and goes."""
+"""Analyses of guests that go on working while they are read, once and again and again."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import signal
 import statistics
+import subprocess
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -17,10 +20,14 @@ import pytest
 
 from kcensus.analyses import analyses
 from kcensus.analyses.runner import Context
-from kcensus.api.objects import IncompleteWarning
+from kcensus.api.objects import IncompleteWarning, objects
 from kcensus.results import CheckStatus
 from kcensus.sources import open_target
 from tests.lab import live
+
+pytestmark = pytest.mark.filterwarnings(
+    f"ignore::{IncompleteWarning.__module__}.{IncompleteWarning.__name__}"
+)
 
 _MAX_SECONDS = 300
 """Of one analysis; it takes one or two, and a busy host stops for half a minute."""
@@ -53,8 +60,7 @@ def deadline(what: str) -> Iterator[None]:
         signal.signal(signal.SIGALRM, previous)
 
 
-@pytest.mark.usually("5.10", "7.3")
-@pytest.mark.filterwarnings(f"ignore::{IncompleteWarning.__module__}.IncompleteWarning")
+@pytest.mark.usually("7.3")
 def test_repetitions(kernel: str, request: pytest.FixtureRequest) -> None:
     rounds = 1000 if request.config.getoption("--all") else 5
     expected = {"dentries", "dentry lists", "charged slab objects"}
@@ -95,3 +101,31 @@ def test_repetitions(kernel: str, request: pytest.FixtureRequest) -> None:
         third = rounds // 3
         second = statistics.mean(resident[third : 2 * third])
         assert statistics.mean(resident[2 * third :]) < _MAX_GROWTH * second
+
+
+def kcensus(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "kcensus", *arguments], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.mark.usually("5.10")
+def test_slab_on_a_working_guest(kernel: str) -> None:
+    with live(kernel, "churn") as guest:
+        options = [f"qmp:{guest.qmp}", "-s", str(guest.vmlinux)]
+        result = json.loads(kcensus("slab", *options, "--json"))
+        assert result["live"] is True
+        summary = result["summary"]
+        assert 0 < summary["objects_active"] <= summary["objects_total"]
+        assert 0 < summary["active_bytes"] <= summary["slab_bytes"]
+        # Torn data moves figures a little; it must not make them nonsense.
+        for check in result["checks"]:
+            if check["name"].startswith(("nr_slabs, all", "total_objects, all")):
+                assert abs(check["difference"]) < 0.1 * check["counter"]
+        shown = kcensus("slab", *options).splitlines()
+        assert any(line.split()[:1] == ["Live"] for line in shown[:12])
+        prog = open_target(f"qmp:{guest.qmp}", [guest.vmlinux]).prog
+        sizes = [len(objects(prog, "struct dentry", ["d_inode", "d_parent"])) for _ in range(5)]
+        assert min(sizes) > 1000

@@ -13,15 +13,14 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kcensus.charts import ChartSpec, RamUse
     from kcensus.kernel.kernel import Kernel
     from kcensus.results import Answer, Gauge, Result
-    from kcensus.results.charts import ChartSpec, RamUse
-    from kcensus.results.graphs import Picture
     from kcensus.results.tables import TableSpec
 
 
@@ -49,39 +48,34 @@ class Analysis:
     """One question that kcensus answers."""
 
     name: str
-    """The command's name."""
     question: str
     """One line for ``--help``."""
-    runner: str
+    runner: str = ""
     """``module:function``; the function is called as ``run(kernel, **params)`` with a
-    :class:`~kcensus.kernel.kernel.Kernel` and returns an :class:`~kcensus.results.Answer`."""
+    :class:`~kcensus.kernel.kernel.Kernel` and returns an :class:`~kcensus.results.Answer`. By
+    default ``run`` of ``run.py`` in the folder."""
     specs: str = ""
-    """``module:TABLES``, a tuple with the :class:`TableSpec` of every table of the answer."""
-    charts: str = ""
-    """``module:CHARTS``, a tuple of :class:`ChartSpec`: what pages and notebooks draw."""
-    ram: str = ""
-    """``module:function``; the function takes a :class:`~kcensus.results.Result` and returns the
-    :class:`RamUse` of what the analysis accounts for, a byte of another analysis never."""
+    """``module:TABLES``, a tuple with the :class:`TableSpec` of every table of the answer; by
+    default of ``tables.py`` in the folder. The module may have ``CHARTS``, a tuple of
+    :class:`ChartSpec` that pages and notebooks draw, and :attr:`ram`."""
     description: str = ""
-    """What the figures mean; shown by ``kcensus NAME --help``."""
+    """Meaning of the figures; shown by ``kcensus NAME --help``."""
     examples: tuple[tuple[str, str], ...] = ()
-    """(command line, what it is for)."""
+    """(command line, its purpose)."""
     params: tuple[Param, ...] = ()
     headline: tuple[str, ...] = ()
-    """Up to three keys of the summary that tell most; the line of the report shows them."""
+    """Keys of the summary for the line of the report, at most three."""
     first_tables: tuple[str, ...] = ()
-    """Two or three tables that tell most, of memory before those of a trace; the screen shows those
-    of the result first and names the others."""
-    picture: str = ""
-    """``module:function``, where it makes a graph; the function takes a
-    :class:`~kcensus.results.Result` and returns the :class:`Picture` that pages and ``--dot``
-    draw."""
+    """Two or three tables to show first, those of memory before those of a trace; the screen prints
+    the ones that the result has and names the others."""
+    has_picture: bool = False
+    """Whether the result has a :data:`kcensus.results.graphs.PICTURE` for pages and ``--dot``."""
     gauges: str = ""
     """``module:function``; the function takes a :class:`~kcensus.kernel.kernel.Kernel` and returns
-    the :class:`~kcensus.results.Gauge` of each number that the kernel keeps of the subject, in
-    milliseconds. One that the kernel lacks, or that cannot be read, is left out."""
+    within milliseconds a :class:`~kcensus.results.Gauge` for each of the kernel's own counters. It
+    leaves out counters that are missing or unreadable."""
     modules: tuple[str, ...] = ()
-    """Kernel modules whose debug info it uses where the kernel has them loaded."""
+    """Kernel modules whose debug info the analysis uses if the kernel has them loaded."""
     without_target: tuple[str, ...] = ()
     """Parameters that replace the target: if one of them is given and no target is, none is
     opened."""
@@ -96,28 +90,33 @@ class Analysis:
         return function
 
     def tables(self) -> tuple[TableSpec, ...]:
-        """Import the declarations of its tables."""
+        """Import the declarations of the tables."""
         return tuple(_named(self.specs)) if self.specs else ()
 
     def chart_specs(self) -> tuple[ChartSpec, ...]:
-        """Import the declarations of its charts."""
-        return tuple(_named(self.charts)) if self.charts else ()
+        """Import the declarations of the charts."""
+        return tuple(self._beside_tables("CHARTS") or ())
 
-    def ram_of(self, result: Result) -> Sequence[RamUse]:
-        """Return the memory that a result of it accounts for."""
-        return tuple(_named(self.ram)(result)) if self.ram else ()
+    @property
+    def ram(self) -> Callable[[Result], Iterable[RamUse]] | None:
+        """The function that returns the memory accounted for by a result, or None.
+
+        No byte is accounted for by two analyses.
+        """
+        function: Callable[[Result], Iterable[RamUse]] | None = self._beside_tables("ram")
+        return function
+
+    def _beside_tables(self, name: str) -> Any:
+        """Import an object from the module of the tables, or return None."""
+        module = self.specs.partition(":")[0]
+        return getattr(importlib.import_module(module), name, None) if module else None
 
     def gauges_of(self, kernel: Kernel) -> Sequence[Gauge]:
-        """Read what the kernel itself counts of the subject, in milliseconds."""
+        """Read the kernel's own counters, in milliseconds."""
         return tuple(_named(self.gauges)(kernel)) if self.gauges else ()
-
-    def picture_of(self, result: Result) -> Picture | None:
-        """Return the picture of the graph in a result; ``None`` where it makes none."""
-        return _named(self.picture)(result) if self.picture else None
 
 
 def _named(place: str) -> Any:
-    """Import the object that ``module:name`` names."""
     module, _, name = place.partition(":")
     return getattr(importlib.import_module(module), name)
 
@@ -135,5 +134,9 @@ def _discover() -> Mapping[str, Analysis]:
             package = importlib.import_module(f"{__name__}.{info.name}")
             analysis = getattr(package, "ANALYSIS", None)
             if isinstance(analysis, Analysis):
-                known[analysis.name] = analysis
+                known[analysis.name] = replace(
+                    analysis,
+                    runner=analysis.runner or f"{package.__name__}.run:run",
+                    specs=analysis.specs or f"{package.__name__}.tables:TABLES",
+                )
     return dict(sorted(known.items()))

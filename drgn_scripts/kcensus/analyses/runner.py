@@ -10,6 +10,7 @@ from typing import Any
 
 import drgn
 
+import kcensus.kernel.memcg.charges  # noqa: F401  # sees the pages in the pass of any analysis
 from kcensus.analyses import Analysis, AnalysisError
 from kcensus.engine.memory import CHUNK_BYTES
 from kcensus.engine.slub.slabs import UnsupportedAllocator
@@ -26,10 +27,10 @@ from kcensus.sources.debuginfo.packages import missing_debug_info
 from kcensus.sources.model import kernel_release
 
 _MAX_JOBS = 8
-"""With more processes, memory bandwidth limits reading, and each process uses memory."""
+"""With more processes, memory bandwidth is the limit, and each process takes memory."""
 _CHANGED = "the kernel changed while it was read"
 UNEXPECTED = (drgn.FaultError, AttributeError, OverflowError, TypeError)
-"""Causes of an :class:`AnalysisError` whose traceback may tell more."""
+"""Causes of an :class:`AnalysisError` whose traceback may be informative."""
 _TORN = (
     ArithmeticError,
     AttributeError,
@@ -42,16 +43,16 @@ _TORN = (
     TypeError,
     ValueError,
 )
-"""What an analysis may raise that trusts a value too far where memory changes between reads."""
+"""Errors of an analysis that trusts a value although memory changes between reads."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """What analyses work on: a kernel, and the target it was opened from."""
+    """A kernel to analyze, and the target it was opened from."""
 
     kernel: Kernel
     target: Target | None = None
-    """None for a program that was opened elsewhere, and where there is none."""
+    """None for a program that was opened elsewhere, and without a target."""
 
     @staticmethod
     def of(
@@ -65,7 +66,6 @@ class Context:
 
         :param jobs: worker processes; by default one per CPU (at most 8) for compressed dumps, else
             one. Always one where the target cannot be shared between processes
-        :param chunk_bytes: upper bound of one bulk read
         """
         kernel = Kernel(
             target.prog,
@@ -83,7 +83,7 @@ class Context:
 
     @property
     def name(self) -> str:
-        """What is read, as its user calls it; printable."""
+        """Name of the target as given by its user; printable."""
         return self.target.name if self.target is not None else "(program)"
 
     @property
@@ -103,29 +103,23 @@ class Context:
         return replace(machine(self.kernel), has_pseudonyms=has_pseudonyms)
 
     def truncation(self) -> list[Gap]:
-        """Return what a truncated dump lacks as a gap; nothing for any other target."""
+        """Return a gap for the missing end of a truncated dump; empty for any other target."""
         missing = self.target.missing_end if self.target is not None else ""
-        effect = "any figure is a lower bound: what is there is not counted"
+        effect = "figures are lower bounds: objects in the missing memory are not counted"
         return [Gap("end of the dump", missing, 1, effect)] if missing else []
 
     def need_modules(self, *names: str) -> list[str]:
-        """Load module debug info; see :meth:`Target.need_modules`.
-
-        Of a program that was opened elsewhere, its owner has loaded what there is.
-        """
+        """Load module debug info with :meth:`Target.need_modules`; return [] without a target."""
         return self.target.need_modules(*names) if self.target is not None and names else []
 
     def load_modules(self, analyses: Sequence[Analysis]) -> None:
-        """Load the module debug info of several analyses before the first of them runs.
-
-        What one of them reads is shared with the others, so it must not depend on their order.
-        """
+        """Load the module debug info of all analyses first, since they share readers."""
         self.need_modules(*sorted({name for analysis in analyses for name in analysis.modules}))
 
     def run(self, analysis: Analysis, **params: Any) -> Result:
-        """Run an analysis; on a running kernel, once more if it fails as on torn memory.
+        """Run an analysis; on a running kernel, once more after an error typical of torn memory.
 
-        :param params: values of its :attr:`Analysis.params`; the default of those left out
+        :param params: values of :attr:`Analysis.params`; missing ones have their default
         :raises AnalysisError: the question cannot be answered
         :raises BadCapsule: the capsule is corrupt
         """
@@ -136,7 +130,7 @@ class Context:
         except (LookupError, drgn.ObjectAbsentError) as error:
             is_drgns = isinstance(error, drgn.ObjectNotFoundError)
             if isinstance(error, (IndexError, KeyError)) and not is_drgns:
-                raise  # a bug of ours, not something that the target lacks
+                raise  # a bug of ours, not something missing from the target
             raise AnalysisError(
                 "the debug info or the memory model of this kernel lacks what "
                 f"{analysis.name} needs: {error}"
@@ -152,19 +146,19 @@ class Context:
             if not is_of_types or self.target is None or self.target.recorded_for is None:
                 raise  # a bug of ours: types come from debug info
             raise AnalysisError(
-                f"types or variables in the capsule are not what {analysis.name} expects "
-                f"({error}); record the vmcore again with this kcensus"
+                f"types or variables in the capsule do not fit {analysis.name} ({error}); record "
+                "the vmcore again with this kcensus"
             ) from error
 
     def _run_twice(self, analysis: Analysis, params: Mapping[str, Any]) -> Result:
-        """Repeat what fails as on torn memory: it is hardly torn in the same place again."""
+        """Run again after an error of torn memory, which rarely hits the same place twice."""
         try:
             return self._run(analysis, params)
-        except drgn.ObjectNotFoundError:  # a KeyError, but symbols are not torn
+        except drgn.ObjectNotFoundError:  # a KeyError, but symbols are never torn
             raise
         except _TORN:
             pass
-        # While its error is handled, the arrays of the first run would take memory.
+        # Outside of the handler, which would keep the arrays of the first run in memory.
         return replace(self, kernel=self.kernel.renewed())._run(analysis, params)
 
     def _run(self, analysis: Analysis, params: Mapping[str, Any]) -> Result:
@@ -182,17 +176,15 @@ class Context:
         return self._result(analysis.name, answer)
 
     def _counted(self, analysis: Analysis) -> dict[str, Gauge]:
-        """Return what a running kernel counts of the subject at this moment, by source."""
         try:
             gauges = analysis.gauges_of(self.kernel) if self.kernel.live else ()
-        except Exception:  # without them, only how far a counter moved is unknown
+        except Exception:  # a check then lacks only the drift of its counter
             return {}
         return {gauge.source: gauge for gauge in gauges if gauge.source}
 
     def _drifted(
         self, check: Check, before: Mapping[str, Gauge], after: Mapping[str, Gauge]
     ) -> Check:
-        """Say of a check what the kernel did to its counter while the analysis ran."""
         if not self.kernel.live:
             return check
         if check.source in before and check.source in after:
@@ -203,12 +195,10 @@ class Context:
         return check
 
     def _reading(self, gauge: Gauge, check: Check) -> int:
-        """Return a gauge in the unit of a check."""
         is_finer = (gauge.unit, check.unit) == (Unit.BYTES, Unit.PAGES)
         return gauge.value >> self.kernel.memory.page_shift if is_finer else gauge.value
 
     def _possible(self, finding: Finding) -> Finding:
-        """Leave out the remedies of a finding that need a file that the kernel lacks."""
         needed = dict.fromkeys(knob for remedy in finding.remedies for knob in remedy.knobs)
         lacking = [knob for knob in needed if has_knob(self.kernel, knob) is False]
         if not lacking:
@@ -220,21 +210,14 @@ class Context:
         return replace(finding, remedies=possible, no_remedy=no_remedy)
 
     def _gaps(self, analysis: Analysis) -> list[Gap]:
-        """Return what the analysis has to do without on this target."""
         gaps = self.truncation()
         gaps += [
-            Gap(
-                missing_debug_info(sentence),
-                sentence,
-                1,
-                "what only this module's types describe is missing",
-            )
+            Gap(missing_debug_info(sentence), sentence, 1, "structures of this module are not read")
             for sentence in self.need_modules(*analysis.modules)
         ]
         return gaps + self._unrecorded(analysis)
 
     def _unrecorded(self, analysis: Analysis) -> list[Gap]:
-        """Return that the target is a capsule that was not recorded for an analysis."""
         recorded_for = self.target.recorded_for if self.target is not None else None
         if recorded_for is None or analysis.name in recorded_for:
             return []
@@ -243,13 +226,13 @@ class Context:
                 "capsule without this analysis",
                 f"it was recorded for {', '.join(recorded_for) or 'nothing'}",
                 1,
-                "any figure may lack what is not in the capsule; record the vmcore again with "
+                "figures may be too low: the capsule lacks memory; record the vmcore again with "
                 f"`kcensus capsule create VMCORE OUT --analyses {analysis.name}`",
             )
         ]
 
     def left_out(self, analysis: Analysis) -> Result | None:
-        """Return the result of an analysis that a capsule lacks everything for.
+        """Return the empty result of an analysis that a capsule was not recorded for.
 
         :return: None if the target was recorded for it, or is not a capsule
         """
@@ -275,7 +258,6 @@ class Context:
 
 
 def _jobs(target: Target, wanted: int | None) -> int:
-    """Return the number of worker processes: several where reading is mostly decompression."""
     if not target.shareable:
         return 1
     if wanted is not None:

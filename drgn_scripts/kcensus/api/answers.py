@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 import io
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,18 +19,19 @@ from kcensus.analyses.runner import Context
 from kcensus.api.frames import Frame
 from kcensus.api.source import Readable, context_of
 from kcensus.catalogue import load
+from kcensus.human import human
 from kcensus.progress import Progress
-from kcensus.render.html import cell_html, report_cell_html
-from kcensus.render.plain import shown_figure
+from kcensus.render.html import cell_html
+from kcensus.render.plain import label, shown_figure
 from kcensus.render.report import write_report
-from kcensus.results import Check, CheckStatus, Finding, Gap, Scalar, rank
+from kcensus.results import Check, CheckStatus, Finding, Gap, Scalar, Unit, rank
 from kcensus.results.tables import Table
 from kcensus.text import printable
 
 _MAX_ITEMS = 10
-"""Findings, figures and names of tables that a prompt shows of a result."""
+"""Most findings, figures and names of tables of a result at a prompt."""
 _WIDTH = 100
-"""Columns of text that a result is shown in."""
+"""Columns of text of a result at a prompt."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -37,13 +39,13 @@ class Result:
     """The answer of one analysis."""
 
     result: results.Result
-    """All of it, as :mod:`kcensus.render` takes it."""
+    """The result in the form that :mod:`kcensus.render` takes."""
     first_tables: tuple[str, ...] = ()
-    """Tables that are shown; all where empty."""
+    """Tables to show; all if empty."""
 
     @property
     def summary(self) -> dict[str, Scalar]:
-        """Its figures by name: bytes, counts, ratios, exact; :attr:`units` says which."""
+        """Figures by name: bytes, counts, ratios, exact, in the units of :attr:`units`."""
         return {key: figure.value for key, figure in self.result.summary.items()}
 
     @property
@@ -52,16 +54,16 @@ class Result:
         return {key: figure.unit.value for key, figure in self.result.summary.items()}
 
     def text(self, name: str) -> str:
-        """Return a figure of :attr:`summary` as people read it: ``94.7 MiB``, ``76.4%``."""
+        """Return a figure of :attr:`summary` for people: ``94.7 MiB``, ``76.4%``."""
         return shown_figure(name, self.result.summary[name])[1]
 
     @cached_property
     def tables(self) -> dict[str, Frame]:
-        """Its tables by name as DataFrames, all rows, exact values.
+        """The tables of the result by name as DataFrames, all rows, exact values.
 
-        ``attrs`` of each has ``title``, and by column ``units``, ``labels`` and ``help``, and
-        ``types``: what is at an address. Column ``address`` is that of the object that a row
-        describes: :func:`kcensus.as_object` makes a :class:`drgn.Object` of a row. For people,
+        ``attrs`` of each has ``title``, and by column ``units``, ``labels``, ``help``, and the
+        ``types`` at addresses. Column ``address`` has the address of the row's object:
+        :func:`kcensus.as_object` makes a :class:`drgn.Object` of a row. For people,
         :meth:`Frame.frame` has headings with units, and scaled values:
 
         >>> import kcensus
@@ -76,26 +78,26 @@ class Result:
 
     @property
     def checks(self) -> list[Check]:
-        """Its figures, cross-checked against the kernel's own counters."""
+        """Figures cross-checked against the kernel's own counters."""
         return self.result.checks
 
     @property
     def findings(self) -> list[Finding]:
-        """What is worth acting on."""
+        """Findings, sorted by severity and cost."""
         return self.result.findings
 
     @property
     def gaps(self) -> list[Gap]:
-        """What could not be read, and what that does to the figures."""
+        """Missing or unreadable memory, with its effect on the figures."""
         return self.result.gaps
 
     def _repr_html_(self) -> str:
         return cell_html(self.result, self.first_tables)
 
     def __repr__(self) -> str:
-        """Return what fits a prompt; a notebook shows more, and the attributes have all."""
+        """Return the part that fits a prompt."""
         result = self.result
-        figures = [shown_figure(key, figure) for key, figure in result.summary.items()]
+        figures = itertools.starmap(shown_figure, result.summary.items())
         differing = sum(check.status is CheckStatus.DIFFER for check in result.checks)
         blocks = {
             "findings": [
@@ -119,7 +121,7 @@ def _frame(table: Table) -> Frame:
     frame.attrs = {
         "title": table.title,
         "units": {name: column.unit.value for name, column in table.columns.items()},
-        "labels": {name: column.label for name, column in table.columns.items()},
+        "labels": {name: label(name, column.label) for name, column in table.columns.items()},
         "help": {name: column.help for name, column in table.columns.items()},
         "types": {name: column.type for name, column in table.columns.items() if column.type},
     }
@@ -128,11 +130,11 @@ def _frame(table: Table) -> Frame:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Report:
-    """The answers of all analyses, and which patches the kernel has."""
+    """The answers of all analyses, and the patches of the kernel."""
 
     report: reports.Report
     results: Mapping[str, Result]
-    """By the name of the analysis; ``patches`` is one of them."""
+    """Results by the name of the analysis, ``patches`` included."""
 
     @property
     def findings(self) -> list[tuple[str, Finding]]:
@@ -141,18 +143,18 @@ class Report:
 
     @property
     def failed(self) -> dict[str, str]:
-        """Why an analysis has no result, by analysis."""
+        """Reasons of analyses without a result, by analysis."""
         return self.report.errors
 
     def _repr_html_(self) -> str:
-        return report_cell_html(self.report)
+        return cell_html(self.report)
 
     def __repr__(self) -> str:
-        """Return the report as a file would have it."""
+        """Return the report as text for a file."""
         console = Console(
             file=io.StringIO(), width=_WIDTH, record=True, force_terminal=False, highlight=False,
             markup=False, emoji=False, legacy_windows=False,
-            force_jupyter=False,  # in a notebook, Rich would show what is only recorded
+            force_jupyter=False,  # in a notebook, Rich would display recorded output
         )  # fmt: skip
         write_report(self.report, console)
         return "\n".join(line.rstrip() for line in console.export_text().splitlines())
@@ -160,7 +162,7 @@ class Report:
 
 class _Last(dict[str, Result | Report]):
     def __repr__(self) -> str:
-        """Return one line for each."""
+        """Return one line for each result."""
         lines = [f"{name!r}: {_heading(answer)}" for name, answer in self.items()]
         return "{" + ",\n ".join(lines) + "}"
 
@@ -182,7 +184,7 @@ def answer_of(made: results.Result) -> Result: ...
 @overload
 def answer_of(made: reports.Report) -> Report: ...
 def answer_of(made: results.Result | reports.Report) -> Result | Report:
-    """Return a result or report as the functions of this module return it."""
+    """Return a result or report in the form of this module's functions."""
     if isinstance(made, reports.Report):
         answers = {name: answer_of(each) for name, each in made.results.items()}
         return Report(made, answers)
@@ -200,7 +202,7 @@ def analysis_function(analysis: Analysis) -> Callable[..., Result]:
         progress: Progress | None = None,
         **params: Any,
     ) -> Result:
-        # Before it runs, where a TypeError can also mean unexpected types in a capsule.
+        # Before it runs, since a later TypeError can also mean unexpected types in a capsule.
         signature.bind(*([] if source is None else [source]), **params)
         if source is not None:
             context = context_of(source, jobs=jobs, progress=progress)
@@ -225,7 +227,6 @@ def analysis_function(analysis: Analysis) -> Callable[..., Result]:
 
 
 def _docstring(analysis: Analysis, name: str) -> str:
-    """Return the docstring of an analysis' function, with an example that runs on the sample."""
     params = "".join(f":param {param.name}: {param.help}\n" for param in analysis.params)
     return f"""\
 Answer: {analysis.question}
@@ -254,8 +255,8 @@ def report(
     >>> import kcensus
     >>> report = kcensus.report(kcensus.open_target("sample"))
     >>> severity = report.findings[0][1].severity.name
-    >>> severity, sorted(report.results)[:4]
-    ('WARNING', ['dentries', 'iosched', 'kcopyd', 'list-lru'])
+    >>> severity, "slab" in report.results
+    ('WARNING', True)
 
     :param source: a drgn program, or a target of :func:`kcensus.open_target`
     :param jobs: worker processes; by default one per CPU for compressed dumps, otherwise 1
@@ -268,15 +269,36 @@ def report(
 def patches(
     source: Readable, *, jobs: int | None = None, progress: Progress | None = None
 ) -> Result:
-    """Detect which kernel patches this kernel has, and what they cost or save.
+    """Detect the patches of this kernel, and their costs and savings.
 
     >>> import kcensus
     >>> states = kcensus.patches(kcensus.open_target("sample")).tables["patches"]
     >>> states.set_index("patch").loc["list-lru-xarray", "state"]
     'absent'
 
-    :param source: a drgn program, or a target of :func:`kcensus.open_target`
-    :param jobs: worker processes; by default one per CPU for compressed dumps, otherwise 1
-    :param progress: shows how far long reads are
+    :func:`report` has the same parameters.
     """
     return answer_of(reports.price(context_of(source, jobs=jobs, progress=progress), load()))
+
+
+def patch_ids() -> list[str]:
+    """Return the ids of all patches in the catalogue.
+
+    >>> import kcensus
+    >>> "list-lru-memory" in kcensus.patch_ids()
+    True
+    """
+    return [*load().patches]
+
+
+def shown(value: Scalar, unit: str = "text") -> str:
+    """Return a value for a screen: scaled, with its unit; a text is escaped.
+
+    >>> import kcensus
+    >>> kcensus.shown(1536, "bytes"), kcensus.shown("\\x1b[2J")
+    ('1.5 KiB', '\\\\x1b[2J')
+
+    :param unit: a value of :attr:`Result.units`
+    :raises ValueError: there is no such unit
+    """
+    return printable(human(value, Unit(unit)))

@@ -14,17 +14,16 @@ from kcensus.results import Unit
 from kcensus.text import printable
 
 MIN_ADDRESS = np.uint64(0xFF << 56)
-"""Kernel addresses of the supported architectures are not below this: x86_64 has its direct map at
+"""Lowest kernel address of the supported architectures: x86_64 has its direct map at
 0xff11000000000000 with 5-level page tables, aarch64 at 0xfff0000000000000 with 52 bits."""
-
 
 _BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _DECIMALS = 2
-"""Of scaled values."""
+"""Decimals of scaled values."""
 
 
 class Frame(pd.DataFrame):
-    """A DataFrame; only what a prompt and a notebook show of it differs.
+    """A DataFrame with its own form at prompts and in notebooks.
 
     The tables of a result have units and labels by column in ``attrs``; so do their excerpts.
     """
@@ -47,11 +46,9 @@ class Frame(pd.DataFrame):
         words = self.attrs.get("labels", {}) if labels else {}
         heads = [words.get(name) or name for name in self.columns]
         if labels:
-            twice = {head for head, count in Counter(heads).items() if count > 1}
-            heads = [
-                f"{head} ({name})" if head in twice else head
-                for head, name in zip(heads, self.columns, strict=True)
-            ]
+            count = Counter(heads)
+            names = zip(heads, self.columns, strict=True)
+            heads = [f"{head} ({name})" if count[head] > 1 else head for head, name in names]
         if scale:
             names = zip(heads, self.columns, strict=True)
             heads = [f"{head} [{units[name]}]" if units[name] else head for head, name in names]
@@ -66,11 +63,7 @@ class Frame(pd.DataFrame):
         return Frame
 
     def __finalize__(self, other: Any, method: str | None = None, **options: Any) -> Frame:
-        """Take over the attributes of what this is made of, as pandas calls it.
-
-        pandas drops all attributes where those of the frames differ. Of these, the types are kept
-        that hold for the result.
-        """
+        """Keep the types that hold for the result; pandas drops attributes that differ."""
         made: Frame = super().__finalize__(other, method=method, **options)  # type: ignore[misc]
         frames = (other.left, other.right) if method == "merge" else getattr(other, "objs", ())
         if frames:
@@ -79,7 +72,7 @@ class Frame(pd.DataFrame):
 
     def __repr__(self) -> str:
         rows, columns = self.shape
-        excerpt = self._excerpt()
+        excerpt = self.excerpt()
         if len(excerpt) == rows:
             return repr(excerpt)
         with pd.option_context("display.show_dimensions", False):
@@ -87,7 +80,7 @@ class Frame(pd.DataFrame):
 
     def _repr_html_(self) -> str:
         rows, columns = self.shape
-        excerpt = self._excerpt()
+        excerpt = self.excerpt()
         declared = [self.attrs.get("units", {}).get(name, "") for name in self.columns]
         units = ["" if unit == Unit.TEXT.value else unit for unit in declared]
         if any(units) and excerpt.columns.nlevels == 1:
@@ -98,8 +91,8 @@ class Frame(pd.DataFrame):
         whole = len(excerpt) == rows and columns <= most
         return html if whole else f"{html}\n<p>{rows:,} rows × {columns} columns</p>"
 
-    def _excerpt(self) -> pd.DataFrame:
-        """Return more first and last rows than pandas shows, or all, as they are to be shown."""
+    def excerpt(self) -> pd.DataFrame:
+        """Return more first and last rows than pandas shows, or all, in the form to be shown."""
         half = (pd.get_option("display.max_rows") or len(self)) // 2 + 1
         rows = np.arange(len(self))
         if len(rows) > 2 * half:
@@ -110,14 +103,13 @@ class Frame(pd.DataFrame):
             if _is_address(values):
                 shown.isetitem(place, [f"0x{value:x}" for value in values])
         if _is_address(shown.index):
-            index = [f"0x{value:x}" for value in shown.index]
-            shown.index = pd.Index(index, name=shown.index.name)
+            shown.index = shown.index.map("0x{:x}".format)
         _escape(shown)
         return shown
 
 
 class AddressedSeries(pd.Series):
-    """A Series by address; only what a prompt shows of it differs."""
+    """A Series by address with its own form at prompts."""
 
     @property
     def _constructor(self) -> type[AddressedSeries]:
@@ -128,7 +120,7 @@ class AddressedSeries(pd.Series):
         return Frame
 
     def __repr__(self) -> str:
-        excerpt = Frame({"": self})._excerpt().iloc[:, 0]
+        excerpt = Frame({"": self}).excerpt().iloc[:, 0]
         if self.dtype == object:
             excerpt = excerpt.astype(object)  # which escaping can change to that of strings
         excerpt.name = self.name
@@ -139,10 +131,9 @@ class AddressedSeries(pd.Series):
 
 
 def _types_of(made: Frame, frames: Sequence[Any], *, side_by_side: bool) -> dict[str, str]:
-    """Return what is known of the types at addresses in frames that were put together.
+    """Return the known types at the addresses in joined frames.
 
-    :param side_by_side: whether each column comes from one frame; otherwise the rows follow each
-        other, so that only what all frames agree on holds
+    :param side_by_side: whether each column comes from one frame; otherwise all must agree
     """
     known = [frame.attrs.get("types", {}) for frame in frames]
     types = {}
@@ -155,7 +146,7 @@ def _types_of(made: Frame, frames: Sequence[Any], *, side_by_side: bool) -> dict
         if len(found) == 1 and None not in found:
             types[name] = found.pop()
     if "address" not in made.columns:
-        # Rows of the index of one frame, such as those of objects() that follow() was joined to.
+        # Rows of the index of one frame, such as that of objects() joined with follow().
         owners = [
             frame
             for each, frame in zip(known, frames, strict=True)
@@ -179,7 +170,7 @@ def _is_address(values: pd.Series[int] | pd.Index[int]) -> bool:
 
 
 def _escape(shown: pd.DataFrame) -> None:
-    """Escape all texts of a frame, those of its index and its headings included."""
+    """Escape all texts of a frame, of its index and of its headings."""
     for place in range(shown.shape[1]):
         values = shown.iloc[:, place]
         if _has_texts(values.dtype):
@@ -210,12 +201,11 @@ def _text(value: Any) -> Any:
 
 
 def _escaped(values: pd.Series[Any]) -> pd.Series[Any]:
-    """Return values with texts as :func:`~kcensus.text.printable` has them."""
     return pd.Series([_text(value) for value in values], values.index, dtype=object)
 
 
 def _scaled(values: pd.Series[Any], unit: str) -> tuple[pd.Series[Any], str]:
-    """Return a column for people, and what its heading says of the unit."""
+    """Return a column for people, and the unit for its heading."""
     if unit == Unit.ADDRESS.value:
         texts = [None if pd.isna(value) else f"0x{value:x}" for value in values]
         return pd.Series(texts, values.index, dtype=object), ""

@@ -12,7 +12,7 @@ import pandas as pd
 
 from kcensus.api.answers import Result
 from kcensus.api.frames import Frame
-from kcensus.store import require_arrow, require_scipy
+from kcensus.store import require_store
 
 _SORTED_BY = ["host", "time", "analysis", "part", "subject", "metric"]
 _NULLABLE = {"ram_bytes": "Int64", "exact": "Int64"}
@@ -29,7 +29,7 @@ def history(
     since: str | datetime.datetime | None = None,
     until: str | datetime.datetime | None = None,
 ) -> pd.DataFrame:
-    """Return what ``kcensus record`` has recorded, one number of one record per row.
+    """Return the records of ``kcensus record``, one number of one record per row.
 
     Each filter takes one value or several; any where None. Filters are applied while files are
     read, so a metric of a large store takes little time and memory.
@@ -45,13 +45,13 @@ def history(
     :param part: ``summary``, ``findings``, ``quality``, or names of tables
     :param metric: keys of the summary, or columns of the table
     :param subject: rows of the table, such as slab caches; empty in a summary
-    :param since: time of the first record; UTC where it has no time zone
-    :param until: time of the last record; UTC where it has no time zone
+    :param since: time of the first record; UTC without a time zone
+    :param until: time of the last record; UTC without a time zone
     :return: sorted by host and time; ``attrs`` has ``store``, ``records``, ``hosts``, and by column
         ``help``
     :raises StoreError: it is not a store, or it is damaged
     """
-    require_arrow()
+    require_store()
     from kcensus.store import dataset, layout
 
     path = Path(store)
@@ -86,7 +86,7 @@ def trend(
     metric: str | Iterable[str] | None = None,
     since: str | datetime.datetime | None = None,
 ) -> Result:
-    """Return what grows in a store, how fast, and when it reaches its limit.
+    """Return the growth in a store, its rates, and the times to its limits.
 
     The table ``growing`` has the most urgent series first; ``shrinking`` and ``steady`` have the
     others. Rates have a 95 % interval.
@@ -96,15 +96,14 @@ def trend(
     >>> result.tables["growing"][["rate", "interval", "limit_in"]].iloc[0].to_list()
     ['1,801/h', '1,785 to 1,815', 'memory cgroup ids in 1 d 12 h']
 
-    :param source: a store, or rows of :func:`kcensus.history`: of these, amounts get a trend, or
+    :param source: a store, or rows of :func:`kcensus.history`: amounts among them get a trend, or
         all series if none is an amount
     :param host: names of hosts; ``metric``: ``KEY``, ``ANALYSIS.KEY`` or ``ANALYSIS.TABLE.COLUMN``;
         ``since``: time of the first record; these are for a store only
     :raises StoreError: it is not a store, or has no such host or metric
     :raises KeyError: a column of :func:`kcensus.history` is missing
     """
-    require_arrow()
-    require_scipy()
+    require_store("scipy")
     from kcensus.store.growth import FIRST_TABLES, growth
     from kcensus.store.selection import present, select
     from kcensus.store.trends import amounts, context_of

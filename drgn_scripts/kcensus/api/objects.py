@@ -16,9 +16,9 @@ import pandas as pd
 
 from kcensus.api.frames import Frame
 from kcensus.api.source import Readable, context_of
-from kcensus.engine.hashing import factorized
 from kcensus.engine.layout import Layout, element_paths, layout, pointee_names
 from kcensus.engine.memory import Faults, Words
+from kcensus.engine.rows import factorized
 from kcensus.engine.slub.caches import find_caches
 from kcensus.engine.slub.scan import View, allocated, visit
 from kcensus.engine.slub.slabs import ScanReport, SlabCache, SlabMap
@@ -30,20 +30,20 @@ from kcensus.sources.capsule import NotRecorded
 from kcensus.text import printable
 
 Filter: TypeAlias = str | Callable[[pd.DataFrame], Any]
-"""An expression as :meth:`pandas.DataFrame.eval` takes it, or a function from a DataFrame of some
-objects to a mask of those to keep."""
+"""An expression for :meth:`pandas.DataFrame.eval`, or a function from a DataFrame of some objects
+to a mask of the objects to keep."""
 
 
 _MAX_PADDING = 64
-"""Bytes that objects may have beyond their type: alignment, a flexible array."""
+"""Most bytes of objects beyond their type: alignment, a flexible array."""
 
 
 class IncompleteWarning(UserWarning):
-    """Some objects could not be read; the DataFrame lacks them."""
+    """Some objects could not be read, and are missing from the DataFrame."""
 
 
 class MergedCacheWarning(UserWarning):
-    """The slab cache holds objects of other types, too or only."""
+    """The slab cache also holds objects of other types, or only these."""
 
 
 def objects(
@@ -73,31 +73,31 @@ def objects(
 
     :param source: a drgn program or a target
     :param type_name: type of the objects, such as ``struct dentry``, or the name of a slab cache,
-        such as ``dentry``, whose objects are then a ``struct dentry`` if that type exists
+        such as ``dentry``, whose objects are then of type ``struct dentry`` if there is one
     :param members: member paths, such as ``d_lockref.count``, ``d_iname`` or a bit field. Pointers
         become ``uint64``, character arrays ``bytes``, any other array one column per element
         (``shared[0]``, ``shared[1]``, …); one of them alone is ``shared[0]``
-    :param cache: name of the slab cache; by default the one named after the type, with or without
+    :param cache: name of the slab cache; by default the name of the type, with or without
         ``_cache`` (a merged cache has all of its names)
-    :param where: keeps the rows for which it is true. An expression such as ``"d_inode == 0"``
-        (backticks for paths: ``"`d_lockref.count` > 0"``), or a function that takes a DataFrame
-        of some objects and returns a mask. It is applied chunk by chunk, so that what it drops
-        never takes memory
-    :param memcg: add a column ``memcg`` with the path of the memory cgroup that is charged for the
-        object: empty where none is, ``?`` where it is unknown
+    :param where: condition of the rows to keep: an expression such as ``"d_inode == 0"`` (backticks
+        for paths: ``"`d_lockref.count` > 0"``), or a function that takes a DataFrame of some
+        objects and returns a mask. It is applied chunk by chunk, so that dropped rows take no
+        memory
+    :param memcg: add a column ``memcg`` with the path of the memory cgroup charged for the object:
+        empty without one, ``?`` if unknown
     :param jobs: worker processes; they pay only on compressed dumps
     :param chunk_bytes: bytes per bulk read
     :param progress: shows how far the scan is
     :return: one row per object, indexed by its address (``uint64``); ``attrs["report"]`` is the
-        :class:`ScanReport` of what could not be read, ``attrs["types"]`` what is at ``address`` and
-        what pointers point to
+        :class:`ScanReport` of unreadable memory, ``attrs["types"]`` the type at ``address`` and the
+        types of pointers' targets
     :raises LookupError: there is no such type, member or slab cache
-    :raises NotRecorded: the type or member is not in the capsule that is read
+    :raises NotRecorded: the type or member is missing from the capsule
     :raises ValueError: a member lies beyond the end of the objects of the cache, ``where`` does not
         give one boolean per row, or ``members`` is one string with several names
     """
     kernel = context_of(source, jobs=jobs, chunk_bytes=chunk_bytes, progress=progress).kernel
-    # One index is made of it, and none of the vectors of owners: most of its memory can go.
+    # The index is a copy of it, and the vectors of owners are not needed: free most of its memory.
     slab_map = kernel.slab_map if memcg else SlabMap(kernel.memory, shared=False)
     is_chosen = cache is not None
     type_, cache = _type_and_cache(kernel.prog, type_name, cache)
@@ -117,23 +117,15 @@ def objects(
         frame = _filtered(kernel, slab_map, caches, columns, where, memcg, report)
     report.lists_lost += slab_map.caches_torn + slab_map.caches_damaged
     if not report.complete:
-        warnings.warn(
-            ", ".join(
-                f"{count} {problem}"
-                for count, problem in (
-                    (report.objects_unreadable, "slots could not be read"),
-                    (
-                        report.slabs_torn + report.lists_lost,
-                        "freelists or obj_cgroup vectors are torn",
-                    ),
-                    (report.slabs_invalid, "slabs have impossible counters"),
-                    (report.memmap.total(), "pages of the struct page array could not be read"),
-                )
-                if count
-            ),
-            IncompleteWarning,
-            stacklevel=2,
-        )
+        torn = report.slabs_torn + report.lists_lost
+        problems = {
+            "slots could not be read": report.objects_unreadable,
+            "freelists or obj_cgroup vectors are torn": torn,
+            "slabs have impossible counters": report.slabs_invalid,
+            "pages of the struct page array could not be read": report.memmap.total(),
+        }
+        words = ", ".join(f"{count} {problem}" for problem, count in problems.items() if count)
+        warnings.warn(words, IncompleteWarning, stacklevel=2)
     frame = Frame(frame, copy=False)
     frame.attrs["report"] = report
     if type_ is not None:
@@ -145,7 +137,7 @@ def objects(
 def type_of(prog: drgn.Program, name: str) -> drgn.Type:
     """Return a type.
 
-    :raises LookupError: there is no such type; the message says how to load that of a module
+    :raises LookupError: there is no such type; the message tells how to load a module's types
     """
     try:
         return prog.type(name)
@@ -175,11 +167,8 @@ def _type_and_cache(
     if " " in type_name:
         return type_of(prog, type_name), cache
     name, struct = cache or type_name, f"struct {type_name}"
-    for candidate, chosen in (
-        (type_name, cache),
-        (struct, name),
-        (struct.removesuffix("_cache"), name),
-    ):
+    other = struct.removesuffix("_cache")
+    for candidate, chosen in ((type_name, cache), (struct, name), (other, name)):
         # drgn refuses names such as kmalloc-64; a capsule raises for types it was not asked for.
         with contextlib.suppress(LookupError, NotRecorded, SyntaxError):
             return prog.type(candidate), chosen
@@ -189,7 +178,7 @@ def _type_and_cache(
 def _check(caches: Sequence[SlabCache], columns: Layout, *, is_chosen: bool) -> None:
     """Refuse members beyond the end of objects, and warn of objects of other types.
 
-    :param is_chosen: whether the user chose the cache, so that its name says nothing of the type
+    :param is_chosen: whether the user chose the cache, whose name is then unrelated to the type
     """
     smallest = min(cache.object_size for cache in caches)
     # Objects may be smaller than their type: x86 cuts the unused end off every task_struct.
@@ -198,20 +187,17 @@ def _check(caches: Sequence[SlabCache], columns: Layout, *, is_chosen: bool) -> 
             f"{columns.type_name} has {columns.size} bytes, "
             f"but the objects of {printable(caches[0].name)} only {smallest}"
         )
+    problem = ""
     if any(cache.merged or cache.name.startswith("kmalloc-") for cache in caches):
-        warnings.warn(
-            f"slab cache {printable(caches[0].name)} is shared with objects of other types",
-            MergedCacheWarning,
-            stacklevel=3,
-        )
+        problem = f"slab cache {printable(caches[0].name)} is shared with objects of other types"
     elif is_chosen and smallest > columns.size + _MAX_PADDING:
-        warnings.warn(
+        problem = (
             f"the objects of slab cache {printable(caches[0].name)} have {smallest} bytes, "
             f"{columns.type_name} has {columns.size}: only if each begins with that type, the rows "
-            "are right; otherwise pass the type of the objects, and members of members",
-            MergedCacheWarning,
-            stacklevel=3,
+            "are right; otherwise pass the type of the objects, and members of members"
         )
+    if problem:
+        warnings.warn(problem, MergedCacheWarning, stacklevel=3)
 
 
 def _filtered(
@@ -223,34 +209,30 @@ def _filtered(
     memcg: bool,
     report: ScanReport,
 ) -> pd.DataFrame:
-    """Return the objects that pass a filter, with their owners if asked for."""
-    owners = _Owners(kernel) if memcg else None
+    slots, faults = SlotOwners(kernel.slab_map) if memcg else None, Faults()
 
     def look(view: View, part: ScanReport) -> pd.DataFrame:
         values = {name: view.column(name)[view.allocated] for name in columns.fields}
-        if owners:
-            values["memcg"] = owners.pointers(view, part)[view.allocated]
+        if slots:
+            owner, lost = slots.read(view.slabs, faults)
+            part.lists_lost += lost
+            values["memcg"] = owner[view.allocated]
         frame = pd.DataFrame(values, pd.Index(view.address()[view.allocated], name="address"))
-        if where is None:
-            return frame
-        return frame[_mask(frame, where)]
+        return frame if where is None else frame[_mask(frame, where)]
 
     slabs = slab_map.index(caches, report, in_use=True)
     parts = list(visit(slab_map, slabs, columns, look, report))
     if not parts:
-        types = {name: field.dtype for name, field in columns.fields.items()}
-        types |= {"memcg": np.dtype(np.uint64)} if memcg else {}
-        empty = {name: np.empty(0, dtype) for name, dtype in types.items()}
+        empty = {name: np.empty(0, field.dtype) for name, field in columns.fields.items()}
+        empty |= {"memcg": np.empty(0, np.uint64)} if memcg else {}
         parts = [pd.DataFrame(empty, pd.Index(np.empty(0, np.uint64), name="address"))]
     frame = pd.concat(parts)
-    return frame.assign(memcg=owners.paths(frame["memcg"].to_numpy())) if owners else frame
+    if slots:
+        frame["memcg"] = _paths(kernel, slots, frame["memcg"].to_numpy(), faults)
+    return frame
 
 
 def _mask(frame: pd.DataFrame, where: Filter) -> npt.NDArray[np.bool_]:
-    """Return which rows pass a filter.
-
-    :raises ValueError: it cannot be evaluated, or does not give one boolean for each row
-    """
     try:
         mask = np.asarray(where(frame) if callable(where) else frame.eval(where))
     except (SyntaxError, TypeError, ValueError, NameError, NotImplementedError) as error:
@@ -263,27 +245,11 @@ def _mask(frame: pd.DataFrame, where: Filter) -> npt.NDArray[np.bool_]:
     return mask
 
 
-class _Owners:
-    """Memory cgroups that objects are charged to."""
-
-    def __init__(self, kernel: Kernel) -> None:
-        self.kernel, self.faults = kernel, Faults()
-        self.slots = SlotOwners(kernel.slab_map)
-
-    def pointers(self, view: View, report: ScanReport) -> Words:
-        """Return what each slot is charged to.
-
-        :param report: takes note of vectors that could not be read
-        """
-        owner, lost = self.slots.read(view.slabs, self.faults)
-        report.lists_lost += lost
-        return owner
-
-    def paths(self, owners: Words) -> npt.NDArray[np.object_]:
-        """Return the path of each owner: empty where there is none, ``?`` where it is unknown."""
-        code, pointers = factorized(owners)
-        known = np.asarray(pointers, np.uint64)
-        memcg = self.slots.memcg(known, self.faults)
-        groups = memcgs(self.kernel)
-        names = np.array([*map(printable, groups.path), "", "?"], object)
-        return names[np.where(known == 0, -2, groups.rows(memcg))][code]
+def _paths(
+    kernel: Kernel, slots: SlotOwners, owners: Words, faults: Faults
+) -> npt.NDArray[np.object_]:
+    """Return the path of each owner: empty without one, ``?`` if unknown."""
+    code, known = factorized(owners)
+    groups = memcgs(kernel)
+    names = np.array([*map(printable, groups.path), "", "?"], object)
+    return names[np.where(known == 0, -2, groups.rows(slots.memcg(known, faults)))][code]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Two kernels: what differs, and whether a patch has the promised effect."""
+"""Two kernels: their differences, and the effect of a patch."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from kcensus import compare, reports
 from kcensus.api.answers import Report, Result
 from kcensus.api.source import Readable, context_of
 from kcensus.catalogue import Catalogue, Patch, load
-from kcensus.catalogue.validate import Refused, Side, judge, look_at
-from kcensus.catalogue.verdict import validation_result
+from kcensus.catalogue.validate import Refused, Side, judge, look_at, validation_result
 
 
 def diff(before: Report, after: Report) -> Result:
-    """Say what grew from one report to another, as ``kcensus diff`` does.
+    """Return the growth from one report to another, like ``kcensus diff``.
 
     >>> import kcensus
     >>> sides = [kcensus.report(kcensus.open_target(name)) for name in ("sample", "sample-after")]
@@ -36,7 +35,7 @@ def validate(
     traces: bool = False,
     as_given: bool = False,
 ) -> Result:
-    """Judge whether a patch has the promised effect, as ``kcensus validate`` does.
+    """Judge whether a patch has the promised effect, like ``kcensus validate``.
 
     >>> import kcensus
     >>> before, after = map(kcensus.open_target, ("sample", "sample-after"))
@@ -44,14 +43,14 @@ def validate(
     'confirmed'
 
     :param patch: id of a patch in the catalogue
-    :param before: a target of :func:`kcensus.open_target` or a drgn program: without the patch; of
-        traces the prefix of the files of blktrace, their directory, or what blkparse printed
-    :param after: one with the patch, under the same workload
+    :param before: a target of :func:`kcensus.open_target` or a drgn program, without the patch; for
+        traces, the prefix of the files of blktrace, their directory, or the output of blkparse
+    :param after: the same with the patch, under the same workload
     :param traces: whether the two are traces
-    :param as_given: take as given that the patch, or a tunable, is what differs; of traces also the
+    :param as_given: assert that the patch, or a tunable, makes the difference; for traces also the
         scheduler and the disk
-    :raises LookupError: the catalogue has no such patch, or does not say how to validate it
-    :raises ValueError: the two are not a valid pair; the message says why
+    :raises LookupError: the catalogue has no such patch, or no validation of it
+    :raises ValueError: the two are not a valid pair; the message has the reason
     :raises AnalysisError: an analysis that the patch needs cannot be run on one of them
     """
     known = load()
@@ -67,15 +66,10 @@ def validate(
 def _side(
     patch: Patch, side: Readable | str | PathLike[str], known: Catalogue, *, traces: bool
 ) -> Side:
-    """Return the measurements of a target, or of a trace.
-
-    :raises TypeError: a trace is not given by its name, or a target is
-    """
     if isinstance(side, str | PathLike):
         if not traces:
-            raise TypeError(f"{side!r} is a name: pass what kcensus.open_target() returns")
-        name: str = fspath(side)
-        return reports.traced(patch, name)
+            raise TypeError(f"{side!r} is a name: pass kcensus.open_target() of it")
+        return reports.traced(patch, fspath(side))
     if traces:
         raise TypeError(f"a trace is given by its name, not by {side!r}")
     return reports.measured(context_of(side), patch, known)

@@ -1,28 +1,71 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""From a row to a drgn object, from an object to its row, and along pointers for all rows."""
+"""Turn rows into drgn objects and back, follow pointers of all rows, and resolve paths."""
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import drgn
 import numpy as np
 import pandas as pd
 
-from kcensus.api.addresses import MADE_FLOATS, Place, address_of, addresses_of
-from kcensus.api.frames import MIN_ADDRESS, Frame
+from kcensus.api.frames import MIN_ADDRESS, AddressedSeries, Frame
 from kcensus.api.objects import IncompleteWarning, columns_of, type_of
 from kcensus.api.source import Readable, context_of
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import pointee_names
-from kcensus.engine.memory import Faults
+from kcensus.engine.memory import Faults, Words
+from kcensus.kernel.vfs.paths import ancestry, resolve
+from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.sources import Target
+from kcensus.text import printable
+
+Place: TypeAlias = drgn.Object | int
+"""An object of a :class:`drgn.Program`, a pointer to one, or an address."""
+
+_MADE_FLOATS = "pandas made floats of these numbers, and addresses do not fit into them"
+_STRUCTURES = (drgn.TypeKind.STRUCT, drgn.TypeKind.UNION, drgn.TypeKind.CLASS)
+
+
+def address_of(place: Any) -> int:
+    """Return the address of an object, in a pointer, or given as a number.
+
+    :raises ValueError: the object is a value without an address, or the number is a float, which
+        has 53 bits for the 64 of an address
+    :raises TypeError: the place is neither object, pointer nor number
+    """
+    if isinstance(place, (float, np.floating)):
+        raise ValueError(f"{_MADE_FLOATS}; if a join did, use join(how='inner')")
+    if not isinstance(place, drgn.Object):
+        return operator.index(place)
+    is_structure = place.type_.unaliased_kind() in _STRUCTURES
+    if is_structure and place.address_ is None:
+        raise ValueError("the object is a value without an address; pass the original or a pointer")
+    return int(place.address_) if is_structure else int(place)
+
+
+def addresses_of(places: Place | Iterable[Any]) -> Words:
+    """Return the addresses of one or several places as an array.
+
+    :raises ValueError: an object is a value, or the numbers are floats
+    :raises TypeError: they are neither objects nor numbers
+    """
+    if isinstance(places, (drgn.Object, int, np.integer)):
+        places = [places]
+    elif isinstance(places, (pd.Series, pd.Index, np.ndarray)):
+        array = np.asarray(places)
+        if array.dtype.kind in "ui":
+            return array.astype(np.uint64, copy=False)
+        places = array.tolist()
+    # A list of uint64 and int becomes an array of floats, so NumPy does not choose the type.
+    return np.fromiter(map(address_of, places), np.uint64)
 
 
 def as_object(source: Readable, row: pd.Series[Any] | int, type_name: str = "") -> drgn.Object:
-    """Return the drgn object that a row describes, of a table or of :func:`objects`.
+    """Return the drgn object of a row, of a table or of :func:`objects`.
 
     >>> import kcensus
     >>> target = kcensus.open_target("sample")
@@ -34,12 +77,12 @@ def as_object(source: Readable, row: pd.Series[Any] | int, type_name: str = "") 
     >>> kcensus.as_object(target, mounts.iloc[0]).type_.type_name()
     'struct super_block'
 
-    :param source: the drgn program or target that the row was read from
+    :param source: the drgn program or target of the row
     :param row: a row of the DataFrame, or an address
-    :param type_name: such as ``struct dentry``. By default what ``attrs["types"]`` of the row says,
-        which it has from its DataFrame
+    :param type_name: such as ``struct dentry``; by default the type in ``attrs["types"]`` of the
+        row, which it has from its DataFrame
     :raises LookupError: there is no such type
-    :raises NotRecorded: the type is not in the capsule that is read
+    :raises NotRecorded: the type is missing from the capsule
     :raises ValueError: the row has neither address nor type, or pandas made a float of the address
     """
     if isinstance(row, pd.Series):
@@ -54,9 +97,9 @@ def as_object(source: Readable, row: pd.Series[Any] | int, type_name: str = "") 
 
 
 def rows(frame: pd.DataFrame, objects: Place | Iterable[Place]) -> pd.DataFrame:
-    """Return the rows that describe some drgn objects, in the order of ``frame``.
+    """Return the rows of some drgn objects, in the order of ``frame``.
 
-    It is the way back from :func:`as_object`.
+    It is the inverse of :func:`as_object`.
 
     >>> import kcensus
     >>> target = kcensus.open_target("sample")
@@ -65,8 +108,8 @@ def rows(frame: pd.DataFrame, objects: Place | Iterable[Place]) -> pd.DataFrame:
     >>> kcensus.rows(dentries, dentry).index.equals(dentries.index[[7]])
     True
 
-    :param frame: a table of a :class:`Result`, or what :func:`objects` returned
-    :param objects: a drgn object, a pointer to one or an address, or several of these
+    :param frame: a table of a :class:`Result`, or a result of :func:`objects`
+    :param objects: a drgn object, a pointer to one, an address, or several
     :raises ValueError: the rows of ``frame`` have no addresses, or pandas made floats of them
     """
     if "address" in frame.columns:
@@ -84,7 +127,7 @@ def follow(
     members: str | Sequence[str],
     type_name: str = "",
 ) -> pd.DataFrame:
-    """Read members of what the pointers in a column point to, in bulk.
+    """Read members of the targets of a column of pointers, in bulk.
 
     >>> import kcensus
     >>> target = kcensus.open_target("sample")
@@ -93,20 +136,20 @@ def follow(
     >>> parents.index.equals(dentries.index), list(parents)
     (True, ['d_inode'])
 
-    :param source: the drgn program or target that the pointers were read from
-    :param pointers: a column of what :func:`objects` or this function returned, or column
+    :param source: the drgn program or target of the pointers
+    :param pointers: a column of a result of :func:`objects` or of this function, or column
         ``address`` of a table; any addresses
-    :param members: member paths, as :func:`objects` takes them
-    :param type_name: of what is there. By default what ``attrs["types"]`` of the column says, which
-        it has from its DataFrame: the type that a pointer is declared with
+    :param members: member paths, as in :func:`objects`
+    :param type_name: type of the targets; by default the declared type of the pointers in
+        ``attrs["types"]`` of the column, which it has from its DataFrame
     :return: one row per pointer, with the index of ``pointers`` (the addresses themselves if these
-        are not a Series). ``frame.join(…, how="inner")`` puts both together. Rows of null pointers
-        are left out, and of those that are unreadable (:class:`IncompleteWarning`): any other join
-        fills them with NaN, for which pandas makes floats of the other addresses
+        are not a Series). ``frame.join(…, how="inner")`` puts both together. Rows of null and of
+        unreadable pointers (:class:`IncompleteWarning`) are left out: any other join fills them
+        with NaN, for which pandas makes floats of the other addresses
     :raises LookupError: there is no such type or member
-    :raises NotRecorded: the type or member is not in the capsule that is read
-    :raises ValueError: the type is unknown: it is neither passed, nor does the pointer have one. Or
-        pandas made floats of the addresses
+    :raises NotRecorded: the type or member is missing from the capsule
+    :raises ValueError: the type is neither passed nor known from the column, or pandas made floats
+        of the addresses
     """
     if not isinstance(pointers, pd.Series):
         listed = addresses_of(pointers)
@@ -114,14 +157,13 @@ def follow(
     type_name = type_name or _types(pointers).get(pointers.name, "")
     if not type_name:
         raise ValueError(
-            f"what {pointers.name!r} points to is unknown; pass its type, such as 'struct inode'"
+            f"the target of {pointers.name!r} is unknown; pass its type, such as 'struct inode'"
         )
     kernel = context_of(source).kernel
     type_ = type_of(kernel.prog, type_name)
     columns = columns_of(kernel.prog, type_, members)
     known = pointers[pointers.notna() & (pointers != 0)]
-    faults = Faults()
-    read = gather(kernel.memory, addresses_of(known), columns, faults)
+    read = gather(kernel.memory, addresses_of(known), columns, Faults())
     frame = Frame(dict(read.columns), index=known.index)
     if not read.readable.all():
         lost = np.count_nonzero(~read.readable)
@@ -135,21 +177,44 @@ def follow(
     return frame
 
 
+def paths(source: Readable, addresses: Place | Iterable[Place]) -> pd.Series[str]:
+    """Return the path of each dentry in init's namespace, through mounts.
+
+    >>> import kcensus
+    >>> target = kcensus.open_target("sample")
+    >>> dentries = kcensus.objects(target, "struct dentry", "d_parent")
+    >>> busiest = dentries["d_parent"].value_counts().index[0]
+    >>> kcensus.paths(target, [busiest]).tolist()
+    ['/srv/spool/tmp']
+
+    :param source: a drgn program or a target
+    :param addresses: one dentry or several, in any order, repeated or not: objects, pointers or
+        addresses, such as the index of a DataFrame of :func:`kcensus.objects`
+    :return: paths by address. ``?`` begins a path with an unreadable upper end, and replaces an
+        unreadable name. Special characters are escaped, so paths are safe to print
+    :raises LookupError: the debug info lacks a type
+    :raises NotRecorded: the capsule lacks a type
+    :raises ValueError: pandas made floats of the addresses
+    """
+    kernel = context_of(source).kernel
+    dentries = addresses_of(addresses)
+    chain = ancestry(kernel.memory, dentries, Faults())
+    found = resolve(chain, dentries, super_blocks(kernel).mount_roots)
+    texts = [printable(path.text) for path in found]
+    return AddressedSeries(texts, pd.Index(dentries, name="address"), dtype=object, name="path")
+
+
 def _types(values: pd.Series[Any]) -> Mapping[Hashable, str]:
-    """Return what a row or column knows of types, by column: those of what is at the addresses."""
+    """Return the types at the addresses of a row or column, by column."""
     types: Mapping[Hashable, str] = values.attrs.get("types", {})
     return types
 
 
 def _address(row: pd.Series[Any]) -> int:
-    """Return the address of the object that a row describes.
-
-    :raises ValueError: it has none
-    """
     value: Any = row["address"] if "address" in row.index else row.name
     if isinstance(value, float):
         raise ValueError(
-            f"{MADE_FLOATS}; pass the address, frame['address'].iloc[…], and the name of the type"
+            f"{_MADE_FLOATS}; pass the address, frame['address'].iloc[…], and the name of the type"
         )
     if not isinstance(value, (int, np.integer)) or value < MIN_ADDRESS:
         raise ValueError(f"the row has no address of an object: {value}")

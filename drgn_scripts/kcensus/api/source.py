@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the functions of the public API read: a target of ours, or any drgn program."""
+"""Sources of the public API: a target of kcensus, or any drgn program."""
 
 from __future__ import annotations
 
@@ -24,18 +24,15 @@ def context_of(
     chunk_bytes: int | None = None,
     progress: Progress | None = None,
 ) -> Context:
-    """Make the context that analyses of ``source`` run in.
+    """Make the context for analyses of ``source``.
 
-    :param jobs: worker processes; None for as many as pay. Of a program that was opened elsewhere,
-        only its owner knows whether processes can share it: there the default is 1
+    :param jobs: worker processes; None for the best number. Only its owner knows whether processes
+        can share a program that was opened elsewhere: there the default is 1
     :raises TargetError: the program is not a Linux kernel, or lacks its debug info
-    :raises TypeError: ``source`` is neither of the two
     """
     if isinstance(source, drgn.Program):
         source, jobs = adopt(source), jobs or 1
     if not isinstance(source, Target):
-        raise TypeError(
-            f"{type(source).__name__!r} is neither a drgn.Program nor a target of "
-            "kcensus.open_target()"
-        )
+        kind = type(source).__name__
+        raise TypeError(f"{kind!r} is neither a drgn.Program nor a target of kcensus.open_target()")
     return Context.of(source, progress=progress, jobs=jobs, chunk_bytes=chunk_bytes)

@@ -1,36 +1,152 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Detect patches by types, members and symbols in the debug info.
+"""Detect patches by types, members, symbols, enumerators and parameters in the debug info.
 
-The kernel version does not decide: distributions backport and drop patches. Where a patch leaves
-no trace in the debug info, the release counts as evidence, not as proof.
+The kernel version does not decide: distributions backport and drop patches. If a patch leaves no
+trace in the debug info, the release counts as evidence, not as proof.
 """
 
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
-from kcensus.catalogue.model import HAS_IT, Detected, Patch, Rule, State, Status, Undetectable
-from kcensus.catalogue.probes import Answer, Prober
+import drgn
+from drgn import TypeKind
+
+from kcensus.catalogue.model import HAS_IT, Detected, Patch, Probe, ProbeKind, Rule, State, Status
+from kcensus.sources.capsule import NotRecorded
+
+_COMPOUND = (TypeKind.STRUCT, TypeKind.UNION, TypeKind.CLASS)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Whether a name exists; None: unknown, with the reason as a clause."""
+
+    value: bool | None
+    reason: str
+
+
+class Prober:
+    """Looks up names in one program.
+
+    A name in a module without loaded debug info is unknown: a failed lookup proves nothing.
+
+    :param lacking: one sentence for each module without debug info
+    """
+
+    def __init__(self, prog: drgn.Program, lacking: Sequence[str] = ()) -> None:
+        self._prog = prog
+        self._lacking = tuple(lacking)
+
+    def ask(self, probe: Probe, modules: Sequence[str] = ()) -> Answer:
+        """Return whether the name of ``probe`` exists.
+
+        :param modules: the kernel modules that may define it; none if it is always built in
+        """
+        try:
+            return self._ask(probe, modules)
+        except NotRecorded:
+            return Answer(None, f"this capsule does not record whether {probe} exists")
+
+    def number(self, name: str) -> int | None:
+        """Return the value of an integer variable, or None if it cannot be read."""
+        try:
+            return int(self._prog.variable(name).read_())
+        except (LookupError, TypeError, ValueError, drgn.FaultError, NotRecorded):
+            return None
+
+    def _ask(self, probe: Probe, modules: Sequence[str]) -> Answer:
+        kind, name = probe.kind, probe.name
+        if kind in (ProbeKind.TYPE, ProbeKind.MEMBER):
+            return self._member(name, modules)
+        if kind is ProbeKind.ENUMERATOR:
+            exists = _exists(self._prog.constant, name)
+        elif kind is ProbeKind.PARAMETER:
+            # module_param() defines a struct kernel_param of this name.
+            module, _, name = name.partition(".")
+            exists = self._symbol(f"__param_{name}")
+            name, modules = f"{name} of {module}", (module, *modules)
+        else:
+            exists = self._symbol(name)
+        return self._answer(exists, f"{kind.value} {name}", modules)
+
+    def _member(self, path: str, modules: Sequence[str]) -> Answer:
+        name, *members = path.split(".")
+        try:
+            type_ = self._prog.type(name)
+        except (LookupError, SyntaxError):  # the latter for a C keyword
+            return self._answer(False, name, modules)
+        if not members and not _is_complete(type_):
+            return Answer(None, f"{name} is only declared in the debug info, without members")
+        reason = f"has {name}"
+        for member in members:
+            type_ = _target(type_)
+            where = type_.type_name()
+            if type_.kind not in _COMPOUND:
+                return Answer(False, f"{where} has no members")
+            if not type_.is_complete():
+                return Answer(None, f"{where} is only declared in the debug info, without members")
+            if not type_.has_member(member):
+                return Answer(False, f"{where} has no {member}")
+            type_ = type_.member(member).type
+            reason = f"{where} has {member}"
+        return Answer(True, reason)
+
+    def _answer(self, exists: bool, name: str, modules: Sequence[str]) -> Answer:
+        if exists:
+            return Answer(True, f"has {name}")
+        if not modules:
+            return Answer(False, f"no {name}")
+        words = re.compile(rf"\b({'|'.join(map(re.escape, modules))})\b")
+        # The sentence in `lacking`, which names the package to install, is reported as a gap.
+        is_missing = any(words.search(sentence) for sentence in self._lacking)
+        which = " or ".join(dict.fromkeys(modules))
+        why = "loaded without debug info" if is_missing else "not loaded, or does not have it"
+        return Answer(None, f"no {name}, but {which} is {why}")
+
+    def _symbol(self, name: str) -> bool:
+        # Inlined functions are only in the debug info; assembly functions only in the symbol table.
+        any_object = drgn.FindObjectFlags.ANY
+        return _exists(self._prog.object, name, any_object) or _exists(self._prog.symbol, name)
+
+
+def _exists(look_up: Callable[..., object], *args: object) -> bool:
+    try:
+        look_up(*args)
+    except LookupError:
+        return False
+    return True
+
+
+def _is_complete(type_: drgn.Type) -> bool:
+    while type_.kind == TypeKind.TYPEDEF:
+        type_ = type_.type
+    return type_.kind not in (*_COMPOUND, TypeKind.ENUM) or type_.is_complete()
+
+
+def _target(type_: drgn.Type) -> drgn.Type:
+    while type_.kind in (TypeKind.TYPEDEF, TypeKind.POINTER):
+        type_ = type_.type
+    return type_
 
 
 def modules(patches: Mapping[str, Patch]) -> tuple[str, ...]:
-    """Return the kernel modules whose debug info detection needs, sorted."""
+    """Return the kernel modules that detection needs debug info of, sorted."""
     return tuple(sorted({name for patch in patches.values() for name in patch.detection.modules}))
 
 
 def detect(patches: Mapping[str, Patch], prober: Prober, release: str) -> dict[str, Detected]:
     """Return the state of every patch, by id, in the order of ``patches``.
 
-    :param release: of the kernel, for patches that leave no trace in the debug info
+    :param release: kernel release, for patches without a trace in the debug info
     """
     single = {
-        patch.id: _detect(patch, prober, release) for patch in patches.values() if not patch.stages
+        name: _detect(patch, prober, release) for name, patch in patches.items() if not patch.stages
     }
-    return {
-        patch.id: _series(patch, single) if patch.stages else single[patch.id]
-        for patch in patches.values()
-    }
+    return {name: single.get(name) or _series(patch, single) for name, patch in patches.items()}
 
 
 def ask_everything(patches: Mapping[str, Patch], prober: Prober) -> None:
@@ -38,7 +154,7 @@ def ask_everything(patches: Mapping[str, Patch], prober: Prober) -> None:
     for patch in patches.values():
         for rule in patch.detection.rules:
             for probe in (*rule.has, *rule.lacks):
-                prober.ask(probe, _modules(patch, rule))
+                prober.ask(probe)
         if patch.validation and patch.validation.switch:
             prober.number(patch.validation.switch)
 
@@ -58,17 +174,24 @@ def _detect(patch: Patch, prober: Prober, release: str) -> Detected:
     undetectable = patch.detection.undetectable
     if undetectable is None:
         return Detected(patch, State.ABSENT, _list(reasons))
-    return Detected(patch, *_by_release(patch.status, undetectable, release))
+    reason, evidence, carriers = undetectable.reason, undetectable.evidence, undetectable.carriers
+    if any(fnmatch.fnmatchcase(release, pattern) for pattern in carriers):
+        why = f"{reason}; kernels like {release} may have it; {evidence}"
+        return Detected(patch, State.UNDETERMINED, why)
+    if carriers:
+        why = f"only kernels like {', '.join(carriers)} are known to have it, not {release}"
+        return Detected(patch, State.ABSENT, why)
+    if patch.status in (Status.NEVER_MERGED, Status.REVERTED):
+        return Detected(patch, State.ABSENT, f"{patch.status.value}; {evidence}")
+    return Detected(patch, State.UNDETERMINED, f"{reason}; best evidence: {evidence}")
 
 
 def _evaluate(rule: Rule, patch: Patch, prober: Prober) -> Answer:
-    """Return whether all conditions of a rule hold.
-
-    The first condition that is false decides; an unknown one only if none is false.
-    """
+    # The first false condition decides; an unknown one does only if none is false.
+    modules_ = () if rule.ignores_modules else patch.detection.modules
     answers: list[Answer] = []
     for probe in (*rule.has, *rule.lacks):
-        answer = prober.ask(probe, _modules(patch, rule))
+        answer = prober.ask(probe, modules_)
         if answer.value is (probe not in rule.has):
             return Answer(False, answer.reason)
         answers.append(answer)
@@ -76,25 +199,8 @@ def _evaluate(rule: Rule, patch: Patch, prober: Prober) -> Answer:
     return next(unknown, Answer(True, _list([answer.reason for answer in answers])))
 
 
-def _modules(patch: Patch, rule: Rule) -> tuple[str, ...]:
-    """Return the modules that may define the names of a rule."""
-    return () if rule.ignores_modules else patch.detection.modules
-
-
 def _list(reasons: list[str]) -> str:
     return ", ".join(dict.fromkeys(reasons))
-
-
-def _by_release(status: Status, undetectable: Undetectable, release: str) -> tuple[State, str]:
-    reason, evidence, carriers = undetectable.reason, undetectable.evidence, undetectable.carriers
-    if any(fnmatch.fnmatchcase(release, pattern) for pattern in carriers):
-        return State.UNDETERMINED, f"{reason}; kernels like {release} may have it; {evidence}"
-    if carriers:
-        known = ", ".join(carriers)
-        return State.ABSENT, f"only kernels like {known} are known to have it, not {release}"
-    if status in (Status.NEVER_MERGED, Status.REVERTED):
-        return State.ABSENT, f"{status.value}; {evidence}"
-    return State.UNDETERMINED, f"{reason}; best evidence: {evidence}"
 
 
 def _series(patch: Patch, single: Mapping[str, Detected]) -> Detected:

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The catalogue: the files that come with the package, and those that users add.
+"""The catalogue: the files of the package and of users.
 
-A file ``ID.toml`` describes one patch or series; any other ``.toml`` file adds findings by
-``[[rules]]`` alone. Users add directories by option, or install a package with an entry point of
-the group ``kcensus.patches``: a path, a package that holds the files, or a function that returns
-either.
+A file ``ID.toml`` describes one patch or series; any other ``.toml`` file adds ``[[rules]]`` alone.
+Users add directories by option, or by an entry point of the group ``kcensus.patches``: a path, a
+package with the files, or a function that returns either.
 """
 
 from __future__ import annotations
@@ -24,10 +23,7 @@ _MAX_FILES = 2000
 
 
 def packaged_directory(package: Path) -> Path:
-    """Return the directory of the files that come with kcensus.
-
-    :param package: directory of this package
-    """
+    """Return the directory of the bundled files, given the directory of this package."""
     installed = package / "patches"
     # A wheel has the files beside the code; a checkout keeps them in a top-level directory.
     return installed if installed.is_dir() else package.parents[2] / "kernel_patches/catalogue"
@@ -41,12 +37,12 @@ class Catalogue:
     """All patches and rules."""
 
     patches: Mapping[str, Patch]
-    """By id, sorted by subsystem and id."""
+    """Patches by id, sorted by subsystem and id."""
     rules: tuple[FindingRule, ...] = ()
-    """From patch files and from files that have only rules."""
+    """Rules of patch files and of files with rules only."""
 
     def validated(self, name: str, *, traces: bool) -> Patch:
-        """Return the patch to judge; by traces, with what traces show of it as its validation.
+        """Return the patch to judge, with its validation by traces if these are given.
 
         :raises LookupError: no patch has this id, or the patch has no such validation
         """
@@ -87,7 +83,6 @@ def load(directories: Sequence[Path] = (), *, entry_points: bool = True) -> Cata
 
 
 def _files(directory: Path) -> list[Path]:
-    """Return the catalogue files of a directory and of its subdirectories, sorted."""
     try:
         entries = _visible(directory)
         nested = [entry for path in entries if path.is_dir() for entry in _visible(path)]
@@ -105,7 +100,7 @@ def _visible(directory: Path) -> list[Path]:
 
 
 def _entry_points() -> list[Path]:
-    """Return the directories that installed packages provide, sorted by name of entry point."""
+    """Return the directories of installed packages, sorted by name of entry point."""
     directories = []
     for point in sorted(importlib.metadata.entry_points(group=_GROUP), key=lambda p: p.name):
         try:
@@ -117,6 +112,6 @@ def _entry_points() -> list[Path]:
             directories.append(Path(provided))
         except Exception as error:  # foreign code may raise anything
             problem = f"is not usable ({type(error).__name__}: {error})"
-            sentence = f"entry point {point.name} of {_GROUP}: {problem}"
-            raise CatalogueError(printable(sentence)) from None
+            place = f"entry point {point.name} of {_GROUP}"
+            raise CatalogueError(printable(f"{place}: {problem}")) from None
     return directories

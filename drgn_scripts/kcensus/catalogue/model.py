@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The data of the catalogue: patches, published figures, rules, and states on one kernel.
 
-``kernel_patches/README.md`` says what each key of a file means; here is what it does not say.
-Enums are texts, so that :mod:`json` writes their values.
+``kernel_patches/README.md`` explains the keys. Enums are texts, so that :mod:`json` writes them.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field
 
 
 class Status(str, enum.Enum):
-    """What became of a patch in the mainline."""
+    """Fate of a patch in the mainline."""
 
     MERGED = "merged"
     REWORKED = "reworked"
@@ -23,10 +22,10 @@ class Status(str, enum.Enum):
 
 
 class Kind(str, enum.Enum):
-    """Whether the absence of a patch matters to the machine."""
+    """Whether the absence of a patch affects the machine."""
 
     FIX = "fix"
-    """Changes what a machine does: a fix, an optimization or a feature."""
+    """Changes the behavior of a machine: a fix, an optimization or a feature."""
     MARKER = "marker"
     """Changes only a layout: tools find a structure elsewhere."""
 
@@ -43,12 +42,12 @@ class Posting:
 
 @dataclass(frozen=True)
 class Commit:
-    """One mainline commit; without a hash where that is not verified."""
+    """One mainline commit; without a hash if it is not verified."""
 
     subject: str = ""
     hash: str = ""
     release: str = ""
-    """First release with it, where that differs from :attr:`Patch.release`."""
+    """First release with it, if it differs from :attr:`Patch.release`."""
     note: str = ""
 
 
@@ -61,7 +60,7 @@ class Backport:
 
 
 class ProbeKind(str, enum.Enum):
-    """What a probe looks up in the debug info."""
+    """The kinds of names in the debug info."""
 
     TYPE = "type"
     """``struct obj_cgroup``; a declaration without members does not count."""
@@ -71,7 +70,7 @@ class ProbeKind(str, enum.Enum):
     """A variable or a function, inlined or not."""
     ENUMERATOR = "enumerator"
     PARAMETER = "parameter"
-    """A module parameter: ``dm_snapshot.snapshot_cow_threshold``."""
+    """``dm_snapshot.snapshot_cow_threshold``, of a module."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ LACKS_IT = (State.ABSENT, State.PARTIALLY_APPLIED)
 
 @dataclass(frozen=True)
 class Rule:
-    """The state that follows when all of :attr:`has` and none of :attr:`lacks` exist."""
+    """The state that follows if all of :attr:`has` and none of :attr:`lacks` exist."""
 
     state: State
     has: tuple[Probe, ...] = ()
@@ -112,8 +111,7 @@ class Rule:
     by: str = ""
     """Id of the replacement, for the state superseded."""
     ignores_modules: bool = False
-    """Whether a name that is not found does not exist, whichever modules are loaded: names that
-    are never in a module, or a later rule asks whether the module is there."""
+    """Whether a name that is not found does not exist, even if modules are missing."""
 
 
 @dataclass(frozen=True)
@@ -134,39 +132,37 @@ class Metric:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a figure of the same machine says about a patch that types cannot tell."""
+    """A figure of the same machine as evidence of a patch without a trace in types."""
 
     metric: Metric
     at_least: float
-    """The figure proves nothing below this."""
     why: str
-    """A clause: why that follows."""
+    """A clause: the reason for the conclusion."""
     state: State = State.UNDETERMINED
-    """What it proves; undetermined: it only goes with the reason."""
+    """The proven state; undetermined if the evidence is only added to the reason."""
 
 
 @dataclass(frozen=True)
 class Undetectable:
-    """Why the debug info does not show a patch, and what other evidence there is."""
+    """Reason for a patch without a trace in debug info, and other evidence of it."""
 
     reason: str
     evidence: str
     carriers: tuple[str, ...] = ()
-    """Release patterns (fnmatch) of kernels that may have it. If any are given, the patch is
-    absent on every other release."""
+    """Release patterns (fnmatch) of kernels that may have it; it is absent on all others."""
     shown_by: tuple[Evidence, ...] = ()
-    """Figures that tell more; the first one that is large enough counts."""
+    """Figures in order: the first one that is large enough counts."""
 
 
 @dataclass(frozen=True)
 class Detection:
-    """How to detect a patch: the first rule that holds decides."""
+    """Detection of a patch: the first rule that holds decides."""
 
     rules: tuple[Rule, ...] = ()
     modules: tuple[str, ...] = ()
-    """Kernel modules whose debug info the rules need."""
+    """Kernel modules that the rules need debug info of."""
     undetectable: Undetectable | None = None
-    """What applies when no rule holds. None: the patch is then absent."""
+    """Applies if no rule holds; None: the patch is then absent."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +184,7 @@ class Bound(str, enum.Enum):
 
 
 class Moment(str, enum.Enum):
-    """When a published figure was measured."""
+    """Time of measurement of a published figure."""
 
     BEFORE = "before"
     AFTER = "after"
@@ -212,16 +208,13 @@ UNITS: Mapping[str, tuple[str, float]] = {
     "percent": ("ratio", 0.01),
     "count": ("count", 1),
 }
-"""Units of published figures: base unit, and factor to it.
-
-Postings write KB, MB and GB for powers of two and of ten alike; the catalogue gives the unit that
-the arithmetic of the posting confirms.
-"""
+"""Units of published figures: base unit, and factor to it. If a posting writes KB, MB or GB, its
+arithmetic decides between powers of two and of ten."""
 
 
 @dataclass(frozen=True)
 class PublishedFigure:
-    """A number as it was published."""
+    """A number as published."""
 
     name: str
     what: str
@@ -235,7 +228,7 @@ class PublishedFigure:
 
     @property
     def base(self) -> float:
-        """Return the value in base units: bytes, seconds, pages, count or ratio."""
+        """Return the value in base units."""
         return self.value * UNITS[self.unit][1]
 
     @property
@@ -252,7 +245,7 @@ class FindingRule:
     severity: str
     """Name of a :class:`kcensus.results.Severity`, in lower case."""
     title: str
-    """One sentence; ``{value}`` is replaced by the figure."""
+    """``{value}`` is replaced by the figure."""
     metric: Metric
     patch: str = ""
     """Empty: the rule depends on the figure alone."""
@@ -265,7 +258,7 @@ class FindingRule:
 
 @dataclass(frozen=True)
 class Workload:
-    """A figure that shows that two machines ran the same, sufficiently large workload."""
+    """A figure that shows the same, sufficiently large workload on two machines."""
 
     metric: Metric
     within: float
@@ -275,7 +268,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Validation:
-    """How a pair of targets, without and with a patch, shows its effect."""
+    """The effect of a patch on a pair of targets, without and with it."""
 
     metric: Metric
     """The figure that the patch reduces."""
@@ -283,14 +276,14 @@ class Validation:
     """Minimum of the metric on the target without the patch."""
     workload: tuple[Workload, ...]
     predicted: Metric | None = None
-    """A figure of the target without the patch: what the model predicts for the metric with it."""
+    """A figure of the target without the patch: the prediction for the metric with it."""
     claim: str = ""
     """Run of the published figures to compare with."""
     switch: str = ""
-    """A kernel variable that weakens the patch as it grows: two kernels that have the patch are a
-    valid pair if its values differ."""
+    """A kernel variable that weakens the patch as it grows: two kernels with the patch are a valid
+    pair if its values differ."""
     scheduler: str = ""
-    """The I/O scheduler that the patch changes: both targets must use it."""
+    """The I/O scheduler that both targets must use."""
 
 
 @dataclass(frozen=True)
@@ -305,7 +298,6 @@ class Patch:
     symptom: str
     kind: Kind = Kind.FIX
     file: str = ""
-    """The catalogue file."""
     authors: tuple[str, ...] = ()
     postings: tuple[Posting, ...] = ()
     release: str = ""
@@ -317,13 +309,13 @@ class Patch:
     fixes: tuple[str, ...] = ()
     related: tuple[str, ...] = ()
     stages: tuple[Stage, ...] = ()
-    """Of a series, which is detected by its stages."""
+    """The patches of a series, which detect it."""
     detection: Detection = Detection()
     costs: Metric | None = None
     saves: Metric | None = None
     validation: Validation | None = None
     trace_validation: Validation | None = None
-    """The same for a pair of traces, which have no types."""
+    """Validation by a pair of traces, which have no types."""
     figures: tuple[PublishedFigure, ...] = ()
     rules: tuple[FindingRule, ...] = ()
     remedy: str = ""
@@ -335,7 +327,7 @@ class Patch:
 
     @property
     def history(self) -> str:
-        """Return what became of the patch: ``merged in 5.18``; ``RFC 2021, unmerged``."""
+        """Return the fate of the patch: ``merged in 5.18``; ``RFC 2021, unmerged``."""
         if self.is_upstream:
             return f"merged in {self.release}" if self.release else "merged"
         if self.status is not Status.NEVER_MERGED or not self.postings:
@@ -353,4 +345,4 @@ class Detected:
     reason: str
     """The names in the debug info that decide."""
     stage: str = ""
-    """Of a partially applied series: the last stage that is present."""
+    """Last present stage of a partially applied series."""

@@ -1,15 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a patch costs or saves on one machine.
-
-The catalogue names the figure of an analysis that measures it. Figures that no analysis measured
-are reported as missing, never estimated.
-"""
+"""Costs and savings of patches on one machine, by figures of analyses, never by estimates."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from kcensus.catalogue.files import Catalogue
@@ -19,17 +15,17 @@ from kcensus.results import Figure, Finding, Remedy, Result, Severity, Unit, ran
 
 
 class Unmeasured(Exception):
-    """A figure is not available; the text is a clause that says why."""
+    """A figure is not available; the text is a clause with the reason."""
 
 
 @dataclass(frozen=True)
 class Price:
-    """What a patch costs or saves on one machine."""
+    """The cost or saving of a patch on one machine."""
 
     detected: Detected
     metric: Metric
     value: float | None
-    """None if it was not measured."""
+    """None if it was not measured, for the reason in :attr:`why_not`."""
     unit: Unit
     why_not: str = ""
 
@@ -40,12 +36,12 @@ class Price:
 
     @property
     def seconds(self) -> float | None:
-        """Return the value if it was measured and is a time."""
-        return None if self.unit is not Unit.SECONDS else self.value
+        """The value in seconds if it was measured and is a time."""
+        return self.value if self.unit is Unit.SECONDS else None
 
     @property
     def bytes(self) -> int | None:
-        """Return the value if it was measured and is in bytes."""
+        """The value in bytes if it was measured and is in bytes."""
         return None if self.value is None or self.unit is not Unit.BYTES else int(self.value)
 
 
@@ -65,18 +61,14 @@ def analyses_wanted(catalogue: Catalogue, detected: Mapping[str, Detected]) -> t
 
 
 def evidence_of(detected: Detected) -> tuple[Evidence, ...]:
-    """Return the figures that may say more about a patch than the debug info did."""
+    """Return the figures that may tell more about a patch than the debug info."""
     undetectable = detected.patch.detection.undetectable
-    if detected.state is not State.UNDETERMINED or undetectable is None:
-        return ()
-    return undetectable.shown_by
+    is_open = detected.state is State.UNDETERMINED
+    return undetectable.shown_by if is_open and undetectable else ()
 
 
 def weigh(detected: Detected, results: Mapping[str, Result]) -> Detected:
-    """Return the state of a patch after a look at the figures of the same machine.
-
-    :param results: by analysis
-    """
+    """Return the state of a patch, revised by the figures of the same machine."""
     for evidence in evidence_of(detected):
         try:
             value, unit = measure(evidence.metric, results)
@@ -119,7 +111,7 @@ def _figure(result: Result, key: str) -> tuple[float, Unit]:
 
 
 def prices(detected: Mapping[str, Detected], results: Mapping[str, Result]) -> list[Price]:
-    """Return the figure of every patch that has one for its state."""
+    """Return the prices of all patches with a figure for their state."""
     priced = []
     for patch in detected.values():
         if metric := metric_of(patch):
@@ -134,7 +126,8 @@ def findings(
     catalogue: Catalogue, detected: Mapping[str, Detected], results: Mapping[str, Result]
 ) -> list[Finding]:
     """Return the findings of the rules, sorted by severity and cost."""
-    made = []
+    made: list[Finding] = []
+    seen: Counter[str] = Counter()
     for rule in catalogue.rules:
         if not _applies(rule, detected):
             continue
@@ -145,17 +138,12 @@ def findings(
         least = -math.inf if rule.at_least is None else rule.at_least
         most = math.inf if rule.at_most is None else rule.at_most
         if least <= value <= most:
-            made.append(_finding(rule, value, unit, detected))
-    return sorted(_unique(made), key=lambda finding: (rank(finding), finding.title))
-
-
-def _unique(findings: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield findings whose ids differ: rules about the same patch are numbered from the second."""
-    seen: Counter[str] = Counter()
-    for finding in findings:
-        seen[finding.id] += 1
-        number = seen[finding.id]
-        yield finding if number == 1 else replace(finding, id=f"{finding.id}:{number}")
+            finding = _finding(rule, value, unit, detected)
+            # Rules about the same patch are numbered from the second on.
+            seen[finding.id] += 1
+            number = seen[finding.id]
+            made.append(finding if number == 1 else replace(finding, id=f"{finding.id}:{number}"))
+    return sorted(made, key=lambda finding: (rank(finding), finding.title))
 
 
 def _applies(rule: FindingRule, detected: Mapping[str, Detected]) -> bool:
@@ -166,8 +154,7 @@ def _finding(
     rule: FindingRule, value: float, unit: Unit, detected: Mapping[str, Detected]
 ) -> Finding:
     evidence = [f"{rule.metric.what}: {rule.metric}"]
-    if rule.patch:
-        patch = detected[rule.patch]
+    if patch := detected.get(rule.patch):
         evidence.append(f"{rule.patch} is {patch.state.value} ({patch.reason})")
     return Finding(
         id=f"rule:{rule.patch or rule.metric}",
@@ -178,8 +165,3 @@ def _finding(
         remedies=(Remedy(effect=rule.remedy),) if rule.remedy else (),
         patch=rule.patch,
     )
-
-
-def unmeasured(priced: Sequence[Price]) -> Mapping[str, int]:
-    """Return how many figures are missing for each reason."""
-    return Counter(price.why_not for price in priced if price.value is None)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The schema of catalogue files: from TOML to a :class:`~kcensus.catalogue.model.Patch`.
 
-The dataclasses of :mod:`~kcensus.catalogue.model` are the schema: each field is a key, its type
-hint says what to expect, and a field without a default is required. A catalogue file may come from
-anywhere, so its size and all values are limited. Every error names the file and the key.
+Each field of the dataclasses is a key, its type hint determines its reader, and a field without a
+default is required. A file may come from anywhere, so its size and all values are limited.
 """
 
 from __future__ import annotations
@@ -20,20 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, get_args, get_origin, get_type_hints
 
-from kcensus.catalogue.model import (
-    UNITS,
-    Commit,
-    Detection,
-    Evidence,
-    FindingRule,
-    Patch,
-    Probe,
-    ProbeKind,
-    PublishedFigure,
-    Rule,
-    State,
-    Validation,
-)
+from kcensus.catalogue import model
+from kcensus.catalogue.model import FindingRule, Patch, Probe, ProbeKind, State
 from kcensus.text import printable
 
 if sys.version_info >= (3, 11):
@@ -46,7 +33,7 @@ _MAX_TEXT = 8192
 _MAX_ITEMS = 512
 _MAX_NUMBER = 1 << 63
 _MAX_QUOTED = 80
-"""Characters of a value that an error message repeats."""
+"""Characters of a value in an error message."""
 
 
 class CatalogueError(Exception):
@@ -71,15 +58,10 @@ class _Place:
 
 _Reader = Callable[[_Place, Any], Any]
 """Converts one TOML value, or raises a :class:`CatalogueError`."""
-
 _TYPES = {
-    str: "text",
-    bool: "a boolean",
-    int: "a number",
-    float: "a number",
-    dict: "a table",
+    str: "text", bool: "a boolean", int: "a number", float: "a number", dict: "a table",
     list: "a list",
-}
+}  # fmt: skip
 
 
 def _expect(place: _Place, value: Any, *kinds: type) -> None:
@@ -172,9 +154,9 @@ _TEXTS: Mapping[str, _Reader] = {
     "hash": _text(r"[0-9a-f]{8,40}", "a commit hash of 8 to 40 hexadecimal digits"),
     "release": _text(r"\d+\.\d+", "a release such as '5.18'"),
     "severity": _choice({name: name for name in ("info", "notice", "warning", "critical")}),
-    "unit": _choice({name: name for name in UNITS}),
+    "unit": _choice({name: name for name in model.UNITS}),
 }
-"""Readers of texts and of lists of texts, by name of the field, where not every text will do."""
+"""Readers of restricted texts and of lists of them, by name of the field."""
 _PROBES = {
     ProbeKind.TYPE: _text(rf"((struct|union|enum) )?{_C}", "a type such as 'struct page'"),
     ProbeKind.MEMBER: _text(
@@ -190,13 +172,12 @@ _KEYS = {
     "validation": "validate",
     "trace_validation": "validate-traces",
 }
-"""Keys that differ from the field they set in more than dashes."""
+"""Keys of fields with more differences than dashes."""
 _REQUIRED = ("what",)
-"""Fields whose keys are required although they have a default."""
+"""Fields with required keys in spite of a default."""
 
 
 def _reader(field: str, hint: Any) -> _Reader:
-    """Return the reader for a field of a dataclass with this type hint."""
     if isinstance(hint, types.UnionType):  # with None, the default of an absent key
         (hint,) = (other for other in hint.__args__ if other is not types.NoneType)
     if get_origin(hint) is tuple:
@@ -213,10 +194,7 @@ def _reader(field: str, hint: Any) -> _Reader:
 
 
 def _record(cls: type[Any], without: tuple[str, ...] = ()) -> _Reader:
-    """Return a reader of tables whose keys are the fields of a dataclass.
-
-    :param without: fields that have no key
-    """
+    """Return a reader of tables with the fields of a dataclass as keys, except ``without``."""
     hints = get_type_hints(cls)
     fields = {
         _KEYS.get(field.name, field.name.replace("_", "-")): field
@@ -261,11 +239,11 @@ def _probe(place: _Place, table: Any) -> Probe:
 
 
 def _problems(record: Any) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with a record as a whole: a key, or an empty text, and a problem."""
+    """Yield the problems of a record as a whole: a key, or an empty text, and a sentence."""
     match record:
-        case Commit(subject="", hash=""):
+        case model.Commit(subject="", hash=""):
             yield "", "needs a subject or a hash"
-        case Rule():
+        case model.Rule():
             if record.state is State.PARTIALLY_APPLIED:
                 yield "state", f"{record.state.value!r} is only for a series with stages"
             if not record.has and not record.lacks:
@@ -274,24 +252,24 @@ def _problems(record: Any) -> Iterator[tuple[str, str]]:
                 yield "by", "is required for the state superseded, and only for it"
             if record.state is State.UNDETERMINED and not record.why:
                 yield "why", "is missing: say why the state is undetermined"
-        case Detection(rules=(), undetectable=None):
+        case model.Detection(rules=(), undetectable=None):
             yield "rules", "is missing: add rules or [detect.undetectable]"
-        case Validation(workload=()):
+        case model.Validation(workload=()):
             yield "workload", "is empty: a pair needs a figure of its workload"
-        case PublishedFigure(value=value, to=float(to)) if to <= value:
+        case model.PublishedFigure(value=value, to=float(to)) if to <= value:
             yield "to", f"'{to:g}' must be above value, {value:g}"
         case FindingRule():
             if record.at_least is None and record.at_most is None:
                 yield "at-least", "is missing: a rule needs at-least or at-most"
             if re.search("[{}]", record.title.replace("{value}", "")):
                 yield "title", "must not contain braces other than {value}"
-        case Evidence():
+        case model.Evidence():
             if record.state not in (State.PRESENT, State.ABSENT, State.UNDETERMINED):
                 yield "state", f"{record.state.value!r} does not follow from a figure"
         case Patch(stages=stages, detection=detection, figures=figures):
-            if stages and detection != Detection():
+            if stages and detection != model.Detection():
                 yield "detect", "must be left out: a series is detected by its stages"
-            if not stages and detection == Detection():
+            if not stages and detection == model.Detection():
                 yield "detect", "is missing: without rules, add [detect.undetectable]"
             runs = {figure.run for figure in figures}
             for name in ("validation", "trace_validation"):
@@ -303,13 +281,13 @@ def _problems(record: Any) -> Iterator[tuple[str, str]]:
                 yield "figures", f"the name {twice!r} is used twice"
 
 
-# The rules of a patch file are about that patch; elsewhere they name one.
+# Rules in a patch file are about the patch; elsewhere they name one.
 _PATCH = _record(Patch, without=("file",))
 _RULES = _list(_record(FindingRule))
 
 
 def read_file(path: Path) -> Patch | tuple[FindingRule, ...]:
-    """Return the patch of a file, or the rules of a file that has only ``[[rules]]``.
+    """Return the patch of a file, or the rules of a file with ``[[rules]]`` only.
 
     :raises CatalogueError: the file cannot be read, is too large, is not TOML, or violates the
         schema
@@ -348,10 +326,9 @@ def _toml(place: _Place) -> dict[str, Any]:
 def check_references(
     patches: Mapping[str, Patch], rules: Sequence[tuple[str, FindingRule]]
 ) -> None:
-    """Check that every id that a file names exists and that no series contains itself or another.
+    """Check that all ids in files exist, and that no series contains itself or another.
 
-    :param rules: each with the file that contains it
-
+    :param rules: each with its file
     :raises CatalogueError: with the file and the key of the first violation
     """
     for patch in patches.values():

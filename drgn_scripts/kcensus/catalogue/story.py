@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Everything the catalogue says about one patch, as text and as plain values."""
+"""The catalogue's information about one patch, as text and as plain values."""
 
 from __future__ import annotations
 
@@ -8,16 +8,8 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from kcensus.catalogue.model import (
-    Bound,
-    Commit,
-    Kind,
-    Patch,
-    Posting,
-    PublishedFigure,
-    Rule,
-    Validation,
-)
+from kcensus.catalogue import model
+from kcensus.catalogue.model import Patch
 
 
 def document(patch: Patch) -> dict[str, Any]:
@@ -41,7 +33,11 @@ def story(patch: Patch, patches: Mapping[str, Patch], width: int = 80) -> str:
         "Stages": (f"{stage.patch}: {stage.what}" for stage in patch.stages),
         "See also": (f"{name}: {patches[name].title}" for name in patch.related),
         "Detection": _detection(patch),
-        "Cost and saving": _metrics(patch),
+        "Cost and saving": (
+            f"{heading} {metric}: {metric.what}"
+            for heading, metric in (("absence costs", patch.costs), ("presence saves", patch.saves))
+            if metric
+        ),
         "Validation": _validation(patch),
         "Published figures": map(_figure, patch.figures),
     }
@@ -52,7 +48,6 @@ def story(patch: Patch, patches: Mapping[str, Patch], width: int = 80) -> str:
 
 
 def _block(heading: str, paragraphs: Iterable[str], indent: int, width: int) -> str:
-    """Return the wrapped paragraphs below their heading, or nothing if there are none."""
     wrapper = textwrap.TextWrapper(
         width, initial_indent="  ", subsequent_indent=" " * indent, break_on_hyphens=False
     )
@@ -66,7 +61,7 @@ def _facts(patch: Patch) -> Iterator[str]:
         "subsystem": patch.subsystem,
         "status": patch.status.value,
         "mainline": f"since {patch.release}" if patch.release else "",
-        "kind": "layout marker" if patch.kind is Kind.MARKER else "",
+        "kind": "layout marker" if patch.kind is model.Kind.MARKER else "",
         "authors": ", ".join(patch.authors),
         "supersedes": ", ".join(patch.supersedes),
         "superseded by": ", ".join(patch.superseded_by),
@@ -75,13 +70,13 @@ def _facts(patch: Patch) -> Iterator[str]:
     return (f"{name:14} {value}" for name, value in facts.items() if value)
 
 
-def _posting(posting: Posting) -> str:
+def _posting(posting: model.Posting) -> str:
     subject = f": {posting.subject}" if posting.subject else ""
     message_id = f" <{posting.message_id}>" if posting.message_id else ""
     return f"{posting.date}, {posting.where}{subject}{message_id}"
 
 
-def _commit(commit: Commit) -> str:
+def _commit(commit: model.Commit) -> str:
     subject = f'("{commit.subject}")' if commit.hash and commit.subject else commit.subject
     release = f"in v{commit.release}" if commit.release else ""
     note = "; ".join(filter(None, (release, commit.note)))
@@ -108,38 +103,30 @@ def _detection(patch: Patch) -> Iterator[str]:
         yield f"needs the debug info of {', '.join(patch.detection.modules)}"
 
 
-def _rule(rule: Rule) -> str:
+def _rule(rule: model.Rule) -> str:
     conditions = [f"{probe} exists" for probe in rule.has]
     conditions += [f"{probe} does not exist" for probe in rule.lacks]
     return _noted(f"{rule.state.value} if {' and '.join(conditions)}", rule.why)
 
 
-def _metrics(patch: Patch) -> Iterator[str]:
-    for heading, metric in (("absence costs", patch.costs), ("presence saves", patch.saves)):
-        if metric:
-            yield f"{heading} {metric}: {metric.what}"
-
-
 def _validation(patch: Patch) -> Iterator[str]:
     for validation, option in ((patch.validation, ""), (patch.trace_validation, " --traces")):
-        if validation is not None:
-            yield from _pair(f"kcensus validate {patch.id} BEFORE AFTER{option}", validation)
+        if validation is None:
+            continue
+        command = f"kcensus validate {patch.id} BEFORE AFTER{option}"
+        yield f"{command}: {validation.metric} must be smaller after"
+        for workload in validation.workload:
+            yield f"needs on both: at least {_number(workload.at_least)} {workload.metric.what}"
+        if validation.predicted:
+            yield f"predicted from BEFORE by {validation.predicted}: {validation.predicted.what}"
+        if validation.scheduler:
+            yield f"needs on both: the scheduler {validation.scheduler}"
+        if validation.switch:
+            yield f"both targets may have the patch if {validation.switch} is larger before"
 
 
-def _pair(command: str, validation: Validation) -> Iterator[str]:
-    yield f"{command}: {validation.metric} must be smaller after"
-    for workload in validation.workload:
-        yield f"needs on both: at least {_number(workload.at_least)} {workload.metric.what}"
-    if validation.predicted:
-        yield f"predicted from BEFORE by {validation.predicted}: {validation.predicted.what}"
-    if validation.scheduler:
-        yield f"needs on both: the scheduler {validation.scheduler}"
-    if validation.switch:
-        yield f"both targets may have the patch if {validation.switch} is larger before"
-
-
-def _figure(figure: PublishedFigure) -> str:
-    bound = "" if figure.bound is Bound.EXACT else f"{figure.bound.value} "
+def _figure(figure: model.PublishedFigure) -> str:
+    bound = "" if figure.bound is model.Bound.EXACT else f"{figure.bound.value} "
     to = "" if figure.to is None else f" to {_number(figure.to)}"
     unit = {"percent": "%", "count": ""}.get(figure.unit, f" {figure.unit}")
     given = ", ".join(f"{name} {_number(value)}" for name, value in figure.given.items())
@@ -148,5 +135,4 @@ def _figure(figure: PublishedFigure) -> str:
 
 
 def _number(value: float) -> str:
-    """Return a number as it was published: whole numbers without a fraction."""
     return f"{int(value):,}" if value == int(value) else f"{value:,}"

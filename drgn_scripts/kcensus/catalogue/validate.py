@@ -6,13 +6,13 @@ A pair is comparable if memory, CPUs and workload are alike and the uptimes are 
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,32 +29,75 @@ from kcensus.catalogue.model import (
     Validation,
 )
 from kcensus.catalogue.price import Unmeasured, measure
-from kcensus.human import human
-from kcensus.results import Bound, Result, Unit
+from kcensus.human import human, human_ratio, listed
+from kcensus.results import Bound, Figure, Finding, Result, Severity, Unit
+from kcensus.results.tables import ALWAYS, DATA, NONE, RATIO, TEXT, WIDE, Column, Table, TableSpec
 
 MIN_CHANGE = 0.1
-"""Relative to the value before; smaller changes count as noise."""
+"""Least relative change; smaller changes count as noise."""
 _MACHINE = (
     ("RAM", "ram_bytes", Unit.BYTES, 0.05),
     ("CPUs", "cpus", Unit.COUNT, 0.0),
     ("uptime", "uptime_seconds", Unit.SECONDS, 0.75),
 )
-"""What must be alike: name, attribute of :class:`Side`, unit, accepted relative difference."""
+"""Properties to compare: name, attribute of :class:`Side`, unit, accepted relative difference."""
 _RESAMPLES = 10_000
 _LOGGED = re.compile("bfq|cfq")
-"""The schedulers whose messages blktrace records; names of their queues begin with it."""
+"""Names of the queues of schedulers whose messages blktrace records."""
 
 
 class Refused(Exception):
-    """Two targets are not a valid pair; the text is one sentence that says why."""
+    """Two targets are not a valid pair; the text is one sentence with the reason."""
 
 
 class Verdict(enum.Enum):
-    """What all pairs together show."""
+    """The conclusion from all pairs together."""
 
     CONFIRMED = "confirmed"
     CONTRADICTED = "contradicted"
     INCONCLUSIVE = "inconclusive"
+
+
+_SEVERITY = {
+    Verdict.CONFIRMED: Severity.INFO,
+    Verdict.CONTRADICTED: Severity.WARNING,
+    Verdict.INCONCLUSIVE: Severity.NOTICE,
+}
+PAIRS = TableSpec(
+    "pairs",
+    "Pairs",
+    {
+        "before": Column(TEXT, "", ALWAYS, "Target without the patch.", "before.target"),
+        "after": Column(TEXT, "", ALWAYS, "Target with the patch.", "after.target"),
+        "state_before": Column(
+            TEXT, "patch before", WIDE, "Patch state before.", "before.state.value"
+        ),
+        "state_after": Column(TEXT, "patch after", WIDE, "Patch state after.", "after.state.value"),
+        "switch_before": Column(
+            NONE, "", DATA, "Variable that weakens the patch.", "before.switch"
+        ),
+        "switch_after": Column(NONE, "", DATA, "Variable that weakens the patch.", "after.switch"),
+        "old": Column(NONE, "figure before", ALWAYS, "Figure that the patch reduces."),
+        "new": Column(NONE, "figure after", ALWAYS, "Figure that the patch reduces."),
+        "change": Column(RATIO, "reduction", ALWAYS, "Share of the figure before."),
+        "useful": Column(NONE, "counts", ALWAYS, "Whether the pair is alike.", "counts"),
+    },
+    "One pair of targets.",
+)
+CONDITIONS = TableSpec(
+    "conditions",
+    "Conditions of each pair",
+    {
+        "pair": Column(NONE, "", WIDE, "Number of the pair."),
+        "condition": Column(TEXT, "", ALWAYS, "Property that must be alike.", "condition.what"),
+        "before": Column(TEXT, "", ALWAYS, "Value before."),
+        "after": Column(TEXT, "", ALWAYS, "Value after."),
+        "alike": Column(TEXT, "", ALWAYS, "Whether the values are alike."),
+        "problem": Column(TEXT, "", DATA, "Why the pair proves nothing."),
+    },
+    "One condition of one pair.",
+)
+TABLES = (PAIRS, CONDITIONS)
 
 
 @dataclass(frozen=True)
@@ -66,24 +109,24 @@ class Side:
     detected: Detected
     results: Mapping[str, Result]
     failed: Mapping[str, str]
-    """Why an analysis has no result."""
+    """Reasons of analyses without a result."""
     ram_bytes: int | None = None
     cpus: int | None = None
     uptime_seconds: float | None = None
     switch: int | None = None
     """Value of :attr:`~kcensus.catalogue.model.Validation.switch`."""
     is_trace: bool = False
-    """Whether it has no types that could tell the state of the patch."""
+    """Whether it is a trace, without types that tell the state of the patch."""
 
     @property
-    def bounds(self) -> frozenset[tuple[str, str]]:
-        """Analyses and keys of the figures that are only lower bounds."""
-        return frozenset(
-            (name, key)
-            for name, result in self.results.items()
-            for key, figure in result.summary.items()
-            if figure.bound is Bound.AT_LEAST
-        )
+    def state(self) -> State:
+        return self.detected.state
+
+    def is_lower_bound(self, metric: Metric) -> bool:
+        """Return whether a figure is only a lower bound."""
+        result = self.results.get(metric.analysis)
+        figure = result.summary.get(metric.key) if result else None
+        return figure is not None and figure.bound is Bound.AT_LEAST
 
     @property
     def schedulers(self) -> frozenset[str]:
@@ -91,11 +134,9 @@ class Side:
         if self.is_trace:
             queues = self._column("trace_queues", "queue")
             return frozenset(match[0] for name in queues if (match := _LOGGED.match(name)))
-        disks = zip(
-            self._column("disks", "scheduler"), self._column("disks", "requests"), strict=True
-        )
-        names = {str(name) for name, requests in disks if requests}
-        # A disk of device mapper has none, above one that has.
+        schedulers, requests = (self._column("disks", name) for name in ("scheduler", "requests"))
+        names = {str(name) for name, count in zip(schedulers, requests, strict=True) if count}
+        # A disk of device mapper has none, but a disk below it does.
         return frozenset(names - {"none", ""} or names & {"none"})
 
     @property
@@ -104,7 +145,6 @@ class Side:
         return frozenset(self._column("trace_devices", "device"))
 
     def _column(self, table: str, column: str) -> list[Any]:
-        """Return a column of ``iosched``; empty where it did not run."""
         result = self.results.get("iosched")
         known = result.tables.get(table) if result is not None else None
         return [] if known is None else known.frame[column].tolist()
@@ -129,7 +169,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Condition:
-    """A property that must be alike on both sides."""
+    """A property to compare between the sides."""
 
     what: str
     before: float | None
@@ -138,7 +178,7 @@ class Condition:
     alike: bool | None
     """None if unknown."""
     problem: str = ""
-    """A clause, if the sides are not comparable by it."""
+    """A clause; empty if the sides are comparable by it."""
 
 
 @dataclass(frozen=True)
@@ -148,19 +188,18 @@ class Pair:
     before: Side
     after: Side
     old: float
-    """The metric without the patch."""
+    """The metric before; :attr:`new` is the metric after."""
     new: float
-    """The metric with it."""
     unit: Unit
     predicted: float | None
-    """What the model predicts for the metric with the patch."""
+    """The prediction of the model for :attr:`new`."""
     conditions: tuple[Condition, ...]
     problems: tuple[str, ...]
-    """Why the pair proves nothing; empty if it counts."""
+    """Reasons why the pair proves nothing; empty if it counts."""
     note: str = ""
-    """What is taken as given about the states of the patch."""
+    """The given states of the patch."""
     is_given: bool = False
-    """Whether the user's word alone says that the patch is what differs."""
+    """Whether only the user asserts that the patch makes the difference."""
 
     @property
     def counts(self) -> bool:
@@ -175,15 +214,14 @@ class Pair:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The verdict and what it is based on."""
+    """The verdict, with its basis."""
 
     verdict: Verdict
     reasons: tuple[str, ...]
     pairs: tuple[Pair, ...]
     change: float
-    """Median over pairs."""
+    """Median over pairs, with its 95 % confidence interval :attr:`low` to :attr:`high`."""
     low: float
-    """95% confidence interval of the median; equal to :attr:`change` for one pair."""
     high: float
     claimed: float | None
     """The published change."""
@@ -192,9 +230,9 @@ class Judgement:
 def look_at(patch: Patch, before: Side, after: Side, *, as_given: bool = False) -> Pair:
     """Return the measurements of a pair.
 
-    :param as_given: whether the user's word decides that the patch, or a tunable that has its
-        effect, differs between the two, and for traces which scheduler and disk they are of; which
-        of two traces has the patch is given unless they prove the opposite
+    :param as_given: whether the user asserts that the patch, or a tunable with its effect, makes
+        the difference, and for traces also the scheduler and the disk; which of two traces is with
+        the patch is always given unless they prove the opposite
     :raises Refused: ``before`` has the patch at full strength, ``after`` lacks it, one of them uses
         another scheduler, or the metric is not available
     """
@@ -204,7 +242,7 @@ def look_at(patch: Patch, before: Side, after: Side, *, as_given: bool = False) 
     note, is_given = "", False
     if as_given or is_traced:
         note = _given(patch.id, before, after)
-        is_given = not (is_traced and before.detected.state in LACKS_IT)
+        is_given = not (is_traced and before.state in LACKS_IT)
     _check_states(patch.id, validation.switch, before, after, as_given=as_given)
     unknown = list(_check_disks(patch.id, validation.scheduler, before, after))
     metric, minimum = validation.metric, validation.symptom_at_least
@@ -214,7 +252,7 @@ def look_at(patch: Patch, before: Side, after: Side, *, as_given: bool = False) 
         for side in (before, after):
             if side.is_trace and side.lacks(metric):
                 raise Refused(f"the trace {side.target} has no {metric.what}") from None
-        raise Refused(f"the figure that shows {patch.id} is not available: {error}") from None
+        raise Refused(f"the figure of {patch.id} is not available: {error}") from None
     if unit is not other_unit:
         raise Refused(f"{metric} is in {unit.value} before and in {other_unit.value} after")
     predicted = None
@@ -223,31 +261,27 @@ def look_at(patch: Patch, before: Side, after: Side, *, as_given: bool = False) 
             predicted = before.figure(validation.predicted)[0]
     conditions = tuple(_conditions(validation, before, after))
     problems = [condition.problem for condition in conditions if condition.problem]
-    problems += [] if as_given else unknown
-    if as_given and unknown:
-        note = f"{note}; scheduler and disk are given"
-    own = (metric.analysis, metric.key)
-    counts = {(each.metric.analysis, each.metric.key) for each in validation.workload}
+    if not as_given:
+        problems += unknown
+    elif unknown:
+        note = f"{note}; --as-given asserts scheduler and disk"
     problems += [
-        f"the trace {side.target} lacks events, so that a wait may seem longer than it was"
+        f"the trace {side.target} lacks events: waits may seem too long"
         for side in (before, after)
-        if side.is_trace and side.bounds & counts
+        if side.is_trace and any(side.is_lower_bound(each.metric) for each in validation.workload)
     ]
-    if own in after.bounds and new < old:
+    smaller, value = (after, new) if new < old else (before, old)
+    if smaller.is_lower_bound(metric):
         problems.append(
-            f"{after.target} ended before the {metric.what} did: at least {human(new, unit)}"
+            f"{smaller.target} ended before the {metric.what} did: at least {human(value, unit)}"
         )
-    elif own in before.bounds and new >= old:
-        problems.append(
-            f"{before.target} ended before the {metric.what} did: at least {human(old, unit)}"
-        )
-    if not note and State.UNDETERMINED in (before.detected.state, after.detected.state):
-        problems.append(f"whether both targets have {patch.id} is undetermined")
+    if not note and State.UNDETERMINED in (before.state, after.state):
+        problems.append(f"{patch.id} is undetermined on one side or both")
     if old < minimum:
         problems.append(
             f"{before.target} does not show the symptom: {metric.what} take {human(old, unit)}, "
             f"at least {_bound(minimum, unit)} are needed"
-            + "; the other one does: are they swapped?"
+            + "; the other target does: are they swapped?"
             * (new >= minimum)
         )
     return Pair(
@@ -256,48 +290,42 @@ def look_at(patch: Patch, before: Side, after: Side, *, as_given: bool = False) 
 
 
 def _check_disks(patch: str, scheduler: str, before: Side, after: Side) -> Iterator[str]:
-    """Yield why it is unknown whether both sides are of the patch's scheduler, and of one disk.
+    """Yield reasons why the sides may differ in disk, or not use the patch's scheduler.
 
-    :raises Refused: a side is of another scheduler
+    :raises Refused: a side uses another scheduler
     """
     if not scheduler:
         return
     for side in (before, after):
-        if not side.schedulers:
+        names = " and ".join(sorted(side.schedulers))
+        if not names:
             what = "has no messages that name" if side.is_trace else "does not show"
             yield f"{side.target} {what} its scheduler: pass --as-given if it is {scheduler}"
         elif scheduler not in side.schedulers:
-            names = " and ".join(sorted(side.schedulers))
-            raise Refused(f"{side.target} is of {names}, but {patch} is about {scheduler}")
+            raise Refused(f"{side.target} uses {names}, but {patch} changes {scheduler}")
         elif len(side.schedulers) > 1:
-            names = " and ".join(sorted(side.schedulers))
-            yield f"{side.target} is of {names}, so that the figure may be of another one"
+            yield f"{side.target} uses {names}: the figure may come from another scheduler"
     if before.devices != after.devices:
         first, second = (" and ".join(sorted(side.devices)) for side in (before, after))
-        yield f"{before.target} is of the devices {first}, {after.target} of {second}"
+        yield f"{before.target} has the devices {first}, {after.target} {second}"
 
 
 def _given(patch: str, before: Side, after: Side) -> str:
-    """Return what is known about the states where the user's word decides."""
-    first, second = before.detected, after.detected
-    proven = next((side.reason for side in (first, second) if side.state in LACKS_IT), "")
+    """Return the states and the user's assertion as a note."""
+    proven = next((side.detected.reason for side in (before, after) if side.state in LACKS_IT), "")
     if before.is_trace and not proven:
-        return f"traces do not show whether a kernel has {patch}: that only AFTER has it is given"
+        return f"traces do not show {patch}: kcensus assumes that only AFTER has it"
+    states = f"{before.state.value} before and {after.state.value} after"
     if before.is_trace:
-        return f"{patch} is {first.state.value} before and {second.state.value} after ({proven})"
-    states = (
-        f"{first.state.value} on both"
-        if first.state is second.state
-        else f"{first.state.value} before and {second.state.value} after"
-    )
-    return f"{patch} is {states}: that the effect is from what else differs is given"
+        return f"{patch} is {states} ({proven})"
+    if before.state is after.state:
+        states = f"{before.state.value} on both"
+    return f"{patch} is {states}: --as-given asserts that another difference causes the effect"
 
 
-def _check_states(
-    patch: str, switch: str, before: Side, after: Side, *, as_given: bool = False
-) -> None:
-    """Check that ``before`` lacks the patch, or has it weakened, and that ``after`` has it."""
-    first, second = before.detected.state, after.detected.state
+def _check_states(patch: str, switch: str, before: Side, after: Side, *, as_given: bool) -> None:
+    """Check that ``after`` has the patch, and that ``before`` lacks it or has it weakened."""
+    first, second = before.state, after.state
     both = f"both of {before.target} and {after.target} have {patch}"
     if first is second is State.SUPERSEDED and not switch:
         raise Refused(f"{patch} is superseded on both of {before.target} and {after.target}")
@@ -305,7 +333,7 @@ def _check_states(
         if first in HAS_IT:
             raise Refused(f"{before.target} has {patch} and {after.target} lacks it: swap them")
         if after.is_trace:
-            raise Refused(f"{after.target} is of a kernel without {patch}; is it the BEFORE?")
+            raise Refused(f"{after.target} comes from a kernel without {patch}; is it the BEFORE?")
         if first in LACKS_IT and not as_given:
             neither = f"neither of {before.target} and {after.target} has {patch}"
             raise Refused(f"{neither}; choose an AFTER that has it")
@@ -338,8 +366,7 @@ def _conditions(validation: Validation, before: Side, after: Side) -> Iterator[C
         if min(first, second) < minimum:
             sizes = f"{human(first, unit)} and {human(second, unit)} {what}"
             needed = f"at least {_bound(minimum, unit)} are needed"
-            problem = f"the workload is too small: {sizes}, {needed}"
-            condition = dataclasses.replace(condition, problem=problem)
+            condition = replace(condition, problem=f"the workload is too small: {sizes}, {needed}")
         yield condition
 
 
@@ -350,11 +377,10 @@ def _bound(value: float, unit: Unit) -> str:
 def _condition(
     what: str, before: float | None, after: float | None, unit: Unit, within: float
 ) -> Condition:
-    """Return the condition that two values differ by at most ``within`` of the larger."""
     if before is None or after is None:
         return Condition(what, before, after, unit, None)
     alike = abs(before - after) <= within * max(before, after)
-    problem = f"they are not alike: {what} {human(before, unit)} and {human(after, unit)}"
+    problem = f"the sides are not alike: {what} {human(before, unit)} and {human(after, unit)}"
     return Condition(what, before, after, unit, alike, "" if alike else problem)
 
 
@@ -387,7 +413,6 @@ def interval(changes: Sequence[float]) -> tuple[float, float]:
 
 
 def _claimed(patch: Patch, unit: Unit) -> float | None:
-    """Return the published change of the run that the catalogue names, in a unit."""
     claim = patch.validation.claim if patch.validation else ""
     # A run may also have figures in other units.
     sizes = [
@@ -398,3 +423,107 @@ def _claimed(patch: Patch, unit: Unit) -> float | None:
     before = [size for moment, size in sizes if moment is Moment.BEFORE]
     after = [size for moment, size in sizes if moment is Moment.AFTER]
     return 1 - max(after) / max(before) if before and after else None
+
+
+def validation_result(patch: Patch, judgement: Judgement) -> Result:
+    """Return the verdict on a patch with its figures, pairs and conditions."""
+    validation = patch.validation
+    assert validation is not None
+    pairs = judgement.pairs
+    # Figures and verdict are from the same pairs.
+    shown = [pair for pair in pairs if pair.counts] or pairs
+    sides = [side for pair in pairs for side in (pair.before, pair.after)]
+    result = Result(
+        "validate",
+        f"{patch.id}: "
+        + listed([f"{each.before.target} against {each.after.target}" for each in pairs], 1),
+        ", then ".join(dict.fromkeys(side.kernel for side in sides)),
+        measures=False,
+    )
+    old = statistics.median(pair.old for pair in shown)
+    new = statistics.median(pair.new for pair in shown)
+    predictions = [pair.predicted for pair in shown if pair.predicted is not None]
+    predicted = statistics.median(predictions) if predictions else None
+    what, unit, ratio = validation.metric.what, pairs[0].unit, Unit.RATIO
+    result.summary = {
+        "verdict": Figure(judgement.verdict.value, Unit.TEXT, "verdict"),
+        "before": Figure(old, unit, f"{what} before"),
+        "after": Figure(new, unit, f"{what} after"),
+        "predicted": Figure(predicted, unit, "predicted after"),
+        "change": Figure(judgement.change, ratio, "reduction"),
+        "claimed_change": Figure(judgement.claimed, ratio, "published reduction"),
+        "pairs": Figure(len(pairs), Unit.COUNT, "pairs"),
+    }
+    if len(pairs) > 1:
+        result.summary |= {
+            "change_low": Figure(judgement.low, ratio, "reduction, 95% confidence, low"),
+            "change_high": Figure(judgement.high, ratio, "reduction, 95% confidence, high"),
+        }
+    result.tables = {
+        "pairs": _pairs(pairs, validation.switch),
+        "conditions": CONDITIONS.of(_condition_rows(pairs)),
+    }
+    result.findings = [_finding(patch, judgement, old, new)]
+    result.gaps = [
+        replace(gap, what=f"{gap.what} ({name} on {side.target})")
+        for side in sides
+        for name, other in side.results.items()
+        for gap in other.gaps
+    ]
+    return result
+
+
+def _finding(patch: Patch, judgement: Judgement, old: float, new: float) -> Finding:
+    validation, first = patch.validation, judgement.pairs[0]
+    assert validation is not None
+    change = f"{human_ratio(abs(judgement.change))} {'less' if judgement.change >= 0 else 'more'}"
+    before, after = human(old, first.unit), human(new, first.unit)
+    reasons = list(judgement.reasons)
+    if judgement.verdict is not Verdict.INCONCLUSIVE:
+        useful = [pair for pair in judgement.pairs if pair.counts]
+        what = "the pair is" if len(useful) == 1 else f"{len(useful)} pairs are"
+        conditions = [condition for pair in useful for condition in pair.conditions]
+        unknown = dict.fromkeys(one.what for one in conditions if one.alike is None)
+        but = f" (unknown: {', '.join(unknown)})" if unknown else ""
+        how = "workload" if first.before.is_trace else "memory, CPUs and workload"
+        reasons.insert(0, f"{what} alike in {how}{but}")
+    reasons += dict.fromkeys(pair.note for pair in judgement.pairs if pair.note)
+    if validation.switch and first.before.switch is not None:
+        values = [human(side.switch, Unit.COUNT) for side in (first.before, first.after)]
+        reasons.append(f"{validation.switch} is {values[0]} before and {values[1]} after")
+    if judgement.claimed is not None:
+        reasons.append(f"published reduction, on another machine: {human_ratio(judgement.claimed)}")
+    return Finding(
+        id=f"patch-{judgement.verdict.value}:{patch.id}",
+        severity=_SEVERITY[judgement.verdict],
+        title=f"{judgement.verdict.value}: {validation.metric.what} {before} before, {after} "
+        f"after, {change}",
+        evidence="; ".join(reasons),
+        # If only the user's word says that the patch differs, something else may be the cause.
+        patch="" if any(pair.is_given for pair in judgement.pairs) else patch.id,
+    )
+
+
+def _pairs(pairs: Sequence[Pair], switch: str) -> Table:
+    columns = dict(PAIRS.columns)
+    for name in ("old", "new"):
+        columns[name] = replace(columns[name], unit=pairs[0].unit)
+    for name in ("before", "after") if switch else ():
+        column = columns[f"switch_{name}"]
+        columns[f"switch_{name}"] = replace(column, label=f"{switch} {name}", show=WIDE)
+    return replace(PAIRS.of(pairs), columns=columns)
+
+
+def _condition_rows(pairs: Sequence[Pair]) -> list[SimpleNamespace]:
+    return [
+        SimpleNamespace(
+            pair=number,
+            condition=condition,
+            before=human(condition.before, condition.unit),
+            after=human(condition.after, condition.unit),
+            alike={True: "yes", False: "no", None: "unknown"}[condition.alike],
+            problem=condition.problem or None,
+        )
+        for number, pair in enumerate(pairs, 1)
+        for condition in pair.conditions
+    ]

@@ -1,36 +1,67 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the charts of a result show, however they are drawn.
-
-Each analysis declares its charts (:attr:`~kcensus.analyses.Analysis.charts`); this makes bars of
-them. The HTML page draws them as SVG, :mod:`kcensus.plots` with Matplotlib.
-"""
+"""Charts: declarations by analyses, and bars made of them and the table of a result."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from kcensus.analyses import analyses
 from kcensus.human import human
-from kcensus.results import MEMORY_USES, Machine, Result, Unit
-from kcensus.results.charts import ChartSpec
-from kcensus.results.graphs import Picture
+from kcensus.results import Result, Unit
+from kcensus.results.severity import MIN_BYTES
 from kcensus.results.tables import Column, Table
-from kcensus.results.thresholds import MIN_BYTES
 from kcensus.text import printable
 
 COLORS = ("#1664e2", "#e0721b", "#17a595", "#987bc7", "#557038")
-"""Of the parts of a bar, in order. Each contrasts 3:1 with white and with black; any two differ for
-people who are blind to red, green or blue."""
+"""Colors of the parts of a bar, in order. Each contrasts 3:1 with white and with black; any two
+differ for people who are blind to red, green or blue."""
 REST = "#8a8f98"
-"""Of what no analysis accounts for."""
+"""Color of memory that no analysis accounts for."""
 MAX_NAME = 34
 _MAX_BARS, _MAX_STEPS = 10, 100
+
+
+@dataclass(frozen=True)
+class ChartSpec:
+    """Horizontal bars, one for each row of a table."""
+
+    name: str
+    """Key of the chart; unique in the analysis."""
+    table: str
+    title: str
+    values: tuple[str, ...]
+    """Columns to stack, of one unit; missing ones are left out."""
+    names: str
+    """Column with the names of the bars."""
+    is_ordered: bool = False
+    """Whether to show all rows, zeros too: steps of a scale."""
+    first_color: int = 0
+    """Index of the color of the first column; a column has the same color in all charts."""
+    measure: str = ""
+    """The counted things, if the label of the first column is not enough."""
+    parts: str = ""
+    """Column with the names of the parts of a bar, each as long as its value in the only column of
+    ``values``; rows of one bar follow one another."""
+    offset: str = ""
+    """Column with the start of each bar, of the same unit: bars lie on a common line of time."""
+
+
+@dataclass(frozen=True)
+class RamUse:
+    """Memory that an analysis accounts for; no two uses count the same bytes."""
+
+    name: str
+    """Uses of an analysis with the same name are one part of the bar."""
+    bytes: int
+    in_slabs: bool
+    """Whether it is a part of the slab pages."""
+    is_total: bool = False
+    """Whether it is all slab pages, from which the parts are subtracted."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +72,7 @@ class Bar:
     parts: tuple[float, ...]
     value: str
     start: float = 0.0
-    """Where it begins on the scale."""
+    """Start on the scale."""
 
 
 @dataclass(frozen=True)
@@ -50,45 +81,28 @@ class Chart:
 
     title: str
     legend: tuple[str, ...]
-    """Names of the parts of a bar; empty where each has one."""
+    """Names of the parts of a bar; empty if each has a single part."""
     bars: tuple[Bar, ...]
     unit: Unit
     colors: tuple[str, ...] = COLORS
     measure: str = ""
-    """What is counted; empty for bytes."""
+    """The counted things; empty for bytes."""
     note: str = ""
-    """What is left out."""
+    """A remark on missing bars."""
 
 
-def specs(result: Result) -> Sequence[ChartSpec]:
-    """Return the declared charts of the analysis of a result."""
-    known = analyses().get(result.analysis)
-    return known.chart_specs() if known else ()
-
-
-def charts(result: Result) -> list[Chart]:
-    """Return the charts of a result that say something: a comparison, of enough bytes."""
-    every = (chart(result, spec) for spec in specs(result))
-    return [each for each in every if _compares(each)]
-
-
-def picture(result: Result) -> Picture:
-    """Return the picture of the graph of a result; empty where there is nothing to draw."""
-    known = analyses().get(result.analysis)
-    return (known.picture_of(result) if known else None) or Picture()
-
-
-def _compares(chart: Chart) -> bool:
+def compares(chart: Chart) -> bool:
+    """Return whether a chart compares something, with enough bytes."""
     lengths = [part for bar in chart.bars for part in bar.parts if part]
     longest = max((sum(bar.parts) for bar in chart.bars), default=0)
     least = MIN_BYTES if chart.unit is Unit.BYTES else 1
     return (len(lengths) > 1 or len(chart.bars) > 1) and longest >= least
 
 
-def chart(result: Result, spec: ChartSpec) -> Chart:
-    """Return a chart; without bars where the result lacks the table or its columns.
+def chart(result: Result, spec: ChartSpec, most: int = _MAX_BARS) -> Chart:
+    """Return a chart; without bars if the result, maybe of another version, lacks its columns.
 
-    Another version of kcensus may have saved the result.
+    :param most: most bars, unless they are steps of a scale
     """
     table = result.tables.get(spec.table)
     columns: Mapping[str, Column] = table.columns if table is not None else {}
@@ -98,34 +112,29 @@ def chart(result: Result, spec: ChartSpec) -> Chart:
     unit = columns[keys[0]].unit
     if spec.parts:
         return _by_part(table, keys[0], spec)
-    if spec.offset:
-        return _timeline(table, keys, spec)
-    # A column has the same color where others are missing.
+    # A column keeps its color if others are missing.
     colors = tuple(COLORS[spec.first_color + spec.values.index(key)] for key in keys)
-    names, lengths = _rows(table, keys, spec)
-    total = lengths.sum(axis=1)
-    left_out = slice(_MAX_STEPS, None) if spec.is_ordered else slice(_MAX_BARS, None)
-    bars = tuple(
-        Bar(name, tuple(parts), in_words(sum(parts), unit))
-        for name, parts in zip(names, lengths[: left_out.start].tolist(), strict=False)
-    )
-    rest = total[left_out]
-    note = f"and {len(rest):,} more: {in_words(rest.sum(), unit)}" if len(rest) else ""
     labels = tuple(printable(columns[key].label or key.replace("_", " ")) for key in keys)
-    legend = labels if len(keys) > 1 else ()
+    if spec.offset:
+        bars, note = _timeline(table, keys, spec, unit)
+        return Chart(spec.title, labels, bars, unit, colors, spec.measure, note)
+    names, lengths = _rows(table, keys, spec)
+    shown = _MAX_STEPS if spec.is_ordered else most
+    bars = _bars(names, lengths[:shown], unit)
+    rest = lengths[shown:].sum(axis=1)
+    note = f"and {len(rest):,} more: {in_words(rest.sum(), unit)}" if len(rest) else ""
     measure = "" if unit is Unit.BYTES else spec.measure or labels[0]
-    return Chart(spec.title, legend, bars, unit, colors, measure, note)
+    return Chart(spec.title, labels if len(keys) > 1 else (), bars, unit, colors, measure, note)
 
 
 def _by_part(table: Table, key: str, spec: ChartSpec) -> Chart:
-    """Return bars whose parts are rows: those of the longest parts have colors of their own."""
-    _, lengths = _rows(table, [key], replace(spec, is_ordered=True))
-    bar, names = pd.factorize(np.array([_name(value) for value in table.frame[spec.names]], object))
-    part, labels = pd.factorize(np.array([_name(each) for each in table.frame[spec.parts]], object))
+    """Return bars with rows as parts; the longest parts have colors of their own."""
+    bars, lengths = _rows(table, [key], replace(spec, is_ordered=True))
+    bar, names = pd.factorize(np.array(bars, object))
+    part, labels = pd.factorize(np.array([*map(_name, table.frame[spec.parts])], object))
     sums = np.zeros((len(names), len(labels)))
     np.add.at(sums, (bar, part), lengths[:, 0])
-    total = sums.sum(axis=0)
-    order = np.argsort(-total, kind="stable")[: np.count_nonzero(total)]
+    order = _largest(sums.sum(axis=0))
     shown, rest = order[: len(COLORS)], order[len(COLORS) :]
     unit = table.columns[key].unit
     columns = [sums[:, each] for each in shown]
@@ -134,67 +143,58 @@ def _by_part(table: Table, key: str, spec: ChartSpec) -> Chart:
         columns.append(sums[:, rest].sum(axis=1))
         legend.append(f"{len(rest):,} more")
     stacked = np.stack(columns or [np.zeros(len(names))], axis=1)
-    bars = tuple(
-        Bar(str(name), tuple(parts), in_words(sum(parts), unit))
-        for name, parts in zip(names[:_MAX_STEPS], stacked.tolist(), strict=False)
-    )
     measure = spec.measure or printable(table.columns[key].label)
-    return Chart(spec.title, tuple(legend), bars, unit, (*COLORS[: len(shown)], REST), measure)
+    colors = (*COLORS[: len(shown)], REST)
+    return Chart(
+        spec.title, tuple(legend), _bars(names, stacked[:_MAX_STEPS], unit), unit, colors, measure
+    )
 
 
-def _timeline(table: Table, keys: Sequence[str], spec: ChartSpec) -> Chart:
-    """Return bars that begin where a column says; the first rows of the table, by their starts."""
+def _bars(names: Iterable[str], lengths: npt.NDArray[np.float64], unit: Unit) -> tuple[Bar, ...]:
+    return tuple(
+        Bar(name, tuple(parts), in_words(sum(parts), unit))
+        for name, parts in zip(names, lengths.tolist(), strict=False)
+    )
+
+
+def _largest(sums: npt.NDArray[np.float64]) -> npt.NDArray[np.intp]:
+    """Return the places of the sums other than 0, the largest first."""
+    return np.argsort(-sums, kind="stable")[: np.count_nonzero(sums)]
+
+
+def _timeline(
+    table: Table, keys: Sequence[str], spec: ChartSpec, unit: Unit
+) -> tuple[tuple[Bar, ...], str]:
+    """Return the first rows as bars with an offset, and a note about the start and further rows."""
     names, lengths = _rows(table, [*keys, spec.offset], replace(spec, is_ordered=True))
     rows = np.argsort(lengths[:_MAX_BARS, -1], kind="stable").tolist()
-    unit = table.columns[keys[0]].unit
     first = float(lengths[rows, -1].min()) if rows else 0.0
     bars = tuple(
-        Bar(
-            names[row],
-            tuple(lengths[row, :-1].tolist()),
-            in_words(lengths[row, 0], unit),
-            float(lengths[row, -1]) - first,
-        )
-        for row in rows
+        Bar(names[row], tuple(parts), in_words(parts[0], unit), start - first)
+        for row, (*parts, start) in zip(rows, lengths[rows].tolist(), strict=True)
     )
-    legend = tuple(printable(table.columns[key].label or key) for key in keys)
-    colors = tuple(COLORS[spec.first_color + spec.values.index(key)] for key in keys)
     more = len(names) - len(rows)
     note = f"from {in_words(first, unit)} on"
-    note += f"; {more:,} more in the table" if more > 0 else ""
-    return Chart(spec.title, legend, bars, unit, colors, spec.measure, note)
-
-
-def totals(result: Result, spec: ChartSpec) -> tuple[Unit, dict[str, float]]:
-    """Return the unit of a chart and the lengths of all its bars by name, the largest first."""
-    shape = chart(result, spec)
-    if not shape.bars:
-        return shape.unit, {}
-    table = result.tables[spec.table]
-    keys = [key for key in spec.values if key in table.columns]
-    names, lengths = _rows(table, keys, spec)
-    return shape.unit, dict(zip(names, lengths.sum(axis=1).tolist(), strict=True))
+    return bars, note + (f"; {more:,} more in the table" if more > 0 else "")
 
 
 def _rows(
     table: Table, keys: Sequence[str], spec: ChartSpec
 ) -> tuple[list[str], npt.NDArray[np.float64]]:
-    """Return names and lengths of all bars: shape (bars, keys).
+    """Return names and lengths of all bars, shape (bars, keys).
 
-    Rows with the same name are one bar, the largest first, without those of length 0; unless the
-    rows are steps.
+    Unless the rows are steps, equal names are one bar, the largest first, without empty ones.
     """
     columns = [pd.to_numeric(table.frame[key], errors="coerce") for key in keys]
     numbers = [column.to_numpy(np.float64, na_value=np.nan) for column in columns]
     values = np.maximum(np.nan_to_num(np.stack(numbers, axis=1), posinf=0), 0)
-    names = [_name(value) for value in table.frame[spec.names]]
+    names = [*map(_name, table.frame[spec.names])]
     if spec.is_ordered:
         return names, values
     code, unique = pd.factorize(np.array(names, object))
     sums = np.zeros((len(unique), len(keys)))
     np.add.at(sums, code, values)
-    total = sums.sum(axis=1)
-    order = np.argsort(-total, kind="stable")[: np.count_nonzero(total)]
+    order = _largest(sums.sum(axis=1))
     return [unique[row] for row in order], sums[order]
 
 
@@ -209,63 +209,6 @@ def in_words(value: float, unit: Unit) -> str:
     return human(round(value) if unit in (Unit.BYTES, Unit.COUNT) else float(value), unit)
 
 
-def memory_use(machine: Machine) -> Chart:
-    """Return one bar: what RAM is used for by the kernel's own counters, free memory at the end."""
-    memory = dict(machine.memory)
-    free = memory.pop("free", 0)
-    slabs = memory.pop("slab_reclaimable", 0) + memory.pop("slab_unreclaimable", 0)
-    lengths = {"slabs": slabs}
-    for name in ("anonymous", "page_cache", "shmem"):
-        lengths[MEMORY_USES[name]] = memory.pop(name, 0)
-    lengths["other kernel memory"] = sum(memory.values())
-    lengths["free"] = free
-    return _ram_bar("RAM by use", lengths, sum(lengths.values()), COLORS)
-
-
-def _ram_bar(
-    title: str, lengths: Mapping[str, int], whole: int, colors: Sequence[str], note: str = ""
-) -> Chart:
-    legend = tuple(f"{name}: {human(size, Unit.BYTES)}" for name, size in lengths.items())
-    bar = Bar("RAM", tuple(lengths.values()), human(whole, Unit.BYTES))
-    return Chart(title, legend, (bar,), Unit.BYTES, (*colors, REST), note=note)
-
-
-def ram_use(results: Mapping[str, Result], ram_bytes: int, failed: Collection[str] = ()) -> Chart:
-    """Return one bar: what the analyses account for of the RAM, the rest at the end.
-
-    Parts of the slab pages are taken out of them, so no byte is counted twice. Results without a
-    declaration of uses (:attr:`~kcensus.analyses.Analysis.ram`) add nothing. The uses of an
-    analysis have the same color on every machine.
-
-    :param failed: analyses without a result
-    """
-    known = analyses()
-    users = [name for name, analysis in known.items() if analysis.ram]
-    # Strict, as an analysis more needs another color, too.
-    color_of = dict(zip(users, COLORS, strict=True))
-    declared = {name: known[name].ram_of(results[name]) for name in users if name in results}
-    uses = [use for each in declared.values() for use in each]
-    whole = sum(use.bytes for use in uses if use.is_total)
-    parts = [use for use in uses if use.in_slabs and not use.is_total]
-    excess = sum(use.bytes for use in parts) - whole
-    others = max(-excess, 0)
-    notes = [f"failed analyses count as not analysed: {', '.join(failed)}"] if failed else []
-    if whole and excess > 0:
-        notes.append(f"parts exceed the slab pages by {human(excess, Unit.BYTES)}")
-    if any(result.gaps for result in results.values()):
-        notes.append("what could not be read counts as not analysed")
-    sizes: defaultdict[tuple[str, str], int] = defaultdict(int)
-    for user, each in declared.items():
-        for use in each:
-            name = ("other slabs" if parts else "slabs") if use.is_total else use.name
-            sizes[color_of[user], name] += others if use.is_total else use.bytes
-    shown = sorted((pair for pair in sizes.items() if pair[1] > 0), key=lambda pair: -pair[1])
-    lengths = {name: size for (_, name), size in shown}
-    colors = [color for (color, _), _ in shown]
-    lengths["not analysed"] = max(ram_bytes - sum(lengths.values()), 0)
-    return _ram_bar("RAM that is analysed", lengths, ram_bytes, colors, "; ".join(notes))
-
-
 def shortened(name: str, longest: int = MAX_NAME) -> str:
     """Shorten a name in the middle: paths and caches differ at their ends."""
     half = longest // 2
@@ -273,7 +216,7 @@ def shortened(name: str, longest: int = MAX_NAME) -> str:
 
 
 def shortened_names(names: Iterable[str], longest: int = MAX_NAME) -> list[str]:
-    """Shorten names for one chart; those that differ in their middles alone are numbered."""
+    """Shorten the names of one chart; names that differ only in their middles are numbered."""
     every = list(names)
     short = {name: shortened(name, longest) for name in every}
     counts, numbers = Counter(short.values()), Counter[str]()

@@ -1,29 +1,68 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The declarations of the commands of ``kcensus``, other than the analyses.
+"""The commands of ``kcensus``, other than the analyses: a module each, or a folder.
 
-A module of this package, or of a folder in it, that defines ``COMMAND`` (a
-:class:`click.Command`) is a command; the command line finds it here. To add one, add a file with
-its arguments, options and help, and name the function that runs it with
-:func:`kcensus.actions.action`: ``kcensus --help`` imports every module of this package, so none of
-them imports anything slow.
+A file here that assigns ``COMMAND`` (a :class:`click.Command`) is the command that it is named
+after, and the first line of its docstring is its line in ``kcensus --help``, which imports none of
+them. To add a command, add a file with its options, help, and the function that runs it.
+
+``kcensus COMMAND --help`` and completion import the file. So it imports only what is fast at its
+top, and NumPy, pandas, drgn and what imports them in functions.
 """
 
 from __future__ import annotations
 
+import enum
 import functools
 import importlib
-import pkgutil
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
 import click
 
+_SUMMARY = re.compile(r'^"""(.+?)\.?(?:"""|$)', re.MULTILINE)
+
+
+class Exit(enum.IntEnum):
+    """Exit statuses; scripts rely on them."""
+
+    DONE = 0
+    FINDING = 1
+    USAGE = 2
+    TARGET = 3
+    FAILED = 4
+    INCONCLUSIVE = 5
+    """Only ``kcensus validate`` exits with this."""
+    INCOMPLETE = 6
+    """An analysis failed, so that findings may be missing."""
+    INTERRUPTED = 128 + 2
+    PIPE = 128 + 13
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A command before its import."""
+
+    module: str
+    summary: str
+    """One line for ``kcensus --help``."""
+
+    def load(self) -> click.Command:
+        """Import the command."""
+        command: click.Command = importlib.import_module(self.module).COMMAND
+        return command
+
 
 @functools.cache
-def commands() -> Mapping[str, click.Command]:
+def commands() -> Mapping[str, Entry]:
     """Return all commands by name, in alphabetical order."""
-    known = {}
-    for info in pkgutil.walk_packages(__path__, f"{__name__}."):
-        command = getattr(importlib.import_module(info.name), "COMMAND", None)
-        if isinstance(command, click.Command) and command.name:
-            known[command.name] = command
+    root, known = Path(__file__).parent, {}
+    for path in root.rglob("*.py"):
+        text = path.read_text()
+        if "\nCOMMAND = " in text and (found := _SUMMARY.search(text)):
+            parts = path.relative_to(root).with_suffix("").parts
+            parts = parts[:-1] if parts[-1] == "__init__" else parts
+            summary = found[1][0].lower() + found[1][1:]
+            known[parts[-1]] = Entry(".".join((__name__, *parts)), summary)
     return dict(sorted(known.items()))

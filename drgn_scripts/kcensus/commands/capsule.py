@@ -1,25 +1,113 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``kcensus capsule create``: the part of a vmcore that the analyses need."""
+"""Extract the part of a vmcore that the analyses need."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
 
-from kcensus.actions import action
-from kcensus.commands.shared.options import CONTEXT_SETTINGS, command, target_argument
+from kcensus.commands import Exit
+from kcensus.commands.shared import options
+from kcensus.commands.shared.errors import complain
+from kcensus.commands.shared.target import chosen_analyses, left_out, opened
+from kcensus.render.directory import OutputError
+from kcensus.text import printable
 
-_CREATE = command(
+_MIN_KEY_BYTES = 16
+
+
+def _create(
+    target: str,
+    out: Path | None,
+    analyses: str | None,
+    level: int,
+    force: bool,
+    redact: tuple[str, ...],
+    redact_key: Path | None,
+    reading: options.Reading,
+) -> Exit:
+    from kcensus import capsule
+    from kcensus.sources.capsule.container import CannotWrite
+
+    if out is None:  # in a session, the only word is OUT
+        target, out = left_out("OUT"), Path(target)
+    wanted, key = chosen_analyses(analyses), _key(redact_key, redact)
+    _check_out(target, out, force)
+    with opened(target, reading) as (opened_target, progress):
+        try:
+            made = capsule.create(
+                opened_target,
+                out,
+                wanted,
+                level=level,
+                redact=redact,
+                key=key,
+                progress=progress,
+                chunk_bytes=reading.chunk_size,
+            )
+        except CannotWrite as reason:
+            raise OutputError(f"{out}: {reason}") from reason
+    for name, error in made.failed.items():
+        complain(f"{name} failed on this target: {error}")
+    for sentence in made.unredacted:
+        complain(f"not redacted: {sentence}")
+    names = ", ".join(name for name in made.analyses if name not in made.failed)
+    unreadable = f", {made.unreadable:,} pages unreadable" if made.unreadable else ""
+    click.echo(
+        f"{printable(str(out))}: {out.stat().st_size:,} bytes, {made.stored:,} pages{unreadable}, "
+        f"for {names}" + (f"; redacted: {', '.join(redact)}" if redact else "")
+    )
+    return Exit.INCOMPLETE if made.failed else Exit.DONE
+
+
+def _check_out(target: str, out: Path, force: bool) -> None:
+    """Refuse an impossible place before any work is done."""
+    from kcensus.sources.session import is_session
+
+    problem = ""
+    if is_session(out):
+        problem = "is the dump that is open here; choose another name"
+    elif os.path.lexists(out) and not force:
+        problem = "exists; choose another name, or add --force"
+    elif out.is_dir():
+        problem = "is a directory; give a file"
+    elif out.exists() and not out.is_file():
+        problem = "is not a regular file; choose another name"
+    elif out.exists() and os.path.exists(target) and out.samefile(target):
+        problem = "is the target itself; choose another name"
+    if problem:
+        raise click.UsageError(f"'{out}' {problem}.")
+    if not out.parent.is_dir():
+        raise click.UsageError(f"'{out.parent}' is not a directory.")
+
+
+def _key(path: Path | None, redact: tuple[str, ...]) -> bytes | None:
+    if path is None:
+        return None
+    if "names" not in redact:
+        raise click.UsageError("--redact-key is for --redact names; add that option.")
+    from kcensus.sources.reader import os_reason
+
+    try:
+        key = path.read_bytes()
+    except OSError as error:
+        raise click.UsageError(f"--redact-key: '{path}': {os_reason(error)}.") from None
+    if len(key) < _MIN_KEY_BYTES:
+        problem = f"is too short for a key; it takes {_MIN_KEY_BYTES} bytes"
+        raise click.UsageError(f"--redact-key: '{path}' {problem}.")
+    return key
+
+
+_CREATE = options.command(
     "create",
-    action("kcensus.actions.capsule:create"),
+    _create,
     [
-        target_argument(required=True),
+        options.target(required=True),
         # Inside crash and drgn, the only word is OUT.
-        click.Argument(["out"], type=click.Path(path_type=Path), required=False, metavar="OUT"),
-        click.Option(
-            ["--analyses"], metavar="NAME,…", help="Record for these analyses only. Default: all."
-        ),
+        click.Argument(["out"], type=options.PATH, required=False, metavar="OUT"),
+        options.analyses("Record for"),
         click.Option(
             ["--level"],
             type=click.IntRange(1, 19),
@@ -35,18 +123,17 @@ _CREATE = command(
             " with pseudonyms of the same shape, and wipe free memory and registers of programs."
             " Other memory contents stay.",
         ),
-        click.Option(
-            ["--redact-key"],
-            type=click.Path(path_type=Path),
-            metavar="FILE",
-            help="A secret of 16 bytes or more; the same key gives the same pseudonyms in every"
+        options.files(
+            "--redact-key",
+            "FILE",
+            "A secret of 16 bytes or more; the same key gives the same pseudonyms in every"
             " capsule. Default: a random key that is not saved.",
         ),
-        click.Option(["--force"], is_flag=True, help="Overwrite OUT."),
+        options.flag("--force", "Overwrite OUT."),
+        *options.reading(),
     ],
-    "create a capsule of a target",
-    "Run the analyses on TARGET and write what they read to OUT. Inside crash and drgn, TARGET can"
-    " be left out.",
+    "Run the analyses on TARGET and write the memory that they read to OUT. Inside crash and drgn, "
+    "TARGET can be left out.",
     (
         ("kcensus capsule create vmcore case.capsule -s vmlinux", "for all analyses"),
         ("kcensus capsule create vmcore case.capsule --analyses slab,dentries", "for two of them"),
@@ -69,13 +156,14 @@ COMMAND = click.Group(
     "capsule",
     callback=_show_help,
     invoke_without_command=True,
-    help="Extract the part of a vmcore that the analyses need, small enough to attach to a ticket."
-    "\n\nA capsule holds the memory that analyses read and the types they used. Every command"
-    " takes it in place of the vmcore, without debug info."
-    "\n\nPages of programs and files are not in it. For iosched, it holds the kernel stacks of"
-    " tasks in state D: addresses, numbers, and what functions of the kernel keep in local"
-    " variables, such as a part of a path, or of data that they copy or encrypt.",
-    short_help="extract the part of a vmcore that the analyses need",
-    context_settings=CONTEXT_SETTINGS,
+    help=(
+        "Extract the part of a vmcore that the analyses need, small enough to attach to a "
+        "ticket.\n\nA capsule holds the memory and types that analyses read. Every command takes "
+        "it in place of the vmcore, without debug info.\n\nIt holds no pages of programs or files. "
+        "For iosched and waits, it holds the kernel stacks of sleeping tasks, with the local "
+        "variables of kernel functions: addresses, numbers, and possibly part of a path or of data "
+        "being copied or encrypted."
+    ),
+    context_settings=options.CONTEXT_SETTINGS,
     commands=[_CREATE],
 )

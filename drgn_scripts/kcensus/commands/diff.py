@@ -1,40 +1,77 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``kcensus diff``: what grew from one target to another."""
+"""What grew between two kernels, or two dumps of one?"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
 
-from kcensus.actions import action
-from kcensus.commands.shared.options import command, showing_options, target_argument
+from kcensus.commands import Exit
+from kcensus.commands.shared import options
+from kcensus.commands.shared.output import check_output, show
+from kcensus.commands.shared.target import chosen_analyses, context_of, left_out, opened
+from kcensus.text import printable
 
-_HELP = """Say what grew between two kernels, or two dumps of one.
+_HELP = """Show what grew between two kernels, or two dumps of one.
 
-Runs every analysis on both. The memory that grew comes first, the largest growth on top; then
-follow the figures and the rows of tables that differ. Rows are matched by name; --all shows all
-tables, and ratios and the other columns are in --json, --csv and --parquet.
+Runs every analysis on both. Grown memory comes first, the largest growth on top; then the figures
+and table rows that differ. Rows are matched by name; --all shows all tables, and ratios and the
+other columns are in --json, --csv and --parquet.
 
-Each side is a target, or a file that --json wrote, of a report or of one analysis. Inside crash
-and drgn, AFTER can be left out: it is then the kernel that is open there. What is
-unreadable on one side is listed as a gap of that side, because it can look like a change; if an
-analysis fails on one side, the exit status is 6."""
+Each side is a target, or a file that --json wrote, of a report or of one analysis. Inside crash and
+drgn, AFTER defaults to the open kernel. Memory unreadable on one side can look like a change, so it
+is a gap of that side; if an analysis fails on one side, the exit status is 6."""
 
-COMMAND = command(
+
+def _run(
+    before: str,
+    after: str | None,
+    analyses: str | None,
+    reading: options.Reading,
+    showing: options.Showing,
+) -> Exit:
+    from kcensus import saved
+    from kcensus.compare import FIRST_TABLES, compare
+    from kcensus.reports import report
+
+    after = left_out("AFTER") if after is None else after
+    check_output(showing)
+    chosen = chosen_analyses(analyses)
+    documents = {name: saved.load(name) for name in (before, after) if saved.is_document(name)}
+    for name, document in documents.items():
+        has = {*document.results, *document.errors}
+        chosen = [analysis for analysis in chosen if analysis.name in has]
+        if not chosen:
+            raise click.UsageError(f"'{printable(name)}' has no analysis to compare.")
+    names = [analysis.name for analysis in chosen]
+    sides = []
+    for target in (before, after):
+        if target in documents:
+            made = documents[target]
+            sections = [section for section in made.sections if section.name in names]
+            sides.append(replace(made, sections=sections))
+        else:
+            with opened(target, reading) as (opened_target, progress):
+                sides.append(report(context_of(opened_target, progress, reading), chosen))
+    status = show(compare(*sides), showing, FIRST_TABLES)
+    return status if sides[0].results.keys() & sides[1].results.keys() else Exit.TARGET
+
+
+COMMAND = options.command(
     "diff",
-    action("kcensus.actions.diff:run"),
+    _run,
     [
-        target_argument("before", required=True),
-        target_argument("after", metavar="AFTER"),
-        click.Option(
-            ["--analyses"], metavar="NAME,…", help="Run these analyses only. Default: all."
-        ),
-        *showing_options(),
+        options.target("before", required=True),
+        options.target("after", metavar="AFTER"),
+        options.analyses(),
+        *options.showing(),
+        *options.reading(),
     ],
-    "what grew between two kernels, or two dumps of one?",
     _HELP,
     (
         ("kcensus diff monday.vmcore friday.vmcore", "what grew in a week"),
         ("kcensus diff before.vmcore after.vmcore --analyses slab", "one analysis only"),
-        ("kcensus diff monday.json vmcore", "against what `report --json` wrote on Monday"),
+        ("kcensus diff monday.json vmcore", "against Monday's `report --json`"),
     ),
 )

@@ -1,45 +1,72 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``kcensus report``: all analyses of a target, findings first."""
+"""What is wrong here? All analyses, findings first."""
 
 from __future__ import annotations
 
-import click
+from pathlib import Path
 
-from kcensus.actions import action
-from kcensus.commands.shared.options import (
-    catalogue_option,
-    command,
-    showing_options,
-    target_argument,
-)
+from kcensus.commands import Exit
+from kcensus.commands.shared import options
+from kcensus.commands.shared.errors import complain
+from kcensus.commands.shared.output import check_output, console, exit_status, write_files
+from kcensus.commands.shared.target import context_of, load_catalogue, opened
 
 _HELP = """Run all analyses and detect patches.
 
 Findings come first, sorted by severity and by the memory that they hold, each with the best remedy
-as a command to paste; then one line per analysis, and whether the figures agree with the kernel's
-own counters. --full adds the evidence and all remedies of each finding, and the figures and tables
-of each analysis. `kcensus explain ID` explains a finding.
+as a command to paste; then one line per analysis, and the checks against the kernel's own counters.
+--full adds the evidence and all remedies of each finding, and the figures and tables of each
+analysis. `kcensus explain ID` explains a finding.
 
-An analysis that fails does not stop the others: the report is then incomplete, which is its first
-finding, and the exit status is 6. TARGET can be a file that --json wrote."""
+A failed analysis does not stop the others: the first finding is then that the report is incomplete,
+and the exit status is 6. TARGET can be a file that --json wrote."""
 
-COMMAND = command(
+
+def _run(
+    target: str | None,
+    catalogue: tuple[Path, ...],
+    full: bool,
+    reading: options.Reading,
+    showing: options.Showing,
+) -> Exit:
+    from kcensus import saved
+    from kcensus.render.report import write_report
+    from kcensus.reports import examine
+    from kcensus.sources import session
+
+    check_output(showing)
+    patches = load_catalogue(catalogue)
+    if saved.is_document(target):
+        report = saved.load(str(target))
+    else:
+        with opened(target, reading) as (opened_target, progress):
+            report = examine(context_of(opened_target, progress, reading), patches)
+    session.keep(report)
+    if showing.csv or showing.parquet:
+        for name, error in report.errors.items():
+            complain(f"{name} failed on this target: {error}")
+    if not write_files(report, showing):
+        with console(showing) as screen:
+            write_report(report, screen, showing.top, full, showing.every_table)
+    if not report.results or (report.errors and {*report.results} == {"patches"}):
+        return Exit.TARGET
+    return exit_status((finding for _, finding in report.findings), showing.fail_on)
+
+
+COMMAND = options.command(
     "report",
-    action("kcensus.actions.report:run"),
+    _run,
     [
-        target_argument(),
-        click.Option(
-            ["--full"], is_flag=True, help="Show evidence, all remedies, figures and tables."
+        options.target(),
+        options.flag("--full", "Show evidence, all remedies, figures and tables."),
+        options.flag(
+            "every_table --all",
+            "Like --full, with all tables and figures, zeros included.",
         ),
-        click.Option(
-            ["every_table", "--all"],
-            is_flag=True,
-            help="Like --full, with all tables and figures, also those that are 0.",
-        ),
-        catalogue_option(),
-        *showing_options(tables=False),
+        options.catalogue(),
+        *options.showing(tables=False),
+        *options.reading(),
     ],
-    "what is wrong here? All analyses, findings first",
     _HELP,
     (
         ("kcensus report sample", "try it on a kernel that comes with kcensus"),

@@ -1,33 +1,34 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``kcensus validate``: does a patch have the promised effect on a pair of dumps?"""
+"""Does a patch have the promised effect on these dumps?"""
 
 from __future__ import annotations
 
+import itertools
+import os
+from pathlib import Path
+
 import click
 
-from kcensus.actions import action, named
-from kcensus.commands.shared.options import (
-    catalogue_option,
-    command,
-    help_tables_option,
-    showing_options,
-    target_argument,
-)
+from kcensus.commands import Exit
+from kcensus.commands.shared import options
+from kcensus.commands.shared.output import check_output, show
+from kcensus.commands.shared.target import context_of, load_catalogue, opened, progress_bars
+from kcensus.text import printable
 
 _HELP = """Check whether a patch has the promised effect on pairs of dumps.
 
 BEFORE is a target without the patch, AFTER one with it, under the same workload. The figure that
-the patch reduces is measured on both, and compared with the published figures and with what the
-model predicts from BEFORE. Both may have the patch if a module parameter switches it off, such as
+the patch reduces is measured on both, and compared with the published figures and the model's
+prediction from BEFORE. Both may have the patch if a module parameter switches it off, such as
 snapshot_cow_threshold of dm-snapshot.
 
-A patch of I/O schedulers can also be judged by two traces of blktrace, or what blkparse printed of
-them, which need no dump (--traces). A trace does not show types: that the kernel of AFTER has the
-patch is taken as given, unless the messages of its scheduler prove the opposite. With --as-given,
-this holds for dumps, too: where types cannot tell, or a tunable takes the place of the patch.
+A patch of I/O schedulers can also be judged by two traces of blktrace, or the output of blkparse,
+without a dump (--traces). A trace shows no types: AFTER is assumed to have the patch unless the
+messages of its scheduler contradict that. --as-given assumes the same of dumps whose types cannot
+show the patch, or whose tunable has the effect of the patch.
 
 Both sides must use the scheduler that the patch changes. Only BFQ and CFQ leave messages with their
-names in a trace; for others, --as-given says that the scheduler and the disk are the right ones.
+names in a trace; for others, --as-given asserts that both used the scheduler and the same disk.
 
 A pair counts only if memory, CPUs, workload and uptime are alike; the table "conditions" shows
 them. With several pairs the figures are medians, with a 95% confidence interval.
@@ -36,38 +37,83 @@ them. With several pairs the figures are medians, with a 95% confidence interval
 Exit status: 0 confirmed, 1 contradicted, 5 inconclusive,
              2 not a valid pair, 3 a target is unusable."""
 
-COMMAND = command(
+
+def _run(
+    patch: str,
+    before: str,
+    after: str,
+    more: tuple[tuple[str, str], ...],
+    traces: bool,
+    as_given: bool,
+    catalogue: tuple[Path, ...],
+    reading: options.Reading,
+    showing: options.Showing,
+) -> Exit:
+    from kcensus.catalogue.validate import Refused, Verdict, judge, look_at, validation_result
+    from kcensus.reports import conclude, measured, traced
+
+    check_output(showing)
+    known = load_catalogue(catalogue)
+    try:
+        chosen = known.validated(patch, traces=traces)
+    except LookupError as error:
+        raise click.UsageError(f"{error}.") from None
+    names = [(before, after), *more]
+    _check_pairs(names)
+    sides = {}
+    for name in dict.fromkeys(itertools.chain(*names)):
+        if traces:
+            with progress_bars(reading.no_progress) as progress:
+                sides[name] = traced(chosen, name, progress)
+            continue
+        with opened(name, reading) as (target, progress):
+            sides[name] = measured(context_of(target, progress, reading), chosen, known)
+    try:
+        pairs = [look_at(chosen, sides[a], sides[b], as_given=as_given) for a, b in names]
+    except Refused as error:
+        raise click.UsageError(f"{error}.") from None
+    judgement = judge(chosen, pairs)
+    status = show(conclude(validation_result(chosen, judgement), known), showing)
+    statuses = {Verdict.CONFIRMED: status, Verdict.CONTRADICTED: Exit.FINDING}
+    return statuses.get(judgement.verdict, Exit.INCONCLUSIVE)
+
+
+def _check_pairs(pairs: list[tuple[str, str]]) -> None:
+    paths = [(os.path.realpath(before), os.path.realpath(after)) for before, after in pairs]
+    for (before, after), (first, second) in zip(pairs, paths, strict=True):
+        if first == second:
+            raise click.UsageError(
+                f"'{printable(before)}' and '{printable(after)}' are the same target."
+            )
+    if len(set(paths)) < len(paths):
+        raise click.UsageError("a pair is given twice; give each pair once.")
+
+
+COMMAND = options.command(
     "validate",
-    action("kcensus.actions.validate:run"),
+    _run,
     [
         click.Argument(["patch"]),
-        target_argument("before", required=True),
-        target_argument("after", required=True),
-        click.Option(
-            ["--more"],
-            type=str,
-            nargs=2,
-            multiple=True,
-            metavar="BEFORE AFTER",
-            help="Another pair. May be repeated.",
+        options.target("before", required=True),
+        options.target("after", required=True),
+        options.option(
+            "--more", "BEFORE AFTER", "Another pair. May be repeated.", nargs=2, multiple=True
         ),
-        click.Option(
-            ["--traces"],
-            is_flag=True,
-            help="BEFORE and AFTER are traces: PREFIX of the files of blktrace, their directory, "
-            "or a file with the output of blkparse.",
+        options.flag(
+            "--traces",
+            "BEFORE and AFTER are traces: PREFIX of the files of blktrace, their directory, or a "
+            "file with the output of blkparse.",
         ),
-        click.Option(
-            ["--as-given"],
-            is_flag=True,
-            help="Take as given that the patch, or a tunable, is what differs; of traces also the "
-            "scheduler and the disk.",
+        options.flag(
+            "--as-given",
+            "Assert that only the patch, or a tunable, differs; for traces also that the scheduler "
+            "and the disk are the right ones.",
         ),
-        catalogue_option(),
-        *showing_options(),
-        help_tables_option(named("kcensus.catalogue.verdict:TABLES")),
+        options.catalogue(),
+        *options.showing(),
+        options.help_tables("kcensus.catalogue.validate:TABLES"),
+        *options.reading(),
     ],
-    "does a patch have the promised effect on these dumps?",
     _HELP,
     (
         ("kcensus validate list-lru-memory old.vmcore new.vmcore", "one pair"),

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Chase: walk many linked lists at once, in lockstep.
-
-Step *k* looks at the *k*-th node of every list that is that long, so the number of steps is the
-length of the longest list, and each step is one bulk operation.
-"""
+"""Chase: walk many linked lists or trees in lockstep; each step is one bulk operation."""
 
 from __future__ import annotations
 
@@ -20,18 +16,24 @@ from kcensus.engine.layout import Layout, layout
 from kcensus.engine.memory import Faults, Mask, Memory, Words
 
 Lanes: TypeAlias = npt.NDArray[np.int64]
-"""Which list a node belongs to: indexes into ``heads``."""
+"""Lists of nodes: indexes into ``heads``."""
 
 _MAX_NODES = 1 << 24
-"""Of all lists together, which take 256 MiB."""
+"""Most nodes of all lists together, which take 256 MiB."""
+_COLOUR = np.uint64(3)
+"""Bits of ``__rb_parent_color`` outside of the parent's address."""
+_MAX_DEPTH = 128
+"""Most levels of a tree, more than 2^64 nodes need."""
+_FEW = 8
+"""Number of remaining lists up to which single reads are faster than a bulk read of 60 µs."""
 
 Step: TypeAlias = Callable[[Words, Lanes], tuple[Words, Mask]]
-"""Given nodes and their lanes: the next nodes, and which of them could be read."""
+"""Function of nodes and lanes that returns the next nodes, and a mask of the readable ones."""
 
 
 @dataclass
 class Damage:
-    """Lists that did not end as a list should; each array holds lanes."""
+    """Lists that did not end properly; each array holds lanes."""
 
     unreadable: list[Lanes] = field(default_factory=list)
     cyclic: list[Lanes] = field(default_factory=list)
@@ -44,7 +46,7 @@ class Damage:
 
     @property
     def lists(self) -> int:
-        """How many lists were cut short."""
+        """Number of lists that were cut short."""
         return len(self.lanes())
 
 
@@ -59,7 +61,7 @@ def chase(
     """Walk all lists together.
 
     :param heads: address of the first node of each list, 0 for an empty one
-    :param limit: longest list to follow; lists beyond are cut and noted in ``damage``
+    :param limit: longest list to follow; longer ones are cut
     :param damage: takes note of lists with unreadable nodes, cycles, or too many nodes
     :param ends: per list, the address that ends it besides 0 (a ``list_head`` ends at itself)
     :return: an iterator of (lanes, nodes), one pair per step; lanes are ascending. The nodes of a
@@ -101,11 +103,10 @@ def collect(
     ends: Words | None = None,
     total: int | None = None,
 ) -> tuple[Lanes, Words]:
-    """Return the lanes and nodes of all lists, in the order in which :func:`chase` yields them.
+    """Return the lanes and nodes of all lists, in the order of :func:`chase`.
 
-    Where damaged pointers lead many lists into one, their nodes add up: all lists that are left
-    are cut, and noted in ``damage``, once there are ``total`` of them, by default ``_MAX_NODES`` or
-    ``limit``.
+    Beyond ``total`` nodes, as where damaged pointers lead many lists into one, all remaining lists
+    are cut, and noted in ``damage``.
     """
     parts: list[tuple[Lanes, Words]] = []
     room = max(limit, _MAX_NODES) if total is None else total
@@ -126,18 +127,15 @@ def circular(memory: Memory, head: int, faults: Faults, *, limit: int) -> tuple[
 
     The list is followed both ways, so that one unreadable node costs only itself.
 
-    :param head: address of the head
-    :param limit: longest list to follow
-    :return: addresses of the nodes, and how many ways were cut short
+    :return: addresses of the nodes, and the number of ways that were cut short
     :raises drgn.FaultError: the head cannot be read
     """
     links = layout(memory.prog, "struct list_head", ["next", "prev"])
     found: list[Words] = []
-    damage = Damage()
-    for way in links.fields:
-        first = np.array([memory.word(head + links.fields[way].offset)], np.uint64)
+    damage, ends = Damage(), np.array([head], np.uint64)
+    for way, member in links.fields.items():
+        first = np.array([memory.word(head + member.offset)], np.uint64)
         step = pointer_step(memory, links, way, faults)
-        ends = np.array([head], np.uint64)
         found.append(collect(first, step, limit=limit, damage=damage, ends=ends)[1])
         if not damage.lists:
             break
@@ -148,7 +146,6 @@ def circular(memory: Memory, head: int, faults: Faults, *, limit: int) -> tuple[
 
 def pointer_step(memory: Memory, link: Layout, name: str, faults: Faults) -> Step:
     """Return a step that reads the next pointer as member ``name`` of a layout at each node."""
-
     offset = link.fields[name].offset
 
     def step(nodes: Words, lanes: Lanes) -> tuple[Words, Mask]:
@@ -168,6 +165,39 @@ def pointer_step(memory: Memory, link: Layout, name: str, faults: Faults) -> Ste
     return step
 
 
-_FEW = 8
-"""With so few lists left, one read each is faster than a bulk read: long lists among short ones
-would otherwise cost 60 µs a node."""
+def tree_nodes(
+    memory: Memory, roots: Words, faults: Faults, *, limit: int
+) -> tuple[Lanes, Words, Lanes]:
+    """Return the nodes of many trees, level by level; not in the order of their keys.
+
+    A child counts only if it names its parent: nothing can go round in circles.
+
+    :param roots: ``rb_root.rb_node`` of each tree, 0 for an empty one
+    :return: index of each node's tree, addresses of the nodes, and trees with damaged nodes
+    """
+    members = {"parent": "__rb_parent_color", "left": "rb_left", "right": "rb_right"}
+    links = layout(memory.prog, "struct rb_node", members)
+    lane: Lanes = np.flatnonzero(roots)
+    node, parent = roots[lane], np.zeros(len(lane), np.uint64)
+    lanes, nodes, damaged = [lane[:0]], [node[:0]], [lane[:0]]
+    count = 0
+    for _ in range(_MAX_DEPTH):
+        if not len(node):
+            break
+        read = gather(memory, node, links, faults)
+        fits = read.readable & ((read["parent"] & ~_COLOUR) == parent)
+        damaged.append(lane[~fits])
+        lane, node = lane[fits], node[fits]
+        lanes.append(lane)
+        nodes.append(node)
+        count += len(node)
+        if count > limit:
+            break
+        left, right = read["left"][fits], read["right"][fits]
+        twin = (left == right) & (left != 0)
+        damaged.append(lane[twin])
+        child = np.concatenate([left, np.where(twin, 0, right)])
+        lane, parent = np.concatenate([lane, lane]), np.concatenate([node, node])
+        lane, parent, node = lane[child != 0], parent[child != 0], child[child != 0]
+    damaged.append(lane)  # trees with nodes left when a bound was reached
+    return np.concatenate(lanes), np.concatenate(nodes), np.unique(np.concatenate(damaged))

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kcensus.engine.hashing import factorized
 from kcensus.engine.layout import Field, Layout, word_dtype
 from kcensus.engine.memory import Bytes, Faults, Mask, Memory, Words
-from kcensus.engine.rows import spread
+from kcensus.engine.rows import factorized, spread
 
 
 @dataclass(frozen=True)
@@ -28,11 +27,7 @@ class Gathered:
 
 
 def gather(memory: Memory, addresses: Words, layout: Layout, faults: Faults) -> Gathered:
-    """Read one struct at each address.
-
-    :param addresses: virtual addresses, in any order, repeated or not
-    :param faults: counts unreadable pages
-    """
+    """Read one struct at each virtual address, in any order, repeated or not."""
     columns = {name: np.zeros(len(addresses), field.dtype) for name, field in layout.fields.items()}
     readable = np.ones(len(addresses), np.bool_)
     for group in _groups(memory, layout):
@@ -70,10 +65,9 @@ def _groups(memory: Memory, layout: Layout) -> list[dict[str, Field]]:
 def gather_arrays(
     memory: Memory, addresses: Words, length: int, dtype: npt.DTypeLike, faults: Faults
 ) -> tuple[npt.NDArray[Any], Mask]:
-    """Read an array of ``length`` elements at each address.
+    """Read an array of ``length`` elements at each address; unreadable ones are zero.
 
-    :return: shape ``(len(addresses), length)``, rows that could not be read are zero; and which
-        rows could be read
+    :return: shape ``(len(addresses), length)``, and a mask of the readable rows
     """
     element = np.dtype(dtype)
     values = np.zeros((len(addresses), length), element)
@@ -90,36 +84,32 @@ def gather_arrays(
 def gather_pointers(
     memory: Memory, arrays: Words, counts: npt.NDArray[np.integer[Any]], faults: Faults
 ) -> tuple[npt.NDArray[np.int64], Words, Mask]:
-    """Read arrays of pointers.
+    """Read arrays of ``counts`` pointers; unreadable ones are zero.
 
-    :param counts: lengths of the arrays
-    :return: the row of the array of each element, the pointers, and which could be read; the others
-        are zero
+    :return: row of the array of each element, pointers, and a mask of the readable ones
     """
     word = word_dtype(memory.prog)
     row, index = spread(counts)
     places = arrays[row] + np.uint64(word.itemsize) * index.astype(np.uint64)
     pointers, readable = gather_words(memory, places, word, faults)
-    # Words are aligned; a pointer to them that is not is damaged.
+    # Words are aligned; an unaligned pointer to them is damaged.
     readable &= (arrays[row] != 0) & (arrays[row] % np.uint64(word.itemsize) == 0)
     return row, np.where(readable, pointers, np.uint64(0)), readable
 
 
 @dataclass(frozen=True)
 class PageIndex:
-    """Addresses by the page that they are on."""
+    """Addresses of pages, in the order of first mention, and the index of each address's page."""
 
     page: Words
-    """Addresses of the pages, each once, in the order of their first mention."""
     code: npt.NDArray[np.int64]
-    """For each address the index of its page."""
 
     @staticmethod
     def of(memory: Memory, addresses: Words) -> PageIndex:
-        """Index ``addresses``; hashing takes a third of what sorting does."""
+        """Index ``addresses`` by hashing, in a third of the time of sorting."""
         shift = np.uint64(memory.page_shift)
         number = addresses >> shift
-        # Most are of one stretch of the direct map, which is no longer than RAM.
+        # Most addresses are in one stretch of the direct map, at most as long as RAM.
         span = int(number.max() - number.min()) + 1 if len(number) else 0
         code, page = factorized(number, span)
         return PageIndex(page << shift, code)
@@ -132,13 +122,12 @@ def gather_words(
     faults: Faults,
     index: PageIndex | None = None,
 ) -> tuple[npt.NDArray[Any], Mask]:
-    """Read one aligned word at each address, of which many lie on one page.
+    """Read one aligned word at each address.
 
-    Twice as fast as :func:`gather` where that is so: it hashes pages where that sorts addresses.
+    It is twice as fast as :func:`gather` if many words share a page: it hashes pages instead of
+    sorting addresses.
 
-    :param dtype: of the word; its size divides the addresses
-    :param index: of the addresses, if there is one already
-    :return: the words, zero where they could not be read, and which could
+    :return: the words, zero if unreadable, and a mask of the readable ones
     """
     word = np.dtype(dtype)
     values = np.zeros(len(addresses), word)
@@ -172,11 +161,7 @@ def gather_words(
 def _blocks(
     memory: Memory, addresses: Words, span: int, faults: Faults
 ) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Bytes, Mask]]:
-    """Read the pages that ``span`` bytes at each address touch, a bounded number at a time.
-
-    :return: an iterator of (rows of ``addresses``, their offsets in the buffer, the buffer, which
-        rows could be read)
-    """
+    """Yield (rows of ``addresses``, their offsets in the buffer, buffer, whether readable)."""
     shift = np.uint64(memory.page_shift)
     order = np.flatnonzero(plausible(addresses, span))
     if not len(order):
@@ -186,7 +171,7 @@ def _blocks(
         order = order[np.argsort(ascending, kind="stable")]
         ascending = addresses[order]
     first = ascending >> shift
-    # Pages that a span can reach into beyond its first.
+    # Number of further pages that a span can reach.
     more = (span + memory.page_size - 2) >> memory.page_shift
     rank = np.concatenate([[0], np.cumsum(first[1:] != first[:-1])])
     per_block = max(memory.chunk_pages // (more + 1), 1)
@@ -217,15 +202,13 @@ def plausible(addresses: Words, span: int) -> Mask:
     would give plausible nonsense instead of a fault.
     """
     half = np.uint64(1 << 63)
-    can_be: Mask = (addresses >= half) & (addresses <= np.uint64((1 << 64) - (span + 65536)))
-    return can_be
+    return np.asarray((addresses >= half) & (addresses <= np.uint64((1 << 64) - (span + 65536))))
 
 
 def _take(buffer: Bytes, offsets: npt.NDArray[np.int64], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """Cut one element of ``dtype`` from each offset of a buffer."""
     size = dtype.itemsize
     if dtype.kind in "iuf" and not (offsets & (size - 1)).any():
-        aligned: npt.NDArray[Any] = buffer.view(dtype)[offsets // size]
-        return aligned
+        return np.asarray(buffer.view(dtype)[offsets // size])
     cut = buffer[offsets[..., None] + np.arange(size)]
     return np.ascontiguousarray(cut).view(dtype)[..., 0]

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Layout: a struct type and member paths become a NumPy dtype.
-
-Which of several historical members to use is decided by their *presence* in the debug
-information, never by a version.
-"""
+"""Layout: a struct type and member paths become a NumPy dtype."""
 
 from __future__ import annotations
 
@@ -19,8 +15,8 @@ import numpy.typing as npt
 from drgn import TypeKind
 
 Path: TypeAlias = str | Sequence[str]
-"""A member path such as ``d_lockref.count`` or ``shared[0]``, or alternatives, of which the first
-that exists is used."""
+"""A member path such as ``d_lockref.count`` or ``shared[0]``, or alternatives: the first existing
+one is used."""
 
 _STEP = re.compile(r"([A-Za-z_]\w*)|\[(\d+)\]|(\.)")
 
@@ -31,34 +27,28 @@ class LayoutError(LookupError):
 
 @dataclass(frozen=True)
 class Field:
-    """One column of a :class:`Layout`."""
+    """One column of a :class:`Layout`, ``offset`` bytes from the start of the struct."""
 
     path: str
     offset: int
-    """Bytes from the start of the struct."""
     dtype: np.dtype[Any]
     shift: int = 0
     """Bits to drop at the right, for a bit field."""
     bits: int = 0
     """Width of a bit field, 0 for a whole member."""
     signed: bool = False
-    """Whether a bit field has a sign."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the members of a struct lie."""
+    """Offsets of the members of a struct of ``size`` bytes."""
 
     type_name: str
     size: int
-    """Size of the struct, bytes."""
     fields: Mapping[str, Field]
 
     def dtype(self, itemsize: int | None = None) -> np.dtype[Any]:
-        """Return a structured dtype of all fields.
-
-        :param itemsize: the stride; the size of the struct by default
-        """
+        """Return a structured dtype of all fields, by default as large as the struct."""
         return np.dtype(
             {
                 "names": list(self.fields),
@@ -120,9 +110,7 @@ def layout(
 
 
 def element_paths(type_: drgn.Type, path: str) -> list[str]:
-    """Return the member paths of the elements of an array; ``path`` itself if it is not one.
-
-    Arrays of ``char`` are one column, and stay.
+    """Return the paths of the elements of an array; ``path`` itself otherwise, and for ``char``.
 
     :raises LayoutError: ``path`` is not a member path
     """
@@ -140,10 +128,7 @@ def element_paths(type_: drgn.Type, path: str) -> list[str]:
 
 
 def pointee_names(type_: drgn.Type, paths: Iterable[str]) -> dict[str, str]:
-    """Return the types of what pointers point to, by member path.
-
-    Other members are left out, and pointers to ``void`` or to functions.
-    """
+    """Return the types of pointers' targets, except ``void`` and functions, by member path."""
     names = {}
     for path in paths:
         member = _resolve(type_, path)
@@ -212,9 +197,7 @@ def _field(path: str, type_: drgn.Type, bit_offset: int, bits: int | None, littl
                 shift = within if little else 8 * width - within - bits
                 signed = _is_signed(_unaliased(type_))
                 return Field(path, offset, _dtype(f"u{width}", little), shift, bits, signed)
-        raise LayoutError(
-            f"{path} is a bit field across 64-bit words, which does not fit in a column"
-        )
+        raise LayoutError(f"{path}: a bit field across 64-bit words does not fit in a column")
     return Field(path, bit_offset // 8, _scalar(path, _unaliased(type_), little))
 
 

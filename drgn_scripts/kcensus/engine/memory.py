@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Bulk reads of a program's memory that survive unreadable pages."""
+"""Bulk reads of a program's memory that skip unreadable pages."""
 
 from __future__ import annotations
 
@@ -20,18 +20,16 @@ from kcensus.sources.faults import reason
 T = TypeVar("T")
 
 CHUNK_BYTES = 4 << 20
-"""Default unit of bulk reads: it stays in the processor's cache while columns are cut from it."""
+"""Default unit of bulk reads: it stays in the processor's cache while it is cut into columns."""
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Mask: TypeAlias = npt.NDArray[np.bool_]
+Numbers: TypeAlias = npt.NDArray[np.int64]
 Words: TypeAlias = npt.NDArray[np.uint64]
 
 
 def add_counts(total: object, part: object) -> None:
-    """Add what ``part`` counted to ``total``, a dataclass instance of the same type.
-
-    Attributes are numbers, counters, or objects of which :func:`add_counts` is true in turn.
-    """
+    """Add the numbers and counters of ``part``, also nested ones, to ``total`` of the same type."""
     for name, value in vars(part).items():
         if isinstance(value, int):
             setattr(total, name, getattr(total, name) + value)
@@ -43,7 +41,7 @@ def add_counts(total: object, part: object) -> None:
 
 
 class Faults(Counter[str]):
-    """How many pages could not be read, by reason."""
+    """Number of unreadable pages, by reason."""
 
     def note(self, error: Exception, pages: int = 1) -> None:
         """Count ``pages`` unreadable because of ``error``."""
@@ -51,12 +49,10 @@ class Faults(Counter[str]):
 
 
 class Memory:
-    """Reads pages of a program in bulk.
+    """Reader of a program's pages in bulk.
 
-    :param prog: program of a Linux kernel
     :param chunk_bytes: upper bound of one bulk read; peak memory is a small multiple of it
-    :param jobs: worker processes of :meth:`each`; 1 where they cannot share the program
-    :param progress: shows how far :meth:`each` is
+    :param jobs: worker processes of :meth:`each`; 1 if they cannot share the program
     """
 
     def __init__(
@@ -76,12 +72,10 @@ class Memory:
         self._direct_map = self._find_direct_map()
 
     def _find_direct_map(self) -> range:
-        """Return the virtual addresses that are faster read by physical address; none if unknown.
-
-        Where drgn walks the kernel's page tables, as for QEMU's dumps, that is half of the time of
-        reading a page. Where the dump or its reader knows virtual addresses, it is the other way
-        round. So both are tried, with a page that every dump has: the page of a task.
-        """
+        """Return the virtual addresses that are faster to read by physical address, if known."""
+        # If drgn walks page tables, as for QEMU's dumps, the walk is half of the time of reading a
+        # page. If the dump or its reader knows virtual addresses, it is the other way round. So
+        # both are tried, with a page that every dump has: the page of a task.
         start = int(pfn_to_virt(self.prog, 0))
         direct = range(start, int(pfn_to_virt(self.prog, self.prog["max_pfn"])))
         try:
@@ -95,14 +89,10 @@ class Memory:
         return direct if slower else range(0)
 
     def _seconds(self, address: int, physical: bool) -> float:
-        """Return the least time that reading a word took in a few tries."""
         return min(timeit.repeat(lambda: self.prog.read(address, 8, physical), number=1, repeat=9))
 
     def each(self, title: str, work: Callable[[int], T], tasks: int) -> Iterator[T]:
-        """Yield ``work(0)`` … ``work(tasks - 1)`` in order, and show progress as ``title``.
-
-        :param work: runs in :attr:`jobs` forked processes; see :func:`workers.each`
-        """
+        """Yield ``work(0)`` … ``work(tasks - 1)`` as :func:`workers.each` does, with progress."""
         with self.progress.step(title, tasks) as step:
             for result in each(work, tasks, self.jobs):
                 yield result
@@ -120,10 +110,7 @@ class Memory:
         return data
 
     def word(self, address: int) -> int:
-        """Read one ``unsigned long``.
-
-        :raises drgn.FaultError: it cannot be read
-        """
+        """Read one ``unsigned long``; raise :class:`drgn.FaultError` where it is unreadable."""
         if address in self._direct_map:
             return int(self.prog.read_word(address - self._direct_map.start, physical=True))
         return int(self.prog.read_word(address))
@@ -160,10 +147,9 @@ class Memory:
     def pages(self, addresses: Words, faults: Faults) -> tuple[Bytes, Mask | None]:
         """Read the pages at ``addresses``, which are page-aligned and ascending.
 
-        Neighbours are read together, and lie together in the result, so that something that
-        straddles two of them can be cut from it.
+        Neighbors lie together in the result, so that an object across both can be cut from it.
 
-        :return: ``len(addresses) * page_size`` bytes, and a mask as :meth:`span` returns it
+        :return: ``len(addresses) * page_size`` bytes, and a mask as of :meth:`span`
         """
         breaks = np.flatnonzero(np.diff(addresses) != self.page_size) + 1
         starts = [0, *breaks.tolist()]
@@ -171,7 +157,7 @@ class Memory:
         if len(starts) == 1:
             return self.span(int(addresses[0]), len(addresses), faults)
         buffer = np.empty(len(addresses) << self.page_shift, np.uint8)
-        # A memoryview takes bytes at half of what an array's slice costs, of which there are many.
+        # A memoryview takes bytes at half the cost of an array's slice, and there are many.
         view, shift = buffer.data, self.page_shift
         readable: Mask | None = None
         for address, start, end in zip(addresses[starts].tolist(), starts, ends, strict=True):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Rows of addresses in a column of addresses."""
+"""Rows of values: in a column of addresses, in arrays, among distinct values."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
-from kcensus.engine.memory import Words
+from kcensus.engine.memory import Mask, Numbers, Words
+
+_ENTRY_BYTES = 48
+"""A key and an index of 64 bits per bucket, at least 38 % of them in use, and an entry in the list
+of distinct values."""
 
 
 def rows_of(
@@ -16,9 +21,7 @@ def rows_of(
 ) -> npt.NDArray[np.int64]:
     """Return the row of each address, or -1.
 
-    :param column: addresses, each once, ascending unless ``order`` is given
-    :param addresses: in any order, repeated or not
-    :param order: ``np.argsort(column)``
+    :param column: addresses, each once, ascending unless ``order``, its argsort, is given
     """
     if not len(column):
         return np.full(len(addresses), -1)
@@ -31,21 +34,39 @@ def rows_of(
 def spread(
     counts: npt.NDArray[np.integer[Any]],
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the row of each element of some arrays one after the other, and its index in its own.
-
-    :param counts: lengths of the arrays
-    """
+    """Return the row and the index of each element of arrays, given their lengths."""
     lengths = counts.astype(np.int64)
     row = np.repeat(np.arange(len(lengths)), lengths)
     return row, np.arange(len(row)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
 
 
 def within(counts: npt.NDArray[np.int64], most: int) -> npt.NDArray[np.bool_]:
-    """Return which counts to take so that they add up to ``most`` or less: the smallest ones.
-
-    A few counts that damage made huge do not cost the others.
-    """
+    """Return the smallest counts with a sum of at most ``most``; damage makes some huge."""
     taken = np.zeros(len(counts), np.bool_)
     order = np.argsort(counts, kind="stable")
     taken[order] = np.cumsum(counts[order]) <= most
     return taken
+
+
+def factorized(
+    values: npt.NDArray[Any], distinct: int | None = None
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
+    """Return the index of each 64-bit value among the distinct ones, and these by first mention.
+
+    :param distinct: most distinct values
+    :raises MemoryError: there is not enough memory
+    """
+    most = len(values) if distinct is None else min(distinct, len(values))
+    # Without memory for its hash table, pandas.factorize() ends the process with SIGSEGV (3.1.1).
+    np.empty(_ENTRY_BYTES * most, np.uint8)
+    code, unique = pd.factorize(values)
+    return code, np.asarray(unique)
+
+
+def covered(begin: Numbers, size: Numbers, length: int) -> Mask:
+    """Return which of ``length`` positions lie in ranges, with few overlaps."""
+    marks = np.zeros(length + 1, np.int8)
+    np.add.at(marks, np.clip(begin, 0, length), 1)
+    np.add.at(marks, np.clip(begin + size, 0, length), -1)
+    inside: Mask = np.cumsum(marks[:-1], dtype=np.int8) > 0
+    return inside

@@ -14,11 +14,8 @@ _LENGTHS = (64, 256, 4096)
 
 
 def c_strings(memory: Memory, addresses: Words, faults: Faults) -> list[bytes | None]:
-    """Return the NUL-terminated string at each address.
-
-    :return: None where it could not be read, or has no end within 4096 bytes; the bytes are what
-        the kernel has, not safe to print
-    """
+    """Return the C string of up to 4096 bytes at each address, not safe to print; None if
+    unreadable."""
     strings: list[bytes | None] = [None] * len(addresses)
     rows = np.arange(len(addresses))
     for length in _LENGTHS:
@@ -31,7 +28,7 @@ def c_strings(memory: Memory, addresses: Words, faults: Faults) -> list[bytes | 
             strings[rows[row]] = text[row, : stops[row]].tobytes()
         rows = rows[~done]
     for row in rows[plausible(addresses[rows], _LENGTHS[-1])].tolist():
-        # Near the end of a readable page a short string is all that is there.
+        # Near the end of a readable page, a short string may be complete.
         try:
             string = memory.prog.read_c_string(int(addresses[row]), max_size=_LENGTHS[-1])
         except drgn.FaultError as error:

@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Worker processes for bulk reads, and the columns that they fill together."""
+"""Worker processes for bulk reads, and columns that they fill together."""
 
 from __future__ import annotations
 
 import mmap
-import multiprocessing
 import signal
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing.process import BaseProcess
+from multiprocessing.context import ForkContext, ForkProcess
 from typing import Any, TypeVar
 
 import numpy as np
@@ -29,17 +28,16 @@ _CAUSES = {
 
 
 class WorkersKilled(RuntimeError):
-    """A signal killed a worker process; the message says which, and what to do."""
+    """A signal killed a worker process; the message names it and the next step."""
 
 
 def each(work: Callable[[int], T], tasks: int, jobs: int) -> Iterator[T]:
     """Yield results of ``work(0)`` … ``work(tasks - 1)``, in order.
 
-    With more than one job, forked processes share the program and its debug information, which
-    would take seconds to open again; ``work`` may be a closure, its result must be picklable.
-    Only for programs whose memory can be read from several processes at once.
+    With more than one job, forked processes share the program, whose memory must be readable from
+    several at once. ``work`` may be a closure, its result must be picklable.
 
-    :raises WorkersKilled: a signal killed a process, as SIGBUS where a mapped file shrank
+    :raises WorkersKilled: a signal killed a process, as SIGBUS if a mapped file shrank
     """
     jobs = min(jobs, tasks)
     if jobs <= 1:
@@ -47,17 +45,14 @@ def each(work: Callable[[int], T], tasks: int, jobs: int) -> Iterator[T]:
         return
     global _work
     _work = work
-    pool = ProcessPoolExecutor(
-        jobs, mp_context=multiprocessing.get_context("fork"), initializer=_start_worker
-    )
-    workers: Sequence[BaseProcess] = ()
+    workers: list[ForkProcess] = []
+    pool = ProcessPoolExecutor(jobs, mp_context=_forking(workers), initializer=_start_worker)
     try:
         with warnings.catch_warnings():
-            # The threads that Python warns of belong to drgn's debug information loader, which
-            # is idle by now and which no worker calls.
+            # Python warns of the threads of drgn's debug information loader, which is idle by now,
+            # and unused by workers.
             warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
             futures = deque(pool.submit(_call, task) for task in range(tasks))
-        workers = multiprocessing.active_children()
         while futures:
             yield futures.popleft().result()
     except BrokenProcessPool as error:
@@ -68,7 +63,21 @@ def each(work: Callable[[int], T], tasks: int, jobs: int) -> Iterator[T]:
         _work = None
 
 
-def _killed(workers: Sequence[BaseProcess]) -> WorkersKilled:
+def _forking(started: list[ForkProcess]) -> ForkContext:
+    """Return a context that lists its processes: the pool forgets early ends."""
+
+    class Listed(ForkProcess):
+        def start(self) -> None:
+            super().start()
+            started.append(self)
+
+    class Context(ForkContext):
+        Process = Listed
+
+    return Context()
+
+
+def _killed(workers: Sequence[ForkProcess]) -> WorkersKilled:
     codes = {-worker.exitcode for worker in workers if worker.exitcode and worker.exitcode < 0}
     # The pool terminates the other workers when one of them dies.
     number = min(codes - {signal.SIGTERM}, default=int(signal.SIGTERM))
@@ -90,27 +99,23 @@ def _call(task: int) -> Any:
 
 
 class Columns:
-    """Columns with room for a fixed number of rows, filled piece by piece by one or more processes.
-
-    :param shared: forked processes write to the same memory
-    """
+    """Columns for a fixed number of rows, filled in pieces, if ``shared`` by several processes."""
 
     def __init__(
         self, dtypes: Mapping[str, np.dtype[Any]], room: int, *, shared: bool = False
     ) -> None:
-        self._columns: dict[str, npt.NDArray[Any]] = {}
-        for name, dtype in dtypes.items():
-            size = room * dtype.itemsize
-            if shared and size:
-                self._columns[name] = np.frombuffer(mmap.mmap(-1, size), dtype)
-            else:
-                self._columns[name] = np.empty(room, dtype)
+        def column(dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+            if shared and room * dtype.itemsize:
+                return np.frombuffer(mmap.mmap(-1, room * dtype.itemsize), dtype)
+            return np.empty(room, dtype)
+
+        self._columns = {name: column(dtype) for name, dtype in dtypes.items()}
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
         return self._columns[name]
 
     def compact(self, pieces: Sequence[tuple[int, int]]) -> None:
-        """Close the gaps between pieces: their first rows, ascending, and numbers of rows."""
+        """Close the gaps between pieces, given their first rows, ascending, and numbers of rows."""
         for name, column in self._columns.items():
             position = 0
             for start, count in pieces:

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""XArrays: the entries of many of them at once, level by level.
-
-drgn's ``xa_for_each()`` takes 7 µs an entry, and does not return the nodes.
-"""
+"""XArrays: the entries of many of them at once; drgn's ``xa_for_each()`` takes 7 µs an entry."""
 
 from __future__ import annotations
 
@@ -25,31 +22,31 @@ _SMALLEST_NODE = np.uint64(4096)
 
 @dataclass(frozen=True)
 class XBlock:
-    """Some nodes, and the entries in them."""
+    """Some nodes, and their entries."""
 
     node_lane: Lanes
     node: Words
-    """Addresses of the ``struct xa_node``; none for an entry without one."""
+    """Addresses of the ``struct xa_node``; none for an entry at index 0 alone."""
     lane: Lanes
-    """Which array each entry belongs to: indexes into ``heads``."""
+    """Array of each entry: indexes into ``heads``."""
     index: Words
     entry: Words
-    """As stored: a pointer, or a value with bit 0 set. Marks of the XArray's own are left out."""
+    """Entries as stored: pointers, or values with bit 0 set; without the XArray's own marks."""
 
 
 @dataclass
 class XDamage:
-    """Counts of damaged nodes."""
+    """Unreadable nodes, and nodes that contradict their parent."""
 
     unreadable: int = 0
-    """Nodes that could not be read."""
     torn: int = 0
-    """Nodes that are not where their parent says."""
 
 
 class XArrayWalk:
-    """Walks ``struct xarray``, which IDRs, IDAs and radix trees are made of since Linux kernel
-    commit f8d5d0cc145c ("xarray: Add definition of struct xarray") (in v4.20).
+    """Walker of ``struct xarray``.
+
+    IDRs, IDAs and radix trees are made of it since Linux kernel commit f8d5d0cc145c ("xarray: Add
+    definition of struct xarray") (in v4.20).
 
     :raises LookupError: the kernel has no XArray
     """
@@ -63,15 +60,12 @@ class XArrayWalk:
         self.slots = np.uint64(drgn.offsetof(type_, "slots"))
         self.length = type_.member("slots").type.length or 64
         self.bits = self.length.bit_length() - 1
-        """Of an index, per level: 6, or 4 with CONFIG_BASE_SMALL."""
+        """Bits of an index per level: 6, or 4 with CONFIG_BASE_SMALL."""
         self.word = word_dtype(memory.prog)
         self.batch = max(memory.chunk_bytes // (self.length * 8), 1)
 
     def blocks(self, heads: Words) -> Iterator[XBlock]:
-        """Yield all nodes and entries, a bounded number at a time, in no particular order.
-
-        :param heads: ``xa_head`` of each array
-        """
+        """Yield all nodes and entries of each ``xa_head``, a bounded number at a time."""
         lanes = np.flatnonzero(heads)
         entries, none = heads[lanes], np.zeros(len(lanes), np.uint64)
         # An entry at index 0 needs no node.
@@ -84,8 +78,8 @@ class XArrayWalk:
             read = gather(self.memory, node, self.node, self.faults)
             self.damage.unreadable += int((~read.readable).sum())
             own = read["shift"].astype(np.int64)
-            # A child is one level down and knows its parent and its slot there: nothing can go
-            # round in circles, nor be reached twice, which would multiply at each level.
+            # A child is one level down and knows its parent and its slot there: there can be no
+            # cycle, and no node reached twice, which would multiply at each level.
             fits = (own == shift) if shift >= 0 else (own < 64) & (own % self.bits == 0)
             fits &= read["parent"] == parent
             if shift >= 0:
@@ -102,7 +96,6 @@ class XArrayWalk:
     def _level(
         self, lane: Lanes, node: Words, base: Words, shift: int
     ) -> tuple[XBlock, tuple[Lanes, Words, Words, Words]]:
-        """Return what the slots of nodes of one level hold."""
         slots, readable = gather_arrays(
             self.memory, node + self.slots, self.length, self.word, self.faults
         )
@@ -123,5 +116,4 @@ class XArrayWalk:
 
 
 def _is_node(entry: Words) -> Mask:
-    node: Mask = ((entry & _KIND) == _INTERNAL) & (entry > _SMALLEST_NODE)
-    return node
+    return np.asarray(((entry & _KIND) == _INTERNAL) & (entry > _SMALLEST_NODE))

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What findings and terms mean: what ``kcensus explain`` and the HTML page say about them.
+"""Explanations of findings and terms, for ``kcensus explain`` and HTML pages.
 
-Each analysis explains the kinds of its findings in ``explain.toml`` of its folder; those of no
-analysis, and the glossary, are in this folder.
+Each analysis explains the kinds of its findings in ``explain.toml`` of its folder; explanations of
+other findings, and the glossary, are in this folder.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -24,16 +24,14 @@ _FILE = "explain.toml"
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a kind of finding means."""
+    """The explanation of a kind of finding."""
 
     kind: str
     title: str
     means: str
     determined: str
-    """How it was determined."""
     remedy: str
     terms: tuple[str, ...] = ()
-    """Terms of the glossary that it uses."""
 
 
 @dataclass(frozen=True)
@@ -43,17 +41,18 @@ class Term:
     name: str
     means: str
     see: tuple[str, ...] = ()
-    """Other terms."""
     aliases: tuple[str, ...] = ()
 
 
 @functools.cache
 def kinds() -> Mapping[str, Explanation]:
     """Return the explanations of all kinds of findings, in alphabetical order."""
+    places: list[Any] = [files(__name__), *files("kcensus.analyses").iterdir()]
     known = {
         kind: Explanation(kind, **{**fields, "terms": tuple(fields.get("terms", ()))})
-        for text in _texts()
-        for kind, fields in tomllib.loads(text).items()
+        for place in places
+        if place.is_dir() and (file := place.joinpath(_FILE)).is_file()
+        for kind, fields in tomllib.loads(file.read_text("utf-8")).items()
     }
     return dict(sorted(known.items()))
 
@@ -70,7 +69,7 @@ def terms() -> Mapping[str, Term]:
 
 
 def explanation(identifier: str) -> Explanation | None:
-    """Return the explanation of a finding, by its id or its kind; None where there is none."""
+    """Return the explanation of a finding, by its id or its kind; None without one."""
     return kinds().get(identifier.partition(":")[0])
 
 
@@ -84,7 +83,7 @@ def term(word: str) -> Term | None:
 
 
 def words() -> list[str]:
-    """Return everything that can be explained: kinds, terms and their aliases."""
+    """Return all words with an explanation: kinds, terms and their aliases."""
     return [*kinds(), *(word for each in terms().values() for word in (each.name, *each.aliases))]
 
 
@@ -96,11 +95,3 @@ def _terms_by_word() -> Mapping[str, Term]:
 
 def _normal(word: str) -> str:
     return word.lower().replace("-", " ").replace("_", " ")
-
-
-def _texts() -> Iterator[str]:
-    """Yield the explanations of this folder, and of each analysis that has some."""
-    places: list[Any] = [files(__name__), *files("kcensus.analyses").iterdir()]
-    for place in places:
-        if place.is_dir() and (file := place.joinpath(_FILE)).is_file():
-            yield file.read_text("utf-8")

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 
 import drgn
 import numpy as np
-import numpy.typing as npt
 
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
-from kcensus.engine.memory import Faults
+from kcensus.engine.memory import Faults, Numbers, Words
 from kcensus.engine.slub.percpu import cpu_offsets
 from kcensus.kernel.kernel import Kernel, once
-from kcensus.kernel.names import ABSENT
-from kcensus.sources.capsule import NotRecorded
+from kcensus.kernel.names import MISSING
 
 _NS = 1_000_000_000
 _MAX_NS = 1 << 61
@@ -44,24 +42,24 @@ def elapsed(now: int, then: int) -> int:
 
 @dataclass(frozen=True)
 class Clock:
-    """What time it is in the target: the moment of the dump."""
+    """The time of the target at the moment of the dump."""
 
     ns: int
     """CLOCK_MONOTONIC, nanoseconds."""
     jiffies: int
     hz: int
     source: str
-    """``timekeeper``: its last update, at most a tick ago; ``idle``: later than that, a CPU that
-    had stopped its tick entered idle; ``jiffies``: the timekeeper could not be read."""
+    """``timekeeper``: its last update, at most a tick ago; ``idle``: later, when the last CPU with
+    a stopped tick entered idle; ``jiffies``: the timekeeper could not be read."""
 
-    def since(self, stamps: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+    def since(self, stamps: Words) -> Numbers:
         """Return the nanoseconds since stamps of CLOCK_MONOTONIC; negative for the future."""
         return (np.uint64(self.ns) - stamps.astype(np.uint64)).view(np.int64)
 
-    def since_jiffies(self, stamps: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+    def since_jiffies(self, stamps: Words) -> Numbers:
         """Return the nanoseconds since stamps in jiffies; negative for the future."""
         ticks = (np.uint64(self.jiffies) - stamps.astype(np.uint64)).view(np.int64)
-        # Where a damaged stamp would overflow, it is only "very long ago".
+        # A damaged stamp that would overflow is only "very long ago".
         most = (1 << 62) * self.hz // _NS
         return np.clip(ticks, -most, most) * (_NS // self.hz)
 
@@ -94,12 +92,7 @@ def clock(kernel: Kernel) -> Clock:
 
 
 def _timekeeper(prog: drgn.Program) -> int:
-    """Return CLOCK_MONOTONIC at the last update of the timekeeper.
-
-    :raises LookupError: the debug info lacks it, or it is damaged
-    :raises AttributeError: it has another layout (before v4.1)
-    :raises drgn.FaultError: it is unreadable
-    """
+    """Return CLOCK_MONOTONIC at the last update; raise AttributeError on layouts before v4.1."""
     try:
         # Since Linux kernel commit 22c62b9a84b8 ("timekeeping: Introduce auxiliary timekeepers")
         # (in v6.17), tk_core is a macro for an element of an array.
@@ -117,14 +110,13 @@ def _timekeeper(prog: drgn.Program) -> int:
 
 
 def _idle_entry(kernel: Kernel) -> int:
-    """Return when the last CPU to do so entered idle without its tick; 0 if unknown."""
+    """Return when the last CPU entered idle without its tick; 0 if unknown."""
     prog = kernel.prog
     try:
-        base = int(prog["tick_cpu_sched"].address_of_().value_())
         names = {"idle_entrytime": ("idle_entrytime.tv64", "idle_entrytime")}
         columns = layout(prog, "struct tick_sched", names)
-        addresses = np.uint64(base) + cpu_offsets(prog)
-    except (*ABSENT, NotRecorded):
+        addresses = np.uint64(int(prog["tick_cpu_sched"].address_of_())) + cpu_offsets(prog)
+    except MISSING:
         return 0
     read = gather(kernel.memory, addresses, columns, Faults())
     return int(read["idle_entrytime"].max(initial=0))

@@ -13,15 +13,14 @@ from kcensus.engine.memory import Faults, Memory, Words
 from kcensus.engine.xarray import XArrayWalk
 
 _MAX_ENTRIES = 1 << 20
-"""Numbers in the IDRs that are read: minors of device mapper, of which there are 2^20, and ids of
-memory cgroups, of which there are 2^16."""
+"""Minors of device mapper are up to 2^20; memory cgroups have 2^16 ids."""
 
 
 def xarray_entries(memory: Memory, array: Object, faults: Faults) -> tuple[Words, Words, int]:
     """Return the indexes of a ``struct xarray``, ascending, their entries, and the damaged nodes.
 
     :raises LookupError: the kernel has no XArray
-    :raises AttributeError: the object is none
+    :raises AttributeError: the object is not an XArray
     :raises drgn.FaultError: the head is unreadable
     """
     walk = XArrayWalk(memory, faults)
@@ -34,7 +33,7 @@ def xarray_entries(memory: Memory, array: Object, faults: Faults) -> tuple[Words
 
 
 def idr_entries(memory: Memory, idr: Object) -> tuple[list[int], int]:
-    """Return the pointers in a ``struct idr``, by number, and how many nodes are damaged.
+    """Return the pointers in a ``struct idr``, by number, and the number of damaged nodes.
 
     :raises drgn.FaultError: the head is unreadable
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""One kernel, and what has been read of it so far."""
+"""One kernel, and the results of its readers so far."""
 
 from __future__ import annotations
 
@@ -11,20 +11,50 @@ from typing import Any, TypeVar
 import drgn
 
 from kcensus.engine.memory import CHUNK_BYTES, Memory
-from kcensus.engine.slub.slabs import SlabMap
-from kcensus.kernel.memcg.objcg import VECTOR_MEMBERS
+from kcensus.engine.slub.pages import PageChunk, PageMap
+from kcensus.engine.slub.slabs import SlabMap, Watcher
 from kcensus.kernel.size import MachineSize, machine_size
 from kcensus.progress import Progress, SilentProgress
 
 T = TypeVar("T")
 
+VECTOR_MEMBERS = {
+    # page.obj_cgroups since v5.9, as above.
+    # Since Linux kernel commit 87944e2992bd ("mm: Introduce page memcg flags") (in v5.11), it is
+    # page.memcg_data, later slab.memcg_data.
+    # Since Linux kernel commit 21c690a349ba ("mm: introduce slabobj_ext to support slab object
+    # extensions") (in v6.10), it is slab.obj_exts.
+    "vector": ("obj_exts", "memcg_data", "obj_cgroups"),
+    # Distance of two elements, since Linux kernel commit 7a8e71bc619d ("mm/slab: use stride to
+    # access slabobj_ext") (in v7.0).
+    "stride": ("stride",),
+    # Since Linux kernel commit b5bc35ace2c5 ("mm/slab: replace slab.stride with
+    # obj_exts_in_object") (in v7.3), a flag tells the place of the elements.
+    "in_object": ("obj_exts_in_object",),
+    # Since Linux kernel commit 7def2e8549e5 ("mm/slab: add cache_ and slab_needs_objcg() helpers")
+    # (in v7.3), a flag tells whether they hold obj_cgroups.
+    "needs_objcg": ("obj_exts_needs_objcg",),
+}
+"""Members of a slab that lead to the memory cgroups of its objects."""
+_PAGE_READERS: list[Callable[[Kernel, PageMap], Watcher | None]] = []
+
+
+def reads_pages(
+    make: Callable[[Kernel, PageMap], Watcher | None],
+) -> Callable[[Kernel, PageMap], Watcher | None]:
+    """Let a reader see all pages in the one pass over the ``struct page`` array.
+
+    :param make: returns the watcher of a kernel, or None; its module is imported before that pass
+    """
+    _PAGE_READERS.append(make)
+    return make
+
 
 class Kernel:
-    """The kernel that a program reads, shared by all analyses of it.
+    """The kernel of a program, shared by all analyses.
 
-    Nothing is read before it is asked for, and then only once: the slab map and its one pass over
-    the ``struct page`` array, and whatever a reader decorated with :func:`once` returns. What was
-    read ages with a live kernel, so there each analysis of a report gets :meth:`renewed` ones.
+    Everything is read on demand and once. Results age on a live kernel, so each analysis of a
+    report gets a :meth:`renewed` one there.
 
     :param prog: program of a Linux kernel
     :param live: whether the kernel may change while it is read
@@ -50,7 +80,7 @@ class Kernel:
         self._read: dict[Callable[[Kernel], Any], Any] = {}
 
     def renewed(self) -> Kernel:
-        """Return the same kernel without what has been read of it."""
+        """Return the same kernel without results of readers."""
         return Kernel(
             self.prog,
             live=self.live,
@@ -66,15 +96,24 @@ class Kernel:
 
     @cached_property
     def slab_map(self) -> SlabMap:
-        """The slab caches, and where the slabs of each are.
+        """The slab caches, and the slabs of each.
 
         :raises UnsupportedAllocator: the kernel uses SLAB or SLOB
         :raises LookupError: its memory model is not supported, or its debug info is incomplete
         """
-        # It imports this module.
-        from kcensus.kernel.memcg.charges import watcher
+        return SlabMap(self.memory, VECTOR_MEMBERS, watcher=self._watcher)
 
-        return SlabMap(self.memory, VECTOR_MEMBERS, watcher=functools.partial(watcher, self))
+    def _watcher(self, pages: PageMap) -> Watcher | None:
+        watchers = {make: watch for make in _PAGE_READERS if (watch := make(self, pages))}
+
+        def look(chunk: PageChunk) -> dict[Callable[..., Any], Any]:
+            return {make: watch(chunk) for make, watch in watchers.items()}
+
+        return look if watchers else None
+
+    def seen(self, make: Callable[[Kernel, PageMap], Watcher | None]) -> list[Any]:
+        """Return the results of a reader's watcher, one for each stretch of the array."""
+        return [part[make] for part in self.slab_map.survey.watched if make in part]
 
     @cached_property
     def size(self) -> MachineSize:
@@ -83,12 +122,12 @@ class Kernel:
 
     @cached_property
     def ram_bytes(self) -> int:
-        """``totalram_pages()`` in bytes, or what else says how much it is; 0 if unknown."""
+        """RAM in bytes, see :class:`MachineSize`; 0 if unknown."""
         return self.size.ram_bytes
 
 
 def once(read: Callable[[Kernel], T]) -> Callable[[Kernel], T]:
-    """Make a reader remember what it read of a kernel, so that all callers share it."""
+    """Make a reader keep its result for each kernel, so that all callers share it."""
 
     @functools.wraps(read)
     def remembered(kernel: Kernel) -> T:

@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Which files below ``/proc/sys``, ``/sys`` and ``/sys/fs/cgroup`` a kernel offers.
-
-They are looked up where the kernel keeps them: the tables of sysctls, the kernfs nodes of sysfs,
-and the files of the memory controller. What a release or a distribution should have is never
-assumed.
-"""
+"""Look up files of ``/proc/sys``, ``/sys`` and ``/sys/fs/cgroup`` in the kernel's own tables."""
 
 from __future__ import annotations
 
+import contextlib
 import stat
 from collections.abc import Callable, Iterator
 
@@ -17,20 +13,13 @@ from drgn import Object, container_of, sizeof
 from kcensus.engine.chase import circular
 from kcensus.engine.memory import Faults
 from kcensus.kernel.kernel import Kernel
-from kcensus.kernel.names import decode_array, name_at
-from kcensus.sources.capsule import NotRecorded
+from kcensus.kernel.names import DAMAGED, decode_array, name_at
 
 _MAX_ENTRIES = 1 << 16
-"""Of one directory. The largest have one per network device or slab cache."""
+"""Most entries of a directory. The largest have one per network device or slab cache."""
 _MAX_DEPTH = 16
 _MAX_FILES = 1 << 10
-"""Of one array of the memory controller; and arrays."""
-
-_UNKNOWN = (
-    *(LookupError, AttributeError, TypeError, ValueError, OverflowError),
-    *(drgn.FaultError, drgn.ObjectAbsentError, NotRecorded),
-)
-"""Raised where memory is damaged, missing or not recorded, or the debug info lacks a type."""
+"""Most files in an array of the memory controller, and most arrays."""
 
 
 def has_knob(kernel: Kernel, path: str) -> bool | None:
@@ -38,19 +27,17 @@ def has_knob(kernel: Kernel, path: str) -> bool | None:
 
     :param path: a file below ``/proc/sys``, ``/sys/module/MODULE/parameters``,
         ``/sys/kernel/slab/CACHE``, or ``memory.…`` below ``/sys/fs/cgroup``: whether the memory
-        controller has it, in whichever cgroup
+        controller has it, in any cgroup
     """
-    try:
+    with contextlib.suppress(*DAMAGED):
         for directory, look_up in _LOOK_UPS.items():
             if path.startswith(directory):
                 return look_up(kernel, path[len(directory) :].split("/"))
-    except _UNKNOWN:
-        pass
     return None
 
 
 def knobs(kernel: Kernel) -> Iterator[str]:
-    """Yield the path of each file below ``/proc/sys``, in no order; not those of namespaces.
+    """Yield the path of each file below ``/proc/sys``, unordered, except files of namespaces.
 
     :raises LookupError: the debug info lacks a type
     :raises drgn.FaultError: a table is unreadable
@@ -84,11 +71,10 @@ def _sysctl_root(prog: drgn.Program) -> Object:
 
 
 def _sysctls(directory: Object) -> dict[str, tuple[int, Object]]:
-    """Return the entries of a ``struct ctl_dir`` by name: their mode, and their own ``ctl_dir``.
+    """Return modes of the entries of a ``struct ctl_dir``, and ``ctl_dir`` of directories.
 
-    Only the second value of a directory means anything. Since Linux kernel v3.4 (commit not
-    verified), a directory is a red-black tree of the nodes of its entries: node *i* of a ``struct
-    ctl_table_header`` belongs to element *i* of its table.
+    Since Linux kernel v3.4 (commit not verified), node *i* in the red-black tree of a directory
+    belongs to element *i* of the table of its ``struct ctl_table_header``.
     """
     node_size = sizeof(directory.prog_.type("struct ctl_node"))
     entries = {}
@@ -109,11 +95,10 @@ def _sysctls(directory: Object) -> dict[str, tuple[int, Object]]:
 
 
 def _has_sysfs_file(kset: str) -> Callable[[Kernel, list[str]], bool]:
-    """Return the look-up of files in a directory of sysfs, whose ``struct kset`` is a variable.
+    """Return the look-up of files in a directory of sysfs with a ``struct kset`` variable.
 
     Since Linux kernel commit 324a56e16e44 ("kernfs: s/sysfs_dirent/kernfs_node/ and rename its
-    friends accordingly") (in v3.14), the children of a directory are a red-black tree of
-    ``struct kernfs_node``.
+    friends accordingly") (in v3.14), a directory has a red-black tree of ``struct kernfs_node``.
     """
 
     def look_up(kernel: Kernel, path: list[str]) -> bool:
@@ -129,13 +114,13 @@ def _has_sysfs_file(kset: str) -> Callable[[Kernel, list[str]], bool]:
 
 def _kernfs_child(directory: Object, name: bytes) -> Object | None:
     prog = directory.prog_
-    if directory.flags & prog["KERNFS_LINK"]:  # a cache that is merged with others
+    if directory.flags & prog["KERNFS_LINK"]:  # a cache merged with others
         directory = directory.symlink.target_kn
     if not directory.flags & prog["KERNFS_DIR"]:
         return None
     for rb_node in _tree(directory.dir.children.rb_node):
         node = container_of(rb_node, "struct kernfs_node", "rb")
-        # Reading one byte more than the name tells it from those that begin alike.
+        # One more byte than the name tells it from longer names.
         if prog.read_c_string(int(node.name), max_size=len(name) + 1) == name:
             return node
     return None
@@ -143,7 +128,7 @@ def _kernfs_child(directory: Object, name: bytes) -> Object | None:
 
 def _has_cgroup_file(kernel: Kernel, path: list[str]) -> bool | None:
     controller, _, name = path[-1].partition(".")
-    if controller != "memory" or name == "pressure":  # the latter is of the cgroup core
+    if controller != "memory" or name == "pressure":  # cgroup.… files belong to the cgroup core
         return None
     prog = kernel.prog
     subsystem = prog["memory_cgrp_subsys"]
@@ -165,10 +150,7 @@ def _has_cgroup_file(kernel: Kernel, path: list[str]) -> bool | None:
 
 
 def _tree(root: Object) -> Iterator[Object]:
-    """Yield the ``struct rb_node *`` of a red-black tree, in no order.
-
-    :raises ValueError: it has a cycle, or too many nodes
-    """
+    """Yield each ``struct rb_node *``; raise ValueError on a cycle or too many nodes."""
     links, seen = [root], set[int]()
     while links:
         node = links.pop()

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Doubly linked lists, followed along ``next`` and held against ``prev``."""
+"""Doubly linked lists, followed along ``next`` and checked against ``prev``."""
 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from kcensus.engine.chase import Damage, Lanes, collect, pointer_step
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
-from kcensus.engine.memory import Faults, Memory, Words
+from kcensus.engine.memory import Faults, Memory, Numbers, Words
 
 
 def in_order(lanes: Lanes, nodes: Words) -> tuple[Lanes, Words]:
@@ -24,7 +23,7 @@ def in_order(lanes: Lanes, nodes: Words) -> tuple[Lanes, Words]:
 
 
 def before(lanes: Lanes, nodes: Words, heads: Words) -> Words:
-    """Return what comes before each node: the node before it, or the head of its list.
+    """Return the node before each node, or the head of its list.
 
     :param lanes: index of each node's list, ascending
     """
@@ -41,17 +40,16 @@ def list_members(
     limit: int,
     total: int | None = None,
     verify: bool = True,
-) -> tuple[Lanes, Words, npt.NDArray[np.int64]]:
+) -> tuple[Lanes, Words, Numbers]:
     """Return the nodes of many ``list_head``, list by list.
 
-    A list is torn if it cannot be followed to its end, or if a ``prev`` does not lead back to where
-    its ``next`` came from: a pointer bent to another list does not go unnoticed. The nodes of a
-    torn list are those that either way leads to.
+    A list is torn if it does not lead to its end, or if a ``prev`` does not lead back: a pointer
+    bent to another list. The nodes of a torn list are those found in either direction.
 
     :param heads: addresses of the heads
     :param limit: longest list to follow
     :param total: nodes of all lists to follow; see :func:`collect`
-    :param verify: whether to look at ``prev``; a list that changes while it is read looks torn
+    :param verify: whether to check ``prev``; a list that changes while it is read looks torn
     :return: index of each node's head, ascending; addresses of the nodes; indexes of torn lists
     """
     links = layout(memory.prog, "struct list_head", ["next", "prev"])

@@ -15,15 +15,13 @@ Line = tuple[float | None, str]
 """Seconds since boot, None where unknown, and printable text."""
 
 _MAX_RECORD_BITS = 24
-"""Binary logarithm of the number of records, those of a log of half a gigabyte."""
+"""Binary logarithm of the number of records of a log of half a gigabyte."""
 _MAX_BYTES = 1 << 31
 """LOG_BUF_LEN_MAX, of the log up to v5.9."""
 
 
 def is_sound(prog: drgn.Program) -> bool:
-    """Return whether head and tail of the ring buffer are possible.
-
-    drgn walks from tail to head, however far.
+    """Return whether head and tail of the ring buffer are possible; drgn walks any distance.
 
     :raises drgn.FaultError: they are unreadable
     """
@@ -58,10 +56,7 @@ def records(prog: drgn.Program) -> list[Line]:
 def _structured(prog: drgn.Program) -> Iterator[tuple[int, bytes]]:
     """Yield time stamp and text of the records of a log up to v5.9, oldest first.
 
-    drgn follows the lengths of records wherever they lead. Where a running kernel overwrites what
-    is being read, or memory is damaged, that never ends.
-
-    :raises ValueError: the records do not lead from the first to the last
+    drgn follows the lengths of damaged or overwritten records without end; this raises ValueError.
     """
     try:
         type_ = prog.type("struct printk_log")

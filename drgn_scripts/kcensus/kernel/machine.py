@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The machine that a kernel runs on, as every output names it."""
+"""The machine of a kernel, as every output names it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from drgn.helpers.linux.timekeeping import ktime_get_real_seconds, uptime
 
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.log import is_sound
-from kcensus.kernel.mm.memory_use import memory_use
+from kcensus.kernel.mm.vmstat import memory_use
 from kcensus.kernel.size import attempt
 from kcensus.results import Machine
 from kcensus.sources.model import kernel_release
@@ -22,19 +22,18 @@ from kcensus.text import printable
 
 _NO_PANIC = "no panic: dumped while the kernel ran"
 _WANTED = re.compile("sysrq", re.IGNORECASE)
-"""Panics that a user asked for."""
+"""Panics requested by a user."""
 
 
 @once
 def machine(kernel: Kernel) -> Machine:
-    """Return the machine of a kernel; raises nothing, what is unreadable is unknown."""
+    """Return the machine of a kernel, without exceptions: unreadable members are unknown."""
     prog = kernel.prog
     if not attempt(lambda: prog.flags & drgn.ProgramFlags.IS_LINUX_KERNEL):
         return Machine()
-    name = attempt(lambda: prog["init_uts_ns"].name)
     taken_by = "" if kernel.live else attempt(lambda: _taken_by(prog)) or ""
     return Machine(
-        host=_text(lambda: name.nodename) if name is not None else "",
+        host=_text(lambda: prog["init_uts_ns"].name.nodename),
         time=attempt(lambda: float(ktime_get_real_seconds(prog))),
         uptime_seconds=attempt(lambda: float(uptime(prog))),
         boot=attempt(lambda: boot_id(prog)) or "",
@@ -42,7 +41,7 @@ def machine(kernel: Kernel) -> Machine:
         cpus=kernel.size.cpus,
         nodes=kernel.size.nodes,
         kernel=attempt(lambda: kernel_release(prog)) or "",
-        version=_text(lambda: name.version) if name is not None else "",
+        version=_text(lambda: prog["init_uts_ns"].name.version),
         build_id=attempt(lambda: _build_id(prog)) or "",
         taken_by=taken_by,
         memory=attempt(lambda: memory_use(prog, kernel.ram_bytes)) or {},
@@ -51,7 +50,7 @@ def machine(kernel: Kernel) -> Machine:
 
 
 def _build_id(prog: drgn.Program) -> str:
-    """Return ``BUILD-ID`` of VMCOREINFO; where it lacks that, the one that is loaded as a note.
+    """Return ``BUILD-ID`` of VMCOREINFO, or without it the note in memory.
 
     Since Linux kernel commit 0935288c6e00 ("kdump: append kernel build-id string to VMCOREINFO")
     (in v5.9).
@@ -74,11 +73,10 @@ def _build_id(prog: drgn.Program) -> str:
 
 
 def boot_id(prog: drgn.Program) -> str:
-    """Return what identifies the boot; empty where the kernel has no stack protector.
+    """Return a digest that identifies the boot; empty where the kernel has no stack protector.
 
-    That is a digest of the canary of ``init_task``, which start_kernel() makes from random bits
-    before anything else runs. The random boot ID (``sysctl_bootid``) would do as well, but is 0
-    until the first process reads it.
+    Its source is the canary of ``init_task``, which start_kernel() makes first of all from random
+    bits; ``sysctl_bootid`` is 0 until a process reads it.
     """
     canary = int(prog["init_task"].stack_canary)
     digest = hashlib.sha256(b"kcensus boot" + canary.to_bytes(8, "little"))
@@ -86,12 +84,10 @@ def boot_id(prog: drgn.Program) -> str:
 
 
 def _taken_by(prog: drgn.Program) -> str:
-    """Return the panic message, or how else the dump came to be."""
     if not is_sound(prog):
         return ""
     if message := panic_message(prog):
-        task = attempt(lambda: panic_task(prog))
-        by = _text(lambda: task.comm) if task is not None and task else ""
+        by = _text(lambda: panic_task(prog).comm)
         text = printable(message.decode("utf-8", "backslashreplace"))
         return f"{text} (task {by})" if by else text
     return _NO_PANIC

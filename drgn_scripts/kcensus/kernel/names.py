@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Variables, and names as text that keeps all their bytes; not safe to print."""
+"""Values of variables, and names as text without loss of bytes; not safe to print."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from kcensus.sources.capsule import NotRecorded
 
 ABSENT = (LookupError, drgn.FaultError, drgn.ObjectAbsentError)
 """Raised for a variable without debug info, on a missing page, or of a module not loaded."""
-DAMAGED = (*ABSENT, NotRecorded, AttributeError, OverflowError, TypeError, ValueError)
-"""Also of types, sizes and numbers that are not what they should be."""
+MISSING = (*ABSENT, NotRecorded)
+"""Also raised for data missing from a capsule."""
+DAMAGED = (*MISSING, AttributeError, OverflowError, TypeError, ValueError)
+"""Also raised for a damaged or unrecorded type, size or number."""
 _MAX_NAME = 256
-"""Device-mapper names have at most 128 bytes."""
+"""Device-mapper names have up to 128 bytes."""
 
 
 def integer(prog: drgn.Program, name: str, faults: Faults) -> int | None:
@@ -34,7 +36,7 @@ def decode(raw: bytes) -> str:
 
 
 def decode_array(raw: bytes) -> str:
-    """Return the text in a ``char`` array, which a NUL may end."""
+    """Return the text in a ``char`` array up to the first NUL."""
     return decode(bytes(raw).split(b"\0")[0])
 
 

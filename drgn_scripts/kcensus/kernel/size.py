@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""RAM, CPUs and NUMA nodes of a machine, each held against another count of the kernel.
-
-All figures of a report rest on these few variables, which nothing else in a dump protects.
-"""
+"""RAM, CPUs and NUMA nodes of a machine, each compared with another count of the kernel."""
 
 from __future__ import annotations
 
@@ -13,24 +10,23 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import drgn
-import numpy as np
-import numpy.typing as npt
 from drgn.helpers.linux.cpumask import for_each_online_cpu, for_each_possible_cpu
 from drgn.helpers.linux.mm import totalram_pages
 from drgn.helpers.linux.nodemask import for_each_node_state
 
+from kcensus.engine.memory import Faults, Mask, Numbers
 from kcensus.human import human_bytes
-from kcensus.sources.capsule import NotRecorded
+from kcensus.kernel.names import DAMAGED
 
 T = TypeVar("T")
 MAX_NODES = 1024
-"""``MAX_NUMNODES`` of the largest configuration (``CONFIG_NODES_SHIFT`` 10)."""
+"""``MAX_NUMNODES`` of the largest configuration."""
 MAX_CPUS = 8192
 """``NR_CPUS`` of the largest configuration."""
 _MAX_BYTES = 1 << 52
-"""Physical memory that x86_64 and aarch64 can address."""
 _MIN_OBJECT_BYTES = 32
-IMPOSSIBLE_COUNT = "a count of more than fits into RAM"
+"""Size of the smallest counted object: a dentry, an inode or a page."""
+IMPOSSIBLE_COUNT = "a count that exceeds RAM"
 _TOLERANCE = 0.01
 """Counters of a running kernel are not read at the same time."""
 
@@ -46,19 +42,17 @@ class Contradiction:
 
 @dataclass
 class MachineSize:
-    """RAM, CPUs and nodes; None where unknown."""
+    """RAM, online CPUs and nodes with memory; None where unknown."""
 
     ram_bytes: int = 0
-    """``totalram_pages()``; where that is damaged, what the zones have; 0 if unknown."""
+    """``totalram_pages()``, or if that is damaged, the pages of the zones; 0 if unknown."""
     cpus: int | None = None
-    """Online."""
     nodes: int | None = None
-    """With memory."""
     contradictions: list[Contradiction] = field(default_factory=list)
 
 
 def machine_size(prog: drgn.Program) -> MachineSize:
-    """Return the size of a machine; raises nothing, what is unreadable is unknown."""
+    """Return the size of a machine, without exceptions: unreadable members are unknown."""
     size = MachineSize()
     if not attempt(lambda: prog.flags & drgn.ProgramFlags.IS_LINUX_KERNEL):
         return size
@@ -83,7 +77,7 @@ def _ram(prog: drgn.Program, size: MachineSize, nodes: list[tuple[int, int]] | N
     total = attempt(lambda: int(totalram_pages(prog)) * page_size)
     zones = None if nodes is None else sum(managed for _, managed in nodes) * page_size
     possible = [value for value in (total, zones) if value is not None and 0 < value <= most]
-    # The larger one makes no share of RAM too large.
+    # The larger value makes no share of RAM too large.
     size.ram_bytes = max(possible, default=0)
     known = [value for value in (total, zones) if value is not None]
     if possible and possible == known and min(known) >= (1 - _TOLERANCE) * max(known):
@@ -91,7 +85,7 @@ def _ram(prog: drgn.Program, size: MachineSize, nodes: list[tuple[int, int]] | N
     counts = (("totalram_pages", total), ("the zones", zones), ("the end of memory", end))
     reason = ", ".join(f"{name}: {_shown(value)}" for name, value in counts)
     used = human_bytes(size.ram_bytes) if size.ram_bytes else "unknown"
-    effect = f"shares of RAM may be wrong: RAM is taken to be {used}"
+    effect = f"shares of RAM may be wrong: RAM is assumed to be {used}"
     size.contradictions.append(Contradiction("RAM", reason, effect))
 
 
@@ -140,17 +134,14 @@ def _cpus(prog: drgn.Program, size: MachineSize) -> None:
 
 
 def _percpu_areas(prog: drgn.Program) -> int:
-    """Return how many CPUs have a per-CPU area: an offset that no other CPU has."""
+    """Return the number of CPUs with a per-CPU area: an offset shared with no other CPU."""
     offsets = prog["__per_cpu_offset"].read_().value_()[:MAX_CPUS]
-    # x86 fills in CPUs that do not exist with the same value, aarch64 with zeros.
+    # For missing CPUs, x86 fills in the same value, aarch64 zeros.
     return sum(times == 1 for offset, times in Counter(offsets).items() if offset)
 
 
 def _count(items: Iterable[int] | Iterator[int], most: int) -> int:
-    """Return how many items there are.
-
-    :raises ValueError: there are more than ``most``
-    """
+    """Return the number of items; raise ValueError beyond ``most``."""
     count = sum(1 for _ in itertools.islice(items, most + 1))
     if count > most:
         raise ValueError(f"more than {most}")
@@ -158,32 +149,24 @@ def _count(items: Iterable[int] | Iterator[int], most: int) -> int:
 
 
 def possible_counts(
-    prog: drgn.Program, counts: npt.NDArray[np.int64], least_bytes: int = _MIN_OBJECT_BYTES
-) -> npt.NDArray[np.bool_]:
+    prog: drgn.Program, counts: Numbers, faults: Faults, least_bytes: int = _MIN_OBJECT_BYTES
+) -> Mask:
     """Return which counts of objects fit into RAM, of the same shape; negative ones by their size.
 
-    While a running kernel is read, it frees structures that count something, and uses their memory
-    for something else.
+    A running kernel may reuse the memory of a freed structure before its count is read.
 
-    :param least_bytes: size of the smallest object that is counted
+    :param faults: gets the number of impossible counts
+    :param least_bytes: size of the smallest counted object
     """
     most = (int(prog["max_pfn"]) << int(prog["PAGE_SHIFT"])) // least_bytes
-    fits: npt.NDArray[np.bool_] = (counts >= -most) & (counts <= most)
+    fits: Mask = (counts >= -most) & (counts <= most)
+    faults += Faults({IMPOSSIBLE_COUNT: int((~fits).sum())})
     return fits
 
 
 def attempt(ask: Callable[[], T]) -> T | None:
-    """Return what ``ask`` returns; None where the kernel lacks it, or it is damaged."""
+    """Return the result of ``ask``; None if the kernel lacks it, or it is damaged."""
     try:
         return ask()
-    except (
-        AttributeError,
-        LookupError,
-        OverflowError,
-        TypeError,
-        ValueError,
-        drgn.FaultError,
-        drgn.ObjectAbsentError,
-        NotRecorded,
-    ):
+    except DAMAGED:
         return None

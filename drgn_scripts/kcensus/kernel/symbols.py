@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Names of functions and variables by any address in them, and of the modules that they are in."""
+"""Names of functions and variables by any address in them, and names of their modules."""
 
 from __future__ import annotations
 
@@ -13,32 +13,21 @@ from drgn.helpers.linux.kallsyms import module_kallsyms
 from drgn.helpers.linux.module import address_to_module
 
 from kcensus.kernel.kernel import Kernel, once
-from kcensus.kernel.names import ABSENT, decode
-from kcensus.sources.capsule import NotRecorded
+from kcensus.kernel.names import MISSING, decode
 
-_UNKNOWN = (*ABSENT, NotRecorded, AttributeError, ValueError)
+_UNKNOWN = (*MISSING, AttributeError, ValueError)
 _MAX_SYMBOLS = 1 << 20
-"""Of a module: more are damage."""
 
 
 class Place(NamedTuple):
-    """What is at an address."""
+    """The symbol at an address."""
 
     name: str
-    """Of the symbol; empty where there is none. Not safe to print, like the module's."""
+    """Name of the symbol, or empty. Not safe to print, like the module's."""
     distance: int
-    """Bytes from the start of what has that name."""
+    """Bytes from the start of the symbol."""
     module: str
     """Empty for the kernel itself."""
-
-
-class _Table(NamedTuple):
-    """The symbols of a module as the kernel has them, by address."""
-
-    starts: list[int]
-    sizes: list[int]
-    """0 where a symbol has none, such as one of assembly."""
-    names: list[str]
 
 
 class Symbols:
@@ -47,11 +36,11 @@ class Symbols:
     def __init__(self, prog: Program) -> None:
         self.prog = prog
         self._places: dict[int, Place] = {}
-        self._tables: dict[int, _Table] = {}
-        """Of each module, by its address."""
+        self._tables: dict[int, list[tuple[int, int, str]]] = {}
+        """Start, size and name of the symbols of each module, by its address."""
 
     def __call__(self, address: int) -> tuple[str, str]:
-        """Return name and module of a function; its address where it has no symbol."""
+        """Return name and module of a function, or its address without a symbol."""
         place = self.place(address)
         return place.name or (f"0x{address:x}" if address else "?"), place.module
 
@@ -60,12 +49,12 @@ class Symbols:
         return described(*self(address))
 
     def variable(self, address: int) -> str:
-        """Return a variable, such as ``name+0x20 [module]``; empty where it has no symbol."""
+        """Return a variable, such as ``name+0x20 [module]``; empty without a symbol."""
         name, distance, module = self.place(address)
         return described(f"{name}+0x{distance:x}" if distance else name, module) if name else ""
 
     def place(self, address: int) -> Place:
-        """Return what is at an address."""
+        """Return the symbol at an address, its distance and its module."""
         if address not in self._places:
             self._places[address] = self._find(address)
         return self._places[address]
@@ -75,29 +64,25 @@ class Symbols:
         with contextlib.suppress(*_UNKNOWN):
             module = address_to_module(self.prog, address)
             module_name = decode(module.name.string_()) if module else ""
-        with contextlib.suppress(LookupError, NotRecorded):
+        with contextlib.suppress(*MISSING):
             symbol = self.prog.symbol(address)
             return Place(str(symbol.name), address - int(symbol.address), module_name)
         if module_name and module is not None:
             # The kernel has the symbols of modules without debug info.
-            starts, sizes, names = self._table(module)
-            row = bisect.bisect_right(starts, address) - 1
-            distance = address - starts[row] if row >= 0 else 0
-            if row >= 0 and (distance < sizes[row] or not sizes[row]):
-                return Place(names[row], distance, module_name)
+            table = self._table(module)
+            row = bisect.bisect_right(table, address, key=lambda symbol: symbol[0])
+            start, size, name = table[row - 1] if row else (0, 0, "")
+            # Symbols of assembly have no size.
+            if row and (address < start + size or not size):
+                return Place(name, address - start, module_name)
         return Place("", 0, module_name)
 
-    def _table(self, module: Object) -> _Table:
+    def _table(self, module: Object) -> list[tuple[int, int, str]]:
         base = int(module.value_())
         if base not in self._tables:
-            self._tables[base] = _Table([], [], [])
+            self._tables[base] = []
             with contextlib.suppress(*_UNKNOWN, drgn.OutOfBoundsError, MemoryError):
-                symbols = sorted(_symbols(module))
-                self._tables[base] = _Table(
-                    [start for start, _, _ in symbols],
-                    [size for _, size, _ in symbols],
-                    [name for _, _, name in symbols],
-                )
+                self._tables[base] = sorted(_symbols(module))
         return self._tables[base]
 
 

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Workqueues: worker pools, what they run, what waits for them, and which are stalled.
-
-It is what the kernel prints as "Showing busy workqueues and worker pools", read from memory.
-"""
+"""Workqueues: worker pools, their running and waiting items, and stalled pools."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ from typing import Any
 
 import drgn
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from drgn import Type
 from drgn.helpers.linux.cpumask import for_each_possible_cpu
@@ -23,19 +19,18 @@ from drgn.helpers.linux.percpu import per_cpu
 from kcensus.engine.chase import Damage, Lanes, collect, pointer_step
 from kcensus.engine.gather import Gathered, gather, gather_arrays
 from kcensus.engine.layout import Layout, layout
-from kcensus.engine.memory import Faults, Memory, Words
+from kcensus.engine.memory import Faults, Memory, Numbers, Words
 from kcensus.kernel.clock import elapsed, hz
 from kcensus.kernel.idr import idr_entries
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.lists import before, in_order, list_members
-from kcensus.kernel.names import ABSENT, decode_array
-from kcensus.sources.capsule import NotRecorded
+from kcensus.kernel.names import ABSENT, MISSING, decode_array
 
 _DEFAULT_THRESHOLD = 30
 """Seconds; the default of ``wq_watchdog_thresh``."""
 _MAX_ITEMS = 1 << 24
 _MAX_WORKQUEUES = 1 << 20
-"""And pool_workqueues: large machines have some hundred thousand, one per workqueue and CPU."""
+"""Most workqueues and pool_workqueues: large machines have some hundred thousand."""
 _ITEM_TYPES = {
     "pool": np.int64,
     "wq": np.uint64,
@@ -55,18 +50,17 @@ class Pool:
     address: int
     id: int
     cpu: int
-    """-1 where its workers may run on several CPUs."""
+    """CPU of a bound pool; -1 if its workers may run on several CPUs."""
     node: int
     nice: int | None
     flags: int
     workers: int
     idle: int
     pending: int
-    """Items on its worklist."""
     age: float | None
     """Seconds since its last progress; None where the kernel has no such stamp."""
     is_stalled: bool
-    """By the rule of the kernel's watchdog."""
+    """Whether the kernel's watchdog would call it stalled."""
 
 
 def _no_items() -> pd.DataFrame:
@@ -75,40 +69,39 @@ def _no_items() -> pd.DataFrame:
 
 @dataclass
 class Workqueues:
-    """All pools, and the work items that run or wait."""
+    """All pools, and the running and waiting work items."""
 
     pools: list[Pool] = field(default_factory=list)
-    """By id."""
+    """Pools in the order of their id."""
     items: pd.DataFrame = field(default_factory=_no_items)
     """A row per item: ``pool`` (id, -1 unknown), ``wq``, ``work``, ``func`` (addresses), ``state``
-    (in-flight, scheduled, pending, inactive), ``pid`` (of the worker, else 0), ``seconds`` (how
-    long it has been running, since v7.0, before at least that long; NaN unknown), ``color`` (of one
-    that runs: which flushes of its workqueue wait for it; -1 unknown)."""
+    (in-flight, scheduled, pending, inactive), ``pid`` (of the worker, else 0), ``seconds`` (run
+    time; before v7.0 a lower bound; NaN unknown), ``color`` (of a running item, for flushes; -1
+    unknown)."""
     names: dict[int, str] = field(default_factory=dict)
     """Names of workqueues by address; not safe to print."""
     threshold: int = _DEFAULT_THRESHOLD
     """Seconds without progress after which a pool is stalled."""
     has_watchdog: bool = False
-    """Whether the threshold is the kernel's own."""
+    """Whether :attr:`threshold` is the kernel's own."""
     cpu_pools: int | None = None
-    """How many bound pools the kernel has, by its per-CPU variables; None where unknown."""
+    """The kernel's number of bound pools, by its per-CPU variables; None if unknown."""
     damaged: int = 0
     """Torn or unreadable lists, and pools that contradict their index."""
 
     @property
     def bound_pools(self) -> int:
-        """How many of :attr:`pools` are bound to a CPU."""
+        """Number of :attr:`pools` bound to a CPU."""
         return sum(pool.cpu >= 0 for pool in self.pools)
 
     @cached_property
     def by_id(self) -> dict[int, Pool]:
-        """Pools by id."""
         return {pool.id: pool for pool in self.pools}
 
 
 @once
 def workqueues(kernel: Kernel) -> Workqueues:
-    """Return all pools, and the work items that run or wait.
+    """Return all pools, and the running and waiting work items.
 
     :raises LookupError: the debug info lacks workqueues or jiffies
     :raises drgn.FaultError: their heads are unreadable
@@ -138,7 +131,7 @@ class _Reader:
         names, pwqs, inactive = self._queues()
         pending = self._items(entries, "pending", ids[lanes])
         frames = [*self._busy(pools, ids), pending, inactive]
-        # Types of empty ones are undefined.
+        # Columns of empty frames have no types.
         items = pd.concat([frame for frame in frames if len(frame)] or frames, ignore_index=True)
         known = pwqs.set_index("pwq").reindex(items["pwq"], fill_value=0).reset_index(drop=True)
         home = known["pool"].map({pool.address: pool.id for pool in pools})
@@ -159,13 +152,12 @@ class _Reader:
         return gather(self.memory, addresses, columns, self.faults)
 
     def _cpu_pools(self) -> int | None:
-        """Return how many pools the per-CPU variables hold, which the boot sets up on all CPUs."""
         try:
             cpus = sum(1 for _ in for_each_possible_cpu(self.prog))
             pools = len(self.prog["cpu_worker_pools"])
-        except (*ABSENT, NotRecorded):
+        except MISSING:
             return None
-        with contextlib.suppress(LookupError, NotRecorded):
+        with contextlib.suppress(*MISSING):
             # Since Linux kernel commit 4cb1ef64609f ("workqueue: Implement BH workqueues to
             # eventually replace tasklets") (in v6.9).
             pools += len(self.prog["bh_worker_pools"])
@@ -229,7 +221,6 @@ class _Reader:
     def _listed(
         self, address: Words, type_: Type, member: str, total: int | None = None
     ) -> tuple[Lanes, Words]:
-        """Return all nodes on the ``list_head`` in each struct, with the index of the struct."""
         heads = address + np.uint64(drgn.offsetof(type_, member))
         lanes, nodes, torn = list_members(
             self.memory, heads, self.faults, limit=_MAX_ITEMS, total=total, verify=self.verify
@@ -238,7 +229,6 @@ class _Reader:
         return lanes, nodes
 
     def _hashed(self, buckets: Words, first: Words) -> tuple[Lanes, Words]:
-        """Return all nodes of ``hlist_head`` buckets, with the index of their bucket."""
         link = layout(self.prog, "struct hlist_node", ["next", "pprev"])
         damage = Damage()
         step = pointer_step(self.memory, link, "next", self.faults)
@@ -250,10 +240,8 @@ class _Reader:
         self.damaged += len(torn)
         return lanes, nodes
 
-    def _items(
-        self, entries: Words, state: str, pool: npt.NDArray[np.int64], **columns: Any
-    ) -> pd.DataFrame:
-        """Return a row per ``work_struct.entry``; ``columns`` replace those of the items."""
+    def _items(self, entries: Words, state: str, pool: Numbers, **columns: Any) -> pd.DataFrame:
+        """Return a row per ``work_struct.entry``, with ``columns`` in place of the items' own."""
         type_ = self.prog.type("struct work_struct")
         members = layout(self.prog, type_, {"data": "data.counter", "func": "func"})
         works = entries - np.uint64(drgn.offsetof(type_, "entry"))
@@ -294,10 +282,8 @@ class _Reader:
         waiting = self._items(entries, "inactive", pool, pwq=address[lanes])
         return names, pwqs.drop_duplicates("pwq"), waiting
 
-    def _busy(
-        self, pools: Sequence[Pool], ids: npt.NDArray[np.int64]
-    ) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Return the items that run, and those scheduled to run right after them."""
+    def _busy(self, pools: Sequence[Pool], ids: Numbers) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """Return the running items, and the items scheduled right after them."""
         offset = np.uint64(drgn.offsetof(self.pool_type, "busy_hash"))
         buckets = self.pool_type.member("busy_hash").type.length or 0
         hashes = np.array([pool.address for pool in pools], np.uint64) + offset
@@ -312,8 +298,8 @@ class _Reader:
             worker_type,
             ["current_work", "current_func", "current_pwq", "task"],
             # Since Linux kernel commit e8e14ac7cfe4 ("workqueue: Show in-flight work item duration
-            # in stall diagnostics") (in v7.0).
-            # Since v5.15 or so (commit not verified), a worker notes the color of what it runs.
+            # in stall diagnostics") (in v7.0). Since v5.15 or so (commit not verified), a worker
+            # notes the color of its item.
             {"start": "current_start", "color": "current_color"},
         )
         read = self._gather(workers, members)
@@ -321,7 +307,7 @@ class _Reader:
         if "start" in members:
             seconds = [elapsed(self.now, int(start)) / self.hz for start in read["start"]]
         else:
-            # The stamp of the pool is not older than the start of what its workers run.
+            # The stamp of the pool is at least as late as the start of its running items.
             seconds = [pools[pool].age for pool in home.tolist()]
         running = pd.DataFrame(
             {

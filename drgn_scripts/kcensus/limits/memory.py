@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The private memory that this process takes at most.
+"""The limit of this process's private memory.
 
-``RLIMIT_DATA`` bounds private writable mappings, so that an allocation beyond the limit fails, and
-Python raises :class:`MemoryError`. Since Linux kernel commit 84638335900f ("mm: rework virtual
-memory accounting") (in v4.5), it counts all of these mappings; before, the heap alone.
+``RLIMIT_DATA`` bounds private writable mappings, so that an allocation beyond the limit raises
+:class:`MemoryError`. Since Linux kernel commit 84638335900f ("mm: rework virtual memory
+accounting") (in v4.5), it counts all of these mappings; before, the heap alone.
 
-drgn maps files with debug info privately and writable, so the limit would count all of a vmlinux of
-600 MB. What it does not change of them is page cache, which the kernel takes back when it needs
-memory, and is left out here.
+drgn maps debug info privately and writable: 600 MB for a vmlinux. The unchanged pages are page
+cache, which the kernel takes back, and are left out here.
 """
 
 from __future__ import annotations
@@ -22,14 +21,13 @@ from pathlib import Path
 from kcensus.human import human_bytes
 
 MIN_BYTES = 320 << 20
-"""Least limit: a report on a small machine reserves up to 280 MiB (with four threads of OpenMP), of
-which it uses 120 to 170 MiB."""
+"""Least limit: a report on a small machine reserves up to 280 MiB, and uses 120 to 170 MiB."""
 MIN_AVAILABLE = 192 << 20
-"""Available memory with which it does not push others into swap."""
+"""Least available memory to run in without pushing others into swap."""
 _RESERVED = 32 << 20
-"""Of the limit, bytes that reading leaves to showing what was read, or what failed."""
+"""Bytes of the limit to keep free while reading, for results or errors afterwards."""
 _MAX_THREADS = 4
-"""Of OpenMP, which drgn uses to read debug info; by default, it starts one per CPU."""
+"""Threads of OpenMP, which drgn uses to read debug info; its own default is one per CPU."""
 _MAX_MAPPED = 4 << 30
 """Address space for the files that drgn maps in one go; a vmlinux has up to 1.5 GB."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -37,16 +35,15 @@ _MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) \S+ \S+ (\d+)")
 
 _limit: int | None = None
 _reading: int | None = None
-"""The limit while a target is read; None while none is."""
+"""The limit while a target is read; otherwise None."""
 
 
 def prepare() -> None:
     """Keep libraries from reserving memory that they never use; call it before they are imported.
 
-    The limit counts what is reserved: a gibibyte for each thread that allocates with pyarrow, and
-    32 MiB for each thread of OpenBLAS, of whose functions kcensus calls none. It counts the stacks
-    of OpenMP's threads, too, and where one cannot be started, for lack of memory or of tasks
-    (``TasksMax=`` of systemd), OpenMP ends the process. What the user has set stays.
+    The limit counts reserved memory: a gibibyte for each thread that allocates with pyarrow, 32 MiB
+    for each thread of OpenBLAS, and the stacks of OpenMP's threads. OpenMP ends the process where
+    it cannot start one (``TasksMax=`` of systemd). Variables that the user has set stay.
     """
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -56,10 +53,9 @@ def prepare() -> None:
 
 
 def available_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
-    """Return how much memory programs can take before the machine swaps; None if unknown."""
-    if not meminfo.exists():  # a sandbox shows processes only
-        return None
-    found = re.search(r"^MemAvailable:\s+(\d+) kB$", meminfo.read_text(), re.MULTILINE)
+    """Return the bytes available to programs before the machine swaps; None if unknown."""
+    text = meminfo.read_text() if meminfo.exists() else ""  # a sandbox shows processes only
+    found = re.search(r"^MemAvailable:\s+(\d+) kB$", text, re.MULTILINE)
     return int(found[1]) << 10 if found else None
 
 
@@ -106,7 +102,7 @@ def lift() -> None:
 
 @contextmanager
 def mapping_files() -> Iterator[None]:
-    """Leave out the files that drgn maps meanwhile; what it allocates is checked afterwards.
+    """Leave out the files that drgn maps meanwhile; its allocations are checked afterwards.
 
     :raises MemoryError: the process has more private memory than the limit
     """
@@ -123,9 +119,9 @@ def mapping_files() -> Iterator[None]:
 
 
 def exceeded(reader: str) -> str:
-    """Return a sentence about a :class:`MemoryError`, and what to do.
+    """Return a sentence about a :class:`MemoryError`, and the next step.
 
-    :param reader: what needs the memory
+    :param reader: the part that needs the memory
     """
     if _limit is None:
         return f"{reader} needs more memory than this machine has free; read it on a larger one"
@@ -148,12 +144,12 @@ def _set(size: int) -> None:
 
 
 def _raise(size: int) -> None:
-    """Raise the limit by ``size`` bytes; needs no memory to do that, as :func:`limited` may."""
+    """Raise the limit by ``size`` bytes, without a need for memory."""
     _set(resource.getrlimit(resource.RLIMIT_DATA)[0] + size)
 
 
 def _unchanged_bytes() -> int:
-    """Return the bytes of private writable mappings of files that are as in the file."""
+    """Return the bytes of private writable mappings that equal their files."""
     size, is_counted = 0, False
     for line in Path("/proc/self/smaps").read_text().splitlines():
         if mapping := _MAPPING.match(line):

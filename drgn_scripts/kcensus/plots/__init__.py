@@ -8,17 +8,18 @@
 'Largest slab caches'
 
 Every function takes one or more results, of :mod:`kcensus` or of a file, and returns the Matplotlib
-Axes it drew on: those of the parameter ``ax``, by default new ones. Where there is nothing to show,
-the Axes say that. Names are escaped, and shortened in the middle; the tables of the result have
-them in full.
+Axes with the plot: the parameter ``ax``, by default new ones. Without anything to show, the Axes
+say so. Names are escaped, and shortened in the middle; the tables of the result have them in full.
 
-:func:`chart` draws any chart that an analysis declares; the HTML page has the same ones.
+:func:`chart` draws any chart declared by an analysis; the HTML page has the same ones.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+import sys
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -27,28 +28,22 @@ import pandas as pd
 
 from kcensus import results
 from kcensus.analyses import analyses
+from kcensus.analyses.drawings import specs
 from kcensus.api.answers import Report, Result
 from kcensus.catalogue import load
-from kcensus.charts import COLORS, Bar, Chart, in_words, memory_use, ram_use, specs, totals
+from kcensus.charts import COLORS, REST, Bar, Chart, ChartSpec, in_words
 from kcensus.charts import chart as bars_of
 from kcensus.human import human
-from kcensus.plots.drawing import (
-    add_legend,
-    axes_for,
-    draw,
-    nothing,
-    scale,
-    scale_time,
-    style,
-)
-from kcensus.results import Machine, Unit
-from kcensus.results.charts import ChartSpec
+from kcensus.plots import drawing
+from kcensus.plots.drawing import style
+from kcensus.results import MEMORY_USES, Machine, Unit
 from kcensus.text import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = (
+    "COLORS",
     "before_after",
     "chart",
     "charts",
@@ -72,14 +67,14 @@ AnyResult: TypeAlias = Result | results.Result
 Times: TypeAlias = "npt.ArrayLike | Sequence[datetime.datetime] | pd.DatetimeIndex | pd.Series[Any]"
 """Datetimes, UTC, or seconds since 1970."""
 _Pairs: TypeAlias = dict[str, tuple[float, float]]
-"""Value before and after, by name."""
+"""Values before and after, by name."""
 _MAX_PAIRS = 10
 _MAX_MARKS = 200
-"""Points that are drawn as large dots."""
+"""Most points to draw as large dots."""
 _PUBLISHED = ("slab-objcg-controller", "utilization-typical")
 """Patch and figure of the catalogue: utilization of most machines before the patch."""
 _FAR = 2
-"""A limit that is more than so many times as large as all values is named, not drawn."""
+"""A limit this many times as large as all values is named, not drawn."""
 
 
 def charts(result: AnyResult) -> list[str]:
@@ -92,7 +87,7 @@ def chart(result: AnyResult, name: str, *, ax: Axes | None = None) -> Axes:
 
     :raises ValueError: the analysis declares no chart of this name
     """
-    return draw(bars_of(_plain(result), _spec(result, name)), ax)
+    return drawing.draw(bars_of(_plain(result), _spec(result, name)), ax)
 
 
 def slab_caches(slab: AnyResult, *, ax: Axes | None = None) -> Axes:
@@ -126,7 +121,7 @@ def list_lru_projection(list_lru: AnyResult, *, ax: Axes | None = None) -> Axes:
 
 
 def list_lru_owners(list_lru: AnyResult, *, ax: Axes | None = None) -> Axes:
-    """Draw the memory of list_lrus by what owns them."""
+    """Draw the memory of list_lrus by owner."""
     return chart(_of(list_lru, "list-lru"), "owners", ax=ax)
 
 
@@ -136,22 +131,22 @@ def kcopyd_jobs(kcopyd: AnyResult, *, ax: Axes | None = None) -> Axes:
 
 
 def dying_memcgs(memcgs: AnyResult, *, ax: Axes | None = None) -> Axes:
-    """Draw offline (dying) memory cgroups by what pins them; several things can pin one."""
+    """Draw offline (dying) memory cgroups by holder; several holders can pin one."""
     return chart(_of(memcgs, "memcgs"), "pins", ax=ax)
 
 
 def slab_utilization(slab: AnyResult, *, ax: Axes | None = None) -> Axes:
-    """Draw which share of the slab memory is in caches of at most which utilization (an ECDF).
+    """Draw the share of slab memory in caches up to each utilization (an ECDF).
 
-    A line marks the utilization of all slabs together. It is what to compare with the band: the
-    utilization that was published for most machines with the slab controller of kernels up to 5.8.
+    A line marks the utilization of all slabs together, a band the published one of most machines
+    with the slab controller of kernels up to 5.8.
     """
     result = _plain(_of(slab, "slab"))
-    ax = axes_for(ax, "Slab memory by utilization of its cache", bars=7, lines=3)
+    ax = drawing.axes_for(ax, "Slab memory by utilization of its cache", bars=7, lines=3)
     table = result.tables.get("caches")
     columns = ["utilization", "bytes"]
     if table is None or not len(table.frame) or not {*columns} <= {*table.frame}:
-        return nothing(ax)
+        return drawing.nothing(ax)
     rows = table.frame[columns].apply(pd.to_numeric, errors="coerce").dropna()
     rows = rows[rows["bytes"] > 0].sort_values("utilization")
     share = rows["bytes"].cumsum() / rows["bytes"].sum()
@@ -170,35 +165,89 @@ def slab_utilization(slab: AnyResult, *, ax: Axes | None = None) -> Axes:
     ax.axvspan(low, high, color=COLORS[1], alpha=0.25, linewidth=0, label=words)
     ax.set_xlim(0, 1)
     ax.set_ylim(0, 1)
-    scale(ax.xaxis, Unit.RATIO)
-    scale(ax.yaxis, Unit.RATIO)
+    drawing.scale(ax.xaxis, Unit.RATIO)
+    drawing.scale(ax.yaxis, Unit.RATIO)
     ax.set_xlabel("utilization of the cache")
     ax.set_ylabel("share of slab memory")
-    add_legend(ax)
+    drawing.add_legend(ax)
     return ax
 
 
 def ram_by_use(report: Report | Mapping[str, AnyResult], *, ax: Axes | None = None) -> Axes:
-    """Draw one bar: what RAM is used for, by the kernel's own counters.
+    """Draw one bar: RAM by use, by the kernel's own counters.
 
     :param report: all results of one machine; as a mapping, by the names of their analyses
     """
     machine, _ = _machine_of(report)
     if machine is None or not machine.memory:
-        return nothing(axes_for(ax, "RAM by use", bars=1))
-    return draw(memory_use(machine), ax)
+        return drawing.nothing(drawing.axes_for(ax, "RAM by use", bars=1))
+    return drawing.draw(_memory_use(machine), ax)
 
 
 def ram_analysed(report: Report | Mapping[str, AnyResult], *, ax: Axes | None = None) -> Axes:
-    """Draw one bar: what the analyses account for of the RAM, and what none of them looked at.
+    """Draw one bar: the RAM accounted for by analyses, and the rest.
 
     :param report: all results of one machine; as a mapping, by the names of their analyses
     """
     machine, every = _machine_of(report)
     if machine is None or not machine.ram_bytes:
-        return nothing(axes_for(ax, "RAM that is analysed", bars=1))
+        return drawing.nothing(drawing.axes_for(ax, "RAM that is analysed", bars=1))
     failed = [*report.failed] if isinstance(report, Report) else []
-    return draw(ram_use(every, machine.ram_bytes, failed), ax)
+    return drawing.draw(ram_use(every, machine.ram_bytes, failed), ax)
+
+
+def _memory_use(machine: Machine) -> Chart:
+    memory = dict(machine.memory)
+    free = memory.pop("free", 0)
+    slabs = memory.pop("slab_reclaimable", 0) + memory.pop("slab_unreclaimable", 0)
+    lengths = {"slabs": slabs}
+    for name in ("anonymous", "page_cache", "shmem"):
+        lengths[MEMORY_USES[name]] = memory.pop(name, 0)
+    lengths["other kernel memory"] = sum(memory.values())
+    lengths["free"] = free
+    return _ram_bar("RAM by use", lengths, sum(lengths.values()), COLORS)
+
+
+def _ram_bar(
+    title: str, lengths: Mapping[str, int], whole: int, colors: Sequence[str], note: str = ""
+) -> Chart:
+    legend = tuple(f"{name}: {human(size, Unit.BYTES)}" for name, size in lengths.items())
+    bar = Bar("RAM", tuple(lengths.values()), human(whole, Unit.BYTES))
+    return Chart(title, legend, (bar,), Unit.BYTES, (*colors, REST), note=note)
+
+
+def ram_use(
+    found: Mapping[str, results.Result], ram_bytes: int, failed: Collection[str] = ()
+) -> Chart:
+    """Return one bar: the RAM accounted for by analyses, with the rest at the end.
+
+    Parts of the slab pages are subtracted from these, so no byte is counted twice. The uses of an
+    analysis have the same color on every machine.
+    """
+    users = {name: ram for name, analysis in analyses().items() if (ram := analysis.ram)}
+    # Strict, as a further analysis needs a further color.
+    color_of = dict(zip(users, COLORS, strict=True))
+    declared = {name: [*ram(found[name])] for name, ram in users.items() if name in found}
+    uses = [use for each in declared.values() for use in each]
+    whole = sum(use.bytes for use in uses if use.is_total)
+    parts = [use for use in uses if use.in_slabs and not use.is_total]
+    excess = sum(use.bytes for use in parts) - whole
+    others = max(-excess, 0)
+    notes = [f"failed analyses count as not analysed: {', '.join(failed)}"] if failed else []
+    if whole and excess > 0:
+        notes.append(f"parts exceed the slab pages by {human(excess, Unit.BYTES)}")
+    if any(result.gaps for result in found.values()):
+        notes.append("unreadable memory counts as not analysed")
+    sizes: defaultdict[tuple[str, str], int] = defaultdict(int)
+    for user, each in declared.items():
+        for use in each:
+            name = ("other slabs" if parts else "slabs") if use.is_total else use.name
+            sizes[color_of[user], name] += others if use.is_total else use.bytes
+    shown = sorted((pair for pair in sizes.items() if pair[1] > 0), key=lambda pair: -pair[1])
+    lengths = {name: size for (_, name), size in shown}
+    colors = [color for (color, _), _ in shown]
+    lengths["not analysed"] = max(ram_bytes - sum(lengths.values()), 0)
+    return _ram_bar("RAM that is analysed", lengths, ram_bytes, colors, "; ".join(notes))
 
 
 def _machine_of(
@@ -217,26 +266,25 @@ def before_after(
     chart: str = "",
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw what two results of one analysis say, side by side, with the change.
+    """Draw two results of one analysis side by side, with the change.
 
     :param figures: keys of their summaries, of one unit; by default the first one of its headline
-    :param chart: name of a chart whose bars to compare instead, those with the largest sums
+    :param chart: name of a chart to compare instead, by its largest bars
     :raises ValueError: there are no such figures or chart, or the units differ
     """
     older, newer = _plain(before), _plain(after)
     _of(newer, older.analysis)
     title = _spec(older, chart).title if chart else f"{older.analysis} before and after"
     if older.nothing or newer.nothing:
-        return nothing(axes_for(ax, title, bars=1))
-    compared = _rows(older, newer, chart) if chart else _figures(older, newer, figures)
-    unit, pairs = compared
+        return drawing.nothing(drawing.axes_for(ax, title, bars=1))
+    unit, pairs = _rows(older, newer, chart) if chart else _figures(older, newer, figures)
     bars = []
     for name, (first, second) in pairs.items():
         change = f" ({second / first - 1:+.1%})" if first and first != second else ""
         bars.append(Bar(name, (first, 0), in_words(first, unit)))
         bars.append(Bar("", (0, second), in_words(second, unit) + change))
     legend = (f"before: Linux {older.kernel}", f"after: Linux {newer.kernel}")
-    return draw(Chart(title, legend, tuple(bars), unit), ax, together=2)
+    return drawing.draw(Chart(title, legend, tuple(bars), unit), ax, together=2)
 
 
 def growth(
@@ -252,25 +300,25 @@ def growth(
     band: str = "interval of the trend",
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw a figure over time, with its trend and a band around that.
+    """Draw a figure over time, with its trend and a band around the trend.
 
     :param time: datetimes, UTC, or seconds since 1970; shape (n,)
     :param value: shape (n,)
     :param fit: the trend at these times
     :param low: the lower edge of the band at these times, together with ``high``
     :param unit: of the values
-    :param label: what they are
+    :param label: of the values
     :param limit: the value that must not be reached
-    :param band: what is between ``low`` and ``high``
+    :param band: name of the area between ``low`` and ``high``
     """
-    ax = axes_for(ax, label, bars=8, lines=1)
+    ax = drawing.axes_for(ax, label, bars=8, lines=1)
     values = np.asarray(value, np.float64)
     moments = np.asarray(time)
     if moments.dtype.kind in "iuf":
         moments = (moments * 1e9).astype(np.int64).astype("datetime64[ns]")
     moments = pd.DatetimeIndex(pd.to_datetime(moments, utc=True)).tz_localize(None).to_numpy()
     if not np.isfinite(values).any():
-        return nothing(ax)
+        return drawing.nothing(ax)
     size = 6 if len(values) <= _MAX_MARKS else 2.5
     ax.plot(moments, values, ".", markersize=size, color=COLORS[0], label="measured")
     if low is not None and high is not None:
@@ -285,17 +333,13 @@ def growth(
         else:
             ax.plot([], [], " ", label=f"{words}, above this plot")
     ax.set_xlabel("time, UTC")
-    scale(ax.yaxis, Unit(unit))
-    scale_time(ax.xaxis)
-    add_legend(ax)
+    drawing.scale(ax.yaxis, Unit(unit))
+    drawing.scale_time(ax.xaxis)
+    drawing.add_legend(ax)
     return ax
 
 
 def _plain(result: AnyResult) -> results.Result:
-    """Return the result of an analysis as it is without its API.
-
-    :raises TypeError: it is something else, such as a report
-    """
     given: object = result.result if isinstance(result, Result) else result
     if isinstance(given, results.Result):
         return given
@@ -307,10 +351,7 @@ def _plain(result: AnyResult) -> results.Result:
 
 
 def _of(result: AnyResult, analysis: str) -> AnyResult:
-    """Return a result of an analysis.
-
-    :raises ValueError: it is the result of another one
-    """
+    """Return a result if it is one of the analysis."""
     given = printable(_plain(result).analysis)
     if given != analysis:
         raise ValueError(f"this plot needs a result of {analysis!r}, not of {given!r}")
@@ -318,26 +359,25 @@ def _of(result: AnyResult, analysis: str) -> AnyResult:
 
 
 def _spec(result: AnyResult, name: str) -> ChartSpec:
-    for spec in specs(_plain(result)):
-        if spec.name == name:
-            return spec
-    known = ", ".join(charts(result)) or "none"
-    raise ValueError(f"{name!r} is not a chart of {_plain(result).analysis!r} (it has {known})")
+    known = {spec.name: spec for spec in specs(_plain(result))}
+    if name in known:
+        return known[name]
+    has = ", ".join(known) or "none"
+    raise ValueError(f"{name!r} is not a chart of {_plain(result).analysis!r} (it has {has})")
 
 
 def _rows(older: results.Result, newer: results.Result, chart: str) -> tuple[Unit, _Pairs]:
-    """Return both lengths of the largest bars of a chart."""
-    unit, first = totals(older, _spec(older, chart))
-    new_unit, second = totals(newer, _spec(newer, chart))
+    drawn = [bars_of(each, _spec(each, chart), sys.maxsize) for each in (older, newer)]
+    first, second = ({bar.name: sum(bar.parts) for bar in each.bars} for each in drawn)
     pairs = {name: (first.get(name, 0.0), second.get(name, 0.0)) for name in {**first, **second}}
     largest = sorted(pairs, key=lambda name: -max(pairs[name]))[:_MAX_PAIRS]
-    return unit if first else new_unit, {name: pairs[name] for name in largest if any(pairs[name])}
+    unit = drawn[not first].unit
+    return unit, {name: pairs[name] for name in largest if any(pairs[name])}
 
 
 def _figures(
     older: results.Result, newer: results.Result, keys: Sequence[str]
 ) -> tuple[Unit, _Pairs]:
-    """Return both values of figures, by their labels."""
     known = analyses().get(older.analysis)
     chosen = keys or (known.headline[:1] if known else ())
     pairs, units = {}, set()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Bars, axes and names on Matplotlib.
 
-Names come from a dump. What a reader sees of them is printable, short, and has no formulas:
-Matplotlib takes what is between two dollar signs for one, so these are escaped.
+Names come from a dump. They are drawn printable, short, and without formulas: dollar signs are
+escaped, because Matplotlib takes text between two of them for a formula.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import re
 import textwrap
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from kcensus.charts import COLORS, MAX_NAME, Chart, shortened, shortened_names
-from kcensus.human import human, human_bytes, human_seconds
+from kcensus.human import human
 from kcensus.results import Unit
 from kcensus.text import printable
 
@@ -37,10 +38,11 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
+_Floats: TypeAlias = npt.NDArray[np.float64]
 HATCHES = dict(zip(COLORS, ("", "////", "----", "\\\\\\\\", "xxxx"), strict=True))
-"""By color, so that the parts of a bar differ on paper without colors."""
+"""Hatch of each color, so that the parts of a bar differ on paper without colors."""
 _WIDTH, _HEIGHT, _BAR = 8.0, 1.0, 0.36
-"""Inches: a figure's width, its height without bars, and what each bar adds."""
+"""Inches: a figure's width, its height without bars, and the height per bar."""
 _LINE = 15
 """Points of a line of a legend."""
 _MAX_LINE, _MAX_ENTRY = 60, 110
@@ -48,8 +50,8 @@ _MAX_LINE, _MAX_ENTRY = 60, 110
 _AXES = 0.775
 """Width of the axes of a new figure, as a part of it."""
 _ROOM, _HANDLE, _NAME = 18.5, 7, 1.25
-"""Characters of a legend: of an inch of axes, names beside them included; what an entry has beside
-its text; and the width of a character of these names."""
+"""Characters of a legend: per inch of axes, including names beside them; per entry in addition to
+its text; and the width of a character of the names."""
 _PAPER, _INK = ("#ffffff", "#16181c"), ("#22252a", "#e4e7eb")
 """Background and text, light and dark."""
 
@@ -86,7 +88,6 @@ def axes_for(ax: Axes | None, title: str, *, bars: float, lines: int = 0) -> Axe
 
 
 def _set_title(ax: Axes, title: str, lines: int) -> None:
-    """Write a title above the lines of a legend."""
     ax.set_title(title, loc="left", fontsize="medium", fontweight="bold", pad=6 + _LINE * lines)
 
 
@@ -128,17 +129,9 @@ def draw(chart: Chart, ax: Axes | None, *, together: int = 1) -> Axes:
 
 
 def _stack(
-    ax: Axes,
-    places: npt.NDArray[np.float64],
-    lengths: npt.NDArray[np.float64],
-    colors: Sequence[str],
-    begins: npt.NDArray[np.float64],
+    ax: Axes, places: _Floats, lengths: _Floats, colors: Sequence[str], begins: _Floats
 ) -> list[Artist]:
-    """Draw horizontal bars, and return one of each part.
-
-    :param lengths: shape (bars, parts)
-    :param begins: where the bars begin, shape (bars,)
-    """
+    """Draw horizontal bars with the parts ``lengths``, shape (bars, parts); return one of each."""
     starts = begins[:, None] + np.cumsum(lengths, axis=1) - lengths
     parts = (
         ax.barh(
@@ -150,12 +143,7 @@ def _stack(
     return [part[0] for part in parts]
 
 
-def _write_values(
-    ax: Axes,
-    places: npt.NDArray[np.float64],
-    ends: npt.NDArray[np.float64],
-    values: Sequence[str],
-) -> None:
+def _write_values(ax: Axes, places: _Floats, ends: _Floats, values: Sequence[str]) -> None:
     """Write a value at the end of each bar, and make room for the longest one."""
     for place, end, value in zip(places, ends, values, strict=True):
         ax.annotate(
@@ -167,10 +155,7 @@ def _write_values(
 
 
 def _arranged(names: Sequence[str], room: float) -> tuple[int, list[str], int]:
-    """Return columns, entries and lines of a legend that reads from left to right.
-
-    :param room: characters
-    """
+    """Return columns, entries and lines of a legend with room for so many characters a line."""
     for columns in range(len(names), 1, -1):
         longest = [max(map(len, names[start::columns])) for start in range(columns)]
         if sum(longest) + _HANDLE * columns <= room:
@@ -203,6 +188,14 @@ def add_legend(
     )  # fmt: skip
 
 
+_STEPS = [1, 2, 2.5, 5, 10]
+_UNITS: dict[Unit, Sequence[float]] = {
+    Unit.BYTES: [1024.0**power for power in range(7)],
+    Unit.SECONDS: (1e-6, 1e-3, 1, 60, 3600, 86400),
+}
+"""Units of ticks."""
+
+
 class _UnitLocator(MaxNLocator):
     """Round numbers of the largest unit that fits."""
 
@@ -218,28 +211,24 @@ class _UnitLocator(MaxNLocator):
 
 def scale(axis: Axis, unit: Unit) -> None:
     """Give an axis ticks with units."""
-    steps = [1, 2, 2.5, 5, 10]
-    if unit is Unit.BYTES:
-        axis.set_major_locator(_UnitLocator([1024.0**power for power in range(7)], steps))
-        axis.set_major_formatter(
-            FuncFormatter(lambda value, _: human_bytes(value).replace(".0 ", " "))
-        )
-    elif unit is Unit.SECONDS:
-        axis.set_major_locator(_UnitLocator((1e-6, 1e-3, 1, 60, 3600, 86400), steps))
-        axis.set_major_formatter(FuncFormatter(lambda value, _: _whole(human_seconds(value))))
-    elif unit is Unit.PAGES:
-        axis.set_major_locator(MaxNLocator(5, steps=steps, integer=True))
-        axis.set_major_formatter(FuncFormatter(lambda value, _: human(round(value), unit)))
-    elif unit is Unit.RATIO:
+    if unit is Unit.RATIO:
         axis.set_major_formatter(PercentFormatter(1, decimals=0))
+        return
+    if units := _UNITS.get(unit):
+        axis.set_major_locator(_UnitLocator(units, _STEPS))
     else:
-        axis.set_major_locator(MaxNLocator(5, steps=steps, integer=unit is Unit.COUNT))
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+        is_whole = unit in (Unit.PAGES, Unit.COUNT)
+        axis.set_major_locator(MaxNLocator(5, steps=_STEPS, integer=is_whole))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value, unit)))
 
 
-def _whole(words: str) -> str:
-    """Return ``2 d 0 h`` as ``2 d``, and ``5.0 s`` as ``5 s``."""
-    return re.sub(r" 0 (h|min|s)$", "", words.replace(".0 ", " "))
+def _tick(value: float, unit: Unit) -> str:
+    if unit is Unit.PAGES:
+        return human(round(value), unit)
+    if unit not in _UNITS:
+        return f"{value:,.6g}"
+    # 2 d 0 h is 2 d, and 5.0 s is 5 s.
+    return re.sub(r" 0 (h|min|s)$", "", human(value, unit).replace(".0 ", " "))
 
 
 def scale_time(axis: Axis) -> None:
@@ -250,20 +239,16 @@ def scale_time(axis: Axis) -> None:
 
 
 def shown(name: str, longest: int = MAX_NAME) -> str:
-    """Return a name as Matplotlib is to draw it: printable, short, with glyphs of the font."""
+    """Return a name to draw: printable, short, with glyphs of the font."""
     return _literal(shortened(_drawable(name), longest))
 
 
 def _literal(text: str) -> str:
-    """Return a text that Matplotlib takes for one without formulas."""
     return text.replace("$", r"\$")
 
 
 def _drawable(name: str) -> str:
-    """Return a name in printable characters.
-
-    Those that the fonts of ``font.family`` lack are escaped like control characters.
-    """
+    """Return a name with control characters, and characters missing from the fonts, escaped."""
     text = printable(name)
     fonts = [findfont(FontProperties(family=[name])) for name in mpl.rcParams["font.family"]]
     glyphs = frozenset().union(*map(_glyphs, fonts))
@@ -276,5 +261,4 @@ def _escaped(char: str) -> str:
 
 @functools.cache
 def _glyphs(font: str) -> frozenset[int]:
-    """Return the characters that a font has."""
     return frozenset(get_font(font).get_charmap())

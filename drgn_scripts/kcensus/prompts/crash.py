@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the extension of crash starts for each command."""
+"""Entry point of the extension of crash, for each command."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import click
 
 from kcensus import cli
-from kcensus.actions import Exit
+from kcensus.commands import Exit
 from kcensus.sources import TargetError
 from kcensus.sources.crash import PROTOCOL, Crash, open_crash
 from kcensus.sources.session import session
@@ -22,8 +22,7 @@ _connections: list[Crash] = []
 def main(argv: Sequence[str]) -> int:
     """Run a command on the kernel that crash has open; return its exit status.
 
-    :param argv: a descriptor of a socket to crash, the version of the protocol that the extension
-        speaks, ``--``, and the words of the command
+    :param argv: descriptor of a socket to crash, version of the protocol, ``--``, the command
     """
     fd, version, _, *args = argv
     if version != str(PROTOCOL):
@@ -36,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
         return Exit.USAGE
 
     try:
-        # Also for a command that needs no memory: crash says where no kcensus answers.
+        # Also for a command that needs no memory: crash reports a missing kcensus.
         connection = Crash(int(fd))
     except TargetError as error:
         click.echo(f"kcensus: {error}", err=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""drgn's plugin: the command ``%kcensus`` on the program that is open, in crash mode too.
+"""drgn's plugin: the command ``%kcensus`` on the open program, in crash mode too.
 
 drgn imports this module whenever it opens a kernel, so it imports only what drgn has loaded anyway.
 """
@@ -31,14 +31,10 @@ class CommandFailed(CommandExitStatusError):
     def __init__(self, command: str, exit_status: int, sentence: str) -> None:
         super().__init__(command, exit_status)
         self.sentence = sentence
-        """What is wrong; empty where the output says it."""
+        """The error as a sentence; empty if the output has it."""
 
     def __str__(self) -> str:
         return self.sentence or super().__str__()
-
-
-def _is_kernel(prog: Program) -> bool:
-    return bool(prog.flags & ProgramFlags.IS_LINUX_KERNEL)
 
 
 @custom_command(
@@ -66,30 +62,28 @@ def _is_kernel(prog: Program) -> bool:
     |  kcensus memcgs --json > memcgs.json
     |      all rows of all tables, in bytes
     |  kcensus diff monday.json
-    |      what grew since, up to the program that is open here
+    | what grew since Monday
     |  kcensus explain list-lru-arrays
     |      what a finding means, and what to do
     """,
-    enabled=_is_kernel,
+    enabled=lambda prog: bool(prog.flags & ProgramFlags.IS_LINUX_KERNEL),
     parse=parse_shell_command,
 )
 def run(prog: Program, name: str, args: Sequence[str], **_: Any) -> Any:
-    """Run ``%kcensus``.
+    """Run ``%kcensus``, and return the shown result, if any, in the form of :mod:`kcensus`.
 
-    An exit status that is about a result, such as that of ``--fail-on``, is a line on stderr: an
-    exception would leave ``_`` at drgn's prompt as the result of an earlier command.
+    An exit status about a result, such as that of ``--fail-on``, is a line on stderr: an exception
+    would leave ``_`` at drgn's prompt as the result of an earlier command.
 
-    :return: the result that the command showed, as the functions of :mod:`kcensus` return it; None
-        if it showed none
     :raises CommandFailed: it failed
     """
     import shlex
 
     import click
 
-    from kcensus.actions import Exit
     from kcensus.api.answers import answer_of, last
     from kcensus.cli import run as run_command
+    from kcensus.commands import Exit
     from kcensus.sources.opened import adopt
     from kcensus.sources.session import session
 
@@ -117,7 +111,7 @@ def run(prog: Program, name: str, args: Sequence[str], **_: Any) -> Any:
 
 @contextmanager
 def _unchanged_options(prog: Program) -> Iterator[None]:
-    """Take back the directories that a command adds to where the program finds debug info."""
+    """Take back the directories of debug info that a command adds."""
     options = prog.debug_info_options
     directories, kernel_directories = options.directories, options.kernel_directories
     try:
@@ -139,7 +133,7 @@ def _unchanged_stream() -> Iterator[None]:
     finally:
         try:
             stream.reconfigure(encoding=encoding, errors=errors)
-        except OSError:  # what is left cannot be written
+        except OSError:  # the rest cannot be written
             if stream is not sys.__stdout__:
                 # drgn closes the file or pipe of `>` or `|`; that must not fail a second time.
                 with open(os.devnull, "wb") as nowhere:

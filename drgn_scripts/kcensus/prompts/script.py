@@ -18,13 +18,13 @@ _MIN_DRGN = (0, 3)
 
 
 def script(*command: str) -> NoReturn:
-    """Run a command on the program that drgn has open, and exit with its status.
+    """Run a command on drgn's open program, and exit with its status.
 
-    :param command: words of the command line, before those that the script was given
+    :param command: words of the command line, before the arguments of the script
     """
     own = Path(sys.path[0], "kcensus")
     if own.is_dir() and not own.samefile(Path(kcensus.__file__).parent):
-        # drgn's plugin has imported the kcensus that is installed, but the script is of a clone.
+        # drgn's plugin has imported the installed kcensus, but the script is of a clone.
         for name in [name for name in sys.modules if name.partition(".")[0] == "kcensus"]:
             del sys.modules[name]
         importlib.import_module(__name__).script(*command)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Redact capsules: replace the names that users chose by pseudonyms, and zero freed memory."""
+"""Redact capsules: replace names chosen by users with pseudonyms, and zero freed memory."""
 
 from kcensus.redaction.pseudonyms import new_key
 from kcensus.redaction.redaction import Redaction

@@ -25,18 +25,17 @@ import secrets
 import numpy as np
 import numpy.typing as npt
 
+from kcensus.engine.memory import Bytes, Mask, Words
+from kcensus.engine.rows import spread
+
 KEY_BYTES = 32
 _BATCH = 1 << 14
 """Words to replace at once, which takes up to 100 bytes for each letter."""
 _AMOUNTS = hashlib.blake2b.MAX_DIGEST_SIZE // 2
 """16-bit numbers in a digest."""
 
-Bytes = npt.NDArray[np.uint8]
-Mask = npt.NDArray[np.bool_]
-Words = npt.NDArray[np.uint64]
-
 _WORD = re.compile(rb"[0-9A-Za-z\x80-\xff]+")
-# The first letter of each letter's alphabet, and how many letters that has.
+# The first letter of each letter's alphabet, and the length of the alphabet.
 _FIRST, _SIZE = np.full(256, ord("g"), np.uint8), np.full(256, 20, np.uint16)
 for _start, _end in (b"09", b"af", b"gz", b"AF", b"GZ"):
     _FIRST[_start : _end + 1] = _start
@@ -49,10 +48,7 @@ def new_key() -> bytes:
 
 
 class Pseudonyms:
-    """Replaces words and numbers by pseudonyms.
-
-    :param key: secret, of any length; the same key gives the same pseudonyms
-    """
+    """Replaces words and numbers by pseudonyms, always the same ones for the same secret key."""
 
     def __init__(self, key: bytes) -> None:
         self._key = hashlib.blake2b(key, person=b"kcensus names").digest()
@@ -67,10 +63,10 @@ class Pseudonyms:
         return np.frombuffer(b"".join(digests), "<u4")[positions]
 
     def replace(self, buffer: Bytes, wanted: Mask) -> None:
-        """Replace the words that lie where ``wanted`` is true.
+        """Replace the words at the places of ``wanted``.
 
         :param buffer: of one dimension; is changed in place
-        :param wanted: of the same shape; a stretch of true begins and ends where a name does
+        :param wanted: mask of the same shape; a stretch of true begins and ends where a name does
         """
         names = np.where(wanted, buffer, np.uint8(0)).tobytes()
         words = list(set(_WORD.findall(names)))
@@ -82,17 +78,16 @@ class Pseudonyms:
         np.copyto(buffer, np.frombuffer(replaced, np.uint8), where=wanted)
 
     def _pseudonyms(self, words: list[bytes]) -> list[bytes]:
-        """Return the pseudonym of each word."""
         text = np.frombuffer(b"".join(words), np.uint8)
         lengths = np.array([len(word) for word in words], np.int64)
         ends = np.cumsum(lengths)
         spans = [
             slice(*span) for span in zip((ends - lengths).tolist(), ends.tolist(), strict=True)
         ]
-        index = np.arange(len(text)) - np.repeat(ends - lengths, lengths)
+        word, index = spread(lengths)
         # A digest shifts two letters for each of its numbers; a longer word has several digests.
         digests = -(-lengths // (2 * _AMOUNTS))
-        row = np.repeat(np.cumsum(digests) - digests, lengths) + index // (2 * _AMOUNTS)
+        row = (np.cumsum(digests) - digests)[word] + index // (2 * _AMOUNTS)
         column = index // 2 % _AMOUNTS
         first, size = _FIRST[text], _SIZE[text]
         rank = (text - first) % size

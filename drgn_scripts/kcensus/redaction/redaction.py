@@ -3,22 +3,20 @@
 
 While a capsule is written, its pages are changed in three ways:
 
-* Names that users chose are replaced by pseudonyms where the kernel keeps them, and hashes of
+* Names chosen by users are replaced by pseudonyms where the kernel keeps them, and hashes of
   names (``d_name.hash``) by pseudonyms of numbers.
 * The same names are replaced wherever else they occur as separate tokens: in messages, mount
   options, copies.
-* Free slab objects are zeroed except their freelist pointer, because they hold older names; and so
-  is what :mod:`~kcensus.redaction.task_memory` finds: registers of programs, and what is left of
-  returned functions on the stacks of tasks that sleep.
+* The memory in :mod:`~kcensus.redaction.wiped` is zeroed: free slab objects, because they hold
+  older names, registers of programs, and frames of returned functions.
 
 On pages that an analysis read, the following is not redacted:
 
 * anything but names, such as file contents or environment variables;
-* the frames in use on the kernel stacks of tasks in state D, which ``iosched`` reads: addresses,
-  numbers, and what functions of the kernel keep in local variables, such as a part of a path, or of
-  data that is being copied, encrypted or compared;
-* names that have no dentry, such as directory entries that a file system caches; names of disks,
-  which are the kernel's, but for md arrays that their users named;
+* the frames in use on the kernel stacks of sleeping tasks: addresses, numbers, and local variables
+  of kernel functions, such as a part of a path, or of data being copied, encrypted or compared;
+* names without a dentry, such as directory entries cached by a file system; names of disks, which
+  the kernel chooses except for md arrays with a user's name;
 * outside of their own place: names of fewer than
   :data:`~kcensus.redaction.tokens.MIN_TOKEN_BYTES` bytes, numbers of fewer than 8 digits, parts of
   names, names glued to other text, and names that are also words of the kernel (``dentry``);
@@ -33,25 +31,18 @@ import numpy.typing as npt
 from drgn.helpers.linux.mm import follow_phys
 
 from kcensus.engine.memory import Bytes, Mask, Words
-from kcensus.engine.slub.free_slots import FreeSlots, free_slots
 from kcensus.engine.slub.slabs import ScanReport
 from kcensus.kernel.kernel import Kernel
 from kcensus.progress import Progress
 from kcensus.redaction.pseudonyms import Pseudonyms
-from kcensus.redaction.storage_names import MODULES
-from kcensus.redaction.task_memory import Ranges, covered, task_memory
 from kcensus.redaction.tokens import MAX_TOKEN_BYTES, TokenSet, token_hashes
-from kcensus.redaction.user_names import Hashes, UserNames, kernel_words
+from kcensus.redaction.user_names import MODULES, Hashes, UserNames, kernel_words
+from kcensus.redaction.wiped import Ranges, free_slots, task_memory
 from kcensus.sources import Target
 
 
 class Patches:
-    """Bytes to write into memory.
-
-    :param physical: physical addresses, in any order
-    :param data: shape (patches, bytes)
-    :param length: how many bytes of each row to write
-    """
+    """The first ``length`` bytes of each row of ``data``, to write at physical addresses."""
 
     def __init__(self, physical: Words, data: Bytes, length: npt.NDArray[np.int64]) -> None:
         order = np.argsort(physical, kind="stable")
@@ -63,7 +54,7 @@ class Patches:
         return int(self._physical[0]), int(self._physical[-1]) + self._data.shape[1]
 
     def apply(self, start: int, buffer: Bytes) -> None:
-        """Write what belongs to the memory in ``buffer``, which begins at ``start``."""
+        """Write the bytes of patches that lie in ``buffer``, which begins at ``start``."""
         width = self._data.shape[1]
         ends = np.array([max(start - width, 0), start + len(buffer)], np.uint64)
         rows = slice(*np.searchsorted(self._physical, ends))
@@ -78,9 +69,9 @@ class Redaction:
     """Redacts the pages of one target, as a :data:`~kcensus.sources.capsule.recorder.Scrub`.
 
     :param recorded: per page frame, whether it is recorded; read when the first page is redacted
-    :param key: secret of the pseudonyms; None keeps names, and only zeroes what is unused
-    :raises LookupError: the debug info lacks a type or variable that names are found with
-    :raises drgn.FaultError: the dump lacks memory that names are found with
+    :param key: secret of the pseudonyms; None keeps names, and only zeroes unused memory
+    :raises LookupError: the debug info lacks a type or variable needed to find names
+    :raises drgn.FaultError: the dump lacks memory needed to find names
     """
 
     def __init__(
@@ -90,7 +81,7 @@ class Redaction:
         self._kernel = Kernel(target.prog, progress=progress)
         self._slab_map = self._kernel.slab_map
         self._recorded = recorded
-        self._free: FreeSlots | None = None
+        self._free: Ranges | None = None
         self._tasks: Ranges | None = None
         self._pseudonyms = Pseudonyms(key) if key is not None else None
         self._patches: list[Patches] = []
@@ -98,12 +89,11 @@ class Redaction:
         self._tokens = TokenSet(np.empty(0, np.uint64))
         self._image = _kernel_image(target.prog)
         self.missing: list[str] = []
-        """What could not be redacted: one phrase each."""
+        """Parts that could not be redacted: one phrase each."""
         if self._pseudonyms is not None:
             self._collect(self._pseudonyms)
 
     def _collect(self, pseudonyms: Pseudonyms) -> None:
-        """Find all names; keep their pseudonyms and the hashes of their tokens."""
         names = UserNames(self._kernel)
         tokens: list[Words] = []
         for batch in names.find():
@@ -141,7 +131,7 @@ class Redaction:
                 self.missing.append("free objects of slabs that are corrupt or not in the dump")
         start = first_frame << self._kernel.memory.page_shift
         buffer = np.frombuffer(pages, np.uint8)
-        free, links = self._free_bytes(self._free, start, len(buffer))
+        free, links = self._free.inside(start, len(buffer))
         if self._pseudonyms is not None:
             # A hardened freelist pointer is a random number that may look like a token.
             kept = buffer[links]
@@ -151,7 +141,7 @@ class Redaction:
             low, high = self._spans.T
             for number in np.flatnonzero((low < start + len(buffer)) & (high > start)).tolist():
                 self._patches[number].apply(start, buffer)
-        buffer[free | self._tasks.inside(start, len(buffer))] = 0
+        buffer[free | self._tasks.inside(start, len(buffer))[0]] = 0
 
     def _replace_tokens(self, start: int, buffer: Bytes, pseudonyms: Pseudonyms) -> None:
         """Replace names that are separate tokens, also where they cross the ends of ``buffer``."""
@@ -166,35 +156,16 @@ class Redaction:
             buffer[:] = whole[len(before) : len(before) + len(buffer)]
 
     def _around(self, start: int) -> Bytes:
-        """Return memory beside a buffer, or a separator where it is not readable."""
+        """Return memory beside a buffer, or a separator if it is not readable."""
         try:
             raw = self._slab_map.prog.read(start, MAX_TOKEN_BYTES + 1, physical=True)
         except (drgn.FaultError, ValueError, OverflowError):
             raw = b"\0"
         return np.frombuffer(raw, np.uint8)
 
-    def _free_bytes(
-        self, slots: FreeSlots, start: int, size: int
-    ) -> tuple[Mask, npt.NDArray[np.int64]]:
-        """Return which bytes to zero, and the positions of the bytes of freelist pointers."""
-        base = start + int(self._slab_map.pages.direct_map)
-        reach = base - int(slots.size.max(initial=0))
-        low, high = np.searchsorted(slots.address, np.array([reach, base + size], np.uint64))
-        begin = (slots.address[low:high] - np.uint64(base)).astype(np.int64)
-        free = covered(begin, slots.size[low:high], size)
-        linked = slots.link[low:high] >= 0
-        words = (begin + slots.link[low:high])[linked]
-        words = words[(words >= 0) & (words < size)]
-        links = (words[:, None] + np.arange(8)).ravel()
-        free[links] = False
-        return free, links
-
 
 def _kernel_image(prog: drgn.Program) -> range:
-    """Return the physical addresses of the kernel's code and constants, or an empty range.
-
-    They contain no names that users chose.
-    """
+    """Return the physical addresses of the kernel's code and constants, which no user named."""
     try:
         ends = [prog.symbol(name).address for name in ("_stext", "__end_rodata")]
         # The image is physically contiguous.

@@ -14,14 +14,15 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from kcensus.redaction.pseudonyms import Bytes, Mask, Words
+from kcensus.engine.memory import Bytes, Mask, Words
+from kcensus.engine.rows import covered
 
 MIN_TOKEN_BYTES = 4
-"""Shorter ones occur everywhere by chance."""
+"""Least bytes of a token: shorter ones occur everywhere by chance."""
 MAX_TOKEN_BYTES = 255
 """NAME_MAX."""
 _MIN_DIGITS = 8
-"""Shorter numbers are left out for the same reason."""
+"""Least digits of a number, for the same reason."""
 
 _Positions = npt.NDArray[np.int64]
 
@@ -42,7 +43,7 @@ _LOW_BYTES = np.array([(1 << (8 * count)) - 1 for count in range(9)], np.uint64)
 
 
 def _runs(inside: Mask) -> tuple[_Positions, _Positions]:
-    """Return the start and the length of each token, given which bytes are not separators."""
+    """Return the start and the length of each token, given the bytes other than separators."""
     edges = np.flatnonzero(np.diff(inside, prepend=False, append=False))
     starts, lengths = edges[::2], edges[1::2] - edges[::2]
     fits = (lengths >= MIN_TOKEN_BYTES) & (lengths <= MAX_TOKEN_BYTES)
@@ -52,10 +53,10 @@ def _runs(inside: Mask) -> tuple[_Positions, _Positions]:
 def _xfs_names(
     buffer: Bytes, starts: _Positions, lengths: _Positions
 ) -> tuple[_Positions, _Positions]:
-    """Return tokens less their first byte, where they may be entries of an XFS directory.
+    """Return tokens less their first byte, if they may be entries of an XFS directory.
 
-    Short directories that XFS keeps in memory store a name after its length (1 byte) and an
-    offset of 2 bytes (``struct xfs_dir2_sf_entry``), the second of which may be any character.
+    Short directories that XFS keeps in memory store a name after its length (1 byte) and an offset
+    (2 bytes, ``struct xfs_dir2_sf_entry``), whose second byte may be any character.
     """
     rows = np.flatnonzero((starts >= 2) & (lengths > MIN_TOKEN_BYTES))
     rows = rows[buffer[starts[rows] - 2] == lengths[rows] - 1]
@@ -71,7 +72,6 @@ def _mix(values: Words) -> Words:
 
 
 def _hashes(buffer: Bytes, starts: _Positions, lengths: _Positions) -> Words:
-    """Return 64-bit hashes of tokens."""
     padded = np.pad(buffer, (0, 8))
     words = np.ndarray((len(padded) - 7,), "<u8", padded, strides=(1,))
     hashes = _mix(lengths.astype(np.uint64))
@@ -117,23 +117,18 @@ class TokenSet:
 
     def find(self, buffer: Bytes) -> Mask:
         """Return which bytes of a buffer belong to tokens of this set."""
-        marks = np.zeros(len(buffer) + 1, np.int8)
-        if len(self):
-            for inside in _INSIDE:
-                tokens = _runs(inside[buffer])
-                for starts, lengths in (tokens, _xfs_names(buffer, *tokens)):
-                    known = self._contains(_hashes(buffer, starts, lengths))
-                    np.add.at(marks, starts[known], 1)
-                    np.add.at(marks, (starts + lengths)[known], -1)
-        covered: Mask = np.cumsum(marks[:-1], dtype=np.int8) > 0
-        return covered
+        found = [(np.empty(0, np.int64), np.empty(0, np.int64))]
+        for inside in _INSIDE if len(self) else ():
+            tokens = _runs(inside[buffer])
+            for starts, lengths in (tokens, _xfs_names(buffer, *tokens)):
+                known = self._contains(_hashes(buffer, starts, lengths))
+                found.append((starts[known], lengths[known]))
+        starts, lengths = map(np.concatenate, zip(*found, strict=True))
+        return covered(starts, lengths, len(buffer))
 
 
 def token_hashes(buffer: Bytes) -> Words:
-    """Return the hashes of all tokens in a buffer for a :class:`TokenSet`, with repetitions.
-
-    Separators are the smallest set. Numbers of fewer than 8 digits are left out.
-    """
+    """Return the hashes of all tokens between the smallest set of separators, with repetitions."""
     starts, lengths = _runs(_INSIDE[0][buffer])
     letters = np.concatenate([[0], np.cumsum((buffer < ord("0")) | (buffer > ord("9")))])
     telling = (letters[starts + lengths] > letters[starts]) | (lengths >= _MIN_DIGITS)

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Names that users chose, and where the kernel keeps them.
+"""Names chosen by users, and their places in the kernel.
 
 They are the names of files (dentries), cgroups, device-mapper devices, processes and the host, and
-those in :mod:`~kcensus.redaction.storage_names`.
-Names that the kernel chose are kept where they can be recognized; see :func:`kernel_words`.
+for storage the labels of XFS file systems and of partitions, the files of loop devices, and the
+paths of cgroups that BFQ keeps for its messages. Labels in pages of a disk, such as a super block
+that was read, are contents of memory like any other. Names chosen by the kernel are kept where they
+can be recognized; see :func:`kernel_words`.
 """
 
 from __future__ import annotations
@@ -23,27 +25,31 @@ from drgn.helpers.linux.module import for_each_module
 from drgn.helpers.linux.pid import for_each_task
 
 from kcensus.engine.gather import gather, gather_arrays
-from kcensus.engine.layout import Layout, layout
+from kcensus.engine.layout import Layout, Path, layout
 from kcensus.engine.memory import Bytes, Faults, Mask, Words
 from kcensus.engine.slub.caches import find_caches
 from kcensus.engine.slub.scan import allocated
 from kcensus.engine.slub.slabs import ScanReport
+from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.idr import idr_entries
 from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.lists import list_members
 from kcensus.kernel.vfs.super_blocks import super_blocks
-from kcensus.redaction.storage_names import storage_names
+from kcensus.kernel.xfs.mounts import mounts
 
 _BATCH = 1 << 16
-"""Names to read at once."""
 _MAX_NAME_BYTES = 256
 """NAME_MAX and the NUL byte; a device-mapper UUID has 129 (DM_UUID_LEN)."""
 
+_MAX_GROUPS = 1 << 20
+MODULES = ("bfq", "loop", "xfs")
+"""Modules with debug info of the places of names."""
 _KERNEL_NAMED = frozenset(
     ("sysfs", "proc", "debugfs", "tracefs", "securityfs", "anon_inodefs", "sockfs", "pipefs")
 )
-"""File systems in which the kernel names the files."""
+"""File systems with files named by the kernel."""
 _CGROUP_TYPES = frozenset(("cgroup", "cgroup2", "cpuset"))
-"""File systems in which users name the directories and the kernel names the files."""
+"""File systems with directories named by users and files named by the kernel."""
 
 
 @dataclass(frozen=True)
@@ -51,29 +57,23 @@ class Names:
     """A batch of names."""
 
     physical: Words
-    """Physical address of each name."""
     text: Bytes
     """Shape (names, bytes); zero after the end of each name."""
     room: npt.NDArray[np.int64]
-    """Bytes of memory that belong to each name. What follows the end of the name in there is left
-    over from older names and may be zeroed."""
+    """Bytes of memory of each name. The rest after its end is left over from older names and may be
+    zeroed."""
 
 
 @dataclass(frozen=True)
 class Hashes:
-    """A batch of 32-bit hashes that the kernel computed from names."""
+    """A batch of 32-bit hashes of names, computed by the kernel."""
 
     physical: Words
-    """Physical address of each hash."""
     value: npt.NDArray[np.uint32]
 
 
 class UserNames:
-    """Finds the names in one kernel.
-
-    :raises LookupError: the debug info lacks a type or variable that names are found with
-    :raises drgn.FaultError: the dump lacks memory that names are found with
-    """
+    """Finds the names in one kernel; raises as :class:`~kcensus.redaction.redaction.Redaction`."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -81,7 +81,7 @@ class UserNames:
         self.memory = kernel.memory
         self.prog = kernel.prog
         self.report = ScanReport()
-        """Slabs that could not be scanned; they may hold more names."""
+        """Report of unreadable slabs, which may hold more names."""
         self.missing: list[str] = []
         """Kinds of names that could not be searched for: one phrase each."""
         self._direct = np.uint64(slab_map.pages.direct_map)
@@ -102,10 +102,8 @@ class UserNames:
         return allocated(self.slab_map, caches, columns, self.report)
 
     def _strings(self, addresses: Words) -> Iterator[Names]:
-        """Yield the strings at some addresses in the direct map.
-
-        Strings elsewhere are constants of the kernel or of a module.
-        """
+        """Yield the strings at some addresses in the direct map."""
+        # Strings elsewhere are constants of the kernel or of a module.
         addresses = np.unique(addresses)
         pages = self.slab_map.pages
         addresses = addresses[pages.valid(pages.pfn(addresses)) & (addresses >= self._direct)]
@@ -138,11 +136,7 @@ class UserNames:
     # Cgroups
 
     def _cgroups(self) -> Iterator[Names | Hashes]:
-        """Yield the names of cgroups, online and offline.
-
-        They are the names of kernfs nodes that a cgroup points back to (``cgroup.kn``). A root
-        has an empty name.
-        """
+        """Yield the names of cgroups: of kernfs nodes that a cgroup points back to."""
         columns = layout(self.prog, "struct kernfs_node", ["name", "priv", "hash"])
         address, nodes = self._all("struct kernfs_node", columns)
         member = layout(self.prog, "struct cgroup", ["kn"])
@@ -152,8 +146,7 @@ class UserNames:
         for batch in self._strings(nodes["name"][is_cgroup]):
             names.append(batch.text.view(f"S{batch.text.shape[1]}")[:, 0])
             yield batch
-        if names:
-            self._cgroup_names = np.unique(np.concatenate(names).astype(f"S{_MAX_NAME_BYTES}"))
+        self._cgroup_names = np.unique(np.concatenate([self._cgroup_names, *names]))
         hashes = address[is_cgroup] + np.uint64(columns.fields["hash"].offset)
         yield Hashes(hashes - self._direct, nodes["hash"][is_cgroup].astype(np.uint32))
 
@@ -190,7 +183,7 @@ class UserNames:
             yield from self._strings(batch["name"][wanted & external])
 
     def _file_systems(self) -> tuple[Words, Words]:
-        """Return the super blocks whose files the kernel names, and those of cgroups."""
+        """Return the super blocks with files named by the kernel, and those of cgroups."""
         table = super_blocks(self.kernel)
         types = [type_.partition(".")[0] for type_ in table.type]
         return (
@@ -201,10 +194,7 @@ class UserNames:
     def _user_named(
         self, sb: Words, positive: Mask, text: Bytes, kernels: Words, cgroups: Words
     ) -> Mask:
-        """Return which dentries have names that a user chose.
-
-        A negative dentry has: a user looked the name up, also in a file system of the kernel.
-        """
+        """Return which dentries have names chosen, or for negative ones looked up, by a user."""
         names = text.view(f"S{text.shape[1]}")[:, 0]
         user_named: Mask = ~positive | ~np.isin(sb, kernels)
         rows = np.flatnonzero(positive & np.isin(sb, cgroups))
@@ -231,7 +221,6 @@ class UserNames:
         yield from self._hosts(np.unique(tasks["nsproxy"]))
 
     def _hosts(self, proxies: Words) -> Iterator[Names]:
-        """Yield the host and domain name of each UTS namespace."""
         member = layout(self.prog, "struct nsproxy", ["uts_ns"])
         namespaces = gather(self.memory, proxies, member, Faults())["uts_ns"]
         type_ = self.prog.type("struct uts_namespace")
@@ -271,12 +260,22 @@ class UserNames:
     # Storage
 
     def _storage(self) -> Iterator[Names]:
-        for places, text in storage_names(self.kernel):
-            width = text.shape[1]
+        """Yield names in arrays of ``char``; the kernel may lack them, or their debug info."""
+        for find in (_labels, _partitions, _files, _groups):
+            try:
+                type_name, member, addresses = find(self.kernel)
+                columns = layout(self.prog, type_name, {"name": member})
+            except LookupError:
+                continue
+            known = addresses[addresses != 0]
+            read = gather(self.memory, known, columns, Faults())
+            field = columns.fields["name"]
+            places = known[read.readable] + np.uint64(field.offset)
+            width = field.dtype.itemsize
             # A name that fills its array has no NUL.
-            ended = np.pad(text, ((0, 0), (0, 1)))
+            ended = read["name"][read.readable].astype(f"S{width + 1}")
             names = _texts(ended, width + 1)[:, :width]
-            yield Names(places - self._direct, names, np.full(len(text), width))
+            yield Names(places - self._direct, names, np.full(len(places), width))
 
 
 def _texts(column: npt.NDArray[Any], width: int) -> Bytes:
@@ -287,11 +286,7 @@ def _texts(column: npt.NDArray[Any], width: int) -> Bytes:
 
 
 def kernel_words(kernel: Kernel) -> list[bytes]:
-    """Return names that the kernel chose, which are kept although a user may use them, too.
-
-    They are the names of slab caches, file system types, kernel threads, workqueues, disks, I/O
-    schedulers, modules and device-mapper targets.
-    """
+    """Return names chosen by the kernel, which are kept even if a user has them, too."""
     prog, slab_map = kernel.prog, kernel.slab_map
     caches = [cache.name for cache in slab_map.caches]
     caches += [name for pair in slab_map.aliases.items() for name in pair]
@@ -323,3 +318,43 @@ def kernel_words(kernel: Kernel) -> list[bytes]:
 def _listed(head: drgn.Object, type_name: str, member: str) -> list[bytes]:
     entries = list_for_each_entry(type_name, head.address_of_(), "list")
     return [entry.member_(member).string_() for entry in entries]
+
+
+_Found = tuple[str, Path, Words]
+"""A type, its member with a name, and addresses of such structures."""
+
+
+def _labels(kernel: Kernel) -> _Found:
+    return "struct xfs_mount", "m_sb.sb_fname", mounts(kernel).address
+
+
+def _partitions(kernel: Kernel) -> _Found:
+    parts = block_devices(kernel).partitions.address
+    # Since Linux kernel commit 0d02129e76ed ("block: merge struct block_device and struct
+    # hd_struct") (in v5.11).
+    try:
+        pointer = layout(kernel.prog, "struct block_device", {"info": "bd_meta_info"})
+    except LookupError:
+        pointer = layout(kernel.prog, "struct hd_struct", ["info"])
+    info = gather(kernel.memory, parts, pointer, Faults())["info"]
+    return "struct partition_meta_info", "volname", info
+
+
+def _files(kernel: Kernel) -> _Found:
+    disks = block_devices(kernel).disks
+    loops = [disk.private for disk in disks if disk.name.startswith("loop")]
+    return "struct loop_device", "lo_file_name", np.array(loops, np.uint64)
+
+
+def _groups(kernel: Kernel) -> _Found:
+    """Return the ``struct bfq_group`` of all cgroups on all disks."""
+    prog, memory = kernel.prog, kernel.memory
+    group = prog.type("struct bfq_group")
+    number = int(prog["blkcg_policy_bfq"].plid)
+    lists = np.uint64(drgn.offsetof(prog.type("struct request_queue"), "blkg_list"))
+    heads = np.array([disk.queue for disk in block_devices(kernel).disks], np.uint64) + lists
+    _, nodes, _ = list_members(memory, heads, Faults(), limit=_MAX_GROUPS)
+    type_ = prog.type("struct blkcg_gq")
+    places = nodes - np.uint64(drgn.offsetof(type_, "q_node"))
+    data = gather(memory, places, layout(prog, type_, {"data": f"pd[{number}]"}), Faults())["data"]
+    return "struct bfq_group", "blkg_path", data - np.uint64(drgn.offsetof(group, "pd"))

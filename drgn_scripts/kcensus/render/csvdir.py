@@ -1,22 +1,21 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A Result as a directory of CSV files, safe to open in a spreadsheet.
 
-``summary.csv`` has one figure per row, after what was analyzed; each table has a file, and so have
-checks, gaps, findings, and what findings hold, with all rows and columns. Numbers are exact, in the
-unit that JSON names; a missing value is an empty cell.
+``summary.csv`` has one figure per row, after the identity of the result; each table has a file, and
+so have checks, gaps, findings, and the parts of findings, with all rows and columns. Numbers are
+exact, in the unit that JSON names; a missing value is an empty cell.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from kcensus.render.directory import prepare, replacing
-from kcensus.render.plain import Plain, all_findings, finding_tables, origin, plain, rows, tables
+from kcensus.render.plain import Plain, directories, origin, plain, rows
 from kcensus.reports import Report
 from kcensus.results import Result
-from kcensus.results.tables import Table
 
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "＝", "＋", "－", "＠")
 
@@ -38,31 +37,23 @@ def _write(path: Path, header: Sequence[str], body: Iterable[Iterable[Plain]]) -
     return path
 
 
-def write_csv(result: Result, directory: Path) -> list[Path]:
-    """Write ``result`` to ``directory`` and return the files written, in order."""
-    return _write_files(result, directory, tables(result) | finding_tables(result))
+def write_csv(subject: Result | Report, directory: Path) -> list[Path]:
+    """Write a result to ``directory`` and return the files written, in order.
 
-
-def write_report_csv(report: Report, directory: Path) -> list[Path]:
-    """Write all findings to ``directory``, and each result to a directory in it."""
-    whole, findings = all_findings(report)
-    written = _write_files(whole, directory, findings)
-    for name, result in report.results.items():
-        written += write_csv(result, directory / name)
-    return written
-
-
-def _write_files(result: Result, directory: Path, parts: Mapping[str, Table]) -> list[Path]:
-    prepare(directory)
-    summary: list[tuple[Plain, ...]] = [
-        (key, value, "", "", "") for key, value in origin(result).items()
-    ]
-    for key, figure in result.summary.items():
-        value, bound = plain(figure.value), figure.bound.value
-        summary.append((key, value, figure.unit.value, plain(figure.label), bound))
-    header = ["key", "value", "unit", "label", "bound"]
-    written = [_write(directory / "summary.csv", header, summary)]
-    for name, table in parts.items():
-        header = [str(column) for column in table.frame.columns]
-        written.append(_write(directory / f"{name}.csv", header, rows(table)))
+    A report has a directory with all findings, and in it one for each result.
+    """
+    written = []
+    for where, result, tables in directories(subject, directory):
+        prepare(where)
+        summary: list[tuple[Plain, ...]] = [
+            (key, value, "", "", "") for key, value in origin(result).items()
+        ]
+        for key, figure in result.summary.items():
+            value, bound = plain(figure.value), figure.bound.value
+            summary.append((key, value, figure.unit.value, plain(figure.label), bound))
+        header = ["key", "value", "unit", "label", "bound"]
+        written.append(_write(where / "summary.csv", header, summary))
+        for name, table in tables.items():
+            header = [str(column) for column in table.frame.columns]
+            written.append(_write(where / f"{name}.csv", header, rows(table)))
     return written

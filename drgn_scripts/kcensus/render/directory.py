@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A directory of result files, each of which is complete or absent."""
+"""A directory of result files, each complete or absent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _MAX_SECONDS = 600
-"""Since a file was last written to; what is older, its writer has left behind."""
+"""Seconds since the last write, after which a partial file is abandoned."""
 
 
 class OutputError(Exception):
@@ -42,7 +42,7 @@ def check_replaceable(path: Path) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Check that :func:`replacing` can write, before what is to be written is computed.
+    """Check that :func:`replacing` can write, before the content is computed.
 
     :raises OutputError: it cannot
     """
@@ -59,8 +59,8 @@ def check_writable(path: Path) -> None:
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a path to write to, which replaces ``path`` when the context ends without an error.
 
-    A symbolic link stays, and what it points to is replaced. Of several writers of one path, the
-    last one wins.
+    A symbolic link stays, and its target is replaced. The last of several writers of one path
+    wins.
 
     :raises OutputError: the operating system refuses, or ``path`` is a device, a FIFO or the like
     """
@@ -77,7 +77,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def _part(path: Path) -> Iterator[tuple[Path, int]]:
-    """Yield a new file beside ``path``, of no other writer, and a descriptor that is open on it."""
+    """Yield a new file beside ``path``, used by no other writer, and an open descriptor of it."""
     _remove_abandoned(path)
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
@@ -89,7 +89,7 @@ def _part(path: Path) -> Iterator[tuple[Path, int]]:
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Remove the parts of writers of ``path`` that were killed."""
+    """Remove the parts of killed writers of ``path``."""
     name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}\.part")
     with suppress(OSError):  # they only take space
         for part in [entry for entry in os.scandir(path.parent) if name.fullmatch(entry.name)]:

@@ -2,8 +2,8 @@
 """A Result as one JSON document: every row and column, exact numbers, nothing scaled or rounded.
 
 Two runs on the same vmcore give the same bytes: keys keep the order of the Result, and a document
-has no duration, and no time or host but those of the dump. Each row of a table is on its own line,
-for ``diff`` and ``grep``.
+has no duration, and only the dump's time and host. Each row of a table is on its own line, for
+``diff`` and ``grep``.
 
 ``schema.json`` in this package is the JSON Schema of the documents.
 """
@@ -14,16 +14,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from kcensus.render.plain import (
-    SCHEMA,
-    finding_document,
-    identity,
-    installed_version,
-    machine_document,
-    plain,
-    rows,
-    tables,
-)
+from kcensus.render import plain
 from kcensus.reports import Report
 from kcensus.results import Bound, Result
 from kcensus.results.tables import Table
@@ -38,7 +29,7 @@ def _write_rows(table: Table, out: TextIO, indent: str) -> None:
     names = list(table.frame.columns)
     separator = "\n"
     out.write("[")
-    for row in rows(table):
+    for row in plain.rows(table):
         out.write(f"{separator}{indent}  {_dumps(dict(zip(names, row, strict=True)))}")
         separator = ",\n"
     out.write("]" if separator == "\n" else f"\n{indent}]")
@@ -63,34 +54,32 @@ def _write_object(members: Mapping[str, Any], out: TextIO, indent: str = "") -> 
     out.write("}" if separator == "\n" else f"\n{indent}}}")
 
 
-def write_json(result: Result, out: TextIO) -> None:
-    """Write ``result`` to ``out`` as one document that ends in a newline."""
-    _write_object(_head(result) | _document(result), out)
-    out.write("\n")
+def write_json(subject: Result | Report, out: TextIO) -> None:
+    """Write a result, or a report, as one document that ends in a newline.
 
-
-def write_report_json(report: Report, out: TextIO) -> None:
-    """Write a report as one document: all findings, then the result of each analysis."""
-    document = {
-        **_head(report.head),
-        "findings": [
-            {"analysis": printable(name), **finding_document(finding)}
-            for name, finding in report.findings
-        ],
-        "failed": report.errors,
-        "analyses": {name: _document(result) for name, result in report.results.items()},
-    }
+    A report has all findings, then the result of each analysis.
+    """
+    if isinstance(subject, Result):
+        document = _head(subject) | _document(subject)
+    else:
+        document = _head(subject.head) | {
+            "findings": [
+                {"analysis": printable(name), **plain.finding_document(finding)}
+                for name, finding in subject.findings
+            ],
+            "failed": subject.errors,
+            "analyses": {name: _document(result) for name, result in subject.results.items()},
+        }
     _write_object(document, out)
     out.write("\n")
 
 
 def _document(result: Result) -> dict[str, Any]:
-    every = tables(result)
+    every = plain.tables(result)
     own = {name: every.pop(name) for name in result.tables}
     return {
-        **identity(result),
-        "machine": _machine(result),
-        "summary": {key: plain(figure.value) for key, figure in result.summary.items()},
+        **_about(result),
+        "summary": {key: plain.plain(figure.value) for key, figure in result.summary.items()},
         "units": {
             "summary": {key: figure.unit.value for key, figure in result.summary.items()},
             "tables": {
@@ -112,19 +101,13 @@ def _document(result: Result) -> dict[str, Any]:
         "nothing": printable(result.nothing),
         "tables": own,
         **every,
-        "findings": [finding_document(finding) for finding in result.findings],
+        "findings": [plain.finding_document(finding) for finding in result.findings],
     }
+
+
+def _about(result: Result) -> dict[str, Any]:
+    return {**plain.identity(result), "machine": plain.machine_document(result.machine)}
 
 
 def _head(result: Result) -> dict[str, Any]:
-    """Return what every document starts with."""
-    return {
-        "schema": SCHEMA,
-        "kcensus": installed_version(),
-        **identity(result),
-        "machine": _machine(result),
-    }
-
-
-def _machine(result: Result) -> dict[str, Any] | None:
-    return None if result.machine is None else machine_document(result.machine)
+    return {"schema": plain.SCHEMA, "kcensus": plain.installed_version(), **_about(result)}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A Result as a directory of Parquet files, for DataFrames on many machines.
 
-``summary.parquet`` is one row with what was analyzed and a column per figure, so that the rows of
-many machines can be stacked. The metadata of a field has its unit and label, that of a file what
-was analyzed, and on which machine.
+``summary.parquet`` is one row with the identity of the result and a column per figure, so that the
+rows of many machines can be stacked. The metadata of a field has its unit and label, the metadata
+of a file the identity and the machine.
 """
 
 from __future__ import annotations
@@ -13,18 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kcensus.render.directory import prepare, replacing
-from kcensus.render.plain import (
-    Plain,
-    all_findings,
-    finding_tables,
-    origin,
-    plain,
-    plain_column,
-    tables,
-)
+from kcensus.render.plain import Plain, directories, label, origin, plain, plain_column
 from kcensus.reports import Report
 from kcensus.results import Result, Unit
-from kcensus.results.tables import Column, Table
+from kcensus.results.tables import Column
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,9 +25,9 @@ _FRACTIONAL = (Unit.RATIO, Unit.SECONDS)
 
 
 def _array(values: list[Plain], unit: Unit) -> Any:
-    """Return an Arrow array of the narrowest type that holds ``values`` exactly.
+    """Return an Arrow array of the narrowest type for ``values`` without loss.
 
-    Where there are no values the unit decides: an empty column of names is text.
+    Without values the unit decides: an empty column of names is text.
     """
     import pyarrow as pa
 
@@ -68,7 +60,11 @@ def _write(
     from pyarrow import parquet
 
     fields = [
-        pa.field(name, array.type, metadata={"unit": column.unit.value, "label": column.label})
+        pa.field(
+            name,
+            array.type,
+            metadata={"unit": column.unit.value, "label": label(name, column.label)},
+        )
         for (name, array), column in zip(arrays.items(), columns.values(), strict=True)
     ]
     facts = origin(result).items()
@@ -79,29 +75,22 @@ def _write(
     return path
 
 
-def write_parquet(result: Result, directory: Path) -> list[Path]:
-    """Write ``result`` to ``directory`` and return the files written, in order."""
-    return _write_files(result, directory, tables(result) | finding_tables(result))
+def write_parquet(subject: Result | Report, directory: Path) -> list[Path]:
+    """Write a result to ``directory`` and return the files written, in order.
 
-
-def write_report_parquet(report: Report, directory: Path) -> list[Path]:
-    """Write all findings to ``directory``, and each result to a directory in it."""
-    whole, findings = all_findings(report)
-    written = _write_files(whole, directory, findings)
-    for name, result in report.results.items():
-        written += write_parquet(result, directory / name)
-    return written
-
-
-def _write_files(result: Result, directory: Path, parts: Mapping[str, Table]) -> list[Path]:
-    prepare(directory)
-    arrays = {key: _array([value], Unit.TEXT) for key, value in origin(result).items()}
-    columns = {key: Column(Unit.TEXT) for key in arrays}
-    for key, figure in result.summary.items():
-        arrays[key] = _array([plain(figure.value)], figure.unit)
-        columns[key] = Column(figure.unit, figure.label)
-    written = [_write(directory / "summary.parquet", arrays, columns, result)]
-    for name, table in parts.items():
-        arrays = {key: _series(table.frame[key], each.unit) for key, each in table.columns.items()}
-        written.append(_write(directory / f"{name}.parquet", arrays, table.columns, result))
+    A report has a directory with all findings, and in it one for each result.
+    """
+    written = []
+    for where, result, tables in directories(subject, directory):
+        prepare(where)
+        arrays = {key: _array([value], Unit.TEXT) for key, value in origin(result).items()}
+        columns = {key: Column(Unit.TEXT) for key in arrays}
+        for key, figure in result.summary.items():
+            arrays[key] = _array([plain(figure.value)], figure.unit)
+            columns[key] = Column(figure.unit, figure.label)
+        written.append(_write(where / "summary.parquet", arrays, columns, result))
+        for name, table in tables.items():
+            frame, columns = table.frame, dict(table.columns)
+            arrays = {key: _series(frame[key], each.unit) for key, each in columns.items()}
+            written.append(_write(where / f"{name}.parquet", arrays, columns, result))
     return written

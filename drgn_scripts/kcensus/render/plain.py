@@ -13,22 +13,11 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kcensus import results
 from kcensus.human import human, shown_time
-from kcensus.results import (
-    MEMORY_USES,
-    Bound,
-    Check,
-    CheckStatus,
-    Figure,
-    Finding,
-    Machine,
-    Remedy,
-    Result,
-    Severity,
-    Unit,
-)
 from kcensus.results.tables import Column, Table
 from kcensus.text import printable
 
@@ -40,78 +29,43 @@ if TYPE_CHECKING:
 SCHEMA = 2
 """Version of the documents: raised when a key is renamed or removed, or its meaning changes."""
 
+_PANIC = "kcensus does not analyse panics: use crash `bt` or drgn"
+_PSEUDONYMS = "names are pseudonyms (redacted capsule)"
 Plain = int | float | str | bool | None
 
 _ROWS_AT_ONCE = 1 << 16
 NO_HOST = "(none)"
-"""The name of a host that was never set."""
+"""Name of a host that was never set."""
 _LEAST_USE = 0.02
-"""Share of RAM from which on a use of memory is named."""
-_AMOUNTS = (Unit.BYTES, Unit.COUNT, Unit.PAGES, Unit.SECONDS)
-"""Units of numbers whose 0 means that there is nothing."""
+"""Least share of RAM of a use of memory to name."""
+_AMOUNTS = (results.Unit.BYTES, results.Unit.COUNT, results.Unit.PAGES, results.Unit.SECONDS)
+"""Units of numbers whose 0 means absence."""
 
+_COMPARED, _SIZES = ("ours", "counter", "moved", "difference"), ("holds_bytes", "returns_bytes")
+_TEXTS, _PATCH = ("severity", "danger", "title", "evidence"), ("patch", "patch_status")
 _PARTS = {
-    "checks": (
-        "name",
-        "ours",
-        "counter",
-        "moved",
-        "difference",
-        "status",
-        "unit",
-        "source",
-        "note",
-    ),
-    "findings": (
-        "id",
-        "severity",
-        "danger",
-        "title",
-        "evidence",
-        "holds_bytes",
-        "returns_bytes",
-        "part_of",
-        "patch",
-        "patch_status",
-        "patch_is_fix",
-        "remedies",
-    ),
+    "checks": ("name", *_COMPARED, "status", "unit", "source", "note"),
+    "findings": ("id", *_TEXTS, *_SIZES, "part_of", *_PATCH, "patch_is_fix", "remedies"),
     "gaps": ("what", "reason", "count", "effect"),
 }
 """Attributes of checks, findings and gaps, in the order of their columns."""
+_REMEDY = ("effect", "command", "risk", "undo", "until", "returns_bytes", "is_upper_bound")
 _FINDING_PARTS = {
     "finding_figures": ("finding", "figure", "value", "unit"),
     "finding_memory": ("finding", "place", "bytes"),
-    "remedies": (
-        "finding",
-        "effect",
-        "command",
-        "risk",
-        "undo",
-        "until",
-        "returns_bytes",
-        "is_upper_bound",
-    ),
+    "remedies": ("finding", *_REMEDY),
 }
-"""What findings hold, by the id of the finding: columns of these tables."""
+"""Columns of the tables of findings' parts, with the id of the finding."""
 _UNITS = {
-    "ours": Unit.NONE,
-    "counter": Unit.NONE,
-    "moved": Unit.NONE,
-    "difference": Unit.NONE,
-    "holds_bytes": Unit.BYTES,
-    "returns_bytes": Unit.BYTES,
-    "patch_is_fix": Unit.NONE,
-    "is_upper_bound": Unit.NONE,
-    "value": Unit.NONE,
-    "bytes": Unit.BYTES,
-    "count": Unit.COUNT,
+    **dict.fromkeys((*_COMPARED, "patch_is_fix", "is_upper_bound", "value"), results.Unit.NONE),
+    **dict.fromkeys((*_SIZES, "bytes"), results.Unit.BYTES),
+    "count": results.Unit.COUNT,
 }
-"""Units of those columns that are not text."""
+"""Units of the columns that are not text."""
 
 
 def plain(value: Any) -> Plain:
-    """Return a value as JSON has it.
+    """Return a value for JSON.
 
     None, NaN, NaT, NA and infinities become None, severities their lower-case names, other enums
     their values; text is escaped by :func:`~kcensus.text.printable`.
@@ -123,7 +77,7 @@ def plain(value: Any) -> Plain:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, enum.Enum):
-        return value.name.lower() if isinstance(value, Severity) else plain(value.value)
+        return value.name.lower() if isinstance(value, results.Severity) else plain(value.value)
     if isinstance(value, int):
         return int(value)
     if hasattr(value, "item"):  # a NumPy scalar
@@ -133,7 +87,7 @@ def plain(value: Any) -> Plain:
 
 
 def plain_column(series: pd.Series[Any]) -> list[Plain]:
-    """Return all values of a column, each as :func:`plain` does."""
+    """Return all values of a column, each converted by :func:`plain`."""
     if series.dtype.kind in "mM":
         return [plain(value) for value in series]
     values = series.tolist()
@@ -153,14 +107,14 @@ def rows(table: Table) -> Iterator[tuple[Plain, ...]]:
 
 
 def installed_version() -> str:
-    """Return the version of kcensus; ``unknown`` where it runs without being installed."""
+    """Return the version of kcensus; ``unknown`` if it is not installed."""
     try:
         return importlib.metadata.version("kcensus")
     except importlib.metadata.PackageNotFoundError:
         return "unknown"
 
 
-def identity(result: Result) -> dict[str, Plain]:
+def identity(result: results.Result) -> dict[str, Plain]:
     """Return the fields that identify a result."""
     return {
         "analysis": printable(result.analysis),
@@ -170,9 +124,9 @@ def identity(result: Result) -> dict[str, Plain]:
     }
 
 
-def origin(result: Result) -> dict[str, Plain]:
-    """Return what CSV and Parquet say of every result: identity, machine, versions."""
-    machine = {} if result.machine is None else machine_document(result.machine)
+def origin(result: results.Result) -> dict[str, Plain]:
+    """Return the fields of every result in CSV and Parquet: identity, machine, versions."""
+    machine = machine_document(result.machine) or {}
     memory = machine.pop("memory", {})
     return {
         **identity(result),
@@ -184,27 +138,22 @@ def origin(result: Result) -> dict[str, Plain]:
 
 
 def label(key: str, words: str) -> str:
-    """Return the words for a screen, or those of the key where there are none."""
+    """Return the words for a screen, or the words of the key without any."""
     return printable(words or key.replace("_", " "))
 
 
-def shown_figure(key: str, figure: Figure) -> tuple[str, str]:
+def shown_figure(key: str, figure: results.Figure) -> tuple[str, str]:
     """Return the label and the value of a figure for a screen."""
     value = plain(figure.value)
-    if figure.bound is Bound.AT_LEAST and value == 0:
+    if figure.bound is results.Bound.AT_LEAST and value == 0:
         return label(key, figure.label), "none found"
-    bound = "" if value is None or figure.bound is Bound.EXACT else f"{figure.bound.value} "
+    bound = "" if value is None or figure.bound is results.Bound.EXACT else f"{figure.bound.value} "
     return label(key, figure.label), bound + human(value, figure.unit)
 
 
-def finding_fields(finding: Finding) -> dict[str, Plain]:
-    """Return the fields of a finding, as its row in :func:`tables` has them."""
-    return {name: plain(_attribute(finding, name)) for name in _PARTS["findings"]}
-
-
-def finding_document(finding: Finding) -> dict[str, Any]:
-    """Return a finding as JSON has it: with its figures, its memory and its remedies as data."""
-    fields: dict[str, Any] = finding_fields(finding)
+def finding_document(finding: results.Finding) -> dict[str, Any]:
+    """Return a finding for JSON: with its figures, its memory and its remedies as data."""
+    fields: dict[str, Any] = {name: plain(_attribute(finding, name)) for name in _PARTS["findings"]}
     fields["figures"] = {
         printable(key): {"value": plain(figure.value), "unit": figure.unit.value}
         for key, figure in finding.figures.items()
@@ -213,12 +162,7 @@ def finding_document(finding: Finding) -> dict[str, Any]:
     fields["remedies"] = [
         {
             "command": [printable(line) for line in remedy.command.splitlines()],
-            "effect": plain(remedy.effect),
-            "risk": plain(remedy.risk),
-            "undo": plain(remedy.undo),
-            "until": plain(remedy.until),
-            "returns_bytes": remedy.returns,
-            "is_upper_bound": remedy.is_upper_bound,
+            **{name: plain(_attribute(remedy, name)) for name in _REMEDY if name != "command"},
         }
         for remedy in finding.remedies
     ]
@@ -228,8 +172,10 @@ def finding_document(finding: Finding) -> dict[str, Any]:
     return fields
 
 
-def machine_document(machine: Machine) -> dict[str, Any]:
-    """Return the machine of a result as JSON has it; what is unknown is null."""
+def machine_document(machine: results.Machine | None) -> dict[str, Any] | None:
+    """Return the machine of a result for JSON, with null for unknown values."""
+    if machine is None:
+        return None
     known = {name: value for name, value in vars(machine).items() if name != "memory"}
     fields: dict[str, Any] = {name: plain(value) for name, value in known.items()}
     fields["memory"] = {printable(name): plain(size) for name, size in machine.memory.items()}
@@ -238,8 +184,8 @@ def machine_document(machine: Machine) -> dict[str, Any]:
     return {name: None if value == "" else value for name, value in fields.items()}
 
 
-def machine_facts(result: Result) -> list[tuple[str, str]]:
-    """Return what a result is about as labelled lines: the machine, its kernel, the dump."""
+def machine_facts(result: results.Result) -> list[tuple[str, str]]:
+    """Return the subject of a result as labelled lines: the machine, its kernel, the dump."""
     if result.compared:
         sides = zip(("Before", "After"), result.compared, strict=True)
         return [
@@ -249,11 +195,11 @@ def machine_facts(result: Result) -> list[tuple[str, str]]:
             ),
             ("kcensus", f"{installed_version()}, JSON schema {SCHEMA}"),
         ]
-    machine = result.machine or Machine()
+    machine = result.machine or results.Machine()
     kernel = machine.kernel or result.kernel
     sizes = (
         ("", "" if machine.host == NO_HOST else machine.host),
-        (" RAM", machine.ram_bytes and human(machine.ram_bytes, Unit.BYTES)),
+        (" RAM", machine.ram_bytes and human(machine.ram_bytes, results.Unit.BYTES)),
         (" CPU" if machine.cpus == 1 else " CPUs", machine.cpus),
         (" NUMA node" if machine.nodes == 1 else " NUMA nodes", machine.nodes),
     )
@@ -261,7 +207,7 @@ def machine_facts(result: Result) -> list[tuple[str, str]]:
     taken = shown_time(machine.time) if machine.time is not None else None
     lines = {
         "Machine": [f"{value}{unit}" for unit, value in sizes if value]
-        + ([] if uptime is None else [f"up {human(uptime, Unit.SECONDS)}"]),
+        + ([] if uptime is None else [f"up {human(uptime, results.Unit.SECONDS)}"]),
         "Memory": memory_facts(machine),
         "Kernel": [
             f"Linux {kernel} {machine.version}".rstrip() if kernel else "",
@@ -271,60 +217,50 @@ def machine_facts(result: Result) -> list[tuple[str, str]]:
             taken.replace("T", " ").replace("+00:00", " UTC") if taken else "",
             "figures changed while they were read" if result.live else machine.taken_by,
         ],
-        **notes(machine),
+        "Panic": [_PANIC * machine.is_panic],
+        "Names": [_PSEUDONYMS * machine.has_pseudonyms],
         "kcensus": [installed_version(), f"JSON schema {SCHEMA}"] if result.machine else [],
     }
     shown = {name: ", ".join(map(printable, filter(None, facts))) for name, facts in lines.items()}
     return [(name, facts) for name, facts in shown.items() if facts]
 
 
-def _joined_facts(result: Result) -> str:
-    """Return what a result is about in one line, without kcensus itself."""
+def _joined_facts(result: results.Result) -> str:
     return "; ".join(facts for name, facts in machine_facts(result) if name != "kcensus")
 
 
-def memory_facts(machine: Machine) -> list[str]:
-    """Return what most of the RAM is used for, the largest use first."""
+def memory_facts(machine: results.Machine) -> list[str]:
+    """Return the main uses of RAM, the largest first."""
     least = (machine.ram_bytes or 0) * _LEAST_USE
     uses = sorted(machine.memory.items(), key=lambda use: -use[1])
     return [
-        f"{human(size, Unit.BYTES)} {MEMORY_USES.get(name, name)}"
+        f"{human(size, results.Unit.BYTES)} {results.MEMORY_USES.get(name, name)}"
         for name, size in uses
         if size >= least
     ]
 
 
-def remarks(check: Check) -> list[str]:
-    """Return what a reader must know of a check that does not agree."""
+def remarks(check: results.Check) -> list[str]:
+    """Return the note of a check, and the drift of its counter."""
     return [words for words in (check.note, _drift(check)) if words]
 
 
-def _drift(check: Check) -> str:
-    """Return how far a counter moved while a running kernel was read; empty if it did not."""
+def _drift(check: results.Check) -> str:
+    """Return the drift of a counter while a running kernel was read; empty without one."""
     if not check.moved:
         return ""
     sign = "+" if check.moved > 0 else ""
     moved = f"the counter moved by {sign}{human(check.moved, check.unit)} while it was read"
-    if check.status is not CheckStatus.DIFFER:
+    if check.status is not results.CheckStatus.DIFFER:
         return moved
     size, side = human(abs(check.beyond), check.unit), "above" if check.beyond > 0 else "below"
-    return f"{moved}; what was counted is {size} {side} all of its values"
-
-
-def notes(machine: Machine) -> dict[str, list[str]]:
-    """Return what a reader must know before the findings, by its label."""
-    return {
-        "Panic": ["kcensus does not analyse panics: use crash `bt` or drgn"]
-        if machine.is_panic
-        else [],
-        "Names": ["names are pseudonyms (redacted capsule)"] if machine.has_pseudonyms else [],
-    }
+    return f"{moved}; our count is {size} {side} all of its values"
 
 
 def has_content(table: Table) -> bool:
     """Return whether a table says anything: it has rows, and not all of its amounts are 0.
 
-    Columns of amounts that some rows do not have are a remark; the rows are the content.
+    Columns of amounts that some rows lack are a remark; the rows are the content.
     """
     amounts = [
         table.frame[name]
@@ -335,22 +271,22 @@ def has_content(table: Table) -> bool:
     return len(table.frame) > 0 and (not known or any(bool(each.any()) for each in amounts))
 
 
-def is_zero(figure: Figure) -> bool:
-    """Return whether a figure is an amount of nothing, for sure."""
-    is_exact = figure.bound is Bound.EXACT
+def is_zero(figure: results.Figure) -> bool:
+    """Return whether a figure is certainly an amount of nothing."""
+    is_exact = figure.bound is results.Bound.EXACT
     return is_exact and figure.unit in _AMOUNTS and plain(figure.value) == 0
 
 
 def gap_subject(what: str, count: int) -> str:
-    """Return what a gap is about, with its count; one thing without, as it may be a plural."""
+    """Return the subject of a gap, with its count; a count of one is left out before a plural."""
     return what if count == 1 else f"{count:,} {what}"
 
 
-def remedy_facts(remedy: Remedy) -> list[str]:
-    """Return what a remedy gives back, its risk, how to undo it, and how long it lasts."""
+def remedy_facts(remedy: results.Remedy) -> list[str]:
+    """Return the effect of a remedy in bytes, its risk, how to undo it, and how long it lasts."""
     at_most = "up to " if remedy.is_upper_bound else ""
     facts = {
-        "Returns": at_most + human(remedy.returns, Unit.BYTES) if remedy.returns else "",
+        "Returns": at_most + human(remedy.returns, results.Unit.BYTES) if remedy.returns else "",
         "Risk": remedy.risk,
         "Undo": remedy.undo,
         "Until": remedy.until,
@@ -358,8 +294,8 @@ def remedy_facts(remedy: Remedy) -> list[str]:
     return [f"{name}: {printable(fact)}" for name, fact in facts.items() if fact]
 
 
-def patch_text(finding: Finding) -> str:
-    """Return the patch of a finding and what became of it; empty where it has none."""
+def patch_text(finding: results.Finding) -> str:
+    """Return the patch of a finding and its fate; empty without one."""
     if not finding.patch:
         return ""
     status = finding.patch_status or "not in the catalogue"
@@ -367,8 +303,8 @@ def patch_text(finding: Finding) -> str:
     return printable(f"{role}: {finding.patch} ({status})")
 
 
-def remedy_text(finding: Finding) -> str:
-    """Return all remedies of a finding, or why there is none, as sentences."""
+def remedy_text(finding: results.Finding) -> str:
+    """Return all remedies of a finding, or the reason why there is none, as sentences."""
     sentences = []
     for remedy in finding.remedies:
         command = " && ".join(remedy.command.splitlines())
@@ -379,7 +315,9 @@ def remedy_text(finding: Finding) -> str:
 
 
 def _attribute(item: Any, name: str) -> Any:
-    """Return a column of a check, a finding or a gap."""
+    if name == "command":
+        # printable() would escape the line breaks.
+        return "; ".join(item.command.splitlines())
     if name == "remedies":
         return remedy_text(item)
     if name == "evidence":
@@ -387,7 +325,7 @@ def _attribute(item: Any, name: str) -> Any:
     return getattr(item, name.removesuffix("_bytes"))
 
 
-def tables(result: Result) -> dict[str, Table]:
+def tables(result: results.Result) -> dict[str, Table]:
     """Return the tables of a result by name, then its checks, findings and gaps as tables.
 
     :raises ValueError: a table has a name that is reserved, or not usable as a file name and key
@@ -403,14 +341,24 @@ def tables(result: Result) -> dict[str, Table]:
     return every
 
 
-def all_findings(report: Report) -> tuple[Result, dict[str, Table]]:
-    """Return a result with the findings of all analyses, and the tables of these."""
-    whole = replace(report.head, findings=[finding for _, finding in report.findings])
-    return whole, {"findings": tables(whole)["findings"], **finding_tables(whole)}
+def directories(
+    subject: results.Result | Report, directory: Path
+) -> Iterator[tuple[Path, results.Result, dict[str, Table]]]:
+    """Yield the directory of a result with its tables.
+
+    A report has a directory with all findings, and in it one for each result.
+    """
+    if isinstance(subject, results.Result):
+        yield directory, subject, tables(subject) | _finding_tables(subject)
+        return
+    whole = replace(subject.head, findings=[finding for _, finding in subject.findings])
+    yield directory, whole, {"findings": tables(whole)["findings"], **_finding_tables(whole)}
+    for name, result in subject.results.items():
+        yield from directories(result, directory / name)
 
 
-def finding_tables(result: Result) -> dict[str, Table]:
-    """Return what JSON nests in findings as tables: their figures, memory and remedies."""
+def _finding_tables(result: results.Result) -> dict[str, Table]:
+    """Return the nested parts of findings as tables: their figures, memory and remedies."""
     values: dict[str, list[list[Any]]] = {part: [] for part in _FINDING_PARTS}
     for finding in result.findings:
         for key, figure in finding.figures.items():
@@ -418,19 +366,7 @@ def finding_tables(result: Result) -> dict[str, Table]:
         for place, size in finding.memory.items():
             values["finding_memory"].append([finding.id, place, size])
         for remedy in finding.remedies:
-            values["remedies"].append(
-                [
-                    finding.id,
-                    remedy.effect,
-                    # printable() would escape the line breaks.
-                    "; ".join(remedy.command.splitlines()),
-                    remedy.risk,
-                    remedy.undo,
-                    remedy.until,
-                    remedy.returns,
-                    remedy.is_upper_bound,
-                ]
-            )
+            values["remedies"].append([finding.id, *(_attribute(remedy, name) for name in _REMEDY)])
     return {part: _table(names, values[part]) for part, names in _FINDING_PARTS.items()}
 
 
@@ -439,4 +375,4 @@ def _table(names: Sequence[str], values: Sequence[Sequence[Any]]) -> Table:
 
     # dtype=object: a missing counter must not turn its neighbours into floats.
     frame = pd.DataFrame(values, columns=pd.Index(names), dtype=object)
-    return Table(frame, {name: Column(_UNITS.get(name, Unit.TEXT)) for name in names})
+    return Table(frame, {name: Column(_UNITS.get(name, results.Unit.TEXT)) for name in names})

@@ -37,8 +37,8 @@ class _Step:
 class _Bars:
     def __init__(self, bars: rich.progress.Progress) -> None:
         self._bars = bars
+        # Steps and the steps in them; the last one is shown, below the titles of all.
         self._running: list[tuple[str, rich.progress.TaskID]] = []
-        """Steps and the steps in them; the last one is shown, below the titles of all."""
 
     @contextmanager
     def step(self, title: str, total: int) -> Iterator[Step]:

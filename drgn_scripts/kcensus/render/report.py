@@ -9,33 +9,26 @@ from collections import Counter
 from rich.console import Console
 from rich.text import Text
 
-from kcensus.human import counted
+from kcensus.human import counted, listed
+from kcensus.render import terminal
 from kcensus.render.plain import gap_subject, plain, shown_figure
 from kcensus.render.screen import Screen
-from kcensus.render.terminal import (
-    print_figures,
-    print_findings,
-    print_header,
-    shown_difference,
-)
 from kcensus.reports import Report, Section
 from kcensus.results import Bound, CheckStatus, matters
 from kcensus.text import printable
 
 _MAX_HEADLINE = 3
-"""Figures in the line of an analysis."""
+"""Most figures in the line of an analysis."""
 _MAX_GAPS = 5
-"""Gaps that are named; more are counted."""
+"""Most gaps to name; more are counted."""
 _INSTALL = re.compile("install it with `([^`]+)`")
 _DEBUG_INFO = re.compile(r"debug info of module (\S+)")
-"""Gaps that one package usually fills."""
-_MORE = """\
---full adds evidence, further remedies, and the figures and tables of all analyses
-`kcensus ANALYSIS` instead of `kcensus report` shows one analysis"""
+"""Gaps that a single package usually fills."""
+_MORE = "--full adds evidence, further remedies, and the figures and tables of all analyses"
 _MORE_LIVE = """\
-This kernel goes on: --json run.json keeps a run, of which `kcensus report run.json --full` shows
-evidence, further remedies, gaps, and the figures and tables of all analyses
-`kcensus ANALYSIS` instead of `kcensus report` shows one analysis"""
+This kernel runs on: --json run.json keeps this report; `kcensus report run.json --full` adds its
+evidence, further remedies, gaps, and the figures and tables of all analyses"""
+_ONE = "`kcensus ANALYSIS` instead of `kcensus report` shows one analysis"
 
 
 def write_report(
@@ -43,58 +36,48 @@ def write_report(
 ) -> None:
     """Print a report.
 
-    :param top: findings, and rows of each table; all where it is 0
-    :param full: also print evidence and further remedies of findings, and the figures and tables
-        of all analyses
-    :param every: as full, and show all figures and tables, also those that are 0
+    :param top: most findings, and rows of each table; 0 for all
+    :param full: also print evidence and further remedies of findings, and the figures and tables of
+        all analyses
+    :param every: as full, and show all figures and tables, including zeros
     """
     full = full or every
     screen = Screen(console)
-    print_header(report.head, screen)
+    terminal.print_header(report.head, screen)
     findings = report.findings
     if not any(matters(finding) for _, finding in findings):
         screen.prose(Text(_health(report), style="bold"))
         screen.blank()
     if findings:
-        print_findings(findings, screen, 0 if full else top, short=not full)
+        terminal.print_findings(findings, screen, 0 if full else top, short=not full)
     if full:
         screen.section("Analyses", map(_duration, report.sections))
         for section in report.sections:
             if section.result:
                 screen.heading(f"{section.name}: {section.question}", "bold reverse")
                 screen.blank()
-                print_figures(section.result, screen, top, every=every)
+                terminal.print_figures(section.result, screen, top, every=every)
                 screen.blank()
         return
-    screen.section(
-        "Analyses",
-        ((Text(section.name), [_headline(section, screen)]) for section in report.sections),
-    )
-    screen.tagged(
-        [
-            (Text("Checks"), [_checks(report)]),
-            (Text("Gaps"), [_gaps(report)]),
-            (Text("More"), [Text(_MORE_LIVE if report.head.live else _MORE)]),
-        ]
-    )
+    lines = [(Text(section.name), [_headline(section, screen)]) for section in report.sections]
+    screen.section("Analyses", lines)
+    more = Text(f"{_MORE_LIVE if report.head.live else _MORE}\n{_ONE}")
+    trust = {"Checks": _checks(report), "Gaps": _gaps(report), "More": more}
+    screen.tagged((Text(tag), [words]) for tag, words in trust.items())
 
 
 def _health(report: Report) -> str:
-    """Return one line that says that nothing serious was found, and how far to trust that."""
     statuses, gaps = _statuses(report), len(_named_gaps(report))
     subject = "Nothing serious found" if report.findings else "Nothing found"
     differing, checks = statuses[CheckStatus.DIFFER], statuses.total()
-    faults = [
-        f"{counted(len(report.errors), 'analysis', plural='analyses')} failed"
-        if report.errors
-        else "",
-        f"{differing} of {counted(checks, 'check')} differ{'s' * (differing == 1)}"
-        if differing
-        else "",
-        counted(gaps, "gap") if gaps else "",
-    ]
-    if any(faults):
-        return f"{subject}, but {', '.join(filter(None, faults))} (see below)."
+    faults = {
+        f"{counted(len(report.errors), 'analysis', plural='analyses')} failed": report.errors,
+        f"{differing} of {counted(checks, 'check')} differ{'s' * (differing == 1)}": differing,
+        counted(gaps, "gap"): gaps,
+    }
+    if any(faults.values()):
+        words = ", ".join(fault for fault, is_there in faults.items() if is_there)
+        return f"{subject}, but {words} (see below)."
     agree, explained = statuses[CheckStatus.AGREE], statuses[CheckStatus.EXPLAINED]
     differ = f", {explained} differ{'s' * (explained == 1)} as explained" if explained else ""
     return f"{subject}: {counted(agree, 'check', 'agree')}{differ}, no gaps."
@@ -108,20 +91,18 @@ def _duration(section: Section) -> tuple[Text, list[Text]]:
 
 
 def _headline(section: Section, screen: Screen) -> Text:
-    """Return the figures that tell most, or what went wrong."""
     if section.result is None:
         return Text.assemble(("FAILED", "bold red"), f" {section.error}")
     if section.result.nothing:
         return Text(printable(section.result.nothing))
     summary = section.result.summary
-    keys = [key for key in section.headline if key in summary] or list(summary)
-    # One 0 says it.
-    keys = keys[:1] + [
-        key
-        for key in keys[1:_MAX_HEADLINE]
-        if plain(summary[key].value) != 0 or summary[key].bound is not Bound.EXACT
+    keys = section.headline_keys(_MAX_HEADLINE)
+    # A single 0 says it.
+    figures = [
+        " ".join(shown_figure(key, summary[key]))
+        for key in keys
+        if key == keys[0] or plain(summary[key].value) != 0 or summary[key].bound is not Bound.EXACT
     ]
-    figures = [" ".join(shown_figure(key, summary[key])) for key in keys]
     return Text((" · " if screen.is_unicode else " | ").join(figures))
 
 
@@ -137,7 +118,7 @@ def _checks(report: Report) -> Text:
         if statuses[status]
     ]
     differing = [
-        f"{name}: {printable(check.name)} {shown_difference(check)}"
+        f"{name}: {printable(check.name)} {terminal.shown_difference(check)}"
         for name, result in report.results.items()
         for check in result.checks
         if check.status is CheckStatus.DIFFER
@@ -155,14 +136,13 @@ def _gaps(report: Report) -> Text:
         return Text("none")
     every = (gap for result in report.results.values() for gap in result.gaps)
     packages = dict.fromkeys(word for gap in every for word in _INSTALL.findall(gap.reason))
-    more = f"; and {len(gaps) - _MAX_GAPS} more" if len(gaps) > _MAX_GAPS else ""
-    named = f" ({'; '.join(gaps[:_MAX_GAPS])}{more})"
+    named = f" ({listed(gaps, _MAX_GAPS, '; ')})"
     install = "".join(f"; install with `{printable(command)}`" for command in packages)
     return Text.assemble((f"{len(gaps)} MISSING", "bold yellow"), named, install)
 
 
 def _named_gaps(report: Report) -> list[str]:
-    """Return each gap once, with the analyses that it affects; debug info of modules is one."""
+    """Return each gap once, with the affected analyses; debug info of modules is one."""
     names: dict[tuple[int, str], list[str]] = {}
     modules: dict[str, None] = {}
     affected: set[str] = set()

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The result of an analysis: figures, tables, checks, findings and gaps.
-
-An analysis returns one :class:`Answer` and prints nothing. The terminal, JSON, CSV, Parquet and
-HTML all render the same :class:`Result`, so they cannot disagree.
+"""The result of an analysis, which all forms of output render: figures, checks, findings and gaps.
 
 :mod:`kcensus.results.tables` holds the tables; it imports pandas, this module does not.
 """
@@ -48,7 +45,7 @@ Scalar = int | float | str | bool | None
 
 
 class Unit(enum.Enum):
-    """What a number counts. Data stays in the unit; only a screen scales it."""
+    """Unit of a number. Data stays in the unit; only a screen scales it."""
 
     NONE = ""
     BYTES = "bytes"
@@ -62,13 +59,13 @@ class Unit(enum.Enum):
 
 
 class Bound(enum.Enum):
-    """How a figure relates to the truth, where something that it needs could not be read."""
+    """Relation of a figure to the true value, if unreadable memory affects it."""
 
     EXACT = ""
     AT_MOST = "at most"
     AT_LEAST = "at least"
     ABOUT = "about"
-    """Some things are not counted, and others too often."""
+    """Some items are not counted, and others too often."""
 
     @staticmethod
     def of(*, over: bool, under: bool) -> Bound:
@@ -85,32 +82,31 @@ class Figure:
     value: Scalar
     unit: Unit = Unit.COUNT
     label: str = ""
-    """Its name on screen, at most five words."""
+    """Name on screen, at most five words."""
     bound: Bound = Bound.EXACT
-    """What a gap makes of it; shown before the value."""
+    """Effect of a gap on the figure; shown before the value."""
 
 
 @dataclass(frozen=True)
 class Gauge:
-    """A number that the kernel keeps itself, and that a few reads of memory tell."""
+    """A counter of the kernel, which takes a few reads of memory."""
 
     key: str
-    """The kernel's name of it, in lower case: an identifier, as keys of a summary are."""
+    """The kernel's name in lower case: an identifier, like keys of a summary."""
     value: int
     unit: Unit = Unit.COUNT
     label: str = ""
-    """Its name on screen, at most five words."""
     source: str = ""
-    """Where it lives; that of a :class:`Check` is the same where the check compares with it."""
+    """Place of the counter, the same as in its :class:`Check`."""
 
 
 class CheckStatus(enum.Enum):
-    """What a cross-check showed."""
+    """Outcome of a cross-check."""
 
     AGREE = "agree"
     DIFFER = "differ"
     EXPLAINED = "explained"
-    """They differ by what :attr:`Check.note` accounts for."""
+    """They differ by the amount in :attr:`Check.note`."""
     ABSENT = "absent"
     """The kernel does not have this counter."""
 
@@ -122,36 +118,35 @@ class Check:
     name: str
     ours: int | None
     counter: int | None
-    """The kernel's number, or None where it has no such counter."""
+    """The kernel's number, or None if it has no such counter."""
     unit: Unit = Unit.COUNT
     source: str = ""
-    """Where the counter lives, e.g. ``kmem_cache_node.total_objects``."""
+    """Place of the counter, e.g. ``kmem_cache_node.total_objects``."""
     note: str = ""
     explained: int | None = None
-    """How much of ``counter - ours`` the note accounts for."""
+    """Part of ``counter - ours`` that the note accounts for."""
     at_most: int | None = None
-    """How much of it the note can account for, where only a bound is known."""
+    """Largest part that the note can account for, if only a bound is known."""
     moved: int | None = None
-    """How far the counter of a running kernel moved while ours was read: of its lowest and its
-    highest reading, the later one, which is :attr:`counter`, less the earlier one. None where it
-    was read once."""
+    """Change from the earlier to the later one of the lowest and highest reading of a running
+    kernel's counter; the later one is :attr:`counter`. None for a single reading."""
 
     @property
     def difference(self) -> int | None:
-        """``counter - ours``, or None where one of them is missing."""
+        """``counter - ours``, or None if one of them is missing."""
         if self.ours is None or self.counter is None:
             return None
         return self.counter - self.ours
 
     @property
     def beyond(self) -> int:
-        """How far ours is from all that the counter was, above it (positive) or below."""
+        """Distance of ours above (positive) or below all values of the counter."""
         difference, moved = self.difference or 0, self.moved or 0
         return -(max(difference - max(moved, 0), 0) or min(difference - min(moved, 0), 0))
 
     @property
     def status(self) -> CheckStatus:
-        """What the cross-check showed."""
+        """Outcome of the cross-check."""
         difference, moved = self.difference, self.moved or 0
         if difference is None:
             return CheckStatus.ABSENT
@@ -166,10 +161,9 @@ class Check:
     def over(self, *readings: int | None) -> Check:
         """Return the check with a counter that a running kernel changed while ours was read.
 
-        The counter is then known to have had all values between the lowest and the highest; it
-        becomes the later one of these two.
+        The counter becomes the later one of its lowest and highest reading.
 
-        :param readings: of the counter, oldest first; None for those that failed
+        :param readings: of the counter, oldest first; None for failed ones
         """
         known = [reading for reading in readings if reading is not None]
         if self.counter is None or len(known) < 2:
@@ -180,21 +174,20 @@ class Check:
 
 @dataclass(frozen=True)
 class Gap:
-    """Something that could not be read, and what that does to the figures."""
+    """Unreadable or missing data, and its effect on the figures."""
 
     what: str
     """e.g. ``slab pages``, ``obj_cgroup vectors``."""
     reason: str
     """e.g. ``not in the dump (filtered)``."""
     count: int
-    """How many of ``what``."""
     effect: str
-    """Which figures are affected and in which direction."""
+    """The affected figures, and the direction of the error."""
 
 
 @dataclass(kw_only=True)
 class Answer:
-    """The output of an analysis, without the kernel it is about."""
+    """The output of an analysis, without its kernel."""
 
     summary: dict[str, Figure] = field(default_factory=dict)
     tables: dict[str, Table] = field(default_factory=dict)
@@ -202,11 +195,11 @@ class Answer:
     findings: list[Finding] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     nothing: str = ""
-    """One sentence that replaces the figures on a screen where the kernel lacks the subject."""
+    """One sentence that replaces the figures on a screen if the kernel lacks the subject."""
     measures: bool = True
     """Whether its figures are measured, so that a lack of checks must be reported."""
     source: str = ""
-    """What was read where there is no target, such as the path of a log."""
+    """Source of an answer without a target, such as the path of a log."""
 
 
 MEMORY_USES = {
@@ -222,38 +215,38 @@ MEMORY_USES = {
     "huge_pages": "huge pages",
     "other": "other",
 }
-"""What RAM is used for: labels of the keys of :attr:`Machine.memory`."""
+"""Uses of RAM: labels of the keys of :attr:`Machine.memory`."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """The machine that a result is about; None and empty where unknown."""
+    """The machine of a result; None and empty if unknown."""
 
     host: str = ""
     time: float | None = None
-    """Of the dump, by the clock of the machine: seconds since 1970, UTC."""
+    """Time of the dump by the machine's clock, seconds since 1970, UTC."""
     uptime_seconds: float | None = None
     ram_bytes: int | None = None
     cpus: int | None = None
-    """Online."""
+    """Number of online CPUs."""
     nodes: int | None = None
-    """NUMA nodes with memory."""
+    """Number of NUMA nodes with memory."""
     kernel: str = ""
-    """Release."""
+    """Kernel release."""
     version: str = ""
     """Build of the kernel: ``#1 SMP Debian 5.10.251-1 (2026-01-01)``."""
     build_id: str = ""
-    """Of the vmlinux, in hexadecimal digits."""
+    """Build ID of the vmlinux, in hexadecimal digits."""
     taken_by: str = ""
-    """What took the dump: a panic message, or how else."""
+    """Cause of the dump: a panic message, or another one."""
     is_panic: bool = False
     """Whether :attr:`taken_by` is a panic message that has a cause to look for."""
     has_pseudonyms: bool = False
     """Whether names are pseudonyms, in a redacted capsule."""
     boot: str = ""
-    """Identifies the boot: the same in all dumps between two starts of the kernel."""
+    """Identity of the boot: the same in all dumps between two starts of the kernel."""
     memory: Mapping[str, int] = field(default_factory=dict)
-    """Bytes of RAM by use (:data:`MEMORY_USES`), by counters of the kernel; together the RAM."""
+    """Bytes by use (:data:`MEMORY_USES`), by counters of the kernel; together the RAM."""
 
 
 @dataclass
@@ -266,18 +259,18 @@ class Result(Answer):
     """Kernel release."""
     live: bool = False
     machine: Machine | None = None
-    """None where the result is not about one machine."""
+    """None if the result is not about one machine."""
     compared: tuple[Machine, ...] = ()
-    """The machine before and the one after, where the result compares two."""
+    """The machine before and the one after, if the result compares two."""
 
     def amount(self, key: str) -> int:
-        """Return a figure of the summary that counts something, or 0 where it is unknown."""
+        """Return an amount of the summary, or 0 if unknown."""
         figure = self.summary.get(key)
         return int(figure.value) if figure and isinstance(figure.value, (int, float)) else 0
 
 
 def nonzero_gaps(*gaps: Gap) -> list[Gap]:
-    """Return the gaps that occurred: those whose count is not 0."""
+    """Return the gaps with a count other than 0."""
     return [gap for gap in gaps if gap.count]
 
 

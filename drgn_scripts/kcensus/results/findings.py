@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Findings: what is wrong, the memory that it holds, and what to do about it.
+"""Findings: a problem, the memory that it holds, and remedies.
 
-Findings about the same memory become one (:func:`fold`): the cause leads, and the symptoms are
-``part_of`` it. They know that it is the same memory by the names of :attr:`Finding.memory`.
+Findings with the same names in :attr:`Finding.memory` become one (:func:`fold`): the cause leads,
+and the symptoms are ``part_of`` it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from kcensus.results.severity import Danger, Severity
-from kcensus.results.thresholds import severity_of
+from kcensus.results.severity import Danger, Severity, severity_of
 
 if TYPE_CHECKING:
     from kcensus.results import Figure
@@ -21,80 +20,75 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Remedy:
-    """One thing to do about a finding."""
+    """One action against a finding."""
 
     effect: str
-    """What it does; a sentence that starts with a verb, without a period."""
+    """Effect as a sentence that starts with a verb, without a period."""
     command: str = ""
-    """To paste, one command per line; empty where the remedy is not a command."""
+    """Commands to paste, one per line; empty if the remedy is not a command."""
     risk: str = ""
-    """What it can cost while it runs or afterwards."""
+    """Possible cost while it runs or afterwards."""
     undo: str = ""
     """A command or a sentence."""
     until: str = ""
-    """How long it lasts: ``reboot``, ``next snapshot``; empty where it is final."""
+    """End of the effect: ``reboot``, ``next snapshot``; empty if it is final."""
     returns: int | None = None
-    """Bytes of the finding that it gives back; None where it gives back none itself: it prevents,
-    or shows more."""
+    """Bytes of the finding that it gives back; None if it only prevents, or shows more."""
     is_upper_bound: bool = False
     """Whether it returns up to :attr:`returns`."""
     knobs: tuple[str, ...] = ()
-    """Files below ``/proc/sys`` and ``/sys/module`` that :attr:`command` needs. A remedy is left
-    out where the kernel lacks one of them."""
+    """Files below ``/proc/sys`` and ``/sys/module``; without one, the remedy is left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One sentence that a support engineer acts on, and all that is needed to act."""
+    """One sentence for a support engineer to act on, with everything needed to act."""
 
     id: str
-    """Stable. ``kind`` or ``kind:subject``, where a kind can occur more than once; the kind is in
+    """Stable. ``kind`` or ``kind:subject``, if a kind can occur more than once; the kind is in
     lower case with dashes, and ``kcensus explain`` knows it."""
     severity: Severity
     title: str
     """One sentence: subject, problem, size, share."""
     evidence: str = ""
     story: tuple[str, ...] = ()
-    """More evidence: sentences without a period that each start a line, such as the tasks of a
-    deadlock in their order."""
+    """More evidence: sentences without a period, one per line."""
     figures: Mapping[str, Figure] = field(default_factory=dict)
     """The numbers of the title and the evidence, by key."""
     memory: Mapping[str, int] = field(default_factory=dict)
-    """Bytes that the subject holds now, by where: ``slab:CACHE`` for slab pages of a root cache,
-    otherwise a name such as ``kcopyd pages``. No two findings count the same bytes of a place,
-    unless one of them :attr:`is_generic`."""
+    """Bytes of the subject now, by place: ``slab:CACHE`` for slab pages of a root cache, otherwise
+    a name such as ``kcopyd pages``. Two findings count the same bytes of a place only if one of
+    them :attr:`is_generic`."""
     tasks: frozenset[int] = frozenset()
-    """PIDs of the tasks that it is about, where others may be about the same ones."""
+    """PIDs of the tasks, if other findings may be about the same ones."""
     is_generic: bool = False
-    """Whether it says where memory is, or that tasks wait, not why: it is folded under the findings
-    that do."""
+    """Whether it lacks the cause, and is then folded under findings with a cause."""
     danger: Danger = Danger.NONE
     remedies: tuple[Remedy, ...] = ()
     """The best one first."""
     no_remedy: str = ""
-    """Why there is none, or none that is safe, and what else to do; a sentence without a period."""
+    """Reason for the lack of a safe remedy, and the next step; a sentence without a period."""
     patch: str = ""
     """Identifier in the patch catalogue."""
     patch_status: str = ""
     """From the catalogue: ``merged in 5.18``, ``RFC 2021, unmerged``."""
     patch_is_fix: bool = False
-    """Whether the patch was merged, so that a kernel with it can be installed."""
+    """Whether the patch was merged."""
     part_of: str = ""
     """:attr:`id` of the finding that explains this one; empty for the top level."""
 
     @property
     def kind(self) -> str:
-        """The part of the identifier that all findings of this kind share."""
         return self.id.partition(":")[0]
 
     @property
     def holds(self) -> int | None:
-        """Bytes that the subject holds now; None where it is not about memory."""
+        """Bytes of the subject now; None if it is not about memory."""
         return sum(self.memory.values()) if self.memory else None
 
     @property
     def returns(self) -> int | None:
-        """Bytes that the best remedy gives back; None where none gives back any."""
+        """Bytes that the best remedy gives back; None if no remedy does."""
         return max((each.returns for each in self.remedies if each.returns), default=None)
 
 
@@ -117,12 +111,11 @@ def rank(finding: Finding) -> tuple[bool, bool, int, bool, int]:
 def fold(findings: Iterable[Finding], ram_bytes: int | None = None) -> list[Finding]:
     """Put findings about the same memory, or the same tasks, under the one that explains it.
 
-    A generic finding becomes part of another one if that explains at least half of its bytes or
-    tasks, or leaves too few bytes to be a finding; otherwise the bytes that others explain are
-    taken out of it, and it is as severe as the rest. No byte is then in two findings of the top
-    level.
+    A generic finding becomes part of a finding that explains at least half of its bytes or tasks,
+    or leaves too few bytes to be a finding; otherwise explained bytes are subtracted from it, and
+    its severity is that of the rest. No byte is then in two findings of the top level.
 
-    :param ram_bytes: RAM of the machine; None where unknown
+    :param ram_bytes: RAM of the machine; None if unknown
     :return: the findings in the order of :func:`rank`; each :attr:`Finding.part_of` names one of
         the top level
     """
@@ -131,27 +124,21 @@ def fold(findings: Iterable[Finding], ram_bytes: int | None = None) -> list[Find
     top: dict[str, Finding] = {}
     parts = []
     for finding in everything:
-        if finding.part_of in ids - {finding.id}:
-            parts.append(finding)
-        elif finding.is_generic:
+        rest, owner = finding, finding.part_of if finding.part_of in ids - {finding.id} else ""
+        if finding.is_generic and not owner:
             rest, owner = _rest(finding, top.values(), ram_bytes)
             owner = owner or _of_same_tasks(finding, top.values())
-            if owner:
-                parts.append(replace(finding, part_of=owner))
-            else:
-                top[finding.id] = replace(rest, part_of="")
+        if owner:
+            parts.append(replace(finding, part_of=owner))
         else:
-            top[finding.id] = replace(finding, part_of="")
+            top[finding.id] = replace(rest, part_of="")
     parents = {each.id: each.part_of for each in parts}
     folded = [replace(each, part_of=_root(each.id, parents)) for each in parts]
     return sorted([*top.values(), *folded], key=rank)
 
 
 def _of_same_tasks(finding: Finding, others: Iterable[Finding]) -> str:
-    """Return the finding about most of the tasks of a generic one, if that is half of them.
-
-    One that is less severe does not explain it.
-    """
+    """Return the finding, at least as severe, with most of another's tasks (half or more)."""
     shared = {
         other.id: len(finding.tasks & other.tasks)
         for other in others
@@ -164,9 +151,9 @@ def _of_same_tasks(finding: Finding, others: Iterable[Finding]) -> str:
 def _rest(
     finding: Finding, others: Iterable[Finding], ram_bytes: int | None
 ) -> tuple[Finding, str]:
-    """Take what others explain out of a generic finding.
+    """Subtract the bytes that other findings explain from a generic finding.
 
-    :return: the rest of it; and the finding that explains most of it, where the rest is no finding
+    :return: the rest; and the finding that explains most of it, if the rest is no finding
     """
     owners: Counter[str] = Counter()
     rest = dict(finding.memory)
@@ -180,23 +167,18 @@ def _rest(
     severity = severity_of(left, ram_bytes)
     if severity is None or 2 * left <= (finding.holds or 0):
         return finding, owners.most_common(1)[0][0]
-    remedies = (
+    remedies = [
         replace(each, returns=min(each.returns, left), is_upper_bound=True)
         if each.returns
         else each
         for each in finding.remedies
-    )
-    reduced = replace(
-        finding,
-        severity=min(finding.severity, severity),
-        memory={place: size for place, size in rest.items() if size},
-        remedies=tuple(remedies),
-    )
-    return reduced, ""
+    ]
+    memory = {place: size for place, size in rest.items() if size}
+    severity = min(finding.severity, severity)
+    return replace(finding, severity=severity, memory=memory, remedies=tuple(remedies)), ""
 
 
 def _root(child: str, parents: Mapping[str, str]) -> str:
-    """Return the finding of the top level that a part belongs to; a cycle ends anywhere."""
     for _ in parents:
         if child not in parents:
             break
@@ -204,6 +186,12 @@ def _root(child: str, parents: Mapping[str, str]) -> str:
     return child
 
 
+def leaders(named: Iterable[tuple[str, Finding]]) -> list[tuple[str, Finding]]:
+    """Return the findings of the top level, and parts of absent ones, with names of analyses."""
+    findings = list(named)
+    ids = {finding.id for _, finding in findings}
+    return [(name, finding) for name, finding in findings if finding.part_of not in ids]
+
+
 def parts_of(finding: Finding, findings: Iterable[Finding]) -> Sequence[Finding]:
-    """Return the findings that are part of one."""
     return [each for each in findings if each.part_of == finding.id]

@@ -1,38 +1,47 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Pictures of graphs: what of a graph is drawn, however that is done.
+"""Pictures of graphs, which a result keeps in the table :data:`PICTURE`.
 
-A ring is a cycle; a tree has what waits below what it waits for. An edge that a tree cannot have
-leads to a box that is drawn elsewhere, which is then named again.
+A ring is a cycle; a tree has waiters below the objects of their waits. An edge that does not fit a
+tree leads to a box that is repeated, and drawn elsewhere.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Any
+
+import pandas as pd
+
+from kcensus.results import Result
+from kcensus.results.tables import DATA, NONE, TEXT, Column, Table, TableSpec
 
 
 class Shape(Enum):
-    """What a box is."""
+    """Kind of a box."""
 
     TASK = "task"
     OBJECT = "object"
     MORE = "more"
-    """Tasks that have no boxes of their own."""
+    """Tasks without boxes of their own."""
 
 
 @dataclass(frozen=True)
 class Box:
-    """A node. Its texts may be hostile, and are as long as they are in the kernel."""
+    """A node. Its texts may be hostile, and are as long as in the kernel."""
 
     node: int
-    """Its number in the graph; negative for what is not one node."""
+    """Number in the graph; negative for several nodes."""
     name: str
     note: str
     shape: Shape
     tip: str = ""
-    """What a developer needs to find it in a dump."""
+    """Type and address, for developers."""
     cycle: int = 0
-    """Number of the cycle that it is in; 0 for none."""
+    """Number of its cycle; 0 for none."""
+    counted: tuple[int, ...] = ()
+    """Nodes without boxes of their own."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +62,7 @@ class Step:
 
     box: Box
     link: Link
-    """Leads to the next box; that of the last one to the first."""
+    """Link to the next box; the last one leads to the first."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +71,7 @@ class Row:
 
     box: Box
     depth: int
-    """The row above it that is one less deep is what its link leads to."""
+    """Level; the link leads to the last row above with a level less."""
     link: Link | None
     is_again: bool = False
     """Whether the box may be drawn elsewhere."""
@@ -72,7 +81,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Panel:
-    """A part of a picture that no edge leads out of, but to boxes that are named again."""
+    """A part of a picture; edges that leave it lead to repeated boxes."""
 
     title: str
     ring: tuple[Step, ...]
@@ -80,7 +89,7 @@ class Panel:
 
     @property
     def sentences(self) -> list[str]:
-        """What it shows, in words."""
+        """The edges in words."""
         return [
             f"{_called(source)} {link.words} {_called(target)} ({link.strength})"
             for source, target, link in self.edges
@@ -88,7 +97,7 @@ class Panel:
 
     @property
     def edges(self) -> list[tuple[Box, Box, Link]]:
-        """Boxes that links lead from, and those that they lead to; the ring comes first."""
+        """Links with the boxes at their starts and at their ends; the ring comes first."""
         boxes = [step.box for step in self.ring]
         ends = zip(boxes, boxes[1:] + boxes[:1], self.ring, strict=True)
         found = [(box, after, step.link) for box, after, step in ends]
@@ -98,7 +107,7 @@ class Panel:
 
     @property
     def branches(self) -> list[tuple[Row, Row, Link]]:
-        """Rows with those that they are below, and the link between them."""
+        """Pairs of a row and a row below it, with the link between them."""
         path: list[Row] = []
         found = []
         for row in self.rows:
@@ -115,11 +124,11 @@ def _called(box: Box) -> str:
 
 @dataclass(frozen=True)
 class Picture:
-    """Panels, those that matter most first."""
+    """Panels, the most important first."""
 
     panels: tuple[Panel, ...] = ()
     note: str = ""
-    """What is left out."""
+    """A remark on missing parts."""
 
     @property
     def boxes(self) -> list[Box]:
@@ -127,3 +136,127 @@ class Picture:
         steps = [step.box for panel in self.panels for step in panel.ring]
         rows = [row.box for panel in self.panels for row in panel.rows]
         return [*{box.node: box for box in (*steps, *rows)}.values()]
+
+
+STRENGTHS = ("possible", "derived", "proven")
+_TITLE, _RING, _ROW, _AGAIN, _LEAD = "title", "ring", "row", "again", "lead"
+_COUNTED, _NOTE = "counted", "note"
+PICTURE = TableSpec(
+    "picture",
+    "Boxes of pictures",
+    {
+        "panel": Column(NONE, "", DATA, "Number of the part of the picture, from 0 on."),
+        "part": Column(
+            TEXT,
+            "",
+            DATA,
+            "title, ring (box of a cycle), row (box of a tree), again (drawn elsewhere, too), lead "
+            "(may hold the one above), counted (in the box above) or note.",
+        ),
+        "depth": Column(NONE, "", DATA, "Level of a box in its tree."),
+        "node": Column(NONE, "", DATA, "Row in the table nodes; negative for none."),
+        "name": Column(TEXT, "", DATA, "First line of the box, or the title or note."),
+        "note": Column(TEXT, "", DATA, "Second line of the box."),
+        "shape": Column(TEXT, "", DATA, "task, object, or more for a box of several tasks."),
+        "tip": Column(TEXT, "", DATA, "Type and address of the node."),
+        "cycle": Column(NONE, "", DATA, "Number of the cycle it is in; 0 for none."),
+        "words": Column(TEXT, "edge", DATA, "Words on the edge from the box."),
+        "strength": Column(TEXT, "", DATA, "Strength of the edge; empty if none."),
+        "evidence": Column(TEXT, "known by", DATA, "Member or code that shows it."),
+        "details": Column(TEXT, "", DATA, "Function and address of the member."),
+    },
+    "A box of the picture of the graph, in the order of drawing.",
+    detail=True,
+)
+
+
+def picture_table(picture: Picture) -> Table:
+    """Make the table that keeps a picture."""
+    return PICTURE.of(pd.DataFrame(_rows_of(picture), columns=[*PICTURE.columns]))
+
+
+def _rows_of(picture: Picture) -> Iterator[tuple[object, ...]]:
+    def row(
+        panel: int, part: str, depth: int, box: Box, link: Link | None = None
+    ) -> tuple[object, ...]:
+        known = (link.words, link.strength, link.evidence, link.tip) if link else ("", "", "", "")
+        texts = box.name, box.note, box.shape.value, box.tip, box.cycle
+        return panel, part, depth, box.node, *texts, *known
+
+    for number, panel in enumerate(picture.panels):
+        yield row(number, _TITLE, 0, Box(-1, panel.title, "", Shape.OBJECT))
+        boxes = [(_RING, Row(step.box, 0, step.link)) for step in panel.ring]
+        boxes += [
+            (_LEAD if each.is_lead else _AGAIN if each.is_again else _ROW, each)
+            for each in panel.rows
+        ]
+        for part, each in boxes:
+            yield row(number, part, each.depth, each.box, each.link)
+            for node in each.box.counted:
+                yield row(number, _COUNTED, each.depth, Box(node, "", "", Shape.MORE))
+    if picture.note:
+        yield row(len(picture.panels), _NOTE, 0, Box(-1, picture.note, "", Shape.OBJECT))
+
+
+def picture_of(result: Result) -> Picture:
+    """Return the picture of a result; empty without one, and for one saved by another version."""
+    table = result.tables.get(PICTURE.name)
+    if table is None or not {*PICTURE.columns} <= {*table.frame.columns}:
+        return Picture()
+    panels: list[tuple[str, list[Step], list[Row]]] = []
+    note = ""
+    for row in table.frame.to_dict("records"):
+        part, text = row["part"], _text(row["name"])
+        if part == _NOTE:
+            note = text
+        elif part == _TITLE:
+            panels.append((text, [], []))
+        elif panels and part == _COUNTED:
+            _count(panels[-1], _number(row["node"]))
+        elif panels:
+            box, link = _box_of(row), _link_of(row)
+            if part == _RING:
+                panels[-1][1].append(Step(box, link or Link("", STRENGTHS[0])))
+            else:
+                depth, is_lead = max(_number(row["depth"]), 0), part == _LEAD
+                again = is_lead or part == _AGAIN
+                panels[-1][2].append(Row(box, depth, link, again, is_lead))
+    every = (Panel(title, tuple(ring), tuple(rows)) for title, ring, rows in panels)
+    return Picture(tuple(every), note)
+
+
+def _count(panel: tuple[str, list[Step], list[Row]], node: int) -> None:
+    boxes: list[Any] = panel[2] or panel[1]
+    if boxes:
+        box = boxes[-1].box
+        boxes[-1] = replace(boxes[-1], box=replace(box, counted=(*box.counted, node)))
+
+
+def _box_of(row: Mapping[Any, Any]) -> Box:
+    shape = row["shape"]
+    return Box(
+        _number(row["node"]),
+        _text(row["name"]),
+        _text(row["note"]),
+        Shape(shape) if shape in {each.value for each in Shape} else Shape.OBJECT,
+        _text(row["tip"]),
+        max(_number(row["cycle"]), 0),
+    )
+
+
+def _link_of(row: Mapping[Any, Any]) -> Link | None:
+    strength = _text(row["strength"])
+    known = strength if strength in STRENGTHS else STRENGTHS[0]
+    texts = (_text(row[name]) for name in ("evidence", "details"))
+    return Link(_text(row["words"]), known, *texts) if strength else None
+
+
+def _number(value: object) -> int:
+    try:
+        return int(value)  # type: ignore[call-overload,no-any-return]  # of a saved result
+    except (TypeError, ValueError, OverflowError):
+        return -1
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""

@@ -21,21 +21,20 @@ class Largest(Generic[Name]):
     """Rows of a table: their names and amounts, the largest first."""
 
     metrics: tuple[str, ...] = ()
-    """Those of :attr:`TableSpec.series` that the table has."""
     rows: tuple[tuple[Name, tuple[Any, ...]], ...] = ()
-    """Names, and the value of each metric; NaN where it is unknown."""
+    """Names, and the value of each metric; NaN if unknown."""
     left_out: int = 0
-    """How many other names the table has."""
+    """The number of other names."""
 
 
 def largest(
     spec: TableSpec, table: Table, limit: int, name: Callable[[tuple[str, ...]], Name]
 ) -> Largest[Name]:
-    """Return the amounts of the largest rows of a table; those of the same name are added.
+    """Return the amounts of the largest rows of a table, added up by name.
 
-    :param limit: how many rows
-    :param name: makes a name, which can be hashed, of the printable values of
-        :attr:`TableSpec.key`; different ones may have the same
+    :param limit: most rows
+    :param name: makes a hashable name of the printable values of :attr:`TableSpec.key`, not
+        necessarily a unique one
     """
     metrics = tuple(metric for metric in spec.series if metric in table.columns)
     if not metrics or not len(table.frame) or not {*spec.key} <= {*table.columns}:

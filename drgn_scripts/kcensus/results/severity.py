@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How urgent a finding is, and what it can lead to."""
+"""Severity of findings, with the thresholds that all analyses share.
+
+A finding about memory is judged by its bytes: below 1 MiB or 0.1 % of RAM there is none. A finding
+about a danger that has come true (a stall, a deadlock) is critical whatever its bytes. Thresholds
+for one subject only, such as the children of one directory, are in ``findings.py`` of its analysis.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,7 @@ import enum
 
 
 class Severity(enum.IntEnum):
-    """How urgent a finding is."""
+    """Urgency of a finding."""
 
     INFO = 0
     NOTICE = 1
@@ -16,7 +21,7 @@ class Severity(enum.IntEnum):
 
 
 class Danger(enum.Enum):
-    """What a finding can lead to besides less memory."""
+    """Danger of a finding besides less memory."""
 
     NONE = ""
     STALL = "stall"
@@ -27,3 +32,31 @@ class Danger(enum.Enum):
     """Memory runs out: the OOM killer, or allocations that fail."""
     INCOMPLETE = "incomplete"
     """Figures are missing, so that other findings may be missing too."""
+
+
+MIN_BYTES = 1 << 20
+"""Least bytes of a finding: for less, no remedy is worth its trouble."""
+SHARES = {
+    Severity.CRITICAL: 0.25,
+    Severity.WARNING: 0.05,
+    Severity.NOTICE: 0.005,
+    Severity.INFO: 0.001,
+}
+"""Least share of RAM of a finding, by severity.
+
+At a quarter of RAM, other users of memory get into trouble (reclaim, the OOM killer); from 5 % on,
+it is worth a change window; from 0.5 % on, worth knowing when there is one.
+"""
+
+
+def severity_of(holds: int, ram_bytes: int | None) -> Severity | None:
+    """Return the severity of held memory; None if it is no finding.
+
+    :param holds: bytes
+    :param ram_bytes: RAM of the machine; None or 0 if unknown: then NOTICE, from 1 MiB on
+    """
+    if holds < MIN_BYTES:
+        return None
+    if not ram_bytes:
+        return Severity.NOTICE
+    return next((each for each, share in SHARES.items() if holds >= share * ram_bytes), None)

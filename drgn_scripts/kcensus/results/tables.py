@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Tables, and their declarations: each column once, with its name, unit and a line of help."""
+"""Tables, and their declarations: each column once, with name, unit, heading, help and getter."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,12 @@ import pandas as pd
 
 from kcensus.results import Unit
 
+Getter = Callable[[Any], Any] | str
+"""A function; or the name of an attribute, with dots for nested ones."""
+
 
 class Show(enum.Enum):
-    """Where a column is shown; JSON, CSV, Parquet and DataFrames always have it."""
+    """Screens with a column; JSON, CSV, Parquet and DataFrames always have it."""
 
     ALWAYS = "always"
     """On every screen."""
@@ -26,29 +30,58 @@ class Show(enum.Enum):
     """Not on a screen."""
 
 
+ALWAYS, WIDE, DATA = Show.ALWAYS, Show.WIDE, Show.DATA
+ADDRESS, BYTES, COUNT, NONE = Unit.ADDRESS, Unit.BYTES, Unit.COUNT, Unit.NONE
+PAGES, RATIO, SECONDS, TEXT = Unit.PAGES, Unit.RATIO, Unit.SECONDS, Unit.TEXT
+"""Short names, so that most declarations of columns fit on a line."""
+
+
 @dataclass(frozen=True)
 class Column:
     """One column of a table."""
 
     unit: Unit = Unit.COUNT
     label: str = ""
-    """Heading on screen, at most five words; the column's name where empty."""
+    """Heading on screen, at most five words; the column's name if empty."""
     show: Show = Show.WIDE
     help: str = ""
-    """One line: what ``--help``, HTML tooltips, notebooks and the JSON schema say of it."""
-    get: Callable[[Any], Any] | None = None
-    """The values, given the rows of the table; by default their column of the same name."""
+    """One line for ``--help``, HTML tooltips, notebooks and the JSON schema."""
+    get: Getter = ""
+    """Getter of the values from the rows (:meth:`TableSpec.of`); by default the column's name."""
     is_drawn: bool = False
     """Whether lines and spaces of its texts are a drawing, such as a tree."""
     type: str = ""
-    """C type of what is at an address, such as ``struct super_block``; empty for other units.
+    """C type of the object at an address, such as ``struct super_block``. The column ``address`` of
+    a table has the object of the row."""
 
-    The column ``address`` of a table is that of the object that a row describes."""
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the getter, which pickle rejects if it is a lambda."""
+        return vars(self) | {"get": ""}
+
+    def values(self, name: str, rows: Any) -> Any:
+        """Return the values of the column ``name`` for rows of :meth:`TableSpec.of`."""
+        own = attrgetter(self.get or name) if isinstance(self.get, str) else self.get
+
+        def get(rows: Any) -> Any:
+            is_named = isinstance(rows, (Mapping, pd.DataFrame)) and name in rows
+            return rows[name] if is_named else own(rows)
+
+        if not isinstance(rows, (list, tuple)):
+            values = get(rows)
+            # Not its array: texts of dtype object may have values that the string dtype rejects.
+            return values.reset_index(drop=True) if isinstance(values, pd.Series) else values
+        cells = list(map(get, rows))
+        if self.unit is Unit.ADDRESS:
+            return np.array(cells, np.uint64)
+        if self.unit is Unit.TEXT or all(cell is not None for cell in cells):
+            return cells
+        is_exact = all(cell is None or isinstance(cell, int) for cell in cells)
+        return pd.array(cells, "Int64" if is_exact else "Float64")
 
 
 @dataclass
 class Table:
-    """A named DataFrame whose columns have units. Rows are in the order to be read."""
+    """A named DataFrame with units for its columns. Rows are in the order to be read."""
 
     frame: pd.DataFrame
     columns: Mapping[str, Column]
@@ -57,7 +90,7 @@ class Table:
     detail: bool = False
     """Too long for a screen: in data only."""
     is_known: bool = True
-    """Whether what it holds could be read; if not, it is empty, and a gap says why."""
+    """Whether its content could be read; if not, it is empty, and a gap has the reason."""
 
     def __post_init__(self) -> None:
         missing = [name for name in self.columns if name not in self.frame.columns]
@@ -67,7 +100,7 @@ class Table:
 
     @staticmethod
     def of(title: str, columns: Mapping[str, tuple[Any, Column]], *, detail: bool = False) -> Table:
-        """Make a table from its columns: by name their values, equally many, and declaration."""
+        """Make a table from its columns, by name: equally many values, and the declaration."""
         return Table(
             pd.DataFrame({name: values for name, (values, _) in columns.items()}),
             {name: column for name, (_, column) in columns.items()},
@@ -76,7 +109,7 @@ class Table:
         )
 
     def largest_first(self, key: str, *names: str) -> Table:
-        """Sort by descending ``key``, and by ascending ``names`` where that is equal."""
+        """Sort by descending ``key``, and by ascending ``names`` among equal ones."""
         self.frame = self.frame.sort_values(
             [key, *names], ascending=[False] + [True] * len(names), ignore_index=True
         )
@@ -85,38 +118,47 @@ class Table:
 
 @dataclass(frozen=True)
 class TableSpec:
-    """The declaration of a table, from which help, schema and every table itself are made."""
+    """The declaration of a table: the source of help, schema and the table itself."""
 
     name: str
     """Key of the table in a result."""
     title: str
     columns: Mapping[str, Column]
     help: str = ""
-    """One line: what a row is."""
+    """One line about a row."""
     largest_first: tuple[str, ...] = ()
-    """Columns to sort by, the first descending, the others ascending; unsorted where empty."""
+    """Columns to sort by, the first descending, the others ascending; unsorted if empty."""
     detail: bool = False
     """Too long for a screen: in data only."""
     key: tuple[str, ...] = ()
     """Columns that together name a row, equally in every dump of a machine."""
     series: tuple[str, ...] = ()
-    """Amounts that ``kcensus record`` keeps of the largest rows, which the first of them ranks.
+    """Amounts of the largest rows that ``kcensus record`` keeps; the first one ranks the rows.
     Amounts of rows with the same name are added."""
+
+    rows: Callable[[Any], Any] = lambda figures: figures
+    """The rows of the table for :meth:`of`, given the figures of its analysis; None if they have no
+    such table."""
 
     def of(self, rows: Any, note: str = "") -> Table:
         """Make the table.
 
-        :param rows: what the columns' getters take; a column without a getter is
-            ``rows[column's name]`` (a DataFrame or a mapping of arrays)
+        :param rows: a list of rows for the getters (None is a missing number); or an object with
+            all rows, of which each getter takes a whole column. In a mapping or a DataFrame, the
+            entry with the column's name comes first
         """
-        frame = pd.DataFrame(
-            {
-                name: column.get(rows) if column.get else rows[name]
-                for name, column in self.columns.items()
-            }
-        ).reset_index(drop=True)
-        table = Table(frame, self.columns, self.title, note, self.detail)
+        table = Table(self.frame(rows), self.columns, self.title, note, self.detail)
         return table.largest_first(*self.largest_first) if self.largest_first else table
+
+    def frame(self, rows: Any) -> pd.DataFrame:
+        """Return the values of all columns in the order of the rows (see :meth:`of`)."""
+        return pd.DataFrame({name: each.values(name, rows) for name, each in self.columns.items()})
+
+
+def make_tables(specs: Iterable[TableSpec], figures: Any) -> dict[str, Table]:
+    """Make the tables of an analysis from its figures, except those without rows (None)."""
+    rows = [(spec, spec.rows(figures)) for spec in specs]
+    return {spec.name: spec.of(of) for spec, of in rows if of is not None}
 
 
 def ratios(part: npt.ArrayLike, whole: npt.ArrayLike) -> npt.NDArray[np.float64]:
@@ -128,3 +170,12 @@ def ratios(part: npt.ArrayLike, whole: npt.ArrayLike) -> npt.NDArray[np.float64]
     parts = np.asarray(part, np.float64)
     wholes = np.broadcast_to(np.asarray(whole, np.float64), parts.shape)
     return np.divide(parts, wholes, out=np.zeros(len(parts)), where=wholes != 0)
+
+
+def address(type_: str, label: str = "", help_: str = "", get: Getter = "") -> Column:
+    """Return the column of the addresses of C objects.
+
+    :param type_: type of the objects, such as ``struct super_block``; its name is the heading
+    """
+    heading = label or type_.removeprefix("struct ")
+    return Column(ADDRESS, heading, DATA, help_ or f"{type_} pointer.", get, type=type_)

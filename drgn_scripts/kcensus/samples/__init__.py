@@ -13,11 +13,11 @@ CAPSULES = {
     "sample-io": "one with a starved disk",
     "sample-waits": "one with a deadlock",
 }
-"""By name: what each shows."""
+"""Contents of each capsule, by name."""
 
 
 def capsule(name: str) -> Path | None:
-    """Return the file of a capsule that comes with kcensus; None where none has the name."""
+    """Return the file of a bundled capsule; None without one of that name."""
     if "/" in name:
         return None
     path = DIRECTORY / f"{name}.capsule"

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Sources of memory and types: the running kernel, vmcores, QEMU guests, capsules.
 
-Each source is one module of this package that defines ``SOURCE`` (a
-:class:`~kcensus.sources.model.Source`), which :func:`open_target` finds. To add a source, add a
-file.
+To add a source, add a module with a ``SOURCE`` (a :class:`~kcensus.sources.model.Source`).
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ import logging
 import os
 import pkgutil
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,15 +32,11 @@ logging.getLogger("drgn").addHandler(logging.NullHandler())
 
 
 @functools.cache
-def _sources() -> tuple[Source, ...]:
+def _sources() -> list[Source]:
     """Return all sources in alphabetical order of their modules, fallbacks last."""
-    sources = []
-    for info in pkgutil.iter_modules(__path__):
-        module = importlib.import_module(f"{__name__}.{info.name}")
-        source = getattr(module, "SOURCE", None)
-        if isinstance(source, Source):
-            sources.append(source)
-    return tuple(sorted(sources, key=lambda source: source.fallback))
+    names = (f"{__name__}.{info.name}" for info in pkgutil.iter_modules(__path__))
+    sources = (getattr(importlib.import_module(name), "SOURCE", None) for name in names)
+    return sorted(filter(None, sources), key=lambda source: source.fallback)
 
 
 def open_target(
@@ -58,11 +52,11 @@ def open_target(
     'capsule'
 
     :param spec: None for the running kernel; the path of a vmcore or capsule, the name of a bundled
-        capsule (``sample``), or ``qmp:PATH`` for a QEMU guest whose QMP socket is PATH. While a
+        capsule (``sample``), or ``qmp:PATH`` for a QEMU guest with its QMP socket at PATH. While a
         command of crash or drgn runs, None and ``session`` are the kernel that is open there. At
         drgn's prompt itself they are not: there, pass ``prog`` to the functions of :mod:`kcensus`
-    :param symbols: files and directories with debug info, tried before those that the environment
-        variable ``KCENSUS_SYMBOLS`` lists, separated by colons, and before drgn's own search
+    :param symbols: files and directories with debug info, tried before the environment variable
+        ``KCENSUS_SYMBOLS``, separated by colons, and before drgn's own search
     :param allow_truncated: open a dump that lacks its end; the missing memory is reported as a gap
     :raises RequestError: one of ``symbols`` does not exist
     :raises TargetError: the target or its debug info is unusable
@@ -70,15 +64,18 @@ def open_target(
     spec = os.fspath(spec) if spec is not None else session.SPEC if session.is_open() else None
     if spec == "":
         raise TargetError("the target is ''; leave it out to read the running kernel")
-    request = Request(spec, (*_existing("-s", symbols), *_from_environment()), allow_truncated)
+    listed = filter(None, os.environ.get(_SYMBOLS, "").split(os.pathsep))
+    places = (*_existing("-s", symbols), *_existing(_SYMBOLS, listed))
+    words = ["--allow-truncated"] if allow_truncated else []
+    words += [word for path in symbols for word in ("-s", printable(os.fspath(path)))]
     for source in _sources():
         if source.claims(spec):
-            target = source.open(request)
-            options = _options(symbols, allow_truncated)
-            if not options:
-                return target
-            # A session's target is that of the next command, too.
-            return replace(target, options=" ".join(filter(None, (target.options, options))))
+            target = source.open(Request(spec, places, allow_truncated))
+            if words:
+                # A session's target is that of the next command, too.
+                options = " ".join(filter(None, (target.options, shlex.join(words))))
+                target = replace(target, options=options)
+            return target
     raise TargetError(f"'{printable(spec or '')}' is not a target that kcensus can open")
 
 
@@ -87,19 +84,9 @@ def is_running_kernel(spec: str | os.PathLike[str] | None) -> bool:
     return live.SOURCE.claims(os.fspath(spec) if spec is not None else None)
 
 
-def _options(symbols: Sequence[str | os.PathLike[str]], allow_truncated: bool) -> str:
-    words = ["--allow-truncated"] if allow_truncated else []
-    for path in symbols:
-        words += ["-s", printable(os.fspath(path))]
-    return shlex.join(words)
-
-
-def _existing(origin: str, paths: Sequence[str | os.PathLike[str]]) -> list[Path]:
-    """Return paths that exist.
-
-    :param origin: where the user passed them, for the message
-    :raises RequestError: one does not exist
-    """
+def _existing(origin: str, paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
+    """Return paths that exist; a :class:`RequestError` says that ``origin`` named another."""
+    existing = []
     for path in paths:
         name = f"{origin} {printable(os.fspath(path))}"
         try:
@@ -108,9 +95,5 @@ def _existing(origin: str, paths: Sequence[str | os.PathLike[str]]) -> list[Path
             raise RequestError(str(os_error(name, error))) from error
         except ValueError as error:
             raise RequestError(f"{name}: is not a valid path") from error
-    return [Path(path) for path in paths]
-
-
-def _from_environment() -> list[Path]:
-    listed = os.environ.get(_SYMBOLS, "").split(os.pathsep)
-    return _existing(_SYMBOLS, [path for path in listed if path])
+        existing.append(Path(path))
+    return existing

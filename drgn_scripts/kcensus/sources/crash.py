@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The kernel that crash has open, read through the extension in ``crash_ext``.
-
-``crash_ext/PROTOCOL.md`` describes the messages. This side asks; the extension answers each
-request before the next.
-"""
+"""The kernel that crash has open, read through ``crash_ext``; its PROTOCOL.md has the messages."""
 
 from __future__ import annotations
 
@@ -24,15 +20,8 @@ from kcensus.sources import faults
 from kcensus.sources.custom import MAX_MEMORY_BYTES, add_direct_map, program_of
 from kcensus.sources.debuginfo.finder import load_debug_info
 from kcensus.sources.formats import elf
-from kcensus.sources.formats.sniff import Sniffed, sniff_opened
-from kcensus.sources.model import (
-    ModuleDebugInfo,
-    Request,
-    Target,
-    TargetError,
-    kernel_release,
-    unsupported_machine,
-)
+from kcensus.sources.formats.sniff import Sniffed, sniff
+from kcensus.sources.model import ModuleDebugInfo, Request, Target, TargetError, unsupported_machine
 from kcensus.sources.reader import FileReader
 from kcensus.text import printable
 
@@ -54,74 +43,36 @@ _PHYSICAL = 0
 _MAX_REPLY = 4 << 20
 _BLOCK_BYTES = 64 << 10
 _MAX_BLOCKS = 1024
-"""Blocks that are kept of a dump: 64 MiB."""
+"""Most blocks of a dump to keep: 64 MiB."""
 
 _ARCHITECTURES = {"X86_64": drgn.Architecture.X86_64, "ARM64": drgn.Architecture.AARCH64}
-_LOCAL_NAME = "the running kernel"
-_REMOTE_NAME = "the live kernel of another machine"
-_MOD_S = "or load it with `mod -S DIRECTORY`"
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What crash says about its target."""
-
     machine: str
     live: bool
     local: bool
-    """Whether the kernel runs on this machine."""
     dumpfiles: tuple[str, ...]
-    """The dump, which can be split into several files; empty where the kernel is live."""
+    """The dump, which can be split into several files; empty if the kernel is live."""
     namelists: tuple[str, ...]
     """Files with the kernel's debug info, best first."""
     modules: tuple[str, ...]
     """Object files that crash loaded for modules."""
     release: str
     kaslr_offset: int | None
-    """Where the kernel is, from where it was linked; None if crash does not say."""
+    """Offset of the kernel from its linked address; None if unknown to crash."""
 
     @property
     def name(self) -> str:
-        """What the target is called: by the files of the dump, or as a live kernel."""
-        if self.dumpfiles:
-            return printable(", ".join(self.dumpfiles))
-        return _LOCAL_NAME if self.local else _REMOTE_NAME
+        """The files of the dump, or a phrase for a live kernel."""
+        live = "the running kernel" if self.local else "the live kernel of another machine"
+        return printable(", ".join(self.dumpfiles)) or live
 
     @property
     def dumpfile(self) -> str:
-        """The file with the headers of the dump; empty where the kernel is live."""
+        """The file with the headers of the dump; empty if the kernel is live."""
         return self.dumpfiles[0] if self.dumpfiles else ""
-
-
-@dataclass(frozen=True)
-class Dump:
-    """What the headers of the dump say; crash opens more formats than kcensus knows."""
-
-    sniffed: Sniffed
-    spans: tuple[tuple[int, int], ...] | None = None
-    """Physical memory, (start, end), that an ELF file should have; None for another format."""
-
-    @classmethod
-    def of(cls, facts: Facts) -> Dump:
-        """Read the headers, as far as they are known."""
-        if facts.live:
-            return cls(Sniffed("live"))
-        try:
-            sniffed = sniff_opened(facts.dumpfile)
-            return cls(sniffed, _spans(facts.dumpfile))
-        except TargetError:
-            return cls(Sniffed("read by crash"))
-
-    def reason(self, status: int, address: int) -> str:
-        """Return why an address is unreadable; crash rarely knows that a dump is truncated."""
-        why = _REASONS.get(status, faults.UNREADABLE)
-        if not self.sniffed.missing_end or why not in (faults.ABSENT, faults.UNREADABLE):
-            return why
-        if self.spans is not None:
-            is_lost = any(start <= address < end for start, end in self.spans)
-        else:
-            is_lost = why == faults.UNREADABLE
-        return faults.TRUNCATED if is_lost else why
 
 
 class Crash:
@@ -139,20 +90,40 @@ class Crash:
         self.facts = self._hello()
 
     @functools.cached_property
-    def dump(self) -> Dump:
-        """What the headers of the dump say."""
-        return Dump.of(self.facts)
+    def sniffed(self) -> Sniffed:
+        """The headers of the dump; crash opens more formats than kcensus knows."""
+        if self.facts.live:
+            return Sniffed("live")
+        try:
+            return sniff(self.facts.dumpfile, is_open=True)
+        except TargetError:
+            return Sniffed("read by crash")
+
+    @functools.cached_property
+    def _spans(self) -> list[range]:
+        """Physical memory that an ELF dump should have; empty for another format."""
+        with contextlib.suppress(TargetError), FileReader(self.facts.dumpfile) as reader:
+            loaded = [each for each in _elf_segments(reader) if each.type == elf.PT_LOAD]
+            return [range(each.paddr, each.paddr + each.filesz) for each in loaded]
+        return []
+
+    def _reason(self, status: int, address: int) -> str:
+        """Return why an address is unreadable; crash rarely knows that a dump is truncated."""
+        why = _REASONS.get(status, faults.UNREADABLE)
+        if not self.sniffed.missing_end or why not in (faults.ABSENT, faults.UNREADABLE):
+            return why
+        is_lost = any(address in span for span in self._spans)
+        if not self._spans:
+            is_lost = why == faults.UNREADABLE
+        return faults.TRUNCATED if is_lost else why
 
     def _ask(self, kind: int, payload: bytes = b"") -> tuple[int, bytearray]:
-        """Return the status and the payload of the reply to a request.
-
-        :raises TargetError: crash has closed the connection, or the reply is not in the protocol
-        """
+        """Return the status and the payload of the reply to a request."""
         try:
             self._socket.sendall(_HEADER.pack(len(payload), kind) + payload)
             length, status = _HEADER.unpack(self._receive(_HEADER.size))
             if length > _MAX_REPLY:
-                # What follows has no meaning, so nothing else may be asked.
+                # The rest of the stream is meaningless, so the connection ends.
                 self._socket.close()
                 raise TargetError(
                     f"crash sent a reply of {length} bytes, at most {_MAX_REPLY} are valid"
@@ -192,27 +163,22 @@ class Crash:
         )
 
     def vmcoreinfo(self) -> bytes:
-        """Return VMCOREINFO as the kernel has it in memory; empty where it is unreadable."""
+        """Return VMCOREINFO as in the kernel's memory; empty if unreadable."""
         status, payload = self._ask(_VMCOREINFO)
         return bytes(payload) if status == _COMPLETE else b""
 
     def _read_once(self, address: int, size: int) -> tuple[int, bytearray]:
-        """Return why a read ended, and the bytes before the first unreadable page."""
+        """Return the reason why a read ended, and the bytes before the first unreadable page."""
         status, data = self._ask(_READ_MEMORY, _READ.pack(address, size, _PHYSICAL))
         if len(data) > size or (status == _COMPLETE and len(data) < size):
             raise TargetError(f"crash sent {len(data)} instead of {size} bytes")
         return status, data
 
     def _read_block(self, number: int) -> bytes:
-        """Return a block of memory, up to its first unreadable page."""
         return bytes(self._read_once(number * self._block_bytes, self._block_bytes)[1])
 
     def read(self, address: int, size: int) -> bytes | bytearray:
-        """Return physical memory.
-
-        :raises drgn.FaultError: a page of it is unreadable
-        :raises TargetError: crash does not answer
-        """
+        """Return physical memory; raises :class:`drgn.FaultError` at an unreadable page."""
         unit = self._block_bytes
         if size <= unit and not self.facts.live:
             first, last = address // unit, (address + size - 1) // unit
@@ -228,16 +194,13 @@ class Crash:
             status, data = self._read_once(address + offset, wanted)
             if status != _COMPLETE:
                 end = address + offset + len(data)
-                raise drgn.FaultError(self.dump.reason(status, end), end)
+                raise drgn.FaultError(self._reason(status, end), end)
             parts.append(data)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def open_crash(crash: Crash, request: Request) -> Target:
-    """Return the kernel that crash has open, with its debug info loaded.
-
-    :raises TargetError: it is not one that kcensus can read, or its debug info is unusable
-    """
+    """Return the kernel of crash, with debug info, or raise :class:`TargetError`."""
     facts = crash.facts
     name = facts.name
     arch = _ARCHITECTURES.get(facts.machine)
@@ -250,18 +213,9 @@ def open_crash(crash: Crash, request: Request) -> Target:
         )
     _check_kernel(name, facts, vmcoreinfo)
     prog = program_of(arch, vmcoreinfo, crash.read, live=facts.live)
-    sniffed = crash.dump.sniffed
-    target = Target(
-        prog,
-        name,
-        kind="live" if facts.live else "vmcore",
-        format=sniffed.format + (", truncated" if sniffed.truncated else ""),
-        live=facts.live,
-        missing_end=sniffed.missing_end,
-        kernel=kernel_release(prog),
-        paths=facts.dumpfiles,
-        # Not shareable: workers would write to the same connection.
-    )
+    # Not shareable: workers would write to the same connection.
+    target = crash.sniffed.target(prog, name, facts.live, shareable=False)
+    target.kind, target.paths = "live" if facts.live else "vmcore", facts.dumpfiles
     own = (*facts.namelists, *facts.modules)
     symbols = tuple(Path(path).absolute() for path in own if os.path.isfile(path))
     try:
@@ -283,21 +237,17 @@ def open_crash(crash: Crash, request: Request) -> Target:
 
 
 class _Modules:
-    """Debug info of modules that crash can find, too."""
-
     def __init__(self, debug_info: ModuleDebugInfo) -> None:
         self._debug_info = debug_info
         self.places = debug_info.places
 
     def need_modules(self, *names: str) -> list[str]:
-        return [f"{why}, {_MOD_S}" for why in self._debug_info.need_modules(*names)]
+        sentences = self._debug_info.need_modules(*names)
+        return [f"{why}, or load it with `mod -S DIRECTORY`" for why in sentences]
 
 
 def _check_kernel(name: str, facts: Facts, vmcoreinfo: bytes) -> None:
-    """Compare the kernel that crash has with that of VMCOREINFO, with which drgn finds it.
-
-    :raises TargetError: they differ
-    """
+    """Compare the kernel of crash with that of VMCOREINFO, by which drgn finds its memory."""
 
     def line(pattern: bytes) -> str:
         match = re.search(rb"^" + pattern + rb"\s*$", vmcoreinfo, re.MULTILINE)
@@ -306,7 +256,7 @@ def _check_kernel(name: str, facts: Facts, vmcoreinfo: bytes) -> None:
     release, offset = line(rb"OSRELEASE=(\S+)"), line(rb"KERNELOFFSET=([0-9a-f]{1,16})")
     if facts.release and release and facts.release != release:
         raise TargetError(
-            f"{name}: VMCOREINFO is of Linux {printable(release)}, but crash has Linux "
+            f"{name}: VMCOREINFO names Linux {printable(release)}, but crash has Linux "
             f"{printable(facts.release)} open; start crash with the vmlinux of the dump"
         )
     if facts.kaslr_offset is not None and offset and facts.kaslr_offset != int(offset, 16):
@@ -316,23 +266,14 @@ def _check_kernel(name: str, facts: Facts, vmcoreinfo: bytes) -> None:
         )
 
 
-def _spans(path: str) -> tuple[tuple[int, int], ...] | None:
-    """Return the physical memory, (start, end), of which an ELF file should have the bytes."""
-    with FileReader(path) as reader:
-        if reader.read(0, 4) != elf.MAGIC:
-            return None
-        segments = elf.segments(reader, elf.read_header(reader))
-    return tuple(
-        (segment.paddr, segment.paddr + segment.filesz)
-        for segment in segments
-        if segment.type == elf.PT_LOAD
-    )
+def _elf_segments(reader: FileReader) -> list[elf.Segment]:
+    is_elf = reader.read(0, len(elf.MAGIC)) == elf.MAGIC
+    return elf.segments(reader, elf.read_header(reader)) if is_elf else []
 
 
 def _note(path: str) -> bytes:
     """Return VMCOREINFO from the notes of an ELF dump; empty for any other file."""
     with contextlib.suppress(TargetError), FileReader(path) as reader:
-        if reader.read(0, 4) == elf.MAGIC:
-            notes = elf.core_notes(reader, elf.segments(reader, elf.read_header(reader)))
-            return next((text for owner, _, text in notes if owner == b"VMCOREINFO"), b"")
+        notes = elf.core_notes(reader, _elf_segments(reader))
+        return next((text for owner, _, text in notes if owner == b"VMCOREINFO"), b"")
     return b""

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A drgn program of a Linux kernel whose memory a function reads, by physical address."""
+"""A drgn program of a Linux kernel that reads memory with a function, by physical address."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import drgn
 
 Read = Callable[[int, int], bytes | bytearray]
-"""Returns physical memory: (address, size); raises :class:`drgn.FaultError`."""
+"""Function that returns physical memory: (address, size); raises :class:`drgn.FaultError`."""
 
 MAX_MEMORY_BYTES = 1 << 52
-"""No physical address of x86_64 or aarch64 is as high."""
+"""A bound above all physical addresses of x86_64 and aarch64."""
 
 
 def program_of(
@@ -22,29 +23,17 @@ def program_of(
     memory_bytes: int = MAX_MEMORY_BYTES,
     live: bool = False,
 ) -> drgn.Program:
-    """Return a program that translates virtual addresses with the page tables that it reads.
-
-    :param memory_bytes: end of physical memory
-    :param live: whether memory may change while it is read
-    """
+    """Return a program that translates virtual addresses with the page tables in its memory."""
     prog = drgn.Program(drgn.Platform(arch), vmcoreinfo=vmcoreinfo)
     prog.set_linux_kernel_custom(vmcoreinfo, is_live=live)
-    _add_segment(prog, 0, memory_bytes, read, physical=True)
+    prog.add_memory_segment(0, memory_bytes, _segment(read), physical=True)
     return prog
 
 
 def add_direct_map(prog: drgn.Program, address: int, memory_bytes: int, read: Read) -> None:
-    """Read the direct map without page tables.
-
-    :param address: virtual address of physical address 0
-    """
-    _add_segment(prog, address, memory_bytes, read, physical=False)
+    """Read the direct map, where physical address 0 is at ``address``, without page tables."""
+    prog.add_memory_segment(address, memory_bytes, _segment(read), physical=False)
 
 
-def _add_segment(
-    prog: drgn.Program, address: int, size: int, read: Read, *, physical: bool
-) -> None:
-    def read_segment(address: int, count: int, offset: int, physical: bool) -> bytes | bytearray:
-        return read(offset, count)
-
-    prog.add_memory_segment(address, size, read_segment, physical=physical)
+def _segment(read: Read) -> Any:
+    return lambda address, count, offset, physical: read(offset, count)

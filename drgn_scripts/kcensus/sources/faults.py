@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Classify why memory could not be read. drgn distinguishes the reasons only in its messages."""
+"""Classify the reasons of unreadable memory. drgn distinguishes them only in its messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PHRASES = (
     (UNMAPPED, ("not mapped", "translat")),
 )
 _MAX_PHYSICAL = 1 << 52
-"""No kernel address is as low, and no physical address of x86_64 or aarch64 as high."""
+"""A bound below all kernel addresses, and above all physical addresses of x86_64 and aarch64."""
 _REMEDIES = {
     FILTERED: "dump with a lower level (makedumpfile -d 1)",
     TRUNCATED: "copy the dump again",
@@ -40,7 +40,7 @@ _LIVE_REMEDY = (
 
 
 def reason(error: Exception) -> str:
-    """Return which of :data:`REASONS` made a read fail."""
+    """Return the reason of a failed read, one of :data:`REASONS`."""
     text = str(error).lower()
     for name, phrases in _PHRASES:
         if any(phrase in text for phrase in phrases):
@@ -49,9 +49,9 @@ def reason(error: Exception) -> str:
 
 
 def sentence(error: drgn.FaultError, reader: str, live: bool = False) -> str:
-    """Return what could not be read, why, and what to do.
+    """Return a sentence about unreadable memory: its place, the reason, and the next step.
 
-    :param reader: what cannot do without that memory
+    :param reader: the part that needs the memory
     :param live: whether it belongs to a running kernel, which may have freed it meanwhile
     """
     # The functions of kcensus.kernel have the names of the kernel's structures that they read.

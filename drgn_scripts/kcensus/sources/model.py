@@ -14,25 +14,18 @@ from kcensus.text import printable
 
 
 class TargetError(Exception):
-    """A target or its debug info is unusable.
+    """A target or its debug info is unusable; the text is one printable line for the user.
 
-    The text is one printable line: what is wrong, then what to do. The command line prints it
-    unchanged and exits with status 3.
+    The command line exits with status 3.
     """
 
 
 class RequestError(TargetError):
-    """Something that the user passed besides the target is wrong, whatever the target.
-
-    The command line exits with status 2.
-    """
+    """An argument besides the target is wrong; the command line exits with status 2."""
 
 
 class MissingDebugInfo(TargetError):
-    """The debug info of a kernel is not found, or belongs to another build.
-
-    :param build_id: build ID of the kernel in hexadecimal, if known
-    """
+    """The debug info of a kernel is not found, or belongs to another build."""
 
     def __init__(self, text: str, build_id: str | None) -> None:
         super().__init__(text)
@@ -40,15 +33,22 @@ class MissingDebugInfo(TargetError):
 
 
 class DamagedError(TargetError):
-    """A dump ends before, or lies beyond, what its headers refer to.
+    """The headers of a dump refer to data missing from the file.
 
-    :param text: the whole sentence
-    :param why: what of it is about the damage
-    :param missing_bytes: how many bytes the file lacks at least
+    :param problem: ``truncated`` or ``corrupt``
+    :param why: the damage, in words
+    :param missing_bytes: least number of missing bytes
     """
 
-    def __init__(self, text: str, why: str, missing_bytes: int = 0) -> None:
-        super().__init__(text)
+    def __init__(
+        self,
+        name: str,
+        problem: str,
+        why: str,
+        missing_bytes: int = 0,
+        remedy: str = "copy it again",
+    ) -> None:
+        super().__init__(f"{name}: is {problem}: {why}; {remedy}")
         self.why, self.missing_bytes = why, missing_bytes
 
 
@@ -64,7 +64,7 @@ class ModuleDebugInfo(Protocol):
 
 @dataclass
 class Target:
-    """A kernel whose memory and types can be read."""
+    """A kernel with readable memory and types."""
 
     prog: drgn.Program
     name: str
@@ -72,11 +72,10 @@ class Target:
     kind: str
     """``vmcore``, ``live``, ``qmp`` or ``capsule``."""
     format: str
-    """How the memory is stored: ``ELF``, ``kdump-compressed (lzo)``, ``live``, …"""
+    """Form of the stored memory: ``ELF``, ``kdump-compressed (lzo)``, ``live``, …"""
     live: bool
     """Whether the kernel may change while it is read."""
     kernel: str
-    """Kernel release."""
     shareable: bool = False
     """Whether forked worker processes may read through :attr:`prog`."""
     compressed: bool = False
@@ -86,26 +85,24 @@ class Target:
     facts: Callable[[], list[tuple[str, str, str]]] = field(default=list, repr=False, compare=False)
     """More facts about the target: (key, label, printable text)."""
     recorded_for: tuple[str, ...] | None = None
-    """The analyses that a capsule was recorded for; None for any other target."""
+    """The analyses of a capsule's recording; None for any other target."""
     missing_end: str = ""
-    """Which end of a truncated dump is missing, in one sentence; empty if none is."""
+    """Sentence about the missing end of a truncated dump; empty if it is complete."""
     has_pseudonyms: bool = False
     """Whether names are pseudonyms, in a redacted capsule."""
     options: str = ""
-    """The options that it was opened with, quoted for a shell."""
+    """Options to open the target again, quoted for a shell."""
     failed: Mapping[str, str] = field(default_factory=dict)
-    """Why analyses failed when a capsule was recorded, in one sentence each."""
+    """Reasons of failed analyses in a capsule's recording, in one sentence each."""
     paths: tuple[str, ...] = ()
-    """The files of a dump as its source has them, for one that the user did not name."""
+    """Further files of a dump, not named by the user."""
     verify: Callable[[], list[str]] = field(default=list, repr=False, compare=False)
     """Reads all of a capsule; returns the names of its corrupt sections."""
 
     def need_modules(self, *names: str) -> list[str]:
-        """Load the debug info of the named kernel modules only.
+        """Load the debug info of the named kernel modules; dashes and underscores are the same.
 
-        :param names: module names; dashes and underscores are the same
-        :return: one sentence for each module that is loaded in the kernel but whose debug info
-            was not found
+        :return: a sentence for each module that is loaded in the kernel, but has no debug info
         """
         return self.modules.need_modules(*names) if self.modules is not None else []
 
@@ -115,7 +112,7 @@ class Request:
     """A target to open, as the user passed it."""
 
     spec: str | None
-    """The target as passed; None for the running kernel."""
+    """None for the running kernel."""
     symbols: tuple[Path, ...] = ()
     """Files and directories with debug info, tried first."""
     allow_truncated: bool = False
@@ -134,18 +131,11 @@ class Source:
 
 
 def check_platform(prog: drgn.Program, name: str) -> None:
-    """Refuse machines whose memory layout the engine does not know.
-
-    :param name: name of the target, already printable
-    :raises TargetError: the machine is not x86_64 or aarch64, 64-bit and little-endian
-    """
+    """Raise :class:`TargetError` unless the machine is a 64-bit little-endian x86_64 or aarch64."""
     platform = prog.platform
     required = drgn.PlatformFlags.IS_64_BIT | drgn.PlatformFlags.IS_LITTLE_ENDIAN
-    if (
-        platform is None
-        or platform.arch not in (drgn.Architecture.X86_64, drgn.Architecture.AARCH64)
-        or platform.flags & required != required
-    ):
+    known = (drgn.Architecture.X86_64, drgn.Architecture.AARCH64)
+    if platform is None or platform.arch not in known or platform.flags & required != required:
         machine = platform.arch.name.lower() if platform is not None else "unknown"
         raise unsupported_machine(name, machine)
 

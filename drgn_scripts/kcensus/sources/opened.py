@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A program that kcensus did not open: drgn's command line, a script, a notebook did."""
+"""A program opened outside of kcensus: by drgn's command line, a script, or a notebook."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +16,7 @@ from kcensus.sources.model import Target, TargetError, check_platform, kernel_re
 from kcensus.text import printable
 
 _KEY = "kcensus_target"
-"""Where :attr:`drgn.Program.config` holds the target that a program was opened as."""
-_UNNAMED = "(program)"
+"""Key in :attr:`drgn.Program.config` of the target of a program."""
 
 
 def remember(target: Target) -> None:
@@ -25,12 +25,9 @@ def remember(target: Target) -> None:
 
 
 def adopt(prog: drgn.Program, symbols: tuple[Path, ...] = ()) -> Target:
-    """Return the target that a program of a Linux kernel is.
+    """Return the target of a program of a Linux kernel, with missing debug info loaded.
 
-    Debug info that the program lacks is searched for, as in a target that kcensus opens: the
-    kernel's now, that of modules when an analysis needs it.
-
-    :param symbols: files and directories with debug info, tried first. The directories become
+    :param symbols: files and directories with debug info, tried first; the directories become
         options of the program
     :raises TargetError: the program is not a Linux kernel, the machine is not supported, or the
         debug info of the kernel is not found
@@ -52,43 +49,31 @@ def adopt(prog: drgn.Program, symbols: tuple[Path, ...] = ()) -> Target:
 
 
 def _live(prog: drgn.Program) -> Target:
-    """Describe a program that reads a running kernel; workers would share its descriptor."""
     is_local = prog.flags & drgn.ProgramFlags.IS_LOCAL
     name, kind = ("the running kernel", "live") if is_local else ("the QEMU guest", "qmp")
+    # Not shareable: workers would share its descriptor.
     return Target(prog, name, kind, format="live", live=True, kernel=kernel_release(prog))
 
 
 def _dump(prog: drgn.Program) -> Target:
-    """Describe a program that reads a dump, or something that only its owner knows."""
     path = prog.core_dump_path
     try:
         header = sniff(path) if path is not None else Sniffed("unknown")
     except TargetError:  # the file is gone, or the program's owner helped drgn to read it
         header = Sniffed("unknown")
-    return Target(
-        prog,
-        _UNNAMED if path is None else printable(path),
-        kind="vmcore",
-        format=header.format + (", truncated" if header.truncated else ""),
-        live=False,
-        missing_end=header.missing_end,
-        kernel=kernel_release(prog),
-        shareable=path is not None,
-        compressed=header.compressed,
-    )
+    name = "(program)" if path is None else printable(path)
+    return header.target(prog, name, live=False, shareable=path is not None)
 
 
 def _has_own_types(prog: drgn.Program) -> bool:
     """Return whether the types of a program come from callbacks, such as CTF or a capsule's."""
-    try:
+    with suppress(LookupError):
         if not prog.main_module().wants_debug_file():
             return False
-    except LookupError:
-        pass
     try:
         prog.type("struct page")
+    except NotRecorded:
+        return True
     except LookupError:
         return False
-    except NotRecorded:
-        pass
     return True

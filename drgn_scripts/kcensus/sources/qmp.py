@@ -24,8 +24,6 @@ _PREFIX = "qmp:"
 _MAX_GREETING_SECONDS = 5.0
 # A guest under load answers late.
 _MAX_ANSWER_SECONDS = 60
-
-
 _REFUSALS = {
     FileNotFoundError: "no such socket; start QEMU with -qmp unix:PATH,server=on,wait=off",
     PermissionError: "permission denied; run as root or as QEMU's user",
@@ -34,10 +32,7 @@ _REFUSALS = {
 
 
 def _connect(path: str, name: str) -> socket.socket:
-    """Return a connection to a socket that greeted as QEMU does, with the greeting unread.
-
-    :raises TargetError: there is no such socket, or it does not speak QMP
-    """
+    """Return a connection to a socket with QEMU's greeting, which stays unread."""
     try:
         if not stat.S_ISSOCK(os.stat(path).st_mode):
             raise TargetError(f"{name}: is not a socket; pass the path given to QEMU's -qmp unix:")

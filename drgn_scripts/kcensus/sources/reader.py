@@ -21,7 +21,7 @@ _KINDS = (
 
 
 def os_error(name: str, error: OSError) -> TargetError:
-    """Return ``error`` as a sentence about the file ``name`` (already printable)."""
+    """Return ``error`` as a sentence about the file ``name``, which is printable."""
     if isinstance(error, FileNotFoundError):
         near = difflib.get_close_matches(name, CAPSULES, 1) if "/" not in name else []
         hint = f"; did you mean {near[0]}?" if near else ""
@@ -37,17 +37,15 @@ def os_reason(error: OSError) -> str:
 
 
 class FileReader:
-    """A regular file, open for reading at offsets.
+    """A regular file, open for reading at offsets; all methods raise :class:`TargetError`.
 
     :param prefix: text before the path in messages
-    :raises TargetError: the path is not a regular file, is empty or cannot be read
     """
 
     def __init__(self, path: str | Path, prefix: str = "") -> None:
         self.name = prefix + printable(os.fspath(path))
         try:
-            # First, because opening a FIFO waits for its writer, and opening some devices has side
-            # effects.
+            # First: opening a FIFO waits for its writer, opening some devices has side effects.
             status = os.stat(path)
             self._check_kind(status.st_mode, path)
             self.size = status.st_size
@@ -72,10 +70,8 @@ class FileReader:
             vmcore = os.path.join(os.fspath(path), "vmcore")
             remedy = printable(vmcore) if os.path.isfile(vmcore) else "the vmcore file inside it"
             raise TargetError(f"{self.name}: is a directory; pass {remedy}")
-        for matches, message in _KINDS:
-            if matches(mode):
-                raise TargetError(f"{self.name}: {message}")
-        raise TargetError(f"{self.name}: is not a regular file")
+        messages = (message for matches, message in _KINDS if matches(mode))
+        raise TargetError(f"{self.name}: {next(messages, 'is not a regular file')}")
 
     def __enter__(self) -> FileReader:
         return self
@@ -97,17 +93,14 @@ class FileReader:
             raise os_error(self.name, error) from error
 
     def exact(self, offset: int, size: int, what: str) -> bytes:
-        """Return exactly ``size`` bytes at ``offset``.
+        """Return exactly ``size`` bytes at ``offset``; ``what`` names them in errors.
 
-        :param what: what they are, for the message
         :raises TargetError: the file cannot be read or ends too early
         """
         if offset + size > self.size:
             end = offset + size
             why = f"it ends inside its {what}, after {self.size} of at least {end} bytes"
-            raise DamagedError(
-                f"{self.name}: is truncated: {why}; copy it again", why, end - self.size
-            )
+            raise DamagedError(self.name, "truncated", why, end - self.size)
         data = self.read(offset, size)
         if len(data) < size:
             raise TargetError(f"{self.name}: shrank while it was read; copy it again")

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The kernel that is open already, where kcensus runs inside crash or drgn.
+"""The open kernel of crash or drgn, if kcensus runs inside of these.
 
-There, a command without a target is about this kernel. Its name is ``session`` where a command
-needs one, as ``kcensus validate PATCH monday.vmcore session`` does.
+There, commands without a target are about it; other commands call it ``session``.
 """
 
 from __future__ import annotations
@@ -10,40 +9,34 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kcensus.sources.model import Request, Source, Target
 
 SPEC = "session"
 
 
-@dataclass(frozen=True)
-class _Session:
+class _Session(NamedTuple):
     opener: Callable[[Request], Target]
-    keep: Callable[[Any], None]
+    keep: Callable[[Any], None] | None
     paths: Sequence[str]
 
 
 _sessions: list[_Session] = []
-"""Innermost last; empty where kcensus runs on its own."""
-
-
-def _forget(result: Any) -> None:
-    """Discard a result."""
+"""Innermost last; empty if kcensus runs on its own."""
 
 
 @contextmanager
 def session(
     opener: Callable[[Request], Target],
-    keep: Callable[[Any], None] = _forget,
+    keep: Callable[[Any], None] | None = None,
     paths: Sequence[str] = (),
 ) -> Iterator[None]:
     """Make a kernel the target of commands without one, for the time of a ``with``.
 
-    :param opener: opens it, each time that a command needs it
+    :param opener: opens it for each command that needs it
     :param keep: gets each result and report that a command shows
-    :param paths: files that it was opened from; a command that names one is about this kernel
+    :param paths: files of the kernel; a command that names one is about this kernel
     """
     _sessions.append(_Session(opener, keep, paths))
     try:
@@ -58,7 +51,7 @@ def is_open() -> bool:
 
 
 def is_session(spec: str | os.PathLike[str] | None) -> bool:
-    """Return whether a target is the kernel that is open: by its name, or by a file of it."""
+    """Return whether a target is the open kernel: by its name, or by one of its files."""
     if spec is None or not is_open():
         return False
     if spec == SPEC:
@@ -71,9 +64,9 @@ def is_session(spec: str | os.PathLike[str] | None) -> bool:
 
 
 def keep(result: Any) -> None:
-    """Give the session a result or report that is shown; does nothing without one."""
-    for each in _sessions[-1:]:
-        each.keep(result)
+    """Give the session a result or report; do nothing without one."""
+    if _sessions and (give := _sessions[-1].keep):
+        give(result)
 
 
 SOURCE = Source(is_session, lambda request: _sessions[-1].opener(request))

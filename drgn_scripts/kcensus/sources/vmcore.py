@@ -7,7 +7,7 @@ import drgn
 
 from kcensus.sources.debuginfo.finder import load_debug_info
 from kcensus.sources.formats.sniff import sniff
-from kcensus.sources.model import Request, Source, Target, TargetError, kernel_release
+from kcensus.sources.model import Request, Source, Target, TargetError
 from kcensus.sources.reader import os_error
 from kcensus.text import printable
 
@@ -43,18 +43,7 @@ def _open(request: Request) -> Target:
         raise TargetError(f"{name}: is not a dump of a Linux kernel")
     # drgn opens another name of /proc/kcore, which live.py does not claim, as live.
     live = bool(prog.flags & drgn.ProgramFlags.IS_LIVE)
-    target = Target(
-        prog,
-        name,
-        kind="vmcore",
-        format=sniffed.format + (", truncated" if sniffed.truncated else ""),
-        live=live,
-        missing_end=sniffed.missing_end,
-        kernel=kernel_release(prog),
-        shareable=not live,
-        compressed=sniffed.compressed,
-    )
-    return load_debug_info(target, request.symbols)
+    return load_debug_info(sniffed.target(prog, name, live, not live), request.symbols)
 
 
 SOURCE = Source(lambda spec: spec is not None, _open, fallback=True)

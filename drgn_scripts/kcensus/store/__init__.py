@@ -1,14 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Series of results: a directory of Parquet files that ``kcensus record`` appends to.
-
-:mod:`kcensus.store.layout` describes directories, files and columns,
-:mod:`kcensus.store.records` makes a record of a report, :mod:`kcensus.store.dataset` adds records
-and reads them, and :mod:`kcensus.store.compaction` merges files.
-
-:mod:`kcensus.store.statistics` fits the trend of one series, :mod:`kcensus.store.trends` those of
-all series of a history, :mod:`kcensus.store.limits` says what they run into, and
-:mod:`kcensus.store.growth` makes a result of them.
-"""
+"""Series of results: a Delta Lake table that ``kcensus record`` appends to, and its trends."""
 
 from __future__ import annotations
 
@@ -19,19 +10,11 @@ class StoreError(Exception):
     """A store cannot be used; the message is one sentence for the user."""
 
 
-def require_arrow() -> None:
-    """Check that the library that stores need is installed.
+def require_store(*more: str) -> None:
+    """Check that the libraries for stores, and ``more``, are installed.
 
-    :raises StoreError: it is not
+    :raises StoreError: one is not
     """
-    if find_spec("pyarrow") is None:
-        raise StoreError("a store needs pyarrow: install kcensus[store]")
-
-
-def require_scipy() -> None:
-    """Check that the library that trends need is installed.
-
-    :raises StoreError: it is not
-    """
-    if find_spec("scipy") is None:
-        raise StoreError("trends need scipy: install kcensus[store]")
+    for name in ("pyarrow", "deltalake", *more):
+        if find_spec(name) is None:
+            raise StoreError(f"stores and their trends need {name}: install kcensus[store]")

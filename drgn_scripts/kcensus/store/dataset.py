@@ -1,302 +1,317 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Add records to a store, and read them.
+"""Add records to a store, a Delta Lake table of Parquet files, and read them.
 
-A record is one file, which appears under its name when it is complete and on disk. Writers of one
-host take turns; one that is killed leaves at most a hidden file, which the next one replaces.
-Readers take no lock: a merge exchanges the directory of a day as a whole, and a reader that listed
-the old one begins again.
+A record is one commit: its file belongs to the table once the log names it, so readers see all of
+it or nothing, and a killed writer leaves at most an unused file. Each commit also counts the
+records of its host; of two writers at a time, one finds the count changed and begins again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime
-import errno
-import fcntl
 import functools
-import json
 import operator
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import random
+import time
+from collections.abc import Collection, Iterator
 from pathlib import Path
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-from pyarrow import parquet
+from deltalake import (
+    CommitProperties,
+    DeltaTable,
+    Schema,
+    Transaction,
+    WriterProperties,
+    write_deltalake,
+)
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from kcensus.render.directory import OutputError
-from kcensus.render.plain import installed_version
-from kcensus.store import StoreError, compaction
-from kcensus.store.layout import (
-    FORMAT,
-    LOCK,
-    MARKER,
-    PART,
-    PARTITIONS,
-    SCHEMA,
-    WHOLE,
-    bounded_host,
-    day_directory,
-    host_directory,
-    located,
-)
+from kcensus.store import StoreError
+from kcensus.store.layout import COLUMNS, LOG, PARTITIONS, SCHEMA, bounded_host, located
 from kcensus.store.records import Record
 from kcensus.text import printable
 
-_MAX_READS = 20
-"""Attempts to read while merges replace directories."""
-_MAX_MARKER = 1 << 16
+_MERGED_EVERY = 64
+"""Number of records of a host after which its small files are merged."""
+_BLOCK = 2 << 20
+"""Approximate bytes of a merged file; larger ones are not merged again."""
+_DELETED_EVERY = 512
+"""Number of records of a host after which files merged a day ago are deleted."""
+_SETTINGS = {
+    "delta.deletedFileRetentionDuration": "interval 1 days",
+    "delta.logRetentionDuration": "interval 1 days",
+}
+WRITING = WriterProperties(compression="ZSTD", max_row_group_size=1 << 16)
+_MAX_TRIES = 200
+"""Most tries of a commit, while others write to the same host."""
+_MAX_PAUSE = 0.5
+_UNSYNCED = 16
+"""Latest commits that a writer syncs with its own: earlier writers may have been killed before."""
+_IN_PATHS = " /._-+=:,@~"
+"""Characters of paths of stores besides letters and digits."""
+_OLD_MARKER = "_store.json"
+"""File in place of the log in a store of an older kcensus."""
 
 
 def prepare(store: Path) -> None:
-    """Make a store, unless it exists.
+    """Make a store, unless it exists; give one of an older kcensus a log.
 
     :raises OutputError: it cannot be made
-    :raises StoreError: it is of another format
+    :raises StoreError: it is another table
     """
-    name = printable(str(store))
+    uri = _uri(store)
     with _writing(store):
         if store.exists() and not store.is_dir():
+            name = printable(str(store))
             raise OutputError(f"'{name}' is not a directory; choose another name for the store")
-        if not (store / MARKER).exists():
-            store.mkdir(parents=True, exist_ok=True)
-            _sync_parents(store)
-            part = store / f".{MARKER}.{os.getpid()}"
-            with part.open("w") as file:
-                file.write(json.dumps({"format": FORMAT, "kcensus": installed_version()}))
-                compaction.sync(file.fileno())
-            os.replace(part, store / MARKER)
-            compaction.sync_directory(store)
-    check(store)
+        store.mkdir(parents=True, exist_ok=True)
+        DeltaTable.create(
+            uri, Schema.from_arrow(SCHEMA), mode="ignore", partition_by=[*PARTITIONS],
+            configuration=_SETTINGS,
+        )  # fmt: skip
+        if (store / _OLD_MARKER).exists():
+            _convert(store, uri)
+        path = store.resolve()
+        sync(path / LOG)
+        sync(path)
+        while not os.path.ismount(path):
+            path = path.parent
+            with contextlib.suppress(PermissionError):  # not readable, so not made by this user
+                sync(path)
+    _table(store)
 
 
-def _sync_parents(store: Path) -> None:
-    """Wait until the names of the directories above a store are on disk.
+def _convert(store: Path, uri: str) -> None:
+    """Copy the rows of an old store into its table; until all are there, readers use the old files.
 
-    This includes names that another process made: it may have been killed before it synced them.
-    The marker is written later, so that a store with a marker has a name on disk.
+    The next call continues after a kill.
+    """
+    old, files = _old_rows(store), _old_files(store)
+    for host in sorted({unquote(path.parts[-3].removeprefix("host=")) for path in files}):
+        rows = old.scanner(filter=ds.field("host") == host).to_reader()
+        properties = CommitProperties(app_transactions=[Transaction(host, 1)])
+        if (table := DeltaTable(uri)).transaction_version(host) is None:
+            write_deltalake(
+                table, rows, mode="append", writer_properties=WRITING, commit_properties=properties
+            )
+    (store / _OLD_MARKER).unlink(missing_ok=True)
+    for path in files:
+        path.unlink(missing_ok=True)
+
+
+def _uri(store: Path) -> str:
+    """Return the name of a directory in delta-rs.
+
+    :raises StoreError: delta-rs mistakes some of its characters, and ends the process for others
     """
     path = store.resolve()
-    while not os.path.ismount(path):
-        path = path.parent
-        with contextlib.suppress(PermissionError):  # not readable, so not made by this user
-            compaction.sync_directory(path)
+    if refused := [each for each in str(path) if not (each.isalnum() or each in _IN_PATHS)]:
+        raise StoreError(
+            f"the path of the store '{printable(str(path))}' has the character"
+            f" '{printable(refused[0])}': use letters, digits and {_IN_PATHS.strip()}"
+        )
+    return path.as_uri()
 
 
-def check(store: Path) -> None:
-    """Refuse a directory that is not a store, or one of another format.
+def _table(store: Path) -> DeltaTable:
+    """Return the table of a store.
 
-    :raises StoreError: the message says what to do
+    :raises StoreError: it is not a store; the message has the next step
     """
     name = printable(str(store))
-    try:
-        with (store / MARKER).open(encoding="utf-8") as file:
-            format = json.loads(file.read(_MAX_MARKER))["format"]
-    except (FileNotFoundError, NotADirectoryError):
+    if not (store / LOG).is_dir():
         raise StoreError(
             f"'{name}' is not a store: `kcensus record TARGET --store {name}` makes one"
-        ) from None
-    except OSError as error:
-        raise StoreError(f"the store '{name}' cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise StoreError(f"the store '{name}' is damaged: {MARKER} has no format") from None
-    if format != FORMAT:
-        raise StoreError(
-            f"the store '{name}' has format {printable(str(format))[:20]}, this kcensus reads "
-            f"format {FORMAT}: use the kcensus that wrote it, or another directory"
         )
+    uri = _uri(store)
+    try:
+        table = DeltaTable(uri)
+        has = {field.name for field in table.schema().fields}
+    except (DeltaError, OSError, ValueError) as error:
+        raise StoreError(
+            f"the log of the store '{name}' cannot be read: {_reason(error)}"
+        ) from None
+    if lacks := [column for column in COLUMNS if column not in has]:
+        raise StoreError(
+            f"'{name}' is a table without column {lacks[0]}, so another program or a later kcensus"
+            " made it; use that one, or another directory"
+        )
+    return table
 
 
 def add(store: Path, record: Record) -> bool:
-    """Add a record to a store that :func:`prepare` made.
+    """Add a record to a store made by :func:`prepare`.
 
-    When this returns, the record is on disk, whether it is new or not.
+    On return, the record is on disk, whether it is new or not.
 
     :return: whether it is new
     :raises OutputError: it cannot be written
     """
-    host = host_directory(store, record.host)
-    day = day_directory(store, record.host, record.time)
-    with _writing(store), _locked(host):
-        if (known := _day_with(record, host, day)) is not None:
-            _sync(known)
-            return False
-        part = host / PART
-        parquet.write_table(record.rows, part, compression="zstd", store_schema=False)
-        with part.open("rb") as file:
-            compaction.sync(file.fileno())
-        begins = not day.exists()
-        day.mkdir(exist_ok=True)
-        os.rename(part, day / f"{record.time:%H%M%S}-{record.id}.parquet")
-        _sync(day)
-        if begins:
-            for other in sorted(host.glob("day=*")):
-                if other != day:
-                    compaction.compact(other, compaction.Extent.WHOLE)
-        compaction.compact(day, compaction.Extent.RECENT)
-    return True
+    with _writing(store):
+        for tries in range(_MAX_TRIES):
+            table = _table(store)
+            count = (table.transaction_version(record.host) or 0) + 1
+            if _has(table, record):
+                _sync(store, table, record)
+                return False
+            properties = CommitProperties(
+                app_transactions=[Transaction(record.host, count)], max_commit_retries=_MAX_TRIES
+            )
+            try:
+                write_deltalake(
+                    table,
+                    record.rows,
+                    mode="append",
+                    schema_mode="merge",  # the table may have columns of a later kcensus
+                    writer_properties=WRITING,
+                    commit_properties=properties,
+                )
+            except CommitFailedError:
+                time.sleep(random.uniform(0, min(_MAX_PAUSE, 0.01 * 2**tries)))
+                continue
+            _sync(store, table, record)
+            with contextlib.suppress(DeltaError, OSError):  # nothing is lost; the next one does it
+                _tidy(store, table, record, count)
+            return True
+    name = printable(str(store))
+    raise OutputError(f"cannot write to the store '{name}': too many others write to this host")
+
+
+def _place(record: Record) -> dict[str, str]:
+    """Return host and day of a record; the host alone if the day is that of recording."""
+    is_timed = record.rows["clock"][0].as_py() == "machine"
+    return {"host": record.host} | ({"day": record.rows["day"][0].as_py()} if is_timed else {})
+
+
+def _has(table: DeltaTable, record: Record) -> bool:
+    """Return whether a table has a record: on its day, or on any day if the dump has no time."""
+    same = {**_place(record), "record": record.id}
+    matches = functools.reduce(
+        operator.and_, [ds.field(name) == value for name, value in same.items()]
+    )
+    return bool(table.to_pyarrow_dataset().head(1, columns=["record"], filter=matches).num_rows)
+
+
+def _tidy(store: Path, table: DeltaTable, record: Record, count: int) -> None:
+    if count % _MERGED_EVERY == 0:
+        merge(table, record.host)
+        _sync(store, table, record)
+    if count % _DELETED_EVERY == 0:
+        table.vacuum(dry_run=False)
+
+
+def merge(table: DeltaTable, host: str) -> None:
+    """Merge the small files of each day of a host.
+
+    :raises DeltaError: another writer merged them meanwhile, or it cannot be done
+    """
+    table.optimize.compact(
+        partition_filters=[("host", "=", host)],
+        target_size=_BLOCK,
+        max_concurrent_tasks=1,
+        writer_properties=WRITING,
+    )
 
 
 @contextlib.contextmanager
 def _writing(store: Path) -> Iterator[None]:
-    """Turn errors of the operating system into one sentence."""
     try:
         yield
-    except (OSError, pa.ArrowException) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise OutputError(printable(f"cannot write to the store '{store}': {reason}")) from None
+    except (OSError, DeltaError, pa.ArrowException) as error:
+        name = printable(str(store))
+        raise OutputError(f"cannot write to the store '{name}': {_reason(error)}") from None
 
 
-@contextlib.contextmanager
-def _locked(host: Path) -> Iterator[None]:
-    """Hold the lock of a host; the kernel releases it if this process is killed."""
-    host.mkdir(exist_ok=True)
-    descriptor = os.open(host / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+def _reason(error: Exception) -> str:
+    text = getattr(error, "strerror", None) or str(error).partition("\n")[0].rpartition(": ")[2]
+    return printable(text)
+
+
+def _sync(store: Path, table: DeltaTable, record: Record) -> None:
+    """Wait until the files of a record's host and day, and the latest commits, are on disk.
+
+    Other writers may have been killed before they synced theirs.
+    """
+    latest = range(max(table.version() - _UNSYNCED, 0), table.version() + 1)
+    root = store.resolve()
+    filters = [(name, "=", value) for name, value in _place(record).items()]
+    files = [root / LOG / f"{version:020}.json" for version in latest]
+    names = table.file_uris(file_pruning_predicate=filters)
+    # Each is the escaped path of the store, and then host, day and name of the file as they are.
+    files += [root.joinpath(*name.split("/")[-3:]) for name in names]
+    directories = {root / above for file in files for above in file.relative_to(root).parents}
+    for path in (*files, *sorted(directories)):
+        with contextlib.suppress(FileNotFoundError):  # the log has it in a checkpoint
+            sync(path)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a directory, are on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
+        os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _sync(day: Path) -> None:
-    """Wait until the names of the files of a day are on disk, and those of the directories above.
-
-    This includes names that another process made: it may have been killed before it synced them.
-    """
-    for path in (day, day.parent, day.parent.parent):
-        compaction.sync_directory(path)
-
-
-def _day_with(record: Record, host: Path, day: Path) -> Path | None:
-    """Return the directory that has a record, or None.
-
-    This is that of its day, or any one of the host if the dump has no time.
-    """
-    if not record.rows.num_rows:
-        return None
-    is_timed = record.rows["clock"][0].as_py() == "machine"
-    for each in [day] if is_timed else sorted(host.glob("day=*")):
-        singles = compaction.singles(each)
-        if any(path.name.endswith(f"-{record.id}.parquet") for path in singles):
-            return each
-        if _is_merged(record, compaction.blocks(each)):
-            return each
-    return None
-
-
-def _is_merged(record: Record, blocks: Sequence[Path]) -> bool:
-    """Return whether one of the blocks has a record."""
-    if not blocks:
-        return False
-    # Each analysis of a record has a row of this metric, and few row groups of a block have any.
-    row = {
-        "analysis": record.rows["analysis"][0].as_py(),
-        "part": "quality",
-        "metric": "failed",
-        "record": record.id,
-    }
-    matches = functools.reduce(
-        operator.and_, [ds.field(name) == value for name, value in row.items()]
-    )
-    rows = ds.dataset([*map(str, blocks)], schema=SCHEMA, format="parquet")
-    return bool(rows.count_rows(filter=matches))
 
 
 def read(
     store: Path,
     *,
-    columns: Collection[str] = tuple(WHOLE.names),
+    columns: Collection[str] = tuple(SCHEMA.names),
     since: datetime.datetime | None = None,
     until: datetime.datetime | None = None,
     **equal: Collection[str] | None,
 ) -> pa.Table:
     """Return the rows of a store as an Arrow table, in no particular order.
 
-    :param store: a directory, or the name of a store that comes with kcensus
+    :param store: a directory, or the name of a bundled store
     :param since: time of the first record, with a time zone; ``until``: of the last
-    :param equal: by name of a column, values that it may have; any where None
+    :param equal: accepted values of a column, by its name; None accepts any
     :raises StoreError: it is not a store, or it is damaged
     """
     store = located(store)
-    check(store)
-    for _ in range(_MAX_READS):
-        try:
-            return _read(store, columns, since, until, equal)
-        except FileNotFoundError:
-            continue  # merged since it was listed
-        except (OSError, pa.ArrowException) as error:
-            reason = printable(str(error).partition("\n")[0])
-            raise StoreError(
-                f"the store '{printable(str(store))}' has a file that cannot be read: {reason}"
-            ) from None
-    raise StoreError(f"the store '{printable(str(store))}' changes faster than it can be read")
-
-
-def _read(
-    store: Path,
-    columns: Collection[str],
-    since: datetime.datetime | None,
-    until: datetime.datetime | None,
-    equal: Mapping[str, Collection[str] | None],
-) -> pa.Table:
     wanted = {name: [*values] for name, values in equal.items() if values is not None}
     if "host" in wanted:
         wanted["host"] = [bounded_host(printable(name)) for name in wanted["host"]]
-    names = {host_directory(store, host).name for host in wanted.get("host", ())} or None
-    bounds = [
-        each and f"day={each.astimezone(datetime.timezone.utc):%Y-%m-%d}" for each in (since, until)
-    ]
-    paths = [
-        path
-        for host in _directories(store, "host=", lambda name: names is None or name in names)
-        for day in _directories(
-            host,
-            "day=",
-            lambda name: (bounds[0] or name) <= name <= (bounds[1] or name),
-        )
-        for path in _files(day)
-    ]
-    if not paths:
-        return pa.schema([WHOLE.field(name) for name in columns]).empty_table()
     conditions = [
         ds.field(name).isin(pa.array(values, pa.string())) for name, values in wanted.items()
     ]
-    if since is not None:
-        conditions.append(ds.field("time") >= since)
-    if until is not None:
-        conditions.append(ds.field("time") <= until)
-    rows = ds.dataset(
-        paths,
-        schema=WHOLE,
+    for time_, compare in ((since, operator.ge), (until, operator.le)):
+        if time_ is not None:
+            day = f"{time_.astimezone(datetime.timezone.utc):%Y-%m-%d}"
+            conditions += [compare(ds.field("time"), time_), compare(ds.field("day"), day)]
+    matches = functools.reduce(operator.and_, conditions) if conditions else None
+    try:
+        return _rows(store).to_table(columns=[*columns], filter=matches)
+    except (OSError, DeltaError, pa.ArrowException) as error:
+        raise StoreError(
+            f"the store '{printable(str(store))}' has a file that cannot be read: {_reason(error)}"
+        ) from None
+
+
+def _rows(store: Path) -> ds.Dataset:
+    if (store / _OLD_MARKER).is_file():
+        return _old_rows(store)
+    return _table(store).to_pyarrow_dataset(schema=SCHEMA)
+
+
+def _old_rows(store: Path) -> ds.Dataset:
+    types = pa.schema([SCHEMA.field(name) for name in PARTITIONS])
+    return ds.dataset(
+        [str(path) for path in _old_files(store)],
+        schema=SCHEMA,
         format="parquet",
-        partitioning=ds.partitioning(PARTITIONS, flavor="hive"),
+        partitioning=ds.partitioning(types, flavor="hive"),
         partition_base_dir=str(store),
     )
-    return rows.to_table(
-        columns=[*columns],
-        filter=functools.reduce(operator.and_, conditions) if conditions else None,
-    )
 
 
-def _directories(path: Path, prefix: str, is_wanted: Callable[[str], bool]) -> list[Path]:
-    with os.scandir(path) as entries:
-        names = [each.name for each in entries if each.name.startswith(prefix) and each.is_dir()]
-    return [path / name for name in sorted(names) if is_wanted(name)]
-
-
-def _files(day: Path) -> list[str]:
-    """Return the files of a day, all of the same moment.
-
-    :raises FileNotFoundError: a merge replaced the directory while it was listed
-    """
-    descriptor = os.open(day, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        with os.scandir(descriptor) as entries:
-            names = [entry.name for entry in entries if compaction.is_data(entry.name)]
-        # If it was replaced, a part of its files may have been deleted already.
-        if not os.path.samestat(os.fstat(descriptor), os.stat(day)):
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(day))
-    finally:
-        os.close(descriptor)
-    return [f"{day}/{name}" for name in sorted(names)]
+def _old_files(store: Path) -> list[Path]:
+    # 120000-ID.parquet and block-288-ID.parquet
+    return sorted(store.glob("host=*/day=*/[0-9b]*.parquet"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The trends of a history as a :class:`~kcensus.results.Result`: what grows first."""
+"""The trends of a history as a :class:`~kcensus.results.Result`, urgent growth first."""
 
 from __future__ import annotations
 
@@ -15,92 +15,88 @@ import pandas as pd
 from kcensus.human import human, human_seconds, shown_time
 from kcensus.progress import Progress
 from kcensus.results import Danger, Figure, Finding, Gap, Remedy, Result, Severity, Unit
-from kcensus.results.tables import Column, Show, TableSpec
+from kcensus.results.tables import ALWAYS, COUNT, DATA, NONE, TEXT, WIDE, Column, TableSpec
+from kcensus.store.ceilings import MAX_EXTRAPOLATION, Limit, is_reclaimable, severity_of
 from kcensus.store.layout import UNKNOWN_HOST
-from kcensus.store.limits import MAX_EXTRAPOLATION, is_reclaimable, severity_of
 from kcensus.store.statistics import MIN_POINTS, Slope, medians
-from kcensus.store.trends import State, Trend, Trends, trends
+from kcensus.store.trends import Ends, State, Trend, Trends, trends
 from kcensus.text import printable
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 LETTERS = "_.-=*#"
-"""Levels of a course, where blocks cannot be shown."""
+"""Levels of a course, if blocks cannot be shown."""
 _COURSE = 12
 """Characters of a course."""
 _DAY, _HOUR = 86400.0, 3600.0
 _MAX_HOURLY = _DAY / 2
 """Span up to which rates are per hour."""
 _STEPS = ((_DAY, _HOUR), (10 * _HOUR, _HOUR), (_HOUR, 600.0), (600.0, 60.0))
-"""From how many seconds on times are rounded to what: a forecast has two digits at most."""
+"""Precision of shown times, by least seconds: a forecast has two digits at most."""
 _MAX_SECONDS = 3650 * _DAY
 _MAX_CAUSES = 3
 _UNNAMED = (UNKNOWN_HOST, "(none)", "localhost")
-"""Names that several machines have."""
+"""Names of several machines."""
 
-_TEXT, _NONE = Unit.TEXT, Unit.NONE
-_ALWAYS, _WIDE, _DATA = Show.ALWAYS, Show.WIDE, Show.DATA
 _TREND = {
-    "metric": Column(_TEXT, "", _ALWAYS, "ANALYSIS.KEY, or ANALYSIS.TABLE.COLUMN."),
-    "subject": Column(_TEXT, "", _ALWAYS, "Row of the table, such as a slab cache."),
-    "rate": Column(_TEXT, "", _ALWAYS, "Slope of the latest regime."),
-    "interval": Column(_TEXT, "95 % interval", _ALWAYS, "Of the rate."),
-    "limit_in": Column(_TEXT, "reaches", _ALWAYS, "Limit, and time to it from the last record."),
-    "course": Column(_TEXT, "", _WIDE, "All points of the boot, from the least to the largest."),
-    "limit_interval": Column(_TEXT, "at the interval", _WIDE, "The same at the interval's ends."),
-    "host": Column(_TEXT, "", _WIDE, "Name of the host."),
-    "before": Column(_TEXT, "from", _WIDE, "Fitted value at the begin of the trend."),
-    "after": Column(_TEXT, "to", _WIDE, "Fitted value at its end."),
-    "span_seconds": Column(Unit.SECONDS, "span", _WIDE, "Time from the first to the last point."),
-    "points": Column(Unit.COUNT, "", _WIDE, "Records that the trend is of."),
-    "same_as": Column(_TEXT, "", _DATA, "Series above with the same values."),
-    "state": Column(_TEXT, "", _DATA, "growing, shrinking, no trend, or too few points."),
-    "since": Column(_TEXT, "", _DATA, "Time of its first point; the series was different before."),
-    "until": Column(_TEXT, "", _DATA, "Time of its last point."),
-    "is_current": Column(_NONE, "", _DATA, "Whether the latest record has it, in this boot."),
-    "is_over": Column(_NONE, "", _DATA, "Whether that boot is over."),
-    "is_cut": Column(_NONE, "", _DATA, "Whether its course was different before the trend."),
-    "bends": Column(_NONE, "", _DATA, "Whether the rate changes; it is then that of the end."),
-    "falls": Column(Unit.COUNT, "", _DATA, "Falls before the trend, larger than its rise."),
-    "unit": Column(_TEXT, "", _DATA, "Unit of the exact values."),
-    "rate_per_day": Column(_NONE, "", _DATA, "Exact rate."),
-    "rate_per_day_low": Column(_NONE, "", _DATA, "Lower end of its 95 % interval."),
-    "rate_per_day_high": Column(_NONE, "", _DATA, "Upper end of its 95 % interval."),
-    "chance": Column(Unit.RATIO, "", _DATA, "Probability of such a trend where there is none."),
-    "before_value": Column(_NONE, "", _DATA, "Exact fitted value at the begin of the trend."),
-    "after_value": Column(_NONE, "", _DATA, "Exact fitted value at its end."),
-    "limit": Column(_TEXT, "", _DATA, "Name of the limit."),
-    "limit_value": Column(_NONE, "", _DATA, "Its value."),
-    "limit_seconds": Column(Unit.SECONDS, "", _DATA, "Time until it is reached."),
-    "limit_seconds_earliest": Column(Unit.SECONDS, "", _DATA, "At the upper end of the interval."),
-    "limit_seconds_latest": Column(Unit.SECONDS, "", _DATA, "At the lower end; none: never."),
+    "metric": Column(TEXT, "", ALWAYS, "ANALYSIS.KEY, or ANALYSIS.TABLE.COLUMN."),
+    "subject": Column(TEXT, "", ALWAYS, "Row of the table, such as a slab cache."),
+    "rate": Column(TEXT, "", ALWAYS, "Slope of the latest regime."),
+    "interval": Column(TEXT, "95 % interval", ALWAYS, "Of the rate."),
+    "limit_in": Column(TEXT, "reaches", ALWAYS, "Limit, and time to it from the last record."),
+    "course": Column(TEXT, "", WIDE, "All points of the boot, from the least to the largest."),
+    "limit_interval": Column(TEXT, "at the interval", WIDE, "Limit at the ends of the interval."),
+    "host": Column(TEXT, "", WIDE, "Name of the host."),
+    "before": Column(TEXT, "from", WIDE, "Fitted value at the begin of the trend."),
+    "after": Column(TEXT, "to", WIDE, "Fitted value at its end."),
+    "span_seconds": Column(Unit.SECONDS, "span", WIDE, "Time from the first to the last point."),
+    "points": Column(COUNT, "", WIDE, "Records of the trend."),
+    "same_as": Column(TEXT, "", DATA, "Series above with the same values."),
+    "state": Column(TEXT, "", DATA, "growing, shrinking, no trend, or too few points."),
+    "since": Column(TEXT, "", DATA, "Time of its first point; the series was different before."),
+    "until": Column(TEXT, "", DATA, "Time of its last point."),
+    "is_current": Column(NONE, "", DATA, "Whether the latest record has it, in this boot."),
+    "is_over": Column(NONE, "", DATA, "Whether that boot is over."),
+    "is_cut": Column(NONE, "", DATA, "Whether its course was different before the trend."),
+    "bends": Column(NONE, "", DATA, "Whether the rate changes; the last rate counts."),
+    "falls": Column(COUNT, "", DATA, "Falls before the trend, larger than its rise."),
+    "unit": Column(TEXT, "", DATA, "Unit of the exact values."),
+    "rate_per_day": Column(NONE, "", DATA, "Exact rate."),
+    "rate_per_day_low": Column(NONE, "", DATA, "Lower end of its 95 % interval."),
+    "rate_per_day_high": Column(NONE, "", DATA, "Upper end of its 95 % interval."),
+    "chance": Column(Unit.RATIO, "", DATA, "Probability of such a trend by chance."),
+    "before_value": Column(NONE, "", DATA, "Exact fitted value at the begin of the trend."),
+    "after_value": Column(NONE, "", DATA, "Exact fitted value at its end."),
+    "limit": Column(TEXT, "", DATA, "Name of the limit."),
+    "limit_value": Column(NONE, "", DATA, "Its value."),
+    "limit_seconds": Column(Unit.SECONDS, "", DATA, "Time until it is reached."),
+    "limit_seconds_earliest": Column(Unit.SECONDS, "", DATA, "At the upper end of the interval."),
+    "limit_seconds_latest": Column(Unit.SECONDS, "", DATA, "At the lower end; none: never."),
 }
 GROWING = TableSpec(
-    "growing", "What grows", _TREND, "A series that grows; what reaches its limit first is on top."
+    "growing", "What grows", _TREND, "A series that grows, the first to reach its limit on top."
 )
 SHRINKING = TableSpec("shrinking", "What shrinks", _TREND, "A series that shrinks.")
 STEADY = TableSpec(
     "steady", "No trend", _TREND, "A series without a trend, or with too few points for one."
 )
+_ENDS = ("limit_seconds", "limit_seconds_earliest", "limit_seconds_latest")
 BOOTS = TableSpec(
     "boots",
     "Boots",
     {
-        "host": Column(_TEXT, "", _ALWAYS, "Name of the host."),
-        "boot": Column(_TEXT, "", _ALWAYS, "Identifies the boot; trends do not cross it."),
-        "release": Column(_TEXT, "kernel", _ALWAYS, "Kernel release."),
-        "records": Column(Unit.COUNT, "", _ALWAYS, "Records of it."),
-        "first": Column(_TEXT, "", _ALWAYS, "Time of the first one, in UTC."),
-        "last": Column(_TEXT, "", _ALWAYS, "Time of the last one, in UTC."),
+        "host": Column(TEXT, "", ALWAYS, "Name of the host."),
+        "boot": Column(TEXT, "", ALWAYS, "Identifies the boot; trends do not cross it."),
+        "release": Column(TEXT, "kernel", ALWAYS, "Kernel release."),
+        "records": Column(COUNT, "", ALWAYS, "Records of it."),
+        "first": Column(TEXT, "", ALWAYS, "Time of the first one, in UTC."),
+        "last": Column(TEXT, "", ALWAYS, "Time of the last one, in UTC."),
     },
     "A boot of a host.",
 )
 TABLES = (GROWING, SHRINKING, STEADY, BOOTS)
 FIRST_TABLES = ("growing",)
-_STATES = {
-    "growing": (State.GROWING,),
-    "shrinking": (State.SHRINKING,),
-    "steady": (State.STEADY, State.SHORT),
-}
+_STATES = ((State.GROWING,), (State.SHRINKING,), (State.STEADY, State.SHORT))
+"""States of the series in each of the tables."""
 
 
 def growth(
@@ -112,13 +108,13 @@ def growth(
     levels: str = BLOCKS,
     progress: Progress | None = None,
 ) -> Result:
-    """Return what grows in a history, how fast, and when it reaches its limit.
+    """Return the growth in a history, its rates, and the times to its limits.
 
-    :param history: as ``kcensus.history()`` returns it; every series in it gets a trend
+    :param history: a result of ``kcensus.history()``; every series in it gets a trend
     :param name: of the store
-    :param context: rows without a trend that say how severe the growth of others is
-    :param now: seconds since 1970; hosts that are recorded no more then have no urgent finding.
-        None where the history is not of hosts that still run
+    :param context: rows without a trend that determine the severity of other series' growth
+    :param now: seconds since 1970; hosts without recent records have no urgent finding. None for a
+        history of hosts that no longer run
     :param levels: characters of courses, the lowest one first
     :raises KeyError: a column is missing
     """
@@ -140,15 +136,17 @@ def growth(
         "records": Figure(int(found.boots["records"].sum()), label="records"),
         "span_seconds": Figure(max(seconds, default=0.0), Unit.SECONDS, "longest series"),
     }
-    for spec in TABLES[:-1]:
+    for spec, states in zip(TABLES[:-1], _STATES, strict=True):
         if len(hosts) > 1:
-            shown = replace(spec.columns["host"], show=_ALWAYS)
+            shown = replace(spec.columns["host"], show=ALWAYS)
             spec = replace(spec, columns={"host": shown} | _TREND | {"host": shown})
-        rows = [_row(each, levels) for each in found.of(*_STATES[spec.name])]
+        rows = [_row(each, levels) for each in found.of(*states)]
         result.tables[spec.name] = spec.of(pd.DataFrame(rows, columns=[*_TREND], dtype=object))
-    result.tables["boots"] = BOOTS.of(
-        found.boots.assign(first=_times(found.boots["first"]), last=_times(found.boots["last"]))
-    )
+    times = {
+        name: [time.isoformat(timespec="seconds") for time in found.boots[name]]
+        for name in ("first", "last")
+    }
+    result.tables["boots"] = BOOTS.of(found.boots.assign(**times))
     result.findings = [*_findings(found)]
     if not counts[State.GROWING] and not result.findings:
         result.nothing = _nothing(counts, len(hosts), max(seconds, default=0.0))
@@ -157,20 +155,17 @@ def growth(
 
 
 def _gaps(found: Trends, hosts: Iterable[str]) -> Iterator[Gap]:
-    """Yield what makes trends uncertain."""
     short = len(found.of(State.SHORT))
     if short and short < len(found.all):
         why = f"fewer than {MIN_POINTS} points in each boot"
         yield Gap("series", why, short, "whether they grow is unknown")
     if over := sum(each.is_over and each.slope is not None for each in found.all):
         why = f"the running boot has fewer than {MIN_POINTS} points"
-        yield Gap("series", why, over, "their trend is that of an earlier boot")
+        yield Gap("series", why, over, "their trends come from an earlier boot")
     for host, last in found.stale.items():
-        why = f"the last record of {printable(host)} is of {last:%Y-%m-%d %H:%M} UTC"
-        yield Gap("hosts", why, 1, "what happened since is unknown; findings are at most a notice")
+        why = f"the last record of {printable(host)} was taken at {last:%Y-%m-%d %H:%M} UTC"
+        yield Gap("hosts", why, 1, "later growth is unknown; findings are at most a notice")
     for names, why, effect in (
-        (found.overlapping, "two boots at the same time", "two machines may share this name"),
-        (found.disordered, "the clock was set back", "records are in the order of uptimes"),
         (found.ahead, "records of the future", "their boot counts as the oldest"),
         ([each for each in hosts if each in _UNNAMED], "not a name of one host",
          "records of several machines may be mixed"),
@@ -201,9 +196,7 @@ def _row(trend: Trend, levels: str) -> dict[str, Any]:
         "limit_interval": " to ".join(dict.fromkeys(map(_duration, (trend.until_limit or ())[1:]))),
         "limit": limit and limit.name,
         "limit_value": limit and limit.value,
-        "limit_seconds": until[0],
-        "limit_seconds_earliest": until[1],
-        "limit_seconds_latest": until[2],
+        **dict(zip(_ENDS, until, strict=True)),
         "same_as": trend.same_as,
         "state": trend.state.value,
         "is_current": trend.is_current,
@@ -246,7 +239,7 @@ def course(trend: Trend, levels: str = BLOCKS) -> str:
 
 
 def shown_limit(trend: Trend) -> str:
-    """Return when a trend reaches which limit, for people; empty where it has none."""
+    """Return the limit of a trend, and when it is reached; empty without one."""
     if trend.slope and not trend.is_current:
         return "boot is over" if trend.is_over else "gone"
     if trend.limit is None or trend.until_limit is None:
@@ -271,8 +264,7 @@ def _per(trend: Trend) -> str:
 
 
 def _rate(trend: Trend, rate: float) -> str:
-    amount = rate * (_HOUR if trend.span <= _MAX_HOURLY else _DAY)
-    return _amount(trend, amount)
+    return _amount(trend, rate * (_HOUR if trend.span <= _MAX_HOURLY else _DAY))
 
 
 def _interval(trend: Trend, slope: Slope) -> str:
@@ -287,22 +279,19 @@ def _amount(trend: Trend, value: float) -> str:
     return human(round(value) if is_whole else round(value, 2), unit)
 
 
-def _times(times: Iterable[pd.Timestamp]) -> list[str]:
-    return [time.isoformat(timespec="seconds") for time in times]
-
-
 def _findings(found: Trends) -> Iterator[Finding]:
-    """Yield what reaches a limit soon: of each host and limit, the most severe that is first."""
-    most: dict[tuple[str, str], tuple[Severity, Trend]] = {}
+    """Yield a finding for each host and limit reached soon, about the first most severe trend."""
+    most: dict[tuple[str, str], tuple[Severity, Trend, Limit, Ends]] = {}
     for trend in found.all:
-        if trend.limit is None or trend.until_limit is None:
+        limit, until = trend.limit, trend.until_limit
+        if limit is None or until is None:
             continue
-        severity = _severity(trend)
-        key = trend.host, trend.limit.name
+        severity = _severity(trend, until[0])
+        key = trend.host, limit.name
         if severity is not None and (key not in most or severity > most[key][0]):
-            most[key] = severity, trend
-    for severity, trend in most.values():
-        yield _finding(trend, severity, _causes(trend, found))
+            most[key] = severity, trend, limit, until
+    for each in most.values():
+        yield _finding(*each, _fastest_parts(each[1], found))
 
 
 def _is_reclaimable(trend: Trend) -> bool:
@@ -312,39 +301,30 @@ def _is_reclaimable(trend: Trend) -> bool:
     )
 
 
-def _severity(trend: Trend) -> Severity | None:
-    """Return how severe it is that a trend reaches its limit; None if it is not a finding."""
-    seconds = (trend.until_limit or (np.inf,))[0]
+def _severity(trend: Trend, seconds: float) -> Severity | None:
     severity = severity_of(seconds, trend.span)
     if severity is None:
         return None
-    if trend.slope and trend.slope.falls and not trend.is_at_limit:
+    ahead = None if trend.is_at_limit else trend.slope
+    if ahead and ahead.falls:
         severity = Severity.INFO
-    slows = trend.slope is not None and trend.slope.slows and not trend.is_at_limit
-    if slows or trend.is_stale or _is_reclaimable(trend):
+    if (ahead and ahead.slows) or trend.is_stale or _is_reclaimable(trend):
         severity = min(severity, Severity.NOTICE)
     return severity
 
 
-def _finding(trend: Trend, severity: Severity, causes: Sequence[Trend]) -> Finding:
-    slope, limit, until = trend.slope, trend.limit, trend.until_limit
-    assert limit is not None
-    assert until is not None
+def _finding(
+    severity: Severity, trend: Trend, limit: Limit, until: Ends, causes: Sequence[Trend]
+) -> Finding:
+    slope, unit = trend.slope, Unit(trend.unit)
     value = slope.after if slope and not trend.is_at_limit else float(trend.values[-1])
     reached = f"{limit.name} ({_amount(trend, value)} of {_amount(trend, limit.value)})"
-    figures = {
-        "value": Figure(value, Unit(trend.unit)),
-        "limit": Figure(float(limit.value), Unit(trend.unit)),
-        "limit_seconds": Figure(until[0], Unit.SECONDS),
-        "limit_seconds_earliest": Figure(until[1], Unit.SECONDS),
-        "limit_seconds_latest": Figure(until[2] if math.isfinite(until[2]) else None, Unit.SECONDS),
-    }
+    figures = {"value": Figure(value, unit), "limit": Figure(float(limit.value), unit)}
+    for end, seconds in zip(_ENDS, until, strict=True):
+        figures[end] = Figure(seconds if math.isfinite(seconds) else None, Unit.SECONDS)
     if slope is not None:
         rates = {"": slope.rate, "_low": slope.low, "_high": slope.high}
-        figures |= {
-            f"rate_per_day{end}": Figure(rate * _DAY, Unit(trend.unit))
-            for end, rate in rates.items()
-        }
+        figures |= {f"rate_per_day{end}": Figure(rates[end] * _DAY, unit) for end in rates}
     if slope is None or trend.is_at_limit:
         title = f"{trend.name} has reached {reached}"
     else:
@@ -352,28 +332,21 @@ def _finding(trend: Trend, severity: Severity, causes: Sequence[Trend]) -> Findi
         title = f"{trend.name} grows by {per} and reaches {reached} {_when(trend, until[0])}"
     if is_reclaimed := _is_reclaimable(trend):
         title += "; most of it is reclaimable"
+    remedy = printable(f"On {trend.host}, show the findings and their remedies")
     return Finding(
         id=f"reaches-limit:{trend.host}:{limit.name}",
         severity=severity,
         danger=Danger.NONE if is_reclaimed else limit.danger,
         title=printable(f"{trend.host}: {title}"),
-        evidence=printable("; ".join(_evidence(trend, causes))),
+        evidence=printable("; ".join(_evidence(trend, limit, until, causes))),
         figures=figures,
-        remedies=(
-            Remedy(
-                effect=printable(f"On {trend.host}, show what it is and what to do about it"),
-                command="kcensus report",
-            ),
-        ),
+        remedies=(Remedy(effect=remedy, command="kcensus report"),),
     )
 
 
-def _evidence(trend: Trend, causes: Sequence[Trend]) -> Iterator[str]:
-    """Yield what a finding is based on, and what makes it uncertain."""
-    slope, limit, until = trend.slope, trend.limit, trend.until_limit
-    assert limit is not None
-    assert until is not None
-    last = shown_time(round(float(trend.times[-1])))
+def _evidence(trend: Trend, limit: Limit, until: Ends, causes: Sequence[Trend]) -> Iterator[str]:
+    """Yield the basis of a finding, and its uncertainties."""
+    slope, last = trend.slope, shown_time(round(float(trend.times[-1])))
     if slope is None or trend.is_at_limit:
         yield f"in the last record, of {last}"
     else:
@@ -386,7 +359,7 @@ def _evidence(trend: Trend, causes: Sequence[Trend]) -> Iterator[str]:
         yield f"{between} after the last record, of {last}"
         if slope.bends:
             changes = "rises" if slope.acceleration > 0 else "falls"
-            yield f"its rate {changes}: the last one is assumed, and the interval has the change"
+            yield f"its rate {changes}: the last rate is assumed, and the interval has the change"
         if slope.is_cut:
             yield f"since {shown_time(round(slope.first))}; its course was different before"
         if slope.falls:
@@ -394,18 +367,17 @@ def _evidence(trend: Trend, causes: Sequence[Trend]) -> Iterator[str]:
         if until[0] > MAX_EXTRAPOLATION * trend.span:
             yield f"uncertain, because it is more than {MAX_EXTRAPOLATION} times the span ahead"
     if limit.danger is Danger.OOM and not trend.is_at_limit:
-        yield "other users of memory make it sooner"
+        yield "other users of memory shorten the time"
     if _is_reclaimable(trend):
         yield "the kernel reclaims most of it before it runs out of memory"
     if trend.is_stale:
-        yield "the host has not been recorded since"
+        yield "the host is no longer recorded"
     if causes:
         names = "; ".join(f"{each.name} {_rate(each, each.rate)}{_per(each)}" for each in causes)
         yield f"fastest parts: {names}"
 
 
 def _when(trend: Trend, seconds: float) -> str:
-    """Return the time of what is so many seconds after the last record."""
     if not seconds:
         return "now"
     time = shown_time(round((float(trend.times[-1]) + seconds) / 60) * 60)
@@ -413,8 +385,7 @@ def _when(trend: Trend, seconds: float) -> str:
     return f"{_duration(seconds)} after its last record{about}"
 
 
-def _causes(trend: Trend, found: Trends) -> list[Trend]:
-    """Return the rows of tables that grow fastest, of those that run into the same limit."""
+def _fastest_parts(trend: Trend, found: Trends) -> list[Trend]:
     parts = [
         each
         for each in found.of(State.GROWING)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The part of a store that trends are asked for, read without the rest of it."""
+"""The part of a store with the requested trends, read without the rest of it."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def select(
     hosts: Collection[str] = (),
     since: datetime.datetime | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the rows of a store that trends are made of, and those of their context.
+    """Return the rows of a store for trends, and the rows of their context.
 
-    :param metrics: ``KEY``, ``ANALYSIS.KEY`` or ``ANALYSIS.TABLE.COLUMN``; all amounts where empty
-    :param hosts: all where empty
+    :param metrics: ``KEY``, ``ANALYSIS.KEY`` or ``ANALYSIS.TABLE.COLUMN``; all amounts if empty
+    :param hosts: all if empty
     :raises StoreError: it is not a store, or has no such metric or host
     """
     hosts = [bounded_host(printable(host)) for host in hosts]
@@ -38,7 +38,7 @@ def select(
     keys |= {metric for _, metric in CONTEXT} if keys else set()
     every = _read(store, NEEDED, metric=keys or None, host=hosts or None, since=since)
     rows = _matching(every, metrics) if metrics else amounts(every)
-    # What is missing may be so since a time, but must have been there at some time.
+    # A name missing since a time must have been there at some time.
     for kind, wanted in (("metric", metrics), ("host", hosts)):
         for name in wanted:
             if _matching(rows, [name]).empty if kind == "metric" else name not in {*rows["host"]}:
@@ -47,7 +47,7 @@ def select(
 
 
 def present(store: Path) -> float | None:
-    """Return the time that the hosts of a store are at; None for stores that kcensus has."""
+    """Return the present time of a store's hosts; None for bundled stores."""
     return None if DIRECTORY in located(store).parents else time.time()
 
 
@@ -58,25 +58,17 @@ def _read(store: Path, columns: Iterable[str], **conditions: object) -> pd.DataF
 
 
 def _matching(rows: pd.DataFrame, metrics: Iterable[str]) -> pd.DataFrame:
-    """Return the rows of these metrics."""
-    wanted = [name.split(".") for name in metrics]
-    kinds = rows[["analysis", "part", "metric"]].drop_duplicates()
-    matches = [
-        kind
-        for kind in kinds.itertuples(index=False, name=None)
-        if any(_matches(kind, words) for words in wanted)
+    wanted = {tuple(name.split(".")) for name in metrics}
+    kinds = pd.MultiIndex.from_frame(rows[["analysis", "part", "metric"]])
+    chosen = [
+        (analysis, part, metric)
+        for analysis, part, metric in kinds.unique()
+        if wanted & {(metric,), (analysis, metric), (analysis, part, metric)}
     ]
-    chosen = pd.DataFrame(matches, columns=kinds.columns, dtype=object)
-    return rows.merge(chosen, on=[*kinds.columns], how="inner")
-
-
-def _matches(kind: tuple[str, str, str], words: list[str]) -> bool:
-    analysis, part, metric = kind
-    return words in ([metric], [analysis, metric], [analysis, part, metric])
+    return rows[kinds.isin(chosen)]
 
 
 def _refuse_unknown(store: Path, kind: str, name: str) -> None:
-    """Raise an error for a metric or a host that a store does not have."""
     columns = ["analysis", "metric"] if kind == "metric" else ["host"]
     known = _read(store, columns).drop_duplicates()
     names = [".".join(row) for row in known.itertuples(index=False, name=None)]

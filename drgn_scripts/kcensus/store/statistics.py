@@ -1,18 +1,16 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How fast a series grows now, with an interval that autocorrelation does not make too narrow.
+"""The present rate of a series, with an interval that autocorrelation does not make too narrow.
 
-The slope is that of Theil and Sen: the median of the slopes of all pairs of points, which spikes do
-not move. Its interval is the one that inverts the test of Mann and Kendall, with the variance that
-Hamed and Rao correct for autocorrelation [1]; here the residuals are taken for an autoregressive
-process of the first order, whose coefficient is corrected for its bias in short series [2].
+The slope is the median over all pairs of points (Theil and Sen), which spikes do not move. Its
+interval inverts the test of Mann and Kendall, with a variance corrected for autocorrelation [1];
+residuals are an autoregressive process of the first order, corrected for its bias [2].
 
-Only the latest regime counts: a series is cut where two lines fit so much better than one that
-chance does not explain it, after a step, a bend, or a counter that starts again from 0. The test is
-that of Chow for an unknown place, F divided by the same correction.
+Only the latest regime counts: a series is cut where two lines fit better than chance explains
+(Chow's test for an unknown place, F divided by the same correction).
 
-A line leaves residuals along a curve that look like autocorrelation. Where a curve explains almost
-all of them, autocorrelation is that of the residuals of the curve, and the rate is the one at the
-end of the series: that of a parabola through the longest tail that a parabola fits.
+Along a curve, the residuals of a line look like autocorrelation. If a curve explains almost all of
+them, the autocorrelation is that of its own residuals, and the rate is that at the end of a
+parabola through the longest tail that a parabola fits.
 
 [1] Hamed, Rao (1998), A modified Mann-Kendall trend test for autocorrelated data.
 [2] Marriott, Pope (1954), Bias in the estimation of autocorrelations.
@@ -29,39 +27,36 @@ from scipy import stats
 Floats = npt.NDArray[np.float64]
 
 MIN_POINTS = 8
-"""Fewer points have no trend."""
+"""Least points of a trend."""
 CONFIDENCE = 0.95
 _MAX_BINS = 128
 """Longer series are reduced to medians: n points have n² / 2 pairs."""
 _WINDOWS = (64, 8, 1)
-"""Parts of a series, from its end, in which a break is looked for: a bin of the whole hides what
-began a short time ago."""
+"""Fractions of a series, at its end, to search for a break: large bins hide late ones."""
 _MIN_WINDOW = 24
 _MIN_F = 12.0
-"""From which F on a series is cut. Without a break, and with a coefficient of up to 0.9, fewer than
-one series in ten is cut, and its interval still holds the slope (tests/unit/store)."""
+"""F from which on a series is cut: fewer than one in ten without a break, with a coefficient of up
+to 0.9, and its interval still holds the slope (tests/unit/store)."""
 _MAX_CUTS = 8
 _MAX_DEGREE = 8
 _MIN_CURVE = 30
-"""Residuals of a line by those of a curve from which on it is one. A random walk has about 5."""
+"""Least ratio of a line's residuals to a curve's for a curve. A random walk has about 5."""
 _SMOOTH_DEGREE = 4
-"""Of a curve with as many parameters as two lines and a break have."""
+"""Degree of a curve with as many parameters as two lines and a break."""
 _BEND_CHANCE = 0.001
-"""Of a bend in a series that is a line."""
+"""Probability of a bend in a series that is a line."""
 _DAY = 86400.0
 _MIN_DAYS = 3
 _DAY_BINS = 48
 _MIN_SHARE = 0.5
-"""Of the variance that a daily cycle must explain."""
+"""Least share of the variance that a daily cycle must explain."""
 _OUTLIER = 6
-"""Median distances from its neighbours at which a point is left out of the search for a break."""
+"""Median distances from its neighbors at which a point is left out of the search for a break."""
 _ROUNDING = 1e-5
-"""Share of the range of a series below which it does not differ from a line."""
+"""Share of the range of a series below which it equals a line."""
 _MIN_PROBABILITY = 1e-300
-
-
 _SLOWER = 0.75
-"""Share of its usual rate from which on a rise slows."""
+"""Share of its usual rate below which a rise slows."""
 
 
 @dataclass(frozen=True)
@@ -71,32 +66,32 @@ class Slope:
     rate: float
     low: float
     high: float
-    """The interval of :data:`CONFIDENCE`."""
+    """End of the interval of :data:`CONFIDENCE`."""
     chance: float
     """Probability of a trend this clear in a series without one."""
     first: float
     """Time of the first point of the regime."""
     last: float
     points: int
-    """In the regime."""
+    """Points in the regime."""
     before: float
     after: float
-    """What the line has at the first and at the last point."""
+    """Fitted values at the first and at the last point."""
     resolution: float
-    """The number that all differences are multiples of; 0 where they are not whole."""
+    """Common divisor of all differences; 0 if they are not whole."""
     is_cut: bool
     """Whether the series had another regime before."""
     bends: bool = False
-    """Whether the rate changes within the regime; it is then that of its end."""
+    """Whether the rate changes within the regime; it is then the rate at its end."""
     acceleration: float = 0.0
-    """By how much the rate changes at the end, per second squared: the end of the interval that is
-    farthest from 0; 0 where it does not bend."""
+    """Change of the rate at the end, per second squared: the end of its interval that is farthest
+    from 0; 0 without a bend."""
     falls: int = 0
-    """How often the series fell by more than the regime rises, before it."""
+    """Falls of the series by more than the regime's rise, before the regime."""
 
     @property
     def slows(self) -> bool:
-        """Whether its rate falls, so that it may never get far."""
+        """Whether the rate falls."""
         change = self.after - self.before
         return self.bends and self.rate * (self.last - self.first) < _SLOWER * change
 
@@ -109,8 +104,8 @@ def slope(times: Floats, values: Floats) -> Slope | None:
     """
     if len(times) < MIN_POINTS:
         return None
-    level_all = without_daily_cycle(times, values)
-    start = regime_start(times, level_all)
+    level_all = _without_daily_cycle(times, values)
+    start = _regime_start(times, level_all)
     regime, level = times[start:], level_all[start:]
     binned = medians(regime, level)
     if len(binned[0]) < MIN_POINTS:
@@ -127,11 +122,11 @@ def slope(times: Floats, values: Floats) -> Slope | None:
             low = max(low, min(least, rate))
         before = float(np.median(level[:3]))
     if start and rate > 0 and _speeds_up(whole := medians(times, level_all)):
-        # A rise that gets faster is cut where a line begins to fit, but all of it is evidence.
+        # A rise that gets faster is cut at the begin of a line, but all of it is evidence.
         chance = min(chance, theil_sen(*whole)[3])
     resolution = _resolution(values[start:])
     if rate:
-        # What is counted in large units can have grown by one more between the first and the last.
+        # An amount in large units can have grown by one more between the first and the last point.
         slack = resolution / 2 / (regime[-1] - regime[0])
         low, high = low - slack, high + slack
     return Slope(
@@ -178,12 +173,12 @@ def theil_sen(times: Floats, values: Floats) -> tuple[float, float, float, float
 
 
 def _curve(times: Floats, values: Floats) -> Floats | None:
-    """Return what a curve leaves of a series that is not a line; None where it is one."""
+    """Return the residuals of a curve through a series; None if it is a line."""
     count, scale = len(times), _ROUNDING * np.ptp(values)
     values = _without_spikes(values)
-    line = _power(_left(times, values, 1))
+    line = _power(_residuals(times, values, 1))
     degree = min(_MAX_DEGREE, count // 6)
-    curve, parabola = _left(times, values, degree), _left(times, values, 2)
+    curve, parabola = _residuals(times, values, degree), _residuals(times, values, 2)
     if degree > 1 and line > _MIN_CURVE * max(_power(curve), count * scale**2):
         return curve
     free = count - 3
@@ -193,7 +188,6 @@ def _curve(times: Floats, values: Floats) -> Floats | None:
 
 
 def _speeds_up(series: tuple[Floats, Floats]) -> bool:
-    """Return whether a series is a rise that gets faster."""
     times, values = series
     if _curve(times, values) is None:
         return False
@@ -207,15 +201,11 @@ def _rate_at_end(times: Floats, values: Floats) -> tuple[float, float, float, fl
     scale = _ROUNDING * np.ptp(values)
     count = len(times)
     while True:
-        parabola, cubic = (_left(times[-count:], values[-count:], degree) for degree in (2, 3))
+        parabola, cubic = (_residuals(times[-count:], values[-count:], degree) for degree in (2, 3))
         free = count - 4
         gain = (_power(parabola) - _power(cubic)) * free / max(_power(cubic), count * scale**2)
-        if gain < float(stats.f.isf(_BEND_CHANCE, 1, free)):
+        if count <= MIN_POINTS or gain < float(stats.f.isf(_BEND_CHANCE, 1, free)):
             break
-        if count <= MIN_POINTS:
-            # Too sharp a curve for a parabola; noise would not be seen as one.
-            rates = np.diff(values[-count:]) / np.diff(times[-count:])
-            return float(rates[-1]), float(rates.min()), float(rates.max()), float(values[-1]), 0.0
         count = max(count // 2, MIN_POINTS)
     times, values = times[-count:], values[-count:]
     length = float(times[-1] - times[0])
@@ -227,7 +217,7 @@ def _rate_at_end(times: Floats, values: Floats) -> tuple[float, float, float, fl
     variances = np.diag(np.linalg.inv(matrix.T @ matrix)) * _power(left) / (count - 3) * inflation
     student = stats.t.isf((1 - CONFIDENCE) / 2, max(count / inflation - 3, 1))
     _, wide, wide_bend = student * np.sqrt(variances)
-    # At a quarter before the end, too: what bends may stop to do so.
+    # At a quarter before the end, too: a bend may stop to be one.
     earlier = rate - bend / 2
     low, high = min(rate - wide, earlier), max(rate + wide, earlier)
     rate, low, high = (float(each / length) for each in (rate, low, high))
@@ -235,10 +225,8 @@ def _rate_at_end(times: Floats, values: Floats) -> tuple[float, float, float, fl
     return rate, low, high, float(after), float(2 * most / length**2)
 
 
-def _left(times: Floats, values: Floats, degree: int) -> Floats:
-    """Return the residuals of a polynomial."""
-    fit = np.polynomial.Polynomial.fit(times, values, degree)
-    residuals: Floats = values - fit(times)
+def _residuals(times: Floats, values: Floats, degree: int) -> Floats:
+    residuals: Floats = values - np.polynomial.Polynomial.fit(times, values, degree)(times)
     return residuals
 
 
@@ -247,7 +235,7 @@ def _power(residuals: Floats) -> float:
 
 
 def _falls(values: Floats, rise: float) -> int:
-    """Return how often a series fell by more than it rises, between a peak and what follows."""
+    """Return the number of falls of a series by more than ``rise`` from a peak."""
     falls, peak = 0, -np.inf
     for value in _without_spikes(values) if rise > 0 else ():
         peak = max(peak, value)
@@ -256,8 +244,7 @@ def _falls(values: Floats, rise: float) -> int:
     return falls
 
 
-def regime_start(times: Floats, values: Floats) -> int:
-    """Return the row of the first point of the latest regime."""
+def _regime_start(times: Floats, values: Floats) -> int:
     start = 0
     for _ in range(_MAX_CUTS):
         for part in _WINDOWS:
@@ -277,7 +264,7 @@ def regime_start(times: Floats, values: Floats) -> int:
 
 
 def _break(times: Floats, values: Floats) -> int:
-    """Return the row from which on another line fits better; 0 where there is none."""
+    """Return the row from which on another line fits better; 0 without one."""
     count = len(times)
     rows = np.arange(MIN_POINTS, count - MIN_POINTS)
     if not len(rows) or not np.ptp(values):
@@ -289,10 +276,10 @@ def _break(times: Floats, values: Floats) -> int:
     both = ahead[rows - 1] + behind[rows]
     row = int(rows[both.argmin()])
     rest = float(both.min()) + count * _ROUNDING**2
-    if _power(_left(times, values, _SMOOTH_DEGREE)) < rest:
+    if _power(_residuals(times, values, _SMOOTH_DEGREE)) < rest:
         return 0  # a bend without a place
     sides = slice(None, row), slice(row, None)
-    residuals = np.concatenate([_residuals(times[side], values[side]) for side in sides])
+    residuals = np.concatenate([_residuals(times[side], values[side], 1) for side in sides])
     gain = (ahead[-1] - rest) / 3 / (rest / (count - 5))
     return row if gain > _MIN_F * _inflation(residuals, _ROUNDING, lines=2) else 0
 
@@ -308,22 +295,15 @@ def _squares(times: Floats, values: Floats) -> Floats:
     return np.maximum(values2 - explained, 0)
 
 
-def _residuals(times: Floats, values: Floats) -> Floats:
-    centred = times - times.mean()
-    rate = float(centred @ values) / float(centred @ centred)
-    residuals: Floats = values - values.mean() - centred * rate
-    return residuals
-
-
 def _inflation(residuals: Floats, rounding: float, lines: int = 1) -> float:
-    """Return by how much autocorrelation inflates the variance of a slope.
+    """Return the factor by which autocorrelation inflates the variance of a slope.
 
-    :param rounding: residuals of this size are those of an exact line
-    :param lines: how many lines were fitted; each takes away from the correlation
+    :param rounding: size of residuals of an exact line
+    :param lines: number of fitted lines; each takes away from the correlation
     """
     count = len(residuals)
     centred = residuals - residuals.mean()
-    power = centred @ centred
+    power = _power(centred)
     raw = float(centred[1:] @ centred[:-1] / power) if power > count * rounding**2 else 0.0
     coefficient = min(max(raw + (2 + 4 * raw) * lines / count, 0.0), 1 - 2 / count)
     return (1 + coefficient) / (1 - coefficient)
@@ -339,9 +319,9 @@ def _without_spikes(values: Floats) -> Floats:
 
 
 def medians(times: Floats, values: Floats, bins: int = _MAX_BINS) -> tuple[Floats, Floats]:
-    """Return a series as the medians of so many equal periods at most; empty ones have none.
+    """Return the medians of at most ``bins`` equal periods, or of points of the same time if few.
 
-    A series with few points is returned as it is, but for points of the same time.
+    Empty periods have none.
     """
     if len(times) > bins:
         keys = ((times - times[0]) * (bins / (times[-1] - times[0] or 1))).astype(np.int64)
@@ -354,7 +334,6 @@ def medians(times: Floats, values: Floats, bins: int = _MAX_BINS) -> tuple[Float
 
 
 def _medians(keys: npt.NDArray[np.int64], values: Floats) -> Floats:
-    """Return the median of the values of each key, in the order of the keys."""
     order = np.lexsort((values, keys))
     _, first, count = np.unique(keys[order], return_index=True, return_counts=True)
     ordered = values[order]
@@ -362,11 +341,8 @@ def _medians(keys: npt.NDArray[np.int64], values: Floats) -> Floats:
     return middle
 
 
-def without_daily_cycle(times: Floats, values: Floats) -> Floats:
-    """Take out what repeats every day, where that is most of the variation of some days.
-
-    Otherwise every morning would be growth. What is taken out has the median 0.
-    """
+def _without_daily_cycle(times: Floats, values: Floats) -> Floats:
+    """Subtract the daily cycle, of median 0, if it is most of the variation within days."""
     if times[-1] - times[0] < _MIN_DAYS * _DAY:
         return values
     days = ((times - times[0]) // _DAY).astype(np.int64)
@@ -389,7 +365,7 @@ def without_daily_cycle(times: Floats, values: Floats) -> Floats:
 
 
 def _resolution(values: Floats) -> float:
-    """Return the number that all differences are multiples of; 0 where they are not whole."""
+    """Return the common divisor of all differences; 0 if they are not whole."""
     changes = np.diff(values)
     if np.any(changes % 1) or np.any(np.abs(values) > 2**53):
         return 0.0

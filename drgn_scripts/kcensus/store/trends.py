@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The trends of all series of a history: which grow, how fast, and what they run into.
+"""The trends of all series of a history: their directions, their rates, and their limits.
 
 A series is one metric of one subject of one host. It is cut at each boot, and the trend is that of
-the latest boot with enough points; only in the boot that runs does it lead to a limit. Of many
-series, some rise by chance: those that are said to grow are chosen with the aim that at most
-:data:`FALSE_DISCOVERIES` of them are such (Benjamini and Hochberg). That holds for noise around a
-line. Of random walks, up to one in ten is said to grow or to shrink (tests/unit/store).
+the latest boot with enough points; only in the running boot does it lead to a limit. At most
+:data:`FALSE_DISCOVERIES` of the growing series rise by chance (Benjamini and Hochberg), if the
+noise is around a line; of random walks, up to one in ten seems to grow or to shrink.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,38 +23,40 @@ from scipy import stats
 
 from kcensus.progress import Progress, SilentProgress
 from kcensus.results import Unit
-from kcensus.store.limits import REACHED, Limit, is_hypothetical, is_setting, limit_of
+from kcensus.store.ceilings import REACHED, Limit, is_hypothetical, is_setting, limit_of
 from kcensus.store.statistics import Floats, Slope, slope
 
 Rows = npt.NDArray[np.int64]
+Ends = tuple[float, float, float]
+"""Seconds to a limit: expected, earliest and latest; infinite where it may never be reached."""
 
 SERIES = ("host", "analysis", "part", "metric", "subject", "unit")
 """Columns that together name a series."""
 NEEDED = (*SERIES, "record", "time", "boot", "uptime_seconds", "ram_bytes", "release", "value")
-"""Columns of a history that trends need."""
+"""Columns of a history needed for trends."""
 CONTEXT = (("kcopyd", "limit"), ("slab", "reclaimable_bytes"))
-"""Analysis and metric of what says how severe the growth of other series is."""
+"""Analysis and metric of series that determine the severity of other series' growth."""
 _AMOUNTS = (Unit.BYTES.value, Unit.COUNT.value, Unit.PAGES.value)
-"""Units of series that can grow; the others are shares, times and settings."""
+"""Units of series that can grow; other series are shares, times and settings."""
 _NOT_AMOUNTS = ("findings", "quality")
 """Parts of a history that repeat others, or are about kcensus."""
 FALSE_DISCOVERIES = 0.05
 _MIN_CHANGE = 0.001
-"""Share of its value by which a series must change to be more than steady."""
+"""Least change of a series that is more than steady, as a share of its value."""
 _MIN_STEPS = 2
-"""Times its resolution by which it must change."""
+"""Least change of it in multiples of its resolution."""
 _SAME_BOOT = 120.0
-"""Seconds by which computed times of one boot may differ."""
+"""Most seconds between computed times of one boot."""
 _MAX_AHEAD = 86400.0
-"""Seconds by which a clock may be ahead of that of the reader."""
+"""Most seconds by which a clock may be ahead of the reader's."""
 _STALE_INTERVALS, _STALE_SECONDS = 5, 3600.0
-"""A host is recorded no more after so many intervals of its records, and so many seconds."""
+"""Intervals of its records, and seconds, after which a host is stale."""
 _COMPUTED = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\dZ|")
-"""A boot that is identified by its time, rounded to a minute; or by nothing."""
+"""A boot identified by its time, rounded to a minute; or by nothing."""
 
 
 class State(enum.Enum):
-    """Which way a series goes."""
+    """Direction of a series."""
 
     GROWING = "growing"
     SHRINKING = "shrinking"
@@ -74,10 +75,10 @@ class Trend:
     subject: str
     unit: str
     times: Floats
-    """Of the points of the boot that the trend is of: seconds since 1970, ascending."""
+    """Times of the points of its boot, seconds since 1970, ascending."""
     values: Floats
     boot: int
-    """Ordinal of that boot among those of the host."""
+    """Ordinal of the boot among the host's boots."""
     is_current: bool
     """Whether the series has a point in the latest record of its kind, in that boot."""
     slope: Slope | None
@@ -85,23 +86,23 @@ class Trend:
     is_over: bool = False
     """Whether that boot is over."""
     is_stale: bool = False
-    """Whether the host is recorded no more."""
+    """Whether recording of the host has stopped."""
     reclaimable_rate: float = 0.0
-    """Bytes per second by which reclaimable slab memory of the host grows."""
+    """Growth of reclaimable slab memory of the host, bytes per second."""
     state: State = State.SHORT
     same_as: str = ""
     """Name of an earlier series of the host with the same values."""
 
     @property
     def name(self) -> str:
-        """Its name among those of its host."""
+        """The name within its host."""
         part = "" if self.part == "summary" else f".{self.part}"
         subject = f" of {self.subject}" if self.subject else ""
         return f"{self.analysis}{part}.{self.metric}{subject}"
 
     @property
     def rate(self) -> float:
-        """Per second; 0 where it is unknown."""
+        """Rate per second; 0 if unknown."""
         return self.slope.rate if self.slope else 0.0
 
     @property
@@ -111,16 +112,13 @@ class Trend:
 
     @property
     def is_at_limit(self) -> bool:
-        """Whether its last value has reached its limit, whichever way it goes."""
+        """Whether its last value has reached its limit, whatever its direction."""
         limit = self.limit
         return self.is_current and limit is not None and self.values[-1] >= REACHED * limit.value
 
     @cached_property
-    def until_limit(self) -> tuple[float, float, float] | None:
-        """Seconds to the limit: expected, earliest and latest; infinite where it may never be.
-
-        None if the series does not grow, or has no limit.
-        """
+    def until_limit(self) -> Ends | None:
+        """Seconds to the limit; None if the series does not grow, or has no limit."""
         if self.is_at_limit:
             return 0.0, 0.0, 0.0
         if not (self.slope and self.limit and self.is_current and self.state is State.GROWING):
@@ -140,11 +138,9 @@ class Trend:
 
     @property
     def urgency(self) -> tuple[float, float]:
-        """Sort key: what reaches its limit first, then what grows by the largest share per day."""
-        if self.slope is None:
-            return (self.until_limit or (np.inf,))[0], 0.0
-        share = self.slope.rate / max(abs(self.slope.before), abs(self.slope.after), 1.0)
-        return (self.until_limit or (np.inf,))[0], -abs(share)
+        """Sort key: first to reach its limit, then largest growth per day relative to its size."""
+        size = max(abs(self.slope.before), abs(self.slope.after), 1.0) if self.slope else 1.0
+        return (self.until_limit or (np.inf,))[0], -abs(self.rate / size)
 
 
 @dataclass
@@ -152,38 +148,31 @@ class Trends:
     """The trends of a history."""
 
     all: list[Trend]
-    """The most urgent ones first; those with the same values as another one come last."""
+    """The most urgent ones first; repetitions of other series come last."""
     boots: pd.DataFrame
     """Per host and boot: ``host``, ``boot``, ``release``, ``records``, ``first``, ``last``."""
     stale: dict[str, pd.Timestamp]
-    """Hosts that are recorded no more, and the time of their last record."""
-    overlapping: list[str]
-    """Hosts of which two boots were recorded at the same time."""
-    disordered: list[str]
-    """Hosts whose clock was set, so that times and uptimes of records have another order."""
+    """Hosts without recent records, and the time of their last record."""
     ahead: list[str]
-    """Hosts of which a boot has times in the future."""
+    """Hosts with a boot in the future."""
 
     def of(self, *states: State) -> list[Trend]:
-        """Return those of some states."""
+        """Return the trends in any of the states."""
         return [each for each in self.all if each.state in states]
 
 
 def amounts(history: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of a history that are amounts of what exists."""
-    kinds = history[["analysis", "metric"]]
+    """Return the rows of a history that are amounts of existing things."""
+    kinds = pd.MultiIndex.from_frame(history[["analysis", "metric"]])
     real = [
-        kind
-        for kind in kinds.drop_duplicates().itertuples(index=False, name=None)
-        if not is_hypothetical(kind[1]) and not is_setting(*kind)
+        kind for kind in kinds.unique() if not is_hypothetical(kind[1]) and not is_setting(*kind)
     ]
-    is_real = pd.MultiIndex.from_frame(kinds).isin(real)
     is_amount = history["unit"].isin(_AMOUNTS) & ~history["part"].isin(_NOT_AMOUNTS)
-    return history[is_amount & is_real]
+    return history[is_amount & kinds.isin(real)]
 
 
 def context_of(history: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of a history that say how severe the growth of others is."""
+    """Return the rows of a history that determine the severity of others' growth."""
     return history[pd.MultiIndex.from_frame(history[["analysis", "metric"]]).isin(CONTEXT)]
 
 
@@ -194,10 +183,10 @@ def trends(
     context: pd.DataFrame | None = None,
     now: float | None = None,
 ) -> Trends:
-    """Return the trends of all series of a history, as ``kcensus.history()`` returns it.
+    """Return the trends of all series of a history of ``kcensus.history()``.
 
-    :param context: rows that :func:`context_of` returned, where ``history`` may lack them
-    :param now: seconds since 1970; None where the history is not of hosts that still run
+    :param context: rows of :func:`context_of`, if ``history`` may lack them
+    :param now: seconds since 1970; None for a history of hosts that no longer run
     :raises KeyError: a column is missing
     """
     if missing := [name for name in NEEDED if name not in history.columns]:
@@ -221,13 +210,15 @@ def trends(
     for each in found:
         each.is_stale = each.host in stale
         each.reclaimable_rate = reclaimable.get(each.host, 0.0)
-    # Of series with the same values, that of a summary is best known.
+    # Among series with the same values, the one of a summary is best known.
     found.sort(key=lambda each: (*each.urgency, each.part != "summary"))
-    _mark_repeats(found)
+    seen: dict[tuple[str, str, bytes, bytes], str] = {}
+    for each in found:  # many figures are also the only row of a table
+        content = each.host, each.unit, each.times.tobytes(), each.values.tobytes()
+        name = seen.setdefault(content, each.name)
+        each.same_as = "" if name == each.name else name
     found.sort(key=lambda each: each.same_as != "")
-    return Trends(
-        found, _boot_table(boots), stale, _overlapping(boots), _disordered(boots), clock.ahead
-    )
+    return Trends(found, _boot_table(boots), stale, clock.ahead)
 
 
 @dataclass(frozen=True)
@@ -235,11 +226,11 @@ class _Clock:
     """The times of records, by record."""
 
     seconds: pd.Series[float]
-    """Since 1970; within a boot as exact as uptimes, where they are known."""
+    """Seconds since 1970; within a boot as exact as uptimes, if these are known."""
     ordinal: pd.Series[int]
-    """Of the boot."""
+    """Ordinal of the boot."""
     ahead: list[str]
-    """Hosts of which a boot has times in the future; such a boot comes first."""
+    """Hosts with a boot in the future, which comes first."""
 
     @staticmethod
     def of(records: pd.DataFrame, now: float) -> _Clock:
@@ -267,7 +258,7 @@ class _Clock:
         )
 
     def latest(self, rows: pd.DataFrame, names: Sequence[str]) -> npt.NDArray[np.bool_]:
-        """Return which rows are of the latest record that has the same of these columns."""
+        """Return which rows are of the latest record with the same values in these columns."""
         if rows.empty:
             return np.zeros(0, bool)
         ranks = pd.DataFrame({"ordinal": self.ordinal, "seconds": self.seconds})
@@ -282,7 +273,7 @@ def _seconds(records: pd.DataFrame) -> pd.Series[float]:
 
 
 def _boots(records: pd.DataFrame) -> pd.Series[str]:
-    """Return what identifies the boot of each record; they are sorted by host and time."""
+    """Return the identity of each record's boot; the records are sorted by host and time."""
     names = records["boot"].astype(object)
     is_computed = np.array([bool(_COMPUTED.fullmatch(boot)) for boot in names], bool)
     some = records[is_computed]
@@ -299,7 +290,6 @@ def _boots(records: pd.DataFrame) -> pd.Series[str]:
 
 
 def _stale(records: pd.DataFrame, now: float) -> dict[str, pd.Timestamp]:
-    """Return the hosts that are recorded no more, and the time of their last records."""
     found = {}
     for host, group in records.groupby("host"):
         seconds = np.sort(group["seconds"].to_numpy(float))
@@ -309,23 +299,7 @@ def _stale(records: pd.DataFrame, now: float) -> dict[str, pd.Timestamp]:
     return found
 
 
-def _overlapping(records: pd.DataFrame) -> list[str]:
-    """Return the hosts of which two boots were recorded at the same time."""
-    spans = records.groupby(["host", "ordinal"])["seconds"].agg(["min", "max"])
-    ends = spans["max"].groupby("host").shift()
-    late = spans["min"] < ends - _SAME_BOOT
-    return sorted({str(host) for host, _ in spans.index[late]})
-
-
-def _disordered(records: pd.DataFrame) -> list[str]:
-    """Return the hosts whose clock was set back within a boot."""
-    ordered = records.sort_values(["host", "ordinal", "seconds"], kind="stable")
-    back = ordered.groupby(["host", "ordinal"])["time"].diff() < -pd.Timedelta(seconds=_SAME_BOOT)
-    return sorted(ordered["host"][back].unique())
-
-
 def _reclaimable(rows: pd.DataFrame, records: pd.DataFrame, clock: _Clock) -> dict[str, float]:
-    """Return by how many bytes per second the reclaimable slab memory of each host grows."""
     some = rows[(rows["metric"] == "reclaimable_bytes") & (rows["part"] == "summary")]
     return {each.host: each.rate for each in _all(some, records, clock, {}, SilentProgress())}
 
@@ -337,7 +311,7 @@ def _all(
     copies: Mapping[tuple[str, str], float],
     progress: Progress,
 ) -> Iterator[Trend]:
-    """Yield the trend of each series, undecided."""
+    """Yield the trend of each series, without its state."""
     seconds = np.asarray(rows["record"].map(clock.seconds), np.float64)
     ordinals = np.asarray(rows["record"].map(clock.ordinal), np.int64)
     values = np.asarray(rows["value"], np.float64)
@@ -367,34 +341,28 @@ def _all(
 def _latest_boot(
     seconds: Floats, values: Floats, ordinals: Rows, members: Rows
 ) -> tuple[Rows, Slope | None]:
-    """Return the rows of a series in the latest boot that has enough of them, and their trend.
-
-    :param members: rows of the series
-    """
+    """Return the rows of a series in the latest boot with enough of them, and their trend."""
+    members = members[np.argsort(seconds[members], kind="stable")]
     boots = ordinals[members]
     for ordinal in np.unique(boots)[::-1]:
         chosen = members[boots == ordinal]
-        chosen = chosen[np.argsort(seconds[chosen], kind="stable")]
         if (fitted := slope(seconds[chosen], values[chosen])) is not None:
             return chosen, fitted
-    chosen = members[boots == boots.max()]
-    return chosen[np.argsort(seconds[chosen], kind="stable")], None
+    return members[boots == boots.max()], None
 
 
 def _copies(rows: pd.DataFrame, clock: _Clock) -> Mapping[tuple[str, str], float]:
-    """Return how many copies each snapshot may have in flight, by host and device.
+    """Return the most copies in flight of each snapshot, by host and device.
 
-    A limit that the latest record of the device does not have, or has as unknown, was lifted.
+    A limit missing from the latest record of the device, or unknown in it, was lifted.
     """
     some = rows[(rows["analysis"] == "kcopyd") & rows["metric"].isin(["limit", "in_flight"])]
     some = some[clock.latest(some, ["host", "subject"]) & (some["metric"] == "limit")]
-    some = some.dropna(subset="value")
-    latest: dict[Any, float] = some.groupby(["host", "subject"])["value"].max().to_dict()
-    return latest
+    limits = some.dropna(subset="value").groupby(["host", "subject"])["value"].max()
+    return cast("dict[tuple[str, str], float]", limits.to_dict())
 
 
 def _decide(found: list[Trend]) -> None:
-    """Set the states of all trends."""
     varying = [each for each in found if each.slope and each.slope.rate]
     adjusted = stats.false_discovery_control([each.slope.chance for each in varying if each.slope])
     chances = dict(zip(map(id, varying), adjusted, strict=True))
@@ -402,15 +370,6 @@ def _decide(found: list[Trend]) -> None:
         if each.slope is not None:
             is_clear = chances.get(id(each), 1.0) <= FALSE_DISCOVERIES
             each.state = _state(each.slope) if is_clear else State.STEADY
-
-
-def _mark_repeats(found: list[Trend]) -> None:
-    """Set :attr:`Trend.same_as`: many figures are also the only row of a table."""
-    seen: dict[tuple[str, str, bytes, bytes], str] = {}
-    for each in found:
-        content = each.host, each.unit, each.times.tobytes(), each.values.tobytes()
-        name = seen.setdefault(content, each.name)
-        each.same_as = "" if name == each.name else name
 
 
 def _state(slope: Slope) -> State:
@@ -423,10 +382,7 @@ def _state(slope: Slope) -> State:
 
 def _boot_table(records: pd.DataFrame) -> pd.DataFrame:
     table = records.groupby(["host", "ordinal"], as_index=False).agg(
-        boot=("boot", "first"),
-        release=("release", "last"),
-        records=("record", "size"),
-        first=("time", "min"),
-        last=("time", "max"),
-    )
+        boot=("boot", "first"), release=("release", "last"), records=("record", "size"),
+        first=("time", "min"), last=("time", "max"),
+    )  # fmt: skip
     return table.drop(columns="ordinal")

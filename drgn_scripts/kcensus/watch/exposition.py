@@ -8,7 +8,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from socketserver import ThreadingMixIn
 from typing import Any
@@ -22,27 +22,26 @@ from kcensus.render.directory import OutputError, replacing
 _END = b"# EOF\n"
 """OpenMetrics demands it; for Prometheus' text format it is a comment."""
 _MAX_CONNECTIONS = 64
-"""At once; more are closed."""
+"""Connections at once; more are closed."""
 _TIMEOUT_SECONDS = 5
-"""After which a connection on which nothing happens is closed."""
+"""Idle time after which a connection is closed."""
 _STACK_BYTES = 256 << 10
-"""Of a thread."""
+"""Stack of a thread."""
 
 
 def text(metrics: Collector) -> bytes:
-    """Return metrics as text that both formats allow."""
+    """Return metrics as text that is valid in both formats."""
     return generate_latest(_registry(metrics)) + _END
 
 
 def _registry(metrics: Collector) -> CollectorRegistry:
-    """Return a registry with nothing else, such as metrics of this process."""
     registry = CollectorRegistry()
     registry.register(metrics)
     return registry
 
 
 class MetricsFile:
-    """A file of metrics; a reader sees the ones before or the new ones, and always all of them."""
+    """A file of metrics; a reader sees the former or the new ones, and always all of them."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -63,20 +62,18 @@ class MetricsFile:
         self._written = None
 
     def remove(self) -> None:
-        """Remove the file, if it is the one that :meth:`write` wrote last.
+        """Remove the file if :meth:`write` wrote it last.
 
         Another process may have replaced it since, and its figures are current.
         """
         path = self._path.resolve()
-        try:
+        with suppress(OSError):  # it is gone, or cannot be removed
             if self._written is not None and _identity(path) == self._written:
                 path.unlink()
-        except OSError:  # it is gone, or stays: there is nothing to do about it
-            pass
 
 
 def _identity(path: Path) -> tuple[int, int, int]:
-    """Return what identifies a file; an inode alone is given to another one once it is free."""
+    """Return the identity of a file; an inode alone may be reused once it is free."""
     status = os.stat(path)
     return status.st_dev, status.st_ino, status.st_mtime_ns
 
@@ -92,7 +89,7 @@ def _small_stacks() -> Iterator[None]:
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """Answers each connection in a thread of its own, but only so many at once."""
+    """Answers each connection in a thread of its own, up to a limit."""
 
     daemon_threads = True
 
@@ -109,7 +106,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         try:
             with _small_stacks():
                 super().process_request(request, client_address)
-        except BaseException:  # there is no thread
+        except BaseException:  # no thread has started that would release it
             self._free.release()
             raise
 
@@ -120,7 +117,7 @@ class _Server(ThreadingMixIn, WSGIServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of clients that go away: it would be drawn across the terminal."""
+        """Print no errors of disconnected clients: they would be drawn across the terminal."""
 
 
 class _Handler(WSGIRequestHandler):
@@ -130,7 +127,7 @@ class _Handler(WSGIRequestHandler):
         """Log no requests."""
 
     def get_stderr(self) -> Any:
-        """Return where to say why an answer failed: nowhere; the client gets status 500."""
+        """Return a stream that is discarded; the client gets status 500."""
         return io.StringIO()
 
 
@@ -138,7 +135,7 @@ class _Handler(WSGIRequestHandler):
 def serving(metrics: Collector, host: str, port: int) -> Iterator[int]:
     """Serve metrics at ``http://HOST:PORT/metrics``, until the context ends; yield the port.
 
-    :param port: 0 for one that is free
+    :param port: 0 for any free port
     :raises OutputError: the address cannot be used
     """
     app = make_wsgi_app(_registry(metrics))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What is kept of samples: of each figure the first value and the last ones; what findings did."""
+"""The history of samples: first and last values of each figure, findings that appear or go."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from kcensus.results import Figure, Finding, Unit
 from kcensus.watch.samples import Census, Sample
 
 MAX_VALUES = 60
-"""Of each figure."""
+"""Values kept per figure."""
 _MAX_FIGURES = 500
-"""Of each analysis."""
+"""Figures kept per analysis."""
 _MAX_EVENTS = 20
 
 NUMBERS = (Unit.BYTES, Unit.COUNT, Unit.PAGES, Unit.RATIO, Unit.SECONDS)
@@ -36,24 +36,18 @@ class Series:
     unit: Unit
     label: str
     is_gauge: bool
-    """Whether the kernel counts it; otherwise a census does."""
+    """Whether it is a counter of the kernel; otherwise it is a census's figure."""
     is_headline: bool
     first: float
     values: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_VALUES))
     has_moved: bool = False
     rate: float | None = None
-    """Change per second from the value before to the last one; None where there is one only."""
+    """Change per second from the value before to the last one; None for a single value."""
     _time: float = 0.0
 
     @property
     def last(self) -> float:
-        """The last value."""
         return self.values[-1]
-
-    @property
-    def change(self) -> float:
-        """What the last value is more than the first one."""
-        return self.last - self.first
 
     def add(self, value: float, elapsed: float) -> None:
         """Add a value, with its seconds since the first sample."""
@@ -77,25 +71,25 @@ class Event:
 
 
 class History:
-    """What is kept of samples."""
+    """Values and events of the samples of one boot."""
 
     def __init__(self, wanted: Sequence[Analysis]) -> None:
         self._headlines = {each.name: each.headline for each in wanted}
         self._series: dict[str, dict[tuple[bool, str], Series]]
         self._findings: dict[str, Mapping[str, Finding]] = {}
-        """By id, those of the last census in which an analysis did not fail."""
+        """Findings by id, from the last census in which the analysis did not fail."""
         self._has_census = False
         self._forget()
         self._boot: str | None = None
         self.events: deque[Event] = deque(maxlen=_MAX_EVENTS)
-        """The last ones; findings of the first census are none."""
+        """The last ones; findings of the first census are not events."""
         self.new_events: tuple[Event, ...] = ()
-        """Those of the last sample."""
+        """Events of the last sample."""
         self.is_first_census = False
         """Whether the last sample has the first census of its boot."""
 
     def add(self, sample: Sample) -> None:
-        """Keep what a sample has; of another boot, it is the first one."""
+        """Add a sample; the first one of another boot starts the history again."""
         if self._boot not in (None, sample.machine.boot):
             self._forget()
         self._boot = sample.machine.boot
@@ -155,20 +149,18 @@ class History:
     def rates(
         self, analysis: str, keys: Iterable[str], *, is_gauge: bool
     ) -> dict[str, float | None]:
-        """Return the change per second of figures that the kernel, or a census, counts."""
+        """Return the change per second of counters of the kernel, or of a census's figures."""
         known = self._series[analysis]
         return {key: known[is_gauge, key].rate for key in keys if (is_gauge, key) in known}
 
 
 def _events(before: Mapping[str, Mapping[str, Finding]], after: Census) -> Iterator[Event]:
-    """Yield what appeared and went, of analyses that had a result before."""
+    """Yield the findings that appeared or went, of analyses with a result before."""
     for name, counted in after.results.items():
         if name not in before:
             continue
         old, new = before[name], counted.findings
-        for identifier, finding in new.items():
-            if identifier not in old:
-                yield Event(after.time, name, finding, True)
-        for identifier, finding in old.items():
-            if identifier not in new:
-                yield Event(after.time, name, finding, False)
+        for some, others, has_appeared in ((new, old, True), (old, new, False)):
+            for identifier, finding in some.items():
+                if identifier not in others:
+                    yield Event(after.time, name, finding, has_appeared)

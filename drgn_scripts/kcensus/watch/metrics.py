@@ -2,8 +2,8 @@
 """A sample as metrics.
 
 All are gauges, since the text is then valid both as Prometheus' text format 0.0.4 and as
-OpenMetrics. Names are ``kcensus_ANALYSIS_KEY_UNIT``; of tables,
-``kcensus_ANALYSIS_TABLE_row_COLUMN_UNIT``, where the columns that name a row are labels.
+OpenMetrics. Names are ``kcensus_ANALYSIS_KEY_UNIT``, and for tables
+``kcensus_ANALYSIS_TABLE_row_COLUMN_UNIT``, with the columns that name a row as labels.
 """
 
 from __future__ import annotations
@@ -17,26 +17,27 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from kcensus.render.plain import plain
-from kcensus.results import Figure, Unit
+from kcensus.results import Unit
 from kcensus.text import bounded, printable
 from kcensus.watch import MAX_ROWS
 from kcensus.watch.samples import Census, Rows, Sample
 
 MAX_SERIES = 500
-"""Of rows of tables, all together."""
+"""Series of rows of tables, all together."""
 _MAX_LABEL = 200
 _SUFFIXES = {Unit.BYTES: "bytes", Unit.PAGES: "bytes", Unit.RATIO: "ratio", Unit.SECONDS: "seconds"}
 """Pages are exported in bytes: machines differ in the size of a page."""
 _RESERVED = ("total", "count", "sum", "bucket", "created", "info")
 """Last words that belong to metrics of other types than gauges."""
+_UP = ("kcensus_up", "1 if the last sample could read the kernel")
 
 Value = tuple[tuple[str, ...], float]
-"""Values of labels, and the value that they have."""
+"""Values of labels, and the value of the metric."""
 
 
 @dataclass
 class _Families:
-    """Metrics by name; labels that all of them have come first."""
+    """Metrics by name, with common labels first."""
 
     labels: Mapping[str, str]
     page_bytes: int | None = None
@@ -45,10 +46,6 @@ class _Families:
     def add(
         self, name: str, help_: str, values: Iterable[Value], labels: Sequence[str] = ()
     ) -> None:
-        """Add a metric.
-
-        :raises ValueError: there is one of its name
-        """
         if name in self.families:
             raise ValueError(f"two metrics have the name '{name}'")
         family = GaugeMetricFamily(name, _help(help_), labels=[*self.labels, *labels])
@@ -57,7 +54,7 @@ class _Families:
         self.families[name] = family
 
     def amount(self, value: Any, unit: Unit) -> float | None:
-        """Return an amount in the unit that its metric has; None if it is unknown."""
+        """Return an amount in the unit of its metric; None if unknown."""
         number = plain(value)
         if not isinstance(number, bool | int | float):
             return None
@@ -66,7 +63,6 @@ class _Families:
         return float(number) * self.page_bytes if self.page_bytes else None
 
     def one(self, name: str, help_: str, value: float) -> None:
-        """Add a metric that has one value."""
         self.add(name, help_, [((), value)])
 
     def each(self, name: str, help_: str, values: Mapping[str, float]) -> None:
@@ -77,8 +73,8 @@ class _Families:
 class Metrics(Collector):
     """Gives the last sample to ``prometheus_client``, whose threads may ask at any time.
 
-    :param labels: names and values that all metrics have
-    :param rows: of each table at most :data:`MAX_ROWS` rows are exported, and at most that many
+    :param labels: names and values of labels for all metrics
+    :param rows: most rows of each table to export, up to :data:`MAX_ROWS`
     """
 
     def __init__(self, labels: Mapping[str, str] | None = None, *, rows: int = 0) -> None:
@@ -87,13 +83,13 @@ class Metrics(Collector):
             name: bounded(printable(value), _MAX_LABEL) for name, value in (labels or {}).items()
         }
         made = _Families(self._labels)
-        _add_up(made, is_up=False)
-        self._families: tuple[GaugeMetricFamily, ...] = tuple(made.families.values())
+        made.one(*_UP, False)
+        self._families = made.families
         self._failures: dict[str, int] = {}
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the metrics of the last sample; reads no kernel."""
-        yield from self._families
+        yield from self._families.values()
 
     def set(
         self,
@@ -110,7 +106,7 @@ class Metrics(Collector):
         :param resident_bytes: RAM that kcensus takes, by kind; None if unknown
         """
         made = _Families(self._labels, sample.page_bytes)
-        _add_up(made, is_up=not sample.unreadable)
+        made.one(*_UP, not sample.unreadable)
         self._count_failures(sample)
         if not sample.unreadable:
             _add_gauges(made, sample)
@@ -123,7 +119,7 @@ class Metrics(Collector):
             [((kind,), size) for kind, size in (resident_bytes or {}).items()],
             ("kind",),
         )
-        self._families = tuple(made.families.values())
+        self._families = made.families
 
     def _count_failures(self, sample: Sample) -> None:
         census = sample.census if sample.is_census and sample.census else None
@@ -145,12 +141,8 @@ def name_of(analysis: str, *words: str, unit: Unit) -> str:
 
 
 def _help(text: str) -> str:
-    """Return help that needs no escapes: the two formats differ in how they escape quotes."""
+    """Return help without escapes: the two formats differ in how they escape quotes."""
     return printable(text).replace("\\", "/").replace('"', "'")
-
-
-def _add_up(made: _Families, *, is_up: bool) -> None:
-    made.one("kcensus_up", "1 if the last sample could read the kernel", is_up)
 
 
 def _add_gauges(made: _Families, sample: Sample) -> None:
@@ -168,7 +160,10 @@ def _add_census(made: _Families, sample: Sample, most: int) -> None:
         return
     for analysis, each in census.results.items():
         for key, figure in each.summary.items():
-            _add_figure(made, analysis, key, figure)
+            value = made.amount(figure.value, figure.unit)
+            if value is not None and figure.unit not in (Unit.ADDRESS, Unit.TEXT):
+                words = f"{figure.label or key.replace('_', ' ')} (kcensus {analysis})"
+                made.one(name_of(analysis, key, unit=figure.unit), words, value)
     if most:
         _add_tables(made, census, most)
     made.add(
@@ -181,16 +176,12 @@ def _add_census(made: _Families, sample: Sample, most: int) -> None:
         ],
         ("analysis", "severity"),
     )
-    results = census.results.items()
-    made.each(
-        "kcensus_gaps",
-        "things that the last census could not read, by kind",
-        {name: each.gaps for name, each in results},
-    )
+    gaps = {name: each.gaps for name, each in census.results.items()}
+    made.each("kcensus_gaps", "gaps of the last census, by kind", gaps)
     made.each(
         "kcensus_checks_differ",
         "figures of the last census that differ from a counter of the kernel, without a reason",
-        {name: each.checks_differ for name, each in results},
+        {name: each.checks_differ for name, each in census.results.items()},
     )
     made.one("kcensus_censuses", "censuses since the start", census.number)
     made.one(
@@ -201,12 +192,12 @@ def _add_census(made: _Families, sample: Sample, most: int) -> None:
 
 
 def _add_tables(made: _Families, census: Census, most: int) -> None:
-    tables = [rows for each in census.results.values() for rows in each.tables]
-    shown = _rows_that_fit(tables, min(most, MAX_ROWS))
-    left_out: list[Value] = []
-    for analysis, each in census.results.items():
-        for rows in each.tables:
-            left_out.append(((analysis, rows.spec.name), _add_rows(made, analysis, rows, shown)))
+    tables = [(name, rows) for name, each in census.results.items() for rows in each.tables]
+    shown = _rows_that_fit([rows for _, rows in tables], min(most, MAX_ROWS))
+    left_out = [
+        ((analysis, rows.spec.name), _add_rows(made, analysis, rows, shown))
+        for analysis, rows in tables
+    ]
     made.add(
         "kcensus_rows_left_out",
         "rows of a table beyond the largest ones, which are exported",
@@ -215,15 +206,8 @@ def _add_tables(made: _Families, census: Census, most: int) -> None:
     )
 
 
-def _add_figure(made: _Families, analysis: str, key: str, figure: Figure) -> None:
-    value = made.amount(figure.value, figure.unit)
-    if value is not None and figure.unit not in (Unit.ADDRESS, Unit.TEXT):
-        words = figure.label or key.replace("_", " ")
-        made.one(name_of(analysis, key, unit=figure.unit), f"{words} (kcensus {analysis})", value)
-
-
 def _rows_that_fit(tables: Sequence[Rows], most: int) -> int:
-    """Return how many rows of each table are exported, so that all have an equal share."""
+    """Return the number of rows to export of each table, for equal shares."""
 
     def series(limit: int) -> int:
         return sum(min(len(each.largest.rows), limit) * len(each.columns) for each in tables)
@@ -232,7 +216,7 @@ def _rows_that_fit(tables: Sequence[Rows], most: int) -> int:
 
 
 def _add_rows(made: _Families, analysis: str, rows: Rows, limit: int) -> int:
-    """Add the first rows of a table; return how many rows are left out."""
+    """Add the first rows of a table; return the number of others."""
     spec, found = rows.spec, rows.largest
     shown = found.rows[:limit]
     for place, metric in enumerate(found.metrics):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Takes samples: the kernel's own counters each time, and a census where the CPU allows it."""
+"""Take samples: the kernel's own counters each time, and a census if CPU time allows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import gc
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from kcensus.analyses import Analysis
 from kcensus.analyses.runner import Context
@@ -20,61 +19,39 @@ from kcensus.results import Gauge
 from kcensus.watch.samples import Census, Sample, condensed
 
 CPU_SHARE = 0.01
-"""Of one CPU: what censuses may take on average, where their interval is not given."""
+"""Share of one CPU that censuses may take on average, if their interval is not given."""
 GAUGES_SHARE = 0.005
-"""Of one CPU: what the counters of one analysis may take on average, of kernels with many devices;
-beyond, samples go without. The first time does not count: it finds types, once."""
+"""Share of one CPU that the counters of one analysis may take on average; kernels with many devices
+exceed it, and some samples then lack these counters. The first reading, which finds types, does not
+count."""
 _MAX_GAUGES = 200
-"""Of each analysis."""
-
-
-class Clock(Protocol):
-    """What :mod:`time` offers, so that tests need not wait."""
-
-    def time(self) -> float:
-        """Return seconds since 1970."""
-        ...
-
-    def monotonic(self) -> float:
-        """Return seconds since some moment."""
-        ...
-
-    def process_time(self) -> float:
-        """Return seconds of CPU time of this process."""
-        ...
+"""Gauges kept per analysis."""
 
 
 @dataclass
 class _Counters:
-    """The counters of one analysis."""
-
     start: float
-    """When they were read for the first time, by the monotonic clock."""
+    """Time of the first reading, by the monotonic clock."""
     gauges: tuple[Gauge, ...] = ()
     error: str = ""
-    """Why they could not be read the last time."""
+    """Reason of a failed last reading."""
     cpu_seconds: float = 0.0
-    """Of all times but the first one."""
+    """CPU time of all readings but the first one."""
 
 
 class Sampler:
     """Samples one target, which may be opened again between two samples.
 
-    :param context: what analyses run in; its kernel is never read, only ones that it renews
+    :param context: context of the analyses; only renewed kernels of it are read
     :param wanted: the analyses
     :param census: take one every that many samples; 0: none; None: whenever all of them together
         took no more than :data:`CPU_SHARE`
     """
 
     def __init__(
-        self,
-        context: Context,
-        wanted: Sequence[Analysis],
-        *,
-        census: int | None = None,
-        clock: Clock = time,
+        self, context: Context, wanted: Sequence[Analysis], *, census: int | None = None
     ) -> None:
-        self._wanted, self._every, self._clock = wanted, census, clock
+        self._wanted, self._every = wanted, census
         self._number = 0
         self._start = 0.0
         self._census: Census | None = None
@@ -89,7 +66,7 @@ class Sampler:
         self.attach(context)
 
     def attach(self, context: Context) -> None:
-        """Read another context from now on: that of the same target, opened again."""
+        """Read another context from now on: the same target, opened again."""
         # Gauges need types of modules, too.
         context.load_modules(self._wanted)
         self._context: Context | None = context
@@ -103,19 +80,18 @@ class Sampler:
         self._page_bytes = attempt(lambda: int(kernel.prog["PAGE_SIZE"]))
 
     def show_progress(self, progress: Progress) -> None:
-        """Report the steps of censuses."""
+        """Report the steps of censuses to ``progress``."""
         if self._context is not None:
             self._context.kernel.progress = progress
 
     @property
     def is_lost(self) -> bool:
-        """Whether the target has to be opened again: the kernel ended, or started again."""
+        """Whether to open the target again: the kernel ended, or started again."""
         return self._context is None
 
     def sample(self) -> Sample:
-        """Read the counters of the kernel; raises nothing: it has what cannot be read."""
-        time_, start = self._clock.time(), self._clock.monotonic()
-        cpu = self._clock.process_time()
+        """Read the counters of the kernel; errors are part of the sample."""
+        now, start, cpu = time.time(), time.monotonic(), time.process_time()
         if not self._number:
             self._start = start
         self._number += 1
@@ -123,17 +99,15 @@ class Sampler:
         elapsed: dict[str, float] = {}
         kernel = self._readable()
         known = self._counters if kernel is not None else {}
-        if kernel is not None:
-            for analysis in self._wanted:
-                if self._read_counters(analysis, kernel):
-                    elapsed[analysis.name] = self._clock.monotonic() - self._start
-        self._spend(cpu)
+        for analysis in self._wanted:
+            if kernel is not None and self._read_counters(analysis, kernel):
+                elapsed[analysis.name] = time.monotonic() - self._start
         return Sample(
             self._number,
-            time_,
+            now,
             start - self._start,
-            self._clock.monotonic() - start,
-            self._clock.process_time() - cpu,
+            time.monotonic() - start,
+            self._spend(cpu),
             self._machine,
             self._page_bytes,
             {name: known[name].gauges for name in elapsed},
@@ -147,9 +121,9 @@ class Sampler:
     def _read_counters(self, analysis: Analysis, kernel: Kernel) -> bool:
         """Read the counters of an analysis, unless they took too much CPU; return whether it did.
 
-        Those that fail take CPU, too.
+        Failures take CPU, too.
         """
-        now, cpu = self._clock.monotonic(), self._clock.process_time()
+        now, cpu = time.monotonic(), time.process_time()
         known = self._counters.get(analysis.name)
         if known and known.cpu_seconds > GAUGES_SHARE * (now - known.start):
             return False
@@ -157,12 +131,12 @@ class Sampler:
         error = ""
         try:
             gauges = tuple(analysis.gauges_of(kernel))[:_MAX_GAUGES]
-        except Exception as why:  # those of the others are still worth having
+        except Exception as why:  # it is shown, and the counters of the others are read
             error = failure(why, analysis.name)
         start, spent = now, 0.0
         if known:
             start = known.start
-            spent = known.cpu_seconds + self._clock.process_time() - cpu
+            spent = known.cpu_seconds + time.process_time() - cpu
         self._counters[analysis.name] = _Counters(start, gauges, error, spent)
         return not error
 
@@ -177,9 +151,9 @@ class Sampler:
         return self.census_cpu_seconds <= CPU_SHARE * sample.elapsed
 
     def with_census(self, sample: Sample) -> Sample:
-        """Return a sample with a census of the kernel as it is now."""
+        """Return a sample with a census of the present kernel."""
         assert self._context is not None
-        start, cpu = self._clock.monotonic(), self._clock.process_time()
+        start, cpu = time.monotonic(), time.process_time()
         census = condensed(report(self._context, self._wanted), self._wanted)
         gc.collect()  # results refer to each other, and may be large
         spent = self._spend(cpu)
@@ -188,8 +162,8 @@ class Sampler:
         self._census = replace(
             census,
             number=self._censuses,
-            time=self._clock.time(),
-            seconds=self._clock.monotonic() - start,
+            time=time.time(),
+            seconds=time.monotonic() - start,
             cpu_seconds=spent,
         )
         self.took_census = True
@@ -201,18 +175,18 @@ class Sampler:
         return self.with_census(sample) if self.is_due(sample) else sample
 
     def _spend(self, since: float) -> float:
-        spent = self._clock.process_time() - since
+        spent = time.process_time() - since
         self.cpu_seconds += spent
         return spent
 
     def _readable(self) -> Kernel | None:
-        """Return the kernel with nothing read; None, and lose it, where another one runs now."""
+        """Return a new kernel without results; None, and lose the target, if another one runs."""
         if self._context is None:
             return None
         kernel = self._context.kernel.renewed()
         try:
             kernel.prog["init_task"].comm.read_()
-            # It is empty where the kernel has no stack protector: a restart is not noticed there.
+            # Empty without a stack protector in the kernel: a restart is then not noticed.
             boot = attempt(lambda: boot_id(kernel.prog)) or ""
         except Exception:  # drgn's errors have no common base class
             boot = None

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a sample holds: little enough to keep one, and to take one every few seconds for months."""
+"""The content of a sample: small enough to take one every few seconds for months."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -16,9 +17,9 @@ from kcensus.text import bounded
 from kcensus.watch import MAX_ROWS
 
 _MAX_NAME = 200
-"""Characters of a column that names a row."""
+"""Most characters of a row's name."""
 _MAX_FINDINGS = 200
-"""Of each analysis; the most severe."""
+"""Most findings of an analysis to keep, by severity."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,11 @@ class Rows:
 
 @dataclass(frozen=True)
 class Counted:
-    """What a census found for one analysis."""
+    """The outcome of one analysis in a census."""
 
     summary: Mapping[str, Figure]
     findings: Mapping[str, Finding]
-    """By id."""
+    """Findings by id."""
     gaps: int
     checks_differ: int
     tables: tuple[Rows, ...]
@@ -45,20 +46,17 @@ class Counted:
 
 @dataclass(frozen=True)
 class Census:
-    """What the analyses found, condensed: the objects of a kernel may take gigabytes."""
+    """The outcomes of the analyses, condensed: the objects of a kernel may take gigabytes."""
 
     results: Mapping[str, Counted] = field(default_factory=dict)
-    """By analysis, where it did not fail."""
+    """Outcomes of the analyses that did not fail, by analysis."""
     errors: Mapping[str, str] = field(default_factory=dict)
-    """Why an analysis failed, by analysis."""
+    """Reasons of failed analyses, by analysis."""
     number: int = 1
-    """From 1."""
     time: float = 0.0
     """Seconds since 1970, when it was complete."""
     seconds: float = 0.0
-    """How long it took."""
     cpu_seconds: float = 0.0
-    """CPU time of that."""
 
     @property
     def findings(self) -> list[tuple[str, Finding]]:
@@ -70,40 +68,36 @@ class Census:
         ]
 
     def severities(self, analysis: str) -> dict[Severity, int]:
-        """Return how many findings of an analysis have each severity."""
-        count = dict.fromkeys(Severity, 0)
-        for finding in self.results[analysis].findings.values():
-            count[finding.severity] += 1
-        return count
+        """Return the number of findings of an analysis by severity."""
+        found = Counter(each.severity for each in self.results[analysis].findings.values())
+        return {severity: found[severity] for severity in Severity}
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What was read at one moment."""
+    """One reading of the kernel."""
 
     number: int
-    """From 1."""
     time: float
-    """Seconds since 1970, by the clock of the machine that kcensus runs on."""
+    """Seconds since 1970, by the local machine's clock."""
     elapsed: float
     """Seconds since the first sample."""
     seconds: float = 0.0
-    """How long it took, without a census."""
+    """Duration without the census."""
     cpu_seconds: float = 0.0
-    """CPU time of that."""
     machine: Machine = field(default_factory=Machine)
     page_bytes: int | None = None
     """Size of a page; None if unknown."""
     gauges: Mapping[str, tuple[Gauge, ...]] = field(default_factory=dict)
-    """What the kernel counts, by analysis, where it was read with this sample."""
+    """Counters of the kernel read with this sample, by analysis."""
     gauges_elapsed: Mapping[str, float] = field(default_factory=dict)
     """Seconds from the first sample until these were read, by analysis."""
     last_gauges: Mapping[str, tuple[Gauge, ...]] = field(default_factory=dict)
-    """What was read last, by analysis: with this sample, or with one before."""
+    """Counters read last, with this sample or before, by analysis."""
     errors: Mapping[str, str] = field(default_factory=dict)
-    """Why gauges of an analysis could not be read the last time, by analysis."""
+    """Reasons of failed readings of counters, by analysis."""
     unreadable: str = ""
-    """Why nothing could be read, in one sentence: the kernel is gone, or another one runs."""
+    """Reason why nothing could be read, in one sentence: the kernel is gone, or another runs."""
     census: Census | None = None
     """The last one."""
     is_census: bool = False
@@ -111,11 +105,10 @@ class Sample:
 
 
 def condensed(report: Report, wanted: Iterable[Analysis]) -> Census:
-    """Return what is kept of a report."""
+    """Return the parts of a report that a sample keeps."""
     results = report.results
-    has = [each for each in wanted if each.name in results]
-    known = {each.name: _counted(each, results[each.name]) for each in has}
-    return Census(known, report.errors)
+    has = (each for each in wanted if each.name in results)
+    return Census({each.name: _counted(each, results[each.name]) for each in has}, report.errors)
 
 
 def _counted(analysis: Analysis, result: Result) -> Counted:
@@ -133,7 +126,7 @@ def _counted(analysis: Analysis, result: Result) -> Counted:
 def _rows(spec: TableSpec, result: Result) -> Rows:
     table = result.tables[spec.name]
     found = largest(spec, table, MAX_ROWS, _names)
-    # What is unknown is not nothing.
+    # An unknown value is not 0.
     rows = tuple(row for row in found.rows if any(plain(value) != 0 for value in row[1]))
     columns = {metric: table.columns[metric] for metric in found.metrics}
     return Rows(spec, columns, replace(found, rows=rows))

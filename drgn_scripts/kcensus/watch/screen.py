@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Samples on a terminal, in place: the figures that move, and what findings did."""
+"""Samples on a terminal, in place: moving figures, and findings that appear or go."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ _MIN_FINDINGS = 3
 _MAX_PROBLEMS = 3
 _MAX_EVENTS = 4
 _POLL_SECONDS = 0.25
-"""How long the view has the wrong size after the terminal's changed."""
+"""Seconds for which the view has the wrong size after a change of the terminal's."""
 _ZERO = 3
-"""Priority of a figure that is 0, and was: little is lost without it."""
+"""Priority of a figure that is and was 0: little is lost without it."""
 
 
 class View:
-    """What the terminal shows, made for its size whenever it is drawn.
+    """The content of the terminal, made for its size at each drawing.
 
-    :param target: what is watched, printable
+    :param target: name of the target, printable
     :param wanted: names of the analyses
     :param every: seconds between samples
     :param is_unicode: whether the terminal shows more than ASCII
@@ -58,11 +58,10 @@ class View:
         self._history, self._is_unicode = history, is_unicode
         self.sample: Sample | None = None
         self.cpu_share: float | None = None
-        """Of one CPU, that samples took so far."""
+        """Share of one CPU taken by samples so far."""
         self.busy = ""
-        """What goes on right now."""
         self.problems: dict[str, str] = {}
-        """What else is wrong, by kind."""
+        """Problems outside of the sample, by kind."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         height = options.height or console.height
@@ -78,7 +77,7 @@ class View:
         head += [Text(words, "bold red") for words in self._problems(sample)]
         findings = self._findings(sample)
         least = min(len(findings), max(_MIN_FINDINGS, height // 4))
-        rows, hidden = self._rows(sample, width, height - len(head) - least - 3)
+        rows, hidden = self._rows(width, height - len(head) - least - 3)
         body = [*head, Text(), *rows]
         if hidden:
             more = f"{counted(hidden, 'more figure')}: heighten the terminal, or use --json"
@@ -121,10 +120,14 @@ class View:
         words += [f"{name} failed: {why}" for name, why in failed.items()]
         return [printable(each) for each in words if each][:_MAX_PROBLEMS]
 
-    def _rows(self, sample: Sample, width: int, room: int) -> tuple[list[Text], int]:
-        """Return a heading and the figures that tell most, and how many have no room."""
-        shown = [(_priority(series), series) for name in self._wanted for series in self._of(name)]
-        wanted = [(level, series) for level, series in shown if level is not None]
+    def _rows(self, width: int, room: int) -> tuple[list[Text], int]:
+        """Return a heading and the most telling figures, and the number of those without room."""
+        wanted = [
+            (level, series)
+            for name in self._wanted
+            for series in self._history.of(name)
+            if (level := _priority(series)) is not None
+        ]
         places = sorted(range(len(wanted)), key=lambda place: (wanted[place][0], place))
         kept = sorted(places[: max(room - 1, 1)])
         series = [wanted[place][1] for place in kept]
@@ -143,9 +146,6 @@ class View:
         hidden = [level for place, (level, _) in enumerate(wanted) if place not in {*kept}]
         return lines, sum(level < _ZERO for level in hidden)
 
-    def _of(self, analysis: str) -> list[Series]:
-        return self._history.of(analysis)
-
     def _row(self, series: Series, name: str, names: int, label: int, spark: int) -> Text:
         words = printable(series.label)
         if cell_len(words) > label:
@@ -161,23 +161,19 @@ class View:
         return line
 
     def _findings(self, sample: Sample) -> list[Text]:
-        """Return what findings did, then all that there are, the most severe ones first."""
+        """Return findings that appeared or went, then all current ones, the most severe first."""
         events = list(reversed(self._history.events))[:_MAX_EVENTS]
         lines = [_event(event) for event in events]
         if sample.census is None:
             return lines
         new = {event.finding.id for event in events if event.has_appeared}
         standing = sorted(sample.census.findings, key=lambda pair: rank(pair[1]))
-        lines += [
-            _finding(name, finding)
-            for name, finding in standing
-            if matters(finding) and finding.id not in new
-        ]
-        return lines
+        current = [pair for pair in standing if matters(pair[1]) and pair[1].id not in new]
+        return lines + [_finding(*pair) for pair in current]
 
 
 def _priority(series: Series) -> int | None:
-    """Return how early a figure gets room: 0 is first; None: it says nothing."""
+    """Return the priority of a figure for room: 0 is first; None: it says nothing."""
     if series.has_moved:
         return 0 if series.is_headline or series.is_gauge else 2
     if series.is_headline:
@@ -186,13 +182,13 @@ def _priority(series: Series) -> int | None:
 
 
 def numbers(series: Series) -> tuple[str, str]:
-    """Return the rate of a figure, and its change since the start; empty where there is none."""
+    """Return the rate of a figure, and its change since the start; empty without one."""
     if not series.has_moved:
         return "", ""
-    # What is a time itself grows by a second per second.
+    # A time itself grows by a second per second.
     is_time = series.unit is Unit.SECONDS
     rate = "" if is_time or series.rate is None else human_rate(series.rate, series.unit)
-    return rate, human_change(whole(series.change), series.unit)
+    return rate, human_change(whole(series.last - series.first), series.unit)
 
 
 def sparkline(values: Iterable[float], width: int, *, is_unicode: bool) -> str:
@@ -228,7 +224,7 @@ def _finding(analysis: str, finding: Finding) -> Text:
 
 
 class _Busy:
-    """Shows which part of a census runs; what is inside of a part is not shown."""
+    """Shows the running part of a census; the steps inside a part are not shown."""
 
     def __init__(self, view: View, live: Live) -> None:
         self._view, self._live, self._depth = view, live, 0
@@ -263,7 +259,6 @@ class Display:
         self._size = console.size
 
     def draw(self) -> None:
-        """Draw the view as it is now."""
         self._size = self._console.size
         self._live.refresh()
 

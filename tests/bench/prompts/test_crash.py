@@ -6,43 +6,19 @@ from __future__ import annotations
 import json
 import os
 import re
-import resource
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
 
 import pytest
 
-from tests.bench.timing import report
+from tests.bench.timing import cost, report
 from tests.lab import build
 from tests.vm.crash.session import Session
 
 _RUNS = 5
 _LIMIT = 16 << 20
 """Memory of crash's own process; the README of the extension states it."""
-
-
-@dataclass(frozen=True)
-class _Time:
-    """What a command takes, seconds."""
-
-    elapsed: float
-    cpu: float
-    """User and system time of all its processes, which other load of the machine changes little."""
-
-
-def _time(call: Callable[[], object]) -> _Time:
-    start, before = perf_counter(), _cpu()
-    call()
-    return _Time(perf_counter() - start, _cpu() - before)
-
-
-def _cpu() -> float:
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
 
 
 def _direct(session: Session, out: Path) -> None:
@@ -63,9 +39,9 @@ def test_overhead(format_: str, tmp_path: Path, slack: float, bench_smoke: bool)
     direct, empty, through = [], [], []
     # In turns, so that what else the machine does at a time hits all of them.
     for _ in range(2 if bench_smoke else _RUNS):
-        direct.append(_time(lambda: _direct(session, out)))
-        empty.append(_time(lambda: session.script([], tmp_path)))
-        through.append(_time(lambda: session.script(inside, tmp_path)))
+        direct.append(cost(lambda: _direct(session, out)))
+        empty.append(cost(lambda: session.script([], tmp_path)))
+        through.append(cost(lambda: session.script(inside, tmp_path)))
     documents = [
         json.loads(path.read_text())["summary"] for path in (out, tmp_path / "inside.json")
     ]
@@ -85,7 +61,6 @@ def test_overhead(format_: str, tmp_path: Path, slack: float, bench_smoke: bool)
 
 
 def test_memory(tmp_path: Path) -> None:
-    """What the extension adds to the process of crash, at most."""
     dump = build("6.1", "negatives")
     session = Session(dump.vmlinux, (dump.formats["kdump-elf"],))
     commands = [

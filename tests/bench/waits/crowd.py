@@ -7,8 +7,6 @@ of a task in state S. As many wait for a mutex of the first one; the rest sleeps
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import drgn
 import numpy as np
 import numpy.typing as npt
@@ -125,32 +123,23 @@ class Crowd:
         self.tasks.view(np.uint32)[:, pids // 4 + 1] = _FIRST_PID + np.arange(self.count)
 
     def _serve(self) -> None:
-        areas: Mapping[int, tuple[_Pages, int]] = {
-            _TASKS: (self.tasks, 0),
-            _LOCKS: (self.locks, 0),
-            # Of each stack, the last page is in use.
-            _STACKS: (self.stacks, self.size),
-        }
-        for start, (pages, stride) in areas.items():
-            data = np.ascontiguousarray(pages).data.cast("B")
-            if not stride:
-                data = memoryview(bytes(data).ljust(-(-len(data) // _PAGE) * _PAGE, b"\0"))
+        for start, pages in ((_TASKS, self.tasks), (_LOCKS, self.locks)):
+            data = pages.tobytes()
+            data = data.ljust(-(-len(data) // _PAGE) * _PAGE, b"\0")
 
             def read(
-                address: int,
-                count: int,
-                offset: int,
-                is_physical: bool,
-                data: memoryview = data,
-                stride: int = stride,
+                address: int, count: int, offset: int, is_physical: bool, data: bytes = data
             ) -> bytes:
-                if stride:
-                    stack, within = divmod(offset, stride)
-                    within -= stride - _PAGE
-                    if within < 0 or within + count > _PAGE:
-                        raise drgn.FaultError("not in the dump", address)
-                    offset = stack * _PAGE + within
-                return bytes(data[offset : offset + count])
+                return data[offset : offset + count]
 
-            size = self.count * stride if stride else len(data)
-            self.prog.add_memory_segment(start, size, read)
+            self.prog.add_memory_segment(start, len(data), read)
+        used = self.stacks.data.cast("B")
+
+        def read_stack(address: int, count: int, offset: int, is_physical: bool) -> bytes:
+            stack, within = divmod(offset, self.size)
+            within -= self.size - _PAGE  # the last page is in use
+            if within < 0 or within + count > _PAGE:
+                raise drgn.FaultError("not in the dump", address)
+            return bytes(used[stack * _PAGE + within :][:count])
+
+        self.prog.add_memory_segment(_STACKS, self.count * self.size, read_stack)

@@ -9,11 +9,11 @@ import pytest
 
 from kcensus.analyses import analyses
 from kcensus.results import Result
-from kcensus.sources import open_target
 from tests.bench.timing import peak_memory, report
 from tests.bench.waits.crowd import Crowd
 from tests.lab import build
 from tests.running import on
+from tests.vm.cases import opened
 
 pytestmark = pytest.mark.usually("6.1")
 
@@ -24,8 +24,7 @@ _MOST_MEMORY = 256 << 20
 
 
 def _run(kernel: str, count: int, chain: int) -> tuple[Result, float]:
-    dump = build(kernel, "waits-convoy")
-    prog = open_target(str(dump.formats["elf"]), dump.debug).prog
+    prog = opened(build(kernel, "waits-convoy"), form="elf").prog
     own = int(prog["nr_threads"])
     Crowd(prog, count, chain)
     # What else the machine does takes no time of this process.

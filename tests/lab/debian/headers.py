@@ -18,12 +18,10 @@ SOURCES = Path(__file__).parents[1] / "guest" / "modules"
 
 
 def names() -> set[str]:
-    """The modules that can be built."""
     return {path.stem for path in SOURCES.glob("*.c")}
 
 
 def source(name: str) -> Path:
-    """The one file that a module is made of."""
     return SOURCES / f"{name}.c"
 
 
@@ -81,7 +79,6 @@ def _build_in(root: Path, tree: Path, directory: Path) -> None:
 
 
 def _headers(suite_name: str, release: str, version: str) -> Path:
-    """The unpacked headers of a kernel."""
     final = host.cache() / "headers" / f"{release}-{version.replace('~', '_')}"
     match = re.fullmatch(r"(\d+\.\d+)(.*)-cloud-amd64", release)
     if not match:

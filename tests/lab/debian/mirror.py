@@ -103,7 +103,6 @@ class Suite:
         return self._home / "sources.list"
 
     def update(self) -> None:
-        """Fetch the package lists."""
         for directory in ("state/lists/partial", "cache/archives/partial"):
             (self._home / directory).mkdir(parents=True, exist_ok=True)
         archive, security = [self.name], []
@@ -167,7 +166,6 @@ class Suite:
 
 
 def newer(left: str, right: str) -> bool:
-    """Whether Debian version ``left`` is newer than ``right``."""
     command = [host.find("dpkg"), "--compare-versions", left, "gt", right]
     return subprocess.run(command, check=False).returncode == 0
 

@@ -55,7 +55,6 @@ class Kernel:
 
     @property
     def image(self) -> Path:
-        """The kernel to boot."""
         return self.path / "vmlinuz"
 
     def module(self, name: str) -> Path | None:
@@ -67,9 +66,8 @@ class Kernel:
 
     def debug(self, name: str) -> Path:
         """A module's debug information."""
-        if name in headers.names():
-            return headers.module(name, self.suite, self.release, self.version)
-        return self.path / "debug" / f"{name}.ko"
+        built = self.module(name) if name in headers.names() else None
+        return built or self.path / "debug" / f"{name}.ko"
 
     def closure(self, names: Iterable[str]) -> list[str]:
         """The loadable modules among ``names`` with all they depend on, in loading order."""
@@ -91,15 +89,12 @@ class _Wanted:
     name: str
     suite: str
     series: str
-    nodes: int
+    nodes: int = 1
 
 
 def _declared() -> dict[str, _Wanted]:
     data = tomllib.loads((_HERE / "kernels.toml").read_text())
-    return {
-        name: _Wanted(name, entry["suite"], entry["series"], entry.get("nodes", 1))
-        for name, entry in data.items()
-    }
+    return {name: _Wanted(name, **entry) for name, entry in data.items()}
 
 
 def kernels() -> list[str]:
@@ -149,17 +144,9 @@ def kernel(name: str, modules: Iterable[str] = (), *, refresh: bool = False) -> 
             return stored
         host.install_packages()
         release, version, directory = _fetch(wanted, all_modules)
-        pointer.with_suffix(".new").write_text(
-            json.dumps(
-                {
-                    "release": release,
-                    "version": version,
-                    "suite": wanted.suite,
-                    "modules": all_modules,
-                    "directory": directory.name,
-                }
-            )
-        )
+        found = {"release": release, "version": version, "directory": directory.name}
+        kept = {**found, "suite": wanted.suite, "modules": all_modules}
+        pointer.with_suffix(".new").write_text(json.dumps(kept))
         pointer.with_suffix(".new").replace(pointer)
     return Kernel(name, release, version, wanted.suite, wanted.nodes, directory)
 
@@ -208,16 +195,9 @@ def _unpack(
     directory: Path,
 ) -> None:
     """Keep what the lab needs of a kernel's packages."""
-    packages = [
-        name
-        for name in (
-            f"linux-image-{release}-dbg",
-            f"linux-image-{release}",
-            f"linux-binary-unsigned-{release}",
-            f"linux-modules-{release}",
-        )
-        if name in versions
-    ]
+    kinds = ("image-{}-dbg", "image-{}", "binary-unsigned-{}", "modules-{}")
+    names = (f"linux-{kind.format(release)}" for kind in kinds)
+    packages = [name for name in names if name in versions]
     say(f"kernel {release}: downloading")
     debug, *rest = suite.download(packages, directory)
     say(f"kernel {release}: unpacking")

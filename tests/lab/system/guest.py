@@ -6,8 +6,8 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -18,9 +18,8 @@ from ..debian.store import Kernel
 from ..dumps import shared_kernel
 from ..host import LabError, say
 from ..qemu import Machine, TooSlow
-from .base import Base, base
-from .code import code_disk
-from .disk import kernel_disk
+from . import disk
+from .base import FILES, VENV, Base, base
 
 # NumPy insists on cmpxchg16b (X86_FEATURE_CX16), without using it; a kernel that uses it dies.
 _CX16 = 4 * 32 + 13
@@ -28,18 +27,14 @@ _CX16 = 4 * 32 + 13
 _CPU = "max,la57=off,cx16=on,avx=off,avx2=off"
 _INIT = image.GUEST / "system" / "init.sh"
 _MODULES = (
-    "virtio_pci",
-    "virtio_blk",
-    "virtio_net",
-    "virtio_rng",
-    "ext4",
-    "crc32c_generic",
-    "qemu_fw_cfg",
+    *("virtio_pci", "virtio_blk", "virtio_net", "virtio_rng"),
+    *("ext4", "crc32c_generic", "qemu_fw_cfg"),
 )
 _COMMAND_LINE = f"{image.CONSOLE} audit=0 systemd.show_status=false clearcpuid={_CX16}"
 _MEMORY = 1024
 _CPUS = 2
-_LOAD_MIB = 512
+_LOAD_MIB, _CODE_MIB = 512, 64
+_CHECKOUT = Path(__file__).parents[3]
 _DAY = 24 * 60 * 60.0
 _READY = 600.0
 """Seconds until a guest takes commands; one takes 30 on two idle CPUs."""
@@ -53,7 +48,6 @@ class Done:
     """Its exit status; 255 also if ssh failed."""
     stdout: str
     stderr: str
-    seconds: float
 
     def check(self) -> str:
         """Return what it printed, or raise `LabError` if it failed."""
@@ -66,14 +60,9 @@ class Running:
     """A guest with Debian, kcensus and the debug info of its kernel."""
 
     def __init__(self, kernel: Kernel, made: Base, machine: Machine, directory: Path) -> None:
-        self.kernel = kernel.name
         self.release = kernel.release
-        self.console = directory / "console.log"
-        """What the guest writes to its console, while it runs."""
         self.qmp = directory / "qmp"
         """QEMU's socket, to read the guest's memory from outside too."""
-        self.vmlinux = kernel.vmlinux
-        self._machine = machine
         self._directory = directory
         self._key = made.key
         usernet = str(machine.command("human-monitor-command", **{"command-line": "info usernet"}))
@@ -88,44 +77,28 @@ class Running:
         """
         return [host.find("ssh"), *self._options(), "-p", self._port, *options, f"{user}@127.0.0.1"]
 
-    def run(
-        self, command: str, *, timeout: float = 600, user: str = "root", stdin: str = ""
-    ) -> Done:
+    def run(self, command: str, *, timeout: float = 600, user: str = "root") -> Done:
         """Run a command line of the guest's shell to its end.
 
         :param timeout: seconds, after which `subprocess.TimeoutExpired` is raised; the command
             goes on
         """
-        start = time.monotonic()
         done = subprocess.run(
             [*self.ssh(user), command],
-            input=stdin,
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             errors="surrogateescape",
             timeout=timeout,
             check=False,
         )
-        return Done(done.returncode, done.stdout, done.stderr, time.monotonic() - start)
+        return Done(done.returncode, done.stdout, done.stderr)
 
     def put(self, source: Path, target: str) -> None:
-        """Copy a file or folder to the guest."""
-        self._copy(str(source), f"root@127.0.0.1:{target}")
-
-    def get(self, source: str, target: Path) -> None:
-        """Copy a file or folder from the guest."""
-        self._copy(f"root@127.0.0.1:{source}", str(target))
-
-    def stop(self) -> None:
-        """Halt the guest: until :meth:`resume`, nothing in its memory changes."""
-        self._machine.command("stop")
-
-    def resume(self) -> None:
-        """Let a halted guest run on."""
-        self._machine.command("cont")
+        place = f"root@127.0.0.1:{target}"
+        host.run(["scp", *self._options(), "-P", self._port, "-r", "-q", str(source), place])
 
     def close(self) -> None:
-        """End the connections."""
         for user in ("root", "load"):
             if (self._directory / f"ssh-{user}").exists():
                 command = self.ssh(user, "-O", "exit")
@@ -147,9 +120,6 @@ class Running:
         }
         return ["-F", "none", *(f"-o{name}={value}" for name, value in settings.items())]
 
-    def _copy(self, source: str, target: str) -> None:
-        host.run(["scp", *self._options(), "-P", self._port, "-r", "-q", source, target])
-
 
 def _initrd(kernel: Kernel, directory: Path) -> Path:
     archive = image.Archive()
@@ -165,6 +135,29 @@ def _initrd(kernel: Kernel, directory: Path) -> Path:
     return path
 
 
+def _code_disk(made: Base, directory: Path) -> Path:
+    """Make the disk with kcensus as the checkout has it, and with the programs of the lab.
+
+    Unlike the root file system, it is made for each guest: it takes a few seconds.
+    """
+    with tempfile.TemporaryDirectory(prefix="code-", dir=made.tree / "srv") as name:
+        tree = Path(name)
+        host.run(
+            [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tree)],
+            cwd=_CHECKOUT,
+        )
+        (wheel,) = tree.glob("*.whl")
+        inside = f"/{tree.relative_to(made.tree)}"
+        pip = [f"/{VENV}/bin/pip", "install", "--quiet", "--no-index", "--no-deps"]
+        made.run(*pip, "--target", f"{inside}/lib", f"{inside}/{wheel.name}")
+        (tree / "bin").mkdir()
+        image.compile_program(tree / "bin" / "churn", image.PROGRAMS / "churn.c")
+        shutil.copy(FILES / "load.sh", tree / "bin" / "load")
+        (tree / "bin" / "load").chmod(0o755)
+        disk.make(directory / "code.ext4", tree, _CODE_MIB, "-O", "^has_journal")
+    return directory / "code.ext4"
+
+
 def _drives(*paths: tuple[str, str]) -> list[str]:
     arguments: list[str] = []
     for number, (path, options) in enumerate(paths):
@@ -175,13 +168,13 @@ def _drives(*paths: tuple[str, str]) -> list[str]:
     return arguments
 
 
-def _arguments(kernel: Kernel, made: Base, directory: Path, boot: str, memory: int) -> list[str]:
+def _arguments(kernel: Kernel, made: Base, directory: Path, boot: str) -> list[str]:
     load = directory / "load"
     with load.open("wb") as file:
         file.truncate(_LOAD_MIB << 20)
     return [
         *qemu.emulated(_CPU),
-        *("-smp", str(_CPUS), "-m", f"{memory}M", "-device", "virtio-rng-pci"),
+        *("-smp", str(_CPUS), "-m", f"{_MEMORY}M", "-device", "virtio-rng-pci"),
         # With the module, it lets those who read the memory from outside find the kernel in it.
         *("-device", "vmcoreinfo"),
         *("-kernel", str(kernel.image), "-initrd", str(_initrd(kernel, directory))),
@@ -191,27 +184,26 @@ def _arguments(kernel: Kernel, made: Base, directory: Path, boot: str, memory: i
         *("-device", "virtio-net-pci,netdev=net,romfile="),
         *_drives(
             (str(made.disk), "snapshot=on,cache=unsafe"),
-            (str(kernel_disk(kernel)), "readonly=on"),
-            (str(code_disk(made, directory)), "readonly=on"),
+            (str(disk.kernel_disk(kernel)), "readonly=on"),
+            (str(_code_disk(made, directory)), "readonly=on"),
             (str(load), "cache=unsafe"),
         ),
     ]
 
 
 @contextmanager
-def running(kernel: str, *, boot: str = "", memory: int = _MEMORY) -> Iterator[Running]:
+def running(kernel: str, *, boot: str = "") -> Iterator[Running]:
     """Boot a guest with Debian, kcensus and debug info, which ends with the context.
 
     :param kernel: a name from `kernels.toml`
     :param boot: more parameters for the kernel's command line
-    :param memory: MiB of RAM
     """
     host.install_packages()
     found, made = shared_kernel(kernel), base()
     # Not in the cache: the path of a socket may have 107 bytes.
     with tempfile.TemporaryDirectory(prefix="lab-") as name:
         directory = Path(name)
-        arguments = _arguments(found, made, directory, boot, memory)
+        arguments = _arguments(found, made, directory, boot)
         try:
             # One boot in some fifty hangs in emulation before the kernel says a word.
             machine = _booted(arguments, directory, found, _READY / 2)
@@ -228,20 +220,12 @@ def running(kernel: str, *, boot: str = "", memory: int = _MEMORY) -> Iterator[R
 def _booted(arguments: list[str], directory: Path, kernel: Kernel, seconds: float) -> Machine:
     """Return a guest that takes commands, or keep its console and say where."""
     console = directory / "console.log"
-    machine = Machine(arguments, console, seconds)
-    try:
-        machine.__enter__()
+    with (
+        qemu.keeping(console, f"running-{kernel.name}", f"Debian on {kernel.release}"),
+        ExitStack() as ends,
+    ):
+        machine = ends.enter_context(Machine(arguments, console, seconds))
         machine.phase("ready")
-    except BaseException as error:
-        machine.__exit__(None, None, None)
-        if not isinstance(error, LabError):
-            raise
-        kept = host.cache() / "failed" / f"running-{kernel.name}.log"
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        if console.exists():
-            shutil.copy(console, kept)
-        raise type(error)(
-            f"Debian on {kernel.release}: the guest {error}; its console is in {kept}."
-        ) from None
-    machine.extend(_DAY)
+        machine.extend(_DAY)
+        ends.pop_all()
     return machine

@@ -13,20 +13,14 @@ _FORGETFUL = ("tmpfs", "ramfs")
 
 
 def read(path: Path) -> dict[str, str]:
-    """The ground truth that :func:`write` has kept."""
+    """What :func:`write` has kept, with ``created.json`` in place of the program's notes."""
     reports: dict[str, str] = json.loads(path.read_text())
-    return summed_up(reports)
+    return {**reports, "created.json": _created(reports.pop("notes"))}
 
 
 def write(path: Path, reports: dict[str, str]) -> None:
     """Keep what a guest reported as it came; how it is summed up may change."""
     path.write_text(json.dumps(reports, indent=1))
-
-
-def summed_up(reports: dict[str, str]) -> dict[str, str]:
-    """What a guest reported, with ``created.json`` in place of its program's notes."""
-    rest = {name: text for name, text in reports.items() if name != "notes"}
-    return {**rest, "created.json": _created(reports["notes"])}
 
 
 def _created(notes: str) -> str:

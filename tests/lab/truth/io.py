@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from .packed import unpacked
+from .packed import functions, unpacked
 
 FIRST, LAST = "first", "last"
 
@@ -47,7 +47,6 @@ class Request:
 class Disk:
     """A disk with its queue."""
 
-    name: str
     files: dict[str, str]
     """By path below the queue's directory in debugfs."""
     settings: dict[str, str]
@@ -57,7 +56,6 @@ class Disk:
 
     @property
     def scheduler(self) -> str:
-        """The name between the brackets."""
         match = re.search(r"\[([\w-]+)\]", self.settings["scheduler"])
         return match[1] if match else ""
 
@@ -78,9 +76,7 @@ class Disk:
 class Task:
     """A task in D state."""
 
-    pid: int
     comm: str
-    wchan: str
     stack: tuple[str, ...]
     """Names of functions, the innermost first."""
     status: dict[str, str]
@@ -100,7 +96,8 @@ def requests(text: str) -> list[Request]:
     """Parse a list of requests of debugfs; other texts have none."""
     return [
         Request(
-            address=_address(match["address"]),
+            # "(____ptrval____)" before the kernel has random numbers.
+            address=int(match["address"], 16) if match["address"].isalnum() else 0,
             op=match["op"],
             flags=_names(match["flags"]),
             rq_flags=_names(match["rq_flags"]),
@@ -112,13 +109,6 @@ def requests(text: str) -> list[Request]:
     ]
 
 
-def _address(text: str) -> int:
-    try:
-        return int(text, 16)
-    except ValueError:
-        return 0  # "(____ptrval____)", before the kernel has random numbers
-
-
 def _names(text: str) -> frozenset[str]:
     return frozenset(text.split("|")) - {""}
 
@@ -126,13 +116,11 @@ def _names(text: str) -> frozenset[str]:
 def read(truth: Mapping[str, str], which: str = LAST) -> Io:
     """Parse one read of a dump's truth."""
     disks, tasks = unpacked(truth[f"disks.{which}"]), unpacked(truth[f"tasks.{which}"])
-    seconds = re.findall(r"^monotonic (\d+)\.(\d+)", disks["clocks"])[0]
-    names = [
-        match[1] for path in disks if (match := re.fullmatch(r"/sys/block/(.+)/inflight", path))
-    ]
-    pids = [int(match[1]) for path in tasks if (match := re.fullmatch(r"/proc/(\d+)/comm", path))]
+    ((seconds, fraction),) = re.findall(r"\Amonotonic (\d+)\.(\d+)", disks["clocks"])
+    names = re.findall(r"^/sys/block/(.+)/inflight$", "\n".join(disks), re.MULTILINE)
+    pids = map(int, re.findall(r"^/proc/(\d+)/comm$", "\n".join(tasks), re.MULTILINE))
     return Io(
-        monotonic_ns=int(seconds[0]) * 10**9 + int(seconds[1]),
+        monotonic_ns=int(seconds) * 10**9 + int(fraction),
         disks={name: _disk(disks, name) for name in names},
         tasks={pid: _task(tasks, pid) for pid in pids},
     )
@@ -141,7 +129,6 @@ def read(truth: Mapping[str, str], which: str = LAST) -> Io:
 def _disk(files: dict[str, str], name: str) -> Disk:
     reads, writes = files[f"{_SYSFS}{name}/inflight"].split()
     return Disk(
-        name=name,
         files=_below(files, f"{_DEBUG}{name}/"),
         settings={
             path: text.strip() for path, text in _below(files, f"{_SYSFS}{name}/queue/").items()
@@ -163,10 +150,8 @@ def _task(files: dict[str, str], pid: int) -> Task:
     files = _below(files, f"{_PROC}{pid}/")
     lines = (line.partition(":") for line in files.get("status", "").splitlines())
     return Task(
-        pid=pid,
         comm=files["comm"].removesuffix("\n"),
-        wchan=files.get("wchan", ""),
-        stack=tuple(re.findall(r"^\[<0>\] ([\w.]+)\+", files.get("stack", ""), re.MULTILINE)),
+        stack=functions(files.get("stack", "")),
         status={key: value.strip() for key, _, value in lines},
     )
 

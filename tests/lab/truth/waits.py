@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from .packed import unpacked
+from .packed import functions, unpacked
 
 BEFORE, LATER = "before", "later"
 
@@ -59,37 +59,6 @@ class Blocked:
 
 
 @dataclass(frozen=True)
-class Running:
-    """What a CPU does that is not idle, as the kernel lists it for sysrq-l."""
-
-    cpu: int
-    pid: int
-    comm: str
-    stack: tuple[str, ...]
-    """Names of functions, the innermost first."""
-
-
-@dataclass(frozen=True)
-class Hung:
-    """A line of the hung-task detector."""
-
-    pid: int
-    comm: str
-    seconds: int
-
-
-@dataclass(frozen=True)
-class Blocker:
-    """A line of the hung-task detector about what a task is blocked on (since 6.16)."""
-
-    pid: int
-    lock: str
-    """``mutex``, ``semaphore`` or ``rw-semaphore``."""
-    owner: int | None
-    """The PID of the likely owner; None if the kernel knows none."""
-
-
-@dataclass(frozen=True)
 class Truth:
     """One read of it all."""
 
@@ -97,17 +66,12 @@ class Truth:
     tasks: dict[int, Task]
     claims: tuple[Claim, ...]
     blocked: dict[int, Blocked]
-    running: dict[int, Running]
-    """By CPU."""
     stalled: frozenset[int]
     """The PIDs of the readers that RCU waits for, as it warns; only tasks that were preempted."""
     stalled_cpus: frozenset[int]
     """The CPUs that RCU waits for, as it warns."""
-    hung: tuple[Hung, ...]
-    blockers: tuple[Blocker, ...]
 
     def waits(self) -> dict[int, Claim]:
-        """What each task of the module waits for, by PID."""
         return {claim.pid: claim for claim in self.claims if claim.is_wait}
 
     def holders(self, address: int) -> set[int]:
@@ -124,31 +88,26 @@ class Truth:
         A task that waits for an rwsem behind others waits for these, too: a reader behind a
         writer. In what the module makes, each task is in one cycle at most.
         """
-        found = set()
-        for pid in self.waits():
-            path: list[int] = []
-            if self._leads_back(pid, pid, path):
-                found.add(frozenset(path))
-        return found
+        paths = (self._way_back(pid, (pid,)) for pid in self.waits())
+        return {frozenset(path) for path in paths if path}
 
-    def _leads_back(self, pid: int, start: int, path: list[int]) -> bool:
-        """Follow what a task waits for; ``path`` gets the tasks on the way back to ``start``."""
-        if pid in path:
-            return False
-        path.append(pid)
-        for other in sorted(self._awaited(pid)):
-            if other == start or self._leads_back(other, start, path):
-                return True
-        path.pop()
-        return False
+    def _way_back(self, start: int, path: tuple[int, ...]) -> tuple[int, ...]:
+        """Follow what the last task of a path waits for; return the tasks on the way to a start."""
+        for other in sorted(self._awaited(path[-1])):
+            if other == start:
+                return path
+            if other not in path and (found := self._way_back(start, (*path, other))):
+                return found
+        return ()
 
     def _awaited(self, pid: int) -> set[int]:
-        """The PIDs of the tasks that a task waits for."""
         waits = self.waits()
         if (claim := waits.get(pid)) is None:
             return set()
         holders = self.holders(claim.address)
-        if claim.kind == "rwsem" and claim.mode == "read" and holders & self._readers(claim):
+        held = (c for c in self.claims if c.address == claim.address and not c.is_wait)
+        readers = {c.pid for c in held if c.mode == "read"}
+        if claim.kind == "rwsem" and claim.mode == "read" and readers:
             # Readers do not keep it from reading: the writers in between do.
             return {
                 other.pid
@@ -157,27 +116,14 @@ class Truth:
             }
         return holders
 
-    def _readers(self, claim: Claim) -> set[int]:
-        same = (c for c in self.claims if c.address == claim.address and not c.is_wait)
-        return {c.pid for c in same if c.mode == "read"}
-
 
 _CLAIM = re.compile(
     r"kcensus_waits: task (?P<pid>\d+) (?P<comm>\S+) (?P<verb>holds|waits) "
     r"(?P<kind>\w+) (?P<address>[0-9a-f]+) (?P<mode>\w+)$",
     re.MULTILINE,
 )
-_HUNG = re.compile(r"INFO: task (.+):(\d+) blocked(?: in I/O wait)? for more than (\d+) seconds")
-_BLOCKER = re.compile(
-    r"INFO: task .+?:(\d+) (?:is |<\w+> )?blocked on an? (mutex|semaphore|rw-semaphore)"
-    r"(?:.* by task .*:(\d+)(?: <\w+>)?\.?|, .*)$",
-    re.MULTILINE,
-)
 _LISTED = re.compile(r"task:(.+?)\s+state:D\s.*?\bpid:\s*(\d+)")
 _FRAME = re.compile(r"^(?:<\d>)?\[[^]]*\]  ([\w.]+)\+0x", re.MULTILINE)
-_CPU = re.compile(r"NMI backtrace for cpu (\d+)$", re.MULTILINE)
-_CURRENT = re.compile(r" PID: (\d+) Comm: (.+?) (?:Not t|T)ainted")
-_COUNTER = re.compile(r" RIP: 0010:([\w.]+)\+0x")
 _STALLED = re.compile(r"rcu: \tTasks blocked on level-\d+ rcu_node [^:]*:((?: P\d+\S*)+)")
 _STALLED_CPU = re.compile(r"rcu: \t(\d+)-[^ ]*: \(")
 
@@ -194,16 +140,10 @@ def read(truth: Mapping[str, str], which: str = BEFORE) -> Truth:
         tasks={task.pid: task for task in tasks},
         claims=tuple(_claims(log)),
         blocked={each.pid: each for each in _blocked(log)},
-        running={each.cpu: each for each in _running(log)},
         stalled=frozenset(
             int(pid) for tasks in _STALLED.findall(log) for pid in re.findall(r" P(\d+)", tasks)
         ),
         stalled_cpus=frozenset(map(int, _STALLED_CPU.findall(log))),
-        hung=tuple(Hung(int(pid), comm, int(age)) for comm, pid, age in _HUNG.findall(log)),
-        blockers=tuple(
-            Blocker(int(pid), lock, int(owner) if owner else None)
-            for pid, lock, owner in _BLOCKER.findall(log)
-        ),
     )
 
 
@@ -230,7 +170,7 @@ def _task(files: dict[str, str], directory: str) -> Task | None:
         comm=comm.removesuffix("\n"),
         state=stat.rpartition(") ")[2][:1],
         wchan=wchan,
-        stack=tuple(re.findall(r"^\[<0>\] ([\w.]+)\+", stack, re.MULTILINE)),
+        stack=functions(stack),
     )
 
 
@@ -248,21 +188,8 @@ def _claims(log: str) -> Iterator[Claim]:
 
 def _blocked(log: str) -> Iterator[Blocked]:
     _, marker, listing = log.rpartition("Show Blocked State")
-    heads = list(_LISTED.finditer(listing)) if marker else []
-    ends = [head.start() for head in heads] + [len(listing)]
-    for head, end in zip(heads, ends[1:], strict=True):
-        frames = _FRAME.findall(listing[head.end() : end])
+    heads = [*_LISTED.finditer(listing if marker else "")]
+    ends = [*(head.start() for head in heads[1:]), len(listing)]
+    for head, end in zip(heads, ends, strict=False):
+        frames = _FRAME.findall(listing, head.end(), end)
         yield Blocked(int(head[2]), head[1], tuple(frames))
-
-
-def _running(log: str) -> Iterator[Running]:
-    _, _, listing = log.rpartition("Show backtrace of all active CPUs")
-    # What follows is the list of sysrq-w.
-    listing, marker, _ = listing.partition("Show Blocked State")
-    heads = list(_CPU.finditer(listing)) if marker else []
-    ends = [head.start() for head in heads] + [len(listing)]
-    for head, end in zip(heads, ends[1:], strict=True):
-        text = listing[head.end() : end]
-        if current := _CURRENT.search(text):
-            frames = [*_COUNTER.findall(text), *_FRAME.findall(text)]
-            yield Running(int(head[1]), int(current[1]), current[2], tuple(frames))

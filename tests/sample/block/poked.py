@@ -20,7 +20,6 @@ class Poked:
         self._dumped: dict[int, bytes] = {}
 
     def write(self, address: int, data: bytes) -> None:
-        """Change bytes of one page."""
         page = self._page(address)
         assert page is not None
         start = address % _PAGE
@@ -40,7 +39,6 @@ class Poked:
             self._pages[start] = None
 
     def restore(self) -> None:
-        """Undo all changes."""
         self._pages |= {start: bytearray(page) for start, page in self._dumped.items()}
 
     def _page(self, address: int) -> bytearray | None:

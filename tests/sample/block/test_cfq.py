@@ -29,19 +29,10 @@ _CAPSULE = Path(__file__).parent / "cfq-4.19.capsule"
 INFLIGHT = {"read": 7, "write": 138}
 """/sys/block/sda/inflight: requests in the scheduler count, too."""
 TUNABLES = {
-    "back_seek_max": 16384,
-    "back_seek_penalty": 2,
-    "fifo_expire_async": 250,
-    "fifo_expire_sync": 125,
-    "group_idle": 8,
-    "low_latency": 1,
-    "quantum": 8,
-    "slice_async": 40,
-    "slice_async_rq": 2,
-    "slice_idle": 8,
-    "slice_sync": 100,
-    "target_latency": 300,
-}
+    "back_seek_max": 16384, "back_seek_penalty": 2, "fifo_expire_async": 250,
+    "fifo_expire_sync": 125, "group_idle": 8, "low_latency": 1, "quantum": 8, "slice_async": 40,
+    "slice_async_rq": 2, "slice_idle": 8, "slice_sync": 100, "target_latency": 300,
+}  # fmt: skip
 """/sys/block/sda/queue/iosched, without the same times in microseconds."""
 XFSAILD, READERS, WRITERS = 1032, range(1036, 1042), range(1042, 1044)
 """PIDs: all of them sleep in state D, the readers and writers in io_schedule()."""

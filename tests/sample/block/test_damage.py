@@ -20,7 +20,7 @@ from kcensus.engine import gather as gather_module
 from kcensus.engine.memory import Memory, Words
 from kcensus.engine.slub.caches import find_caches
 from kcensus.kernel.block.bios import bios
-from kcensus.kernel.block.disks import disks
+from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.block.hardware import hardware_queues
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.vfs.super_blocks import super_blocks
@@ -57,6 +57,7 @@ def damaging(
     return damaged
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [1e-4, 1e-3, _SEVERE])
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("capsule", _CAPSULES, ids=["cfq", "bfq"])
@@ -92,8 +93,13 @@ def poked() -> Poked:
 
 
 @pytest.fixture(scope="module")
-def sound() -> Answer:
-    return of_kernel(Kernel(open_target("sample-io").prog))
+def plain() -> Kernel:
+    return Kernel(open_target("sample-io").prog)
+
+
+@pytest.fixture(scope="module")
+def sound(plain: Kernel) -> Answer:
+    return of_kernel(plain)
 
 
 def _gaps(answer: Answer) -> set[str]:
@@ -130,10 +136,10 @@ def test_a_torn_list_of_a_scheduler(poked: Poked, sound: Answer, bent: str) -> N
     assert answer.summary["sleepers_proven"] == sound.summary["sleepers_proven"]
 
 
-def test_requests_that_are_freed_meanwhile(poked: Poked, sound: Answer) -> None:
+def test_requests_that_are_freed_meanwhile(poked: Poked, plain: Kernel, sound: Answer) -> None:
     """Their tags are free, but they are still in a queue."""
     frame = sound.tables["requests"].frame.set_index("address")
-    hardware = hardware_queues(Kernel(open_target("sample-io").prog))
+    hardware = hardware_queues(plain)
     sched_tags = drgn.Object(poked.prog, "struct blk_mq_tags *", value=_only(hardware.sched_tags))
     bitmap = sched_tags.bitmap_tags.sb
     freed = _starved(sound)[:3]
@@ -209,18 +215,19 @@ _BENT = 12
         *((name, 0) for name in ("queue", "elevator_data", "map")),
     ],
 )
-def test_a_bent_pointer_shows(poked: Poked, sound: Answer, bent: str, value: int) -> None:
+def test_a_bent_pointer_shows(
+    poked: Poked, plain: Kernel, sound: Answer, bent: str, value: int
+) -> None:
     """Whatever a pointer led to: it is found otherwise, or a gap says that it is missing."""
     prog = poked.prog
-    kernel = Kernel(open_target("sample-io").prog)
-    hardware = hardware_queues(kernel)
-    disk = next(each for each in disks(kernel) if each.name == "vda")
+    hardware = hardware_queues(plain)
+    disk = next(each for each in block_devices(plain).disks if each.name == "vda")
     gendisk = drgn.Object(prog, "struct gendisk *", value=disk.address)
     (context,) = (
         drgn.Object(prog, "struct blk_mq_hw_ctx *", value=address)
         for address in hardware.address[hardware.sched_tags != 0].tolist()
     )
-    (group,) = np.unique(bios(kernel).group).tolist()
+    (group,) = np.unique(bios(plain).group).tolist()
     node = drgn.Object(prog, "struct blkcg_gq *", value=group).blkcg.css.cgroup.kn
     pointer = {
         "device": gendisk.part0.bd_device.p.device,
@@ -262,10 +269,11 @@ def test_a_request_expired_before_it_was_allocated(poked: Poked, sound: Answer) 
 @pytest.mark.parametrize(
     ("bent", "value"), [("s_type", _NOWHERE), ("name", _NOWHERE), ("s_fs_info", 0)]
 )
-def test_a_damaged_file_system_shows(poked: Poked, sound: Answer, bent: str, value: int) -> None:
+def test_a_damaged_file_system_shows(
+    poked: Poked, plain: Kernel, sound: Answer, bent: str, value: int
+) -> None:
     """It may be an XFS, or is one, whose lists of waiters are then missing."""
-    kernel = Kernel(open_target("sample-io").prog)
-    blocks = super_blocks(kernel)
+    blocks = super_blocks(plain)
     address = int(blocks.address[blocks.type.index("xfs")])
     block = drgn.Object(poked.prog, "struct super_block", address=address)
     pointer = block.s_type.name if bent == "name" else block.member_(bent)
@@ -275,8 +283,10 @@ def test_a_damaged_file_system_shows(poked: Poked, sound: Answer, bent: str, val
     assert "lists of waiters" in _gaps(answer)
 
 
-def test_an_owner_of_a_request_that_is_nowhere_shows(poked: Poked, sound: Answer) -> None:
-    found = bios(Kernel(open_target("sample-io").prog))
+def test_an_owner_of_a_request_that_is_nowhere_shows(
+    poked: Poked, plain: Kernel, sound: Answer
+) -> None:
+    found = bios(plain)
     objects = sound.tables["sleepers"].frame["object"].to_numpy(np.uint64)
     row = np.flatnonzero(np.isin(found.origin_private, objects[objects != 0]))[0]
     bio = drgn.Object(poked.prog, "struct bio", address=int(found.address[row]))
@@ -287,8 +297,8 @@ def test_an_owner_of_a_request_that_is_nowhere_shows(poked: Poked, sound: Answer
     assert "bios of requests" in _gaps(answer)
 
 
-def test_a_chain_of_bios_that_ends_early_shows(poked: Poked) -> None:
-    found = bios(Kernel(open_target("sample-io").prog))
+def test_a_chain_of_bios_that_ends_early_shows(poked: Poked, plain: Kernel) -> None:
+    found = bios(plain)
     (row, *_) = np.flatnonzero(found.request[1:] == found.request[:-1]).tolist()
     bio = drgn.Object(poked.prog, "struct bio", address=int(found.address[row]))
     poked.word(int(bio.bi_next.address_), 0)
@@ -342,6 +352,7 @@ def _said(answer: Answer) -> dict[str, object]:
     return said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [_NOWHERE, 0])
 @pytest.mark.parametrize("capsule", _CAPSULES, ids=["cfq", "bfq"])
 def test_one_bent_pointer_changes_no_figure_unseen(capsule: str, value: int) -> None:
@@ -367,9 +378,8 @@ def test_one_bent_pointer_changes_no_figure_unseen(capsule: str, value: int) -> 
     assert bent == _BENT
 
 
-def test_hostile_names_join_tables_and_are_escaped_on_screen(poked: Poked) -> None:
-    kernel = Kernel(open_target("sample-io").prog)
-    disk = next(each for each in disks(kernel) if each.name == "vda")
+def test_hostile_names_join_tables_and_are_escaped_on_screen(poked: Poked, plain: Kernel) -> None:
+    disk = next(each for each in block_devices(plain).disks if each.name == "vda")
     name = drgn.Object(poked.prog, "struct gendisk *", value=disk.address).disk_name
     poked.write(int(name.address_), b"v\x1b[1m\0")
     answer = of_kernel(Kernel(poked.prog))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from kcensus.charts import charts
+from kcensus.analyses.drawings import charts
 from kcensus.results import Result, Severity
 from tests.lab.truth import io
 from tests.sample.conftest import Sample
@@ -41,20 +41,22 @@ def test_starved_writes_are_named_first_with_who_sleeps_behind_them(
         if task.comm == "look-up" and "xfs_buf_lock" in task.stack
     }
     assert first.figures["sleepers"].value == len(openers) > 3
-    assert openers <= set(_rows(result, "proven"))
-    # The finding names those that sleep longest.
     frame = result.tables["sleepers"].frame
+    assert openers <= {*frame["pid"][frame["link"] == "proven"]}
+    # The finding names those that sleep longest.
     longest = frame[frame["function"] == "xfs_buf_lock"].nlargest(3, "since")
     assert f"look-up (PID {', '.join(map(str, longest['pid']))} and 3 more)" in first.evidence
+    # All tasks of the higher class, whether they have requests in the driver or in the scheduler.
+    classes = result.tables["requests"].frame["priority"].str.partition(" ")[0].value_counts()
+    remedy = first.remedies[0].command.removeprefix("ionice -c best-effort -p ")
+    assert len(remedy.split()) == classes["realtime"] == 47
 
 
 def test_tasks_in_state_d_sleep_where_their_stacks_say(starved: Sample, result: Result) -> None:
     tasks = io.read(starved.truth).tasks
     frame = result.tables["sleepers"].frame.set_index("pid")
     assert set(frame.index) == set(tasks)
-    assert {pid: frame["comm"][pid] for pid in tasks} == {
-        pid: task.comm for pid, task in tasks.items()
-    }
+    assert frame["comm"].to_dict() == {pid: task.comm for pid, task in tasks.items()}
     assert [pid for pid, task in tasks.items() if frame["function"][pid] not in task.stack] == []
 
 
@@ -63,9 +65,8 @@ def test_requests_by_age_are_all_requests(result: Result) -> None:
     ages = result.tables["request_ages"].frame
     assert requests["age"].between(10, 60).all()
     assert {*ages["age"]} == {"10 to 60 s"}
-    assert (
-        ages.set_index("state")["requests"].to_dict() == requests["state"].value_counts().to_dict()
-    )
+    by_state = requests["state"].value_counts().to_dict()
+    assert ages.set_index("state")["requests"].to_dict() == by_state
     (chart,) = (each for each in charts(result) if each.title == "Requests by age")
     assert sum(sum(bar.parts) for bar in chart.bars) == len(requests)
     assert chart.legend == ("inserted", "dispatched")
@@ -96,9 +97,3 @@ def test_hardware_queues_have_the_tags_of_debugfs(result: Result, disk: io.Disk)
     assert row["requests"] == len(result.tables["requests"].frame)
     assert row["dispatched"] == result.summary["dispatched"].value
     assert (row["software"], row["stopped"]) == (0, "no")
-
-
-def _rows(result: Result, link: str) -> list[int]:
-    frame = result.tables["sleepers"].frame
-    pids: list[int] = frame["pid"][frame["link"] == link].tolist()
-    return pids

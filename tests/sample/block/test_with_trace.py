@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from kcensus.analyses.iosched.kernel.figures import Figures
-from kcensus.analyses.iosched.kernel.sleepers import Sleepers, sleepers
+from kcensus.analyses.iosched.kernel.tasks import named_behind
 from kcensus.analyses.iosched.run import run
 from kcensus.kernel.block.requests import State
 from kcensus.kernel.kernel import Kernel
 from kcensus.results import Answer
 from kcensus.sources import open_target
-from tests.unit.trace.recorded import READ, WRITE, Event, life, name_of, packed
+from tests.unit.sources.blktrace.recorded import READ, WRITE, Event, life, name_of, packed
 
 SYNC = 1 << 3
 """BLK_TC_SYNC."""
@@ -39,11 +39,6 @@ def starved() -> Kernel:
 @pytest.fixture(scope="module")
 def figures(starved: Kernel) -> Figures:
     return Figures(starved)
-
-
-@pytest.fixture(scope="module")
-def asleep(figures: Figures) -> Sleepers:
-    return sleepers(figures)
 
 
 @pytest.fixture(scope="module")
@@ -71,9 +66,7 @@ def events(figures: Figures) -> list[Event]:
         )
     for step in range(READS):
         start = 15 * SECOND + step * SECOND // 20
-        made += life(
-            FAR + 8 * step, *(start + each for each in range(5)), flags=READ, device=device
-        )
+        made += life(FAR + 8 * step, *range(start, start + 5), flags=READ, device=device)
     return sorted(made, key=lambda each: each.time)
 
 
@@ -89,25 +82,25 @@ def traced(directory: Path, events: list[Event]) -> str:
     return str(directory / "vda")
 
 
-def test_each_sleeper_has_the_request_of_its_bio(figures: Figures, asleep: Sleepers) -> None:
-    chosen, join = asleep.request_of(figures)
+def test_each_sleeper_has_the_request_of_its_bio(figures: Figures) -> None:
+    chosen, join = figures.awaited
     assert (chosen >= 0).sum() == 54
     # The first bio of each request leads to what its task sleeps for.
-    bios, objects = figures.bios, asleep.waits.object
+    bios, objects = figures.bios, figures.waits.object
     linked = np.flatnonzero(chosen >= 0)
     for row in linked.tolist():
         own = bios.origin_private[bios.request == chosen[row]]
         assert objects[row] in own.tolist()
-    assert np.array_equal(asleep.joins.request[join[linked]], chosen[linked])
-    assert np.array_equal(asleep.behind(chosen[linked]), linked)
-    assert len(asleep.behind(np.empty(0, np.int64))) == 0
+    assert np.array_equal(figures.joins.request[join[linked]], chosen[linked])
+    assert named_behind(figures, chosen[linked])[0] == 54
+    assert named_behind(figures, np.empty(0, np.int64)) == (0, "")
 
 
-def test_sleepers_say_how_far_their_requests_are(figures: Figures, asleep: Sleepers) -> None:
-    chosen, _ = asleep.request_of(figures)
+def test_sleepers_say_how_far_their_requests_are(figures: Figures) -> None:
+    chosen, _ = figures.awaited
     frame = run(figures.kernel).tables["sleepers"].frame
     by_task = dict(zip(frame["address"], frame["request"], strict=True))
-    said = [by_task[int(address)] for address in asleep.waits.task]
+    said = [by_task[int(address)] for address in figures.waits.task]
     states = figures.requests.state[chosen]
     for row, text in enumerate(said):
         if chosen[row] < 0:
@@ -120,16 +113,14 @@ def test_sleepers_say_how_far_their_requests_are(figures: Figures, asleep: Sleep
     assert "" in said
 
 
-def test_all_requests_of_memory_are_found_in_the_trace(
-    figures: Figures, asleep: Sleepers, answer: Answer
-) -> None:
+def test_all_requests_of_memory_are_found_in_the_trace(figures: Figures, answer: Answer) -> None:
     requests = figures.requests
     frame = answer.tables["requests_traced"].frame.set_index("address")
     assert len(frame) == answer.summary["requests_traced"].value == len(requests)
     frame = frame.loc[requests.address.tolist()]
     assert frame["pid"].tolist() == [1000 + row for row in range(len(requests))]
     assert frame["task"].tolist() == [f"task{row}" for row in range(len(requests))]
-    behind = np.bincount(asleep.joins.request, minlength=len(requests))
+    behind = np.bincount(figures.joins.request, minlength=len(requests))
     assert frame["sleepers"].tolist() == behind.tolist()
     assert frame["sleepers"].sum() == 54
     # Requests that waited in the scheduler for all of it were overtaken by all the reads, and by

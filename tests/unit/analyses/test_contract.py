@@ -25,8 +25,6 @@ from tests.unit.synthetic import ANALYSIS
 
 
 class Modules:
-    """A kernel with one module, whose debug info is missing."""
-
     def need_modules(self, *names: str) -> list[str]:
         return [f"install the debug info of {name}" for name in names if name == "dm_mod"]
 
@@ -123,7 +121,7 @@ def test_exchanged_types_are_blamed_on_the_capsule() -> None:
     with pytest.raises(AttributeError):
         Context.of(vmcore).run(analysis_of("confused", confused))
     capsule = dataclasses.replace(vmcore, recorded_for=("confused",))
-    with pytest.raises(AnalysisError, match="in the capsule are not what confused expects"):
+    with pytest.raises(AnalysisError, match="in the capsule do not fit confused"):
         Context.of(capsule).run(analysis_of("confused", confused))
 
 
@@ -144,8 +142,6 @@ def test_a_report_leaves_out_what_a_capsule_was_not_recorded_for() -> None:
 
 
 def test_memory_that_is_missing_is_named() -> None:
-    """With the structure, why it is missing, and what to do."""
-
     def count(kernel: Kernel) -> Answer:
         return Answer(source=str(node_ids(kernel.prog)))
 

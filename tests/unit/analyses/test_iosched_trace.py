@@ -13,55 +13,75 @@ import pytest
 
 from kcensus import cli
 from kcensus.analyses import AnalysisError, analyses
+from kcensus.analyses.drawings import charts
 from kcensus.analyses.iosched.run import of_trace
 from kcensus.analyses.iosched.trace.figures import Figures
-from kcensus.charts import charts
 from kcensus.progress import SilentProgress
 from kcensus.render.html.svg import svg
 from kcensus.results import Answer, Bound, CheckStatus, Result, Severity
-from kcensus.trace.files import read_trace
-from tests.unit.trace.recorded import STARVED, WRITE, Event, life, message, name_of, packed, unpack
+from kcensus.sources.blktrace.files import read_trace
+from tests.unit.sources.blktrace import recorded as files
+from tests.unit.sources.blktrace.recorded import WRITE, Event, life, message
 
-TITLES = {spec.name: spec.title for spec in analyses()["iosched"].tables()}
-HOSTILE = b"\x1b[2J<b>$x^2$\n|"
+SECOND = 10**9
+HOSTILE = b"\xff\x1b[2J<b>$x^2$\n|"
 
 
 def answer_of(directory: Path, name: str) -> Answer:
     return of_trace(str(directory / name), SilentProgress())
 
 
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return files.unpack(tmp_path_factory.mktemp("trace"), "starved") / "starved"
+
+
+@pytest.fixture(scope="module")
+def starved(recorded: Path) -> Answer:
+    return answer_of(recorded.parent, recorded.name)
+
+
 def traced(directory: Path, made: list[Event]) -> Answer:
     made = sorted(made, key=lambda each: each.time)
-    (directory / "x.blktrace.0").write_bytes(packed(made))
+    (directory / "x.blktrace.0").write_bytes(files.packed(made))
     return answer_of(directory, "x")
 
 
-def document(capsys: pytest.CaptureFixture[str], *args: str) -> Any:
-    assert cli.main(["iosched", *args, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
+def values(answer: Answer) -> dict[str, Any]:
+    return {key: figure.value for key, figure in answer.summary.items()}
+
+
+def reads(*starts: int, sector: int = 1000) -> list[Event]:
+    places = [(sector + 8 * step, start) for step, start in enumerate(starts)]
+    return [each for at, start in places for each in life(at, *range(start, start + 5), pid=6)]
 
 
 def starving(waited: float, count: int = 20, *, dispatched: bool = True) -> list[Event]:
     """Return an async write that waits while sync reads of another task are dispatched."""
     end = int(waited * 1e9)
     moments = (0, 1, 2, end, end + 1) if dispatched else (0, 1, 2)
-    made = [name_of(0, 5, HOSTILE), *life(8, *moments, flags=WRITE, pid=5)]
-    for step in range(count):
-        start = 1000 + step * (end // count)
-        made += life(1000 + 8 * step, *(start + each for each in range(5)), pid=6)
-    return made
+    made = [files.name_of(0, 5, HOSTILE), *life(8, *moments, flags=WRITE, pid=5)]
+    return made + reads(*(1000 + step * (end // count) for step in range(count)))
 
 
-def test_an_async_write_that_starved_is_the_first_finding(tmp_path: Path) -> None:
-    answer = answer_of(unpack(tmp_path, "starved"), "starved")
-    first = answer.findings[0]
+def turn(start: int, *during: str, dispatched: int = 0) -> list[Event]:
+    """Return the messages of CFQ about a turn of the queue of :func:`starving`."""
+    words = ["cfq5A  / set_active wl_class:1 wl_type:0", *during, "cfq5A  / slice expired t=1"]
+    words.append(f"cfq5A  / sl_used=1 disp={dispatched} charge=0 iops=1 sect=0")
+    return [message(start + at, text) for at, text in enumerate(words)]
+
+
+def test_an_async_write_that_starved_is_the_first_finding(starved: Answer) -> None:
+    first = starved.findings[0]
     assert (first.id, first.severity) == ("trace-async-starved:254,0", Severity.WARNING)
     assert first.figures["waited"].value == pytest.approx(6.64755047)
     assert first.figures["held"].value == pytest.approx(6.6, abs=0.1)
     assert "kworker/u4:1" in first.evidence
-    assert answer.summary["trace_worst_async_write_wait"].value == pytest.approx(6.64755047)
-    assert {each.status for each in answer.checks} == {CheckStatus.AGREE}
-    assert answer.gaps == []
+    assert starved.summary["trace_worst_async_write_wait"].value == pytest.approx(6.64755047)
+    assert {each.status for each in starved.checks} == {CheckStatus.AGREE}
+    assert starved.gaps == []
+    # Memory and trace have no key in common.
+    assert all(key.startswith("trace_") for key in (*starved.summary, *starved.tables))
 
 
 @pytest.mark.parametrize(
@@ -83,27 +103,27 @@ def test_the_wait_and_those_who_went_first_decide(
     messages = [message(3, f"{scheduler}5A add_request 1")] if scheduler else []
     answer = traced(tmp_path, [*starving(waited, count), *messages])
     assert [each.severity for each in answer.findings] == ([] if severity is None else [severity])
-    assert answer.summary["trace_worst_async_write_wait"].value == pytest.approx(waited)
+    worst = answer.summary["trace_worst_async_write_wait"]
+    assert worst.value == pytest.approx(waited)
+    assert worst.bound is Bound.EXACT
+    assert "trace_cfq_turns_lost" not in answer.summary  # without messages of CFQ, it is unknown
 
 
 def test_a_write_that_still_waits_counts_with_its_age(tmp_path: Path) -> None:
     made = [*starving(20.0, 40, dispatched=False), Event("P", 20_000_000_002, flags=0)]
     answer = traced(tmp_path, made)
     assert answer.summary["trace_waiting"].value == 1
+    assert answer.summary["trace_worst_async_write_wait"].bound is Bound.AT_LEAST
     finding = answer.findings[0]
-    assert finding.figures["waiting"].value == 1
-    assert finding.figures["waited"].value == 20.0
+    assert (finding.figures["waiting"].value, finding.figures["waited"].value) == (1, 20.0)
     row = answer.tables["trace_waits"].frame.iloc[0]
     assert (row["state"], row["waited"], row["overtaken_by"]) == ("inserted", 20.0, 40)
 
 
 def test_messages_name_the_scheduler_its_fix_and_the_queue(tmp_path: Path) -> None:
     made = [*starving(15.6), message(3, "cfq5A  / insert_request")]
-    for start in (10**9, 2 * 10**9, 3 * 10**9):
-        made.append(message(start, "cfq5A  / set_active wl_class:1 wl_type:0"))
-        made.append(message(start + 1, "cfq1618SN / preempt"))
-        made.append(message(start + 2, "cfq5A  / slice expired t=1"))
-        made.append(message(start + 3, "cfq5A  / sl_used=1 disp=0 charge=0 iops=1 sect=0"))
+    for second in (1, 2, 3):
+        made += turn(second * SECOND, "cfq1618SN / preempt")
     answer = traced(tmp_path, made)
     finding = answer.findings[0]
     assert finding.patch == "cfq-async-starvation"
@@ -124,16 +144,9 @@ def test_messages_name_the_scheduler_its_fix_and_the_queue(tmp_path: Path) -> No
 def test_turns_without_a_dispatch_show_the_kernel_without_the_fix(
     tmp_path: Path, began: float, dispatched: bool, lost: int
 ) -> None:
-    start = int(began * 1e9)
-    made = starving(15.6)
-    made.append(message(3, "cfq5A  / insert_request"))
-    made.append(message(start, "cfq5A  / set_active wl_class:1 wl_type:0"))
-    if dispatched:
-        made.append(message(start + 1, "cfq5A  / dispatched a request"))
-    made.append(message(start + 2, "cfq6S  / preempt"))
-    made.append(message(start + 3, "cfq5A  / slice expired t=1"))
-    count = int(dispatched)
-    made.append(message(start + 4, f"cfq5A  / sl_used=1 disp={count} charge=0 iops=1 sect=0"))
+    made = [*starving(15.6), message(3, "cfq5A  / insert_request")]
+    during = ["cfq5A  / dispatched a request"] * dispatched
+    made += turn(int(began * 1e9), *during, "cfq6S  / preempt", dispatched=int(dispatched))
     answer = traced(tmp_path, made)
     assert answer.summary["trace_cfq_turns_lost"].value == lost
     finding = answer.findings[0]
@@ -145,37 +158,24 @@ def test_turns_without_a_dispatch_show_the_kernel_without_the_fix(
 def test_a_request_that_was_merged_into_another_one_does_not_wait(tmp_path: Path) -> None:
     """Kernels with CFQ have no event for it: D and C of one request reach over both."""
     made = [*life(0, 0, 1, 2, flags=WRITE), *life(8, 10, 11, 12, flags=WRITE)]
-    made += [
-        Event("D", 3000, 0, 16, flags=WRITE),
-        Event("C", 5000, 0, 16, flags=WRITE),
-        *(message(each, "cfq5A  / insert_request") for each in (3, 13)),
-        message(10**10, "cfq5A  / set_active wl_class:0 wl_type:0"),
-        message(10**10 + 1, "cfq6S  / preempt"),
-        message(10**10 + 2, "cfq5A  / slice expired t=1"),
-        message(10**10 + 3, "cfq5A  / sl_used=1 disp=0 charge=0 iops=1 sect=0"),
-    ]
-    for step in range(300):
-        start = 10_000 + step * 100_000_000
-        made += life(50_000 + 8 * step, *(start + each for each in range(5)), pid=6)
+    made += life(0, 3000, 5000, letters="DC", sectors=16, flags=WRITE)
+    made += [message(each, "cfq5A  / insert_request") for each in (3, 13)]
+    made += turn(10 * SECOND, "cfq6S  / preempt")
+    made += reads(*range(10_000, 30 * SECOND, 100_000_000), sector=50_000)
     # One of the other direction, and one before its insertion, do not count: they are requests.
-    made += life(800, 10**9, 10**9 + 1, 10**9 + 2, flags=WRITE)
-    made += [Event("D", 2 * 10**9, 792, 32), Event("D", 9 * 10**8, 792, 32, flags=WRITE)]
+    made += life(800, SECOND, SECOND + 1, SECOND + 2, flags=WRITE)
+    made += [Event("D", 2 * SECOND, 792, 32), Event("D", 9 * 10**8, 792, 32, flags=WRITE)]
     answer = traced(tmp_path, made)
     waits = answer.tables["trace_waits"].frame.set_index("sector")
     assert waits.loc[8, "waited"] == pytest.approx(2988e-9)
     assert waits.loc[800, "state"] == "inserted"
-    values = {key: figure.value for key, figure in answer.summary.items()}
-    assert (values["trace_waiting"], values["trace_cfq_turns_lost"]) == (1, 0)
-    assert values["trace_requests"] == 304
+    keys = ("trace_waiting", "trace_cfq_turns_lost", "trace_requests")
+    assert [values(answer)[key] for key in keys] == [1, 0, 304]
     assert {each.status for each in answer.checks} == {CheckStatus.AGREE}
 
 
-def test_without_messages_of_cfq_turns_are_unknown(tmp_path: Path) -> None:
-    assert "trace_cfq_turns_lost" not in traced(tmp_path, starving(15.6)).summary
-
-
 def test_the_posted_excerpt_waits_15_6_seconds(tmp_path: Path) -> None:
-    (tmp_path / "trace.txt").write_text(STARVED)
+    (tmp_path / "trace.txt").write_text(files.STARVED)
     answer = answer_of(tmp_path, "trace.txt")
     assert answer.summary["trace_worst_async_write_wait"].value == 15.626265317
     # The preemption that it shows is 25 ms after the insertion: too early to prove anything.
@@ -200,15 +200,15 @@ def test_phases_have_percentiles_by_operation_and_device(tmp_path: Path) -> None
 
 
 def test_losses_are_gaps(tmp_path: Path) -> None:
-    unpack(tmp_path, "starved")
+    files.unpack(tmp_path, "starved")
     part = tmp_path / "starved.blktrace.1"
     (tmp_path / "starved.blktrace.3").write_bytes(part.read_bytes()[:-20])
     part.unlink()
     answer = answer_of(tmp_path, "starved")
     counts = {gap.what: gap.count for gap in answer.gaps}
-    assert counts["files of CPUs"] == 1  # of CPU 2, nothing is known
+    assert counts["files of the trace"] == 1  # of CPU 2, nothing is known
     assert answer.summary["trace_offline_cpus"].value == 1
-    assert counts["bytes of the last event"] == 28
+    assert counts["bytes of the trace"] == 28
     assert answer.summary["trace_requests"].bound.value == "at least"
 
 
@@ -228,49 +228,34 @@ def test_nothing_from_a_trace_reaches_a_screen_or_page_unescaped(
     assert "<b>$x" not in text
 
 
-def test_the_screen_shows_tables_of_a_trace_without_a_target(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = str(unpack(tmp_path, "starved") / "starved")
-    assert cli.main(["iosched", "--trace", path, "--no-pager"]) == 0
+def test_a_trace_needs_no_target(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["iosched", "--trace", str(recorded), "--no-pager"]) == 0
     screen = capsys.readouterr().out
-    for name in ("trace_phases", "trace_tasks"):
-        assert TITLES[name] in screen
-    assert all(each.startswith("trace_") for each in answer_of(tmp_path, "starved").tables)
-
-
-def test_memory_and_trace_have_no_key_in_common(tmp_path: Path) -> None:
-    answer = answer_of(unpack(tmp_path, "starved"), "starved")
-    assert all(key.startswith("trace_") for key in answer.summary)
-
-
-def test_no_target_is_opened_for_a_trace(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = str(unpack(tmp_path, "starved") / "starved")
-    made = document(capsys, "--trace", path)
-    assert made["target"] == path
+    titles = {spec.name: spec.title for spec in analyses()["iosched"].tables()}
+    assert all(titles[name] in screen for name in ("trace_phases", "trace_tasks"))
+    assert cli.main(["iosched", "--trace", str(recorded), "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["target"] == str(recorded)
     assert len(made["tables"]["trace_waits"]) == 537
 
 
-@pytest.mark.parametrize("name", ["nothing", "nothing/x", ""])
+@pytest.mark.parametrize("name", ["nothing", "nothing/x"])
 def test_a_trace_that_is_not_there_is_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     with pytest.raises(AnalysisError):
-        answer_of(tmp_path, name or "\x1b")
-    assert cli.main(["iosched", "--trace", str(tmp_path / (name or "x"))]) == 3
+        answer_of(tmp_path, name)
+    assert cli.main(["iosched", "--trace", str(tmp_path / name)]) == 3
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_charts_show_waits_over_time_by_length_and_as_a_timeline(tmp_path: Path) -> None:
-    answer = answer_of(unpack(tmp_path, "starved"), "starved")
-    result = Result("iosched", "x", "", **{k: v for k, v in vars(answer).items() if k != "source"})
+def test_charts_show_waits_over_time_by_length_and_as_a_timeline(starved: Answer) -> None:
+    result = Result("iosched", "x", "", **{k: v for k, v in vars(starved).items() if k != "source"})
     made = {chart.title: chart for chart in charts(result)}
     specs = analyses()["iosched"].chart_specs()
-    assert [*made] == [spec.title for spec in specs if spec.table in answer.tables]
+    assert [*made] == [spec.title for spec in specs if spec.table in starved.tables]
     over_time, longest, histogram, timeline = made.values()
-    frame = answer.tables["trace_over_time"].frame
+    frame = starved.tables["trace_over_time"].frame
     assert {*over_time.legend} == {*frame["task"]}
     assert len(over_time.bars) == len(longest.bars) == 32
     assert all(len(title) <= 45 for title in made)
@@ -283,30 +268,22 @@ def test_charts_show_waits_over_time_by_length_and_as_a_timeline(tmp_path: Path)
         assert svg(chart).startswith("<svg")
 
 
-def on_device(number: int, waited: float) -> list[Event]:
-    """Return the events of :func:`starving` on a disk."""
-    return [replace(each, device=number << 20) for each in starving(waited) if each.note < 0]
-
-
 def test_the_devices_with_the_longest_waits_have_findings(tmp_path: Path) -> None:
-    made = [each for number in range(1, 13) for each in on_device(number, 5.0 + number)]
-    answer = traced(tmp_path, made)
-    assert [each.id for each in answer.findings] == [
-        f"trace-async-starved:{number},0" for number in range(12, 4, -1)
-    ]
-    assert answer.findings[0].figures["more_devices"].value == 4
+    many = [(number, each) for number in range(1, 13) for each in starving(5.0 + number)]
+    made = [replace(each, device=number << 20) for number, each in many if each.note < 0]
+    found = traced(tmp_path, made).findings
+    assert [each.id for each in found] == [f"trace-async-starved:{n},0" for n in range(12, 4, -1)]
+    assert found[0].figures["more_devices"].value == 4
 
 
 def test_the_rows_of_waits_have_the_names_of_their_own_tasks(tmp_path: Path) -> None:
     """Names of tasks that did I/O on another disk before are older than the first event."""
-    made, second = [], 10**9
+    made = []
     for pid in range(100, 140):
-        made += [
-            name_of(second + pid, pid, b"bash"),
-            name_of(second + 5000 + pid, pid, b"t%d" % pid),
-        ]
-        start = 60 * second + pid
-        made += life(8 * pid, start, start + 1, start + 2, start + 2 + second, pid=pid)
+        start, name = SECOND + pid, b"t%d" % pid
+        made += [files.name_of(start, pid, b"bash"), files.name_of(start + 5000, pid, name)]
+        start *= 60
+        made += life(8 * pid, start, start + 1, start + 2, start + 2 + SECOND, pid=pid)
     frame = traced(tmp_path, made).tables["trace_waits"].frame
     assert len(frame) == 40
     assert frame["task"].tolist() == [f"t{pid}" for pid in frame["pid"]]
@@ -316,25 +293,23 @@ def test_the_rows_of_waits_have_the_names_of_their_own_tasks(tmp_path: Path) -> 
 def test_a_requeued_request_is_not_in_the_hands_of_the_scheduler(
     tmp_path: Path, letters: str
 ) -> None:
-    made = life(8, 0, 1, 2, 3, 10**9, 10**9, letters=letters, flags=WRITE)
-    for step in range(40):
-        start = 10**9 + step * 200_000_000
-        made += life(1000 + 8 * step, *(start + each for each in range(5)), pid=6)
-    answer = traced(tmp_path, [*made, Event("P", 9 * 10**9, flags=0)])
-    values = {key: figure.value for key, figure in answer.summary.items()}
-    assert [values[f"trace_{key}"] for key in ("in_driver", "waiting", "requeued_waiting")] == [
-        0,
-        0,
-        1,
-    ]
-    assert values["trace_worst_async_write_wait"] == 1e-9
+    made = life(8, 0, 1, 2, 3, SECOND, SECOND, letters=letters, flags=WRITE)
+    made += reads(*range(SECOND, 9 * SECOND, 200_000_000))
+    answer = traced(tmp_path, [*made, Event("P", 9 * SECOND, flags=0)])
+    keys = ("in_driver", "waiting", "requeued_waiting", "worst_async_write_wait")
+    assert [values(answer)[f"trace_{key}"] for key in keys] == [0, 0, 1, 1e-9]
     row = answer.tables["trace_waits"].frame.set_index("sector").loc[8]
     assert (row["state"], row["waited"], row["requeued"]) == ("requeued", 1e-9, 8.0)
     assert [each.kind for each in answer.findings] == ["trace-requests-requeued"]
 
 
+def test_a_request_that_was_dispatched_again_is_in_the_driver(tmp_path: Path) -> None:
+    found = values(traced(tmp_path, life(8, 0, 1, 2, 3, 4, 5, 6, letters="QGIDRID")))
+    assert (found["trace_in_driver"], found["trace_waiting"]) == (1, 0)
+
+
 def test_the_time_between_two_dispatches_is_a_phase(tmp_path: Path) -> None:
-    made = life(8, 0, 1, 2, 3, 4, 8 * 10**9, 8 * 10**9 + 5, letters="QGIDRDC")
+    made = life(8, 0, 1, 2, 3, 4, 8 * SECOND, 8 * SECOND + 5, letters="QGIDRDC")
     answer = traced(tmp_path, made)
     phases = answer.tables["trace_phases"].frame.set_index("phase")
     assert phases.loc["D2D", "longest"] == pytest.approx(8)
@@ -344,10 +319,9 @@ def test_the_time_between_two_dispatches_is_a_phase(tmp_path: Path) -> None:
 
 def test_requests_that_were_inserted_earlier_do_not_overtake(tmp_path: Path) -> None:
     """All reads were in the queue before the write; it waits for its turn."""
-    made = life(8, 50, 51, 52, 15 * 10**9, 15 * 10**9 + 1, flags=WRITE)
-    for step in range(60):
-        start = (step + 1) * 240_000_000
-        made += life(1000 + 8 * step, 0, 1, 2, start, start + 1, pid=6)
+    made = life(8, 50, 51, 52, 15 * SECOND, 15 * SECOND + 1, flags=WRITE)
+    for step in range(1, 61):
+        made += life(1000 + 8 * step, 0, 1, 2, step * 240_000_000, step * 240_000_000 + 1, pid=6)
     answer = traced(tmp_path, made)
     assert "trace-async-starved" not in {each.kind for each in answer.findings}
     assert answer.tables["trace_waits"].frame["overtaken_by"].max() == 0
@@ -355,19 +329,16 @@ def test_requests_that_were_inserted_earlier_do_not_overtake(tmp_path: Path) -> 
 
 def test_a_device_that_dispatches_nothing_is_not_the_schedulers_fault(tmp_path: Path) -> None:
     """20 reads overtake the write for 2 s, then the device is silent for 30 s."""
-    made = life(8, 0, 1, 2, 32 * 10**9, 32 * 10**9 + 1, flags=WRITE)
-    for step in range(20):
-        start = 1000 + step * 100_000_000
-        end = start + 4 if step < 19 else 32 * 10**9 - 50
-        made += life(1000 + 8 * step, *(start + each for each in range(4)), end, pid=6)
-    late = 32 * 10**9 - 40
-    made += life(8000, late, late + 1, late + 2, late + 3, late + 4, pid=6)
+    end, last = 32 * SECOND, 1000 + 1_900_000_000
+    made = life(8, 0, 1, 2, end, end + 1, flags=WRITE)
+    made += reads(*range(1000, last, 100_000_000), end - 40)
+    made += life(8000, last, last + 1, last + 2, last + 3, end - 50, pid=6)
     answer = traced(tmp_path, made)
-    stuck = answer.findings[0]
-    assert [each.kind for each in answer.findings] == ["trace-requests-stuck"]
-    assert stuck.figures["waited"].value == pytest.approx(30.1, abs=0.01)
-    assert stuck.figures["silent"].value == pytest.approx(30.1, abs=0.01)
-    assert answer.summary["trace_worst_in_driver"].value == pytest.approx(30.1, abs=0.01)
+    (stuck,) = answer.findings
+    assert stuck.kind == "trace-requests-stuck"
+    worst = answer.summary["trace_worst_in_driver"]
+    for figure in (stuck.figures["waited"], stuck.figures["silent"], worst):
+        assert figure.value == pytest.approx(30.1, abs=0.01)
 
 
 @pytest.mark.parametrize(
@@ -376,21 +347,20 @@ def test_a_device_that_dispatches_nothing_is_not_the_schedulers_fault(tmp_path: 
 def test_requests_wait_for_an_empty_driver_or_a_silent_one(
     tmp_path: Path, completed: int, kind: str
 ) -> None:
-    made = life(8, 0, 1, 2, 3, completed * 10**9)
+    made = life(8, 0, 1, 2, 3, completed * SECOND)
     for step in range(5):
-        made += life(800 + 8 * step, 10**9, 10**9 + 1, 10**9 + 2, flags=WRITE)
-    answer = traced(tmp_path, [*made, Event("P", 31 * 10**9, flags=0)])
-    finding = answer.findings[0]
-    assert [each.kind for each in answer.findings] == [kind]
+        made += life(800 + 8 * step, SECOND, SECOND + 1, SECOND + 2, flags=WRITE)
+    (finding,) = traced(tmp_path, [*made, Event("P", 31 * SECOND, flags=0)]).findings
+    assert finding.kind == kind
     assert finding.figures["waiting"].value == 5
     assert finding.figures["waited"].value == (29.0 if completed == 2 else 39.999999997)
 
 
 @pytest.mark.parametrize("got", [True, False])
 def test_a_bio_that_waits_for_a_request_is_no_request(tmp_path: Path, got: bool) -> None:
-    made = life(8, 0, 1, 2, 3, 30 * 10**9)
-    late = (30 * 10**9 + 1, 30 * 10**9 + 2, 30 * 10**9 + 3, 30 * 10**9 + 4)
-    made += life(800, 10**9, *(late if got else ()), flags=WRITE)
+    made = life(8, 0, 1, 2, 3, 30 * SECOND)
+    late = (30 * SECOND + 1, 30 * SECOND + 2, 30 * SECOND + 3, 30 * SECOND + 4)
+    made += life(800, SECOND, *(late if got else ()), flags=WRITE)
     answer = traced(tmp_path, made)
     assert answer.summary["trace_requests"].value == 1 + got
     assert answer.summary["trace_without_request"].value == int(not got)
@@ -401,34 +371,16 @@ def test_a_bio_that_waits_for_a_request_is_no_request(tmp_path: Path, got: bool)
 
 
 def test_bios_of_a_device_without_requests_wait_for_none(tmp_path: Path) -> None:
-    made = [replace(each, device=253 << 20) for each in life(8, 0)]
-    answer = traced(tmp_path, [*made, *life(800, 1, 2, 3, 4, 20 * 10**9 + 4)])
-    assert answer.summary["trace_without_request"].value == 0
-    assert answer.summary["trace_requests"].value == 1
+    made = [*life(8, 0, device=253 << 20), *life(800, 1, 2, 3, 4, 20 * SECOND + 4)]
+    found = values(traced(tmp_path, made))
+    assert (found["trace_without_request"], found["trace_requests"]) == (0, 1)
 
 
-@pytest.mark.parametrize("dispatched", [True, False])
-def test_a_wait_that_ends_with_the_trace_is_a_lower_bound(tmp_path: Path, dispatched: bool) -> None:
-    answer = traced(tmp_path, starving(15.6, dispatched=dispatched))
-    bound = answer.summary["trace_worst_async_write_wait"].bound
-    assert bound is (Bound.EXACT if dispatched else Bound.AT_LEAST)
-
-
-def test_waits_and_overtakers_are_those_of_a_loop_over_requests(tmp_path: Path) -> None:
-    trace = read_trace(str(unpack(tmp_path, "starved") / "starved"), SilentProgress())
-    figures = Figures(trace)
+def test_waits_and_overtakers_are_those_of_a_loop_over_requests(recorded: Path) -> None:
+    figures = Figures(read_trace(str(recorded)))
     bios = figures.bios
-    sync = [
-        (inserted, dispatched)
-        for inserted, dispatched, is_sync, merged in zip(
-            bios.inserted.tolist(),
-            bios.dispatched.tolist(),
-            figures.is_sync.tolist(),
-            bios.merged.tolist(),
-            strict=True,
-        )
-        if is_sync and merged == -1 and dispatched != -1
-    ]
+    is_sync = figures.is_sync & (bios.merged == -1) & (bios.dispatched != -1)
+    sync = [*zip(bios.inserted[is_sync].tolist(), bios.dispatched[is_sync].tolist(), strict=True)]
     rows = np.flatnonzero(figures.wait >= 0)
     overtaken, held = figures.overtaken(rows).tolist(), figures.held(rows).tolist()
     assert max(overtaken) > 300
@@ -443,9 +395,9 @@ def test_waits_and_overtakers_are_those_of_a_loop_over_requests(tmp_path: Path) 
 
 
 def test_requests_in_the_scheduler_add_up_and_no_silence_looks_short(tmp_path: Path) -> None:
-    made = life(8, 0, 1, 2, 32 * 10**9, 32 * 10**9 + 1, flags=WRITE, pid=5)
-    made += life(800, 0, 1, 2, 10**9, 10**9 + 1, pid=6)
-    answer = traced(tmp_path, [name_of(0, 5, b"writer"), *made])
+    made = life(8, 0, 1, 2, 32 * SECOND, 32 * SECOND + 1, flags=WRITE, pid=5)
+    made += life(800, 0, 1, 2, SECOND, SECOND + 1, pid=6)
+    answer = traced(tmp_path, [files.name_of(0, 5, b"writer"), *made])
     frame = answer.tables["trace_over_time"].frame
     waiting = frame.groupby("task")["waiting"].sum()
     assert waiting["writer"] == pytest.approx(32, abs=0.01)
@@ -455,10 +407,8 @@ def test_requests_in_the_scheduler_add_up_and_no_silence_looks_short(tmp_path: P
     assert longest.tolist() == pytest.approx([*range(1, 33)], abs=0.001)
 
 
-def test_the_worst_wait_of_each_task_and_operation_is_a_row(tmp_path: Path) -> None:
-    answer = answer_of(unpack(tmp_path, "starved"), "starved")
-    waits = answer.tables["trace_waits"].frame
-    tasks = answer.tables["trace_tasks"].frame
+def test_the_worst_wait_of_each_task_and_operation_is_a_row(starved: Answer) -> None:
+    waits, tasks = (starved.tables[f"trace_{name}"].frame for name in ("waits", "tasks"))
     worst = waits.groupby(["task", "device", "operation"])["waited"].max()
     assert len(tasks) == len(worst)
     keys = zip(tasks["task"], tasks["device"], tasks["operation"], strict=True)
@@ -476,29 +426,18 @@ def test_the_queue_of_the_longest_wait_comes_first(tmp_path: Path) -> None:
 
 
 def test_while_the_driver_hangs_no_switch_of_the_scheduler_is_advised(tmp_path: Path) -> None:
-    made = starving(15.6)
-    made += life(8000, 0, 1, 2, 15 * 10**9)
-    made.append(Event("P", 30 * 10**9, flags=0))
-    starved = next(
-        each for each in traced(tmp_path, made).findings if each.kind == "trace-async-starved"
-    )
-    assert starved.remedies == ()
-    assert starved.no_remedy
-
-
-def test_a_request_that_was_dispatched_again_is_in_the_driver(tmp_path: Path) -> None:
-    answer = traced(tmp_path, life(8, 0, 1, 2, 3, 4, 5, 6, letters="QGIDRID"))
-    assert answer.summary["trace_in_driver"].value == 1
-    assert answer.summary["trace_waiting"].value == 0
+    made = [*starving(15.6), *life(8000, 0, 1, 2, 15 * SECOND), Event("P", 30 * SECOND, flags=0)]
+    found = {each.kind: each for each in traced(tmp_path, made).findings}
+    assert found["trace-async-starved"].remedies == ()
+    assert found["trace-async-starved"].no_remedy
 
 
 @pytest.mark.parametrize("dispatched", [True, False])
 def test_a_request_whose_bio_was_queued_before_the_trace_waits(
     tmp_path: Path, dispatched: bool
 ) -> None:
-    made = [each for each in starving(16.0) if each.letter not in "QG" or each.pid != 5]
-    if not dispatched:
-        made = [each for each in made if each.letter not in "DC" or each.pid != 5]
+    lost = "QG" if dispatched else "QGDC"
+    made = [each for each in starving(16.0) if each.letter not in lost or each.pid != 5]
     answer = traced(tmp_path, [*made, Event("P", 16_000_000_002, flags=0)])
     assert answer.summary["trace_waiting"].value == int(not dispatched)
     assert answer.summary["trace_worst_async_write_wait"].value == pytest.approx(16.0)
@@ -508,21 +447,19 @@ def test_a_request_whose_bio_was_queued_before_the_trace_waits(
 
 @pytest.mark.parametrize("place", [20, 103])
 def test_a_damaged_time_is_no_wait(tmp_path: Path, place: int) -> None:
-    made = life(8, 0, 1, 2, flags=WRITE, pid=5)
-    for step in range(20):
-        made += life(1000 + 8 * step, *(1000 * step + 3 + each for each in range(5)), pid=6)
-    made.insert(place, Event("P", 10 * 86_400 * 10**9, flags=0))
-    (tmp_path / "x.blktrace.0").write_bytes(packed(made))
+    made = life(8, 0, 1, 2, flags=WRITE, pid=5) + reads(*range(3, 20_000, 1000))
+    made.insert(place, Event("P", 10 * 86_400 * SECOND, flags=0))
+    (tmp_path / "x.blktrace.0").write_bytes(files.packed(made))
     answer = answer_of(tmp_path, "x")
     assert answer.findings == []
     assert answer.summary["trace_duration"].value == pytest.approx(0, abs=1)
-    assert [(gap.what, gap.count) for gap in answer.gaps] == [("times of events", 1)]
+    assert [(gap.what, gap.count) for gap in answer.gaps] == [("events or lines", 1)]
 
 
 def test_cpus_that_are_offline_are_no_gap(tmp_path: Path) -> None:
     for cpu in (0, 2, 4, 6):
-        made = [replace(each, cpu=cpu) for each in life(8 * cpu, 0, 1, 2, 3, 4)]
-        (tmp_path / f"x.blktrace.{cpu}").write_bytes(packed(made))
+        made = life(8 * cpu, 0, 1, 2, 3, 4, cpu=cpu)
+        (tmp_path / f"x.blktrace.{cpu}").write_bytes(files.packed(made))
     answer = answer_of(tmp_path, "x")
     assert answer.gaps == []
     assert answer.summary["trace_requests"].bound is Bound.EXACT
@@ -531,7 +468,7 @@ def test_cpus_that_are_offline_are_no_gap(tmp_path: Path) -> None:
 
 def test_actions_of_zoned_devices_are_known(tmp_path: Path) -> None:
     made = [*life(8, 0, 1, 2, 3, 4), *(Event(f"ZONE_{each}", 9) for each in ("PLUG", "MGMT"))]
-    (tmp_path / "x.blktrace.0").write_bytes(packed(made, version=8))
+    (tmp_path / "x.blktrace.0").write_bytes(files.packed(made, version=8))
     answer = answer_of(tmp_path, "x")
     assert answer.gaps == []
     assert answer.summary["trace_events"].value == 7
@@ -547,10 +484,8 @@ def test_the_queues_that_fared_worst_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kcensus.analyses.iosched.trace.tables.MAX_ROWS", 2)
-    made = starving(15.6)
-    for name in ("cfq1A", "cfq2A", "cfq3A"):
-        for word in ("set_active wl_class:1", "sl_used=1 disp=0 charge=0 iops=1 sect=0"):
-            made.append(message(9, f"{name}  / {word}"))
-    made.append(message(10, "cfq3A  / set_active wl_class:1"))
-    made.append(message(11, "cfq3A  / sl_used=1 disp=0 charge=0 iops=1 sect=0"))
+    words = ("set_active wl_class:1", "sl_used=1 disp=0 charge=0 iops=1 sect=0")
+    names = ("cfq1A", "cfq2A", "cfq3A", "cfq3A")
+    made = [message(9 + at, f"{each}  / {word}") for at, each in enumerate(names) for word in words]
+    made += starving(15.6)
     assert "cfq3A" in traced(tmp_path, made).tables["trace_queues"].frame["queue"].tolist()

@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field, replace
-from importlib import resources
 from itertools import pairwise
 
 import numpy as np
@@ -22,18 +20,10 @@ from kcensus.analyses.kcopyd.run import summary
 from kcensus.analyses.kcopyd.tables import tables
 from kcensus.engine.memory import Memory
 from kcensus.engine.slub.slabs import ScanReport, SlabMap
+from kcensus.kernel.dm import snapshots as dm_snapshots
 from kcensus.kernel.dm.devices import DmTarget, MappedDevice
 from kcensus.kernel.dm.kcopyd import Clients, Jobs, Kcopyd, job_caches, list_heads
-from kcensus.kernel.dm.snapshots import (
-    UNLIMITED,
-    Limit,
-    Snapshot,
-    Snapshots,
-    Waiter,
-    cow_threshold,
-    limit_mechanism,
-    snapshots,
-)
+from kcensus.kernel.dm.snapshots import UNLIMITED, Limit, Snapshot, Snapshots, Waiter
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.workqueues import Pool, Workqueues
 from kcensus.results import Bound, CheckStatus, Finding, Severity
@@ -66,10 +56,7 @@ TYPES = {
     "struct dm_kcopyd_throttle": (16, "4 unsigned int throttle"),
     "typedef mempool_t": (0, "struct mempool_s"),
     "struct mempool_s": (40, "8 int curr_nr\n16 void * * elements\n24 void * pool_data"),
-    "struct work_struct": (
-        32,
-        "0 atomic_long_t data\n8 struct list_head entry\n24 void * func",
-    ),
+    "struct work_struct": (32, "0 atomic_long_t data\n8 struct list_head entry\n24 void * func"),
     "struct workqueue_struct": (8, ""),
 }
 OLD_CLIENT = _CLIENT + "\n128 mempool_t * job_pool"
@@ -82,8 +69,6 @@ SLOT = 9 * 96
 
 @dataclass
 class World:
-    """A kernel with clients of kcopyd."""
-
     k: FakeKernel
     new: bool
     jobs: list[int] = field(default_factory=list)
@@ -148,11 +133,11 @@ def split(w: World, slot: int, running: int) -> None:
     w.k.set(w.job(slot).sub_jobs.counter, running)
 
 
-def count(w: World) -> tuple[Kcopyd, Clients, Jobs]:
+def count(w: World, report: ScanReport | None = None) -> tuple[Kcopyd, Clients, Jobs]:
     slab_map = SlabMap(Memory(w.k.prog))
     kcopyd = Kcopyd(slab_map, job_caches(slab_map))
     clients = kcopyd.clients(kcopyd.candidates(ScanReport()))
-    address, columns = kcopyd.scan(ScanReport())
+    address, columns = kcopyd.scan(report or ScanReport())
     return kcopyd, clients, kcopyd.count(clients, address, columns)
 
 
@@ -205,29 +190,22 @@ def test_sub_jobs_of_old_kernels_are_64_kib() -> None:
     assert count(w)[2].split.tolist() == [1, 0]
 
 
-def test_torn_list_is_counted() -> None:
+@pytest.mark.parametrize("length", [0, 4])
+def test_a_torn_list_is_counted(length: int) -> None:
     w = world("6.10")
     kc = w.client("busy")
-    w.k.write_words(kc.io_jobs.address_, 0xFFFF_8880_0000_1000)
-    jobs = count(w)[2]
-    assert jobs.torn == 1
-    assert jobs.in_flight.tolist() == [10, 0]
-
-
-def test_a_list_of_jobs_with_a_bent_pointer_is_torn() -> None:
-    w = world("6.10")
-    kc = w.client("busy")
-    for slot in range(4):
+    for slot in range(length):
         w.k.list_add_tail(w.job(slot).list, kc.io_jobs)
     assert count(w)[2].torn == 0
-    w.k.set(w.job(1).list.next, w.job(3).list)
+    bent = (w.job(1).list, w.job(3).list) if length else (kc.io_jobs, 0xFFFF_8880_0000_1000)
+    w.k.set(bent[0].next, bent[1])
     jobs = count(w)[2]
     # The jobs before the bend are no longer known to be on the list.
-    assert (jobs.torn, jobs.listed[0].tolist()) == (1, [0, 0, 2, 0])
+    assert (jobs.torn, jobs.listed[0].tolist()) == (1, [0, 0, length // 2, 0])
+    assert jobs.in_flight.tolist() == [10 - length // 2, 0]
 
 
 def pages_of(w: World, number: int) -> Object:
-    """A list of pages."""
     nodes = [w.k.alloc("struct page_list") for _ in range(number)]
     for node, following in pairwise(nodes):
         w.k.set(node.next, following)
@@ -257,15 +235,12 @@ def test_copy_pages_are_counted_twice() -> None:
 def test_filtered_pages_are_counted_and_the_rest_is_right() -> None:
     w = world("6.10")
     w.k.drop(w.jobs[0])
-    slab_map = SlabMap(Memory(w.k.prog))
-    kcopyd = Kcopyd(slab_map, job_caches(slab_map))
-    clients = kcopyd.clients(kcopyd.candidates(ScanReport()))
     report = ScanReport()
-    address, columns = kcopyd.scan(report)
+    kcopyd, _, jobs = count(w, report)
     # Five objects lie on the first page of that slab, the last of them in part.
-    assert address.tolist() == w.jobs[5:]
+    assert kcopyd.scan(ScanReport())[0].tolist() == w.jobs[5:]
     assert report.objects_unreadable == 5
-    assert kcopyd.count(clients, address, columns).jobs.tolist() == [5, 0]
+    assert jobs.jobs.tolist() == [5, 0]
 
 
 def test_job_of_a_client_that_is_none() -> None:
@@ -280,12 +255,7 @@ def test_cache_is_found_by_name_without_the_variable() -> None:
     del w.k.symbols["_job_cache"]
     found = job_caches(SlabMap(Memory(w.k.prog)))
     assert [cache.name for cache in found] == ["kcopyd_job"]
-
-
-def test_no_cache() -> None:
-    k = FakeKernel("6.10")
-    k.cache("dentry", 192)
-    assert job_caches(SlabMap(Memory(k.prog))) == []
+    assert job_caches(SlabMap(Memory(FakeKernel("6.10").prog))) == []
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -315,9 +285,6 @@ def test_circles_end() -> None:
     assert ends.tolist() == [-1, -1, -1]
 
 
-# Snapshots
-
-
 _SNAPSHOT = """
     0 struct dm_dev * origin
     8 struct dm_dev * cow
@@ -332,10 +299,7 @@ _SNAPSHOT = """
 SNAPSHOT_TYPES = {
     "struct dm_kcopyd_client": (8, ""),
     "struct dm_dev": (24, "8 char [16] name"),
-    "struct dm_exception_table": (
-        16,
-        "0 unsigned int hash_mask\n8 struct list_head * table",
-    ),
+    "struct dm_exception_table": (16, "0 unsigned int hash_mask\n8 struct list_head * table"),
     "struct dm_exception": (32, "0 struct list_head hash_list"),
     "struct dm_exception_store": (
         32,
@@ -383,13 +347,12 @@ def snapshot_kernel(member: str) -> tuple[FakeKernel, Object]:
     return k, snapshot
 
 
-def read(k: FakeKernel, snapshot: Object) -> Snapshot:
+def read(k: FakeKernel, snapshot: Object) -> tuple[Snapshots, Snapshot]:
     target = DmTarget("snapshot", 0, 8, int(snapshot.address_))
     device = MappedDevice(1, "253:0", "snap", (target, DmTarget("linear", 0, 8, 0)))
-    found = snapshots(Memory(k.prog), [device])
-    assert found.damaged == 0
+    found = dm_snapshots.snapshots(Memory(k.prog), [device])
     (one,) = found.all
-    return one
+    return found, one
 
 
 def test_snapshot_limited_by_a_semaphore() -> None:
@@ -403,8 +366,9 @@ def test_snapshot_limited_by_a_semaphore() -> None:
         k.write(task.comm.address_, b"writer")
         k.set(waiter.task, task)
         k.list_add_tail(waiter.list, snapshot.cow_count.wait_list)
-    assert limit_mechanism(k.prog) is Limit.SEMAPHORE
-    one = read(k, snapshot)
+    assert dm_snapshots.limit_mechanism(k.prog) is Limit.SEMAPHORE
+    found, one = read(k, snapshot)
+    assert found.damaged == 0
     assert (one.in_flight, one.available) == (None, 2)
     assert [(w.pid, w.comm) for w in one.waiters] == [(71, "writer"), (72, "writer")]
     assert (one.exceptions, one.pending_in_table, one.pending) == (5, 1, 1)
@@ -413,13 +377,12 @@ def test_snapshot_limited_by_a_semaphore() -> None:
 
 def test_snapshot_without_a_limit() -> None:
     k, snapshot = snapshot_kernel("")
-    assert limit_mechanism(k.prog) is Limit.NONE
-    assert cow_threshold(k.prog) is None
-    one = read(k, snapshot)
+    assert dm_snapshots.limit_mechanism(k.prog) is Limit.NONE
+    assert dm_snapshots.cow_threshold(k.prog) is None
+    found, one = read(k, snapshot)
+    assert found.damaged == 0
     assert (one.in_flight, one.available, one.waiters) == (None, None, ())
 
-
-# What it means
 
 MIB = 1 << 20
 
@@ -670,40 +633,14 @@ def test_screen_is_short_without_kcopyd() -> None:
     assert [finding.id for finding in findings(figures)] == ["workqueue-stall:0"]
 
 
-def test_page_size_is_the_machines() -> None:
-    w = world("6.10")
-    # A page of data for a job whose page list is not the one of zeroes.
-    w.k.set(w.job(0).pages, w.jobs[0])
-    w.k.set(w.job(1).pages, w.jobs[1])
-    w.k.set(w.job(1).source.count, 2 * PAGE // 512)
-    assert count(w)[2].pages.tolist() == [3, 0]
-
-
-def test_every_kind_of_finding_is_explained() -> None:
-    folder = resources.files("kcensus.analyses.kcopyd")
-    kinds = re.findall(r'\bid=f?"([a-z-]+)', (folder / "findings.py").read_text())
-    explained = re.findall(r"^\[([a-z-]+)\]", (folder / "explain.toml").read_text(), re.MULTILINE)
-    # The kind of a stall depends on what is stalled.
-    assert sorted(explained) == sorted([*kinds, "kcopyd-stall", "workqueue-stall"])
-
-
-# Damage
-
-
-def damaged(k: FakeKernel, snapshot: Object) -> tuple[Snapshots, Snapshot]:
-    device = MappedDevice(1, "253:0", "snap", (DmTarget("snapshot", 0, 8, int(snapshot.address_)),))
-    read = snapshots(Memory(k.prog), [device])
-    return read, read.all[0]
-
-
 @pytest.mark.parametrize("member", ["chunk_size", "chunk_mask", "chunk_shift"])
 def test_a_chunk_size_that_contradicts_itself_is_unknown(member: str) -> None:
     k, snapshot = snapshot_kernel("")
     k.set(snapshot.store.member_(member), 3_000_000_000)
-    read, row = damaged(k, snapshot)
-    assert (row.chunk_sectors, read.damaged) == (None, 1)
+    found, row = read(k, snapshot)
+    assert (row.chunk_sectors, found.damaged) == (None, 1)
     figures = figures_of(Limit.IN_PROGRESS, 2048)
-    figures.census.snapshots = read
+    figures.census.snapshots = found
     assert tables(figures)["snapshots"].frame["chunk_bytes"].isna().all()
 
 
@@ -711,12 +648,12 @@ def test_an_exception_table_with_a_bent_pointer() -> None:
     k, snapshot = snapshot_kernel("")
     chain = snapshot.complete.table[1]
     k.set(chain.next, chain.next.next.value_())
-    read, row = damaged(k, snapshot)
-    assert (row.exceptions, read.damaged) == (4, 1)
+    found, row = read(k, snapshot)
+    assert (row.exceptions, found.damaged) == (4, 1)
     # A number of buckets that is none.
     k.set(snapshot.complete.hash_mask, 5)
-    read, row = damaged(k, snapshot)
-    assert (row.exceptions, read.damaged) == (0, 1)
+    found, row = read(k, snapshot)
+    assert (row.exceptions, found.damaged) == (0, 1)
 
 
 def test_snapshots_of_the_hash_of_origins() -> None:
@@ -731,14 +668,14 @@ def test_snapshots_of_the_hash_of_origins() -> None:
     # Of three, one has a target.
     for each in (snapshot, *(k.alloc("struct dm_snapshot") for _ in range(2))):
         k.list_add_tail(each.list, origin.snapshots)
-    read, _ = damaged(k, snapshot)
-    assert (read.registered, read.damaged) == (3, 0)
+    found, _ = read(k, snapshot)
+    assert (found.registered, found.damaged) == (3, 0)
     figures = figures_of(Limit.IN_PROGRESS, 2048)
-    figures.census.snapshots = read
+    figures.census.snapshots = found
     check = next(check for check in checks(figures) if check.source == "_origins")
     assert (check.ours, check.counter, check.status) == (1, 3, CheckStatus.DIFFER)
     k.set(origin.snapshots.next, origin.snapshots)
-    assert damaged(k, snapshot)[0].damaged == 1
+    assert read(k, snapshot)[0].damaged == 1
 
 
 def test_jobs_of_a_lost_snapshot_are_a_gap() -> None:

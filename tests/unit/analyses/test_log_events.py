@@ -12,6 +12,7 @@ import pytest
 from kcensus.analyses import AnalysisError
 from kcensus.analyses.kcopyd.log_events import Event, LogEvents, lines, parse
 from kcensus.analyses.runner import Context
+from kcensus.results import Result
 from kcensus.results.tables import Show
 from tests.running import runner
 
@@ -19,6 +20,7 @@ run = runner("kcopyd")
 
 DATA = Path(__file__).parents[1] / "data"
 KIB = 1024
+Row = tuple[object, ...]
 
 
 def read(name: str) -> str:
@@ -29,45 +31,48 @@ def parsed(text: str) -> LogEvents:
     return parse(lines(text.splitlines()))
 
 
-def items(log: LogEvents, *states: str) -> list[tuple[object, ...]]:
+def result_of(directory: Path, text: str) -> Result:
+    log = directory / "dmesg.txt"
+    log.write_text(text)
+    return run(Context.without_target(), log=str(log))
+
+
+def items(log: LogEvents, *states: str) -> list[Row]:
     return [(e.pool, e.cpus, e.workqueue, e.function, e.module, e.pid) for e in log.of(*states)]
 
 
-def test_lockup_of_27_seconds() -> None:
-    log = parsed(read("lockup-27s"))
-    (lockup,) = log.of("lockup")
-    assert (lockup.time, lockup.cpus, lockup.seconds) == (67501.194592, "4", 27.0)
-    assert items(log, "in-flight") == [(8, "4", "kcopyd", "do_work", "dm_mod", 67)]
-    kcopyd = (8, "4", "kcopyd", "do_work", "dm_mod", None)
-    assert items(log, "pending") == [
-        (8, "4", "events", "cache_reap", None, None),
-        (8, "4", "mm_percpu_wq", "vmstat_update", None, None),
-        (5, "2", "kblockd", "blk_timeout_work", None, None),
-        *[kcopyd] * 5,
-    ]
-    (pool,) = log.of("pool")
-    assert (pool.pool, pool.cpus, pool.seconds, pool.count) == (8, "4", 27.0, 3)
-    assert pool.detail == "idle: 129 23765"
-    assert (log.lines, log.unknown) == (28, 0)
+_PENDING_27 = [
+    (8, "4", "events", "cache_reap", None, None),
+    (8, "4", "mm_percpu_wq", "vmstat_update", None, None),
+    (5, "2", "kblockd", "blk_timeout_work", None, None),
+]
+_PENDING_95 = [
+    (0, "0", "events", "vmstat_shepherd", None, None),
+    (0, "0", "events", "cache_reap", None, None),
+    (0, "0", "mm_percpu_wq", "vmstat_update", None, None),
+    (4, "2", "dm_bufio_cache", "work_fn", "dm_bufio", None),
+]
 
 
-def test_lockup_of_95_seconds() -> None:
-    log = parsed(read("lockup-95s"))
+@pytest.mark.parametrize(
+    ("seconds", "stamp", "place", "pid", "pending", "pool"),
+    [
+        (27, 67501.194592, (8, "4"), 67, _PENDING_27, (3, "idle: 129 23765")),
+        (95, 68899.948523, (0, "0"), 13, _PENDING_95, (4, "idle: 27130 27223 1084")),
+    ],
+)
+def test_lockups(
+    seconds: int, stamp: float, place: Row, pid: int, pending: list[Row], pool: Row
+) -> None:
+    log = parsed(read(f"lockup-{seconds}s"))
     (lockup,) = log.of("lockup")
-    assert (lockup.time, lockup.cpus, lockup.seconds) == (68899.948523, "0", 95.0)
-    assert items(log, "in-flight") == [(0, "0", "kcopyd", "do_work", "dm_mod", 13)]
-    kcopyd = (0, "0", "kcopyd", "do_work", "dm_mod", None)
-    assert items(log, "pending") == [
-        (0, "0", "events", "vmstat_shepherd", None, None),
-        (0, "0", "events", "cache_reap", None, None),
-        (0, "0", "mm_percpu_wq", "vmstat_update", None, None),
-        (4, "2", "dm_bufio_cache", "work_fn", "dm_bufio", None),
-        *[kcopyd] * 5,
-    ]
-    (pool,) = log.of("pool")
-    assert (pool.pool, pool.seconds, pool.count) == (0, 95.0, 4)
-    assert pool.detail == "idle: 27130 27223 1084"
-    assert log.unknown == 0
+    assert (lockup.time, lockup.cpus, lockup.seconds) == (stamp, place[1], seconds)
+    kcopyd = (*place, "kcopyd", "do_work", "dm_mod")
+    assert items(log, "in-flight") == [(*kcopyd, pid)]
+    assert items(log, "pending") == [*pending, *[(*kcopyd, None)] * 5]
+    (found,) = log.of("pool")
+    assert (found.pool, found.cpus, found.seconds) == (*place, seconds)
+    assert (found.count, found.detail, log.lines, log.unknown) == (*pool, 28, 0)
 
 
 def test_oom_report_with_its_slab_table() -> None:
@@ -91,23 +96,20 @@ def test_oom_report_with_its_slab_table() -> None:
 
 
 def test_findings_of_a_log_alone(tmp_path: Path) -> None:
-    log = tmp_path / "dmesg.txt"
-    log.write_text(read("oom-kcopyd") + read("lockup-27s") + read("lockup-95s"))
-    result = run(Context.without_target(), log=str(log))
+    text = read("oom-kcopyd") + read("lockup-27s") + read("lockup-95s")
+    result = result_of(tmp_path, text)
     lockup, oom = result.findings
     assert "2 workqueue lockups, the longest of 1 min 35 s on CPU 0" in lockup.title
     assert "do_work [dm_mod] of kcopyd" in lockup.evidence
     assert "kcopyd_job with 6.7 GiB" in oom.title
     assert "ruby2.3:1298" in oom.evidence
-    assert result.target == str(log)
+    assert result.target == str(tmp_path / "dmesg.txt")
     assert result.summary["log_lines_unknown"].value == 0
     assert len(result.tables["log_events"].frame) == result.summary["log_events"].value == 50
 
 
 def test_the_table_shows_what_the_log_has(tmp_path: Path) -> None:
-    log = tmp_path / "dmesg.txt"
-    log.write_text(read("oom-kcopyd"))
-    table = run(Context.without_target(), log=str(log)).tables["log_events"]
+    table = result_of(tmp_path, read("oom-kcopyd")).tables["log_events"]
     shown = {name for name, column in table.columns.items() if column.show is not Show.DATA}
     # Of lockups there are none; the names of caches are details.
     assert shown == {"time", "event", "pid", "comm", "used_bytes", "total_bytes", "detail"}
@@ -116,14 +118,11 @@ def test_the_table_shows_what_the_log_has(tmp_path: Path) -> None:
 
 
 def test_kcopyd_on_another_cpu_is_not_where_the_lockup_was(tmp_path: Path) -> None:
-    log = tmp_path / "dmesg.txt"
-    log.write_text(
-        "BUG: workqueue lockup - pool cpus=1 node=0 flags=0x0 nice=0 stuck for 33s!\n"
-        + read("lockup-27s").replace("stuck for 27s", "stuck for 7s")
-    )
-    (finding,) = run(Context.without_target(), log=str(log)).findings
+    text = "BUG: workqueue lockup - pool cpus=1 node=0 flags=0x0 nice=0 stuck for 33s!\n"
+    text += read("lockup-27s").replace("stuck for 27s", "stuck for 7s")
+    (finding,) = result_of(tmp_path, text).findings
     assert finding.title.endswith("on CPU 1")
-    assert (finding.evidence, finding.remedies) == ("running there: nothing shown", ())
+    assert (finding.evidence, finding.remedies) == ("running on that CPU: nothing shown", ())
 
 
 @pytest.mark.parametrize("name", ["oom-kcopyd", "lockup-27s", "lockup-95s"])
@@ -136,39 +135,26 @@ def test_every_cut_of_every_line_is_survived(name: str) -> None:
             assert log.lines == len(text)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "pwq 8: cpus=4 node=0 fl",
-        "pool 8: cpus=4 node=0 flags=0x0 nice=0 hung=27s wor",
-        "workqueue kcopyd: fla",
-        "in-flight: ",
-        "pending: do_work [dm_",
-        "pending",
-    ],
-)
-def test_cut_lines_of_busy_workqueues_are_counted(line: str) -> None:
-    text = f"[1.0] Showing busy workqueues and worker pools:\n[1.1] {line}\n[1.2] usb 1-1: hello"
-    log = parsed(text)
-    assert (log.events, log.unknown) == ([], 1)
+WORKQUEUES = "[1.0] Showing busy workqueues and worker pools:\n[1.1] "
 
 
 @pytest.mark.parametrize(
-    "line",
+    "text",
     [
-        "BUG: workqueue lockup - pool cpus=4 node=0 flags=0x0 nice=0 stuck f",
-        "INFO: task kworker/0:1:12 blocked for more th",
-        "Killed process 1298 (rub",
+        WORKQUEUES + "pwq 8: cpus=4 node=0 fl",
+        WORKQUEUES + "pool 8: cpus=4 node=0 flags=0x0 nice=0 hung=27s wor",
+        WORKQUEUES + "workqueue kcopyd: fla",
+        WORKQUEUES + "in-flight: ",
+        WORKQUEUES + "pending: do_work [dm_",
+        WORKQUEUES + "pending",
+        "[1.0] BUG: workqueue lockup - pool cpus=4 node=0 flags=0x0 nice=0 stuck f",
+        "[1.0] INFO: task kworker/0:1:12 blocked for more th",
+        "[1.0] Killed process 1298 (rub",
+        "[1.0] Unreclaimable slab info:\n[1.0] Name Used Total\n[1.0] kcopyd_job 6973427KB 69",
     ],
 )
-def test_cut_messages_are_counted(line: str) -> None:
-    log = parsed(f"[ 1.0] {line}")
-    assert (log.events, log.unknown) == ([], 1)
-
-
-def test_cut_slab_lines_are_counted() -> None:
-    text = "[1.0] Unreclaimable slab info:\n[1.0] Name Used Total\n[1.0] kcopyd_job 6973427KB 69"
-    log = parsed(text)
+def test_cut_lines_are_counted(text: str) -> None:
+    log = parsed(f"{text}\n[1.2] usb 1-1: hello")
     assert (log.events, log.unknown) == ([], 1)
 
 
@@ -186,16 +172,10 @@ def test_hung_tasks_soft_lockups_and_hogs() -> None:
         "[  245.1] workqueue: do_work [dm_mod] hogged CPU for >10000us 4 times, consider switching "
         "to WQ_UNBOUND\n"
     )
+    name = "a task: with colons"
     assert log.of("hung task") == [
         Event(242.1, "hung task", comm="kworker/u8:3", pid=76, seconds=120.0, detail="blocked"),
-        Event(
-            243.1,
-            "hung task",
-            comm="a task: with colons",
-            pid=77,
-            seconds=241.0,
-            detail="blocked in I/O wait",
-        ),
+        Event(243.1, "hung task", comm=name, pid=77, seconds=241.0, detail="blocked in I/O wait"),
     ]
     (soft,) = log.of("soft lockup")
     assert (soft.cpus, soft.comm, soft.pid, soft.seconds) == ("1", "kworker/1:2", 67, 22.0)

@@ -102,13 +102,13 @@ def test_a_kernel_whose_pages_have_no_owner() -> None:
 
 
 def figures(
-    parents: list[int], online: list[bool], refs: list[int], clean: list[int], **held: list[int]
+    parents: list[int], refs: list[int], clean: list[int], *, online: int = 0, **held: list[int]
 ) -> Figures:
-    """Figures of memory cgroups given by row; each has 1 MiB of structures."""
+    """Figures of memory cgroups given by row, online up to a row; each has 1 MiB of structures."""
     k = FakeKernel("6.10")
     groups: list[Memcg] = [k.root]
     for row, parent in enumerate(parents[1:], 1):
-        groups.append(k.memcg(f"g{row}", groups[parent], flags=2 if online[row] else 0))
+        groups.append(k.memcg(f"g{row}", groups[parent], flags=2 if row <= online else 0))
     made = object.__new__(Figures)
     count = len(parents)
     zeros, kinds = np.zeros(count, np.int64), np.zeros((count, 4), np.int64)
@@ -138,60 +138,43 @@ def figures(
     return made
 
 
+def released(found: Figures) -> list[int]:
+    return np.flatnonzero(found.released(found.charges.clean_refs)).tolist()
+
+
+def with_files(found: Figures, *files: dict[str, Any]) -> Figures:
+    """Add pages of tmpfs files, which are named and seen by init unless they say otherwise."""
+    usual = {"kind": "shmem", "pages": 1, "refs": 1, "mount": "/run"}
+    usual |= {"named": True, "deleted": False, "at_home": True}
+    found.pins = replace(found.pins, files=pd.DataFrame([usual | file for file in files]))
+    return found
+
+
 def test_what_goes_with_its_children() -> None:
     # 1 is online; 2 is below it, 3 and 4 below 2, 5 below 4.
     found = figures(
-        parents=[-1, 0, 1, 2, 2, 4],
-        online=[True, True, False, False, False, False],
-        refs=[0, 0, 3, 4, 2, 1],
-        clean=[0, 0, 1, 4, 1, 1],
+        [-1, 0, 1, 2, 2, 4], refs=[0, 0, 3, 4, 2, 1], clean=[0, 0, 1, 4, 1, 1], online=1
     )
     assert found.groups.path == ["/", "/g1", "/g1/g2", "/g1/g2/g3", "/g1/g2/g4", "/g1/g2/g4/g5"]
     assert found.ancestor.tolist() == [-1, 0, 1, 1, 1, 1]
-    assert found.released(found.charges.clean_refs).tolist() == [
-        False,
-        False,
-        True,
-        True,
-        True,
-        True,
-    ]
+    assert released(found) == [2, 3, 4, 5]
     # Something else holds the lowest one, and with it those above.
     found.pins.refs[5] = 2
-    assert found.released(found.charges.clean_refs).tolist() == [
-        False,
-        False,
-        False,
-        True,
-        False,
-        False,
-    ]
+    assert released(found) == [3]
     assert found.dropped_bytes(inodes=False) == 7 * 4096 + (1 << 20)
     # Without a reference count, none is taken to go.
     found.pins.refs[:] = -1
-    assert not found.released(found.charges.clean_refs).any()
+    assert released(found) == []
 
 
 def test_inodes_hold_writeback() -> None:
-    found = figures(
-        parents=[-1, 0, 0],
-        online=[True, False, False],
-        refs=[0, 6, 5],
-        clean=[0, 5, 5],
-        writeback=[0, 1, 0],
-    )
+    found = figures([-1, 0, 0], refs=[0, 6, 5], clean=[0, 5, 5], writeback=[0, 1, 0])
     assert found.dropped_bytes(inodes=False) == 10 * 4096 + (1 << 20)
     assert found.dropped_bytes(inodes=True) == 10 * 4096 + (2 << 20)
 
 
 def test_the_finding_and_its_remedies() -> None:
-    found = figures(
-        parents=[-1, 0, 0, 0],
-        online=[True, False, False, False],
-        refs=[0, 5, 5, 3],
-        clean=[0, 5, 5, 0],
-        sockets=[0, 0, 0, 3],
-    )
+    found = figures([-1, 0, 0, 0], refs=[0, 5, 5, 3], clean=[0, 5, 5, 0], sockets=[0, 0, 0, 3])
     (finding,) = findings(found)
     assert finding.id == "memcgs-offline"
     assert finding.severity is Severity.NOTICE
@@ -201,36 +184,27 @@ def test_the_finding_and_its_remedies() -> None:
     (drop,) = finding.remedies
     assert drop.returns == (2 << 20) + 10 * 4096
     assert drop.is_upper_bound
-    assert "sockets (they pin 1 of them)" in finding.no_remedy
+    assert "sockets" in finding.no_remedy
     # Below the threshold of memory, their number does not matter.
     found.kernel.ram_bytes = 1 << 40
     assert findings(found) == []
 
 
 @pytest.mark.parametrize(
-    ("mounts", "place"),
-    [(["/run", "/run"], " on /run "), (["/a", "/b"], " on /a, /b ")],
+    ("mounts", "place"), [(["/run", "/run"], " on /run;"), (["/a", "/b"], " on /a, /b;")]
 )
 def test_files_to_remove_are_named_by_mount(mounts: list[str], place: str) -> None:
-    found = figures(
-        [-1, 0, 0], [True, False, False], refs=[0, 1, 1], clean=[0, 0, 0], shmem=[0, 1, 1]
-    )
-    files = {"memcg": [1, 2], "kind": "shmem", "pages": 1, "refs": 1, "path": ["/1", "/2"]}
-    files |= {"mount": mounts, "named": True, "deleted": False, "at_home": True}
-    found.pins = replace(found.pins, files=pd.DataFrame(files))
-    (finding,) = findings(found)
+    found = figures([-1, 0, 0], refs=[0, 1, 1], clean=[0, 0, 0], shmem=[0, 1, 1])
+    first, second = mounts
+    one, other = {"memcg": 1, "path": "/1"}, {"memcg": 2, "path": "/2"}
+    (finding,) = findings(with_files(found, one | {"mount": first}, other | {"mount": second}))
     (remedy,) = (each for each in finding.remedies if each.command.startswith("rm -i"))
     assert place in remedy.effect
 
 
 def test_a_safe_remedy_that_returns_little_is_not_the_first() -> None:
-    found = figures(
-        [-1, 0, 0], [True, False, False], refs=[0, 1, 1], clean=[0, 1, 0], shmem=[0, 0, 1]
-    )
-    files = {"memcg": [2], "kind": "shmem", "pages": 1, "refs": 1, "path": "/2", "mount": "/run"}
-    files |= {"named": True, "deleted": False, "at_home": True}
-    found.pins = replace(found.pins, files=pd.DataFrame(files))
-    equal = findings(found)[0].remedies
+    found = figures([-1, 0, 0], refs=[0, 1, 1], clean=[0, 1, 0], shmem=[0, 0, 1])
+    equal = findings(with_files(found, {"memcg": 2, "path": "/2"}))[0].remedies
     assert [each.command.split()[0] for each in equal] == ["echo", "rm"]
     found.pins.refs[1] = 2
     little = findings(found)[0].remedies
@@ -239,22 +213,16 @@ def test_a_safe_remedy_that_returns_little_is_not_the_first() -> None:
 
 
 def test_what_is_left_when_nothing_can_be_dropped() -> None:
-    found = figures(
-        parents=[-1, 0], online=[True, False], refs=[0, 3], clean=[0, 0], sockets=[0, 3]
-    )
+    found = figures([-1, 0], refs=[0, 3], clean=[0, 0], sockets=[0, 3])
     (finding,) = findings(found)
     assert finding.remedies == ()
-    assert "restart" in finding.no_remedy
+    assert "Restart" in finding.no_remedy
 
 
 def test_only_files_of_inits_mount_namespace_are_to_be_removed() -> None:
-    found = figures(parents=[-1, 0], online=[True, False], refs=[0, 9], clean=[0, 0])
-    file = {"memcg": 1, "kind": "shmem", "pages": 9, "refs": 9, "path": "/dev/shm/a"}
-    file |= {"mount": "/dev/shm", "named": True, "deleted": False, "at_home": True}
-    found.pins = replace(
-        found.pins, files=pd.DataFrame([file | {"at_home": True}, file | {"at_home": False}])
-    )
-    assert found.removable.tolist() == [True, False]
+    found = figures([-1, 0], refs=[0, 9], clean=[0, 0])
+    file = {"memcg": 1, "pages": 9, "refs": 9, "path": "/dev/shm/a", "mount": "/dev/shm"}
+    assert with_files(found, file, file | {"at_home": False}).removable.tolist() == [True, False]
 
 
 def test_a_cgroup_counts_once() -> None:

@@ -14,11 +14,11 @@ import pytest
 from kcensus.analyses.dentries.chains import IN_A_ROW
 from kcensus.analyses.kcopyd import census as kcopyd_census
 from kcensus.analyses.list_lru import model as lru
-from kcensus.catalogue import Patch, PublishedFigure, load
+from kcensus.catalogue import Patch, PublishedFigure
 from kcensus.catalogue.model import Bound, Moment
-from kcensus.kernel.mm.allocator import Allocator
+from kcensus.kernel.mm.footprint import Allocator
+from tests.catalogue import PATCHES
 
-PATCHES = load(entry_points=False).patches
 FIGURES = {
     (patch.id, figure.name): figure for patch in PATCHES.values() for figure in patch.figures
 }
@@ -30,8 +30,6 @@ def figure(patch: str, name: str) -> PublishedFigure:
 
 @dataclass(frozen=True)
 class Model:
-    """The value of a model for a published figure."""
-
     value: Callable[[PublishedFigure], float]
     """In base units: bytes, seconds, pages, a ratio."""
     within: float = 0.0
@@ -39,8 +37,6 @@ class Model:
     because: str = ""
     """Why that much is accepted."""
 
-
-# dm-snapshot
 
 JOB = 368
 """sizeof(struct kcopyd_job) on 5.10, bytes; 9 of them (a master and 8 parts) are one object."""
@@ -59,18 +55,11 @@ def _a_job_for_each_exception(_: PublishedFigure) -> float:
     return exceptions.base / exceptions.given["object_bytes"] / JOBS_PER_SLAB * SLAB
 
 
-# list_lru
-
-
 def _one_list_lru(published: PublishedFigure) -> float:
     given = published.given
     lists = given["list_lrus_per_super_block"] * given["super_blocks"] if len(given) > 3 else 1
     nodes, ids, size = (int(given[name]) for name in ("nodes", "cache_ids", "object_bytes"))
     return lru.formula(nodes, ids, int(lists), size)
-
-
-def _server(_: PublishedFigure) -> float:
-    return _one_list_lru(figure("list-lru-memory", "all-list-lrus"))
 
 
 def _machine(published: PublishedFigure) -> lru.Population:
@@ -106,9 +95,6 @@ def _all_stages(published: PublishedFigure) -> float:
     return figure("list-lru-memory", "mounts-after").base + first - last
 
 
-# Negative dentries
-
-
 def _dentries(count: str) -> Callable[[PublishedFigure], float]:
     patch = "negative-dentry-bloat"
     return lambda published: figure(patch, count).value * published.given["dentry_bytes"]
@@ -119,30 +105,18 @@ def _count(size: str) -> Callable[[PublishedFigure], float]:
     return lambda _: published.base / published.given["dentry_bytes"]
 
 
-# Slab
-
 SLABS = "slab-objcg-controller"
 
 
-def _reduction(run: str) -> Callable[[PublishedFigure], float]:
-    def value(_: PublishedFigure) -> float:
-        return 1 - figure(SLABS, f"{run}-after").base / figure(SLABS, f"{run}-before").base
-
-    return value
-
-
-def _after(run: str) -> Callable[[PublishedFigure], float]:
-    def value(_: PublishedFigure) -> float:
-        return figure(SLABS, f"{run}-before").base * (1 - figure(SLABS, f"{run}-change").base)
-
-    return value
-
-
-def _before(run: str) -> Callable[[PublishedFigure], float]:
-    def value(_: PublishedFigure) -> float:
-        return figure(SLABS, f"{run}-after").base / (1 - figure(SLABS, f"{run}-change").base)
-
-    return value
+def _slab_models(run: str) -> dict[tuple[str, str], Model]:
+    """Return a model of each figure of a run, of the other two."""
+    parts = ("before", "after", "change")
+    before, after, change = (figure(SLABS, f"{run}-{part}").base for part in parts)
+    return {
+        (SLABS, f"{run}-change"): Model(lambda _: 1 - after / before),
+        (SLABS, f"{run}-after"): Model(lambda _: before * (1 - change), 0.02, ONE_PERCENT),
+        (SLABS, f"{run}-before"): Model(lambda _: after / (1 - change), 0.02, ONE_PERCENT),
+    }
 
 
 def _typical() -> tuple[float, float]:
@@ -158,16 +132,11 @@ def _given_back(old: float) -> float:
 
 
 SLAB_RUNS = (
-    "sysbench-1",
-    "sysbench-2",
-    "kernel-build-1",
-    "kernel-build-2",
-    "kernel-build-3",
+    *("sysbench-1", "sysbench-2"),
+    *("kernel-build-1", "kernel-build-2", "kernel-build-3"),
     "boot",
 )
 ONE_PERCENT = "the reduction was published in whole percents, rounded or truncated"
-
-# CFQ
 
 CFQ = "cfq-async-starvation"
 
@@ -188,30 +157,26 @@ MODELS: dict[tuple[str, str], Model] = {
     ("list-lru-memory", "one-list-lru"): Model(_one_list_lru),
     ("list-lru-memory", "all-list-lrus"): Model(_one_list_lru),
     ("list-lru-memory", "kmalloc-32"): Model(
-        _server, 0.1, "kmalloc-32 has other users, but lists are nearly all of it"
+        lambda _: _one_list_lru(figure("list-lru-memory", "all-list-lrus")),
+        *(0.1, "kmalloc-32 has other users, but lists are nearly all of it"),
     ),
     ("list-lru-memory", "mounts-before"): Model(
         _all_stages, 0.005, "free also counts other memory"
     ),
-    ("list-lru-memory", "mounts-after"): Model(
-        _stage(lru.Stage.XARRAY), 0.01, "free also counts other memory"
-    ),
-    ("list-lru-per-memcg-arrays", "mounts-after"): Model(
-        _stage(lru.Stage.PER_MEMCG), 0.001, "free also counts other memory"
-    ),
-    ("list-lru-on-demand", "mounts-after"): Model(
-        _stage(lru.Stage.ON_DEMAND), 0.01, "free also counts other memory"
-    ),
-    ("list-lru-xarray", "mounts-after"): Model(
-        _stage(lru.Stage.XARRAY), 0.01, "free also counts other memory"
-    ),
+    **{
+        (patch, "mounts-after"): Model(_stage(stage), within, "free also counts other memory")
+        for patch, stage, within in (
+            ("list-lru-memory", lru.Stage.XARRAY, 0.01),
+            ("list-lru-per-memcg-arrays", lru.Stage.PER_MEMCG, 0.001),
+            ("list-lru-on-demand", lru.Stage.ON_DEMAND, 0.01),
+            ("list-lru-xarray", lru.Stage.XARRAY, 0.01),
+        )
+    },
     ("negative-dentry-bloat", "bytes-256g"): Model(_dentries("count-256g")),
     ("negative-dentry-bloat", "bytes-3t"): Model(_dentries("count-3t")),
     ("negative-dentry-bloat", "count-256g"): Model(_count("bytes-256g"), 0.005, "10.6 is rounded"),
     ("negative-dentry-bloat", "count-3t"): Model(_count("bytes-3t"), 0.005, "38.8 is rounded"),
-    **{(SLABS, f"{run}-change"): Model(_reduction(run)) for run in SLAB_RUNS},
-    **{(SLABS, f"{run}-after"): Model(_after(run), 0.02, ONE_PERCENT) for run in SLAB_RUNS},
-    **{(SLABS, f"{run}-before"): Model(_before(run), 0.02, ONE_PERCENT) for run in SLAB_RUNS},
+    **{key: model for run in SLAB_RUNS for key, model in _slab_models(run).items()},
     (SLABS, "given-back"): Model(lambda _: _given_back(_typical()[1])),
     (SLABS, "less-slab"): Model(lambda _: _given_back(sum(_typical()) / 2)),
     (CFQ, "inserted"): Model(
@@ -225,39 +190,32 @@ MODELS: dict[tuple[str, str], Model] = {
 
 MEASURED = "measured on the authors' machines; there is no model of the speed of a machine"
 DEFINITION = "not measured but chosen; other figures and models use it"
+LOAD = "the load of the authors' machines"
+BOUNDED = "only bounded by the size of memory"
+WRITE_TIMES = ("stall", "write-time-before", "write-time-after")
 UNMODELLED: dict[tuple[str, str], str] = {
-    (DM, "jobs-grow-to"): "only bounded by the size of memory",
-    (
-        DM,
-        "unreclaimable",
-    ): "all unreclaimable slab memory; the named caches are a part of it",
-    (DM, "bio-3"): "depends on the configuration that struct bio was built with",
-    (DM, "pending-exceptions"): "includes free objects, whose number is unknown",
-    (DM, "pending-exceptions-used"): "the load of the test; the model of the jobs starts from it",
-    (DM, "stall"): MEASURED,
-    (DM, "write-time-before"): MEASURED,
-    (DM, "write-time-after"): MEASURED,
-    ("dm-kcopyd-callback-list", "stall"): MEASURED,
-    ("dm-kcopyd-callback-list", "write-time-before"): MEASURED,
-    ("dm-kcopyd-callback-list", "write-time-after"): MEASURED,
+    **{(DM, name): MEASURED for name in WRITE_TIMES},
+    **{("dm-kcopyd-callback-list", name): MEASURED for name in WRITE_TIMES},
     ("dm-kcopyd-callback-list", "run-time-before"): MEASURED,
     ("dm-kcopyd-callback-list", "run-time-after"): MEASURED,
-    (
-        "list-lru-memory",
-        "cgroups-alive",
-    ): "the number of live cgroups; the model gives how many have existed",
-    ("negative-dentry-bloat", "unlimited-256g"): "only bounded by the size of memory",
-    ("negative-dentry-bloat", "unlimited-3t"): "only bounded by the size of memory",
-    ("negative-dentry-dir-limit", "children"): "one machine's directory",
-    ("negative-dentry-dir-limit", "negative-children"): "one machine's directory",
-    ("negative-dentry-dir-limit", "mark"): DEFINITION,
-    (SLABS, "utilization-typical"): "the load of the authors' machines; other models start from it",
-    (SLABS, "utilization-best"): "the load of the authors' machines",
-    (SLABS, "utilization-no-accounting"): "the load of the authors' machines",
-    (SLABS, "deadlock-threads"): "a graph of waiting tasks, not a number",
     (CFQ, "open"): MEASURED,
     ("mq-deadline-prio-aging", "low-priority"): MEASURED,
     ("mq-deadline-prio-aging", "low-priority-aged"): MEASURED,
+    (DM, "jobs-grow-to"): BOUNDED,
+    ("negative-dentry-bloat", "unlimited-256g"): BOUNDED,
+    ("negative-dentry-bloat", "unlimited-3t"): BOUNDED,
+    (DM, "unreclaimable"): "all unreclaimable slab memory, of which the named caches are a part",
+    (DM, "bio-3"): "depends on the configuration that struct bio was built with",
+    (DM, "pending-exceptions"): "includes free objects, whose number is unknown",
+    (DM, "pending-exceptions-used"): LOAD,
+    (SLABS, "utilization-typical"): LOAD,
+    (SLABS, "utilization-best"): LOAD,
+    (SLABS, "utilization-no-accounting"): LOAD,
+    (SLABS, "deadlock-threads"): "a graph of waiting tasks, not a number",
+    ("list-lru-memory", "cgroups-alive"): "the model gives how many have existed",
+    ("negative-dentry-dir-limit", "children"): LOAD,
+    ("negative-dentry-dir-limit", "negative-children"): LOAD,
+    ("negative-dentry-dir-limit", "mark"): DEFINITION,
 }
 
 

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a cell of a notebook shows of results, reports and their tables."""
+"""Results, reports and their tables at a prompt and in cells of a notebook."""
 
 from __future__ import annotations
 
-import doctest
-from html.parser import HTMLParser
+import ast
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -12,110 +14,58 @@ import pandas as pd
 import pytest
 
 import kcensus
-from kcensus import reports, results
+from kcensus import plots, reports
+from kcensus.analyses import analyses
 from kcensus.api import answers
 from kcensus.api.answers import Report, Result
 from kcensus.api.frames import Frame
 from kcensus.reports import Section
-from kcensus.results import Finding, Machine, Remedy, Severity, Unit
+from kcensus.results import Figure, Unit
 from kcensus.results.tables import Column, Table
+from tests.unit.pages import HOSTILE, SHOWN, Page, hostile_result
 from tests.unit.synthetic import HOSTILE as NAMES
 from tests.unit.synthetic import synthetic_result
 
-HOSTILE = "<script>alert(1)</script> \x1b[31m\n \u202e&amp; \"' </style></svg><img src=//x>"
-SHOWN = "<script>alert(1)</script> \\x1b[31m\\x0a \\u202e&amp; \"' </style></svg><img src=//x>"
 
-
-class Cell(HTMLParser):
-    """The tags of an output and the text outside of its style sheet."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str | None]] = []
-        self.words = ""
-        self.feed(html)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += attrs
-
-    def handle_data(self, data: str) -> None:
-        self.words += "" if self.tags[-1:] == ["style"] and "{" in data else data
-
-
-def is_inert(cell: Cell) -> bool:
-    """Return whether an output runs nothing, loads nothing, and leaves the rest of the page be."""
-    hosts = {urlsplit(value or "").netloc for name, value in cell.attributes if name == "href"}
+def is_inert(cell: Page) -> bool:
+    hosts = {urlsplit(value).netloc for value in cell.values("href")}
     names = {name for name, _ in cell.attributes}
     return (
         hosts <= {"git.kernel.org", "lore.kernel.org"}
         and not names & {"src", "id", "style", "srcset", "action"}
-        and not any(name.startswith("on") for name in names)
+        and not cell.handlers
         and not set(cell.tags) & {"script", "img", "link", "iframe", "form", "object"}
     )
 
 
-def hostile_result() -> results.Result:
-    """Return a result with a hostile text in every place."""
-    result = results.Result(
-        "slab", HOSTILE, HOSTILE, machine=Machine(host=HOSTILE, kernel=HOSTILE, ram_bytes=1 << 30)
-    )
-    remedy = Remedy(effect=HOSTILE, command=HOSTILE, risk=HOSTILE, undo=HOSTILE, until=HOSTILE)
-    result.findings = [
-        Finding(
-            id=f"x:{HOSTILE}",
-            severity=Severity.WARNING,
-            title=HOSTILE,
-            evidence=HOSTILE,
-            memory={HOSTILE: 1 << 24, "other": 1},
-            remedies=(remedy, remedy),
-            patch="list-lru-xarray",
-        )
-    ]
-    columns = {
-        "cache": ([HOSTILE, "x" * 4096], Column(Unit.TEXT, HOSTILE, help=HOSTILE)),
-        "active_bytes": ([1 << 24, 1 << 23], Column(Unit.BYTES)),
-    }
-    result.tables["caches"] = Table.of(HOSTILE, columns)
-    result.tables["caches"].note = HOSTILE
-    return result
-
-
 def test_hostile_texts_are_inert() -> None:
     result = hostile_result()
-    section = Section("slab", "", result)
-    failed = Section(HOSTILE, HOSTILE, None, HOSTILE)
+    result.tables["caches"].frame.loc[1, "cache"] = "x" * 4096
+    result.tables["caches"].note = HOSTILE
+    section = Section("slab", result)
+    failed = Section(HOSTILE, None, HOSTILE)
     report = Report(reports.Report(result, [section, failed]), {"slab": Result(result)})
     table = Result(result).tables["caches"]
-    frames = [
-        table,
-        table.set_index("cache"),
-        table.set_index("cache").frame(labels=True),
-        table.frame(labels=True),
-        table.groupby("cache").sum(),
-        table.set_index([*table.columns[:2]]),
-        table.set_index("cache").T,
-    ]
-    for frame in frames:
+    by_cache = table.set_index("cache")
+    frames = [table, by_cache, by_cache.frame(labels=True), table.frame(labels=True), by_cache.T]
+    for frame in (*frames, table.groupby("cache").sum(), table.set_index([*table.columns[:2]])):
         assert not {"\x1b", "\u202e"} & {*repr(frame), *frame._repr_html_()}  # type: ignore[operator]
     for html in (Result(result)._repr_html_(), report._repr_html_(), table._repr_html_()):
-        cell = Cell(html)
+        cell = Page(html)
         assert is_inert(cell)
         assert "\x1b" not in html
         assert "\u202e" not in html
         assert len(html) < 20_000  # a name of 4,096 characters is there once: in a tooltip
-    assert SHOWN in Cell(Result(result)._repr_html_()).words
+    assert SHOWN in Page(Result(result)._repr_html_()).words
 
 
 def test_a_cell_shows_machine_findings_figures_charts_and_tables() -> None:
     target = kcensus.open_target("sample")
     result = kcensus.kcopyd(target)
-    cell = Cell(result._repr_html_())
+    cell = Page(result._repr_html_())
     assert is_inert(cell)
-    assert "475.5 MiB RAM" in cell.words
-    assert "kcopyd-unthrottled" in cell.words
-    assert "92.4 MiB" in cell.words
+    for words in ("475.5 MiB RAM", "kcopyd-unthrottled", "92.4 MiB"):
+        assert words in cell.words
     assert {"svg", "table", "details"} <= set(cell.tags)
     assert cell.tags.count("table") == len(result.first_tables)
     assert "More tables: related_slabs" in cell.words
@@ -123,7 +73,7 @@ def test_a_cell_shows_machine_findings_figures_charts_and_tables() -> None:
 
 def test_a_report_shows_what_matters() -> None:
     report = kcensus.report(kcensus.open_target("sample"))
-    cell = Cell(report._repr_html_())
+    cell = Page(report._repr_html_())
     assert is_inert(cell)
     assert "table" not in cell.tags
     for name, finding in report.findings:
@@ -136,7 +86,7 @@ def test_a_long_table_is_an_excerpt() -> None:
     rows = range(10_000)
     columns = {"n": (rows, Column(Unit.COUNT)), "active_bytes": (rows, Column(Unit.BYTES))}
     result.tables["caches"] = Table.of("Many", columns)
-    cell = Cell(Result(result)._repr_html_())
+    cell = Page(Result(result)._repr_html_())
     assert cell.tags.count("tr") == 1 + 20
     assert 'tables["caches"] has all' in cell.words
     assert len(Result(result).tables["caches"]) == 10_000
@@ -144,7 +94,7 @@ def test_a_long_table_is_an_excerpt() -> None:
 
 def test_a_table_shows_units_and_escapes_names() -> None:
     table = Result(synthetic_result()).tables["caches"]
-    cell = Cell(table._repr_html_())
+    cell = Page(table._repr_html_())
     assert cell.words.count("ratio") == 1
     for name, shown in NAMES.items():
         assert (name in cell.words) == (name == shown and len(name) <= 50)
@@ -155,25 +105,16 @@ def test_a_table_shows_units_and_escapes_names() -> None:
 
 @pytest.fixture
 def table() -> Frame:
-    frame = Frame(
-        {
-            "name": ["a\u202eb", "c"],
-            "bytes": np.array([3 << 20, 1536], np.uint64),
-            "small_bytes": [12, 1023],
-            "share": [0.12345, float("nan")],
-            "count": [1, 2],
-            "maybe_bytes": pd.array([1 << 31, None], "Int64"),
-            "address": np.array([0xFFFF888000000000, 0], np.uint64),
-        }
-    )
-    units = ("text", "bytes", "bytes", "ratio", "count", "bytes", "address")
-    labels = ("name", "size", "size", "of all", "", "maybe", "at")
-    frame.attrs = {
-        "title": "T",
-        "units": dict(zip(frame.columns, units, strict=True)),
-        "labels": dict(zip(frame.columns, labels, strict=True)),
+    columns: dict[str, tuple[Any, Column]] = {
+        "name": (["a\u202eb", "c"], Column(Unit.TEXT, "name")),
+        "bytes": (np.array([3 << 20, 1536], np.uint64), Column(Unit.BYTES, "size")),
+        "small_bytes": ([12, 1023], Column(Unit.BYTES, "size")),
+        "share": ([0.12345, float("nan")], Column(Unit.RATIO, "of all")),
+        "count": ([1, 2], Column(Unit.COUNT)),
+        "maybe_bytes": (pd.array([1 << 31, None], "Int64"), Column(Unit.BYTES, "maybe")),
+        "address": (np.array([0xFFFF888000000000, 0], np.uint64), Column(Unit.ADDRESS, "at")),
     }
-    return frame
+    return answers._frame(Table.of("T", columns))
 
 
 def test_a_frame_for_people_is_scaled(table: Frame) -> None:
@@ -185,11 +126,6 @@ def test_a_frame_for_people_is_scaled(table: Frame) -> None:
     assert shown.iloc[0].tolist() == ["a\\u202eb", 3.0, 12, 12.34, 1, 2.0, "0xffff888000000000"]
     assert shown["size (bytes) [MiB]"].iloc[1] == 0.0  # 1.5 KiB, of MiB
     assert shown.isna().iloc[1].sum() == 2
-
-
-def test_the_example_of_tables_runs() -> None:
-    outcome = doctest.testmod(answers)
-    assert (outcome.failed, outcome.attempted > 0) == (0, True)
 
 
 def test_a_frame_is_raw_by_default(table: Frame) -> None:
@@ -222,3 +158,63 @@ def test_paths_are_shown_by_addresses_in_hexadecimal_digits() -> None:
     assert f"{paths.index[-1]:#x}" in most
     assert str(len(paths)) in most.splitlines()[-1]
     assert paths.index.dtype == np.uint64
+
+
+def test_a_notebook_shows_the_first_tables() -> None:
+    first, every = Result(synthetic_result(), ("caches",)), Result(synthetic_result())
+    first.result.tables["more"] = replace(first.result.tables["caches"], title="Not the first")
+    assert "Caches by memory" in first._repr_html_()
+    assert "Not the first" not in first._repr_html_()
+    assert "\x1b" not in every._repr_html_()
+
+
+def test_a_prompt_shows_what_fits() -> None:
+    result = synthetic_result()
+    result.summary |= {f"figure_{number}": Figure(number) for number in range(99)}
+    lines = repr(Result(result)).splitlines()
+    assert len(lines) <= 40
+    assert "    CRITICAL 61.2% of the dentry slabs is free." in lines
+    assert "    caches (9)" in lines
+    assert "    … 94 more" in lines
+    assert "\x1b" not in "".join(lines)
+
+
+def test_addresses_are_shown_in_hexadecimal_digits() -> None:
+    address = np.uint64(0xFFFF888000001000)
+    frame = Frame(
+        {"pointer": np.full(500, address), "count": np.arange(500, dtype=np.uint64)},
+        pd.Index(np.arange(500, dtype=np.uint64) + address, name="address"),
+    )
+    for shown in (repr(frame), frame._repr_html_()):
+        assert shown.count("0xffff8880000011f3") == 1
+        assert "0xffff888000001000" in shown
+        assert "499" in shown
+        assert "500 rows" in shown
+        assert "250" not in shown
+    assert "0xffff888000001000" in repr(frame.head(1))
+    assert "500 rows" not in repr(frame.head(1))
+    assert frame["pointer"].iloc[0] == address
+    assert isinstance(Result(synthetic_result()).tables["caches"], Frame)
+
+
+def test_a_parameter_that_an_analysis_lacks_is_not_taken_for_a_bad_capsule() -> None:
+    with pytest.raises(TypeError, match="'nosuch'"):
+        kcensus.slab(kcensus.open_target("sample"), nosuch=1)
+
+
+def test_the_package_lists_its_lazy_names() -> None:
+    names = {name for name in dir(kcensus) if not name.startswith("_")}
+    assert {"objects", "Result", "slab"} <= names
+    assert names <= {*kcensus.__all__, *(name.replace("-", "_") for name in analyses())}
+
+
+@pytest.mark.parametrize("path", [*Path(__file__).parents[3].glob("notebooks/*.py")], ids=str)
+def test_notebooks_import_public_names_only(path: Path) -> None:
+    imports = [
+        (node.module, each.name)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "kcensus"
+        for each in node.names
+    ]
+    public = {("kcensus", name) for name in (*kcensus.__all__, "plots")}
+    assert {*imports} <= public | {("kcensus.plots", name) for name in plots.__all__}

@@ -14,21 +14,16 @@ import pytest
 from kcensus.analyses import analyses
 from kcensus.api.frames import Frame
 from kcensus.api.objects import IncompleteWarning, objects
-from kcensus.api.paths import paths
-from kcensus.api.rows import as_object, follow, rows
+from kcensus.api.rows import as_object, follow, paths, rows
 from kcensus.results import Unit
 from tests.pages import RECIPES_PAGE
-from tests.unit.engine.test_slab_scan import fake, fill
+from tests.unit.engine.test_slab_scan import fake, one
 from tests.unit.fakekernel import FakeKernel, add_types
 
 
 @pytest.fixture(scope="module")
 def things() -> FakeKernel:
-    k = fake()
-    cache = k.cache("thing", 64)
-    fill(k, k.slab(cache, [3, 5]))
-    fill(k, k.slab(cache, []))
-    return k
+    return one("6.10", [3, 5], [])[0]
 
 
 @pytest.fixture(scope="module")
@@ -41,19 +36,12 @@ def test_a_row_knows_its_type(things: FakeKernel, frame: pd.DataFrame) -> None:
         thing = as_object(things.prog, each)
         assert thing.type_.type_name() == "struct thing"
         assert (thing.address_, thing.id.value_()) == (each.name, each["id"])
-
-
-def test_a_row_of_a_table_has_its_address_in_a_column(
-    things: FakeKernel, frame: pd.DataFrame
-) -> None:
+        assert thing.self.value_() == thing.address_
+        assert as_object(things.prog, thing.address_, "struct thing").address_ == each.name
+        # A type that is passed goes first.
+        assert as_object(things.prog, each, "unsigned char").type_.type_name() == "unsigned char"
     table = frame.reset_index().assign(name="x")
     assert as_object(things.prog, table.iloc[2]).address_ == frame.index[2]
-
-
-def test_a_type_that_is_passed_goes_first(things: FakeKernel, frame: pd.DataFrame) -> None:
-    assert as_object(things.prog, frame.iloc[0], "unsigned char").type_.type_name() == (
-        "unsigned char"
-    )
 
 
 def test_a_row_without_an_object_is_refused(things: FakeKernel, frame: pd.DataFrame) -> None:
@@ -123,7 +111,6 @@ def test_addresses_that_became_floats_are_refused(things: FakeKernel, frame: pd.
 
 
 def test_any_integers_are_addresses(things: FakeKernel, frame: pd.DataFrame) -> None:
-    """A list of both kinds of integers is one of floats to NumPy."""
     numbers = frame["self"].head(3)
     expected = frame["id"].head(3).tolist()
     mixed = [numbers.iloc[0], *map(int, numbers.iloc[1:])]
@@ -149,7 +136,6 @@ def test_rows_of_a_join_know_their_types(things: FakeKernel, frame: pd.DataFrame
 def test_rows_of_a_join_of_others_do_not_get_their_type(
     how: Literal["inner", "left", "right", "outer"],
 ) -> None:
-    """Rows indexed by pointers of unknown type, joined by a column to objects."""
     things = Frame({"id": [1, 2]}, pd.Index([0xFFFF << 48, 0xFFFF << 48 | 64], name="address"))
     things.attrs["types"] = {"address": "struct thing"}
     users = Frame({"thing": things.index}, pd.Index([0xFFFE << 48, 0xFFFD << 48], name="address"))
@@ -188,7 +174,7 @@ def test_rows_that_were_followed_are_not_those_objects(
 
 
 def test_an_unknown_type_has_to_be_passed(things: FakeKernel, frame: pd.DataFrame) -> None:
-    with pytest.raises(ValueError, match=r"'id' points to is unknown; pass its type"):
+    with pytest.raises(ValueError, match=r"'id' is unknown; pass its type"):
         follow(things.prog, frame["id"], ["id"])
     with pytest.raises(LookupError):
         follow(things.prog, frame["self"], ["no_such_member"], "struct thing")

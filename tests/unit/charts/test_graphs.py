@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 import subprocess
@@ -11,14 +12,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from kcensus.analyses.waits.picture import picture
 from kcensus.analyses.waits.tables import tables
 from kcensus.kernel.locking.owners import Strength
 from kcensus.render.graphs.dot import write_dot
 from kcensus.render.graphs.svg import CYCLE, legend, svg
 from kcensus.render.html import cell_html, write_html
 from kcensus.results import Result
-from kcensus.results.graphs import Box, Link, Panel, Row, Shape, Step
+from kcensus.results.graphs import Box, Link, Panel, Row, Shape, Step, picture_of
 from tests.unit.analyses.waits.making import Scene
 
 HOSTILE = "</svg><script>x</script>]]>&\x1b[31m\n\u202e\ud800\ufffe\x00\"'"
@@ -55,9 +55,8 @@ def test_hostile_names_are_escaped() -> None:
     text = svg(_panel(HOSTILE))
     root = ElementTree.fromstring(text)
     text.encode()
-    assert {each.tag.removeprefix(_SVG) for each in root.iter()} <= {
-        *("svg", "g", "title", "desc", "rect", "path", "text"),
-    }
+    tags = {each.tag.removeprefix(_SVG) for each in root.iter()}
+    assert tags <= {"svg", "g", "title", "desc", "rect", "path", "text"}
     assert not re.search("[\x00-\x08\x0b-\x1f\u202e\ud800\ufffe]", text)
 
 
@@ -82,15 +81,11 @@ def test_a_picture_is_drawn_inside_its_frame() -> None:
     for box in boxes:
         assert 0 <= box["x"] <= box["x"] + box["width"] <= width
         assert 0 <= box["y"] <= box["y"] + box["height"] <= height
-    for one in boxes:
-        for other in boxes:
-            is_apart = (
-                one["x"] + one["width"] <= other["x"]
-                or other["x"] + other["width"] <= one["x"]
-                or one["y"] + one["height"] <= other["y"]
-                or other["y"] + other["height"] <= one["y"]
-            )
-            assert one is other or is_apart
+    for one, other in itertools.permutations(boxes, 2):
+        is_left = one["x"] + one["width"] <= other["x"]
+        is_right = other["x"] + other["width"] <= one["x"]
+        is_above = one["y"] + one["height"] <= other["y"]
+        assert is_left or is_right or is_above or other["y"] + other["height"] <= one["y"]
 
 
 def test_strengths_and_cycles_differ_without_color() -> None:
@@ -114,7 +109,7 @@ def test_a_screen_reader_hears_every_edge() -> None:
 
 
 def test_the_same_result_gives_the_same_bytes(tmp_path: Path) -> None:
-    drawn = [[svg(panel) for panel in picture(_result()).panels] for _ in range(2)]
+    drawn = [[svg(panel) for panel in picture_of(_result()).panels] for _ in range(2)]
     assert drawn[0] == drawn[1]
     files = [write_dot(_result(), tmp_path / f"{at}.dot")[0].read_bytes() for at in range(2)]
     assert files[0] == files[1]
@@ -127,9 +122,7 @@ def test_a_page_has_the_picture_with_its_legend(tmp_path: Path) -> None:
     page = path.read_text()
     assert page.count('class="graph"') == 1
     assert page.count('<figure class="ring">') == 1
-    for mark, words in legend():
-        assert mark in page
-        assert words in page
+    assert all(mark in page and words in page for mark, words in legend())
     assert page.count("<script>") == 1
     cell = cell_html(result, ())
     assert cell.count('class="graph"') == 1
@@ -145,7 +138,7 @@ def test_nothing_to_draw_leaves_no_trace_on_the_page(tmp_path: Path) -> None:
 
 def test_graphviz_draws_what_the_page_does(tmp_path: Path) -> None:
     result = _result('a"b\\c\x1b[31m\nx')
-    drawn = picture(result)
+    drawn = picture_of(result)
     (path,) = write_dot(result, tmp_path / "w.dot")
     lines = path.read_text().splitlines()
     edges = [line for line in lines if " -> " in line]

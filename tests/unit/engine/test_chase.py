@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Many lists at once in *synthetic* memory, held against walking them one by one."""
+"""Many lists and trees in *synthetic* memory; lists are held against walking them one by one."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
+from drgn import Object
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kcensus.engine import chase as chase_module
-from kcensus.engine.chase import Damage, Lanes, Step, chase, collect, pointer_step
+from kcensus.engine.chase import Damage, Lanes, Step, chase, collect, pointer_step, tree_nodes
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Memory, Words
-from tests.unit.fakekernel import DIRECT_MAP, PAGE, Machine
+from tests.unit.fakekernel import DIRECT_MAP, PAGE, FakeKernel, Machine, add_types
 
 BASE = DIRECT_MAP + 600 * PAGE
 
@@ -25,13 +26,10 @@ def words(values: Sequence[int]) -> Words:
 
 
 def node(number: int | None) -> int:
-    """Address of a node: each on a page of its own."""
     return 0 if number is None else BASE + number * PAGE + 8 * (number % 7)
 
 
 def graph_step(graph: Mapping[int, int | None]) -> Step:
-    """A step over nodes in a dict; what is not in it cannot be read."""
-
     def step(nodes: Words, lanes: Lanes) -> tuple[Words, Mask]:
         following = [graph.get(at) for at in nodes.tolist()]
         return (
@@ -45,7 +43,6 @@ def graph_step(graph: Mapping[int, int | None]) -> Step:
 def walk(
     heads: Sequence[int], step: Step, *, limit: int = 1000, ends: Sequence[int] | None = None
 ) -> tuple[list[list[int]], Damage]:
-    """What chase() found of each list."""
     damage = Damage()
     found: list[list[int]] = [[] for _ in heads]
     ends_ = None if ends is None else words(ends)
@@ -61,69 +58,14 @@ def lanes_of(parts: list[Lanes]) -> list[int]:
     return sorted(itertools.chain.from_iterable(part.tolist() for part in parts))
 
 
-def test_lists_of_different_lengths() -> None:
-    chains = [[], [1], [2, 3, 4, 5, 6], [], [7, 8], *([9 + at] for at in range(30))]
-    graph: dict[int, int | None] = {}
-    for chain in chains:
-        graph |= {node(here): node(there) for here, there in itertools.pairwise([*chain, None])}
-    heads = [node(chain[0]) if chain else 0 for chain in chains]
-    found, damage = walk(heads, graph_step(graph))
-    assert found == [[node(at) for at in chain] for chain in chains]
-    assert not damage.lists
-    assert damage.lanes().tolist() == []
-    assert damage.lanes().dtype == np.int64
-
-
-def test_no_lists() -> None:
-    assert walk([], graph_step({})) == ([], Damage())
-    assert walk([0, 0], graph_step({})) == ([[], []], Damage())
-
-
-def test_circular_lists_end_where_they_began() -> None:
-    # Heads that are never visited: an empty list points at its own head.
-    graph = {node(1): node(2), node(2): node(100), node(3): node(101)}
-    ends = [node(100), node(101), node(102), node(103)]
-    found, damage = walk([node(1), node(3), node(102), 0], graph_step(graph), ends=ends)
-    assert found == [[node(1), node(2)], [node(3)], [], []]
-    assert not damage.lists
-
-
-def test_another_lists_end_is_no_end() -> None:
-    graph = {node(1): node(101), node(101): node(100)}
-    found, damage = walk([node(1)], graph_step(graph), ends=[node(100)])
-    assert found == [[node(1), node(101)]]
-    assert not damage.lists
-
-
-def test_an_unreadable_node_ends_its_list_alone() -> None:
-    graph = {node(1): node(2), node(2): node(3), node(4): node(5), node(5): 0}
-    found, damage = walk([node(1), node(4), node(9)], graph_step(graph))
-    # The node itself is reported: a pointer to it is in memory.
-    assert found == [[node(1), node(2), node(3)], [node(4), node(5)], [node(9)]]
-    assert lanes_of(damage.unreadable) == [0, 2]
-    assert damage.lanes().tolist() == [0, 2]
-    assert damage.lists == 2
-
-
+@pytest.mark.parametrize("limit", [0, 4])
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 8, 9])
-def test_limit(length: int) -> None:
+def test_limit(length: int, limit: int) -> None:
     graph = {node(at): node(at + 1) for at in range(length - 1)} | {node(length - 1): 0}
-    found, damage = walk([node(0)], graph_step(graph), limit=4)
-    assert found == [[node(at) for at in range(min(length, 4))]]
-    assert lanes_of(damage.too_long) == ([0] if length > 4 else [])
-    assert damage.lists == (length > 4)
-
-
-def test_a_limit_of_nothing() -> None:
-    found, damage = walk([node(1), 0], graph_step({node(1): 0}), limit=0)
-    assert found == [[], []]
-    assert lanes_of(damage.too_long) == [0]
-
-
-def test_a_self_loop() -> None:
-    found, damage = walk([node(1)], graph_step({node(1): node(1)}))
-    assert found == [[node(1)]]
-    assert lanes_of(damage.cyclic) == [0]
+    found, damage = walk([node(0), 0], graph_step(graph), limit=limit)
+    assert found == [[node(at) for at in range(min(length, limit))], []]
+    assert lanes_of(damage.too_long) == ([0] if length > limit else [])
+    assert damage.lists == (length > limit)
 
 
 def prefix(graph: Mapping[int, int | None], head: int) -> tuple[list[int], str]:
@@ -159,7 +101,8 @@ def test_any_graph_at_all(data: st.DataObject) -> None:
             [] if kind == "end" else [kind]
         )
     assert not damage.too_long
-    assert damage.lists == len(damage.lanes())
+    damaged = [lane for lane, head in enumerate(heads) if prefix(graph, head)[1] != "end"]
+    assert damage.lanes().tolist() == damaged
 
 
 @settings(max_examples=60, deadline=None)
@@ -177,9 +120,6 @@ def test_any_graph_with_ends(data: st.DataObject) -> None:
         nodes, kind = prefix(cut, 0 if head == end else head)
         assert set(found[lane]) == set(nodes)
         assert (lane in cyclic) == (kind == "cyclic")
-
-
-# Pointers in memory
 
 
 def memory_walk(
@@ -219,21 +159,8 @@ def test_pointers(machine: Machine, few: int, monkeypatch: pytest.MonkeyPatch) -
     assert found[15] == [node(at) for at in range(81, 100)]
     assert lanes_of(damage.cyclic) == [11]
     assert lanes_of(damage.unreadable) == [12, 13]
-    # The same is counted however many lists are left.
-    assert faults["filtered out of the dump"] == 1
-
-
-def test_a_wild_pointer_counts_the_same_however_many_lists_there_are(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine.write_words(node(3), 0x10)
-    counts = []
-    for few in (0, 1000):
-        monkeypatch.setattr(chase_module, "_FEW", few)
-        _, damage, faults = memory_walk(machine, [node(1)])
-        assert lanes_of(damage.unreadable) == [0]
-        counts.append(faults.total())
-    assert counts[0] == counts[1]
+    # The same is counted however many lists are left, and nothing for a wild pointer.
+    assert faults == {"filtered out of the dump": 1}
 
 
 def test_the_link_need_not_be_the_first_member(machine: Machine) -> None:
@@ -272,3 +199,76 @@ def test_lists_that_meet_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -
     lanes, nodes = collect(np.full(100, BASE, np.uint64), step, limit=500, damage=damage)
     assert len(lanes) == len(nodes) == 1100
     assert damage.lists == 100
+
+
+_NODE = {
+    "struct rb_node": (
+        24,
+        "0 unsigned long __rb_parent_color\n8 struct rb_node * rb_right\n"
+        "16 struct rb_node * rb_left",
+    )
+}
+
+
+class Tree:
+    """A complete tree of seven nodes, each on a page of its own, and one of a single node."""
+
+    def __init__(self) -> None:
+        self.k = FakeKernel("6.10")
+        add_types(self.k.prog, _NODE, "rbtree")
+        self.nodes = [self.k.alloc("struct rb_node", alone=True) for _ in range(7)]
+        self.single = self.k.alloc("struct rb_node")
+        for index, node in enumerate(self.nodes):
+            if index:
+                self.parent(node, self.nodes[(index - 1) // 2])
+            if index < 3:
+                self.k.set(node.rb_left, self.nodes[2 * index + 1])
+                self.k.set(node.rb_right, self.nodes[2 * index + 2])
+
+    def parent(self, node: Object, parent: Object) -> None:
+        self.k.set(node.member_("__rb_parent_color"), int(parent.address_) | 1)
+
+    def walk(self, limit: int = 100) -> tuple[list[set[int]], list[int]]:
+        """Indexes of the nodes of the first tree, and of the second; and the damaged trees."""
+        every = [*self.nodes, self.single]
+        roots = np.array([int(every[0].address_), 0, int(every[7].address_)], np.uint64)
+        lanes, nodes, damaged = tree_nodes(Memory(self.k.prog), roots, Faults(), limit=limit)
+        index = {int(node.address_): at for at, node in enumerate(every)}
+        assert len(np.unique(nodes)) == len(nodes)
+        sets = [{index[int(node)] for node in nodes[lanes == lane]} for lane in (0, 1, 2)]
+        return sets, damaged.tolist()
+
+
+@pytest.fixture
+def tree() -> Tree:
+    return Tree()
+
+
+def test_sound_trees(tree: Tree) -> None:
+    assert tree.walk() == ([set(range(7)), set(), {7}], [])
+
+
+def test_an_unreadable_node_costs_what_is_below(tree: Tree) -> None:
+    tree.k.drop(int(tree.nodes[1].address_))
+    assert tree.walk() == ([{0, 2, 5, 6}, set(), {7}], [0])
+
+
+def test_a_child_of_another_parent(tree: Tree) -> None:
+    tree.parent(tree.nodes[4], tree.nodes[2])
+    assert tree.walk() == ([{0, 1, 2, 3, 5, 6}, set(), {7}], [0])
+
+
+@pytest.mark.parametrize(
+    ("node", "child", "found"),
+    [(6, 0, set(range(7))), (6, 6, set(range(7))), (2, 6, {0, 1, 2, 3, 4, 6})],
+    ids=["circle", "itself", "twins"],
+)
+def test_wrong_children(tree: Tree, node: int, child: int, found: set[int]) -> None:
+    tree.k.set(tree.nodes[node].rb_left, tree.nodes[child])
+    assert tree.walk() == ([found, set(), {7}], [0])
+
+
+def test_a_limit_of_trees(tree: Tree) -> None:
+    sets, damaged = tree.walk(limit=3)
+    assert len(sets[0] | sets[2]) < 8
+    assert 0 in damaged

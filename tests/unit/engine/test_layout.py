@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 import drgn
 import numpy as np
 import pytest
@@ -55,7 +57,6 @@ def prog() -> Program:
 
 
 def read_all(found: Layout, data: bytes) -> dict[str, object]:
-    """The only row of a struct's bytes, by column."""
     records = np.frombuffer(data, np.uint8).view(found.dtype(len(data)))
     return {name: found.decode(name, records[name])[0].item() for name in found.fields}
 
@@ -68,7 +69,10 @@ def test_every_kind_of_member_reads_as_drgn_reads_it(platform: Platform) -> None
     prog = program(platform)
     paths = ["small", "negative", "number", "next", "left", "low", "high", "inner[0].a"]
     paths += ["inner[2].deep.y", "flag", "real", "later", "pair[1]", "last"]
-    row = read_all(layout(prog, "struct thing", paths), DATA)
+    found = layout(prog, "struct thing", paths)
+    signed = {name for name, field in found.fields.items() if field.dtype.kind == "i"}
+    assert signed == {"negative", "number", "left", "inner[2].deep.y", "pair[1]", "last"}
+    row = read_all(found, DATA)
     thing = Object.from_bytes_(prog, "struct thing", DATA)
 
     def truth(path: str) -> object:
@@ -79,20 +83,6 @@ def test_every_kind_of_member_reads_as_drgn_reads_it(platform: Platform) -> None
 
     assert row == {path: truth(path) for path in paths}
     assert row["negative"] == (0x0302 if platform is LITTLE else 0x0203)
-
-
-def test_dtypes_say_sign_and_width(prog: Program) -> None:
-    found = layout(prog, "struct thing", ["small", "negative", "number", "next", "flag", "real"])
-    kinds = {name: field.dtype.str for name, field in found.fields.items()}
-    assert kinds == {
-        "small": "|u1",
-        "negative": "<i2",
-        "number": "<i4",
-        "next": "<u8",
-        "flag": "|u1",
-        "real": "<f8",
-    }
-    assert layout(program(BIG), "struct thing", ["next"]).fields["next"].dtype.str == ">u8"
 
 
 def test_character_arrays_are_bytes_up_to_their_padding(prog: Program) -> None:
@@ -106,16 +96,17 @@ def test_names_alternatives_and_optional_members(prog: Program) -> None:
         prog,
         "struct thing",
         {"count": ("d_count", "number"), "first": ("small", "negative")},
-        {"absent": ("gone", "inner[0].gone"), "there": ("gone", "flag"), "high": "high"},
+        {
+            "absent": ("gone", "inner[0].gone"),
+            "there": ("gone", "flag"),
+            "high": "high",
+            "element of a scalar": "number[0]",
+            "member of a scalar": "number.x",
+        },
     )
     paths = {name: field.path for name, field in found.fields.items()}
     assert paths == {"count": "number", "first": "small", "there": "flag", "high": "high"}
-    assert "absent" not in found
-    assert "there" in found
-
-
-def test_an_array_element_beyond_a_scalar_is_absent_not_an_error(prog: Program) -> None:
-    assert not layout(prog, "struct thing", {}, {"x": "number[0]", "y": "number.x"}).fields
+    assert ["absent" in found, "there" in found] == [False, True]
 
 
 def test_the_type_may_be_a_typedef_or_a_type_object(prog: Program) -> None:
@@ -130,6 +121,8 @@ def test_the_type_may_be_a_typedef_or_a_type_object(prog: Program) -> None:
     ("path", "words"),
     [
         ("gone", "struct thing has no member gone"),
+        (("this", "that"), "has no member this or that"),
+        ("pair[2]", "has no member pair[2]"),
         ("inner[0].gone", "has no member inner[0].gone"),
         ("next.number", "has no member next.number"),
         ("inner", "inner is an array: name one element, as in inner[0]"),
@@ -141,39 +134,18 @@ def test_the_type_may_be_a_typedef_or_a_type_object(prog: Program) -> None:
         ("pair[-1]", "is not a member path"),
     ],
 )
-def test_errors_say_what_to_write_instead(prog: Program, path: str, words: str) -> None:
-    with pytest.raises(LayoutError) as error:
-        layout(prog, "struct thing", [path])
-    assert words in str(error.value)
+def test_errors_say_what_to_write_instead(
+    prog: Program, path: str | tuple[str, ...], words: str
+) -> None:
+    with pytest.raises(LayoutError, match=re.escape(words)):
+        layout(prog, "struct thing", {"x": path})
 
 
-def test_an_error_names_all_alternatives(prog: Program) -> None:
-    with pytest.raises(LayoutError, match="has no member this or that"):
-        layout(prog, "struct thing", {"x": ("this", "that")})
-
-
-def test_an_unknown_type_is_a_lookup_error(prog: Program) -> None:
-    with pytest.raises(LookupError, match="struct nothing"):
-        layout(prog, "struct nothing", ["x"])
-
-
-def test_a_type_that_is_only_declared_has_no_members(prog: Program) -> None:
+def test_types_without_members(prog: Program) -> None:
     with pytest.raises(LayoutError, match="struct later has no member x"):
         layout(prog, prog.struct_type("later"), ["x"])
-
-
-def test_an_array_element_out_of_bounds_is_no_member(prog: Program) -> None:
-    with pytest.raises(LayoutError):
-        layout(prog, "struct thing", ["pair[2]"])
-
-
-def test_a_stride_beyond_the_struct(prog: Program) -> None:
-    found = layout(prog, "struct thing", ["last"])
-    records = np.arange(256, dtype=np.uint8).view(found.dtype(128))
-    assert found.decode("last", records["last"]).tolist() == [95, 95 - 128]
-
-
-# Bit fields
+    with pytest.raises(LookupError, match="struct nothing"):
+        layout(prog, "struct nothing", ["x"])
 
 
 def bit_fields(
@@ -187,19 +159,6 @@ def bit_fields(
         for offset, width in widths
     ]
     return prog.struct_type("bits", unit, members)
-
-
-@PLATFORMS
-def test_the_counters_of_a_slab(platform: Platform) -> None:
-    prog = program(platform)
-    type_ = bit_fields(prog, [(0, 16), (16, 15), (31, 1)], 4)
-    data = bytes([0x34, 0x92, 0xCD, 0xAB])
-    row = read_all(layout(prog, type_, ["at0", "at16", "at31"]), data)
-    assert row == (
-        {"at0": 0x9234, "at16": 0x2BCD, "at31": 1}
-        if platform is LITTLE
-        else {"at0": 0x3492, "at16": 0xCDAB >> 1, "at31": 1}
-    )
 
 
 @st.composite
@@ -229,22 +188,7 @@ def test_bit_fields_read_as_drgn_reads_them(
     assert read_all(found, data[:unit]) == {name: truth.member_(name).value_() for name in names}
 
 
-def test_a_bit_field_of_three_bytes_stays_inside_its_struct(prog: Program) -> None:
-    found = layout(prog, bit_fields(prog, [(0, 15), (15, 17)], 4), ["at15"])
-    field = found.fields["at15"]
-    assert field.offset + field.dtype.itemsize <= found.size
-    assert read_all(found, b"\x00\x80\x34\x92") == {"at15": 0x9234 << 1 | 1}
-
-
 def test_signed_bit_fields_have_a_sign(prog: Program) -> None:
     type_ = bit_fields(prog, [(0, 3), (3, 13)], 4, signed=True)
     row = read_all(layout(prog, type_, ["at0", "at3"]), b"\xff\x7f\x00\x00")
     assert row == {"at0": -1, "at3": 0xFFF}
-
-
-def test_bit_fields_of_many_rows_decode_at_once(prog: Program) -> None:
-    found = layout(prog, bit_fields(prog, [(0, 16), (16, 15), (31, 1)], 4), ["at16"])
-    words = np.array([7 << 16 | 1, 1 << 31 | 32767 << 16, 0], "<u4")
-    column = found.decode("at16", words.view(np.uint8).view(found.dtype())["at16"])
-    assert column.tolist() == [7, 32767, 0]
-    assert found.decode("at16", words.view("<u2")[1::2]).tolist() == [7, 32767, 0]

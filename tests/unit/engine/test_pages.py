@@ -8,25 +8,19 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 import pytest
+from drgn.helpers.linux import slab as helpers
 from drgn.helpers.linux.mm import compound_head
-from drgn.helpers.linux.slab import (
-    for_each_slab_cache,
-    slab_cache_for_each_allocated_object,
-    slab_cache_usage,
-)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kcensus.engine.gather import gather
 from kcensus.engine.memory import Faults, Memory
-from kcensus.engine.slub.pages import PageChunk, PageMap
+from kcensus.engine.slub.pages import PageMap
 from kcensus.engine.slub.slabs import SlabMap
-from kcensus.kernel.mm.slab_counters import reclaimable
+from kcensus.kernel.slab.counters import reclaimable
 from tests.unit.fakekernel import DIRECT_MAP, ERAS, PAGE, RANGES, VMEMMAP, FakeKernel
 
 every_era = pytest.mark.parametrize("era", ERAS)
-
-
 KERNEL = FakeKernel()
 
 
@@ -36,9 +30,6 @@ def page_map(kernel: FakeKernel, chunk_bytes: int = 4 << 20) -> PageMap:
 
 def pfns(*values: int) -> npt.NDArray[np.int64]:
     return np.array(values, np.int64)
-
-
-# The synthetic kernel, held against drgn's own helpers
 
 
 @every_era
@@ -53,17 +44,14 @@ def test_drgn_finds_the_objects_that_the_model_says_are_allocated(era: str) -> N
         k.cpu_sheaf(large, 0, "main", k.sheaf([(slabs[3], 1), (slabs[3], 2)]))
         k.list_add_tail(k.sheaf([(slabs[3], 7)]).barn_list, k.barn(large, 1).sheaves_full)
     k.settle()
-    caches = list(for_each_slab_cache(k.prog))
+    caches = list(helpers.for_each_slab_cache(k.prog))
     assert [cache.name.string_() for cache in caches] == [b"small", b"large"]
     for cache, truth in zip(caches, k.caches, strict=True):
-        found = slab_cache_for_each_allocated_object(cache, "struct page")
+        found = helpers.slab_cache_for_each_allocated_object(cache, "struct page")
         assert sorted(each.value_() for each in found) == truth.allocated()
-        usage = slab_cache_usage(cache)
+        usage = helpers.slab_cache_usage(cache)
         assert usage.num_slabs == len(truth.slabs)
         assert usage.num_objs == sum(slab.objects for slab in truth.slabs)
-
-
-# Chunks
 
 
 @every_era
@@ -71,9 +59,7 @@ def test_ranges_leave_the_hole_out(era: str) -> None:
     pages = page_map(FakeKernel(era))
     assert pages.ranges == list(RANGES)
     assert pages.pages == sum(end - start for start, end in RANGES)
-    assert pages.base == VMEMMAP
-    assert pages.direct_map == DIRECT_MAP
-    assert pages.struct_size == 64
+    assert (pages.base, pages.direct_map, pages.struct_size) == (VMEMMAP, DIRECT_MAP, 64)
 
 
 @settings(max_examples=200, deadline=None)
@@ -106,48 +92,34 @@ def test_chunks_hold_what_the_array_holds(chunk_bytes: int) -> None:
     k = FakeKernel()
     k.pages(3, node=1)
     pages, faults = page_map(k, chunk_bytes), Faults()
-    seen = 0
-    for span in pages.chunk_spans():
+    spans = pages.chunk_spans()
+    assert sum(count for _, count in spans) == pages.pages
+    # A chunk need not begin at a page.
+    for span in [*spans, (600, 1), (600, 200), (639, 2), (1023, 1)]:
         chunk = pages.read(*span, faults)
         assert chunk.readable is None
         address = VMEMMAP + 64 * chunk.start_pfn
         data = k.ram[k.physical(address) : k.physical(address) + 64 * chunk.count]
         assert bytes(chunk.raw) == bytes(data)
-        records = chunk.records(pages.layout, 64)
-        assert len(records) == chunk.count
-        seen += chunk.count
-    assert seen == pages.pages
+        assert len(chunk.records(pages.layout, 64)) == chunk.count == span[1]
     assert not faults
 
 
-@pytest.mark.parametrize(("start", "count"), [(600, 1), (600, 200), (639, 2), (512, 64), (1023, 1)])
-def test_a_chunk_need_not_begin_at_a_page(start: int, count: int) -> None:
+@pytest.mark.parametrize(("size", "start", "page"), [(64, 600, 10), (56, 0, 1)])
+def test_struct_pages_in_a_hole_of_the_array_are_masked(size: int, start: int, page: int) -> None:
+    """Without CONFIG_MEMCG, they have 56 bytes, and some lie on two pages of the array."""
     k = FakeKernel()
-    for pfn in range(start, start + count):
-        k.set(k.page(pfn).flags, pfn)
-    chunk = page_map(k).read(start, count, Faults())
-    assert chunk.records(page_map(k).layout, 64)["flags"].tolist() == [*range(start, start + count)]
-
-
-def test_struct_pages_in_a_hole_of_the_array_are_masked() -> None:
-    k = FakeKernel()
-    k.drop(VMEMMAP + 640 * 64)
-    faults = Faults()
-    chunk = page_map(k).read(600, 200, faults)
-    assert chunk.readable is not None
-    assert chunk.readable.tolist() == [not 640 <= pfn < 704 for pfn in range(600, 800)]
-    assert faults == {"filtered out of the dump": 1}
-
-
-def test_a_struct_page_that_straddles_a_hole_is_masked() -> None:
-    # 56 bytes, as without CONFIG_MEMCG: page 73 of the array lies on both its first two pages.
-    k = FakeKernel()
-    pages = page_map(k)
-    pages.struct_size = 56
-    k.drop(VMEMMAP + PAGE)
-    readable = pages.read(0, 160, Faults()).readable
+    pages, faults = page_map(k), Faults()
+    pages.struct_size = size
+    hole = range(page * PAGE, (page + 1) * PAGE)
+    k.drop(VMEMMAP + hole.start)
+    readable = pages.read(start, 200, faults).readable
     assert readable is not None
-    assert readable.tolist() == [(at + 1) * 56 <= PAGE or at * 56 >= 2 * PAGE for at in range(160)]
+    assert readable.tolist() == [
+        (pfn + 1) * size <= hole.start or pfn * size >= hole.stop
+        for pfn in range(start, start + 200)
+    ]
+    assert faults == {"filtered out of the dump": 1}
 
 
 def test_valid() -> None:
@@ -158,19 +130,6 @@ def test_valid() -> None:
     ]  # fmt: skip
     pages.ranges = []
     assert not pages.valid(asked).any()
-
-
-def test_addresses_and_page_frames() -> None:
-    pages = page_map(FakeKernel())
-    some = pfns(0, 1, 4095)
-    assert pages.virt(some).tolist() == [DIRECT_MAP + pfn * PAGE for pfn in (0, 1, 4095)]
-    assert pages.struct_page(some).tolist() == [VMEMMAP + pfn * 64 for pfn in (0, 1, 4095)]
-    assert pages.pfn(pages.virt(some) + np.uint64(4095)).tolist() == [0, 1, 4095]
-    elsewhere = np.array([0, VMEMMAP, DIRECT_MAP - 1, (1 << 64) - 1], np.uint64)
-    assert not pages.valid(pages.pfn(elsewhere)).any()
-
-
-# Compound pages
 
 
 @every_era
@@ -227,19 +186,6 @@ def test_slab_heads(era: str) -> None:
         assert np.flatnonzero(pages.is_slab(records)).tolist() == slabs
 
 
-# Nodes and large allocations
-
-
-def test_nodes() -> None:
-    k = FakeKernel("6.18")
-    first, second = k.pages(0, node=0), k.pages(0, node=1)
-    pages = page_map(k)
-    assert pages.nodes == [0, 1]
-    flags = pages.read(first, 2, Faults()).records(pages.layout, 64)["flags"]
-    assert second == first + 1
-    assert pages.node(flags).tolist() == [0, 1]
-
-
 def test_with_one_node_the_flags_are_not_asked() -> None:
     k = FakeKernel()
     k.set(k.symbols["node_states"][1].bits[0], 1)
@@ -260,44 +206,31 @@ def test_large_kmalloc() -> None:
     assert pages.large_kmalloc_pages(records[:0]) == 0
     # The order is in the second page of an allocation: of a head alone it is unknown.
     assert pages.large_kmalloc_pages(records[:9]) == 4
-
-
-def test_a_section_that_no_machine_has() -> None:
-    k = FakeKernel()
-    for highest in (1 << 25, 1 << 60, -1):
-        k.constant("__highest_present_section_nr", highest, "long")
-        with pytest.raises(LookupError, match="__highest_present_section_nr"):
-            page_map(k)
-
-
-def test_large_kmalloc_of_an_absurd_order_is_torn() -> None:
-    k = FakeKernel()
-    pfn = k.large_kmalloc(2)
-    k.set(k.page(pfn + 1).flags, 62)
-    pages = page_map(k)
-    records = pages.read(pfn, 8, Faults()).records(pages.layout, 64)
-    assert (pages.large_kmalloc_pages(records) or 0) <= pages.pages
-
-
-def test_kernels_before_6_15_mark_no_large_kmalloc() -> None:
+    # One that no allocation has is damage.
+    k.set(k.page(first + 1).flags, 62)
+    records = pages.read(first, 40, Faults()).records(pages.layout, 64)
+    assert pages.large_kmalloc_pages(records) == 8
     pages = page_map(FakeKernel("5.17"))
     assert pages.large_kmalloc_type is None
     assert pages.large_kmalloc_pages(np.zeros(4, pages.layout.dtype())) == 0
 
 
-def test_a_chunk_is_only_as_long_as_it_says() -> None:
-    layout = page_map(KERNEL).layout
-    raw: npt.NDArray[np.uint8] = np.arange(256, dtype=np.uint8)
-    assert len(PageChunk(0, raw, None, 2).records(layout, 64)) == 2
-
-
-@pytest.mark.parametrize("bits", [0, 12, 40, 1 << 40])
-def test_sections_of_an_impossible_size_are_refused(bits: int) -> None:
-    """Before drgn shifts by it, which would take all memory there is."""
+@pytest.mark.parametrize(
+    ("name", "values", "said"),
+    [
+        # Before drgn shifts by it, which would take all memory there is.
+        ("SECTION_SIZE_BITS", (0, 12, 40, 1 << 40), "impossible size"),
+        ("__highest_present_section_nr", (1 << 25, 1 << 60, -1), "__highest_present_section_nr"),
+    ],
+)
+def test_sections_that_no_machine_has_are_refused(
+    name: str, values: tuple[int, ...], said: str
+) -> None:
     k = FakeKernel()
-    k.constant("SECTION_SIZE_BITS", bits)
-    with pytest.raises(LookupError, match="impossible size"):
-        PageMap(Memory(k.prog))
+    for value in values:
+        k.constant(name, value, "long")
+        with pytest.raises(LookupError, match=said):
+            page_map(k)
 
 
 def test_flags_beyond_any_word_take_no_memory() -> None:

@@ -9,9 +9,10 @@ import os
 import signal
 import time
 import weakref
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from kcensus.engine.workers import Columns, WorkersKilled, each
@@ -48,13 +49,24 @@ def test_an_error_in_a_task_is_raised_and_leaves_nothing_behind(jobs: int) -> No
 
 
 @pytest.mark.parametrize("number", [signal.SIGBUS, signal.SIGKILL, signal.SIGTERM])
-def test_a_killed_worker_is_an_error_of_one_sentence(number: signal.Signals) -> None:
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_killed_worker_is_an_error_of_one_sentence(
+    number: signal.Signals, at_once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def work(task: int) -> int:
         faulthandler.disable()  # of pytest
         if task == 2:
             os.kill(os.getpid(), number)
         return task
 
+    def submit(*arguments: Any) -> Future[int]:
+        future: Future[int] = original(*arguments)
+        wait([future])
+        return future
+
+    original: Any = ProcessPoolExecutor.submit
+    if at_once:
+        monkeypatch.setattr(ProcessPoolExecutor, "submit", submit)
     with pytest.raises(WorkersKilled, match=f"{number.name} killed a worker") as caught:
         list(each(work, 5, 2))
     assert str(caught.value).isprintable()
@@ -69,43 +81,15 @@ def test_two_works_at_a_time_do_not_mix() -> None:
     assert list(first) == [("first", task) for task in range(1, 6)]
 
 
-class Result:
-    """Something that can be seen to go away."""
-
-
-def result(task: int) -> Result:
-    return Result()
-
-
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_results_are_not_kept_once_they_were_taken(jobs: int) -> None:
     # Everything streams: what all tasks yield together may not fit in memory.
-    results = each(result, 6, jobs)
+    results = each(lambda task: np.zeros(1), 6, jobs)
     taken = weakref.ref(next(results))
     next(results)
     gc.collect()
     assert taken() is None
     list(results)
-
-
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_pieces_are_closed_up(jobs: int) -> None:
-    dtypes = {"number": np.dtype("<u8"), "name": np.dtype("S3")}
-    out = Columns(dtypes, 20, shared=jobs > 1)
-    starts: npt.NDArray[np.int64] = np.array([0, 6, 12, 15])
-    counts: npt.NDArray[np.int64] = np.array([2, 6, 0, 3])
-
-    def work(task: int) -> None:
-        rows = slice(starts[task], starts[task] + counts[task])
-        out["number"][rows] = np.arange(counts[task]) + 100 * task
-        out["name"][rows] = b"%d" % task
-
-    for _ in each(work, 4, jobs):
-        pass
-    out.compact([*zip(starts.tolist(), counts.tolist(), strict=True)])
-    numbers = [0, 1, *range(100, 106), *range(300, 303)]
-    assert out["number"].tolist() == numbers
-    assert out["name"].tolist() == [b"%d" % (number // 100) for number in numbers]
 
 
 def test_no_room_at_all() -> None:

@@ -80,8 +80,13 @@ def test_marks_of_the_xarrays_own_are_no_entries() -> None:
     assert walk(fake, arrays)[0] == {0: {}}
 
 
-def torn(how: str) -> tuple[FakeListLrus, list[Object]]:
-    fake, arrays = made({0: {index * 64: (index + 1) << 40 for index in range(5)}, 1: {9: 8 << 40}})
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [("itself", (0, 1)), ("another's", (0, 1)), ("level", (0, 1)), ("nowhere", (1, 0))],
+)
+def test_a_torn_node_costs_what_is_below_it(how: str, expected: tuple[int, int]) -> None:
+    truth = {0: {index * 64: (index + 1) << 40 for index in range(5)}, 1: {9: 8 << 40}}
+    fake, arrays = made(truth)
     k = fake.kernel
     root = Object(k.prog, "struct xa_node", address=int(arrays[0].xa_head) - 2)
     second = Object(k.prog, "struct xa_node", address=int(root.slots[1]) - 2)
@@ -93,17 +98,9 @@ def torn(how: str) -> tuple[FakeListLrus, list[Object]]:
         k.set(second.shift, 12)
     else:
         k.set(root.slots[1], 0xFFFF_C900_0000_0002)
-    return fake, arrays
-
-
-@pytest.mark.parametrize(
-    ("how", "expected"),
-    [("itself", (0, 1)), ("another's", (0, 1)), ("level", (0, 1)), ("nowhere", (1, 0))],
-)
-def test_a_torn_node_costs_what_is_below_it(how: str, expected: tuple[int, int]) -> None:
-    found, _, damage = walk(*torn(how))
-    entries = {index * 64: (index + 1) << 40 for index in (0, 2, 3, 4)}
-    assert found == {0: entries, 1: {9: 8 << 40}}
+    found, _, damage = walk(fake, arrays)
+    del truth[0][64]
+    assert found == truth
     assert (damage.unreadable, damage.torn) == expected
 
 

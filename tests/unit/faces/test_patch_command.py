@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -17,26 +16,24 @@ import pytest
 
 from kcensus import cli
 from kcensus.analyses import AnalysisError
-from kcensus.catalogue import Catalogue, Detected, Prober, State, detect, load
+from kcensus.catalogue import Catalogue, State
 from kcensus.catalogue.model import FindingRule, Metric
 from kcensus.catalogue.price import Unmeasured, analyses_wanted, findings, measure, prices
 from kcensus.catalogue.result import patches_result
-from kcensus.kernel.kernel import Kernel
-from kcensus.results import Answer, Figure, Result, Severity, Unit
+from kcensus.results import Answer, Result, Severity, Unit
+from kcensus.sources import Target
+from tests.catalogue import CATALOGUE
 from tests.running import analysis_of
 from tests.unit import distributions as known
 from tests.unit.patches.test_catalogue import GOOD, RULE, patch_file
+from tests.unit.patches.test_evidence import on
+from tests.unit.synthetic import figures
 
-CATALOGUE = load(entry_points=False)
 MIB = 1 << 20
 
 
 def result(analysis: str, **values: Any) -> Result:
-    summary = {
-        key: Figure(value, Unit.BYTES if key.endswith("bytes") else Unit.COUNT)
-        for key, value in values.items()
-    }
-    return Result(analysis, "made up", "0.0", summary=summary)
+    return Result(analysis, "made up", "0.0", summary=figures(**values))
 
 
 RESULTS = {
@@ -50,14 +47,20 @@ RESULTS = {
         projected_arrays_bytes=800 * MIB,
     ),
     "slab": result(
-        "slab", old_controller_extra_bytes=30 * MIB, slab_bytes=90 * MIB, name="x", share=math.nan
+        "slab",
+        old_controller_extra_bytes=30 * MIB,
+        slab_bytes=90 * MIB,
+        slabs=1,
+        name="x",
+        share=math.nan,
     ),
     "kcopyd": result("kcopyd", job_bytes=5 * MIB, projected_job_bytes=MIB),
 }
 
 
-def on(kernel: known.Distribution) -> dict[str, Detected]:
-    return detect(CATALOGUE.patches, Prober(kernel.program()), kernel.release)
+def made_on_rhel(results: dict[str, Result], **more: Any) -> Result:
+    found = on(known.RHEL_9_0)
+    return patches_result(CATALOGUE, found, results, target="x", kernel="5.14", **more)
 
 
 def test_a_metric_is_a_figure_or_a_difference() -> None:
@@ -75,17 +78,12 @@ def test_a_metric_is_a_figure_or_a_difference() -> None:
         (Metric("slab", "name"), "slab.name is not a number"),
         (Metric("slab", "share"), "slab.share is not finite"),
         (Metric("slab", "slab_bytes", "gone"), "slab does not report gone"),
+        (Metric("slab", "slab_bytes", "slabs"), "subtracts count from bytes"),
     ],
 )
 def test_what_is_not_measured_is_not_guessed(metric: Metric, why: str) -> None:
     with pytest.raises(Unmeasured, match=why):
         measure(metric, RESULTS)
-
-
-def test_figures_of_different_units_are_not_subtracted() -> None:
-    mixed = {"slab": result("slab", slab_bytes=1, slabs=1)}
-    with pytest.raises(Unmeasured, match="subtracts count from bytes"):
-        measure(Metric("slab", "slab_bytes", "slabs"), mixed)
 
 
 def test_absence_costs_and_presence_saves() -> None:
@@ -98,11 +96,9 @@ def test_absence_costs_and_presence_saves() -> None:
     newer = {price.detected.patch.id: price for price in prices(on(known.RHEL_9_2), RESULTS)}
     assert not set(newer) & {"list-lru-xarray", "dm-snapshot-cow-semaphore"}
     assert (newer["list-lru-memory"].is_cost, newer["list-lru-memory"].value) == (False, 100 * MIB)
-
-
-def test_a_limit_costs_what_is_beyond_it() -> None:
-    found = {price.detected.patch.id: price for price in prices(on(known.MAINLINE_4_19), RESULTS)}
-    assert found["dm-snapshot-cow-semaphore"].value == 4 * MIB
+    # A limit costs what is beyond it.
+    mainline = {one.detected.patch.id: one for one in prices(on(known.MAINLINE_4_19), RESULTS)}
+    assert mainline["dm-snapshot-cow-semaphore"].value == 4 * MIB
 
 
 def test_undetermined_patches_have_no_price() -> None:
@@ -114,12 +110,8 @@ def test_undetermined_patches_have_no_price() -> None:
 
 def test_analyses_that_are_asked() -> None:
     # This kernel has no limit of jobs, no list_lru by cgroup, and the old controller.
-    assert analyses_wanted(CATALOGUE, on(known.RHEL_7_4)) == (
-        "iosched",
-        "kcopyd",
-        "list-lru",
-        "slab",
-    )
+    older = analyses_wanted(CATALOGUE, on(known.RHEL_7_4))
+    assert older == ("iosched", "kcopyd", "list-lru", "slab")
     # Nothing is left to price but what is there, the limit that no kernel has, and schedulers.
     newer = analyses_wanted(CATALOGUE, on(known.RHEL_9_2))
     assert newer == ("dentries", "iosched", "list-lru", "slab")
@@ -135,15 +127,9 @@ EMPTY = FindingRule(
 )
 
 
-def test_rules_of_one_patch_have_different_ids() -> None:
-    catalogue = Catalogue(CATALOGUE.patches, (EMPTY, EMPTY))
-    found = findings(catalogue, on(known.RHEL_9_0), RESULTS)
-    assert [each.id for each in found] == ["rule:list-lru-memory", "rule:list-lru-memory:2"]
-
-
 def test_rules_make_findings() -> None:
-    found = findings(Catalogue(CATALOGUE.patches, (EMPTY,)), on(known.RHEL_9_0), RESULTS)
-    (one,) = found
+    one, two = findings(Catalogue(CATALOGUE.patches, (EMPTY, EMPTY)), on(known.RHEL_9_0), RESULTS)
+    assert (one.id, two.id) == ("rule:list-lru-memory", "rule:list-lru-memory:2")
     assert one.patch == "list-lru-memory"
     assert one.severity is Severity.WARNING
     assert one.figures["empty_bytes"].value == 600 * MIB
@@ -173,8 +159,7 @@ def test_bounds_of_rules(at_least: float | None, at_most: float | None, count: i
 
 
 def test_result_puts_what_costs_most_first() -> None:
-    found = on(known.RHEL_9_0)
-    made = patches_result(CATALOGUE, found, RESULTS, target="x", kernel="5.14")
+    made = made_on_rhel(RESULTS)
     frame = made.tables["patches"].frame
     assert len(frame) == len(CATALOGUE.patches)
     assert frame["patch"].iloc[0] == "list-lru-memory"
@@ -190,9 +175,8 @@ def test_result_puts_what_costs_most_first() -> None:
     assert sum(counts.values()) == len(frame)  # type: ignore[arg-type]
     assert counts[State.PRESENT] == (frame["state"] == "present").sum()
     prices_table = made.tables["prices"].frame.set_index("patch")
-    assert prices_table.loc["list-lru-xarray", "formula"] == (
-        "list-lru.structural_bytes - list-lru.projected_xarray_bytes"
-    )
+    formula = "list-lru.structural_bytes - list-lru.projected_xarray_bytes"
+    assert prices_table.loc["list-lru-xarray", "formula"] == formula
     absent = frame[frame["state"] == "absent"]
     fixes = absent["status"].isin(["merged", "reworked"]) & (absent["kind"] == "fix")
     markers = absent["kind"] == "marker"
@@ -200,17 +184,13 @@ def test_result_puts_what_costs_most_first() -> None:
     assert made.summary["absent_markers"].value == markers.sum() > 0
     assert made.summary["absent_unmerged"].value == (~fixes & ~markers).sum() > 0
     # Absent fixes come first, then layout markers, then what was never merged.
-    order = [
-        *absent[fixes]["patch"],
-        *absent[markers]["patch"],
-        *absent[~fixes & ~markers]["patch"],
-    ]
-    assert absent["patch"].tolist() == order
+    ordered = pd.concat([absent[fixes], absent[markers], absent[~fixes & ~markers]])
+    assert absent["patch"].tolist() == ordered["patch"].tolist()
 
 
 def test_a_patch_that_would_cost_memory_here_has_no_cost_of_absence() -> None:
     worse = {"list-lru": result("list-lru", structural_bytes=MIB, projected_xarray_bytes=5 * MIB)}
-    tables = patches_result(CATALOGUE, on(known.RHEL_9_0), worse, target="x", kernel="5.14").tables
+    tables = made_on_rhel(worse).tables
     patches, priced = (tables[name].frame.set_index("patch") for name in ("patches", "prices"))
     assert patches["cost_bytes"].isna()["list-lru-xarray"]
     kind, size = priced.loc["list-lru-xarray", ["kind", "bytes"]]
@@ -218,70 +198,31 @@ def test_a_patch_that_would_cost_memory_here_has_no_cost_of_absence() -> None:
 
 
 def test_result_says_what_was_not_measured_and_why() -> None:
-    found = on(known.RHEL_9_0)
-    made = patches_result(
-        CATALOGUE,
-        found,
-        {},
-        target="x",
-        kernel="5.14",
-        lacking=["debug info of module dm_mod is missing"],
-        failed={"slab": "this kernel uses SLAB"},
-    )
+    lacking, why = "debug info of module dm_mod is missing", "this kernel uses SLAB"
+    made = made_on_rhel({}, lacking=[lacking], failed={"slab": why})
     assert made.tables["prices"].frame["bytes"].isna().all()
     reasons = {gap.reason: gap.count for gap in made.gaps}
-    assert reasons["slab has no result: this kernel uses SLAB"] == 1
+    assert reasons[f"slab has no result: {why}"] == reasons[lacking] == 1
     assert reasons["list-lru has no result"] == 4
-    assert reasons["debug info of module dm_mod is missing"] == 1
 
 
 def test_the_same_twice_is_the_same() -> None:
-    frames = []
-    for _ in range(2):
-        found = on(known.RHEL_9_0)
-        made = patches_result(CATALOGUE, found, RESULTS, target="x", kernel="5.14")
-        frames.append(made.tables["patches"].frame)
-    pd.testing.assert_frame_equal(frames[0], frames[1])
-
-
-# The command
-
-
-class Broken:
-    """Analyses that end in each way there is."""
-
-    @staticmethod
-    def unanswerable(kernel: Kernel) -> Answer:
-        raise AnalysisError("no list_lru here")
-
-    @staticmethod
-    def bug(kernel: Kernel) -> Answer:
-        raise ZeroDivisionError("a \x1b bug")
+    first, second = (made_on_rhel(RESULTS).tables["patches"].frame for _ in range(2))
+    pd.testing.assert_frame_equal(first, second)
 
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
-    """Run ``kcensus patches ARGS``; (exit status, stdout, stderr)."""
-
-    def open_target(spec: str, symbols: object = (), **_: object) -> Any:
+    def open_target(spec: str, symbols: object = (), **_: object) -> Target:
         kernel = {"rhel9.0": known.RHEL_9_0, "rhel9.2": known.RHEL_9_2}[spec]
-        return SimpleNamespace(
-            prog=kernel.program(),
-            name=spec,
-            kernel=kernel.release,
-            live=False,
-            shareable=False,
-            compressed=False,
-            recorded_for=None,
-            missing_end="",
-            has_pseudonyms=False,
-            options="",
-            need_modules=lambda *names: [],
-        )
+        prog, release = kernel.program(), kernel.release
+        return Target(prog, spec, "vmcore", "synthetic", live=False, kernel=release)
 
+    absent = mock.Mock(side_effect=AnalysisError("no list_lru here"))
+    broken = mock.Mock(side_effect=ZeroDivisionError("a \x1b bug"))
     named = {
-        "list-lru": analysis_of("list-lru", Broken.unanswerable),
-        "dentries": analysis_of("dentries", Broken.bug),
+        "list-lru": analysis_of("list-lru", absent),
+        "dentries": analysis_of("dentries", broken),
         "slab": analysis_of("slab", lambda kernel: Answer(summary=RESULTS["slab"].summary)),
     }
     with (
@@ -301,8 +242,8 @@ def test_without_a_target_the_catalogue_is_listed(run: Any) -> None:
     assert (status, err) == (0, "")
     rows = json.loads(out)["tables"]["patches"]
     assert [row["patch"] for row in rows] == list(CATALOGUE.patches)
-    figures = json.loads(out)["tables"]["figures"]
-    assert len(figures) == sum(len(patch.figures) for patch in CATALOGUE.patches.values())
+    published = json.loads(out)["tables"]["figures"]
+    assert len(published) == sum(len(patch.figures) for patch in CATALOGUE.patches.values())
 
 
 def test_a_target(run: Any) -> None:

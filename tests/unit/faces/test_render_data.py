@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""JSON, CSV and Parquet: the same exact values, all of them, safe to open."""
+"""JSON with its schema, CSV and Parquet: the same exact values, all of them, safe to open."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -21,29 +22,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from kcensus import cli
+from kcensus.analyses import analyses
 from kcensus.render import plain as plain_module
 from kcensus.render.csvdir import write_csv
 from kcensus.render.directory import OutputError, check_writable, replacing
 from kcensus.render.json import write_json
 from kcensus.render.parquet import write_parquet
 from kcensus.render.plain import SCHEMA
-from kcensus.render.schema import errors
+from kcensus.render.schema import error, schema
 from kcensus.results import Figure, Machine, Result, Unit
 from kcensus.results.tables import Column, Table
 from kcensus.text import printable
 from tests.unit.synthetic import HIGHEST, HOSTILE, synthetic_result
 
-FILES = [
-    "summary",
-    "caches",
-    "empty",
-    "checks",
-    "findings",
-    "gaps",
-    "finding_figures",
-    "finding_memory",
-    "remedies",
-]
+FILES = "summary caches empty checks findings gaps finding_figures finding_memory remedies"
 
 
 def as_json(result: Result) -> str:
@@ -53,11 +46,8 @@ def as_json(result: Result) -> str:
 
 
 def of_names(names: list[Any]) -> Result:
-    """Return a result whose only content is a column of ``names``."""
-    frame = pd.DataFrame({"name": pd.Series(names, dtype=object)})
-    return Result(
-        "synthetic", "t", "k", tables={"names": Table(frame, {"name": Column(Unit.TEXT)})}
-    )
+    values = (pd.Series(names, dtype=object), Column(Unit.TEXT))
+    return Result("synthetic", "t", "k", tables={"names": Table.of("", {"name": values})})
 
 
 def read_csv(path: Path) -> list[list[str]]:
@@ -67,27 +57,11 @@ def read_csv(path: Path) -> list[list[str]]:
 
 def test_json_has_every_part_under_its_key() -> None:
     document = json.loads(as_json(synthetic_result()))
-    assert list(errors(document)) == []
-    assert list(document) == [
-        "schema",
-        "kcensus",
-        "analysis",
-        "target",
-        "kernel",
-        "live",
-        "machine",
-        "summary",
-        "units",
-        "labels",
-        "bounds",
-        "unknown_tables",
-        "measures",
-        "nothing",
-        "tables",
-        "checks",
-        "findings",
-        "gaps",
-    ]
+    assert error(document) == ""
+    assert " ".join(document) == (
+        "schema kcensus analysis target kernel live machine summary units labels bounds "
+        "unknown_tables measures nothing tables checks findings gaps"
+    )
     assert document["live"] is False
     assert document["summary"] == {
         "slab_bytes": 123456789012,
@@ -99,28 +73,17 @@ def test_json_has_every_part_under_its_key() -> None:
     assert document["units"]["summary"]["slab_bytes"] == "bytes"
     assert document["units"]["tables"]["caches"]["used"] == "ratio"
     assert document["tables"]["empty"] == []
-    assert document["checks"][9] == {
-        "name": "sheaves",
-        "ours": 7,
-        "counter": 10,
-        "moved": None,
-        "difference": 3,
-        "status": "explained",
-        "unit": "count",
-        "source": "total_objects",
-        "note": "3 are parked.",
-    }
+    check = document["checks"][9]
+    assert " ".join(check) == "name ours counter moved difference status unit source note"
+    figures = ["sheaves", 7, 10, None, 3, "explained", "count", "total_objects", "3 are parked."]
+    assert [*check.values()] == figures
     assert document["checks"][10]["difference"] == HIGHEST - 10
     assert document["checks"][11]["counter"] is None
     assert document["findings"][1]["holds_bytes"] == 1536
-    assert document["gaps"] == [
-        {
-            "what": "slab pages",
-            "reason": "not in the dump",
-            "count": 1024,
-            "effect": "objects are a lower bound",
-        }
-    ]
+    (gap,) = document["gaps"]
+    assert [*gap] == ["what", "reason", "count", "effect"]
+    lower_bound = "objects are a lower bound"
+    assert [*gap.values()] == ["slab pages", "not in the dump", 1024, lower_bound]
 
 
 def test_json_has_all_rows_and_columns_exactly() -> None:
@@ -131,60 +94,49 @@ def test_json_has_all_rows_and_columns_exactly() -> None:
     assert {row["address"] for row in rows} == {HIGHEST}
 
 
-def test_json_is_the_same_bytes_every_time() -> None:
-    assert as_json(synthetic_result()) == as_json(synthetic_result())
-
-
-def test_json_is_plain_lines_of_utf8() -> None:
+def test_json_is_plain_lines_of_utf8_the_same_every_time() -> None:
     text = as_json(synthetic_result())
+    assert text == as_json(synthetic_result())
     assert text.endswith("}\n")
     assert [char for char in text if not char.isprintable() and char != "\n"] == []
     text.encode("utf-8")
 
 
-@given(st.lists(st.text(st.characters(codec=None, exclude_categories=()))))
-def test_any_name_survives_json(names: list[str]) -> None:
+def names_after(names: list[Any]) -> list[Any]:
     text = as_json(of_names(names))
     text.encode("utf-8")
-    rows = json.loads(text)["tables"]["names"]
-    assert [row["name"] for row in rows] == [printable(name) for name in names]
+    return [row["name"] for row in json.loads(text)["tables"]["names"]]
 
 
-@given(st.lists(st.binary()))
-def test_any_bytes_are_text_afterwards(names: list[bytes]) -> None:
-    rows = json.loads(as_json(of_names(list(names))))["tables"]["names"]
-    assert [row["name"] for row in rows] == [printable(name) for name in names]
+@given(st.lists(st.text(st.characters(codec=None, exclude_categories=())) | st.binary()))
+def test_any_name_survives_json(names: list[str | bytes]) -> None:
+    assert names_after(names) == [printable(name) for name in names]
 
 
 def test_numpy_and_missing_values_become_plain() -> None:
     values = [np.uint64(HIGHEST), np.float32(0.5), np.bool_(True), pd.NA, pd.NaT, None, -1]
-    rows = json.loads(as_json(of_names(values)))["tables"]["names"]
-    assert [row["name"] for row in rows] == [HIGHEST, 0.5, True, None, None, None, -1]
-
-
-def test_nullable_and_categorical_columns_become_plain() -> None:
-    frame = pd.DataFrame(
-        {
-            "count": pd.array([1, None, HIGHEST], dtype="UInt64"),
-            "kind": pd.Categorical(["b", None, "a\n"]),
-            "when": pd.to_datetime(["2026-01-01", "", "2026-01-02"]),
-        }
-    )
-    columns = {"count": Column(), "kind": Column(Unit.TEXT), "when": Column(Unit.TEXT)}
-    result = Result("synthetic", "t", "k", tables={"rows": Table(frame, columns)})
-    assert json.loads(as_json(result))["tables"]["rows"] == [
-        {"count": 1, "kind": "b", "when": "2026-01-01 00:00:00"},
-        {"count": None, "kind": None, "when": None},
-        {"count": HIGHEST, "kind": "a\\x0a", "when": "2026-01-02 00:00:00"},
-    ]
+    assert names_after(values) == [HIGHEST, 0.5, True, None, None, None, -1]
 
 
 def test_rows_are_complete_across_the_parts_they_are_converted_in(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(plain_module, "_ROWS_AT_ONCE", 4)
-    rows = json.loads(as_json(of_names(list(range(10)))))["tables"]["names"]
-    assert [row["name"] for row in rows] == list(range(10))
+    assert names_after([*range(10)]) == [*range(10)]
+
+
+def test_nullable_and_categorical_columns_become_plain() -> None:
+    columns = {
+        "count": (pd.array([1, None, HIGHEST], dtype="UInt64"), Column()),
+        "kind": (pd.Categorical(["b", None, "a\n"]), Column(Unit.TEXT)),
+        "when": (pd.to_datetime(["2026-01-01", "", "2026-01-02"]), Column(Unit.TEXT)),
+    }
+    result = Result("synthetic", "t", "k", tables={"rows": Table.of("", columns)})
+    assert json.loads(as_json(result))["tables"]["rows"] == [
+        {"count": 1, "kind": "b", "when": "2026-01-01 00:00:00"},
+        {"count": None, "kind": None, "when": None},
+        {"count": HIGHEST, "kind": "a\\x0a", "when": "2026-01-02 00:00:00"},
+    ]
 
 
 @pytest.mark.parametrize("name", ["checks", "summary", "../up", "a b", ""])
@@ -197,10 +149,9 @@ def test_a_table_cannot_take_the_name_of_something_else(name: str) -> None:
 
 def test_csv_writes_one_file_for_each_part(tmp_path: Path) -> None:
     written = write_csv(synthetic_result(), tmp_path / "new" / "dir")
-    assert [path.name for path in written] == [f"{name}.csv" for name in FILES]
-    assert sorted(path.name for path in written[0].parent.iterdir()) == sorted(
-        path.name for path in written
-    )
+    assert " ".join(path.stem for path in written) == FILES
+    assert sorted(written[0].parent.glob("*")) == sorted(written)
+    assert {path.suffix for path in written} == {".csv"}
 
 
 def test_csv_summary_says_what_was_analysed(tmp_path: Path) -> None:
@@ -226,12 +177,11 @@ def test_csv_summary_says_what_was_analysed(tmp_path: Path) -> None:
 
 def test_csv_has_what_findings_hold(tmp_path: Path) -> None:
     write_csv(synthetic_result(), tmp_path)
-    assert read_csv(tmp_path / "finding_figures.csv")[1:] == [
-        ["synthetic-waste:dentry", "free", "0.612", "ratio"]
-    ]
-    assert read_csv(tmp_path / "finding_memory.csv")[1:] == [
-        ["synthetic-waste:dentry", "slab:dentry", "1536"]
-    ]
+    (_, figure), (_, memory) = (
+        read_csv(tmp_path / f"finding_{part}.csv") for part in ("figures", "memory")
+    )
+    assert figure == ["synthetic-waste:dentry", "free", "0.612", "ratio"]
+    assert memory == ["synthetic-waste:dentry", "slab:dentry", "1536"]
     first = read_csv(tmp_path / "remedies.csv")[1]
     assert first[2] == "echo 1 > /proc/sys/synthetic; echo 2 > /proc/sys/synthetic"
     assert first[6:] == ["1024", "true"]
@@ -260,6 +210,7 @@ def test_csv_defuses_formulas_in_names_and_leaves_numbers_alone(tmp_path: Path) 
     assert len((tmp_path / "caches.csv").read_text("utf-8").splitlines()) == 10
 
 
+@pytest.mark.slow
 @given(st.text(st.characters(codec=None, exclude_categories=())))
 def test_no_cell_of_a_csv_begins_like_a_formula(tmp_path_factory: Any, name: str) -> None:
     directory = tmp_path_factory.mktemp("csv")
@@ -271,18 +222,14 @@ def test_no_cell_of_a_csv_begins_like_a_formula(tmp_path_factory: Any, name: str
 
 def test_parquet_keeps_types_units_and_where_it_is_from(tmp_path: Path) -> None:
     written = write_parquet(synthetic_result(), tmp_path)
-    assert [path.name for path in written] == [f"{name}.parquet" for name in FILES]
+    assert " ".join(path.name.removesuffix(".parquet") for path in written) == FILES
+    # Counters beyond 63 bits, too.
+    counters = parquet.read_table(tmp_path / "checks.parquet").column("counter")
+    assert counters.to_pylist()[-3:] == [10, HIGHEST, None]
     table = parquet.read_table(tmp_path / "caches.parquet")
-    types = {field.name: str(field.type) for field in table.schema}
-    assert types == {
-        "cache": "string",
-        "objects": "int64",
-        "used": "double",
-        "bytes": "uint64",
-        "change": "int64",
-        "pages": "int64",
-        "address": "uint64",
-    }
+    assert " ".join(table.column_names) == "cache objects used bytes change pages address"
+    types = [str(field.type) for field in table.schema]
+    assert " ".join(types) == "string int64 double uint64 int64 int64 uint64"
     assert table.column("cache").to_pylist() == list(HOSTILE.values())
     assert set(table.column("address").to_pylist()) == {HIGHEST}
     assert table.column("used").null_count == 2
@@ -297,9 +244,7 @@ def test_parquet_summaries_of_many_machines_can_be_stacked(tmp_path: Path) -> No
         # On one of them a figure is not to be had.
         result.summary["oldest"] = Figure(None if name == "one" else 2.5, Unit.SECONDS)
         write_parquet(result, tmp_path / name)
-    frame = pd.concat(
-        pd.read_parquet(tmp_path / name / "summary.parquet") for name in ("one", "two")
-    )
+    frame = pd.concat(map(pd.read_parquet, sorted(tmp_path.glob("*/summary.parquet"))))
     assert frame["target"].tolist() == ["one", "two"]
     assert frame["slab_bytes"].tolist() == [123456789012] * 2
     assert frame["oldest"].isna().tolist() == [True, False]
@@ -308,23 +253,7 @@ def test_parquet_summaries_of_many_machines_can_be_stacked(tmp_path: Path) -> No
 def test_parquet_of_nothing_still_has_types(tmp_path: Path) -> None:
     write_parquet(Result("synthetic", "t", "k"), tmp_path)
     schema = parquet.read_table(tmp_path / "checks.parquet").schema
-    assert [str(field.type) for field in schema] == [
-        "string",
-        "int64",
-        "int64",
-        "int64",
-        "int64",
-        "string",
-        "string",
-        "string",
-        "string",
-    ]
-
-
-def test_parquet_takes_counters_beyond_63_bits(tmp_path: Path) -> None:
-    write_parquet(synthetic_result(), tmp_path)
-    counters = parquet.read_table(tmp_path / "checks.parquet").column("counter")
-    assert counters.to_pylist()[-3:] == [10, HIGHEST, None]
+    assert [str(field.type) for field in schema] == ["string", *["int64"] * 4, *["string"] * 4]
 
 
 @pytest.mark.parametrize("write", [write_csv, write_parquet])
@@ -406,3 +335,35 @@ def test_files_have_the_mode_of_the_umask(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o640
+
+
+def test_it_is_the_published_one_with_all_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--json-schema"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == schema()
+    common = json.loads(files("kcensus.render").joinpath("schema.json").read_text("utf-8"))
+    assert printed["oneOf"] == common["oneOf"]
+    assert {*printed["$defs"]} > {*common["$defs"]}
+
+
+def test_it_describes_every_column() -> None:
+    parts = schema()["$defs"]
+    conditions = [each["if"]["properties"]["analysis"] for each in parts["result"]["allOf"]]
+    assert conditions == [{"const": name} for name in analyses()]
+    for name, analysis in analyses().items():
+        tables = parts[f"tables_{name.replace('-', '_')}"]["properties"]
+        for spec in analysis.tables():
+            columns = tables[spec.name]["items"]["properties"]
+            assert [*columns] == [*spec.columns]
+            for key, column in spec.columns.items():
+                assert columns[key]["description"] == column.help
+
+
+def test_no_part_has_the_name_of_another() -> None:
+    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        names = [name for name, _ in pairs]
+        assert len(names) == len({*names})
+        return dict(pairs)
+
+    text = files("kcensus.render").joinpath("schema.json").read_text("utf-8")
+    assert json.loads(text, object_pairs_hook=unique)

@@ -32,25 +32,18 @@ def on_terminal(
     terminal: bool = True,
     every: bool = False,
 ) -> str:
-    """Return what a terminal of ``width`` columns shows."""
     out = io.StringIO()
     console = Console(
-        file=out,
-        width=width,
-        force_terminal=terminal,
-        color_system=None,
-        highlight=False,
-        markup=False,
-        emoji=False,
-    )
+        file=out, width=width, force_terminal=terminal, color_system=None, highlight=False,
+        markup=False, emoji=False,
+    )  # fmt: skip
     write_terminal(result, console, top, tables, first, every=every)
     return out.getvalue()
 
 
-def in_pipe(result: Result, monkeypatch: pytest.MonkeyPatch, top: int = 0) -> str:
-    monkeypatch.delenv("COLUMNS", raising=False)
+def in_pipe(result: Result) -> str:
     out = io.StringIO()
-    write_terminal(result, console_for(out), top)
+    write_terminal(result, console_for(out), 0)
     return out.getvalue()
 
 
@@ -74,16 +67,6 @@ def test_commands_are_whole_lines(width: int) -> None:
     assert "Undo: echo 0 > /proc/sys/synthetic" in lines
 
 
-def test_a_finding_leads_those_it_explains() -> None:
-    result = synthetic_result()
-    result.findings[0] = replace(result.findings[0], part_of=result.findings[1].id)
-    screen = on_terminal(result, 100)
-    tags = re.findall(r"^ *(ALSO|[A-Z]{4,8})  ", screen, re.MULTILINE)
-    assert tags[:2] == [result.findings[1].severity.name, "ALSO"]
-    assert result.findings[0].severity.name not in screen
-    assert "kcensus explain synthetic-waste" in screen
-
-
 def test_the_machine_is_named() -> None:
     result = synthetic_result()
     result.machine = Machine(
@@ -98,23 +81,21 @@ def test_the_machine_is_named() -> None:
 
 
 def test_the_header_names_limits() -> None:
-    result = synthetic_result()
+    result, plain = synthetic_result(), synthetic_result()
+    plain.machine = Machine(taken_by="kernel BUG")
     result.machine = Machine(taken_by="kernel BUG", is_panic=True, has_pseudonyms=True)
-    screen = on_terminal(result, 100)
-    assert "does not analyse panics" in screen
-    assert "names are pseudonyms (redacted capsule)" in screen
-    result.machine = Machine(taken_by="kernel BUG")
-    screen = on_terminal(result, 100)
-    assert "panics" not in screen
-    assert "pseudonyms" not in screen
+    result.live = True
+    changed, pseudonyms = "figures changed while they were read", "names are pseudonyms (redacted"
+    for words in ("does not analyse panics", pseudonyms, changed):
+        assert words in on_terminal(result, 100)
+        assert words not in on_terminal(plain, 100)
 
 
 def test_what_is_zero_is_counted_not_shown() -> None:
     zeros = {f"zero_{number}": Figure(0, Unit.BYTES) for number in range(9)}
     result = Result("synthetic", "t", "k", summary=zeros | {"one": Figure(1, Unit.BYTES)})
-    nothing = pd.DataFrame({"name": ["a"], "bytes": [0]})
-    columns = {"name": Column(Unit.TEXT), "bytes": Column(Unit.BYTES)}
-    result.tables["nothing"] = Table(nothing, columns, "No bytes")
+    columns = {"name": (["a"], Column(Unit.TEXT)), "bytes": ([0], Column(Unit.BYTES))}
+    result.tables["nothing"] = Table.of("No bytes", columns)
     screen = on_terminal(result, 80)
     assert "zero 2" in screen
     assert "zero 3" not in screen
@@ -129,28 +110,16 @@ def test_what_is_zero_is_counted_not_shown() -> None:
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_order_of_sections(width: int) -> None:
     screen = on_terminal(synthetic_result(), width)
-    sections = [
-        "synthetic on synthetic vmcore",
-        "Linux 6.1.0-synthetic",
-        "Findings",
-        "CRITICAL",
-        "NOTICE",
-        "Summary",
-        "Caches by memory",
-        "Checks against",
-        "Gaps",
-        "1,024 slab pages",
-    ]
-    places = [screen.index(section) for section in sections]
+    head = ("synthetic on synthetic vmcore", "Linux 6.1.0-synthetic", "Findings", "CRITICAL")
+    rest = ("Summary", "Caches by memory", "Checks against", "Gaps", "1,024 slab pages")
+    places = [screen.index(section) for section in (*head, "NOTICE", *rest)]
     assert places == sorted(places)
 
 
 @pytest.mark.parametrize("width", [40, 80, 120, None])
-def test_nothing_from_the_dump_reaches_the_terminal_as_a_command(
-    width: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_from_the_dump_reaches_the_terminal_as_a_command(width: int | None) -> None:
     result = synthetic_result("\x1b]0;title\x07 on \u202ea target")
-    screen = on_terminal(result, width) if width else in_pipe(result, monkeypatch)
+    screen = on_terminal(result, width) if width else in_pipe(result)
     assert [char for char in screen if not char.isprintable() and char != "\n"] == []
     # Folded names are whole once the lines are put together again.
     folded = "".join(line.split("  ")[1] if line[:2] == "  " else "" for line in screen.split("\n"))
@@ -158,8 +127,8 @@ def test_nothing_from_the_dump_reaches_the_terminal_as_a_command(
         assert name.replace(" ", "") in folded.replace(" ", "")
 
 
-def test_a_pipe_gets_whole_names_and_all_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = in_pipe(synthetic_result(), monkeypatch)
+def test_a_pipe_gets_whole_names_and_all_columns() -> None:
+    text = in_pipe(synthetic_result())
     row = next(line for line in text.splitlines() if LONG_NAME in line)
     assert row.split()[1:] == ["9,876,536", "75.0%", "4.0", "GiB", "5", "8"]
     assert [line for line in text.splitlines() if line != line.rstrip()] == []
@@ -180,11 +149,11 @@ def test_what_gaps_affect_is_marked() -> None:
     assert "Empty or zero (--all): empty" in shown
 
 
-def test_a_pipe_wraps_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_wraps_sentences() -> None:
     result = synthetic_result()
     result.tables.clear()
     result.gaps[0] = type(result.gaps[0])("pages", "lost " * 60, 1, "none")
-    lines = in_pipe(result, monkeypatch).splitlines()
+    lines = in_pipe(result).splitlines()
     assert 80 < max(map(len, lines)) <= 100
 
 
@@ -204,10 +173,9 @@ def test_dropped_columns_are_named() -> None:
 
 
 def test_numbers_are_never_cut() -> None:
-    columns = {key: Column(Unit.COUNT, show=Show.ALWAYS) for key in "abcdef"}
-    frame = pd.DataFrame({key: [1234567890123] for key in columns})
-    result = Result("synthetic", "t", "k", tables={"wide": Table(frame, columns)})
-    screen = on_terminal(result, 40)
+    column = ([1234567890123], Column(Unit.COUNT, show=Show.ALWAYS))
+    wide = Table.of("", dict.fromkeys("abcdef", column))
+    screen = on_terminal(Result("synthetic", "t", "k", tables={"wide": wide}), 40)
     row = screen[screen.index("─\n") : screen.index("Checks")]
     # Every cell is folded into a column of its own; read down, its digits are all there.
     starts = [found.start() for found in re.finditer(r"\S+", row.splitlines()[1])]
@@ -227,11 +195,6 @@ def test_top_cuts_rows_and_says_how_many() -> None:
     assert "more rows" not in on_terminal(synthetic_result(), 100, top=len(HOSTILE))
 
 
-def test_an_empty_table_is_shown_on_request() -> None:
-    assert "Nothing at all\n  (no rows)" not in on_terminal(synthetic_result(), 80)
-    assert "Nothing at all\n  (no rows)" in on_terminal(synthetic_result(), 80, every=True)
-
-
 def test_a_table_of_details_is_named_but_not_shown() -> None:
     result = synthetic_result()
     result.tables["caches"].detail = True
@@ -243,15 +206,17 @@ def test_a_table_of_details_is_named_but_not_shown() -> None:
 
 
 def test_tables_are_shown_as_asked_for() -> None:
+    empty = "Nothing at all\n  (no rows)"
+    assert empty not in on_terminal(synthetic_result(), 80)
+    assert empty in on_terminal(synthetic_result(), 80, every=True)
     screen = on_terminal(synthetic_result(), 80, tables=["empty", "absent"])
-    assert "Nothing at all\n  (no rows)" in screen
+    assert empty in screen
     assert "Caches by memory" not in screen
     assert "Table absent: not part of this result" in screen
     assert "--json): caches\n" in re.sub(" +\n", "\n", screen)
 
 
 def shares(width: int, show: Show = Show.ALWAYS, terminal: bool = True) -> list[str]:
-    """Return the rows of a table with a column of shares."""
     columns = {"name": Column(Unit.TEXT, show=Show.ALWAYS), "share": Column(Unit.RATIO, show=show)}
     frame = pd.DataFrame({"name": list("abcde"), "share": [0.0, 1e-5, 0.5, 1.0, float("nan")]})
     result = Result("synthetic", "t", "k", tables={"t": Table(frame, columns)})
@@ -285,22 +250,12 @@ def test_checks_that_agree_are_counted_and_the_others_shown() -> None:
     assert "agreeing 3" not in checks
 
 
-def test_few_agreeing_checks_are_named() -> None:
+def test_few_agreeing_checks_are_named_and_empty_sections_say_so() -> None:
     result = Result("synthetic", "t", "k", checks=[Check("dentries", 5, 5)])
     assert "1 of 1 figures: dentries" in on_terminal(result, 80)
-
-
-def test_empty_sections_say_so() -> None:
     screen = on_terminal(Result("synthetic", "t", "k"), 80)
     for section in ("Findings: none", "Checks: none", "Gaps: none"):
         assert section in screen
-
-
-def test_a_live_kernel_is_called_one() -> None:
-    result = synthetic_result()
-    assert "figures changed while they were read" not in on_terminal(result, 80)
-    result.live = True
-    assert "figures changed while they were read" in on_terminal(result, 80)
 
 
 @pytest.mark.parametrize(
@@ -341,11 +296,8 @@ def test_units(value: float | str | None, unit: Unit, shown: str) -> None:
 
 
 def test_a_counted_noun_and_its_verb_have_one_number() -> None:
-    assert [counted(number, "job", "wait") for number in (0, 1, 4711)] == [
-        "0 jobs wait",
-        "1 job waits",
-        "4,711 jobs wait",
-    ]
+    shown = [counted(number, "job", "wait") for number in (0, 1, 4711)]
+    assert shown == ["0 jobs wait", "1 job waits", "4,711 jobs wait"]
     assert counted(2, "analysis", plural="analyses") == "2 analyses"
 
 
@@ -364,11 +316,10 @@ def test_a_part_is_never_shown_as_none_or_all(value: float) -> None:
 
 def test_a_name_is_broken_only_where_it_is_wider_than_its_share() -> None:
     patch, reason = "negative-dentry-unlink-sysctl", "struct list_lru has no ext, " * 5
-    columns = {key: Column(Unit.TEXT, show=Show.ALWAYS) for key in ("patch", "because")}
-    columns["mainline"] = Column(Unit.TEXT)
-    row = {"patch": [patch], "because": [reason], "mainline": ["RFC 2021, unmerged"]}
-    tables = {"patches": Table(pd.DataFrame(row), columns)}
-    result = Result("synthetic", "t", "k", tables=tables)
+    always = Column(Unit.TEXT, show=Show.ALWAYS)
+    row = {"patch": ([patch], always), "because": ([reason], always)}
+    table = Table.of("", row | {"mainline": (["RFC 2021, unmerged"], Column(Unit.TEXT))})
+    result = Result("synthetic", "t", "k", tables={"patches": table})
     for width in (60, 80, 100):
         assert patch in on_terminal(result, width)
     assert patch not in on_terminal(result, 30)
@@ -378,12 +329,18 @@ def test_a_lesser_finding_names_its_explanation() -> None:
     result = synthetic_result()
     finding = replace(result.findings[0], severity=Severity.INFO)
     out = io.StringIO()
-    screen = Screen(Console(file=out, width=80))
-    print_findings([("", finding)], screen, short=True)
+    print_findings([("", finding)], Screen(Console(file=out, width=80)), short=True)
     assert f"kcensus explain {finding.kind}" in out.getvalue()
 
 
-def test_a_part_is_shown_where_its_leader_is_not() -> None:
+def test_a_finding_leads_those_it_explains() -> None:
     result = synthetic_result()
-    result.findings = [replace(result.findings[0], part_of="another:analysis")]
+    result.findings[0] = replace(result.findings[0], part_of=result.findings[1].id)
+    screen = on_terminal(result, 100)
+    tags = re.findall(r"^ *(ALSO|[A-Z]{4,8})  ", screen, re.MULTILINE)
+    assert tags[:2] == [result.findings[1].severity.name, "ALSO"]
+    assert result.findings[0].severity.name not in screen
+    assert "kcensus explain synthetic-waste" in screen
+    # A part is shown where its leader is not.
+    del result.findings[1]
     assert "A notice with" in on_terminal(result, 200)

@@ -3,26 +3,18 @@
 
 from __future__ import annotations
 
+import pickle
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
-from kcensus.results import (
-    Check,
-    CheckStatus,
-    Danger,
-    Finding,
-    Remedy,
-    Result,
-    Severity,
-    Unit,
-    fold,
-    matters,
-    rank,
-)
-from kcensus.results.tables import Column, Table
-from kcensus.results.thresholds import MIN_BYTES, severity_of
+from kcensus import results
+from kcensus.results import Check, CheckStatus, Danger, Finding, Remedy, Severity, Unit, fold, rank
+from kcensus.results.severity import MIN_BYTES, severity_of
+from kcensus.results.tables import Column, Table, TableSpec, make_tables
 
 
 @pytest.mark.parametrize(
@@ -46,15 +38,10 @@ from kcensus.results.thresholds import MIN_BYTES, severity_of
     ],
 )
 def test_the_status_of_a_check(
-    ours: int | None,
-    counter: int | None,
-    explained: int | None,
-    difference: int | None,
-    status: CheckStatus,
+    ours: int, counter: int, explained: int, difference: int, status: CheckStatus
 ) -> None:
     check = Check("n", ours, counter, explained=explained)
-    assert check.difference == difference
-    assert check.status is status
+    assert (check.difference, check.status) == (difference, status)
 
 
 @pytest.mark.parametrize(
@@ -73,12 +60,7 @@ def test_the_status_of_a_check(
     ],
 )
 def test_a_check_with_a_counter_that_moves(
-    ours: int,
-    readings: tuple[int | None, ...],
-    counter: int,
-    moved: int | None,
-    beyond: int,
-    status: CheckStatus,
+    ours: int, readings: tuple[int, ...], counter: int, moved: int, beyond: int, status: CheckStatus
 ) -> None:
     check = Check("n", ours, 105).over(*readings)
     assert (check.counter, check.moved) == (counter, moved)
@@ -92,26 +74,15 @@ def test_what_a_note_explains_may_move_too() -> None:
         assert check.over(103, 120).status is CheckStatus.DIFFER
     assert exact.over(91, 99).status is CheckStatus.DIFFER
     assert bounded.over(91, 99).status is CheckStatus.EXPLAINED
+    absent = Check("n", 1, None).over(1, 2)
+    assert (absent.moved, absent.status) == (None, CheckStatus.ABSENT)
 
 
-def test_a_counter_that_is_absent_does_not_move() -> None:
-    check = Check("n", 1, None).over(1, 2)
-    assert (check.moved, check.status) == (None, CheckStatus.ABSENT)
-
-
-def frame() -> pd.DataFrame:
-    return pd.DataFrame({"cache": ["a"], "bytes": [1]})
-
-
-def test_a_table_describes_every_column() -> None:
-    columns = {"cache": Column(Unit.TEXT), "bytes": Column(Unit.BYTES)}
-    table = Table(frame(), columns, "caches")
-    assert table.columns is columns
-    assert not table.detail
+FRAME = pd.DataFrame({"cache": ["a"], "bytes": [1]})
 
 
 def test_columns_may_be_described_in_another_order() -> None:
-    assert Table(frame(), {"bytes": Column(), "cache": Column()}).frame.shape == (1, 2)
+    assert Table(FRAME, {"bytes": Column(), "cache": Column()}).frame.shape == (1, 2)
 
 
 @pytest.mark.parametrize(
@@ -125,11 +96,54 @@ def test_columns_may_be_described_in_another_order() -> None:
 )
 def test_a_table_refuses_other_columns(columns: list[str], words: str) -> None:
     with pytest.raises(ValueError, match="'caches': columns.*" + words):
-        Table(frame(), {name: Column() for name in columns}, "caches")
+        Table(FRAME, {name: Column() for name in columns}, "caches")
 
 
-def test_severities_are_ordered() -> None:
-    assert Severity.INFO < Severity.NOTICE < Severity.WARNING < Severity.CRITICAL
+SPEC = TableSpec(
+    "caches",
+    "Caches",
+    {
+        "cache": Column(Unit.TEXT, get="slab.name"),
+        "bytes": Column(
+            Unit.BYTES, get=lambda row: None if row.pages is None else row.pages * 4096
+        ),
+        "address": Column(Unit.ADDRESS),
+    },
+    largest_first=("bytes",),
+)
+
+
+def test_columns_are_filled_from_rows_or_from_an_object_with_all() -> None:
+    def row(name: str, pages: int | None, address: int) -> SimpleNamespace:
+        return SimpleNamespace(slab=SimpleNamespace(name=name), pages=pages, address=address)
+
+    rows = SPEC.of([row("a", 1, 1 << 63), row("b", None, 0), row("c", 2, 5)]).frame
+    assert rows["cache"].tolist() == ["c", "a", "b"]
+    assert rows["bytes"].tolist() == [8192, 4096, pd.NA]
+    assert rows.dtypes.astype(str).tolist()[1:] == ["Int64", "uint64"]
+    columns = SimpleNamespace(
+        slab=SimpleNamespace(name=["a", "b"]), pages=np.array([1, 2]), address=np.array([7, 8])
+    )
+    whole = SPEC.frame(columns)
+    assert whole["bytes"].tolist() == [4096, 8192]
+    # What was derived from these columns has them by name.
+    assert SPEC.of(whole[whole["bytes"] > 4096]).frame["address"].tolist() == [8]
+    assert SPEC.of([{"cache": "d", "bytes": 3, "address": 9}]).frame.iloc[0].tolist() == ["d", 3, 9]
+    assert SPEC.of([]).frame.empty
+
+
+def test_tables_are_made_of_the_rows_that_figures_have() -> None:
+    held = TableSpec("held", "", {"n": Column()}, rows=lambda figures: figures["held"])
+    lacks = TableSpec("lacks", "", {"n": Column()}, rows=lambda figures: None)
+    made = make_tables((held, lacks), {"held": {"n": [3]}})
+    assert {name: table.frame["n"].tolist() for name, table in made.items()} == {"held": [3]}
+
+
+def test_tables_can_be_pickled() -> None:
+    table = SPEC.of([{"cache": "d", "bytes": 3, "address": 9}])
+    again = pickle.loads(pickle.dumps(table))
+    assert again.frame.equals(table.frame)
+    assert [*again.columns] == [*table.columns]
 
 
 def finding(id: str, severity: Severity = Severity.NOTICE, **fields: Any) -> Finding:
@@ -137,9 +151,10 @@ def finding(id: str, severity: Severity = Severity.NOTICE, **fields: Any) -> Fin
 
 
 def test_what_matters() -> None:
-    assert matters(finding("a", Severity.NOTICE))
-    assert not matters(finding("a", Severity.INFO))
-    assert not matters(finding("a", Severity.CRITICAL, part_of="b"))
+    assert Severity.INFO < Severity.NOTICE < Severity.WARNING < Severity.CRITICAL
+    assert results.matters(finding("a", Severity.NOTICE))
+    assert not results.matters(finding("a", Severity.INFO))
+    assert not results.matters(finding("a", Severity.CRITICAL, part_of="b"))
 
 
 def test_rank_of_findings() -> None:
@@ -186,12 +201,8 @@ MIB = 1 << 20
 
 def test_a_symptom_is_part_of_its_cause() -> None:
     cause = finding("negatives", memory={"slab:dentry": 90 * MIB, "slab:kmalloc-64": 5 * MIB})
-    size = finding(
-        "size",
-        Severity.CRITICAL,
-        memory={"slab:dentry": 100 * MIB, "slab:x": 60 * MIB},
-        is_generic=True,
-    )
+    memory = {"slab:dentry": 100 * MIB, "slab:x": 60 * MIB}
+    size = finding("size", Severity.CRITICAL, memory=memory, is_generic=True)
     folded = {each.id: each for each in fold([size, cause])}
     assert list(folded) == ["negatives", "size"]
     assert folded["size"].part_of == "negatives"
@@ -201,13 +212,9 @@ def test_a_symptom_is_part_of_its_cause() -> None:
 def test_a_symptom_that_is_explained_in_part_keeps_the_rest() -> None:
     cause = finding("negatives", memory={"slab:dentry": 40 * MIB})
     waste = finding("waste:dentry", memory={"slab:dentry": 50 * MIB}, is_generic=True)
-    size = finding(
-        "size",
-        Severity.CRITICAL,
-        memory={"slab:dentry": 100 * MIB, "slab:x": 60 * MIB},
-        is_generic=True,
-        remedies=(Remedy(effect="Free it", returns=150 * MIB),),
-    )
+    memory = {"slab:dentry": 100 * MIB, "slab:x": 60 * MIB}
+    remedies = (Remedy(effect="Free it", returns=150 * MIB),)
+    size = finding("size", Severity.CRITICAL, memory=memory, is_generic=True, remedies=remedies)
     folded = {each.id: each for each in fold([waste, size, cause], 1000 * MIB)}
     rest = folded["size"]
     assert rest.memory == {"slab:dentry": 60 * MIB, "slab:x": 60 * MIB}
@@ -224,20 +231,10 @@ def test_a_symptom_of_which_too_little_is_left_is_part_of_its_cause() -> None:
     assert [each.part_of for each in fold([size, cause], 2000 * MIB)] == ["", "negatives"]
 
 
-def test_parts_of_parts_belong_to_the_top() -> None:
-    chain = [finding("a"), finding("b", part_of="a"), finding("c", part_of="b")]
-    assert [each.part_of for each in fold(chain)] == ["", "a", "a"]
-
-
-def test_a_part_of_what_is_not_there_is_on_top() -> None:
-    (made,) = fold([finding("a", part_of="gone")])
-    assert made.part_of == ""
-    assert fold([]) == []
-
-
-def test_results_do_not_share_their_parts() -> None:
-    one, two = (Result("slab", name, "6.12") for name in ("a", "b"))
-    one.summary["x"] = one.tables["t"] = None  # type: ignore[assignment]
-    one.checks.append(Check("n", 1, 1))
-    one.findings.append(finding("x"))
-    assert (two.summary, two.tables, two.checks, two.findings, two.gaps) == ({}, {}, [], [], [])
+@pytest.mark.parametrize(
+    ("chain", "parts"),
+    [({"a": "", "b": "a", "c": "b"}, ["", "a", "a"]), ({"a": "gone"}, [""]), ({}, [])],
+)
+def test_parts_of_parts_belong_to_the_top(chain: dict[str, str], parts: list[str]) -> None:
+    made = fold([finding(id, part_of=part_of) for id, part_of in chain.items()])
+    assert [each.part_of for each in made] == parts

@@ -1,23 +1,18 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A *synthetic* kernel: 16 MiB of invented memory that drgn reads like that of an x86-64 kernel.
 
-Nothing in this memory was ever part of a real kernel. Two eras have the real types of a kernel (see
-:mod:`.eras`); in the others the names and meanings of structs, members and symbols are the
-kernel's, and the offsets of members are invented. What a test writes into this memory is the
-*truth* that the code under test has to find:
+Two eras have the real types of a kernel (see :mod:`.eras`); in the others, offsets of members are
+invented. What a test writes into this memory is the *truth* that the code under test has to find:
 
 >>> k = FakeKernel("6.10")
 >>> dentry = k.cache("dentry", 192)
 >>> slab = k.slab(dentry, free=[3, 1, 5])
 >>> dentry.allocated()  # addresses of the objects that are neither free nor parked
 
-``k.prog`` is the program. Its physical memory is ``k.ram``; virtual addresses go through real page
-tables, so drgn's own helpers work. ``k.drop(address)`` makes a page unreadable, ``k.set(member,
-value)`` overwrites any member of any struct, and ``k.settle()`` makes the kernel's own counters
-agree with everything made so far.
-
-:data:`ERAS` has the eras whose slabs differ; ``FakeKernel(replace(ERAS["7.0"], codetag=True))`` is
-a variant of one.
+``k.prog`` is the program; virtual addresses go through real page tables, so drgn's helpers work.
+``k.drop(address)`` makes a page unreadable, ``k.set(member, value)`` overwrites any member, and
+``k.settle()`` makes the kernel's own counters agree with everything made so far. A variant of an
+era is ``FakeKernel(replace(ERAS["7.0"], codetag=True))``.
 """
 
 from tests.unit.fakekernel.eras import ERAS, FILE_ERAS, LRU_ERAS, Era, table

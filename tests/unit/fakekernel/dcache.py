@@ -10,7 +10,7 @@ import drgn
 from drgn import Object
 
 from tests.unit.fakekernel.files import FakeFiles
-from tests.unit.fakekernel.slub import FakeKernel, Memcg, Slab
+from tests.unit.fakekernel.slub import FakeKernel, Slab
 
 SLOT, NAME_SLOT = 208, 96
 BUCKETS = 64
@@ -21,12 +21,12 @@ _BITS = {
     20: {**_RARE, "lru": 19, "lookup": 28, "cursor": 29},
     24: {**_RARE, "lru": 19},
 }
+_ENUMERATORS = {"referenced": "REFERENCED", "shrink": "SHRINK_LIST", "lru": "LRU_LIST"}
+_ENUMERATORS |= {"lookup": "PAR_LOOKUP", "cursor": "DENTRY_CURSOR"}
 
 
 @dataclass(frozen=True)
 class Made:
-    """A dentry, and where it lies."""
-
     object: Object
     slab: Slab
     slot: int
@@ -54,15 +54,9 @@ class FakeDcache:
         self.directory = (1 if self.era.type_shift == 24 else 2) << self.era.type_shift
         self.regular = 4 << self.era.type_shift
         if self.era.flags_enum:
-            for name, flag in (
-                ("ENTRY_TYPE", 7 << self.era.type_shift),
-                ("REFERENCED", self.bits["referenced"]),
-                ("SHRINK_LIST", self.bits["shrink"]),
-                ("LRU_LIST", self.bits["lru"]),
-                ("PAR_LOOKUP", self.bits["lookup"]),
-                ("DENTRY_CURSOR", self.bits["cursor"]),
-            ):
-                k.constant(f"DCACHE_{name}", flag)
+            k.constant("DCACHE_ENTRY_TYPE", 7 << self.era.type_shift)
+            for mark, name in _ENUMERATORS.items():
+                k.constant(f"DCACHE_{name}", self.bits[mark])
         self.table = k.alloc("unsigned long", 8 * BUCKETS, alone=True)
         k.variable("dentry_hashtable", "unsigned long *", self.table.address_)
         bits = BUCKETS.bit_length() - 1
@@ -71,10 +65,9 @@ class FakeDcache:
             k.variable("d_hash_mask", "unsigned int", BUCKETS - 1)
         counters = ["nr_dentry", "nr_dentry_unused"]
         counters += ["nr_dentry_negative"] * self.era.negative_counter
-        self.counters = {}
-        for name in counters:
-            self.counters[name] = k.percpu(8)
-            k.symbols[name] = Object(k.prog, "long", address=self.counters[name])
+        self.counters = {name: k.percpu(8) for name in counters}
+        for name, place in self.counters.items():
+            k.symbols[name] = Object(k.prog, "long", address=place)
         self.inode = k.alloc("struct inode")
         self.made: dict[int, Made] = {}
 
@@ -124,10 +117,9 @@ class FakeDcache:
         bucket: int | None = None,
         listed: bool = True,
     ) -> Made:
-        """Make a dentry, the first of its parent's children and of a hash bucket.
+        """Make a dentry, the first of its parent's children and of a hash bucket, if any.
 
         :param marks: of ``referenced``, ``lru``, ``shrink``, ``lookup`` and ``cursor``
-        :param bucket: by default the dentry is not hashed
         :param listed: whether it is among its parent's children
         """
         k = self.machine
@@ -148,20 +140,14 @@ class FakeDcache:
             k.write_words(first + 8, link.address_)
         if bucket is not None:
             place = self.table.address_ + 8 * bucket
-            k.set(object_.d_hash.next, k.word(place) & ~1)
-            k.set(object_.d_hash.pprev, place)
+            k.fill(object_.d_hash, next=k.word(place) & ~1, pprev=place)
             # The lowest bit is the bucket's lock, here held in every other bucket.
             k.write_words(place, object_.d_hash.address_ | bucket & 1)
         return made
 
     def count(self, name: str, *values: int) -> None:
-        """Set a counter on each CPU."""
         for cpu, value in enumerate(values):
             self.machine.set(self.machine.per_cpu("long", self.counters[name], cpu), value)
-
-    def charge(self, made: Made, group: Memcg) -> None:
-        """Charge a dentry to a memory cgroup, and no other one of its slab."""
-        self.machine.charge(made.slab, {made.slot: group})
 
     def finish(self) -> None:
         """Free the unused slots of the last slab, and settle the counters."""
@@ -170,7 +156,6 @@ class FakeDcache:
             slab = self._next[0][0]
             free = [slot for _, slot in self._next]
             slab.free.update(free)
-            k.set(slab.struct.inuse, slab.objects - len(free))
-            k.set(slab.struct.freelist, k.chain(slab, free))
+            k.fill(slab.struct, inuse=slab.objects - len(free), freelist=k.chain(slab, free))
             self._next = []
         k.settle()

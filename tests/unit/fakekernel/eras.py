@@ -1,20 +1,18 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """One table of eras: the layouts of the kernel, by the release that introduced them.
 
-Two eras have real types, those of the kernels that the bundled capsules were recorded from (5.10
-and 6.12). The others are synthetic: no capsule of such a kernel is bundled, the lab cannot boot
-kernels of RHEL and UEK, and the newest ones are not released. An era that a test changes is
-synthetic as well.
+Two have the real types of the kernels of bundled capsules (5.10 and 6.12); the others, and those
+that a test changes, are synthetic.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from tests.unit.fakekernel.layouts import LAYOUTS
-from tests.unit.fakekernel.real import real_types
+from tests.unit.fakekernel.types import declared, real_types
 
 
 @dataclass(frozen=True)
@@ -49,38 +47,27 @@ class Era:
 
     # List_lrus
     list_lrus: bool = False
-    """Super blocks have list_lrus (3.12)."""
     header: int = 0
     """Bytes of the rcu_head of ``list_lru_memcg`` (4.16)."""
     aware_flag: bool = False
-    """``list_lru.memcg_aware`` (5.2)."""
     aware_only: bool = False
     """The kernel's list has only those that know memory cgroups (5.16)."""
     xarray: bool = False
     ext: bool = False
     """UEK7: the new members are behind a pointer."""
     locks: bool = False
-    """Each list has a lock of its own (6.13)."""
     ida_radix: bool = True
-    """An IDA is a radix tree (until 4.19)."""
 
     # Dentries and mounts
     child_in_union: bool = True
-    """``d_u.d_child`` (until 3.18)."""
     type_shift: int = 24
     """The lowest bit of the type of entry in ``d_flags``."""
     hash_mask: bool = True
-    """``d_hash_mask`` (until 4.15)."""
     negative_counter: bool = False
-    """``nr_dentry_negative`` (5.0)."""
     hlist: bool = False
-    """``d_children``/``d_sib`` (6.8) rather than ``d_subdirs``/``d_child``."""
     shortname: bool = False
-    """``d_shortname`` (6.14) rather than ``d_iname``."""
     flags_enum: bool = False
-    """``enum dentry_flags`` is visible (6.17)."""
     own_mount_list: bool = False
-    """``mount.mnt_next_for_sb``."""
 
     @property
     def obj_exts(self) -> bool:
@@ -92,12 +79,10 @@ class Era:
 
     @property
     def element(self) -> int:
-        """Bytes of a ``slabobj_ext``."""
         return 16 if self.codetag and not self.needs_objcg else 8
 
     @property
     def list_size(self) -> int:
-        """Bytes of a ``list_lru_one``."""
         return 32 if self.locks else 24
 
 
@@ -105,64 +90,36 @@ _eras: dict[str, Era] = {}
 _changed: dict[str, dict[str, Era]] = {"slabs": {}, "lrus": {}, "files": {}}
 
 
-def _since(release: str, subjects: str, **changes: Any) -> None:
+def _since(release: str, subjects: str, features: str, **changes: Any) -> None:
     """Add an era that differs from the one before in these features, hence in these layouts."""
     era = Era(release) if not _eras else [*_eras.values()][-1]
+    changes |= {name.removeprefix("!"): not name.startswith("!") for name in features.split()}
     _eras[release] = replace(era, name=release, **changes)
     for subject in subjects.split():
         _changed[subject][release] = _eras[release]
 
 
-_since("RHEL 7.4", "files")
-_since("4.14", "files lrus", list_lrus=True, child_in_union=False, type_shift=20)
-_since("4.18", "files slabs", hash_mask=False, header=16)
-_since("4.19", "lrus slabs", hardened=True)
-_since(
-    *("5.9", "files lrus slabs"),
-    sample="sample",
-    children=False,
-    vector="obj_cgroups",
-    swab=True,
-    aware_flag=True,
-    ida_radix=False,
-    negative_counter=True,
-)
-_since("UEK7", "lrus", sample="", xarray=True, ext=True)
-_since(
-    *("5.17", "slabs"),
-    struct_slab=True,
-    vector="memcg_data",
-    aware_only=True,
-    xarray=False,
-    ext=False,
-)
-_since("5.18", "lrus", xarray=True)
-_since(
-    *("6.10", "files lrus slabs"),
-    sample="sample-after",
-    page_type=True,
-    vector="obj_exts",
-    hlist=True,
-)
-_since("6.13", "lrus", sample="", locks=True)
-_since("6.15", "files", shortname=True, type_shift=19)
-_since("6.18", "slabs", memdesc_flags=True, sheaves=True, flags_enum=True)
-_since("7.0", "slabs", cpu_slab=False, stride=True)
-_since(
-    *("7.3", "files slabs"),
-    stride=False,
-    per_node=True,
-    needs_objcg=True,
-    compound_info=True,
-    own_mount_list=True,
-)
+_since("RHEL 7.4", "files", "")
+_since("4.14", "files lrus", "list_lrus !child_in_union", type_shift=20)
+_since("4.18", "files slabs", "!hash_mask", header=16)
+_since("4.19", "lrus slabs", "hardened")
+_5_9 = "!children swab aware_flag !ida_radix negative_counter"
+_since("5.9", "files lrus slabs", _5_9, sample="sample", vector="obj_cgroups")
+_since("UEK7", "lrus", "xarray ext", sample="")
+_since("5.17", "slabs", "struct_slab aware_only !xarray !ext", vector="memcg_data")
+_since("5.18", "lrus", "xarray")
+_since("6.10", "files lrus slabs", "page_type hlist", sample="sample-after", vector="obj_exts")
+_since("6.13", "lrus", "locks", sample="")
+_since("6.15", "files", "shortname", type_shift=19)
+_since("6.18", "slabs", "memdesc_flags sheaves flags_enum")
+_since("7.0", "slabs", "!cpu_slab stride")
+_since("7.3", "files slabs", "!stride per_node needs_objcg compound_info own_mount_list")
 
 ERAS, LRU_ERAS, FILE_ERAS = _changed["slabs"], _changed["lrus"], _changed["files"]
 """The eras that changed layouts of slabs, of list_lrus, and of dentries or mounts, by name."""
 
 
 def era_of(release: str) -> Era:
-    """Return the era of a release: the last one that began before or with it."""
     if release in _eras:
         return _eras[release]
     began = [name for name in _eras if name[0].isdigit() and _order(name) <= _order(release)]
@@ -174,7 +131,6 @@ def _order(release: str) -> list[int]:
 
 
 def table(era: Era) -> dict[str, tuple[int, str]]:
-    """Return the types of an era by ``struct tag``, for :func:`.types.add_types`."""
     return dict(_table(era))
 
 
@@ -182,20 +138,7 @@ def table(era: Era) -> dict[str, tuple[int, str]]:
 def _table(era: Era) -> dict[str, tuple[int, str]]:
     properties = ("compound", "element", "list_size")
     values = asdict(era) | {name: getattr(era, name) for name in properties}
-    types: dict[str, tuple[int, str]] = {}
-    full = ""
-    for line in LAYOUTS.format_map(values).splitlines():
-        text, _, features = line.partition("?")
-        has_all = all(_has(era, feature) for feature in features.split())
-        if text and not text.startswith(" "):
-            head, _, text = text.partition(" : ")
-            keyword, tag, rest = head.split(None, 2)
-            full = f"{keyword} {tag}" if has_all else ""
-            if full:
-                types[full] = (0, rest) if keyword == "typedef" else (int(rest), "")
-        if full and has_all and text.strip():
-            size, members = types[full]
-            types[full] = size, members + text.replace(";", "\n") + "\n"
+    types = declared(LAYOUTS.format_map(values), partial(_has, era))
     if era.sample and era == _eras[era.name]:
         types |= dict.fromkeys(real_types(era.sample), (0, "@" + era.sample))
     return types

@@ -16,8 +16,7 @@ from tests.unit.fakekernel.slub import FakeKernel
 class FakeFiles:
     """Super blocks, mounts and dentries in a kernel.
 
-    :param room: addresses for dentries, from a slab cache for example; by default the heap
-    :param names: addresses for names that do not fit into a dentry
+    :param room: addresses for dentries, by default on the heap; ``names``: for external names
     """
 
     def __init__(
@@ -29,26 +28,22 @@ class FakeFiles:
         self.machine = k = machine
         self.era = k.era
         self.room, self.names = room, names
+        self.alone = True
+        """Whether super blocks and mounts are on pages of their own."""
         k.list_init(k.variable("super_blocks", "struct list_head"))
         self.home = k.alloc("struct mnt_namespace")
-        nsproxy, reaper = k.alloc("struct nsproxy"), k.alloc("struct task_struct")
-        k.set(nsproxy.mnt_ns, self.home)
-        k.set(reaper.nsproxy, nsproxy)
+        reaper = k.alloc("struct task_struct", nsproxy=k.alloc("struct nsproxy", mnt_ns=self.home))
         k.set(k.variable("init_pid_ns", "struct pid_namespace").child_reaper, reaper)
         self._types: dict[str, Object] = {}
 
     def super_block(self, type_: str, id_: bytes, device: int = 0, subtype: bytes = b"") -> Object:
-        """Make a super block with a root dentry."""
         k = self.machine
         if type_ not in self._types:
-            self._types[type_] = k.alloc("struct file_system_type")
-            k.set(self._types[type_].name, k.string(type_.encode()))
-        super_block = k.alloc("struct super_block", alone=True)
-        k.set(super_block.s_type, self._types[type_])
-        k.write(super_block.s_id.address_, id_)
-        k.set(super_block.s_dev, device)
+            self._types[type_] = k.alloc("struct file_system_type", name=type_.encode())
+        super_block = k.alloc("struct super_block", alone=self.alone, s_type=self._types[type_])
+        k.fill(super_block, s_id=id_, s_dev=device)
         if subtype:
-            k.set(super_block.s_subtype, k.string(subtype))
+            k.set(super_block.s_subtype, subtype)
         if not self.era.own_mount_list:
             k.list_init(super_block.s_mounts)
         k.list_add_tail(super_block.s_list, k.prog["super_blocks"])
@@ -71,10 +66,8 @@ class FakeFiles:
             k.write(place, name + b"\0")
         else:
             place = k.string(name) if external else int(inline.address_)
-        k.set(dentry.d_name.name, place)
-        k.set(dentry.d_name.len, len(name))
-        k.set(dentry.d_parent, dentry if parent is None else parent)
-        k.set(dentry.d_sb, super_block)
+        k.fill(dentry.d_name, name=place, len=len(name))
+        k.fill(dentry, d_parent=dentry if parent is None else parent, d_sb=super_block)
         return dentry
 
     def path(self, text: str, super_block: Object) -> Object:
@@ -93,19 +86,13 @@ class FakeFiles:
         root: Object | None = None,
         namespace: int | Object | None = None,
     ) -> Object:
-        """Make a mount.
-
-        :param on: the mount and the dentry that it is mounted on; None for the topmost
-        :param root: a dentry of the super block, its root by default
-        :param namespace: that of init by default
-        """
+        """Make a mount ``on`` a (mount, dentry), or a topmost one; init's namespace by default."""
         k = self.machine
-        mount = k.alloc("struct mount", alone=True)
+        mount = k.alloc("struct mount", alone=self.alone)
         parent, point = on or (mount, super_block.s_root[0])
-        k.set(mount.mnt_parent, parent)
-        k.set(mount.mnt_mountpoint, point)
-        k.set(mount.mnt.mnt_root, super_block.s_root[0] if root is None else root)
-        k.set(mount.mnt.mnt_sb, super_block)
+        k.fill(mount, mnt_parent=parent, mnt_mountpoint=point)
+        root = super_block.s_root[0] if root is None else root
+        k.fill(mount.mnt, mnt_root=root, mnt_sb=super_block)
         k.set(mount.mnt_ns, self.home if namespace is None else namespace)
         if namespace is None:
             # Where the era has a counter.
@@ -121,28 +108,17 @@ class FakeFiles:
     def process(
         self, pid: int, comm: bytes, cwd: Object, opened: Sequence[Object | None]
     ) -> Object:
-        """Make a process.
-
-        :param opened: the dentry of the file of each descriptor, None for one that is closed
-        """
+        """Make a process; ``opened`` has the dentry of each descriptor, None for a closed one."""
         k = self.machine
-        task, fs, files = (
-            k.alloc(f"struct {tag}") for tag in ("task_struct", "fs_struct", "files_struct")
-        )
-        table = k.alloc("struct fdtable")
         entries = k.alloc("struct file *", 8 * max(len(opened), 1))
         for number, dentry in enumerate(opened):
             if dentry is not None:
                 file = k.alloc("struct file")
                 k.set(file.f_path.dentry, dentry)
                 k.write_words(entries.address_ + 8 * number, file.address_)
-        k.set(table.max_fds, len(opened))
-        k.set(table.fd, entries.address_)
-        k.set(files.fdt, table)
+        table = k.alloc("struct fdtable", max_fds=len(opened), fd=entries.address_)
+        fs, files = k.alloc("struct fs_struct"), k.alloc("struct files_struct", fdt=table)
         k.set(fs.pwd.dentry, cwd)
-        k.set(task.tgid, pid)
-        k.write(task.comm.address_, comm)
-        k.set(task.fs, fs)
-        k.set(task.files, files)
+        task = k.alloc("struct task_struct", tgid=pid, comm=comm, fs=fs, files=files)
         k.list_add_tail(task.tasks, k.symbols["init_task"].tasks)
         return task

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The struct types of *synthetic* kernels. Names and types are the kernel's, offsets invented.
 
-A line is ``struct TAG SIZE``, with its members after a colon or in the indented lines below, or
-``typedef NAME TYPE``. Members are ``OFFSET TYPE NAME``, as in :data:`.types.Table`. After ``?``
-follow the features (:class:`.eras.Era`) that an era must have, or with ``!`` must lack.
+The grammar is that of :func:`.types.declared`; features are those of :class:`.eras.Era` that an era
+must have, or with ``!`` must lack.
 """
 
 LAYOUTS = """

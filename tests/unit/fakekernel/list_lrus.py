@@ -14,13 +14,12 @@ from tests.unit.fakekernel.eras import Era
 from tests.unit.fakekernel.files import FakeFiles
 from tests.unit.fakekernel.slub import NODES, FakeKernel, Memcg
 
+_IDS = 10
 SLOTS = (32, 64, 96, 128, 192, 256, 512, 1024)
 
 
 @dataclass(eq=False)
 class FakeLru:
-    """One list_lru, and its true content."""
-
     object: Object
     aware: bool
     entries: dict[int, int] = field(default_factory=dict)
@@ -28,16 +27,12 @@ class FakeLru:
 
 
 class FakeListLrus:
-    """List_lrus in a kernel with two NUMA nodes.
+    """List_lrus in a kernel with two NUMA nodes and ten ``memcg_nr_cache_ids`` (until 5.17)."""
 
-    :param ids: ``memcg_nr_cache_ids`` (until 5.17)
-    """
-
-    def __init__(self, era: str | Era, ids: int = 10) -> None:
+    def __init__(self, era: str | Era) -> None:
         self.kernel = k = FakeKernel(era)
         self.era = k.era
         self.files = FakeFiles(k)
-        self.ids = ids
         self.caches = {size: k.cache(f"kmalloc-{size}", size) for size in SLOTS}
         self.caches[584] = k.cache("radix_tree_node", 584)
         self._free: dict[int, list[int]] = {}
@@ -52,10 +47,9 @@ class FakeListLrus:
             self.registry = k.variable("mem_cgroup_idr", "struct idr").idr_rt
             self.registered: dict[int, int] = {1: k.root.object.address_}
         else:
-            k.variable("memcg_nr_cache_ids", "int", ids)
+            k.variable("memcg_nr_cache_ids", "int", _IDS)
 
     def slot(self, asked: int) -> int:
-        """Allocate ``asked`` bytes from a slab cache and return the address."""
         size = 584 if asked == 576 else next(size for size in SLOTS if size >= asked)
         if not self._free.get(size):
             slab = self.kernel.slab(self.caches[size])
@@ -63,12 +57,9 @@ class FakeListLrus:
         self.used[size] += 1
         return self._free[size].pop(0)
 
-    # Memory cgroups
-
     def memcg(
         self, name: str, id_: int, parent: Memcg | None = None, *, online: bool = True
     ) -> Memcg:
-        """Make a memory cgroup with an id."""
         group = self.kernel.memcg(name, parent or self.kernel.root, flags=2 if online else 0)
         self.set_id(group, id_)
         if self.era.xarray and online:
@@ -76,12 +67,9 @@ class FakeListLrus:
         return group
 
     def set_id(self, group: Memcg, id_: int) -> None:
-        """Set the id of a memory cgroup, and give it a serial number."""
         k = self.kernel
         k.set(group.object.kmemcg_id, id_)
         k.set(group.object.css.serial_nr, len(k.memcgs))
-
-    # List_lrus
 
     def mount(self, type_: str, id_: str) -> tuple[FakeLru, FakeLru]:
         """Make a super block and return its list_lrus of dentries and inodes."""
@@ -89,11 +77,9 @@ class FakeListLrus:
         return self.lru(block.s_dentry_lru), self.lru(block.s_inode_lru)
 
     def variable(self, name: str, *, aware: bool = True) -> FakeLru:
-        """Make a list_lru that is a variable of the kernel."""
         return self.lru(self.kernel.variable(name, "struct list_lru"), aware=aware)
 
     def lru(self, object_: Object, *, aware: bool = True) -> FakeLru:
-        """Initialize a list_lru."""
         k, era = self.kernel, self.era
         made = FakeLru(object_, aware)
         if era.aware_flag:
@@ -113,22 +99,19 @@ class FakeListLrus:
         return inner
 
     def node(self, lru: FakeLru, node: int) -> Object:
-        """Return the ``struct list_lru_node`` of a node."""
         found: Object = self._inner(lru).node[node]
         return found
 
     def _arrays(self, lru: FakeLru) -> None:
-        """Allocate lists for all ids and nodes, as before 5.18."""
         for node in range(NODES):
-            array = self.slot(self.era.header + 8 * self.ids)
+            array = self.slot(self.era.header + 8 * _IDS)
             self.kernel.set(self.node(lru, node).memcg_lrus, array)
-            for id_ in range(self.ids):
+            for id_ in range(_IDS):
                 one = self.slot(24)
                 self.kernel.write_words(array + self.era.header + 8 * id_, one)
                 lru.entries.setdefault(id_, one)
 
     def one(self, lru: FakeLru, id_: int, node: int) -> Object:
-        """Return the ``struct list_lru_one`` of an id on a node."""
         type_ = "struct list_lru_one"
         if self.era.xarray:
             if id_ not in lru.entries:
@@ -150,10 +133,7 @@ class FakeListLrus:
                 counter = counter.counter
             self.kernel.set(counter, int(counter) + max(count, 0))
 
-    # XArrays
-
     def settle(self) -> None:
-        """Write XArrays and counters for everything made so far."""
         if self.era.xarray:
             for lru in self.lrus:
                 self.xarray(self._inner(lru).xa, lru.entries)
@@ -161,7 +141,6 @@ class FakeListLrus:
         self.kernel.settle()
 
     def xarray(self, array: Object, entries: Mapping[int, int]) -> None:
-        """Make ``array`` hold pointers by index."""
         shift = 0
         while entries and max(entries) >> shift + 6:
             shift += 6
@@ -173,9 +152,7 @@ class FakeListLrus:
     def _xa_node(self, entries: Mapping[int, int], shift: int, parent: int, offset: int) -> int:
         k, place = self.kernel, self.slot(576)
         node = Object(k.prog, "struct xa_node", address=place)
-        k.set(node.shift, shift)
-        k.set(node.offset, offset)
-        k.set(node.parent, parent)
+        k.fill(node, shift=shift, offset=offset, parent=parent)
         for slot in {index >> shift for index in entries}:
             low = slot << shift
             below = {at - low: entry for at, entry in entries.items() if at >> shift == slot}

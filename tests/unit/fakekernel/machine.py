@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import drgn
-from drgn import Object, Program, TypeEnumerator
+from drgn import Object, Program, Symbol, SymbolBinding, SymbolKind, TypeEnumerator, TypeKind
 from drgn import PlatformFlags as Flags
 
 from tests.unit.fakekernel.types import Table, add_types
@@ -20,14 +20,14 @@ _KERNEL_MAP = 0xFFFF_FFFF_8000_0000
 RANGES = ((0, 1024), (2048, 4096))
 """Page frames that exist, with a hole in memory and in the ``struct page`` array."""
 _PGD, _DIRECT_PUD, _VMEMMAP_PUD, _PMD, _PTE, _MEMMAP, _HEAP, _HEAP_END = 1, 2, 3, 4, 5, 16, 80, 512
-_TYPES: Table = {
-    "struct list_head": (16, "0 struct list_head * next\n8 struct list_head * prev"),
-    "struct page": (64, ""),
-    "struct task_struct": (64, "16 struct list_head tasks"),
-    "struct mem_section": (16, "0 unsigned long section_mem_map\n8 struct usage * usage"),
-    "struct usage": (8, "0 unsigned long [1] subsection_map"),
-    "typedef phys_addr_t": (0, "unsigned long"),
-}
+_TYPES = """
+struct list_head 16 : 0 struct list_head * next; 8 struct list_head * prev
+struct page 64
+struct task_struct 64 : 16 struct list_head tasks
+struct mem_section 16 : 0 unsigned long section_mem_map; 8 struct usage * usage
+struct usage 8 : 0 unsigned long [1] subsection_map
+typedef phys_addr_t unsigned long
+"""
 
 
 class Machine:
@@ -36,7 +36,7 @@ class Machine:
     The first 2 MB hold page tables, the ``struct page`` array and :meth:`alloc`'s heap.
     """
 
-    def __init__(self, types: Table, vmcoreinfo: str = "") -> None:
+    def __init__(self, *types: Table | str, vmcoreinfo: str = "") -> None:
         self.ram = mmap.mmap(-1, RANGES[-1][1] * PAGE, mmap.MAP_PRIVATE)
         self.holes: set[int] = set()
         """Page frames that cannot be read."""
@@ -50,7 +50,8 @@ class Machine:
         )
         for start, end in RANGES:
             self.prog.add_memory_segment(start * PAGE, (end - start) * PAGE, self._read, True)
-        add_types(self.prog, {**_TYPES, **types})
+        for number, each in enumerate((_TYPES, *types)):
+            add_types(self.prog, each, f"machine {number}")
         self.prog.register_object_finder("synthetic", self._find, enable_index=0)
         self._heap = _HEAP * PAGE
         self._map()
@@ -86,8 +87,7 @@ class Machine:
         usage = self.alloc("struct usage")
         # A subsection is 512 pages; 3 means present and mapped.
         bits = sum((1 << end // 512) - (1 << start // 512) for start, end in RANGES)
-        self.set(section.section_mem_map, 3)
-        self.set(section.usage, usage)
+        self.fill(section, section_mem_map=3, usage=usage)
         self.set(usage.subsection_map[0], bits)
         root = self.alloc("struct mem_section *")
         self.set(root, section)
@@ -108,8 +108,6 @@ class Machine:
         self.list_init(first)
         self.list_add_tail(self.alloc("struct task_struct").tasks, first)
 
-    # What a test writes
-
     def constant(self, name: str, value: int, type_: str | drgn.Type = "unsigned long") -> None:
         """Give the program a constant, or a variable whose value is known without memory."""
         self.symbols[name] = Object(self.prog, type_, value)
@@ -121,6 +119,9 @@ class Machine:
             self.set(self.symbols[name], value)
         return self.symbols[name]
 
+    def functions(self, places: Mapping[str, int], size: int = 16) -> None:
+        add_functions(self.prog, places, size)
+
     def enum(self, tag: str, names: Sequence[str], first: int = 0) -> None:
         """Give the program an enum, each name one more than the one before."""
         numbers = {name: first + at for at, name in enumerate(names)}
@@ -129,8 +130,10 @@ class Machine:
         for name, number in numbers.items():
             self.constant(name, number, type_)
 
-    def alloc(self, type_: str, extra: int = 0, *, alone: bool = False) -> Object:
-        """Allocate a zeroed object of a type in the heap, with ``extra`` bytes after it.
+    def alloc(
+        self, type_: str, extra: int = 0, *, alone: bool = False, **members: int | bytes | Object
+    ) -> Object:
+        """Allocate a zeroed object with ``members`` in the heap, and ``extra`` bytes after it.
 
         :param alone: on pages of its own, so that :meth:`drop` affects nothing else
         """
@@ -141,16 +144,25 @@ class Machine:
         if alone:
             self._heap = -(-self._heap // PAGE) * PAGE
         assert self._heap <= _HEAP_END * PAGE, "the synthetic heap is full"
+        return self.fill(place, **members)
+
+    def fill(self, place: Object, **members: int | bytes | Object) -> Object:
+        for name, value in members.items():
+            self.set(place.member_(name), value)
         return place
 
     def string(self, text: bytes) -> int:
-        """Store a C string in the heap and return its address."""
         place = int(self.alloc("char", len(text)).address_)
         self.write(place, text + b"\0")
         return place
 
-    def set(self, place: Object, value: int | Object) -> None:
-        """Store a number, or the address of an object, in the scalar or bit field at ``place``."""
+    def set(self, place: Object, value: int | bytes | Object) -> None:
+        """Store a number, the address of an object, or a :meth:`string` or array, at ``place``."""
+        if isinstance(value, bytes):
+            if place.type_.kind == TypeKind.ARRAY:
+                self.write(place.address_, value)
+                return
+            value = self.string(value)
         number = int(value.address_ if isinstance(value, Object) else value)
         bits = place.bit_field_size_
         if bits is None:
@@ -162,16 +174,13 @@ class Machine:
         self.write(place.address_, word.to_bytes(8, "little"))
 
     def write(self, address: int, data: bytes) -> None:
-        """Store bytes at a virtual address."""
         at = self.physical(address)
         self.ram[at : at + len(data)] = data
 
     def write_words(self, address: int, *words: int) -> None:
-        """Store words of 64 bits."""
         self.write(address, struct.pack(f"<{len(words)}Q", *words))
 
     def word(self, address: int) -> int:
-        """Return the word at a virtual address."""
         at = self.physical(address)
         return int.from_bytes(self.ram[at : at + 8], "little")
 
@@ -183,12 +192,10 @@ class Machine:
         self.write_words(head.address_ + 8, node.address_)
 
     def list_init(self, head: Object) -> None:
-        """Make a list empty."""
         self.write_words(head.address_, head.address_, head.address_)
 
     @staticmethod
     def physical(address: int) -> int:
-        """Return the offset in :attr:`ram` of a virtual address."""
         if VMEMMAP <= address < VMEMMAP + (1 << 21):
             return _MEMMAP * PAGE + address - VMEMMAP
         return address - DIRECT_MAP
@@ -197,3 +204,19 @@ class Machine:
         """Make pages unreadable, starting with that of ``address``."""
         first = self.physical(address) // PAGE
         self.holes.update(range(first, first + pages))
+
+
+def add_functions(prog: Program, places: Mapping[str, int], size: int) -> None:
+    """Add symbols of functions, all of one size, to a program."""
+    kinds = SymbolBinding.GLOBAL, SymbolKind.FUNC
+    symbols = [Symbol(name, at, size, *kinds) for name, at in places.items()]
+
+    def find(_: Program, name: str | None, address: int | None, __: bool) -> list[Symbol]:
+        return [
+            each
+            for each in symbols
+            if name in (None, each.name)
+            and (address is None or each.address <= address < each.address + size)
+        ]
+
+    prog.register_symbol_finder("functions", find, enable_index=0)

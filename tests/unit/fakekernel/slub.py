@@ -12,6 +12,7 @@ from drgn import Object
 
 from tests.unit.fakekernel.eras import Era, era_of, table
 from tests.unit.fakekernel.machine import DIRECT_MAP, PAGE, VMEMMAP, Machine
+from tests.unit.fakekernel.types import Table, add_types
 
 CPUS = NODES = 2
 _PG_SLAB, _PG_HEAD = 9, 6
@@ -23,8 +24,6 @@ _MASK = (1 << 64) - 1
 
 @dataclass(eq=False)
 class Slab:
-    """One slab, and the true state of its slots."""
-
     cache: Cache
     pfn: int
     order: int
@@ -33,7 +32,6 @@ class Slab:
     struct: Object
     """``struct slab``, or ``struct page`` before 5.17."""
     free: set[int]
-    """Slots on the slab's own free list."""
     parked: set[int] = field(default_factory=set)
     """Free slots that a CPU or a sheaf keeps; they count as in use."""
 
@@ -42,20 +40,15 @@ class Slab:
         return DIRECT_MAP + self.pfn * PAGE
 
     def object(self, slot: int) -> int:
-        """Return the address of the object in a slot."""
         return self.address + self.cache.left_pad + slot * self.cache.slot_size
 
     def allocated(self) -> list[int]:
-        """Return the slots that hold an allocated object."""
         return [at for at in range(self.objects) if at not in self.free and at not in self.parked]
 
 
 @dataclass(eq=False)
 class Cache:
-    """A slab cache."""
-
     object: Object
-    """``struct kmem_cache``"""
     name: str
     object_size: int
     slot_size: int
@@ -71,7 +64,6 @@ class Cache:
         return int(self.object.address_)
 
     def allocated(self) -> list[int]:
-        """Return the addresses of all allocated objects, ascending."""
         return sorted(slab.object(at) for slab in self.slabs for at in slab.allocated())
 
 
@@ -80,7 +72,6 @@ class Memcg:
     """A memory cgroup, and the one obj_cgroup that charges to it."""
 
     object: Object
-    """``struct mem_cgroup``"""
     objcg: Object
     path: str
 
@@ -89,13 +80,17 @@ class FakeKernel(Machine):
     """A synthetic kernel with two CPUs and two NUMA nodes.
 
     :param era: a release, or any :class:`Era`
+    :param types: more types, for what a test makes
+    :param base: types that replace those of the era from the beginning
     """
 
-    def __init__(self, era: str | Era = "6.10") -> None:
+    def __init__(
+        self, era: str | Era = "6.10", types: Table | str = "", *, base: Table | str = ""
+    ) -> None:
         self.era = era_of(era) if isinstance(era, str) else era
         mapcount = (_PAGE_TYPE_SLAB << 24) - (1 << 32)
         text = f"NUMBER(PAGE_SLAB_MAPCOUNT_VALUE)={mapcount}\n" if self.era.page_type else ""
-        super().__init__(table(self.era), text)
+        super().__init__(table(self.era), base, vmcoreinfo=text)
         self.caches: list[Cache] = []
         self._next_pfn = 512
         self._percpu_used = 64
@@ -114,6 +109,7 @@ class FakeKernel(Machine):
         self._make_cpus_and_nodes()
         self._make_memcgs()
         self.list_init(self.variable("slab_caches", "struct list_head"))
+        add_types(self.prog, types, "more")
 
     def _make_cpus_and_nodes(self) -> None:
         self._percpu = [self.alloc("char", 2 * PAGE, alone=True).address_ for _ in range(CPUS)]
@@ -154,14 +150,10 @@ class FakeKernel(Machine):
         return place
 
     def percpu_of(self, type_: str) -> int:
-        """Allocate an object of a type on each CPU and return a pointer for per_cpu_ptr()."""
         return self.percpu(drgn.sizeof(self.prog.type(type_)))
 
     def per_cpu(self, type_: str, pointer: int, cpu: int) -> Object:
-        """Return a CPU's copy of a per-CPU structure."""
         return Object(self.prog, type_, address=self._percpu[cpu] + pointer)
-
-    # Memory cgroups
 
     def _make_memcgs(self) -> None:
         self.enum("css_flags", ["CSS_ONLINE"], 2)
@@ -173,14 +165,9 @@ class FakeKernel(Machine):
     def memcg(self, name: str, parent: Memcg | None, *, flags: int = 2) -> Memcg:
         """Make a memory cgroup below another; ``flags`` are CSS_ONLINE (2) and CSS_DYING (16)."""
         object_ = self.alloc("struct mem_cgroup", alone=True)
-        cgroup, kn = self.alloc("struct cgroup"), self.alloc("struct kernfs_node")
-        objcg = self.alloc("struct obj_cgroup")
-        self.set(object_.css.cgroup, cgroup)
-        self.set(object_.css.flags, flags)
-        self.set(cgroup.kn, kn)
-        self.set(kn.name, self.string(name.encode()))
-        self.set(kn.flags, 1)  # KERNFS_DIR
-        self.set(objcg.memcg, object_)
+        kn = self.alloc("struct kernfs_node", name=name.encode(), flags=1)  # KERNFS_DIR
+        objcg = self.alloc("struct obj_cgroup", memcg=object_)
+        self.fill(object_.css, cgroup=self.alloc("struct cgroup", kn=kn), flags=flags)
         self.list_init(object_.css.children)
         path, online = "/", int(flags & 2 != 0)
         self.set(object_.css.online_cnt.counter, online)
@@ -192,8 +179,6 @@ class FakeKernel(Machine):
             path = f"{parent.path.rstrip('/')}/{name}"
         self.memcgs.append(Memcg(object_, objcg, path))
         return self.memcgs[-1]
-
-    # Slabs
 
     def cache(
         self,
@@ -209,11 +194,8 @@ class FakeKernel(Machine):
         root: Cache | None = None,
         memcg: Memcg | None = None,
     ) -> Cache:
-        """Make a slab cache.
-
-        :param slot_size: ``object_size`` by default
-        :param offset: offset of the pointer to the next free object in a free one
-        :param root: the cache of which this one is the child for the memory cgroup ``memcg``
+        """Make a slab cache, a child of ``root`` for ``memcg``; ``offset`` is of a free list
+        pointer.
         """
         era, slot_size = self.era, slot_size or object_size
         object_ = self.alloc("struct kmem_cache", alone=True)
@@ -222,16 +204,14 @@ class FakeKernel(Machine):
             object_, name, object_size, slot_size, order, offset, left_pad, secret, reclaimable
         )
         flag = 1 << 5 if era.page_type else 0x20000
-        self.set(object_.flags, flag if reclaimable else 0)
-        self.set(object_.size, slot_size)
-        self.set(object_.object_size, object_size)
-        self.set(object_.offset, offset)
-        self.set(object_.oo.x, order << 16 | (PAGE << order) // slot_size)
-        if not era.page_type:
-            self.set(object_.max.x, order << 16 | (PAGE << order) // slot_size)
-        self.set(object_.refcount, refcount)
-        self.set(object_.red_left_pad, left_pad)
-        self.set(object_.name, self.string(name.encode()))
+        self.fill(
+            object_, flags=flag if reclaimable else 0, size=slot_size, object_size=object_size
+        )
+        self.fill(
+            object_, offset=offset, red_left_pad=left_pad, refcount=refcount, name=name.encode()
+        )
+        for place in (object_.oo,) if era.page_type else (object_.oo, object_.max):
+            self.set(place.x, order << 16 | (PAGE << order) // slot_size)
         self.list_add_tail(object_.list, self.symbols["slab_caches"])
         if era.hardened:
             self.set(object_.random, secret)
@@ -262,17 +242,14 @@ class FakeKernel(Machine):
             self.constant("KERNFS_LINK", 4)
             self.set(kset.kobj.sd, self.alloc("struct kernfs_node"))
             self._last_name = kset.kobj.sd.dir.children.rb_node
-        link, target = self.alloc("struct kernfs_node"), self.alloc("struct kernfs_node")
-        self.set(link.name, self.string(name.encode()))
-        self.set(link.flags, 4)
+        target = self.alloc("struct kernfs_node", priv=cache.object.kobj)
+        link = self.alloc("struct kernfs_node", name=name.encode(), flags=4)
         self.set(link.symlink.target_kn, target)
-        self.set(target.priv, cache.object.kobj)
         # A tree with only right branches.
         self.set(self._last_name, link.rb)
         self._last_name = link.rb.rb_right
 
     def page(self, pfn: int) -> Object:
-        """Return the ``struct page`` of a page frame."""
         return Object(self.prog, "struct page", address=VMEMMAP + 64 * pfn)
 
     def pages(self, order: int, node: int = 0) -> int:
@@ -293,12 +270,7 @@ class FakeKernel(Machine):
         return pfn
 
     def large_kmalloc(self, order: int) -> int:
-        """Allocate pages as kmalloc() does beyond the slab caches.
-
-        They are marked as since 6.15, if slabs are.
-
-        :return: the first page frame
-        """
+        """Allocate pages as kmalloc() does beyond the slab caches; return the first page frame."""
         pfn = self.pages(order)
         if not self.era.page_type:
             return pfn
@@ -320,39 +292,30 @@ class FakeKernel(Machine):
     def slab(
         self, cache: Cache, free: Iterable[int] = (), *, order: int | None = None, node: int = 0
     ) -> Slab:
-        """Make a slab whose slots ``free`` are on its free list, in that order.
-
-        :param order: the cache's by default
-        """
+        """Make a slab whose slots ``free`` are on its free list, in that order."""
         order = cache.order if order is None else order
         pfn = self.pages(order, node)
         struct = self.mark_slab(pfn)
         objects = (PAGE << order) // cache.slot_size
         free = list(free)
         slab = Slab(cache, pfn, order, objects, node, struct, set(free))
-        self.set(struct.slab_cache, cache.object)
-        self.set(struct.objects, objects)
-        self.set(struct.inuse, objects - len(free))
+        self.fill(struct, slab_cache=cache.object, objects=objects, inuse=objects - len(free))
         self.set(struct.freelist, self.chain(slab, free))
         cache.slabs.append(slab)
         return slab
 
     def chain(self, slab: Slab, slots: Sequence[int]) -> int:
-        """Link free objects and return the address of the first."""
         addresses = [*map(slab.object, slots), 0]
         for here, following in pairwise(addresses):
             self.link(slab.cache, here, following)
         return addresses[0]
 
     def link(self, cache: Cache, here: int, following: int) -> None:
-        """Write a free list pointer, obfuscated as in the era."""
         place = here + cache.offset
         if self.era.hardened:
             swapped = int.from_bytes(place.to_bytes(8, "big"), "little")
             following ^= cache.secret ^ (swapped if self.era.swab else place)
         self.write_words(place, following)
-
-    # Free objects that are parked
 
     def cpu_slab(self, slab: Slab, cpu: int, free: Sequence[int] = ()) -> Object:
         """Make a slab the active one of a CPU, whose own free list has the slots ``free``."""
@@ -364,8 +327,7 @@ class FakeKernel(Machine):
 
     def sheaf(self, objects: Sequence[tuple[Slab, int]]) -> Object:
         """Make a sheaf of free objects, given by slab and slot."""
-        sheaf = self.alloc("struct slab_sheaf", 8 * len(objects))
-        self.set(sheaf.size, len(objects))
+        sheaf = self.alloc("struct slab_sheaf", 8 * len(objects), size=len(objects))
         self.write_words(sheaf.address_ + 32, *(slab.object(slot) for slab, slot in objects))
         for slab, slot in objects:
             slab.parked.add(slot)
@@ -378,12 +340,8 @@ class FakeKernel(Machine):
         self.set(sheaves.member_(which), sheaf)
 
     def barn(self, cache: Cache, node: int) -> Object:
-        """Return the ``struct node_barn`` of a node."""
-        if self.era.per_node:
-            return cache.object.per_node[node].barn[0]
-        return cache.object.node[node].barn[0]
-
-    # Owners
+        holder = cache.object.per_node[node] if self.era.per_node else self.node(cache, node)
+        return holder.barn[0]
 
     def charge(
         self,
@@ -393,11 +351,10 @@ class FakeKernel(Machine):
         at: int | None = None,
         in_object: int | None = None,
     ) -> int:
-        """Give a slab a vector that charges some of its slots to memory cgroups.
+        """Charge slots of a slab to memory cgroups by a vector, and return its address.
 
         :param at: address of the vector; by default in the heap, outside of any slab
         :param in_object: offset of the vector's elements in the slab's own slots (7.0)
-        :return: address of the vector
         """
         element = 16 if self.era.codetag else 8
         stride = element if in_object is None else slab.cache.slot_size
@@ -412,11 +369,8 @@ class FakeKernel(Machine):
         if self.era.stride:
             self.set(slab.struct.stride, stride)
         if self.era.needs_objcg:
-            self.set(slab.struct.obj_exts_in_object, in_object is not None)
-            self.set(slab.struct.obj_exts_needs_objcg, 1)
+            self.fill(slab.struct, obj_exts_in_object=in_object is not None, obj_exts_needs_objcg=1)
         return at
-
-    # The kernel's own counters
 
     def settle(self) -> None:
         """Make the kernel's counters agree with the slabs made so far."""
@@ -439,7 +393,6 @@ class FakeKernel(Machine):
                     self.set(diff.vm_node_stat_diff[1 + item], unfolded)
 
     def node(self, cache: Cache, node: int) -> Object:
-        """Return the ``struct kmem_cache_node`` of a node."""
         if self.era.per_node:
             return cache.object.per_node[node].node[0]
         return cache.object.node[node][0]

@@ -8,53 +8,34 @@ from drgn import Object
 
 from kcensus.kernel.dm.devices import mapped_devices
 from kcensus.kernel.kernel import Kernel
-from tests.unit.fakekernel import FakeKernel, add_types
+from tests.unit.fakekernel import FakeKernel
 
-TYPES = {
-    "struct mapped_device": (64, "0 char [16] name\n16 void * interface_ptr\n24 void * map"),
-    "struct hash_cell": (
-        64,
-        "0 struct rb_node name_node\n24 struct list_head name_list\n40 char * name",
-    ),
-    "struct dm_table": (16, "0 unsigned int num_targets\n8 struct dm_target * targets"),
-    "struct dm_target": (
-        32,
-        "0 struct target_type * type\n8 unsigned long begin\n16 unsigned long len\n"
-        "24 void * private",
-    ),
-    "struct target_type": (8, "0 char * name"),
-    "struct rb_node": (
-        24,
-        "0 unsigned long color\n8 struct rb_node * rb_right\n16 struct rb_node * rb_left",
-    ),
-    "struct rb_root": (8, "0 struct rb_node * rb_node"),
-}
+TYPES = """
+struct mapped_device 64 : 0 char [16] name; 16 void * interface_ptr; 24 void * map
+struct hash_cell 64 : 0 struct rb_node name_node; 24 struct list_head name_list; 40 char * name
+struct dm_table 16 : 0 unsigned int num_targets; 8 struct dm_target * targets
+struct dm_target 32
+    0 struct target_type * type; 8 unsigned long begin; 16 unsigned long len; 24 void * private
+struct target_type 8 : 0 char * name
+struct rb_node 24 : 0 unsigned long color; 8 struct rb_node * rb_right; 16 struct rb_node * rb_left
+struct rb_root 8 : 0 struct rb_node * rb_node
+"""
+_NOWHERE = 0xFFFF_C900_0000_0000
 
 
 def kernel(index: str) -> tuple[FakeKernel, Object, list[Object]]:
-    """A kernel with one mapped device of two targets, and three names."""
-    k = FakeKernel("6.10")
-    add_types(k.prog, TYPES, "dm")
-    device, table = k.alloc("struct mapped_device"), k.alloc("struct dm_table")
-    targets, kind = k.alloc("struct dm_target [2]"), k.alloc("struct target_type")
-    k.set(kind.name, k.string(b"linear"))
+    k = FakeKernel("6.10", TYPES)
+    targets = k.alloc("struct dm_target [2]")
+    kind = k.alloc("struct target_type", name=b"linear")
     for target, (begin, length) in zip(targets, [(0, 8), (8, 24)], strict=True):
-        k.set(target.type, kind)
-        k.set(target.begin, begin)
-        k.set(target.len, length)
-    k.set(table.num_targets, 2)
-    k.set(table.targets, targets)
-    k.write(device.name.address_, b"253:0")
-    k.set(device.map, table)
-    cells = [k.alloc("struct hash_cell") for _ in range(3)]
-    k.set(cells[0].name, k.string(b"vg-root"))
-    k.set(device.interface_ptr, cells[0])
-    idr = k.variable("_minor_idr", "struct idr")
-    k.set(idr.idr_rt.xa_head, int(device.address_))
+        k.fill(target, type=kind, begin=begin, len=length)
+    table = k.alloc("struct dm_table", num_targets=2, targets=targets)
+    cells = [k.alloc("struct hash_cell", name=b"vg-root") for _ in range(3)]
+    device = k.alloc("struct mapped_device", name=b"253:0", map=table, interface_ptr=cells[0])
+    k.set(k.variable("_minor_idr", "struct idr").idr_rt.xa_head, device)
     if index == "tree":
         k.set(k.variable("name_rb_tree", "struct rb_root").rb_node, cells[0].name_node)
-        k.set(cells[0].name_node.rb_left, cells[1].name_node)
-        k.set(cells[0].name_node.rb_right, cells[2].name_node)
+        k.fill(cells[0].name_node, rb_left=cells[1].name_node, rb_right=cells[2].name_node)
     else:
         buckets = k.variable("_name_buckets", "struct list_head [64]")
         for bucket in buckets:
@@ -75,14 +56,25 @@ def test_devices_and_names(index: str) -> None:
     assert (devices.named, devices.damaged) == (3, 0)
 
 
-def test_a_tree_with_a_cycle_ends() -> None:
+def test_what_can_be_read_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    k, table, cells = kernel("tree")
+    k.set(cells[0].name, k.string(b"n" * 3000))
+    k.set(table.targets[1].type, _NOWHERE)
+    numbers = [0, int(k.symbols["_minor_idr"].idr_rt.xa_head), _NOWHERE]
+    monkeypatch.setattr("kcensus.kernel.dm.devices.idr_entries", lambda *_: (numbers, 1))
+    found = mapped_devices(Kernel(k.prog))
+    (device,) = found.devices
+    assert (device.number, device.name) == ("253:0", "n" * 256)
+    assert [(target.type_name, target.length) for target in device.targets] == [("linear", 8)]
+    # A node of the tree, the second target, and the other device.
+    assert found.damaged == 3
+
+
+def test_a_tree_with_a_cycle_ends_and_a_bent_list_is_torn() -> None:
     k, _, cells = kernel("tree")
     k.set(cells[2].name_node.rb_left, cells[0].name_node)
     devices = mapped_devices(Kernel(k.prog))
     assert (devices.named, devices.damaged) == (3, 1)
-
-
-def test_a_bent_hash_list() -> None:
     k, _, cells = kernel("hash")
     k.set(cells[1].name_list.next, cells[0].name_list)
     assert mapped_devices(Kernel(k.prog)).damaged == 1

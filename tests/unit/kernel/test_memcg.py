@@ -23,39 +23,36 @@ def walk(kernel: FakeKernel) -> Memcgs:
     return memcgs(Kernel(kernel.prog))
 
 
-def tree(kernel: FakeKernel) -> dict[str, Memcg]:
+@pytest.fixture
+def k() -> FakeKernel:
+    return FakeKernel()
+
+
+@pytest.fixture
+def made(k: FakeKernel) -> dict[str, Memcg]:
     """Three levels, and siblings in an order that is neither that of names nor of addresses."""
-    made = {"": kernel.root}
+    made = {"": k.root}
     for path in ("b", "a", "b/y", "b/x", "a/z", "c", "b/x/deep"):
         above, _, name = path.rpartition("/")
-        made[path] = kernel.memcg(name, made[above])
+        made[path] = k.memcg(name, made[above])
     return made
 
 
-def test_the_tree_with_parents_before_children() -> None:
-    k = FakeKernel()
-    made = tree(k)
+def test_the_tree_with_parents_before_children(k: FakeKernel, made: dict[str, Memcg]) -> None:
     found = walk(k)
     assert found.path == ["/", "/b", "/a", "/c", "/b/y", "/b/x", "/a/z", "/b/x/deep"]
     by_path = {group.path: group.object.address_ for group in made.values()}
     assert found.address.tolist() == [by_path[path] for path in found.path]
     assert found.parent.tolist() == [-1, 0, 0, 0, 1, 1, 2, 5]
     assert found.online.all()
-    assert found.damaged == 0
-    assert not found.faults
-    assert len(found) == 8
-
-
-def test_a_root_alone() -> None:
-    found = walk(FakeKernel())
-    assert found.path == ["/"]
-    assert found.parent.tolist() == [-1]
+    assert (found.damaged, found.faults, len(found)) == (0, {}, 8)
 
 
 def test_random_trees() -> None:
     chance = random.Random(3)
     k = FakeKernel()
     groups = [k.root]
+    assert (walk(k).path, walk(k).parent.tolist()) == (["/"], [-1])
     for at in range(60):
         groups.append(k.memcg(f"g{at}", chance.choice(groups)))
     found = walk(k)
@@ -67,25 +64,21 @@ def test_random_trees() -> None:
         assert found.path[row].rpartition("/")[0] == above
 
 
-def test_online_means_not_dying() -> None:
-    k = FakeKernel()
+def test_online_means_not_dying(k: FakeKernel) -> None:
     for name, flags in (("on", ONLINE), ("off", 0), ("rmdir", ONLINE | DYING), ("gone", DYING)):
         k.memcg(name, k.root, flags=flags | 8)
     found = walk(k)
-    assert dict(zip(found.path, found.online.tolist(), strict=True)) == {
-        "/": True, "/on": True, "/off": False, "/rmdir": False, "/gone": False
-    }  # fmt: skip
+    online = dict(zip(found.path, found.online.tolist(), strict=True))
+    assert online == {"/": True, "/on": True, "/off": False, "/rmdir": False, "/gone": False}
     # An rmdir that is still running has not taken the id yet.
     assert found.has_id.tolist() == [True, True, False, True, False]
 
 
-def test_a_root_without_css_online_is_damaged() -> None:
-    k = FakeKernel()
+def test_a_root_without_css_online_is_damaged(k: FakeKernel) -> None:
     k.memcg("child", k.root)
     k.set(k.root.object.css.flags, 0)
     found = walk(k)
-    assert found.online.tolist() == [True, True]
-    assert found.damaged == 1
+    assert (found.online.tolist(), found.damaged) == ([True, True], 1)
 
 
 def test_before_4_12_nothing_says_dying() -> None:
@@ -96,38 +89,27 @@ def test_before_4_12_nothing_says_dying() -> None:
     assert walk(k).online.tolist() == [True, True, False]
 
 
-@pytest.mark.parametrize("how", ["no symbol", "no group"])
-def test_a_kernel_without_memory_cgroups(how: str) -> None:
-    k = FakeKernel()
-    if how == "no symbol":
+@pytest.mark.parametrize("has_symbol", [True, False])
+def test_a_kernel_without_memory_cgroups(k: FakeKernel, has_symbol: bool) -> None:
+    k.set(k.symbols["root_mem_cgroup"], 0)
+    if not has_symbol:
         del k.symbols["root_mem_cgroup"]
-    else:
-        k.set(k.symbols["root_mem_cgroup"], 0)
     found = walk(k)
-    assert len(found) == 0
-    assert found.path == []
+    assert (len(found), found.path) == (0, [])
     assert found.rows(np.array([0, 1 << 63], np.uint64)).tolist() == [-1, -1]
 
 
-def test_rows() -> None:
-    k = FakeKernel()
-    made = tree(k)
+def test_rows(k: FakeKernel, made: dict[str, Memcg]) -> None:
     found = walk(k)
-    asked = [made["a"].object.address_, 0, made[""].object.address_, made["c"].object.address_ + 8]
-    asked += [
-        made["c"].object.address_,
-        (1 << 64) - 1,
-        made["b/x/deep"].object.address_,
-        made["a"].object.address_,
-    ]
+    a, root, c, deep = (made[path].object.address_ for path in ("a", "", "c", "b/x/deep"))
+    asked = [a, 0, root, c + 8, c, (1 << 64) - 1, deep, a]
     assert found.rows(np.array(asked, np.uint64)).tolist() == [2, -1, 0, -1, 3, -1, 7, 2]
     assert found.rows(np.array([], np.uint64)).tolist() == []
 
 
-def test_names_of_all_sorts() -> None:
-    k = FakeKernel()
+def test_names_of_all_sorts(k: FakeKernel) -> None:
     group = k.memcg("x", k.root)
-    k.set(group.object.css.cgroup.kn.name, k.string(b"caf\xe9"))
+    k.set(group.object.css.cgroup.kn.name, b"caf\xe9")
     k.memcg("user@1000.service", k.root)
     k.memcg("n" * 200, k.root)
     gone = k.memcg("gone", k.root)
@@ -135,24 +117,7 @@ def test_names_of_all_sorts() -> None:
     assert walk(k).path[1:] == ["/caf\\xe9", "/user@1000.service", "/" + "n" * 200, "/?"]
 
 
-# Damage
-
-
-def test_a_torn_list_of_children_is_counted_and_costs_no_other_list() -> None:
-    k = FakeKernel()
-    made = tree(k)
-    # The list of b runs into nowhere behind y.
-    k.write_words(made["b/y"].object.css.sibling.address_, 0x10)
-    found = walk(k)
-    assert {"/", "/a", "/b", "/c", "/b/y", "/a/z"} <= {*found.path}
-    assert found.damaged == 1
-    # The list in the other direction is complete.
-    assert len(found) == 8
-
-
-def test_a_group_on_an_unreadable_page_is_counted() -> None:
-    k = FakeKernel()
-    made = tree(k)
+def test_a_group_on_an_unreadable_page_is_counted(k: FakeKernel, made: dict[str, Memcg]) -> None:
     k.drop(made["b"].object.address_)
     found = walk(k)
     # Its siblings come after it in the list, and its children are below it.
@@ -161,12 +126,11 @@ def test_a_group_on_an_unreadable_page_is_counted() -> None:
     assert found.damaged + found.faults.total() > 0
 
 
+@pytest.mark.usefixtures("made")
 @pytest.mark.parametrize(("bound", "value"), [("_MAX_DEPTH", 3), ("_MAX_MEMCGS", 6)])
 def test_what_is_beyond_all_bounds_is_counted(
-    bound: str, value: int, monkeypatch: pytest.MonkeyPatch
+    k: FakeKernel, bound: str, value: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    k = FakeKernel()
-    tree(k)
     monkeypatch.setattr(memcg_module, bound, value)
     found = walk(k)
     assert found.path == ["/", "/b", "/a", "/c", "/b/y", "/b/x", "/a/z"]
@@ -174,20 +138,18 @@ def test_what_is_beyond_all_bounds_is_counted(
 
 
 @pytest.mark.parametrize("back", range(7))
-def test_no_group_counts_twice(back: int) -> None:
-    k = FakeKernel()
-    groups = [k.memcg(f"g{at}", k.root) for at in range(7)]
+def test_no_group_counts_twice(k: FakeKernel, back: int) -> None:
+    siblings = [k.memcg(f"g{at}", k.root).object.css.sibling.address_ for at in range(7)]
     # The last one's sibling is one before it: the list goes round without meeting its head.
-    last, earlier = groups[-1].object.css, groups[back].object.css
-    k.write_words(last.sibling.address_, earlier.sibling.address_)
+    k.write_words(siblings[-1], siblings[back])
     found = walk(k)
     assert found.damaged == 1
     assert found.address.tolist() == [group.object.address_ for group in k.memcgs]
 
 
-def test_a_group_that_is_its_own_descendant(monkeypatch: pytest.MonkeyPatch) -> None:
-    k = FakeKernel()
-    made = tree(k)
+def test_a_group_that_is_its_own_descendant(
+    k: FakeKernel, made: dict[str, Memcg], monkeypatch: pytest.MonkeyPatch
+) -> None:
     b, x = made["b"].object.css, made["b/x"].object.css
     # The children of x are those of the root: b is below itself, and each round doubles the tree.
     k.write_words(x.children.address_, b.sibling.address_)
@@ -208,51 +170,45 @@ def test_a_group_that_is_its_own_descendant(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("way", ["next", "prev"])
 @pytest.mark.parametrize(
     ("bent", "to"),
-    [("b", "c"), ("b", "b/x"), ("b/y", "a/z"), ("a", "b/y"), ("c", "b/x/deep"), ("b/x", "a")],
+    [
+        *(("b", "c"), ("b", "b/x"), ("b/y", "a/z"), ("a", "b/y"), ("c", "b/x/deep"), ("b/x", "a")),
+        ("b/y", "nowhere"),
+    ],
 )
-def test_a_bent_pointer_hides_no_group_and_is_betrayed(way: str, bent: str, to: str) -> None:
-    """It leads to another memory cgroup, further on in its list or in another one."""
-    k = FakeKernel()
-    made = tree(k)
+def test_a_bent_pointer_hides_no_group_and_is_betrayed(
+    k: FakeKernel, made: dict[str, Memcg], way: str, bent: str, to: str
+) -> None:
     link = made[bent].object.css.sibling
-    k.set(link.member_(way), made[to].object.css.sibling.address_)
+    k.set(link.member_(way), made[to].object.css.sibling if to in made else 0x10)
     found = walk(k)
     assert {*found.path} == {group.path for group in made.values()}
-    assert found.damaged > 0
+    assert found.damaged == 1 if to == "nowhere" else found.damaged > 0
 
 
 @pytest.mark.parametrize("to", ["a", "b/x/deep"])
-def test_a_root_that_is_not_the_root(to: str) -> None:
-    k = FakeKernel()
-    k.set(k.symbols["root_mem_cgroup"], tree(k)[to].object)
+def test_a_root_that_is_not_the_root(k: FakeKernel, made: dict[str, Memcg], to: str) -> None:
+    k.set(k.symbols["root_mem_cgroup"], made[to].object)
     found = walk(k)
-    assert len(found) == 0
-    assert found.damaged > 0
+    assert len(found) == 0 < found.damaged
 
 
-def test_the_node_of_a_group_that_is_gone_may_be_that_of_a_file() -> None:
-    k = FakeKernel()
-    made = tree(k)
+def test_the_node_of_a_group_that_is_gone_may_be_that_of_a_file(
+    k: FakeKernel, made: dict[str, Memcg]
+) -> None:
     k.set(made["c"].object.css.cgroup.kn.flags, 2)  # KERNFS_FILE
     found = walk(k)
-    assert "/?" in found.path
-    assert "/c" not in found.path
+    assert ("/?" in found.path, "/c" in found.path) == (True, False)
     assert found.faults == {"in use for something else": 1}
 
 
-def test_children_that_are_online_are_counted() -> None:
-    k = FakeKernel()
-    made = tree(k)
+def test_children_that_are_online_are_counted(k: FakeKernel, made: dict[str, Memcg]) -> None:
     k.memcg("gone", made["b"], flags=DYING)
     found = walk(k)
     counts = dict(zip(found.path, found.online_children.tolist(), strict=True))
-    assert counts["/"] == 3
-    assert counts["/b"] == 2
-    assert counts["/b/gone"] == 0
+    assert (counts["/"], counts["/b"], counts["/b/gone"]) == (3, 2, 0)
 
 
-def test_newer_than_the_oldest_offline_one() -> None:
-    k = FakeKernel()
+def test_newer_than_the_oldest_offline_one(k: FakeKernel) -> None:
     for at, (name, flags) in enumerate((("a", 2), ("gone", DYING), ("b", 2), ("c", 2)), 1):
         k.set(k.memcg(name, k.root, flags=flags).object.css.serial_nr, at)
     assert walk(k).newer == 2

@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""RAM, CPUs and nodes of synthetic kernels in which one of the counts is damaged."""
+"""RAM, CPUs and nodes of synthetic kernels in which a count is damaged, and panics."""
 
 from __future__ import annotations
+
+from unittest import mock
 
 import pytest
 
 from kcensus.analyses.runner import Context
+from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.machine import machine
 from kcensus.kernel.size import machine_size
 from kcensus.results import Answer
+from kcensus.sources import open_target
 from tests.running import analysis_of
 from tests.unit.capsules import target_of
 from tests.unit.fakekernel import PAGE, FakeKernel
@@ -20,21 +25,15 @@ def test_what_agrees_is_not_mentioned() -> None:
     assert (size.ram_bytes, size.cpus, size.contradictions) == (RAM, 2, [])
 
 
-@pytest.mark.parametrize("pages", [0, 1, 3000, 1 << 40, -1])
-def test_totalram_pages_is_held_against_the_zones(pages: int) -> None:
+@pytest.mark.parametrize("pages", [0, 1, 3000, 1 << 40, -1, None])
+def test_totalram_pages_is_held_against_the_zones(pages: int | None) -> None:
     k = FakeKernel()
-    k.set(k.symbols["_totalram_pages"].counter, pages)
+    if pages is None:  # the zones are damaged
+        k.set(k.symbols["node_data"][0].node_zones[0].managed_pages.counter, 1 << 60)
+    else:
+        k.set(k.symbols["_totalram_pages"].counter, pages)
     size = machine_size(k.prog)
-    assert size.ram_bytes == RAM
-    assert [each.what for each in size.contradictions] == ["RAM"]
-
-
-def test_damaged_zones_leave_totalram_pages() -> None:
-    k = FakeKernel()
-    k.set(k.symbols["node_data"][0].node_zones[0].managed_pages.counter, 1 << 60)
-    size = machine_size(k.prog)
-    assert size.ram_bytes == RAM
-    assert [each.what for each in size.contradictions] == ["RAM"]
+    assert (size.ram_bytes, [each.what for each in size.contradictions]) == (RAM, ["RAM"])
 
 
 def test_possible_cpus_are_held_against_their_areas() -> None:
@@ -44,8 +43,7 @@ def test_possible_cpus_are_held_against_their_areas() -> None:
     k = FakeKernel()
     k.set(k.symbols["__cpu_online_mask"].bits[0], 0)
     size = machine_size(k.prog)
-    assert size.cpus is None
-    assert [each.what for each in size.contradictions] == ["CPUs"]
+    assert (size.cpus, [each.what for each in size.contradictions]) == (None, ["CPUs"])
 
 
 def test_a_contradiction_is_a_gap_of_every_result() -> None:
@@ -54,3 +52,19 @@ def test_a_contradiction_is_a_gap_of_every_result() -> None:
     analysis = analysis_of("calm", lambda kernel: Answer())
     (gap,) = Context.of(target_of(k)).run(analysis).gaps
     assert gap.what == "RAM"
+
+
+@pytest.mark.parametrize(
+    ("taken_by", "is_panic"),
+    [
+        ("kernel BUG at block/bio.c:1829! (task kworker/0:1)", True),
+        ("sysrq: Trigger a crash (task bash)", False),
+        ("no panic: dumped while the kernel ran", False),
+        ("", False),
+    ],
+)
+def test_a_panic_that_a_user_asked_for_has_no_cause_to_look_for(
+    taken_by: str, is_panic: bool
+) -> None:
+    with mock.patch("kcensus.kernel.machine._taken_by", return_value=taken_by):
+        assert machine(Kernel(open_target("sample").prog)).is_panic is is_panic

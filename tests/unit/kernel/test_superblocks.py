@@ -27,13 +27,9 @@ def read(files: FakeFiles) -> SuperBlocks:
     return super_blocks(Kernel(files.machine.prog))
 
 
-def test_no_super_block() -> None:
-    found = read(FakeFiles(FakeKernel()))
-    assert len(found) == 0
-    assert found.rows(np.array([7], np.uint64)).tolist() == [-1]
-
-
 def test_names_and_numbers(files: FakeFiles) -> None:
+    assert len(read(files)) == 0
+    assert read(files).rows(np.array([7], np.uint64)).tolist() == [-1]
     made = [
         files.super_block("xfs", b"dm-3", 253 << 20 | 3),
         files.super_block("fuse", b"0:51", 51, b"ssh\xfffs"),
@@ -52,13 +48,9 @@ def test_names_and_numbers(files: FakeFiles) -> None:
 
 def test_mount_points(files: FakeFiles) -> None:
     """Mounts on mounts, over each other, of parts, twice, in other namespaces, and none at all."""
-    root, srv, deep, over, part, twice, guest, pipe, lazy, gone = (
-        files.super_block("t", name.encode())
-        for name in (
-            *("root", "srv", "deep", "over", "part", "twice"),
-            *("guest", "pipe", "lazy", "gone"),
-        )
-    )
+    names = b"root srv deep over part twice guest pipe lazy gone".split()
+    made = [files.super_block("t", name) for name in names]
+    root, srv, deep, over, part, twice, guest, pipe, lazy, gone = made
     top = files.mount(root, None)
     on_srv = files.mount(srv, (top, files.path("srv", root)))
     files.mount(deep, (on_srv, files.path("a/b", srv)))
@@ -101,9 +93,6 @@ def test_names_of_mount_points_are_bytes(files: FakeFiles) -> None:
     assert read(files).mount == ["/", "/caf\\xe9 [bold]\x1b\n"]
 
 
-# Damage
-
-
 def mounted_in_a_row(files: FakeFiles, count: int) -> tuple[list[Object], list[Object]]:
     """Each super block is mounted on ``m`` of the one before."""
     made = [files.super_block("t", f"{number}".encode()) for number in range(count)]
@@ -117,23 +106,17 @@ def test_a_lost_super_block_costs_itself(files: FakeFiles) -> None:
     made, _ = mounted_in_a_row(files, 5)
     files.machine.drop(made[2].address_)
     found = read(files)
-    assert sorted(found.id) == ["0", "1", "3", "4"]
     assert found.damaged == 2
     # What was mounted on it has only the end of its path.
-    assert dict(zip(found.id, found.mount, strict=True)) == {
-        "0": "/",
-        "1": "/m",
-        "3": "?/m",
-        "4": "?/m/m",
-    }
+    paths = {"0": "/", "1": "/m", "3": "?/m", "4": "?/m/m"}
+    assert dict(zip(found.id, found.mount, strict=True)) == paths
 
 
 def test_lost_mounts(files: FakeFiles) -> None:
     made, mounts = mounted_in_a_row(files, 3)
     files.machine.drop(mounts[1].address_)
     found = read(files)
-    assert found.mount == ["/", "", "?/m"]
-    assert found.damaged == 1
+    assert (found.mount, found.damaged) == (["/", "", "?/m"], 1)
     assert found.address.tolist() == [super_block.address_ for super_block in made]
 
 
@@ -142,8 +125,7 @@ def test_pointers_that_skip_a_super_block(files: FakeFiles) -> None:
     made, _ = mounted_in_a_row(files, 5)
     files.machine.set(made[1].s_list.next, made[3].s_list)
     found = read(files)
-    assert sorted(found.id) == ["0", "1", "2", "3", "4"]
-    assert found.damaged == 1
+    assert (sorted(found.id), found.damaged) == (["0", "1", "2", "3", "4"], 1)
 
 
 def test_pointers_that_skip_a_mount(files: FakeFiles) -> None:
@@ -156,9 +138,8 @@ def test_pointers_that_skip_a_mount(files: FakeFiles) -> None:
         files.machine.set(more[0].mnt_instance.next, more[2].mnt_instance)
     found = read(files)
     assert found.mounts.tolist() == [1, 3]
-    at_home, counted = found.mounts_at_home
-    assert at_home == 4
-    assert counted in (5, None), "what betrays it where mounts are not listed both ways"
+    # What betrays it where mounts are not listed both ways.
+    assert found.mounts_at_home in ((4, 5), (4, None))
     assert found.damaged == int(not files.era.own_mount_list)
 
 
@@ -171,54 +152,31 @@ def test_cycles_end(files: FakeFiles) -> None:
     k.set(mounts[3].mnt_mountpoint, loop)
     k.set(made[3].s_list.next, made[2].s_list)
     found = read(files)
-    assert found.id == ["0", "1", "2", "3"]
-    assert found.damaged == 1
-    assert found.mount[0] == "/"
-    assert all(path.startswith("?") for path in found.mount[1:])
+    assert (found.id, found.damaged) == (["0", "1", "2", "3"], 1)
+    assert [path[0] for path in found.mount] == ["/", "?", "?", "?"]
 
 
 def test_a_list_of_mounts_that_bites_its_tail(files: FakeFiles) -> None:
-    made, mounts = mounted_in_a_row(files, 3)
-    k = files.machine
+    _, mounts = mounted_in_a_row(files, 3)
     if files.era.own_mount_list:
-        k.set(mounts[1].mnt_next_for_sb, mounts[1])
+        files.machine.set(mounts[1].mnt_next_for_sb, mounts[1])
     else:
-        k.set(mounts[1].mnt_instance.next, mounts[1].mnt_instance)
+        files.machine.set(mounts[1].mnt_instance.next, mounts[1].mnt_instance)
     found = read(files)
-    assert found.mounts.tolist() == [1, 1, 1]
+    assert (found.mounts.tolist(), found.damaged) == ([1, 1, 1], 1)
     assert found.mount == ["/", "/m", "/m/m"]
-    assert found.damaged == 1
-    assert len(made) == 3
 
 
 @pytest.mark.parametrize("era", ["6.12", "7.3"])
-def test_thousands_take_no_time(era: str) -> None:
-    """A list is followed at microseconds a node, and all lists of mounts together."""
+def test_hundreds_take_no_time(era: str) -> None:
     files = FakeFiles(FakeKernel(era))
-    k = files.machine
+    files.alone = False
     root = files.super_block("t", b"root")
-    top = files.mount(root, None)
-    point = files.path("run/user", root)
-    size = 64 + 512
-    for number in range(2000):
-        # Beside each other, unlike the few that other tests make.
-        place = k.alloc("char", size).address_
-        super_block = Object(k.prog, "struct super_block", address=place)
-        mount = Object(k.prog, "struct mount", address=place + 256)
-        k.list_add_tail(super_block.s_list, k.prog["super_blocks"])
-        k.write(super_block.s_id.address_, f"{number}".encode())
-        k.set(mount.mnt_parent, top)
-        k.set(mount.mnt_mountpoint, point)
-        k.set(mount.mnt.mnt_root, root.s_root[0])
-        k.set(mount.mnt_ns, files.home)
-        if files.era.own_mount_list:
-            k.set(super_block.s_mounts, mount)
-        else:
-            k.list_init(super_block.s_mounts)
-            k.list_add_tail(mount.mnt_instance, super_block.s_mounts)
+    on = files.mount(root, None), files.path("run/user", root)
+    for number in range(500):
+        files.mount(files.super_block("t", b"%d" % number), on)
     start = time.process_time()
     found = read(files)
-    assert time.process_time() - start < 2
-    assert len(found) == 2001
-    assert found.mounts.tolist() == [1] * 2001
-    assert found.id[1:] == [f"{number}" for number in range(2000)]
+    assert time.process_time() - start < 0.5
+    assert found.mounts.tolist() == [1] * 501
+    assert found.id[1:] == [f"{number}" for number in range(500)]

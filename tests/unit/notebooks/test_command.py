@@ -1,36 +1,37 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The command ``kcensus notebook`` up to where a notebook runs."""
+"""The command ``kcensus notebook`` up to where a notebook runs, and the files of notebooks."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 
+import jupytext
 import nbformat
 import pytest
 
-from kcensus import cli
-from kcensus.actions import Exit, notebooks
-from kcensus.actions.notebooks.library import notebooks as known
-from kcensus.sources import Target, session
+from kcensus import cli, history
+from kcensus.commands import Exit
+from kcensus.commands import notebook as notebooks
+from kcensus.commands.notebook.library import PACKAGED, Parameter, packaged_directory
+from kcensus.commands.notebook.library import notebooks as known
+from kcensus.sources import Target, open_target, session
 from kcensus.sources.model import Request
 
 
 def test_they_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["notebook"]) == Exit.DONE
     shown = capsys.readouterr().out
-    for notebook in known().values():
+    for notebook in KNOWN.values():
         assert f"kcensus notebook {notebook.name} " in shown
         for parameter in notebook.parameters.values():
-            assert (
-                parameter.is_target
-                or f"-p {parameter.name}=" in shown
-                or (parameter.name == "symbols")
-            )
+            is_listed = not parameter.is_target and parameter.name != "symbols"
+            assert f"-p {parameter.name}=" in shown or not is_listed
 
 
 @pytest.mark.parametrize(
@@ -64,33 +65,34 @@ def test_a_session_is_out_of_reach(capsys: pytest.CaptureFixture[str]) -> None:
     assert "process of its own" in capsys.readouterr().err
 
 
-def lacking(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
-    def find(name: str) -> ModuleSpec | None:
-        return None if name in names else find_spec(name)
-
-    monkeypatch.setattr(notebooks, "find_spec", find)
-
-
+@pytest.mark.parametrize(
+    ("missing", "words", "status", "said", "left"),
+    [
+        ("papermill", ["-o", "x.html"], Exit.FAILED, "pip install 'kcensus[notebook]'", []),
+        ("jupyterlab", [], Exit.DONE, "pip install jupyterlab", ["capacity_report.ipynb"]),
+    ],
+)
 def test_missing_packages_are_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    missing: str,
+    words: list[str],
+    status: Exit,
+    said: str,
+    left: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    lacking(monkeypatch, "papermill")
-    output = tmp_path / "x.html"
-    assert cli.main(["notebook", "capacity_report", "-o", str(output)]) == Exit.FAILED
-    message = capsys.readouterr().err
-    assert "papermill" in message
-    assert "pip install 'kcensus[notebook]'" in message
-    assert not output.exists()
+    def find(name: str) -> ModuleSpec | None:
+        return None if name == missing else find_spec(name)
 
-
-def test_without_jupyterlab_it_says_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
     monkeypatch.chdir(tmp_path)
-    lacking(monkeypatch, "jupyterlab")
-    assert cli.main(["notebook", "capacity_report"]) == Exit.DONE
-    assert "pip install jupyterlab" in capsys.readouterr().out
-    assert [path.name for path in tmp_path.iterdir()] == ["capacity_report.ipynb"]
+    monkeypatch.setattr(notebooks, "find_spec", find)
+    assert cli.main(["notebook", "capacity_report", *words]) == status
+    captured = capsys.readouterr()
+    shown = captured.out + captured.err
+    assert said in shown
+    assert missing in shown
+    assert [path.name for path in tmp_path.iterdir()] == left
 
 
 def test_it_opens_in_jupyterlab_with_its_parameters(
@@ -127,3 +129,72 @@ def test_it_opens_in_jupyterlab_with_its_parameters(
     # What was worked on since then is not overwritten.
     assert cli.main(arguments) == Exit.USAGE
     assert len(commands) == 1
+
+
+KNOWN = known()
+TARGETS = {
+    "capacity_report": ["target"],
+    "explore": ["target"],
+    "growth": ["store"],
+    "patch_validation": ["before", "after"],
+}
+
+
+def test_there_are_notebooks() -> None:
+    assert {name: [each.name for each in KNOWN[name].targets] for name in KNOWN} == TARGETS
+    assert Path(__file__).parents[3] / "notebooks" == PACKAGED
+
+
+def test_a_wheel_has_them_beside_the_code(tmp_path: Path) -> None:
+    (tmp_path / "notebooks").mkdir()
+    assert packaged_directory(tmp_path) == tmp_path / "notebooks"
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_a_notebook_is_as_jupytext_reads_it(name: str) -> None:
+    notebook, node = KNOWN[name], jupytext.read(KNOWN[name].path)
+    assert node.cells[0].source.startswith(f"# {notebook.title}\n\n{notebook.summary[:20]}")
+    assert notebook.summary.endswith(".")
+    (tagged,) = (cell for cell in node.cells if "parameters" in cell.metadata.get("tags", ()))
+    values: dict[str, object] = {}
+    exec(tagged.source, values)
+    for key in ("__builtins__", "__annotations__"):
+        values.pop(key, None)
+    assert {each.name: each.default for each in notebook.parameters.values()} == values
+    # It is text without outputs, and has nothing that Jupyter adds when somebody works on it.
+    code = [cell for cell in node.cells if cell.cell_type == "code"]
+    assert code
+    assert not any(cell.outputs or cell.execution_count for cell in code)
+    assert {key for cell in node.cells for key in cell.metadata} <= {"tags"}
+    assert not re.search("^# *!|^%", "\n".join(cell.source for cell in code), re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_a_notebook_starts_on_what_comes_with_kcensus(name: str) -> None:
+    for parameter in KNOWN[name].targets:
+        assert parameter.help
+        if name == "growth":
+            assert len(history(str(parameter.default))) > 1000
+        else:
+            assert open_target(str(parameter.default)).kind == "capsule"
+
+
+def parameter(default: str | int | float | bool | list[str]) -> Parameter:
+    return Parameter("x", default, "", False)
+
+
+def test_values_have_the_type_of_the_default() -> None:
+    assert parameter("a").parse("1") == "1"
+    assert parameter(10).parse("20") == 20
+    assert parameter(0.5).parse(".25") == 0.25
+    assert parameter(False).parse("Yes") is True
+    assert parameter(["a"]).parse("b,c") == ["b", "c"]
+    assert parameter(["a"]).parse("") == []
+
+
+@pytest.mark.parametrize(
+    ("default", "text"), [(10, "1.5"), (10, ""), (10, "0"), (10, "-1"), (0.5, "nan"), (True, "on?")]
+)
+def test_other_values_are_refused(default: float, text: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(repr(text))):
+        parameter(default).parse(text)

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from html.parser import HTMLParser
-
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -12,36 +10,14 @@ import pytest
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from kcensus.actions.notebooks.page import page
-from kcensus.actions.notebooks.titles import titles
 from kcensus.api.answers import Result
 from kcensus.api.frames import Frame
-from tests.unit.faces.test_render_html import HOSTILE, hostile_result
+from kcensus.commands.notebook.display import table, titles
+from kcensus.commands.notebook.page import page
+from tests.unit.pages import HOSTILE, Page, hostile_result
 
 SVG = "<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>"
 LOADING = {"src", "href", "srcset", "data", "action", "background", "poster"}
-
-
-class Tags(HTMLParser):
-    """The elements of a page, and what they load."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.loaded: list[str] = []
-        self.handlers: list[str] = []
-        self.policy = ""
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        for name, value in attrs:
-            if name in LOADING:
-                self.loaded.append(value or "")
-            elif name.startswith("on"):
-                self.handlers.append(name)
-        if ("http-equiv", "Content-Security-Policy") in attrs:
-            self.policy = dict(attrs)["content"] or ""
 
 
 def data(**forms: str) -> NotebookNode:
@@ -51,7 +27,6 @@ def data(**forms: str) -> NotebookNode:
 
 
 def hostile_notebook() -> NotebookNode:
-    """A notebook with hostile names in all forms of output."""
     name = f"{HOSTILE} ![](http://example.invalid/x.png) [x](javascript:alert(1)) " + "y" * 4096
     result, frame = Result(hostile_result()), Frame({name: [name]})
     error = new_output("error", ename=name, evalue=name, traceback=[name, "\x1b[31m"])
@@ -60,7 +35,8 @@ def hostile_notebook() -> NotebookNode:
         data(text_markdown=f"{name} <http://example.invalid> [x][y]\n\n[y]: http://e.invalid"),
         data(text_html=result._repr_html_(), text_plain=repr(result)),
         data(text_html=frame._repr_html_(), text_plain=repr(frame)),
-        data(text_html=frame.set_index(name).frame(labels=True, scale=True).to_html()),
+        data(text_html=table(frame)),
+        data(text_html=table(frame.set_index(name).frame(labels=True, scale=True))),
         data(image_svg__xml=SVG, text_plain=name),
         data(text_plain=name),
         new_output("stream", name="stderr", text=name),
@@ -75,11 +51,12 @@ def hostile_notebook() -> NotebookNode:
 @pytest.mark.parametrize("code", [False, True])
 def test_names_do_no_harm(code: bool) -> None:
     text = page(hostile_notebook(), code=code)
-    tags = Tags(text)
+    tags = Page(text)
+    loaded = [value for name, value in tags.attributes if name in LOADING]
     assert not {"script", "iframe", "object", "link", "form"} & {*tags.tags}
     assert tags.handlers == []
     assert tags.tags.count("img") == 1
-    assert [each[:18] for each in tags.loaded if not each.startswith("#")] == ["data:image/svg+xml"]
+    assert [each[:18] for each in loaded if not each.startswith("#")] == ["data:image/svg+xml"]
     assert "default-src 'none'" in tags.policy
     assert "script-src" not in tags.policy
     assert "\x1b" not in text
@@ -118,24 +95,20 @@ def test_the_richest_form_is_shown() -> None:
 
 
 def test_tables_are_for_readers() -> None:
-    frame = pd.DataFrame({"n": [12345], "x": [-1234.5], "none": [np.nan], "word": ["a <b> 12"]})
-    html = frame.to_html()
-    cell = new_code_cell("frame", outputs=[data(**{"text/html": html})])
-    shown = page(new_notebook(cells=[cell]), code=False)
-    assert "<td>12,345</td>" in shown
-    assert "<td>-1,234.5</td>" in shown
-    assert "<td>–</td>" in shown
-    assert '<td class="words">a &lt;b&gt; 12</td>' in shown
+    columns = {"n": [12345], "x": [-1234.5], "none": [np.nan], "word": ["a <b> 12"], "is": [True]}
+    shown = table(pd.DataFrame(columns))
+    numbers = ("<td>12,345</td>", "<td>-1,234.5</td>", "<td>–</td>")
+    for cell in ("<th>n</th>", '<th class="words">word</th>', *numbers):
+        assert cell in shown
+    for words in ("a &lt;b&gt; 12", "True"):
+        assert f'<td class="words">{words}</td>' in shown
 
 
-def test_headings_of_words_are_above_the_words() -> None:
-    frame = pd.DataFrame({"n": [1, 2], "word": ["a", None]}, index=pd.Index([3, 4], name="key"))
-    cell = new_code_cell("frame", outputs=[data(**{"text/html": frame.to_html()})])
-    shown = page(new_notebook(cells=[cell]), code=False)
-    assert '<th class="words">word</th>' in shown
-    assert "<th>n</th>" in shown
-    assert "<th>key</th>" in shown
-    assert '<td class="words">–</td>' in shown
+def test_an_excerpt_has_the_first_and_the_last_rows() -> None:
+    shown = table(Frame({"address": np.arange(100, dtype=np.uint64) + (0xFFFF << 48)}))
+    assert "<p>100 rows × 1 columns</p>" in shown
+    assert shown.count("0xffff") == 10
+    assert shown.count("…") == 2
 
 
 def test_a_picture_has_the_titles_of_its_axes_as_text() -> None:

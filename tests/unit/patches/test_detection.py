@@ -7,266 +7,134 @@ from dataclasses import replace
 
 import pytest
 
-from kcensus.catalogue import Detected, Prober, State, detect, load, modules
+from kcensus.catalogue import Detected, Prober, State, detect, modules
 from kcensus.catalogue.model import Probe, ProbeKind
+from tests.catalogue import CATALOGUE
 from tests.unit import distributions as known
 from tests.unit.distributions import Distribution
 
 PRESENT, ABSENT, SUPERSEDED = State.PRESENT, State.ABSENT, State.SUPERSEDED
 UNDETERMINED, PARTIAL = State.UNDETERMINED, State.PARTIALLY_APPLIED
-CATALOGUE = load(entry_points=False)
 
-# Absent on all of these kernels: merged later or never.
-LATER = {
-    "blk-mq-hctx-array",
-    "list-lru-deferred-split",
-    "list-lru-explicit-memcg",
-    "list-lru-split-lock",
-    "memcg-objcg-per-node",
-    "negative-dentry-dir-limit",
-    "negative-dentry-limit-2020",
-    "negative-dentry-track-limit",
-    "negative-dentry-unlink-drop",
-    "negative-dentry-unlink-sysctl",
-    "dentry-limit-sysctl",
-    "slab-no-cpu-slab",
-    "slab-obj-exts",
-    "slab-obj-exts-placement",
-    "slab-objcg-bit",
-    "slab-page-type",
-    "slab-sheaves",
-    "workqueue-cpu-pwq",
-    "workqueue-max-active",
-    "workqueue-progress-stamp",
-}
 LIST_LRU = {"list-lru-memory", "list-lru-per-memcg-arrays", "list-lru-on-demand", "list-lru-xarray"}
-RFC = {"negative-dentry-bloat", "negative-dentry-sibling-tail", "negative-dentry-hash-limit"}
 
-TRUTH: dict[str, tuple[Distribution, dict[State, set[str]]]] = {
+KERNELS: dict[str, Distribution] = {
     # list_lrus know no cgroups, copies are without limit, CFQ is there and its fix leaves no trace,
     # and some kernels called el7 have the limit to negative dentries.
-    "RHEL 7.4": (
-        known.RHEL_7_4,
-        {
-            UNDETERMINED: {"cfq-async-starvation", "negative-dentry-sysctl-limit", *RFC},
-            ABSENT: {
-                *LATER,
-                *LIST_LRU,
-                "blk-mq-hctx-table",
-                "cfq-removal",
-                "dm-kcopyd-callback-list",
-                "dm-name-tree",
-                "dm-snapshot-cow-in-progress",
-                "dm-snapshot-cow-semaphore",
-                "list-lru-memcg-lists",
-                "mq-deadline-priorities",
-                "negative-dentry-counter",
-                "negative-dentry-fs-klimit",
-                "slab-memcg-data",
-                "slab-objcg-controller",
-                "slab-struct-slab",
-                "workqueue-inactive-works",
-            },
-        },
-    ),
+    "RHEL 7.4": known.RHEL_7_4,
     # list_lrus are split by cgroup, in arrays; everything else as before, but no vendor.
-    "4.19": (
-        known.MAINLINE_4_19,
-        {
-            PRESENT: {"list-lru-memcg-lists"},
-            UNDETERMINED: {"cfq-async-starvation"},
-            ABSENT: {
-                *LATER,
-                *LIST_LRU,
-                *RFC,
-                "cfq-removal",
-                "dm-kcopyd-callback-list",
-                "dm-snapshot-cow-in-progress",
-                "dm-snapshot-cow-semaphore",
-                "list-lru-cleanup",
-                "list-lru-memcg-aware",
-                "list-lru-memcg-id",
-                "negative-dentry-counter",
-                "negative-dentry-fs-klimit",
-                "negative-dentry-sysctl-limit",
-                "slab-memcg-data",
-                "slab-objcg-controller",
-                "slab-struct-slab",
-            },
-        },
-    ),
+    "4.19": known.MAINLINE_4_19,
     # The schedulers of 4.19: no classes in mq-deadline, no injection in BFQ.
-    "4.19 with BFQ": (
-        known.MAINLINE_4_19_BFQ,
-        {
-            PRESENT: {"bfq-async-tags"},
-            UNDETERMINED: {"bfq-write-overcharge", "cfq-async-starvation"},
-            ABSENT: {
-                "bfq-cgroup-tags",
-                "bfq-injection",
-                "bfq-wakers",
-                "blk-mq-async-depth",
-                "mq-deadline-head-fifo-time",
-                "mq-deadline-prio-aging",
-                "mq-deadline-priorities",
-                "mq-deadline-sync-tags",
-                "mq-deadline-tag-reservation",
-                "sbitmap-shallow-depth",
-            },
-        },
-    ),
+    "4.19 with BFQ": known.MAINLINE_4_19_BFQ,
     # "4.18" with the injection of 5.2.
-    "RHEL 8.1 with BFQ": (
-        known.RHEL_8_1_BFQ,
-        {
-            PRESENT: {"bfq-async-tags", "bfq-injection", "bfq-write-overcharge", "cfq-removal"},
-            ABSENT: {"bfq-cgroup-tags", "bfq-wakers", "mq-deadline-prio-aging"},
-        },
-    ),
+    "RHEL 8.1 with BFQ": known.RHEL_8_1_BFQ,
     # The limit is there in its first form, which can deadlock: the rework is not.
-    "4.19 stable, before the rework": (
-        known.STABLE_4_19_SEMAPHORE,
-        {
-            PRESENT: {"dm-snapshot-cow-semaphore", "dm-kcopyd-callback-list"},
-            ABSENT: {"dm-snapshot-cow-in-progress", *LIST_LRU},
-        },
-    ),
+    "4.19 stable, before the rework": known.STABLE_4_19_SEMAPHORE,
     # "4.18" with dm of 5.4 and blk-mq only; memory cgroups still have caches of their own.
-    "RHEL 8.3": (
-        known.RHEL_8_3,
-        {
-            PRESENT: {
-                "cfq-removal",
-                "dm-kcopyd-callback-list",
-                "dm-snapshot-cow-in-progress",
-                "list-lru-memcg-lists",
-                "negative-dentry-counter",
-            },
-            SUPERSEDED: {"cfq-async-starvation", "dm-snapshot-cow-semaphore"},
-            ABSENT: {
-                *LATER,
-                *LIST_LRU,
-                *RFC,
-                "blk-mq-hctx-table",
-                "dm-name-tree",
-                "mq-deadline-priorities",
-                "negative-dentry-fs-klimit",
-                "negative-dentry-sysctl-limit",
-                "slab-memcg-data",
-                "slab-objcg-controller",
-                "workqueue-inactive-works",
-            },
-        },
-    ),
+    "RHEL 8.3": known.RHEL_8_3,
     # "4.18" with the slab controller of 5.9 and 5.11 and the vendor's own limit to dentries; the
     # owner's word in struct page is in a union that keeps the vendor's binary interface.
-    "RHEL 8.10": (
-        known.RHEL_8_10,
-        {
-            PRESENT: {
-                "cfq-removal",
-                "dm-kcopyd-callback-list",
-                "dm-name-tree",
-                "dm-snapshot-cow-in-progress",
-                "list-lru-memcg-lists",
-                "mq-deadline-priorities",
-                "negative-dentry-counter",
-                "negative-dentry-fs-klimit",
-                "slab-memcg-data",
-                "slab-objcg-controller",
-                "workqueue-inactive-works",
-            },
-            SUPERSEDED: {"cfq-async-starvation", "dm-snapshot-cow-semaphore"},
-            ABSENT: {*LATER, *LIST_LRU, *RFC, "negative-dentry-sysctl-limit", "slab-struct-slab"},
-        },
-    ),
+    "RHEL 8.10": known.RHEL_8_10,
     # "5.14" as it was: arrays, and no vendor's limit.
-    "RHEL 9.0": (
-        known.RHEL_9_0,
-        {
-            PRESENT: {
-                "cfq-removal",
-                "dm-kcopyd-callback-list",
-                "dm-name-tree",
-                "dm-snapshot-cow-in-progress",
-                "list-lru-memcg-aware",
-                "list-lru-memcg-lists",
-                "mq-deadline-priorities",
-                "slab-memcg-data",
-                "slab-objcg-controller",
-                "workqueue-inactive-works",
-            },
-            ABSENT: {
-                *LATER,
-                *LIST_LRU,
-                *RFC,
-                "blk-mq-hctx-table",
-                "list-lru-cleanup",
-                "list-lru-memcg-id",
-                "negative-dentry-fs-klimit",
-                "negative-dentry-sysctl-limit",
-                "slab-struct-slab",
-            },
-        },
-    ),
+    "RHEL 9.0": known.RHEL_9_0,
     # "5.14" with the list_lru series of 5.18, struct slab of 5.17, an xarray of hardware queues.
-    "RHEL 9.2": (
-        known.RHEL_9_2,
-        {
-            PRESENT: {
-                *LIST_LRU,
-                "blk-mq-hctx-table",
-                "kmem-cache-alloc-lru",
-                "list-lru-cleanup",
-                "list-lru-memcg-id",
-                "list-lru-memcg-lists",
-                "slab-objcg-controller",
-                "slab-struct-slab",
-            },
-            ABSENT: {*LATER, *RFC, "negative-dentry-fs-klimit", "negative-dentry-sysctl-limit"},
-        },
-    ),
-    "RHEL 9.4": (
-        known.RHEL_9_4,
-        {
-            PRESENT: {*LIST_LRU, "dm-snapshot-cow-in-progress", "slab-struct-slab"},
-            SUPERSEDED: {"cfq-async-starvation", "dm-snapshot-cow-semaphore"},
-            ABSENT: {*LATER, *RFC},
-        },
-    ),
+    "RHEL 9.2": known.RHEL_9_2,
+    "RHEL 9.4": known.RHEL_9_4,
     # The series behind a pointer of Oracle's, and some UEKs have the limit to negative dentries.
-    "UEK 7": (
-        known.UEK_7,
-        {
-            PRESENT: {
-                *LIST_LRU,
-                "dm-snapshot-cow-in-progress",
-                "list-lru-memcg-id",
-                "list-lru-memcg-lists",
-                "slab-objcg-controller",
-            },
-            UNDETERMINED: {"negative-dentry-sysctl-limit"},
-            ABSENT: {*LATER, *RFC, "negative-dentry-fs-klimit", "slab-struct-slab"},
-        },
-    ),
+    "UEK 7": known.UEK_7,
 }
+STATES = {"+": PRESENT, "-": ABSENT, "s": SUPERSEDED, "?": UNDETERMINED}
+TRUTH = """
+..++....... bfq-async-tags
+..--....... bfq-cgroup-tags
+..-+....... bfq-injection
+..--....... bfq-wakers
+..?+....... bfq-write-overcharge
+..-........ blk-mq-async-depth
+--...------ blk-mq-hctx-array
+-....-.-+.. blk-mq-hctx-table
+???..ss..s. cfq-async-starvation
+--.+.+++... cfq-removal
+--...------ dentry-limit-sysctl
+--..++++... dm-kcopyd-callback-list
+-....-++... dm-name-tree
+--..-+++.++ dm-snapshot-cow-in-progress
+--..+ss..s. dm-snapshot-cow-semaphore
+........+.. kmem-cache-alloc-lru
+.-.....-+.. list-lru-cleanup
+--...------ list-lru-deferred-split
+--...------ list-lru-explicit-memcg
+.-.....+... list-lru-memcg-aware
+.-.....-+.+ list-lru-memcg-id
+-+...++++.+ list-lru-memcg-lists
+--..----+++ list-lru-memory
+--..----+++ list-lru-on-demand
+--..----+++ list-lru-per-memcg-arrays
+--...------ list-lru-split-lock
+--..----+++ list-lru-xarray
+--...------ memcg-objcg-per-node
+..-........ mq-deadline-head-fifo-time
+..--....... mq-deadline-prio-aging
+-.-..-++... mq-deadline-priorities
+..-........ mq-deadline-sync-tags
+..-........ mq-deadline-tag-reservation
+?-...------ negative-dentry-bloat
+--...++.... negative-dentry-counter
+--...------ negative-dentry-dir-limit
+--...-+--.- negative-dentry-fs-klimit
+?-...------ negative-dentry-hash-limit
+--...------ negative-dentry-limit-2020
+?-...------ negative-dentry-sibling-tail
+?-...----.? negative-dentry-sysctl-limit
+--...------ negative-dentry-track-limit
+--...------ negative-dentry-unlink-drop
+--...------ negative-dentry-unlink-sysctl
+..-........ sbitmap-shallow-depth
+--...-++... slab-memcg-data
+--...------ slab-no-cpu-slab
+--...------ slab-obj-exts
+--...------ slab-obj-exts-placement
+--...------ slab-objcg-bit
+--...-+++.+ slab-objcg-controller
+--...------ slab-page-type
+--...------ slab-sheaves
+--....--++- slab-struct-slab
+--...------ workqueue-cpu-pwq
+-....-++... workqueue-inactive-works
+--...------ workqueue-max-active
+--...------ workqueue-progress-stamp
+"""
+"""Of each patch, its state on each of KERNELS; a dot where its sources were not looked at."""
+
+
+def truth() -> dict[str, dict[str, State]]:
+    states: dict[str, dict[str, State]] = {name: {} for name in KERNELS}
+    for row in TRUTH.strip().splitlines():
+        letters, patch = row.split()
+        for name, letter in zip(KERNELS, letters, strict=True):
+            if letter != ".":
+                states[name][patch] = STATES[letter]
+    return states
 
 
 def detected(kernel: Distribution, lacking: tuple[str, ...] = ()) -> dict[str, Detected]:
     return detect(CATALOGUE.patches, Prober(kernel.program(), lacking), kernel.release)
 
 
-@pytest.mark.parametrize("name", TRUTH)
+def without(kernel: Distribution, *structs: str) -> Distribution:
+    left = {name: members for name, members in kernel.structs.items() if name not in structs}
+    return replace(kernel, structs=left)
+
+
+@pytest.mark.parametrize("name", KERNELS)
 def test_synthetic_distribution(name: str) -> None:
-    kernel, truth = TRUTH[name]
-    found = detected(kernel)
-    expected = {patch: state for state, patches in truth.items() for patch in patches}
+    found, expected = detected(KERNELS[name]), truth()[name]
     assert {patch: found[patch].state for patch in expected} == expected
     assert all(found[patch].reason for patch in found)
 
 
 def test_every_patch_has_a_truth_on_some_synthetic_kernel() -> None:
-    told = {patch for _, truth in TRUTH.values() for ids in truth.values() for patch in ids}
+    told = {patch for states in truth().values() for patch in states}
     # Not checked in the sources of these kernels, only on the kernels of the lab.
     locking = {each.id for each in CATALOGUE.patches.values() if "/locking/" in each.file}
     assert len(locking) == 7
@@ -297,9 +165,9 @@ def test_a_release_is_evidence_only_where_types_cannot_tell() -> None:
 
 def test_types_decide_not_versions() -> None:
     for kernel in (known.RHEL_7_4, known.RHEL_9_2):
+        same = detected(kernel)
         for release in ("2.6.32", "5.18.0", "99.0"):
             found = detected(replace(kernel, release=release))
-            same = detected(kernel)
             for patch, one in same.items():
                 undetectable = one.patch.detection.undetectable
                 if undetectable is None or not undetectable.carriers:
@@ -307,17 +175,13 @@ def test_types_decide_not_versions() -> None:
 
 
 def test_missing_types_of_an_unloaded_module_are_undetermined() -> None:
-    structs = {
-        name: members
-        for name, members in known.RHEL_9_2.structs.items()
-        if name not in ("dm_snapshot", "dm_kcopyd_client", "hash_cell")
-    }
-    found = detected(replace(known.RHEL_9_2, structs=structs))
+    kernel = without(known.RHEL_9_2, "dm_snapshot", "dm_kcopyd_client", "hash_cell")
+    found = detected(kernel)
     for patch in ("dm-snapshot-cow-in-progress", "dm-snapshot-cow-semaphore", "dm-name-tree"):
         assert found[patch].state is UNDETERMINED
         assert "is not loaded" in found[patch].reason
     lacking = ("debug info of module dm_mod of kernel x is missing: install it",)
-    found = detected(replace(known.RHEL_9_2, structs=structs), lacking)
+    found = detected(kernel, lacking)
     assert found["dm-kcopyd-callback-list"].reason == (
         "no struct dm_kcopyd_client, but dm_mod is loaded without debug info"
     )
@@ -362,11 +226,8 @@ def test_a_type_that_is_only_declared_is_unknown() -> None:
 
     prog.register_type_finder("declared", find, enable_index=0)
     prober = Prober(prog)
-    for probe in (
-        Probe(ProbeKind.TYPE, "struct xa_only"),
-        Probe(ProbeKind.MEMBER, "struct xa_only.xa"),
-    ):
-        answer = prober.ask(probe)
+    for kind, name in ((ProbeKind.TYPE, "struct xa_only"), (ProbeKind.MEMBER, "struct xa_only.xa")):
+        answer = prober.ask(Probe(kind, name))
         assert answer.value is None
         assert "only declared" in answer.reason
 
@@ -392,32 +253,21 @@ def test_members_behind_pointers_and_in_anonymous_unions() -> None:
 
 
 def test_modules_that_detection_needs() -> None:
-    assert modules(CATALOGUE.patches) == (
-        "bfq",
-        "dm_bufio",
-        "dm_mod",
-        "dm_snapshot",
-        "mq_deadline",
-    )
+    assert " ".join(modules(CATALOGUE.patches)) == "bfq dm_bufio dm_mod dm_snapshot mq_deadline"
 
 
 def test_a_rule_that_ignores_modules_leaves_them_to_the_next_rule() -> None:
     patch = "mq-deadline-tag-reservation"
-    structs = {
-        name: members
-        for name, members in known.MAINLINE_4_19.structs.items()
-        if name != "deadline_data"
-    }
-    assert detected(replace(known.MAINLINE_4_19, structs=structs))[patch].state is UNDETERMINED
-    symbols = ("dd_to_word_depth",)
-    assert detected(replace(known.MAINLINE_4_19, symbols=symbols))[patch].state is PRESENT
-    symbols = ("__map_depth_with_shallow",)
-    assert detected(replace(known.MAINLINE_4_19, symbols=symbols))[patch].state is SUPERSEDED
+    unloaded = without(known.MAINLINE_4_19, "deadline_data")
+    assert detected(unloaded)[patch].state is UNDETERMINED
+    for symbol, state in (("dd_to_word_depth", PRESENT), ("__map_depth_with_shallow", SUPERSEDED)):
+        kernel = replace(known.MAINLINE_4_19, symbols=(symbol,))
+        assert detected(kernel)[patch].state is state
 
 
 def test_parameters_of_modules() -> None:
     probe = Probe(ProbeKind.PARAMETER, "dm_snapshot.snapshot_cow_threshold")
-    without = known.RHEL_9_2
-    assert Prober(without.program()).ask(probe).value is None  # perhaps it is not loaded
-    symbols = (*without.symbols, "__param_snapshot_cow_threshold")
-    assert Prober(replace(without, symbols=symbols).program()).ask(probe).value is True
+    plain = known.RHEL_9_2
+    assert Prober(plain.program()).ask(probe).value is None  # perhaps it is not loaded
+    symbols = (*plain.symbols, "__param_snapshot_cow_threshold")
+    assert Prober(replace(plain, symbols=symbols).program()).ask(probe).value is True

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from kcensus.catalogue import CatalogueError, Detected, Prober, State, detect, load
+from kcensus.catalogue import CatalogueError, Detected, Prober, State, detect
 from kcensus.catalogue.price import analyses_wanted, evidence_of, prices, weigh
 from kcensus.catalogue.result import patches_result
 from kcensus.catalogue.schema import read_file
 from kcensus.results import Figure, Result, Unit
+from tests.catalogue import CATALOGUE
 from tests.unit import distributions as known
 from tests.unit.patches.test_catalogue import GOOD, patch_file
 
-CATALOGUE = load(entry_points=False)
 CFQ = "cfq-async-starvation"
 
 
@@ -36,11 +36,7 @@ def iosched(**values: float | None) -> dict[str, Result]:
     [
         # A turn without a dispatch proves it; a starved queue in memory goes with the reason.
         ({"trace_cfq_turns_lost": 1}, State.ABSENT, "trace_cfq_turns_lost is 1"),
-        (
-            {"trace_cfq_turns_lost": 3, "async_starved_cfq": 40.9},
-            State.ABSENT,
-            "trace_cfq_turns_lost is 3",
-        ),
+        ({"trace_cfq_turns_lost": 3, "async_starved_cfq": 40.9}, State.ABSENT, "turns_lost is 3"),
         ({"trace_cfq_turns_lost": None, "async_starved_cfq": 40.9}, State.UNDETERMINED, "40.9 s"),
         ({"trace_cfq_turns_lost": 0, "async_starved_cfq": 0.9}, State.UNDETERMINED, "changelog"),
         ({}, State.UNDETERMINED, "changelog"),
@@ -124,7 +120,6 @@ state = "absent"
     ],
 )
 def test_wrong_evidence_is_refused(tmp_path: Path, old: str, new: str, complaint: str) -> None:
-    good = GOOD + SHOWN_BY
-    assert read_file(patch_file(tmp_path, good))
+    assert read_file(patch_file(tmp_path, GOOD + SHOWN_BY))
     with pytest.raises(CatalogueError, match=complaint):
         read_file(patch_file(tmp_path, GOOD + SHOWN_BY.replace(old, new)))

@@ -18,19 +18,12 @@ from tests.lab.host import LabError
 from tests.lab.qemu import THROTTLED, Machine
 from tests.lab.truth import io
 
-_KERNEL: Any = SimpleNamespace(nodes=1, closure=lambda _: [], release="6.1", version="1")
-
-
-@pytest.fixture
-def scenarios_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory whose scenarios are the only ones."""
-    monkeypatch.setattr(scenario, "_DIRECTORY", tmp_path)
-    return tmp_path
+KERNEL: Any = SimpleNamespace(nodes=1, closure=lambda _: [], release="6.1", version="1")
 
 
 def test_a_disk_is_read_before_the_dump_and_its_traces_are_kept_after_it() -> None:
     case = scenario.load("iosched-bfq", "6.1")
-    steps = image.guest_steps(_KERNEL, case)
+    steps = image.guest_steps(KERNEL, case)
     said = [(step.verb, *step.arguments[:1]) for step in steps]
     last = said.index(("record-output", "disks.last"))
     assert said.index(("truth-again", "throttle 0")) < said.index(("record-output", "disks.first"))
@@ -43,29 +36,27 @@ def test_a_disk_is_read_before_the_dump_and_its_traces_are_kept_after_it() -> No
 
 def test_guests_without_a_disk_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     without = scenario.load("one", "6.1")
-    steps = image.guest_steps(_KERNEL, without)
+    steps = image.guest_steps(KERNEL, without)
     assert image.program_sources(without) == []
     assert not any("io-truth" in step.line() for step in steps)
-    keys = [dumps._key(_KERNEL, scenario.load(name, "6.1")) for name in ("one", "iosched-bfq")]
-    monkeypatch.setattr(
-        image, "program_sources", lambda case: [Path(__file__)] if case.disk else []
-    )
-    again = [dumps._key(_KERNEL, scenario.load(name, "6.1")) for name in ("one", "iosched-bfq")]
-    assert keys[0] == again[0]
-    assert keys[1] != again[1]
+    cases = [without, scenario.load("iosched-bfq", "6.1")]
+    keys = [dumps._key(KERNEL, case) for case in cases]
+    sources = {False: [], True: [Path(__file__)]}
+    monkeypatch.setattr(image, "program_sources", lambda case: sources[bool(case.disk)])
+    again = [dumps._key(KERNEL, case) for case in cases]
+    assert [key == other for key, other in zip(keys, again, strict=True)] == [True, False]
 
 
-def test_a_disk_needs_a_dump_from_outside(scenarios_in: Path) -> None:
-    (scenarios_in / "wrong.toml").write_text(
-        'memory = 1\nformats = ["kdump-elf"]\ndisk = { size = 1, depth = 8 }\n'
-    )
+def test_a_disk_needs_a_dump_from_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scenario, "_DIRECTORY", tmp_path)
+    text = 'memory = 1\nformats = ["kdump-elf"]\ndisk = { size = 1, depth = 8 }\n'
+    (tmp_path / "wrong.toml").write_text(text)
     with pytest.raises(LabError):
         scenario.load("wrong", "6.1")
 
 
 @pytest.fixture
 def machine() -> Iterator[tuple[Machine, socket.socket, socket.socket]]:
-    """A machine without QEMU, and the other ends of its serial line and of QMP."""
     tested = Machine.__new__(Machine)
     tested._serial, serial = socket.socketpair()
     tested._qmp, qmp = socket.socketpair()
@@ -98,7 +89,7 @@ _BUSY = (
 )
 
 
-def _packed(**files: str) -> str:
+def packed(**files: str) -> str:
     return "".join(
         f"FILE {path} {len(text.encode(errors='surrogateescape'))}\n{text}"
         for path, text in files.items()
@@ -129,7 +120,7 @@ def _truth(which: str, seconds: int, **changed: str) -> dict[str, str]:
     }
     for files in (disks, tasks):
         files.update({path: text for path, text in changed.items() if path in files})
-    return {f"disks.{which}": _packed(**disks), f"tasks.{which}": _packed(**tasks)}
+    return {f"disks.{which}": packed(**disks), f"tasks.{which}": packed(**tasks)}
 
 
 def test_requests_and_tasks_of_a_guest() -> None:

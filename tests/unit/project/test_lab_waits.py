@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
 from tests.lab import dumps, image, scenario
 from tests.lab.debian.store import kernels
 from tests.lab.truth import waits
+from tests.unit.project.test_lab_io import KERNEL, packed
 from tests.vm.waits.scenarios import FOUND, MADE
 
 _CLAIMS = """\
@@ -25,16 +23,6 @@ _CLAIMS = """\
 <6>[    3.505201] kcensus_waits: task 90 self waits mutex ffffffffc02a3e00 exclusive
 <6>[    3.505333] kcensus_waits: task 91 behind waits mutex ffffffffc02a3e00 exclusive
 <6>[    3.505416] kcensus_waits: task 92 kworker/0:1 waits page 0000000000000000 read
-"""
-_HUNG = """\
-<3>[    6.863413] INFO: task abba-1:84 blocked for more than 3 seconds.
-<3>[    6.863991] INFO: task kworker/0:1:92 blocked in I/O wait for more than 6 seconds.
-"""
-_BLOCKERS = """\
-<3>[   12.24] INFO: task r:101 is blocked on a mutex likely owned by task kworker/0:0:9.
-<3>[   12.252301] INFO: task kworker/0:0:9 is blocked on a mutex, but the owner is not found.
-<3>[   12.25] INFO: task r:99 <reader> blocked on an rw-semaphore likely owned by task w:98 <writer>
-<3>[   12.252412] INFO: task s:100 blocked on a semaphore likely last held by task s:100
 """
 _LISTED = {
     "5.10": "task:abba-1          state:D stack:    0 pid:   84 ppid:     2 flags:0x00004000",
@@ -52,10 +40,6 @@ _FRAMES = """\
 """
 
 
-def _packed(**files: str) -> str:
-    return "".join(f"FILE {path} {len(text)}\n{text}" for path, text in files.items())
-
-
 def _task(pid: int, state: str = "D", stack: str = "[<0>] act+0x10f/0x130 [m]\n") -> dict[str, str]:
     directory = f"/proc/84/task/{pid}"
     return {
@@ -67,7 +51,7 @@ def _task(pid: int, state: str = "D", stack: str = "[<0>] act+0x10f/0x130 [m]\n"
 
 
 def _truth(log: str = "", **tasks: str) -> dict[str, str]:
-    texts = _packed(monotonic="12.000000007\n", **tasks)
+    texts = packed(monotonic="12.000000007\n", **tasks)
     return {
         **dict.fromkeys(("waits.tasks.before", "waits.tasks.later"), texts),
         **dict.fromkeys(("waits.log.before", "waits.log.later"), log),
@@ -87,7 +71,7 @@ def test_a_task_that_moves_is_not_still() -> None:
     truth = _truth(**_task(84), **_task(85), **_task(86, "R", ""))
     assert set(waits.still(truth)) == {84, 85}
     other = {**_task(84), **_task(85, stack="[<0>] pipe_write+0x1/0x2\n"), **_task(86, "R", "")}
-    truth["waits.tasks.later"] = _packed(monotonic="14.0\n", **other)
+    truth["waits.tasks.later"] = packed(monotonic="14.0\n", **other)
     assert set(waits.still(truth)) == {84}
 
 
@@ -98,17 +82,6 @@ def test_claims_make_cycles() -> None:
     assert read.holders(0xFFFFFFFFC02A3D48) == {85}
     assert read.waits()[92] == waits.Claim(92, "kworker/0:1", True, "page", 0, "read")
     assert read.cycles() == {frozenset({84, 85}), frozenset({86, 87}), frozenset({90})}
-
-
-def test_lines_of_the_hung_task_detector() -> None:
-    read = waits.read(_truth(_HUNG + _BLOCKERS))
-    assert read.hung == (waits.Hung(84, "abba-1", 3), waits.Hung(92, "kworker/0:1", 6))
-    assert read.blockers == (
-        waits.Blocker(101, "mutex", 9),
-        waits.Blocker(9, "mutex", None),
-        waits.Blocker(99, "rw-semaphore", 98),
-        waits.Blocker(100, "semaphore", 100),
-    )
 
 
 @pytest.mark.parametrize("era", _LISTED)
@@ -122,21 +95,6 @@ def test_the_kernels_own_list(era: str) -> None:
     assert blocked == {pid: waits.Blocked(pid, "abba-1", stack) for pid in (84, 85)}
 
 
-_CPUS = """\
-<6>[   17.979308] sysrq: Show backtrace of all active CPUs
-<4>[   17.979692] NMI backtrace for cpu 0
-<4>[   18.052596] CPU: 0 UID: 0 PID: 114 Comm: wait-truth Tainted: G           OE       7.3.4 #1
-<4>[   18.053064]  <TASK>
-<4>[   18.053371]  do_syscall_64+0xc2/0x520
-<4>[   18.053393]  ? handle_mm_fault+0x1b6/0x300
-<4>[   18.053519] RIP: 0033:0x4389b0
-<4>[   18.448122] NMI backtrace for cpu 2
-<4>[   18.448312] CPU: 2 PID: 106 Comm: a b Not tainted 6.1.0-56-cloud-amd64 #1
-<4>[   18.448385] RIP: 0010:rcu_reader+0x27/0x40 [kcensus_waits]
-<4>[   18.448688]  kcensus_actor+0x12/0x30 [kcensus_waits]
-<4>[   18.449000] NMI backtrace for cpu 3 skipped: idling at native_safe_halt+0xe/0x10
-<6>[   18.464995] sysrq: Show Blocked State
-"""
 _STALLS = """\
 <3>[   10.984607] rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:
 <3>[   10.985293] rcu: \tTasks blocked on level-0 rcu_node (CPUs 0-2): P107/1:b..l P106
@@ -145,21 +103,15 @@ _STALLS = """\
 """
 
 
-def test_what_cpus_do_and_what_rcu_warns_about() -> None:
-    line = f"<6>[   18.47] {_LISTED['6.1']}\n"
-    read = waits.read(_truth(_STALLS + _CPUS + line + _FRAMES))
-    assert read.running == {
-        0: waits.Running(0, 114, "wait-truth", ("do_syscall_64",)),
-        2: waits.Running(2, 106, "a b", ("rcu_reader", "kcensus_actor")),
-    }
+def test_stalls_that_rcu_warns_about() -> None:
+    read = waits.read(_truth(_STALLS))
     assert read.stalled == {106, 107}
     assert read.stalled_cpus == {1}
 
 
 def test_a_cpu_that_is_busy_is_not_asked_for_its_counters() -> None:
-    kernel: Any = SimpleNamespace(nodes=1, closure=lambda _: [])
     for name, folds in (("waits-rcu", False), ("waits-abba", True)):
-        steps = image.guest_steps(kernel, scenario.load(name, "6.1"))
+        steps = image.guest_steps(KERNEL, scenario.load(name, "6.1"))
         assert any("/proc/sys/vm/stat_refresh" in step.arguments for step in steps) == folds
 
 
@@ -170,17 +122,15 @@ def test_what_tests_usually_have_is_built_beforehand(name: str) -> None:
 
 
 def test_a_scenario_adds_to_the_kernels_command_line() -> None:
-    kernel: Any = SimpleNamespace(nodes=1)
     lines = []
     for name in ("waits-abba", "idle"):
-        arguments = dumps._arguments(kernel, scenario.load(name, "6.1"))
+        arguments = dumps._arguments(KERNEL, scenario.load(name, "6.1"))
         lines.append(arguments[arguments.index("-append") + 1].split())
     assert set(lines[0]) - set(lines[1]) == {"log_buf_len=1M"}
 
 
 def test_both_reads_reach_the_truth() -> None:
-    kernel: Any = SimpleNamespace(nodes=1, closure=lambda _: [])
     case = scenario.load("waits-abba", "6.1")
-    names = [s.arguments[0] for s in image.guest_steps(kernel, case) if s.verb == "record-now"]
+    names = [s.arguments[0] for s in image.guest_steps(KERNEL, case) if s.verb == "record-now"]
     wanted = {f"waits.{kind}.{read}" for kind in ("log", "tasks") for read in ("before", "later")}
     assert wanted <= set(dumps._without_repeats(dict.fromkeys(names, "")))

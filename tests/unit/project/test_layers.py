@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
@@ -16,35 +17,17 @@ PACKAGE = ROOT / "drgn_scripts" / "kcensus"
 
 LAYERS = (
     # From the bottom to the top: a module imports from its own layer and those below.
-    "text",
-    "samples",
-    "progress",
-    "results",
-    "human",
-    "limits",
-    "trace",
-    "sources",
-    "engine",
-    "kernel",
-    "analyses",
-    "explain",
-    "catalogue",
-    "redaction",
-    "reports",
-    "compare",
-    "capsule",
-    "charts",
-    "render",
-    "saved",
-    "store",
-    "watch",
-    "api",
-    "plots",
-    "actions",
-    "commands",
-    "cli",
-    "prompts",
-    "__main__",
+    *("text", "samples", "progress", "results", "human", "charts", "limits"),
+    *("sources", "engine", "kernel"),
+    *("analyses", "explain", "catalogue", "redaction", "reports", "capsule"),
+    *("render", "compare", "saved", "store", "watch", "api", "plots"),
+    *("commands", "cli", "prompts", "__main__"),
+)
+KERNEL_LAYERS = (
+    # The rooms of kernel/: first the ground, then subsystems, and waiting on top.
+    *("names", "size", "log", "lists", "idr", "kernel", "symbols", "clock", "knobs"),
+    *("mm", "machine", "tasks", "locking", "code"),
+    *("dm", "workqueues", "vfs", "memcg", "slab", "block", "xfs", "waiting"),
 )
 _MAX_FILES = 12
 
@@ -54,8 +37,12 @@ def layer_of(module: str) -> str:
     return module.split(".")[1] if "." in module else "api"
 
 
-def imports() -> Iterator[tuple[Path, str]]:
-    """Modules of the package that its files import, wherever in the file."""
+@functools.cache
+def imports() -> list[tuple[Path, str]]:
+    return [*_imports()]
+
+
+def _imports() -> Iterator[tuple[Path, str]]:
     for path in sorted(PACKAGE.rglob("*.py")):
         if path == PACKAGE / "__init__.py":
             continue
@@ -91,6 +78,23 @@ def test_imports_point_downwards() -> None:
     assert upwards == []
 
 
+def test_imports_inside_kernel_point_downwards() -> None:
+    rooms = {path.stem for path in (PACKAGE / "kernel").iterdir()} - {"__init__", "__pycache__"}
+    assert rooms == set(KERNEL_LAYERS)
+    found = [
+        (path.relative_to(PACKAGE / "kernel"), module.split(".")[2])
+        for path, module in imports()
+        if layer_at(path) == "kernel" and module.startswith("kcensus.kernel.")
+    ]
+    assert len(found) > 100
+    upwards = [
+        f"{path} imports {room}"
+        for path, room in found
+        if KERNEL_LAYERS.index(path.with_suffix("").parts[0]) < KERNEL_LAYERS.index(room)
+    ]
+    assert upwards == []
+
+
 def test_no_analysis_knows_another() -> None:
     folders = {path.name for path in (PACKAGE / "analyses").iterdir() if path.is_dir()}
     across = [
@@ -105,12 +109,8 @@ def test_no_analysis_knows_another() -> None:
 
 
 def test_no_folder_has_more_files_than_fit_on_a_screen() -> None:
-    listed = subprocess.run(
-        ["git", "-c", f"safe.directory={ROOT}", "ls-files", "-z"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
+    command = ["git", "-c", f"safe.directory={ROOT}", "ls-files", "-coz", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if listed.returncode:
         pytest.skip("there is no version control here, as in an sdist")
     folders = Counter(str(Path(name).parent) for name in listed.stdout.split("\0") if name)

@@ -13,6 +13,7 @@ from kcensus.commands import commands
 
 UNITS = Path(__file__).parents[3] / "docs" / "monitoring" / "systemd"
 SERVICES = sorted(UNITS.glob("*.service"))
+assert SERVICES
 HIDES_KCORE = {"ProtectKernelTunables", "ProcSubset", "PrivateUsers", "PrivateDevices"}
 
 
@@ -38,37 +39,31 @@ def _parsed(path: Path) -> _Options:
     return parser
 
 
-def test_there_are_services() -> None:
-    assert SERVICES
+every_service = pytest.mark.parametrize("path", SERVICES, ids=lambda path: path.stem)
 
 
-@pytest.mark.parametrize("path", SERVICES, ids=lambda path: path.stem)
+@every_service
 def test_a_service_can_read_the_kernel(path: Path) -> None:
     settings = service(path)
     assert not HIDES_KCORE & {*settings}
     assert settings["CapabilityBoundingSet"] == "CAP_SYS_RAWIO"
 
 
-@pytest.mark.parametrize("path", SERVICES, ids=lambda path: path.stem)
-def test_a_service_does_not_start_without_its_limits(path: Path) -> None:
+@every_service
+def test_a_service_needs_its_limits_and_settings_of_users_win(path: Path) -> None:
     needed = Path(_parsed(path)["Unit"]["AssertPathExists"])
     assert UNITS / needed.relative_to("/etc/systemd/system") == drop_in(path)
-
-
-@pytest.mark.parametrize("path", SERVICES, ids=lambda path: path.stem)
-def test_settings_of_users_win(path: Path) -> None:
-    """Drop-ins of all directories are read in the order of their names."""
     assert drop_in(path).name < "override.conf"
     assert "UMask" not in drop_in(path).read_text(), "each service has its own"
 
 
-@pytest.mark.parametrize("path", SERVICES, ids=lambda path: path.stem)
+@every_service
 def test_the_options_of_a_service_exist(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kcensus.commands.shared.options.is_own_process", lambda: True)
     settings = service(path)
     _, name, *args = shlex.split(settings["ExecStart"])
     assert path.stem == f"kcensus-{name}"
-    values = commands()[name].make_context(name, args).params
+    values = commands()[name].load().make_context(name, args).params
     assert values["max_memory"] == 512 << 20
     written = values["store"] if name == "record" else values["metrics"]
     writable = [settings.get("ReadWritePaths", "").removeprefix("-")]

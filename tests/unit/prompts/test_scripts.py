@@ -36,7 +36,6 @@ def test_without_drgn_a_script_says_how_to_run_it() -> None:
 
 
 def test_a_script_of_a_clone_runs_what_is_in_the_clone(tmp_path: Path) -> None:
-    """drgn's plugin imports the kcensus that is installed before the script runs."""
     prompts = tmp_path / "kcensus" / "prompts"
     prompts.mkdir(parents=True)
     for folder in (prompts, prompts.parent):

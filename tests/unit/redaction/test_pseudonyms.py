@@ -45,11 +45,13 @@ def test_the_shape_stays_and_every_word_changes(raw: bytes) -> None:
             assert new[word.start()] != word[0][0]
 
 
+@pytest.mark.slow
 @given(st.lists(names, max_size=8), st.sampled_from([b"/", b"-", b"\0", b". "]))
 def test_equal_words_get_equal_pseudonyms(parts: list[bytes], glue: bytes) -> None:
     assert _replaced(glue.join(parts)) == glue.join(_replaced(part) for part in parts)
 
 
+@pytest.mark.slow
 def test_words_of_one_shape_stay_different() -> None:
     kinds = (b"0123456789", b"abcdef", b"ghijklmnopqrstuvwxyz", b"ABCDEF")
     for size in range(1, 5):
@@ -68,6 +70,7 @@ def test_the_key_decides() -> None:
     assert new_key() != new_key()
 
 
+@pytest.mark.slow
 def test_pseudonyms_are_uniform() -> None:
     """All letters are equally likely, and neighbours are unrelated."""
     words = [b"%08d" % number for number in range(20000)]

@@ -11,31 +11,26 @@ from click.testing import CliRunner
 from kcensus.commands.capsule import COMMAND
 
 
-def _create(directory: Path, *options: str) -> tuple[int, str]:
-    arguments = ["create", "no-such-vmcore", str(directory / "out.capsule"), *options]
-    done = CliRunner().invoke(COMMAND, arguments)
-    return done.exit_code, done.output
-
-
-def test_only_names_can_be_redacted(tmp_path: Path) -> None:
-    status, said = _create(tmp_path, "--redact", "numbers")
-    assert status == 2
-    assert "'names'" in said
-
-
 @pytest.mark.parametrize(
     ("key", "options", "expected"),
     [
-        (None, ["--redact", "names"], "no such file"),
-        (b"x" * 15, ["--redact", "names"], "it takes 16 bytes"),
-        (b"x" * 16, [], "is for --redact names"),
+        (None, ["--redact", "numbers"], "'names'"),
+        (None, ["--redact", "names", "--redact-key", "key"], "no such file"),
+        (b"x" * 15, ["--redact", "names", "--redact-key", "key"], "it takes 16 bytes"),
+        (b"x" * 16, ["--redact-key", "key"], "is for --redact names"),
     ],
 )
-def test_keys(tmp_path: Path, key: bytes | None, options: list[str], expected: str) -> None:
-    path = tmp_path / "key"
+def test_options(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    key: bytes | None,
+    options: list[str],
+    expected: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
     if key is not None:
-        path.write_bytes(key)
-    status, said = _create(tmp_path, "--redact-key", str(path), *options)
-    assert status == 2
-    assert expected in " ".join(said.split())
-    assert not (tmp_path / "out.capsule").exists()
+        Path("key").write_bytes(key)
+    done = CliRunner().invoke(COMMAND, ["create", "no-such-vmcore", "out.capsule", *options])
+    assert done.exit_code == 2
+    assert expected in " ".join(done.output.split())
+    assert not Path("out.capsule").exists()

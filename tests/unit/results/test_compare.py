@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from kcensus import cli
-from kcensus.commands.diff import COMMAND
+from kcensus.commands import Entry
 from kcensus.compare import compare, compare_tables
 from kcensus.reports import Report, Section
 from kcensus.results import Danger, Figure, Finding, Gap, Machine, Result, Severity, Unit, parts_of
@@ -25,7 +25,7 @@ from tests.unit.synthetic import only_synthetic
 NAME = Column(Unit.TEXT, "name", Show.ALWAYS)
 
 
-def table(names: list[str], **columns: tuple[list[Any], Unit]) -> Table:
+def table(names: list[str], **columns: tuple[Any, Unit]) -> Table:
     described: dict[str, tuple[Any, Column]] = {"name": (names, NAME)}
     described |= {
         name: (np.array(values), Column(unit)) for name, (values, unit) in columns.items()
@@ -33,65 +33,84 @@ def table(names: list[str], **columns: tuple[list[Any], Unit]) -> Table:
     return Table.of("things", described)
 
 
-def rows(changed: Table | None) -> list[tuple[Any, ...]]:
+def changes(before: Table, after: Table, *names: str) -> pd.DataFrame:
+    """Return columns of the comparison of two tables; all without names."""
+    changed = compare_tables(before, after)
     assert changed is not None
-    frame = changed.frame[["name", "state", "before", "after", "change"]]
+    assert list(changed.columns) == list(changed.frame)
+    return changed.frame[[*names] or [*changed.frame]]
+
+
+def rows(before: Table, after: Table) -> list[tuple[Any, ...]]:
+    frame = changes(before, after, "name", "state", "before", "after", "change")
     return list(frame.itertuples(index=False, name=None))
 
 
-def test_rows_by_name_the_largest_change_first() -> None:
-    before = table(["a", "b", "c", "d"], size=([10, 20, 30, 40], Unit.BYTES))
-    after = table(["d", "c", "b", "e"], size=([5, 30, 21, 7], Unit.BYTES))
-    assert rows(compare_tables(before, after)) == [
-        ("d", "changed", 40, 5, -35),
-        ("a", "gone", 10, 0, -10),
-        ("e", "new", 0, 7, 7),
-        ("b", "changed", 20, 21, 1),
-    ]
+def sizes(**values: Any) -> Table:
+    return table([*values], size=([*values.values()], Unit.BYTES))
 
 
-def test_the_order_of_equal_changes_is_that_of_names() -> None:
-    before = table(["z", "y", "x"], size=([1, 1, 1], Unit.BYTES))
-    after = table(["x", "z", "y"], size=([2, 0, 2], Unit.BYTES))
-    assert [row[0] for row in rows(compare_tables(before, after))] == ["x", "y", "z"]
+LARGE = 2**62 + 1
+NOTHING = table([], size=(np.array([], np.int64), Unit.BYTES))
 
 
-def test_rows_without_change_are_left_out() -> None:
-    before = table(["a", "c"], size=([1, 2], Unit.BYTES), count=([1, 1], Unit.COUNT))
-    after = table(["a", "b", "c"], size=([1, 0, 3], Unit.BYTES), count=([7, 9, 1], Unit.COUNT))
-    assert rows(compare_tables(before, after)) == [("c", "changed", 2, 3, 1)]
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (
+            sizes(a=10, b=20, c=30, d=40),
+            sizes(d=5, c=30, b=21, e=7),
+            [
+                ("d", "changed", 40, 5, -35),
+                ("a", "gone", 10, 0, -10),
+                ("e", "new", 0, 7, 7),
+                ("b", "changed", 20, 21, 1),
+            ],
+        ),
+        (
+            sizes(z=1, y=1, x=1),
+            sizes(x=2, z=0, y=2),
+            [("x", "changed", 1, 2, 1), ("y", "changed", 1, 2, 1), ("z", "changed", 1, 0, -1)],
+        ),
+        (
+            table(["a", "c"], size=([1, 2], Unit.BYTES), count=([1, 1], Unit.COUNT)),
+            table(["a", "b", "c"], size=([1, 0, 3], Unit.BYTES), count=([7, 9, 1], Unit.COUNT)),
+            [("c", "changed", 2, 3, 1)],
+        ),
+        # Bytes rank before counts.
+        (
+            table(["a", "b"], count=([1, 900], Unit.COUNT), size=([5, 6], Unit.BYTES)),
+            table(["a", "b"], count=([2, 100], Unit.COUNT), size=([9, 6], Unit.BYTES)),
+            [("a", "changed", 5, 9, 4)],
+        ),
+        (
+            sizes(a=LARGE, b=1),
+            sizes(a=LARGE - 1),
+            [("a", "changed", LARGE, LARGE - 1, -1), ("b", "gone", 1, 0, -1)],
+        ),
+        (
+            table(["a"], n=(np.array([5], "u8"), Unit.PAGES)),
+            table(["a"], n=(np.array([3], "u8"), Unit.PAGES)),
+            [("a", "changed", 5, 3, -2)],
+        ),
+        # Documents have names escaped, dumps do not.
+        (sizes(**{"a\n": 1}), sizes(**{"a\\x0a": 2}), [("a\\x0a", "changed", 1, 2, 1)]),
+        (NOTHING, sizes(a=1), [("a", "new", 0, 1, 1)]),
+        (sizes(a=1), NOTHING, [("a", "gone", 1, 0, -1)]),
+    ],
+)
+def test_rows_are_compared_by_name(
+    before: Table, after: Table, expected: list[tuple[Any, ...]]
+) -> None:
+    assert rows(before, after) == expected
 
 
 def test_a_change_of_any_column_is_a_change() -> None:
     before = table(["a", "b"], size=([1, 2], Unit.BYTES), count=([7, 7], Unit.COUNT))
     after = table(["a", "b"], size=([1, 2], Unit.BYTES), count=([7, 9], Unit.COUNT))
-    changed = compare_tables(before, after)
     # The bytes changed nowhere, so the counts rank.
-    assert rows(changed) == [("b", "changed", 7, 9, 2)]
-    assert changed is not None
-    assert changed.frame["size_change"].tolist() == [0]
-
-
-def test_bytes_rank_before_counts() -> None:
-    before = table(["a", "b"], count=([1, 900], Unit.COUNT), size=([5, 6], Unit.BYTES))
-    after = table(["a", "b"], count=([2, 100], Unit.COUNT), size=([9, 6], Unit.BYTES))
-    assert [row[0] for row in rows(compare_tables(before, after))] == ["a"]
-
-
-def test_large_numbers_are_exact() -> None:
-    large = 2**62 + 1
-    before = table(["a", "b"], size=([large, 1], Unit.BYTES))
-    after = table(["a"], size=([large - 1], Unit.BYTES))
-    assert rows(compare_tables(before, after))[0] == ("a", "changed", large, large - 1, -1) or (
-        rows(compare_tables(before, after))[1] == ("a", "changed", large, large - 1, -1)
-    )
-
-
-def test_unsigned_numbers_can_fall() -> None:
-    unit = Column(Unit.PAGES)
-    before = Table.of("t", {"name": (["a"], NAME), "n": (np.array([5], "u8"), unit)})
-    after = Table.of("t", {"name": (["a"], NAME), "n": (np.array([3], "u8"), unit)})
-    assert rows(compare_tables(before, after)) == [("a", "changed", 5, 3, -2)]
+    assert rows(before, after) == [("b", "changed", 7, 9, 2)]
+    assert changes(before, after)["size_change"].tolist() == [0]
 
 
 def test_ratios_do_not_rank_but_count() -> None:
@@ -101,9 +120,7 @@ def test_ratios_do_not_rank_but_count() -> None:
         table(["a"], used=([used], Unit.RATIO), n=([n], Unit.BYTES))
         for used, n in ((0.5, 1), (0.25, 2))
     ]
-    changed = compare_tables(*both)
-    assert changed is not None
-    assert changed.frame["used_change"].tolist() == [-0.25]
+    assert changes(both[0], both[1])["used_change"].tolist() == [-0.25]
 
 
 @pytest.mark.parametrize("unit", [Unit.COUNT, Unit.SECONDS])
@@ -115,33 +132,19 @@ def test_a_table_without_memory_is_not_compared(unit: Unit) -> None:
 
 def test_anonymous_numbers_are_not_names() -> None:
     def blocks(device: str, size: int) -> Table:
-        text = Column(Unit.TEXT)
-        return Table.of(
-            "blocks",
-            {
-                "type": (["tmpfs", "tmpfs"], text),
-                "device": ([device, "0:99"], text),
-                "size": ([size, 1], Column(Unit.BYTES)),
-            },
-        )
+        named = {"type": ["tmpfs", "tmpfs"], "device": [device, "0:99"]}
+        columns = {name: (values, Column(Unit.TEXT)) for name, values in named.items()}
+        return Table.of("blocks", columns | {"size": ([size, 1], Column(Unit.BYTES))})
 
-    changed = compare_tables(blocks("0:45", 5), blocks("0:46", 7))
-    assert changed is not None
-    assert changed.frame[["type", "state", "change"]].to_numpy().tolist() == [
-        ["tmpfs", "changed", 2]
-    ]
+    frame = changes(blocks("0:45", 5), blocks("0:46", 7), "type", "state", "change")
+    assert frame.to_numpy().tolist() == [["tmpfs", "changed", 2]]
 
 
-def test_names_of_a_document_are_those_of_a_dump() -> None:
-    raw, escaped = (table([name], n=([n], Unit.BYTES)) for name, n in (("a\n", 1), ("a\\x0a", 2)))
-    assert rows(compare_tables(raw, escaped)) == [("a\\x0a", "changed", 1, 2, 1)]
-
-
-def named(pairs: list[tuple[str, str]], sizes: list[int]) -> Table:
+def named(pairs: list[tuple[str | None, str]], sizes: list[int]) -> Table:
     return Table.of(
         "owners",
         {
-            "name": ([one for one, _ in pairs], NAME),
+            "name": (pd.Series([one for one, _ in pairs], dtype=object), NAME),
             "cache": ([other for _, other in pairs], Column(Unit.TEXT)),
             "size": (sizes, Column(Unit.BYTES)),
         },
@@ -151,32 +154,19 @@ def named(pairs: list[tuple[str, str]], sizes: list[int]) -> Table:
 def test_as_many_names_as_tell_rows_apart() -> None:
     before = named([("a", "x"), ("a", "y")], [1, 2])
     after = named([("a", "y"), ("a", "x")], [2, 3])
-    changed = compare_tables(before, after)
-    assert changed is not None
-    assert changed.frame[["name", "cache", "change"]].to_numpy().tolist() == [["a", "x", 2]]
-    alone = compare_tables(named([("a", "x")], [1]), named([("a", "y")], [2]))
-    assert alone is not None
-    assert "cache" not in alone.frame  # the first name is unique, so the second is not needed
+    frame = changes(before, after, "name", "cache", "change")
+    assert frame.to_numpy().tolist() == [["a", "x", 2]]
+    # The first name is unique, so the second is not needed.
+    assert "cache" not in changes(named([("a", "x")], [1]), named([("a", "y")], [2]))
 
 
-def test_rows_that_nothing_tells_apart_are_counted_off() -> None:
-    before = named([("a", "x"), ("a", "x")], [1, 2])
-    after = named([("a", "x"), ("a", "x"), ("a", "x")], [1, 5, 6])
-    changed = compare_tables(before, after)
-    assert changed is not None
-    assert changed.frame["change"].tolist() == [6, 3]
-    assert changed.frame["state"].tolist() == ["new", "changed"]
-
-
-def test_rows_without_a_name_are_counted_off_too() -> None:
-    def nameless(sizes: list[int]) -> Table:
-        names = pd.Series(["a", *[None] * (len(sizes) - 1)], dtype=object)
-        return Table.of("t", {"name": (names, NAME), "size": (sizes, Column(Unit.BYTES))})
-
-    changed = compare_tables(nameless([1, 2, 3]), nameless([1, 2, 9, 4]))
-    assert changed is not None
-    assert changed.frame["occurrence"].tolist() == [1, 2]
-    assert changed.frame["change"].tolist() == [6, 4]
+@pytest.mark.parametrize("name", ["a", None])
+def test_rows_that_nothing_tells_apart_are_counted_off(name: str | None) -> None:
+    first, same = ("a", "x"), (name, "x")
+    before, after = named([first, same, same], [1, 2, 3]), named([first, *[same] * 3], [1, 2, 9, 4])
+    frame = changes(before, after, "occurrence", "change", "state")
+    numbers = (2, 3) if name else (1, 2)
+    assert frame.to_numpy().tolist() == [[numbers[0], 6, "changed"], [numbers[1], 4, "new"]]
 
 
 def test_what_is_known_on_one_side_alone_changed() -> None:
@@ -185,10 +175,9 @@ def test_what_is_known_on_one_side_alone_changed() -> None:
         Table.of("t", {"name": (["a", "b", "c"], NAME), "size": (one, Column(Unit.BYTES))})
         for one in sizes
     ]
-    changed = compare_tables(*both)
-    assert changed is not None
-    assert changed.frame[["name", "state"]].to_numpy().tolist() == [["c", "changed"]]
-    assert changed.frame["change"].isna().all()
+    frame = changes(both[0], both[1])
+    assert frame[["name", "state"]].to_numpy().tolist() == [["c", "changed"]]
+    assert frame["change"].isna().all()
 
 
 def test_names_that_are_called_like_columns_of_a_comparison() -> None:
@@ -196,10 +185,10 @@ def test_names_that_are_called_like_columns_of_a_comparison() -> None:
         named = {"state": (["D", "R"], Column(Unit.TEXT, "state", Show.ALWAYS))}
         return Table.of("tasks", named | {"size": (list(sizes), Column(Unit.BYTES))})
 
+    frame = changes(states(1, 2), states(1, 7), "name_state", "state")
+    assert frame.to_numpy().tolist() == [["R", "changed"]]
     changed = compare_tables(states(1, 2), states(1, 7))
     assert changed is not None
-    assert changed.frame[["name_state", "state"]].to_numpy().tolist() == [["R", "changed"]]
-    assert list(changed.columns) == list(changed.frame)
     assert [column.label for column in changed.columns.values()][:2] == ["state", "row"]
 
 
@@ -210,23 +199,14 @@ def test_tables_without_names_or_amounts_are_left_out() -> None:
     assert compare_tables(words, words) is None
 
 
-def test_empty_tables() -> None:
-    empty = table([], size=([], Unit.BYTES))
-    empty.frame["size"] = empty.frame["size"].astype(np.int64)
-    full = table(["a"], size=([1], Unit.BYTES))
-    assert rows(compare_tables(empty, full)) == [("a", "new", 0, 1, 1)]
-    assert rows(compare_tables(full, empty)) == [("a", "gone", 1, 0, -1)]
-
-
-def compared(pairs: list[tuple[Result, Result]], **failed: str) -> Result:
-    """Compare reports "A" and "B" of the results; analyses in ``failed`` fail on "B"."""
+def compared(*pair: Result, **failed: str) -> Result:
+    """Compare reports "A" and "B" of two results; analyses in ``failed`` fail on "B"."""
     sides = []
-    for side, name in enumerate("AB"):
-        sections = [Section(pair[side].analysis, "", pair[side]) for pair in pairs]
-        sections += [Section(each, "", None, why) for each, why in failed.items() if side]
-        kernel = pairs[0][side].kernel if pairs else "6.1"
-        head = Result("report", name, kernel, machine=Machine(host=name, ram_bytes=1 << 30))
-        sides.append(Report(head, sections))
+    for name, made in zip("AB", pair, strict=True):
+        sections = [Section(made.analysis, made)]
+        sections += [Section(each, None, why) for each, why in failed.items() if name == "B"]
+        machine = Machine(host=name, ram_bytes=1 << 30)
+        sides.append(Report(Result("report", name, made.kernel, machine=machine), sections))
     return compare(*sides)
 
 
@@ -240,28 +220,28 @@ def result(kernel: str = "6.1", gaps: int = 0, **figures: Any) -> Result:
 def test_figures_by_their_share_of_change() -> None:
     before = result(large=1000, small=10, same=5, gone=1, mode="a")
     after = result(large=1001, small=20, same=5, new=2, mode="b")
-    frame = compared([(before, after)]).tables["figures"].frame
+    frame = compared(before, after).tables["figures"].frame
     assert frame["figure"].tolist() == ["gone", "mode", "new", "small", "large"]
     assert frame["change"].tolist() == ["-", "-", "-", "+10 B", "+1 B"]
     assert frame["change_value"].tolist() == [None, None, None, 10, 1]
 
 
 def test_numpy_figures_are_compared_by_value() -> None:
-    made = compared([(result(a=np.int64(5)), result(a=5))])
+    made = compared(result(a=np.int64(5)), result(a=5))
     assert len(made.tables["figures"].frame) == 0
 
 
 def test_kernels_and_gaps_of_both_sides() -> None:
-    made = compared([(result("5.10", 1), result("6.1", 2))])
+    made = compared(result("5.10", 1), result("6.1", 2))
     assert made.kernel == "5.10, then 6.1"
     assert "differ" in made.findings[0].title
     assert made.tables["targets"].frame["host"].tolist() == ["A", "B"]
     assert [gap.what for gap in made.gaps] == ["pages in A", "pages in B", "pages in B"]
-    assert compared([(result(), result())]).findings == []
+    assert compared(result(), result()).findings == []
 
 
 def test_an_unlimited_setting_has_no_change() -> None:
-    made = compared([(result(limit=2**32 - 1, n=5), result(limit=2048, n=7))])
+    made = compared(result(limit=2**32 - 1, n=5), result(limit=2048, n=7))
     frame = made.tables["figures"].frame.set_index("figure")
     assert frame.loc["limit", "change_value"] is None
     assert frame.loc["n", "change_value"] == 2
@@ -269,9 +249,7 @@ def test_an_unlimited_setting_has_no_change() -> None:
 
 def test_ratios_change_by_points() -> None:
     both = [Result("slab", "x", "6.1", summary={"u": Figure(u, Unit.RATIO)}) for u in (0.5, 0.625)]
-    assert compared([(both[0], both[1])]).tables["figures"].frame["change"].tolist() == [
-        "+12.5 points"
-    ]
+    assert compared(*both).tables["figures"].frame["change"].tolist() == ["+12.5 points"]
 
 
 def grown() -> tuple[Result, Result]:
@@ -295,7 +273,7 @@ def grown() -> tuple[Result, Result]:
 
 
 def test_what_grew_is_a_finding_and_its_cause_leads() -> None:
-    made = compared([grown()])
+    made = compared(*grown())
     cause, cache = made.findings
     assert (cause.id, cause.holds) == ("grew:dentries-negative", 90 << 20)
     assert cause.figures["before"].value == 14 << 20
@@ -311,48 +289,41 @@ def test_a_cache_that_grew_keeps_its_severity_beside_a_partial_cause() -> None:
         (finding,) = side.findings
         size = finding.memory["slab:dentry"] // 4
         side.findings = [replace(finding, memory={"slab:dentry": size})]
-    made = {each.id: each for each in compared([(before, after)]).findings}
+    made = {each.id: each for each in compared(before, after).findings}
     cache = made["grew:slab:dentry"]
     assert (cache.part_of, cache.severity) == ("", Severity.WARNING)
 
 
-def test_memory_that_moved_did_not_grow() -> None:
-    before, after = grown()
-    for side, memory in ((before, {"old": 50 << 20}), (after, {"new": 60 << 20, "more": 2 << 20})):
+def held(before: dict[str, int], after: dict[str, int]) -> list[Finding]:
+    """Return what a comparison finds of a finding that holds this memory, in MiB."""
+    pair = grown()
+    for side, memory in zip(pair, (before, after), strict=True):
         del side.tables["caches"]
-        side.findings = [replace(side.findings[0], memory=memory)]
-    (finding,) = compared([(before, after)]).findings
+        sizes = {place: size << 20 for place, size in memory.items()}
+        side.findings = [replace(side.findings[0], memory=sizes)] if memory else []
+    return compared(*pair).findings
+
+
+def test_memory_that_moved_did_not_grow() -> None:
+    (finding,) = held({"old": 50}, {"new": 60, "more": 2})
     assert finding.memory == {"new": 10 << 20, "more": 2 << 20}
     figures = {name: figure.value for name, figure in finding.figures.items()}
     assert figures == {"before": 50 << 20, "after": 62 << 20, "change": 12 << 20}
 
 
 def test_a_finding_that_was_none_is_new() -> None:
-    before, after = grown()
-    for side in (before, after):
-        del side.tables["caches"]
-    before.findings = []
-    (finding,) = compared([(before, after)]).findings
-    assert (finding.id, finding.title) == (
-        "grew:dentries-negative",
-        "dentries-negative is new: it holds 104.0 MiB",
-    )
-
-
-def test_a_finding_that_fell_did_not_grow_in_any_place() -> None:
-    before, after = grown()
-    for side, memory in ((before, {"old": 50 << 20}), (after, {"new": 40 << 20})):
-        del side.tables["caches"]
-        side.findings = [replace(side.findings[0], memory=memory)]
-    assert compared([(before, after)]).findings == []
+    (finding,) = held({}, {"slab:dentry": 99, "names": 5})
+    assert finding.id == "grew:dentries-negative"
+    assert finding.title == "dentries-negative is new: it holds 104.0 MiB"
 
 
 def test_what_shrank_is_not_a_finding() -> None:
-    assert compared([grown()[::-1]]).findings == []
+    assert held({"old": 50}, {"new": 40}) == []
+    assert compared(*grown()[::-1]).findings == []
 
 
 def test_a_failed_side_comes_first() -> None:
-    made = compared([grown()], dentries="it failed")
+    made = compared(*grown(), dentries="it failed")
     assert made.findings[0].id == "diff-incomplete"
     assert made.findings[0].danger is Danger.INCOMPLETE
     assert "dentries on B: it failed" in made.findings[0].evidence
@@ -361,9 +332,9 @@ def test_a_failed_side_comes_first() -> None:
 def test_tables_of_one_side_only_are_left_out() -> None:
     before, after = result(), result()
     before.tables["caches"] = table(["a"], size=([1], Unit.BYTES))
-    assert set(compared([(before, after)]).tables) == {"targets", "figures"}
+    assert set(compared(before, after).tables) == {"targets", "figures"}
     after.tables["caches"] = table(["a"], size=([3], Unit.BYTES))
-    made = compared([(before, after)])
+    made = compared(before, after)
     assert made.tables["slab_caches"].title == "slab: things"
     assert made.summary["rows_changed"].value == 1
 
@@ -373,7 +344,9 @@ def only_diff() -> Iterator[None]:
     """Offer only this command and a made-up analysis."""
     with (
         only_synthetic(),
-        mock.patch("kcensus.commands.commands", return_value={"diff": COMMAND}),
+        mock.patch(
+            "kcensus.commands.commands", return_value={"diff": Entry("kcensus.commands.diff", "")}
+        ),
     ):
         yield
 

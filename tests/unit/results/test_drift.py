@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import drgn
@@ -39,27 +39,36 @@ def gauges(_kernel: Kernel) -> Iterator[Gauge]:
 
 ANALYSIS = Analysis("drifting", "does it move?", f"{__name__}:run", gauges=f"{__name__}:gauges")
 
-
-def checks(monkeypatch: pytest.MonkeyPatch, values: Iterator[int], *, live: bool) -> list[Check]:
-    monkeypatch.setattr(f"{__name__}._values", values)
-    return Context(Kernel(drgn.Program(), live=live)).run(ANALYSIS).checks
+Checks = Callable[..., list[Check]]
 
 
-def test_a_counter_is_read_before_and_after(monkeypatch: pytest.MonkeyPatch) -> None:
-    moves, differs, agrees = checks(monkeypatch, iter((100, 103, 110)), live=True)
+@pytest.fixture
+def checks(monkeypatch: pytest.MonkeyPatch) -> Checks:
+    """Run the analysis with counters of these values, and other parts of this module."""
+
+    def checks(values: Iterator[int], *, live: bool = True, **parts: Any) -> list[Check]:
+        for name, part in {"_values": values, **parts}.items():
+            monkeypatch.setattr(f"{__name__}.{name}", part)
+        return Context(Kernel(drgn.Program(), live=live)).run(ANALYSIS).checks
+
+    return checks
+
+
+def test_a_counter_is_read_before_and_after(checks: Checks) -> None:
+    moves, differs, agrees = checks(iter((100, 103, 110)))
     assert (moves.counter, moves.moved, moves.status) == (110, 10, CheckStatus.EXPLAINED)
     assert (differs.moved, differs.status) == (None, CheckStatus.DIFFER)
     assert differs.note not in ("", "Why.")
     assert (agrees.moved, agrees.note) == (None, "")
 
 
-def test_the_counter_of_the_analysis_counts_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    moves = checks(monkeypatch, iter((100, 130, 101)), live=True)[0]
+def test_the_counter_of_the_analysis_counts_too(checks: Checks) -> None:
+    moves = checks(iter((100, 130, 101)))[0]
     assert (moves.counter, moves.moved) == (130, 30)
 
 
-def test_a_dump_does_not_move(monkeypatch: pytest.MonkeyPatch) -> None:
-    moves, differs, _ = checks(monkeypatch, itertools.count(100), live=False)
+def test_a_dump_does_not_move(checks: Checks) -> None:
+    moves, differs, _ = checks(itertools.count(100), live=False)
     assert (moves.counter, moves.moved, moves.status) == (100, None, CheckStatus.DIFFER)
     assert differs.note == "Why."
 
@@ -69,9 +78,7 @@ EXPECTED = [drgn.FaultError("short read", 1 << 63), MemoryError()]
 
 
 @pytest.mark.parametrize("error", ERRORS + EXPECTED)
-def test_what_fails_on_torn_memory_is_repeated_once(
-    error: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_fails_on_torn_memory_is_repeated_once(error: Exception, checks: Checks) -> None:
     kernels: list[Kernel] = []
 
     def torn_once(kernel: Kernel) -> Answer:
@@ -80,15 +87,12 @@ def test_what_fails_on_torn_memory_is_repeated_once(
             raise error
         return Answer()
 
-    monkeypatch.setattr(f"{__name__}.run", torn_once)
-    checks(monkeypatch, itertools.count(), live=True)
+    checks(itertools.count(), run=torn_once)
     first, second = kernels
     assert first is not second
 
 
-def test_what_the_first_run_took_is_free_when_it_is_repeated(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_the_first_run_took_is_free_when_it_is_repeated(checks: Checks) -> None:
     taken: list[weakref.ref[Any]] = []
 
     def greedy(_kernel: Kernel) -> Answer:
@@ -99,49 +103,40 @@ def test_what_the_first_run_took_is_free_when_it_is_repeated(
         taken.append(weakref.ref(array))
         raise MemoryError
 
-    monkeypatch.setattr(f"{__name__}.run", greedy)
-    checks(monkeypatch, itertools.count(), live=True)
+    checks(itertools.count(), run=greedy)
     assert taken
 
 
-def test_a_symbol_that_is_missing_is_not_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_symbol_that_is_missing_is_not_looked_for_again(checks: Checks) -> None:
     runs: list[Kernel] = []
 
     def missing(kernel: Kernel) -> Answer:
         runs.append(kernel)
         return Answer(nothing=str(kernel.prog["absent"]))
 
-    monkeypatch.setattr(f"{__name__}.run", missing)
     with pytest.raises(AnalysisError, match="absent"):
-        checks(monkeypatch, itertools.count(), live=True)
+        checks(itertools.count(), run=missing)
     assert len(runs) == 1
 
 
 @pytest.mark.parametrize("error", EXPECTED)
-def test_what_cannot_be_read_twice_is_a_sentence(
-    error: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(f"{__name__}._error", error)
+def test_what_cannot_be_read_twice_is_a_sentence(error: Exception, checks: Checks) -> None:
     with pytest.raises(AnalysisError) as caught:
-        checks(monkeypatch, itertools.count(), live=True)
+        checks(itertools.count(), _error=error)
     assert "dump" not in str(caught.value)
     assert isinstance(caught.value.__cause__, type(error))
 
 
 @pytest.mark.parametrize("live", [True, False])
 @pytest.mark.parametrize("error", ERRORS)
-def test_what_fails_again_is_unexpected(
-    error: Exception, live: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(f"{__name__}._error", error)
+def test_what_fails_again_is_unexpected(error: Exception, live: bool, checks: Checks) -> None:
     with pytest.raises(type(error)):
-        checks(monkeypatch, itertools.count(), live=live)
+        checks(itertools.count(), live=live, _error=error)
 
 
-def test_gauges_that_fail_leave_the_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gauges_that_fail_leave_the_checks(checks: Checks) -> None:
     def broken(_kernel: Kernel) -> Iterator[Gauge]:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(f"{__name__}.gauges", broken)
-    moves = checks(monkeypatch, iter((105,)), live=True)[0]
+    moves = checks(iter((105,)), gauges=broken)[0]
     assert (moves.moved, moves.status) == (None, CheckStatus.AGREE)

@@ -16,8 +16,8 @@ from pathlib import Path
 import drgn
 import pytest
 
-from kcensus.actions import Exit
-from kcensus.actions.doctor import _file_facts
+from kcensus.commands import Exit
+from kcensus.commands.doctor.examination import _file_facts
 from kcensus.prompts import crash as prompt
 from kcensus.prompts.crash import main
 from kcensus.samples import DIRECTORY
@@ -25,6 +25,7 @@ from kcensus.sources import Target, TargetError, crash, faults
 from kcensus.sources.capsule.container import Reader
 from kcensus.sources.crash import Crash, open_crash
 from kcensus.sources.model import Request
+from tests.unit.sources.test_sniff import elf_core
 
 _PAGE = 4096
 _BLOCK = 64 << 10
@@ -40,8 +41,6 @@ def _vmcoreinfo() -> bytes:
 
 @dataclass
 class Extension:
-    """crash's side of the socket: some memory, with holes."""
-
     facts: tuple[bytes, ...] = (b"machine=X86_64", b"live=0")
     vmcoreinfo: bytes = b""
     memory: bytes = b""
@@ -52,7 +51,6 @@ class Extension:
     )
     """Packs a reply, rightly unless a test replaces it; an empty one closes the socket."""
     reads: list[tuple[int, int]] = field(default_factory=list)
-    """Address and size of each read so far."""
 
     def _read(self, address: int, size: int) -> tuple[int, bytes]:
         pages = range(address // _PAGE, -(-(address + size) // _PAGE))
@@ -108,18 +106,9 @@ def memory() -> bytes:
 
 
 def test_facts() -> None:
-    facts = (
-        b"machine=ARM64",
-        b"live=1",
-        b"dumpfile=/tmp/\xff=core",
-        b"namelist=/a",
-        b"namelist=/b",
-        b"module=/m.ko",
-        b"kaslr_offset=1c000000",
-        b"unknown=1",
-        b"without a value",
-    )
-    with Extension(facts).connected() as connection:
+    paths = (b"dumpfile=/tmp/\xff=core", b"namelist=/a", b"namelist=/b", b"module=/m.ko")
+    others = (b"machine=ARM64", b"live=1", b"kaslr_offset=1c000000", b"unknown=1", b"no value")
+    with Extension((*paths, *others)).connected() as connection:
         known = connection.facts
     assert (known.machine, known.live) == ("ARM64", True)
     assert os.fsencode(known.dumpfile) == b"/tmp/\xff=core"
@@ -159,39 +148,30 @@ def test_the_dump_of_crash_is_the_session(
     assert opened == ["vmcore", f"{tmp_path}/vmcore"]
 
 
-def test_small_reads_of_a_dump_are_read_ahead(memory: bytes) -> None:
-    extension = Extension(memory=memory)
+@pytest.mark.parametrize(
+    ("live", "addresses", "size", "reads"),
+    [
+        (0, (*range(0, _BLOCK, 64), _BLOCK - 3, 8), 16, [(0, _BLOCK), (_BLOCK, _BLOCK)]),
+        (1, (40,) * 3, 16, [(40, 16)] * 3),
+        (0, (10,), (4 << 20) + 5, [(10, 4 << 20), (10 + (4 << 20), 5)]),
+    ],
+    ids=["read ahead", "nothing is kept of a live kernel", "split"],
+)
+def test_reads(
+    memory: bytes, live: int, addresses: tuple[int, ...], size: int, reads: list[tuple[int, int]]
+) -> None:
+    extension = Extension((b"machine=X86_64", b"live=%d" % live), memory=memory)
     with extension.connected() as connection:
-        for address in (*range(0, _BLOCK, 64), _BLOCK - 3, 8):
-            assert connection.read(address, 16) == memory[address : address + 16]
-    assert extension.reads == [(0, _BLOCK), (_BLOCK, _BLOCK)]
-
-
-def test_nothing_is_kept_of_a_live_kernel(memory: bytes) -> None:
-    extension = Extension((b"machine=X86_64", b"live=1"), memory=memory)
-    with extension.connected() as connection:
-        for _ in range(3):
-            assert connection.read(40, 16) == memory[40:56]
-    assert extension.reads == [(40, 16)] * 3
-
-
-def test_large_reads_are_split(memory: bytes) -> None:
-    extension = Extension(memory=memory)
-    size = (4 << 20) + 5
-    with extension.connected() as connection:
-        assert connection.read(10, size) == memory[10 : 10 + size]
-    assert extension.reads == [(10, 4 << 20), (10 + (4 << 20), 5)]
+        for address in addresses:
+            assert connection.read(address, size) == memory[address : address + size]
+    assert extension.reads == reads
 
 
 @pytest.mark.parametrize(
     ("status", "why"),
     [
-        (1, faults.FILTERED),
-        (2, faults.ABSENT),
-        (3, faults.TRUNCATED),
-        (4, faults.UNREADABLE),
-        (5, faults.UNMAPPED),
-        (77, faults.UNREADABLE),
+        *((1, faults.FILTERED), (2, faults.ABSENT), (3, faults.TRUNCATED)),
+        *((4, faults.UNREADABLE), (5, faults.UNMAPPED), (77, faults.UNREADABLE)),
     ],
 )
 def test_faults(memory: bytes, status: int, why: str) -> None:
@@ -206,29 +186,23 @@ def test_faults(memory: bytes, status: int, why: str) -> None:
             assert connection.read(address, size) == memory[address : address + size]
 
 
-def _is_asked_for_memory(
-    kind: int, status: int, data: bytes, reply: Callable[[int, bytes], bytes]
-) -> bytes:
-    if kind != _READ_MEMORY:
-        return _HEADER.pack(len(data), status) + data
-    return reply(status, data)
-
-
-_WRONG: dict[str, Callable[[int, bytes], bytes]] = {
-    "closes": lambda status, data: b"",
-    "too long for a reply": lambda status, data: _HEADER.pack((4 << 20) + 1, 0) + data,
-    "more than was asked for": lambda status, data: _HEADER.pack(len(data) + 1, 0) + data + b"x",
-    "less without a reason": lambda status, data: _HEADER.pack(len(data) - 1, 0) + data[1:],
+_WRONG: dict[str, Callable[[bytes], bytes]] = {
+    "closes": lambda data: b"",
+    "too long for a reply": lambda data: _HEADER.pack((4 << 20) + 1, 0) + data,
+    "more than was asked for": lambda data: _HEADER.pack(len(data) + 1, 0) + data + b"x",
+    "less without a reason": lambda data: _HEADER.pack(len(data) - 1, 0) + data[1:],
 }
+
+
+def _wrong_memory(wrong: str) -> Callable[[int, int, bytes], bytes]:
+    return lambda kind, status, data: (
+        _WRONG[wrong](data) if kind == _READ_MEMORY else _HEADER.pack(len(data), status) + data
+    )
 
 
 @pytest.mark.parametrize("wrong", _WRONG)
 def test_wrong_replies(memory: bytes, wrong: str) -> None:
-    extension = Extension(
-        memory=memory,
-        change=lambda kind, status, data: _is_asked_for_memory(kind, status, data, _WRONG[wrong]),
-    )
-    with extension.connected() as connection:
+    with Extension(memory=memory, change=_wrong_memory(wrong)).connected() as connection:
         for _ in range(2):
             with pytest.raises(TargetError):
                 connection.read(0, 2 * _BLOCK)
@@ -276,13 +250,7 @@ def test_target(live: bool, memory: bytes, symbols: list[Path], tmp_path: Path) 
 
 
 def test_connection_that_breaks_in_the_program(memory: bytes, symbols: list[Path]) -> None:
-    extension = Extension(
-        vmcoreinfo=_vmcoreinfo(),
-        memory=memory,
-        change=lambda kind, status, data: _is_asked_for_memory(
-            kind, status, data, _WRONG["closes"]
-        ),
-    )
+    extension = Extension(vmcoreinfo=_vmcoreinfo(), memory=memory, change=_wrong_memory("closes"))
     with extension.connected() as connection:
         prog = open_crash(connection, Request(None)).prog
         for _ in range(2):
@@ -290,18 +258,9 @@ def test_connection_that_breaks_in_the_program(memory: bytes, symbols: list[Path
                 prog.read(0, 16, physical=True)
 
 
-def _core(vmcoreinfo: bytes) -> bytes:
-    """Return an ELF dump with one note and no memory."""
-    name = b"VMCOREINFO\0\0"
-    note = struct.pack("<III", 11, len(vmcoreinfo), 0) + name + vmcoreinfo
-    header = b"\x7fELF\x02\x01\x01" + bytes(9)
-    header += struct.pack("<HHIQQQIHHHHHH", 4, 62, 1, 0, 64, 0, 0, 64, 56, 1, 0, 0, 0)
-    return header + struct.pack("<IIQQQQQQ", 4, 0, 120, 0, 0, len(note), 0, 4) + note
-
-
 def test_vmcoreinfo_that_only_the_dump_has(symbols: list[Path], tmp_path: Path) -> None:
     dump = tmp_path / "vmcore"
-    dump.write_bytes(_core(_vmcoreinfo()))
+    dump.write_bytes(elf_core([(b"VMCOREINFO", 0, _vmcoreinfo())], loaded=0))
     with Extension((b"machine=X86_64", b"dumpfile=%s" % bytes(dump))).connected() as connection:
         target = open_crash(connection, Request(None))
         assert target.prog["VMCOREINFO"].string_() == _vmcoreinfo()
@@ -314,31 +273,33 @@ def test_name_of_a_live_kernel(local: int, name: str, memory: bytes, symbols: li
         assert name in open_crash(connection, Request(None)).name
 
 
-@pytest.mark.parametrize("fact", [b"release=9.9", b"kaslr_offset=123"])
-def test_vmcoreinfo_of_another_kernel(fact: bytes) -> None:
-    extension = Extension((b"machine=X86_64", fact), _vmcoreinfo())
-    with extension.connected() as connection, pytest.raises(TargetError) as error:
+@pytest.mark.parametrize(
+    ("facts", "has_vmcoreinfo", "said"),
+    [
+        ((b"machine=X86_64", b"release=9.9"), True, "9.9"),
+        ((b"machine=X86_64", b"kaslr_offset=123"), True, "123"),
+        ((b"machine=X86_64", b"namelist=/does/not/exist"), True, "uncompressed"),
+        ((b"machine=X86_64",), False, None),
+        ((b"machine=S390X",), False, None),
+        ((), False, None),
+    ],
+)
+def test_kernels_that_cannot_be_read(
+    facts: tuple[bytes, ...], has_vmcoreinfo: bool, said: str | None
+) -> None:
+    extension = Extension(facts)
+    if has_vmcoreinfo:
+        extension.vmcoreinfo, extension.memory = _vmcoreinfo(), bytes(_MEMORY)
+    with extension.connected() as connection, pytest.raises(TargetError, match=said):
         open_crash(connection, Request(None))
-    assert fact.partition(b"=")[2].decode() in str(error.value)
-
-
-def test_namelist_that_crash_has_deleted() -> None:
-    facts = (b"machine=X86_64", b"namelist=/does/not/exist")
-    extension = Extension(facts, _vmcoreinfo(), bytes(_MEMORY))
-    with extension.connected() as connection, pytest.raises(TargetError, match="uncompressed"):
-        open_crash(connection, Request(None))
+    assert has_vmcoreinfo or extension.reads == []
 
 
 @pytest.mark.parametrize("status", [2, 4])
 def test_end_of_a_truncated_dump(status: int, memory: bytes, tmp_path: Path) -> None:
     """crash does not say which memory was cut off, and which the dump never had."""
     dump = tmp_path / "vmcore"
-    program_header = struct.Struct("<IIQQQQQQ")
-    header = b"\x7fELF\x02\x01\x01" + bytes(9)
-    header += struct.pack("<HHIQQQIHHHHHH", 4, 62, 1, 0, 64, 0, 0, 64, 56, 2, 0, 0, 0)
-    headers = program_header.pack(4, 0, 176, 0, 0, 0, 0, 4)
-    headers += program_header.pack(1, 7, 176, 0, 0, 4 * _PAGE, 4 * _PAGE, _PAGE)
-    dump.write_bytes(header + headers + bytes(3 * _PAGE))
+    dump.write_bytes(elf_core([], loaded=4 * _PAGE, present=3 * _PAGE))
     facts = (b"machine=X86_64", b"dumpfile=%s" % bytes(dump))
     extension = Extension(facts, memory=memory, holes={3: status, 9: status})
     with extension.connected() as connection:
@@ -348,14 +309,6 @@ def test_end_of_a_truncated_dump(status: int, memory: bytes, tmp_path: Path) -> 
                 connection.read(page * _PAGE, 16)
             reasons.append(faults.reason(fault.value))
     assert reasons == [faults.TRUNCATED, {2: faults.ABSENT, 4: faults.UNREADABLE}[status]]
-
-
-@pytest.mark.parametrize("facts", [(b"machine=X86_64",), (b"machine=S390X",), ()])
-def test_kernels_that_cannot_be_read(facts: tuple[bytes, ...]) -> None:
-    extension = Extension(facts)
-    with extension.connected() as connection, pytest.raises(TargetError):
-        open_crash(connection, Request(None))
-    assert extension.reads == []
 
 
 def test_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,117 +9,53 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcensus.sources.debuginfo.packages import (
-    by_remedy,
-    debug_info_of,
-    missing_kernel,
-    missing_module,
-    package,
-)
+from kcensus.sources.debuginfo import packages
 
-DEBIAN, UBUNTU, FEDORA, SUSE = "Debian", "Ubuntu", "Fedora", "SUSE"
-EL = "RHEL, CentOS, AlmaLinux, Rocky or Oracle Linux"
-EL7 = "RHEL, CentOS or Oracle Linux"
-ORACLE, AL2, AL2023 = "Oracle Linux", "Amazon Linux 2", "Amazon Linux 2023"
-AZURE, EULER = "Azure Linux", "openEuler, Anolis OS or Alibaba Cloud Linux"
+EL, EL7 = "RHEL, CentOS, AlmaLinux, Rocky or Oracle Linux", "RHEL, CentOS or Oracle Linux"
+EULER = "openEuler, Anolis OS or Alibaba Cloud Linux"
 
+PACKAGES = {
+    ("Debian", "apt install linux-image-{}-dbg"): """
+        5.10.0-46-cloud-amd64 6.1.0-18-amd64 6.1.0-18-rt-arm64 4.19.0-20-686-pae
+        5.10.0-0.bpo.9-amd64 6.1.0-0.deb11.13-amd64 6.12.9+bpo-cloud-amd64
+        6.12.38+deb13-amd64 7.3.4+deb13-cloud-amd64 6.7.12-amd64""",
+    ("Ubuntu", "apt install linux-image-{}-dbgsym"): """
+        5.15.0-101-generic 4.15.0-213-lowlatency 6.8.0-1015-aws 6.8.0-1015-azure
+        6.8.0-31-generic-64k 5.15.0-1052-realtime""",
+    (EL7, "debuginfo-install kernel-{}"): "2.6.32-754.el6.x86_64 3.10.0-1160.118.1.el7.x86_64",
+    (EL7, "debuginfo-install kernel-debug-3.10.0-957.el7.x86_64"): "3.10.0-957.el7.x86_64.debug",
+    ("RHEL or CentOS", "debuginfo-install kernel-rt-{}"): "3.10.0-1160.rt56.1131.el7.x86_64",
+    (EL, "dnf debuginfo-install kernel-{}"): """
+        4.18.0-553.el8_10.x86_64 4.18.0-305.lve.el8.x86_64 5.14.0-427.13.1.el9_4.x86_64
+        6.12.0-55.9.1.el10_0.x86_64""",
+    (EL, "dnf debuginfo-install kernel-rt-{}"): "4.18.0-553.rt7.342.el8_10.x86_64",
+    (EL, "dnf debuginfo-install kernel-64k-5.14.0-427.13.1.el9_4.aarch64"): """
+        5.14.0-427.13.1.el9_4.aarch64+64k""",
+    (EL, "dnf debuginfo-install kernel-rt-debug-5.14.0-427.13.1.el9_4.x86_64"): """
+        5.14.0-427.13.1.el9_4.x86_64+rt-debug""",
+    ("Fedora", "dnf debuginfo-install kernel-{}"): """
+        6.8.5-301.fc40.x86_64 6.10.0-0.rc4.20240618git14d7c92f8df9.41.fc41.x86_64""",
+    ("Fedora", "dnf debuginfo-install kernel-debug-6.8.5-301.fc40.x86_64"): """
+        6.8.5-301.fc40.x86_64+debug""",
+    ("Oracle Linux", "yum install kernel-uek-debuginfo-{}"): "4.14.35-2047.502.5.el7uek.x86_64",
+    ("Oracle Linux", "dnf install kernel-uek-debuginfo-{}"): """
+        5.15.0-200.131.27.el8uek.x86_64 6.12.0-1.23.3.2.el9uek.aarch64""",
+    ("SUSE", "zypper install kernel-default-debuginfo"): """
+        5.14.21-150500.55.52-default 5.3.18-57-default 6.7.1-1-default""",
+    ("SUSE", "zypper install kernel-rt_debug-debuginfo"): "6.4.0-150600.6.1-rt_debug",
+    ("SUSE", "zypper install kernel-azure-debuginfo"): "4.12.14-16.88-azure",
+    ("Amazon Linux 2", "debuginfo-install kernel-{}"): "5.10.205-195.804.amzn2.x86_64",
+    ("Amazon Linux 2023", "dnf debuginfo-install kernel-{}"): "6.1.72-96.166.amzn2023.x86_64",
+    ("Amazon Linux 2023", "dnf debuginfo-install kernel6.12-{}"): "6.12.22-27.96.amzn2023.aarch64",
+    ("Azure Linux", "tdnf install kernel-debuginfo-{}"): "6.6.57.1-7.azl3 5.15.131.1-2.cm2",
+    (EULER, "dnf install kernel-debuginfo-{}"): """
+        5.10.0-136.12.0.86.oe2203sp1.x86_64 5.10.134-16.al8.x86_64""",
+}
+"""Releases by distribution and command, in which they are ``{}``."""
 RELEASES = {
-    # Debian: stable, cloud, real-time, backports old and new, the naming since 13.
-    "5.10.0-46-cloud-amd64": (DEBIAN, "apt install linux-image-5.10.0-46-cloud-amd64-dbg"),
-    "6.1.0-18-amd64": (DEBIAN, "apt install linux-image-6.1.0-18-amd64-dbg"),
-    "6.1.0-18-rt-arm64": (DEBIAN, "apt install linux-image-6.1.0-18-rt-arm64-dbg"),
-    "4.19.0-20-686-pae": (DEBIAN, "apt install linux-image-4.19.0-20-686-pae-dbg"),
-    "5.10.0-0.bpo.9-amd64": (DEBIAN, "apt install linux-image-5.10.0-0.bpo.9-amd64-dbg"),
-    "6.1.0-0.deb11.13-amd64": (DEBIAN, "apt install linux-image-6.1.0-0.deb11.13-amd64-dbg"),
-    "6.12.9+bpo-cloud-amd64": (DEBIAN, "apt install linux-image-6.12.9+bpo-cloud-amd64-dbg"),
-    "6.12.38+deb13-amd64": (DEBIAN, "apt install linux-image-6.12.38+deb13-amd64-dbg"),
-    "7.3.4+deb13-cloud-amd64": (DEBIAN, "apt install linux-image-7.3.4+deb13-cloud-amd64-dbg"),
-    "6.7.12-amd64": (DEBIAN, "apt install linux-image-6.7.12-amd64-dbg"),
-    # Ubuntu: flavours of several clouds and boards.
-    "5.15.0-101-generic": (UBUNTU, "apt install linux-image-5.15.0-101-generic-dbgsym"),
-    "4.15.0-213-lowlatency": (UBUNTU, "apt install linux-image-4.15.0-213-lowlatency-dbgsym"),
-    "6.8.0-1015-aws": (UBUNTU, "apt install linux-image-6.8.0-1015-aws-dbgsym"),
-    "6.8.0-1015-azure": (UBUNTU, "apt install linux-image-6.8.0-1015-azure-dbgsym"),
-    "6.8.0-31-generic-64k": (UBUNTU, "apt install linux-image-6.8.0-31-generic-64k-dbgsym"),
-    "5.15.0-1052-realtime": (UBUNTU, "apt install linux-image-5.15.0-1052-realtime-dbgsym"),
-    # The Red Hat family: debug, real-time old and new, 64k pages, rebuilds.
-    "2.6.32-754.el6.x86_64": (EL7, "debuginfo-install kernel-2.6.32-754.el6.x86_64"),
-    "3.10.0-1160.118.1.el7.x86_64": (
-        EL7,
-        "debuginfo-install kernel-3.10.0-1160.118.1.el7.x86_64",
-    ),
-    "3.10.0-957.el7.x86_64.debug": (EL7, "debuginfo-install kernel-debug-3.10.0-957.el7.x86_64"),
-    "3.10.0-1160.rt56.1131.el7.x86_64": (
-        "RHEL or CentOS",
-        "debuginfo-install kernel-rt-3.10.0-1160.rt56.1131.el7.x86_64",
-    ),
-    "4.18.0-553.el8_10.x86_64": (EL, "dnf debuginfo-install kernel-4.18.0-553.el8_10.x86_64"),
-    "4.18.0-553.rt7.342.el8_10.x86_64": (
-        EL,
-        "dnf debuginfo-install kernel-rt-4.18.0-553.rt7.342.el8_10.x86_64",
-    ),
-    "4.18.0-305.lve.el8.x86_64": (EL, "dnf debuginfo-install kernel-4.18.0-305.lve.el8.x86_64"),
-    "5.14.0-427.13.1.el9_4.x86_64": (
-        EL,
-        "dnf debuginfo-install kernel-5.14.0-427.13.1.el9_4.x86_64",
-    ),
-    "5.14.0-427.13.1.el9_4.aarch64+64k": (
-        EL,
-        "dnf debuginfo-install kernel-64k-5.14.0-427.13.1.el9_4.aarch64",
-    ),
-    "5.14.0-427.13.1.el9_4.x86_64+rt-debug": (
-        EL,
-        "dnf debuginfo-install kernel-rt-debug-5.14.0-427.13.1.el9_4.x86_64",
-    ),
-    "6.12.0-55.9.1.el10_0.x86_64": (EL, "dnf debuginfo-install kernel-6.12.0-55.9.1.el10_0.x86_64"),
-    "6.8.5-301.fc40.x86_64": (FEDORA, "dnf debuginfo-install kernel-6.8.5-301.fc40.x86_64"),
-    "6.8.5-301.fc40.x86_64+debug": (
-        FEDORA,
-        "dnf debuginfo-install kernel-debug-6.8.5-301.fc40.x86_64",
-    ),
-    "6.10.0-0.rc4.20240618git14d7c92f8df9.41.fc41.x86_64": (
-        FEDORA,
-        "dnf debuginfo-install kernel-6.10.0-0.rc4.20240618git14d7c92f8df9.41.fc41.x86_64",
-    ),
-    # Oracle's own kernels.
-    "4.14.35-2047.502.5.el7uek.x86_64": (
-        ORACLE,
-        "yum install kernel-uek-debuginfo-4.14.35-2047.502.5.el7uek.x86_64",
-    ),
-    "5.15.0-200.131.27.el8uek.x86_64": (
-        ORACLE,
-        "dnf install kernel-uek-debuginfo-5.15.0-200.131.27.el8uek.x86_64",
-    ),
-    "6.12.0-1.23.3.2.el9uek.aarch64": (
-        ORACLE,
-        "dnf install kernel-uek-debuginfo-6.12.0-1.23.3.2.el9uek.aarch64",
-    ),
-    # SUSE Linux Enterprise, Leap and Tumbleweed.
-    "5.14.21-150500.55.52-default": (SUSE, "zypper install kernel-default-debuginfo"),
-    "6.4.0-150600.6.1-rt_debug": (SUSE, "zypper install kernel-rt_debug-debuginfo"),
-    "4.12.14-16.88-azure": (SUSE, "zypper install kernel-azure-debuginfo"),
-    "5.3.18-57-default": (SUSE, "zypper install kernel-default-debuginfo"),
-    "6.7.1-1-default": (SUSE, "zypper install kernel-default-debuginfo"),
-    # Amazon, Microsoft, Huawei, Alibaba.
-    "5.10.205-195.804.amzn2.x86_64": (
-        AL2,
-        "debuginfo-install kernel-5.10.205-195.804.amzn2.x86_64",
-    ),
-    "6.1.72-96.166.amzn2023.x86_64": (
-        AL2023,
-        "dnf debuginfo-install kernel-6.1.72-96.166.amzn2023.x86_64",
-    ),
-    "6.12.22-27.96.amzn2023.aarch64": (
-        AL2023,
-        "dnf debuginfo-install kernel6.12-6.12.22-27.96.amzn2023.aarch64",
-    ),
-    "6.6.57.1-7.azl3": (AZURE, "tdnf install kernel-debuginfo-6.6.57.1-7.azl3"),
-    "5.15.131.1-2.cm2": (AZURE, "tdnf install kernel-debuginfo-5.15.131.1-2.cm2"),
-    "5.10.0-136.12.0.86.oe2203sp1.x86_64": (
-        EULER,
-        "dnf install kernel-debuginfo-5.10.0-136.12.0.86.oe2203sp1.x86_64",
-    ),
-    "5.10.134-16.al8.x86_64": (EULER, "dnf install kernel-debuginfo-5.10.134-16.al8.x86_64"),
+    release: (distribution, command.format(release))
+    for (distribution, command), releases in PACKAGES.items()
+    for release in releases.split()
 }
 
 UNKNOWN = [
@@ -144,52 +80,41 @@ BUILD_ID = "3b43fad5034874490492495d552c0af6a5fab235"
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_a_release_names_its_distribution_and_package(release: str) -> None:
-    found = package(release)
+    found = packages.package(release)
     assert found is not None
     assert (found.distribution, found.command) == RELEASES[release]
 
 
 @pytest.mark.parametrize("release", UNKNOWN)
 def test_nothing_is_guessed_for_an_unknown_release(release: str) -> None:
-    assert package(release) is None
-    sentence = missing_kernel(release, BUILD_ID)
+    assert packages.package(release) is None
+    sentence = packages.missing_kernel(release, BUILD_ID)
     assert f"debuginfod-find debuginfo {BUILD_ID}" in sentence
     assert "-s" in sentence
     assert sentence.isprintable()
 
 
-def test_both_names_of_an_ubuntu_package_are_said() -> None:
-    sentence = missing_kernel("6.8.0-31-generic", None)
+def test_all_names_and_the_version_of_a_package_are_said() -> None:
+    sentence = packages.missing_kernel("6.8.0-31-generic", None)
     assert "linux-image-6.8.0-31-generic-dbgsym" in sentence
     assert "linux-image-unsigned-6.8.0-31-generic-dbgsym" in sentence
-
-
-def test_the_version_of_a_suse_package_is_said() -> None:
-    assert "5.14.21-150500.55.52," in missing_kernel("5.14.21-150500.55.52-default", None)
-
-
-def test_a_module_comes_from_the_same_package() -> None:
-    assert missing_module("dm_snapshot", "6.1.0-18-amd64", BUILD_ID) == (
-        "debug info of module dm_snapshot of kernel 6.1.0-18-amd64 is missing: install it with "
-        "`apt install linux-image-6.1.0-18-amd64-dbg` (Debian; superseded kernels are in the "
-        "snapshot archive), or pass its file with debug info with -s"
-    )
+    assert "5.14.21-150500.55.52," in packages.missing_kernel("5.14.21-150500.55.52-default", None)
 
 
 def test_modules_of_one_package_are_one_remedy() -> None:
     names = ("dm_mod", "xfs", "dm_mod")
-    sentences = [missing_module(name, "6.1.0-18-amd64", BUILD_ID) for name in names]
-    ((remedy, modules),) = by_remedy(sentences).items()
+    sentences = [packages.missing_module(name, "6.1.0-18-amd64", BUILD_ID) for name in names]
+    ((remedy, modules),) = packages.by_remedy(sentences).items()
     assert remedy.startswith("install it with `apt install linux-image-6.1.0-18-amd64-dbg`")
     assert modules == ["dm_mod", "xfs"]
-    assert debug_info_of(modules) == "debug info of modules dm_mod, xfs"
-    assert by_remedy(["failed when recorded: x"]) == {"failed when recorded: x": []}
+    assert packages.debug_info_of(modules) == "debug info of modules dm_mod, xfs"
+    assert packages.by_remedy(["failed when recorded: x"]) == {"failed when recorded: x": []}
 
 
 @given(st.text(max_size=80) | st.from_regex(r"[\w.+-]{1,60}-(amd64|default|generic)"))
 def test_what_a_dump_says_never_becomes_more_than_a_word_of_a_command(release: str) -> None:
-    found = package(release)
+    found = packages.package(release)
     if found is not None:
         assert re.fullmatch(COMMAND, found.command, re.ASCII)
-    assert missing_kernel(release, None).isprintable()
-    assert missing_module(release, release, BUILD_ID).isprintable()
+    assert packages.missing_kernel(release, None).isprintable()
+    assert packages.missing_module(release, release, BUILD_ID).isprintable()

@@ -9,8 +9,8 @@ from unittest import mock
 
 import pytest
 
-from kcensus.actions import Exit
 from kcensus.cli import main
+from kcensus.commands import Exit
 from kcensus.sources import TargetError, open_target
 from kcensus.sources.model import Request, Target
 from kcensus.sources.opened import adopt, remember
@@ -22,6 +22,7 @@ def _sample(request: Request) -> Target:
     return open_target("sample", request.symbols)
 
 
+@pytest.mark.slow
 def test_a_session_is_the_target_of_a_command_without_one(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -35,6 +36,7 @@ def test_a_session_is_the_target_of_a_command_without_one(
     assert not is_open()
 
 
+@pytest.mark.slow
 def test_patches_are_those_of_the_session(capsys: pytest.CaptureFixture[str]) -> None:
     def document(*words: str) -> dict[str, object]:
         assert main(["patches", *words, "--json"]) == 0
@@ -46,6 +48,7 @@ def test_patches_are_those_of_the_session(capsys: pytest.CaptureFixture[str]) ->
     assert document()["target"] == "the catalogue"
 
 
+@pytest.mark.slow
 def test_a_session_takes_the_place_of_a_target_that_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
+from deltalake import write_deltalake
 
 from kcensus.store import dataset
 from kcensus.store.layout import SCHEMA
-from kcensus.store.records import Record
 
 Key = tuple[str, str, str, str, str]
 """Analysis, part, metric, subject, unit."""
@@ -71,10 +71,7 @@ def write_store(path: Path, rows: pd.DataFrame) -> Path:
         "clock": "machine", "build_id": "", "live": True, "kcensus": "1", "schema": 2,
         "exact": None,
     }  # fmt: skip
-    for (host, _), record in rows.groupby(["host", "record"]):
-        table = pa.Table.from_pandas(
-            record.assign(**rest)[SCHEMA.names], SCHEMA, preserve_index=False
-        )
-        time = record["time"].iloc[0].to_pydatetime()
-        assert dataset.add(path, Record(record["record"].iloc[0], str(host), time, table))
+    day = rows["time"].dt.strftime("%Y-%m-%d")
+    filled = rows.assign(**rest, day=day)[SCHEMA.names]
+    write_deltalake(path, pa.Table.from_pandas(filled, SCHEMA, preserve_index=False), mode="append")
     return path

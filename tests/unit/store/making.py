@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
 
 import duckdb
 import pandas as pd
+from deltalake import DeltaTable
 
 from kcensus.analyses import Analysis
 from kcensus.reports import Report, Section
@@ -34,15 +35,16 @@ TABLES = (CACHES,)
 ANALYSIS = Analysis("made", "what is made up?", f"{__name__}:run", specs=f"{__name__}:TABLES")
 
 
-def ask(query: str) -> Any:
-    """Return the rows that DuckDB answers."""
+def ask(query: str, directory: Path) -> pd.DataFrame:
+    """Return what DuckDB answers to a query of a store, which it knows as ``store``."""
+    store = DeltaTable(directory).to_pyarrow_dataset()
+    assert store.schema  # DuckDB finds it by name
     rows = duckdb.sql(query)
     assert rows is not None
-    return rows.fetchall()
+    return pd.DataFrame(rows.df())
 
 
 def result(used: int = 4096, caches: dict[str, int] | None = None) -> Result:
-    """Make a result with one figure and one table."""
     sizes = {"dentry": 8192, "inode": 4096} if caches is None else caches
     names = pd.Series([*sizes], dtype=object)  # lone surrogates
     rows = pd.DataFrame({"cache": names, "bytes": [*sizes.values()], "order": 0})
@@ -67,9 +69,8 @@ def report(
     machine = Machine(host, time, 60.0, 1 << 30, kernel="6.1.0", build_id="ab", boot=boot)
     made = None if error else of or result()
     head = Result("report", "vmcore", "6.1.0", machine=machine)
-    return Report(head, [Section("made", "", made, error)])
+    return Report(head, [Section("made", made, error)])
 
 
 def entry(host: str = "web1", time: float | None = NOON, used: int = 4096) -> Record:
-    """Make a record."""
     return record(report(host, time, of=result(used)), [ANALYSIS], NOON + 5)

@@ -7,9 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-import duckdb
-import pandas as pd
 import pytest
+from deltalake import DeltaTable
 
 import kcensus
 from kcensus.analyses import analyses
@@ -17,6 +16,7 @@ from kcensus.analyses.runner import Context
 from kcensus.reports import report
 from kcensus.sources import open_target
 from kcensus.store import dataset, layout, records
+from tests.unit.store.making import ask
 
 FORMAT = Path(layout.__file__).with_name("FORMAT.md").read_text()
 QUERIES = re.findall(r"```sql\n(.*?)```", FORMAT, re.DOTALL)
@@ -41,50 +41,48 @@ def here(store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return store
 
 
-def ask(number: int) -> pd.DataFrame:
-    rows = duckdb.sql(QUERIES[number])
-    assert rows is not None
-    return pd.DataFrame(rows.df())
-
-
 def test_there_are_five() -> None:
     assert len(QUERIES) + 1 == 5
 
 
+@pytest.mark.slow
 def test_growth(here: Path) -> None:
-    answer = ask(0)
+    answer = ask(QUERIES[0], here)
     assert len(answer) == 10
     # Two machines, so each has one record, and nothing grew.
     assert answer["grown_bytes"].eq(0).all()
     assert set(answer["boot"]) <= set(kcensus.history(here)["boot"])
 
 
+@pytest.mark.slow
 def test_utilization(here: Path) -> None:
     rows = kcensus.history(here, analysis="slab", part="summary", metric="utilization")
-    assert ask(1)["utilization"].tolist() == pytest.approx([rows["value"].mean()])
+    assert ask(QUERIES[1], here)["utilization"].tolist() == pytest.approx([rows["value"].mean()])
 
 
 def test_directories(here: Path) -> None:
     expected = kcensus.dentries(open_target("sample")).tables["directories"]
     largest = expected.sort_values("negative").iloc[-1]
-    answer = ask(2)
+    answer = ask(QUERIES[2], here)
     assert len(answer) == 2
     assert answer["negative"].iloc[0] == largest["negative"]
 
 
+@pytest.mark.slow
 def test_findings(here: Path) -> None:
     severe: dict[str, Any] = {
         finding.id: finding.holds
         for _, finding in kcensus.report(open_target("sample-after")).findings
         if finding.severity >= 2
     }
-    answer = ask(3)
+    answer = ask(QUERIES[3], here)
     assert set(answer["subject"]) == set(severe)
     assert answer["holds_bytes"].is_monotonic_decreasing or len(answer) < 2
 
 
+@pytest.mark.slow
 def test_dying_memory_cgroups_with_pandas(here: Path) -> None:
-    names: dict[str, Any] = {"pd": pd}
+    names: dict[str, Any] = {"DeltaTable": DeltaTable}
     exec(PYTHON, names)
     offline = names["offline"]
     expected = [

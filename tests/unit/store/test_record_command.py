@@ -7,14 +7,15 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 import kcensus
 from kcensus import cli
-from kcensus.actions import Exit
-from kcensus.actions.series import record
-from kcensus.actions.shared.ticks import ticks
+from kcensus.commands import Exit
+from kcensus.commands.series import record
+from kcensus.commands.shared.ticks import ticks
 from kcensus.render.directory import OutputError
 from kcensus.sources import TargetError
 
@@ -24,12 +25,6 @@ class Clock:
 
     def __init__(self, now: float) -> None:
         self.now, self.passed = now, 0.0
-
-    def time(self) -> float:
-        return self.now
-
-    def monotonic(self) -> float:
-        return self.passed
 
     def work(self, seconds: float) -> None:
         self.now += seconds
@@ -41,7 +36,9 @@ class Clock:
 
 
 def ticking(clock: Clock, every: int, late: Callable[[], object]) -> Iterator[None]:
-    return ticks(every, late, now=clock.time, monotonic=clock.monotonic, sleep=clock.sleep)
+    return ticks(
+        every, late, now=lambda: clock.now, monotonic=lambda: clock.passed, sleep=clock.sleep
+    )
 
 
 @pytest.fixture
@@ -51,17 +48,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def times(clock: Clock, every: int, count: int) -> list[float]:
-    return [clock.now for _ in itertools.islice(ticking(clock, every, pytest.fail), count)]
-
-
-def test_ticks_are_now_and_at_multiples(clock: Clock) -> None:
-    assert times(clock, 300, 4) == [1002, 1200, 1500, 1800]
-
-
-def test_a_multiple_that_is_near_is_left_out(clock: Clock) -> None:
-    clock.now = 1190.0
-    assert times(clock, 300, 3) == [1190, 1500, 1800]
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [(1002, [1002, 1200, 1500, 1800]), (1190, [1190, 1500, 1800])],  # 1200 is too near
+)
+def test_ticks_are_now_and_at_multiples(clock: Clock, start: float, expected: list[float]) -> None:
+    clock.now = start
+    each = itertools.islice(ticking(clock, 300, pytest.fail), len(expected))
+    assert [clock.now for _ in each] == expected
 
 
 def test_missed_ticks_are_left_out(clock: Clock) -> None:
@@ -74,25 +68,18 @@ def test_missed_ticks_are_left_out(clock: Clock) -> None:
     assert late == [1027, 1055, 1085]
 
 
-def test_a_clock_that_is_set_back_delays_nothing(clock: Clock) -> None:
+@pytest.mark.parametrize(("work", "by", "most"), [(0, -500, 20), (1, 500, 10)])
+def test_a_clock_that_is_set_delays_nothing_and_makes_nothing_late(
+    clock: Clock, work: float, by: float, most: float
+) -> None:
     each = ticking(clock, 10, pytest.fail)
     next(each)
     next(each)
-    clock.now -= 500
+    clock.work(work)
+    clock.now += by
     before = clock.now
     next(each)
-    assert clock.now - before <= 20
-
-
-def test_a_clock_that_is_set_forward_delays_nothing_and_makes_nothing_late(clock: Clock) -> None:
-    each = ticking(clock, 10, pytest.fail)
-    next(each)
-    next(each)
-    clock.work(1)
-    clock.now += 500
-    before = clock.now
-    next(each)
-    assert clock.now - before <= 10
+    assert clock.now - before <= most
 
 
 def test_work_that_takes_too_long_is_late_wherever_the_clock_is_set(clock: Clock) -> None:
@@ -108,21 +95,27 @@ def test_work_that_takes_too_long_is_late_wherever_the_clock_is_set(clock: Clock
 Outcome = Exit | BaseException
 
 
-def recorded(
-    patch: pytest.MonkeyPatch, store: Path, outcomes: dict[str, list[Outcome]], *options: str
-) -> int:
+Recorded = Callable[..., int]
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recorded:
     """Run the command where each target has these outcomes, one after another."""
-    left = {name: iter(each) for name, each in outcomes.items()}
 
-    def outcome(spec: str, *_: object, needs_live: bool) -> Exit:
-        assert needs_live == ("--every" in options)
-        made = next(left[spec])
-        if isinstance(made, BaseException):
-            raise made
-        return made
+    def recorded(outcomes: dict[str, list[Outcome]], *options: str) -> int:
+        left = {name: iter(each) for name, each in outcomes.items()}
 
-    patch.setattr(record, "_record", outcome)
-    return cli.main(["record", *outcomes, "--store", str(store), *options])
+        def outcome(spec: str, *_: object, needs_live: bool) -> Exit:
+            assert needs_live == ("--every" in options)
+            made = next(left[spec])
+            if isinstance(made, BaseException):
+                raise made
+            return made
+
+        monkeypatch.setattr(record, "_record", outcome)
+        return cli.main(["record", *outcomes, "--store", str(tmp_path), *options])
+
+    return recorded
 
 
 def full() -> OutputError:
@@ -130,45 +123,28 @@ def full() -> OutputError:
 
 
 def test_failures_do_not_stop_it(
-    clock: Clock,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
+    clock: Clock, recorded: Recorded, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    outcomes: dict[str, list[Outcome]] = {
-        "guest": [Exit.DONE, full(), Exit.INCOMPLETE, KeyboardInterrupt()]
-    }
-    assert recorded(monkeypatch, tmp_path, outcomes, "--every", "10s") == Exit.FAILED
+    outcomes = {"guest": [Exit.DONE, full(), Exit.INCOMPLETE, KeyboardInterrupt()]}
+    assert recorded(outcomes, "--every", "10s") == Exit.FAILED
     assert clock.now == 1030
     lines = capsys.readouterr().err.splitlines()
     assert sum("No space left" in line for line in lines) == 1
     assert "3 times, 2 with problems" in lines[-1]
 
 
-def test_it_starts_if_one_of_several_targets_can_be_read(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    outcomes: dict[str, list[Outcome]] = {
-        "down": [TargetError("it is down"), Exit.DONE],
-        "up": [Exit.DONE, Exit.DONE],
-    }
-    options = ("--every", "10s", "--count", "2")
-    assert recorded(monkeypatch, tmp_path, outcomes, *options) == Exit.TARGET
+def test_it_starts_if_one_of_several_targets_can_be_read(clock: Clock, recorded: Recorded) -> None:
+    outcomes = {"down": [TargetError("it is down"), Exit.DONE], "up": [Exit.DONE, Exit.DONE]}
+    assert recorded(outcomes, "--every", "10s", "--count", "2") == Exit.TARGET
     assert clock.now == 1010
 
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_it_does_not_start_if_no_target_can_be_read(
-    clock: Clock,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    count: int,
+    clock: Clock, recorded: Recorded, capsys: pytest.CaptureFixture[str], count: int
 ) -> None:
-    outcomes: dict[str, list[Outcome]] = {
-        f"down{number}": [TargetError(f"it is down {number}")] for number in range(count)
-    }
-    assert recorded(monkeypatch, tmp_path, outcomes, "--every", "10s") == Exit.TARGET
+    outcomes = {f"down{row}": [TargetError(f"it is down {row}")] for row in range(count)}
+    assert recorded(outcomes, "--every", "10s") == Exit.TARGET
     assert clock.now == 1002
     assert capsys.readouterr().err.count("it is down") == count
 
@@ -183,25 +159,18 @@ def test_it_does_not_start_if_no_target_can_be_read(
     ],
 )
 def test_the_status_is_the_worst(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, outcomes: tuple[Outcome, ...], status: Exit
+    recorded: Recorded, outcomes: tuple[Outcome, ...], status: Exit
 ) -> None:
-    targets: dict[str, list[Outcome]] = {
-        f"target{number}": [each] for number, each in enumerate(outcomes)
-    }
-    assert recorded(monkeypatch, tmp_path, targets) == status
+    assert recorded({f"target{row}": [each] for row, each in enumerate(outcomes)}) == status
 
 
 def test_it_stops_after_count(clock: Clock) -> None:
-    done: list[bool] = []
-
-    def work(is_first: bool) -> Exit:
-        done.append(is_first)
-        return Exit.DONE
-
+    work = Mock(return_value=Exit.DONE)
     assert record._repeat(10, 3, work) is Exit.DONE
-    assert done == [True, False, False]
+    assert [called.args for called in work.mock_calls] == [(True,), (False,), (False,)]
 
 
+@pytest.mark.slow
 def test_samples_and_documents_are_recorded_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -228,16 +197,9 @@ def test_a_target_that_cannot_be_read_does_not_stop_the_others(
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        ["--count", "3"],
-        ["--every", "5m"],
-        ["--every", "0s"],
-        ["--every", "5"],
-        ["--every", "99999999d"],
-    ],
+    "option", ["--count=3", "--every=5m", "--every=0s", "--every=5", "--every=99999999d"]
 )
-def test_options_that_make_no_sense(tmp_path: Path, options: list[str]) -> None:
+def test_options_that_make_no_sense(tmp_path: Path, option: str) -> None:
     store = tmp_path / "series"
-    assert cli.main(["record", "sample", "--store", str(store), *options]) == Exit.USAGE
+    assert cli.main(["record", "sample", "--store", str(store), option]) == Exit.USAGE
     assert not [*tmp_path.rglob("*.parquet")]

@@ -13,9 +13,7 @@ _START = 1.79e9
 _DAY = 86400.0
 
 
-def noise(
-    random: np.random.Generator, count: int, coefficient: float = 0.0
-) -> npt.NDArray[np.float64]:
+def noise(random: np.random.Generator, count: int, coefficient: float = 0.0) -> Floats:
     """Stationary noise of variance 1 / (1 - coefficient²), each point like the one before it."""
     values = random.standard_normal(count)
     values[0] /= np.sqrt(1 - coefficient**2)
@@ -24,8 +22,8 @@ def noise(
     return values
 
 
-def scatter(count: int, size: float) -> npt.NDArray[np.float64]:
-    return np.random.default_rng(0).normal(0, size, count)
+def scatter(count: int, size: float, seed: int = 0) -> Floats:
+    return np.random.default_rng(seed).normal(0, size, count)
 
 
 def fitted(values: npt.ArrayLike, step: float = 1.0) -> Slope:
@@ -39,6 +37,7 @@ def says_trend(made: Slope) -> bool:
     return not made.low <= 0 <= made.high
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [25, 400])
 @pytest.mark.parametrize("coefficient", [0.0, 0.5, 0.7])
 def test_interval_holds_the_slope_as_often_as_it_says(count: int, coefficient: float) -> None:
@@ -49,19 +48,12 @@ def test_interval_holds_the_slope_as_often_as_it_says(count: int, coefficient: f
     assert 0.90 <= coverage <= 0.995
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coefficient", [0.0, 0.5, 0.8])
 def test_noise_has_no_trend(coefficient: float) -> None:
     random = np.random.default_rng(13)
     made = [fitted(noise(random, 60, coefficient)) for _ in range(150)]
     assert np.mean([says_trend(each) for each in made]) <= 0.10
-
-
-def test_ignoring_autocorrelation_would_see_trends_in_noise() -> None:
-    """The correction matters: without it, the interval is a fraction of what it must be."""
-    random = np.random.default_rng(15)
-    alike = np.median([fitted(noise(random, 100, 0.8)).high for _ in range(50)])
-    white = np.median([fitted(noise(random, 100) / 0.6).high for _ in range(50)])
-    assert alike > 2 * white  # of the same variance
 
 
 @pytest.mark.parametrize("spread", [0.0, 5.0])
@@ -79,9 +71,8 @@ def test_growth_that_began_at_the_end_is_that_of_the_end() -> None:
     """In a week of records every five minutes, the last hour grows."""
     random = np.random.default_rng(2)
     points = np.arange(2016)
-    made = fitted(
-        5000 + np.maximum(points - 2004, 0) * 300 + random.standard_normal(2016) * 20, 300
-    )
+    grown = np.maximum(points - 2004, 0) * 300
+    made = fitted(5000 + grown + random.standard_normal(2016) * 20, 300)
     assert made.low <= 1.0 <= made.high
     assert says_trend(made)
     assert made.is_cut
@@ -149,6 +140,13 @@ def test_growth_that_gets_faster(count: int, factor: int) -> None:
         assert 0.6 * now <= made.rate <= 1.4 * now
 
 
+def test_a_leak_that_begins_late_and_gets_faster_is_not_chance() -> None:
+    """The few points of its last regime alone could be chance, among a thousand series."""
+    made = fitted(2e8 * 1e4 ** np.clip(np.linspace(-1, 1, 100), 0, None))
+    assert made.is_cut
+    assert made.chance < 1e-6
+
+
 @pytest.mark.parametrize(
     ("shape", "now"),
     [
@@ -161,17 +159,19 @@ def test_interval_of_a_bent_course_is_that_of_its_end(shape: object, now: float)
     random = np.random.default_rng(8)
     assert callable(shape)
     values = shape(np.arange(100.0))
-    made = [fitted(values + 2e7 * random.standard_normal(100)) for _ in range(30)]
+    made = [fitted(values + 2e7 * random.standard_normal(100)) for _ in range(12)]
     assert np.mean([each.bends for each in made]) > 0.9
     assert np.mean([each.low <= now <= each.high for each in made]) >= 0.85
 
 
+@pytest.mark.slow
 def test_noise_rarely_bends() -> None:
     random = np.random.default_rng(9)
     made = [fitted(np.arange(60) + noise(random, 60, 0.5)) for _ in range(100)]
     assert np.mean([each.bends for each in made]) <= 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [25, 100])
 def test_few_random_walks_have_a_clear_trend(count: int) -> None:
     """A walk has no trend, and no test can tell all of them from one."""
@@ -196,12 +196,9 @@ def test_series_without_a_trend(values: Floats) -> None:
     assert not says_trend(fitted(values))
 
 
-@pytest.mark.parametrize("count", [1, MIN_POINTS - 1])
-def test_few_points_have_no_trend(count: int) -> None:
-    assert slope(np.arange(count, dtype=float), np.arange(count, dtype=float)) is None
-
-
-def test_equal_times_have_no_trend() -> None:
+def test_few_points_or_equal_times_have_no_trend() -> None:
+    for points in (np.arange(1.0), np.arange(MIN_POINTS - 1.0)):
+        assert slope(points, points) is None
     assert slope(np.full(50, _START), np.arange(50.0)) is None
 
 

@@ -15,25 +15,23 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-import duckdb
+import pytest
+from deltalake import DeltaTable
 
 import kcensus
-from kcensus.store import compaction, dataset
-from kcensus.store.layout import LOCK, MARKER
+from kcensus.store import dataset
 from tests.unit.store.making import NOON, ask, entry
 
 _RECORDS = 200
+"""Of each writer, at most."""
 _SECONDS_APART = 433
 """Of the records of a writer, which so are of two days."""
-_KILLS = 20
-"""Of each writer."""
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload([__name__])  # so that a new writer starts in milliseconds
 
 
 def _write(store: Path, writer: int, numbers: Sequence[int], done: Connection) -> None:
-    """Add records to a store, and acknowledge each."""
-    compaction._MAX_SINGLES = 8  # so that merges are killed, too
+    dataset._MERGED_EVERY = 8  # so that merges are killed, too
     dataset.prepare(store)
     for number in numbers:
         time_ = NOON + number * _SECONDS_APART + writer
@@ -44,13 +42,13 @@ def _write(store: Path, writer: int, numbers: Sequence[int], done: Connection) -
 class _Writer:
     """A process that adds records, and is started again whenever it was killed."""
 
-    def __init__(self, store: Path, number: int) -> None:
-        self.store, self.number, self.kills = store, number, 0
+    def __init__(self, store: Path, number: int, records: int) -> None:
+        self.store, self.number, self.records, self.kills = store, number, records, 0
         self.acknowledged: list[int] = []
         self.start()
 
     def start(self) -> None:
-        left = [number for number in range(_RECORDS) if number not in self.acknowledged]
+        left = [number for number in range(self.records) if number not in self.acknowledged]
         self.done, done = _processes.Pipe(duplex=False)
         arguments = (self.store, self.number, left, done)
         self.process = _processes.Process(target=_write, args=arguments)
@@ -67,7 +65,6 @@ class _Writer:
         assert self._collect() == 0
 
     def _collect(self) -> int | None:
-        """Return the exit code."""
         try:
             while True:
                 self.acknowledged.append(self.done.recv())
@@ -81,14 +78,17 @@ def _values(store: Path) -> list[int]:
     return sorted(map(int, kcensus.history(store, metric="used_bytes")["exact"]))
 
 
-def test_killed_writers_lose_and_repeat_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("records", "kills"), [(12, 1), pytest.param(_RECORDS, 20, marks=pytest.mark.slow)]
+)
+def test_killed_writers_lose_and_repeat_nothing(tmp_path: Path, records: int, kills: int) -> None:
     store, dice = tmp_path / "series", random.Random(14)
-    writers = [_Writer(store, number) for number in range(2)]
+    writers = [_Writer(store, number, records) for number in range(2)]
     seen: set[int] = set()
     while running := [writer for writer in writers if writer.process.is_alive()]:
         victim = dice.choice(running)
         time.sleep(dice.uniform(0.01, 0.2))
-        if victim.kills < _KILLS and victim.process.is_alive():
+        if victim.kills < kills and victim.process.is_alive():
             victim.kill()
         values = _values(store)
         assert len({*values}) == len(values)
@@ -96,31 +96,28 @@ def test_killed_writers_lose_and_repeat_nothing(tmp_path: Path) -> None:
         seen = {*values}
     for writer in writers:
         writer.finish()
-    assert min(writer.kills for writer in writers) >= 3
+    assert sum(writer.kills for writer in writers) >= min(kills, 6)
     for writer in writers:
-        assert {*writer.acknowledged} == {*range(_RECORDS)}
-    assert _values(store) == [*range(2 * _RECORDS)]
-    (host,) = (path for path in store.iterdir() if path.name != MARKER)
-    assert {path.name for path in host.iterdir() if path.name.startswith(".")} >= {LOCK}
+        assert {*writer.acknowledged} == {*range(records)}
+    expected = [writer * _RECORDS + number for writer in range(2) for number in range(records)]
+    assert _values(store) == expected
 
 
+@pytest.mark.slow
 def test_raw_readers_see_each_record_once_while_files_are_merged(tmp_path: Path) -> None:
-    """DuckDB takes no lock and knows nothing of stores."""
+    """DuckDB knows nothing of stores."""
     store = tmp_path / "series"
-    writer = _Writer(store, 0)
+    writer = _Writer(store, 0, 40)
     counts: list[tuple[int, int]] = []
     while writer.process.is_alive():
-        try:
-            (row,) = ask(
-                "select count(*), count(distinct record) "
-                f"from '{store}/host=*/day=*/*.parquet' where metric = 'used_bytes'"
-            )
-        except duckdb.IOException:
-            continue  # no file yet, or merged since they were listed
-        counts.append(row)
+        if not DeltaTable.is_deltatable(str(store)):
+            continue
+        query = "select count(*), count(distinct record) from store where metric = 'used_bytes'"
+        rows, records = ask(query, store).iloc[0]
+        counts.append((rows, records))
     writer.finish()
     assert len(counts) > 3
     assert all(rows == distinct for rows, distinct in counts)
     distinct = [number for _, number in counts]
     assert distinct == sorted(distinct)
-    assert len([*store.rglob("*.parquet")]) < _RECORDS / 4
+    assert len(DeltaTable(store).file_uris()) < 40 / 2

@@ -43,8 +43,6 @@ MADE = Analysis(
 
 @dataclass
 class State:
-    """What the analysis finds next."""
-
     counter: int = 100
     used: int = 4096
     rows: dict[str, float] = field(default_factory=dict)
@@ -58,8 +56,6 @@ state = State()
 
 
 class Clock:
-    """A clock that goes on only when it is told to."""
-
     def __init__(self) -> None:
         self.now, self.cpu = 0.0, 0.0
 
@@ -72,18 +68,19 @@ class Clock:
     def process_time(self) -> float:
         return self.cpu
 
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
 
 clock = Clock()
 
 
 def reset() -> None:
-    """Start again."""
     vars(state).update(vars(State()))
     vars(clock).update(vars(Clock()))
 
 
 def run(kernel: Kernel) -> Answer:
-    """Take two seconds of CPU, and find what the state says."""
     clock.cpu += 2
     clock.now += 3
     if state.fault:
@@ -111,7 +108,6 @@ def run(kernel: Kernel) -> Answer:
 
 
 def gauges(kernel: Kernel) -> Iterator[Gauge]:
-    """Yield one counter, in a hundredth of a second unless the state says otherwise."""
     clock.cpu += state.gauges_cpu_seconds
     if state.gauge_fault:
         raise state.gauge_fault
@@ -119,15 +115,12 @@ def gauges(kernel: Kernel) -> Iterator[Gauge]:
 
 
 def target() -> Target:
-    """Return the sample, as if its kernel ran."""
     return replace(open_target("sample"), live=True, recorded_for=None)
 
 
 def context() -> Context:
-    """Return the context of analyses on it."""
     return Context.of(target())
 
 
 def sampler(*wanted: Analysis, census: int | None = None) -> Sampler:
-    """Return a sampler of the sample, by default with the analysis that is made up."""
-    return Sampler(context(), wanted or (MADE,), census=census, clock=clock)
+    return Sampler(context(), wanted or (MADE,), census=census)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Metrics, read by both parsers of ``prometheus_client``."""
+"""Metrics, read by both parsers of ``prometheus_client``; dashboard and rules use no others."""
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import struct
@@ -53,8 +54,10 @@ HOSTILE = [
 ]
 
 
-def metrics_of(sample: Sample, labels: dict[str, str] | None = None) -> Metrics:
-    made = Metrics(labels, rows=MAX_ROWS)
+def metrics_of(
+    sample: Sample, labels: dict[str, str] | None = None, rows: int = MAX_ROWS
+) -> Metrics:
+    made = Metrics(labels, rows=rows)
     made.set(sample, every=10, cpu_seconds=1.5, resident_bytes={"anonymous": 1 << 20})
     return made
 
@@ -66,7 +69,6 @@ def parse(request: pytest.FixtureRequest) -> Parse:
 
 
 def values(parse: Parse, metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    """Return what a parser reads, by name and labels."""
     found = {}
     for family in parse(text(metrics).decode()):
         assert family.type == "gauge"
@@ -138,9 +140,7 @@ def test_hostile_names_survive(parse: Parse) -> None:
 def test_equal_names_are_added(parse: Parse) -> None:
     state.rows = {"a\n": 1, "a\\x0a": 2}
     found = values(parse, metrics_of(making.sampler().take()))
-    rows = {
-        labels: value for (name, labels), value in found.items() if name.endswith("rows_row_bytes")
-    }
+    rows = {key[1]: value for key, value in found.items() if key[0].endswith("rows_row_bytes")}
     assert rows == {(("place", "a\\x0a"),): 3}
 
 
@@ -149,24 +149,17 @@ def test_rows_are_bounded_and_the_rest_is_counted(
 ) -> None:
     state.rows = {f"/{number}": 1 + number for number in range(1000)}
     sample = making.sampler().take()
-    for limit, rows in ((MAX_SERIES, MAX_ROWS), (7, 7)):
+    for limit, wanted, rows in (
+        *((MAX_SERIES, MAX_ROWS, MAX_ROWS), (7, MAX_ROWS, 7)),
+        *((MAX_SERIES, 3, 3), (MAX_SERIES, 0, 0)),
+    ):
         monkeypatch.setattr(exported, "MAX_SERIES", limit)
-        found = values(parse, metrics_of(sample))
+        found = values(parse, metrics_of(sample, rows=wanted))
         kept = [value for (name, _), value in found.items() if name.endswith("rows_row_bytes")]
         assert sorted(kept) == list(range(1001 - rows, 1001))
+        left_out = {key[1]: found[key] for key in found if key[0] == "kcensus_rows_left_out"}
         labels = (("analysis", "made-up"), ("table", "rows"))
-        assert found["kcensus_rows_left_out", labels] == 1000 - rows
-
-
-def test_rows_are_exported_on_request(parse: Parse) -> None:
-    state.rows = {f"/{number}": 1 + number for number in range(1000)}
-    sample = making.sampler().take()
-    for rows in (0, 3):
-        made = Metrics(rows=rows)
-        made.set(sample, cpu_seconds=1, every=10)
-        names = [name for name, _ in values(parse, made)]
-        assert names.count("kcensus_made_up_rows_row_bytes") == rows
-        assert names.count("kcensus_rows_left_out") == bool(rows)
+        assert left_out == ({labels: 1000 - rows} if wanted else {})
 
 
 def test_pages_are_exported_in_bytes(parse: Parse) -> None:
@@ -217,6 +210,7 @@ def test_failures_are_counted(parse: Parse) -> None:
     assert found["kcensus_analysis_up", labels] == 0
 
 
+@pytest.mark.slow
 def test_every_figure_of_every_analysis_has_a_name_of_its_own(parse: Parse) -> None:
     sampler = making.sampler(*analyses().values())
     sample = sampler.take()
@@ -339,3 +333,33 @@ def test_nothing_is_said_of_clients_that_go_away(capfd: pytest.CaptureFixture[st
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
         wait_for(lambda: threading.active_count() == threads)
     assert capfd.readouterr() == ("", "")
+
+
+MONITORING = Path(__file__).parents[3] / "docs" / "monitoring"
+
+
+@pytest.fixture(scope="module")
+def names() -> set[str]:
+    made = Metrics(rows=1)
+    sample = making.sampler(*analyses().values()).take()
+    made.set(sample, every=10, cpu_seconds=1, resident_bytes={"anonymous": 1})
+    return {family.name for family in made.collect()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["kcensus.json", "alerts.yml", "README.md"])
+def test_metrics_exist(name: str, names: set[str]) -> None:
+    named = {*re.findall(r"\bkcensus_[a-z0-9_]+\b", (MONITORING / name).read_text())}
+    assert len(named) > 6
+    assert named - names == set()
+
+
+def test_the_dashboard_is_whole() -> None:
+    dashboard = json.loads((MONITORING / "kcensus.json").read_text())
+    panels = dashboard["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels) > 10
+    for panel in panels:
+        assert panel["description"]
+        assert all("$instance" in target["expr"] for target in panel["targets"])
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24

@@ -7,24 +7,24 @@ import functools
 import json
 import signal
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
+from unittest import mock
 
 import pytest
 
 from kcensus import cli
-from kcensus.actions import Exit
-from kcensus.actions.series import watch
-from kcensus.actions.shared.ticks import ticks
 from kcensus.analyses import AnalysisError
 from kcensus.analyses import analyses as real_analyses
 from kcensus.analyses.runner import Context
-from kcensus.commands.series.watch import address
-from kcensus.progress import Progress, SilentProgress, Step
-from kcensus.render.schema import errors
-from kcensus.sources import Target
+from kcensus.commands import Exit
+from kcensus.commands.shared.ticks import ticks
+from kcensus.commands.watch import address
+from kcensus.commands.watch import loop as watch
+from kcensus.progress import SilentProgress, Step
+from kcensus.render.schema import error
 from kcensus.watch import MAX_ROWS
 from kcensus.watch.exposition import MetricsFile
 from kcensus.watch.sampler import Sampler
@@ -33,19 +33,7 @@ from tests.unit.watch import making
 from tests.unit.watch.making import MADE, clock, state
 
 
-class Times:
-    """The clock of ticks."""
-
-    def time(self) -> float:
-        return clock.time()
-
-    def sleep(self, seconds: float) -> None:
-        clock.now += seconds
-
-
 class Steps(SilentProgress):
-    """Those that run at the moment."""
-
     running: ClassVar[list[str]] = []
 
     @contextmanager
@@ -64,7 +52,7 @@ def _as_if_live(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "analyses", lambda: known)
     monkeypatch.setattr(watch, "chosen_analyses", lambda text: [known[x] for x in text.split(",")])
     monkeypatch.setattr(watch, "opened", lambda *_: nullcontext((making.target(), Steps())))
-    times = functools.partial(ticks, now=Times().time, sleep=lambda time: Times().sleep(time))
+    times = functools.partial(ticks, now=clock.time, sleep=lambda time: clock.sleep(time))
     monkeypatch.setattr(watch, "ticks", lambda every, late, sleep: times(every, late))
 
 
@@ -77,8 +65,7 @@ def test_json_is_as_its_schema_says(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["sample"] for line in lines] == [1, 2, 3]
     assert [line["census"] is not None for line in lines] == [True, False, True]
-    for line in lines:
-        assert [*errors(line, "watch_sample")] == []
+    assert [error(line, "watch_sample") for line in lines] == [""] * 3
     assert lines[1]["gauges"] == {"made-up": {"nr_made": 100}}
     assert lines[1]["rates"] == {"made-up": {"nr_made": 0}}
     assert lines[2]["census"]["summary"]["made-up"]["used_bytes"] == 4096
@@ -116,13 +103,13 @@ def test_a_file_goes_when_it_is_stopped(
 ) -> None:
     path, seen = tmp_path / "kcensus.prom", []
 
-    def sleep(self: Times, seconds: float) -> None:
+    def sleep(seconds: float) -> None:
         seen.append(path.exists())
         if len(seen) == 2:
             signal.raise_signal(number)
         clock.now += seconds
 
-    monkeypatch.setattr(Times, "sleep", sleep)
+    monkeypatch.setattr(clock, "sleep", sleep)
     assert run("--metrics", str(path), count=9) == Exit.DONE
     assert seen == [True, True]
     assert [*tmp_path.iterdir()] == []
@@ -133,14 +120,13 @@ def test_a_file_goes_when_it_is_stopped(
 def test_signals_that_are_ignored_stay_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
-    """As SIGHUP is by nohup."""
     path = tmp_path / "kcensus.prom"
 
-    def sleep(self: Times, seconds: float) -> None:
+    def sleep(seconds: float) -> None:
         signal.raise_signal(number)
         clock.now += seconds
 
-    monkeypatch.setattr(Times, "sleep", sleep)
+    monkeypatch.setattr(clock, "sleep", sleep)
     before = signal.signal(number, signal.SIG_IGN)
     try:
         assert run("--metrics", str(path)) == Exit.DONE
@@ -158,7 +144,7 @@ def test_a_second_signal_leaves_no_file(tmp_path: Path, monkeypatch: pytest.Monk
         original(self)
 
     monkeypatch.setattr(MetricsFile, "remove", remove)
-    monkeypatch.setattr(Times, "sleep", lambda *_: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr(clock, "sleep", lambda _: signal.raise_signal(signal.SIGTERM))
     before = signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
     try:
         assert run("--metrics", str(path)) == Exit.DONE
@@ -199,15 +185,12 @@ def test_a_full_disk_does_not_stop_it(
 def test_a_guest_is_opened_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    targets: list[Target | ValueError] = [making.target(), ValueError("refused"), making.target()]
-
-    def opened(*_: object) -> AbstractContextManager[tuple[Target, Progress]]:
-        made = targets.pop(0)
-        if isinstance(made, ValueError):
-            raise made
-        return nullcontext((made, SilentProgress()))
-
-    monkeypatch.setattr(watch, "opened", opened)
+    targets = [making.target(), ValueError("refused"), making.target()]
+    opened = [
+        each if isinstance(each, ValueError) else nullcontext((each, SilentProgress()))
+        for each in targets
+    ]
+    monkeypatch.setattr(watch, "opened", mock.Mock(side_effect=opened))
     original = Sampler.sample
 
     def sample(self: Sampler) -> Sample:
@@ -228,19 +211,13 @@ def test_a_guest_is_opened_again(
 @pytest.mark.parametrize(
     "words",
     [
-        ["no-such-thing"],
-        ["dentries", "sample", "sample"],
-        ["sample", "sample"],
-        ["--interval", "0s"],
-        ["--count", "0"],
-        ["--census", "-1"],
-        ["--listen", "127.0.0.1"],
-        ["--listen", "127.0.0.1:99999"],
-        ["--rows", str(MAX_ROWS + 1)],
+        *("no-such-thing", "dentries sample sample", "sample sample", "--interval 0s", "--count 0"),
+        *("--census -1", "--listen 127.0.0.1", "--listen 127.0.0.1:99999"),
+        f"--rows {MAX_ROWS + 1}",
     ],
 )
-def test_arguments_that_make_no_sense(words: list[str]) -> None:
-    assert cli.main(["watch", *words]) == Exit.USAGE
+def test_arguments_that_make_no_sense(words: str) -> None:
+    assert cli.main(["watch", *words.split()]) == Exit.USAGE
 
 
 def test_guests_have_a_label() -> None:

@@ -3,52 +3,27 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import drgn
-import pandas as pd
 import pytest
 
-from kcensus.analyses.runner import Context
-from kcensus.results import CheckStatus, Remedy, Result
-from kcensus.sources import open_target
-from tests.lab import Dump, build
-from tests.lab.trials import meminfo_bytes, pairs
-from tests.running import on, runner
+from kcensus.results import CheckStatus
+from tests.lab import build
+from tests.lab.trials import pairs, returned_by, slabinfo
+from tests.vm import cases
+from tests.vm.cases import analyzed, opened, remedy
 from tests.vm.oracles.memcgs import Oracle
 
-run = runner("memcgs")
+Case = cases.Case[Oracle]
 
 PODS, JOBS, NETS = 200, 200, 20
 """Memory cgroups that the scenario removes: with tmpfs files, other files, sockets."""
 FILE, SHMEM, ANON = JOBS * 2 * 30 * 4096, PODS * 15 * 4096, NETS * 257 * 4096
 
 
-class Case(NamedTuple):
-    """A dump, what we say of it, and what the slow walk says."""
-
-    dump: Dump
-    prog: drgn.Program
-    result: Result
-    oracle: Oracle
-
-    def figure(self, name: str) -> Any:
-        return self.result.summary[name].value
-
-    def table(self, name: str) -> Any:  # pandas-stubs: a cell may be any scalar
-        return self.result.tables[name].frame
-
-    def remedy(self, text: str) -> Remedy:
-        """The remedy whose command or effect has ``text``."""
-        (finding,) = (each for each in self.result.findings if each.id == "memcgs-offline")
-        return next(each for each in finding.remedies if text in each.command + each.effect)
-
-
 @pytest.fixture(scope="module")
 def case(kernel: str) -> Case:
     dump = build(kernel, "memcgs-dying")
-    target = open_target(str(dump.formats["elf"]), dump.debug)
-    return Case(dump, target.prog, run(Context.of(target, jobs=1)), Oracle(target.prog))
+    return Case.of(dump, opened(dump), "memcgs", Oracle)
 
 
 def reparents_pages(case: Case) -> bool:
@@ -57,24 +32,17 @@ def reparents_pages(case: Case) -> bool:
 
 
 def test_equals_the_slow_walk(case: Case) -> None:
-    frame = case.table("offline").set_index("address")
-    assert {*frame.index} == {*case.oracle.memcgs}
-    for address, truth in case.oracle.memcgs.items():
-        row = frame.loc[address]
-        found = {
-            "path": row["memcg"],
-            "references": row["references"],
-            "slab": row["structure_bytes"],
-            "per_cpu": row["per_cpu_bytes"],
-            **{kind: row[f"{kind}_bytes"] // 4096 for kind in ("file", "shmem", "anon", "kernel")},
-        }
-        assert found == {
-            "path": truth.path,
-            "references": truth.references,
-            "slab": truth.slab_bytes,
-            "per_cpu": truth.per_cpu,
-            **{kind: truth.pages[kind] for kind in ("file", "shmem", "anon", "kernel")},
-        }
+    kinds = ("file", "shmem", "anon", "kernel")
+    columns = ["memcg", "references", "structure_bytes", "per_cpu_bytes"]
+    columns += [f"{kind}_bytes" for kind in kinds]
+    frame = case.table("offline").set_index("address")[columns]
+    assert dict(zip(frame.index, frame.itertuples(index=False, name=None), strict=True)) == {
+        address: (
+            *(truth.path, truth.references, truth.slab_bytes, truth.per_cpu),
+            *(truth.pages[kind] * 4096 for kind in kinds),
+        )
+        for address, truth in case.oracle.memcgs.items()
+    }
 
 
 def test_equals_what_the_guest_counts(case: Case) -> None:
@@ -100,15 +68,11 @@ def test_structures_are_what_slabs_grew_by(case: Case) -> None:
     if reparents_pages(case):
         return
     ours, grown = 0, 0
-    before, now = (
-        slab_objects(case.dump.truth[name]) for name in ("slabinfo.before", "slabinfo.4")
-    )
-    frame = case.table("structures")
-    frame = frame[frame["place"].isin([*now])].groupby("place")[["objects"]].sum()
-    for place, objects in frame["objects"].items():
-        if now[place][1] >= 2048:
-            ours += int(objects) * now[place][1]
-            grown += (now[place][0] - before[place][0]) * now[place][1]
+    before, now = (slabinfo(case.dump.truth[name]) for name in ("slabinfo.before", "slabinfo.4"))
+    for place, objects in case.table("structures").groupby("place")["objects"].sum().items():
+        if place in now and now[place].slot_size >= 2048:
+            ours += int(objects) * now[place].slot_size
+            grown += (now[place].active - before[place].active) * now[place].slot_size
     assert ours > 3 << 20
     assert ours == pytest.approx(grown, rel=0.05)
 
@@ -162,30 +126,24 @@ def test_checks_agree_and_nothing_is_missing(case: Case) -> None:
     assert case.result.gaps == []
 
 
-def slab_objects(slabinfo: str) -> dict[str, tuple[int, int]]:
-    """Active objects and the size of a slot, by cache."""
-    lines = (line.split() for line in slabinfo.splitlines()[2:])
-    return {name: (int(active), int(size)) for name, active, _, size, *_ in lines}
-
-
 def returned(case: Case, trial: str, after: str = "") -> int:
     """What a trial gave back: charged pages, structures in slabs, per-CPU areas."""
     truth = case.dump.truth
-    names = f"@{after}" if after else "", f"@{trial}"
-    cached = [meminfo_bytes(truth[f"meminfo{name}"])["Cached"] for name in names]
-    slabs = [slab_objects(truth[f"slabinfo{name or '.4'}"]) for name in names]
-    dying = [
-        pairs(truth[f"cgroup.stat{name}" if name else "cgroup.stat:/gone"])["nr_dying_descendants"]
-        for name in names
-    ]
-    places = {*case.table("structures")["place"]} & {*slabs[0]}
-    objects = sum(
-        (slabs[0][name][0] - slabs[1][name][0]) * slabs[0][name][1]
-        for name in places
-        if slabs[0][name][1] >= 1024
+    before, now = (
+        slabinfo(truth[f"slabinfo{f'@{name}' if name else '.4'}"]) for name in (after, trial)
     )
+    objects = sum(
+        (before[name].active - now[name].active) * before[name].slot_size
+        for name in {*case.table("structures")["place"]} & {*before}
+        if before[name].slot_size >= 1024
+    )
+    dying = [
+        pairs(truth[f"cgroup.stat@{name}" if name else "cgroup.stat:/gone"])["nr_dying_descendants"]
+        for name in (after, trial)
+    ]
     each = case.figure("per_cpu_bytes") // case.figure("memcgs_offline")
-    return int(cached[0] - cached[1] + objects + (dying[0] - dying[1]) * each)
+    cached = returned_by(truth, trial, "meminfo", after)["Cached"]
+    return int(cached + objects + (dying[0] - dying[1]) * each)
 
 
 def test_remedies_return_what_they_claim(case: Case) -> None:
@@ -199,35 +157,19 @@ def test_remedies_return_what_they_claim(case: Case) -> None:
     if reparents_pages(case):
         assert not [each for each in case.result.findings if each.id == "memcgs-offline"]
         return
-    for trial, command, after in claims:
-        claimed = case.remedy(command).returns
+    for trial, command, after in (*claims, ("remove-files", "tmpfs files", claims[-1][0])):
+        claimed = remedy(case.result, "memcgs-offline", command).returns
         assert returned(case, trial, after) == pytest.approx(claimed, rel=0.1), trial
-    last = claims[-1][0]
-    claimed = case.remedy("tmpfs files").returns
-    assert returned(case, "remove-files", last) == pytest.approx(claimed, rel=0.1)
 
 
 def test_findings_are_sound(case: Case) -> None:
     for finding in case.result.findings:
         assert finding.holds == finding.figures["bytes"].value
-        returns = [remedy.returns or 0 for remedy in finding.remedies]
-        assert all(0 < each <= (finding.holds or 0) for each in returns)
-        assert finding.remedies or finding.no_remedy
-
-
-def test_small_chunks_and_two_processes_give_the_same(case: Case) -> None:
-    for options in ({"chunk_bytes": 64 << 10}, {"jobs": 2}):
-        again = run(on(case.prog, **options))
-        assert again.summary == case.result.summary
-        for name, table in again.tables.items():
-            pd.testing.assert_frame_equal(table.frame, case.result.tables[name].frame)
 
 
 def test_a_report_of_the_workload_of_list_lrus(kernel: str) -> None:
     """Where files of XFS pin some, on 5.10 with the structures of their writeback."""
-    dump = build(kernel, "list-lru")
-    prog = open_target(str(dump.formats["elf"]), dump.debug).prog
-    result = run(on(prog))
+    result = analyzed(opened(build(kernel, "list-lru")), "memcgs")
     assert {check.status for check in result.checks} <= {CheckStatus.AGREE, CheckStatus.ABSENT}
     assert result.summary["references_unexplained"].value == 0
     held = dict(result.tables["pins"].frame[["kind", "memcgs"]].itertuples(index=False, name=None))

@@ -3,21 +3,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from kcensus import cli
 from kcensus.analyses import analyses
 from kcensus.capsule import create
-from kcensus.catalogue import Detected, Prober, State, detect, load, modules
+from kcensus.catalogue import Detected, Prober, State, detect, modules
 from kcensus.sources import Target, open_target
-from tests.lab import Dump, build
+from tests.catalogue import CATALOGUE
+from tests.lab import build
+from tests.vm.cases import command, opened
 from tests.vm.iosched.cases import usually
-
-CATALOGUE = load(entry_points=False)
 
 # The state on 5.10, 6.1, 6.12 and 7.3: P(resent), A(bsent), S(uperseded), ?(undetermined).
 STATES = {"P": State.PRESENT, "A": State.ABSENT, "S": State.SUPERSEDED, "?": State.UNDETERMINED}
@@ -129,8 +126,7 @@ def test_states(kernel: str, mixed_target: Target) -> None:
 @usually
 @pytest.mark.parametrize("scenario", SCHEDULERS)
 def test_states_of_schedulers_in_use(kernel: str, scenario: str) -> None:
-    dump = build(kernel, scenario)
-    found = detected(open_target(str(dump.formats["elf"]), dump.debug))
+    found = detected(opened(build(kernel, scenario)))
     at, truth = KERNELS.index(kernel), SCHEDULERS[scenario]
     states = {patch: STATES[each[at]] for patch, each in truth.items()}
     assert {patch: found[patch].state for patch in truth} == states
@@ -160,18 +156,11 @@ def test_releases_agree_where_nothing_was_backported(kernel: str, mixed_target: 
 
 
 def test_modules_that_are_not_loaded_prove_nothing() -> None:
-    dump = build("6.1", "negatives")  # no device mapper in it
-    found = detected(open_target(str(dump.formats["kdump-elf"]), dump.debug))
+    found = detected(opened(build("6.1", "negatives")))  # no device mapper in it
     for patch in ("dm-snapshot-cow-in-progress", "dm-kcopyd-callback-list", "dm-name-tree"):
         assert found[patch].state is State.UNDETERMINED
         assert "is not loaded" in found[patch].reason
     assert found["list-lru-xarray"].state is State.PRESENT
-
-
-def run(capsys: pytest.CaptureFixture[str], *args: str) -> Any:
-    """Run ``kcensus ARGS --json``; its document."""
-    assert cli.main([*args, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(
@@ -189,8 +178,7 @@ def test_prices_are_the_figures_of_the_analyses(
     release: str, scenario: str, dear: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     dump = build(release, scenario)
-    target = [str(dump.formats["elf"]), *(w for path in dump.debug for w in ("-s", str(path)))]
-    document = run(capsys, "patches", *target)
+    _, document, _ = command(capsys, "patches", *dump.arguments)
     rows = {row["patch"]: row for row in document["tables"]["patches"]}
     assert set(rows) == set(TRUTH)
     assert document["tables"]["prices"][0]["patch"] == dear
@@ -201,7 +189,7 @@ def test_prices_are_the_figures_of_the_analyses(
         if name not in analyses():
             continue
         if name not in figures:
-            figures[name] = run(capsys, name, *target)["summary"]
+            figures[name] = command(capsys, name, *dump.arguments)[1]["summary"]
         expected = figures[name][key] - (figures[name][other.partition(".")[2]] if other else 0)
         row, is_cost = rows[price["patch"]], price["kind"].startswith("absence")
         if price["bytes"] is None:
@@ -218,20 +206,6 @@ def test_prices_are_the_figures_of_the_analyses(
     assert len(figures) >= 2
     # A figure that the catalogue names and an analysis does not have is a mistake of ours.
     assert not any("no figure" in gap["reason"] for gap in document["gaps"])
-
-
-def test_missing_debug_info_of_modules_is_a_gap(
-    mixed_dump: Dump, capsys: pytest.CaptureFixture[str]
-) -> None:
-    vmlinux = next(path for path in mixed_dump.debug if Path(path).name.startswith("vmlinux"))
-    args = ["patches", str(mixed_dump.formats["elf"]), "-s", str(vmlinux), "--no-prices", "--json"]
-    assert cli.main(args) == 0
-    document = json.loads(capsys.readouterr().out)
-    rows = {row["patch"]: row for row in document["tables"]["patches"]}
-    assert rows["dm-snapshot-cow-in-progress"]["reason"] == (
-        "no struct dm_snapshot, but dm_snapshot is loaded without debug info"
-    )
-    assert any("dm_snapshot" in gap["reason"] for gap in document["gaps"])
 
 
 def test_a_capsule_has_the_same_patches(mixed_target: Target, tmp_path: Path) -> None:

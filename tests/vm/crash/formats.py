@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from tests.lab import host
-from tests.vm.elf_edit import EHDR, PHDR, PT_LOAD, copy
+from tests.vm.elf_edit import EHDR, PHDR, PT_LOAD, copy, headers
 
 _PAGE = 4096
 _CHUNK = 1 << 20
@@ -54,9 +54,7 @@ class _Dump:
     def __init__(self, path: Path) -> None:
         self.path = path
         with path.open("rb") as file:
-            self.header = EHDR.unpack(file.read(EHDR.size))
-            file.seek(self.header[5])
-            phdrs = [PHDR.unpack(file.read(PHDR.size)) for _ in range(self.header[10])]
+            self.header, phdrs = headers(file)
             (note,) = (phdr for phdr in phdrs if phdr[0] == _PT_NOTE)
             self.notes_offset = note[2]
             file.seek(note[2])
@@ -79,6 +77,12 @@ class _Dump:
             )
             for state in states
         ]
+
+    def head(self) -> bytes:
+        """Return the ELF header for two program headers right behind it, and no sections."""
+        header = [*self.header]
+        header[5], header[6], header[10], header[12] = EHDR.size, 0, 2, 0
+        return EHDR.pack(*header)
 
     def ram(self) -> _Segment:
         """Return the segment at physical address 0: all RAM of a small guest."""
@@ -132,14 +136,12 @@ def netdump(source: Path, target: Path) -> None:
     """Write an ELF dump as netdump did: no VMCOREINFO, no holes, pages at page offsets."""
     dump = _Dump(source)
     ram = dump.ram()
-    header = list(dump.header)
-    header[5], header[6], header[10], header[12] = EHDR.size, 0, 2, 0
     # An empty NT_PRSTATUS and NT_TASKSTRUCT
     prstatus = next(data for name, _, data in _notes(dump.notes) if name == b"CORE")
     note = _NOTE.pack(5, len(prstatus), 1) + b"CORE\0\0\0\0" + prstatus
     notes = EHDR.size + 2 * PHDR.size
     with target.open("wb") as file:
-        file.write(EHDR.pack(*header))
+        file.write(dump.head())
         file.write(PHDR.pack(_PT_NOTE, 0, notes, 0, 0, len(note), 0, 0))
         file.write(PHDR.pack(PT_LOAD, 7, _PAGE, 0, 0, ram.size, ram.size, _PAGE))
         file.write(note)
@@ -256,7 +258,6 @@ def kdump(source: Path, target: Path) -> None:
 
 
 def split(source: Path, targets: tuple[Path, ...]) -> None:
-    """Write a kdump-compressed dump of all memory in parts, as ``makedumpfile --split`` does."""
     # Without the size of a block (KiB), a part of a small dump has nothing in it.
     options = ["--split", "--splitblock-size", "64", "-l", "-d", "0"]
     with _for_makedumpfile(source, targets[0].parent) as elf:
@@ -270,13 +271,11 @@ def _for_makedumpfile(source: Path, directory: Path) -> Iterator[Path]:
     copy(source, elf)
     dump = _Dump(source)
     ram = dump.ram()
-    header = list(dump.header)
-    # They replace section headers, which only very large dumps need.
-    header[5], header[6], header[10], header[12] = EHDR.size, 0, 2, 0
     notes = PHDR.pack(_PT_NOTE, 0, dump.notes_offset, 0, 0, len(dump.notes), len(dump.notes), 0)
     load = PHDR.pack(PT_LOAD, 7, ram.offset, 0, 0, ram.size, ram.size, 0)
     with elf.open("r+b") as file:
-        file.write(EHDR.pack(*header) + notes + load)
+        # They replace section headers, which only very large dumps need.
+        file.write(dump.head() + notes + load)
         assert file.tell() <= dump.notes_offset
     try:
         yield elf

@@ -23,8 +23,6 @@ _PROMPT = "crash> "
 
 
 class Prompt:
-    """crash, at its prompt."""
-
     def __init__(self, process: pexpect.spawn[str]) -> None:
         self.process = process
 
@@ -47,7 +45,6 @@ class Prompt:
         return int(self.process.pid)
 
     def interrupt(self) -> None:
-        """Press Ctrl-C, which reaches all processes at the terminal."""
         self.process.sendintr()
 
     def hang_up(self) -> None:
@@ -59,12 +56,10 @@ class Prompt:
         os.kill(pid or self.pid, number)
 
     def children(self) -> list[int]:
-        """Return the processes that crash has, zombies included."""
         listed = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
         return [int(word) for word in listed.split()]
 
     def descriptors(self) -> list[str]:
-        """Return what crash has open."""
         folder = Path(f"/proc/{self.pid}/fd")
         return sorted(os.readlink(entry) for entry in folder.iterdir())
 
@@ -107,16 +102,33 @@ def at_prompt(
         process.close()
 
 
-def has_ended(pid: int, seconds: float = 10) -> bool:
-    """Return whether a process ends within some seconds."""
-    deadline = time.monotonic() + seconds
+def wait_for(condition: Callable[[], bool]) -> bool:
+    """Return whether a condition comes true, however busy the machine is."""
+    deadline = time.monotonic() + _SECONDS
     while time.monotonic() < deadline:
-        try:
-            os.kill(pid, 0)
-            stat = Path(f"/proc/{pid}/stat").read_text()
-        except (ProcessLookupError, FileNotFoundError):
+        if condition():
             return True
-        if stat.rpartition(")")[2].split()[0] == "Z":
-            return True
-        time.sleep(0.02)
+        time.sleep(0.01)
     return False
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the state of a process and what follows it in ``stat``; "Z" if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (ProcessLookupError, FileNotFoundError):
+        return ["Z"]
+
+
+def has_ended(pid: int) -> bool:
+    return wait_for(lambda: _stat(pid)[0] == "Z")
+
+
+def reaches(pid: int, seconds: float) -> bool:
+    """Return whether a process gets as far as it does in some seconds of CPU time.
+
+    That is the same place beside any load.
+    """
+    ticks = seconds * os.sysconf("SC_CLK_TCK")
+    wait_for(lambda: _stat(pid)[0] == "Z" or sum(map(int, _stat(pid)[11:13])) >= ticks)
+    return _stat(pid)[0] != "Z"

@@ -15,6 +15,8 @@ import struct
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 _HEADER = struct.Struct("=II")
@@ -25,6 +27,14 @@ PHYSICAL, VIRTUAL = 0, 1
 _MAX_REPLY = 4 << 20
 
 
+def _request(kind: int, payload: bytes = b"") -> bytes:
+    return _HEADER.pack(len(payload), kind) + payload
+
+
+def _read_request(address: int, size: int, space: int) -> bytes:
+    return _request(READ, _READ.pack(address, size, space))
+
+
 class Extension:
     """The other end of the socket."""
 
@@ -33,33 +43,20 @@ class Extension:
         # As the program of the extension does.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 
-    def send(self, kind: int, payload: bytes = b"", length: int | None = None) -> None:
-        """Send a request, with a length that may be wrong."""
-        header = _HEADER.pack(len(payload) if length is None else length, kind)
-        self.socket.sendall(header + payload)
-
     def _receive(self, size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            part = self.socket.recv(size - len(data))
-            if not part:
-                raise EOFError
-            data += part
+        data = self.socket.recv(size, socket.MSG_WAITALL)
+        if len(data) < size:
+            raise EOFError
         return data
 
     def ask(self, kind: int, payload: bytes = b"") -> tuple[int, bytes]:
         """Return the status and the payload of the reply."""
-        self.send(kind, payload)
+        self.socket.sendall(_request(kind, payload))
         length, status = _HEADER.unpack(self._receive(_HEADER.size))
         return status, self._receive(length)
 
     def read(self, address: int, size: int, space: int) -> tuple[int, bytes]:
         return self.ask(READ, _READ.pack(address, size, space))
-
-
-def _facts(extension: Extension) -> dict[str, str]:
-    _, payload = extension.ask(HELLO)
-    return dict(fact.split("=", 1) for fact in payload.decode().split("\0") if fact)
 
 
 def protocol(extension: Extension, output: str, *places: str) -> None:
@@ -70,8 +67,9 @@ def protocol(extension: Extension, output: str, *places: str) -> None:
         status, data = extension.read(address, size, space)
         reads.append([status, data.hex()])
     _, cpus = extension.ask(CPUS)
+    facts = extension.ask(HELLO)[1].decode().split("\0")
     answers = {
-        "facts": _facts(extension),
+        "facts": dict(fact.split("=", 1) for fact in facts if fact),
         "vmcoreinfo": extension.ask(VMCOREINFO)[1].decode(),
         "reads": reads,
         "cpus": list(_CPU.iter_unpack(cpus)),
@@ -90,7 +88,7 @@ def dies(extension: Extension) -> None:
 
 def dies_inside(extension: Extension) -> None:
     """Is killed in the middle of a request."""
-    extension.socket.sendall(_HEADER.pack(_READ.size, READ) + b"12345")
+    extension.socket.sendall(_read_request(0, 0, PHYSICAL)[:-11])
     os.kill(os.getpid(), signal.SIGSEGV)
 
 
@@ -101,46 +99,9 @@ def closes(extension: Extension) -> None:
     time.sleep(600)
 
 
-def random_bytes(extension: Extension) -> None:
-    """Sends what is not in the protocol."""
-    extension.ask(HELLO)
-    extension.socket.sendall(os.urandom(1 << 20))
-    time.sleep(600)
-
-
-def long_request(extension: Extension) -> None:
-    """Announces a payload of 4 GB."""
-    extension.send(HELLO, b"", length=(1 << 32) - 1)
-    time.sleep(600)
-
-
-def large_read(extension: Extension) -> None:
-    """Asks for more than a reply may have."""
-    extension.send(READ, _READ.pack(0, _MAX_REPLY + 1, PHYSICAL))
-    time.sleep(600)
-
-
-def empty_read(extension: Extension) -> None:
-    """Asks for nothing."""
-    extension.send(READ, _READ.pack(0, 0, PHYSICAL))
-    time.sleep(600)
-
-
-def wrapped_read(extension: Extension) -> None:
-    """Asks for memory beyond the last address."""
-    extension.send(READ, _READ.pack((1 << 64) - 16, 32, VIRTUAL))
-    time.sleep(600)
-
-
-def unknown_space(extension: Extension) -> None:
-    """Asks for memory of a third kind."""
-    extension.send(READ, _READ.pack(0, 16, 2))
-    time.sleep(600)
-
-
 def slow(extension: Extension) -> None:
     """Sends a request byte by byte, and reads its reply byte by byte."""
-    for byte in _HEADER.pack(_READ.size, READ) + _READ.pack(1 << 20, 8, PHYSICAL):
+    for byte in _read_request(1 << 20, 8, PHYSICAL):
         extension.socket.sendall(bytes([byte]))
         time.sleep(0.01)
     for _ in range(_HEADER.size + 8):
@@ -168,9 +129,8 @@ def stubborn(extension: Extension) -> None:
 def deaf(extension: Extension) -> None:
     """Asks, and reads no reply."""
     print("waiting", flush=True)
-    request = _HEADER.pack(_READ.size, READ) + _READ.pack(1 << 20, _MAX_REPLY, PHYSICAL)
     while True:
-        extension.socket.sendall(request)
+        extension.socket.sendall(_read_request(1 << 20, _MAX_REPLY, PHYSICAL))
 
 
 def floods(extension: Extension) -> None:
@@ -179,7 +139,7 @@ def floods(extension: Extension) -> None:
     extension.socket.setblocking(True)
     if os.fork() == 0:
         while True:
-            extension.socket.sendall(_HEADER.pack(0, HELLO) * 64)
+            extension.socket.sendall(_request(HELLO) * 64)
     while True:
         extension.socket.recv(1 << 16)
 
@@ -200,14 +160,34 @@ def leaves_a_process(extension: Extension) -> None:
         os._exit(0)
 
 
+_WRONG = {
+    "random_bytes": os.urandom(1 << 20),
+    "long_request": _HEADER.pack((1 << 32) - 1, HELLO),
+    "large_read": _read_request(0, _MAX_REPLY + 1, PHYSICAL),
+    "empty_read": _read_request(0, 0, PHYSICAL),
+    "wrapped_read": _read_request((1 << 64) - 16, 32, VIRTUAL),
+    "unknown_space": _read_request(0, 16, 2),
+}
+"""Bytes that are not in the protocol."""
+
+
+def wrong(extension: Extension, data: bytes) -> None:
+    """Sends bytes in the middle of a conversation."""
+    extension.ask(HELLO)
+    # crash may close its end before it has all.
+    with suppress(OSError):
+        extension.socket.sendall(data)
+    time.sleep(600)
+
+
 BEHAVIOURS: dict[str, Callable[..., None]] = {
     function.__name__: function
     for function in (
-        protocol, dies, dies_inside, closes, random_bytes, long_request, large_read, empty_read,
-        wrapped_read, unknown_space, slow, silent, stubborn, deaf, floods, in_a_long_call,
+        protocol, dies, dies_inside, closes, slow, silent, stubborn, deaf, floods, in_a_long_call,
         leaves_a_process,
     )
 }  # fmt: skip
+BEHAVIOURS |= {name: partial(wrong, data=data) for name, data in _WRONG.items()}
 
 
 def install(directory: Path) -> Path:

@@ -16,12 +16,13 @@ import pytest
 
 from kcensus import cli
 from kcensus.analyses import analyses
+from kcensus.commands import commands
 from tests.lab import Dump, build
 from tests.vm.crash.conftest import RELEASES
 from tests.vm.crash.session import Session
 
-# The other faces of crash are tested on ELF; --all adds it here.
-pytestmark = pytest.mark.usually("kdump-lzo")
+# The other faces of crash are tested on ELF, and reports on 5.10; --all adds both here.
+pytestmark = pytest.mark.usually("kdump-lzo 6.1")
 
 _SHORT = {
     "iostall": "iosched",
@@ -69,6 +70,7 @@ _OTHERS = (
     "kcensus slab > slab.txt",
     "kcensus slab >> slab.txt",
     "help kcensus > help.txt",
+    "kcensus --help > commands.txt",
 )
 
 
@@ -81,7 +83,6 @@ class Case:
 
     @property
     def modules(self) -> Path:
-        """The directory with the debug info of the modules."""
         return self.dump.vmlinux.parent / "debug"
 
     def environment(self) -> dict[str, str]:
@@ -101,7 +102,6 @@ class Case:
         return [str(names.get(word, word)) for word in command.split() if names.get(word, word)]
 
     def typed(self, command: str) -> str:
-        """Return a command as it is typed into crash."""
         target = "session" if command.split()[0] in _BY_NAME else ""
         return " ".join(["kcensus", *self.words(command, target)])
 
@@ -203,9 +203,11 @@ def test_doctor(case: Case, outputs: Path) -> None:
 
 
 def test_help(outputs: Path) -> None:
-    words = (outputs / "help.txt").read_text().split()
-    assert {"NAME", "SYNOPSIS", "DESCRIPTION", "EXAMPLES"} <= {*words}
-    assert {*analyses()} <= {*words}
+    page = (outputs / "help.txt").read_text()
+    assert {"NAME", "SYNOPSIS", "DESCRIPTION", "EXAMPLES"} <= {*page.split()}
+    assert all(f'{short} is "kcensus {name}"' in page for short, name in _SHORT.items())
+    listed = (outputs / "commands.txt").read_text().split()
+    assert {*analyses(), *commands()} <= {*listed}
 
 
 def test_nothing_else_is_printed(outputs: Path) -> None:

@@ -7,7 +7,6 @@ import itertools
 import json
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from tests.lab import build, host
 from tests.running import on, runner
 from tests.vm.crash import stub
 from tests.vm.crash.formats import cpus
-from tests.vm.crash.prompt import Prompt, at_prompt, has_ended
+from tests.vm.crash.prompt import Prompt, at_prompt, has_ended, reaches, wait_for
 from tests.vm.crash.session import Session, build_extension, extension
 
 _SAYS = {
@@ -39,8 +38,7 @@ _SAYS = {
 
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest) -> int:
-    """How often each fault is tried: at least once for each way that crash quits."""
-    return 20 if request.config.getoption("--all") else 6
+    return 20 if request.config.getoption("--all") else 2
 
 
 @pytest.fixture(scope="module")
@@ -74,12 +72,8 @@ def prompt(opened: Prompt) -> Iterator[Prompt]:
 
 
 def child_of(prompt: Prompt) -> int:
-    """Return the process that crash waits for."""
-    for _ in range(1000):
-        if children := prompt.children():
-            return children[0]
-        time.sleep(0.005)
-    raise AssertionError("crash has no child")
+    assert wait_for(lambda: prompt.children() != [])
+    return prompt.children()[0]
 
 
 @pytest.mark.parametrize("fault", _SAYS)
@@ -113,8 +107,7 @@ def test_ctrl_c_at_any_time(prompt: Prompt, runs: int) -> None:
     for run in range(runs):
         prompt.process.sendline("kcensus report")
         # Before, readline may be setting the terminal, which crash does not undo.
-        child_of(prompt)
-        time.sleep(run / runs)
+        reaches(child_of(prompt), run / runs)
         prompt.interrupt()
         prompt.process.sendline("eval 0xbeef")
         prompt.process.expect("decimal: 48879")
@@ -130,7 +123,7 @@ def test_child_is_killed_at_any_time(prompt: Prompt, runs: int) -> None:
     for run in range(runs):
         prompt.process.sendline("kcensus report")
         child = child_of(prompt)
-        time.sleep(0.8 * run / runs)
+        assert reaches(child, 0.8 * run / runs)
         prompt.signal(signal.SIGKILL, child)
         prompt.process.expect("was killed by signal 9")
         prompt.process.expect_exact("crash> ")
@@ -145,12 +138,16 @@ _ENDS: dict[str, Callable[[Prompt], None]] = {
 
 
 def test_crash_quits(session: Session, python: Path, runs: int) -> None:
-    ways = itertools.cycle(itertools.product(_ENDS, ["silent", "deaf", "report"]))
-    for run, (way, command) in zip(range(runs), ways, strict=False):
+    ways = [*itertools.product(_ENDS, ["silent", "deaf", "report"])]
+    runs = max(runs, len(ways))
+    for run, (way, command) in zip(range(runs), itertools.cycle(ways), strict=False):
         with at_prompt(session, extension(), python) as prompt:
             prompt.process.sendline(f"kcensus {command}")
             child = child_of(prompt)
-            time.sleep(run / runs)
+            if command == "report":
+                reaches(child, run / runs)
+            else:
+                prompt.process.expect_exact("waiting")
             _ENDS[way](prompt)
             assert has_ended(prompt.pid), way
             assert has_ended(child), (way, command)
@@ -229,12 +226,6 @@ def test_ctrl_c_while_the_program_starts(session: Session, tmp_path: Path, runs:
             assert (prompt.children(), prompt.descriptors()) == ([], before)
 
 
-def _runtime() -> str:
-    """Return the library that a program needs for an extension that is checked."""
-    compiler = host.find("cc")
-    return host.run([compiler, "-print-file-name=libasan.so"]).strip()
-
-
 @pytest.mark.parametrize("says", _WITHOUT)
 def test_without_a_package(session: Session, tmp_path: Path, says: str, runs: int) -> None:
     python = _WITHOUT[says]
@@ -267,7 +258,7 @@ def test_address_sanitizer(session: Session, python: Path, tmp_path: Path) -> No
         extend=False,
         environment={
             "KCENSUS_PYTHON": str(python),
-            "LD_PRELOAD": _runtime(),
+            "LD_PRELOAD": host.run([host.find("cc"), "-print-file-name=libasan.so"]).strip(),
             # crash frees nothing when it quits, and has an operator new of its own.
             "ASAN_OPTIONS": "detect_leaks=0:halt_on_error=1:alloc_dealloc_mismatch=0",
             "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",

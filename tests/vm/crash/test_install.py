@@ -7,7 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.lab import build, host
+from tests.lab.debian.files import headers
 from tests.vm.crash.session import Session, build_extension
 
 
@@ -33,7 +36,6 @@ def test_other_python_builds_again(tmp_path: Path) -> None:
 
 
 def _refusal(command: list[str], directory: Path) -> str:
-    """Return what a command that fails says on stderr."""
     done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
     assert done.returncode
     return done.stderr
@@ -71,3 +73,14 @@ def test_install_where_crash_looks(tmp_path: Path) -> None:
     assert "slab-waste" in (tmp_path / "term.txt").read_text()
     assert "slab-waste:" not in (tmp_path / "unloaded.txt").read_text()
     assert (tmp_path / "slab.json").read_text().startswith("{")
+
+
+@pytest.mark.parametrize("suite", ["trixie", "sid"])
+def test_newer_crash(suite: str, tmp_path: Path) -> None:
+    """The extension compiles without a warning against every crash that Debian has."""
+    system = headers(suite)
+    built = build_extension(tmp_path, cflags=f"-MD -isystem {system}")
+    assert built.exists()
+    dependencies = built.with_name("target.d").read_text()
+    assert str(system / "crash" / "defs.h") in dependencies
+    assert "/usr/include/crash/defs.h" not in dependencies

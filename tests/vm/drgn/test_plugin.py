@@ -147,7 +147,7 @@ def prompt(mixed_dump: Dump, tmp_path: Path) -> Iterator[pexpect.spawn[str]]:
     environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path)}
     environment |= {"TERM": "xterm", "PYTHON_BASIC_REPL": "1", "KCENSUS_PAGER": "cat"}
     words = [*DRGN, "-c", str(mixed_dump.formats["elf"]), *options(mixed_dump.debug)]
-    child = pexpect.spawn(words[0], words[1:], encoding="utf-8", timeout=120, env=environment)
+    child = pexpect.spawn(words[0], words[1:], encoding="utf-8", timeout=300, env=environment)
     child.setwinsize(40, 100)
     try:
         child.expect_exact(PROMPT)
@@ -197,11 +197,12 @@ def test_crash_mode(prompt: pexpect.spawn[str], mixed_dump: Dump, tmp_path: Path
 
 @pytest.mark.usually("6.12")
 def test_interrupting_a_command(prompt: pexpect.spawn[str]) -> None:
-    answer(prompt, "import time; import kcensus.analyses.slab.run as run")
-    answer(prompt, "run.run = lambda kernel, **params: time.sleep(600)")
+    answer(prompt, "import os, time; import kcensus.analyses.slab.run as run")
+    answer(prompt, "run.run = lambda *_, **__: (os.write(2, b'wait' b'ing'), time.sleep(600))")
     for line, until in (("%kcensus slab", PROMPT), ("%kcensus slab | cat", PROMPT)):
         prompt.sendline(line)
-        prompt.expect_exact("\x1b[?25l")  # the progress bar hides the cursor
+        # The progress bar hides the cursor, before or after the analysis begins.
+        assert {prompt.expect_exact(["\x1b[?25l", "waiting"]) for _ in range(2)} == {0, 1}
         prompt.sendintr()
         prompt.expect_exact("\x1b[?25h")
         prompt.expect_exact("kcensus: interrupted")

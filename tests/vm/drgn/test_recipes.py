@@ -16,7 +16,6 @@ import drgn
 import pytest
 from drgn.cli import default_globals
 from drgn.helpers.linux.fs import dentry_path
-from drgn.helpers.linux.list import hlist_for_each_entry, list_for_each_entry
 from drgn.helpers.linux.mm import compound_head, virt_to_page
 from drgn.helpers.linux.pid import for_each_task
 from drgn.helpers.linux.sched import task_state_to_char
@@ -30,6 +29,7 @@ import kcensus
 from kcensus.api.objects import MergedCacheWarning
 from tests.lab import Dump
 from tests.pages import RECIPES_PAGE, recipes
+from tests.vm.oracles.dentries import children
 
 RECIPES = recipes(RECIPES_PAGE)
 DUMP_RECIPES = [
@@ -62,7 +62,6 @@ def prog(mixed_dump: Dump) -> drgn.Program:
 
 
 def run(prog: drgn.Program, recipe: str) -> tuple[SimpleNamespace, str]:
-    """Return the names that a recipe leaves, and what it prints."""
     names = default_globals(prog) | {"kcensus": kcensus}
     with redirect_stdout(StringIO()) as printed:
         for example in doctest.DocTestParser().get_examples(recipe):
@@ -95,15 +94,6 @@ def dentries(prog: drgn.Program) -> Iterator[Any]:
     return slab_cache_for_each_allocated_object(cache, "struct dentry")
 
 
-def children(parent: Any) -> Iterator[Any]:
-    """Yield the children of a dentry, as the kernel has them on its list."""
-    # Since Linux kernel commit da549bdd15c2 ("dentry: switch the lists of children to hlist") (in
-    # v6.8), the list is an hlist.
-    if parent.prog_.type("struct dentry").has_member("d_children"):
-        return hlist_for_each_entry("struct dentry", parent.d_children.address_of_(), "d_sib")
-    return list_for_each_entry("struct dentry", parent.d_subdirs.address_of_(), "d_child")
-
-
 def path(block: Any, name: str) -> Any:
     """Return a dentry of a file system, given its path there, from the root down."""
     dentry = block.s_root
@@ -126,7 +116,7 @@ def _(names: SimpleNamespace) -> None:
     assert names.charged.set_index("cache")["objects"].get("dentry", 0) == charged
 
 
-@oracle("What does the kernel say of the directory")
+@oracle("What does the kernel know about the directory")
 def _(names: SimpleNamespace) -> None:
     directory = names.directory.address_of_()
     assert names.row["directory"].endswith("/" + dentry_path(directory).decode())

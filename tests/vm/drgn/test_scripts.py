@@ -16,7 +16,7 @@ import pytest
 
 from kcensus.analyses import analyses
 from kcensus.cli import main
-from tests.lab import Dump, build
+from tests.lab import Dump, build, symbols
 
 KERNEL = "6.1"
 FOLDER = Path(__file__).parents[3] / "drgn_scripts"
@@ -46,9 +46,9 @@ def drgn(packages: Path) -> Drgn:
     """drgn's own command line, on a Python that has no kcensus installed."""
 
     def run(dump: Dump, *words: str | Path, file: str = "elf") -> subprocess.CompletedProcess[str]:
-        symbols = [word for path in dump.debug for word in ("-s", path)]
+        options = ["-c", str(dump.formats[file]), *symbols(dump.debug)]
         return subprocess.run(
-            [sys.executable, "-S", "-m", "drgn", "-c", dump.formats[file], *symbols, *words],
+            [sys.executable, "-S", "-m", "drgn", *options, *words],
             env={**os.environ, "PYTHONPATH": str(packages)},
             capture_output=True,
             text=True,
@@ -58,9 +58,8 @@ def drgn(packages: Path) -> Drgn:
 
 
 def direct(dump: Dump, capsys: pytest.CaptureFixture[str], *words: str, file: str = "elf") -> Any:
-    """Return what a command prints of the same dump."""
-    symbols = [word for path in dump.debug for word in ("-s", str(path))]
-    assert main([words[0], str(dump.formats[file]), *symbols, *words[1:], "--json"]) == 0
+    target = [str(dump.formats[file]), *symbols(dump.debug)]
+    assert main([words[0], *target, *words[1:], "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 

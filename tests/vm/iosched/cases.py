@@ -19,13 +19,12 @@ SCHEDULERS = {
 """Schedulers by scenario."""
 STARVED = ("iosched-starved", "iosched-starved-deadline")
 
-# A guest takes a minute or two to make: the lab builds ahead what is not only on request.
-usually = pytest.mark.usually(
-    *(
-        f"{kernel} {scenario}"
-        for scenario in SCHEDULERS
-        for kernel in kernels()
-        if not load(scenario, kernel).on_request
-    )
+USUAL = tuple(
+    f"{kernel} {scenario}"
+    for scenario in SCHEDULERS
+    for kernel in kernels()
+    if not load(scenario, kernel).on_request
 )
+"""A guest takes a minute or two to make: the lab builds ahead what is not only on request."""
+usually = pytest.mark.usually(*USUAL)
 """Marks tests with a kernel and a scenario as parameters."""

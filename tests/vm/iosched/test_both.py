@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A dump and the trace of the same guest, which goes on after the dump."""
+"""A dump, and a trace of the same guest, of another one, or none."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ from kcensus.analyses.iosched.run import run
 from kcensus.analyses.iosched.trace.figures import Figures as Traced
 from kcensus.kernel.block import MODULES
 from kcensus.kernel.kernel import Kernel
-from kcensus.sources import open_target
-from kcensus.trace.files import read_trace
+from kcensus.sources.blktrace.files import read_trace
 from tests.lab import build
+from tests.vm.cases import command, opened
 from tests.vm.iosched.cases import SCHEDULERS, STARVED, usually
-
-pytestmark = usually
 
 # Of struct blk_io_trace: time, action, and the length of what follows.
 _EVENT = struct.Struct("<8xQ12xI14xH")
@@ -27,7 +25,6 @@ _NOTIFY = 1 << 26
 
 
 def _start(directory: Path) -> int:
-    """Return CLOCK_MONOTONIC of the first event."""
     times: list[int] = []
     for path in directory.glob("trace.blktrace.*"):
         data, at, action = path.read_bytes(), 0, _NOTIFY
@@ -38,14 +35,14 @@ def _start(directory: Path) -> int:
     return min(times)
 
 
+@usually
 @pytest.mark.parametrize("scenario", SCHEDULERS)
 def test_the_trace_has_the_requests_of_the_dump(kernel: str, scenario: str) -> None:
     dump = build(kernel, scenario)
     traces = dump.path / "traces"
-    target = open_target(str(dump.formats["elf"]), dump.debug)
-    target.need_modules(*MODULES)
-    answer = run(Kernel(target.prog), trace=str(traces))
-    figures = Figures(Kernel(target.prog))
+    prog = opened(dump, *MODULES).prog
+    answer = run(Kernel(prog), trace=str(traces))
+    figures = Figures(Kernel(prog))
     both = pairs(figures, Traced(read_trace(str(traces))))
     assert abs(both.offset_ns - _start(traces)) < 20e6
     rows, requests = answer.tables["requests_traced"].frame, answer.tables["requests"].frame
@@ -67,3 +64,42 @@ def test_the_trace_has_the_requests_of_the_dump(kernel: str, scenario: str) -> N
         async_ = inserted[inserted["kind"] == "async"]
         assert (async_["overtaken_by"] > 100).all()
         assert async_["sleepers"].sum() > 0
+
+
+@pytest.mark.parametrize("has_text", [False, True])
+def test_a_trace_of_another_guest_is_not_joined(
+    has_text: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dump = build("6.1", "iosched-starved")
+    trace = build("6.1", "iosched-starved-deadline").path / "traces"
+    if has_text:
+        (tmp_path / "trace.txt").write_text(
+            "254,0    0        1     0.000000000   103  Q  RS 8 + 8 [direct-read]\n"
+            "254,0    0        2     0.000000100   103  G  RS 8 + 8 [direct-read]\n"
+            "254,0    0        3     0.000000200   103  I  RS 8 + 8 [direct-read]\n"
+        )
+        trace = tmp_path / "trace.txt"
+    status, found, _ = command(capsys, "iosched", *dump.arguments, "--trace", str(trace))
+    assert status == 0
+    assert found["summary"]["requests_traced"] == 0
+    assert not found["tables"]["requests_traced"]
+    reasons = [gap["reason"] for gap in found["gaps"]]
+    # Guests that were started in the same second are not told apart by their clocks.
+    assert any("or machine" in reason for reason in reasons)
+    # Those of the trace are parts of each other at most.
+    parents = {each["id"]: each["part_of"] for each in found["findings"] if each["part_of"]}
+    assert all(
+        parent.startswith("trace-") == name.startswith("trace-") for name, parent in parents.items()
+    )
+
+
+def test_a_trace_that_is_not_there_costs_nothing_of_memory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["iosched", *build("6.1", "iosched-starved").arguments]
+    (_, alone, _), (status, found, _) = (
+        command(capsys, *words, *more) for more in ([], ["--trace", str(tmp_path / "sda")])
+    )
+    assert status == 0
+    assert found["summary"] == alone["summary"]
+    assert found["gaps"][0]["what"] == "trace"

@@ -22,8 +22,8 @@ import pytest
 
 from kcensus.analyses.iosched.run import of_trace
 from kcensus.progress import SilentProgress
-from kcensus.trace.bios import NEVER, pair
-from kcensus.trace.files import read_trace
+from kcensus.sources.blktrace.bios import NEVER, pair
+from kcensus.sources.blktrace.files import read_trace
 from tests.lab import build
 from tests.vm.iosched.cases import SCHEDULERS, usually
 
@@ -42,8 +42,6 @@ _NOTIFY, _IN_CGROUP, _MESSAGE = 1 << 26, 1 << 8, 2
 
 @dataclass
 class Tools:
-    """What blkparse and btt make of a trace."""
-
     prefix: str
     directory: Path
     """Where they leave their files: ``merged`` has all events."""

@@ -12,8 +12,9 @@ from kcensus.engine.memory import Faults
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.tasks.stacks import stacks
 from kcensus.kernel.tasks.tasks import Tasks, tasks
-from kcensus.sources import Target, open_target
+from kcensus.sources import Target
 from tests.lab import Dump, build
+from tests.vm.cases import opened
 from tests.vm.oracles import waits as oracle
 
 
@@ -25,7 +26,7 @@ def dump(kernel: str) -> Dump:
 
 @pytest.fixture(scope="module")
 def target(dump: Dump) -> Target:
-    return open_target(str(dump.formats["elf"]), dump.debug)
+    return opened(dump)
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +54,7 @@ def test_every_stack_equals_drgns(target: Target, dump: Dump, known: Tasks) -> N
     rows = np.flatnonzero(~known.is_on_cpu)
     faults = Faults()
     found = stacks(Kernel(target.prog), known.stack[rows], known.sp[rows], faults)
-    whole = open_target(str(dump.formats["elf"]), dump.debug)
-    assert whole.need_modules("dm_mod", "dm_snapshot") == []
+    whole = opened(dump, "dm_mod", "dm_snapshot")
     in_modules = 0
     for stack, row in enumerate(rows.tolist()):
         task = Object(whole.prog, "struct task_struct *", int(known.address[row]))

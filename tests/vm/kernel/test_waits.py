@@ -3,38 +3,30 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 
 import drgn
 import numpy as np
 import pytest
-from drgn.helpers.linux.list import list_empty
 from drgn.helpers.linux.slab import find_slab_cache, slab_cache_for_each_allocated_object
 
 from kcensus.kernel.clock import clock
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.tasks.functions import ON_TIMERS, WaitKind
-from kcensus.kernel.tasks.waits import Waits, waits
+from kcensus.kernel.waiting.waits import Waits, waits
 from kcensus.kernel.xfs.buffers import buffers
 from kcensus.kernel.xfs.mounts import mounts
-from kcensus.sources import Target, open_target
+from kcensus.sources import Target
 from tests.lab import Dump, build, kernels
 from tests.lab.truth import io
+from tests.vm.cases import opened
 from tests.vm.iosched.cases import SCHEDULERS, STARVED, usually
 from tests.vm.oracles import waits as oracle
 
 pytestmark = usually
 
 _IN_VARIABLES = (WaitKind.XFS_BUF, WaitKind.FOLIO, WaitKind.REQUEST)
-_STACK = re.compile(r"FILE /proc/(\d+)/stack \d+\n((?:\[<0>\] .*\n)+)")
-_FRAME = re.compile(r"^\[<0>\] ([\w.]+)\+", re.MULTILINE)
-
-
-def opened(dump: Dump) -> Target:
-    target = open_target(str(dump.formats["elf"]), dump.debug)
-    assert target.need_modules("xfs", "dm_mod", "dm_snapshot") == []
-    return target
+_MODULES = ("xfs", "dm_mod", "dm_snapshot")
 
 
 @pytest.fixture(scope="module", params=SCHEDULERS)
@@ -44,7 +36,7 @@ def dump(request: pytest.FixtureRequest, kernel: str) -> Dump:
 
 @pytest.fixture(scope="module")
 def target(dump: Dump) -> Target:
-    return opened(dump)
+    return opened(dump, *_MODULES)
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +44,9 @@ def found(target: Target) -> Waits:
     return waits(Kernel(target.prog))
 
 
-def guest_stacks(dump: Dump) -> dict[int, list[str]]:
+def guest_stacks(dump: Dump) -> dict[int, tuple[str, ...]]:
     """Functions on the stacks of tasks in state D by PID, as the guest printed them at last."""
-    text = dump.truth["tasks.last"]
-    return {int(pid): _FRAME.findall(lines) for pid, lines in _STACK.findall(text)}
+    return {pid: task.stack for pid, task in io.read(dump.truth).tasks.items() if task.stack}
 
 
 def test_the_tasks_and_stacks_are_the_guests(dump: Dump, found: Waits) -> None:
@@ -143,24 +134,13 @@ def test_ages_are_those_that_the_guest_saw(dump: Dump, target: Target, found: Wa
     assert (found.since_ns < 600e9).all()
 
 
-def has_waiter(buffer: drgn.Object) -> bool:
-    """Whether a task waits for a buffer, by the lists in it."""
-    lock = buffer.b_sema
-    if lock.type_.has_member("wait_list"):
-        is_locked_by_others = not list_empty(lock.wait_list.address_of_())
-    else:
-        is_locked_by_others = bool(lock.first_waiter)
-    lists = buffer.b_iowait.wait.task_list, buffer.b_waiters.head
-    return is_locked_by_others or not all(list_empty(each.address_of_()) for each in lists)
-
-
 def test_buffers_are_those_of_a_slow_walk(dump: Dump, target: Target, found: Waits) -> None:
     kernel = Kernel(target.prog)
     known, file_systems = buffers(kernel), mounts(kernel)
     assert len(file_systems) == 1
     cache = find_slab_cache(target.prog, "xfs_buf")
     walk = slab_cache_for_each_allocated_object(cache, "struct xfs_buf")
-    expected = {int(each) for each in walk if each.b_target and has_waiter(each)}
+    expected = {int(each) for each in walk if each.b_target and any(oracle.waiters(each[0]))}
     assert set(known.address.tolist()) == expected
     assert bool(expected) == waits_for_buffers(dump)
     assert known.report.complete
@@ -175,7 +155,7 @@ def test_buffers_are_those_of_a_slow_walk(dump: Dump, target: Target, found: Wai
 
 @pytest.mark.parametrize("scenario", STARVED)
 def test_a_starved_write_has_sleepers_behind_it(kernel: str, scenario: str) -> None:
-    found = waits(Kernel(opened(build(kernel, scenario)).prog))
+    found = waits(Kernel(opened(build(kernel, scenario), *_MODULES).prog))
     rows = [row for row, name in enumerate(found.function) if name == "xfs_buf_lock"]
     assert rows
     assert {found.evidence[row] for row in rows} == {"xfs_buf.b_sema"}
@@ -185,8 +165,7 @@ def test_a_starved_write_has_sleepers_behind_it(kernel: str, scenario: str) -> N
 
 @pytest.mark.usually("7.3")
 def test_without_debug_info_of_xfs(kernel: str) -> None:
-    dump = build(kernel, "iosched-starved")
-    found = waits(Kernel(open_target(str(dump.formats["elf"]), dump.debug).prog))
+    found = waits(Kernel(opened(build(kernel, "iosched-starved")).prog))
     assert found.missing[:2] == ["XFS buffers", "XFS logs"]
     # Stacks lead to the semaphore in the buffer, and debug info of direct I/O is the kernel's.
     locks = [row for row, name in enumerate(found.function) if name == "xfs_buf_lock"]
@@ -197,7 +176,7 @@ def test_without_debug_info_of_xfs(kernel: str) -> None:
 
 @pytest.mark.usually(*kernels())
 def test_snapshots_and_writeback(kernel: str) -> None:
-    target = opened(build(kernel, "kcopyd-waiting"))
+    target = opened(build(kernel, "kcopyd-waiting"), *_MODULES)
     prog = target.prog
     found = waits(Kernel(prog))
     assert found.undetermined == 0

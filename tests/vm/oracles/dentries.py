@@ -6,17 +6,15 @@ from __future__ import annotations
 import re
 import struct
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 
 import drgn
 from drgn import Object, Program
 from drgn.helpers.linux.cgroup import cgroup_path
 from drgn.helpers.linux.fs import for_each_mount, mount_dst
-from drgn.helpers.linux.list import (
-    hlist_for_each_entry,
-    list_for_each_entry,
-)
+from drgn.helpers.linux.list import hlist_for_each_entry
 from drgn.helpers.linux.mm import compound_head, page_to_virt, virt_to_page
 from drgn.helpers.linux.slab import (
     find_containing_slab_cache,
@@ -24,6 +22,7 @@ from drgn.helpers.linux.slab import (
     slab_cache_for_each_allocated_object,
 )
 
+from tests.vm.oracles import entries
 from tests.vm.oracles.slab import objcg_of
 
 _HEX = "abcdef"
@@ -31,8 +30,6 @@ _HEX = "abcdef"
 
 @dataclass
 class Dentry:
-    """One dentry, read member by member."""
-
     object: Object
     name: bytes
     parent: int
@@ -57,25 +54,25 @@ class Dentry:
         return int(self.object)
 
 
-@dataclass
-class Bits:
-    """Flags, from include/linux/dcache.h of these kernels."""
-
-    referenced: int = 1 << 6
-    shrink: int = 1 << 10
-    lru: int = 1 << 19
+# From include/linux/dcache.h of these kernels.
+REFERENCED, SHRINK = 1 << 6, 1 << 10
 
 
-@dataclass
+def children(parent: Object) -> Iterator[Object]:
+    """Yield the children of a dentry, as the kernel has them on its list."""
+    # Since Linux kernel commit da549bdd15c2 ("dentry: switch the lists of children to hlist") (in
+    # v6.8), the list is an hlist.
+    if parent.prog_.type("struct dentry").has_member("d_children"):
+        return hlist_for_each_entry("struct dentry", parent.d_children.address_of_(), "d_sib")
+    return entries(parent.d_subdirs, "struct dentry", "d_child")
+
+
 class OracleDentries:
     """Everything about the dentries of a program."""
 
-    prog: Program
-    bits: Bits = field(default_factory=Bits)
-
-    def __post_init__(self) -> None:
-        if self.prog.type("struct dentry").has_member("d_shortname"):
-            self.bits = Bits(lru=1 << 18)
+    def __init__(self, prog: Program) -> None:
+        self.prog = prog
+        self.lru = 1 << (18 if prog.type("struct dentry").has_member("d_shortname") else 19)
         cache = find_slab_cache(self.prog, "dentry")
         assert cache is not None
         self.cache = cache
@@ -105,7 +102,6 @@ class OracleDentries:
 
     @cached_property
     def negatives(self) -> list[Dentry]:
-        """All negative dentries."""
         return [dentry for dentry in self.dentries.values() if dentry.negative]
 
     def bytes_of(self, dentries: list[Dentry]) -> int:
@@ -138,26 +134,15 @@ class OracleDentries:
 
     # Children
 
-    def children(self, directory: Object) -> list[int]:
-        """Dentries on the list of children, in its order."""
-        if self.prog.type("struct dentry").has_member("d_children"):
-            nodes = hlist_for_each_entry(
-                "struct dentry", directory.d_children.address_of_(), "d_sib"
-            )
-        else:
-            nodes = list_for_each_entry(
-                "struct dentry", directory.d_subdirs.address_of_(), "d_child"
-            )
-        return [int(node) for node in nodes]
-
     @cached_property
     def directories(self) -> dict[int, list[int]]:
-        """All dentries that have children, with them."""
-        found = {address: self.children(dentry.object) for address, dentry in self.dentries.items()}
+        found = {
+            address: [*map(int, children(dentry.object))]
+            for address, dentry in self.dentries.items()
+        }
         return {address: children for address, children in found.items() if children}
 
     def is_watched(self, address: int) -> bool:
-        """Whether the inode of a dentry has marks."""
         inode = self.dentries[address].object.d_inode
         return bool(inode) and bool(inode.i_fsnotify_mask)
 
@@ -165,7 +150,6 @@ class OracleDentries:
 
     @cached_property
     def chains(self) -> list[list[int]]:
-        """The dentries of each bucket."""
         prog = self.prog
         count = 1 << (32 - int(prog["d_hash_shift"]))
         table = prog.read(int(prog["dentry_hashtable"]), 8 * count)
@@ -184,7 +168,7 @@ class OracleDentries:
     def unreferenced(self, address: int) -> bool:
         """Whether the limit of the series applies to a dentry."""
         dentry = self.dentries[address]
-        return dentry.negative and dentry.unused and not dentry.flags & self.bits.referenced
+        return dentry.negative and dentry.unused and not dentry.flags & REFERENCED
 
     def rows(self, chain: list[int]) -> list[list[int]]:
         """Unreferenced negatives that follow each other."""
@@ -209,7 +193,6 @@ class OracleDentries:
 
     @cached_property
     def slabs(self) -> dict[int, list[Dentry]]:
-        """Dentries by the slab they lie on."""
         found = defaultdict(list)
         for address, dentry in self.dentries.items():
             found[int(page_to_virt(compound_head(virt_to_page(self.prog, address))))].append(dentry)
@@ -239,9 +222,10 @@ class OracleDentries:
                         raw = cgroup_path(memcg.css.cgroup)
                         paths[int(memcg)] = raw.decode(errors="backslashreplace")
                     path = paths[int(memcg)]
-                found[path]["dentries"] += 1
-                found[path]["negative"] += dentry.negative
-                found[path]["bytes"] += dentry.negative * (self.slot_size + dentry.external)
+                size = self.slot_size + dentry.external
+                found[path].update(
+                    dentries=1, negative=dentry.negative, negative_bytes=dentry.negative * size
+                )
         return dict(found)
 
     # Names
@@ -280,7 +264,6 @@ def _shape(name: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 def _pattern(names: list[bytes]) -> bytes:
-    """What the names of a family look like."""
     out = b""
     position = 0
     for run in _RUN.finditer(names[0]):
@@ -291,7 +274,8 @@ def _pattern(names: list[bytes]) -> bytes:
 
 
 def _run_pattern(runs: list[bytes]) -> bytes:
-    columns = ["".join(sorted(set(column))) for column in zip(*_text(runs), strict=True)]
+    texts = (run.decode("latin-1") for run in runs)
+    columns = ["".join(sorted(set(column))) for column in zip(*texts, strict=True)]
     if len(columns) >= 8 and _kind("".join(columns)) == "hex":
         return b"<hex>"
     varies = [at for at, column in enumerate(columns) if len(column) > 1 or column.isdigit()]
@@ -303,15 +287,10 @@ def _run_pattern(runs: list[bytes]) -> bytes:
     return runs[0][:start] + middle + runs[0][end:]
 
 
-def _text(runs: list[bytes]) -> list[str]:
-    return [run.decode("latin-1") for run in runs]
-
-
 def _kind(characters: str) -> str:
-    digits = any(char in "0123456789" for char in characters)
-    letters = {char for char in characters if char not in "0123456789"}
-    if digits and not letters:
+    letters = {*characters} - {*"0123456789"}
+    if letters == {*characters}:
+        return "any"
+    if not letters:
         return "digits"
-    if digits and (letters <= set(_HEX) or letters <= set(_HEX.upper())):
-        return "hex"
-    return "any"
+    return "hex" if letters <= {*_HEX} or letters <= {*_HEX.upper()} else "any"

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""kcopyd, snapshots and workqueues, one drgn object at a time.
-
-Nothing here shares code with the package.
-"""
+"""kcopyd, snapshots and workqueues, one drgn object at a time."""
 
 from __future__ import annotations
 
@@ -11,16 +8,16 @@ from dataclasses import dataclass, field
 
 from drgn import Object, Program, cast
 from drgn.helpers.linux.idr import idr_for_each
-from drgn.helpers.linux.list import hlist_for_each_entry, list_empty, list_for_each_entry
+from drgn.helpers.linux.list import hlist_for_each_entry
 from drgn.helpers.linux.slab import for_each_slab_cache, slab_cache_for_each_allocated_object
+
+from tests.vm.oracles import entries
 
 STATES = ("callback", "complete", "io", "pages")
 
 
 @dataclass
 class ClientTruth:
-    """The jobs of a client."""
-
     nr_jobs: int
     jobs: set[int] = field(default_factory=set)
     """Masters in use."""
@@ -30,7 +27,6 @@ class ClientTruth:
     """Split masters with running sub-jobs."""
     listed: dict[str, int] = field(default_factory=dict)
     reserve: set[int] = field(default_factory=set)
-    wq: int = 0
 
     @property
     def in_flight(self) -> int:
@@ -42,7 +38,7 @@ def clients_of_targets(prog: Program) -> dict[int, tuple[str, str, str]]:
     """Return device name, number and target of each client in the tables of the lab's guests."""
     found = {}
     for _, entry in idr_for_each(prog["_minor_idr"].address_of_()):
-        md = Object(prog, "struct mapped_device *", value=entry.value_())
+        md = cast("struct mapped_device *", entry)
         cell = cast("struct hash_cell *", md.interface_ptr)
         name = cell.name.string_().decode()
         table = cast("struct dm_table *", md.map)
@@ -63,30 +59,13 @@ def clients_of_targets(prog: Program) -> dict[int, tuple[str, str, str]]:
 
 def clients(prog: Program, addresses: set[int]) -> dict[int, ClientTruth]:
     """Return the clients at some addresses, and all others that have a job."""
-    found: dict[int, ClientTruth] = {}
-    reserve: set[int] = set()
-
-    def add(address: int) -> ClientTruth:
-        if address in found:
-            return found[address]
-        kc = Object(prog, "struct dm_kcopyd_client *", value=address)
-        truth = found[address] = ClientTruth(int(kc.nr_jobs.counter), wq=int(kc.kcopyd_wq))
-        for name in STATES:
-            head = kc.member_(f"{name}_jobs").address_of_()
-            truth.listed[name] = sum(
-                1 for _ in list_for_each_entry("struct kcopyd_job", head, "list")
-            )
-        for i in range(int(kc.job_pool.curr_nr)):
-            truth.reserve.add(int(kc.job_pool.elements[i]))
-        reserve.update(truth.reserve)
-        return truth
-
-    for address in sorted(addresses):
-        add(address)
+    found = {address: _client(prog, address) for address in sorted(addresses)}
     for job in slab_cache_for_each_allocated_object(prog["_job_cache"], "struct kcopyd_job"):
-        if int(job) in reserve:
+        if any(int(job) in client.reserve for client in found.values()):
             continue
-        truth = add(int(job.kc))
+        if int(job.kc) not in found:
+            found[int(job.kc)] = _client(prog, int(job.kc))
+        truth = found[int(job.kc)]
         truth.jobs.add(int(job))
         if int(job.source.count) > int(job.kc.sub_job_size):
             truth.split += 1
@@ -95,16 +74,25 @@ def clients(prog: Program, addresses: set[int]) -> dict[int, ClientTruth]:
     return found
 
 
+def _client(prog: Program, address: int) -> ClientTruth:
+    kc = Object(prog, "struct dm_kcopyd_client *", value=address)
+    return ClientTruth(
+        int(kc.nr_jobs.counter),
+        listed={
+            name: len([*entries(kc.member_(f"{name}_jobs"), "struct kcopyd_job", "list")])
+            for name in STATES
+        },
+        reserve={int(kc.job_pool.elements[i]) for i in range(int(kc.job_pool.curr_nr))},
+    )
+
+
 def exceptions(table: Object) -> int:
-    """Return the number of exceptions in a hash table."""
     count = 0
     prog = table.prog_
     for i in range(int(table.hash_mask) + 1):
         bucket = table.table[i]
         if hasattr(bucket, "head"):
-            count += sum(
-                1 for _ in hlist_for_each_entry("struct dm_exception", bucket.head, "hash_list")
-            )
+            count += len([*hlist_for_each_entry("struct dm_exception", bucket.head, "hash_list")])
             continue
         node = int(bucket.first) & ~1
         while node:
@@ -114,50 +102,35 @@ def exceptions(table: Object) -> int:
 
 
 def waiting(snapshot: Object) -> set[int]:
-    """Return the PIDs of the tasks that wait for a snapshot."""
-    entries = list_for_each_entry(
-        "struct wait_queue_entry", snapshot.in_progress_wait.head.address_of_(), "entry"
-    )
-    return {int(cast("struct task_struct *", entry.private).pid) for entry in entries}
+    waiters = entries(snapshot.in_progress_wait.head, "struct wait_queue_entry", "entry")
+    return {int(cast("struct task_struct *", waiter.private).pid) for waiter in waiters}
 
 
-def work_items(prog: Program) -> Counter[tuple[int, str, int, int]]:
-    """Count work items by pool id, state, address of the function, and PID (0 unless it runs)."""
-    found: Counter[tuple[int, str, int, int]] = Counter()
+def work_items(prog: Program) -> Counter[tuple[int, str, int]]:
+    """Count work items by pool id, state, and address of the function."""
+    found: Counter[tuple[int, str, int]] = Counter()
+
+    def count(pool: Object, state: str, head: Object) -> None:
+        for work in entries(head, "struct work_struct", "entry"):
+            found[int(pool.id), state, int(work.func)] += 1
+
     for _, entry in idr_for_each(prog["worker_pool_idr"].address_of_()):
-        pool = Object(prog, "struct worker_pool *", value=entry.value_())
-        for work in list_for_each_entry("struct work_struct", pool.worklist.address_of_(), "entry"):
-            found[int(pool.id), "pending", int(work.func), 0] += 1
-        for worker in list_for_each_entry("struct worker", pool.workers.address_of_(), "node"):
-            if worker.current_work:
-                key = int(pool.id), "in-flight", int(worker.current_func), int(worker.task.pid)
-                found[key] += 1
-                for work in list_for_each_entry(
-                    "struct work_struct", worker.scheduled.address_of_(), "entry"
-                ):
-                    found[int(pool.id), "scheduled", int(work.func), int(worker.task.pid)] += 1
-    for wq in list_for_each_entry(
-        "struct workqueue_struct", prog["workqueues"].address_of_(), "list"
-    ):
-        for pwq in list_for_each_entry("struct pool_workqueue", wq.pwqs.address_of_(), "pwqs_node"):
-            if not list_empty(pwq.inactive_works.address_of_()):
-                for work in list_for_each_entry(
-                    "struct work_struct", pwq.inactive_works.address_of_(), "entry"
-                ):
-                    found[int(pwq.pool.id), "inactive", int(work.func), 0] += 1
+        pool = cast("struct worker_pool *", entry)
+        count(pool, "pending", pool.worklist)
+    for worker in busy_workers(prog):
+        found[int(worker.pool.id), "in-flight", int(worker.current_func)] += 1
+        count(worker.pool, "scheduled", worker.scheduled)
+    for wq in entries(prog["workqueues"], "struct workqueue_struct", "list"):
+        for pwq in entries(wq.pwqs, "struct pool_workqueue", "pwqs_node"):
+            count(pwq.pool, "inactive", pwq.inactive_works)
     return found
 
 
 def busy_workers(prog: Program) -> list[Object]:
-    """Return all workers that have an item."""
     return [
         worker
         for _, entry in idr_for_each(prog["worker_pool_idr"].address_of_())
-        for worker in list_for_each_entry(
-            "struct worker",
-            Object(prog, "struct worker_pool *", value=entry.value_()).workers.address_of_(),
-            "node",
-        )
+        for worker in entries(cast("struct worker_pool *", entry).workers, "struct worker", "node")
         if worker.current_work
     ]
 
@@ -170,9 +143,7 @@ def idle_clients(prog: Program) -> set[int]:
     """
     wqs = {
         int(wq)
-        for wq in list_for_each_entry(
-            "struct workqueue_struct", prog["workqueues"].address_of_(), "list"
-        )
+        for wq in entries(prog["workqueues"], "struct workqueue_struct", "list")
         if wq.name.string_() == b"kcopyd"
     }
     found = set()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""list_lrus the slow, obvious way: one drgn object at a time, no code of the engine."""
+"""list_lrus the slow, obvious way: one drgn object at a time."""
 
 from __future__ import annotations
 
@@ -9,31 +9,28 @@ from dataclasses import dataclass, field
 
 import drgn
 from drgn import Object, Program
-from drgn.helpers.linux.cgroup import cgroup_path, css_for_each_descendant_pre
-from drgn.helpers.linux.list import list_for_each_entry
+from drgn.helpers.linux.cgroup import cgroup_path
 from drgn.helpers.linux.nodemask import nr_node_ids
 from drgn.helpers.linux.slab import find_containing_slab_cache
 from drgn.helpers.linux.xarray import xa_for_each
+
+from tests.vm.oracles import all_memcgs, entries
 
 CSS_ONLINE, CSS_DYING = 2, 16
 
 
 @dataclass
 class LruTruth:
-    """What one list_lru has."""
-
     owner: str
     kind: str
     super_block: int = 0
-    aware: bool = False
+    memcg_aware: bool = False
     root_items: int = 0
-    counted: int = 0
-    """``list_lru_node.nr_items`` of all nodes."""
     memcg_items: int = 0
     slots: int = 0
-    dead: int = 0
-    empty: int = 0
-    node_bytes: int = 0
+    dead_slots: int = 0
+    empty_slots: int = 0
+    node_array_bytes: int = 0
     pointer_bytes: int = 0
     list_bytes: int = 0
     dead_bytes: int = 0
@@ -50,13 +47,11 @@ class LruTruth:
 
     @property
     def bytes(self) -> int:
-        return self.node_bytes + self.pointer_bytes + self.list_bytes + self.xa_node_bytes
+        return self.node_array_bytes + self.pointer_bytes + self.list_bytes + self.xa_node_bytes
 
 
 @dataclass
 class MemcgTruth:
-    """One memory cgroup."""
-
     path: str
     state: str
     id: int
@@ -75,7 +70,7 @@ class Oracle:
         self.prog = prog
         self.nodes = nr_node_ids(prog)
         self._slot: dict[int, int] = {}
-        self.memcgs = {memcg.value_(): self._memcg(memcg) for memcg in self._all_memcgs()}
+        self.memcgs = {memcg.value_(): self._memcg(memcg) for memcg in all_memcgs(prog)}
         self.by_id = {
             truth.id: truth for truth in self.memcgs.values() if truth.has_id and truth.id >= 0
         }
@@ -84,6 +79,9 @@ class Oracle:
         for address, lru, owner, kind, super_block in self._all_lrus():
             if address not in self.lrus and lru.node:
                 self.lrus[address] = self._lru(lru, LruTruth(owner, kind, super_block))
+
+    def total(self, member: str) -> int:
+        return sum(int(getattr(truth, member)) for truth in self.lrus.values())
 
     def size(self, address: int) -> int:
         """Bytes of the slot that an address is in; all slots of a page are of one size."""
@@ -95,12 +93,6 @@ class Oracle:
         return self._slot[page]
 
     # Memory cgroups
-
-    def _all_memcgs(self) -> Iterator[Object]:
-        type_ = self.prog.type("struct mem_cgroup")
-        offset = drgn.offsetof(type_, "css")
-        for css in css_for_each_descendant_pre(self.prog["root_mem_cgroup"].css.address_of_()):
-            yield Object(self.prog, "struct mem_cgroup *", css.value_() - offset)
 
     def _memcg(self, memcg: Object) -> MemcgTruth:
         flags = int(memcg.css.flags)
@@ -124,9 +116,7 @@ class Oracle:
 
     def _all_lrus(self) -> Iterator[tuple[int, Object, str, str, int]]:
         prog = self.prog
-        for block in list_for_each_entry(
-            "struct super_block", prog["super_blocks"].address_of_(), "s_list"
-        ):
+        for block in entries(prog["super_blocks"], "struct super_block", "s_list"):
             name = block.s_type.name.string_().decode()
             for kind, lru in (("dentry", block.s_dentry_lru), ("inode", block.s_inode_lru)):
                 yield lru.address_, lru, name, kind, block.value_()
@@ -137,7 +127,7 @@ class Oracle:
                         lru = target.bt_lru
                         yield lru.address_, lru, "xfs_buftarg.bt_lru", "other", block.value_()
         head = prog["memcg_list_lrus" if "memcg_list_lrus" in prog else "list_lrus"]
-        for lru in list_for_each_entry("struct list_lru", head.address_of_(), "list"):
+        for lru in entries(head, "struct list_lru", "list"):
             try:
                 symbol = prog.symbol(lru.value_()).name
             except LookupError:
@@ -145,19 +135,17 @@ class Oracle:
             yield lru.value_(), lru[0], symbol, "other", 0
 
     def _lru(self, lru: Object, truth: LruTruth) -> LruTruth:
-        truth.aware = bool(lru.memcg_aware)
-        truth.node_bytes = self.size(lru.node.value_())
+        truth.memcg_aware = bool(lru.memcg_aware)
+        truth.node_array_bytes = self.size(lru.node.value_())
         for node in range(self.nodes):
             per_node = lru.node[node]
             root = int(per_node.lru.nr_items)
             truth.root_items += root
-            if truth.aware:
+            if truth.memcg_aware:
                 self.root.items[truth.kind] += root
-            counter = per_node.nr_items
-            truth.counted += int(counter.counter if hasattr(counter, "counter") else counter)
         if hasattr(lru, "xa"):
             self._xarray(lru, truth)
-        elif truth.aware:
+        elif truth.memcg_aware:
             self._arrays(lru, truth)
         return truth
 
@@ -195,7 +183,7 @@ class Oracle:
         truth.memcg_items += items
         memcg = self.by_id.get(id_)
         if memcg is None:
-            truth.dead += 1
+            truth.dead_slots += 1
             truth.dead_bytes += size
             return
         memcg.slots += 1
@@ -204,5 +192,5 @@ class Oracle:
         if items:
             truth.holders.add(memcg.path)
         else:
-            truth.empty += 1
+            truth.empty_slots += 1
             truth.empty_bytes += size

@@ -5,23 +5,22 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
 
 import drgn
 from drgn import Object, Program
-from drgn.helpers.linux.cgroup import cgroup_path, css_for_each_descendant_pre
+from drgn.helpers.linux.cgroup import cgroup_path
 from drgn.helpers.linux.cpumask import for_each_possible_cpu
 from drgn.helpers.linux.mm import compound_nr, for_each_page
 from drgn.helpers.linux.nodemask import nr_node_ids
 from drgn.helpers.linux.slab import find_containing_slab_cache
+
+from tests.vm.oracles import all_memcgs
 
 CSS_ONLINE = 2
 
 
 @dataclass
 class MemcgTruth:
-    """One offline memory cgroup."""
-
     path: str
     references: int
     slab: Counter[str] = field(default_factory=Counter)
@@ -40,13 +39,11 @@ class Oracle:
     def __init__(self, prog: Program) -> None:
         self.prog = prog
         self.cpus = len(list(for_each_possible_cpu(prog)))
-        self.memcgs: dict[int, MemcgTruth] = {}
-        type_ = prog.type("struct mem_cgroup")
-        offset = drgn.offsetof(type_, "css")
-        for css in css_for_each_descendant_pre(prog["root_mem_cgroup"].css.address_of_()):
-            if not css.flags & CSS_ONLINE:
-                memcg = Object(prog, "struct mem_cgroup *", css.value_() - offset)
-                self.memcgs[memcg.value_()] = self._memcg(memcg)
+        self.memcgs = {
+            int(memcg): self._memcg(memcg)
+            for memcg in all_memcgs(prog)
+            if not memcg.css.flags & CSS_ONLINE
+        }
         self._pages()
 
     def _memcg(self, memcg: Object) -> MemcgTruth:
@@ -75,7 +72,7 @@ class Oracle:
     def _node(self, truth: MemcgTruth, node: Object) -> None:
         self._slab(truth, node)
         self._slabs(truth, node, "lruvec_stats", "shrinker_map", "shrinker_info")
-        info = _member(node, "shrinker_info")
+        info = getattr(node, "shrinker_info", None)
         if info is not None and hasattr(info, "unit"):
             for index in range(-(-int(info.map_nr_max) // 64)):
                 self._slab(truth, info.unit[index])
@@ -83,7 +80,7 @@ class Oracle:
         self._areas(truth, node, "lruvec_stats_percpu", "lruvec_stat_local", "lruvec_stat_cpu")
 
     def _objcg(self, truth: MemcgTruth, owner: Object) -> None:
-        objcg = _member(owner, "orig_objcg")
+        objcg = getattr(owner, "orig_objcg", None)
         if objcg:
             self._slab(truth, objcg)
             self._refcount(truth, objcg.refcnt)
@@ -95,13 +92,13 @@ class Oracle:
 
     def _slabs(self, truth: MemcgTruth, owner: Object, *names: str) -> None:
         for name in names:
-            value = _member(owner, name)
+            value = getattr(owner, name, None)
             if value is not None and value.type_.kind == drgn.TypeKind.POINTER:
                 self._slab(truth, value)
 
     def _areas(self, truth: MemcgTruth, owner: Object, *names: str) -> None:
         for name in names:
-            if value := _member(owner, name):
+            if value := getattr(owner, name, None):
                 size = drgn.sizeof(value.type_.type)
                 truth.per_cpu += -(-size // 4) * 4 * self.cpus
 
@@ -137,11 +134,3 @@ class Oracle:
                 truth.pages["anon"] += pages
             else:
                 truth.pages["shmem" if word & swap_backed else "file"] += pages
-
-
-def _member(owner: Any, name: str) -> Any:
-    """Return a member, or None where the kernel lacks it."""
-    try:
-        return owner.member_(name)
-    except LookupError:
-        return None

@@ -1,33 +1,31 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The slow, obvious way: one drgn object at a time.
 
-Nothing here shares code with the engine. It walks pages, slabs, free lists and vectors one by one
-with drgn objects, as a person at a drgn prompt would, and takes seconds where the engine takes
-milliseconds.
+It walks pages, slabs, free lists and vectors one by one, as a person at a drgn prompt would, and
+takes seconds where the engine takes milliseconds.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import drgn
 from drgn import FaultError, Object, Program, cast
-from drgn.helpers.linux.cgroup import cgroup_path, css_for_each_descendant_pre
+from drgn.helpers.linux.cgroup import cgroup_path
 from drgn.helpers.linux.cpumask import for_each_possible_cpu
-from drgn.helpers.linux.list import list_for_each_entry
 from drgn.helpers.linux.mm import PageSlab, PageTail, compound_nr, for_each_page, page_to_virt
 from drgn.helpers.linux.mmzone import for_each_online_pgdat
 from drgn.helpers.linux.nodemask import nr_node_ids
 from drgn.helpers.linux.percpu import per_cpu_ptr
 from drgn.helpers.linux.slab import find_containing_slab_cache, for_each_slab_cache
 
+from tests.vm.oracles import all_memcgs, entries
+
 
 @dataclass
 class CacheTruth:
-    """What one slab cache holds."""
-
     slabs: int = 0
     pages: int = 0
     total: int = 0
@@ -53,8 +51,8 @@ class Oracle:
             address: cache.name.string_().decode() for address, cache in self.caches.items()
         }
         self.truth: dict[str, CacheTruth] = {name: CacheTruth() for name in self.names.values()}
-        self.swab = True
-        self._vector_bytes = 0
+        # Slots of the vectors of obj_cgroups, or a word per object.
+        self.vector_bytes = 0
         self._walk()
 
     # Free objects
@@ -63,12 +61,9 @@ class Oracle:
         """The object after ``free`` on its list."""
         place = free + int(cache.offset)
         word = int(self.prog.read_word(place))
-        try:
-            secret = int(cache.random)
-        except AttributeError:
+        if not hasattr(cache, "random"):
             return word
-        swapped = int.from_bytes(place.to_bytes(8, "little"), "big")
-        return word ^ secret ^ (swapped if self.swab else place)
+        return word ^ int(cache.random) ^ int.from_bytes(place.to_bytes(8, "little"), "big")
 
     def free_list(self, cache: Object, first: int) -> set[int]:
         """All objects of a list; a cycle or a fault is an error."""
@@ -97,9 +92,7 @@ class Oracle:
             for node in range(nr_node_ids(self.prog)):
                 barn = self._barn(cache, node)
                 if barn:
-                    sheaves += list_for_each_entry(
-                        "struct slab_sheaf", barn.sheaves_full.address_of_(), "barn_list"
-                    )
+                    sheaves += entries(barn.sheaves_full, "struct slab_sheaf", "barn_list")
             for sheaf in sheaves:
                 if sheaf:
                     found |= {int(sheaf.objects[i]) for i in range(int(sheaf.size))}
@@ -162,21 +155,9 @@ class Oracle:
                 truth.kept += total - inuse
             truth.slabs_by_used[len(used), total] += 1
             truth.nodes[node_of(page)] += pages
-            truth.charged.update(self._charged(cache, slab, slots))
-            self._vector_bytes += self._vector_size(cache, slab, pages, int(page_to_virt(page)))
-
-    def _charged(self, cache: Object, slab: Object, slots: list[int]) -> Counter[int]:
-        """Charged objects of a slab by memory cgroup, read element by element."""
-        found: Counter[int] = Counter()
-        for index in range(len(slots)):
-            objcg = objcg_of(self.prog, cache, slab, index)
-            if objcg:
-                found[int(objcg.memcg)] += 1
-        return found
-
-    def vector_bytes(self) -> int:
-        """Bytes that the vectors of obj_cgroups occupy: their slots, or a word per object."""
-        return self._vector_bytes
+            owners = (objcg_of(self.prog, cache, slab, index) for index in range(total))
+            truth.charged.update(int(objcg.memcg) for objcg in owners if objcg)
+            self.vector_bytes += self._vector_size(cache, slab, pages, int(page_to_virt(page)))
 
     def _vector_size(self, cache: Object, slab: Object, pages: int, start: int) -> int:
         if hasattr(slab, "obj_exts"):
@@ -199,22 +180,10 @@ class Oracle:
     # Memory cgroups
 
     def memcg_paths(self) -> dict[int, str]:
-        """All memory cgroups by address, dying ones included."""
-        offset = drgn.offsetof(self.prog.type("struct mem_cgroup"), "css")
-        root = self.prog["root_mem_cgroup"].css.address_of_()
         return {
-            css.value_() - offset: cgroup_path(css.cgroup).decode(errors="backslashreplace")
-            for css in css_for_each_descendant_pre(root)
+            int(memcg): cgroup_path(memcg.css.cgroup).decode(errors="backslashreplace")
+            for memcg in all_memcgs(self.prog)
         }
-
-    def charged_by_path(self) -> dict[str, int]:
-        """Charged objects by path of the memory cgroup."""
-        paths = self.memcg_paths()
-        found: dict[str, int] = defaultdict(int)
-        for truth in self.truth.values():
-            for memcg, count in truth.charged.items():
-                found[paths[memcg]] += count
-        return dict(found)
 
 
 def objcg_of(prog: Program, cache: Object, slab: Object, index: int) -> Object | None:
@@ -241,18 +210,15 @@ def objcg_of(prog: Program, cache: Object, slab: Object, index: int) -> Object |
 
 
 def _left_pad(cache: Object) -> int:
-    try:
-        return int(cache.red_left_pad)
-    except AttributeError:
-        return 0
+    return int(getattr(cache, "red_left_pad", 0))
 
 
 def _node_finder(prog: Program) -> Callable[[Object], int]:
     """A function from a page to its NUMA node, by the spans of the nodes."""
-    spans = []
-    for pgdat in for_each_online_pgdat(prog):
-        start = int(pgdat.node_start_pfn)
-        spans.append((start, start + int(pgdat.node_spanned_pages), int(pgdat.node_id)))
+    spans = [
+        (start := int(node.node_start_pfn), start + int(node.node_spanned_pages), int(node.node_id))
+        for node in for_each_online_pgdat(prog)
+    ]
     base = int(prog["vmemmap"])
     size = drgn.sizeof(prog.type("struct page"))
 

@@ -68,7 +68,6 @@ def _output(*command: str) -> str:
 
 
 def _memory() -> dict[str, int]:
-    """Return the memory of this process in KiB, by the name of /proc/self/status."""
     status = Path("/proc/self/status").read_text()
     return {name: int(size) for name, size in re.findall(r"^(Vm\w+|Rss\w+):\s+(\d+)", status, re.M)}
 

@@ -13,7 +13,7 @@ import pytest
 
 from kcensus.analyses import analyses
 from tests.lab.system import Running
-from tests.vm.analyses.test_slab import slabinfo
+from tests.lab.trials import slabinfo
 
 pytestmark = pytest.mark.usually("6.1")
 
@@ -92,6 +92,11 @@ def suspended(passes: list[Pass], rounds: int) -> dict[str, Pass]:
     return {each.name: each for each in passes if each.line["round"] == rounds}
 
 
+def of(passes: list[Pass], *names: str) -> list[Pass]:
+    """Return the passes of some analyses."""
+    return [each for each in passes if each.name in names]
+
+
 def test_no_analysis_fails(passes: list[Pass], busy: list[Pass], rounds: int) -> None:
     assert [each.line for each in passes if "error" in each.line] == []
     assert {each.name for each in passes} == set(analyses())
@@ -112,37 +117,37 @@ def test_slab_at_rest(frozen: dict[str, Pass]) -> None:
         # slabinfo has no child caches of memory cgroups, nor the one of SLUB's own nodes at first.
         if before.get(name) == after.get(name) is not None:
             still += 1
-            off[name] = abs(slabs - before[name][3])
-            assert off[name] or total == before[name][1], name
+            off[name] = abs(slabs - before[name].slabs)
+            assert off[name] or total == before[name].total, name
     assert still > _CACHES_AT_REST * len(before)
     # kcensus itself may take a slab and give it back.
     assert sum(off.values()) <= _SLABS_AT_REST, {name: by for name, by in off.items() if by}
 
 
 def test_slab_pages(passes: list[Pass]) -> None:
-    for each in passes:
-        if each.name == "slab":
-            both = [slab_pages(text) for text in each.counters("slabinfo")]
-            # Under load, a cache grows and shrinks by some slabs between two readings.
-            bound = _SLAB_PAGES[each.line["round"] == _FROZEN]
-            pages = each.figure("slab_bytes") // PAGE
-            assert min(both) - bound <= pages <= max(both) + bound
-
-
-def slab_pages(text: str) -> int:
-    """Return the pages of all caches, as /proc/slabinfo gives them."""
-    rows = (line.split() for line in text.splitlines()[2:])
-    return sum(int(row[5]) * int(row[14]) for row in rows)
+    for each in of(passes, "slab"):
+        both = [
+            sum(cache.pages for cache in slabinfo(text).values())
+            for text in each.counters("slabinfo")
+        ]
+        # Under load, a cache grows and shrinks by some slabs between two readings.
+        bound = _SLAB_PAGES[each.line["round"] == _FROZEN]
+        pages = each.figure("slab_bytes") // PAGE
+        assert min(both) - bound <= pages <= max(both) + bound
 
 
 def test_dentries(passes: list[Pass]) -> None:
-    for each in passes:
-        if each.name == "dentries":
-            low, high = each.range("dentry-state", r"\A(\d+)")
-            # Under load, those that came and went during the walk are counted or not.
-            is_frozen = each.line["round"] == _FROZEN
-            bound = (_DENTRIES if is_frozen else low // 50) + high - low
-            assert low - bound <= each.figure("dentries") <= high + bound
+    for each in of(passes, "dentries"):
+        assert_near(each, r"\A(\d+)", each.figure("dentries"))
+
+
+def assert_near(each: Pass, pattern: str, ours: int) -> None:
+    """Hold a figure against a number of /proc/sys/fs/dentry-state."""
+    low, high = each.range("dentry-state", pattern)
+    # Under load, those that came and went during the walk are counted or not.
+    is_frozen = each.line["round"] == _FROZEN
+    bound = (_DENTRIES if is_frozen else low // 50) + high - low
+    assert low - bound <= ours <= high + bound
 
 
 def test_memcgs_at_rest(frozen: dict[str, Pass]) -> None:
@@ -158,21 +163,16 @@ def test_memcgs_at_rest(frozen: dict[str, Pass]) -> None:
 
 
 def test_memcgs_under_load(busy: list[Pass]) -> None:
-    for each in busy:
-        if each.name == "memcgs":
-            low, high = each.range("memcgs", r"\d+")
-            # The load has at most one cgroup at a time that comes and goes.
-            assert low - 1 <= each.figure("memcgs_online") <= high + 1
+    for each in of(busy, "memcgs"):
+        low, high = each.range("memcgs", r"\d+")
+        # The load has at most one cgroup at a time that comes and goes.
+        assert low - 1 <= each.figure("memcgs_online") <= high + 1
 
 
 def test_list_lru(passes: list[Pass]) -> None:
     """The lists of all super blocks have the dentries that the kernel counts as unused."""
-    for each in passes:
-        if each.name == "list-lru":
-            low, high = each.range("dentry-state", r"\A\d+\s+(\d+)")
-            is_frozen = each.line["round"] == _FROZEN
-            bound = (_DENTRIES if is_frozen else low // 50) + high - low
-            assert low - bound <= each.checked("dentry lists") <= high + bound
+    for each in of(passes, "list-lru"):
+        assert_near(each, r"\A\d+\s+(\d+)", each.checked("dentry lists"))
 
 
 def test_kcopyd(passes: list[Pass]) -> None:
@@ -197,11 +197,10 @@ def copied(status: str) -> int:
 
 
 def test_tasks(passes: list[Pass]) -> None:
-    for each in passes:
-        if each.name in ("waits", "iosched"):
-            low, high = sorted(len(states(text)) for text in each.counters("tasks"))
-            bound = 0 if each.line["round"] == _FROZEN else _TASKS
-            assert low - bound <= each.checked("tasks") <= high + bound
+    for each in of(passes, "waits", "iosched"):
+        low, high = sorted(len(states(text)) for text in each.counters("tasks"))
+        bound = 0 if each.line["round"] == _FROZEN else _TASKS
+        assert low - bound <= each.checked("tasks") <= high + bound
 
 
 def test_blocked_tasks(suspended: dict[str, Pass]) -> None:
@@ -216,12 +215,11 @@ def test_blocked_tasks(suspended: dict[str, Pass]) -> None:
 
 
 def states(text: str) -> dict[int, str]:
-    """Return the state of each task, by PID."""
     return {int(pid): state for pid, state in map(str.split, text.splitlines())}
 
 
 def test_nothing_hangs(passes: list[Pass], frozen: dict[str, Pass]) -> None:
-    assert {each.figure("deadlocks") for each in passes if each.name == "waits"} == {0}
+    assert {each.figure("deadlocks") for each in of(passes, "waits")} == {0}
     # The journal writes when it wants to.
     low, high = frozen["iosched"].range("inflight", r"\d+")
     assert low - 1 <= frozen["iosched"].figure("requests") <= high + 1

@@ -33,9 +33,6 @@ FOUND: dict[str, tuple[str, ...]] = {
 }
 """Those that the kernel makes without it."""
 
-READ_ONCE = ("waits-healthy", "waits-log")
-"""Of these, not all that sleeps does so after the dump, too."""
-
 CYCLES: dict[str, list[set[str]]] = {
     "waits-abba": [{"abba-1", "abba-2"}],
     "waits-four": [{"core-reader", "crash-with", "kworker", "offline-memory"}],
@@ -54,18 +51,11 @@ CYCLES: dict[str, list[set[str]]] = {
     ],
     "waits-convoy": [],
     "waits-rcu": [],
-    "waits-freeze": [],
-    "waits-coredump": [],
-    "waits-fuse": [{"make-directory", "serve"}],
-    "waits-futex": [],
-    "waits-log": [],
-    "waits-healthy": [],
 }
 """The tasks of each cycle, by name, without what follows the slash of a worker's."""
 
 
 def params(scenarios: Mapping[str, tuple[str, ...]]) -> list[ParameterSet]:
-    """The parameters of a fixture, each for its kernels."""
     return [
         pytest.param(name, marks=pytest.mark.usually(*kernels), id=name)
         for name, kernels in scenarios.items()

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -13,17 +12,15 @@ import drgn
 import pytest
 from drgn.helpers.linux.pid import for_each_task
 
-from kcensus.analyses import analyses
-from kcensus.analyses.runner import Context
 from kcensus.results import Result
 from kcensus.sources import Target, open_target
-from tests.lab import Dump, build
+from tests.lab import build
 from tests.sample.block.poked import Poked
+from tests.vm.cases import analyzed, opened
 
 # 7.3 has no lists of waiters, and its tasks name what they wait for: other words count there.
 pytestmark = [pytest.mark.usually("6.1"), pytest.mark.kernels("5.10", "6.1", "6.12")]
 
-_WAITS = analyses()["waits"]
 _NOWHERE, _PROGRAM = 0xFFFF_C1F0_DEAD_B000, 0x7FFF_1234_5678
 _NO_ADDRESS = 0x5A5A_5A5A_5A5A_5A5A
 _BENT = 40
@@ -32,37 +29,39 @@ _MAX_STACK = 1200
 """Bytes above the stack pointer: what the functions that wait have there."""
 
 
-@dataclass
 class Case:
     """A dump that is damaged in one way after another."""
 
-    dump: Dump
+    def __init__(self, kernel: str, scenario: str) -> None:
+        self.dump = build(kernel, scenario)
+        self.target = opened(self.dump)
+        self.sound = _run(self.target)
+        self._poked = Poked(self.target.prog)
 
-    def open(self, *, modules: bool = True) -> Target:
-        debug = self.dump.debug if modules else self.dump.debug[:1]
-        return open_target(str(self.dump.formats["elf"]), debug)
-
-    @cached_property
-    def target(self) -> Target:
-        return self.open()
-
-    @cached_property
-    def _poked(self) -> Poked:
-        return Poked(self.target.prog)
-
-    def poked(self) -> tuple[Target, Poked]:
-        """The dump without the damage that there was before, and what damages it."""
-        assert self.sound
+    def poked(self) -> Poked:
+        """What damages the dump, without the damage that there was before."""
         self._poked.restore()
-        return self.target, self._poked
+        return self._poked
 
-    @cached_property
-    def sound(self) -> Result:
-        return _run(self.target)
+    def damaged(self, target: Target | None = None) -> Result:
+        """What is said of the damaged dump: nothing is invented, and what is missing is shown."""
+        result = _run(target or self.target)
+        assert _cycles(result) <= _cycles(self.sound)
+        assert not self.has_changed(result) or self.is_shown(result)
+        return result
+
+    def is_shown(self, damaged: Result) -> bool:
+        return damaged.gaps != self.sound.gaps or any(
+            check.counter is not None and check.difference for check in damaged.checks
+        )
+
+    def has_changed(self, damaged: Result) -> bool:
+        # How tasks are called and how long they sleep may be damaged as well.
+        blocked = {each.amount("tasks_blocked") for each in (damaged, self.sound)}
+        return _edges(damaged) != _edges(self.sound) or len(blocked) > 1
 
     @cached_property
     def owner(self) -> tuple[int, int]:
-        """The mutex that tasks wait for, and the task that holds it."""
         (row,) = (row for row in _rows(self.sound, "objects") if row["kind"] == "mutex")
         (edge,) = (edge for edge in _edges(self.sound) if edge[0] == ("mutex", row["object"]))
         return int(row["object"]), edge[2][1]
@@ -70,18 +69,17 @@ class Case:
 
 @pytest.fixture(scope="module")
 def four(kernel: str) -> Case:
-    """Four tasks that wait for each other."""
-    return Case(build(kernel, "waits-four"))
+    return Case(kernel, "waits-four")
 
 
 @pytest.fixture(scope="module")
 def convoy(kernel: str) -> Case:
     """Two hundred tasks behind a mutex whose owner waits for a page."""
-    return Case(build(kernel, "waits-convoy"))
+    return Case(kernel, "waits-convoy")
 
 
 def _run(target: Target) -> Result:
-    result = Context.of(target).run(_WAITS)
+    result = analyzed(target, "waits")
     assert all(gap.count > 0 and gap.effect for gap in result.gaps)
     return result
 
@@ -108,28 +106,11 @@ def _cycles(result: Result) -> set[frozenset[int]]:
     return {frozenset(each) for each in pids.values()}
 
 
-def _is_shown(damaged: Result, sound: Result) -> bool:
-    """Whether a gap or a check says that something is wrong."""
-    return damaged.gaps != sound.gaps or any(
-        check.counter is not None and check.difference for check in damaged.checks
-    )
-
-
-def _has_changed(damaged: Result, sound: Result) -> bool:
-    # How tasks are called and how long they sleep may be damaged as well.
-    return _edges(damaged) != _edges(sound) or damaged.amount("tasks_blocked") != sound.amount(
-        "tasks_blocked"
-    )
-
-
-def _compare(damaged: Result, sound: Result) -> None:
-    """Nothing is invented, and what is missing is shown."""
-    assert _cycles(damaged) <= _cycles(sound)
-    assert not _has_changed(damaged, sound) or _is_shown(damaged, sound)
+def _gaps(result: Result) -> dict[str, int]:
+    return {gap.what: gap.count for gap in result.gaps}
 
 
 def _tasks(prog: drgn.Program, result: Result) -> list[drgn.Object]:
-    """The tasks of the graph."""
     return [
         drgn.Object(prog, "struct task_struct", address=int(row["address"]))
         for row in _rows(result, "tasks")
@@ -139,8 +120,8 @@ def _tasks(prog: drgn.Program, result: Result) -> list[drgn.Object]:
 @pytest.mark.parametrize("bent", ["itself", "nothing", "program", "no address", "earlier", "other"])
 @pytest.mark.parametrize("member", ["next", "prev"])
 def test_a_torn_list_of_tasks(four: Case, bent: str, member: str) -> None:
-    target, poked = four.poked()
-    every = [each for each in for_each_task(target.prog) if each.pid == each.tgid]
+    poked = four.poked()
+    every = [each for each in for_each_task(poked.prog) if each.pid == each.tgid]
     victim = every[len(every) // 2].tasks
     value = {
         "itself": int(victim.address_of_()),
@@ -151,58 +132,52 @@ def test_a_torn_list_of_tasks(four: Case, bent: str, member: str) -> None:
         "other": int(every[5].thread_node.address_of_()),
     }[bent]
     poked.word(int(victim.member_(member).address_of_()), value)
-    damaged = _run(target)
-    _compare(damaged, four.sound)
+    damaged = four.damaged()
     # Only a torn list is walked backwards.
-    assert _is_shown(damaged, four.sound) or member == "prev"
+    assert four.is_shown(damaged) or member == "prev"
 
 
 def test_a_list_of_tasks_that_loops_both_ways(four: Case) -> None:
-    target, poked = four.poked()
-    links = [each.tasks for each in for_each_task(target.prog) if each.pid == each.tgid]
+    poked = four.poked()
+    links = [each.tasks for each in for_each_task(poked.prog) if each.pid == each.tgid]
     first, last = links[10], links[20]
     poked.word(int(last.next.address_of_()), int(first.address_of_()))
     poked.word(int(first.prev.address_of_()), int(last.address_of_()))
-    damaged = _run(target)
-    _compare(damaged, four.sound)
-    assert "lists of tasks" in {gap.what for gap in damaged.gaps}
+    damaged = four.damaged()
+    assert "lists of tasks" in _gaps(damaged)
 
 
 @pytest.mark.parametrize("number", range(4))
 def test_a_stack_that_is_not_in_the_dump(four: Case, number: int) -> None:
-    target, poked = four.poked()
-    task = _tasks(target.prog, four.sound)[number]
-    poked.remove(int(task.stack), int(target.prog["THREAD_SIZE"]))
-    damaged = _run(target)
-    _compare(damaged, four.sound)
-    gaps = {gap.what: gap.count for gap in damaged.gaps}
-    assert gaps["stacks of tasks"] == 1
+    poked = four.poked()
+    task = _tasks(poked.prog, four.sound)[number]
+    poked.remove(int(task.stack), int(poked.prog["THREAD_SIZE"]))
+    damaged = four.damaged()
+    assert _gaps(damaged)["stacks of tasks"] == 1
     # Each of them keeps the cycle together.
     assert damaged.amount("deadlocks") == 0
 
 
 def test_no_stack_is_in_the_dump(convoy: Case) -> None:
-    target, poked = convoy.poked()
-    for task in _tasks(target.prog, convoy.sound):
-        poked.remove(int(task.stack), int(target.prog["THREAD_SIZE"]))
-    damaged = _run(target)
-    _compare(damaged, convoy.sound)
+    poked = convoy.poked()
+    for task in _tasks(poked.prog, convoy.sound):
+        poked.remove(int(task.stack), int(poked.prog["THREAD_SIZE"]))
+    damaged = convoy.damaged()
     blocked = damaged.amount("tasks_blocked")
     assert blocked == convoy.sound.amount("tasks_blocked")
     assert damaged.amount("tasks_undetermined") == blocked
-    assert {gap.what: gap.count for gap in damaged.gaps}["stacks of tasks"] == blocked
+    assert _gaps(damaged)["stacks of tasks"] == blocked
 
 
 @pytest.mark.parametrize("flags", [0, 1])
 @pytest.mark.parametrize("owner", [_NOWHERE, 8, "next page"])
 def test_an_owner_that_is_garbage(convoy: Case, owner: int | str, flags: int) -> None:
-    target, poked = convoy.poked()
+    poked = convoy.poked()
     mutex, task = convoy.owner
     value = {8: task + 64, "next page": task + 4096}.get(owner, owner)
     poked.word(mutex, int(value) | flags)
-    damaged = _run(target)
-    _compare(damaged, convoy.sound)
-    assert "tasks" in {gap.what for gap in damaged.gaps}
+    damaged = convoy.damaged()
+    assert "tasks" in _gaps(damaged)
     (root,) = (edge[2] for edge in _edges(damaged) if edge[0] == ("mutex", mutex))
     assert root == ("task", int(value))
     # It is no task's address, so that no task is said to have exited.
@@ -213,10 +188,10 @@ def test_an_owner_that_is_garbage(convoy: Case, owner: int | str, flags: int) ->
 
 def test_no_owner(convoy: Case) -> None:
     """A mutex that was just dropped has waiters, and no owner."""
-    target, poked = convoy.poked()
+    poked = convoy.poked()
     mutex, _ = convoy.owner
     poked.word(mutex, 1)
-    damaged = _run(target)
+    damaged = _run(convoy.target)
     assert damaged.amount("tasks_undetermined") == 0
     assert not [edge for edge in _edges(damaged) if edge[0] == ("mutex", mutex)]
     assert damaged.amount("deadlocks") == 0
@@ -224,15 +199,14 @@ def test_no_owner(convoy: Case) -> None:
 
 def test_an_owner_that_is_gone(convoy: Case) -> None:
     """It has left the list of tasks, which is whole, and the mutex still names it."""
-    target, poked = convoy.poked()
+    poked = convoy.poked()
     mutex, address = convoy.owner
-    task = drgn.Object(target.prog, "struct task_struct", address=address)
+    task = drgn.Object(poked.prog, "struct task_struct", address=address)
     node = task.tasks
     poked.word(int(node.prev.next.address_of_()), int(node.next))
     poked.word(int(node.next.prev.address_of_()), int(node.prev))
-    damaged = _run(target)
-    _compare(damaged, convoy.sound)
-    assert {gap.what for gap in damaged.gaps} >= {"tasks"}
+    damaged = convoy.damaged()
+    assert "tasks" in _gaps(damaged)
     assert (("mutex", mutex), "held by", ("task", address)) in _edges(damaged)
     assert damaged.amount("tasks_blocked") == 200
     (finding,) = damaged.findings
@@ -242,9 +216,9 @@ def test_an_owner_that_is_gone(convoy: Case) -> None:
 @pytest.mark.parametrize("bent", ["itself", "nothing", "nowhere", "first", "task"])
 @pytest.mark.parametrize("both", [False, True])
 def test_a_torn_list_of_waiters(convoy: Case, bent: str, both: bool) -> None:
-    target, poked = convoy.poked()
+    poked = convoy.poked()
     mutex, _ = convoy.owner
-    head = drgn.Object(target.prog, "struct mutex", address=mutex).wait_list
+    head = drgn.Object(poked.prog, "struct mutex", address=mutex).wait_list
     node = head.next
     for _ in range(100):
         node = node.next
@@ -253,13 +227,12 @@ def test_a_torn_list_of_waiters(convoy: Case, bent: str, both: bool) -> None:
         "nothing": 0,
         "nowhere": _NOWHERE,
         "first": int(head.next),
-        "task": int(target.prog["init_task"].tasks.address_of_()),
+        "task": int(poked.prog["init_task"].tasks.address_of_()),
     }[bent]
     poked.word(int(node.next.address_of_()), value)
     if both:
         poked.word(int(node.prev.address_of_()), value)
-    damaged = _run(target)
-    _compare(damaged, convoy.sound)
+    damaged = convoy.damaged()
     assert damaged.amount("tasks_blocked") == convoy.sound.amount("tasks_blocked")
     mutexes = {edge[2] for edge in _edges(damaged) if edge[2][0] == "mutex"}
     # Never another lock.
@@ -267,27 +240,26 @@ def test_a_torn_list_of_waiters(convoy: Case, bent: str, both: bool) -> None:
 
 
 def test_a_pipe_whose_reader_is_lost(four: Case) -> None:
-    target, poked = four.poked()
+    poked = four.poked()
     (reader,) = (
-        each for each in _tasks(target.prog, four.sound) if each.comm.string_() == b"core-reader"
+        each for each in _tasks(poked.prog, four.sound) if each.comm.string_() == b"core-reader"
     )
     poked.word(int(reader.files.fdt.fd.address_of_()), _NOWHERE)
-    damaged = _run(target)
-    _compare(damaged, four.sound)
-    assert {gap.what: gap.count for gap in damaged.gaps}["files of pipes"] == 1
+    damaged = four.damaged()
+    assert _gaps(damaged)["files of pipes"] == 1
     assert damaged.amount("deadlocks") == 0
 
 
 def test_a_pipe_that_somebody_else_may_read(four: Case) -> None:
     """A file in flight has the other end, too: the deadlock is only possible."""
-    target, poked = four.poked()
+    poked = four.poked()
     (pipe,) = (row for row in _rows(four.sound, "objects") if row["kind"] == "pipe")
-    readers = drgn.Object(target.prog, "struct pipe_inode_info", address=pipe["object"]).readers
+    readers = drgn.Object(poked.prog, "struct pipe_inode_info", address=pipe["object"]).readers
     assert int(readers) == 1
     poked.write(int(readers.address_of_()), b"\2")
-    damaged = _run(target)
+    damaged = _run(four.target)
     assert (damaged.amount("deadlocks"), damaged.amount("deadlocks_possible")) == (0, 1)
-    assert {gap.what: gap.count for gap in damaged.gaps}["files of pipes"] == 1
+    assert _gaps(damaged)["files of pipes"] == 1
 
 
 _TYPES = (
@@ -316,7 +288,7 @@ _TYPES = (
 @pytest.mark.parametrize("missing", _TYPES)
 def test_types_that_are_missing(four: Case, convoy: Case, missing: str) -> None:
     for case in (four, convoy):
-        prog = case.poked()[0].prog
+        prog = case.poked().prog
         finders = prog.enabled_type_finders()
 
         def find(
@@ -328,15 +300,15 @@ def test_types_that_are_missing(four: Case, convoy: Case, missing: str) -> None:
 
         prog.register_type_finder(f"without {missing}", find, enable_index=0)
         try:
-            _compare(_run(case.target), case.sound)
+            case.damaged()
         finally:
             prog.set_enabled_type_finders(finders)
 
 
 def test_without_debug_info_of_modules(four: Case, convoy: Case) -> None:
     for case in (four, convoy):
-        damaged = _run(case.open(modules=False))
-        _compare(damaged, case.sound)
+        dump = case.dump
+        damaged = case.damaged(open_target(str(dump.core), dump.debug[:1]))
         assert damaged.amount("tasks_undetermined") == 0
         assert _cycles(damaged) == _cycles(case.sound)
 
@@ -346,14 +318,8 @@ def _words(prog: drgn.Program, result: Result) -> Iterator[int]:
     type_ = prog.type("struct task_struct")
     tasks = _tasks(prog, result)[:6]
     for task in tasks:
-        for member in (
-            "tasks.next",
-            "tasks.prev",
-            "thread_node.next",
-            "signal",
-            "stack",
-            "thread.sp",
-        ):
+        links = ("tasks.next", "tasks.prev", "thread_node.next")
+        for member in (*links, "signal", "stack", "thread.sp"):
             yield int(task.address_) + drgn.offsetof(type_, member)
         start = int(task.thread.sp)
         top = int(task.stack) + int(prog["THREAD_SIZE"])
@@ -373,14 +339,14 @@ def test_bent_words(scenario: str, four: Case, convoy: Case) -> None:
     numbers = random.Random(16)
     places = sorted(set(_words(case.target.prog, case.sound)))
     for _ in range(_BENT):
-        target, poked = case.poked()
+        poked = case.poked()
         place = numbers.choice(places)
         value = numbers.choice([0, place, _NOWHERE, _PROGRAM, _NO_ADDRESS])
         try:
             poked.word(place, value)
         except drgn.FaultError:
             continue  # an object's end, on a page that is not mapped
-        damaged = _run(target)
+        damaged = _run(case.target)
         assert _cycles(damaged) <= _cycles(case.sound), hex(place)
-        if _has_changed(damaged, case.sound):
-            assert _is_shown(damaged, case.sound), (hex(place), hex(value))
+        if case.has_changed(damaged):
+            assert case.is_shown(damaged), (hex(place), hex(value))

@@ -3,110 +3,104 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from functools import cache
 
 import pytest
 from drgn import Object
 from drgn.helpers.linux.locking import mutex_owner
 
-from kcensus.analyses import analyses
-from kcensus.analyses.runner import Context
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.tasks.functions import ON_TIMERS
 from kcensus.kernel.waiting.cycles import Cycle, cycles, roots
-from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
-from kcensus.kernel.waiting.reader import Waiting, waiting
+from kcensus.kernel.waiting.finders.locks.frozen import FREEZER
+from kcensus.kernel.waiting.finders.locks.locks import MUTEX
+from kcensus.kernel.waiting.graph import QUEUED, TASK, WAITS, NodeKind
+from kcensus.kernel.waiting.reader import waiting
 from kcensus.results import Danger, Severity
-from kcensus.sources import Target, open_target
 from tests.lab import Dump, build
 from tests.lab.truth import waits as truth_of
-from tests.vm.waits.scenarios import FOUND, MADE, params
+from tests.vm.cases import analyzed, opened
+from tests.vm.oracles.waits import sleepers
+from tests.vm.waits.scenarios import CYCLES, FOUND, MADE, params
 
-_MODULES = ("xfs", "fuse", "dm_mod")
+_WAITING = {
+    "waits-abba": 6,
+    "waits-four": 4,
+    "waits-rwsem": 6,
+    "waits-self": 5,
+    "waits-completion": 4,
+    "waits-kinds": 8,
+    "waits-convoy": 201,
+    "waits-rcu": 4,
+}
 
 
-@dataclass
 class Case:
     """A dump, what was read of it, and what is true."""
 
-    dump: Dump
+    def __init__(self, dump: Dump) -> None:
+        self.dump = dump
+        self.target = opened(dump, "xfs", "fuse", "dm_mod")
+        self.found = waiting(Kernel(self.target.prog))
+        self.truth = truth_of.read(dump.truth)
+        self.cycles = cycles(self.found.graph)
 
-    @cached_property
-    def target(self) -> Target:
-        target = open_target(str(self.dump.formats["elf"]), self.dump.debug)
-        target.need_modules(*_MODULES)
-        return target
-
-    @cached_property
-    def found(self) -> Waiting:
-        return waiting(Kernel(self.target.prog))
-
-    @cached_property
-    def truth(self) -> truth_of.Truth:
-        return truth_of.read(self.dump.truth)
-
-    @cached_property
-    def cycles(self) -> list[Cycle]:
-        return cycles(self.found.graph)
+    def _row(self, node: int) -> int:
+        return int(self.found.tasks.rows(self.found.graph.address[[node]])[0])
 
     def pid(self, node: int) -> int:
-        row = int(self.found.tasks.rows(self.found.graph.address[[node]])[0])
-        return int(self.found.tasks.pid[row])
+        return int(self.found.tasks.pid[self._row(node)])
 
     def comm(self, node: int) -> str:
-        row = int(self.found.tasks.rows(self.found.graph.address[[node]])[0])
-        return self.found.tasks.comm[row]
+        return self.found.tasks.comm[self._row(node)]
 
-    def pids(self, cycle: Cycle) -> frozenset[int]:
-        is_task = self.found.graph.is_task
-        return frozenset(self.pid(node) for node in cycle.nodes if is_task[node])
+    def tasks(self, cycle: Cycle) -> list[int]:
+        return [node for node in cycle.nodes if self.found.graph.is_task[node]]
 
     def waits(self) -> dict[int, tuple[NodeKind, int]]:
-        """What each task waits for, by PID."""
         graph = self.found.graph
         return {
-            self.pid(source): (graph.kind[target], int(graph.address[target]))
-            for source, target, edge in zip(
-                graph.source.tolist(), graph.target.tolist(), graph.edge, strict=True
-            )
-            if edge is EdgeKind.WAITS
+            self.pid(int(graph.source[edge])): (graph.kind[target], int(graph.address[target]))
+            for edge, target in enumerate(graph.target.tolist())
+            if graph.edge[edge] is WAITS
         }
 
     def holders(self, address: int) -> dict[int, Strength]:
         """The PIDs of who holds what is at an address, whichever way."""
         graph = self.found.graph
         return {
-            self.pid(target): Strength(strength)
-            for source, target, strength, edge in zip(
-                graph.source.tolist(),
-                graph.target.tolist(),
-                graph.strength.tolist(),
-                graph.edge,
-                strict=True,
-            )
-            if int(graph.address[source]) == address
-            and graph.is_task[target]
-            and edge not in (EdgeKind.WAITS, EdgeKind.QUEUED)
+            self.pid(int(graph.target[edge])): Strength(graph.strength[edge])
+            for edge in range(len(graph.edge))
+            if int(graph.address[graph.source[edge]]) == address
+            and graph.is_task[graph.target[edge]]
+            and graph.edge[edge] not in (WAITS, QUEUED)
         }
+
+
+@cache
+def open_case(kernel: str, scenario: str) -> Case:
+    return Case(build(kernel, scenario))
 
 
 @pytest.fixture(scope="module", params=params(MADE))
 def made(kernel: str, request: pytest.FixtureRequest) -> Case:
-    """A guest in which our module made tasks that wait."""
-    return Case(build(kernel, request.param))
+    return open_case(kernel, request.param)
 
 
 @pytest.fixture(scope="module", params=params(FOUND))
 def other(kernel: str, request: pytest.FixtureRequest) -> Case:
-    """A guest in which tasks wait without our module."""
-    return Case(build(kernel, request.param))
+    return open_case(kernel, request.param)
+
+
+@pytest.fixture(scope="module", params=params({**MADE, **FOUND}))
+def case(kernel: str, request: pytest.FixtureRequest) -> Case:
+    return open_case(kernel, request.param)
 
 
 def test_each_task_waits_for_what_the_module_says(made: Case) -> None:
     waits, claims = made.waits(), made.truth.waits()
-    assert claims
+    assert len(claims) == _WAITING[made.dump.scenario]
     for pid, claim in claims.items():
         kind, address = waits[pid]
         if claim.address:
@@ -140,16 +134,29 @@ def test_holders_are_those_of_the_module(made: Case) -> None:
 
 def test_the_cycles_are_those_of_the_module(made: Case) -> None:
     wanted = made.truth.cycles()
-    found = {made.pids(cycle) for cycle in made.cycles}
+    names = sorted(made.truth.comms(cycle) for cycle in wanted)
+    assert names == sorted(map(sorted, CYCLES[made.dump.scenario]))
+    found = {frozenset(map(made.pid, made.tasks(cycle))) for cycle in made.cycles}
     assert found == wanted
     assert len(made.cycles) == len(wanted)
     sure = [cycle for cycle in made.cycles if cycle.strength >= Strength.DERIVED]
     assert len(sure) == len(wanted)
 
 
+def test_the_dump_has_the_tasks_of_the_guest(made: Case) -> None:
+    prog, claims = opened(made.dump, "kcensus_waits").prog, made.truth.waits()
+    still = truth_of.still(made.dump.truth)
+    blocked = {pid for pid, task in still.items() if task.state == "D"}
+    assert blocked == {pid for pid, claim in claims.items() if claim.kind != "pipe"}
+    assert blocked == set(sleepers(prog))
+    # Ours, too, has debug info.
+    in_module = len(claims) - (2 if made.dump.scenario == "waits-four" else 0)
+    assert prog.variable("waits", "kcensus_waits.c").counter == in_module
+
+
 def test_owners_are_drgns(made: Case) -> None:
     graph, prog = made.found.graph, made.target.prog
-    mutexes = [node for node, kind in enumerate(graph.kind) if kind is NodeKind.MUTEX]
+    mutexes = [node for node, kind in enumerate(graph.kind) if kind is MUTEX]
     assert bool(mutexes) == (made.dump.scenario != "waits-rwsem")
     for node in mutexes:
         lock = Object(prog, "struct mutex", address=int(graph.address[node])).address_of_()
@@ -157,34 +164,27 @@ def test_owners_are_drgns(made: Case) -> None:
         assert set(made.holders(int(graph.address[node]))) == {int(owner.pid)}
 
 
-def test_every_task_in_state_d_has_its_object(made: Case) -> None:
-    assert _undetermined(made) == []
-
-
-def test_so_has_every_other_one(other: Case) -> None:
-    assert _undetermined(other) == []
-
-
-def _undetermined(case: Case) -> list[str]:
+def test_every_task_in_state_d_has_its_object(case: Case) -> None:
     waits, tasks = case.found.waits, case.found.tasks
     blocked = tasks.is_blocked[tasks.rows(waits.task)]
-    return [
+    undetermined = [
         f"{waits.comm[row]} in {waits.function[row]}"
         for row in range(len(waits))
         if blocked[row] and not case.found.objects[row] and waits.function[row] not in ON_TIMERS
     ]
+    assert undetermined == []
 
 
 def test_only_servers_of_fuse_are_in_a_cycle(other: Case) -> None:
-    found = [{other.comm(n) for n in c.nodes if other.found.graph.is_task[n]} for c in other.cycles]
+    found = [{*map(other.comm, other.tasks(cycle))} for cycle in other.cycles]
     wanted = [{"serve", "make-directory"}] if other.dump.scenario == "waits-fuse" else []
     assert found == wanted
 
 
 _ROOTS = {
-    "waits-freeze": (NodeKind.FREEZER, "", 7),
-    "waits-coredump": (NodeKind.TASK, "core-sleeper", 4),
-    "waits-fuse": (NodeKind.TASK, "serve", 5),
+    "waits-freeze": (FREEZER, "", 7),
+    "waits-coredump": (TASK, "core-sleeper", 4),
+    "waits-fuse": (TASK, "serve", 5),
 }
 """By scenario: what all wait for, and how many tasks do."""
 
@@ -201,23 +201,21 @@ def test_roots(other: Case) -> None:
     kind, comm, behind = _ROOTS[other.dump.scenario]
     found = {}
     for node in known:
-        tasks = graph.reached([node], back=True) & graph.is_task
-        found[graph.kind[node], other.comm(node) if graph.is_task[node] else ""] = int(
-            tasks.sum()
-        ) - int(graph.is_task[node])
+        is_task = bool(graph.is_task[node])
+        tasks = int((graph.reached([node], back=True) & graph.is_task).sum())
+        found[graph.kind[node], other.comm(node) if is_task else ""] = tasks - is_task
     assert found[kind, comm] == behind
 
 
 def test_the_analysis(made: Case) -> None:
-    result = Context.of(made.target).run(analyses()["waits"])
+    result = analyzed(made.target, "waits")
     sure = [cycle for cycle in made.cycles if cycle.strength >= Strength.DERIVED]
     assert result.amount("deadlocks") == len(sure)
     assert result.amount("tasks_undetermined") == 0
-    deadlocks = [each for each in result.findings if each.kind == "waits-deadlock"]
-    assert len(deadlocks) == len(sure)
-    for finding in deadlocks:
-        assert finding.severity is Severity.CRITICAL
-        assert finding.danger is Danger.DEADLOCK
+    deadlocks = [
+        (each.severity, each.danger) for each in result.findings if each.kind == "waits-deadlock"
+    ]
+    assert deadlocks == [(Severity.CRITICAL, Danger.DEADLOCK)] * len(sure)
     convoys = [each for each in result.findings if each.kind == "waits-behind"]
     if made.dump.scenario == "waits-rcu":
         # Those that hold up a grace period; it may not have lasted long enough for a finding.
@@ -225,11 +223,9 @@ def test_the_analysis(made: Case) -> None:
         assert {int(each.id.partition(":")[2]) for each in convoys} <= readers
     else:
         assert len(convoys) == (made.dump.scenario == "waits-convoy")
-    by_name = {check.name: check for check in result.checks}
-    assert by_name["tasks in state D"].difference == 0
-    assert by_name["tasks"].difference == 0
-    if "owners of locks" in by_name:
-        assert by_name["owners of locks"].difference == 0
+    differences = {check.name: check.difference for check in result.checks}
+    assert differences["tasks in state D"] == differences["tasks"] == 0
+    assert differences.get("owners of locks", 0) == 0
     frame = result.tables["edges"].frame
     nodes = result.tables["nodes"].frame
     assert set(frame["source"]) | set(frame["target"]) <= set(nodes["node"])

@@ -9,13 +9,11 @@ import pytest
 from drgn.helpers.linux.fs import for_each_mount
 from drgn.helpers.linux.pid import find_task
 
-from kcensus.analyses import analyses
-from kcensus.analyses.runner import Context
 from kcensus.results import Result
-from kcensus.sources import Target, open_target
+from kcensus.sources import Target
 from tests.lab import build
+from tests.vm.cases import analyzed, opened
 
-_WAITS = analyses()["waits"]
 _OWNER = re.compile(r"mmap_lock of .* \(PID (\d+)\)$")
 _SB = re.compile(r"s_writers \((?:write|page faults|internal)\) of xfs on (\S+)$")
 
@@ -23,9 +21,8 @@ pytestmark = pytest.mark.usually("6.1")
 
 
 def _of(kernel: str, scenario: str) -> tuple[Target, Result]:
-    dump = build(kernel, scenario)
-    target = open_target(str(dump.formats["elf"]), dump.debug)
-    return target, Context.of(target).run(_WAITS)
+    target = opened(build(kernel, scenario))
+    return target, analyzed(target, "waits")
 
 
 def test_functions_and_locks_of_a_module(kernel: str) -> None:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A census of dentries: one pass over their slabs, and a few bytes kept of each.
+"""A census of dentries: one pass over their slabs, keeping 8 to 16 bytes per slot.
 
-Sums are taken while a piece of memory is in the processor's cache. What is kept are columns over
-*slots* (allocated or not): a word of state, and pointers to other dentries as the numbers of their
-slots. That is 14 bytes a slot.
+Sums are taken while a piece of memory is in the processor's cache. Only columns over *slots*
+(allocated or not) are kept: two words, and one to three pointers to dentries as slot numbers.
 """
 
 from __future__ import annotations
@@ -77,10 +76,7 @@ class Sums:
         }
 
     def by_row(self, row: Rows, size: int) -> Sums:
-        """Add up keys of the same row; rows without a key are 0.
-
-        :param row: of each key, below ``size``
-        """
+        """Add up keys of the same row, which is below ``size``; rows without a key are 0."""
         columns = [np.bincount(row, column, size) for column in self.values]
         return Sums(np.arange(size), np.stack(columns).astype(np.int64))
 
@@ -94,30 +90,29 @@ class Sums:
 
 @dataclass
 class Tally:
-    """What is added up over pieces of memory."""
+    """Sums over pieces of memory."""
 
     by_state: Counts = field(default_factory=lambda: np.zeros(len(_STATES), np.int64))
     """Dentries by combination of bits."""
     sums: dict[str, Sums] = field(default_factory=dict)
-    """By ``super_block`` (address), ``directory`` (slot of the parent or :data:`FOREIGN`; only
-    dentries on a list of children), and ``owner`` (``struct obj_cgroup *``, or where the kernel has
-    none ``struct mem_cgroup *``; 0 for dentries that are not charged)."""
+    """Sums by ``super_block`` (address), ``directory`` (slot of the parent or :data:`FOREIGN`; only
+    dentries on a list of children), and ``owner`` (``struct obj_cgroup *``, or in kernels without
+    it ``struct mem_cgroup *``; 0 for uncharged dentries)."""
     families: dict[int, Families] = field(default_factory=dict)
-    """Names of negative dentries by their number of words. Sums are names, those of unused
+    """Names of negative dentries by their number of words. Sums: all names, names of unused
     dentries, and bytes of external names."""
     names_unreadable: Counts = field(default_factory=lambda: np.zeros(3, np.int64))
     """Names that could not be read; sums as in :attr:`families`."""
     name_bytes: Counter[int] = field(default_factory=Counter)
-    """Of the external names of negative dentries, by the number of their cache in the slab map."""
+    """Bytes of external names of negative dentries, by the number of the cache in the slab map."""
     unused_name_bytes: int = 0
-    """Of the external names of unused negative dentries."""
+    """Bytes of external names of unused negative dentries."""
     vectors_unreadable: int = 0
-    """obj_cgroup vectors."""
     faults: Faults = field(default_factory=Faults)
 
     @property
     def rows(self) -> int:
-        """Rows of sums and families, which memory is needed for."""
+        """Rows of sums and families: a measure of their memory."""
         return sum(map(len, self.sums.values())) + sum(map(len, self.families.values()))
 
     @staticmethod
@@ -143,7 +138,7 @@ class DentryCensus:
     """All dentries of one kernel.
 
     :param flags: bits of ``d_flags``
-    :param wanted: parts of the analysis; what only others need is neither read nor kept
+    :param wanted: parts of the analysis; members that only other parts need are not read
     :raises UnsupportedAllocator: the kernel does not use SLUB
     :raises LookupError: its dentries cannot be found
     """
@@ -175,7 +170,7 @@ class DentryCensus:
             by_slot | dict.fromkeys(self.links, slot), len(self.slots), shared=shared
         )
         self.state = self.out["state"]
-        """0 for a slot that is free, or on a page that is not in the dump."""
+        """State bits; 0 for a free slot, and for one on a page that is missing from the dump."""
         self.parent = self.out["parent"]
         """Slot of the parent, or :data:`FOREIGN`."""
         self.next, self.sibling = (
@@ -192,8 +187,8 @@ class DentryCensus:
             len(slabs),
             shared=shared,
         )
-        """Whether all pages of each slab could be read; how many dentries it has, how many of them
-        are negative and unused, and how many no reclaim can free."""
+        """Per slab: whether all of its pages were readable, and its numbers of dentries, of unused
+        negative dentries, and of dentries that reclaim cannot free."""
         parts: list[Tally] = []
         rows = 0
         for part in visit(self.slab_map, slabs, self.columns, self._look, self.report):
@@ -220,8 +215,7 @@ class DentryCensus:
     def slots_of(self, pointers: Words, offset: np.uint64) -> npt.NDArray[Any]:
         """Return the slots of dentries, :data:`NO_SLOT` for NULL, or :data:`FOREIGN`.
 
-        :param pointers: to a member of each dentry
-        :param offset: of this member
+        :param pointers: to the member at ``offset`` of each dentry
         """
         slots = self.slots.of(pointers - offset)
         ends = slots < 0
@@ -268,7 +262,8 @@ class DentryCensus:
             "super_block": (_factorized(view.column("super_block")), dentry),
         }
         if "memcgs" in self.wanted:
-            keys["owner"] = _factorized(self._owners(view, part)), dentry
+            owner, part.vectors_unreadable = self.slot_owners.read(view.slabs, part.faults)
+            keys["owner"] = _factorized(owner), dentry
         for name, (codes, counted) in keys.items():
             part.sums[name] = _by_code(*codes, (counted, negative, unused), name_bytes)
         return part
@@ -332,7 +327,6 @@ class DentryCensus:
         name_bytes: Counts | None,
         part: Tally,
     ) -> None:
-        """Add the families of negative dentries' names."""
         outside = (state & EXTERNAL) != 0
         length = np.ascontiguousarray(view.column("length"))
         negative = (state & NEGATIVE) != 0
@@ -361,7 +355,7 @@ class DentryCensus:
                 inline[:, :, word][chosen] for word in range(count)
             )
             if count >= _FAR:
-                # No more is read than the name has: what follows may be on another page.
+                # Read no further than the name: the next page may be missing.
                 dtype = self.slab_map.word.fields["word"].dtype
                 names, readable = gather_arrays(
                     self.memory, pointers[chosen], count - _FAR, dtype, part.faults
@@ -373,12 +367,6 @@ class DentryCensus:
                 family = families(trimmed(columns, long), long, parents[rows], sums(rows))
                 by_words.setdefault(len(family.sample), []).append(family)
         part.families = {count: merged(some) for count, some in by_words.items()}
-
-    def _owners(self, view: View, part: Tally) -> Words:
-        """Return what each slot is charged to."""
-        owner, unreadable = self.slot_owners.read(view.slabs, part.faults)
-        part.vectors_unreadable += unreadable
-        return owner
 
 
 def _mark(state: npt.NDArray[np.uint16], where: Mask, bit: int) -> None:
@@ -405,7 +393,7 @@ def _by_code(
 ) -> Sums:
     """Add up the dentries in view; keys are in the order of their codes.
 
-    :param masks: which slots to count, and which of these are negative, and negative and unused
+    :param masks: slots to count, the negative ones, and the unused negative ones
     """
     counted, *others = (mask.ravel() for mask in masks)
     chosen = [counted, *(mask & counted for mask in others)]

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Hash chains of dentries: their lengths, and what a run limit for each bucket would leave.
+"""Hash chains of dentries: their lengths, and the effect of a run limit per bucket.
 
 The limit is that of the series "fix the negative dentres bloating system memory usage" (Khlebnikov
-and Ananthakrishna, 2021): a bucket keeps at most three unreferenced negative dentries in a row.
-Unreferenced means that the refcount is 0 and that no lookup has found the dentry since reclaim last
-looked at it (``DCACHE_REFERENCED``); any other dentry ends a run. New dentries are added at the
-head of their chain, so the first three of a longer run stay.
+and Ananthakrishna, 2021): a bucket keeps at most three unreferenced negative dentries in a row:
+with refcount 0, and not found by a lookup since reclaim last passed (``DCACHE_REFERENCED``). New
+dentries are added at the head of their chain, so the first three of a longer run stay.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ IN_A_ROW = 3
 FEWER = 16
 """The review of the series asked about machines with fewer buckets: this many times fewer."""
 _MAX_LANES = 1 << 18
-"""Most buckets to walk together."""
 _DENTRIES = 1 << 18
 """About as many dentries are looked at together, so that memory does not grow with their number."""
 _MAX_STEPS = 1024
@@ -49,7 +47,7 @@ _MASK = _UNREFERENCED | BUSY | REFERENCED
 
 
 _Dentries: TypeAlias = tuple[Any, Lanes, npt.NDArray[Any]]
-"""Their places in their chains, the lanes of these, and their slots."""
+"""Place of dentries in their chains, the lanes of the chains, and the slots of the dentries."""
 
 
 class Chains:
@@ -70,18 +68,15 @@ class Chains:
         self.runs = np.zeros(_MAX_LENGTH + 1, np.int64)
         """Buckets by their longest run of unreferenced negatives."""
         self.longest = pd.DataFrame(columns=["bucket", "length", "negative", "run"], dtype=np.int64)
-        """The buckets with the longest chains."""
         self.longest_run = 0
         self.chained = 0
-        """Dentries in chains."""
         self.trimmed = 0
         """Negative dentries beyond the limit."""
         self.trimmed_name_bytes = 0
-        """Bytes of their external names."""
         self.trimmed_fewer = 0
         """Negative dentries beyond the limit with :data:`FEWER` times fewer buckets."""
         self.cut = 0
-        """Chains that lead to what is not a dentry, or to a dentry of another chain."""
+        """Chains that lead to a non-dentry, or into another chain."""
         self.buckets_unreadable = 0
         self.faults = Faults()
         # By slot, whether no chain may enter it: it is free, or in a chain. The last two are
@@ -95,7 +90,7 @@ class Chains:
 
     def read(self, memory: Memory, address: int, buckets: int) -> Chains:
         """Add all buckets of the hash table at ``address``; only the table itself is read."""
-        # A power of two, so that the buckets that fewer would join are in one block.
+        # A power of two, so that a block holds all buckets that are one bucket of a smaller table.
         block = max(buckets * _DENTRIES // max(len(self.census.slots), 1), FEWER)
         block = min(1 << (block.bit_length() - 1), _MAX_LANES)
         for start in range(0, buckets, block):
@@ -115,10 +110,7 @@ class Chains:
         return self
 
     def add(self, heads: npt.NDArray[Any]) -> None:
-        """Walk the chains of some buckets, and add them up.
-
-        :param heads: slot of the first dentry of each bucket, NO_SLOT or FOREIGN
-        """
+        """Walk the chains of some buckets, given their first slots (or NO_SLOT, FOREIGN)."""
         taken = np.count_nonzero(self._taken)
         cut: list[Lanes] = []
         steps = list(self._walk(heads, cut))
@@ -151,7 +143,6 @@ class Chains:
         self._tally(length, negative, longest)
 
     def _tally(self, length: Lanes, negative: Lanes, run: Lanes) -> None:
-        """Add buckets to the histograms, and to the list of the longest."""
         size = _MAX_LENGTH + 1
         capped = np.minimum(length, _MAX_LENGTH)
         self.lengths += np.bincount(capped, minlength=size)
@@ -159,7 +150,7 @@ class Chains:
         self.runs += np.bincount(np.minimum(run, _MAX_LENGTH), minlength=size)
         self.longest_run = max(self.longest_run, int(run.max()))
         self.chained += int(length.sum())
-        # All that may be among the longest, whatever their rank.
+        # All candidates for the longest chains, whatever their rank.
         least = np.partition(length, -_LISTED)[-_LISTED] if len(length) > _LISTED else 1
         top = np.flatnonzero(length >= max(int(least), 1))
         columns = {"length": length[top], "negative": negative[top], "run": run[top]}
@@ -172,7 +163,7 @@ class Chains:
     def _walk(self, heads: npt.NDArray[Any], cut: list[Lanes]) -> Iterator[_Dentries]:
         """Walk chains up to the first dentry that was in a chain before this step.
 
-        :param cut: takes the lanes of chains that end there, or at what is not a dentry
+        :param cut: takes the lanes of chains that end there, or at a non-dentry
         """
         damage = Damage()
         lanes, nodes = np.arange(len(heads)), heads[:0]
@@ -202,7 +193,7 @@ class Chains:
         return following + 1, self._enter(following) | (following == NO_SLOT)
 
     def _rest(self, slot: int) -> tuple[npt.NDArray[np.int64], int]:
-        """Return the slots that follow ``slot``, of which the first has been entered, and the end.
+        """Return the entered slots of a chain after ``slot``, and the slot at its end.
 
         One by one in Python, which takes a third of NumPy's time for one element.
         """
@@ -216,7 +207,7 @@ class Chains:
 
 
 def _without_repeats(steps: list[_Dentries], cut: list[Lanes]) -> list[_Dentries]:
-    """Cut chains where they meet, in the same step, the chain of a bucket before theirs."""
+    """Cut chains at a dentry that a chain with a lower bucket reaches in the same step."""
     slots = np.concatenate([slots for _, _, slots in steps])
     lanes = np.concatenate([lanes for _, lanes, _ in steps])
     first = np.zeros(len(slots), np.bool_)
@@ -232,8 +223,7 @@ def _without_repeats(steps: list[_Dentries], cut: list[Lanes]) -> list[_Dentries
 def _runs(breaks: npt.NDArray[Any], starts: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return, for each dentry, how many unreferenced negatives in a row end with it.
 
-    :param breaks: of all dentries, chain by chain: -1 for unreferenced negatives, their own index
-        for others
+    :param breaks: for all dentries, chain by chain: -1 for unreferenced negatives, else the index
     :param starts: where chains start
     """
     last = breaks.copy()

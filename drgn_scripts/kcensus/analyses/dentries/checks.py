@@ -20,7 +20,7 @@ from kcensus.results import Check, Gap, Gauge, nonzero_gaps
 
 
 def checks(figures: Figures) -> list[Check]:
-    """Hold all dentries, those on LRU lists, and the negative ones among them, against counters."""
+    """Compare all dentries, dentries on LRU lists, and negative dentries there, with counters."""
     prog, count = figures.kernel.prog, figures.census.count
     unused, unused_source = percpu_sum(prog, "nr_dentry_unused"), "nr_dentry_unused"
     if unused_source not in prog:
@@ -38,9 +38,8 @@ def checks(figures: Figures) -> list[Check]:
     # dentries") (in v5.0), dentries on shrink lists are not counted.
     negative = count(ON_LRU | NEGATIVE, ON_SHRINK), percpu_sum(prog, "nr_dentry_negative")
     source, in_namespace = "mnt_namespace.nr_mounts of init", figures.super_blocks.mounts_at_home
-    on_lrus = Check(
-        "on LRU lists", count(ON_LRU, ON_SHRINK), items, source=lru_source, note=lru_note
-    )
+    ours = count(ON_LRU, ON_SHRINK)
+    on_lrus = Check("on LRU lists", ours, items, source=lru_source, note=lru_note)
     return [
         Check("dentries", *total, source="nr_dentry"),
         Check("on LRU and shrink lists", count(ON_LRU), unused, source=unused_source),
@@ -66,7 +65,7 @@ def gauges(kernel: Kernel) -> Iterator[Gauge]:
 
 
 def gaps(figures: Figures) -> list[Gap]:
-    """Return what the census could not read or make sense of."""
+    """Return the unreadable or inconsistent parts of the census."""
     census = figures.census
     scanned = scan_gaps(census.slab_map, census.report, "dentries")
     return [*scanned, *nonzero_gaps(*_gaps(figures))]
@@ -75,13 +74,13 @@ def gaps(figures: Figures) -> list[Gap]:
 def _gaps(figures: Figures) -> Iterator[Gap]:
     census, tally, blocks = figures.census, figures.census.tally, figures.super_blocks
     if "walk_cost" in figures.wanted:
-        reason = "they have no end, several ends, or lead elsewhere"
-        effect = "numbers of children are right, their order is unknown"
+        reason = "endless, with two ends, or leading to another list"
+        effect = "the children are counted; their order is unknown"
         yield Gap("lists of children", reason, int(figures.directories.order[1].sum()), effect)
     if {"directories", "walk_cost"} & set(figures.wanted):
         count = int(figures.directories.orphans.values[0].sum())
-        effect = f"negative ones are in the row {ORPHANS}"
-        yield Gap("dentries", "their parents are not in the dump", count, effect)
+        effect = f"negative dentries are in the row {ORPHANS}"
+        yield Gap("dentries", "the parent is not in the dump", count, effect)
     groups = figures.groups
     if groups is not None:
         effect = f"dentries of these slabs are in the row {NO_MEMCG}"
@@ -91,10 +90,10 @@ def _gaps(figures: Figures) -> Iterator[Gap]:
         yield Gap(what, "torn or unreadable", count, effect)
     chains = figures.chains
     if chains is not None:
-        reason = "they lead to what is not a dentry, or into a chain that is counted already"
-        yield Gap("hash chains", reason, chains.cut, "they are counted up to there")
-        reason = "hashed, but not in any chain that could be followed"
-        effect = "no chain counts them, and the run limit leaves them"
+        reason = "they lead to a non-dentry, or into another chain"
+        yield Gap("hash chains", reason, chains.cut, "counted up to the damage")
+        reason = "hashed, but in no readable chain"
+        effect = "chain lengths lack them, and the run limit keeps them"
         yield Gap("dentries", reason, census.count(HASHED) - chains.chained, effect)
         count, effect = chains.buckets_unreadable, "their chains are counted as empty"
         yield Gap("hash buckets", reasons(chains.faults), count, effect)
@@ -102,23 +101,23 @@ def _gaps(figures: Figures) -> Iterator[Gap]:
         reason = f"not found: {figures.no_chains}"
         yield Gap("hash table", reason, 1, "hash chains are unknown")
     for setting in figures.limits_impossible:
-        yield Gap("sysctls", f"impossible: {setting}", 1, "the table of limits lacks it")
+        yield Gap("sysctls", f"impossible: {setting}", 1, "the table limits lacks it")
     if figures.no_processes:
         reason = f"unreadable: {figures.no_processes}"
-        yield Gap("processes", reason, 1, "who uses the directories is unknown")
-    effect = "the table of processes may lack some"
+        yield Gap("processes", reason, 1, "processes that use the directories are unknown")
+    effect = "the table processes may lack some"
     yield Gap("lists of tasks or open files", "torn or unreadable", figures.paths_damaged, effect)
-    reason, count = "unreadable or of an impossible length", int(tally.names_unreadable[0])
+    reason, count = "unreadable, or impossible length", int(tally.names_unreadable[0])
     effect = f"these negative dentries are in the row {UNREADABLE_NAMES}"
     yield Gap("names", reason, count, effect)
     what, count = (
         "lists or pages of super blocks and mounts",
         blocks.damaged + blocks.faults.total(),
     )
-    effect = "paths below them start where the rest is known"
+    effect = "paths below them start at the first known directory"
     yield Gap(what, "torn or unreadable", count, effect)
     count = sum(cache.merged for cache in census.caches)
-    effect = "objects that are not dentries are counted too"
+    effect = "objects of other types are counted as dentries"
     yield Gap("slab caches", "merged with others", count, effect)
     faults = figures.faults + tally.faults
     effect = "names, paths, watches or owners on them are unknown"

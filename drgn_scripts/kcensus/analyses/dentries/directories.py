@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Directories by their children: how many there are, of what kind, and in which order."""
+"""Directories by the number, kind and order of their children."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Words
 from kcensus.engine.rows import rows_of
 from kcensus.kernel.vfs.dcache import watched
-from kcensus.kernel.vfs.open_files import OpenPaths
+from kcensus.kernel.vfs.files import OpenPaths
 from kcensus.kernel.vfs.paths import ancestry, resolve
 from kcensus.kernel.vfs.super_blocks import MountState, SuperBlocks
 from kcensus.results.tables import ratios
@@ -41,19 +41,14 @@ _MAX_DEPTH = 4096
 """A longer chain of parents is damage."""
 _MAX_USED = 20
 _USED_SHARE, _USED_LEAST = 0.01, 100
-"""Processes are looked for in so many directories that have this share of all negative dentries
-each, and so many of them."""
+"""Least share and number of negative dentries of a directory whose processes are looked for."""
 _BLOCK = 1 << 20
-"""Slots to look at together."""
 
 
 class Directories:
     """Dentries that have children in the dentry cache, as columns by ascending slot."""
 
     def __init__(self, census: DentryCensus, super_blocks: SuperBlocks, limit: int) -> None:
-        """
-        :param limit: rows of a table
-        """
         self.census = census
         self.super_blocks = super_blocks
         self.limit = limit
@@ -61,13 +56,12 @@ class Directories:
         self.sums = sums[sums.key >= 0]
         """Children: names, readdir cursors, and dentries in lookup."""
         self.orphans = sums[sums.key < 0]
-        """Dentries whose parent is not a dentry of the census, in one row or none."""
+        """Dentries whose parent is not a dentry of the census: one row or none."""
         self.slot: Rows = self.sums.key.astype(np.int64)
         self.faults = Faults()
-        """Of reading paths and watches."""
 
     def _places(self, rows: Rows, more: Sequence[str] = ()) -> pd.DataFrame:
-        """Return path, state and address of directories, and below them ``more`` rows."""
+        """Return path, state and address of directories, followed by the rows named in ``more``."""
         address = self.census.slots.address(self.slot[rows])
         above = ancestry(self.census.memory, address, self.faults)
         paths = resolve(above, address, self.super_blocks.mount_roots)
@@ -91,7 +85,7 @@ class Directories:
         )
 
     def most_negative(self) -> pd.DataFrame:
-        """Return the directories with most negative children, and in a row each the others."""
+        """Return the directories with most negative children; the last rows add up the others."""
         order = np.argsort(-self.sums.values[1], kind="stable")
         order = order[: np.count_nonzero(self.sums.values[1])]
         rows, rest = order[: self.limit], order[self.limit :]
@@ -109,10 +103,7 @@ class Directories:
     def walk_cost(self) -> pd.DataFrame:
         """Return the directories whose children take longest to visit.
 
-        Watched ones come first, those on super blocks that no process reaches by a path last.
-        The kernel itself visits the children of a watched directory, under a spinlock, when a mark
-        of the directory is added, and before Linux kernel commit 172e422ffea2 ("fsnotify: clear
-        PARENT_WATCHED flags lazily") (in v6.11) also when one is removed.
+        Watched directories come first; directories on super blocks without a path come last.
         """
         children, negative = self.sums.values[:2]
         address = self.census.slots.address(self.slot)
@@ -132,12 +123,10 @@ class Directories:
         )
 
     def processes(self, directories: pd.DataFrame, paths: OpenPaths) -> pd.DataFrame:
-        """Return the processes that use directories, or what is below: they may look up the names.
+        """Return the processes that use directories or descendants, and may look up names there.
 
-        A use counts for the nearest of the directories. The root of the tree is left out: any
-        process is below it.
-
-        :param directories: rows of :meth:`most_negative`
+        A use counts for the nearest of ``directories``, a table of :meth:`most_negative`, except
+        the root of the tree, which is above every process.
         """
         listed = directories[
             (directories["share"] >= _USED_SHARE)
@@ -179,11 +168,10 @@ class Directories:
         return frame.head(self.limit)
 
     def _hidden(self, address: Words) -> Mask:
-        """Return which directories are on super blocks that no process reaches by a path."""
         member = layout(self.census.memory.prog, "struct dentry", {"super_block": "d_sb"})
         read = gather(self.census.memory, address, member, self.faults)
         reached = (MountState.MOUNTED, MountState.ELSEWHERE)
-        # The last is for an unknown super block.
+        # The last element is for an unknown super block.
         hidden = np.array([state not in reached for state in self.super_blocks.state] + [True])
         return hidden[self.super_blocks.rows(read["super_block"])]
 
@@ -224,7 +212,6 @@ class Directories:
         return sweeps, (ends != 1) | (bad > 0)
 
     def _tally(self, counts: Counts, parents: npt.NDArray[Any]) -> None:
-        """Count one for each parent, by the rows of these."""
         if len(parents):
             slots, number = np.unique(parents, return_counts=True)
             counts[np.searchsorted(self.slot, slots)] += number

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Figures of a census of dentries: sums, tables of directories, and what follows from them."""
+"""Figures of a census of dentries: sums, and tables of directories."""
 
 from __future__ import annotations
 
@@ -10,20 +10,15 @@ import drgn
 import numpy as np
 import pandas as pd
 
-from kcensus.analyses.dentries.census import (
-    BUSY,
-    NEGATIVE,
-    DentryCensus,
-)
+from kcensus.analyses.dentries.census import BUSY, NEGATIVE, DentryCensus
 from kcensus.analyses.dentries.chains import Chains
 from kcensus.analyses.dentries.directories import Directories
-from kcensus.analyses.dentries.name_patterns import Patterns, patterns
+from kcensus.analyses.dentries.name_patterns import patterns
 from kcensus.kernel.kernel import Kernel
-from kcensus.kernel.memcg.memcgs import Memcgs, memcgs
+from kcensus.kernel.memcg.memcgs import memcgs
 from kcensus.kernel.mm.vmstat import node_page_state
-from kcensus.kernel.vfs.dcache import flags, hash_table, lru_items
-from kcensus.kernel.vfs.dentry_limits import limits
-from kcensus.kernel.vfs.open_files import open_paths
+from kcensus.kernel.vfs.dcache import flags, hash_table, limits, lru_items
+from kcensus.kernel.vfs.files import open_paths
 from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.results import ratio
 from kcensus.sources.capsule import NotRecorded
@@ -33,25 +28,20 @@ UNREADABLE = (LookupError, ValueError, TypeError, drgn.FaultError, NotRecorded)
 
 
 class Figures:
-    """The census of dentries and what follows from it.
-
-    :param wanted: parts of the analysis to take
-    :param limit: rows of the tables of directories and patterns
-    """
+    """The ``wanted`` parts of the census of dentries, with tables of ``limit`` rows."""
 
     def __init__(self, kernel: Kernel, wanted: Collection[str], limit: int) -> None:
         self.kernel = kernel
         self.wanted = wanted
         self.super_blocks = super_blocks(kernel)
         self.lru_items_before: int | None = None
-        """Of a running kernel: what the counts of LRU lists were before the census."""
+        """Items on LRU lists of a running kernel before the census."""
         if kernel.live:
             self.lru_items_before, _ = lru_items(kernel.memory, self.super_blocks.address)
         bits = flags(kernel.memory, self.super_blocks.root)
         self.census = census = DentryCensus(kernel, bits, wanted)
         self.slot_size = census.slot_size
         self.slab_pages = census.slab_map.slab_pages(census.slots.slabs)
-        """Pages of each slab."""
         self.slab_bytes = int(self.slab_pages.sum()) << kernel.memory.page_shift
         self.name_bytes = census.external_bytes()
         self.share_of_ram = ratio(self.slab_bytes + self.name_bytes, kernel.ram_bytes)
@@ -59,14 +49,11 @@ class Figures:
         self.negative_unused = census.count(NEGATIVE, BUSY)
         name_bytes = int(census.sums("super_block").values[3].sum())
         self.negative_bytes = self.negative * self.slot_size + name_bytes
-        """Slots of negative dentries, and of their external names."""
-        self.unused_bytes = self.negative_unused * self.slot_size + census.tally.unused_name_bytes
-        """The same of unused ones."""
+        """Bytes of the slots and external names of negative dentries."""
         self.limits, self.limits_impossible = limits(kernel.prog)
         self.directories = Directories(census, self.super_blocks, limit)
-        self.most_negative: pd.DataFrame | None = None
-        if "directories" in wanted:
-            self.most_negative = self.directories.most_negative()
+        most_negative, walk_cost = self.directories.most_negative, self.directories.walk_cost
+        self.most_negative = most_negative() if "directories" in wanted else None
         self.processes: pd.DataFrame | None = None
         self.paths_damaged = 0
         """Lists and tables of processes that could not be followed."""
@@ -74,16 +61,12 @@ class Figures:
         """Why processes could not be read."""
         if self.most_negative is not None and "processes" in wanted:
             self._read_processes(self.most_negative)
-        self.walk_cost: pd.DataFrame | None = None
-        if "walk_cost" in wanted:
-            self.walk_cost = self.directories.walk_cost()
+        self.walk_cost = walk_cost() if "walk_cost" in wanted else None
         self.faults = self.directories.faults
-        self.patterns: Patterns | None = None
-        if "patterns" in wanted:
-            self.patterns = patterns(list(census.tally.families.values()), limit)
-        self.groups: Memcgs | None = None
-        if "memcgs" in wanted:
-            self.groups = memcgs(kernel)
+        families = [*census.tally.families.values()]
+        self.patterns = patterns(families, limit) if "patterns" in wanted else None
+        self.groups = memcgs(kernel) if "memcgs" in wanted else None
+        if self.groups is not None:
             owner = census.sums("owner").key.astype(np.uint64)
             owner = census.slot_owners.memcg(owner, self.faults)
             self.owner_rows = self.groups.rows(owner)
@@ -119,7 +102,6 @@ class Figures:
             self.paths_damaged = paths.damaged + paths.faults.total()
 
     def _slabs(self) -> pd.DataFrame:
-        """Return the readable slabs: how many dentries of which kind each has."""
         census = self.census
         dentries, unused, in_use = (
             census.by_slab[name].astype(np.int64)
@@ -153,6 +135,6 @@ class Figures:
 
     @property
     def share_of_reclaimable(self) -> float | None:
-        """Slab pages as a share of the kernel's reclaimable ones; None if these are not known."""
+        """Dentries' share of the reclaimable slab pages; None if the latter are unknown."""
         pages = node_page_state(self.kernel.prog, "NR_SLAB_RECLAIMABLE_B", "NR_SLAB_RECLAIMABLE")
         return int(self.slab_pages.sum()) / pages if pages else None

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What many file names have in common: ``tmp.XXXXXX``, ``<hex>.lock``, ``event-<digits>.json``.
+"""Find patterns of many file names: ``tmp.XXXXXX``, ``<hex>.lock``, ``event-<digits>.json``.
 
-Names are grouped by the kind of each character, not by the character: names of one directory are a
-*family* if their letters and digits are in the same places and all other bytes are equal. (Words of
-up to four letters at the start and the end must be equal, too, so that ``*.lock`` and ``*.json``
-are different families.) Pseudonyms that replace digits by digits and letters by letters therefore
-have the same families.
+Names are grouped by the kind of each character: names of one directory are a *family* if they have
+letters and digits in the same places and all other bytes are equal. (Words of up to four letters at
+the start and the end must be equal, too, so that ``*.lock`` and ``*.json`` are different families.)
+Pseudonyms with digits for digits and letters for letters therefore have the same families.
 
-Within a family, what never varies is literal. Digits become ``<digits>``; a stretch that varies
-becomes ``<hex>`` if it has only hexadecimal digits of one case, or else an ``X`` for each byte.
-Families of all directories that then look alike are one pattern.
+Within a family, constant bytes are literal. Digits become ``<digits>``; a varying stretch becomes
+``<hex>`` if it has only hexadecimal digits of one case, or else an ``X`` for each byte. Families of
+all directories that then look alike are one pattern.
 
 All is in columns: a name is a row of words of eight bytes.
 """
@@ -23,8 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kcensus.engine.hashing import factorized
 from kcensus.engine.memory import Bytes, Mask, Words
+from kcensus.engine.rows import factorized
 
 _DIGIT, _LOWER_HEX, _LOWER, _UPPER_HEX, _UPPER, _BEYOND = 1, 2, 4, 8, 16, 32
 
@@ -44,9 +43,7 @@ _WORD = np.dtype("<u8")
 def trimmed(columns: Iterable[npt.NDArray[Any]], lengths: npt.NDArray[np.int64]) -> Words:
     """Return names as columns of words, zero after their end.
 
-    :param columns: the first eight bytes of all names, the second eight, …; all names end in the
-        last column
-    :param lengths: bytes of each name
+    :param columns: the first eight bytes of all names, the second eight, …, with all their ends
     :return: shape (words, names), so that equal words of all names are adjacent in memory
     """
     words = np.stack([column.astype(_WORD, copy=False) for column in columns])
@@ -64,15 +61,15 @@ class Families:
     key: Words
     """Hash of directory and shape."""
     parent: npt.NDArray[np.int64]
-    """The directory, as a number of the caller's."""
+    """The directory, as a number given by the caller."""
     sample: Words
     """One of the names; shape (words, families)."""
     differs: Words
-    """Bits in which names differ from it; same shape."""
+    """Bits that differ between the sample and other names; same shape."""
     classes: Words
     """For each byte, the classes of all characters at its place; same shape."""
     sums: npt.NDArray[np.int64]
-    """Shape (sums, families): number of names, and the sums that the caller asked for."""
+    """Shape (sums, families): number of names, and sums of the caller's columns."""
 
     def __len__(self) -> int:
         return len(self.key)
@@ -84,11 +81,8 @@ def families(
     parent: npt.NDArray[Any],
     sums: Sequence[npt.NDArray[Any]],
 ) -> Families:
-    """Group names into families.
+    """Group names, given as by :func:`trimmed`, into families.
 
-    :param words: from :func:`trimmed`
-    :param lengths: bytes of each name; all end in the last word
-    :param parent: directory of each name
     :param sums: columns to add up in addition to the number of names
     """
     # Python's own table lookup takes a quarter of the time of NumPy's, which widens the indexes.
@@ -103,7 +97,7 @@ def families(
     key = _mix(key ^ _short_word(words[0], classes[0]))
     key = _mix(key ^ _short_word(_last_word(words, lengths), _last_word(classes, lengths)))
     if (key == key[0]).all():
-        # Frequent: when one program makes most names, those on a page are of one family.
+        # Frequent: when one program makes most names, all names on a page are of one family.
         code, keys = np.zeros(0, np.int64), key[:1]
         totals = [np.array([column.sum()]) for column in (np.ones(len(key), np.bool_), *sums)]
     else:
@@ -136,13 +130,13 @@ _HIGH_BITS = np.uint64(0x8080808080808080)
 
 
 def _short_word(name: Words, classes: Words) -> Words:
-    """Return the letters that a word starts with: up to four before another byte, else 0."""
+    """Return the letters at the start of a word if these are one to four, else 0."""
     # Lowest byte without a class, found as strlen() does; classes are below 0x80.
     zero = (classes - _LOW_BITS) & ~classes & _HIGH_BITS
     end = (zero & (~zero + np.uint64(1))) >> np.uint64(7)
     letters = end - np.uint64(1)
     short = (end > np.uint64(1)) & (end <= np.uint64(1 << 32))
-    # A name that ends there is a single word, and may be anything.
+    # A name that ends within the word has no separate first word.
     short &= (name & (end * np.uint64(0xFF))) != 0
     short &= (classes & letters & _LOW_BITS) == 0
     word: Words = (name & letters) * short
@@ -180,7 +174,6 @@ def _reduced(
     order: npt.NDArray[np.int64] | None,
     starts: npt.NDArray[np.int64],
 ) -> npt.NDArray[Any]:
-    """Reduce each column over equal codes."""
     if order is None and len(starts) == 1:
         whole: npt.NDArray[Any] = operation.reduce(columns, axis=1, keepdims=True)
         return whole
@@ -218,25 +211,21 @@ class Patterns(NamedTuple):
     sums: npt.NDArray[np.int64]
     """Shape (patterns, sums); as in :class:`Families`."""
     directories: npt.NDArray[np.int64]
-    """Number of directories that have such names."""
+    """Number of directories with such names."""
     others: int
     """Number of further patterns."""
     other_sums: npt.NDArray[np.int64]
-    """Sums over these."""
+    """Sums over these patterns."""
 
 
 _GONE, _DIGITS, _HEX, _ANY = -1, 256, 257, 258
 _WRITTEN = {_DIGITS: b"<digits>", _HEX: b"<hex>", _ANY: b"X"}
 _LEAST_HEX = 8
-"""A stretch of so many hexadecimal digits, some of them letters, is not a word and a number."""
+"""Least length of a hexadecimal stretch with letters; a shorter one may be a word and a number."""
 
 
 def patterns(parts: Sequence[Families], limit: int) -> Patterns:
-    """Return the patterns of families, those of all directories together.
-
-    :param parts: families by number of words, as merged by :func:`merged`
-    :param limit: patterns to return; the others are added up
-    """
+    """Return the patterns of most names of the merged families; the others are added up."""
     if not parts:
         none = np.empty((0, 3), np.int64)
         return Patterns([], none, none[:, 0], 0, none.sum(axis=0))
@@ -254,7 +243,7 @@ def patterns(parts: Sequence[Families], limit: int) -> Patterns:
     parent = np.concatenate([part.parent for part in parts])
     places = np.unique(np.stack([code, parent], axis=1), axis=0)[:, 0]
     directories = np.bincount(places, minlength=len(keys))
-    # The family that each pattern is written as.
+    # The family that gives a pattern its text.
     _, first = np.unique(code, return_index=True)
     starts = np.cumsum([0, *(len(part) for part in parts)])
 
@@ -265,7 +254,7 @@ def patterns(parts: Sequence[Families], limit: int) -> Patterns:
         return b"".join(written).decode(errors="backslashreplace")
 
     count = sums[:, 0]
-    # More than are returned, so that equally many are in the order of their text.
+    # Take more than are returned, so that equally frequent patterns are in the order of their text.
     edge = np.partition(count, -limit)[-limit] if len(count) > limit else 0
     chosen = np.flatnonzero(count >= max(int(edge), 1))
     if len(chosen) > 4 * limit:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Take the census of the dentries, and say what it means."""
+"""Take the census of the dentries, and report it."""
 
 from __future__ import annotations
 
@@ -19,19 +19,18 @@ from kcensus.analyses.dentries.chains import FEWER, IN_A_ROW
 from kcensus.analyses.dentries.checks import checks, gaps
 from kcensus.analyses.dentries.figures import Figures
 from kcensus.analyses.dentries.findings import findings
-from kcensus.analyses.dentries.tables import tables
+from kcensus.analyses.dentries.tables import TABLES
 from kcensus.kernel.kernel import Kernel
 from kcensus.results import Answer, Figure, Unit
+from kcensus.results.tables import make_tables
 
 
 def run(kernel: Kernel, only: str | None = None, limit: int = 1000) -> Answer:
-    """Take the census and say what it means.
+    """Take the census and report it.
 
     :param only: names of :data:`PARTS` (and ``totals``), separated by commas; all by default
     :param limit: rows of the tables of directories and patterns; the others are added up in a row
     :raises ParamError: a part is unknown, or the limit is below 1
-    :raises UnsupportedAllocator: the kernel does not use SLUB
-    :raises LookupError: the debug info or the memory model lacks what is needed
     """
     known = ("totals", *PARTS)
     wanted = known if only is None else [name.strip().replace("-", "_") for name in only.split(",")]
@@ -41,11 +40,11 @@ def run(kernel: Kernel, only: str | None = None, limit: int = 1000) -> Answer:
     if limit < 1:
         raise ParamError(f"--limit: '{limit}' is not an integer >= 1")
     if "processes" in wanted:
-        wanted = [*wanted, "directories"]  # those that they are in
+        wanted = [*wanted, "directories"]  # processes are shown by directory
     figures = Figures(kernel, frozenset(wanted), limit)
     return Answer(
         summary=summary(figures),
-        tables=tables(figures),
+        tables=make_tables(TABLES, figures),
         checks=checks(figures),
         findings=findings(figures),
         gaps=gaps(figures),
@@ -55,7 +54,8 @@ def run(kernel: Kernel, only: str | None = None, limit: int = 1000) -> Answer:
 def summary(figures: Figures) -> dict[str, Figure]:
     """Return the totals; figures of hash chains are None if the hash table was not found."""
     size, count, share, census = Unit.BYTES, Unit.COUNT, Unit.RATIO, figures.census
-    reclaimable = "share of reclaimable slab pages"
+    reclaimable, pages = "share of reclaimable slab pages", figures.pages_freeable
+    shift = figures.kernel.memory.page_shift
     rows: dict[str, tuple[float | None, Unit, str]] = {
         "dentries": (census.count(DENTRY), count, "dentries"),
         "negative": (figures.negative, count, "negative dentries"),
@@ -65,11 +65,9 @@ def summary(figures: Figures) -> dict[str, Figure]:
         "external_name_bytes": (figures.name_bytes, size, "external names"),
         "share_of_ram": (figures.share_of_ram, share, "share of RAM"),
         "share_of_reclaimable": (figures.share_of_reclaimable, share, reclaimable),
+        "pages_freeable": (pages, Unit.PAGES, "slabs of unused negatives only"),
+        "freeable_bytes": (pages << shift, size, "freeable by dropping unused negatives"),
     }
-    pages = figures.pages_freeable
-    freeable = pages << figures.kernel.memory.page_shift
-    rows["pages_freeable"] = pages, Unit.PAGES, "slabs of unused negatives only"
-    rows["freeable_bytes"] = freeable, size, "freeable by dropping unused negatives"
     chains, limit = figures.chains, f"{IN_A_ROW}-per-bucket run limit"
     if "chains" in figures.wanted:
         values: tuple[int | None, ...] = (None,) * 6

@@ -3,269 +3,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from kcensus.analyses.dentries.figures import Figures
-from kcensus.analyses.dentries.name_patterns import Patterns
-from kcensus.kernel.memcg.memcgs import Memcgs
-from kcensus.results import Unit
-from kcensus.results.tables import Column, Show, Table, TableSpec, ratios
+from kcensus.charts import ChartSpec, RamUse
+from kcensus.results import Result
+from kcensus.results.tables import (
+    ALWAYS,
+    BYTES,
+    COUNT,
+    DATA,
+    NONE,
+    PAGES,
+    RATIO,
+    TEXT,
+    WIDE,
+    Column,
+    TableSpec,
+    address,
+    ratios,
+)
 
 NO_MEMCG = "(no memory cgroup)"
 UNKNOWN_MEMCG = "(unknown memory cgroup)"
 UNKNOWN_SUPER_BLOCK = "(unknown super block)"
 UNREADABLE_NAMES = "(names that could not be read)"
 
-_TEXT, _COUNT, _BYTES, _RATIO, _NONE = Unit.TEXT, Unit.COUNT, Unit.BYTES, Unit.RATIO, Unit.NONE
-_WIDE, _ALWAYS, _DATA = Show.WIDE, Show.ALWAYS, Show.DATA
-
-_DENTRIES = Column(_COUNT, "dentries", _ALWAYS, "Dentries of any kind.")
-_NEGATIVE = Column(_COUNT, "negative", _ALWAYS, "Negative dentries: names that do not exist.")
-_UNUSED = Column(_COUNT, "unused", _WIDE, "Negative dentries with refcount 0.")
-_NEGATIVE_BYTES = Column(_BYTES, "bytes", _ALWAYS, "Slots of negative dentries and of long names.")
-_SHARE = Column(_RATIO, "of all negative", _WIDE, "Share of all negative dentries.")
-_DIRECTORY = Column(_TEXT, "dir", _ALWAYS, "Path of the directory; ? where its start is unknown.")
-_STATE = "State of its super block, or unhashed (removed), disconnected, or unreadable."
-_PLACE = Column(_TEXT, "state", _WIDE, _STATE)
-_OTHERS = Column(_COUNT, "other children", _WIDE, "Children that are not negative.")
-_DENTRY = Column(
-    Unit.ADDRESS, "dentry", _DATA, "Address of the directory's dentry.", type="struct dentry"
-)
-_BUCKETS = Column(_COUNT, "buckets", _ALWAYS, "Hash buckets.")
-_LENGTH = Column(_COUNT, "dentries", _ALWAYS, "Dentries in the hash chain.")
-_RUN = Column(_COUNT, "longest run", _ALWAYS, "Longest run of unreferenced negative dentries.")
-
-SUPER_BLOCKS = TableSpec(
-    "super_blocks",
-    "Dentries by super block",
-    {
-        "mount": Column(_TEXT, "mounted at", _ALWAYS, "Shortest mount point."),
-        "type": Column(_TEXT, "type", _ALWAYS, "File system type."),
-        "id": Column(_TEXT, "id", _WIDE, "super_block.s_id: name of the device or type."),
-        "device": Column(_TEXT, "device", _DATA, "major:minor of super_block.s_dev."),
-        "state": Column(_TEXT, "state", _WIDE, "Whether a path leads to it, and for whom."),
-        "dentries": _DENTRIES,
-        "negative": _NEGATIVE,
-        "negative_unused": _UNUSED,
-        "negative_bytes": _NEGATIVE_BYTES,
-        "address": Column(
-            Unit.ADDRESS,
-            "super_block",
-            _DATA,
-            "Address of the super block.",
-            type="struct super_block",
-        ),
-    },
-    "A super block, mounted or not.",
-    key=("type", "mount"),
-    series=("negative", "negative_bytes", "dentries"),
-)
-
-DIRECTORIES = TableSpec(
-    "directories",
-    "Negative dentries by directory",
-    {
-        "directory": _DIRECTORY,
-        "state": _PLACE,
-        "negative": _NEGATIVE,
-        "negative_unused": _UNUSED,
-        "others": _OTHERS,
-        "negative_bytes": _NEGATIVE_BYTES,
-        "share": _SHARE,
-        "address": _DENTRY,
-    },
-    "A directory that has negative children.",
-    key=("directory",),
-    series=("negative", "negative_bytes"),
-)
-
-PROCESSES = TableSpec(
-    "processes",
-    "Processes in directories with negatives",
-    {
-        "directory": _DIRECTORY,
-        "pid": Column(_NONE, "PID", _ALWAYS, "PID of its main thread."),
-        "comm": Column(_TEXT, "command", _ALWAYS, "task_struct.comm of its main thread."),
-        "cwd": Column(_NONE, "working directory", _ALWAYS, "Its working directory is there."),
-        "open_files": Column(_COUNT, "open files", _ALWAYS, "Files and directories it has open."),
-        "address": Column(
-            Unit.ADDRESS,
-            "task_struct",
-            _DATA,
-            "Address of its main thread.",
-            type="struct task_struct",
-        ),
-    },
-    "A process with a working directory or open files in a directory of most negatives, or below.",
-)
-
-WALK_COST = TableSpec(
-    "walk_cost",
-    "Children to visit by directory",
-    {
-        "directory": _DIRECTORY,
-        "state": _PLACE,
-        "watched": Column(_NONE, "watched", _ALWAYS, "Has inotify, fanotify or dnotify marks."),
-        "children": Column(_COUNT, "children", _ALWAYS, "All dentries on its list of children."),
-        "others": _OTHERS,
-        "negative": _NEGATIVE,
-        "at_tail": Column(_NONE, "at tail", _WIDE, "All negative children end the list."),
-        "sweeps": Column(_COUNT, "runs before positives", _DATA, "Negative runs before the tail."),
-        "damaged": Column(_NONE, "list damaged", _DATA, "The list does not end, or ends twice."),
-        "address": _DENTRY,
-    },
-    "A directory: watched ones first, those that no path leads to last, most children first.",
-)
-
-PATTERNS = TableSpec(
-    "patterns",
-    "Negative dentries by name pattern",
-    {
-        "pattern": Column(_TEXT, "pattern", _ALWAYS, "<digits>, <hex> and X are what varies."),
-        "negative": _NEGATIVE,
-        "negative_unused": _UNUSED,
-        "negative_bytes": _NEGATIVE_BYTES,
-        "directories": Column(_COUNT, "directories", _WIDE, "Directories that have such names."),
-        "share": _SHARE,
-    },
-    "Names that differ only in digits, hexadecimal digits or random letters.",
-    key=("pattern",),
-    series=("negative", "negative_bytes"),
-)
-
-MEMCGS = TableSpec(
-    "memcgs",
-    "Dentries by memory cgroup",
-    {
-        "memcg": Column(_TEXT, "memory cgroup", _ALWAYS, "Path of the memory cgroup."),
-        "state": Column(_TEXT, "state", _ALWAYS, "online; offline (dying): removed but charged."),
-        "dentries": Column(_COUNT, "dentries", _WIDE, _DENTRIES.help),
-        "negative": _NEGATIVE,
-        "negative_unused": _UNUSED,
-        "negative_bytes": _NEGATIVE_BYTES,
-        "address": Column(
-            Unit.ADDRESS,
-            "mem_cgroup",
-            _DATA,
-            "Address of mem_cgroup; 0 where there is none.",
-            type="struct mem_cgroup",
-        ),
-    },
-    f"A memory cgroup; {NO_MEMCG} has the dentries that are charged to none.",
-    ("negative", "memcg"),
-    key=("memcg",),
-    series=("negative", "negative_bytes", "dentries"),
-)
-
-FRAGMENTATION = TableSpec(
-    "fragmentation",
-    "Slabs by dentries that pin them",
-    {
-        "pinned_by": Column(_COUNT, "pinned by", _ALWAYS, "Dentries not unused and negative."),
-        "slabs": Column(_COUNT, "slabs", _ALWAYS, "Slabs that so many dentries pin."),
-        "pages": Column(Unit.PAGES, "pages", _DATA, "Pages of these slabs."),
-        "bytes": Column(_BYTES, "bytes", _ALWAYS, "Pages of these slabs."),
-        "dentries": Column(_COUNT, "dentries", _WIDE, _DENTRIES.help),
-        "negative_unused": Column(_COUNT, "unused negative", _ALWAYS, _UNUSED.help),
-        "free_slots": Column(_COUNT, "free slots", _WIDE, "Slots that hold no dentry."),
-    },
-    "Slabs that equally many dentries pin; 0: dropping all unused negative dentries frees them.",
-)
-
-CHAINS = TableSpec(
-    "chains",
-    "Hash chains by length",
-    {
-        "length": Column(_COUNT, "dentries in chain", _ALWAYS, _LENGTH.help),
-        "buckets": _BUCKETS,
-        "dentries": Column(_COUNT, "dentries", _ALWAYS, "Dentries in chains of this length."),
-        "negative": _NEGATIVE,
-    },
-    "Buckets with equally many dentries.",
-)
-
-NEGATIVE_RUNS = TableSpec(
-    "negative_runs",
-    "Hash buckets by longest negative run",
-    {"run": _RUN, "buckets": _BUCKETS},
-    "Buckets whose longest run of unreferenced negative dentries is equally long.",
-)
-
-LONGEST_CHAINS = TableSpec(
-    "longest_chains",
-    "Longest hash chains",
-    {
-        "bucket": Column(_NONE, "bucket", _ALWAYS, "Number of the hash bucket."),
-        "length": _LENGTH,
-        "negative": _NEGATIVE,
-        "run": _RUN,
-    },
-    "A hash bucket.",
-)
-
-LIMITS = TableSpec(
-    "limits",
-    "Limits and settings of this kernel",
-    {
-        "setting": Column(_TEXT, "setting", _ALWAYS, "Name of the sysctl."),
-        "value": Column(_NONE, "value", _ALWAYS, "Its value."),
-        "meaning": Column(_TEXT, "meaning", _WIDE, "What the value does."),
-    },
-    "A sysctl that bears on the number of dentries.",
-)
-
-TABLES = (
-    SUPER_BLOCKS,
-    DIRECTORIES,
-    PROCESSES,
-    WALK_COST,
-    PATTERNS,
-    MEMCGS,
-    FRAGMENTATION,
-    CHAINS,
-    NEGATIVE_RUNS,
-    LONGEST_CHAINS,
-    LIMITS,
-)
+_DENTRIES = Column(COUNT, "dentries", ALWAYS, "Dentries of any kind.")
+_NEGATIVE = Column(COUNT, "negative", ALWAYS, "Negative dentries: names that do not exist.")
+_UNUSED = Column(COUNT, "unused", WIDE, "Negative dentries with refcount 0.")
+_NEGATIVE_BYTES = Column(BYTES, "bytes", ALWAYS, "Slots of negative dentries and external names.")
+_SHARE = Column(RATIO, "of all negative", WIDE, "Share of all negative dentries.")
+_DIRECTORY = Column(TEXT, "dir", ALWAYS, "Path; ? replaces an unknown start.")
+_STATE = "State of the super block; or unhashed (removed), disconnected, unreadable."
+_PLACE = Column(TEXT, "state", WIDE, _STATE)
+_OTHERS = Column(COUNT, "other children", WIDE, "Children that are not negative.")
+_DENTRY = address("struct dentry", help_="Address of the directory's dentry.")
+_BUCKETS = Column(COUNT, "buckets", ALWAYS, "Hash buckets.")
+_LENGTH = Column(COUNT, "dentries", ALWAYS, "Dentries in the hash chain.")
+_RUN = Column(COUNT, "longest run", ALWAYS, "Longest run of unreferenced negative dentries.")
 
 
-def tables(figures: Figures) -> dict[str, Table]:
-    """Return the tables of all wanted parts by name."""
-    rows: dict[str, Any] = {
-        "directories": figures.most_negative,
-        "processes": figures.processes,
-        "walk_cost": figures.walk_cost,
-        "fragmentation": figures.fragmentation if "fragmentation" in figures.wanted else None,
-        "limits": figures.limits,
-    }
-    if "super_blocks" in figures.wanted:
-        rows["super_blocks"] = _super_blocks(figures)
-    if figures.patterns is not None:
-        rows["patterns"] = _patterns(figures, figures.patterns)
-    if figures.groups is not None:
-        rows["memcgs"] = _memcgs(figures, figures.groups)
-    chains = figures.chains
-    if chains is not None:
-        length, run = np.flatnonzero(chains.lengths), np.flatnonzero(chains.runs)
-        buckets = chains.lengths[length]
-        rows["chains"] = {
-            "length": length,
-            "buckets": buckets,
-            "dentries": length * buckets,
-            "negative": chains.negative[length],
-        }
-        rows["negative_runs"] = {"run": run, "buckets": chains.runs[run]}
-        rows["longest_chains"] = chains.longest
-    return {
-        spec.name: spec.of(rows[spec.name]) for spec in TABLES if rows.get(spec.name) is not None
-    }
-
-
-def _super_blocks(figures: Figures) -> pd.DataFrame:
-    """Return dentries by super block, and in a row of their own those of unknown super blocks."""
+def _super_blocks(figures: Figures) -> pd.DataFrame | None:
+    if "super_blocks" not in figures.wanted:
+        return None
     blocks, size = figures.super_blocks, len(figures.super_blocks)
     by_address = figures.census.sums("super_block")
     row = blocks.rows(by_address.key.astype(np.uint64))
@@ -288,8 +74,84 @@ def _super_blocks(figures: Figures) -> pd.DataFrame:
     )
 
 
-def _patterns(figures: Figures, patterns: Patterns) -> dict[str, Any]:
-    """Return the patterns of most names; the others, and unreadable names, in a row each."""
+SUPER_BLOCKS = TableSpec(
+    "super_blocks",
+    "Dentries by super block",
+    {
+        "mount": Column(TEXT, "mounted at", ALWAYS, "Shortest mount point."),
+        "type": Column(TEXT, "type", ALWAYS, "File system type."),
+        "id": Column(TEXT, "id", WIDE, "super_block.s_id: name of the device or type."),
+        "device": Column(TEXT, "device", DATA, "major:minor of super_block.s_dev."),
+        "state": Column(TEXT, "state", WIDE, "Which processes reach it by a path."),
+        "dentries": _DENTRIES,
+        "negative": _NEGATIVE,
+        "negative_unused": _UNUSED,
+        "negative_bytes": _NEGATIVE_BYTES,
+        "address": address("struct super_block"),
+    },
+    "A super block, mounted or not.",
+    key=("type", "mount"),
+    series=("negative", "negative_bytes", "dentries"),
+    rows=_super_blocks,
+)
+
+DIRECTORIES = TableSpec(
+    "directories",
+    "Negative dentries by directory",
+    {
+        "directory": _DIRECTORY,
+        "state": _PLACE,
+        "negative": _NEGATIVE,
+        "negative_unused": _UNUSED,
+        "others": _OTHERS,
+        "negative_bytes": _NEGATIVE_BYTES,
+        "share": _SHARE,
+        "address": _DENTRY,
+    },
+    "A directory that has negative children.",
+    key=("directory",),
+    series=("negative", "negative_bytes"),
+    rows=lambda figures: figures.most_negative,
+)
+
+PROCESSES = TableSpec(
+    "processes",
+    "Processes in directories with negatives",
+    {
+        "directory": _DIRECTORY,
+        "pid": Column(NONE, "PID", ALWAYS, "PID of its main thread."),
+        "comm": Column(TEXT, "command", ALWAYS, "task_struct.comm of its main thread."),
+        "cwd": Column(NONE, "working directory", ALWAYS, "Its working directory is in or below."),
+        "open_files": Column(COUNT, "open files", ALWAYS, "Files and directories it has open."),
+        "address": address("struct task_struct", help_="Address of its main thread."),
+    },
+    "A process with a working directory or open files in or below a directory with many negatives.",
+    rows=lambda figures: figures.processes,
+)
+
+WALK_COST = TableSpec(
+    "walk_cost",
+    "Children to visit by directory",
+    {
+        "directory": _DIRECTORY,
+        "state": _PLACE,
+        "watched": Column(NONE, "watched", ALWAYS, "Has inotify, fanotify or dnotify marks."),
+        "children": Column(COUNT, "children", ALWAYS, "All dentries on its list of children."),
+        "others": _OTHERS,
+        "negative": _NEGATIVE,
+        "at_tail": Column(NONE, "at tail", WIDE, "All negative children are last in the list."),
+        "sweeps": Column(COUNT, "runs before positives", DATA, "Negative runs before positives."),
+        "damaged": Column(NONE, "list damaged", DATA, "The list has no end, or two."),
+        "address": _DENTRY,
+    },
+    "A directory: watched ones first, unreachable ones last, most children first.",
+    rows=lambda figures: figures.walk_cost,
+)
+
+
+def _patterns(figures: Figures) -> dict[str, Any] | None:
+    if (patterns := figures.patterns) is None:
+        return None
     more = {
         f"({patterns.others} more patterns)": patterns.other_sums,
         UNREADABLE_NAMES: figures.census.tally.names_unreadable,
@@ -310,7 +172,27 @@ def _patterns(figures: Figures, patterns: Patterns) -> dict[str, Any]:
     }
 
 
-def _memcgs(figures: Figures, groups: Memcgs) -> pd.DataFrame:
+PATTERNS = TableSpec(
+    "patterns",
+    "Negative dentries by name pattern",
+    {
+        "pattern": Column(TEXT, "pattern", ALWAYS, "<digits>, <hex> and X vary."),
+        "negative": _NEGATIVE,
+        "negative_unused": _UNUSED,
+        "negative_bytes": _NEGATIVE_BYTES,
+        "directories": Column(COUNT, "directories", WIDE, "Directories with such names."),
+        "share": _SHARE,
+    },
+    "Names that differ only in digits, hexadecimal digits or random letters.",
+    key=("pattern",),
+    series=("negative", "negative_bytes"),
+    rows=_patterns,
+)
+
+
+def _memcgs(figures: Figures) -> pd.DataFrame | None:
+    if (groups := figures.groups) is None:
+        return None
     owners, size = figures.census.sums("owner"), len(groups)
     row = np.where(figures.owner_rows < 0, size, figures.owner_rows)
     sums = owners.by_row(np.where(owners.key == 0, size + 1, row), size + 2)
@@ -323,3 +205,136 @@ def _memcgs(figures: Figures, groups: Memcgs) -> pd.DataFrame:
         }
     )
     return frame[frame["dentries"] > 0]
+
+
+MEMCGS = TableSpec(
+    "memcgs",
+    "Dentries by memory cgroup",
+    {
+        "memcg": Column(TEXT, "memory cgroup", ALWAYS, "Path of the memory cgroup."),
+        "state": Column(TEXT, "state", ALWAYS, "online; offline (dying): removed but charged."),
+        "dentries": Column(COUNT, "dentries", WIDE, _DENTRIES.help),
+        "negative": _NEGATIVE,
+        "negative_unused": _UNUSED,
+        "negative_bytes": _NEGATIVE_BYTES,
+        "address": address(
+            "struct mem_cgroup", help_="Address of mem_cgroup; 0 where there is none."
+        ),
+    },
+    f"A memory cgroup; {NO_MEMCG}: dentries charged to none.",
+    ("negative", "memcg"),
+    key=("memcg",),
+    series=("negative", "negative_bytes", "dentries"),
+    rows=_memcgs,
+)
+
+FRAGMENTATION = TableSpec(
+    "fragmentation",
+    "Slabs by dentries that pin them",
+    {
+        "pinned_by": Column(COUNT, "pinned by", ALWAYS, "Positive dentries, or in use."),
+        "slabs": Column(COUNT, "slabs", ALWAYS, "Slabs pinned by that many dentries."),
+        "pages": Column(PAGES, "pages", DATA, "Pages of these slabs."),
+        "bytes": Column(BYTES, "bytes", ALWAYS, "Pages of these slabs."),
+        "dentries": Column(COUNT, "dentries", WIDE, _DENTRIES.help),
+        "negative_unused": Column(COUNT, "unused negative", ALWAYS, _UNUSED.help),
+        "free_slots": Column(COUNT, "free slots", WIDE, "Slots that hold no dentry."),
+    },
+    "Slabs pinned by the same number of dentries; 0: freed by dropping all unused negatives.",
+    rows=lambda figures: figures.fragmentation if "fragmentation" in figures.wanted else None,
+)
+
+CHAINS = TableSpec(
+    "chains",
+    "Hash chains by length",
+    {
+        "length": Column(
+            COUNT, "dentries in chain", ALWAYS, _LENGTH.help, lambda of: np.flatnonzero(of.lengths)
+        ),
+        "buckets": replace(_BUCKETS, get=lambda of: of.lengths[of.lengths > 0]),
+        "dentries": Column(
+            COUNT,
+            "dentries",
+            ALWAYS,
+            "Dentries in chains of this length.",
+            lambda of: (np.arange(len(of.lengths)) * of.lengths)[of.lengths > 0],
+        ),
+        "negative": replace(_NEGATIVE, get=lambda of: of.negative[of.lengths > 0]),
+    },
+    "Buckets with the same number of dentries.",
+    rows=lambda figures: figures.chains,
+)
+
+NEGATIVE_RUNS = TableSpec(
+    "negative_runs",
+    "Hash buckets by longest negative run",
+    {
+        "run": replace(_RUN, get=lambda of: np.flatnonzero(of.runs)),
+        "buckets": replace(_BUCKETS, get=lambda of: of.runs[of.runs > 0]),
+    },
+    "Buckets with an equally long longest run.",
+    rows=lambda figures: figures.chains,
+)
+
+LONGEST_CHAINS = TableSpec(
+    "longest_chains",
+    "Longest hash chains",
+    {
+        "bucket": Column(NONE, "bucket", ALWAYS, "Number of the hash bucket."),
+        "length": _LENGTH,
+        "negative": _NEGATIVE,
+        "run": _RUN,
+    },
+    "A hash bucket.",
+    rows=lambda figures: figures.chains and figures.chains.longest,
+)
+
+LIMITS = TableSpec(
+    "limits",
+    "Limits and settings of this kernel",
+    {
+        "setting": Column(TEXT, "setting", ALWAYS, "Name of the sysctl."),
+        "value": Column(NONE, "value", ALWAYS, "Its value."),
+        "meaning": Column(TEXT, "meaning", WIDE, "What the value does."),
+    },
+    "A sysctl that limits or weighs dentries.",
+    rows=lambda figures: figures.limits,
+)
+
+TABLES = (
+    SUPER_BLOCKS,
+    DIRECTORIES,
+    PROCESSES,
+    WALK_COST,
+    PATTERNS,
+    MEMCGS,
+    FRAGMENTATION,
+    CHAINS,
+    NEGATIVE_RUNS,
+    LONGEST_CHAINS,
+    LIMITS,
+)
+
+CHARTS = (
+    ChartSpec(
+        "directories",
+        "directories",
+        "Directories with most negative dentries",
+        ("negative",),
+        "directory",
+        measure="negative dentries",
+    ),
+    ChartSpec(
+        "patterns",
+        "patterns",
+        "Names with most negative dentries",
+        ("negative",),
+        "pattern",
+        measure="negative dentries",
+    ),
+)
+
+
+def ram(result: Result) -> Iterator[RamUse]:
+    """Yield the slab pages of dentries; external names are in slabs of others."""
+    yield RamUse("dentries", result.amount("slab_bytes"), in_slabs=True)

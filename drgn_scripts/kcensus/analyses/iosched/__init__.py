@@ -13,11 +13,9 @@ from kcensus.kernel.block import MODULES
 
 ANALYSIS = Analysis(
     name="iosched",
-    question="what was inserted into an I/O scheduler and not dispatched, and who waits for it?",
-    runner="kcensus.analyses.iosched.run:run",
+    question="which requests wait in an I/O scheduler, and which tasks wait for them?",
     gauges="kcensus.analyses.iosched.kernel.checks:gauges",
     specs="kcensus.analyses.iosched.run:TABLES",
-    charts="kcensus.analyses.iosched.run:CHARTS",
     headline=("inserted", "worst_async_wait", "sleepers_behind_requests"),
     first_tables=(
         "disks",
@@ -31,35 +29,34 @@ ANALYSIS = Analysis(
     description="""\
 A request is allocated, inserted into the I/O scheduler of its disk, dispatched to the driver and
 completed. BFQ, CFQ, mq-deadline and deadline have an expiry for every request. A queue is starved
-if later requests of others were dispatched after its first one had expired. If the driver has none
-of these, the device is slow; if it has no request at all, memory does not show which.
+if later requests of other queues were dispatched after its first request had expired. If the driver
+holds only earlier requests, the device is slow; if it holds none, memory does not show the cause.
 
-Tasks in state D are listed with the object that they sleep for, and the request that has to
-complete first. It is proven where pointers in the kernel lead from the request to the task, such as
-bio.bi_private to the buffer that xfs_buf_lock() waits for; likely where only the sectors are the
-same.
+Tasks in state D are listed with the object they sleep for and the request that must complete first.
+The link is proven where kernel pointers lead from the request to the task, such as bio.bi_private
+to the buffer in xfs_buf_lock(); likely where only the sectors match.
 
-A trace is what blktrace recorded: the files PREFIX.blktrace.0, .1 … of all CPUs, a directory with
-them, or the text that blkparse printed. No kernel is needed for it. To record one for a minute:
-`blktrace -d /dev/sda -o sda -w 60`. Give the files themselves: text has no messages of BFQ with
-cgroups, no CLOCK_MONOTONIC, and no count of what was lost.
+A trace is the output of blktrace: the files PREFIX.blktrace.0, .1 … of all CPUs, a directory with
+them, or the text of blkparse. It needs no kernel. To record one for a minute: `blktrace -d /dev/sda
+-o sda -w 60`. Prefer the files: text lacks messages of BFQ with cgroups, CLOCK_MONOTONIC, and the
+count of lost events.
 
-With a dump, the trace is read until the moment of the dump, and its requests are found in memory by
-disk, sector and time. Without a common request it is of another machine or time, or that is
-unknown: its findings are then apart from those of memory.
+With a dump, the trace is read up to the moment of the dump, and its requests are matched with
+memory by disk, sector and time. Without a common request, trace and dump may be of different
+machines or times: their findings are then listed separately.
 
 The phases of a request are those of btt: Q2I from when it was queued until it was inserted into
 the scheduler, I2D until it was dispatched to the driver, D2C until it was completed, Q2C all of
 it. They are measured per bio, as btt does: a bio that was merged into another request has Q2M and
-M2D instead of Q2I and I2D. A request that was not dispatched until the end of the trace has waited
-until then.
+M2D instead of Q2I and I2D. A request not dispatched by the end of the trace counts as waiting until
+then.
 
 Synchronous requests are reads, and writes that are marked synchronous, FUA or flush, as in the
-kernel. A trace has the messages of CFQ and BFQ where the kernel was built to log them.
+kernel. A trace has messages of CFQ and BFQ only if the kernel was built to log them.
 """,
     examples=(
         ("kcensus iosched vmcore", "the schedulers of a dump, and who sleeps behind them"),
-        ("kcensus iosched vmcore --trace sda", "with what blktrace recorded until the dump"),
+        ("kcensus iosched vmcore --trace sda", "with the trace of blktrace up to the dump"),
         ("kcensus iosched --trace sda", "the trace in sda.blktrace.0, sda.blktrace.1 …"),
         (
             "kcensus iosched --trace blkparse.txt --html io.html",
@@ -71,8 +68,8 @@ kernel. A trace has the messages of CFQ and BFQ where the kernel was built to lo
             "trace",
             str,
             None,
-            "Read a trace: PREFIX of the files of blktrace, their directory, or a file with the "
-            "output of blkparse; needs no TARGET.",
+            "Read a trace: PREFIX or directory of blktrace's files, or a file with the output of "
+            "blkparse; needs no TARGET.",
         ),
     ),
     modules=MODULES,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A kernel's memory and a trace of the same machine: the requests that both show."""
+"""Match a kernel's memory with a trace of the same machine, by their common requests."""
 
 from __future__ import annotations
 
@@ -12,25 +12,36 @@ import numpy.typing as npt
 import pandas as pd
 
 from kcensus.analyses.iosched.kernel.figures import Figures
-from kcensus.analyses.iosched.kernel.sleepers import Sleepers
 from kcensus.analyses.iosched.kernel.tables import names_of, state_name
 from kcensus.analyses.iosched.trace.figures import Figures as Traced
+from kcensus.human import listed
 from kcensus.kernel.block.requests import State
-from kcensus.results import Figure, Finding, Gap, Machine, Unit
-from kcensus.results.tables import Column, Show, Table, TableSpec
+from kcensus.results import Finding, Gap, Machine
+from kcensus.results.tables import (
+    ALWAYS,
+    COUNT,
+    NONE,
+    SECONDS,
+    TEXT,
+    WIDE,
+    Column,
+    Table,
+    TableSpec,
+    address,
+)
+from kcensus.sources.blktrace.bios import NEVER
+from kcensus.sources.blktrace.events import Trace, major_minor
 from kcensus.text import printable
-from kcensus.trace.bios import NEVER
-from kcensus.trace.events import Trace, major_minor
 
 Counts = npt.NDArray[np.int64]
 _MIN_PAIRS = 2
-"""Equal sectors of one disk are frequent: of the log, or of a super block."""
+"""Fewer equal sectors may be chance: those of a log or of a super block recur."""
 _SAME_NS = 20_000_000
 """How far the two times of one request may differ: ticks of 10 ms, and the way between events."""
 _SAME_BOOT_SECONDS = 60
-"""How far the wall clocks may be set while a machine runs."""
+"""Largest difference of the boot times by two wall clocks, which may be set in between."""
 _MAX_NAMED = 1000
-"""Requests whose overtakers are named."""
+"""Requests with a list of the tasks that overtook them."""
 _MAX_OVERTAKERS = 3
 _PARENTS = {
     "trace-async-starved": ("requests-starved:{}-async", "requests-stuck:{}"),
@@ -39,56 +50,46 @@ _PARENTS = {
     "trace-requests-overdue": ("requests-overdue:{}", "requests-stuck:{}"),
     "trace-requests-awaited": ("tags-exhausted:{}", "requests-stuck:{}"),
 }
-"""By kind of a trace's finding: those of memory that may say the same."""
+"""Ids of findings about memory with the same cause, by kind of the trace's finding."""
 
 REQUESTS_TRACED = TableSpec(
     "requests_traced",
     "Requests in memory and in the trace",
     {
-        "disk": Column(Unit.TEXT, "disk", Show.ALWAYS, "Name of the disk."),
-        "task": Column(Unit.TEXT, "queued by", Show.ALWAYS, "Task that queued it, by the trace."),
-        "pid": Column(Unit.NONE, "PID", Show.ALWAYS, "Of that task."),
-        "kind": Column(Unit.TEXT, "kind", Show.ALWAYS, "sync or async, as the kernel sees it."),
-        "state": Column(Unit.TEXT, "state", Show.ALWAYS, "How far it is, by memory."),
-        "waiting": Column(
-            Unit.SECONDS, "waiting", Show.ALWAYS, "By memory, until the dump; 0 once dispatched."
-        ),
+        "disk": Column(TEXT, "disk", ALWAYS, "Name of the disk."),
+        "task": Column(TEXT, "queued by", ALWAYS, "Task that queued it, by the trace."),
+        "pid": Column(NONE, "PID", ALWAYS, "PID of the task."),
+        "kind": Column(TEXT, "kind", ALWAYS, "sync or async, as the kernel sees it."),
+        "state": Column(TEXT, "state", ALWAYS, "State in memory."),
+        "waiting": Column(SECONDS, "waiting", ALWAYS, "Wait in memory; 0 once dispatched."),
         "overtaken_by": Column(
-            Unit.COUNT,
+            COUNT,
             "overtaken by",
-            Show.ALWAYS,
-            "Synchronous requests of the disk that were dispatched while it waited, by the trace.",
+            ALWAYS,
+            "Sync requests of the disk dispatched while it waited, by the trace.",
         ),
         "overtakers": Column(
-            Unit.TEXT,
-            "of these, most of",
-            Show.ALWAYS,
-            "The tasks that queued most of the requests that overtook it, with their number.",
+            TEXT,
+            "overtaken mostly by",
+            ALWAYS,
+            "Tasks that queued most of the overtaking requests, with counts.",
         ),
-        "sleepers": Column(
-            Unit.COUNT, "sleepers", Show.ALWAYS, "Tasks in state D that wait for it."
-        ),
-        "sector": Column(Unit.NONE, "sector", Show.WIDE, "First sector in the disk."),
-        "inserted": Column(
-            Unit.SECONDS, "inserted at", help="Time in the trace; empty if it has not that event."
-        ),
-        "address": Column(
-            Unit.ADDRESS, "request", Show.DATA, "struct request pointer.", type="struct request"
-        ),
+        "sleepers": Column(COUNT, "sleepers", ALWAYS, "Tasks in state D that wait for it."),
+        "sector": Column(NONE, "sector", WIDE, "First sector in the disk."),
+        "inserted": Column(SECONDS, "inserted at", help="Time in the trace, if it has the event."),
+        "address": address("struct request"),
     },
-    "A request of the dump that the trace shows, too.",
+    "A request that is in both dump and trace.",
     ("waiting", "disk", "sector"),
 )
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Requests in memory, and the bios of the trace that began them."""
+    """Rows of requests in memory, and of the trace's bios that began them."""
 
     request: Counts
-    """Rows of the requests."""
     bio: Counts
-    """Rows of the bios."""
     offset_ns: int
     """CLOCK_MONOTONIC of the moment from which the trace counts; 0 without pairs."""
 
@@ -97,9 +98,9 @@ class Pairs:
 
 
 def traced_until(figures: Figures, traced: Traced) -> tuple[Traced, Pairs]:
-    """Return the trace until the dump, and its requests that memory has.
+    """Return the trace until the dump, and the requests in both trace and memory.
 
-    Waits that go on after the dump are not those that memory shows.
+    Memory does not show waits that go on after the dump.
     """
     both = pairs(figures, traced)
     if not len(both):
@@ -112,10 +113,10 @@ def traced_until(figures: Figures, traced: Traced) -> tuple[Traced, Pairs]:
 
 
 def pairs(figures: Figures, traced: Traced, offset_ns: int | None = None) -> Pairs:
-    """Find the requests of memory in a trace: by disk, sector, and the time of their allocation.
+    """Find requests of memory in a trace, by disk, sector, and time of allocation.
 
-    blktrace stamps events with CLOCK_MONOTONIC. Text counts from the first one: where that is
-    follows from all candidates together.
+    blktrace stamps events with CLOCK_MONOTONIC; text counts from its first event, and the offset is
+    estimated from all candidates together.
 
     :param offset_ns: CLOCK_MONOTONIC of the moment from which the trace counts, where it is known
     """
@@ -135,7 +136,7 @@ def pairs(figures: Figures, traced: Traced, offset_ns: int | None = None) -> Pai
 
 
 def _candidates(figures: Figures, traced: Traced) -> pd.DataFrame:
-    """Return requests and bios of the same place: ``difference`` is that of their times."""
+    """Return requests and bios at the same sector, and the ``difference`` of their times, ns."""
     requests, bios = figures.requests, traced.bios
     numbers = np.array([disk.number for disk in figures.disks] or [0], np.int64)
     live = np.flatnonzero((requests.sector >= 0) & (requests.allocated_ns > 0))
@@ -147,7 +148,7 @@ def _candidates(figures: Figures, traced: Traced) -> pd.DataFrame:
         }
     )
     began = np.flatnonzero(traced.is_request & (bios.got != NEVER))
-    # A request begins where its first bio does: that is one that was merged to its front, too.
+    # A request begins at the sector of its first bio, also if that bio was merged to its front.
     front = np.flatnonzero((bios.merged != NEVER) & np.isin(bios.sector, inside["sector"]))
     ends = bios.sector + (bios.bytes >> 9)
     merged = pd.DataFrame(
@@ -166,7 +167,7 @@ def _candidates(figures: Figures, traced: Traced) -> pd.DataFrame:
 
 
 def _near(candidates: pd.DataFrame, offset_ns: int) -> pd.DataFrame:
-    """Return the candidates that are of one time if the trace counts from a moment."""
+    """Return the candidates whose times agree if the trace counts from ``offset_ns``."""
     distance = (candidates["difference"] - offset_ns).abs()
     return candidates.assign(distance=distance)[distance <= _SAME_NS]
 
@@ -178,7 +179,7 @@ def _offset(candidates: pd.DataFrame) -> int | None:
     order = candidates.sort_values("difference")
     difference = order["difference"].to_numpy(np.int64)
     count = order["request"].nunique()
-    # A trace of another time has the same sectors, at any distance.
+    # A trace of another time has the same sectors, but its differences vary.
     ends = np.searchsorted(difference, difference + _SAME_NS, side="right")
     best = int(np.argmax(ends - np.arange(len(ends))))
     window = order.iloc[best : int(ends[best])]
@@ -187,42 +188,39 @@ def _offset(candidates: pd.DataFrame) -> int | None:
     return int(np.median(window["difference"]))
 
 
-def table(figures: Figures, sleepers: Sleepers, traced: Traced, both: Pairs) -> Table:
+def table(figures: Figures, traced: Traced, both: Pairs) -> Table:
     """Make the table of requests in memory and in the trace."""
     requests, row = figures.requests, both.request
     task, names = traced.tasks(both.bio)
     is_gone = requests.state[row] >= State.DISPATCHED
     inserted = traced.bios.inserted[both.bio]
-    behind = np.bincount(sleepers.joins.request, minlength=len(requests))
+    behind = np.bincount(figures.joins.request, minlength=len(requests))
     waiting = np.where(is_gone, 0, np.maximum(requests.waiting_ns[row], 0)) / 1e9
     overtaken, overtakers = _overtaken(traced, both, waiting)
     return REQUESTS_TRACED.of(
-        pd.DataFrame(
-            {
-                "disk": names_of(requests.disk[row], lambda each: figures.disks[each].name),
-                "task": np.array(names, np.object_)[task],
-                "pid": traced.bios.pid[both.bio],
-                "kind": np.where(requests.is_sync[row], "sync", "async"),
-                "state": names_of(requests.state[row], state_name),
-                "waiting": waiting,
-                "overtaken_by": overtaken,
-                "overtakers": overtakers,
-                "sleepers": behind[row],
-                "sector": requests.sector[row],
-                "inserted": np.where(inserted == NEVER, np.nan, inserted / 1e9),
-                "address": requests.address[row],
-            },
-            columns=[*REQUESTS_TRACED.columns],
-        )
+        {
+            "disk": names_of(requests.disk[row], lambda each: figures.disks[each].name),
+            "task": np.array(names, np.object_)[task],
+            "pid": traced.bios.pid[both.bio],
+            "kind": np.where(requests.is_sync[row], "sync", "async"),
+            "state": names_of(requests.state[row], state_name),
+            "waiting": waiting,
+            "overtaken_by": overtaken,
+            "overtakers": overtakers,
+            "sleepers": behind[row],
+            "sector": requests.sector[row],
+            "inserted": np.where(inserted == NEVER, np.nan, inserted / 1e9),
+            "address": requests.address[row],
+        }
     )
 
 
 def _overtaken(
     traced: Traced, both: Pairs, waiting: npt.NDArray[np.float64]
 ) -> tuple[Counts, list[str]]:
-    """Return how many sync requests that came later each request let pass, and whose most were.
+    """Return the number of overtakers of each request, and the tasks with most of them.
 
-    A request comes later if it was inserted later; it passes if it is dispatched earlier.
+    Overtakers are sync requests that were inserted later and dispatched earlier.
     """
     counts, names = np.zeros(len(both), np.int64), [""] * len(both)
     waited = np.flatnonzero(traced.wait[both.bio] != NEVER)
@@ -234,7 +232,6 @@ def _overtaken(
 
 
 def _named(traced: Traced, rows: Counts) -> str:
-    """Return the names of tasks that queued most of some bios, with their number and PIDs."""
     task, names = traced.tasks(rows)
     counts = Counter(zip(task.tolist(), traced.bios.pid[rows].tolist(), strict=True))
     pids: dict[str, list[int]] = {}
@@ -243,25 +240,19 @@ def _named(traced: Traced, rows: Counts) -> str:
         by_name[names[number]] += count
         pids.setdefault(names[number], []).append(pid)
     return ", ".join(
-        f"{name} {count:,} (PID {pids[name][0]}"
-        + (f" and {len(pids[name]) - 1:,} more)" if len(pids[name]) > 1 else ")")
+        f"{name} {count:,} (PID {listed([*map(str, pids[name])], 1)})"
         for name, count in by_name.most_common(_MAX_OVERTAKERS)
     )
 
 
-def summary(both: Pairs) -> dict[str, Figure]:
-    """Return how many requests memory and trace have in common."""
-    return {"requests_traced": Figure(len(both), Unit.COUNT, "requests in the trace, too")}
-
-
 def gaps(figures: Figures, machine: Machine, traced: Traced, both: Pairs) -> Iterator[Gap]:
-    """Yield that memory and trace are not, or may not be, of the same machine and time."""
-    effect = "findings of the trace are not joined with those of memory"
+    """Yield a gap if memory and trace are, or may be, of different machines or times."""
+    effect = "findings of the trace and of memory are listed separately"
     if not len(both):
         why = _another_boot(machine, traced.trace)
         yield Gap(
             "requests of memory and trace",
-            why or "they have no request in common: the trace may be of another time or machine",
+            why or "no request in common: the trace may be of another time or machine",
             max(len(figures.requests), 1),
             effect,
         )
@@ -271,14 +262,14 @@ def gaps(figures: Figures, machine: Machine, traced: Traced, both: Pairs) -> Ite
     if other:
         yield Gap(
             "devices of the trace",
-            f"memory has no disk with the number {' or '.join(other[:4])}: of a partition, or gone",
+            f"memory has no disk {' or '.join(other[:4])}: a partition, or removed",
             len(other),
             effect,
         )
 
 
 def _another_boot(machine: Machine, trace: Trace) -> str:
-    """Return why a trace is of another boot or machine; empty where its clocks do not show it."""
+    """Return why a trace is of another boot or machine; empty if its clocks agree."""
     if machine.time is None or machine.uptime_seconds is None:
         return ""
     if trace.start is None or trace.first_ns is None:
@@ -287,15 +278,15 @@ def _another_boot(machine: Machine, trace: Trace) -> str:
     apart = abs(trace.start - trace.first_ns / 1e9 - began)
     if apart <= _SAME_BOOT_SECONDS:
         return ""
-    return f"the trace is of another boot or machine: they were started {apart:,.0f} s apart"
+    return f"the trace comes from another boot or machine: boot times differ by {apart:,.0f} s"
 
 
 def folded(
     figures: Figures, inside: list[Finding], traced: list[Finding], both: Pairs
 ) -> list[Finding]:
-    """Return the findings of both, those of a trace under what memory says of the same disk.
+    """Return all findings; those of a trace go under the memory's findings about the same disk.
 
-    Without a common request, nothing shows that they are of the same machine.
+    Without a common request, nothing shows that trace and memory are of the same machine.
     """
     if not len(both):
         return [*inside, *traced]
@@ -314,7 +305,7 @@ def folded(
         parents = [each.format(disk) for each in _PARENTS.get(finding.kind, ())]
         parent = next((each for each in parents if each in ids), "")
         if parent:
-            # The remedy is that of memory, which knows the disk's scheduler and its tunables.
+            # Memory has the better remedy: it knows the disk's scheduler and its tunables.
             named = replace(named, part_of=parent, remedies=(), no_remedy="")
         findings.append(named)
     return findings

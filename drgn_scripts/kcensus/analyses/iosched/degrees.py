@@ -1,48 +1,50 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How severe a wait is, and what the findings of memory and of a trace say of its remedy."""
+"""Severity of a wait, and sentences about remedies that memory and traces share."""
 
 from __future__ import annotations
 
 from kcensus.results import Severity
 
 Steps = tuple[tuple[float, Severity], ...]
-"""Seconds from which on a wait is this severe, the longest first."""
+"""Least seconds of a wait and their severity, the longest first."""
 
 IN_SCHEDULER: Steps = (
     (10.0, Severity.CRITICAL),
     (5.0, Severity.WARNING),
     (1.0, Severity.NOTICE),
 )
-"""Of a request that the driver could have had: others overtook it, or the driver had none. CFQ and
-BFQ expire asynchronous requests after 0.25 s; a system call that waits for 10 s is a stall to any
-user."""
+"""Waits of a request in the scheduler while others overtook it, or the driver had none.
+
+CFQ and BFQ expire asynchronous requests after 0.25 s; a system call that waits for 10 s is a stall
+to any user.
+"""
 IN_DRIVER: Steps = (
     (60.0, Severity.CRITICAL),
     (15.0, Severity.WARNING),
     (5.0, Severity.NOTICE),
 )
-"""Of a request that the driver has; most drivers abort a request after 30 s, and try again."""
+"""Times of a request in the driver; most drivers abort a request after 30 s, and try again."""
 
 SWITCH_HANGS = (
-    "To switch the scheduler would wait for the requests in the driver, and let none in "
-    "meanwhile: see to the device first"
+    "Find out first why the device does not answer: switching the scheduler would hang until the "
+    "requests in the driver complete, and block new ones"
 )
 SWITCH_RISK = (
-    "New requests and the command wait until then; weights and limits of the old one no longer "
-    "apply"
+    "The command and new requests wait meanwhile; weights and limits of the old scheduler no "
+    "longer apply"
 )
 
 
 def severity(seconds: float, steps: Steps) -> Severity | None:
-    """Return how severe a wait is; None if it is shorter than all steps."""
+    """Return the severity of a wait; None if it is shorter than all steps."""
     return next((each for least, each in steps if seconds >= least), None)
 
 
 def shortest(steps: Steps) -> float:
-    """Return the seconds from which on a wait is a finding."""
+    """Return the shortest wait that is a finding, seconds."""
     return steps[-1][0]
 
 
 def shortest_ns(steps: Steps) -> int:
-    """Return the nanoseconds from which on a wait is a finding."""
+    """Return the shortest wait that is a finding, nanoseconds."""
     return int(shortest(steps) * 1e9)

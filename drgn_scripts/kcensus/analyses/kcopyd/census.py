@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import drgn
@@ -28,10 +28,9 @@ from kcensus.kernel.workqueues import Workqueues, workqueues
 from kcensus.sources.capsule import NotRecorded
 
 _FAILURES = (LookupError, drgn.FaultError, drgn.ObjectAbsentError, NotRecorded)
-"""Raised where a part of the kernel cannot be read: the other parts still can."""
+"""Errors of an unreadable part of the kernel; other parts are still read."""
 
 DEFAULT_THRESHOLD = 2048
-"""The kernel's default of ``snapshot_cow_threshold``."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +46,11 @@ class SlabUse:
     merged: bool
     objects_per_slab: int = 1
     slab_bytes: int = 0
-    """Of a slab as normally allocated."""
+    """Bytes of a slab as normally allocated."""
     empty_bytes: int = 0
-    """Of slabs without an allocated object."""
+    """Bytes of slabs without an allocated object."""
     address: int = 0
-    """Of the ``struct kmem_cache``."""
+    """Address of the ``struct kmem_cache``."""
 
 
 NO_JOB_SLAB = SlabUse("kcopyd_job", "jobs", 0, 0, 0, 0, merged=False)
@@ -59,7 +58,7 @@ NO_JOB_SLAB = SlabUse("kcopyd_job", "jobs", 0, 0, 0, 0, merged=False)
 
 @dataclass(frozen=True)
 class Owner:
-    """The target that a client belongs to."""
+    """The target with a client."""
 
     device: str
     number: str
@@ -68,24 +67,20 @@ class Owner:
 
 @dataclass(kw_only=True)
 class Census:
-    """What was read.
-
-    Without debug info of ``dm_mod`` that is slabs and workqueues; the client of no job is known.
-    """
+    """The census; without debug info of ``dm_mod``, slabs and workqueues only."""
 
     job_slab: SlabUse = NO_JOB_SLAB
     slabs: Sequence[SlabUse] = ()
-    """This one, and others that grow with the jobs."""
+    """The slab cache of jobs, and other caches that grow with the jobs."""
     has_clients: bool = False
     """Whether clients and jobs could be read."""
     devices: MappedDevices = field(default_factory=MappedDevices)
     clients: Clients = field(default_factory=Clients)
     nr_jobs_after: int | None = None
-    """What these clients of a running kernel count after the jobs were read; None where one of them
-    is gone by then."""
+    """Sum of ``nr_jobs`` on a running kernel after the jobs were read; None if a client is gone."""
     jobs: Jobs = field(default_factory=Jobs)
     owners: dict[int, Owner] = field(default_factory=dict)
-    """By address of the client."""
+    """Owners by address of the client."""
     callback_list: bool | None = None
     has_snapshots: bool = False
     """Whether snapshots could be read, or there are none."""
@@ -94,11 +89,10 @@ class Census:
     threshold: int | None = None
     workqueues: Workqueues = field(default_factory=Workqueues)
     report: ScanReport = field(default_factory=ScanReport)
-    """Of the scan of jobs."""
     search: ScanReport = field(default_factory=ScanReport)
-    """Of the search for clients in kmalloc() caches."""
+    """Report of the search for clients in kmalloc() caches."""
     bios: dict[int, list[BioUse]] = field(default_factory=dict)
-    """Bios in use of each client and of the mapped device that it copies to, by its address."""
+    """Bios in use of a client and of the mapped device that it copies to, by its address."""
     caches_unknown: int = 0
     """Pointers to related slab caches that are unreadable or do not lead to a slab cache."""
     targets_unreadable: int = 0
@@ -106,7 +100,7 @@ class Census:
     targets_undescribed: dict[str, int] = field(default_factory=dict)
     """Targets without debug info, by type."""
     errors: dict[str, str] = field(default_factory=dict)
-    """Why a part could not be read, by its name: ``workqueues``, ``snapshots``, ``bios``,
+    """Reasons for unreadable parts, by name: ``workqueues``, ``snapshots``, ``bios``,
     ``snapshot_cow_threshold``, ``kernel log``."""
 
     @property
@@ -116,7 +110,7 @@ class Census:
 
     @property
     def has_jobs(self) -> bool:
-        """Whether jobs are known one by one."""
+        """Whether single jobs are known."""
         return self.in_use and self.has_clients
 
 
@@ -174,7 +168,6 @@ def _read_clients(census: Census, kcopyd: Kcopyd, *, live: bool) -> None:
 
 
 def _owners(census: Census, prog: Program) -> dict[int, Owner]:
-    """Return the owners of clients, by the tables of the mapped devices."""
     owners, undescribed = {}, census.targets_undescribed
     for device in census.devices.devices:
         for target in device.targets:
@@ -211,15 +204,9 @@ def _read_snapshots(census: Census, kernel: Kernel) -> None:
 
 
 def _read_bios(census: Census, slab_map: SlabMap) -> None:
-    """Count the bios of each client, and their clones in the device that a snapshot copies to."""
     prog = slab_map.prog
-    owners: dict[int, int] = {}
-    """The client of each bio set."""
+    owners = {_address(bio_set): client for client, bio_set in _client_bio_sets(census, prog)}
     clients_of_cow = {snapshot.cow: snapshot.client for snapshot in census.snapshots.all}
-    for address in census.clients.address.tolist():
-        client = Object(prog, "struct dm_kcopyd_client *", value=address)
-        for bio_set in _bio_sets(client, "io_client", "bios"):
-            owners[_address(bio_set)] = address
     for device in census.devices.devices:
         if client := clients_of_cow.get(device.number):
             for bio_set in _device_bio_sets(prog, device):
@@ -246,6 +233,13 @@ def _bio_sets(owner: Object, *path: str) -> list[Object]:
     return []
 
 
+def _client_bio_sets(census: Census, prog: Program) -> Iterator[tuple[int, Object]]:
+    for address in census.clients.address.tolist():
+        client = Object(prog, "struct dm_kcopyd_client *", value=address)
+        for bio_set in _bio_sets(client, "io_client", "bios"):
+            yield address, bio_set
+
+
 def _device_bio_sets(prog: Program, device: MappedDevice) -> list[Object]:
     md = Object(prog, "struct mapped_device *", value=device.address)
     # Since Linux kernel commit 29dec90a0f1d ("dm: fix bio_set allocation") (in v5.19).
@@ -254,7 +248,6 @@ def _device_bio_sets(prog: Program, device: MappedDevice) -> list[Object]:
 
 
 def _roles(census: Census, slab_map: SlabMap) -> dict[int, str]:
-    """Return what the related slab caches hold, by the address of the cache."""
     prog = slab_map.prog
     known = {cache.address for cache in slab_map.caches}
     roles: dict[int, list[str]] = {}
@@ -279,10 +272,8 @@ def _roles(census: Census, slab_map: SlabMap) -> dict[int, str]:
     for name, role in (("pending_cache", "pending exceptions"), ("exception_cache", "exceptions")):
         if name in prog:
             note(role, prog[name])
-    for address in census.clients.address.tolist():
-        client = Object(prog, "struct dm_kcopyd_client *", value=address)
-        for bio_set in _bio_sets(client, "io_client", "bios"):
-            note_bios("bios of kcopyd", bio_set)
+    for _, bio_set in _client_bio_sets(census, prog):
+        note_bios("bios of kcopyd", bio_set)
     for device in census.devices.devices:
         for bio_set in _device_bio_sets(prog, device):
             note_bios("bios of devices", bio_set)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The census of kcopyd, held against the kernel's own counters; what it could not read."""
+"""Checks of the census of kcopyd against the kernel's counters, and its gaps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kcensus.kernel.names import DAMAGED
 from kcensus.results import Check, Gap, Gauge, Unit, nonzero_gaps
 
 _MAX_GAUGED = 64
-"""Mapped devices of which the tables are read for a gauge; each takes half a millisecond."""
+"""Most mapped devices to read the tables of for a gauge; each takes half a millisecond."""
 _EFFECTS = {
     "kernel log": "its events are missing",
     "snapshot_cow_threshold": "the limit of copies is unknown",
@@ -29,25 +29,23 @@ _EFFECTS = {
     "targets": "their clients have no owner",
     "pages of kmalloc() slabs": "idle clients of unknown targets may be missing",
     "mempools of clients": "their preallocated jobs may count as in use",
-    "jobs": "no client counts them",
+    "jobs": "the table clients lacks them",
     "lists of clients": "jobs on them count as in flight",
     "devices or tables": "their clients have no owner, and their snapshots are missing",
     "snapshots or their lists": "exceptions, waiting tasks or chunk sizes may be wrong or missing",
-    "worker pools or lists of workqueues": "pools are missing, or work behind the tear",
+    "worker pools or lists of workqueues": "pools, or work beyond the tear, are missing",
     "bios": "the memory of kcopyd lacks its bios",
     "busy clients without a device": "their jobs have no device, and snapshots may be missing",
-    "slab caches of bios and exceptions": "the table of related slab caches lacks them",
+    "slab caches of bios and exceptions": "the table related_slabs lacks them",
     "clients": "jobs include the preallocated ones; clients and snapshots are unknown",
 }
 
 
-def checks(figures: Figures) -> list[Check]:
-    """Hold jobs and exceptions against slabs and the counters of clients and snapshots."""
-    return list(_checks(figures)) if figures.census.in_use else []
-
-
-def _checks(figures: Figures) -> Iterator[Check]:
+def checks(figures: Figures) -> Iterator[Check]:
+    """Compare jobs and exceptions with slabs and with the counters of clients and snapshots."""
     census, jobs, snapshots = figures.census, figures.census.jobs, figures.snapshots
+    if not census.in_use:
+        return
     slab = "active objects of the slab cache"
     ours: int | None
     if census.has_jobs:
@@ -97,7 +95,7 @@ def _checks(figures: Figures) -> Iterator[Check]:
 def _completion_check(
     figures: Figures, name: str, ours: int, counter: int | None, source: str
 ) -> Check:
-    """Check jobs against a counter that includes those whose callbacks are running."""
+    """Check jobs against a counter that includes jobs with a running callback."""
     states = figures.work_states.values()
     running = sum(state.startswith("running") for state, _ in states)
     if counter is None or not 0 < counter - ours <= running:
@@ -110,10 +108,9 @@ def _completion_check(
 
 
 def gauges(kernel: Kernel) -> Iterator[Gauge]:
-    """Yield the jobs and sub-jobs of the clients of all mapped devices.
+    """Yield the jobs and sub-jobs of the clients of all mapped devices, unless there are too many.
 
-    Nothing where there are more than :data:`_MAX_GAUGED` devices. The analysis finds more clients,
-    so its check has another source.
+    The analysis finds more clients, so its check has another source.
     """
     with contextlib.suppress(*DAMAGED):
         entries, _ = idr_entries(kernel.memory, kernel.prog["_minor_idr"])
@@ -134,19 +131,15 @@ def gauges(kernel: Kernel) -> Iterator[Gauge]:
 
 
 def gaps(figures: Figures) -> list[Gap]:
-    """Return what the census could not read or make sense of."""
+    """Return the unreadable or inconsistent parts of the census."""
     census, jobs, search = figures.census, figures.census.jobs, figures.census.search.slabs
     has_owner = np.isin(census.clients.address, np.array(list(census.owners), np.uint64))
     unowned = int(np.count_nonzero(~has_owner & (jobs.jobs > 0))) if census.has_jobs else 0
     known = (
-        (
-            "clients",
-            "dm_mod has no debug info here",
-            int(census.in_use and not census.has_jobs),
-        ),
+        ("clients", "no debug info of dm_mod", int(census.in_use and not census.has_jobs)),
         ("busy clients without a device", "no target of an active table owns them", unowned),
         ("slab caches of bios and exceptions", "unreadable, or unknown", census.caches_unknown),
-        ("targets", "their client is unreadable or not one", census.targets_unreadable),
+        ("targets", "their client is unreadable or invalid", census.targets_unreadable),
         ("pages of kmalloc() slabs", reasons(search), search.total()),
         ("mempools of clients", "unreadable", census.clients.reserves_lost),
         ("jobs", "their client is unreadable", jobs.unknown),

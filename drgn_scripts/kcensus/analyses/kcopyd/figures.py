@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What follows from a census of kcopyd and the events of the kernel log."""
+"""Figures of a census of kcopyd and of the events of the kernel log."""
 
 from __future__ import annotations
 
@@ -10,13 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from kcensus.analyses.kcopyd.census import (
-    DEFAULT_THRESHOLD,
-    NO_JOB_SLAB,
-    Census,
-    Owner,
-    SlabUse,
-)
+from kcensus.analyses.kcopyd.census import DEFAULT_THRESHOLD, NO_JOB_SLAB, Census, Owner, SlabUse
 from kcensus.analyses.kcopyd.log_events import LogEvents
 from kcensus.kernel.dm.snapshots import UNLIMITED, Limit, Snapshot
 from kcensus.kernel.kernel import Kernel
@@ -30,7 +24,7 @@ _UNKNOWN = Owner("(unknown)", "", "")
 
 @dataclass
 class Figures:
-    """Figures of the census, and what the limit of copies would change."""
+    """Figures of the census, and the effect of a limit of copies."""
 
     kernel: Kernel
     census: Census
@@ -38,7 +32,6 @@ class Figures:
 
     @cached_property
     def functions(self) -> Symbols:
-        """Names of functions."""
         return symbols_of(self.kernel)
 
     @cached_property
@@ -56,7 +49,6 @@ class Figures:
 
     @property
     def snapshots(self) -> list[Snapshot]:
-        """All snapshots."""
         return self.census.snapshots.all
 
     @property
@@ -66,7 +58,7 @@ class Figures:
 
     @property
     def jobs_bound(self) -> Bound:
-        """Bound of :attr:`jobs`: preallocated ones that are not known as such count as in use."""
+        """Bound of :attr:`jobs`: unidentified preallocated jobs count as in use."""
         census, report = self.census, self.census.report
         has_reserves = census.has_jobs and not census.clients.reserves_lost
         return Bound.of(
@@ -93,7 +85,7 @@ class Figures:
 
     @property
     def page_bytes(self) -> int:
-        """Copy pages: those that jobs hold, and the free reserved ones of clients."""
+        """Bytes of copy pages: held by jobs, and free reserved ones of clients."""
         jobs = self.census.jobs
         free = jobs.free_pages_followed
         free = int(self.census.clients.free_pages.sum()) if free is None else free
@@ -130,17 +122,16 @@ class Figures:
         return {place: size for place, size in places.items() if size}
 
     def slab_of(self, role: str) -> SlabUse:
-        """Return the slab cache that plays a role."""
+        """Return the slab cache with a role."""
         slabs = (use for use in self.census.slabs if role in use.role.split(", "))
         return next(slabs, NO_JOB_SLAB)
 
     # The limit of copies
 
     def limit_of(self, snapshot: Snapshot) -> int | None:
-        """Return how many copies a snapshot may have in flight; None where that is unknown.
+        """Return the most copies of a snapshot in flight, or UNLIMITED; None if unknown.
 
-        :data:`UNLIMITED` where nothing limits them. A semaphore admits what it did when the
-        snapshot was created, whatever the parameter says today.
+        A semaphore keeps the limit from the snapshot's creation, whatever the parameter is now.
         """
         limit, copies = self.census.limit, self.jobs_of(snapshot)
         if limit is Limit.IN_PROGRESS:
@@ -203,12 +194,12 @@ class Figures:
         return int(self.census.clients.rows(np.array([snapshot.client], np.uint64))[0])
 
     def copies(self, snapshot: Snapshot) -> int | None:
-        """Return the copies in flight of a snapshot: its own count, else the jobs of its client."""
+        """Return the copies of a snapshot in flight: its own count, else the jobs of its client."""
         return self.jobs_of(snapshot) if snapshot.in_flight is None else snapshot.in_flight
 
     @property
     def in_flight(self) -> int | None:
-        """Copies in flight of all snapshots; None if that of one is unknown."""
+        """Copies in flight of all snapshots; None if those of one are unknown."""
         counts = [self.copies(snapshot) for snapshot in self.snapshots]
         is_known = self.census.has_snapshots and None not in counts
         return sum(filter(None, counts)) if is_known or not self.census.in_use else None
@@ -236,12 +227,10 @@ class Figures:
         return max((self.jobs_of(snapshot) or 0) - self.bound(limit), 0)
 
     def returned_by(self, limit: int | None) -> int | None:
-        """Return the bytes that limiting all snapshots gives back; None where jobs are unknown.
+        """Return the bytes that a limit for all snapshots frees; None where jobs are unknown.
 
-        That is once the copies beyond the limit have completed. A snapshot's pages, bios and
-        pending exceptions shrink like its jobs. Slabs that are empty already are left out.
-
-        :param limit: copies in flight of each snapshot; None for the default
+        A snapshot's pages, bios and pending exceptions shrink like its jobs, once the copies beyond
+        the limit (None: the kernel's default) have completed. Empty slabs are left out.
         """
         if not self.census.has_jobs:
             return None

@@ -1,38 +1,85 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the census of kcopyd and the events of the log mean, and what to do about it."""
+"""Findings about kcopyd and the kernel log, and their remedies."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+import drgn
 import numpy as np
 
 from kcensus.analyses.kcopyd.census import DEFAULT_THRESHOLD
 from kcensus.analyses.kcopyd.figures import Figures
 from kcensus.analyses.kcopyd.log_events import LogEvents
-from kcensus.analyses.kcopyd.remedies import (
-    FIND_SETTER,
-    NO_FEWER,
-    PARAMETER,
-    PERSIST,
-    SHOW_BUSY,
-    SHOW_LIMIT,
-    restored,
-    write_less,
-)
-from kcensus.human import counted, human_bytes, human_ratio, human_seconds
+from kcensus.analyses.remedies import sysctl, written
+from kcensus.human import counted, human_bytes, human_ratio, human_seconds, listed
 from kcensus.kernel.dm.snapshots import UNLIMITED, Limit, Snapshot
 from kcensus.kernel.workqueues import Pool
 from kcensus.results import Bound, Danger, Figure, Finding, Remedy, Severity, Unit, ratio
-from kcensus.results.thresholds import MIN_BYTES, severity_of
+from kcensus.results.severity import MIN_BYTES, severity_of
+from kcensus.sources.capsule import NotRecorded
 
 _SHRINK = "/sys/kernel/slab/kcopyd_job/shrink"
 _LIMIT_PATCH, _CALLBACK_PATCH = "dm-snapshot-cow-in-progress", "dm-kcopyd-callback-list"
-_MAX_NAMES = 6
+_LIST_INVALID = Remedy(
+    effect="List invalid snapshots; remove each with lvremove or dmsetup remove",
+    command="dmsetup status --target snapshot | grep Invalid",
+    risk="removal is final; invalid snapshots have lost their content already",
+)
+_SHOW_USED = Remedy(
+    effect="Show how full each snapshot is; extend the COW device with lvextend",
+    command="dmsetup status --target snapshot",
+)
+_FIND_PATCHES = Remedy(
+    effect="Show whether this kernel limits the callbacks of a kcopyd run, and the copies of "
+    "dm-snapshot in flight",
+    command="kcensus patches",
+)
+_PARAMETER = "/sys/module/dm_snapshot/parameters/snapshot_cow_threshold"
+_MODPROBE = "/etc/modprobe.d/snapshot_cow_threshold.conf"
+"""A name other than dm_snapshot.conf, which may exist."""
+_MIB = 1 << 20
+_MAX_DIRTY, _MIN_DIRTY = 256 * _MIB, 4 * _MIB
+
+_FIND_SETTER = Remedy(
+    effect="Find where the limit was set: 2,048 is the kernel's default",
+    command=(
+        "grep -rs snapshot_cow_threshold /proc/cmdline /etc/default/grub /etc/modprobe.d "
+        "/run/modprobe.d /usr/lib/modprobe.d /etc/udev /usr/lib/udev /etc/tuned /usr/lib/tuned "
+        "/etc/rc.local /etc/systemd"
+    ),
+)
+_SHOW_BUSY = Remedy(
+    effect=(
+        "Show how busy the COW devices are: a faster one is the cure, more copies in flight only "
+        "defer the wait"
+    ),
+    command="iostat -xd 2 5",
+)
+_PERSIST = Remedy(
+    effect=(
+        "Keep the limit when dm_snapshot is loaded again, unless a script sets it later; rebuild "
+        "the initramfs if it loads the module"
+    ),
+    command=f"echo 'options dm_snapshot snapshot_cow_threshold={DEFAULT_THRESHOLD}' > {_MODPROBE}",
+    undo=f"rm {_MODPROBE}",
+)
+_SHOW_LIMIT = Remedy(
+    effect="Show the limit of copies; the kernel's default is 2,048",
+    command=f"cat {_PARAMETER}",
+    knobs=(_PARAMETER,),
+)
+_NO_FEWER = (
+    "This kernel has no limit of copies, and vm.dirty_bytes is low already: remove snapshots that "
+    "are not needed, since each needs copies of its own"
+)
+_MAX_STACKS = 6
 
 
 def findings(figures: Figures) -> list[Finding]:
-    """Return what is worth acting on, the most severe first."""
+    """Return all findings, the most severe first."""
     stalls = [_stall(figures, pool) for pool in figures.stalled]
     stalled_cpus = {
         str(pool.cpu): stall.id
@@ -44,7 +91,7 @@ def findings(figures: Figures) -> list[Finding]:
         *_memory(figures),
         *([] if stalls else _callbacks(figures)),
         *_waiters(figures),
-        *_invalid(figures),
+        *_unusable(figures),
         *_page_wait(figures),
         *log_findings(figures.log, stalled_cpus),
     ]
@@ -53,11 +100,6 @@ def findings(figures: Figures) -> list[Finding]:
 
 def _counts(**numbers: int | None) -> dict[str, Figure]:
     return {name: Figure(value, Unit.COUNT) for name, value in numbers.items()}
-
-
-def _names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-    return ", ".join(names[:_MAX_NAMES]) + more
 
 
 # Stalled worker pools
@@ -78,12 +120,9 @@ def _stall(figures: Figures, pool: Pool) -> Finding:
     title += f" has made no progress for {human_seconds(pool.age or 0)}"
     if runs_kcopyd:
         title += " while it runs kcopyd" + (" and other work" if len(busy) > 1 else "")
-    stacks = "\n".join(f"cat /proc/{pid}/stack" for pid in busy["pid"].tolist()[:_MAX_NAMES])
-    show = Remedy(
-        effect="Show where the running workers are (in a vmcore: `bt PID` in crash)",
-        command=stacks,
-    )
-    remedies = (show,) if stacks else ()
+    stacks = "\n".join(f"cat /proc/{pid}/stack" for pid in busy["pid"].tolist()[:_MAX_STACKS])
+    where = "Show the stacks of the running workers (in a vmcore: `bt PID` in crash)"
+    remedies = (Remedy(effect=where, command=stacks),) if stacks else ()
     source = "wq_watchdog_thresh" if queues.has_watchdog else "default; the watchdog is off"
     return Finding(
         id=f"{'kcopyd' if runs_kcopyd else 'workqueue'}-stall:{pool.id}",
@@ -91,8 +130,8 @@ def _stall(figures: Figures, pool: Pool) -> Finding:
         danger=Danger.STALL,
         title=title,
         evidence=(
-            f"pending: {counted(pool.pending, 'item')}, {_names(waiting)}; "
-            f"running: {_names(running) or 'nothing, all workers sleep or starve'}; "
+            f"pending: {counted(pool.pending, 'item')}, {listed(waiting)}; "
+            f"running: {listed(running) or 'nothing, all workers sleep or starve'}; "
             f"stall threshold: {queues.threshold} s ({source})"
         ),
         figures={
@@ -101,14 +140,16 @@ def _stall(figures: Figures, pool: Pool) -> Finding:
             "threshold": Figure(queues.threshold, Unit.SECONDS),
             **_counts(pending=pool.pending, running=len(busy)),
         },
-        remedies=(*remedies, *(write_less(figures) if runs_kcopyd else ())),
-        no_remedy="" if runs_kcopyd or stacks else "no worker of the pool runs any work",
+        remedies=(*remedies, *(_write_less(figures) if runs_kcopyd else ())),
+        no_remedy=""
+        if runs_kcopyd or stacks
+        else "No worker of the pool runs any work: look in the kernel log for a stuck CPU, or for "
+        "workers that could not be created",
         patch=_CALLBACK_PATCH if runs_kcopyd and figures.census.callback_list is False else "",
     )
 
 
 def _callbacks(figures: Figures) -> Iterator[Finding]:
-    """Yield that many copies meet a kcopyd that runs callbacks queued meanwhile as well."""
     jobs = figures.census.jobs.jobs
     most = int(jobs.max(initial=0))
     if figures.census.callback_list is not False or most <= DEFAULT_THRESHOLD:
@@ -119,12 +160,11 @@ def _callbacks(figures: Figures) -> Iterator[Finding]:
         danger=Danger.STALL,
         title=f"kcopyd can stall the CPU that completes {most:,} jobs of one client",
         evidence=(
-            "struct dm_kcopyd_client has no callback_jobs: callbacks that are queued during a run "
-            "extend it"
+            "struct dm_kcopyd_client has no callback_jobs: callbacks queued during a run extend it"
         ),
         figures=_counts(jobs=most),
-        remedies=(remedies := tuple(write_less(figures))),
-        no_remedy="" if remedies else NO_FEWER,
+        remedies=(remedies := tuple(_write_less(figures))),
+        no_remedy="" if remedies else _NO_FEWER,
         patch=_CALLBACK_PATCH,
     )
 
@@ -171,12 +211,12 @@ def _memory(figures: Figures) -> Iterator[Finding]:
             figures=numbers | _counts(copies=copies, snapshots=len(unlimited)),
             memory=memory,
             remedies=(remedies := (*_limit(figures), *_shrink(figures))),
-            no_remedy="" if remedies else NO_FEWER,
+            no_remedy="" if remedies else _NO_FEWER,
             patch=_LIMIT_PATCH if figures.census.limit is Limit.NONE else "",
         )
         return
     if figures.limited:
-        # What the limit allows is as it should be, up to a quarter of RAM.
+        # Copies within the limit are normal, up to a quarter of RAM.
         severity = Severity.WARNING if severity is Severity.CRITICAL else Severity.INFO
     # The reserved pages of idle clients alone can be worth a notice.
     if severity >= (Severity.WARNING if figures.census.has_jobs else Severity.NOTICE):
@@ -210,32 +250,26 @@ def _cause(figures: Figures) -> str:
 
 
 def _limit(figures: Figures) -> tuple[Remedy, ...]:
-    """Return how to set the default limit."""
     census = figures.census
     if census.limit is Limit.NONE:
-        return tuple(write_less(figures))
+        return tuple(_write_less(figures))
     is_semaphore = census.limit is Limit.SEMAPHORE
-    echo = Remedy(
-        effect=(
-            f"Limit each snapshot created from now on to {DEFAULT_THRESHOLD:,} copies in flight; "
-            "existing ones keep the limit that they were created with"
-            if is_semaphore
-            else f"Limit each snapshot to {DEFAULT_THRESHOLD:,} copies in flight, from now on: "
-            "the memory returns as the copies beyond the limit complete"
-        ),
-        command=f"echo {DEFAULT_THRESHOLD} > {PARAMETER}",
-        risk="writes to an origin wait for copies, and get as slow as the slowest COW device",
-        undo=restored(figures),
-        until="reboot, or dm_snapshot is loaded again",
+    echo = _set_limit(
+        figures,
+        DEFAULT_THRESHOLD,
+        f"Limit each snapshot created from now on to {DEFAULT_THRESHOLD:,} copies in flight; "
+        "existing ones keep their limit"
+        if is_semaphore
+        else f"Limit each snapshot to {DEFAULT_THRESHOLD:,} copies in flight, from now on: "
+        "the memory returns as the copies beyond the limit complete",
+        "writes to an origin wait for copies, and get as slow as the slowest COW device",
         returns=None if is_semaphore else figures.returned_by(None) or None,
         is_upper_bound=not is_semaphore,
-        knobs=(PARAMETER,),
     )
-    return (echo, PERSIST, FIND_SETTER, *(write_less(figures) if is_semaphore else ()))
+    return (echo, _PERSIST, _FIND_SETTER, *(_write_less(figures) if is_semaphore else ()))
 
 
 def _lower(figures: Figures) -> tuple[Remedy, ...]:
-    """Return how to lower a limit that in_progress is held against."""
     census, threshold = figures.census, figures.census.threshold
     if census.limit is not Limit.IN_PROGRESS or not threshold or not figures.limited:
         return ()
@@ -243,15 +277,13 @@ def _lower(figures: Figures) -> tuple[Remedy, ...]:
     if not (returns := figures.returned_by(lower)):
         return ()
     return (
-        Remedy(
-            effect=f"Limit each snapshot to {lower:,} copies in flight instead of {threshold:,}",
-            command=f"echo {lower} > {PARAMETER}",
-            risk="writes to an origin wait for copies earlier",
-            undo=restored(figures),
-            until="reboot, or dm_snapshot is loaded again",
+        _set_limit(
+            figures,
+            lower,
+            f"Limit each snapshot to {lower:,} copies in flight instead of {threshold:,}",
+            "writes to an origin wait for copies earlier",
             returns=returns,
             is_upper_bound=True,
-            knobs=(PARAMETER,),
         ),
     )
 
@@ -262,8 +294,11 @@ def _bounded(bound: Bound, amount: str) -> str:
 
 def _no_lower(figures: Figures) -> str:
     if figures.census.has_jobs:
-        return "the table clients shows which devices copy; the memory returns when they are done"
-    return "the debug info of dm_mod and dm_snapshot is needed to see whose jobs they are"
+        return (
+            "The memory returns when the copies are done; `kcensus kcopyd TARGET --table clients` "
+            "shows their devices"
+        )
+    return "Install the debug info of dm_mod and dm_snapshot to see the owners of the jobs"
 
 
 def _shrink(figures: Figures) -> tuple[Remedy, ...]:
@@ -271,9 +306,10 @@ def _shrink(figures: Figures) -> tuple[Remedy, ...]:
     if use.empty_bytes < MIN_BYTES:
         return ()
     return (
-        Remedy(
-            effect="Free the slabs of kcopyd_job that hold no job",
-            command=f"echo 1 > {_SHRINK}",
+        written(
+            "Free the slabs of kcopyd_job that hold no job",
+            _SHRINK,
+            1,
             risk="none worth mentioning: the next copies allocate new slabs",
             returns=use.empty_bytes,
             knobs=(_SHRINK,),
@@ -291,13 +327,17 @@ def _waiters(figures: Figures) -> Iterator[Finding]:
             continue
         copies, limit = figures.copies(snapshot), figures.limit_of(snapshot)
         tasks = [f"{task.comm}:{task.pid}" for task in snapshot.waiters]
+        known = "none" if limit == UNLIMITED else "unknown" if limit is None else f"{limit:,}"
+        higher = _raise_limit(figures, snapshot, limit)
+        # A limit below the default is probably too low.
+        is_low = limit and limit < DEFAULT_THRESHOLD
         evidence = (
-            f"{'unknown' if copies is None else f'{copies:,}'} copies in flight, limit "
-            f"{_limit_text(limit)}: the COW device completes copies more "
-            f"slowly than the origin is written; {_names(tasks)}"
+            f"{'unknown' if copies is None else f'{copies:,}'} copies in flight, limit {known}: "
+            "the COW device completes copies more slowly than the origin is written; waiting: "
+            f"{listed(tasks)}"
         )
         if is_semaphore:
-            evidence += "; they wait for cow_count, and may hold _origins_lock meanwhile"
+            evidence += "; they wait for cow_count and may hold _origins_lock"
         yield Finding(
             id=f"dm-snapshot-waiters:{snapshot.device.name}",
             severity=Severity.WARNING if is_semaphore else Severity.NOTICE,
@@ -305,25 +345,13 @@ def _waiters(figures: Figures) -> Iterator[Finding]:
             title=(
                 f"{counted(len(tasks), 'task', 'wait')} for copies of snapshot "
                 f"{snapshot.device.name}"
-                + (", with a semaphore that can deadlock" if is_semaphore else "")
+                + (", whose semaphore can deadlock" if is_semaphore else "")
             ),
             evidence=evidence,
             figures=_counts(tasks=len(tasks), copies=copies, limit=limit),
-            remedies=_faster(figures, snapshot, limit),
+            remedies=(*higher, _SHOW_BUSY) if is_low else (_SHOW_BUSY, *higher),
             patch=_LIMIT_PATCH if is_semaphore else "",
         )
-
-
-def _limit_text(limit: int | None) -> str:
-    if limit is None:
-        return "unknown"
-    return "none" if limit == UNLIMITED else f"{limit:,}"
-
-
-def _faster(figures: Figures, snapshot: Snapshot, limit: int | None) -> tuple[Remedy, ...]:
-    """Return what shortens the wait; a limit below the default one is most likely too low."""
-    higher = _raise_limit(figures, snapshot, limit)
-    return (*higher, SHOW_BUSY) if limit and limit < DEFAULT_THRESHOLD else (SHOW_BUSY, *higher)
 
 
 def _raise_limit(figures: Figures, snapshot: Snapshot, limit: int | None) -> tuple[Remedy, ...]:
@@ -335,55 +363,40 @@ def _raise_limit(figures: Figures, snapshot: Snapshot, limit: int | None) -> tup
     more = human_bytes((higher - limit) * job)
     scope = "each snapshot created from now on" if is_semaphore else "each snapshot, at once,"
     return (
-        Remedy(
-            effect=f"Allow {scope} {higher:,} copies in flight instead of {limit:,}",
-            command=f"echo {higher} > {PARAMETER}",
-            risk=f"up to {more} more memory for each snapshot",
-            undo=restored(figures),
-            until="reboot, or dm_snapshot is loaded again",
-            knobs=(PARAMETER,),
+        _set_limit(
+            figures,
+            higher,
+            f"Allow {scope} {higher:,} copies in flight instead of {limit:,}",
+            f"up to {more} more memory for each snapshot",
         ),
     )
 
 
-def _invalid(figures: Figures) -> Iterator[Finding]:
-    invalid = sorted(row.device.name for row in figures.snapshots if not row.valid)
-    full = sorted(row.device.name for row in figures.snapshots if row.valid and row.overflowed)
-    if invalid:
-        yield Finding(
-            id="dm-snapshot-invalid",
-            severity=Severity.NOTICE,
-            title=(
-                f"{counted(len(invalid), 'snapshot')} {'is' if len(invalid) == 1 else 'are'} "
-                f"invalid: {_names(invalid)}"
-            ),
-            evidence="dm_snapshot.valid is 0: the COW device was full or failed",
-            figures=_counts(snapshots=len(invalid)),
-            remedies=(
-                Remedy(
-                    effect="List invalid snapshots; remove each with lvremove or dmsetup remove",
-                    command="dmsetup status --target snapshot | grep Invalid",
-                    risk="removing a snapshot is final; the content of these is lost already",
-                ),
-            ),
-        )
-    if full:
-        yield Finding(
-            id="dm-snapshot-full",
-            severity=Severity.NOTICE,
-            title=(
-                f"{counted(len(full), 'snapshot')} {'is' if len(full) == 1 else 'are'} "
-                f"full: {_names(full)}"
-            ),
-            evidence="dm_snapshot.snapshot_overflowed is 1: writes to the snapshot fail",
-            figures=_counts(snapshots=len(full)),
-            remedies=(
-                Remedy(
-                    effect="Show how full each snapshot is; extend the COW device with lvextend",
-                    command="dmsetup status --target snapshot",
-                ),
-            ),
-        )
+def _unusable(figures: Figures) -> Iterator[Finding]:
+    valid = [row for row in figures.snapshots if row.valid]
+    states = {
+        "invalid": (
+            [row for row in figures.snapshots if not row.valid],
+            "dm_snapshot.valid is 0: the COW device was full or failed",
+            _LIST_INVALID,
+        ),
+        "full": (
+            [row for row in valid if row.overflowed],
+            "dm_snapshot.snapshot_overflowed is 1: writes to the snapshot fail",
+            _SHOW_USED,
+        ),
+    }
+    for state, (rows, evidence, remedy) in states.items():
+        if names := sorted(row.device.name for row in rows):
+            verb = "is" if len(names) == 1 else "are"
+            yield Finding(
+                id=f"dm-snapshot-{state}",
+                severity=Severity.NOTICE,
+                title=f"{counted(len(names), 'snapshot')} {verb} {state}: {listed(names)}",
+                evidence=evidence,
+                figures=_counts(snapshots=len(names)),
+                remedies=(remedy,),
+            )
 
 
 def _page_wait(figures: Figures) -> Iterator[Finding]:
@@ -397,9 +410,9 @@ def _page_wait(figures: Figures) -> Iterator[Finding]:
         severity=Severity.NOTICE,
         danger=Danger.OOM,
         title=f"{counted(jobs, 'job')} of {counted(clients, 'client', 'wait')} for pages",
-        evidence="they are on pages_jobs: the reserved pages are in use, and no page is free",
+        evidence="the jobs are on pages_jobs: all reserved pages are in use, and no page is free",
         figures=_counts(jobs=jobs, clients=clients),
-        no_remedy="memory must become free: see the largest other findings",
+        no_remedy="The jobs continue once pages are free; memory by user: `kcensus report TARGET`",
     )
 
 
@@ -407,10 +420,7 @@ def _page_wait(figures: Figures) -> Iterator[Finding]:
 
 
 def log_findings(log: LogEvents, stalled: Mapping[str, str] | None = None) -> list[Finding]:
-    """Return what the log says of the past.
-
-    :param stalled: findings of the pools that are stalled now, by their CPUs as in the log
-    """
+    """Return the findings of a log; ``stalled`` are ids of findings about stalled pools, by CPU."""
     return [*_lockups(log, stalled or {}), *_hung_tasks(log), *_out_of_memory(log)]
 
 
@@ -425,13 +435,6 @@ def _lockups(log: LogEvents, stalled: Mapping[str, str]) -> Iterator[Finding]:
             module = f" [{event.module}]" if event.module else ""
             running.add(f"{event.function}{module} of {event.workqueue}")
             runs_kcopyd |= event.workqueue == "kcopyd"
-    find_patches = Remedy(
-        effect=(
-            "Show whether kcopyd of this kernel limits the callbacks of a run, and dm-snapshot "
-            "the copies in flight"
-        ),
-        command="kcensus patches",
-    )
     yield Finding(
         id="log-lockup",
         severity=Severity.WARNING,
@@ -441,24 +444,26 @@ def _lockups(log: LogEvents, stalled: Mapping[str, str]) -> Iterator[Finding]:
             f"{human_seconds(worst.seconds or 0)} on CPU {worst.cpus}"
             + (" while it ran kcopyd" if runs_kcopyd else "")
         ),
-        evidence=f"running there: {_names(sorted(running)) or 'nothing shown'}",
-        figures={
-            "seconds": Figure(worst.seconds, Unit.SECONDS),
-            **_counts(lockups=len(lockups)),
-        },
-        remedies=(find_patches,) if runs_kcopyd else (),
+        evidence=f"running on that CPU: {listed(sorted(running)) or 'nothing shown'}",
+        figures={"seconds": Figure(worst.seconds, Unit.SECONDS), **_counts(lockups=len(lockups))},
+        remedies=(_FIND_PATCHES,) if runs_kcopyd else (),
+        no_remedy=""
+        if runs_kcopyd
+        else ("See the work in the lines after each message in the log"),
         part_of=stalled.get(worst.cpus or "", ""),
     )
 
 
 def _tasks(log: LogEvents, kind: str) -> str:
-    return _names(sorted({f"{event.comm}:{event.pid}" for event in log.of(kind)}))
+    return listed(sorted({f"{event.comm}:{event.pid}" for event in log.of(kind)}))
 
 
 def _hung_tasks(log: LogEvents) -> Iterator[Finding]:
     if hung := log.of("hung task"):
         longest = max(event.seconds or 0 for event in hung)
-        title = f"the log reports {counted(len(hung), 'hung task')}, the longest blocked for more "
+        # The detector reports a task again and again.
+        tasks = len({(event.comm, event.pid) for event in hung})
+        title = f"the log reports {counted(tasks, 'hung task')}, the longest blocked for more "
         yield Finding(
             id="log-hung-task",
             tasks=frozenset(int(event.pid) for event in hung if event.pid),
@@ -467,7 +472,8 @@ def _hung_tasks(log: LogEvents) -> Iterator[Finding]:
             danger=Danger.STALL,
             title=f"{title}than {human_seconds(longest)}",
             evidence=_tasks(log, "hung task"),
-            figures={"seconds": Figure(longest, Unit.SECONDS), **_counts(tasks=len(hung))},
+            no_remedy="See the blocking function in the stack after each message in the log",
+            figures={"seconds": Figure(longest, Unit.SECONDS), **_counts(tasks=tasks)},
         )
 
 
@@ -485,7 +491,7 @@ def _out_of_memory(log: LogEvents) -> Iterator[Finding]:
         )
         numbers["slab_bytes"] = Figure(size, Unit.BYTES)
         if largest.detail == "kcopyd_job":
-            remedies = (SHOW_LIMIT,)
+            remedies = (_SHOW_LIMIT,)
     yield Finding(
         id="log-oom",
         severity=Severity.WARNING,
@@ -494,4 +500,45 @@ def _out_of_memory(log: LogEvents) -> Iterator[Finding]:
         evidence=f"killed: {_tasks(log, 'oom kill') or 'none'}",
         figures=numbers,
         remedies=remedies,
+        no_remedy=""
+        if remedies
+        else ("See memory by use in the lines after each message in the log"),
+    )
+
+
+# Remedies
+
+
+def _set_limit(figures: Figures, limit: int, effect: str, risk: str, **more: Any) -> Remedy:
+    return written(
+        effect,
+        _PARAMETER,
+        limit,
+        figures.census.threshold,
+        risk=risk,
+        until="reboot, or dm_snapshot is loaded again",
+        knobs=(_PARAMETER,),
+        **more,
+    )
+
+
+def _write_less(figures: Figures) -> Iterator[Remedy]:
+    """Yield the remedy of a lower limit of dirty pages: a quarter of the present one, if known."""
+    limit = None
+    with contextlib.suppress(LookupError, TypeError, drgn.FaultError, NotRecorded):
+        prog = figures.kernel.prog
+        dirty, ratio = int(prog["vm_dirty_bytes"]), int(prog["vm_dirty_ratio"])
+        limit = dirty or figures.kernel.ram_bytes * ratio // 100
+        undo = f"vm.dirty_bytes={dirty}" if dirty else f"vm.dirty_ratio={ratio}"
+    if limit is None or limit // 4 < _MIN_DIRTY:
+        return
+    lower = min(limit // 4 // _MIB * _MIB, _MAX_DIRTY)
+    yield sysctl(
+        f"Allow {human_bytes(lower)} of dirty pages instead of about {human_bytes(limit)}, "
+        "so that fewer copies start at once",
+        "vm.dirty_bytes",
+        lower,
+        undo,
+        risk="buffered writes of all programs on this machine wait earlier",
+        until="reboot",
     )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Events in a kernel log: stalled workqueues, hung tasks, out of memory.
 
-The messages are those of Linux 3.10 to 7.3. A line that starts like one of them but does not match
+The messages are those of Linux 3.10 to 7.3. A line with the start of a message that does not match
 (cut, or of another kernel) is only counted.
 """
 
@@ -23,7 +23,7 @@ from kcensus.text import printable
 
 @dataclass(frozen=True)
 class Event:
-    """An event; None for what its message does not show."""
+    """An event; values missing in the message are None."""
 
     time: float | None
     """Seconds since boot."""
@@ -36,12 +36,12 @@ class Event:
     pid: int | None = None
     comm: str | None = None
     seconds: float | None = None
-    """How long it has been hung, stuck or running."""
+    """Seconds for which a task or a CPU has been hung, stuck or running."""
     used_bytes: int | None = None
     total_bytes: int | None = None
-    """Of a slab cache, like ``used_bytes``."""
+    """All slots of a slab cache, in bytes."""
     count: int | None = None
-    """Equal items, active items of a workqueue, workers of a pool, or pages of slabs."""
+    """Number of equal items, of active items, of workers, or of pages of slabs."""
     detail: str | None = None
 
 
@@ -116,7 +116,7 @@ _STARTS = (
     "Memory cgroup out of memory: ",
     "Killed process ",
 )
-"""Starts of these messages only."""
+"""Starts of the messages in ``_SINGLE``."""
 _IN_BLOCK = ("workqueue ", "pwq ", "pool ", "in-flight", "pending", "delayed", "inactive")
 """Starts of the lines of a block of busy workqueues."""
 _BLOCK = "Showing busy workqueues and worker pools:"
@@ -126,7 +126,7 @@ _STAMP = re.compile(
     r"^(?:<\d+>)?(?:.{0,120}? kernel: )?\s*\[\s*(\d{1,12}\.\d{1,9})\]\s?(?:\[\s*[TC]\d+\]\s?)?"
 )
 _KERNEL_LINE = re.compile(r"^\[|\[ *\d+\.\d+\]|\bkernel: |Linux version ")
-"""What lines of ``dmesg``, with any kind of time stamp, and of the journal have."""
+"""Marks of lines of ``dmesg``, with any kind of time stamp, and of the journal."""
 _MAX_DIGITS = 18
 """Digits that fit 64 bits."""
 _MAX_BYTES = 256 << 20
@@ -150,11 +150,11 @@ def parse(lines: Iterable[Line]) -> LogEvents:
 
 
 class _Parser:
-    """Parses line by line; for what is cut or unknown, the event is None."""
+    """Parse lines in order; the event of a cut or unknown message is None."""
 
     def __init__(self) -> None:
         self.block = ""
-        """The block of lines that the next one may belong to: ``busy``, ``slabs`` or none."""
+        """Kind of the block around the next line: ``busy``, ``slabs`` or none."""
         self.workqueue: str | None = None
         self.pwq = _NO_PWQ
 
@@ -177,7 +177,7 @@ class _Parser:
         return (None,) if text.startswith(_STARTS) else ()
 
     def _busy(self, time: float | None, text: str) -> Sequence[Event | None] | None:
-        """Return the events of a line of busy workqueues, or None if it is not one."""
+        """Return the events of a line of busy workqueues, or None for any other line."""
         if match := _WORKQUEUE.match(text):
             self.workqueue, self.pwq = match["workqueue"], _NO_PWQ
             return ()
@@ -206,7 +206,7 @@ class _Parser:
         )
 
     def _slab(self, time: float | None, text: str) -> Sequence[Event | None] | None:
-        """Return the events of a line of unreclaimable slabs, or None if it is not one."""
+        """Return the events of a line of unreclaimable slabs, or None for any other line."""
         words = text.rsplit(None, 2)
         used, total = map(_SIZE.fullmatch, words[1:]) if len(words) == 3 else (None, None)
         if used and total:
@@ -222,7 +222,7 @@ class _Parser:
 
 
 def _event(time: float | None, kind: str, match: re.Match[str]) -> Event:
-    """Return the event that the named groups of a pattern describe."""
+    """Return the event with the named groups of a match."""
     values: dict[str, Any] = match.groupdict()
     for name in values.keys() & {"pool", "pid", "seconds", "count"}:
         digits = values[name] or ""
@@ -240,10 +240,7 @@ def lines(text: Iterable[str]) -> Iterator[Line]:
 
 
 def log_file(path: str) -> Iterator[Line]:
-    """Yield the lines of a file.
-
-    :raises AnalysisError: it is unreadable, too large, or not a text
-    """
+    """Yield the lines of a file, or raise AnalysisError if it is not a readable log."""
     try:
         with Path(path).open("rb") as stream:
             raw = stream.read(_MAX_BYTES + 1)

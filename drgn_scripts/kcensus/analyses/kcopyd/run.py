@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Take the census of kcopyd, and say what it means."""
+"""Take the census of kcopyd, and report it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,9 @@ from kcensus.results import Answer, Figure, Scalar, Unit
 
 
 def run(kernel: Kernel, log: str | None = None) -> Answer:
-    """Take the census and say what it means; without a target, only what a log says.
+    """Take the census and report it; without a target, report the log file ``log`` only.
 
-    :param log: path of a kernel log to read instead of the one in memory
     :raises AnalysisError: the file is not a log
-    :raises UnsupportedAllocator: the kernel does not use SLUB
-    :raises LookupError: the debug info or the memory model lacks what is needed
     """
     events = None if log is None else parse(log_file(log))
     if events is not None and kernel.prog.platform is None:
@@ -47,14 +44,13 @@ def run(kernel: Kernel, log: str | None = None) -> Answer:
         summary=summary(figures) if census.in_use else _absent(figures),
         nothing="" if census.in_use else "kcopyd is not in use: there is no slab cache kcopyd_job",
         tables=tables(figures),
-        checks=checks(figures),
+        checks=[*checks(figures)],
         findings=findings(figures),
         gaps=gaps(figures),
     )
 
 
 def _absent(figures: Figures) -> dict[str, Figure]:
-    """Return the figures of a kernel without kcopyd."""
     names = ("jobs", "job_bytes", "total_bytes", "clients", "snapshots", "projected_job_bytes")
     names += ("stalled_pools", *(_log_summary(figures.log) if figures.log.events else ()))
     whole = summary(figures)
@@ -62,7 +58,7 @@ def _absent(figures: Figures) -> dict[str, Figure]:
 
 
 def summary(figures: Figures) -> dict[str, Figure]:
-    """Return the totals; None for what is unknown."""
+    """Return the totals, with None for unknown ones."""
     census, snapshots = figures.census, figures.snapshots
     jobs, size, has_jobs = census.jobs, census.job_slab.bytes, census.has_jobs
     has_clients = has_jobs or not census.in_use

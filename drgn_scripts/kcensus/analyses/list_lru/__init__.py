@@ -2,8 +2,7 @@
 """What do per-memcg list_lrus cost, and who needs them?
 
 Symptom: kmalloc-32 (or -64, -96) grows by gigabytes on a machine with many mounts where memory
-cgroups come and go, and does not shrink. Up to 5.17, every super block has lists for as many memory
-cgroups as have ever existed at the same time, whether these use the file system or not.
+cgroups come and go, and does not shrink.
 """
 
 from __future__ import annotations
@@ -12,12 +11,8 @@ from kcensus.analyses import Analysis, Param
 
 ANALYSIS = Analysis(
     name="list-lru",
-    question="what do per-memcg list_lrus cost, and who needs them?",
-    runner="kcensus.analyses.list_lru.run:run",
+    question="what do per-memcg list_lrus cost, and which lists are in use?",
     gauges="kcensus.analyses.list_lru.checks:gauges",
-    specs="kcensus.analyses.list_lru.tables:TABLES",
-    charts="kcensus.analyses.list_lru.charts:CHARTS",
-    ram="kcensus.analyses.list_lru.charts:ram",
     headline=("structural_bytes", "share_of_ram", "dead_slot_bytes"),
     first_tables=("owners", "super_blocks", "projection"),
     description="""\
@@ -26,13 +21,13 @@ cgroup and node. Up to 5.17 all these lists are allocated at mount, for as many 
 have ever existed at the same time (memcg_nr_cache_ids); since 5.18 a list is allocated with the
 first object of a memory cgroup on a file system.
 
-Bytes are what the allocator uses: slots of slab caches, pages, vmalloc areas. Waste is: lists of
-ids that no online memory cgroup uses, and empty lists.
+Bytes are slots of slab caches, pages and vmalloc areas. Waste is lists of ids that no online memory
+cgroup uses, and empty lists.
 
-The projection is the cost of the same mounts and memory cgroups at each stage of the series that
-was merged in 5.18. Up to 5.17 it assumes that only memory cgroups with items need lists: a lower
-bound. Since 5.18 it estimates memcg_nr_cache_ids from the ids in use now: the cost of the arrays is
-a lower bound.
+The projection is the cost of the same mounts and memory cgroups at each stage of the series merged
+in 5.18. Up to 5.17 it assumes that only memory cgroups with items need lists: a lower bound. Since
+5.18 it estimates memcg_nr_cache_ids from the ids in use now: the cost of the arrays is a lower
+bound.
 """,
     examples=(
         ("kcensus list-lru vmcore -s vmlinux", "the list_lrus of a dump"),

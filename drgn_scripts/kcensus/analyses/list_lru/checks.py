@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The census of list_lrus, held against the kernel's own counters; what it could not read."""
+"""Compare the census of list_lrus with the kernel's own counters; list what was unreadable."""
 
 from __future__ import annotations
 
@@ -11,17 +11,14 @@ from kcensus.analyses.gaps import reasons, scan_gaps
 from kcensus.analyses.list_lru.figures import Figures
 from kcensus.engine.memory import Faults
 from kcensus.kernel.kernel import Kernel
-from kcensus.kernel.mm.list_lru import DENTRY, INODE, KINDS, UNKNOWN
 from kcensus.kernel.mm.vmstat import percpu_sum
 from kcensus.kernel.names import DAMAGED
+from kcensus.kernel.vfs.list_lru import DENTRY, INODE, KINDS, UNKNOWN
 from kcensus.results import Check, Gap, Gauge, nonzero_gaps
 
 
 def checks(figures: Figures, before: Mapping[str, int]) -> list[Check]:
-    """Hold items, list_lrus, ids and slots against the kernel's own counters.
-
-    :param before: earlier slots (num_objs) of slab caches, by name
-    """
+    """Compare items, list_lrus, ids, slots, and growth since ``before``, with kernel counters."""
     return [*_checks(figures), *_growth_checks(figures, before)]
 
 
@@ -37,27 +34,22 @@ def _checks(figures: Figures) -> Iterator[Check]:
     source = "list_lru_node.nr_items"
     check = Check("items on all lists", int(items.sum()), counter, source=source)
     yield check.over(counter, figures.items_after)
-    name, source = "list_lrus with an owner", lrus.list_name
-    note = ""
-    if lrus.max_undescribed:
-        note = "xfs has no debug info here, and its list_lrus of buffers and quotas no owner"
+    note = "without debug info of xfs, its list_lrus of buffers and quotas have no owner"
     yield Check(
-        name,
+        "list_lrus with an owner",
         lrus.owned,
         lrus.total_listed,
-        source=source,
-        note=note,
+        source=lrus.list_name,
+        note=note if lrus.max_undescribed else "",
         at_most=lrus.max_undescribed,
     )
-    note = ""
-    if ids.offline:
-        note = "the counter includes offline memory cgroups: swapped pages keep their ids"
+    note = "the counter includes offline memory cgroups: swapped pages keep their ids"
     yield Check(
         "ids of memory cgroups",
         ids.ours,
         ids.registered,
         source=ids.registry,
-        note=note,
+        note=note if ids.offline else "",
         explained=ids.offline,
     )
     if ids.cache_ids is not None:
@@ -67,10 +59,6 @@ def _checks(figures: Figures) -> Iterator[Check]:
 
 
 def _growth_checks(figures: Figures, before: Mapping[str, int]) -> Iterator[Check]:
-    """Check how much of the growth of slab caches the structures explain.
-
-    /proc/slabinfo counted slots, allocated or free, so free slots are the tolerance.
-    """
     for cache in figures.footprint.slab_map.caches:
         if cache.name not in before:
             continue
@@ -84,28 +72,10 @@ def _growth_checks(figures: Figures, before: Mapping[str, int]) -> Iterator[Chec
             f"growth of {cache.name}",
             ours,
             growth,
-            source="slots now less slots before",
+            source="slots now minus slots before",
             note=f"{free} of its slots are free" if is_explained else "",
             explained=growth - ours if is_explained else None,
         )
-
-
-_BEHIND = (
-    "what is behind it is not counted or has no name; lists of memory cgroups there count as "
-    "those of unused ids"
-)
-_EFFECTS = {
-    "list_lrus": "their owner is unknown",
-    "lists of super blocks, mounts, list_lrus or memory cgroups": _BEHIND,
-    "pages of super blocks, list_lrus or memory cgroups": _BEHIND,
-    "registry of ids": "slots of ids that are missing count as those of unused ids",
-    "arrays of pointers": "their slots are not counted",
-    "lists of memory cgroups": "their items are not counted, and they do not count as empty",
-    "nodes of XArrays": "their slots are not counted",
-    "items": "they are not attributed to a memory cgroup",
-    "shrinker maps": "their bytes are not counted",
-    "struct page array: pages of allocations": "these allocations count with the size asked for",
-}
 
 
 _GAUGES = (("nr_dentry_unused", "dcache.c", "dentries"), ("nr_unused", "inode.c", "inodes"))
@@ -123,38 +93,44 @@ def gauges(kernel: Kernel) -> Iterator[Gauge]:
 
 
 def gaps(figures: Figures) -> list[Gap]:
-    """Return what the census could not read or make sense of."""
+    """Return the unreadable or inconsistent parts of the census."""
+    return nonzero_gaps(*_gaps(figures))
+
+
+def _gaps(figures: Figures) -> Iterator[Gap]:
     slots, ids, faults = figures.slots, figures.ids, figures.footprint.faults
     sources, torn = (figures.blocks, figures.lrus, figures.groups), "torn or unreadable"
-    damaged = sum(source.damaged for source in sources)
-    unreadable = sum((source.faults for source in sources), Faults())
-    known = (
-        ("list_lrus", "no symbol at their address", figures.lrus.owner.count(UNKNOWN)),
-        ("lists of super blocks, mounts, list_lrus or memory cgroups", torn, damaged),
-        (
-            "pages of super blocks, list_lrus or memory cgroups",
-            reasons(unreadable),
-            unreadable.total(),
-        ),
-        ("registry of ids", torn, ids.damaged + ids.faults.total()),
-        ("arrays of pointers", reasons(slots.faults), slots.arrays_unreadable),
-        ("lists of memory cgroups", reasons(slots.faults), slots.unreadable),
-        ("nodes of XArrays", "unreadable, or inconsistent with their parent", slots.torn),
-        ("items", "on lists of ids that no online memory cgroup uses", slots.stray_items),
-        ("shrinker maps", "unreadable", figures.shrinker_maps.unreadable),
-        ("struct page array: pages of allocations", reasons(faults), faults.total()),
+    count = figures.lrus.owner.count(UNKNOWN)
+    yield Gap("list_lrus", "no symbol at their address", count, "their owner is unknown")
+    effect = (
+        "objects beyond the damage are unnamed or not counted; their per-memcg lists count as "
+        "lists of unused ids"
     )
-    return [
-        *nonzero_gaps(*(Gap(what, why, count, _EFFECTS[what]) for what, why, count in known)),
-        *scan_gaps(figures.footprint.slab_map, figures.report, "objects of the cache"),
-    ]
+    what = "lists of super blocks, mounts, list_lrus or memory cgroups"
+    yield Gap(what, torn, sum(source.damaged for source in sources), effect)
+    what = "pages of super blocks, list_lrus or memory cgroups"
+    unreadable = sum((source.faults for source in sources), Faults())
+    yield Gap(what, reasons(unreadable), unreadable.total(), effect)
+    effect = "slots of missing ids count as slots of unused ids"
+    yield Gap("registry of ids", torn, ids.damaged + ids.faults.total(), effect)
+    reason, effect = reasons(slots.faults), "their slots are not counted"
+    yield Gap("arrays of pointers", reason, slots.arrays_unreadable, effect)
+    effect = "their items are not counted; the lists do not count as empty"
+    yield Gap("lists of memory cgroups", reason, slots.unreadable, effect)
+    reason, effect = "unreadable, or inconsistent with their parent", "their slots are not counted"
+    yield Gap("nodes of XArrays", reason, slots.torn, effect)
+    reason = "on lists of ids that no online memory cgroup uses"
+    yield Gap("items", reason, slots.stray_items, "they are not attributed to a memory cgroup")
+    count = figures.shrinker_maps.unreadable
+    yield Gap("shrinker maps", "unreadable", count, "their bytes are not counted")
+    what = "struct page array: pages of allocations"
+    effect = "these allocations count with their requested size"
+    yield Gap(what, reasons(faults), faults.total(), effect)
+    yield from scan_gaps(figures.footprint.slab_map, figures.report, "objects of the cache")
 
 
 def parse_before(text: str | None) -> dict[str, int]:
-    """Return the slots of ``kmalloc-32=2816,kmalloc-64=1088`` by cache.
-
-    :raises ParamError: the text is not such a list
-    """
+    """Return the slots of ``kmalloc-32=2816,kmalloc-64=1088`` by cache, or raise ParamError."""
     slots = {}
     for part in text.split(",") if text else []:
         name, equals, number = (piece.strip() for piece in part.partition("="))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The list_lrus of one kernel: what they hold, what they occupy, and what follows from that."""
+"""The list_lrus of one kernel: their items, their memory, and its projection."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from kcensus.kernel.memcg.ids import memcg_ids
 from kcensus.kernel.memcg.memcgs import memcgs
 from kcensus.kernel.memcg.shrinker_maps import shrinker_maps
 from kcensus.kernel.mm.footprint import Counts, Footprint, cache_use
-from kcensus.kernel.mm.list_lru import counted_items, list_lrus
+from kcensus.kernel.vfs.list_lru import counted_items, list_lrus
 from kcensus.kernel.vfs.super_blocks import super_blocks
 
 
 class Figures:
-    """Figures of list_lrus, shape (list_lrus,), and of the memory cgroups that they serve."""
+    """Figures of list_lrus, shape (list_lrus,), and of their memory cgroups."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -41,9 +41,9 @@ class Figures:
         reader = SlotReader(self.footprint, lrus, self.ids.in_use)
         self.slots = reader.read()
         self.items_after = counted_items(kernel.memory, lrus) if kernel.live else None
-        """Of a running kernel: what the counts of items were after the lists were read."""
+        """Counters of items after the lists were read, on a running kernel."""
         self.tally = self.slots.tally
-        """All structures by kind, and what they were allocated from."""
+        """All structures by kind, and the caches or pages with them."""
         self.node_size = drgn.sizeof(kernel.prog.type("struct list_lru_node"))
         self.node_bytes = self.footprint.sizes(
             lrus.node, self.node_size * node_ids(kernel.prog), NODE_ARRAYS, self.tally
@@ -52,23 +52,40 @@ class Figures:
         asked = reader.header + 8 * len(self.ids.row)
         sizes = self.footprint.sizes(lrus.memcg_lrus[array, node], asked, POINTERS, self.tally)
         self.pointer_bytes: Counts = np.bincount(array, sizes, len(lrus)).astype(np.int64)
-        """Of arrays of pointers; zeros since v5.18."""
+        """Bytes of the arrays of pointers; zeros since v5.18."""
         self.shrinker_maps = shrinker_maps(kernel.memory, self.groups, self.footprint, self.tally)
         self.report = ScanReport()
         caches = np.unique([place for _, place in self.tally.objects])
         self.use = cache_use(kernel.slab_map, caches[caches >= 0].astype(np.int64), self.report)
-        """Of the slab caches that they were allocated from."""
+        """Use of the slab caches with these structures."""
         self.bytes = self.node_bytes + self.pointer_bytes + self.slots.xa_node_bytes
         self.bytes += self.slots.bytes.sum(axis=1)
         self.items: Counts = lrus.root_items.sum(axis=1) + self.slots.items
         self.map_bytes = int(self.shrinker_maps.bytes.sum())
         self.structural_bytes = int(self.bytes.sum()) + self.map_bytes
-        """Of everything, shrinker maps included."""
+        """Bytes of all structures, shrinker maps included."""
         self.empty_bytes = int(self.slots.bytes[:, EMPTY].sum())
         self.unused_bytes = int(self.slots.bytes[:, UNUSED].sum())
         # The root has the lowest id; before v5.18 it had none, and the others started at 0.
         estimate = model.nr_cache_ids(max(self.ids.highest - 1, 0))
         self.nr_cache_ids = estimate if self.ids.cache_ids is None else self.ids.cache_ids
+
+    def by_group(self, by_id: Counts) -> Counts:
+        """Return the sums of numbers by id, shape (memcgs + 1,): the last one for other ids."""
+        count = len(self.groups)
+        # A weighted bincount() sums in doubles, which damaged values overflow.
+        sums = np.zeros(count + 1, np.int64)
+        np.add.at(sums, np.where(self.ids.row >= 0, self.ids.row, count), by_id)
+        return sums
+
+    @cached_property
+    def items_by_group(self) -> Counts:
+        """Items by kind and memory cgroup, shape (kinds, memory cgroups + 1)."""
+        items = np.stack([self.by_group(values) for values in self.slots.items_by_id])
+        # A list_lru with per-memcg lists has the root's items on its own lists.
+        row = np.where(self.lrus.aware, 0, len(self.groups))
+        np.add.at(items, (self.lrus.kind, row), self.lrus.root_items.sum(axis=1))
+        return items
 
     # The model
 
@@ -85,7 +102,7 @@ class Figures:
 
     @cached_property
     def population(self) -> Population:
-        """What the cost of the list_lrus of this kernel depends on."""
+        """The size of this kernel's list_lrus, as input of the model."""
         aware = int(self.lrus.aware.sum())
         pairs = int(self.slots.slots.sum()), int(self.slots.xa_nodes.sum())
         if not self.lrus.has_xarray:
@@ -101,10 +118,10 @@ class Figures:
         )
 
     def _pairs(self) -> tuple[int, int]:
-        """Return how many slots there would be on demand, and nodes of their XArrays.
+        """Return the number of slots allocated on demand, and of nodes of their XArrays.
 
-        These are the slots with items, and those of the memory cgroups above, which an allocation
-        includes. Slots that were used and are empty now are not known.
+        An allocation includes the slots of the parents of a memory cgroup. Slots that are empty now
+        are unknown, although they may have been used.
         """
         pairs = np.unique(np.concatenate([np.empty(0, np.int64), *self.slots.pairs]))
         groups, count = self.groups, max(len(self.groups), 1)
@@ -126,10 +143,7 @@ class Figures:
 
     @cached_property
     def costs(self) -> dict[Stage, Cost]:
-        """Cost of each stage: measured at that of this kernel, otherwise modelled.
-
-        Arrays of nodes are as measured: they are the same at all stages.
-        """
+        """Cost of each stage: modelled, except this kernel's stage and the arrays of nodes."""
         measured = self.measured
         arrays = measured.node_arrays
         costs = {stage: replace(each, node_arrays=arrays) for stage, each in self.models.items()}
@@ -143,10 +157,7 @@ class Figures:
 
     @property
     def needed(self) -> tuple[int, int] | tuple[None, None]:
-        """What ``memcg_nr_cache_ids`` would have to be, and the bytes of arrays and lists for it.
-
-        Since v5.18, both are None.
-        """
+        """Least ``memcg_nr_cache_ids``, and bytes of arrays and lists with it; None since v5.18."""
         if self.ids.cache_ids is None:
             return None, None
         population = replace(self.population, ids=self.ids.highest + 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the census of list_lrus means, and what to do about it."""
+"""Findings about list_lrus, with remedies."""
 
 from __future__ import annotations
 
@@ -9,37 +9,24 @@ from collections.abc import Iterator
 from kcensus.analyses.list_lru.figures import Figures
 from kcensus.analyses.list_lru.model import LRUS_PER_MOUNT, Stage, memcgs_at_once
 from kcensus.analyses.list_lru.slots import EMPTY, LISTS, NODE_ARRAYS, POINTERS, XA_NODES
-from kcensus.human import human_bytes, human_ratio
-from kcensus.results import Figure, Finding, Remedy, Unit, ratio
-from kcensus.results.thresholds import severity_of
+from kcensus.human import human_bytes, of_ram
+from kcensus.results import Figure, Finding, Remedy, Unit
+from kcensus.results.severity import severity_of
 from kcensus.text import printable
 
 _MAX_UNMOUNTS = 10
-"""Of file systems, to return all; where it takes more, they are not the first remedy."""
+"""Most unmounts to free all the memory; with more, unmounting is the second remedy."""
 
 
 def findings(figures: Figures) -> list[Finding]:
-    """Return what is worth acting on."""
     return [*_arrays(figures), *_empty(figures)]
 
 
-def _of_ram(figures: Figures, size: int) -> str:
-    return f"{human_bytes(size)} ({human_ratio(ratio(size, figures.kernel.ram_bytes))} of RAM)"
-
-
 def _places(figures: Figures, *kinds: str) -> Counter[str]:
-    """Return the bytes of some kinds of structures, by slab cache or other place."""
-    slab_map, places = figures.kernel.slab_map, Counter[str]()
-    roots, _ = slab_map.lineage
-    for (kind, place), size in figures.tally.bytes.items():
-        if kind in kinds:
-            name = f"slab:{slab_map.caches[roots[place]].name}" if place >= 0 else "list_lru arrays"
-            places[name] += size
-    return places
+    return figures.tally.places(figures.kernel.slab_map, "list_lru arrays", *kinds)
 
 
 def _arrays(figures: Figures) -> Iterator[Finding]:
-    """Up to v5.17: lists for ids that are not in use, on super blocks that need none."""
     ids, slots, ram = figures.ids, figures.slots, figures.kernel.ram_bytes
     total = figures.measured.total - figures.measured.maps
     needed = figures.costs[Stage.XARRAY].total - figures.costs[Stage.XARRAY].maps
@@ -59,7 +46,7 @@ def _arrays(figures: Figures) -> Iterator[Finding]:
         id="list-lru-arrays",
         severity=severity,
         title=(
-            f"list_lrus use {_of_ram(figures, total)}: {busy:,} of "
+            f"list_lrus use {of_ram(total, ram)}: {busy:,} of "
             f"{int(slots.slots.sum()):,} per-memcg lists are non-empty, and "
             f"{human_bytes(figures.unused_bytes)} belong to ids that no online memcg uses"
         ),
@@ -90,7 +77,6 @@ def _arrays(figures: Figures) -> Iterator[Finding]:
 
 
 def _remedies(figures: Figures, total: int, per_block: int) -> list[Remedy]:
-    """Return what gives memory back; unmounting first, unless it takes too many unmounts."""
     remedies = [*_unmount(figures, per_block), *_reboot(figures, total)]
     return remedies if per_block * _MAX_UNMOUNTS >= total else remedies[::-1]
 
@@ -99,11 +85,11 @@ def _unmount(figures: Figures, per_block: int) -> Iterator[Remedy]:
     if per_block:
         yield Remedy(
             effect=(
-                f"Unmount file systems that are not needed, of {len(figures.blocks):,}: the last "
-                f"unmount of each returns {human_bytes(per_block)}; "
-                "`kcensus list-lru --table super_blocks` lists them"
+                f"Unmount the unneeded ones of {len(figures.blocks):,} file systems: the last "
+                f"unmount of each returns {human_bytes(per_block)}; `kcensus list-lru TARGET "
+                "--table super_blocks` lists them"
             ),
-            risk="their files are out of reach",
+            risk="their files are inaccessible",
             undo="mount them again",
             returns=per_block,
         )
@@ -111,11 +97,9 @@ def _unmount(figures: Figures, per_block: int) -> Iterator[Remedy]:
 
 def _reboot(figures: Figures, total: int) -> Iterator[Remedy]:
     ids, shrunk = figures.needed
-    if (
-        ids is None
-        or shrunk is None
-        or (returns := total - shrunk - figures.measured.node_arrays) <= 0
-    ):
+    if ids is None or shrunk is None:
+        return
+    if (returns := total - shrunk - figures.measured.node_arrays) <= 0:
         return
     yield Remedy(
         effect=(
@@ -130,7 +114,6 @@ def _reboot(figures: Figures, total: int) -> Iterator[Remedy]:
 
 
 def _empty(figures: Figures) -> Iterator[Finding]:
-    """Since v5.18: lists that were used once and are empty now."""
     slots, size = figures.slots.slots, figures.empty_bytes
     severity = severity_of(size, figures.kernel.ram_bytes)
     if not figures.lrus.has_xarray or severity is None:
@@ -139,10 +122,10 @@ def _empty(figures: Figures) -> Iterator[Finding]:
     yield Finding(
         id="list-lru-empty",
         severity=severity,
-        title=f"empty per-memcg lists use {_of_ram(figures, size)}",
+        title=f"empty per-memcg lists use {of_ram(size, figures.kernel.ram_bytes)}",
         evidence=(
             f"{int(slots[:, EMPTY].sum()):,} of {int(slots.sum()):,} lists are empty: the memory "
-            "cgroup, or one below it, has used the file system before"
+            "cgroup or a descendant has used the file system before"
         ),
         figures={
             "bytes": Figure(size, Unit.BYTES),
@@ -152,7 +135,7 @@ def _empty(figures: Figures) -> Iterator[Finding]:
         # Nearly always they are all of one cache.
         memory={places.most_common(1)[0][0]: size},
         no_remedy=(
-            "they go with the memory cgroup or the last unmount of the file system; dropping "
-            "caches does not free them"
+            "the kernel frees a list with its memory cgroup or with the last unmount of the file "
+            "system; dropping caches does not free it"
         ),
     )

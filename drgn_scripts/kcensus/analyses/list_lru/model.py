@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A model of what per-memcg lists cost at each stage of the series that was merged in v5.18.
+"""A model of the cost of per-memcg lists at each stage of the series merged in v5.18.
 
 It is tested against the published case (four nodes, 24,574 ids, 952 super blocks) and the published
 test of the series (10,000 memory cgroups and as many mounts on two nodes).
@@ -16,7 +16,7 @@ from kcensus.analyses import ParamError
 from kcensus.engine.chase import Lanes
 from kcensus.engine.memory import Words
 from kcensus.kernel.memcg.ids import MAX_IDS
-from kcensus.kernel.mm.allocator import Allocator
+from kcensus.kernel.mm.footprint import Allocator
 
 _MIN_IDS = 4
 """MEMCG_CACHES_MIN_SIZE."""
@@ -32,7 +32,7 @@ make counting of list_lru_one::nr_items lockless") (in v4.17)."""
 XA_NODE = 584
 """Bytes of a slot of the cache ``radix_tree_node``."""
 _UNIT_SHRINKERS = 64
-"""Shrinker maps grow by as many."""
+"""Shrinkers in one step of a map's growth."""
 LRUS_PER_MOUNT = 2
 """A super block has one list_lru for dentries and one for inodes."""
 
@@ -50,10 +50,9 @@ def nr_cache_ids(memcgs: int) -> int:
 
 
 def memcgs_at_once(ids: int) -> int:
-    """Return how many memory cgroups, at least, have existed at the same time.
+    """Return the least number of memory cgroups that have existed at the same time.
 
-    This is the inverse of :func:`nr_cache_ids`: ids are allocated lowest first, so the id that
-    raised ``memcg_nr_cache_ids`` to ``ids`` was the highest of as many.
+    It is the inverse of :func:`nr_cache_ids`: the last id that raised the value was the highest.
     """
     if ids == _MIN_IDS:
         return 1
@@ -67,11 +66,9 @@ def formula(nodes: int, ids: int, lrus: int, slot: int = 32) -> int:
 
 
 def xa_nodes(lane: Lanes, index: Words, bits: int = 6) -> int:
-    """Return how many ``xa_node`` some XArrays have.
+    """Return the number of ``xa_node`` in XArrays with these indexes; index 0 alone needs none.
 
-    :param lane: which XArray each index belongs to, shape (indexes,)
-    :param index: the indexes in use, shape (indexes,); index 0 alone needs no node
-    :param bits: bits of an index per level
+    :param lane: number of each index's XArray, shape (indexes,)
     """
     if not len(lane):
         return 0
@@ -79,7 +76,7 @@ def xa_nodes(lane: Lanes, index: Words, bits: int = 6) -> int:
     highest = np.zeros(len(lanes), np.uint64)
     np.maximum.at(highest, array, index)
     count, level = 0, 0
-    # An array has a level if its highest index does not fit into those below.
+    # An array has another level if its highest index does not fit into the lower ones.
     while (rows := (highest >> np.uint64(level * bits) > 0)[array]).any():
         slot = index[rows] >> np.uint64((level + 1) * bits)
         count += len(np.unique((array[rows].astype(np.uint64) << np.uint64(32)) | slot))
@@ -88,7 +85,7 @@ def xa_nodes(lane: Lanes, index: Words, bits: int = 6) -> int:
 
 
 class Stage(enum.Enum):
-    """How per-memcg lists are allocated; patches are those of the series, by number."""
+    """Allocation of per-memcg lists; patches are numbered as in the series."""
 
     ARRAYS = "arrays per node", "up to 5.17", ""
     """An array of ``list_lru_one`` pointers per node, with a list for every id. Since Linux kernel
@@ -107,14 +104,14 @@ class Stage(enum.Enum):
     def __init__(self, how: str, source: str, patch: str) -> None:
         self.how = how
         self.source = source
-        """Where it is found."""
+        """Version or patch of the series with this stage."""
         self.patch = patch
         """Identifier in the patch catalogue."""
 
 
 @dataclass(frozen=True)
 class Population:
-    """What the cost depends on."""
+    """The numbers of objects that determine the cost."""
 
     nodes: int
     """Possible NUMA nodes."""
@@ -146,7 +143,6 @@ class Cost:
     lists: int
     """``list_lru_one``, or ``list_lru_memcg`` with the lists of all nodes."""
     maps: int = 0
-    """Shrinker maps of memory cgroups."""
 
     @property
     def total(self) -> int:
@@ -182,13 +178,13 @@ def cost(
 
 
 def _maps(stage: Stage, of: Population, allocator: Allocator) -> int:
-    """Return what shrinker maps cost.
+    """Return the bytes of shrinker maps.
 
     They are bitmaps until Linux kernel commit 3c6f17e6c5d0 ("mm: vmscan: add per memcg shrinker
     nr_deferred") (in v5.13). Since then, so in every kernel with the series, they count deferred
     objects of each shrinker as well. Since commit 307bececcd12 ("mm: shrinker: add a secondary
-    array for shrinker_info::{map, nr_deferred}") (in v6.7), they are several allocations, which is
-    the same or more.
+    array for shrinker_info::{map, nr_deferred}") (in v6.7), they are several allocations of the
+    same total size or more.
     """
     units = -(-of.shrinkers // _UNIT_SHRINKERS)
     unit = 8 if stage is Stage.ARRAYS else 8 + 8 * _UNIT_SHRINKERS
@@ -198,19 +194,19 @@ def _maps(stage: Stage, of: Population, allocator: Allocator) -> int:
 
 LEFT_OUT = (
     "super blocks, memory cgroups, and other memory of a mount or a cgroup",
-    "list_lrus other than those of super blocks, and shrinker maps",
+    "list_lrus of other owners than super blocks, and shrinker maps",
     "free slots and tails of slabs, and free objects on per-CPU lists",
     "kvmalloc() that falls back to vmalloc(): whole pages, not 2^order pages",
     "lists on demand of cgroups that use a mount, without pairs=N",
 )
-"""What :func:`what_if` leaves out."""
+"""Memory missing from :func:`what_if`."""
 
 
 def what_if(text: str) -> Population:
     """Return the population of a machine described as ``nodes=2,memcgs=10000,mounts=10000``.
 
-    Further keys: ``ids`` (memcg_nr_cache_ids, by default what follows from ``memcgs``) and
-    ``pairs`` (mounts that a memory cgroup uses, summed over all memory cgroups; by default 0).
+    Further keys: ``ids`` (memcg_nr_cache_ids, by default that of ``memcgs``) and ``pairs`` (mounts
+    in use by a memory cgroup, summed over all memory cgroups; by default 0).
 
     :raises ParamError: the description is invalid
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Take the census of the list_lrus, or model what they would cost."""
+"""Take the census of the list_lrus, or model their cost."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from kcensus.analyses.list_lru.figures import Figures
 from kcensus.analyses.list_lru.findings import findings
 from kcensus.analyses.list_lru.model import Population, Stage
 from kcensus.analyses.list_lru.slots import EMPTY, UNUSED
-from kcensus.analyses.list_lru.tables import LEFT_OUT_TABLE, projection, tables
+from kcensus.analyses.list_lru.tables import CENSUS, LEFT_OUT_TABLE, PROJECTION, projected
 from kcensus.kernel.kernel import Kernel
-from kcensus.kernel.mm.allocator import Allocator
+from kcensus.kernel.mm.footprint import Allocator
 from kcensus.results import Answer, Figure, Unit, ratio
+from kcensus.results.tables import make_tables
 
 _STAGES = {
     Stage.ARRAYS: ("projected_arrays_bytes", "arrays per node"),
@@ -22,16 +23,11 @@ _STAGES = {
 }
 """Keys and labels in the summary."""
 
-_ESTIMATED = "memcg_nr_cache_ids (5.18+: estimated)"
-
 
 def run(kernel: Kernel, what_if: str | None = None, before: str | None = None) -> Answer:
-    """Take the census; with ``what_if`` only evaluate the model.
+    """Take the census; with ``what_if``, only evaluate the model.
 
     :raises ParamError: an option is invalid
-    :raises UnsupportedAllocator: the kernel does not use SLUB
-    :raises LookupError: the kernel has no list_lrus for dentries and inodes, or the debug info
-        lacks what is needed
     """
     if what_if is not None:
         return _modelled(model.what_if(what_if))
@@ -39,7 +35,7 @@ def run(kernel: Kernel, what_if: str | None = None, before: str | None = None) -
     figures = Figures(kernel)
     return Answer(
         summary=summary(figures),
-        tables=tables(figures),
+        tables=make_tables(CENSUS, figures),
         checks=checks(figures, earlier),
         findings=findings(figures),
         gaps=gaps(figures),
@@ -59,34 +55,34 @@ def _modelled(of: Population) -> Answer:
     }
     for each, (key, label) in zip(costs, _STAGES.values(), strict=True):
         figures[key] = Figure(each.total, size, label)
-    left_out = LEFT_OUT_TABLE.of({"what": model.LEFT_OUT})
-    made = {"projection": projection(costs), "left_out": left_out}
+    made = {
+        "projection": PROJECTION.of(projected(costs)),
+        "left_out": LEFT_OUT_TABLE.of(model.LEFT_OUT),
+    }
     return Answer(summary=figures, tables=made, measures=False)
 
 
 def summary(figures: Figures) -> dict[str, Figure]:
-    """Return the totals."""
     slots, groups, ids, lrus = figures.slots, figures.groups, figures.ids, figures.lrus
     size, count = Unit.BYTES, Unit.COUNT
     online = int(groups.online.sum())
     needed_ids, needed_bytes = figures.needed
     empty, unused = (int(slots.slots[:, state].sum()) for state in (EMPTY, UNUSED))
     share = ratio(figures.structural_bytes, figures.kernel.ram_bytes)
+    if_arrays = {}
+    if ids.cache_ids is None:  # before v5.18, it would repeat the kernel's value
+        label = "memcg_nr_cache_ids (5.18+: estimated)"
+        if_arrays["nr_cache_ids_if_arrays"] = Figure(figures.nr_cache_ids, count, label)
     totals = {
         "nr_cache_ids": Figure(ids.cache_ids, count, "memcg_nr_cache_ids"),
-        # Before v5.18, it would repeat the kernel's own.
-        **(
-            {"nr_cache_ids_if_arrays": Figure(figures.nr_cache_ids, count, _ESTIMATED)}
-            if ids.cache_ids is None
-            else {}
-        ),
+        **if_arrays,
         "nr_cache_ids_needed": Figure(needed_ids, count, "highest id plus one"),
         "bytes_if_shrunk": Figure(needed_bytes, size, "arrays and lists, if shrunk"),
         "ids_in_use": Figure(int(ids.in_use.sum()), count, "ids in use"),
         "highest_id": Figure(ids.highest, Unit.NONE, "highest id in use"),
         "memcgs_online": Figure(online, count, "online memory cgroups"),
         "memcgs_offline": Figure(len(groups) - online, count, "offline (dying) memory cgroups"),
-        "memcgs_without_id": Figure(int((~groups.has_id).sum()), count, "of these, without an id"),
+        "memcgs_without_id": Figure(int((~groups.has_id).sum()), count, "memcgs without an id"),
         "memcgs_newer_than_offline": Figure(
             figures.groups.newer, count, "online, newer than oldest offline"
         ),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A census of the per-memcg lists of list_lrus: what is on them, and what they occupy.
+"""A census of the per-memcg lists of list_lrus: their items and their memory.
 
-A *slot* is what a list_lru has for one memory cgroup: up to v5.17 a ``list_lru_one`` for each node,
+A *slot* is the part of a list_lru for one memory cgroup: up to v5.17 a ``list_lru_one`` per node,
 allocated for every id; since v5.18 a ``list_lru_memcg`` for all nodes, allocated with the first
 object. There are up to list_lrus times memory cgroups of them, so they are read in chunks.
 """
@@ -17,8 +17,8 @@ from kcensus.engine.memory import Faults, Mask, Words
 from kcensus.engine.slub.percpu import node_ids
 from kcensus.engine.xarray import XArrayWalk
 from kcensus.kernel.mm.footprint import Counts, Footprint, Tally
-from kcensus.kernel.mm.list_lru import KINDS, ListLrus
-from kcensus.kernel.size import IMPOSSIBLE_COUNT, possible_counts
+from kcensus.kernel.size import possible_counts
+from kcensus.kernel.vfs.list_lru import KINDS, ListLrus
 
 NODE_ARRAYS = "list_lru_node arrays"
 POINTERS = "pointer arrays"
@@ -26,23 +26,23 @@ LISTS = "lists"
 XA_NODES = "xa_node"
 """Kinds of structures in a :class:`Tally`."""
 IN_USE, EMPTY, UNUSED = range(3)
-"""Slots with items (or an unreadable count); empty ones of online memory cgroups; ones of ids that
-no online memory cgroup uses."""
+"""Slots with items (or an unreadable count); empty slots of online memory cgroups; slots of ids
+without an online memory cgroup."""
 _SLOT_BYTES = 64
-"""What a slot needs while it is counted: as many are read together as fill a chunk."""
+"""Bytes per slot while counting; they determine the slots per chunk."""
 _LRUS = 64
 """XArrays to walk in one task."""
 _SLACK = 1024
-"""Items that came to a list in the time between two reads."""
+"""Most items added to a list between two reads."""
 
 
 class Slots:
-    """What was counted of some slots, or of all."""
+    """Totals over some or all slots."""
 
     def __init__(self, lrus: int, ids: int) -> None:
         self.slots = _zeros(lrus, 3)
-        """Shape (list_lrus, 3), by :data:`IN_USE`, :data:`EMPTY`, :data:`UNUSED`; so are the
-        bytes."""
+        """Number of slots, shape (list_lrus, 3), by :data:`IN_USE`, :data:`EMPTY`, :data:`UNUSED`;
+        :attr:`bytes` has the same shape."""
         self.bytes = _zeros(lrus, 3)
         self.items = _zeros(lrus)
         """Items on all slots, shape (list_lrus,)."""
@@ -56,17 +56,17 @@ class Slots:
         """Up to v5.17: list_lrus and ids of slots with items, as ``list_lru << 32 | id``."""
         self.tally = Tally()
         self.stray_items = 0
-        """Items on slots of ids that no online memory cgroup uses."""
+        """Items on slots of ids without an online memory cgroup."""
         self.unreadable = 0
-        """Slots whose count could not be read."""
+        """Slots with an unreadable count."""
         self.arrays_unreadable = 0
-        """Arrays of pointers that could not be read."""
+        """Unreadable arrays of pointers."""
         self.torn = 0
         """Nodes of XArrays that were unreadable or inconsistent with their parent."""
         self.faults = Faults()
 
     def add(self, part: Slots) -> None:
-        """Add what was counted of other slots."""
+        """Add the totals over other slots."""
         for name, counted in vars(part).items():
             total = getattr(self, name)
             total += counted
@@ -78,10 +78,7 @@ def _zeros(*shape: int) -> Counts:
 
 
 class SlotReader:
-    """Reader of the slots of one kernel.
-
-    :param ids_in_use: whether an online memory cgroup has each id, shape (ids,)
-    """
+    """Reader of the slots; ``ids_in_use`` marks the ids of online memory cgroups."""
 
     def __init__(self, footprint: Footprint, lrus: ListLrus, ids_in_use: Mask) -> None:
         self.footprint = footprint
@@ -121,7 +118,6 @@ class SlotReader:
         return slots
 
     def _arrays(self, positions: Counts) -> Slots:
-        """Count the slots of arrays of pointers (up to v5.17), given their positions."""
         ids = len(self.ids_in_use)
         part = Slots(len(self.lrus), ids)
         start = self.lrus.memcg_lrus.ravel()[positions] + np.uint64(self.header)
@@ -141,7 +137,6 @@ class SlotReader:
         return part
 
     def _xarrays(self, rows: Counts) -> Slots:
-        """Count the slots of XArrays (v5.18 and later)."""
         ids = len(self.ids_in_use)
         part = Slots(len(self.lrus), ids)
         walk = XArrayWalk(self.memory, part.faults)
@@ -167,7 +162,7 @@ class SlotReader:
     def _items(
         self, address: Words, part: Slots, index: PageIndex | None = None
     ) -> tuple[Counts, Mask]:
-        """Return ``nr_items`` of each ``list_lru_one``, and which could be read."""
+        """Return ``nr_items`` of each ``list_lru_one``, and a mask of the readable ones."""
         place = address + np.uint64(self.count.offset)
         shift = np.uint64(self.memory.page_shift)
         if index is not None and (place >> shift != address >> shift).any():
@@ -177,18 +172,15 @@ class SlotReader:
         # when the memory cgroup is offline: Linux kernel commit fb56fdf8b9a2 ("mm/list_lru: split
         # the lock to per-cgroup scope") (in v6.13).
         items: Counts = np.maximum(raw, 0)
-        fits = possible_counts(self.memory.prog, items)
-        if not fits.all():
-            part.faults += Faults({IMPOSSIBLE_COUNT: int((~fits).sum())})
-            items, readable = np.where(fits, items, 0), readable & fits
-        return items, readable
+        fits = possible_counts(self.memory.prog, items, part.faults)
+        return np.where(fits, items, 0), readable & fits
 
     def _count(
         self, part: Slots, lru: Counts, id_: Counts, items: Counts, readable: Mask, sizes: Counts
     ) -> None:
         """Add slots, given the row of the list_lru and the id of each."""
-        # A list that a running kernel freed meanwhile can say anything, and those that came to a
-        # list since the counter of its list_lru was read are few.
+        # A list that a running kernel freed meanwhile can have any count; few items came to a list
+        # since the counter of its list_lru was read.
         over = items > self.most[lru]
         if over.any():
             part.faults += Faults({"more items than their list_lru": int(over.sum())})

@@ -11,26 +11,22 @@ from kcensus.analyses import Analysis
 
 ANALYSIS = Analysis(
     name="memcgs",
-    question="what do memory cgroups hold, offline (dying) ones above all, and what pins each?",
-    runner="kcensus.analyses.memcgs.run:run",
+    question="what do memory cgroups hold, and what pins the offline (dying) ones?",
     gauges="kcensus.analyses.memcgs.checks:gauges",
-    specs="kcensus.analyses.memcgs.tables:TABLES",
-    charts="kcensus.analyses.memcgs.charts:CHARTS",
-    ram="kcensus.analyses.memcgs.charts:ram",
     headline=("memcgs_offline", "offline_bytes", "share_of_ram"),
     first_tables=("pins", "mounts", "offline"),
     description="""\
-A memory cgroup that is removed goes offline (dying), and is released with the last reference to it:
-those of the pages that are charged to it, of sockets, swapped pages, structures of writeback, and
-its children. Until then it keeps its structures, and a per-CPU area on every possible CPU.
+A memory cgroup that is removed goes offline (dying), and is released with its last reference.
+Charged pages, sockets, swapped pages, writeback structures and children hold references. Until then
+it keeps its structures, and a per-CPU area on every possible CPU.
 
-Bytes of structures are what the allocator uses: slots of slab caches. Per-CPU areas are as asked
-for, rounded up to 4 bytes, times the possible CPUs; the allocator's own fragmentation is not in
-them. Pages are found in the `struct page` array by their owner. Objects in slabs pin none since
-5.9: they are charged to the parent from then on.
+Bytes of structures are slots of slab caches. Per-CPU areas count with their requested size, rounded
+up to 4 bytes, times the possible CPUs, without fragmentation of the allocator. Pages are found in
+the `struct page` array by their owner. Since 5.9, slab objects do not pin a removed memory cgroup:
+their charge moves to its parent.
 
-The references of each holder are added up and compared with the kernel's own count, so that it
-shows when something else pins a memory cgroup.
+The references of all known holders are compared with the kernel's own count; the rest belong to
+unknown holders.
 """,
     examples=(
         ("kcensus memcgs vmcore -s vmlinux", "the memory cgroups of a dump"),

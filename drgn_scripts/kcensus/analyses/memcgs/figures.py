@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The memory cgroups of one kernel: what they hold, what pins them, what a remedy releases."""
+"""The memory cgroups of one kernel: their memory, their references, and the effect of remedies."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Figures:
         self.page_size = kernel.memory.page_size
         self.footprint = Footprint(kernel.slab_map, Faults())
         self.lru_pages_before = lru_pages(kernel, Faults()) if kernel.live else None
-        """Of a running kernel: pages on LRU lists of offline ones before pages were read."""
+        """Pages on LRU lists of offline memcgs before pages were read, on a running kernel."""
         self.charges = charges(kernel)
         self.not_recorded: list[str] = []
-        """What a capsule that was recorded for other analyses lacks."""
+        """Data missing from a capsule that was recorded for other analyses."""
         self.structures = self._or_unknown(
             lambda: structures(kernel, self.footprint), no_structures
         )
@@ -46,7 +46,7 @@ class Figures:
             self.structures.bytes + self.charges.pages[:, : SHMEM + 1].sum(axis=1) * self.page_size,
             0,
         )
-        """What offline ones hold: structures, per-CPU areas, page cache and shmem."""
+        """Bytes of offline memcgs: structures, per-CPU areas, page cache and shmem."""
 
     def _or_unknown(self, read: Callable[[], T], unknown: Callable[[Memcgs], T]) -> T:
         try:
@@ -60,12 +60,12 @@ class Figures:
         return int(values[self.offline].sum())
 
     def pages_bytes(self, kind: int) -> int:
-        """Return the bytes of the pages of one kind that are charged to offline ones."""
+        """Return the bytes of the pages of one kind that are charged to offline memcgs."""
         return int(self.charges.pages[:, kind].sum()) * self.page_size
 
     @cached_property
     def ancestor(self) -> Counts:
-        """Row of the nearest online ancestor of each; -1 for the root."""
+        """Row of the nearest online ancestor of each memcg; -1 for the root."""
         nearest = self.groups.parent.copy()
         for row in range(1, len(nearest)):  # parents come first
             if self.offline[nearest[row]]:
@@ -73,10 +73,7 @@ class Figures:
         return nearest
 
     def released(self, removed: Counts) -> Mask:
-        """Return which offline memory cgroups go if references are removed.
-
-        :param removed: references that go, without those of children that go with them
-        """
+        """Return which offline memcgs are freed with ``removed`` references, children included."""
         refs, parent = self.pins.refs.tolist(), self.groups.parent.tolist()
         left = [known - gone for known, gone in zip(refs, removed.tolist(), strict=True)]
         goes = np.zeros(len(refs), np.bool_)
@@ -87,9 +84,9 @@ class Figures:
         return goes
 
     def dropped_bytes(self, *, inodes: bool, below: Mask | None = None) -> int:
-        """Return what dropping the clean page cache gives back, and the structures with it.
+        """Return the bytes freed with the clean page cache, including structures of memcgs.
 
-        :param inodes: whether inodes without pages go as well, and with them what writeback holds
+        :param inodes: whether inodes without pages go as well, and the references of writeback
         :param below: the memory cgroups in question; all by default
         """
         chosen = np.ones_like(self.offline) if below is None else below
@@ -99,10 +96,7 @@ class Figures:
         return pages + int(self.structures.bytes[goes].sum())
 
     def removed_bytes(self, rows: Mask) -> int:
-        """Return what removing files gives back, and the structures with it.
-
-        :param rows: which of the files of the sample go
-        """
+        """Return the bytes freed with files of the sample, including structures of memcgs."""
         files = self.pins.files[rows]
         memcg = files["memcg"].to_numpy(np.int64)
         removed = np.bincount(memcg, files["refs"], len(self.groups)).astype(np.int64)
@@ -111,10 +105,7 @@ class Figures:
 
     @cached_property
     def removable(self) -> Mask:
-        """Which of the files of the sample are in a tmpfs and have a name to remove.
-
-        Paths in other mount namespaces lead elsewhere, or to another file.
-        """
+        """Mask of the sampled files that have a name in a tmpfs of init's mount namespace."""
         files = self.pins.files
         found: Mask = (
             (files["kind"] == "shmem")

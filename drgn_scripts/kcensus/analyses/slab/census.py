@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A census of the slab allocator: every slab counted, every charged object attributed.
+"""A census of the slab allocator: count every slab, attribute every charged object.
 
-Slabs are looked at block by block, and what a block yields is added up right away: beside the slab
-map itself, memory does not grow with the machine.
+Slabs are read in blocks, and the result of a block is added up right away: beside the slab map
+itself, memory does not grow with the machine.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ Counts = npt.NDArray[np.int64]
 
 
 class Controller(enum.Enum):
-    """How slab objects are charged to memory cgroups."""
+    """Charging of slab objects to memory cgroups."""
 
     PER_OBJECT = "per object"
-    """By a vector of obj_cgroups for each slab (since 5.9)."""
+    """A vector of obj_cgroups for each slab (since 5.9)."""
     PER_CACHE = "per cache"
-    """By caches of each memory cgroup's own (up to 5.8)."""
+    """Child caches for each memory cgroup (up to 5.8)."""
     NONE = "none"
 
 
 @dataclass(kw_only=True)
 class Tally:
-    """What is counted of a block of slabs, and of all of them."""
+    """Counts over a block of slabs, or over all of them."""
 
     parked_found: int = 0
-    """Parked objects that were found in a slab."""
+    """Parked objects found in a slab."""
     vectors_unreadable: int = 0
     report: ScanReport = field(default_factory=ScanReport)
     vectors: Faults = field(default_factory=Faults)
@@ -49,69 +49,60 @@ class Tally:
 
 @dataclass
 class Part:
-    """What one block yielded: only of the caches that it has slabs of.
+    """Counts over one block, only of the caches of its slabs.
 
-    With child caches there can be a hundred thousand of them, too many for whole tables per block.
+    With child caches there can be a hundred thousand caches, too many for whole tables per block.
     """
 
-    owners: pd.DataFrame
-    vector_address: Words
-    """Of vectors that are objects of slab caches."""
+    owners: pd.DataFrame = field(default_factory=lambda: _sum([]))
+    vector_address: Words = field(default_factory=lambda: np.empty(0, np.uint64))
+    """Addresses of the vectors that are objects of slab caches."""
     sums: dict[str, tuple[Counts, Counts]] = field(default_factory=dict)
-    """By array of a :class:`Census`: flat indexes, and what to add there."""
+    """Flat indexes and the amounts to add there, by array of a :class:`Census`."""
     tally: Tally = field(default_factory=Tally)
 
 
-@dataclass
 class Census(Tally):
-    """What was counted. Arrays over caches are indexed by :attr:`SlabCache.id`."""
+    """Counts over all slabs. Arrays over caches are indexed by :attr:`SlabCache.id`."""
 
-    slabs: Counts
-    """Shape (nodes, caches)."""
-    pages: Counts
-    """Shape (nodes, caches)."""
-    objects: Counts
-    """All slots; shape (nodes, caches)."""
-    active: Counts
-    """Allocated objects; shape (nodes, caches)."""
-    fill: Counts
-    """Slabs by fill; shape (caches, len(FILL))."""
-    empty_pages: Counts
-    """Pages of slabs without an allocated object; shape (caches,)."""
-    sparse_free_bytes: Counts
-    """Bytes of slabs less than half full that are not in slots of objects; shape (caches,)."""
-    vectors_of: Counts
-    """obj_cgroup vectors, by the cache they serve."""
-    vector_bytes: Counts
-    """Bytes that obj_cgroup vectors occupy in kmalloc slots, by the cache they serve."""
-    idle_vectors_of: Counts
-    """Vectors in which no object is charged, by the cache they serve; those inside of slabs are
-    left out."""
-    idle_vector_bytes: Counts
-    """Bytes that these occupy, by the cache that they are objects of; the last element is for
-    pages of kmalloc() beyond the slab caches."""
-    vector_bytes_inside: Counts
-    """Bytes of vectors that lie in slack of the slabs they serve (7.0 and later)."""
     owners: pd.DataFrame
     """Charged objects: ``cache`` (id), ``objcg`` (pointer) or ``memcg`` (pointer), ``objects``."""
     vector_address: Words
-    """Of vectors that are objects of slab caches."""
-    large_kmalloc_pages: int | None = None
-    """:attr:`Survey.large_kmalloc_pages`."""
-    unknown_slabs: int = 0
-    """Slabs whose cache is not on the kernel's list."""
-    objcgs_unreadable: int = 0
-    """``obj_cgroup`` whose memory cgroup could not be found out."""
+    """Addresses of the vectors that are objects of slab caches."""
+
+    def __init__(self, nodes: int, caches: int) -> None:
+        super().__init__()
+        self.slabs, self.pages, self.objects, self.active = np.zeros((4, nodes, caches), np.int64)
+        """Slabs, their pages, slots and allocated objects; shape (nodes, caches)."""
+        self.fill = np.zeros((caches, len(FILL)), np.int64)
+        """Slabs by fill; shape (caches, len(FILL))."""
+        self.empty_pages, self.sparse_free_bytes = np.zeros((2, caches), np.int64)
+        """Pages of slabs without an allocated object, and bytes outside of allocated slots in slabs
+        that are less than half full; shape (caches,)."""
+        self.vectors_of, self.vector_bytes, self.idle_vectors_of = np.zeros((3, caches), np.int64)
+        """obj_cgroup vectors, bytes of the vectors outside of their slab, and the number of these
+        without a charged object, by cache of the slab that they describe."""
+        self.idle_vector_bytes = np.zeros(caches + 1, np.int64)
+        """Bytes of vectors without a charged object, by the cache with them as objects; the last
+        element is for pages of kmalloc() beyond the slab caches."""
+        self.vector_bytes_inside = np.zeros(caches, np.int64)
+        """Bytes of vectors in the slack of the slabs that they describe (7.0 and later)."""
+        self.large_kmalloc_pages: int | None = None
+        """:attr:`Survey.large_kmalloc_pages`."""
+        self.unknown_slabs = 0
+        """Slabs with a cache that is not on the kernel's list."""
+        self.objcgs_unreadable = 0
+        """``obj_cgroup`` with an unknown memory cgroup."""
 
     def add(self, part: Part) -> None:
-        """Add what a block of slabs yielded, except its owners."""
+        """Add the counts over a block of slabs, except its owners."""
         for name, (index, values) in part.sums.items():
             np.add.at(getattr(self, name).reshape(-1), index, values)
         add_counts(self, part.tally)
 
 
 class SlabCensus:
-    """Takes the census of one kernel.
+    """Taker of the census of one kernel.
 
     :raises UnsupportedAllocator: the kernel does not use SLUB
     :raises LookupError: its slabs cannot be found
@@ -130,41 +121,23 @@ class SlabCensus:
 
     @property
     def controller(self) -> Controller:
-        """How this kernel charges slab objects to memory cgroups."""
+        """The way in which this kernel charges slab objects to memory cgroups."""
         if self.vectors is not None:
             return Controller.PER_OBJECT
         return Controller.PER_CACHE if (self.cache_owner != 0).any() else Controller.NONE
 
     def take(self) -> Census:
-        """Count everything."""
         survey = self.slab_map.survey
         known = survey.slabs.cache >= 0
         slabs = survey.slabs if known.all() else survey.slabs[known]
-        caches = len(self.slab_map.caches)
-        shape = (self.nodes, caches)
-        census = Census(
-            slabs=np.zeros(shape, np.int64),
-            pages=np.zeros(shape, np.int64),
-            objects=np.zeros(shape, np.int64),
-            active=np.zeros(shape, np.int64),
-            fill=np.zeros((caches, len(FILL)), np.int64),
-            empty_pages=np.zeros(caches, np.int64),
-            sparse_free_bytes=np.zeros(caches, np.int64),
-            vectors_of=np.zeros(caches, np.int64),
-            vector_bytes=np.zeros(caches, np.int64),
-            idle_vectors_of=np.zeros(caches, np.int64),
-            idle_vector_bytes=np.zeros(caches + 1, np.int64),
-            vector_bytes_inside=np.zeros(caches, np.int64),
-            owners=_no_owners(),
-            vector_address=_NO_WORDS,
-        )
+        census = Census(self.nodes, len(self.slab_map.caches))
         census.large_kmalloc_pages = survey.large_kmalloc_pages
         census.unknown_slabs = int((~known).sum())
         census.report.memmap.update(survey.memmap)
         census.report.slabs_invalid = int(survey.invalid.sum())
         census.report.lists_lost = self.parked.lost
-        owners: list[pd.DataFrame] = []
-        vectors: list[Words] = [_NO_WORDS]
+        parts: list[pd.DataFrame] = []
+        vectors = [np.empty(0, np.uint64)]
         blocks = range(0, len(slabs), _BLOCK)
         for part in self.memory.each(
             "slabs",
@@ -172,14 +145,17 @@ class SlabCensus:
             len(blocks),
         ):
             census.add(part)
-            owners.append(part.owners)
+            parts.append(part.owners)
             vectors.append(part.vector_address)
-            if sum(map(len, owners)) > _COMPACT_ROWS:
-                owners = [_sum(owners)]
-        census.owners = _sum(owners)
+            if sum(map(len, parts)) > _COMPACT_ROWS:
+                parts = [_sum(parts)]
+        census.owners = _sum(parts)
         census.vector_address = np.concatenate(vectors)
         if self.vectors is None:
-            census.owners = self._child_caches(census)
+            active = census.active.sum(axis=0)
+            ids = np.flatnonzero((self.cache_owner != 0) & (active > 0))
+            owners = {"cache": ids, "memcg": self.cache_owner[ids], "objects": active[ids]}
+            census.owners = pd.DataFrame(owners)
         else:
             objcg, code = np.unique(census.owners["objcg"].to_numpy(), return_inverse=True)
             memcg = self.vectors.memcg(objcg, census.vectors)
@@ -188,8 +164,7 @@ class SlabCensus:
         return census
 
     def _block(self, slabs: Slabs) -> Part:
-        """Count some slabs, in ascending order of address."""
-        part = Part(_no_owners(), _NO_WORDS)
+        part = Part()
         slab_pages = self.slab_map.slab_pages(slabs)
         rows, _ = self.parked.slots(self.slab_map, slabs)
         part.tally.parked_found = len(rows)
@@ -219,7 +194,6 @@ class SlabCensus:
         return part
 
     def _owners(self, reader: OwnerVectors, slabs: Slabs, slab_pages: Counts, part: Part) -> None:
-        """Count the owners of charged objects, and the bytes of the vectors that tell them."""
         tally, page_shift = part.tally, np.uint64(self.memory.page_shift)
         vectors = reader.find(slabs)
         owners, tally.vectors_unreadable = reader.read(slabs, vectors, tally.vectors)
@@ -254,38 +228,18 @@ class SlabCensus:
         part.sums["idle_vectors_of"] = cache[outside][idle], np.ones(int(idle.sum()), np.int64)
         part.sums["idle_vector_bytes"] = held_by[idle], size[idle]
 
-    def _child_caches(self, census: Census) -> pd.DataFrame:
-        """Owners where each memory cgroup has caches of its own."""
-        active = census.active.sum(axis=0)
-        ids = np.flatnonzero((self.cache_owner != 0) & (active > 0))
-        return pd.DataFrame({"cache": ids, "memcg": self.cache_owner[ids], "objects": active[ids]})
-
 
 _BLOCK = 1 << 14
 """Slabs to look at together: their obj_cgroup vectors are a few megabytes."""
 _COMPACT_ROWS = 1 << 20
-_NO_WORDS = np.empty(0, np.uint64)
-
-
-def _no_owners() -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "cache": np.empty(0, np.int64),
-            "objcg": np.empty(0, np.uint64),
-            "objects": np.empty(0, np.int64),
-        }
-    )
+_OWNERS = {"cache": np.int64, "objcg": np.uint64, "objects": np.int64}
 
 
 def _sum(parts: list[pd.DataFrame]) -> pd.DataFrame:
-    filled = [part for part in parts if len(part)]
-    if not filled:
-        return _no_owners()
-    together = pd.concat(filled, ignore_index=True)
+    together = pd.concat([pd.DataFrame(columns=[*_OWNERS]).astype(_OWNERS), *parts])
     return together.groupby(["cache", "objcg"], as_index=False, sort=True).agg({"objects": "sum"})
 
 
 def _fill_bin(used: Counts, objects: npt.NDArray[np.uint16]) -> Counts:
-    """Index in :data:`FILL` of each slab."""
     quarter = used * 4 // np.maximum(objects, 1)
     return np.where(used == objects, 5, np.where(used == 0, 0, quarter + 1))

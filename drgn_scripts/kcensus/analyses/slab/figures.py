@@ -1,24 +1,34 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Figures that the slab census and the list of memory cgroups give together."""
+"""Figures of the slab census together with the list of memory cgroups."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
+import drgn
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from kcensus.analyses.slab.attribution import attribute, kmalloc_caches
 from kcensus.analyses.slab.census import Controller, Counts, SlabCensus
-from kcensus.engine.memory import Faults
+from kcensus.engine.memory import Faults, Words
+from kcensus.engine.slub.slabs import ScanReport, SlabMap
+from kcensus.engine.slub.slots import Slots
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.memcgs import memcgs
 from kcensus.kernel.memcg.slab_charges import charged_bytes
-from kcensus.kernel.mm.slab_counters import NodeCounters, node_counters, reclaimable
+from kcensus.kernel.slab.counters import NodeCounters, node_counters, reclaimable
+from kcensus.kernel.slab.kmalloc_users import CONTRIBUTORS
+from kcensus.results.tables import ratios
+from kcensus.sources.capsule import NotRecorded
+from kcensus.sources.faults import reason
 from kcensus.text import printable
 
 NO_MEMCG = "(no memory cgroup)"
 UNKNOWN_MEMCG = "(unknown memory cgroup)"
 NOT_ATTRIBUTED = "(not attributed)"
+VECTORS = "obj_cgroup vectors"
+_BLOCK = 1 << 14
 
 
 class Figures:
@@ -30,75 +40,72 @@ class Figures:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.slab_map = kernel.slab_map
-        self.counter_faults = Faults()
         self.counters_before: NodeCounters | None = None
-        """Of a running kernel: what the counters of slab caches were before the census."""
+        """Counters of slab caches before the census, on a running kernel."""
         self.charged_before: int | None = None
-        """What was charged then."""
+        """Charged bytes before the census, on a running kernel."""
         if kernel.live:
             self.charged_before = charged_bytes(kernel)
-            self.counters_before = node_counters(self.slab_map, self.counter_faults)
+            self.counters_before = node_counters(self.slab_map, Faults())
         self.slab_census = SlabCensus(kernel)
         self.caches = self.slab_map.caches
+        self.names = [cache.name for cache in self.caches]
         self.census = census = self.slab_census.take()
         self.groups = memcgs(kernel)
-        self.counters = node_counters(self.slab_map, self.counter_faults)
+        self.counters = node_counters(self.slab_map, Faults())
         self.slabs = self.by_root(census.slabs.sum(axis=0))
         self.objects = self.by_root(census.objects.sum(axis=0))
         self.active = self.by_root(census.active.sum(axis=0))
         self.fill = np.stack([self.by_root(column) for column in census.fill.T], axis=1)
-        """Shape (caches, len(FILL))."""
-        self.object_size = self.slab_map.column("object_size").astype(np.int64)
-        self.slot_size = self.slab_map.column("slot_size").astype(np.int64)
+        """Number of slabs by fill, shape (caches, len(FILL))."""
+        self.object_size, self.slot_size, self.objects_per_slab, self.order = (
+            self.slab_map.column(name).astype(np.int64)
+            for name in ("object_size", "slot_size", "objects_per_slab", "order")
+        )
         shift = kernel.memory.page_shift
         self.bytes = self.by_root(census.pages.sum(axis=0)) << shift
         self.active_bytes = self.active * self.object_size
         self.reclaimable = reclaimable(self.slab_map)
         self.vector_bytes = self.by_root(census.vector_bytes + census.vector_bytes_inside)
-        """Of obj_cgroup vectors, by root cache."""
+        """Bytes of obj_cgroup vectors, by root cache."""
         self.roots = np.unique(self.slab_census.roots)
-        """Ids of the caches that are not children of others."""
-        self.sharers = self._sharers()
-        """Names of the caches that were merged into each, by name."""
+        """Ids of the root caches."""
+        self.sharers: dict[str, list[str]] = {}
+        """Names of the caches that were merged into a cache, by its name."""
+        for alias, name in sorted(self.slab_map.aliases.items()):
+            # ":0000192" is the kernel's own link to a merged cache.
+            if not alias.startswith(":"):
+                self.sharers.setdefault(name, []).append(alias)
         self.owners = self._owners()
         charged = np.bincount(self.owners["cache"], self.owners["objects"], len(self.caches))
         uncharged = self.active - charged.astype(np.int64)
         self.uncharged = np.maximum(uncharged, 0)
-        """Objects that no memory cgroup is charged for, by root cache."""
+        """Objects charged to no memory cgroup, by root cache."""
         self.overcharged = int(np.maximum(-uncharged, 0).sum())
-        """Objects charged beyond those allocated: a live kernel changed, or memory is damaged."""
+        """Charged beyond the allocated objects: a live kernel changed, or memory is damaged."""
         self.packed = self._packed(np.arange(len(self.caches)), self.active)
         """Bytes of the slab pages that all objects of each root cache need, packed full."""
         self.packed_bytes = int(self.packed.sum())
         self.old_controller_bytes = self._old_controller_bytes()
-        """Bytes of the slab pages that all objects need, packed full, if memory cgroups share none,
-        as up to 5.8."""
+        """Bytes of the slab pages that all objects need, packed full, if memory cgroups do not
+        share slabs, as up to 5.8."""
         is_child = self.slab_census.roots != np.arange(len(self.caches))
         self.children = int(is_child.sum())
         self.child_bytes = self.by_root(census.pages.sum(axis=0) * is_child) << shift
-        """Slab pages of child caches, by root cache."""
+        """Bytes of slab pages of child caches, by root cache."""
         self.child_active_bytes = self.by_root(census.active.sum(axis=0) * is_child) * (
             self.object_size
         )
-        """Objects of child caches, by root cache."""
+        """Bytes of the objects of child caches, by root cache."""
         self.empty_bytes = census.empty_pages << shift
-        """Empty slabs, by cache, child caches by themselves."""
+        """Bytes of empty slabs, by cache; child caches are not added to their root."""
         self.sparse_free_bytes = self.by_root(census.sparse_free_bytes)
-        """Bytes of slabs less than half full that are not in slots of objects, by root cache."""
+        """Bytes outside of allocated slots in slabs less than half full, by root cache."""
         self.kmalloc = attribute(kernel, census.vector_address)
-        """What is in the slab caches of kmalloc()."""
         self.is_kmalloc = kmalloc_caches(self.slab_map)
 
-    def _sharers(self) -> dict[str, list[str]]:
-        sharers: dict[str, list[str]] = {}
-        for alias, name in sorted(self.slab_map.aliases.items()):
-            # ":0000192" is the kernel's own link to a merged cache.
-            if not alias.startswith(":"):
-                sharers.setdefault(name, []).append(alias)
-        return sharers
-
     def shared_with(self, cache: int) -> str:
-        """Return which other users a cache has, as text; empty if it has none."""
+        """Return the names of the caches merged into a cache, as text; empty without any."""
         names = self.sharers.get(self.caches[cache].name, [])
         more = self.caches[cache].refcount - 1 - len(names)
         unnamed = [f"{more} that sysfs does not name"] if more > 0 else []
@@ -108,7 +115,8 @@ class Figures:
         if self.slab_census.controller is Controller.PER_CACHE:
             # A memory cgroup can have several children of one cache: since Linux kernel commit
             # fb2f2b0adb98 ("mm: memcg/slab: reparent memcg kmem_caches on cgroup removal") (in
-            # v5.3, and RHEL 8.1), those of a removed one are handed to its parent.
+            # v5.3, and RHEL 8.1), the parent takes over the child caches of a removed memory
+            # cgroup.
             own = self.census.active.sum(axis=0)
             return int(self._packed(np.arange(len(self.caches)), own).sum())
         cache, objects = (self.owners[name].to_numpy(np.int64) for name in ("cache", "objects"))
@@ -117,7 +125,7 @@ class Figures:
 
     @property
     def overattributed(self) -> int:
-        """Objects of kmalloc() with a user beyond those allocated."""
+        """Attributed objects of kmalloc() beyond the allocated ones."""
         attributed = self.by_root(self.kmalloc.objects.sum(axis=1))
         return int(np.maximum(attributed - self.active, 0).sum())
 
@@ -139,16 +147,19 @@ class Figures:
         return frame.groupby(["cache", "row"], as_index=False, sort=True).agg({"objects": "sum"})
 
     def _packed(self, cache: npt.NDArray[np.int64], objects: Counts) -> Counts:
-        """Return the bytes of slabs that hold ``objects`` of ``cache``, for each row by itself."""
-        per_slab = self.slab_map.column("objects_per_slab").astype(np.int64)[cache]
-        order = self.slab_map.column("order").astype(np.int64)[cache]
-        slabs = -(-objects // per_slab)
-        size: Counts = slabs << (order + self.kernel.memory.page_shift)
+        """Return the bytes of the slabs needed for ``objects`` of ``cache``, row by row."""
+        slabs = -(-objects // self.objects_per_slab[cache])
+        size: Counts = slabs << (self.order[cache] + self.kernel.memory.page_shift)
         return size
 
     @property
+    def utilization(self) -> npt.NDArray[np.float64]:
+        """Share of allocated objects in the bytes of slab pages."""
+        return ratios(self.active_bytes, self.bytes)
+
+    @property
     def free_bytes(self) -> Counts:
-        """Bytes of slots that hold no object."""
+        """Bytes of free slots."""
         return (self.objects - self.active) * self.slot_size
 
     @property
@@ -160,3 +171,60 @@ class Figures:
     def tail_bytes(self) -> Counts:
         """Bytes at the ends of slabs, too few for a slot."""
         return self.bytes - self.objects * self.slot_size
+
+
+@dataclass
+class Attribution:
+    """Objects of the slab caches of kmalloc() by user."""
+
+    users: list[str]
+    objects: Counts
+    """Shape (caches, users)."""
+    failed: list[str] = field(default_factory=list)
+    """Reasons of contributors that could not yield their objects."""
+    report: ScanReport = field(default_factory=ScanReport)
+    """Report of the slabs with objects that point to objects of kmalloc()."""
+
+
+def kmalloc_caches(slab_map: SlabMap) -> npt.NDArray[np.bool_]:
+    """Return which caches are kmalloc()'s, child caches included, shape (caches,)."""
+    names = [cache.name.startswith(("kmalloc-", "dma-kmalloc-")) for cache in slab_map.caches]
+    roots, _ = slab_map.lineage
+    return np.array(names, np.bool_)[roots]
+
+
+def attribute(kernel: Kernel, vectors: Words) -> Attribution:
+    """Find the users of the objects of kmalloc(), vectors included; each object has one at most."""
+    slab_map = kernel.slab_map
+    slabs = slab_map.survey.slabs
+    is_wanted = np.append(kmalloc_caches(slab_map), False)
+    slots = Slots(slab_map, slabs[is_wanted[slabs.cache]])
+    numbers: dict[str, int] = {}
+    user = np.zeros(len(slots), np.uint8)
+    failed, report = [], ScanReport()
+
+    def note(name: str, addresses: Words) -> None:
+        slot = slots.of(addresses)
+        slot = slot[slot >= 0]
+        # The first user to name an object has it.
+        user[slot[user[slot] == 0]] = numbers.setdefault(name, len(numbers) + 1)
+
+    note(VECTORS, vectors)
+    for contributor in CONTRIBUTORS:
+        try:
+            for name, addresses in contributor(kernel, report):
+                note(name, addresses)
+        except LookupError:
+            continue  # this kernel has no such objects, or no debug info about them
+        except drgn.FaultError as error:
+            failed.append(reason(error))
+        except NotRecorded:
+            failed.append("not in the capsule")
+    shape = len(slab_map.caches), len(numbers) + 1
+    counts = np.zeros(shape, np.int64).ravel()
+    for start in range(0, len(slots.slabs), _BLOCK):
+        block = slots.slabs[start : start + _BLOCK]
+        low, high = slots.first[start], slots.first[start + len(block)]
+        cache = np.repeat(block.cache.astype(np.int64), block.objects)
+        counts += np.bincount(cache * shape[1] + user[low:high], minlength=len(counts))
+    return Attribution(list(numbers), counts.reshape(shape)[:, 1:], failed, report)

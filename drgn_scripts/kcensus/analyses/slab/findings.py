@@ -1,44 +1,47 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a census of slabs means, and what to do about it.
-
-Beside the thresholds that all analyses share, two concern slab caches alone: as a whole they are a
-finding from :data:`_LARGE_SHARE` of RAM on, since caches of dentries and inodes use what is free;
-and free slots in slabs that are less than half full from NOTICE on.
-"""
+"""Findings about slab caches, and their remedies."""
 
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator
 
 import numpy as np
 
+from kcensus.analyses.remedies import written
 from kcensus.analyses.slab.census import Controller, Counts
 from kcensus.analyses.slab.figures import Figures
-from kcensus.human import human_bytes, human_ratio
+from kcensus.human import human_bytes, human_ratio, of_ram
 from kcensus.results import Figure, Finding, Remedy, Severity, Unit, ratio
-from kcensus.results.thresholds import severity_of
+from kcensus.results.severity import severity_of
 from kcensus.text import printable
 
 _LARGE_SHARE = 0.25
-"""Share of RAM in slab caches that is worth a warning on any machine; if that much is
-unreclaimable, it is critical."""
+"""Share of RAM in slab caches from which on they are a warning on any machine, and unreclaimable
+ones are critical."""
 _MAX_FINDINGS = 5
-"""Caches with free slots to name."""
 _WORTH_SHRINKING = 0.1
-"""Of the free slots, in slabs that are empty: with less, shrinking does not help."""
+"""Least share of the excess bytes in empty slabs; with less, shrinking does not help."""
 _MAX_NAMED = 3
 _ANALYSES = {"dentry": "dentries", "kcopyd_job": "kcopyd"}
-"""Caches whose objects another analysis explains."""
+"""Analyses that explain the objects of a cache, by its name."""
 _SAFE_NAME = re.compile(r"[\w.:+-]+", re.ASCII)
-"""Names of caches that can be pasted in a path."""
+"""Names of caches that can be pasted into a path."""
 _LARGE_KMALLOC = "kmalloc pages"
-"""Place of what kmalloc() allocates beyond the slab caches."""
+"""Place of kmalloc() pages beyond the slab caches."""
+_NO_ACCOUNTING = Remedy(
+    effect="Turn off kernel memory accounting from the next boot on, by adding "
+    "cgroup.memory=nokmem to the kernel command line",
+    command="grubby --update-kernel=ALL --args=cgroup.memory=nokmem  # or: "
+    "GRUB_CMDLINE_LINUX in /etc/default/grub, then update-grub",
+    risk="limits of memory cgroups no longer cover kernel memory, which containers can then "
+    "use without bound; memory.stat lacks it",
+    undo="grubby --update-kernel=ALL --remove-args=cgroup.memory=nokmem",
+    until="the parameter is removed, and the machine rebooted",
+)
 
 
 def findings(figures: Figures) -> list[Finding]:
-    """Return what is worth acting on."""
     return [
         *_size_finding(figures),
         *_waste_findings(figures),
@@ -48,12 +51,10 @@ def findings(figures: Figures) -> list[Finding]:
 
 
 def _places(figures: Figures, size: Counts) -> dict[str, int]:
-    """Return bytes by cache id as bytes by place."""
     return {f"slab:{figures.caches[at].name}": int(size[at]) for at in np.flatnonzero(size > 0)}
 
 
 def _largest(figures: Figures, size: Counts) -> list[int]:
-    """Return the ids of the caches with the most bytes."""
     ids: list[int] = np.argsort(-size, kind="stable")[:_MAX_NAMED].tolist()
     return [id_ for id_ in ids if size[id_] > 0]
 
@@ -85,49 +86,44 @@ def _size_finding(figures: Figures) -> Iterator[Finding]:
     yield Finding(
         id="slab-size",
         severity=Severity.CRITICAL if ratio(fixed, ram) >= _LARGE_SHARE else Severity.WARNING,
-        title=(
-            f"slab caches use {human_bytes(total)} ({human_ratio(ratio(total, ram))} of RAM), "
-            f"{human_bytes(fixed)} of it unreclaimable"
-        ),
+        title=f"slab caches use {of_ram(total, ram)}, {human_bytes(fixed)} of it unreclaimable",
         evidence=f"largest: {', '.join(named)}",
         figures=_bytes(slab_bytes=total, unreclaimable_bytes=fixed, ram_bytes=ram),
         memory=_places(figures, figures.bytes),
         is_generic=True,
-        remedies=_tracing(figures),
-        no_remedy="what returns the memory depends on the users of the largest caches",
+        remedies=tuple(_tracing(figures)),
+        no_remedy="Find the largest users: `kcensus slab TARGET --table kmalloc`, `--table memcgs`",
     )
 
 
-def _tracing(figures: Figures) -> tuple[Remedy, ...]:
-    """Return how to find out who allocates the objects of the largest unexplained cache."""
+def _tracing(figures: Figures) -> Iterator[Remedy]:
+    """Yield a command that counts the allocations of the largest unexplained cache by function."""
     size = np.where(figures.reclaimable, 0, figures.bytes)
     for id_ in _largest(figures, size)[:1]:
         name, severity = figures.caches[id_].name, severity_of(size[id_], figures.kernel.ram_bytes)
-        matters = severity is not None and severity >= Severity.WARNING
-        if not matters or name in _ANALYSES or not _SAFE_NAME.fullmatch(name):
-            break
-        return (
-            Remedy(
-                effect=f"Show which functions allocate the objects of {name}, once the kernel "
-                f"was booted with slub_debug=U,{name}",
-                # Since Linux kernel commit 64dd68497be7 ("mm: slub: move sysfs slab alloc/free
-                # interfaces to debugfs") (in v5.14), they are below debugfs.
-                command=f"cat /sys/kernel/debug/slab/{name}/alloc_traces "
-                f"/sys/kernel/slab/{name}/alloc_calls 2>/dev/null | sort -rn | head",
-                risk="the objects of this cache get larger, and allocating them takes longer",
-                undo="boot without slub_debug",
-                until="reboot",
+        is_small = severity is None or severity < Severity.WARNING
+        if is_small or name in _ANALYSES or not _SAFE_NAME.fullmatch(name):
+            return
+        yield Remedy(
+            effect=(
+                f"Boot with slub_debug=U,{name}, then show which functions allocate the objects of "
+                f"{name}"
             ),
+            # Since Linux kernel commit 64dd68497be7 ("mm: slub: move sysfs slab alloc/free
+            # interfaces to debugfs") (in v5.14), they are below debugfs.
+            command=f"cat /sys/kernel/debug/slab/{name}/alloc_traces "
+            f"/sys/kernel/slab/{name}/alloc_calls 2>/dev/null | sort -rn | head",
+            risk="objects of this cache get larger, and slower to allocate",
+            undo="boot without slub_debug",
+            until="reboot",
         )
-    return ()
 
 
 def _waste_findings(figures: Figures) -> Iterator[Finding]:
     """Yield caches whose objects would fit in far fewer slabs.
 
-    Only free slots in slabs that are less than half full count: a few in each slab are what every
-    cache has, and slabs that were allocated under pressure, with a smaller order, can be full and
-    yet larger than needed.
+    Only free slots in slabs that are less than half full count: every cache has a few in each slab,
+    and slabs of a smaller order, allocated under pressure, can be full and yet larger than needed.
     """
     excess = np.clip(figures.bytes - figures.packed, 0, figures.sparse_free_bytes)
     ram = figures.kernel.ram_bytes
@@ -147,26 +143,21 @@ def _waste_findings(figures: Figures) -> Iterator[Finding]:
         remedies: tuple[Remedy, ...] = ()
         if shrinkable and _SAFE_NAME.fullmatch(name):
             file = f"/sys/kernel/slab/{name}/shrink"
-            remedies = (
-                Remedy(
-                    effect=f"Free the empty slabs of {name}",
-                    command=f"echo 1 > {shlex.quote(file)}",
-                    risk="CPUs give up the free objects that they keep, and allocate from slabs "
-                    "for a moment",
-                    returns=shrinkable,
-                    knobs=(file,),
-                ),
-            )
+            risk = "CPUs give up their free objects, and allocate from slabs for a moment"
+            effect = f"Free the empty slabs of {name}"
+            remedies = (written(effect, file, 1, risk=risk, returns=shrinkable, knobs=(file,)),)
         title = (
-            f"cache {printable(name)} uses {human_bytes(size)} ({human_ratio(ratio(size, ram))} "
-            f"of RAM) more than its objects need: it is {human_ratio(ratio(used, total))} utilized"
+            f"cache {printable(name)} uses {of_ram(size, ram)} more than its objects need: "
+            f"it is {human_ratio(ratio(used, total))} utilized"
         )
         yield Finding(
             id=f"slab-waste:{name}",
             severity=severity,
             title=title,
-            evidence=f"{human_bytes(total)} of slab pages for {human_bytes(used)} of objects; "
-            f"{sparse:,} of {slabs:,} slabs are less than half full, {empty:,} are empty"
+            evidence=(
+                f"{human_bytes(total)} of slab pages for {human_bytes(used)} of objects; "
+                f"{sparse:,} of {slabs:,} slabs are less than half full, {empty:,} of them empty"
+            )
             + (f"; the cache is shared with {sharers}" if sharers else ""),
             figures=_bytes(
                 slab_bytes=total, active_bytes=used, excess_bytes=size, empty_bytes=shrinkable
@@ -181,8 +172,7 @@ def _waste_findings(figures: Figures) -> Iterator[Finding]:
             remedies=remedies,
             no_remedy=""
             if remedies
-            else f"{empty:,} of {slabs:,} slabs are empty, and a slab is freed only with its "
-            "last object; "
+            else f"empty slabs: {empty:,} of {slabs:,}; a slab is freed only with its last object; "
             + (
                 "reclaim of these objects empties slabs only in part"
                 if figures.reclaimable[id_]
@@ -191,25 +181,10 @@ def _waste_findings(figures: Figures) -> Iterator[Finding]:
         )
 
 
-def _no_accounting() -> Remedy:
-    return Remedy(
-        effect="Turn off kernel memory accounting from the next boot on, by adding "
-        "cgroup.memory=nokmem to the kernel command line",
-        command="grubby --update-kernel=ALL --args=cgroup.memory=nokmem  # or: "
-        "GRUB_CMDLINE_LINUX in /etc/default/grub, then update-grub",
-        risk="limits of memory cgroups no longer cover kernel memory, which containers can then "
-        "use without bound; memory.stat lacks it",
-        undo="grubby --update-kernel=ALL --remove-args=cgroup.memory=nokmem",
-        until="the parameter is removed, and the machine rebooted",
-    )
-
-
 def _vector_finding(figures: Figures) -> Iterator[Finding]:
-    """Yield the obj_cgroup vectors that serve no charged object."""
     census = figures.census
     total, ram = int(census.idle_vector_bytes.sum()), figures.kernel.ram_bytes
-    severity = severity_of(total, ram)
-    if severity is None:
+    if (severity := severity_of(total, ram)) is None:
         return
     vectors, idle = int(census.vectors_of.sum()), int(census.idle_vectors_of.sum())
     charged = int(figures.owners["objects"].sum())
@@ -225,22 +200,22 @@ def _vector_finding(figures: Figures) -> Iterator[Finding]:
     yield Finding(
         id="slab-vectors",
         severity=severity,
-        title=f"obj_cgroup vectors without a charged object use {human_bytes(total)} "
-        f"({human_ratio(ratio(total, ram))} of RAM)",
-        evidence=f"{idle:,} of {vectors:,} vectors are for slabs in which no object is charged to "
-        f"a memory cgroup ({served}); {charged:,} objects are charged in all slabs. A slab gets "
-        "its vector with its first charged object, or right away in caches that are always "
-        "accounted (SLAB_ACCOUNT), and keeps it until it is freed",
+        title=f"obj_cgroup vectors without a charged object use {of_ram(total, ram)}",
+        evidence=(
+            f"{idle:,} of {vectors:,} vectors belong to slabs without a charged object ({served}); "
+            f"all slabs have {charged:,} charged objects. A slab gets its vector with its first "
+            "charged object, or right away in caches that are always accounted (SLAB_ACCOUNT), and "
+            "keeps the vector until the slab is freed"
+        ),
         figures=_bytes(idle_vector_bytes=total)
         | _counts(vectors=vectors, vectors_idle=idle, objects_charged=charged),
         memory=memory,
-        remedies=(_no_accounting(),),
+        remedies=(_NO_ACCOUNTING,),
         patch="" if placed else "slab-obj-exts-placement",
     )
 
 
 def _child_cache_finding(figures: Figures) -> Iterator[Finding]:
-    """Yield what slab caches of each memory cgroup's own cost, where there are any."""
     if figures.slab_census.controller is not Controller.PER_CACHE:
         return
     waste, ram = figures.child_bytes - figures.child_active_bytes, figures.kernel.ram_bytes
@@ -261,6 +236,6 @@ def _child_cache_finding(figures: Figures) -> Iterator[Finding]:
         figures=_bytes(child_bytes=pages, child_active_bytes=used, unused_bytes=total)
         | _counts(child_caches=figures.children),
         memory=_places(figures, waste),
-        remedies=(_no_accounting(),),
+        remedies=(_NO_ACCOUNTING,),
         patch="slab-objcg-controller",
     )

@@ -3,47 +3,65 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from kcensus.analyses.slab.census import FILL
+from kcensus.analyses.slab.census import FILL, Counts
 from kcensus.analyses.slab.figures import NO_MEMCG, NOT_ATTRIBUTED, UNKNOWN_MEMCG, Figures
-from kcensus.results import Unit
-from kcensus.results.tables import Column, Show, Table, TableSpec, ratios
+from kcensus.charts import ChartSpec, RamUse
+from kcensus.results import Result
+from kcensus.results.tables import (
+    ALWAYS,
+    BYTES,
+    COUNT,
+    DATA,
+    NONE,
+    RATIO,
+    TEXT,
+    Column,
+    TableSpec,
+    address,
+    ratios,
+)
 
-_CACHE = Column(Unit.TEXT, "cache", Show.ALWAYS, "Name of the slab cache.")
-_MEMCG = Column(Unit.TEXT, "memory cgroup", Show.ALWAYS, "Path of the memory cgroup.")
-_NODE = Column(Unit.NONE, "node", Show.ALWAYS, "Number of the NUMA node.")
-_SLABS = Column(Unit.COUNT, "slabs", help="Slabs.")
-_SLOTS = Column(Unit.COUNT, "slots", help="Slots of all slabs, allocated or free.")
+_CACHE = Column(TEXT, "cache", ALWAYS, "Name of the slab cache.", "names")
+_MEMCG = Column(TEXT, "memory cgroup", ALWAYS, "Path of the memory cgroup.")
+_NODE = Column(NONE, "node", ALWAYS, "Number of the NUMA node.")
+_SLABS = Column(COUNT, "slabs", help="Slabs.")
+_SLOTS = Column(COUNT, "slots", help="Slots of all slabs, allocated or free.", get="objects")
 _ACTIVE = Column(
-    Unit.COUNT,
+    COUNT,
     "active",
-    Show.ALWAYS,
+    ALWAYS,
     "Allocated objects; free ones of CPUs and sheaves are not counted.",
+    "active",
 )
-_BYTES = Column(Unit.BYTES, "bytes", Show.ALWAYS, "Slab pages.")
-_ACTIVE_BYTES = Column(Unit.BYTES, "in use", help="Allocated objects, at the size asked for.")
-_UTILIZATION = Column(
-    Unit.RATIO, "util", Show.ALWAYS, "Share of the slab pages that allocated objects fill."
+_BYTES = Column(BYTES, "bytes", ALWAYS, "Slab pages.")
+_ACTIVE_BYTES = Column(BYTES, "in use", help="Allocated objects, at requested size.")
+_UTILIZATION = Column(RATIO, "util", ALWAYS, "Share of the slab pages that allocated objects fill.")
+_FREE = Column(BYTES, "free slots", DATA, "Slots that hold no object.")
+_PADDING = Column(BYTES, "padding", DATA, "Slot sizes minus object sizes.")
+_TAILS = Column(BYTES, "tails", DATA, "Ends of slabs, too small for a slot.")
+_CHARGED = Column(COUNT, "objects", ALWAYS, "Objects charged to the memory cgroup.")
+_CHARGED_BYTES = Column(BYTES, "bytes", ALWAYS, "Slots of the objects.")
+_MEMCG_ADDRESS = address(
+    "struct mem_cgroup", help_="struct mem_cgroup pointer; 0 where there is none."
 )
-_FREE = Column(Unit.BYTES, "free slots", Show.DATA, "Slots that hold no object.")
-_PADDING = Column(Unit.BYTES, "padding", Show.DATA, "Slots beyond the objects in them.")
-_TAILS = Column(Unit.BYTES, "tails", Show.DATA, "Ends of slabs, too small for a slot.")
-_CHARGED = Column(Unit.COUNT, "objects", Show.ALWAYS, "Objects charged to the memory cgroup.")
-_CHARGED_BYTES = Column(Unit.BYTES, "bytes", Show.ALWAYS, "Slots of these objects.")
-_MEMCG_ADDRESS = Column(
-    Unit.ADDRESS,
-    "mem_cgroup",
-    Show.DATA,
-    "struct mem_cgroup pointer; 0 where there is none.",
-    type="struct mem_cgroup",
+_ADDRESS = address(
+    "struct kmem_cache", get=lambda figures: [cache.address for cache in figures.caches]
 )
-_ADDRESS = Column(
-    Unit.ADDRESS, "kmem_cache", Show.DATA, "struct kmem_cache pointer.", type="struct kmem_cache"
-)
+
+
+def _fill(number: int, figures: Figures) -> Counts:
+    return figures.fill[:, number]
+
+
+def _caches(figures: Figures) -> pd.DataFrame:
+    return CACHES.frame(figures).iloc[figures.roots]
 
 
 CACHES = TableSpec(
@@ -51,21 +69,26 @@ CACHES = TableSpec(
     "Slab caches",
     {
         "cache": _CACHE,
-        "aliases": Column(Unit.TEXT, "also", Show.DATA, "Names of caches merged into it."),
+        "aliases": Column(
+            TEXT,
+            "also",
+            DATA,
+            "Names of caches merged into it.",
+            lambda figures: [", ".join(figures.sharers.get(name, [])) for name in figures.names],
+        ),
         "users": Column(
-            Unit.COUNT,
+            COUNT,
             "users",
-            Show.DATA,
-            "The cache's own user, and those of caches merged into it (refcount).",
+            DATA,
+            "Users, with those of merged caches (kmem_cache.refcount).",
+            lambda figures: [max(cache.refcount, 1) for cache in figures.caches],
         ),
-        "object_size": Column(Unit.BYTES, "object", help="Size that users of the cache asked for."),
-        "slot_size": Column(Unit.BYTES, "slot", Show.DATA, "Distance of two objects."),
+        "object_size": Column(BYTES, "object", help="Requested size of an object."),
+        "slot_size": Column(BYTES, "slot", DATA, "Size of a slot."),
         "objects_per_slab": Column(
-            Unit.COUNT, "per slab", Show.DATA, "Slots of a slab as normally allocated."
+            COUNT, "per slab", DATA, "Slots of a slab as normally allocated."
         ),
-        "order": Column(
-            Unit.NONE, "order", Show.DATA, "A slab as normally allocated has 2^order pages."
-        ),
+        "order": Column(NONE, "order", DATA, "A slab as normally allocated has 2^order pages."),
         "slabs": _SLABS,
         "objects_total": _SLOTS,
         "objects_active": _ACTIVE,
@@ -76,26 +99,31 @@ CACHES = TableSpec(
         "padding_bytes": _PADDING,
         "tail_bytes": _TAILS,
         "empty_bytes": Column(
-            Unit.BYTES, "empty slabs", Show.DATA, "Slabs that hold no allocated object."
+            BYTES,
+            "empty slabs",
+            DATA,
+            "Slabs that hold no allocated object.",
+            lambda figures: figures.by_root(figures.empty_bytes),
         ),
         "vector_bytes": Column(
-            Unit.BYTES,
+            BYTES,
             "vectors",
-            Show.DATA,
-            "obj_cgroup vectors that say which memory cgroup each object is charged to.",
+            DATA,
+            "obj_cgroup vectors, which map objects to memory cgroups.",
         ),
         "reclaimable": Column(
-            Unit.NONE, "reclaimable", Show.DATA, "Whether its pages count as SReclaimable."
+            NONE, "reclaimable", DATA, "Whether its pages count as SReclaimable."
         ),
     }
     | {
         f"fill_{number}": Column(
-            Unit.COUNT,
+            COUNT,
             f"slabs {name}",
-            Show.DATA,
+            DATA,
             f"Slabs with {name} of their slots in use."
             if "%" in name
             else f"Slabs that are {name}.",
+            partial(_fill, number),
         )
         for number, name in enumerate(FILL)
     }
@@ -104,28 +132,51 @@ CACHES = TableSpec(
     ("bytes", "cache"),
     key=("cache",),
     series=("bytes", "active_bytes", "active"),
+    rows=_caches,
 )
+
+
+def _waste(figures: Figures) -> pd.DataFrame:
+    caches = _caches(figures)
+    waste = (caches["bytes"] - caches["active_bytes"]).to_numpy(np.int64)
+    return caches.assign(waste_bytes=waste, share=ratios(waste, waste.sum()))
+
 
 WASTE = TableSpec(
     "waste",
     "Top waste",
     {
         "cache": _CACHE,
-        "waste_bytes": Column(
-            Unit.BYTES, "waste", Show.ALWAYS, "Slab pages that hold no allocated object."
-        ),
-        "share": Column(
-            Unit.RATIO, "of all waste", Show.ALWAYS, "Share of the waste of all caches."
-        ),
-        "utilization": Column(Unit.RATIO, "util", help=_UTILIZATION.help),
-        "free_bytes": Column(Unit.BYTES, "free slots", help=_FREE.help),
-        "padding_bytes": Column(Unit.BYTES, "padding", help=_PADDING.help),
-        "tail_bytes": Column(Unit.BYTES, "tails", help=_TAILS.help),
+        "waste_bytes": Column(BYTES, "waste", ALWAYS, "Bytes without an allocated object."),
+        "share": Column(RATIO, "of all waste", ALWAYS, "Share of the waste of all caches."),
+        "utilization": Column(RATIO, "util", help=_UTILIZATION.help),
+        "free_bytes": Column(BYTES, "free slots", help=_FREE.help),
+        "padding_bytes": Column(BYTES, "padding", help=_PADDING.help),
+        "tail_bytes": Column(BYTES, "tails", help=_TAILS.help),
         "address": _ADDRESS,
     },
-    "A slab cache, by the bytes of it that hold no object.",
+    "A slab cache, by its bytes without an object.",
     ("waste_bytes", "cache"),
+    rows=_waste,
 )
+
+
+def _memcgs(figures: Figures) -> pd.DataFrame:
+    groups, owners, free = figures.groups, figures.owners, figures.uncharged
+    row, count = owners["row"] + 1, len(groups) + 1
+    objects = np.bincount(row, owners["objects"], count)
+    size = np.bincount(row, owners["objects"] * figures.slot_size[owners["cache"]], count)
+    frame = pd.DataFrame(
+        {
+            "memcg": [UNKNOWN_MEMCG, *groups.path, NO_MEMCG],
+            "state": ["unknown", *np.where(groups.online, "online", "offline"), "none"],
+            "objects": np.append(objects, free.sum()).astype(np.int64),
+            "bytes": np.append(size, (free * figures.slot_size).sum()).astype(np.int64),
+            "address": np.pad(groups.address, 1),
+        }
+    )
+    return frame if frame["objects"].iloc[0] else frame.iloc[1:]
+
 
 MEMCGS = TableSpec(
     "memcgs",
@@ -133,17 +184,33 @@ MEMCGS = TableSpec(
     {
         "memcg": _MEMCG,
         "state": Column(
-            Unit.TEXT, "state", Show.ALWAYS, "online; offline (dying): removed but still charged."
+            TEXT, "state", ALWAYS, "online; offline (dying): removed but still charged."
         ),
         "objects": _CHARGED,
         "bytes": _CHARGED_BYTES,
         "address": _MEMCG_ADDRESS,
     },
-    f"A memory cgroup; {NO_MEMCG} has the objects that are charged to none.",
+    f"A memory cgroup; {NO_MEMCG}: objects charged to none.",
     ("bytes", "memcg"),
     key=("memcg",),
     series=("bytes", "objects"),
+    rows=_memcgs,
 )
+
+
+def _memcg_caches(figures: Figures) -> dict[str, Any]:
+    names = [*figures.groups.path, UNKNOWN_MEMCG]
+    addresses = np.append(figures.groups.address, np.uint64(0))
+    columns = ("row", "cache", "objects")
+    row, cache, objects = (figures.owners[name].to_numpy(np.int64) for name in columns)
+    return {
+        "memcg": [names[each] for each in row],
+        "memcg_address": addresses[row],
+        "cache": [figures.names[each] for each in cache],
+        "objects": objects,
+        "bytes": objects * figures.slot_size[cache],
+    }
+
 
 MEMCG_CACHES = TableSpec(
     "memcg_caches",
@@ -158,185 +225,8 @@ MEMCG_CACHES = TableSpec(
     "Objects of one cache that are charged to one memory cgroup.",
     ("bytes", "memcg"),
     detail=True,
+    rows=_memcg_caches,
 )
-
-NODES = TableSpec(
-    "nodes",
-    "NUMA nodes",
-    {
-        "node": _NODE,
-        "slabs": _SLABS,
-        "objects_total": _SLOTS,
-        "objects_active": _ACTIVE,
-        "bytes": _BYTES,
-        "active_bytes": Column(Unit.BYTES, "in use", Show.ALWAYS, _ACTIVE_BYTES.help),
-        "utilization": _UTILIZATION,
-    },
-    "A NUMA node.",
-)
-
-CACHE_NODES = TableSpec(
-    "cache_nodes",
-    "Slab caches by NUMA node",
-    {
-        "cache": _CACHE,
-        "node": _NODE,
-        "slabs": _SLABS,
-        "objects_total": _SLOTS,
-        "objects_active": _ACTIVE,
-        "bytes": _BYTES,
-    },
-    "The slabs of one cache on one NUMA node.",
-    detail=True,
-)
-
-FILLS = TableSpec(
-    "fill",
-    "Fill of slabs",
-    {
-        "fill": Column(Unit.TEXT, "slots in use", Show.ALWAYS, "Share of a slab's slots in use."),
-        "slabs": Column(Unit.COUNT, "slabs", Show.ALWAYS, "Slabs that are that full."),
-        "share": Column(Unit.RATIO, "share", Show.ALWAYS, "Share of all slabs."),
-    },
-    "Slabs of all caches that are equally full.",
-)
-
-KMALLOC = TableSpec(
-    "kmalloc",
-    "What kmalloc() allocated",
-    {
-        "cache": _CACHE,
-        "user": Column(
-            Unit.TEXT, "user", Show.ALWAYS, f"What the objects are; {NOT_ATTRIBUTED}: unknown."
-        ),
-        "objects": Column(Unit.COUNT, "objects", Show.ALWAYS, "Objects of the user in the cache."),
-        "bytes": Column(Unit.BYTES, "bytes", Show.ALWAYS, "Slots of these objects."),
-        "share": Column(
-            Unit.RATIO, "of cache", Show.ALWAYS, "Share of the objects allocated from the cache."
-        ),
-    },
-    "Objects of one user in one slab cache of kmalloc(); no object is counted twice.",
-    ("bytes", "cache", "user"),
-    key=("cache", "user"),
-    series=("bytes", "objects"),
-)
-
-TABLES = (CACHES, WASTE, FILLS, NODES, MEMCGS, KMALLOC, MEMCG_CACHES, CACHE_NODES)
-
-
-def tables(figures: Figures) -> dict[str, Table]:
-    """Return all tables by name."""
-    caches = _caches(figures)
-    rows = {
-        "caches": caches,
-        "waste": _waste(caches),
-        "fill": _fills(figures),
-        "nodes": _nodes(figures),
-        "memcgs": _memcgs(figures),
-        "kmalloc": _kmalloc(figures),
-        "memcg_caches": _memcg_caches(figures),
-        "cache_nodes": _cache_nodes(figures),
-    }
-    return {spec.name: spec.of(rows[spec.name]) for spec in TABLES}
-
-
-def _caches(figures: Figures) -> pd.DataFrame:
-    caches = [figures.caches[root] for root in figures.roots]
-    by_cache = {
-        "object_size": figures.object_size,
-        "slot_size": figures.slot_size,
-        "objects_per_slab": figures.slab_map.column("objects_per_slab").astype(np.int64),
-        "order": figures.slab_map.column("order").astype(np.int64),
-        "slabs": figures.slabs,
-        "objects_total": figures.objects,
-        "objects_active": figures.active,
-        "bytes": figures.bytes,
-        "active_bytes": figures.active_bytes,
-        "utilization": ratios(figures.active_bytes, figures.bytes),
-        "free_bytes": figures.free_bytes,
-        "padding_bytes": figures.padding_bytes,
-        "tail_bytes": figures.tail_bytes,
-        "empty_bytes": figures.by_root(figures.empty_bytes),
-        "vector_bytes": figures.vector_bytes,
-        "reclaimable": figures.reclaimable,
-        **{f"fill_{number}": slabs for number, slabs in enumerate(figures.fill.T)},
-    }
-    return pd.DataFrame(
-        {
-            "cache": [cache.name for cache in caches],
-            "aliases": [", ".join(figures.sharers.get(cache.name, [])) for cache in caches],
-            "users": [max(cache.refcount, 1) for cache in caches],
-            "address": np.array([cache.address for cache in caches], np.uint64),
-        }
-        | {name: values[figures.roots] for name, values in by_cache.items()}
-    )
-
-
-def _waste(caches: pd.DataFrame) -> pd.DataFrame:
-    waste = (caches["bytes"] - caches["active_bytes"]).to_numpy(np.int64)
-    return caches.assign(waste_bytes=waste, share=ratios(waste, waste.sum()))
-
-
-def _fills(figures: Figures) -> dict[str, Any]:
-    slabs = figures.census.fill.sum(axis=0)
-    return {"fill": list(FILL), "slabs": slabs, "share": ratios(slabs, slabs.sum())}
-
-
-def _memcgs(figures: Figures) -> pd.DataFrame:
-    row, objects = figures.owners["row"] + 1, figures.owners["objects"]
-    count = len(figures.groups) + 1
-    size = objects * figures.slot_size[figures.owners["cache"]]
-    charged = pd.DataFrame(
-        {
-            "memcg": [UNKNOWN_MEMCG, *figures.groups.path],
-            "state": ["unknown", *np.where(figures.groups.online, "online", "offline")],
-            "objects": np.bincount(row, objects, count).astype(np.int64),
-            "bytes": np.bincount(row, size, count).astype(np.int64),
-            "address": np.append(np.uint64(0), figures.groups.address),
-        }
-    )
-    if not charged["objects"].iloc[0]:
-        charged = charged.iloc[1:]
-    free = figures.uncharged
-    uncharged = {
-        "memcg": [NO_MEMCG],
-        "state": ["none"],
-        "objects": [free.sum()],
-        "bytes": [(free * figures.slot_size).sum()],
-        "address": np.zeros(1, np.uint64),
-    }
-    return pd.concat([charged, pd.DataFrame(uncharged)], ignore_index=True)
-
-
-def _memcg_caches(figures: Figures) -> dict[str, Any]:
-    names = [*figures.groups.path, UNKNOWN_MEMCG]
-    cache = figures.owners["cache"].to_numpy(np.int64)
-    objects = figures.owners["objects"].to_numpy(np.int64)
-    addresses = np.append(figures.groups.address, np.uint64(0))
-    return {
-        "memcg": [names[row] for row in figures.owners["row"]],
-        "memcg_address": addresses[figures.owners["row"].to_numpy(np.int64)],
-        "cache": [figures.caches[id_].name for id_ in cache],
-        "objects": objects,
-        "bytes": objects * figures.slot_size[cache],
-    }
-
-
-def _kmalloc(figures: Figures) -> dict[str, Any]:
-    counts = figures.kmalloc.objects
-    attributed = [figures.by_root(column) for column in counts.T]
-    rest = np.maximum(figures.active - sum(attributed), 0) * figures.is_kmalloc
-    objects = np.stack([*attributed, rest], axis=1)
-    cache, user = np.nonzero(objects)
-    names = [*figures.kmalloc.users, NOT_ATTRIBUTED]
-    count = objects[cache, user]
-    return {
-        "cache": [figures.caches[id_].name for id_ in cache],
-        "user": [names[each] for each in user],
-        "objects": count,
-        "bytes": count * figures.slot_size[cache],
-        "share": ratios(count, figures.active[cache]),
-    }
 
 
 def _nodes(figures: Figures) -> dict[str, Any]:
@@ -354,6 +244,23 @@ def _nodes(figures: Figures) -> dict[str, Any]:
     }
 
 
+NODES = TableSpec(
+    "nodes",
+    "NUMA nodes",
+    {
+        "node": _NODE,
+        "slabs": _SLABS,
+        "objects_total": _SLOTS,
+        "objects_active": _ACTIVE,
+        "bytes": _BYTES,
+        "active_bytes": Column(BYTES, "in use", ALWAYS, _ACTIVE_BYTES.help),
+        "utilization": _UTILIZATION,
+    },
+    "A NUMA node.",
+    rows=_nodes,
+)
+
+
 def _cache_nodes(figures: Figures) -> pd.DataFrame:
     census = figures.census
     node, cache = np.nonzero(census.slabs)
@@ -368,5 +275,103 @@ def _cache_nodes(figures: Figures) -> pd.DataFrame:
         }
     )
     sums = counts.groupby(["cache", "node"], as_index=False).sum()
-    sums["cache"] = [figures.caches[root].name for root in sums["cache"]]
+    sums["cache"] = [figures.names[root] for root in sums["cache"]]
     return sums.sort_values(["cache", "node"], ignore_index=True)
+
+
+CACHE_NODES = TableSpec(
+    "cache_nodes",
+    "Slab caches by NUMA node",
+    {
+        "cache": _CACHE,
+        "node": _NODE,
+        "slabs": _SLABS,
+        "objects_total": _SLOTS,
+        "objects_active": _ACTIVE,
+        "bytes": _BYTES,
+    },
+    "The slabs of one cache on one NUMA node.",
+    detail=True,
+    rows=_cache_nodes,
+)
+
+FILLS = TableSpec(
+    "fill",
+    "Fill of slabs",
+    {
+        "fill": Column(
+            TEXT, "slots in use", ALWAYS, "Share of a slab's slots in use.", lambda slabs: FILL
+        ),
+        "slabs": Column(COUNT, "slabs", ALWAYS, "Slabs with this fill.", np.asarray),
+        "share": Column(
+            RATIO, "share", ALWAYS, "Share of all slabs.", lambda slabs: ratios(slabs, slabs.sum())
+        ),
+    },
+    "Slabs of all caches with the same fill.",
+    rows=lambda figures: figures.census.fill.sum(axis=0),
+)
+
+
+def _kmalloc(figures: Figures) -> dict[str, Any]:
+    counts = figures.kmalloc.objects
+    attributed = [figures.by_root(column) for column in counts.T]
+    rest = np.maximum(figures.active - sum(attributed), 0) * figures.is_kmalloc
+    objects = np.stack([*attributed, rest], axis=1)
+    cache, user = np.nonzero(objects)
+    names = [*figures.kmalloc.users, NOT_ATTRIBUTED]
+    count = objects[cache, user]
+    return {
+        "cache": [figures.names[id_] for id_ in cache],
+        "user": [names[each] for each in user],
+        "objects": count,
+        "bytes": count * figures.slot_size[cache],
+        "share": ratios(count, figures.active[cache]),
+    }
+
+
+KMALLOC = TableSpec(
+    "kmalloc",
+    "What kmalloc() allocated",
+    {
+        "cache": _CACHE,
+        "user": Column(TEXT, "user", ALWAYS, f"Kind of objects; {NOT_ATTRIBUTED}: unknown."),
+        "objects": Column(COUNT, "objects", ALWAYS, "Objects of the user in the cache."),
+        "bytes": Column(BYTES, "bytes", ALWAYS, "Slots of the objects."),
+        "share": Column(
+            RATIO, "of cache", ALWAYS, "Share of the objects allocated from the cache."
+        ),
+    },
+    "Objects of one user in one slab cache of kmalloc(); no object is counted twice.",
+    ("bytes", "cache", "user"),
+    key=("cache", "user"),
+    series=("bytes", "objects"),
+    rows=_kmalloc,
+)
+
+TABLES = (CACHES, WASTE, FILLS, NODES, MEMCGS, KMALLOC, MEMCG_CACHES, CACHE_NODES)
+
+CHARTS = (
+    ChartSpec(
+        "caches",
+        "caches",
+        "Largest slab caches",
+        ("active_bytes", "free_bytes", "padding_bytes", "tail_bytes"),
+        "cache",
+    ),
+    ChartSpec(
+        "waste",
+        "waste",
+        "Waste by cache",
+        ("free_bytes", "padding_bytes", "tail_bytes"),
+        "cache",
+        first_color=1,
+    ),
+    ChartSpec(
+        "fill", "fill", "Slabs by share of slots in use", ("slabs",), "fill", is_ordered=True
+    ),
+)
+
+
+def ram(result: Result) -> Iterator[RamUse]:
+    """Yield all slab pages; the amounts of other analyses are subtracted from them."""
+    yield RamUse("slabs", result.amount("slab_bytes"), in_slabs=True, is_total=True)

@@ -1,89 +1,67 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What tasks do to each other, in words, and what ends it from outside."""
+"""Sentences about edges between tasks, and remedies that end a wait."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from kcensus.analyses.waits.figures import Figures
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.tasks.functions import plain
-from kcensus.kernel.waiting.graph import EdgeKind, Graph, NodeKind
+from kcensus.kernel.waiting.graph import Graph
 from kcensus.results import Remedy
 
-_HOLDING = {
-    EdgeKind.OTHER_END: "has the other end open of",
-    EdgeKind.IDLE_END: "has the other end open, too, of",
-    EdgeKind.SERVED: "is to serve",
-    EdgeKind.QUEUED: "is ahead in the",
-    EdgeKind.REFERENCED: "has a reference of",
-    EdgeKind.RUN_BY: "runs",
-    EdgeKind.COMPLETED_BY: "is to complete",
-    EdgeKind.HELD_UP: "holds up",
-    EdgeKind.RUNS: "runs on",
-}
-"""Verbs for how a task keeps others from going on; of a lock, it holds it."""
-
-
-_ABORT = "/sys/fs/fuse/connections/{}/abort"
+_DUMPING = frozenset({"do_coredump", "vfs_coredump"})
 
 
 def holds(graph: Graph, figures: Figures, edge: int) -> str:
-    """Say how a task keeps others from going on, such as ``holds mutex X [proven: mutex.owner]``.
+    """Return a phrase about an edge, such as ``holds mutex X [proven: mutex.owner]``.
 
-    :param edge: that leads from what others wait for to the task, or to its process
+    :param edge: edge from an object to its holder, or to the holder's process
     """
     strength = Strength(int(graph.strength[edge])).name.lower()
     mode = f" ({graph.mode[edge]})" if graph.mode[edge] else ""
-    verb = _HOLDING.get(graph.edge[edge], "holds")
-    name = figures.name(int(graph.source[edge]))
+    verb = graph.edge[edge].verb
+    name = figures.names.of(int(graph.source[edge]))
     return f"{verb} {name}{mode} [{strength}: {graph.evidence[edge]}]"
 
 
 def kills(figures: Figures, node: int, effect: str) -> Iterator[Remedy]:
-    """Yield what makes a task return: a fatal signal, or the end of what it waits for.
+    """Yield the remedies that end a task's wait: a fatal signal, or the end of its object.
 
-    :param effect: what follows from that
+    :param effect: consequence of the end
     """
-    graph = figures.graph
+    graph, waiting = figures.graph, figures.waiting
     objects = [int(graph.target[edge]) for edge in graph.following[node]]
-    requests = [each for each in objects if graph.kind[each] is NodeKind.FUSE]
-    if not requests:
-        if figures.is_killable(node):
-            is_dumping = not {"do_coredump", "vfs_coredump"}.isdisjoint(
-                map(plain, figures.functions(node))
-            )
-            yield Remedy(
-                effect=f"Kill {figures.name(node)}, which a signal wakes up: {effect}",
-                command=f"kill -KILL {figures.pid(node)}",
-                risk="its work is lost"
-                + (", and the core dump that it writes is cut" * is_dumping),
-            )
-        return
-    # A request that its server has read is waited for whatever signals come.
-    number = figures.waiting.connections.get(int(graph.address[requests[0]]), -1)
-    if number >= 0:
+    if any(graph.kind[each].ignores_signals for each in objects):
+        for each in objects:
+            kind, address = graph.kind[each], int(graph.address[each])
+            for finder in waiting.finders:
+                for remedy in finder.remedies(kind, address, figures.names.of(node)):
+                    yield replace(remedy, effect=f"{remedy.effect}: {effect}")
+    elif figures.tasks.is_killable(node):
+        is_dumping = not _DUMPING.isdisjoint(map(plain, figures.tasks.functions(node)))
         yield Remedy(
-            effect=f"Abort FUSE connection {number}, whose request {figures.name(node)} waits for: "
-            f"{effect}",
-            command=f"echo 1 > {_ABORT.format(number)}",
-            risk="all that use its mount get errors until it is mounted again",
+            effect=f"Kill {figures.names.of(node)}, which signals wake up: {effect}",
+            command=f"kill -KILL {figures.tasks.pid(node)}",
+            risk="its work is lost" + (", and its core dump is cut short" * is_dumping),
         )
 
 
 def go_on(figures: Figures, node: int) -> Remedy:
-    """Return that a stopped task can go on."""
+    """Return the remedy for a stopped task."""
     return Remedy(
-        effect=f"Let {figures.name(node)} go on, unless a debugger has stopped it",
-        command=f"kill -CONT {figures.pid(node)}",
+        effect=f"Continue {figures.names.of(node)}, unless a debugger has stopped it",
+        command=f"kill -CONT {figures.tasks.pid(node)}",
     )
 
 
 def thaw(figures: Figures, node: int) -> Remedy:
-    """Return that the freezer of cgroup v1 can let a frozen task go on."""
-    group = f"$(sed -n 's/^[0-9]*:[^:]*freezer[^:]*://p' /proc/{figures.pid(node)}/cgroup)"
+    """Return the remedy for a task frozen by the freezer of cgroup v1."""
+    group = f"$(sed -n 's/^[0-9]*:[^:]*freezer[^:]*://p' /proc/{figures.tasks.pid(node)}/cgroup)"
     return Remedy(
-        effect=f"Thaw the cgroup of {figures.name(node)}, unless suspend has frozen it",
+        effect=f"Thaw the cgroup of {figures.names.of(node)}, unless suspend has frozen it",
         command=f'echo THAWED > "/sys/fs/cgroup/freezer{group}/freezer.state"',
-        risk="all tasks of a container that was paused go on",
+        risk="all tasks of a paused container continue",
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the kernel itself counts of tasks that wait, and what could not be read of them."""
+"""Compare waiting tasks with the kernel's own counters; list what was unreadable."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.names import DAMAGED
 from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.tasks.tasks import NOLOAD, UNINTERRUPTIBLE, run_queue_sums
-from kcensus.kernel.waiting.graph import EdgeKind, Graph, NodeKind
+from kcensus.kernel.waiting.finders.locks.locks import MUTEX, RWSEM, RWSEM_QUEUE, SEMAPHORE
+from kcensus.kernel.waiting.graph import WAITS, Graph
 from kcensus.results import Check, Gap, Gauge, Unit, nonzero_gaps
 
-_NAMED = (NodeKind.MUTEX, NodeKind.RWSEM, NodeKind.SEMAPHORE)
-"""Locks whose owner the hung task detector names."""
+_NAMED = (MUTEX, RWSEM, SEMAPHORE)
+"""Locks with an owner in the messages of the hung task detector."""
 
 
 def checks(figures: Figures) -> list[Check]:
-    """Hold tasks against the counters of the scheduler of CPUs, and owners against the log."""
+    """Compare tasks with the counters of run queues, and owners of locks with the log."""
     tasks = figures.waiting.tasks
     blocked = (tasks.state & np.uint64(UNINTERRUPTIBLE)) != 0
-    # task_contributes_to_load() leaves both out.
+    # task_contributes_to_load() leaves out both flags.
     blocked &= ((tasks.state & np.uint64(NOLOAD)) == 0) & ~tasks.is_frozen
     # The scheduler counts a task when it leaves the run queue.
     blocked &= ~tasks.is_on_cpu & ~tasks.is_queued
@@ -48,18 +49,18 @@ def checks(figures: Figures) -> list[Check]:
 
 
 def _owners(figures: Figures) -> tuple[int, int]:
-    """Return how many owners that the log names are ours, and how many it names.
+    """Return the number of owners in the log that agree with the graph, and of all that count.
 
-    What it says of other tasks than those that have slept since before it, both the one that waits
-    and the owner, may have changed.
+    A waiter counts if it and the owner have slept since before the message: others may have
+    changed.
     """
-    graph, (_, owners) = figures.graph, figures.log
+    graph, owners = figures.graph, figures.log.owners
     tasks = figures.waiting.tasks
     rows = dict(zip(tasks.pid.tolist(), range(len(tasks)), strict=True))
     same = named = 0
     for node in figures.task_nodes:
-        seconds, owner = owners.get(figures.pid(node), (0.0, 0))
-        waits = [e for e in graph.following[node] if graph.edge[e] is EdgeKind.WAITS]
+        seconds, owner = owners.get(figures.tasks.pid(node), (0.0, 0))
+        waits = [e for e in graph.following[node] if graph.edge[e] is WAITS]
         if owner not in rows or not waits:
             continue
         object_ = _lock(graph, int(graph.target[waits[0]]))
@@ -71,16 +72,16 @@ def _owners(figures: Figures) -> tuple[int, int]:
             continue
         named += 1
         held = graph.following[object_]
-        same += owner in {figures.pid(int(graph.target[edge])) for edge in held}
+        same += owner in {figures.tasks.pid(int(graph.target[edge])) for edge in held}
     return same, named
 
 
 def _lock(graph: Graph, node: int) -> int:
-    """Return the lock that a node is, or whose queue it is, or -1."""
-    if graph.kind[node] is not NodeKind.RWSEM_QUEUE:
+    """Return the lock of a node that is a lock or the queue of an rwsem, or -1."""
+    if graph.kind[node] is not RWSEM_QUEUE:
         return node if graph.kind[node] in _NAMED else -1
     same = np.flatnonzero(graph.address == graph.address[node]).tolist()
-    return next((each for each in same if graph.kind[each] is NodeKind.RWSEM), -1)
+    return next((each for each in same if graph.kind[each] is RWSEM), -1)
 
 
 _GAUGES = {
@@ -91,7 +92,7 @@ _GAUGES = {
 
 
 def gauges(kernel: Kernel) -> Iterator[Gauge]:
-    """Yield the number of tasks, and what the run queues of all CPUs count of them."""
+    """Yield the number of tasks, and the sums of the counters of all run queues."""
     with contextlib.suppress(*DAMAGED):
         threads = int(kernel.prog["nr_threads"])
         yield Gauge("nr_threads", threads, label="tasks", source="nr_threads")
@@ -101,7 +102,7 @@ def gauges(kernel: Kernel) -> Iterator[Gauge]:
 
 
 def gaps(figures: Figures) -> list[Gap]:
-    """Return what could not be said about tasks."""
+    """Return the unreadable or undetermined parts of the graph."""
     waiting, tasks = figures.waiting, figures.waiting.tasks
     waits = waiting.waits
     faults = [waits.faults, tasks.faults, waiting.faults]
@@ -113,31 +114,31 @@ def gaps(figures: Figures) -> list[Gap]:
     lost = int(np.count_nonzero(of_interest & ~blocked & (waiting.objects == 0)))
     own = nonzero_gaps(
         *(
-            Gap("waits of tasks", what, 1, "edges that it shows are missing")
+            Gap("waits of tasks", what, 1, "edges known from it are missing")
             for what in waiting.missing
         ),
         Gap(
             "waits of tasks",
-            f"what {figures.undetermined:,} of {figures.blocked:,} tasks in state D wait for could "
-            "not be determined",
+            f"the object of {figures.undetermined:,} of {figures.blocked:,} tasks in state D is "
+            "undetermined",
             figures.undetermined,
             "cycles through these tasks are missing",
         ),
         Gap(
             "cycles with tasks that ran",
-            "their waits were read at different times, in each of two looks",
+            "their waits were read at different times, in two attempts",
             figures.cycles_unsteady,
-            "these cycles are left out: each may be a deadlock, or no cycle at any moment",
+            "left out: each may be a deadlock, or never have been a cycle",
         ),
         Gap(
             "holders of locks",
-            "neither the lock nor a stack names them",
+            "neither the lock nor a stack names the holder",
             figures.unheld,
             "cycles through these locks are missing",
         ),
         Gap(
             "waits of tasks",
-            "the lock or pipe of tasks in state S could not be determined",
+            "the lock or pipe of tasks in state S is undetermined",
             lost,
             "cycles through these tasks are missing",
         ),
@@ -145,37 +146,26 @@ def gaps(figures: Figures) -> list[Gap]:
             "tasks",
             "named as holders, but not on the list of tasks",
             _unlisted(figures),
-            "they have exited, or the list is torn: what they wait for is unknown",
+            "they have exited, or the list is torn: their own waits are unknown",
         ),
-        Gap(
-            "requests and bios",
-            "torn, or contradict their tags",
-            waiting.lost_requests,
-            "tasks that wait for their I/O have no request",
-        ),
-        Gap(
-            "files of pipes",
-            "not open in any process that was read",
-            waiting.unseen_ends,
-            "who has them may still read or write",
-        ),
+        *(gap for finder in waiting.finders for gap in finder.gaps(waiting.graph)),
         Gap(
             "waits of tasks",
             "lists of waiters contradict the stack",
             waits.contradicted,
-            "these tasks may wait for something else",
+            "these tasks may wait for another object",
         ),
         Gap(
             "stacks of tasks",
             "unreadable or cut",
             0 if "stacks of tasks" in waiting.missing else is_cut,
-            "what these tasks wait for may be unknown",
+            "the objects of these tasks may be unknown",
         ),
         Gap(
             "functions",
             "their code is not in the dump",
             waiting.unreadable_code,
-            "locks that only code shows to be held have no holder",
+            "holders known from code alone are missing",
         ),
         Gap(
             "lists of waiters",
@@ -185,31 +175,25 @@ def gaps(figures: Figures) -> list[Gap]:
         ),
         Gap("lists of tasks", "torn or unreadable", tasks.damaged, "their tasks are missing"),
         Gap(
-            "futexes",
-            "memory of programs is not in the dump",
-            waiting.unread_futexes,
-            "who holds these futexes is unknown",
-        ),
-        Gap(
             "clocks of CPUs",
             "impossible",
             tasks.bad_clocks,
             "tasks of these CPUs may have slept for less",
         ),
         Gap(
-            "pages with tasks and what they wait for",
+            "pages with tasks, locks or wait queues",
             reasons(*faults),
             sum(each.total() for each in faults),
-            "edges that are on them are missing",
+            "edges from them are missing",
         ),
     )
     return own + scan_gaps(figures.kernel.slab_map, waits.report, "XFS buffers")
 
 
 def _unlisted(figures: Figures) -> int:
-    """Return how many tasks a lock or a work item names that are not on the list of tasks.
+    """Return the number of holders and waiters that are missing from the list of tasks.
 
-    The last reader of an rwsem stays noted when it has left, and may be gone.
+    The last reader of an rwsem stays noted after its release, and may have exited.
     """
     graph = figures.graph
     return sum(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Published deadlocks, known by the functions on the stacks of the tasks in a cycle.
+"""Published deadlocks, recognized by the functions on the stacks of the tasks in a cycle.
 
-The patches that end them are in the catalogue, each with its posting.
+Their fixes are in the catalogue, each with its posting.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ class Known:
     patch: str
     """Identifier of its fix in the catalogue."""
     tasks: tuple[frozenset[str], ...]
-    """One per task of the cycle, which has any of these functions on its stack; a cycle may have
-    more tasks."""
+    """Per task, functions of which one is on its stack; the cycle may have more tasks."""
 
 
 def _known(patch: str, *tasks: str) -> Known:
@@ -67,7 +66,7 @@ KNOWN = (
 
 
 def patch_of(stacks: Sequence[Iterable[str]]) -> str:
-    """Return the patch against the deadlock of tasks with these stacks; empty if it is unknown.
+    """Return the patch against the deadlock of tasks with these stacks; empty if unknown.
 
     :param stacks: functions on the stacks of the tasks of a cycle
     """
@@ -76,10 +75,10 @@ def patch_of(stacks: Sequence[Iterable[str]]) -> str:
 
 
 def patch_behind(subject: Iterable[str], behind: Sequence[Iterable[str]]) -> str:
-    """Return the patch against the deadlock of a task that runs, or loops, with those behind it.
+    """Return the patch against the deadlock of a task that runs, or loops, and its waiters.
 
-    :param subject: functions on the stack of the task that others wait for
-    :param behind: those on the stacks of these
+    :param subject: functions on the stack of the awaited task
+    :param behind: functions on the stacks of the waiters
     """
     own, names = frozenset(map(plain, subject)), [frozenset(map(plain, each)) for each in behind]
     for known in KNOWN:
@@ -90,7 +89,7 @@ def patch_behind(subject: Iterable[str], behind: Sequence[Iterable[str]]) -> str
 
 
 def _fits(wanted: Sequence[frozenset[str]], names: Sequence[frozenset[str]]) -> bool:
-    """Return whether each set of functions has a task of its own."""
+    """Return whether each set of functions matches a task of its own."""
     if not wanted:
         return True
     return any(

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What tasks wait for that is no deadlock: a task, a freeze, a lock without a known holder, I/O."""
+"""Stalls without a deadlock: behind a task, a freeze, a lock without a known holder, I/O."""
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Iterator
 
@@ -11,54 +10,47 @@ import numpy as np
 
 from kcensus.analyses.waits.acts import go_on, holds, kills, thaw
 from kcensus.analyses.waits.figures import Figures
+from kcensus.analyses.waits.figures.tasks import State
 from kcensus.analyses.waits.known import patch_behind
 from kcensus.human import counted, human_seconds
 from kcensus.kernel.tasks.functions import ON_TIMERS
-from kcensus.kernel.vfs.super_blocks import super_blocks
-from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
-from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit
+from kcensus.kernel.waiting.finder import Finder, Stall
+from kcensus.kernel.waiting.finders.io.requests import DISK, REQUEST
+from kcensus.kernel.waiting.graph import SERVED, THREAD
+from kcensus.results import Danger, Figure, Finding, Severity, Unit
 from kcensus.text import printable
 
-_MAX_FINDINGS = 3
-"""Of a kind: those with most tasks behind them."""
-_MAX_SUBJECTS = 32
-"""Tasks that others wait for that are compared: those with most tasks behind them."""
-_MAX_STACKS = 64
-"""Tasks behind one whose stacks are held against those of published deadlocks."""
-_MAX_TOLD = 8
-"""Objects that a sentence names."""
-_SHORT, _OLD, _VERY_OLD = 1.0, 10.0, 120.0
-"""Seconds from which on it is worth a look that many wait, or some; and those of the hung task
-detector."""
-_MANY = 10
-"""Tasks behind one."""
-_BY_DEVICES = frozenset(
-    {
-        NodeKind.DISK,
-        NodeKind.REQUEST,
-        NodeKind.IO,
-        NodeKind.TAGS,
-        NodeKind.BUFFER_IO,
-        NodeKind.LOG,
-        NodeKind.LOG_SPACE,
-    }
+_LOOK = (
+    "Check what the task is doing: `kcensus waits TARGET --table stacks`; its locks cannot be "
+    "released from outside"
 )
-"""What a device ends: tasks behind it wait for I/O as they should, but for long if it is sick."""
+_MAX_FINDINGS = 3
+"""Most findings of a kind, by number of tasks behind."""
+_MAX_SUBJECTS = 32
+"""Most awaited tasks to compare, by number of tasks behind."""
+_MAX_STACKS = 64
+"""Most tasks behind one to match with published deadlocks."""
+_MAX_TOLD = 8
+"""Most objects in a sentence."""
+_SHORT, _OLD, _VERY_OLD = 1.0, 10.0, 120.0
+"""Least seconds of a notable wait of many tasks, of a few tasks, and of the hung task detector."""
+_MANY = 10
+"""Least number of tasks that are many."""
 
 
 def others(figures: Figures) -> Iterator[Finding]:
-    """Yield what many tasks wait for, or some for long, where it is no cycle."""
+    """Yield the findings about long waits, or waits of many tasks, outside of cycles."""
     graph = figures.graph.sure
-    # Cycles of one large tangle share it.
+    # Cycles of one large tangle share its set.
     tangles = {id(cycle.tangle): cycle.tangle for cycle in figures.cycles}
     told = {node for tangle in tangles.values() for node in tangle}
     told |= figures.waiters(*told)
     devices, subjects, unheld = [], [], []
     for root in figures.roots:
-        if graph.kind[root] is NodeKind.FREEZER:
-            yield _frozen(figures, root)
+        if own := list(_own(figures, root)):
+            yield from own
             told |= figures.waiters(root)
-        elif graph.kind[root] in _BY_DEVICES or _may_be_io(figures, root):
+        elif graph.kind[root].is_io or _may_be_io(figures, root):
             devices.append(root)
             subjects += _to_blame(figures, figures.first_tasks(root))
         elif graph.is_task[root]:
@@ -70,17 +62,18 @@ def others(figures: Figures) -> Iterator[Finding]:
     notable = [
         node
         for node in dict.fromkeys(subjects)
-        if figures.state(node) == "exited"
+        if figures.tasks.state(node) is State.EXITED
         or (_degree(figures, node) is not None and not _is_helper(figures, node))
     ]
     groups: dict[frozenset[int], list[int]] = {}
     for node in [each for each in notable if figures.behind.tasks[each]][:_MAX_SUBJECTS]:
-        kind = figures.state(node) == "exited" and node
-        groups.setdefault(frozenset({*figures.waiters(node), -1 - kind}), []).append(node)
+        # Each exited task is a finding of its own.
+        dead = {-1 - node} if figures.tasks.state(node) is State.EXITED else set()
+        groups.setdefault(frozenset(figures.waiters(node) | dead), []).append(node)
     for waiters, nodes in list(groups.items())[:_MAX_FINDINGS]:
-        is_dead = figures.state(nodes[0]) == "exited"
+        is_dead = figures.tasks.state(nodes[0]) is State.EXITED
         yield _dead(figures, nodes[0]) if is_dead else _behind(figures, nodes)
-        told |= {*waiters, *nodes}
+        told |= {*(each for each in waiters if each >= 0), *nodes}
     for node in [each for each in unheld if _degree(figures, each) is not None][:_MAX_FINDINGS]:
         yield _unheld(figures, node)
         told |= figures.waiters(node)
@@ -90,24 +83,21 @@ def others(figures: Figures) -> Iterator[Finding]:
 
 
 def _may_be_io(figures: Figures, node: int) -> bool:
-    """Return whether a page waits for a request, if only possibly; else a task has locked it."""
+    """Return whether an object that no task holds may wait for a request."""
     graph = figures.graph
-    return graph.kind[node] is NodeKind.PAGE and bool(graph.following[node])
+    ends = [graph.kind[int(graph.target[edge])] for edge in graph.following[node]]
+    return not graph.kind[node].is_lock and any(kind.is_io for kind in ends)
 
 
 def _is_event(figures: Figures, node: int) -> bool:
-    """Return whether a node is a futex that is no lock, as far as is known.
-
-    Idle threads of a program wait for it, as they should.
-    """
-    is_futex = figures.graph.kind[node] is NodeKind.FUTEX
-    return is_futex and not figures.graph.following[node]
+    """Return whether a node is an event for idle threads of a program, which is normal."""
+    return figures.graph.kind[node].is_event and not figures.graph.following[node]
 
 
 def _to_blame(figures: Figures, nodes: list[int]) -> list[int]:
-    """Return the tasks behind a device that have most of the tasks behind them to themselves.
+    """Return the tasks behind a device that alone delay most of their waiters.
 
-    Where many tasks hold a part of what others need, such as space in a log, the device is late.
+    If many tasks hold a part of the same resource, such as space in a log, the device is late.
     """
     notable = [node for node in nodes if _degree(figures, node) is not None][:_MAX_SUBJECTS]
     behind = {node: figures.waiters(node) for node in notable}
@@ -120,23 +110,23 @@ def _to_blame(figures: Figures, nodes: list[int]) -> list[int]:
 
 
 def _is_helper(figures: Figures, node: int) -> bool:
-    """Return whether a thread sleeps on a timer, and others keep all that it serves: xfsaild."""
+    """Return whether a thread sleeps on a timer, and its clients have other holders: xfsaild."""
     graph = figures.graph.sure
-    return figures.function(node) in ON_TIMERS and all(
-        graph.edge[edge] is EdgeKind.SERVED and len(graph.following[int(graph.source[edge])]) > 1
+    return figures.tasks.function(node) in ON_TIMERS and all(
+        graph.edge[edge] is SERVED and len(graph.following[int(graph.source[edge])]) > 1
         for edge in graph.preceding[node]
     )
 
 
 def _degree(figures: Figures, node: int) -> Severity | None:
-    """Return how bad it is that tasks wait for a node; None for what is usual."""
+    """Return the severity of the waits for a node; None if they are usual."""
     return _severity(int(figures.behind.tasks[node]), _oldest(figures, node))
 
 
 def _severity(count: int, seconds: float) -> Severity | None:
-    """Return how bad it is that tasks wait; None for what is usual.
+    """Return the severity of the waits of ``count`` tasks; None if they are usual.
 
-    :param seconds: -1 if unknown
+    :param seconds: longest wait; -1 if unknown
     """
     if seconds < 0:
         return Severity.NOTICE if count >= _MANY else None
@@ -147,117 +137,107 @@ def _severity(count: int, seconds: float) -> Severity | None:
 
 
 def _oldest(figures: Figures, node: int) -> float:
-    """Return the seconds that the first of the tasks behind a node has waited; -1 if unknown."""
+    """Return the longest wait for a node, seconds; -1 if unknown."""
     oldest = int(figures.behind.oldest[node])
     age = int(figures.ages[oldest]) if oldest >= 0 else -1
     return age / 1e9 if age >= 0 else -1.0
 
 
-def _wait(count: int, seconds: float, what: str) -> str:
-    """Say how many tasks wait for what, and since when."""
-    start = f"{counted(count, 'task', 'wait')} for {what}, "
-    if seconds < 0:
-        return f"{start}since when is unknown"
-    return f"{start}{'' if count == 1 else 'the first of them '}for {human_seconds(seconds)}"
+def _stall(figures: Figures, *nodes: int) -> Stall:
+    """Return the tasks behind any of the nodes, with the count and age of the first node."""
+    count, seconds = int(figures.behind.tasks[nodes[0]]), _oldest(figures, nodes[0])
+    return Stall(figures.tasks.pids(figures.waiters(*nodes)), count, seconds)
+
+
+def _own(figures: Figures, node: int) -> Iterator[Finding]:
+    kind, address = figures.graph.kind[node], int(figures.graph.address[node])
+    for finder in figures.waiting.finders:
+        if kind not in finder.kinds or type(finder).finding is Finder.finding:
+            continue  # counting the tasks behind each root takes long
+        found = finder.finding(kind, address, _stall(figures, node))
+        if found is not None:
+            yield found
 
 
 def _behind(figures: Figures, subjects: list[int]) -> Finding:
-    """Return that tasks wait for one task, or for each of several, and what these do."""
-    count, seconds = int(figures.behind.tasks[subjects[0]]), _oldest(figures, subjects[0])
-    severity = _severity(count, seconds) or Severity.NOTICE
+    """Return the finding about tasks that wait for one task, or for each of several."""
+    stall = _stall(figures, subjects[0])
+    severity = _severity(stall.count, stall.seconds) or Severity.NOTICE
     waiters = figures.waiters(*subjects)
-    if figures.is_program({*subjects, *waiters}):
-        # Threads of a pool wait for each other until there is work for them.
+    nearest = sorted(
+        figures.waiters(subjects[0]), key=lambda node: (-int(figures.behind.tasks[node]), node)
+    )
+    if figures.tasks.is_program({*subjects, *waiters}):
+        # Threads of a pool wait for each other until they get work.
         severity = min(severity, Severity.NOTICE)
-    names_told = [figures.name(node) for node in subjects[:_MAX_TOLD]]
-    names = list(names_told)
-    if len(subjects) > _MAX_TOLD:
-        names.append(f"{len(subjects) - _MAX_TOLD:,} more")
+    names_told = [figures.names.of(node) for node in subjects[:_MAX_TOLD]]
+    more = len(subjects) - _MAX_TOLD
+    names = [*names_told, *([f"{more:,} more"] if more > 0 else [])]
     last = f" and {names.pop()}" if len(names) > 1 else ""
     told = [f"{_kept(figures, node)}; it {_does(figures, node)}" for node in subjects[:_MAX_TOLD]]
     remedies = [
         remedy
         for node in subjects[:_MAX_TOLD]
         for remedy in (
-            *([go_on(figures, node)] if figures.state(node) == "stopped" else []),
-            *([thaw(figures, node)] if figures.state(node) == "frozen" else []),
+            *([go_on(figures, node)] if figures.tasks.state(node) is State.STOPPED else []),
+            *([thaw(figures, node)] if figures.tasks.state(node) is State.FROZEN else []),
             *(
-                kills(figures, node, "what it keeps is free")
-                if figures.has_other_process(node, waiters)
+                kills(figures, node, "all that it holds is released")
+                if figures.tasks.has_other_process(node, waiters)
                 else ()
             ),
         )
     ]
     return Finding(
-        id=f"waits-behind:{figures.pid(subjects[0])}",
+        id=f"waits-behind:{figures.tasks.pid(subjects[0])}",
         severity=severity,
         danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
-        tasks=figures.pids({*subjects, *waiters}),
-        title=_wait(count, seconds, f"{', '.join(names)}{last}"),
-        evidence="" if last else f"it {told[0]}",
+        tasks=figures.tasks.pids({*subjects, *waiters}),
+        title=stall.title(f"{', '.join(names)}{last}"),
+        evidence="" if last else f"{names_told[0]} {told[0]}",
         story=tuple(f"{name} {what}" for name, what in zip(names_told, told, strict=True))
         if last
         else (),
-        figures={"tasks": Figure(count), "oldest": Figure(seconds, Unit.SECONDS)},
+        figures=stall.figures,
         remedies=tuple(remedies),
         no_remedy="" if remedies else _no_remedy(figures, subjects[0]),
         patch=patch_behind(
-            figures.functions(subjects[0]),
-            [figures.functions(node) for node in _nearest(figures, subjects[0])],
+            figures.tasks.functions(subjects[0]),
+            [figures.tasks.functions(node) for node in nearest[:_MAX_STACKS]],
         ),
     )
 
 
-def _nearest(figures: Figures, node: int) -> list[int]:
-    """Return the tasks behind a task that have most tasks behind them."""
-    waiters = figures.waiters(node)
-    return sorted(waiters, key=lambda each: (-int(figures.behind.tasks[each]), each))[:_MAX_STACKS]
-
-
 def _no_remedy(figures: Figures, node: int) -> str:
-    """Say what to look at, where nothing helps."""
+    """Return the advice in the absence of a remedy."""
     graph = figures.graph.sure
-    kinds = {graph.edge[edge] for edge in graph.preceding[node]}
-    if kinds & {EdgeKind.HELD_UP, EdgeKind.RUNS}:
-        return (
-            "a read-side section of RCU ends only where its task leaves it: look at the stack of "
-            "that task (sysrq-l, or crash's bt) for a loop without cond_resched(), and at its CPU "
-            "for a thread of a higher priority that does not let it run"
-        )
-    if any(figures.graph.kind[each] is NodeKind.DISK for each in _leads_to(figures, node)):
-        return "`kcensus iosched` says whether the scheduler or the device is late"
-    return "nothing can take that from it: find out why it does not go on"
-
-
-def _leads_to(figures: Figures, node: int) -> list[int]:
-    """Return all that a task waits for, also through others."""
-    found: list[int] = np.flatnonzero(figures.graph.sure.reached([node])).tolist()
-    return found
+    edges = [graph.edge[edge].advice for edge in graph.preceding[node]]
+    reached = np.flatnonzero(graph.reached([node])).tolist()
+    ends = [DISK.advice for each in reached if graph.kind[each] is DISK]
+    return next(filter(None, [*edges, *ends]), _LOOK)
 
 
 def _dead(figures: Figures, subject: int) -> Finding:
-    """Return that a task has exited, and still holds what others wait for."""
-    count, seconds = int(figures.behind.tasks[subject]), _oldest(figures, subject)
+    stall = _stall(figures, subject)
     is_sure = not figures.kernel.live and not figures.waiting.tasks.damaged
-    is_program = figures.is_program(figures.waiters(subject))
-    oopses = ", ".join(figures.oopses[:_MAX_TOLD])
-    name = figures.name(subject) + (", which has exited" if figures.pid(subject) else "")
+    is_program = figures.tasks.is_program(figures.waiters(subject))
+    oopses = ", ".join(figures.log.oopses[:_MAX_TOLD])
+    name = figures.names.of(subject) + (", which has exited" if figures.tasks.pid(subject) else "")
     return Finding(
         id=f"waits-exited:{figures.graph.address[subject]:x}",
         severity=Severity.CRITICAL if is_sure and not is_program else Severity.WARNING,
         danger=Danger.DEADLOCK,
-        tasks=figures.pids(figures.waiters(subject)),
-        title=_wait(count, seconds, name),
-        evidence=f"it {_kept(figures, subject)}"
+        tasks=stall.tasks,
+        title=stall.title(name),
+        evidence=f"the dead task {_kept(figures, subject)}"
         + (f"; the log has an oops of {oopses}" * bool(oopses)),
-        figures={"tasks": Figure(count), "oldest": Figure(seconds, Unit.SECONDS)},
-        no_remedy="what a dead task holds stays held: only a restart of "
-        f"{'the program' if is_program else 'the machine'} ends it",
+        figures=stall.figures,
+        no_remedy=f"Restart the {'program' if is_program else 'machine'}: a dead task releases "
+        "nothing",
     )
 
 
 def _kept(figures: Figures, subject: int) -> str:
-    """Say what a task keeps others from."""
     graph = figures.graph.sure
     ways = [way for edge in graph.preceding[subject] for way in _way(figures, edge)]
     said = list(dict.fromkeys(holds(graph, figures, edge) for edge in ways))
@@ -266,84 +246,80 @@ def _kept(figures: Figures, subject: int) -> str:
 
 
 def _way(figures: Figures, edge: int) -> list[int]:
-    """Return the edges that tell what others wait for: the edge to a task, its process, its CPU."""
+    """Return the edges that lead from waiters to a task, its process or its CPU."""
     graph = figures.graph.sure
-    if graph.edge[edge] is EdgeKind.THREAD:
+    if graph.edge[edge] is THREAD:
         return graph.preceding[int(graph.source[edge])]
-    if graph.edge[edge] is EdgeKind.RUNS:
+    if graph.edge[edge].is_context:
         return [edge, *graph.preceding[int(graph.source[edge])]]
     return [edge]
 
 
 def _unheld(figures: Figures, node: int) -> Finding:
-    """Return that tasks wait for an object, and nothing says who holds it."""
-    count, seconds = int(figures.behind.tasks[node]), _oldest(figures, node)
-    severity = _severity(count, seconds) or Severity.NOTICE
+    stall = _stall(figures, node)
+    severity = _severity(stall.count, stall.seconds) or Severity.NOTICE
     address = int(figures.graph.address[node])
     readers = figures.waiting.readers.get(address, 0)
     graph = figures.graph
     hints = [
-        f"{figures.name(int(graph.target[edge]))} may hold it [{graph.evidence[edge]}]"
+        f"possible holder: {figures.names.of(int(graph.target[edge]))} [{graph.evidence[edge]}]"
         for edge in graph.following[node]
     ]
     if readers > 0:
-        hints.insert(0, f"it counts readers ({readers:,}), and does not name them")
+        hints.insert(0, f"the lock counts its readers ({readers:,}) without naming them")
     return Finding(
         id=f"waits-unheld:{address:x}",
         severity=severity,
         danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
-        tasks=figures.pids(figures.waiters(node)),
-        title=f"{_wait(count, seconds, figures.name(node))}; who holds it is unknown",
+        tasks=stall.tasks,
+        title=f"{stall.title(figures.names.of(node))}; its holder is unknown",
         evidence="; ".join(hints[:_MAX_TOLD]),
-        figures={"tasks": Figure(count), "oldest": Figure(seconds, Unit.SECONDS)},
-        no_remedy=(
-            "the program knows who has it: look at its threads with a debugger (gdb, gcore)"
-            if graph.kind[node] is NodeKind.FUTEX
-            else f"look for its address 0x{address:x} on the stacks of all tasks, such as with "
-            f"`crash> search -t {address:x}`, and for functions on them that take such a lock"
+        figures=stall.figures,
+        no_remedy=graph.kind[node].advice
+        or (
+            f"Search the stacks of all tasks for address 0x{address:x}, such as with `crash> "
+            f"search -t {address:x}`, and for functions that take such a lock"
         ),
     )
 
 
 def _devices(figures: Figures, nodes: list[int], tasks: set[int]) -> Iterator[Finding]:
-    """Yield that tasks wait for I/O for long."""
     ages = [int(figures.ages[node]) for node in tasks]
-    count, seconds = len(tasks), max(max(ages, default=0) / 1e9, 0.0)
-    severity = _severity(count, seconds)
-    if severity is None or seconds < _OLD:
+    stall = Stall(figures.tasks.pids(tasks), len(tasks), max(max(ages, default=0) / 1e9, 0.0))
+    severity = _severity(stall.count, stall.seconds)
+    if severity is None or stall.seconds < _OLD:
         return
-    # What is only possible leads to the disk, too.
+    # Possible edges lead to the disk, too.
     graph = figures.graph
     reached = graph.reached(nodes)
-    disks = [node for node in np.flatnonzero(reached) if graph.kind[node] is NodeKind.DISK]
-    names = sorted(figures.object_name(int(node)) for node in disks)
+    disks = [node for node in np.flatnonzero(reached) if graph.kind[node] is DISK]
+    names = sorted(figures.names.object(int(node)) for node in disks)
     more = f" and {len(names) - _MAX_TOLD:,} more" if len(names) > _MAX_TOLD else ""
     where = f" of {', '.join(names[:_MAX_TOLD])}{more}" if names else ""
     longest = max(tasks, key=lambda node: (int(figures.ages[node]), -node))
-    place = figures.place(longest)
+    place = figures.tasks.place(longest)
     requests = [
-        figures.object_name(int(node))
+        figures.names.object(int(node))
         for node in np.flatnonzero(graph.sure.reached(tasks))
-        if graph.kind[node] is NodeKind.REQUEST
+        if graph.kind[node] is REQUEST
     ]
     states = Counter(name.rpartition(", ")[2] for name in requests if ", " in name)
     waited = [f"{counted(count, 'request')} {state}" for state, count in states.most_common()]
     yield Finding(
         id="waits-io",
         evidence="; ".join(
-            [f"longest: {figures.name(longest)}{f' in {place}' if place else ''}", *waited]
+            [f"longest: {figures.names.of(longest)}{f' in {place}' if place else ''}", *waited]
         ),
         severity=severity,
         danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
-        tasks=figures.pids(tasks),
-        title=_wait(count, seconds, f"I/O{where}"),
-        figures={"tasks": Figure(count), "oldest": Figure(seconds, Unit.SECONDS)},
-        no_remedy="`kcensus iosched` says whether the scheduler or the device is late",
+        tasks=stall.tasks,
+        title=stall.title(f"I/O{where}"),
+        figures=stall.figures,
+        no_remedy=DISK.advice,
     )
 
 
 def _alone(figures: Figures, told: set[int]) -> Iterator[Finding]:
-    """Yield that tasks have been in state D for as long as the hung task detector reports."""
     tasks = figures.waiting.tasks
     found = []
     for node in figures.task_nodes:
@@ -351,7 +327,7 @@ def _alone(figures: Figures, told: set[int]) -> Iterator[Finding]:
         is_late = row >= 0 and int(figures.ages[node]) >= _VERY_OLD * 1e9
         if not is_late or not tasks.is_blocked[row] or node in told:
             continue
-        if figures.function(node) not in ON_TIMERS:
+        if figures.tasks.function(node) not in ON_TIMERS:
             found.append(node)
     if not found:
         return
@@ -362,76 +338,45 @@ def _alone(figures: Figures, told: set[int]) -> Iterator[Finding]:
         id="waits-alone",
         severity=Severity.WARNING,
         danger=Danger.STALL,
-        tasks=figures.pids(found),
+        tasks=figures.tasks.pids(found),
         title=(
             f"{count:,} {'task has' if count == 1 else 'tasks have'} been in state D for "
-            f"{'' if count == 1 else 'up to '}{human_seconds(longest)}, and what keeps "
-            f"{'it' if count == 1 else 'them'} is unknown"
+            f"{'' if count == 1 else 'up to '}{human_seconds(longest)}, for an unknown reason"
         ),
-        story=tuple(f"{figures.name(node)}: {_does(figures, node)}" for node in found[:_MAX_TOLD]),
+        story=tuple(
+            f"{figures.names.of(node)}: {_does(figures, node)}" for node in found[:_MAX_TOLD]
+        ),
         figures={"tasks": Figure(count), "longest": Figure(longest, Unit.SECONDS)},
         no_remedy=(
-            "what is to wake them up is not known: the functions they sleep in say which driver or "
-            "file system is to"
+            "Their waker is unknown; the functions on their stacks name the driver or file system: "
+            "`kcensus waits TARGET --table stacks`"
         ),
-    )
-
-
-def _frozen(figures: Figures, node: int) -> Finding:
-    """Return that a file system is frozen, and tasks wait for the thaw."""
-    blocks = super_blocks(figures.kernel)
-    address = int(figures.graph.address[node])
-    row = blocks.address.tolist().index(address)
-    mount = printable(blocks.mount[row]) if blocks.mount[row] else ""
-    count, seconds = int(figures.behind.tasks[node]), _oldest(figures, node)
-    severity = Severity.NOTICE if seconds >= _SHORT else Severity.INFO
-    severity = Severity.WARNING if seconds >= _OLD else severity
-    is_plain = mount and mount == blocks.mount[row]
-    return Finding(
-        id=f"waits-frozen:{mount or hex(address)}",
-        severity=severity,
-        danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
-        tasks=figures.pids(figures.waiters(node)),
-        title=_wait(count, seconds, f"the frozen file system on {mount or 'no mount point'}"),
-        evidence="super_block.s_writers.frozen is set: who writes waits until it is thawed",
-        figures={"tasks": Figure(count), "oldest": Figure(seconds, Unit.SECONDS)},
-        remedies=(
-            Remedy(
-                effect="Thaw the file system, if what froze it (a snapshot, a backup) is gone",
-                command=f"fsfreeze --unfreeze {shlex.quote(mount)}",
-                risk="a snapshot that is being taken is not consistent",
-            ),
-        )
-        if is_plain
-        else (),
-        no_remedy="" if is_plain else "its mount point is unknown, so it cannot be thawed by name",
     )
 
 
 def _does(figures: Figures, node: int) -> str:
-    """Say what a task does: it runs, or sleeps in which function, and for what."""
     graph = figures.graph
-    state, function, asleep = figures.state(node), figures.place(node), figures.asleep(node)
-    if state == "runnable":
+    state, function = figures.tasks.state(node), figures.tasks.place(node)
+    asleep = figures.tasks.asleep(node)
+    if state is State.RUNNABLE:
         return f"is runnable{_instead(figures, node)}"
-    if state in ("running", "stopped", "frozen"):
-        return f"is {state}"
+    if state in (State.RUNNING, State.STOPPED, State.FROZEN):
+        return f"is {state.value}"
     sleeps = "sleeps" + (f" in {function}" if function else "") + (f" for {asleep}" * bool(asleep))
     objects: list[str] = []
     graph = graph.sure
     seen = {node}
     while graph.following[node] and len(objects) < _MAX_TOLD:
         node = int(graph.target[graph.following[node][0]])
-        # The name of a request has that of its disk.
-        if node in seen or (objects and graph.kind[node] is NodeKind.DISK):
+        # The name of a request includes its disk.
+        if node in seen or (objects and graph.kind[node] is DISK):
             break
         seen.add(node)
-        objects.append(figures.name(node))
+        objects.append(figures.names.of(node))
     return f"{sleeps}, and waits for {', which waits for '.join(objects)}" if objects else sleeps
 
 
 def _instead(figures: Figures, node: int) -> str:
-    """Say what the CPU of a task runs that wants to run."""
     tasks, row = figures.waiting.tasks, int(figures.task_rows[node])
     runs = np.flatnonzero(tasks.is_on_cpu & (tasks.cpu == tasks.cpu[row])).tolist()
     if not runs:

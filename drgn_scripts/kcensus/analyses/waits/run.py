@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Say who waits for whom."""
+"""Assemble the answer about waiting tasks."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from kcensus.results import Answer, Bound, Figure, Gap, Unit
 
 
 def run(kernel: Kernel) -> Answer:
-    """Say who waits for whom, and where that is a cycle.
+    """Return the graph of waits, its cycles, and the findings about them.
 
     :raises LookupError: the debug info lacks tasks
     """
     figures = Figures(kernel)
-    found_gaps = gaps(figures)
+    found_gaps, found = gaps(figures), findings(figures)
     return Answer(
         summary=summary(figures, found_gaps),
-        tables=tables(figures),
+        tables=tables(figures, found),
         checks=checks(figures),
-        findings=findings(figures),
+        findings=found,
         gaps=found_gaps,
     )
 
 
 def summary(figures: Figures, found_gaps: Sequence[Gap] = ()) -> dict[str, Figure]:
-    """Return how many tasks wait, and for what.
+    """Return the numbers of waiting tasks, deadlocks and roots.
 
-    :param found_gaps: what could not be read: there may be more deadlocks
+    :param found_gaps: gaps of the graph: with any, there may be more deadlocks
     """
     graph, count = figures.graph, Unit.COUNT
     bound = Bound.AT_LEAST if found_gaps else Bound.EXACT
@@ -44,8 +44,8 @@ def summary(figures: Figures, found_gaps: Sequence[Gap] = ()) -> dict[str, Figur
         "tasks_blocked": Figure(figures.blocked, count, "tasks in state D"),
         "longest_wait": Figure(figures.longest, Unit.SECONDS, "longest in state D"),
         "deadlocks_possible": Figure(len(figures.cycles) - len(sure), count, "possible deadlocks"),
-        "tasks_in_deadlocks": Figure(len(inside), count, "tasks in these cycles"),
-        "tasks_behind_deadlocks": Figure(len(behind - inside), count, "tasks stuck behind them"),
-        "roots": Figure(len(figures.roots), count, "what others wait for"),
+        "tasks_in_deadlocks": Figure(len(inside), count, "tasks in cycles"),
+        "tasks_behind_deadlocks": Figure(len(behind - inside), count, "tasks stuck behind cycles"),
+        "roots": Figure(len(figures.roots), count, "roots of the wait graph"),
         "tasks_undetermined": Figure(figures.undetermined, count, "tasks, object undetermined"),
     }

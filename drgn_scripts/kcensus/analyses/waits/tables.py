@@ -1,69 +1,72 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Tables of tasks, of what they wait for, and of the graph."""
+"""Tables of tasks, of the objects of their waits, and of the graph."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-import pandas as pd
-
 from kcensus.analyses.waits.figures import Figures
-from kcensus.analyses.waits.tree import rows
+from kcensus.analyses.waits.picture import picture
+from kcensus.analyses.waits.selection import selection
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.symbols import described
-from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
-from kcensus.results import Unit
-from kcensus.results.tables import Column, Show, Table, TableSpec
+from kcensus.kernel.waiting.graph import PROCESS, TASK, WAITS
+from kcensus.results import Finding
+from kcensus.results.graphs import PICTURE, picture_table
+from kcensus.results.tables import (
+    ADDRESS,
+    ALWAYS,
+    COUNT,
+    DATA,
+    NONE,
+    SECONDS,
+    TEXT,
+    WIDE,
+    Column,
+    Table,
+    TableSpec,
+    address,
+)
 
 _MAX_HOLDERS = 4
-"""Holders of a lock that a cell names."""
+"""Most holders of a lock in a cell."""
 
-_PID = Column(Unit.NONE, "PID", Show.ALWAYS, "Of the thread; 0 for what is not a task.")
-_CYCLE = Column(Unit.NONE, "cycle", Show.ALWAYS, "Number of the cycle it is in; 0 for none.")
-_BEHIND = Column(
-    Unit.COUNT, "tasks behind", Show.ALWAYS, "Tasks that wait for it, also through others."
-)
+_PID = Column(NONE, "PID", ALWAYS, "Thread ID; 0 for objects.")
+_CYCLE = Column(NONE, "cycle", ALWAYS, "Number of the cycle it is in; 0 for none.")
+_BEHIND = Column(COUNT, "tasks behind", ALWAYS, "Direct and indirect waiters.")
 _STRENGTH = Column(
-    Unit.TEXT,
+    TEXT,
     "link",
-    Show.ALWAYS,
-    "proven: a pointer says so; derived: it follows from functions or from who could act; "
-    "possible: a hint.",
+    ALWAYS,
+    "proven: by a pointer; derived: from functions on stacks, or open files; possible: a hint.",
 )
-_EVIDENCE = Column(Unit.TEXT, "known by", help="Member, or code, that says so.")
-_MODE = Column(Unit.TEXT, "mode", help="read or write, where the lock tells these apart.")
-_KIND = Column(Unit.TEXT, "kind", Show.ALWAYS, "Such as task, mutex, rwsem, pipe or page.")
+_EVIDENCE = Column(TEXT, "known by", help="Member or code that shows it.")
+_MODE = Column(TEXT, "mode", help="read or write, if the lock has both.")
+_KIND = Column(TEXT, "kind", ALWAYS, "Such as task, mutex, rwsem, pipe or page.")
 
 CYCLES = TableSpec(
     "cycles",
     "Cycles",
     {
-        "cycle": Column(Unit.NONE, "cycle", Show.ALWAYS, "Its number."),
-        "task": Column(Unit.TEXT, "task", Show.ALWAYS, "Name of the thread."),
+        "cycle": Column(NONE, "cycle", ALWAYS, "Its number."),
+        "task": Column(TEXT, "task", ALWAYS, "Name of the thread."),
         "pid": _PID,
-        "entry": Column(
-            Unit.TEXT, "came by", Show.WIDE, "System call, or function of the kernel thread."
-        ),
-        "asleep": Column(Unit.SECONDS, "asleep", Show.ALWAYS, "For how long; empty if unknown."),
-        "function": Column(Unit.TEXT, "sleeps in", Show.WIDE, "Function that it waits in."),
-        "waits_for": Column(Unit.TEXT, "waits for", Show.ALWAYS, "What it waits for."),
+        "entry": Column(TEXT, "entry", WIDE, "System call, or function of the kernel thread."),
+        "asleep": Column(SECONDS, "asleep", ALWAYS, "For how long; empty if unknown."),
+        "function": Column(TEXT, "sleeps in", WIDE, "Function it waits in."),
+        "waits_for": Column(TEXT, "waits for", ALWAYS, "Object it waits for."),
         "mode": _MODE,
-        "held_by": Column(
-            Unit.TEXT, "held by", Show.ALWAYS, "The next task of the cycle, which holds that."
-        ),
+        "held_by": Column(TEXT, "held by", ALWAYS, "The holder: the next task."),
         "strength": _STRENGTH,
-        "evidence": Column(
-            Unit.TEXT, "known by", help="Members, or code, that prove the wait and the holder."
-        ),
-        "object": Column(Unit.ADDRESS, "object", Show.DATA, "Address of what it waits for."),
-        "object_type": Column(Unit.TEXT, "type", Show.DATA, "Its C type; empty if unknown."),
-        "address": Column(
-            Unit.ADDRESS, "address", Show.DATA, "Of the task.", type="struct task_struct"
-        ),
+        "evidence": replace(_EVIDENCE, help="Members, or code, that prove wait and holder."),
+        "object": Column(ADDRESS, "object", DATA, "Address of the object."),
+        "object_type": Column(TEXT, "type", DATA, "Its C type; empty if unknown."),
+        "address": address("struct task_struct", "address", "Address of the task."),
     },
-    "A task of a cycle; the next row is the task that it waits for, the last one waits for the "
-    "first.",
+    "A task of a cycle; it waits for the task in the next row, the last task for the first.",
 )
 
 TREE = TableSpec(
@@ -71,71 +74,62 @@ TREE = TableSpec(
     "Who waits for whom",
     {
         "line": Column(
-            Unit.TEXT,
-            "and below, its waiters",
-            Show.ALWAYS,
+            TEXT,
+            "task or object, waiters below",
+            ALWAYS,
             "Task or object, indented.",
+            get=lambda line: line.guide + line.text,
             is_drawn=True,
         ),
         "behind": _BEHIND,
-        "depth": Column(Unit.NONE, "depth", Show.DATA, "Level of the line."),
-        "node": Column(Unit.NONE, "node", Show.DATA, "Row in the table nodes; -1 for none."),
+        "depth": Column(NONE, "depth", DATA, "Level of the line."),
+        "node": Column(NONE, "node", DATA, "Row in the table nodes; -1 for none."),
     },
-    "A task or an object; below it, what waits for it.",
+    "A task or an object, with its waiters below.",
 )
 
 TASKS = TableSpec(
     "tasks",
-    "Tasks that wait",
+    "Waiting tasks",
     {
         "pid": _PID,
-        "comm": Column(Unit.TEXT, "task", Show.ALWAYS, "Name of the thread."),
-        "state": Column(Unit.TEXT, "state", Show.ALWAYS, "D, S, runnable, running or other."),
-        "asleep": Column(Unit.SECONDS, "asleep", Show.ALWAYS, "For how long; empty if unknown."),
-        "entry": Column(
-            Unit.TEXT, "came by", Show.WIDE, "System call, or function of the kernel thread."
-        ),
-        "function": Column(Unit.TEXT, "sleeps in", Show.ALWAYS, "Function that it waits in."),
-        "waits_for": Column(Unit.TEXT, "waits for", Show.ALWAYS, "Empty if that is unknown."),
-        "held_by": Column(Unit.TEXT, "held by", Show.ALWAYS, "Who holds that."),
+        "comm": Column(TEXT, "task", ALWAYS, "Name of the thread."),
+        "state": Column(TEXT, "state", ALWAYS, "D, S, runnable, running or other."),
+        "asleep": Column(SECONDS, "asleep", ALWAYS, "For how long; empty if unknown."),
+        "entry": Column(TEXT, "entry", WIDE, "System call, or function of the kernel thread."),
+        "function": Column(TEXT, "sleeps in", ALWAYS, "Function it waits in."),
+        "waits_for": Column(TEXT, "waits for", ALWAYS, "Object; empty if unknown."),
+        "held_by": Column(TEXT, "held by", ALWAYS, "Holder of the object."),
         "behind": _BEHIND,
         "cycle": _CYCLE,
         "mode": _MODE,
         "evidence": _EVIDENCE,
-        "reported": Column(
-            Unit.SECONDS,
-            "hung, by the log",
-            help="Seconds that the hung task detector reported last; 0 if it did not.",
-        ),
-        "object": Column(Unit.ADDRESS, "object", Show.DATA, "What it waits for; 0 if unknown."),
-        "object_type": Column(Unit.TEXT, "type", Show.DATA, "Its C type; empty if unknown."),
-        "address": Column(
-            Unit.ADDRESS, "address", Show.DATA, "Of the task.", type="struct task_struct"
-        ),
+        "reported": Column(SECONDS, "hung, by the log", help="Time in the message, or 0."),
+        "object": Column(ADDRESS, "object", DATA, "Address; 0 if unknown."),
+        "object_type": Column(TEXT, "type", DATA, "Its C type; empty if unknown."),
+        "address": address("struct task_struct", "address", "Address of the task."),
     },
-    "A task in state D, or that waits for a lock, or that others wait for.",
+    "A task that is in state D, waits for a lock, or has waiters.",
     ("asleep", "pid"),
 )
 
 OBJECTS = TableSpec(
     "objects",
-    "What tasks wait for",
+    "Objects that tasks wait for",
     {
         "kind": _KIND,
-        "name": Column(Unit.TEXT, "object", Show.ALWAYS, "Its variable, or its address."),
-        "held_by": Column(Unit.TEXT, "held by", Show.ALWAYS, "Tasks; empty if unknown."),
+        "name": Column(TEXT, "object", ALWAYS, "Its variable, or its address."),
+        "held_by": Column(TEXT, "held by", ALWAYS, "Holders; empty if unknown."),
         "mode": _MODE,
         "strength": _STRENGTH,
-        "waiters": Column(Unit.COUNT, "waiters", Show.ALWAYS, "Tasks that wait for it itself."),
+        "waiters": Column(COUNT, "waiters", ALWAYS, "Direct waiters."),
         "behind": _BEHIND,
-        "oldest": Column(
-            Unit.SECONDS, "oldest wait", Show.ALWAYS, "Of the tasks behind it; empty if unknown."
-        ),
+        "oldest": Column(SECONDS, "oldest wait", ALWAYS, "Of the tasks behind, if known."),
         "cycle": _CYCLE,
-        "readers": Column(Unit.COUNT, "readers", help="Readers that hold it, by its own count."),
+        "readers": Column(COUNT, "readers", help="Readers by the lock's count."),
         "evidence": _EVIDENCE,
-        "object_type": Column(Unit.TEXT, "type", Show.DATA, "Its C type; empty if unknown."),
-        "object": Column(Unit.ADDRESS, "address", Show.DATA, "Of the object."),
+        "object_type": Column(TEXT, "type", DATA, "Its C type; empty if unknown."),
+        "object": Column(ADDRESS, "address", DATA, "Address of the object."),
     },
     "A lock or another object that tasks wait for.",
     ("behind", "kind", "name"),
@@ -145,14 +139,14 @@ NODES = TableSpec(
     "nodes",
     "Nodes of the graph",
     {
-        "node": Column(Unit.NONE, "node", Show.ALWAYS, "Number of the node, from 0 on."),
+        "node": Column(NONE, "node", ALWAYS, "Number of the node, from 0 on."),
         "kind": _KIND,
-        "name": Column(Unit.TEXT, "name", Show.ALWAYS, "Name and PID, variable, or address."),
+        "name": Column(TEXT, "name", ALWAYS, "Name and PID, variable, or address."),
         "pid": _PID,
         "behind": _BEHIND,
         "cycle": _CYCLE,
-        "object_type": Column(Unit.TEXT, "type", Show.DATA, "C type; empty if unknown."),
-        "object": Column(Unit.ADDRESS, "address", Show.DATA, "Of the object."),
+        "object_type": Column(TEXT, "type", DATA, "C type; empty if unknown."),
+        "object": Column(ADDRESS, "address", DATA, "Address of the object."),
     },
     "A node of the graph.",
     detail=True,
@@ -162,70 +156,102 @@ EDGES = TableSpec(
     "edges",
     "Edges of the graph",
     {
-        "source": Column(Unit.NONE, "from", Show.ALWAYS, "Number of the node that waits."),
-        "target": Column(Unit.NONE, "to", Show.ALWAYS, "Number of the node that it waits for."),
-        "kind": Column(Unit.TEXT, "kind", Show.ALWAYS, "Such as waits for, held by or run by."),
+        "source": Column(NONE, "from", ALWAYS, "Number of the node that waits."),
+        "target": Column(NONE, "to", ALWAYS, "Number of the node it waits for."),
+        "kind": Column(
+            TEXT,
+            "kind",
+            ALWAYS,
+            "Such as waits for, held by or run by.",
+            get=lambda graph: [edge.value for edge in graph.edge],
+        ),
         "mode": _MODE,
-        "strength": _STRENGTH,
+        "strength": replace(_STRENGTH, get=lambda graph: list(map(_name, graph.strength.tolist()))),
         "evidence": _EVIDENCE,
-        "function": Column(Unit.TEXT, "function", help="On the stack; empty for none."),
+        "function": Column(TEXT, "function", help="On the stack; empty for none.", get="frame"),
         "place": Column(
-            Unit.TEXT, "place", Show.DATA, "Address of this member; empty where there is none."
+            TEXT,
+            "place",
+            DATA,
+            "Address of the member; empty if none.",
+            get=lambda graph: [f"0x{place:x}" if place else "" for place in graph.place.tolist()],
         ),
     },
-    "An edge of the graph: it leads from what waits to what it waits for.",
+    "An edge of the graph, from a waiter to its object, or from that to a holder.",
     detail=True,
 )
 
 STACKS = TableSpec(
     "stacks",
-    "Stacks of tasks in cycles, and of those that others wait for",
+    "Stacks of tasks in cycles, with waiters, or named by findings",
     {
-        "task": Column(Unit.TEXT, "task", Show.ALWAYS, "Name of the thread."),
+        "task": Column(TEXT, "task", ALWAYS, "Name of the thread."),
         "pid": _PID,
-        "state": Column(Unit.TEXT, "state", Show.WIDE, "D, S, runnable, running or other."),
+        "state": Column(TEXT, "state", WIDE, "D, S, runnable, running or other."),
         "cycle": _CYCLE,
-        "frame": Column(Unit.NONE, "frame", Show.ALWAYS, "0 is the innermost function."),
-        "function": Column(
-            Unit.TEXT, "function", Show.ALWAYS, "With its module; inlined ones are not shown."
-        ),
-        "place": Column(Unit.TEXT, "address", Show.WIDE, "Where the function goes on."),
-        "address": Column(
-            Unit.ADDRESS, "task_struct", Show.DATA, "Of the task.", type="struct task_struct"
-        ),
+        "frame": Column(NONE, "frame", ALWAYS, "0 is the innermost function."),
+        "function": Column(TEXT, "function", ALWAYS, "With its module; not inlined."),
+        "place": Column(TEXT, "address", WIDE, "Return address."),
+        "address": address("struct task_struct", help_="Address of the task."),
     },
-    "A frame of a kernel stack; that of a task on a CPU needs the registers of the CPU, which some "
-    "dumps have, and no capsule.",
+    "A frame of a kernel stack; a task on a CPU needs CPU registers, which some dumps have and no "
+    "capsule.",
     detail=True,
 )
 
-TABLES = (CYCLES, TREE, TASKS, OBJECTS, STACKS, NODES, EDGES)
+TABLES = (CYCLES, TREE, TASKS, OBJECTS, STACKS, NODES, EDGES, PICTURE)
 
 
-def tables(figures: Figures) -> dict[str, Table]:
-    """Make all tables."""
+def tables(figures: Figures, findings: Sequence[Finding] = ()) -> dict[str, Table]:
+    """Make all tables.
+
+    :param findings: the findings with tasks to show
+    """
+    chosen = selection(figures, findings)
     return {
-        "cycles": CYCLES.of(_frame(CYCLES, _cycles(figures))),
-        "tree": _tree(figures),
-        "tasks": TASKS.of(_frame(TASKS, _tasks(figures))),
-        "objects": OBJECTS.of(_frame(OBJECTS, _objects(figures))),
-        "stacks": STACKS.of(_frame(STACKS, _stacks(figures))),
-        "nodes": NODES.of(_frame(NODES, _nodes(figures))),
-        "edges": EDGES.of(_frame(EDGES, _edges(figures))),
+        "cycles": CYCLES.of(_cycles(figures)),
+        "tree": TREE.of(chosen.lines),
+        "tasks": TASKS.of(_tasks(figures)),
+        "objects": OBJECTS.of(_objects(figures)),
+        "stacks": STACKS.of(_stacks(figures, chosen.named)),
+        "nodes": NODES.of([_node(figures, node) for node in range(len(figures.graph))]),
+        "edges": EDGES.of(figures.graph),
+        "picture": picture_table(picture(figures, chosen)),
     }
-
-
-def _frame(spec: TableSpec, rows_: list[dict[str, Any]]) -> pd.DataFrame:
-    frame = pd.DataFrame(rows_, columns=list(spec.columns))
-    for name, column in spec.columns.items():
-        if column.unit is Unit.ADDRESS:
-            frame[name] = frame[name].astype("uint64")
-    return frame
 
 
 def _type(figures: Figures, node: int) -> str:
     key = figures.graph.kind[node], int(figures.graph.address[node])
     return figures.waiting.types.get(key, "")
+
+
+def _node(figures: Figures, node: int) -> dict[str, Any]:
+    """Return the common cells of rows about a node."""
+    graph, is_task = figures.graph, bool(figures.graph.is_task[node])
+    place = int(graph.address[node])
+    return {
+        "node": node,
+        "kind": graph.kind[node].value,
+        "name": figures.names.of(node) if is_task else figures.names.object(node),
+        "pid": figures.tasks.pid(node),
+        "behind": int(figures.behind.tasks[node]),
+        "cycle": figures.cycle_of.get(node, 0),
+        "object_type": "struct task_struct" if is_task else _type(figures, node),
+        "object": place,
+        "address": place,
+    }
+
+
+def _task(figures: Figures, node: int) -> dict[str, Any]:
+    """Return the common cells of rows about a task."""
+    return _node(figures, node) | {
+        "comm": figures.tasks.comm(node),
+        "task": figures.tasks.comm(node),
+        "state": figures.tasks.state(node).value,
+        "asleep": _seconds(figures, node),
+        "entry": figures.tasks.entry(node),
+        "function": figures.tasks.place(node),
+    }
 
 
 def _cycles(figures: Figures) -> list[dict[str, Any]]:
@@ -242,38 +268,19 @@ def _cycles(figures: Figures) -> list[dict[str, Any]]:
             node, after = cycle.nodes[at], cycle.nodes[(at + 1) % len(cycle.nodes)]
             is_direct = graph.is_task[after]
             found.append(
-                {
+                _task(figures, node)
+                | {
                     "cycle": number,
-                    "task": figures.comm(node),
-                    "pid": figures.pid(node),
-                    "entry": figures.entry(node),
-                    "asleep": _seconds(figures, node),
-                    "function": figures.place(node),
-                    "waits_for": figures.name(after),
+                    "waits_for": figures.names.of(after),
                     "mode": graph.mode[edges[0]],
-                    "held_by": figures.name(cycle.nodes[end]),
+                    "held_by": figures.names.of(cycle.nodes[end]),
                     "strength": _name(min(int(graph.strength[edge]) for edge in edges)),
                     "evidence": "; ".join(dict.fromkeys(graph.evidence[edge] for edge in edges)),
                     "object": 0 if is_direct else int(graph.address[after]),
                     "object_type": _type(figures, after),
-                    "address": int(graph.address[node]),
                 }
             )
     return found
-
-
-def _tree(figures: Figures) -> Table:
-    lines = rows(figures)
-    return TREE.of(
-        pd.DataFrame(
-            {
-                "line": [f"{line.guide}{line.text}" for line in lines],
-                "behind": [line.behind for line in lines],
-                "depth": [line.depth for line in lines],
-                "node": [line.node for line in lines],
-            }
-        )
-    )
 
 
 def _seconds(figures: Figures, node: int) -> float:
@@ -286,39 +293,30 @@ def _name(strength: int) -> str:
 
 
 def _tasks(figures: Figures) -> list[dict[str, Any]]:
-    graph, (hung, _) = figures.graph, figures.log
+    graph, hung = figures.graph, figures.log.hung
     found = []
     for node in figures.task_nodes:
-        waits = [e for e in graph.following[node] if graph.edge[e] is EdgeKind.WAITS]
+        waits = [e for e in graph.following[node] if graph.edge[e] is WAITS]
         target = int(graph.target[waits[0]]) if waits else -1
-        pid = figures.pid(node)
         found.append(
-            {
-                "pid": pid,
-                "comm": figures.comm(node),
-                "state": figures.state(node),
-                "asleep": _seconds(figures, node),
-                "entry": figures.entry(node),
-                "function": figures.place(node),
-                "waits_for": figures.name(target) if waits else "",
+            _task(figures, node)
+            | {
+                "waits_for": figures.names.of(target) if waits else "",
                 "held_by": _holders(figures, target) if waits else "",
-                "behind": int(figures.behind.tasks[node]),
-                "cycle": figures.cycle_of.get(node, 0),
                 "mode": graph.mode[waits[0]] if waits else "",
                 "evidence": graph.evidence[waits[0]] if waits else "",
-                "reported": float(hung.get(pid, 0)),
+                "reported": float(hung.get(figures.tasks.pid(node), 0)),
                 "object": int(graph.address[target]) if waits else 0,
                 "object_type": _type(figures, target) if waits else "",
-                "address": int(graph.address[node]),
             }
         )
     return found
 
 
 def _holders(figures: Figures, node: int) -> str:
-    """Return who holds an object; of a process, its threads are not named."""
+    """Return the holders of an object as text; threads of a process are left out."""
     graph = figures.graph
-    names = [figures.name(int(graph.target[edge])) for edge in graph.following[node]]
+    names = [figures.names.of(int(graph.target[edge])) for edge in graph.following[node]]
     names = [name.removeprefix("process ") for name in names]
     more = len(names) - _MAX_HOLDERS
     return ", ".join(names[:_MAX_HOLDERS]) + (f" and {more:,} more" if more > 0 else "")
@@ -327,76 +325,34 @@ def _holders(figures: Figures, node: int) -> str:
 def _objects(figures: Figures) -> list[dict[str, Any]]:
     graph, found = figures.graph, []
     for node in range(len(graph)):
-        if graph.kind[node] in (NodeKind.TASK, NodeKind.PROCESS) or not graph.preceding[node]:
+        if graph.kind[node] in (TASK, PROCESS) or not graph.preceding[node]:
             continue
         held = graph.following[node]
         oldest = int(figures.behind.oldest[node])
         found.append(
-            {
-                "kind": graph.kind[node].value,
-                "name": figures.object_name(node),
+            _node(figures, node)
+            | {
                 "held_by": _holders(figures, node),
                 "mode": next((graph.mode[edge] for edge in held if graph.mode[edge]), ""),
                 "strength": _name(min(int(graph.strength[edge]) for edge in held)) if held else "",
-                "waiters": sum(graph.edge[e] is EdgeKind.WAITS for e in graph.preceding[node]),
-                "behind": int(figures.behind.tasks[node]),
+                "waiters": sum(graph.edge[e] is WAITS for e in graph.preceding[node]),
                 "oldest": _seconds(figures, oldest) if oldest >= 0 else math.nan,
-                "cycle": figures.cycle_of.get(node, 0),
                 "readers": figures.waiting.readers.get(int(graph.address[node]), 0),
                 "evidence": "; ".join(dict.fromkeys(graph.evidence[edge] for edge in held)),
-                "object_type": _type(figures, node),
-                "object": int(graph.address[node]),
             }
         )
     return found
 
 
-def _stacks(figures: Figures) -> list[dict[str, Any]]:
+def _stacks(figures: Figures, named: set[int]) -> list[dict[str, Any]]:
+    """Return the rows of stacks.
+
+    :param named: nodes that findings name
+    """
+    tasks = [node for node in sorted(named) if figures.graph.is_task[node]]
     return [
-        {
-            "task": figures.comm(node),
-            "pid": figures.pid(node),
-            "state": figures.state(node),
-            "cycle": figures.cycle_of.get(node, 0),
-            "frame": at,
-            "function": described(name, module),
-            "place": f"0x{place:x}",
-            "address": int(figures.graph.address[node]),
-        }
-        for node in figures.stacks_shown
-        for at, (place, name, module) in enumerate(figures.frames(node))
-    ]
-
-
-def _nodes(figures: Figures) -> list[dict[str, Any]]:
-    graph = figures.graph
-    return [
-        {
-            "node": node,
-            "kind": graph.kind[node].value,
-            "name": figures.name(node) if graph.is_task[node] else figures.object_name(node),
-            "pid": figures.pid(node),
-            "behind": int(figures.behind.tasks[node]),
-            "cycle": figures.cycle_of.get(node, 0),
-            "object_type": "struct task_struct" if graph.is_task[node] else _type(figures, node),
-            "object": int(graph.address[node]),
-        }
-        for node in range(len(graph))
-    ]
-
-
-def _edges(figures: Figures) -> list[dict[str, Any]]:
-    graph = figures.graph
-    return [
-        {
-            "source": int(graph.source[edge]),
-            "target": int(graph.target[edge]),
-            "kind": graph.edge[edge].value,
-            "mode": graph.mode[edge],
-            "strength": _name(int(graph.strength[edge])),
-            "evidence": graph.evidence[edge],
-            "function": graph.frame[edge],
-            "place": f"0x{int(graph.place[edge]):x}" if graph.place[edge] else "",
-        }
-        for edge in range(len(graph.source))
+        _task(figures, node)
+        | {"frame": at, "function": described(name, module), "place": f"0x{place:x}"}
+        for node in dict.fromkeys((*figures.stacks_shown, *tasks))
+        for at, (place, name, module) in enumerate(figures.tasks.frames(node))
     ]

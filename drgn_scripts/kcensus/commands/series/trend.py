@@ -1,45 +1,36 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``kcensus trend``: what grows in a store."""
+"""What grows in a store, how fast, and when is it full?"""
 
 from __future__ import annotations
 
 import datetime
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from kcensus.actions import action, named
-from kcensus.commands.shared.options import (
-    CONTEXT_SETTINGS,
-    example_lines,
-    help_tables_option,
-    showing_options,
-)
+from kcensus.commands import Exit
+from kcensus.commands.shared import options
+from kcensus.commands.shared.output import check_output, check_tables, show, stdout
+from kcensus.commands.shared.target import progress_bars
+from kcensus.store import require_store
 
-_HELP = """Say what grows in a store of `kcensus record`, how fast, and when it reaches its limit.
+_HELP = """Show what grows in a store of `kcensus record`, how fast, and when it reaches its limit.
 
 A trend is the median slope of all pairs of records of the latest boot (Theil and Sen), with a 95 %
-interval that takes into account that neighbouring records are alike. It begins where the series
-last changed its course, and a daily cycle is taken out of it. "No trend" is an answer: then the
-rise is what chance explains.
+interval that allows for the likeness of neighbouring records. It begins where the series last
+changed its course, without the daily cycle. "No trend" means that chance explains the rise.
 
-What reaches its limit first is on top: RAM for memory, 65,535 for ids of memory cgroups,
-snapshot_cow_threshold for copies of a snapshot. A limit that is reached within 30 days, or has
-been, is a finding, so that --fail-on can alert. It is at most a notice if the kernel can reclaim
-most of the growth, if the growth slows, or if the host is not recorded any more, and for
-information if it is more than 10 times the span of the records ahead.
+The series that reaches its limit first is on top: RAM for memory, 65,535 for ids of memory cgroups,
+snapshot_cow_threshold for copies of a snapshot. A limit reached already or within 30 days is a
+finding, so that --fail-on can alert. The finding is at most a notice if the kernel can reclaim most
+of the growth, if the growth slows, or if the host is no longer recorded, and for information if the
+limit is more than 10 times the span of the records ahead.
 
-Without --metric, all amounts of all analyses get a trend; shares, settings and what patches would
-save do not."""
+Without --metric, all amounts of all analyses get a trend; shares, settings and savings by patches
+do not."""
 
-_EXAMPLES = (
-    ("kcensus trend sample-series", "a store that comes with kcensus: it boots, then it grows"),
-    ("kcensus trend /var/lib/kcensus", "what grows on any host, the most urgent first"),
-    ("kcensus trend store --host web7 --since 7d", "one host, in the last seven days"),
-    ("kcensus trend store --metric slab.slab_bytes", "one figure of all hosts, also if steady"),
-    ("kcensus trend store --fail-on warning --json", "for a monitor: status 1 if a week is left"),
-)
 _UNITS = {"m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
@@ -58,41 +49,64 @@ def _since(text: str) -> datetime.datetime:
         ) from None
 
 
-COMMAND = click.Command(
+def _run(
+    store: Path,
+    metrics: Sequence[str],
+    hosts: Sequence[str],
+    since: datetime.datetime | None,
+    reading: options.Reading,
+    showing: options.Showing,
+) -> Exit:
+    require_store("scipy")
+    from kcensus.store.growth import BLOCKS, FIRST_TABLES, LETTERS, TABLES, growth
+    from kcensus.store.selection import present, select
+
+    check_output(showing)
+    check_tables(showing, [spec.name for spec in TABLES])
+    is_screen = not any((showing.json, showing.csv, showing.parquet, showing.html))
+    is_unicode = (stdout().encoding or "").lower().startswith("utf") or not is_screen
+    with progress_bars(reading.no_progress) as progress:
+        with progress.step("reading the store", 0):
+            rows, context = select(store, metrics=metrics, hosts=hosts, since=since)
+        levels = BLOCKS if is_unicode else LETTERS
+        result = growth(
+            rows, str(store), context=context, now=present(store), levels=levels, progress=progress
+        )
+    # A user who asks for one metric wants its trend whichever way it goes.
+    return show(result, showing, () if metrics else FIRST_TABLES)
+
+
+COMMAND = options.command(
     "trend",
-    callback=action("kcensus.actions.series.trend:run"),
-    params=[
-        click.Argument(["store"], type=click.Path(path_type=Path)),
-        click.Option(
-            ["metrics", "--metric"],
+    _run,
+    [
+        click.Argument(["store"], type=options.PATH),
+        options.option(
+            "metrics --metric",
+            "NAME",
+            "Only this metric: KEY or ANALYSIS.KEY, also of a table. May be repeated.",
             multiple=True,
-            metavar="NAME",
-            help="Only this metric: KEY or ANALYSIS.KEY, also of a table. May be repeated.",
         ),
-        click.Option(
-            ["hosts", "--host"],
-            multiple=True,
-            metavar="NAME",
-            help="Only this host. May be repeated.",
-        ),
-        click.Option(
-            ["--since"],
+        options.option("hosts --host", "NAME", "Only this host. May be repeated.", multiple=True),
+        options.option(
+            "--since",
+            "TIME",
+            "Only records from then on: an age (12h, 7d) or a date in UTC (2026-01-31).",
             type=_since,
-            metavar="TIME",
-            help="Only records from then on: an age (12h, 7d) or a date in UTC (2026-01-31).",
         ),
-        *showing_options(),
-        click.Option(["--no-progress"], is_flag=True, help="Do not draw progress bars."),
-        click.Option(
-            ["--debug"],
-            is_flag=True,
-            expose_value=False,
-            help="Show the traceback of an error, as KCENSUS_DEBUG=1 does.",
-        ),
-        help_tables_option(named("kcensus.store.growth:TABLES")),
+        *options.showing(),
+        options.help_tables("kcensus.store.growth:TABLES"),
+        *options.running(),
     ],
-    help=_HELP,
-    short_help="what grows in a store, how fast, and when is it full?",
-    epilog=f"\b\nExamples:\n{example_lines(_EXAMPLES)}",
-    context_settings=CONTEXT_SETTINGS,
+    _HELP,
+    (
+        ("kcensus trend sample-series", "a store that comes with kcensus: it boots, then it grows"),
+        ("kcensus trend /var/lib/kcensus", "what grows on any host, the most urgent first"),
+        ("kcensus trend store --host web7 --since 7d", "one host, in the last seven days"),
+        ("kcensus trend store --metric slab.slab_bytes", "one figure of all hosts, also if steady"),
+        (
+            "kcensus trend store --fail-on warning --json",
+            "for a monitor: status 1 if a week is left",
+        ),
+    ),
 )

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the declarations of several commands share."""
+"""Common parts of commands: options, opening a target, output, and the words of errors."""

@@ -1,49 +1,42 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Makes the command of an analysis."""
+"""The command of an analysis: run it, and show its result."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from pathlib import Path
+from typing import Any
 
 import click
 
-from kcensus.actions import action
 from kcensus.analyses import Analysis, Param
-from kcensus.commands.shared.options import (
-    command,
-    help_tables_option,
-    showing_options,
-    target_argument,
+from kcensus.commands import Exit
+from kcensus.commands.shared import options
+from kcensus.commands.shared.output import check_output, check_tables, show
+from kcensus.commands.shared.target import context_of, opened, progress_bars, saved_result
+from kcensus.text import printable
+
+_DOT = (
+    "Write the graph to FILE, in the language of Graphviz: what --html draws, at most 60 nodes. "
+    "JSON has all."
 )
 
 
 def analysis_command(analysis: Analysis) -> click.Command:
     """Return the command that runs ``analysis`` and shows its result."""
-    return command(
+    return options.command(
         analysis.name,
-        functools.partial(action("kcensus.actions.analysis:run"), analysis),
+        functools.partial(_run, analysis),
         [
-            target_argument(),
+            options.target(),
             *map(_own_option, analysis.params),
-            *showing_options(),
-            *([_dot_option()] if analysis.picture else []),
-            help_tables_option(analysis.tables),
+            *options.showing(),
+            *([options.files("--dot", "FILE", _DOT)] if analysis.has_picture else []),
+            options.help_tables(analysis.specs),
+            *options.reading(),
         ],
-        analysis.question,
         f"{analysis.question}\n\n{inspect.cleandoc(analysis.description)}".rstrip(),
         analysis.examples,
-    )
-
-
-def _dot_option() -> click.Option:
-    return click.Option(
-        ["--dot"],
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="Write the graph to FILE, in the language of Graphviz: what --html draws, at most 60 "
-        "nodes. JSON has all.",
     )
 
 
@@ -59,3 +52,33 @@ def _own_option(param: Param) -> click.Option:
         show_default=param.default is not None,
         help=param.help,
     )
+
+
+def _run(
+    analysis: Analysis,
+    target: str | None,
+    reading: options.Reading,
+    showing: options.Showing,
+    **params: Any,
+) -> Exit:
+    from kcensus.analyses.runner import Context
+    from kcensus.reports import analyse
+
+    check_output(showing)
+    known = [spec.name for spec in analysis.tables()]
+    if known:
+        check_tables(showing, known)
+    result = saved_result(target, analysis.name)
+    if result is not None:
+        for name in analysis.without_target:
+            if params.get(name) is not None:
+                raise click.UsageError(
+                    f"--{name} needs the dump itself: '{printable(str(target))}' is a saved result."
+                )
+    elif analysis.needs_target(target, params):
+        with opened(target, reading) as (opened_target, progress):
+            result = analyse(context_of(opened_target, progress, reading), analysis, **params)
+    else:
+        with progress_bars(reading.no_progress) as progress:
+            result = analyse(Context.without_target(progress), analysis, **params)
+    return show(result, showing, analysis.first_tables, known)

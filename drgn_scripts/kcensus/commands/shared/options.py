@@ -1,35 +1,69 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the declarations of commands share: options and help texts."""
+"""Options and help that commands share, and the objects made of parsed options."""
 
 from __future__ import annotations
 
 import re
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from kcensus.limits import is_own_process
-from kcensus.limits.memory import MIN_BYTES
+from kcensus.limits import is_own_process, limit_share
+from kcensus.limits.memory import MIN_BYTES, prepare
 from kcensus.results import Severity
 from kcensus.samples import CAPSULES
 
 if TYPE_CHECKING:
     from kcensus.results.tables import Column, TableSpec
 
-CONTEXT_SETTINGS: dict[str, Any] = {
-    "help_option_names": ["-h", "--help"],
-    "max_content_width": 100,
-}
-"""For every command."""
+CONTEXT_SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+COMPLETE_VARIABLE = "_KCENSUS_COMPLETE"
+"""The shell sets it when it asks for completions."""
+PATH = click.Path(path_type=Path)
 
 _SUFFIXES = {"": 0, "k": 10, "m": 20, "g": 30}
 _MIN_CHUNK = 4096
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _MAX_DIGITS = 6
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Options for opening and reading a target: the values of :func:`reading`."""
+
+    symbols: tuple[Path, ...] = ()
+    jobs: int | None = None
+    allow_truncated: bool = False
+    chunk_size: int | None = None
+    no_progress: bool = False
+    cpu_share: int | None = None
+    """Percent of one CPU; None for no limit."""
+    max_memory: int | None = None
+    """Bytes of private memory; None for the default of the target."""
+
+
+@dataclass(frozen=True)
+class Showing:
+    """Options for showing a result: the values of :func:`showing`."""
+
+    json: str | None = None
+    """A file, or ``-`` for standard output."""
+    csv: Path | None = None
+    parquet: Path | None = None
+    html: Path | None = None
+    dot: Path | None = None
+    top: int = 10
+    tables: tuple[str, ...] = ()
+    """Tables to show; the first ones of the analysis where empty."""
+    every_table: bool = False
+    no_pager: bool = False
+    fail_on: str | None = None
 
 
 def _at_least(minimum: int) -> Callable[[str], int]:
@@ -43,7 +77,6 @@ def _at_least(minimum: int) -> Callable[[str], int]:
 
 def _size(minimum: int, examples: str) -> Callable[[str], int]:
     def size(text: str) -> int:
-        """Return the bytes of ``65536``, ``512K`` or ``4MiB``."""
         match = re.fullmatch(r"(\d{1,15})\s*([kmg]?)(i?b)?", text.strip().lower(), re.ASCII)
         size = int(match[1]) << _SUFFIXES[match[2]] if match else 0
         if not minimum <= size < 1 << 63:
@@ -54,7 +87,6 @@ def _size(minimum: int, examples: str) -> Callable[[str], int]:
 
 
 def _share(text: str) -> int:
-    """Return the percent of ``20`` or ``20%``."""
     match = re.fullmatch(r"(\d{1,3})\s*%?", text.strip(), re.ASCII)
     if not match or not 1 <= int(match[1]) <= 100:
         raise click.BadParameter(f"{text!r} is not a percentage from 1 to 100 of one CPU")
@@ -62,7 +94,6 @@ def _share(text: str) -> int:
 
 
 def _own_process(ctx: click.Context, param: click.Parameter, value: int | None) -> int | None:
-    """Refuse a limit on a process that is not ours."""
     if value is not None and not is_own_process():
         raise click.BadParameter("limits the command line's own process, which this one is not")
     return value
@@ -77,53 +108,83 @@ def interval(text: str) -> int:
     return seconds
 
 
-def reading_options() -> list[click.Parameter]:
-    """Return the options of :class:`~kcensus.actions.Reading`."""
+def option(names: str, metavar: str, words: str, **attributes: Any) -> click.Option:
+    """Return an option with a value: its names, the value's name in the usage, and its help."""
+    return click.Option(names.split(), metavar=metavar, help=words, **attributes)
+
+
+def files(names: str, metavar: str, words: str, **attributes: Any) -> click.Option:
+    """Return an option with a path as value."""
+    return option(names, metavar, words, type=PATH, **attributes)
+
+
+def flag(names: str, words: str, **attributes: Any) -> click.Option:
+    """Return an option without a value."""
+    return click.Option(names.split(), is_flag=True, help=words, **attributes)
+
+
+def reading() -> list[click.Parameter]:
+    """Return the options of :class:`Reading`."""
     return [
-        click.Option(
-            ["-s", "--symbols"],
-            type=click.Path(path_type=Path),
+        files(
+            "-s --symbols",
+            "DEBUGINFO",
+            "A vmlinux, a module, or a directory with debug info. May be repeated.",
             multiple=True,
-            metavar="DEBUGINFO",
-            help="A vmlinux, a module, or a directory with debug info. May be repeated.",
         ),
-        click.Option(
-            ["--jobs", "-j"],
+        option(
+            "--jobs -j",
+            "N",
+            "Worker processes. Default: one per CPU for compressed dumps, otherwise 1.",
             type=_at_least(1),
-            metavar="N",
-            help="Worker processes. Default: one per CPU for compressed dumps, otherwise 1.",
         ),
-        click.Option(["--allow-truncated"], is_flag=True, help="Read a dump that lacks its end."),
-        click.Option(
-            ["--cpu-share"],
+        flag("--allow-truncated", "Read a dump that lacks its end."),
+        option(
+            "--cpu-share",
+            "PERCENT",
+            "Take at most this share of one CPU, in one process. Default: no limit; on the"
+            " running kernel, other programs go first (nice 19).",
             type=_share,
             callback=_own_process,
-            metavar="PERCENT",
-            help="Take at most this share of one CPU, in one process. Default: no limit; on the"
-            " running kernel, other programs go first (nice 19).",
         ),
-        click.Option(
-            ["--max-memory"],
+        option(
+            "--max-memory",
+            "SIZE",
+            "Take at most this much private memory, in one process. Default: on the running"
+            " kernel, half of what is available, but 320M at least; otherwise no limit.",
             type=_size(MIN_BYTES, f"{MIN_BYTES >> 20}M, such as 512M or 2G"),
             callback=_own_process,
-            metavar="SIZE",
-            help="Take at most this much private memory, in one process. Default: on the running"
-            " kernel, half of what is available, but 320M at least; otherwise no limit.",
         ),
-        click.Option(
-            ["--chunk-size"],
+        option(
+            "--chunk-size",
+            "SIZE",
+            "Bytes per bulk read, e.g. 4M. For tuning.",
             type=_size(_MIN_CHUNK, "4K, such as 65536, 512K or 4M"),
-            metavar="SIZE",
-            help="Bytes per bulk read, e.g. 4M. For tuning.",
         ),
-        click.Option(["--no-progress"], is_flag=True, help="Do not draw progress bars."),
-        click.Option(
-            ["--debug"],
-            is_flag=True,
+        *running(),
+    ]
+
+
+def running() -> list[click.Parameter]:
+    """Return the options of a command without a target, too."""
+    return [
+        flag("--no-progress", "Do not draw progress bars."),
+        flag(
+            "--debug",
+            "Show the traceback of an error, as KCENSUS_DEBUG=1 does.",
             expose_value=False,  # cli.py looks for it, because it matters after a command failed
-            help="Show the traceback of an error, as KCENSUS_DEBUG=1 does.",
         ),
     ]
+
+
+def analyses(verb: str = "Run") -> click.Option:
+    """Return the option that selects analyses."""
+    return option("--analyses", "NAME,…", f"{verb} these analyses only. Default: all.")
+
+
+def no_pager() -> click.Option:
+    """Return the option that shows long output as it is."""
+    return flag("--no-pager", "Do not show long output in a pager.")
 
 
 class _TargetArgument(click.Argument):
@@ -131,114 +192,93 @@ class _TargetArgument(click.Argument):
 
     def get_usage_pieces(self, ctx: click.Context) -> list[str]:
         pieces = super().get_usage_pieces(ctx)
-        if not _session_is_open():
+        if not session_is_open():
             return pieces
         if self.name == "target":
             return []
         return pieces if self.required else [f"[{piece.strip('[]')}]" for piece in pieces]
 
 
-def target_argument(
+def target(
     name: str = "target", *, required: bool = False, metavar: str | None = None
 ) -> click.Argument:
-    """Return the argument that names a target; shells complete it to a file or ``sample``.
+    """Return the argument for a target; shells complete it to a file or ``sample``.
 
     :param required: whether it is needed inside crash and drgn, too
-    :param metavar: how the usage shows one that is needed elsewhere only
+    :param metavar: its form in the usage if it is needed elsewhere only
     """
     return _TargetArgument([name], required=required, metavar=metavar, shell_complete=_targets)
 
 
 def _targets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return how a shell can complete the name of a target."""
     names = [name for name in CAPSULES if incomplete and name.startswith(incomplete)]
     samples = [CompletionItem(name) for name in names]
-    # The script for bash forgets what precedes an item for files.
+    # The script for bash loses the text before an item for files.
     return [CompletionItem(incomplete, type="file"), *samples]
 
 
-def showing_options(*, tables: bool = True, top: int = 10) -> list[click.Parameter]:
-    """Return the options of :class:`~kcensus.actions.Showing`.
+def words(name: str, metavar: str) -> click.Argument:
+    """Return an argument that takes any number of words, which can be targets."""
+    return click.Argument([name], nargs=-1, metavar=metavar, shell_complete=_targets)
+
+
+def showing(*, tables: bool = True, top: int = 10) -> list[click.Parameter]:
+    """Return the options of :class:`Showing`.
 
     :param tables: whether tables can be selected
     :param top: default of ``--top``
     """
-    path = click.Path(path_type=Path)
     severities = [severity.name.lower() for severity in Severity]
     at_least = (
         f"Exit with status 1 if a finding is at least this severe ({', '.join(severities)});"
         " otherwise with 6 if an analysis failed, 3 if all did. Gaps do not change the status."
     )
-    options: list[click.Parameter] = [
-        click.Option(
-            ["--json"],
+    every = "Show all tables and figures on screen, zeros included."
+    selecting = [
+        option(
+            "tables --table", "NAME", "Show this table on screen. May be repeated.", multiple=True
+        ),
+        flag("every_table --all", every),
+    ]
+    return [
+        option(
+            "--json",
+            "[FILE]",
+            "Write one JSON document, with all rows, to FILE; without FILE, print it.",
             is_flag=False,
             flag_value="-",
-            metavar="[FILE]",
-            help="Write one JSON document, with all rows, to FILE; without FILE, print it.",
         ),
-        click.Option(
-            ["--csv"], type=path, metavar="DIR", help="Write CSV files to DIR, with all rows."
-        ),
-        click.Option(
-            ["--parquet"], type=path, metavar="DIR", help="Write Parquet files to DIR, all rows."
-        ),
-        click.Option(["--html"], type=path, metavar="FILE", help="Write one HTML page to FILE."),
-    ]
-    if tables:
-        options += [
-            click.Option(
-                ["tables", "--table"],
-                multiple=True,
-                metavar="NAME",
-                help="Show this table on screen. May be repeated.",
-            ),
-            click.Option(
-                ["every_table", "--all"],
-                is_flag=True,
-                help="Show all tables and figures on screen, also those that are 0.",
-            ),
-        ]
-    return [
-        *options,
-        click.Option(
-            ["--top"],
+        files("--csv", "DIR", "Write CSV files to DIR, with all rows."),
+        files("--parquet", "DIR", "Write Parquet files to DIR, all rows."),
+        files("--html", "FILE", "Write one HTML page to FILE."),
+        *(selecting if tables else ()),
+        option(
+            "--top",
+            "N",
+            "Rows of each table on screen; 0 for all.",
             type=_at_least(0),
             default=str(top),
             show_default=True,
-            metavar="N",
-            help="Rows of each table on screen; 0 for all.",
         ),
-        click.Option(["--no-pager"], is_flag=True, help="Do not show long output in a pager."),
-        click.Option(
-            ["--fail-on"], type=click.Choice(severities), metavar="SEVERITY", help=at_least
-        ),
+        no_pager(),
+        option("--fail-on", "SEVERITY", at_least, type=click.Choice(severities)),
     ]
 
 
-def help_tables_option(specs: Callable[[], Sequence[Any]]) -> click.Option:
-    """Return the option that describes tables.
-
-    :param specs: returns their declarations
-    """
+def help_tables(place: str) -> click.Option:
+    """Return the option that describes the tables declared at ``module:TABLES``, if any."""
 
     def show(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         if value and not ctx.resilient_parsing:
-            click.echo(_describe(specs(), ctx.make_formatter()))
+            specs = resolve_name(place) if place else ()
+            click.echo(_describe(specs, ctx.make_formatter()))
             ctx.exit()
 
-    return click.Option(
-        ["--help-tables"],
-        is_flag=True,
-        is_eager=True,
-        expose_value=False,
-        callback=show,
-        help="Describe the tables and their columns, and exit.",
-    )
+    words = "Describe the tables and their columns, and exit."
+    return flag("--help-tables", words, is_eager=True, expose_value=False, callback=show)
 
 
 def _describe(specs: Sequence[TableSpec], formatter: click.HelpFormatter) -> str:
-    """Return what a row of each table is, and its columns."""
     for spec in specs:
         with formatter.section(spec.name):
             formatter.write_text(f"{spec.title}. Row: {spec.help}")
@@ -259,19 +299,14 @@ def _help(name: str, column: Column) -> str:
     return f"{heading}{column.help}{unit}{' (data)' if column.show.value == 'data' else ''}".strip()
 
 
-def catalogue_option() -> click.Option:
+def catalogue() -> click.Option:
     """Return the option that adds patches to the catalogue."""
-    return click.Option(
-        ["--catalogue"],
-        type=click.Path(path_type=Path),
-        multiple=True,
-        metavar="DIR",
-        help="Add a directory of patch files and rules. May be repeated.",
-    )
+    words = "Add a directory of patch files and rules. May be repeated."
+    return files("--catalogue", "DIR", words, multiple=True)
 
 
 class _Command(click.Command):
-    """A command that reads a target, with examples that fit where it runs."""
+    """A command with examples that fit where it runs."""
 
     def __init__(self, examples: Sequence[tuple[str, str]], *args: Any, **values: Any) -> None:
         super().__init__(*args, **values)
@@ -285,31 +320,39 @@ class _Command(click.Command):
 
 def command(
     name: str,
-    run: Callable[..., Any],
+    run: Callable[..., Any] | str,
     params: Sequence[click.Parameter],
-    question: str,
     help_: str,
     examples: Sequence[tuple[str, str]] = (),
 ) -> click.Command:
-    """Return a command that reads a target, with the options for that.
+    """Return a command.
 
-    :param question: what it answers, on one line
-    :param examples: command lines, and what each is for
+    :param run: a function, or ``module:function`` to import when it runs. It gets the options by
+        their names; fields of :class:`Reading` and :class:`Showing` as one ``reading`` and
+        ``showing``
+    :param examples: command lines and their purposes
     """
-    return _Command(
-        examples,
-        name,
-        callback=run,
-        params=[*params, *reading_options()],
-        help=help_,
-        short_help=question,
-        context_settings=CONTEXT_SETTINGS,
-    )
+
+    def callback(**values: Any) -> Any:
+        for argument, kind in (("reading", Reading), ("showing", Showing)):
+            names = [field.name for field in fields(kind) if field.name in values]
+            if names:
+                values[argument] = kind(**{key: values.pop(key) for key in names})
+        reading = values.get("reading")
+        if isinstance(reading, Reading) and is_own_process():
+            # Before NumPy and drgn are imported.
+            prepare()
+            if reading.cpu_share is not None:
+                limit_share(reading.cpu_share)
+        return (resolve_name(run) if isinstance(run, str) else run)(**values)
+
+    attributes = {"callback": callback, "params": [*params], "help": help_}
+    return _Command(examples, name, **attributes, context_settings=CONTEXT_SETTINGS)
 
 
 def example_lines(examples: Sequence[tuple[str, str]]) -> str:
     """Return examples as help shows them: inside crash and drgn, on the kernel open there."""
-    if _session_is_open():
+    if session_is_open():
         examples = _without_targets(examples)
     return "\n".join(f"  {line}\n      {purpose}" for line, purpose in examples)
 
@@ -323,7 +366,7 @@ def _without_targets(examples: Sequence[tuple[str, str]]) -> list[tuple[str, str
     return list(purposes.items())
 
 
-def _session_is_open() -> bool:
-    """Return whether this is inside crash or drgn; help does not import what opens targets."""
+def session_is_open() -> bool:
+    """Return whether crash or drgn runs this; help does not import the code that opens targets."""
     module = sys.modules.get("kcensus.sources.session")
     return module is not None and bool(module.is_open())

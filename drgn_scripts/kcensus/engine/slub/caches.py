@@ -13,15 +13,15 @@ _OTHER_NAMES = {
     "fs_struct": "fs_cache",
     "sk_buff": "skbuff_head_cache",
 }
-"""Names of caches that are not called like the type of their objects."""
+"""Names of caches that differ from the type of their objects."""
 
 
 def find_caches(slab_map: SlabMap, type_name: str, name: str | None = None) -> list[SlabCache]:
     """Return the slab cache of a type, and its child caches for memory cgroups (up to 5.8).
 
-    :param type_name: such as ``struct dentry``; the cache is called like the type, with or without
+    :param type_name: such as ``struct dentry``; the cache has the name of the type, with or without
         ``_cache``, except for some well-known ones
-    :param name: name of the cache, or of one merged into it, if it is not called like the type
+    :param name: name of the cache, or of one merged into it, if it differs from the type
     :raises LookupError: no cache has that name
     """
     tag = type_name.split()[-1]
@@ -32,8 +32,8 @@ def find_caches(slab_map: SlabMap, type_name: str, name: str | None = None) -> l
     aliased = (slab_map.aliases[name] for name in names if name in slab_map.aliases)
     for candidate in itertools.chain(names, aliased):
         # Several caches can have the same name: since Linux kernel commit 4c39529663b9 ("slab: Warn
-        # on duplicate cache names when DEBUG_VM=y") (in v6.12), that is a warning, and only with
-        # CONFIG_DEBUG_VM.
+        # on duplicate cache names when DEBUG_VM=y") (in v6.12), the kernel warns of it, and only
+        # with CONFIG_DEBUG_VM.
         ids = {cache.id for cache in slab_map.caches if cache.name == candidate}
         if ids:
             return [cache for cache in slab_map.caches if int(roots[cache.id]) in ids]

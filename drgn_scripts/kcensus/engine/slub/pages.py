@@ -44,31 +44,30 @@ MAX_ORDER = 18
 
 @dataclass(frozen=True)
 class PageChunk:
-    """A stretch of the ``struct page`` array."""
+    """A stretch of the ``struct page`` array: ``count`` structs."""
 
     start_pfn: int
     raw: npt.NDArray[np.uint8]
-    """``count * sizeof(struct page)`` bytes."""
     readable: Mask | None
-    """Per page of the array itself, as :meth:`Memory.span` gives it; None: all."""
+    """Mask over pages of the array itself, as of :meth:`Memory.span`; None: all are readable."""
     count: int
 
     def records(self, layout: Layout, stride: int) -> npt.NDArray[Any]:
         """Return the structs as an array with the layout's dtype."""
-        return self.raw[: self.count * stride].view(layout.dtype(stride))
+        return self.raw.view(layout.dtype(stride))
 
 
 _SECTION_BITS = range(21, 35)
 """Possible SECTION_SIZE_BITS: x86 has 27, other machines up to 30."""
 _MAX_SECTIONS = 1 << (52 - 27)
-"""Sections of all physical addresses of x86."""
+"""Most sections, of all physical addresses of x86."""
 
 
 class PageMap:
-    """Where the struct pages are, and how page frame numbers and addresses map to each other.
+    """Addresses of the struct pages, and the mapping between page frame numbers and addresses.
 
     :raises LookupError: the kernel's memory model is not supported (neither SPARSEMEM_VMEMMAP nor
-        FLATMEM), or it has no slab pages that can be told from others
+        FLATMEM), or its slab pages cannot be told from others
     """
 
     def __init__(self, memory: Memory) -> None:
@@ -76,7 +75,7 @@ class PageMap:
         prog = memory.prog
         self.layout = layout(prog, "struct page", _PAGE_MEMBERS, _PAGE_OPTIONAL)
         self.struct_size = self.layout.size
-        # drgn shifts by it, and so would take all memory there is.
+        # drgn shifts by it, and a large number would take all memory.
         if "SECTION_SIZE_BITS" in prog and int(prog["SECTION_SIZE_BITS"]) not in _SECTION_BITS:
             raise LookupError("the memory sections of this kernel have an impossible size")
         highest = "__highest_present_section_nr"
@@ -86,14 +85,13 @@ class PageMap:
         self.ranges: list[tuple[int, int]] = [(start, end) for start, end, _ in ranges]
         """Valid page frame numbers: (first, one past the last)."""
         self.base: int = ranges[0][2].value_() if ranges else 0
-        """Address that the struct page of page frame 0 has or would have."""
+        """Address of the struct page of page frame 0, present or not."""
         self.direct_map: int = pfn_to_virt(prog, 0).value_()
-        """Address that page frame 0 has or would have in the direct map."""
+        """Address of page frame 0 in the direct map, present or not."""
         self.page_shift = memory.page_shift
 
     @cached_property
     def pages(self) -> int:
-        """How many page frames have a struct page."""
         return sum(end - start for start, end in self.ranges)
 
     def chunk_spans(self) -> list[tuple[int, int]]:
@@ -112,7 +110,7 @@ class PageMap:
         return spans
 
     def read(self, start_pfn: int, count: int, faults: Faults) -> PageChunk:
-        """Read ``count`` struct pages from that of ``start_pfn`` on."""
+        """Read ``count`` struct pages, beginning with page frame ``start_pfn``."""
         address = self.base + start_pfn * self.struct_size
         size = count * self.struct_size
         # The array's ends need not be page-aligned.
@@ -144,21 +142,18 @@ class PageMap:
         """Return which page frames have a struct page."""
         # Ranges ascend, so an odd number of bounds up to a page frame means inside of one.
         bounds = np.array(self.ranges, np.int64).ravel()
-        inside: Mask = np.searchsorted(bounds, pfn, side="right") % 2 == 1
-        return inside
+        return np.asarray(np.searchsorted(bounds, pfn, side="right") % 2 == 1)
 
-    def is_tail(self, records: PageRecords) -> Mask:
+    def is_tail(
+        self, records: PageRecords, rows: slice | npt.NDArray[np.int64] = slice(None)
+    ) -> Mask:
         """Return which struct pages are tails of a compound page."""
-        return self._has_tail_bit(records, slice(None))
-
-    def _has_tail_bit(self, records: PageRecords, rows: slice | npt.NDArray[np.int64]) -> Mask:
         word, bit = self._tail_bit
-        tail: Mask = (records[word][rows] & bit).astype(np.bool_)
-        return tail
+        return np.asarray((records[word][rows] & bit).astype(np.bool_))
 
     @cached_property
     def _tail_bit(self) -> tuple[str, np.uint64]:
-        """The column with the bit that marks tail pages, and that bit."""
+        """The column with the bit of tail pages, and the bit."""
         if "compound" in self.layout:
             return "compound", np.uint64(1)
         return "flags", self._flag("PG_tail")
@@ -200,12 +195,12 @@ class PageMap:
         else:
             slab = (records["flags"] & self._flag("PG_slab")).astype(np.bool_)
         rows = np.flatnonzero(slab)
-        slab[rows] = ~self._has_tail_bit(records, rows)
+        slab[rows] = ~self.is_tail(records, rows)
         return slab
 
     @cached_property
     def large_kmalloc_type(self) -> np.uint32 | None:
-        """Page type of a kmalloc() beyond the largest slab cache; None where it has none.
+        """Page type of a kmalloc() beyond the largest slab cache; None if the kernel has none.
 
         Since Linux kernel commit a6687c8ff613 ("slab: Mark large folios for debugging purposes")
         (in v6.15).
@@ -216,12 +211,10 @@ class PageMap:
             return None
 
     def large_kmalloc_pages(self, records: npt.NDArray[Any]) -> int | None:
-        """Return how many pages kmalloc() has whose heads are among consecutive struct pages.
+        """Return the number of kmalloc() pages with a head among consecutive struct pages.
 
-        Where it does not mark them, these are the pages that can be its: compound ones that are
-        neither slabs nor on an LRU list nor mapped. Drivers can have such pages, too.
-
-        :return: None where the kernel's types do not suffice
+        If the kernel does not mark them, all candidates count: compound pages that are neither
+        slabs nor on an LRU list nor mapped. None if the kernel's types do not suffice.
         """
         if self.large_kmalloc_type is None:
             return self._unmarked_pages(records)
@@ -235,7 +228,7 @@ class PageMap:
 
     @cached_property
     def _other_flags(self) -> tuple[np.uint64, np.uint64] | None:
-        """PG_head, and the flags that pages of kmalloc() lack; None if unknown."""
+        """PG_head, and the flags missing from pages of kmalloc(); None if unknown."""
         try:
             return self._flag("PG_head"), self._flag("PG_lru") | self._flag("PG_reserved")
         except (LookupError, NotRecorded):
@@ -251,24 +244,22 @@ class PageMap:
         heads = heads[lacks & ~self.is_tail(own) & ~self.is_slab(own)]
         if not len(heads):
             return 0
-        # No compound page straddles two chunks, so one ends where the next page is not its tail.
+        # No compound page straddles two chunks, so one ends at the next page that is not its tail.
         begins = np.append(np.flatnonzero(~self.is_tail(records)), len(records))
         return int((begins[np.searchsorted(begins, heads, side="right")] - heads).sum())
 
     @cached_property
     def nodes(self) -> list[int]:
-        """NUMA nodes that are online."""
+        """Online NUMA nodes."""
         return online_nodes(self.memory.prog)
 
     @cached_property
     def _node_bits(self) -> int:
-        """Width of the node number at the top of ``page.flags``; 0 if there is only one node.
-
-        With SPARSEMEM_VMEMMAP no section number is above it, and its width is the logarithm
-        of MAX_NUMNODES, which is the length of ``node_data`` (include/linux/page-flags-layout.h).
-        """
+        """Width of the node number at the top of ``page.flags``; 0 with only one node."""
         if len(self.nodes) < 2:
             return 0
+        # With SPARSEMEM_VMEMMAP no section number is above it, and its width is the logarithm of
+        # MAX_NUMNODES, which is the length of node_data (include/linux/page-flags-layout.h).
         length = self.memory.prog["node_data"].type_.length
         return int(length - 1).bit_length() if length else 0
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Free objects that CPUs and nodes keep for themselves, beside the free lists of the slabs."""
+"""Free objects kept by CPUs and nodes, beside the free lists of the slabs."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Ids: TypeAlias = npt.NDArray[np.int32]
 """Indexes in :attr:`SlabMap.caches`."""
 
 _MAX_SHEAF = 1 << 16
-"""No sheaf is that large and no barn holds that many of them: a larger number is damage."""
+"""Largest number of objects in a sheaf, or of sheaves in a barn; more is damage."""
 _BLOCK = 1 << 18
-"""Per-CPU structures to look at together: with child caches there can be millions."""
+"""Per-CPU structures to read at a time: with child caches there can be millions."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Parked:
     """
 
     address: Words
-    """Ascending, unique."""
+    """Addresses, ascending, unique."""
     cache: Ids
     lost: int
     """Lists or sheaves that could not be followed to their end."""
@@ -46,15 +46,11 @@ class Parked:
     def slots(
         self, slab_map: SlabMap, slabs: Slabs
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return which slots of slabs, in ascending order of address, hold parked objects.
-
-        :return: rows of the slabs, and numbers of the slots in them; a pointer to anything but
-            the start of a slot is not a parked object
-        """
+        """Return rows of ascending slabs, and numbers of slots in them, with parked objects."""
         if not len(slabs):
             return np.empty(0, np.int64), np.empty(0, np.int64)
-        # Of all parked objects only those in reach are looked at: there are as many chunks as
-        # memory, and as many parked objects as CPUs.
+        # Search parked objects in reach only: there are as many chunks as memory, and as many
+        # parked objects as CPUs.
         reach = np.uint64(slab_map.memory.page_size << MAX_ORDER)
         low, high = np.searchsorted(
             self.address, np.array([slabs.address[0], slabs.address[-1] + reach])
@@ -71,7 +67,7 @@ class Parked:
 
 
 def parked(slab_map: SlabMap, caches: Sequence[SlabCache]) -> Parked:
-    """Find the parked objects of some caches; each cache is looked at once per slab map."""
+    """Find the parked objects of some caches; each cache is searched once per slab map."""
     known = slab_map.parked_of
     offsets = cpu_offsets(slab_map.prog)
     block = max(_BLOCK // max(len(offsets), 1), 1)
@@ -101,10 +97,10 @@ class _Search:
         self.faults = Faults()
         self.found: list[tuple[Words, Ids]] = [(np.empty(0, np.uint64), np.empty(0, np.int32))]
         self.lost: list[Ids] = [np.empty(0, np.int32)]
-        """Caches of lists or sheaves that could not be followed to their end."""
+        """Caches with lists or sheaves that could not be followed to their end."""
 
     def by_cache(self) -> dict[int, tuple[Words, int]]:
-        """Return what was found of each cache: addresses, and how many lists are lost."""
+        """Return the addresses found in each cache, and the number of lost lists."""
         address, id_ = (np.concatenate(columns) for columns in zip(*self.found, strict=True))
         order = np.argsort(id_, kind="stable")
         address, id_ = address[order], id_[order]
@@ -117,11 +113,8 @@ class _Search:
         }
 
     def per_cpu(self, member: str) -> tuple[Words, Ids]:
-        """Return where a per-CPU structure of every cache is on every possible CPU, and the caches.
-
-        Possible rather than online CPUs: one that went offline was flushed, but a dump may catch
-        it half way.
-        """
+        """Return the per-CPU structures of every cache on every possible CPU, and their caches."""
+        # A CPU that went offline was flushed, but a dump may catch it half way.
         ids = np.array([cache.id for cache in self.caches], np.int32)
         pointer = layout(self.prog, self.cache_type, [member])
         read = gather(self.memory, self.slab_map.column("address")[ids], pointer, self.faults)
@@ -143,7 +136,7 @@ class _Search:
         )
         cpu = gather(self.memory, addresses, active, self.faults)
         owner = gather(self.memory, cpu["slab"], self.slab_map.layout, self.faults)
-        # A list without an active slab of this cache is left over from an earlier one.
+        # A list without an active slab of this cache is a leftover.
         valid = owner.readable & (self.slab_map.cache_ids(owner["cache"]) == ids)
         heads = np.where(valid, cpu["freelist"], np.uint64(0))
         code = self.slab_map.freelist_code
@@ -152,7 +145,7 @@ class _Search:
             return self.slab_map.next_free(code, nodes, ids[lanes])
 
         lost = (cpu["freelist"] != 0) & ~owner.readable
-        # The active slab is of its cache, or damaged.
+        # An active slab of another cache is damage.
         lost |= owner.readable & ~valid
         self.lost.append(ids[(cpu["slab"] != 0) & lost])
         longest, damage = int(owner["objects"].max(initial=0)), Damage()
@@ -166,7 +159,7 @@ class _Search:
         if not self.cache_type.has_member("cpu_sheaves"):
             return
         addresses, ids = self.per_cpu("cpu_sheaves")
-        # A third one collects objects for RCU; they are not free yet.
+        # A third sheaf collects objects for RCU; they are not free yet.
         slots = layout(self.prog, "struct slub_percpu_sheaves", ["main", "spare"])
         cpu = gather(self.memory, addresses, slots, self.faults)
         barn, barn_ids = self.full_sheaves()
@@ -186,15 +179,12 @@ class _Search:
             self.found.append((objects[ok].ravel(), np.repeat(cache[rows[ok]], size)))
 
     def sheaf_capacity(self, ids: Ids) -> Words:
-        """Return how many objects a sheaf of each cache holds at most."""
         if not self.cache_type.has_member("sheaf_capacity"):
             return np.full(len(ids), _MAX_SHEAF, np.uint64)
         member = layout(self.prog, self.cache_type, ["sheaf_capacity"])
         read = gather(self.memory, self.slab_map.column("address")[ids], member, self.faults)
-        capacity: Words = np.minimum(
-            read["sheaf_capacity"].astype(np.uint64), np.uint64(_MAX_SHEAF)
-        )
-        return capacity
+        capacity = read["sheaf_capacity"].astype(np.uint64)
+        return np.asarray(np.minimum(capacity, np.uint64(_MAX_SHEAF)))
 
     def full_sheaves(self) -> tuple[Words, Ids]:
         """Return the full sheaves in the barns of all nodes, and their caches."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Per-CPU areas and NUMA nodes, however damaged the variables that count them."""
+"""Per-CPU areas and NUMA nodes, even if the variables that count them are damaged."""
 
 from __future__ import annotations
 
@@ -22,18 +22,17 @@ _MAX_NODES = 1024
 
 
 def cpu_offsets(prog: drgn.Program) -> Words:
-    """Return what to add to a per-CPU pointer for each CPU that has a per-CPU area, ascending.
+    """Return the offsets of all per-CPU areas, ascending.
 
-    These are the possible CPUs, and those that ``__cpu_possible_mask`` lacks: the elements of
-    ``__per_cpu_offset`` for impossible CPUs are 0 or all the same.
+    CPUs missing from ``__cpu_possible_mask`` count, too: the elements of ``__per_cpu_offset`` for
+    impossible CPUs are 0 or all the same.
 
     :raises drgn.FaultError: the mask is not in the dump
     """
     # They never change, and finding them takes longer than reading a counter of each CPU.
     if (known := prog.cache.get(cpu_offsets)) is None:
         known = prog.cache[cpu_offsets] = _cpu_offsets(prog)
-    offsets: Words = known
-    return offsets
+    return np.asarray(known)
 
 
 def _cpu_offsets(prog: drgn.Program) -> Words:
@@ -44,21 +43,19 @@ def _cpu_offsets(prog: drgn.Program) -> Words:
         array = prog["__per_cpu_offset"]
         raw = array.to_bytes_()
     except (LookupError, drgn.FaultError, NotRecorded):
-        return np.unique(offsets)  # on one processor, or not all of the array is there
+        return np.unique(offsets)  # with one processor, or an incomplete array
     every, count = np.unique(np.frombuffer(raw, np.uint64), return_counts=True)
     return np.union1d(offsets, every[(count == 1) & (every != 0)])
 
 
 def online_nodes(prog: drgn.Program) -> list[int]:
-    """Return the NUMA nodes that are online, ascending.
-
-    drgn's ``for_each_online_node()`` looks at as many bits as ``nr_node_ids`` says.
-    """
+    """Return the online NUMA nodes, ascending."""
+    # drgn's for_each_online_node() reads nr_node_ids bits, however many these are.
     mask = prog["node_states"][prog["N_ONLINE"]]
     return list(for_each_set_bit(mask.bits, min(8 * drgn.sizeof(mask), _MAX_NODES)))
 
 
 def node_ids(prog: drgn.Program) -> int:
-    """Return ``nr_node_ids``; where it is impossible, one more than the highest online node."""
+    """Return ``nr_node_ids``; if impossible, one more than the highest online node."""
     ids, online = int(nr_node_ids(prog)), max(online_nodes(prog), default=0)
     return ids if online < ids <= _MAX_NODES else online + 1

@@ -36,11 +36,10 @@ def allocated(
     """Return all allocated objects of some caches.
 
     :param columns: members to read, offsets counting from the start of an object
-    :param report: takes note of what could not be read
     :return: addresses of the objects, and the columns
     :raises DoesNotFit: a member lies beyond the end of the objects of a cache
     """
-    check_fit(wanted, columns)
+    _check_fit(wanted, columns)
     slabs = slab_map.index(wanted, report, in_use=True)
     out = Columns(
         {_ADDRESS: np.dtype(np.uint64)} | {name: f.dtype for name, f in columns.fields.items()},
@@ -50,7 +49,7 @@ def allocated(
 
     def extract(view: View, _report: ScanReport) -> tuple[int, int]:
         kept = view.kept
-        count = view.slots if kept is None else int(np.count_nonzero(kept))
+        count = math.prod(view.shape) if kept is None else int(np.count_nonzero(kept))
         rows = slice(view.start, view.start + count)
         if kept is None:
             view.address(out[_ADDRESS][rows].reshape(view.shape))
@@ -76,15 +75,12 @@ def selected(
     select: Callable[[View], Mask],
     report: ScanReport,
 ) -> tuple[Words, dict[str, npt.NDArray[Any]]]:
-    """Return some of the allocated objects of caches, where most need not be kept.
+    """Return some of the allocated objects of caches, in the form of :func:`allocated`.
 
-    :param columns: members to read, offsets counting from the start of an object
-    :param select: which slots to take, of shape (slabs, slots); called in worker processes
-    :param report: takes note of what could not be read
-    :return: addresses of the objects, and the columns
+    :param select: returns a mask of slots, shape (slabs, slots); called in worker processes
     :raises DoesNotFit: a member lies beyond the end of the objects of a cache
     """
-    check_fit(wanted, columns)
+    _check_fit(wanted, columns)
     slabs = slab_map.index(wanted, report, in_use=True)
 
     def extract(view: View, _report: ScanReport) -> tuple[Words, dict[str, npt.NDArray[Any]]]:
@@ -100,13 +96,8 @@ def selected(
     }
 
 
-def check_fit(caches: Sequence[SlabCache], columns: Layout) -> None:
-    """Check that the members lie within the objects of caches.
-
-    Objects may be smaller than their type: x86 cuts the unused end off every task_struct.
-
-    :raises DoesNotFit: a member lies beyond the end of the objects of a cache
-    """
+def _check_fit(caches: Sequence[SlabCache], columns: Layout) -> None:
+    # Objects may be smaller than their type: x86 cuts the unused end off every task_struct.
     smallest = min(caches, key=lambda cache: cache.object_size, default=None)
     end = max((f.offset + f.dtype.itemsize for f in columns.fields.values()), default=0)
     if smallest is not None and end > smallest.object_size:
@@ -118,31 +109,25 @@ def check_fit(caches: Sequence[SlabCache], columns: Layout) -> None:
 
 @dataclass
 class View:
-    """Slabs of one cache with equally many slots, in memory: what :func:`visit` shows."""
+    """Slabs of one cache with equally many slots, in memory, as passed by :func:`visit`."""
 
     rows: slice | npt.NDArray[np.int64]
-    """Which of the slabs given to :func:`visit` these are."""
+    """Rows among the slabs given to :func:`visit`."""
     start: int
     """Number of slots in the views before this one."""
     slabs: Slabs
     cache: SlabCache
     columns: Layout
     buffer: Bytes
-    """The pages of all slabs."""
     page_readable: Mask | None
-    """Per page; None: all."""
+    """Mask over pages; None: all are readable."""
     kept: Mask | None = None
-    """Shape (slabs, slots): which slots hold an allocated object that could be read; None: all."""
+    """Mask of the slots with a readable allocated object, shape (slabs, slots); None: all."""
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Number of slabs, and slots of each."""
+        """Number of slabs, and of slots in each."""
         return len(self.slabs), int(self.slabs.objects[0])
-
-    @property
-    def slots(self) -> int:
-        """Number of slots of all slabs."""
-        return math.prod(self.shape)
 
     @property
     def slab_bytes(self) -> int:
@@ -151,35 +136,28 @@ class View:
 
     @cached_property
     def allocated(self) -> Mask:
-        """:attr:`kept` as an array in any case."""
+        """:attr:`kept` as an array, even if all slots are kept."""
         return np.ones(self.shape, np.bool_) if self.kept is None else self.kept
 
     @property
     def readable(self) -> Mask:
-        """Which of the slabs could be read completely."""
+        """Mask of the completely readable slabs."""
         if self.page_readable is None:
             return np.ones(len(self.slabs), np.bool_)
         return np.asarray(self.page_readable.reshape(len(self.slabs), -1).all(axis=1))
 
     def address(self, out: Words | None = None) -> Words:
-        """Return addresses of the slots, shape (slabs, slots).
-
-        :param out: array to write them to
-        """
+        """Return addresses of the slots, shape (slabs, slots), in ``out`` if given."""
         first = self.slabs.address + np.uint64(self.cache.left_pad)
         slots = np.arange(self.shape[1], dtype=np.uint64) * np.uint64(self.cache.slot_size)
-        address: Words = np.add(first[:, None], slots[None, :], out=out)
-        return address
+        return np.asarray(np.add(first[:, None], slots[None, :], out=out))
 
     def column(self, name: str) -> npt.NDArray[Any]:
-        """Return a member of all slots, allocated or not, shape (slabs, slots).
-
-        It is a view of :attr:`buffer`, unless the member is a bit field.
-        """
+        """Return a member of all slots, allocated or not, shape (slabs, slots)."""
         return self.columns.decode(name, self.stored(name))
 
     def stored(self, name: str) -> npt.NDArray[Any]:
-        """Return a member as :meth:`column` does, bit fields still inside their words."""
+        """Return a member as of :meth:`column`, with bit fields still inside their words."""
         f = self.columns.fields[name]
         return self._cut(f.dtype, f.offset, self.shape, ())
 
@@ -202,15 +180,10 @@ def visit(
     work: Callable[[View, ScanReport], T],
     report: ScanReport,
 ) -> Iterator[T]:
-    """Show ``work`` all slabs, a few megabytes at a time: for what need not be kept as columns.
+    """Yield the results of ``work`` for slabs of :meth:`SlabMap.index`, a few megabytes at a time.
 
-    Every page is read once: the slab's free list is decoded, for all slabs of a view together,
-    while it is in the processor's cache, and ``work`` cuts columns from it right after.
-
-    :param slabs: from :meth:`SlabMap.index`
-    :param work: called in :attr:`Memory.jobs` worker processes; what it returns must be
-        picklable, what it writes to must be shared
-    :return: an iterator of what ``work`` returned, in a fixed order
+    :param work: called in :attr:`Memory.jobs` worker processes; its result must be picklable, and
+        memory that it writes must be shared
     """
     memory = slab_map.memory
     batches = list(_batches(slab_map, slabs))
@@ -231,7 +204,7 @@ def visit(
         view.kept = _kept(slab_map, view, stores, part)
         return work(view, part), part
 
-    # Found out once here rather than in each worker process.
+    # Computed once here rather than in each worker process.
     _ = slab_map.freelist_code
     for result, part in memory.each("slab objects", show, len(batches)):
         report.add(part)
@@ -278,7 +251,7 @@ def _kept(slab_map: SlabMap, view: View, stores: Parked, report: ScanReport) -> 
 def _drop_listed(
     slab_map: SlabMap, view: View, rows: npt.NDArray[np.int64], kept: Mask, report: ScanReport
 ) -> None:
-    """Clear in ``kept`` what is on the freelists of the slabs ``rows``."""
+    """Clear the slots on the freelists of the slabs ``rows`` in ``kept``."""
     cache, slabs, readable = view.cache, view.slabs, view.page_readable
     code, shift = slab_map.freelist_code, slab_map.memory.page_shift
     words = view.buffer.view(slab_map.word.fields["word"].dtype)
@@ -310,7 +283,7 @@ def _drop_listed(
     torn = listed != expected
     torn[damage.lanes()] = True
     if readable is not None:
-        # Where nothing of a slab could be read, no object of it is taken for allocated.
+        # In a completely unreadable slab, no object counts as allocated.
         torn &= readable.reshape(len(slabs), -1)[rows].any(axis=1)
         expected = np.where(torn, expected, listed)
     report.slabs_torn += int(torn.sum())

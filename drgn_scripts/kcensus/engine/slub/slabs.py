@@ -23,7 +23,6 @@ from kcensus.engine.gather import gather
 from kcensus.engine.layout import Layout, LayoutError, Path, layout
 from kcensus.engine.memory import Faults, Mask, Memory, Words, add_counts
 from kcensus.engine.rows import rows_of
-from kcensus.engine.slub.freelist import FreelistCode
 from kcensus.engine.slub.pages import MAX_ORDER, PageChunk, PageMap
 from kcensus.engine.slub.percpu import node_ids
 from kcensus.engine.strings import c_strings
@@ -42,34 +41,34 @@ class UnsupportedAllocator(LookupError):
 
 @dataclass(frozen=True)
 class SlabCache:
-    """The members of one ``struct kmem_cache`` that scans need."""
+    """The members of one ``struct kmem_cache`` needed by scans."""
 
     id: int
     """Index in :attr:`SlabMap.caches`."""
     object: drgn.Object
     """``struct kmem_cache *``"""
     name: str
-    """As the kernel has it; not safe to print."""
+    """Name as in the kernel; not safe to print."""
     object_size: int
-    """Bytes the user of the cache asked for."""
+    """Bytes requested by the user of the cache."""
     slot_size: int
     """Distance of two objects, bytes."""
     objects_per_slab: int
-    """As slabs are normally allocated."""
+    """Slots in a slab of the usual order."""
     most_objects: int
-    """Most objects a slab can hold. Before Linux kernel commit 32a6f409b693 ("mm, slub: remove
+    """Most slots in a slab of any order. Before Linux kernel commit 32a6f409b693 ("mm, slub: remove
     runtime allocation order changes") (in v5.9), the order could be changed at run time."""
     order: int
-    """Of a slab as normally allocated; under pressure SLUB falls back to a smaller one."""
+    """Usual order of a slab; under pressure SLUB falls back to a smaller one."""
     free_offset: int
-    """Offset in a free object of the pointer to the next one."""
+    """Offset of the pointer to the next free object in a free object."""
     secret: int
-    """``kmem_cache.random``, 0 where free list pointers are not obfuscated."""
+    """``kmem_cache.random``, 0 if free list pointers are not obfuscated."""
     left_pad: int
     """Bytes before the first object of a slab (``red_left_pad``)."""
     flags: int
     refcount: int
-    """Users of the cache: more than one where caches of other names were merged into it."""
+    """Users of the cache: more than one if caches of other names were merged into it."""
 
     @property
     def address(self) -> int:
@@ -78,7 +77,7 @@ class SlabCache:
 
     @property
     def merged(self) -> bool:
-        """The cache serves users of several names."""
+        """Whether the cache serves users of several names."""
         return self.refcount > 1
 
 
@@ -104,10 +103,9 @@ _CACHE_OPTIONAL = {
 
 
 def _slab_caches(memory: Memory, faults: Faults) -> tuple[list[SlabCache], int, int]:
-    """Return all caches, how many ends of their list were torn, and how many caches were no use.
+    """Return all caches, and the numbers of torn ends of their list and of unusable caches.
 
-    drgn's ``for_each_slab_cache()`` ends in an exception at a torn end, and never on a cycle. The
-    members are gathered: one by one they would take longer than a scan.
+    drgn's ``for_each_slab_cache()`` ends in an exception at a torn end, and never on a cycle.
     """
     prog = memory.prog
     type_ = prog.type("struct kmem_cache")
@@ -137,7 +135,7 @@ def _slab_caches(memory: Memory, faults: Faults) -> tuple[list[SlabCache], int, 
 
 
 def _has_possible_geometry(memory: Memory, numbers: Mapping[str, npt.NDArray[Any]]) -> Mask:
-    """Return which caches can exist: all bounds of a scan follow from these numbers."""
+    """Return which caches can exist: their numbers determine all bounds of a scan."""
     names = ("object_size", "slot_size", "free_offset", "left_pad", "order", "objects_per_slab")
     size, slot, free, pad, order, objects = (numbers[name].astype(np.int64) for name in names)
     slab = memory.page_size << np.minimum(order, MAX_ORDER)
@@ -147,7 +145,7 @@ def _has_possible_geometry(memory: Memory, numbers: Mapping[str, npt.NDArray[Any
 
 
 _MAX_CACHES = 1 << 20
-"""Child caches of memory cgroups can be many; more than that is damage."""
+"""Most caches, child caches of memory cgroups included; more are damage."""
 
 
 @dataclass(frozen=True)
@@ -155,16 +153,15 @@ class Slabs:
     """Slabs as columns, one row each, in ascending order of address."""
 
     address: Words
-    """Of the first byte, in the direct map."""
+    """Address of the first byte, in the direct map."""
     cache: npt.NDArray[np.int32]
     """Index in :attr:`SlabMap.caches`; -1 for a cache that is not on the kernel's list."""
     objects: npt.NDArray[np.uint16]
     inuse: npt.NDArray[np.uint16]
-    """As the kernel counts: objects in a CPU's free list or in a sheaf are in use."""
+    """Objects in use by the kernel's count, with those in a CPU's free list or in a sheaf."""
     freelist: Words
     node: npt.NDArray[np.uint16]
     extra: Mapping[str, npt.NDArray[Any]]
-    """Further members of the slab that were asked for."""
 
     def __len__(self) -> int:
         return len(self.address)
@@ -175,7 +172,7 @@ class Slabs:
 
     @staticmethod
     def concatenate(parts: Sequence[Slabs]) -> Slabs:
-        """Return all rows of ``parts``, of which there is at least one."""
+        """Return all rows of ``parts``, at least one of which exists."""
         columns = {
             name: np.concatenate([getattr(part, name) for part in parts]) for name in _SLAB_COLUMNS
         }
@@ -189,63 +186,76 @@ _SLAB_COLUMNS = ("address", "cache", "objects", "inuse", "freelist", "node")
 
 @dataclass(frozen=True)
 class Survey:
-    """What a pass over the ``struct page`` array, or a stretch of it, yields."""
+    """The result of a pass over the ``struct page`` array, or over a stretch of it."""
 
     slabs: Slabs
-    """In ascending order of address."""
     invalid: npt.NDArray[np.int64]
-    """Slabs that are left out since their counters are impossible, by cache id + 1."""
+    """Number of slabs left out for impossible counters, by cache id + 1."""
     large_kmalloc_pages: int | None
-    """Pages of kmalloc() beyond the slab caches: as many as it marks, else the most it can have;
-    None if unknown."""
+    """Pages of kmalloc() beyond the slab caches: marked pages, else the most possible; None if
+    unknown."""
     memmap: Faults
-    """Pages of the array that could not be read."""
     watched: list[Any] = field(default_factory=list)
-    """What the watcher of the pass returned of each stretch, in order."""
+    """The results of the watcher for each stretch, in order."""
+
+
+@dataclass(frozen=True)
+class FreelistCode:
+    """Encoding of the pointers between free objects of the slab caches.
+
+    Without CONFIG_SLAB_FREELIST_HARDENED, a pointer is stored as it is. With it, since Linux kernel
+    commit 2482ddec670f ("mm: add SLUB free list pointer obfuscation") (in v4.14), it is XORed with
+    ``kmem_cache.random`` and with its own address. Since Linux kernel commit 1ad53d9fa3f6 ("slub:
+    improve bit diffusion for freelist ptr obfuscation") (in v5.7 and stable branches), the bytes of
+    the address are swapped first. No type distinguishes the two.
+    """
+
+    swab: bool = True
+
+    def decode(self, stored: Words, place: Words, secret: Words | np.uint64) -> Words:
+        """Return the next free object, given the words ``stored`` in memory at ``place``."""
+        mixed = place.byteswap() if self.swab else place
+        return np.where(secret == 0, stored, stored ^ secret ^ mixed)
 
 
 Watcher: TypeAlias = Callable[[PageChunk], Any]
-"""Looks at each stretch of the ``struct page`` array in the same pass; called in worker processes,
-so what it returns must be picklable."""
+"""Function called with each stretch of the ``struct page`` array in the same pass, in worker
+processes, so its result must be picklable."""
 
 
 @dataclass
 class ScanReport:
-    """What a scan could not read or make sense of."""
+    """Unreadable or inconsistent memory of a scan."""
 
     memmap: Faults = field(default_factory=Faults)
     """Pages of the ``struct page`` array."""
     slabs: Faults = field(default_factory=Faults)
-    """Pages of slabs."""
     objects_unreadable: int = 0
-    """Slots on pages that could not be read."""
+    """Slots on unreadable pages."""
     objects_uncertain: int = 0
-    """Free objects that could not be told from allocated ones, since their slab's free list is
-    torn; they are taken for allocated."""
+    """Free objects that count as allocated, since the torn free list of their slab does not tell
+    them apart."""
     slabs_torn: int = 0
-    """Slabs whose free list does not end, or does not match the slab's count."""
+    """Slabs with a free list that does not end, or does not match the slab's count."""
     slabs_invalid: int = 0
-    """Slabs whose counters are impossible; they are left out."""
+    """Slabs with impossible counters, which are left out."""
     lists_lost: int = 0
-    """Free lists of CPUs, sheaves or barns that could not be followed to their end; what they
-    hold is taken for allocated."""
+    """Free lists of CPUs, sheaves or barns that could not be followed to their end; their objects
+    count as allocated."""
 
     def add(self, other: ScanReport) -> None:
-        """Add what another report counted."""
+        """Add the counts of another report."""
         add_counts(self, other)
 
     @property
     def complete(self) -> bool:
-        """Nothing was missed."""
+        """Whether nothing was missed."""
         lost = self.objects_uncertain + self.slabs_torn + self.slabs_invalid + self.lists_lost
         return not (self.memmap or self.slabs or lost)
 
 
 class SlabMap:
-    """The slab allocator of one kernel.
-
-    :raises UnsupportedAllocator: the kernel uses SLAB or SLOB
-    """
+    """The slab allocator of one kernel; raises :class:`UnsupportedAllocator` for SLAB and SLOB."""
 
     def __init__(
         self,
@@ -256,8 +266,7 @@ class SlabMap:
         watcher: Callable[[PageMap], Watcher | None] | None = None,
     ) -> None:
         """
-        :param extra: further members of ``struct slab`` that slabs shall have as columns; those
-            that this kernel lacks are left out
+        :param extra: further members of ``struct slab`` for :attr:`Slabs.extra`, if present
         :param shared: whether to keep the survey for further calls of :meth:`index`
         :param watcher: makes a watcher of the pass over the ``struct page`` array, or None
         """
@@ -282,7 +291,7 @@ class SlabMap:
         """Unreadable pages of the caches' own structures."""
         self.caches, self.caches_torn, self.caches_damaged = _slab_caches(memory, self.faults)
         self.parked_of: dict[int, tuple[Words, int]] = {}
-        """What :func:`parked` found of each cache: addresses, and lists lost."""
+        """Results of :func:`parked` by cache: addresses, and number of lost lists."""
         self._columns: dict[str, Words] = {}
         self._cache_order = np.argsort(self.column("address"))
 
@@ -292,10 +301,7 @@ class SlabMap:
 
     @cached_property
     def survey(self) -> Survey:
-        """All slabs, from one pass over the ``struct page`` array.
-
-        Some 50 bytes a slab, so 1/150 of the slab memory, are kept until the map goes.
-        """
+        """All slabs, from one pass over the ``struct page`` array; some 50 bytes a slab."""
         spans = self.pages.chunk_spans()
         if not spans:
             raise LookupError("the struct page array has no section: mem_section is damaged")
@@ -318,7 +324,6 @@ class SlabMap:
         )
 
     def _look(self, span: tuple[int, int], watch: Watcher | None) -> Survey:
-        """Survey one stretch of the page array; ``span`` is from ``chunk_spans()``."""
         memmap = Faults()
         chunk = self.pages.read(*span, memmap)
         pages = chunk.records(self.pages.layout, self.pages.struct_size)
@@ -353,12 +358,9 @@ class SlabMap:
         return int(self.prog["__kfence_pool"]) if "__kfence_pool" in self.prog else 0
 
     def _is_kfence(self, slabs: Slabs) -> Mask:
-        """Return which are pages of KFENCE rather than slabs.
-
-        Since Linux kernel commit 0ce20dd84089 ("mm: add Kernel Electric-Fence infrastructure") (in
-        v5.12), every other page of a pool passes for a slab of one object, so that kfree() takes
-        it. These have neither a count nor a freelist; an empty slab has a freelist.
-        """
+        # Since Linux kernel commit 0ce20dd84089 ("mm: add Kernel Electric-Fence infrastructure")
+        # (in v5.12), every other page of a pool looks like a slab of one object to kfree(). It has
+        # neither a count nor a freelist; an empty slab has a freelist.
         bare: Mask = (slabs.objects <= 1) & (slabs.inuse == 0) & (slabs.freelist == 0)
         bare &= slabs.address >= np.uint64(self._kfence_pool)
         return bare
@@ -374,12 +376,11 @@ class SlabMap:
     def index(
         self, wanted: Sequence[SlabCache], report: ScanReport, *, in_use: bool = False
     ) -> Slabs:
-        """Return all slabs of some caches, in ascending order of address.
+        """Return all slabs of some caches, or those with objects in use, ascending.
 
-        :param report: takes note of slabs of theirs that are left out
-        :param in_use: leave out those without an object in use
+        :param report: takes note of slabs of these caches that are left out
         """
-        # One more for the unknown cache, which is -1.
+        # One more entry for the unknown cache, -1.
         is_wanted = np.zeros(len(self.caches) + 1, np.bool_)
         is_wanted[[cache.id for cache in wanted]] = True
         report.memmap.update(self.survey.memmap)
@@ -392,11 +393,9 @@ class SlabMap:
         return slabs[chosen & (slabs.inuse > 0) if in_use else chosen]
 
     def slab_pages(self, slabs: Slabs) -> npt.NDArray[np.int64]:
-        """Return pages of each slab.
-
-        The order follows from the number of objects alone: a slab of the next smaller order would
-        hold at most half of them. So no tail page needs to be read, whose order field moved often.
-        """
+        """Return pages of each slab."""
+        # The order follows from the number of objects: a slab of the next smaller order would hold
+        # at most half of them. So no tail page is read, with an order field that often moved.
         pages = np.left_shift(1, self.column("order").astype(np.int64))[slabs.cache]
         usual = self.column("objects_per_slab").astype(np.uint16)[slabs.cache]
         smaller = np.flatnonzero(slabs.objects != usual)
@@ -408,11 +407,8 @@ class SlabMap:
 
     @cached_property
     def freelist_code(self) -> FreelistCode:
-        """Whether hardened free list pointers swap bytes: what makes sense of the lists here.
-
-        A right guess leads to a free object of the same slab or to the end of the list, a wrong
-        one practically never does.
-        """
+        """Encoding of hardened free list pointers, tried on the lists of this kernel."""
+        # The right one leads to a free object of the same slab or to the end of the list.
         hardened = self.column("secret") != 0
         if not hardened.any():
             return FreelistCode()
@@ -431,7 +427,7 @@ class SlabMap:
     def next_free(
         self, code: FreelistCode, objects: Words, cache: npt.NDArray[np.int32]
     ) -> tuple[Words, Mask]:
-        """Return the next free objects after free ``objects``, and which of them could be read."""
+        """Return the next free objects after free ``objects``, and a mask of the readable ones."""
         place = objects + self.column("free_offset")[cache]
         read = gather(self.memory, place, self.word, Faults())
         return code.decode(read["word"], place, self.column("secret")[cache]), read.readable
@@ -444,29 +440,26 @@ class SlabMap:
     def column(self, name: str) -> Words:
         """Return a number of every cache, such as ``slot_size``, as an array over cache ids."""
         if name not in self._columns:
-            self._columns[name] = np.array(
-                [getattr(cache, name) for cache in self.caches], np.uint64
-            )
+            values = [getattr(cache, name) for cache in self.caches]
+            self._columns[name] = np.array(values, np.uint64)
         return self._columns[name]
 
     @cached_property
     def aliases(self) -> dict[str, str]:
-        """Names of merged caches, and the name of the cache that each became.
+        """Names of merged caches, and the resulting cache of each.
 
-        Empty without CONFIG_SYSFS, or where the tree of names is torn. Like all names here: valid
-        Unicode, not safe to print.
+        Empty without CONFIG_SYSFS, or if the tree of names is torn. Not safe to print.
         """
         try:
             aliases = get_slab_cache_aliases(self.prog)
         except (LookupError, drgn.FaultError, RecursionError):
             return {}
         # drgn has surrogates for bytes that are not UTF-8.
-        return {
-            os.fsencode(alias).decode(errors="backslashreplace"): os.fsencode(name).decode(
-                errors="backslashreplace"
-            )
-            for alias, name in aliases.items()
-        }
+
+        def valid(name: str) -> str:
+            return os.fsencode(name).decode(errors="backslashreplace")
+
+        return {valid(alias): valid(name) for alias, name in aliases.items()}
 
     @cached_property
     def lineage(self) -> tuple[npt.NDArray[np.int64], Words]:
@@ -474,7 +467,7 @@ class SlabMap:
 
         Before Linux kernel commit 9855609bde03 ("mm: memcg/slab: use a single set of kmem_caches
         for all accounted allocations") (in v5.9), each memory cgroup had child caches of its own,
-        whose ``memcg_params`` point to both.
+        with pointers to both in ``memcg_params``.
 
         :return: per cache the id of its root cache, itself for a root; and the address of its
             ``struct mem_cgroup``, 0 for a root
@@ -494,7 +487,7 @@ class SlabMap:
         members = {"root": "root_cache", "memcg": "memcg"}
         try:
             # Before Linux kernel commit 9eeadc8b6e0e ("slab: reorganize memcg_cache_params") (in
-            # v4.11), is_root_cache says what the other members mean.
+            # v4.11), is_root_cache tells the meaning of the other members.
             links = layout(self.prog, params, members, {"is_root": "is_root_cache"})
         except LayoutError:
             return roots, owners
@@ -510,11 +503,10 @@ class SlabMap:
     def per_node(
         self, name: str, caches: Sequence[SlabCache], faults: Faults
     ) -> tuple[Words, npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """Return the caches' structures for each NUMA node.
+        """Return the ``node`` (``kmem_cache_node``) or ``barn`` of each cache on each NUMA node.
 
-        :param name: ``node`` for the ``kmem_cache_node``, or ``barn`` where there are sheaves
-        :return: addresses of those that exist, the ids of their caches, and the ids of the caches
-            of which one could not be found out
+        :return: addresses of the existing structures, ids of their caches, and ids of the caches
+            with an unknown one
         """
         type_ = self.prog.type("struct kmem_cache")
         nodes = node_ids(self.prog)
@@ -538,10 +530,7 @@ class SlabMap:
         return pointers[pointers != 0], owners[pointers != 0], owners[lost]
 
     def containing(self, addresses: Words, faults: Faults) -> npt.NDArray[np.int32]:
-        """Return indexes in :attr:`caches` of the caches that addresses were allocated from.
-
-        :return: -1 where an address is in no slab
-        """
+        """Return the index in :attr:`caches` of each address's cache, or -1."""
         pfn = self.pages.pfn(addresses)
         at = np.flatnonzero(self.pages.valid(pfn))
         found = np.full(len(addresses), -1, np.int32)
@@ -555,4 +544,4 @@ class SlabMap:
 
 
 _SAMPLE = 64
-"""Free lists to look at for :attr:`SlabMap.freelist_code`."""
+"""Free lists to sample for :attr:`SlabMap.freelist_code`."""

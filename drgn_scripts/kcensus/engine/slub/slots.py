@@ -9,23 +9,21 @@ import numpy as np
 import numpy.typing as npt
 
 from kcensus.engine.memory import Words
+from kcensus.engine.rows import spread
 from kcensus.engine.slub.slabs import SlabMap, Slabs
 
 _SPARSE = 16
-"""A table with an entry for each page pays if one page in so many is a slab of ours."""
+"""A table with an entry per page is worth it if one page in so many is a slab of these caches."""
 
 
 class Slots:
-    """All slots of some slabs, numbered in ascending order of address."""
+    """All slots of slabs of :meth:`SlabMap.index`, numbered in ascending order of address."""
 
     def __init__(self, slab_map: SlabMap, slabs: Slabs) -> None:
-        """
-        :param slabs: as :meth:`SlabMap.index` gives them
-        """
         self.slabs = slabs
         counts = slabs.objects.astype(np.int64)
         self.first: npt.NDArray[np.int64] = np.concatenate([[0], np.cumsum(counts)])
-        """Number of the first slot of each slab; last comes the number of all slots."""
+        """Number of the first slot of each slab, and the number of all slots at the end."""
         self.dtype: np.dtype[Any] = np.dtype(np.int32 if len(self) < 1 << 31 else np.int64)
         self._size = slab_map.column("slot_size")[slabs.cache]
         self._base = slabs.address + slab_map.column("left_pad")[slabs.cache]
@@ -51,12 +49,11 @@ class Slots:
         if span > _SPARSE * int(pages.sum()) + 4096:
             return
         self._table = np.full(span + 1, -1, np.int32)
-        row = np.repeat(np.arange(len(pages)), pages)
-        within = np.arange(len(row)) - np.repeat(np.cumsum(pages) - pages, pages)
+        row, within = spread(pages)
         self._table[(frame - self._start).astype(np.int64)[row] + within] = row
 
     def of(self, addresses: Words) -> npt.NDArray[Any]:
-        """Return numbers of the slots that begin at addresses, in :attr:`dtype`; -1 for none."""
+        """Return numbers of the slots at addresses, in :attr:`dtype`; -1 where no slot begins."""
         if not len(self.slabs):
             return np.full(addresses.shape, -1, self.dtype)
         if self._table is not None:
@@ -84,7 +81,6 @@ class Slots:
         return slot
 
     def address(self, slots: npt.NDArray[Any]) -> Words:
-        """Return addresses at which slots begin."""
         row = np.searchsorted(self.first, slots, side="right") - 1
         number = (slots - self.first[row]).astype(np.uint64)
         return self._base[row] + number * self._size[row]

@@ -5,5 +5,5 @@ MODULES = (
     *("bfq", "kyber_iosched", "mq_deadline", "cfq_iosched", "deadline_iosched", "noop_iosched"),
     *("dm_mod", "md_mod", "loop", "xfs"),
 )
-"""Modules whose debug info the readers use where they are loaded; that of file systems has the
-names of the functions that end their bios."""
+"""Modules whose debug info the readers use if they are loaded; file systems have the functions that
+end their bios."""

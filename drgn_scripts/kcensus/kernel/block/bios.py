@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The bios of requests: whose they are, and which pages they read or write."""
+"""The bios of requests: their owners, and the pages that they read or write."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import drgn
 import numpy as np
-import numpy.typing as npt
 from drgn import Object
 from drgn.helpers.linux.kernfs import kernfs_parent
 
 from kcensus.engine.chase import Damage, Lanes, collect, pointer_step
 from kcensus.engine.gather import gather, gather_arrays
 from kcensus.engine.layout import layout, word_dtype
-from kcensus.engine.memory import Faults, Memory, Words
+from kcensus.engine.memory import Faults, Memory, Numbers, Words
 from kcensus.engine.rows import spread, within
 from kcensus.engine.slub.pages import PageMap
 from kcensus.kernel.block.operations import Operations
@@ -26,18 +27,16 @@ from kcensus.sources.capsule import NotRecorded
 _MAX_CHAIN = 1 << 12
 """Bios of one request: merging stops at ``max_segments``."""
 _MAX_SEGMENTS = 1 << 16
-"""Of one bio: BIO_MAX_VECS is 256, but loop devices and io_uring pass arrays of their own."""
+"""Segments of one bio: BIO_MAX_VECS is 256, but loop devices and io_uring pass their own arrays."""
 _MAX_PAGES = 1 << 22
 """Pages of all bios, which take 32 MiB."""
 _MAX_NESTED = 1 << 10
-"""Cgroups in each other; cgroup.max.depth has no limit by default, but paths do."""
+"""Most cgroups nested in each other; cgroup.max.depth has no limit by default, but paths do."""
 _MAX_LEVELS = 64
-"""Clones and splits of a bio: dm devices nest less deep."""
+"""Most clones and splits of a bio: dm devices nest less deep."""
 _SECTOR = 512
 _MAPPING_FLAGS = np.uint64(3)
-"""Bits of ``page.mapping`` that say that it is not an address_space: anonymous, movable, KSM."""
-
-Counts = npt.NDArray[np.int64]
+"""Bits of ``page.mapping`` without an address_space: anonymous, movable, KSM."""
 
 
 @dataclass
@@ -48,35 +47,33 @@ class Bios:
     request: Lanes
     """Row of the request; ascending."""
     group: Words
-    """``struct blkcg_gq`` that it is charged to; 0 if unknown."""
+    """``struct blkcg_gq`` charged for the bio; 0 if unknown."""
     origin: Words
-    """The bio that it was cloned or split from, at the top of device mapper, md and of splits; the
-    bio itself if from none."""
+    """The original of a clone or split, above device mapper, md and splits; else the bio."""
     origin_end_io: Words
-    """``bi_end_io`` of that one: address of the function that its end calls."""
+    """``bi_end_io`` of the original: address of the function at its end."""
     origin_private: Words
-    """``bi_private`` of that one, the function's own: ``struct xfs_buf``, ``struct iomap_dio``, …
-    """
+    """``bi_private`` of the original, for that function: ``struct xfs_buf``, ``struct iomap_dio``,
+    …"""
     page: Words
-    """``struct page`` of each page that it still has to read or write."""
+    """``struct page`` of each page left to read or write."""
     page_bio: Lanes
     """Row of the bio of each page."""
     folio: Words
-    """Head of the folio or compound page of each page: the page itself if it is a small one."""
+    """Head of the folio or compound page of each page: the page itself if it is single."""
     inode: Words
-    """``struct inode`` whose page cache each page is in; 0 for direct I/O, swap and buffers."""
+    """``struct inode`` with each page in its page cache; 0 for direct I/O, swap and buffers."""
     functions: dict[int, str] = field(default_factory=dict)
     """Names of the functions in ``origin_end_io``, and others."""
     torn: int = 0
-    """Requests whose bios could not be followed to the end, and bios whose pages or owner are
-    unreadable."""
+    """Requests with an incomplete chain of bios, and bios with unreadable pages or owner."""
     faults: Faults = field(default_factory=Faults)
 
     def __len__(self) -> int:
         return len(self.address)
 
     def end_names(self) -> list[str]:
-        """Return the name of ``origin_end_io`` of each; empty where the symbols lack it."""
+        """Return the name of each bio's ``origin_end_io``; empty without a symbol."""
         return [self.functions.get(int(address), "") for address in self.origin_end_io]
 
 
@@ -94,7 +91,7 @@ def bios(kernel: Kernel) -> Bios:
     lanes, nodes = collect(of_requests.bio, step, limit=_MAX_CHAIN, damage=damage)
     order = np.argsort(lanes, kind="stable")
     lanes, nodes = lanes[order], nodes[order]
-    # A pointer that damage cleared ends a chain as it should: then, the last bio is another one.
+    # A pointer cleared by damage ends a chain as usual, but not with the request's last bio.
     ends = np.flatnonzero(np.append(lanes[1:] != lanes[:-1], True)) if len(lanes) else lanes
     is_cut = nodes[ends] != of_requests.last_bio[lanes[ends]]
     cut = np.union1d(damage.lanes(), lanes[ends[is_cut]])
@@ -127,7 +124,7 @@ def bios(kernel: Kernel) -> Bios:
     origin, end_io, private = _origins(
         kernel, nodes, column["end_io"], column["private"], functions, faults
     )
-    # Nothing else leads from a request to its owner.
+    # Only bi_private leads from a request to its owner.
     _, has_owner = gather_arrays(memory, private[private != 0], 1, word_dtype(prog), Faults())
     return Bios(
         address=nodes,
@@ -160,9 +157,9 @@ def _origins(
     kernel: Kernel, address: Words, end_io: Words, private: Words, functions: dict[int, str],
     faults: Faults,
 ) -> tuple[Words, Words, Words]:  # fmt: skip
-    """Return the bios that bios were cloned or split from, their ``bi_end_io``, ``bi_private``.
+    """Return the originals of bios, with their ``bi_end_io`` and ``bi_private``.
 
-    Adds the names of these functions to ``functions``.
+    Add the names of their functions to ``functions``.
     """
     bio = layout(kernel.prog, "struct bio", {"end_io": "bi_end_io", "private": "bi_private"})
     address, end_io, private = address.copy(), end_io.copy(), private.copy()
@@ -172,7 +169,8 @@ def _origins(
             own = [each for each, known in functions.items() if known == name]
             rows = np.flatnonzero(np.isin(end_io, np.array(own, np.uint64)))
             if len(rows):
-                upper[rows] = parents(kernel, address[rows], private[rows], faults)
+                with contextlib.suppress(LookupError):
+                    upper[rows] = parents(kernel, address[rows], private[rows], faults)
         rows = np.flatnonzero(upper)
         if not len(rows):
             break
@@ -188,65 +186,49 @@ def _origins(
 
 
 def _cloned_by_dm(kernel: Kernel, address: Words, private: Words, faults: Faults) -> Words:
-    """Return the bios that mapped devices got, for the clones that they sent on."""
-    try:
-        clone = kernel.prog.type("struct dm_target_io")
-        columns = layout(kernel.prog, clone, ["io"])
-        whole = layout(kernel.prog, "struct dm_io", {"bio": ("orig_bio", "bio")})
-    except LookupError:
-        return np.zeros(len(address), np.uint64)
+    """Return the bios sent to mapped devices, of the clones that these passed on."""
+    clone = kernel.prog.type("struct dm_target_io")
+    columns = layout(kernel.prog, clone, ["io"])
+    whole = layout(kernel.prog, "struct dm_io", {"bio": ("orig_bio", "bio")})
     holder = address - np.uint64(drgn.offsetof(clone, "clone"))
     io = gather(kernel.memory, holder, columns, faults)["io"]
-    found: Words = gather(kernel.memory, io, whole, faults)["bio"]
-    return found
+    return np.asarray(gather(kernel.memory, io, whole, faults)["bio"])
 
 
 def _cloned_by_multipath(kernel: Kernel, address: Words, private: Words, faults: Faults) -> Words:
-    """Return the bios of request-based mapped devices, for the clones of their requests."""
-    try:
-        clone = kernel.prog.type("struct dm_rq_clone_bio_info")
-        columns = layout(kernel.prog, clone, {"bio": "orig"})
-        inside = drgn.offsetof(clone, "clone")
-    except LookupError:
-        return np.zeros(len(address), np.uint64)
-    found: Words = gather(kernel.memory, address - np.uint64(inside), columns, faults)["bio"]
-    return found
+    """Return the bios of request-based mapped devices, of the clones of their requests."""
+    clone = kernel.prog.type("struct dm_rq_clone_bio_info")
+    holder = address - np.uint64(drgn.offsetof(clone, "clone"))
+    columns = layout(kernel.prog, clone, {"bio": "orig"})
+    return np.asarray(gather(kernel.memory, holder, columns, faults)["bio"])
 
 
 def _cloned_by_md(kernel: Kernel, address: Words, private: Words, faults: Faults) -> Words:
-    """Return the bios that arrays got, for the clones that they account."""
-    try:
-        columns = layout(kernel.prog, "struct md_io_clone", {"bio": "orig_bio"})
-    except LookupError:
-        return np.zeros(len(address), np.uint64)
-    found: Words = gather(kernel.memory, private, columns, faults)["bio"]
-    return found
+    """Return the bios sent to arrays, of the clones for their accounting."""
+    columns = layout(kernel.prog, "struct md_io_clone", {"bio": "orig_bio"})
+    return np.asarray(gather(kernel.memory, private, columns, faults)["bio"])
 
 
-def _chained(kernel: Kernel, address: Words, private: Words, faults: Faults) -> Words:
-    """Return the bios that others were split from, or end with."""
-    return private
-
-
-_PARENTS = {
+_PARENTS: dict[str, Callable[[Kernel, Words, Words, Faults], Words]] = {
     "clone_endio": _cloned_by_dm,
     "end_clone_bio": _cloned_by_multipath,
     "md_end_clone_io": _cloned_by_md,
-    "bio_chain_endio": _chained,
+    # Other bios were split from it, or end with it.
+    "bio_chain_endio": lambda kernel, address, private, faults: private,
 }
-"""By name of ``bi_end_io``: which bio a bio was made for; 0 if unknown."""
+"""Readers of the original of a bio, by name of ``bi_end_io``."""
 
 
 def _pages(
-    memory: Memory, vectors: Words, index: Counts, count: Counts, done: Counts, size: Counts
+    memory: Memory, vectors: Words, index: Numbers, count: Numbers, done: Numbers, size: Numbers
 ) -> tuple[Lanes, Words, int]:
-    """Return the pages of bios: row of the bio, ``struct page``; and bios that are damaged.
+    """Return row of the bio and ``struct page`` of each page, and the number of damaged bios.
 
-    What is unreadable is not noted: vectors of a clone are read beyond their end.
+    Faults are not noted: vectors of a clone are read beyond their end.
     """
     prog, faults = memory.prog, Faults()
-    # A clone shares the vectors of another bio, and does not know their number. Each is of one
-    # sector or more.
+    # A clone shares the vectors of another bio, and does not know their number. Each has at least
+    # one sector.
     most = size // _SECTOR + 1
     wanted = np.clip(np.where(count > index, count - index, most), 0, _MAX_SEGMENTS)
     needed = (size > 0) & (vectors != 0)
@@ -261,7 +243,7 @@ def _pages(
     first = place == 0
     length = length - np.where(first, done[row], 0)
     offset = offset + np.where(first, done[row], 0)
-    # A segment that is past the end of the bio, or comes after an unreadable one, does not count.
+    # A segment past the end of the bio, or after an unreadable one, does not count.
     before = np.cumsum(length) - length
     before -= before[np.arange(len(row)) - place]
     real = read.readable & (length > 0) & (before >= 0) & (before < size[row])
@@ -294,7 +276,7 @@ def _folios(memory: Memory, page: Words, faults: Faults) -> tuple[Words, Words]:
     is_file = (mapping != 0) & ((mapping & _MAPPING_FLAGS) == 0)
     inode = np.zeros(len(page), np.uint64)
     host = layout(prog, "struct address_space", ["host"])
-    # A page without a mapping of its own, such as that of a slab, has something else there.
+    # A page without a mapping of its own, such as a slab's, has another pointer there.
     inode[is_file] = gather(memory, mapping[is_file], host, Faults())["host"]
     return folio, inode
 
@@ -314,7 +296,7 @@ def group_paths(kernel: Kernel, groups: Words) -> dict[int, str]:
 
 
 def _kernfs_path(node: Object) -> str:
-    """Return the path of a ``struct kernfs_node``; empty where its parents do not end."""
+    """Return the path of a ``struct kernfs_node``; empty if its parents do not end."""
     names: list[str] = []
     for _ in range(_MAX_NESTED):
         above = kernfs_parent(node)

@@ -9,11 +9,11 @@ from typing import Any
 
 import drgn
 import numpy as np
-import numpy.typing as npt
 
+from kcensus.engine.chase import Lanes
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
-from kcensus.engine.memory import Faults, Memory, Words
+from kcensus.engine.memory import Faults, Memory, Numbers, Words
 from kcensus.engine.rows import rows_of
 from kcensus.engine.slub.percpu import cpu_offsets
 from kcensus.engine.strings import c_strings
@@ -25,11 +25,9 @@ _MAX_DEVICES = 1 << 20
 """Disks and partitions: there are as many minor numbers for each major."""
 _MAX_CLASSES = 1 << 14
 
-Counts = npt.NDArray[np.int64]
-
 
 class QueueKind(Enum):
-    """How a queue passes I/O on."""
+    """The way in which a queue passes I/O on."""
 
     BIO = "bio"
     """The driver takes bios: there are no requests (dm, md, brd, zram)."""
@@ -45,12 +43,12 @@ class Disk:
 
     address: int
     queue: int
-    """Address of its queue; 0 if it has none."""
+    """Address of its queue; 0 without one."""
     name: str
     number: int
     """``dev_t`` of the whole disk."""
     private: int
-    """``private_data``, the driver's own."""
+    """``private_data`` of the driver."""
     kind: QueueKind
     scheduler: str
     """Name of the I/O scheduler, ``none`` without one."""
@@ -58,12 +56,12 @@ class Disk:
     """``elevator_data``; 0 without a scheduler."""
     hardware_queues: int
     freeze_depth: int
-    """How many times it is frozen: no request enters it until this is 0 again."""
+    """Nesting of its freezes: no request enters it until this is 0 again."""
     quiesce_depth: int
-    """How many times it is quiesced, so that nothing is dispatched; -1 if not recorded."""
+    """Nesting of its quiesces, during which nothing is dispatched; -1 if not recorded."""
     counted_in_flight: tuple[int, int]
-    """Reads and writes in flight by the counters of the disk and its partitions; -1 where it has
-    none."""
+    """Reads and writes in flight by the counters of the disk and its partitions; -1 without
+    counters."""
 
     @property
     def device(self) -> str:
@@ -77,21 +75,21 @@ class Partitions:
 
     address: Words
     """``struct block_device``, or ``struct hd_struct`` up to v5.10."""
-    disk: Counts
+    disk: Numbers
     """Row of the disk, or -1."""
-    number: Counts
+    number: Numbers
     """Partition number; 0 for the whole disk."""
-    device: Counts
+    device: Numbers
     """``dev_t``."""
 
-    def rows(self, addresses: Words) -> Counts:
+    def rows(self, addresses: Words) -> Numbers:
         """Return the row of each partition, or -1."""
         return rows_of(self.address, addresses)
 
 
 @dataclass
 class BlockDevices:
-    """All disks and partitions, and what could not be read."""
+    """All disks and partitions, and the number of damaged ones."""
 
     disks: tuple[Disk, ...]
     partitions: Partitions
@@ -101,21 +99,19 @@ class BlockDevices:
     """Disks without a readable queue, and torn lists of devices."""
     faults: Faults = field(default_factory=Faults)
 
-    def disk_rows(self, queues: Words) -> Counts:
+    def of_kind(self, kind: QueueKind) -> tuple[Lanes, Words]:
+        """Return the rows of the disks with a kind of queue, and the addresses of the queues."""
+        rows = [row for row, disk in enumerate(self.disks) if disk.kind == kind]
+        return np.array(rows, np.int64), np.array(
+            [self.disks[row].queue for row in rows], np.uint64
+        )
+
+    def disk_rows(self, queues: Words) -> Numbers:
         """Return the row of the disk of each queue, or -1."""
         column = np.array(sorted(self.queue_rows), np.uint64)
         rows = np.array([self.queue_rows[int(each)] for each in column] or [-1], np.int64)
         found = rows_of(column, queues)
         return np.where(found >= 0, rows[found], -1)
-
-
-def disks(kernel: Kernel) -> tuple[Disk, ...]:
-    """Return all disks, in the order in which they were added.
-
-    :raises LookupError: the debug info lacks block devices
-    :raises drgn.FaultError: the list of classes is unreadable
-    """
-    return block_devices(kernel).disks
 
 
 @once
@@ -128,7 +124,7 @@ def block_devices(kernel: Kernel) -> BlockDevices:
     memory, faults = kernel.memory, Faults()
     devices, damaged = _devices(memory, faults)
     address, number, disk, device = _parts(memory, devices, faults)
-    # One that is unreadable may be a whole disk.
+    # An unreadable partition may be a whole disk.
     damaged += int((number < 0).sum())
     whole = disk[(number == 0) & (disk != 0)]
     wanted = layout(
@@ -141,16 +137,11 @@ def block_devices(kernel: Kernel) -> BlockDevices:
     damaged += int((~read.readable).sum())
     whole = whole[read.readable]
     column = {name: values[read.readable] for name, values in read.columns.items()}
-    queue = _Queues(kernel, column["queue"], faults)
-    # A disk that is listed has a queue, whoever takes its bios.
-    damaged += int((~queue.readable).sum()) + queue.damaged
+    of_queue, lost = _queues(kernel, column["queue"], faults)
     order = np.argsort(address)
     part_of = np.argsort(whole)
     found = Partitions(
-        address[order],
-        rows_of(whole, disk[order], part_of),
-        number[order],
-        device[order],
+        address[order], rows_of(whole, disk[order], part_of), number[order], device[order]
     )
     in_flight = _in_flight(memory, address, disk, number, whole, faults)
     all_disks = tuple(
@@ -160,17 +151,17 @@ def block_devices(kernel: Kernel) -> BlockDevices:
             name=decode_array(column["name"][row]),
             number=int(column["major"][row]) << 20 | int(column["minor"][row]),
             private=int(column["private"][row]),
-            **queue.members(row),
+            **{name: values[row] for name, values in of_queue.items()},
             counted_in_flight=(int(in_flight[row, 0]), int(in_flight[row, 1])),
         )
         for row in range(len(whole))
     )
     rows = {disk.queue: row for row, disk in enumerate(all_disks) if disk.queue}
-    return BlockDevices(all_disks, found, rows, damaged, faults)
+    return BlockDevices(all_disks, found, rows, damaged + lost, faults)
 
 
-def in_flight(kernel: Kernel) -> Counts:
-    """Return :attr:`Disk.counted_in_flight` of all disks as they are now, shape (disks, 2).
+def in_flight(kernel: Kernel) -> Numbers:
+    """Return the present :attr:`Disk.counted_in_flight` of all disks, shape (disks, 2).
 
     :raises LookupError: the debug info lacks block devices
     :raises drgn.FaultError: the list of classes is unreadable
@@ -184,7 +175,7 @@ def in_flight(kernel: Kernel) -> Counts:
 
 
 def _devices(memory: Memory, faults: Faults) -> tuple[Words, int]:
-    """Return the ``struct device`` of all disks and partitions, and how many lists are torn."""
+    """Return the ``struct device`` of all disks and partitions, and the number of torn lists."""
     prog = memory.prog
     private = prog.type("struct subsys_private")
     own, torn = _of_class(memory, private, faults)
@@ -203,9 +194,9 @@ def _devices(memory: Memory, faults: Faults) -> tuple[Words, int]:
 
 
 def _of_class(memory: Memory, private: drgn.Type, faults: Faults) -> tuple[Words, int]:
-    """Return the ``struct subsys_private`` of block devices, and how many lists are torn.
+    """Return the ``struct subsys_private`` of block devices, and the number of torn lists.
 
-    :raises LookupError: the list of classes is so damaged that it lacks it
+    :raises LookupError: the list of classes is damaged and lacks it
     """
     prog = memory.prog
     block_class = prog["block_class"]
@@ -223,10 +214,10 @@ def _of_class(memory: Memory, private: drgn.Type, faults: Faults) -> tuple[Words
     return own, len(torn)
 
 
-def _parts(memory: Memory, devices: Words, faults: Faults) -> tuple[Words, Counts, Words, Counts]:
+def _parts(memory: Memory, devices: Words, faults: Faults) -> tuple[Words, Numbers, Words, Numbers]:
     """Return address, partition number, disk and ``dev_t`` of the partitions of devices.
 
-    The number is -1 where they are unreadable.
+    The number is -1 for unreadable partitions.
     """
     prog = memory.prog
     # Since Linux kernel commit 0d02129e76ed ("block: merge struct block_device and struct
@@ -250,15 +241,13 @@ def _parts(memory: Memory, devices: Words, faults: Faults) -> tuple[Words, Count
 
 def _old_parts(
     memory: Memory, devices: Words, faults: Faults
-) -> tuple[Words, Counts, Words, Counts]:
+) -> tuple[Words, Numbers, Words, Numbers]:
     prog = memory.prog
     type_ = prog.type("struct hd_struct")
     device = drgn.offsetof(type_, "__dev")
     parts = devices - np.uint64(device)
     columns = layout(
-        prog,
-        type_,
-        {"number": "partno", "parent": "__dev.parent", "device": "__dev.devt"},
+        prog, type_, {"number": "partno", "parent": "__dev.parent", "device": "__dev.devt"}
     )
     read = gather(memory, parts, columns, faults)
     number = np.where(read.readable, read["number"].astype(np.int64), -1)
@@ -268,56 +257,51 @@ def _old_parts(
     return parts, number, disk, read["device"].astype(np.int64)
 
 
-class _Queues:
-    """Members of ``struct request_queue``, for each disk."""
+def _queues(kernel: Kernel, queues: Words, faults: Faults) -> tuple[dict[str, list[Any]], int]:
+    """Return the columns of :class:`Disk` read from queues, and the number of damaged queues."""
+    # Commits not verified: since v5.2 (in RHEL 8, too), mq_freeze_depth is an int; since v5.16,
+    # there is quiesce_depth, and before only a flag with a number that debug info lacks.
+    columns = layout(
+        kernel.prog,
+        "struct request_queue",
+        {"elevator": "elevator"},
+        {"mq_ops": "mq_ops", "request_fn": "request_fn", "hardware_queues": "nr_hw_queues"}
+        | {"freeze_depth": ("mq_freeze_depth.counter", "mq_freeze_depth")}
+        | {"quiesce_depth": "quiesce_depth"},
+    )
+    read = gather(kernel.memory, queues, columns, faults)
+    elevators = np.unique(read["elevator"])
+    elevators = elevators[elevators != 0]
+    pair = layout(kernel.prog, "struct elevator_queue", ["type", "elevator_data"])
+    elevator = gather(kernel.memory, elevators, pair, faults)
+    names = _type_names(kernel.memory, elevator["type"], faults)
+    data = zip(names, elevator["elevator_data"].tolist(), strict=True)
+    schedulers = dict(zip(elevators.tolist(), data, strict=True))
+    own = [schedulers.get(each, ("none", 0)) for each in read["elevator"].tolist()]
 
-    def __init__(self, kernel: Kernel, queues: Words, faults: Faults) -> None:
-        memory, prog = kernel.memory, kernel.prog
-        # Commits not verified: since v5.2 (in RHEL 8, too), mq_freeze_depth is an int; since v5.16,
-        # there is quiesce_depth, and before only a flag whose number is not in the debug info.
-        columns = layout(
-            prog,
-            "struct request_queue",
-            {"elevator": "elevator"},
-            {"ops": "mq_ops", "request_fn": "request_fn", "hardware_queues": "nr_hw_queues"}
-            | {"freeze_depth": ("mq_freeze_depth.counter", "mq_freeze_depth")}
-            | {"quiesce_depth": "quiesce_depth"},
-        )
-        self.read = gather(memory, queues, columns, faults)
-        self.readable = self.read.readable
-        elevators = np.unique(self.read["elevator"])
-        pair = layout(prog, "struct elevator_queue", ["type", "elevator_data"])
-        elevator = gather(memory, elevators[elevators != 0], pair, faults)
-        self.damaged = int((~elevator.readable | (elevator["elevator_data"] == 0)).sum())
-        names = _type_names(memory, elevator["type"], faults)
-        data = zip(names, elevator["elevator_data"].tolist(), strict=True)
-        self._name = dict(zip(elevators[elevators != 0].tolist(), data, strict=True))
+    def values(name: str, missing: int = 0) -> list[int]:
+        column = read.columns.get(name)
+        return [missing] * len(queues) if column is None else column.tolist()
 
-    def _value(self, name: str, row: int, missing: int) -> int:
-        values = self.read.columns.get(name)
-        return missing if values is None else int(values[row])
-
-    def members(self, row: int) -> dict[str, Any]:
-        """Return the arguments of :class:`Disk` that are in its queue."""
-        kind = QueueKind.BIO
-        if self._value("request_fn", row, 0):
-            kind = QueueKind.SINGLE
-        # Bio-based drivers have no operations; until v5.8 dm had some for both of its kinds.
-        if self._value("ops", row, 0):
-            kind = QueueKind.MULTI
-        name, data = self._name.get(int(self.read["elevator"][row]), ("none", 0))
-        return {
-            "kind": kind,
-            "scheduler": name,
-            "scheduler_data": int(data),
-            "hardware_queues": self._value("hardware_queues", row, 0),
-            "freeze_depth": self._value("freeze_depth", row, 0),
-            "quiesce_depth": self._value("quiesce_depth", row, -1),
-        }
+    # Bio-based drivers have no operations; until v5.8 dm had some for both of its kinds.
+    kinds = [
+        QueueKind.MULTI if mq_ops else QueueKind.SINGLE if request_fn else QueueKind.BIO
+        for mq_ops, request_fn in zip(values("mq_ops"), values("request_fn"), strict=True)
+    ]
+    # A listed disk has a queue, even if its driver takes bios.
+    damaged = np.count_nonzero(~read.readable)
+    damaged += np.count_nonzero(~elevator.readable | (elevator["elevator_data"] == 0))
+    return {
+        "kind": kinds,
+        "scheduler": [name for name, _ in own],
+        "scheduler_data": [address for _, address in own],
+        "hardware_queues": values("hardware_queues"),
+        "freeze_depth": values("freeze_depth"),
+        "quiesce_depth": values("quiesce_depth", -1),
+    }, int(damaged)
 
 
 def _type_names(memory: Memory, types: Words, faults: Faults) -> list[str]:
-    """Return the names of ``struct elevator_type``."""
     # Since v5.3 or before (commit not verified), elevator_name is a pointer instead of an array.
     columns = layout(memory.prog, "struct elevator_type", {"name": "elevator_name"})
     names = gather(memory, types, columns, faults)["name"]
@@ -328,9 +312,9 @@ def _type_names(memory: Memory, types: Words, faults: Faults) -> list[str]:
 
 
 def _in_flight(
-    memory: Memory, parts: Words, disk: Words, number: Counts, whole: Words, faults: Faults
-) -> Counts:
-    """Return the disks' own counters of reads and writes in flight; -1 where there are none."""
+    memory: Memory, parts: Words, disk: Words, number: Numbers, whole: Words, faults: Faults
+) -> Numbers:
+    """Return the disks' own counters of reads and writes in flight; -1 without counters."""
     prog = memory.prog
     counted = np.full((len(whole), 2), -1)
     first = np.flatnonzero(number == 0)
@@ -349,8 +333,8 @@ def _in_flight(
         return counted
     try:
         pointer = layout(prog, "struct block_device", {"stats": "bd_stats"})
-        # A request counts where its bio was sent: on a partition, or on the whole disk. Before,
-        # that of a partition counts on the whole disk, too.
+        # A request counts on the partition or whole disk that its bio was sent to. Before, a
+        # request to a partition counts on the whole disk, too.
         first = np.flatnonzero(number >= 0)
         rows = rows_of(whole, disk[first], np.argsort(whole))
         first, rows = first[rows >= 0], rows[rows >= 0]

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from kcensus.engine.chase import Lanes
 from kcensus.engine.gather import gather, gather_pointers
 from kcensus.engine.layout import Path, element_paths, layout
-from kcensus.engine.memory import Faults, Memory, Words
+from kcensus.engine.memory import Faults, Memory, Numbers, Words
 from kcensus.engine.rows import rows_of, spread, within
 from kcensus.engine.slub.percpu import cpu_offsets
 from kcensus.engine.xarray import XArrayWalk
@@ -21,13 +21,11 @@ from kcensus.kernel.block.disks import BlockDevices, QueueKind, block_devices
 from kcensus.kernel.kernel import Kernel, once
 
 _MAX_HARDWARE_QUEUES = 1 << 13
-"""Of one disk: at most one per CPU and type."""
+"""Hardware queues of one disk: at most one per CPU and type."""
 _MAX_DEPTH = 1 << 16
 """Tags of one map; BLK_MQ_MAX_DEPTH is 10240, and schedulers' shared maps have fewer."""
 _MAX_WORDS = 1 << 20
 """Words of all maps of tags: a word may have as few as one bit."""
-
-Counts = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -35,35 +33,35 @@ class Tags:
     """``struct blk_mq_tags`` as columns, by ascending address."""
 
     address: Words
-    depth: Counts
+    depth: Numbers
     """Tags, with the reserved ones."""
-    reserved: Counts
+    reserved: Numbers
     rqs: Words
     """Array of the request that last got each tag in the driver."""
     static_rqs: Words
     """Array of the preallocated request of each tag."""
     map: Words
-    """Address of the map of its tags but the reserved ones; several may have the same."""
+    """Address of the map of its ordinary tags, which several may share."""
     reserved_map: Words
     """Address of the map of its reserved tags."""
-    used: Counts
-    """Tags whose bit is set and not lazily cleared."""
+    used: Numbers
+    """Number of tags with a bit set and not lazily cleared."""
     bit_row: Lanes
-    """Row of each set bit; ascending. A bit is there for every row with its map."""
-    bit_tag: Counts
-    """Its tag."""
+    """Row of each set bit; ascending. Each row with a map has all of its bits."""
+    bit_tag: Numbers
+    """Tag of each set bit."""
 
-    def rows(self, addresses: Words) -> Counts:
+    def rows(self, addresses: Words) -> Numbers:
         """Return the row of each ``struct blk_mq_tags``, or -1.
 
-        Those with the same map have one row, so that unique rows count each tag once.
+        Tags with the same map have one row, so that unique rows count each tag once.
         """
         row = rows_of(self.address, addresses)
         return np.where(row >= 0, np.append(self.first, -1)[row], -1)
 
     @cached_property
-    def first(self) -> Counts:
-        """Row of the first ``struct blk_mq_tags`` that has the same map."""
+    def first(self) -> Numbers:
+        """Row of the first ``struct blk_mq_tags`` with the same map."""
         _, first, inverse = np.unique(self.map, return_index=True, return_inverse=True)
         return np.asarray(first[inverse])
 
@@ -75,7 +73,7 @@ class HardwareQueues:
     address: Words
     disk: Lanes
     """Row of the disk; ascending."""
-    number: Counts
+    number: Numbers
     tags: Words
     """Address of the tags of the driver."""
     sched_tags: Words
@@ -83,22 +81,22 @@ class HardwareQueues:
     sched_data: Words
     flush_queue: Words
     is_stopped: npt.NDArray[np.bool_]
-    """Whether the driver has stopped it (BLK_MQ_S_STOPPED)."""
+    """Whether the driver has stopped the queue (BLK_MQ_S_STOPPED)."""
     contexts: Words
-    """Array of the software queues that it serves; ``nr_contexts`` is its length."""
-    nr_contexts: Counts
+    """Array of its software queues, ``nr_contexts`` long."""
+    nr_contexts: Numbers
     tag_sets: Tags
-    """The tags of all."""
+    """The tags of all hardware queues."""
     damaged: int = 0
     """Unreadable or impossible hardware queues and maps of tags."""
     faults: Faults = field(default_factory=Faults)
 
-    def rows(self, addresses: Words) -> Counts:
+    def rows(self, addresses: Words) -> Numbers:
         """Return the row of each hardware queue, or -1."""
         return rows_of(self.address, addresses, self._order)
 
     @cached_property
-    def _order(self) -> Counts:
+    def _order(self) -> Numbers:
         return np.argsort(self.address)
 
 
@@ -147,12 +145,9 @@ def hardware_queues(kernel: Kernel) -> HardwareQueues:
 
 
 def _contexts(memory: Memory, devices: BlockDevices, faults: Faults) -> tuple[Lanes, Words, int]:
-    """Return row of the disk and address of the hardware queues, and how many disks lack theirs."""
+    """Return row of the disk and address of the hardware queues, and the number of lost disks."""
     prog = memory.prog
-    disk = np.array(
-        [row for row, each in enumerate(devices.disks) if each.kind == QueueKind.MULTI], np.int64
-    )
-    queue = np.array([devices.disks[row].queue for row in disk], np.uint64)
+    disk, queue = devices.of_kind(QueueKind.MULTI)
     count = np.array([devices.disks[row].hardware_queues for row in disk], np.int64)
     type_ = prog.type("struct request_queue")
     # Between Linux kernel commits 4e5cc99e1e48 ("blk-mq: manage hctx map via xarray") (in v5.18)
@@ -170,51 +165,39 @@ def _contexts(memory: Memory, devices: BlockDevices, faults: Faults) -> tuple[La
         return disk[lane[order]], entry[order], damaged
     array = gather(memory, queue, layout(prog, type_, {"array": "queue_hw_ctx"}), faults)
     possible = array.readable & (count <= _MAX_HARDWARE_QUEUES)
-    lane, entry, lost = _pointers(memory, array["array"], np.where(possible, count, 0), faults)
-    return disk[lane], entry, int((~possible).sum()) + lost
-
-
-def _pointers(
-    memory: Memory, arrays: Words, counts: Counts, faults: Faults
-) -> tuple[Lanes, Words, int]:
-    """Return the elements of arrays of pointers that are not null, and the row of each's array.
-
-    :return: also how many elements are unreadable
-    """
-    lane, entry, readable = gather_pointers(memory, arrays, counts, faults)
-    return lane[entry != 0], entry[entry != 0], int((~readable).sum())
+    counts = np.where(possible, count, 0)
+    lane, entry, readable = gather_pointers(memory, array["array"], counts, faults)
+    lost = int((~possible).sum()) + int((~readable).sum())
+    return disk[lane[entry != 0]], entry[entry != 0], lost
 
 
 def _tags(memory: Memory, addresses: Words, faults: Faults) -> tuple[Tags, int]:
-    """Return tags with their set bits, and how many are damaged."""
+    """Return tags with their set bits, and the number of damaged ones."""
     prog = memory.prog
     type_ = prog.type("struct blk_mq_tags")
     address = addresses[addresses != 0]
     # Before static_rqs (v4.11, commit not verified), rqs are the preallocated requests.
-    names = ["nr_tags", "nr_reserved_tags", "rqs"]
-    required: dict[str, Path] = {name: name for name in names}
-    required["static_rqs"] = ("static_rqs", "rqs")
-    members = layout(prog, type_, required)
+    required: dict[str, Path] = {name: name for name in ("nr_tags", "nr_reserved_tags", "rqs")}
+    members = layout(prog, type_, required | {"static_rqs": ("static_rqs", "rqs")})
     read = gather(memory, address, members, faults)
     damaged = int((~read.readable).sum())
     address = address[read.readable]
     column = {name: values[read.readable] for name, values in read.columns.items()}
     maps: dict[str, Words] = {}
     for name in ("bitmap_tags", "breserved_tags"):
-        # From v5.10 to v5.15 (commit not verified), the maps are pointers: hardware queues whose
-        # driver has BLK_MQ_F_TAG_HCTX_SHARED have tags of their own around one map.
+        # From v5.10 to v5.15 (commit not verified), the maps are pointers: with
+        # BLK_MQ_F_TAG_HCTX_SHARED, hardware queues have tags of their own around one map.
         if type_.member(name).type.kind == drgn.TypeKind.POINTER:
             maps[name] = gather(memory, address, layout(prog, type_, [name]), faults)[name]
         else:
             maps[name] = address + np.uint64(drgn.offsetof(type_, name))
     places, place = np.unique(np.concatenate([*maps.values()]), return_inverse=True)
     own, bits, lost = set_bits(memory, places + _map_offset(prog), faults)
-    # The bits of each map, for every one that has it; set_bits() does not order them by map.
+    # Repeat the bits of a map for each row with it; set_bits() does not order them by map.
     order = np.argsort(own, kind="stable")
     begin, end = (np.searchsorted(own[order], place, side) for side in ("left", "right"))
-    lane = np.repeat(np.arange(len(place)), end - begin)
-    index = np.arange(len(lane)) - np.repeat(np.cumsum(end - begin) - (end - begin), end - begin)
-    bit = bits[order][np.repeat(begin, end - begin) + index]
+    lane, index = spread(end - begin)
+    bit = bits[order][begin[lane] + index]
     row = lane % max(len(address), 1)
     reserved = column["nr_reserved_tags"].astype(np.int64)
     # Reserved tags come first.
@@ -236,15 +219,15 @@ def _tags(memory: Memory, addresses: Words, faults: Faults) -> tuple[Tags, int]:
 
 
 def _map_offset(prog: drgn.Program) -> np.uint64:
-    """Return where a ``struct sbitmap_queue`` has its ``struct sbitmap``."""
+    """Return the offset of the ``struct sbitmap`` in a ``struct sbitmap_queue``."""
     try:
         return np.uint64(drgn.offsetof(prog.type("struct sbitmap_queue"), "sb"))
     except LookupError:
-        return np.uint64(0)  # the maps that set_bits() knows without one
+        return np.uint64(0)  # the maps that set_bits() reads without it
 
 
-def tags_in_use(kernel: Kernel) -> Counts:
-    """Return :attr:`Tags.used` of the tags of all hardware queues as they are now.
+def tags_in_use(kernel: Kernel) -> Numbers:
+    """Return the present :attr:`Tags.used` of the tags of all hardware queues.
 
     :raises LookupError: the debug info lacks blk-mq
     """
@@ -253,11 +236,10 @@ def tags_in_use(kernel: Kernel) -> Counts:
     places, place = np.unique(maps, return_inverse=True)
     own, _, _ = set_bits(kernel.memory, places + _map_offset(kernel.prog), Faults())
     counts = np.bincount(own, minlength=len(places))[place]
-    used: Counts = counts.reshape(2, len(sets.address)).sum(axis=0)
-    return used
+    return np.asarray(counts.reshape(2, len(sets.address)).sum(axis=0))
 
 
-def set_bits(memory: Memory, maps: Words, faults: Faults) -> tuple[Lanes, Counts, int]:
+def set_bits(memory: Memory, maps: Words, faults: Faults) -> tuple[Lanes, Numbers, int]:
     """Return the set bits of many ``struct sbitmap``: row of the map, bit; and damaged maps."""
     prog = memory.prog
     # Until v4.8 (commit not verified), blk-mq has maps of its own.
@@ -266,19 +248,18 @@ def set_bits(memory: Memory, maps: Words, faults: Faults) -> tuple[Lanes, Counts
     except LookupError:
         type_, word_type = prog.type("struct blk_mq_bitmap_tags"), "struct blk_align_bitmap"
     members: dict[str, Path] = {name: name for name in ("depth", "map_nr", "map")}
-    members["shift"] = ("shift", "bits_per_word")
-    columns = layout(prog, type_, members)
+    columns = layout(prog, type_, members | {"shift": ("shift", "bits_per_word")})
     read = gather(memory, maps, columns, faults)
     depth, words = read["depth"].astype(np.int64), read["map_nr"].astype(np.int64)
     shift = read["shift"].astype(np.int64)
     possible = read.readable & (depth <= _MAX_DEPTH) & (shift <= 6)
     possible &= words <= (depth >> np.clip(shift, 0, 6)) + 1
     possible &= (depth == 0) | (read["map"] != 0)
-    # All maps together, of which damage could make each as long as possible.
+    # Bound the sum over all maps, since damage could make each as long as possible.
     possible &= within(np.where(possible, words, 0), _MAX_WORDS)
     count = np.where(possible, words, 0)
     lane, index = spread(count)
-    # Since v5.0 (commit not verified), freed bits are first noted in another word.
+    # Since v5.0 (commit not verified), freed bits are first noted in a second word.
     columns = layout(prog, word_type, {"word": "word"}, {"cleared": "cleared"})
     places = read["map"][lane] + index.astype(np.uint64) * np.uint64(columns.size)
     word = gather(memory, places, columns, faults)
@@ -296,9 +277,9 @@ def set_bits(memory: Memory, maps: Words, faults: Faults) -> tuple[Lanes, Counts
 
 
 def disks_of_maps(kernel: Kernel, maps: Words) -> Lanes:
-    """Return the row of the disk whose tags are in each ``struct sbitmap_queue``.
+    """Return the row of the disk with tags in each ``struct sbitmap_queue``.
 
-    :return: -1 for other maps, and for those that disks of one host share
+    :return: -1 for other maps, and for maps shared by several disks
     :raises LookupError: the debug info lacks blk-mq
     """
     hardware = hardware_queues(kernel)
@@ -316,7 +297,7 @@ def disks_of_maps(kernel: Kernel, maps: Words) -> Lanes:
 
 
 def maps_of_queues(kernel: Kernel, queues: Words) -> Words:
-    """Return the ``struct sbitmap_queue`` of tags that each wait queue belongs to, or 0.
+    """Return the ``struct sbitmap_queue`` of each wait queue for tags, or 0.
 
     :raises LookupError: the debug info lacks blk-mq, or its wait queues
     """
@@ -341,13 +322,10 @@ def software_queues(
 
     There is one per CPU and, since v5.0, type of hardware queue.
 
-    :return: also how many disks lack theirs
+    :return: also the number of disks without readable queues
     """
     prog = memory.prog
-    disk = np.array(
-        [row for row, each in enumerate(devices.disks) if each.kind == QueueKind.MULTI], np.int64
-    )
-    queue = np.array([devices.disks[row].queue for row in disk], np.uint64)
+    disk, queue = devices.of_kind(QueueKind.MULTI)
     read = gather(memory, queue, layout(prog, "struct request_queue", ["queue_ctx"]), faults)
     type_ = prog.type("struct blk_mq_ctx")
     # Since v5.0 (commit not verified), there is a list per type of hardware queue.

@@ -9,15 +9,13 @@ import drgn
 import numpy as np
 import numpy.typing as npt
 
-from kcensus.engine.memory import Mask
+from kcensus.engine.memory import Mask, Numbers
 
 _READ, _FLUSH, _DISCARD = 0, 2, 3
 
-Counts = npt.NDArray[np.int64]
-
 
 class Operations:
-    """Decodes ``request.cmd_flags`` and ``bio.bi_opf``.
+    """Decoder of ``request.cmd_flags`` and ``bio.bi_opf``.
 
     :raises LookupError: the debug info lacks the flags
     """
@@ -41,7 +39,7 @@ class Operations:
         # Since Linux kernel commit ff07a02e9e8e ("treewide: Rename enum req_opf into enum req_op")
         # (in v6.0); enum req_op was the name before v4.10, too.
         operations = _enumerators(prog, "enum req_op") or _enumerators(prog, "enum req_opf")
-        # Until v4.7 (commit not verified), flags say what a request does.
+        # Until v4.7 (commit not verified), flags tell the operation.
         self._has_operations = bool(operations)
         self.names = {
             value: name.removeprefix("REQ_OP_").lower()
@@ -49,32 +47,22 @@ class Operations:
             if name != "REQ_OP_LAST"
         } or {_READ: "read", 1: "write", _FLUSH: "flush", _DISCARD: "discard"}
         """Name of each operation."""
-        self._unaccounted = [
-            value
-            for value, name in self.names.items()
-            if name == "flush" or name.startswith(("drv", "scsi"))
-        ]
 
-    def has_pages(self, operation: Counts) -> Mask:
+    def _is(self, operation: Numbers, *starts: str) -> Mask:
+        values = [value for value, name in self.names.items() if name.startswith(starts)]
+        return np.isin(operation, np.array(values, np.int64))
+
+    def has_pages(self, operation: Numbers) -> Mask:
         """Return which operations have data of their size in memory."""
-        without = ("discard", "secure_erase", "write_same", "write_zeroes")
-        values = [
-            value
-            for value, name in self.names.items()
-            if name in without or name.startswith("zone_")
-        ]
+        names = "discard", "secure_erase", "write_same", "write_zeroes", "zone_"
         # Data is appended to a zone.
-        values = [value for value in values if self.names[value] != "zone_append"]
-        found: Mask = ~np.isin(operation, np.array(values, np.int64))
-        return found
+        return ~self._is(operation, *names) | self._is(operation, "zone_append")
 
-    def is_flush(self, operation: Counts) -> Mask:
+    def is_flush(self, operation: Numbers) -> Mask:
         """Return which operations flush a disk's cache."""
-        flushes = [value for value, name in self.names.items() if name == "flush"]
-        found: Mask = np.isin(operation, np.array(flushes, np.int64))
-        return found
+        return self._is(operation, "flush")
 
-    def operation(self, flags: npt.NDArray[Any]) -> Counts:
+    def operation(self, flags: npt.NDArray[Any]) -> Numbers:
         """Return the operation of requests."""
         words = flags.astype(np.uint64)
         if self._in_low_byte:
@@ -86,44 +74,39 @@ class Operations:
         return found
 
     def has(self, flags: npt.NDArray[Any], name: str) -> Mask:
-        """Return which requests have a flag; none where this kernel does not know it."""
+        """Return which requests have a flag; none if this kernel lacks it."""
         if name not in self.flags:
             return np.zeros(len(flags), np.bool_)
         bit = np.uint64(1 << self.flags[name])
-        found: Mask = (flags.astype(np.uint64) & bit) != 0
-        return found
+        return np.asarray((flags.astype(np.uint64) & bit) != 0)
 
-    def is_write(self, operation: Counts) -> Mask:
+    def is_write(self, operation: Numbers) -> Mask:
         """Return which operations count as writes."""
         # Since Linux kernel commit 87374179c535 ("block: add a proper block layer data direction
-        # encoding") (in v4.10), the lowest bit says so.
-        found: Mask = (operation & 1) != 0 if self._in_low_byte else operation != _READ
-        return found
+        # encoding") (in v4.10), the lowest bit marks writes.
+        return np.asarray((operation & 1) != 0 if self._in_low_byte else operation != _READ)
 
-    def is_scheduled(self, operation: Counts, flags: npt.NDArray[Any]) -> Mask:
-        """Return which requests go by way of the scheduler: neither flushes, what a flush is part
-        of, nor what drivers and ioctls send."""
+    def is_scheduled(self, operation: Numbers, flags: npt.NDArray[Any]) -> Mask:
+        """Return which requests pass the scheduler: no flushes or parts of them, no passthrough."""
         return self.is_accounted(operation) & ~self.has(flags, "flush_seq")
 
-    def is_accounted(self, operation: Counts) -> Mask:
-        """Return which operations disks account: neither flushes, nor what drivers send."""
-        found: Mask = ~np.isin(operation, np.array(self._unaccounted, np.int64))
-        return found
+    def is_accounted(self, operation: Numbers) -> Mask:
+        """Return which operations disks account: no flushes, no passthrough of drivers."""
+        return ~self._is(operation, "flush", "drv", "scsi")
 
     def is_sync(self, flags: npt.NDArray[Any]) -> Mask:
         """Return which requests are synchronous: reads, and writes that a task waits for."""
         waits = self.has(flags, "sync")
         if self._in_low_byte:
             waits = waits | self.has(flags, "fua") | self.has(flags, "preflush")
-        found: Mask = (self.operation(flags) == _READ) | waits
-        return found
+        return np.asarray((self.operation(flags) == _READ) | waits)
 
     def name(self, operation: int) -> str:
         """Return the name of an operation."""
         return self.names.get(operation, f"operation {operation}")
 
     def flag_text(self, flags: int) -> str:
-        """Return the flags that are set, in the order of their bits: ``sync|meta``."""
+        """Return the names of set flags, in the order of their bits: ``sync|meta``."""
         known = sorted(self.flags.items(), key=lambda item: item[1])
         return "|".join(name for name, bit in known if flags >> bit & 1)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""All requests that are allocated, as columns: what they do, and how far they got."""
+"""All allocated requests as columns: their operations and their progress."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from kcensus.engine.chase import Lanes
 from kcensus.engine.gather import Gathered, gather, gather_arrays
 from kcensus.engine.layout import layout, word_dtype
-from kcensus.engine.memory import Faults, Mask, Words
+from kcensus.engine.memory import Faults, Mask, Numbers, Words
 from kcensus.engine.rows import rows_of
 from kcensus.engine.slub.slabs import ScanReport
 from kcensus.kernel.block.disks import BlockDevices, QueueKind, block_devices
@@ -28,38 +28,36 @@ from kcensus.kernel.block.single import single_requests
 from kcensus.kernel.clock import clock
 from kcensus.kernel.kernel import Kernel, once
 
-Counts = npt.NDArray[np.int64]
-
 
 class State(IntEnum):
-    """How far a request got."""
+    """Progress of a request."""
 
     ALLOCATED = 0
-    """It has a tag or memory, and is on no list: being made, or in a task's plug."""
+    """With a tag or memory, but on no list: being made, or in a task's plug."""
     INSERTED = 1
-    """In the scheduler, in a software queue, or on a list from which it goes to the driver."""
+    """In the scheduler, in a software queue, or on a list for the driver."""
     DISPATCHED = 2
     """In the driver."""
     COMPLETED = 3
-    """The driver is done with it; its completion runs, or is about to."""
+    """Finished by the driver; its completion runs, or is about to."""
 
 
 class Place(IntEnum):
-    """Which list a request is on."""
+    """The list that a request is on."""
 
     NONE = 0
     SCHEDULER = 1
     """A queue of the scheduler."""
     SCHEDULER_DISPATCH = 2
-    """The scheduler's list of requests that go next."""
+    """The scheduler's list of requests to dispatch next."""
     SOFTWARE_QUEUE = 3
-    """Of a CPU; only without a scheduler."""
+    """The queue of a CPU; only without a scheduler."""
     DISPATCH = 4
-    """``blk_mq_hw_ctx.dispatch``, where the driver had no room; or ``request_queue.queue_head``."""
+    """``blk_mq_hw_ctx.dispatch``, refused by the driver; or ``request_queue.queue_head``."""
     REQUEUE = 5
-    """``request_queue.requeue_list``: the driver gave it back."""
+    """``request_queue.requeue_list``: returned by the driver."""
     FLUSH = 6
-    """It waits for a flush of the disk's cache."""
+    """A list of requests that wait for a flush of the disk's cache."""
     TIMEOUT = 7
     """``request_queue.timeout_list`` of a legacy queue: in the driver, with a timer."""
 
@@ -71,87 +69,86 @@ class Requests:
     address: Words
     disk: Lanes
     """Row of the disk; ascending."""
-    hardware_queue: Counts
+    hardware_queue: Numbers
     """Row of the hardware queue, or -1."""
-    operation: Counts
+    operation: Numbers
     """See ``operations``."""
     is_sync: Mask
     flags: Words
     """``cmd_flags``."""
-    priority_class: Counts
+    priority_class: Numbers
     """0 none, 1 realtime, 2 best effort, 3 idle."""
-    priority_level: Counts
-    sector: Counts
+    priority_level: Numbers
+    sector: Numbers
     """First sector in the disk; -1 for none."""
-    bytes: Counts
-    tag: Counts
+    bytes: Numbers
+    tag: Numbers
     """Tag in the driver; -1 before it has one."""
-    sched_tag: Counts
+    sched_tag: Numbers
     """Tag of the scheduler; -1 without one."""
     state: npt.NDArray[np.int8]
     place: npt.NDArray[np.int8]
-    queue: Counts
+    queue: Numbers
     """Row in the queues of the disk's scheduler, or -1."""
-    late_ns: Counts
-    """How far it is past its scheduler's expiry; :data:`NEVER` where it has none."""
+    late_ns: Numbers
+    """Nanoseconds past its scheduler's expiry; :data:`NEVER` without one."""
     allocated_ns: Words
-    """When it was allocated, CLOCK_MONOTONIC; 0 if unknown."""
+    """Time of allocation, CLOCK_MONOTONIC; 0 if unknown."""
     dispatched_ns: Words
-    """When it went to the driver; 0 if it has not, or that is unknown. Without statistics of the
-    queue, it is when the timer of the request was started last, to the tick."""
+    """Time of dispatch to the driver; 0 before, and if unknown. Without statistics of the queue, it
+    is the last start of the request's timer, to the tick."""
     is_at_latest: Mask
-    """Whether it may have been dispatched earlier than that: a timer that expires is started again
-    where the driver wants to wait on."""
+    """Whether the dispatch may have been earlier: the driver may restart a timer that expires."""
     inserted_ns: Words
-    """When it was inserted, from its expiry; else when it was allocated."""
-    partition: Counts
+    """Time of insertion, from the expiry, or else time of allocation."""
+    partition: Numbers
     """Row of the partition or whole disk, or -1."""
     bio: Words
     """Address of its first bio; 0 for none."""
     last_bio: Words
     """Address of its last bio."""
     private: tuple[Words, Words]
-    """``elv.priv``: the scheduler's own, such as the queue of CFQ or BFQ."""
+    """``elv.priv`` of the scheduler, such as the queue of CFQ or BFQ."""
     operations: Operations
     now_ns: int
     """CLOCK_MONOTONIC at the moment of the dump, no earlier than any stamp of a request."""
     damage: Counter[str] = field(default_factory=Counter)
-    """What was inconsistent: ``stray`` requests on a list that are not allocated, ``listed_twice``,
-    ``torn`` lists, ``free_tags`` with a set bit but without a request, and ``pools`` that are
-    unreadable."""
+    """Numbers of inconsistencies: ``stray`` requests on a list that are not allocated,
+    ``listed_twice``, ``torn`` lists, ``free_tags`` with a set bit but without a request, and
+    unreadable ``pools``."""
     lacks: list[str] = field(default_factory=list)
-    """What the debug info or the dump lacks, so that requests are missing."""
+    """Missing types or members, for lack of which requests are missing, too."""
     report: ScanReport = field(default_factory=ScanReport)
     faults: Faults = field(default_factory=Faults)
 
     def __len__(self) -> int:
         return len(self.address)
 
-    def rows(self, addresses: Words) -> Counts:
+    def rows(self, addresses: Words) -> Numbers:
         """Return the row of each ``struct request *``, or -1."""
         return rows_of(self.address, addresses, self._order)
 
     @cached_property
-    def _order(self) -> Counts:
+    def _order(self) -> Numbers:
         return np.argsort(self.address)
 
     @property
-    def age_ns(self) -> Counts:
+    def age_ns(self) -> Numbers:
         """Nanoseconds since each was allocated; -1 if unknown."""
         return _since(self.now_ns, self.allocated_ns)
 
     @property
-    def waiting_ns(self) -> Counts:
+    def waiting_ns(self) -> Numbers:
         """Nanoseconds since each was inserted; -1 if unknown."""
         return _since(self.now_ns, self.inserted_ns)
 
     @property
-    def in_driver_ns(self) -> Counts:
-        """Nanoseconds since each was dispatched; -1 if it was not, or that is unknown."""
+    def in_driver_ns(self) -> Numbers:
+        """Nanoseconds since each was dispatched; -1 if not, or if unknown."""
         return _since(self.now_ns, self.dispatched_ns)
 
 
-def _since(now: int, stamps: Words) -> Counts:
+def _since(now: int, stamps: Words) -> Numbers:
     return np.where(stamps == 0, -1, (np.uint64(now) - stamps).view(np.int64))
 
 
@@ -175,7 +172,7 @@ class _Reader:
         self.damage: Counter[str] = Counter()
         self.lacks: list[str] = []
         self.lost = 0
-        """Pointers to requests by their tags that are unreadable."""
+        """Unreadable pointers from tags to requests."""
         type_ = self.type = self.prog.type("struct request")
         self.columns = layout(
             self.prog,
@@ -220,7 +217,7 @@ class _Reader:
         return self._requests(address[order], disk[order], hardware[order], column)
 
     def _requests(
-        self, address: Words, disk: Lanes, hardware: Counts, column: dict[str, npt.NDArray[Any]]
+        self, address: Words, disk: Lanes, hardware: Numbers, column: dict[str, npt.NDArray[Any]]
     ) -> Requests:
         count = len(address)
         zeros = np.zeros(count, np.uint64)
@@ -236,8 +233,8 @@ class _Reader:
         priority = self._priority(column)
         started = column.get("started", zeros).astype(np.uint64)
         if "old_start" in column:
-            # Until v4.17 (commit not verified), the start is in jiffies, and start_time_ns, where
-            # there is one, of another clock.
+            # Until v4.17 (commit not verified), the start is in jiffies, and start_time_ns, if
+            # there is one, is of another clock.
             since = clock(self.kernel).since_jiffies(column["old_start"])
             started = (np.uint64(clock(self.kernel).ns) - since.view(np.uint64)).astype(np.uint64)
         dispatched = column.get("dispatched", zeros).astype(np.uint64)
@@ -246,7 +243,7 @@ class _Reader:
         dispatched, at_latest = self._dispatched(
             column, zeros if "old_start" in column else dispatched, started
         )
-        # Until it is dispatched again, a requeued request has the stamp of its first time.
+        # A requeued request keeps the stamp of its first dispatch until the next.
         dispatched = np.where(state >= State.DISPATCHED, dispatched, np.uint64(0))
         at_latest = at_latest & (dispatched != 0)
         newest = int(max(started.max(initial=0), dispatched.max(initial=0)))
@@ -256,7 +253,7 @@ class _Reader:
         entered = np.uint64(clock(self.kernel).ns) - waiting.view(np.uint64)
         # Stamps in jiffies may be some ticks early.
         inserted = np.where(waiting == NEVER, started, np.maximum(entered, started))
-        # A request cannot have expired before it was allocated: then, the stamp is damaged.
+        # A request cannot expire before its allocation: then, the stamp is damaged.
         tick = 1_000_000_000 // clock(self.kernel).hz
         age = np.where(started == 0, NEVER, (np.uint64(now) - started).view(np.int64))
         late = np.where((started != 0) & (late > age + 2 * tick), NEVER, late)
@@ -296,7 +293,7 @@ class _Reader:
     def _dispatched(
         self, column: dict[str, npt.NDArray[Any]], stamps: Words, allocated: Words
     ) -> tuple[Words, Mask]:
-        """Return when requests were dispatched; where that is not recorded, by their timeout.
+        """Return when requests were dispatched, by their timeout if it is not recorded.
 
         :return: also which may have been dispatched earlier
         """
@@ -311,23 +308,23 @@ class _Reader:
         since = now.since_jiffies(deadline - timeout)
         known = (deadline != 0) & (timeout != 0) & (since >= 0) & (since < now.ns) & (stamps == 0)
         timer = np.uint64(now.ns) - since.view(np.uint64)
-        # The first timer ends no earlier than a timeout after the request was allocated, less a
-        # tick by which either stamp may be early.
+        # The first timer ends no earlier than a timeout after the allocation, less a tick by which
+        # either stamp may be early.
         tick = 1_000_000_000 // now.hz
         least = timeout.astype(np.float64) * tick - 2 * tick
         age = (timer - allocated).view(np.int64)
         is_at_latest = known & ((allocated == 0) | (age >= least))
         return np.where(known, timer, stamps), is_at_latest
 
-    def _priority(self, column: dict[str, npt.NDArray[Any]]) -> Counts:
+    def _priority(self, column: dict[str, npt.NDArray[Any]]) -> Numbers:
         if "ioprio" in column:
             return column["ioprio"].astype(np.int64)
         members = layout(self.prog, "struct bio", ["bi_ioprio"])
         read = gather(self.memory, column["bio"], members, Faults())
         return read["bi_ioprio"].astype(np.int64)
 
-    def _tagged(self) -> tuple[Words, Counts]:
-        """Return the requests whose tag is in use, and the row of a hardware queue with the tag."""
+    def _tagged(self) -> tuple[Words, Numbers]:
+        """Return the requests with a tag in use, and the row of a hardware queue with the tag."""
         sets, hardware = self.hardware.tag_sets, self.hardware
         row, tag = sets.bit_row, sets.bit_tag
         word = word_dtype(self.prog)
@@ -347,17 +344,17 @@ class _Reader:
         current = pointer(sets.rqs, driver & in_bounds & (sets.rqs[row] != 0))
         static = pointer(sets.static_rqs, in_bounds & (sets.static_rqs[row] != 0))
         known = gather(self.memory, static, self.columns, Faults())
-        # A tag of the scheduler is that of its preallocated request.
+        # A tag of the scheduler belongs to its preallocated request.
         of_own = scheduler & self._has_tag(known, "sched_tag", tag)
-        # A tag of the driver is that of the request which last got it, which belongs to a scheduler
-        # or is the preallocated one. Without a scheduler, that is so before it is dispatched, too.
+        # A tag of the driver belongs to the last request with it: one of a scheduler, or the
+        # preallocated one. Without a scheduler, it does before the dispatch, too.
         elevators = np.array([disk.scheduler_data for disk in self.devices.disks] or [0], np.uint64)
         disk = self.devices.disk_rows(known["queue"])
         is_plain = (disk >= 0) & (elevators[disk] == 0)
         of_static = driver & self._has_tag(known, "tag", tag) & is_plain
         last = gather(self.memory, current, self.columns, Faults())
         of_last = driver & self._has_tag(last, "tag", tag)
-        # What a tag led to may have been freed, and its memory used by another queue's request.
+        # The request of a tag may have been freed, and its memory reused by another queue.
         if "hctx" in self.columns:
             ours = hardware.rows(last["hctx"])
             of_last &= (ours >= 0) & (hardware.tags[ours] == of_row)
@@ -365,7 +362,7 @@ class _Reader:
             of_static &= (ours >= 0) & (hardware.tags[ours] == of_row)
             of_own &= (ours >= 0) & (hardware.sched_tags[ours] == of_row)
         is_foreign = driver & self._has_tag(last, "tag", tag) & self._is_foreign(last, row)
-        # A bit of a map that several tags have belongs to the one whose request has it.
+        # A bit of a map shared by several tags belongs to the tags whose request has it.
         bit = (sets.first[row] << 32) | (tag & 0xFFFF_FFFF)
         has_request = of_own | of_static | of_last | is_foreign
         self.damage["free_tags"] += len(np.setdiff1d(bit[driver | scheduler], bit[has_request]))
@@ -376,8 +373,7 @@ class _Reader:
         return address, queue
 
     def _is_foreign(self, found: Gathered, row: Lanes) -> Mask:
-        """Return which requests are of a queue without a disk, such as that of a tape, whose tags
-        are those of a row."""
+        """Return which requests are of a queue without a disk, such as a tape's, with the tags."""
         if "hctx" not in self.columns:
             return np.zeros(len(row), np.bool_)
         columns = layout(self.prog, "struct blk_mq_hw_ctx", ["queue", "tags"])
@@ -391,17 +387,16 @@ class _Reader:
         )
         return is_foreign
 
-    def _has_tag(self, found: Gathered, name: str, tag: Counts) -> Mask:
-        """Return which requests are allocated and have the tag that led to them."""
+    def _has_tag(self, found: Gathered, name: str, tag: Numbers) -> Mask:
+        """Return which requests are allocated and have the tag that leads to them."""
         fits: Mask = found.readable & (found[name].astype(np.int64) == tag)
         return fits & (found["ref"] != 0) if "ref" in self.columns else fits
 
     def _flush_queues(self) -> tuple[Lanes, Words]:
         """Return row of the disk and address of each ``struct blk_flush_queue``."""
         disk, address = self.hardware.disk, self.hardware.flush_queue
-        single = [r for r, d in enumerate(self.devices.disks) if d.kind == QueueKind.SINGLE]
-        if single:
-            queues = np.array([self.devices.disks[row].queue for row in single], np.uint64)
+        single, queues = self.devices.of_kind(QueueKind.SINGLE)
+        if len(single):
             # Before v3.19 (commit not verified), the queue has no struct for its flushes.
             members = layout(self.prog, "struct request_queue", {}, {"fq": "fq"})
             own = gather(self.memory, queues, members, self.faults).columns
@@ -410,27 +405,20 @@ class _Reader:
         return disk[address != 0], address[address != 0]
 
     def _flush_requests(self) -> Words:
-        """Return the requests that flush a disk's cache, which borrow the tag of another."""
+        """Return the requests that flush a disk's cache with the tag of another request."""
         members = ["flush_rq", "flush_pending_idx", "flush_running_idx"]
         if not len(self._flush_queues()[1]):
             return np.empty(0, np.uint64)
         columns = layout(self.prog, "struct blk_flush_queue", members)
         read = gather(self.memory, self._flush_queues()[1], columns, self.faults)
         runs = read["flush_pending_idx"] != read["flush_running_idx"]
-        found: Words = np.setdiff1d(read["flush_rq"][runs], np.zeros(1, np.uint64))
-        return found
+        return np.asarray(np.setdiff1d(read["flush_rq"][runs], np.zeros(1, np.uint64)))
 
+    @cached_property
     def _lists(self) -> list[tuple[Place, str, Words]]:
-        """Return the lists of requests besides those of schedulers: place, link, heads.
-
-        Those of flushes come last.
-        """
+        """Lists of requests outside of schedulers: place, link, heads; flushes come last."""
         queue = self.prog.type("struct request_queue")
-        by_kind = {
-            kind: np.array([d.queue for d in self.devices.disks if d.kind == kind], np.uint64)
-            for kind in QueueKind
-        }
-        multi, single = by_kind[QueueKind.MULTI], by_kind[QueueKind.SINGLE]
+        (_, multi), (_, single) = map(self.devices.of_kind, (QueueKind.MULTI, QueueKind.SINGLE))
 
         def at(base: Words, type_: drgn.Type, path: str) -> Words:
             return base + np.uint64(drgn.offsetof(type_, path))
@@ -445,7 +433,7 @@ class _Reader:
         ]
         if queue.has_member("requeue_list"):
             found.append((Place.REQUEUE, "queuelist", at(multi, queue, "requeue_list")))
-        # Since v6.6 (commit not verified), flushes use the same link as other lists, and those in
+        # Since v6.6 (commit not verified), flushes use the same link as other lists, and flushes in
         # the driver are only counted.
         has_link = self.type.member("flush").type.has_member("list")
         link = "flush.list" if has_link else "queuelist"
@@ -464,11 +452,11 @@ class _Reader:
             found.append((Place.TIMEOUT, "timeout_list", at(single, queue, "timeout_list")))
         return found + flushes
 
-    def _with_listed(self, address: Words, hardware: Counts) -> tuple[Words, Counts]:
-        """Add requests on lists, where it is not known of all which are allocated."""
+    def _with_listed(self, address: Words, hardware: Numbers) -> tuple[Words, Numbers]:
+        """Add requests on lists, for disks without a record of all allocated requests."""
         listed = [each.request for each in scheduler_queues(self.kernel)]
         listed += [each.dispatch for each in scheduler_queues(self.kernel)]
-        for _, link, heads in self._lists():
+        for _, link, heads in self._lists:
             listed.append(fifos(self.kernel, heads, Faults(), link).request)
         more = np.setdiff1d(np.concatenate(listed), address)
         both = np.concatenate([address, more])
@@ -476,14 +464,14 @@ class _Reader:
 
     def _places(
         self, address: Words, disk: Lanes
-    ) -> tuple[npt.NDArray[np.int8], Counts, Counts, Counts]:
+    ) -> tuple[npt.NDArray[np.int8], Numbers, Numbers, Numbers]:
         """Return place, queue of the scheduler, lateness and wait of each request."""
         count = len(address)
         place, queue = np.zeros(count, np.int8), np.full(count, -1)
         late, waiting = np.full(count, NEVER), np.full(count, NEVER)
         order = np.argsort(address)
 
-        def put(found: Words, where: Place) -> tuple[Counts, Mask]:
+        def put(found: Words, where: Place) -> tuple[Numbers, Mask]:
             rows = rows_of(address, found, order)
             self.damage["stray"] += int((rows < 0).sum())
             self.damage["listed_twice"] += int((place[rows[rows >= 0]] != Place.NONE).sum())
@@ -496,12 +484,12 @@ class _Reader:
             waiting[rows] = own.waiting_ns[known]
             put(own.dispatch, Place.SCHEDULER_DISPATCH)
             self.damage["torn"] += own.torn
-        for where, link, heads in self._lists():
+        for where, link, heads in self._lists:
             lists = fifos(self.kernel, heads, self.faults, link)
             self.damage["torn"] += lists.torn
             listed = lists.request
             if link == "flush.list":
-                # The data of a flush goes its way on other lists meanwhile.
+                # Requests with data to flush may be on other lists meanwhile.
                 rows = rows_of(address, listed, order)
                 listed = listed[(rows < 0) | (place[rows] == Place.NONE)]
             put(listed, where)
@@ -511,8 +499,7 @@ class _Reader:
         self, column: dict[str, npt.NDArray[Any]], place: npt.NDArray[np.int8],
         dispatched: Words, disk: Lanes,
     ) -> npt.NDArray[np.int8]:  # fmt: skip
-        single = [each.kind == QueueKind.SINGLE for each in self.devices.disks]
-        is_single = np.array(single or [False])[disk] if len(disk) else np.zeros(0, np.bool_)
+        is_single = np.isin(disk, self.devices.of_kind(QueueKind.SINGLE)[0])
         started = np.zeros(len(place), np.bool_)
         completed = np.zeros(len(place), np.bool_)
         if "state" in column:
@@ -525,13 +512,13 @@ class _Reader:
             # Before, REQ_ATOM_COMPLETE and REQ_ATOM_STARTED are bits 0 and 1.
             started = (column["atomic_flags"] & 2) != 0
             completed = started & ((column["atomic_flags"] & 1) != 0)
-        # A legacy driver takes a request off the list, and notes when.
+        # A legacy driver takes a request off the list, and notes the time.
         is_listed = place != Place.NONE
         timed = place == Place.TIMEOUT
         started = np.where(is_single, timed | (~is_listed & (dispatched != 0)), started)
         completed = np.where(is_single, False, completed)
         state = np.where(is_listed & ~timed, State.INSERTED, State.ALLOCATED).astype(np.int8)
-        # The data of a request with a flush is in the driver while it is on a list of the flush.
+        # The data of a flush is in the driver while its request is on a list of the flush.
         moving = started & ((place == Place.NONE) | (place == Place.FLUSH) | timed)
         state[moving] = State.DISPATCHED
         state[completed & ~is_listed] = State.COMPLETED

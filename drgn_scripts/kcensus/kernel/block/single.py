@@ -21,16 +21,15 @@ _MAX_GROUPS = 1 << 20
 
 
 def single_requests(kernel: Kernel, report: ScanReport, faults: Faults) -> tuple[Words, int]:
-    """Return the requests of single queues that are in use, and how many of their pools are lost.
+    """Return the requests of single queues in use, and the number of their lost pools.
 
     Requests are allocated through a mempool per queue and cgroup: from ``blkdev_requests``, or by
-    kmalloc() with the driver's data behind them. Those that wait in a mempool are not in use.
+    kmalloc() with the driver's data behind them. Requests in a mempool are not in use.
 
     :raises LookupError: the debug info lacks requests, or the slab caches cannot be read
     """
     prog, memory = kernel.prog, kernel.memory
-    disks = [d for d in block_devices(kernel).disks if d.kind == QueueKind.SINGLE]
-    queues = np.array([disk.queue for disk in disks], np.uint64)
+    _, queues = block_devices(kernel).of_kind(QueueKind.SINGLE)
     if not len(queues):
         return queues, 0
     # Since v4.11 (commit not verified), the driver's data is allocated with a request.
@@ -45,7 +44,7 @@ def single_requests(kernel: Kernel, report: ScanReport, faults: Faults) -> tuple
         for caches in _caches(kernel, size and drgn.sizeof(prog.type("struct request")) + size):
             address, column = allocated(kernel.slab_map, caches, members, report)
             # Other objects of kmalloc() begin with a queue, too: struct blkcg_gq, and the request
-            # that flushes the disk. Only requests in use have come from a request_list.
+            # that flushes the disk. Only requests in use have a request_list.
             fits = np.isin(column["queue"], own)
             if "list" in column:
                 fits &= np.isin(column["list"], lists)
@@ -54,7 +53,7 @@ def single_requests(kernel: Kernel, report: ScanReport, faults: Faults) -> tuple
 
 
 def _caches(kernel: Kernel, size: int) -> list[list[SlabCache]]:
-    """Return the slab caches that objects of a size can be in; 0 for plain requests."""
+    """Return the slab caches for objects of a size; 0 for plain requests."""
     if not size:
         return [find_caches(kernel.slab_map, "struct request", "blkdev_requests")]
     fitting = [
@@ -67,8 +66,7 @@ def _caches(kernel: Kernel, size: int) -> list[list[SlabCache]]:
 
 
 def _reserve(kernel: Kernel, queues: Words, faults: Faults) -> tuple[Words, Words, int]:
-    """Return the requests in the mempools of queues, the ``struct request_list`` of these, and how
-    many mempools are unreadable."""
+    """Return requests in mempools, their ``struct request_list``, and the unreadable mempools."""
     prog, memory = kernel.prog, kernel.memory
     queue = prog.type("struct request_queue")
     root = queues + np.uint64(drgn.offsetof(queue, "root_rl"))

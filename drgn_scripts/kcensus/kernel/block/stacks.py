@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Disks on top of others: which requests of which disks a stacked one waits for."""
+"""Disks on top of others: the lower disks whose requests a stacked disk waits for."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.sources.capsule import NotRecorded
 
 _MAX_LOWER = 1 << 16
-"""Devices of one table or array."""
+"""Most devices of one table or array."""
 
 
 class Via(Enum):
-    """What puts a disk on top of another."""
+    """Kinds of stacking of disks."""
 
     DM = "dm"
     MD = "md"
@@ -40,7 +40,7 @@ class Edge:
     upper: int
     """Row of the disk."""
     lower: int
-    """Row of the disk that it is on."""
+    """Row of the disk below it."""
     partition: int
     """Number of the partition of ``lower``; 0 for the whole disk."""
     via: Via
@@ -52,20 +52,20 @@ class Stacks:
 
     edges: tuple[Edge, ...]
     unknown: dict[int, str] = field(default_factory=dict)
-    """Stacked disks whose lower ones are unknown, and what the debug info or the dump lacks; not
-    safe to print."""
+    """Stacked disks with unknown lower disks, and the part missing from the debug info or the dump;
+    not safe to print."""
     faults: Faults = field(default_factory=Faults)
 
     @cached_property
     def _lower(self) -> dict[int, list[int]]:
-        """Rows that each stacked disk is directly on."""
+        """Rows directly below each stacked disk."""
         lower: dict[int, list[int]] = defaultdict(list)
         for edge in self.edges:
             lower[edge.upper].append(edge.lower)
         return dict(lower)
 
     def below(self, upper: int) -> frozenset[int]:
-        """Return all disks that a disk is on, itself included; loops of edges end."""
+        """Return all disks below a disk, itself included; loops of edges end."""
         seen, stack = {upper}, [upper]
         while stack:
             for row in self._lower.get(stack.pop(), ()):
@@ -75,13 +75,13 @@ class Stacks:
         return frozenset(seen)
 
     def bottom(self, upper: int) -> frozenset[int]:
-        """Return the disks at the bottom of a stack: those that are on no other."""
+        """Return the disks at the bottom of a stack: without a disk below them."""
         return frozenset(row for row in self.below(upper) if row not in self._lower)
 
 
 @once
 def stacks(kernel: Kernel) -> Stacks:
-    """Return which disks are on top of which, for device mapper, md and loop devices.
+    """Return the stacking of disks by device mapper, md and loop devices.
 
     :raises LookupError: the debug info lacks block devices
     """
@@ -119,11 +119,10 @@ _Lower = list[tuple[int, int]]
 
 
 def _row(devices: BlockDevices, bdev: Object) -> _Lower:
-    """Return the disk and the partition of a ``struct block_device``."""
     if not bdev:
         return []
     address = int(bdev.value_())
-    # Until v5.10, a partition is a struct hd_struct that the block device points to.
+    # Until v5.10, a partition is a struct hd_struct, which the block device points to.
     part = int(bdev.bd_part) if bdev.type_.type.has_member("bd_part") else address
     row = int(devices.partitions.rows(np.array([part], np.uint64))[0])
     if row < 0 or devices.partitions.disk[row] < 0:
@@ -132,44 +131,37 @@ def _row(devices: BlockDevices, bdev: Object) -> _Lower:
 
 
 def _dm(kernel: Kernel, disk: Disk, devices: BlockDevices, faults: Faults) -> _Lower:
-    """Return what the table of a mapped device is on."""
-    prog = kernel.prog
-    mapped = Object(prog, "struct mapped_device *", value=disk.private)
+    mapped = Object(kernel.prog, "struct mapped_device *", value=disk.private)
     table = cast("struct dm_table *", mapped.map)
     if not table:
         return []
-    node = prog.type("struct dm_dev_internal")
-    head = np.array([table.devices.address_of_().value_()], np.uint64)
-    _, nodes, torn = list_members(kernel.memory, head, faults, limit=_MAX_LOWER)
-    found: _Lower = []
-    for address in (nodes - np.uint64(drgn.offsetof(node, "list"))).tolist():
-        found += _row(devices, Object(prog, node, address=address).dm_dev.bdev)
-    if len(torn):
-        faults["the list of devices of a table is torn"] += 1
-    return found
+    listed = _listed(kernel, table.devices, "struct dm_dev_internal", "list", faults)
+    return [lower for each in listed for lower in _row(devices, each.dm_dev.bdev)]
 
 
 def _md(kernel: Kernel, disk: Disk, devices: BlockDevices, faults: Faults) -> _Lower:
-    """Return the members of an array."""
-    prog = kernel.prog
-    array = Object(prog, "struct mddev *", value=disk.private)
-    node = prog.type("struct md_rdev")
-    head = np.array([array.disks.address_of_().value_()], np.uint64)
-    _, nodes, torn = list_members(kernel.memory, head, faults, limit=_MAX_LOWER)
-    found: _Lower = []
-    for address in (nodes - np.uint64(drgn.offsetof(node, "same_set"))).tolist():
-        found += _row(devices, Object(prog, node, address=address).bdev)
+    array = Object(kernel.prog, "struct mddev *", value=disk.private)
+    listed = _listed(kernel, array.disks, "struct md_rdev", "same_set", faults)
+    return [lower for each in listed for lower in _row(devices, each.bdev)]
+
+
+def _listed(
+    kernel: Kernel, head: Object, type_name: str, link: str, faults: Faults
+) -> list[Object]:
+    node, start = kernel.prog.type(type_name), np.array([head.address_of_().value_()], np.uint64)
+    _, nodes, torn = list_members(kernel.memory, start, faults, limit=_MAX_LOWER)
     if len(torn):
-        faults["the list of members of an array is torn"] += 1
-    return found
+        faults[f"a list of {type_name} is torn"] += 1
+    addresses = (nodes - np.uint64(drgn.offsetof(node, link))).tolist()
+    return [Object(kernel.prog, node, address=address) for address in addresses]
 
 
 def _loop(kernel: Kernel, disk: Disk, devices: BlockDevices, faults: Faults) -> _Lower:
-    """Return the disk of the file system of a loop device's file, or the device that it is.
+    """Return the disk of the file system of a loop device's file, or the device itself.
 
     A file on tmpfs, NFS or another file system without a block device is on none.
 
-    :raises LookupError: the disk is not one of the kernel's list
+    :raises LookupError: the disk is not on the kernel's list
     """
     loop = Object(kernel.prog, "struct loop_device *", value=disk.private)
     file = loop.lo_backing_file
@@ -191,7 +183,6 @@ def _loop(kernel: Kernel, disk: Disk, devices: BlockDevices, faults: Faults) -> 
 
 
 def _by_number(devices: BlockDevices, number: int) -> _Lower:
-    """Return the disk and the partition of a ``dev_t``."""
     parts = devices.partitions
     rows = np.flatnonzero((parts.device == number) & (parts.disk >= 0)).tolist() if number else []
     return [(int(parts.disk[row]), int(parts.number[row])) for row in rows[:1]]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The ways through a function: its blocks, the calls in them, and what follows what."""
+"""The blocks of a function, their calls, and their order."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from kcensus.kernel.code.instructions import Instruction, Kind, UndecodableError
 
 Extent = tuple[int, int]
 _MAX_PARTS = 8
-"""Of one function: compilers split off one."""
+"""Most parts of one function: compilers split off one."""
 
 
 class Site(NamedTuple):
     """A call, a jump to another function, or a count of a per-CPU variable."""
 
     end: int
-    """Where the function goes on."""
+    """Return address."""
     target: int
-    """0 where it is computed, and for a count."""
+    """Target; 0 if computed, and for a count."""
     argument: int
-    """The first one; 0 where it is computed."""
+    """First argument; 0 if computed."""
     counted: int
     """1 or -1 for a count."""
 
@@ -35,11 +35,11 @@ class Block:
     start: int
     sites: list[Site] = field(default_factory=list)
     following: list[int] = field(default_factory=list)
-    """Where blocks begin that may run next; none if the function ends here."""
+    """Starts of possible next blocks; none at the end of the function."""
 
 
 class UnclearError(Exception):
-    """Not all ways through a function are known."""
+    """Some ways through a function are unknown."""
 
 
 class Flow:
@@ -55,9 +55,9 @@ class Flow:
         """Follow a function from its beginning.
 
         :param code_of: reads code; raises drgn.FaultError
-        :param extent_of: says where the function or part at an address begins and ends
-        :param part: a part that belongs to it, besides those that are found
-        :raises UnclearError: it jumps by a table, or has instructions that are not known
+        :param extent_of: returns the function or part at an address
+        :param part: a part of the function, in addition to the parts found
+        :raises UnclearError: it jumps by a table, or has unknown instructions
         """
         self.extent = extent
         self._code = {each: code_of(each) for each in (extent, part) if each is not None}
@@ -68,7 +68,7 @@ class Flow:
 
     @cached_property
     def preceding(self) -> dict[int, list[int]]:
-        """By block, those that may run before it."""
+        """Predecessors of each block."""
         found: dict[int, list[int]] = {start: [] for start in self.blocks}
         for start, block in self.blocks.items():
             for after in block.following:
@@ -77,7 +77,7 @@ class Flow:
 
     @cached_property
     def sites(self) -> dict[int, tuple[int, int]]:
-        """The block, and the number in it, of the site at which the function goes on."""
+        """Block and number in the block of each site, by return address."""
         return {
             site.end: (start, number)
             for start, block in self.blocks.items()
@@ -86,14 +86,11 @@ class Flow:
         }
 
     def part(self, address: int) -> Extent:
-        """Return the part of this function that an address is in."""
+        """Return the part of this function around an address."""
         return next(each for each in self._code if each[0] <= address < each[1])
 
     def _part(self, address: int, *, is_branch: bool = False) -> Extent | None:
-        """Return the part of this function that an address is in, which is jumped to.
-
-        :param is_branch: a branch never leaves a function; a jump may be a call at its end
-        """
+        """Return the part targeted by a jump, or by a branch, which never leaves the function."""
         for known in self._code:
             if known[0] <= address < known[1]:
                 return known
@@ -106,7 +103,7 @@ class Flow:
         return extent
 
     def _comes_back(self, part: Extent) -> bool:
-        """Return whether code that is jumped to jumps back: what rarely runs is placed apart."""
+        """Return whether the code at a jump's target jumps back: a rarely run part placed apart."""
         code, at = self._code_of(part), 0
         start, end = self.extent
         while at < len(code):

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How long the instructions of x86-64 are, where they jump to, and what they pass as an argument.
+"""Lengths, targets and first arguments of x86-64 instructions.
 
-The lengths follow the opcode maps of the Intel 64 manual (volume 2, appendix A). With a VEX prefix,
-those of BMI are decoded, which compilers use for shifts; the kernel keeps vector instructions out
-of code that takes locks.
+Lengths follow the opcode maps of the Intel 64 manual (volume 2, appendix A). Of VEX instructions,
+only BMI is decoded: the kernel has no vectors in code that takes locks.
 """
 
 from __future__ import annotations
@@ -13,34 +12,33 @@ from typing import NamedTuple
 
 
 class Kind(Enum):
-    """Where control goes after an instruction."""
+    """Next step after an instruction."""
 
     NEXT = "next"
     CALL = "call"
     JUMP = "jump"
     BRANCH = "branch"
     END = "end"
-    """It returns, or jumps to a computed address."""
+    """Return, or jump to a computed address."""
     TABLE = "table"
-    """It jumps to one of several addresses of a table."""
+    """Jump to one of several addresses of a table."""
 
 
 class Instruction(NamedTuple):
     """One instruction."""
 
     end: int
-    """Address of the next one."""
     kind: Kind
     target: int
-    """Of a call, jump or branch; 0 where it is computed."""
+    """Target of a call, jump or branch; 0 if computed."""
     argument: int | None
-    """What %rdi is after it: 0 where that is computed, None where it does not change."""
+    """%rdi after the instruction: 0 if computed, None if unchanged."""
     counted: int
-    """1 or -1 if it counts a per-CPU variable of 32 bits up or down that a register points to."""
+    """1 or -1 if it counts a per-CPU variable of 32 bits behind a register up or down."""
 
 
 class UndecodableError(ValueError):
-    """Bytes are not an instruction that this knows."""
+    """Bytes are no known instruction."""
 
 
 _PREFIXES = frozenset(b"\x26\x2e\x36\x3e\x64\x65\x66\x67\xf0\xf2\xf3")
@@ -61,21 +59,21 @@ _MODRM = _of(0x63, 0x69, 0x6B, (0x80, 0x81), (0x83, 0x8F), 0xC0, 0xC1, 0xC6, 0xC
 _BYTE = _of(0x6A, 0x6B, (0x70, 0x7F), 0x80, 0x83, 0xA8, (0xB0, 0xB7), 0xC0, 0xC1, 0xC6, 0xCD) | _of(
     (0xE0, 0xE7), 0xEB
 )
-"""With an operand of 8 bits in the instruction."""
+"""Opcodes with an operand of 8 bits in the instruction."""
 _WORD = _of(0x68, 0x69, 0x81, 0xA9, (0xB8, 0xBF), 0xC7)
-"""With one of 32 bits, or of 16 with a prefix."""
+"""Opcodes with an operand of 32 bits, or of 16 with a prefix."""
 _INVALID = _of(0x06, 0x07, 0x0E, 0x16, 0x17, 0x1E, 0x1F, 0x27, 0x2F, 0x37, 0x3F) | _of(
     (0x60, 0x62), 0x82, 0x9A, 0xC5, (0xD4, 0xD6), 0xEA
 )
 _TWO_PLAIN = _of((0x05, 0x09), 0x0B, (0x30, 0x37), 0x77, (0xA0, 0xA2), (0xA8, 0xAA), (0xC8, 0xCF))
-"""Of two bytes, without operands."""
+"""Opcodes of two bytes, without operands."""
 _TWO_BYTE = _of((0x70, 0x73), 0xA4, 0xAC, 0xBA, 0xC2, (0xC4, 0xC6))
 
 
 def decode(code: bytes, at: int, start: int) -> Instruction:
-    """Return the instruction at an offset of code that begins at an address.
+    """Return the instruction at an offset of code, given the start address of the code.
 
-    :raises UndecodableError: it is not known, or not all there
+    :raises UndecodableError: it is unknown or incomplete
     """
     try:
         return _decode(code, at, start)
@@ -152,7 +150,6 @@ def _two_bytes(two: int) -> tuple[bool, int]:
 
 
 def _immediate(opcode: int, modrm: int, rex: int, prefixes: set[int]) -> int:
-    """Return the size of the operand in an instruction."""
     if opcode in (0xE8, 0xE9):
         return 4
     if opcode in (0xC2, 0xCA):
@@ -183,7 +180,7 @@ def _operand(code: bytes, at: int) -> int:
 
 
 def _argument(plain: bytes, rex: int, opcode: int, two: int, modrm: int, end: int) -> int | None:
-    """Return what %rdi is after an instruction."""
+    """Return %rdi after an instruction."""
     if plain[0] == 0xC4:
         return 0
     if plain[:3] == b"\x48\xc7\xc7":  # mov $address, %rdi
@@ -206,9 +203,9 @@ def _argument(plain: bytes, rex: int, opcode: int, two: int, modrm: int, end: in
 
 
 def _counted(plain: bytes, opcode: int, modrm: int) -> int:
-    """Return how an instruction counts a per-CPU variable that a register points to."""
+    """Return the change of a per-CPU variable behind a register by an instruction; 0 for none."""
     mode, register, digit = modrm >> 6, modrm & 7, modrm >> 3 & 7
-    # %r12 and %r13 as a pointer need a byte more.
+    # %r12 and %r13 as pointers need one more byte.
     is_pointer = mode == 0 and (register not in (4, 5) or (register == 4 and 0x24 in plain[-2:]))
     is_pointer |= mode == 1 and register == 5 and 0 in plain[-2:]
     if modrm < 0 or not is_pointer:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Bios in use, by the ``struct bio_set`` that they were allocated from."""
+"""Bios in use, by their ``struct bio_set``."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 import drgn
@@ -29,16 +30,16 @@ class BioUse:
     cache: SlabCache
     bios: int
     vec_bytes: dict[str, int]
-    """Bytes of their vectors outside of the bios, by slab cache."""
+    """Bytes of the vectors outside of the bios, by slab cache."""
 
     @property
     def bytes(self) -> int:
-        """Slots of the bios."""
+        """Bytes of the slots of the bios."""
         return self.bios * self.cache.slot_size
 
 
 def set_at(owner: Object, *path: str) -> Object:
-    """Return the bio set in a struct; where the member is a pointer, what it points to.
+    """Return the bio set at a member of a struct, embedded or pointed to.
 
     :raises LookupError: it has no such member
     :raises drgn.FaultError: the pointer is unreadable
@@ -49,11 +50,10 @@ def set_at(owner: Object, *path: str) -> Object:
 
 
 def bios_in_use(slab_map: SlabMap, sets: Words, report: ScanReport) -> dict[int, BioUse]:
-    """Return the bios in use of each bio set, by its address; idle sets are left out.
-
-    Bios that wait in the mempool of their set are not in use.
+    """Return the bios in use of each bio set, by its address, without spare ones in mempools.
 
     :param sets: addresses of ``struct bio_set``, ascending
+    :return: only sets with bios in use
     :raises LookupError: the debug info lacks bios
     """
     memory, prog = slab_map.memory, slab_map.prog
@@ -71,31 +71,26 @@ def bios_in_use(slab_map: SlabMap, sets: Words, report: ScanReport) -> dict[int,
     columns = layout(prog, "struct bio", ["bi_pool", "bi_max_vecs"])
     vec_size = drgn.sizeof(prog.type("struct bio_vec"))
     uses: dict[int, BioUse] = {}
-    for slab, pad in sorted(
-        set(zip(read["bio_slab"].tolist(), read["front_pad"].tolist(), strict=True))
-    ):
+    homes = {*zip(read["bio_slab"].tolist(), read["front_pad"].tolist(), strict=True)}
+    for slab, pad in sorted(homes):
         cache = caches.get(slab)
         shifted = _shifted(columns, pad)
         if cache is None or shifted.size > cache.slot_size:
             continue
         address, bio = allocated(slab_map, [cache], shifted, report)
         row = np.where(np.isin(address, spare), -1, rows_of(sets, bio["bi_pool"]))
-        is_here = (read["bio_slab"] == slab) & (read["front_pad"] == pad)
-        for index in np.flatnonzero(
-            is_here & (np.bincount(row[row >= 0], minlength=len(sets)) > 0)
-        ):
+        is_used = np.bincount(row[row >= 0], minlength=len(sets)) > 0
+        is_used &= (read["bio_slab"] == slab) & (read["front_pad"] == pad)
+        for index in np.flatnonzero(is_used):
             vecs = bio["bi_max_vecs"][row == index]
-            sizes = np.unique(vecs[vecs > _INLINE_VECS], return_counts=True)
-            outside: dict[str, int] = {}
-            for size, count in zip(*(column.tolist() for column in sizes), strict=True):
-                name = _VEC_CACHES.get(size, "biovec-max")
-                outside[name] = outside.get(name, 0) + size * vec_size * count
+            outside = Counter[str]()
+            for size, count in Counter(vecs[vecs > _INLINE_VECS].tolist()).items():
+                outside[_VEC_CACHES.get(size, "biovec-max")] += size * vec_size * count
             uses[int(sets[index])] = BioUse(cache, len(vecs), outside)
     return uses
 
 
 def _shifted(columns: Layout, pad: int) -> Layout:
-    """Return the layout of a bio that starts ``pad`` bytes into an object."""
     fields = {
         name: replace(each, offset=each.offset + pad) for name, each in columns.fields.items()
     }

@@ -18,26 +18,21 @@ from kcensus.engine.memory import Faults, Memory
 from kcensus.kernel.idr import idr_entries
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.lists import list_members
-from kcensus.kernel.names import ABSENT, decode, name_at
-from kcensus.sources.capsule import NotRecorded
+from kcensus.kernel.names import MISSING, decode, name_at
 
 _MAX_DEVICES = 1 << 20
-"""As many as there are minor numbers."""
 _MAX_ZONED_DEVICES = 256
-"""Devices of a zoned target."""
 _RESERVED = (1 << 64) - 1
-"""MINOR_ALLOCED: a minor number whose device does not exist yet."""
+"""MINOR_ALLOCED: a minor number without a device yet."""
 
 
 @dataclass(frozen=True)
 class DmTarget:
-    """A ``struct dm_target``, one line of a table."""
+    """A ``struct dm_target``, one line of a table; in sectors."""
 
     type_name: str
     begin: int
-    """First sector in the device."""
     length: int
-    """Sectors."""
     private: int
     """Address of the data of the target's module."""
 
@@ -59,7 +54,7 @@ class MappedDevices:
 
     devices: list[MappedDevice] = field(default_factory=list)
     named: int | None = None
-    """Devices in the index of names; None where that is unreadable."""
+    """Devices in the index of names; None if unreadable."""
     damaged: int = 0
     """Unreadable or inconsistent devices, tables and nodes of indexes."""
 
@@ -90,18 +85,14 @@ def mapped_devices(kernel: Kernel) -> MappedDevices:
             devices.devices.append(_device(Object(memory.prog, type_, value=entry), devices))
         except drgn.FaultError:
             devices.damaged += 1
-    with contextlib.suppress(*ABSENT, NotRecorded):
+    with contextlib.suppress(*MISSING):
         devices.named, damaged = _names(memory)
         devices.damaged += damaged
     return devices
 
 
 def _names(memory: Memory) -> tuple[int, int]:
-    """Return how many names of devices the index has, and its damaged nodes or lists.
-
-    :raises LookupError: the index has no debug info
-    :raises drgn.FaultError: its head is unreadable
-    """
+    """Return the number of names in the index of devices, and its damaged nodes or lists."""
     faults = Faults()
     try:
         # Since Linux kernel commit b82096afc8af ("dm ioctl: replace device hash with red-black
@@ -180,6 +171,5 @@ CLIENTS_OF_TARGETS: dict[str, Callable[[Program, int], list[int]]] = {
     "writecache": partial(_client, "dm_writecache", "dm_kcopyd"),
     "zoned": _zoned,
 }
-"""By target type: a function of the address of a target's private data that returns the addresses
-of its ``struct dm_kcopyd_client``; it raises LookupError where the target's module has no debug
-info. dm-era and the RAID targets have no client."""
+"""Readers of ``struct dm_kcopyd_client`` addresses by target type, given the private data of a
+target; they raise LookupError without debug info. dm-era and RAID have no client."""

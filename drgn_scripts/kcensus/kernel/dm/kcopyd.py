@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 
 import drgn
 import numpy as np
-import numpy.typing as npt
 
 from kcensus.engine.chase import Damage, chase, pointer_step
 from kcensus.engine.gather import gather, gather_pointers
 from kcensus.engine.layout import layout
-from kcensus.engine.memory import Faults, Mask, Memory, Words
+from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words
 from kcensus.engine.rows import rows_of
 from kcensus.engine.slub.scan import View, allocated, visit
 from kcensus.engine.slub.slabs import ScanReport, SlabCache, SlabMap
@@ -26,7 +25,7 @@ from kcensus.kernel.names import ABSENT
 from kcensus.sources.capsule import NotRecorded
 
 LISTS = ("callback", "complete", "io", "pages")
-"""The lists of a client, without their suffix ``_jobs``; a job on none of them is in flight.
+"""The lists of a client, without their suffix ``_jobs``; a job on no list is in flight.
 
 Since Linux kernel commit "dm kcopyd: Fix bug causing workqueue stalls" (in v5.0, and stable; commit
 not verified), callbacks have a list of their own, ``callback_jobs``."""
@@ -34,21 +33,17 @@ not verified), callbacks have a list of their own, ``callback_jobs``."""
 _LINKS = ["list.next", "list.prev"]
 _SPLIT_COUNT = 8
 _MAX_RESERVE = 1 << 16
-"""Elements of a mempool."""
 _MAX_PAGES = 1 << 12
-"""Copy pages of a sub-job, of at most 1 MiB, or free reserved pages of a client."""
+"""Most copy pages of a sub-job, which has at most 1 MiB, or free reserved pages of a client."""
 _OLD_SUB_JOB_SECTORS = 128
 """SUB_JOB_SIZE, until Linux kernel commit c663e04097f4 ("dm kcopyd: Increase default sub-job size
 to 512KB") (in v5.3), which added ``dm_kcopyd_client.sub_job_size``."""
 
 _MAX_SUB_JOB_SECTORS = 2048
-"""MAX_SUB_JOB_SIZE_KB, as sectors."""
-
-Counts = npt.NDArray[np.int64]
-Columns = dict[str, npt.NDArray[np.uint64]]
+"""MAX_SUB_JOB_SIZE_KB in sectors."""
 
 
-def _no_counts(*shape: int) -> Counts:
+def _no_counts(*shape: int) -> Numbers:
     return np.empty((0, *shape), np.int64)
 
 
@@ -59,10 +54,9 @@ def _no_words(*shape: int) -> Words:
 def job_caches(slab_map: SlabMap) -> list[SlabCache]:
     """Return the slab cache of jobs, then its child caches; empty where kcopyd is not in use.
 
-    It is the cache that ``_job_cache`` points to or, without debug info, the one called
-    ``kcopyd_job``, which may be merged with others. There are child caches until Linux kernel
-    commit 9855609bde03 ("mm: memcg/slab: use a single set of kmem_caches for all accounted
-    allocations") (in v5.9).
+    Without debug info of ``_job_cache``, it is found by its name, and may be merged with others. It
+    has child caches until Linux kernel commit 9855609bde03 ("mm: memcg/slab: use a single set of
+    kmem_caches for all accounted allocations") (in v5.9).
     """
     pointer = 0
     with contextlib.suppress(*ABSENT):
@@ -81,36 +75,30 @@ class Clients:
     """``struct dm_kcopyd_client`` as columns, in ascending order of address."""
 
     address: Words = field(default_factory=_no_words)
-    nr_jobs: Counts = field(default_factory=_no_counts)
-    """The client's own count."""
-    sub_job_sectors: Counts = field(default_factory=_no_counts)
-    reserved_pages: Counts = field(default_factory=_no_counts)
-    free_pages: Counts = field(default_factory=_no_counts)
-    """Of the reserved ones."""
-    throttle: Counts = field(default_factory=_no_counts)
+    nr_jobs: Numbers = field(default_factory=_no_counts)
+    sub_job_sectors: Numbers = field(default_factory=_no_counts)
+    reserved_pages: Numbers = field(default_factory=_no_counts)
+    free_pages: Numbers = field(default_factory=_no_counts)
+    throttle: Numbers = field(default_factory=_no_counts)
     """Percentage of time for copying; 100 is unthrottled, -1 unknown."""
     wq: Words = field(default_factory=_no_words)
-    """Address of its ``struct workqueue_struct``."""
     work: Words = field(default_factory=_no_words)
-    """Address of its work item."""
     heads: Words = field(default_factory=lambda: _no_words(len(LISTS)))
-    """Addresses of its list heads, shape (clients, len(LISTS)); 0 for a list that is empty or that
-    it does not have."""
+    """Addresses of its list heads, shape (clients, len(LISTS)); 0 for an empty or missing list."""
     firsts: Words = field(default_factory=lambda: _no_words(len(LISTS)))
     """Addresses of the first nodes of its lists, in the shape of ``heads``."""
     free_list: Words = field(default_factory=_no_words)
-    """First ``struct page_list`` of its free reserved pages; 0 for none."""
+    """First ``struct page_list`` of its free reserved pages, or 0."""
     reserve: Words = field(default_factory=_no_words)
     """Preallocated jobs in the mempools of all clients, ascending addresses."""
-    reserves: Counts = field(default_factory=_no_counts)
-    """How many of them each client has."""
+    reserves: Numbers = field(default_factory=_no_counts)
     reserves_lost: int = 0
-    """Clients whose mempool is unreadable."""
+    """Clients with an unreadable mempool."""
 
     def __len__(self) -> int:
         return len(self.address)
 
-    def rows(self, addresses: Words) -> Counts:
+    def rows(self, addresses: Words) -> Numbers:
         """Return the row of each client, or -1."""
         return rows_of(self.address, addresses)
 
@@ -119,33 +107,29 @@ class Clients:
 class Jobs:
     """Jobs by client; arrays are indexed by the row of the client."""
 
-    jobs: Counts = field(default_factory=_no_counts)
-    """Masters in use."""
-    split: Counts = field(default_factory=_no_counts)
-    """Masters that have been split."""
-    sub_jobs: Counts = field(default_factory=_no_counts)
-    """Running sub-jobs."""
-    listed: Counts = field(default_factory=lambda: _no_counts(len(LISTS)))
+    jobs: Numbers = field(default_factory=_no_counts)
+    split: Numbers = field(default_factory=_no_counts)
+    sub_jobs: Numbers = field(default_factory=_no_counts)
+    listed: Numbers = field(default_factory=lambda: _no_counts(len(LISTS)))
     """Jobs and sub-jobs on each list, shape (clients, len(LISTS))."""
-    in_flight: Counts = field(default_factory=_no_counts)
+    in_flight: Numbers = field(default_factory=_no_counts)
     """Jobs and sub-jobs on no list: in I/O, or prepared and not yet dispatched."""
-    pages: Counts = field(default_factory=_no_counts)
-    """Copy pages of jobs, by the sizes of the jobs. An upper bound for a split job whose last
-    sub-jobs are running: which of them still hold pages is not recorded."""
+    pages: Numbers = field(default_factory=_no_counts)
+    """Copy pages, by the sizes of the jobs; an upper bound for split jobs with their last sub-jobs
+    running, since it is not recorded which of them still hold pages."""
     pages_expected: int = 0
-    """Copy pages of the jobs whose ``page_list`` was followed, by the sizes of the jobs."""
+    """The part of :attr:`pages` in jobs with a ``page_list`` that was followed."""
     pages_followed: int | None = None
-    """The same, by following each ``page_list``; None where a capsule lacks them."""
+    """Pages found on these lists; None where a capsule lacks them."""
     free_pages_followed: int | None = None
     """Free reserved pages of all clients, by following ``dm_kcopyd_client.pages``."""
     unknown: int = 0
-    """Jobs whose client is unreadable."""
+    """Jobs with an unreadable client."""
     reserve: int = 0
-    """Preallocated objects of mempools."""
     active: int = 0
     """Allocated objects: all of the above."""
     torn: int = 0
-    """Lists whose first node does not lead back to the head along ``next`` and ``prev``."""
+    """Lists with a first node that does not lead back to the head along ``next`` and ``prev``."""
     report: ScanReport = field(default_factory=ScanReport)
 
 
@@ -173,10 +157,7 @@ class Kcopyd:
         self._cache_addresses = np.array([cache.address for cache in caches], np.uint64)
 
     def candidates(self, report: ScanReport) -> Words:
-        """Return the addresses of kmalloc objects whose mempool allocates from the cache of jobs.
-
-        So idle clients of unknown targets are found.
-        """
+        """Return kmalloc objects with a mempool of jobs: clients, also idle ones of any target."""
         columns = layout(self.prog, self.client_type, [self._pool])
         kmalloc = [cache for cache in self.slab_map.caches if cache.name.startswith("kmalloc-")]
         sizes = [cache.object_size for cache in kmalloc if cache.object_size >= columns.size]
@@ -195,7 +176,7 @@ class Kcopyd:
         return np.concatenate([_no_words(), *clients])
 
     def clients(self, addresses: Words) -> Clients:
-        """Read the clients at ``addresses``, in any order; drop what is not a client."""
+        """Read the clients at ``addresses``, in any order; drop addresses of no client."""
         names = ["nr_jobs.counter", "nr_reserved_pages", "nr_free_pages", "throttle", "kcopyd_wq"]
         required = {name: name for name in [*names, self._pool]} | {"free_list": "pages"}
         optional = {"sub_job_size": "sub_job_size"} | {name: f"{name}_jobs.next" for name in LISTS}
@@ -242,14 +223,14 @@ class Kcopyd:
             reserves_lost=lost,
         )
 
-    def scan(self, report: ScanReport) -> tuple[Words, Columns]:
+    def scan(self, report: ScanReport) -> tuple[Words, dict[str, Words]]:
         """Return the addresses of all allocated objects, and members of the masters."""
         members = ["kc", *_LINKS, "source.count", "pages", "sub_jobs.counter"]
         columns = layout(self.prog, self.job_type, members)
         return allocated(self.slab_map, self.caches, columns, report)
 
-    def count(self, clients: Clients, address: Words, columns: Columns) -> Jobs:
-        """Count jobs by client and state, from what :meth:`scan` returns."""
+    def count(self, clients: Clients, address: Words, columns: dict[str, Words]) -> Jobs:
+        """Count jobs by client and state, given the results of :meth:`scan`."""
         used = ~np.isin(address, clients.reserve)
         row = clients.rows(columns["kc"])
         masters = np.flatnonzero(used & (row >= 0))
@@ -262,7 +243,7 @@ class Kcopyd:
             split, np.clip(job["sub_jobs.counter"].astype(np.int64), 0, _SPLIT_COUNT), 0
         )
 
-        def per_client(rows: Counts, weights: Counts | None = None) -> Counts:
+        def per_client(rows: Numbers, weights: Numbers | None = None) -> Numbers:
             return np.bincount(rows, weights, len(clients)).astype(np.int64)
 
         steps = np.arange(1, _SPLIT_COUNT + 1) * drgn.sizeof(self.job_type)
@@ -281,10 +262,10 @@ class Kcopyd:
         listed = np.zeros(clients.heads.shape, np.int64)
         listed[is_listed] = np.bincount(ends[ends >= 0], minlength=int(is_listed.sum()))
         jobs, sub_jobs = per_client(row), per_client(row, running)
-        # A job on pages_jobs has none yet, whatever its pointer says.
+        # A job on pages_jobs has no pages yet, whatever its pointer says.
         waits = np.isin(ends, np.flatnonzero(np.nonzero(is_listed)[1] == len(LISTS) - 1))
         whole, of_parts = ~split & ~waits[: len(master)], ~waits[len(master) :]
-        # With all sub-jobs running, none has a pointer to pages that it has given back.
+        # With all sub-jobs running, none has a pointer to returned pages.
         of_parts &= np.repeat(running[split] == _SPLIT_COUNT, _SPLIT_COUNT)
         starts = np.concatenate(
             [np.where(whole, job["pages"], 0), np.where(of_parts, part["pages"], 0)]
@@ -319,7 +300,7 @@ class Kcopyd:
         )
 
     def _page_lists(self, starts: Words) -> int | None:
-        """Return how many pages are on lists of ``struct page_list``, which end with null."""
+        """Return the number of pages on lists of ``struct page_list``."""
         try:
             link = layout(self.prog, "struct page_list", ["next"])
         except NotRecorded:
@@ -330,13 +311,12 @@ class Kcopyd:
 
 
 def pool_elements(
-    memory: Memory, elements: Words, count: Counts, known: Mask
-) -> tuple[Words, Counts, int]:
+    memory: Memory, elements: Words, count: Numbers, known: Mask
+) -> tuple[Words, Numbers, int]:
     """Return the elements of mempools, which are allocated objects but not in use.
 
-    :param elements: ``mempool_t.elements`` of each pool; ``count``: its ``curr_nr``; ``known``:
-        whether these could be read
-    :return: addresses of the elements; the index of each one's pool; unreadable or impossible pools
+    :param known: whether ``mempool_t.elements`` and ``count``, its ``curr_nr``, were readable
+    :return: addresses of the elements; rows of their pools; unreadable or impossible pools
     """
     known = known & (count >= 0) & (count <= _MAX_RESERVE)
     sizes = np.where(known, count, 0)
@@ -344,14 +324,13 @@ def pool_elements(
     return element[readable], pools[readable], int((~known).sum())
 
 
-def list_heads(heads: Words, node: Words, following: Words, before: Words) -> Counts:
+def list_heads(heads: Words, node: Words, following: Words, before: Words) -> Numbers:
     """Return the index of the head of the doubly linked list that each node is on, or -1.
 
-    A step per node would take a minute for lists of a million jobs; instead all nodes look twice
-    as far in every round, so rounds grow with the logarithm of the longest list. A link counts
-    only if the next node points back.
+    All nodes look twice as far in every round, so rounds grow with the logarithm of the longest
+    list. A link counts only if the next node points back.
 
-    :param node: all members of all lists, in any order; their ``next`` and ``prev`` follow
+    :param node: all members of all lists, in any order, followed by their ``next`` and ``prev``
     """
     total, nowhere = len(node), len(node) + len(heads)
     # Positions: nodes, then heads, then one for "nowhere". The last two lead to themselves.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""dm-snapshot: copies in flight, exceptions, and the tasks that wait for the limit of copies."""
+"""dm-snapshot: copies in flight, exceptions, and tasks waiting for the limit of copies."""
 
 from __future__ import annotations
 
@@ -18,32 +18,29 @@ from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Memory, Words
 from kcensus.kernel.dm.devices import DmTarget, MappedDevice
 from kcensus.kernel.lists import before, in_order, list_members
-from kcensus.kernel.names import ABSENT, decode, decode_array, name_at
-from kcensus.sources.capsule import NotRecorded
+from kcensus.kernel.names import MISSING, decode, decode_array, name_at
 
 TARGETS = ("snapshot", "snapshot-merge")
 _MAX_MEMBERS = 1 << 20
-"""Waiting tasks, snapshots of an origin, or origins with the same hash."""
+"""Most waiting tasks, snapshots of an origin, or origins with the same hash."""
 _ORIGIN_HASH_SIZE = 256
 _MAX_EXCEPTIONS = 1 << 24
-"""Exceptions in a hash bucket."""
 _MAX_BUCKETS = 1 << 22
-"""Buckets of an exception table, which takes at most 2 MiB."""
+"""Most buckets: the exception table takes at most 2 MiB."""
 
 
 class Limit(enum.Enum):
-    """How a kernel limits the copies of a snapshot."""
+    """Mechanism that limits the copies of a snapshot."""
 
     NONE = "none"
-    """Not limited."""
     SEMAPHORE = "semaphore"
     """``cow_count``; it can deadlock, since tasks wait for it with locks held."""
     IN_PROGRESS = "in_progress"
-    """A counter, and a wait queue where no lock is held."""
+    """A counter, and a wait queue for tasks without locks."""
 
 
 def limit_mechanism(prog: Program) -> Limit:
-    """Return how this kernel limits copies.
+    """Return the mechanism that limits copies in this kernel.
 
     :raises LookupError: ``dm_snapshot`` has no debug info
     """
@@ -57,10 +54,7 @@ def limit_mechanism(prog: Program) -> Limit:
 
 
 def cow_threshold(prog: Program) -> int | None:
-    """Return ``snapshot_cow_threshold``, or None where the kernel has no such parameter.
-
-    :raises drgn.FaultError: it is unreadable
-    """
+    """Return ``snapshot_cow_threshold``, or None; raise drgn.FaultError if unreadable."""
     try:
         return int(prog["cow_threshold"])
     except (LookupError, drgn.ObjectAbsentError):
@@ -68,7 +62,7 @@ def cow_threshold(prog: Program) -> int | None:
 
 
 UNLIMITED = (1 << 31) - 1
-"""The smallest threshold that no number of copies reaches."""
+"""The smallest threshold beyond any number of copies."""
 
 
 @dataclass(frozen=True)
@@ -86,32 +80,29 @@ class Snapshot:
     address: int
     device: MappedDevice
     target: str
-    """Type of its target."""
     origin: str
     """``major:minor``"""
     origin_disk: str
-    """Name of its disk; empty where unreadable."""
+    """Name of the origin's disk, or empty."""
     cow: str
     """``major:minor``"""
     store: str
     """``P`` (persistent) or ``N`` (transient)."""
     chunk_sectors: int | None
-    """None where the members that describe a chunk contradict each other."""
+    """Sectors of a chunk; None if the members of the store contradict each other."""
     valid: bool
     overflowed: bool
     in_flight: int | None
-    """Copies in flight by the snapshot's own count, ``in_progress``; None where it has none."""
+    """``in_progress``: copies in flight; None if the kernel lacks it."""
     available: int | None
-    """``cow_count.count``: how many more copies a semaphore admits; None where there is none."""
+    """``cow_count.count``: further copies that the semaphore admits; None without it."""
     pending: int
-    """``pending_exceptions_count``"""
     exceptions: int
-    """Completed exceptions, counted in their table."""
+    """Completed exceptions in the table."""
     pending_in_table: int
     used_sectors: int | None
-    """Of the COW device, as ``dmsetup status`` shows; None where the type of store is unknown."""
+    """Used sectors of the COW device, as in ``dmsetup status``; None for an unknown type."""
     client: int
-    """Address of its ``struct dm_kcopyd_client``."""
     waiters: tuple[Waiter, ...]
 
 
@@ -121,10 +112,9 @@ class Snapshots:
 
     all: list[Snapshot] = field(default_factory=list)
     registered: int | None = None
-    """Snapshots in the hash table of origins, those of inactive tables included; None where that
-    is unreadable."""
+    """Snapshots in the hash table of origins, inactive tables included; None if unreadable."""
     damaged: int = 0
-    """Unreadable or inconsistent snapshots, and torn lists of theirs."""
+    """Unreadable or inconsistent snapshots, and their torn lists."""
 
 
 def snapshots(memory: Memory, devices: Iterable[MappedDevice], *, live: bool = False) -> Snapshots:
@@ -141,7 +131,7 @@ def snapshots(memory: Memory, devices: Iterable[MappedDevice], *, live: bool = F
                     reader.snapshots.all.append(reader.snapshot(device, target))
                 except drgn.FaultError:
                     reader.snapshots.damaged += 1
-    with contextlib.suppress(*ABSENT, NotRecorded):
+    with contextlib.suppress(*MISSING):
         reader.snapshots.registered = reader.registered()
     return reader.snapshots
 
@@ -156,10 +146,6 @@ class _Reader:
         self.faults = Faults()
 
     def snapshot(self, device: MappedDevice, target: DmTarget) -> Snapshot:
-        """Return the snapshot of a target.
-
-        :raises drgn.FaultError: it is unreadable
-        """
         snapshot = Object(self.prog, "struct dm_snapshot *", value=target.private)
         in_flight, available, waiters = self._copies(snapshot)
         store = snapshot.store
@@ -214,11 +200,6 @@ class _Reader:
         return None, int(semaphore.count), self._tasks(semaphore, *path, "task")
 
     def registered(self) -> int:
-        """Return the number of snapshots in the hash table of origins.
-
-        :raises LookupError: it has no debug info
-        :raises drgn.FaultError: it is unreadable
-        """
         size = np.uint64(drgn.sizeof(self.prog.type("struct list_head")))
         first = np.uint64(self.prog["_origins"].value_())
         heads = first + size * np.arange(_ORIGIN_HASH_SIZE, dtype=np.uint64)
@@ -227,7 +208,6 @@ class _Reader:
         return len(self._members(nodes + np.uint64(drgn.offsetof(origin, "snapshots"))))
 
     def _members(self, heads: Words) -> Words:
-        """Return the nodes of some ``list_head``."""
         _, nodes, torn = list_members(
             self.memory, heads, self.faults, limit=_MAX_MEMBERS, verify=self.verify
         )
@@ -235,7 +215,6 @@ class _Reader:
         return nodes
 
     def _entries(self, table: Object) -> int:
-        """Return the number of exceptions in a hash table."""
         buckets = int(table.hash_mask) + 1
         if not table.table or buckets > _MAX_BUCKETS or buckets & (buckets - 1):
             self.snapshots.damaged += 1
@@ -244,7 +223,7 @@ class _Reader:
         steps = np.arange(buckets, dtype=np.uint64) * np.uint64(drgn.sizeof(head))
         addresses = np.uint64(table.table.value_()) + steps
         # Since Linux kernel commit f79ae415b64c ("dm snapshot: Make exception tables scalable") (in
-        # v5.2), a bucket is a hlist_bl_head, whose pointer holds a lock bit, not a list_head. Since
+        # v5.2), a bucket is a hlist_bl_head, with a lock bit in its pointer, not a list_head. Since
         # Linux kernel commit 8581b19eb2c5 ("dm-snapshot: fix 'scheduling while atomic' on real-time
         # kernels") (in v6.19), it is a dm_hlist_head.
         is_circular = head.type_name() == "struct list_head"
@@ -271,7 +250,6 @@ class _Reader:
     def _tasks(
         self, queue: Object, head: str, type_name: str, link: str, task: str
     ) -> tuple[Waiter, ...]:
-        """Return the tasks on a list: their nodes are ``link``, their pointers ``task``."""
         type_ = self.prog.type(type_name)
         address = int(queue.member_(head).address_of_().value_())
         nodes = self._members(np.array([address], np.uint64))
@@ -291,7 +269,6 @@ def _disk(device: Object) -> str:
 
 
 def _used(store: Object) -> int | None:
-    """Return the allocated sectors of an exception store; None where its type is unknown."""
     with contextlib.suppress(LookupError, drgn.FaultError):
         name = name_at(store.type.name)
         if name.startswith("N"):

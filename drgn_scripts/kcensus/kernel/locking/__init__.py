@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Locks and wait queues: which tasks wait on them."""
+"""Locks and wait queues, with their waiters and owners."""

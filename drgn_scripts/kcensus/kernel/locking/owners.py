@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Who holds locks, as far as the locks themselves say.
+"""Holders of locks, as far as the locks themselves name them.
 
 A mutex and a writer's rwsem name their owner. Readers are counted, and only the last one to come is
-named, even after it has gone. A percpu_rw_semaphore and a semaphore name no task, or only who waits
-for the readers, or who came last.
+named, even after it has gone. A percpu_rw_semaphore names only a writer that waits for readers, and
+a semaphore only its last holder, if any.
 """
 
 from __future__ import annotations
@@ -14,26 +14,23 @@ from enum import Enum, IntEnum
 
 import drgn
 import numpy as np
-import numpy.typing as npt
 
 from kcensus.engine.chase import Lanes
 from kcensus.engine.gather import Gathered, gather, gather_words
 from kcensus.engine.layout import Path, layout, word_dtype
-from kcensus.engine.memory import Faults, Mask, Words
+from kcensus.engine.memory import Faults, Mask, Numbers, Words
 from kcensus.engine.slub.percpu import cpu_offsets
 from kcensus.kernel.kernel import Kernel
-
-Numbers = npt.NDArray[np.int64]
 
 _MUTEX_FLAGS = np.uint64(7)
 """MUTEX_FLAG_WAITERS, _HANDOFF and _PICKUP; of an rwsem, RWSEM_READER_OWNED and _NONSPINNABLE."""
 _PICKUP = np.uint64(4)
-"""MUTEX_FLAG_PICKUP: who unlocked the mutex gave it to the first waiter, which has yet to run.
+"""MUTEX_FLAG_PICKUP: the mutex was handed over to its first waiter, which has yet to run.
 
 Since v4.11 (commit not verified).
 """
 HANDED_OVER = "mutex.owner: handed over"
-"""Evidence of that: a task that still waits for the mutex does not hold it."""
+"""Evidence of a hand-over: a task that still waits for the mutex does not hold it."""
 _READER_OWNED = np.uint64(1)
 _WRITER_LOCKED = np.uint64(1)
 _READER_SHIFT = np.uint64(8)
@@ -48,18 +45,18 @@ _RT_WRITER = 1 << 30
 
 
 class Strength(IntEnum):
-    """How sure an edge is."""
+    """Certainty of an edge."""
 
     POSSIBLE = 1
-    """Something hints at it: a word on a stack, the last reader."""
+    """A hint: a word on a stack, the last reader."""
     DERIVED = 2
-    """It follows from what functions do, or from who could act."""
+    """A consequence of functions on stacks, or of the tasks that could act."""
     PROVEN = 3
-    """A pointer in the kernel says so."""
+    """A pointer in the kernel."""
 
 
 class Mode(Enum):
-    """How a lock is held."""
+    """Mode of a lock."""
 
     NONE = ""
     READ = "read"
@@ -71,22 +68,22 @@ class Holders:
     """Tasks that hold locks, as columns: a row per lock and task."""
 
     lock: Lanes
-    """Index of the lock in what was asked for."""
+    """Index of the lock in the given addresses."""
     task: Words
     """``struct task_struct *``."""
     mode: list[Mode]
     strength: Numbers
     """:class:`Strength`."""
     evidence: list[str]
-    """The member that says so."""
+    """The member that names the task."""
     place: Words
-    """Where this member is."""
+    """Address of the member."""
     readers: Numbers
-    """Per lock: how many readers hold it; -1 if it has none or that is unknown."""
+    """Number of readers of each lock; -1 if unknown, and for locks without readers."""
     is_held: Mask
-    """Per lock: whether it is held at all; true where that is unknown."""
+    """Whether each lock is held; true if unknown."""
     is_write: Mask
-    """Per lock: whether a writer holds it, or keeps new readers out."""
+    """Whether a writer holds each lock, or keeps new readers out."""
     faults: Faults = field(default_factory=Faults)
 
 
@@ -99,14 +96,22 @@ class _Rows:
 
     def add(
         self,
-        lock: Lanes,
+        held: Mask,
         task: Words,
-        mode: Mode,
-        strength: Strength,
         evidence: str,
         place: Words,
+        mode: Mode = Mode.NONE,
+        strength: Strength = Strength.PROVEN,
     ) -> None:
-        self.parts.append((lock, task, mode, strength, evidence, place))
+        """Add the tasks of the locks in ``held``."""
+        lock = np.flatnonzero(held)
+        self.parts.append((lock, task[lock], mode, strength, evidence, place[lock]))
+
+    def note(self, readable: Mask, readers: Numbers, is_write: Mask, is_held: Mask) -> None:
+        """Note the states of the readable locks."""
+        self.readers[readable] = readers[readable]
+        self.is_write[readable] = is_write[readable]
+        self.is_held[readable] = is_held[readable]
 
     def holders(self, faults: Faults) -> Holders:
         none, empty = np.empty(0, np.int64), np.empty(0, np.uint64)
@@ -127,9 +132,9 @@ class _Rows:
 
 
 def holders(kernel: Kernel, type_name: str, locks: Words) -> Holders:
-    """Return who holds each lock of a type, as far as the locks say.
+    """Return the holders of each lock of a type, as far as the locks name them.
 
-    :param type_name: C type, such as ``struct mutex``; of others than locks nothing is known
+    :param type_name: C type, such as ``struct mutex``; other types than locks have no holders
     :param locks: addresses
     :raises LookupError: the debug info lacks the type or a member
     """
@@ -148,7 +153,6 @@ def _read(
     faults: Faults,
     optional: Mapping[str, Path] | None = None,
 ) -> tuple[Gathered, dict[str, Words]]:
-    """Return members of locks, and where each member is."""
     fields = layout(kernel.prog, type_, members, optional)
     read = gather(kernel.memory, locks, fields, faults)
     places = {name: locks + np.uint64(each.offset) for name, each in fields.fields.items()}
@@ -157,7 +161,7 @@ def _read(
 
 def _mutexes(kernel: Kernel, locks: Words, rows: _Rows, faults: Faults) -> None:
     # Since Linux kernel commit 3ca0ff571b09 ("locking/mutex: Rework mutex::owner") (in v4.10), the
-    # owner has flags in its lowest bits; before, it is a pointer, and there with CONFIG_SMP. With
+    # owner has flags in its lowest bits; before, it is a pointer, present with CONFIG_SMP. With
     # PREEMPT_RT, the mutex has an rt_mutex: `lock` before v5.15 (commit not verified).
     members = {"owner": ("owner.counter", "owner", "rtmutex.owner", "lock.owner")}
     read, places = _read(kernel, "struct mutex", locks, members, faults)
@@ -169,18 +173,15 @@ def _mutexes(kernel: Kernel, locks: Words, rows: _Rows, faults: Faults) -> None:
     name = f"mutex.{inner}.owner" if inner else "mutex.owner"
     is_handed = (word & _PICKUP) != 0
     for mask, proof in ((~is_handed, name), (is_handed, HANDED_OVER)):
-        known = np.flatnonzero((owner != 0) & mask)
-        rows.add(known, owner[known], Mode.NONE, Strength.PROVEN, proof, places["owner"][known])
+        rows.add((owner != 0) & mask, owner, proof, places["owner"])
 
 
 def _rt_mutexes(kernel: Kernel, locks: Words, rows: _Rows, faults: Faults) -> None:
     type_ = kernel.prog.type("struct rt_mutex_waiter").member("lock").type.type
     read, places = _read(kernel, type_, locks, {"owner": ("owner", "rtmutex.owner")}, faults)
     owner = read["owner"] & _RT_OWNER
-    known = np.flatnonzero(owner)
     rows.is_held[read.readable] = owner[read.readable] != 0
-    proof = "rt_mutex.owner"
-    rows.add(known, owner[known], Mode.NONE, Strength.PROVEN, proof, places["owner"][known])
+    rows.add(owner != 0, owner, "rt_mutex.owner", places["owner"])
 
 
 def _rwsems(kernel: Kernel, locks: Words, rows: _Rows, faults: Faults) -> None:
@@ -201,25 +202,18 @@ def _rwsems(kernel: Kernel, locks: Words, rows: _Rows, faults: Faults) -> None:
         is_write = (count & _WRITER_LOCKED) != 0
         readers = ((count >> _READER_SHIFT) & _READERS).astype(np.int64)
     else:
-        # The lower half counts who is active: a writer, or readers. Waiters make it negative.
+        # The lower half counts active tasks: a writer, or readers. Waiters make it negative.
         active = (count & _ACTIVE).astype(np.int64)
         is_write = (active > 0) & (task != 0) & ~is_reader
         readers = np.where(is_write, 0, active)
-    rows.readers[read.readable] = readers[read.readable]
-    rows.is_write[read.readable] = is_write[read.readable]
-    rows.is_held[read.readable] = (is_write | (readers > 0))[read.readable]
-    place = places.get("owner", locks)
-    writer = np.flatnonzero(is_write & (task != 0) & ~is_reader & read.readable)
-    proof = "rw_semaphore.owner"
-    rows.add(writer, task[writer], Mode.WRITE, Strength.PROVEN, proof, place[writer])
-    # The last reader to come stays there when it leaves.
-    last = (readers > 0) & is_reader & (task != 0) & read.readable
-    for mask, strength in (
-        (last & (readers == 1), Strength.DERIVED),
-        (last & (readers > 1), Strength.POSSIBLE),
-    ):
-        lane = np.flatnonzero(mask)
-        rows.add(lane, task[lane], Mode.READ, strength, f"{proof}: last reader", place[lane])
+    rows.note(read.readable, readers, is_write, is_write | (readers > 0))
+    proof, place = "rw_semaphore.owner", places.get("owner", locks)
+    named = (task != 0) & read.readable
+    rows.add(is_write & named & ~is_reader, task, proof, place, Mode.WRITE)
+    # The last reader to come stays noted after its release.
+    last, proof = named & is_reader, f"{proof}: last reader"
+    rows.add(last & (readers == 1), task, proof, place, Mode.READ, Strength.DERIVED)
+    rows.add(last & (readers > 1), task, proof, place, Mode.READ, Strength.POSSIBLE)
 
 
 def _rt_rwsems(kernel: Kernel, locks: Words, rows: _Rows, faults: Faults) -> None:
@@ -229,15 +223,13 @@ def _rt_rwsems(kernel: Kernel, locks: Words, rows: _Rows, faults: Faults) -> Non
     value = read["readers"].astype(np.int64) & 0xFFFFFFFF
     owner = read["owner"] & _RT_OWNER
     is_write = value == _RT_WRITER
-    # Who waits for readers to leave holds the rt_mutex, too, and took the bias away.
+    # A writer that waits for readers to leave holds the rt_mutex, too, and took the bias away.
     draining = (value & (1 << 31)) == 0
     count = np.where(is_write, 0, value & (_RT_WRITER - 1))
-    rows.readers[read.readable] = count[read.readable]
-    rows.is_write[read.readable] = (is_write | draining)[read.readable]
-    rows.is_held[read.readable] = (is_write | (count > 0) | (owner != 0))[read.readable]
-    known = np.flatnonzero((owner != 0) & (is_write | draining) & read.readable)
-    proof = "rw_semaphore.rwbase.rtmutex.owner"
-    rows.add(known, owner[known], Mode.WRITE, Strength.PROVEN, proof, places["owner"][known])
+    is_held = is_write | (count > 0) | (owner != 0)
+    rows.note(read.readable, count, is_write | draining, is_held)
+    known, proof = (owner != 0) & (is_write | draining), "rw_semaphore.rwbase.rtmutex.owner"
+    rows.add(known & read.readable, owner, proof, places["owner"], Mode.WRITE)
 
 
 def _semaphores(kernel: Kernel, locks: Words, rows: _Rows, faults: Faults) -> None:
@@ -247,20 +239,20 @@ def _semaphores(kernel: Kernel, locks: Words, rows: _Rows, faults: Faults) -> No
     rows.is_held[read.readable] = (read["count"] == 0)[read.readable]
     if "last" not in read.columns:
         return
-    # A semaphore may have several holders, and up() of another task leaves the last one there: a
-    # thread that others wake up by up() is its own last holder as long as it sleeps.
-    known = np.flatnonzero((read["last"] != 0) & (read["count"] == 0))
-    task, proof = read["last"][known].astype(np.uint64), "semaphore.last_holder"
-    rows.add(known, task, Mode.NONE, Strength.POSSIBLE, proof, places["last"][known])
+    # A semaphore may have several holders, and up() of another task leaves the last one noted: a
+    # thread woken up with up() is its own last holder as long as it sleeps.
+    task = read["last"].astype(np.uint64)
+    known, proof = (task != 0) & (read["count"] == 0), "semaphore.last_holder"
+    rows.add(known, task, proof, places["last"], strength=Strength.POSSIBLE)
 
 
 def _percpu_rwsems(kernel: Kernel, locks: Words, rows: _Rows, faults: Faults) -> None:
     optional = {
         "writer": "writer.task",
         # Since Linux kernel commit 7f26482a872c ("locking/percpu-rwsem: Remove the embedded rwsem")
-        # (in v5.7), `block` says that there is a writer; before, it owns rw_sem.
+        # (in v5.7), `block` marks a writer; before, the writer owns rw_sem.
         "block": "block.counter",
-        # Before v4.8 (commit not verified), rw_sem alone says so, and before v4.3 (not verified)
+        # Before v4.8 (commit not verified), only rw_sem marks it, and before v4.3 (not verified)
         # `write_ctr` counts writers. Readers that come or leave meanwhile are counted apart.
         "readers_block": "readers_block",
         "write_ctr": "write_ctr.counter",
@@ -283,19 +275,15 @@ def _percpu_rwsems(kernel: Kernel, locks: Words, rows: _Rows, faults: Faults) ->
     rows.is_write[:] = blocked
     rows.is_held[:] = blocked | (rows.readers != 0)
     draining = columns.get("writer", none)
-    by_owner = np.flatnonzero((owner != 0) & is_owned & blocked)
-    proof = "percpu_rw_semaphore.rw_sem.owner"
-    place = places.get("owner", locks)
-    rows.add(by_owner, owner[by_owner], Mode.WRITE, Strength.PROVEN, proof, place[by_owner])
-    # Who waits for the readers to leave already keeps new ones out.
-    waits = np.flatnonzero((draining != 0) & blocked & ~((owner != 0) & is_owned))
-    proof = "percpu_rw_semaphore.writer"
-    place = places.get("writer", locks)
-    rows.add(waits, draining[waits], Mode.WRITE, Strength.PROVEN, proof, place[waits])
+    by_owner, proof = (owner != 0) & is_owned, "percpu_rw_semaphore.rw_sem.owner"
+    rows.add(by_owner & blocked, owner, proof, places.get("owner", locks), Mode.WRITE)
+    # A writer that waits for the readers to leave already keeps new ones out.
+    waits, proof = (draining != 0) & ~by_owner, "percpu_rw_semaphore.writer"
+    rows.add(waits & blocked, draining, proof, places.get("writer", locks), Mode.WRITE)
 
 
 def _inside(kernel: Kernel, counters: Words, faults: Faults) -> Numbers:
-    """Return how many readers are inside: the sum of the counters of all possible CPUs."""
+    """Return the number of readers: the sum of the counters of all possible CPUs."""
     total = np.zeros(len(counters), np.int64)
     word = np.dtype(np.uint32).newbyteorder(word_dtype(kernel.prog).byteorder)
     for offset in cpu_offsets(kernel.prog):
@@ -314,4 +302,4 @@ _READERS_OF = {
     "struct percpu_rw_semaphore": _percpu_rwsems,
 }
 LOCK_TYPES = frozenset(_READERS_OF)
-"""C types that :func:`holders` knows."""
+"""C types supported by :func:`holders`."""

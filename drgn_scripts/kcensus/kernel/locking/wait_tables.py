@@ -1,23 +1,30 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The hashed wait queues: who waits for a bit of a page or folio, or of any other word.
+"""The hashed wait queues: waiters for a bit of a page or folio, or of any other word.
 
 A page has no room for a wait queue, nor has a buffer head or an inode for one per bit. Their
-waiters are in two tables of queues, each with the address of what it waits for.
+waiters are in two tables of queues, each with the address of its object.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import drgn
 import numpy as np
 
 from kcensus.engine.gather import gather, plausible
-from kcensus.engine.layout import Path, layout
+from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Words
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.locking.waiters import entry_link, queue_waiters, queues_type
 
+_PAGE_ENTRIES = {"struct wait_page_queue": "wait"}
+"""Structures of waiters, and their entry in the queue; since v5.16 (commit not verified), the
+member `page` is called `folio`."""
+_BIT_ENTRIES = {"struct wait_bit_queue_entry": "wq_entry", "struct wait_bit_queue": "wait"}
+"""The first name is used since v4.13 (commit not verified)."""
 _MAX_QUEUES = 1 << 16
 """Both tables have 256 queues."""
 
@@ -27,16 +34,16 @@ class BitWaiters:
     """Waiters in the tables, as columns."""
 
     task: Words
-    """``struct task_struct *``; not one for a waiter that is called back instead of woken up."""
+    """``struct task_struct *``; another pointer for a waiter with a callback."""
     object: Words
     """The ``struct folio *`` or ``struct page *``, or the address of the word."""
     is_page: Mask
     table: list[str]
-    """The table that each is in."""
+    """The table of each waiter."""
     torn: int = 0
     """Queues that could not be followed to their end."""
     missing: list[str] = field(default_factory=list)
-    """Tables whose waiters the debug info lacks."""
+    """Tables without debug info of their waiters."""
     faults: Faults = field(default_factory=Faults)
 
 
@@ -50,8 +57,8 @@ def bit_waiters(kernel: Kernel) -> BitWaiters:
     tasks, objects, names, pages = [], [], list[str](), []
     missing: list[str] = []
     # Since Linux kernel commit 9dcb8b685fc3 ("mm: remove per-zone hashtable of bitlock waitqueues")
-    # (in v4.9), the tables are these variables; since v5.16 (commit not verified), that of pages
-    # has the name of folios.
+    # (in v4.9), the tables are these variables; since v5.16 (commit not verified), the table of
+    # pages is named after folios.
     for table, is_page in (
         ("folio_wait_table", True),
         ("page_wait_table", True),
@@ -62,8 +69,7 @@ def bit_waiters(kernel: Kernel) -> BitWaiters:
         except LookupError:
             continue
         try:
-            type_name, entry, paths = _PAGE if is_page else _bit_type(kernel.prog)
-            type_ = kernel.prog.type(type_name)
+            type_, entry = _entry(kernel.prog, _PAGE_ENTRIES if is_page else _BIT_ENTRIES)
         except LookupError:
             missing.append(table)
             continue
@@ -72,11 +78,11 @@ def bit_waiters(kernel: Kernel) -> BitWaiters:
         columns = gather(
             kernel.memory,
             waiters.node - np.uint64(place),
-            layout(kernel.prog, type_, paths),
+            layout(kernel.prog, type_, {"object": ("folio", "page", "key.flags")}),
             faults,
         )
-        # Tasks that wait have such a structure. What else is there, such as waiters of cachefiles,
-        # has no task.
+        # Waiting tasks have such a structure. Other entries, such as waiters of cachefiles, have no
+        # task.
         is_sound = columns.readable & plausible(columns["object"], 1)
         tasks.append(waiters.task[is_sound])
         objects.append(columns["object"][is_sound])
@@ -95,28 +101,15 @@ def bit_waiters(kernel: Kernel) -> BitWaiters:
     )
 
 
-# Since v5.16 (commit not verified), `page` is `folio`.
-_PAGE: tuple[str, str, dict[str, Path]] = (
-    "struct wait_page_queue",
-    "wait",
-    {"object": ("folio", "page")},
-)
+def _entry(prog: drgn.Program, names: Mapping[str, str]) -> tuple[drgn.Type, str]:
+    """Return this kernel's structure of waiters, and its entry in the queue.
 
-
-def _bit_type(prog: drgn.Program) -> tuple[str, str, dict[str, Path]]:
-    """Return the structure of waiters for bits, its entry in the queue, and its members."""
-    members: dict[str, Path] = {"object": "key.flags"}
-    # Since v4.13 (commit not verified), types and members have these names.
-    for name, entry in (
-        ("struct wait_bit_queue_entry", "wq_entry"),
-        ("struct wait_bit_queue", "wait"),
-    ):
-        try:
-            prog.type(name)
-        except LookupError:
-            continue
-        return name, entry, members
-    raise LookupError("the debug info has no struct wait_bit_queue_entry")
+    :raises LookupError: the debug info has none of them
+    """
+    for name, entry in names.items():
+        with contextlib.suppress(LookupError):
+            return prog.type(name), entry
+    raise LookupError(f"the debug info has no {' or '.join(names)}")
 
 
 def _queues(prog: drgn.Program, name: str) -> Words:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Who waits on wait queues, completions and semaphores, for many of them at once.
+"""Waiters on wait queues, completions and semaphores, for many of them at once.
 
-These primitives know who waits on them, so they prove what a task waits for without its stack.
+These primitives list their waiters, so they prove the object of a wait without the task's stack.
 """
 
 from __future__ import annotations
@@ -10,35 +10,34 @@ from dataclasses import dataclass, field
 
 import drgn
 import numpy as np
-import numpy.typing as npt
 
 from kcensus.engine.chase import Damage, Lanes, collect, pointer_step
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
-from kcensus.engine.memory import Faults, Words
+from kcensus.engine.memory import Faults, Numbers, Words
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.lists import in_order, list_members
 
 _MAX_WAITERS = 1 << 22
-"""On one queue: PID_MAX_LIMIT."""
+"""Most waiters on one queue: PID_MAX_LIMIT."""
 
 
 @dataclass(frozen=True)
 class Waiters:
-    """Waiters as columns, queue by queue, in the order in which they wait."""
+    """Waiters as columns, queue by queue, in their order."""
 
     lane: Lanes
-    """Index of the queue that each is on, ascending."""
+    """Index of the queue of each waiter, ascending."""
     task: Words
-    """``struct task_struct *``; of a waiter that is not a task, what it keeps instead."""
+    """``struct task_struct *``; for a waiter that is no task, its own private pointer."""
     node: Words
     """Address of the ``list_head`` in the waiter, which is usually on the task's stack."""
-    torn: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    torn: Numbers = field(default_factory=lambda: np.empty(0, np.int64))
     """Queues that could not be followed to their end."""
 
 
 def queue_waiters(kernel: Kernel, queues: Words, faults: Faults) -> Waiters:
-    """Return who waits on each ``wait_queue_head_t``.
+    """Return the waiters on each ``wait_queue_head_t``.
 
     :raises LookupError: the debug info lacks a type
     """
@@ -50,22 +49,22 @@ def queue_waiters(kernel: Kernel, queues: Words, faults: Faults) -> Waiters:
 
 
 def queues_type(prog: drgn.Program) -> drgn.Type:
-    """Return ``struct wait_queue_head`` by its name in this kernel."""
+    """Return ``struct wait_queue_head`` under its name in this kernel."""
     return _first_type(prog, "struct wait_queue_head", "struct __wait_queue_head")
 
 
 def entry_type(prog: drgn.Program) -> drgn.Type:
-    """Return ``struct wait_queue_entry`` by its name in this kernel."""
+    """Return ``struct wait_queue_entry`` under its name in this kernel."""
     return _first_type(prog, "struct wait_queue_entry", "struct __wait_queue")
 
 
 def entry_link(prog: drgn.Program) -> int:
-    """Return where the ``list_head`` is in a ``struct wait_queue_entry``."""
+    """Return the offset of the ``list_head`` in a ``struct wait_queue_entry``."""
     return _member_offset(prog, entry_type(prog), ("entry", "task_list"))
 
 
 def completion_waiters(kernel: Kernel, completions: Words, faults: Faults) -> Waiters:
-    """Return who waits for each ``struct completion``.
+    """Return the waiters for each ``struct completion``.
 
     :raises LookupError: the debug info lacks a type
     """
@@ -81,7 +80,7 @@ def completion_waiters(kernel: Kernel, completions: Words, faults: Faults) -> Wa
 
 
 def semaphore_waiters(kernel: Kernel, semaphores: Words, faults: Faults) -> Waiters:
-    """Return who waits for each ``struct semaphore``.
+    """Return the waiters for each ``struct semaphore``.
 
     :raises LookupError: the debug info lacks a type
     """
@@ -112,8 +111,7 @@ def semaphore_waiters(kernel: Kernel, semaphores: Words, faults: Faults) -> Wait
 
 
 def _listed(kernel: Kernel, heads: Words, waiter: drgn.Type, faults: Faults) -> Waiters:
-    """Return the waiters on lists with heads at some addresses."""
-    # Most queues are empty, and a head that was never initialized is zero.
+    # Most queues are empty, and an uninitialized head is zero.
     ends = gather(kernel.memory, heads, layout(kernel.prog, "struct list_head", ["next"]), faults)
     used = np.flatnonzero((ends["next"] != heads) & (ends["next"] != 0))
     lane, node, torn = list_members(
@@ -127,10 +125,9 @@ def _read(
     lane: Lanes,
     node: Words,
     waiter: drgn.Type,
-    torn: npt.NDArray[np.int64],
+    torn: Numbers,
     faults: Faults,
 ) -> Waiters:
-    """Return waiters whose ``list_head`` are at some addresses."""
     link = _member_offset(kernel.prog, waiter, ("list", "entry", "task_list"))
     members = layout(kernel.prog, waiter, {"task": ("task", "private")})
     read = gather(kernel.memory, node - np.uint64(link), members, faults)
@@ -153,6 +150,6 @@ def _first_type(prog: drgn.Program, *names: str) -> drgn.Type:
 
 
 def _member_offset(prog: drgn.Program, type_: drgn.Type, names: tuple[str, ...]) -> int:
-    """Return where the ``list_head`` is that has one of some names."""
+    """Return the offset of the first ``list_head`` with one of the names."""
     members = layout(prog, type_, {"list": tuple(f"{name}.next" for name in names)})
     return members.fields["list"].offset

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Memory cgroups, their ids, and which of them each slab object is charged to."""
+"""Memory cgroups, their ids, and the charges of slab objects to them."""

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Pages that are charged to offline memory cgroups, and what they belong to.
+"""Pages charged to offline memory cgroups, and their mappings.
 
-The kernel's own counters of a memory cgroup do not tell: they are kept when its pages go to the
-parent, and what CPUs have counted is folded late. So the ``struct page`` array is asked, in the
-pass that looks for slabs.
+The kernel's counters per memory cgroup move to its parent and are folded late, so the pass over the
+``struct page`` array, which looks for slabs, counts pages.
 """
 
 from __future__ import annotations
@@ -17,59 +16,57 @@ import numpy.typing as npt
 import pandas as pd
 
 from kcensus.engine.gather import gather
-from kcensus.engine.hashing import factorized
 from kcensus.engine.layout import element_paths, layout
-from kcensus.engine.memory import Faults, Mask, Memory, Words
+from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words
+from kcensus.engine.rows import factorized
 from kcensus.engine.slub.pages import PageChunk, PageMap
 from kcensus.engine.slub.slabs import Watcher
-from kcensus.kernel.kernel import Kernel, once
+from kcensus.kernel.kernel import Kernel, once, reads_pages
 from kcensus.kernel.memcg.memcgs import PER_NODE, Memcgs, memcgs, per_node
 from kcensus.kernel.size import possible_counts
 from kcensus.sources.capsule import NotRecorded
 
 FILE, SHMEM, ANON, KERNEL = range(4)
 KINDS = ("page cache", "shmem", "anonymous", "kernel")
-"""What charged pages are."""
 _FLAGS = np.uint64(3)
 """``enum page_memcg_data_flags``: bit 0 of an owner marks a slab's vector, bit 1 kernel pages."""
 _ANON, _MOVABLE = np.uint64(1), np.uint64(2)
-"""PAGE_MAPPING_ANON, and what the kernel calls movable: bits of ``page.mapping``."""
+"""PAGE_MAPPING_ANON and PAGE_MAPPING_MOVABLE: bits of ``page.mapping``."""
 _CLEAN, _ON_LRU = 4, 8
 """Bits of a class above the kind."""
 _MAX_ROWS = 4096
-"""Of a stretch of the array; beyond, mappings are sampled."""
+"""Most rows for one stretch of the array; beyond, mappings are sampled."""
 _SAMPLED = 16
-"""Mappings kept of each memory cgroup: those with the most pages."""
+"""Mappings with most pages to keep per memory cgroup."""
+_COLUMNS = ("memcg", "class", "mapping", "pages", "refs")
+_NOTHING = pd.DataFrame(columns=_COLUMNS, dtype=np.int64).astype({"mapping": np.uint64})
 
 
 @dataclass(frozen=True)
 class Charges:
     """Pages charged to memory cgroups; zeros for online ones."""
 
-    pages: npt.NDArray[np.int64]
-    """Shape (memcgs, 4), by :data:`KINDS`."""
-    refs: npt.NDArray[np.int64]
-    """References that these pages hold on the memory cgroup, of the same shape: one each. Since
-    Linux kernel commit 1a3e1f40962c ("mm: memcontrol: decouple reference counting from page
-    accounting") (in v5.9), a compound page holds one."""
-    clean: npt.NDArray[np.int64]
-    """Pages of the page cache that ``drop_caches`` drops: neither dirty, nor mapped, nor locked;
-    shape (memcgs,)."""
-    clean_refs: npt.NDArray[np.int64]
-    on_lru: npt.NDArray[np.int64]
-    """Pages on an LRU list; the others are in the batches of CPUs, isolated, or of the kernel."""
+    pages: Numbers
+    """Number of pages, shape (memcgs, 4), by :data:`KINDS`."""
+    refs: Numbers
+    """References of these pages to the memory cgroup, of the same shape. One per page; since Linux
+    kernel commit 1a3e1f40962c ("mm: memcontrol: decouple reference counting from page accounting")
+    (in v5.9), one per compound page."""
+    clean: Numbers
+    """Page cache that ``drop_caches`` drops: not dirty, mapped or locked; shape (memcgs,)."""
+    clean_refs: Numbers
+    on_lru: Numbers
+    """Pages on an LRU list; other pages are in batches of CPUs, isolated, or the kernel's."""
     is_complete: bool
-    """Whether the ``struct page`` array was asked."""
+    """Whether the ``struct page`` array was read."""
     mappings: pd.DataFrame
     """A sample: ``memcg`` (row), ``kind``, ``mapping`` (``struct address_space *``), ``pages``,
     ``refs``."""
 
 
+@reads_pages
 def watcher(kernel: Kernel, pages: PageMap) -> Watcher | None:
-    """Return what finds pages of offline memory cgroups in a stretch of the ``struct page`` array.
-
-    :return: None where there are no offline ones, or pages have no owner (up to 3.18)
-    """
+    """Return the finder of pages of offline memory cgroups; None if there can be none."""
     try:
         groups = memcgs(kernel)
         return None if groups.online.all() else _Watcher(kernel.memory, groups, pages).look
@@ -80,12 +77,12 @@ def watcher(kernel: Kernel, pages: PageMap) -> Watcher | None:
 @once
 def charges(kernel: Kernel) -> Charges:
     """Return the pages charged to offline memory cgroups."""
-    groups, parts = memcgs(kernel), kernel.slab_map.survey.watched
+    groups, parts = memcgs(kernel), kernel.seen(watcher)
     count = len(groups)
-    found = pd.concat([_frame(*(np.empty(0, np.int64),) * 5), *parts])
+    found = pd.concat([_NOTHING, *parts])
     row, class_ = (found[name].to_numpy(np.int64) for name in ("memcg", "class"))
 
-    def sums(rows: Mask, name: str = "pages") -> npt.NDArray[np.int64]:
+    def sums(rows: Mask, name: str = "pages") -> Numbers:
         return np.bincount(row[rows], found[name].to_numpy()[rows], count).astype(np.int64)
 
     kind = class_ & 3
@@ -105,15 +102,12 @@ def charges(kernel: Kernel) -> Charges:
 
 
 def lru_pages(kernel: Kernel, faults: Faults) -> int | None:
-    """Return how many pages are on the LRU lists of offline memory cgroups, as the kernel counts.
-
-    :return: None where the kernel has no such counters
-    """
+    """Return the kernel's count of pages on LRU lists of offline memory cgroups, or None."""
     groups, prog = memcgs(kernel), kernel.prog
     total, found = 0, False
-    _, nodes = per_node(kernel, groups, np.flatnonzero(~groups.online), faults)
-    # Since Linux kernel commit ec1c86b25f4b ("mm: multi-gen LRU: groundwork") (in v6.1), those of
-    # the multi-generational LRU are counted apart.
+    _, nodes, _ = per_node(kernel.memory, groups, np.flatnonzero(~groups.online), faults)
+    # Since Linux kernel commit ec1c86b25f4b ("mm: multi-gen LRU: groundwork") (in v6.1), the
+    # multi-generational LRU has a count of its own.
     for path in ("lru_zone_size", "lruvec.lrugen.nr_pages"):
         try:
             names = element_paths(prog.type(PER_NODE), path)
@@ -124,22 +118,10 @@ def lru_pages(kernel: Kernel, faults: Faults) -> int | None:
         read = gather(kernel.memory, nodes, members, faults)
         for name in names:
             pages = read[name].view(np.int64)
-            fits = possible_counts(prog, pages, kernel.memory.page_size)
-            # It can be below zero for a moment.
+            fits = possible_counts(prog, pages, faults, kernel.memory.page_size)
+            # A count can be below zero for a moment.
             total += int(pages[fits].clip(0).sum())
     return total if found else None
-
-
-def _frame(
-    memcg: npt.NDArray[Any],
-    class_: npt.NDArray[Any],
-    mapping: npt.NDArray[Any],
-    pages: npt.NDArray[Any],
-    refs: npt.NDArray[Any],
-) -> pd.DataFrame:
-    words = mapping.astype(np.uint64)
-    columns = {"memcg": memcg, "class": class_, "mapping": words, "pages": pages, "refs": refs}
-    return pd.DataFrame(columns)
 
 
 def _summed(pages: pd.DataFrame, *keys: str) -> pd.DataFrame:
@@ -147,7 +129,6 @@ def _summed(pages: pd.DataFrame, *keys: str) -> pd.DataFrame:
 
 
 def _largest(mappings: pd.DataFrame) -> pd.DataFrame:
-    """Return the mappings with the most pages of each memory cgroup."""
     ordered = mappings.sort_values(["memcg", "pages"], ascending=[True, False], kind="stable")
     return ordered[ordered.groupby("memcg").cumcount() < _SAMPLED].reset_index(drop=True)
 
@@ -157,9 +138,8 @@ class _Watcher:
         self.memory = memory
         self.pages = pages
         self.groups = groups
-        self.nothing = _frame(*(np.empty(0, np.int64),) * 5)
         self.offline = np.append(~groups.online, False)
-        """By row; False for -1, no memory cgroup."""
+        """Whether each row is offline; False for -1, no memory cgroup."""
         prog = memory.prog
         # Since Linux kernel commit 87944e2992bd ("mm: Introduce page memcg flags") (in v5.11), the
         # owner is in memcg_data.
@@ -185,7 +165,7 @@ class _Watcher:
         rows, row = rows[self.offline[row_of_word[code]]], row_of_word[code]
         owner, row = owner[self.offline[row]], row[self.offline[row]]
         if not len(rows):
-            return self.nothing
+            return _NOTHING
         common = chunk.records(self.pages.layout, self.pages.struct_size)
         tail = self.pages.is_tail(common)
         keep = ~tail[rows] & ~self.pages.is_slab(common[rows])
@@ -200,15 +180,15 @@ class _Watcher:
         has_mapping = (class_ & 3 <= SHMEM) & (mapping != 0)
         refs = size if self.objcg is None else np.ones_like(size)
         mapping = np.where(has_mapping, mapping & ~_FLAGS, np.uint64(0))
-        found = _frame(row, class_, mapping, size, refs)
-        found = _summed(found, "memcg", "class", "mapping")
+        columns = {"memcg": row, "class": class_, "mapping": mapping, "pages": size, "refs": refs}
+        found = _summed(pd.DataFrame(columns), "memcg", "class", "mapping")
         if len(found) <= _MAX_ROWS:
             return found
         most = found.sort_values("pages").groupby("memcg").tail(_SAMPLED).index
         found.loc[~found.index.isin(most), "mapping"] = np.uint64(0)
         return _summed(found, "memcg", "class", "mapping")
 
-    def _rows(self, words: Words) -> npt.NDArray[np.int64]:
+    def _rows(self, words: Words) -> Numbers:
         """Return the row of the memory cgroup of each owner word, or -1.
 
         The kernel's pages belong to an ``obj_cgroup`` since Linux kernel commit b4e0b68fbd9d ("mm:
@@ -224,22 +204,18 @@ class _Watcher:
             row[others] = np.where(read.readable, self.groups.rows(read["memcg"]), -1)
         return row
 
-    def _classes(
-        self, owner: Words, mapping: Words, common: npt.NDArray[Any]
-    ) -> npt.NDArray[np.int64]:
+    def _classes(self, owner: Words, mapping: Words, common: npt.NDArray[Any]) -> Numbers:
         flags = common["flags"]
 
         def has(*names: str) -> Mask:
             bits = sum((self.flags[name] for name in names), np.uint64(0))
-            mask: Mask = (flags & bits) != 0
-            return mask
+            return np.asarray((flags & bits) != 0)
 
         anon = (mapping & _ANON) != 0
         of_kernel = (owner & np.uint64(2) != 0) | (~anon & (mapping & _MOVABLE != 0))
-        # Until v5.12, only this tells kernel pages from those that are being truncated.
+        # Until v5.12, only this tells kernel pages from pages being truncated.
         of_kernel |= (mapping == 0) & ~has("lru", "swapbacked")
         kind = np.select([of_kernel, anon, has("swapbacked")], [KERNEL, ANON, SHMEM], FILE)
         clean = (kind == FILE) & ~has("dirty", "writeback", "unevictable")
         clean &= common["mapcount"] < 0
-        class_: npt.NDArray[np.int64] = kind + _CLEAN * clean + _ON_LRU * has("lru")
-        return class_
+        return np.asarray(kind + _CLEAN * clean + _ON_LRU * has("lru"))

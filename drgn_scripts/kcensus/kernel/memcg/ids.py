@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Which memory cgroup has which id in the per-memcg lists, and the kernel's own registry of ids."""
+"""Ids of memory cgroups in the per-memcg lists, and the kernel's own registry of ids."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from dataclasses import dataclass, field
 
 import drgn
 import numpy as np
-import numpy.typing as npt
 
 from kcensus.engine.gather import gather_arrays
 from kcensus.engine.layout import word_dtype
-from kcensus.engine.memory import Faults, Mask, Memory, Words
+from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words
 from kcensus.kernel.idr import xarray_entries
 from kcensus.kernel.memcg.memcgs import Memcgs
 from kcensus.kernel.names import integer
 
 MAX_IDS = 65535
-"""MEM_CGROUP_ID_MAX: memcg_nr_cache_ids grows no further."""
+"""MEM_CGROUP_ID_MAX: memcg_nr_cache_ids does not grow further."""
 REGISTRIES = (
     # Since Linux kernel commit e77786b4682e ("memcg: introduce private id API for in-kernel users")
     # (in v7.0).
@@ -34,18 +33,17 @@ _BITMAP_WORDS = 16
 
 @dataclass(frozen=True)
 class MemcgIds:
-    """Ids by which list_lrus know memory cgroups."""
+    """Ids of memory cgroups in list_lrus."""
 
-    row: npt.NDArray[np.int64]
-    """Row of the memory cgroup that has each id, or -1; shape (ids,)."""
+    row: Numbers
+    """Row of the memory cgroup with each id, or -1; shape (ids,)."""
     cache_ids: int | None
     """``memcg_nr_cache_ids``; None where the kernel has none (5.18 and later)."""
     ours: int
-    """Memory cgroups that should be registered, from the walk of the cgroup tree."""
+    """Memory cgroups that should be registered, by the walk of the cgroup tree."""
     registered: int | None
-    """Memory cgroups in the kernel's registry; None where it cannot be read."""
+    """Memory cgroups in the kernel's registry; None if unreadable."""
     registry: str
-    """Name of the kernel's variable."""
     offline: int = 0
     """Registered memory cgroups that are offline: their swapped pages keep the id."""
     damaged: int = 0
@@ -54,20 +52,19 @@ class MemcgIds:
     @property
     def in_use(self) -> Mask:
         """Whether a memory cgroup has each id; shape (ids,)."""
-        mask: Mask = self.row >= 0
-        return mask
+        return np.asarray(self.row >= 0)
 
     @property
     def highest(self) -> int:
-        """The highest id in use; -1 if none is."""
+        """The highest id in use, or -1."""
         return int(np.flatnonzero(self.in_use).max(initial=-1))
 
 
 def memcg_ids(memory: Memory, groups: Memcgs, has_xarray: bool) -> MemcgIds:
-    """Return the ids by which list_lrus know memory cgroups.
+    """Return the ids of memory cgroups in list_lrus.
 
     Since Linux kernel commit f9c69d6346bc ("mm: memcontrol: reuse memory cgroup ID for kmem ID")
-    (in v5.18), these are the ids that swap uses as well; before, they have a registry of their own.
+    (in v5.18), these are the ids of swap; before, they have a registry of their own.
 
     :param has_xarray: whether the list_lrus have XArrays (5.18 and later)
     """
@@ -92,7 +89,7 @@ def memcg_ids(memory: Memory, groups: Memcgs, has_xarray: bool) -> MemcgIds:
     )
 
 
-def _registered(memory: Memory, groups: Memcgs, rows: npt.NDArray[np.int64]) -> MemcgIds:
+def _registered(memory: Memory, groups: Memcgs, rows: Numbers) -> MemcgIds:
     """Return ids from the kernel's registry, or from ``rows`` of memory cgroups without one."""
     row = np.full(MAX_IDS + 1, -1)
     faults = Faults()
@@ -105,7 +102,7 @@ def _registered(memory: Memory, groups: Memcgs, rows: npt.NDArray[np.int64]) -> 
             continue
         group = groups.rows(pointer)
         has_id = np.isin(pointer, groups.address[groups.has_id])
-        # kmemcg_id of an offline memory cgroup may belong to another one by now; the registry
+        # kmemcg_id of an offline memory cgroup may have passed to another one; the registry
         # decides.
         valid = has_id & (index <= MAX_IDS)
         row[index[valid].astype(np.int64)] = group[valid]
@@ -126,7 +123,6 @@ def _registered(memory: Memory, groups: Memcgs, rows: npt.NDArray[np.int64]) -> 
 
 
 def _ida_count(memory: Memory, name: str, faults: Faults) -> int | None:
-    """Return how many ids an IDA has allocated; None where it cannot be read."""
     try:
         ida = memory.prog[name]
         entry, is_value, damaged = _ida_entries(memory, ida, faults)
@@ -146,8 +142,7 @@ def _ida_entries(memory: Memory, ida: drgn.Object, faults: Faults) -> tuple[Word
     """Return the bitmaps of an IDA, which of them are values rather than pointers, and damage.
 
     Since Linux kernel commit f32f004cddf8 ("ida: Convert to XArray") (in v4.20), it is an XArray;
-    before, a radix tree, in which the tags mean the opposite. Memory cgroups have at most 65,535
-    ids, which are in 64 bitmaps: one node.
+    before, a radix tree with inverted tags. The 65,535 ids of memory cgroups fit into one node.
     """
     if hasattr(ida, "xa"):
         _, entry, damaged = xarray_entries(memory, ida.xa, faults)

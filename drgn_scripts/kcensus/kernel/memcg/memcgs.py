@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Memory cgroups: all that exist, offline (dying) ones included, with their paths."""
+"""All memory cgroups, offline (dying) ones included, with their paths."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pandas as pd
 from kcensus.engine.chase import Damage, Lanes, collect, pointer_step
 from kcensus.engine.gather import gather, gather_words
 from kcensus.engine.layout import layout, word_dtype
-from kcensus.engine.memory import Faults, Mask, Memory, Words
+from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words
 from kcensus.engine.rows import rows_of
 from kcensus.engine.slub.percpu import node_ids
 from kcensus.engine.strings import c_strings
@@ -23,7 +23,6 @@ from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.names import DAMAGED, decode
 
 _MAX_MEMCGS = 1 << 22
-"""More than any machine has, so a longer list is damaged."""
 _MAX_DEPTH = 1024
 PER_NODE = "struct mem_cgroup_per_node"
 _WAYS = ("next", "prev")
@@ -36,29 +35,26 @@ class Memcgs:
 
     address: Words
     """``struct mem_cgroup`` pointers."""
-    parent: npt.NDArray[np.int64]
+    parent: Numbers
     """Row of the parent, -1 for the root."""
     path: list[str]
-    """Within the cgroup hierarchy: valid Unicode (other bytes are written ``\\xff``), not safe to
-    print."""
+    """Path within the cgroup hierarchy; Unicode, not safe to print."""
     online: Mask
     """CSS_ONLINE and not CSS_DYING, or the root; the others are offline (dying)."""
     has_id: Mask
-    """CSS_ONLINE: :attr:`kmemcg_id` is its own. An rmdir that is still running sets CSS_DYING
-    first, so a memory cgroup can be offline here and still have its id."""
-    kmemcg_id: npt.NDArray[np.int64]
+    """CSS_ONLINE: :attr:`kmemcg_id` is its own. A running rmdir sets CSS_DYING first, so an offline
+    memory cgroup may still have its id."""
+    kmemcg_id: Numbers
     """Index in the per-memcg lists of every list_lru; -1 for the root, and without
     CONFIG_MEMCG_KMEM. Meaningless unless :attr:`has_id`: before Linux kernel commit 642688681133
     ("mm: memcontrol: remove kmemcg_id reparenting") (in v5.16), a memory cgroup that goes offline
     takes over its parent's id; since then another one may have the id."""
     serial: Words
-    """``cgroup_subsys_state.serial_nr``, ascending in order of creation over the states of all
-    controllers; zeros if unknown."""
+    """``cgroup_subsys_state.serial_nr``, which grows with each new state; zeros if unknown."""
     cgroup: Words
     """``struct cgroup`` pointers; several controllers share one."""
-    online_children: npt.NDArray[np.int64]
-    """``cgroup_subsys_state.online_cnt`` without the memory cgroup itself: its children with
-    CSS_ONLINE."""
+    online_children: Numbers
+    """Children with CSS_ONLINE: ``cgroup_subsys_state.online_cnt`` without the memcg itself."""
     damaged: int = 0
     """Lists of children that are torn, lead elsewhere, or differ by direction."""
     faults: Faults = field(default_factory=Faults)
@@ -73,7 +69,7 @@ class Memcgs:
             return None
         return int((self.serial[self.online] > self.serial[~self.online].min()).sum())
 
-    def rows(self, addresses: Words) -> npt.NDArray[np.int64]:
+    def rows(self, addresses: Words) -> Numbers:
         """Return the row of each ``struct mem_cgroup`` pointer, or -1."""
         return rows_of(self.address, addresses, np.argsort(self.address))
 
@@ -82,10 +78,8 @@ class Memcgs:
 def memcgs(kernel: Kernel) -> Memcgs:
     """Return all memory cgroups; none without CONFIG_MEMCG or with it disabled at boot.
 
-    A ``cgroup_subsys_state`` stays on its parent's list of children until it is *released*, so
-    this walk finds those that were removed long ago and are pinned by what is charged to them. The
-    registries of ids drop them when they go offline. (Kernels before 4.4, and those of RHEL 7,
-    take it off the list at rmdir.)
+    A ``cgroup_subsys_state`` stays on its parent's list of children until it is *released*, so the
+    walk finds removed ones pinned by charges. (Before 4.4 and on RHEL 7, rmdir takes them off.)
     """
     damaged = 0
     with contextlib.suppress(KeyError):
@@ -101,25 +95,31 @@ def memcgs(kernel: Kernel) -> Memcgs:
 
 
 def per_node(
-    kernel: Kernel, groups: Memcgs, rows: npt.NDArray[np.int64], faults: Faults
-) -> tuple[npt.NDArray[np.int64], Words]:
-    """Return the ``struct mem_cgroup_per_node`` of some memory cgroups.
-
-    :return: rows of the memory cgroups, and addresses; unreadable pointers are in ``faults``
-    """
-    prog, nodes = kernel.prog, node_ids(kernel.prog)
+    memory: Memory, groups: Memcgs, rows: Numbers, faults: Faults
+) -> tuple[Numbers, Words, int]:
+    """Return rows and addresses of ``struct mem_cgroup_per_node``, and the unreadable pointers."""
+    prog, nodes = memory.prog, node_ids(memory.prog)
     first = np.uint64(drgn.offsetof(prog.type("struct mem_cgroup"), "nodeinfo"))
     steps = np.arange(nodes, dtype=np.uint64) * np.uint64(8) + first
     places = (groups.address[rows][:, None] + steps).ravel()
-    pointers, _ = gather_words(kernel.memory, places, word_dtype(prog), faults)
+    pointers, readable = gather_words(memory, places, word_dtype(prog), faults)
     owners = np.repeat(rows, nodes)
-    return owners[pointers != 0], pointers[pointers != 0]
+    return owners[pointers != 0], pointers[pointers != 0], int((~readable).sum())
+
+
+def newer_states(kernel: Kernel) -> Numbers:
+    """Return the number of newer states of any controller for each memory cgroup; 0 if unknown."""
+    serial = memcgs(kernel).serial
+    with contextlib.suppress(*DAMAGED):
+        if serial.any():
+            return int(kernel.prog["css_serial_nr_next"]) - 1 - serial.astype(np.int64)
+    return np.zeros(len(serial), np.int64)
 
 
 def dying(prog: drgn.Program) -> int | None:
-    """Return how many memory cgroups the kernel counts as offline; None where it does not.
+    """Return the kernel's count of offline memory cgroups; None without one.
 
-    ``nr_dying_descendants``, which older kernels have as well, counts cgroups of any controller.
+    The older ``nr_dying_descendants`` counts cgroups of any controller.
     """
     with contextlib.suppress(*DAMAGED):
         # Since Linux kernel commit ab0312526867 ("cgroup: Show # of subsystem CSSes in
@@ -130,7 +130,7 @@ def dying(prog: drgn.Program) -> int | None:
 
 
 def online_children(kernel: Kernel, groups: Memcgs) -> int:
-    """Return the sum of :attr:`Memcgs.online_children` as it is now."""
+    """Return the present sum of :attr:`Memcgs.online_children`."""
     prog = kernel.prog
     css = prog.type("struct cgroup_subsys_state")
     members = layout(prog, css, ["flags", "cgroup"], {"online": "online_cnt.counter"})
@@ -140,12 +140,11 @@ def online_children(kernel: Kernel, groups: Memcgs) -> int:
         return 0
     has_id = (read["flags"] & np.uint32(prog.constant("CSS_ONLINE").value_())) != 0
     counts = np.maximum(read["online"].astype(np.int64) - has_id, 0)
-    # The memory of those that were freed has other contents.
+    # The memory of freed memory cgroups has other contents.
     return int(counts[read["cgroup"] == groups.cgroup].sum())
 
 
 def _walk(memory: Memory, root: drgn.Object) -> Memcgs:
-    """Walk the tree level by level: the children of one level are read together."""
     prog, faults = memory.prog, Faults()
     memcg, css = prog.type("struct mem_cgroup"), prog.type("struct cgroup_subsys_state")
     required = {"flags": "flags", "cgroup": "cgroup", "parent": "parent"}
@@ -165,7 +164,7 @@ def _walk(memory: Memory, root: drgn.Object) -> Memcgs:
     damaged = 0
     while len(level) and len(levels) < _MAX_DEPTH and len(seen) <= _MAX_MEMCGS:
         states = gather(memory, level, members, faults)
-        # A torn list leads anywhere, such as to the head or the nodes of another one.
+        # A torn list leads anywhere, such as to the head or the nodes of another list.
         valid = states.readable & (states["parent"] == above)
         damaged += int((states.readable & ~valid).sum())
         level, parent = level[valid], parent[valid]
@@ -212,17 +211,12 @@ def _walk(memory: Memory, root: drgn.Object) -> Memcgs:
 
 
 def _children(
-    memory: Memory,
-    css: drgn.Type,
-    level: Words,
-    state: dict[str, npt.NDArray[Any]],
-    faults: Faults,
+    memory: Memory, css: drgn.Type, level: Words, state: dict[str, npt.NDArray[Any]], faults: Faults
 ) -> tuple[Lanes, Words, int]:
-    """Return the children of some states: rows of the parents, addresses, and damaged lists.
+    """Return the rows of the parents and the addresses of children, and damaged lists.
 
-    No counter of the kernel says how many are offline (before Linux kernel commit ab0312526867
-    ("cgroup: Show # of subsystem CSSes in cgroup.stat") (in v6.12)), so that each list is followed
-    in both directions: a bent pointer spoils only one.
+    Each list is followed in both directions, since a bent pointer spoils only one, and no counter
+    before v6.12 has the number of offline children.
     """
     links = layout(memory.prog, "struct list_head", _WAYS)
     children, sibling = (np.uint64(drgn.offsetof(css, name)) for name in ("children", "sibling"))
@@ -241,7 +235,7 @@ def _children(
 
 def _names(memory: Memory, cgroups: Words, faults: Faults) -> list[str]:
     nodes = gather(memory, cgroups, layout(memory.prog, "struct cgroup", ["kn"]), faults)
-    # On a running kernel, that of a cgroup which is gone may be that of a file meanwhile.
+    # On a running kernel, the node of a removed cgroup may be a file's meanwhile.
     member = layout(memory.prog, "struct kernfs_node", ["name"], {"flags": "flags"})
     names = gather(memory, nodes["kn"], member, faults)
     texts = c_strings(memory, names["name"], faults)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Which memory cgroup each slab object is charged to.
+"""The memory cgroup charged for each slab object.
 
 Since Linux kernel commit 286e04b8ed7a ("mm: memcg/slab: allocate obj_cgroups for non-root slab
 pages") (in v5.9), each slab has a vector with one ``obj_cgroup`` pointer per object; before, each
@@ -12,40 +12,20 @@ import contextlib
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from kcensus.engine.gather import gather, gather_arrays
 from kcensus.engine.layout import layout
-from kcensus.engine.memory import Faults, Words
+from kcensus.engine.memory import Faults, Numbers, Words
 from kcensus.engine.slub.slabs import SlabMap, Slabs
-
-VECTOR_MEMBERS = {
-    # page.obj_cgroups since v5.9, as above.
-    # Since Linux kernel commit 87944e2992bd ("mm: Introduce page memcg flags") (in v5.11), it is
-    # page.memcg_data, later slab.memcg_data.
-    # Since Linux kernel commit 21c690a349ba ("mm: introduce slabobj_ext to support slab object
-    # extensions") (in v6.10), it is slab.obj_exts.
-    "vector": ("obj_exts", "memcg_data", "obj_cgroups"),
-    # The distance of two elements, since Linux kernel commit 7a8e71bc619d ("mm/slab: use stride to
-    # access slabobj_ext") (in v7.0).
-    "stride": ("stride",),
-    # Since Linux kernel commit b5bc35ace2c5 ("mm/slab: replace slab.stride with
-    # obj_exts_in_object") (in v7.3), a flag says where the elements are.
-    "in_object": ("obj_exts_in_object",),
-    # Since Linux kernel commit 7def2e8549e5 ("mm/slab: add cache_ and slab_needs_objcg() helpers")
-    # (in v7.3), a flag says whether they hold obj_cgroups.
-    "needs_objcg": ("obj_exts_needs_objcg",),
-}
-"""Members of a slab that :class:`OwnerVectors` needs; pass them to :class:`SlabMap`."""
 
 
 @dataclass(frozen=True)
 class Owners:
     """Charged objects of some slabs, as columns: one row per object."""
 
-    slab: npt.NDArray[np.int64]
+    slab: Numbers
     """Row of the slab."""
-    slot: npt.NDArray[np.int64]
+    slot: Numbers
     """Index of the object in its slab."""
     objcg: Words
     """``struct obj_cgroup`` pointers, never 0."""
@@ -53,11 +33,11 @@ class Owners:
 
 @dataclass(frozen=True)
 class Vectors:
-    """Vectors of some slabs, one row per slab that has one."""
+    """Vectors of some slabs, one row per slab with a vector."""
 
-    slab: npt.NDArray[np.int64]
+    slab: Numbers
     address: Words
-    stride: npt.NDArray[np.int64]
+    stride: Numbers
     """Bytes from one element to the next."""
 
 
@@ -79,7 +59,7 @@ class OwnerVectors:
         if mask is None:
             mask = int(prog.constant("__NR_OBJEXTS_FLAGS")) - 1
         self.mask = np.uint64(mask)
-        """Low bits of the vector's word that are not part of the address."""
+        """Bits of the vector's word outside of the address."""
         self.tagged = member != "obj_exts"
         self.owner = layout(prog, "struct obj_cgroup", ["memcg"])
         self.element, self.offset = 8, 0
@@ -119,12 +99,9 @@ class OwnerVectors:
         return Vectors(rows, pointer[rows], stride[rows])
 
     def read(self, slabs: Slabs, vectors: Vectors, faults: Faults) -> tuple[Owners, int]:
-        """Return the owners of all charged objects.
+        """Return the owners of all charged objects, and the number of unreadable vectors.
 
-        The kernel clears the element of an object that is freed.
-
-        :param vectors: of these slabs, as returned by :meth:`find`
-        :return: the owners, and how many vectors could not be read
+        The kernel clears the element of a freed object.
         """
         parts = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint64))]
         unreadable = 0
@@ -151,16 +128,15 @@ class OwnerVectors:
         return Owners(slab, slots, objcg), unreadable
 
     def memcg(self, objcgs: Words, faults: Faults) -> Words:
-        """Return the ``struct mem_cgroup`` pointer of each ``obj_cgroup``, 0 if unreadable.
+        """Return the ``struct mem_cgroup`` of each ``obj_cgroup``, 0 if unreadable.
 
-        A memory cgroup that goes offline hands its objcgs to its parent, so this is rarely an
-        offline one.
+        An offline memory cgroup has handed its objcgs to its parent.
         """
         return gather(self.memory, objcgs, self.owner, faults)["memcg"]
 
 
 class SlotOwners:
-    """What each slot of some slabs is charged to, whichever way the kernel records it."""
+    """The memory cgroup charged for each slot of some slabs."""
 
     def __init__(self, slab_map: SlabMap) -> None:
         self.slab_map = slab_map
@@ -169,10 +145,10 @@ class SlotOwners:
             self.vectors = OwnerVectors(slab_map)
 
     def read(self, slabs: Slabs, faults: Faults) -> tuple[Words, int]:
-        """Return an ``obj_cgroup`` per slot, or a ``mem_cgroup`` up to 5.8; 0 where there is none.
+        """Return an ``obj_cgroup`` per slot, or a ``mem_cgroup`` up to 5.8; 0 for uncharged slots.
 
         :param slabs: with equally many slots
-        :return: shape (slabs, slots); and how many vectors could not be read
+        :return: shape (slabs, slots); and the number of unreadable vectors
         """
         owner = np.zeros((len(slabs), int(slabs.objects[0]) if len(slabs) else 0), np.uint64)
         if self.vectors is None:

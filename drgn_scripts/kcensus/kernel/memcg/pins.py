@@ -1,22 +1,20 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What keeps offline memory cgroups from being released: references, by what holds them."""
+"""References that keep offline memory cgroups from being released, by holder."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import drgn
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from kcensus.engine.chase import Damage, circular, collect, pointer_step
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import Layout, layout
-from kcensus.engine.memory import Faults, Memory, Words
+from kcensus.engine.memory import Faults, Memory, Numbers, Words
 from kcensus.engine.rows import rows_of
 from kcensus.engine.slub.caches import find_caches
 from kcensus.engine.slub.scan import allocated
@@ -26,29 +24,20 @@ from kcensus.kernel.memcg.charges import KINDS as CHARGES
 from kcensus.kernel.memcg.charges import Charges
 from kcensus.kernel.memcg.memcgs import Memcgs, memcgs
 from kcensus.kernel.names import decode_array
-from kcensus.kernel.vfs.paths import ancestry, resolve
+from kcensus.kernel.vfs.files import dentry_paths
 from kcensus.kernel.vfs.super_blocks import MountState, super_blocks
 
 SOCKET, SWAP, WRITEBACK, CACHE, CHILD = "sockets", "swap", "writeback", "child caches", "children"
 KINDS = (*CHARGES, SOCKET, SWAP, WRITEBACK, CACHE, CHILD)
-"""What holds references."""
 _MAX_FILES = 10_000
-"""Files to look up, those with the most pages first."""
+"""Most files to look up, by number of pages."""
 _MAX_LIST = 1 << 20
-"""More backing devices, writeback structures or protocols than any machine has."""
+"""Most backing devices, writeback structures or protocols."""
 _FILE_COLUMNS = {
-    "memcg": "int64",
-    "pages": "int64",
-    "refs": "int64",
-    "kind": "object",
+    **dict.fromkeys(("memcg", "pages", "refs", "file_pages"), "int64"),
+    **dict.fromkeys(("kind", "path", "type", "mount"), "object"),
+    **dict.fromkeys(("at_home", "deleted", "named"), "bool"),
     "inode": "uint64",
-    "path": "object",
-    "type": "object",
-    "mount": "object",
-    "at_home": "bool",
-    "deleted": "bool",
-    "named": "bool",
-    "file_pages": "int64",
 }
 _ATOMIC = np.uint64(1)
 """``__PERCPU_REF_ATOMIC``: the counter is not split over CPUs."""
@@ -58,17 +47,17 @@ _ATOMIC = np.uint64(1)
 class Pins:
     """References to the ``css`` of each memory cgroup; zeros for online ones."""
 
-    refs: npt.NDArray[np.int64]
-    """All, as the kernel counts them; -1 if unknown; shape (memcgs,)."""
-    held: dict[str, npt.NDArray[np.int64]]
-    """By :data:`KINDS`, each of shape (memcgs,)."""
-    swapped: npt.NDArray[np.int64]
+    refs: Numbers
+    """All references, as counted by the kernel; -1 if unknown; shape (memcgs,)."""
+    held: dict[str, Numbers]
+    """Found references by :data:`KINDS`, each of shape (memcgs,)."""
+    swapped: Numbers
     """Pages in swap; together they hold one reference."""
     files: pd.DataFrame
-    """A sample of the files whose pages are charged: ``memcg`` (row), ``kind`` (of charges),
-    ``pages``, ``refs``, ``path``, ``type`` (of the file system), ``mount``, ``at_home`` (whether it
-    is in init's mount namespace), ``deleted``, ``named`` (whether ``path`` is one), ``file_pages``;
-    and of those attached to writeback."""
+    """A sample of the files with charged pages, and of files attached to writeback: ``memcg``
+    (row), ``kind`` (of charges), ``pages``, ``refs``, ``path``, ``type`` (of the file system),
+    ``mount``, ``at_home`` (in init's mount namespace), ``deleted``, ``named`` (``path`` is one),
+    ``file_pages``."""
     other: pd.DataFrame
     """Sockets and child caches: ``memcg`` (row), ``kind``, ``what``, ``objects``."""
     lost: int = 0
@@ -77,19 +66,18 @@ class Pins:
     report: ScanReport = field(default_factory=ScanReport)
 
     @property
-    def explained(self) -> npt.NDArray[np.int64]:
-        """References whose holder is known."""
-        total: npt.NDArray[np.int64] = np.sum([*self.held.values()], axis=0)
-        return total
+    def explained(self) -> Numbers:
+        """References with a known holder."""
+        return np.asarray(np.sum([*self.held.values()], axis=0))
 
     @property
-    def unexplained(self) -> npt.NDArray[np.int64]:
-        """References whose holder is not known; 0 where the kernel's count is unknown."""
+    def unexplained(self) -> Numbers:
+        """References without a known holder; 0 if the kernel's count is unknown."""
         return np.where(self.refs < 0, 0, np.maximum(self.refs - self.explained, 0))
 
 
 def no_pins(groups: Memcgs) -> Pins:
-    """Return unknown references: for a capsule that was recorded for other analyses."""
+    """Return unknown references, for a capsule that was recorded for other analyses."""
     count = len(groups)
     files = pd.DataFrame(columns=[*_FILE_COLUMNS]).astype(_FILE_COLUMNS)
     return Pins(
@@ -97,12 +85,12 @@ def no_pins(groups: Memcgs) -> Pins:
         {kind: np.zeros(count, np.int64) for kind in KINDS},
         np.zeros(count, np.int64),
         files,
-        _pins([], [], []),
+        _pins(SOCKET, np.empty(0, np.int64), []),
     )
 
 
 def pins(kernel: Kernel, charges: Charges) -> Pins:
-    """Return what holds references to offline memory cgroups."""
+    """Return the references to offline memory cgroups, by holder."""
     return _Search(kernel, charges).all()
 
 
@@ -145,21 +133,20 @@ class _Search:
 
     # Counts
 
-    def _read(self, path: tuple[str, ...]) -> npt.NDArray[np.int64] | None:
-        """Return a member of the offline memory cgroups; None where this kernel lacks it."""
+    def _read(self, path: tuple[str, ...]) -> Numbers | None:
+        """Return a member of the offline memory cgroups; None if this kernel lacks it."""
         members = layout(self.prog, "struct mem_cgroup", {}, {"value": path})
         if "value" not in members:
             return None
         read = gather(self.memory, self.groups.address[self.offline], members, self.faults)
         return read["value"]
 
-    def _column(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return a column of all memory cgroups, given that of the offline ones."""
+    def _column(self, values: Numbers) -> Numbers:
         column = np.zeros(len(self.groups), np.int64)
         column[self.offline] = values
         return column
 
-    def _refs(self) -> npt.NDArray[np.int64]:
+    def _refs(self) -> Numbers:
         word = self._read(("css.refcnt.percpu_count_ptr",))
         # Since Linux kernel commit 2b0d3d3e4fcf ("percpu_ref: reduce memory footprint of
         # percpu_ref in fast path") (in v5.10), the counter is in an allocation of its own.
@@ -172,14 +159,14 @@ class _Search:
             return self._column(np.full(len(self.offline), -1))
         return self._column(np.where(word & _ATOMIC, np.maximum(count, -1), -1))
 
-    def _swapped(self) -> npt.NDArray[np.int64]:
-        # Its swapped pages keep the id of a memory cgroup that is offline, and nothing else does.
+    def _swapped(self) -> Numbers:
+        # Only its swapped pages keep the id of an offline memory cgroup.
         count = self._read(("id.ref.refs.counter", "id.ref.counter"))
         none = np.zeros(len(self.offline), np.int64)
         return self._column(none if count is None else np.maximum(count, 0))
 
-    def _counted(self, rows: Any, objects: Any = None) -> npt.NDArray[np.int64]:
-        """Return objects by memory cgroup, those of offline ones alone; one a row by default."""
+    def _counted(self, rows: Any, objects: Any = None) -> Numbers:
+        """Return the number of objects by offline memory cgroup, by default one per row."""
         weights = None if objects is None else np.asarray(objects, np.float64)
         column = np.bincount(np.asarray(rows, np.int64), weights, len(self.groups))
         return np.where(self.groups.online, 0, column.astype(np.int64))
@@ -187,14 +174,13 @@ class _Search:
     # Holders
 
     def _listed(self, variable: str, type_: str, member: str) -> Words:
-        """Return the structures on a list of the kernel, given the variable that heads it."""
         head = self.prog[variable].address_of_().value_()
         nodes, damaged = circular(self.memory, head, self.faults, limit=_MAX_LIST)
         self.lost += damaged
         return nodes - np.uint64(drgn.offsetof(self.prog.type(type_), member))
 
     def _sockets(self) -> pd.DataFrame:
-        """Return sockets by protocol: those with a slab cache of their own, and of processes."""
+        """Return sockets by protocol: from the slab caches of protocols, and of processes."""
         slab_map, sock = self.kernel.slab_map, None
         names = {"memcg": "sk_memcg", "protocol": "__sk_common.skc_prot"}
         with contextlib.suppress(LookupError, drgn.FaultError):
@@ -202,7 +188,7 @@ class _Search:
             protocols = self._listed("proto_list", "struct proto", "node")
             members = layout(self.prog, "struct proto", ["name", "slab"])
         if sock is None or not len(self.offline):
-            return _pins([], [], [])
+            return _pins(SOCKET, np.empty(0, np.int64), [])
         known = gather(self.memory, protocols, members, self.faults)
         roots, _ = slab_map.lineage
         ids = slab_map.cache_ids(known["slab"])
@@ -223,10 +209,10 @@ class _Search:
         pinned = (row >= 0) & (protocol >= 0)
         pinned[pinned] = ~self.groups.online[row[pinned]]
         texts = [decode_array(raw) for raw in known["name"][protocol[pinned]].tolist()]
-        return _pins(row[pinned], [SOCKET] * len(texts), texts)
+        return _pins(SOCKET, row[pinned], texts)
 
     def _child_caches(self) -> pd.DataFrame:
-        """Return objects in the child caches of memory cgroups, which kernels up to v5.8 have."""
+        """Return objects in child caches of memory cgroups (up to v5.8)."""
         slab_map = self.kernel.slab_map
         roots, owners = slab_map.lineage
         row = self.groups.rows(owners)
@@ -235,13 +221,12 @@ class _Search:
         slabs = slab_map.index([slab_map.caches[each] for each in children.tolist()], self.report)
         objects = np.bincount(slabs.cache, slabs.inuse, len(slab_map.caches)).astype(np.int64)
         names = [slab_map.caches[roots[each]].name for each in children.tolist()]
-        return _pins(row[children], [CACHE] * len(names), names, objects[children])
+        return _pins(CACHE, row[children], names, objects[children])
 
-    def _writeback_structures(self) -> tuple[Words, npt.NDArray[np.int64]]:
-        """Return the ``bdi_writeback`` of offline memory cgroups, and the rows of these.
+    def _writeback_structures(self) -> tuple[Words, Numbers]:
+        """Return the ``bdi_writeback`` of offline memory cgroups, and rows of these memory cgroups.
 
-        One is released when no inode is attached to it any more. The lists of a memory cgroup and
-        of a device do not have it any more then, that of all of the device has.
+        Until its last inode is detached, only the list of its device has it.
         """
         try:
             type_ = self.prog.type("struct bdi_writeback")
@@ -257,14 +242,8 @@ class _Search:
         pinned[pinned] = ~self.groups.online[row[pinned]]
         return address[pinned], row[pinned]
 
-    def _chased(
-        self, owners: Words, head: Layout, offset: np.uint64
-    ) -> tuple[npt.NDArray[np.int64], Words]:
-        """Return the structures on a ``list_head`` of each owner, and the owners' rows.
-
-        :param head: has ``first``, the first node of the list
-        :param offset: of the node in a structure
-        """
+    def _chased(self, owners: Words, head: Layout, offset: np.uint64) -> tuple[Numbers, Words]:
+        """Return the owner's row and the address of each structure on the owners' lists."""
         damage, link = Damage(), layout(self.prog, "struct list_head", ["next"])
         ends = owners + np.uint64(head.fields["first"].offset)
         first = gather(self.memory, owners, head, self.faults)["first"]
@@ -276,7 +255,6 @@ class _Search:
     # Files
 
     def _files(self) -> pd.DataFrame:
-        """Return the files of the sample of charged pages, and those attached to writeback."""
         mappings = self.charges.mappings
         mappings = mappings.sort_values("pages", ascending=False).head(_MAX_FILES)
         host = layout(self.prog, "struct address_space", {"host": "host"})
@@ -285,7 +263,7 @@ class _Search:
         parts = [charged.assign(kind=[CHARGES[kind] for kind in charged["kind"]])]
         address, row = self.writeback
         # Since Linux kernel commit f3b6a6df38aa ("writeback, cgroup: keep list of inodes attached
-        # to bdi_writeback") (in v5.14), a list has all inodes that are attached.
+        # to bdi_writeback") (in v5.14), a list has all attached inodes.
         with contextlib.suppress(LookupError):
             head = layout(self.prog, "struct bdi_writeback", {"first": "b_attached.next"})
             offset = np.uint64(drgn.offsetof(self.prog.type("struct inode"), "i_io_list"))
@@ -296,45 +274,27 @@ class _Search:
         return pd.concat([files, self._described(files["inode"].to_numpy(np.uint64))], axis=1)
 
     def _described(self, inodes: Words) -> pd.DataFrame:
-        """Return path, file system, mount point and size in the page cache of inodes."""
         names = {"block": "i_sb", "number": "i_ino", "links": "i_nlink", "pages": "i_data.nrpages"}
         members = layout(self.prog, "struct inode", names | {"first": "i_dentry.first"})
         inode = gather(self.memory, inodes, members, self.faults)
-        # The member of an anonymous union since v6.18, before of d_u (commit not verified).
-        alias = layout(
-            self.prog, "struct dentry", {"alias": ("d_u.d_alias.next", "d_alias.next")}
-        ).fields["alias"]
-        dentry = np.where(inode["first"], inode["first"] - np.uint64(alias.offset), np.uint64(0))
-        blocks = super_blocks(self.kernel)
-        above = ancestry(self.memory, dentry, self.faults)
-        paths = resolve(above, dentry[dentry != 0], blocks.mount_roots)
-        texts = [f"inode {number}" for number in inode["number"].tolist()]
-        for row, path in zip(np.flatnonzero(dentry).tolist(), paths, strict=True):
-            texts[row] = path.text
+        paths = dentry_paths(self.kernel, inode["first"], self.faults)
+        blocks, numbers = super_blocks(self.kernel), inode["number"].tolist()
         owner = blocks.rows(inode["block"]).tolist()
         return pd.DataFrame(
             {
-                "path": texts,
+                "path": [paths.get(row, f"inode {each}") for row, each in enumerate(numbers)],
                 "type": [blocks.type[each] if each >= 0 else "" for each in owner],
                 "mount": [blocks.mount[each] if each >= 0 else "" for each in owner],
                 "at_home": [
                     each >= 0 and blocks.state[each] is MountState.MOUNTED for each in owner
                 ],
                 "deleted": inode.readable & (inode["links"] == 0),
-                "named": dentry != 0,
+                "named": inode["first"] != 0,
                 "file_pages": inode["pages"].astype(np.int64),
             }
         )
 
 
-def _pins(
-    rows: Sequence[int] | npt.NDArray[np.int64],
-    kinds: list[str],
-    what: list[str],
-    objects: npt.NDArray[np.int64] | None = None,
-) -> pd.DataFrame:
-    """Return objects by memory cgroup, kind and name; one each by default."""
-    frame = pd.DataFrame({"memcg": rows, "kind": kinds, "what": what})
-    frame["memcg"] = frame["memcg"].astype(np.int64)
-    frame["objects"] = 1 if objects is None else objects
+def _pins(kind: str, rows: Numbers, what: list[str], objects: Numbers | int = 1) -> pd.DataFrame:
+    frame = pd.DataFrame({"memcg": rows, "kind": kind, "what": what, "objects": objects})
     return frame.groupby(["memcg", "kind", "what"])[["objects"]].sum().reset_index()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Bitmaps that say which shrinkers have objects of which memory cgroup.
+"""Sizes of memory cgroups' bitmaps of shrinkers.
 
-Their size grows with memory cgroups times shrinkers, and each super block has a shrinker.
+They grow with memory cgroups times shrinkers, and each super block has a shrinker.
 """
 
 from __future__ import annotations
@@ -11,16 +11,15 @@ from dataclasses import dataclass
 import drgn
 import numpy as np
 
-from kcensus.engine.gather import gather, gather_arrays, gather_words
-from kcensus.engine.layout import layout, word_dtype
+from kcensus.engine.gather import gather, gather_pointers
+from kcensus.engine.layout import layout
 from kcensus.engine.memory import Memory, Words
-from kcensus.engine.slub.percpu import node_ids
-from kcensus.kernel.memcg.memcgs import Memcgs
+from kcensus.kernel.memcg.memcgs import PER_NODE, Memcgs, per_node
 from kcensus.kernel.mm.footprint import Counts, Footprint, Tally
 from kcensus.kernel.names import integer
 
 SHRINKER_MAPS = "shrinker maps"
-"""Their kind in a :class:`Tally`."""
+"""Kind of the maps in a :class:`Tally`."""
 _UNIT_SHRINKERS = 64
 _DEFERRED_BYTES = 8
 _MAX_UNITS = 1 << 12
@@ -28,26 +27,25 @@ _MAX_UNITS = 1 << 12
 
 @dataclass(frozen=True)
 class ShrinkerMaps:
-    """What the maps occupy."""
+    """Bytes of shrinker maps."""
 
     bytes: Counts
-    """Shape (memcgs,)."""
     shrinkers: int | None
-    """``shrinker_nr_max``: how many shrinkers a map has room for; None if unknown."""
+    """``shrinker_nr_max``, the capacity of a map; None if unknown."""
     unreadable: int = 0
 
 
 def shrinker_maps(
     memory: Memory, groups: Memcgs, footprint: Footprint, tally: Tally, rows: Counts | None = None
 ) -> ShrinkerMaps:
-    """Return what the maps of memory cgroups occupy, and add the allocations to ``tally``.
+    """Return the bytes of the maps of memory cgroups, and add the allocations to ``tally``.
 
     The maps came with Linux kernel commit 0a4465d34028 ("mm, memcg: assign memcg-aware shrinkers
     bitmap to memcg") (in v4.19); without them, all is zero.
 
     :param rows: the memory cgroups to count; all by default
     """
-    prog, faults, word = memory.prog, footprint.faults, word_dtype(memory.prog)
+    prog, faults = memory.prog, footprint.faults
     size = np.zeros(len(groups), np.int64)
     shrinkers = integer(prog, "shrinker_nr_max", faults)
     if shrinkers is not None and not 0 <= shrinkers <= _MAX_UNITS * _UNIT_SHRINKERS:
@@ -56,8 +54,7 @@ def shrinker_maps(
         # Since Linux kernel commit e4262c4f51d6 ("mm: memcontrol: rename shrinker_map to
         # shrinker_info") (in v5.13), the map is part of a struct shrinker_info.
         members = {"map": ("shrinker_info", "shrinker_map")}
-        pernode = layout(prog, "struct mem_cgroup_per_node", members)
-        nodeinfo = np.uint64(drgn.offsetof(prog.type("struct mem_cgroup"), "nodeinfo"))
+        pernode = layout(prog, PER_NODE, members)
     except LookupError:
         return ShrinkerMaps(size, shrinkers)
 
@@ -65,23 +62,17 @@ def shrinker_maps(
         np.add.at(size, owners, footprint.sizes(addresses, asked, SHRINKER_MAPS, tally))
 
     rows = np.arange(len(groups)) if rows is None else rows
-    nodes = node_ids(prog)
-    steps = np.arange(nodes, dtype=np.uint64) * np.uint64(8) + nodeinfo
-    places = (groups.address[rows][:, None] + steps).ravel()
-    pointers, readable = gather_words(memory, places, word, faults)
-    maps = gather(memory, pointers, pernode, faults)
-    unreadable = int((~readable).sum() + (readable & (pointers != 0) & ~maps.readable).sum())
+    owners, nodes, unreadable = per_node(memory, groups, rows, faults)
+    maps = gather(memory, nodes, pernode, faults)
+    unreadable += int((~maps.readable).sum())
     has_map = maps["map"] != 0
-    address, owners = maps["map"][has_map], np.repeat(rows, nodes)[has_map]
+    address, owners = maps["map"][has_map], owners[has_map]
     units = -(-(shrinkers or 0) // _UNIT_SHRINKERS)
-    if pernode.fields["map"].path == "shrinker_map":
-        asked = drgn.sizeof(prog.type("struct memcg_shrinker_map")) + 8 * units
-        add(owners, address, asked)
-        return ShrinkerMaps(size, shrinkers, unreadable)
-    info = prog.type("struct shrinker_info")
+    is_info = pernode.fields["map"].path == "shrinker_info"
+    info = prog.type("struct shrinker_info" if is_info else "struct memcg_shrinker_map")
     if not info.has_member("unit"):
-        asked = drgn.sizeof(info) + (_UNIT_SHRINKERS * _DEFERRED_BYTES + 8) * units
-        add(owners, address, asked)
+        unit = _UNIT_SHRINKERS * _DEFERRED_BYTES + 8 if is_info else 8
+        add(owners, address, drgn.sizeof(info) + unit * units)
         return ShrinkerMaps(size, shrinkers, unreadable)
     # Since Linux kernel commit 307bececcd12 ("mm: shrinker: add a secondary array for
     # shrinker_info::{map, nr_deferred}") (in v6.7), it has an array of pointers to units.
@@ -89,18 +80,13 @@ def shrinker_maps(
     add(owners, address, first + 8 * units)
     read = gather(memory, address, layout(prog, info, ["map_nr_max"]), faults)
     counts = -(-read["map_nr_max"].astype(np.int64) // _UNIT_SHRINKERS)
-    # No map has room for more than the kernel has numbers for.
+    # A map has room for the kernel's numbers of shrinkers at most.
     most = _MAX_UNITS if shrinkers is None else units
     valid = read.readable & (counts >= 0) & (counts <= most)
     unreadable += int((~valid).sum())
-    # All maps have the same size, except those that are being replaced.
-    for count in np.unique(counts[valid]).tolist():
-        alike = np.flatnonzero(valid & (counts == count))
-        arrays, readable = gather_arrays(
-            memory, address[alike] + np.uint64(first), count, word, faults
-        )
-        unreadable += int((~readable).sum())
-        row, column = np.nonzero(arrays)
-        unit = drgn.sizeof(prog.type("struct shrinker_info_unit"))
-        add(owners[alike[row]], arrays[row, column], unit)
+    places = address[valid] + np.uint64(first)
+    rows, pointers, readable = gather_pointers(memory, places, counts[valid], faults)
+    unreadable += len(np.unique(rows[~readable]))
+    unit = drgn.sizeof(prog.type("struct shrinker_info_unit"))
+    add(owners[valid][rows[pointers != 0]], pointers[pointers != 0], unit)
     return ShrinkerMaps(size, shrinkers, unreadable)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The kernel's own count of the slab objects that are charged to memory cgroups."""
+"""The kernel's own count of slab objects charged to memory cgroups."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from kcensus.engine.memory import Faults, Words
 from kcensus.engine.slub.percpu import cpu_offsets
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.memcgs import memcgs
-from kcensus.sources.capsule import NotRecorded
+from kcensus.kernel.names import MISSING
 
 _MAX_READS = 1 << 18
-"""Per-CPU statistics of memory cgroups to read: with more, it takes longer than a census."""
+"""Most per-CPU statistics of memory cgroups to read; more take longer than a census."""
 _ITEMS = ("NR_SLAB_RECLAIMABLE_B", "NR_SLAB_UNRECLAIMABLE_B")
 
 
 def charged_bytes(kernel: Kernel) -> int | None:
     """Return the bytes of slab objects that the kernel has charged to memory cgroups.
 
-    It counts the slot of each object and a pointer to its ``obj_cgroup``. The statistics of the
-    root memory cgroup have those of all others, except what has not reached them yet.
+    They include a pointer to the ``obj_cgroup`` for each object, and are the statistics of the root
+    plus the counts that have not reached it yet.
 
     :return: None where the kernel has no such counters, they are unreadable, or too many
     """
     faults = Faults()
     try:
         total = _Statistics(kernel, faults).total()
-    except (LookupError, drgn.FaultError, NotRecorded):
+    except MISSING:
         return None
     return None if faults else total
 
@@ -63,9 +63,8 @@ class _Statistics:
         if stats.kind == drgn.TypeKind.ARRAY:
             root = self._sum(self.groups[:1], self.type, f"vmstats[{index}].counter")
             return root + self._sum(own, "struct memcg_vmstats_percpu", f"stat[{index}]")
-        # Since Linux kernel commit 2d146aa3aa84 ("mm: memcontrol: switch to rstat") (in v5.13),
-        # what is counted for a CPU is compared with what has been passed on, and pending for the
-        # parent.
+        # Since Linux kernel commit 2d146aa3aa84 ("mm: memcontrol: switch to rstat") (in v5.13), a
+        # CPU has its count and the part passed on, and the parent has pending counts.
         places = self.groups + np.uint64(drgn.offsetof(self.type, "vmstats"))
         if stats.kind == drgn.TypeKind.POINTER:
             places = self._gather(self.groups, self.type, pointer="vmstats")["pointer"]
@@ -75,7 +74,6 @@ class _Statistics:
         return total - self._sum(own, "struct memcg_vmstats_percpu", f"state_prev[{index}]")
 
     def _index(self, item: int) -> int:
-        """Return where the statistics of memory cgroups have an item of the node's."""
         try:
             indexes = self.prog["mem_cgroup_stats_index"]
         except LookupError:
@@ -86,7 +84,7 @@ class _Statistics:
         return int(indexes[item]) - int(indexes.type_.type.unaliased().is_signed)
 
     def _stocks(self) -> int:
-        """Return what CPUs have counted and not added to any statistics yet."""
+        """Return the bytes that CPUs have counted but not yet added to any statistics."""
         total = 0
         # Since Linux kernel commit 68ac5b3c8db2 ("mm/memcg: cache vmstat data in percpu
         # memcg_stock_pcp") (in v5.14); in memcg_stock.task_obj and irq_obj until commit

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the kernel's own structures of each memory cgroup occupy: slots of slabs, per-CPU areas."""
+"""Sizes of the kernel's own structures of each memory cgroup: slots of slabs, per-CPU areas."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ALLOCATIONS = {
     KERNFS: ("iattr",),
     OBJCG: ("refcnt.data",),
 }
-"""Members that point to allocations, by the type that has them; absent ones are left out."""
+"""Members that point to allocations, by the type with them; absent ones are left out."""
 _PER_CPU = {
     MEMCG: (
         "vmstats_percpu",
@@ -46,52 +46,46 @@ _PER_CPU = {
     CGROUP: ("self.rstat_cpu", "rstat_cpu", "rstat_base_cpu", "cpu_stat"),
     PSI: ("pcpu",),
 }
-"""Members that point to per-CPU areas."""
-_REFCOUNTS = {
-    MEMCG: ("css.refcnt",),
-    CGROUP: ("self.refcnt", "bpf.refcnt"),
-    OBJCG: ("refcnt",),
-}
-"""Members that are a ``percpu_ref``: an ``unsigned long`` per CPU, until it is atomic for good."""
+_REFCOUNTS = {MEMCG: ("css.refcnt",), CGROUP: ("self.refcnt", "bpf.refcnt"), OBJCG: ("refcnt",)}
+"""Members of type ``percpu_ref``: an ``unsigned long`` per CPU, until it is atomic for good."""
 _PERCPU_UNIT = 4
 """PCPU_MIN_ALLOC_SIZE: the per-CPU allocator rounds sizes up to it."""
 _REF_FLAGS = 3
-"""``__PERCPU_REF_ATOMIC_DEAD``: the bits of ``percpu_count_ptr`` that are not of the pointer."""
+"""``__PERCPU_REF_ATOMIC_DEAD``: the bits of ``percpu_count_ptr`` outside of the pointer."""
 
 
 @dataclass(frozen=True)
 class Structures:
-    """What memory cgroups occupy, bytes, shape (memcgs,)."""
+    """Bytes of the structures of each memory cgroup, shape (memcgs,)."""
 
     slab: Counts
-    """Allocations, as the allocator rounds them: everything but the per-CPU areas and the maps."""
+    """Allocations, rounded by the allocator: everything but the per-CPU areas and the maps."""
     per_cpu: Counts
-    """Per-CPU areas, for all possible CPUs."""
     shrinker_maps: Counts
     tally: Tally = field(default_factory=Tally)
     """All allocations of offline memory cgroups by kind and place; no per-CPU areas."""
     online_tally: Tally = field(default_factory=Tally)
     areas: int = 0
-    """Per-CPU areas of offline ones, of all CPUs together."""
+    """Number of per-CPU areas of offline memcgs, each for all CPUs."""
     unreadable: int = 0
-    """Structures that could not be read, so that what they point to is not counted."""
+    """Structures with unreadable pointers."""
 
     @property
     def bytes(self) -> Counts:
-        """Everything."""
+        """Bytes of all structures."""
         return self.slab + self.per_cpu + self.shrinker_maps
 
 
 def no_structures(groups: Memcgs) -> Structures:
-    """Return zeros: for a capsule that was recorded for other analyses."""
+    """Return zeros, for a capsule that was recorded for other analyses."""
     zeros = np.zeros(len(groups), np.int64)
     return Structures(zeros, zeros, zeros)
 
 
 def structures(kernel: Kernel, footprint: Footprint) -> Structures:
-    """Return what the structures of memory cgroups occupy, those of their cgroups included.
+    """Return the sizes of memory cgroups' structures, including their cgroups'.
 
-    The root's are variables of the kernel, and not counted.
+    The root's structures are variables of the kernel, and not counted.
     """
     groups = memcgs(kernel)
     offline, others = (_Reader(kernel, groups, footprint) for _ in range(2))
@@ -121,10 +115,9 @@ class _Reader:
         self.areas = self.unreadable = 0
 
     def read(self, wanted: Mask) -> None:
-        """Count the structures of the memory cgroups ``wanted``."""
         groups, rows = self.groups, np.flatnonzero(wanted)
         self._visit(MEMCG, rows, groups.address[rows], extra=8 * node_ids(self.prog))
-        owners, nodes = per_node(self.kernel, groups, rows, self.footprint.faults)
+        owners, nodes, _ = per_node(self.memory, groups, rows, self.footprint.faults)
         self._visit(PER_NODE, owners, nodes)
         counted = rows[_first_of_cgroup(groups)[rows]]
         cgroups = counted, groups.cgroup[counted]
@@ -133,8 +126,8 @@ class _Reader:
         kernfs = self._followed(CGROUP, *cgroups, "kn")
         self._visit(KERNFS, *kernfs)
         self._names(*kernfs)
-        # A memory cgroup keeps the obj_cgroup that it started with (in a node each since v7.1)
-        # until it is released; commits not verified.
+        # A memory cgroup keeps its first obj_cgroup (in a node each since v7.1) until it is
+        # released; commits not verified.
         self._visit(OBJCG, *self._followed(MEMCG, rows, groups.address[rows], "orig_objcg"))
         self._visit(OBJCG, *self._followed(PER_NODE, owners, nodes, "orig_objcg"))
         maps = shrinker_maps(self.memory, groups, self.footprint, self.tally, rows)
@@ -142,11 +135,7 @@ class _Reader:
         self.unreadable += maps.unreadable
 
     def _visit(self, name: str, owners: Counts, addresses: Words, extra: int = 0) -> None:
-        """Count structures of one type, and what their members point to.
-
-        :param owners: rows of the memory cgroups that they belong to
-        :param extra: bytes beyond the end of the type
-        """
+        """Count structures, ``extra`` bytes after each, and the targets of their members."""
         try:
             type_ = self.prog.type(name)
         except LookupError:
@@ -178,10 +167,7 @@ class _Reader:
     def _followed(
         self, name: str, owners: Counts, addresses: Words, path: str, flags: int = 0
     ) -> tuple[Counts, Words]:
-        """Return owners and values of a pointer of each structure, where it is not NULL.
-
-        :param flags: bits of the member that are not of the pointer
-        """
+        """Return owners and values of a pointer, without ``flags``, where it is not NULL."""
         type_ = self.prog.type(name)
         if path == "psi" and self._psi_is_embedded:
             return owners, addresses + np.uint64(drgn.offsetof(type_, "psi"))
@@ -210,10 +196,7 @@ class _Reader:
 
 
 def _first_of_cgroup(groups: Memcgs) -> Mask:
-    """Return which memory cgroup counts each cgroup: the online one, if there is one.
-
-    A cgroup can have several: it gets a new one whenever the memory controller is enabled for it.
-    """
+    """Return the memory cgroup that counts each cgroup: the online one of several."""
     order = np.argsort(~groups.online, kind="stable")
     _, first = np.unique(groups.cgroup[order], return_index=True)
     mask = np.zeros(len(groups), np.bool_)
@@ -222,7 +205,6 @@ def _first_of_cgroup(groups: Memcgs) -> Mask:
 
 
 def _pointee(type_: drgn.Type, path: str) -> tuple[str, int] | None:
-    """Return name and size of the type that a member points to; None without the member."""
     for name in path.split("."):
         while type_.kind == drgn.TypeKind.TYPEDEF:
             type_ = type_.type

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What allocations really occupy: slots of slab caches, pages, or vmalloc() areas."""
+"""True sizes of allocations: slots of slab caches, pages, or vmalloc() areas."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from kcensus.engine.gather import PageIndex
 from kcensus.engine.memory import Faults, Words
 from kcensus.engine.slub.parked import parked
 from kcensus.engine.slub.slabs import ScanReport, SlabMap
-from kcensus.kernel.mm.allocator import KMALLOC, Allocator
 
 Counts = npt.NDArray[np.int64]
+
+KMALLOC = (8, 16, 32, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096, 8192)
+"""Slot sizes of the kmalloc() caches of x86, bytes."""
 
 PAGES, VMALLOC, UNKNOWN = -1, -2, -3
 """Places of allocations outside slabs; other places are ids of slab caches."""
@@ -25,6 +28,22 @@ _KMALLOC = re.compile(r"kmalloc-(?:rnd-\d+-|part-\d+-)?\d+[kM]?")
 """Caches of normal kmalloc(). Since Linux kernel commit 3c6152940584 ("Randomized slab caches for
 kmalloc()") (in v6.6), there can be several of a size; kmalloc-part-NN-* came with feb662d9168b
 ("slab: support for compiler-assisted type-based slab cache partitioning") (in v7.2)."""
+
+
+@dataclass(frozen=True)
+class Allocator:
+    """Sizes of the allocations of a kernel."""
+
+    slots: tuple[int, ...] = KMALLOC
+    page_size: int = 4096
+
+    def size(self, asked: int) -> int:
+        """Return the bytes of an allocation: a slot, or 2^order pages beyond the largest slot."""
+        for slot in self.slots:
+            if asked <= slot:
+                return slot
+        pages = -(-asked // self.page_size)
+        return self.page_size << (pages - 1).bit_length()
 
 
 @dataclass
@@ -39,6 +58,24 @@ class Tally:
         self.bytes.update(other.bytes)
         return self
 
+    def places(self, slab_map: SlabMap, other: str, *kinds: str) -> Counter[str]:
+        """Return the bytes of some kinds, or all, by place: ``slab:ROOTCACHE``, or ``other``."""
+        (roots, _), places = slab_map.lineage, Counter[str]()
+        for (kind, place), size in self.bytes.items():
+            if not kinds or kind in kinds:
+                name = f"slab:{slab_map.caches[roots[place]].name}" if place >= 0 else other
+                places[name] += size
+        return places
+
+    def frame(self, footprint: Footprint) -> pd.DataFrame:
+        """Return columns ``kind``, ``number`` and ``place`` (its name), ``objects``, ``bytes``."""
+        frame = pd.DataFrame([*self.objects], columns=["kind", "number"])
+        return frame.assign(
+            place=[footprint.place(number) for number in frame["number"]],
+            objects=np.array([*self.objects.values()], np.int64),
+            bytes=np.array([self.bytes[key] for key in self.objects], np.int64),
+        )
+
 
 class Footprint:
     """Sizes of the allocations of a kernel."""
@@ -52,11 +89,10 @@ class Footprint:
     def sizes(
         self, address: Words, asked: int, kind: str, tally: Tally, index: PageIndex | None = None
     ) -> Counts:
-        """Return the bytes that each allocation occupies, and add them to ``tally`` as ``kind``.
+        """Return the bytes of each allocation, and add them to ``tally`` as ``kind``.
 
-        :param asked: bytes asked for; the result where no slab page is known for the address
+        :param asked: bytes asked for; the result for an address without a known slab page
         :param index: of the addresses, if there is one already
-        :return: shape (addresses,)
         """
         index = index or PageIndex.of(self.slab_map.memory, address)
         pages = self.slab_map.pages
@@ -66,7 +102,7 @@ class Footprint:
         size[in_slab] = self.slot_size[place[in_slab]]
         loose = np.flatnonzero(~in_slab)
         if asked <= self.page_size:
-            # Up to a page, every allocation comes from a slab: this one's page is unreadable.
+            # Up to a page, every allocation comes from a slab: the page of this one is unreadable.
             place[loose] = UNKNOWN
         else:
             # kmalloc() takes 2^order pages, vmalloc() whole pages.
@@ -89,7 +125,7 @@ class Footprint:
         return _PLACES.get(number) or self.slab_map.caches[number].name
 
     def allocator(self) -> Allocator:
-        """Return how this kernel's kmalloc() rounds sizes up."""
+        """Return the rounding of sizes by this kernel's kmalloc()."""
         slots = {
             cache.slot_size for cache in self.slab_map.caches if _KMALLOC.fullmatch(cache.name)
         }
@@ -101,7 +137,6 @@ class CacheUse:
     """Objects of some slab caches, shape (caches,); zeros for others."""
 
     active: Counts
-    """Allocated objects."""
     slots: Counts
 
 

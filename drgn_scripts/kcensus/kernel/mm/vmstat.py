@@ -1,47 +1,52 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The counters behind /proc/vmstat, exact to the page."""
+"""The counters behind /proc/vmstat, exact to the page, and uses of RAM by them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import drgn
 import numpy as np
+from drgn.helpers.linux.hugetlb import hugetlb_total_pages
 from drgn.helpers.linux.mmzone import NODE_DATA
 
 from kcensus.engine.layout import word_dtype
 from kcensus.engine.slub.percpu import cpu_offsets, online_nodes
-from kcensus.kernel.names import DAMAGED
+from kcensus.kernel.size import attempt
+
+_ITEMS = {
+    "free": ("NR_FREE_PAGES",),
+    "page_cache": ("NR_FILE_PAGES",),
+    "shmem": ("NR_SHMEM",),
+    # Renamed in v4.8 (commit not verified).
+    "anonymous": ("NR_ANON_MAPPED", "NR_ANON_PAGES"),
+    # Since Linux kernel commit d42f3245c7e2 ("mm: memcg: convert vmstat slab counters to bytes")
+    # (in v5.9), the items are called ..._B; they still count pages.
+    "slab_reclaimable": ("NR_SLAB_RECLAIMABLE_B", "NR_SLAB_RECLAIMABLE"),
+    "slab_unreclaimable": ("NR_SLAB_UNRECLAIMABLE_B", "NR_SLAB_UNRECLAIMABLE"),
+    "page_tables": ("NR_PAGETABLE",),
+}
+"""Counters of pages by use; each kernel must have the first."""
+_TOLERANCE = 1.02
+"""Counters of a running kernel are not read at the same time."""
 
 
 def node_page_state(prog: drgn.Program, *names: str) -> int | None:
     """Return a counter of ``enum node_stat_item``, summed over all nodes.
 
-    drgn's ``global_node_page_state()`` reads the global sum, which lacks what CPUs have counted
-    since they last folded it: up to 125 pages per CPU and node. Here these are included.
+    It includes the counts that CPUs have not folded yet, up to 125 pages per CPU and node, which
+    drgn's ``global_node_page_state()`` leaves out.
 
     :param names: names of the enumerator in different releases; the first that exists is used
-    :return: pages (byte counters are kept in pages as well); None if the kernel has no such item
-        or it is unreadable
+    :return: pages, also for byte counters; None if the kernel lacks the item or it is unreadable
     """
-    for name in names:
-        try:
-            item = prog.constant(name)
-        except LookupError:
-            continue
-        # Linux kernel commit 385386cff4c6 ("mm: vmstat: move slab statistics from zone to node
-        # counters") (in v4.13) moved the slab counters from enum zone_stat_item.
-        if item.type_.type_name() != "enum node_stat_item":
-            return None
-        total = 0
-        try:
-            for pgdat in (NODE_DATA(prog, node) for node in online_nodes(prog)):
-                total += int(pgdat.vm_stat[item].counter)
-                total += _per_cpu(pgdat.per_cpu_nodestats, "vm_node_stat_diff", int(item))
-        except DAMAGED:
-            return None
-        return total
-    return None
+    item = _item(prog, names)
+    # Linux kernel commit 385386cff4c6 ("mm: vmstat: move slab statistics from zone to node
+    # counters") (in v4.13) moved the slab counters from enum zone_stat_item.
+    if item is None or item.type_.type_name() != "enum node_stat_item":
+        return None
+    return attempt(lambda: sum(_node_page_state(prog, node, item) for node in online_nodes(prog)))
 
 
 def page_state(prog: drgn.Program, *names: str) -> int | None:
@@ -50,24 +55,29 @@ def page_state(prog: drgn.Program, *names: str) -> int | None:
     :param names: names of the enumerator in different releases; the first that exists is used
     :return: in the unit of the counter; None if the kernel has no such item or it is unreadable
     """
+    item = _item(prog, names)
+    if item is None or item.type_.type_name() == "enum node_stat_item":
+        return node_page_state(prog, *names)
+    return attempt(lambda: sum(_zone_page_state(zone, item) for zone in _zones(prog)))
+
+
+def _item(prog: drgn.Program, names: tuple[str, ...]) -> drgn.Object | None:
     for name in names:
-        try:
-            item = prog.constant(name)
-        except LookupError:
-            continue
-        if item.type_.type_name() == "enum node_stat_item":
-            return node_page_state(prog, name)
-        try:
-            return sum(_zone_page_state(zone, item) for zone in _zones(prog))
-        except DAMAGED:
-            return None
+        with suppress(LookupError):
+            return prog.constant(name)
     return None
+
+
+def _node_page_state(prog: drgn.Program, node: int, item: drgn.Object) -> int:
+    pgdat = NODE_DATA(prog, node)
+    per_cpu = _per_cpu(pgdat.per_cpu_nodestats, "vm_node_stat_diff", int(item))
+    return int(pgdat.vm_stat[item].counter) + per_cpu
 
 
 def _zones(prog: drgn.Program) -> Iterator[drgn.Object]:
     for node in online_nodes(prog):
         for zone in NODE_DATA(prog, node).node_zones:
-            if zone.present_pages:  # else its per-CPU part is that of boot_pageset
+            if zone.present_pages:  # else the per-CPU part is boot_pageset's
                 yield zone
 
 
@@ -82,25 +92,25 @@ def _zone_page_state(zone: drgn.Object, item: drgn.Object) -> int:
 
 
 def percpu_sum(prog: drgn.Program, name: str, file: str | None = None) -> int | None:
-    """Return a per-CPU counter, summed over all possible CPUs; that of one CPU may be negative.
+    """Return a per-CPU counter, summed over all possible CPUs; a single CPU's may be negative.
 
-    :param file: end of the path of the source file that defines it, where the name is not unique
+    :param file: end of the path of the source file that defines it, if the name is not unique
     :return: None if the kernel has no such variable or it is unreadable
     """
-    try:
+
+    def total() -> int:
         counter = prog.variable(name, file) if file else prog[name]
         # The kernel adds them up as long or int: the sum is right modulo its width.
         half = 1 << int(8 * drgn.sizeof(counter) - 1)
         return (_per_cpu(counter.address_of_()) + half) % (2 * half) - half
-    except DAMAGED:
-        return None
+
+    return attempt(total)
 
 
 def _per_cpu(pointer: drgn.Object, array: str = "", index: int = 0) -> int:
-    """Return the sum over all CPUs of what a per-CPU pointer points to: an integer, or a struct
-    with an array of them.
+    """Return the sum over all CPUs of an integer, or of an element of an array in a struct.
 
-    A read takes a fifth of what an object of drgn does, and machines have hundreds of CPUs.
+    Raw reads: an object of drgn takes five times as long, and machines have hundreds of CPUs.
     """
     prog, type_, start = pointer.prog_, pointer.type_.type, int(pointer)
     if array:
@@ -112,3 +122,31 @@ def _per_cpu(pointer: drgn.Object, array: str = "", index: int = 0) -> int:
     places = ((start + offset) % (1 << 64) for offset in cpu_offsets(prog).tolist())
     counts = np.frombuffer(b"".join(prog.read(place, size) for place in places), number)
     return int(counts.astype(np.int64).sum())
+
+
+def memory_use(prog: drgn.Program, ram_bytes: int) -> dict[str, int]:
+    """Return the bytes of RAM by use.
+
+    ``other`` is the rest: pages on the lists of CPUs, of drivers, of vmalloc() and the balloon.
+
+    :return: empty if a counter is unreadable, or the counters together exceed the RAM
+    """
+    page = attempt(lambda: int(prog["PAGE_SIZE"])) or 0
+    counters = {name: page_state(prog, *items) for name, items in _ITEMS.items()}
+    pages = {name: max(count, 0) for name, count in counters.items() if count is not None}
+    if not page or len(pages) < len(_ITEMS):
+        return {}
+    # NR_FILE_PAGES includes tmpfs and the swap cache; NR_ANON_MAPPED includes mapped anonymous
+    # pages of the swap cache, too.
+    pages["page_cache"] -= pages["shmem"] + (page_state(prog, "NR_SWAPCACHE") or 0)
+    use = {name: max(count, 0) * page for name, count in pages.items()}
+    use["huge_pages"] = (attempt(lambda: hugetlb_total_pages(prog)) or 0) * page
+    # In KiB since v4.8; before, NR_KERNEL_STACK counted stacks (commit not verified).
+    use["kernel_stacks"] = max(page_state(prog, "NR_KERNEL_STACK_KB") or 0, 0) << 10
+    # As Percpu of /proc/meminfo, since v4.20 (commit not verified).
+    per_cpu = attempt(lambda: int(prog["pcpu_nr_populated"]) * int(prog["pcpu_nr_units"]))
+    use["per_cpu"] = (per_cpu or 0) * page
+    known = sum(use.values())
+    if known > ram_bytes * _TOLERANCE:
+        return {}
+    return {**use, "other": max(ram_bytes - known, 0)}

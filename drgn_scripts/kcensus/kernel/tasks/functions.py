@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the functions on the stack of a sleeping task say about its wait."""
+"""Waits of sleeping tasks, by the functions on their stacks."""
 
 from __future__ import annotations
 
@@ -8,146 +8,78 @@ from enum import Enum
 
 
 class WaitKind(Enum):
-    """What a task waits for."""
+    """Kind of a task's wait: its name in tables, and its words in sentences."""
 
-    XFS_BUF = "xfs_buf"
+    words: str
+
+    XFS_BUF = "xfs_buf", "a buffer of XFS"
     """A metadata buffer of XFS: its lock, its I/O, or until it is unpinned."""
-    FOLIO = "folio"
+    FOLIO = "folio", "a page"
     """A bit of a page or folio: its lock, or writeback."""
-    BIT = "bit"
+    BIT = "bit", "a bit"
     """A bit of another word, such as a buffer head's or an inode's."""
-    TAG = "tag"
+    TAG = "tag", "a free request"
     """A free request: a tag of blk-mq, or room in a legacy queue."""
-    LOG = "log"
+    LOG = "log", "the log of a file system"
     """A file system's log or journal."""
-    REQUEST = "request"
-    """I/O that the task itself submitted: direct I/O, or a bio."""
-    THROTTLE = "throttle"
-    """Until it may write more: writeback throttling, I/O control, or dirty page limits."""
-    LOCK = "lock"
+    REQUEST = "request", "their own I/O"
+    """I/O submitted by the task itself: direct I/O, or a bio."""
+    THROTTLE = "throttle", "write throttling"
+    """Permission to write more: writeback throttling, I/O control, or dirty page limits."""
+    LOCK = "lock", "a lock"
     """A mutex, an rwsem or a semaphore."""
-    PIPE = "pipe"
+    PIPE = "pipe", "a pipe"
     """The other end of a pipe or FIFO."""
-    TIMER = "timer"
+    TIMER = "timer", "time"
     """Time: no object keeps the task."""
-    OTHER = "other"
+    OTHER = "other", "another object"
+
+    def __new__(cls, value: str, words: str = "") -> WaitKind:
+        kind = object.__new__(cls)
+        kind._value_, kind.words = value, words
+        return kind
 
 
-_PRIMITIVES = frozenset(
-    [
-        "__schedule",
-        "schedule",
-        "__schedule_loop",
-        "schedule_preempt_disabled",
-        "schedule_timeout",
-        "schedule_hrtimeout",
-        "schedule_timeout_uninterruptible",
-        "schedule_timeout_killable",
-        "schedule_timeout_idle",
-        "schedule_hrtimeout_range",
-        "schedule_hrtimeout_range_clock",
-        "schedule_rtlock",
-        "io_schedule",
-        "io_schedule_timeout",
-        "io_schedule_prepare",
-        "blk_io_schedule",
-        "preempt_schedule_common",
-        "__cond_resched",
-        "preempt_schedule_irq",
-        "__wait_for_common",
-        "wait_for_common",
-        "do_wait_for_common",
-        "wait_for_common_io",
-        "wait_for_completion",
-        "wait_for_completion_io",
-        "wait_for_completion_timeout",
-        "wait_for_completion_io_timeout",
-        "wait_for_completion_killable",
-        "wait_for_completion_state",
-        "__down",
-        "__down_common",
-        "___down_common",
-        "__down_killable",
-        "__down_timeout",
-        "__down_interruptible",
-        "down",
-        "down_killable",
-        "down_timeout",
-        "__mutex_lock",
-        "__mutex_lock_common",
-        "__mutex_lock_slowpath",
-        "mutex_lock",
-        "mutex_lock_io",
-        "__mutex_lock_io",
-        "__mutex_lock_killable_slowpath",
-        "mutex_lock_killable",
-        "__mutex_lock_interruptible_slowpath",
-        "mutex_lock_interruptible",
-        "__ww_mutex_lock",
-        "ww_mutex_lock",
-        "rwsem_down_read_slowpath",
-        "rwsem_down_write_slowpath",
-        "__rwsem_down_read_failed_common",
-        "__rwsem_down_write_failed_common",
-        "rwsem_down_read_failed",
-        "rwsem_down_write_failed",
-        "rwsem_down_read_failed_killable",
-        "rwsem_down_write_failed_killable",
-        "call_rwsem_down_read_failed",
-        "call_rwsem_down_write_failed",
-        "call_rwsem_down_read_failed_killable",
-        "call_rwsem_down_write_failed_killable",
-        "down_read",
-        "down_write",
-        "__down_read",
-        "__down_write",
-        "down_read_killable",
-        "down_write_killable",
-        "__down_read_killable",
-        "__down_write_killable",
-        "__down_read_common",
-        "__down_write_common",
-        "down_read_nested",
-        "down_write_nested",
-        "down_write_killable_nested",
-        # With PREEMPT_RT, all locks are made of rt_mutexes.
-        "rt_mutex_schedule",
-        "rt_mutex_slowlock_block",
-        "__rt_mutex_slowlock",
-        "__rt_mutex_slowlock_locked",
-        "rt_mutex_slowlock",
-        "__rt_mutex_lock",
-        "rt_mutex_lock",
-        "rwbase_rtmutex_lock_state",
-        "rwbase_schedule",
-        "__rwbase_read_lock",
-        "rwbase_read_lock",
-        "rwbase_write_lock",
-        "rtlock_slowlock_locked",
-        "rtlock_slowlock",
-        "rt_spin_lock",
-        "rt_read_lock",
-        "rt_write_lock",
-        "bit_wait",
-        "bit_wait_io",
-        "bit_wait_timeout",
-        "bit_wait_io_timeout",
-        "__wait_on_bit",
-        "__wait_on_bit_lock",
-        "out_of_line_wait_on_bit",
-        "out_of_line_wait_on_bit_lock",
-        "out_of_line_wait_on_bit_timeout",
-        "wait_on_bit",
-        "wait_on_bit_io",
-    ]
-)
+_PRIMITIVE_NAMES = """
+    __schedule schedule __schedule_loop schedule_preempt_disabled schedule_timeout
+    schedule_hrtimeout schedule_timeout_uninterruptible schedule_timeout_killable
+    schedule_timeout_idle schedule_hrtimeout_range schedule_hrtimeout_range_clock schedule_rtlock
+    io_schedule io_schedule_timeout io_schedule_prepare blk_io_schedule preempt_schedule_common
+    __cond_resched preempt_schedule_irq
+    __wait_for_common wait_for_common do_wait_for_common wait_for_common_io wait_for_completion
+    wait_for_completion_io wait_for_completion_timeout wait_for_completion_io_timeout
+    wait_for_completion_killable wait_for_completion_state
+    __down __down_common ___down_common __down_killable __down_timeout __down_interruptible down
+    down_killable down_timeout
+    __mutex_lock __mutex_lock_common __mutex_lock_slowpath mutex_lock mutex_lock_io __mutex_lock_io
+    __mutex_lock_killable_slowpath mutex_lock_killable __mutex_lock_interruptible_slowpath
+    mutex_lock_interruptible __ww_mutex_lock ww_mutex_lock
+    rwsem_down_read_slowpath rwsem_down_write_slowpath __rwsem_down_read_failed_common
+    __rwsem_down_write_failed_common rwsem_down_read_failed rwsem_down_write_failed
+    rwsem_down_read_failed_killable rwsem_down_write_failed_killable call_rwsem_down_read_failed
+    call_rwsem_down_write_failed call_rwsem_down_read_failed_killable
+    call_rwsem_down_write_failed_killable down_read down_write __down_read __down_write
+    down_read_killable down_write_killable __down_read_killable __down_write_killable
+    __down_read_common __down_write_common down_read_nested down_write_nested
+    down_write_killable_nested
+    rt_mutex_schedule rt_mutex_slowlock_block __rt_mutex_slowlock __rt_mutex_slowlock_locked
+    rt_mutex_slowlock __rt_mutex_lock rt_mutex_lock rwbase_rtmutex_lock_state rwbase_schedule
+    __rwbase_read_lock rwbase_read_lock rwbase_write_lock rtlock_slowlock_locked rtlock_slowlock
+    rt_spin_lock rt_read_lock rt_write_lock
+    bit_wait bit_wait_io bit_wait_timeout bit_wait_io_timeout __wait_on_bit __wait_on_bit_lock
+    out_of_line_wait_on_bit out_of_line_wait_on_bit_lock out_of_line_wait_on_bit_timeout wait_on_bit
+    wait_on_bit_io
+"""
+"""Functions of wake-ups, completions, semaphores, mutexes, rwsems, rt_mutexes (all locks of
+PREEMPT_RT), and bits, a line or more each."""
+_PRIMITIVES = frozenset(_PRIMITIVE_NAMES.split())
 """Functions that sleep for any caller."""
 
 _MUTEX, _RWSEM, _SEMAPHORE = "struct mutex", "struct rw_semaphore", "struct semaphore"
 _LOCKS = {"mutex": _MUTEX, "ww_mutex": _MUTEX, "rwsem": _RWSEM, "down": _SEMAPHORE}
 
 _FLUSHES = frozenset(["__flush_workqueue", "flush_workqueue", "__flush_work", "flush_work"])
-"""Functions that wait for work, which is done for their caller."""
+"""Functions that wait for work items of their caller."""
 
 _KINDS = {
     WaitKind.XFS_BUF: "xfs_buf_lock xfs_buf_iowait xfs_buf_wait_unpin",
@@ -204,12 +136,12 @@ _THREADS = frozenset({"kthread", "ret_from_fork", "ret_from_fork_asm", "kernel_t
 
 
 def plain(name: str) -> str:
-    """Return the name of a function in the source: without ``.isra.0`` and the like."""
+    """Return the name of a function in the source, without suffixes such as ``.isra.0``."""
     return name.split(".")[0]
 
 
 def waits_in(functions: Sequence[str]) -> str:
-    """Return the function that a task waits in: the innermost that does not sleep for any caller.
+    """Return the innermost function of a sleeping task that is not in :data:`_PRIMITIVES`.
 
     :param functions: the innermost first
     """
@@ -218,7 +150,7 @@ def waits_in(functions: Sequence[str]) -> str:
 
 
 def entered_by(functions: Sequence[str]) -> str:
-    """Return how a task came into the kernel: its system call, or the thread's or work's function.
+    """Return the system call of a task, or the function of its thread or work item.
 
     :param functions: the innermost first
     """
@@ -234,9 +166,9 @@ def entered_by(functions: Sequence[str]) -> str:
 
 
 def kind_of(functions: Sequence[str]) -> WaitKind:
-    """Return what a task waits for, by what the functions on its stack are for.
+    """Return the kind of a task's wait, by the usual object of the functions on its stack.
 
-    It is what usually holds for these functions, no proof.
+    It is no proof.
 
     :param functions: the innermost first
     """
@@ -250,7 +182,7 @@ def kind_of(functions: Sequence[str]) -> WaitKind:
 
 
 def lock_type(functions: Sequence[str]) -> str:
-    """Return the type of lock that a task waits for; empty where it waits for none.
+    """Return the type of the lock that a task waits for; empty without one.
 
     :param functions: the innermost first
     """

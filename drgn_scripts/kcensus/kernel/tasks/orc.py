@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""ORC: the tables in an x86-64 kernel's memory that say how to unwind its stacks.
+"""ORC: unwind tables in the memory of an x86-64 kernel and its modules.
 
-They are in every dump, for modules without debug info, too. Since Linux kernel commit ee9f8fce9964
-("x86/unwind: Add the ORC unwinder") (in v4.14), with CONFIG_UNWINDER_ORC.
+Since Linux kernel commit ee9f8fce9964 ("x86/unwind: Add the ORC unwinder") (in v4.14), with
+CONFIG_UNWINDER_ORC.
 """
 
 from __future__ import annotations
@@ -19,40 +19,39 @@ from drgn.helpers.linux.module import address_to_module
 
 from kcensus.engine.gather import gather, gather_arrays
 from kcensus.engine.layout import layout, word_dtype
-from kcensus.engine.memory import Faults, Mask, Memory, Words
+from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words
 from kcensus.kernel.names import ABSENT
 
 _BLOCK_BYTES = 256
-"""LOOKUP_BLOCK_SIZE: code that one element of ``orc_lookup`` covers."""
+"""LOOKUP_BLOCK_SIZE: bytes of code per element of ``orc_lookup``."""
 _MAX_BLOCKS = 1 << 22
 """A gigabyte of code."""
 _MAX_ENTRIES = 1 << 24
-"""Of one module."""
 
 UNDEFINED, PREVIOUS_SP, BP, SP, BP_INDIRECT, SP_INDIRECT, OTHER = range(7)
-"""Registers that a rule starts from."""
+"""Base registers of rules."""
 
 _OLD_REGISTERS = {0: UNDEFINED, 1: PREVIOUS_SP, 4: BP, 5: SP, 8: BP_INDIRECT, 9: SP_INDIRECT}
 _NEW_REGISTERS = {0: UNDEFINED, 3: SP, 4: BP, 8: PREVIOUS_SP, 9: SP_INDIRECT, 10: BP_INDIRECT}
 """ORC_REG_…, renumbered by v7.3 (commit not verified). They are macros, which debug info lacks; but
 most rules of any kernel start from the stack pointer."""
 _SAMPLE = 4096
-"""Rules to look at for the number of the stack pointer: 24 KiB."""
+"""Rules to sample for the number of the stack pointer: 24 KiB."""
 
 CALL, REGS, REGS_PARTIAL, END, NONE = range(5)
-"""What lies below a frame: a return address, registers, a part of them, nothing, or unknown."""
+"""Contents below a frame: a return address, registers, a part of them, nothing, or unknown."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """How to find the caller of each of some places in code."""
+    """Rules for finding the callers at places in code."""
 
-    kind: npt.NDArray[np.int64]
+    kind: Numbers
     """:data:`CALL`, :data:`REGS`, :data:`REGS_PARTIAL`, :data:`END` or :data:`NONE`."""
-    sp_register: npt.NDArray[np.int64]
-    sp_offset: npt.NDArray[np.int64]
-    bp_register: npt.NDArray[np.int64]
-    bp_offset: npt.NDArray[np.int64]
+    sp_register: Numbers
+    sp_offset: Numbers
+    bp_register: Numbers
+    bp_offset: Numbers
 
 
 def has_tables(prog: drgn.Program) -> bool:
@@ -104,7 +103,7 @@ class OrcTables:
     def rules(self, places: Words) -> Rules:
         """Return the rule for each place in code.
 
-        For a return address that is the place before it: behind a call that never returns, another
+        For a return address, pass the place before it: after a call that never returns, another
         function may begin.
         """
         code, row = np.unique(places, return_inverse=True)
@@ -121,7 +120,7 @@ class OrcTables:
             bp_offset=read["bp_offset"].astype(np.int64)[row],
         )
 
-    def _kinds(self, columns: Mapping[str, npt.NDArray[Any]], found: Mask) -> npt.NDArray[np.int64]:
+    def _kinds(self, columns: Mapping[str, npt.NDArray[Any]], found: Mask) -> Numbers:
         kind = columns["type"].astype(np.int64)
         # Since Linux kernel commit fb799447ae29 ("x86,objtool: Split UNWIND_HINT_EMPTY in two") (in
         # v6.4), 0 is undefined and 1 the end of a stack; `end` is gone. Since commit ffb1b4a41016
@@ -141,10 +140,8 @@ class OrcTables:
         kind[ends] = NONE
         return kind
 
-    def _tables(
-        self, code: Words
-    ) -> tuple[Words, Words, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return for each place the two tables to look at, and the range of rows in them."""
+    def _tables(self, code: Words) -> tuple[Words, Words, Numbers, Numbers]:
+        """Return for each place its two tables, and the range of rows in them."""
         addresses, entries = np.zeros(len(code), np.uint64), np.zeros(len(code), np.uint64)
         low, high = np.zeros(len(code), np.int64), np.zeros(len(code), np.int64)
         block = ((code - np.uint64(self._start)) // np.uint64(_BLOCK_BYTES)).astype(np.int64)
@@ -175,13 +172,9 @@ class OrcTables:
         return self._modules[page]
 
     def _search(
-        self,
-        code: Words,
-        addresses: Words,
-        low: npt.NDArray[np.int64],
-        high: npt.NDArray[np.int64],
-    ) -> tuple[npt.NDArray[np.int64], Mask]:
-        """Return the last row in [low, high) of a place at or before each place in code."""
+        self, code: Words, addresses: Words, low: Numbers, high: Numbers
+    ) -> tuple[Numbers, Mask]:
+        """Return the last row in [low, high) that is at or before each place in code."""
         found = (addresses != 0) & (high > low)
         low, high = low.copy(), high.copy()
         while (active := np.flatnonzero(found & (high - low > 1))).size:
@@ -194,6 +187,5 @@ class OrcTables:
         return low, found
 
     def _numbers(self, addresses: Words) -> npt.NDArray[np.int32]:
-        """Return the 32-bit numbers at some addresses."""
         # A module's table may begin at an odd address.
         return gather_arrays(self.memory, addresses, 1, self._number, self.faults)[0][:, 0]

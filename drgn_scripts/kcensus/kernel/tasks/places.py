@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The disks that devices, partitions and files are on."""
+"""The disks of devices, partitions and files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
-from kcensus.engine.memory import Faults, Words
+from kcensus.engine.memory import Faults, Mask, Numbers, Words
 from kcensus.kernel.kernel import Kernel
 
 
@@ -21,14 +21,14 @@ class Places:
 
     disk: Words
     """``struct gendisk *``; 0 if unknown."""
-    start: npt.NDArray[np.int64]
+    start: Numbers
     """First sector of the device on its disk; -1 if unknown."""
-    device: npt.NDArray[np.int64]
+    device: Numbers
     """``dev_t``, as the kernel packs it; -1 if unknown."""
 
 
 def places_of_devices(kernel: Kernel, devices: Words, faults: Faults) -> Places:
-    """Return the disk of each ``struct block_device *``, and where the device begins on it.
+    """Return the disk of each ``struct block_device *``, and the start of the device on it.
 
     :raises LookupError: the debug info lacks block devices
     """
@@ -58,9 +58,7 @@ def places_of_devices(kernel: Kernel, devices: Words, faults: Faults) -> Places:
 
 
 def places_of_inodes(kernel: Kernel, inodes: Words, faults: Faults) -> Places:
-    """Return the disk that each file is on; of a block device, its number alone.
-
-    The node of a block device may be on another device, which is not the one that it is for.
+    """Return the disk of each file; for a node of a block device, its ``i_rdev`` alone.
 
     :raises LookupError: the debug info lacks a type
     """
@@ -79,6 +77,6 @@ def places_of_inodes(kernel: Kernel, inodes: Words, faults: Faults) -> Places:
     )
 
 
-def stat_is_block(mode: npt.NDArray[np.uint16]) -> npt.NDArray[np.bool_]:
-    """Return which modes are those of block devices."""
+def stat_is_block(mode: npt.NDArray[np.uint16]) -> Mask:
+    """Return which modes belong to block devices."""
     return np.asarray((mode & 0o170000) == stat.S_IFBLK)

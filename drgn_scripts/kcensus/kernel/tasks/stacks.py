@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Kernel stacks of tasks that sleep, all unwound together.
+"""Kernel stacks of sleeping tasks, all unwound together, one frame of every stack a step.
 
-A step unwinds one frame of every stack. It needs no debug info of the functions, only what the
-kernel itself unwinds with: ORC tables, or frame pointers.
+Like the kernel, this needs no debug info of functions, but ORC tables or frame pointers.
 """
 
 from __future__ import annotations
@@ -10,14 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-import drgn
 import numpy as np
-import numpy.typing as npt
 
 from kcensus.engine.chase import Lanes
 from kcensus.engine.gather import gather, gather_words
 from kcensus.engine.layout import Layout, layout, word_dtype
-from kcensus.engine.memory import Faults, Mask, Memory, Words
+from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.symbols import described, symbols_of
 from kcensus.kernel.tasks import orc
@@ -26,6 +23,8 @@ from kcensus.kernel.tasks.orc import OrcTables, has_tables
 _MAX_FRAMES = 256
 _MAX_STACK = 1 << 18
 """THREAD_SIZE of the largest configuration: KASAN with 64 KiB pages."""
+_MAX_PADDING = 64
+"""TOP_OF_KERNEL_STACK_PADDING at the end of a stack, at most, and words below saved registers."""
 
 
 @dataclass(frozen=True)
@@ -35,23 +34,22 @@ class Stacks:
     lane: Lanes
     """Index of the stack of each frame, ascending."""
     pc: Words
-    """Where the function of each frame goes on."""
+    """Return address of each frame."""
     sp: Words
-    """The frame's stack pointer: what it keeps is at this address and above."""
+    """The frame's stack pointer, which is the lowest address of its data."""
     is_cut: Mask
-    """Per stack: whether it could not be followed to its end."""
+    """Whether each stack could not be followed to its end."""
     names: dict[int, str]
-    """Function by ``pc``; its address where it has no symbol."""
+    """Function by ``pc``, or its address without a symbol."""
     size: int
-    """Bytes of a stack."""
     modules: dict[int, str] = field(default_factory=dict)
-    """Module of the function by ``pc``, for those that are in one."""
+    """Module by ``pc``, for functions in modules."""
 
     def __len__(self) -> int:
         return len(self.is_cut)
 
     @cached_property
-    def _starts(self) -> npt.NDArray[np.int64]:
+    def _starts(self) -> Numbers:
         return np.searchsorted(self.lane, np.arange(len(self) + 1))
 
     def frames(self, stack: int) -> slice:
@@ -63,7 +61,7 @@ class Stacks:
         return [self.names[pc] for pc in self.pc[self.frames(stack)].tolist()]
 
     def described(self, stack: int) -> list[str]:
-        """Return the same as the kernel prints them: ``name [module]``."""
+        """Return the functions of one stack as the kernel prints them: ``name [module]``."""
         places = self.pc[self.frames(stack)].tolist()
         return [described(self.names[pc], self.modules.get(pc, "")) for pc in places]
 
@@ -73,11 +71,13 @@ def stacks(kernel: Kernel, stack: Words, sp: Words, faults: Faults) -> Stacks:
 
     :param stack: lowest addresses of the stacks
     :param sp: their stack pointers
-    :raises LookupError: the machine is not x86-64, the debug info lacks a type, or the tables to
-        unwind with are damaged
+    :raises LookupError: the machine is not x86-64, the debug info lacks a type, or the unwind
+        tables are damaged
     """
     memory, prog = kernel.memory, kernel.prog
-    size = _stack_size(prog)
+    size = int(prog["THREAD_SIZE"])
+    if not 0 < size <= _MAX_STACK:
+        raise LookupError(f"a stack of {size} bytes is impossible")
     walk = _Walk(memory, stack, size, faults)
     lane, pc, bottom, is_cut = walk.run(*walk.starts(sp))
     symbols = symbols_of(kernel)
@@ -88,48 +88,32 @@ def stacks(kernel: Kernel, stack: Words, sp: Words, faults: Faults) -> Stacks:
 
 
 def unknown_stacks(count: int) -> Stacks:
-    """Return stacks of which no frame is known."""
+    """Return stacks without known frames."""
     none = np.empty(0, np.uint64)
     return Stacks(np.empty(0, np.int64), none, none, np.ones(count, np.bool_), {}, 0)
 
 
-def _stack_size(prog: drgn.Program) -> int:
-    size = int(prog["THREAD_SIZE"])
-    if not 0 < size <= _MAX_STACK:
-        raise LookupError(f"a stack of {size} bytes is impossible")
-    return size
-
-
-_MAX_PADDING = 64
-"""TOP_OF_KERNEL_STACK_PADDING at the end of a stack, at most, and words below saved registers."""
-
-
 class _Walk:
-    """The walk along all stacks at once."""
-
     def __init__(self, memory: Memory, stack: Words, size: int, faults: Faults) -> None:
         self.memory, self.faults = memory, faults
         self.low, self.high = stack, stack + np.uint64(size)
         self.word = word_dtype(memory.prog)
         self.registers: Layout = layout(memory.prog, "struct pt_regs", ["ip", "sp", "bp", "cs"])
         self.tables: OrcTables | None = None
-        # Without CONFIG_UNWINDER_ORC, the kernel is built with frame pointers; with it, frame
-        # pointers lead nowhere, so that tables that are damaged leave nothing to unwind with.
+        # Without CONFIG_UNWINDER_ORC, the kernel is built with frame pointers; with it, they lead
+        # nowhere, so damaged tables leave no way to unwind.
         if has_tables(memory.prog):
             self.tables = OrcTables(memory, faults)
 
     def holds(self, addresses: Words, lanes: Lanes | None = None, room: int = 8) -> Mask:
-        """Return which addresses, of stacks ``lanes``, have ``room`` bytes within their stack."""
+        """Return which addresses have ``room`` bytes within their stack."""
         low, high = (self.low, self.high) if lanes is None else (self.low[lanes], self.high[lanes])
         inside: Mask = (addresses >= low) & (addresses <= high - np.uint64(room))
         inside &= (addresses & np.uint64(7)) == 0
         return inside
 
     def starts(self, sp: Words) -> tuple[Words, Words, Words, Mask]:
-        """Return pc, sp and bp of the innermost frame of each stack, and which are readable.
-
-        :param sp: stack pointers of tasks that sleep
-        """
+        """Return pc, sp and bp of the innermost frame of each stack, and which are readable."""
         places = np.where(self.holds(sp), sp, np.uint64(0))
         try:
             frame = layout(self.memory.prog, "struct inactive_task_frame", ["bp", "ret_addr"])
@@ -147,15 +131,13 @@ class _Walk:
     ) -> tuple[Lanes, Words, Words, Mask]:
         """Return the frames of all stacks as (lane, pc, sp), and which stacks were cut."""
         is_cut = ~(started & _is_code(pc))
-        lanes = np.flatnonzero(started & _is_code(pc))
+        lanes = np.flatnonzero(~is_cut)
         pc, sp, bp = pc[lanes], sp[lanes], bp[lanes]
         interrupted = np.zeros(len(lanes), np.bool_)
-        parts: list[tuple[Lanes, Words, Words]] = []
-        for _ in range(_MAX_FRAMES):
-            if not len(lanes):
-                break
+        parts = [(lanes[:0], pc[:0], sp[:0])]
+        step = self._by_orc if self.tables is not None else self._by_frame_pointer
+        while len(lanes) and len(parts) <= _MAX_FRAMES:
             parts.append((lanes, pc, sp))
-            step = self._by_orc if self.tables is not None else self._by_frame_pointer
             pc, above, bp, interrupted, done, cut = step(lanes, pc, sp, bp, interrupted)
             # A caller's frame is at a higher address: no walk goes round in circles.
             cut |= ~done & ((above <= sp) | (above > self.high[lanes]) | ~_is_code(pc))
@@ -164,15 +146,12 @@ class _Walk:
             lanes, pc, sp, bp = lanes[more], pc[more], above[more], bp[more]
             interrupted = interrupted[more]
         is_cut[lanes] = True
-        lane = np.concatenate([part[0] for part in parts] or [np.empty(0, np.int64)])
+        lane, all_pc, all_sp = (np.concatenate(column) for column in zip(*parts, strict=True))
         order = np.argsort(lane, kind="stable")
-        empty = np.empty(0, np.uint64)
-        all_pc = np.concatenate([part[1] for part in parts] or [empty])
-        all_sp = np.concatenate([part[2] for part in parts] or [empty])
         return lane[order], all_pc[order], all_sp[order], is_cut
 
     def _load(self, addresses: Words, lanes: Lanes, wanted: Mask) -> tuple[Words, Mask]:
-        """Return words of the stacks; 0 where not wanted or not within the stack."""
+        """Return words of the stacks; 0 for unwanted ones, and outside of the stack."""
         ok = wanted & self.holds(addresses, lanes)
         values, readable = gather_words(
             self.memory, np.where(ok, addresses, np.uint64(0)), self.word, self.faults
@@ -184,14 +163,13 @@ class _Walk:
     ) -> tuple[Words, Words, Words, Mask, Mask, Mask]:
         """Take one step: [bp] is the caller's bp, and the return address is above it.
 
-        :return: pc, sp, bp and whether registers were saved there, of the callers; which stacks end
-            here, and which are cut
+        Return the callers' pc, sp, bp and ``interrupted``, and which stacks end, or are cut, here.
         """
         back, ok = self._load(bp, lanes, np.ones(len(lanes), np.bool_))
         target, target_ok = self._load(bp + np.uint64(8), lanes, ok)
         above = bp + np.uint64(16)
-        # The outermost frame has none: entry code clears it, or marks saved registers with bit 0.
-        # Where it does neither, there is no return address right below these registers.
+        # The outermost frame has no caller: entry code clears bp, or marks saved registers with bit
+        # 0. If it does neither, there is no return address right below these registers.
         outermost = above >= self.high[lanes] - np.uint64(self.registers.size + _MAX_PADDING)
         done = (bp == 0) | ((bp & np.uint64(1)) != 0)
         done |= target_ok & (target == 0) & outermost
@@ -200,7 +178,7 @@ class _Walk:
     def _by_orc(
         self, lanes: Lanes, pc: Words, sp: Words, bp: Words, interrupted: Mask
     ) -> tuple[Words, Words, Words, Mask, Mask, Mask]:
-        """Take one step by the rule for each place; see :meth:`_by_frame_pointer`."""
+        """Take one step by the rules for all places; see :meth:`_by_frame_pointer`."""
         assert self.tables is not None
         rules = self.tables.rules(np.where(interrupted, pc, pc - np.uint64(1)))
         offset = rules.sp_offset.view(np.uint64)
@@ -225,7 +203,7 @@ class _Walk:
         saved = np.isin(rules.bp_register, (orc.PREVIOUS_SP, orc.BP))
         older, older_ok = self._load(at, lanes, saved & (call | partial))
         caller_bp = np.where(saved & older_ok, older, bp)
-        # An interrupt or exception saved registers: what it interrupted goes on.
+        # An interrupt or exception saved the registers of the interrupted code.
         members = self.registers.fields
         base = np.where(regs, above, above - np.uint64(members["ip"].offset))
         saving = (regs | partial) & self.holds(base, lanes, room=self.registers.size)
@@ -243,5 +221,5 @@ class _Walk:
 
 
 def _is_code(places: Words) -> Mask:
-    """Return which addresses can be code of the kernel or a module: those in the highest 2 GiB."""
+    """Return which addresses are in the highest 2 GiB, like code of the kernel and modules."""
     return np.asarray(places >= np.uint64((1 << 64) - (1 << 31)))

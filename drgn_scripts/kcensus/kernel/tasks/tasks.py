@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""All tasks as columns: what each is called, its state, and since when it has been off its CPU."""
+"""All tasks as columns: their names, their states, and the time since they were last on a CPU."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from functools import cached_property
 
 import drgn
 import numpy as np
-import numpy.typing as npt
 
 from kcensus.engine.chase import circular
 from kcensus.engine.gather import Gathered, gather
-from kcensus.engine.layout import layout
-from kcensus.engine.memory import Faults, Mask, Memory, Words
+from kcensus.engine.layout import layout, pointee_names
+from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words
 from kcensus.engine.rows import rows_of
 from kcensus.engine.slub.percpu import cpu_offsets
 from kcensus.kernel.kernel import Kernel, once
@@ -30,34 +29,25 @@ INTERRUPTIBLE = 1
 UNINTERRUPTIBLE = 2
 """TASK_UNINTERRUPTIBLE: state D."""
 NOLOAD = 0x400
-"""TASK_NOLOAD: state I, a kernel thread without work.
+"""TASK_NOLOAD: state I, an idle kernel thread.
 
 Since Linux kernel commit 80ed87c8a9ca ("sched/wait: Introduce TASK_NOLOAD and TASK_IDLE") (in
-v4.2). Its value has never changed.
-"""
+v4.2)."""
 PROXY_WAKING = np.uint64((1 << 64) - 1)
-"""Instead of a mutex in ``task.blocked_on``: the task is about to wake up.
-
-Commit not verified.
-"""
+"""Value of ``task.blocked_on`` for a task about to wake up (commit not verified)."""
 RTLOCK_WAIT = 0x1000
-"""TASK_RTLOCK_WAIT: with PREEMPT_RT, a task sleeps for a spinlock; shown as state D.
-
-Since v5.15 (commit not verified). The load average leaves it out.
-"""
+"""TASK_RTLOCK_WAIT, since v5.15 (commit not verified): a task sleeps for a spinlock of PREEMPT_RT;
+shown as state D, not in the load average."""
 _MAX_LEAD = 60 * 10**9
-"""Nanoseconds by which a sound clock may be ahead of all that confirms it: a CPU may be idle, and
-its clock stop, for longer, but then other CPUs' clocks or its own tasks confirm the latest one."""
+"""Largest lead of a sound clock, nanoseconds. A clock of an idle CPU may stop for longer, but then
+other clocks, or stamps of tasks, confirm the latest one."""
 _KTHREAD = 0x00200000
-"""PF_KTHREAD."""
 _FROZEN_FLAG = 0x00010000
-"""PF_FROZEN: a task in the refrigerator, in state D. Its value is another flag's in new kernels, of
-kernel threads only.
-
-Before Linux kernel commit f5d39b020809 ("freezer,sched: Rewrite core freezer logic") (in v6.1).
-"""
+"""PF_FROZEN: a task in the refrigerator, in state D, before Linux kernel commit f5d39b020809
+("freezer,sched: Rewrite core freezer logic") (in v6.1); since then another flag, for kernel
+threads."""
 FROZEN = 0x8000
-"""TASK_FROZEN: since that commit, a frozen task has this state, and no other."""
+"""TASK_FROZEN: since that commit, the only state of a frozen task."""
 
 
 @dataclass(frozen=True)
@@ -65,88 +55,79 @@ class Tasks:
     """Tasks as columns: all threads of all processes, process by process; no idle tasks."""
 
     address: Words
-    """Of the ``struct task_struct``."""
-    pid: npt.NDArray[np.int64]
+    pid: Numbers
     comm: list[str]
-    """Valid Unicode but not safe to print."""
-    state: npt.NDArray[np.uint64]
-    """``__state``: flags such as :data:`UNINTERRUPTIBLE`; 0 for a task that wants to run."""
+    state: Words
+    """``__state``: flags such as :data:`UNINTERRUPTIBLE`; 0 for a runnable task."""
     is_on_cpu: Mask
     is_kthread: Mask
     has_exited: Mask
-    """A zombie, or dead: it never runs again, and what it holds stays held."""
-    cpu: npt.NDArray[np.int64]
-    """The CPU that it runs on, or ran on last."""
-    off_cpu_ns: npt.NDArray[np.int64]
-    """Nanoseconds since the task was last accounted run time, or -1 where that is unknown.
+    """A zombie, or dead: it never runs again, but keeps its locks."""
+    cpu: Numbers
+    off_cpu_ns: Numbers
+    """Nanoseconds since the task was last accounted run time; -1 if unknown.
 
-    For a task that sleeps, that is since it went to sleep: the scheduler stamps
-    ``se.exec_start`` with its run queue's clock when it takes the task off the queue. "Now" is the
-    latest time that the clock of any run queue shows: as old as the last tick or interrupt on any
-    CPU, so the age is too small by at most that (a tick on a machine with one busy CPU). Where
-    CONFIG_IRQ_TIME_ACCOUNTING or steal time is in use, time that interrupts or the hypervisor took
-    from the task's CPU is missing, too. Since v6.12 (commit not verified), a task that sleeps may
-    be moved to another CPU, which clears the stamp: then it is :attr:`arrived_ns`."""
-    arrived_ns: npt.NDArray[np.int64]
+    For a sleeping task, that is since it went to sleep: the scheduler then stamps ``se.exec_start``
+    with its run queue's clock. "Now" is the latest clock of any run queue, so the age is too small
+    by up to a tick, and with CONFIG_IRQ_TIME_ACCOUNTING or steal time by the time of interrupts and
+    of the hypervisor. Since v6.12 (commit not verified), migration of a sleeping task may clear the
+    stamp: then it is :attr:`arrived_ns`."""
+    arrived_ns: Numbers
     """Nanoseconds since the task last got a CPU: an upper bound of :attr:`off_cpu_ns`, from
-    ``sched_info.last_arrival``; -1 where the kernel has no such stamp."""
+    ``sched_info.last_arrival``; -1 if the kernel has no such stamp."""
     stack: Words
     """Lowest address of the kernel stack."""
     sp: Words
     """Stack pointer of a task that is not on a CPU."""
     blocker: Words
-    """``task.blocker``, 0 where the kernel lacks it: the lock that a task sleeps for; its two
-    lowest bits are 0 for a mutex, 1 for a semaphore, 2 and 3 for a reader and a writer of an
-    rwsem.
+    """``task.blocker``: the lock that a task sleeps for, 0 if the kernel lacks the member; its two
+    lowest bits are 0 for a mutex, 1 for a semaphore, 2 and 3 for a reader and a writer of an rwsem.
 
     Since Linux kernel commit e711faaafbe5 ("hung_task: replace blocker_mutex with encoded blocker")
     (in v6.16), with CONFIG_DETECT_HUNG_TASK_BLOCKER. Since commit 3cf67d61ff98 ("hung_task: show
     the blocker task if the task is hung on mutex") (in v6.15, not verified), another member has
     mutexes only."""
     blocked_on: Words
-    """The ``struct mutex`` that a task sleeps for; 0 where the kernel lacks it.
+    """The ``struct mutex`` that a task sleeps for; 0 where unknown or :data:`PROXY_WAKING`.
 
     Since Linux kernel commit 44e4e0297c3c (subject not verified) (in v6.17), ``task.blocked_on`` is
-    a mutex; before, with CONFIG_DEBUG_MUTEXES, it is a waiter, and left out here.
-    :data:`PROXY_WAKING` is 0, too."""
+    a mutex; before, with CONFIG_DEBUG_MUTEXES, a waiter, which is left out here."""
     pi_blocked_on: Words
-    """The ``struct rt_mutex_waiter`` of a task that sleeps for an rt_mutex; 0 for none."""
+    """The ``struct rt_mutex_waiter`` of a task that sleeps for an rt_mutex, or 0."""
     is_frozen: Mask = field(default_factory=lambda: np.zeros(1, np.bool_))
-    """Which the freezer keeps from running: that of cgroup v1, or of suspend; one element for all
-    where that is unknown. That of cgroup v2 lets tasks sleep in state S, without any lock."""
+    """Whether the freezer of cgroup v1, or of suspend, stops it; one element for all if unknown.
+    Tasks frozen by cgroup v2 sleep in state S, without any lock."""
     is_queued: Mask = field(default_factory=lambda: np.zeros(1, np.bool_))
-    """Which are on a run queue, whatever their state; one element for all where that is unknown."""
+    """Whether it is on a run queue, in any state; one element for all if unknown."""
     is_waking: Mask = field(default_factory=lambda: np.zeros(1, np.bool_))
-    """Which of these run, or run next: they may have noted that they are to sleep, but do not yet.
+    """Whether it is queued to run, even in a sleeping state; one element if unknown.
 
-    Since v6.12 (commit not verified), a
-    task may stay on the queue when it sleeps. So does one that waits for a mutex, and whose time
-    the owner of the mutex gets (CONFIG_SCHED_PROXY_EXEC)."""
+    Since v6.12 (commit not verified), tasks may sleep on the queue. So do tasks that wait for a
+    mutex and lend their time to its owner (CONFIG_SCHED_PROXY_EXEC)."""
     now_ns: int = -1
-    """The latest time that a run queue's clock shows, that of the kernel log; -1 if unknown."""
+    """The latest clock of a run queue, in the time of the kernel log; -1 if unknown."""
     counted: int | None = None
-    """``nr_threads``, the kernel's own count; None if unknown."""
+    """``nr_threads``; None if unknown."""
     damaged: int = 0
     """Lists of tasks or threads that could not be followed to their end, and unreadable tasks."""
     bad_clocks: int = 0
-    """Run queues with an impossible clock: of their CPUs' tasks, :attr:`off_cpu_ns` is
-    :attr:`arrived_ns`."""
+    """Run queues with an impossible clock; :attr:`arrived_ns` replaces their :attr:`off_cpu_ns`."""
     faults: Faults = field(default_factory=Faults)
 
     def __len__(self) -> int:
         return len(self.address)
 
     @cached_property
-    def _order(self) -> npt.NDArray[np.int64]:
+    def _order(self) -> Numbers:
         return np.argsort(self.address)
 
-    def rows(self, addresses: Words) -> npt.NDArray[np.int64]:
+    def rows(self, addresses: Words) -> Numbers:
         """Return the row of each ``struct task_struct *``, or -1."""
         return rows_of(self.address, addresses, self._order)
 
     @cached_property
     def is_blocked(self) -> Mask:
-        """Which sleep in state D: uninterruptible, or killable only; frozen ones do not count."""
+        """Whether it sleeps in state D, uninterruptible or killable, and is not frozen."""
         asleep: Mask = (self.state & np.uint64(UNINTERRUPTIBLE | RTLOCK_WAIT)) != 0
         asleep &= ((self.state & np.uint64(NOLOAD)) == 0) & ~self.is_on_cpu & ~self.is_waking
         asleep &= ~self.is_frozen
@@ -154,7 +135,7 @@ class Tasks:
 
     @cached_property
     def is_asleep(self) -> Mask:
-        """Which sleep in state D or S, or I in a process; idle kernel threads do not count."""
+        """Whether it sleeps in state D or S, or I in a process."""
         flags = UNINTERRUPTIBLE | RTLOCK_WAIT | INTERRUPTIBLE
         asleep: Mask = (self.state & np.uint64(flags)) != 0
         is_idle = ((self.state & np.uint64(NOLOAD)) != 0) & self.is_kthread
@@ -194,14 +175,14 @@ def tasks(kernel: Kernel) -> Tasks:
         "on_rq": "on_rq",
         "is_delayed": "se.sched_delayed",
     }
-    if _names_mutex(type_):
+    if pointee_names(type_, ["blocked_on"]) == {"blocked_on": "struct mutex"}:
         optional["blocked_on"] = "blocked_on"
     read = gather(memory, address, layout(prog, type_, members, optional), faults)
     kept = read.readable
     damaged += int(np.count_nonzero(~kept))
     columns = {name: column[kept] for name, column in read.columns.items()}
 
-    def column(name: str) -> npt.NDArray[np.uint64]:
+    def column(name: str) -> Words:
         return columns.get(name, np.zeros(len(columns["pid"]))).astype(np.uint64)
 
     cpu = column("cpu").astype(np.int64)
@@ -241,20 +222,10 @@ def tasks(kernel: Kernel) -> Tasks:
     )
 
 
-def _names_mutex(task: drgn.Type) -> bool:
-    """Return whether ``task.blocked_on`` is a ``struct mutex *``."""
-    if not task.has_member("blocked_on"):
-        return False
-    member = task.member("blocked_on").type
-    return member.kind == drgn.TypeKind.POINTER and str(member.type.type_name()) == "struct mutex"
-
-
 def switches(kernel: Kernel, addresses: Words) -> Words:
-    """Return how often each task has left its CPU, and its state, as they are now.
+    """Return current switch counts and state of tasks, shape (tasks, 3); zeros if unreadable.
 
-    A task for which both are the same twice has not run in between.
-
-    :return: shape (tasks, 3); zeros for tasks that are unreadable
+    A task with the same row twice has not run in between.
     """
     names = {"voluntary": "nvcsw", "other": "nivcsw", "state": ("__state", "state")}
     members = layout(kernel.prog, "struct task_struct", names)
@@ -263,9 +234,9 @@ def switches(kernel: Kernel, addresses: Words) -> Words:
 
 
 def run_queue_sums(kernel: Kernel, names: Iterable[str]) -> dict[str, int]:
-    """Return counters of ``struct rq``, summed over all CPUs; none if they are unreadable.
+    """Return counters of ``struct rq``, summed over all CPUs; none if unreadable.
 
-    :param names: members; those that this kernel lacks are left out
+    :param names: members; those missing from this kernel are left out
     """
     prog, faults = kernel.prog, Faults()
     try:
@@ -276,13 +247,9 @@ def run_queue_sums(kernel: Kernel, names: Iterable[str]) -> dict[str, int]:
         return {}
     if faults:
         return {}
-    return {name: _sum(read[name].astype(np.uint64)) for name in members.fields}
-
-
-def _sum(counts: Words) -> int:
-    """Return a sum modulo 2^32: a task that wakes up elsewhere is subtracted there."""
-    total = int(counts.sum()) & 0xFFFFFFFF
-    return total - (1 << 32) if total >> 31 else total
+    # Modulo 2^32: a task that wakes up on another CPU is subtracted there.
+    sums = {name: read[name].astype(np.uint32).sum(dtype=np.uint32) for name in members.fields}
+    return {name: int(total.view(np.int32)) for name, total in sums.items()}
 
 
 def main_threads(memory: Memory, faults: Faults) -> tuple[Words, int]:
@@ -299,7 +266,6 @@ def main_threads(memory: Memory, faults: Faults) -> tuple[Words, int]:
 
 
 def _threads(kernel: Kernel, faults: Faults) -> tuple[Words, int]:
-    """Return the addresses of all tasks, and how many lists were cut."""
     memory, prog = kernel.memory, kernel.prog
     type_ = prog.type("struct task_struct")
     leaders, damaged = main_threads(memory, faults)
@@ -311,7 +277,7 @@ def _threads(kernel: Kernel, faults: Faults) -> tuple[Words, int]:
     verify = not kernel.live
     lanes, links, torn = list_members(memory, heads, faults, limit=_MAX_TASKS, verify=verify)
     threads = links - np.uint64(drgn.offsetof(type_, "thread_node"))
-    # A process whose threads are lost still has its leader.
+    # A process with lost threads still has its leader.
     lane = np.concatenate([np.flatnonzero(known)[lanes], np.arange(len(leaders))])
     address = np.concatenate([threads, leaders])
     first = np.sort(np.unique(address, return_index=True)[1])
@@ -319,12 +285,10 @@ def _threads(kernel: Kernel, faults: Faults) -> tuple[Words, int]:
 
 
 class _Clocks:
-    """The clocks of all run queues."""
-
     def __init__(self, memory: Memory, faults: Faults) -> None:
-        prog = memory.prog
-        self._readings: Gathered | None = None
-        self._sound: Mask = np.empty(0, np.bool_)
+        prog, none = memory.prog, np.empty(0, np.uint64)
+        self._readings = Gathered({"clock": none, "clock_task": none}, none != 0)
+        self._sound: Mask = none != 0
         with contextlib.suppress(*ABSENT, ValueError):
             # A kernel for one CPU only has no `cpu`.
             members = layout(prog, "struct rq", ["clock", "clock_task"], {"cpu": "cpu"})
@@ -334,35 +298,25 @@ class _Clocks:
 
     @property
     def damaged(self) -> int:
-        """How many clocks are impossible."""
-        readings = self._readings
-        return 0 if readings is None else int(np.count_nonzero(readings.readable & ~self._sound))
+        return int(np.count_nonzero(self._readings.readable & ~self._sound))
 
     @property
     def now(self) -> int:
-        """The latest time that one shows; -1 for none."""
-        readings = self._readings
-        if readings is None or not self._sound.any():
-            return -1
-        return int(readings["clock"][self._sound].max())
+        return int(self._readings["clock"][self._sound].max()) if self._sound.any() else -1
 
-    def judge(self, stamps: npt.NDArray[np.uint64]) -> None:
-        """Find the impossible clocks: those ahead of all that the other ones and tasks show.
-
-        :param stamps: times that any of the clocks gave
-        """
-        readings = self._readings
-        if readings is None or not self._sound.any():
+    def judge(self, stamps: Words) -> None:
+        """Drop impossible clocks, which are ahead of all other clocks and of all ``stamps``."""
+        readings, clock = self._readings, self._readings["clock"]
+        if not self._sound.any():
             return
-        clock = readings["clock"]
-        # It lacks the time that interrupts took, so it never is ahead of the clock.
+        # It lacks the time of interrupts, so it is never ahead of the clock.
         behind = readings["clock_task"] <= clock + np.uint64(_MAX_LEAD)
         if (self._sound & behind).any():
             self._sound &= behind
         times = np.sort(stamps)
         sound = np.flatnonzero(self._sound)
         order = sound[np.argsort(clock[sound])]
-        # One is left at least: the latest that another one or a stamp confirms, or the earliest.
+        # One is left at least: the latest with a confirmation by a clock or stamp, or the earliest.
         for row, other in zip(order[:0:-1].tolist(), clock[order[-2::-1]].tolist(), strict=True):
             latest = int(clock[row])
             near = np.array([max(latest - _MAX_LEAD, 0), latest], np.uint64)
@@ -371,19 +325,16 @@ class _Clocks:
                 break
             self._sound[row] = False
 
-    def since(
-        self, stamps: npt.NDArray[np.uint64], cpu: npt.NDArray[np.int64], clock: str
-    ) -> npt.NDArray[np.int64]:
-        """Return the nanoseconds since ``stamps``, which ``clock`` of their ``cpu`` gave; -1 where
-        unknown."""
+    def since(self, stamps: Words, cpu: Numbers, clock: str) -> Numbers:
+        """Return the nanoseconds since stamps of a clock of their CPUs; -1 if unknown."""
         readings = self._readings
-        if readings is None or not self._sound.any():
+        if not self._sound.any():
             return np.full(len(stamps), -1)
         none = np.uint64((1 << 64) - 1)
         number = readings.columns.get("cpu", np.zeros(len(readings.readable), np.uint64))
         number = np.where(readings.readable, number.astype(np.uint64), none)
         row = rows_of(number, cpu.astype(np.uint64), np.argsort(number))
-        # The clock of an idle CPU stops, so its time goes on with that of the latest one.
+        # The clock of an idle CPU stops, so its time goes on with the latest clock.
         now = readings[clock][row] + (readings["clock"][self._sound].max() - readings["clock"][row])
         known = (stamps != 0) & (row >= 0)
         if clock != "clock":

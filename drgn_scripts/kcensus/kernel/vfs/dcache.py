@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The dentry cache: members and flags of dentries, hash table and counters."""
+"""The dentry cache: members and flags of dentries, hash table, counters and limits."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from typing import NamedTuple
 
+import drgn
 import numpy as np
+import pandas as pd
 from drgn.helpers.linux.mm import totalram_pages
 from drgn.helpers.linux.nodemask import nr_node_ids
 
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Memory, Words
+from kcensus.kernel.names import MISSING
 from kcensus.kernel.size import MAX_NODES, possible_counts
 
 DENTRY_MEMBERS = {
@@ -36,7 +39,6 @@ DENTRY_MEMBERS = {
     # link is not in d_u.
     "sibling": ("d_sib.next", "d_child.next", "d_u.d_child.next"),
 }
-"""Members of ``struct dentry`` that a census needs."""
 
 
 class Flags(NamedTuple):
@@ -46,7 +48,7 @@ class Flags(NamedTuple):
     shrink_list: int
     lru_list: int
     par_lookup: int
-    """0 where the kernel has no such flag."""
+    """0 if the kernel has no such flag."""
     cursor: int
 
 
@@ -62,14 +64,14 @@ _ORDERS = (
 )
 """Shift of the three bits of the type of entry, the types of directories, and the flags."""
 _SURE = 0.75
-"""Share of root dentries that must be directories."""
+"""Least share of directories among root dentries."""
 
 
 def flags(memory: Memory, roots: Words) -> Flags:
     """Return the bits of ``d_flags``, by enumerators, or else by the root dentries.
 
-    The root of a mounted super block is a directory, so the type of entry is where root dentries
-    have that of directories. (A few pseudo file systems have other roots.)
+    Roots of mounted super blocks are directories, with few exceptions: the order of the bits is the
+    one that makes them directories.
 
     :param roots: root dentries of all super blocks
     :raises LookupError: no known order of the flags fits
@@ -117,11 +119,7 @@ def hash_table(memory: Memory) -> tuple[int, int]:
 
 
 def lru_items(memory: Memory, super_blocks: Words) -> tuple[int | None, int]:
-    """Return ``nr_items`` of all dentry LRUs, over all nodes and memory cgroups.
-
-    :param super_blocks: addresses of all super blocks
-    :return: the sum, or None if the kernel does not keep it; and how many could not be read
-    """
+    """Return ``nr_items`` of all dentry LRUs, or None without such counts; and unreadable ones."""
     prog = memory.prog
     faults = Faults()
     try:
@@ -141,7 +139,7 @@ def lru_items(memory: Memory, super_blocks: Words) -> tuple[int | None, int]:
     places = (read["node"][read["node"] != 0][:, None] + step[None, :]).ravel()
     counts = gather(memory, places, items, faults)
     values = counts["items"].astype(np.int64)
-    fits = possible_counts(prog, values)
+    fits = possible_counts(prog, values, faults)
     lost = int((~read.readable).sum()) + int((~(counts.readable & fits)).sum())
     return int(values[fits].sum()), lost
 
@@ -151,10 +149,7 @@ def watched(memory: Memory, dentries: Words, faults: Faults) -> Mask:
     prog = memory.prog
     # Since Linux kernel commit 9dd813c15b2c ("fsnotify: Move mark list head from object into
     # dedicated structure") (in v4.12), i_fsnotify_marks is a pointer; before, a list head.
-    members = {
-        "mask": "i_fsnotify_mask",
-        "marks": ("i_fsnotify_marks.first", "i_fsnotify_marks"),
-    }
+    members = {"mask": "i_fsnotify_mask", "marks": ("i_fsnotify_marks.first", "i_fsnotify_marks")}
     try:
         marks = layout(prog, "struct inode", members)
     except LookupError:  # without CONFIG_FSNOTIFY
@@ -165,3 +160,40 @@ def watched(memory: Memory, dentries: Words, faults: Faults) -> Mask:
     has_marks = np.zeros(len(dentries), np.bool_)
     has_marks[rows] = (read["mask"] != 0) & (read["marks"] != 0)
     return has_marks
+
+
+_PRESSURE = "weight of dentries and inodes in reclaim; default: 100"
+_DIVISOR = "divisor of vm.vfs_cache_pressure"
+_SYSCTLS = (
+    # Since Linux kernel commit e6957c99dca5 ("vfs: Add a sysctl for automated deletion of dentry")
+    # (in v6.13).
+    ("dentry_negative_policy", "fs.dentry-negative", "1: unlink leaves no negative dentry", 1),
+    # In RHEL 8.10 (commit not verified).
+    ("dentry_fs_klimit_sysctl", "fs.dentry-fs-klimit", "thousands of dentries; 0: no limit", None),
+    ("sysctl_vfs_cache_pressure", "vm.vfs_cache_pressure", _PRESSURE, 100_000),
+    # Since Linux kernel commit e7b9cea718ee ("vfs: Add sysctl vfs_cache_pressure_denom for bulk
+    # file operations") (in v6.16).
+    ("sysctl_vfs_cache_pressure_denom", "vm.vfs_cache_pressure_denom", _DIVISOR, 100_000),
+)
+"""Variable, name, meaning, and the largest sane value. The variable of fs.negative-dentry-limit
+(RHEL 7.8 and later 7.x, Oracle UEK) is unknown."""
+
+
+def limits(prog: drgn.Program) -> tuple[pd.DataFrame, list[str]]:
+    """Return this kernel's limits and mitigations, by their variables.
+
+    :return: a row for each; and those left out for an impossible value
+    """
+    known, impossible = [], []
+    for symbol, name, meaning, largest in _SYSCTLS:
+        with suppress(*MISSING):
+            try:
+                value = int(prog[symbol])
+            except (TypeError, ValueError):  # not a number
+                value = -1
+            if 0 <= value <= (value if largest is None else largest):
+                known.append((name, value, meaning))
+            else:
+                impossible.append(f"{name} = {value}")
+    frame = pd.DataFrame(known, columns=["setting", "value", "meaning"])
+    return frame.astype({"value": np.int64}), impossible

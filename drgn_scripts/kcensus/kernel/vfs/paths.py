@@ -7,17 +7,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
-from kcensus.engine.memory import Faults, Mask, Memory, Words
+from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words
 from kcensus.engine.rows import rows_of
 from kcensus.engine.strings import c_strings
 from kcensus.kernel.names import decode
 
 _MAX_DEPTH = 4096
-"""A longer chain of parents is damage."""
 
 _MEMBERS = {
     "parent": "d_parent",
@@ -33,19 +31,19 @@ class Ancestry:
     """Some dentries and all their ancestors as columns, in ascending order of address."""
 
     address: Words
-    parent: npt.NDArray[np.int64]
+    parent: Numbers
     """Row of the parent: its own for a root, -1 if the dentry or its parent is unreadable."""
     name: list[str]
-    """Valid Unicode but not safe to print: bytes that are not UTF-8 are written as ``\\xff``."""
+    """Unicode, not safe to print."""
     hashed: Mask
-    """Whether it is in the hash table, where lookups find it; a removed directory is not."""
+    """Whether it is in the hash table, where lookups find it."""
 
-    def rows(self, addresses: Words) -> npt.NDArray[np.int64]:
+    def rows(self, addresses: Words) -> Numbers:
         """Return the row of each ``struct dentry *``, or -1."""
         return rows_of(self.address, addresses)
 
     def up(self, row: int) -> Iterator[int]:
-        """Yield rows from one dentry up to its root, or as far as could be read."""
+        """Yield rows from one dentry up to its root, or to the last readable one."""
         seen: set[int] = set()
         while row >= 0 and row not in seen:
             seen.add(row)
@@ -62,14 +60,12 @@ class Path:
     """Path of a dentry."""
 
     text: str
-    """From the root of init's mount namespace, or else from the topmost ancestor that is known.
-    Valid Unicode but not safe to print."""
+    """From the root of init's mount namespace, or the topmost known ancestor; not safe to print."""
     unhashed: bool
     """Whether it or an ancestor is not in a hash chain: removed, so lookups do not find it."""
     root: int
     """Address of the topmost ancestor."""
     mounted: bool
-    """Whether the path starts at a mount."""
     complete: bool
     """Whether the topmost ancestor is a root; if not, its parent could not be read."""
 
@@ -87,7 +83,7 @@ def resolve(above: Ancestry, dentries: Words, mount_roots: Mapping[int, str]) ->
         for row in above.up(start):
             root, complete = int(above.address[row]), above.is_root(row)
             if root in mount_roots:
-                # The topmost counts: of a whole file system rather than of a part of it.
+                # The topmost mount counts: a whole file system before a part of it.
                 text, mounted = mount_roots[root].rstrip("/") + below, True
             if not complete and above.parent[row] >= 0:
                 unhashed |= not above.hashed[row]
@@ -99,11 +95,7 @@ def resolve(above: Ancestry, dentries: Words, mount_roots: Mapping[int, str]) ->
 
 
 def ancestry(memory: Memory, dentries: Words, faults: Faults) -> Ancestry:
-    """Read dentries and all their ancestors, each once, level by level.
-
-    :param dentries: ``struct dentry *``, in any order, repeated or not; 0 is left out
-    :param faults: takes count of unreadable pages
-    """
+    """Read dentries, except 0, and all their ancestors, each once, level by level."""
     members = layout(memory.prog, "struct dentry", _MEMBERS)
     level = np.unique(dentries[dentries != 0])
     seen = level[:0]
@@ -128,5 +120,5 @@ def ancestry(memory: Memory, dentries: Words, faults: Faults) -> Ancestry:
 
 
 def texts(memory: Memory, addresses: Words, faults: Faults) -> list[str]:
-    """Return the C string at each address as text that is not safe to print; ? if unreadable."""
+    """Return the C string at each address, not safe to print; ? if unreadable."""
     return ["?" if raw is None else decode(raw) for raw in c_strings(memory, addresses, faults)]

@@ -14,32 +14,31 @@ import numpy.typing as npt
 from kcensus.engine.chase import Damage, circular, collect, pointer_step
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
-from kcensus.engine.memory import Faults, Mask, Memory, Words
+from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words
 from kcensus.engine.rows import rows_of
 from kcensus.kernel.kernel import Kernel, once
-from kcensus.kernel.names import decode_array
+from kcensus.kernel.names import MISSING, decode_array
 from kcensus.kernel.vfs.paths import ancestry, texts
-from kcensus.sources.capsule import NotRecorded
 
 _MAX_LIST = 1 << 22
-"""A longer list of super blocks, or of mounts of one, is damage."""
+"""Most super blocks, or mounts of one."""
 _MAX_DEPTH = 1024
-"""A longer chain of parent mounts is damage."""
+"""Most ancestors of a mount."""
 
 
 class MountState(enum.Enum):
-    """Which processes reach a super block by a path."""
+    """Reachability of a super block by a path."""
 
     MOUNTED = "mounted"
-    """Those in init's mount namespace."""
+    """Mounts in init's mount namespace."""
     ELSEWHERE = "other namespace"
-    """Only those in other mount namespaces, such as containers; the path is the one they see."""
+    """Mounts only in other mount namespaces, such as containers; the path is the one there."""
     KERNEL = "kernel"
-    """None: the kernel mounts it for itself (pipefs, sockfs, …)."""
+    """No path: the kernel mounts it for itself (pipefs, sockfs, …)."""
     DETACHED = "detached"
-    """None: its mounts are in no namespace. They are internal, or unmounted lazily and in use."""
+    """No path: its mounts are in no namespace, being internal, or unmounted lazily and in use."""
     UNMOUNTED = "unmounted"
-    """None: it has no mount. It is being mounted, or references keep it alive."""
+    """No mount: it is being mounted, or references keep it alive."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +46,11 @@ class SuperBlocks:
     """Super blocks as columns, in the order of the kernel's list."""
 
     address: Words
-    """Of the ``struct super_block``."""
     type: list[str]
-    """Name of the file system type, with the subtype if it has one: ``xfs``, ``fuse.sshfs``. Like
-    all text here: valid Unicode but not safe to print, bytes that are not UTF-8 are written
-    as ``\\xff``."""
+    """Name of the file system type, with the subtype if it has one: ``xfs``, ``fuse.sshfs``. All
+    text here is Unicode, but not safe to print."""
     id: list[str]
-    """``s_id``: the device's name, or the type's."""
+    """``s_id``: the name of the device, or of the type."""
     device: npt.NDArray[np.uint32]
     """``s_dev``, as the kernel packs it: 12 bits of major and 20 of minor."""
     root: Words
@@ -61,12 +58,11 @@ class SuperBlocks:
     state: list[MountState]
     mount: list[str]
     """Shortest mount point, of the whole file system if it has one; empty without a path."""
-    mounts: npt.NDArray[np.int64]
-    """Number of mounts, in all namespaces."""
+    mounts: Numbers
     mount_roots: dict[int, str]
     """Shortest path of each dentry that is the root of a mount with a path."""
     mounts_at_home: tuple[int, int | None] = (0, None)
-    """Mounts in init's mount namespace, and how many it has by its own count; None if unknown."""
+    """Mounts in init's mount namespace, and the namespace's own count, or None."""
     damaged: int = 0
     """Lists of super blocks or of mounts that could not be followed to their end."""
     faults: Faults = field(default_factory=Faults)
@@ -74,7 +70,7 @@ class SuperBlocks:
     def __len__(self) -> int:
         return len(self.address)
 
-    def rows(self, addresses: Words) -> npt.NDArray[np.int64]:
+    def rows(self, addresses: Words) -> Numbers:
         """Return the row of each ``struct super_block *``, or -1."""
         return rows_of(self.address, addresses, np.argsort(self.address))
 
@@ -88,9 +84,8 @@ class SuperBlocks:
 def super_blocks(kernel: Kernel) -> SuperBlocks:
     """Return all super blocks of the kernel.
 
-    Mounts are read by super block, not by namespace: that also covers the mounts of the kernel and
-    detached ones, and is one chase over all lists (drgn's ``for_each_mount()`` and ``mount_dst()``
-    take 0.35 ms a mount).
+    Mounts are read by super block, in one chase over all lists, and not by namespace: so the mounts
+    of the kernel and detached ones are found as well.
 
     :raises LookupError: the debug info lacks a type or variable
     :raises drgn.FaultError: the head of the list is not in the dump
@@ -133,13 +128,13 @@ def super_blocks(kernel: Kernel) -> SuperBlocks:
 
 
 def _both_ways(memory: Memory, head: int, faults: Faults) -> tuple[Words, int]:
-    """Return the nodes of a ``list_head`` that either way finds, and how many ways are damaged.
+    """Return the nodes of a list in either direction, and the number of damaged directions.
 
-    A pointer that skips some nodes ends the list as it should: only the other way shows them.
+    A pointer that skips nodes still leads to the end: only the other direction has them.
     """
     nodes, damaged = circular(memory, head, faults, limit=_MAX_LIST)
     if damaged:
-        return nodes, damaged  # it has gone both ways
+        return nodes, damaged  # the list was followed both ways
     link = layout(memory.prog, "struct list_head", ["prev"])
     damage, ends = Damage(), np.array([head], np.uint64)
     last = np.array([memory.word(head + link.fields["prev"].offset)], np.uint64)
@@ -151,8 +146,6 @@ def _both_ways(memory: Memory, head: int, faults: Faults) -> tuple[Words, int]:
 
 
 class _Mounts:
-    """The mounts of super blocks, as columns by ascending address."""
-
     def __init__(self, memory: Memory, super_blocks: Words, faults: Faults) -> None:
         prog = memory.prog
         type_ = prog.type("struct mount")
@@ -170,9 +163,9 @@ class _Mounts:
         step = pointer_step(memory, link, "next", faults)
         owner, nodes = collect(first["first"], step, limit=_MAX_LIST, damage=damage, ends=ends)
         self.damaged = damage.lists + int((~first.readable).sum())
-        """Lists that could not be followed to their end, and the home namespace where unknown."""
+        """Lists that could not be followed to their end, plus one for an unknown home namespace."""
         if circular_lists:
-            # A pointer that skips some nodes leaves the one behind them with another predecessor.
+            # After a pointer that skips nodes, the next node has another predecessor.
             links = layout(prog, "struct list_head", ["prev"])
             before = gather(memory, nodes, links, faults)
             known = np.concatenate([nodes, ends if ends is not None else nodes[:0]])
@@ -196,15 +189,15 @@ class _Mounts:
         # Since Linux kernel commit d29216842a85 ("mnt: Add a per mount namespace limit on the
         # number of mounts") (in v4.9), a namespace counts its mounts. Since commit 2eea9ce4310d
         # ("mounts: keep list of mounts in an rbtree") (in v6.8), the member is nr_mounts.
-        with suppress(LookupError, NotRecorded):
+        with suppress(*MISSING):
             count = layout(prog, "struct mnt_namespace", {"mounts": ("nr_mounts", "mounts")})
             read = gather(memory, np.array([home], np.uint64), count, faults)
             self.counted = int(read["mounts"][0]) if read.readable[0] else None
-        # Without it, all mounts seem to be in other namespaces.
+        # Without a home namespace, all mounts seem to be elsewhere.
         self.damaged += int(not home)
         self.at_home: Mask = namespace == np.uint64(home)
-        # The namespace of a mount that the kernel made for itself is an error number; that of a
-        # mount that is detached, or not yet attached, is NULL.
+        # Mounts that the kernel made for itself have an error number as namespace; mounts that are
+        # detached, or not yet attached, have NULL.
         self.internal: Mask = namespace >= np.uint64((1 << 64) - 4096)
         self.reachable: Mask = (namespace != 0) & ~self.internal
         placed = self.reachable & (self.parent != np.arange(len(self.parent)))
@@ -212,7 +205,6 @@ class _Mounts:
         self._paths: dict[int, str] = {}
 
     def path(self, row: int) -> str:
-        """Return the path of a mount from the root of its namespace."""
         stack: list[int] = []
         while row not in self._paths:
             parent = int(self.parent[row])
@@ -229,7 +221,6 @@ class _Mounts:
         return self._paths[row] or "/"
 
     def _below(self, row: int, root: int) -> str:
-        """Return the path of the mount point from the root of the mount that it is on."""
         path, above = "", self.above
         for ancestor in above.up(int(above.rows(self.point[row : row + 1])[0])):
             if int(above.address[ancestor]) == root or above.is_root(ancestor):
@@ -249,7 +240,6 @@ class _Mounts:
     def chosen(
         self, super_root: Words, roots: dict[int, str]
     ) -> tuple[list[MountState], list[str]]:
-        """Return the state and the mount point of each super block."""
         best: dict[int, tuple[bool, bool, int, str]] = {}
         state = [MountState.UNMOUNTED] * len(super_root)
         for owner in self.owner.tolist():

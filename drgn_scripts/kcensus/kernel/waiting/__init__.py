@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Who waits for whom: a graph of tasks and of what they wait for, and its cycles."""
+"""The graph of waits: tasks, the objects that they wait for, holders, and cycles of these."""

@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Kernel stacks of tasks that run, or want to: those that sleep have theirs with their waits."""
+"""Kernel stacks of running and runnable tasks; :mod:`.waits` has those of sleeping tasks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import drgn
-import numpy as np
-import numpy.typing as npt
 from drgn import Object
 
-from kcensus.engine.memory import Faults
+from kcensus.engine.memory import Faults, Numbers
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.names import ABSENT
 from kcensus.kernel.tasks.functions import plain, waits_in
@@ -20,13 +18,13 @@ from kcensus.sources.capsule import NotRecorded
 
 _MAX_FRAMES = 256
 _MAX_INTERRUPT = 8
-"""Frames of an interrupt that a task was preempted after, at most."""
+"""Most frames of the interrupt that preempted a task."""
 _ENTRIES = frozenset({"retint_kernel", "apic_timer_interrupt", "reschedule_interrupt"})
 """Entries of interrupts until Linux 5.7; later ones begin with ``asm_``."""
 
 
-def runnable_stacks(kernel: Kernel, tasks: Tasks, rows: npt.NDArray[np.int64]) -> Stacks:
-    """Return the stacks of tasks that are not on a CPU, by their rows among all tasks."""
+def runnable_stacks(kernel: Kernel, tasks: Tasks, rows: Numbers) -> Stacks:
+    """Return the stacks of tasks without a CPU, by their rows among all tasks."""
     try:
         return stacks(kernel, tasks.stack[rows], tasks.sp[rows], Faults())
     except LookupError:
@@ -34,7 +32,7 @@ def runnable_stacks(kernel: Kernel, tasks: Tasks, rows: npt.NDArray[np.int64]) -
 
 
 def interrupted_in(functions: Sequence[str]) -> str:
-    """Return the function that a task goes on in when it gets a CPU.
+    """Return the function in which a task was interrupted.
 
     :param functions: the innermost first
     """
@@ -45,10 +43,10 @@ def interrupted_in(functions: Sequence[str]) -> str:
 
 
 def running_frames(kernel: Kernel, task: int) -> list[tuple[int, int]]:
-    """Return the stack of a task on a CPU: where each function goes on, and an address in it.
+    """Return the stack of a running task: each return address, and an address in the function.
 
-    The innermost is first. It needs the registers of its CPU, which a dump after a panic has, and
-    debug info; empty where either is missing.
+    The innermost frame is first. Empty without debug info, or without the registers of the CPU,
+    which a dump has after a panic.
     """
     prog, places = kernel.prog, list[tuple[int, int]]()
     try:

@@ -1,122 +1,85 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A graph of who waits for whom, as columns.
+"""A graph of waits between tasks, as columns.
 
-An edge leads from a task to what it waits for, and from that to each task that holds it. A lock
-that several tasks hold is free when all of them have let it go; a pipe is readable when any of
-those who have its other end open writes: such a node is *any*.
+An edge leads from a task to the object of its wait, and from that to each task that holds it. A
+lock with several holders is free when all of them have released it; a pipe is readable when any
+task with the other end open writes: such a node is *any*. This module has the kinds shared by
+several finders; each finder declares its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
-from kcensus.engine.memory import Mask, Words
+from kcensus.engine.memory import Mask, Numbers, Words
 from kcensus.kernel.locking.owners import Strength
-
-Numbers = npt.NDArray[np.int64]
-
-
-class NodeKind(Enum):
-    """What a node is."""
-
-    TASK = "task"
-    MUTEX = "mutex"
-    RWSEM = "rwsem"
-    RWSEM_QUEUE = "queue of rwsem"
-    """Where readers wait although readers have it: behind writers that wait."""
-    PERCPU_RWSEM = "percpu_rwsem"
-    PERCPU_READERS = "readers of percpu_rwsem"
-    """What a writer waits for that already keeps new readers out."""
-    RT_MUTEX = "rt_mutex"
-    SEMAPHORE = "semaphore"
-    COMPLETION = "completion"
-    PAGE = "page"
-    PIPE = "pipe"
-    PROCESS = "process"
-    """Threads that share open files."""
-    WORK = "work"
-    """A work item that runs."""
-    WORKQUEUE = "workqueue"
-    """Whose work items a task flushes."""
-    FREEZER = "frozen file system"
-    AREA = "area of memory map"
-    BUFFER = "buffer"
-    """Its lock."""
-    BUFFER_IO = "I/O of buffer"
-    """What the holder of its lock waits for: that, or that the log no longer pins it."""
-    LOG = "log"
-    LOG_SPACE = "log space"
-    """Room for one more transaction."""
-    TRANSACTION = "transaction"
-    """Of a journal: what the handles are of that have to be closed."""
-    IO = "I/O"
-    """That the task itself submitted."""
-    TAGS = "tags"
-    """A free request of a queue."""
-    REQUEST = "request"
-    DISK = "disk"
-    FUSE = "fuse request"
-    COREDUMP = "coredump"
-    BIT = "bit"
-    GRACE_PERIOD = "RCU grace period"
-    CPU = "CPU"
-    FUTEX = "futex"
-    QUEUE = "wait queue"
-    OTHER = "other"
+from kcensus.kernel.tasks.functions import WaitKind
 
 
-ANY = frozenset(
-    {
-        NodeKind.PIPE,
-        NodeKind.PROCESS,
-        NodeKind.FUSE,
-        NodeKind.COMPLETION,
-        NodeKind.BIT,
-        NodeKind.LOG_SPACE,
-    }
-)
-"""Nodes for which it is enough that one of the nodes behind them makes progress."""
-LOCKS = frozenset(
-    {
-        NodeKind.MUTEX,
-        NodeKind.RWSEM,
-        NodeKind.PERCPU_RWSEM,
-        NodeKind.PERCPU_READERS,
-        NodeKind.RT_MUTEX,
-        NodeKind.SEMAPHORE,
-        NodeKind.BUFFER,
-        NodeKind.BIT,
-    }
-)
-"""Nodes that some task holds, whether or not it is known."""
-_CODES = {kind: code for code, kind in enumerate(NodeKind)}
-_KINDS = tuple(NodeKind)
+@dataclass(frozen=True, eq=False)
+class NodeKind:
+    """The kind of a node. Each finder declares the kinds of its own objects, once."""
+
+    value: str
+    """The name in tables and sentences."""
+    types: tuple[str, ...] = ()
+    """C types of the objects."""
+    waits: tuple[WaitKind, ...] = ()
+    """Waits for a queue, completion or bit of unknown type that mean this kind."""
+    is_any: bool = False
+    """Whether the progress of one of the nodes behind it is enough."""
+    is_lock: bool = False
+    """Whether a task holds the object, known or not."""
+    is_io: bool = False
+    """Whether a device ends the wait, which takes long if the device is faulty."""
+    is_event: bool = False
+    """Whether the object, without a known holder, is an event for idle threads."""
+    shows_sleepers: bool = False
+    """Whether its waiters belong to the graph in state S, too."""
+    ignores_signals: bool = False
+    """Whether no signal wakes up its waiters, so that its finder has the remedies."""
+    advice: str = ""
+    """Next step if no task that holds the object can be ended."""
 
 
-class EdgeKind(Enum):
-    """What an edge says."""
+@dataclass(frozen=True, eq=False)
+class EdgeKind:
+    """The meaning of an edge."""
 
-    WAITS = "waits for"
-    HELD = "held by"
-    OTHER_END = "other end open in"
-    IDLE_END = "other end also open in"
-    """In a process that does something else, and may have it only because its parent had it."""
-    THREAD = "thread"
-    RUN_BY = "run by"
-    COMPLETED_BY = "completed by"
-    REFERENCED = "referenced by"
-    FROZEN = "frozen by"
-    QUEUED = "behind"
-    SERVED = "served by"
-    HELD_UP = "held up by"
-    RUNS = "runs"
-    """A CPU, its task."""
+    value: str
+    """The name in tables: the relation of the source to the target."""
+    verb: str = "holds"
+    """Verb of the target for the source."""
+    is_idle: bool = False
+    """Whether the edge counts only if its source has no other edge."""
+    is_context: bool = False
+    """Whether sentences about the edge also need the edges to its source."""
+    advice: str = ""
+    """Next step where the target cannot be ended."""
+
+
+TASK = NodeKind("task")
+PROCESS = NodeKind("process", is_any=True)
+"""Threads that share open files."""
+COMPLETION = NodeKind("completion", ("struct completion",), is_any=True)
+BIT = NodeKind("bit", ("unsigned long",), is_any=True, is_lock=True)
+QUEUE = NodeKind("wait queue", ("struct wait_queue_head", "struct __wait_queue_head"))
+OTHER = NodeKind("other")
+GENERIC = (COMPLETION, BIT, QUEUE)
+"""Kinds of objects that serve any purpose."""
+
+WAITS = EdgeKind("waits for")
+HELD = EdgeKind("held by")
+THREAD = EdgeKind("thread")
+COMPLETED_BY = EdgeKind("completed by", "must complete")
+QUEUED = EdgeKind("behind", "is ahead in the")
+RUN_BY = EdgeKind("run by", "runs")
+SERVED = EdgeKind("served by", "must serve")
 
 
 @dataclass(frozen=True)
@@ -126,66 +89,63 @@ class Graph:
     kind: list[NodeKind]
     address: Words
     source: Numbers
-    """Node that each edge leads from."""
+    """Start node of each edge."""
     target: Numbers
     edge: list[EdgeKind]
     mode: list[str]
-    """``read`` or ``write``, where the lock tells these apart."""
+    """``read`` or ``write``, for locks with both modes."""
     strength: Numbers
     """:class:`Strength`."""
     evidence: list[str]
-    """Member, or function, that the edge is known by."""
+    """Member or function that proves the edge."""
     place: Words
-    """Address of that member; 0 for none."""
+    """Address of the member; 0 for none."""
     frame: list[str]
-    """The function on the stack of the task, where one says it."""
+    """Function on the stack of the task that proves the edge, if any."""
     timed: Words = field(default_factory=lambda: np.empty(0, np.uint64))
-    """Addresses of tasks that a timer wakes up, whatever happens to what they wait for."""
+    """Addresses of tasks that a timer wakes up, whatever happens to their object."""
 
     def __len__(self) -> int:
         return len(self.kind)
 
     @cached_property
     def is_task(self) -> Mask:
-        """Which nodes are tasks."""
-        return np.array([kind is NodeKind.TASK for kind in self.kind], np.bool_)
+        """Mask of the nodes that are tasks."""
+        return np.array([kind is TASK for kind in self.kind], np.bool_)
 
     @cached_property
     def is_timed(self) -> Mask:
-        """Which nodes are tasks that a timer wakes up."""
+        """Mask of the tasks that a timer wakes up."""
         return self.is_task & np.isin(self.address, self.timed)
 
     @cached_property
     def is_any(self) -> Mask:
-        """Which nodes need only one of the nodes behind them."""
-        return np.array([kind in ANY for kind in self.kind], np.bool_)
+        """Mask of the nodes that need only one of the nodes behind them."""
+        return np.array([kind.is_any for kind in self.kind], np.bool_)
 
     @cached_property
     def following(self) -> list[list[int]]:
-        """Per node, the edges that lead from it."""
+        """Edges from each node."""
         return _lists(self.source, len(self))
 
     @cached_property
     def preceding(self) -> list[list[int]]:
-        """Per node, the edges that lead to it."""
+        """Edges to each node."""
         return _lists(self.target, len(self))
 
     @cached_property
     def index(self) -> dict[tuple[NodeKind, int], int]:
-        """The node of each kind and address."""
+        """Node by kind and address."""
         pairs = zip(self.kind, self.address.tolist(), strict=True)
         return {pair: node for node, pair in enumerate(pairs)}
 
     def reached(self, nodes: Iterable[int], *, back: bool = False) -> Mask:
-        """Return which nodes edges lead to from some nodes, these included.
+        """Return a mask of some nodes, and of all nodes that edges lead to from them.
 
         :param back: follow edges against their direction
         """
-        edges, ends = (
-            (self.preceding, self.source.tolist())
-            if back
-            else (self.following, self.target.tolist())
-        )
+        edges = self.preceding if back else self.following
+        ends = (self.source if back else self.target).tolist()
         seen = np.zeros(len(self), np.bool_)
         stack = list(nodes)
         seen[stack] = True
@@ -199,15 +159,13 @@ class Graph:
 
     @cached_property
     def sure(self) -> Graph:
-        """The same nodes with the edges that are more than possible."""
+        """The same nodes with the derived and proven edges only."""
         return self._of(np.flatnonzero(self.strength > int(Strength.POSSIBLE)))
 
     def _of(self, edges: Numbers) -> Graph:
-        """Return the graph with some of its edges, by row."""
         rows = edges.tolist()
-        return Graph(
-            kind=self.kind,
-            address=self.address,
+        return replace(
+            self,
             source=self.source[edges],
             target=self.target[edges],
             edge=[self.edge[row] for row in rows],
@@ -216,7 +174,6 @@ class Graph:
             evidence=[self.evidence[row] for row in rows],
             place=self.place[edges],
             frame=[self.frame[row] for row in rows],
-            timed=self.timed,
         )
 
     def part(self, kept: Mask) -> Graph:
@@ -233,19 +190,16 @@ class Graph:
 
 
 def _lists(nodes: Numbers, count: int) -> list[list[int]]:
-    """Return per node the rows in which it is."""
+    """Return the rows of each node."""
     order = np.argsort(nodes, kind="stable")
     starts = np.searchsorted(nodes[order], np.arange(count + 1))
     rows = order.tolist()
-    return [
-        rows[start:end]
-        for start, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)
-    ]
+    return [rows[start:end] for start, end in pairwise(starts.tolist())]
 
 
 @dataclass
 class Builder:
-    """A graph in the making: edges are added many at a time."""
+    """A graph in the making, which takes many edges at a time."""
 
     _sources: list[tuple[Numbers, Words]] = field(default_factory=list)
     _targets: list[tuple[Numbers, Words]] = field(default_factory=list)
@@ -256,19 +210,20 @@ class Builder:
     _frame: list[str] = field(default_factory=list)
     _strength: list[Numbers] = field(default_factory=list)
     _place: list[Words] = field(default_factory=list)
+    _kinds: dict[NodeKind, int] = field(default_factory=dict)
 
     def nodes(self, kind: NodeKind, address: Words) -> None:
         """Add nodes that may have no edges."""
-        self._alone.append((np.full(len(address), _CODES[kind]), address))
+        self._alone.append((self._codes(kind, len(address)), address))
 
     def edges(
         self,
         edge: EdgeKind,
         source: tuple[NodeKind | Sequence[NodeKind], Words],
         target: tuple[NodeKind | Sequence[NodeKind], Words],
-        *,
-        strength: Strength | Numbers,
         evidence: str | Sequence[str],
+        *,
+        strength: Strength | Numbers = Strength.PROVEN,
         mode: str | Sequence[str] = "",
         place: Words | None = None,
         frame: str | Sequence[str] = "",
@@ -278,8 +233,8 @@ class Builder:
         :param source: kind of all nodes or of each, and their addresses
         """
         count = len(source[1])
-        self._sources.append((_codes(source[0], count), source[1].astype(np.uint64)))
-        self._targets.append((_codes(target[0], count), target[1].astype(np.uint64)))
+        self._sources.append((self._codes(source[0], count), source[1].astype(np.uint64)))
+        self._targets.append((self._codes(target[0], count), target[1].astype(np.uint64)))
         self._edge += [edge] * count
         self._mode += [mode] * count if isinstance(mode, str) else list(mode)
         self._evidence += [evidence] * count if isinstance(evidence, str) else list(evidence)
@@ -288,29 +243,41 @@ class Builder:
         self._strength.append(np.full(count, int(strength)) if is_one else np.asarray(strength))
         self._place.append(np.zeros(count, np.uint64) if place is None else place)
 
+    def _codes(self, kind: NodeKind | Sequence[NodeKind], count: int) -> Numbers:
+        kinds = [kind] if isinstance(kind, NodeKind) else kind
+        codes = [self._kinds.setdefault(each, len(self._kinds)) for each in kinds]
+        return np.resize(np.array(codes, np.int64), count)
+
     def graph(self) -> Graph:
-        """Return the graph; of equal edges, the strongest stays."""
+        """Return the graph, with the strongest of equal edges.
+
+        Nodes are in the order of kind and address, tasks first; edges to tasks come before others.
+        """
         empty = np.empty(0, np.int64), np.empty(0, np.uint64)
         parts = [empty, *self._sources, *self._targets, *self._alone]
-        code = np.concatenate([part[0] for part in parts])
-        address = np.concatenate([part[1] for part in parts])
-        pairs = np.empty(len(code), [("code", np.int64), ("address", np.uint64)])
-        pairs["code"], pairs["address"] = code, address
+        known = sorted(self._kinds, key=lambda kind: (kind is not TASK, kind.value))
+        rank = np.argsort([self._kinds[kind] for kind in known])
+        pairs = np.empty(
+            sum(len(part[0]) for part in parts), [("code", np.int64), ("address", np.uint64)]
+        )
+        pairs["code"] = rank[np.concatenate([part[0] for part in parts])]
+        pairs["address"] = np.concatenate([part[1] for part in parts])
         unique, node = np.unique(pairs, return_inverse=True)
         count = len(self._edge)
         source, target = node[:count].astype(np.int64), node[count : 2 * count].astype(np.int64)
         strength = np.concatenate([empty[0], *self._strength])
-        kinds = np.array([_EDGE_CODES[edge] for edge in self._edge], np.int64)
-        order = np.lexsort((np.arange(count), -strength, kinds, target, source))
-        first = np.ones(count, np.bool_)
-        for column in (source, target, kinds):
-            ordered = column[order]
-            first[1:] &= ordered[1:] == ordered[:-1]
-        first[1:] = ~first[1:]
-        kept = np.sort(order[first]) if count else order
+        names = sorted({edge.value for edge in self._edge})
+        kinds = np.array([names.index(edge.value) for edge in self._edge], np.int64)
+        # Stable: the first of equally strong edges stays.
+        order = np.argsort(-strength, kind="stable")
+        key = (source * len(unique) + target) * len(names) + kinds
+        _, first = np.unique(key[order], return_index=True)
+        kept = np.sort(order[first])
+        is_task = np.array([kind is TASK for kind in known], np.bool_)[unique["code"]]
+        kept = kept[np.argsort(~is_task[target[kept]], kind="stable")]
         rows = kept.tolist()
         return Graph(
-            kind=[_KINDS[each] for each in unique["code"].tolist()],
+            kind=[known[code] for code in unique["code"].tolist()],
             address=unique["address"].copy(),
             source=source[kept],
             target=target[kept],
@@ -321,12 +288,3 @@ class Builder:
             place=np.concatenate([empty[1], *self._place])[kept],
             frame=[self._frame[row] for row in rows],
         )
-
-
-_EDGE_CODES = {edge: code for code, edge in enumerate(EdgeKind)}
-
-
-def _codes(kind: NodeKind | Sequence[NodeKind], count: int) -> Numbers:
-    if isinstance(kind, NodeKind):
-        return np.full(count, _CODES[kind])
-    return np.array([_CODES[each] for each in kind], np.int64)

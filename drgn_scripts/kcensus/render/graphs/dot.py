@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kcensus.charts import picture
 from kcensus.render.directory import replacing
 from kcensus.results import Result
-from kcensus.results.graphs import Box, Link, Shape
+from kcensus.results.graphs import Box, Link, Shape, picture_of
 from kcensus.text import printable
 
 _STYLES = {"proven": "solid", "derived": "dashed", "possible": "dotted"}
@@ -16,11 +15,11 @@ _SHAPES = {Shape.TASK: "box", Shape.OBJECT: "ellipse", Shape.MORE: "box3d"}
 
 
 def write_dot(result: Result, path: Path) -> list[Path]:
-    """Write what a page draws of the graph of a result to a file, and return its path.
+    """Write the picture of a result to a file, and return its path.
 
-    Cycles are red; edges that are derived are dashed, those that are only possible dotted.
+    Cycles are red, derived edges dashed, and possible ones dotted.
     """
-    drawn = picture(result)
+    drawn = picture_of(result)
     lines = [
         f"digraph {_quoted(printable(result.analysis))} {{",
         '  graph [rankdir=LR, fontname="sans-serif", fontsize=10];',
@@ -59,6 +58,6 @@ def _name(box: Box) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return text as a string of Graphviz, whose escapes are those for quotes and line ends."""
+    """Return text as a string of Graphviz, with escapes for quotes and line ends."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'

@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Panels of graphs as SVG that has no scripts, styles, fonts or ids of its own.
+"""Panels of graphs as SVG without scripts, styles, fonts or ids of its own.
 
-A cycle is a ladder: tasks on the left, what they wait for on the right, each held by the task of
-the next rung. A tree is indented as on the terminal: it is as narrow as a page, its lines do not
-cross, and the place of a box says what it waits for. A layered drawing, as those of Graphviz or
-grandalf, takes 200 pixels per node of a layer, and is too wide for a screen.
-
-Text is in a monospaced font, whose letters have the same width on every machine.
+A cycle is a ladder: tasks on the left, the objects of their waits on the right, each held by the
+task of the next rung. A tree is indented as on the terminal. Text is in a monospaced font, whose
+letters have the same width on every machine.
 """
 
 from __future__ import annotations
@@ -28,8 +25,8 @@ _NAME, _SMALL = 7.25, 6.65
 _MAX_NAME, _MAX_NOTE, _MAX_WORDS, _MAX_EVIDENCE = 34, 40, 34, 44
 _HEIGHT, _PAD = 40, 10
 _LEFT, _MIN_GAP, _RUNG = 28, 150, 88
-"""Of a ladder: margin for the line back to the first box, least width between its sides, and height
-of a rung."""
+"""Sizes of a ladder: margin for the line back to the first box, least width between its sides, and
+height of a rung."""
 _INDENT, _ROW = 46, 48
 
 
@@ -50,36 +47,24 @@ def svg(panel: Panel) -> str:
 
 
 def legend() -> list[tuple[str, str]]:
-    """Return marks, as ``<svg>`` elements, and what they mean."""
+    """Return marks, as ``<svg>`` elements, and their meanings."""
     marks = []
-    for shape, words in ((Shape.TASK, "task"), (Shape.OBJECT, "what it waits for")):
-        root = _mark()
-        _outline(root, Box(0, "", "", shape), 1, 2, 32, 12)
-        marks.append((ElementTree.tostring(root, encoding="unicode"), words))
-    for strength, words in (
+    for kind, words in (
+        (Shape.TASK, "task"),
+        (Shape.OBJECT, "object"),
         ("proven", "proven by a pointer"),
         ("derived", "derived from code or open files"),
         ("possible", "possible"),
+        ("proven", "cycle"),
     ):
-        root = _mark()
-        _line(root, [(0, 8), (26, 8)], Link("", strength), is_cycle=False, head="right")
+        size = {"width": "34", "height": "16", "aria-hidden": "true"}
+        root = ElementTree.Element("svg", {"xmlns": "http://www.w3.org/2000/svg", **size})
+        if isinstance(kind, Shape):
+            _outline(root, Box(0, "", "", kind), 1, 2, 32, 12)
+        else:
+            _line(root, [(0, 8), (26, 8)], Link("", kind), words == "cycle", "right")
         marks.append((ElementTree.tostring(root, encoding="unicode"), words))
-    root = _mark()
-    _line(root, [(0, 8), (26, 8)], Link("", "proven"), is_cycle=True, head="right")
-    marks.append((ElementTree.tostring(root, encoding="unicode"), "cycle"))
     return marks
-
-
-def _mark() -> ElementTree.Element:
-    return ElementTree.Element(
-        "svg",
-        {
-            "xmlns": "http://www.w3.org/2000/svg",
-            "width": "34",
-            "height": "16",
-            "aria-hidden": "true",
-        },
-    )
 
 
 # Ladders
@@ -128,7 +113,6 @@ def _ladder(root: ElementTree.Element, ring: Sequence[Step]) -> tuple[float, flo
 def _words(
     parent: ElementTree.Element, link: Link, x: float, y: float, anchor: str = "middle"
 ) -> None:
-    """Write above and below a line what it means, and how it is known."""
     words = shortened(printable(link.words), _MAX_WORDS)
     _text(parent, words, x, y - 6, is_small=True, anchor=anchor)
     known = shortened(_known(link), _MAX_WORDS)
@@ -145,9 +129,8 @@ def _known(link: Link) -> str:
 def _trees(
     root: ElementTree.Element, panel: Panel, width: float, top: float
 ) -> tuple[float, float]:
-    """Draw the rows of trees, and return width and height of what is drawn until then."""
-    bottom = top
-    place: dict[int, float] = {}
+    """Draw the rows of trees, and return width and height of the drawing so far."""
+    bottom, place = top, dict[int, float]()
     for row in panel.rows:
         place[id(row)] = bottom + 3
         bottom += _ROW + (0 if row.depth else 2)
@@ -156,10 +139,8 @@ def _trees(
         x, y = row.depth * _INDENT + 2, place[id(row)] + _HEIGHT / 2
         corner = above.depth * _INDENT + 2 + 20
         points = [(x, y), (corner, y), (corner, place[id(above)] + _HEIGHT)]
-        if row.is_lead:
-            _line(group, points[::-1], link, False, "right")
-        else:
-            _line(group, points, link, False, "up")
+        way, head = (-1, "right") if row.is_lead else (1, "up")
+        _line(group, points[::way], link, False, head)
         after = x + _width(row.box) + 12
         words = _place(row, shortened(printable(link.words), _MAX_WORDS))
         known = shortened(_known(link), _MAX_EVIDENCE)
@@ -167,18 +148,14 @@ def _trees(
         _text(group, known, after, y + 12, is_small=True, is_dim=True)
         width = max(width, after + max(_cells(words), _cells(known)) * _SMALL)
     for row in panel.rows:
-        _row(root, row, place[id(row)])
-        width = max(width, row.depth * _INDENT + 6 + _width(row.box))
+        x, wide = row.depth * _INDENT + 2, _width(row.box)
+        _box(root, row.box, x, place[id(row)], wide, is_plain=row.is_again)
+        width = max(width, x + 4 + wide)
     return width, bottom
 
 
-def _row(root: ElementTree.Element, row: Row, y: float) -> None:
-    x = row.depth * _INDENT + 2
-    _box(root, row.box, x, y, _width(row.box), is_plain=row.is_again)
-
-
 def _place(row: Row, words: str) -> str:
-    """Say what a row has to do with the one that it is below, and where else it is drawn."""
+    """Return the relation of a row to the one above it, and the place of its other box."""
     where = f" (in cycle {row.box.cycle})" if row.box.cycle else ""
     if row.is_lead:
         kind, _, mode = words.partition(" (")
@@ -196,30 +173,21 @@ def _width(box: Box) -> float:
 
 
 def _cells(text: str) -> int:
-    """Return how many columns of a monospaced font a text has."""
+    """Return the number of columns of a text in a monospaced font."""
     return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
 
 
 def _box(
-    root: ElementTree.Element,
-    box: Box,
-    x: float,
-    y: float,
-    width: float,
-    *,
-    is_plain: bool = False,
+    root: ElementTree.Element, box: Box, x: float, y: float, width: float, is_plain: bool = False
 ) -> None:
     group = ElementTree.SubElement(root, "g")
     tip = (box.name, box.note, box.tip)
     _add(group, "title", "; ".join(printable(text) for text in tip if text))
     _outline(group, box, x, y, width, _HEIGHT, is_plain=is_plain)
-    name, note = (
-        shortened(printable(box.name), _MAX_NAME),
-        shortened(printable(box.note), _MAX_NOTE),
-    )
-    middle = x + width / 2
-    _text(group, name, middle, y + (17 if note else 24), anchor="middle", is_bold=True)
-    if note:
+    name, middle = shortened(printable(box.name), _MAX_NAME), x + width / 2
+    _text(group, name, middle, y + (17 if box.note else 24), anchor="middle", is_bold=True)
+    if box.note:
+        note = shortened(printable(box.note), _MAX_NOTE)
         _text(group, note, middle, y + 32, anchor="middle", is_small=True)
 
 
@@ -233,14 +201,10 @@ def _outline(
     *,
     is_plain: bool = False,
 ) -> None:
-    """Draw the outline of a box: objects are round, what is counted lies on another one."""
-    shape = {
-        "x": f"{x:g}",
-        "y": f"{y:g}",
-        "width": f"{width:g}",
-        "height": f"{height:g}",
-        "rx": f"{height / 2 if box.shape is Shape.OBJECT else 2:g}",
-    }
+    """Draw the outline of a box: round for objects, on another one for counted nodes."""
+    round_ = height / 2 if box.shape is Shape.OBJECT else 2
+    sizes = {"x": x, "y": y, "width": width, "height": height, "rx": round_}
+    shape = {name: f"{size:g}" for name, size in sizes.items()}
     line = {"stroke": "currentColor", "stroke-opacity": "0.75"}
     if box.cycle:
         line = {"stroke": CYCLE, "stroke-width": "2"}
@@ -252,7 +216,7 @@ def _outline(
 
 
 def _linked(root: ElementTree.Element, link: Link) -> ElementTree.Element:
-    """Return a group for the line of a link, with what is known of it as a tooltip."""
+    """Return a group for the line of a link, with its evidence as a tooltip."""
     group = ElementTree.SubElement(root, "g")
     parts = (link.words, _known(link), link.tip)
     _add(group, "title", "; ".join(printable(text) for text in parts if text))
@@ -270,7 +234,6 @@ def _line(
     is_cycle: bool,
     head: str,
 ) -> None:
-    """Draw a line with an arrowhead at its end."""
     color = CYCLE if is_cycle else "currentColor"
     (x, y), (dx, dy, to_x, to_y) = points[-1], _HEADS[head]
     # The line ends inside its head, else a thick one would blunt the tip.

@@ -12,97 +12,51 @@ import base64
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from kcensus.analyses import analyses
-from kcensus.charts import charts, picture
-from kcensus.human import human, human_ratio, shown_time
+from kcensus.analyses.drawings import charts
+from kcensus.human import human, human_ratio
 from kcensus.render.directory import replacing
 from kcensus.render.graphs.svg import legend
 from kcensus.render.graphs.svg import svg as graph_svg
-from kcensus.render.html.findings import (
-    cards,
-    explanations,
-    parts,
-    patches,
-    places,
-    severities,
-    terms,
-)
-from kcensus.render.html.links import links
+from kcensus.render.html import cards
 from kcensus.render.html.svg import stack, svg, swatch
 from kcensus.render.html.tables import figures, first_tables, shown_tables, tiles
-from kcensus.render.html.text import anchor, breakable, code, inert
-from kcensus.render.plain import (
-    SCHEMA,
-    installed_version,
-    machine_facts,
-    memory_facts,
-    notes,
-    remarks,
-    shown_figure,
-)
+from kcensus.render.html.text import anchor, breakable, code, rendered
+from kcensus.render.plain import NO_HOST, machine_facts, remarks, shown_figure
 from kcensus.reports import Report, Section
-from kcensus.results import CheckStatus, Finding, Machine, Result, Unit, matters, rank
+from kcensus.results import CheckStatus, Finding, Result, Unit, matters, rank
+from kcensus.results.findings import leaders
+from kcensus.results.graphs import picture_of
 
-_NO_HOST = ("", "(none)")
-"""Unknown, or what a kernel is called until ``sethostname()``."""
+_FOLDER = ("kcensus.render", "html")
 _PRINTED_ROWS = 25
 """Rows of a table on paper; ``page.css`` has the number, too."""
 _CELL_ROWS, _CELL_TEXT = 20, 160
 """Rows of a table in a notebook, and characters of a text in it."""
 
 Findings: TypeAlias = Sequence[tuple[str, Finding]]
-"""Findings with the names of their analyses; empty where there is one."""
+"""Findings with the names of their analyses; the names are empty if there is one analysis."""
 
 
-def write_html(result: Result, path: Path) -> list[Path]:
-    """Write ``result`` to ``path`` and return the files written."""
-    return _write(result, *_alone(result), path)
-
-
-def write_report_html(report: Report, path: Path) -> list[Path]:
-    """Write a report to ``path`` and return the files written."""
-    return _write(report.head, report.findings, report.sections, path)
-
-
-def cell_html(result: Result, first: Sequence[str]) -> str:
-    """Return a result as a part of another page, such as a notebook; without scripts and ids.
-
-    :param first: tables to show; the others are named
-    """
-    return _cell(result, *_alone(result), first)
-
-
-def report_cell_html(report: Report) -> str:
-    """Return findings and headlines of a report as a part of another page."""
-    return _cell(report.head, report.findings, report.sections, ())
-
-
-def _alone(result: Result) -> tuple[Findings, list[Section]]:
-    """Return the findings of one result, and the section that it is in."""
-    findings = [("", finding) for finding in sorted(result.findings, key=rank)]
-    known = analyses().get(result.analysis)
-    question, headline = (known.question, known.headline) if known else ("", ())
-    return findings, [Section(result.analysis, question, result, headline=headline)]
-
-
-def _write(head: Result, findings: Findings, sections: Sequence[Section], path: Path) -> list[Path]:
+def write_html(subject: Result | Report, path: Path) -> list[Path]:
+    """Write a result or a report to ``path`` and return the files written."""
+    head, findings, sections = _parts(subject)
     style, script = _file("page.css"), _file("page.js")
-    explained = explanations(findings)
-    page = _render(
+    explained = cards.explanations(findings)
+    page = rendered(
+        *_FOLDER,
         "page.html",
-        _context(head, findings, sections),
+        **_context(head, findings, sections),
         is_page=True,
-        facts=_machine_facts(head),
-        severities=severities(findings),
+        facts=[*machine_facts(head), *([] if head.compared else [("Target", head.target)])],
+        severities=cards.severities(findings),
         anything_matters=any(matters(finding) for _, finding in findings),
-        # Neither holds a name from a dump; both are to be left as they are.
+        # Neither contains a name from a dump; both must stay as they are.
         style=Markup(style),
         script=Markup(script),
         style_hash=_hash(style),
@@ -112,20 +66,26 @@ def _write(head: Result, findings: Findings, sections: Sequence[Section], path: 
         printed_rows=_PRINTED_ROWS,
         shown_figure=shown_figure,
         explanations=explained,
-        terms=terms(explained),
+        terms=cards.terms(explained),
     )
     with replacing(path) as new:
         new.write_text(page, encoding="utf-8", newline="\n")
     return [path]
 
 
-def _cell(
-    head: Result, findings: Findings, sections: Sequence[Section], first: Sequence[str]
-) -> str:
+def cell_html(subject: Result | Report, first: Sequence[str] = ()) -> str:
+    """Return a result, or findings and headlines of a report, as a part of another page.
+
+    It has neither scripts nor ids, so that it fits into a notebook.
+
+    :param first: tables of the result to show; the others are named
+    """
+    head, findings, sections = _parts(subject)
     shown = [pair for pair in findings if matters(pair[1])] if len(sections) > 1 else findings
-    return _render(
+    return rendered(
+        *_FOLDER,
         "cell.html",
-        _context(head, shown, sections),
+        **_context(head, shown, sections),
         is_page=False,
         facts=machine_facts(head),
         style=Markup(_file("cell.css")),
@@ -137,17 +97,23 @@ def _cell(
     )
 
 
+def _parts(subject: Result | Report) -> tuple[Result, Findings, list[Section]]:
+    if isinstance(subject, Report):
+        return subject.head, subject.findings, subject.sections
+    findings = [("", finding) for finding in sorted(subject.findings, key=rank)]
+    return subject, findings, [Section(subject.analysis, subject)]
+
+
 def _context(head: Result, findings: Findings, sections: Sequence[Section]) -> dict[str, object]:
-    """Return what templates need in any case."""
     return {
         "head": head,
         "title": _title(head),
         "ram_bytes": head.machine.ram_bytes if head.machine else None,
-        "cards": cards(findings),
-        "parts": parts(findings),
+        "cards": leaders(findings),
+        "parts": cards.parts(findings),
         "trust": _trust(sections),
         "sections": sections,
-        "patches": patches(findings),
+        "patches": cards.patches(findings),
         "Unit": Unit,
         "anchor": anchor,
         "breakable": breakable,
@@ -157,29 +123,17 @@ def _context(head: Result, findings: Findings, sections: Sequence[Section]) -> d
         "headline": tiles,
         "human": human,
         "human_ratio": human_ratio,
-        "links": links,
+        "links": cards.links,
         "remarks": lambda check: "; ".join(remarks(check)),
         "newline": Markup("\n"),
-        "picture": picture,
-        "places": places,
+        "picture": picture_of,
+        "places": cards.places,
         "shown_tables": shown_tables,
-        "stack": lambda parts: Markup(stack(parts)),
-        "svg": lambda chart: Markup(svg(chart)),
-        "swatch": lambda color: Markup(swatch(color)),
+        "stack": stack,
+        "svg": svg,
+        "swatch": swatch,
         "code": code,
     }
-
-
-def _render(template: str, context: Mapping[str, object], **more: object) -> str:
-    environment = Environment(
-        loader=PackageLoader("kcensus.render", "html"),
-        autoescape=True,
-        finalize=inert,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template(template).render(**context, **more)
 
 
 def _file(name: str) -> str:
@@ -187,63 +141,27 @@ def _file(name: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """Return the hash of an inline element as a content security policy has it."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
 def _title(head: Result) -> str:
     host = head.machine.host if head.machine else ""
     file = re.sub(r"\S*/(\S+/\S+)", r"\1", head.target)
-    return f"kcensus {head.analysis} on {file if host in _NO_HOST else host}"
-
-
-def _machine_facts(head: Result) -> list[tuple[str, str]]:
-    """Return what is known of the machine, the dump and kcensus."""
-    if head.compared:
-        return machine_facts(head)
-    machine = head.machine or Machine()
-    time = (shown_time(machine.time) or "") if machine.time is not None else ""
-    numbers = (
-        ("Uptime", machine.uptime_seconds, Unit.SECONDS),
-        ("RAM", machine.ram_bytes, Unit.BYTES),
-        ("CPUs online", machine.cpus, Unit.COUNT),
-        ("NUMA nodes", machine.nodes, Unit.COUNT),
-    )
-    facts = [
-        ("Host", machine.host),
-        (
-            "Read at" if head.live else "Dumped at",
-            re.sub(r"T(.*?)(\.\d+)?\+00:00", r" \1 UTC", time),
-        ),
-        *((name, "" if value is None else human(value, unit)) for name, value, unit in numbers),
-        ("Memory", ", ".join(memory_facts(machine))),
-        ("Kernel", machine.kernel or head.kernel),
-        ("Build", machine.version),
-        ("Build ID", machine.build_id),
-        ("Dumped by", machine.taken_by),
-        *((name, ", ".join(facts)) for name, facts in notes(machine).items()),
-        ("Target", head.target),
-        ("kcensus", f"{installed_version()}, schema {SCHEMA}"),
-    ]
-    return [(name, value) for name, value in facts if value]
+    return f"kcensus {head.analysis} on {file if host in ('', NO_HOST) else host}"
 
 
 def _trust(sections: Sequence[Section]) -> list[tuple[str, str]]:
-    """Return how far to trust the page: the checks, the gaps, the analyses that failed."""
+    """Return the counts of checks, gaps and failed analyses."""
     results = [section.result for section in sections if section.result]
     statuses = Counter(check.status for result in results for check in result.checks)
     gaps = sum(len(result.gaps) for result in results)
     failed = [section.name for section in sections if not section.result]
-    checks = ", ".join(
-        f"{statuses[status]} {words}"
-        for status, words in (
-            (CheckStatus.AGREE, "agree"),
-            (CheckStatus.EXPLAINED, "explained"),
-            (CheckStatus.DIFFER, "differ"),
-            (CheckStatus.ABSENT, "without a counter"),
-        )
-        if statuses[status]
-    )
-    facts = [("Checks", checks or "none")]
-    facts.append(("Gaps", f"{gaps:,}" if gaps else "none"))
+    words = {
+        CheckStatus.AGREE: "agree",
+        CheckStatus.EXPLAINED: "explained",
+        CheckStatus.DIFFER: "differ",
+        CheckStatus.ABSENT: "without a counter",
+    }
+    checks = ", ".join(f"{statuses[key]} {words[key]}" for key in words if statuses[key])
+    facts = [("Checks", checks or "none"), ("Gaps", f"{gaps:,}" if gaps else "none")]
     return facts + ([("Failed analyses", ", ".join(failed))] if failed else [])

@@ -1,11 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Charts as SVG that has no scripts, styles or fonts of its own.
+"""Charts as SVG without scripts, styles or fonts of its own, as the page's policy demands.
 
-The page's content security policy, its two color schemes and a width of 400 pixels decide against
-a library: Matplotlib draws letters as outlines in fixed colors and takes half a second to import,
-Pygal adds scripts and styles, Altair draws in the browser. Bars are all that the tables need.
-Lengths are in percent, so a chart is as wide as its place while its text keeps its size; text has
-the color and font of its surroundings. Each chart repeats figures of a table.
+Lengths are in percent: a chart is as wide as its place, with the text of its surroundings.
 """
 
 from __future__ import annotations
@@ -13,17 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
+from markupsafe import Markup
+
 from kcensus.charts import COLORS, Chart, shortened_names
 from kcensus.text import printable
 
 _MAX_LEGEND = 22
 _LEGEND_HEIGHT, _BAR_HEIGHT, _THICKNESS = 18, 34, 9
 _LINES = dict(zip(COLORS[1:], ((2, ""), (9, "1.5 2"), (4, "3 3"), (5, "")), strict=True))
-"""Width and dashes of the line along a part, by color: on paper without colors, parts differ by
-it."""
+"""Width and dashes of the line along a part, by color: they distinguish parts on paper without
+colors."""
 
 
-def svg(chart: Chart) -> str:
+def svg(chart: Chart) -> Markup:
     """Return a chart as an ``<svg>`` element, names in it escaped."""
     lines = (len(chart.legend) + 1) // 2
     top = lines * _LEGEND_HEIGHT
@@ -46,28 +44,27 @@ def svg(chart: Chart) -> str:
         _add(group, "text", printable(bar.value), x="100%", y=y + 13, **{"text-anchor": "end"})
         shares = [100 * part / longest for part in bar.parts]
         _stack(group, shares, chart.colors, y + 18, 100 * bar.start / longest)
-    return ElementTree.tostring(root, encoding="unicode")
+    return Markup(ElementTree.tostring(root, encoding="unicode"))
 
 
-def swatch(color: str) -> str:
+def swatch(color: str) -> Markup:
     """Return the mark of a part in a legend."""
     root = _root(10, "10")
     root.set("aria-hidden", "true")
     _swatch(root, color, 0, 0)
-    return ElementTree.tostring(root, encoding="unicode")
+    return Markup(ElementTree.tostring(root, encoding="unicode"))
 
 
-def stack(parts: Sequence[float]) -> str:
+def stack(parts: Sequence[float]) -> Markup:
     """Return one stacked bar, as long as its place is wide, without text."""
     root = _root(_THICKNESS)
     root.set("aria-hidden", "true")
     whole = sum(parts) or 1
     _stack(root, [100 * part / whole for part in parts], COLORS, 0)
-    return ElementTree.tostring(root, encoding="unicode")
+    return Markup(ElementTree.tostring(root, encoding="unicode"))
 
 
 def _swatch(parent: ElementTree.Element, color: str, x: int, y: int) -> None:
-    """Add a square of a color at ``x`` percent of the width."""
     # A nested element, as a line cannot end at a percentage and some pixels.
     square = ElementTree.SubElement(parent, "svg", x=f"{x}%", y=str(y), width="10", height="10")
     _add(square, "rect", width=10, height=10, fill=color)

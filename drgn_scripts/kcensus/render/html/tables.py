@@ -11,16 +11,9 @@ from markupsafe import Markup
 from kcensus.analyses import analyses
 from kcensus.charts import shortened
 from kcensus.human import human
-from kcensus.render.html.links import first_links
+from kcensus.render import plain
+from kcensus.render.html.cards import first_links
 from kcensus.render.html.text import breakable
-from kcensus.render.plain import (
-    Plain,
-    has_content,
-    is_zero,
-    label,
-    plain_column,
-    shown_figure,
-)
 from kcensus.reports import Section
 from kcensus.results import Result, Unit
 from kcensus.results.tables import Column, Show, Table
@@ -30,25 +23,24 @@ _MAX_ROWS = 100
 """Rows of a table on the page; JSON, CSV and Parquet have all."""
 _MAX_HEADLINE = 4
 _SHORT_CELL, _LONG_CELL = 32, 60
-"""Characters up to which a column of text has one line, and from which on it has several words in
-a line."""
+"""Most characters of a text column with one line per cell, and least ones with several words in a
+line."""
 
 
 def tiles(section: Section) -> list[tuple[str, str]]:
-    """Return the names and values of the figures of a section that tell most."""
+    """Return the names and values of a section's most telling figures."""
     summary = section.result.summary if section.result else {}
-    keys = [key for key in section.headline if key in summary] or list(summary)
-    return [shown_figure(key, summary[key]) for key in keys[:_MAX_HEADLINE]]
+    return [plain.shown_figure(key, summary[key]) for key in section.headline_keys(_MAX_HEADLINE)]
 
 
 def figures(result: Result) -> tuple[list[tuple[str, str]], list[str]]:
-    """Return the names and values of all figures but zeros, and the names of those that are 0."""
+    """Return the names and values of all nonzero figures, and the names of the others."""
     shown, zeros = [], []
     for key, figure in result.summary.items():
-        if is_zero(figure):
-            zeros.append(label(key, figure.label))
+        if plain.is_zero(figure):
+            zeros.append(plain.label(key, figure.label))
         else:
-            shown.append(shown_figure(key, figure))
+            shown.append(plain.shown_figure(key, figure))
     return shown, zeros
 
 
@@ -60,7 +52,7 @@ def first_tables(result: Result) -> Sequence[str]:
 
 @dataclass(frozen=True)
 class ShownTable:
-    """A table as the page has it."""
+    """A table in the form of the page."""
 
     name: str
     title: str
@@ -69,19 +61,19 @@ class ShownTable:
     columns: Sequence[tuple[Column, str, str]]
     """Declaration, heading and class of each."""
     rows: Sequence[Sequence[tuple[str | Markup, str]]]
-    """Text of each cell, and the number to sort by; empty where that is the text."""
+    """Text of each cell, and the number to sort by; empty if that is the text."""
 
 
 def shown_tables(
     result: Result, rows: int = _MAX_ROWS, longest: int | None = None
 ) -> Iterator[ShownTable]:
-    """Yield the tables that say something and are not too long for a screen.
+    """Yield the tables with content that fit on a screen.
 
-    :param rows: of each table, at most
+    :param rows: most rows of each table
     :param longest: characters of a text; longer ones are shortened in the middle
     """
     for name, table in result.tables.items():
-        if has_content(table) and not table.detail:
+        if plain.has_content(table) and not table.detail:
             yield _shown_table(name, table, rows, longest)
 
 
@@ -89,7 +81,7 @@ def _shown_table(name: str, table: Table, most: int, max_text: int | None) -> Sh
     frame = table.frame.head(most)
     columns, cells = [], []
     for key, column in table.columns.items():
-        values = plain_column(frame[key])
+        values = plain.plain_column(frame[key])
         is_empty = all(value is None or value == "" for value in values)
         if column.show is Show.DATA or (is_empty and column.show is not Show.ALWAYS):
             continue
@@ -99,16 +91,16 @@ def _shown_table(name: str, table: Table, most: int, max_text: int | None) -> Sh
             style = "n"
         if column.is_drawn:
             style = "drawn"
-        columns.append((column, label(key, column.label), style))
+        columns.append((column, plain.label(key, column.label), style))
         links = first_links() if key == "patch" else {}
         cells.append([_cell(value, column.unit, links, max_text) for value in values])
-    title = label(name, table.title)
+    title = plain.label(name, table.title)
     rows = list(zip(*cells, strict=True))
     return ShownTable(name, title, table.note, len(table.frame), columns, rows)
 
 
 def _cell(
-    value: Plain, unit: Unit, links: Mapping[str, str], max_text: int | None
+    value: plain.Plain, unit: Unit, links: Mapping[str, str], max_text: int | None
 ) -> tuple[str | Markup, str]:
     text = human(value, unit)
     if isinstance(value, str):

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Texts on the page: inert, and broken only where that does not hurt."""
+"""Texts on the page: inert, and broken only in harmless places."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from kcensus.text import printable
@@ -16,6 +17,19 @@ _MAX_PIECE = 40
 """Longer pieces of words may be broken anywhere."""
 
 
+def rendered(package: str, folder: str, template: str, /, **context: object) -> str:
+    """Return a template in a folder of a package, with every text in it inert and escaped."""
+    environment = Environment(
+        loader=PackageLoader(package, folder),
+        autoescape=True,
+        finalize=inert,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(template).render(**context)
+
+
 def inert(value: object) -> object:
     """Make a text printable before Jinja escapes it; :class:`Markup` is both already."""
     is_raw = isinstance(value, str) and not isinstance(value, Markup)
@@ -23,7 +37,7 @@ def inert(value: object) -> object:
 
 
 def breakable(text: str) -> Markup:
-    """Return a text whose long words may be broken."""
+    """Return a text with permission to break long words."""
     words = re.split(r"( +)", printable(text))
     return Markup().join(_pieces(word) if len(word) > _MAX_WORD else word for word in words)
 

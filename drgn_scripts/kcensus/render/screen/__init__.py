@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Text on a terminal, or in a pipe or file: headings, paragraphs, tags with paragraphs.
+"""Text on a terminal, its pager, or in a pipe or file: headings, paragraphs, tagged paragraphs.
 
-On a terminal lines fit its width. In a pipe or a file there is no colour, no padding and no width
-to fit, so nothing is cut; only sentences are wrapped.
+On a terminal lines fit its width. In a pipe or a file there is no color, no padding and no width to
+fit, so nothing is cut; only sentences are wrapped.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+import shlex
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import islice
-from typing import IO
+from typing import IO, TextIO
 
 from rich.console import Console, RenderableType
 from rich.padding import Padding
@@ -23,9 +28,11 @@ INDENT = 2
 GUTTER = 2
 """Spaces between columns."""
 _UNBOUNDED = 1 << 16
-"""Width where there is no terminal: no line of a table is ever wrapped."""
+"""Width without a terminal: no line of a table is ever wrapped."""
 _MAX_PROSE = 100
-"""Sentences are wrapped here even where there is more room."""
+"""Width at which sentences are wrapped, even with more room."""
+_LESS_OPTIONS = "FRX"
+"""Options unless LESS is set: leave at once if all fits the screen, show colors, keep the text."""
 
 
 class _Console(Console):
@@ -51,6 +58,46 @@ def console_for(stream: IO[str], *, is_paged: bool = False) -> Console:
     )
 
 
+def _command() -> list[str]:
+    """Return the pager of KCENSUS_PAGER, PAGER, or less; nothing if it cannot run."""
+    settings = (os.environ.get(name) for name in ("KCENSUS_PAGER", "PAGER"))
+    try:
+        words = shlex.split(next((text for text in settings if text is not None), "less"))
+    except ValueError:  # a quotation without an end
+        return []
+    return words if words and words != ["cat"] and shutil.which(words[0]) else []
+
+
+@contextmanager
+def paged_console(stream: TextIO, *, wanted: bool = True) -> Iterator[Console]:
+    """Yield a console on a pager if ``stream`` is a terminal, otherwise on ``stream``.
+
+    :param wanted: whether to use a pager
+    """
+    command = _command() if wanted and stream.isatty() else []
+    if not command:
+        yield console_for(stream)
+        return
+    pager = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        env={"LESS": _LESS_OPTIONS, **os.environ},
+        encoding=stream.encoding,
+        errors="backslashreplace",
+    )
+    assert pager.stdin is not None
+    # Ctrl-C is for the pager: it stops a search, for instance.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with suppress(BrokenPipeError):  # the user has seen enough
+            yield console_for(pager.stdin, is_paged=True)
+    finally:
+        with suppress(BrokenPipeError):
+            pager.stdin.close()
+        pager.wait()
+        signal.signal(signal.SIGINT, before)
+
+
 class Screen:
     """Prints on a console."""
 
@@ -70,13 +117,12 @@ class Screen:
         self.lines(line.rstrip() for line in capture.get().splitlines())
 
     def lines(self, lines: Iterable[str], style: str | None = None) -> None:
-        """Print lines as they are; many at a time, because a table may have a million."""
+        """Print lines as they are, many at a time, because a table may have a million."""
         lines = iter(lines)
         while block := list(islice(lines, 1000)):
             self.console.out("\n".join(block), style=style, highlight=False)
 
     def blank(self) -> None:
-        """Print an empty line."""
         self.console.print()
 
     def heading(self, words: str, style: str = "bold underline") -> None:

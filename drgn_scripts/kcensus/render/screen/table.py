@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A table on a screen.
 
-Where it does not fit, the columns that a narrow screen can do without are dropped, the last ones
+If it does not fit, the columns that a narrow screen can do without are dropped, the last ones
 first, and a line below the table names them.
 """
 
@@ -30,8 +30,6 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 @dataclass
 class _Shown:
-    """A column as it is shown."""
-
     label: str
     cells: list[str]
     is_text: bool
@@ -41,7 +39,7 @@ class _Shown:
     width: int = 0
 
     def width_with(self, heading: Sequence[str]) -> int:
-        """Return the width of the cells, and of a heading of these lines."""
+        """Return the width of the cells, and of a heading with these lines."""
         return max(1, *map(cell_len, chain(self.cells, heading)))
 
     def longest_word(self) -> int:
@@ -50,7 +48,9 @@ class _Shown:
 
 
 def print_table(name: str, table: Table, screen: Screen, top: int) -> None:
-    """Print the first ``top`` rows of a table, or all where ``top`` is 0."""
+    """Print the first ``top`` rows of a table; all if ``top`` is 0, or for a drawn tree."""
+    if any(column.is_drawn for column in table.columns.values()):
+        top = 0
     total, frame = len(table.frame), table.frame.iloc[: top or None]
     columns = [
         _column(key, column, plain_column(frame[key]))
@@ -140,7 +140,7 @@ def _fit(columns: list[_Shown], room: int) -> list[_Shown]:
         optional = [column for column in columns if column.is_optional]
         floor = max(_MIN_TEXT, room // 4) if optional else 1
         texts = [column for column in columns if column.is_text]
-        # Columns are dropped before names are broken, but for those of more than half the width.
+        # Columns are dropped before names are broken, except those of more than half the width.
         words = [column.longest_word() for column in texts]
         kept = [max(floor, word) if word <= room // 2 else floor for word in words]
         _shrink(texts, kept, excess())
@@ -155,7 +155,7 @@ def _fit(columns: list[_Shown], room: int) -> list[_Shown]:
 
 
 def _shrink(columns: Sequence[_Shown], least: Sequence[int], excess: int) -> None:
-    """Fold the widest columns, one character after the other, but none below its least width."""
+    """Fold the widest columns, character by character, but none below its least width."""
     limits = list(zip(columns, least, strict=True))
     for _ in range(excess):
         foldable = [column for column, limit in limits if column.width > limit]
@@ -165,7 +165,7 @@ def _shrink(columns: Sequence[_Shown], least: Sequence[int], excess: int) -> Non
 
 
 def _lines(columns: Sequence[_Shown], cells: Sequence[str], screen: Screen) -> list[str]:
-    """Return a row of the table: a line, or more where a cell is folded."""
+    """Return a row of the table: a line, or several with a folded cell."""
     folded = [
         [cell]
         if cell_len(cell) <= column.width

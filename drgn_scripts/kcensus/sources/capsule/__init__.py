@@ -1,29 +1,23 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Capsules: the part of a vmcore that the analyses need, small enough to attach to a ticket.
 
-A capsule contains the pages that analyses read and the types that they used, so it needs no debug
-info. FORMAT.md specifies the file.
+A capsule contains the pages and the types that analyses used, so it needs no debug info. FORMAT.md
+specifies the file.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 from typing import Any
 
 import drgn
 
-from kcensus.sources.capsule.container import BadCapsule, Reader, corrupt, is_capsule
-from kcensus.sources.capsule.lookups import Lookups, ObjectData
-from kcensus.sources.capsule.pages import PageStore
-from kcensus.sources.capsule.program import Machine, assemble, is_assembled
+from kcensus.samples import capsule as bundled_capsule
+from kcensus.sources.capsule.container import BadCapsule, PageStore, Reader, corrupt, is_capsule
+from kcensus.sources.capsule.lookups import Lookups, Machine, ObjectData, assemble, is_assembled
 from kcensus.sources.capsule.types import NotRecorded, Ref
-from kcensus.sources.capsule.typetable import (
-    BadTypes,
-    as_integer,
-    as_list,
-    as_object,
-    as_text,
-)
+from kcensus.sources.capsule.typetable import BadTypes, as_integer, as_list, as_object, as_text
 from kcensus.sources.model import (
     Request,
     Source,
@@ -73,11 +67,9 @@ class _Replay:
         raise self.lacking(f"the symbol {name}")
 
     def need_modules(self, *names: str) -> list[str]:
-        """See :meth:`kcensus.sources.model.Target.need_modules`."""
         return self.lookups.modules.get(names, [])
 
     def places(self) -> list[tuple[str, str]]:
-        """See :meth:`kcensus.sources.model.ModuleDebugInfo.places`."""
         return [("all types", "in the capsule")]
 
 
@@ -167,9 +159,16 @@ def _machine(reader: Reader) -> Machine:
     return Machine(arch, reader.section("vmcoreinfo", 1 << 16), page_size, memory, direct_map)
 
 
+def _path(spec: str) -> str:
+    """Return the path of a bundled capsule by its name, unless a file has the same name."""
+    # Not Path.exists(), which raises if the name is too long.
+    bundled = None if os.path.lexists(spec) else bundled_capsule(spec)
+    return spec if bundled is None else str(bundled)
+
+
 def _open(request: Request) -> Target:
-    path = request.spec or ""
-    return open_capsule(path, printable(path))
+    spec = request.spec or ""
+    return open_capsule(_path(spec), printable(spec))
 
 
-SOURCE = Source(lambda spec: spec is not None and is_capsule(spec), _open)
+SOURCE = Source(lambda spec: spec is not None and is_capsule(_path(spec)), _open)

@@ -8,6 +8,7 @@ exactly its declared size.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -20,12 +21,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import drgn
 import numpy as np
 import numpy.typing as npt
 import zstandard
 
 from kcensus.sources.capsule.typetable import BadTypes, as_integer, as_object, as_text
-from kcensus.sources.faults import REASONS
+from kcensus.sources.faults import REASONS, UNRECORDED
 from kcensus.sources.model import TargetError
 from kcensus.sources.reader import FileReader, os_reason
 
@@ -40,17 +42,16 @@ _MAX_SECTION = 4 << 20
 _MAX_INDEX = 64 << 20
 _MAX_SECTIONS = 64
 _MAX_FRAMES = 1 << 48
+_MAX_CACHED_BYTES = 64 << 20
 _CHUNK = 4 << 20
 RUN = np.dtype([("first", "<u8"), ("pages", "<u4"), ("status", "<u4")])
 """Consecutive pages: first page frame, number of pages, 0 or 1 + the position in ``REASONS``."""
 _THREADS = min(4, len(os.sched_getaffinity(0)))
 
 
+# Not a ValueError, which readers of memory treat as an unreadable page.
 class BadCapsule(Exception):
-    """The file is not a capsule, or is corrupt; the message follows the name of the file.
-
-    Not a ``ValueError``, which readers of memory treat as an unreadable page.
-    """
+    """The file is not a capsule, or is corrupt; the message follows the name of the file."""
 
 
 def corrupt(reason: object) -> BadCapsule:
@@ -58,23 +59,20 @@ def corrupt(reason: object) -> BadCapsule:
     return BadCapsule(f"is corrupt: {reason}; copy it again")
 
 
+# Not an OSError: while a capsule is created, these come from the target.
 class CannotWrite(Exception):
-    """The capsule cannot be written; the message follows the name of the file.
-
-    Not an ``OSError``: while a capsule is created, these come from the target.
-    """
+    """The capsule cannot be written; the message follows the name of the file."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """Position and size of a section in the file."""
+    """Position and size of a section in the file, and the digest of the stored bytes."""
 
     offset: int
     size: int
     raw_size: int
     """Size after decompression."""
     sha256: str
-    """Digest of the stored bytes."""
 
 
 def is_capsule(path: str) -> bool:
@@ -93,9 +91,8 @@ class Index:
     first: npt.NDArray[np.int64]
     """First page frame of each run, ascending."""
     pages: npt.NDArray[np.int64]
-    """Pages in each run."""
     status: npt.NDArray[np.int64]
-    """As in :data:`RUN`."""
+    """Status of each run, as in :data:`RUN`."""
     offsets: npt.NDArray[np.int64]
     """Position of each block in the file, and the end of the last one."""
     positions: npt.NDArray[np.int64]
@@ -103,16 +100,14 @@ class Index:
 
 
 class Writer:
-    """Writes a capsule to a temporary file, and renames that on success.
-
-    Only the owner may read the file, because it contains kernel memory. All methods raise
-    :class:`CannotWrite`.
+    """Writes a capsule, which only its owner may read, to a temporary file; renames it on success.
 
     :param level: zstd compression level; 3 is fast, 19 is small
+    :raises CannotWrite: by all methods
     """
 
     def __init__(self, path: Path, level: int = 3) -> None:
-        # What a symbolic link points to is replaced, not the link.
+        # The target of a symbolic link is replaced, not the link.
         self._path = path = path.resolve()
         self._part = path.with_name(path.name + ".part")
         self._level = level
@@ -152,10 +147,7 @@ class Writer:
         self._blocks(name, [data])
 
     def _blocks(self, name: str, blocks: Iterable[bytes]) -> tuple[int, list[int]]:
-        """Write a section of blocks that are compressed separately.
-
-        :return: bytes before compression, and the stored size of each block
-        """
+        """Write a section of blocks that are compressed separately; return its size, and theirs."""
         offset, digest, total = self._file.tell(), hashlib.sha256(), 0
         pending: deque[Future[bytes]] = deque()
         sizes = []
@@ -204,11 +196,7 @@ class Writer:
 
 
 class Reader:
-    """Reads a capsule.
-
-    :raises BadCapsule: the file is not a capsule, or is corrupt
-    :raises OSError: the file cannot be read
-    """
+    """Reads a capsule; raises :class:`BadCapsule` or ``OSError``."""
 
     def __init__(self, path: str) -> None:
         self._file = open(path, "rb", buffering=0)  # noqa: SIM115, open as long as its memory is read
@@ -221,7 +209,6 @@ class Reader:
             raise
 
     def _read_manifest(self) -> tuple[dict[str, Any], int]:
-        """Return the manifest and its offset."""
         header = self._pread(0, _HEADER.size)
         magic, version, offset, size, raw_size, digest = _HEADER.unpack(header)
         if magic != MAGIC:
@@ -252,7 +239,7 @@ class Reader:
         return _decompress(name, stored, section.raw_size)
 
     def section(self, name: str, limit: int = _MAX_SECTION) -> bytes:
-        """Return the content of a section.
+        """Return the content of a section of at most ``limit`` bytes.
 
         :raises BadCapsule: it is missing, is corrupt, or has more than ``limit`` bytes
         """
@@ -268,7 +255,7 @@ class Reader:
         return self._sections[name]
 
     def index(self, page_size: int) -> Index:
-        """Return which pages the capsule contains, and where.
+        """Return the pages of the capsule and their positions.
 
         :raises BadCapsule: the index contradicts itself or the file
         """
@@ -310,14 +297,45 @@ class Reader:
 
     def verify(self) -> list[str]:
         """Return the names of the sections that do not match their digest; reads the whole file."""
-        mismatches = []
-        for name, section in self._sections.items():
-            digest, end = hashlib.sha256(), section.offset + section.size
-            for start in range(section.offset, end, _CHUNK):
-                digest.update(self._pread(start, min(_CHUNK, end - start)))
-            if digest.hexdigest() != section.sha256:
-                mismatches.append(name)
-        return mismatches
+        return [name for name, each in self._sections.items() if self._digest(each) != each.sha256]
+
+    def _digest(self, section: Section) -> str:
+        digest, end = hashlib.sha256(), section.offset + section.size
+        for start in range(section.offset, end, _CHUNK):
+            digest.update(self._pread(start, min(_CHUNK, end - start)))
+        return digest.hexdigest()
+
+
+class PageStore:
+    """Reads physical memory from a capsule; pages that are corrupt raise :class:`BadCapsule`."""
+
+    def __init__(self, reader: Reader, page_size: int) -> None:
+        self._index = index = reader.index(page_size)
+        self._size = page_size
+        self._block = functools.lru_cache(_MAX_CACHED_BYTES // (BLOCK_PAGES * page_size))(
+            functools.partial(reader.block, index, page_size=page_size)
+        )
+
+    def read(self, address: int, count: int) -> bytes:
+        """Return physical memory; raises :class:`drgn.FaultError` with one of ``REASONS``."""
+        size, index = self._size, self._index
+        pieces = []
+        end = address + count
+        while address < end:
+            frame, within = divmod(address, size)
+            run = int(np.searchsorted(index.first, frame, side="right")) - 1
+            offset = frame - int(index.first[run]) if run >= 0 else 0
+            if run < 0 or offset >= index.pages[run]:
+                raise drgn.FaultError(UNRECORDED, frame * size)
+            if status := int(index.status[run]):
+                raise drgn.FaultError(REASONS[status - 1], frame * size)
+            block, page = divmod(int(index.positions[run]) + offset, BLOCK_PAGES)
+            pages = min(int(index.pages[run]) - offset, BLOCK_PAGES - page)
+            length = min(pages * size - within, end - address)
+            start = page * size + within
+            pieces.append(self._block(block)[start : start + length])
+            address += length
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 @contextlib.contextmanager
@@ -329,7 +347,7 @@ def _writing() -> Iterator[None]:
 
 
 def _max_stored(raw_size: int) -> int:
-    """Return more bytes than ``raw_size`` bytes of incompressible data take."""
+    # Incompressible data takes less.
     return raw_size + (raw_size >> 7) + 1024
 
 
@@ -356,7 +374,7 @@ def _parse(name: str, data: bytes) -> dict[str, Any]:
 
 
 def _read_sections(table: Any, end: int) -> dict[str, Section]:
-    """Return the sections, which lie between the header and the manifest at ``end``."""
+    """Return the sections, all of them between the header and the manifest at ``end``."""
     try:
         if len(as_object(table)) > _MAX_SECTIONS:
             raise BadTypes("the table of sections is too long")

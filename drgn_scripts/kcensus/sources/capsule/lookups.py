@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The lookups of a recorded program (types, objects, symbols, modules) and their answers."""
+"""Programs with memory and lookups (types, objects, symbols, modules) from callbacks.
+
+The program that records a capsule and the one that replays it are assembled in the same way, so
+that drgn's own lookups are the same in both.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import drgn
+from drgn import FindObjectFlags, TypeKind
 
-from kcensus.sources.capsule.types import Ref
+from kcensus.sources.capsule.types import Ref, build
 from kcensus.sources.capsule.typetable import (
     BadTypes,
     Reader,
@@ -20,6 +25,7 @@ from kcensus.sources.capsule.typetable import (
     as_text,
     complete,
 )
+from kcensus.sources.custom import add_direct_map, program_of
 
 _MAX_ADDRESS = (1 << 64) - 1
 
@@ -34,18 +40,14 @@ class ObjectData(NamedTuple):
 
 @dataclass
 class Lookups:
-    """All lookups with their answers, including lookups that matched nothing."""
+    """All lookups by their arguments, with their answers, including failed ones."""
 
     types: dict[tuple[str, str, str | None], Ref | None] = field(default_factory=dict)
-    """By kind, name and file name."""
     objects: dict[tuple[str, int, str | None], ObjectData | None] = field(default_factory=dict)
-    """By name, flags and file name."""
     symbols: dict[tuple[str | None, int | None, bool], list[drgn.Symbol]] = field(
         default_factory=dict
     )
-    """By name, address, and whether only the best match is wanted."""
     modules: dict[tuple[str, ...], list[str]] = field(default_factory=dict)
-    """Sentences about missing debug info, by requested modules."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the lookups as JSON; resolves the members of used types."""
@@ -56,7 +58,10 @@ class Lookups:
         return {
             "type_lookups": [[*key, ref and table.use(ref)] for key, ref in self.types.items()],
             "object_lookups": [
-                [*key, data and [table.use(data.ref), data.address, _hexadecimal(data.value)]]
+                [
+                    *key,
+                    data and [table.use(data.ref), data.address, _hexadecimal(data.value)],
+                ]
                 for key, data in self.objects.items()
             ],
             "symbol_lookups": [
@@ -69,10 +74,9 @@ class Lookups:
 
     @staticmethod
     def from_json(document: dict[str, Any], lacking: Callable[[str], Exception]) -> Lookups:
-        """Return the lookups of an untrusted capsule.
+        """Return the lookups of an untrusted capsule, or raise :class:`BadTypes`.
 
         :param lacking: returns the error for a type that was not recorded
-        :raises BadTypes: they are invalid
         """
         table = Reader(document.get("types"), lacking)
         lookups = Lookups()
@@ -135,3 +139,89 @@ def _symbol(row: Any) -> drgn.Symbol:
         )
     except KeyError as error:
         raise BadTypes("a symbol has an unknown binding or kind") from error
+
+
+class Source(Protocol):
+    """Answers lookups that have no known answer, or raises
+    :class:`~kcensus.sources.capsule.types.NotRecorded`; :meth:`read` returns physical memory."""
+
+    def find_type(self, kind: str, name: str, filename: str | None) -> Ref | None: ...
+
+    def find_object(self, name: str, flags: int, filename: str | None) -> ObjectData | None: ...
+
+    def find_symbols(
+        self, name: str | None, address: int | None, one: bool
+    ) -> list[drgn.Symbol]: ...
+
+    def read(self, address: int, count: int) -> bytes: ...
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Facts that a program needs before any lookup."""
+
+    arch: str
+    """Name of the :class:`drgn.Architecture`."""
+    vmcoreinfo: bytes
+    page_size: int
+    memory_bytes: int
+    """End of physical memory."""
+    direct_map: int
+    """Virtual address of physical address 0."""
+
+
+_ASSEMBLED = "kcensus: a capsule, or recorded for one"
+"""Key of :attr:`drgn.Program.cache`."""
+
+
+def is_assembled(prog: drgn.Program) -> bool:
+    """Return whether a program reads from a capsule, or is recorded for one."""
+    return _ASSEMBLED in prog.cache
+
+
+def assemble(machine: Machine, lookups: Lookups, source: Source) -> drgn.Program:
+    """Return a program that reads from ``source``, and adds its answers to ``lookups``."""
+    arch, memory_bytes = drgn.Architecture[machine.arch], machine.memory_bytes
+    prog = program_of(arch, machine.vmcoreinfo, source.read, memory_bytes=memory_bytes)
+    prog.cache[_ASSEMBLED] = True
+    add_direct_map(prog, machine.direct_map, memory_bytes, source.read)
+
+    def find_type(
+        prog: drgn.Program, kinds: drgn.TypeKindSet, name: str, filename: str | None
+    ) -> drgn.Type | None:
+        for kind in TypeKind:
+            if kind in kinds:
+                key = kind.name.lower(), name, filename
+                if key not in lookups.types:
+                    lookups.types[key] = source.find_type(*key)
+                ref = lookups.types[key]
+                if ref is not None:
+                    return build(prog, ref)
+        return None
+
+    def find_object(
+        prog: drgn.Program, name: str, flags: FindObjectFlags, filename: str | None
+    ) -> drgn.Object | None:
+        key = name, flags.value, filename
+        if key not in lookups.objects:
+            lookups.objects[key] = source.find_object(*key)
+        data = lookups.objects[key]
+        if data is None:
+            return None
+        type_ = build(prog, data.ref)
+        if data.value is not None:
+            return drgn.Object.from_bytes_(prog, type_, data.value)
+        return drgn.Object(prog, type_, address=data.address)
+
+    def find_symbols(
+        prog: drgn.Program, name: str | None, address: int | None, one: bool
+    ) -> list[drgn.Symbol]:
+        key = name, address, one
+        if key not in lookups.symbols:
+            lookups.symbols[key] = source.find_symbols(*key)
+        return lookups.symbols[key]
+
+    prog.register_type_finder("kcensus", find_type, enable_index=-1)
+    prog.register_object_finder("kcensus", find_object, enable_index=-1)
+    prog.register_symbol_finder("kcensus", find_symbols, enable_index=-1)
+    return prog

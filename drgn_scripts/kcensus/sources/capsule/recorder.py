@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Record what is read from a target, and write it as a capsule."""
+"""Record the reads and lookups of a target, and write them as a capsule."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from drgn.helpers.linux.mm import pfn_to_virt
 
 from kcensus.progress import Progress
 from kcensus.sources.capsule.container import BLOCK_PAGES, RUN, CannotWrite, Writer
-from kcensus.sources.capsule.lookups import Lookups, ObjectData
-from kcensus.sources.capsule.program import Machine, assemble
+from kcensus.sources.capsule.lookups import Lookups, Machine, ObjectData, assemble
 from kcensus.sources.capsule.types import Interner, NotRecorded, Ref
 from kcensus.sources.capsule.typetable import BadTypes
 from kcensus.sources.faults import REASONS, reason
@@ -67,7 +66,7 @@ class Recorder:
         )
         """The recorded target; analyses run on it as on the original."""
 
-    # The methods of kcensus.sources.capsule.program.Source
+    # The methods of Source and ModuleDebugInfo
 
     def find_type(self, kind: str, name: str, filename: str | None) -> Ref | None:
         query = f"{kind} {name}" if kind in _TAGGED else name
@@ -104,13 +103,11 @@ class Recorder:
         return data
 
     def need_modules(self, *names: str) -> list[str]:
-        """See :meth:`kcensus.sources.model.Target.need_modules`."""
         sentences = self._modules.need_modules(*names) if self._modules else []
         self._lookups.modules[names] = sentences
         return sentences
 
     def places(self) -> list[tuple[str, str]]:
-        """See :meth:`kcensus.sources.model.ModuleDebugInfo.places`."""
         return self._modules.places() if self._modules else []
 
     # Writing
@@ -129,12 +126,8 @@ class Recorder:
         progress: Progress,
         scrub: Scrub | None = None,
     ) -> dict[str, int]:
-        """Write the recording as a capsule.
+        """Write the recording as a capsule; return how many pages are ``stored`` or ``unreadable``.
 
-        :param manifest: further keys of the manifest
-        :param level: zstd compression level
-        :param scrub: changes pages before they are written
-        :return: numbers of pages: ``stored`` and ``unreadable``
         :raises CannotWrite: the capsule cannot be written, or a reader would refuse it
         """
         with Writer(path, level) as writer:
@@ -150,9 +143,8 @@ class Recorder:
             status = np.zeros(len(frames), np.uint32)
             with progress.step("writing the capsule", len(frames)) as step:
                 blocks = _blocks(self._chunks(frames, status, step.advance, scrub), self._page_size)
-                size = writer.pages(lambda: _runs(frames, status), blocks)
+                stored = writer.pages(lambda: _runs(frames, status), blocks) // self._page_size
             writer.section("lookups", data)
-            stored = size // self._page_size
             counts = {"stored": stored, "unreadable": len(frames) - stored}
             machine = asdict(self._machine)
             writer.section("vmcoreinfo", machine.pop("vmcoreinfo"))
@@ -195,7 +187,6 @@ class Recorder:
 
 
 def _blocks(chunks: Iterator[bytes], page_size: int) -> Iterator[bytes]:
-    """Yield the bytes of ``chunks`` in blocks of equal length; the last one may be shorter."""
     size = BLOCK_PAGES * page_size
     pending = bytearray()
     for chunk in chunks:

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Types as data: taken from a program with debug info, rebuilt in a program without.
 
-A :class:`Node` describes one type. Pointers lead from any type to nearly all others, so the types
-of members are resolved only when they are used: from the debug info while a capsule is recorded,
-from the capsule later. A capsule lacks unused types, and raises :class:`NotRecorded` for them. It
-has the names of all members, so the *absence* of a member is always known.
+Pointers lead from any type to nearly all others, so the types of members are resolved only when
+they are used. A capsule lacks unused types, and raises :class:`NotRecorded` for them. It has the
+names of all members, so the *absence* of a member is always known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import drgn
@@ -35,7 +34,7 @@ FIELDS = {
     # Without parameters, because they are not in memory.
     TypeKind.FUNCTION: (),
 }
-"""What describes each kind of type: attributes of :class:`drgn.Type` and :class:`Node`, arguments
+"""Descriptions of each kind of type: attributes of :class:`drgn.Type` and :class:`Node`, arguments
 of ``drgn.Program.*_type()``, and in this order the columns of a row in the type table."""
 
 
@@ -52,21 +51,19 @@ class Ref(NamedTuple):
 
 
 class MemberType(NamedTuple):
-    """The type of a member."""
+    """The type of a member, and its width if it is a bit field."""
 
     ref: Ref
     bits: int | None = None
-    """Width, if it is a bit field."""
 
 
 @dataclass(eq=False)
 class Member:
-    """One member of a struct, union or class."""
+    """One member of a struct, union or class; ``resolve`` may raise :class:`NotRecorded`."""
 
     name: str | None
     bit_offset: int
     resolve: Callable[[], MemberType]
-    """Returns the type; raises :class:`NotRecorded`."""
     resolved: MemberType | None = None
 
     def type(self) -> MemberType:
@@ -86,22 +83,19 @@ class Node:
     size: int | None = None
     """Bytes; None if the type is incomplete."""
     byteorder: str | None = None
-    """``little`` or ``big``."""
     is_signed: bool = False
     type: Ref | None = None
     """The aliased, element, referenced or underlying integer type; None for incomplete enums."""
     length: int | None = None
-    """Elements of an array."""
     members: tuple[Member, ...] | None = None
     enumerators: tuple[tuple[str, int], ...] | None = None
-    built: drgn.Type | None = field(default=None, repr=False)
 
 
 class Interner:
-    """Makes one node for each distinct type of a program with debug info.
+    """Maker of one node for each distinct type of a program with debug info.
 
-    drgn cannot tell whether two types are the same, so their content decides: for a struct its
-    tag, its size, and the names and offsets of its members. Untagged structs are always distinct.
+    drgn cannot tell whether two types are the same, so their content decides, for a struct with the
+    names and offsets of its members. Untagged structs are always distinct.
     """
 
     def __init__(self) -> None:
@@ -134,15 +128,20 @@ class Interner:
         return lambda: MemberType(self.ref(member.type), member.bit_field_size)
 
 
+_BUILT = "kcensus: types of a capsule"
+"""Key of :attr:`drgn.Program.cache`: types of the program by :class:`Node`."""
+
+
 def build(prog: drgn.Program, ref: Ref) -> drgn.Type:
-    """Return the type in ``prog`` that ``ref`` describes; members are resolved on use.
+    """Return the type of ``ref`` in ``prog``; members are resolved on use.
 
     Recursion ends at structs. The maker of nodes from untrusted data must rule out other cycles.
     """
-    node = ref.node
-    if node.built is None:
-        node.built = _build(prog, node)
-    return node.built.qualified(Qualifiers(ref.qualifiers)) if ref.qualifiers else node.built
+    built: dict[Node, drgn.Type] = prog.cache.setdefault(_BUILT, {})
+    if ref.node not in built:
+        built[ref.node] = _build(prog, ref.node)
+    type_ = built[ref.node]
+    return type_.qualified(Qualifiers(ref.qualifiers)) if ref.qualifiers else type_
 
 
 def _build(prog: drgn.Program, node: Node) -> drgn.Type:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A table of types in a capsule: JSON arrays that refer to each other by their index.
 
-Each row is ``[kind, ...]``; FORMAT.md lists them. A use of a type is its index, or
-``[index, qualifiers]``. Only members may refer to later rows, so no other type can contain itself.
-A member whose type was not recorded has no use.
+Each row is ``[kind, ...]``; FORMAT.md lists them. A use of a type is its index, or ``[index,
+qualifiers]``. Only members may refer to later rows, so no other type can contain itself. A member
+with an unrecorded type has no use.
 """
 
 from __future__ import annotations
@@ -18,25 +18,23 @@ from kcensus.sources.capsule.types import COMPOUND, FIELDS, Member, MemberType, 
 _KINDS = {kind.name.lower(): kind for kind in TypeKind}
 _QUALIFIERS = sum(qualifier.value for qualifier in Qualifiers)
 _BIT_FIELDS = (TypeKind.INT, TypeKind.BOOL, TypeKind.ENUM)
-_POINTER_SIZES = (8,)
 _SCALAR_SIZES = (1, 2, 4, 8, 16)
 _MAX_NESTED = 64
 """Levels of pointers, arrays, aliases and structs; real types have fewer than ten."""
 _MAX_MEMBERS = 1 << 16
-"""Members of a struct including nested ones, over which drgn loops; ``struct task_struct`` has a
-thousand."""
+"""Most members of a struct including nested ones, over which drgn loops; ``struct task_struct`` has
+a thousand."""
 _MAX_BYTES = _MAX_VALUES = 1 << 22
-"""Size of a type, and numbers and structs in a value of it, which may all become Python
+"""Most bytes of a type, and most numbers and structs in a value of it, which may all become Python
 objects."""
 
 
 class BadTypes(ValueError):
-    """Data from a capsule is invalid; the message says how, without naming the capsule."""
+    """Data from a capsule is invalid; the message tells how, without naming the capsule."""
 
 
 def complete(roots: Sequence[Node]) -> None:
-    """Resolve all members of the structs of which one member was used, and the types nested in
-    them, but not the types that pointers lead to."""
+    """Resolve all members of used structs and of types nested in them, not of pointers' targets."""
     pending, seen = list(roots), set()
     while pending:
         node = pending.pop()
@@ -60,7 +58,7 @@ class Writer:
         self._index: dict[Node, int] = {}
 
     def use(self, ref: Ref) -> Any:
-        """Return how a row refers to ``ref``; adds the row of a new type."""
+        """Return the use of ``ref`` in a row; adds the row of a new type."""
         if ref.node not in self._index:
             row = self._row(ref.node)  # first, because it adds the rows that it refers to
             self._index[ref.node] = len(self._rows)
@@ -84,7 +82,6 @@ class Writer:
         return row
 
     def _row(self, node: Node) -> list[Any]:
-        """Return the row of a type, a struct without its members."""
         row: list[Any] = [node.kind.name.lower()]
         if node.kind in COMPOUND:
             return [*row, node.tag, node.size]
@@ -97,11 +94,9 @@ class Writer:
 
 
 class Reader:
-    """Makes nodes from untrusted rows.
+    """Makes nodes from untrusted rows, or raises :class:`BadTypes`.
 
-    :param rows: the type table
     :param lacking: returns the error for the type of a member that was not recorded
-    :raises BadTypes: the table is invalid
     """
 
     def __init__(self, rows: Any, lacking: Callable[[str], Exception]) -> None:
@@ -124,7 +119,7 @@ class Reader:
             _measure(node, self._extents)
 
     def ref(self, use: Any) -> Ref:
-        """Return the type that ``use`` refers to, among the rows read so far.
+        """Return the type of a use, among the rows read so far.
 
         :raises BadTypes: there is no such row
         """
@@ -137,7 +132,6 @@ class Reader:
         return self._extents[ref.node].size
 
     def _read(self, row: list[Any]) -> Node:
-        """Return the type of a row, a struct without its members."""
         kind = _KINDS.get(row[0]) if isinstance(row[0], str) else None
         if kind is None:
             raise BadTypes("a type has an unknown kind")
@@ -162,7 +156,6 @@ class Reader:
         return node
 
     def _field(self, kind: TypeKind, name: str, value: Any) -> Any:
-        """Return the valid value of a field of a type."""
         match name:
             case "type":
                 return self.ref(value)
@@ -180,7 +173,7 @@ class Reader:
                 pairs = (as_list(pair, 2) for pair in as_list(value))
                 return tuple((as_text(pair[0]), pair[1]) for pair in pairs)
             case "size" if kind not in COMPOUND:
-                sizes = _POINTER_SIZES if kind == TypeKind.POINTER else _SCALAR_SIZES
+                sizes = (8,) if kind == TypeKind.POINTER else _SCALAR_SIZES
                 if as_integer(value, max(_SCALAR_SIZES)) not in sizes:
                     raise BadTypes("a scalar or pointer has an invalid size")
                 return value
@@ -206,23 +199,17 @@ def _unaliased(node: Node) -> Node:
 
 
 class Extent(NamedTuple):
-    """The extent of a type and its values."""
+    """The extent of a type: levels of nested types, members including nested ones (an array counts
+    as one element), numbers and structs in a value, and bytes, None if the type has no size."""
 
     depth: int
-    """Levels of nested types."""
     members: int
-    """Members including nested ones; an array counts as one element."""
     values: int
-    """Numbers and structs in a value."""
     size: int | None
-    """Bytes; None if the type has no size."""
 
 
 def _measure(node: Node, known: dict[Node, Extent], level: int = 0) -> Extent:
-    """Return the extent of ``node``; stores those of nested types in ``known``, too.
-
-    :raises BadTypes: the type contains itself, exceeds a limit, or has an invalid member
-    """
+    """Return the extent of ``node``; stores the extents of nested types in ``known``, too."""
     if level > _MAX_NESTED:
         raise BadTypes("a type contains itself, or types are nested too deeply")
     if node in known:

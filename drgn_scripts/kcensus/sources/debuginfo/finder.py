@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Find debug info: the kernel's when a target is opened, a module's when an analysis needs it.
 
-drgn searches by build ID and in the standard paths of distributions, also below the directories
-that are added to its options here. This module also searches these directories for a vmlinux at
-any other path, and explains what is missing. Like drgn, it does not use debuginfod for kernels,
+drgn searches by build ID and in the standard paths of distributions. This module also searches the
+user's directories for a vmlinux at any path. Like drgn, it does not use debuginfod for kernels,
 because the download takes minutes without progress output.
 
-Dumps of kernels before 5.9 lack the build ID, and drgn then takes the first vmlinux that it finds,
-whatever kernel that is of. For these, this module compares each vmlinux with the dump itself.
+Dumps of kernels before 5.9 lack the build ID, and drgn then takes any vmlinux that it finds. For
+these, this module compares each vmlinux with the dump.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from pathlib import Path
 
 import drgn
 
+from kcensus.human import listed
 from kcensus.limits.memory import mapping_files
 from kcensus.sources.debuginfo import packages
 from kcensus.sources.formats import elf
@@ -42,8 +42,6 @@ _COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ\0", b"BZh", b"\x28\xb5\x2f\xfd")
 _MAX_DEPTH = 8
 _MAX_WARNINGS = 1 << 20
 _NOT_SEARCHED = ("/proc", "/sys", "/dev")
-
-
 # Where distributions install a vmlinux; drgn's defaults.
 _STANDARD_PATHS = (
     "/usr/lib/debug/boot/vmlinux-{0}",
@@ -54,15 +52,11 @@ _STANDARD_PATHS = (
     "/lib/modules/{0}/vmlinux",
 )
 _MAX_NAMED = 3
-_WITHOUT_BUILD_ID = (
-    "its dump has no build ID, and other bytes where the linux_banner of that file would be"
-)
+_WITHOUT_BUILD_ID = "the dump has no build ID, and other bytes in place of the file's linux_banner"
 
 
 @dataclass(frozen=True)
 class _Vmlinux:
-    """A file that may be the vmlinux of the kernel."""
-
     path: Path
     identity: elf.Identity = field(default_factory=elf.Identity)
 
@@ -72,21 +66,14 @@ class _Vmlinux:
         return printable(os.fspath(self.path)) + (f" ({facts})" if facts else "")
 
 
-def _identify(reader: FileReader, header: elf.Header, path: Path) -> _Vmlinux:
-    if not header.supported:
-        return _Vmlinux(path, elf.Identity(release=header.machine))
-    return _Vmlinux(path, elf.identity(reader, header))
-
-
 def _vmlinux_at(path: Path) -> Iterator[_Vmlinux]:
     """Yield the file at a path if it is a readable ELF file."""
     with contextlib.suppress(TargetError), FileReader(path) as reader:
         if reader.read(0, 4) == elf.MAGIC:
-            yield _identify(reader, elf.read_header(reader), path)
+            yield _Vmlinux(path, elf.identity(reader, elf.read_header(reader)))
 
 
 def _vmlinux_below(directory: Path) -> Iterator[_Vmlinux]:
-    """Yield the readable ELF files below a directory with `vmlinux` in their names."""
     base = len(directory.parts)
     for folder, folders, files in os.walk(directory):
         if len(Path(folder).parts) - base >= _MAX_DEPTH or folder in _NOT_SEARCHED:
@@ -97,9 +84,8 @@ def _vmlinux_below(directory: Path) -> Iterator[_Vmlinux]:
 
 
 class DebugInfo:
-    """The debug info of one program.
+    """The debug info of one program of a kernel; loaded debug info is kept.
 
-    :param prog: a program that is set to a kernel; debug info that it has is kept
     :param symbols: files and directories that the user passed, tried first
     :raises TargetError: one of them cannot contain debug info
     """
@@ -133,7 +119,7 @@ class DebugInfo:
                 if header.type == elf.ET_REL:
                     self._modules.append(path)
                 else:
-                    self._kernels.append(_identify(reader, header, path))
+                    self._kernels.append(_Vmlinux(path, elf.identity(reader, header)))
             elif start.startswith(_COMPRESSED) and path.name.startswith("vmlinux"):
                 self._kernels.append(_Vmlinux(path))
             elif start.startswith(_COMPRESSED):
@@ -147,11 +133,7 @@ class DebugInfo:
                 raise TargetError(f"{reader.name}: is not an ELF file with debug info")
 
     def load_kernel(self) -> None:
-        """Load the debug info of the kernel, without its modules.
-
-        :raises MissingDebugInfo: it is not found, or belongs to another build
-        :raises TargetError: it cannot be loaded
-        """
+        """Load the debug info of the kernel; raise :class:`TargetError` if that fails."""
         if not self._missing():
             return
         tried: list[_Vmlinux] = []
@@ -178,12 +160,9 @@ class DebugInfo:
                 yield from _vmlinux_at(Path(path.format(self._release)))
 
     def _is_of_this_build(self, vmlinux: _Vmlinux) -> bool:
-        """Return whether the dump is of the kernel that a file was linked as.
-
-        Since Linux kernel commit 0935288c6e00 ("kdump: append kernel build-id string to
-        VMCOREINFO") (in v5.9), the build IDs tell. Before, the banner and the build ID in the file
-        have to be in memory, where the file says.
-        """
+        # Since Linux kernel commit 0935288c6e00 ("kdump: append kernel build-id string to
+        # VMCOREINFO") (in v5.9), the build IDs tell. Before, the banner and the build ID of the
+        # file must be in memory at their places in the file.
         if self._build_id is not None:
             return vmlinux.identity.build_id == self._build_id
         equal = set()
@@ -216,11 +195,9 @@ class DebugInfo:
             ) from error
 
     def _missing(self) -> bool:
-        try:
-            module = self._prog.main_module()
-        except LookupError:
-            return True
-        return bool(module.wants_debug_file())
+        with contextlib.suppress(LookupError):
+            return bool(self._prog.main_module().wants_debug_file())
+        return True
 
     def _why_missing(self, tried: list[_Vmlinux]) -> str:
         for file in tried:
@@ -238,20 +215,18 @@ class DebugInfo:
         missing = packages.missing_kernel(self._release, self._build_id)
         if not tried:
             return missing
-        names = ", ".join(map(str, tried[:_MAX_NAMED]))
-        more = f" and {len(tried) - _MAX_NAMED} more" if len(tried) > _MAX_NAMED else ""
-        # A single file is the one that the user meant; one of many in a directory is not.
+        names = listed([*map(str, tried)], _MAX_NAMED)
+        # The user meant a single file, but not each of many files in a directory.
         if self._kernels or len(tried) == 1:
             does = "does" if len(tried) == 1 else "do"
             wanted = f"build ID {self._build_id}" if self._build_id else _WITHOUT_BUILD_ID
             return (
-                f"{names}{more}: {does} not belong to this kernel, {self._release} ({wanted}); "
+                f"{names}: {does} not belong to this kernel, {self._release} ({wanted}); "
                 "pass the vmlinux of exactly that build"
             )
-        return f"{missing}; found only {names}{more}"
+        return f"{missing}; found only {names}"
 
     def need_modules(self, *names: str) -> list[str]:
-        """See :meth:`kcensus.sources.model.Target.need_modules`."""
         wanted = {name.replace("-", "_") for name in names}
         warnings = logging.handlers.BufferingHandler(_MAX_WARNINGS)
         warnings.setLevel(logging.WARNING)
@@ -280,20 +255,17 @@ class DebugInfo:
         finally:
             logger.removeHandler(warnings)
         sentences = [
-            packages.missing_module(
-                module.name, self._release, module.build_id.hex() if module.build_id else None
-            )
-            for module in loaded
-            if module.wants_debug_file()
+            packages.missing_module(each.name, self._release, each.build_id and each.build_id.hex())
+            for each in loaded
+            if each.wants_debug_file()
         ]
-        # drgn only logs what it cannot read in the kernel's list of modules.
+        # drgn only logs unreadable parts of the kernel's list of modules.
         unseen = wanted - {module.name for module in loaded}
         if unseen and warnings.buffer:
             sentences.append(_unreadable(unseen, warnings.buffer[-1].getMessage()))
         return sentences
 
     def places(self) -> list[tuple[str, str]]:
-        """See :meth:`kcensus.sources.model.ModuleDebugInfo.places`."""
         return [
             ("vmlinux" if isinstance(module, drgn.MainModule) else printable(module.name), path)
             for module in self._prog.modules()
@@ -327,10 +299,9 @@ def modules_from_memory() -> Iterator[None]:
 
 
 def load_debug_info(target: Target, symbols: tuple[Path, ...]) -> Target:
-    """Load the kernel's debug info into the program of ``target``, which is set to a kernel.
+    """Load the kernel's debug info into the program of ``target``; return the target.
 
-    :return: the target
-    :raises TargetError: the machine is not supported, or its debug info is unusable
+    :raises TargetError: the machine is not supported, or the debug info is missing or unusable
     """
     check_platform(target.prog, target.name)
     debug_info = DebugInfo(target.prog, symbols)
@@ -341,10 +312,7 @@ def load_debug_info(target: Target, symbols: tuple[Path, ...]) -> Target:
 
 
 def _vmcoreinfo(prog: drgn.Program, pattern: bytes) -> str | None:
-    """Return the group of the line of VMCOREINFO that matches.
-
-    Patterns allow hexadecimal digits only, because users paste a build ID into a shell.
-    """
+    # Patterns allow hexadecimal digits only, because users paste a build ID into a shell.
     vmcoreinfo = prog["VMCOREINFO"].string_()
     match = re.search(rb"^" + pattern + rb"[ \t\r]*$", vmcoreinfo, re.MULTILINE)
     return match[1].decode() if match else None

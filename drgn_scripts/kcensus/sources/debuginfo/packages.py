@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Name the package that contains the debug info of a kernel.
+"""Name the package with the debug info of a kernel, by its release alone.
 
-The release of a kernel identifies its distribution, and so the command that installs its debug
-info. The local machine is not asked, because the dump may come from another one.
+The local machine is not asked, because the dump may come from another one.
 
 Sources of package names and commands: Debian's ``linux`` source package
 (``linux-image-RELEASE-dbg``, in the main archive); Ubuntu's wiki on debug symbol packages; the
@@ -21,7 +20,7 @@ from kcensus.text import printable
 
 
 class Package(NamedTuple):
-    """A package with the debug info of a kernel; in ``_RULES``, templates of the texts."""
+    """A package with the debug info of a kernel."""
 
     distribution: str
     command: str
@@ -38,6 +37,8 @@ _EL_YUM = rf"(?P<nvr>[\w.-]+\.el[67](?:_\d+)?{_REBUILD}\.{_ARCH}){_VARIANT}"
 _EL_DNF = rf"(?P<nvr>[\w.-]+\.el\d+(?:_\d+)?{_REBUILD}\.{_ARCH}){_VARIANT}"
 _RT = r"(?=[\w.-]+\.rt\d+\.)"
 _EL_NAMES = "RHEL, CentOS, AlmaLinux, Rocky or Oracle Linux"
+_YUM, _DNF = "debuginfo-install kernel", "dnf debuginfo-install kernel"
+_NVR, _UEK = "{variant}-{nvr}", "kernel-uek-debuginfo-{release}"
 
 _UBUNTU = (
     "generic|lowlatency|aws|azure|gcp|gke|gkeop|kvm|oracle|oem|ibm|intel|raspi|raspi2|nvidia|"
@@ -52,92 +53,68 @@ _DEBIAN = (
 # struct new_utsname has room for 64 characters.
 _MAX_RELEASE = 64
 
-# Regular expressions of the whole release, whose groups fill in the templates; the first that
-# matches wins.
+# A regular expression of the whole release, with groups for the other fields; the first match wins.
 _RULES = (
-    (
-        rf"[\w.-]+\.el[567]uek\.{_ARCH}",
-        Package("Oracle Linux", "yum install kernel-uek-debuginfo-{release}", _REPO),
-    ),
-    (
-        rf"[\w.-]+\.el\d+(?:_\d+)?uek\.{_ARCH}",
-        Package("Oracle Linux", "dnf install kernel-uek-debuginfo-{release}", _REPO),
-    ),
-    (
-        rf"[\w.-]+\.amzn[12]\.{_ARCH}",
-        Package("Amazon Linux 2", "debuginfo-install kernel-{release}", "from yum-utils"),
-    ),
+    (rf"[\w.-]+\.el[567]uek\.{_ARCH}", "Oracle Linux", f"yum install {_UEK}", _REPO),
+    (rf"[\w.-]+\.el\d+(?:_\d+)?uek\.{_ARCH}", "Oracle Linux", f"dnf install {_UEK}", _REPO),
+    (rf"[\w.-]+\.amzn[12]\.{_ARCH}", "Amazon Linux 2", f"{_YUM}-{{release}}", "from yum-utils"),
     # The package of 6.1 is kernel; later ones are kernel6.12 and so on.
     (
         rf"(?:6\.1|(?P<series>\d+\.\d+))\.[\w.-]+\.amzn20\d\d\.{_ARCH}",
-        Package("Amazon Linux 2023", "dnf debuginfo-install kernel{series}-{release}", _REPO),
+        "Amazon Linux 2023",
+        f"{_DNF}{{series}}-{{release}}",
+        _REPO,
     ),
-    (
-        rf"(?P<nvr>[\w.-]+\.fc\d+\.{_ARCH}){_VARIANT}",
-        Package("Fedora", "dnf debuginfo-install kernel{variant}-{nvr}", _REPO),
-    ),
+    (rf"(?P<nvr>[\w.-]+\.fc\d+\.{_ARCH}){_VARIANT}", "Fedora", f"{_DNF}{_NVR}", _REPO),
     # Real-time kernels before RHEL 9.3 have .rt in their version, later ones +rt at the end.
-    (
-        _RT + _EL_YUM,
-        Package("RHEL or CentOS", "debuginfo-install kernel-rt{variant}-{nvr}", _REPO),
-    ),
-    (_RT + _EL_DNF, Package(_EL_NAMES, "dnf debuginfo-install kernel-rt{variant}-{nvr}", _REPO)),
-    (
-        _EL_YUM,
-        Package("RHEL, CentOS or Oracle Linux", "debuginfo-install kernel{variant}-{nvr}", _REPO),
-    ),
-    (_EL_DNF, Package(_EL_NAMES, "dnf debuginfo-install kernel{variant}-{nvr}", _REPO)),
+    (_RT + _EL_YUM, "RHEL or CentOS", f"{_YUM}-rt{_NVR}", _REPO),
+    (_RT + _EL_DNF, _EL_NAMES, f"{_DNF}-rt{_NVR}", _REPO),
+    (_EL_YUM, "RHEL, CentOS or Oracle Linux", f"{_YUM}{_NVR}", _REPO),
+    (_EL_DNF, _EL_NAMES, f"{_DNF}{_NVR}", _REPO),
     (
         rf"[\w.-]+\.(?:oe\d+\w*|an\d+|al\d+)\.{_ARCH}",
-        Package(
-            "openEuler, Anolis OS or Alibaba Cloud Linux",
-            "dnf install kernel-debuginfo-{release}",
-            _REPO,
-        ),
+        "openEuler, Anolis OS or Alibaba Cloud Linux",
+        "dnf install kernel-debuginfo-{release}",
+        _REPO,
     ),
     (
         r"[\w.-]+\.(?:azl|cm)\d+",
-        Package("Azure Linux", "tdnf install kernel-debuginfo-{release}", _REPO),
+        "Azure Linux",
+        "tdnf install kernel-debuginfo-{release}",
+        _REPO,
     ),
     (
         rf"\d+\.\d+[\w.+~-]*-(?:(?:cloud|rt)-)?(?:{_DEBIAN})",
-        Package(
-            "Debian",
-            "apt install linux-image-{release}-dbg",
-            "superseded kernels are in the snapshot archive",
-        ),
+        "Debian",
+        "apt install linux-image-{release}-dbg",
+        "superseded kernels are in the snapshot archive",
     ),
     # The version of the package adds a rebuild count to the release, so it is not known here.
     (
         r"(?P<version>\d+\.\d+\.\d+-(?:[\w.]+(?=-default)|\d+\.[\w.]+))"
         rf"-(?P<flavour>default|{_SUSE})",
-        Package(
-            "SUSE",
-            "zypper install kernel-{flavour}-debuginfo",
-            "version {version}, with the debug repositories enabled",
-        ),
+        "SUSE",
+        "zypper install kernel-{flavour}-debuginfo",
+        "version {version}, with the debug repositories enabled",
     ),
     # Six digits are a mainline build, for which Ubuntu publishes no debug info.
     (
         rf"\d+\.\d+\.\d+-\d{{1,5}}-(?:{_UBUNTU})(?:-[a-z0-9]+)*",
-        Package(
-            "Ubuntu",
-            "apt install linux-image-{release}-dbgsym",
-            "or linux-image-unsigned-{release}-dbgsym, with the debug symbol archive ddebs enabled",
-        ),
+        "Ubuntu",
+        "apt install linux-image-{release}-dbgsym",
+        "or linux-image-unsigned-{release}-dbgsym, with the debug symbol archive ddebs enabled",
     ),
 )
 
 
 def package(release: str) -> Package | None:
-    """Return the package that contains the debug info of a kernel and its modules.
+    """Return the package with the debug info of a kernel and its modules; None if unknown.
 
     :param release: kernel release from the dump, untrusted
-    :return: None if the distribution is not known
     """
     if len(release) > _MAX_RELEASE:
         return None
-    for pattern, template in _RULES:
+    for pattern, *template in _RULES:
         match = re.fullmatch(pattern, release, re.ASCII)
         if match is not None:
             words = {key: value or "" for key, value in match.groupdict().items()}
@@ -163,10 +140,7 @@ def _remedy(release: str, build_id: str | None, file: str) -> str:
 
 
 def missing_kernel(release: str, build_id: str | None) -> str:
-    """Return a sentence about missing debug info of the kernel, and how to get it.
-
-    :param build_id: build ID of the kernel in hexadecimal, if known
-    """
+    """Return a sentence about missing debug info of the kernel, and how to get it."""
     remedy = _remedy(release, build_id, "its vmlinux")
     return f"debug info of kernel {printable(release)} is missing: {remedy}"
 
@@ -179,9 +153,9 @@ def missing_module(name: str, release: str, build_id: str | None) -> str:
 
 
 def by_remedy(sentences: Iterable[str]) -> dict[str, list[str]]:
-    """Group sentences of :func:`missing_module` whose remedy is the same.
+    """Group the names of modules in sentences of :func:`missing_module` by their remedy.
 
-    :return: names of modules by their remedy. A sentence of another form is a key without modules
+    A sentence of another form is a key without modules.
     """
     groups: dict[str, dict[str, None]] = {}
     for sentence in sentences:
@@ -193,14 +167,11 @@ def by_remedy(sentences: Iterable[str]) -> dict[str, list[str]]:
 
 
 def debug_info_of(modules: Sequence[str]) -> str:
-    """Return in few words that this is the debug info of these modules."""
+    """Return a short phrase for the debug info of these modules."""
     return f"debug info of module{'s' * (len(modules) != 1)} {', '.join(sorted(modules))}"
 
 
 def missing_debug_info(sentence: str) -> str:
-    """Return in few words what a sentence of :func:`missing_module` is about.
-
-    Capsules record such sentences only.
-    """
+    """Return a short phrase for the subject of a sentence of :func:`missing_module`."""
     named = re.match(r"debug info of (module \S+) ", sentence)
     return f"debug info of {named[1]}" if named else "module debug info"

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How much memory a dump file contains, and what was filtered out.
-
-Filter levels: makedumpfile(8), ``-d``.
-"""
+"""The memory that a dump contains, and the pages filtered out (makedumpfile(8), ``-d``)."""
 
 from __future__ import annotations
 
@@ -23,21 +20,16 @@ _LEVELS = (
 
 @dataclass(frozen=True)
 class Coverage:
-    """How much memory a dump contains, by its headers."""
+    """The memory in a dump, except for a lost end, and the machine's memory."""
 
     saved_bytes: int
-    """Memory in the file, as far as that has not lost its end."""
     memory_bytes: int
-    """Memory of the machine."""
     filtered: str
-    """Which pages were filtered out, in words; empty if none or unknown."""
+    """Filtered kinds of pages, in words; empty if none or unknown."""
 
 
 def coverage(path: str | Path) -> Coverage | None:
-    """Return what the headers of a dump say.
-
-    :return: None for a flattened file, whose bitmaps can be anywhere in it
-    """
+    """Return the coverage by the headers; None for a flattened file with bitmaps anywhere."""
     with FileReader(path) as reader:
         start = reader.read(0, 16)
         if start.startswith(elf.MAGIC):
@@ -63,7 +55,7 @@ def _elf(reader: FileReader) -> Coverage:
 
 
 def _union(spans: list[tuple[int, int]]) -> int:
-    """Return how many bytes are in at least one of the spans (start, end)."""
+    """Return the number of bytes in at least one of the spans (start, end)."""
     total = reached = 0
     for start, end in sorted(spans):
         start = max(start, reached)

@@ -51,12 +51,11 @@ class Header:
     phdrs: tuple[int, int, int] = (0, 0, 0)
     """Program headers: offset, number, bytes of each."""
     shdrs: tuple[int, int, int] = (0, 0, 0)
-    """Section headers, likewise."""
     shstrndx: int = 0
 
 
 class Segment(NamedTuple):
-    """What kcensus reads of a program header (``Elf64_Phdr``)."""
+    """The used fields of a program header (``Elf64_Phdr``)."""
 
     type: int
     offset: int
@@ -89,7 +88,6 @@ def read_header(reader: FileReader) -> Header:
 def _table(
     reader: FileReader, place: tuple[int, int, int], layout: struct.Struct
 ) -> Iterator[tuple[int, ...]]:
-    """Yield the entries of a header table."""
     offset, number, entry = place
     if number and not (layout.size <= entry <= 4096 and number <= _MAX_HEADERS):
         raise TargetError(f"{reader.name}: has a corrupt ELF header; copy it again")
@@ -132,20 +130,18 @@ def core_notes(reader: FileReader, segments: list[Segment]) -> list[tuple[bytes,
 
 @dataclass(frozen=True)
 class Identity:
-    """What distinguishes a vmlinux from those of other builds."""
+    """Data that distinguishes a vmlinux from other builds."""
 
     build_id: str | None = None
-    """GNU build ID, in hexadecimal."""
     release: str | None = None
-    """Kernel release in ``linux_banner``."""
     contents: tuple[tuple[int, bytes], ...] = ()
     """Address as linked and bytes of ``linux_banner`` and of the build ID."""
 
 
 def identity(reader: FileReader, header: Header) -> Identity:
-    """Return what identifies a vmlinux.
-
-    The build ID is in a note section, which debug files keep; the banner may have been stripped."""
+    """Return the identity of a vmlinux; its banner may have been stripped."""
+    if not header.supported:
+        return Identity(release=header.machine)
     build_id = release = None
     memory: list[tuple[int, bytes]] = []
     sections = list(_table(reader, header.shdrs, _SHDR))

@@ -42,9 +42,9 @@ _MACHINES = ("x86_64", "aarch64")
 _MAX_BITMAP = 4 << 30
 _CHUNK = 1 << 20
 _MAX_TAIL = 1 << 16
-"""Page descriptors to check at the end of the table."""
+"""Most page descriptors to check at the end of the table."""
 _MAX_TABLE = 1 << 30
-"""Bytes of page descriptors to check against the size of the file: those of 170 GiB."""
+"""Most bytes of page descriptors to check against the size of the file: those of 170 GiB."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,12 @@ class KdumpHeader:
     compression: str
     """Empty if pages are stored uncompressed."""
     dump_level: int
-    """makedumpfile's ``-d``: which kinds of pages were filtered out."""
+    """makedumpfile's ``-d``: the kinds of filtered pages."""
     split: bool
-    """Whether the file is one of several that ``makedumpfile --split`` wrote."""
+    """Whether the file is one of several written by ``makedumpfile --split``."""
     incomplete: bool
-    """Whether makedumpfile ran out of space."""
     no_vmemmap: bool
-    """Whether ``makedumpfile -e`` left out parts of the struct page array."""
+    """``makedumpfile -e``"""
     from_qemu: bool
 
     @property
@@ -78,10 +77,7 @@ class KdumpHeader:
 
 
 def parse_header(start: bytes, name: str) -> KdumpHeader:
-    """Return the headers of a dump that begins with ``start``, which is the first block and more.
-
-    :param name: name of the dump, already printable
-    """
+    """Return the headers of a dump; ``start`` is its first block and more."""
     corrupt = TargetError(f"{name}: has a corrupt kdump header; copy it again")
     if len(start) < HEADER_BYTES:
         raise corrupt
@@ -91,9 +87,7 @@ def parse_header(start: bytes, name: str) -> KdumpHeader:
     if machine and machine not in _MACHINES:
         raise unsupported_machine(name, machine)
     (version,) = struct.unpack_from("<i", start, 8)
-    status, block_size, sub_blocks, bitmap_blocks, max_mapnr = struct.unpack_from(
-        "<IIIII", start, 424
-    )
+    status, block_size, sub_blocks, bitmap_blocks, max_mapnr = struct.unpack_from("<5I", start, 424)
     if block_size not in _BLOCK_SIZES or not 0 < sub_blocks < 1 << 20 or not bitmap_blocks:
         raise corrupt
     level = split = 0
@@ -127,7 +121,7 @@ def read_header(reader: FileReader) -> KdumpHeader:
 
 
 def count_pages(reader: FileReader, offset: int, size: int) -> int:
-    """Return how many bits are set in a bitmap of pages."""
+    """Return the number of bits set in a bitmap of pages."""
     starts = range(offset, offset + size, _CHUNK)
     chunks = (reader.read(start, min(_CHUNK, offset + size - start)) for start in starts)
     return sum(int.from_bytes(chunk, "little").bit_count() for chunk in chunks)
@@ -137,8 +131,8 @@ def check_length(reader: FileReader, header: KdumpHeader) -> str:
     """Check that the file is complete.
 
     :return: why pages are missing from a file of full length; empty if none are
-    :raises DamagedError: the file ends before data that its headers refer to. drgn cannot open
-        such a file: libkdumpfile maps it, and an access beyond its end kills the process (SIGBUS).
+    :raises DamagedError: the file ends before data that its headers refer to. drgn cannot open such
+        a file: libkdumpfile maps it, and an access beyond its end kills the process (SIGBUS).
     """
     bitmap = header.bitmap_blocks * header.block_size
     # One byte is enough, here and below, to check that the file is long enough.
@@ -157,7 +151,7 @@ def check_length(reader: FileReader, header: KdumpHeader) -> str:
     # because pages of zeros share the data of the first such page.
     tail = min(pages, _MAX_TAIL)
     table = reader.exact(end - tail * _PAGE_DESC.size, tail * _PAGE_DESC.size, "page descriptors")
-    # Where the data ends if no page was compressed.
+    # End of the data if no page was compressed.
     most = end + pages * header.block_size
     unwritten = False
     last = (0, 0)
@@ -170,12 +164,11 @@ def check_length(reader: FileReader, header: KdumpHeader) -> str:
     if end > reader.size:
         missing = end - reader.size
         why = f"{missing} of {end} bytes are missing"
-        raise DamagedError(
-            f"{reader.name}: is truncated: {why}; copy it again, or extend a copy to its full "
-            f"length with `truncate -s {end}` and read the rest with --allow-truncated",
-            why,
-            missing,
+        remedy = (
+            f"copy it again, or extend a copy to its full length with `truncate -s {end}` and read "
+            "the rest with --allow-truncated"
         )
+        raise DamagedError(reader.name, "truncated", why, missing, remedy)
     _check_descriptors(reader, header, range(descs, descs + pages * _PAGE_DESC.size))
     if header.incomplete:
         return OUT_OF_SPACE
@@ -186,32 +179,25 @@ def check_length(reader: FileReader, header: KdumpHeader) -> str:
 
 
 def _check_descriptors(reader: FileReader, header: KdumpHeader, table: range) -> None:
-    """Check that the file has what its page descriptors refer to.
-
-    :raises TargetError: it lacks that, although it has its full length
-    """
-    size = _PAGE_DESC.size
-    for start in table[: _MAX_TABLE : _CHUNK // size * size]:
-        data = reader.read(start, min(_CHUNK // size * size, table.stop - start))
+    step = _CHUNK // _PAGE_DESC.size * _PAGE_DESC.size
+    for start in table[:_MAX_TABLE:step]:
+        data = reader.read(start, min(step, table.stop - start))
         descriptors = np.frombuffer(data, _DESCRIPTOR)
         position, length = descriptors["offset"], descriptors["size"].astype(np.int64)
-        if (
-            (position < 0) | (length > header.block_size) | (position > reader.size - length)
-        ).any():
+        outside = (position < 0) | (position > reader.size - length)
+        if (outside | (length > header.block_size)).any():
             raise _corrupt(reader)
 
 
 def _corrupt(reader: FileReader) -> DamagedError:
-    why = "page descriptors point outside of the file"
-    return DamagedError(f"{reader.name}: is corrupt: {why}; copy it again", why)
+    return DamagedError(reader.name, "corrupt", "page descriptors point outside of the file")
 
 
 def flattened_start(reader: FileReader) -> bytes:
-    """Return the first bytes of the dump inside a flattened file, as far as they are in its first
-    records."""
+    """Return the first bytes of the dump inside a flattened file, from its first records."""
     if reader.read(reader.size - len(_FLAT_END), len(_FLAT_END)) != _FLAT_END:
         why = "it lacks the end mark of makedumpfile's flattened format"
-        raise DamagedError(f"{reader.name}: is truncated: {why}; copy it again", why)
+        raise DamagedError(reader.name, "truncated", why)
     start = bytearray(_FLAT_HEADER_BYTES * 2 + _SUB_HEADER.size)
     position = _FLAT_HEADER_BYTES
     for _ in range(8):

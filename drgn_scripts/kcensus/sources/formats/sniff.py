@@ -1,27 +1,33 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Inspect a file before drgn opens it, to explain what is wrong with it.
-
-For a directory, a vmlinux or half a dump, drgn and libkdumpfile only report ``not an ELF core
-file`` or ``Key has no value``.
-"""
+"""Inspect a file before drgn opens it, to explain why it is unusable."""
 
 from __future__ import annotations
 
 import codecs
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import drgn
 
 from kcensus.human import human_bytes
 from kcensus.sources.formats import elf, kdump
-from kcensus.sources.model import DamagedError, TargetError, unsupported_machine
+from kcensus.sources.model import (
+    DamagedError,
+    Target,
+    TargetError,
+    kernel_release,
+    unsupported_machine,
+)
 from kcensus.sources.reader import FileReader
 
 _UNPACK = "is compressed with {0}; decompress it first ({1})"
+_SAVED_QEMU = "is a saved QEMU state, not a memory dump; use QEMU's dump-guest-memory"
+_SAVED_LIBVIRT = "is a state saved by libvirt, not a memory dump; use `virsh dump --memory-only`"
 _TRACE = "is a trace of blktrace; pass it with --trace (or --traces to kcensus validate)"
 _BLKPARSE = re.compile(rb" *\d+,\d+ +\d+ +\d+ +\d+\.\d{9} +\d+ ")
-"""The first line of what blkparse prints."""
-# (offset, magic, what the file is and what to do).
+"""The first line of blkparse's output."""
+# (offset, magic, kind of file and next step).
 _KNOWN: tuple[tuple[int, bytes, str], ...] = (
     (0, b"\x1f\x8b", _UNPACK.format("gzip", "gunzip")),
     (0, b"\xfd7zXZ\0", _UNPACK.format("xz", "unxz")),
@@ -36,12 +42,8 @@ _KNOWN: tuple[tuple[int, bytes, str], ...] = (
     (0, b"\xed\x23\x8f\x61\x73\x01\x19\xa8", "is in the LKCD format, which drgn cannot read"),
     (0, b"PAGEDU64", "is a memory dump of Windows"),
     (0, b"PAGEDUMP", "is a memory dump of Windows"),
-    (0, b"QEVM", "is a saved QEMU state, not a memory dump; use QEMU's dump-guest-memory"),
-    (
-        0,
-        b"LibvirtQemudSave",
-        "is a state saved by libvirt, not a memory dump; use `virsh dump --memory-only`",
-    ),
+    (0, b"QEVM", _SAVED_QEMU),
+    (0, b"LibvirtQemudSave", _SAVED_LIBVIRT),
     (1, b"tae", _TRACE),
     (0, b"eat\x07", _TRACE),
     (0, b"eat\x08", _TRACE),
@@ -51,65 +53,59 @@ _KNOWN: tuple[tuple[int, bytes, str], ...] = (
 
 @dataclass(frozen=True)
 class Sniffed:
-    """What the headers of a dump say."""
+    """Facts from the headers of a dump."""
 
     format: str
     compressed: bool = False
     needs_libkdumpfile: bool = False
     truncated: str = ""
-    """Why pages are missing; empty if none are."""
+    """Reason for missing pages; empty if none are."""
     missing_bytes: int = 0
-    """How many bytes the file lacks at its end; 0 where that is unknown."""
+    """Bytes missing at the end of the file; 0 if unknown."""
     if_refused: str = ""
-    """What to do if drgn cannot open the dump."""
+    """Advice if drgn cannot open the dump."""
 
     @property
     def missing_end(self) -> str:
-        """Which end of the dump is missing, in one sentence; empty if none is."""
+        """Sentence about the missing end of the dump; empty if it is complete."""
         if self.missing_bytes:
             return f"the dump lacks its last {human_bytes(self.missing_bytes)}"
         return f"the dump lacks its end: {self.truncated}" if self.truncated else ""
 
+    def target(self, prog: drgn.Program, name: str, live: bool, shareable: bool) -> Target:
+        """Return the target that ``prog`` reads from the dump."""
+        return Target(
+            prog,
+            name,
+            kind="vmcore",
+            format=self.format + (", truncated" if self.truncated else ""),
+            live=live,
+            kernel=kernel_release(prog),
+            shareable=shareable,
+            compressed=self.compressed,
+            missing_end=self.missing_end,
+        )
 
-def sniff(path: str | Path) -> Sniffed:
-    """Return what kind of memory dump a file is.
 
+def sniff(path: str | Path, *, is_open: bool = False) -> Sniffed:
+    """Return the facts from the headers of a memory dump.
+
+    :param is_open: whether crash has opened it, which needs no VMCOREINFO, joins the parts of a
+        split dump, and copes with damage
     :raises TargetError: the file is not a memory dump, or cannot be read
     """
     with FileReader(path) as reader:
         start = reader.read(0, 1024)
         if start.startswith(elf.MAGIC):
-            return _elf(reader)
+            return _elf(reader, is_open)
         if start.startswith(kdump.MAGIC):
-            return _kdump(reader)
-        if start.startswith(kdump.FLAT_MAGIC):
-            return _flattened(reader)
-        raise TargetError(f"{reader.name}: {_why_not_a_dump(start)}")
-
-
-def sniff_opened(path: str | Path) -> Sniffed:
-    """Return what kind of memory dump a file is that another program than drgn has opened.
-
-    :raises TargetError: the format is not known here, or the file cannot be read
-    """
-    with FileReader(path) as reader:
-        start = reader.read(0, 1024)
-        if start.startswith(elf.MAGIC):
-            return _complete_elf(reader, elf.segments(reader, _core_header(reader)))
-        if start.startswith(kdump.MAGIC):
-            header, truncated, missing = kdump.read_header(reader), "", 0
-            if header.split:
-                # Its bitmaps are those of all parts.
-                return Sniffed(f"{header.format}, split")
-            try:
-                truncated = kdump.check_length(reader, header)
-            except DamagedError as error:
-                truncated, missing = error.why, error.missing_bytes
-            return Sniffed(header.format, bool(header.compression), True, truncated, missing)
+            return _kdump(reader, is_open)
         if start.startswith(kdump.FLAT_MAGIC):
             try:
                 return _flattened(reader)
             except DamagedError as error:
+                if not is_open:
+                    raise
                 return Sniffed("flattened", truncated=error.why)
         raise TargetError(f"{reader.name}: {_why_not_a_dump(start)}")
 
@@ -137,10 +133,6 @@ def _is_text(start: bytes) -> bool:
 
 
 def _core_header(reader: FileReader) -> elf.Header:
-    """Return the header of an ELF file that can be a dump.
-
-    :raises TargetError: it is another ELF file
-    """
     header = elf.read_header(reader)
     if header.type == elf.ET_REL:
         raise TargetError(f"{reader.name}: is a kernel module or object file; pass it with -s")
@@ -154,17 +146,12 @@ def _core_header(reader: FileReader) -> elf.Header:
     return header
 
 
-def _elf(reader: FileReader) -> Sniffed:
+def _elf(reader: FileReader, is_open: bool) -> Sniffed:
     segments = elf.segments(reader, _core_header(reader))
-    notes = elf.core_notes(reader, segments)
-    owners = {owner for owner, _, _ in notes}
-    if b"VMCOREINFO" not in owners:
-        raise TargetError(f"{reader.name}: {_no_vmcoreinfo(notes)}")
-    return _complete_elf(reader, segments)
-
-
-def _complete_elf(reader: FileReader, segments: list[elf.Segment]) -> Sniffed:
-    """Return whether the file has all that its program headers refer to."""
+    if not is_open:
+        notes = elf.core_notes(reader, segments)
+        if not any(owner == b"VMCOREINFO" for owner, _, _ in notes):
+            raise TargetError(f"{reader.name}: {_no_vmcoreinfo(notes)}")
     end = max((segment.offset + segment.filesz for segment in segments), default=0)
     missing = max(end - reader.size, 0)
     truncated = f"{missing} of {end} bytes are missing" if missing else ""
@@ -182,9 +169,18 @@ def _no_vmcoreinfo(notes: list[tuple[bytes, int, bytes]]) -> str:
     return "has no VMCOREINFO: it is not a dump of a Linux kernel, or was made without kdump"
 
 
-def _kdump(reader: FileReader) -> Sniffed:
+def _kdump(reader: FileReader, is_open: bool) -> Sniffed:
     header = kdump.read_header(reader)
-    return _sniffed(reader.name, header, header.format, kdump.check_length(reader, header))
+    if is_open and header.split:
+        # The bitmaps cover all parts.
+        return Sniffed(f"{header.format}, split")
+    try:
+        truncated, missing = kdump.check_length(reader, header), 0
+    except DamagedError as error:
+        if not is_open:
+            raise
+        truncated, missing = error.why, error.missing_bytes
+    return replace(_sniffed(reader.name, header, header.format, truncated), missing_bytes=missing)
 
 
 def _flattened(reader: FileReader) -> Sniffed:

@@ -12,7 +12,7 @@ import pytest
 
 from kcensus.analyses.iosched.both import folded, gaps, pairs
 from kcensus.results import Finding, Machine, Remedy, Severity
-from kcensus.trace.bios import NEVER
+from kcensus.sources.blktrace.bios import NEVER
 
 SECOND = 10**9
 DISK = 8 << 20
@@ -26,11 +26,10 @@ class Requests(SimpleNamespace):
 
 def memory(allocated: Sequence[float], sectors: Sequence[int] | None = None) -> Any:
     """Requests in the memory of a machine with one disk, sda."""
-    count = len(allocated)
     requests = Requests(
-        sector=np.arange(count) * SECTORS if sectors is None else np.array(sectors),
+        sector=np.array(sectors or range(0, SECTORS * len(allocated), SECTORS)),
         allocated_ns=(np.array(allocated) * SECOND).astype(np.uint64),
-        disk=np.zeros(count, np.int64),
+        disk=np.zeros(len(allocated), np.int64),
     )
     return SimpleNamespace(requests=requests, disks=[SimpleNamespace(number=DISK, name="sda")])
 
@@ -47,18 +46,14 @@ def trace(
     times = np.array([NEVER if each is None else int(each * SECOND) for each in got])
     bios = SimpleNamespace(
         device=np.full(count, DISK),
-        sector=np.arange(count) * SECTORS if sectors is None else np.array(sectors),
+        sector=np.array(sectors or range(0, SECTORS * count, SECTORS)),
         bytes=np.full(count, SECTORS * 512),
         got=times,
         merged=np.where(times == NEVER, SECOND, NEVER),
     )
-    first_ns = None if first is None else int(first * SECOND)
-    return SimpleNamespace(
-        bios=bios,
-        is_request=times != NEVER,
-        trace=SimpleNamespace(first_ns=first_ns, start=start),
-        devices={DISK: "8,0"},
-    )
+    trace = SimpleNamespace(first_ns=first and int(first * SECOND), start=start)
+    devices = {DISK: "8,0"}
+    return SimpleNamespace(bios=bios, is_request=times != NEVER, trace=trace, devices=devices)
 
 
 @pytest.mark.parametrize(
@@ -110,8 +105,7 @@ def test_a_trace_without_a_common_request_is_a_gap(up: float, reason: str) -> No
 
 
 def finding(name: str) -> Finding:
-    title = f"{name.partition(':')[2]}: an async write waits"
-    remedies = (Remedy(effect="Switch"),)
+    title, remedies = f"{name.partition(':')[2]}: an async write waits", (Remedy(effect="Switch"),)
     return Finding(id=name, severity=Severity.CRITICAL, title=title, remedies=remedies)
 
 

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -20,17 +21,6 @@ NOW = 100 * SECOND
 NONE = np.empty(0, np.int64)
 DISK, IDLE_DISK = 0x1000, 0x2000
 REALTIME, BEST_EFFORT, IDLE = 1, 2, 3
-
-
-@dataclass
-class Scheduler:
-    """Six queues: reads and writes of three classes."""
-
-    scheduler: str
-    tunables: dict[str, int]
-
-    def __len__(self) -> int:
-        return 6
 
 
 def queue(
@@ -64,10 +54,7 @@ def figures(
         operations=SimpleNamespace(is_write=lambda values: values == 1),
     )
     return SimpleNamespace(
-        disks=[
-            SimpleNamespace(scheduler=scheduler, address=DISK),
-            SimpleNamespace(scheduler=scheduler, address=IDLE_DISK),
-        ],
+        disks=[SimpleNamespace(scheduler=scheduler, address=each) for each in (DISK, IDLE_DISK)],
         queues=queues,
         schedulers=[range(lists), range(lists)],
         requests=requests,
@@ -79,27 +66,24 @@ def figures(
     )
 
 
-def sleepers(disk: int = DISK, **since: float) -> Any:
-    waits = SimpleNamespace(
+def waits(disk: int = DISK, **since: float) -> Any:
+    return SimpleNamespace(
         kind=[WaitKind(name) for name in since],
         since_ns=np.array([int(each * SECOND) for each in since.values()], np.int64),
         disk=np.full(len(since), disk, np.uint64),
     )
-    return SimpleNamespace(waits=waits)
 
 
 def values(found: Any, asleep: Any = None) -> dict[str, float]:
-    every = costs(found, asleep or sleepers())
-    return {key: float(figure.value) for key, figure in every.items() if figure.value}
+    found.waits = asleep or waits()
+    return {key: float(figure.value) for key, figure in costs(found).items() if figure.value}
 
 
 def test_each_scheduler_has_its_own() -> None:
     queues = [queue(0, 2.0), queue(1, 9.0), queue(1, 30.0, Verdict.DEVICE)]
     assert values(figures("bfq", queues)) == {"starved_bfq": 9.0}
-    assert values(figures("cfq", [queue(0, 9.0), queue(1, 2.0)])) == {
-        "starved_cfq": 9.0,
-        "async_starved_cfq": 2.0,
-    }
+    both = {"starved_cfq": 9.0, "async_starved_cfq": 2.0}
+    assert values(figures("cfq", [queue(0, 9.0), queue(1, 2.0)])) == both
     assert values(figures("none", queues)) == {}
 
 
@@ -133,10 +117,10 @@ def test_starved_by_a_higher_class(kind: int, row: int, lists: int, is_by_class:
 )
 def test_tags_that_writes_use_up(scheduler: str, writes: int, reads: int, key: str) -> None:
     found = figures(scheduler, [], writes=writes, reads=reads)
-    asleep = sleepers(tag=12.5, xfs_buf=20.0)
+    asleep = waits(tag=12.5, xfs_buf=20.0)
     assert values(found, asleep) == ({key: 12.5} if key else {})
-    assert values(found, sleepers(IDLE_DISK, tag=12.5)) == {}
-    assert values(found, sleepers(xfs_buf=20.0)) == {}
+    assert values(found, waits(IDLE_DISK, tag=12.5)) == {}
+    assert values(found, waits(xfs_buf=20.0)) == {}
 
 
 @pytest.mark.parametrize(
@@ -160,5 +144,6 @@ def test_the_patch_that_is_lacking(
         known.MAINLINE_4_19_BFQ, structs=known.MAINLINE_4_19_BFQ.with_members(bfq_queue=members)
     )
     found.kernel = SimpleNamespace(prog=kernel.program())
-    found.schedulers = [Scheduler(scheduler, tunables)]
+    found.schedulers = [MagicMock(scheduler=scheduler, tunables=tunables)]
+    found.schedulers[0].__len__.return_value = 6  # reads and writes of three classes
     assert lacking_patch(found, queue(row, 10.0, overtakers=np.array([0]))) == patch

@@ -5,17 +5,18 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock, Mock
 
 import numpy as np
 import pytest
 
 from kcensus.analyses.iosched.kernel import figures as module
+from kcensus.analyses.iosched.kernel import tasks as tasks_module
 from kcensus.analyses.iosched.kernel.figures import Figures, Verdict
 from kcensus.analyses.iosched.kernel.findings import scheduler as starved_module
-from kcensus.analyses.iosched.kernel.findings import tasks as tasks_module
 from kcensus.analyses.iosched.kernel.findings.device import exhausted, frozen, overdue, stuck
 from kcensus.analyses.iosched.kernel.findings.scheduler import starved, switches
-from kcensus.analyses.iosched.kernel.findings.tasks import blocked
+from kcensus.analyses.iosched.kernel.tasks import blocked
 from kcensus.kernel.block.disks import QueueKind
 from kcensus.kernel.block.operations import Operations
 from kcensus.kernel.block.requests import State
@@ -37,19 +38,10 @@ def figures(**driver: Any) -> Figures:
     :param driver: what differs of that request: by default, a read of another queue that was
         allocated 2 s and dispatched 1 s ago
     """
-    request = {
-        "operation": READ,
-        "allocated": 2.0,
-        "dispatched": 1.0,
-        "at_latest": False,
-        "sched_tag": 7,
-        "owner": OTHER,
-        "late": 10.0,
-        "class": BEST_EFFORT,
-        "own_class": BEST_EFFORT,
-        "is_sync": 0,
-        "slice_ms": 0,
-    } | driver
+    request: dict[str, Any] = {"operation": READ, "allocated": 2.0, "dispatched": 1.0}
+    request |= {"at_latest": False, "sched_tag": 7, "owner": OTHER, "late": 10.0, "slice_ms": 0}
+    request |= {"class": BEST_EFFORT, "own_class": BEST_EFFORT, "is_sync": 0} | driver
+    dispatched_ns = NOW - request["dispatched"] * SECOND if request["dispatched"] else 0
     ago = np.array([10.25, 10.0, request["allocated"]])
     requests = SimpleNamespace(
         disk=np.zeros(3, np.int64),
@@ -63,9 +55,7 @@ def figures(**driver: Any) -> Figures:
         private=(np.array([QUEUE, QUEUE, request["owner"]], np.uint64), np.zeros(3, np.uint64)),
         allocated_ns=(NOW - ago * SECOND).astype(np.uint64),
         age_ns=(ago * SECOND).astype(np.int64),
-        dispatched_ns=np.array(
-            [0, 0, NOW - request["dispatched"] * SECOND if request["dispatched"] else 0], np.uint64
-        ),
+        dispatched_ns=np.array([0, 0, dispatched_ns], np.uint64),
         in_driver_ns=np.array([-1, -1, request["dispatched"] * SECOND], np.int64),
         is_at_latest=np.array([False, False, request["at_latest"]]),
         late_ns=np.array([request["late"] * SECOND, 9 * SECOND, 0], np.int64),
@@ -88,25 +78,22 @@ def figures(**driver: Any) -> Figures:
         is_sync=np.array([request["is_sync"]]),
         direction=None,
     )
+    freeze = {"freeze_depth": request.get("freeze", 0), "quiesce_depth": 0}
+    disk = SimpleNamespace(kind=QueueKind.MULTI, name="sda", scheduler="bfq", **freeze)
     found = Figures.__new__(Figures)
     plain: dict[str, Any] = {
         "requests": requests,
         "schedulers": (scheduler,),
-        "disks": (
-            SimpleNamespace(
-                kind=QueueKind.MULTI,
-                name="sda",
-                scheduler="bfq",
-                freeze_depth=request.get("freeze", 0),
-                quiesce_depth=0,
-            ),
-        ),
+        "disks": (disk,),
         "stacks": SimpleNamespace(bottom=lambda row: {row}),
         "hardware": SimpleNamespace(disk=np.zeros(1, np.int64), is_stopped=np.array([False])),
         "kernel": SimpleNamespace(
             prog=SimpleNamespace(type=lambda name: SimpleNamespace(has_member=lambda member: True))
         ),
         "clock": SimpleNamespace(ns=NOW, hz=250),
+        "inserted_by": np.array([97, 97, 105]),
+        "waits": SimpleNamespace(function=request.get("functions", ())),
+        "joins": SimpleNamespace(wait=NONE, request=NONE, is_proven=np.empty(0, np.bool_)),
     }
     vars(found).update(plain)
     return found
@@ -139,13 +126,9 @@ def test_others_that_did_not_overtake(driver: dict[str, Any]) -> None:
 
 
 def test_what_was_dispatched_last_may_have_been_its_own() -> None:
-    (queue,) = figures(dispatched=0).queues
-    assert (queue.verdict, queue.served_ns) == (Verdict.OVERDUE, 0)
-
-
-def test_the_kind_is_that_of_the_queue() -> None:
-    found = figures()
+    found = figures(dispatched=0)
     (queue,) = found.queues
+    assert (queue.verdict, queue.served_ns) == (Verdict.OVERDUE, 0)
     assert found.is_async(queue)  # although its requests are synchronous
 
 
@@ -158,34 +141,14 @@ def test_the_kind_is_that_of_the_queue() -> None:
     ],
 )
 def test_stuck_in_the_driver(driver: dict[str, Any], longest: float) -> None:
-    found = [each.figures["longest"].value for each in stuck(figures(**driver), asleep(), 0)]
+    found = [each.figures["longest"].value for each in stuck(figures(**driver), 0)]
     assert found == ([longest] if longest else [])
 
 
-def asleep(*functions: str) -> Any:
-    """Return tasks that sleep in functions, and wait for no request."""
-    return SimpleNamespace(
-        behind=lambda rows: np.empty(0, np.int64),
-        waits=SimpleNamespace(function=[*functions]),
-        joins=SimpleNamespace(
-            wait=np.empty(0, np.int64),
-            request=np.empty(0, np.int64),
-            is_proven=np.empty(0, np.bool_),
-        ),
-    )
-
-
 def found_of(monkeypatch: pytest.MonkeyPatch, **driver: Any) -> dict[str, Finding]:
-    """Return what is found out about the disk, in its order."""
     monkeypatch.setattr(starved_module, "tasks", lambda kernel: SimpleNamespace(pid=NONE, comm=[]))
-    monkeypatch.setattr(starved_module, "inserted_by", lambda *args: np.array([97, 97, 105]))
-    found, sleepers = figures(**driver), asleep()
-    every = (
-        *stuck(found, sleepers, 0),
-        *overdue(found, sleepers, 0),
-        *starved(found, sleepers, 0),
-    )
-    return {each.id: each for each in every}
+    found = figures(**driver)
+    return {each.id: each for kind in (stuck, overdue, starved) for each in kind(found, 0)}
 
 
 def test_what_overtook_counts_not_what_the_device_took(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,13 +170,10 @@ def test_starved_while_the_device_works(monkeypatch: pytest.MonkeyPatch) -> None
     assert "scheduler" in scheduler.remedies[0].command
 
 
-def test_a_higher_class_is_what_overtook(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_higher_class_overtakes_and_the_idle_one_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     (scheduler,) = found_of(monkeypatch, **{"class": REALTIME}).values()
     assert scheduler.remedies[0].command == "ionice -c best-effort -p 105"
     assert scheduler.remedies[0].undo == "ionice -c realtime -n 4 -p 105"
-
-
-def test_the_idle_class_waits_by_intention(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found_of(monkeypatch, own_class=IDLE) == {}
 
 
@@ -242,25 +202,22 @@ def test_a_slow_device_serves_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.figures["overdue"].value == 2
 
 
-@pytest.mark.parametrize(
-    ("functions", "severity"),
-    [((), Severity.WARNING), (("__bio_queue_enter", "schedule"), Severity.WARNING)],
-)
-def test_a_frozen_queue(functions: tuple[str, ...], severity: Severity) -> None:
-    (found,) = frozen(figures(freeze=1), asleep(*functions), 0)
-    assert (found.severity, found.figures["requests"].value) == (severity, 3)
+@pytest.mark.parametrize("functions", [(), ("__bio_queue_enter", "schedule")])
+def test_a_frozen_queue(functions: tuple[str, ...]) -> None:
+    (found,) = frozen(figures(freeze=1, functions=functions), 0)
+    assert (found.severity, found.figures["requests"].value) == (Severity.WARNING, 3)
     assert found.figures["sleepers"].value == len(functions[:1])
+
+
+class Waits(SimpleNamespace):
+    def __len__(self) -> int:
+        return len(self.kind)
 
 
 def test_tasks_that_no_request_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks_module, "disk_names", lambda *args: ["sda", "", "", "", "sda"])
-
-    class Waits(SimpleNamespace):
-        def __len__(self) -> int:
-            return 5
-
-    sleepers: Any = asleep()
-    sleepers.waits = Waits(
+    found: Any = figures()
+    found.waits = Waits(
         function=["blk_mq_get_tag", "mutex_lock", "msleep", "mutex_lock", "xfs_buf_lock"],
         kind=[WaitKind.TAG, WaitKind.LOCK, WaitKind.TIMER, WaitKind.LOCK, WaitKind.XFS_BUF],
         since_ns=np.array([130, 20, 300, 9, 500]) * SECOND,
@@ -268,13 +225,26 @@ def test_tasks_that_no_request_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
         pid=np.arange(1, 6),
     )
     # The last one waits for a request that is known.
-    sleepers.joins.wait = np.array([4])
-    (finding,) = blocked(figures(), sleepers)
+    found.joins.wait = np.array([4])
+    (finding,) = blocked(found)
     assert (finding.id, finding.severity) == ("tasks-blocked", Severity.WARNING)
-    assert {name: each.value for name, each in finding.figures.items()} == {
-        "sleepers": 2,
-        "longest": 130.0,
-    }
+    assert [finding.figures[key].value for key in ("sleepers", "longest")] == [2, 130.0]
+
+
+def test_a_task_that_woke_up_has_waited_since_its_last_request() -> None:
+    found: Any = figures()
+    waits: Any = Waits(
+        kind=[WaitKind.REQUEST, WaitKind.XFS_BUF, WaitKind.REQUEST, WaitKind.REQUEST],
+        since_ns=np.array([5, 5, 50, 7]),
+    )
+    found.joins = SimpleNamespace(
+        wait=np.array([0, 0, 1, 2, 3]),
+        request=np.array([0, 1, 0, 1, 2]),
+        is_proven=np.ones(5, np.bool_),
+    )
+    found.requests.age_ns = np.array([61, 60, -1])
+    # Two requests; another's request; asleep for longer than its request has existed; unknown.
+    assert found._since_submitted(waits).tolist() == [60, 5, 60, 7]
 
 
 @pytest.mark.parametrize(
@@ -296,59 +266,38 @@ def test_tags(used: list[range], reserved: int, queues: int, tags: int) -> None:
         bit_row=np.repeat([0, 1], [len(each) for each in used]),
         bit_tag=np.concatenate([np.array(each) for each in used]),
     )
-    hardware: Any = SimpleNamespace(
-        disk=np.zeros(2, np.int64), tags=np.array([0x10, 0x20], np.uint64), tag_sets=sets
-    )
-    found.hardware = hardware
+    hardware = SimpleNamespace(disk=np.zeros(2, np.int64), tags=sets.address, tag_sets=sets)
+    vars(found)["hardware"] = hardware
     assert found.exhausted(0) == (queues, tags)
     assert [each.figures["tags"].value for each in exhausted(found, 0)] == [tags] * bool(tags)
 
 
 @pytest.mark.parametrize(
-    ("name", "file"),
+    ("name", "scheduler", "file", "undo"),
     [
-        ("sda", "/sys/block/sda/queue/scheduler"),
-        ("cciss/c0d0", "'/sys/block/cciss!c0d0/queue/scheduler'"),
-        ("sda;reboot", ""),
-        ("$(reboot)", ""),
-        ("", ""),
+        ("sda", "bfq", "/sys/block/sda/queue/scheduler", True),
+        ("cciss/c0d0", "bfq", "'/sys/block/cciss!c0d0/queue/scheduler'", True),
+        ("sda", "b;reboot", "/sys/block/sda/queue/scheduler", False),
+        ("sda;reboot", "bfq", "", False),
+        ("$(reboot)", "bfq", "", False),
+        ("", "bfq", "", False),
     ],
 )
-def test_commands_name_only_plain_disks(name: str, file: str) -> None:
-    disk: Any = SimpleNamespace(name=name, scheduler="bfq", kind=QueueKind.MULTI)
-    commands = [each.command for each in switches(disk)]
-    assert commands == ([f"echo mq-deadline > {file}"] if file else [])
+def test_commands_have_only_plain_names(name: str, scheduler: str, file: str, undo: bool) -> None:
+    disk: Any = SimpleNamespace(name=name, scheduler=scheduler, kind=QueueKind.MULTI)
+    commands = [(each.command, each.undo) for each in switches(disk)]
+    back = f"echo {scheduler} > {file}" if undo else ""
+    assert commands == ([(f"echo mq-deadline > {file}", back)] if file else [])
 
 
 def test_files_are_not_those_of_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Direct I/O may read into a file that is mapped; only the others' paths are looked up."""
-    looked_up = []
-
-    def paths(kernel: Any, inodes: Any, faults: Any) -> dict[int, str]:
-        looked_up.extend(inodes.tolist())
-        return {0x11: "/written", 0x22: "/buffer", 0x33: "/second"}
-
-    class Bios(SimpleNamespace):
-        def __len__(self) -> int:
-            return 2
-
+    paths = Mock(return_value={0x11: "/written", 0x22: "/buffer", 0x33: "/second"})
     monkeypatch.setattr(module, "file_paths", paths)
+    bios = MagicMock(page_bio=np.array([0, 0, 1]), inode=np.array([0x11, 0x33, 0x22], np.uint64))
+    bios.__len__.return_value = 2
     found = figures()
-    plain: dict[str, Any] = {
-        "kernel": None,
-        "owners": ["xfs_end_bio", "iomap_dio_bio_end_io", ""],
-        "first_bio": np.array([0, 1, -1]),
-        "bios": Bios(
-            page_bio=np.array([0, 0, 1]),
-            inode=np.array([0x11, 0x33, 0x22], np.uint64),
-            faults=None,
-        ),
-    }
-    vars(found).update(plain)
+    owners = ["xfs_end_bio", "iomap_dio_bio_end_io", ""]
+    vars(found).update(owners=owners, first_bio=np.array([0, 1, -1]), bios=bios)
     assert found.files == ["/written", "", ""]
-    assert looked_up == [0x11, 0, 0]
-
-
-def test_no_undo_of_a_scheduler_with_a_damaged_name() -> None:
-    disk: Any = SimpleNamespace(name="sda", scheduler="b;reboot", kind=QueueKind.MULTI)
-    assert [each.undo for each in switches(disk)] == [""]
+    assert paths.call_args.args[1].tolist() == [0x11, 0, 0]

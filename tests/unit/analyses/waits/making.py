@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -13,11 +13,12 @@ from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.tasks.stacks import Stacks
 from kcensus.kernel.tasks.tasks import Tasks
-from kcensus.kernel.tasks.waits import Waits
 from kcensus.kernel.waiting import reader
-from kcensus.kernel.waiting.graph import Builder, EdgeKind, NodeKind
+from kcensus.kernel.waiting.finders.locks.locks import MUTEX
+from kcensus.kernel.waiting.graph import HELD, TASK, WAITS, Builder, NodeKind
 from kcensus.kernel.waiting.reader import Waiting
 from tests.unit.fakekernel import FakeKernel
+from tests.unit.kernel.waiting.making import waits_of
 
 _TASKS, _LOCKS = 0xFFFF_8881_0000_0000, 0xFFFF_8882_0000_0000
 _FUNCTION = 0xFFFF_FFFF_8100_0000
@@ -36,7 +37,10 @@ class Scene:
     functions: dict[int, str] = field(default_factory=dict)
     """The function that a task sleeps in."""
     interruptible: set[int] = field(default_factory=set)
-    kind: NodeKind = NodeKind.MUTEX
+    exited: set[int] = field(default_factory=set)
+    also: dict[int, int] = field(default_factory=dict)
+    """A second task that holds a mutex."""
+    kind: NodeKind = MUTEX
     """What there is instead of mutexes."""
 
     def figures(self) -> Figures:
@@ -60,7 +64,7 @@ class Scene:
             state=state,
             is_on_cpu=flags,
             is_kthread=flags,
-            has_exited=flags,
+            has_exited=np.isin(number, sorted(self.exited)),
             cpu=number * 0,
             off_cpu_ns=(1 + number) * 10**9,
             arrived_ns=none,
@@ -83,40 +87,23 @@ class Scene:
             names={code: name for name, code in codes.items()},
             size=16384,
         )
-        waits = Waits(
-            task=address[rows],
-            pid=tasks.pid[rows],
+        waits = replace(
+            waits_of(address[rows], tasks.pid[rows], names, stacks),
             comm=[tasks.comm[n] for n in rows.tolist()],
-            function=names,
-            entry=["read"] * len(rows),
             kind=[WaitKind.LOCK] * len(rows),
             object=locks,
             type=["struct mutex"] * len(rows),
-            evidence=["mutex.wait_list"] * len(rows),
-            holder=zero[: len(rows)],
-            device=none[: len(rows)],
-            disk=zero[: len(rows)],
-            sector=none[: len(rows)],
-            sectors=none[: len(rows)],
-            inode=zero[: len(rows)],
-            offset=none[: len(rows)],
             since_ns=tasks.off_cpu_ns[rows],
-            stacks=stacks,
         )
-        build = Builder()
+        build, waiter, lock = Builder(), (TASK, waits.task), (self.kind, locks)
+        build.edges(WAITS, waiter, lock, strength=Strength.PROVEN, evidence="mutex.wait_list")
+        held = [(n, *holder) for n, holder in sorted(self.held.items())]
+        held += [(n, task, Strength.PROVEN) for n, task in sorted(self.also.items())]
         build.edges(
-            EdgeKind.WAITS,
-            (NodeKind.TASK, waits.task),
-            (self.kind, locks),
-            strength=Strength.PROVEN,
-            evidence="mutex.wait_list",
-        )
-        owned = sorted(self.held)
-        build.edges(
-            EdgeKind.HELD,
-            (self.kind, np.array([self._lock(n) for n in owned], np.uint64)),
-            (NodeKind.TASK, address[[self.held[n][0] for n in owned]]),
-            strength=np.array([int(self.held[n][1]) for n in owned]),
+            HELD,
+            (self.kind, np.array([self._lock(n) for n, _, _ in held], np.uint64)),
+            (TASK, address[[task for _, task, _ in held]]),
+            strength=np.array([int(strength) for _, _, strength in held]),
             evidence="mutex.owner",
         )
         return Waiting(build.graph(), waits, tasks, locks)
@@ -124,3 +111,8 @@ class Scene:
     @staticmethod
     def _lock(number: int) -> int:
         return _LOCKS + 64 * number
+
+
+def owned(count: int, strength: Strength = Strength.PROVEN) -> dict[int, tuple[int, Strength]]:
+    """Each mutex, held by the task of its number."""
+    return {number: (number, strength) for number in range(count)}

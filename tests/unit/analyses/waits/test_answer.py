@@ -3,20 +3,23 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+import pytest
 
+from kcensus.analyses.waits.figures.log import Log
 from kcensus.analyses.waits.findings import findings
 from kcensus.analyses.waits.run import summary
+from kcensus.analyses.waits.selection import selection
 from kcensus.analyses.waits.tables import tables
-from kcensus.analyses.waits.tree import rows
 from kcensus.kernel.locking.owners import Strength
-from kcensus.render.graphs.dot import write_dot
-from kcensus.results import Danger, Result, Severity
-from tests.unit.analyses.waits.making import Scene
+from kcensus.kernel.waiting.finders.locks.futexes import FUTEX
+from kcensus.kernel.waiting.finders.locks.locks import MUTEX
+from kcensus.kernel.waiting.graph import NodeKind
+from kcensus.results import Danger, Severity
+from tests.unit.analyses.waits.making import Scene, owned
 
 _SURE, _LIKELY, _MAYBE = Strength.PROVEN, Strength.DERIVED, Strength.POSSIBLE
-_ABBA = Scene(4, {0: 1, 1: 0, 2: 0}, {0: (0, _SURE), 1: (1, _SURE)})
+_ABBA = Scene(4, {0: 1, 1: 0, 2: 0}, owned(2))
+_CONVOY = dict.fromkeys(range(1, 13), 0)
 
 
 def test_a_deadlock() -> None:
@@ -24,29 +27,21 @@ def test_a_deadlock() -> None:
     (finding,) = findings(figures)
     assert finding.id == "waits-deadlock:100"
     assert (finding.severity, finding.danger) == (Severity.CRITICAL, Danger.DEADLOCK)
-    assert {key: figure.value for key, figure in finding.figures.items()} == {
-        "tasks": 2,
-        "behind": 1,
-        "oldest": 3.0,
-    }
+    values = {key: figure.value for key, figure in finding.figures.items()}
+    assert values == {"tasks": 2, "behind": 1, "oldest": 3.0}
     assert len(finding.story) == 2
     assert finding.no_remedy
     assert not finding.remedies
+    keys = ("deadlocks", "tasks_blocked", "tasks_in_deadlocks", "tasks_behind_deadlocks")
     values = {key: figure.value for key, figure in summary(figures).items()}
-    assert values["deadlocks"] == 1
-    assert values["tasks_blocked"] == 3
-    assert values["tasks_in_deadlocks"] == 2
-    assert values["tasks_behind_deadlocks"] == 1
-    assert values["tasks_undetermined"] == 0
+    assert [values[key] for key in (*keys, "tasks_undetermined")] == [1, 3, 2, 1, 0]
 
 
 def test_many_deadlocks() -> None:
-    """Eight are findings, the surest ones; the last of these counts the others."""
-    pairs = range(0, 24, 2)
     waits = {task: task ^ 1 for task in range(24)}
     held = {task: (task, _MAYBE if task in (0, 2) else _SURE) for task in range(24)}
     figures = Scene(24, waits, held).figures()
-    assert len(figures.cycles) == len(pairs)
+    assert len(figures.cycles) == 12
     found = findings(figures)
     assert [each.kind for each in found] == ["waits-deadlock"] * 8
     assert [len(each.story) for each in found] == [2] * 7 + [3]
@@ -63,19 +58,39 @@ def test_the_tables_of_a_deadlock() -> None:
     assert tasks.loc[102, "held_by"] == "task-0 (PID 100)"
     assert tasks["cycle"].to_dict() == {100: 1, 101: 1, 102: 0}
     assert made["objects"].frame["behind"].tolist() == [3, 3]
-    nodes, edges = made["nodes"].frame, made["edges"].frame
-    assert len(nodes) == 5
-    assert len(edges) == 5
-    assert set(edges["strength"]) == {"proven"}
+    assert len(made["nodes"].frame) == 5
+    assert made["edges"].frame["strength"].tolist() == ["proven"] * 5
 
 
-def test_a_deadlock_that_is_only_possible() -> None:
-    scene = Scene(2, {0: 1, 1: 0}, {0: (0, _SURE), 1: (1, _MAYBE)})
+@pytest.mark.parametrize(
+    ("scene", "name", "figures"),
+    [
+        (
+            Scene(2, {0: 1, 1: 0}, {0: (0, _SURE), 1: (1, _MAYBE)}),
+            "waits-deadlock-possible:100",
+            {"tasks": 2, "behind": 0, "oldest": 2.0},
+        ),
+        (Scene(13, _CONVOY, owned(1)), "waits-behind:100", {"tasks": 12, "oldest": 13.0}),
+        (Scene(13, _CONVOY), "waits-unheld:", {"tasks": 12, "oldest": 13.0}),
+        (Scene(200, {150: 0}, owned(1)), "waits-behind:100", {"tasks": 1, "oldest": 151.0}),
+        (Scene(200, {150: 0, 100: 1}), "waits-alone", {"tasks": 1, "longest": 151.0}),
+    ],
+)
+def test_what_is_found(scene: Scene, name: str, figures: dict[str, float]) -> None:
     (finding,) = findings(scene.figures())
-    assert finding.id == "waits-deadlock-possible:100"
-    assert finding.severity is Severity.WARNING
+    assert finding.id.startswith(name)
+    assert (finding.severity, finding.remedies) == (Severity.WARNING, ())
+    assert {key: figure.value for key, figure in finding.figures.items()} == figures
     values = {key: figure.value for key, figure in summary(scene.figures()).items()}
-    assert (values["deadlocks"], values["deadlocks_possible"]) == (0, 1)
+    possible = int(finding.kind == "waits-deadlock-possible")
+    assert (values["deadlocks"], values["deadlocks_possible"]) == (0, possible)
+
+
+@pytest.mark.parametrize(
+    "scene", [Scene(3, {1: 0, 2: 0}, owned(1)), Scene(200, {100: 0}, owned(1))]
+)
+def test_what_is_usual(scene: Scene) -> None:
+    assert findings(scene.figures()) == []
 
 
 def test_what_can_be_killed() -> None:
@@ -85,77 +100,37 @@ def test_what_can_be_killed() -> None:
     assert "restart" not in finding.no_remedy
 
 
-def test_a_convoy() -> None:
-    scene = Scene(13, dict.fromkeys(range(1, 13), 0), {0: (0, _SURE)})
-    (finding,) = findings(scene.figures())
-    assert not finding.remedies
-    assert finding.id == "waits-behind:100"
-    assert finding.severity is Severity.WARNING
-    assert finding.figures["tasks"].value == 12
-    assert findings(Scene(3, {1: 0, 2: 0}, {0: (0, _SURE)}).figures()) == []
-
-
-def test_a_lock_without_a_known_holder() -> None:
-    (finding,) = findings(Scene(13, dict.fromkeys(range(1, 13), 0)).figures())
-    assert finding.kind == "waits-unheld"
-    assert finding.severity is Severity.WARNING
-    assert finding.figures["tasks"].value == 12
-
-
-def test_one_task_that_waits_for_long() -> None:
-    (finding,) = findings(Scene(200, {150: 0}, {0: (0, _SURE)}).figures())
-    assert finding.id == "waits-behind:100"
-    assert finding.severity is Severity.WARNING
-    assert finding.figures["oldest"].value == 151.0
-    (finding,) = findings(Scene(200, {150: 0, 100: 1}).figures())
-    assert finding.id == "waits-alone"
-    assert {key: figure.value for key, figure in finding.figures.items()} == {
-        "tasks": 1,
-        "longest": 151.0,
-    }
-    assert findings(Scene(200, {100: 0}, {0: (0, _SURE)}).figures()) == []
+@pytest.mark.parametrize("exited", [0, 1])
+def test_a_task_that_has_exited_is_told_of_alone(exited: int) -> None:
+    waits = dict.fromkeys(range(2, 12), 0)
+    scene = Scene(12, waits, owned(1), also={0: 1}, exited={exited})
+    ids = {finding.id for finding in findings(scene.figures())}
+    assert {each.partition(":")[0] for each in ids} == {"waits-exited", "waits-behind"}
+    assert f"waits-behind:{101 - exited}" in ids
 
 
 def test_the_patch_against_a_published_deadlock() -> None:
-    scene = Scene(
-        2,
-        {0: 1, 1: 0},
-        {0: (0, _SURE), 1: (1, _SURE)},
-        functions={0: "__offline_pages", 1: "mem_cgroup_css_offline"},
-    )
+    functions = {0: "__offline_pages", 1: "mem_cgroup_css_offline"}
+    scene = Scene(2, {0: 1, 1: 0}, owned(2), functions=functions)
     (finding,) = findings(scene.figures())
     assert finding.patch == "slab-objcg-controller"
     assert findings(_ABBA.figures())[0].patch == ""
 
 
 def test_the_tree_of_a_long_chain_and_of_a_wide_one() -> None:
-    chain = Scene(300, {n: n - 1 for n in range(1, 300)}, {n: (n, _SURE) for n in range(299)})
-    drawn = rows(chain.figures())
+    chain = Scene(300, {n: n - 1 for n in range(1, 300)}, owned(299))
+    drawn = selection(chain.figures()).lines
     assert max(line.depth for line in drawn) < 20
     assert drawn[-1].node == -1
-    wide = Scene(100, dict.fromkeys(range(1, 100), 0), {0: (0, _SURE)})
-    drawn = rows(wide.figures())
+    wide = Scene(100, dict.fromkeys(range(1, 100), 0), owned(1))
+    drawn = selection(wide.figures()).lines
     assert len(drawn) == 2 + 4 + 1
     assert "95" in drawn[-1].text
 
 
-def test_names_are_escaped(tmp_path: Path) -> None:
-    hostile = 'a"b\\c\x1b[31m\nx'
-    scene = Scene(2, {0: 1, 1: 0}, {0: (0, _SURE), 1: (1, _SURE)}, names={0: hostile})
-    figures = scene.figures()
-    made = tables(figures)
-    result = Result("waits", "x", "6.1", tables=made, findings=findings(figures))
-    path = tmp_path / "w.dot"
-    assert write_dot(result, path) == [path]
-    text = path.read_text()
-    assert "\x1b" not in text
-    labels = [line.split('label="')[1] for line in text.splitlines() if "label=" in line]
-    assert len(labels) == 4 + 4
-    for label in labels:
-        inside = label.replace('\\"', "").split('"')[0]
-        assert json.loads(f'"{inside}"')
-    assert "color=red" in text
-    assert "\x1b" not in findings(figures)[0].title
+def test_names_are_escaped() -> None:
+    scene = Scene(2, {0: 1, 1: 0}, owned(2), names={0: "a\x1b[31m\nx"})
+    assert "\x1b" not in findings(scene.figures())[0].title
 
 
 def test_functions_are_named_with_their_modules() -> None:
@@ -166,7 +141,7 @@ def test_functions_are_named_with_their_modules() -> None:
     made = tables(figures)
     assert set(made["cycles"].frame["function"]) == {"mutex_user [dm_x]"}
     assert set(made["tasks"].frame["function"]) - {""} == {"mutex_user [dm_x]"}
-    assert any(row.text.endswith("in mutex_user [dm_x]") for row in rows(figures))
+    assert any(row.text.endswith("in mutex_user [dm_x]") for row in selection(figures).lines)
     assert stacks.described(0) == ["mutex_user [dm_x]"]
 
 
@@ -180,6 +155,21 @@ def test_the_stacks_of_a_cycle() -> None:
 
 def test_a_deadlock_that_the_log_reports() -> None:
     figures = _ABBA.figures()
-    figures.log = {101: 120, 102: 120}, {}
+    figures.log = Log({101: 120, 102: 120})
     (finding,) = findings(figures)
     assert "1 of these 2" in finding.evidence
+
+
+@pytest.mark.parametrize(
+    ("kind", "holder", "found"),
+    [
+        (MUTEX, None, ["waits-unheld"]),
+        (FUTEX, None, []),
+        (FUTEX, Strength.POSSIBLE, ["waits-unheld"]),
+        (FUTEX, Strength.DERIVED, ["waits-behind"]),
+    ],
+)
+def test_threads_that_are_idle(kind: NodeKind, holder: Strength | None, found: list[str]) -> None:
+    held = {} if holder is None else {0: (200, holder)}
+    scene = Scene(201, dict.fromkeys(range(200), 0), held, interruptible=set(range(200)), kind=kind)
+    assert [each.kind for each in findings(scene.figures())] == found

@@ -14,7 +14,7 @@ from kcensus.analyses.waits.tables import tables
 from kcensus.kernel.locking.owners import Strength
 from kcensus.render.graphs.dot import write_dot
 from kcensus.results import Result
-from tests.unit.analyses.waits.making import Scene
+from tests.unit.analyses.waits.making import Scene, owned
 
 _SURE = Strength.PROVEN
 _STRING = r'"(?:[^"\\\n]|\\.)*"'
@@ -23,7 +23,6 @@ _LINE = re.compile(rf"  (?:n\d+|n\d+ -> n\d+|graph|node|edge) \[{_ATTRIBUTE}(?:,
 
 
 def written(scene: Scene, path: Path) -> list[str]:
-    """The lines of the graph between its braces."""
     result = Result("waits", "x", "6.1", tables=tables(scene.figures()))
     write_dot(result, path)
     first, *lines, last = path.read_text(encoding="utf-8").splitlines()
@@ -37,9 +36,10 @@ def written(scene: Scene, path: Path) -> list[str]:
 @example('\\"];\n x -> y [label="')
 @example("\\N\\G</TABLE>")
 @example("a\r\u2028\u202eb\x1b[31m\x00")
+@example('a"b\\c\x1b[31m\nx')
 @settings(max_examples=40, deadline=None)
 def test_a_name_stays_in_its_label(tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
-    scene = Scene(2, {0: 1, 1: 0}, {0: (0, _SURE), 1: (1, _SURE)}, names={0: name})
+    scene = Scene(2, {0: 1, 1: 0}, owned(2), names={0: name})
     lines = written(scene, tmp_path_factory.mktemp("dot") / "w.dot")
     assert [line for line in lines if not _LINE.fullmatch(line)] == []
     assert len(lines) == 3 + 4 + 4

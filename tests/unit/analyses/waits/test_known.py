@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from kcensus.analyses.waits.known import KNOWN, patch_behind, patch_of
-from kcensus.catalogue import load
+from tests.catalogue import PATCHES
 
 # The four threads of the posting of 2020-08-12, from the outermost function inwards.
 _SEED = (
@@ -32,10 +32,9 @@ def test_each_needs_a_task_of_its_own() -> None:
 
 
 def test_the_catalogue_has_their_patches_and_postings() -> None:
-    patches = load(entry_points=False).patches
     assert len(KNOWN) >= 7
     for known in KNOWN:
-        assert patches[known.patch].postings, known.patch
+        assert PATCHES[known.patch].postings, known.patch
 
 
 def test_a_task_that_loops_and_those_behind_it() -> None:

@@ -4,55 +4,45 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
-from kcensus.analyses.waits.picture import picture
+from kcensus.analyses.waits.findings import findings
 from kcensus.analyses.waits.tables import tables
 from kcensus.kernel.locking.owners import Strength
 from kcensus.results import Result
-from kcensus.results.graphs import Picture, Shape
+from kcensus.results.graphs import Picture, Shape, picture_of
 from kcensus.results.tables import Table
-from tests.unit.analyses.waits.making import Scene
+from tests.pictures import not_shown
+from tests.unit.analyses.waits.making import Scene, owned
 
 _SURE, _MAYBE = Strength.PROVEN, Strength.POSSIBLE
 _MAX_BOXES = 60
 
 
 def result_of(scene: Scene) -> Result:
-    return Result("waits", "x", "6.1", tables=tables(scene.figures()))
+    figures = scene.figures()
+    found = findings(figures)
+    return Result("waits", "x", "6.1", tables=tables(figures, found), findings=found)
 
 
-def _chain(count: int) -> Scene:
-    held = {task: (task, _SURE) for task in range(count - 1)}
-    return Scene(count, {task: task - 1 for task in range(1, count)}, held)
-
-
-def _ring(count: int) -> Scene:
-    held = {task: (task, _SURE) for task in range(count)}
-    return Scene(count, {task: (task + 1) % count for task in range(count)}, held)
-
-
-def _pairs(count: int) -> Scene:
-    held = {task: (task, _SURE) for task in range(count)}
-    return Scene(count, {task: task ^ 1 for task in range(count)}, held)
-
-
-def _crowd(count: int) -> Scene:
-    """One mutex, whose owner is awake."""
-    return Scene(count, dict.fromkeys(range(1, count), 0), {0: (0, _SURE)})
-
-
-def _alone(count: int) -> Scene:
-    """Tasks in pairs, each of one that waits for the other one."""
-    waits = {2 * pair: pair for pair in range(count)}
-    return Scene(2 * count, waits, {pair: (2 * pair + 1, _SURE) for pair in range(count)})
-
-
-def _counted(drawn: Picture) -> int:
-    """How many tasks boxes of several count."""
-    several = [box for box in drawn.boxes if box.shape is Shape.MORE]
-    return sum(int(box.name.split()[0].replace(",", "")) for box in several)
+SCENES = {
+    "chain": Scene(300, {task: task - 1 for task in range(1, 300)}, owned(299)),
+    "ring": Scene(300, {task: (task + 1) % 300 for task in range(300)}, owned(300)),
+    "pairs": Scene(200, {task: task ^ 1 for task in range(200)}, owned(200)),
+    "crowd": Scene(300, dict.fromkeys(range(1, 300), 0), owned(1)),
+    # Pairs of a task and one that waits for it.
+    "alone": Scene(
+        400,
+        {2 * pair: pair for pair in range(200)},
+        {pair: (2 * pair + 1, _SURE) for pair in range(200)},
+    ),
+    # Mutexes without known holders, each with one task that has waited for long.
+    "unheld": Scene(200, {task: task for task in range(200)}),
+    # Tasks that each hold a lock, and wait for one that nothing holds; and a crowd.
+    "late": Scene(60, dict.fromkeys(range(40, 60), 39) | dict.fromkeys(range(39), 90), owned(40)),
+}
 
 
 def _is_complete(result: Result, drawn: Picture) -> bool:
@@ -75,9 +65,9 @@ def _is_complete(result: Result, drawn: Picture) -> bool:
 
 
 def test_a_deadlock_is_a_ring_in_which_tasks_and_locks_alternate() -> None:
-    scene = Scene(4, {0: 1, 1: 0, 2: 0, 3: 1}, {0: (0, _SURE), 1: (1, _SURE)})
+    scene = Scene(4, {0: 1, 1: 0, 2: 0, 3: 1}, owned(2))
     result = result_of(scene)
-    drawn = picture(result)
+    drawn = picture_of(result)
     (panel,) = drawn.panels
     shapes = [step.box.shape for step in panel.ring]
     assert shapes == [Shape.TASK, Shape.OBJECT] * 2
@@ -90,73 +80,58 @@ def test_a_deadlock_is_a_ring_in_which_tasks_and_locks_alternate() -> None:
     assert drawn.note == ""
 
 
-def test_a_cycle_with_a_possible_edge_is_called_so() -> None:
+def test_a_possible_cycle_a_task_that_waits_for_itself_and_a_lock_without_holder() -> None:
     result = result_of(Scene(2, {0: 1, 1: 0}, {0: (0, _SURE), 1: (1, _MAYBE)}))
-    (panel,) = picture(result).panels
+    (panel,) = picture_of(result).panels
     assert [step.link.strength for step in panel.ring].count("possible") == 1
     assert "possible deadlock" in panel.title
+    (panel,) = picture_of(result_of(Scene(1, {0: 0}, owned(1)))).panels
+    assert (len(panel.ring), len(panel.sentences)) == (2, 2)
+    (panel,) = picture_of(result_of(Scene(2, {0: 0, 1: 0}))).panels
+    assert panel.rows[0].box.note.endswith("holder unknown")
 
 
-def test_a_task_that_waits_for_itself() -> None:
-    (panel,) = picture(result_of(Scene(1, {0: 0}, {0: (0, _SURE)}))).panels
-    assert len(panel.ring) == 2
-    assert len(panel.sentences) == 2
-
-
-def test_a_crowd_is_three_boxes_and_one_of_the_rest() -> None:
-    drawn = picture(result_of(_crowd(201)))
+def test_a_crowd_is_four_boxes_and_one_of_the_rest() -> None:
+    drawn = picture_of(result_of(Scene(201, dict.fromkeys(range(1, 201), 0), owned(1))))
     (panel,) = drawn.panels
-    assert [row.depth for row in panel.rows] == [0, 1, 2, 2, 2, 2]
-    assert panel.rows[-1].box.name == "197 more tasks"
+    assert [row.depth for row in panel.rows] == [0, 1, 2, 2, 2, 2, 2]
+    assert panel.rows[-1].box.name == "196 more tasks"
     assert panel.rows[-1].box.shape is Shape.MORE
     # Those that wait longest have boxes.
-    assert [row.box.name.split()[0] for row in panel.rows[2:5]] == [
-        "task-200",
-        "task-199",
-        "task-198",
-    ]
+    names = [row.box.name.split()[0] for row in panel.rows[2:5]]
+    assert names == ["task-200", "task-199", "task-198"]
     # A box of one would take as much room as that task.
-    (panel,) = picture(result_of(_crowd(5))).panels
+    (panel,) = picture_of(result_of(Scene(5, dict.fromkeys(range(1, 5), 0), owned(1)))).panels
     assert {row.box.shape for row in panel.rows} == {Shape.TASK, Shape.OBJECT}
 
 
-@pytest.mark.parametrize(
-    "scene",
-    [_chain(300), _ring(300), _pairs(200), _crowd(300), _alone(200)],
-    ids=["chain", "ring", "pairs", "crowd", "alone"],
-)
-def test_a_picture_is_bounded_and_says_what_it_leaves_out(scene: Scene) -> None:
+@pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES)
+def test_a_picture_is_bounded_and_has_or_counts_all(scene: Scene, tmp_path: Path) -> None:
     result = result_of(scene)
-    drawn = picture(result)
+    drawn = picture_of(result)
+    assert result.findings
+    assert not_shown(result, tmp_path) == []
     assert 2 <= len(drawn.boxes) <= _MAX_BOXES + len(drawn.panels)
     assert _is_complete(result, drawn)
-    tasks = sum(box.shape is Shape.TASK for box in drawn.boxes)
-    told = tasks + _counted(drawn)
-    rest = [part for part in drawn.note.split("; ") if "tasks that wait" in part]
-    if rest:
-        told += int(rest[0].split(": ")[-1].split(".")[0].replace(",", ""))
+    several = [box for box in drawn.boxes if box.shape is Shape.MORE]
+    told = sum(int(box.name.split()[0].replace(",", "")) for box in several)
+    told += sum(box.shape is Shape.TASK for box in drawn.boxes)
     # Who does not wait has no place in the count of what is left out.
-    awake = scene.count - len(scene.waits)
-    assert scene.count - awake <= told <= scene.count
+    assert len(scene.waits) <= told <= scene.count
 
 
 def test_an_edge_to_a_box_that_is_drawn_elsewhere_names_it_again() -> None:
     # Task 2 holds the mutex that task 3 waits for, and so does task 0 of the cycle, possibly.
-    scene = Scene(4, {0: 1, 1: 0, 2: 0, 3: 2}, {0: (0, _SURE), 1: (1, _SURE), 2: (2, _SURE)})
-    (panel,) = picture(result_of(scene)).panels
+    scene = Scene(4, {0: 1, 1: 0, 2: 0, 3: 2}, owned(3))
+    (panel,) = picture_of(result_of(scene)).panels
     again = [row for row in panel.rows if row.is_again]
     assert [row.depth for row in again] == [0]
     assert again[0].box.node in {step.box.node for step in panel.ring}
 
 
-def test_a_lock_without_a_known_holder_is_called_so() -> None:
-    (panel,) = picture(result_of(Scene(2, {0: 0, 1: 0}))).panels
-    assert panel.rows[0].box.note.endswith("holder unknown")
-
-
 def test_who_may_hold_a_lock_is_a_lead_and_not_blamed() -> None:
     result = result_of(Scene(4, {0: 0, 1: 0}, {0: (3, _MAYBE)}))
-    drawn = picture(result)
+    drawn = picture_of(result)
     (panel,) = drawn.panels
     assert panel.rows[0].box.shape is Shape.OBJECT
     (lead,) = (row for row in panel.rows if row.is_lead)
@@ -166,20 +141,16 @@ def test_who_may_hold_a_lock_is_a_lead_and_not_blamed() -> None:
 
 
 def test_nothing_waits() -> None:
-    assert picture(result_of(Scene(1))).panels == ()
-    assert picture(Result("waits", "x", "6.1")) == Picture()
+    assert picture_of(result_of(Scene(1))).panels == ()
+    assert picture_of(Result("waits", "x", "6.1")) == Picture()
 
 
-@pytest.mark.parametrize("name", ["nodes", "edges", "tasks", "cycles", "objects"])
-def test_a_result_of_another_version_may_lack_columns(name: str) -> None:
-    result = result_of(Scene(3, {0: 1, 1: 0, 2: 0}, {0: (0, _SURE), 1: (1, _SURE)}))
-    table = result.tables[name]
+def test_a_result_of_another_version_may_lack_columns() -> None:
+    result = result_of(Scene(3, {0: 1, 1: 0, 2: 0}, owned(2)))
+    table = result.tables["picture"]
     for column in table.frame.columns:
-        frame = table.frame.drop(columns=column)
         kept = {key: each for key, each in table.columns.items() if key != column}
-        less = Table(frame, kept)
-        picture(dataclasses.replace(result, tables={**result.tables, name: less}))
-        wrong = table.frame.astype(object)
-        wrong[column] = None
-        other = Table(wrong, table.columns)
-        picture(dataclasses.replace(result, tables={**result.tables, name: other}))
+        less = Table(table.frame.drop(columns=column), kept)
+        wrong = Table(table.frame.astype(object).assign(**{column: None}), table.columns)
+        for other in (less, wrong):
+            picture_of(dataclasses.replace(result, tables={"picture": other}))

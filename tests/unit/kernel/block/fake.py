@@ -10,58 +10,42 @@ from drgn import Object, Program, TypeEnumerator, TypeKind
 
 from kcensus.kernel.block.disks import Disk, QueueKind
 from kcensus.kernel.kernel import Kernel
-from tests.unit.fakekernel import FakeKernel, add_types
+from tests.unit.fakekernel import FakeKernel
 
 HZ = 1000
 JIFFIES = (1 << 32) - 1000
 """Shortly before 32 bits run over."""
 NOW_NS = 50_000_000_000
 
-_TYPES = {
-    "struct rb_node": (
-        24,
-        "0 unsigned long __rb_parent_color\n8 struct rb_node * rb_right\n"
-        "16 struct rb_node * rb_left",
-    ),
-    "struct rb_root": (8, "0 struct rb_node * rb_node"),
-    "struct request": (
-        64,
-        "0 struct request_queue * q\n8 struct list_head queuelist\n24 unsigned long fifo_time",
-    ),
-    "struct clocksource": (8, "0 unsigned int mult\n4 unsigned int shift"),
-    "struct tk_read_base": (
-        24,
-        "0 unsigned int shift\n8 unsigned long xtime_nsec\n16 unsigned long base",
-    ),
-    "struct timekeeper": (24, "0 struct tk_read_base tkr_mono"),
-    "struct tk_core": (24, "0 struct timekeeper timekeeper"),
-    "struct deadline_data": (
-        88,
-        "0 struct list_head [2] fifo_list\n32 unsigned int batching\n36 unsigned int starved\n"
-        "40 int [2] fifo_expire\n48 int fifo_batch\n52 int writes_starved\n56 int front_merges",
-    ),
-    "struct cfq_rb_root": (16, "0 struct rb_root rb\n8 unsigned int count"),
-    "struct cfq_data": (
-        512,
-        "0 struct cfq_rb_root grp_service_tree\n16 struct cfq_group * root_group\n"
-        "24 unsigned int busy_queues\n28 unsigned int busy_sync_queues\n32 int rq_queued\n"
-        "40 struct cfq_queue * active_queue\n48 unsigned int [2] cfq_fifo_expire\n"
-        "56 unsigned int cfq_slice_idle\n64 struct cfq_queue oom_cfqq",
-    ),
-    "struct cfq_queue": (
-        160,
-        "0 unsigned int flags\n8 struct cfq_data * cfqd\n16 struct rb_node rb_node\n"
-        "40 int [2] queued\n48 struct list_head fifo\n64 int dispatched\n"
-        "68 unsigned short ioprio\n70 unsigned short ioprio_class\n72 int pid\n"
-        "80 unsigned long slice_end\n88 unsigned int slice_dispatch\n96 struct cfq_group * cfqg",
-    ),
-    "struct cfq_group": (
-        400,
-        "0 struct rb_node rb_node\n32 struct cfq_rb_root [2][3] service_trees\n"
-        "128 struct cfq_rb_root service_tree_idle\n144 struct cfq_queue * [2][8] async_cfqq\n"
-        "272 struct cfq_queue * async_idle_cfqq",
-    ),
-}
+_TYPES = """
+struct rb_node 24
+    0 unsigned long __rb_parent_color; 8 struct rb_node * rb_right; 16 struct rb_node * rb_left
+struct rb_root 8 : 0 struct rb_node * rb_node
+struct request 64
+    0 struct request_queue * q; 8 struct list_head queuelist; 24 unsigned long fifo_time
+struct clocksource 8 : 0 unsigned int mult; 4 unsigned int shift
+struct tk_read_base 24 : 0 unsigned int shift; 8 unsigned long xtime_nsec; 16 unsigned long base
+struct timekeeper 24 : 0 struct tk_read_base tkr_mono
+struct tk_core 24 : 0 struct timekeeper timekeeper
+struct deadline_data 88
+    0 struct list_head [2] fifo_list; 32 unsigned int batching; 36 unsigned int starved
+    40 int [2] fifo_expire; 48 int fifo_batch; 52 int writes_starved; 56 int front_merges
+struct cfq_rb_root 16 : 0 struct rb_root rb; 8 unsigned int count
+struct cfq_data 512
+    0 struct cfq_rb_root grp_service_tree; 16 struct cfq_group * root_group
+    24 unsigned int busy_queues; 28 unsigned int busy_sync_queues; 32 int rq_queued
+    40 struct cfq_queue * active_queue; 48 unsigned int [2] cfq_fifo_expire
+    56 unsigned int cfq_slice_idle; 64 struct cfq_queue oom_cfqq
+struct cfq_queue 160
+    0 unsigned int flags; 8 struct cfq_data * cfqd; 16 struct rb_node rb_node; 40 int [2] queued
+    48 struct list_head fifo; 64 int dispatched; 68 unsigned short ioprio
+    70 unsigned short ioprio_class; 72 int pid; 80 unsigned long slice_end
+    88 unsigned int slice_dispatch; 96 struct cfq_group * cfqg
+struct cfq_group 400
+    0 struct rb_node rb_node; 32 struct cfq_rb_root [2][3] service_trees
+    128 struct cfq_rb_root service_tree_idle; 144 struct cfq_queue * [2][8] async_cfqq
+    272 struct cfq_queue * async_idle_cfqq
+"""
 _FLAGS = (
     *("on_rr", "wait_request", "must_dispatch", "must_alloc_slice", "fifo_expire", "idle_window"),
     *("prio_changed", "slice_new", "sync"),
@@ -71,15 +55,11 @@ SYNC, IDLE_WINDOW = 1 << 8, 1 << 5
 
 
 class FakeScheduler:
-    """A legacy disk with a scheduler whose times are jiffies."""
-
     def __init__(self, scheduler: str, data_type: str) -> None:
-        self.k = FakeKernel("6.10")
-        add_types(self.k.prog, _TYPES, "block")
+        self.k = FakeKernel("6.10", _TYPES)
         self.k.prog.register_type_finder("flags", self._enum, enable_index=0)
         clock = self.k.variable("clocksource_jiffies", "struct clocksource")
-        self.k.set(clock.mult, (10**9 // HZ) << 8)
-        self.k.set(clock.shift, 8)
+        self.k.fill(clock, mult=(10**9 // HZ) << 8, shift=8)
         core = self.k.variable("tk_core", "struct tk_core")
         self.k.set(core.timekeeper.tkr_mono.base, NOW_NS)
         self.k.variable("jiffies_64", "unsigned long", JIFFIES)
@@ -103,7 +83,6 @@ class FakeScheduler:
         return prog.enum_type(name, prog.int_type("unsigned int", 4, False), named)
 
     def kernel(self) -> Kernel:
-        """What has been written so far, to be read."""
         return Kernel(self.k.prog)
 
     def requests(self, head: Object, ages: Sequence[int]) -> list[int]:
@@ -112,14 +91,12 @@ class FakeScheduler:
         found = []
         for age in ages:
             rq = self.k.alloc("struct request")
-            self.k.set(rq.q, 0xFFFF_8880_0000_1000)
-            self.k.set(rq.fifo_time, (JIFFIES - age) % (1 << 64))
+            self.k.fill(rq, q=0xFFFF_8880_0000_1000, fifo_time=(JIFFIES - age) % (1 << 64))
             self.k.list_add_tail(rq.queuelist, head)
             found.append(int(rq.address_))
         return found
 
     def tree(self, root: Object, nodes: Sequence[Object]) -> None:
-        """Make a tree of up to three nodes."""
         self.k.set(root.rb_node, nodes[0])
         for side, node in zip(("rb_left", "rb_right"), nodes[1:], strict=False):
             self.k.set(nodes[0].member_(side), node)

@@ -27,17 +27,15 @@ def test_the_timekeeper_tells() -> None:
     assert now.since_jiffies(stamps).tolist() == [5 * 10**9 // HZ, -5 * 10**9 // HZ]
 
 
-def test_without_a_timekeeper_jiffies_tell() -> None:
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_without_a_timekeeper_jiffies_tell(is_damaged: bool) -> None:
     fake = FakeScheduler("deadline", "struct deadline_data")
-    del fake.k.symbols["tk_core"]
+    if is_damaged:
+        fake.k.set(fake.k.symbols["tk_core"].timekeeper.tkr_mono.base, 1 << 63)
+    else:
+        del fake.k.symbols["tk_core"]
     now = clock(fake.kernel())
     assert (now.ns, now.source) == ((JIFFIES - _STARTED) * 10**9 // HZ, "jiffies")
-
-
-def test_a_damaged_timekeeper_does_not_count() -> None:
-    fake = FakeScheduler("deadline", "struct deadline_data")
-    fake.k.set(fake.k.symbols["tk_core"].timekeeper.tkr_mono.base, 1 << 63)
-    assert clock(fake.kernel()).source == "jiffies"
 
 
 @pytest.mark.parametrize(
@@ -55,10 +53,8 @@ def test_idle_machines_have_no_ticks(
     """Where all CPUs are idle, without a tick, the one that entered idle last noted the time."""
     monkeypatch.setattr(clock_module, "cpu_offsets", lambda _: np.array([0, 64], np.uint64))
     fake = FakeScheduler("deadline", "struct deadline_data")
-    types = {
-        "union ktime": (8, "0 long tv64"),
-        "struct tick_sched": (64, f"0 {'union ktime' if ktime else 'long'} idle_entrytime"),
-    }
+    member = f"0 {'union ktime' if ktime else 'long'} idle_entrytime"
+    types = f"union ktime 8 : 0 long tv64\nstruct tick_sched 64 : {member}"
     add_types(fake.k.prog, types, "ticks")
     first = fake.k.alloc("struct tick_sched [2]", alone=True)
     fake.k.symbols["tick_cpu_sched"] = first[0]
@@ -71,21 +67,19 @@ def test_idle_machines_have_no_ticks(
     assert now.jiffies == JIFFIES + passed * HZ // SECOND
 
 
+_OLD = """
+union ktime 8 : 0 long tv64
+struct old_read_base 24 : 0 unsigned int shift; 8 unsigned long xtime_nsec; 16 union ktime base
+struct old_timekeeper 24 : 0 struct old_read_base tkr_mono
+struct old_core 24 : 0 struct old_timekeeper timekeeper
+"""
+
+
 def test_a_timekeeper_before_4_10() -> None:
     """ktime_t was a union."""
     fake = FakeScheduler("deadline", "struct deadline_data")
-    types = {
-        "union ktime": (8, "0 long tv64"),
-        "struct old_read_base": (
-            24,
-            "0 unsigned int shift\n8 unsigned long xtime_nsec\n16 union ktime base",
-        ),
-        "struct old_timekeeper": (24, "0 struct old_read_base tkr_mono"),
-        "struct old_core": (24, "0 struct old_timekeeper timekeeper"),
-    }
-    add_types(fake.k.prog, types, "ktime")
+    add_types(fake.k.prog, _OLD, "ktime")
     mono = fake.k.variable("tk_core", "struct old_core").timekeeper.tkr_mono
     fake.k.set(mono.base.tv64, NOW_NS - 3)
-    fake.k.set(mono.xtime_nsec, 3 << 8)
-    fake.k.set(mono.shift, 8)
+    fake.k.fill(mono, xtime_nsec=3 << 8, shift=8)
     assert clock(fake.kernel()).ns == NOW_NS

@@ -39,10 +39,7 @@ class FakeCfq(FakeScheduler):
         k.set(self.data.active_queue, self.active)
 
     def queue(self, pid: int, flags: int, ages: list[int]) -> Object:
-        queue = self.k.alloc("struct cfq_queue")
-        self.k.set(queue.cfqd, self.data)
-        self.k.set(queue.pid, pid)
-        self.k.set(queue.flags, flags)
+        queue = self.k.alloc("struct cfq_queue", cfqd=self.data, pid=pid, flags=flags)
         self.k.set(queue.queued[0], len(ages))
         self.requests(queue.fifo, ages)
         return queue
@@ -65,38 +62,28 @@ def test_cfq_in_jiffies() -> None:
     assert found.torn == 0
 
 
-def test_a_queue_of_another_disk_in_a_tree_of_cfq() -> None:
+@pytest.mark.parametrize("damaged", ["queue", "tree", "list"])
+def test_damage_costs_cfq_no_other_queue(damaged: str) -> None:
     fake = FakeCfq()
-    fake.k.set(fake.idler.cfqd, 0xFFFF_8880_0000_2000)
+    if damaged == "queue":
+        # It is of another disk.
+        fake.k.set(fake.idler.cfqd, 0xFFFF_8880_0000_2000)
+    elif damaged == "tree":
+        # Asynchronous queues belong to their group, too.
+        fake.k.set(fake.writer.rb_node.member_("__rb_parent_color"), 0xFFFF_8880_0000_2000)
+    else:
+        # The other end of the list leads to all of its requests.
+        fake.k.write_words(int(fake.writer.fifo.next), 0xDEAD_0000_0000_0100)
     found = cfq.queues(fake.kernel(), fake.disk)
-    assert "cfq1619S" not in found.label
-    assert found.torn == 1
-    assert len(found.request) == 4
-
-
-def test_a_torn_tree_of_cfq_still_has_its_asynchronous_queues() -> None:
-    fake = FakeCfq()
-    fake.k.set(fake.writer.rb_node.member_("__rb_parent_color"), 0xFFFF_8880_0000_2000)
-    found = cfq.queues(fake.kernel(), fake.disk)
-    assert "cfq767A" in found.label
-    assert found.torn == 1
-
-
-def test_a_torn_list_of_cfq() -> None:
-    fake = FakeCfq()
-    fake.k.write_words(int(fake.writer.fifo.next), 0xDEAD_0000_0000_0100)
-    found = cfq.queues(fake.kernel(), fake.disk)
-    assert found.torn == 1
-    # Its other end leads to all of them.
-    assert len(found.request) == 4
+    assert ("cfq1619S" in found.label, "cfq767A" in found.label) == (damaged != "queue", True)
+    assert (found.torn, len(found.request)) == (1, 4)
 
 
 def test_legacy_deadline() -> None:
     fake = FakeScheduler("deadline", "struct deadline_data")
     for index, jiffies in enumerate((500, 5000)):
         fake.k.set(fake.data.fifo_expire[index], jiffies)
-    fake.k.set(fake.data.writes_starved, 2)
-    fake.k.set(fake.data.starved, 1)
+    fake.k.fill(fake.data, writes_starved=2, starved=1)
     reads = fake.requests(fake.data.fifo_list[0], [-499])
     writes = fake.requests(fake.data.fifo_list[1], [3000, 1])
     found = deadline.queues(fake.kernel(), fake.disk)
@@ -105,13 +92,8 @@ def test_legacy_deadline() -> None:
     assert found.row.tolist() == [0, 1, 1]
     assert found.late_ns.tolist() == [-499 * MS, 3000 * MS, MS]
     assert found.waiting_ns.tolist() == [MS, 8000 * MS, 5001 * MS]
-    assert found.tunables == {
-        "read_expire": 500,
-        "write_expire": 5000,
-        "writes_starved": 2,
-        "front_merges": 0,
-        "fifo_batch": 0,
-    }
+    expected = {"read_expire": 500, "write_expire": 5000, "writes_starved": 2}
+    assert found.tunables == expected | {"front_merges": 0, "fifo_batch": 0}
 
 
 @pytest.mark.parametrize("broken", ["fifo_time", "request"])

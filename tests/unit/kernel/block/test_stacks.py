@@ -16,22 +16,17 @@ from kcensus.kernel.block import stacks
 from kcensus.kernel.block.disks import BlockDevices, Partitions
 from kcensus.kernel.block.stacks import Edge, Stacks, Via
 from kcensus.kernel.kernel import Kernel
-from tests.unit.fakekernel import FakeKernel, add_types
+from tests.unit.fakekernel import FakeKernel
 
-_TYPES = {
-    "struct super_block": (8, "0 void * s_bdev"),
-    "struct inode": (
-        16,
-        "0 struct super_block * i_sb\n8 unsigned int i_rdev\n12 unsigned short i_mode",
-    ),
-    "struct address_space": (8, "0 struct inode * host"),
-    "struct file": (8, "0 struct address_space * f_mapping"),
-    "struct loop_device": (8, "0 struct file * lo_backing_file"),
-}
+_TYPES = """
+struct super_block 8 : 0 void * s_bdev
+struct inode 16 : 0 struct super_block * i_sb; 8 unsigned int i_rdev; 12 unsigned short i_mode
+struct address_space 8 : 0 struct inode * host
+struct file 8 : 0 struct address_space * f_mapping
+struct loop_device 8 : 0 struct file * lo_backing_file
+"""
 _SDA = 8 << 20
 _BDEV = 0x1000
-
-
 _LOST = None
 """The disk is not one of the kernel's list."""
 
@@ -44,20 +39,12 @@ def on(
     bdev: int = 0,
     is_known: bool = True,
 ) -> list[Any] | None:
-    """What a loop device is on, by what its file is."""
-    k = FakeKernel("6.13")
-    add_types(k.prog, _TYPES, "loop")
-    loop, file, mapping, inode, block = (
-        k.alloc(f"struct {name}")
-        for name in ("loop_device", "file", "address_space", "inode", "super_block")
-    )
-    k.set(loop.lo_backing_file, file)
-    k.set(file.f_mapping, mapping)
-    k.set(mapping.host, inode)
-    k.set(inode.i_sb, block)
-    k.set(inode.i_rdev, number)
-    k.set(inode.i_mode, mode)
-    k.set(block.s_bdev, bdev)
+    k = FakeKernel("6.13", _TYPES)
+    block = k.alloc("struct super_block", s_bdev=bdev)
+    inode = k.alloc("struct inode", i_sb=block, i_rdev=number, i_mode=mode)
+    mapping = k.alloc("struct address_space", host=inode)
+    file = k.alloc("struct file", f_mapping=mapping)
+    loop = k.alloc("struct loop_device", lo_backing_file=file)
     address = int(inode.address_)
     blocks = SimpleNamespace(rows=lambda found: np.full(len(found), 0 if is_known else -1))
     monkeypatch.setattr(stacks, "super_blocks", lambda kernel: blocks)
@@ -65,12 +52,8 @@ def on(
     monkeypatch.setattr(stacks, "_row", lambda _, at: [(2, 1)] if int(at) == _BDEV else [])
     disk: Any = SimpleNamespace(private=int(loop.address_))
     numbers = np.array([7 << 20, _SDA, _SDA + 1, _SDA + 2, 0])
-    parts = Partitions(
-        np.arange(5).astype(np.uint64),
-        np.array([0, 1, 1, -1, 2]),
-        np.array([0, 0, 1, 2, 0]),
-        numbers,
-    )
+    of_disk, number_in = np.array([0, 1, 1, -1, 2]), np.array([0, 0, 1, 2, 0])
+    parts = Partitions(np.arange(5).astype(np.uint64), of_disk, number_in, numbers)
     try:
         return stacks._loop(Kernel(k.prog), disk, BlockDevices((), parts), Faults())
     except LookupError as error:
@@ -84,7 +67,6 @@ def on(
 def test_on_a_block_device(
     number: int, rows: list[Any] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a disk, and on partitions, of which one has lost its disk."""
     assert on(monkeypatch, mode=stat.S_IFBLK, number=number) == rows
 
 

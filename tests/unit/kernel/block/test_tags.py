@@ -1,122 +1,230 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Maps of tags of a *synthetic* kernel."""
+"""Maps of tags: their bits, those that several hardware queues share, and their disks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
 
+import drgn
 import numpy as np
 import pytest
 
+from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Memory
 from kcensus.kernel.block import hardware
-from kcensus.kernel.block.hardware import set_bits
-from tests.unit.fakekernel import FakeKernel, add_types
-from tests.unit.fakekernel.types import Table
+from kcensus.kernel.block.hardware import HardwareQueues, disks_of_maps, maps_of_queues, set_bits
+from kcensus.kernel.block.requests import _Reader
+from kcensus.kernel.kernel import Kernel
+from tests.unit.fakekernel import FakeKernel
 
-_WORD = 64
-_OLD = {"struct sbitmap_word": (_WORD, "0 unsigned long word\n8 unsigned long depth")}
-_NEW = {"struct sbitmap_word": (_WORD, "0 unsigned long word\n32 unsigned long cleared")}
-_MAP = {
-    "struct sbitmap": (
-        24,
-        "0 unsigned int depth\n4 unsigned int shift\n8 unsigned int map_nr\n"
-        "16 struct sbitmap_word * map",
-    ),
-}
+_TYPES = """
+struct sbitmap_word 64 : 0 unsigned long word; 32 unsigned long cleared
+struct sbitmap 24
+    0 unsigned int depth; 4 unsigned int shift; 8 unsigned int map_nr; 16 struct sbitmap_word * map
+"""
+_OLD_TYPES = """
+struct blk_align_bitmap 64 : 0 unsigned long word; 8 unsigned long depth
+struct blk_mq_bitmap_tags 32
+    0 unsigned int depth; 4 unsigned int wake_cnt; 8 unsigned int bits_per_word
+    12 unsigned int map_nr; 16 struct blk_align_bitmap * map
+"""
+_WITHOUT_CLEARING = "struct sbitmap_word 64 : 0 unsigned long word; 8 unsigned long depth"
 
 
 class Maps:
-    """Maps of tags, in memory."""
-
-    def __init__(
-        self,
-        types: Table | None = None,
-        type_name: str = "struct sbitmap",
-        names: Mapping[str, str] | None = None,
-    ) -> None:
-        self.k = FakeKernel("6.13")  # without types of blk-mq
-        add_types(self.k.prog, types or {**_MAP, **_NEW}, "sbitmap")
-        self.type_name = type_name
-        self.names = {"shift": "shift", "word": "struct sbitmap_word", **(names or {})}
+    def __init__(self, types: str = "", *, is_old: bool = False) -> None:
+        # Without types of blk-mq.
+        self.k = FakeKernel("6.13", (_OLD_TYPES if is_old else _TYPES) + types)
+        self.type_name = "struct blk_mq_bitmap_tags" if is_old else "struct sbitmap"
+        self.word = "struct blk_align_bitmap" if is_old else "struct sbitmap_word"
+        self.shift = "bits_per_word" if is_old else "shift"
         self.maps: list[int] = []
 
-    def add(self, depth: int, shift: int, words: list[tuple[int, int]]) -> None:
-        """Add a map of words, each with its set and lazily cleared bits."""
-        place = self.k.alloc(self.type_name)
-        array = self.k.alloc(f"{self.names['word']} [{max(len(words), 1)}]", alone=True)
-        numbers = {"depth": depth, self.names["shift"]: shift, "map_nr": len(words)}
-        for name, value in numbers.items():
-            self.k.set(place.member_(name), value)
-        self.k.set(place.map, array)
-        for word, (bits, cleared) in zip(array, words, strict=False):
+    def add(self, depth: int, shift: int, *words: int, cleared: int = 0) -> None:
+        """Add a map of words, the first one with lazily cleared bits."""
+        array = self.k.alloc(f"{self.word} [{len(words)}]", alone=True)
+        numbers = {"depth": depth, self.shift: shift, "map_nr": len(words)}
+        place = self.k.fill(self.k.alloc(self.type_name, map=array), **numbers)
+        for word, bits in zip(array, words, strict=True):
             self.k.set(word.word, bits)
-            if word.type_.has_member("cleared"):
-                self.k.set(word.cleared, cleared)
+        if cleared:
+            self.k.set(array[0].cleared, cleared)
         self.maps.append(int(place.address_))
 
     def bits(self) -> tuple[list[list[int]], int]:
-        lanes, bits, damaged = set_bits(
-            Memory(self.k.prog), np.array(self.maps, np.uint64), Faults()
-        )
-        return [bits[lanes == lane].tolist() for lane in range(len(self.maps))], damaged
+        maps = np.array(self.maps, np.uint64)
+        lanes, bits, damaged = set_bits(Memory(self.k.prog), maps, Faults())
+        return [bits[lanes == lane].tolist() for lane in range(len(maps))], damaged
 
 
 def test_bits_of_several_words() -> None:
     maps = Maps()
-    maps.add(10, 3, [(0b1000_0001, 0), (0b11, 0)])
-    maps.add(64, 6, [(1 << 63 | 1, 0)])
-    assert maps.bits() == ([[0, 7, 8, 9], [0, 63]], 0)
+    maps.add(10, 3, 0b1000_0001, 0b11)
+    maps.add(64, 6, 1 << 63 | 1)
+    # Cleared and impossible bits do not count.
+    maps.add(10, 3, 0b1_1000_0001, 0b110, cleared=0b1000_0000)
+    assert maps.bits() == ([[0, 7, 8, 9], [0, 63], [0, 9]], 0)
 
 
-def test_cleared_and_impossible_bits_do_not_count() -> None:
-    maps = Maps()
-    maps.add(10, 3, [(0b1_1000_0001, 0b1000_0000), (0b111, 0b1)])
-    assert maps.bits() == ([[0, 9]], 0)
-
-
-def test_without_lazy_clearing() -> None:
-    maps = Maps({**_MAP, **_OLD})
-    maps.add(8, 3, [(0b101, 0b101)])
-    assert maps.bits() == ([[0, 2]], 0)
-
-
-def test_maps_of_blk_mq_before_sbitmap() -> None:
-    maps = Maps(
-        {
-            "struct blk_align_bitmap": (_WORD, "0 unsigned long word\n8 unsigned long depth"),
-            "struct blk_mq_bitmap_tags": (
-                32,
-                "0 unsigned int depth\n4 unsigned int wake_cnt\n8 unsigned int bits_per_word\n"
-                "12 unsigned int map_nr\n16 struct blk_align_bitmap * map",
-            ),
-        },
-        "struct blk_mq_bitmap_tags",
-        {"shift": "bits_per_word", "word": "struct blk_align_bitmap"},
-    )
-    maps.add(10, 3, [(0b101, 0), (0b10, 0)])
+@pytest.mark.parametrize("is_old", [False, True])
+def test_maps_before_lazy_clearing_and_before_sbitmap(is_old: bool) -> None:
+    maps = Maps("" if is_old else _WITHOUT_CLEARING, is_old=is_old)
+    maps.add(10, 3, 0b101, 0b10)
     assert maps.bits() == ([[0, 2, 9]], 0)
 
 
 @pytest.mark.parametrize("numbers", [(1 << 30, 6), (1 << 17, 6), (64, 7), (8, 3)])
 def test_an_impossible_map_costs_only_itself(numbers: tuple[int, int]) -> None:
     maps = Maps()
-    maps.add(*numbers, [(1, 0)] * 8)
-    maps.add(8, 3, [(2, 0)])
+    maps.add(*numbers, *[1] * 8)
+    maps.add(8, 3, 2)
     assert maps.bits() == ([[], [1]], 1)
 
 
-def test_maps_that_are_too_large_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardware, "_MAX_WORDS", 4)
+@pytest.mark.parametrize("damaged", [1, 8], ids=["too large together", "words unreadable"])
+def test_a_lost_map_costs_only_itself(damaged: int, monkeypatch: pytest.MonkeyPatch) -> None:
     maps = Maps()
-    maps.add(64, 3, [(1, 0)] * 8)
-    maps.add(8, 3, [(2, 0)])
-    assert maps.bits() == ([[], [1]], 1)
+    maps.add(64, 3, *[1] * 8)
+    if damaged == 8:
+        maps.k.drop(int(maps.k.word(maps.maps[0] + 16)))
+    else:
+        monkeypatch.setattr(hardware, "_MAX_WORDS", 4)
+    maps.add(8, 3, 2)
+    assert maps.bits() == ([[], [1]], damaged)
 
 
-def test_an_unreadable_map() -> None:
-    maps = Maps()
-    maps.add(8, 3, [(1, 0)])
-    maps.add(8, 3, [(2, 0)])
-    maps.k.drop(int(maps.k.word(maps.maps[0] + 16)))
-    assert maps.bits() == ([[], [1]], 1)
+_TAGS, _IN_USE = 8, 5
+_QUEUE, _CONTEXT = 0xFFFF_8880_0010_0000, 0xFFFF_8880_0020_0000
+_STATES = 8 * 64
+_NO_MAP = np.array([1 << 40], np.uint64)
+_TAG_TYPES = f"""{_TYPES}
+struct sbq_wait_state 64 : 0 unsigned long wait
+struct sbitmap_queue 40 : 0 struct sbitmap sb; 32 struct sbq_wait_state * ws
+struct blk_mq_tags 48
+    0 unsigned int nr_tags; 4 unsigned int nr_reserved_tags; 8 struct sbitmap_queue * bitmap_tags
+    16 struct sbitmap_queue * breserved_tags; 24 struct request ** rqs
+    32 struct request ** static_rqs
+struct blk_mq_hw_ctx 16 : 0 unsigned long queue; 8 struct blk_mq_tags * tags
+struct request 40
+    0 unsigned long q; 8 int tag; 12 int internal_tag; 16 unsigned int ref; 24 unsigned long mq_hctx
+"""
+
+
+class Host:
+    """Hardware queues, each with its own tags and preallocated requests, around one map."""
+
+    def __init__(self, queues: int, *, shared: bool = True) -> None:
+        k = self.k = FakeKernel("6.13", _TAG_TYPES)
+        self.maps = [self._map() for _ in range(1 if shared else queues)]
+        self.tags, self.requests = [], []
+        for number in range(queues):
+            pointers, static = (k.alloc(f"struct request * [{_TAGS}]") for _ in range(2))
+            requests = k.alloc(f"struct request [{_TAGS}]", alone=True)
+            for pointer, request in zip(static, requests, strict=True):
+                k.set(pointer, request)
+                k.fill(request, q=_QUEUE, tag=-1, internal_tag=-1, mq_hctx=_CONTEXT + number)
+            maps = self.maps[number % len(self.maps)], self._map(bits=0)
+            tags = k.alloc("struct blk_mq_tags", bitmap_tags=maps[0], breserved_tags=maps[1])
+            k.fill(tags, nr_tags=_TAGS, rqs=pointers[0], static_rqs=static[0])
+            self.tags.append(int(tags.address_))
+            self.requests.append(requests)
+
+    def _map(self, bits: int = (1 << _IN_USE) - 1) -> drgn.Object:
+        k = self.k
+        word = k.alloc("struct sbitmap_word", word=bits)
+        queue = k.alloc("struct sbitmap_queue", ws=k.alloc("struct sbq_wait_state [8]"))
+        k.fill(queue.sb, depth=_TAGS, shift=6, map_nr=1, map=word)
+        return queue
+
+    def allocate(self, number: int, tag: int) -> int:
+        request = self.requests[number][tag]
+        self.k.fill(request, tag=tag, ref=1)
+        return int(request.address_)
+
+    def hardware(self, disk: list[int] | None = None) -> HardwareQueues:
+        count = len(self.tags)
+        addresses = np.array(self.tags, np.uint64)
+        sets, damaged = hardware._tags(Memory(self.k.prog), np.unique(addresses), Faults())
+        assert damaged == 0
+        zeros = np.zeros(count, np.uint64)
+        return HardwareQueues(
+            address=np.uint64(_CONTEXT) + np.arange(count, dtype=np.uint64),
+            disk=np.array(disk or [0] * count),
+            number=np.arange(count),
+            tags=addresses,
+            sched_tags=zeros,
+            sched_data=zeros,
+            flush_queue=zeros,
+            is_stopped=np.zeros(count, np.bool_),
+            contexts=zeros,
+            nr_contexts=np.zeros(count, np.int64),
+            tag_sets=sets,
+        )
+
+
+def tagged(host: Host) -> tuple[list[int], list[int], int]:
+    """Requests that the maps lead to, the queues of their tags, and bits that lack one."""
+    reader: Any = _Reader.__new__(_Reader)
+    reader.hardware, reader.prog, reader.memory = host.hardware(), host.k.prog, Memory(host.k.prog)
+    reader.faults, reader.damage, reader.lost = Faults(), Counter(), 0
+    reader.devices = SimpleNamespace(
+        disks=[SimpleNamespace(scheduler_data=0)],
+        disk_rows=lambda queues: np.where(queues == _QUEUE, 0, -1),
+    )
+    columns = {"queue": "q", "tag": "tag", "sched_tag": "internal_tag", "ref": "ref"}
+    reader.columns = layout(host.k.prog, "struct request", columns | {"hctx": "mq_hctx"})
+    address, queue = reader._tagged()
+    return address.tolist(), queue.tolist(), reader.damage["free_tags"]
+
+
+@pytest.mark.parametrize(
+    ("queues", "shared", "maps"), [(1, True, 1), (2, True, 1), (64, True, 1), (3, False, 3)]
+)
+def test_each_map_counts_once(queues: int, shared: bool, maps: int) -> None:
+    found = Host(queues, shared=shared).hardware()
+    rows = np.unique(found.tag_sets.rows(found.tags))
+    assert len(rows) == maps
+    assert int(found.tag_sets.used[rows].sum()) == maps * _IN_USE
+    assert int(found.tag_sets.depth[rows].sum()) == maps * _TAGS
+
+
+@pytest.mark.parametrize(
+    ("queues", "owners", "free"),
+    # Two of the five tags have no request in any of the three queues.
+    [(3, {0: 0, 1: 1, 4: 2}, 2), (64, {tag: 7 * tag for tag in range(_IN_USE)}, 0)],
+)
+def test_a_tag_belongs_to_the_queue_whose_request_has_it(
+    queues: int, owners: dict[int, int], free: int
+) -> None:
+    host = Host(queues)
+    expected = {host.allocate(number, tag): number for tag, number in owners.items()}
+    address, queue, lacking = tagged(host)
+    assert (dict(zip(address, queue, strict=True)), lacking) == (expected, free)
+
+
+@pytest.mark.parametrize(
+    ("shared", "disk", "expected"),
+    [
+        (True, [4, 4], [4]),
+        (True, [4, 5], [-1]),  # of one host
+        (False, [4, 5], [4, 5]),
+        (False, [], []),
+    ],
+)
+def test_the_disk_of_a_map(
+    shared: bool, disk: list[int], expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = Host(len(disk), shared=shared)
+    monkeypatch.setattr(hardware, "hardware_queues", lambda _: host.hardware(disk))
+    kernel = Kernel(host.k.prog)
+    maps = np.array([int(each.address_) for each in host.maps], np.uint64)
+    assert disks_of_maps(kernel, maps).tolist() == expected
+    assert disks_of_maps(kernel, np.append(maps + np.uint64(8), _NO_MAP)).max() == -1
+    assert maps_of_queues(kernel, _NO_MAP).tolist() == [0]
+    # Before v5.0, only the wait queue leads to the map.
+    queues = np.array([int(each.ws) for each in host.maps], np.uint64)
+    for offset, found in ((0, maps), (_STATES - 8, maps), (_STATES, None)):
+        same = maps_of_queues(kernel, queues + np.uint64(offset))
+        assert same.tolist() == (maps.tolist() if found is not None else [0] * len(maps))

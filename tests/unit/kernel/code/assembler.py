@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import drgn
 
 from kcensus.kernel.kernel import Kernel
+from tests.unit.fakekernel.machine import add_functions
 
 TEXT = 0xFFFFFFFF81000000
 LOCK, OTHER = 0xFFFFFFFF82000000, 0xFFFFFFFF82000100
@@ -34,25 +35,18 @@ class Code:
     """Functions one after the other, and where labels in them are."""
 
     def __init__(self, functions: Mapping[str, Sequence[Item]], others: Sequence[str] = ()) -> None:
-        """Assemble functions.
-
-        :param others: names of functions that only return
-        """
         every = {**functions, **dict.fromkeys(others, (RET,))}
         self.is_lost = False
         """Whether the code is not in the dump."""
         self.starts = {name: TEXT + _SIZE * row for row, name in enumerate(every)}
         self.labels = dict(self.starts)
-        for name, items in every.items():
+        self.content = bytearray(b"\xcc" * _SIZE * len(every))
+        # In the second round, all labels are known.
+        for name, items in (*every.items(), *every.items()):
             at = self.starts[name]
             for item in items:
                 if isinstance(item, str) and item.endswith(":"):
                     self.labels[item[:-1]] = at
-                at += len(self._bytes(item, at))
-        self.content = bytearray(b"\xcc" * _SIZE * len(every))
-        for name, items in every.items():
-            at = self.starts[name]
-            for item in items:
                 encoded = self._bytes(item, at)
                 self.content[at - TEXT : at - TEXT + len(encoded)] = encoded
                 at += len(encoded)
@@ -73,21 +67,7 @@ class Code:
         return bytes(self.content[offset : offset + size])
 
     def kernel(self) -> Kernel:
-        """Return the kernel that has these functions, and no other symbols."""
         prog = drgn.Program(drgn.Platform(drgn.Architecture.X86_64))
         prog.add_memory_segment(TEXT, len(self.content), self._read, False)
-        kinds = drgn.SymbolBinding.GLOBAL, drgn.SymbolKind.FUNC
-        symbols = [drgn.Symbol(name, at, _SIZE, *kinds) for name, at in self.starts.items()]
-
-        def find(
-            _: drgn.Program, name: str | None, address: int | None, __: bool
-        ) -> list[drgn.Symbol]:
-            return [
-                each
-                for each in symbols
-                if name in (None, each.name)
-                and (address is None or each.address <= address < each.address + _SIZE)
-            ]
-
-        prog.register_symbol_finder("code", find, enable_index=0)
+        add_functions(prog, self.starts, _SIZE)
         return Kernel(prog)

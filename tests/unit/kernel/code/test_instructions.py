@@ -73,49 +73,40 @@ def test_ways_on(code: str, kind: Kind, distance: int | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "argument"),
+    ("code", "name", "expected"),
     [
-        ("48 c7 c7 00 01 00 82", 0xFFFFFFFF82000100),  # mov $address, %rdi
-        ("48 8d 3d f9 00 00 00", _AT + 0x100),  # lea 0xf9(%rip), %rdi
-        ("48 89 df", 0),  # mov %rbx, %rdi
-        ("48 8d 7b 10", 0),  # lea 16(%rbx), %rdi
-        ("31 ff", 0),  # xor %edi, %edi
-        ("5f", 0),  # pop %rdi
-        ("48 83 c7 08", 0),  # add $8, %rdi
-        ("e8 10 00 00 00", 0),  # a call
-        ("41 5f", None),  # pop %r15
-        ("48 83 f8 07", None),  # cmp $7, %rax
-        ("48 83 38 07", None),  # cmpq $7, (%rax)
-        ("31 f6", None),  # xor %esi, %esi
-        ("4c 89 ff", 0),  # mov %r15, %rdi
-        ("49 89 ff", 0),  # mov %rdi, %r15: taken for a change
+        ("48 c7 c7 00 01 00 82", "argument", 0xFFFFFFFF82000100),  # mov $address, %rdi
+        ("48 8d 3d f9 00 00 00", "argument", _AT + 0x100),  # lea 0xf9(%rip), %rdi
+        ("48 89 df", "argument", 0),  # mov %rbx, %rdi
+        ("48 8d 7b 10", "argument", 0),  # lea 16(%rbx), %rdi
+        ("31 ff", "argument", 0),  # xor %edi, %edi
+        ("5f", "argument", 0),  # pop %rdi
+        ("48 83 c7 08", "argument", 0),  # add $8, %rdi
+        ("e8 10 00 00 00", "argument", 0),  # a call
+        ("41 5f", "argument", None),  # pop %r15
+        ("48 83 f8 07", "argument", None),  # cmp $7, %rax
+        ("48 83 38 07", "argument", None),  # cmpq $7, (%rax)
+        ("31 f6", "argument", None),  # xor %esi, %esi
+        ("4c 89 ff", "argument", 0),  # mov %r15, %rdi
+        ("49 89 ff", "argument", 0),  # mov %rdi, %r15: taken for a change
+        ("65 ff 00", "counted", 1),  # incl %gs:(%rax)
+        ("65 ff 08", "counted", -1),  # decl %gs:(%rax)
+        ("65 41 ff 04 24", "counted", 1),  # incl %gs:(%r12)
+        ("65 41 ff 4d 00", "counted", -1),  # decl %gs:0(%r13)
+        ("65 83 00 01", "counted", 1),  # addl $1, %gs:(%rax)
+        ("65 83 28 01", "counted", -1),  # subl $1, %gs:(%rax)
+        ("65 83 00 ff", "counted", -1),  # addl $-1, %gs:(%rax)
+        ("65 48 ff 00", "counted", 0),  # incq %gs:(%rax): a percpu_ref
+        ("65 ff 40 04", "counted", 0),  # incl %gs:4(%rax): of a structure
+        ("65 ff 05 00 00 00 00", "counted", 0),  # incl %gs:0(%rip): preempt_count
+        ("65 ff 0c 25 00 00 00 00", "counted", 0),  # decl %gs:0: preempt_count
+        ("ff 00", "counted", 0),  # incl (%rax)
     ],
 )
-def test_first_arguments(code: str, argument: int | None) -> None:
-    assert decode(bytes.fromhex(code), 0, _AT).argument == argument
-
-
-@pytest.mark.parametrize(
-    ("code", "counted"),
-    [
-        ("65 ff 00", 1),  # incl %gs:(%rax)
-        ("65 ff 08", -1),  # decl %gs:(%rax)
-        ("65 41 ff 04 24", 1),  # incl %gs:(%r12)
-        ("65 41 ff 4d 00", -1),  # decl %gs:0(%r13)
-        ("65 83 00 01", 1),  # addl $1, %gs:(%rax)
-        ("65 83 28 01", -1),  # subl $1, %gs:(%rax)
-        ("65 83 00 ff", -1),  # addl $-1, %gs:(%rax)
-        ("65 48 ff 00", 0),  # incq %gs:(%rax): a percpu_ref
-        ("65 ff 40 04", 0),  # incl %gs:4(%rax): of a structure
-        ("65 ff 05 00 00 00 00", 0),  # incl %gs:0(%rip): preempt_count
-        ("65 ff 0c 25 00 00 00 00", 0),  # decl %gs:0: preempt_count
-        ("ff 00", 0),  # incl (%rax)
-    ],
-)
-def test_counts(code: str, counted: int) -> None:
+def test_first_arguments_and_counts(code: str, name: str, expected: int | None) -> None:
     found = decode(bytes.fromhex(code), 0, _AT)
     assert found.end - _AT == len(bytes.fromhex(code))
-    assert found.counted == counted
+    assert getattr(found, name) == expected
 
 
 @pytest.mark.parametrize("code", ["", "e8 00 00", "48", "06", "62 f1 7c 48 28 c1", "0f 84 00"])

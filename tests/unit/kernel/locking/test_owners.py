@@ -3,78 +3,61 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import HANDED_OVER, Holders, Mode, Strength, holders
-from tests.unit.fakekernel import DIRECT_MAP, FakeKernel, add_types
-from tests.unit.fakekernel.types import Table
+from tests.unit.fakekernel import DIRECT_MAP, FakeKernel
 
 _TASK, _OTHER = DIRECT_MAP + 0x5000_0040, DIRECT_MAP + 0x5000_8040
 _WAITING, _ACTIVE = -(1 << 32), 1
 
-_ATOMIC: Table = {
-    "struct atomic_long_t": (8, "0 long counter"),
-    "struct atomic_t": (4, "0 int counter"),
-}
-_RT_MUTEX = {"struct rt_mutex_base": (8, "0 struct task_struct * owner")}
-_MUTEX = "struct mutex"
-_RWSEM = "struct rw_semaphore"
-_PERCPU = "struct percpu_rw_semaphore"
-_ERAS: dict[str, Table] = {
-    "mutex of 3.10": {_MUTEX: (16, "0 struct atomic_t count\n8 struct task_struct * owner")},
-    "mutex of 4.10": {_MUTEX: (16, "0 struct atomic_long_t owner")},
-    "mutex of PREEMPT_RT": {**_RT_MUTEX, _MUTEX: (8, "0 struct rt_mutex_base rtmutex")},
-    "rwsem of 4.4": {_RWSEM: (16, "0 long count\n8 struct task_struct * owner")},
-    "rwsem of 4.18": {_RWSEM: (16, "0 struct atomic_long_t count\n8 struct task_struct * owner")},
-    "rwsem of 5.3": {_RWSEM: (16, "0 struct atomic_long_t count\n8 struct atomic_long_t owner")},
-    "rwsem of PREEMPT_RT": {
-        **_RT_MUTEX,
-        "struct rwbase_rt": (16, "0 struct atomic_t readers\n8 struct rt_mutex_base rtmutex"),
-        _RWSEM: (16, "0 struct rwbase_rt rwbase"),
-    },
-    "semaphore of 4.18": {"struct semaphore": (16, "0 unsigned int count")},
-    "semaphore of 6.16": {
-        "struct semaphore": (16, "0 unsigned int count\n8 unsigned long last_holder")
-    },
-    "percpu_rwsem of 4.18": {
-        _RWSEM: (16, "0 struct atomic_long_t count\n8 struct task_struct * owner"),
-        "struct rcuwait": (8, "0 struct task_struct * task"),
-        _PERCPU: (
-            32,
-            "0 struct rw_semaphore rw_sem\n16 struct rcuwait writer\n24 int readers_block",
-        ),
-    },
-    "percpu_rwsem of 4.4": {
-        _RWSEM: (16, "0 struct atomic_long_t count\n8 struct task_struct * owner"),
-        _PERCPU: (
-            32,
-            "0 struct rw_semaphore rw_sem\n16 unsigned int * fast_read_ctr\n"
-            "24 struct atomic_t slow_read_ctr",
-        ),
-    },
-    "percpu_rwsem of 3.10": {
-        _RWSEM: (8, "0 long count"),
-        _PERCPU: (
-            24,
-            "0 struct rw_semaphore rw_sem\n8 unsigned int * fast_read_ctr\n"
-            "16 struct atomic_t slow_read_ctr\n20 struct atomic_t write_ctr",
-        ),
-    },
-    "percpu_rwsem of 5.7": {
-        "struct rcuwait": (8, "0 struct task_struct * task"),
-        _PERCPU: (16, "0 struct rcuwait writer\n8 struct atomic_t block"),
-    },
+_COMMON = """
+struct atomic_long_t 8 : 0 long counter
+struct atomic_t 4 : 0 int counter
+struct rt_mutex_base 8 : 0 struct task_struct * owner
+struct rcuwait 8 : 0 struct task_struct * task
+struct rw_semaphore 16 : 0 struct atomic_long_t count; 8 struct task_struct * owner
+"""
+_ERAS = {
+    "mutex of 3.10": "struct mutex 16 : 0 struct atomic_t count; 8 struct task_struct * owner",
+    "mutex of 4.10": "struct mutex 16 : 0 struct atomic_long_t owner",
+    "mutex of PREEMPT_RT": "struct mutex 8 : 0 struct rt_mutex_base rtmutex",
+    "rwsem of 4.4": "struct rw_semaphore 16 : 0 long count; 8 struct task_struct * owner",
+    "rwsem of 4.18": "",
+    "rwsem of 5.3": """
+struct rw_semaphore 16 : 0 struct atomic_long_t count; 8 struct atomic_long_t owner
+""",
+    "rwsem of PREEMPT_RT": """
+struct rwbase_rt 16 : 0 struct atomic_t readers; 8 struct rt_mutex_base rtmutex
+struct rw_semaphore 16 : 0 struct rwbase_rt rwbase
+""",
+    "semaphore of 4.18": "struct semaphore 16 : 0 unsigned int count",
+    "semaphore of 6.16": "struct semaphore 16 : 0 unsigned int count; 8 unsigned long last_holder",
+    "percpu_rwsem of 4.18": """
+struct percpu_rw_semaphore 32
+    0 struct rw_semaphore rw_sem; 16 struct rcuwait writer; 24 int readers_block
+""",
+    "percpu_rwsem of 4.4": """
+struct percpu_rw_semaphore 32
+    0 struct rw_semaphore rw_sem; 16 unsigned int * fast_read_ctr; 24 struct atomic_t slow_read_ctr
+""",
+    "percpu_rwsem of 3.10": """
+struct rw_semaphore 8 : 0 long count
+struct percpu_rw_semaphore 24
+    0 struct rw_semaphore rw_sem; 8 unsigned int * fast_read_ctr; 16 struct atomic_t slow_read_ctr
+    20 struct atomic_t write_ctr
+""",
+    "percpu_rwsem of 5.7": (
+        "struct percpu_rw_semaphore 16 : 0 struct rcuwait writer; 8 struct atomic_t block"
+    ),
 }
 
 
-@dataclass
-class Lock:
-    """A lock made of words."""
-
+class Lock(NamedTuple):
     k: FakeKernel
     type: str
 
@@ -88,8 +71,7 @@ class Lock:
 
 
 def lock_of(era: str) -> Lock:
-    k = FakeKernel("6.10")
-    add_types(k.prog, {**_ATOMIC, **_ERAS[era]}, "locks")
+    k = FakeKernel("6.10", _COMMON + _ERAS[era])
     name = era.split()[0]
     names = {"rwsem": "rw_semaphore", "percpu_rwsem": "percpu_rw_semaphore"}
     return Lock(k, f"struct {names.get(name, name)}")
@@ -100,109 +82,73 @@ def owner(found: Holders) -> tuple[int, Mode, Strength]:
     return int(found.task[0]), found.mode[0], Strength(int(found.strength[0]))
 
 
+def state(found: Holders) -> str:
+    if not found.is_held[0]:
+        return "free"
+    if found.is_write[0]:
+        return "written"
+    return f"{found.readers[0]} readers" if found.readers[0] > 0 else "held"
+
+
+_MUTEX = Mode.NONE, Strength.PROVEN
+_WRITER = Mode.WRITE, Strength.PROVEN
+
+
 @pytest.mark.parametrize(
-    ("era", "words"),
+    ("era", "words", "named", "expected"),
     [
-        ("mutex of 3.10", (0, _TASK)),
-        ("mutex of 4.10", (_TASK,)),
-        ("mutex of 4.10", (_TASK | 1,)),
-        ("mutex of 4.10", (_TASK | 3,)),
-        ("mutex of PREEMPT_RT", (_TASK | 1,)),
+        ("mutex of 3.10", (0, _TASK), _MUTEX, "held"),
+        ("mutex of 4.10", (_TASK,), _MUTEX, "held"),
+        ("mutex of 4.10", (_TASK | 1,), _MUTEX, "held"),
+        ("mutex of 4.10", (_TASK | 3,), _MUTEX, "held"),
+        ("mutex of PREEMPT_RT", (_TASK | 1,), _MUTEX, "held"),
+        # MUTEX_FLAG_WAITERS and _PICKUP: given to a waiter; without an owner, the next takes it.
+        ("mutex of 4.10", (_TASK | 5,), _MUTEX, "held"),
+        ("mutex of 3.10", (1, 0), None, "free"),
+        ("mutex of 4.10", (1,), None, "free"),
+        ("mutex of PREEMPT_RT", (1,), None, "free"),
+        ("rwsem of 4.4", (_WAITING + _ACTIVE, _TASK), _WRITER, "written"),
+        ("rwsem of 4.18", (2 * _WAITING + _ACTIVE, _TASK), _WRITER, "written"),
+        ("rwsem of 5.3", (1, _TASK), _WRITER, "written"),
+        # RWSEM_FLAG_WAITERS, and RWSEM_NONSPINNABLE of the owner.
+        ("rwsem of 5.3", (3, _TASK | 2), _WRITER, "written"),
+        ("rwsem of PREEMPT_RT", (1 << 30, _TASK | 1), _WRITER, "written"),
+        ("rwsem of PREEMPT_RT", (2, _TASK | 1), _WRITER, "written"),
+        ("rwsem of 5.3", (1 << 8 | 2, _TASK | 1), (Mode.READ, Strength.DERIVED), "1 readers"),
+        ("rwsem of 5.3", (3 << 8, _TASK | 3), (Mode.READ, Strength.POSSIBLE), "3 readers"),
+        # RWSEM_FLAG_READFAIL is no reader.
+        ("rwsem of 5.3", (1 << 63 | 1 << 8, _TASK | 1), (Mode.READ, Strength.DERIVED), "1 readers"),
+        # Readers that no word names.
+        ("rwsem of 4.4", (2, 0), None, "2 readers"),
+        ("rwsem of 4.18", (_WAITING + 3, 1), None, "3 readers"),
+        ("rwsem of PREEMPT_RT", ((1 << 31) + 2, 0), None, "2 readers"),
+        # A free one names who left.
+        ("rwsem of 5.3", (0, _TASK | 1), None, "free"),
+        # It may have more holders, and who takes it for an event stays there when another posts it.
+        ("semaphore of 6.16", (0, _TASK), (Mode.NONE, Strength.POSSIBLE), "held"),
+        ("semaphore of 6.16", (1, _TASK), None, "free"),
+        ("semaphore of 4.18", (0,), None, "held"),
+        ("percpu_rwsem of 5.7", (_TASK, 1), _WRITER, "written"),
+        ("percpu_rwsem of 5.7", (0, 1), None, "written"),
+        ("percpu_rwsem of 5.7", (0, 0), None, "held"),
+        ("percpu_rwsem of 4.18", (_WAITING + _ACTIVE, _TASK, _OTHER, 1), _WRITER, "written"),
     ],
 )
-def test_mutexes(era: str, words: tuple[int, ...]) -> None:
+def test_holders(
+    era: str, words: tuple[int, ...], named: tuple[Mode, Strength] | None, expected: str
+) -> None:
     found = lock_of(era).holders(*words)
-    assert owner(found) == (_TASK, Mode.NONE, Strength.PROVEN)
-    assert found.is_held.all()
+    if named is None:
+        assert len(found.task) == 0
+    else:
+        assert owner(found) == (_TASK, *named)
+    assert state(found) == expected
 
 
 def test_a_mutex_that_has_been_given_to_a_waiter() -> None:
-    # MUTEX_FLAG_WAITERS and _PICKUP.
-    given = lock_of("mutex of 4.10").holders(_TASK | 5)
-    assert owner(given) == (_TASK, Mode.NONE, Strength.PROVEN)
-    assert given.evidence == [HANDED_OVER]
-    taken = lock_of("mutex of 4.10").holders(_TASK | 3)
-    assert taken.evidence != [HANDED_OVER]
-
-
-@pytest.mark.parametrize("era", ["mutex of 3.10", "mutex of 4.10", "mutex of PREEMPT_RT"])
-def test_a_mutex_that_is_handed_over(era: str) -> None:
-    # MUTEX_FLAG_WAITERS and _PICKUP without an owner: the next one takes it.
-    found = lock_of(era).holders(*((1, 0) if "3.10" in era else (1,)))
-    assert len(found.task) == 0
-    assert not found.is_held.any()
-
-
-@pytest.mark.parametrize(
-    ("era", "words"),
-    [
-        ("rwsem of 4.4", (_WAITING + _ACTIVE, _TASK)),
-        ("rwsem of 4.18", (2 * _WAITING + _ACTIVE, _TASK)),
-        ("rwsem of 5.3", (1, _TASK)),
-        # RWSEM_FLAG_WAITERS, and RWSEM_NONSPINNABLE of the owner.
-        ("rwsem of 5.3", (3, _TASK | 2)),
-        ("rwsem of PREEMPT_RT", (1 << 30, _TASK | 1)),
-        ("rwsem of PREEMPT_RT", (2, _TASK | 1)),
-    ],
-)
-def test_writers_of_rwsems(era: str, words: tuple[int, ...]) -> None:
-    found = lock_of(era).holders(*words)
-    assert owner(found) == (_TASK, Mode.WRITE, Strength.PROVEN)
-    assert found.is_write.all()
-
-
-def test_readers_of_rwsems() -> None:
-    one = lock_of("rwsem of 5.3").holders(1 << 8 | 2, _TASK | 1)
-    assert owner(one) == (_TASK, Mode.READ, Strength.DERIVED)
-    several = lock_of("rwsem of 5.3").holders(3 << 8, _TASK | 3)
-    assert owner(several) == (_TASK, Mode.READ, Strength.POSSIBLE)
-    assert several.readers.tolist() == [3]
-    assert not several.is_write.any()
-    # RWSEM_FLAG_READFAIL is no reader.
-    assert lock_of("rwsem of 5.3").holders(1 << 63 | 1 << 8, _TASK | 1).readers.tolist() == [1]
-
-
-@pytest.mark.parametrize(
-    ("era", "words", "readers"),
-    [
-        ("rwsem of 4.4", (2, 0), 2),
-        ("rwsem of 4.18", (_WAITING + 3, 1), 3),
-        ("rwsem of PREEMPT_RT", (-(1 << 31) + 2, 0), 2),
-    ],
-)
-def test_readers_that_no_word_names(era: str, words: tuple[int, ...], readers: int) -> None:
-    found = lock_of(era).holders(words[0] % (1 << 32) if "RT" in era else words[0], words[1])
-    assert len(found.task) == 0
-    assert found.readers.tolist() == [readers]
-    assert found.is_held.all()
-
-
-def test_a_free_rwsem_names_who_left() -> None:
-    found = lock_of("rwsem of 5.3").holders(0, _TASK | 1)
-    assert len(found.task) == 0
-    assert not found.is_held.any()
-
-
-def test_semaphores() -> None:
-    # It may have more holders, and who takes it for an event stays there when another posts it.
-    found = owner(lock_of("semaphore of 6.16").holders(0, _TASK))
-    assert found == (_TASK, Mode.NONE, Strength.POSSIBLE)
-    assert len(lock_of("semaphore of 6.16").holders(1, _TASK).task) == 0
-    old = lock_of("semaphore of 4.18").holders(0)
-    assert len(old.task) == 0
-    assert old.is_held.all()
-
-
-def test_percpu_rwsems() -> None:
-    new = lock_of("percpu_rwsem of 5.7")
-    waits = new.holders(_TASK, 1)
-    assert owner(waits) == (_TASK, Mode.WRITE, Strength.PROVEN)
-    inside = new.holders(0, 1)
-    assert len(inside.task) == 0
-    assert inside.is_write.all()
-    assert not new.holders(0, 0).is_write.any()
-    old = lock_of("percpu_rwsem of 4.18").holders(_WAITING + _ACTIVE, _OTHER, _TASK, 1)
-    assert owner(old) == (_OTHER, Mode.WRITE, Strength.PROVEN)
+    lock = lock_of("mutex of 4.10")
+    assert lock.holders(_TASK | 5).evidence == [HANDED_OVER]
+    assert lock.holders(_TASK | 3).evidence != [HANDED_OVER]
 
 
 def test_percpu_rwsems_of_which_the_inner_rwsem_names_the_writer() -> None:
@@ -233,27 +179,17 @@ def test_percpu_rwsems_that_only_count_writers() -> None:
     assert not old.holders(0, counters, 0).is_held.any()
 
 
-def test_several_locks_at_once_and_none() -> None:
-    lock = lock_of("mutex of 4.10")
-    places = [lock.k.alloc("struct mutex") for _ in range(3)]
-    for place, word in zip(places, (_TASK, 0, _OTHER | 1), strict=True):
-        lock.k.write_words(place.address_, word)
+def test_several_locks_at_once_and_one_that_is_not_in_the_dump() -> None:
+    k = lock_of("mutex of 4.10").k
+    places = [k.alloc("struct mutex", alone=True) for _ in range(4)]
+    for place, word in zip(places, (_TASK, 0, _OTHER | 1, _TASK), strict=True):
+        k.write_words(place.address_, word)
+    k.drop(places[3].address_)
     address = np.array([place.address_ for place in places], np.uint64)
-    found = holders(Kernel(lock.k.prog), "struct mutex", address)
+    found = holders(Kernel(k.prog), "struct mutex", address)
     assert found.lock.tolist() == [0, 2]
     assert found.task.tolist() == [_TASK, _OTHER]
-    assert found.is_held.tolist() == [True, False, True]
+    assert found.is_held.tolist() == [True, False, True, True]  # the last one is unknown
     assert found.place.tolist() == [address[0], address[2]]
-    none = holders(Kernel(lock.k.prog), "struct mutex", np.empty(0, np.uint64))
-    assert len(none.task) == 0
-
-
-def test_what_is_not_in_the_dump() -> None:
-    lock = lock_of("mutex of 4.10")
-    place = lock.k.alloc("struct mutex", alone=True)
-    lock.k.write_words(place.address_, _TASK)
-    lock.k.drop(place.address_)
-    found = holders(Kernel(lock.k.prog), "struct mutex", np.array([place.address_], np.uint64))
-    assert len(found.task) == 0
-    assert found.is_held.tolist() == [True]  # unknown
     assert found.faults.total() == 1
+    assert len(holders(Kernel(k.prog), "struct mutex", address[:0]).task) == 0

@@ -3,104 +3,69 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from kcensus.kernel.tasks.functions import WaitKind, entered_by, kind_of, lock_type, waits_in
+from kcensus.kernel.waiting.frames import interrupted_in
 
-_STACKS = {
-    # 4.19, XFS on CFQ
-    "xfs_buf_iowait": (
-        "schedule schedule_timeout wait_for_common wait_for_completion xfs_buf_iowait "
-        "__xfs_buf_submit xfs_bwrite xfs_reclaim_inode ksys_write __x64_sys_write do_syscall_64",
-        WaitKind.XFS_BUF,
-        "write",
-        "",
-    ),
-    "xfs_buf_lock": (
-        "__schedule schedule schedule_timeout __down_common __down down xfs_buf_lock xfs_buf_find "
-        "xfs_buf_get_map xfs_lookup path_openat do_sys_open __x64_sys_openat do_syscall_64",
-        WaitKind.XFS_BUF,
-        "openat",
-        "struct semaphore",
-    ),
-    "get_request": (
-        "__schedule schedule io_schedule get_request blk_queue_bio submit_bio wb_writeback "
-        "wb_workfn process_one_work worker_thread kthread ret_from_fork",
-        WaitKind.TAG,
-        "wb_workfn",
-        "",
-    ),
-    "xfs_reclaim_inodes_ag": (
-        "__schedule schedule schedule_preempt_disabled __mutex_lock __mutex_lock_slowpath "
-        "mutex_lock xfs_reclaim_inodes_ag super_cache_scan ksys_write __x64_sys_write",
-        WaitKind.LOCK,
-        "write",
-        "struct mutex",
-    ),
-    # 6.1, XFS on mq-deadline and BFQ
-    "blk_mq_get_tag": (
-        "__schedule schedule io_schedule blk_mq_get_tag __blk_mq_alloc_requests blk_mq_submit_bio "
-        "iomap_dio_bio_iter __iomap_dio_rw iomap_dio_rw vfs_read __x64_sys_pread64",
-        WaitKind.TAG,
-        "pread64",
-        "",
-    ),
-    "__iomap_dio_rw": (
-        "__schedule schedule schedule_timeout io_schedule_timeout __iomap_dio_rw iomap_dio_rw "
-        "xfs_file_dio_read vfs_read __x64_sys_pread64 do_syscall_64",
-        WaitKind.REQUEST,
-        "pread64",
-        "",
-    ),
-    "folio_wait_bit_common": (
-        "__schedule schedule io_schedule folio_wait_bit_common filemap_get_pages filemap_read",
-        WaitKind.FOLIO,
-        "",
-        "",
-    ),
-    "rq_qos_wait": (
-        "__schedule schedule io_schedule rq_qos_wait wbt_wait __rq_qos_throttle xfsaild kthread "
-        "ret_from_fork",
-        WaitKind.THROTTLE,
-        "xfsaild",
-        "",
-    ),
-    "path_openat": (
-        "__schedule schedule schedule_preempt_disabled rwsem_down_read_slowpath down_read "
-        "path_openat do_filp_open do_sys_openat2 __x64_sys_openat do_syscall_64",
-        WaitKind.LOCK,
-        "openat",
-        "struct rw_semaphore",
-    ),
-    "do_renameat2": (
-        "__schedule schedule rwsem_down_write_slowpath.isra.0 do_renameat2 __x64_sys_rename",
-        WaitKind.LOCK,
-        "rename",
-        "struct rw_semaphore",
-    ),
-    "xfsaild": (
-        "__schedule schedule schedule_timeout xfsaild kthread ret_from_fork",
-        WaitKind.TIMER,
-        "xfsaild",
-        "",
-    ),
-    "wait_for_in_progress": (
-        "__schedule schedule io_schedule wait_for_in_progress.part.0 do_origin wb_workfn",
-        WaitKind.OTHER,
-        "",
-        "",
-    ),
-}
+_STACKS = """
+4.19 xfs_buf_iowait XFS_BUF write -
+    schedule schedule_timeout wait_for_common wait_for_completion xfs_buf_iowait __xfs_buf_submit
+    xfs_bwrite xfs_reclaim_inode ksys_write __x64_sys_write do_syscall_64
+4.19 xfs_buf_lock XFS_BUF openat struct semaphore
+    __schedule schedule schedule_timeout __down_common __down down xfs_buf_lock xfs_buf_find
+    xfs_buf_get_map xfs_lookup path_openat do_sys_open __x64_sys_openat do_syscall_64
+4.19 get_request TAG wb_workfn -
+    __schedule schedule io_schedule get_request blk_queue_bio submit_bio wb_writeback wb_workfn
+    process_one_work worker_thread kthread ret_from_fork
+4.19 xfs_reclaim_inodes_ag LOCK write struct mutex
+    __schedule schedule schedule_preempt_disabled __mutex_lock __mutex_lock_slowpath mutex_lock
+    xfs_reclaim_inodes_ag super_cache_scan ksys_write __x64_sys_write
+6.1 blk_mq_get_tag TAG pread64 -
+    __schedule schedule io_schedule blk_mq_get_tag __blk_mq_alloc_requests blk_mq_submit_bio
+    iomap_dio_bio_iter __iomap_dio_rw iomap_dio_rw vfs_read __x64_sys_pread64
+6.1 __iomap_dio_rw REQUEST pread64 -
+    __schedule schedule schedule_timeout io_schedule_timeout __iomap_dio_rw iomap_dio_rw
+    xfs_file_dio_read vfs_read __x64_sys_pread64 do_syscall_64
+6.1 folio_wait_bit_common FOLIO - -
+    __schedule schedule io_schedule folio_wait_bit_common filemap_get_pages filemap_read
+6.1 rq_qos_wait THROTTLE xfsaild -
+    __schedule schedule io_schedule rq_qos_wait wbt_wait __rq_qos_throttle xfsaild kthread
+    ret_from_fork
+6.1 path_openat LOCK openat struct rw_semaphore
+    __schedule schedule schedule_preempt_disabled rwsem_down_read_slowpath down_read path_openat
+    do_filp_open do_sys_openat2 __x64_sys_openat do_syscall_64
+6.1 do_renameat2 LOCK rename struct rw_semaphore
+    __schedule schedule rwsem_down_write_slowpath.isra.0 do_renameat2 __x64_sys_rename
+6.1 xfsaild TIMER xfsaild -
+    __schedule schedule schedule_timeout xfsaild kthread ret_from_fork
+6.1 wait_for_in_progress OTHER - -
+    __schedule schedule io_schedule wait_for_in_progress.part.0 do_origin wb_workfn
+"""
+"""The release (4.19 with CFQ, 6.1 with mq-deadline and BFQ; all have XFS), the innermost function,
+its kind of wait, the entry, and the lock; below them the stack."""
 
 
-@pytest.mark.parametrize("function", _STACKS)
-def test_function_kind_entry_and_lock(function: str) -> None:
-    stack, kind, entry, lock = _STACKS[function]
+@pytest.mark.parametrize("line", re.split(r"\n(?=\d)", _STACKS)[1:])
+def test_function_kind_entry_and_lock(line: str) -> None:
+    head, _, stack = line.partition("\n")
+    _, function, kind, entry, lock = (word.replace("-", "") for word in head.split(" ", 4))
     functions = stack.split()
     assert waits_in(functions) == function
-    assert kind_of(functions) is kind
+    assert kind_of(functions) is WaitKind[kind]
     assert entered_by(functions) == entry
     assert lock_type(functions) == lock
+
+
+def test_what_a_preempted_task_goes_on_in() -> None:
+    by_timer = ["__schedule", "preempt_schedule_irq", "asm_sysvec_apic_timer_interrupt"]
+    assert interrupted_in([*by_timer, "rcu_reader", "kthread"]) == "rcu_reader"
+    old = ["__schedule", "preempt_schedule_irq", "retint_kernel"]
+    assert interrupted_in([*old, "__offline_pages", "kthread"]) == "__offline_pages"
+    assert interrupted_in(["__schedule", "__cond_resched", "scan_pages.isra.0"]) == "scan_pages"
+    assert interrupted_in([]) == ""
 
 
 def test_an_unreadable_stack_says_nothing() -> None:
@@ -108,3 +73,9 @@ def test_an_unreadable_stack_says_nothing() -> None:
     assert kind_of([]) is WaitKind.OTHER
     # A stack of primitives alone was cut.
     assert waits_in(["__schedule", "schedule"]) == ""
+
+
+def test_each_kind_of_wait_has_words_of_its_own() -> None:
+    words = [kind.words for kind in WaitKind]
+    assert all(words)
+    assert len(set(words)) == len(WaitKind)

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
-import drgn
 import numpy as np
 import pytest
 
@@ -15,13 +15,14 @@ from kcensus.engine.memory import Faults, Memory, Words
 from kcensus.kernel.tasks import orc
 from kcensus.kernel.tasks.orc import OrcTables, Rules, has_tables
 from kcensus.kernel.tasks.stacks import _Walk
-from tests.unit.fakekernel import FakeKernel, add_types
+from tests.unit.fakekernel import FakeKernel
 
 _RULES = 4096
 _STEP = 16
 """Bytes of code that a rule is for."""
 _BLOCKS = _RULES * _STEP // 256
-_COMMON = "0 short sp_offset\n2 short bp_offset\n4 unsigned int sp_reg:4\n4.4 unsigned int bp_reg:4"
+_COMMON = "0 short sp_offset; 2 short bp_offset; 4 unsigned int sp_reg:4; 4.4 unsigned int bp_reg:4"
+_REGISTERS = "32 unsigned long bp; 128 unsigned long ip; 136 unsigned long cs; 152 unsigned long sp"
 _CODE = (1 << 64) - (1 << 30)
 
 
@@ -39,8 +40,8 @@ _OLD = {orc.UNDEFINED: 0, orc.PREVIOUS_SP: 1, orc.BP: 4, orc.SP: 5}
 _OLD |= {orc.BP_INDIRECT: 8, orc.SP_INDIRECT: 9}
 _NEW = {orc.UNDEFINED: 0, orc.PREVIOUS_SP: 8, orc.BP: 4, orc.SP: 3}
 _NEW |= {orc.BP_INDIRECT: 10, orc.SP_INDIRECT: 9}
-_END = f"{_COMMON}\n5 unsigned int type:2\n5.2 unsigned int end:1"
-_SIGNAL = f"{_COMMON}\n5 unsigned int type:3\n5.3 unsigned int signal:1"
+_END = f"{_COMMON}; 5 unsigned int type:2; 5.2 unsigned int end:1"
+_SIGNAL = f"{_COMMON}; 5 unsigned int type:3; 5.3 unsigned int signal:1"
 _BEFORE_6_4 = {orc.CALL: (0, 0), orc.REGS: (1, 0), orc.REGS_PARTIAL: (2, 0), orc.END: (0, 1 << 2)}
 _SINCE_6_4 = {orc.CALL: (2, 0), orc.REGS: (3, 0), orc.REGS_PARTIAL: (4, 0), orc.END: (1, 0)}
 FORMATS = {
@@ -55,17 +56,12 @@ def with_tables(form: Format, special: list[tuple[int, int, int, int, int]]) -> 
 
     :param special: (kind, sp register, sp offset, bp register, bp offset)
     """
-    k = FakeKernel("6.10")
-    add_types(k.prog, {"struct orc_entry": (6, form.members)}, "orc")
+    k = FakeKernel("6.10", f"struct orc_entry 6 : {form.members}")
     rules = [*special, *[(orc.CALL, orc.SP, 8, orc.UNDEFINED, 0)] * (_RULES - len(special))]
+    sizes = {"_stext": _RULES * _STEP, "orc_lookup": (_BLOCKS + 1) * 4}
+    sizes |= {"__start_orc_unwind_ip": _RULES * 4, "__start_orc_unwind": _RULES * 6}
     places = {
-        name: int(k.alloc(f"char [{size}]", alone=True).address_)
-        for name, size in {
-            "_stext": _RULES * _STEP,
-            "__start_orc_unwind_ip": _RULES * 4,
-            "__start_orc_unwind": _RULES * 6,
-            "orc_lookup": (_BLOCKS + 1) * 4,
-        }.items()
+        name: int(k.alloc(f"char [{size}]", alone=True).address_) for name, size in sizes.items()
     }
     text, table = places["_stext"], places["__start_orc_unwind_ip"]
     for row, (kind, sp, sp_offset, bp, bp_offset) in enumerate(rules):
@@ -78,16 +74,7 @@ def with_tables(form: Format, special: list[tuple[int, int, int, int, int]]) -> 
         row = min(block * 256 // _STEP, _RULES - 1)
         k.write(places["orc_lookup"] + 4 * block, struct.pack("<I", row))
     k.constant("lookup_num_blocks", _BLOCKS + 1, "unsigned int")
-
-    def find(
-        prog: drgn.Program, name: str | None, address: int | None, one: bool
-    ) -> list[drgn.Symbol]:
-        if name not in places:
-            return []
-        kinds = drgn.SymbolBinding.GLOBAL, drgn.SymbolKind.OBJECT
-        return [drgn.Symbol(name, places[name], 8, *kinds)]
-
-    k.prog.register_symbol_finder("orc", find, enable_index=0)
+    k.functions(places)
     return Memory(k.prog), text
 
 
@@ -118,31 +105,15 @@ def test_rules_of_each_format(release: str) -> None:
 
 
 def test_a_damaged_table_is_not_taken_for_an_older_format() -> None:
-    memory, _ = with_tables(
-        FORMATS["7.3"], [(orc.END, orc.UNDEFINED, 0, orc.UNDEFINED, 0)] * (_RULES // 2 + 1)
-    )
+    ends = [(orc.END, orc.UNDEFINED, 0, orc.UNDEFINED, 0)] * (_RULES // 2 + 1)
+    memory, _ = with_tables(FORMATS["7.3"], ends)
     assert has_tables(memory.prog)
     with pytest.raises(LookupError):
         OrcTables(memory, Faults())
 
 
-class _Given:
-    """Rules that a test gives, by the place in code that they are for."""
-
-    def __init__(self, rules: dict[int, tuple[int, int, int, int, int]]) -> None:
-        self._rules = rules
-
-    def rules(self, places: Words) -> Rules:
-        """Return the rule for each place."""
-        rows = [self._rules[place] for place in places.tolist()]
-        return Rules(*(np.array(column, np.int64) for column in zip(*rows, strict=True)))
-
-
 def test_steps_through_saved_registers_and_indirect_frames() -> None:
-    k = FakeKernel("6.10")
-    registers = "32 unsigned long bp\n128 unsigned long ip\n136 unsigned long cs"
-    registers += "\n152 unsigned long sp"
-    add_types(k.prog, {"struct pt_regs": (168, registers)}, "registers")
+    k = FakeKernel("6.10", f"struct pt_regs 168 : {_REGISTERS}")
     memory = Memory(k.prog)
     assert not has_tables(memory.prog)
     stack = int(k.alloc("char [16384]", alone=True).address_)
@@ -168,9 +139,14 @@ def test_steps_through_saved_registers_and_indirect_frames() -> None:
         pc[4] - 1: (orc.CALL, orc.BP_INDIRECT, -8, orc.UNDEFINED, 0),
         pc[5] - 1: (orc.END, orc.UNDEFINED, 0, orc.UNDEFINED, 0),
     }
+
+    def rules(places: Words) -> Rules:
+        rows = [given[place] for place in places.tolist()]
+        return Rules(*(np.array(column, np.int64) for column in zip(*rows, strict=True)))
+
     walk = _Walk(memory, np.array([stack], np.uint64), 16384, Faults())
     # Of a table, the walk uses the rules alone.
-    tables: Any = _Given(given)
+    tables: Any = SimpleNamespace(rules=rules)
     walk.tables = tables
     first, sp, bp = (np.array([each], np.uint64) for each in (pc[0], at[0], at[1] - 16))
     lane, places, bottoms, is_cut = walk.run(first, sp, bp, np.array([True]))

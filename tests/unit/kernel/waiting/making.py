@@ -4,20 +4,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from kcensus.engine.memory import Faults, Words
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.tasks.stacks import Stacks
 from kcensus.kernel.tasks.tasks import Tasks, tasks
-from kcensus.kernel.tasks.waits import Waits
-from kcensus.kernel.waiting.finders.special import Special
-from kcensus.kernel.waiting.graph import Builder, EdgeKind, Graph
-from tests.unit.fakekernel import FakeKernel, add_types
-from tests.unit.fakekernel.types import Table
+from kcensus.kernel.waiting.finder import Draft, Finder
+from kcensus.kernel.waiting.graph import EdgeKind, Graph, NodeKind
+from kcensus.kernel.waiting.waits import Waits
+from tests.unit.fakekernel import FakeKernel
+
+F = TypeVar("F", bound=Finder)
 
 SIZE = 4096
 """Of a stack."""
@@ -28,15 +30,41 @@ def words(*values: int) -> Words:
     return np.array(values, np.uint64)
 
 
+def waits_of(
+    tasks: Words, pid: npt.NDArray[np.int64], functions: Sequence[str], stacks: Stacks
+) -> Waits:
+    count = len(tasks)
+    none, zero = np.full(count, -1), words(*[0] * count)
+    return Waits(
+        task=tasks,
+        pid=pid,
+        comm=["task"] * count,
+        function=list(functions),
+        entry=["read"] * count,
+        kind=[WaitKind.OTHER] * count,
+        object=zero.copy(),
+        type=[""] * count,
+        evidence=[""] * count,
+        holder=zero,
+        device=none,
+        disk=zero.copy(),
+        sector=none.copy(),
+        sectors=none.copy(),
+        inode=zero,
+        offset=none,
+        since_ns=none.copy(),
+        stacks=stacks,
+    )
+
+
 class Sleepers:
     """Tasks that sleep, each with a stack of one page.
 
     :param functions: the innermost function of each task
     """
 
-    def __init__(self, types: Table, *functions: str) -> None:
-        self.k = FakeKernel("6.10")
-        add_types(self.k.prog, types, "sleepers")
+    def __init__(self, types: str, *functions: str) -> None:
+        self.k = FakeKernel("6.10", types)
         self.k.constant("THREAD_SIZE", SIZE)
         self.kernel = Kernel(self.k.prog)
         self.functions = functions
@@ -63,59 +91,48 @@ class Sleepers:
         )
         self.remember(tasks, self.known)
         codes = _FUNCTION + np.arange(count, dtype=np.uint64)
-        self.waits = Waits(
-            task=self.known.address,
-            pid=self.known.pid,
-            comm=self.known.comm,
-            function=list(functions),
-            entry=["read"] * count,
-            kind=[WaitKind.OTHER] * count,
-            object=zero.copy(),
-            type=[""] * count,
-            evidence=[""] * count,
-            holder=zero,
-            device=none,
-            disk=zero,
-            sector=none,
-            sectors=none,
-            inode=zero,
-            offset=none,
-            since_ns=none,
-            stacks=Stacks(
-                lane=np.arange(count),
-                pc=codes,
-                sp=self.known.sp,
-                is_cut=flags,
-                names=dict(zip(codes.tolist(), functions, strict=True)),
-                size=SIZE,
-            ),
-        )
+        names = dict(zip(codes.tolist(), functions, strict=True))
+        stacks = Stacks(np.arange(count), codes, self.known.sp, flags, names, SIZE)
+        self.waits = waits_of(self.known.address, self.known.pid, functions, stacks)
         self.faults = Faults()
 
     def remember(self, reader: Callable[[Kernel], Any], value: Any) -> None:
-        """Make a reader return a value."""
         self.kernel._read[reader.__wrapped__] = value  # type: ignore[attr-defined]  # of functools
 
     def wait(self, lane: int, address: int, type_: str) -> None:
-        """Make a task wait for an object."""
         self.waits.object[lane], self.waits.type[lane] = address, type_
 
     def put(self, lane: int, *values: int, place: int = 1024) -> None:
-        """Write words to the stack of a task."""
         self.k.write_words(self.stack[lane] + place, *values)
 
-    def special(self, run: Callable[[Special], object]) -> Graph:
-        """Let a part of the reader find what tasks wait for, and return its graph."""
-        build, rows = Builder(), np.arange(len(self.task))
-        run(Special(self.kernel, self.known, self.waits, rows, build, self.faults))
-        return build.graph()
+    def ring(self, *links: int) -> None:
+        for at, link in enumerate(links):
+            after, before = links[(at + 1) % len(links)], links[at - 1]
+            self.k.write_words(link, after, before)
+
+    def run(self, finder: type[F]) -> tuple[Graph, F]:
+        """Let a finder note and find what tasks wait for; return its graph, and itself."""
+        draft = Draft(self.kernel, self.known, self.waits)
+        draft.faults = self.faults
+        draft.object, draft.type = self.waits.object, self.waits.type
+        draft.evidence = self.waits.evidence
+        found = finder(draft)
+        found.note()
+        found.find()
+        return draft.build.graph(), found
+
+
+def links(graph: Graph) -> set[tuple[NodeKind, int, EdgeKind, int, int]]:
+    """The edges of a graph: kind and address of the source, kind, target, and strength."""
+    ends = zip(graph.source.tolist(), graph.target.tolist(), strict=True)
+    return {
+        (graph.kind[source], int(graph.address[source]), edge, int(graph.address[target]), strength)
+        for (source, target), edge, strength in zip(
+            ends, graph.edge, graph.strength.tolist(), strict=True
+        )
+    }
 
 
 def edges(graph: Graph) -> Sequence[tuple[int, EdgeKind, int]]:
-    """The edges of a graph, as addresses of both ends and a kind."""
-    return [
-        (int(graph.address[source]), edge, int(graph.address[target]))
-        for source, edge, target in zip(
-            graph.source.tolist(), graph.edge, graph.target.tolist(), strict=True
-        )
-    ]
+    ends = graph.address[graph.source].tolist(), graph.edge, graph.address[graph.target].tolist()
+    return list(zip(*ends, strict=True))

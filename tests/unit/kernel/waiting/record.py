@@ -18,8 +18,8 @@ from pathlib import Path
 from kcensus.analyses import analyses
 from kcensus.analyses.runner import Context
 from kcensus.kernel.kernel import Kernel
-from kcensus.kernel.tasks.waits import waits
 from kcensus.kernel.waiting.reader import waiting
+from kcensus.kernel.waiting.waits import waits
 from kcensus.progress import SilentProgress
 from kcensus.sources import open_target
 from kcensus.sources.capsule.recorder import Recorder

@@ -12,11 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kcensus.engine.memory import Numbers
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.waiting.cycles import Cycle, behind, cycles, roots, stuck
-from kcensus.kernel.waiting.graph import Builder, EdgeKind, Graph, NodeKind
+from kcensus.kernel.waiting.finders.events.pipes import PIPE
+from kcensus.kernel.waiting.finders.locks.locks import MUTEX
+from kcensus.kernel.waiting.graph import HELD, TASK, WAITS, Builder, Graph
 
-_TASK, _LOCK, _PIPE = NodeKind.TASK, NodeKind.MUTEX, NodeKind.PIPE
+_TASK, _LOCK, _PIPE = TASK, MUTEX, PIPE
 Edge = tuple[str, str] | tuple[str, str, Strength]
 
 
@@ -28,7 +31,7 @@ def made(*edges: Edge) -> tuple[Graph, dict[str, int]]:
     build = Builder()
     for source, target, *more in edges:
         build.edges(
-            EdgeKind.WAITS if source[0] == "t" else EdgeKind.HELD,
+            WAITS if source[0] == "t" else HELD,
             (kinds[source[0]], np.array([address[source]], np.uint64)),
             (kinds[target[0]], np.array([address[target]], np.uint64)),
             strength=more[0] if more else Strength.PROVEN,
@@ -38,30 +41,29 @@ def made(*edges: Edge) -> tuple[Graph, dict[str, int]]:
     return graph, {name: graph.index[kinds[name[0]], address[name]] for name in names}
 
 
+_RING: tuple[Edge, ...] = ("t1", "m1"), ("m1", "t2"), ("t2", "m2"), ("m2", "t1")
+
+
+def follow_each_other(graph: Graph, cycle: Cycle) -> bool:
+    ends = zip(cycle.nodes, (*cycle.nodes[1:], cycle.nodes[0]), strict=True)
+    return [(graph.source[edge], graph.target[edge]) for edge in cycle.edges] == list(ends)
+
+
 def named(cycle: Cycle, nodes: dict[str, int]) -> set[str]:
     return {name for name, node in nodes.items() if node in cycle.nodes}
 
 
 def test_two_tasks_that_wait_for_each_other() -> None:
-    graph, nodes = made(("t1", "m1"), ("m1", "t2"), ("t2", "m2"), ("m2", "t1"), ("t3", "m1"))
+    graph, nodes = made(*_RING, ("t3", "m1"))
     (cycle,) = cycles(graph)
     assert named(cycle, nodes) == {"t1", "m1", "t2", "m2"}
     assert cycle.strength is Strength.PROVEN
-    for edge, source, target in zip(
-        cycle.edges, cycle.nodes, (*cycle.nodes[1:], cycle.nodes[0]), strict=True
-    ):
-        assert (graph.source[edge], graph.target[edge]) == (source, target)
+    assert follow_each_other(graph, cycle)
     found = behind(graph, np.where(graph.is_task, 10, -1))
     assert found.tasks[nodes["m1"]] == 3
     assert found.tasks[nodes["t1"]] == 2
     assert found.tasks[nodes["t3"]] == 0
     assert roots(graph, [cycle]) == []
-
-
-def test_a_task_that_waits_for_itself() -> None:
-    graph, nodes = made(("t1", "m1"), ("m1", "t1"))
-    (cycle,) = cycles(graph)
-    assert named(cycle, nodes) == {"t1", "m1"}
 
 
 def test_a_convoy_is_no_cycle() -> None:
@@ -76,75 +78,42 @@ def test_a_convoy_is_no_cycle() -> None:
     assert found.oldest[nodes["t2"]] == -1
 
 
-def test_a_pipe_that_another_process_can_still_read() -> None:
-    ring = (("t1", "p1"), ("p1", "t2"), ("t2", "m1"), ("m1", "t1"))
-    assert len(cycles(made(*ring)[0])) == 1
-    graph, nodes = made(*ring, ("p1", "t3"))
-    assert cycles(graph) == []
-    assert not stuck(graph)[nodes["p1"]]
-    # The other one is stuck as well.
-    assert len(cycles(made(*ring, ("p1", "t3"), ("t3", "m1"))[0])) == 1
-
-
-def test_a_lock_that_one_of_several_readers_keeps() -> None:
-    graph, nodes = made(("t1", "m1"), ("m1", "t2"), ("m1", "t3"), ("t2", "m2"), ("m2", "t1"))
-    (cycle,) = cycles(graph)
-    assert named(cycle, nodes) == {"t1", "m1", "t2", "m2"}
-
-
 def test_a_task_that_a_timer_wakes_up_is_in_a_possible_cycle_only() -> None:
-    ring = ("t1", "m1"), ("m1", "t2"), ("t2", "m2"), ("m2", "t1")
-    graph, nodes = made(*ring)
+    graph, nodes = made(*_RING)
     graph = replace(graph, timed=graph.address[[nodes["t2"]]])
     (cycle,) = cycles(graph)
     assert cycle.strength is Strength.POSSIBLE
     assert stuck(graph).all()
     assert not stuck(graph, least=Strength.DERIVED).any()
     # Nor is another one that has to wait for it only so long.
-    graph, nodes = made(*ring, ("m2", "t3"), ("t3", "m1"))
+    graph, nodes = made(*_RING, ("m2", "t3"), ("t3", "m1"))
     (cycle,) = cycles(replace(graph, timed=graph.address[[nodes["t2"]]]))
     assert cycle.strength is Strength.POSSIBLE
     (cycle,) = cycles(replace(graph, timed=graph.address[[nodes["t3"]]]))
     assert (cycle.strength, named(cycle, nodes)) == (Strength.PROVEN, {"t1", "m1", "t2", "m2"})
 
 
-def test_strong_edges_go_before_short_cycles() -> None:
-    possible = Strength.POSSIBLE
-    graph, nodes = made(
-        ("t1", "m1"),
-        ("m1", "t2"),
-        ("t2", "m2"),
-        ("m2", "t3"),
-        ("t3", "m3"),
-        ("m3", "t1"),
-        ("m2", "t1", possible),
-    )
+_POSSIBLE = Strength.POSSIBLE
+_LONGER: tuple[Edge, ...] = *_RING[:3], ("m2", "t3"), ("t3", "m3"), ("m3", "t1")
+
+
+@pytest.mark.parametrize(
+    ("edges", "strength", "names"),
+    [
+        # Strong edges go before short cycles, and the weakest edge is that of the cycle.
+        ([*_LONGER, ("m2", "t1", _POSSIBLE)], Strength.PROVEN, "t1 m1 t2 m2 t3 m3"),
+        ([*_RING[:3], ("m2", "t1", Strength.DERIVED)], Strength.DERIVED, "t1 m1 t2 m2"),
+        # That a task waits for itself is the last resort.
+        (
+            [*_RING[:1], *_RING[2:], ("m1", "t2", _POSSIBLE), ("m1", "t1", _POSSIBLE)],
+            *(_POSSIBLE, "t1 m1 t2 m2"),
+        ),
+    ],
+)
+def test_the_strongest_cycle(edges: list[Edge], strength: Strength, names: str) -> None:
+    graph, nodes = made(*edges)
     (cycle,) = cycles(graph)
-    assert len(cycle.nodes) == 6
-    assert cycle.strength is Strength.PROVEN
-    assert len(named(cycle, nodes)) == 6
-
-
-def test_a_cycle_is_as_strong_as_its_weakest_edge() -> None:
-    edges = ("t1", "m1"), ("m1", "t2"), ("t2", "m2")
-    (cycle,) = cycles(made(*edges, ("m2", "t1", Strength.DERIVED))[0])
-    assert cycle.strength is Strength.DERIVED
-
-
-def test_waiting_for_itself_is_the_last_resort() -> None:
-    possible = Strength.POSSIBLE
-    other = ("t1", "m1"), ("t2", "m2"), ("m2", "t1"), ("m1", "t2", possible)
-    graph, nodes = made(*other, ("m1", "t1", possible))
-    (cycle,) = cycles(graph)
-    assert named(cycle, nodes) == {"t1", "m1", "t2", "m2"}
-
-
-def test_cycles_without_a_node_in_common() -> None:
-    rings = [(f"t{n}", f"m{n}", f"t{n}x", f"m{n}x") for n in range(3)]
-    edges = [pair for ring in rings for pair in zip(ring, (*ring[1:], ring[0]), strict=True)]
-    # One edge makes a tangle of two of them.
-    graph, _ = made(*edges, ("m0", "t1"), ("m1", "t0"))
-    assert len(cycles(graph)) == 3
+    assert (cycle.strength, named(cycle, nodes)) == (strength, set(names.split()))
 
 
 def test_equal_edges_are_one_and_the_strongest_stays() -> None:
@@ -152,64 +121,37 @@ def test_equal_edges_are_one_and_the_strongest_stays() -> None:
     assert graph.strength.tolist() == [3, 3]
 
 
+def _held(locks: Numbers, holders: Numbers, count: int) -> Graph:
+    """Tasks that each wait for a lock of their number, and the holders of locks, by number."""
+    number = np.arange(count, dtype=np.uint64)
+    build = Builder()
+    build.edges(WAITS, (_TASK, number), (_LOCK, number), "x")
+    build.edges(HELD, (_LOCK, number[locks]), (_TASK, number[holders]), "x")
+    return build.graph()
+
+
 @pytest.mark.parametrize("is_ring", [False, True])
 def test_a_long_chain(is_ring: bool) -> None:
     count = 5000
-    number = np.arange(count, dtype=np.uint64)
-    tasks, locks = number + np.uint64(1 << 20), number + np.uint64(1 << 30)
-    held = number if is_ring else number[1:]
-    build = Builder()
-    build.edges(
-        EdgeKind.WAITS, (_TASK, tasks), (_LOCK, locks), strength=Strength.PROVEN, evidence="x"
-    )
-    build.edges(
-        EdgeKind.HELD,
-        (_LOCK, locks[held - np.uint64(1)] if is_ring else locks[:-1]),
-        (_TASK, tasks[held.astype(np.int64)]),
-        strength=Strength.PROVEN,
-        evidence="x",
-    )
-    graph = build.graph()
+    holders = np.arange(0 if is_ring else 1, count)
+    graph = _held(holders - 1, holders, count)
     found = cycles(graph)
     assert [len(cycle.nodes) for cycle in found] == ([2 * count] if is_ring else [])
-    most = behind(graph, np.where(graph.is_task, 1, -1)).tasks.max()
-    assert most == count
-
-
-def _readers(count: int) -> Graph:
-    """Tasks that each wait for an rwsem, which five others read."""
-    number = np.arange(count, dtype=np.uint64)
-    tasks, locks = number + np.uint64(1 << 20), number + np.uint64(1 << 30)
-    random = np.random.default_rng(1)
-    build = Builder()
-    for some, other, edge, kinds in (
-        (tasks, locks, EdgeKind.WAITS, (_TASK, _LOCK)),
-        (
-            np.repeat(locks, 5),
-            tasks[random.integers(0, count, 5 * count)],
-            EdgeKind.HELD,
-            (_LOCK, _TASK),
-        ),
-    ):
-        build.edges(
-            edge, (kinds[0], some), (kinds[1], other), strength=Strength.PROVEN, evidence="x"
-        )
-    return build.graph()
+    assert behind(graph, np.where(graph.is_task, 1, -1)).tasks.max() == count
 
 
 @pytest.mark.parametrize("budget", [0, 1000, 1 << 18])
 def test_a_tangle_of_readers(budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With or without steps left, what is found are cycles, and nothing else has one."""
     monkeypatch.setattr("kcensus.kernel.waiting.cycles._MAX_STEPS", budget)
-    graph = _readers(60)
+    # Five others read each of the rwsems.
+    holders = np.random.default_rng(1).integers(0, 60, 300)
+    graph = _held(np.repeat(np.arange(60), 5), holders, 60)
     found = cycles(graph)
     together = [node for cycle in found for node in cycle.nodes]
     assert found
     assert len(together) == len(set(together))
-    for cycle in found:
-        ends = (*cycle.nodes[1:], cycle.nodes[0])
-        for edge, source, target in zip(cycle.edges, cycle.nodes, ends, strict=True):
-            assert (graph.source[edge], graph.target[edge]) == (source, target)
+    assert all(follow_each_other(graph, cycle) for cycle in found)
     drawn = networkx.DiGraph(zip(graph.source.tolist(), graph.target.tolist(), strict=True))
     drawn.remove_nodes_from(together)
     assert networkx.is_directed_acyclic_graph(drawn)
@@ -232,6 +174,7 @@ def tangles(draw: st.DrawFn) -> list[Edge]:
     return edges
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(tangles())
 def test_against_a_search_by_hand(edges: list[Edge]) -> None:

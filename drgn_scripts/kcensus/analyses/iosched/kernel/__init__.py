@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the memory of a kernel shows: requests, and the queues of their schedulers."""
+"""Requests in the memory of a kernel, and the queues of their schedulers."""

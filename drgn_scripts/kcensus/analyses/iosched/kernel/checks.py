@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Requests held against the counters of disks and schedulers; what could not be read."""
+"""Compare requests with the counters of disks and schedulers; list what was unreadable."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from kcensus.kernel.block.disks import QueueKind, in_flight
 from kcensus.kernel.block.hardware import hardware_queues, tags_in_use
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.names import DAMAGED
+from kcensus.kernel.tasks.tasks import tasks
 from kcensus.results import Check, Gap, Gauge, nonzero_gaps
 
 
 def checks(figures: Figures) -> list[Check]:
-    """Compare the requests of each disk that has some with what the kernel counts."""
-    if not figures.with_requests:
-        return []
-    later = _Counted(figures) if figures.kernel.live else None
-    return [check for disk in figures.with_requests for check in _of_disk(figures, disk, later)]
+    """Compare tasks, and the requests of each disk in use, with the kernel's counters."""
+    later = _Counted(figures) if figures.kernel.live and figures.with_requests else None
+    every = tasks(figures.kernel)
+    return [
+        *(check for disk in figures.with_requests for check in _of_disk(figures, disk, later)),
+        Check("tasks", len(every), every.counted, source="nr_threads"),
+    ]
 
 
 class _Counted:
-    """What a running kernel counts after its requests were read."""
-
     def __init__(self, figures: Figures) -> None:
         self.tags = tags_in_use(figures.kernel)
         self.in_flight = [
@@ -42,10 +43,10 @@ def _of_disk(figures: Figures, row: int, later: _Counted | None) -> Iterator[Che
     if not len(own) and max(disk.counted_in_flight) <= 0:
         return
     reads, writes = disk.counted_in_flight
-    # Only requests of the file system layer are accounted: not flushes, nor what drivers send.
+    # The kernel counts requests of file systems only: no flushes, no commands of drivers.
     accounted = requests.operations.is_accounted(requests.operation[own])
     ours = int(np.count_nonzero(accounted & (requests.partition[own] >= 0)))
-    # Without requests, the kernel may not count them: by its release, or as "iostats" is 0.
+    # Without requests, 0 proves nothing: some releases do not count, nor do disks with "iostats" 0.
     counter: int | None = reads + writes if reads >= 0 and (reads or writes) else None
     check = Check(f"{disk.name}: requests in flight", ours, counter, source="part0 in_flight")
     yield check.over(counter, later.in_flight[row]) if later else check
@@ -61,7 +62,7 @@ def _of_disk(figures: Figures, row: int, later: _Counted | None) -> Iterator[Che
         sets = np.unique(hardware.tag_sets.rows(tags[mine]))
         counter = int(hardware.tag_sets.used[sets[sets >= 0]].sum())
         has_tag = (requests.sched_tag if disk.scheduler_data else requests.tag)[own] >= 0
-        # The flush of a disk borrows the tag of the first request that waits for it.
+        # The flush of a disk borrows the tag of the first request that waits for the flush.
         is_flush = requests.operations.is_flush(requests.operation[own])
         ours = int(np.count_nonzero(~is_flush & has_tag))
         source = "blk_mq_hw_ctx." + ("sched_tags" if disk.scheduler_data else "tags")
@@ -70,7 +71,7 @@ def _of_disk(figures: Figures, row: int, later: _Counted | None) -> Iterator[Che
 
 
 def gauges(kernel: Kernel) -> Iterator[Gauge]:
-    """Yield the sums over all disks: each request in flight is counted, and has a tag."""
+    """Yield the numbers of requests in flight, and of requests with a tag, over all disks."""
     with contextlib.suppress(*DAMAGED):
         reads, writes = in_flight(kernel).clip(0).sum(axis=0).tolist()
         source = "part0 in_flight, all disks"
@@ -80,7 +81,7 @@ def gauges(kernel: Kernel) -> Iterator[Gauge]:
         )
     with contextlib.suppress(*DAMAGED):
         hardware, used = hardware_queues(kernel), tags_in_use(kernel)
-        # With a scheduler, a request has a tag of its own before it gets one of the driver.
+        # With a scheduler, a request has a scheduler tag before it gets a driver tag.
         tags = np.where(hardware.sched_tags != 0, hardware.sched_tags, hardware.tags)
         rows = np.unique(hardware.tag_sets.rows(tags))
         count, source = int(used[rows[rows >= 0]].sum()), "blk_mq_hw_ctx tags, all disks"
@@ -88,7 +89,7 @@ def gauges(kernel: Kernel) -> Iterator[Gauge]:
 
 
 def gaps(figures: Figures) -> list[Gap]:
-    """Return what could not be read or made sense of."""
+    """Return the unreadable or inconsistent parts of disks and requests."""
     requests, damage = figures.requests, figures.requests.damage
     lacking: dict[str, int] = {}
     for disk, scheduler in zip(figures.disks, figures.schedulers, strict=True):
@@ -100,7 +101,7 @@ def gaps(figures: Figures) -> list[Gap]:
     faults += [figures.bios.faults, figures.stacks.faults]
     return [
         *(
-            Gap("schedulers of disks", what, count, "their queues, and who is starved, are unknown")
+            Gap("schedulers of disks", what, count, "their queues and starved requests are unknown")
             for what, count in sorted(lacking.items())
         ),
         *(
@@ -108,7 +109,7 @@ def gaps(figures: Figures) -> list[Gap]:
             for lack in requests.lacks
         ),
         *(
-            Gap("stacked disks", what, 1, f"what {figures.disks[row].name} is on is unknown")
+            Gap("stacked disks", what, 1, f"the disks below {figures.disks[row].name} are unknown")
             for row, what in sorted(figures.stacks.unknown.items())
         ),
         *nonzero_gaps(
@@ -120,21 +121,21 @@ def gaps(figures: Figures) -> list[Gap]:
             ),
             Gap(
                 "lists and trees of requests",
-                "torn, bent, or different by direction",
+                "torn or inconsistent",
                 damage["torn"],
-                "what is behind them counts as being on no list",
+                "requests beyond the damage count as on no list",
             ),
             Gap(
                 "bios of requests",
                 "torn, or their pages or owners are unreadable",
                 figures.bios.torn,
-                "who waits for their requests, and for which files, is unknown",
+                "waiters and files of these requests are unknown",
             ),
             Gap(
                 "requests on lists",
                 "not allocated, or on two lists",
                 damage["stray"] + damage["listed_twice"],
-                "these requests are not counted, or once",
+                "not counted if not allocated; counted once if on two lists",
             ),
             Gap(
                 "tags",
@@ -152,22 +153,69 @@ def gaps(figures: Figures) -> list[Gap]:
                 "cgroups of requests",
                 "unreadable, or without debug info",
                 figures.groups_unknown,
-                "which cgroups their requests belong to is unknown",
+                "the cgroups of these requests are unknown",
             ),
             Gap(
                 "pages with requests, bios and queues",
                 reasons(*faults),
                 sum(each.total() for each in faults),
-                "what is on them is not counted, or unknown",
+                "objects on them are not counted or incomplete",
             ),
         ),
         *(
             scan_gaps(figures.kernel.slab_map, requests.report, "requests")
-            if _single(figures)
+            if any(disk.kind == QueueKind.SINGLE for disk in figures.disks)
             else ()
         ),
+        *_of_tasks(figures),
+        *scan_gaps(figures.kernel.slab_map, figures.waits.report, "XFS buffers"),
     ]
 
 
-def _single(figures: Figures) -> bool:
-    return any(disk.kind == QueueKind.SINGLE for disk in figures.disks)
+def _of_tasks(figures: Figures) -> list[Gap]:
+    waits, every = figures.waits, tasks(figures.kernel)
+    faults = [waits.faults, every.faults, figures.joins.faults]
+    return nonzero_gaps(
+        *(
+            Gap("waits of tasks", what, 1, "the objects of some tasks in state D are unknown")
+            for what in waits.missing
+        ),
+        Gap(
+            "waits of tasks",
+            "no pointer to the object found",
+            waits.undetermined,
+            "the requests that these tasks in state D wait for are unknown",
+        ),
+        Gap(
+            "waits of tasks",
+            "lists of waiters contradict the stack",
+            waits.contradicted,
+            "these tasks in state D may wait for another object",
+        ),
+        Gap(
+            "stacks of tasks",
+            "unreadable or cut",
+            0 if "stacks of tasks" in waits.missing else int(np.count_nonzero(waits.stacks.is_cut)),
+            "the sleeping function or entry of these tasks in state D is unknown",
+        ),
+        Gap(
+            "requests of tasks",
+            "too many of one object",
+            figures.joins.dropped,
+            "tasks in state D are shown behind some of their requests only",
+        ),
+        Gap("lists of waiters", "torn", waits.torn, "waiters behind the damage are missing"),
+        Gap("lists of tasks", "torn or unreadable", every.damaged, "their tasks are missing"),
+        Gap(
+            "clocks of CPUs",
+            "impossible",
+            every.bad_clocks,
+            "tasks in state D of these CPUs may have slept for less",
+        ),
+        Gap(
+            "pages with tasks, locks or wait queues",
+            reasons(*faults),
+            sum(each.total() for each in faults),
+            "objects on them are unknown",
+        ),
+    )

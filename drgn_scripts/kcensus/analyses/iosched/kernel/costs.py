@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How long each scheduler delays requests and tasks, and which patch is lacking against it."""
+"""The longest delays that each scheduler causes, and the patches that the kernel lacks."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from kcensus.analyses.iosched.kernel.figures import Figures, Queue, Verdict
-from kcensus.analyses.iosched.kernel.sleepers import Sleepers
 from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.results import Figure, Unit
 
@@ -15,7 +14,7 @@ _RESERVED = 0.75
 """Share of tags beyond which schedulers with a limit leave the rest to synchronous reads."""
 
 
-def costs(figures: Figures, sleepers: Sleepers) -> dict[str, Figure]:
+def costs(figures: Figures) -> dict[str, Figure]:
     """Return the longest delays by scheduler, in seconds; 0 where a scheduler causes none."""
     starved = [queue for queue in figures.queues if queue.verdict is Verdict.STARVED]
     found = {}
@@ -31,13 +30,13 @@ def costs(figures: Figures, sleepers: Sleepers) -> dict[str, Figure]:
             own = [queue for queue in own if _is_behind_higher_class(figures, queue)]
             label = "longest overtaken by class"
             found["class_starved_mq_deadline"] = _seconds(_worst(own), label)
-        wait = _tag_wait(figures, sleepers, name)
+        wait = _tag_wait(figures, name)
         found[f"tag_wait_{key}"] = _seconds(wait, f"longest without tag, {name}")
     return found
 
 
 def lacking_patch(figures: Figures, queue: Queue) -> str:
-    """Return the patch against this starvation that the kernel lacks by its types; empty if none.
+    """Return the missing patch against a queue's starvation; empty if types do not show one.
 
     Types do not show the fix of CFQ, and requests are starved with it, too.
     """
@@ -67,13 +66,13 @@ def _is_behind_higher_class(figures: Figures, queue: Queue) -> bool:
     return bool((figures.ranks(queue.overtakers) < queue.row // 2).any())
 
 
-def _tag_wait(figures: Figures, sleepers: Sleepers, scheduler: str) -> int:
-    """Return the nanoseconds for which a task has waited for a tag that writes hold, or 0.
+def _tag_wait(figures: Figures, scheduler: str) -> int:
+    """Return the longest wait of a task for a tag while writes hold most of them, ns; or 0.
 
-    It counts on disks with the scheduler where most tags in use are those of writes and
-    asynchronous requests. Not all need be in use: a waiter runs some time after it was woken up.
+    Only disks with the scheduler count where most tags in use belong to writes and asynchronous
+    requests. Some tags may be free: a waiter runs some time after it was woken up.
     """
-    waits = sleepers.waits
+    waits = figures.waits
     disks = [
         disk.address
         for row, disk in enumerate(figures.disks)

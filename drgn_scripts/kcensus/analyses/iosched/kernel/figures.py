@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The requests of one kernel, and which queues of schedulers are starved."""
+"""The requests of one kernel, and the starved queues of its schedulers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 from itertools import chain
@@ -12,35 +12,37 @@ import numpy as np
 import numpy.typing as npt
 
 from kcensus.engine.memory import Mask
-from kcensus.kernel.block.bios import Bios, bios, group_paths
-from kcensus.kernel.block.disks import Disk, QueueKind, block_devices
-from kcensus.kernel.block.hardware import HardwareQueues, hardware_queues
-from kcensus.kernel.block.requests import Requests, State, requests
+from kcensus.kernel.block.bios import bios, group_paths
+from kcensus.kernel.block.disks import QueueKind, block_devices
+from kcensus.kernel.block.hardware import hardware_queues
+from kcensus.kernel.block.requests import State, requests
 from kcensus.kernel.block.schedulers import scheduler_queues
-from kcensus.kernel.block.schedulers.model import NEVER, SchedulerQueues
-from kcensus.kernel.block.stacks import Stacks, stacks
+from kcensus.kernel.block.schedulers.model import NEVER
+from kcensus.kernel.block.stacks import stacks
 from kcensus.kernel.clock import clock
 from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.vfs.files import file_paths
+from kcensus.kernel.waiting.joined import Joins, joined
+from kcensus.kernel.waiting.waits import Waits, waits
 
 Counts = npt.NDArray[np.int64]
 _RANKS = np.array([1, 0, 1, 2])
-"""Of the I/O classes none, realtime, best effort and idle."""
+"""Ranks of the I/O classes none, realtime, best effort and idle."""
 
 
 class Verdict(Enum):
-    """What it means that a request is past the expiry of its scheduler."""
+    """Cause of a request being past the expiry of its scheduler."""
 
     NONE = ""
-    """No request is."""
+    """No request is past its expiry."""
     STARVED = "starved"
-    """Requests that the scheduler got later were dispatched from other queues after it had
-    expired."""
+    """Requests of other queues that came later were dispatched after the expiry."""
     DEVICE = "device"
-    """None in the driver was: it has those that it had then, earlier ones, or others of the same
-    queue. Or it is a queue of one task, and all others may have had one turn since."""
+    """No later request of another queue was dispatched from the driver's present ones; or the queue
+    belongs to one task, and each other queue may have had one turn since."""
     OVERDUE = "overdue"
-    """Nothing is in the driver, so that it is not known what was dispatched meanwhile."""
+    """The driver has no request, so the dispatches since the expiry are unknown."""
 
 
 @dataclass(frozen=True)
@@ -49,35 +51,96 @@ class Queue:
 
     disk: int
     row: int
-    """In the queues of the disk's scheduler."""
+    """Row in the queues of the disk's scheduler."""
     requests: Counts
-    """Rows of its requests, in its order."""
+    """Rows of the queue's requests, in the order of dispatch."""
     late_ns: int
-    """How far the request that expired first is past that; :data:`NEVER` without expiry."""
+    """Nanoseconds since the earliest expiry in the queue; :data:`NEVER` without expiry."""
     overdue: int
     """Requests past their expiry."""
     overtakers: Counts
-    """Rows of the requests of other queues in the driver that were allocated after the first was
-    inserted, and dispatched after it had expired."""
+    """Rows of requests of other queues, now in the driver, that were allocated after the first
+    request was inserted, and dispatched after it had expired."""
     served_ns: int
-    """How long the first had been past its expiry when the last of them was dispatched; 0 if there
-    are none."""
+    """Nanoseconds from the earliest expiry to the last dispatch of an overtaker; 0 without one."""
     verdict: Verdict
 
 
 class Figures:
-    """Everything that is read of a kernel's block devices."""
+    """The block devices of a kernel, their requests, and the tasks behind them.
+
+    :raises LookupError: the debug info lacks block devices, requests or tasks
+    """
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.devices = block_devices(kernel)
-        self.disks: tuple[Disk, ...] = self.devices.disks
-        self.hardware: HardwareQueues = hardware_queues(kernel)
-        self.requests: Requests = requests(kernel)
-        self.schedulers: tuple[SchedulerQueues, ...] = scheduler_queues(kernel)
-        self.bios: Bios = bios(kernel)
-        self.stacks: Stacks = stacks(kernel)
+        self.disks = self.devices.disks
+        self.hardware = hardware_queues(kernel)
+        self.requests = requests(kernel)
+        self.schedulers = scheduler_queues(kernel)
+        self.bios = bios(kernel)
+        self.stacks = stacks(kernel)
         self.clock = clock(kernel)
+        asleep = waits(kernel)
+        self.joins: Joins = joined(kernel, asleep)
+        self.waits: Waits = replace(asleep, since_ns=self._since_submitted(asleep))
+        """Tasks in state D."""
+
+    def _since_submitted(self, waits: Waits) -> Counts:
+        """Return the ages of waits, at least the age of the youngest own request of a task.
+
+        A task that waits for its own I/O wakes up every half of hung_task_timeout_secs, and sleeps
+        again (blk_wait_io(), since v5.7, commit not verified): its last sleep is shorter.
+        """
+        wait, request = self._own_requests(waits)
+        unknown = np.iinfo(np.int64).max
+        youngest = np.full(len(waits), unknown)
+        np.minimum.at(youngest, wait, self.requests.age_ns[request])
+        return np.where(youngest < unknown, np.maximum(waits.since_ns, youngest), waits.since_ns)
+
+    def _own_requests(self, waits: Waits) -> tuple[Counts, Counts]:
+        """Return the rows of tasks and of their own requests, proven by a pointer."""
+        is_own = np.array([kind is WaitKind.REQUEST for kind in waits.kind], np.bool_)
+        pairs = np.flatnonzero(self.joins.is_proven & np.append(is_own, np.False_)[self.joins.wait])
+        return self.joins.wait[pairs], self.joins.request[pairs]
+
+    @cached_property
+    def awaited(self) -> tuple[Counts, Counts]:
+        """The request that delays each task most, and the row of its join; -1 without one.
+
+        Proven requests go before likely ones, undispatched before those in the driver, old before
+        new.
+        """
+        requests, joins = self.requests, self.joins
+        inserted = requests.state[joins.request] == State.INSERTED
+        age = requests.waiting_ns[joins.request] + requests.in_driver_ns[joins.request]
+        order = np.lexsort((age, inserted, joins.is_proven))
+        best = np.full(len(self.waits), -1)
+        best[joins.wait[order]] = order  # the last join of each wait stays
+        return np.append(joins.request, -1)[best], best
+
+    @cached_property
+    def inserted_by(self) -> Counts:
+        """PID of the task that inserted each request; 0 if unknown, -1 if several."""
+        requests = self.requests
+        found = np.zeros(len(requests), np.int64)
+        for disk, scheduler in enumerate(self.schedulers):
+            rows = self.rows(disk)
+            queue = requests.queue[rows]
+            order = np.argsort(scheduler.address)
+            for pointers in requests.private if len(scheduler) else ():
+                # CFQ and BFQ keep the former queue of a request in the driver.
+                place = order[
+                    np.searchsorted(scheduler.address, pointers[rows], sorter=order) % len(order)
+                ]
+                is_named = (pointers[rows] != 0) & (scheduler.address[place] == pointers[rows])
+                queue = np.where((queue < 0) & is_named, place, queue)
+            found[rows] = np.append(scheduler.pid, 0)[queue]
+        wait, request = self._own_requests(self.waits)
+        direct = found[request] <= 0
+        found[request[direct]] = self.waits.pid[wait[direct]]
+        return found
 
     @cached_property
     def with_requests(self) -> list[int]:
@@ -104,12 +167,12 @@ class Figures:
 
     @property
     def queues(self) -> list[Queue]:
-        """The same of all disks."""
+        """Queues of schedulers with requests, of all disks."""
         return [*chain.from_iterable(self.queues_by_disk)]
 
     def _queue(self, disk: int, row: int) -> Queue:
         scheduler = self.schedulers[disk]
-        # What a damaged list leads to besides proves nothing.
+        # Addresses on a damaged list that are no requests prove nothing.
         first, end = np.searchsorted(scheduler.row, [row, row + 1])
         rows = self.requests.rows(scheduler.request[first:end])
         rows = rows[rows >= 0]
@@ -124,17 +187,17 @@ class Figures:
         others = others[stamps > due]
         served = int(stamps.max(initial=due)) - due
         unproven = Verdict.DEVICE if len(self._dispatched[disk]) else Verdict.OVERDUE
-        # Expiry is to the tick, and so may be the time of a dispatch.
+        # Expiry has a resolution of one tick, and so may the time of a dispatch.
         fair = max(2 * 1_000_000_000 // self.clock.hz, self._round_ns(disk, row))
         verdict = Verdict.STARVED if served > fair else unproven
         overdue = int(np.count_nonzero(late > 0))
         return Queue(disk, row, rows, worst, overdue, others, served, verdict)
 
     def _round_ns(self, disk: int, row: int) -> int:
-        """Return how long it takes until a queue of one task has its turn again, nanoseconds.
+        """Return the time until a queue of one task has its turn again, nanoseconds.
 
-        BFQ and CFQ serve such queues in turn, each for up to a time slice. Asynchronous queues are
-        in the round, too, but have an expiry so that they need not wait for it.
+        BFQ and CFQ serve such queues in turn, each for up to a time slice. Asynchronous queues take
+        turns, too, but their expiry makes them independent of the round.
         """
         scheduler = self.schedulers[disk]
         if scheduler.direction is not None or scheduler.is_sync[row] == 0:
@@ -144,9 +207,9 @@ class Figures:
         return len(np.unique(scheduler.row)) * slice_ms * 1_000_000
 
     def silent_ns(self, disk: int) -> int:
-        """Return how long ago the last of the requests in the driver was dispatched; 0 if none is.
+        """Return the nanoseconds since a request in the driver was dispatched; 0 if there is none.
 
-        Where the driver holds all tags, none was dispatched since.
+        Where the driver holds all tags, nothing was dispatched since.
         """
         stamps = self.requests.dispatched_ns[self._dispatched[disk]]
         return max(self.clock.ns - int(stamps.max()), 0) if len(stamps) else 0
@@ -156,41 +219,38 @@ class Figures:
         return not len(self._dispatched[disk])
 
     def is_idle_class(self, queue: Queue) -> bool:
-        """Return whether a queue has requests of the idle class only: others go first."""
+        """Return whether a queue has requests of the idle class only, which others may overtake."""
         return len(queue.requests) > 0 and bool((self.ranks(queue.requests) == 2).all())
 
     def _later_of_others(self, disk: int, row: int, after: int) -> Counts:
-        """Return the rows of the requests in the driver that others inserted later.
+        """Return the rows of later requests of other queues that are in the driver.
 
-        BFQ notes when it dispatched last, but that may have been from the same queue.
+        BFQ notes its last dispatch, but that may have been from the same queue.
 
-        :param after: CLOCK_MONOTONIC after which they were allocated
+        :param after: CLOCK_MONOTONIC, earliest time of allocation
         """
         rows = self._scheduled[disk]
         is_later = self.requests.allocated_ns[rows].astype(np.int64) > after
-        found: Counts = rows[is_later & ~self._is_own(disk, row, rows)]
-        return found
+        return rows[is_later & ~self._is_own(disk, row, rows)]
 
     def ranks(self, rows: Counts) -> Counts:
-        """Return the ranks of the I/O classes of some requests: lower ones are served first."""
+        """Return the ranks of the I/O classes of requests: lower ranks are served first."""
         found: Counts = _RANKS[self.requests.priority_class[rows] & 3]
         return found
 
     def is_by_class(self, queue: Queue) -> bool:
-        """Return whether all that overtook a queue were of a higher I/O class."""
+        """Return whether all overtakers of a queue were of a higher I/O class."""
         lowest = self.ranks(queue.overtakers).max(initial=0)
         return len(queue.overtakers) > 0 and bool(lowest < self.ranks(queue.requests).min())
 
     @cached_property
     def _dispatched(self) -> list[Counts]:
-        """Rows of the requests of each disk that have been dispatched."""
         is_gone = self.requests.dispatched_ns != 0
         return [rows[is_gone[rows]] for rows in map(self.rows, range(len(self.disks)))]
 
     @cached_property
     def _scheduled(self) -> list[Counts]:
-        """Those of them that came from the scheduler, and were dispatched at a time that is
-        known."""
+        """Rows of dispatched requests that came from the scheduler at a known time, by disk."""
         requests, found = self.requests, []
         for disk, rows in zip(self.disks, self._dispatched, strict=True):
             operations = requests.operations
@@ -201,7 +261,7 @@ class Figures:
         return found
 
     def _is_own(self, disk: int, row: int, rows: Counts) -> Mask:
-        """Return which of some dispatched requests of a disk come from a queue."""
+        """Return which of the dispatched requests in ``rows`` come from a queue."""
         scheduler = self.schedulers[disk]
         if scheduler.direction is not None:
             way = int(scheduler.direction[row])
@@ -217,20 +277,19 @@ class Figures:
         return named
 
     def label(self, queue: Queue) -> str:
-        """Return the name of a queue."""
         return self.schedulers[queue.disk].label[queue.row]
 
     def expiry_ns(self, queue: Queue) -> int:
-        """Return how long a request of a queue may wait."""
+        """Return the expiry of requests in a queue, nanoseconds after insertion."""
         return int(self.schedulers[queue.disk].expiry_ns[queue.row])
 
     def times(self, queue: Queue) -> float:
-        """Return for how many times its expiry others overtook a queue; 0 if none did."""
+        """Return how many times its expiry a queue was overtaken for; 0 without overtakers."""
         expiry = self.expiry_ns(queue)
         return queue.served_ns / expiry if queue.served_ns > 0 and expiry > 0 else 0.0
 
     def is_async(self, queue: Queue) -> bool:
-        """Return whether a queue is for asynchronous requests, or else most of them are."""
+        """Return whether a queue is for asynchronous requests, or has mostly such requests."""
         is_sync = int(self.schedulers[queue.disk].is_sync[queue.row])
         if is_sync >= 0:
             return is_sync == 0
@@ -254,7 +313,7 @@ class Figures:
 
     @cached_property
     def groups(self) -> list[str]:
-        """Path of the cgroup that each request's first bio is charged to; not safe to print."""
+        """Path of the cgroup charged for each request's first bio; not safe to print."""
         groups = [*self.bios.group.tolist(), 0]
         return [self._paths.get(groups[row], "") for row in self.first_bio.tolist()]
 
@@ -264,12 +323,12 @@ class Figures:
 
     @property
     def groups_unknown(self) -> int:
-        """Cgroups that bios are charged to, and whose path could not be read."""
+        """Cgroups charged for bios whose path could not be read."""
         return len({*self.bios.group.tolist()} - {0} - self._paths.keys())
 
     @cached_property
     def files(self) -> list[str]:
-        """Path of the file whose page cache each request's first page is in; not safe to print."""
+        """Path of the file that caches the first page of each request; not safe to print."""
         bios = self.bios
         first = np.full(len(bios) + 1, -1)
         rows, index = np.unique(bios.page_bio, return_index=True)
@@ -282,7 +341,7 @@ class Figures:
         return [paths.get(inode, "") for inode in inodes.tolist()]
 
     def exhausted(self, disk: int) -> tuple[int, int]:
-        """Return how many hardware queues of a disk have no tag left, and the tags of these.
+        """Return the number of a disk's hardware queues without a free tag, and of their tags.
 
         Reserved tags are not for requests of file systems.
         """
@@ -297,7 +356,7 @@ class Figures:
         return int(is_full.sum()), int((tags.depth - tags.reserved)[full].sum())
 
     def tags(self, disk: int) -> tuple[int, int]:
-        """Return how many tags of the driver are in use, and how many there are."""
+        """Return the numbers of driver tags: those in use, and all."""
         hardware = self.hardware
         sets = np.unique(hardware.tag_sets.rows(hardware.tags[hardware.disk == disk]))
         sets = sets[sets >= 0]

@@ -1,53 +1,45 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Say what the requests of a kernel wait for."""
+"""Assemble the answer about the requests of a kernel."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from kcensus.analyses.iosched.kernel import tasks
 from kcensus.analyses.iosched.kernel.checks import checks, gaps
 from kcensus.analyses.iosched.kernel.costs import costs
 from kcensus.analyses.iosched.kernel.figures import Figures, Verdict
 from kcensus.analyses.iosched.kernel.findings import findings
-from kcensus.analyses.iosched.kernel.owners import request_owners
-from kcensus.analyses.iosched.kernel.queues import hardware_queues_table
-from kcensus.analyses.iosched.kernel.sleepers import Sleepers, sleepers
-from kcensus.analyses.iosched.kernel.tables import tables
+from kcensus.analyses.iosched.kernel.tables import TABLES
 from kcensus.kernel.block.requests import State
 from kcensus.kernel.kernel import Kernel
-from kcensus.results import Answer, Figure, Unit
+from kcensus.kernel.tasks.functions import WaitKind
+from kcensus.results import Answer, Bound, Figure
+from kcensus.results.tables import COUNT, SECONDS, TEXT, make_tables
 
 
 def of_kernel(kernel: Kernel) -> Answer:
-    """Return what the memory of a kernel shows about its requests, and who sleeps behind them.
+    """Return the answer about a kernel's requests and the tasks that wait for them.
 
     :raises LookupError: the debug info lacks block devices, requests or tasks
     """
-    figures = Figures(kernel)
-    return answer(figures, sleepers(figures))
+    return answer(Figures(kernel))
 
 
-def answer(figures: Figures, asleep: Sleepers) -> Answer:
-    """Return what was read of a kernel in the form of a result."""
+def answer(figures: Figures) -> Answer:
+    """Return the figures in the form of an answer."""
+    has_any = figures.with_requests or len(figures.waits)
     return Answer(
-        nothing="" if figures.with_requests or len(asleep) else "no disk has a queue of requests",
-        summary=summary(figures) | tasks.summary(asleep) | costs(figures, asleep),
-        tables=tables(figures)
-        | {
-            "request_owners": request_owners(figures, asleep),
-            "hardware_queues": hardware_queues_table(figures),
-            "sleepers": tasks.table(figures, asleep),
-        },
-        checks=checks(figures) + tasks.checks(figures),
-        findings=findings(figures, asleep),
-        gaps=gaps(figures) + tasks.gaps(figures, asleep),
+        nothing="" if has_any else "no disk has a request queue",
+        summary=summary(figures) | _tasks(figures) | costs(figures),
+        tables=make_tables(TABLES, figures),
+        checks=checks(figures),
+        findings=findings(figures),
+        gaps=gaps(figures),
     )
 
 
 def summary(figures: Figures) -> dict[str, Figure]:
-    """Return the totals."""
-    requests, count = figures.requests, Unit.COUNT
+    requests = figures.requests
     inserted = figures.in_state(State.INSERTED)
     waits = requests.waiting_ns[inserted]
     asynchronous = waits[~requests.is_sync[inserted]]
@@ -56,20 +48,36 @@ def summary(figures: Figures) -> dict[str, Figure]:
     delays = waits - np.array([*until, 0])[requests.disk[inserted]]
     starved = [queue for queue in figures.queues if queue.verdict is Verdict.STARVED]
     return {
-        "requests": Figure(len(requests), count, "requests"),
-        "inserted": Figure(int(inserted.sum()), count, "inserted, not dispatched"),
-        "dispatched": Figure(int(figures.in_state(State.DISPATCHED).sum()), count, "in the driver"),
-        "overdue": Figure(int(np.count_nonzero(requests.late_ns > 0)), count, "past their expiry"),
-        "worst_lateness": Figure(max(late, 0) / 1e9, Unit.SECONDS, "longest past its expiry"),
-        "worst_wait": Figure(int(waits.max(initial=0)) / 1e9, Unit.SECONDS, "longest wait"),
+        "requests": Figure(len(requests), COUNT, "requests"),
+        "inserted": Figure(int(inserted.sum()), COUNT, "inserted, not dispatched"),
+        "dispatched": Figure(int(figures.in_state(State.DISPATCHED).sum()), COUNT, "in the driver"),
+        "overdue": Figure(int(np.count_nonzero(requests.late_ns > 0)), COUNT, "past their expiry"),
+        "worst_lateness": Figure(max(late, 0) / 1e9, SECONDS, "longest past its expiry"),
+        "worst_wait": Figure(int(waits.max(initial=0)) / 1e9, SECONDS, "longest wait"),
         "worst_async_wait": Figure(
-            int(asynchronous.max(initial=0)) / 1e9, Unit.SECONDS, "longest wait, async"
+            int(asynchronous.max(initial=0)) / 1e9, SECONDS, "longest wait, async"
         ),
         "worst_async_delay": Figure(
             max(int(delays[~requests.is_sync[inserted]].max(initial=0)), 0) / 1e9,
-            Unit.SECONDS,
-            "the same, until the last dispatch",
+            SECONDS,
+            "async wait until last dispatch",
         ),
-        "queues_starved": Figure(len(starved), count, "starved queues of schedulers"),
-        "clock": Figure(figures.clock.source, Unit.TEXT, "clock of the dump"),
+        "queues_starved": Figure(len(starved), COUNT, "starved queues of schedulers"),
+        "clock": Figure(figures.clock.source, TEXT, "clock of the dump"),
+    }
+
+
+def _tasks(figures: Figures) -> dict[str, Figure]:
+    waits, joins = figures.waits, figures.joins
+    linked, proven = np.unique(joins.wait), np.unique(joins.wait[joins.is_proven])
+    in_buffers = sum(kind is WaitKind.XFS_BUF for kind in waits.kind)
+    bound = Bound.AT_LEAST if waits.torn or waits.missing else Bound.EXACT
+    longest = int(waits.since_ns.max(initial=0)) / 1e9
+    return {
+        "sleepers": Figure(len(waits), COUNT, "tasks in state D"),
+        "longest_sleep": Figure(longest, SECONDS, "longest in state D"),
+        "sleepers_behind_requests": Figure(len(linked), COUNT, "tasks behind a request", bound),
+        "sleepers_proven": Figure(len(proven), COUNT, "tasks behind requests, proven", bound),
+        "sleepers_xfs_buf": Figure(in_buffers, COUNT, "tasks behind an XFS buffer"),
+        "sleepers_undetermined": Figure(waits.undetermined, COUNT, "tasks, object undetermined"),
     }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Tables of disks, queues of schedulers, and requests."""
+"""Tables of disks, queues, and requests."""
 
 from __future__ import annotations
 
@@ -10,11 +10,26 @@ import numpy.typing as npt
 import pandas as pd
 
 from kcensus.analyses.iosched.kernel.figures import Figures
+from kcensus.analyses.iosched.kernel.tasks import SLEEPERS
+from kcensus.charts import ChartSpec
+from kcensus.engine.memory import Mask
 from kcensus.kernel.block.disks import QueueKind
 from kcensus.kernel.block.requests import Place, State
 from kcensus.kernel.block.schedulers.model import NEVER
-from kcensus.results import Unit
-from kcensus.results.tables import Column, Show, Table, TableSpec
+from kcensus.kernel.tasks.tasks import tasks
+from kcensus.results.tables import (
+    ADDRESS,
+    ALWAYS,
+    BYTES,
+    COUNT,
+    DATA,
+    NONE,
+    SECONDS,
+    TEXT,
+    Column,
+    TableSpec,
+    address,
+)
 
 _CLASSES = ("none", "realtime", "best effort", "idle")
 _AGES = {
@@ -25,182 +40,13 @@ _AGES = {
     60.0: "10 to 60 s",
     float("inf"): "from 60 s",
 }
-"""Steps of the histogram: upper bounds in seconds."""
+"""Bins of the histogram: upper bounds in seconds, and labels."""
 
-_DISK = Column(Unit.TEXT, "disk", Show.ALWAYS, "Name of the disk.")
-
-DISKS = TableSpec(
-    "disks",
-    "Disks with requests or a scheduler",
-    {
-        "disk": _DISK,
-        "device": Column(Unit.TEXT, "number", Show.DATA, "Major and minor number."),
-        "scheduler": Column(Unit.TEXT, "scheduler", Show.ALWAYS, "I/O scheduler, or none."),
-        "queue": Column(Unit.TEXT, "queue", Show.DATA, "mq: blk-mq; single: legacy queue; bio."),
-        "requests": Column(Unit.COUNT, "requests", Show.ALWAYS, "All that are allocated."),
-        "inserted": Column(
-            Unit.COUNT, "inserted", Show.ALWAYS, "In the scheduler, or on another list before it."
-        ),
-        "dispatched": Column(Unit.COUNT, "in the driver", Show.ALWAYS, "Dispatched to the driver."),
-        "overdue": Column(
-            Unit.COUNT, "overdue", Show.ALWAYS, "Past the expiry of their scheduler."
-        ),
-        "oldest": Column(
-            Unit.SECONDS, "longest wait", Show.ALWAYS, "Of a request that is not dispatched."
-        ),
-        "in_driver": Column(Unit.SECONDS, "longest in driver", help="Since it was dispatched."),
-        "tags_used": Column(Unit.COUNT, "tags used", help="Tags of the driver in use."),
-        "tags": Column(Unit.COUNT, "tags", help="Tags of the driver."),
-        "frozen": Column(Unit.COUNT, "frozen", help="mq_freeze_depth: no request enters until 0."),
-        "quiesced": Column(
-            Unit.COUNT, "quiesced", help="quiesce_depth: nothing is dispatched; -1 if unknown."
-        ),
-        "stopped": Column(Unit.COUNT, "stopped", help="Hardware queues that the driver stopped."),
-        "on": Column(Unit.TEXT, "on", help="Disks at the bottom of its stack."),
-        "address": Column(
-            Unit.ADDRESS, "gendisk", Show.DATA, "struct gendisk pointer.", type="struct gendisk"
-        ),
-    },
-    "A disk.",
-    ("requests", "disk"),
-    key=("disk",),
-    series=("requests", "overdue"),
-)
-
-SCHEDULER_QUEUES = TableSpec(
-    "scheduler_queues",
-    "Queues of schedulers with requests",
-    {
-        "disk": _DISK,
-        "queue": Column(
-            Unit.TEXT, "queue", Show.ALWAYS, "As its scheduler's traces call it, such as cfq1618SN."
-        ),
-        "kind": Column(
-            Unit.TEXT, "kind", Show.ALWAYS, "async if it is for asynchronous requests, or most are."
-        ),
-        "requests": Column(Unit.COUNT, "requests", Show.ALWAYS, "Requests in it."),
-        "overdue": Column(Unit.COUNT, "overdue", Show.ALWAYS, "Past their expiry."),
-        "late": Column(
-            Unit.SECONDS, "late by", Show.ALWAYS, "Past expiry, of the first to expire."
-        ),
-        "verdict": Column(
-            Unit.TEXT,
-            "verdict",
-            Show.ALWAYS,
-            "starved: later requests of others were dispatched since; device: the driver has not "
-            "finished those it had, or each other queue had one turn; overdue: not known which.",
-        ),
-        "served": Column(
-            Unit.SECONDS,
-            "overtaken for",
-            Show.ALWAYS,
-            "From its expiry until a later request of another queue was dispatched last.",
-        ),
-        "times": Column(Unit.NONE, "times expiry", Show.ALWAYS, "The same, in times the expiry."),
-        "served_since": Column(
-            Unit.COUNT, "by", help="Such requests that are still in the driver."
-        ),
-        "expiry": Column(Unit.SECONDS, "expiry", help="How long a request may wait; 0 for ever."),
-        "dispatched": Column(
-            Unit.COUNT, "dispatched", help="In the driver, by the scheduler's count; -1 if unknown."
-        ),
-        "in_service": Column(Unit.TEXT, "in service", help="Whether the scheduler serves it now."),
-        "pid": Column(Unit.NONE, "PID", help="Task that it was made for; -1 several, 0 unknown."),
-        "object_type": Column(Unit.TEXT, "type", Show.DATA, "C type of its structure or list."),
-        "object": Column(Unit.ADDRESS, "object", Show.DATA, "Its structure, or head of its list."),
-    },
-    "A queue of an I/O scheduler.",
-    ("late", "disk", "queue"),
-)
-
-REQUESTS = TableSpec(
-    "requests",
-    "Requests",
-    {
-        "disk": _DISK,
-        "operation": Column(Unit.TEXT, "operation", Show.ALWAYS, "What it does."),
-        "flags": Column(Unit.TEXT, "flags", help="REQ_* flags in lower case."),
-        "kind": Column(Unit.TEXT, "kind", Show.ALWAYS, "sync or async, as the kernel sees it."),
-        "state": Column(
-            Unit.TEXT, "state", Show.ALWAYS, "allocated, inserted, dispatched or completed."
-        ),
-        "place": Column(Unit.TEXT, "on list", Show.ALWAYS, "List that it is on."),
-        "queue": Column(Unit.TEXT, "queue", Show.ALWAYS, "Queue of the scheduler."),
-        "waiting": Column(
-            Unit.SECONDS, "waiting", Show.ALWAYS, "Since it was inserted; 0 once dispatched."
-        ),
-        "late": Column(Unit.SECONDS, "late by", help="Past the expiry of its scheduler."),
-        "in_driver": Column(
-            Unit.SECONDS,
-            "in driver",
-            help="Since it was dispatched; at least, where only its timer shows that.",
-        ),
-        "age": Column(Unit.SECONDS, "age", help="Since it was allocated; -1 if unknown."),
-        "sector": Column(Unit.NONE, "sector", help="First sector in the disk."),
-        "bytes": Column(Unit.BYTES, "bytes", help="Still to read or write."),
-        "priority": Column(Unit.TEXT, "priority", help="I/O priority: class and level."),
-        "tag": Column(Unit.NONE, "tag", Show.DATA, "Tag of the driver, or -1."),
-        "sched_tag": Column(
-            Unit.NONE, "scheduler's tag", Show.DATA, "Tag of the scheduler, or -1."
-        ),
-        "owner": Column(
-            Unit.TEXT, "ended by", help="Function that its bio ends with: whose request it is."
-        ),
-        "file": Column(Unit.TEXT, "file", help="File whose page cache it reads into or writes."),
-        "cgroup": Column(Unit.TEXT, "cgroup", help="Cgroup that its bio is charged to."),
-        "address": Column(
-            Unit.ADDRESS, "request", Show.DATA, "struct request pointer.", type="struct request"
-        ),
-    },
-    "An allocated request.",
-    ("waiting", "disk", "sector"),
-)
-
-AGES = TableSpec(
-    "request_ages",
-    "Requests by age",
-    {
-        "age": Column(Unit.TEXT, "age", Show.ALWAYS, "Since they were allocated."),
-        "disk": _DISK,
-        "state": Column(Unit.TEXT, "state", Show.ALWAYS, "How far they got."),
-        "up_to": Column(Unit.SECONDS, "younger than", Show.DATA, "The same as a number."),
-        "requests": Column(Unit.COUNT, "requests", Show.ALWAYS, "How many."),
-    },
-    "Requests of a disk, of one state and age.",
-)
-
-TUNABLES = TableSpec(
-    "tunables",
-    "Tunables of schedulers",
-    {
-        "disk": _DISK,
-        "scheduler": Column(Unit.TEXT, "scheduler", Show.ALWAYS, "I/O scheduler of the disk."),
-        "name": Column(Unit.TEXT, "tunable", Show.ALWAYS, "File in /sys/block/DISK/queue/iosched."),
-        "value": Column(Unit.NONE, "value", Show.ALWAYS, "In the unit of that file."),
-    },
-    "A tunable of the I/O scheduler of a disk.",
-)
-
-TABLES = (DISKS, SCHEDULER_QUEUES, REQUESTS, AGES, TUNABLES)
-
-
-def tables(figures: Figures) -> dict[str, Table]:
-    """Make the tables."""
-    return {
-        "disks": DISKS.of(_disks(figures)),
-        "scheduler_queues": SCHEDULER_QUEUES.of(_queues(figures)),
-        "requests": REQUESTS.of(_requests(figures)),
-        "request_ages": AGES.of(_ages(figures)),
-        "tunables": TUNABLES.of(_tunables(figures)),
-    }
-
-
-def _frame(spec: TableSpec, rows: list[dict[str, object]]) -> pd.DataFrame:
-    return pd.DataFrame(rows, columns=[*spec.columns])
+_DISK = Column(TEXT, "disk", ALWAYS, "Name of the disk.")
 
 
 def names_of(codes: npt.NDArray[np.integer], name: Callable[[int], str]) -> npt.NDArray[np.object_]:
-    """Return the name of each code, which is made once for all of its rows."""
+    """Return the name of each code; ``name`` is called once per distinct code."""
     found, inverse = np.unique(codes, return_inverse=True)
     names = np.array([name(code) for code in found.tolist()], np.object_)
     return names[inverse]
@@ -210,7 +56,7 @@ def _seconds(nanoseconds: int) -> float:
     return max(nanoseconds, 0) / 1e9
 
 
-def _disks(figures: Figures) -> pd.DataFrame:
+def _disks(figures: Figures) -> list[dict[str, object]]:
     requests, hardware = figures.requests, figures.hardware
     waiting = np.where(requests.state <= State.INSERTED, requests.waiting_ns, -1)
     rows: list[dict[str, object]] = []
@@ -241,10 +87,40 @@ def _disks(figures: Figures) -> pd.DataFrame:
                 "address": disk.address,
             }
         )
-    return _frame(DISKS, rows)
+    return rows
 
 
-def _queues(figures: Figures) -> pd.DataFrame:
+DISKS = TableSpec(
+    "disks",
+    "Disks with requests or a scheduler",
+    {
+        "disk": _DISK,
+        "device": Column(TEXT, "number", DATA, "Major and minor number."),
+        "scheduler": Column(TEXT, "scheduler", ALWAYS, "I/O scheduler, or none."),
+        "queue": Column(TEXT, "queue", DATA, "mq: blk-mq; single: legacy queue; bio."),
+        "requests": Column(COUNT, "requests", ALWAYS, "Allocated requests."),
+        "inserted": Column(COUNT, "inserted", ALWAYS, "In the scheduler, or on a list before it."),
+        "dispatched": Column(COUNT, "in the driver", ALWAYS, "Dispatched to the driver."),
+        "overdue": Column(COUNT, "overdue", ALWAYS, "Past the expiry of their scheduler."),
+        "oldest": Column(SECONDS, "longest wait", ALWAYS, "Longest wait for dispatch."),
+        "in_driver": Column(SECONDS, "longest in driver", help="Longest time since dispatch."),
+        "tags_used": Column(COUNT, "tags used", help="Driver tags in use."),
+        "tags": Column(COUNT, "tags", help="Tags of the driver."),
+        "frozen": Column(COUNT, "frozen", help="mq_freeze_depth: no request enters until 0."),
+        "quiesced": Column(COUNT, "quiesced", help="quiesce_depth: no dispatch; -1 if unknown."),
+        "stopped": Column(COUNT, "stopped", help="Hardware queues that the driver stopped."),
+        "on": Column(TEXT, "on", help="Disks at the bottom of its stack."),
+        "address": address("struct gendisk"),
+    },
+    "A disk.",
+    ("requests", "disk"),
+    key=("disk",),
+    series=("requests", "overdue"),
+    rows=_disks,
+)
+
+
+def _queues(figures: Figures) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for queue in figures.queues:
         scheduler = figures.schedulers[queue.disk]
@@ -268,10 +144,50 @@ def _queues(figures: Figures) -> pd.DataFrame:
                 "object": int(scheduler.address[queue.row]),
             }
         )
-    return _frame(SCHEDULER_QUEUES, rows)
+    return rows
 
 
-def _requests(figures: Figures) -> pd.DataFrame:
+SCHEDULER_QUEUES = TableSpec(
+    "scheduler_queues",
+    "Queues of schedulers with requests",
+    {
+        "disk": _DISK,
+        "queue": Column(TEXT, "queue", ALWAYS, "As its scheduler traces it: cfq1618SN."),
+        "kind": Column(TEXT, "kind", ALWAYS, "async if all or most of its requests are."),
+        "requests": Column(COUNT, "requests", ALWAYS, "Requests in it."),
+        "overdue": Column(COUNT, "overdue", ALWAYS, "Past their expiry."),
+        "late": Column(SECONDS, "late by", ALWAYS, "Of its first request, past expiry."),
+        "verdict": Column(
+            TEXT,
+            "verdict",
+            ALWAYS,
+            "starved: later requests of other queues were dispatched since; device: the driver "
+            "still has earlier requests, or each other queue had one turn; overdue: undetermined.",
+        ),
+        "served": Column(
+            SECONDS,
+            "overtaken for",
+            ALWAYS,
+            "From its expiry to the last dispatch of a later request of another queue.",
+        ),
+        "times": Column(NONE, "times expiry", ALWAYS, "Overtaken for, divided by expiry."),
+        "served_since": Column(COUNT, "overtakers", help="Later requests still in the driver."),
+        "expiry": Column(SECONDS, "expiry", help="Time a request may wait; 0: no limit."),
+        "dispatched": Column(
+            COUNT, "dispatched", help="In the driver, by the scheduler's count; -1 if unknown."
+        ),
+        "in_service": Column(TEXT, "in service", help="Whether the scheduler serves it now."),
+        "pid": Column(NONE, "PID", help="Task it serves; -1 several, 0 unknown."),
+        "object_type": Column(TEXT, "type", DATA, "C type of its structure or list."),
+        "object": Column(ADDRESS, "object", DATA, "Its structure, or its list head."),
+    },
+    "A queue of an I/O scheduler.",
+    ("late", "disk", "queue"),
+    rows=_queues,
+)
+
+
+def _requests(figures: Figures) -> dict[str, npt.ArrayLike]:
     requests, operations = figures.requests, figures.requests.operations
     count = len(requests)
     labels = np.full(count, "", np.object_)
@@ -281,35 +197,32 @@ def _requests(figures: Figures) -> pd.DataFrame:
     is_gone = requests.state >= State.DISPATCHED
     priority = (requests.priority_class & 3) << 3 | requests.priority_level
     late = np.where(requests.late_ns == NEVER, 0, requests.late_ns)
-    return pd.DataFrame(
-        {
-            "disk": names_of(requests.disk, lambda row: figures.disks[row].name),
-            "operation": names_of(requests.operation, operations.name),
-            "flags": names_of(requests.flags, operations.flag_text),
-            "kind": np.where(requests.is_sync, "sync", "async"),
-            "state": names_of(requests.state, state_name),
-            "place": names_of(requests.place, _place_name),
-            "queue": labels,
-            "waiting": np.where(is_gone, 0, np.maximum(requests.waiting_ns, 0)) / 1e9,
-            "late": np.maximum(late, 0) / 1e9,
-            "in_driver": np.maximum(requests.in_driver_ns, 0) / 1e9,
-            "age": np.where(requests.age_ns < 0, -1e9, requests.age_ns) / 1e9,
-            "sector": requests.sector,
-            "bytes": requests.bytes,
-            "priority": names_of(priority, _priority_name),
-            "tag": requests.tag,
-            "sched_tag": requests.sched_tag,
-            "owner": figures.owners if count else [],
-            "file": figures.files if count else [],
-            "cgroup": figures.groups if count else [],
-            "address": requests.address,
-        },
-        columns=[*REQUESTS.columns],
-    )
+    return {
+        "disk": names_of(requests.disk, lambda row: figures.disks[row].name),
+        "operation": names_of(requests.operation, operations.name),
+        "flags": names_of(requests.flags, operations.flag_text),
+        "kind": np.where(requests.is_sync, "sync", "async"),
+        "state": names_of(requests.state, state_name),
+        "place": names_of(requests.place, _place_name),
+        "queue": labels,
+        "waiting": np.where(is_gone, 0, np.maximum(requests.waiting_ns, 0)) / 1e9,
+        "late": np.maximum(late, 0) / 1e9,
+        "in_driver": np.maximum(requests.in_driver_ns, 0) / 1e9,
+        "age": np.where(requests.age_ns < 0, -1e9, requests.age_ns) / 1e9,
+        "sector": requests.sector,
+        "bytes": requests.bytes,
+        "priority": names_of(priority, _priority_name),
+        "tag": requests.tag,
+        "sched_tag": requests.sched_tag,
+        "owner": figures.owners if count else [],
+        "file": figures.files if count else [],
+        "cgroup": figures.groups if count else [],
+        "address": requests.address,
+    }
 
 
 def state_name(state: int) -> str:
-    """Return how tables call a state of a request."""
+    """Return the word for a request's state in tables."""
     return State(state).name.lower()
 
 
@@ -322,35 +235,217 @@ def _priority_name(priority: int) -> str:
     return f"{_CLASSES[kind]} {level}" if kind else _CLASSES[0]
 
 
-def _ages(figures: Figures) -> pd.DataFrame:
+REQUESTS = TableSpec(
+    "requests",
+    "Requests",
+    {
+        "disk": _DISK,
+        "operation": Column(TEXT, "operation", ALWAYS, "read, write, flush or another."),
+        "flags": Column(TEXT, "flags", help="REQ_* flags in lower case."),
+        "kind": Column(TEXT, "kind", ALWAYS, "sync or async, as the kernel sees it."),
+        "state": Column(TEXT, "state", ALWAYS, "allocated, inserted, dispatched or completed."),
+        "place": Column(TEXT, "on list", ALWAYS, "List it is on."),
+        "queue": Column(TEXT, "queue", ALWAYS, "Queue of the scheduler."),
+        "waiting": Column(SECONDS, "waiting", ALWAYS, "Since it was inserted; 0 once dispatched."),
+        "late": Column(SECONDS, "late by", help="Time past its expiry."),
+        "in_driver": Column(
+            SECONDS,
+            "in driver",
+            help="Time since dispatch; a lower bound if known from its timer.",
+        ),
+        "age": Column(SECONDS, "age", help="Since it was allocated; -1 if unknown."),
+        "sector": Column(NONE, "sector", help="First sector in the disk."),
+        "bytes": Column(BYTES, "bytes", help="Remaining bytes."),
+        "priority": Column(TEXT, "priority", help="I/O priority: class and level."),
+        "tag": Column(NONE, "tag", DATA, "Tag of the driver, or -1."),
+        "sched_tag": Column(NONE, "sched tag", DATA, "Tag of the scheduler, or -1."),
+        "owner": Column(TEXT, "ended by", help="bio.bi_end_io: shows the submitter."),
+        "file": Column(TEXT, "file", help="File whose page cache it reads into or writes."),
+        "cgroup": Column(TEXT, "cgroup", help="Cgroup charged for its bio."),
+        "address": address("struct request"),
+    },
+    "An allocated request.",
+    ("waiting", "disk", "sector"),
+    rows=_requests,
+)
+
+
+def _ages(figures: Figures) -> list[dict[str, object]]:
     requests = figures.requests
     bounds, names = [*_AGES], [*_AGES.values()]
     bound = np.searchsorted(np.array(bounds), requests.age_ns / 1e9, side="right")
     keys = np.stack([bound, requests.disk, requests.state.astype(np.int64)], axis=1)
-    # The age of others is unknown.
+    # The age of other requests is unknown.
     keys = keys[requests.age_ns >= 0]
     found, count = np.unique(keys, axis=0, return_counts=True)
-    return _frame(
-        AGES,
-        [
-            {
-                "age": names[age],
-                "disk": figures.disks[disk].name,
-                "state": state_name(state),
-                "up_to": bounds[age],
-                "requests": number,
-            }
-            for (age, disk, state), number in zip(found.tolist(), count.tolist(), strict=True)
-        ],
-    )
+    return [
+        {
+            "age": names[age],
+            "disk": figures.disks[disk].name,
+            "state": state_name(state),
+            "up_to": bounds[age],
+            "requests": number,
+        }
+        for (age, disk, state), number in zip(found.tolist(), count.tolist(), strict=True)
+    ]
 
 
-def _tunables(figures: Figures) -> pd.DataFrame:
-    return _frame(
-        TUNABLES,
-        [
-            {"disk": disk.name, "scheduler": disk.scheduler, "name": name, "value": value}
-            for disk, scheduler in zip(figures.disks, figures.schedulers, strict=True)
-            for name, value in sorted(scheduler.tunables.items())
-        ],
+AGES = TableSpec(
+    "request_ages",
+    "Requests by age",
+    {
+        "age": Column(TEXT, "age", ALWAYS, "Since they were allocated."),
+        "disk": _DISK,
+        "state": Column(TEXT, "state", ALWAYS, "State of the requests."),
+        "up_to": Column(SECONDS, "younger than", DATA, "Upper bound of the age."),
+        "requests": Column(COUNT, "requests", ALWAYS, "Number of requests."),
+    },
+    "Requests of a disk, of one state and age.",
+    rows=_ages,
+)
+
+
+def _tunables(figures: Figures) -> list[dict[str, object]]:
+    return [
+        {"disk": disk.name, "scheduler": disk.scheduler, "name": name, "value": value}
+        for disk, scheduler in zip(figures.disks, figures.schedulers, strict=True)
+        for name, value in sorted(scheduler.tunables.items())
+    ]
+
+
+TUNABLES = TableSpec(
+    "tunables",
+    "Tunables of schedulers",
+    {
+        "disk": _DISK,
+        "scheduler": Column(TEXT, "scheduler", ALWAYS, "I/O scheduler of the disk."),
+        "name": Column(TEXT, "tunable", ALWAYS, "File in /sys/block/DISK/queue/iosched."),
+        "value": Column(NONE, "value", ALWAYS, "In the unit of that file."),
+    },
+    "A tunable of the I/O scheduler of a disk.",
+    rows=_tunables,
+)
+
+
+def _owners(figures: Figures) -> pd.DataFrame:
+    requests = figures.requests
+    is_inserted = requests.state == State.INSERTED
+    frame = pd.DataFrame(
+        {
+            "disk": requests.disk,
+            "pid": figures.inserted_by,
+            "cgroup": figures.groups,
+            "owner": figures.owners,
+            "kind": np.where(requests.is_sync, "sync", "async"),
+            "requests": 1,
+            "inserted": is_inserted,
+            "dispatched": requests.state == State.DISPATCHED,
+            "bytes": requests.bytes,
+            "oldest": np.maximum(np.where(is_inserted, requests.waiting_ns, 0), 0) / 1e9,
+        }
     )
+    sums = dict.fromkeys(("requests", "inserted", "dispatched", "bytes"), "sum")
+    groups = frame.groupby(["disk", "pid", "cgroup", "owner", "kind"], as_index=False)
+    found = groups.agg({**sums, "oldest": "max"})
+    every = tasks(figures.kernel)
+    names = dict(zip(every.pid.tolist(), every.comm, strict=True))
+    found["task"] = [names.get(pid, "") for pid in found["pid"].tolist()]
+    found["disk"] = [figures.disks[disk].name for disk in found["disk"].tolist()]
+    return found
+
+
+OWNERS = TableSpec(
+    "request_owners",
+    "Requests by task and cgroup",
+    {
+        "disk": _DISK,
+        "pid": Column(
+            NONE,
+            "PID",
+            ALWAYS,
+            "Task that inserted them, known from its queue of BFQ or CFQ or its direct I/O; -1 "
+            "several, 0 unknown.",
+        ),
+        "task": Column(TEXT, "task", ALWAYS, "Its name."),
+        "cgroup": Column(TEXT, "cgroup", ALWAYS, "Cgroup charged for the bios."),
+        "owner": Column(TEXT, "ended by", ALWAYS, "bio.bi_end_io of the bios."),
+        "kind": Column(TEXT, "kind", ALWAYS, "sync or async, as the kernel sees them."),
+        "requests": Column(COUNT, "requests", ALWAYS, "Number of requests."),
+        "inserted": Column(COUNT, "inserted", ALWAYS, "Not dispatched."),
+        "dispatched": Column(COUNT, "in the driver", ALWAYS, "Dispatched to the driver."),
+        "bytes": Column(BYTES, "bytes", ALWAYS, "Remaining bytes."),
+        "oldest": Column(SECONDS, "longest wait", ALWAYS, "Longest wait for dispatch."),
+    },
+    "Requests of a disk from one task, charged to one cgroup.",
+    ("oldest", "requests"),
+    rows=_owners,
+)
+
+
+def _hardware_queues(figures: Figures) -> dict[str, npt.ArrayLike]:
+    hardware, requests = figures.hardware, figures.requests
+
+    def count(wanted: Mask) -> npt.NDArray[np.int64]:
+        rows = requests.hardware_queue[wanted & (requests.hardware_queue >= 0)]
+        return np.bincount(rows, minlength=len(hardware.address))
+
+    tags, sched_tags = map(hardware.tag_sets.rows, (hardware.tags, hardware.sched_tags))
+    used, depth = (np.append(hardware.tag_sets.used, 0), np.append(hardware.tag_sets.depth, 0))
+    names = np.array([*(disk.name for disk in figures.disks), ""], np.object_)
+    return {
+        "disk": names[hardware.disk],
+        "number": hardware.number,
+        "requests": count(requests.hardware_queue >= 0),
+        "software": count(requests.place == Place.SOFTWARE_QUEUE),
+        "on_dispatch": count(requests.place == Place.DISPATCH),
+        "dispatched": count(requests.state == State.DISPATCHED),
+        "tags_used": used[tags],
+        "tags": depth[tags],
+        "sched_tags_used": used[sched_tags],
+        "sched_tags": depth[sched_tags],
+        "stopped": np.where(hardware.is_stopped, "yes", "no"),
+        "address": hardware.address,
+    }
+
+
+HARDWARE_QUEUES = TableSpec(
+    "hardware_queues",
+    "Hardware queues",
+    {
+        "disk": _DISK,
+        "number": Column(NONE, "queue", ALWAYS, "As in /sys/block/DISK/mq."),
+        "requests": Column(COUNT, "requests", ALWAYS, "Requests allocated for it."),
+        "software": Column(COUNT, "in software queues", ALWAYS, "On blk_mq_ctx lists of CPUs."),
+        "on_dispatch": Column(
+            COUNT,
+            "on dispatch list",
+            ALWAYS,
+            "Taken from the scheduler, refused by the driver.",
+        ),
+        "dispatched": Column(COUNT, "in the driver", ALWAYS, "Dispatched to the driver."),
+        "tags_used": Column(COUNT, "tags used", ALWAYS, "Driver tags in use."),
+        "tags": Column(COUNT, "tags", ALWAYS, "Driver tags; queues and disks may share them."),
+        "sched_tags_used": Column(COUNT, "sched tags used", ALWAYS, "Scheduler tags in use."),
+        "sched_tags": Column(COUNT, "sched tags", ALWAYS, "Tags of the scheduler, or 0."),
+        "stopped": Column(TEXT, "stopped", ALWAYS, "Whether the driver stopped it."),
+        "address": address("struct blk_mq_hw_ctx", "hctx"),
+    },
+    "A hardware queue of a disk.",
+    ("requests", "disk", "number"),
+    rows=_hardware_queues,
+)
+
+TABLES = (DISKS, SCHEDULER_QUEUES, REQUESTS, AGES, TUNABLES, OWNERS, HARDWARE_QUEUES, SLEEPERS)
+
+CHARTS = (
+    ChartSpec(
+        "request_ages",
+        "request_ages",
+        "Requests by age",
+        ("requests",),
+        "age",
+        is_ordered=True,
+        parts="state",
+        measure="requests",
+    ),
+)

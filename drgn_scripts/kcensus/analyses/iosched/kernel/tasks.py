@@ -1,128 +1,74 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The table of tasks that sleep behind I/O, and what it means."""
+"""Tasks that sleep behind I/O: their table, their names, and the finding about long waits."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
-from kcensus.analyses.gaps import reasons, scan_gaps
-from kcensus.analyses.iosched.kernel.figures import Figures
-from kcensus.analyses.iosched.kernel.sleepers import Sleepers
-from kcensus.human import human_seconds
+from kcensus.analyses.iosched.degrees import severity, shortest_ns
+from kcensus.analyses.iosched.kernel.figures import Counts, Figures
+from kcensus.human import counted, human_seconds, listed
 from kcensus.kernel.block.requests import State
-from kcensus.kernel.tasks.functions import WaitKind
+from kcensus.kernel.tasks.functions import ON_TIMERS
 from kcensus.kernel.tasks.tasks import tasks
-from kcensus.results import Bound, Check, Figure, Gap, Unit, nonzero_gaps
-from kcensus.results.tables import Column, Show, Table, TableSpec
+from kcensus.results import Danger, Figure, Finding, Severity
+from kcensus.results.tables import (
+    ADDRESS,
+    ALWAYS,
+    DATA,
+    NONE,
+    SECONDS,
+    TEXT,
+    Column,
+    TableSpec,
+    address,
+)
 from kcensus.text import printable
 
-Counts = npt.NDArray[np.int64]
 _MAX_NAMED = 3
-"""Groups of tasks that a sentence names, and PIDs of each."""
-
-SLEEPERS = TableSpec(
-    "sleepers",
-    "Tasks in state D",
-    {
-        "pid": Column(Unit.NONE, "PID", Show.ALWAYS, "Of the thread."),
-        "comm": Column(Unit.TEXT, "task", Show.ALWAYS, "Name of the thread."),
-        "entry": Column(
-            Unit.TEXT, "came by", Show.ALWAYS, "System call, or function of the kernel thread."
-        ),
-        "function": Column(Unit.TEXT, "sleeps in", Show.ALWAYS, "Function that it waits in."),
-        "since": Column(
-            Unit.SECONDS, "since", Show.ALWAYS, "Since it was last on a CPU; -1 if unknown."
-        ),
-        "kind": Column(Unit.TEXT, "waits for", Show.ALWAYS, "Kind of what it waits for."),
-        "disk": Column(Unit.TEXT, "disk", Show.ALWAYS, "Disk of what it waits for, if known."),
-        "request": Column(
-            Unit.TEXT,
-            "request",
-            Show.ALWAYS,
-            "State and age of the request that has to complete first, and the queue that it is in.",
-        ),
-        "link": Column(
-            Unit.TEXT,
-            "link",
-            Show.ALWAYS,
-            "proven: pointers lead from the request to the task; likely: the sectors are the same.",
-        ),
-        "object_by": Column(
-            Unit.TEXT, "known by", help="Member that proves what it waits for, or its stack frame."
-        ),
-        "linked_by": Column(Unit.TEXT, "linked by", help="Member that leads to the request."),
-        "holder": Column(Unit.NONE, "held by", help="PID of the task that holds it; 0 if unknown."),
-        "sector": Column(Unit.NONE, "sector", help="Of what it waits for; -1 if unknown."),
-        "object_type": Column(Unit.TEXT, "type", Show.DATA, "C type of what it waits for."),
-        "object": Column(Unit.ADDRESS, "object", Show.DATA, "What it waits for; 0 if unknown."),
-        "request_address": Column(
-            Unit.ADDRESS,
-            "struct request",
-            Show.DATA,
-            "The request; 0 if none is known.",
-            type="struct request",
-        ),
-        "address": Column(
-            Unit.ADDRESS, "address", Show.DATA, "Of the task.", type="struct task_struct"
-        ),
-    },
-    "A task in state D.",
-    ("since", "pid"),
-)
+"""Groups of tasks in a sentence, and PIDs per group."""
+_STEPS = ((120.0, Severity.WARNING), (10.0, Severity.NOTICE))
+"""Least seconds in state D, by severity: hung_task_timeout_secs, and a delay noticed by users."""
 
 
-def table(figures: Figures, sleepers: Sleepers) -> Table:
-    """Make the table of tasks in state D."""
-    waits, joins, requests = sleepers.waits, sleepers.joins, figures.requests
+def _sleepers(figures: Figures) -> dict[str, npt.ArrayLike]:
+    waits, joins, requests = figures.waits, figures.joins, figures.requests
     every = tasks(figures.kernel)
-    chosen, join = sleepers.request_of(figures)
-    holders = every.rows(waits.holder)
-    pids = np.append(every.pid, 0)[holders]
-    shown = [
-        figures.disks[int(requests.disk[row])].name if row >= 0 else name
-        for row, name in zip(chosen.tolist(), disk_names(figures, sleepers), strict=True)
-    ]
-    proofs = [joins.evidence[row] if row >= 0 else "" for row in join.tolist()]
-    proven = [bool(joins.is_proven[row]) if row >= 0 else False for row in join.tolist()]
-    links = [
-        ("proven" if is_proven else "likely") if proof else ""
-        for proof, is_proven in zip(proofs, proven, strict=True)
-    ]
-    return SLEEPERS.of(
-        pd.DataFrame(
-            {
-                "pid": waits.pid,
-                "comm": waits.comm,
-                "entry": waits.entry,
-                "function": waits.function,
-                "since": np.where(waits.since_ns < 0, -1.0, waits.since_ns / 1e9),
-                "kind": [each.value for each in waits.kind],
-                "disk": shown,
-                "request": [_progress(figures, row) for row in chosen.tolist()],
-                "link": links,
-                "object_by": waits.evidence,
-                "linked_by": proofs,
-                "holder": pids,
-                "sector": waits.sector,
-                "object_type": waits.type,
-                "object": waits.object,
-                "request_address": np.append(requests.address, np.uint64(0))[chosen],
-                "address": waits.task,
-            }
-        )
-    )
+    chosen, join = figures.awaited
+    names = np.array([*(disk.name for disk in figures.disks), ""], np.object_)
+    is_known, is_proven = join >= 0, np.append(joins.is_proven, np.False_)[join]
+    return {
+        "pid": waits.pid,
+        "comm": waits.comm,
+        "entry": waits.entry,
+        "function": waits.function,
+        "since": np.where(waits.since_ns < 0, -1.0, waits.since_ns / 1e9),
+        "kind": [each.value for each in waits.kind],
+        "disk": np.where(
+            is_known, names[np.append(requests.disk, -1)[chosen]], disk_names(figures)
+        ),
+        "request": [_progress(figures, row) for row in chosen.tolist()],
+        "link": np.where(is_proven, "proven", np.where(is_known, "likely", "")),
+        "object_by": waits.evidence,
+        "linked_by": [[*joins.evidence, ""][row] for row in join.tolist()],
+        "holder": np.append(every.pid, 0)[every.rows(waits.holder)],
+        "sector": waits.sector,
+        "object_type": waits.type,
+        "object": waits.object,
+        "request_address": np.append(requests.address, np.uint64(0))[chosen],
+        "address": waits.task,
+    }
 
 
-def disk_names(figures: Figures, sleepers: Sleepers) -> list[str]:
-    """Return the name of the disk of what each task waits for; empty if unknown."""
-    waits = sleepers.waits
+def disk_names(figures: Figures) -> list[str]:
+    """Return the name of the disk that each task waits for; empty if unknown."""
+    waits = figures.waits
     names = {disk.address: disk.name for disk in figures.disks}
-    # A legacy queue, in which tasks wait for a request, has no pointer to its disk.
+    # Tasks can wait in a legacy queue, which has no pointer to its disk.
     names |= {disk.queue: disk.name for disk in figures.disks if disk.queue}
     numbers = {disk.number: disk.name for disk in figures.disks}
     disks = np.where(waits.disk == 0, waits.object, waits.disk).tolist()
@@ -133,7 +79,7 @@ def disk_names(figures: Figures, sleepers: Sleepers) -> list[str]:
 
 
 def _progress(figures: Figures, row: int) -> str:
-    """Return how far a request is, with a label that is not safe to print; nothing without one."""
+    """Return the state and age of a request, not safe to print; empty without a request."""
     if row < 0:
         return ""
     requests = figures.requests
@@ -148,109 +94,102 @@ def _progress(figures: Figures, row: int) -> str:
     return state.name.lower()
 
 
-def summary(sleepers: Sleepers) -> dict[str, Figure]:
-    """Return how many tasks sleep, and for what."""
-    waits, joins = sleepers.waits, sleepers.joins
-    linked, proven = np.unique(joins.wait), np.unique(joins.wait[joins.is_proven])
-    in_buffers = sum(kind is WaitKind.XFS_BUF for kind in waits.kind)
-    bound = Bound.AT_LEAST if waits.torn or waits.missing else Bound.EXACT
-    longest = int(waits.since_ns.max(initial=0)) / 1e9
-    return {
-        "sleepers": Figure(len(waits), Unit.COUNT, "tasks in state D"),
-        "longest_sleep": Figure(longest, Unit.SECONDS, "longest in state D"),
-        "sleepers_behind_requests": Figure(
-            len(linked), Unit.COUNT, "tasks behind a request", bound
+SLEEPERS = TableSpec(
+    "sleepers",
+    "Tasks in state D",
+    {
+        "pid": Column(NONE, "PID", ALWAYS, "ID of the thread."),
+        "comm": Column(TEXT, "task", ALWAYS, "Name of the thread."),
+        "entry": Column(TEXT, "entry", ALWAYS, "System call, or function of the kernel thread."),
+        "function": Column(TEXT, "sleeps in", ALWAYS, "Function it waits in."),
+        "since": Column(SECONDS, "since", ALWAYS, "Since it was last on a CPU; -1 if unknown."),
+        "kind": Column(TEXT, "waits for", ALWAYS, "Kind of object it waits for."),
+        "disk": Column(TEXT, "disk", ALWAYS, "Disk of the object, if known."),
+        "request": Column(
+            TEXT,
+            "request",
+            ALWAYS,
+            "Request that must complete first: its state, age and queue.",
         ),
-        "sleepers_proven": Figure(len(proven), Unit.COUNT, "proven by pointers", bound),
-        "sleepers_xfs_buf": Figure(in_buffers, Unit.COUNT, "tasks behind an XFS buffer"),
-        "sleepers_undetermined": Figure(
-            waits.undetermined, Unit.COUNT, "tasks, object undetermined"
+        "link": Column(
+            TEXT,
+            "link",
+            ALWAYS,
+            "proven: pointers lead from the request to the task; likely: the sectors match.",
         ),
-    }
+        "object_by": Column(TEXT, "known by", help="Member or stack frame that proves the object."),
+        "linked_by": Column(TEXT, "linked by", help="Member that leads to the request."),
+        "holder": Column(NONE, "held by", help="PID of its holder; 0 if unknown."),
+        "sector": Column(NONE, "sector", help="Sector of the object; -1 if unknown."),
+        "object_type": Column(TEXT, "type", DATA, "C type of the object."),
+        "object": Column(ADDRESS, "object", DATA, "Address of the object; 0 if unknown."),
+        "request_address": address(
+            "struct request", "struct request", "The request; 0 if none is known."
+        ),
+        "address": address("struct task_struct", "address", "Address of the task."),
+    },
+    "A task in state D.",
+    ("since", "pid"),
+    rows=_sleepers,
+)
 
 
-def checks(figures: Figures) -> list[Check]:
-    """Hold tasks against the counters of the scheduler of CPUs."""
-    every = tasks(figures.kernel)
-    return [Check("tasks", len(every), every.counted, source="nr_threads")]
-
-
-def gaps(figures: Figures, sleepers: Sleepers) -> list[Gap]:
-    """Return what could not be said about tasks."""
-    waits, every = sleepers.waits, tasks(figures.kernel)
-    faults = [waits.faults, every.faults, sleepers.joins.faults]
-    own = nonzero_gaps(
-        *(
-            Gap("waits of tasks", what, 1, "what it proves about tasks in state D is unknown")
-            for what in waits.missing
-        ),
-        Gap(
-            "waits of tasks",
-            "no pointer to the object found",
-            waits.undetermined,
-            "it is not known which request these tasks in state D wait for",
-        ),
-        Gap(
-            "waits of tasks",
-            "lists of waiters contradict the stack",
-            waits.contradicted,
-            "these tasks in state D may wait for something else",
-        ),
-        Gap(
-            "stacks of tasks",
-            "unreadable or cut",
-            0 if "stacks of tasks" in waits.missing else int(np.count_nonzero(waits.stacks.is_cut)),
-            "where these tasks in state D sleep, or how they got there, is unknown",
-        ),
-        Gap(
-            "requests of tasks",
-            "too many of one object",
-            sleepers.joins.dropped,
-            "tasks in state D are shown behind a part of their requests",
-        ),
-        Gap("lists of waiters", "torn", waits.torn, "waiters behind the damage are missing"),
-        Gap("lists of tasks", "torn or unreadable", every.damaged, "their tasks are missing"),
-        Gap(
-            "clocks of CPUs",
-            "impossible",
-            every.bad_clocks,
-            "tasks in state D of these CPUs may have been off their CPU for less",
-        ),
-        Gap(
-            "pages with tasks and what they wait for",
-            reasons(*faults),
-            sum(each.total() for each in faults),
-            "what is on them is unknown",
-        ),
+def blocked(figures: Figures) -> Iterator[Finding]:
+    """Yield a finding about tasks in state D that wait for no known request."""
+    waits = figures.waits
+    linked = np.isin(np.arange(len(waits)), figures.joins.wait)
+    timed = np.array([function in ON_TIMERS for function in waits.function], np.bool_)
+    rows = np.flatnonzero(~linked & ~timed & (waits.since_ns >= shortest_ns(_STEPS)))
+    longest = int(waits.since_ns[rows].max(initial=0)) / 1e9
+    how = severity(longest, _STEPS)
+    if how is None:
+        return
+    disks = disk_names(figures)
+    causes = Counter((waits.kind[row], printable(disks[row])) for row in rows.tolist())
+    what = ", ".join(
+        f"{kind.words}{f' of {disk}' if disk else ''} ({count:,})"
+        for (kind, disk), count in causes.most_common()
     )
-    return own + scan_gaps(figures.kernel.slab_map, waits.report, "XFS buffers")
+    function, count = Counter(waits.function[row] for row in rows.tolist()).most_common(1)[0]
+    where = f" in {printable(function)}," if function and 2 * count > len(rows) else ""
+    where = f"{' most of them' if where and len(rows) > 1 else ''}{where}"
+    span = f"{'up to ' if len(rows) > 1 else ''}{human_seconds(longest)}"
+    have = "has" if len(rows) == 1 else "have"
+    subject = f"{counted(len(rows), 'task')} {have} been in state D for {span}"
+    yield Finding(
+        id="tasks-blocked",
+        tasks=frozenset(waits.pid[rows].tolist()),
+        is_generic=True,
+        severity=how,
+        danger=Danger.STALL,
+        title=f"{subject},{where} not waiting for any known request",
+        evidence=f"Waiting for: {what}. Longest: {_named(figures, rows, set(rows.tolist()))}",
+        figures={"sleepers": Figure(len(rows)), "longest": Figure(longest, SECONDS)},
+        no_remedy="`kcensus waits TARGET --table tasks` names the object",
+    )
 
 
-def named_behind(sleepers: Sleepers, requests: Counts) -> tuple[int, str]:
-    """Return how many tasks sleep behind some requests, and their names; empty if none does."""
-    rows = sleepers.behind(requests)
-    if not len(rows):
-        return 0, ""
-    joins = sleepers.joins
-    proven = set(joins.wait[joins.is_proven & np.isin(joins.request, requests)].tolist())
-    return len(rows), named(sleepers, rows, proven)
+def named_behind(figures: Figures, requests: Counts) -> tuple[int, str]:
+    """Return the number of tasks that sleep behind some requests, and their names."""
+    joins = figures.joins
+    is_behind = np.isin(joins.request, requests)
+    rows, proven = joins.wait[is_behind], joins.wait[is_behind & joins.is_proven]
+    rows = np.unique(rows)
+    return len(rows), _named(figures, rows, set(proven.tolist())) if len(rows) else ""
 
 
-def named(sleepers: Sleepers, rows: Counts, proven: Collection[int] | None = None) -> str:
-    """Name the tasks that sleep longest, those of one name and function together.
+def _named(figures: Figures, rows: Counts, proven: Collection[int]) -> str:
+    """Name the longest sleeping tasks, grouped by task name, function and proof.
 
-    :param rows: of the tasks, at least one
-    :param proven: those that a pointer leads to; all, if not given
+    :param proven: rows of the tasks that a pointer leads to; others are marked "likely"
     """
-    waits, groups = sleepers.waits, defaultdict(list)
+    waits, groups = figures.waits, defaultdict(list)
     rows = rows[np.argsort(-waits.since_ns[rows], kind="stable")]
     for row in rows.tolist():
-        is_likely = proven is not None and row not in proven
-        groups[waits.comm[row], waits.function[row], is_likely].append(row)
+        groups[waits.comm[row], waits.function[row], row not in proven].append(row)
     words = []
     for (comm, function, is_likely), own in [*groups.items()][:_MAX_NAMED]:
-        pids = ", ".join(str(waits.pid[row]) for row in own[:_MAX_NAMED])
-        pids += f" and {len(own) - _MAX_NAMED:,} more" if len(own) > _MAX_NAMED else ""
+        pids = listed([str(waits.pid[row]) for row in own], _MAX_NAMED)
         longest = human_seconds(max(int(waits.since_ns[own[0]]), 0) / 1e9)
         words.append(
             f"{printable(comm)} (PID {pids}) in {printable(function) or 'an unknown function'} for "

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a trace of block devices shows, without a kernel."""
+"""The analysis of a trace of block devices, without a kernel."""

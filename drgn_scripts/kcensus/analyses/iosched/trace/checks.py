@@ -1,20 +1,99 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Cross-checks of the bios against the events of a trace, and what of the trace is missing."""
+"""Totals of a trace, cross-checks of its bios against its events, and its gaps."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Iterable
 
-from kcensus.analyses.iosched.trace.figures import Figures
-from kcensus.results import Check, Gap, nonzero_gaps
+import numpy as np
+
+from kcensus.analyses.iosched.trace.figures import ASYNC_WRITE, Figures
+from kcensus.analyses.iosched.trace.turns import lost_turns
+from kcensus.human import listed, shown_time
+from kcensus.results import Bound, Check, Figure, Gap, Unit, nonzero_gaps
+from kcensus.sources.blktrace.bios import NEVER
+from kcensus.sources.blktrace.events import Integers, Loss, Mask
 from kcensus.text import printable
-from kcensus.trace.bios import NEVER
 
 _MAX_NAMES = 4
+_LOWER = "figures are lower bounds; some requests shown as waiting may have completed"
+_EFFECTS = {
+    "events": ("events of blktrace", _LOWER),
+    "files": ("files of the trace", f"events of their CPUs are missing: {_LOWER}"),
+    "bytes": ("bytes of the trace", f"events in them are missing: {_LOWER}"),
+    "records": ("events or lines", "they are not counted"),
+}
+"""Subject and effect of a gap, by the unit of a :class:`Loss`."""
+
+_HARMLESS = {Loss.UNKNOWN, Loss.OFFLINE}
+_MIN_TORN, _MIN_PAIRED = 10, 1000
+"""If more than every 10th event of at least 1,000 has no bio, the file of a CPU may be missing."""
+
+
+def summary(figures: Figures) -> dict[str, Figure]:
+    bios, trace, losses = figures.bios, figures.trace, figures.trace.losses
+    is_async = figures.kind == ASYNC_WRITE
+    requests = figures.is_request
+    skipped = sum(losses.of(Loss.SKIPPED).values())
+    offline = len(losses.of(Loss.OFFLINE))
+    dropped = next((count for (kind, _), count in losses.items() if kind is Loss.DROPPED), None)
+    paired = bios.insertions + bios.completions
+    is_torn = (bios.orphans + int(bios.is_lost.sum())) * _MIN_TORN > paired >= _MIN_PAIRED
+    is_whole = not is_torn and not any(losses.of(kind) for kind in {*Loss} - _HARMLESS)
+    start = None if trace.start is None else shown_time(trace.start)
+
+    def count(value: int, label: str) -> Figure:
+        bound = Bound.EXACT if is_whole else Bound.AT_LEAST
+        return Figure(value, Unit.COUNT, f"trace: {label}", bound)
+
+    def left(mask: Mask, label: str) -> Figure:
+        bound = Bound.EXACT if is_whole else Bound.ABOUT
+        return Figure(int(mask.sum()), Unit.COUNT, f"trace: {label} at end", bound)
+
+    def worst(waits: Integers, chosen: Mask, waiting: Mask, label: str) -> Figure:
+        rows = np.flatnonzero(chosen & (waits != NEVER))
+        if not len(rows):
+            return Figure(None)
+        row = int(rows[np.argmax(waits[rows])])
+        # A wait that goes on at the end of the trace took longer.
+        is_shown = is_whole and not waiting[row]
+        bound = Bound.EXACT if is_shown else Bound.AT_LEAST
+        return Figure(int(waits[row]) / 1e9, Unit.SECONDS, f"trace: longest {label}", bound)
+
+    waiting = figures.is_waiting
+    found = {
+        "trace_requests": count(int(requests.sum()), "requests"),
+        "trace_worst_async_write_wait": worst(figures.wait, is_async, waiting, "async write wait"),
+        "trace_worst_sync_wait": worst(figures.wait, figures.is_sync, waiting, "sync wait"),
+        "trace_worst_in_driver": worst(
+            figures.in_driver, requests, figures.is_in_driver, "in driver"
+        ),
+        "trace_async_writes": count(int((is_async & requests).sum()), "async writes"),
+        "trace_sync_requests": count(int((figures.is_sync & requests).sum()), "sync requests"),
+        "trace_cfq_turns_lost": Figure(lost_turns(figures), Unit.COUNT, "trace: CFQ's lost turns"),
+        "trace_waiting": left(waiting, "in scheduler"),
+        "trace_in_driver": left(figures.is_in_driver, "in driver"),
+        "trace_requeued_waiting": left(figures.is_requeued, "requeued"),
+        "trace_without_request": left(figures.is_without_request, "without request"),
+        "trace_bios": count(len(bios), "bios"),
+        "trace_merged": count(int((~figures.is_unmerged).sum()), "merged bios"),
+        "trace_requeued": count(int(bios.requeues.sum()), "requeues"),
+        "trace_errors": count(int((bios.error != 0).sum()), "completed with error"),
+        "trace_flushes": count(bios.flushes, "flushes without data"),
+        "trace_duration": Figure(figures.end / 1e9, Unit.SECONDS, "trace: duration"),
+        "trace_events": count(len(trace), "events"),
+        "trace_messages": count(len(trace.messages["time"]), "messages of schedulers"),
+        "trace_devices": Figure(len(figures.devices), Unit.COUNT, "trace: devices"),
+        "trace_lost_events": Figure(skipped, Unit.COUNT, "trace: events lost"),
+        "trace_dropped_events": Figure(dropped, Unit.COUNT, "trace: dropped, by blktrace's log"),
+        "trace_offline_cpus": Figure(offline, Unit.COUNT, "trace: CPUs without a file"),
+        "trace_start": Figure(start, Unit.TEXT, "trace: start"),
+    }
+    return {key: figure for key, figure in found.items() if figure.value is not None}
 
 
 def checks(figures: Figures) -> list[Check]:
-    """Return the numbers of events of requests against those of the requests."""
+    """Compare the requests with the events of requests."""
     bios = figures.bios
     inserted = int((bios.inserted != NEVER).sum())
     completed = int((figures.is_unmerged & (bios.completed != NEVER)).sum())
@@ -32,125 +111,45 @@ def checks(figures: Figures) -> list[Check]:
             completed,
             bios.completions,
             source="events C with data in the trace",
-            note="the other events are of requests that were queued before the trace began, or of "
-            "requests that complete in parts",
+            note=(
+                "the other events belong to requests queued before the trace began, or completed "
+                "in parts"
+            ),
             at_most=bios.orphans,
         ),
     ]
 
 
 def gaps(figures: Figures) -> list[Gap]:
-    """Return what of a trace is missing or unreadable."""
+    """Return the missing and unreadable parts of a trace."""
     losses, bios = figures.trace.losses, figures.bios
-    effect = "any figure is a lower bound, and requests may seem to wait that do not"
-    found = nonzero_gaps(
-        Gap(
-            "events of blktrace",
-            f"{_names(losses.skipped)} skips sequence numbers of the kernel",
-            sum(losses.skipped.values()),
-            effect,
-        ),
-        Gap(
-            "files of CPUs",
-            f"there is no {_listed(losses.missing)}",
-            len(losses.missing),
-            f"events on these CPUs are not there; {effect}",
-        ),
-        Gap(
-            "events dropped by blktrace",
-            "its log says so: its buffers were full",
-            losses.dropped or 0,
-            effect,
-        ),
-        Gap(
-            "files that end too early",
-            f"those of other CPUs go on: {_listed(_early(losses.early))}",
-            len(losses.early),
-            "what happened later is left out",
-        ),
-        Gap(
-            "bytes of files",
-            f"by the log of blktrace, they lack the end: {_names(losses.short)}",
-            sum(losses.short.values()),
-            effect,
-        ),
-        Gap(
-            "bytes of the last event",
-            f"{_names(losses.cut)} ends inside of it",
-            sum(losses.cut.values()),
-            "the trace ends too early; what happened then is not counted",
-        ),
-        Gap(
-            "bytes of the trace",
-            f"{_names(losses.unreadable)} has bytes that are not events",
-            sum(losses.unreadable.values()),
-            effect,
-        ),
-        Gap(
-            "bytes of zeros at the end of files",
-            f"blktrace was still writing {_names(losses.unwritten)}",
-            sum(losses.unwritten.values()),
-            "the last events are missing, and requests may seem to wait that do not",
-        ),
-        Gap(
-            "bytes at the end of files",
-            f"too much damage before them: {_names(losses.abandoned)}",
-            sum(losses.abandoned.values()),
-            effect,
-        ),
-        Gap(
-            "events or lines",
-            f"{_names(losses.unknown)} has unknown actions or formats",
-            sum(losses.unknown.values()),
-            "they are not counted",
-        ),
-        Gap(
-            "times of events",
-            "they are minutes before or after those of the events around them",
-            losses.displaced,
-            "these events are not counted",
-        ),
+    found = []
+    for unit, (what, effect) in _EFFECTS.items():
+        amounts = {kind.value[1]: losses.of(kind) for kind in Loss if kind.value[0] == unit}
+        reasons = [f"{why}: {_listed(names)}" for why, names in amounts.items() if names]
+        total = sum(sum(names.values()) for names in amounts.values())
+        found.append(Gap(what, "; ".join(reasons), total, effect))
+    unpaired = {
+        "their bios were queued before the trace began, or lost an event": bios.orphans,
+        "passthrough requests have no sector": bios.passthrough,
+        "impossible sectors or devices, or too many overlapping requests": bios.unpaired,
+    }
+    return nonzero_gaps(
+        *found,
         Gap(
             "completions of bios",
-            "the trace shows the next bio at the same sector, but not their completion",
+            "the next bio at the same sector follows without their completion",
             int(bios.is_lost.sum()),
             "waits of these bios end with their last event",
         ),
         Gap(
-            "insertions, dispatches and completions",
-            "their bios were queued before the trace began, or the event is lost",
-            bios.orphans,
-            "the waits of these requests are unknown",
-        ),
-        Gap(
-            "events of requests of user space",
-            "passthrough requests have no sector",
-            bios.passthrough,
-            "they are not paired",
-        ),
-        Gap(
-            "links of events to requests",
-            "sectors or devices are impossible, or too many requests overlap",
-            bios.unpaired,
-            "these events count for no request",
+            "unpaired events of requests",
+            "; ".join(f"{count:,}: {why}" for why, count in unpaired.items() if count),
+            sum(unpaired.values()),
+            "the waits of their requests are unknown",
         ),
     )
-    found += [
-        Gap("file of the trace", f"{printable(name)}: {printable(why)}", 1, effect)
-        for name, why in losses.failed.items()
-    ]
-    return found
 
 
-def _early(ends: Counter[str]) -> list[str]:
-    return [f"{name} by {ms / 1000:.1f} s" for name, ms in ends.most_common()]
-
-
-def _names(counts: Counter[str]) -> str:
-    return _listed([name for name, count in counts.most_common() if count])
-
-
-def _listed(names: list[str]) -> str:
-    shown = ", ".join(printable(name) for name in names[:_MAX_NAMES])
-    more = len(names) - _MAX_NAMES
-    return f"{shown} and {more:,} more" if more > 0 else shown
+def _listed(names: Iterable[str]) -> str:
+    return listed([printable(name) or "messages" for name in names], _MAX_NAMES)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What was in the scheduler in each slice of a trace."""
+"""Requests in the scheduler by slice of a trace."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ import numpy.typing as npt
 import pandas as pd
 
 from kcensus.analyses.iosched.trace.figures import CLASSES, Figures
-from kcensus.trace.events import Integers
+from kcensus.sources.blktrace.events import Integers
 
 MAX_STEPS = 32
 """Slices of time."""
 MAX_TASKS = 4
-"""Tasks with slices of their own, so that each has a color."""
+"""Tasks with a color and slices of their own."""
 OTHERS = "others"
 
 
 def _width(figures: Figures) -> int:
-    """Return how long a slice is, in ns."""
     return max(-(-figures.end // MAX_STEPS), 1)
 
 
@@ -27,11 +26,11 @@ def _label(step: int, width: int) -> str:
 
 
 def over_time(figures: Figures) -> pd.DataFrame:
-    """Return how many requests were in the scheduler, by slice and task."""
+    """Return the number of requests in the scheduler, by slice and task."""
     rows = np.flatnonzero(figures.wait >= 0)
     index, names = figures.task
     index = index[rows]
-    begin = figures.since[rows]
+    begin = figures.bios.inserted[rows]
     end = begin + figures.wait[rows]
     total = np.bincount(index, figures.wait[rows], len(names))
     top = np.argsort(-total, kind="stable")[:MAX_TASKS]
@@ -54,14 +53,14 @@ def over_time(figures: Figures) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "time": [_label(step, width) for step in steps.tolist()],
-            "task": pd.Series([labels[each] for each in tasks.tolist()], dtype=object),
+            "task": [labels[each] for each in tasks.tolist()],
             **{name: each[steps, tasks] for name, each in counts.items()},
         }
     )
 
 
 def _moments(times: Integers, task: Integers, width: int, tasks: int) -> tuple[Integers, Integers]:
-    """Return how many moments of each task are in each slice, and the sum of how late in it."""
+    """Return moments by slice and task: their number, and the sum of their offsets in it."""
     step = np.minimum(times // width, MAX_STEPS - 1)
     code = step * tasks + task
     size = MAX_STEPS * tasks
@@ -71,7 +70,7 @@ def _moments(times: Integers, task: Integers, width: int, tasks: int) -> tuple[I
 
 
 def _passed(counts: Integers, late: npt.NDArray[np.float64], width: int) -> npt.NDArray[np.float64]:
-    """Return the time since all moments before the edges of slices, in total.
+    """Return the total age of all moments at the edges of slices.
 
     :return: shape (slices + 1, tasks)
     """
@@ -83,20 +82,20 @@ def _passed(counts: Integers, late: npt.NDArray[np.float64], width: int) -> npt.
     return edges
 
 
-def slices(figures: Figures) -> pd.DataFrame:
-    """Return the request that had waited longest in each slice."""
+def slices(figures: Figures) -> dict[str, npt.ArrayLike]:
+    """Return the longest waiting request of each slice."""
     rows = np.flatnonzero(figures.wait >= 0)
-    begin = figures.since[rows]
+    begin = figures.bios.inserted[rows]
     end = begin + figures.wait[rows]
     width = _width(figures)
     first, last = begin // width, np.minimum(end // width, MAX_STEPS - 1)
-    # What left the scheduler in the slice in which it was inserted, or else in a later one.
+    # Requests that left the scheduler in the slice.
     waited = np.full(MAX_STEPS, -1)
     np.maximum.at(waited, last, figures.wait[rows])
     worst = np.full(MAX_STEPS, -1)
     is_longest = waited[last] == figures.wait[rows]
     worst[last[is_longest]] = rows[is_longest]
-    # What was still there at the end of a slice.
+    # Requests that were still in the scheduler at the end of a slice.
     crossing = np.flatnonzero(last > first)
     for step in range(MAX_STEPS - 1):
         there = crossing[(first[crossing] <= step) & (last[crossing] > step)]
@@ -109,26 +108,15 @@ def slices(figures: Figures) -> pd.DataFrame:
     steps = range(MAX_STEPS if len(rows) else 0)
     shown = worst[known]
     index, names = figures.tasks(shown)
-    frame = pd.DataFrame(
-        {
-            "step": np.flatnonzero(known),
-            "task": pd.Series([names[each] for each in index.tolist()], dtype=object),
-            "device": pd.Series(
-                [figures.devices[each] for each in figures.bios.device[shown].tolist()],
-                dtype=object,
-            ),
-            "operation": pd.Series(
-                [CLASSES[each] for each in figures.kind[shown].tolist()], dtype=object
-            ),
-            "longest": waited[known] / 1e9,
-        }
-    )
+    texts = {
+        "task": [names[each] for each in index.tolist()],
+        "device": [figures.devices[each] for each in figures.bios.device[shown].tolist()],
+        "operation": [CLASSES[each] for each in figures.kind[shown].tolist()],
+    }
     # Slices without requests are steps of the scale, too.
-    frame = pd.DataFrame({"step": steps}, dtype=np.int64).merge(frame, how="left", on="step")
-    return pd.DataFrame(
-        {
-            "time": [_label(step, width) for step in steps],
-            "longest": frame["longest"].fillna(0.0),
-            **{name: frame[name].fillna("-") for name in ("task", "device", "operation")},
-        }
-    )
+    place = np.where(known, np.cumsum(known) - 1, -1)[: len(steps)].tolist()
+    return {
+        "time": [_label(step, width) for step in steps],
+        "longest": np.where(known, waited / 1e9, 0.0)[: len(steps)],
+        **{name: [[*own, "-"][each] for each in place] for name, own in texts.items()},
+    }

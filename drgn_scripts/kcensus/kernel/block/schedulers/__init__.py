@@ -8,7 +8,7 @@ from collections.abc import Callable
 import drgn
 
 from kcensus.kernel.block.disks import Disk, block_devices
-from kcensus.kernel.block.schedulers import bfq, cfq, deadline, kyber, noop
+from kcensus.kernel.block.schedulers import bfq, cfq, deadline, kyber
 from kcensus.kernel.block.schedulers.model import SchedulerQueues, unknown
 from kcensus.kernel.kernel import Kernel, once
 
@@ -18,7 +18,7 @@ _READERS: dict[str, Callable[[Kernel, Disk], SchedulerQueues]] = {
     "deadline": deadline.queues,
     "kyber": kyber.queues,
     "mq-deadline": deadline.queues,
-    "noop": noop.queues,
+    "noop": deadline.noop_queues,
 }
 
 
@@ -26,8 +26,8 @@ _READERS: dict[str, Callable[[Kernel, Disk], SchedulerQueues]] = {
 def scheduler_queues(kernel: Kernel) -> tuple[SchedulerQueues, ...]:
     """Return the queues of the scheduler of each disk, in the order of ``disks()``.
 
-    Disks without a scheduler have no queues. Those of a scheduler without debug info are unknown,
-    and ``lacks`` says what is missing.
+    Disks without a scheduler have no queues. Queues of a scheduler without debug info are unknown;
+    ``lacks`` names the missing part.
     """
     return tuple(_of_disk(kernel, disk) for disk in block_devices(kernel).disks)
 

@@ -15,7 +15,6 @@ from kcensus.kernel.block.schedulers.model import (
     fifos,
     flag_names,
     has_flag,
-    lateness,
 )
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.lists import list_members
@@ -36,7 +35,7 @@ _TUNABLES = {
 
 
 def queues(kernel: Kernel, disk: Disk) -> SchedulerQueues:
-    """Return the queues of BFQ that hold requests, are in service, or wait to be.
+    """Return the queues of BFQ with requests, in service, or waiting for service.
 
     :raises LookupError: the debug info lacks BFQ
     :raises drgn.FaultError: ``struct bfq_data`` is unreadable
@@ -52,48 +51,35 @@ def queues(kernel: Kernel, disk: Disk) -> SchedulerQueues:
         {name: name for name in [*expire, "in_service_queue", "root_group", "queued"]},
         {name: name for name in names},
     )
-    # A queue names its scheduler: what a torn list leads to does not.
+    # A queue names its scheduler, unlike a stray address on a torn list.
     address, column = data.queues(
         _queues(data),
         "struct bfq_queue",
         {"data": "bfqd", "flags": "flags", "pid": "pid", "dispatched": "dispatched"}
-        | {"queued": "queued[0]", "queued_sync": "queued[1]"},
+        | {name: name for name in ("queued[0]", "queued[1]")},
     )
     flags = flag_names(prog, "enum bfqq_state_flags", "BFQQF_")
     is_sync = has_flag(column["flags"], flags, "sync").astype(np.int64)
-    offset = np.uint64(drgn.offsetof(prog.type("struct bfq_queue"), "fifo"))
-    lists = fifos(kernel, address + offset, data.faults)
     going = fifos(kernel, np.array([data.at("dispatch")], np.uint64), data.faults)
-    expiry = np.array([data.time_ns(name, "ns") for name in expire], np.int64)
-    pid = column["pid"].astype(np.int64)
-    return SchedulerQueues(
-        "bfq",
+    data.torn += going.torn
+    labels = zip(column["pid"].astype(np.int64).tolist(), is_sync.tolist(), strict=True)
+    return data.task_queues(
+        "struct bfq_queue",
         address,
-        [_label(*row) for row in zip(pid.tolist(), is_sync.tolist(), strict=True)],
+        column,
         is_sync,
-        pid,
-        column["queued"].astype(np.int64) + column["queued_sync"],
-        column["dispatched"].astype(np.int64),
-        address == np.uint64(data["in_service_queue"]),
-        expiry[is_sync],
-        lists.row,
-        lists.request,
-        lateness(kernel, lists, in_jiffies=False),
+        # As in its traces; merged queues belong to several tasks.
+        [f"bfq{'SHARED' if pid < 0 else pid}{'AS'[sync]}" for pid, sync in labels],
+        "in_service_queue",
+        expire,
         dispatch=going.request,
         tunables=data.tunables(_TUNABLES),
         inside={"bfq_data.queued": data["queued"]},
-        torn=data.torn + lists.torn + going.torn,
-        faults=data.faults,
     )
 
 
-def _label(pid: int, is_sync: int) -> str:
-    """Return the name of a queue in BFQ's traces; queues that were merged belong to several."""
-    return f"bfq{'SHARED' if pid < 0 else pid}{'AS'[is_sync]}"
-
-
 def _queues(data: Data) -> Words:
-    """Return the queues on the lists of active and idle ones, and those that are on none."""
+    """Return the queues on the lists of active and idle ones, and the queues on no list."""
     # Since v6.3 (commit not verified), there is a list per actuator.
     paths = ["idle_list"]
     member = data.type.member("active_list").type
@@ -119,5 +105,4 @@ def _queues(data: Data) -> Words:
     )
     every = np.concatenate([listed, np.array(own, np.uint64), *read.columns.values()])
     found = np.unique(every)
-    known: Words = found[found != 0]
-    return known
+    return np.asarray(found[found != 0])

@@ -6,19 +6,12 @@ from __future__ import annotations
 import drgn
 import numpy as np
 
+from kcensus.engine.chase import tree_nodes
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import element_paths, layout
 from kcensus.engine.memory import Words
-from kcensus.engine.rbtree import tree_nodes
 from kcensus.kernel.block.disks import Disk
-from kcensus.kernel.block.schedulers.model import (
-    Data,
-    SchedulerQueues,
-    fifos,
-    flag_names,
-    has_flag,
-    lateness,
-)
+from kcensus.kernel.block.schedulers.model import Data, SchedulerQueues, flag_names, has_flag
 from kcensus.kernel.kernel import Kernel
 
 _MAX_GROUPS = 1 << 16
@@ -43,7 +36,7 @@ _TUNABLES = {
 
 
 def queues(kernel: Kernel, disk: Disk) -> SchedulerQueues:
-    """Return the queues of CFQ that hold requests or are in a tree.
+    """Return the queues of CFQ with requests or in a tree.
 
     :raises LookupError: the debug info lacks CFQ
     :raises drgn.FaultError: ``struct cfq_data`` is unreadable
@@ -67,39 +60,28 @@ def queues(kernel: Kernel, disk: Disk) -> SchedulerQueues:
     found = [
         data[name] for name in (*async_queues, "async_idle_cfqq", "active_queue") if name in data
     ]
-    # A queue names its scheduler: what a damaged tree leads to does not.
+    # A queue names its scheduler, unlike a stray address in a damaged tree.
     address, column = data.queues(
         _queues(data, groups, np.array([*found, data.at("oom_cfqq")], np.uint64)),
         "struct cfq_queue",
         {"data": "cfqd", "flags": "flags", "pid": "pid"}
-        | {"queued": "queued[0]", "queued_meta": "queued[1]", "dispatched": "dispatched"},
+        | {name: name for name in ("queued[0]", "queued[1]", "dispatched")},
     )
     flags = flag_names(prog, "enum cfqq_state_flags", "CFQ_CFQQ_FLAG_")
     is_sync = has_flag(column["flags"], flags, "sync").astype(np.int64)
     idles = has_flag(column["flags"], flags, "idle_window")
-    offset = np.uint64(drgn.offsetof(prog.type("struct cfq_queue"), "fifo"))
-    lists = fifos(kernel, address + offset, data.faults)
-    expiry = np.array([data.time_ns(name) for name in expire], np.int64)
-    in_jiffies = data.size(expire[0]) < 8
     labels = zip(column["pid"].tolist(), is_sync.tolist(), idles.tolist(), strict=True)
-    return SchedulerQueues(
-        "cfq",
+    return data.task_queues(
+        "struct cfq_queue",
         address,
-        # As blktrace shows them: N is a synchronous queue that CFQ does not idle for.
-        [f"cfq{pid}{'AS'[sync]}{'N' if sync and not idle else ''}" for pid, sync, idle in labels],
+        column,
         is_sync,
-        column["pid"].astype(np.int64),
-        column["queued"].astype(np.int64) + column["queued_meta"],
-        column["dispatched"].astype(np.int64),
-        address == np.uint64(data["active_queue"]),
-        expiry[is_sync],
-        lists.row,
-        lists.request,
-        lateness(kernel, lists, in_jiffies=in_jiffies),
+        # As in blktrace: N is a synchronous queue that CFQ does not idle for.
+        [f"cfq{pid}{'AS'[sync]}{'N' if sync and not idle else ''}" for pid, sync, idle in labels],
+        "active_queue",
+        expire,
         tunables=data.tunables(_TUNABLES),
         inside={"cfq_data.rq_queued": data["queued"]},
-        torn=data.torn + lists.torn,
-        faults=data.faults,
     )
 
 
@@ -110,7 +92,6 @@ def _is_pointer(type_: drgn.Type, name: str) -> bool:
 
 
 def _groups(data: Data) -> Words:
-    """Return the groups with queues, and the root group."""
     root = np.array([data["groups"]], np.uint64)
     _, nodes, damaged = tree_nodes(data.memory, root, data.faults, limit=_MAX_GROUPS)
     data.torn += len(damaged)
@@ -119,8 +100,7 @@ def _groups(data: Data) -> Words:
     if data.type.has_member("root_group") and "root_group" not in data:
         own.append(data.at("root_group"))
     groups = np.union1d(nodes - node, np.array(own, np.uint64))
-    known: Words = groups[groups != 0]
-    return known
+    return np.asarray(groups[groups != 0])
 
 
 def _queues(data: Data, groups: Words, others: Words) -> Words:
@@ -143,12 +123,11 @@ def _queues(data: Data, groups: Words, others: Words) -> Words:
         data.faults,
     )
     found = np.unique(np.concatenate([nodes - node, others, *own.columns.values()]))
-    known: Words = found[found != 0]
-    return known
+    return np.asarray(found[found != 0])
 
 
 def _tree_names(type_: drgn.Type) -> list[str]:
-    """Return the paths of ``service_trees[class][type]``, whose elements are structs."""
+    """Return the paths of the structs in ``service_trees[class][type]``."""
     classes = type_.member("service_trees").type
     return [
         f"service_trees[{i}][{j}]"

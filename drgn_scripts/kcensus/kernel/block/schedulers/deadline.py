@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""mq-deadline and legacy deadline: a list of reads and one of writes, since v5.14 by priority."""
+"""mq-deadline and legacy deadline: a list of reads and one of writes, since v5.14 by priority; and
+noop: one list."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from kcensus.kernel.block.schedulers.model import (
     SchedulerQueues,
     fifos,
     lateness,
+    plain_lists,
 )
 from kcensus.kernel.kernel import Kernel
 
@@ -56,30 +58,36 @@ def queues(kernel: Kernel, disk: Disk) -> SchedulerQueues:
     lists = fifos(kernel, heads, data.faults)
     expiry = [data.time_ns(f"fifo_expire[{way}]", "jiffies") for way in (READ, WRITE)]
     direction = np.array([way for _, _, way in rows], np.int64)
-    none = np.full(len(rows), -1)
-    # Until v5.13 of all priorities, in v5.14 to v6.8 of each, and then of all again (commits not
-    # verified).
+    # One of all priorities until v5.13 and since v6.9, one of each between (commits not verified).
     dispatch = [data.at(f"{p}dispatch") for p in ["", *prefixes] if _has(type_, f"{p}dispatch")]
     going = fifos(kernel, np.unique(np.array(dispatch, np.uint64)), data.faults)
-    return SchedulerQueues(
+    return plain_lists(
         disk.scheduler,
         heads,
         [f"{name}{_DIRECTIONS[way]}" for _, name, way in rows],
-        none,
-        np.zeros(len(rows), np.int64),
-        none,
-        none,
-        np.zeros(len(rows), np.bool_),
-        np.array(expiry, np.int64)[direction],
         lists.row,
         lists.request,
-        lateness(kernel, lists, in_jiffies=True),
+        expiry_ns=np.array(expiry, np.int64)[direction],
+        late_ns=lateness(kernel, lists, in_jiffies=True),
         dispatch=going.request,
         tunables=data.tunables(_TUNABLES),
         direction=direction,
         torn=lists.torn + going.torn,
         faults=data.faults,
     )
+
+
+def noop_queues(kernel: Kernel, disk: Disk) -> SchedulerQueues:
+    """Return the one list of requests of noop, on legacy queues up to v4.20.
+
+    :raises LookupError: the debug info lacks noop
+    :raises drgn.FaultError: ``struct noop_data`` is unreadable
+    """
+    data = Data(kernel, disk, kernel.prog.type("struct noop_data"), {"first": "queue.next"})
+    head = np.array([data.at("queue")], np.uint64)
+    lists = fifos(kernel, head, data.faults)
+    columns = {"torn": lists.torn, "faults": data.faults}
+    return plain_lists("noop", head, ["all"], lists.row, lists.request, **columns)
 
 
 def _type(kernel: Kernel, disk: Disk) -> drgn.Type:

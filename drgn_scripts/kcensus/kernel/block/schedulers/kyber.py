@@ -11,7 +11,7 @@ from kcensus.engine.layout import layout
 from kcensus.engine.rows import spread
 from kcensus.kernel.block.disks import Disk, block_devices
 from kcensus.kernel.block.hardware import hardware_queues
-from kcensus.kernel.block.schedulers.model import NEVER, Data, SchedulerQueues, fifos
+from kcensus.kernel.block.schedulers.model import Data, SchedulerQueues, fifos, plain_lists
 from kcensus.kernel.kernel import Kernel
 
 _MAX_CONTEXTS = 1 << 16
@@ -20,10 +20,7 @@ _DOMAINS = {
     4: ("read", "write", "discard", "other"),
     3: ("read", "sync write", "other"),
 }
-_TUNABLES = {
-    "read_lat_nsec": ("read_latency", ""),
-    "write_lat_nsec": ("write_latency", ""),
-}
+_TUNABLES = {"read_lat_nsec": ("read_latency", ""), "write_lat_nsec": ("write_latency", "")}
 
 
 def queues(kernel: Kernel, disk: Disk) -> SchedulerQueues:
@@ -43,10 +40,8 @@ def queues(kernel: Kernel, disk: Disk) -> SchedulerQueues:
     )
     hardware = hardware_queues(kernel)
     own = np.flatnonzero(hardware.disk == block_devices(kernel).queue_rows[disk.queue])
-    per_queue, per_context = (
-        prog.type("struct kyber_hctx_data"),
-        prog.type("struct kyber_ctx_queue"),
-    )
+    per_queue = prog.type("struct kyber_hctx_data")
+    per_context = prog.type("struct kyber_ctx_queue")
     domains = per_queue.member("rqs").type.length or 0
     names = _DOMAINS.get(domains, tuple(str(index) for index in range(domains)))
     address = hardware.sched_data[own]
@@ -59,7 +54,7 @@ def queues(kernel: Kernel, disk: Disk) -> SchedulerQueues:
     context = read["kcqs"][lane] + index.astype(np.uint64) * size
     heads, rows = [], []
     for domain in range(domains):
-        # What left the software queues comes first.
+        # Requests that left the software queues come first.
         heads.append(address[read.readable] + _at(per_queue, f"rqs[{domain}]"))
         rows.append(np.flatnonzero(read.readable) * domains + domain)
         heads.append(context + _at(per_context, f"rq_list[{domain}]"))
@@ -67,23 +62,15 @@ def queues(kernel: Kernel, disk: Disk) -> SchedulerQueues:
     lists = fifos(kernel, np.concatenate(heads), data.faults)
     row = np.concatenate(rows)[lists.row]
     order = np.argsort(row, kind="stable")
-    total = len(own) * domains
-    none = np.full(total, -1)
     numbers = hardware.number[own].tolist()
     first = address[:, None] + np.array([_at(per_queue, f"rqs[{d}]") for d in range(domains)])
-    return SchedulerQueues(
+    return plain_lists(
         "kyber",
         first.ravel(),
         [f"hctx{number} {name}" for number in numbers for name in names],
-        none,
-        np.zeros(total, np.int64),
-        none,
-        none,
-        (read["cur_domain"][:, None] == np.arange(domains)).ravel(),
-        none,
         row[order],
         lists.request[order],
-        np.full(len(row), NEVER),
+        is_in_service=(read["cur_domain"][:, None] == np.arange(domains)).ravel(),
         tunables=data.tunables(_TUNABLES),
         torn=data.torn + lists.torn,
         faults=data.faults,

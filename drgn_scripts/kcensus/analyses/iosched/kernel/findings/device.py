@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Findings about the driver and the queue of a disk: requests that it keeps, or does not get."""
+"""Findings about the driver and the queue of a disk: stuck, overdue or excluded requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from kcensus.analyses.iosched.degrees import IN_DRIVER, IN_SCHEDULER, severity, shortest
 from kcensus.analyses.iosched.kernel.figures import Figures, Verdict
-from kcensus.analyses.iosched.kernel.sleepers import Sleepers
 from kcensus.analyses.iosched.kernel.tasks import named_behind
 from kcensus.human import human_seconds
 from kcensus.kernel.block.requests import State
@@ -18,15 +17,15 @@ from kcensus.results import Danger, Figure, Finding, Severity, Unit
 from kcensus.text import printable
 
 _SLOW = ((30.0, Severity.WARNING), (5.0, Severity.NOTICE))
-"""Seconds past its expiry for which a request waits in its turn."""
+"""Least seconds past its expiry of a request that waits in its turn, by severity."""
 _ENTRIES = ("blk_queue_enter", "__bio_queue_enter", "blk_mq_freeze_queue_wait")
-"""Functions in which tasks wait to enter a queue, or until all requests have left it."""
+"""Functions of tasks that wait to enter a queue, or for all requests to leave it."""
 
 Counts = npt.NDArray[np.int64]
 
 
-def stuck(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]:
-    """Yield that the driver does not finish requests."""
+def stuck(figures: Figures, row: int) -> Iterator[Finding]:
+    """Yield a finding if the driver does not finish requests."""
     since, by_age = _in_driver(figures, row)
     rows, longest = figures.rows(row), float(since.max(initial=-1))
     how = severity(longest, IN_DRIVER)
@@ -39,11 +38,11 @@ def stuck(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]:
         each for each in sorted(figures.stacks.bottom(row) - {row}) if _is_stuck(figures, each)
     ]
     cause = (
-        f"{printable(figures.disks[below[0]].name)}, which {name} is on, does not finish its own"
+        f"{printable(figures.disks[below[0]].name)}, below {name}, does not complete its requests"
         if below
-        else "They were dispatched and have not completed: the device or its path is the cause"
+        else "The device or its path does not complete them"
     )
-    asleep, names = named_behind(sleepers, late)
+    asleep, names = named_behind(figures, late)
     yield Finding(
         id=f"requests-stuck:{name}",
         severity=how,
@@ -51,9 +50,9 @@ def stuck(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]:
         title=f"{name}: {count:,} requests are in the driver, for up to {human_seconds(longest)}; "
         f"the last was dispatched {human_seconds(silent)} ago",
         evidence=cause
-        + (". Timers were started again, so that the time is since allocation" if by_age else "")
+        + (". Their timers were restarted: the time counts from allocation" if by_age else "")
         + (f". {waiting:,} more requests wait to be dispatched" if waiting else "")
-        + (f". Behind those in the driver sleep {names}" if asleep else ""),
+        + (f". Tasks behind the requests in the driver: {names}" if asleep else ""),
         figures={
             "requests": Figure(count),
             "longest": Figure(longest, Unit.SECONDS),
@@ -67,13 +66,13 @@ def stuck(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]:
 
 
 def _in_driver(figures: Figures, row: int) -> tuple[npt.NDArray[np.float64], bool]:
-    """Return for how long each request of a disk has been in the driver, seconds.
+    """Return the time that each request of a disk has been in the driver, seconds.
 
-    -1 for others, and for commands of drivers, which may take hours.
+    The time is -1 for other requests, and for commands of drivers, which may take hours.
 
-    :return: the times, and whether one of them is since its allocation: where the timer may have
-        been started again, a request is in the driver since that at the earliest. That it waited
-        for the driver instead is seen where others came and went
+    :return: the times, and whether one of them is the age of the request: its timer may have been
+        restarted, so it has been in the driver since the restart or longer. Progress of other
+        requests shows whether it waited for the driver instead
     """
     rows, requests = figures.rows(row), figures.requests
     since = np.where(requests.in_driver_ns[rows] >= 0, requests.in_driver_ns[rows] / 1e9, -1.0)
@@ -94,8 +93,8 @@ def _waiting(figures: Figures, row: int) -> int:
     return int(np.count_nonzero(figures.requests.state[figures.rows(row)] == State.INSERTED))
 
 
-def overdue(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]:
-    """Yield that requests wait although nothing is in the driver, or behind a slow device."""
+def overdue(figures: Figures, row: int) -> Iterator[Finding]:
+    """Yield a finding if requests wait although the driver is empty, or behind a slow device."""
     disk, requests, rows = figures.disks[row], figures.requests, figures.rows(row)
     inserted = rows[requests.state[rows] == State.INSERTED]
     if not len(inserted):
@@ -115,24 +114,24 @@ def overdue(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]
     name, scheduler = printable(disk.name), printable(disk.scheduler)
     held = figures.hardware.is_stopped[figures.hardware.disk == row]
     stopped, past = int(np.count_nonzero(held)), int(np.count_nonzero(requests.late_ns[rows] > 0))
-    asleep, names = named_behind(sleepers, inserted)
+    asleep, names = named_behind(figures, inserted)
     if is_empty:
         title = (
             f"{name}: {len(inserted):,} requests wait in {scheduler} for up to "
             f"{human_seconds(longest)}, and the driver has none"
         )
-        evidence = "Either the queue is not run, or what was dispatched meanwhile has completed"
+        evidence = "Either the queue is not run, or the requests dispatched since have completed"
     else:
         title = f"{name}: {past:,} requests are past their expiry, by up to {human_seconds(late)}"
-        evidence = f"The device is slower than the load: {scheduler} let none overtake them"
+        evidence = f"{scheduler} let no request overtake them: the device is slower than the load"
     yield Finding(
         id=f"requests-overdue:{name}",
         severity=how,
         danger=Danger.STALL,
         title=title,
         evidence=evidence
-        + (f". Hardware queues that the driver stopped: {stopped:,}" if stopped else "")
-        + (f". Behind them sleep {names}" if asleep else ""),
+        + (f". Hardware queues stopped by the driver: {stopped:,}" if stopped else "")
+        + (f". Tasks behind them: {names}" if asleep else ""),
         figures={
             "waiting": Figure(len(inserted)),
             "longest": Figure(longest, Unit.SECONDS),
@@ -141,28 +140,28 @@ def overdue(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]
             "sleepers": Figure(asleep),
         },
         no_remedy=(
-            "See the kernel log for errors of the driver, and whether requests complete: "
-            f"/sys/block/{name}/stat"
+            f"Look for driver errors in the kernel log, and in /sys/block/{name}/stat for "
+            "completing requests"
         )
         if is_empty
         else "Reduce the load, or find out why the device is slow",
     )
 
 
-def frozen(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]:
-    """Yield that a queue lets nothing in, or nothing out."""
+def frozen(figures: Figures, row: int) -> Iterator[Finding]:
+    """Yield a finding if a queue lets no request in, or none out."""
     disk, left = figures.disks[row], len(figures.rows(row))
     if disk.freeze_depth <= 0 and (disk.quiesce_depth <= 0 or not left):
         return
-    asleep = sum(function in _ENTRIES for function in sleepers.waits.function)
+    asleep = sum(function in _ENTRIES for function in figures.waits.function)
     name = printable(disk.name)
     what = "frozen" if disk.freeze_depth > 0 else "quiesced"
-    effect = "no request can enter it" if disk.freeze_depth > 0 else "nothing is dispatched from it"
+    effect = "no request can enter" if disk.freeze_depth > 0 else "it dispatches nothing"
     yield Finding(
         id=f"queue-frozen:{name}",
         severity=Severity.WARNING if left or asleep else Severity.INFO,
         danger=Danger.STALL,
-        title=f"{name}: its queue is {what}, so that {effect}; it holds {left:,} requests",
+        title=f"{name}: its queue is {what} with {left:,} requests in it: {effect}",
         evidence=f"Tasks in state D that wait to enter a queue, or for a freeze: {asleep:,}",
         figures={
             "freeze_depth": Figure(disk.freeze_depth),
@@ -170,14 +169,14 @@ def frozen(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]:
             "requests": Figure(left),
             "sleepers": Figure(asleep),
         },
-        no_remedy="It ends when the requests that are left complete"
+        no_remedy="The queue waits for its requests: `kcensus iosched TARGET --table requests`"
         if left
-        else "A queue is frozen for moments while its scheduler or limits change",
+        else "Normal for a moment, while the scheduler or limits of the queue change",
     )
 
 
 def exhausted(figures: Figures, row: int) -> Iterator[Finding]:
-    """Yield that the driver has no tag left while requests wait for one."""
+    """Yield a finding if the driver has no free tag and requests wait for one."""
     queues, tags = figures.exhausted(row)
     waiting = _waiting(figures, row)
     if not queues or not waiting:
@@ -194,8 +193,8 @@ def exhausted(figures: Figures, row: int) -> Iterator[Finding]:
         "requests wait",
         evidence=f"Nothing was dispatched for {silent}"
         if is_stuck
-        else "The device is busy with as many requests as it takes at once",
+        else "The device has as many requests as it takes at once",
         figures={"tags": Figure(tags), "waiting": Figure(waiting)},
-        no_remedy="They are free again when the requests in the driver complete",
+        no_remedy="Tags are freed when requests in the driver complete",
         part_of=f"requests-stuck:{name}" if is_stuck else "",
     )

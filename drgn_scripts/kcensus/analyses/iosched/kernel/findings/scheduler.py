@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Findings about schedulers that let requests of others overtake."""
+"""Findings about schedulers that starve requests."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ import numpy as np
 from kcensus.analyses.iosched.degrees import IN_SCHEDULER, SWITCH_HANGS, SWITCH_RISK, severity
 from kcensus.analyses.iosched.kernel.costs import lacking_patch
 from kcensus.analyses.iosched.kernel.figures import Figures, Queue, Verdict
-from kcensus.analyses.iosched.kernel.owners import inserted_by
-from kcensus.analyses.iosched.kernel.sleepers import Sleepers
 from kcensus.analyses.iosched.kernel.tasks import named_behind
 from kcensus.human import counted, human_seconds
 from kcensus.kernel.block.disks import Disk, QueueKind
@@ -21,18 +19,19 @@ from kcensus.kernel.tasks.tasks import tasks
 from kcensus.results import Danger, Figure, Finding, Remedy, Unit
 from kcensus.text import printable
 
-_BY_CLASS = ". All of them have a higher I/O class, which the scheduler serves first"
+_BY_CLASS = ". All later requests have a higher I/O class, which the scheduler serves first"
+_MAX_PIDS = 64
+"""Most PIDs in one command."""
 _SILENT = 5.0
 """Seconds without a dispatch from which on the device is a cause of its own."""
 _CFQ = (
-    ". Whether the kernel has the fix cfq-async-starvation, memory does not show: with it, too, a "
-    "queue waits until CFQ selects it"
+    ". Memory does not show whether the kernel has the fix cfq-async-starvation: with the fix, a "
+    "queue still waits until CFQ selects it"
 )
 
 
-def starved(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]:
-    """Yield what is starved the longest: asynchronous requests or synchronous ones; the others are
-    a part of that."""
+def starved(figures: Figures, row: int) -> Iterator[Finding]:
+    """Yield the findings about starved async and sync requests; the less severe is a part."""
     disk = figures.disks[row]
     found = [
         queue
@@ -53,28 +52,31 @@ def starved(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]
     }
     name, lead = printable(disk.name), ""
     scheduler, silent = printable(disk.scheduler), figures.silent_ns(row) / 1e9
-    # In the order of the dictionary where both are equally severe.
+    unsafe = SWITCH_HANGS if silent >= _SILENT else "The name of the disk is damaged"
+    # If both are equally severe, the order of the dictionary stays.
     for kind, how in sorted(degrees.items(), key=lambda each: -each[1]):
         first = worst[kind]
-        served, overdue = first.served_ns / 1e9, _overdue(figures, row, kind)
+        is_kind = figures.is_async(first)
+        same = [each for each in figures.queues_by_disk[row] if figures.is_async(each) == is_kind]
+        served, overdue = first.served_ns / 1e9, sum(queue.overdue for queue in same)
         expiry, label = figures.expiry_ns(first) / 1e9, printable(figures.label(first))
         times = figures.times(first)
         times = round(times) if times >= 10 else round(times, 1)
         held = np.concatenate([queue.requests for queue in kinds[kind]])
-        asleep, names = named_behind(sleepers, held)
-        remedies = () if lead else _remedies(figures, sleepers, first, silent)
+        asleep, names = named_behind(figures, held)
+        remedies = () if lead else _remedies(figures, first, silent)
         yield Finding(
             id=f"requests-starved:{name}-{kind}",
             severity=how,
             danger=Danger.STALL,
             title=(
-                f"{name}: {scheduler} starves {kind} requests: others overtook them for "
+                f"{name}: {scheduler} starves {kind} requests: later ones overtook them up to "
                 f"{human_seconds(served)} past their expiry ({times:,} times "
                 f"{human_seconds(expiry)}); {overdue:,} are overdue"
             ),
             evidence=_evidence(figures, first, label)
-            + (f". Behind the {kind} requests sleep {names}" if asleep else "")
-            + (f". In the last {human_seconds(silent)}, none was dispatched" if silent >= 1 else "")
+            + (f". Tasks behind the {kind} requests: {names}" if asleep else "")
+            + (f". None was dispatched in the last {human_seconds(silent)}" if silent >= 1 else "")
             + (_CFQ if disk.scheduler == "cfq" and kind == "async" else ""),
             figures={
                 "overdue": Figure(overdue),
@@ -87,25 +89,11 @@ def starved(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]
                 "silent": Figure(silent, Unit.SECONDS),
             },
             remedies=remedies,
-            no_remedy="" if lead or remedies else _no_remedy(silent),
+            no_remedy="" if lead or remedies else unsafe,
             part_of=lead,
             patch=lacking_patch(figures, first),
         )
         lead = lead or f"requests-starved:{name}-{kind}"
-
-
-def _overdue(figures: Figures, row: int, kind: str) -> int:
-    return sum(
-        queue.overdue
-        for queue in figures.queues_by_disk[row]
-        if figures.is_async(queue) == (kind == "async")
-    )
-
-
-def _no_remedy(silent: float) -> str:
-    if silent < _SILENT:
-        return "The name of the disk is damaged"
-    return SWITCH_HANGS
 
 
 def _evidence(figures: Figures, queue: Queue, label: str) -> str:
@@ -117,14 +105,12 @@ def _evidence(figures: Figures, queue: Queue, label: str) -> str:
     return (
         f"The queue {label}{_owner(figures, queue)} holds {' and '.join(counts)}. "
         f"{counted(since, 'later request')} of other queues {'is' if since == 1 else 'are'} in the "
-        "driver; the last was "
-        f"dispatched {served} after the first in {label} had expired"
+        f"driver; the last was dispatched {served} after the first request of {label} had expired"
         + (_BY_CLASS if figures.is_by_class(queue) else "")
     )
 
 
 def _owner(figures: Figures, queue: Queue) -> str:
-    """Say whose queue it is; nothing if it is not of one task."""
     pid = int(figures.schedulers[queue.disk].pid[queue.row])
     every = tasks(figures.kernel)
     names = [every.comm[row] for row in np.flatnonzero(every.pid == pid).tolist() if pid > 0]
@@ -132,34 +118,37 @@ def _owner(figures: Figures, queue: Queue) -> str:
 
 
 def _is_plain(name: str) -> bool:
-    """Return whether a name from memory is the same in a command."""
+    """Return whether a name from memory can be pasted into a command unquoted."""
     return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) is not None
 
 
-def _remedies(
-    figures: Figures, sleepers: Sleepers, queue: Queue, silent: float
-) -> tuple[Remedy, ...]:
-    """Return what ends the starvation of a queue.
+def _remedies(figures: Figures, queue: Queue, silent: float) -> tuple[Remedy, ...]:
+    """Return the remedies for the starvation of a queue.
 
-    :param silent: seconds without a dispatch: to switch the scheduler would hang as long
+    :param silent: seconds without a dispatch; switching the scheduler would hang as long
     """
     if figures.is_by_class(queue):
-        return _classes(figures, sleepers, queue)
+        return _classes(figures, queue)
     return () if silent >= _SILENT else switches(figures.disks[queue.disk])
 
 
-def _classes(figures: Figures, sleepers: Sleepers, queue: Queue) -> tuple[Remedy, ...]:
-    """Return how to give those who overtook a queue its class, where that is known."""
-    pids = np.unique(inserted_by(figures, sleepers)[queue.overtakers])
-    if pids[0] <= 0 or (figures.ranks(queue.requests) != 1).any():
+def _classes(figures: Figures, queue: Queue) -> tuple[Remedy, ...]:
+    """Return the command that gives a queue's I/O class to all tasks served before it."""
+    if (figures.ranks(queue.requests) != 1).any():
+        return ()
+    rows = figures.rows(queue.disk)
+    # Requests of these tasks in the driver overtook it; those in the scheduler will.
+    rows = rows[figures.ranks(rows) < 1]
+    pids = np.unique(figures.inserted_by[rows])
+    if pids[0] <= 0 or len(pids) > _MAX_PIDS:
         return ()
     tasks = " ".join(map(str, pids.tolist()))
-    levels = np.unique(figures.requests.priority_level[queue.overtakers])
+    levels = np.unique(figures.requests.priority_level[rows])
     return (
         Remedy(
             command=f"ionice -c best-effort -p {tasks}",
-            effect="Gives the tasks that overtook it the same I/O class",
-            risk="They wait longer; others that they start later may have the class again",
+            effect="Give the tasks served first the I/O class of the starved queue",
+            risk="the tasks wait longer; processes started later may have the old class",
             undo=f"ionice -c realtime -n {levels[0]} -p {tasks}" if len(levels) == 1 else "",
             until="the tasks set their class again, or end",
         ),
@@ -167,11 +156,11 @@ def _classes(figures: Figures, sleepers: Sleepers, queue: Queue) -> tuple[Remedy
 
 
 def switches(disk: Disk) -> tuple[Remedy, ...]:
-    """Return schedulers that bound how many others overtake a request, or have no queues.
+    """Return the switch to a scheduler that bounds overtaking, or has no queues.
 
-    None for a disk whose name may not be that of its directory, or may be anything for a shell.
+    Empty for a disk whose name may differ from its directory, or is unsafe in a shell.
     """
-    # In sysfs, "!" is in the place of "/".
+    # sysfs has "!" in the place of "/".
     name = disk.name.replace("/", "!")
     if not _is_plain(name.replace("!", "")):
         return ()
@@ -182,7 +171,7 @@ def switches(disk: Disk) -> tuple[Remedy, ...]:
     return (
         Remedy(
             command=f"echo {other} > {file}",
-            effect=f"Switches the disk to {other}, after all its requests are done",
+            effect=f"Switch the disk to {other} once its requests are done",
             risk=SWITCH_RISK,
             undo=f"echo {disk.scheduler} > {file}" if _is_plain(disk.scheduler) else "",
             until="reboot",

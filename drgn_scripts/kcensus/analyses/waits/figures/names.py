@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Names of the nodes of the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+
+from kcensus.analyses.waits.figures.tasks import State, TaskNodes
+from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.symbols import symbols_of
+from kcensus.kernel.waiting.cycles import Behind, Cycle
+from kcensus.kernel.waiting.graph import PROCESS, TASK, NodeKind
+from kcensus.kernel.waiting.identities import worker_names
+from kcensus.kernel.waiting.reader import Waiting
+from kcensus.sources.capsule import NotRecorded
+from kcensus.text import printable
+
+_MAX_NAMED = 1 << 10
+"""Most objects to look up symbols for, by number of tasks behind them."""
+_CODE = (1 << 64) - (1 << 31)
+"""Lowest address of variables of the kernel and its modules on x86-64."""
+_MAX_MODULES = 1 << 31
+"""Largest distance of modules below the kernel on other architectures."""
+_MAX_IDENTIFIED = 64
+"""Most objects to identify outside of cycles, by number of tasks behind them."""
+
+
+class Names:
+    """Names of nodes: of tasks, of variables, and of the owners of locks."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        waiting: Waiting,
+        tasks: TaskNodes,
+        behind: Behind,
+        cycles: Sequence[Cycle],
+    ) -> None:
+        self._kernel, self._waiting, self._graph = kernel, waiting, waiting.graph
+        self._tasks, self._behind, self._cycles = tasks, behind, cycles
+
+    def _first_variable(self) -> int:
+        try:
+            return min(_CODE, int(self._kernel.prog.symbol("_text").address) - _MAX_MODULES)
+        except (LookupError, NotRecorded):
+            return _CODE
+
+    @cached_property
+    def _symbols(self) -> dict[int, str]:
+        first = self._first_variable()
+        static = np.flatnonzero((self._graph.address >= np.uint64(first)) & ~self._graph.is_task)
+        order = static[np.argsort(-self._behind.tasks[static], kind="stable")][:_MAX_NAMED]
+        names = {}
+        for node in order.tolist():
+            name = symbols_of(self._kernel).variable(int(self._graph.address[node]))
+            if name:
+                names[node] = printable(name)
+        return names
+
+    @cached_property
+    def _identities(self) -> dict[int, str]:
+        """Descriptions of the objects in cycles, and with most tasks behind them."""
+        graph, count = self._graph, _MAX_IDENTIFIED
+        inside = [node for cycle in self._cycles for node in cycle.nodes]
+        objects = np.flatnonzero(~graph.is_task & (self._behind.tasks > 0))
+        most = objects[np.argsort(-self._behind.tasks[objects], kind="stable")][:count].tolist()
+        nodes = [node for node in dict.fromkeys((*inside, *most)) if not graph.is_task[node]]
+        addresses = {node: int(graph.address[node]) for node in nodes[: 2 * count]}
+        by_kind: dict[NodeKind, list[int]] = {}
+        for node in addresses:
+            by_kind.setdefault(graph.kind[node], []).append(node)
+        found: dict[int, str] = {}
+        for finder in self._waiting.finders:
+            for kind in finder.kinds:
+                own = by_kind.get(kind, [])
+                names = finder.identify(kind, [addresses[node] for node in own]) if own else {}
+                found |= {node: names[addresses[node]] for node in own if addresses[node] in names}
+        return found
+
+    @cached_property
+    def _workers(self) -> dict[int, str]:
+        return worker_names(self._kernel)
+
+    def object(self, node: int) -> str:
+        """Return the name of a process, or the variable or address of another object."""
+        if self._graph.kind[node] is PROCESS:
+            threads = [
+                int(self._graph.target[edge])
+                for edge in self._graph.following[node]
+                if self._graph.kind[int(self._graph.target[edge])] is TASK
+            ]
+            if threads:
+                first = min(threads, key=self._tasks.pid)
+                return f"{self._tasks.comm(first)} (PID {self._tasks.pid(first)})"
+        known = self._waiting.names.get((self._graph.kind[node], int(self._graph.address[node])))
+        if known:
+            return printable(known)
+        if node in self._identities:
+            return printable(self._identities[node])
+        return self._symbols.get(node) or f"0x{int(self._graph.address[node]):x}"
+
+    def of(self, node: int) -> str:
+        """Return the name of a node in a sentence."""
+        if self._graph.kind[node] is TASK:
+            pid = self._tasks.pid(node)
+            if not pid:
+                address = int(self._graph.address[node])
+                is_known = self._tasks.state(node) is State.EXITED
+                # Its memory may belong to another task by now, with another name in it.
+                return f"{'an exited task' if is_known else 'a task on no list'} (0x{address:x})"
+            # A worker has the name of its workqueue appended, as in ps.
+            queue = self._tasks.comm(node).startswith("kworker/") and self._workers.get(pid)
+            return f"{self._tasks.comm(node)}{f'+{printable(queue)}' if queue else ''} (PID {pid})"
+        return f"{self._graph.kind[node].value} {self.object(node)}"

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Tasks of the graph: their states, stacks, and response to signals."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from enum import Enum
+from functools import cached_property
+
+import drgn
+import numpy as np
+import numpy.typing as npt
+from drgn.helpers.linux.slab import slab_object_info
+
+from kcensus.human import human_seconds
+from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.names import ABSENT
+from kcensus.kernel.symbols import described, symbols_of
+from kcensus.kernel.tasks.functions import entered_by, plain
+from kcensus.kernel.tasks.stacks import Stacks
+from kcensus.kernel.waiting.cycles import Behind
+from kcensus.kernel.waiting.frames import interrupted_in, runnable_stacks, running_frames
+from kcensus.kernel.waiting.reader import Waiting
+from kcensus.sources.capsule import NotRecorded
+from kcensus.text import printable
+
+Numbers = npt.NDArray[np.int64]
+
+_MAX_RUNNABLE = 1 << 10
+"""Most runnable tasks to unwind, by number of tasks behind them."""
+_TASK_CACHE = b"task_struct"
+_STOPPED = 4 | 8
+"""__TASK_STOPPED and __TASK_TRACED: by a signal, or by a debugger."""
+_INTERRUPTIBLE, _UNINTERRUPTIBLE, _WAKEKILL = 1, 2, 0x180
+"""Bits of a task's state. Since Linux kernel commit 8ef9925b02c2 ("sched/debug: Add explicit
+TASK_PARKED printing") (in v4.14), TASK_WAKEKILL is 0x100; before, 0x80. No task in state D has the
+bit of the other version."""
+
+
+class State(Enum):
+    """State of a task."""
+
+    RUNNING = "running"
+    RUNNABLE = "runnable"
+    BLOCKED = "D"
+    SLEEPING = "S"
+    STOPPED = "stopped"
+    FROZEN = "frozen"
+    EXITED = "exited"
+    OTHER = "other"
+    UNKNOWN = ""
+
+
+class TaskNodes:
+    """The nodes that are tasks.
+
+    :param rows: row of each node among all tasks, or -1
+    :param ages: nanoseconds since the task of each node went to sleep, or -1
+    """
+
+    def __init__(
+        self, kernel: Kernel, waiting: Waiting, behind: Behind, rows: Numbers, ages: Numbers
+    ) -> None:
+        self._kernel, self._waiting, self._graph = kernel, waiting, waiting.graph
+        self._behind, self._rows, self._ages = behind, rows, ages
+        self._processes: dict[int, int] = {}
+
+    def pid(self, node: int) -> int:
+        """Return the PID of a task; 0 for another node, or a task on no list."""
+        row = int(self._rows[node])
+        return int(self._waiting.tasks.pid[row]) if row >= 0 else 0
+
+    def pids(self, nodes: Iterable[int]) -> frozenset[int]:
+        """Return the PIDs of tasks that are on a list."""
+        return frozenset(pid for node in nodes if (pid := self.pid(node)))
+
+    def comm(self, node: int) -> str:
+        """Return the name of a task; printable."""
+        row = int(self._rows[node])
+        return printable(self._waiting.tasks.comm[row]) if row >= 0 else ""
+
+    def function(self, node: int) -> str:
+        """Return the function in which a task sleeps or was interrupted, without its module."""
+        row = self._waiting.row(node)
+        if row >= 0:
+            return printable(self._waiting.waits.function[row])
+        return printable(interrupted_in(self.functions(node)))
+
+    def place(self, node: int) -> str:
+        """Return the function in which a task sleeps, with its module, as the kernel prints it."""
+        return self._described(node, self.function(node))
+
+    @cached_property
+    def _exited(self) -> set[int]:
+        """Nodes of tasks on no list, whose address is a task's: a torn word is any address."""
+        gone = set()
+        for node in np.flatnonzero(self._graph.is_task & (self._rows < 0)).tolist():
+            address = int(self._graph.address[node])
+            try:
+                known = slab_object_info(self._kernel.prog, address)
+            except (*ABSENT, NotRecorded, ValueError, OverflowError):
+                continue
+            if known is None or known.address != address:
+                continue
+            # The slot may have another task by now: objects of a cache are used again.
+            with contextlib.suppress(drgn.FaultError):
+                gone |= {node} if known.slab_cache.name.string_() == _TASK_CACHE else set()
+        return gone
+
+    def entry(self, node: int) -> str:
+        """Return the way of a task into the kernel: a system call, or a function with module."""
+        return self._described(node, printable(entered_by(self.functions(node))))
+
+    @cached_property
+    def _runnable(self) -> tuple[Stacks, dict[int, int]]:
+        """Stacks of runnable tasks without a CPU, and the row of each node in them."""
+        rows, tasks = self._rows, self._waiting.tasks
+        nodes = [
+            node
+            for node in np.flatnonzero(self._graph.is_task).tolist()
+            if rows[node] >= 0
+            and self._waiting.row(node) < 0
+            and not tasks.is_on_cpu[rows[node]]
+            and not tasks.has_exited[rows[node]]
+        ]
+        nodes = sorted(nodes, key=lambda node: -int(self._behind.tasks[node]))[:_MAX_RUNNABLE]
+        found = runnable_stacks(self._kernel, tasks, rows[np.array(nodes, np.int64)])
+        return found, {node: row for row, node in enumerate(nodes)}
+
+    def _stack(self, node: int) -> tuple[Stacks, int]:
+        """Return the stacks with a task's stack, and its row among them, or -1."""
+        row = self._waiting.row(node)
+        if row >= 0:
+            return self._waiting.waits.stacks, row
+        found, rows = self._runnable
+        return found, rows.get(node, -1)
+
+    def functions(self, node: int) -> list[str]:
+        """Return the functions on the stack of a task, the innermost first; empty if unknown."""
+        stacks, row = self._stack(node)
+        return stacks.functions(row) if row >= 0 else []
+
+    def _described(self, node: int, function: str) -> str:
+        stacks, row = self._stack(node)
+        if row < 0 or not stacks.modules:
+            return function
+        for pc in stacks.pc[stacks.frames(row)].tolist():
+            if pc in stacks.modules and plain(stacks.names[pc]) == function:
+                return described(function, printable(stacks.modules[pc]))
+        return function
+
+    def frames(self, node: int) -> list[tuple[int, str, str]]:
+        """Return address, function and module of the frames of a task, the innermost first."""
+        found, row = self._stack(node)
+        if row >= 0:
+            frames = [
+                (pc, found.names[pc], found.modules.get(pc, ""))
+                for pc in found.pc[found.frames(row)].tolist()
+            ]
+        elif self._rows[node] >= 0:
+            symbols = symbols_of(self._kernel)
+            running = running_frames(self._kernel, int(self._graph.address[node]))
+            frames = [(pc, *symbols(inside)) for pc, inside in running]
+        else:
+            frames = []
+        return [(pc, printable(name), printable(module)) for pc, name, module in frames]
+
+    def state(self, node: int) -> State:
+        """Return the state of a task."""
+        row, tasks = int(self._rows[node]), self._waiting.tasks
+        if row < 0:
+            return State.EXITED if node in self._exited else State.UNKNOWN
+        is_waking = np.broadcast_to(tasks.is_waking, len(tasks))[row]
+        known = (
+            (tasks.has_exited[row], State.EXITED),
+            (tasks.is_on_cpu[row], State.RUNNING),
+            (int(tasks.state[row]) & _STOPPED, State.STOPPED),
+            (np.broadcast_to(tasks.is_frozen, len(tasks))[row], State.FROZEN),
+            (tasks.is_blocked[row], State.BLOCKED),
+            (tasks.is_asleep[row], State.SLEEPING),
+            (not tasks.state[row] or is_waking, State.RUNNABLE),
+        )
+        return next((state for holds, state in known if holds), State.OTHER)
+
+    def asleep(self, node: int) -> str:
+        """Return the duration of a task's sleep as text; empty if it is awake, or if unknown."""
+        age = int(self._ages[node])
+        return (
+            human_seconds(age / 1e9)
+            if age >= 0 and self.state(node) in (State.BLOCKED, State.SLEEPING)
+            else ""
+        )
+
+    def is_program(self, nodes: Iterable[int]) -> bool:
+        """Return whether no task is in state D: a program waits for itself."""
+        return not any(self.state(node) is State.BLOCKED for node in nodes)
+
+    def has_other_process(self, node: int, waiters: Iterable[int]) -> bool:
+        """Return whether a waiter would survive the kill of a task's process."""
+        own = self._process(node)
+        return any(self._process(each) != own for each in waiters)
+
+    def _process(self, node: int) -> int:
+        """Return the PID of a task's process, or that of the task if unknown."""
+        address = int(self._graph.address[node])
+        if address not in self._processes:
+            task = drgn.Object(self._kernel.prog, "struct task_struct", address=address)
+            try:
+                self._processes[address] = int(task.tgid)
+            except (*ABSENT, NotRecorded, ValueError):
+                self._processes[address] = self.pid(node)
+        return self._processes[address]
+
+    def is_killable(self, node: int) -> bool:
+        """Return whether SIGKILL wakes up a task: it sleeps interruptibly, or killably.
+
+        No signal ends init.
+        """
+        row, tasks = int(self._rows[node]), self._waiting.tasks
+        if row < 0 or tasks.is_kthread[row] or tasks.is_on_cpu[row] or self._process(node) == 1:
+            return False
+        state = int(tasks.state[row])
+        return bool(state & _INTERRUPTIBLE or (state & _UNINTERRUPTIBLE and state & _WAKEKILL))

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Show results in the requested forms."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
+from importlib.util import find_spec
+from itertools import combinations
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kcensus import samples
+from kcensus.commands import Exit
+from kcensus.commands.shared.options import Showing
+from kcensus.render.directory import OutputError, check_replaceable, prepare, replacing
+from kcensus.results import Danger, Finding, Result, Severity
+from kcensus.text import printable
+
+if TYPE_CHECKING:
+    from kcensus.reports import Report
+
+
+def check_output(showing: Showing) -> None:
+    """Refuse a path that cannot be written, before any work is done."""
+    document = Path(showing.json) if showing.json and showing.json != "-" else None
+    files = (("--json", document), ("--html", showing.html), ("--dot", showing.dot))
+    for (one, path), (other, same) in combinations(files, 2):
+        if path and same and path.resolve() == same.resolve():
+            raise click.UsageError(f"{one} and {other} are both '{path}'; give two files.")
+    for option, path in files:
+        if path and path.is_dir():
+            raise click.UsageError(f"{option}: '{path}' is a directory; give a file.")
+        if path and not path.parent.is_dir():
+            raise click.UsageError(f"{option}: '{path.parent}' is not a directory.")
+    if showing.parquet and find_spec("pyarrow") is None:
+        raise click.UsageError("--parquet needs pyarrow: install kcensus[parquet].")
+    if document and _is_target(document):
+        raise click.UsageError(
+            f"--json: '{document}' looks like a target; put it before --json, "
+            "or give the file of the document."
+        )
+    try:
+        for path in filter(None, (showing.html, document, showing.dot)):
+            check_replaceable(path)
+        for directory in filter(None, (showing.csv, showing.parquet)):
+            prepare(directory)
+    except OutputError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _is_target(path: Path) -> bool:
+    """Return whether ``--json`` would replace a vmcore: its file name is optional."""
+    if path.is_file():
+        with path.open("rb") as file:
+            return file.read(1) not in (b"", b"{")
+    return bool(samples.capsule(str(path))) or str(path).startswith("qmp:")
+
+
+def check_tables(showing: Showing, names: Collection[str]) -> None:
+    """Refuse tables of ``--table`` that are not in ``names``."""
+    for name in showing.tables:
+        if name not in names:
+            choices = ", ".join(names) or "none: it has only a summary"
+            raise click.UsageError(
+                f"--table: unknown table '{printable(name)}' (choose from {choices})"
+            )
+
+
+def show(
+    result: Result, showing: Showing, first: Sequence[str] = (), known: Iterable[str] = ()
+) -> Exit:
+    """Show a result in the requested forms.
+
+    :param first: tables that a screen shows by default; all if empty
+    :param known: names of tables that the result could have had
+    :return: the exit status of its findings
+    """
+    from kcensus.sources import session
+
+    session.keep(result)
+    if showing.dot:
+        from kcensus.render.graphs.dot import write_dot
+
+        write_dot(result, showing.dot)
+        click.echo(printable(str(showing.dot)), err=showing.json == "-")
+    if not write_files(result, showing) and not showing.dot:
+        from kcensus.render.terminal import write_terminal
+
+        check_tables(showing, dict.fromkeys([*known, *result.tables]))
+        with console(showing) as screen:
+            write_terminal(
+                result, screen, showing.top, showing.tables, first, every=showing.every_table
+            )
+    return exit_status(result.findings, showing.fail_on)
+
+
+def write_files(subject: Result | Report, showing: Showing) -> bool:
+    """Write a result or a report in the requested forms, and list the files.
+
+    :return: whether any was requested; else a screen shows it
+    """
+    written: list[Path] = []
+    # Each form imports a library of its own.
+    for form, module in (("csv", "csvdir"), ("parquet", "parquet"), ("html", "html")):
+        if path := getattr(showing, form):
+            write = resolve_name(f"kcensus.render.{module}:write_{form}")
+            written += write(subject, path)
+    if showing.json:
+        write = resolve_name("kcensus.render.json:write_json")
+        if showing.json == "-":
+            write(subject, stdout(encoding="utf-8"))
+        else:
+            path = Path(showing.json)
+            with replacing(path) as part, part.open("w", encoding="utf-8") as file:
+                write(subject, file)
+            written.append(path)
+    for path in written:
+        click.echo(printable(str(path)), err=showing.json == "-")
+    return bool(written or showing.json)
+
+
+def console(showing: Showing) -> AbstractContextManager[Any]:
+    """Return a context with a console on standard output, or on a pager."""
+    from kcensus.render.screen import paged_console
+
+    return paged_console(stdout(), wanted=not showing.no_pager)
+
+
+def exit_status(findings: Iterable[Finding], fail_on: str | None) -> Exit:
+    """Return the exit status: under ``--fail-on``, a finding about the kernel goes first."""
+    incomplete = False
+    for finding in findings:
+        if finding.danger is Danger.INCOMPLETE:
+            incomplete = True
+        elif fail_on and finding.severity >= Severity[fail_on.upper()]:
+            return Exit.FINDING
+    return Exit.INCOMPLETE if incomplete else Exit.DONE
+
+
+def stdout(encoding: str | None = None) -> Any:
+    """Return standard output; characters that its encoding, or the locale's, lacks are escaped."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding=encoding, errors="backslashreplace")
+    return sys.stdout

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Servers of the FUSE requests that tasks wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from kcensus.engine.memory import Words
+from kcensus.kernel.locking.owners import Strength
+from kcensus.kernel.vfs.files import open_files
+from kcensus.kernel.waiting.finder import Draft, Finder
+from kcensus.kernel.waiting.graph import PROCESS, SERVED, NodeKind
+from kcensus.results import Remedy
+
+FUSE = NodeKind("fuse request", ("struct fuse_req",), is_any=True, ignores_signals=True)
+_ABORT = "/sys/fs/fuse/connections/{}/abort"
+
+
+class FuseRequests(Finder):
+    """Finds the processes that must answer FUSE requests."""
+
+    about = "FUSE requests"
+    kinds = (FUSE,)
+
+    def __init__(self, draft: Draft) -> None:
+        super().__init__(draft)
+        self.connections: dict[int, int] = {}
+        """Number of the connection of each request, as in /sys/fs/fuse/connections."""
+
+    def find(self) -> None:
+        """Find the servers of the awaited requests."""
+        lanes = [lane for lane, type_ in enumerate(self.type) if type_ == "struct fuse_req"]
+        if not lanes:
+            return
+        files = open_files(self.kernel)
+        operations = int(self.kernel.prog["fuse_dev_operations"].address_of_())
+        is_device = self._member("struct file", "f_op", files.address) == operations
+        rows = np.flatnonzero(is_device)
+        # Since v7.2 or v7.3 (commit not verified), device and request have a channel.
+        connection = self._member("struct fuse_dev", ("chan", "fc"), files.private[rows])
+        requests = np.unique(self.object[lanes])
+        # Since v5.10 (commit not verified), a request knows its mount.
+        type_ = self.kernel.prog.type("struct fuse_req")
+        is_channel = type_.has_member("chan")
+        if is_channel:
+            wanted = self._member("struct fuse_req", "chan", requests)
+        elif type_.has_member("fm"):
+            mounts = self._member("struct fuse_req", "fm", requests)
+            wanted = self._member("struct fuse_mount", "fc", mounts)
+        elif len(np.unique(connection)) == 1:
+            wanted = np.full(len(requests), connection[0])
+        else:
+            return
+        self._name_connections(requests, wanted, is_channel=is_channel)
+        request, row = np.nonzero(wanted[:, None] == connection[None, :])
+        served = files.files[rows[row]]
+        self.build.edges(
+            SERVED,
+            (FUSE, requests[request]),
+            (PROCESS, served),
+            [f"file descriptor {files.descriptor[each]}" for each in rows[row].tolist()],
+            strength=Strength.DERIVED,
+            place=files.address[rows[row]],
+        )
+        self._add_threads(files.tables, served)
+
+    def _name_connections(self, requests: Words, owner: Words, *, is_channel: bool) -> None:
+        """Note the number of each request's connection, for the command that aborts it."""
+        if is_channel:
+            owner = self._member("struct fuse_chan", "conn", owner)
+        read = self._read("struct fuse_conn", owner, ["dev"])
+        for row in np.flatnonzero(read.readable).tolist():
+            self.connections[int(requests[row])] = int(read["dev"][row])
+
+    def remedies(self, kind: NodeKind, address: int, waiter: str) -> Iterator[Remedy]:
+        """Yield the abort of a connection: once its server has read a request, no signal helps."""
+        number = self.connections.get(address, -1)
+        if kind is FUSE and number >= 0:
+            yield Remedy(
+                effect=f"Abort FUSE connection {number}, which {waiter} waits for",
+                command=f"echo 1 > {_ABORT.format(number)}",
+                risk="users of the mount get errors until it is mounted again",
+            )
+
+
+FINDER = FuseRequests

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Transactions and workers that hold up the logs of XFS.
+
+The log has space for a transaction when others end, or when ``xfsaild`` has written back the items
+at its tail.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kcensus.engine.gather import gather
+from kcensus.engine.layout import layout
+from kcensus.engine.memory import Numbers, Words
+from kcensus.kernel.locking.owners import Strength
+from kcensus.kernel.vfs.super_blocks import super_blocks
+from kcensus.kernel.waiting.finder import Finder
+from kcensus.kernel.waiting.finders.io.journals import LOG
+from kcensus.kernel.waiting.graph import HELD, RUN_BY, SERVED, TASK, NodeKind
+from kcensus.kernel.waiting.objects.queued import KERNEL
+from kcensus.kernel.workqueues import workqueues
+from kcensus.kernel.xfs.mounts import Mounts, log_waiters, mounts
+
+LOG_SPACE = NodeKind("log space", is_any=True, is_io=True)
+"""Room for one more transaction."""
+_HEADS = ("xlog.l_reserve_head", "xlog.l_write_head")
+"""Queues for space in a log."""
+_CIL = "struct xfs_cil"
+_LOGS = frozenset(
+    {"struct xlog", "struct xlog_ticket", "struct xlog_in_core", "struct xfs_ail", _CIL}
+)
+
+
+class XfsLogs(Finder):
+    """Finds the tasks that keep or write the logs of XFS."""
+
+    about = "logs of XFS"
+    kinds = (LOG_SPACE,)
+
+    def note(self) -> None:
+        """Note the logs with waits for space, and the tasks that take or may free it.
+
+        :raises LookupError: the debug info lacks a type
+        """
+        if any(type_ in _LOGS for type_ in self.type):
+            self._space(mounts(self.kernel))
+            self._pushed()
+
+    def _space(self, known: Mounts) -> None:
+        waiting = log_waiters(self.kernel)
+        rows = np.flatnonzero(np.isin(np.array(waiting.member, np.str_), _HEADS))
+        mount_of = dict(
+            zip(waiting.object[rows].tolist(), waiting.mount[rows].tolist(), strict=True)
+        )
+        names, used = self._mount_points(), set[int]()
+        for row, member in enumerate(waiting.member):
+            if member not in _HEADS and (name := names.get(int(known.address[waiting.mount[row]]))):
+                self.names[LOG, int(waiting.object[row])] = f"of {name} ({member})"
+        for lane in np.flatnonzero(self.object != 0).tolist():
+            mount = mount_of.get(int(self.object[lane]))
+            if mount is None or self.evidence[lane] not in _HEADS:
+                continue
+            self._note(lane, int(known.log[mount]), "struct xlog", self.evidence[lane])
+            self.draft.kind[lane] = LOG_SPACE
+            used.add(mount)
+        if not used:
+            return
+        mount = np.array(sorted(used), np.int64)
+        for row in mount.tolist():
+            if name := names.get(int(known.address[row])):
+                self.names[LOG_SPACE, int(known.log[row])] = f"on {name}"
+        # Since Linux kernel commit 57e809561118 ("xfs: Rename xa_ elements to ail_") (in v4.17).
+        members = layout(self.kernel.prog, "struct xfs_ail", {"task": ("ail_task", "xa_task")})
+        task = gather(self.kernel.memory, known.ail[mount], members, self.faults)["task"]
+        has = np.flatnonzero(self.known.rows(task) >= 0)
+        self.draft.torn += len(task) - len(has)
+        log, task = known.log[mount[has]], task[has]
+        place = known.ail[mount[has]] + np.uint64(members.fields["task"].offset)
+        self.build.edges(SERVED, (LOG_SPACE, log), (TASK, task), "xfs_ail.ail_task", place=place)
+        self._transactions(known, mount, waiting.task[rows])
+
+    def _transactions(self, known: Mounts, mount: Numbers, waiters: Words) -> None:
+        """Add the tasks that have reserved space: in a transaction, but not waiting for space.
+
+        Their transaction is ``task.journal_info`` since v5.11, and on their stack only since v6.9
+        (commits not verified). It names the mount, and a ticket, which names the task; journal_info
+        of other file systems does not.
+        """
+        tasks = self.known.address
+        noted = self._member("struct task_struct", "journal_info", tasks)
+        found = [(tasks, noted, tasks + self._offset("struct task_struct", "journal_info"))]
+        stacks = self.waits.stacks
+        codes = [pc for pc, name in stacks.names.items() if name.startswith("xfs_")]
+        in_xfs = np.unique(stacks.lane[np.isin(stacks.pc, np.array(codes, np.uint64))])
+        for lane, word, at in self._picked(in_xfs, lambda words, _: words >= KERNEL):
+            found.append((self.waits.task[lane], word, at))
+        owner, transaction, place = (np.concatenate(part) for part in zip(*found, strict=True))
+        members = {"mount": "t_mountp", "ticket": "t_ticket"}
+        read = self._read("struct xfs_trans", transaction, members, is_guess=True)
+        sound = np.flatnonzero(read.readable & np.isin(read["mount"], known.address[mount]))
+        tickets = read["ticket"][sound]
+        named = self._member("struct xlog_ticket", "t_task", tickets, is_guess=True)
+        sound = sound[(named == owner[sound]) & ~np.isin(owner[sound], waiters)]
+        log = dict(zip(known.address[mount].tolist(), known.log[mount].tolist(), strict=True))
+        logs = np.array([log[each] for each in read["mount"][sound].tolist()], np.uint64)
+        self.build.edges(
+            HELD,
+            (LOG_SPACE, logs),
+            (TASK, owner[sound]),
+            "xlog_ticket.t_task",
+            strength=Strength.DERIVED,
+            place=place[sound],
+        )
+
+    def _mount_points(self) -> dict[int, str]:
+        """Return the mount point of each XFS, by ``struct xfs_mount``; not safe to print."""
+        blocks = super_blocks(self.kernel)
+        mounted = self._member("struct super_block", "s_fs_info", blocks.address, is_guess=True)
+        return dict(zip(mounted.tolist(), blocks.mount, strict=True))
+
+    def _pushed(self) -> None:
+        """Add the workers that push the awaited lists of changes to the log."""
+        lanes = self._of_type(_CIL)
+        if not len(lanes):
+            return
+        items = workqueues(self.kernel).items
+        running = items[items["state"] == "in-flight"]
+        work = np.array(running["work"].tolist(), np.uint64)
+        # Since v5.14 (commit not verified), each checkpoint has a work item of its own.
+        if self.kernel.prog.type(_CIL).has_member("xc_push_work"):
+            cil = work - self._offset(_CIL, "xc_push_work")
+        else:
+            context = work - self._offset("struct xfs_cil_ctx", "push_work")
+            cil = self._member("struct xfs_cil_ctx", "cil", context, is_guess=True)
+        rows = {int(pid): row for row, pid in enumerate(self.known.pid.tolist())}
+        wanted = self.object[lanes].tolist()
+        waiting = set(zip(wanted, self.waits.task[lanes].tolist(), strict=True))
+        pushing: dict[int, list[int]] = {each: [] for each in wanted}
+        for each, pid in zip(cil.tolist(), running["pid"].tolist(), strict=True):
+            if each in pushing and int(pid) in rows:
+                task = int(self.known.address[rows[int(pid)]])
+                # A queued worker blocks nobody, itself included.
+                if (each, task) not in waiting:
+                    pushing[each].append(task)
+        for each, workers in pushing.items():
+            self.build.edges(
+                RUN_BY,
+                (LOG, np.full(len(workers), each, np.uint64)),
+                (TASK, np.array(workers, np.uint64)),
+                "worker.current_work",
+                # Each of several workers writes a list of its own.
+                strength=Strength.PROVEN if len(workers) == 1 else Strength.POSSIBLE,
+            )
+
+
+FINDER = XfsLogs

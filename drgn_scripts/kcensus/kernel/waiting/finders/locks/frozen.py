@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Frozen file systems, which hold the locks that their writers wait for."""
+
+from __future__ import annotations
+
+import shlex
+
+import numpy as np
+
+from kcensus.kernel.vfs.super_blocks import super_blocks
+from kcensus.kernel.waiting.finder import Finder, Stall
+from kcensus.kernel.waiting.finders.locks.locks import PERCPU_RWSEM
+from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
+from kcensus.results import Danger, Finding, Remedy, Severity
+from kcensus.text import printable
+
+FREEZER = NodeKind("frozen file system")
+FROZEN = EdgeKind("frozen by")
+_FREEZE_COMPLETE = 4
+"""SB_FREEZE_COMPLETE."""
+_LEVELS = 3
+"""SB_FREEZE_LEVELS: number of a super block's locks to freeze."""
+_SHORT, _OLD = 1.0, 10.0
+"""Seconds of the longest wait for a notice, and for a warning."""
+
+
+class FrozenFileSystems(Finder):
+    """Finds the locks of frozen file systems."""
+
+    about = "frozen file systems"
+    kinds = (FREEZER,)
+
+    def note(self) -> None:
+        """Find the locks of frozen file systems, which have no task as holder."""
+        lanes = self._of_type("struct percpu_rw_semaphore")
+        if not len(lanes):
+            return
+        blocks = super_blocks(self.kernel)
+        # Since v4.4 (commit not verified), the writers of a file system are readers of rw_sem.
+        state = self._member("struct super_block", "s_writers.frozen", blocks.address)
+        # Until then, the task in freeze_super() holds the locks itself.
+        frozen = blocks.address[state.astype(np.int64) == _FREEZE_COMPLETE]
+        locks: dict[int, int] = {}
+        for level in range(_LEVELS):
+            inside = self._offset("struct super_block", f"s_writers.rw_sem[{level}]")
+            locks |= dict(zip((frozen + inside).tolist(), frozen.tolist(), strict=True))
+        kept = set(self.object[lanes].tolist()) & set(locks)
+        lock = np.array(sorted(kept), np.uint64)
+        owner = np.array([locks[each] for each in lock.tolist()], np.uint64)
+        names = dict(zip(blocks.address.tolist(), blocks.mount, strict=True))
+        for each in owner.tolist():
+            if names[each]:
+                self.names[FREEZER, each] = f"on {names[each]}"
+        self.build.edges(
+            FROZEN,
+            (PERCPU_RWSEM, lock),
+            (FREEZER, owner),
+            "super_block.s_writers.frozen",
+            mode="write",
+            place=owner + self._offset("struct super_block", "s_writers.frozen"),
+        )
+        self.draft.kept |= kept
+
+    def finding(self, kind: NodeKind, address: int, stall: Stall) -> Finding | None:
+        """Return the finding about a frozen file system, with the command to thaw it."""
+        if kind is not FREEZER:
+            return None
+        blocks = super_blocks(self.kernel)
+        known = blocks.mount[blocks.address.tolist().index(address)]
+        mount = printable(known) if known else ""
+        is_plain = bool(mount) and mount == known
+        severity = Severity.NOTICE if stall.seconds >= _SHORT else Severity.INFO
+        severity = Severity.WARNING if stall.seconds >= _OLD else severity
+        thaw = Remedy(
+            effect="Thaw the file system, if the snapshot or backup that froze it is gone",
+            command=f"fsfreeze --unfreeze {shlex.quote(mount)}",
+            risk="a snapshot in progress becomes inconsistent",
+        )
+        return Finding(
+            id=f"waits-frozen:{mount or hex(address)}",
+            severity=severity,
+            danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
+            tasks=stall.tasks,
+            title=stall.title(f"the frozen file system on {mount or 'no mount point'}"),
+            evidence="super_block.s_writers.frozen is set: writers wait until it is thawed",
+            figures=stall.figures,
+            remedies=(thaw,) if is_plain else (),
+            no_remedy="" if is_plain else "Find the program that froze it: no mount point is known",
+        )
+
+
+FINDER = FrozenFileSystems

@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Holders of the futexes that threads wait for.
+
+A waiting thread has a ``struct futex_q`` on its stack, whose key names the word in the memory of
+its process. Only the program knows the meaning of the word: two conventions are known, and a word
+is read only if the value that the thread passed to the kernel fits one of them, and never for a
+capsule:
+
+* FUTEX_WAITERS and the thread ID of the owner: robust mutexes, and all that follow futex(2);
+* 2, and the thread ID of the owner two words later: the other mutexes of the GNU C library.
+
+Mutexes with priority inheritance have an rt_mutex in the kernel, which names its owner.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+
+import drgn
+import numpy as np
+from drgn.helpers.linux.mm import access_remote_vm
+
+from kcensus.engine.gather import gather
+from kcensus.engine.layout import Path, layout
+from kcensus.engine.memory import Numbers, Words
+from kcensus.kernel.locking.owners import Strength
+from kcensus.kernel.names import decode_array
+from kcensus.kernel.waiting.finder import Finder
+from kcensus.kernel.waiting.finders.locks.locks import RT_MUTEX
+from kcensus.kernel.waiting.graph import HELD, TASK, Graph, NodeKind
+from kcensus.kernel.waiting.objects.queued import own_mentions
+from kcensus.results import Gap
+from kcensus.sources.capsule import is_assembled
+
+FUTEX = NodeKind(
+    "futex",
+    ("struct futex_q",),
+    is_event=True,
+    shows_sleepers=True,
+    advice="Look at the threads of the program with a debugger (gdb, gcore): it knows the holder",
+)
+_WAITS = frozenset({"futex_wait_queue_me", "futex_wait_queue", "futex_do_wait"})
+"""Functions that sleep until a futex is woken."""
+_Q, _PI_STATE = "struct futex_q", "struct futex_pi_state"
+_IS_FILE = np.uint64(1)
+"""FUT_OFF_INODE: the word is identified by its file, and the key has no address."""
+_FLAGS = np.uint64(3)
+"""FUT_OFF_INODE and FUT_OFF_MMSHARED, in the lowest bits of the offset."""
+_WAITERS = 1 << 31
+_TID = (1 << 30) - 1
+"""FUTEX_TID_MASK."""
+_CONTENDED = 2
+"""``pthread_mutex_t.__lock`` of the GNU C library while threads wait for it."""
+_MUTEX = struct.Struct("=IIiIi")
+"""``pthread_mutex_t`` on x86-64: __lock, __count, __owner, __nusers and __kind."""
+_MAX_KIND = 0x3FF
+"""Bits of ``pthread_mutex_t.__kind``: type, robustness, protocol and elision."""
+_PADDINGS = (0, 16)
+"""Bytes above the registers on a stack, TOP_OF_KERNEL_STACK_PADDING: 16 with CONFIG_X86_FRED."""
+_USER_SEGMENTS = (0x23, 0x33)
+"""__USER32_CS and __USER_CS."""
+_MAX_LEVEL = 32
+"""MAX_PID_NS_LEVEL."""
+_MAX_WORDS = 1 << 14
+"""Most words of programs to read."""
+
+
+class Futexes(Finder):
+    """Finds the futexes that threads wait for, and their holders."""
+
+    about = "futexes"
+    kinds = (FUTEX,)
+    unread = 0
+    """Words that may name an owner, but are missing from the dump."""
+
+    def of_interest(self, graph: Graph) -> Iterable[int]:
+        """Return the futexes with a known holder: most others are no locks."""
+        return [node for node in super().of_interest(graph) if graph.following[node]]
+
+    def gaps(self, graph: Graph) -> Iterator[Gap]:
+        """Yield the words that may name owners, but are missing from the dump."""
+        yield Gap(
+            "futexes",
+            "memory of programs is not in the dump",
+            self.unread,
+            "the holders of these futexes are unknown",
+        )
+
+    def note(self) -> None:
+        """Note futexes, and the threads that hold them.
+
+        :raises LookupError: the debug info lacks a type
+        """
+        self._rt_mutexes()
+        lanes = self._lanes(_WAITS, None)
+        if not len(lanes):
+            return
+        asleep = len(lanes)
+        lanes, queued, read = self._queued(lanes)
+        self.draft.torn += asleep - len(lanes)
+        key = np.rec.fromarrays([read["ptr"], read["word"], read["offset"]])
+        _, first, group = np.unique(key, return_index=True, return_inverse=True)
+        # One waiter of a futex is its node for all of them.
+        node = np.full(len(first), np.uint64((1 << 64) - 1))
+        np.minimum.at(node, group, queued)
+        for lane, each in zip(lanes.tolist(), node[group].tolist(), strict=True):
+            self._note(lane, each, _Q, "futex_q.key")
+        offset = read["offset"].astype(np.uint64)
+        address = read["word"] + (offset & ~_FLAGS)
+        is_known = (offset & _IS_FILE) == 0
+        leaders = self._leaders(lanes)
+        for row in first.tolist():
+            where = f"0x{int(address[row]):x}" if is_known[row] else "in a file"
+            name = FUTEX, int(node[group[row]])
+            self.names[name] = f"{where} of {leaders[row]}"
+        self._owners(lanes[is_known], address[is_known], node[group][is_known])
+
+    # Identity of a futex
+
+    def _queued(self, lanes: Numbers) -> tuple[Numbers, Words, dict[str, Words]]:
+        """Return the waiting tasks, their ``struct futex_q`` and its key.
+
+        It names the task, and is linked with other waiters, which tells it from other places on the
+        stack with the address of the task.
+        """
+        members = {
+            "ptr": "key.both.ptr",
+            "word": "key.both.word",
+            "offset": "key.both.offset",
+            "next": "list.node_list.next",
+            "lock": "lock_ptr",
+        }
+        memory, rows, size = self.kernel.memory, self.rows[lanes], self.waits.stacks.size
+        index, mention = own_mentions(memory, self.known, rows, size, self.faults)
+        place = mention - self._offset(_Q, "task")
+        read = self._read(_Q, place, members, is_guess=True)
+        before = self._read("struct list_head", read["next"], ["prev"], is_guess=True)
+        link = place + self._offset(_Q, "list.node_list.next")
+        sound = read.readable & before.readable & (before["prev"] == link)
+        sound &= (read["lock"] != 0) & (read["ptr"] != 0)
+        # The key of a private futex has the memory map; other keys have numbers for it, or for a
+        # file.
+        own = self._member("struct task_struct", "mm", self.waits.task[lanes[index]])
+        sound &= ((read["offset"].astype(np.uint64) & _FLAGS) != 0) | (read["ptr"] == own)
+        row = np.flatnonzero(sound)
+        # A former wait may leave a similar structure on the stack.
+        _, first, count = np.unique(index[row], return_index=True, return_counts=True)
+        row = row[first[count == 1]]
+        key = {name: read[name][row].astype(np.uint64) for name in ("ptr", "word", "offset")}
+        return lanes[index[row]], place[row], key
+
+    def _leaders(self, lanes: Numbers) -> list[str]:
+        leaders = self._member("struct task_struct", "group_leader", self.waits.task[lanes])
+        names = self._read("struct task_struct", leaders, ["comm", "pid"])
+        return [
+            f"{decode_array(comm)} (PID {pid})"
+            for comm, pid in zip(names["comm"].tolist(), names["pid"].tolist(), strict=True)
+        ]
+
+    def _rt_mutexes(self) -> None:
+        """Name the rt_mutexes that belong to futexes."""
+        lanes = self._having(frozenset({"futex_lock_pi", "futex_wait_requeue_pi"}))
+        is_lock = [self.type[lane].startswith("struct rt_mutex") for lane in lanes.tolist()]
+        lanes = lanes[np.array(is_lock, np.bool_)]
+        if not len(lanes):
+            return
+        state = self.object[lanes] - self._offset(_PI_STATE, "pi_mutex")
+        members = {"word": "key.both.word", "offset": "key.both.offset"}
+        read = self._read(_PI_STATE, state, members)
+        leaders = self._leaders(lanes)
+        for index, lane in enumerate(lanes.tolist()):
+            offset = int(read["offset"][index])
+            where = f"0x{int(read['word'][index]) + (offset & ~3):x}"
+            name = RT_MUTEX, int(self.object[lane])
+            self.names[name] = f"of futex {where} of {leaders[index]}"
+
+    # Holders
+
+    def _owners(self, lanes: Numbers, address: Words, node: Words) -> None:
+        """Add the threads named by words of programs."""
+        value = self._passed(lanes)
+        asked = np.flatnonzero((value == _CONTENDED) | ((value & _WAITERS) != 0))
+        # All waiters of a futex have the same word.
+        _, one = np.unique(node[asked], return_index=True)
+        asked = asked[one][:_MAX_WORDS]
+        if not len(asked):
+            return
+        if is_assembled(self.kernel.prog):
+            # A capsule has whole pages, and a page of a program holds more than this word.
+            self.unread = len(asked)
+            return
+        threads = self._threads(self.waits.task[lanes[asked]])
+        type_ = self.kernel.prog.type("struct task_struct")
+        for row in asked.tolist():
+            task = drgn.Object(self.kernel.prog, type_, address=int(self.waits.task[lanes[row]]))
+            try:
+                mm = task.mm.read_()
+                (word,) = struct.unpack("=I", access_remote_vm(mm, int(address[row]), 4))
+                tid, strength, evidence = word & _TID, Strength.DERIVED, "word of the futex"
+                if word == _CONTENDED:
+                    tid = self._mutex(mm, int(address[row]))
+                    strength, evidence = Strength.POSSIBLE, "pthread_mutex_t.__owner"
+                elif not word & _WAITERS:
+                    tid = 0
+            except (drgn.FaultError, ValueError):
+                self.unread += 1
+                continue
+            owner = threads.get((int(task.tgid), tid), 0)
+            if not owner:
+                continue
+            source, target = (FUTEX, node[[row]]), (TASK, np.array([owner], np.uint64))
+            place = address[[row]]
+            self.build.edges(HELD, source, target, evidence, strength=strength, place=place)
+
+    def _mutex(self, mm: drgn.Object, address: int) -> int:
+        """Return the owner's thread ID of a mutex of the GNU C library; 0 for any other word."""
+        lock, _, owner, users, kind = _MUTEX.unpack(access_remote_vm(mm, address, _MUTEX.size))
+        is_mutex = lock == _CONTENDED and 0 < users <= _TID and 0 <= kind <= _MAX_KIND
+        return owner if is_mutex and 0 < owner <= _TID else 0
+
+    def _passed(self, lanes: Numbers) -> Numbers:
+        """Return the value that each task passed to futex(2) as expected; -1 if unknown."""
+        prog = self.kernel.prog
+        registers = layout(prog, "struct pt_regs", {"value": "dx", "cs": "cs"})
+        top = self.known.stack[self.rows[lanes]] + np.uint64(self.waits.stacks.size)
+        values = np.full(len(lanes), -1)
+        for padding in _PADDINGS:
+            place = top - np.uint64(padding + registers.size)
+            read = gather(self.kernel.memory, place, registers, self.faults)
+            entered = read.readable & np.isin(read["cs"].astype(np.int64) & 0xFFFF, _USER_SEGMENTS)
+            entered &= values < 0
+            values[entered] = (read["value"][entered] & np.uint64(0xFFFF_FFFF)).astype(np.int64)
+        return values
+
+    def _threads(self, of: Words) -> dict[tuple[int, int], int]:
+        """Return the threads of some processes, by the ID of the process and their own ID.
+
+        The latter is the ID in the thread's own namespace.
+
+        :param of: tasks of these processes
+        """
+        # Since v4.19 (commit not verified), a task has thread_pid instead of links.
+        members: dict[str, Path] = {"tgid": "tgid", "pid": ("thread_pid", "pids[0].pid")}
+        read = self._read("struct task_struct", self.known.address, members)
+        own = self._member("struct task_struct", "tgid", of)
+        rows = np.flatnonzero(np.isin(read["tgid"], own))
+        pid = read["pid"][rows]
+        found = self._read("struct pid", pid, ["level"], is_guess=True)
+        sound = found.readable & (found["level"] <= _MAX_LEVEL)
+        self.draft.torn += int(np.count_nonzero(~sound))
+        rows, pid, level = rows[sound], pid[sound], found["level"][sound]
+        stride = np.uint64(drgn.sizeof(self.kernel.prog.type("struct upid")))
+        upid = pid + self._offset("struct pid", "numbers") + level.astype(np.uint64) * stride
+        number = self._member("struct upid", "nr", upid)
+        names = zip(read["tgid"][rows].tolist(), number.tolist(), strict=True)
+        return dict(zip(names, self.known.address[rows].tolist(), strict=True))
+
+
+FINDER = Futexes

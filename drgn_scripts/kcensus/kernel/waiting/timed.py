@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Tasks that a timer wakes up, whatever happens to the object of their wait.
+
+Such a task goes on by itself, mostly to report an error: it is slow, but it is not stuck.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kcensus.engine.gather import gather, gather_words
+from kcensus.engine.layout import layout, word_dtype
+from kcensus.engine.memory import Faults, Mask, Numbers, Words
+from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.tasks.functions import plain
+from kcensus.kernel.tasks.tasks import Tasks
+from kcensus.kernel.waiting.objects.queued import picked_words
+from kcensus.kernel.waiting.waits import Waits
+from kcensus.sources.capsule import NotRecorded
+
+_TIMED = frozenset(
+    {"wait_for_completion_timeout", "wait_for_completion_io_timeout"}
+    | {"wait_for_completion_interruptible_timeout", "wait_for_completion_killable_timeout"}
+    | {"bit_wait_timeout", "bit_wait_io_timeout", "out_of_line_wait_on_bit_timeout"}
+    | {"down_timeout", "__down_timeout"}
+)
+_REPEATED = frozenset(
+    {"io_schedule_timeout", "blk_io_schedule", "blk_execute_rq", "submit_bio_wait"}
+    | {"synchronize_rcu_expedited_wait", "synchronize_rcu_expedited_wait_once"}
+)
+"""Functions that repeat a wait with a timeout: for I/O, to avoid reports of hung tasks."""
+_SLEEPS = ("schedule_timeout", "schedule_hrtimeout", "futex", "rt_mutex")
+"""Starts of the names of functions with callees that may have a timer on the stack."""
+
+
+def timed(kernel: Kernel, known: Tasks, rows: Numbers, waits: Waits, faults: Faults) -> Mask:
+    """Return which of the waits end by a timer.
+
+    :param rows: row of each wait's task among all tasks
+    :raises LookupError: the debug info lacks a type
+    """
+    stacks = waits.stacks
+    plains = {pc: plain(name) for pc, name in stacks.names.items()}
+    found, repeated = _having(waits, plains, _TIMED), _having(waits, plains, _REPEATED)
+    begins = {name for name in plains.values() if name.lstrip("_").startswith(_SLEEPS)}
+    lanes = np.flatnonzero(_having(waits, plains, frozenset(begins)) & ~found & ~repeated)
+    if len(lanes) and stacks.size:
+        found[lanes[_with_timer(kernel, known, rows[lanes], stacks.size, faults)]] = True
+    return found & ~repeated
+
+
+def _having(waits: Waits, plains: dict[int, str], names: frozenset[str]) -> Mask:
+    stacks = waits.stacks
+    places = np.array([pc for pc, name in plains.items() if name in names], np.uint64)
+    found = np.zeros(len(waits), np.bool_)
+    found[stacks.lane[np.isin(stacks.pc, places)]] = True
+    return found
+
+
+def _with_timer(kernel: Kernel, known: Tasks, rows: Numbers, size: int, faults: Faults) -> Numbers:
+    """Return the tasks with a pending timer on their stack that wakes them up."""
+    prog = kernel.prog
+    found = [np.empty(0, np.int64)]
+    # Since v4.15 (commit not verified), the timer_list is in a `struct process_timer`.
+    wakers = {"process_timeout": "struct timer_list", "hrtimer_wakeup": "struct hrtimer"}
+    places: dict[str, set[int]] = {}
+    for name in wakers:
+        try:
+            places[name] = {int(symbol.address) for symbol in prog.symbols(name)}
+        except (LookupError, NotRecorded):
+            # Only functions tell, as for a capsule recorded by older versions.
+            continue
+    wanted = np.array(sorted(set().union(*places.values())), np.uint64)
+    if not len(wanted):
+        return found[0]
+    for lane, value, place in picked_words(
+        kernel.memory, known, rows, size, faults, lambda words, _: np.isin(words, wanted)
+    ):
+        for name, addresses in places.items():
+            is_one = np.isin(value, np.array(sorted(addresses), np.uint64))
+            inside = layout(prog, wakers[name], ["function"]).fields["function"].offset
+            timers = place[is_one] - np.uint64(inside)
+            pending = _is_pending(kernel, wakers[name], timers, faults)
+            found.append(lane[is_one][pending])
+    return np.unique(np.concatenate(found))
+
+
+def _is_pending(kernel: Kernel, type_: str, timers: Words, faults: Faults) -> Mask:
+    prog = kernel.prog
+    if type_ == "struct hrtimer":
+        # Since v7.1 or so (commit not verified), is_queued is a bool; before, it was bit 0.
+        fields = layout(prog, type_, {"state": ("is_queued", "state")})
+        state = gather(kernel.memory, timers, fields, faults)["state"].astype(np.uint64)
+        return np.asarray((state & np.uint64(1)) != 0)
+    # Since v4.2 (commit not verified), timers are in hashed lists, which link back like the former
+    # lists. A timer that is not pending has no such link.
+    members = {"back": ("entry.pprev", "entry.prev")}
+    back = gather(kernel.memory, timers, layout(prog, type_, members), faults)["back"]
+    target, readable = gather_words(kernel.memory, back, word_dtype(prog), Faults())
+    return np.asarray((back != 0) & readable & (target == timers))

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The limits of growing figures, and the severity of reaching them soon.
+
+Bytes of memory can at most fill RAM. Amounts under a patch or another setting, and space on disks,
+are not memory and have no limit.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from kcensus.results import Danger, Severity, Unit
+
+_DAY = 86400.0
+DEADLINES: Mapping[Severity, float] = MappingProxyType(
+    {Severity.CRITICAL: _DAY, Severity.WARNING: 7 * _DAY, Severity.NOTICE: 30 * _DAY}
+)
+"""Most seconds to the limit, by severity; growth to a later time is not a finding.
+
+For memory, this implies a share of RAM, too: growth that fills it within a day, a week or 30 days
+is 100 %, 14 % or 3 % of it per day.
+"""
+MAX_EXTRAPOLATION = 10
+"""Multiple of the span of a series; a limit farther ahead is a finding for information only. Caches
+after a boot, and batch jobs, grow for a short time."""
+REACHED = 0.98
+"""Least share of its limit at which a series has reached it."""
+
+MAX_MEMCG_ID = 65535
+"""MEM_CGROUP_ID_MAX of mm/memcontrol.c."""
+_MEMCG_IDS = {("list-lru", "ids_in_use"), ("list-lru", "nr_cache_ids"), ("memcgs", "memcgs_online")}
+_HYPOTHETICAL = (
+    "projected_*", "patched_*", "formula_*", "bytes_if_*", "old_controller_*", "packed_*", "*_if_*",
+)  # fmt: skip
+"""Amounts under a patch, another memory controller or none."""
+_NOT_MEMORY = (*_HYPOTHETICAL, "used_bytes", "*_size")
+_SETTINGS = {
+    ("kcopyd", "cow_threshold"), ("kcopyd", "bound_per_snapshot"), ("kcopyd", "limit"),
+    ("kcopyd", "log_lines"), ("dentries", "buckets"), ("list-lru", "nodes"),
+}  # fmt: skip
+_RECLAIMABLE = {
+    ("slab", "reclaimable_bytes"), ("slab", "empty_slab_bytes"), ("memcgs", "file_bytes"),
+}  # fmt: skip
+_SLAB_SHARE = 0.5
+"""Least reclaimable share of growth at which the growth of slab memory counts as reclaimable."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A value that a series cannot exceed."""
+
+    name: str
+    value: float
+    danger: Danger
+
+
+def limit_of(
+    analysis: str, metric: str, unit: str, ram_bytes: float | None, copies: float | None
+) -> Limit | None:
+    """Return the limit of a series; None without one, and if unknown.
+
+    :param copies: most copies in flight of the series's snapshot
+    """
+    if (analysis, metric) in _MEMCG_IDS:
+        return Limit("memory cgroup ids", MAX_MEMCG_ID, Danger.NONE)
+    if (analysis, metric) == ("kcopyd", "in_flight"):
+        return Limit("snapshot_cow_threshold", copies, Danger.STALL) if copies else None
+    is_memory = unit == Unit.BYTES.value and not _matches(metric, _NOT_MEMORY)
+    return Limit("RAM", ram_bytes, Danger.OOM) if is_memory and ram_bytes else None
+
+
+def is_setting(analysis: str, metric: str) -> bool:
+    """Return whether a metric is a setting instead of an amount."""
+    return (analysis, metric) in _SETTINGS
+
+
+def is_reclaimable(analysis: str, metric: str, rate: float, reclaimable_rate: float) -> bool:
+    """Return whether the kernel can reclaim most of the growth of a series.
+
+    :param reclaimable_rate: growth of the reclaimable slab memory of the host
+    """
+    if (analysis, metric) in _RECLAIMABLE or analysis == "dentries":
+        return True
+    is_slab = analysis == "slab" or (analysis, metric) == ("memcgs", "kernel_bytes")
+    of_both = is_slab and metric != "unreclaimable_bytes"
+    return of_both and reclaimable_rate > 0 and reclaimable_rate >= _SLAB_SHARE * rate
+
+
+def is_hypothetical(metric: str) -> bool:
+    """Return whether a metric is an amount that does not exist."""
+    return _matches(metric, _HYPOTHETICAL)
+
+
+def _matches(metric: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(metric, pattern) for pattern in patterns)
+
+
+def severity_of(seconds: float, span: float) -> Severity | None:
+    """Return the severity of reaching a limit in ``seconds``; None if it is not a finding.
+
+    :param span: observed seconds of the trend
+    """
+    severity = next((each for each, latest in DEADLINES.items() if seconds <= latest), None)
+    is_far = seconds > MAX_EXTRAPOLATION * span
+    return Severity.INFO if severity is not None and is_far else severity

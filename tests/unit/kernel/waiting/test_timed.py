@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Timers on *synthetic* stacks that are to wake up their tasks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kcensus.kernel.waiting.timed import timed
+from tests.unit.kernel.waiting.making import Sleepers
+
+_TYPES = """
+struct hlist_node 16 : 0 void * next; 8 void * pprev
+struct timer_list 40 : 0 struct hlist_node entry; 16 unsigned long expires; 24 void * function
+struct hrtimer 64 : 40 void * function; 56 unsigned char state
+"""
+_PLACE, _CODE = 1024, 0xFFFF_FFFF_8110_0000
+
+
+class Timers(Sleepers):
+    def __init__(self, *functions: str) -> None:
+        super().__init__(_TYPES, *functions)
+        names = ("process_timeout", "hrtimer_wakeup")
+        self.wakers = {name: _CODE + 16 * number for number, name in enumerate(names)}
+        self.k.functions(self.wakers)
+
+    def timer(self, lane: int, *, is_pending: bool = True) -> None:
+        timer = self.stack[lane] + _PLACE
+        bucket = int(self.k.alloc("char [8]").address_)
+        self.k.write_words(bucket, timer if is_pending else 0)
+        self.put(lane, 0, bucket, 0x1000, self.wakers["process_timeout"], place=_PLACE)
+
+    def timed(self) -> list[bool]:
+        rows = np.arange(len(self.task))
+        found = timed(self.kernel, self.known, rows, self.waits, self.faults)
+        assert not self.faults
+        return [bool(each) for each in found]
+
+
+def test_functions_that_wait_with_a_timeout() -> None:
+    scene = Timers("wait_for_completion_timeout", "wait_for_completion", "down_timeout")
+    assert scene.timed() == [True, False, True]
+    # It waits again and again.
+    scene = Timers("submit_bio_wait", "wait_for_completion_io_timeout")
+    scene.waits.stacks.lane[:] = 0
+    assert scene.timed() == [False, False]
+
+
+@pytest.mark.parametrize("is_pending", [True, False])
+def test_a_timer_on_the_stack(is_pending: bool) -> None:
+    # Without a timeout, the same function sets up none.
+    scene = Timers("schedule_timeout", "io_schedule_timeout", "read")
+    scene.timer(0, is_pending=is_pending)
+    scene.timer(2)
+    assert scene.timed() == [is_pending, False, False]
+
+
+@pytest.mark.parametrize(("state", "is_pending"), [(1, True), (0, False), (2, False)])
+def test_a_timer_of_high_resolution(state: int, is_pending: bool) -> None:
+    scene = Timers("schedule_hrtimeout_range_clock", "futex_wait_queue")
+    scene.put(0, scene.wakers["hrtimer_wakeup"], 0, state, place=_PLACE + 40)
+    assert scene.timed() == [is_pending, False]

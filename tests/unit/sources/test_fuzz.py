@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Open hostile capsules, and report on kernels with damaged memory, from fixed seeds.
+
+``pytest --fuzz-cases 10000`` opens as many capsules, and reports on a hundredth of that number; see
+fuzz_capsule.py and fuzz_report.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from kcensus.analyses import analyses
+from kcensus.samples import DIRECTORY
+from tests.unit.capsules import recorded
+
+SEED = 20
+MAX_BYTES = 1 << 30
+
+
+@pytest.mark.slow
+def test_corrupt_capsules_fail_cleanly(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    cases = pytestconfig.getoption("--fuzz-cases")
+    capsule = recorded(tmp_path / "good.capsule", list(analyses().values()))
+    processes = min(len(os.sched_getaffinity(0)), 8)
+    bounds = [cases * number // processes for number in range(processes + 1)]
+    running = []
+    for first, end in pairwise(bounds):
+        command = [sys.executable, "-m", "tests.unit.fuzz_capsule", str(capsule), str(SEED)]
+        out = (tmp_path / f"{first}.out").open("w+")
+        # Standard error is pytest's own, and shows tracebacks.
+        process = subprocess.Popen([*command, str(first), str(end)], stdout=out)
+        running.append((process, first, end, out))
+    total: Counter[str] = Counter()
+    for process, first, end, out in running:
+        status = process.wait()
+        out.seek(0)
+        last = out.read().splitlines()[-1]
+        assert status == 0, f"case {last} of seed {SEED} ended the process with {status}"
+        tally = json.loads(last)
+        assert tally["refused"] + tally["opened"] == end - first
+        assert tally.pop("peak_bytes") < MAX_BYTES
+        total.update(tally)
+    # Both outcomes are frequent.
+    assert total["refused"] > cases // 5
+    assert total["opened"] > cases // 5
+    assert total["analysed"] > cases // 200
+
+
+@pytest.mark.slow
+def test_damaged_kernels_are_reported_cleanly(pytestconfig: pytest.Config) -> None:
+    capsule = str(DIRECTORY / "sample-after.capsule")
+    cases = max(pytestconfig.getoption("--fuzz-cases") // 100, 1)
+    command = [sys.executable, "-m", "tests.unit.fuzz_report", capsule, *("3", "0", str(cases))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
