@@ -56,22 +56,31 @@ class Tools:
     def mixed_up(self) -> set[tuple[int, int]]:
         """Sectors of bios that btt does not pair: first ones and ends."""
         in_flight: dict[int, int] = {}
+        requests: set[int] = set()
         places = set()
         for line in self.lines:
             if line["mark"] is None:
                 continue
-            sector, number = int(line["sector"]), int(line["number"])
+            sector, number, action = int(line["sector"]), int(line["number"]), line["action"]
             if line["mark"] == "/":  # a split, and where the rest begins
                 places.add((sector, number + 1))
-            elif line["action"] == "Q":
+            elif action == "Q":
                 if sector in in_flight:
                     places.add((sector, sector + max(number, in_flight[sector])))
                 in_flight[sector] = number
-            elif line["action"] in ("I", "D") and sector not in in_flight:
+            elif action in ("I", "D") and sector not in in_flight:
                 places.add((sector, sector + number))
-            elif line["action"] == "C":
-                for done in range(sector, sector + number):
-                    in_flight.pop(done, None)
+            if action in ("I", "D"):
+                requests.add(sector)
+            if action in ("D", "C"):
+                inside = {*range(sector, sector + number)}
+                # btt counts it for each request that begins inside, too.
+                others = (requests & inside & in_flight.keys()) - {sector}
+                places |= {(each, each + in_flight[each]) for each in others}
+                if action == "C":
+                    requests -= inside
+                    for done in inside & in_flight.keys():
+                        del in_flight[done]
         return places
 
     def bios(self) -> Iterator[list[tuple[str, int, int]]]:
