@@ -5,16 +5,16 @@ from __future__ import annotations
 
 import io
 import json
-from contextlib import redirect_stdout
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kcensus import cli
 from kcensus.analyses import analyses
 from kcensus.analyses.runner import Context
+from kcensus.render.json import write_json
+from kcensus.reports import Report, examine
 from kcensus.results import Result
 from kcensus.sources import Target, open_target
 from tests.running import recorded_analyses
@@ -31,12 +31,14 @@ WAITS = "sample-waits"
 
 
 class Sample:
+    """A sample; what is computed of it is computed once."""
+
     def __init__(self, name: str) -> None:
         self.name = name
         self.target: Target = open_target(name)
         self.truth: dict[str, Any] = json.loads((_TRUTH / f"{name}.json").read_text())
+        self.context = Context.of(self.target)
         self.run = cache(self._run)
-        self.report = cache(self._report)
 
     @property
     def analyses(self) -> tuple[str, ...]:
@@ -44,11 +46,17 @@ class Sample:
         return recorded_analyses(self.name)
 
     def _run(self, name: str) -> Result:
-        return Context.of(self.target).run(analyses()[name])
+        return self.context.run(analyses()[name])
 
-    def _report(self) -> Any:
-        with redirect_stdout(io.StringIO()) as out:
-            assert cli.main(["report", self.name, "--json"]) == 0
+    @cached_property
+    def report(self) -> Report:
+        return examine(self.context)
+
+    @cached_property
+    def document(self) -> Any:
+        """The JSON of the report."""
+        out = io.StringIO()
+        write_json(self.report, out)
         return json.loads(out.getvalue())
 
 

@@ -91,7 +91,7 @@ def test_copies_in_flight_are_bounded_only_after(before: Sample, after: Sample) 
 
 @pytest.mark.parametrize("name", [*NAMES, IO, WAITS])
 def test_every_check_of_the_report_agrees_or_says_why(name: str) -> None:
-    report = open_sample(name).report()
+    report = open_sample(name).document
     assert error(report) == ""
     differing = [
         (analysis, check["name"])

@@ -11,7 +11,7 @@ import pytest
 from kcensus.analyses import Analysis, analyses
 from kcensus.analyses.runner import Context
 from kcensus.kernel.kernel import Kernel
-from kcensus.results import Result, Unit
+from kcensus.results import Unit
 from tests.running import recorded_analyses
 from tests.sample.conftest import IO, NAMES, WAITS, open_sample
 
@@ -28,8 +28,7 @@ def gauges(kernel: Kernel, name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("analysis", _EVERY)
 def test_gauges_are_the_counters_of_checks(analysis: str, name: str) -> None:
     sample = open_sample(name)
-    kernel = Context.of(sample.target).kernel
-    known, result = gauges(kernel, analysis), sample.run(analysis)
+    known, result = gauges(sample.context.kernel, analysis), sample.run(analysis)
     counters: dict[str, tuple[int, Unit]] = {
         check.source: (check.counter, check.unit)
         for check in result.checks
@@ -39,14 +38,15 @@ def test_gauges_are_the_counters_of_checks(analysis: str, name: str) -> None:
     for source in both:
         gauge, (counter, unit) = known[source], counters[source]
         is_finer = (gauge.unit, unit) == (Unit.BYTES, Unit.PAGES)
-        assert gauge.value == counter * (kernel.memory.page_size if is_finer else 1), source
+        page_size = sample.context.kernel.memory.page_size
+        assert gauge.value == counter * (page_size if is_finer else 1), source
     if result.checks and analysis not in _LEFT_OUT | {"memcgs"}:
         assert both
 
 
 @pytest.mark.parametrize("analysis", _EVERY)
 def test_keys_of_gauges_are_identifiers_and_unique(analysis: str) -> None:
-    known = gauges(Context.of(open_sample("sample").target).kernel, analysis).values()
+    known = gauges(open_sample("sample").context.kernel, analysis).values()
     keys = [gauge.key for gauge in known]
     assert keys
     assert len(set(keys)) == len(keys)
@@ -56,7 +56,7 @@ def test_keys_of_gauges_are_identifiers_and_unique(analysis: str) -> None:
 
 def test_gauges_of_disks_are_the_sums_of_their_checks() -> None:
     sample = open_sample(IO)
-    gauged = gauges(Context.of(sample.target).kernel, "iosched").values()
+    gauged = gauges(sample.context.kernel, "iosched").values()
     known = {each.key: each.value for each in gauged}
     counters: dict[str, int] = {}
     for check in sample.run("iosched").checks:
@@ -77,7 +77,7 @@ def test_only_a_running_kernel_is_read_twice(
     analysis: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A recorded kernel does not move, so what is read as of a running one agrees as well."""
-    times = []
+    sample, times = open_sample("sample"), []
     original = Analysis.gauges_of
 
     def noted(self: Analysis, kernel: Kernel) -> Any:
@@ -85,14 +85,10 @@ def test_only_a_running_kernel_is_read_twice(
         return original(self, kernel)
 
     monkeypatch.setattr(Analysis, "gauges_of", noted)
-
-    def result(live: bool) -> Result:
-        target = open_sample("sample").target
-        return Context(Kernel(target.prog, live=live), target).run(analyses()[analysis])
-
-    still = result(live=False)
+    still = sample.context.run(analyses()[analysis])
     assert times == []
-    running = result(live=True)
+    live = Context(Kernel(sample.target.prog, live=True), sample.target)
+    running = live.run(analyses()[analysis])
     assert times == [analysis, analysis]
     statuses = [[(each.status, each.difference) for each in one.checks] for one in (running, still)]
     assert statuses[0] == statuses[1]

@@ -808,7 +808,7 @@ def test_slabs_that_take_a_large_share_of_memory(pages: int, expected: Severity 
         assert each.memory["slab:dentry"] == 3 * PAGE
         assert each.figures["unreclaimable_bytes"].value == 8 * PAGE
         assert each.evidence.index("big") < each.evidence.index("dentry")
-        assert "see `kcensus dentries`" in each.evidence
+        assert "see `kcensus dentries TARGET`" in each.evidence
         assert "slub_debug=U,big" in each.remedies[0].effect
 
 

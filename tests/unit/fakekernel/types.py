@@ -12,7 +12,7 @@ from drgn import Object, Program, Type, TypeKind, TypeMember
 
 from kcensus.sources import open_target
 from kcensus.sources.capsule import NotRecorded
-from kcensus.sources.capsule.types import Interner, build
+from kcensus.sources.capsule.types import Interner, Ref, build
 
 Table = Mapping[str, tuple[int, str]]
 """``struct tag``, ``union tag`` → size and members, one a line: offset, type, name.
@@ -27,7 +27,8 @@ _ROOTS = (
     *("mem_cgroup", "obj_cgroup", "list_lru", "list_lru_node", "list_lru_memcg", "xa_node"),
     *("super_block", "mount", "task_struct", "kset"),
 )
-_KINDS = {TypeKind.STRUCT: "struct", TypeKind.UNION: "union", TypeKind.TYPEDEF: "typedef"}
+_KINDS = {"struct": TypeKind.STRUCT, "union": TypeKind.UNION, "typedef": TypeKind.TYPEDEF}
+_KEYWORDS = {kind: keyword for keyword, kind in _KINDS.items()}
 
 
 def declared(text: str, has: Callable[[str], bool] = bool) -> dict[str, tuple[int, str]]:
@@ -57,20 +58,24 @@ def declared(text: str, has: Callable[[str], bool] = bool) -> dict[str, tuple[in
 def add_types(prog: Program, types: Table | str, name: str = "synthetic") -> None:
     """Add types to a program; they take precedence over those that were added earlier."""
     table = declared(types) if isinstance(types, str) else types
-    made: dict[str, Type] = {}
-    interner = Interner()
+    made: dict[tuple[TypeKind, str], Type] = {}
+    known: dict[str, list[TypeKind]] = {}
+    for full in table:
+        keyword, tag = full.split()
+        known.setdefault(tag, []).append(_KINDS[keyword])
 
     def find(prog: Program, kinds: drgn.TypeKindSet, tag: str, file: str | None) -> Type | None:
-        for kind, keyword in _KINDS.items():
-            full = f"{keyword} {tag}"
-            if kind in kinds and full in table:
-                if full not in made:
+        for kind in known.get(tag, ()):
+            if kind in kinds:
+                if (kind, tag) not in made:
+                    full = f"{_KEYWORDS[kind]} {tag}"
                     size, text = table[full]
-                    if text.startswith("@"):
-                        made[full] = build(prog, interner.ref(real_types(text[1:])[full]))
-                    else:
-                        made[full] = _make(prog, kind, tag, size, text)
-                return made[full]
+                    made[kind, tag] = (
+                        build(prog, _recorded(text[1:], full))
+                        if text.startswith("@")
+                        else _make(prog, kind, tag, size, text)
+                    )
+                return made[kind, tag]
         return None
 
     prog.register_type_finder(name, find, enable_index=0)
@@ -96,6 +101,16 @@ def _member(prog: Program, line: str) -> TypeMember:
         return Object(prog, type_, bit_field_size=int(bits)) if bits else type_
 
     return TypeMember(member, None if name == "-" else name, int(byte) * 8 + int(bit or 0))
+
+
+@cache
+def _recorded(sample: str, full: str) -> Ref:
+    return _interner(sample).ref(real_types(sample)[full])
+
+
+@cache
+def _interner(sample: str) -> Interner:
+    return Interner()
 
 
 @cache

@@ -75,10 +75,11 @@ def _size_finding(figures: Figures) -> Iterator[Finding]:
     named = []
     for id_ in _largest(figures, figures.bytes):
         name = figures.caches[id_].name
-        analysis = _ANALYSES.get(name)
-        if name.startswith("kmalloc-"):
-            analysis = "slab --table kmalloc"
-        notes = [f"see `kcensus {analysis}`"] if analysis else []
+        notes = []
+        if analysis := _ANALYSES.get(name):
+            notes = [f"see `kcensus {analysis} TARGET`"]
+        elif name.startswith("kmalloc-"):
+            notes = ["see `kcensus slab TARGET --table kmalloc`"]
         if sharers := figures.shared_with(id_):
             notes.append(f"shared with {sharers}")
         note = f" ({'; '.join(notes)})" if notes else ""

@@ -43,6 +43,7 @@ _MAX_INDEX = 64 << 20
 _MAX_SECTIONS = 64
 _MAX_FRAMES = 1 << 48
 _MAX_CACHED_BYTES = 64 << 20
+_MAX_CACHED_PLACES = 1 << 14
 _CHUNK = 4 << 20
 RUN = np.dtype([("first", "<u8"), ("pages", "<u4"), ("status", "<u4")])
 """Consecutive pages: first page frame, number of pages, 0 or 1 + the position in ``REASONS``."""
@@ -310,32 +311,41 @@ class PageStore:
     """Reads physical memory from a capsule; pages that are corrupt raise :class:`BadCapsule`."""
 
     def __init__(self, reader: Reader, page_size: int) -> None:
-        self._index = index = reader.index(page_size)
+        index = reader.index(page_size)
         self._size = page_size
         self._block = functools.lru_cache(_MAX_CACHED_BYTES // (BLOCK_PAGES * page_size))(
             functools.partial(reader.block, index, page_size=page_size)
         )
+        # Address translation reads the same few pages of page tables again and again.
+        self._place = functools.lru_cache(_MAX_CACHED_PLACES)(
+            functools.partial(_place, index, page_size=page_size)
+        )
 
     def read(self, address: int, count: int) -> bytes:
         """Return physical memory; raises :class:`drgn.FaultError` with one of ``REASONS``."""
-        size, index = self._size, self._index
+        size = self._size
         pieces = []
         end = address + count
         while address < end:
             frame, within = divmod(address, size)
-            run = int(np.searchsorted(index.first, frame, side="right")) - 1
-            offset = frame - int(index.first[run]) if run >= 0 else 0
-            if run < 0 or offset >= index.pages[run]:
-                raise drgn.FaultError(UNRECORDED, frame * size)
-            if status := int(index.status[run]):
-                raise drgn.FaultError(REASONS[status - 1], frame * size)
-            block, page = divmod(int(index.positions[run]) + offset, BLOCK_PAGES)
-            pages = min(int(index.pages[run]) - offset, BLOCK_PAGES - page)
+            block, page, pages = self._place(frame)
             length = min(pages * size - within, end - address)
             start = page * size + within
             pieces.append(self._block(block)[start : start + length])
             address += length
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _place(index: Index, frame: int, page_size: int) -> tuple[int, int, int]:
+    """Return the block of a page, its number there, and the number of pages from it on in both."""
+    run = int(np.searchsorted(index.first, frame, side="right")) - 1
+    offset = frame - int(index.first[run]) if run >= 0 else 0
+    if run < 0 or offset >= index.pages[run]:
+        raise drgn.FaultError(UNRECORDED, frame * page_size)
+    if status := int(index.status[run]):
+        raise drgn.FaultError(REASONS[status - 1], frame * page_size)
+    block, page = divmod(int(index.positions[run]) + offset, BLOCK_PAGES)
+    return block, page, min(int(index.pages[run]) - offset, BLOCK_PAGES - page)
 
 
 @contextlib.contextmanager
