@@ -10,12 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
+from kcensus.results.figures import Figure
 from kcensus.results.severity import Danger, Severity, severity_of
-
-if TYPE_CHECKING:
-    from kcensus.results import Figure
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from pandas.api.typing import DataFrameGroupBy
 
-from kcensus.results import Unit
+from kcensus.results.figures import Unit
 
 Getter = Callable[[Any], Any] | str
 """A function; or the name of an attribute, with dots for nested ones."""
@@ -60,23 +61,28 @@ class Column:
 
     def values(self, name: str, rows: Any) -> Any:
         """Return the values of the column ``name`` for rows of :meth:`TableSpec.of`."""
-        own = attrgetter(self.get or name) if isinstance(self.get, str) else self.get
-
-        def get(rows: Any) -> Any:
-            is_named = isinstance(rows, (Mapping, pd.DataFrame)) and name in rows
-            return rows[name] if is_named else own(rows)
-
+        get = self.get or name
         if not isinstance(rows, (list, tuple)):
-            values = get(rows)
+            values = _call(get, rows)
             # Not its array: texts of dtype object may have values that the string dtype rejects.
             return values.reset_index(drop=True) if isinstance(values, pd.Series) else values
-        cells = list(map(get, rows))
+        cells = [_call(get, row) for row in rows]
         if self.unit is Unit.ADDRESS:
             return np.array(cells, np.uint64)
         if self.unit is Unit.TEXT or all(cell is not None for cell in cells):
             return cells
         is_exact = all(cell is None or isinstance(cell, int) for cell in cells)
         return pd.array(cells, "Int64" if is_exact else "Float64")
+
+
+def _call(getter: Getter, rows: Any) -> Any:
+    if not isinstance(getter, str):
+        return getter(rows)
+    if isinstance(rows, DataFrameGroupBy):
+        keys = rows.size().index
+        return keys.get_level_values(getter) if getter in keys.names else rows[getter].sum()
+    is_named = isinstance(rows, (Mapping, pd.DataFrame))
+    return rows[getter] if is_named else attrgetter(getter)(rows)
 
 
 @dataclass
@@ -136,28 +142,34 @@ class TableSpec:
     """Amounts of the largest rows that ``kcensus record`` keeps; the first one ranks the rows.
     Amounts of rows with the same name are added."""
 
-    rows: Callable[[Any], Any] = lambda figures: figures
+    rows: Getter = lambda figures: figures
     """The rows of the table for :meth:`of`, given the figures of its analysis; None if they have no
     such table."""
+    keep: Getter | None = None
+    """Mask or numbers of the rows to keep, given an object with all rows."""
 
     def of(self, rows: Any, note: str = "") -> Table:
         """Make the table.
 
         :param rows: a list of rows for the getters (None is a missing number); or an object with
-            all rows, of which each getter takes a whole column. In a mapping or a DataFrame, the
-            entry with the column's name comes first
+            all rows, of which each getter takes a whole column. By its name, a getter takes an
+            entry of a mapping or frame; of the groups of a frame, it takes a key or the sums
         """
         table = Table(self.frame(rows), self.columns, self.title, note, self.detail)
         return table.largest_first(*self.largest_first) if self.largest_first else table
 
     def frame(self, rows: Any) -> pd.DataFrame:
         """Return the values of all columns in the order of the rows (see :meth:`of`)."""
-        return pd.DataFrame({name: each.values(name, rows) for name, each in self.columns.items()})
+        columns = {name: each.values(name, rows) for name, each in self.columns.items()}
+        frame = pd.DataFrame(columns)
+        if self.keep is not None:
+            frame = frame.iloc[_call(self.keep, rows)].reset_index(drop=True)
+        return frame
 
 
 def make_tables(specs: Iterable[TableSpec], figures: Any) -> dict[str, Table]:
     """Make the tables of an analysis from its figures, except those without rows (None)."""
-    rows = [(spec, spec.rows(figures)) for spec in specs]
+    rows = [(spec, _call(spec.rows, figures)) for spec in specs]
     return {spec.name: spec.of(of) for spec, of in rows if of is not None}
 
 

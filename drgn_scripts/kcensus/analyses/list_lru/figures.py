@@ -13,14 +13,14 @@ from drgn.helpers.linux.bitops import for_each_set_bit
 from kcensus.analyses.list_lru import model
 from kcensus.analyses.list_lru.model import Cost, Population, Stage
 from kcensus.analyses.list_lru.slots import EMPTY, NODE_ARRAYS, POINTERS, UNUSED, SlotReader
-from kcensus.engine.memory import Faults
+from kcensus.engine.memory import Faults, Numbers
 from kcensus.engine.slub.percpu import node_ids
 from kcensus.engine.slub.slabs import ScanReport
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.ids import memcg_ids
 from kcensus.kernel.memcg.memcgs import memcgs
 from kcensus.kernel.memcg.shrinker_maps import shrinker_maps
-from kcensus.kernel.mm.footprint import Counts, Footprint, cache_use
+from kcensus.kernel.mm.footprint import Footprint, cache_use
 from kcensus.kernel.vfs.list_lru import counted_items, list_lrus
 from kcensus.kernel.vfs.super_blocks import super_blocks
 
@@ -51,7 +51,7 @@ class Figures:
         array, node = np.nonzero(lrus.memcg_lrus)
         asked = reader.header + 8 * len(self.ids.row)
         sizes = self.footprint.sizes(lrus.memcg_lrus[array, node], asked, POINTERS, self.tally)
-        self.pointer_bytes: Counts = np.bincount(array, sizes, len(lrus)).astype(np.int64)
+        self.pointer_bytes: Numbers = np.bincount(array, sizes, len(lrus)).astype(np.int64)
         """Bytes of the arrays of pointers; zeros since v5.18."""
         self.shrinker_maps = shrinker_maps(kernel.memory, self.groups, self.footprint, self.tally)
         self.report = ScanReport()
@@ -60,7 +60,7 @@ class Figures:
         """Use of the slab caches with these structures."""
         self.bytes = self.node_bytes + self.pointer_bytes + self.slots.xa_node_bytes
         self.bytes += self.slots.bytes.sum(axis=1)
-        self.items: Counts = lrus.root_items.sum(axis=1) + self.slots.items
+        self.items: Numbers = lrus.root_items.sum(axis=1) + self.slots.items
         self.map_bytes = int(self.shrinker_maps.bytes.sum())
         self.structural_bytes = int(self.bytes.sum()) + self.map_bytes
         """Bytes of all structures, shrinker maps included."""
@@ -70,7 +70,7 @@ class Figures:
         estimate = model.nr_cache_ids(max(self.ids.highest - 1, 0))
         self.nr_cache_ids = estimate if self.ids.cache_ids is None else self.ids.cache_ids
 
-    def by_group(self, by_id: Counts) -> Counts:
+    def by_group(self, by_id: Numbers) -> Numbers:
         """Return the sums of numbers by id, shape (memcgs + 1,): the last one for other ids."""
         count = len(self.groups)
         # A weighted bincount() sums in doubles, which damaged values overflow.
@@ -79,7 +79,7 @@ class Figures:
         return sums
 
     @cached_property
-    def items_by_group(self) -> Counts:
+    def items_by_group(self) -> Numbers:
         """Items by kind and memory cgroup, shape (kinds, memory cgroups + 1)."""
         items = np.stack([self.by_group(values) for values in self.slots.items_by_id])
         # A list_lru with per-memcg lists has the root's items on its own lists.

@@ -13,10 +13,10 @@ import numpy as np
 
 from kcensus.engine.gather import PageIndex, gather_arrays, gather_words
 from kcensus.engine.layout import layout, word_dtype
-from kcensus.engine.memory import Faults, Mask, Words
+from kcensus.engine.memory import Faults, Mask, Numbers, Words
 from kcensus.engine.slub.percpu import node_ids
 from kcensus.engine.xarray import XArrayWalk
-from kcensus.kernel.mm.footprint import Counts, Footprint, Tally
+from kcensus.kernel.mm.footprint import Footprint, Tally
 from kcensus.kernel.size import possible_counts
 from kcensus.kernel.vfs.list_lru import KINDS, ListLrus
 
@@ -52,7 +52,7 @@ class Slots:
         """Shape (kinds, ids)."""
         self.slots_by_id = _zeros(ids)
         self.bytes_by_id = _zeros(ids)
-        self.pairs: list[Counts] = []
+        self.pairs: list[Numbers] = []
         """Up to v5.17: list_lrus and ids of slots with items, as ``list_lru << 32 | id``."""
         self.tally = Tally()
         self.stray_items = 0
@@ -73,7 +73,7 @@ class Slots:
             setattr(self, name, total)
 
 
-def _zeros(*shape: int) -> Counts:
+def _zeros(*shape: int) -> Numbers:
     return np.zeros(shape, np.int64)
 
 
@@ -117,7 +117,7 @@ class SlotReader:
             slots.add(part)
         return slots
 
-    def _arrays(self, positions: Counts) -> Slots:
+    def _arrays(self, positions: Numbers) -> Slots:
         ids = len(self.ids_in_use)
         part = Slots(len(self.lrus), ids)
         start = self.lrus.memcg_lrus.ravel()[positions] + np.uint64(self.header)
@@ -136,7 +136,7 @@ class SlotReader:
         part.pairs.append(lru[used] << 32 | id_[used])
         return part
 
-    def _xarrays(self, rows: Counts) -> Slots:
+    def _xarrays(self, rows: Numbers) -> Slots:
         ids = len(self.ids_in_use)
         part = Slots(len(self.lrus), ids)
         walk = XArrayWalk(self.memory, part.faults)
@@ -161,7 +161,7 @@ class SlotReader:
 
     def _items(
         self, address: Words, part: Slots, index: PageIndex | None = None
-    ) -> tuple[Counts, Mask]:
+    ) -> tuple[Numbers, Mask]:
         """Return ``nr_items`` of each ``list_lru_one``, and a mask of the readable ones."""
         place = address + np.uint64(self.count.offset)
         shift = np.uint64(self.memory.page_shift)
@@ -171,12 +171,18 @@ class SlotReader:
         # A count is negative for a moment while items are moved to the parent's list, and LONG_MIN
         # when the memory cgroup is offline: Linux kernel commit fb56fdf8b9a2 ("mm/list_lru: split
         # the lock to per-cgroup scope") (in v6.13).
-        items: Counts = np.maximum(raw, 0)
+        items: Numbers = np.maximum(raw, 0)
         fits = possible_counts(self.memory.prog, items, part.faults)
         return np.where(fits, items, 0), readable & fits
 
     def _count(
-        self, part: Slots, lru: Counts, id_: Counts, items: Counts, readable: Mask, sizes: Counts
+        self,
+        part: Slots,
+        lru: Numbers,
+        id_: Numbers,
+        items: Numbers,
+        readable: Mask,
+        sizes: Numbers,
     ) -> None:
         """Add slots, given the row of the list_lru and the id of each."""
         # A list that a running kernel freed meanwhile can have any count; few items came to a list
@@ -190,7 +196,7 @@ class SlotReader:
         size = sizes[0] if len(sizes) else 0
         weights, scale = (None, size) if (sizes == size).all() else (sizes, 1)
 
-        def sums(key: Counts, bins: int) -> Counts:
+        def sums(key: Numbers, bins: int) -> Numbers:
             # Sums of integers below 2^53 are exact in the doubles of a weighted bincount().
             return np.bincount(key, weights, bins).astype(np.int64) * scale
 

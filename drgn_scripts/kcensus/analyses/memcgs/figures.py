@@ -8,9 +8,8 @@ from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-from kcensus.engine.memory import Faults, Mask
+from kcensus.engine.memory import Faults, Mask, Numbers
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.charges import SHMEM, charges, lru_pages
 from kcensus.kernel.memcg.memcgs import Memcgs, memcgs
@@ -20,7 +19,6 @@ from kcensus.kernel.mm.footprint import Footprint
 from kcensus.sources.capsule import NotRecorded
 
 T = TypeVar("T")
-Counts = npt.NDArray[np.int64]
 
 
 class Figures:
@@ -41,9 +39,9 @@ class Figures:
             lambda: structures(kernel, self.footprint), no_structures
         )
         self.pins = self._or_unknown(lambda: pins(kernel, self.charges), no_pins)
-        self.bytes: Counts = np.where(
+        self.bytes: Numbers = np.where(
             self.offline,
-            self.structures.bytes + self.charges.pages[:, : SHMEM + 1].sum(axis=1) * self.page_size,
+            self.structures.bytes + self.charged[:, : SHMEM + 1].sum(axis=1),
             0,
         )
         """Bytes of offline memcgs: structures, per-CPU areas, page cache and shmem."""
@@ -55,16 +53,21 @@ class Figures:
             self.not_recorded.append(str(error))
             return unknown(self.groups)
 
-    def offline_sum(self, values: Counts) -> int:
+    def offline_sum(self, values: Numbers) -> int:
         """Return the sum over the offline memory cgroups."""
         return int(values[self.offline].sum())
 
+    @property
+    def charged(self) -> Numbers:
+        """Bytes of charged pages, shape (memcgs, kinds)."""
+        return self.charges.pages * self.page_size
+
     def pages_bytes(self, kind: int) -> int:
         """Return the bytes of the pages of one kind that are charged to offline memcgs."""
-        return int(self.charges.pages[:, kind].sum()) * self.page_size
+        return int(self.charged[:, kind].sum())
 
     @cached_property
-    def ancestor(self) -> Counts:
+    def ancestor(self) -> Numbers:
         """Row of the nearest online ancestor of each memcg; -1 for the root."""
         nearest = self.groups.parent.copy()
         for row in range(1, len(nearest)):  # parents come first
@@ -72,7 +75,7 @@ class Figures:
                 nearest[row] = nearest[nearest[row]]
         return nearest
 
-    def released(self, removed: Counts) -> Mask:
+    def released(self, removed: Numbers) -> Mask:
         """Return which offline memcgs are freed with ``removed`` references, children included."""
         refs, parent = self.pins.refs.tolist(), self.groups.parent.tolist()
         left = [known - gone for known, gone in zip(refs, removed.tolist(), strict=True)]

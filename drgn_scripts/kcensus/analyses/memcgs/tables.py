@@ -4,16 +4,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from kcensus.analyses.memcgs.figures import Counts, Figures
+from kcensus.analyses.memcgs.figures import Figures
 from kcensus.charts import ChartSpec, RamUse
+from kcensus.engine.memory import Numbers
 from kcensus.kernel.memcg.charges import ANON, FILE, KERNEL, SHMEM
 from kcensus.kernel.memcg.charges import KINDS as CHARGES
 from kcensus.kernel.memcg.memcgs import newer_states
+from kcensus.kernel.memcg.pins import SOCKET
+from kcensus.kernel.mm.footprint import PER_CPU, Tally
 from kcensus.results import Result
 from kcensus.results.tables import (
     ALWAYS,
@@ -23,6 +27,7 @@ from kcensus.results.tables import (
     NONE,
     PAGES,
     TEXT,
+    WIDE,
     Column,
     TableSpec,
     address,
@@ -31,7 +36,7 @@ from kcensus.results.tables import (
 UNKNOWN = "unknown"
 """Kind of references without a known holder."""
 
-_MEMCG = Column(TEXT, "memory cgroup", ALWAYS, "Path before its removal.")
+_MEMCG = Column(TEXT, "memory cgroup", ALWAYS, "Path before its removal.", "groups.path")
 _PIN = Column(
     TEXT,
     "pinned by",
@@ -43,64 +48,53 @@ _TYPE = Column(TEXT, "type", ALWAYS, "File system type.")
 _MOUNT = Column(TEXT, "mounted on", ALWAYS, "A mount point of the file system.")
 
 
-def _held(figures: Figures) -> dict[str, Counts]:
+def _held(figures: Figures) -> dict[str, Numbers]:
     return {**figures.pins.held, UNKNOWN: figures.pins.unexplained}
 
 
-def _pins(figures: Figures) -> pd.DataFrame:
+class _Holder(NamedTuple):
+    kind: str
+    held: Numbers
+    """References, by memory cgroup."""
+    bytes: int
+
+
+def _holders(figures: Figures) -> list[_Holder]:
     pages = figures.charges.pages.sum(axis=0) * figures.page_size
     sizes = dict(zip(CHARGES, pages.tolist(), strict=True))
-    rows = [
-        (kind, int((held > 0).sum()), int(held.sum()), sizes.get(kind, 0))
-        for kind, held in _held(figures).items()
-        if held.any()
-    ]
-    return pd.DataFrame(rows, columns=[*PINS.columns])
+    every = (_Holder(kind, held, sizes.get(kind, 0)) for kind, held in _held(figures).items())
+    return [holder for holder in every if holder.held.any()]
 
 
-PINS = TableSpec(
-    "pins",
-    "What pins offline memory cgroups",
-    {
-        "kind": _PIN,
-        "memcgs": Column(COUNT, "memory cgroups", ALWAYS, "Memory cgroups it pins."),
-        "references": Column(COUNT, "references", ALWAYS, "References it holds."),
-        "bytes": Column(BYTES, "pages", ALWAYS, "Charged pages."),
-    },
-    "A kind of holder.",
-    ("memcgs", "kind"),
-    key=("kind",),
-    series=("memcgs", "bytes"),
-    rows=_pins,
-)
+PINS = TableSpec("pins", "What pins offline memory cgroups", {
+    "kind": _PIN,
+    "memcgs": Column(COUNT, "memory cgroups", ALWAYS, "Memory cgroups it pins.",
+        lambda row: (row.held > 0).sum()),
+    "references": Column(COUNT, "", ALWAYS, "References it holds.", lambda row: row.held.sum()),
+    "bytes": Column(BYTES, "pages", ALWAYS, "Charged pages."),
+}, "A kind of holder.", ("memcgs", "kind"), key=("kind",), series=("memcgs", "bytes"),
+    rows=_holders)  # fmt: skip
 
 
-def _mounts(figures: Figures) -> pd.DataFrame:
+def _files_by_mount(figures: Figures) -> Any:
+    """Return the groups of files with pages."""
     files = figures.pins.files
     files = files[files["pages"] > 0].assign(bytes=files["pages"] * figures.page_size)
-    grouped = files.groupby(["type", "mount", "kind"], as_index=False)
-    return grouped.agg(
-        memcgs=("memcg", "nunique"), files=("inode", "nunique"), bytes=("bytes", "sum")
-    )
+    return files.groupby(["type", "mount", "kind"])
 
 
-MOUNTS = TableSpec(
-    "mounts",
-    "File systems of charged pages",
-    {
-        "type": _TYPE,
-        "mount": _MOUNT,
-        "kind": _PIN,
-        "memcgs": Column(COUNT, "memory cgroups", ALWAYS, "Memory cgroups that files here pin."),
-        "files": Column(COUNT, "files", ALWAYS, "Files with charged pages."),
-        "bytes": Column(BYTES, "charged", ALWAYS, "Pages charged to offline memory cgroups."),
-    },
-    "A file system with pages charged to offline memory cgroups; from a sample of files.",
-    ("bytes", "type", "mount", "kind"),
-    key=("type", "mount"),
-    series=("bytes", "memcgs"),
-    rows=_mounts,
-)
+MOUNTS = TableSpec("mounts", "File systems of charged pages", {
+    "type": _TYPE,
+    "mount": _MOUNT,
+    "kind": _PIN,
+    "memcgs": Column(COUNT, "memory cgroups", ALWAYS, "Memory cgroups that files here pin.",
+        lambda files: files["memcg"].nunique()),
+    "files": Column(COUNT, "", ALWAYS, "Files with charged pages.",
+        lambda files: files["inode"].nunique()),
+    "bytes": Column(BYTES, "charged", ALWAYS, "Pages charged to offline memory cgroups."),
+}, "A file system with pages charged to offline memory cgroups; from a sample of files.",
+    ("bytes", "type", "mount", "kind"), key=("type", "mount"), series=("bytes", "memcgs"),
+    rows=_files_by_mount)  # fmt: skip
 
 
 def pinned_by(figures: Figures) -> list[str]:
@@ -115,141 +109,81 @@ def pinned_by(figures: Figures) -> list[str]:
     return texts
 
 
-def _offline(figures: Figures) -> pd.DataFrame:
-    structures, pins = figures.structures, figures.pins
-    pages = figures.charges.pages * figures.page_size
-    frame = pd.DataFrame(
-        {
-            "memcg": figures.groups.path,
-            "pinned_by": pinned_by(figures),
-            "newer": newer_states(figures.kernel),
-            "bytes": figures.bytes,
-            "structure_bytes": structures.slab + structures.shrinker_maps,
-            "per_cpu_bytes": structures.per_cpu,
-            "file_bytes": pages[:, FILE],
-            "shmem_bytes": pages[:, SHMEM],
-            "anon_bytes": pages[:, ANON],
-            "kernel_bytes": pages[:, KERNEL],
-            "swapped_pages": pins.swapped,
-            "sockets": pins.held["sockets"],
-            "references": pd.Series(pins.refs, dtype="Int64").mask(pins.refs < 0),
-            "unexplained": pins.unexplained,
-            "address": figures.groups.address,
-        }
-    )
-    return frame[figures.offline]
+OFFLINE = TableSpec("offline", "Offline memory cgroups", {
+    "memcg": _MEMCG,
+    "pinned_by": replace(_PIN, get=pinned_by),
+    "newer": Column(COUNT, "created since", WIDE,
+        "Controller states (css) created after this one, of any controller and cgroup.",
+        lambda f: newer_states(f.kernel)),
+    "bytes": Column(BYTES, "", ALWAYS, "Structures, per-CPU areas, page cache and shmem."),
+    "structure_bytes": Column(BYTES, "structures", WIDE,
+        "Slots of slab caches, shrinker maps included.",
+        lambda f: f.structures.slab + f.structures.shrinker_maps),
+    "per_cpu_bytes": Column(BYTES, "per-CPU", WIDE, "Areas of all possible CPUs.",
+        "structures.per_cpu"),
+    "file_bytes": Column(BYTES, "page cache", WIDE, "Pages of files, without shmem.",
+        lambda f: f.charged[:, FILE]),
+    "shmem_bytes": Column(BYTES, "shmem", WIDE, "Pages of tmpfs and shared memory.",
+        lambda f: f.charged[:, SHMEM]),
+    "anon_bytes": Column(BYTES, "anonymous", DATA, "Memory of processes.",
+        lambda f: f.charged[:, ANON]),
+    "kernel_bytes": Column(BYTES, "kernel", DATA, "Pages of the kernel (up to 5.12).",
+        lambda f: f.charged[:, KERNEL]),
+    "swapped_pages": Column(PAGES, "swapped", DATA, "Pages in swap.", "pins.swapped"),
+    "sockets": Column(COUNT, "", DATA, "Sockets that hold a reference.",
+        lambda f: f.pins.held[SOCKET]),
+    "references": Column(COUNT, "", WIDE, "css.refcnt; -1 if it could not be read.",
+        lambda f: pd.Series(f.pins.refs, dtype="Int64").mask(f.pins.refs < 0)),
+    "unexplained": Column(COUNT, "holder unknown", DATA, "References whose holder was not found.",
+        "pins.unexplained"),
+    "address": address("struct mem_cgroup", get="groups.address"),
+}, "An offline memory cgroup.", ("bytes", "memcg", "address"), keep="offline")  # fmt: skip
 
 
-OFFLINE = TableSpec(
-    "offline",
-    "Offline memory cgroups",
-    {
-        "memcg": _MEMCG,
-        "pinned_by": _PIN,
-        "newer": Column(
-            COUNT,
-            "created since",
-            help="Controller states (css) created after this one, of any controller and cgroup.",
-        ),
-        "bytes": Column(BYTES, "bytes", ALWAYS, "Structures, per-CPU areas, page cache and shmem."),
-        "structure_bytes": Column(
-            BYTES, "structures", help="Slots of slab caches, shrinker maps included."
-        ),
-        "per_cpu_bytes": Column(BYTES, "per-CPU", help="Areas of all possible CPUs."),
-        "file_bytes": Column(BYTES, "page cache", help="Pages of files, without shmem."),
-        "shmem_bytes": Column(BYTES, "shmem", help="Pages of tmpfs and shared memory."),
-        "anon_bytes": Column(BYTES, "anonymous", DATA, "Memory of processes."),
-        "kernel_bytes": Column(BYTES, "kernel", DATA, "Pages of the kernel (up to 5.12)."),
-        "swapped_pages": Column(PAGES, "swapped", DATA, "Pages in swap."),
-        "sockets": Column(COUNT, "sockets", DATA, "Sockets that hold a reference."),
-        "references": Column(COUNT, "references", help="css.refcnt; -1 if it could not be read."),
-        "unexplained": Column(
-            COUNT, "holder unknown", DATA, "References whose holder was not found."
-        ),
-        "address": address("struct mem_cgroup"),
-    },
-    "An offline memory cgroup.",
-    ("bytes", "memcg", "address"),
-    rows=_offline,
-)
-
-
-def _names(figures: Figures, rows: Any) -> pd.Series[Any]:
+def _names(figures: Figures, rows: pd.Series[Any]) -> pd.Series[Any]:
     paths = figures.groups.path
     return pd.Series([paths[row] for row in rows.tolist()], dtype=object)
 
 
-def _files(figures: Figures) -> pd.DataFrame:
-    files = figures.pins.files
-    return files.assign(
-        memcg=_names(figures, files["memcg"]),
-        bytes=files["pages"] * figures.page_size,
-        file_bytes=files["file_pages"] * figures.page_size,
-        address=files["inode"],
-    )
+FILES = TableSpec("files", "Files whose pages are charged", {
+    "path": Column(TEXT, "", ALWAYS, "Path, or number of the inode.", "pins.files.path"),
+    "kind": replace(_PIN, get="pins.files.kind"),
+    "bytes": Column(BYTES, "charged", ALWAYS, "Pages charged to the memory cgroup.",
+        lambda f: f.pins.files["pages"] * f.page_size),
+    "file_bytes": Column(BYTES, "of file", WIDE, "All pages of the file in memory.",
+        lambda f: f.pins.files["file_pages"] * f.page_size),
+    "deleted": Column(NONE, "", WIDE, "Whether its last name is removed.", "pins.files.deleted"),
+    "type": replace(_TYPE, get="pins.files.type"),
+    "mount": replace(_MOUNT, show=DATA, get="pins.files.mount"),
+    "memcg": replace(_MEMCG, get=lambda f: _names(f, f.pins.files["memcg"])),
+    "address": address("struct inode", get="pins.files.inode"),
+}, "A file and an offline memory cgroup: the largest, up to 16 of each and 10,000 in all.",
+    ("bytes", "path", "memcg"))  # fmt: skip
 
-
-FILES = TableSpec(
-    "files",
-    "Files whose pages are charged",
-    {
-        "path": Column(TEXT, "path", ALWAYS, "Path, or number of the inode."),
-        "kind": _PIN,
-        "bytes": Column(BYTES, "charged", ALWAYS, "Pages charged to the memory cgroup."),
-        "file_bytes": Column(BYTES, "of file", help="All pages of the file in memory."),
-        "deleted": Column(NONE, "deleted", help="Whether its last name is removed."),
-        "type": _TYPE,
-        "mount": Column(TEXT, "mounted on", DATA, _MOUNT.help),
-        "memcg": _MEMCG,
-        "address": address("struct inode"),
-    },
-    "A file and an offline memory cgroup: the largest, up to 16 of each and 10,000 in all.",
-    ("bytes", "path", "memcg"),
-    rows=_files,
-)
-
-
-OBJECTS = TableSpec(
-    "objects",
-    "Kernel objects that pin",
-    {
-        "kind": _PIN,
-        "what": Column(TEXT, "what", ALWAYS, "Protocol, or slab cache."),
-        "objects": Column(COUNT, "objects", ALWAYS, "Sockets, or objects in the cache."),
-        "memcg": _MEMCG,
-    },
-    "Objects of one kind and an offline memory cgroup.",
-    ("objects", "kind", "what", "memcg"),
-    rows=lambda figures: figures.pins.other.assign(
-        memcg=_names(figures, figures.pins.other["memcg"])
-    ),
-)
+OBJECTS = TableSpec("objects", "Kernel objects that pin", {
+    "kind": replace(_PIN, get="pins.other.kind"),
+    "what": Column(TEXT, "", ALWAYS, "Protocol, or slab cache.", "pins.other.what"),
+    "objects": Column(COUNT, "", ALWAYS, "Sockets, or objects in the cache.", "pins.other.objects"),
+    "memcg": replace(_MEMCG, get=lambda f: _names(f, f.pins.other["memcg"])),
+}, "Objects of one kind and an offline memory cgroup.",
+    ("objects", "kind", "what", "memcg"))  # fmt: skip
 
 
 def _structures(figures: Figures) -> pd.DataFrame:
-    rows = figures.structures.tally.frame(figures.footprint)
-    if per_cpu := figures.offline_sum(figures.structures.per_cpu):
-        row = {"kind": "per-CPU areas", "place": "per-CPU", "bytes": per_cpu}
-        more = pd.DataFrame([row | {"objects": figures.structures.areas}])
-        rows = pd.concat([rows, more]) if len(rows) else more
-    return rows
+    structures, tally = figures.structures, Tally()
+    tally += structures.tally
+    if per_cpu := figures.offline_sum(structures.per_cpu):
+        tally.add("per-CPU areas", PER_CPU, structures.areas, per_cpu)
+    return tally.frame(figures.footprint)
 
 
-STRUCTURES = TableSpec(
-    "structures",
-    "Structures of offline memory cgroups",
-    {
-        "kind": Column(TEXT, "structure", ALWAYS, "Kind of structure."),
-        "place": Column(TEXT, "allocated from", ALWAYS, "Slab cache, pages, per-CPU or unknown."),
-        "objects": Column(COUNT, "allocations", ALWAYS, "Allocations of this kind."),
-        "bytes": Column(BYTES, "bytes", ALWAYS, "As the allocator rounds them."),
-    },
-    "Structures of one kind and place.",
-    ("bytes", "kind", "place"),
-    key=("kind", "place"),
-    series=("bytes", "objects"),
-    rows=_structures,
-)
+STRUCTURES = TableSpec("structures", "Structures of offline memory cgroups", {
+    "kind": Column(TEXT, "structure", ALWAYS, "Kind of structure."),
+    "place": Column(TEXT, "allocated from", ALWAYS, "Slab cache, pages, per-CPU or unknown."),
+    "objects": Column(COUNT, "allocations", ALWAYS, "Allocations of this kind."),
+    "bytes": Column(BYTES, "", ALWAYS, "As the allocator rounds them."),
+}, "Structures of one kind and place.", ("bytes", "kind", "place"), key=("kind", "place"),
+    series=("bytes", "objects"), rows=_structures)  # fmt: skip
 
 TABLES = (PINS, MOUNTS, OFFLINE, FILES, OBJECTS, STRUCTURES)
 

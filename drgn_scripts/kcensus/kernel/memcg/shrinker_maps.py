@@ -13,9 +13,9 @@ import numpy as np
 
 from kcensus.engine.gather import gather, gather_pointers
 from kcensus.engine.layout import layout
-from kcensus.engine.memory import Memory, Words
+from kcensus.engine.memory import Memory, Numbers, Words
 from kcensus.kernel.memcg.memcgs import PER_NODE, Memcgs, per_node
-from kcensus.kernel.mm.footprint import Counts, Footprint, Tally
+from kcensus.kernel.mm.footprint import Footprint, Tally
 from kcensus.kernel.names import integer
 
 SHRINKER_MAPS = "shrinker maps"
@@ -29,14 +29,14 @@ _MAX_UNITS = 1 << 12
 class ShrinkerMaps:
     """Bytes of shrinker maps."""
 
-    bytes: Counts
+    bytes: Numbers
     shrinkers: int | None
     """``shrinker_nr_max``, the capacity of a map; None if unknown."""
     unreadable: int = 0
 
 
 def shrinker_maps(
-    memory: Memory, groups: Memcgs, footprint: Footprint, tally: Tally, rows: Counts | None = None
+    memory: Memory, groups: Memcgs, footprint: Footprint, tally: Tally, rows: Numbers | None = None
 ) -> ShrinkerMaps:
     """Return the bytes of the maps of memory cgroups, and add the allocations to ``tally``.
 
@@ -58,7 +58,7 @@ def shrinker_maps(
     except LookupError:
         return ShrinkerMaps(size, shrinkers)
 
-    def add(owners: Counts, addresses: Words, asked: int) -> None:
+    def add(owners: Numbers, addresses: Words, asked: int) -> None:
         np.add.at(size, owners, footprint.sizes(addresses, asked, SHRINKER_MAPS, tally))
 
     rows = np.arange(len(groups)) if rows is None else rows

@@ -10,13 +10,13 @@ import numpy as np
 
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
-from kcensus.engine.memory import Mask, Words
+from kcensus.engine.memory import Mask, Numbers, Words
 from kcensus.engine.slub.percpu import cpu_offsets, node_ids
 from kcensus.engine.strings import c_strings
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.memcgs import PER_NODE, Memcgs, memcgs, per_node
 from kcensus.kernel.memcg.shrinker_maps import shrinker_maps
-from kcensus.kernel.mm.footprint import Counts, Footprint, Tally
+from kcensus.kernel.mm.footprint import Footprint, Tally
 
 MEMCG, CGROUP = "struct mem_cgroup", "struct cgroup"
 PSI, KERNFS, OBJCG = "struct psi_group", "struct kernfs_node", "struct obj_cgroup"
@@ -58,10 +58,10 @@ _REF_FLAGS = 3
 class Structures:
     """Bytes of the structures of each memory cgroup, shape (memcgs,)."""
 
-    slab: Counts
+    slab: Numbers
     """Allocations, rounded by the allocator: everything but the per-CPU areas and the maps."""
-    per_cpu: Counts
-    shrinker_maps: Counts
+    per_cpu: Numbers
+    shrinker_maps: Numbers
     tally: Tally = field(default_factory=Tally)
     """All allocations of offline memory cgroups by kind and place; no per-CPU areas."""
     online_tally: Tally = field(default_factory=Tally)
@@ -71,7 +71,7 @@ class Structures:
     """Structures with unreadable pointers."""
 
     @property
-    def bytes(self) -> Counts:
+    def bytes(self) -> Numbers:
         """Bytes of all structures."""
         return self.slab + self.per_cpu + self.shrinker_maps
 
@@ -134,7 +134,7 @@ class _Reader:
         self.maps += maps.bytes
         self.unreadable += maps.unreadable
 
-    def _visit(self, name: str, owners: Counts, addresses: Words, extra: int = 0) -> None:
+    def _visit(self, name: str, owners: Numbers, addresses: Words, extra: int = 0) -> None:
         """Count structures, ``extra`` bytes after each, and the targets of their members."""
         try:
             type_ = self.prog.type(name)
@@ -165,8 +165,8 @@ class _Reader:
         return bool(type_.member("psi").type.kind == drgn.TypeKind.STRUCT)
 
     def _followed(
-        self, name: str, owners: Counts, addresses: Words, path: str, flags: int = 0
-    ) -> tuple[Counts, Words]:
+        self, name: str, owners: Numbers, addresses: Words, path: str, flags: int = 0
+    ) -> tuple[Numbers, Words]:
         """Return owners and values of a pointer, without ``flags``, where it is not NULL."""
         type_ = self.prog.type(name)
         if path == "psi" and self._psi_is_embedded:
@@ -179,17 +179,17 @@ class _Reader:
         pointers = read["pointer"] & ~np.uint64(flags)
         return owners[pointers != 0], pointers[pointers != 0]
 
-    def _names(self, owners: Counts, nodes: Words) -> None:
+    def _names(self, owners: Numbers, nodes: Words) -> None:
         owners, names = self._followed(KERNFS, owners, nodes, "name")
         texts = c_strings(self.memory, names, self.footprint.faults)
         sizes = np.array([len(text or b"") + 1 for text in texts], np.int64)
         for size in np.unique(sizes).tolist():
             self._allocated("names", owners[sizes == size], names[sizes == size], size)
 
-    def _allocated(self, kind: str, owners: Counts, addresses: Words, size: int) -> None:
+    def _allocated(self, kind: str, owners: Numbers, addresses: Words, size: int) -> None:
         np.add.at(self.slab, owners, self.footprint.sizes(addresses, size, kind, self.tally))
 
-    def _on_cpus(self, owners: Counts, size: int) -> None:
+    def _on_cpus(self, owners: Numbers, size: int) -> None:
         rounded = -(-size // _PERCPU_UNIT) * _PERCPU_UNIT
         np.add.at(self.per_cpu, owners, rounded * self.cpus)
         self.areas += len(owners)

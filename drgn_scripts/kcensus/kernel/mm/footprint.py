@@ -8,22 +8,19 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from kcensus.engine.gather import PageIndex
-from kcensus.engine.memory import Faults, Words
+from kcensus.engine.memory import Faults, Numbers, Words
 from kcensus.engine.slub.parked import parked
 from kcensus.engine.slub.slabs import ScanReport, SlabMap
-
-Counts = npt.NDArray[np.int64]
 
 KMALLOC = (8, 16, 32, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096, 8192)
 """Slot sizes of the kmalloc() caches of x86, bytes."""
 
-PAGES, VMALLOC, UNKNOWN = -1, -2, -3
+PAGES, VMALLOC, UNKNOWN, PER_CPU = -1, -2, -3, -4
 """Places of allocations outside slabs; other places are ids of slab caches."""
-_PLACES = {PAGES: "pages", VMALLOC: "vmalloc", UNKNOWN: "unknown"}
+_PLACES = {PAGES: "pages", VMALLOC: "vmalloc", UNKNOWN: "unknown", PER_CPU: "per-CPU"}
 _KMALLOC = re.compile(r"kmalloc-(?:rnd-\d+-|part-\d+-)?\d+[kM]?")
 """Caches of normal kmalloc(). Since Linux kernel commit 3c6152940584 ("Randomized slab caches for
 kmalloc()") (in v6.6), there can be several of a size; kmalloc-part-NN-* came with feb662d9168b
@@ -52,6 +49,10 @@ class Tally:
 
     objects: Counter[tuple[str, int]] = field(default_factory=Counter)
     bytes: Counter[tuple[str, int]] = field(default_factory=Counter)
+
+    def add(self, kind: str, place: int, objects: int, size: int) -> None:
+        self.objects[kind, place] += objects
+        self.bytes[kind, place] += size
 
     def __iadd__(self, other: Tally) -> Tally:
         self.objects.update(other.objects)
@@ -88,7 +89,7 @@ class Footprint:
 
     def sizes(
         self, address: Words, asked: int, kind: str, tally: Tally, index: PageIndex | None = None
-    ) -> Counts:
+    ) -> Numbers:
         """Return the bytes of each allocation, and add them to ``tally`` as ``kind``.
 
         :param asked: bytes asked for; the result for an address without a known slab page
@@ -113,8 +114,7 @@ class Footprint:
         objects = np.bincount(index.code, minlength=len(place))
         for number in np.unique(place).tolist():
             rows = place == number
-            tally.objects[kind, number] += int(objects[rows].sum())
-            tally.bytes[kind, number] += int((objects * size)[rows].sum())
+            tally.add(kind, number, int(objects[rows].sum()), int((objects * size)[rows].sum()))
         if (size == size[:1]).all():
             # Nearly always; there may be millions of addresses.
             return np.broadcast_to(size[:1] if len(size) else size, index.code.shape)
@@ -136,11 +136,11 @@ class Footprint:
 class CacheUse:
     """Objects of some slab caches, shape (caches,); zeros for others."""
 
-    active: Counts
-    slots: Counts
+    active: Numbers
+    slots: Numbers
 
 
-def cache_use(slab_map: SlabMap, ids: Counts, report: ScanReport) -> CacheUse:
+def cache_use(slab_map: SlabMap, ids: Numbers, report: ScanReport) -> CacheUse:
     """Count the objects of the slab caches with these ids."""
     wanted, count = [slab_map.caches[id_] for id_ in ids.tolist()], len(slab_map.caches)
     slabs = slab_map.index(wanted, report)
