@@ -163,7 +163,7 @@ class TableSpec:
         columns = {name: each.values(name, rows) for name, each in self.columns.items()}
         frame = pd.DataFrame(columns)
         if self.keep is not None:
-            frame = frame.iloc[_call(self.keep, rows)].reset_index(drop=True)
+            frame = frame.iloc[np.asarray(_call(self.keep, rows))].reset_index(drop=True)
         return frame
 
 

@@ -72,7 +72,8 @@ class Figures:
             self.owner_rows = self.groups.rows(owner)
             """Row of the memory cgroup of each owner, -1 for unknown ones."""
         slabs = self._slabs()
-        self.fragmentation = slabs.groupby("pinned_by", as_index=False).sum()
+        by_pins = slabs.groupby("pinned_by", as_index=False)
+        self.fragmentation = by_pins.sum() if "fragmentation" in wanted else None
         """Slabs by the number of dentries that pin them: all but unused negative ones."""
         self.pages_freeable = int(slabs["pages"][slabs["pinned_by"] == 0].sum())
         """Slab pages that hold only unused negative dentries."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -203,7 +203,8 @@ def merged(parts: Sequence[Families]) -> Families:
     )
 
 
-class Patterns(NamedTuple):
+@dataclass(frozen=True)
+class Patterns:
     """Patterns of most names, most frequent first."""
 
     texts: list[str]

@@ -63,6 +63,11 @@ class Memcgs:
         return len(self.address)
 
     @property
+    def states(self) -> list[str]:
+        """``online`` or ``offline`` for each."""
+        return ["online" if is_online else "offline" for is_online in self.online.tolist()]
+
+    @property
     def newer(self) -> int | None:
         """Online memory cgroups created after the oldest offline one; None if unknown."""
         if not self.serial.any() or self.online.all():
