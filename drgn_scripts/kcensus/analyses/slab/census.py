@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from kcensus.engine.memory import Faults, Words, add_counts
+from kcensus.engine.memory import Faults, Numbers, Words, add_counts
 from kcensus.engine.slub.parked import Parked, parked
 from kcensus.engine.slub.slabs import ScanReport, Slabs
 from kcensus.kernel.kernel import Kernel
@@ -22,8 +22,6 @@ from kcensus.kernel.memcg.objcg import OwnerVectors
 
 FILL = ("empty", "1-24%", "25-49%", "50-74%", "75-99%", "full")
 """Bins of the histogram of slab fill."""
-
-Counts = npt.NDArray[np.int64]
 
 
 class Controller(enum.Enum):
@@ -38,7 +36,7 @@ class Controller(enum.Enum):
 
 @dataclass(kw_only=True)
 class Tally:
-    """Counts over a block of slabs, or over all of them."""
+    """Numbers over a block of slabs, or over all of them."""
 
     parked_found: int = 0
     """Parked objects found in a slab."""
@@ -49,7 +47,7 @@ class Tally:
 
 @dataclass
 class Part:
-    """Counts over one block, only of the caches of its slabs.
+    """Numbers over one block, only of the caches of its slabs.
 
     With child caches there can be a hundred thousand caches, too many for whole tables per block.
     """
@@ -57,13 +55,13 @@ class Part:
     owners: pd.DataFrame = field(default_factory=lambda: _sum([]))
     vector_address: Words = field(default_factory=lambda: np.empty(0, np.uint64))
     """Addresses of the vectors that are objects of slab caches."""
-    sums: dict[str, tuple[Counts, Counts]] = field(default_factory=dict)
+    sums: dict[str, tuple[Numbers, Numbers]] = field(default_factory=dict)
     """Flat indexes and the amounts to add there, by array of a :class:`Census`."""
     tally: Tally = field(default_factory=Tally)
 
 
 class Census(Tally):
-    """Counts over all slabs. Arrays over caches are indexed by :attr:`SlabCache.id`."""
+    """Numbers over all slabs. Arrays over caches are indexed by :attr:`SlabCache.id`."""
 
     owners: pd.DataFrame
     """Charged objects: ``cache`` (id), ``objcg`` (pointer) or ``memcg`` (pointer), ``objects``."""
@@ -193,7 +191,7 @@ class SlabCensus:
             self._owners(self.vectors, slabs, slab_pages, part)
         return part
 
-    def _owners(self, reader: OwnerVectors, slabs: Slabs, slab_pages: Counts, part: Part) -> None:
+    def _owners(self, reader: OwnerVectors, slabs: Slabs, slab_pages: Numbers, part: Part) -> None:
         tally, page_shift = part.tally, np.uint64(self.memory.page_shift)
         vectors = reader.find(slabs)
         owners, tally.vectors_unreadable = reader.read(slabs, vectors, tally.vectors)
@@ -240,6 +238,6 @@ def _sum(parts: list[pd.DataFrame]) -> pd.DataFrame:
     return together.groupby(["cache", "objcg"], as_index=False, sort=True).agg({"objects": "sum"})
 
 
-def _fill_bin(used: Counts, objects: npt.NDArray[np.uint16]) -> Counts:
+def _fill_bin(used: Numbers, objects: npt.NDArray[np.uint16]) -> Numbers:
     quarter = used * 4 // np.maximum(objects, 1)
     return np.where(used == objects, 5, np.where(used == 0, 0, quarter + 1))

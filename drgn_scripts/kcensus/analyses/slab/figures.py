@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from kcensus.analyses.slab.census import Controller, Counts, SlabCensus
-from kcensus.engine.memory import Faults, Words
+from kcensus.analyses.slab.census import Controller, SlabCensus
+from kcensus.engine.memory import Faults, Numbers, Words
 from kcensus.engine.slub.slabs import ScanReport, SlabMap
 from kcensus.engine.slub.slots import Slots
 from kcensus.kernel.kernel import Kernel
@@ -124,14 +124,34 @@ class Figures:
         return int(uncharged.sum() + self._packed(cache, objects).sum())
 
     @property
+    def waste_bytes(self) -> Numbers:
+        """Bytes without an allocated object, by root cache."""
+        return self.bytes - self.active_bytes
+
+    def by_node(self, values: Numbers) -> Numbers:
+        """Return the sums over caches, by NUMA node with memory."""
+        sums: Numbers = values.sum(axis=1)
+        return sums[self.slab_map.pages.nodes]
+
+    @property
+    def node_bytes(self) -> Numbers:
+        """Slab pages, by NUMA node with memory."""
+        return self.by_node(self.census.pages) << self.kernel.memory.page_shift
+
+    @property
+    def node_active_bytes(self) -> Numbers:
+        """Allocated objects, by NUMA node with memory."""
+        return self.by_node(self.census.active * self.object_size)
+
+    @property
     def overattributed(self) -> int:
         """Attributed objects of kmalloc() beyond the allocated ones."""
         attributed = self.by_root(self.kmalloc.objects.sum(axis=1))
         return int(np.maximum(attributed - self.active, 0).sum())
 
-    def by_root(self, values: Counts) -> Counts:
+    def by_root(self, values: Numbers) -> Numbers:
         """Return the sums over each root cache and its children."""
-        sums: Counts = np.bincount(self.slab_census.roots, values, len(self.caches))
+        sums: Numbers = np.bincount(self.slab_census.roots, values, len(self.caches))
         return sums.astype(np.int64)
 
     def _owners(self) -> pd.DataFrame:
@@ -146,10 +166,10 @@ class Figures:
         )
         return frame.groupby(["cache", "row"], as_index=False, sort=True).agg({"objects": "sum"})
 
-    def _packed(self, cache: npt.NDArray[np.int64], objects: Counts) -> Counts:
+    def _packed(self, cache: Numbers, objects: Numbers) -> Numbers:
         """Return the bytes of the slabs needed for ``objects`` of ``cache``, row by row."""
         slabs = -(-objects // self.objects_per_slab[cache])
-        size: Counts = slabs << (self.order[cache] + self.kernel.memory.page_shift)
+        size: Numbers = slabs << (self.order[cache] + self.kernel.memory.page_shift)
         return size
 
     @property
@@ -158,17 +178,17 @@ class Figures:
         return ratios(self.active_bytes, self.bytes)
 
     @property
-    def free_bytes(self) -> Counts:
+    def free_bytes(self) -> Numbers:
         """Bytes of free slots."""
         return (self.objects - self.active) * self.slot_size
 
     @property
-    def padding_bytes(self) -> Counts:
+    def padding_bytes(self) -> Numbers:
         """Bytes of slots beyond the objects in them."""
         return self.active * (self.slot_size - self.object_size)
 
     @property
-    def tail_bytes(self) -> Counts:
+    def tail_bytes(self) -> Numbers:
         """Bytes at the ends of slabs, too few for a slot."""
         return self.bytes - self.objects * self.slot_size
 
@@ -178,7 +198,7 @@ class Attribution:
     """Objects of the slab caches of kmalloc() by user."""
 
     users: list[str]
-    objects: Counts
+    objects: Numbers
     """Shape (caches, users)."""
     failed: list[str] = field(default_factory=list)
     """Reasons of contributors that could not yield their objects."""

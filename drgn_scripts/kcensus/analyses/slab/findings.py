@@ -9,8 +9,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from kcensus.analyses.remedies import written
-from kcensus.analyses.slab.census import Controller, Counts
+from kcensus.analyses.slab.census import Controller
 from kcensus.analyses.slab.figures import Figures
+from kcensus.engine.memory import Numbers
 from kcensus.human import human_bytes, human_ratio, of_ram
 from kcensus.results import Figure, Finding, Remedy, Severity, Unit, ratio
 from kcensus.results.severity import severity_of
@@ -50,11 +51,11 @@ def findings(figures: Figures) -> list[Finding]:
     ]
 
 
-def _places(figures: Figures, size: Counts) -> dict[str, int]:
+def _places(figures: Figures, size: Numbers) -> dict[str, int]:
     return {f"slab:{figures.caches[at].name}": int(size[at]) for at in np.flatnonzero(size > 0)}
 
 
-def _largest(figures: Figures, size: Counts) -> list[int]:
+def _largest(figures: Figures, size: Numbers) -> list[int]:
     ids: list[int] = np.argsort(-size, kind="stable")[:_MAX_NAMED].tolist()
     return [id_ for id_ in ids if size[id_] > 0]
 

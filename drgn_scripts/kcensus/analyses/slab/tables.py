@@ -3,16 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from kcensus.analyses.slab.census import FILL, Counts
+from kcensus.analyses.slab.census import FILL
 from kcensus.analyses.slab.figures import NO_MEMCG, NOT_ATTRIBUTED, UNKNOWN_MEMCG, Figures
 from kcensus.charts import ChartSpec, RamUse
+from kcensus.engine.memory import Numbers
 from kcensus.results import Result
 from kcensus.results.tables import (
     ALWAYS,
@@ -22,6 +23,7 @@ from kcensus.results.tables import (
     NONE,
     RATIO,
     TEXT,
+    WIDE,
     Column,
     TableSpec,
     address,
@@ -31,8 +33,8 @@ from kcensus.results.tables import (
 _CACHE = Column(TEXT, "cache", ALWAYS, "Name of the slab cache.", "names")
 _MEMCG = Column(TEXT, "memory cgroup", ALWAYS, "Path of the memory cgroup.")
 _NODE = Column(NONE, "node", ALWAYS, "Number of the NUMA node.")
-_SLABS = Column(COUNT, "slabs", help="Slabs.")
-_SLOTS = Column(COUNT, "slots", help="Slots of all slabs, allocated or free.", get="objects")
+_SLABS = Column(COUNT, "slabs", WIDE, "Slabs.")
+_SLOTS = Column(COUNT, "slots", WIDE, "Slots of all slabs, allocated or free.", "objects")
 _ACTIVE = Column(
     COUNT,
     "active",
@@ -41,7 +43,7 @@ _ACTIVE = Column(
     "active",
 )
 _BYTES = Column(BYTES, "bytes", ALWAYS, "Slab pages.")
-_ACTIVE_BYTES = Column(BYTES, "in use", help="Allocated objects, at requested size.")
+_ACTIVE_BYTES = Column(BYTES, "in use", WIDE, "Allocated objects, at requested size.")
 _UTILIZATION = Column(RATIO, "util", ALWAYS, "Share of the slab pages that allocated objects fill.")
 _FREE = Column(BYTES, "free slots", DATA, "Slots that hold no object.")
 _PADDING = Column(BYTES, "padding", DATA, "Slot sizes minus object sizes.")
@@ -51,302 +53,176 @@ _CHARGED_BYTES = Column(BYTES, "bytes", ALWAYS, "Slots of the objects.")
 _MEMCG_ADDRESS = address(
     "struct mem_cgroup", help_="struct mem_cgroup pointer; 0 where there is none."
 )
-_ADDRESS = address(
-    "struct kmem_cache", get=lambda figures: [cache.address for cache in figures.caches]
-)
+_ADDRESS = address("struct kmem_cache", get=lambda f: [cache.address for cache in f.caches])
 
 
-def _fill(number: int, figures: Figures) -> Counts:
-    return figures.fill[:, number]
+def _fill(number: int, name: str) -> Column:
+    what = f"with {name} of their slots in use" if "%" in name else f"that are {name}"
+    return Column(COUNT, f"slabs {name}", DATA, f"Slabs {what}.", lambda f: f.fill[:, number])
 
 
-def _caches(figures: Figures) -> pd.DataFrame:
-    return CACHES.frame(figures).iloc[figures.roots]
+CACHES = TableSpec("caches", "Slab caches", {
+    "cache": _CACHE,
+    "aliases": Column(TEXT, "also", DATA, "Names of caches merged into it.",
+        lambda f: [", ".join(f.sharers.get(name, [])) for name in f.names]),
+    "users": Column(COUNT, "", DATA, "Users, with those of merged caches (kmem_cache.refcount).",
+        lambda f: [max(cache.refcount, 1) for cache in f.caches]),
+    "object_size": Column(BYTES, "object", help="Requested size of an object."),
+    "slot_size": Column(BYTES, "slot", DATA, "Size of a slot."),
+    "objects_per_slab": Column(COUNT, "per slab", DATA, "Slots of a slab as normally allocated."),
+    "order": Column(NONE, "", DATA, "A slab as normally allocated has 2^order pages."),
+    "slabs": _SLABS,
+    "objects_total": _SLOTS,
+    "objects_active": _ACTIVE,
+    "bytes": _BYTES,
+    "active_bytes": _ACTIVE_BYTES,
+    "utilization": _UTILIZATION,
+    "free_bytes": _FREE,
+    "padding_bytes": _PADDING,
+    "tail_bytes": _TAILS,
+    "empty_bytes": Column(BYTES, "empty slabs", DATA, "Slabs that hold no allocated object.",
+        lambda f: f.by_root(f.empty_bytes)),
+    "vector_bytes": Column(BYTES, "vectors", DATA,
+        "obj_cgroup vectors, which map objects to memory cgroups."),
+    "reclaimable": Column(NONE, "", DATA, "Whether its pages count as SReclaimable."),
+    **{f"fill_{number}": _fill(number, name) for number, name in enumerate(FILL)},
+    "address": _ADDRESS,
+}, "A slab cache; child caches of memory cgroups (up to 5.8) are counted with their root.",
+    ("bytes", "cache"), key=("cache",), series=("bytes", "active_bytes", "active"),
+    keep="roots")  # fmt: skip
 
 
-CACHES = TableSpec(
-    "caches",
-    "Slab caches",
-    {
-        "cache": _CACHE,
-        "aliases": Column(
-            TEXT,
-            "also",
-            DATA,
-            "Names of caches merged into it.",
-            lambda figures: [", ".join(figures.sharers.get(name, [])) for name in figures.names],
-        ),
-        "users": Column(
-            COUNT,
-            "users",
-            DATA,
-            "Users, with those of merged caches (kmem_cache.refcount).",
-            lambda figures: [max(cache.refcount, 1) for cache in figures.caches],
-        ),
-        "object_size": Column(BYTES, "object", help="Requested size of an object."),
-        "slot_size": Column(BYTES, "slot", DATA, "Size of a slot."),
-        "objects_per_slab": Column(
-            COUNT, "per slab", DATA, "Slots of a slab as normally allocated."
-        ),
-        "order": Column(NONE, "order", DATA, "A slab as normally allocated has 2^order pages."),
-        "slabs": _SLABS,
-        "objects_total": _SLOTS,
-        "objects_active": _ACTIVE,
-        "bytes": _BYTES,
-        "active_bytes": _ACTIVE_BYTES,
-        "utilization": _UTILIZATION,
-        "free_bytes": _FREE,
-        "padding_bytes": _PADDING,
-        "tail_bytes": _TAILS,
-        "empty_bytes": Column(
-            BYTES,
-            "empty slabs",
-            DATA,
-            "Slabs that hold no allocated object.",
-            lambda figures: figures.by_root(figures.empty_bytes),
-        ),
-        "vector_bytes": Column(
-            BYTES,
-            "vectors",
-            DATA,
-            "obj_cgroup vectors, which map objects to memory cgroups.",
-        ),
-        "reclaimable": Column(
-            NONE, "reclaimable", DATA, "Whether its pages count as SReclaimable."
-        ),
-    }
-    | {
-        f"fill_{number}": Column(
-            COUNT,
-            f"slabs {name}",
-            DATA,
-            f"Slabs with {name} of their slots in use."
-            if "%" in name
-            else f"Slabs that are {name}.",
-            partial(_fill, number),
-        )
-        for number, name in enumerate(FILL)
-    }
-    | {"address": _ADDRESS},
-    "A slab cache; child caches of memory cgroups (up to 5.8) are counted with their root.",
-    ("bytes", "cache"),
-    key=("cache",),
-    series=("bytes", "active_bytes", "active"),
-    rows=_caches,
-)
+WASTE = TableSpec("waste", "Top waste", {
+    "cache": _CACHE,
+    "waste_bytes": Column(BYTES, "waste", ALWAYS, "Bytes without an allocated object."),
+    "share": Column(RATIO, "of all waste", ALWAYS, "Share of the waste of all caches.",
+        lambda f: ratios(f.waste_bytes, f.waste_bytes.sum())),
+    "utilization": Column(RATIO, "util", help=_UTILIZATION.help),
+    "free_bytes": Column(BYTES, "free slots", help=_FREE.help),
+    "padding_bytes": Column(BYTES, "padding", help=_PADDING.help),
+    "tail_bytes": Column(BYTES, "tails", help=_TAILS.help),
+    "address": _ADDRESS,
+}, "A slab cache, by its bytes without an object.", ("waste_bytes", "cache"),
+    keep="roots")  # fmt: skip
 
 
-def _waste(figures: Figures) -> pd.DataFrame:
-    caches = _caches(figures)
-    waste = (caches["bytes"] - caches["active_bytes"]).to_numpy(np.int64)
-    return caches.assign(waste_bytes=waste, share=ratios(waste, waste.sum()))
+def _by_memcg(figures: Figures, size: Numbers) -> Numbers:
+    """Add up charged objects: of unknown memory cgroups, of each known one, and of none.
+
+    :param size: of an object, by cache
+    """
+    owners, count = figures.owners, len(figures.groups) + 1
+    sums = np.bincount(owners["row"] + 1, owners["objects"] * size[owners["cache"]], count)
+    return np.append(sums, (figures.uncharged * size).sum()).astype(np.int64)
 
 
-WASTE = TableSpec(
-    "waste",
-    "Top waste",
-    {
-        "cache": _CACHE,
-        "waste_bytes": Column(BYTES, "waste", ALWAYS, "Bytes without an allocated object."),
-        "share": Column(RATIO, "of all waste", ALWAYS, "Share of the waste of all caches."),
-        "utilization": Column(RATIO, "util", help=_UTILIZATION.help),
-        "free_bytes": Column(BYTES, "free slots", help=_FREE.help),
-        "padding_bytes": Column(BYTES, "padding", help=_PADDING.help),
-        "tail_bytes": Column(BYTES, "tails", help=_TAILS.help),
-        "address": _ADDRESS,
-    },
-    "A slab cache, by its bytes without an object.",
-    ("waste_bytes", "cache"),
-    rows=_waste,
-)
+def _counted(figures: Figures) -> Numbers:
+    return _by_memcg(figures, np.ones_like(figures.slot_size))
 
 
-def _memcgs(figures: Figures) -> pd.DataFrame:
-    groups, owners, free = figures.groups, figures.owners, figures.uncharged
-    row, count = owners["row"] + 1, len(groups) + 1
-    objects = np.bincount(row, owners["objects"], count)
-    size = np.bincount(row, owners["objects"] * figures.slot_size[owners["cache"]], count)
-    frame = pd.DataFrame(
-        {
-            "memcg": [UNKNOWN_MEMCG, *groups.path, NO_MEMCG],
-            "state": ["unknown", *np.where(groups.online, "online", "offline"), "none"],
-            "objects": np.append(objects, free.sum()).astype(np.int64),
-            "bytes": np.append(size, (free * figures.slot_size).sum()).astype(np.int64),
-            "address": np.pad(groups.address, 1),
-        }
-    )
-    return frame if frame["objects"].iloc[0] else frame.iloc[1:]
-
-
-MEMCGS = TableSpec(
-    "memcgs",
-    "Slab objects by memory cgroup",
-    {
-        "memcg": _MEMCG,
-        "state": Column(
-            TEXT, "state", ALWAYS, "online; offline (dying): removed but still charged."
-        ),
-        "objects": _CHARGED,
-        "bytes": _CHARGED_BYTES,
-        "address": _MEMCG_ADDRESS,
-    },
-    f"A memory cgroup; {NO_MEMCG}: objects charged to none.",
-    ("bytes", "memcg"),
-    key=("memcg",),
+MEMCGS = TableSpec("memcgs", "Slab objects by memory cgroup", {
+    "memcg": replace(_MEMCG, get=lambda f: [UNKNOWN_MEMCG, *f.groups.path, NO_MEMCG]),
+    "state": Column(TEXT, "", ALWAYS, "online; offline (dying): removed but still charged.",
+        lambda f: ["unknown", *f.groups.states, "none"]),
+    "objects": replace(_CHARGED, get=_counted),
+    "bytes": replace(_CHARGED_BYTES, get=lambda f: _by_memcg(f, f.slot_size)),
+    "address": replace(_MEMCG_ADDRESS, get=lambda f: np.pad(f.groups.address, 1)),
+}, f"A memory cgroup; {NO_MEMCG}: objects charged to none.", ("bytes", "memcg"), key=("memcg",),
     series=("bytes", "objects"),
-    rows=_memcgs,
-)
+    keep=lambda f: np.arange(int(not _counted(f)[0]), len(f.groups) + 2))  # fmt: skip
 
 
-def _memcg_caches(figures: Figures) -> dict[str, Any]:
-    names = [*figures.groups.path, UNKNOWN_MEMCG]
-    addresses = np.append(figures.groups.address, np.uint64(0))
-    columns = ("row", "cache", "objects")
-    row, cache, objects = (figures.owners[name].to_numpy(np.int64) for name in columns)
-    return {
-        "memcg": [names[each] for each in row],
-        "memcg_address": addresses[row],
-        "cache": [figures.names[each] for each in cache],
-        "objects": objects,
-        "bytes": objects * figures.slot_size[cache],
-    }
+def _named(names: Sequence[str], rows: Iterable[int]) -> list[str]:
+    return [names[row] for row in rows]
 
 
-MEMCG_CACHES = TableSpec(
-    "memcg_caches",
-    "Slab objects by memory cgroup and cache",
-    {
-        "memcg": _MEMCG,
-        "cache": _CACHE,
-        "objects": _CHARGED,
-        "bytes": _CHARGED_BYTES,
-        "memcg_address": _MEMCG_ADDRESS,
-    },
-    "Objects of one cache that are charged to one memory cgroup.",
-    ("bytes", "memcg"),
-    detail=True,
-    rows=_memcg_caches,
-)
+MEMCG_CACHES = TableSpec("memcg_caches", "Slab objects by memory cgroup and cache", {
+    "memcg": replace(_MEMCG,
+        get=lambda f: _named([*f.groups.path, UNKNOWN_MEMCG], f.owners["row"])),
+    "cache": replace(_CACHE, get=lambda f: _named(f.names, f.owners["cache"])),
+    "objects": replace(_CHARGED, get="owners.objects"),
+    "bytes": replace(_CHARGED_BYTES,
+        get=lambda f: f.owners["objects"] * f.slot_size[f.owners["cache"]]),
+    "memcg_address": replace(_MEMCG_ADDRESS,
+        get=lambda f: np.append(f.groups.address, np.uint64(0))[f.owners["row"]]),
+}, "Objects of one cache that are charged to one memory cgroup.", ("bytes", "memcg"),
+    detail=True)  # fmt: skip
 
 
-def _nodes(figures: Figures) -> dict[str, Any]:
-    nodes, census = figures.slab_map.pages.nodes, figures.census
-    active = (census.active * figures.object_size[None, :]).sum(axis=1)[nodes]
-    size = (census.pages.sum(axis=1) << figures.kernel.memory.page_shift)[nodes]
-    return {
-        "node": nodes,
-        "slabs": census.slabs.sum(axis=1)[nodes],
-        "objects_total": census.objects.sum(axis=1)[nodes],
-        "objects_active": census.active.sum(axis=1)[nodes],
-        "bytes": size,
-        "active_bytes": active,
-        "utilization": ratios(active, size),
-    }
+NODES = TableSpec("nodes", "NUMA nodes", {
+    "node": replace(_NODE, get="slab_map.pages.nodes"),
+    "slabs": replace(_SLABS, get=lambda f: f.by_node(f.census.slabs)),
+    "objects_total": replace(_SLOTS, get=lambda f: f.by_node(f.census.objects)),
+    "objects_active": replace(_ACTIVE, get=lambda f: f.by_node(f.census.active)),
+    "bytes": replace(_BYTES, get="node_bytes"),
+    "active_bytes": Column(BYTES, "in use", ALWAYS, _ACTIVE_BYTES.help, "node_active_bytes"),
+    "utilization": replace(_UTILIZATION, get=lambda f: ratios(f.node_active_bytes, f.node_bytes)),
+}, "A NUMA node.")  # fmt: skip
 
 
-NODES = TableSpec(
-    "nodes",
-    "NUMA nodes",
-    {
-        "node": _NODE,
-        "slabs": _SLABS,
-        "objects_total": _SLOTS,
-        "objects_active": _ACTIVE,
-        "bytes": _BYTES,
-        "active_bytes": Column(BYTES, "in use", ALWAYS, _ACTIVE_BYTES.help),
-        "utilization": _UTILIZATION,
-    },
-    "A NUMA node.",
-    rows=_nodes,
-)
-
-
-def _cache_nodes(figures: Figures) -> pd.DataFrame:
-    census = figures.census
+def _cache_nodes(figures: Figures) -> Any:
+    census, roots = figures.census, figures.slab_census.roots
     node, cache = np.nonzero(census.slabs)
-    counts = pd.DataFrame(
-        {
-            "cache": figures.slab_census.roots[cache],
-            "node": node,
-            "slabs": census.slabs[node, cache],
-            "objects_total": census.objects[node, cache],
-            "objects_active": census.active[node, cache],
-            "bytes": census.pages[node, cache] << figures.kernel.memory.page_shift,
-        }
-    )
-    sums = counts.groupby(["cache", "node"], as_index=False).sum()
-    sums["cache"] = [figures.names[root] for root in sums["cache"]]
-    return sums.sort_values(["cache", "node"], ignore_index=True)
+    counts = {
+        "names": _named(figures.names, roots[cache]),
+        "node": node,
+        "root": roots[cache],
+        "slabs": census.slabs[node, cache],
+        "objects": census.objects[node, cache],
+        "active": census.active[node, cache],
+        "bytes": census.pages[node, cache] << figures.kernel.memory.page_shift,
+    }
+    return pd.DataFrame(counts).groupby(["names", "node", "root"])
 
 
-CACHE_NODES = TableSpec(
-    "cache_nodes",
-    "Slab caches by NUMA node",
-    {
-        "cache": _CACHE,
-        "node": _NODE,
-        "slabs": _SLABS,
-        "objects_total": _SLOTS,
-        "objects_active": _ACTIVE,
-        "bytes": _BYTES,
-    },
-    "The slabs of one cache on one NUMA node.",
-    detail=True,
-    rows=_cache_nodes,
-)
+CACHE_NODES = TableSpec("cache_nodes", "Slab caches by NUMA node", {
+    "cache": _CACHE,
+    "node": _NODE,
+    "slabs": _SLABS,
+    "objects_total": _SLOTS,
+    "objects_active": _ACTIVE,
+    "bytes": _BYTES,
+}, "The slabs of one cache on one NUMA node.", detail=True, rows=_cache_nodes)  # fmt: skip
 
-FILLS = TableSpec(
-    "fill",
-    "Fill of slabs",
-    {
-        "fill": Column(
-            TEXT, "slots in use", ALWAYS, "Share of a slab's slots in use.", lambda slabs: FILL
-        ),
-        "slabs": Column(COUNT, "slabs", ALWAYS, "Slabs with this fill.", np.asarray),
-        "share": Column(
-            RATIO, "share", ALWAYS, "Share of all slabs.", lambda slabs: ratios(slabs, slabs.sum())
-        ),
-    },
-    "Slabs of all caches with the same fill.",
-    rows=lambda figures: figures.census.fill.sum(axis=0),
-)
+FILLS = TableSpec("fill", "Fill of slabs", {
+    "fill": Column(TEXT, "slots in use", ALWAYS, "Share of a slab's slots in use.", lambda f: FILL),
+    "slabs": Column(COUNT, "", ALWAYS, "Slabs with this fill.", np.asarray),
+    "share": Column(RATIO, "", ALWAYS, "Share of all slabs.",
+        lambda slabs: ratios(slabs, slabs.sum())),
+}, "Slabs of all caches with the same fill.",
+    rows=lambda figures: figures.census.fill.sum(axis=0))  # fmt: skip
 
 
-def _kmalloc(figures: Figures) -> dict[str, Any]:
-    counts = figures.kmalloc.objects
-    attributed = [figures.by_root(column) for column in counts.T]
+@dataclass(frozen=True)
+class _Kmalloc:
+    """Objects of kmalloc() by cache and user."""
+
+    figures: Figures
+    cache: Numbers
+    user: Numbers
+    objects: Numbers
+
+
+def _kmalloc(figures: Figures) -> _Kmalloc:
+    attributed = [figures.by_root(column) for column in figures.kmalloc.objects.T]
     rest = np.maximum(figures.active - sum(attributed), 0) * figures.is_kmalloc
     objects = np.stack([*attributed, rest], axis=1)
     cache, user = np.nonzero(objects)
-    names = [*figures.kmalloc.users, NOT_ATTRIBUTED]
-    count = objects[cache, user]
-    return {
-        "cache": [figures.names[id_] for id_ in cache],
-        "user": [names[each] for each in user],
-        "objects": count,
-        "bytes": count * figures.slot_size[cache],
-        "share": ratios(count, figures.active[cache]),
-    }
+    return _Kmalloc(figures, cache, user, objects[cache, user])
 
 
-KMALLOC = TableSpec(
-    "kmalloc",
-    "What kmalloc() allocated",
-    {
-        "cache": _CACHE,
-        "user": Column(TEXT, "user", ALWAYS, f"Kind of objects; {NOT_ATTRIBUTED}: unknown."),
-        "objects": Column(COUNT, "objects", ALWAYS, "Objects of the user in the cache."),
-        "bytes": Column(BYTES, "bytes", ALWAYS, "Slots of the objects."),
-        "share": Column(
-            RATIO, "of cache", ALWAYS, "Share of the objects allocated from the cache."
-        ),
-    },
-    "Objects of one user in one slab cache of kmalloc(); no object is counted twice.",
-    ("bytes", "cache", "user"),
-    key=("cache", "user"),
-    series=("bytes", "objects"),
-    rows=_kmalloc,
-)
+KMALLOC = TableSpec("kmalloc", "What kmalloc() allocated", {
+    "cache": replace(_CACHE, get=lambda rows: _named(rows.figures.names, rows.cache)),
+    "user": Column(TEXT, "", ALWAYS, f"Kind of objects; {NOT_ATTRIBUTED}: unknown.",
+        lambda rows: _named([*rows.figures.kmalloc.users, NOT_ATTRIBUTED], rows.user)),
+    "objects": Column(COUNT, "", ALWAYS, "Objects of the user in the cache."),
+    "bytes": Column(BYTES, "", ALWAYS, "Slots of the objects.",
+        lambda rows: rows.objects * rows.figures.slot_size[rows.cache]),
+    "share": Column(RATIO, "of cache", ALWAYS, "Share of the objects allocated from the cache.",
+        lambda rows: ratios(rows.objects, rows.figures.active[rows.cache])),
+}, "Objects of one user in one slab cache of kmalloc(); no object is counted twice.",
+    ("bytes", "cache", "user"), key=("cache", "user"), series=("bytes", "objects"),
+    rows=_kmalloc)  # fmt: skip
 
 TABLES = (CACHES, WASTE, FILLS, NODES, MEMCGS, KMALLOC, MEMCG_CACHES, CACHE_NODES)
 
