@@ -63,10 +63,10 @@ class Column:
         """Return the values of the column ``name`` for rows of :meth:`TableSpec.of`."""
         get = self.get or name
         if not isinstance(rows, (list, tuple)):
-            values = _call(get, rows)
+            values = _call(get, rows, name)
             # Not its array: texts of dtype object may have values that the string dtype rejects.
             return values.reset_index(drop=True) if isinstance(values, pd.Series) else values
-        cells = [_call(get, row) for row in rows]
+        cells = [_call(get, row, name) for row in rows]
         if self.unit is Unit.ADDRESS:
             return np.array(cells, np.uint64)
         if self.unit is Unit.TEXT or all(cell is not None for cell in cells):
@@ -75,14 +75,17 @@ class Column:
         return pd.array(cells, "Int64" if is_exact else "Float64")
 
 
-def _call(getter: Getter, rows: Any) -> Any:
-    if not isinstance(getter, str):
+def _call(getter: Getter, rows: Any, name: str = "") -> Any:
+    entries = rows.obj if isinstance(rows, DataFrameGroupBy) else rows
+    if not isinstance(entries, (Mapping, pd.DataFrame)):
+        return attrgetter(getter)(rows) if isinstance(getter, str) else getter(rows)
+    if name not in entries and not isinstance(getter, str):
         return getter(rows)
-    if isinstance(rows, DataFrameGroupBy):
-        keys = rows.size().index
-        return keys.get_level_values(getter) if getter in keys.names else rows[getter].sum()
-    is_named = isinstance(rows, (Mapping, pd.DataFrame))
-    return rows[getter] if is_named else attrgetter(getter)(rows)
+    entry = name if name in entries else getter
+    if entries is rows:
+        return rows[entry]
+    keys = rows.size().index
+    return keys.get_level_values(entry) if entry in keys.names else rows[entry].sum()
 
 
 @dataclass
@@ -152,8 +155,8 @@ class TableSpec:
         """Make the table.
 
         :param rows: a list of rows for the getters (None is a missing number); or an object with
-            all rows, of which each getter takes a whole column. By its name, a getter takes an
-            entry of a mapping or frame; of the groups of a frame, it takes a key or the sums
+            all rows, of which each getter takes a whole column. In a mapping or a frame, the entry
+            with the column's name comes first; in the groups of a frame, this key or the sums
         """
         table = Table(self.frame(rows), self.columns, self.title, note, self.detail)
         return table.largest_first(*self.largest_first) if self.largest_first else table

@@ -11,7 +11,7 @@ import numpy as np
 from drgn.helpers.linux.bitops import for_each_set_bit
 
 from kcensus.analyses.list_lru import model
-from kcensus.analyses.list_lru.model import Cost, Population, Stage
+from kcensus.analyses.list_lru.model import Cost, Population, Projected, Stage, projected
 from kcensus.analyses.list_lru.slots import EMPTY, NODE_ARRAYS, POINTERS, UNUSED, SlotReader
 from kcensus.engine.memory import Faults, Numbers
 from kcensus.engine.slub.percpu import node_ids
@@ -87,6 +87,16 @@ class Figures:
         np.add.at(items, (self.lrus.kind, row), self.lrus.root_items.sum(axis=1))
         return items
 
+    @property
+    def list_bytes_by_group(self) -> Numbers:
+        """Bytes of lists by memory cgroup, as :meth:`by_group`."""
+        return self.by_group(self.slots.bytes_by_id)
+
+    @property
+    def map_bytes_by_group(self) -> Numbers:
+        """Bytes of shrinker maps by memory cgroup, as :meth:`by_group`."""
+        return np.append(self.shrinker_maps.bytes, 0)
+
     # The model
 
     @cached_property
@@ -140,6 +150,11 @@ class Figures:
         xa_node, allocator = slots.get("radix_tree_node", model.XA_NODE), self.footprint.allocator()
         sizes = {"node_bytes": self.node_size, "xa_node_bytes": xa_node}
         return {each: model.cost(each, self.population, allocator, **sizes) for each in Stage}
+
+    @property
+    def projection(self) -> list[Projected]:
+        """The measured cost, then that of each stage."""
+        return projected(self.costs.values(), self.measured)
 
     @cached_property
     def costs(self) -> dict[Stage, Cost]:

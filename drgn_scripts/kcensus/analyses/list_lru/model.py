@@ -8,7 +8,9 @@ test of the series (10,000 memory cgroups and as many mounts on two nodes).
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -243,3 +245,21 @@ def _numbers(text: str, *keys: str) -> dict[str, int]:
             )
         numbers[key] = int(number)
     return numbers
+
+
+class Projected(NamedTuple):
+    """A row of the projection: cost, stage, source, and bytes saved over the first row."""
+
+    cost: Cost
+    stage: str
+    source: str
+    patch: str
+    saved: int
+
+
+def projected(costs: Iterable[Cost], measured: Cost | None = None) -> list[Projected]:
+    """Return the measured cost, then the cost of each stage in order."""
+    rows = [(each, each.stage.how, each.stage.source, each.stage.patch) for each in costs]
+    if measured is not None:
+        rows.insert(0, (measured, f"now: {measured.stage.how}", "measured", ""))
+    return [Projected(*row, rows[0][0].total - row[0].total) for row in rows]

@@ -9,7 +9,7 @@ from kcensus.analyses.list_lru.figures import Figures
 from kcensus.analyses.list_lru.findings import findings
 from kcensus.analyses.list_lru.model import Population, Stage
 from kcensus.analyses.list_lru.slots import EMPTY, UNUSED
-from kcensus.analyses.list_lru.tables import CENSUS, LEFT_OUT_TABLE, PROJECTION, projected
+from kcensus.analyses.list_lru.tables import CENSUS, MODEL
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.mm.footprint import Allocator
 from kcensus.results import Answer, Figure, Unit, ratio
@@ -55,11 +55,8 @@ def _modelled(of: Population) -> Answer:
     }
     for each, (key, label) in zip(costs, _STAGES.values(), strict=True):
         figures[key] = Figure(each.total, size, label)
-    made = {
-        "projection": PROJECTION.of(projected(costs)),
-        "left_out": LEFT_OUT_TABLE.of(model.LEFT_OUT),
-    }
-    return Answer(summary=figures, tables=made, measures=False)
+    rows = {"projection": model.projected(costs), "left_out": model.LEFT_OUT}
+    return Answer(summary=figures, tables=make_tables(MODEL, rows), measures=False)
 
 
 def summary(figures: Figures) -> dict[str, Figure]:
