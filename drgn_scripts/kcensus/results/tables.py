@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
 
@@ -150,6 +150,10 @@ class TableSpec:
     such table."""
     keep: Getter | None = None
     """Mask or numbers of the rows to keep, given an object with all rows."""
+    is_known: Callable[[Any], bool] = lambda figures: True
+    """Whether the content could be read, given the figures."""
+    hides_empty: bool = False
+    """Whether columns without any value are in data only."""
 
     def of(self, rows: Any, note: str = "") -> Table:
         """Make the table.
@@ -159,6 +163,11 @@ class TableSpec:
             with the column's name comes first; in the groups of a frame, this key or the sums
         """
         table = Table(self.frame(rows), self.columns, self.title, note, self.detail)
+        if self.hides_empty:
+            table.columns = {
+                name: replace(column, show=DATA) if table.frame[name].isna().all() else column
+                for name, column in self.columns.items()
+            }
         return table.largest_first(*self.largest_first) if self.largest_first else table
 
     def frame(self, rows: Any) -> pd.DataFrame:
@@ -172,8 +181,11 @@ class TableSpec:
 
 def make_tables(specs: Iterable[TableSpec], figures: Any) -> dict[str, Table]:
     """Make the tables of an analysis from its figures, except those without rows (None)."""
-    rows = [(spec, _call(spec.rows, figures)) for spec in specs]
-    return {spec.name: spec.of(of) for spec, of in rows if of is not None}
+    made = {}
+    for spec in specs:
+        if (rows := _call(spec.rows, figures)) is not None:
+            made[spec.name] = replace(spec.of(rows), is_known=spec.is_known(figures))
+    return made
 
 
 def ratios(part: npt.ArrayLike, whole: npt.ArrayLike) -> npt.NDArray[np.float64]:

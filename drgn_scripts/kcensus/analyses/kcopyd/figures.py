@@ -265,6 +265,28 @@ class Figures:
         return wq in self.devices_of_wqs or self.census.workqueues.names.get(wq) == "kcopyd"
 
     @cached_property
+    def kcopyd_pools(self) -> set[int]:
+        """Ids of the pools that run work of kcopyd clients."""
+        items = self.census.workqueues.items
+        running = items[items["state"] == "in-flight"]
+        return {
+            pool
+            for pool, wq in zip(running["pool"].tolist(), running["wq"].tolist(), strict=True)
+            if self.is_kcopyd(wq)
+        }
+
+    @cached_property
+    def devices(self) -> dict[str, str]:
+        """Names of mapped devices by number."""
+        return self.census.devices.by_number()
+
+    @property
+    def client_works(self) -> list[tuple[str, int]]:
+        """State and pool of each client's work item."""
+        works = self.census.clients.work.tolist()
+        return [self.work_states.get(work, ("idle", -1)) for work in works]
+
+    @cached_property
     def work_states(self) -> dict[int, tuple[str, int]]:
         """State and pool of the clients' work items by address; idle ones are left out."""
         states: dict[int, tuple[str, int]] = {}

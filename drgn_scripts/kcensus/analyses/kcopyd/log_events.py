@@ -14,8 +14,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from kcensus.analyses import AnalysisError
 from kcensus.kernel.log import Line
 from kcensus.text import printable
@@ -57,13 +55,6 @@ class LogEvents:
     def of(self, *kinds: str) -> list[Event]:
         """Return the events of some kinds."""
         return [event for event in self.events if event.event in kinds]
-
-    def frame(self) -> pd.DataFrame:
-        """Return a row per event, in the order of the log."""
-        rows = [vars(event) for event in self.events]
-        frame = pd.DataFrame(rows, columns=list(Event.__dataclass_fields__), dtype=object)
-        integers = ("pool", "pid", "used_bytes", "total_bytes", "count")
-        return frame.astype(dict.fromkeys(integers, "Int64") | {"time": float, "seconds": float})
 
 
 _POOL = r"cpus=(?P<cpus>\S+)(?!\S)(?: node=-?\d+)?(?: flags=0x[0-9a-f]+)?(?: nice=-?\d+)?"

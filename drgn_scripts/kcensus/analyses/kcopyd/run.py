@@ -8,15 +8,16 @@ from dataclasses import replace
 
 import drgn
 
-from kcensus.analyses.kcopyd.census import take
+from kcensus.analyses.kcopyd.census import Census, take
 from kcensus.analyses.kcopyd.checks import checks, gaps
 from kcensus.analyses.kcopyd.figures import Figures
 from kcensus.analyses.kcopyd.findings import findings, log_findings
 from kcensus.analyses.kcopyd.log_events import LogEvents, log_file, parse
-from kcensus.analyses.kcopyd.tables import log_events, tables
+from kcensus.analyses.kcopyd.tables import LOG_EVENTS, tables
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.log import records
 from kcensus.results import Answer, Figure, Scalar, Unit
+from kcensus.results.tables import make_tables
 
 
 def run(kernel: Kernel, log: str | None = None) -> Answer:
@@ -28,7 +29,7 @@ def run(kernel: Kernel, log: str | None = None) -> Answer:
     if events is not None and kernel.prog.platform is None:
         return Answer(
             summary=_log_summary(events),
-            tables={"log_events": log_events(events)},
+            tables=make_tables((LOG_EVENTS,), Figures(kernel, Census(), events)),
             findings=log_findings(events),
             measures=False,
             source=log or "",

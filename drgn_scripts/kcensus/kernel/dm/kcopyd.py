@@ -132,6 +132,10 @@ class Jobs:
     """Lists with a first node that does not lead back to the head along ``next`` and ``prev``."""
     report: ScanReport = field(default_factory=ScanReport)
 
+    def on(self, name: str) -> Numbers:
+        """Return the jobs and sub-jobs of each client on one of :data:`LISTS`."""
+        return self.listed[:, LISTS.index(name)]
+
 
 class Kcopyd:
     """Reads the clients and jobs of a kernel.

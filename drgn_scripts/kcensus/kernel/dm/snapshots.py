@@ -105,6 +105,19 @@ class Snapshot:
     client: int
     waiters: tuple[Waiter, ...]
 
+    @property
+    def state(self) -> str:
+        """``valid``, ``invalid`` or ``overflowed``."""
+        return "invalid" if not self.valid else "overflowed" if self.overflowed else "valid"
+
+    @property
+    def chunk_bytes(self) -> int | None:
+        return None if self.chunk_sectors is None else self.chunk_sectors * 512
+
+    @property
+    def used_bytes(self) -> int | None:
+        return None if self.used_sectors is None else self.used_sectors * 512
+
 
 @dataclass
 class Snapshots:
