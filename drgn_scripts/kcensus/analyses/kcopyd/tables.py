@@ -37,13 +37,8 @@ from kcensus.results.tables import (
 
 _NUMBER = Column(TEXT, "number", WIDE, "Its major:minor.")
 _POOL = Column(NONE, "pool", ALWAYS, "Id of the worker pool.")
-_CPU = Column(
-    NONE,
-    "CPU",
-    ALWAYS,
-    "CPU of the pool; none for unbound pools.",
-    lambda row: row.pool and _known(row.pool.cpu),
-)
+_CPU = Column(NONE, "CPU", ALWAYS, "CPU of the pool; none for unbound pools.",
+    lambda row: row.pool and _known(row.pool.cpu))  # fmt: skip
 _STALLED = Column(NONE, "stalled", ALWAYS, "Work is pending, and none starts.")
 _RUNNING = Column(SECONDS, "for at least", WIDE, "Longest run so far.")
 _WORKQUEUE = Column(TEXT, "workqueue", ALWAYS, "Name of the workqueue.")

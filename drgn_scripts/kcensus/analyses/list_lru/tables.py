@@ -33,27 +33,17 @@ from kcensus.results.tables import (
 NO_MEMCG = "(no online memory cgroup)"
 """Row of slots with an unused id, and of items on list_lrus without per-memcg lists."""
 
-_OWNER = Column(
-    TEXT, "owner", ALWAYS, "File system type, or name of the variable or member.", "lrus.owner"
-)
-_KIND = Column(
-    TEXT,
-    "of",
-    ALWAYS,
-    "Kind of items: dentry, inode or other.",
-    lambda f: [KINDS[kind] for kind in f.lrus.kind],
-)
+_OWNER = Column(TEXT, "owner", ALWAYS, "File system type, or name of the variable or member.",
+    "lrus.owner")  # fmt: skip
+_KIND = Column(TEXT, "of", ALWAYS, "Kind of items: dentry, inode or other.",
+    lambda f: [KINDS[kind] for kind in f.lrus.kind])  # fmt: skip
 _MOUNT = Column(TEXT, "mounted on", ALWAYS, "A mount point of the super block.")
 _ITEMS = Column(COUNT, "items", ALWAYS, "Items on all lists, per memcg or not.")
 _DENTRIES = Column(COUNT, "unused dentries", WIDE, "Dentries on the LRU.")
 _INODES = Column(COUNT, "unused inodes", WIDE, "Inodes on the LRU.")
-_SLOTS = Column(
-    COUNT,
-    "slots",
-    WIDE,
+_SLOTS = Column(COUNT, "slots", WIDE,
     "Per-memcg lists; up to 5.17 one per id and node, 5.18+ one per memcg.",
-    lambda f: f.slots.slots.sum(axis=1),
-)
+    lambda f: f.slots.slots.sum(axis=1))  # fmt: skip
 _BYTES = Column(BYTES, "bytes", ALWAYS, "All structures, as the allocator rounds them.")
 _NODE_ARRAYS = "Array of list_lru_node of a list_lru."
 _LISTS = "list_lru_one (up to 5.17) or list_lru_memcg."
@@ -157,9 +147,7 @@ SUPER_BLOCKS = TableSpec("super_blocks", "Super blocks", {
         lambda of: [state.value for state in of.blocks.state]),
     "dentries": replace(_DENTRIES, get="sums.dentries"),
     "inodes": replace(_INODES, get="sums.inodes"),
-    **{
-        name: replace(column, get=f"sums.{name}") for name, column in (_STATES | _WASTE).items()
-    },
+    **{name: replace(each, get=f"sums.{name}") for name, each in (_STATES | _WASTE).items()},
     "address": address("struct super_block", get="blocks.address"),
 }, "A super block, with its list_lrus of dentries, inodes and XFS together.",
     ("bytes", "type", "id", "mount", "address"), key=("type", "mount"), series=("bytes",),

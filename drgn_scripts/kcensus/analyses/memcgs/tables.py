@@ -37,13 +37,9 @@ UNKNOWN = "unknown"
 """Kind of references without a known holder."""
 
 _MEMCG = Column(TEXT, "memory cgroup", ALWAYS, "Path before its removal.", "groups.path")
-_PIN = Column(
-    TEXT,
-    "pinned by",
-    ALWAYS,
+_PIN = Column(TEXT, "pinned by", ALWAYS,
     "page cache, shmem, anonymous, kernel: charged pages; sockets; swap; writeback; children: "
-    "offline memory cgroups below it; child caches (up to 5.8); unknown.",
-)
+    "offline memory cgroups below it; child caches (up to 5.8); unknown.")  # fmt: skip
 _TYPE = Column(TEXT, "type", ALWAYS, "File system type.")
 _MOUNT = Column(TEXT, "mounted on", ALWAYS, "A mount point of the file system.")
 

@@ -35,13 +35,8 @@ _MEMCG = Column(TEXT, "memory cgroup", ALWAYS, "Path of the memory cgroup.")
 _NODE = Column(NONE, "node", ALWAYS, "Number of the NUMA node.")
 _SLABS = Column(COUNT, "slabs", WIDE, "Slabs.")
 _SLOTS = Column(COUNT, "slots", WIDE, "Slots of all slabs, allocated or free.", "objects")
-_ACTIVE = Column(
-    COUNT,
-    "active",
-    ALWAYS,
-    "Allocated objects; free ones of CPUs and sheaves are not counted.",
-    "active",
-)
+_ACTIVE = Column(COUNT, "active", ALWAYS,
+    "Allocated objects; free ones of CPUs and sheaves are not counted.", "active")  # fmt: skip
 _BYTES = Column(BYTES, "bytes", ALWAYS, "Slab pages.")
 _ACTIVE_BYTES = Column(BYTES, "in use", WIDE, "Allocated objects, at requested size.")
 _UTILIZATION = Column(RATIO, "util", ALWAYS, "Share of the slab pages that allocated objects fill.")
@@ -50,9 +45,8 @@ _PADDING = Column(BYTES, "padding", DATA, "Slot sizes minus object sizes.")
 _TAILS = Column(BYTES, "tails", DATA, "Ends of slabs, too small for a slot.")
 _CHARGED = Column(COUNT, "objects", ALWAYS, "Objects charged to the memory cgroup.")
 _CHARGED_BYTES = Column(BYTES, "bytes", ALWAYS, "Slots of the objects.")
-_MEMCG_ADDRESS = address(
-    "struct mem_cgroup", help_="struct mem_cgroup pointer; 0 where there is none."
-)
+_MEMCG_ADDRESS = address("struct mem_cgroup",
+    help_="struct mem_cgroup pointer; 0 where there is none.")  # fmt: skip
 _ADDRESS = address("struct kmem_cache", get=lambda f: [cache.address for cache in f.caches])
 
 

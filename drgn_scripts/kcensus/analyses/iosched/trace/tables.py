@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +21,7 @@ from kcensus.analyses.iosched.trace.figures import (
 )
 from kcensus.analyses.iosched.trace.slices import over_time, slices
 from kcensus.charts import ChartSpec
+from kcensus.engine.memory import Mask
 from kcensus.human import human_seconds
 from kcensus.results.tables import (
     ALWAYS,
@@ -34,6 +37,7 @@ from kcensus.results.tables import (
 )
 from kcensus.sources.blktrace.bios import NEVER
 from kcensus.sources.blktrace.events import Act, Integers, major_minor
+from kcensus.sources.blktrace.queues import Queue
 from kcensus.sources.blktrace.threads import side_by_side
 
 _MAX_WAITS = 1000
@@ -43,21 +47,59 @@ _MAX_GROUPS = 1 << 20
 _DEVICE = Column(TEXT, "device", ALWAYS, "Major and minor number of the disk.")
 _CLASS = Column(TEXT, "operation", ALWAYS, "Read, write or discard; synchronous or asynchronous.")
 _TASK = Column(TEXT, "task", ALWAYS, "Task that queued it; ? if unknown.")
-_PERCENTILES = {"median": 0.5, "p90": 0.9, "p99": 0.99}
 _STATISTICS = {
-    "count": Column(COUNT, "count", ALWAYS, "Bios with both ends of the phase."),
-    "average": Column(SECONDS, "average", ALWAYS, "Mean."),
-    "median": Column(SECONDS, "median", ALWAYS, "Half take at most this long."),
-    "p90": Column(SECONDS, "90 %", WIDE, "90 % take at most this long."),
-    "p99": Column(SECONDS, "99 %", ALWAYS, "99 % take at most this long."),
-    "longest": Column(SECONDS, "longest", ALWAYS, "Maximum."),
-}
+    "count": Column(COUNT, "", ALWAYS, "Bios with both ends of the phase.", "groups.count"),
+    "average": Column(SECONDS, "", ALWAYS, "Mean.", "groups.average"),
+    "median": Column(SECONDS, "", ALWAYS, "Half take at most this long.",
+        lambda of: of.groups.within(0.5)),
+    "p90": Column(SECONDS, "90 %", WIDE, "90 % take at most this long.",
+        lambda of: of.groups.within(0.9)),
+    "p99": Column(SECONDS, "99 %", ALWAYS, "99 % take at most this long.",
+        lambda of: of.groups.within(0.99)),
+    "longest": Column(SECONDS, "", ALWAYS, "Maximum.", lambda of: of.groups.within(1.0)),
+}  # fmt: skip
+_LESS = ("average", "median", "p99")
+"""Statistics of tasks on wide screens only."""
 
 
-def _by_group(group: Integers, nanoseconds: Integers) -> pd.DataFrame:
-    """Return a row for each group: its number, count, and :data:`_STATISTICS` in seconds.
+@dataclass(frozen=True)
+class _Groups:
+    """Durations by group, shape (groups,)."""
 
-    A percentile is the smallest duration that is not exceeded by at least such a share.
+    number: Integers
+    """Of the group; ascending."""
+    count: Integers
+    sums: Integers
+    """Nanoseconds."""
+    words: Integers
+    """Durations of one group after another, each ascending, plus the base of the group."""
+    first: Integers
+    """Index of the first duration in :attr:`words`."""
+    base: Integers
+
+    def __getitem__(self, rows: Integers) -> _Groups:
+        return _Groups(
+            self.number[rows],
+            self.count[rows],
+            self.sums[rows],
+            self.words,
+            self.first[rows],
+            self.base[rows],
+        )
+
+    @property
+    def average(self) -> npt.NDArray[np.float64]:
+        return self.sums / self.count / 1e9
+
+    def within(self, share: float) -> npt.NDArray[np.float64]:
+        """Return the shortest seconds that at least such a share of durations does not exceed."""
+        # Rounded, as 0.99 * 100 is a little more than 99.
+        place = np.ceil(np.round(share * self.count, 6)).astype(np.int64) - 1
+        return (self.words[self.first + place] - self.base) / 1e9
+
+
+def _by_group(group: Integers, nanoseconds: Integers) -> _Groups:
+    """Return the durations by group.
 
     :param group: small numbers >= 0, shape (n,)
     :param nanoseconds: shape (n,); negative ones do not count
@@ -81,189 +123,182 @@ def _by_group(group: Integers, nanoseconds: Integers) -> pd.DataFrame:
         base = np.zeros_like(present)
     # Sums of words overflow, and so do the subtracted bases: the differences are exact.
     total = np.add.reduceat(words, first) if len(first) else np.zeros(0, np.int64)
-    total -= base * count
-    frame = {"group": present, "count": count, "average": total / count / 1e9}
-    for name, share in _PERCENTILES.items():
-        # Rounded, as 0.99 * 100 is a little more than 99.
-        place = np.ceil(np.round(share * count, 6)).astype(np.int64) - 1
-        frame[name] = (words[first + place] - base) / 1e9
-    frame["longest"] = (words[first + count - 1] - base) / 1e9
-    frame["total"] = total / 1e9
-    return pd.DataFrame(frame)
+    return _Groups(present, count, total - base * count, words, first, base)
+
+
+@dataclass(frozen=True)
+class _Phase:
+    """A phase of the bios, by device and operation."""
+
+    name: str
+    figures: Figures
+    groups: _Groups
+
+    @property
+    def device(self) -> list[str]:
+        devices = [*self.figures.devices]
+        return [major_minor(devices[each // len(CLASSES)]) for each in self.groups.number.tolist()]
+
+    @property
+    def operation(self) -> list[str]:
+        return [CLASSES[each % len(CLASSES)] for each in self.groups.number.tolist()]
 
 
 def _phases(figures: Figures) -> pd.DataFrame:
-    devices = np.array([*figures.devices] or [0])
     group = figures.device * len(CLASSES) + figures.kind
 
     def of(phase: str) -> pd.DataFrame:
-        frame = _by_group(group, figures.phase(phase))
-        number = frame["group"].to_numpy()
-        names = [major_minor(int(devices[each // len(CLASSES)])) for each in number]
-        kinds = [CLASSES[each % len(CLASSES)] for each in number]
-        return frame.assign(phase=phase, device=names, operation=kinds)
+        return PHASE_TABLE.frame(_Phase(phase, figures, _by_group(group, figures.phase(phase))))
 
     return pd.concat(side_by_side(of, PHASES), ignore_index=True).head(MAX_ROWS)
 
 
-PHASE_TABLE = TableSpec(
-    "trace_phases",
-    "Time from event to event",
-    {
-        "phase": Column(
-            TEXT,
-            "phase",
-            ALWAYS,
-            "As btt names it: from and to Queued, Got a request, Inserted into the scheduler, "
-            "Merged, Dispatched, Completed.",
-        ),
-        "device": _DEVICE,
-        "operation": _CLASS,
-        **_STATISTICS,
-    },
-    "A phase of the bios of one device and operation.",
-    rows=_phases,
-)
+PHASE_TABLE = TableSpec("trace_phases", "Time from event to event", {
+    "phase": Column(TEXT, "", ALWAYS,
+        "As btt names it: from and to Queued, Got a request, Inserted into the scheduler, "
+        "Merged, Dispatched, Completed.", lambda of: [of.name] * len(of.groups.number)),
+    "device": _DEVICE,
+    "operation": _CLASS,
+    **_STATISTICS,
+}, "A phase of the bios of one device and operation.", rows=_phases)  # fmt: skip
 
 _WORST = {
-    "pid": Column(NONE, "PID", WIDE, "PID of the task that queued it."),
-    "sector": Column(NONE, "sector", WIDE, "First sector of the request."),
-    "bytes": Column(BYTES, "size", WIDE, "Size of its first bio."),
-    "inserted": Column(SECONDS, "inserted at", DATA, "Time since the first event."),
-    "served": Column(SECONDS, "in driver", WIDE, "Time since its last dispatch."),
-    "requeued": Column(
-        SECONDS,
-        "requeued",
-        DATA,
+    "pid": Column(NONE, "PID", WIDE, "PID of the task that queued it.",
+        lambda of: of.figures.bios.pid[of.rows].astype(np.int64)),
+    "sector": Column(NONE, "", WIDE, "First sector of the request.",
+        lambda of: of.figures.bios.sector[of.rows]),
+    "bytes": Column(BYTES, "size", WIDE, "Size of its first bio.",
+        lambda of: of.figures.bios.bytes[of.rows]),
+    "inserted": Column(SECONDS, "inserted at", DATA, "Time since the first event.",
+        lambda of: of.figures.bios.inserted[of.rows] / 1e9),
+    "served": Column(SECONDS, "in driver", WIDE, "Time since its last dispatch.",
+        lambda of: _seconds(of.figures.in_driver[of.rows])),
+    "requeued": Column(SECONDS, "", DATA,
         "From its first dispatch to its last, or since the requeue.",
-    ),
-    "overtaken_by": Column(
-        COUNT, "overtaken by", ALWAYS, "Sync requests inserted later and dispatched before it."
-    ),
+        lambda of: _seconds(of.figures.requeued[of.rows])),
+    "overtaken_by": Column(COUNT, "", ALWAYS,
+        "Sync requests inserted later and dispatched before it.",
+        lambda of: of.figures.overtaken(of.rows)),
     "state": Column(TEXT, "state at end", ALWAYS, "inserted, requeued, dispatched or completed."),
     "label": Column(TEXT, "name", DATA, "Task, operation, and sector or device."),
-}
+}  # fmt: skip
 
 
-def _of_worst(figures: Figures, rows: Integers, *, with_sector: bool) -> pd.DataFrame:
-    """Return the columns of tables about single requests.
+@dataclass(frozen=True)
+class _Requests:
+    """Single requests."""
 
-    :param with_sector: whether labels need the sector to be unique
-    """
-    bios = figures.bios
-    index, names = figures.tasks(rows)
-    state = np.where(bios.issued[rows] == NEVER, "inserted", "dispatched")
-    state[figures.is_requeued[rows]] = "requeued"
-    state[bios.completed[rows] != NEVER] = "completed"
-    kinds = [CLASSES[each] for each in figures.kind[rows].tolist()]
-    tasks = [names[each] for each in index.tolist()]
-    devices = [figures.devices[each] for each in bios.device[rows].tolist()]
-    sectors = bios.sector[rows]
-    labels = [f"{task} {kind}" for task, kind in zip(tasks, kinds, strict=True)]
-    for place, sector in enumerate(sectors.tolist()):
-        labels[place] += f" {devices[place]}" if len(figures.devices) > 1 else ""
-        labels[place] += f" {sector}" if with_sector else ""
-    return pd.DataFrame(
-        {
-            "task": tasks,
-            "pid": bios.pid[rows].astype(np.int64),
-            "device": devices,
-            "operation": kinds,
-            "sector": sectors,
-            "bytes": bios.bytes[rows],
-            "inserted": figures.bios.inserted[rows] / 1e9,
-            "served": _seconds(figures.in_driver[rows]),
-            "requeued": _seconds(figures.requeued[rows]),
-            "overtaken_by": figures.overtaken(rows),
-            "state": state,
-            "label": labels,
-        }
-    )
+    figures: Figures
+    rows: Integers
+    with_sector: bool
+    """Whether labels need the sector to be unique."""
+
+    @property
+    def task(self) -> list[str]:
+        index, names = self.figures.tasks(self.rows)
+        return [names[each] for each in index.tolist()]
+
+    @property
+    def device(self) -> list[str]:
+        return [self.figures.devices[each] for each in self.figures.bios.device[self.rows].tolist()]
+
+    @property
+    def operation(self) -> list[str]:
+        return [CLASSES[each] for each in self.figures.kind[self.rows].tolist()]
+
+    @property
+    def state(self) -> npt.NDArray[np.str_]:
+        bios, rows = self.figures.bios, self.rows
+        state = np.where(bios.issued[rows] == NEVER, "inserted", "dispatched")
+        state[self.figures.is_requeued[rows]] = "requeued"
+        state[bios.completed[rows] != NEVER] = "completed"
+        return state
+
+    @property
+    def label(self) -> list[str]:
+        parts: list[Iterable[object]] = [self.task, self.operation]
+        parts += [self.device] if len(self.figures.devices) > 1 else []
+        parts += [self.figures.bios.sector[self.rows].tolist()] if self.with_sector else []
+        return [" ".join(map(str, words)) for words in zip(*parts, strict=True)]
 
 
 def _seconds(nanoseconds: Integers) -> npt.NDArray[np.float64]:
     return np.where(nanoseconds < 0, np.nan, nanoseconds / 1e9)
 
 
-def _tasks(figures: Figures) -> pd.DataFrame:
+@dataclass(frozen=True)
+class _Tasks(_Requests):
+    """The longest waiting request of each group of task, device and operation."""
+
+    groups: _Groups
+    waiting: Integers
+
+
+def _tasks(figures: Figures) -> _Tasks:
     wait, (index, names) = figures.wait, figures.task
     count = len(CLASSES)
     group: Integers = (figures.device * len(names) + index) * count + figures.kind
     if int(group.max(initial=0)) >= _MAX_GROUPS:
         group = np.unique(group, return_inverse=True)[1]
-    frame = _by_group(group, wait)
+    groups = _by_group(group, wait)
+    groups = groups[np.argsort(-groups.within(1.0), kind="stable")[:MAX_ROWS]]
     # The first of the longest requests of each group.
-    numbers = frame["group"].to_numpy()
     longest = np.full(int(group.max(initial=0)) + 1, NEVER)
-    longest[numbers] = np.round(frame["longest"].to_numpy() * 1e9)
+    longest[groups.number] = np.round(groups.within(1.0) * 1e9)
     rows = np.flatnonzero((wait == longest[group]) & (wait >= 0))
     found, first = np.unique(group[rows], return_index=True)
-    worst = rows[first[np.searchsorted(found, numbers)]]
-    waiting = np.bincount(group[figures.is_waiting], minlength=len(longest))[numbers]
-    frame = frame.assign(waiting=waiting, worst=worst).nlargest(MAX_ROWS, "longest")
-    columns = _of_worst(figures, frame.pop("worst").to_numpy(), with_sector=False)
-    return pd.concat([frame.reset_index(drop=True), columns], axis=1)
+    worst = rows[first[np.searchsorted(found, groups.number)]]
+    waiting = np.bincount(group[figures.is_waiting], minlength=len(longest))[groups.number]
+    return _Tasks(figures, worst, False, groups, waiting)
 
 
-TASKS = TableSpec(
-    "trace_tasks",
-    "Waits in the scheduler by task",
-    {
-        "task": _TASK,
-        "device": _DEVICE,
-        "operation": _CLASS,
-        **{
-            name: replace(column, show=WIDE) if name in ("average", "median", "p99") else column
-            for name, column in _STATISTICS.items()
-        },
-        "total": Column(SECONDS, "total", DATA, "Sum of the waits."),
-        "waiting": Column(COUNT, "still wait", ALWAYS, "Requests at the end of the trace."),
-        **_WORST,
-    },
-    "Inserted requests of one task name, device and operation, with the longest wait; up to 10,000 "
-    "rows.",
-    ("longest", "task", "operation", "device"),
-    rows=_tasks,
-)
+TASKS = TableSpec("trace_tasks", "Waits in the scheduler by task", {
+    "task": _TASK,
+    "device": _DEVICE,
+    "operation": _CLASS,
+    **_STATISTICS | {name: replace(_STATISTICS[name], show=WIDE) for name in _LESS},
+    "total": Column(SECONDS, "", DATA, "Sum of the waits.", lambda of: of.groups.sums / 1e9),
+    "waiting": Column(COUNT, "still wait", ALWAYS, "Requests at the end of the trace."),
+    **_WORST,
+}, "Inserted requests of one task name, device and operation, with the longest wait; up to 10,000 "
+    "rows.", ("longest", "task", "operation", "device"), rows=_tasks)  # fmt: skip
 
 
-def _waits(figures: Figures) -> pd.DataFrame:
+def _waits(figures: Figures) -> _Requests:
     rows = np.flatnonzero(figures.wait >= 0)
     if len(rows) > _MAX_WAITS:
         rows = rows[np.argpartition(-figures.wait[rows], _MAX_WAITS)[:_MAX_WAITS]]
-    return _of_worst(figures, rows, with_sector=True).assign(waited=figures.wait[rows] / 1e9)
+    return _Requests(figures, rows, True)
 
 
-WAITS = TableSpec(
-    "trace_waits",
-    "Longest waits in the scheduler",
-    {
-        "task": _TASK,
-        "device": _DEVICE,
-        "operation": _CLASS,
-        "waited": Column(SECONDS, "waited", ALWAYS, "Until dispatched, or the end of the trace."),
-        **_WORST,
-    },
-    "A request: the 1,000 longest waits from insertion to first dispatch.",
-    ("waited", "device", "sector"),
-    rows=_waits,
-)
+WAITS = TableSpec("trace_waits", "Longest waits in the scheduler", {
+    "task": _TASK,
+    "device": _DEVICE,
+    "operation": _CLASS,
+    "waited": Column(SECONDS, "", ALWAYS, "Until dispatched, or the end of the trace.",
+        lambda of: of.figures.wait[of.rows] / 1e9),
+    **_WORST,
+}, "A request: the 1,000 longest waits from insertion to first dispatch.",
+    ("waited", "device", "sector"), rows=_waits)  # fmt: skip
 
 
-def _queues(figures: Figures) -> list[dict[str, object]]:
+class _Queue(NamedTuple):
+    queue: Queue
+    task: str
+    longest: float
+
+
+def _queues(figures: Figures) -> list[_Queue]:
     queues = sorted(figures.queues, key=lambda queue: -queue.expired_empty)[:MAX_ROWS]
     pid = np.array([queue.pid or 0 for queue in queues], np.int64)
     waits = _by_queue(figures) if queues else {}
     index, names = figures.trace.tasks(pid, np.full(len(pid), figures.end))
     return [
-        vars(queue)
-        | {
-            "queue": _text(queue.name),
-            "task": _text(names[which]) or "?" if queue.pid is not None else "(shared)",
-            "device": major_minor(queue.device),
-            "longest": waits.get((queue.device, queue.pid or -1, queue.is_sync), np.nan),
-            "sync": queue.is_sync,
-        }
+        _Queue(
+            queue,
+            _text(names[which]) or "?" if queue.pid is not None else "(shared)",
+            waits.get((queue.device, queue.pid or -1, queue.is_sync), np.nan),
+        )
         for queue, which in zip(queues, index.tolist(), strict=True)
     ]
 
@@ -281,100 +316,80 @@ def _text(raw: bytes) -> str:
     return raw.decode("utf-8", "backslashreplace")
 
 
-QUEUES = TableSpec(
-    "trace_queues",
-    "Queues of the scheduler by its messages",
-    {
-        "queue": Column(TEXT, "queue", ALWAYS, "As CFQ or BFQ names it: PID, S or A."),
-        "task": Column(TEXT, "task", ALWAYS, "Last name of that PID in the trace."),
-        "device": _DEVICE,
-        "longest": Column(SECONDS, "longest wait", ALWAYS, "Of requests with its PID and kind."),
-        "sync": Column(NONE, "sync", WIDE, "Whether it is for synchronous requests."),
-        "inserted": Column(COUNT, "inserted", WIDE, "Requests inserted."),
-        "selected": Column(COUNT, "selected", ALWAYS, "Times it became active."),
-        "dispatched": Column(COUNT, "dispatched", ALWAYS, "Requests dispatched."),
-        "expired": Column(COUNT, "expired", ALWAYS, "Times its turn ended."),
-        "preempted": Column(COUNT, "preempted", ALWAYS, "Turns ended by another queue."),
-        "expired_empty": Column(COUNT, "without dispatch", ALWAYS, "Turns without a dispatch."),
-        "preempts": Column(COUNT, "preempts", WIDE, "Times it preempted another one (CFQ)."),
-    },
-    "A queue of CFQ or BFQ; the 10,000 with most turns without a dispatch.",
-    ("longest", "device", "queue"),
-    rows=_queues,
-)
+QUEUES = TableSpec("trace_queues", "Queues of the scheduler by its messages", {
+    "queue": Column(TEXT, "", ALWAYS, "As CFQ or BFQ names it: PID, S or A.",
+        lambda row: _text(row.queue.name)),
+    "task": Column(TEXT, "", ALWAYS, "Last name of that PID in the trace."),
+    "device": replace(_DEVICE, get=lambda row: major_minor(row.queue.device)),
+    "longest": Column(SECONDS, "longest wait", ALWAYS, "Of requests with its PID and kind."),
+    "sync": Column(NONE, "", WIDE, "Whether it is for synchronous requests.", "queue.is_sync"),
+    "inserted": Column(COUNT, "", WIDE, "Requests inserted.", "queue.inserted"),
+    "selected": Column(COUNT, "", ALWAYS, "Times it became active.", "queue.selected"),
+    "dispatched": Column(COUNT, "", ALWAYS, "Requests dispatched.", "queue.dispatched"),
+    "expired": Column(COUNT, "", ALWAYS, "Times its turn ended.", "queue.expired"),
+    "preempted": Column(COUNT, "", ALWAYS, "Turns ended by another queue.", "queue.preempted"),
+    "expired_empty": Column(COUNT, "without dispatch", ALWAYS, "Turns without a dispatch.",
+        "queue.expired_empty"),
+    "preempts": Column(COUNT, "", WIDE, "Times it preempted another one (CFQ).", "queue.preempts"),
+}, "A queue of CFQ or BFQ; the 10,000 with most turns without a dispatch.",
+    ("longest", "device", "queue"), rows=_queues)  # fmt: skip
 
 
-def _devices(figures: Figures) -> dict[str, npt.ArrayLike]:
-    bios = figures.bios
-    code, count = figures.device, len(figures.devices)
-
-    def total(values: Integers) -> Integers:
-        return np.bincount(code, values, count).astype(np.int64)
-
-    def worst(nanoseconds: Integers) -> npt.NDArray[np.float64]:
-        longest = np.full(count, NEVER)
-        np.maximum.at(longest, code, nanoseconds)
-        return _seconds(longest)
-
-    return {
-        "device": [*figures.devices.values()],
-        "bios": np.bincount(code, minlength=count),
-        "requests": total(figures.is_request),
-        "waiting": total(figures.is_waiting),
-        "in_driver": total(figures.is_in_driver),
-        "without_request": total(figures.is_without_request),
-        "requeued": total(bios.requeues),
-        "errors": total(bios.error != 0),
-        "bytes": total(bios.bytes),
-        "longest": worst(figures.wait),
-        "longest_in_driver": worst(figures.in_driver),
-    }
+def _total(figures: Figures, values: Integers | Mask) -> Integers:
+    """Add up values of bios by device."""
+    return np.bincount(figures.device, values, len(figures.devices)).astype(np.int64)
 
 
-DEVICES = TableSpec(
-    "trace_devices",
-    "Devices of the trace",
-    {
-        "device": _DEVICE,
-        "bios": Column(COUNT, "bios", ALWAYS, "Bios with data."),
-        "requests": Column(COUNT, "requests", ALWAYS, "Bios with a request of their own."),
-        "waiting": Column(COUNT, "in scheduler", ALWAYS, "Requests at the end of the trace."),
-        "in_driver": Column(COUNT, "in driver", ALWAYS, "Requests at the end of the trace."),
-        "without_request": Column(COUNT, "without request", WIDE, "Bios without one at the end."),
-        "requeued": Column(COUNT, "requeues", WIDE, "Dispatches taken back."),
-        "errors": Column(COUNT, "errors", WIDE, "Bios completed with an error."),
-        "bytes": Column(BYTES, "data", WIDE, "Of all bios."),
-        "longest": Column(SECONDS, "longest wait", ALWAYS, "In the scheduler."),
-        "longest_in_driver": Column(SECONDS, "longest in driver", ALWAYS, "Until completion."),
-    },
-    "A device whose events are in the trace.",
-    ("bios", "device"),
-    rows=_devices,
-)
+def _longest(figures: Figures, nanoseconds: Integers) -> npt.NDArray[np.float64]:
+    longest = np.full(len(figures.devices), NEVER)
+    np.maximum.at(longest, figures.device, nanoseconds)
+    return _seconds(longest)
 
 
-def _events(figures: Figures) -> list[dict[str, object]]:
-    return [
-        {"device": major_minor(device), "action": Act(action).letters, "events": count}
-        for (device, action), count in sorted(figures.trace.counts.items())[:MAX_ROWS]
-    ]
+DEVICES = TableSpec("trace_devices", "Devices of the trace", {
+    "device": replace(_DEVICE, get=lambda f: [*f.devices.values()]),
+    "bios": Column(COUNT, "", ALWAYS, "Bios with data.",
+        lambda f: np.bincount(f.device, minlength=len(f.devices))),
+    "requests": Column(COUNT, "", ALWAYS, "Bios with a request of their own.",
+        lambda f: _total(f, f.is_request)),
+    "waiting": Column(COUNT, "in scheduler", ALWAYS, "Requests at the end of the trace.",
+        lambda f: _total(f, f.is_waiting)),
+    "in_driver": Column(COUNT, "", ALWAYS, "Requests at the end of the trace.",
+        lambda f: _total(f, f.is_in_driver)),
+    "without_request": Column(COUNT, "", WIDE, "Bios without one at the end.",
+        lambda f: _total(f, f.is_without_request)),
+    "requeued": Column(COUNT, "requeues", WIDE, "Dispatches taken back.",
+        lambda f: _total(f, f.bios.requeues)),
+    "errors": Column(COUNT, "", WIDE, "Bios completed with an error.",
+        lambda f: _total(f, f.bios.error != 0)),
+    "bytes": Column(BYTES, "data", WIDE, "Of all bios.", lambda f: _total(f, f.bios.bytes)),
+    "longest": Column(SECONDS, "longest wait", ALWAYS, "In the scheduler.",
+        lambda f: _longest(f, f.wait)),
+    "longest_in_driver": Column(SECONDS, "", ALWAYS, "Until completion.",
+        lambda f: _longest(f, f.in_driver)),
+}, "A device whose events are in the trace.", ("bios", "device"))  # fmt: skip
 
 
-EVENTS = TableSpec(
-    "trace_events",
-    "Events by action",
-    {
-        "device": _DEVICE,
-        "action": Column(TEXT, "action", ALWAYS, "The letter that blkparse prints."),
-        "events": Column(COUNT, "events", ALWAYS, "Messages are not events."),
-    },
-    "An action on a device; up to 10,000 rows.",
-    ("events", "device", "action"),
-    rows=_events,
-)
+EVENTS = TableSpec("trace_events", "Events by action", {
+    "device": replace(_DEVICE, get=lambda row: major_minor(row[0][0])),
+    "action": Column(TEXT, "", ALWAYS, "The letter that blkparse prints.",
+        lambda row: Act(row[0][1]).letters),
+    "events": Column(COUNT, "", ALWAYS, "Messages are not events.", lambda row: row[1]),
+}, "An action on a device; up to 10,000 rows.", ("events", "device", "action"),
+    rows=lambda f: sorted(f.trace.counts.items())[:MAX_ROWS])  # fmt: skip
 
 
-def _histogram(figures: Figures) -> dict[str, npt.ArrayLike]:
+@dataclass(frozen=True)
+class _Histogram:
+    """Requests by wait."""
+
+    steps: Integers
+    """Binary logarithms of microseconds."""
+    counts: Integers
+    """Shape (steps, classes)."""
+
+
+def _histogram(figures: Figures) -> _Histogram:
     rows = np.flatnonzero(figures.wait >= 0)
     kind = figures.kind[rows]
     # Up to 1 us, 2 us, 4 us …
@@ -384,58 +399,37 @@ def _histogram(figures: Figures) -> dict[str, npt.ArrayLike]:
     counts = counts.reshape(-1, len(CLASSES))
     used = np.flatnonzero(counts.any(axis=1))
     steps = np.arange(used[0], used[-1] + 1) if len(used) else used
-    counts = counts[steps]
-    return {
-        "waited": [f"up to {human_seconds(2.0**step / 1e6)}" for step in steps],
-        "sync_reads": counts[:, SYNC_READ],
-        "sync_writes": counts[:, SYNC_WRITE],
-        "async_writes": counts[:, ASYNC_WRITE],
-        "discards": counts[:, SYNC_WRITE + 1 :].sum(axis=1),
-    }
+    return _Histogram(steps, counts[steps])
 
 
-HISTOGRAM = TableSpec(
-    "trace_histogram",
-    "Waits in the scheduler by length",
-    {
-        "waited": Column(TEXT, "waited", ALWAYS, "Up to this, above the row before."),
-        "sync_reads": Column(COUNT, "sync reads", ALWAYS, "Requests."),
-        "sync_writes": Column(COUNT, "sync writes", ALWAYS, "Requests."),
-        "async_writes": Column(COUNT, "async writes", ALWAYS, "Requests."),
-        "discards": Column(COUNT, "discards", WIDE, "Requests."),
-    },
-    "Requests by wait, in powers of two microseconds; includes still waiting ones.",
-    rows=_histogram,
-)
+HISTOGRAM = TableSpec("trace_histogram", "Waits in the scheduler by length", {
+    "waited": Column(TEXT, "", ALWAYS, "Up to this, above the row before.",
+        lambda of: [f"up to {human_seconds(2.0**step / 1e6)}" for step in of.steps]),
+    "sync_reads": Column(COUNT, "", ALWAYS, "Requests.", lambda of: of.counts[:, SYNC_READ]),
+    "sync_writes": Column(COUNT, "", ALWAYS, "Requests.", lambda of: of.counts[:, SYNC_WRITE]),
+    "async_writes": Column(COUNT, "", ALWAYS, "Requests.", lambda of: of.counts[:, ASYNC_WRITE]),
+    "discards": Column(COUNT, "", WIDE, "Requests.",
+        lambda of: of.counts[:, SYNC_WRITE + 1 :].sum(axis=1)),
+}, "Requests by wait, in powers of two microseconds; includes still waiting ones.",
+    rows=_histogram)  # fmt: skip
 
 _TIME = Column(TEXT, "from", ALWAYS, "Start of a slice of the trace.")
-OVER_TIME = TableSpec(
-    "trace_over_time",
-    "Requests in the scheduler over time",
-    {
-        "time": _TIME,
-        "task": _TASK,
-        "waiting": Column(COUNT, "in scheduler", ALWAYS, "Requests at once, average of the slice."),
-        "inserted": Column(COUNT, "inserted", ALWAYS, "Requests, in this slice."),
-        "dispatched": Column(COUNT, "dispatched", ALWAYS, "Requests, in this slice."),
-    },
-    "A slice of the trace and a task: the four with the longest total wait, and others.",
-    rows=over_time,
-)
+OVER_TIME = TableSpec("trace_over_time", "Requests in the scheduler over time", {
+    "time": _TIME,
+    "task": _TASK,
+    "waiting": Column(COUNT, "in scheduler", ALWAYS, "Requests at once, average of the slice."),
+    "inserted": Column(COUNT, "", ALWAYS, "Requests, in this slice."),
+    "dispatched": Column(COUNT, "", ALWAYS, "Requests, in this slice."),
+}, "A slice of the trace and a task: the four with the longest total wait, and others.",
+    rows=over_time)  # fmt: skip
 
-SLICES = TableSpec(
-    "trace_slices",
-    "Longest waits in the scheduler over time",
-    {
-        "time": _TIME,
-        "longest": Column(SECONDS, "longest", ALWAYS, "Until dispatch, or the end of the slice."),
-        "task": _TASK,
-        "device": _DEVICE,
-        "operation": _CLASS,
-    },
-    "A slice of the trace, with the longest wait in it.",
-    rows=slices,
-)
+SLICES = TableSpec("trace_slices", "Longest waits in the scheduler over time", {
+    "time": _TIME,
+    "longest": Column(SECONDS, "", ALWAYS, "Until dispatch, or the end of the slice."),
+    "task": _TASK,
+    "device": _DEVICE,
+    "operation": _CLASS,
+}, "A slice of the trace, with the longest wait in it.", rows=slices)  # fmt: skip
 
 TABLES = (PHASE_TABLE, TASKS, WAITS, QUEUES, DEVICES, EVENTS, HISTOGRAM, OVER_TIME, SLICES)
 
