@@ -32,6 +32,7 @@ from kcensus.results.tables import (
     Show,
     Table,
     TableSpec,
+    make_tables,
 )
 from kcensus.text import printable
 
@@ -68,8 +69,9 @@ def compare(before: Report, after: Report) -> Result:
     made = Result("diff", " against ".join(names), kernels, measures=False)
     made.compared = tuple(side.head.machine or Machine() for side in sides)
     made.live = before.head.live or after.head.live
-    made.tables["targets"] = _TARGETS.of([*map(_target, ("before", "after"), sides)])
-    made.tables["figures"] = figures = _figures(pairs)
+    heads = [side.head for side in sides]
+    made.tables = make_tables((_TARGETS, _FIGURES), {"heads": heads, "pairs": pairs})
+    changed = len(made.tables["figures"].frame)
     for older, newer in pairs:
         for name, table in older.tables.items():
             other = newer.tables.get(name)
@@ -86,7 +88,7 @@ def compare(before: Report, after: Report) -> Result:
             Unit.BYTES,
             "memory that grew",
         ),
-        "figures_changed": Figure(len(figures.frame), label="figures that changed"),
+        "figures_changed": Figure(changed, label="figures that changed"),
         "rows_changed": Figure(rows, label="table rows that changed"),
     }
     made.findings = [*_incomplete(sides), *growth]
@@ -219,69 +221,81 @@ def _largest(tables: Mapping[str, Table], name: str) -> list[_Row]:
     ]
 
 
-def _target(side: str, report: Report) -> dict[str, Any]:
-    machine = report.head.machine or Machine()
-    known = {name: None if value == "" else value for name, value in vars(machine).items()}
-    time = machine.time and shown_time(machine.time)
-    return known | vars(report.head) | {"side": side, "time": time}
+class _Side(NamedTuple):
+    side: str
+    head: Result
+
+    @property
+    def machine(self) -> Machine:
+        return self.head.machine or Machine()
 
 
-_TARGETS = TableSpec(
-    "targets",
-    "Targets",
-    {
-        "side": Column(TEXT, "", ALWAYS, "before or after."),
-        "target": Column(TEXT, "", ALWAYS, "Name of the target."),
-        "host": Column(TEXT, "", WIDE, "Name of the machine."),
-        "time": Column(TEXT, "", WIDE, "Time of the dump, in UTC."),
-        "uptime_seconds": Column(SECONDS, "uptime", WIDE, "Time since boot."),
-        "ram_bytes": Column(BYTES, "RAM", WIDE, "RAM of the machine."),
-        "kernel": Column(TEXT, "", WIDE, "Kernel release."),
-        "build_id": Column(TEXT, "", DATA, "Build ID of the vmlinux."),
-        "taken_by": Column(TEXT, "", DATA, "Tool that took the dump."),
-    },
-    "One of the two targets.",
-)
-_FIGURES = TableSpec(
-    "figures",
-    "Figures",
-    {
-        "analysis": Column(TEXT, "", ALWAYS, "Name of the analysis."),
-        "figure": Column(TEXT, "key", DATA, "Key in its summary."),
-        "label": Column(TEXT, "figure", ALWAYS, "The figure."),
-        "before": Column(TEXT, "", ALWAYS, "Value before."),
-        "after": Column(TEXT, "", ALWAYS, "Value after."),
-        "change": Column(TEXT, "", ALWAYS, "After minus before."),
-        "before_value": Column(NONE, "", DATA, "Exact value before."),
-        "after_value": Column(NONE, "", DATA, "Exact value after."),
-        "change_value": Column(NONE, "", DATA, "Exact change."),
-        "unit": Column(TEXT, "", DATA, "Unit of the values."),
-    },
-    "A figure of a summary that differs, the largest share of change first.",
-)
+_TARGETS = TableSpec("targets", "Targets", {
+    "side": Column(TEXT, "", ALWAYS, "before or after."),
+    "target": Column(TEXT, "", ALWAYS, "Name of the target.", "head.target"),
+    "host": Column(TEXT, "", WIDE, "Name of the machine.", lambda row: row.machine.host or None),
+    "time": Column(TEXT, "", WIDE, "Time of the dump, in UTC.",
+        lambda row: row.machine.time and shown_time(row.machine.time)),
+    "uptime_seconds": Column(SECONDS, "uptime", WIDE, "Time since boot.", "machine.uptime_seconds"),
+    "ram_bytes": Column(BYTES, "RAM", WIDE, "RAM of the machine.", "machine.ram_bytes"),
+    "kernel": Column(TEXT, "", WIDE, "Kernel release.", "head.kernel"),
+    "build_id": Column(TEXT, "", DATA, "Build ID of the vmlinux.",
+        lambda row: row.machine.build_id or None),
+    "taken_by": Column(TEXT, "", DATA, "Tool that took the dump.",
+        lambda row: row.machine.taken_by or None),
+}, "One of the two targets.",
+    rows=lambda figures: [*map(_Side, ("before", "after"), figures["heads"])])  # fmt: skip
+_FIGURES = TableSpec("figures", "Figures", {
+    "analysis": Column(TEXT, "", ALWAYS, "Name of the analysis."),
+    "figure": Column(TEXT, "key", DATA, "Key in its summary.", "key"),
+    "label": Column(TEXT, "figure", ALWAYS, "The figure.", lambda row: row.figure.label or row.key),
+    "before": Column(TEXT, "", ALWAYS, "Value before.",
+        lambda row: human(row.before, row.figure.unit)),
+    "after": Column(TEXT, "", ALWAYS, "Value after.",
+        lambda row: human(row.after, row.figure.unit)),
+    "change": Column(TEXT, "", ALWAYS, "After minus before.",
+        lambda row: _shown_change(row.change, row.figure.unit)),
+    "before_value": Column(NONE, "", DATA, "Exact value before.", lambda row: _number(row.before)),
+    "after_value": Column(NONE, "", DATA, "Exact value after.", lambda row: _number(row.after)),
+    "change_value": Column(NONE, "", DATA, "Exact change.", "change"),
+    "unit": Column(TEXT, "", DATA, "Unit of the values.", "figure.unit.value"),
+}, "A figure of a summary that differs, the largest share of change first.",
+    rows=lambda figures: _changes(figures["pairs"]), keeps_types=True)  # fmt: skip
 
 
-def _figures(pairs: Sequence[tuple[Result, Result]]) -> Table:
-    rows = []
+class _Change(NamedTuple):
+    """A figure of a summary that differs."""
+
+    analysis: str
+    key: str
+    figure: Figure
+    before: Plain
+    after: Plain
+
+    @property
+    def change(self) -> int | float | None:
+        """The difference; None if unknown or of a limit."""
+        old, new = _number(self.before), _number(self.after)
+        if old is None or new is None or not _UNLIMITED.isdisjoint((old, new)):
+            return None
+        return new - old
+
+    @property
+    def share(self) -> float:
+        """Share of the change in the larger value; 2 if unknown."""
+        old, new = _number(self.before), _number(self.after)
+        return abs(self.change) / max(abs(old or 0), abs(new or 0)) if self.change else 2.0
+
+
+def _changes(pairs: Sequence[tuple[Result, Result]]) -> list[_Change]:
+    changes = []
     for older, newer in pairs:
         for key in {**older.summary, **newer.summary}:
             sides = older.summary.get(key), newer.summary.get(key)
             before, after = (plain(side.value if side else None) for side in sides)
-            figure = sides[0] or sides[1]
-            if figure is None or before == after:
-                continue
-            old, new = _number(before), _number(after)
-            is_limit = not _UNLIMITED.isdisjoint((old, new))
-            change = None if old is None or new is None or is_limit else new - old
-            share = abs(change) / max(abs(old or 0), abs(new or 0)) if change else 2.0
-            words = (human(before, figure.unit), human(after, figure.unit))
-            shown = (figure.label or key, *words, _shown_change(change, figure.unit))
-            row = (older.analysis, key, *shown, old, new, change, figure.unit.value)
-            rows.append((-share, *row))
-    rows.sort(key=lambda row: row[:3])
-    # dtype=object: a missing number must not turn the others into floats.
-    columns = pd.Index(["share", *_FIGURES.columns])
-    return _FIGURES.of(pd.DataFrame(rows, columns=columns, dtype=object))
+            if (figure := sides[0] or sides[1]) and before != after:
+                changes.append(_Change(older.analysis, key, figure, before, after))
+    return sorted(changes, key=lambda each: (-each.share, each.analysis, each.key))
 
 
 def _shown_change(change: float | None, unit: Unit) -> str:

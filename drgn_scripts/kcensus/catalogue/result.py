@@ -12,7 +12,18 @@ from kcensus.catalogue.files import Catalogue
 from kcensus.catalogue.model import HAS_IT, UNITS, Detected, Kind, State
 from kcensus.catalogue.price import Price, findings, prices, weigh
 from kcensus.results import Figure, Gap, Result, Unit
-from kcensus.results.tables import ALWAYS, BYTES, DATA, NONE, SECONDS, TEXT, WIDE, Column, TableSpec
+from kcensus.results.tables import (
+    ALWAYS,
+    BYTES,
+    DATA,
+    NONE,
+    SECONDS,
+    TEXT,
+    WIDE,
+    Column,
+    TableSpec,
+    make_tables,
+)
 from kcensus.sources.debuginfo.packages import missing_debug_info
 
 _ABSENT = {
@@ -25,49 +36,38 @@ _SECTIONS = ("absent_fixes", "undetermined", "absent_markers", "absent_unmerged"
 """Classes of patches in the order of the table, possibly missing ones first."""
 
 _PATCH = Column(TEXT, "", ALWAYS, "Id in the catalogue.", "patch.id")
-CATALOGUE = TableSpec(
-    "patches",
-    "Patches",
-    {
-        "patch": _PATCH,
-        "subsystem": Column(TEXT, "", WIDE, "Kernel subsystem.", "patch.subsystem"),
-        "release": Column(
-            TEXT, "", WIDE, "First mainline release with it.", lambda row: row.patch.release or None
-        ),
-        "status": Column(TEXT, "", WIDE, "Its fate in the mainline.", "patch.status.value"),
-        "kind": Column(
-            TEXT, "", DATA, "fix, or marker: only changes a layout.", "patch.kind.value"
-        ),
-        "title": Column(TEXT, "", ALWAYS, "Title of the patch.", "patch.title"),
-        "detectable": Column(NONE, "", DATA, "Whether the debug info shows it."),
-    },
-    "One patch or series of the catalogue.",
-)
+CATALOGUE = TableSpec("patches", "Patches", {
+    "patch": _PATCH,
+    "subsystem": Column(TEXT, "", WIDE, "Kernel subsystem.", "patch.subsystem"),
+    "release": Column(TEXT, "", WIDE, "First mainline release with it.",
+        lambda row: row.patch.release or None),
+    "status": Column(TEXT, "", WIDE, "Its fate in the mainline.", "patch.status.value"),
+    "kind": Column(TEXT, "", DATA, "fix, or marker: only changes a layout.", "patch.kind.value"),
+    "title": Column(TEXT, "", ALWAYS, "Title of the patch.", "patch.title"),
+    "detectable": Column(NONE, "", DATA, "Whether the debug info shows it.",
+        lambda row: row.patch.detection.undetectable is None),
+}, "One patch or series of the catalogue.", rows="patches")  # fmt: skip
 """Replaces :data:`PATCHES` without a kernel."""
-PATCHES = TableSpec(
-    "patches",
-    "Patches",
-    {
-        "patch": _PATCH,
-        "state": Column(TEXT, "", ALWAYS, "Whether the kernel has the patch.", "state.value"),
-        "stage": Column(
-            TEXT, "", DATA, "Last present stage of a series.", lambda row: row.stage or None
-        ),
-        "history": Column(TEXT, "mainline", ALWAYS, "Its fate in the mainline.", "patch.history"),
-        "cost_bytes": Column(BYTES, "absence costs", ALWAYS, "Cost of its absence here."),
-        "cost_seconds": Column(
-            SECONDS, "absence delays", ALWAYS, "Delay of I/O by its absence here."
-        ),
-        "saving_bytes": Column(BYTES, "presence saves", WIDE, "Saving by its presence here."),
-        "reason": Column(TEXT, "because", WIDE, "Evidence in the debug info."),
-        "series": Column(TEXT, "part of", DATA, "Id of the series it is a stage of."),
-        **{
-            name: replace(CATALOGUE.columns[name], show=DATA)
-            for name in ("kind", "subsystem", "release", "status", "title")
-        },
+PATCHES = TableSpec("patches", "Patches", {
+    "patch": _PATCH,
+    "state": Column(TEXT, "", ALWAYS, "Whether the kernel has the patch.", "state.value"),
+    "stage": Column(TEXT, "", DATA, "Last present stage of a series.",
+        lambda row: row.stage or None),
+    "history": Column(TEXT, "mainline", ALWAYS, "Its fate in the mainline.", "patch.history"),
+    "cost_bytes": Column(BYTES, "absence costs", ALWAYS, "Cost of its absence here.",
+        lambda row: row.bytes.get((row.patch.id, True))),
+    "cost_seconds": Column(SECONDS, "absence delays", ALWAYS, "Delay of I/O by its absence here.",
+        lambda row: row.seconds.get(row.patch.id)),
+    "saving_bytes": Column(BYTES, "presence saves", WIDE, "Saving by its presence here.",
+        lambda row: row.bytes.get((row.patch.id, False))),
+    "reason": Column(TEXT, "because", WIDE, "Evidence in the debug info."),
+    "series": Column(TEXT, "part of", DATA, "Id of the series it is a stage of.",
+        lambda row: row.series.get(row.patch.id)),
+    **{
+        name: replace(CATALOGUE.columns[name], show=DATA)
+        for name in ("kind", "subsystem", "release", "status", "title")
     },
-    "One patch or series, by state and cost.",
-)
+}, "One patch or series, by state and cost.", rows="patches")  # fmt: skip
 
 
 def _kind(price: Price) -> str:
@@ -80,46 +80,30 @@ def _size(value: float | None) -> float | None:
     return None if value is None else abs(value)
 
 
-PRICES = TableSpec(
-    "prices",
-    "How costs and savings are computed",
-    {
-        "patch": replace(_PATCH, get="detected.patch.id"),
-        "kind": Column(TEXT, "", WIDE, "Whether absence or presence costs or saves it.", _kind),
-        "bytes": Column(BYTES, "", ALWAYS, "Cost or saving.", lambda row: _size(row.bytes)),
-        "seconds": Column(
-            SECONDS, "time", ALWAYS, "Cost or saving of time.", lambda row: _size(row.seconds)
-        ),
-        "formula": Column(
-            TEXT, "figure", ALWAYS, "Figure that measures it.", lambda price: str(price.metric)
-        ),
-        "meaning": Column(TEXT, "", DATA, "Meaning of the figure.", "metric.what"),
-    },
-    "One patch whose cost or saving an analysis measures, by size.",
-)
-FIGURES = TableSpec(
-    "figures",
-    "Published figures",
-    {
-        "patch": _PATCH,
-        "figure": Column(TEXT, "", ALWAYS, "Name of the figure.", "figure.name"),
-        "what": Column(TEXT, "", WIDE, "Measured quantity.", "figure.what"),
-        "run": Column(TEXT, "", DATA, "Measurement that it belongs to.", "figure.run"),
-        "moment": Column(TEXT, "", WIDE, "before or after the patch.", "figure.moment.value"),
-        "bound": Column(TEXT, "", WIDE, "Precision as published.", "figure.bound.value"),
-        "value": Column(NONE, "", ALWAYS, "Value as published.", "figure.value"),
-        "to": Column(NONE, "", WIDE, "Upper end of a range.", "figure.to"),
-        "unit": Column(TEXT, "", ALWAYS, "Unit of the value.", "figure.unit"),
-        "base_value": Column(
-            NONE, "in base units", DATA, "The value in base units.", "figure.base"
-        ),
-        "base_unit": Column(
-            TEXT, "", DATA, "bytes, seconds, pages, …", lambda row: UNITS[row.figure.unit][0]
-        ),
-    },
-    "One published figure of a patch.",
-    detail=True,
-)
+PRICES = TableSpec("prices", "How costs and savings are computed", {
+    "patch": replace(_PATCH, get="detected.patch.id"),
+    "kind": Column(TEXT, "", WIDE, "Whether absence or presence costs or saves it.", _kind),
+    "bytes": Column(BYTES, "", ALWAYS, "Cost or saving.", lambda row: _size(row.bytes)),
+    "seconds": Column(SECONDS, "time", ALWAYS, "Cost or saving of time.",
+        lambda row: _size(row.seconds)),
+    "formula": Column(TEXT, "figure", ALWAYS, "Figure that measures it.",
+        lambda price: str(price.metric)),
+    "meaning": Column(TEXT, "", DATA, "Meaning of the figure.", "metric.what"),
+}, "One patch whose cost or saving an analysis measures, by size.", rows="prices")  # fmt: skip
+FIGURES = TableSpec("figures", "Published figures", {
+    "patch": _PATCH,
+    "figure": Column(TEXT, "", ALWAYS, "Name of the figure.", "figure.name"),
+    "what": Column(TEXT, "", WIDE, "Measured quantity.", "figure.what"),
+    "run": Column(TEXT, "", DATA, "Measurement that it belongs to.", "figure.run"),
+    "moment": Column(TEXT, "", WIDE, "before or after the patch.", "figure.moment.value"),
+    "bound": Column(TEXT, "", WIDE, "Precision as published.", "figure.bound.value"),
+    "value": Column(NONE, "", ALWAYS, "Value as published.", "figure.value"),
+    "to": Column(NONE, "", WIDE, "Upper end of a range.", "figure.to"),
+    "unit": Column(TEXT, "", ALWAYS, "Unit of the value.", "figure.unit"),
+    "base_value": Column(NONE, "in base units", DATA, "The value in base units.", "figure.base"),
+    "base_unit": Column(TEXT, "", DATA, "bytes, seconds, pages, …",
+        lambda row: UNITS[row.figure.unit][0]),
+}, "One published figure of a patch.", detail=True, rows="figures")  # fmt: skip
 TABLES = (PATCHES, PRICES, FIGURES)
 
 
@@ -129,11 +113,8 @@ def catalogue_result(catalogue: Catalogue) -> Result:
     patches, figures = list(catalogue.patches.values()), _figure_rows(catalogue)
     result.summary["patches"] = Figure(len(patches), Unit.COUNT, "patches and series")
     result.summary["figures"] = Figure(len(figures), Unit.COUNT, "published figures")
-    rows = [
-        SimpleNamespace(patch=patch, detectable=patch.detection.undetectable is None)
-        for patch in patches
-    ]
-    result.tables = {"patches": CATALOGUE.of(rows), "figures": FIGURES.of(figures)}
+    rows = {"patches": [SimpleNamespace(patch=patch) for patch in patches], "figures": figures}
+    result.tables = make_tables((CATALOGUE, FIGURES), rows)
     return result
 
 
@@ -175,19 +156,21 @@ def patches_result(
         label = f"patches {state.value}{', all kinds' * (state is State.ABSENT)}"
         result.summary[state.name.lower()] = Figure(states.count(state), Unit.COUNT, label)
     series = {stage.patch: name for name, one in detected.items() for stage in one.patch.stages}
-    result.tables["patches"] = PATCHES.of(_patch_rows(detected, all_prices, series))
-    if priced:
-        largest = sorted(
-            all_prices,
-            key=lambda price: (
-                price.detected.patch.id in series,
-                price.unit is Unit.SECONDS,
-                -(price.value or 0),
-                price.detected.patch.id,
-            ),
-        )
-        result.tables["prices"] = PRICES.of(largest)
-    result.tables["figures"] = FIGURES.of(_figure_rows(catalogue))
+    largest = sorted(
+        all_prices,
+        key=lambda price: (
+            price.detected.patch.id in series,
+            price.unit is Unit.SECONDS,
+            -(price.value or 0),
+            price.detected.patch.id,
+        ),
+    )
+    rows = {
+        "patches": _patch_rows(detected, all_prices, series),
+        "prices": largest if priced else None,
+        "figures": _figure_rows(catalogue),
+    }
+    result.tables = make_tables(TABLES, rows)
     result.findings = findings(catalogue, detected, results)
     result.gaps = [
         Gap(missing_debug_info(sentence), sentence, 1, "patches of this module are undetermined")
@@ -240,12 +223,6 @@ def _patch_rows(
         )
 
     return [
-        SimpleNamespace(
-            **vars(detected[name]),
-            cost_bytes=amounts.get((name, True)),
-            cost_seconds=delays.get(name),
-            saving_bytes=amounts.get((name, False)),
-            series=series.get(name),
-        )
+        SimpleNamespace(**vars(detected[name]), bytes=amounts, seconds=delays, series=series)
         for name in sorted(detected, key=order)
     ]

@@ -31,7 +31,17 @@ from kcensus.catalogue.model import (
 from kcensus.catalogue.price import Unmeasured, measure
 from kcensus.human import human, human_ratio, listed
 from kcensus.results import Bound, Figure, Finding, Result, Severity, Unit
-from kcensus.results.tables import ALWAYS, DATA, NONE, RATIO, TEXT, WIDE, Column, Table, TableSpec
+from kcensus.results.tables import (
+    ALWAYS,
+    DATA,
+    NONE,
+    RATIO,
+    TEXT,
+    WIDE,
+    Column,
+    TableSpec,
+    make_tables,
+)
 
 MIN_CHANGE = 0.1
 """Least relative change; smaller changes count as noise."""
@@ -63,40 +73,30 @@ _SEVERITY = {
     Verdict.CONTRADICTED: Severity.WARNING,
     Verdict.INCONCLUSIVE: Severity.NOTICE,
 }
-PAIRS = TableSpec(
-    "pairs",
-    "Pairs",
-    {
-        "before": Column(TEXT, "", ALWAYS, "Target without the patch.", "before.target"),
-        "after": Column(TEXT, "", ALWAYS, "Target with the patch.", "after.target"),
-        "state_before": Column(
-            TEXT, "patch before", WIDE, "Patch state before.", "before.state.value"
-        ),
-        "state_after": Column(TEXT, "patch after", WIDE, "Patch state after.", "after.state.value"),
-        "switch_before": Column(
-            NONE, "", DATA, "Variable that weakens the patch.", "before.switch"
-        ),
-        "switch_after": Column(NONE, "", DATA, "Variable that weakens the patch.", "after.switch"),
-        "old": Column(NONE, "figure before", ALWAYS, "Figure that the patch reduces."),
-        "new": Column(NONE, "figure after", ALWAYS, "Figure that the patch reduces."),
-        "change": Column(RATIO, "reduction", ALWAYS, "Share of the figure before."),
-        "useful": Column(NONE, "counts", ALWAYS, "Whether the pair is alike.", "counts"),
-    },
-    "One pair of targets.",
-)
-CONDITIONS = TableSpec(
-    "conditions",
-    "Conditions of each pair",
-    {
-        "pair": Column(NONE, "", WIDE, "Number of the pair."),
-        "condition": Column(TEXT, "", ALWAYS, "Property that must be alike.", "condition.what"),
-        "before": Column(TEXT, "", ALWAYS, "Value before."),
-        "after": Column(TEXT, "", ALWAYS, "Value after."),
-        "alike": Column(TEXT, "", ALWAYS, "Whether the values are alike."),
-        "problem": Column(TEXT, "", DATA, "Why the pair proves nothing."),
-    },
-    "One condition of one pair.",
-)
+PAIRS = TableSpec("pairs", "Pairs", {
+    "before": Column(TEXT, "", ALWAYS, "Target without the patch.", "before.target"),
+    "after": Column(TEXT, "", ALWAYS, "Target with the patch.", "after.target"),
+    "state_before": Column(TEXT, "patch before", WIDE, "Patch state before.", "before.state.value"),
+    "state_after": Column(TEXT, "patch after", WIDE, "Patch state after.", "after.state.value"),
+    "switch_before": Column(NONE, "", DATA, "Variable that weakens the patch.", "before.switch"),
+    "switch_after": Column(NONE, "", DATA, "Variable that weakens the patch.", "after.switch"),
+    "old": Column(NONE, "figure before", ALWAYS, "Figure that the patch reduces."),
+    "new": Column(NONE, "figure after", ALWAYS, "Figure that the patch reduces."),
+    "change": Column(RATIO, "reduction", ALWAYS, "Share of the figure before."),
+    "useful": Column(NONE, "counts", ALWAYS, "Whether the pair is alike.", "counts"),
+}, "One pair of targets.")  # fmt: skip
+CONDITIONS = TableSpec("conditions", "Conditions of each pair", {
+    "pair": Column(NONE, "", WIDE, "Number of the pair.", "number"),
+    "condition": Column(TEXT, "", ALWAYS, "Property that must be alike.", "condition.what"),
+    "before": Column(TEXT, "", ALWAYS, "Value before.",
+        lambda row: human(row.condition.before, row.condition.unit)),
+    "after": Column(TEXT, "", ALWAYS, "Value after.",
+        lambda row: human(row.condition.after, row.condition.unit)),
+    "alike": Column(TEXT, "", ALWAYS, "Whether the values are alike.",
+        lambda row: {True: "yes", False: "no", None: "unknown"}[row.condition.alike]),
+    "problem": Column(TEXT, "", DATA, "Why the pair proves nothing.",
+        lambda row: row.condition.problem or None),
+}, "One condition of one pair.", rows=lambda pairs: _rows(pairs))  # fmt: skip
 TABLES = (PAIRS, CONDITIONS)
 
 
@@ -459,10 +459,7 @@ def validation_result(patch: Patch, judgement: Judgement) -> Result:
             "change_low": Figure(judgement.low, ratio, "reduction, 95% confidence, low"),
             "change_high": Figure(judgement.high, ratio, "reduction, 95% confidence, high"),
         }
-    result.tables = {
-        "pairs": _pairs(pairs, validation.switch),
-        "conditions": CONDITIONS.of(_condition_rows(pairs)),
-    }
+    result.tables = make_tables((_pairs(pairs, validation.switch), CONDITIONS), pairs)
     result.findings = [_finding(patch, judgement, old, new)]
     result.gaps = [
         replace(gap, what=f"{gap.what} ({name} on {side.target})")
@@ -504,26 +501,20 @@ def _finding(patch: Patch, judgement: Judgement, old: float, new: float) -> Find
     )
 
 
-def _pairs(pairs: Sequence[Pair], switch: str) -> Table:
+def _rows(pairs: Sequence[Pair]) -> list[SimpleNamespace]:
+    return [
+        SimpleNamespace(number=number, condition=condition)
+        for number, pair in enumerate(pairs, 1)
+        for condition in pair.conditions
+    ]
+
+
+def _pairs(pairs: Sequence[Pair], switch: str) -> TableSpec:
+    """Return the declaration of the table of pairs with the unit of their figure."""
     columns = dict(PAIRS.columns)
     for name in ("old", "new"):
         columns[name] = replace(columns[name], unit=pairs[0].unit)
     for name in ("before", "after") if switch else ():
         column = columns[f"switch_{name}"]
         columns[f"switch_{name}"] = replace(column, label=f"{switch} {name}", show=WIDE)
-    return replace(PAIRS.of(pairs), columns=columns)
-
-
-def _condition_rows(pairs: Sequence[Pair]) -> list[SimpleNamespace]:
-    return [
-        SimpleNamespace(
-            pair=number,
-            condition=condition,
-            before=human(condition.before, condition.unit),
-            after=human(condition.after, condition.unit),
-            alike={True: "yes", False: "no", None: "unknown"}[condition.alike],
-            problem=condition.problem or None,
-        )
-        for number, pair in enumerate(pairs, 1)
-        for condition in pair.conditions
-    ]
+    return replace(PAIRS, columns=columns)

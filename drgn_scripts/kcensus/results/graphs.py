@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any
-
-import pandas as pd
+from typing import Any, NamedTuple
 
 from kcensus.results import Result
 from kcensus.results.tables import DATA, NONE, TEXT, Column, Table, TableSpec
@@ -141,61 +139,56 @@ class Picture:
 STRENGTHS = ("possible", "derived", "proven")
 _TITLE, _RING, _ROW, _AGAIN, _LEAD = "title", "ring", "row", "again", "lead"
 _COUNTED, _NOTE = "counted", "note"
-PICTURE = TableSpec(
-    "picture",
-    "Boxes of pictures",
-    {
-        "panel": Column(NONE, "", DATA, "Number of the part of the picture, from 0 on."),
-        "part": Column(
-            TEXT,
-            "",
-            DATA,
-            "title, ring (box of a cycle), row (box of a tree), again (drawn elsewhere, too), lead "
-            "(may hold the one above), counted (in the box above) or note.",
-        ),
-        "depth": Column(NONE, "", DATA, "Level of a box in its tree."),
-        "node": Column(NONE, "", DATA, "Row in the table nodes; negative for none."),
-        "name": Column(TEXT, "", DATA, "First line of the box, or the title or note."),
-        "note": Column(TEXT, "", DATA, "Second line of the box."),
-        "shape": Column(TEXT, "", DATA, "task, object, or more for a box of several tasks."),
-        "tip": Column(TEXT, "", DATA, "Type and address of the node."),
-        "cycle": Column(NONE, "", DATA, "Number of the cycle it is in; 0 for none."),
-        "words": Column(TEXT, "edge", DATA, "Words on the edge from the box."),
-        "strength": Column(TEXT, "", DATA, "Strength of the edge; empty if none."),
-        "evidence": Column(TEXT, "known by", DATA, "Member or code that shows it."),
-        "details": Column(TEXT, "", DATA, "Function and address of the member."),
-    },
-    "A box of the picture of the graph, in the order of drawing.",
-    detail=True,
-)
+PICTURE = TableSpec("picture", "Boxes of pictures", {
+    "panel": Column(NONE, "", DATA, "Number of the part of the picture, from 0 on."),
+    "part": Column(TEXT, "", DATA,
+        "title, ring (box of a cycle), row (box of a tree), again (drawn elsewhere, too), lead "
+        "(may hold the one above), counted (in the box above) or note."),
+    "depth": Column(NONE, "", DATA, "Level of a box in its tree.", "row.depth"),
+    "node": Column(NONE, "", DATA, "Row in the table nodes; negative for none.", "row.box.node"),
+    "name": Column(TEXT, "", DATA, "First line of the box, or the title or note.", "row.box.name"),
+    "note": Column(TEXT, "", DATA, "Second line of the box.", "row.box.note"),
+    "shape": Column(TEXT, "", DATA, "task, object, or more for a box of several tasks.",
+        "row.box.shape.value"),
+    "tip": Column(TEXT, "", DATA, "Type and address of the node.", "row.box.tip"),
+    "cycle": Column(NONE, "", DATA, "Number of the cycle it is in; 0 for none.", "row.box.cycle"),
+    "words": Column(TEXT, "edge", DATA, "Words on the edge from the box.", "link.words"),
+    "strength": Column(TEXT, "", DATA, "Strength of the edge; empty if none.", "link.strength"),
+    "evidence": Column(TEXT, "known by", DATA, "Member or code that shows it.", "link.evidence"),
+    "details": Column(TEXT, "", DATA, "Function and address of the member.", "link.tip"),
+}, "A box of the picture of the graph, in the order of drawing.", detail=True)  # fmt: skip
 
 
 def picture_table(picture: Picture) -> Table:
     """Make the table that keeps a picture."""
-    return PICTURE.of(pd.DataFrame(_rows_of(picture), columns=[*PICTURE.columns]))
+    return PICTURE.of([*_lines(picture)])
 
 
-def _rows_of(picture: Picture) -> Iterator[tuple[object, ...]]:
-    def row(
-        panel: int, part: str, depth: int, box: Box, link: Link | None = None
-    ) -> tuple[object, ...]:
-        known = (link.words, link.strength, link.evidence, link.tip) if link else ("", "", "", "")
-        texts = box.name, box.note, box.shape.value, box.tip, box.cycle
-        return panel, part, depth, box.node, *texts, *known
+class _Line(NamedTuple):
+    panel: int
+    part: str
+    row: Row
 
+    @property
+    def link(self) -> Link:
+        return self.row.link or Link("", "")
+
+
+def _lines(picture: Picture) -> Iterator[_Line]:
     for number, panel in enumerate(picture.panels):
-        yield row(number, _TITLE, 0, Box(-1, panel.title, "", Shape.OBJECT))
-        boxes = [(_RING, Row(step.box, 0, step.link)) for step in panel.ring]
-        boxes += [
-            (_LEAD if each.is_lead else _AGAIN if each.is_again else _ROW, each)
-            for each in panel.rows
+        yield _Line(number, _TITLE, Row(Box(-1, panel.title, "", Shape.OBJECT), 0, None))
+        rows = [(_RING, Row(step.box, 0, step.link)) for step in panel.ring]
+        rows += [
+            (_LEAD if row.is_lead else _AGAIN if row.is_again else _ROW, row) for row in panel.rows
         ]
-        for part, each in boxes:
-            yield row(number, part, each.depth, each.box, each.link)
-            for node in each.box.counted:
-                yield row(number, _COUNTED, each.depth, Box(node, "", "", Shape.MORE))
+        for part, row in rows:
+            yield _Line(number, part, row)
+            for node in row.box.counted:
+                box = Box(node, "", "", Shape.MORE)
+                yield _Line(number, _COUNTED, Row(box, row.depth, None))
     if picture.note:
-        yield row(len(picture.panels), _NOTE, 0, Box(-1, picture.note, "", Shape.OBJECT))
+        box = Box(-1, picture.note, "", Shape.OBJECT)
+        yield _Line(len(picture.panels), _NOTE, Row(box, 0, None))
 
 
 def picture_of(result: Result) -> Picture:

@@ -152,6 +152,8 @@ class TableSpec:
     """Mask or numbers of the rows to keep, given an object with all rows."""
     is_known: Callable[[Any], bool] = lambda figures: True
     """Whether the content could be read, given the figures."""
+    keeps_types: bool = False
+    """Whether its numbers stay of their types: a missing one does not turn others into floats."""
     hides_empty: bool = False
     """Whether columns without any value are in data only."""
 
@@ -172,6 +174,12 @@ class TableSpec:
 
     def frame(self, rows: Any) -> pd.DataFrame:
         """Return the values of all columns in the order of the rows (see :meth:`of`)."""
+        if self.keeps_types:
+            cells = {
+                name: [_call(each.get or name, row, name) for row in rows]
+                for name, each in self.columns.items()
+            }
+            return pd.DataFrame(cells, dtype=object)
         columns = {name: each.values(name, rows) for name, each in self.columns.items()}
         frame = pd.DataFrame(columns)
         if self.keep is not None:

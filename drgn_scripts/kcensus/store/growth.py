@@ -5,26 +5,38 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from kcensus.human import human, human_seconds, shown_time
 from kcensus.progress import Progress
 from kcensus.results import Danger, Figure, Finding, Gap, Remedy, Result, Severity, Unit
-from kcensus.results.tables import ALWAYS, COUNT, DATA, NONE, TEXT, WIDE, Column, TableSpec
+from kcensus.results.tables import (
+    ALWAYS,
+    COUNT,
+    DATA,
+    NONE,
+    RATIO,
+    SECONDS,
+    TEXT,
+    WIDE,
+    Column,
+    TableSpec,
+    make_tables,
+)
 from kcensus.store.ceilings import MAX_EXTRAPOLATION, Limit, is_reclaimable, severity_of
 from kcensus.store.layout import UNKNOWN_HOST
-from kcensus.store.statistics import MIN_POINTS, Slope, medians
+from kcensus.store.statistics import MIN_POINTS, medians
 from kcensus.store.trends import Ends, State, Trend, Trends, trends
 from kcensus.text import printable
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 LETTERS = "_.-=*#"
 """Levels of a course, if blocks cannot be shown."""
+_TIMES = ("first", "last")
 _COURSE = 12
 """Characters of a course."""
 _DAY, _HOUR = 86400.0, 3600.0
@@ -37,66 +49,143 @@ _MAX_CAUSES = 3
 _UNNAMED = (UNKNOWN_HOST, "(none)", "localhost")
 """Names of several machines."""
 
+
+class _Shown(NamedTuple):
+    found: Trends
+    levels: str
+    """Characters of courses, the lowest one first."""
+
+
+class _Row(NamedTuple):
+    trend: Trend
+    levels: str
+
+    @property
+    def metric(self) -> str:
+        trend = self.trend
+        part = "" if trend.part == "summary" else f"{trend.part}."
+        return f"{trend.analysis}.{part}{trend.metric}"
+
+    # Of the whole boot without a trend
+
+    @property
+    def points(self) -> int:
+        return self.trend.slope.points if self.trend.slope else len(self.trend.times)
+
+    @property
+    def first(self) -> float:
+        return self.trend.slope.first if self.trend.slope else float(self.trend.times[0])
+
+    @property
+    def last(self) -> float:
+        return self.trend.slope.last if self.trend.slope else float(self.trend.times[-1])
+
+    @property
+    def after(self) -> float:
+        return self.trend.slope.after if self.trend.slope else self.trend.values[-1]
+
+    def until(self, end: int) -> float | None:
+        """Return the seconds to the limit, or at an end of the interval; None for never."""
+        seconds = self.trend.until_limit[end] if self.trend.until_limit else math.inf
+        return seconds if math.isfinite(seconds) else None
+
+
+def _rows(*states: State) -> Callable[[_Shown], list[_Row]]:
+    return lambda shown: [_Row(trend, shown.levels) for trend in shown.found.of(*states)]
+
+
+def _fitted(name: str, scale: float = 1) -> Callable[[_Row], Any]:
+    """Return the getter of an attribute of the slope; None without one."""
+
+    def get(row: _Row) -> Any:
+        value = None if row.trend.slope is None else getattr(row.trend.slope, name)
+        return value * scale if scale != 1 and value is not None else value
+
+    return get
+
+
+def _boots(shown: _Shown) -> pd.DataFrame:
+    boots = shown.found.boots
+    times = {name: [time.isoformat(timespec="seconds") for time in boots[name]] for name in _TIMES}
+    return boots.assign(**times)
+
+
 _TREND = {
     "metric": Column(TEXT, "", ALWAYS, "ANALYSIS.KEY, or ANALYSIS.TABLE.COLUMN."),
-    "subject": Column(TEXT, "", ALWAYS, "Row of the table, such as a slab cache."),
-    "rate": Column(TEXT, "", ALWAYS, "Slope of the latest regime."),
-    "interval": Column(TEXT, "95 % interval", ALWAYS, "Of the rate."),
-    "limit_in": Column(TEXT, "reaches", ALWAYS, "Limit, and time to it from the last record."),
-    "course": Column(TEXT, "", WIDE, "All points of the boot, from the least to the largest."),
-    "limit_interval": Column(TEXT, "at the interval", WIDE, "Limit at the ends of the interval."),
-    "host": Column(TEXT, "", WIDE, "Name of the host."),
-    "before": Column(TEXT, "from", WIDE, "Fitted value at the begin of the trend."),
-    "after": Column(TEXT, "to", WIDE, "Fitted value at its end."),
-    "span_seconds": Column(Unit.SECONDS, "span", WIDE, "Time from the first to the last point."),
+    "subject": Column(TEXT, "", ALWAYS, "Row of the table, such as a slab cache.", "trend.subject"),
+    "rate": Column(TEXT, "", ALWAYS, "Slope of the latest regime.",
+        lambda row: _shown_rate(row.trend)),
+    "interval": Column(TEXT, "95 % interval", ALWAYS, "Of the rate.",
+        lambda row: _interval(row.trend)),
+    "limit_in": Column(TEXT, "reaches", ALWAYS, "Limit, and time to it from the last record.",
+        lambda row: shown_limit(row.trend)),
+    "course": Column(TEXT, "", WIDE, "All points of the boot, from the least to the largest.",
+        lambda row: course(row.trend, row.levels)),
+    "limit_interval": Column(TEXT, "at the interval", WIDE, "Limit at the ends of the interval.",
+        lambda row: " to ".join(dict.fromkeys(map(_duration, (row.trend.until_limit or ())[1:])))),
+    "host": Column(TEXT, "", WIDE, "Name of the host.", "trend.host"),
+    "before": Column(TEXT, "from", WIDE, "Fitted value at the begin of the trend.",
+        lambda row: row.trend.slope and _amount(row.trend, row.trend.slope.before)),
+    "after": Column(TEXT, "to", WIDE, "Fitted value at its end.",
+        lambda row: _amount(row.trend, row.after)),
+    "span_seconds": Column(SECONDS, "span", WIDE, "Time from the first to the last point.",
+        lambda row: row.last - row.first),
     "points": Column(COUNT, "", WIDE, "Records of the trend."),
-    "same_as": Column(TEXT, "", DATA, "Series above with the same values."),
-    "state": Column(TEXT, "", DATA, "growing, shrinking, no trend, or too few points."),
-    "since": Column(TEXT, "", DATA, "Time of its first point; the series was different before."),
-    "until": Column(TEXT, "", DATA, "Time of its last point."),
-    "is_current": Column(NONE, "", DATA, "Whether the latest record has it, in this boot."),
-    "is_over": Column(NONE, "", DATA, "Whether that boot is over."),
-    "is_cut": Column(NONE, "", DATA, "Whether its course was different before the trend."),
-    "bends": Column(NONE, "", DATA, "Whether the rate changes; the last rate counts."),
-    "falls": Column(COUNT, "", DATA, "Falls before the trend, larger than its rise."),
-    "unit": Column(TEXT, "", DATA, "Unit of the exact values."),
-    "rate_per_day": Column(NONE, "", DATA, "Exact rate."),
-    "rate_per_day_low": Column(NONE, "", DATA, "Lower end of its 95 % interval."),
-    "rate_per_day_high": Column(NONE, "", DATA, "Upper end of its 95 % interval."),
-    "chance": Column(Unit.RATIO, "", DATA, "Probability of such a trend by chance."),
-    "before_value": Column(NONE, "", DATA, "Exact fitted value at the begin of the trend."),
-    "after_value": Column(NONE, "", DATA, "Exact fitted value at its end."),
-    "limit": Column(TEXT, "", DATA, "Name of the limit."),
-    "limit_value": Column(NONE, "", DATA, "Its value."),
-    "limit_seconds": Column(Unit.SECONDS, "", DATA, "Time until it is reached."),
-    "limit_seconds_earliest": Column(Unit.SECONDS, "", DATA, "At the upper end of the interval."),
-    "limit_seconds_latest": Column(Unit.SECONDS, "", DATA, "At the lower end; none: never."),
-}
-GROWING = TableSpec(
-    "growing", "What grows", _TREND, "A series that grows, the first to reach its limit on top."
-)
-SHRINKING = TableSpec("shrinking", "What shrinks", _TREND, "A series that shrinks.")
-STEADY = TableSpec(
-    "steady", "No trend", _TREND, "A series without a trend, or with too few points for one."
-)
+    "same_as": Column(TEXT, "", DATA, "Series above with the same values.", "trend.same_as"),
+    "state": Column(TEXT, "", DATA, "growing, shrinking, no trend, or too few points.",
+        "trend.state.value"),
+    "since": Column(TEXT, "", DATA, "Time of its first point; the series was different before.",
+        lambda row: shown_time(row.first)),
+    "until": Column(TEXT, "", DATA, "Time of its last point.", lambda row: shown_time(row.last)),
+    "is_current": Column(NONE, "", DATA, "Whether the latest record has it, in this boot.",
+        "trend.is_current"),
+    "is_over": Column(NONE, "", DATA, "Whether that boot is over.", "trend.is_over"),
+    "is_cut": Column(NONE, "", DATA, "Whether its course was different before the trend.",
+        _fitted("is_cut")),
+    "bends": Column(NONE, "", DATA, "Whether the rate changes; the last rate counts.",
+        _fitted("bends")),
+    "falls": Column(COUNT, "", DATA, "Falls before the trend, larger than its rise.",
+        _fitted("falls")),
+    "unit": Column(TEXT, "", DATA, "Unit of the exact values.", "trend.unit"),
+    "rate_per_day": Column(NONE, "", DATA, "Exact rate.", _fitted("rate", _DAY)),
+    "rate_per_day_low": Column(NONE, "", DATA, "Lower end of its 95 % interval.",
+        _fitted("low", _DAY)),
+    "rate_per_day_high": Column(NONE, "", DATA, "Upper end of its 95 % interval.",
+        _fitted("high", _DAY)),
+    "chance": Column(RATIO, "", DATA, "Probability of such a trend by chance.", _fitted("chance")),
+    "before_value": Column(NONE, "", DATA, "Exact fitted value at the begin of the trend.",
+        _fitted("before")),
+    "after_value": Column(NONE, "", DATA, "Exact fitted value at its end.", "after"),
+    "limit": Column(TEXT, "", DATA, "Name of the limit.",
+        lambda row: row.trend.limit and row.trend.limit.name),
+    "limit_value": Column(NONE, "", DATA, "Its value.",
+        lambda row: row.trend.limit and row.trend.limit.value),
+    "limit_seconds": Column(SECONDS, "", DATA, "Time until it is reached.",
+        lambda row: row.until(0)),
+    "limit_seconds_earliest": Column(SECONDS, "", DATA, "At the upper end of the interval.",
+        lambda row: row.until(1)),
+    "limit_seconds_latest": Column(SECONDS, "", DATA, "At the lower end; none: never.",
+        lambda row: row.until(2)),
+}  # fmt: skip
+GROWING = TableSpec("growing", "What grows", _TREND,
+    "A series that grows, the first to reach its limit on top.", rows=_rows(State.GROWING),
+    keeps_types=True)  # fmt: skip
+SHRINKING = TableSpec("shrinking", "What shrinks", _TREND, "A series that shrinks.",
+    rows=_rows(State.SHRINKING), keeps_types=True)  # fmt: skip
+STEADY = TableSpec("steady", "No trend", _TREND,
+    "A series without a trend, or with too few points for one.",
+    rows=_rows(State.STEADY, State.SHORT), keeps_types=True)  # fmt: skip
 _ENDS = ("limit_seconds", "limit_seconds_earliest", "limit_seconds_latest")
-BOOTS = TableSpec(
-    "boots",
-    "Boots",
-    {
-        "host": Column(TEXT, "", ALWAYS, "Name of the host."),
-        "boot": Column(TEXT, "", ALWAYS, "Identifies the boot; trends do not cross it."),
-        "release": Column(TEXT, "kernel", ALWAYS, "Kernel release."),
-        "records": Column(COUNT, "", ALWAYS, "Records of it."),
-        "first": Column(TEXT, "", ALWAYS, "Time of the first one, in UTC."),
-        "last": Column(TEXT, "", ALWAYS, "Time of the last one, in UTC."),
-    },
-    "A boot of a host.",
-)
+BOOTS = TableSpec("boots", "Boots", {
+    "host": Column(TEXT, "", ALWAYS, "Name of the host."),
+    "boot": Column(TEXT, "", ALWAYS, "Identifies the boot; trends do not cross it."),
+    "release": Column(TEXT, "kernel", ALWAYS, "Kernel release."),
+    "records": Column(COUNT, "", ALWAYS, "Records of it."),
+    "first": Column(TEXT, "", ALWAYS, "Time of the first one, in UTC."),
+    "last": Column(TEXT, "", ALWAYS, "Time of the last one, in UTC."),
+}, "A boot of a host.", rows=_boots)  # fmt: skip
 TABLES = (GROWING, SHRINKING, STEADY, BOOTS)
 FIRST_TABLES = ("growing",)
-_STATES = ((State.GROWING,), (State.SHRINKING,), (State.STEADY, State.SHORT))
-"""States of the series in each of the tables."""
 
 
 def growth(
@@ -136,17 +225,12 @@ def growth(
         "records": Figure(int(found.boots["records"].sum()), label="records"),
         "span_seconds": Figure(max(seconds, default=0.0), Unit.SECONDS, "longest series"),
     }
-    for spec, states in zip(TABLES[:-1], _STATES, strict=True):
-        if len(hosts) > 1:
-            shown = replace(spec.columns["host"], show=ALWAYS)
-            spec = replace(spec, columns={"host": shown} | _TREND | {"host": shown})
-        rows = [_row(each, levels) for each in found.of(*states)]
-        result.tables[spec.name] = spec.of(pd.DataFrame(rows, columns=[*_TREND], dtype=object))
-    times = {
-        name: [time.isoformat(timespec="seconds") for time in found.boots[name]]
-        for name in ("first", "last")
-    }
-    result.tables["boots"] = BOOTS.of(found.boots.assign(**times))
+    specs: Sequence[TableSpec] = TABLES
+    if len(hosts) > 1:
+        host = {"host": replace(_TREND["host"], show=ALWAYS)}
+        of_hosts = (replace(spec, columns=host | _TREND | host) for spec in TABLES[:-1])
+        specs = (*of_hosts, BOOTS)
+    result.tables = make_tables(specs, _Shown(found, levels))
     result.findings = [*_findings(found)]
     if not counts[State.GROWING] and not result.findings:
         result.nothing = _nothing(counts, len(hosts), max(seconds, default=0.0))
@@ -181,53 +265,6 @@ def _nothing(counts: dict[State, int], hosts: int, seconds: float) -> str:
     if counts[State.SHORT] == total:
         return f"Too few records: a trend needs {MIN_POINTS} of one boot ({total:,} series)."
     return f"Nothing grows: {total:,} series of {where} over {human_seconds(seconds)}."
-
-
-def _row(trend: Trend, levels: str) -> dict[str, Any]:
-    slope, limit = trend.slope, trend.limit
-    until = [value if math.isfinite(value) else None for value in trend.until_limit or [np.inf] * 3]
-    part = "" if trend.part == "summary" else f"{trend.part}."
-    row = {
-        "host": trend.host,
-        "metric": f"{trend.analysis}.{part}{trend.metric}",
-        "subject": trend.subject,
-        "course": course(trend, levels),
-        "limit_in": shown_limit(trend),
-        "limit_interval": " to ".join(dict.fromkeys(map(_duration, (trend.until_limit or ())[1:]))),
-        "limit": limit and limit.name,
-        "limit_value": limit and limit.value,
-        **dict(zip(_ENDS, until, strict=True)),
-        "same_as": trend.same_as,
-        "state": trend.state.value,
-        "is_current": trend.is_current,
-        "is_over": trend.is_over,
-        "unit": trend.unit,
-        "points": len(trend.times),
-        "span_seconds": float(trend.times[-1] - trend.times[0]),
-        "since": shown_time(float(trend.times[0])),
-        "until": shown_time(float(trend.times[-1])),
-    }
-    if slope is None:
-        return row | {"after": _amount(trend, trend.values[-1]), "after_value": trend.values[-1]}
-    return row | {
-        "rate": _rate(trend, slope.rate) + _per(trend),
-        "interval": _interval(trend, slope),
-        "before": _amount(trend, slope.before),
-        "after": _amount(trend, slope.after),
-        "points": slope.points,
-        "span_seconds": trend.span,
-        "since": shown_time(slope.first),
-        "until": shown_time(slope.last),
-        "rate_per_day": slope.rate * _DAY,
-        "rate_per_day_low": slope.low * _DAY,
-        "rate_per_day_high": slope.high * _DAY,
-        "chance": slope.chance,
-        "is_cut": slope.is_cut,
-        "bends": slope.bends,
-        "falls": slope.falls,
-        "before_value": slope.before,
-        "after_value": slope.after,
-    }
 
 
 def course(trend: Trend, levels: str = BLOCKS) -> str:
@@ -267,8 +304,14 @@ def _rate(trend: Trend, rate: float) -> str:
     return _amount(trend, rate * (_HOUR if trend.span <= _MAX_HOURLY else _DAY))
 
 
-def _interval(trend: Trend, slope: Slope) -> str:
-    low, high = (_rate(trend, rate) for rate in (slope.low, slope.high))
+def _shown_rate(trend: Trend) -> str | None:
+    return _rate(trend, trend.slope.rate) + _per(trend) if trend.slope else None
+
+
+def _interval(trend: Trend) -> str | None:
+    if trend.slope is None:
+        return None
+    low, high = (_rate(trend, rate) for rate in (trend.slope.low, trend.slope.high))
     unit = high.partition(" ")[2]
     return f"{low.removesuffix(f' {unit}') if unit else low} to {high}"
 
@@ -328,7 +371,7 @@ def _finding(
     if slope is None or trend.is_at_limit:
         title = f"{trend.name} has reached {reached}"
     else:
-        per = f"{_rate(trend, slope.rate)}{_per(trend)}"
+        per = _shown_rate(trend)
         title = f"{trend.name} grows by {per} and reaches {reached} {_when(trend, until[0])}"
     if is_reclaimed := _is_reclaimable(trend):
         title += "; most of it is reclaimable"
@@ -351,7 +394,7 @@ def _evidence(trend: Trend, limit: Limit, until: Ends, causes: Sequence[Trend]) 
         yield f"in the last record, of {last}"
     else:
         yield (
-            f"{_interval(trend, slope)}{_per(trend)} (95 % interval) from {slope.points:,} records"
+            f"{_interval(trend)}{_per(trend)} (95 % interval) from {slope.points:,} records"
             f" over {human_seconds(trend.span)}"
         )
         earliest, latest = _duration(until[1]), _duration(until[2])
@@ -373,7 +416,7 @@ def _evidence(trend: Trend, limit: Limit, until: Ends, causes: Sequence[Trend]) 
     if trend.is_stale:
         yield "the host is no longer recorded"
     if causes:
-        names = "; ".join(f"{each.name} {_rate(each, each.rate)}{_per(each)}" for each in causes)
+        names = "; ".join(f"{each.name} {_shown_rate(each)}" for each in causes)
         yield f"fastest parts: {names}"
 
 

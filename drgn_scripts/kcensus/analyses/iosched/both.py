@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +16,7 @@ import pandas as pd
 from kcensus.analyses.iosched.kernel.figures import Figures
 from kcensus.analyses.iosched.kernel.tables import names_of, state_name
 from kcensus.analyses.iosched.trace.figures import Figures as Traced
+from kcensus.engine.memory import Numbers
 from kcensus.human import listed
 from kcensus.kernel.block.requests import State
 from kcensus.results import Finding, Gap, Machine
@@ -25,7 +28,6 @@ from kcensus.results.tables import (
     TEXT,
     WIDE,
     Column,
-    Table,
     TableSpec,
     address,
 )
@@ -33,7 +35,7 @@ from kcensus.sources.blktrace.bios import NEVER
 from kcensus.sources.blktrace.events import Trace, major_minor
 from kcensus.text import printable
 
-Counts = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 _MIN_PAIRS = 2
 """Fewer equal sectors may be chance: those of a log or of a super block recur."""
 _SAME_NS = 20_000_000
@@ -52,44 +54,13 @@ _PARENTS = {
 }
 """Ids of findings about memory with the same cause, by kind of the trace's finding."""
 
-REQUESTS_TRACED = TableSpec(
-    "requests_traced",
-    "Requests in memory and in the trace",
-    {
-        "disk": Column(TEXT, "disk", ALWAYS, "Name of the disk."),
-        "task": Column(TEXT, "queued by", ALWAYS, "Task that queued it, by the trace."),
-        "pid": Column(NONE, "PID", ALWAYS, "PID of the task."),
-        "kind": Column(TEXT, "kind", ALWAYS, "sync or async, as the kernel sees it."),
-        "state": Column(TEXT, "state", ALWAYS, "State in memory."),
-        "waiting": Column(SECONDS, "waiting", ALWAYS, "Wait in memory; 0 once dispatched."),
-        "overtaken_by": Column(
-            COUNT,
-            "overtaken by",
-            ALWAYS,
-            "Sync requests of the disk dispatched while it waited, by the trace.",
-        ),
-        "overtakers": Column(
-            TEXT,
-            "overtaken mostly by",
-            ALWAYS,
-            "Tasks that queued most of the overtaking requests, with counts.",
-        ),
-        "sleepers": Column(COUNT, "sleepers", ALWAYS, "Tasks in state D that wait for it."),
-        "sector": Column(NONE, "sector", WIDE, "First sector in the disk."),
-        "inserted": Column(SECONDS, "inserted at", help="Time in the trace, if it has the event."),
-        "address": address("struct request"),
-    },
-    "A request that is in both dump and trace.",
-    ("waiting", "disk", "sector"),
-)
-
 
 @dataclass(frozen=True)
 class Pairs:
     """Rows of requests in memory, and of the trace's bios that began them."""
 
-    request: Counts
-    bio: Counts
+    request: Numbers
+    bio: Numbers
     offset_ns: int
     """CLOCK_MONOTONIC of the moment from which the trace counts; 0 without pairs."""
 
@@ -188,36 +159,42 @@ def _offset(candidates: pd.DataFrame) -> int | None:
     return int(np.median(window["difference"]))
 
 
-def table(figures: Figures, traced: Traced, both: Pairs) -> Table:
-    """Make the table of requests in memory and in the trace."""
-    requests, row = figures.requests, both.request
-    task, names = traced.tasks(both.bio)
-    is_gone = requests.state[row] >= State.DISPATCHED
-    inserted = traced.bios.inserted[both.bio]
-    behind = np.bincount(figures.joins.request, minlength=len(requests))
-    waiting = np.where(is_gone, 0, np.maximum(requests.waiting_ns[row], 0)) / 1e9
-    overtaken, overtakers = _overtaken(traced, both, waiting)
-    return REQUESTS_TRACED.of(
-        {
-            "disk": names_of(requests.disk[row], lambda each: figures.disks[each].name),
-            "task": np.array(names, np.object_)[task],
-            "pid": traced.bios.pid[both.bio],
-            "kind": np.where(requests.is_sync[row], "sync", "async"),
-            "state": names_of(requests.state[row], state_name),
-            "waiting": waiting,
-            "overtaken_by": overtaken,
-            "overtakers": overtakers,
-            "sleepers": behind[row],
-            "sector": requests.sector[row],
-            "inserted": np.where(inserted == NEVER, np.nan, inserted / 1e9),
-            "address": requests.address[row],
-        }
-    )
+@dataclass(frozen=True)
+class Both:
+    """Memory, a trace, and their common requests."""
+
+    figures: Figures
+    traced: Traced
+    pairs: Pairs
+
+    def of_requests(self, values: Any) -> Any:
+        """Return values of the requests in memory for the common ones."""
+        return values[self.pairs.request]
+
+    @property
+    def waiting(self) -> Floats:
+        """Wait in memory; 0 once dispatched."""
+        requests = self.figures.requests
+        is_gone = self.of_requests(requests.state) >= State.DISPATCHED
+        waiting = np.maximum(self.of_requests(requests.waiting_ns), 0)
+        return np.where(is_gone, 0, waiting) / 1e9
+
+    @property
+    def task(self) -> list[str]:
+        task, names = self.traced.tasks(self.pairs.bio)
+        return [names[each] for each in task.tolist()]
+
+    @property
+    def inserted(self) -> Floats:
+        inserted = self.traced.bios.inserted[self.pairs.bio]
+        return np.where(inserted == NEVER, np.nan, inserted / 1e9)
+
+    @cached_property
+    def overtaken(self) -> tuple[Numbers, list[str]]:
+        return _overtaken(self.traced, self.pairs, self.waiting)
 
 
-def _overtaken(
-    traced: Traced, both: Pairs, waiting: npt.NDArray[np.float64]
-) -> tuple[Counts, list[str]]:
+def _overtaken(traced: Traced, both: Pairs, waiting: Floats) -> tuple[Numbers, list[str]]:
     """Return the number of overtakers of each request, and the tasks with most of them.
 
     Overtakers are sync requests that were inserted later and dispatched earlier.
@@ -231,7 +208,7 @@ def _overtaken(
     return counts, names
 
 
-def _named(traced: Traced, rows: Counts) -> str:
+def _named(traced: Traced, rows: Numbers) -> str:
     task, names = traced.tasks(rows)
     counts = Counter(zip(task.tolist(), traced.bios.pid[rows].tolist(), strict=True))
     pids: dict[str, list[int]] = {}
@@ -243,6 +220,41 @@ def _named(traced: Traced, rows: Counts) -> str:
         f"{name} {count:,} (PID {listed([*map(str, pids[name])], 1)})"
         for name, count in by_name.most_common(_MAX_OVERTAKERS)
     )
+
+
+def _disks(both: Both) -> Any:
+    disks = both.figures.disks
+    return names_of(both.of_requests(both.figures.requests.disk), lambda row: disks[row].name)
+
+
+def _sleepers(both: Both) -> Any:
+    figures = both.figures
+    return both.of_requests(np.bincount(figures.joins.request, minlength=len(figures.requests)))
+
+
+REQUESTS_TRACED = TableSpec("requests_traced", "Requests in memory and in the trace", {
+    "disk": Column(TEXT, "", ALWAYS, "Name of the disk.", _disks),
+    "task": Column(TEXT, "queued by", ALWAYS, "Task that queued it, by the trace."),
+    "pid": Column(NONE, "PID", ALWAYS, "PID of the task.",
+        lambda of: of.traced.bios.pid[of.pairs.bio]),
+    "kind": Column(TEXT, "", ALWAYS, "sync or async, as the kernel sees it.",
+        lambda of: np.where(of.of_requests(of.figures.requests.is_sync), "sync", "async")),
+    "state": Column(TEXT, "", ALWAYS, "State in memory.",
+        lambda of: names_of(of.of_requests(of.figures.requests.state), state_name)),
+    "waiting": Column(SECONDS, "", ALWAYS, "Wait in memory; 0 once dispatched."),
+    "overtaken_by": Column(COUNT, "", ALWAYS,
+        "Sync requests of the disk dispatched while it waited, by the trace.",
+        lambda of: of.overtaken[0]),
+    "overtakers": Column(TEXT, "overtaken mostly by", ALWAYS,
+        "Tasks that queued most of the overtaking requests, with counts.",
+        lambda of: of.overtaken[1]),
+    "sleepers": Column(COUNT, "", ALWAYS, "Tasks in state D that wait for it.", _sleepers),
+    "sector": Column(NONE, "", WIDE, "First sector in the disk.",
+        lambda of: of.of_requests(of.figures.requests.sector)),
+    "inserted": Column(SECONDS, "inserted at", help="Time in the trace, if it has the event."),
+    "address": address("struct request",
+        get=lambda of: of.of_requests(of.figures.requests.address)),
+}, "A request that is in both dump and trace.", ("waiting", "disk", "sector"))  # fmt: skip
 
 
 def gaps(figures: Figures, machine: Machine, traced: Traced, both: Pairs) -> Iterator[Gap]:

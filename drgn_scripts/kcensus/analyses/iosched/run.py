@@ -56,7 +56,7 @@ def run(kernel: Kernel, trace: str | None = None) -> Answer:
         summary=inside.summary | outside.summary | {"requests_traced": common},
         tables=inside.tables
         | outside.tables
-        | {"requests_traced": both.table(figures, traced, pairs)},
+        | make_tables((both.REQUESTS_TRACED,), both.Both(figures, traced, pairs)),
         checks=inside.checks + outside.checks,
         findings=both.folded(figures, inside.findings, outside.findings, pairs),
         gaps=[

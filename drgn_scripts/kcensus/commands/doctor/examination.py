@@ -14,7 +14,7 @@ from kcensus.commands.shared.output import check_output, show
 from kcensus.commands.shared.target import opened
 from kcensus.kernel.kernel import Kernel
 from kcensus.results import Figure, Gap, Result, Unit, ratio
-from kcensus.results.tables import ALWAYS, TEXT, Column, TableSpec
+from kcensus.results.tables import ALWAYS, TEXT, Column, TableSpec, make_tables
 from kcensus.sources import Target, TargetError
 from kcensus.sources.capsule import BadCapsule
 from kcensus.sources.debuginfo.packages import by_remedy, debug_info_of
@@ -22,32 +22,17 @@ from kcensus.sources.formats.coverage import coverage
 from kcensus.sources.formats.sniff import sniff
 from kcensus.text import printable
 
-_ANALYSES = TableSpec(
-    "analyses",
-    "Analyses",
-    {
-        "analysis": Column(TEXT, "", ALWAYS, "Name of the analysis.", lambda row: row[0]),
-        "works": Column(
-            TEXT,
-            "",
-            ALWAYS,
-            "yes; partly: figures may be missing; no: it failed when the capsule was recorded, or"
-            " the capsule is corrupt or for other analyses.",
-            lambda row: row[1],
-        ),
-        "missing": Column(TEXT, help="What it lacks.", get=lambda row: row[2]),
-    },
-    "An analysis.",
-)
-_DEBUG_INFO = TableSpec(
-    "debug_info",
-    "Debug info",
-    {
-        "of": Column(TEXT, "", ALWAYS, "The kernel, or a module.", lambda row: row[0]),
-        "place": Column(TEXT, "", ALWAYS, "File with its debug info.", lambda row: row[1]),
-    },
-    "A file with debug info.",
-)
+_ANALYSES = TableSpec("analyses", "Analyses", {
+    "analysis": Column(TEXT, "", ALWAYS, "Name of the analysis.", lambda row: row[0]),
+    "works": Column(TEXT, "", ALWAYS,
+        "yes; partly: figures may be missing; no: it failed when the capsule was recorded, or"
+        " the capsule is corrupt or for other analyses.", lambda row: row[1]),
+    "missing": Column(TEXT, help="What it lacks.", get=lambda row: row[2]),
+}, "An analysis.", rows="analyses")  # fmt: skip
+_DEBUG_INFO = TableSpec("debug_info", "Debug info", {
+    "of": Column(TEXT, "", ALWAYS, "The kernel, or a module.", lambda row: row[0]),
+    "place": Column(TEXT, "", ALWAYS, "File with its debug info.", lambda row: row[1]),
+}, "A file with debug info.", rows="places")  # fmt: skip
 
 
 def run(target: str | None, reading: Reading, showing: Showing) -> Exit:
@@ -163,6 +148,5 @@ def _examine(target: Target, result: Result) -> str:
             affected.setdefault(sentence, []).append(name)
     result.gaps += _lacks(affected)
     places = target.modules.places() if target.modules else []
-    for spec, values in ((_ANALYSES, rows), (_DEBUG_INFO, places)):
-        result.tables[spec.name] = spec.of([*values])
+    result.tables = make_tables((_ANALYSES, _DEBUG_INFO), {"analyses": rows, "places": [*places]})
     return corrupt
