@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import networkx as nx
 import pytest
 
 ROOT = Path(__file__).parents[3]
@@ -37,29 +38,50 @@ def layer_of(module: str) -> str:
     return module.split(".")[1] if "." in module else "api"
 
 
+def name_of(path: Path) -> str:
+    """The module of a file, or the package of an ``__init__.py``."""
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
 @functools.cache
 def imports() -> list[tuple[Path, str]]:
-    return [*_imports()]
+    """The modules of the package that each file imports, also in functions, or for types only."""
+    paths = sorted(PACKAGE.rglob("*.py"))
+    modules = {name_of(path) for path in paths}
+    return [
+        (path, module)
+        for path in paths
+        if path != PACKAGE / "__init__.py"
+        for module in imported(path.read_text(), modules)
+    ]
 
 
-def _imports() -> Iterator[tuple[Path, str]]:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        if path == PACKAGE / "__init__.py":
-            continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom):
-                assert node.level == 0, f"{path}: relative import"
-                if node.module == "kcensus":
-                    yield from ((path, f"kcensus.{alias.name}") for alias in node.names)
-                elif (node.module or "").startswith("kcensus."):
-                    yield path, node.module or ""
-            elif isinstance(node, ast.Import):
-                names = (alias.name for alias in node.names)
-                yield from ((path, name) for name in names if name.split(".")[0] == "kcensus")
+def imported(source: str, modules: set[str]) -> Iterator[str]:
+    """``from kcensus.kernel import vfs`` imports a module, ``from … import Kernel`` a name of one.
+
+    :param modules: all modules of the package
+    """
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"relative import of {node.module}"
+            if (node.module or "").split(".")[0] == "kcensus":
+                names = (f"{node.module}.{alias.name}" for alias in node.names)
+                yield from (name if name in modules else name.rpartition(".")[0] for name in names)
+        elif isinstance(node, ast.Import):
+            names = (alias.name for alias in node.names)
+            yield from (name for name in names if name.split(".")[0] == "kcensus")
 
 
 def layer_at(path: Path) -> str:
     return path.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+def test_a_module_is_found_behind_its_package() -> None:
+    modules = {"kcensus", "kcensus.kernel", "kcensus.kernel.vfs"}
+    source = "from kcensus.kernel import Kernel, vfs\nfrom kcensus import kernel\nimport kcensus\n"
+    found = ["kcensus.kernel", "kcensus.kernel.vfs", "kcensus.kernel", "kcensus"]
+    assert [*imported(source, modules)] == found
 
 
 def test_every_module_has_a_layer() -> None:
@@ -93,6 +115,13 @@ def test_imports_inside_kernel_point_downwards() -> None:
         if KERNEL_LAYERS.index(path.with_suffix("").parts[0]) < KERNEL_LAYERS.index(room)
     ]
     assert upwards == []
+
+
+def test_no_imports_go_in_circles() -> None:
+    graph = nx.DiGraph((name_of(path), module) for path, module in imports())
+    assert len(graph) > 200
+    circles = [sorted(ring) for ring in nx.strongly_connected_components(graph) if len(ring) > 1]
+    assert circles + list(nx.selfloop_edges(graph)) == []
 
 
 def test_no_analysis_knows_another() -> None:
