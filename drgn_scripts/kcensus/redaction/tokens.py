@@ -12,9 +12,8 @@ separator. Memory is searched with three sets of separators:
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from kcensus.engine.memory import Bytes, Mask, Words
+from kcensus.engine.memory import Bytes, Mask, Numbers, Words
 from kcensus.engine.rows import covered
 
 MIN_TOKEN_BYTES = 4
@@ -23,8 +22,6 @@ MAX_TOKEN_BYTES = 255
 """NAME_MAX."""
 _MIN_DIGITS = 8
 """Least digits of a number, for the same reason."""
-
-_Positions = npt.NDArray[np.int64]
 
 
 def _inside(more_separators: bytes) -> Mask:
@@ -42,7 +39,7 @@ _INSIDE = (
 _LOW_BYTES = np.array([(1 << (8 * count)) - 1 for count in range(9)], np.uint64)
 
 
-def _runs(inside: Mask) -> tuple[_Positions, _Positions]:
+def _runs(inside: Mask) -> tuple[Numbers, Numbers]:
     """Return the start and the length of each token, given the bytes other than separators."""
     edges = np.flatnonzero(np.diff(inside, prepend=False, append=False))
     starts, lengths = edges[::2], edges[1::2] - edges[::2]
@@ -50,9 +47,7 @@ def _runs(inside: Mask) -> tuple[_Positions, _Positions]:
     return starts[fits], lengths[fits]
 
 
-def _xfs_names(
-    buffer: Bytes, starts: _Positions, lengths: _Positions
-) -> tuple[_Positions, _Positions]:
+def _xfs_names(buffer: Bytes, starts: Numbers, lengths: Numbers) -> tuple[Numbers, Numbers]:
     """Return tokens less their first byte, if they may be entries of an XFS directory.
 
     Short directories that XFS keeps in memory store a name after its length (1 byte) and an offset
@@ -71,7 +66,7 @@ def _mix(values: Words) -> Words:
     return mixed
 
 
-def _hashes(buffer: Bytes, starts: _Positions, lengths: _Positions) -> Words:
+def _hashes(buffer: Bytes, starts: Numbers, lengths: Numbers) -> Words:
     padded = np.pad(buffer, (0, 8))
     words = np.ndarray((len(padded) - 7,), "<u8", padded, strides=(1,))
     hashes = _mix(lengths.astype(np.uint64))

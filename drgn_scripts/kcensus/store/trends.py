@@ -21,12 +21,12 @@ import numpy.typing as npt
 import pandas as pd
 from scipy import stats
 
+from kcensus.engine.memory import Numbers
 from kcensus.progress import Progress, SilentProgress
 from kcensus.results import Unit
 from kcensus.store.ceilings import REACHED, Limit, is_hypothetical, is_setting, limit_of
 from kcensus.store.statistics import Floats, Slope, slope
 
-Rows = npt.NDArray[np.int64]
 Ends = tuple[float, float, float]
 """Seconds to a limit: expected, earliest and latest; infinite where it may never be reached."""
 
@@ -321,7 +321,7 @@ def _all(
     series = rows.groupby(list(SERIES), sort=False).indices
     with progress.step("fitting trends", len(series)) as step:
         # The keys are tuples, as several columns are grouped by.
-        for key, members in cast("Mapping[tuple[str, ...], Rows]", series).items():
+        for key, members in cast("Mapping[tuple[str, ...], Numbers]", series).items():
             chosen, fitted = _latest_boot(seconds, values, ordinals, members)
             host, analysis, part, metric, subject, unit = key
             limit = limit_of(analysis, metric, unit, ram.get(host), copies.get((host, subject)))
@@ -339,8 +339,8 @@ def _all(
 
 
 def _latest_boot(
-    seconds: Floats, values: Floats, ordinals: Rows, members: Rows
-) -> tuple[Rows, Slope | None]:
+    seconds: Floats, values: Floats, ordinals: Numbers, members: Numbers
+) -> tuple[Numbers, Slope | None]:
     """Return the rows of a series in the latest boot with enough of them, and their trend."""
     members = members[np.argsort(seconds[members], kind="stable")]
     boots = ordinals[members]

@@ -19,7 +19,7 @@ import pandas as pd
 from kcensus.analyses.dentries.name_patterns import Families, families, merged, trimmed
 from kcensus.engine.gather import gather_arrays
 from kcensus.engine.layout import layout
-from kcensus.engine.memory import Faults, Mask, Words
+from kcensus.engine.memory import Faults, Mask, Numbers, Words
 from kcensus.engine.slub.caches import find_caches
 from kcensus.engine.slub.scan import View, visit
 from kcensus.engine.slub.slabs import ScanReport
@@ -28,9 +28,6 @@ from kcensus.engine.workers import Columns
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.objcg import SlotOwners
 from kcensus.kernel.vfs.dcache import DENTRY_MEMBERS, Flags
-
-Counts = npt.NDArray[np.int64]
-Rows = npt.NDArray[np.int64]
 
 # Bits of DentryCensus.state.
 _BITS = [1 << bit for bit in range(12)]
@@ -43,7 +40,7 @@ NO_SLOT, FOREIGN = -1, -2
 is not a dentry of this census."""
 
 _MAX_ROWS = 1 << 20
-"""Rows of sums and families to collect before they are merged."""
+"""Numbers of sums and families to collect before they are merged."""
 _MAX_NAME = 255
 _FAR = 128
 """Added to the number of words of an external name."""
@@ -55,17 +52,17 @@ class Sums:
 
     key: npt.NDArray[Any]
     """Ascending where parts have been merged."""
-    values: Counts
+    values: Numbers
     """Shape (4, keys): dentries, negative ones, unused negative ones, and bytes of the external
     names of negative ones."""
 
     def __len__(self) -> int:
         return len(self.key)
 
-    def __getitem__(self, rows: Mask | Rows) -> Sums:
+    def __getitem__(self, rows: Mask | Numbers) -> Sums:
         return Sums(self.key[rows], self.values[:, rows])
 
-    def columns(self, slot_size: int) -> dict[str, Counts]:
+    def columns(self, slot_size: int) -> dict[str, Numbers]:
         """Return the sums as columns of tables; bytes are slots and external names."""
         dentries, negative, unused, name_bytes = self.values
         return {
@@ -75,7 +72,7 @@ class Sums:
             "negative_bytes": negative * slot_size + name_bytes,
         }
 
-    def by_row(self, row: Rows, size: int) -> Sums:
+    def by_row(self, row: Numbers, size: int) -> Sums:
         """Add up keys of the same row, which is below ``size``; rows without a key are 0."""
         columns = [np.bincount(row, column, size) for column in self.values]
         return Sums(np.arange(size), np.stack(columns).astype(np.int64))
@@ -92,7 +89,7 @@ class Sums:
 class Tally:
     """Sums over pieces of memory."""
 
-    by_state: Counts = field(default_factory=lambda: np.zeros(len(_STATES), np.int64))
+    by_state: Numbers = field(default_factory=lambda: np.zeros(len(_STATES), np.int64))
     """Dentries by combination of bits."""
     sums: dict[str, Sums] = field(default_factory=dict)
     """Sums by ``super_block`` (address), ``directory`` (slot of the parent or :data:`FOREIGN`; only
@@ -101,7 +98,7 @@ class Tally:
     families: dict[int, Families] = field(default_factory=dict)
     """Names of negative dentries by their number of words. Sums: all names, names of unused
     dentries, and bytes of external names."""
-    names_unreadable: Counts = field(default_factory=lambda: np.zeros(3, np.int64))
+    names_unreadable: Numbers = field(default_factory=lambda: np.zeros(3, np.int64))
     """Names that could not be read; sums as in :attr:`families`."""
     name_bytes: Counter[int] = field(default_factory=Counter)
     """Bytes of external names of negative dentries, by the number of the cache in the slab map."""
@@ -112,7 +109,7 @@ class Tally:
 
     @property
     def rows(self) -> int:
-        """Rows of sums and families: a measure of their memory."""
+        """Numbers of sums and families: a measure of their memory."""
         return sum(map(len, self.sums.values())) + sum(map(len, self.families.values()))
 
     @staticmethod
@@ -269,7 +266,7 @@ class DentryCensus:
         return part
 
     def _state(
-        self, view: View, parent: npt.NDArray[Any], first: npt.NDArray[np.int64]
+        self, view: View, parent: npt.NDArray[Any], first: Numbers
     ) -> npt.NDArray[np.uint16]:
         flags, bits = np.ascontiguousarray(view.column("flags")), self.flags
         count = view.column("count").astype(np.int32)
@@ -295,7 +292,7 @@ class DentryCensus:
         state[~view.allocated] = 0
         return state
 
-    def _external(self, view: View, state: npt.NDArray[np.uint16], part: Tally) -> Counts | None:
+    def _external(self, view: View, state: npt.NDArray[np.uint16], part: Tally) -> Numbers | None:
         """Return the bytes of the slots that hold names; None if all names are inline."""
         pointers = view.column("name")
         # Where each name would be if inline, less the address of its slab.
@@ -324,7 +321,7 @@ class DentryCensus:
         view: View,
         state: npt.NDArray[np.uint16],
         parent: npt.NDArray[Any],
-        name_bytes: Counts | None,
+        name_bytes: Numbers | None,
         part: Tally,
     ) -> None:
         outside = (state & EXTERNAL) != 0
@@ -334,11 +331,11 @@ class DentryCensus:
         good = negative & (length > 0) & (length <= _MAX_NAME) & (outside | (length < room))
         by_words: dict[int, list[Families]] = {}
 
-        def sums(rows: Rows) -> list[npt.NDArray[Any]]:
+        def sums(rows: Numbers) -> list[npt.NDArray[Any]]:
             size = np.zeros(len(rows), np.int64) if name_bytes is None else name_bytes.ravel()[rows]
             return [(states[rows] & BUSY) == 0, size]
 
-        def lose(rows: Rows) -> None:
+        def lose(rows: Numbers) -> None:
             if len(rows):
                 part.names_unreadable += [len(rows), *(int(column.sum()) for column in sums(rows))]
 
@@ -373,7 +370,7 @@ def _mark(state: npt.NDArray[np.uint16], where: Mask, bit: int) -> None:
     state |= where.astype(np.uint16) * np.uint16(bit)
 
 
-def _factorized(values: npt.NDArray[Any]) -> tuple[Rows, npt.NDArray[Any]]:
+def _factorized(values: npt.NDArray[Any]) -> tuple[Numbers, npt.NDArray[Any]]:
     """Return codes of values, and the value of each code; equal values often come in runs."""
     if (values == values.flat[0]).all():
         return np.zeros(values.size, np.int64), values.flat[:1]
@@ -389,7 +386,10 @@ def _factorized(values: npt.NDArray[Any]) -> tuple[Rows, npt.NDArray[Any]]:
 
 
 def _by_code(
-    code: Rows, keys: npt.NDArray[Any], masks: tuple[Mask, Mask, Mask], name_bytes: Counts | None
+    code: Numbers,
+    keys: npt.NDArray[Any],
+    masks: tuple[Mask, Mask, Mask],
+    name_bytes: Numbers | None,
 ) -> Sums:
     """Add up the dentries in view; keys are in the order of their codes.
 

@@ -26,7 +26,7 @@ from kcensus.analyses.dentries.census import (
     DentryCensus,
 )
 from kcensus.engine.chase import Damage, Lanes, chase
-from kcensus.engine.memory import Faults, Mask, Memory, Words
+from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words
 
 IN_A_ROW = 3
 """Unreferenced negatives in a row that the series leaves in a bucket."""
@@ -192,7 +192,7 @@ class Chains:
         following = self.census.next[nodes - 1]
         return following + 1, self._enter(following) | (following == NO_SLOT)
 
-    def _rest(self, slot: int) -> tuple[npt.NDArray[np.int64], int]:
+    def _rest(self, slot: int) -> tuple[Numbers, int]:
         """Return the entered slots of a chain after ``slot``, and the slot at its end.
 
         One by one in Python, which takes a third of NumPy's time for one element.

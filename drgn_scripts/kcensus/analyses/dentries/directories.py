@@ -19,14 +19,12 @@ from kcensus.analyses.dentries.census import (
     NEGATIVE,
     NO_SLOT,
     ROOT,
-    Counts,
     DentryCensus,
-    Rows,
     Sums,
 )
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
-from kcensus.engine.memory import Faults, Mask, Words
+from kcensus.engine.memory import Faults, Mask, Numbers, Words
 from kcensus.engine.rows import rows_of
 from kcensus.kernel.vfs.dcache import watched
 from kcensus.kernel.vfs.files import OpenPaths
@@ -36,7 +34,7 @@ from kcensus.results.tables import ratios
 
 ORPHANS = "(parents that are not in the dump)"
 _MAX_WALKS = 100
-"""Rows of the table of directories by children: the longest walks and watched directories."""
+"""Numbers of the table of directories by children: the longest walks and watched directories."""
 _MAX_DEPTH = 4096
 """A longer chain of parents is damage."""
 _MAX_USED = 20
@@ -57,10 +55,10 @@ class Directories:
         """Children: names, readdir cursors, and dentries in lookup."""
         self.orphans = sums[sums.key < 0]
         """Dentries whose parent is not a dentry of the census: one row or none."""
-        self.slot: Rows = self.sums.key.astype(np.int64)
+        self.slot: Numbers = self.sums.key.astype(np.int64)
         self.faults = Faults()
 
-    def _places(self, rows: Rows, more: Sequence[str] = ()) -> pd.DataFrame:
+    def _places(self, rows: Numbers, more: Sequence[str] = ()) -> pd.DataFrame:
         """Return path, state and address of directories, followed by the rows named in ``more``."""
         address = self.census.slots.address(self.slot[rows])
         above = ancestry(self.census.memory, address, self.faults)
@@ -176,7 +174,7 @@ class Directories:
         return hidden[self.super_blocks.rows(read["super_block"])]
 
     @cached_property
-    def order(self) -> tuple[Counts, Mask]:
+    def order(self) -> tuple[Numbers, Mask]:
         """Order of the children on the list of each directory; needs the census's siblings.
 
         First how often a positive dentry follows a negative one: 0 means that all negatives are at
@@ -211,7 +209,7 @@ class Directories:
             self._tally(sweeps, above[((state[rows] & NEGATIVE) != 0) & positive & ~astray])
         return sweeps, (ends != 1) | (bad > 0)
 
-    def _tally(self, counts: Counts, parents: npt.NDArray[Any]) -> None:
+    def _tally(self, counts: Numbers, parents: npt.NDArray[Any]) -> None:
         if len(parents):
             slots, number = np.unique(parents, return_counts=True)
             counts[np.searchsorted(self.slot, slots)] += number

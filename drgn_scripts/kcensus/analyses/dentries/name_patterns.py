@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kcensus.engine.memory import Bytes, Mask, Words
+from kcensus.engine.memory import Bytes, Mask, Numbers, Words
 from kcensus.engine.rows import factorized
 
 _DIGIT, _LOWER_HEX, _LOWER, _UPPER_HEX, _UPPER, _BEYOND = 1, 2, 4, 8, 16, 32
@@ -40,7 +40,7 @@ _WORD = np.dtype("<u8")
 """Little-endian on any machine: the first byte of a name is the lowest."""
 
 
-def trimmed(columns: Iterable[npt.NDArray[Any]], lengths: npt.NDArray[np.int64]) -> Words:
+def trimmed(columns: Iterable[npt.NDArray[Any]], lengths: Numbers) -> Words:
     """Return names as columns of words, zero after their end.
 
     :param columns: the first eight bytes of all names, the second eight, …, with all their ends
@@ -60,7 +60,7 @@ class Families:
 
     key: Words
     """Hash of directory and shape."""
-    parent: npt.NDArray[np.int64]
+    parent: Numbers
     """The directory, as a number given by the caller."""
     sample: Words
     """One of the names; shape (words, families)."""
@@ -68,7 +68,7 @@ class Families:
     """Bits that differ between the sample and other names; same shape."""
     classes: Words
     """For each byte, the classes of all characters at its place; same shape."""
-    sums: npt.NDArray[np.int64]
+    sums: Numbers
     """Shape (sums, families): number of names, and sums of the caller's columns."""
 
     def __len__(self) -> int:
@@ -77,7 +77,7 @@ class Families:
 
 def families(
     words: Words,
-    lengths: npt.NDArray[np.int64],
+    lengths: Numbers,
     parent: npt.NDArray[Any],
     sums: Sequence[npt.NDArray[Any]],
 ) -> Families:
@@ -143,7 +143,7 @@ def _short_word(name: Words, classes: Words) -> Words:
     return word
 
 
-def _last_word(words: Words, lengths: npt.NDArray[np.int64]) -> Words:
+def _last_word(words: Words, lengths: Numbers) -> Words:
     """Return the last eight bytes of each name in reverse order."""
     used = (lengths - 8 * (len(words) - 1)).astype(np.uint64) * np.uint64(8)
     last: Words = words[-1] << (np.uint64(64) - used)
@@ -154,9 +154,7 @@ def _last_word(words: Words, lengths: npt.NDArray[np.int64]) -> Words:
     return last
 
 
-def _sorted_by(
-    code: npt.NDArray[np.int64], count: int
-) -> tuple[npt.NDArray[np.int64] | None, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _sorted_by(code: Numbers, count: int) -> tuple[Numbers | None, Numbers, Numbers]:
     """Return an order that makes equal codes adjacent (None: they are), starts, and firsts."""
     if (code[1:] >= code[:-1]).all():
         starts = np.searchsorted(code, np.arange(count))
@@ -171,8 +169,8 @@ def _sorted_by(
 def _reduced(
     operation: np.ufunc,
     columns: npt.NDArray[Any],
-    order: npt.NDArray[np.int64] | None,
-    starts: npt.NDArray[np.int64],
+    order: Numbers | None,
+    starts: Numbers,
 ) -> npt.NDArray[Any]:
     if order is None and len(starts) == 1:
         whole: npt.NDArray[Any] = operation.reduce(columns, axis=1, keepdims=True)
@@ -209,13 +207,13 @@ class Patterns:
 
     texts: list[str]
     """Valid Unicode but not safe to print; names may have ``<`` and ``X``, too."""
-    sums: npt.NDArray[np.int64]
+    sums: Numbers
     """Shape (patterns, sums); as in :class:`Families`."""
-    directories: npt.NDArray[np.int64]
+    directories: Numbers
     """Number of directories with such names."""
     others: int
     """Number of further patterns."""
-    other_sums: npt.NDArray[np.int64]
+    other_sums: Numbers
     """Sums over these patterns."""
 
 
