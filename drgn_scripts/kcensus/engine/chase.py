@@ -9,13 +9,12 @@ from typing import TypeAlias
 
 import drgn
 import numpy as np
-import numpy.typing as npt
 
 from kcensus.engine.gather import gather, plausible
 from kcensus.engine.layout import Layout, layout
-from kcensus.engine.memory import Faults, Mask, Memory, Words
+from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words
 
-Lanes: TypeAlias = npt.NDArray[np.int64]
+Lanes: TypeAlias = Numbers
 """Lists of nodes: indexes into ``heads``."""
 
 _MAX_NODES = 1 << 24

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kcensus.engine.layout import Field, Layout, word_dtype
-from kcensus.engine.memory import Bytes, Faults, Mask, Memory, Words
+from kcensus.engine.memory import Bytes, Faults, Mask, Memory, Numbers, Words
 from kcensus.engine.rows import factorized, spread
 
 
@@ -83,7 +83,7 @@ def gather_arrays(
 
 def gather_pointers(
     memory: Memory, arrays: Words, counts: npt.NDArray[np.integer[Any]], faults: Faults
-) -> tuple[npt.NDArray[np.int64], Words, Mask]:
+) -> tuple[Numbers, Words, Mask]:
     """Read arrays of ``counts`` pointers; unreadable ones are zero.
 
     :return: row of the array of each element, pointers, and a mask of the readable ones
@@ -102,7 +102,7 @@ class PageIndex:
     """Addresses of pages, in the order of first mention, and the index of each address's page."""
 
     page: Words
-    code: npt.NDArray[np.int64]
+    code: Numbers
 
     @staticmethod
     def of(memory: Memory, addresses: Words) -> PageIndex:
@@ -144,7 +144,7 @@ def gather_words(
     size = max(memory.chunk_pages, 1)
     for start in range(0, len(pages), size):
         buffer, ok = memory.pages(pages[start : start + size], faults)
-        here: slice | npt.NDArray[np.int64] = slice(None)
+        here: slice | Numbers = slice(None)
         if len(pages) > size or not good.all():
             here = np.flatnonzero((place >= start) & (place < start + size))
         own = place[here] - start
@@ -160,7 +160,7 @@ def gather_words(
 
 def _blocks(
     memory: Memory, addresses: Words, span: int, faults: Faults
-) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Bytes, Mask]]:
+) -> Iterator[tuple[Numbers, Numbers, Bytes, Mask]]:
     """Yield (rows of ``addresses``, their offsets in the buffer, buffer, whether readable)."""
     shift = np.uint64(memory.page_shift)
     order = np.flatnonzero(plausible(addresses, span))
@@ -205,7 +205,7 @@ def plausible(addresses: Words, span: int) -> Mask:
     return np.asarray((addresses >= half) & (addresses <= np.uint64((1 << 64) - (span + 65536))))
 
 
-def _take(buffer: Bytes, offsets: npt.NDArray[np.int64], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def _take(buffer: Bytes, offsets: Numbers, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """Cut one element of ``dtype`` from each offset of a buffer."""
     size = dtype.itemsize
     if dtype.kind in "iuf" and not (offsets & (size - 1)).any():

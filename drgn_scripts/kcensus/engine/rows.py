@@ -16,9 +16,7 @@ _ENTRY_BYTES = 48
 of distinct values."""
 
 
-def rows_of(
-    column: Words, addresses: Words, order: npt.NDArray[np.int64] | None = None
-) -> npt.NDArray[np.int64]:
+def rows_of(column: Words, addresses: Words, order: Numbers | None = None) -> Numbers:
     """Return the row of each address, or -1.
 
     :param column: addresses, each once, ascending unless ``order``, its argsort, is given
@@ -33,14 +31,14 @@ def rows_of(
 
 def spread(
     counts: npt.NDArray[np.integer[Any]],
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+) -> tuple[Numbers, Numbers]:
     """Return the row and the index of each element of arrays, given their lengths."""
     lengths = counts.astype(np.int64)
     row = np.repeat(np.arange(len(lengths)), lengths)
     return row, np.arange(len(row)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
 
 
-def within(counts: npt.NDArray[np.int64], most: int) -> npt.NDArray[np.bool_]:
+def within(counts: Numbers, most: int) -> npt.NDArray[np.bool_]:
     """Return the smallest counts with a sum of at most ``most``; damage makes some huge."""
     taken = np.zeros(len(counts), np.bool_)
     order = np.argsort(counts, kind="stable")
@@ -50,7 +48,7 @@ def within(counts: npt.NDArray[np.int64], most: int) -> npt.NDArray[np.bool_]:
 
 def factorized(
     values: npt.NDArray[Any], distinct: int | None = None
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
+) -> tuple[Numbers, npt.NDArray[Any]]:
     """Return the index of each 64-bit value among the distinct ones, and these by first mention.
 
     :param distinct: most distinct values

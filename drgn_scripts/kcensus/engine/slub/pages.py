@@ -14,7 +14,7 @@ import numpy.typing as npt
 from drgn.helpers.linux.mm import for_each_valid_page_range, pfn_to_virt
 
 from kcensus.engine.layout import Layout, layout
-from kcensus.engine.memory import Faults, Mask, Memory, Words
+from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words
 from kcensus.engine.slub.percpu import online_nodes
 from kcensus.sources.capsule import NotRecorded
 
@@ -125,28 +125,26 @@ class PageMap:
             mask = readable[offsets >> self.page_shift] & readable[last]
         return PageChunk(start_pfn, raw[skip : skip + size], mask, count)
 
-    def virt(self, pfn: npt.NDArray[np.int64]) -> Words:
+    def virt(self, pfn: Numbers) -> Words:
         """Return direct map addresses of page frames."""
         return (pfn.astype(np.uint64) << np.uint64(self.page_shift)) + np.uint64(self.direct_map)
 
-    def pfn(self, address: Words) -> npt.NDArray[np.int64]:
+    def pfn(self, address: Words) -> Numbers:
         """Return page frame numbers of direct map addresses; meaningless for other addresses."""
         offset = address - np.uint64(self.direct_map)
         return (offset >> np.uint64(self.page_shift)).astype(np.int64)
 
-    def struct_page(self, pfn: npt.NDArray[np.int64]) -> Words:
+    def struct_page(self, pfn: Numbers) -> Words:
         """Return addresses of the struct pages of page frames."""
         return pfn.astype(np.uint64) * np.uint64(self.struct_size) + np.uint64(self.base)
 
-    def valid(self, pfn: npt.NDArray[np.int64]) -> Mask:
+    def valid(self, pfn: Numbers) -> Mask:
         """Return which page frames have a struct page."""
         # Ranges ascend, so an odd number of bounds up to a page frame means inside of one.
         bounds = np.array(self.ranges, np.int64).ravel()
         return np.asarray(np.searchsorted(bounds, pfn, side="right") % 2 == 1)
 
-    def is_tail(
-        self, records: PageRecords, rows: slice | npt.NDArray[np.int64] = slice(None)
-    ) -> Mask:
+    def is_tail(self, records: PageRecords, rows: slice | Numbers = slice(None)) -> Mask:
         """Return which struct pages are tails of a compound page."""
         word, bit = self._tail_bit
         return np.asarray((records[word][rows] & bit).astype(np.bool_))
@@ -158,7 +156,7 @@ class PageMap:
             return "compound", np.uint64(1)
         return "flags", self._flag("PG_tail")
 
-    def head(self, pfn: npt.NDArray[np.int64], records: PageRecords) -> Words:
+    def head(self, pfn: Numbers, records: PageRecords) -> Words:
         """Return the struct page addresses of compound heads, given the pages' own records."""
         own = self.struct_page(pfn)
         if "compound" not in self.layout:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from kcensus.engine.chase import Damage, Lanes, collect, pointer_step
 from kcensus.engine.gather import gather, gather_arrays
 from kcensus.engine.layout import layout
-from kcensus.engine.memory import Faults, Mask, Words
+from kcensus.engine.memory import Faults, Mask, Numbers, Words
 from kcensus.engine.slub.pages import MAX_ORDER
 from kcensus.engine.slub.percpu import cpu_offsets
 from kcensus.engine.slub.slabs import SlabCache, SlabMap, Slabs
@@ -43,9 +43,7 @@ class Parked:
     lost: int
     """Lists or sheaves that could not be followed to their end."""
 
-    def slots(
-        self, slab_map: SlabMap, slabs: Slabs
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def slots(self, slab_map: SlabMap, slabs: Slabs) -> tuple[Numbers, Numbers]:
         """Return rows of ascending slabs, and numbers of slots in them, with parked objects."""
         if not len(slabs):
             return np.empty(0, np.int64), np.empty(0, np.int64)

@@ -15,7 +15,7 @@ import pandas as pd
 
 from kcensus.engine.chase import Damage, Lanes, chase
 from kcensus.engine.layout import Layout
-from kcensus.engine.memory import Bytes, Mask, Words
+from kcensus.engine.memory import Bytes, Mask, Numbers, Words
 from kcensus.engine.slub.parked import Parked, parked
 from kcensus.engine.slub.slabs import ScanReport, SlabCache, SlabMap, Slabs
 from kcensus.engine.workers import Columns
@@ -111,7 +111,7 @@ def _check_fit(caches: Sequence[SlabCache], columns: Layout) -> None:
 class View:
     """Slabs of one cache with equally many slots, in memory, as passed by :func:`visit`."""
 
-    rows: slice | npt.NDArray[np.int64]
+    rows: slice | Numbers
     """Rows among the slabs given to :func:`visit`."""
     start: int
     """Number of slots in the views before this one."""
@@ -211,7 +211,7 @@ def visit(
         yield result
 
 
-def _batches(slab_map: SlabMap, slabs: Slabs) -> Iterator[slice | npt.NDArray[np.int64]]:
+def _batches(slab_map: SlabMap, slabs: Slabs) -> Iterator[slice | Numbers]:
     """Yield rows of slabs to read together: of one cache and one size, a chunk at a time."""
     kinds = slabs.cache.astype(np.int64) << 32 | slabs.objects
     # pd.unique() hashes where NumPy's sorts; there are as many slabs as memory, and few kinds.
@@ -249,7 +249,7 @@ def _kept(slab_map: SlabMap, view: View, stores: Parked, report: ScanReport) -> 
 
 
 def _drop_listed(
-    slab_map: SlabMap, view: View, rows: npt.NDArray[np.int64], kept: Mask, report: ScanReport
+    slab_map: SlabMap, view: View, rows: Numbers, kept: Mask, report: ScanReport
 ) -> None:
     """Clear the slots on the freelists of the slabs ``rows`` in ``kept``."""
     cache, slabs, readable = view.cache, view.slabs, view.page_readable
@@ -260,7 +260,7 @@ def _drop_listed(
     size, offset = np.uint64(cache.slot_size), np.uint64(cache.free_offset)
     secret = np.uint64(cache.secret)
 
-    def slot(nodes: Words, lanes: Lanes) -> tuple[npt.NDArray[np.int64], Mask]:
+    def slot(nodes: Words, lanes: Lanes) -> tuple[Numbers, Mask]:
         distance = nodes - base[lanes]
         number = distance // size
         fits = (number < slabs.objects[rows[lanes]]) & (number * size == distance)

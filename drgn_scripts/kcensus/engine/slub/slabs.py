@@ -21,7 +21,7 @@ from drgn.helpers.linux.slab import get_slab_cache_aliases
 from kcensus.engine.chase import circular
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import Layout, LayoutError, Path, layout
-from kcensus.engine.memory import Faults, Mask, Memory, Words, add_counts
+from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words, add_counts
 from kcensus.engine.rows import rows_of
 from kcensus.engine.slub.pages import MAX_ORDER, PageChunk, PageMap
 from kcensus.engine.slub.percpu import node_ids
@@ -189,7 +189,7 @@ class Survey:
     """The result of a pass over the ``struct page`` array, or over a stretch of it."""
 
     slabs: Slabs
-    invalid: npt.NDArray[np.int64]
+    invalid: Numbers
     """Number of slabs left out for impossible counters, by cache id + 1."""
     large_kmalloc_pages: int | None
     """Pages of kmalloc() beyond the slab caches: marked pages, else the most possible; None if
@@ -392,7 +392,7 @@ class SlabMap:
             del self.survey
         return slabs[chosen & (slabs.inuse > 0) if in_use else chosen]
 
-    def slab_pages(self, slabs: Slabs) -> npt.NDArray[np.int64]:
+    def slab_pages(self, slabs: Slabs) -> Numbers:
         """Return pages of each slab."""
         # The order follows from the number of objects: a slab of the next smaller order would hold
         # at most half of them. So no tail page is read, with an order field that often moved.
@@ -462,7 +462,7 @@ class SlabMap:
         return {valid(alias): valid(name) for alias, name in aliases.items()}
 
     @cached_property
-    def lineage(self) -> tuple[npt.NDArray[np.int64], Words]:
+    def lineage(self) -> tuple[Numbers, Words]:
         """The root cache and the memory cgroup of each cache.
 
         Before Linux kernel commit 9855609bde03 ("mm: memcg/slab: use a single set of kmem_caches

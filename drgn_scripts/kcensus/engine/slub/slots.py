@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kcensus.engine.memory import Words
+from kcensus.engine.memory import Numbers, Words
 from kcensus.engine.rows import spread
 from kcensus.engine.slub.slabs import SlabMap, Slabs
 
@@ -22,7 +22,7 @@ class Slots:
     def __init__(self, slab_map: SlabMap, slabs: Slabs) -> None:
         self.slabs = slabs
         counts = slabs.objects.astype(np.int64)
-        self.first: npt.NDArray[np.int64] = np.concatenate([[0], np.cumsum(counts)])
+        self.first: Numbers = np.concatenate([[0], np.cumsum(counts)])
         """Number of the first slot of each slab, and the number of all slots at the end."""
         self.dtype: np.dtype[Any] = np.dtype(np.int32 if len(self) < 1 << 31 else np.int64)
         self._size = slab_map.column("slot_size")[slabs.cache]
@@ -37,7 +37,7 @@ class Slots:
     def __len__(self) -> int:
         return int(self.first[-1])
 
-    def _pages(self, pages: npt.NDArray[np.int64]) -> None:
+    def _pages(self, pages: Numbers) -> None:
         """Make the table from pages to slabs, unless they lie too far apart for one."""
         self._table: npt.NDArray[np.int32] | None = None
         self._start = np.uint64(0)
