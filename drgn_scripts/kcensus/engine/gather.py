@@ -202,13 +202,13 @@ def plausible(addresses: Words, span: int) -> Mask:
     would give plausible nonsense instead of a fault.
     """
     half = np.uint64(1 << 63)
-    return np.asarray((addresses >= half) & (addresses <= np.uint64((1 << 64) - (span + 65536))))
+    return (addresses >= half) & (addresses <= np.uint64((1 << 64) - (span + 65536)))
 
 
 def _take(buffer: Bytes, offsets: Numbers, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """Cut one element of ``dtype`` from each offset of a buffer."""
     size = dtype.itemsize
     if dtype.kind in "iuf" and not (offsets & (size - 1)).any():
-        return np.asarray(buffer.view(dtype)[offsets // size])
+        return buffer.view(dtype)[offsets // size]
     cut = buffer[offsets[..., None] + np.arange(size)]
     return np.ascontiguousarray(cut).view(dtype)[..., 0]

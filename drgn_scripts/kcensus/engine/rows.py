@@ -66,5 +66,4 @@ def covered(begin: Numbers, size: Numbers, length: int) -> Mask:
     marks = np.zeros(length + 1, np.int8)
     np.add.at(marks, np.clip(begin, 0, length), 1)
     np.add.at(marks, np.clip(begin + size, 0, length), -1)
-    inside: Mask = np.cumsum(marks[:-1], dtype=np.int8) > 0
-    return inside
+    return np.cumsum(marks[:-1], dtype=np.int8) > 0

@@ -62,8 +62,7 @@ def _mix(values: Words) -> Words:
     """Spread the bits of 64-bit numbers (the finalizer of splitmix64, which is one to one)."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: Words = values ^ (values >> np.uint64(31))
-    return mixed
+    return values ^ (values >> np.uint64(31))
 
 
 def _hashes(buffer: Bytes, starts: Numbers, lengths: Numbers) -> Words:

@@ -82,8 +82,7 @@ def error(document: Any, kind: str = "", *, allow_new: bool = False) -> str:
 def _validator(kind: str, allow_new: bool) -> Callable[[Any], Any]:
     whole = json.loads(_text(), object_hook=_open if allow_new else None)
     part = {"$ref": f"#/$defs/{kind}", "$defs": whole["$defs"]} if kind else whole
-    validator: Callable[[Any], Any] = fastjsonschema.compile(part)
-    return validator
+    return fastjsonschema.compile(part)
 
 
 def _open(part: dict[str, Any]) -> dict[str, Any]:

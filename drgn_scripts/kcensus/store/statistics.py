@@ -226,8 +226,7 @@ def _rate_at_end(times: Floats, values: Floats) -> tuple[float, float, float, fl
 
 
 def _residuals(times: Floats, values: Floats, degree: int) -> Floats:
-    residuals: Floats = values - np.polynomial.Polynomial.fit(times, values, degree)(times)
-    return residuals
+    return values - np.polynomial.Polynomial.fit(times, values, degree)(times)
 
 
 def _power(residuals: Floats) -> float:

@@ -120,8 +120,7 @@ class Figures:
                 "free_slots": census.slots.slabs.objects.astype(np.int64) - dentries,
             }
         )
-        readable: pd.DataFrame = slabs[census.by_slab["readable"]]
-        return readable
+        return slabs[census.by_slab["readable"]]
 
     @property
     def memory(self) -> dict[str, int]:

@@ -139,8 +139,7 @@ def _short_word(name: Words, classes: Words) -> Words:
     # A name that ends within the word has no separate first word.
     short &= (name & (end * np.uint64(0xFF))) != 0
     short &= (classes & letters & _LOW_BITS) == 0
-    word: Words = (name & letters) * short
-    return word
+    return (name & letters) * short
 
 
 def _last_word(words: Words, lengths: Numbers) -> Words:

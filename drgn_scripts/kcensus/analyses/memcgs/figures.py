@@ -110,10 +110,9 @@ class Figures:
     def removable(self) -> Mask:
         """Mask of the sampled files that have a name in a tmpfs of init's mount namespace."""
         files = self.pins.files
-        found: Mask = (
+        return (
             (files["kind"] == "shmem")
             & files["at_home"].astype(np.bool_)
             & files["named"]
             & ~files["deleted"].astype(np.bool_)
         ).to_numpy(np.bool_)
-        return found

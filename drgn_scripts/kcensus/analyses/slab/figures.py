@@ -169,8 +169,7 @@ class Figures:
     def _packed(self, cache: Numbers, objects: Numbers) -> Numbers:
         """Return the bytes of the slabs needed for ``objects`` of ``cache``, row by row."""
         slabs = -(-objects // self.objects_per_slab[cache])
-        size: Numbers = slabs << (self.order[cache] + self.kernel.memory.page_shift)
-        return size
+        return slabs << (self.order[cache] + self.kernel.memory.page_shift)
 
     @property
     def utilization(self) -> npt.NDArray[np.float64]:

@@ -147,7 +147,7 @@ class PageMap:
     def is_tail(self, records: PageRecords, rows: slice | Numbers = slice(None)) -> Mask:
         """Return which struct pages are tails of a compound page."""
         word, bit = self._tail_bit
-        return np.asarray((records[word][rows] & bit).astype(np.bool_))
+        return (records[word][rows] & bit).astype(np.bool_)
 
     @cached_property
     def _tail_bit(self) -> tuple[str, np.uint64]:

@@ -182,7 +182,7 @@ class _Search:
         member = layout(self.prog, self.cache_type, ["sheaf_capacity"])
         read = gather(self.memory, self.slab_map.column("address")[ids], member, self.faults)
         capacity = read["sheaf_capacity"].astype(np.uint64)
-        return np.asarray(np.minimum(capacity, np.uint64(_MAX_SHEAF)))
+        return np.minimum(capacity, np.uint64(_MAX_SHEAF))
 
     def full_sheaves(self) -> tuple[Words, Ids]:
         """Return the full sheaves in the barns of all nodes, and their caches."""
