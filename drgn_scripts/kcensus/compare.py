@@ -350,7 +350,7 @@ def compare_tables(before: Table, after: Table) -> Table | None:
         shown[_OCCURRENCE] = names[_OCCURRENCE], Column(Unit.NONE, "", Show.DATA)
     heading = "row" if "state" in keys else "state"
     state = Column(TEXT, heading, Show.ALWAYS, "new, gone or changed.")
-    amount, label = replace(columns[main], show=Show.ALWAYS), columns[main].label or main
+    amount, label = replace(columns[main], show=Show.ALWAYS), columns[main].heading(main)
     shown |= {
         "state": (np.where(~was, "new", np.where(~now, "gone", "changed")), state),
         "before": (old[main].to_numpy(), replace(amount, label=f"{label} before")),
@@ -360,7 +360,7 @@ def compare_tables(before: Table, after: Table) -> Table | None:
     shown |= {
         f"{name}_change": (
             changes[name],
-            Column(columns[name].unit, f"{columns[name].label or name} change", Show.DATA),
+            Column(columns[name].unit, f"{columns[name].heading(name)} change", Show.DATA),
         )
         for name in numeric
         if name != main

@@ -114,7 +114,7 @@ def chart(result: Result, spec: ChartSpec, most: int = _MAX_BARS) -> Chart:
         return _by_part(table, keys[0], spec)
     # A column keeps its color if others are missing.
     colors = tuple(COLORS[spec.first_color + spec.values.index(key)] for key in keys)
-    labels = tuple(printable(columns[key].label or key.replace("_", " ")) for key in keys)
+    labels = tuple(printable(columns[key].heading(key)) for key in keys)
     if spec.offset:
         bars, note = _timeline(table, keys, spec, unit)
         return Chart(spec.title, labels, bars, unit, colors, spec.measure, note)
@@ -143,7 +143,7 @@ def _by_part(table: Table, key: str, spec: ChartSpec) -> Chart:
         columns.append(sums[:, rest].sum(axis=1))
         legend.append(f"{len(rest):,} more")
     stacked = np.stack(columns or [np.zeros(len(names))], axis=1)
-    measure = spec.measure or printable(table.columns[key].label)
+    measure = spec.measure or printable(table.columns[key].heading(key))
     colors = (*COLORS[: len(shown)], REST)
     return Chart(
         spec.title, tuple(legend), _bars(names, stacked[:_MAX_STEPS], unit), unit, colors, measure

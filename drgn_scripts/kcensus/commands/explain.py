@@ -86,7 +86,7 @@ def _columns(word: str) -> list[str]:
         for name, analysis in analyses().items()
         for spec in analysis.tables()
         for key, column in spec.columns.items()
-        if word.lower() in (key, column.label.lower())
+        if word.lower() in (key, column.heading(key).lower())
     ]
 
 

@@ -20,6 +20,7 @@ from kcensus.analyses import analyses
 from kcensus.commands import Exit
 from kcensus.commands.shared import options
 from kcensus.commands.shared.target import opened, progress_bars
+from kcensus.human import counted
 from kcensus.text import printable
 
 if TYPE_CHECKING:
@@ -44,8 +45,8 @@ def _run(target: str | None, code: tuple[str, ...], reading: options.Reading) ->
             lacking = _load_modules(opened_target)
         if lacking:
             more = len(lacking) - 1
-            others = f"; {more} more {'modules lack' if more > 1 else 'module lacks'} debug info"
-            click.echo(f"kcensus: {lacking[0]}{others if more else ''}", err=True)
+            others = f"; {counted(more, 'more module', 'lack')} debug info" if more else ""
+            click.echo(f"kcensus: {lacking[0]}{others}", err=True)
     remember(opened_target)
     # Layers point down, but drgn calls this at its own prompt, too.
     resolve_name("kcensus.prompts.drgn:drgn_prog_set")(opened_target.prog)

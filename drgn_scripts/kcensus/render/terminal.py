@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from kcensus import results
-from kcensus.human import human, listed
+from kcensus.human import counted, human, listed
 from kcensus.render import plain
 from kcensus.render.screen import Screen
 from kcensus.render.screen.table import print_table
@@ -93,7 +93,7 @@ def print_findings(
     for name, finding in leading[: top or None]:
         _print_finding(name, finding, results.parts_of(finding, findings), screen, short)
     if top and len(leading) > top:
-        screen.prose(f"... and {len(leading) - top} more findings (use --top 0)")
+        screen.prose(f"... and {counted(len(leading) - top, 'more finding')} (use --top 0)")
     screen.blank()
 
 
@@ -135,7 +135,7 @@ def _print_finding(
         f"Holds: {human(finding.holds, results.Unit.BYTES)}" if finding.holds else "",
         f"kcensus explain {finding.kind}" if results.matters(finding) or finding.holds else "",
         plain.patch_text(finding) if finding.patch_is_fix or not short else "",
-        f"{more} more {'remedy' if more == 1 else 'remedies'}: --full" if more else "",
+        f"{counted(more, 'more remedy', plural='more remedies')}: --full" if more else "",
     )
     named = listed([*map(_part, parts)], _MAX_PARTS, "; ") if short else ""
     prose(_joined(about, screen), f"Also explains: {named}" if named else "")

@@ -43,7 +43,7 @@ class Column:
 
     unit: Unit = Unit.COUNT
     label: str = ""
-    """Heading on screen, at most five words; the column's name if empty."""
+    """Heading on screen, at most five words; the column's name, with spaces, if empty."""
     show: Show = Show.WIDE
     help: str = ""
     """One line for ``--help``, HTML tooltips, notebooks and the JSON schema."""
@@ -54,6 +54,10 @@ class Column:
     type: str = ""
     """C type of the object at an address, such as ``struct super_block``. The column ``address`` of
     a table has the object of the row."""
+
+    def heading(self, name: str) -> str:
+        """Return the heading of the column ``name``."""
+        return self.label or name.replace("_", " ")
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the getter, which pickle rejects if it is a lambda."""

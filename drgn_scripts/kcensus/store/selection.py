@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from kcensus.human import listed
 from kcensus.samples import DIRECTORY
 from kcensus.store import StoreError, dataset
 from kcensus.store.layout import bounded_host, located
@@ -77,8 +78,7 @@ def _refuse_unknown(store: Path, kind: str, name: str) -> None:
     if name in names or name in keys or (len(parts) == 3 and f"{parts[0]}.{parts[2]}" in names):
         return
     near = difflib.get_close_matches(name, [*names, *keys], _MAX_NAMES) or sorted(names)
-    more = ", …" if len(near) > _MAX_NAMES else ""
-    choices = ", ".join(map(printable, near[:_MAX_NAMES])) + more
+    choices = listed([*map(printable, near)], _MAX_NAMES)
     raise StoreError(
         f"the store '{printable(str(store))}' has no {kind} '{printable(name)}'"
         + (f" (it has {choices})" if names else ": it has no record")

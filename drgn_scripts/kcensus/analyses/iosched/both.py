@@ -274,7 +274,7 @@ def gaps(figures: Figures, machine: Machine, traced: Traced, both: Pairs) -> Ite
     if other:
         yield Gap(
             "devices of the trace",
-            f"memory has no disk {' or '.join(other[:4])}: a partition, or removed",
+            f"memory has no disk {listed(other, 4)}: a partition, or removed",
             len(other),
             effect,
         )

@@ -14,6 +14,7 @@ from kcensus.analyses.slab.census import Controller, SlabCensus
 from kcensus.engine.memory import Faults, Numbers, Words
 from kcensus.engine.slub.slabs import ScanReport, SlabMap
 from kcensus.engine.slub.slots import Slots
+from kcensus.human import listed
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.memcgs import memcgs
 from kcensus.kernel.memcg.slab_charges import charged_bytes
@@ -109,7 +110,7 @@ class Figures:
         names = self.sharers.get(self.caches[cache].name, [])
         more = self.caches[cache].refcount - 1 - len(names)
         unnamed = [f"{more} that sysfs does not name"] if more > 0 else []
-        return ", ".join([*map(printable, names), *unnamed])
+        return listed([*map(printable, names), *unnamed])
 
     def _old_controller_bytes(self) -> int:
         if self.slab_census.controller is Controller.PER_CACHE:

@@ -14,7 +14,7 @@ from itertools import chain, zip_longest
 from rich.cells import cell_len
 from rich.text import Text
 
-from kcensus.human import human
+from kcensus.human import counted, human
 from kcensus.render.plain import Plain, label, plain_column
 from kcensus.render.screen import GUTTER, INDENT, Screen
 from kcensus.results import Unit
@@ -75,7 +75,7 @@ def print_table(name: str, table: Table, screen: Screen, top: int) -> None:
         rows_of = "(no rows)" if table.is_known else "(unknown: see Gaps)"
         screen.lines([" " * INDENT + rows_of])
     if total > len(frame):
-        more = f"... and {total - len(frame):,} more rows (use --top 0 or --json)"
+        more = f"... and {counted(total - len(frame), 'more row')} (use --top 0 or --json)"
         screen.prose(Text(more, style="dim"), INDENT)
     if dropped:
         names = ", ".join(column.label for column in dropped)
