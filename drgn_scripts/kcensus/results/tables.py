@@ -80,6 +80,7 @@ class Column:
 
 
 def _call(getter: Getter, rows: Any, name: str = "") -> Any:
+    """Return what a getter takes from rows; in a mapping or frame, the entry ``name`` is first."""
     entries = rows.obj if isinstance(rows, DataFrameGroupBy) else rows
     if not isinstance(entries, (Mapping, pd.DataFrame)):
         return attrgetter(getter)(rows) if isinstance(getter, str) else getter(rows)

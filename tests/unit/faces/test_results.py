@@ -14,7 +14,7 @@ import pytest
 from kcensus import results
 from kcensus.results import Check, CheckStatus, Danger, Finding, Remedy, Severity, Unit, fold, rank
 from kcensus.results.severity import MIN_BYTES, severity_of
-from kcensus.results.tables import Column, Table, TableSpec, make_tables
+from kcensus.results.tables import Column, Show, Table, TableSpec, make_tables
 
 
 @pytest.mark.parametrize(
@@ -137,6 +137,48 @@ def test_tables_are_made_of_the_rows_that_figures_have() -> None:
     lacks = TableSpec("lacks", "", {"n": Column()}, rows=lambda figures: None)
     made = make_tables((held, lacks), {"held": {"n": [3]}})
     assert {name: table.frame["n"].tolist() for name, table in made.items()} == {"held": [3]}
+
+
+def test_groups_of_a_frame_give_keys_and_sums() -> None:
+    columns = {
+        "cache": Column(Unit.TEXT),
+        "bytes": Column(Unit.BYTES),
+        "users": Column(get=lambda groups: groups["user"].nunique()),
+    }
+    rows = {"cache": ["b", "a", "b"], "bytes": [1, 2, 3], "user": [7, 8, 7], "left_out": [0] * 3}
+    made = TableSpec("caches", "", columns).of(pd.DataFrame(rows).groupby("cache")).frame
+    assert made.to_dict("list") == {"cache": ["a", "b"], "bytes": [2, 4], "users": [1, 1]}
+
+
+@pytest.mark.parametrize(("keep", "kept"), [("mask", [4, 6]), (lambda rows: [2, 0], [6, 4])])
+def test_a_table_may_keep_some_rows_of_an_object(keep: Any, kept: list[int]) -> None:
+    spec = TableSpec("caches", "", {"n": Column()}, keep=keep)
+    rows = SimpleNamespace(n=np.array([4, 5, 6]), mask=np.array([True, False, True]))
+    assert spec.of(rows).frame["n"].tolist() == kept
+    assert spec.of(rows).frame.index.tolist() == [0, 1]
+
+
+def test_numbers_may_keep_their_types() -> None:
+    rows = [SimpleNamespace(n=value) for value in (1 << 60, None, 0.5)]
+    kept = TableSpec("numbers", "", {"n": Column(Unit.NONE)}, keeps_types=True).of(rows).frame["n"]
+    assert [*map(type, kept)] == [int, type(None), float]
+
+
+def test_columns_without_values_may_be_in_data_only() -> None:
+    columns = {"a": Column(show=Show.ALWAYS), "b": Column(show=Show.ALWAYS)}
+    rows = [SimpleNamespace(a=None, b=1), SimpleNamespace(a=None, b=None)]
+    made = TableSpec("events", "", columns, hides_empty=True).of(rows)
+    assert {name: each.show for name, each in made.columns.items()} == {
+        "a": Show.DATA,
+        "b": Show.ALWAYS,
+    }
+
+
+def test_the_figures_tell_whether_a_table_is_known() -> None:
+    spec = TableSpec("pools", "", {"n": Column()}, is_known=lambda figures: not figures.errors)
+    for errors in ("", "torn"):
+        figures = SimpleNamespace(n=[1], errors=errors)
+        assert make_tables((spec,), figures)["pools"].is_known is not bool(errors)
 
 
 def test_tables_can_be_pickled() -> None:
