@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-Floats = npt.NDArray[np.float64]
+from kcensus.engine.memory import Floats
 
 MIN_POINTS = 8
 """Least points of a trend."""

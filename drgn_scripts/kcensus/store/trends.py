@@ -21,11 +21,11 @@ import numpy.typing as npt
 import pandas as pd
 from scipy import stats
 
-from kcensus.engine.memory import Numbers
+from kcensus.engine.memory import Floats, Numbers
 from kcensus.progress import Progress, SilentProgress
 from kcensus.results import Unit
 from kcensus.store.ceilings import REACHED, Limit, is_hypothetical, is_setting, limit_of
-from kcensus.store.statistics import Floats, Slope, slope
+from kcensus.store.statistics import Slope, slope
 
 Ends = tuple[float, float, float]
 """Seconds to a limit: expected, earliest and latest; infinite where it may never be reached."""

@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from kcensus.store.statistics import MIN_POINTS, Floats, Slope, slope
+from kcensus.engine.memory import Floats
+from kcensus.store.statistics import MIN_POINTS, Slope, slope
 
 _START = 1.79e9
 _DAY = 86400.0

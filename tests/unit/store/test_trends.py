@@ -7,11 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from kcensus.engine.memory import Floats
 from kcensus.explain import kinds
 from kcensus.results import Danger, Severity
 from kcensus.store import ceilings
 from kcensus.store.ceilings import DEADLINES, is_hypothetical, limit_of, severity_of
-from kcensus.store.statistics import Floats, Slope
+from kcensus.store.statistics import Slope
 from kcensus.store.trends import State, Trend, amounts, trends
 from tests.unit.store.histories import DENTRY, GIB, MEMCG_IDS, NEGATIVE, SLAB, Key, history
 from tests.unit.store.test_statistics import scatter

@@ -10,13 +10,12 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from kcensus.analyses.iosched.kernel.figures import Figures
 from kcensus.analyses.iosched.kernel.tables import names_of, state_name
 from kcensus.analyses.iosched.trace.figures import Figures as Traced
-from kcensus.engine.memory import Numbers
+from kcensus.engine.memory import Floats, Numbers
 from kcensus.human import listed
 from kcensus.kernel.block.requests import State
 from kcensus.results import Finding, Gap, Machine
@@ -35,7 +34,6 @@ from kcensus.sources.blktrace.bios import NEVER
 from kcensus.sources.blktrace.events import Trace, major_minor
 from kcensus.text import printable
 
-Floats = npt.NDArray[np.float64]
 _MIN_PAIRS = 2
 """Fewer equal sectors may be chance: those of a log or of a super block recur."""
 _SAME_NS = 20_000_000
