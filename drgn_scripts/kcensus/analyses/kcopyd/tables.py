@@ -258,7 +258,6 @@ PENDING_WORK = TableSpec("pending_work", "Running and pending work", {
     ("stalled", "pool", "state", "workqueue", "wq", "function"), rows=_pending_work,
     is_known=_has_workqueues)  # fmt: skip
 
-
 RELATED_SLABS = TableSpec("related_slabs", "Slab caches that grow with kcopyd jobs", {
     "cache": Column(TEXT, "", ALWAYS, "Name of the slab cache.", "of.name"),
     "role": Column(TEXT, "holds", ALWAYS, "What kcopyd uses it for.", "of.role"),

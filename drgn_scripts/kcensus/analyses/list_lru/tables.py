@@ -50,34 +50,18 @@ _LISTS = "list_lru_one (up to 5.17) or list_lru_memcg."
 _MAPS = "Bitmaps of shrinkers (shrinker_info)."
 _WASTE = {
     "bytes": _BYTES,
-    "dead_bytes": Column(
-        BYTES,
-        "unused ids",
-        ALWAYS,
-        "Lists of ids that no online memory cgroup uses.",
-        lambda f: f.slots.bytes[:, UNUSED],
-    ),
-    "empty_bytes": Column(
-        BYTES,
-        "empty",
-        WIDE,
-        "Empty lists of online memory cgroups.",
-        lambda f: f.slots.bytes[:, EMPTY],
-    ),
-}
+    "dead_bytes": Column(BYTES, "unused ids", ALWAYS,
+        "Lists of ids that no online memory cgroup uses.", lambda f: f.slots.bytes[:, UNUSED]),
+    "empty_bytes": Column(BYTES, "empty", WIDE, "Empty lists of online memory cgroups.",
+        lambda f: f.slots.bytes[:, EMPTY]),
+}  # fmt: skip
 _STATES = {
     "slots": _SLOTS,
-    "dead_slots": Column(
-        COUNT,
-        "unused ids",
-        DATA,
-        "Slots of ids that no online memory cgroup uses.",
-        lambda f: f.slots.slots[:, UNUSED],
-    ),
-    "empty_slots": Column(
-        COUNT, "", DATA, "Empty slots of online memory cgroups.", lambda f: f.slots.slots[:, EMPTY]
-    ),
-}
+    "dead_slots": Column(COUNT, "unused ids", DATA,
+        "Slots of ids that no online memory cgroup uses.", lambda f: f.slots.slots[:, UNUSED]),
+    "empty_slots": Column(COUNT, "", DATA, "Empty slots of online memory cgroups.",
+        lambda f: f.slots.slots[:, EMPTY]),
+}  # fmt: skip
 
 
 def _of_blocks(figures: Figures, texts: Sequence[str]) -> list[str]:
@@ -153,7 +137,6 @@ SUPER_BLOCKS = TableSpec("super_blocks", "Super blocks", {
     ("bytes", "type", "id", "mount", "address"), key=("type", "mount"), series=("bytes",),
     rows=_super_blocks)  # fmt: skip
 
-
 MEMCGS = TableSpec("memcgs", "Memory cgroups", {
     "memcg": Column(TEXT, "memory cgroup", ALWAYS, "Path of the memory cgroup.",
         lambda f: [*f.groups.path, NO_MEMCG]),
@@ -196,7 +179,6 @@ STRUCTURES = TableSpec("structures", "Structures", {
 }, "Structures of one kind, allocated from one slab cache or from pages.",
     ("bytes", "kind", "place"), key=("kind", "place"), series=("bytes", "objects"),
     rows=_structures)  # fmt: skip
-
 
 PROJECTION = TableSpec("projection", "Projection", {
     "stage": Column(TEXT, "", ALWAYS, "How per-memcg lists are allocated."),

@@ -85,7 +85,6 @@ CACHES = TableSpec("caches", "Slab caches", {
     ("bytes", "cache"), key=("cache",), series=("bytes", "active_bytes", "active"),
     keep="roots")  # fmt: skip
 
-
 WASTE = TableSpec("waste", "Top waste", {
     "cache": _CACHE,
     "waste_bytes": Column(BYTES, "waste", ALWAYS, "Bytes without an allocated object."),
@@ -141,7 +140,6 @@ MEMCG_CACHES = TableSpec("memcg_caches", "Slab objects by memory cgroup and cach
         get=lambda f: np.append(f.groups.address, np.uint64(0))[f.owners["row"]]),
 }, "Objects of one cache that are charged to one memory cgroup.", ("bytes", "memcg"),
     detail=True)  # fmt: skip
-
 
 NODES = TableSpec("nodes", "NUMA nodes", {
     "node": replace(_NODE, get="slab_map.pages.nodes"),

@@ -369,7 +369,6 @@ DEVICES = TableSpec("trace_devices", "Devices of the trace", {
         lambda f: _longest(f, f.in_driver)),
 }, "A device whose events are in the trace.", ("bios", "device"))  # fmt: skip
 
-
 EVENTS = TableSpec("trace_events", "Events by action", {
     "device": replace(_DEVICE, get=lambda row: major_minor(row[0][0])),
     "action": Column(TEXT, "", ALWAYS, "The letter that blkparse prints.",
