@@ -15,7 +15,8 @@ from kcensus.analyses.waits.known import patch_behind
 from kcensus.human import counted, human_seconds
 from kcensus.kernel.tasks.functions import ON_TIMERS
 from kcensus.kernel.waiting.finder import Finder, Stall
-from kcensus.kernel.waiting.finders.io.requests import DISK, REQUEST
+from kcensus.kernel.waiting.finders.io.devices import DISK
+from kcensus.kernel.waiting.finders.io.requests import REQUEST
 from kcensus.kernel.waiting.graph import SERVED, THREAD
 from kcensus.results import Danger, Figure, Finding, Severity, Unit
 from kcensus.text import printable

@@ -38,6 +38,7 @@ def summary(figures: Figures, found_gaps: Sequence[Gap] = ()) -> dict[str, Figur
     bound = Bound.AT_LEAST if found_gaps else Bound.EXACT
     sure = [cycle for cycle in figures.cycles if figures.is_sure(cycle)]
     inside = {node for cycle in figures.cycles for node in cycle.nodes if graph.is_task[node]}
+    undetermined = figures.waiting.blocked.undetermined
     behind = figures.waiters(*(cycle.nodes[0] for cycle in figures.cycles))
     return {
         "deadlocks": Figure(len(sure), count, "deadlocks", bound),
@@ -47,5 +48,7 @@ def summary(figures: Figures, found_gaps: Sequence[Gap] = ()) -> dict[str, Figur
         "tasks_in_deadlocks": Figure(len(inside), count, "tasks in cycles"),
         "tasks_behind_deadlocks": Figure(len(behind - inside), count, "tasks stuck behind cycles"),
         "roots": Figure(len(figures.roots), count, "roots of the wait graph"),
-        "tasks_undetermined": Figure(figures.undetermined, count, "tasks, object undetermined"),
+        "tasks_undetermined": Figure(
+            figures.waiting.blocked.undetermined, count, "tasks, object undetermined"
+        ),
     }

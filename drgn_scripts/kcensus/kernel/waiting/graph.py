@@ -37,8 +37,16 @@ class NodeKind:
     """Whether a task holds the object, known or not."""
     is_io: bool = False
     """Whether a device ends the wait, which takes long if the device is faulty."""
+    is_device: bool = False
+    """Whether it is a block device, for sentences about I/O."""
+    tells_device: bool = False
+    """Whether its name has that of its device."""
     is_event: bool = False
     """Whether the object, without a known holder, is an event for idle threads."""
+    is_in_log: bool = False
+    """Whether the hung task detector names the holder in the kernel log."""
+    queue_of: NodeKind | None = None
+    """Kind of the lock at the same address, if this is the queue for it."""
     shows_sleepers: bool = False
     """Whether its waiters belong to the graph in state S, too."""
     ignores_signals: bool = False
@@ -59,6 +67,8 @@ class EdgeKind:
     """Whether the edge counts only if its source has no other edge."""
     is_context: bool = False
     """Whether sentences about the edge also need the edges to its source."""
+    is_wait: bool = True
+    """Whether the source waits for the target; else the edge says where the source is."""
     advice: str = ""
     """Next step where the target cannot be ended."""
 
@@ -159,8 +169,9 @@ class Graph:
 
     @cached_property
     def sure(self) -> Graph:
-        """The same nodes with the derived and proven edges only."""
-        return self._of(np.flatnonzero(self.strength > int(Strength.POSSIBLE)))
+        """The same nodes with the derived and proven waits only."""
+        is_wait = np.array([edge.is_wait for edge in self.edge], np.bool_)
+        return self._of(np.flatnonzero((self.strength > int(Strength.POSSIBLE)) & is_wait))
 
     def _of(self, edges: Numbers) -> Graph:
         rows = edges.tolist()

@@ -220,6 +220,7 @@ def test_tasks_that_no_request_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
     found.waits = Waits(
         function=["blk_mq_get_tag", "mutex_lock", "msleep", "mutex_lock", "xfs_buf_lock"],
         kind=[WaitKind.TAG, WaitKind.LOCK, WaitKind.TIMER, WaitKind.LOCK, WaitKind.XFS_BUF],
+        is_timed=np.array([False, False, True, False, False]),
         since_ns=np.array([130, 20, 300, 9, 500]) * SECOND,
         comm=["a", "b", "c", "d", "e"],
         pid=np.arange(1, 6),

@@ -106,7 +106,7 @@ class Scene:
             strength=np.array([int(strength) for _, _, strength in held]),
             evidence="mutex.owner",
         )
-        return Waiting(build.graph(), waits, tasks, locks)
+        return Waiting(build.graph(), waits, tasks)
 
     @staticmethod
     def _lock(number: int) -> int:

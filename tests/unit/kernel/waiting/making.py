@@ -16,6 +16,7 @@ from kcensus.kernel.tasks.stacks import Stacks
 from kcensus.kernel.tasks.tasks import Tasks, tasks
 from kcensus.kernel.waiting.finder import Draft, Finder
 from kcensus.kernel.waiting.graph import EdgeKind, Graph, NodeKind
+from kcensus.kernel.waiting.sleeps import sleeps
 from kcensus.kernel.waiting.waits import Waits
 from tests.unit.fakekernel import FakeKernel
 
@@ -28,6 +29,13 @@ _FUNCTION = 0xFFFF_FFFF_8100_0000
 
 def words(*values: int) -> Words:
     return np.array(values, np.uint64)
+
+
+def blocked(kernel: Kernel) -> Waits:
+    """What the tasks in state D wait for, before finders know more."""
+    found = sleeps(kernel)
+    every = tasks(kernel)
+    return found.part(np.flatnonzero(every.is_blocked[every.rows(found.task)]))
 
 
 def waits_of(

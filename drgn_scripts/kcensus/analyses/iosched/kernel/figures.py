@@ -11,6 +11,7 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
+from kcensus.analyses.iosched.kernel.sleepers import requests_of
 from kcensus.engine.memory import Mask
 from kcensus.kernel.block.bios import bios, group_paths
 from kcensus.kernel.block.disks import QueueKind, block_devices
@@ -24,7 +25,8 @@ from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.vfs.files import file_paths
 from kcensus.kernel.waiting.joined import Joins, joined
-from kcensus.kernel.waiting.waits import Waits, waits
+from kcensus.kernel.waiting.reader import Waiting, waiting
+from kcensus.kernel.waiting.waits import Waits
 
 Counts = npt.NDArray[np.int64]
 _RANKS = np.array([1, 0, 1, 2])
@@ -82,8 +84,12 @@ class Figures:
         self.bios = bios(kernel)
         self.stacks = stacks(kernel)
         self.clock = clock(kernel)
-        asleep = waits(kernel)
-        self.joins: Joins = joined(kernel, asleep)
+        self.waiting: Waiting = waiting(kernel)
+        found = joined(kernel)
+        self.joins: Joins = replace(
+            requests_of(self.waiting, self.requests), dropped=found.dropped, faults=found.faults
+        )
+        asleep = self.waiting.blocked
         self.waits: Waits = replace(asleep, since_ns=self._since_submitted(asleep))
         """Tasks in state D."""
 

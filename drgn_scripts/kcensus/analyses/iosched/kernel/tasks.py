@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 from kcensus.analyses.iosched.degrees import severity, shortest_ns
 from kcensus.analyses.iosched.kernel.figures import Counts, Figures
+from kcensus.analyses.iosched.kernel.sleepers import disk_names, holders
 from kcensus.human import counted, human_seconds, listed
 from kcensus.kernel.block.requests import State
-from kcensus.kernel.tasks.functions import ON_TIMERS
-from kcensus.kernel.tasks.tasks import tasks
 from kcensus.results import Danger, Figure, Finding, Severity
+from kcensus.results.severity import HUNG, LATE
 from kcensus.results.tables import (
     ADDRESS,
     ALWAYS,
@@ -31,14 +31,14 @@ from kcensus.text import printable
 
 _MAX_NAMED = 3
 """Groups of tasks in a sentence, and PIDs per group."""
-_STEPS = ((120.0, Severity.WARNING), (10.0, Severity.NOTICE))
-"""Least seconds in state D, by severity: hung_task_timeout_secs, and a delay noticed by users."""
+STEPS = ((HUNG, Severity.WARNING), (LATE, Severity.NOTICE))
+"""Least seconds in state D, by severity."""
 
 
 def _sleepers(figures: Figures) -> dict[str, npt.ArrayLike]:
     waits, joins, requests = figures.waits, figures.joins, figures.requests
-    every = tasks(figures.kernel)
     chosen, join = figures.awaited
+    places = disk_names(figures.waiting, figures.disks)
     names = np.array([*(disk.name for disk in figures.disks), ""], np.object_)
     is_known, is_proven = join >= 0, np.append(joins.is_proven, np.False_)[join]
     return {
@@ -49,33 +49,21 @@ def _sleepers(figures: Figures) -> dict[str, npt.ArrayLike]:
         "since": np.where(waits.since_ns < 0, -1.0, waits.since_ns / 1e9),
         "kind": [each.value for each in waits.kind],
         "disk": np.where(
-            is_known, names[np.append(requests.disk, -1)[chosen]], disk_names(figures)
+            is_known,
+            names[np.append(requests.disk, -1)[chosen]],
+            disk_names(figures.waiting, figures.disks),
         ),
         "request": [_progress(figures, row) for row in chosen.tolist()],
         "link": np.where(is_proven, "proven", np.where(is_known, "likely", "")),
         "object_by": waits.evidence,
         "linked_by": [[*joins.evidence, ""][row] for row in join.tolist()],
-        "holder": np.append(every.pid, 0)[every.rows(waits.holder)],
+        "holder": holders(figures.waiting),
         "sector": waits.sector,
         "object_type": waits.type,
         "object": waits.object,
         "request_address": np.append(requests.address, np.uint64(0))[chosen],
         "address": waits.task,
     }
-
-
-def disk_names(figures: Figures) -> list[str]:
-    """Return the name of the disk that each task waits for; empty if unknown."""
-    waits = figures.waits
-    names = {disk.address: disk.name for disk in figures.disks}
-    # Tasks can wait in a legacy queue, which has no pointer to its disk.
-    names |= {disk.queue: disk.name for disk in figures.disks if disk.queue}
-    numbers = {disk.number: disk.name for disk in figures.disks}
-    disks = np.where(waits.disk == 0, waits.object, waits.disk).tolist()
-    return [
-        names.get(disk) or numbers.get(device, "")
-        for disk, device in zip(disks, waits.device.tolist(), strict=True)
-    ]
 
 
 def _progress(figures: Figures, row: int) -> str:
@@ -138,13 +126,12 @@ def blocked(figures: Figures) -> Iterator[Finding]:
     """Yield a finding about tasks in state D that wait for no known request."""
     waits = figures.waits
     linked = np.isin(np.arange(len(waits)), figures.joins.wait)
-    timed = np.array([function in ON_TIMERS for function in waits.function], np.bool_)
-    rows = np.flatnonzero(~linked & ~timed & (waits.since_ns >= shortest_ns(_STEPS)))
+    rows = np.flatnonzero(~linked & ~waits.is_timed & (waits.since_ns >= shortest_ns(STEPS)))
     longest = int(waits.since_ns[rows].max(initial=0)) / 1e9
-    how = severity(longest, _STEPS)
+    how = severity(longest, STEPS)
     if how is None:
         return
-    disks = disk_names(figures)
+    disks = disk_names(figures.waiting, figures.disks)
     causes = Counter((waits.kind[row], printable(disks[row])) for row in rows.tolist())
     what = ", ".join(
         f"{kind.words}{f' of {disk}' if disk else ''} ({count:,})"

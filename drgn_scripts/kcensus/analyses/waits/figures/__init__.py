@@ -14,7 +14,6 @@ from kcensus.analyses.waits.figures.names import Names
 from kcensus.analyses.waits.figures.tasks import TaskNodes
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import Strength
-from kcensus.kernel.tasks.functions import ON_TIMERS
 from kcensus.kernel.tasks.tasks import switches, tasks
 from kcensus.kernel.waiting.cycles import Behind, Cycle, behind, cycles, roots
 from kcensus.kernel.waiting.graph import Graph
@@ -123,18 +122,6 @@ class Figures:
         """Longest sleep of a task in state D, seconds."""
         tasks = self.waiting.tasks
         return int(tasks.off_cpu_ns[tasks.is_blocked].max(initial=0)) / 1e9
-
-    @cached_property
-    def undetermined(self) -> int:
-        """Number of tasks in state D with an undetermined object."""
-        waits, tasks = self.waiting.waits, self.waiting.tasks
-        blocked = set(tasks.address[tasks.is_blocked].tolist())
-        return sum(
-            task in blocked and not object_ and function not in ON_TIMERS
-            for task, object_, function in zip(
-                waits.task.tolist(), self.waiting.objects.tolist(), waits.function, strict=True
-            )
-        )
 
     def is_sure(self, cycle: Cycle) -> bool:
         """Return whether a cycle is a deadlock, rather than a coincidence of short sleeps."""

@@ -95,9 +95,10 @@ class Names:
             if threads:
                 first = min(threads, key=self._tasks.pid)
                 return f"{self._tasks.comm(first)} (PID {self._tasks.pid(first)})"
-        known = self._waiting.names.get((self._graph.kind[node], int(self._graph.address[node])))
-        if known:
-            return printable(known)
+        key = self._graph.kind[node], int(self._graph.address[node])
+        if known := self._waiting.names.get(key):
+            state = self._waiting.states.get(key)
+            return printable(f"{known}, {state}" if state else known)
         if node in self._identities:
             return printable(self._identities[node])
         return self._symbols.get(node) or f"0x{int(self._graph.address[node]):x}"
