@@ -48,11 +48,7 @@ def _sleepers(figures: Figures) -> dict[str, npt.ArrayLike]:
         "function": waits.function,
         "since": np.where(waits.since_ns < 0, -1.0, waits.since_ns / 1e9),
         "kind": [each.value for each in waits.kind],
-        "disk": np.where(
-            is_known,
-            names[np.append(requests.disk, -1)[chosen]],
-            disk_names(figures.waiting, figures.disks),
-        ),
+        "disk": np.where(is_known, names[np.append(requests.disk, -1)[chosen]], places),
         "request": [_progress(figures, row) for row in chosen.tolist()],
         "link": np.where(is_proven, "proven", np.where(is_known, "likely", "")),
         "object_by": waits.evidence,

@@ -14,15 +14,19 @@ from kcensus.analyses.waits.figures.names import Names
 from kcensus.analyses.waits.figures.tasks import TaskNodes
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import Strength
+from kcensus.kernel.tasks.functions import ON_TIMERS
 from kcensus.kernel.tasks.tasks import switches, tasks
 from kcensus.kernel.waiting.cycles import Behind, Cycle, behind, cycles, roots
 from kcensus.kernel.waiting.graph import Graph
 from kcensus.kernel.waiting.reader import Waiting, waiting
+from kcensus.results.severity import LATE
 
 Numbers = npt.NDArray[np.int64]
 
 _MAX_STACKS = 32
 """Most tasks with a stack in the table."""
+_MAX_LATE = 64
+"""Most tasks with a stack in the table for their long sleep alone."""
 _LONG_NS = 10**9
 _TICK_NS = 10**7
 """Ages that differ by less are equal: the clocks of CPUs differ, too."""
@@ -173,28 +177,43 @@ class Figures:
 
     def first_tasks(self, root: int) -> list[int]:
         """Return the tasks next behind a node, those with most tasks behind them first."""
-        graph, found, todo, seen = self.graph.sure, set[int](), [root], {root}
-        while todo:
-            for edge in graph.preceding[todo.pop()]:
-                node = int(graph.source[edge])
-                if node in seen:
-                    continue
-                seen.add(node)
-                if graph.is_task[node]:
-                    found.add(node)
-                else:
-                    todo.append(node)
+        is_task = self.graph.is_task
+        found = self.graph.waiters(root, lambda node: not is_task[node])
         return sorted(found, key=lambda node: (-int(self.behind.tasks[node]), node))
 
     @cached_property
+    def late(self) -> list[int]:
+        """Tasks that have been in state D for long without a known request, the longest first."""
+        tasks, graph = self.waiting.tasks, self.graph
+        found = [
+            node
+            for node in self.task_nodes
+            if int(self.ages[node]) >= LATE * 1e9
+            and tasks.is_blocked[self.task_rows[node]]
+            and self.tasks.function(node) not in ON_TIMERS
+            and not any(graph.kind[each].tells_device for each in self._served_by(node))
+        ]
+        return sorted(found, key=lambda node: (-int(self.ages[node]), node))
+
+    def _served_by(self, task: int) -> list[int]:
+        """Return the objects that a task waits for, and what serves or holds these."""
+        graph = self.graph
+        objects = [int(graph.target[edge]) for edge in graph.following[task]]
+        return objects + [int(graph.target[e]) for each in objects for e in graph.following[each]]
+
+    @cached_property
     def stacks_shown(self) -> list[int]:
-        """Tasks in the table of stacks: those of cycles and roots, and the first behind objects."""
+        """Tasks in the table of stacks: of cycles, roots, the first behind objects, and late ones.
+
+        Other analyses lead to the late ones, too.
+        """
         of_cycles = [node for cycle in self.cycles for node in cycle.nodes]
         chosen = [node for node in (*of_cycles, *self.roots) if self.graph.is_task[node]]
         for root in self.roots[:_MAX_STACKS]:
             if not self.graph.is_task[root]:
                 chosen += self.first_tasks(root)[:1]
-        return list(dict.fromkeys(chosen))[:_MAX_STACKS]
+        first = list(dict.fromkeys(chosen))[:_MAX_STACKS]
+        return list(dict.fromkeys((*first, *self.late[:_MAX_LATE])))
 
     @cached_property
     def log(self) -> Log:

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from kcensus.analyses.waits.figures.tasks import State, TaskNodes
+from kcensus.human import listed
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.symbols import symbols_of
 from kcensus.kernel.waiting.cycles import Behind, Cycle
@@ -102,6 +103,13 @@ class Names:
         if node in self._identities:
             return printable(self._identities[node])
         return self._symbols.get(node) or f"0x{int(self._graph.address[node]):x}"
+
+    def place(self, node: int) -> str:
+        """Return where a node is, such as ``stacked on vda, vdb``; empty if no edge says."""
+        graph = self._graph
+        edges = [edge for edge in graph.following[node] if not graph.edge[edge].is_wait]
+        names = listed([self.object(int(graph.target[edge])) for edge in edges])
+        return f"{graph.edge[edges[0]].value} {names}" if edges else ""
 
     def of(self, node: int) -> str:
         """Return the name of a node in a sentence."""
