@@ -12,8 +12,8 @@ import functools
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib.abc import Traversable
 from importlib.resources import files
+from typing import Any
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -56,7 +56,7 @@ def kinds() -> Mapping[str, Explanation]:
     return dict(sorted(known.items()))
 
 
-def _files() -> Iterator[Traversable]:
+def _files() -> Iterator[Any]:
     for place in (files(__name__), *files("kcensus.analyses").iterdir()):
         if place.is_dir() and (file := place.joinpath(_FILE)).is_file():
             yield file

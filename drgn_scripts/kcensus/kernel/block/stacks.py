@@ -68,6 +68,10 @@ class Stacks:
             lower[edge.upper].append(edge.lower)
         return dict(lower)
 
+    def lower(self, upper: int) -> list[int]:
+        """Return the rows directly below a disk."""
+        return self._lower.get(upper, [])
+
     def below(self, upper: int) -> frozenset[int]:
         """Return all disks below a disk, itself included; loops of edges end."""
         seen, stack = {upper}, [upper]

@@ -27,7 +27,7 @@ from kcensus.sources import open_target
 NONE = np.empty(0, np.int64)
 SECOND = 10**9
 NOW = 100 * SECOND
-QUEUE, OTHER = 0xA000, 0xB000
+QUEUE, OTHER, _SDA = 0xA000, 0xB000, 0xC000
 READ, WRITE, FLUSH, DRV_IN = 0, 1, 2, 34
 REALTIME, BEST_EFFORT, IDLE = 1, 2, 3
 
@@ -79,20 +79,29 @@ def figures(**driver: Any) -> Figures:
         direction=None,
     )
     freeze = {"freeze_depth": request.get("freeze", 0), "quiesce_depth": 0}
-    disk = SimpleNamespace(kind=QueueKind.MULTI, name="sda", scheduler="bfq", **freeze)
+    disk = SimpleNamespace(
+        kind=QueueKind.MULTI, name="sda", address=_SDA, scheduler="bfq", **freeze
+    )
     found = Figures.__new__(Figures)
     plain: dict[str, Any] = {
         "requests": requests,
         "schedulers": (scheduler,),
         "disks": (disk,),
-        "stacks": SimpleNamespace(bottom=lambda row: {row}),
+        "stacks": SimpleNamespace(bottom=lambda row: {row}, lower=lambda row: []),
+        "waiting": None,
         "hardware": SimpleNamespace(disk=np.zeros(1, np.int64), is_stopped=np.array([False])),
         "kernel": SimpleNamespace(
             prog=SimpleNamespace(type=lambda name: SimpleNamespace(has_member=lambda member: True))
         ),
         "clock": SimpleNamespace(ns=NOW, hz=250),
         "inserted_by": np.array([97, 97, 105]),
-        "waits": SimpleNamespace(function=request.get("functions", ())),
+        "waits": SimpleNamespace(
+            function=request.get("functions", ()),
+            kind=[],
+            disk=np.empty(0, np.uint64),
+            pid=NONE,
+            since_ns=NONE,
+        ),
         "joins": SimpleNamespace(wait=NONE, request=NONE, is_proven=np.empty(0, np.bool_)),
     }
     vars(found).update(plain)

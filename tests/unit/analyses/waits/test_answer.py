@@ -6,7 +6,6 @@ from __future__ import annotations
 import pytest
 
 from kcensus.analyses.waits.figures.log import Log
-from kcensus.analyses.waits.findings import findings
 from kcensus.analyses.waits.run import summary
 from kcensus.analyses.waits.selection import selection
 from kcensus.analyses.waits.tables import tables
@@ -15,7 +14,7 @@ from kcensus.kernel.waiting.finders.locks.futexes import FUTEX
 from kcensus.kernel.waiting.finders.locks.locks import MUTEX
 from kcensus.kernel.waiting.graph import NodeKind
 from kcensus.results import Danger, Severity
-from tests.unit.analyses.waits.making import Scene, owned
+from tests.unit.analyses.waits.making import Scene, findings, owned
 
 _SURE, _LIKELY, _MAYBE = Strength.PROVEN, Strength.DERIVED, Strength.POSSIBLE
 _ABBA = Scene(4, {0: 1, 1: 0, 2: 0}, owned(2))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -68,6 +69,14 @@ class Queue:
     verdict: Verdict
 
 
+class TagWaiters(NamedTuple):
+    """Tasks that wait for a free request."""
+
+    pids: frozenset[int]
+    longest: float
+    """Seconds; 0 for none."""
+
+
 class Figures:
     """The block devices of a kernel, their requests, and the tasks behind them.
 
@@ -125,6 +134,13 @@ class Figures:
         best = np.full(len(self.waits), -1)
         best[joins.wait[order]] = order  # the last join of each wait stays
         return np.append(joins.request, -1)[best], best
+
+    def tag_waiters(self, disk: int) -> TagWaiters:
+        """Return the tasks in state D that wait for a free request of a disk."""
+        is_tag = np.array([kind is WaitKind.TAG for kind in self.waits.kind], np.bool_)
+        rows = np.flatnonzero(is_tag & (self.waits.disk == np.uint64(self.disks[disk].address)))
+        longest = int(self.waits.since_ns[rows].max(initial=0)) / 1e9
+        return TagWaiters(frozenset(self.waits.pid[rows].tolist()), longest)
 
     @cached_property
     def inserted_by(self) -> Counts:

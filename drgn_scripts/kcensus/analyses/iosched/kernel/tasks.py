@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,7 @@ from kcensus.analyses.iosched.kernel.figures import Counts, Figures
 from kcensus.analyses.iosched.kernel.sleepers import disk_names, holders
 from kcensus.human import counted, human_seconds, listed
 from kcensus.kernel.block.requests import State
+from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.results import Danger, Figure, Finding, Severity
 from kcensus.results.severity import HUNG, LATE
 from kcensus.results.tables import (
@@ -118,8 +120,11 @@ SLEEPERS = TableSpec(
 )
 
 
-def blocked(figures: Figures) -> Iterator[Finding]:
-    """Yield a finding about tasks in state D that wait for no known request."""
+def blocked(figures: Figures, ids: Collection[str] = ()) -> Iterator[Finding]:
+    """Yield a finding about tasks in state D that wait for no known request.
+
+    :param ids: of other findings, which may have the cause
+    """
     waits = figures.waits
     linked = np.isin(np.arange(len(waits)), figures.joins.wait)
     rows = np.flatnonzero(~linked & ~waits.is_timed & (waits.since_ns >= shortest_ns(STEPS)))
@@ -128,37 +133,64 @@ def blocked(figures: Figures) -> Iterator[Finding]:
     if how is None:
         return
     disks = disk_names(figures.waiting, figures.disks)
-    causes = Counter((waits.kind[row], printable(disks[row])) for row in rows.tolist())
+    causes = Counter((waits.kind[row], disks[row]) for row in rows.tolist())
     what = ", ".join(
-        f"{kind.words}{f' of {disk}' if disk else ''} ({count:,})"
+        f"{kind.words}{f' of {printable(disk)}' if disk else ''} ({count:,})"
         for (kind, disk), count in causes.most_common()
     )
+    stacked = "".join(f". {each}" for each in _stacked(figures, {disk for _, disk in causes}))
     function, count = Counter(waits.function[row] for row in rows.tolist()).most_common(1)[0]
     where = f" in {printable(function)}," if function and 2 * count > len(rows) else ""
     where = f"{' most of them' if where and len(rows) > 1 else ''}{where}"
     span = f"{'up to ' if len(rows) > 1 else ''}{human_seconds(longest)}"
     have = "has" if len(rows) == 1 else "have"
     subject = f"{counted(len(rows), 'task')} {have} been in state D for {span}"
+    # Tasks that all wait for a tag of one disk wait because there is none.
+    (kind, disk), most = causes.most_common(1)[0]
+    cause = f"tags-exhausted:{printable(disk)}"
+    is_tag = kind is WaitKind.TAG and most == len(rows) and cause in ids
     yield Finding(
         id="tasks-blocked",
         tasks=frozenset(waits.pid[rows].tolist()),
         is_generic=True,
+        is_vague=True,
         severity=how,
         danger=Danger.STALL,
         title=f"{subject},{where} not waiting for any known request",
-        evidence=f"Waiting for: {what}. Longest: {_named(figures, rows, set(rows.tolist()))}",
+        evidence=f"Waiting for: {what}{stacked}. "
+        f"Longest: {_named(figures, rows, set(rows.tolist()))}",
         figures={"sleepers": Figure(len(rows)), "longest": Figure(longest, SECONDS)},
-        no_remedy="`kcensus waits TARGET --table tasks` names the object",
+        no_remedy="See the functions on their stacks: `kcensus waits TARGET --table stacks`",
+        part_of=cause if is_tag else "",
     )
 
 
-def named_behind(figures: Figures, requests: Counts) -> tuple[int, str]:
-    """Return the number of tasks that sleep behind some requests, and their names."""
+def _stacked(figures: Figures, names: Collection[str]) -> Iterator[str]:
+    """Yield what disks with some names are stacked on."""
+    for row, disk in enumerate(figures.disks):
+        lower = [printable(figures.disks[each].name) for each in figures.stacks.lower(row)]
+        if disk.name in names and lower:
+            yield f"{printable(disk.name)} is stacked on {listed(lower)}"
+
+
+class Sleepers(NamedTuple):
+    """Tasks in state D behind some requests."""
+
+    pids: frozenset[int]
+    names: str
+    """The names of those that sleep longest."""
+
+
+def behind(figures: Figures, requests: Counts) -> Sleepers:
+    """Return the tasks that sleep behind some requests."""
     joins = figures.joins
     is_behind = np.isin(joins.request, requests)
     rows, proven = joins.wait[is_behind], joins.wait[is_behind & joins.is_proven]
     rows = np.unique(rows)
-    return len(rows), _named(figures, rows, set(proven.tolist())) if len(rows) else ""
+    names = _named(figures, rows, set(proven.tolist())) if len(rows) else ""
+    return Sleepers(
+        frozenset(figures.waits.pid[rows].tolist()) if len(rows) else frozenset(), names
+    )
 
 
 def _named(figures: Figures, rows: Counts, proven: Collection[int]) -> str:
