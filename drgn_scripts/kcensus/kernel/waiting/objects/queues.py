@@ -16,6 +16,7 @@ from kcensus.kernel.locking.waiters import entry_link, queues_type
 from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.waiting.objects.queued import Queued, Shape, queued
 from kcensus.kernel.waiting.objects.reading import Reading
+from kcensus.sources.capsule import NotRecorded
 
 _LIKE_A_LOCK = "rq_qos_wait"
 """Function whose ``struct rq_qos_wait_data`` has the task at the offset of lock waiters."""
@@ -81,28 +82,32 @@ def _owner(
     if is_completion:
         inside = drgn.offsetof(prog.type("struct completion"), "wait")
         return queue - inside, kind, "struct completion", "completion.wait"
-    owner = _queue_owner(reading, function, queue)
-    if owner is not None:
-        address, type_, member = owner
-        return address, kind, type_, f"{type_.removeprefix('struct ')}.{member}"
+    if function in reading.queues:
+        try:
+            found = queue_owner(prog, reading.queues[function], queue)
+        except (LookupError, NotRecorded):
+            found, type_ = None, reading.queues[function][0]
+            reading.missing += [] if type_ in reading.missing else [type_]
+        if found is not None:
+            address, type_, member = found
+            return address, kind, type_, f"{type_.removeprefix('struct ')}.{member}"
     if kind in (WaitKind.FOLIO, WaitKind.BIT):
         # Many pages and words share a queue of a table: the queue is not the object of the wait.
         return None
     return queue, kind, queues_type(prog).type_name(), "wait_queue_entry.entry"
 
 
-def _queue_owner(reading: Reading, function: str, queue: int) -> tuple[int, str, str] | None:
-    """Return address, type and member of the object around a queue, by the waiting function."""
-    type_, members = reading.queues.get(function, ("", ()))
-    if not type_:
-        return None
-    try:
-        whole = reading.kernel.prog.type(type_)
-    except LookupError:
-        reading.missing += [] if type_ in reading.missing else [type_]
-        return None
-    member = next(filter(whole.has_member, members), "")
-    return (queue - drgn.offsetof(whole, member), type_, member) if member else None
+def queue_owner(
+    prog: drgn.Program, owner: tuple[str, tuple[str, ...]], queue: int
+) -> tuple[int, str, str] | None:
+    """Return address, type and member of the object around a wait queue.
+
+    :param owner: its type and the names of its member, as in :data:`Queues`
+    :raises LookupError: the debug info lacks the type
+    """
+    whole = prog.type(owner[0])
+    member = next(filter(whole.has_member, owner[1]), "")
+    return (queue - drgn.offsetof(whole, member), owner[0], member) if member else None
 
 
 def _request_queue(reading: Reading, queue: int) -> int:

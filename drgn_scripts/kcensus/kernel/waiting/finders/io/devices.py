@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from kcensus.engine.memory import Mask, Numbers, Words
+from kcensus.engine.memory import Numbers, Words
 from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.block.stacks import kind_of, stacks
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.tasks.places import places_of_devices
 from kcensus.kernel.waiting.finder import Finder
-from kcensus.kernel.waiting.graph import BIT, SERVED, EdgeKind, NodeKind
+from kcensus.kernel.waiting.graph import SERVED, EdgeKind, NodeKind
 from kcensus.kernel.waiting.joined import joined
 
 DISK = NodeKind(
@@ -39,7 +39,6 @@ _PAGE_IO = frozenset(
     | {"do_read_cache_page", "do_read_cache_folio", "read_cache_page", "read_cache_folio"}
 )
 """Functions that wait until a page is written back or read, not only for its lock."""
-_XFS_IO = "xfs_buf.b_iowait"
 
 
 class Devices(Finder):
@@ -49,55 +48,51 @@ class Devices(Finder):
     kinds = (DISK, DEVICE)
 
     def find(self) -> None:
-        """Add edges from objects to the devices that they are on."""
-        lanes = np.flatnonzero(self._in_io())
-        if not len(lanes):
-            return
-        lanes = np.setdiff1d(lanes, joined(self.kernel).wait)
-        known = {disk.address: row for row, disk in enumerate(block_devices(self.kernel).disks)}
-        rows = np.array([known.get(disk, -1) for disk in self._disks(lanes).tolist()], np.int64)
-        lanes, rows = lanes[rows >= 0], rows[rows >= 0]
+        """Add edges from pages, buffers and direct I/O to the devices that they are on."""
+        disk, under_io = self.waits.disk, self._having(_PAGE_IO)
+        pages = self._waiting(WaitKind.FOLIO)
         # Another task may have locked a page.
-        is_page = [self.waits.kind[lane] is WaitKind.FOLIO for lane in lanes.tolist()]
-        is_lock = np.array(is_page, np.bool_) & ~np.isin(lanes, self._having(_PAGE_IO))
-        self.build.edges(
-            SERVED,
-            ([self.draft.kind_of(lane) for lane in lanes.tolist()], self.object[lanes]),
-            nodes_of(self, rows),
-            [self._evidence(lane) for lane in lanes.tolist()],
-            strength=np.where(is_lock, int(Strength.POSSIBLE), int(Strength.DERIVED)),
-        )
-
-    def _disks(self, lanes: Numbers) -> Words:
-        """Return the disk of the object of each task, or 0."""
-        disks = self.waits.disk[lanes]
-        heads = [lane for lane, each in enumerate(lanes) if self._is_buffer_head(int(each))]
-        if heads:
-            buffers = self.object[lanes[heads]] - self._offset("struct buffer_head", "b_state")
+        possible = np.setdiff1d(pages, under_io)
+        proof = "page.mapping"
+        to_devices(self, possible, disk[possible], proof, strength=Strength.POSSIBLE)
+        pages = np.intersect1d(pages, under_io)
+        to_devices(self, pages, disk[pages], proof)
+        direct = self._waiting(WaitKind.REQUEST)
+        to_devices(self, direct, disk[direct], "kiocb.ki_filp")
+        heads = self._lanes(frozenset({"__wait_on_buffer"}), "unsigned long")
+        if len(heads):
+            buffers = self.object[heads] - self._offset("struct buffer_head", "b_state")
             devices = self._member("struct buffer_head", "b_bdev", buffers, is_guess=True)
-            disks[heads] = places_of_devices(self.kernel, devices, self.faults).disk
-        return disks
+            places = places_of_devices(self.kernel, devices, self.faults)
+            to_devices(self, heads, places.disk, "buffer_head.b_bdev")
 
-    def _in_io(self) -> Mask:
-        """Return which tasks wait for I/O, by the kinds of their waits."""
-        found = [
-            kind in (WaitKind.FOLIO, WaitKind.REQUEST)
-            or self.evidence[lane] == _XFS_IO
-            or self._is_buffer_head(lane)
-            for lane, kind in enumerate(self.waits.kind)
-        ]
-        return np.asarray(np.array(found, np.bool_) & (self.object != 0))
+    def _waiting(self, kind: WaitKind) -> Numbers:
+        is_one = np.array([each is kind for each in self.waits.kind], np.bool_)
+        return np.flatnonzero(is_one & (self.object != 0))
 
-    def _is_buffer_head(self, lane: int) -> bool:
-        """Return whether a task waits for the I/O of a ``struct buffer_head``."""
-        return self.waits.function[lane] == "__wait_on_buffer" and self.draft.kind_of(lane) is BIT
 
-    def _evidence(self, lane: int) -> str:
-        if self.evidence[lane] == _XFS_IO:
-            return "xfs_buf.b_target"
-        if self._is_buffer_head(lane):
-            return "buffer_head.b_bdev"
-        return "page.mapping" if self.waits.kind[lane] is WaitKind.FOLIO else "kiocb.ki_filp"
+def to_devices(
+    finder: Finder,
+    lanes: Numbers,
+    disks: Words,
+    evidence: str,
+    *,
+    strength: Strength = Strength.DERIVED,
+) -> None:
+    """Add edges from the objects of tasks without a known request to the devices they are on.
+
+    :param disks: ``struct gendisk *`` of each object, or 0
+    """
+    lanes, disks = lanes[disks != 0], disks[disks != 0]
+    if not len(lanes):
+        return
+    known = {disk.address: row for row, disk in enumerate(block_devices(finder.kernel).disks)}
+    rows = np.array([known.get(disk, -1) for disk in disks.tolist()], np.int64)
+    kept = (rows >= 0) & ~np.isin(lanes, joined(finder.kernel).wait)
+    lanes, rows = lanes[kept], rows[kept]
+    kinds = [finder.draft.kind_of(lane) for lane in lanes.tolist()]
+    source = kinds, finder.object[lanes]
+    finder.build.edges(SERVED, source, nodes_of(finder, rows), evidence, strength=strength)
 
 
 def nodes_of(finder: Finder, rows: Numbers) -> tuple[list[NodeKind], Words]:

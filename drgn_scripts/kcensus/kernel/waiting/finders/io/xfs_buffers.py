@@ -10,9 +10,10 @@ from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.tasks.places import places_of_devices
 from kcensus.kernel.waiting.finder import Finder
+from kcensus.kernel.waiting.finders.io.devices import to_devices
 from kcensus.kernel.waiting.graph import HELD, TASK, NodeKind
 from kcensus.kernel.waiting.objects.reading import Reading
-from kcensus.kernel.xfs.buffers import LOCK, buffer_waiters, buffers
+from kcensus.kernel.xfs.buffers import IO, LOCK, buffer_waiters, buffers
 
 BUFFER = NodeKind("buffer", ("struct xfs_buf",), is_lock=True)
 """The lock of a buffer."""
@@ -106,6 +107,9 @@ class XfsBuffers(Finder):
         ):
             locks = BUFFER, self.object[lanes]
             self.build.edges(HELD, locks, (TASK, holder), proof, strength=strength)
+        in_io = self._of_type("struct xfs_buf")
+        in_io = in_io[[self.evidence[lane] == f"xfs_buf.{IO}" for lane in in_io.tolist()]]
+        to_devices(self, in_io, self.waits.disk[in_io], "xfs_buf.b_target")
 
 
 FINDER = XfsBuffers
