@@ -186,6 +186,16 @@ def test_a_higher_class_overtakes_and_the_idle_one_waits(monkeypatch: pytest.Mon
     assert found_of(monkeypatch, own_class=IDLE) == {}
 
 
+def test_no_remedy_helps_while_the_device_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = {"class": REALTIME, "allocated": 9.0, "dispatched": 8.0}
+    found = found_of(monkeypatch, **driver)
+    (remedy,) = found["requests-starved:sda-async"].remedies
+    (other,) = found_of(monkeypatch, **{"class": REALTIME})["requests-starved:sda-async"].remedies
+    assert remedy.command == other.command
+    assert "device" in remedy.effect
+    assert "device" not in other.effect
+
+
 @pytest.mark.parametrize(
     ("is_sync", "slice_ms", "verdict"),
     [
@@ -239,6 +249,33 @@ def test_tasks_that_no_request_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
     (finding,) = blocked(found)
     assert (finding.id, finding.severity) == ("tasks-blocked", Severity.WARNING)
     assert [finding.figures[key].value for key in ("sleepers", "longest")] == [2, 130.0]
+
+
+@pytest.mark.parametrize(
+    ("ids", "kinds", "part_of"),
+    [
+        ({"tags-exhausted:sda"}, [WaitKind.TAG] * 2, "tags-exhausted:sda"),
+        ({"tags-exhausted:sdb"}, [WaitKind.TAG] * 2, ""),
+        ({"tags-exhausted:sda"}, [WaitKind.TAG, WaitKind.LOCK], ""),
+    ],
+)
+def test_tasks_without_a_tag_are_part_of_the_finding_that_there_is_none(
+    ids: set[str], kinds: list[WaitKind], part_of: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks_module, "disk_names", lambda *args: ["sda", "sda"])
+    found: Any = figures()
+    found.waits = Waits(
+        function=["blk_mq_get_tag"] * 2,
+        kind=kinds,
+        is_timed=np.zeros(2, np.bool_),
+        since_ns=np.array([30, 20]) * SECOND,
+        comm=["a", "b"],
+        pid=np.arange(1, 3),
+    )
+    found.stacks.lower = lambda row: [0]
+    (finding,) = blocked(found, ids)
+    assert (finding.part_of, finding.tasks) == (part_of, {1, 2})
+    assert "sda is stacked on sda" in finding.evidence
 
 
 def test_a_task_that_woke_up_has_waited_since_its_last_request() -> None:

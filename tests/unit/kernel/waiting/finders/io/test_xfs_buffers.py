@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.waiting.finders.io.xfs_buffers import (
     BUFFER,
@@ -15,7 +16,8 @@ from kcensus.kernel.waiting.finders.io.xfs_buffers import (
     XfsBuffers,
     contradictions,
 )
-from kcensus.kernel.waiting.graph import HELD
+from kcensus.kernel.waiting.graph import HELD, SERVED
+from kcensus.kernel.waiting.joined import Joins, joined
 from kcensus.kernel.xfs.buffers import Buffers, buffers
 from tests.unit.kernel.waiting.making import Sleepers, links, words
 
@@ -23,6 +25,7 @@ _TYPES = """
 struct task_struct 64
 struct xfs_buf 256
 """
+_NONE = np.empty(0, np.bool_)
 _BUFFERS = words(0xFFFF_8881_0000_0000, 0xFFFF_8881_0000_1000, 0xFFFF_8881_0000_2000)
 
 
@@ -49,6 +52,20 @@ def test_holders_of_buffers() -> None:
         (BUFFER, int(_BUFFERS[2]), HELD, scene.task[3], int(Strength.DERIVED)),
     }
     assert [finder.draft.kind_of(lane) for lane in range(4)] == [BUFFER] * 3 + [BUFFER_IO]
+
+
+def test_io_without_a_request_leads_to_the_device() -> None:
+    scene = scene_of("xfs_buf_iowait", "xfs_buf_wait_unpin")
+    vda = 0xFFFF_8881_0000_8000
+    disks = [SimpleNamespace(address=vda, name="vda")]
+    scene.remember(block_devices, SimpleNamespace(disks=disks))
+    scene.remember(joined, Joins(np.empty(0, np.int64), np.empty(0, np.int64), _NONE, []))
+    for lane, member in enumerate(("b_iowait", "b_waiters")):
+        scene.wait(lane, int(_BUFFERS[lane]), "struct xfs_buf")
+        scene.waits.evidence[lane], scene.waits.disk[lane] = f"xfs_buf.{member}", vda
+    graph, _ = scene.run(XfsBuffers)
+    derived = int(Strength.DERIVED)
+    assert links(graph) == {(BUFFER_IO, int(_BUFFERS[0]), SERVED, vda, derived)}
 
 
 def test_a_stack_that_contradicts_the_list_of_waiters() -> None:
