@@ -210,7 +210,7 @@ def test_a_symptom_is_part_of_its_cause() -> None:
 
 
 def test_of_two_symptoms_the_vague_one_is_part_of_the_other() -> None:
-    tasks = {"tasks": frozenset({1, 2}), "is_generic": True}
+    tasks: dict[str, Any] = {"tasks": frozenset({1, 2}), "is_generic": True}
     vague, other = finding("log", is_vague=True, **tasks), finding("unheld", **tasks)
     folded = {each.id: each.part_of for each in fold([vague, other])}
     assert folded == {"unheld": "", "log": "unheld"}

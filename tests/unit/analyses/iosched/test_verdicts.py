@@ -274,7 +274,7 @@ def test_tasks_without_a_tag_are_part_of_the_finding_that_there_is_none(
     )
     found.stacks.lower = lambda row: [0]
     (finding,) = blocked(found, ids)
-    assert (finding.part_of, finding.tasks) == (part_of, {1, 2})
+    assert (finding.part_of, finding.tasks) == (part_of, frozenset({1, 2}))
     assert "sda is stacked on sda" in finding.evidence
 
 
