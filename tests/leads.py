@@ -7,10 +7,14 @@ import re
 import shlex
 from collections.abc import Iterator
 
+import pandas as pd
+
 from kcensus.analyses import analyses
 from kcensus.reports import Report
 from kcensus.results import Finding
 
+_NAMED = re.compile(r"\(PID (\d+)|: ?[\w/+-]+:(\d+)\b|, [\w/+-]+:(\d+)\b")
+"""Tasks in sentences: ``cp (PID 12)``, ``waiting: cp:12, mv:13``."""
 _REFERENCE = re.compile(r"`(kcensus [^`]*)`")
 
 
@@ -24,9 +28,18 @@ def dead_ends(report: Report) -> Iterator[str]:
         elif not (finding.remedies or finding.no_remedy):
             yield f"{finding.id}: names nothing to do"
         for command in references(finding):
-            wrong = _wrong(report, owner, command)
+            wrong = _wrong(report, owner, finding, command)
             if wrong:
                 yield f"{finding.id}: `{command}` {wrong}"
+        if not finding.tasks and (named := _blocked(report, finding)):
+            yield f"{finding.id}: names tasks {sorted(named)}, but is about none"
+        if finding.is_generic and not finding.part_of:
+            yield from (
+                f"{finding.id}: {other.id} has the cause of its waits"
+                for _, other in report.findings
+                if not (other.is_generic or other.part_of)
+                and 2 * len(finding.tasks & other.tasks) >= len(finding.tasks) > 0
+            )
 
 
 def references(finding: Finding) -> list[str]:
@@ -37,7 +50,25 @@ def references(finding: Finding) -> list[str]:
     return [command for text in texts for command in _REFERENCE.findall(text)]
 
 
-def _wrong(report: Report, owner: str, command: str) -> str:
+def _says_more(finding: Finding, name: str, frame: pd.DataFrame) -> bool:
+    """Return whether a table has the finding's tasks, and who holds what they wait for."""
+    if not finding.tasks or "pid" not in frame:
+        return len(frame) > 0
+    rows = frame[frame["pid"].isin(finding.tasks)]
+    return bool((rows["held_by"] != "").any()) if name == "tasks" else len(rows) > 0
+
+
+def _blocked(report: Report, finding: Finding) -> set[int]:
+    """Return the tasks in state D that the evidence of a finding names."""
+    known = report.results["waits"].tables["tasks"].frame if "waits" in report.results else None
+    if known is None:
+        return set()
+    blocked = set(known[known["state"] == "D"]["pid"])
+    named = _NAMED.findall(" ".join([finding.evidence, *finding.story]))
+    return {int(pid) for pair in named for pid in pair if pid} & blocked
+
+
+def _wrong(report: Report, owner: str, finding: Finding, command: str) -> str:
     """Return why a command says nothing more; empty if it does."""
     _, name, *words = shlex.split(command)
     if name not in analyses() or "--debug" in words:
@@ -47,8 +78,10 @@ def _wrong(report: Report, owner: str, command: str) -> str:
     if name not in report.results:
         return "has no result"
     if "--table" in words:
-        table = report.results[name].tables.get(words[words.index("--table") + 1])
-        return "" if table is not None and len(table.frame) else "is an empty table"
+        key = words[words.index("--table") + 1]
+        table = report.results[name].tables.get(key)
+        says_more = table is not None and _says_more(finding, key, table.frame)
+        return "" if says_more else "is an empty table, or says no more of its tasks"
     others = [each for of, each in report.findings if of == name and not each.part_of]
     if name == owner or not others:
         return "has no finding that says more"

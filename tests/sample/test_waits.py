@@ -13,6 +13,7 @@ from kcensus.render.json import write_json
 from kcensus.results import Danger, Severity
 from kcensus.results.graphs import Shape, picture_of
 from tests.lab.truth import waits as truth_of
+from tests.leads import references
 from tests.pictures import not_shown
 from tests.sample.conftest import IO, WAITS, Sample, open_sample
 
@@ -31,6 +32,47 @@ def test_a_task_that_the_log_reports_again_is_one_hung_task() -> None:
     """The log has 21 messages about three tasks."""
     found = {each.id: each for each in open_sample(WAITS).run("kcopyd").findings}
     assert found["log-hung-task"].figures["tasks"].value == 3
+
+
+def test_hung_tasks_lead_to_the_deadlock() -> None:
+    sample = open_sample(WAITS)
+    (finding,) = (each for each in sample.run("kcopyd").findings if each.id == "log-hung-task")
+    assert references(finding) == ["kcensus waits TARGET --table tasks"]
+    (hung,) = (each for _, each in sample.report.findings if each.id == "log-hung-task")
+    assert hung.part_of.startswith("waits-deadlock:")
+
+
+def test_a_page_leads_to_its_device_and_to_the_disk_below() -> None:
+    sample = open_sample("sample")
+    tables = sample.run("waits").tables
+    nodes = tables["nodes"].frame.set_index("node")
+    edges = tables["edges"].frame
+    names = nodes["kind"] + " " + nodes["name"]
+    steps = [
+        (names[source], kind, names[target])
+        for source, kind, target in zip(
+            edges["source"], edges["kind"], edges["target"], strict=True
+        )
+    ]
+    assert ("page of block device dm-6", "served by", "device dm-6") in steps
+    assert ("device dm-6", "stacked on", "disk ram1") in steps
+    (finding,) = sample.run("iosched").findings
+    assert finding.tasks <= {*tables["stacks"].frame["pid"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "cause"),
+    [
+        ("sample-after", "waits-unheld", "dm-snapshot-waiters"),
+        ("sample-after", "tasks-blocked", "dm-snapshot-waiters"),
+        (IO, "waits-io", "requests-stuck"),
+        (IO, "tasks-blocked", "requests-stuck"),
+        (IO, "tags-exhausted", "requests-stuck"),
+    ],
+)
+def test_waits_are_part_of_their_cause(name: str, part: str, cause: str) -> None:
+    found = {each.kind: each for _, each in open_sample(name).report.findings}
+    assert found[part].part_of.partition(":")[0] == cause
 
 
 @pytest.mark.parametrize("name", [IO, WAITS])

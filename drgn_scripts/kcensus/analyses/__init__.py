@@ -76,6 +76,8 @@ class Analysis:
     leaves out counters that are missing or unreadable."""
     modules: tuple[str, ...] = ()
     """Kernel modules whose debug info the analysis uses if the kernel has them loaded."""
+    more_modules: str = ""
+    """``module:function``; the function returns further ones, which readers declare."""
     without_target: tuple[str, ...] = ()
     """Parameters that replace the target: if one of them is given and no target is, none is
     opened."""
@@ -83,6 +85,11 @@ class Analysis:
     def needs_target(self, spec: str | None, params: Mapping[str, object]) -> bool:
         """Return whether a target has to be opened for ``params``."""
         return spec is not None or all(params.get(name) is None for name in self.without_target)
+
+    @property
+    def needed_modules(self) -> tuple[str, ...]:
+        """All kernel modules whose debug info the analysis uses if they are loaded."""
+        return (*self.modules, *(_named(self.more_modules)() if self.more_modules else ()))
 
     def load(self) -> Callable[..., Answer]:
         """Import the function that answers the question."""

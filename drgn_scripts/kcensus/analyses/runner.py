@@ -114,7 +114,9 @@ class Context:
 
     def load_modules(self, analyses: Sequence[Analysis]) -> None:
         """Load the module debug info of all analyses first, since they share readers."""
-        self.need_modules(*sorted({name for analysis in analyses for name in analysis.modules}))
+        self.need_modules(
+            *sorted({name for analysis in analyses for name in analysis.needed_modules})
+        )
 
     def run(self, analysis: Analysis, **params: Any) -> Result:
         """Run an analysis; on a running kernel, once more after an error typical of torn memory.
@@ -213,7 +215,7 @@ class Context:
         gaps = self.truncation()
         gaps += [
             Gap(missing_debug_info(sentence), sentence, 1, "structures of this module are not read")
-            for sentence in self.need_modules(*analysis.modules)
+            for sentence in self.need_modules(*analysis.needed_modules)
         ]
         return gaps + self._unrecorded(analysis)
 

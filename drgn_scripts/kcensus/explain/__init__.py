@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Explanations of findings and terms, for ``kcensus explain`` and HTML pages.
 
-Each analysis explains the kinds of its findings in ``explain.toml`` of its folder; explanations of
-other findings, and the glossary, are in this folder.
+Each analysis explains the kinds of its findings in ``explain.toml`` of its folder, and a finder of
+waits in a file beside its module; explanations of other findings, and the glossary, are in this
+folder.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -47,14 +48,21 @@ class Term:
 @functools.cache
 def kinds() -> Mapping[str, Explanation]:
     """Return the explanations of all kinds of findings, in alphabetical order."""
-    places: list[Any] = [files(__name__), *files("kcensus.analyses").iterdir()]
     known = {
         kind: Explanation(kind, **{**fields, "terms": tuple(fields.get("terms", ()))})
-        for place in places
-        if place.is_dir() and (file := place.joinpath(_FILE)).is_file()
+        for file in _files()
         for kind, fields in tomllib.loads(file.read_text("utf-8")).items()
     }
     return dict(sorted(known.items()))
+
+
+def _files() -> Iterator[Any]:
+    for place in (files(__name__), *files("kcensus.analyses").iterdir()):
+        if place.is_dir() and (file := place.joinpath(_FILE)).is_file():
+            yield file
+    for room in files("kcensus.kernel.waiting.finders").iterdir():
+        if room.is_dir():
+            yield from (file for file in room.iterdir() if file.name.endswith(".toml"))
 
 
 @functools.cache

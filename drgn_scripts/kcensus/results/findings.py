@@ -60,6 +60,8 @@ class Finding:
     """PIDs of the tasks, if other findings may be about the same ones."""
     is_generic: bool = False
     """Whether it lacks the cause, and is then folded under findings with a cause."""
+    is_vague: bool = False
+    """Whether it is generic, and says less than other generic findings about the same tasks."""
     danger: Danger = Danger.NONE
     remedies: tuple[Remedy, ...] = ()
     """The best one first."""
@@ -116,7 +118,7 @@ def fold(findings: Iterable[Finding], ram_bytes: int | None = None) -> list[Find
     :return: the findings in the order of :func:`rank`; each :attr:`Finding.part_of` names one of
         the top level
     """
-    everything = sorted(findings, key=lambda each: (each.is_generic, rank(each)))
+    everything = sorted(findings, key=lambda each: (each.is_generic, each.is_vague, rank(each)))
     ids = {each.id for each in everything}
     top: dict[str, Finding] = {}
     parts = []

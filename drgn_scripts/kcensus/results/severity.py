@@ -48,6 +48,10 @@ At a quarter of RAM, other users of memory get into trouble (reclaim, the OOM ki
 it is worth a change window; from 0.5 % on, worth knowing when there is one.
 """
 
+LATE, HUNG = 10.0, 120.0
+"""Seconds of a task's wait that users notice, and of one that the hung task detector reports: the
+default of hung_task_timeout_secs."""
+
 
 def severity_of(holds: int, ram_bytes: int | None) -> Severity | None:
     """Return the severity of held memory; None if it is no finding.

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from kcensus.analyses.iosched.kernel.figures import Figures
-from kcensus.analyses.iosched.kernel.tasks import named_behind
+from kcensus.analyses.iosched.kernel.tasks import behind
 from kcensus.analyses.iosched.run import run
 from kcensus.kernel.block.requests import State
 from kcensus.kernel.kernel import Kernel
@@ -92,8 +92,8 @@ def test_each_sleeper_has_the_request_of_its_bio(figures: Figures) -> None:
         own = bios.origin_private[bios.request == chosen[row]]
         assert objects[row] in own.tolist()
     assert np.array_equal(figures.joins.request[join[linked]], chosen[linked])
-    assert named_behind(figures, chosen[linked])[0] == 54
-    assert named_behind(figures, np.empty(0, np.int64)) == (0, "")
+    assert len(behind(figures, chosen[linked]).pids) == 54
+    assert behind(figures, np.empty(0, np.int64)) == (frozenset(), "")
 
 
 def test_sleepers_say_how_far_their_requests_are(figures: Figures) -> None:

@@ -251,6 +251,16 @@ def test_a_symptom_is_part_of_its_cause() -> None:
     assert folded["negatives"].part_of == ""
 
 
+def test_of_two_symptoms_the_vague_one_is_part_of_the_other() -> None:
+    tasks: dict[str, Any] = {"tasks": frozenset({1, 2}), "is_generic": True}
+    vague, other = finding("log", is_vague=True, **tasks), finding("unheld", **tasks)
+    folded = {each.id: each.part_of for each in fold([vague, other])}
+    assert folded == {"unheld": "", "log": "unheld"}
+    cause = finding("limit", tasks=frozenset({1, 2, 3}))
+    folded = {each.id: each.part_of for each in fold([vague, other, cause])}
+    assert folded == {"limit": "", "unheld": "limit", "log": "limit"}
+
+
 def test_a_symptom_that_is_explained_in_part_keeps_the_rest() -> None:
     cause = finding("negatives", memory={"slab:dentry": 40 * MIB})
     waste = finding("waste:dentry", memory={"slab:dentry": 50 * MIB}, is_generic=True)

@@ -13,12 +13,13 @@ from drgn.helpers.linux.slab import find_slab_cache, slab_cache_for_each_allocat
 from kcensus.kernel.clock import clock
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.tasks.functions import ON_TIMERS, WaitKind
-from kcensus.kernel.waiting.waits import Waits, waits
+from kcensus.kernel.waiting.waits import Waits
 from kcensus.kernel.xfs.buffers import buffers
 from kcensus.kernel.xfs.mounts import mounts
 from kcensus.sources import Target
 from tests.lab import Dump, build, kernels
 from tests.lab.truth import io
+from tests.unit.kernel.waiting.making import blocked
 from tests.vm.cases import opened
 from tests.vm.iosched.cases import SCHEDULERS, STARVED, usually
 from tests.vm.oracles import waits as oracle
@@ -41,7 +42,7 @@ def target(dump: Dump) -> Target:
 
 @pytest.fixture(scope="module")
 def found(target: Target) -> Waits:
-    return waits(Kernel(target.prog))
+    return blocked(Kernel(target.prog))
 
 
 def guest_stacks(dump: Dump) -> dict[int, tuple[str, ...]]:
@@ -155,7 +156,7 @@ def test_buffers_are_those_of_a_slow_walk(dump: Dump, target: Target, found: Wai
 
 @pytest.mark.parametrize("scenario", STARVED)
 def test_a_starved_write_has_sleepers_behind_it(kernel: str, scenario: str) -> None:
-    found = waits(Kernel(opened(build(kernel, scenario), *_MODULES).prog))
+    found = blocked(Kernel(opened(build(kernel, scenario), *_MODULES).prog))
     rows = [row for row, name in enumerate(found.function) if name == "xfs_buf_lock"]
     assert rows
     assert {found.evidence[row] for row in rows} == {"xfs_buf.b_sema"}
@@ -165,7 +166,7 @@ def test_a_starved_write_has_sleepers_behind_it(kernel: str, scenario: str) -> N
 
 @pytest.mark.usually("7.3")
 def test_without_debug_info_of_xfs(kernel: str) -> None:
-    found = waits(Kernel(opened(build(kernel, "iosched-starved")).prog))
+    found = blocked(Kernel(opened(build(kernel, "iosched-starved")).prog))
     assert found.missing[:2] == ["XFS buffers", "XFS logs"]
     # Stacks lead to the semaphore in the buffer, and debug info of direct I/O is the kernel's.
     locks = [row for row, name in enumerate(found.function) if name == "xfs_buf_lock"]
@@ -178,7 +179,7 @@ def test_without_debug_info_of_xfs(kernel: str) -> None:
 def test_snapshots_and_writeback(kernel: str) -> None:
     target = opened(build(kernel, "kcopyd-waiting"), *_MODULES)
     prog = target.prog
-    found = waits(Kernel(prog))
+    found = blocked(Kernel(prog))
     assert found.undetermined == 0
     tasks = oracle.sleepers(prog)
     for row, pid in enumerate(found.pid.tolist()):

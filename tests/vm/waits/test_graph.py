@@ -170,7 +170,7 @@ def test_every_task_in_state_d_has_its_object(case: Case) -> None:
     undetermined = [
         f"{waits.comm[row]} in {waits.function[row]}"
         for row in range(len(waits))
-        if blocked[row] and not case.found.objects[row] and waits.function[row] not in ON_TIMERS
+        if blocked[row] and not waits.object[row] and waits.function[row] not in ON_TIMERS
     ]
     assert undetermined == []
 

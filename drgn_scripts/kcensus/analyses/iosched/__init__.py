@@ -73,5 +73,6 @@ kernel. A trace has messages of CFQ and BFQ only if the kernel was built to log 
         ),
     ),
     modules=MODULES,
+    more_modules="kcensus.kernel.waiting.finders:modules",
     without_target=("trace",),
 )

@@ -25,6 +25,9 @@ IN_DRIVER: Steps = (
 )
 """Times of a request in the driver; most drivers abort a request after 30 s, and try again."""
 
+SILENT = 5.0
+"""Seconds without a dispatch from which on the device is a cause of its own."""
+
 SWITCH_HANGS = (
     "Find out first why the device does not answer: switching the scheduler would hang until the "
     "requests in the driver complete, and block new ones"

@@ -93,7 +93,7 @@ def findings(figures: Figures) -> list[Finding]:
         *_waiters(figures),
         *_unusable(figures),
         *_page_wait(figures),
-        *log_findings(figures.log, stalled_cpus),
+        *log_findings(figures.log, stalled_cpus, figures.still_blocked),
     ]
     return sorted(unsorted, key=lambda finding: -finding.severity)
 
@@ -348,6 +348,7 @@ def _waiters(figures: Figures) -> Iterator[Finding]:
                 + (", whose semaphore can deadlock" if is_semaphore else "")
             ),
             evidence=evidence,
+            tasks=frozenset(int(task.pid) for task in snapshot.waiters),
             figures=_counts(tasks=len(tasks), copies=copies, limit=limit),
             remedies=(*higher, _SHOW_BUSY) if is_low else (_SHOW_BUSY, *higher),
             patch=_LIMIT_PATCH if is_semaphore else "",
@@ -419,9 +420,18 @@ def _page_wait(figures: Figures) -> Iterator[Finding]:
 # The kernel log
 
 
-def log_findings(log: LogEvents, stalled: Mapping[str, str] | None = None) -> list[Finding]:
-    """Return the findings of a log; ``stalled`` are ids of findings about stalled pools, by CPU."""
-    return [*_lockups(log, stalled or {}), *_hung_tasks(log), *_out_of_memory(log)]
+def log_findings(
+    log: LogEvents,
+    stalled: Mapping[str, str] | None = None,
+    still_blocked: frozenset[int] = frozenset(),
+) -> list[Finding]:
+    """Return the findings of a log.
+
+    :param stalled: ids of findings about stalled pools, by CPU
+    :param still_blocked: PIDs of tasks in state D
+    """
+    hung = _hung_tasks(log, still_blocked)
+    return [*_lockups(log, stalled or {}), *hung, *_out_of_memory(log)]
 
 
 def _lockups(log: LogEvents, stalled: Mapping[str, str]) -> Iterator[Finding]:
@@ -458,21 +468,27 @@ def _tasks(log: LogEvents, kind: str) -> str:
     return listed(sorted({f"{event.comm}:{event.pid}" for event in log.of(kind)}))
 
 
-def _hung_tasks(log: LogEvents) -> Iterator[Finding]:
+def _hung_tasks(log: LogEvents, still_blocked: frozenset[int]) -> Iterator[Finding]:
     if hung := log.of("hung task"):
         longest = max(event.seconds or 0 for event in hung)
         # The detector reports a task again and again.
         tasks = len({(event.comm, event.pid) for event in hung})
+        pids = frozenset(int(event.pid) for event in hung if event.pid)
+        still = len(pids & still_blocked)
         title = f"the log reports {counted(tasks, 'hung task')}, the longest blocked for more "
         yield Finding(
             id="log-hung-task",
-            tasks=frozenset(int(event.pid) for event in hung if event.pid),
+            tasks=pids,
             is_generic=True,
+            is_vague=True,
             severity=Severity.WARNING,
             danger=Danger.STALL,
             title=f"{title}than {human_seconds(longest)}",
             evidence=_tasks(log, "hung task"),
-            no_remedy="See the blocking function in the stack after each message in the log",
+            no_remedy=f"{counted(still, 'task is', plural='tasks are')} still in state D: "
+            "`kcensus waits TARGET --table tasks` shows what for, and who holds that"
+            if still
+            else "See the blocking function in the stack after each message in the log",
             figures={"seconds": Figure(longest, Unit.SECONDS), **_counts(tasks=tasks)},
         )
 

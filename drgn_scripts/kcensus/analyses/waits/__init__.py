@@ -40,5 +40,6 @@ the tree shows the task that all others wait for, and its state.
         ("kcensus waits vmcore --dot w.dot && dot -Tsvg -O w.dot", "a picture, by Graphviz"),
     ),
     has_picture=True,
-    modules=(*MODULES, "fuse", "ext4", "jbd2"),
+    modules=MODULES,
+    more_modules="kcensus.kernel.waiting.finders:modules",
 )

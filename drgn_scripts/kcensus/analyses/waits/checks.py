@@ -15,12 +15,8 @@ from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.names import DAMAGED
 from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.tasks.tasks import NOLOAD, UNINTERRUPTIBLE, run_queue_sums
-from kcensus.kernel.waiting.finders.locks.locks import MUTEX, RWSEM, RWSEM_QUEUE, SEMAPHORE
 from kcensus.kernel.waiting.graph import WAITS, Graph
 from kcensus.results import Check, Gap, Gauge, Unit, nonzero_gaps
-
-_NAMED = (MUTEX, RWSEM, SEMAPHORE)
-"""Locks with an owner in the messages of the hung task detector."""
 
 
 def checks(figures: Figures) -> list[Check]:
@@ -77,11 +73,14 @@ def _owners(figures: Figures) -> tuple[int, int]:
 
 
 def _lock(graph: Graph, node: int) -> int:
-    """Return the lock of a node that is a lock or the queue of an rwsem, or -1."""
-    if graph.kind[node] is not RWSEM_QUEUE:
-        return node if graph.kind[node] in _NAMED else -1
-    same = np.flatnonzero(graph.address == graph.address[node]).tolist()
-    return next((each for each in same if graph.kind[each] is RWSEM), -1)
+    """Return the lock of a node, which is the lock or the queue for it, or -1.
+
+    Only locks with an owner in the messages of the hung task detector count.
+    """
+    kind = graph.kind[node]
+    if kind.queue_of is not None:
+        return graph.index.get((kind.queue_of, int(graph.address[node])), -1)
+    return node if kind.is_in_log else -1
 
 
 _GAUGES = {
@@ -104,14 +103,14 @@ def gauges(kernel: Kernel) -> Iterator[Gauge]:
 def gaps(figures: Figures) -> list[Gap]:
     """Return the unreadable or undetermined parts of the graph."""
     waiting, tasks = figures.waiting, figures.waiting.tasks
-    waits = waiting.waits
+    waits, undetermined = waiting.waits, waiting.blocked.undetermined
     faults = [waits.faults, tasks.faults, waiting.faults]
     blocked = tasks.is_blocked[tasks.rows(waits.task)]
     is_cut = int(np.count_nonzero(waits.stacks.is_cut))
     of_interest = np.array(
         [kind in (WaitKind.LOCK, WaitKind.PIPE) for kind in waits.kind], np.bool_
     )
-    lost = int(np.count_nonzero(of_interest & ~blocked & (waiting.objects == 0)))
+    lost = int(np.count_nonzero(of_interest & ~blocked & ~waits.is_proven))
     own = nonzero_gaps(
         *(
             Gap("waits of tasks", what, 1, "edges known from it are missing")
@@ -119,9 +118,9 @@ def gaps(figures: Figures) -> list[Gap]:
         ),
         Gap(
             "waits of tasks",
-            f"the object of {figures.undetermined:,} of {figures.blocked:,} tasks in state D is "
+            f"the object of {undetermined:,} of {figures.blocked:,} tasks in state D is "
             "undetermined",
-            figures.undetermined,
+            undetermined,
             "cycles through these tasks are missing",
         ),
         Gap(

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 from kcensus.analyses.waits.figures import Figures
 from kcensus.analyses.waits.selection import (
-    MAX_STEPS,
     Line,
     Selection,
     Tree,
+    Way,
     activity,
     is_unheld,
     several,
@@ -22,9 +22,6 @@ from kcensus.human import counted
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.waiting.cycles import Cycle
 from kcensus.results.graphs import Box, Link, Panel, Picture, Row, Shape, Step
-
-_MAX_AGAIN, _MAX_LEADS = 2, 3
-"""Most boxes below one: waiters drawn elsewhere, and possible holders."""
 
 
 def picture(figures: Figures, chosen: Selection) -> Picture:
@@ -35,16 +32,14 @@ def picture(figures: Figures, chosen: Selection) -> Picture:
 class _Drawing:
     def __init__(self, figures: Figures, chosen: Selection) -> None:
         self._figures, self._graph, self._chosen = figures, figures.graph, chosen
-        self._drawn = {line.node for line in chosen.lines}
-        self._edges: set[tuple[int, int]] = set()
-        """Edges of rings."""
-        self._groups = self._omitted = 0
+        self._groups = 0
 
     def picture(self) -> Picture:
-        rings = {tree.number: self._ring(tree.cycle) for tree in self._chosen.trees if tree.cycle}
+        rings = {tree.number: self._ring(tree) for tree in self._chosen.trees if tree.cycle}
         panels = [self._panel(tree, rings.get(tree.number, ())) for tree in self._chosen.trees]
-        parts = [f"cycles: {self._chosen.hidden:,}"] if self._chosen.hidden else []
-        parts += [f"edges between boxes: {self._omitted:,}"] if self._omitted else []
+        hidden, omitted = self._chosen.hidden, self._chosen.omitted
+        parts = [f"cycles: {hidden:,}"] if hidden else []
+        parts += [f"edges between boxes: {omitted:,}"] if omitted else []
         note = f"Not drawn: {'; '.join(parts)}. The tables have all." if parts else ""
         return Picture(tuple(panels), note)
 
@@ -61,20 +56,11 @@ class _Drawing:
 
     # Rings
 
-    def _ring(self, cycle: Cycle) -> tuple[Step, ...]:
-        is_passed = self._chosen.ways.is_passed
-        pairs = list(zip(cycle.nodes, cycle.edges, strict=True))
-        shown = [(node, edge) for node, edge in pairs if not is_passed(node)]
-        for ring in (pairs, shown):
-            inside = [node for node, _ in ring]
-            self._edges |= set(zip(inside, inside[1:] + inside[:1], strict=True))
-        rest = shown[MAX_STEPS - 1 :] if len(shown) > MAX_STEPS else []
-        kept = shown[: len(shown) - len(rest)]
-        self._drawn |= {node for node, _ in kept}
-        steps = [Step(self._box(node), self._link(edge)) for node, edge in kept]
-        if rest:
-            more = self._several([node for node, _ in rest], "of this cycle")
-            steps.append(Step(more, self._link(rest[-1][1])))
+    def _ring(self, tree: Tree) -> tuple[Step, ...]:
+        steps = [Step(self._box(node), self._link(edge)) for node, edge in tree.ring]
+        if tree.rest:
+            more = self._several([*tree.rest], "of this cycle")
+            steps.append(Step(more, self._link(tree.last)))
         return tuple(steps)
 
     def _title(self, number: int, cycle: Cycle) -> str:
@@ -99,7 +85,8 @@ class _Drawing:
         for at in range(len(lines) + 1):
             depth = lines[at].depth - top if at < len(lines) else 0
             while len(path) > depth:
-                rows += self._again(lines, path.pop(), len(path) + 1)
+                again = lines[path.pop()].again
+                rows += [self._beside(way, len(path) + 1) for way in again]
             if at == len(lines):
                 break
             line = lines[at]
@@ -112,36 +99,13 @@ class _Drawing:
                 rows.append(Row(self._several(list(line.counted)), depth, link))
                 continue
             rows.append(Row(self._box(line.node), depth, link, is_ring and not depth))
-            rows += [] if depth or is_ring else self._leads(line.node)
+            rows += [self._beside(way, 1, is_lead=True) for way in line.leads]
             path.append(at)
         return tuple(rows)
 
-    def _again(self, lines: Sequence[Line], at: int, depth: int) -> list[Row]:
-        """Return the rows of a node's waiters with boxes elsewhere."""
-        node, own = lines[at].node, set[int]()
-        for line in lines[at + 1 :]:
-            if line.depth <= lines[at].depth:
-                break
-            own |= {line.node} if line.depth == lines[at].depth + 1 else set()
-        again = [
-            (each, edge, strength)
-            for each, (edge, strength) in self._chosen.ways.waiters(node).items()
-            if each in self._drawn - own and (each, node) not in self._edges
-        ]
-        self._omitted += max(len(again) - _MAX_AGAIN, 0)
-        return [
-            Row(self._box(each), depth, self._link(edge, strength), True)
-            for each, edge, strength in again[:_MAX_AGAIN]
-        ]
-
-    def _leads(self, node: int) -> list[Row]:
-        graph = self._graph
-        edges = [e for e in graph.following[node] if graph.strength[e] <= Strength.POSSIBLE]
-        edges.sort(key=lambda e: (-int(self._figures.behind.tasks[graph.target[e]]), e))
-        return [
-            Row(self._box(int(graph.target[e])), 1, self._link(e), True, is_lead=True)
-            for e in edges[:_MAX_LEADS]
-        ]
+    def _beside(self, way: Way, depth: int, *, is_lead: bool = False) -> Row:
+        link = self._link(way.edge, way.strength)
+        return Row(self._box(way.node), depth, link, True, is_lead=is_lead)
 
     # Boxes
 

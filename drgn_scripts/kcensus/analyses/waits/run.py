@@ -19,12 +19,12 @@ def run(kernel: Kernel) -> Answer:
     :raises LookupError: the debug info lacks tasks
     """
     figures = Figures(kernel)
-    found_gaps, found = gaps(figures), findings(figures)
+    found_gaps, told = gaps(figures), findings(figures)
     return Answer(
         summary=summary(figures, found_gaps),
-        tables=tables(figures, found),
+        tables=tables(figures, told),
         checks=checks(figures),
-        findings=found,
+        findings=[each.finding for each in told],
         gaps=found_gaps,
     )
 
@@ -38,6 +38,7 @@ def summary(figures: Figures, found_gaps: Sequence[Gap] = ()) -> dict[str, Figur
     bound = Bound.AT_LEAST if found_gaps else Bound.EXACT
     sure = [cycle for cycle in figures.cycles if figures.is_sure(cycle)]
     inside = {node for cycle in figures.cycles for node in cycle.nodes if graph.is_task[node]}
+    undetermined = figures.waiting.blocked.undetermined
     behind = figures.waiters(*(cycle.nodes[0] for cycle in figures.cycles))
     return {
         "deadlocks": Figure(len(sure), count, "deadlocks", bound),
@@ -47,5 +48,5 @@ def summary(figures: Figures, found_gaps: Sequence[Gap] = ()) -> dict[str, Figur
         "tasks_in_deadlocks": Figure(len(inside), count, "tasks in cycles"),
         "tasks_behind_deadlocks": Figure(len(behind - inside), count, "tasks stuck behind cycles"),
         "roots": Figure(len(figures.roots), count, "roots of the wait graph"),
-        "tasks_undetermined": Figure(figures.undetermined, count, "tasks, object undetermined"),
+        "tasks_undetermined": Figure(undetermined, count, "tasks, object undetermined"),
     }

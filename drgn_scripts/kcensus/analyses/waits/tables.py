@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 from kcensus.analyses.waits.figures import Figures
+from kcensus.analyses.waits.findings.told import Told
 from kcensus.analyses.waits.picture import picture
 from kcensus.analyses.waits.selection import selection
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.symbols import described
 from kcensus.kernel.waiting.graph import PROCESS, TASK, WAITS
-from kcensus.results import Finding
 from kcensus.results.graphs import PICTURE, picture_table
 from kcensus.results.tables import (
     ADDRESS,
@@ -202,18 +202,19 @@ STACKS = TableSpec(
 TABLES = (CYCLES, TREE, TASKS, OBJECTS, STACKS, NODES, EDGES, PICTURE)
 
 
-def tables(figures: Figures, findings: Sequence[Finding] = ()) -> dict[str, Table]:
+def tables(figures: Figures, told: Sequence[Told] = ()) -> dict[str, Table]:
     """Make all tables.
 
-    :param findings: the findings with tasks to show
+    :param told: the findings with nodes to show
     """
-    chosen = selection(figures, findings)
+    chosen = selection(figures, told)
+    named = {n for each in told for n in (*each.nodes, *each.further, *each.asleep)}
     return {
         "cycles": CYCLES.of(_cycles(figures)),
         "tree": TREE.of(chosen.lines),
         "tasks": TASKS.of(_tasks(figures)),
         "objects": OBJECTS.of(_objects(figures)),
-        "stacks": STACKS.of(_stacks(figures, chosen.named)),
+        "stacks": STACKS.of(_stacks(figures, named)),
         "nodes": NODES.of([_node(figures, node) for node in range(len(figures.graph))]),
         "edges": EDGES.of(figures.graph),
         "picture": picture_table(picture(figures, chosen)),
@@ -347,7 +348,7 @@ def _objects(figures: Figures) -> list[dict[str, Any]]:
 def _stacks(figures: Figures, named: set[int]) -> list[dict[str, Any]]:
     """Return the rows of stacks.
 
-    :param named: nodes that findings name
+    :param named: nodes that findings name, or whose stacks say more
     """
     tasks = [node for node in sorted(named) if figures.graph.is_task[node]]
     return [

@@ -130,7 +130,7 @@ def _examine(target: Target, result: Result) -> str:
     affected: dict[str, list[str]] = {}
     """Names of the analyses that lack something, by the sentence about it."""
     for name, analysis in analyses().items():
-        lacks = target.need_modules(*analysis.modules) if analysis.modules else []
+        lacks = target.need_modules(*analysis.needed_modules) if analysis.needed_modules else []
         works = "partly" if lacks or truncation else "yes"
         if target.recorded_for is not None and name not in target.recorded_for:
             lacks, works = ["the capsule was not recorded for this analysis"], "no"

@@ -113,6 +113,15 @@ class BlockDevices:
         found = rows_of(column, queues)
         return np.where(found >= 0, rows[found], -1)
 
+    def rows_of_numbers(self, numbers: Numbers) -> Numbers:
+        """Return the row of the disk of each ``dev_t``, of a disk or a partition, or -1."""
+        parts = self.partitions
+        known = np.flatnonzero((parts.disk >= 0) & (parts.device > 0))
+        known = known[np.argsort(parts.device[known], kind="stable")]
+        place = np.searchsorted(parts.device[known], numbers)
+        device = np.append(parts.device[known], -1)
+        return np.where(device[place] == numbers, np.append(parts.disk[known], -1)[place], -1)
+
 
 @once
 def block_devices(kernel: Kernel) -> BlockDevices:

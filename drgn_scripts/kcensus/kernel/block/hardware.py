@@ -82,9 +82,8 @@ class HardwareQueues:
     flush_queue: Words
     is_stopped: npt.NDArray[np.bool_]
     """Whether the driver has stopped the queue (BLK_MQ_S_STOPPED)."""
-    contexts: Words
-    """Array of its software queues, ``nr_contexts`` long."""
     nr_contexts: Numbers
+    """Number of its software queues."""
     tag_sets: Tags
     """The tags of all hardware queues."""
     damaged: int = 0
@@ -114,7 +113,7 @@ def hardware_queues(kernel: Kernel) -> HardwareQueues:
     columns = layout(
         prog,
         "struct blk_mq_hw_ctx",
-        ["tags", "queue", "queue_num", "state", "ctxs", "nr_ctx"],
+        ["tags", "queue", "queue_num", "state", "nr_ctx"],
         # Since v4.11 (commit not verified), blk-mq has schedulers.
         {"sched_tags": "sched_tags", "sched_data": "sched_data", "fq": "fq"},
     )
@@ -136,7 +135,6 @@ def hardware_queues(kernel: Kernel) -> HardwareQueues:
         flush_queue=column.get("fq", zeros),
         # BLK_MQ_S_STOPPED has always been bit 0.
         is_stopped=(column["state"] & np.uint64(1)) != 0,
-        contexts=column["ctxs"],
         nr_contexts=column["nr_ctx"].astype(np.int64),
         tag_sets=sets,
         damaged=damaged + lost,

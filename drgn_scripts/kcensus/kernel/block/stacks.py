@@ -26,11 +26,14 @@ _MAX_LOWER = 1 << 16
 
 
 class Via(Enum):
-    """Kinds of stacking of disks."""
+    """Kinds of stacking of disks: how their names begin, and the member with the lower devices."""
 
-    DM = "dm"
-    MD = "md"
-    LOOP = "loop"
+    DM = "dm-", "dm_table.devices"
+    MD = "md", "mddev.disks"
+    LOOP = "loop", "loop_device.lo_backing_file"
+
+    def __init__(self, prefix: str, member: str) -> None:
+        self.prefix, self.member = prefix, member
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class Stacks:
     """All edges between disks; a row is that of ``disks()``."""
 
     edges: tuple[Edge, ...]
+    """By ``upper``."""
     unknown: dict[int, str] = field(default_factory=dict)
     """Stacked disks with unknown lower disks, and the part missing from the debug info or the dump;
     not safe to print."""
@@ -63,6 +67,10 @@ class Stacks:
         for edge in self.edges:
             lower[edge.upper].append(edge.lower)
         return dict(lower)
+
+    def lower(self, upper: int) -> list[int]:
+        """Return the rows directly below a disk."""
+        return self._lower.get(upper, [])
 
     def below(self, upper: int) -> frozenset[int]:
         """Return all disks below a disk, itself included; loops of edges end."""
@@ -90,7 +98,7 @@ def stacks(kernel: Kernel) -> Stacks:
     unknown: dict[int, str] = {}
     faults = Faults()
     for row, disk in enumerate(devices.disks):
-        kind = _kind(disk)
+        kind = kind_of(disk)
         if kind is None or not disk.private:
             continue
         try:
@@ -106,12 +114,10 @@ def stacks(kernel: Kernel) -> Stacks:
     return Stacks(tuple(order), unknown, faults)
 
 
-def _kind(disk: Disk) -> Via | None:
+def kind_of(disk: Disk) -> Via | None:
+    """Return the driver that stacks a disk on others; None for other drivers."""
     # Names are the drivers' own; /dev/md_dNN and mdN/… are md, too.
-    for kind in Via:
-        if disk.name.startswith("dm-" if kind == Via.DM else kind.value):
-            return kind
-    return None
+    return next((kind for kind in Via if disk.name.startswith(kind.prefix)), None)
 
 
 _Lower = list[tuple[int, int]]

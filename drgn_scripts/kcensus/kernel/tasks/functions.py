@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 
 
@@ -81,56 +81,20 @@ _LOCKS = {"mutex": _MUTEX, "ww_mutex": _MUTEX, "rwsem": _RWSEM, "down": _SEMAPHO
 _FLUSHES = frozenset(["__flush_workqueue", "flush_workqueue", "__flush_work", "flush_work"])
 """Functions that wait for work items of their caller."""
 
-_KINDS = {
-    WaitKind.XFS_BUF: "xfs_buf_lock xfs_buf_iowait xfs_buf_wait_unpin",
-    WaitKind.FOLIO: """
-        folio_wait_bit_common folio_wait_bit folio_wait_bit_killable folio_wait_writeback
-        folio_put_wait_locked __folio_lock __folio_lock_killable __folio_lock_or_retry
-        wait_on_page_bit_common wait_on_page_bit wait_on_page_bit_killable __lock_page
-        __lock_page_killable __lock_page_or_retry put_and_wait_on_page_locked wait_on_page_writeback
-        migration_entry_wait_on_locked
-        """,
-    WaitKind.BIT: """
-        __wait_on_buffer __lock_buffer __wait_on_freeing_inode wait_on_inode
-        inode_wait_for_writeback __inode_wait_for_writeback do_get_write_access
-        xfs_iunpin_wait xfs_iflock __xfs_iflock __xfs_iunpin_wait xfs_qm_dqunpin_wait xfs_dqflock
-        """,
-    WaitKind.TAG: """
-        blk_mq_get_tag bt_get blk_mq_get_request __blk_mq_alloc_requests get_request
-        blk_mq_alloc_request_hctx
-        """,
-    WaitKind.LOG: """
-        xlog_grant_head_wait xlog_grant_head_check xlog_wait xlog_wait_on_iclog
-        xlog_state_get_iclog_space xlog_cil_push_work xlog_cil_force_seq xlog_cil_force_lsn
-        xlog_cil_order_write xlog_force_lsn xlog_state_sync_lsn xfs_log_force xfs_log_force_lsn
-        xfs_log_force_seq __xfs_log_force_lsn _xfs_log_force _xfs_log_force_lsn xlog_cil_push_now
-        xfs_ail_push_all_sync jbd2_log_wait_commit wait_transaction_locked
-        wait_transaction_switching jbd2_journal_commit_transaction
-        jbd2_journal_wait_updates __jbd2_log_wait_for_space add_transaction_credits
-        start_this_handle jbd2_journal_lock_updates
-        """,
-    WaitKind.REQUEST: """
-        iomap_dio_rw __iomap_dio_rw dio_await_one do_blockdev_direct_IO __blockdev_direct_IO
-        __blkdev_direct_IO __blkdev_direct_IO_simple blkdev_direct_IO submit_bio_wait
-        __iomap_dio_read_simple
-        blk_execute_rq blkdev_issue_flush swap_readpage swap_read_folio bio_await
-        """,
+_WITHOUT_OBJECT = {
     WaitKind.THROTTLE: """
         rq_qos_wait wbt_wait ioc_rqos_throttle iolatency_throttle blkcg_iolatency_throttle
         blkcg_maybe_throttle_current throttle_direct_reclaim reclaim_throttle congestion_wait
         balance_dirty_pages wait_iff_congested
         """,
-    WaitKind.LOCK: "percpu_rwsem_wait __percpu_down_read percpu_down_write",
-    WaitKind.PIPE: """
-        pipe_read pipe_write pipe_wait anon_pipe_read anon_pipe_write fifo_open wait_for_partner
-        """,
     WaitKind.TIMER: "msleep usleep_range usleep_range_state xfsaild",
 }
+"""Functions that wait for permission to write, or for time; finders name those that wait for their
+objects."""
 ON_TIMERS = frozenset(
     ["msleep", "usleep_range", "usleep_range_state", "xfsaild", "balance_dirty_pages"]
 )
 """Functions that sleep until a timer fires, whatever else happens."""
-_BY_FUNCTION = {name: kind for kind, names in _KINDS.items() for name in names.split()}
 _ENTRIES = ("__x64_sys_", "__ia32_sys_", "__arm64_sys_", "__se_sys_", "__do_sys_", "ksys_", "sys_")
 _THREADS = frozenset({"kthread", "ret_from_fork", "ret_from_fork_asm", "kernel_thread_helper"})
 
@@ -165,17 +129,28 @@ def entered_by(functions: Sequence[str]) -> str:
     return names[threads[0] - 1] if threads and threads[0] else ""
 
 
-def kind_of(functions: Sequence[str]) -> WaitKind:
+def kinds_by_function(named: Iterable[Mapping[WaitKind, str]] = ()) -> dict[str, WaitKind]:
+    """Return the kind of wait of functions, by name.
+
+    :param named: functions that wait for objects, by kind, separated by spaces
+    """
+    every = (*named, _WITHOUT_OBJECT)
+    pairs = ((kind, names) for each in every for kind, names in each.items())
+    return {name: kind for kind, names in pairs for name in names.split()}
+
+
+def kind_of(functions: Sequence[str], kinds: Mapping[str, WaitKind]) -> WaitKind:
     """Return the kind of a task's wait, by the usual object of the functions on its stack.
 
     It is no proof.
 
     :param functions: the innermost first
+    :param kinds: kinds of wait by function, of :func:`kinds_by_function`
     """
     function = waits_in([name for name in functions if plain(name) not in _FLUSHES])
     # A system call for direct I/O that allocates a request waits for a tag, not for its I/O.
-    if function in _BY_FUNCTION:
-        return _BY_FUNCTION[function]
+    if function in kinds:
+        return kinds[function]
     if lock_type(functions):
         return WaitKind.LOCK
     return WaitKind.OTHER

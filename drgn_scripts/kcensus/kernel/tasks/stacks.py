@@ -6,7 +6,7 @@ Like the kernel, this needs no debug info of functions, but ORC tables or frame 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -15,6 +15,7 @@ from kcensus.engine.chase import Lanes
 from kcensus.engine.gather import gather, gather_words
 from kcensus.engine.layout import Layout, layout, word_dtype
 from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words
+from kcensus.engine.rows import spread
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.symbols import described, symbols_of
 from kcensus.kernel.tasks import orc
@@ -55,6 +56,14 @@ class Stacks:
     def frames(self, stack: int) -> slice:
         """Return the rows of one stack's frames."""
         return slice(int(self._starts[stack]), int(self._starts[stack + 1]))
+
+    def part(self, rows: Numbers) -> Stacks:
+        """Return some of the stacks."""
+        lane, index = spread(np.diff(self._starts)[rows])
+        frame = self._starts[rows][lane] + index
+        return replace(
+            self, lane=lane, pc=self.pc[frame], sp=self.sp[frame], is_cut=self.is_cut[rows]
+        )
 
     def functions(self, stack: int) -> list[str]:
         """Return the functions of one stack, the innermost first; without inlined ones."""

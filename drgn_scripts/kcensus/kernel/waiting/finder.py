@@ -19,13 +19,13 @@ import numpy.typing as npt
 from kcensus.engine.gather import Gathered, gather
 from kcensus.engine.layout import Path, layout
 from kcensus.engine.memory import Faults, Mask, Numbers, Words
-from kcensus.engine.slub.slabs import UnsupportedAllocator
 from kcensus.human import counted, human_seconds
 from kcensus.kernel.code.call_sites import CallSites
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import Mode
-from kcensus.kernel.tasks.functions import plain
+from kcensus.kernel.tasks.functions import WaitKind, plain
 from kcensus.kernel.tasks.tasks import Tasks
+from kcensus.kernel.waiting.attempts import Attempts
 from kcensus.kernel.waiting.graph import (
     GENERIC,
     OTHER,
@@ -37,11 +37,12 @@ from kcensus.kernel.waiting.graph import (
     NodeKind,
 )
 from kcensus.kernel.waiting.objects.queued import picked_words, queued
+from kcensus.kernel.waiting.objects.reading import Queues, Reads
 from kcensus.kernel.waiting.waits import Waits
 from kcensus.results import Figure, Finding, Gap, Remedy, Unit
 
 
-class Draft:
+class Draft(Attempts):
     """The graph in the making, shared by all finders.
 
     A *lane* is a row of the sleeping tasks. ``object``, ``type``, ``evidence``, ``kind`` and
@@ -55,6 +56,7 @@ class Draft:
     def __init__(
         self, kernel: Kernel, known: Tasks, waits: Waits, finders: Iterable[type[Finder]] = ()
     ) -> None:
+        super().__init__()
         self.kernel, self.known, self.waits = kernel, known, waits
         self.rows: Numbers = known.rows(waits.task)
         """Row among all tasks of each lane."""
@@ -65,17 +67,18 @@ class Draft:
         """Kind of each lane's object, if its type is ambiguous."""
         self.mode = [Mode.NONE] * len(waits)
         """Mode in which each task requests its lock."""
-        self.build, self.faults = Builder(), Faults()
+        self.build = Builder()
         self.types: dict[tuple[NodeKind, int], str] = {}
         """C types of objects that are no direct object of a wait."""
         self.names: dict[tuple[NodeKind, int], str] = {}
         """Names of objects; not safe to print."""
+        self.states: dict[tuple[NodeKind, int], str] = {}
+        """States of objects, as words that follow their names."""
         self.readers: dict[int, int] = {}
         """Number of readers by lock."""
         self.kept: set[int] = set()
         """Locks without a task as holder, such as those of a frozen file system."""
-        self.missing = list(waits.missing)
-        """Subjects without debug info."""
+        self.missing += waits.missing
         self.torn = 0
         """Lists that could not be followed to their end."""
         self.finders = [finder(self) for finder in finders]
@@ -94,16 +97,6 @@ class Draft:
         if kind is None or kind in GENERIC:
             kind = self._by_wait.get(self.waits.kind[lane], kind)
         return kind or OTHER
-
-    def attempt(self, what: str, work: Callable[[], None]) -> None:
-        """Call a function; note ``what`` as missing if the dump or debug info lacks a part."""
-        try:
-            work()
-        except (LookupError, UnsupportedAllocator):
-            self.missing.append(what)
-        except drgn.FaultError as error:
-            self.faults.note(error)
-            self.missing.append(what)
 
 
 @dataclass(frozen=True)
@@ -142,6 +135,20 @@ class Finder:
     """Name of its gap if it fails."""
     kinds: ClassVar[tuple[NodeKind, ...]] = ()
     """Kinds of its objects."""
+    modules: ClassVar[tuple[str, ...]] = ()
+    """Kernel modules whose debug info it uses if they are loaded."""
+    sleeps: ClassVar[Mapping[WaitKind, str]] = {}
+    """Functions that wait for its objects, by kind of wait, separated by spaces."""
+    queues: ClassVar[Queues] = {}
+    """Wait queues that are members of its objects, by the function that waits on them."""
+    lists: ClassVar[Reads] = {}
+    """Readers of lists of waiters that no stack links to."""
+    pointers: ClassVar[Reads] = {}
+    """Readers of pointers of tasks, and of their stacks, for objects that no list of waiters shows,
+    and of the places of objects."""
+    bios: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Members of its objects that are a bio, or point to the object that bios name in bi_private,
+    by C type, with names in various kernels."""
 
     def __init__(self, draft: Draft) -> None:
         self.draft = draft

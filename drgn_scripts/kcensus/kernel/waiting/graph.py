@@ -9,7 +9,8 @@ several finders; each finder declares its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -37,8 +38,16 @@ class NodeKind:
     """Whether a task holds the object, known or not."""
     is_io: bool = False
     """Whether a device ends the wait, which takes long if the device is faulty."""
+    is_device: bool = False
+    """Whether it is a block device, for sentences about I/O."""
+    tells_device: bool = False
+    """Whether its name has that of its device."""
     is_event: bool = False
     """Whether the object, without a known holder, is an event for idle threads."""
+    is_in_log: bool = False
+    """Whether the hung task detector names the holder in the kernel log."""
+    queue_of: NodeKind | None = None
+    """Kind of the lock at the same address, if this is the queue for it."""
     shows_sleepers: bool = False
     """Whether its waiters belong to the graph in state S, too."""
     ignores_signals: bool = False
@@ -59,6 +68,8 @@ class EdgeKind:
     """Whether the edge counts only if its source has no other edge."""
     is_context: bool = False
     """Whether sentences about the edge also need the edges to its source."""
+    is_wait: bool = True
+    """Whether the source waits for the target; else the edge says where the source is."""
     advice: str = ""
     """Next step where the target cannot be ended."""
 
@@ -139,28 +150,65 @@ class Graph:
         pairs = zip(self.kind, self.address.tolist(), strict=True)
         return {pair: node for node, pair in enumerate(pairs)}
 
-    def reached(self, nodes: Iterable[int], *, back: bool = False) -> Mask:
+    def reached(
+        self, nodes: Iterable[int], *, back: bool = False, but: Container[int] = ()
+    ) -> Mask:
         """Return a mask of some nodes, and of all nodes that edges lead to from them.
 
         :param back: follow edges against their direction
+        :param but: nodes to leave out, with what is only behind them
         """
-        edges = self.preceding if back else self.following
-        ends = (self.source if back else self.target).tolist()
+        edges, ends = (self.preceding, self._sources) if back else (self.following, self._targets)
         seen = np.zeros(len(self), np.bool_)
-        stack = list(nodes)
+        stack = [node for node in nodes if node not in but]
         seen[stack] = True
         while stack:
             for edge in edges[stack.pop()]:
                 end = ends[edge]
-                if not seen[end]:
+                if not seen[end] and end not in but:
                     seen[end] = True
                     stack.append(end)
         return seen
 
+    def waiters(self, node: int, is_passed: Callable[[int], bool]) -> dict[int, tuple[int, int]]:
+        """Return the nearest nodes that surely wait for a node, and how they do.
+
+        :param is_passed: which nodes only lead on to others
+        :return: the edge from each node, and the weakest strength on its way
+        """
+        found: dict[int, tuple[int, int]] = {}
+        todo = deque((edge, int(Strength.PROVEN)) for edge in self.preceding[node])
+        passed = {node}
+        while todo:
+            edge, strength = todo.popleft()
+            source, strength = self._sources[edge], min(strength, int(self.strength[edge]))
+            if not self.is_sure[edge] or source in passed:
+                continue
+            if is_passed(source):
+                passed.add(source)
+                todo += [(before, strength) for before in self.preceding[source]]
+            else:
+                found.setdefault(source, (edge, strength))
+        return found
+
+    @cached_property
+    def _sources(self) -> list[int]:
+        return list(map(int, self.source))
+
+    @cached_property
+    def _targets(self) -> list[int]:
+        return list(map(int, self.target))
+
+    @cached_property
+    def is_sure(self) -> Mask:
+        """Mask of the edges that are derived or proven waits."""
+        is_wait = np.array([edge.is_wait for edge in self.edge], np.bool_)
+        return np.asarray((self.strength > int(Strength.POSSIBLE)) & is_wait)
+
     @cached_property
     def sure(self) -> Graph:
-        """The same nodes with the derived and proven edges only."""
-        return self._of(np.flatnonzero(self.strength > int(Strength.POSSIBLE)))
+        """The same nodes with the derived and proven waits only."""
+        return self._of(np.flatnonzero(self.is_sure))
 
     def _of(self, edges: Numbers) -> Graph:
         rows = edges.tolist()

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import drgn
 import numpy as np
@@ -16,15 +18,16 @@ from kcensus.engine.rows import spread
 from kcensus.kernel.block.bios import Bios, bios
 from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.block.requests import requests
-from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.tasks.functions import WaitKind
+from kcensus.kernel.waiting.finders import finders
+from kcensus.kernel.waiting.sleeps import sleeps
 from kcensus.kernel.waiting.waits import Waits
 
 _PRIVATE, _TASK = "bio.bi_private", "bio.bi_private: task"
-_PAGE, _BIO = "bio_vec.bv_page", "xlog_in_core.ic_bio"
+_PAGE = "bio_vec.bv_page"
 SAME_SECTORS = "same sectors"
 """Evidence of a likely join: no pointer leads from the request to the object."""
-_EVIDENCE = (_PRIVATE, _TASK, _BIO, _PAGE, SAME_SECTORS)
 _SECTOR = 512
 _MAX_PAIRS = 1 << 20
 """Most pairs per kind of evidence. An object has a few requests, of damaged bios more."""
@@ -62,35 +65,45 @@ class Joins:
         return len(self.wait)
 
 
-def joined(kernel: Kernel, waits: Waits) -> Joins:
-    """Return the requests that tasks wait for: rows of :func:`requests`.
+@once
+def joined(kernel: Kernel) -> Joins:
+    """Return the requests that sleeping tasks wait for: rows of :func:`sleeps` and requests.
 
     :raises LookupError: the debug info lacks a type or member of requests or bios
     """
     every = requests(kernel)
     gendisks = np.array([disk.address for disk in block_devices(kernel).disks] or [0], np.uint64)
     places = RequestPlaces(gendisks[every.disk], every.sector, every.bytes // _SECTOR)
-    return joined_with(kernel, waits, bios(kernel), places)
+    members = {type_: names for finder in finders() for type_, names in finder.bios.items()}
+    return joined_with(kernel, sleeps(kernel), bios(kernel), places, members)
 
 
-def joined_with(kernel: Kernel, waits: Waits, bios: Bios, requests: RequestPlaces) -> Joins:
+def joined_with(
+    kernel: Kernel,
+    waits: Waits,
+    bios: Bios,
+    requests: RequestPlaces,
+    members: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+) -> Joins:
     """Return the requests among ``requests`` that tasks wait for.
 
     :param bios: bios of all requests of interest
     :param requests: places of these requests
+    :param members: bios of objects, as in :attr:`Finder.bios`
     """
-    return _Joiner(kernel, waits, bios, requests).run()
+    return _Joiner(kernel, waits, bios, requests).run(members)
 
 
 class _Joiner:
     def __init__(self, kernel: Kernel, waits: Waits, bios: Bios, requests: RequestPlaces) -> None:
         self.kernel, self.waits, self.bios, self.requests = kernel, waits, bios, requests
         self.faults = Faults()
+        self.evidence: list[str] = []
         self.pairs = [(_NONE, _NONE, _NONE)]
-        """Waits, requests, and evidence as indexes in :data:`_EVIDENCE`."""
+        """Waits, requests, and indexes of the evidence."""
         self.dropped = 0
 
-    def run(self) -> Joins:
+    def run(self, members: Mapping[str, tuple[str, ...]]) -> Joins:
         waits, bios = self.waits, self.bios
         is_known = waits.object != 0
         is_page = np.array([kind is WaitKind.FOLIO for kind in waits.kind], np.bool_)
@@ -102,7 +115,8 @@ class _Joiner:
         # Synchronous reads and writes of block devices up to v5.18 have the task in bi_private.
         every = np.arange(len(waits))
         self._by_address(every, waits.task, private, request, _TASK)
-        self._log_buffers()
+        for type_, names in members.items():
+            self._inside(type_, names)
         # A kernel before v5.16 waits for a page, a newer one for a folio.
         page_request = request[bios.page_bio]
         for column in (bios.page, bios.folio):
@@ -115,13 +129,13 @@ class _Joiner:
         key = wait * max(len(self.requests.disk), int(request.max(initial=0)) + 1) + request
         first = np.unique(key, return_index=True)[1]
         proof = proof[first]
-        evidence = [_EVIDENCE[code] for code in proof.tolist()]
-        is_proven = proof != _EVIDENCE.index(SAME_SECTORS)
+        evidence = [self.evidence[code] for code in proof.tolist()]
+        is_proven = np.array([each != SAME_SECTORS for each in evidence], np.bool_)
         return Joins(wait[first], request[first], is_proven, evidence, self.dropped, self.faults)
 
     def _add(self, wait: Numbers, request: Numbers, evidence: str) -> None:
-        code = np.full(len(wait), _EVIDENCE.index(evidence))
-        self.pairs.append((wait, request, code))
+        self.pairs.append((wait, request, np.full(len(wait), len(self.evidence))))
+        self.evidence.append(evidence)
 
     def _by_address(
         self, rows: Numbers, objects: Words, column: Words, request: Numbers, evidence: str
@@ -150,28 +164,30 @@ class _Joiner:
         row, offset = spread(count)
         return row, first[row] + offset
 
-    def _log_buffers(self) -> None:
-        """Join tasks that wait for a log buffer with its bios."""
+    def _inside(self, type_: str, names: tuple[str, ...]) -> None:
+        """Join tasks with the bios that are members of their object, or named by a member.
+
+        :param names: of the member, in various kernels
+        """
         waits, bios = self.waits, self.bios
-        is_log = [type_ == "struct xlog_in_core" for type_ in waits.type]
-        rows = np.flatnonzero((waits.object != 0) & np.array(is_log, np.bool_))
+        is_one = np.array([each == type_ for each in waits.type], np.bool_)
+        rows = np.flatnonzero((waits.object != 0) & is_one)
         if not len(rows):
             return
-        objects = waits.object[rows]
-        type_ = self.kernel.prog.type("struct xlog_in_core")
-        # Since Linux kernel commit 79b54d9bfcdc ("xfs: use bios directly to write log buffers") (in
-        # v5.3), the bio is a member of the log buffer; before, the log buffer has an xfs_buf.
-        if not type_.has_member("ic_bio"):
-            members = layout(self.kernel.prog, type_, ["ic_bp"])
-            buffer = gather(self.kernel.memory, objects, members, self.faults)["ic_bp"]
-            rows, buffer = rows[buffer != 0], buffer[buffer != 0]
-            self._by_address(rows, buffer, bios.origin_private, bios.request, _BIO)
+        evidence = f"{type_.removeprefix('struct ')}.{names[0]}"
+        objects, whole = waits.object[rows], self.kernel.prog.type(type_)
+        name = next(filter(whole.has_member, names))
+        if whole.member(name).type.kind == drgn.TypeKind.POINTER:
+            pointer = layout(self.kernel.prog, whole, {"origin": name})
+            origin = gather(self.kernel.memory, objects, pointer, self.faults)["origin"]
+            rows, origin = rows[origin != 0], origin[origin != 0]
+            self._by_address(rows, origin, bios.origin_private, bios.request, evidence)
             return
-        logs = np.unique(objects)
-        within = np.searchsorted(logs, bios.origin, "right") - 1
-        start = logs[np.maximum(within, 0)]
-        inside = (within >= 0) & (bios.origin - start < np.uint64(drgn.sizeof(type_)))
-        self._by_address(rows, objects, start[inside], bios.request[inside], _BIO)
+        starts = np.unique(objects)
+        within = np.searchsorted(starts, bios.origin, "right") - 1
+        start = starts[np.maximum(within, 0)]
+        inside = (within >= 0) & (bios.origin - start < np.uint64(drgn.sizeof(whole)))
+        self._by_address(rows, objects, start[inside], bios.request[inside], evidence)
 
     def _same_sectors(self, rows: Numbers) -> None:
         """Join waits with the requests on the same disk whose sectors overlap."""

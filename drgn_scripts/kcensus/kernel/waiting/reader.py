@@ -5,18 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import drgn
 import numpy as np
 
-from kcensus.engine.memory import Faults, Mask, Words
+from kcensus.engine.memory import Faults, Mask
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.tasks.tasks import Tasks, tasks
 from kcensus.kernel.waiting.finder import Draft, Finder
 from kcensus.kernel.waiting.finders import finders
 from kcensus.kernel.waiting.graph import TASK, WAITS, Graph, NodeKind
+from kcensus.kernel.waiting.sleeps import sleeps
 from kcensus.kernel.waiting.timed import timed
-from kcensus.kernel.waiting.waits import Waits, sleeps
+from kcensus.kernel.waiting.waits import Waits
 
 
 @dataclass
@@ -25,14 +27,14 @@ class Waiting:
 
     graph: Graph
     waits: Waits
-    """Waits of all sleeping tasks."""
+    """Waits of all sleeping tasks, with the objects that finders determined."""
     tasks: Tasks
-    objects: Words
-    """The object of each wait; 0 if undetermined."""
     types: dict[tuple[NodeKind, int], str] = field(default_factory=dict)
     """C types of objects."""
     names: dict[tuple[NodeKind, int], str] = field(default_factory=dict)
     """Names of objects; not safe to print."""
+    states: dict[tuple[NodeKind, int], str] = field(default_factory=dict)
+    """States of objects, as words that follow their names."""
     readers: dict[int, int] = field(default_factory=dict)
     """Number of readers by lock."""
     finders: Sequence[Finder] = ()
@@ -48,8 +50,15 @@ class Waiting:
         """Return the row of a node's task in the waits, or -1."""
         return self._rows.get(int(self.graph.address[node]), -1)
 
-    def __post_init__(self) -> None:
-        self._rows = {task: row for row, task in enumerate(self.waits.task.tolist())}
+    @cached_property
+    def _rows(self) -> dict[int, int]:
+        return {task: row for row, task in enumerate(self.waits.task.tolist())}
+
+    @cached_property
+    def blocked(self) -> Waits:
+        """The waits of the tasks in state D."""
+        is_blocked = self.tasks.is_blocked[self.tasks.rows(self.waits.task)]
+        return self.waits.part(np.flatnonzero(is_blocked))
 
 
 @once
@@ -64,11 +73,11 @@ def waiting(kernel: Kernel) -> Waiting:
     graph = _drawn(draft)
     return Waiting(
         graph=graph,
-        waits=draft.waits,
+        waits=replace(draft.waits, object=draft.object, type=draft.type, evidence=draft.evidence),
         tasks=draft.known,
-        objects=draft.object,
         types=draft.types,
         names=draft.names,
+        states=draft.states,
         readers=draft.readers,
         finders=draft.finders,
         missing=draft.missing,

@@ -1,30 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The object of each sleeping task's wait, its evidence, and the age of the wait.
-
-The object comes from pointers, in this order: the lists of waiters of objects (XFS buffers, logs,
-the hashed wait queues), the list linked with the task's own stack, the direct I/O that names the
-task, and ``task.blocker``. Without a pointer, the functions on the stack show the kind of wait, and
-the object stays unknown.
-"""
+"""The object of each sleeping task's wait, its evidence, and the age of the wait, as columns."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
-import drgn
 import numpy as np
 
 from kcensus.engine.memory import Faults, Mask, Numbers, Words
-from kcensus.engine.slub.slabs import ScanReport, UnsupportedAllocator
-from kcensus.kernel.kernel import Kernel, once
+from kcensus.engine.slub.slabs import ScanReport
 from kcensus.kernel.tasks.functions import ON_TIMERS, WaitKind
 from kcensus.kernel.tasks.stacks import Stacks
-from kcensus.kernel.tasks.tasks import tasks
-from kcensus.kernel.waiting.objects.direct_io import direct_io
-from kcensus.kernel.waiting.objects.lists import buffers_of_xfs, logs_of_xfs, pages_and_bits
-from kcensus.kernel.waiting.objects.locks import blockers, percpu_writers, rings
-from kcensus.kernel.waiting.objects.queues import queues_and_locks, tags
-from kcensus.kernel.waiting.objects.reading import Reading
 
 
 @dataclass(frozen=True)
@@ -85,78 +72,22 @@ class Waits:
         return np.asarray(self.object != 0)
 
     @property
+    def is_timed(self) -> Mask:
+        """Mask of the tasks that sleep on a timer, whatever else happens."""
+        return np.array([function in ON_TIMERS for function in self.function], np.bool_)
+
+    @property
     def undetermined(self) -> int:
         """Number of tasks with an undetermined object; tasks that sleep on a timer have none."""
-        timed = np.array([function in ON_TIMERS for function in self.function], np.bool_)
-        return int(np.count_nonzero(~self.is_proven & ~timed))
+        return int(np.count_nonzero(~self.is_proven & ~self.is_timed))
 
-
-@once
-def waits(kernel: Kernel) -> Waits:
-    """Return the waits of all tasks in state D.
-
-    :raises LookupError: the debug info lacks tasks
-    :raises drgn.FaultError: the head of the list of tasks is not in the dump
-    """
-    return _read(kernel, np.flatnonzero(tasks(kernel).is_blocked))
-
-
-@once
-def sleeps(kernel: Kernel) -> Waits:
-    """Return the waits of all sleeping tasks, in state D or S.
-
-    :raises LookupError: the debug info lacks tasks
-    :raises drgn.FaultError: the head of the list of tasks is not in the dump
-    """
-    return _read(kernel, np.flatnonzero(tasks(kernel).is_asleep))
-
-
-def _read(kernel: Kernel, rows: Numbers) -> Waits:
-    reading = Reading(kernel, rows)
-    for what, look in (
-        ("XFS buffers", buffers_of_xfs),
-        ("XFS logs", logs_of_xfs),
-        ("wait queues of pages and bits", pages_and_bits),
-        ("wait queues and locks", queues_and_locks),
-        ("percpu_rw_semaphore", percpu_writers),
-        ("direct I/O", direct_io),
-        ("task.blocker", blockers),
-        ("rings of waiters", rings),
-        ("disks of tags", tags),
-    ):
-        try:
-            look(reading)
-        except (LookupError, UnsupportedAllocator):
-            reading.missing.append(what)
-        except drgn.FaultError as error:
-            reading.faults.note(error)
-            reading.missing.append(what)
-    for row in np.flatnonzero(reading.object == 0).tolist():
-        function = reading.facts[row].function
-        reading.evidence[row] = f"frame {function}" if function else ""
-    known, rows = reading.known, reading.rows
-    return Waits(
-        task=known.address[rows],
-        pid=known.pid[rows],
-        comm=[known.comm[row] for row in rows.tolist()],
-        function=[each.function for each in reading.facts],
-        entry=[each.entry for each in reading.facts],
-        kind=reading.kind,
-        object=reading.object,
-        type=reading.type,
-        evidence=reading.evidence,
-        holder=reading.holder,
-        device=reading.device,
-        disk=reading.disk,
-        sector=reading.sector,
-        sectors=reading.sectors,
-        inode=reading.inode,
-        offset=reading.offset,
-        since_ns=known.off_cpu_ns[rows],
-        stacks=reading.stacks,
-        contradicted=reading.contradicted,
-        missing=reading.missing,
-        torn=reading.torn,
-        faults=reading.faults,
-        report=reading.report,
-    )
+    def part(self, rows: Numbers) -> Waits:
+        """Return the waits of some tasks."""
+        columns: dict[str, Any] = {"stacks": self.stacks.part(rows)}
+        for each in fields(self):
+            column = getattr(self, each.name)
+            if isinstance(column, np.ndarray):
+                columns[each.name] = column[rows]
+            elif isinstance(column, list) and each.name != "missing":
+                columns[each.name] = [column[row] for row in rows.tolist()]
+        return replace(self, **columns)

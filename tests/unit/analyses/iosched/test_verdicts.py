@@ -27,7 +27,7 @@ from kcensus.sources import open_target
 NONE = np.empty(0, np.int64)
 SECOND = 10**9
 NOW = 100 * SECOND
-QUEUE, OTHER = 0xA000, 0xB000
+QUEUE, OTHER, _SDA = 0xA000, 0xB000, 0xC000
 READ, WRITE, FLUSH, DRV_IN = 0, 1, 2, 34
 REALTIME, BEST_EFFORT, IDLE = 1, 2, 3
 
@@ -79,20 +79,29 @@ def figures(**driver: Any) -> Figures:
         direction=None,
     )
     freeze = {"freeze_depth": request.get("freeze", 0), "quiesce_depth": 0}
-    disk = SimpleNamespace(kind=QueueKind.MULTI, name="sda", scheduler="bfq", **freeze)
+    disk = SimpleNamespace(
+        kind=QueueKind.MULTI, name="sda", address=_SDA, scheduler="bfq", **freeze
+    )
     found = Figures.__new__(Figures)
     plain: dict[str, Any] = {
         "requests": requests,
         "schedulers": (scheduler,),
         "disks": (disk,),
-        "stacks": SimpleNamespace(bottom=lambda row: {row}),
+        "stacks": SimpleNamespace(bottom=lambda row: {row}, lower=lambda row: []),
+        "waiting": None,
         "hardware": SimpleNamespace(disk=np.zeros(1, np.int64), is_stopped=np.array([False])),
         "kernel": SimpleNamespace(
             prog=SimpleNamespace(type=lambda name: SimpleNamespace(has_member=lambda member: True))
         ),
         "clock": SimpleNamespace(ns=NOW, hz=250),
         "inserted_by": np.array([97, 97, 105]),
-        "waits": SimpleNamespace(function=request.get("functions", ())),
+        "waits": SimpleNamespace(
+            function=request.get("functions", ()),
+            kind=[],
+            disk=np.empty(0, np.uint64),
+            pid=NONE,
+            since_ns=NONE,
+        ),
         "joins": SimpleNamespace(wait=NONE, request=NONE, is_proven=np.empty(0, np.bool_)),
     }
     vars(found).update(plain)
@@ -177,6 +186,16 @@ def test_a_higher_class_overtakes_and_the_idle_one_waits(monkeypatch: pytest.Mon
     assert found_of(monkeypatch, own_class=IDLE) == {}
 
 
+def test_no_remedy_helps_while_the_device_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = {"class": REALTIME, "allocated": 9.0, "dispatched": 8.0}
+    found = found_of(monkeypatch, **driver)
+    (remedy,) = found["requests-starved:sda-async"].remedies
+    (other,) = found_of(monkeypatch, **{"class": REALTIME})["requests-starved:sda-async"].remedies
+    assert remedy.command == other.command
+    assert "device" in remedy.effect
+    assert "device" not in other.effect
+
+
 @pytest.mark.parametrize(
     ("is_sync", "slice_ms", "verdict"),
     [
@@ -220,6 +239,7 @@ def test_tasks_that_no_request_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
     found.waits = Waits(
         function=["blk_mq_get_tag", "mutex_lock", "msleep", "mutex_lock", "xfs_buf_lock"],
         kind=[WaitKind.TAG, WaitKind.LOCK, WaitKind.TIMER, WaitKind.LOCK, WaitKind.XFS_BUF],
+        is_timed=np.array([False, False, True, False, False]),
         since_ns=np.array([130, 20, 300, 9, 500]) * SECOND,
         comm=["a", "b", "c", "d", "e"],
         pid=np.arange(1, 6),
@@ -229,6 +249,33 @@ def test_tasks_that_no_request_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
     (finding,) = blocked(found)
     assert (finding.id, finding.severity) == ("tasks-blocked", Severity.WARNING)
     assert [finding.figures[key].value for key in ("sleepers", "longest")] == [2, 130.0]
+
+
+@pytest.mark.parametrize(
+    ("ids", "kinds", "part_of"),
+    [
+        ({"tags-exhausted:sda"}, [WaitKind.TAG] * 2, "tags-exhausted:sda"),
+        ({"tags-exhausted:sdb"}, [WaitKind.TAG] * 2, ""),
+        ({"tags-exhausted:sda"}, [WaitKind.TAG, WaitKind.LOCK], ""),
+    ],
+)
+def test_tasks_without_a_tag_are_part_of_the_finding_that_there_is_none(
+    ids: set[str], kinds: list[WaitKind], part_of: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks_module, "disk_names", lambda *args: ["sda", "sda"])
+    found: Any = figures()
+    found.waits = Waits(
+        function=["blk_mq_get_tag"] * 2,
+        kind=kinds,
+        is_timed=np.zeros(2, np.bool_),
+        since_ns=np.array([30, 20]) * SECOND,
+        comm=["a", "b"],
+        pid=np.arange(1, 3),
+    )
+    found.stacks.lower = lambda row: [0]
+    (finding,) = blocked(found, ids)
+    assert (finding.part_of, finding.tasks) == (part_of, frozenset({1, 2}))
+    assert "sda is stacked on sda" in finding.evidence
 
 
 def test_a_task_that_woke_up_has_waited_since_its_last_request() -> None:

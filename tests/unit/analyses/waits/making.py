@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from kcensus.analyses.waits.figures import Figures
+from kcensus.analyses.waits.findings import findings as told_by
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.tasks.functions import WaitKind
@@ -17,6 +18,7 @@ from kcensus.kernel.waiting import reader
 from kcensus.kernel.waiting.finders.locks.locks import MUTEX
 from kcensus.kernel.waiting.graph import HELD, TASK, WAITS, Builder, NodeKind
 from kcensus.kernel.waiting.reader import Waiting
+from kcensus.results import Finding
 from tests.unit.fakekernel import FakeKernel
 from tests.unit.kernel.waiting.making import waits_of
 
@@ -106,11 +108,15 @@ class Scene:
             strength=np.array([int(strength) for _, _, strength in held]),
             evidence="mutex.owner",
         )
-        return Waiting(build.graph(), waits, tasks, locks)
+        return Waiting(build.graph(), waits, tasks)
 
     @staticmethod
     def _lock(number: int) -> int:
         return _LOCKS + 64 * number
+
+
+def findings(figures: Figures) -> list[Finding]:
+    return [each.finding for each in told_by(figures)]
 
 
 def owned(count: int, strength: Strength = Strength.PROVEN) -> dict[int, tuple[int, Strength]]:

@@ -6,16 +6,16 @@ from __future__ import annotations
 import pytest
 
 from kcensus.analyses.waits.figures.log import Log
-from kcensus.analyses.waits.findings import findings
+from kcensus.analyses.waits.findings import findings as told_by
 from kcensus.analyses.waits.run import summary
 from kcensus.analyses.waits.selection import selection
 from kcensus.analyses.waits.tables import tables
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.waiting.finders.locks.futexes import FUTEX
 from kcensus.kernel.waiting.finders.locks.locks import MUTEX
-from kcensus.kernel.waiting.graph import NodeKind
+from kcensus.kernel.waiting.graph import QUEUE, NodeKind
 from kcensus.results import Danger, Severity
-from tests.unit.analyses.waits.making import Scene, owned
+from tests.unit.analyses.waits.making import Scene, findings, owned
 
 _SURE, _LIKELY, _MAYBE = Strength.PROVEN, Strength.DERIVED, Strength.POSSIBLE
 _ABBA = Scene(4, {0: 1, 1: 0, 2: 0}, owned(2))
@@ -126,6 +126,24 @@ def test_the_tree_of_a_long_chain_and_of_a_wide_one() -> None:
     drawn = selection(wide.figures()).lines
     assert len(drawn) == 2 + 4 + 1
     assert "95" in drawn[-1].text
+
+
+def test_a_wait_queue_is_no_lock_and_its_waiters_have_stacks() -> None:
+    scene = Scene(40, dict.fromkeys(range(20, 40), 0), kind=QUEUE)
+    figures = scene.figures()
+    (told,) = told_by(figures)
+    finding = told.finding
+    assert finding.id.startswith("waits-unheld:")
+    assert finding.is_generic
+    assert "search -t" not in finding.no_remedy
+    assert "--table stacks" in finding.no_remedy
+    assert {*tables(figures, [told])["stacks"].frame["pid"]} == {*range(120, 140)}
+
+
+def test_late_tasks_have_stacks_for_other_analyses() -> None:
+    frame = tables(Scene(30, {5: 0, 15: 0, 16: 0}).figures())["stacks"].frame
+    # The first task behind each root, and those that users notice.
+    assert frame["pid"].tolist() == [105, 116, 115]
 
 
 def test_names_are_escaped() -> None:

@@ -12,10 +12,9 @@ from kcensus.analyses.waits import figures as figures_module
 from kcensus.analyses.waits.checks import checks, gaps
 from kcensus.analyses.waits.figures import Figures
 from kcensus.analyses.waits.figures.tasks import State
-from kcensus.analyses.waits.findings import findings
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import Strength
-from tests.unit.analyses.waits.making import Scene
+from tests.unit.analyses.waits.making import Scene, findings
 from tests.unit.fakekernel import FakeKernel
 
 _NOW = 100

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from kcensus.analyses.waits.known import KNOWN, patch_behind, patch_of
+from kcensus.analyses.waits.findings.known import KNOWN, patch_behind, patch_of
 from tests.catalogue import PATCHES
 
 # The four threads of the posting of 2020-08-12, from the outermost function inwards.

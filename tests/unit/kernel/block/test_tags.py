@@ -158,7 +158,6 @@ class Host:
             sched_data=zeros,
             flush_queue=zeros,
             is_stopped=np.zeros(count, np.bool_),
-            contexts=zeros,
             nr_contexts=np.zeros(count, np.int64),
             tag_sets=sets,
         )

@@ -12,7 +12,7 @@ from kcensus.kernel.waiting.cycles import cycles
 from kcensus.kernel.waiting.finders.locks.locks import SEMAPHORE
 from kcensus.kernel.waiting.graph import HELD
 from kcensus.kernel.waiting.reader import Waiting, unread_code, waiting
-from kcensus.kernel.waiting.waits import sleeps
+from kcensus.kernel.waiting.sleeps import sleeps
 from tests.unit.kernel.waiting.making import Sleepers, edges, links
 
 _TYPES = """

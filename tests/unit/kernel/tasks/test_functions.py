@@ -7,7 +7,15 @@ import re
 
 import pytest
 
-from kcensus.kernel.tasks.functions import WaitKind, entered_by, kind_of, lock_type, waits_in
+from kcensus.kernel.tasks.functions import (
+    WaitKind,
+    entered_by,
+    kind_of,
+    kinds_by_function,
+    lock_type,
+    waits_in,
+)
+from kcensus.kernel.waiting.finders import finders
 from kcensus.kernel.waiting.frames import interrupted_in
 
 _STACKS = """
@@ -54,7 +62,8 @@ def test_function_kind_entry_and_lock(line: str) -> None:
     _, function, kind, entry, lock = (word.replace("-", "") for word in head.split(" ", 4))
     functions = stack.split()
     assert waits_in(functions) == function
-    assert kind_of(functions) is WaitKind[kind]
+    kinds = kinds_by_function(finder.sleeps for finder in finders())
+    assert kind_of(functions, kinds) is WaitKind[kind]
     assert entered_by(functions) == entry
     assert lock_type(functions) == lock
 
@@ -70,7 +79,7 @@ def test_what_a_preempted_task_goes_on_in() -> None:
 
 def test_an_unreadable_stack_says_nothing() -> None:
     assert (waits_in([]), entered_by([]), lock_type([])) == ("", "", "")
-    assert kind_of([]) is WaitKind.OTHER
+    assert kind_of([], {}) is WaitKind.OTHER
     # A stack of primitives alone was cut.
     assert waits_in(["__schedule", "schedule"]) == ""
 

@@ -15,7 +15,10 @@ from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.tasks.stacks import Stacks
 from kcensus.kernel.tasks.tasks import Tasks, tasks
 from kcensus.kernel.waiting.finder import Draft, Finder
+from kcensus.kernel.waiting.finders import finders
 from kcensus.kernel.waiting.graph import EdgeKind, Graph, NodeKind
+from kcensus.kernel.waiting.objects.queues import queue_owner
+from kcensus.kernel.waiting.sleeps import sleeps
 from kcensus.kernel.waiting.waits import Waits
 from tests.unit.fakekernel import FakeKernel
 
@@ -28,6 +31,13 @@ _FUNCTION = 0xFFFF_FFFF_8100_0000
 
 def words(*values: int) -> Words:
     return np.array(values, np.uint64)
+
+
+def blocked(kernel: Kernel) -> Waits:
+    """What the tasks in state D wait for, before finders know more."""
+    found = sleeps(kernel)
+    every = tasks(kernel)
+    return found.part(np.flatnonzero(every.is_blocked[every.rows(found.task)]))
 
 
 def waits_of(
@@ -110,12 +120,23 @@ class Sleepers:
             after, before = links[(at + 1) % len(links)], links[at - 1]
             self.k.write_words(link, after, before)
 
+    def _leave_queues(self, finder: type[Finder]) -> None:
+        """Replace wait queues by the objects that they are members of, as the reader does."""
+        types = ("struct wait_queue_head", "struct __wait_queue_head")
+        for lane, function in enumerate(self.functions):
+            if function in finder.queues and self.waits.type[lane] in types:
+                queue = int(self.waits.object[lane])
+                owner = queue_owner(self.k.prog, finder.queues[function], queue)
+                assert owner is not None
+                self.wait(lane, *owner[:2])
+
     def run(self, finder: type[F]) -> tuple[Graph, F]:
         """Let a finder note and find what tasks wait for; return its graph, and itself."""
-        draft = Draft(self.kernel, self.known, self.waits)
+        draft = Draft(self.kernel, self.known, self.waits, {*finders(), finder})
         draft.faults = self.faults
         draft.object, draft.type = self.waits.object, self.waits.type
         draft.evidence = self.waits.evidence
+        self._leave_queues(finder)
         found = finder(draft)
         found.note()
         found.find()

@@ -19,7 +19,6 @@ from kcensus.analyses import analyses
 from kcensus.analyses.runner import Context
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.waiting.reader import waiting
-from kcensus.kernel.waiting.waits import waits
 from kcensus.progress import SilentProgress
 from kcensus.sources import open_target
 from kcensus.sources.capsule.recorder import Recorder
@@ -34,12 +33,11 @@ def record(name: str, core: str, vmlinux: str) -> None:
     recorder = Recorder(target)
     Context.of(recorder.target).run(analyses()["waits"])
     kernel = Kernel(recorder.target.prog)
-    waits(kernel)
     found = waiting(kernel)
     sleepers = oracle.sleepers(kernel.prog)
     for row, pid in enumerate(found.waits.pid.tolist()):
-        if pid in sleepers and found.objects[row]:
-            type_, object_ = found.waits.type[row], int(found.objects[row])
+        if pid in sleepers and found.waits.object[row]:
+            type_, object_ = found.waits.type[row], int(found.waits.object[row])
             assert oracle.is_waiter(kernel.prog, type_, object_, sleepers[pid])
     facts = {"kernel": target.kernel, "format": target.format, "analyses": ["waits"]}
     manifest = {**facts, "failed": {}, "redacted": []}

@@ -33,13 +33,15 @@ from kcensus.kernel.tasks.functions import ON_TIMERS, WaitKind
 from kcensus.kernel.tasks.tasks import tasks
 from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.kernel.waiting.cycles import cycles
-from kcensus.kernel.waiting.finders.io.requests import DISK, IO, REQUEST, TAGS
+from kcensus.kernel.waiting.finders.io.devices import DISK
+from kcensus.kernel.waiting.finders.io.direct_io import IO
+from kcensus.kernel.waiting.finders.io.requests import REQUEST, TAGS
 from kcensus.kernel.waiting.finders.io.xfs_buffers import BUFFER_IO
 from kcensus.kernel.waiting.finders.locks.locks import MUTEX, SEMAPHORE
 from kcensus.kernel.waiting.graph import HELD, SERVED, TASK, WAITS, EdgeKind, NodeKind
 from kcensus.kernel.waiting.objects import reading as reading_module
 from kcensus.kernel.waiting.reader import Waiting, waiting
-from kcensus.kernel.waiting.waits import Waits, waits
+from kcensus.kernel.waiting.waits import Waits
 from kcensus.kernel.xfs import buffers as buffers_module
 from kcensus.kernel.xfs import mounts as mounts_module
 from kcensus.kernel.xfs.buffers import buffers
@@ -47,6 +49,7 @@ from kcensus.kernel.xfs.mounts import mounts
 from kcensus.results import Result
 from kcensus.sources import Target, open_target
 from tests.sample.block.poked import Poked
+from tests.unit.kernel.waiting.making import blocked
 from tests.unit.kernel.waiting.record import DATA
 from tests.vm.oracles import waits as oracle
 
@@ -66,7 +69,7 @@ def cfq() -> Kernel:
 
 @pytest.fixture(scope="module")
 def found(cfq: Kernel) -> Waits:
-    return waits(cfq)
+    return blocked(cfq)
 
 
 def rows(found: Waits, *kinds: WaitKind) -> list[int]:
@@ -218,7 +221,7 @@ def test_a_damaged_return_address_cuts_a_stack(found: Waits, target: int) -> Non
     row = found.pid.tolist().index(7)
     frames = found.stacks.frames(row)
     # The return address of a frame is right below the stack pointer of its caller.
-    damaged = waits(with_words(int(found.stacks.sp[frames][5]) - 8, target))
+    damaged = blocked(with_words(int(found.stacks.sp[frames][5]) - 8, target))
     assert damaged.stacks.is_cut.tolist() == [each == row for each in range(len(found))]
     assert damaged.stacks.functions(row) == found.stacks.functions(row)[:5]
 
@@ -245,7 +248,7 @@ def test_stacks_before_there_was_a_frame_of_inactive_tasks(
         "older", lambda _, name, *__: [schedule] if name == "__schedule" else [], enable_index=0
     )
     monkeypatch.setattr(stacks_module, "layout", layout_without("inactive_task_frame"))
-    old = waits(Kernel(prog))
+    old = blocked(Kernel(prog))
     assert not old.stacks.is_cut.any()
     for row in range(len(found)):
         assert old.stacks.functions(row) == found.stacks.functions(row)
@@ -256,7 +259,7 @@ def test_stacks_before_there_was_a_frame_of_inactive_tasks(
 def test_the_disk_of_a_node_is_not_the_one_that_it_is_on(found: Waits) -> None:
     row = rows(found, WaitKind.REQUEST)[0]
     assert found.disk[row]
-    node = waits(with_words(int(found.inode[row]), stat.S_IFBLK))
+    node = blocked(with_words(int(found.inode[row]), stat.S_IFBLK))
     assert node.inode[row] == found.inode[row]
     # It is for device 0:0, as i_rdev of a file is 0.
     assert (node.disk[row], node.device[row]) == (0, 0)
@@ -270,11 +273,11 @@ def test_a_buffer_of_several_maps_is_where_its_first_map_says(cfq: Kernel, found
     own = drgn.offsetof(type_, "__b_map")
     assert own == drgn.offsetof(type_, "b_maps") + 8
     elsewhere = buffer + own + 8
-    several = waits(with_words(place, elsewhere, 0, 4711, 8))
+    several = blocked(with_words(place, elsewhere, 0, 4711, 8))
     row = several.pid.tolist().index(int(found.pid[row]))
     assert (several.sector[row], several.sectors[row]) == (4711, 8)
     # Where the maps are unreadable, so is the place.
-    several = waits(with_words(place, 1 << 46, 0))
+    several = blocked(with_words(place, 1 << 46, 0))
     assert several.sector[row] == -1
 
 
@@ -287,7 +290,7 @@ def test_a_kernel_without_xfs_has_all_that_is_needed(
     monkeypatch.setattr(mounts_module, "super_blocks", lambda _: replace(blocks, type=types))
     for module in (mounts_module, buffers_module):
         monkeypatch.setattr(module, "layout", layout_without("xfs"))
-    none = waits(kernel)
+    none = blocked(kernel)
     assert none.missing == []
     assert (none.torn, len(buffers(kernel)), len(mounts(kernel))) == (0, 0, 0)
     assert len(none) == 15
@@ -298,7 +301,7 @@ def test_a_lock_without_a_list_costs_only_its_task(
 ) -> None:
     """Since v7.1, locks have no list: what looks like one is not theirs."""
     monkeypatch.setattr(reading_module, "lock_type", lambda _: "struct list_head")
-    without = waits(Kernel(open_target(str(_CAPSULE)).prog))
+    without = blocked(Kernel(open_target(str(_CAPSULE)).prog))
     assert without.missing == []
     (row,) = np.flatnonzero(without.object != found.object).tolist()
     assert (found.evidence[row], without.object[row]) == ("mutex.wait_list", 0)
@@ -323,7 +326,7 @@ def test_damage_costs_only_what_it_hits(found: Waits, seed: int) -> None:
     target.prog.add_memory_segment(place & ~63, size, read, False)
     # Another one may read by physical address, where there is no damage.
     kernel = Kernel(target.prog)
-    damaged = waits(kernel)
+    damaged = blocked(kernel)
     # What the damage hits may be another object, too: the next one in the slab, a list's neighbour.
     kept = set(zip(damaged.pid.tolist(), damaged.object.tolist(), strict=True))
     lost = set(zip(found.pid.tolist(), found.object.tolist(), strict=True)) - kept
@@ -375,7 +378,7 @@ def test_each_task_in_state_d_waits_for_what_has_it_as_a_waiter(name: str) -> No
     blocked = found.tasks.pid[found.tasks.is_blocked].tolist()
     assert sorted(sleepers) == sorted(blocked)
     for pid, task in sleepers.items():
-        type_, object_ = found.waits.type[rows[pid]], int(found.objects[rows[pid]])
+        type_, object_ = found.waits.type[rows[pid]], int(found.waits.object[rows[pid]])
         if object_:
             assert oracle.is_waiter(target.prog, type_, object_, task), pid
         else:
@@ -400,7 +403,7 @@ def test_a_chain_to_a_request() -> None:
     assert following(found, 1049) == locked + _SERVED
     for pid in range(1036, 1044):
         assert following(found, pid) == [(WAITS, IO, 0), *_SERVED]
-    assert following(found, 7) == [(WAITS, TAGS, 0)]
+    assert following(found, 7) == [(WAITS, TAGS, 0), (SERVED, DISK, 0)]
     assert answer(_CFQ).gaps == []
     (finding,) = answer(_CFQ).findings
     assert (finding.id, finding.figures["tasks"].value) == ("waits-io", 12)

@@ -14,6 +14,7 @@ from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.tasks.stacks import Stacks
 from kcensus.kernel.waiting import joined as joined_module
+from kcensus.kernel.waiting.finders.io.xfs_logs import XfsLogs
 from kcensus.kernel.waiting.joined import SAME_SECTORS, RequestPlaces, joined_with
 from kcensus.kernel.waiting.waits import Waits
 from tests.unit.fakekernel import FakeKernel
@@ -87,7 +88,7 @@ def test_a_bio_may_name_the_task_and_be_within_a_log_buffer(synthetic: Kernel) -
     origin = words(0x10, 0x20, LOG + 64, 0x40)
     bios = replace(columns(), origin_private=words(0, 0, 0, TASK), origin=origin)
     known = waits((WaitKind.REQUEST, 0, ""), (WaitKind.LOG, LOG, "struct xlog_in_core"))
-    found = joined_with(synthetic, known, bios, PLACES)
+    found = joined_with(synthetic, known, bios, PLACES, XfsLogs.bios)
     assert (found.request.tolist(), found.is_proven.tolist()) == ([2, 1], [True, True])
     assert found.evidence[1] == "xlog_in_core.ic_bio"
 

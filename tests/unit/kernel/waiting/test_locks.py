@@ -164,7 +164,7 @@ def reader(*stacks: tuple[str, ...]) -> tuple[Reading, int]:
     made.kernel, made.faults, made.missing = scene.kernel, Faults(), []
     made.known = replace(scene.known, pi_blocked_on=words(*waiting))
     made.rows, made.object = np.arange(len(stacks)), words(*[0] * len(stacks))
-    made.facts = [Facts.of(stack) for stack in stacks]
+    made.facts = [Facts.of(stack, {}) for stack in stacks]
     made.kind, made.type = [WaitKind.OTHER] * len(stacks), [""] * len(stacks)
     made.evidence = [""] * len(stacks)
     blockers(made)

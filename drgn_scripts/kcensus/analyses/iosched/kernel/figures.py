@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from kcensus.analyses.iosched.kernel.sleepers import requests_of
 from kcensus.engine.memory import Mask
 from kcensus.kernel.block.bios import bios, group_paths
 from kcensus.kernel.block.disks import QueueKind, block_devices
@@ -24,7 +26,8 @@ from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.vfs.files import file_paths
 from kcensus.kernel.waiting.joined import Joins, joined
-from kcensus.kernel.waiting.waits import Waits, waits
+from kcensus.kernel.waiting.reader import Waiting, waiting
+from kcensus.kernel.waiting.waits import Waits
 
 Counts = npt.NDArray[np.int64]
 _RANKS = np.array([1, 0, 1, 2])
@@ -66,6 +69,14 @@ class Queue:
     verdict: Verdict
 
 
+class TagWaiters(NamedTuple):
+    """Tasks that wait for a free request."""
+
+    pids: frozenset[int]
+    longest: float
+    """Seconds; 0 for none."""
+
+
 class Figures:
     """The block devices of a kernel, their requests, and the tasks behind them.
 
@@ -82,8 +93,12 @@ class Figures:
         self.bios = bios(kernel)
         self.stacks = stacks(kernel)
         self.clock = clock(kernel)
-        asleep = waits(kernel)
-        self.joins: Joins = joined(kernel, asleep)
+        self.waiting: Waiting = waiting(kernel)
+        found = joined(kernel)
+        self.joins: Joins = replace(
+            requests_of(self.waiting, self.requests), dropped=found.dropped, faults=found.faults
+        )
+        asleep = self.waiting.blocked
         self.waits: Waits = replace(asleep, since_ns=self._since_submitted(asleep))
         """Tasks in state D."""
 
@@ -119,6 +134,13 @@ class Figures:
         best = np.full(len(self.waits), -1)
         best[joins.wait[order]] = order  # the last join of each wait stays
         return np.append(joins.request, -1)[best], best
+
+    def tag_waiters(self, disk: int) -> TagWaiters:
+        """Return the tasks in state D that wait for a free request of a disk."""
+        is_tag = np.array([kind is WaitKind.TAG for kind in self.waits.kind], np.bool_)
+        rows = np.flatnonzero(is_tag & (self.waits.disk == np.uint64(self.disks[disk].address)))
+        longest = int(self.waits.since_ns[rows].max(initial=0)) / 1e9
+        return TagWaiters(frozenset(self.waits.pid[rows].tolist()), longest)
 
     @cached_property
     def inserted_by(self) -> Counts:

@@ -5,17 +5,19 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from kcensus.analyses.iosched.degrees import severity, shortest_ns
 from kcensus.analyses.iosched.kernel.figures import Counts, Figures
+from kcensus.analyses.iosched.kernel.sleepers import disk_names, holders
 from kcensus.human import counted, human_seconds, listed
 from kcensus.kernel.block.requests import State
-from kcensus.kernel.tasks.functions import ON_TIMERS
-from kcensus.kernel.tasks.tasks import tasks
+from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.results import Danger, Figure, Finding, Severity
+from kcensus.results.severity import HUNG, LATE
 from kcensus.results.tables import (
     ADDRESS,
     ALWAYS,
@@ -31,14 +33,14 @@ from kcensus.text import printable
 
 _MAX_NAMED = 3
 """Groups of tasks in a sentence, and PIDs per group."""
-_STEPS = ((120.0, Severity.WARNING), (10.0, Severity.NOTICE))
-"""Least seconds in state D, by severity: hung_task_timeout_secs, and a delay noticed by users."""
+STEPS = ((HUNG, Severity.WARNING), (LATE, Severity.NOTICE))
+"""Least seconds in state D, by severity."""
 
 
 def _sleepers(figures: Figures) -> dict[str, npt.ArrayLike]:
     waits, joins, requests = figures.waits, figures.joins, figures.requests
-    every = tasks(figures.kernel)
     chosen, join = figures.awaited
+    places = disk_names(figures.waiting, figures.disks)
     names = np.array([*(disk.name for disk in figures.disks), ""], np.object_)
     is_known, is_proven = join >= 0, np.append(joins.is_proven, np.False_)[join]
     return {
@@ -48,34 +50,18 @@ def _sleepers(figures: Figures) -> dict[str, npt.ArrayLike]:
         "function": waits.function,
         "since": np.where(waits.since_ns < 0, -1.0, waits.since_ns / 1e9),
         "kind": [each.value for each in waits.kind],
-        "disk": np.where(
-            is_known, names[np.append(requests.disk, -1)[chosen]], disk_names(figures)
-        ),
+        "disk": np.where(is_known, names[np.append(requests.disk, -1)[chosen]], places),
         "request": [_progress(figures, row) for row in chosen.tolist()],
         "link": np.where(is_proven, "proven", np.where(is_known, "likely", "")),
         "object_by": waits.evidence,
         "linked_by": [[*joins.evidence, ""][row] for row in join.tolist()],
-        "holder": np.append(every.pid, 0)[every.rows(waits.holder)],
+        "holder": holders(figures.waiting),
         "sector": waits.sector,
         "object_type": waits.type,
         "object": waits.object,
         "request_address": np.append(requests.address, np.uint64(0))[chosen],
         "address": waits.task,
     }
-
-
-def disk_names(figures: Figures) -> list[str]:
-    """Return the name of the disk that each task waits for; empty if unknown."""
-    waits = figures.waits
-    names = {disk.address: disk.name for disk in figures.disks}
-    # Tasks can wait in a legacy queue, which has no pointer to its disk.
-    names |= {disk.queue: disk.name for disk in figures.disks if disk.queue}
-    numbers = {disk.number: disk.name for disk in figures.disks}
-    disks = np.where(waits.disk == 0, waits.object, waits.disk).tolist()
-    return [
-        names.get(disk) or numbers.get(device, "")
-        for disk, device in zip(disks, waits.device.tolist(), strict=True)
-    ]
 
 
 def _progress(figures: Figures, row: int) -> str:
@@ -134,48 +120,77 @@ SLEEPERS = TableSpec(
 )
 
 
-def blocked(figures: Figures) -> Iterator[Finding]:
-    """Yield a finding about tasks in state D that wait for no known request."""
+def blocked(figures: Figures, ids: Collection[str] = ()) -> Iterator[Finding]:
+    """Yield a finding about tasks in state D that wait for no known request.
+
+    :param ids: of other findings, which may have the cause
+    """
     waits = figures.waits
     linked = np.isin(np.arange(len(waits)), figures.joins.wait)
-    timed = np.array([function in ON_TIMERS for function in waits.function], np.bool_)
-    rows = np.flatnonzero(~linked & ~timed & (waits.since_ns >= shortest_ns(_STEPS)))
+    rows = np.flatnonzero(~linked & ~waits.is_timed & (waits.since_ns >= shortest_ns(STEPS)))
     longest = int(waits.since_ns[rows].max(initial=0)) / 1e9
-    how = severity(longest, _STEPS)
+    how = severity(longest, STEPS)
     if how is None:
         return
-    disks = disk_names(figures)
-    causes = Counter((waits.kind[row], printable(disks[row])) for row in rows.tolist())
+    disks = disk_names(figures.waiting, figures.disks)
+    causes = Counter((waits.kind[row], disks[row]) for row in rows.tolist())
     what = ", ".join(
-        f"{kind.words}{f' of {disk}' if disk else ''} ({count:,})"
+        f"{kind.words}{f' of {printable(disk)}' if disk else ''} ({count:,})"
         for (kind, disk), count in causes.most_common()
     )
+    stacked = "".join(f". {each}" for each in _stacked(figures, {disk for _, disk in causes}))
     function, count = Counter(waits.function[row] for row in rows.tolist()).most_common(1)[0]
     where = f" in {printable(function)}," if function and 2 * count > len(rows) else ""
     where = f"{' most of them' if where and len(rows) > 1 else ''}{where}"
     span = f"{'up to ' if len(rows) > 1 else ''}{human_seconds(longest)}"
     have = "has" if len(rows) == 1 else "have"
     subject = f"{counted(len(rows), 'task')} {have} been in state D for {span}"
+    # Tasks that all wait for a tag of one disk wait because there is none.
+    (kind, disk), most = causes.most_common(1)[0]
+    cause = f"tags-exhausted:{printable(disk)}"
+    is_tag = kind is WaitKind.TAG and most == len(rows) and cause in ids
     yield Finding(
         id="tasks-blocked",
         tasks=frozenset(waits.pid[rows].tolist()),
         is_generic=True,
+        is_vague=True,
         severity=how,
         danger=Danger.STALL,
         title=f"{subject},{where} not waiting for any known request",
-        evidence=f"Waiting for: {what}. Longest: {_named(figures, rows, set(rows.tolist()))}",
+        evidence=f"Waiting for: {what}{stacked}. "
+        f"Longest: {_named(figures, rows, set(rows.tolist()))}",
         figures={"sleepers": Figure(len(rows)), "longest": Figure(longest, SECONDS)},
-        no_remedy="`kcensus waits TARGET --table tasks` names the object",
+        no_remedy="See the functions on their stacks: `kcensus waits TARGET --table stacks`",
+        part_of=cause if is_tag else "",
     )
 
 
-def named_behind(figures: Figures, requests: Counts) -> tuple[int, str]:
-    """Return the number of tasks that sleep behind some requests, and their names."""
+def _stacked(figures: Figures, names: Collection[str]) -> Iterator[str]:
+    """Yield what disks with some names are stacked on."""
+    for row, disk in enumerate(figures.disks):
+        lower = [printable(figures.disks[each].name) for each in figures.stacks.lower(row)]
+        if disk.name in names and lower:
+            yield f"{printable(disk.name)} is stacked on {listed(lower)}"
+
+
+class Sleepers(NamedTuple):
+    """Tasks in state D behind some requests."""
+
+    pids: frozenset[int]
+    names: str
+    """The names of those that sleep longest."""
+
+
+def behind(figures: Figures, requests: Counts) -> Sleepers:
+    """Return the tasks that sleep behind some requests."""
     joins = figures.joins
     is_behind = np.isin(joins.request, requests)
     rows, proven = joins.wait[is_behind], joins.wait[is_behind & joins.is_proven]
     rows = np.unique(rows)
-    return len(rows), _named(figures, rows, set(proven.tolist())) if len(rows) else ""
+    names = _named(figures, rows, set(proven.tolist())) if len(rows) else ""
+    return Sleepers(
+        frozenset(figures.waits.pid[rows].tolist()) if len(rows) else frozenset(), names
+    )
 
 
 def _named(figures: Figures, rows: Counts, proven: Collection[int]) -> str:

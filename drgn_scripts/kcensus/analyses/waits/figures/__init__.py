@@ -19,11 +19,14 @@ from kcensus.kernel.tasks.tasks import switches, tasks
 from kcensus.kernel.waiting.cycles import Behind, Cycle, behind, cycles, roots
 from kcensus.kernel.waiting.graph import Graph
 from kcensus.kernel.waiting.reader import Waiting, waiting
+from kcensus.results.severity import LATE
 
 Numbers = npt.NDArray[np.int64]
 
 _MAX_STACKS = 32
 """Most tasks with a stack in the table."""
+_MAX_LATE = 64
+"""Most tasks with a stack in the table for their long sleep alone."""
 _LONG_NS = 10**9
 _TICK_NS = 10**7
 """Ages that differ by less are equal: the clocks of CPUs differ, too."""
@@ -124,18 +127,6 @@ class Figures:
         tasks = self.waiting.tasks
         return int(tasks.off_cpu_ns[tasks.is_blocked].max(initial=0)) / 1e9
 
-    @cached_property
-    def undetermined(self) -> int:
-        """Number of tasks in state D with an undetermined object."""
-        waits, tasks = self.waiting.waits, self.waiting.tasks
-        blocked = set(tasks.address[tasks.is_blocked].tolist())
-        return sum(
-            task in blocked and not object_ and function not in ON_TIMERS
-            for task, object_, function in zip(
-                waits.task.tolist(), self.waiting.objects.tolist(), waits.function, strict=True
-            )
-        )
-
     def is_sure(self, cycle: Cycle) -> bool:
         """Return whether a cycle is a deadlock, rather than a coincidence of short sleeps."""
         # A running kernel changes while it is read: two facts may never have been true together.
@@ -186,28 +177,43 @@ class Figures:
 
     def first_tasks(self, root: int) -> list[int]:
         """Return the tasks next behind a node, those with most tasks behind them first."""
-        graph, found, todo, seen = self.graph.sure, set[int](), [root], {root}
-        while todo:
-            for edge in graph.preceding[todo.pop()]:
-                node = int(graph.source[edge])
-                if node in seen:
-                    continue
-                seen.add(node)
-                if graph.is_task[node]:
-                    found.add(node)
-                else:
-                    todo.append(node)
+        is_task = self.graph.is_task
+        found = self.graph.waiters(root, lambda node: not is_task[node])
         return sorted(found, key=lambda node: (-int(self.behind.tasks[node]), node))
 
     @cached_property
+    def late(self) -> list[int]:
+        """Tasks that have been in state D for long without a known request, the longest first."""
+        tasks, graph = self.waiting.tasks, self.graph
+        found = [
+            node
+            for node in self.task_nodes
+            if int(self.ages[node]) >= LATE * 1e9
+            and tasks.is_blocked[self.task_rows[node]]
+            and self.tasks.function(node) not in ON_TIMERS
+            and not any(graph.kind[each].tells_device for each in self._served_by(node))
+        ]
+        return sorted(found, key=lambda node: (-int(self.ages[node]), node))
+
+    def _served_by(self, task: int) -> list[int]:
+        """Return the objects that a task waits for, and what serves or holds these."""
+        graph = self.graph
+        objects = [int(graph.target[edge]) for edge in graph.following[task]]
+        return objects + [int(graph.target[e]) for each in objects for e in graph.following[each]]
+
+    @cached_property
     def stacks_shown(self) -> list[int]:
-        """Tasks in the table of stacks: those of cycles and roots, and the first behind objects."""
+        """Tasks in the table of stacks: of cycles, roots, the first behind objects, and late ones.
+
+        Other analyses lead to the late ones, too.
+        """
         of_cycles = [node for cycle in self.cycles for node in cycle.nodes]
         chosen = [node for node in (*of_cycles, *self.roots) if self.graph.is_task[node]]
         for root in self.roots[:_MAX_STACKS]:
             if not self.graph.is_task[root]:
                 chosen += self.first_tasks(root)[:1]
-        return list(dict.fromkeys(chosen))[:_MAX_STACKS]
+        first = list(dict.fromkeys(chosen))[:_MAX_STACKS]
+        return list(dict.fromkeys((*first, *self.late[:_MAX_LATE])))
 
     @cached_property
     def log(self) -> Log:

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from kcensus.analyses.waits.figures.tasks import State, TaskNodes
+from kcensus.human import listed
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.symbols import symbols_of
 from kcensus.kernel.waiting.cycles import Behind, Cycle
@@ -95,12 +96,20 @@ class Names:
             if threads:
                 first = min(threads, key=self._tasks.pid)
                 return f"{self._tasks.comm(first)} (PID {self._tasks.pid(first)})"
-        known = self._waiting.names.get((self._graph.kind[node], int(self._graph.address[node])))
-        if known:
-            return printable(known)
+        key = self._graph.kind[node], int(self._graph.address[node])
+        if known := self._waiting.names.get(key):
+            state = self._waiting.states.get(key)
+            return printable(f"{known}, {state}" if state else known)
         if node in self._identities:
             return printable(self._identities[node])
         return self._symbols.get(node) or f"0x{int(self._graph.address[node]):x}"
+
+    def place(self, node: int) -> str:
+        """Return where a node is, such as ``stacked on vda, vdb``; empty if no edge says."""
+        graph = self._graph
+        edges = [edge for edge in graph.following[node] if not graph.edge[edge].is_wait]
+        names = listed([self.object(int(graph.target[edge])) for edge in edges])
+        return f"{graph.edge[edges[0]].value} {names}" if edges else ""
 
     def of(self, node: int) -> str:
         """Return the name of a node in a sentence."""

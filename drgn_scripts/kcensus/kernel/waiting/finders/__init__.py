@@ -16,3 +16,8 @@ def finders() -> tuple[type[Finder], ...]:
     names = sorted(info.name for info in pkgutil.walk_packages(__path__, f"{__name__}."))
     modules = map(importlib.import_module, names)
     return tuple(module.FINDER for module in modules if hasattr(module, "FINDER"))
+
+
+def modules() -> tuple[str, ...]:
+    """Return the kernel modules whose debug info finders use."""
+    return tuple(dict.fromkeys(name for finder in finders() for name in finder.modules))

@@ -11,40 +11,19 @@ import numpy as np
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Words
-from kcensus.kernel.block.disks import block_devices
-from kcensus.kernel.block.hardware import disks_of_maps, maps_of_queues
+from kcensus.kernel.block.hardware import maps_of_queues
 from kcensus.kernel.locking.waiters import entry_link, queues_type
 from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.waiting.objects.queued import Queued, Shape, queued
 from kcensus.kernel.waiting.objects.reading import Reading
-from kcensus.kernel.xfs.buffers import buffers
+from kcensus.sources.capsule import NotRecorded
 
 _LIKE_A_LOCK = "rq_qos_wait"
 """Function whose ``struct rq_qos_wait_data`` has the task at the offset of lock waiters."""
-_PIPE = "struct pipe_inode_info"
-_PERCPU = "struct percpu_rw_semaphore"
-_QUEUE_OWNERS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
-    # Since v5.5 (commit not verified), readers and writers have a queue each.
-    "pipe_read": ((_PIPE, ("rd_wait", "wait")),),
-    "anon_pipe_read": ((_PIPE, ("rd_wait", "wait")),),
-    "pipe_write": ((_PIPE, ("wr_wait", "wait")),),
-    "anon_pipe_write": ((_PIPE, ("wr_wait", "wait")),),
-    "pipe_wait": ((_PIPE, ("wait",)),),
-    # Since Linux kernel commit 7f26482a872c ("locking/percpu-rwsem: Remove the embedded rwsem") (in
-    # v5.7).
-    "percpu_rwsem_wait": ((_PERCPU, ("waiters",)),),
-    # From v4.8 to v4.10 (commits not verified), the queue is called `writer`.
-    "percpu_down_write": ((_PERCPU, ("write_waitq", "writer")),),
-    "request_wait_answer": (("struct fuse_req", ("waitq",)),),
-    "wait_transaction_locked": (("struct journal_s", ("j_wait_transaction_locked",)),),
-    "jbd2_log_wait_commit": (("struct journal_s", ("j_wait_done_commit",)),),
-    "add_transaction_credits": (("struct journal_s", ("j_wait_transaction_locked",)),),
-}
-"""Types and members that contain a wait queue, by the function that waits on it."""
 _MAX_REQUEST_LISTS = 2
 """Directions of a legacy queue: asynchronous and synchronous."""
-_TAGS = "struct sbitmap_queue"
-"""Type of the objects of waits for a tag."""
+TAGS = "struct sbitmap_queue"
+"""Type of the objects of waits for a tag of blk-mq."""
 
 
 def queues_and_locks(reading: Reading) -> None:
@@ -61,8 +40,6 @@ def queues_and_locks(reading: Reading) -> None:
             object_, kind, type_, proof = owner
             objects = np.array([object_], np.uint64)
             reading.note(np.array([lane]), objects, kind, type_, proof or tag_proof)
-    if "XFS buffers" not in reading.missing:
-        _compare(reading, links)
 
 
 def _owner(
@@ -101,32 +78,36 @@ def _owner(
         if legacy:
             return legacy, WaitKind.TAG, "struct request_queue", "request_list.wait"
     if bitmap:
-        return bitmap, WaitKind.TAG, _TAGS, ""
+        return bitmap, WaitKind.TAG, TAGS, ""
     if is_completion:
         inside = drgn.offsetof(prog.type("struct completion"), "wait")
         return queue - inside, kind, "struct completion", "completion.wait"
-    owner = _queue_owner(reading, function, queue)
-    if owner is not None:
-        address, type_, member = owner
-        return address, kind, type_, f"{type_.removeprefix('struct ')}.{member}"
+    if function in reading.queues:
+        try:
+            found = queue_owner(prog, reading.queues[function], queue)
+        except (LookupError, NotRecorded):
+            found, type_ = None, reading.queues[function][0]
+            reading.missing += [] if type_ in reading.missing else [type_]
+        if found is not None:
+            address, type_, member = found
+            return address, kind, type_, f"{type_.removeprefix('struct ')}.{member}"
     if kind in (WaitKind.FOLIO, WaitKind.BIT):
         # Many pages and words share a queue of a table: the queue is not the object of the wait.
         return None
     return queue, kind, queues_type(prog).type_name(), "wait_queue_entry.entry"
 
 
-def _queue_owner(reading: Reading, function: str, queue: int) -> tuple[int, str, str] | None:
-    """Return address, type and member of the object around a queue, by the waiting function."""
-    for type_, members in _QUEUE_OWNERS.get(function, ()):
-        try:
-            whole = reading.kernel.prog.type(type_)
-        except LookupError:
-            reading.missing += [] if type_ in reading.missing else [type_]
-            continue
-        for member in members:
-            if whole.has_member(member):
-                return queue - drgn.offsetof(whole, member), type_, member
-    return None
+def queue_owner(
+    prog: drgn.Program, owner: tuple[str, tuple[str, ...]], queue: int
+) -> tuple[int, str, str] | None:
+    """Return address, type and member of the object around a wait queue.
+
+    :param owner: its type and the names of its member, as in :data:`Queues`
+    :raises LookupError: the debug info lacks the type
+    """
+    whole = prog.type(owner[0])
+    member = next(filter(whole.has_member, owner[1]), "")
+    return (queue - drgn.offsetof(whole, member), owner[0], member) if member else None
 
 
 def _request_queue(reading: Reading, queue: int) -> int:
@@ -176,39 +157,13 @@ def _named_bitmaps(reading: Reading, node: Words, queue: Words) -> Words:
     wait = prog.type("struct sbq_wait")
     inside = entry_link(prog) + drgn.offsetof(wait, "wait")
     members = layout(prog, wait, ["sbq"])
-    bitmap = layout(prog, _TAGS, ["ws"])
+    bitmap = layout(prog, TAGS, ["ws"])
     state = drgn.sizeof(prog.type("struct sbq_wait_state"))
     owner = gather(memory, node - np.uint64(inside), members, reading.faults)["sbq"]
     first = gather(memory, owner, bitmap, reading.faults)["ws"]
     # SBQ_WAIT_QUEUES is 8.
     holds = (owner != 0) & (queue >= first) & (queue - first < np.uint64(8 * state))
     return np.asarray(np.where(holds, owner, np.uint64(0)))
-
-
-def tags(reading: Reading) -> None:
-    """Note the disks of awaited tags."""
-    lane = np.flatnonzero(np.array(reading.type, np.str_) == _TAGS)
-    if not len(lane):
-        return
-    devices = block_devices(reading.kernel)
-    row = disks_of_maps(reading.kernel, reading.object[lane])
-    lane, row = lane[row >= 0], row[row >= 0]
-    reading.disk[lane] = [devices.disks[each].address for each in row.tolist()]
-    reading.device[lane] = [devices.disks[each].number for each in row.tolist()]
-
-
-def _compare(reading: Reading, links: Queued) -> None:
-    """Count the tasks whose stack contradicts the lists of XFS buffers."""
-    known = buffers(reading.kernel)
-    if not len(known):
-        return
-    size = np.uint64(drgn.sizeof(reading.kernel.prog.type("struct xfs_buf")))
-    for lane in np.flatnonzero(known.rows(reading.object) >= 0).tolist():
-        first, last = np.searchsorted(links.lane, [lane, lane + 1])
-        heads = links.head[first:last]
-        heads = heads[heads != 0]
-        inside = (heads >= reading.object[lane]) & (heads < reading.object[lane] + size)
-        reading.contradicted += int(len(heads) > 0 and not inside.any())
 
 
 def _queue_head(prog: drgn.Program) -> int:

@@ -4,20 +4,27 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
-import drgn
 import numpy as np
 
 from kcensus.engine.gather import plausible
-from kcensus.engine.memory import Faults, Numbers, Words
+from kcensus.engine.memory import Numbers, Words
 from kcensus.engine.slub.slabs import ScanReport
+from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.tasks.functions import WaitKind, entered_by, kind_of, lock_type, waits_in
 from kcensus.kernel.tasks.places import Places, places_of_inodes
 from kcensus.kernel.tasks.stacks import stacks, unknown_stacks
 from kcensus.kernel.tasks.tasks import tasks
+from kcensus.kernel.waiting.attempts import Attempts
 from kcensus.kernel.waiting.objects.queued import Queued
+
+Queues = Mapping[str, tuple[str, tuple[str, ...]]]
+"""By waiting function, the type that contains its wait queue, and the names of that member in
+various kernels: the first present one counts."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +39,11 @@ class Facts:
     is_completion: bool
 
     @classmethod
-    def of(cls, functions: tuple[str, ...]) -> Facts:
+    def of(cls, functions: tuple[str, ...], kinds: Mapping[str, WaitKind]) -> Facts:
         return cls(
             function=waits_in(functions),
             entry=entered_by(functions),
-            kind=kind_of(functions),
+            kind=kind_of(functions, kinds),
             lock=lock_type(functions),
             is_completion=any(
                 name.strip("_").startswith(("wait_for_completion", "wait_for_common"))
@@ -45,16 +52,26 @@ class Facts:
         )
 
 
-class Reading:
-    """Known facts of each sleeping task, a *lane*; the first evidence of an object stays."""
+class Reading(Attempts):
+    """Known facts of each sleeping task, a *lane*; the first evidence of an object stays.
 
-    def __init__(self, kernel: Kernel, rows: Numbers) -> None:
-        self.kernel, self.known, self.faults = kernel, tasks(kernel), Faults()
+    :param rows: of these tasks among all
+    :param kinds: kinds of wait by function
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        rows: Numbers,
+        kinds: Mapping[str, WaitKind],
+        queues: Queues = MappingProxyType({}),
+    ) -> None:
+        super().__init__()
+        self.kernel, self.known = kernel, tasks(kernel)
         self.report = ScanReport()
-        self.rows = rows
+        self.rows, self.queues = rows, queues
         self.links: Queued | None = None
         count = len(self.rows)
-        self.missing: list[str] = []
         try:
             self.stacks = stacks(
                 kernel, self.known.stack[self.rows], self.known.sp[self.rows], self.faults
@@ -64,7 +81,7 @@ class Reading:
             self.missing.append("stacks of tasks")
             self.stacks = unknown_stacks(count)
         # Tasks behind one disk have few different stacks.
-        facts_of = functools.cache(Facts.of)
+        facts_of = functools.cache(functools.partial(Facts.of, kinds=kinds))
         self.facts = [facts_of(tuple(self.stacks.functions(row))) for row in range(count)]
         self.kind = [each.kind for each in self.facts]
         self.type = [""] * count
@@ -114,12 +131,13 @@ class Reading:
         self.inode[lane], self.offset[lane] = inode, offset
         places = places_of_inodes(self.kernel, inode, self.faults)
         self.device[lane], self.disk[lane] = places.device, places.disk
+        # The node of a block device may be on any file system.
+        nodes = lane[(places.disk == 0) & (places.device > 0)]
+        if len(nodes):
+            devices = block_devices(self.kernel)
+            disks = np.array([*(disk.address for disk in devices.disks), 0], np.uint64)
+            self.disk[nodes] = disks[devices.rows_of_numbers(self.device[nodes])]
 
 
-def page_type(prog: drgn.Program) -> str:
-    # Since Linux kernel commit 7b230db3b8d3 ("mm: Introduce struct folio") (in v5.16).
-    try:
-        prog.type("struct folio")
-    except LookupError:
-        return "struct page"
-    return "struct folio"
+Reads = Mapping[str, Callable[[Reading], None]]
+"""Readers of objects of waits, by the subject that is missing if they fail."""

@@ -14,4 +14,5 @@ def findings(figures: Figures) -> list[Finding]:
     """Return all findings, the most severe first."""
     kinds = (frozen, stuck, overdue, starved, exhausted)
     found = [each for row in figures.with_requests for kind in kinds for each in kind(figures, row)]
-    return sorted([*found, *blocked(figures)], key=lambda finding: -finding.severity)
+    ids = {finding.id for finding in found}
+    return sorted([*found, *blocked(figures, ids)], key=lambda finding: -finding.severity)

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from kcensus.analyses.iosched.degrees import IN_DRIVER, IN_SCHEDULER, severity, shortest
+from kcensus.analyses.iosched.degrees import IN_DRIVER, IN_SCHEDULER, SILENT, severity, shortest
 from kcensus.analyses.iosched.kernel.figures import Figures, Verdict
-from kcensus.analyses.iosched.kernel.tasks import named_behind
+from kcensus.analyses.iosched.kernel.tasks import STEPS, behind
 from kcensus.human import human_seconds
 from kcensus.kernel.block.requests import State
 from kcensus.results import Danger, Figure, Finding, Severity, Unit
@@ -42,23 +42,26 @@ def stuck(figures: Figures, row: int) -> Iterator[Finding]:
         if below
         else "The device or its path does not complete them"
     )
-    asleep, names = named_behind(figures, late)
+    sleepers = behind(figures, late)
+    # All requests, and tasks without one, wait for a device that does not answer.
+    waiters = behind(figures, rows).pids | figures.tag_waiters(row).pids if silent >= SILENT else ()
     yield Finding(
         id=f"requests-stuck:{name}",
         severity=how,
         danger=Danger.STALL,
+        tasks=sleepers.pids.union(waiters),
         title=f"{name}: {count:,} requests are in the driver, for up to {human_seconds(longest)}; "
         f"the last was dispatched {human_seconds(silent)} ago",
         evidence=cause
         + (". Their timers were restarted: the time counts from allocation" if by_age else "")
         + (f". {waiting:,} more requests wait to be dispatched" if waiting else "")
-        + (f". Tasks behind the requests in the driver: {names}" if asleep else ""),
+        + (f". Tasks behind the requests in the driver: {sleepers.names}" if sleepers.pids else ""),
         figures={
             "requests": Figure(count),
             "longest": Figure(longest, Unit.SECONDS),
             "silent": Figure(silent, Unit.SECONDS),
             "waiting": Figure(waiting),
-            "sleepers": Figure(asleep),
+            "sleepers": Figure(len(sleepers.pids)),
         },
         no_remedy="Find out from the kernel log and the storage why the device does not answer",
         part_of=f"requests-stuck:{printable(figures.disks[below[0]].name)}" if below else "",
@@ -114,7 +117,7 @@ def overdue(figures: Figures, row: int) -> Iterator[Finding]:
     name, scheduler = printable(disk.name), printable(disk.scheduler)
     held = figures.hardware.is_stopped[figures.hardware.disk == row]
     stopped, past = int(np.count_nonzero(held)), int(np.count_nonzero(requests.late_ns[rows] > 0))
-    asleep, names = named_behind(figures, inserted)
+    sleepers = behind(figures, inserted)
     if is_empty:
         title = (
             f"{name}: {len(inserted):,} requests wait in {scheduler} for up to "
@@ -128,16 +131,17 @@ def overdue(figures: Figures, row: int) -> Iterator[Finding]:
         id=f"requests-overdue:{name}",
         severity=how,
         danger=Danger.STALL,
+        tasks=sleepers.pids,
         title=title,
         evidence=evidence
         + (f". Hardware queues stopped by the driver: {stopped:,}" if stopped else "")
-        + (f". Tasks behind them: {names}" if asleep else ""),
+        + (f". Tasks behind them: {sleepers.names}" if sleepers.pids else ""),
         figures={
             "waiting": Figure(len(inserted)),
             "longest": Figure(longest, Unit.SECONDS),
             "overdue": Figure(past),
             "stopped": Figure(stopped),
-            "sleepers": Figure(asleep),
+            "sleepers": Figure(len(sleepers.pids)),
         },
         no_remedy=(
             f"Look for driver errors in the kernel log, and in /sys/block/{name}/stat for "
@@ -186,9 +190,11 @@ def exhausted(figures: Figures, row: int) -> Iterator[Finding]:
     where = "" if queues == count else f" in {queues:,} of {count:,} hardware queues"
     is_stuck = _is_stuck(figures, row)
     silent = human_seconds(figures.silent_ns(row) / 1e9)
+    waiters = figures.tag_waiters(row)
     yield Finding(
         id=f"tags-exhausted:{name}",
-        severity=Severity.INFO,
+        severity=(not is_stuck and severity(waiters.longest, STEPS)) or Severity.INFO,
+        tasks=waiters.pids,
         title=f"{name}: all {tags:,} tags of the driver{where} are in use, and {waiting:,} "
         "requests wait",
         evidence=f"Nothing was dispatched for {silent}"

@@ -6,13 +6,20 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
-from kcensus.analyses.iosched.degrees import IN_SCHEDULER, SWITCH_HANGS, SWITCH_RISK, severity
+from kcensus.analyses.iosched.degrees import (
+    IN_SCHEDULER,
+    SILENT,
+    SWITCH_HANGS,
+    SWITCH_RISK,
+    severity,
+)
 from kcensus.analyses.iosched.kernel.costs import lacking_patch
 from kcensus.analyses.iosched.kernel.figures import Figures, Queue, Verdict
-from kcensus.analyses.iosched.kernel.tasks import named_behind
+from kcensus.analyses.iosched.kernel.tasks import behind
 from kcensus.human import counted, human_seconds
 from kcensus.kernel.block.disks import Disk, QueueKind
 from kcensus.kernel.tasks.tasks import tasks
@@ -22,8 +29,6 @@ from kcensus.text import printable
 _BY_CLASS = ". All later requests have a higher I/O class, which the scheduler serves first"
 _MAX_PIDS = 64
 """Most PIDs in one command."""
-_SILENT = 5.0
-"""Seconds without a dispatch from which on the device is a cause of its own."""
 _CFQ = (
     ". Memory does not show whether the kernel has the fix cfq-async-starvation: with the fix, a "
     "queue still waits until CFQ selects it"
@@ -52,7 +57,7 @@ def starved(figures: Figures, row: int) -> Iterator[Finding]:
     }
     name, lead = printable(disk.name), ""
     scheduler, silent = printable(disk.scheduler), figures.silent_ns(row) / 1e9
-    unsafe = SWITCH_HANGS if silent >= _SILENT else "The name of the disk is damaged"
+    unsafe = SWITCH_HANGS if silent >= SILENT else "The name of the disk is damaged"
     # If both are equally severe, the order of the dictionary stays.
     for kind, how in sorted(degrees.items(), key=lambda each: -each[1]):
         first = worst[kind]
@@ -63,7 +68,7 @@ def starved(figures: Figures, row: int) -> Iterator[Finding]:
         times = figures.times(first)
         times = round(times) if times >= 10 else round(times, 1)
         held = np.concatenate([queue.requests for queue in kinds[kind]])
-        asleep, names = named_behind(figures, held)
+        sleepers = behind(figures, held)
         remedies = () if lead else _remedies(figures, first, silent)
         yield Finding(
             id=f"requests-starved:{name}-{kind}",
@@ -74,13 +79,14 @@ def starved(figures: Figures, row: int) -> Iterator[Finding]:
                 f"{human_seconds(served)} past their expiry ({times:,} times "
                 f"{human_seconds(expiry)}); {overdue:,} are overdue"
             ),
+            tasks=sleepers.pids,
             evidence=_evidence(figures, first, label)
-            + (f". Tasks behind the {kind} requests: {names}" if asleep else "")
+            + (f". Tasks behind the {kind} requests: {sleepers.names}" if sleepers.pids else "")
             + (f". None was dispatched in the last {human_seconds(silent)}" if silent >= 1 else "")
             + (_CFQ if disk.scheduler == "cfq" and kind == "async" else ""),
             figures={
                 "overdue": Figure(overdue),
-                "sleepers": Figure(asleep),
+                "sleepers": Figure(len(sleepers.pids)),
                 "served": Figure(served, Unit.SECONDS),
                 "times_expiry": Figure(times, Unit.NONE),
                 "expiry": Figure(expiry, Unit.SECONDS),
@@ -128,8 +134,16 @@ def _remedies(figures: Figures, queue: Queue, silent: float) -> tuple[Remedy, ..
     :param silent: seconds without a dispatch; switching the scheduler would hang as long
     """
     if figures.is_by_class(queue):
-        return _classes(figures, queue)
-    return () if silent >= _SILENT else switches(figures.disks[queue.disk])
+        return tuple(_delayed(remedy, silent) for remedy in _classes(figures, queue))
+    return () if silent >= SILENT else switches(figures.disks[queue.disk])
+
+
+def _delayed(remedy: Remedy, silent: float) -> Remedy:
+    """Say that a remedy has no effect yet if the device does not answer."""
+    if silent < SILENT:
+        return remedy
+    why = f"no effect until the device answers: nothing was dispatched for {human_seconds(silent)}"
+    return replace(remedy, effect=f"{remedy.effect} ({why})")
 
 
 def _classes(figures: Figures, queue: Queue) -> tuple[Remedy, ...]:

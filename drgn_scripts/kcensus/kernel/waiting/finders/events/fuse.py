@@ -23,6 +23,8 @@ class FuseRequests(Finder):
 
     about = "FUSE requests"
     kinds = (FUSE,)
+    modules = ("fuse",)
+    queues = {"request_wait_answer": ("struct fuse_req", ("waitq",))}
 
     def __init__(self, draft: Draft) -> None:
         super().__init__(draft)

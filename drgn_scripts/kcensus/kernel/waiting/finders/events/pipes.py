@@ -10,13 +10,14 @@ import numpy as np
 
 from kcensus.engine.memory import Mask, Numbers, Words
 from kcensus.kernel.locking.owners import Strength
-from kcensus.kernel.tasks.functions import plain
+from kcensus.kernel.tasks.functions import WaitKind, plain
 from kcensus.kernel.vfs.files import OpenFiles, open_files
 from kcensus.kernel.waiting.finder import Draft, Finder
 from kcensus.kernel.waiting.graph import PROCESS, EdgeKind, Graph, NodeKind
 from kcensus.results import Gap
 
-PIPE = NodeKind("pipe", ("struct pipe_inode_info",), is_any=True)
+_PIPE = "struct pipe_inode_info"
+PIPE = NodeKind("pipe", (_PIPE,), is_any=True)
 OTHER_END = EdgeKind("other end open in", "has the other end open of")
 IDLE_END = EdgeKind("other end also open in", "also has the other end open of", is_idle=True)
 """An edge to a process that is busy with something else, and may just have inherited the end."""
@@ -33,6 +34,19 @@ class Pipes(Finder):
 
     about = "pipes"
     kinds = (PIPE,)
+    sleeps = {
+        WaitKind.PIPE: """
+            pipe_read pipe_write pipe_wait anon_pipe_read anon_pipe_write fifo_open wait_for_partner
+            """
+    }
+    # Since v5.5 (commit not verified), readers and writers have a queue each.
+    queues = {
+        "pipe_read": (_PIPE, ("rd_wait", "wait")),
+        "anon_pipe_read": (_PIPE, ("rd_wait", "wait")),
+        "pipe_write": (_PIPE, ("wr_wait", "wait")),
+        "anon_pipe_write": (_PIPE, ("wr_wait", "wait")),
+        "pipe_wait": (_PIPE, ("wait",)),
+    }
 
     def __init__(self, draft: Draft) -> None:
         super().__init__(draft)
@@ -44,7 +58,7 @@ class Pipes(Finder):
 
         :raises LookupError: the debug info lacks a type
         """
-        lanes = self._of_type("struct pipe_inode_info")
+        lanes = self._of_type(_PIPE)
         if not len(lanes):
             return
         files = open_files(self.kernel)
@@ -123,7 +137,7 @@ class Pipes(Finder):
         :param pipe: row of the pipe of each of ``files``
         """
         name = "writers" if is_reader else "readers"
-        count = self._member("struct pipe_inode_info", name, pipes).astype(np.int64)
+        count = self._member(_PIPE, name, pipes).astype(np.int64)
         # A process and its children share files.
         seen = {*zip(pipe.tolist(), files.tolist(), strict=True)}
         np.subtract.at(count, np.array([row for row, _ in seen], np.int64), 1)

@@ -34,6 +34,20 @@ class Journals(Finder):
 
     about = "journals"
     kinds = (LOG, TRANSACTION)
+    modules = ("ext4", "jbd2")
+    sleeps = {
+        WaitKind.LOG: """
+            jbd2_log_wait_commit wait_transaction_locked wait_transaction_switching
+            jbd2_journal_commit_transaction jbd2_journal_wait_updates __jbd2_log_wait_for_space
+            add_transaction_credits start_this_handle jbd2_journal_lock_updates
+            """,
+        WaitKind.BIT: "do_get_write_access",
+    }
+    queues = {
+        "wait_transaction_locked": (_JOURNAL, ("j_wait_transaction_locked",)),
+        "jbd2_log_wait_commit": (_JOURNAL, ("j_wait_done_commit",)),
+        "add_transaction_credits": (_JOURNAL, ("j_wait_transaction_locked",)),
+    }
 
     def note(self) -> None:
         """Note the awaited transactions, and the tasks with their open handles.

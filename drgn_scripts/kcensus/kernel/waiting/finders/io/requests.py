@@ -9,33 +9,57 @@ import numpy as np
 
 from kcensus.kernel.block.bios import bios
 from kcensus.kernel.block.disks import block_devices
+from kcensus.kernel.block.hardware import disks_of_maps
 from kcensus.kernel.block.requests import State, requests
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.waiting.finder import Draft, Finder
+from kcensus.kernel.waiting.finders.io.devices import nodes_of
 from kcensus.kernel.waiting.graph import SERVED, TASK, WAITS, Graph, NodeKind
 from kcensus.kernel.waiting.joined import joined
+from kcensus.kernel.waiting.objects.queues import TAGS as MAPS
+from kcensus.kernel.waiting.objects.reading import Reading
 from kcensus.results import Gap
 
-REQUEST = NodeKind("request", is_io=True)
-DISK = NodeKind(
-    "disk",
-    is_io=True,
-    advice="`kcensus iosched TARGET` says whether the scheduler or the device is late",
-)
-IO = NodeKind("I/O", waits=(WaitKind.REQUEST,), is_io=True)
-"""I/O submitted by the task itself."""
+REQUEST = NodeKind("request", is_io=True, tells_device=True)
 TAGS = NodeKind("tags", waits=(WaitKind.TAG,), is_io=True)
 """A free request of a queue."""
 _IN_IO = frozenset({WaitKind.REQUEST, WaitKind.FOLIO, WaitKind.BIT, WaitKind.XFS_BUF, WaitKind.LOG})
-_STATES = {State.INSERTED: ", not dispatched", State.DISPATCHED: ", in the driver"}
+_STATES = {State.INSERTED: "not dispatched", State.DISPATCHED: "in the driver"}
+_LEGACY = "struct request_queue"
+_QUEUES = {MAPS: "sbitmap_queue of its tags", _LEGACY: "request_queue of its requests"}
+"""Evidence of the disk of a free request, by the type of the object."""
+
+
+def disks_of_tags(reading: Reading) -> None:
+    """Note the disks of awaited tags, and of awaited requests of legacy queues."""
+    types = np.array(reading.type, np.str_)
+    tags, legacy = np.flatnonzero(types == MAPS), np.flatnonzero(types == _LEGACY)
+    if not len(tags) and not len(legacy):
+        return
+    devices = block_devices(reading.kernel)
+    row = np.full(len(types), -1)
+    row[legacy] = devices.disk_rows(reading.object[legacy])
+    if len(tags):
+        row[tags] = disks_of_maps(reading.kernel, reading.object[tags])
+    lane = np.flatnonzero(row >= 0)
+    disks = [devices.disks[each] for each in row[lane].tolist()]
+    reading.disk[lane] = [disk.address for disk in disks]
+    reading.device[lane] = [disk.number for disk in disks]
 
 
 class Requests(Finder):
     """Finds the requests, disks and free tags that tasks wait for."""
 
     about = "requests"
-    kinds = (REQUEST, DISK, IO, TAGS)
+    kinds = (REQUEST, TAGS)
+    pointers = {"disks of tags": disks_of_tags}
+    sleeps = {
+        WaitKind.TAG: """
+            blk_mq_get_tag bt_get blk_mq_get_request __blk_mq_alloc_requests get_request
+            blk_mq_alloc_request_hctx
+            """
+    }
 
     def __init__(self, draft: Draft) -> None:
         super().__init__(draft)
@@ -57,10 +81,10 @@ class Requests(Finder):
         lanes = np.flatnonzero(is_tag & (self.object != 0) & (self.waits.disk != 0))
         if not len(lanes):
             return
-        free, disks = (TAGS, self.object[lanes]), (DISK, self.waits.disk[lanes])
-        self.build.edges(SERVED, free, disks, "sbitmap_queue of its tags")
-        for disk in block_devices(self.kernel).disks:
-            self._name(DISK, disk.address, "struct gendisk", disk.name)
+        known = {disk.address: row for row, disk in enumerate(block_devices(self.kernel).disks)}
+        rows = np.array([known[disk] for disk in self.waits.disk[lanes].tolist()], np.int64)
+        proofs = [_QUEUES[self.type[lane]] for lane in lanes.tolist()]
+        self.build.edges(SERVED, (TAGS, self.object[lanes]), nodes_of(self, rows), proofs)
 
     def find(self) -> None:
         """Add edges to the requests of block devices that must complete first."""
@@ -70,8 +94,7 @@ class Requests(Finder):
             return
         found, known = requests(self.kernel), bios(self.kernel)
         disks = block_devices(self.kernel).disks
-        gendisks = np.array([disk.address for disk in disks] or [0], np.uint64)
-        joins = joined(self.kernel, self.waits)
+        joins = joined(self.kernel)
         self.draft.faults += joins.faults + found.faults + known.faults
         self.lost = sum(found.damage.values()) + known.torn
         strength = np.where(joins.is_proven, int(Strength.PROVEN), int(Strength.POSSIBLE))
@@ -88,17 +111,15 @@ class Requests(Finder):
                 strength=strength[rows],
             )
         rows = np.unique(joins.request)
-        owners = DISK, gendisks[found.disk[rows]]
-        self.build.edges(SERVED, (REQUEST, found.address[rows]), owners, "request.q")
+        source = REQUEST, found.address[rows]
+        self.build.edges(SERVED, source, nodes_of(self, found.disk[rows]), "request.q")
         for row in rows.tolist():
             disk, sector = disks[int(found.disk[row])], int(found.sector[row])
-            place = f"{disk.name} at sector {sector:,}" if sector >= 0 else disk.name
-            name = f"{place}{_STATES.get(State(found.state[row]), '')}"
-            self._name(REQUEST, int(found.address[row]), "struct request", name)
-            self._name(DISK, disk.address, "struct gendisk", disk.name)
-
-    def _name(self, kind: NodeKind, address: int, type_: str, name: str) -> None:
-        self.types[kind, address], self.names[kind, address] = type_, name
+            node = REQUEST, int(found.address[row])
+            self.types[node] = "struct request"
+            self.names[node] = f"{disk.name} at sector {sector:,}" if sector >= 0 else disk.name
+            if state := _STATES.get(State(found.state[row])):
+                self.draft.states[node] = state
 
 
 FINDER = Requests

@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Tasks that hold the buffers of XFS."""
+"""Buffers of XFS that tasks wait for, and the tasks that hold them."""
 
 from __future__ import annotations
 
+import drgn
 import numpy as np
 
 from kcensus.kernel.locking.owners import Strength
+from kcensus.kernel.tasks.functions import WaitKind
+from kcensus.kernel.tasks.places import places_of_devices
 from kcensus.kernel.waiting.finder import Finder
+from kcensus.kernel.waiting.finders.io.devices import to_devices
 from kcensus.kernel.waiting.graph import HELD, TASK, NodeKind
-from kcensus.kernel.xfs.buffers import LOCK, buffers
+from kcensus.kernel.waiting.objects.reading import Reading
+from kcensus.kernel.xfs.buffers import IO, LOCK, buffer_waiters, buffers
 
 BUFFER = NodeKind("buffer", ("struct xfs_buf",), is_lock=True)
 """The lock of a buffer."""
@@ -16,6 +21,46 @@ BUFFER_IO = NodeKind("I/O of buffer", is_io=True)
 """The I/O of a buffer, or its pin in the log, which the holder of the lock waits for."""
 BUFFER_LOCK = f"xfs_buf.{LOCK}"
 """Evidence of a wait for the lock of a buffer, not for its I/O."""
+_SUBJECT = "XFS buffers"
+
+
+def buffers_of_xfs(reading: Reading) -> None:
+    """Note the buffers of XFS with the task on a list of waiters."""
+    waiting, known = buffer_waiters(reading.kernel), buffers(reading.kernel)
+    kept, lane = reading.lanes(waiting.task)
+    row = waiting.buffer[kept]
+    proof = [f"xfs_buf.{waiting.member[index]}" for index in kept.tolist()]
+    reading.note(lane, known.address[row], WaitKind.XFS_BUF, "struct xfs_buf", proof)
+    reading.torn += waiting.torn
+    reading.faults += waiting.faults + known.faults
+    reading.report.add(known.report)
+    row = known.rows(reading.object)
+    lane = np.flatnonzero(row >= 0)
+    row = row[lane]
+    reading.holder[lane] = known.holder[row]
+    reading.device[lane] = known.device[row]
+    reading.place(lane, places_of_devices(reading.kernel, known.bdev[row], reading.faults))
+    start = reading.sector[lane]
+    placed = (start >= 0) & (known.block[row] >= 0)
+    reading.sector[lane] = np.where(placed, start + known.block[row], -1)
+    reading.sectors[lane] = known.blocks[row]
+
+
+def contradictions(reading: Reading) -> None:
+    """Count the tasks whose stack contradicts the lists of XFS buffers."""
+    links = reading.links
+    if links is None or _SUBJECT in reading.missing:
+        return
+    known = buffers(reading.kernel)
+    if not len(known):
+        return
+    size = np.uint64(drgn.sizeof(reading.kernel.prog.type("struct xfs_buf")))
+    for lane in np.flatnonzero(known.rows(reading.object) >= 0).tolist():
+        first, last = np.searchsorted(links.lane, [lane, lane + 1])
+        heads = links.head[first:last]
+        heads = heads[heads != 0]
+        inside = (heads >= reading.object[lane]) & (heads < reading.object[lane] + size)
+        reading.contradicted += int(len(heads) > 0 and not inside.any())
 
 
 class XfsBuffers(Finder):
@@ -23,6 +68,15 @@ class XfsBuffers(Finder):
 
     about = "holders of XFS buffers"
     kinds = (BUFFER, BUFFER_IO)
+    lists = {_SUBJECT: buffers_of_xfs}
+    pointers = {_SUBJECT: contradictions}
+    sleeps = {
+        WaitKind.XFS_BUF: "xfs_buf_lock xfs_buf_iowait xfs_buf_wait_unpin",
+        WaitKind.BIT: """
+            xfs_iunpin_wait xfs_iflock __xfs_iflock __xfs_iunpin_wait xfs_qm_dqunpin_wait
+            xfs_dqflock
+            """,
+    }
 
     def note(self) -> None:
         """Distinguish waits for the I/O of a buffer from waits for its lock."""
@@ -53,6 +107,9 @@ class XfsBuffers(Finder):
         ):
             locks = BUFFER, self.object[lanes]
             self.build.edges(HELD, locks, (TASK, holder), proof, strength=strength)
+        in_io = self._of_type("struct xfs_buf")
+        in_io = in_io[[self.evidence[lane] == f"xfs_buf.{IO}" for lane in in_io.tolist()]]
+        to_devices(self, in_io, self.waits.disk[in_io], "xfs_buf.b_target")
 
 
 FINDER = XfsBuffers

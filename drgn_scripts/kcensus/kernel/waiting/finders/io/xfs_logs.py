@@ -13,11 +13,14 @@ from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Numbers, Words
 from kcensus.kernel.locking.owners import Strength
+from kcensus.kernel.tasks.functions import WaitKind
+from kcensus.kernel.tasks.places import places_of_devices
 from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.kernel.waiting.finder import Finder
 from kcensus.kernel.waiting.finders.io.journals import LOG
 from kcensus.kernel.waiting.graph import HELD, RUN_BY, SERVED, TASK, NodeKind
 from kcensus.kernel.waiting.objects.queued import KERNEL
+from kcensus.kernel.waiting.objects.reading import Reading
 from kcensus.kernel.workqueues import workqueues
 from kcensus.kernel.xfs.mounts import Mounts, log_waiters, mounts
 
@@ -31,11 +34,44 @@ _LOGS = frozenset(
 )
 
 
+def logs_of_xfs(reading: Reading) -> None:
+    """Note the logs of XFS with the task on a list of waiters."""
+    waiting, known = log_waiters(reading.kernel), mounts(reading.kernel)
+    kept, lane = reading.lanes(waiting.task)
+    members = [waiting.member[index] for index in kept.tolist()]
+    types = [
+        f"struct {'xlog_ticket' if member in _HEADS else member.partition('.')[0]}"
+        for member in members
+    ]
+    reading.note(lane, waiting.object[kept], WaitKind.LOG, types, members)
+    reading.torn += waiting.torn + known.damaged
+    reading.faults += waiting.faults + known.faults
+    # A task that is on another object's list as well keeps the place of that object.
+    noted = reading.object[lane] == waiting.object[kept]
+    lane, row = lane[noted], waiting.mount[kept][noted]
+    reading.device[lane] = known.log_device[row]
+    reading.place(lane, places_of_devices(reading.kernel, known.log_bdev[row], reading.faults))
+    reading.sector[lane] = -1
+
+
 class XfsLogs(Finder):
     """Finds the tasks that keep or write the logs of XFS."""
 
     about = "logs of XFS"
     kinds = (LOG_SPACE,)
+    lists = {"XFS logs": logs_of_xfs}
+    sleeps = {
+        WaitKind.LOG: """
+            xlog_grant_head_wait xlog_grant_head_check xlog_wait xlog_wait_on_iclog
+            xlog_state_get_iclog_space xlog_cil_push_work xlog_cil_force_seq xlog_cil_force_lsn
+            xlog_cil_order_write xlog_force_lsn xlog_state_sync_lsn xfs_log_force
+            xfs_log_force_lsn xfs_log_force_seq __xfs_log_force_lsn _xfs_log_force
+            _xfs_log_force_lsn xlog_cil_push_now xfs_ail_push_all_sync
+            """
+    }
+    # Since Linux kernel commit 79b54d9bfcdc ("xfs: use bios directly to write log buffers") (in
+    # v5.3), the bio is a member of the log buffer; before, the log buffer has an xfs_buf.
+    bios = {"struct xlog_in_core": ("ic_bio", "ic_bp")}
 
     def note(self) -> None:
         """Note the logs with waits for space, and the tasks that take or may free it.

@@ -12,6 +12,7 @@ from kcensus.kernel.waiting.finder import Finder, Stall
 from kcensus.kernel.waiting.finders.locks.locks import PERCPU_RWSEM
 from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
 from kcensus.results import Danger, Finding, Remedy, Severity
+from kcensus.results.severity import LATE
 from kcensus.text import printable
 
 FREEZER = NodeKind("frozen file system")
@@ -20,8 +21,8 @@ _FREEZE_COMPLETE = 4
 """SB_FREEZE_COMPLETE."""
 _LEVELS = 3
 """SB_FREEZE_LEVELS: number of a super block's locks to freeze."""
-_SHORT, _OLD = 1.0, 10.0
-"""Seconds of the longest wait for a notice, and for a warning."""
+_SHORT = 1.0
+"""Seconds of the longest wait for a notice."""
 
 
 class FrozenFileSystems(Finder):
@@ -70,7 +71,7 @@ class FrozenFileSystems(Finder):
         mount = printable(known) if known else ""
         is_plain = bool(mount) and mount == known
         severity = Severity.NOTICE if stall.seconds >= _SHORT else Severity.INFO
-        severity = Severity.WARNING if stall.seconds >= _OLD else severity
+        severity = Severity.WARNING if stall.seconds >= LATE else severity
         thaw = Remedy(
             effect="Thaw the file system, if the snapshot or backup that froze it is gone",
             command=f"fsfreeze --unfreeze {shlex.quote(mount)}",

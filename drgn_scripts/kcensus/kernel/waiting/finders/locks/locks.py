@@ -13,16 +13,17 @@ import numpy as np
 from kcensus.engine.memory import Mask, Words
 from kcensus.kernel.code.call_sites import Held
 from kcensus.kernel.locking.owners import HANDED_OVER, LOCK_TYPES, Holders, Mode, Strength, holders
-from kcensus.kernel.tasks.functions import plain
+from kcensus.kernel.tasks.functions import WaitKind, plain
 from kcensus.kernel.waiting.finder import Draft, Finder
 from kcensus.kernel.waiting.graph import HELD, QUEUED, TASK, NodeKind
 from kcensus.kernel.waiting.identities import lock_names
+from kcensus.kernel.waiting.objects.locks import blockers, percpu_writers, rings
 
 _RWSEM, _PERCPU = "struct rw_semaphore", "struct percpu_rw_semaphore"
 _SEMAPHORE = "struct semaphore"
-MUTEX = NodeKind("mutex", ("struct mutex",), is_lock=True, shows_sleepers=True)
-RWSEM = NodeKind("rwsem", (_RWSEM,), is_lock=True, shows_sleepers=True)
-RWSEM_QUEUE = NodeKind("queue of rwsem")
+MUTEX = NodeKind("mutex", ("struct mutex",), is_lock=True, shows_sleepers=True, is_in_log=True)
+RWSEM = NodeKind("rwsem", (_RWSEM,), is_lock=True, shows_sleepers=True, is_in_log=True)
+RWSEM_QUEUE = NodeKind("queue of rwsem", queue_of=RWSEM)
 """Readers of an rwsem with readers as holders, queued behind waiting writers."""
 PERCPU_RWSEM = NodeKind("percpu_rwsem", (_PERCPU,), is_lock=True, shows_sleepers=True)
 PERCPU_READERS = NodeKind("readers of percpu_rwsem", is_lock=True, shows_sleepers=True)
@@ -30,7 +31,7 @@ PERCPU_READERS = NodeKind("readers of percpu_rwsem", is_lock=True, shows_sleeper
 RT_MUTEX = NodeKind(
     "rt_mutex", ("struct rt_mutex", "struct rt_mutex_base"), is_lock=True, shows_sleepers=True
 )
-SEMAPHORE = NodeKind("semaphore", (_SEMAPHORE,), is_lock=True, shows_sleepers=True)
+SEMAPHORE = NodeKind("semaphore", (_SEMAPHORE,), is_lock=True, shows_sleepers=True, is_in_log=True)
 _KINDS = (MUTEX, RWSEM, RWSEM_QUEUE, PERCPU_RWSEM, PERCPU_READERS, RT_MUTEX, SEMAPHORE)
 _BY_TYPE = {type_: kind for kind in _KINDS for type_ in kind.types}
 _DRAINING = ("percpu_rw_semaphore.writer", "percpu_rw_semaphore.write_waitq")
@@ -63,6 +64,19 @@ class Locks(Finder):
 
     about = "locks"
     kinds = _KINDS
+    sleeps = {WaitKind.LOCK: "percpu_rwsem_wait __percpu_down_read percpu_down_write"}
+    queues = {
+        # Since Linux kernel commit 7f26482a872c ("locking/percpu-rwsem: Remove the embedded rwsem")
+        # (in v5.7).
+        "percpu_rwsem_wait": (_PERCPU, ("waiters",)),
+        # From v4.8 to v4.10 (commits not verified), the queue is called `writer`.
+        "percpu_down_write": (_PERCPU, ("write_waitq", "writer")),
+    }
+    pointers = {
+        "percpu_rw_semaphore": percpu_writers,
+        "task.blocker": blockers,
+        "rings of waiters": rings,
+    }
 
     def __init__(self, draft: Draft) -> None:
         super().__init__(draft)

@@ -13,7 +13,7 @@ from kcensus.kernel.waiting.finders.events.pipes import IDLE_END, OTHER_END, PIP
 from kcensus.kernel.waiting.finders.locks.locks import MUTEX
 from kcensus.kernel.waiting.graph import HELD, PROCESS, TASK, THREAD, WAITS, Builder, EdgeKind
 from kcensus.kernel.waiting.reader import Waiting, waiting
-from kcensus.kernel.waiting.waits import sleeps
+from kcensus.kernel.waiting.sleeps import sleeps
 from tests.unit.kernel.waiting.making import Sleepers, edges, links, words
 
 _NOWHERE = 0xFFFF_C900_0000_0000
@@ -188,4 +188,4 @@ def test_a_pipe_that_only_interruptible_tasks_wait_for_is_of_no_interest() -> No
     found = scene.graph()
     assert len(found.graph) == 0
     assert _unseen(found) == 0
-    assert np.count_nonzero(found.objects) == 1
+    assert np.count_nonzero(found.waits.object) == 1

@@ -19,8 +19,13 @@ from kcensus.engine.memory import Faults, Mask, Words
 from kcensus.kernel.symbols import symbols_of
 from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.tasks.stacks import Stacks
+from kcensus.kernel.waiting.finder import Finder
+from kcensus.kernel.waiting.graph import NodeKind
 from kcensus.kernel.waiting.objects.queued import KERNEL, own_mentions, picked_words
 from kcensus.kernel.waiting.objects.reading import Reading
+
+IO = NodeKind("I/O", waits=(WaitKind.REQUEST,), is_io=True)
+"""I/O submitted by the task itself."""
 
 
 class _Kind(NamedTuple):
@@ -135,3 +140,22 @@ def _frame_ends(stacks: Stacks, functions: frozenset[str]) -> Words:
     has_caller = (caller > frame) & (stacks.lane[caller] == lane)
     ends[lane[has_caller]] = stacks.sp[caller[has_caller]]
     return ends
+
+
+class DirectIo(Finder):
+    """Finds the I/O that tasks have submitted themselves."""
+
+    about = "direct I/O"
+    kinds = (IO,)
+    pointers = {"direct I/O": direct_io}
+    sleeps = {
+        WaitKind.REQUEST: """
+            iomap_dio_rw __iomap_dio_rw dio_await_one do_blockdev_direct_IO __blockdev_direct_IO
+            __blkdev_direct_IO __blkdev_direct_IO_simple blkdev_direct_IO submit_bio_wait
+            __iomap_dio_read_simple blk_execute_rq blkdev_issue_flush swap_readpage swap_read_folio
+            bio_await
+            """
+    }
+
+
+FINDER = DirectIo

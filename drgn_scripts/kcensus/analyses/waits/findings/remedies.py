@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Sentences about edges between tasks, and remedies that end a wait."""
+"""Remedies that end a wait."""
 
 from __future__ import annotations
 
@@ -7,24 +7,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from kcensus.analyses.waits.figures import Figures
-from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.tasks.functions import plain
-from kcensus.kernel.waiting.graph import Graph
 from kcensus.results import Remedy
 
 _DUMPING = frozenset({"do_coredump", "vfs_coredump"})
-
-
-def holds(graph: Graph, figures: Figures, edge: int) -> str:
-    """Return a phrase about an edge, such as ``holds mutex X [proven: mutex.owner]``.
-
-    :param edge: edge from an object to its holder, or to the holder's process
-    """
-    strength = Strength(int(graph.strength[edge])).name.lower()
-    mode = f" ({graph.mode[edge]})" if graph.mode[edge] else ""
-    verb = graph.edge[edge].verb
-    name = figures.names.of(int(graph.source[edge]))
-    return f"{verb} {name}{mode} [{strength}: {graph.evidence[edge]}]"
 
 
 def kills(figures: Figures, node: int, effect: str) -> Iterator[Remedy]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kcensus.analyses.waits.acts import holds, kills
 from kcensus.analyses.waits.figures import Figures
-from kcensus.analyses.waits.known import patch_of
-from kcensus.analyses.waits.others import others
+from kcensus.analyses.waits.findings.known import patch_of
+from kcensus.analyses.waits.findings.remedies import kills
+from kcensus.analyses.waits.findings.told import MAX_TOLD, Told
+from kcensus.analyses.waits.findings.words import holds
 from kcensus.human import counted
 from kcensus.kernel.waiting.cycles import Cycle
 from kcensus.kernel.waiting.graph import THREAD
@@ -16,8 +17,6 @@ from kcensus.results import Danger, Figure, Finding, Severity, Unit
 
 _MAX_DEADLOCKS = 8
 """Deadlocks with a finding; tables have all."""
-_MAX_TOLD = 8
-"""Most tasks of a cycle in a sentence."""
 _NO_WAY = (
     "Take a dump and restart the machine: no signal wakes these tasks, and no lock can be released "
     "from outside"
@@ -32,17 +31,19 @@ _FOR_DEVELOPERS = (
 )
 
 
-def findings(figures: Figures) -> list[Finding]:
-    told = _told(figures)
-    more = len(figures.cycles) - len(told)
-    found = [_deadlock(figures, cycle) for cycle in told]
+def deadlocks(figures: Figures) -> list[Told]:
+    """Return the findings about cycles; the last one counts the others."""
+    cycles = _told(figures)
+    more = len(figures.cycles) - len(cycles)
+    found = [Told(_deadlock(figures, cycle), cycle.nodes) for cycle in cycles]
     if more:
         line = (
             f"{counted(more, 'more cycle')} of tasks, some in the same tangles: `kcensus waits "
             "TARGET --table cycles`"
         )
-        found[-1] = replace(found[-1], story=(*found[-1].story, line))
-    return [*found, *others(figures)]
+        last = found[-1].finding
+        found[-1] = replace(found[-1], finding=replace(last, story=(*last.story, line)))
+    return found
 
 
 def _told(figures: Figures) -> list[Cycle]:
@@ -61,8 +62,8 @@ def _deadlock(figures: Figures, cycle: Cycle) -> Finding:
     ages = [int(figures.ages[node]) for node in (*tasks, *stuck)]
     oldest = max((age for age in ages if age >= 0), default=0) / 1e9
     is_sure = figures.is_sure(cycle)
-    names = ", ".join(figures.names.of(node) for node in tasks[:_MAX_TOLD])
-    more = f" and {len(tasks) - _MAX_TOLD} more" if len(tasks) > _MAX_TOLD else ""
+    names = ", ".join(figures.names.of(node) for node in tasks[:MAX_TOLD])
+    more = f" and {len(tasks) - MAX_TOLD} more" if len(tasks) > MAX_TOLD else ""
     if len(tasks) == 1:
         who = f"{names} waits for itself"
     else:
@@ -105,7 +106,7 @@ def _story(figures: Figures, cycle: Cycle) -> tuple[str, ...]:
             continue
         after = cycle.edges[at]
         edge = _held(figures, cycle, at - 1)
-        held = f"{holds(graph, figures, edge)}, " if len(cycle.nodes) > 1 else ""
+        held = f"{holds(figures, edge)}, " if len(cycle.nodes) > 1 else ""
         mode = f" ({graph.mode[after]})" if graph.mode[after] else ""
         target = figures.names.of(int(graph.target[after]))
         asleep = figures.tasks.asleep(node)

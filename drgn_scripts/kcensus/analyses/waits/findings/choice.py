@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Which stalls outside of cycles make a finding: each waiting task is in one of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from kcensus.analyses.waits.figures import Figures
+from kcensus.analyses.waits.figures.tasks import State
+from kcensus.analyses.waits.findings.stalls import alone, behind, exited, for_devices, unheld
+from kcensus.analyses.waits.findings.told import Told, degree, stall
+from kcensus.kernel.tasks.functions import ON_TIMERS
+from kcensus.kernel.waiting.finder import Finder
+from kcensus.kernel.waiting.graph import SERVED
+from kcensus.results.severity import HUNG
+
+_MAX_FINDINGS = 3
+"""Most findings of a kind, by number of tasks behind."""
+_MAX_SUBJECTS = 32
+"""Most awaited tasks to compare, by number of tasks behind."""
+
+
+def stalls(figures: Figures) -> Iterator[Told]:
+    """Yield the findings about long waits, or waits of many tasks, outside of cycles."""
+    roots = _sorted(figures)
+    yield from roots.own
+    told = _of_cycles(figures) | figures.waiters(*(told.nodes[0] for told in roots.own))
+    for subjects in _groups(figures, roots.tasks)[:_MAX_FINDINGS]:
+        is_dead = figures.tasks.state(subjects[0]) is State.EXITED
+        yield exited(figures, subjects[0]) if is_dead else behind(figures, subjects)
+        told |= {*subjects, *figures.waiters(*subjects)}
+    late = [node for node in roots.unheld if degree(figures, node) is not None]
+    for node in late[:_MAX_FINDINGS]:
+        yield unheld(figures, node)
+        told |= figures.waiters(node)
+    in_io = figures.waiters(*roots.devices) - told
+    yield from for_devices(figures, roots.devices, in_io)
+    yield from alone(figures, _hung(figures, told | in_io))
+
+
+@dataclass
+class _Roots:
+    """The roots of the graph, by the question that a finding about them answers."""
+
+    own: list[Told] = field(default_factory=list)
+    """Findings that a finder makes itself: the subject has its own words and remedy."""
+    devices: list[int] = field(default_factory=list)
+    """I/O: which device is late, and in which state are its requests?"""
+    tasks: list[int] = field(default_factory=list)
+    """What does the task that all others wait for?"""
+    unheld: list[int] = field(default_factory=list)
+    """Who holds the lock, or must wake up the waiters?"""
+
+
+def _sorted(figures: Figures) -> _Roots:
+    graph, roots = figures.graph.sure, _Roots()
+    for root in figures.roots:
+        if own := list(_own(figures, root)):
+            roots.own += own
+        elif graph.kind[root].is_io or _may_be_io(figures, root):
+            roots.devices.append(root)
+            roots.tasks += _to_blame(figures, figures.first_tasks(root))
+        elif graph.is_task[root]:
+            roots.tasks.append(root)
+        elif len(graph.preceding[root]) == 1 or _is_event(figures, root):
+            roots.tasks += figures.first_tasks(root)
+        else:
+            roots.unheld.append(root)
+    return roots
+
+
+def _own(figures: Figures, node: int) -> Iterator[Told]:
+    kind, address = figures.graph.kind[node], int(figures.graph.address[node])
+    for finder in figures.waiting.finders:
+        if kind not in finder.kinds or type(finder).finding is Finder.finding:
+            continue  # counting the tasks behind each root takes long
+        found = finder.finding(kind, address, stall(figures, node))
+        if found is not None:
+            yield Told(found, [node])
+
+
+def _may_be_io(figures: Figures, node: int) -> bool:
+    """Return whether an object that no task holds may wait for a request."""
+    graph = figures.graph
+    ends = [graph.kind[int(graph.target[edge])] for edge in graph.following[node]]
+    return not graph.kind[node].is_lock and any(kind.is_io for kind in ends)
+
+
+def _is_event(figures: Figures, node: int) -> bool:
+    """Return whether a node is an event for idle threads of a program, which is normal."""
+    return figures.graph.kind[node].is_event and not figures.graph.following[node]
+
+
+def _to_blame(figures: Figures, nodes: list[int]) -> list[int]:
+    """Return the tasks behind a device that alone delay most of their waiters.
+
+    If many tasks hold a part of the same resource, such as space in a log, the device is late.
+    """
+    notable = [node for node in nodes if degree(figures, node) is not None][:_MAX_SUBJECTS]
+    waiters = {node: figures.waiters(node) for node in notable}
+    counts = Counter(task for tasks in waiters.values() for task in tasks)
+    return [
+        node
+        for node, tasks in waiters.items()
+        if 2 * sum(counts[task] == 1 for task in tasks) >= len(tasks) > 0
+    ]
+
+
+def _groups(figures: Figures, tasks: list[int]) -> list[list[int]]:
+    """Return the awaited tasks to tell of: those with the same waiters together."""
+    notable = [
+        node
+        for node in dict.fromkeys(tasks)
+        if figures.behind.tasks[node]
+        and (
+            figures.tasks.state(node) is State.EXITED
+            or (degree(figures, node) is not None and not _is_helper(figures, node))
+        )
+    ]
+    groups: dict[frozenset[int], list[int]] = {}
+    for node in notable[:_MAX_SUBJECTS]:
+        # Each exited task is a finding of its own.
+        dead = {-1 - node} if figures.tasks.state(node) is State.EXITED else set()
+        groups.setdefault(frozenset(figures.waiters(node) | dead), []).append(node)
+    return [*groups.values()]
+
+
+def _is_helper(figures: Figures, node: int) -> bool:
+    """Return whether a thread sleeps on a timer, and its clients have other holders: xfsaild."""
+    graph = figures.graph.sure
+    return figures.tasks.function(node) in ON_TIMERS and all(
+        graph.edge[edge] is SERVED and len(graph.following[int(graph.source[edge])]) > 1
+        for edge in graph.preceding[node]
+    )
+
+
+def _of_cycles(figures: Figures) -> set[int]:
+    """Return the nodes of cycles, and the tasks behind them."""
+    # Cycles of one large tangle share its tuple.
+    tangles = {id(cycle.tangle): cycle.tangle for cycle in figures.cycles}
+    inside = {node for tangle in tangles.values() for node in tangle}
+    return inside | figures.waiters(*inside)
+
+
+def _hung(figures: Figures, told: set[int]) -> list[int]:
+    """Return the tasks in no finding that have been in state D for longest, and not on a timer."""
+    tasks = figures.waiting.tasks
+    found = [
+        node
+        for node in figures.task_nodes
+        if int(figures.ages[node]) >= HUNG * 1e9
+        and tasks.is_blocked[figures.task_rows[node]]
+        and node not in told
+        and figures.tasks.function(node) not in ON_TIMERS
+    ]
+    return sorted(found, key=lambda node: (-int(figures.ages[node]), node))

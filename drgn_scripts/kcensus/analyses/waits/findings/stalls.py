@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Stalls without a deadlock: behind a task, a lock without a known holder, or I/O."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from kcensus.analyses.waits.figures import Figures
+from kcensus.analyses.waits.figures.tasks import State
+from kcensus.analyses.waits.findings.known import patch_behind
+from kcensus.analyses.waits.findings.remedies import go_on, kills, thaw
+from kcensus.analyses.waits.findings.told import (
+    MAX_TOLD,
+    Told,
+    danger,
+    severity,
+    stall,
+    tasks_have,
+)
+from kcensus.analyses.waits.findings.words import awaited, does, kept, objects_of
+from kcensus.human import counted, human_seconds, listed
+from kcensus.kernel.waiting.finder import Stall
+from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit
+from kcensus.results.severity import LATE
+
+_LOOK = (
+    "Check what the task is doing: `kcensus waits TARGET --table stacks`; its locks cannot be "
+    "released from outside"
+)
+_WAKER = (
+    "Their waker is unknown; the functions on their stacks name the driver or file system: "
+    "`kcensus waits TARGET --table stacks`"
+)
+_MAX_STACKS = 64
+"""Most tasks behind one to match with published deadlocks."""
+
+
+def behind(figures: Figures, subjects: list[int]) -> Told:
+    """Return the finding about tasks that wait for one task, or for each of several."""
+    waits = stall(figures, subjects[0])
+    how = severity(waits.count, waits.seconds) or Severity.NOTICE
+    waiters = figures.waiters(*subjects)
+    if figures.tasks.is_program({*subjects, *waiters}):
+        # Threads of a pool wait for each other until they get work.
+        how = min(how, Severity.NOTICE)
+    shown = subjects[:MAX_TOLD]
+    names = [figures.names.of(node) for node in shown]
+    more = len(subjects) - MAX_TOLD
+    ends = [*names, *([f"{more:,} more"] if more > 0 else [])]
+    last = f" and {ends.pop()}" if len(ends) > 1 else ""
+    told = [f"{kept(figures, node)}; it {does(figures, node)}" for node in shown]
+    remedies = [remedy for node in shown for remedy in _remedies(figures, node, waiters)]
+    nearest = sorted(
+        figures.waiters(subjects[0]), key=lambda node: (-int(figures.behind.tasks[node]), node)
+    )
+    finding = Finding(
+        id=f"waits-behind:{figures.tasks.pid(subjects[0])}",
+        severity=how,
+        danger=danger(how),
+        tasks=figures.tasks.pids({*subjects, *waiters}),
+        title=waits.title(f"{', '.join(ends)}{last}"),
+        evidence="" if last else f"{names[0]} {told[0]}",
+        story=tuple(f"{name} {what}" for name, what in zip(names, told, strict=True))
+        if last
+        else (),
+        figures=waits.figures,
+        remedies=tuple(remedies),
+        no_remedy="" if remedies else _no_remedy(figures, subjects[0]),
+        patch=patch_behind(
+            figures.tasks.functions(subjects[0]),
+            [figures.tasks.functions(node) for node in nearest[:_MAX_STACKS]],
+        ),
+    )
+    return Told(finding, shown, [n for each in shown for n in _evidence(figures, each)])
+
+
+def _evidence(figures: Figures, task: int) -> list[int]:
+    """Return the nodes in the sentences about what a task keeps, and what it waits for."""
+    return [*objects_of(figures, task), *awaited(figures, task)]
+
+
+def _remedies(figures: Figures, node: int, waiters: set[int]) -> Iterator[Remedy]:
+    if figures.tasks.state(node) is State.STOPPED:
+        yield go_on(figures, node)
+    if figures.tasks.state(node) is State.FROZEN:
+        yield thaw(figures, node)
+    if figures.tasks.has_other_process(node, waiters):
+        yield from kills(figures, node, "all that it holds is released")
+
+
+def _no_remedy(figures: Figures, node: int) -> str:
+    """Return the advice of the nearest edge or device, in the absence of a remedy."""
+    graph = figures.graph.sure
+    edges = [graph.edge[edge].advice for edge in graph.preceding[node]]
+    reached = np.flatnonzero(graph.reached([node])).tolist()
+    ends = [graph.kind[each].advice for each in reached if graph.kind[each].is_device]
+    return next(filter(None, [*edges, *ends]), _LOOK)
+
+
+def exited(figures: Figures, subject: int) -> Told:
+    """Return the finding about tasks that wait for one that has exited."""
+    waits = stall(figures, subject)
+    is_sure = not figures.kernel.live and not figures.waiting.tasks.damaged
+    is_program = figures.tasks.is_program(figures.waiters(subject))
+    oopses = ", ".join(figures.log.oopses[:MAX_TOLD])
+    name = figures.names.of(subject) + (", which has exited" if figures.tasks.pid(subject) else "")
+    finding = Finding(
+        id=f"waits-exited:{figures.graph.address[subject]:x}",
+        severity=Severity.CRITICAL if is_sure and not is_program else Severity.WARNING,
+        danger=Danger.DEADLOCK,
+        tasks=waits.tasks,
+        title=waits.title(name),
+        evidence=f"the dead task {kept(figures, subject)}"
+        + (f"; the log has an oops of {oopses}" * bool(oopses)),
+        figures=waits.figures,
+        no_remedy=f"Restart the {'program' if is_program else 'machine'}: a dead task releases "
+        "nothing",
+    )
+    return Told(finding, [subject], objects_of(figures, subject))
+
+
+def unheld(figures: Figures, node: int) -> Told:
+    """Return the finding about tasks that wait for an object without a known holder or waker."""
+    waits, graph = stall(figures, node), figures.graph
+    how = severity(waits.count, waits.seconds) or Severity.NOTICE
+    kind, address = graph.kind[node], int(graph.address[node])
+    readers = figures.waiting.readers.get(address, 0)
+    ends = [int(graph.target[edge]) for edge in graph.following[node]][:MAX_TOLD]
+    proofs = [graph.evidence[edge] for edge in graph.following[node]]
+    hints = [
+        f"possible holder: {figures.names.of(end)} [{proof}]"
+        for end, proof in zip(ends, proofs, strict=False)
+    ]
+    if readers > 0:
+        hints.insert(0, f"the lock counts its readers ({readers:,}) without naming them")
+    search = (
+        f"Search the stacks of all tasks for address 0x{address:x}, such as with `crash> search -t "
+        f"{address:x}`, and for functions that take such a lock"
+    )
+    finding = Finding(
+        id=f"waits-unheld:{address:x}",
+        severity=how,
+        danger=danger(how),
+        tasks=waits.tasks,
+        is_generic=True,
+        title=f"{waits.title(figures.names.of(node))}; its "
+        f"{'holder' if kind.is_lock or ends else 'waker'} is unknown",
+        evidence="; ".join(hints[:MAX_TOLD]),
+        figures=waits.figures,
+        no_remedy=kind.advice or (search if kind.is_lock else _WAKER),
+    )
+    return Told(finding, [node], ends, figures.first_tasks(node)[:MAX_TOLD])
+
+
+def for_devices(figures: Figures, roots: list[int], tasks: set[int]) -> Iterator[Told]:
+    """Yield the finding about tasks that wait for the I/O of devices.
+
+    :param roots: the devices, or objects that may wait for them
+    """
+    ages = [int(figures.ages[node]) for node in tasks]
+    waits = Stall(figures.tasks.pids(tasks), len(tasks), max(max(ages, default=0) / 1e9, 0.0))
+    how = severity(waits.count, waits.seconds)
+    if how is None or waits.seconds < LATE:
+        return
+    devices = _devices(figures, roots)
+    names = listed([figures.names.object(node) for node in devices], MAX_TOLD)
+    longest = max(tasks, key=lambda node: (int(figures.ages[node]), -node))
+    place = figures.tasks.place(longest)
+    kinds = dict.fromkeys(figures.graph.kind[node] for node in devices)
+    finding = Finding(
+        id="waits-io",
+        evidence="; ".join(
+            [
+                f"longest: {figures.names.of(longest)}{f' in {place}' if place else ''}",
+                *_states(figures, tasks),
+                *_stacked(figures, devices),
+            ]
+        ),
+        severity=how,
+        danger=danger(how),
+        tasks=waits.tasks,
+        is_generic=True,
+        title=waits.title(f"I/O{f' of {names}' if names else ''}"),
+        figures=waits.figures,
+        no_remedy=next(filter(None, (kind.advice for kind in kinds)), _WAKER),
+    )
+    yield Told(finding, devices, [longest])
+
+
+def _devices(figures: Figures, roots: list[int]) -> list[int]:
+    """Return the devices that objects wait for, without those below them, by name."""
+    graph = figures.graph
+    # Possible edges lead to a device, too.
+    reached = [node for node in np.flatnonzero(graph.reached(roots)) if graph.kind[node].is_device]
+    awaited_ones = [
+        int(node)
+        for node in reached
+        if any(graph.edge[edge].is_wait for edge in graph.preceding[node])
+    ]
+    return sorted(awaited_ones, key=figures.names.object)
+
+
+def _states(figures: Figures, tasks: set[int]) -> Iterator[str]:
+    """Yield the numbers of requests that tasks wait for, by their states."""
+    graph, states = figures.graph.sure, figures.waiting.states
+    nodes = np.flatnonzero(graph.reached(tasks)).tolist()
+    keys = [(graph.kind[node], int(graph.address[node])) for node in nodes]
+    counts = Counter((key[0].value, states[key]) for key in keys if key in states)
+    for (kind, state), count in counts.most_common():
+        yield f"{counted(count, kind)} {state}"
+
+
+def _stacked(figures: Figures, devices: list[int]) -> Iterator[str]:
+    """Yield what devices are stacked on."""
+    for node in devices[:MAX_TOLD]:
+        if words := figures.names.place(node):
+            yield f"{figures.names.object(node)} is {words}"
+
+
+def alone(figures: Figures, tasks: list[int]) -> Iterator[Told]:
+    """Yield the finding about tasks that have been in state D for long, for an unknown reason.
+
+    :param tasks: those that slept longest first
+    """
+    if not tasks:
+        return
+    longest, shown = int(figures.ages[tasks[0]]) / 1e9, tasks[:MAX_TOLD]
+    finding = Finding(
+        id="waits-alone",
+        severity=Severity.WARNING,
+        danger=Danger.STALL,
+        tasks=figures.tasks.pids(tasks),
+        title=f"{tasks_have(len(tasks))} been in state D for "
+        f"{'up to ' * (len(tasks) > 1)}{human_seconds(longest)}, for an unknown reason",
+        story=tuple(f"{figures.names.of(node)}: {does(figures, node)}" for node in shown),
+        figures={"tasks": Figure(len(tasks)), "longest": Figure(longest, Unit.SECONDS)},
+        no_remedy=_WAKER,
+    )
+    yield Told(finding, [], [n for each in shown for n in (each, *awaited(figures, each))])

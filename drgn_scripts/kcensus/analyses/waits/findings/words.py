@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Phrases about a task: what it keeps from others, and what it does itself."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kcensus.analyses.waits.figures import Figures
+from kcensus.analyses.waits.figures.tasks import State
+from kcensus.analyses.waits.findings.told import MAX_TOLD
+from kcensus.kernel.locking.owners import Strength
+from kcensus.kernel.waiting.graph import THREAD
+from kcensus.text import printable
+
+
+def holds(figures: Figures, edge: int) -> str:
+    """Return a phrase about an edge, such as ``holds mutex X [proven: mutex.owner]``.
+
+    :param edge: edge from an object to its holder, or to the holder's process
+    """
+    graph = figures.graph
+    strength = Strength(int(graph.strength[edge])).name.lower()
+    mode = f" ({graph.mode[edge]})" if graph.mode[edge] else ""
+    name = figures.names.of(int(graph.source[edge]))
+    return f"{graph.edge[edge].verb} {name}{mode} [{strength}: {graph.evidence[edge]}]"
+
+
+def kept(figures: Figures, task: int) -> str:
+    """Return a phrase about all that a task keeps from others."""
+    said = list(dict.fromkeys(holds(figures, edge) for edge in edges_of_waiters(figures, task)))
+    more = f", and {len(said) - MAX_TOLD:,} more" if len(said) > MAX_TOLD else ""
+    return f"{', '.join(said[:MAX_TOLD])}{more}"
+
+
+def edges_of_waiters(figures: Figures, task: int) -> list[int]:
+    """Return the edges that lead from waiters to a task, its process or its CPU."""
+    graph, found = figures.graph, list[int]()
+    for edge in graph.preceding[task]:
+        if not graph.is_sure[edge]:
+            continue
+        before = [each for each in graph.preceding[int(graph.source[edge])] if graph.is_sure[each]]
+        # The edge to a process says more than the edge from the process to its thread.
+        found += [] if graph.edge[edge] is THREAD else [edge]
+        found += before if graph.edge[edge] is THREAD or graph.edge[edge].is_context else []
+    return found
+
+
+def objects_of(figures: Figures, task: int) -> list[int]:
+    """Return the objects that a task keeps from others, as :func:`kept` names them."""
+    graph = figures.graph
+    edges = edges_of_waiters(figures, task)[:MAX_TOLD]
+    return [int(graph.source[edge]) for edge in edges]
+
+
+def does(figures: Figures, task: int) -> str:
+    """Return a phrase about the state of a task, and the nodes that it waits for."""
+    state, function = figures.tasks.state(task), figures.tasks.place(task)
+    asleep = figures.tasks.asleep(task)
+    if state is State.RUNNABLE:
+        return f"is runnable{_instead(figures, task)}"
+    if state in (State.RUNNING, State.STOPPED, State.FROZEN):
+        return f"is {state.value}"
+    sleeps = "sleeps" + (f" in {function}" if function else "") + (f" for {asleep}" * bool(asleep))
+    objects = [figures.names.of(node) for node in awaited(figures, task)]
+    return f"{sleeps}, and waits for {', which waits for '.join(objects)}" if objects else sleeps
+
+
+def awaited(figures: Figures, task: int) -> list[int]:
+    """Return the nodes that a task waits for, each the first that the one before waits for."""
+    graph, found, node = figures.graph.sure, list[int](), task
+    while graph.following[node] and len(found) < MAX_TOLD:
+        is_told = graph.kind[node].tells_device
+        node = int(graph.target[graph.following[node][0]])
+        if node in (task, *found) or (is_told and graph.kind[node].is_device):
+            break
+        found.append(node)
+    return found
+
+
+def _instead(figures: Figures, task: int) -> str:
+    tasks, row = figures.waiting.tasks, int(figures.task_rows[task])
+    runs = np.flatnonzero(tasks.is_on_cpu & (tasks.cpu == tasks.cpu[row])).tolist()
+    if not runs:
+        return ""
+    name = f"{printable(tasks.comm[runs[0]])} (PID {tasks.pid[runs[0]]})"
+    return f" on CPU {tasks.cpu[row]}, which runs {name}"

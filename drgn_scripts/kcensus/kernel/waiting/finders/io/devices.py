@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Block devices that the I/O of tasks goes to, and the devices that they are stacked on."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kcensus.engine.memory import Numbers, Words
+from kcensus.kernel.block.disks import block_devices
+from kcensus.kernel.block.stacks import kind_of, stacks
+from kcensus.kernel.locking.owners import Strength
+from kcensus.kernel.tasks.functions import WaitKind
+from kcensus.kernel.tasks.places import places_of_devices
+from kcensus.kernel.waiting.finder import Finder
+from kcensus.kernel.waiting.graph import SERVED, EdgeKind, NodeKind
+from kcensus.kernel.waiting.joined import joined
+
+DISK = NodeKind(
+    "disk",
+    is_io=True,
+    is_device=True,
+    advice="`kcensus iosched TARGET` says whether the scheduler or the device is late",
+)
+DEVICE = NodeKind(
+    "device",
+    is_io=True,
+    is_device=True,
+    advice="No request of the devices below is known: see whether the device is suspended, such as "
+    "with `dmsetup info`, and the stacks of its waiters: `kcensus waits TARGET --table stacks`",
+)
+"""A device of device mapper, md or loop."""
+STACKED = EdgeKind("stacked on", "is below", is_wait=False)
+
+_PAGE_IO = frozenset(
+    {"wait_on_page_writeback", "folio_wait_writeback", "folio_wait_writeback_killable"}
+    | {"__filemap_fdatawait_range", "filemap_fdatawait_range", "filemap_fdatawait_keep_errors"}
+    | {"filemap_read", "filemap_get_pages", "filemap_update_page", "filemap_fault"}
+    | {"generic_file_read_iter", "generic_file_buffered_read", "do_generic_file_read"}
+    | {"do_read_cache_page", "do_read_cache_folio", "read_cache_page", "read_cache_folio"}
+)
+"""Functions that wait until a page is written back or read, not only for its lock."""
+
+
+class Devices(Finder):
+    """Finds the devices of I/O whose requests are unknown, and the devices below them."""
+
+    about = "block devices"
+    kinds = (DISK, DEVICE)
+
+    def find(self) -> None:
+        """Add edges from pages, buffers and direct I/O to the devices that they are on."""
+        disk, under_io = self.waits.disk, self._having(_PAGE_IO)
+        pages = self._waiting(WaitKind.FOLIO)
+        # Another task may have locked a page.
+        possible = np.setdiff1d(pages, under_io)
+        proof = "page.mapping"
+        to_devices(self, possible, disk[possible], proof, strength=Strength.POSSIBLE)
+        pages = np.intersect1d(pages, under_io)
+        to_devices(self, pages, disk[pages], proof)
+        direct = self._waiting(WaitKind.REQUEST)
+        to_devices(self, direct, disk[direct], "kiocb.ki_filp")
+        heads = self._lanes(frozenset({"__wait_on_buffer"}), "unsigned long")
+        if len(heads):
+            buffers = self.object[heads] - self._offset("struct buffer_head", "b_state")
+            devices = self._member("struct buffer_head", "b_bdev", buffers, is_guess=True)
+            places = places_of_devices(self.kernel, devices, self.faults)
+            to_devices(self, heads, places.disk, "buffer_head.b_bdev")
+
+    def _waiting(self, kind: WaitKind) -> Numbers:
+        is_one = np.array([each is kind for each in self.waits.kind], np.bool_)
+        return np.flatnonzero(is_one & (self.object != 0))
+
+
+def to_devices(
+    finder: Finder,
+    lanes: Numbers,
+    disks: Words,
+    evidence: str,
+    *,
+    strength: Strength = Strength.DERIVED,
+) -> None:
+    """Add edges from the objects of tasks without a known request to the devices they are on.
+
+    :param disks: ``struct gendisk *`` of each object, or 0
+    """
+    lanes, disks = lanes[disks != 0], disks[disks != 0]
+    if not len(lanes):
+        return
+    known = {disk.address: row for row, disk in enumerate(block_devices(finder.kernel).disks)}
+    rows = np.array([known.get(disk, -1) for disk in disks.tolist()], np.int64)
+    kept = (rows >= 0) & ~np.isin(lanes, joined(finder.kernel).wait)
+    lanes, rows = lanes[kept], rows[kept]
+    kinds = [finder.draft.kind_of(lane) for lane in lanes.tolist()]
+    source = kinds, finder.object[lanes]
+    finder.build.edges(SERVED, source, nodes_of(finder, rows), evidence, strength=strength)
+
+
+def nodes_of(finder: Finder, rows: Numbers) -> tuple[list[NodeKind], Words]:
+    """Return kinds and addresses of block devices; add the devices that they are stacked on.
+
+    :param rows: of the disks
+    """
+    devices = block_devices(finder.kernel).disks
+    kinds = {row: _named(finder, row) for row in np.unique(rows).tolist()}
+    if DEVICE in kinds.values():
+        _add_lower(finder, {row for row, kind in kinds.items() if kind is DEVICE})
+    address = np.array([devices[row].address for row in rows.tolist()], np.uint64)
+    return [kinds[row] for row in rows.tolist()], address
+
+
+def _named(finder: Finder, row: int) -> NodeKind:
+    disk = block_devices(finder.kernel).disks[row]
+    kind = DISK if kind_of(disk) is None else DEVICE
+    finder.types[kind, disk.address] = "struct gendisk"
+    finder.names[kind, disk.address] = disk.name
+    return kind
+
+
+def _add_lower(finder: Finder, upper: set[int]) -> None:
+    devices, known = block_devices(finder.kernel).disks, stacks(finder.kernel)
+    wanted = set().union(*(known.below(row) for row in upper))
+    edges = [edge for edge in known.edges if edge.upper in wanted]
+    source, target = [
+        (
+            [_named(finder, row) for row in rows],
+            np.array([devices[row].address for row in rows], np.uint64),
+        )
+        for rows in ([edge.upper for edge in edges], [edge.lower for edge in edges])
+    ]
+    finder.build.edges(STACKED, source, target, [edge.via.member for edge in edges])
+
+
+FINDER = Devices

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Buffers of XFS that tasks of *synthetic* kernels wait for."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+
+from kcensus.kernel.block.disks import block_devices
+from kcensus.kernel.locking.owners import Strength
+from kcensus.kernel.waiting.finders.io.xfs_buffers import (
+    BUFFER,
+    BUFFER_IO,
+    BUFFER_LOCK,
+    XfsBuffers,
+    contradictions,
+)
+from kcensus.kernel.waiting.graph import HELD, SERVED
+from kcensus.kernel.waiting.joined import Joins, joined
+from kcensus.kernel.xfs.buffers import Buffers, buffers
+from tests.unit.kernel.waiting.making import Sleepers, links, words
+
+_TYPES = """
+struct task_struct 64
+struct xfs_buf 256
+"""
+_NONE = np.empty(0, np.bool_)
+_BUFFERS = words(0xFFFF_8881_0000_0000, 0xFFFF_8881_0000_1000, 0xFFFF_8881_0000_2000)
+
+
+def scene_of(*functions: str) -> Sleepers:
+    scene = Sleepers(_TYPES, *functions)
+    none, zero = np.full(3, -1), words(0, 0, 0)
+    has_transaction = np.array([True, False, False])
+    known = Buffers(_BUFFERS, none, none, zero, zero, none, zero, has_transaction)
+    scene.remember(buffers, known)
+    return scene
+
+
+def test_holders_of_buffers() -> None:
+    scene = scene_of("xfs_buf_lock", "xfs_buf_lock", "xfs_buf_lock", "xfs_buf_iowait", "msleep")
+    for lane, buffer in enumerate((0, 1, 2, 2)):
+        scene.wait(lane, int(_BUFFERS[buffer]), "struct xfs_buf")
+        scene.waits.evidence[lane] = BUFFER_LOCK if lane < 3 else "xfs_buf.b_iowait"
+    # The first has a transaction, the second was last held by a task, the third is under I/O.
+    scene.waits.holder[:2] = words(scene.task[4], scene.task[3])
+    graph, finder = scene.run(XfsBuffers)
+    assert links(graph) == {
+        (BUFFER, int(_BUFFERS[0]), HELD, scene.task[4], int(Strength.PROVEN)),
+        (BUFFER, int(_BUFFERS[1]), HELD, scene.task[3], int(Strength.POSSIBLE)),
+        (BUFFER, int(_BUFFERS[2]), HELD, scene.task[3], int(Strength.DERIVED)),
+    }
+    assert [finder.draft.kind_of(lane) for lane in range(4)] == [BUFFER] * 3 + [BUFFER_IO]
+
+
+def test_io_without_a_request_leads_to_the_device() -> None:
+    scene = scene_of("xfs_buf_iowait", "xfs_buf_wait_unpin")
+    vda = 0xFFFF_8881_0000_8000
+    disks = [SimpleNamespace(address=vda, name="vda")]
+    scene.remember(block_devices, SimpleNamespace(disks=disks))
+    scene.remember(joined, Joins(np.empty(0, np.int64), np.empty(0, np.int64), _NONE, []))
+    for lane, member in enumerate(("b_iowait", "b_waiters")):
+        scene.wait(lane, int(_BUFFERS[lane]), "struct xfs_buf")
+        scene.waits.evidence[lane], scene.waits.disk[lane] = f"xfs_buf.{member}", vda
+    graph, _ = scene.run(XfsBuffers)
+    derived = int(Strength.DERIVED)
+    assert links(graph) == {(BUFFER_IO, int(_BUFFERS[0]), SERVED, vda, derived)}
+
+
+def test_a_stack_that_contradicts_the_list_of_waiters() -> None:
+    scene = scene_of("xfs_buf_lock", "xfs_buf_lock", "xfs_buf_lock")
+    reading = SimpleNamespace(
+        kernel=scene.kernel,
+        missing=[],
+        object=_BUFFERS,
+        links=SimpleNamespace(
+            lane=np.array([0, 1]), head=words(int(_BUFFERS[0]) + 8, 0xFFFF_8882_0000_0000)
+        ),
+        contradicted=0,
+    )
+    contradictions(reading)  # type: ignore[arg-type]
+    assert reading.contradicted == 1
+    reading.links = None
+    contradictions(reading)  # type: ignore[arg-type]
+    assert reading.contradicted == 1

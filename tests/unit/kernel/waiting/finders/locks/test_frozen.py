@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Frozen file systems of *synthetic* kernels, whose writers wait."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from kcensus.kernel.locking.owners import Strength
+from kcensus.kernel.vfs.super_blocks import super_blocks
+from kcensus.kernel.waiting.finder import Stall
+from kcensus.kernel.waiting.finders.locks.frozen import FREEZER, FROZEN, FrozenFileSystems
+from kcensus.kernel.waiting.finders.locks.locks import PERCPU_RWSEM
+from kcensus.results import Severity
+from tests.unit.kernel.waiting.making import Sleepers, links, words
+
+_PERCPU = "struct percpu_rw_semaphore"
+_TYPES = f"""
+struct task_struct 64
+{_PERCPU} 32
+struct sb_writers 104 : 0 unsigned short frozen; 8 {_PERCPU} [3] rw_sem
+struct super_block 256 : 64 struct sb_writers s_writers
+"""
+
+
+class Mounted(Sleepers):
+    """Two tasks that write to a file system each, of which the first one is frozen."""
+
+    def __init__(self, *states: int, mount: str = "/srv") -> None:
+        super().__init__(_TYPES, "percpu_rwsem_wait", "percpu_rwsem_wait")
+        self.blocks = [self.k.alloc("struct super_block") for _ in states]
+        for lane, (block, state) in enumerate(zip(self.blocks, states, strict=True)):
+            self.k.set(block.s_writers.frozen, state)
+            self.wait(lane, int(block.s_writers.rw_sem[0].address_), _PERCPU)
+        found = SimpleNamespace(
+            address=words(*(int(block.address_) for block in self.blocks)),
+            mount=[mount, "/other"],
+        )
+        self.remember(super_blocks, found)
+
+
+def test_the_locks_of_a_frozen_file_system_have_no_task_as_holder() -> None:
+    scene = Mounted(4, 1)
+    graph, finder = scene.run(FrozenFileSystems)
+    lock, block = int(scene.waits.object[0]), int(scene.blocks[0].address_)
+    assert links(graph) == {(PERCPU_RWSEM, lock, FROZEN, block, int(Strength.PROVEN))}
+    assert finder.names == {(FREEZER, block): "on /srv"}
+    assert finder.draft.kept == {lock}
+
+
+@pytest.mark.parametrize(
+    ("mount", "seconds", "severity", "commands"),
+    [
+        ("/srv/a b", 12.0, Severity.WARNING, ["fsfreeze --unfreeze '/srv/a b'"]),
+        ("/srv", 2.0, Severity.NOTICE, ["fsfreeze --unfreeze /srv"]),
+        ("", 0.5, Severity.INFO, []),
+        ("/srv/\x1b", 12.0, Severity.WARNING, []),
+    ],
+)
+def test_the_finding(mount: str, seconds: float, severity: Severity, commands: list[str]) -> None:
+    _, finder = Mounted(4, 4, mount=mount).run(FrozenFileSystems)
+    address = int(super_blocks(finder.kernel).address[0])
+    stall = Stall(frozenset({100}), 1, seconds)
+    found = finder.finding(FREEZER, address, stall)
+    assert found is not None
+    assert (found.kind, found.severity) == ("waits-frozen", severity)
+    assert [remedy.command for remedy in found.remedies] == commands
+    assert bool(found.no_remedy) == (not commands)
+    assert finder.finding(PERCPU_RWSEM, address, stall) is None

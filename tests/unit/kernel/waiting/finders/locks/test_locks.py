@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Holders of the locks of *synthetic* kernels, by the locks themselves."""
+
+from __future__ import annotations
+
+from kcensus.kernel.locking.owners import Strength
+from kcensus.kernel.waiting.finders.locks.locks import (
+    MUTEX,
+    PERCPU_READERS,
+    RWSEM,
+    RWSEM_QUEUE,
+    Locks,
+)
+from kcensus.kernel.waiting.graph import HELD, QUEUED
+from tests.unit.kernel.waiting.making import Sleepers, edges, links
+
+_TYPES = """
+struct task_struct 64 : 8 struct mm_struct * mm
+struct mm_struct 64 : 0 struct rw_semaphore mmap_lock
+struct vm_area_struct 64
+struct atomic_long_t 8 : 0 long counter
+struct mutex 16 : 0 struct atomic_long_t owner
+struct rw_semaphore 16 : 0 struct atomic_long_t count; 8 struct atomic_long_t owner
+"""
+_MUTEX, _RWSEM = "struct mutex", "struct rw_semaphore"
+_PROVEN = int(Strength.PROVEN)
+_READER_BIAS, _READER_OWNED = 1 << 8, 1
+
+
+def test_the_owner_of_a_mutex_has_flags_in_its_lowest_bits() -> None:
+    scene = Sleepers(_TYPES, "open", "owns")
+    mutex = int(scene.k.alloc(_MUTEX).address_)
+    scene.k.write_words(mutex, scene.task[1] | 1)
+    scene.wait(0, mutex, _MUTEX)
+    graph, finder = scene.run(Locks)
+    assert links(graph) == {(MUTEX, mutex, HELD, scene.task[1], _PROVEN)}
+    assert MUTEX.is_in_log
+    assert finder.draft.missing == []
+
+
+def test_a_free_mutex_has_no_holder() -> None:
+    scene = Sleepers(_TYPES, "open")
+    scene.wait(0, int(scene.k.alloc(_MUTEX).address_), _MUTEX)
+    assert len(scene.run(Locks)[0]) == 0
+
+
+def test_readers_are_queued_behind_a_writer() -> None:
+    scene = Sleepers(_TYPES, "down_read", "down_write", "holds")
+    rwsem = int(scene.k.alloc(_RWSEM).address_)
+    scene.k.write_words(rwsem, _READER_BIAS, scene.task[2] | _READER_OWNED)
+    for lane in (0, 1):
+        scene.wait(lane, rwsem, _RWSEM)
+    graph, finder = scene.run(Locks)
+    assert (rwsem, QUEUED, scene.task[1]) in edges(graph)
+    assert [finder.draft.kind_of(lane) for lane in (0, 1)] == [RWSEM_QUEUE, RWSEM]
+    assert RWSEM_QUEUE.queue_of is RWSEM
+    assert finder.readers == {rwsem: 1}
+    # The last reader stays noted when it has left.
+    held = [row for row, edge in enumerate(graph.edge) if edge is HELD]
+    assert [int(graph.strength[row]) for row in held] == [int(Strength.POSSIBLE)]
+
+
+def test_a_writer_that_drains_readers_waits_for_them() -> None:
+    scene = Sleepers(_TYPES, "percpu_down_write")
+    scene.wait(0, 0xFFFF_8881_0000_0000, "struct percpu_rw_semaphore")
+    scene.waits.evidence[0] = "percpu_rw_semaphore.writer"
+    _, finder = scene.run(Locks)
+    assert finder.draft.kind_of(0) is PERCPU_READERS
