@@ -156,7 +156,8 @@ PICTURE = TableSpec("picture", "Boxes of pictures", {
     "strength": Column(TEXT, "", DATA, "Strength of the edge; empty if none.", "link.strength"),
     "evidence": Column(TEXT, "known by", DATA, "Member or code that shows it.", "link.evidence"),
     "details": Column(TEXT, "", DATA, "Function and address of the member.", "link.tip"),
-}, "A box of the picture of the graph, in the order of drawing.", detail=True)  # fmt: skip
+}, "A box of the picture of the graph, in the order of drawing.", detail=True,
+    rows=lambda figures: [*_lines(figures.picture)])  # fmt: skip
 
 
 def picture_table(picture: Picture) -> Table:

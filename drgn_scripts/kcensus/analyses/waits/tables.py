@@ -4,18 +4,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from kcensus.analyses.waits.figures import Figures
 from kcensus.analyses.waits.findings.told import Told
 from kcensus.analyses.waits.picture import picture
-from kcensus.analyses.waits.selection import selection
+from kcensus.analyses.waits.selection import Selection, selection
+from kcensus.human import listed
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.symbols import described
-from kcensus.kernel.waiting.graph import PROCESS, TASK, WAITS
-from kcensus.results.graphs import PICTURE, picture_table
+from kcensus.kernel.waiting.graph import PROCESS, TASK, WAITS, NodeKind
+from kcensus.results.graphs import PICTURE, Picture
 from kcensus.results.tables import (
     ADDRESS,
     ALWAYS,
@@ -29,175 +29,311 @@ from kcensus.results.tables import (
     Table,
     TableSpec,
     address,
+    make_tables,
 )
 
 _MAX_HOLDERS = 4
 """Most holders of a lock in a cell."""
 
-_PID = Column(NONE, "PID", ALWAYS, "Thread ID; 0 for objects.")
-_CYCLE = Column(NONE, "cycle", ALWAYS, "Number of the cycle it is in; 0 for none.")
-_BEHIND = Column(COUNT, "tasks behind", ALWAYS, "Direct and indirect waiters.")
-_STRENGTH = Column(
-    TEXT,
-    "link",
-    ALWAYS,
-    "proven: by a pointer; derived: from functions on stacks, or open files; possible: a hint.",
-)
-_EVIDENCE = Column(TEXT, "known by", help="Member or code that shows it.")
-_MODE = Column(TEXT, "mode", help="read or write, if the lock has both.")
-_KIND = Column(TEXT, "kind", ALWAYS, "Such as task, mutex, rwsem, pipe or page.")
 
-CYCLES = TableSpec(
-    "cycles",
-    "Cycles",
-    {
-        "cycle": Column(NONE, "cycle", ALWAYS, "Its number."),
-        "task": Column(TEXT, "task", ALWAYS, "Name of the thread."),
-        "pid": _PID,
-        "entry": Column(TEXT, "entry", WIDE, "System call, or function of the kernel thread."),
-        "asleep": Column(SECONDS, "asleep", ALWAYS, "For how long; empty if unknown."),
-        "function": Column(TEXT, "sleeps in", WIDE, "Function it waits in."),
-        "waits_for": Column(TEXT, "waits for", ALWAYS, "Object it waits for."),
-        "mode": _MODE,
-        "held_by": Column(TEXT, "held by", ALWAYS, "The holder: the next task."),
-        "strength": _STRENGTH,
-        "evidence": replace(_EVIDENCE, help="Members, or code, that prove wait and holder."),
-        "object": Column(ADDRESS, "object", DATA, "Address of the object."),
-        "object_type": Column(TEXT, "type", DATA, "Its C type; empty if unknown."),
-        "address": address("struct task_struct", "address", "Address of the task."),
-    },
-    "A task of a cycle; it waits for the task in the next row, the last task for the first.",
-)
+@dataclass(frozen=True)
+class _Shown:
+    """The graph, and what of it is shown."""
 
-TREE = TableSpec(
-    "tree",
-    "Who waits for whom",
-    {
-        "line": Column(
-            TEXT,
-            "task or object, waiters below",
-            ALWAYS,
-            "Task or object, indented.",
-            get=lambda line: line.guide + line.text,
-            is_drawn=True,
-        ),
-        "behind": _BEHIND,
-        "depth": Column(NONE, "depth", DATA, "Level of the line."),
-        "node": Column(NONE, "node", DATA, "Row in the table nodes; -1 for none."),
-    },
-    "A task or an object, with its waiters below.",
-)
+    figures: Figures
+    chosen: Selection
+    named: set[int]
+    """Nodes that findings name, or whose stacks say more."""
 
-TASKS = TableSpec(
-    "tasks",
-    "Waiting tasks",
-    {
-        "pid": _PID,
-        "comm": Column(TEXT, "task", ALWAYS, "Name of the thread."),
-        "state": Column(TEXT, "state", ALWAYS, "D, S, runnable, running or other."),
-        "asleep": Column(SECONDS, "asleep", ALWAYS, "For how long; empty if unknown."),
-        "entry": Column(TEXT, "entry", WIDE, "System call, or function of the kernel thread."),
-        "function": Column(TEXT, "sleeps in", ALWAYS, "Function it waits in."),
-        "waits_for": Column(TEXT, "waits for", ALWAYS, "Object; empty if unknown."),
-        "held_by": Column(TEXT, "held by", ALWAYS, "Holder of the object."),
-        "behind": _BEHIND,
-        "cycle": _CYCLE,
-        "mode": _MODE,
-        "evidence": _EVIDENCE,
-        "reported": Column(SECONDS, "hung, by the log", help="Time in the message, or 0."),
-        "object": Column(ADDRESS, "object", DATA, "Address; 0 if unknown."),
-        "object_type": Column(TEXT, "type", DATA, "Its C type; empty if unknown."),
-        "address": address("struct task_struct", "address", "Address of the task."),
-    },
-    "A task that is in state D, waits for a lock, or has waiters.",
-    ("asleep", "pid"),
-)
+    @property
+    def picture(self) -> Picture:
+        return picture(self.figures, self.chosen)
 
-OBJECTS = TableSpec(
-    "objects",
-    "Objects that tasks wait for",
-    {
-        "kind": _KIND,
-        "name": Column(TEXT, "object", ALWAYS, "Its variable, or its address."),
-        "held_by": Column(TEXT, "held by", ALWAYS, "Holders; empty if unknown."),
-        "mode": _MODE,
-        "strength": _STRENGTH,
-        "waiters": Column(COUNT, "waiters", ALWAYS, "Direct waiters."),
-        "behind": _BEHIND,
-        "oldest": Column(SECONDS, "oldest wait", ALWAYS, "Of the tasks behind, if known."),
-        "cycle": _CYCLE,
-        "readers": Column(COUNT, "readers", help="Readers by the lock's count."),
-        "evidence": _EVIDENCE,
-        "object_type": Column(TEXT, "type", DATA, "Its C type; empty if unknown."),
-        "object": Column(ADDRESS, "address", DATA, "Address of the object."),
-    },
-    "A lock or another object that tasks wait for.",
-    ("behind", "kind", "name"),
-)
 
-NODES = TableSpec(
-    "nodes",
-    "Nodes of the graph",
-    {
-        "node": Column(NONE, "node", ALWAYS, "Number of the node, from 0 on."),
-        "kind": _KIND,
-        "name": Column(TEXT, "name", ALWAYS, "Name and PID, variable, or address."),
-        "pid": _PID,
-        "behind": _BEHIND,
-        "cycle": _CYCLE,
-        "object_type": Column(TEXT, "type", DATA, "C type; empty if unknown."),
-        "object": Column(ADDRESS, "address", DATA, "Address of the object."),
-    },
-    "A node of the graph.",
-    detail=True,
-)
+@dataclass(frozen=True)
+class _Node:
+    """A row about a node."""
 
-EDGES = TableSpec(
-    "edges",
-    "Edges of the graph",
-    {
-        "source": Column(NONE, "from", ALWAYS, "Number of the node that waits."),
-        "target": Column(NONE, "to", ALWAYS, "Number of the node it waits for."),
-        "kind": Column(
-            TEXT,
-            "kind",
-            ALWAYS,
-            "Such as waits for, held by or run by.",
-            get=lambda graph: [edge.value for edge in graph.edge],
-        ),
-        "mode": _MODE,
-        "strength": replace(_STRENGTH, get=lambda graph: list(map(_name, graph.strength.tolist()))),
-        "evidence": _EVIDENCE,
-        "function": Column(TEXT, "function", help="On the stack; empty for none.", get="frame"),
-        "place": Column(
-            TEXT,
-            "place",
-            DATA,
-            "Address of the member; empty if none.",
-            get=lambda graph: [f"0x{place:x}" if place else "" for place in graph.place.tolist()],
-        ),
-    },
-    "An edge of the graph, from a waiter to its object, or from that to a holder.",
-    detail=True,
-)
+    figures: Figures
+    node: int
 
-STACKS = TableSpec(
-    "stacks",
-    "Stacks of tasks in cycles, with waiters, or named by findings",
-    {
-        "task": Column(TEXT, "task", ALWAYS, "Name of the thread."),
-        "pid": _PID,
-        "state": Column(TEXT, "state", WIDE, "D, S, runnable, running or other."),
-        "cycle": _CYCLE,
-        "frame": Column(NONE, "frame", ALWAYS, "0 is the innermost function."),
-        "function": Column(TEXT, "function", ALWAYS, "With its module; not inlined."),
-        "place": Column(TEXT, "address", WIDE, "Return address."),
-        "address": address("struct task_struct", help_="Address of the task."),
-    },
-    "A frame of a kernel stack; a task on a CPU needs CPU registers, which some dumps have and no "
-    "capsule.",
-    detail=True,
-)
+    @property
+    def kind(self) -> NodeKind:
+        return self.figures.graph.kind[self.node]
+
+    @property
+    def is_task(self) -> bool:
+        return bool(self.figures.graph.is_task[self.node])
+
+    @property
+    def name(self) -> str:
+        names = self.figures.names
+        return names.of(self.node) if self.is_task else names.object(self.node)
+
+    @property
+    def address(self) -> int:
+        return int(self.figures.graph.address[self.node])
+
+    @property
+    def object_type(self) -> str:
+        """C type of an object; empty if unknown."""
+        return self.figures.waiting.types.get((self.kind, self.address), "")
+
+    @property
+    def asleep(self) -> float:
+        age = int(self.figures.ages[self.node])
+        return age / 1e9 if age >= 0 else math.nan
+
+    @property
+    def edges(self) -> Sequence[int]:
+        """Edges to the holders of an object."""
+        return self.figures.graph.following[self.node]
+
+    @property
+    def holders(self) -> str:
+        """The holders as text; threads of a process are left out."""
+        graph, names = self.figures.graph, self.figures.names
+        found = [names.of(int(graph.target[edge])).removeprefix("process ") for edge in self.edges]
+        return listed(found, _MAX_HOLDERS)
+
+    @property
+    def mode(self) -> str:
+        mode = self.figures.graph.mode
+        return next((mode[edge] for edge in self.edges if mode[edge]), "")
+
+    @property
+    def strength(self) -> str:
+        """The least of the edges; empty without any."""
+        strengths = [int(self.figures.graph.strength[edge]) for edge in self.edges]
+        return _name(min(strengths)) if strengths else ""
+
+    @property
+    def evidence(self) -> str:
+        return "; ".join(dict.fromkeys(self.figures.graph.evidence[edge] for edge in self.edges))
+
+
+@dataclass(frozen=True)
+class _Wait(_Node):
+    """A task, and the edges to the object of its wait, or on to the next task of a cycle."""
+
+    edges: Sequence[int] = ()
+    cycle: int = 0
+
+    @property
+    def mode(self) -> str:
+        return self.figures.graph.mode[self.edges[0]] if self.edges else ""
+
+    @property
+    def target(self) -> _Node | None:
+        if not self.edges:
+            return None
+        return _Node(self.figures, int(self.figures.graph.target[self.edges[0]]))
+
+    @property
+    def next(self) -> int:
+        """The node at the end of the edges."""
+        return int(self.figures.graph.target[self.edges[-1]])
+
+
+@dataclass(frozen=True)
+class _Frame(_Node):
+    """A frame of the stack of a task."""
+
+    frame: int
+    place: int
+    function: str
+
+
+_PID = Column(NONE, "PID", ALWAYS, "Thread ID; 0 for objects.",
+    lambda row: row.figures.tasks.pid(row.node))  # fmt: skip
+_COMM = Column(TEXT, "task", ALWAYS, "Name of the thread.",
+    lambda row: row.figures.tasks.comm(row.node))  # fmt: skip
+_STATE = Column(TEXT, "state", ALWAYS, "D, S, runnable, running or other.",
+    lambda row: row.figures.tasks.state(row.node).value)  # fmt: skip
+_ASLEEP = Column(SECONDS, "asleep", ALWAYS, "For how long; empty if unknown.")
+_ENTRY = Column(TEXT, "entry", WIDE, "System call, or function of the kernel thread.",
+    lambda row: row.figures.tasks.entry(row.node))  # fmt: skip
+_FUNCTION = Column(TEXT, "sleeps in", WIDE, "Function it waits in.",
+    lambda row: row.figures.tasks.place(row.node))  # fmt: skip
+_WAITS_FOR = Column(TEXT, "waits for", ALWAYS, "Object it waits for.",
+    lambda row: row.figures.names.of(row.target.node) if row.target else "")  # fmt: skip
+_CYCLE = Column(NONE, "cycle", ALWAYS, "Number of the cycle it is in; 0 for none.",
+    lambda row: row.figures.cycle_of.get(row.node, 0))  # fmt: skip
+_BEHIND = Column(COUNT, "tasks behind", ALWAYS, "Direct and indirect waiters.",
+    lambda row: int(row.figures.behind.tasks[row.node]))  # fmt: skip
+_STRENGTH = Column(TEXT, "link", ALWAYS,
+    "proven: by a pointer; derived: from functions on stacks, or open files; "
+    "possible: a hint.")  # fmt: skip
+_EVIDENCE = Column(TEXT, "known by", WIDE, "Member or code that shows it.")
+_MODE = Column(TEXT, "mode", WIDE, "read or write, if the lock has both.")
+_KIND = Column(TEXT, "kind", ALWAYS, "Such as task, mutex, rwsem, pipe or page.", "kind.value")
+_TYPE = Column(TEXT, "type", DATA, "Its C type; empty if unknown.", "object_type")
+_OBJECT_TYPE = replace(_TYPE, get=lambda row: row.target.object_type if row.target else "")
+_TASK = address("struct task_struct", "address", "Address of the task.")
+
+
+def _name(strength: int) -> str:
+    return Strength(strength).name.lower()
+
+
+def _cycles(shown: _Shown) -> Iterator[_Wait]:
+    is_task = shown.figures.graph.is_task
+    for number, cycle in enumerate(shown.figures.cycles, 1):
+        tasks = [at for at, node in enumerate(cycle.nodes) if is_task[node]]
+        for at, end in zip(tasks, [*tasks[1:], tasks[0] + len(cycle.nodes)], strict=True):
+            edges = [cycle.edges[step % len(cycle.nodes)] for step in range(at, end)]
+            yield _Wait(shown.figures, cycle.nodes[at], edges, number)
+
+
+CYCLES = TableSpec("cycles", "Cycles", {
+    "cycle": Column(NONE, "", ALWAYS, "Its number."),
+    "task": _COMM,
+    "pid": _PID,
+    "entry": _ENTRY,
+    "asleep": _ASLEEP,
+    "function": _FUNCTION,
+    "waits_for": _WAITS_FOR,
+    "mode": _MODE,
+    "held_by": Column(TEXT, "", ALWAYS, "The holder: the next task.",
+        lambda row: row.figures.names.of(row.next)),
+    "strength": _STRENGTH,
+    "evidence": replace(_EVIDENCE, help="Members, or code, that prove wait and holder."),
+    "object": Column(ADDRESS, "", DATA, "Address of the object.",
+        lambda row: 0 if row.target.is_task else row.target.address),
+    "object_type": _OBJECT_TYPE,
+    "address": _TASK,
+}, "A task of a cycle; it waits for the task in the next row, the last task for the first.",
+    rows=lambda shown: [*_cycles(shown)])  # fmt: skip
+
+TREE = TableSpec("tree", "Who waits for whom", {
+    "line": Column(TEXT, "task or object, waiters below", ALWAYS, "Task or object, indented.",
+        lambda line: line.guide + line.text, is_drawn=True),
+    "behind": replace(_BEHIND, get="behind"),
+    "depth": Column(NONE, "", DATA, "Level of the line."),
+    "node": Column(NONE, "", DATA, "Row in the table nodes; -1 for none."),
+}, "A task or an object, with its waiters below.", rows="chosen.lines")  # fmt: skip
+
+
+def _tasks(shown: _Shown) -> list[_Wait]:
+    figures, graph = shown.figures, shown.figures.graph
+
+    def waits(node: int) -> list[int]:
+        return [edge for edge in graph.following[node] if graph.edge[edge] is WAITS][:1]
+
+    return [_Wait(figures, node, waits(node)) for node in figures.task_nodes]
+
+
+TASKS = TableSpec("tasks", "Waiting tasks", {
+    "pid": _PID,
+    "comm": _COMM,
+    "state": _STATE,
+    "asleep": _ASLEEP,
+    "entry": _ENTRY,
+    "function": replace(_FUNCTION, show=ALWAYS),
+    "waits_for": replace(_WAITS_FOR, help="Object; empty if unknown."),
+    "held_by": Column(TEXT, "", ALWAYS, "Holder of the object.",
+        lambda row: row.target.holders if row.target else ""),
+    "behind": _BEHIND,
+    "cycle": _CYCLE,
+    "mode": _MODE,
+    "evidence": _EVIDENCE,
+    "reported": Column(SECONDS, "hung, by the log", WIDE, "Time in the message, or 0.",
+        lambda row: float(row.figures.log.hung.get(row.figures.tasks.pid(row.node), 0))),
+    "object": Column(ADDRESS, "", DATA, "Address; 0 if unknown.",
+        lambda row: row.target.address if row.target else 0),
+    "object_type": _OBJECT_TYPE,
+    "address": _TASK,
+}, "A task that is in state D, waits for a lock, or has waiters.", ("asleep", "pid"),
+    rows=_tasks)  # fmt: skip
+
+
+def _objects(shown: _Shown) -> list[_Node]:
+    graph = shown.figures.graph
+    return [
+        _Node(shown.figures, node)
+        for node in range(len(graph))
+        if graph.kind[node] not in (TASK, PROCESS) and graph.preceding[node]
+    ]
+
+
+def _waiters(row: _Node) -> int:
+    graph = row.figures.graph
+    return sum(graph.edge[edge] is WAITS for edge in graph.preceding[row.node])
+
+
+def _oldest(row: _Node) -> float:
+    oldest = int(row.figures.behind.oldest[row.node])
+    return _Node(row.figures, oldest).asleep if oldest >= 0 else math.nan
+
+
+OBJECTS = TableSpec("objects", "Objects that tasks wait for", {
+    "kind": _KIND,
+    "name": Column(TEXT, "object", ALWAYS, "Its variable, or its address."),
+    "held_by": Column(TEXT, "", ALWAYS, "Holders; empty if unknown.", "holders"),
+    "mode": _MODE,
+    "strength": _STRENGTH,
+    "waiters": Column(COUNT, "", ALWAYS, "Direct waiters.", _waiters),
+    "behind": _BEHIND,
+    "oldest": Column(SECONDS, "oldest wait", ALWAYS, "Of the tasks behind, if known.", _oldest),
+    "cycle": _CYCLE,
+    "readers": Column(COUNT, "", WIDE, "Readers by the lock's count.",
+        lambda row: row.figures.waiting.readers.get(row.address, 0)),
+    "evidence": _EVIDENCE,
+    "object_type": _TYPE,
+    "object": Column(ADDRESS, "address", DATA, "Address of the object.", "address"),
+}, "A lock or another object that tasks wait for.", ("behind", "kind", "name"),
+    rows=_objects)  # fmt: skip
+
+NODES = TableSpec("nodes", "Nodes of the graph", {
+    "node": Column(NONE, "", ALWAYS, "Number of the node, from 0 on."),
+    "kind": _KIND,
+    "name": Column(TEXT, "", ALWAYS, "Name and PID, variable, or address."),
+    "pid": _PID,
+    "behind": _BEHIND,
+    "cycle": _CYCLE,
+    "object_type": Column(TEXT, "type", DATA, "C type; empty if unknown.",
+        lambda row: "struct task_struct" if row.is_task else row.object_type),
+    "object": Column(ADDRESS, "address", DATA, "Address of the object.", "address"),
+}, "A node of the graph.", detail=True,
+    rows=lambda shown: [
+        _Node(shown.figures, node) for node in range(len(shown.figures.graph))])  # fmt: skip
+
+EDGES = TableSpec("edges", "Edges of the graph", {
+    "source": Column(NONE, "from", ALWAYS, "Number of the node that waits."),
+    "target": Column(NONE, "to", ALWAYS, "Number of the node it waits for."),
+    "kind": Column(TEXT, "", ALWAYS, "Such as waits for, held by or run by.",
+        lambda graph: [edge.value for edge in graph.edge]),
+    "mode": _MODE,
+    "strength": replace(_STRENGTH, get=lambda graph: list(map(_name, graph.strength.tolist()))),
+    "evidence": _EVIDENCE,
+    "function": Column(TEXT, "", WIDE, "On the stack; empty for none.", "frame"),
+    "place": Column(TEXT, "", DATA, "Address of the member; empty if none.",
+        lambda graph: [f"0x{place:x}" if place else "" for place in graph.place.tolist()]),
+}, "An edge of the graph, from a waiter to its object, or from that to a holder.", detail=True,
+    rows="figures.graph")  # fmt: skip
+
+
+def _stacks(shown: _Shown) -> list[_Frame]:
+    figures = shown.figures
+    tasks = [node for node in sorted(shown.named) if figures.graph.is_task[node]]
+    return [
+        _Frame(figures, node, at, place, described(name, module))
+        for node in dict.fromkeys((*figures.stacks_shown, *tasks))
+        for at, (place, name, module) in enumerate(figures.tasks.frames(node))
+    ]
+
+
+STACKS = TableSpec("stacks", "Stacks of tasks in cycles, with waiters, or named by findings", {
+    "task": _COMM,
+    "pid": _PID,
+    "state": replace(_STATE, show=WIDE),
+    "cycle": _CYCLE,
+    "frame": Column(NONE, "", ALWAYS, "0 is the innermost function."),
+    "function": Column(TEXT, "", ALWAYS, "With its module; not inlined."),
+    "place": Column(TEXT, "address", WIDE, "Return address.", lambda row: f"0x{row.place:x}"),
+    "address": replace(_TASK, label="task_struct"),
+}, "A frame of a kernel stack; a task on a CPU needs CPU registers, which some dumps have and no "
+    "capsule.", detail=True, rows=_stacks)  # fmt: skip
 
 TABLES = (CYCLES, TREE, TASKS, OBJECTS, STACKS, NODES, EDGES, PICTURE)
 
@@ -207,153 +343,5 @@ def tables(figures: Figures, told: Sequence[Told] = ()) -> dict[str, Table]:
 
     :param told: the findings with nodes to show
     """
-    chosen = selection(figures, told)
     named = {n for each in told for n in (*each.nodes, *each.further, *each.asleep)}
-    return {
-        "cycles": CYCLES.of(_cycles(figures)),
-        "tree": TREE.of(chosen.lines),
-        "tasks": TASKS.of(_tasks(figures)),
-        "objects": OBJECTS.of(_objects(figures)),
-        "stacks": STACKS.of(_stacks(figures, named)),
-        "nodes": NODES.of([_node(figures, node) for node in range(len(figures.graph))]),
-        "edges": EDGES.of(figures.graph),
-        "picture": picture_table(picture(figures, chosen)),
-    }
-
-
-def _type(figures: Figures, node: int) -> str:
-    key = figures.graph.kind[node], int(figures.graph.address[node])
-    return figures.waiting.types.get(key, "")
-
-
-def _node(figures: Figures, node: int) -> dict[str, Any]:
-    """Return the common cells of rows about a node."""
-    graph, is_task = figures.graph, bool(figures.graph.is_task[node])
-    place = int(graph.address[node])
-    return {
-        "node": node,
-        "kind": graph.kind[node].value,
-        "name": figures.names.of(node) if is_task else figures.names.object(node),
-        "pid": figures.tasks.pid(node),
-        "behind": int(figures.behind.tasks[node]),
-        "cycle": figures.cycle_of.get(node, 0),
-        "object_type": "struct task_struct" if is_task else _type(figures, node),
-        "object": place,
-        "address": place,
-    }
-
-
-def _task(figures: Figures, node: int) -> dict[str, Any]:
-    """Return the common cells of rows about a task."""
-    return _node(figures, node) | {
-        "comm": figures.tasks.comm(node),
-        "task": figures.tasks.comm(node),
-        "state": figures.tasks.state(node).value,
-        "asleep": _seconds(figures, node),
-        "entry": figures.tasks.entry(node),
-        "function": figures.tasks.place(node),
-    }
-
-
-def _cycles(figures: Figures) -> list[dict[str, Any]]:
-    graph, found = figures.graph, []
-    for number, cycle in enumerate(figures.cycles, 1):
-        tasks = [at for at, node in enumerate(cycle.nodes) if graph.is_task[node]]
-        for place, at in enumerate(tasks):
-            # From this task on to the next one of the cycle.
-            end = tasks[(place + 1) % len(tasks)]
-            steps = [at]
-            while (steps[-1] + 1) % len(cycle.nodes) != end:
-                steps.append((steps[-1] + 1) % len(cycle.nodes))
-            edges = [cycle.edges[step] for step in steps]
-            node, after = cycle.nodes[at], cycle.nodes[(at + 1) % len(cycle.nodes)]
-            is_direct = graph.is_task[after]
-            found.append(
-                _task(figures, node)
-                | {
-                    "cycle": number,
-                    "waits_for": figures.names.of(after),
-                    "mode": graph.mode[edges[0]],
-                    "held_by": figures.names.of(cycle.nodes[end]),
-                    "strength": _name(min(int(graph.strength[edge]) for edge in edges)),
-                    "evidence": "; ".join(dict.fromkeys(graph.evidence[edge] for edge in edges)),
-                    "object": 0 if is_direct else int(graph.address[after]),
-                    "object_type": _type(figures, after),
-                }
-            )
-    return found
-
-
-def _seconds(figures: Figures, node: int) -> float:
-    age = int(figures.ages[node])
-    return age / 1e9 if age >= 0 else math.nan
-
-
-def _name(strength: int) -> str:
-    return Strength(strength).name.lower()
-
-
-def _tasks(figures: Figures) -> list[dict[str, Any]]:
-    graph, hung = figures.graph, figures.log.hung
-    found = []
-    for node in figures.task_nodes:
-        waits = [e for e in graph.following[node] if graph.edge[e] is WAITS]
-        target = int(graph.target[waits[0]]) if waits else -1
-        found.append(
-            _task(figures, node)
-            | {
-                "waits_for": figures.names.of(target) if waits else "",
-                "held_by": _holders(figures, target) if waits else "",
-                "mode": graph.mode[waits[0]] if waits else "",
-                "evidence": graph.evidence[waits[0]] if waits else "",
-                "reported": float(hung.get(figures.tasks.pid(node), 0)),
-                "object": int(graph.address[target]) if waits else 0,
-                "object_type": _type(figures, target) if waits else "",
-            }
-        )
-    return found
-
-
-def _holders(figures: Figures, node: int) -> str:
-    """Return the holders of an object as text; threads of a process are left out."""
-    graph = figures.graph
-    names = [figures.names.of(int(graph.target[edge])) for edge in graph.following[node]]
-    names = [name.removeprefix("process ") for name in names]
-    more = len(names) - _MAX_HOLDERS
-    return ", ".join(names[:_MAX_HOLDERS]) + (f" and {more:,} more" if more > 0 else "")
-
-
-def _objects(figures: Figures) -> list[dict[str, Any]]:
-    graph, found = figures.graph, []
-    for node in range(len(graph)):
-        if graph.kind[node] in (TASK, PROCESS) or not graph.preceding[node]:
-            continue
-        held = graph.following[node]
-        oldest = int(figures.behind.oldest[node])
-        found.append(
-            _node(figures, node)
-            | {
-                "held_by": _holders(figures, node),
-                "mode": next((graph.mode[edge] for edge in held if graph.mode[edge]), ""),
-                "strength": _name(min(int(graph.strength[edge]) for edge in held)) if held else "",
-                "waiters": sum(graph.edge[e] is WAITS for e in graph.preceding[node]),
-                "oldest": _seconds(figures, oldest) if oldest >= 0 else math.nan,
-                "readers": figures.waiting.readers.get(int(graph.address[node]), 0),
-                "evidence": "; ".join(dict.fromkeys(graph.evidence[edge] for edge in held)),
-            }
-        )
-    return found
-
-
-def _stacks(figures: Figures, named: set[int]) -> list[dict[str, Any]]:
-    """Return the rows of stacks.
-
-    :param named: nodes that findings name, or whose stacks say more
-    """
-    tasks = [node for node in sorted(named) if figures.graph.is_task[node]]
-    return [
-        _task(figures, node)
-        | {"frame": at, "function": described(name, module), "place": f"0x{place:x}"}
-        for node in dict.fromkeys((*figures.stacks_shown, *tasks))
-        for at, (place, name, module) in enumerate(figures.tasks.frames(node))
-    ]
+    return make_tables(TABLES, _Shown(figures, selection(figures, told), named))

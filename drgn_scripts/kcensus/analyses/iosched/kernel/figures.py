@@ -10,10 +10,9 @@ from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from kcensus.analyses.iosched.kernel.sleepers import requests_of
-from kcensus.engine.memory import Mask
+from kcensus.engine.memory import Mask, Numbers
 from kcensus.kernel.block.bios import bios, group_paths
 from kcensus.kernel.block.disks import QueueKind, block_devices
 from kcensus.kernel.block.hardware import hardware_queues
@@ -29,7 +28,6 @@ from kcensus.kernel.waiting.joined import Joins, joined
 from kcensus.kernel.waiting.reader import Waiting, waiting
 from kcensus.kernel.waiting.waits import Waits
 
-Counts = npt.NDArray[np.int64]
 _RANKS = np.array([1, 0, 1, 2])
 """Ranks of the I/O classes none, realtime, best effort and idle."""
 
@@ -55,13 +53,13 @@ class Queue:
     disk: int
     row: int
     """Row in the queues of the disk's scheduler."""
-    requests: Counts
+    requests: Numbers
     """Rows of the queue's requests, in the order of dispatch."""
     late_ns: int
     """Nanoseconds since the earliest expiry in the queue; :data:`NEVER` without expiry."""
     overdue: int
     """Requests past their expiry."""
-    overtakers: Counts
+    overtakers: Numbers
     """Rows of requests of other queues, now in the driver, that were allocated after the first
     request was inserted, and dispatched after it had expired."""
     served_ns: int
@@ -102,7 +100,7 @@ class Figures:
         self.waits: Waits = replace(asleep, since_ns=self._since_submitted(asleep))
         """Tasks in state D."""
 
-    def _since_submitted(self, waits: Waits) -> Counts:
+    def _since_submitted(self, waits: Waits) -> Numbers:
         """Return the ages of waits, at least the age of the youngest own request of a task.
 
         A task that waits for its own I/O wakes up every half of hung_task_timeout_secs, and sleeps
@@ -114,14 +112,14 @@ class Figures:
         np.minimum.at(youngest, wait, self.requests.age_ns[request])
         return np.where(youngest < unknown, np.maximum(waits.since_ns, youngest), waits.since_ns)
 
-    def _own_requests(self, waits: Waits) -> tuple[Counts, Counts]:
+    def _own_requests(self, waits: Waits) -> tuple[Numbers, Numbers]:
         """Return the rows of tasks and of their own requests, proven by a pointer."""
         is_own = np.array([kind is WaitKind.REQUEST for kind in waits.kind], np.bool_)
         pairs = np.flatnonzero(self.joins.is_proven & np.append(is_own, np.False_)[self.joins.wait])
         return self.joins.wait[pairs], self.joins.request[pairs]
 
     @cached_property
-    def awaited(self) -> tuple[Counts, Counts]:
+    def awaited(self) -> tuple[Numbers, Numbers]:
         """The request that delays each task most, and the row of its join; -1 without one.
 
         Proven requests go before likely ones, undispatched before those in the driver, old before
@@ -143,7 +141,7 @@ class Figures:
         return TagWaiters(frozenset(self.waits.pid[rows].tolist()), longest)
 
     @cached_property
-    def inserted_by(self) -> Counts:
+    def inserted_by(self) -> Numbers:
         """PID of the task that inserted each request; 0 if unknown, -1 if several."""
         requests = self.requests
         found = np.zeros(len(requests), np.int64)
@@ -169,7 +167,7 @@ class Figures:
         """Rows of the disks that have a queue of requests."""
         return [row for row, disk in enumerate(self.disks) if disk.kind != QueueKind.BIO]
 
-    def rows(self, disk: int) -> Counts:
+    def rows(self, disk: int) -> Numbers:
         """Return the rows of the requests of a disk."""
         low, high = np.searchsorted(self.requests.disk, [disk, disk + 1])
         return np.arange(low, high)
@@ -244,7 +242,7 @@ class Figures:
         """Return whether a queue has requests of the idle class only, which others may overtake."""
         return len(queue.requests) > 0 and bool((self.ranks(queue.requests) == 2).all())
 
-    def _later_of_others(self, disk: int, row: int, after: int) -> Counts:
+    def _later_of_others(self, disk: int, row: int, after: int) -> Numbers:
         """Return the rows of later requests of other queues that are in the driver.
 
         BFQ notes its last dispatch, but that may have been from the same queue.
@@ -255,9 +253,9 @@ class Figures:
         is_later = self.requests.allocated_ns[rows].astype(np.int64) > after
         return rows[is_later & ~self._is_own(disk, row, rows)]
 
-    def ranks(self, rows: Counts) -> Counts:
+    def ranks(self, rows: Numbers) -> Numbers:
         """Return the ranks of the I/O classes of requests: lower ranks are served first."""
-        found: Counts = _RANKS[self.requests.priority_class[rows] & 3]
+        found: Numbers = _RANKS[self.requests.priority_class[rows] & 3]
         return found
 
     def is_by_class(self, queue: Queue) -> bool:
@@ -266,12 +264,12 @@ class Figures:
         return len(queue.overtakers) > 0 and bool(lowest < self.ranks(queue.requests).min())
 
     @cached_property
-    def _dispatched(self) -> list[Counts]:
+    def _dispatched(self) -> list[Numbers]:
         is_gone = self.requests.dispatched_ns != 0
         return [rows[is_gone[rows]] for rows in map(self.rows, range(len(self.disks)))]
 
     @cached_property
-    def _scheduled(self) -> list[Counts]:
+    def _scheduled(self) -> list[Numbers]:
         """Rows of dispatched requests that came from the scheduler at a known time, by disk."""
         requests, found = self.requests, []
         for disk, rows in zip(self.disks, self._dispatched, strict=True):
@@ -282,7 +280,7 @@ class Figures:
             found.append(rows[taken & ~requests.is_at_latest[rows]])
         return found
 
-    def _is_own(self, disk: int, row: int, rows: Counts) -> Mask:
+    def _is_own(self, disk: int, row: int, rows: Numbers) -> Mask:
         """Return which of the dispatched requests in ``rows`` come from a queue."""
         scheduler = self.schedulers[disk]
         if scheduler.direction is not None:
@@ -320,7 +318,7 @@ class Figures:
         )
 
     @cached_property
-    def first_bio(self) -> Counts:
+    def first_bio(self) -> Numbers:
         """Row of the first bio of each request, or -1."""
         first = np.full(len(self.requests), -1)
         rows, index = np.unique(self.bios.request, return_index=True)

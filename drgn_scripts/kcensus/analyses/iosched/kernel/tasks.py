@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from kcensus.analyses.iosched.degrees import severity, shortest_ns
-from kcensus.analyses.iosched.kernel.figures import Counts, Figures
+from kcensus.analyses.iosched.kernel.figures import Figures
 from kcensus.analyses.iosched.kernel.sleepers import disk_names, holders
+from kcensus.engine.memory import Numbers
 from kcensus.human import counted, human_seconds, listed
 from kcensus.kernel.block.requests import State
 from kcensus.kernel.tasks.functions import WaitKind
@@ -37,31 +38,18 @@ STEPS = ((HUNG, Severity.WARNING), (LATE, Severity.NOTICE))
 """Least seconds in state D, by severity."""
 
 
-def _sleepers(figures: Figures) -> dict[str, npt.ArrayLike]:
-    waits, joins, requests = figures.waits, figures.joins, figures.requests
-    chosen, join = figures.awaited
-    places = disk_names(figures.waiting, figures.disks)
+def _disks(figures: Figures) -> npt.NDArray[np.str_]:
+    """Return the disk of each task's request, or else of its object."""
     names = np.array([*(disk.name for disk in figures.disks), ""], np.object_)
-    is_known, is_proven = join >= 0, np.append(joins.is_proven, np.False_)[join]
-    return {
-        "pid": waits.pid,
-        "comm": waits.comm,
-        "entry": waits.entry,
-        "function": waits.function,
-        "since": np.where(waits.since_ns < 0, -1.0, waits.since_ns / 1e9),
-        "kind": [each.value for each in waits.kind],
-        "disk": np.where(is_known, names[np.append(requests.disk, -1)[chosen]], places),
-        "request": [_progress(figures, row) for row in chosen.tolist()],
-        "link": np.where(is_proven, "proven", np.where(is_known, "likely", "")),
-        "object_by": waits.evidence,
-        "linked_by": [[*joins.evidence, ""][row] for row in join.tolist()],
-        "holder": holders(figures.waiting),
-        "sector": waits.sector,
-        "object_type": waits.type,
-        "object": waits.object,
-        "request_address": np.append(requests.address, np.uint64(0))[chosen],
-        "address": waits.task,
-    }
+    request, join = figures.awaited
+    known = names[np.append(figures.requests.disk, -1)[request]]
+    return np.where(join >= 0, known, disk_names(figures.waiting, figures.disks))
+
+
+def _links(figures: Figures) -> npt.NDArray[np.str_]:
+    _, join = figures.awaited
+    is_proven = np.append(figures.joins.is_proven, np.False_)[join]
+    return np.where(is_proven, "proven", np.where(join >= 0, "likely", ""))
 
 
 def _progress(figures: Figures, row: int) -> str:
@@ -80,44 +68,36 @@ def _progress(figures: Figures, row: int) -> str:
     return state.name.lower()
 
 
-SLEEPERS = TableSpec(
-    "sleepers",
-    "Tasks in state D",
-    {
-        "pid": Column(NONE, "PID", ALWAYS, "ID of the thread."),
-        "comm": Column(TEXT, "task", ALWAYS, "Name of the thread."),
-        "entry": Column(TEXT, "entry", ALWAYS, "System call, or function of the kernel thread."),
-        "function": Column(TEXT, "sleeps in", ALWAYS, "Function it waits in."),
-        "since": Column(SECONDS, "since", ALWAYS, "Since it was last on a CPU; -1 if unknown."),
-        "kind": Column(TEXT, "waits for", ALWAYS, "Kind of object it waits for."),
-        "disk": Column(TEXT, "disk", ALWAYS, "Disk of the object, if known."),
-        "request": Column(
-            TEXT,
-            "request",
-            ALWAYS,
-            "Request that must complete first: its state, age and queue.",
-        ),
-        "link": Column(
-            TEXT,
-            "link",
-            ALWAYS,
-            "proven: pointers lead from the request to the task; likely: the sectors match.",
-        ),
-        "object_by": Column(TEXT, "known by", help="Member or stack frame that proves the object."),
-        "linked_by": Column(TEXT, "linked by", help="Member that leads to the request."),
-        "holder": Column(NONE, "held by", help="PID of its holder; 0 if unknown."),
-        "sector": Column(NONE, "sector", help="Sector of the object; -1 if unknown."),
-        "object_type": Column(TEXT, "type", DATA, "C type of the object."),
-        "object": Column(ADDRESS, "object", DATA, "Address of the object; 0 if unknown."),
-        "request_address": address(
-            "struct request", "struct request", "The request; 0 if none is known."
-        ),
-        "address": address("struct task_struct", "address", "Address of the task."),
-    },
-    "A task in state D.",
-    ("since", "pid"),
-    rows=_sleepers,
-)
+SLEEPERS = TableSpec("sleepers", "Tasks in state D", {
+    "pid": Column(NONE, "PID", ALWAYS, "ID of the thread.", "waits.pid"),
+    "comm": Column(TEXT, "task", ALWAYS, "Name of the thread.", "waits.comm"),
+    "entry": Column(TEXT, "", ALWAYS, "System call, or function of the kernel thread.",
+        "waits.entry"),
+    "function": Column(TEXT, "sleeps in", ALWAYS, "Function it waits in.", "waits.function"),
+    "since": Column(SECONDS, "", ALWAYS, "Since it was last on a CPU; -1 if unknown.",
+        lambda f: np.where(f.waits.since_ns < 0, -1.0, f.waits.since_ns / 1e9)),
+    "kind": Column(TEXT, "waits for", ALWAYS, "Kind of object it waits for.",
+        lambda f: [each.value for each in f.waits.kind]),
+    "disk": Column(TEXT, "", ALWAYS, "Disk of the object, if known.", _disks),
+    "request": Column(TEXT, "", ALWAYS,
+        "Request that must complete first: its state, age and queue.",
+        lambda f: [_progress(f, row) for row in f.awaited[0].tolist()]),
+    "link": Column(TEXT, "", ALWAYS,
+        "proven: pointers lead from the request to the task; likely: the sectors match.", _links),
+    "object_by": Column(TEXT, "known by", help="Member or stack frame that proves the object.",
+        get="waits.evidence"),
+    "linked_by": Column(TEXT, help="Member that leads to the request.",
+        get=lambda f: [[*f.joins.evidence, ""][row] for row in f.awaited[1].tolist()]),
+    "holder": Column(NONE, "held by", help="PID of its holder; 0 if unknown.",
+        get=lambda f: holders(f.waiting)),
+    "sector": Column(NONE, help="Sector of the object; -1 if unknown.", get="waits.sector"),
+    "object_type": Column(TEXT, "type", DATA, "C type of the object.", "waits.type"),
+    "object": Column(ADDRESS, "", DATA, "Address of the object; 0 if unknown.", "waits.object"),
+    "request_address": address("struct request", "struct request",
+        "The request; 0 if none is known.",
+        lambda f: np.append(f.requests.address, np.uint64(0))[f.awaited[0]]),
+    "address": address("struct task_struct", "address", "Address of the task.", "waits.task"),
+}, "A task in state D.", ("since", "pid"))  # fmt: skip
 
 
 def blocked(figures: Figures, ids: Collection[str] = ()) -> Iterator[Finding]:
@@ -181,7 +161,7 @@ class Sleepers(NamedTuple):
     """The names of those that sleep longest."""
 
 
-def behind(figures: Figures, requests: Counts) -> Sleepers:
+def behind(figures: Figures, requests: Numbers) -> Sleepers:
     """Return the tasks that sleep behind some requests."""
     joins = figures.joins
     is_behind = np.isin(joins.request, requests)
@@ -193,7 +173,7 @@ def behind(figures: Figures, requests: Counts) -> Sleepers:
     )
 
 
-def _named(figures: Figures, rows: Counts, proven: Collection[int]) -> str:
+def _named(figures: Figures, rows: Numbers, proven: Collection[int]) -> str:
     """Name the longest sleeping tasks, grouped by task name, function and proof.
 
     :param proven: rows of the tasks that a pointer leads to; others are marked "likely"

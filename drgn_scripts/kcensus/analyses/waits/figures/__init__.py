@@ -7,11 +7,11 @@ from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from kcensus.analyses.waits.figures.log import Log, kernel_log
 from kcensus.analyses.waits.figures.names import Names
 from kcensus.analyses.waits.figures.tasks import TaskNodes
+from kcensus.engine.memory import Numbers
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.tasks.functions import ON_TIMERS
@@ -20,8 +20,6 @@ from kcensus.kernel.waiting.cycles import Behind, Cycle, behind, cycles, roots
 from kcensus.kernel.waiting.graph import Graph
 from kcensus.kernel.waiting.reader import Waiting, waiting
 from kcensus.results.severity import LATE
-
-Numbers = npt.NDArray[np.int64]
 
 _MAX_STACKS = 32
 """Most tasks with a stack in the table."""

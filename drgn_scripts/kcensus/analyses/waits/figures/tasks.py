@@ -10,9 +10,9 @@ from functools import cached_property
 
 import drgn
 import numpy as np
-import numpy.typing as npt
 from drgn.helpers.linux.slab import slab_object_info
 
+from kcensus.engine.memory import Numbers
 from kcensus.human import human_seconds
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.names import ABSENT
@@ -24,8 +24,6 @@ from kcensus.kernel.waiting.frames import interrupted_in, runnable_stacks, runni
 from kcensus.kernel.waiting.reader import Waiting
 from kcensus.sources.capsule import NotRecorded
 from kcensus.text import printable
-
-Numbers = npt.NDArray[np.int64]
 
 _MAX_RUNNABLE = 1 << 10
 """Most runnable tasks to unwind, by number of tasks behind them."""

@@ -21,8 +21,6 @@ _SLOW = ((30.0, Severity.WARNING), (5.0, Severity.NOTICE))
 _ENTRIES = ("blk_queue_enter", "__bio_queue_enter", "blk_mq_freeze_queue_wait")
 """Functions of tasks that wait to enter a queue, or for all requests to leave it."""
 
-Counts = npt.NDArray[np.int64]
-
 
 def stuck(figures: Figures, row: int) -> Iterator[Finding]:
     """Yield a finding if the driver does not finish requests."""
