@@ -10,7 +10,7 @@ from kcensus.analyses.waits.findings.known import patch_of
 from kcensus.analyses.waits.findings.remedies import kills
 from kcensus.analyses.waits.findings.told import MAX_TOLD, Told
 from kcensus.analyses.waits.findings.words import holds
-from kcensus.human import counted
+from kcensus.human import counted, listed
 from kcensus.kernel.waiting.cycles import Cycle
 from kcensus.kernel.waiting.graph import THREAD
 from kcensus.results import Danger, Figure, Finding, Severity, Unit
@@ -62,12 +62,11 @@ def _deadlock(figures: Figures, cycle: Cycle) -> Finding:
     ages = [int(figures.ages[node]) for node in (*tasks, *stuck)]
     oldest = max((age for age in ages if age >= 0), default=0) / 1e9
     is_sure = figures.is_sure(cycle)
-    names = ", ".join(figures.names.of(node) for node in tasks[:MAX_TOLD])
-    more = f" and {len(tasks) - MAX_TOLD} more" if len(tasks) > MAX_TOLD else ""
+    names = listed([figures.names.of(node) for node in tasks], MAX_TOLD)
     if len(tasks) == 1:
         who = f"{names} waits for itself"
     else:
-        who = f"{len(tasks)} tasks wait for each other: {names}{more}"
+        who = f"{len(tasks)} tasks wait for each other: {names}"
     tail = f"; {counted(len(stuck), 'more task', plural='more tasks')} behind them" if stuck else ""
     is_program = figures.tasks.is_program((*tasks, *stuck))
     remedies = tuple(remedy for node in tasks for remedy in kills(figures, node, "the cycle ends"))

@@ -47,10 +47,7 @@ def behind(figures: Figures, subjects: list[int]) -> Told:
         # Threads of a pool wait for each other until they get work.
         how = min(how, Severity.NOTICE)
     shown = subjects[:MAX_TOLD]
-    names = [figures.names.of(node) for node in shown]
-    more = len(subjects) - MAX_TOLD
-    ends = [*names, *([f"{more:,} more"] if more > 0 else [])]
-    last = f" and {ends.pop()}" if len(ends) > 1 else ""
+    names = [figures.names.of(node) for node in subjects]
     told = [f"{kept(figures, node)}; it {does(figures, node)}" for node in shown]
     remedies = [remedy for node in shown for remedy in _remedies(figures, node, waiters)]
     nearest = sorted(
@@ -61,10 +58,10 @@ def behind(figures: Figures, subjects: list[int]) -> Told:
         severity=how,
         danger=danger(how),
         tasks=figures.tasks.pids({*subjects, *waiters}),
-        title=waits.title(f"{', '.join(ends)}{last}"),
-        evidence="" if last else f"{names[0]} {told[0]}",
-        story=tuple(f"{name} {what}" for name, what in zip(names, told, strict=True))
-        if last
+        title=waits.title(listed(names, MAX_TOLD)),
+        evidence="" if len(names) > 1 else f"{names[0]} {told[0]}",
+        story=tuple(f"{name} {what}" for name, what in zip(names, told, strict=False))
+        if len(names) > 1
         else (),
         figures=waits.figures,
         remedies=tuple(remedies),
@@ -105,7 +102,7 @@ def exited(figures: Figures, subject: int) -> Told:
     waits = stall(figures, subject)
     is_sure = not figures.kernel.live and not figures.waiting.tasks.damaged
     is_program = figures.tasks.is_program(figures.waiters(subject))
-    oopses = ", ".join(figures.log.oopses[:MAX_TOLD])
+    oopses = listed(figures.log.oopses, MAX_TOLD)
     name = figures.names.of(subject) + (", which has exited" if figures.tasks.pid(subject) else "")
     finding = Finding(
         id=f"waits-exited:{figures.graph.address[subject]:x}",

@@ -8,6 +8,7 @@ import numpy as np
 from kcensus.analyses.waits.figures import Figures
 from kcensus.analyses.waits.figures.tasks import State
 from kcensus.analyses.waits.findings.told import MAX_TOLD
+from kcensus.human import listed
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.waiting.graph import THREAD
 from kcensus.text import printable
@@ -27,9 +28,8 @@ def holds(figures: Figures, edge: int) -> str:
 
 def kept(figures: Figures, task: int) -> str:
     """Return a phrase about all that a task keeps from others."""
-    said = list(dict.fromkeys(holds(figures, edge) for edge in edges_of_waiters(figures, task)))
-    more = f", and {len(said) - MAX_TOLD:,} more" if len(said) > MAX_TOLD else ""
-    return f"{', '.join(said[:MAX_TOLD])}{more}"
+    held = dict.fromkeys(holds(figures, edge) for edge in edges_of_waiters(figures, task))
+    return listed([*held], MAX_TOLD)
 
 
 def edges_of_waiters(figures: Figures, task: int) -> list[int]:
