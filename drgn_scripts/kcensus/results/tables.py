@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
@@ -70,7 +70,7 @@ class Column:
             values = _call(get, rows, name)
             # Not its array: texts of dtype object may have values that the string dtype rejects.
             return values.reset_index(drop=True) if isinstance(values, pd.Series) else values
-        cells = [_call(get, row, name) for row in rows]
+        cells = _cells(get, rows, name)
         if self.unit is Unit.ADDRESS:
             return np.array(cells, np.uint64)
         if self.unit is Unit.TEXT or all(cell is not None for cell in cells):
@@ -91,6 +91,13 @@ def _call(getter: Getter, rows: Any, name: str = "") -> Any:
         return rows[entry]
     keys = rows.size().index
     return keys.get_level_values(entry) if entry in keys.names else rows[entry].sum()
+
+
+def _cells(getter: Getter, rows: Sequence[Any], name: str) -> list[Any]:
+    """Return what a getter takes from each row; mappings are as in :func:`_call`."""
+    if any(isinstance(row, Mapping) for row in rows[:1]):
+        return [_call(getter, row, name) for row in rows]
+    return [*map(attrgetter(getter) if isinstance(getter, str) else getter, rows)]
 
 
 @dataclass
@@ -181,8 +188,7 @@ class TableSpec:
         """Return the values of all columns in the order of the rows (see :meth:`of`)."""
         if self.keeps_types:
             cells = {
-                name: [_call(each.get or name, row, name) for row in rows]
-                for name, each in self.columns.items()
+                name: _cells(each.get or name, rows, name) for name, each in self.columns.items()
             }
             return pd.DataFrame(cells, dtype=object)
         columns = {name: each.values(name, rows) for name, each in self.columns.items()}
