@@ -192,7 +192,7 @@ def _cloned_by_dm(kernel: Kernel, address: Words, private: Words, faults: Faults
     whole = layout(kernel.prog, "struct dm_io", {"bio": ("orig_bio", "bio")})
     holder = address - np.uint64(drgn.offsetof(clone, "clone"))
     io = gather(kernel.memory, holder, columns, faults)["io"]
-    return np.asarray(gather(kernel.memory, io, whole, faults)["bio"])
+    return gather(kernel.memory, io, whole, faults)["bio"]
 
 
 def _cloned_by_multipath(kernel: Kernel, address: Words, private: Words, faults: Faults) -> Words:
@@ -200,13 +200,13 @@ def _cloned_by_multipath(kernel: Kernel, address: Words, private: Words, faults:
     clone = kernel.prog.type("struct dm_rq_clone_bio_info")
     holder = address - np.uint64(drgn.offsetof(clone, "clone"))
     columns = layout(kernel.prog, clone, {"bio": "orig"})
-    return np.asarray(gather(kernel.memory, holder, columns, faults)["bio"])
+    return gather(kernel.memory, holder, columns, faults)["bio"]
 
 
 def _cloned_by_md(kernel: Kernel, address: Words, private: Words, faults: Faults) -> Words:
     """Return the bios sent to arrays, of the clones for their accounting."""
     columns = layout(kernel.prog, "struct md_io_clone", {"bio": "orig_bio"})
-    return np.asarray(gather(kernel.memory, private, columns, faults)["bio"])
+    return gather(kernel.memory, private, columns, faults)["bio"]
 
 
 _PARENTS: dict[str, Callable[[Kernel, Words, Words, Faults], Words]] = {

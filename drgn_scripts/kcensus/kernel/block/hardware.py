@@ -63,7 +63,7 @@ class Tags:
     def first(self) -> Numbers:
         """Row of the first ``struct blk_mq_tags`` with the same map."""
         _, first, inverse = np.unique(self.map, return_index=True, return_inverse=True)
-        return np.asarray(first[inverse])
+        return first[inverse]
 
 
 @dataclass

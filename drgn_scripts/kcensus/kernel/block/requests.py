@@ -412,7 +412,7 @@ class _Reader:
         columns = layout(self.prog, "struct blk_flush_queue", members)
         read = gather(self.memory, self._flush_queues()[1], columns, self.faults)
         runs = read["flush_pending_idx"] != read["flush_running_idx"]
-        return np.asarray(np.setdiff1d(read["flush_rq"][runs], np.zeros(1, np.uint64)))
+        return np.setdiff1d(read["flush_rq"][runs], np.zeros(1, np.uint64))
 
     @cached_property
     def _lists(self) -> list[tuple[Place, str, Words]]:

@@ -52,7 +52,7 @@ class MemcgIds:
     @property
     def in_use(self) -> Mask:
         """Whether a memory cgroup has each id; shape (ids,)."""
-        return np.asarray(self.row >= 0)
+        return self.row >= 0
 
     @property
     def highest(self) -> int:

@@ -231,4 +231,4 @@ class _Walk:
 
 def _is_code(places: Words) -> Mask:
     """Return which addresses are in the highest 2 GiB, like code of the kernel and modules."""
-    return np.asarray(places >= np.uint64((1 << 64) - (1 << 31)))
+    return places >= np.uint64((1 << 64) - (1 << 31))

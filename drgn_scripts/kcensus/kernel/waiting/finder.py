@@ -231,7 +231,7 @@ class Finder:
         stacks = self.waits.stacks
         places = [pc for pc, name in stacks.names.items() if plain(name) in functions]
         is_one = np.isin(stacks.pc, np.array(places, np.uint64))
-        return np.asarray(np.unique(stacks.lane[is_one]))
+        return np.unique(stacks.lane[is_one])
 
     def _of_type(self, *types: str) -> Numbers:
         """Return the tasks with an object of any of the types."""

@@ -203,7 +203,7 @@ class Graph:
     def is_sure(self) -> Mask:
         """Mask of the edges that are derived or proven waits."""
         is_wait = np.array([edge.is_wait for edge in self.edge], np.bool_)
-        return np.asarray((self.strength > int(Strength.POSSIBLE)) & is_wait)
+        return (self.strength > int(Strength.POSSIBLE)) & is_wait
 
     @cached_property
     def sure(self) -> Graph:

@@ -54,7 +54,7 @@ class Mounts:
     def targets(self) -> Words:
         """All targets, ascending."""
         every = np.concatenate([*self.target.values()])
-        return np.asarray(np.unique(every[every != 0]))
+        return np.unique(every[every != 0])
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ class _Search:
 
     def _on_stack(self, addresses: Words, rows: Numbers) -> Mask:
         low = self.known.stack[rows]
-        return np.asarray((addresses >= low) & (addresses < low + np.uint64(self.size)))
+        return (addresses >= low) & (addresses < low + np.uint64(self.size))
 
     def _is_linked(self, node: Words) -> Mask:
         """Return which addresses hold a ``list_head`` in a ring with others."""
@@ -129,7 +129,7 @@ class _Search:
         queues = np.sort(node[~is_lock])
         here = gather(self.memory, node, self.links, Faults())
         beside = (rows_of(queues, here[way]) >= 0 for way in ("next", "prev"))
-        return np.asarray(is_lock & np.logical_or(*beside))
+        return is_lock & np.logical_or(*beside)
 
     def _heads(self, node: Words, shape: Numbers) -> tuple[Words, int]:
         """Return the head of each node's list, and the number of unknown heads."""

@@ -163,7 +163,7 @@ def _named_bitmaps(reading: Reading, node: Words, queue: Words) -> Words:
     first = gather(memory, owner, bitmap, reading.faults)["ws"]
     # SBQ_WAIT_QUEUES is 8.
     holds = (owner != 0) & (queue >= first) & (queue - first < np.uint64(8 * state))
-    return np.asarray(np.where(holds, owner, np.uint64(0)))
+    return np.where(holds, owner, np.uint64(0))
 
 
 def _queue_head(prog: drgn.Program) -> int:

@@ -118,7 +118,7 @@ class Pipes(Finder):
         names = map(plain, self.waits.function)
         idle = [name.removeprefix("__x64_") in _IDLE for name in names]
         is_idle[self.rows[np.array(idle, np.bool_)]] = True
-        return np.asarray(np.setdiff1d(files.tables[is_idle], files.tables[~is_idle]))
+        return np.setdiff1d(files.tables[is_idle], files.tables[~is_idle])
 
     def _waiters(
         self, files: OpenFiles, lanes: Numbers, pipes: Words, processes: Words
