@@ -13,8 +13,9 @@ from kcensus.analyses import analyses
 from kcensus.reports import Report
 from kcensus.results import Finding
 
-_NAMED = re.compile(r"\(PID (\d+)|: ?[\w/+-]+:(\d+)\b|, [\w/+-]+:(\d+)\b")
-"""Tasks in sentences: ``cp (PID 12)``, ``waiting: cp:12, mv:13``."""
+_WAITERS = re.compile(r"\b(?:waiting|longest|[Tt]asks behind[^:]*): (.*)")
+_NAMED = re.compile(r"\(PID (\d+)|(?:^|, )[\w/+-]+:(\d+)\b")
+"""Tasks in sentences: ``cp (PID 12)``, ``cp:12, mv:13``."""
 _REFERENCE = re.compile(r"`(kcensus [^`]*)`")
 
 
@@ -38,6 +39,7 @@ def dead_ends(report: Report) -> Iterator[str]:
                 f"{finding.id}: {other.id} has the cause of its waits"
                 for _, other in report.findings
                 if not (other.is_generic or other.part_of)
+                and other.severity >= finding.severity
                 and 2 * len(finding.tasks & other.tasks) >= len(finding.tasks) > 0
             )
 
@@ -59,12 +61,13 @@ def _says_more(finding: Finding, name: str, frame: pd.DataFrame) -> bool:
 
 
 def _blocked(report: Report, finding: Finding) -> set[int]:
-    """Return the tasks in state D that the evidence of a finding names."""
+    """Return the tasks in state D that a finding names as waiters."""
     known = report.results["waits"].tables["tasks"].frame if "waits" in report.results else None
     if known is None:
         return set()
     blocked = set(known[known["state"] == "D"]["pid"])
-    named = _NAMED.findall(" ".join([finding.evidence, *finding.story]))
+    waiters = _WAITERS.findall(" ".join([finding.evidence, *finding.story]))
+    named = [pair for text in waiters for pair in _NAMED.findall(text)]
     return {int(pid) for pair in named for pid in pair if pid} & blocked
 
 
