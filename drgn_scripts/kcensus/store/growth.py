@@ -16,7 +16,13 @@ from kcensus.human import human, human_seconds, shown_time
 from kcensus.progress import Progress
 from kcensus.results import Danger, Figure, Finding, Gap, Remedy, Result, Severity, Unit
 from kcensus.results.tables import ALWAYS, COUNT, DATA, NONE, TEXT, WIDE, Column, TableSpec
-from kcensus.store.ceilings import MAX_EXTRAPOLATION, Limit, is_reclaimable, severity_of
+from kcensus.store.ceilings import (
+    MAX_EXTRAPOLATION,
+    URGENT_POINTS,
+    Limit,
+    is_reclaimable,
+    severity_of,
+)
 from kcensus.store.layout import UNKNOWN_HOST
 from kcensus.store.statistics import MIN_POINTS, Slope, medians
 from kcensus.store.trends import Ends, State, Trend, Trends, trends
@@ -57,8 +63,6 @@ _TREND = {
     "is_current": Column(NONE, "", DATA, "Whether the latest record has it, in this boot."),
     "is_over": Column(NONE, "", DATA, "Whether that boot is over."),
     "is_cut": Column(NONE, "", DATA, "Whether its course was different before the trend."),
-    "bends": Column(NONE, "", DATA, "Whether the rate changes; the last rate counts."),
-    "falls": Column(COUNT, "", DATA, "Falls before the trend, larger than its rise."),
     "unit": Column(TEXT, "", DATA, "Unit of the exact values."),
     "rate_per_day": Column(NONE, "", DATA, "Exact rate."),
     "rate_per_day_low": Column(NONE, "", DATA, "Lower end of its 95 % interval."),
@@ -223,8 +227,6 @@ def _row(trend: Trend, levels: str) -> dict[str, Any]:
         "rate_per_day_high": slope.high * _DAY,
         "chance": slope.chance,
         "is_cut": slope.is_cut,
-        "bends": slope.bends,
-        "falls": slope.falls,
         "before_value": slope.before,
         "after_value": slope.after,
     }
@@ -305,10 +307,8 @@ def _severity(trend: Trend, seconds: float) -> Severity | None:
     severity = severity_of(seconds, trend.span)
     if severity is None:
         return None
-    ahead = None if trend.is_at_limit else trend.slope
-    if ahead and ahead.falls:
-        severity = Severity.INFO
-    if (ahead and ahead.slows) or trend.is_stale or _is_reclaimable(trend):
+    slope = None if trend.is_at_limit else trend.slope
+    if (slope and slope.points < URGENT_POINTS) or trend.is_stale or _is_reclaimable(trend):
         severity = min(severity, Severity.NOTICE)
     return severity
 
@@ -357,13 +357,10 @@ def _evidence(trend: Trend, limit: Limit, until: Ends, causes: Sequence[Trend]) 
         earliest, latest = _duration(until[1]), _duration(until[2])
         between = f"between {earliest} and {latest}" if earliest != latest else f"about {latest}"
         yield f"{between} after the last record, of {last}"
-        if slope.bends:
-            changes = "rises" if slope.acceleration > 0 else "falls"
-            yield f"its rate {changes}: the last rate is assumed, and the interval has the change"
         if slope.is_cut:
             yield f"since {shown_time(round(slope.first))}; its course was different before"
-        if slope.falls:
-            yield f"it fell back {slope.falls:,} time{'s' * (slope.falls != 1)} before that"
+        if slope.points < URGENT_POINTS:
+            yield f"fewer than {URGENT_POINTS} records cannot show whether the growth slows"
         if until[0] > MAX_EXTRAPOLATION * trend.span:
             yield f"uncertain, because it is more than {MAX_EXTRAPOLATION} times the span ahead"
     if limit.danger is Danger.OOM and not trend.is_at_limit:
