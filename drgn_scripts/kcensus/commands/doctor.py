@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Can this target be read, how well, and what is missing?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from kcensus.analyses import analyses
+from kcensus.commands import Exit
+from kcensus.commands.shared import options
+from kcensus.commands.shared.output import check_output, show
+from kcensus.commands.shared.target import opened
+from kcensus.results import Figure, Gap, Result, Unit, ratio
+from kcensus.text import printable
+
+if TYPE_CHECKING:
+    from kcensus.results.tables import TableSpec
+    from kcensus.sources import Target
+
+
+def _tables() -> tuple[TableSpec, TableSpec]:
+    from kcensus.results.tables import ALWAYS, TEXT, Column, TableSpec
+
+    works = (
+        "yes; partly: figures may be missing; no: it failed when the capsule was recorded, or the"
+        " capsule is corrupt or for other analyses."
+    )
+    names = {
+        "analysis": Column(TEXT, "", ALWAYS, "Name of the analysis.", lambda row: row[0]),
+        "works": Column(TEXT, "", ALWAYS, works, lambda row: row[1]),
+        "missing": Column(TEXT, help="What it lacks.", get=lambda row: row[2]),
+    }
+    files = {
+        "of": Column(TEXT, "", ALWAYS, "The kernel, or a module.", lambda row: row[0]),
+        "place": Column(TEXT, "", ALWAYS, "File with its debug info.", lambda row: row[1]),
+    }
+    return (
+        TableSpec("analyses", "Analyses", names, "An analysis."),
+        TableSpec("debug_info", "Debug info", files, "A file with debug info."),
+    )
+
+
+def _run(target: str | None, reading: options.Reading, showing: options.Showing) -> Exit:
+    from kcensus.sources import TargetError
+    from kcensus.sources.capsule import BadCapsule
+
+    check_output(showing)
+    result = Result("doctor", printable(target or "the running kernel"), "", measures=False)
+    result.summary |= _file_facts(() if target is None else (target,))
+    try:
+        with (
+            opened(target, reading) as (opened_target, progress),
+            progress.step("examining the target", 0),
+        ):
+            corrupt = _examine(opened_target, result)
+    except TargetError as error:
+        if result.summary:
+            # The facts about a dump help to find the missing part.
+            show(result, showing)
+        raise error from None
+    status = show(result, showing)
+    if corrupt:
+        raise BadCapsule(corrupt)
+    return status
+
+
+def _file_facts(paths: Sequence[str], *, is_open: bool = False) -> dict[str, Figure]:
+    """Return the facts in the headers of a dump, or of the parts of a split dump, which are alike.
+
+    :param is_open: whether another program than drgn has opened it
+    """
+    from kcensus.sources import TargetError
+    from kcensus.sources.formats.coverage import coverage
+    from kcensus.sources.formats.sniff import sniff
+
+    if not paths or not all(map(os.path.isfile, paths)):
+        return {}
+    facts = {"file_bytes": Figure(sum(map(os.path.getsize, paths)), Unit.BYTES, "file size")}
+    try:
+        header, memory = sniff(paths[0], is_open=is_open), coverage(paths[0])
+    except TargetError:
+        return facts
+    facts["format"] = Figure(header.format, Unit.TEXT, "format")
+    if header.truncated:
+        facts["truncated"] = Figure(header.missing_end, Unit.TEXT, "truncated")
+        facts["missing_bytes"] = Figure(header.missing_bytes or None, Unit.BYTES, "missing")
+    if memory:
+        filtered = memory.filtered or "nothing, by its header"
+        share = ratio(memory.saved_bytes, memory.memory_bytes)
+        # Bitmaps also count pages without written data.
+        is_known = bool(header.missing_bytes or not header.truncated)
+        facts |= {
+            "filtered": Figure(filtered, Unit.TEXT, "filtered out"),
+            "memory_bytes": Figure(memory.memory_bytes, Unit.BYTES, "memory of the machine"),
+            "saved_bytes": Figure(
+                memory.saved_bytes if is_known else None, Unit.BYTES, "memory in the file"
+            ),
+            "coverage": Figure(share if is_known else None, Unit.RATIO, "share of memory saved"),
+        }
+    return facts
+
+
+def _lacks(affected: Mapping[str, Sequence[str]]) -> list[Gap]:
+    """Return missing debug info as gaps, one for all modules with the same remedy.
+
+    :param affected: names of analyses by the sentence about their missing debug info
+    """
+    from kcensus.sources.debuginfo.packages import by_remedy, debug_info_of
+
+    gaps = []
+    for remedy, modules in by_remedy(affected).items():
+        sentences = [each for each in affected if each == remedy or each.endswith(f": {remedy}")]
+        names = dict.fromkeys(name for each in sentences for name in affected[each])
+        what = debug_info_of(modules) if modules else f"needs of {', '.join(names)}"
+        effect = f"{', '.join(names)}: figures that depend on it are missing"
+        gaps.append(Gap(what, remedy, 1, effect))
+    return gaps
+
+
+def _examine(target: Target, result: Result) -> str:
+    """Fill in the result; return the reason why the target is unusable although it opens, or ""."""
+    from kcensus.analyses.runner import Context
+    from kcensus.kernel.kernel import Kernel
+    from kcensus.sources.debuginfo.packages import by_remedy, debug_info_of
+
+    result.target, result.kernel, result.live = target.name, target.kernel, target.live
+    result.summary |= _file_facts(target.paths, is_open=True)
+    context = Context(Kernel(target.prog, live=target.live), target)
+    sections = ", ".join(target.verify())
+    corrupt = f"is corrupt: its checksums do not match: {sections}; copy it again"
+    if not sections:
+        corrupt = ""
+        result.machine = context.machine
+        result.gaps += [
+            Gap(each.what, each.reason, 1, each.effect)
+            for each in context.kernel.size.contradictions
+        ]
+    result.summary["format"] = Figure(target.format, Unit.TEXT, "format")
+    for key, label, value in target.facts():
+        result.summary[key] = Figure(value, Unit.TEXT, label)
+    if target.recorded_for is not None:
+        verdict = f"wrong: {sections}" if sections else "all right"
+        result.summary["digests"] = Figure(verdict, Unit.TEXT, "digests")
+    truncation = context.truncation()
+    result.gaps += truncation
+    rows = []
+    affected: dict[str, list[str]] = {}
+    """Names of the analyses that lack something, by the sentence about it."""
+    for name, analysis in analyses().items():
+        lacks = target.need_modules(*analysis.modules) if analysis.modules else []
+        works = "partly" if lacks or truncation else "yes"
+        if target.recorded_for is not None and name not in target.recorded_for:
+            lacks, works = ["the capsule was not recorded for this analysis"], "no"
+        if name in target.failed:
+            lacks, works = [f"failed when recorded: {target.failed[name]}"], "no"
+        if corrupt:
+            lacks, works = [f"the capsule {corrupt}"], "no"
+        truncated = [gap.reason for gap in truncation if works == "partly"]
+        missing = [
+            debug_info_of(modules) if modules else sentence
+            for sentence, modules in by_remedy(lacks).items()
+        ]
+        rows.append((name, works, "; ".join([*truncated, *missing])))
+        for sentence in lacks:
+            affected.setdefault(sentence, []).append(name)
+    result.gaps += _lacks(affected)
+    places = target.modules.places() if target.modules else []
+    for spec, values in zip(_tables(), ([*rows], [*places]), strict=True):
+        result.tables[spec.name] = spec.of(values)
+    return corrupt
+
+
+COMMAND = options.command(
+    "doctor",
+    _run,
+    [options.target(), *options.showing(), *options.reading()],
+    "Check whether a target can be read.\n\nShows the kind of target, the share of memory it "
+    "holds, the debug info found, and the gaps of each analysis.",
+    (
+        ("kcensus doctor vmcore", "which debug info does this dump need, and is it installed?"),
+        ("kcensus doctor vmcore -s vmlinux", "which analyses will work?"),
+        ("kcensus doctor case.capsule", "what was it recorded for, and is it intact?"),
+    ),
+)
