@@ -86,7 +86,7 @@ def read(
             cut = data.rfind(b"\n") + 1
             rest = data[cut:]
             if len(rest) > _MAX_LINE:
-                reader.losses[Loss.UNREADABLE, path.name] += len(rest)
+                reader.losses[Loss.DAMAGED, path.name] += len(rest)
                 rest = b""
             reader.chunk(data[:cut])
         if rest:
