@@ -28,6 +28,8 @@ from tests.unit.store import histories
 from tests.unit.store.histories import DENTRY, GIB, MEMCG_IDS, NEGATIVE, SLAB, history, write_store
 from tests.unit.store.test_statistics import scatter
 
+pytestmark = pytest.mark.ends
+
 _HOSTILE = "<b>\x1b[31m‮db\n1"
 
 
