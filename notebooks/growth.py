@@ -124,9 +124,8 @@ for row in drawn.head(charts).itertuples():
     days = days.where(is_fitted)
     last = (pd.Timestamp(row.until) - pd.Timestamp(row.since)).total_seconds() / 86400
     line = row.after_value + row.rate_per_day * (days - last)
-    # Lines of the least and the largest rate meet in the middle of the regime; where the series
-    # bends, the rate is that of its end.
-    away = days - (last if row.bends else days.median())
+    # Lines of the least and the largest rate meet in the middle of the regime.
+    away = days - days.median()
     slopes = [
         (rate - row.rate_per_day) * away for rate in (row.rate_per_day_low, row.rate_per_day_high)
     ]

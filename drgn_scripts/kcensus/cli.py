@@ -23,7 +23,6 @@ from click.shell_completion import CompletionItem, shell_complete
 from kcensus import analyses, commands, samples
 from kcensus.commands import Exit
 from kcensus.commands.shared import errors
-from kcensus.commands.shared.analysis import analysis_command
 from kcensus.commands.shared.options import (
     COMPLETE_VARIABLE,
     CONTEXT_SETTINGS,
@@ -77,6 +76,8 @@ class _Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if analysis := analyses.analyses().get(cmd_name):
+            from kcensus.commands.shared.analysis import analysis_command
+
             return analysis_command(analysis)
         entry = commands.commands().get(cmd_name)
         return entry.load() if entry else None

@@ -11,8 +11,10 @@ from __future__ import annotations
 import importlib.metadata
 import types
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import structs
 
 from kcensus.catalogue.model import FindingRule, Patch
 from kcensus.catalogue.schema import CatalogueError, check_references, read_file
@@ -57,7 +59,7 @@ class Catalogue:
                 f"{problem if name in ways else 'unknown patch'} '{printable(name)}' "
                 f"(choose from {choices})"
             )
-        return replace(self.patches[name], validation=validation)
+        return structs.replace(self.patches[name], validation=validation)
 
 
 def load(directories: Sequence[Path] = (), *, entry_points: bool = True) -> Catalogue:

@@ -1,14 +1,56 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The data of the catalogue: patches, published figures, rules, and states on one kernel.
 
-``kernel_patches/README.md`` explains the keys. Enums are texts, so that :mod:`json` writes them.
+``kernel_patches/README.md`` explains the keys of files, which are the fields here with dashes, each
+checked by its type hint. Enums are texts, so that :mod:`json` writes them.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+
+def _matching(pattern: str, description: str) -> Meta:
+    """Return what a text has to match; error messages have the description."""
+    return Meta(pattern=f"^({pattern})$", description=description)
+
+
+_KEY = "[a-z][a-z0-9_]*"
+_C = r"[A-Za-z_]\w*"
+Name = Annotated[str, _matching(_C, "a C identifier")]
+Id = Annotated[str, _matching("[a-z0-9]+(-[a-z0-9]+)*", "an id such as 'cfq-removal'")]
+Key = Annotated[str, _matching(_KEY, "a key such as 'slab_bytes'")]
+Date = Annotated[
+    str,
+    _matching(r"\d{4}(-\d\d(-\d\d)?)?", "a date such as '2021', '2021-09' or '2021-09-14'"),
+]
+Hash = Annotated[str, _matching("[0-9a-f]{8,40}", "a commit hash of 8 to 40 hexadecimal digits")]
+Release = Annotated[str, _matching(r"\d+\.\d+", "a release such as '5.18'")]
+TypeName = Annotated[
+    str, _matching(rf"((struct|union|enum) )?{_C}", "a type such as 'struct page'")
+]
+MemberName = Annotated[
+    str, _matching(rf"((struct|union) )?{_C}(\.{_C})+", "a member such as 'struct slab.stride'")
+]
+ParameterName = Annotated[str, _matching(rf"{_C}\.{_C}", "a parameter, 'module.name'")]
+
+
+class Record(Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
+    """One table of a file. The error of a record that contradicts itself begins with its key."""
+
+    def __post_init__(self) -> None:
+        for key, problem in self.problems():
+            raise ValueError(f"{key}: {problem}")
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """Yield what is wrong with the record as a whole: a key, or an empty text, and why."""
+        return iter(())
 
 
 class Status(str, enum.Enum):
@@ -30,29 +72,30 @@ class Kind(str, enum.Enum):
     """Changes only a layout: tools find a structure elsewhere."""
 
 
-@dataclass(frozen=True)
-class Posting:
+class Posting(Record, frozen=True):
     """One posting of a patch to mailing lists."""
 
-    date: str
+    date: Date
     where: str
     subject: str = ""
     message_id: str = ""
 
 
-@dataclass(frozen=True)
-class Commit:
+class Commit(Record, frozen=True):
     """One mainline commit; without a hash if it is not verified."""
 
     subject: str = ""
-    hash: str = ""
-    release: str = ""
+    hash: Hash = ""
+    release: Release = ""
     """First release with it, if it differs from :attr:`Patch.release`."""
     note: str = ""
 
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if not self.subject and not self.hash:
+            yield "", "needs a subject or a hash"
 
-@dataclass(frozen=True)
-class Backport:
+
+class Backport(Record, frozen=True):
     """A kernel that carries a patch although its version is older."""
 
     kernel: str
@@ -60,28 +103,43 @@ class Backport:
 
 
 class ProbeKind(str, enum.Enum):
-    """The kinds of names in the debug info."""
+    """The kinds of names in the debug info: the fields of :class:`Probe`."""
 
     TYPE = "type"
-    """``struct obj_cgroup``; a declaration without members does not count."""
     MEMBER = "member"
-    """``struct dm_snapshot.in_progress``; pointers in between are dereferenced."""
     SYMBOL = "symbol"
-    """A variable or a function, inlined or not."""
     ENUMERATOR = "enumerator"
     PARAMETER = "parameter"
-    """``dm_snapshot.snapshot_cow_threshold``, of a module."""
 
 
-@dataclass(frozen=True)
-class Probe:
+class Probe(Record, frozen=True):
     """One name to look up in the debug info."""
 
-    kind: ProbeKind
-    name: str
+    type: TypeName = ""
+    """``struct obj_cgroup``; a declaration without members does not count."""
+    member: MemberName = ""
+    """``struct dm_snapshot.in_progress``; pointers in between are dereferenced."""
+    symbol: Name = ""
+    """A variable or a function, inlined or not."""
+    enumerator: Name = ""
+    parameter: ParameterName = ""
+    """``dm_snapshot.snapshot_cow_threshold``, of a module."""
+
+    @property
+    def kind(self) -> ProbeKind:
+        return next(kind for kind in ProbeKind if getattr(self, kind.value))
+
+    @property
+    def name(self) -> str:
+        return str(getattr(self, self.kind.value))
 
     def __str__(self) -> str:
         return self.name if self.kind is ProbeKind.TYPE else f"{self.kind.value} {self.name}"
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if sum(bool(getattr(self, kind.value)) for kind in ProbeKind) != 1:
+            choices = ", ".join(kind.value for kind in ProbeKind)
+            yield "", f"must have exactly one key (choose from {choices})"
 
 
 class State(str, enum.Enum):
@@ -100,38 +158,45 @@ HAS_IT = (State.PRESENT, State.SUPERSEDED)
 LACKS_IT = (State.ABSENT, State.PARTIALLY_APPLIED)
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(Record, frozen=True):
     """The state that follows if all of :attr:`has` and none of :attr:`lacks` exist."""
 
     state: State
     has: tuple[Probe, ...] = ()
     lacks: tuple[Probe, ...] = ()
     why: str = ""
-    by: str = ""
-    """Id of the replacement, for the state superseded."""
+    by: Id = ""
+    """The replacement, for the state superseded."""
     ignores_modules: bool = False
     """Whether a name that is not found does not exist, even if modules are missing."""
 
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if self.state is State.PARTIALLY_APPLIED:
+            yield "state", f"{self.state.value!r} is only for a series with stages"
+        if not self.has and not self.lacks:
+            yield "has", "is missing: a rule needs a probe in has or lacks"
+        if (self.state is State.SUPERSEDED) != bool(self.by):
+            yield "by", "is required for the state superseded, and only for it"
+        if self.state is State.UNDETERMINED and not self.why:
+            yield "why", "is missing: say why the state is undetermined"
 
-@dataclass(frozen=True)
-class Metric:
+
+class Metric(Record, frozen=True):
     """A figure of an analysis, or the difference of two."""
 
-    analysis: str
-    key: str
+    analysis: Id
+    key: Key
     """Key of the summary."""
-    minus: str = ""
+    what: str
+    minus: Key = ""
     """Key of the figure to subtract."""
-    what: str = ""
 
     def __str__(self) -> str:
         formula = f"{self.analysis}.{self.key}"
         return f"{formula} - {self.analysis}.{self.minus}" if self.minus else formula
 
 
-@dataclass(frozen=True)
-class Evidence:
+class Evidence(Record, frozen=True):
     """A figure of the same machine as evidence of a patch without a trace in types."""
 
     metric: Metric
@@ -141,9 +206,12 @@ class Evidence:
     state: State = State.UNDETERMINED
     """The proven state; undetermined if the evidence is only added to the reason."""
 
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if self.state not in (State.PRESENT, State.ABSENT, State.UNDETERMINED):
+            yield "state", f"{self.state.value!r} does not follow from a figure"
 
-@dataclass(frozen=True)
-class Undetectable:
+
+class Undetectable(Record, frozen=True):
     """Reason for a patch without a trace in debug info, and other evidence of it."""
 
     reason: str
@@ -154,22 +222,20 @@ class Undetectable:
     """Figures in order: the first one that is large enough counts."""
 
 
-@dataclass(frozen=True)
-class Detection:
+class Detection(Record, frozen=True):
     """Detection of a patch: the first rule that holds decides."""
 
     rules: tuple[Rule, ...] = ()
-    modules: tuple[str, ...] = ()
+    modules: tuple[Name, ...] = ()
     """Kernel modules that the rules need debug info of."""
     undetectable: Undetectable | None = None
     """Applies if no rule holds; None: the patch is then absent."""
 
 
-@dataclass(frozen=True)
-class Stage:
+class Stage(Record, frozen=True):
     """One patch of a series."""
 
-    patch: str
+    patch: Id
     what: str
 
 
@@ -212,42 +278,43 @@ UNITS: Mapping[str, tuple[str, float]] = {
 arithmetic decides between powers of two and of ten."""
 
 
-@dataclass(frozen=True)
-class PublishedFigure:
+class PublishedFigure(Record, frozen=True):
     """A number as published."""
 
-    name: str
+    name: Id
     what: str
     value: float
     unit: str
     to: float | None = None
     bound: Bound = Bound.EXACT
     moment: Moment = Moment.OBSERVED
-    run: str = ""
+    run: Id = ""
     given: Mapping[str, float] = field(default_factory=dict)
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if self.unit not in UNITS:
+            yield "unit", f"{self.unit!r} is unknown (choose from {', '.join(UNITS)})"
+        for key in self.given:
+            if not re.fullmatch(_KEY, key):
+                yield f"given.{key}", f"{key!r} is not a key such as 'slab_bytes'"
+        if self.to is not None and self.to <= self.value:
+            yield "to", f"'{self.to:g}' must be above value, {self.value:g}"
 
     @property
     def base(self) -> float:
         """Return the value in base units."""
         return self.value * UNITS[self.unit][1]
 
-    @property
-    def precision(self) -> float:
-        """Return one unit of the last published digit, in base units."""
-        digits = repr(self.value).partition(".")[2]
-        return 10.0 ** -len(digits.rstrip("0")) * UNITS[self.unit][1]
 
-
-@dataclass(frozen=True)
-class FindingRule:
+class FindingRule(Record, frozen=True):
     """Turns a figure into a finding, optionally depending on the state of a patch."""
 
-    severity: str
+    severity: Literal["info", "notice", "warning", "critical"]
     """Name of a :class:`kcensus.results.Severity`, in lower case."""
     title: str
     """``{value}`` is replaced by the figure."""
     metric: Metric
-    patch: str = ""
+    patch: Id = ""
     """Empty: the rule depends on the figure alone."""
     states: tuple[State, ...] = LACKS_IT
     at_least: float | None = None
@@ -255,9 +322,14 @@ class FindingRule:
     evidence: str = ""
     remedy: str = ""
 
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if self.at_least is None and self.at_most is None:
+            yield "at-least", "is missing: a rule needs at-least or at-most"
+        if re.search("[{}]", self.title.replace("{value}", "")):
+            yield "title", "must not contain braces other than {value}"
 
-@dataclass(frozen=True)
-class Workload:
+
+class Workload(Record, frozen=True):
     """A figure that shows the same, sufficiently large workload on two machines."""
 
     metric: Metric
@@ -266,8 +338,7 @@ class Workload:
     at_least: float
 
 
-@dataclass(frozen=True)
-class Validation:
+class Validation(Record, frozen=True):
     """The effect of a patch on a pair of targets, without and with it."""
 
     metric: Metric
@@ -277,20 +348,23 @@ class Validation:
     workload: tuple[Workload, ...]
     predicted: Metric | None = None
     """A figure of the target without the patch: the prediction for the metric with it."""
-    claim: str = ""
+    claim: Id = ""
     """Run of the published figures to compare with."""
-    switch: str = ""
+    switch: Name = ""
     """A kernel variable that weakens the patch as it grows: two kernels with the patch are a valid
     pair if its values differ."""
     scheduler: str = ""
     """The I/O scheduler that both targets must use."""
 
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if not self.workload:
+            yield "workload", "is empty: a pair needs a figure of its workload"
 
-@dataclass(frozen=True)
-class Patch:
+
+class Patch(Record, frozen=True):
     """One patch or series."""
 
-    id: str
+    id: Id
     title: str
     subsystem: str
     status: Status
@@ -299,26 +373,39 @@ class Patch:
     kind: Kind = Kind.FIX
     file: str = ""
     authors: tuple[str, ...] = ()
-    postings: tuple[Posting, ...] = ()
-    release: str = ""
+    postings: tuple[Posting, ...] = field(name="posted", default=())
+    release: Release = ""
     """First mainline release; empty if there is none or it is not known."""
     commits: tuple[Commit, ...] = ()
     backports: tuple[Backport, ...] = ()
-    supersedes: tuple[str, ...] = ()
-    superseded_by: tuple[str, ...] = ()
-    fixes: tuple[str, ...] = ()
-    related: tuple[str, ...] = ()
+    supersedes: tuple[Id, ...] = ()
+    superseded_by: tuple[Id, ...] = ()
+    fixes: tuple[Id, ...] = ()
+    related: tuple[Id, ...] = ()
     stages: tuple[Stage, ...] = ()
     """The patches of a series, which detect it."""
-    detection: Detection = Detection()
+    detection: Detection = field(name="detect", default=Detection())
     costs: Metric | None = None
     saves: Metric | None = None
-    validation: Validation | None = None
-    trace_validation: Validation | None = None
+    validation: Validation | None = field(name="validate", default=None)
+    trace_validation: Validation | None = field(name="validate-traces", default=None)
     """Validation by a pair of traces, which have no types."""
     figures: tuple[PublishedFigure, ...] = ()
     rules: tuple[FindingRule, ...] = ()
     remedy: str = ""
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if self.stages and self.detection != Detection():
+            yield "detect", "must be left out: a series is detected by its stages"
+        if not self.stages and not self.detection.rules and not self.detection.undetectable:
+            yield "detect", "is missing: add rules or [detect.undetectable]"
+        runs = {figure.run for figure in self.figures}
+        for key, way in (("validate", self.validation), ("validate-traces", self.trace_validation)):
+            if way and way.claim and way.claim not in runs:
+                yield f"{key}.claim", f"{way.claim!r} is not the run of any published figure"
+        names = [figure.name for figure in self.figures]
+        if twice := next((name for name in names if names.count(name) > 1), ""):
+            yield "figures", f"the name {twice!r} is used twice"
 
     @property
     def is_upstream(self) -> bool:

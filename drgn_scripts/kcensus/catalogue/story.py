@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+from msgspec import structs
 
 from kcensus.catalogue import model
 from kcensus.catalogue.model import Patch
@@ -14,9 +15,20 @@ from kcensus.catalogue.model import Patch
 
 def document(patch: Patch) -> dict[str, Any]:
     """Return the patch as values that :mod:`json` writes."""
-    plain = dataclasses.asdict(patch)
+    plain: dict[str, Any] = _plain(patch)
     del plain["file"]  # a path of this machine
     return plain
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case model.Probe():
+            return {"kind": value.kind, "name": value.name}
+        case model.Record():
+            return {name: _plain(each) for name, each in structs.asdict(value).items()}
+        case tuple():
+            return tuple(map(_plain, value))
+    return value
 
 
 def story(patch: Patch, patches: Mapping[str, Patch], width: int = 80) -> str:

@@ -14,14 +14,15 @@ from __future__ import annotations
 import enum
 import functools
 import importlib
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import click
 
-_SUMMARY = re.compile(r'^"""(.+?)\.?(?:"""|$)', re.MULTILINE)
+_ROOT = os.path.dirname(__file__)
+_SUMMARY = re.compile(rb'^"""(.+?)\.?(?:"""|$)', re.MULTILINE)
 
 
 class Exit(enum.IntEnum):
@@ -57,12 +58,16 @@ class Entry:
 @functools.cache
 def commands() -> Mapping[str, Entry]:
     """Return all commands by name, in alphabetical order."""
-    root, known = Path(__file__).parent, {}
-    for path in root.rglob("*.py"):
-        text = path.read_text()
-        if "\nCOMMAND = " in text and (found := _SUMMARY.search(text)):
-            parts = path.relative_to(root).with_suffix("").parts
-            parts = parts[:-1] if parts[-1] == "__init__" else parts
-            summary = found[1][0].lower() + found[1][1:]
-            known[parts[-1]] = Entry(".".join((__name__, *parts)), summary)
+    known = {}
+    for folder, _, files in os.walk(_ROOT):
+        for file in files:
+            if not file.endswith(".py"):
+                continue
+            with open(f"{folder}/{file}", "rb", buffering=0) as source:
+                text = source.read()
+            if b"\nCOMMAND = " in text and (found := _SUMMARY.search(text)):
+                place = f"{folder}/{file}".removeprefix(_ROOT).removesuffix(".py")
+                module = __name__ + place.removesuffix("/__init__").replace("/", ".")
+                summary = found[1].decode()
+                known[module.rpartition(".")[2]] = Entry(module, summary[0].lower() + summary[1:])
     return dict(sorted(known.items()))

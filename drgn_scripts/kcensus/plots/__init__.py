@@ -18,8 +18,7 @@ from __future__ import annotations
 
 import datetime
 import sys
-from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -28,15 +27,15 @@ import pandas as pd
 
 from kcensus import results
 from kcensus.analyses import analyses
-from kcensus.analyses.drawings import specs
+from kcensus.analyses.drawings import memory_use, ram_use, specs
 from kcensus.api.answers import Report, Result
 from kcensus.catalogue import load
-from kcensus.charts import COLORS, REST, Bar, Chart, ChartSpec, in_words
+from kcensus.charts import COLORS, Bar, Chart, ChartSpec, in_words
 from kcensus.charts import chart as bars_of
 from kcensus.human import human
 from kcensus.plots import drawing
 from kcensus.plots.drawing import style
-from kcensus.results import MEMORY_USES, Machine, Unit
+from kcensus.results import Machine, Unit
 from kcensus.text import printable
 
 if TYPE_CHECKING:
@@ -181,7 +180,7 @@ def ram_by_use(report: Report | Mapping[str, AnyResult], *, ax: Axes | None = No
     machine, _ = _machine_of(report)
     if machine is None or not machine.memory:
         return drawing.nothing(drawing.axes_for(ax, "RAM by use", bars=1))
-    return drawing.draw(_memory_use(machine), ax)
+    return drawing.draw(memory_use(machine), ax)
 
 
 def ram_analysed(report: Report | Mapping[str, AnyResult], *, ax: Axes | None = None) -> Axes:
@@ -194,60 +193,6 @@ def ram_analysed(report: Report | Mapping[str, AnyResult], *, ax: Axes | None = 
         return drawing.nothing(drawing.axes_for(ax, "RAM that is analysed", bars=1))
     failed = [*report.failed] if isinstance(report, Report) else []
     return drawing.draw(ram_use(every, machine.ram_bytes, failed), ax)
-
-
-def _memory_use(machine: Machine) -> Chart:
-    memory = dict(machine.memory)
-    free = memory.pop("free", 0)
-    slabs = memory.pop("slab_reclaimable", 0) + memory.pop("slab_unreclaimable", 0)
-    lengths = {"slabs": slabs}
-    for name in ("anonymous", "page_cache", "shmem"):
-        lengths[MEMORY_USES[name]] = memory.pop(name, 0)
-    lengths["other kernel memory"] = sum(memory.values())
-    lengths["free"] = free
-    return _ram_bar("RAM by use", lengths, sum(lengths.values()), COLORS)
-
-
-def _ram_bar(
-    title: str, lengths: Mapping[str, int], whole: int, colors: Sequence[str], note: str = ""
-) -> Chart:
-    legend = tuple(f"{name}: {human(size, Unit.BYTES)}" for name, size in lengths.items())
-    bar = Bar("RAM", tuple(lengths.values()), human(whole, Unit.BYTES))
-    return Chart(title, legend, (bar,), Unit.BYTES, (*colors, REST), note=note)
-
-
-def ram_use(
-    found: Mapping[str, results.Result], ram_bytes: int, failed: Collection[str] = ()
-) -> Chart:
-    """Return one bar: the RAM accounted for by analyses, with the rest at the end.
-
-    Parts of the slab pages are subtracted from these, so no byte is counted twice. The uses of an
-    analysis have the same color on every machine.
-    """
-    users = {name: ram for name, analysis in analyses().items() if (ram := analysis.ram)}
-    # Strict, as a further analysis needs a further color.
-    color_of = dict(zip(users, COLORS, strict=True))
-    declared = {name: [*ram(found[name])] for name, ram in users.items() if name in found}
-    uses = [use for each in declared.values() for use in each]
-    whole = sum(use.bytes for use in uses if use.is_total)
-    parts = [use for use in uses if use.in_slabs and not use.is_total]
-    excess = sum(use.bytes for use in parts) - whole
-    others = max(-excess, 0)
-    notes = [f"failed analyses count as not analysed: {', '.join(failed)}"] if failed else []
-    if whole and excess > 0:
-        notes.append(f"parts exceed the slab pages by {human(excess, Unit.BYTES)}")
-    if any(result.gaps for result in found.values()):
-        notes.append("unreadable memory counts as not analysed")
-    sizes: defaultdict[tuple[str, str], int] = defaultdict(int)
-    for user, each in declared.items():
-        for use in each:
-            name = ("other slabs" if parts else "slabs") if use.is_total else use.name
-            sizes[color_of[user], name] += others if use.is_total else use.bytes
-    shown = sorted((pair for pair in sizes.items() if pair[1] > 0), key=lambda pair: -pair[1])
-    lengths = {name: size for (_, name), size in shown}
-    colors = [color for (color, _), _ in shown]
-    lengths["not analysed"] = max(ram_bytes - sum(lengths.values()), 0)
-    return _ram_bar("RAM that is analysed", lengths, ram_bytes, colors, "; ".join(notes))
 
 
 def _machine_of(

@@ -26,6 +26,9 @@ is 100 %, 14 % or 3 % of it per day.
 MAX_EXTRAPOLATION = 10
 """Multiple of the span of a series; a limit farther ahead is a finding for information only. Caches
 after a boot, and batch jobs, grow for a short time."""
+URGENT_POINTS = 16
+"""Least points of a trend for more than a notice: fewer cannot show that growth slows, as a regime
+has 8 or more."""
 REACHED = 0.98
 """Least share of its limit at which a series has reached it."""
 

@@ -13,11 +13,8 @@ import datetime
 import functools
 import operator
 import os
-import random
-import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -50,17 +47,14 @@ _SETTINGS = {
 WRITING = WriterProperties(compression="ZSTD", max_row_group_size=1 << 16)
 _MAX_TRIES = 200
 """Most tries of a commit, while others write to the same host."""
-_MAX_PAUSE = 0.5
 _UNSYNCED = 16
 """Latest commits that a writer syncs with its own: earlier writers may have been killed before."""
 _IN_PATHS = " /._-+=:,@~"
 """Characters of paths of stores besides letters and digits."""
-_OLD_MARKER = "_store.json"
-"""File in place of the log in a store of an older kcensus."""
 
 
 def prepare(store: Path) -> None:
-    """Make a store, unless it exists; give one of an older kcensus a log.
+    """Make a store, unless it exists.
 
     :raises OutputError: it cannot be made
     :raises StoreError: it is another table
@@ -75,8 +69,6 @@ def prepare(store: Path) -> None:
             uri, Schema.from_arrow(SCHEMA), mode="ignore", partition_by=[*PARTITIONS],
             configuration=_SETTINGS,
         )  # fmt: skip
-        if (store / _OLD_MARKER).exists():
-            _convert(store, uri)
         path = store.resolve()
         sync(path / LOG)
         sync(path)
@@ -85,24 +77,6 @@ def prepare(store: Path) -> None:
             with contextlib.suppress(PermissionError):  # not readable, so not made by this user
                 sync(path)
     _table(store)
-
-
-def _convert(store: Path, uri: str) -> None:
-    """Copy the rows of an old store into its table; until all are there, readers use the old files.
-
-    The next call continues after a kill.
-    """
-    old, files = _old_rows(store), _old_files(store)
-    for host in sorted({unquote(path.parts[-3].removeprefix("host=")) for path in files}):
-        rows = old.scanner(filter=ds.field("host") == host).to_reader()
-        properties = CommitProperties(app_transactions=[Transaction(host, 1)])
-        if (table := DeltaTable(uri)).transaction_version(host) is None:
-            write_deltalake(
-                table, rows, mode="append", writer_properties=WRITING, commit_properties=properties
-            )
-    (store / _OLD_MARKER).unlink(missing_ok=True)
-    for path in files:
-        path.unlink(missing_ok=True)
 
 
 def _uri(store: Path) -> str:
@@ -154,7 +128,7 @@ def add(store: Path, record: Record) -> bool:
     :raises OutputError: it cannot be written
     """
     with _writing(store):
-        for tries in range(_MAX_TRIES):
+        for _ in range(_MAX_TRIES):
             table = _table(store)
             count = (table.transaction_version(record.host) or 0) + 1
             if _has(table, record):
@@ -172,8 +146,7 @@ def add(store: Path, record: Record) -> bool:
                     writer_properties=WRITING,
                     commit_properties=properties,
                 )
-            except CommitFailedError:
-                time.sleep(random.uniform(0, min(_MAX_PAUSE, 0.01 * 2**tries)))
+            except CommitFailedError:  # another writer added to this host, maybe the same record
                 continue
             _sync(store, table, record)
             with contextlib.suppress(DeltaError, OSError):  # nothing is lost; the next one does it
@@ -288,30 +261,9 @@ def read(
             conditions += [compare(ds.field("time"), time_), compare(ds.field("day"), day)]
     matches = functools.reduce(operator.and_, conditions) if conditions else None
     try:
-        return _rows(store).to_table(columns=[*columns], filter=matches)
+        rows = _table(store).to_pyarrow_dataset(schema=SCHEMA)
+        return rows.to_table(columns=[*columns], filter=matches)
     except (OSError, DeltaError, pa.ArrowException) as error:
         raise StoreError(
             f"the store '{printable(str(store))}' has a file that cannot be read: {_reason(error)}"
         ) from None
-
-
-def _rows(store: Path) -> ds.Dataset:
-    if (store / _OLD_MARKER).is_file():
-        return _old_rows(store)
-    return _table(store).to_pyarrow_dataset(schema=SCHEMA)
-
-
-def _old_rows(store: Path) -> ds.Dataset:
-    types = pa.schema([SCHEMA.field(name) for name in PARTITIONS])
-    return ds.dataset(
-        [str(path) for path in _old_files(store)],
-        schema=SCHEMA,
-        format="parquet",
-        partitioning=ds.partitioning(types, flavor="hive"),
-        partition_base_dir=str(store),
-    )
-
-
-def _old_files(store: Path) -> list[Path]:
-    # 120000-ID.parquet and block-288-ID.parquet
-    return sorted(store.glob("host=*/day=*/[0-9b]*.parquet"))

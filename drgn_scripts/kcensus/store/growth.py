@@ -27,7 +27,13 @@ from kcensus.results.tables import (
     TableSpec,
     make_tables,
 )
-from kcensus.store.ceilings import MAX_EXTRAPOLATION, Limit, is_reclaimable, severity_of
+from kcensus.store.ceilings import (
+    MAX_EXTRAPOLATION,
+    URGENT_POINTS,
+    Limit,
+    is_reclaimable,
+    severity_of,
+)
 from kcensus.store.layout import UNKNOWN_HOST
 from kcensus.store.statistics import MIN_POINTS, medians
 from kcensus.store.trends import Ends, State, Trend, Trends, trends
@@ -142,10 +148,6 @@ _TREND = {
     "is_over": Column(NONE, "", DATA, "Whether that boot is over.", "trend.is_over"),
     "is_cut": Column(NONE, "", DATA, "Whether its course was different before the trend.",
         _fitted("is_cut")),
-    "bends": Column(NONE, "", DATA, "Whether the rate changes; the last rate counts.",
-        _fitted("bends")),
-    "falls": Column(COUNT, "", DATA, "Falls before the trend, larger than its rise.",
-        _fitted("falls")),
     "unit": Column(TEXT, "", DATA, "Unit of the exact values.", "trend.unit"),
     "rate_per_day": Column(NONE, "", DATA, "Exact rate.", _fitted("rate", _DAY)),
     "rate_per_day_low": Column(NONE, "", DATA, "Lower end of its 95 % interval.",
@@ -348,10 +350,8 @@ def _severity(trend: Trend, seconds: float) -> Severity | None:
     severity = severity_of(seconds, trend.span)
     if severity is None:
         return None
-    ahead = None if trend.is_at_limit else trend.slope
-    if ahead and ahead.falls:
-        severity = Severity.INFO
-    if (ahead and ahead.slows) or trend.is_stale or _is_reclaimable(trend):
+    slope = None if trend.is_at_limit else trend.slope
+    if (slope and slope.points < URGENT_POINTS) or trend.is_stale or _is_reclaimable(trend):
         severity = min(severity, Severity.NOTICE)
     return severity
 
@@ -400,13 +400,10 @@ def _evidence(trend: Trend, limit: Limit, until: Ends, causes: Sequence[Trend]) 
         earliest, latest = _duration(until[1]), _duration(until[2])
         between = f"between {earliest} and {latest}" if earliest != latest else f"about {latest}"
         yield f"{between} after the last record, of {last}"
-        if slope.bends:
-            changes = "rises" if slope.acceleration > 0 else "falls"
-            yield f"its rate {changes}: the last rate is assumed, and the interval has the change"
         if slope.is_cut:
             yield f"since {shown_time(round(slope.first))}; its course was different before"
-        if slope.falls:
-            yield f"it fell back {slope.falls:,} time{'s' * (slope.falls != 1)} before that"
+        if slope.points < URGENT_POINTS:
+            yield f"fewer than {URGENT_POINTS} records cannot show whether the growth slows"
         if until[0] > MAX_EXTRAPOLATION * trend.span:
             yield f"uncertain, because it is more than {MAX_EXTRAPOLATION} times the span ahead"
     if limit.danger is Danger.OOM and not trend.is_at_limit:

@@ -3,14 +3,14 @@
 
 The slope is the median over all pairs of points (Theil and Sen), which spikes do not move. Its
 interval inverts the test of Mann and Kendall, with a variance corrected for autocorrelation [1];
-residuals are an autoregressive process of the first order, corrected for its bias [2].
+residuals are an autoregressive process of the first order, corrected for its bias [2]. Along a
+cycle or a curve, they are alike, too, which makes the interval wide.
 
 Only the latest regime counts: a series is cut where two lines fit better than chance explains
-(Chow's test for an unknown place, F divided by the same correction).
-
-Along a curve, the residuals of a line look like autocorrelation. If a curve explains almost all of
-them, the autocorrelation is that of its own residuals, and the rate is that at the end of a
-parabola through the longest tail that a parabola fits.
+(Chow's test for an unknown place, F divided by the same correction). A late break counts only if it
+is larger than all before it, as a series with a cycle breaks again and again. Growth that slows or
+gets faster is cut into lines, so that its rate is near that of its end; that of growth to many
+times its size within few points is lower, and its interval wide.
 
 [1] Hamed, Rao (1998), A modified Mann-Kendall trend test for autocorrelated data.
 [2] Marriott, Pope (1954), Bias in the estimation of autocorrelations.
@@ -19,6 +19,7 @@ parabola through the longest tail that a parabola fits.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,25 +39,15 @@ _MIN_F = 12.0
 """F from which on a series is cut: fewer than one in ten without a break, with a coefficient of up
 to 0.9, and its interval still holds the slope (tests/unit/store)."""
 _MAX_CUTS = 8
-_MAX_DEGREE = 8
-_MIN_CURVE = 30
-"""Least ratio of a line's residuals to a curve's for a curve. A random walk has about 5."""
-_SMOOTH_DEGREE = 4
-"""Degree of a curve with as many parameters as two lines and a break."""
-_BEND_CHANCE = 0.001
-"""Probability of a bend in a series that is a line."""
-_DAY = 86400.0
-_MIN_DAYS = 3
-_DAY_BINS = 48
-_MIN_SHARE = 0.5
-"""Least share of the variance that a daily cycle must explain."""
+_LARGER = 2.0
+"""Least ratio of a late break to each one before it, in squared residuals."""
+_PARAMETERS = 4
+"""Parameters of a cubic, and of two lines."""
 _OUTLIER = 6
 """Median distances from its neighbors at which a point is left out of the search for a break."""
 _ROUNDING = 1e-5
 """Share of the range of a series below which it equals a line."""
 _MIN_PROBABILITY = 1e-300
-_SLOWER = 0.75
-"""Share of its usual rate below which a rise slows."""
 
 
 @dataclass(frozen=True)
@@ -81,19 +72,6 @@ class Slope:
     """Common divisor of all differences; 0 if they are not whole."""
     is_cut: bool
     """Whether the series had another regime before."""
-    bends: bool = False
-    """Whether the rate changes within the regime; it is then the rate at its end."""
-    acceleration: float = 0.0
-    """Change of the rate at the end, per second squared: the end of its interval that is farthest
-    from 0; 0 without a bend."""
-    falls: int = 0
-    """Falls of the series by more than the regime's rise, before the regime."""
-
-    @property
-    def slows(self) -> bool:
-        """Whether the rate falls."""
-        change = self.after - self.before
-        return self.bends and self.rate * (self.last - self.first) < _SLOWER * change
 
 
 def slope(times: Floats, values: Floats) -> Slope | None:
@@ -104,26 +82,17 @@ def slope(times: Floats, values: Floats) -> Slope | None:
     """
     if len(times) < MIN_POINTS:
         return None
-    level_all = _without_daily_cycle(times, values)
-    start = _regime_start(times, level_all)
-    regime, level = times[start:], level_all[start:]
-    binned = medians(regime, level)
+    start = _regime_start(times, values)
+    regime = times[start:]
+    binned = medians(regime, values[start:])
     if len(binned[0]) < MIN_POINTS:
         return None
     rate, low, high, chance = theil_sen(*binned)
+    if start:
+        earlier, *_, usual = theil_sen(*medians(times[:start], values[:start]))
+        if earlier * rate > 0:  # a part of a longer rise
+            chance = min(chance, float(stats.combine_pvalues([chance, usual]).pvalue))
     middle = float(np.median(binned[1] - rate * binned[0]))
-    before, after = middle + rate * float(regime[0]), middle + rate * float(regime[-1])
-    acceleration = 0.0
-    bends = bool(rate) and _curve(*binned) is not None
-    if bends:
-        least = low
-        rate, low, high, after, acceleration = _rate_at_end(regime, level)
-        if _speeds_up(binned):
-            low = max(low, min(least, rate))
-        before = float(np.median(level[:3]))
-    if start and rate > 0 and _speeds_up(whole := medians(times, level_all)):
-        # A rise that gets faster is cut at the begin of a line, but all of it is evidence.
-        chance = min(chance, theil_sen(*whole)[3])
     resolution = _resolution(values[start:])
     if rate:
         # An amount in large units can have grown by one more between the first and the last point.
@@ -132,10 +101,8 @@ def slope(times: Floats, values: Floats) -> Slope | None:
     return Slope(
         rate, low, high, chance,
         first=float(regime[0]), last=float(regime[-1]), points=len(regime),
-        before=before, after=after,
+        before=middle + rate * float(regime[0]), after=middle + rate * float(regime[-1]),
         resolution=resolution, is_cut=start > 0,
-        bends=bends, acceleration=acceleration,
-        falls=_falls(level_all[: start + MIN_POINTS], after - before) if start else 0,
     )  # fmt: skip
 
 
@@ -149,11 +116,9 @@ def theil_sen(times: Floats, values: Floats) -> tuple[float, float, float, float
         return 0.0, 0.0, 0.0, 1.0
     times = times - times[0]  # exact, where seconds since 1970 are not
     rate = float(stats.theilslopes(values, times)[0])
-    curve = _curve(times, values)
-    residuals = values - rate * times if curve is None else curve
-    inflation = _inflation(residuals, _ROUNDING * np.ptp(values))
-    student = stats.t(max(count / inflation - 2, 1))
-    wide = student.ppf((1 + CONFIDENCE) / 2) * np.sqrt(inflation)
+    rounding = _ROUNDING * np.ptp(values)
+    inflation = _inflation(values - rate * times, rounding, 2)
+    wide = _student(count, inflation).ppf((1 + CONFIDENCE) / 2) * np.sqrt(inflation)
     # scipy takes the probability outside of the interval of a series without autocorrelation.
     outside = max(2 * stats.norm.sf(wide), _MIN_PROBABILITY)
     _, _, low, high = stats.theilslopes(values, times, outside)
@@ -163,66 +128,19 @@ def theil_sen(times: Floats, values: Floats) -> tuple[float, float, float, float
         sign * float(np.sum(size * (size - 1) * (2 * size + 5))) / 18
         for sign, size in ((1, np.array([count])), (-1, ties))
     )
-    chance = 2 * student.sf(abs(later) / np.sqrt(variance * inflation))
+    # Around a parabola, as chance explains a curve no better than a line.
+    inflation = min(inflation, _inflation(_residuals(times, values, 2), rounding, 3))
+    chance = 2 * _student(count, inflation).sf(abs(later) / np.sqrt(variance * inflation))
     steps = np.sign(np.diff(values))
     steps = steps[steps != 0]
     if abs(steps.sum()) == len(steps):
-        # The test above cannot tell a bent rise from a random walk, whose steps have random signs.
+        # The test above cannot tell a curve from a random walk, whose steps have random signs.
         chance = min(chance, 2.0 ** (1 - len(steps)))
     return rate, float(low), float(high), float(chance)
 
 
-def _curve(times: Floats, values: Floats) -> Floats | None:
-    """Return the residuals of a curve through a series; None if it is a line."""
-    count, scale = len(times), _ROUNDING * np.ptp(values)
-    values = _without_spikes(values)
-    line = _power(_residuals(times, values, 1))
-    degree = min(_MAX_DEGREE, count // 6)
-    curve, parabola = _residuals(times, values, degree), _residuals(times, values, 2)
-    if degree > 1 and line > _MIN_CURVE * max(_power(curve), count * scale**2):
-        return curve
-    free = count - 3
-    gain = (line - _power(parabola)) * free / max(_power(parabola), count * scale**2)
-    usual = float(stats.f.isf(_BEND_CHANCE, 1, free))
-    return parabola if gain > usual * _inflation(parabola, scale, lines=2) else None
-
-
-def _speeds_up(series: tuple[Floats, Floats]) -> bool:
-    times, values = series
-    if _curve(times, values) is None:
-        return False
-    parabola = np.polynomial.Polynomial.fit(times, values, 2).coef
-    return bool(parabola[1] > 0 and parabola[2] > 0)
-
-
-def _rate_at_end(times: Floats, values: Floats) -> tuple[float, float, float, float, float]:
-    """Return the rate at the end of a curve, its interval, and value and acceleration there."""
-    values = _without_spikes(values)
-    scale = _ROUNDING * np.ptp(values)
-    count = len(times)
-    while True:
-        parabola, cubic = (_residuals(times[-count:], values[-count:], degree) for degree in (2, 3))
-        free = count - 4
-        gain = (_power(parabola) - _power(cubic)) * free / max(_power(cubic), count * scale**2)
-        if count <= MIN_POINTS or gain < float(stats.f.isf(_BEND_CHANCE, 1, free)):
-            break
-        count = max(count // 2, MIN_POINTS)
-    times, values = times[-count:], values[-count:]
-    length = float(times[-1] - times[0])
-    along = (times - times[-1]) / length
-    matrix = np.stack([np.ones(count), along, along**2], axis=1)
-    (after, rate, bend), *_ = np.linalg.lstsq(matrix, values, rcond=None)
-    left = values - matrix @ (after, rate, bend)
-    inflation = _inflation(left, scale, lines=2)
-    variances = np.diag(np.linalg.inv(matrix.T @ matrix)) * _power(left) / (count - 3) * inflation
-    student = stats.t.isf((1 - CONFIDENCE) / 2, max(count / inflation - 3, 1))
-    _, wide, wide_bend = student * np.sqrt(variances)
-    # At a quarter before the end, too: a bend may stop to be one.
-    earlier = rate - bend / 2
-    low, high = min(rate - wide, earlier), max(rate + wide, earlier)
-    rate, low, high = (float(each / length) for each in (rate, low, high))
-    most = bend + np.copysign(wide_bend, bend)
-    return rate, low, high, float(after), float(2 * most / length**2)
+def _student(count: int, inflation: float) -> Any:
+    return stats.t(max(count / inflation - 2, 1))
 
 
 def _residuals(times: Floats, values: Floats, degree: int) -> Floats:
@@ -233,28 +151,20 @@ def _power(residuals: Floats) -> float:
     return float(residuals @ residuals)
 
 
-def _falls(values: Floats, rise: float) -> int:
-    """Return the number of falls of a series by more than ``rise`` from a peak."""
-    falls, peak = 0, -np.inf
-    for value in _without_spikes(values) if rise > 0 else ():
-        peak = max(peak, value)
-        if peak - value > rise:
-            falls, peak = falls + 1, value
-    return falls
-
-
 def _regime_start(times: Floats, values: Floats) -> int:
     start = 0
     for _ in range(_MAX_CUTS):
         for part in _WINDOWS:
-            window = start + (len(times) - start) * (part - 1) // part
-            if part > 1 and len(times) - window < _MIN_WINDOW:
+            edges = np.linspace(start, len(times), part + 1).astype(int)
+            *before, last = map(slice, edges[:-1], edges[1:])
+            if part > 1 and last.stop - last.start < _MIN_WINDOW:
                 continue
-            shown = medians(times[window:], values[window:])
-            row = _break(*shown)
-            if row:
+            shown = medians(times[last], values[last])
+            row, size = _break(*shown)
+            usual = (_break(*medians(times[each], values[each]))[1] for each in before)
+            if row and all(size > _LARGER * each for each in usual):
                 # The bin of the break has points of both sides.
-                inside = len(shown[0]) < len(times) - window
+                inside = len(shown[0]) < last.stop - last.start
                 start = int(np.searchsorted(times, shown[0][row + inside]))
                 break
         else:
@@ -262,25 +172,30 @@ def _regime_start(times: Floats, values: Floats) -> int:
     return start
 
 
-def _break(times: Floats, values: Floats) -> int:
-    """Return the row from which on another line fits better; 0 without one."""
+def _break(times: Floats, values: Floats) -> tuple[int, float]:
+    """Return the row from which on another line fits better, and how much it explains.
+
+    The row is 0 if chance explains it; the second number is the gain in squared residuals.
+    """
     count = len(times)
     rows = np.arange(MIN_POINTS, count - MIN_POINTS)
-    if not len(rows) or not np.ptp(values):
-        return 0
+    range_ = float(np.ptp(values)) if count else 0.0
+    if not len(rows) or not range_:
+        return 0, 0.0
     times = (times - times.mean()) / np.ptp(times)
     values = _without_spikes(values)
-    values = (values - values.mean()) / (np.ptp(values) or 1)
+    values = (values - values.mean()) / range_
     ahead, behind = _squares(times, values), _squares(times[::-1], values[::-1])[::-1]
     both = ahead[rows - 1] + behind[rows]
     row = int(rows[both.argmin()])
     rest = float(both.min()) + count * _ROUNDING**2
-    if _power(_residuals(times, values, _SMOOTH_DEGREE)) < rest:
-        return 0  # a bend without a place
+    gain = float(ahead[-1]) - rest
     sides = slice(None, row), slice(row, None)
-    residuals = np.concatenate([_residuals(times[side], values[side], 1) for side in sides])
-    gain = (ahead[-1] - rest) / 3 / (rest / (count - 5))
-    return row if gain > _MIN_F * _inflation(residuals, _ROUNDING, lines=2) else 0
+    lines = np.concatenate([_residuals(times[side], values[side], 1) for side in sides])
+    residuals = min(lines, _residuals(times, values, 3), key=_power)
+    clarity = gain / (_PARAMETERS - 1) / (rest / (count - _PARAMETERS - 1))
+    is_clear = clarity > _MIN_F * _inflation(residuals, _ROUNDING, _PARAMETERS)
+    return row if is_clear else 0, gain * range_**2
 
 
 def _squares(times: Floats, values: Floats) -> Floats:
@@ -294,17 +209,16 @@ def _squares(times: Floats, values: Floats) -> Floats:
     return np.maximum(values2 - explained, 0)
 
 
-def _inflation(residuals: Floats, rounding: float, lines: int = 1) -> float:
+def _inflation(residuals: Floats, rounding: float, parameters: int) -> float:
     """Return the factor by which autocorrelation inflates the variance of a slope.
 
     :param rounding: size of residuals of an exact line
-    :param lines: number of fitted lines; each takes away from the correlation
+    :param parameters: of the fitted model, of which each takes away from the correlation
     """
-    count = len(residuals)
-    centred = residuals - residuals.mean()
-    power = _power(centred)
-    raw = float(centred[1:] @ centred[:-1] / power) if power > count * rounding**2 else 0.0
-    coefficient = min(max(raw + (2 + 4 * raw) * lines / count, 0.0), 1 - 2 / count)
+    residuals = residuals - residuals.mean()
+    count, power = len(residuals), _power(residuals)
+    raw = float(residuals[1:] @ residuals[:-1]) / power if power > count * rounding**2 else 0.0
+    coefficient = min(max(raw + parameters * (1 + 2 * raw) / count, 0.0), 1 - 2 / count)
     return (1 + coefficient) / (1 - coefficient)
 
 
@@ -338,29 +252,6 @@ def _medians(keys: npt.NDArray[np.int64], values: Floats) -> Floats:
     ordered = values[order]
     middle: Floats = (ordered[first + (count - 1) // 2] + ordered[first + count // 2]) / 2
     return middle
-
-
-def _without_daily_cycle(times: Floats, values: Floats) -> Floats:
-    """Subtract the daily cycle, of median 0, if it is most of the variation within days."""
-    if times[-1] - times[0] < _MIN_DAYS * _DAY:
-        return values
-    days = ((times - times[0]) // _DAY).astype(np.int64)
-    known, rows = np.unique(days, return_inverse=True)
-    if len(known) < _MIN_DAYS:
-        return values
-    level = _medians(rows, values)
-    trend = float(stats.theilslopes(level, known * _DAY)[0]) if np.ptp(level) else 0.0
-    rest = values - trend * (times - times[0])
-    rest = rest - _medians(rows, rest)[rows]
-    phase = times % _DAY
-    seen, bins = np.unique((phase * (_DAY_BINS / _DAY)).astype(np.int64), return_inverse=True)
-    if len(times) < _MIN_DAYS * len(seen) or len(seen) < MIN_POINTS:
-        return values  # too few points of each time of the day
-    usual = _medians(bins, rest)
-    middle = (seen + 0.5) * (_DAY / _DAY_BINS)
-    cycle = np.interp(phase, middle, usual - np.median(usual), period=_DAY)
-    left = np.abs(rest - cycle).mean()
-    return values - cycle if left < (1 - _MIN_SHARE) * np.abs(rest).mean() else values
 
 
 def _resolution(values: Floats) -> float:

@@ -124,17 +124,9 @@ class Trend:
         if not (self.slope and self.limit and self.is_current and self.state is State.GROWING):
             return None
         room = max(self.limit.value - self.slope.after, 0.0)
-        expected, earliest, latest = (
-            room / rate if rate > 0 else np.inf
-            for rate in (self.slope.rate, self.slope.high, self.slope.low)
-        )
-        bend = self.slope.acceleration
-        high = self.slope.high
-        if bend > 0:  # if its rate goes on to rise
-            earliest = min(earliest, (np.sqrt(high**2 + 2 * bend * room) - high) / bend)
-        elif self.slope.rate**2 + 2 * bend * room < 0:  # or to fall
-            latest = np.inf
-        return expected, float(earliest), float(latest)
+        rates = self.slope.rate, self.slope.high, self.slope.low
+        expected, earliest, latest = (room / rate if rate > 0 else np.inf for rate in rates)
+        return expected, earliest, latest
 
     @property
     def urgency(self) -> tuple[float, float]:

@@ -14,8 +14,8 @@ import pytest
 from kcensus import charts
 from kcensus.analyses import analyses
 from kcensus.analyses.drawings import charts as drawn_charts
+from kcensus.analyses.drawings import ram_use
 from kcensus.charts import COLORS, REST, ChartSpec
-from kcensus.plots import ram_use
 from kcensus.results import Gap, Result, Unit
 from kcensus.results.tables import Column, Table
 from tests.unit.synthetic import HOSTILE, figures

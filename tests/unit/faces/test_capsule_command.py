@@ -20,7 +20,7 @@ import pytest
 from kcensus import cli, samples
 from kcensus.analyses import Analysis, AnalysisError
 from kcensus.analyses.runner import Context
-from kcensus.commands.doctor.examination import _examine
+from kcensus.commands.doctor import _examine
 from kcensus.kernel.kernel import Kernel
 from kcensus.render.report import write_report
 from kcensus.render.screen import console_for

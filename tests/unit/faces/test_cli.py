@@ -355,7 +355,7 @@ first = loaded(("rich", *(entry.module for entry in commands().values())))
 for name in commands():
     main([name, "--help"])
 main(["slab", "--help"])
-print(first, loaded(("drgn", "numpy", "pandas", "pyarrow", "jinja2")))
+print(first, loaded(("drgn", "numpy", "pandas", "pyarrow", "jinja2", "msgspec")))
 """
     shown = subprocess.check_output([sys.executable, "-c", script], text=True)
     assert shown.endswith("\n[] []\n")

@@ -66,8 +66,8 @@ def made_on_rhel(results: dict[str, Result], **more: Any) -> Result:
 
 
 def test_a_metric_is_a_figure_or_a_difference() -> None:
-    assert measure(Metric("slab", "slab_bytes"), RESULTS) == (90 * MIB, Unit.BYTES)
-    metric = Metric("list-lru", "structural_bytes", "projected_xarray_bytes")
+    assert measure(Metric("slab", "slab_bytes", ""), RESULTS) == (90 * MIB, Unit.BYTES)
+    metric = Metric("list-lru", "structural_bytes", "", "projected_xarray_bytes")
     assert measure(metric, RESULTS) == (650 * MIB, Unit.BYTES)
     assert str(metric) == "list-lru.structural_bytes - list-lru.projected_xarray_bytes"
 
@@ -75,12 +75,12 @@ def test_a_metric_is_a_figure_or_a_difference() -> None:
 @pytest.mark.parametrize(
     ("metric", "why"),
     [
-        (Metric("dentries", "x"), "dentries has no result"),
-        (Metric("slab", "gone"), "slab does not report gone"),
-        (Metric("slab", "name"), "slab.name is not a number"),
-        (Metric("slab", "share"), "slab.share is not finite"),
-        (Metric("slab", "slab_bytes", "gone"), "slab does not report gone"),
-        (Metric("slab", "slab_bytes", "slabs"), "subtracts count from bytes"),
+        (Metric("dentries", "x", ""), "dentries has no result"),
+        (Metric("slab", "gone", ""), "slab does not report gone"),
+        (Metric("slab", "name", ""), "slab.name is not a number"),
+        (Metric("slab", "share", ""), "slab.share is not finite"),
+        (Metric("slab", "slab_bytes", "", "gone"), "slab does not report gone"),
+        (Metric("slab", "slab_bytes", "", "slabs"), "subtracts count from bytes"),
     ],
 )
 def test_what_is_not_measured_is_not_guessed(metric: Metric, why: str) -> None:
@@ -125,6 +125,7 @@ EMPTY = FindingRule(
     Metric("list-lru", "empty_bytes", what="empty lists"),
     patch="list-lru-memory",
     states=(State.ABSENT,),
+    at_least=1,
     remedy="Boot a kernel with the series (5.18).",
 )
 

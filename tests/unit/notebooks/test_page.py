@@ -33,6 +33,7 @@ def hostile_notebook() -> NotebookNode:
     outputs = [
         data(text_markdown=f"`{name}`", text_plain="x"),
         data(text_markdown=f"{name} <http://example.invalid> [x][y]\n\n[y]: http://e.invalid"),
+        data(text_markdown="&#x202e; &#27; &#x1b;[31m"),
         data(text_html=result._repr_html_(), text_plain=repr(result)),
         data(text_html=frame._repr_html_(), text_plain=repr(frame)),
         data(text_html=table(frame)),

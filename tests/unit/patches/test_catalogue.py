@@ -172,7 +172,7 @@ WRONG_PATCHES = [
     ('"present"', '"partially applied"', "[0].state: 'partially applied' is only for a series"),
     ('"present"', '"superseded"', "detect.rules[0].by: is required for the state superseded"),
     ('"present"', '"undetermined"', "detect.rules[0].why: is missing"),
-    ("has = [{ symbol", "has = [{ simbol", "detect.rules[0].has[0]: must have exactly one key"),
+    ("has = [{ symbol", "has = [{ simbol", "detect.rules[0].has[0].simbol: unknown key (did you"),
     ("has = [{ symbol", 'has = [{ type = "x", symbol', "has[0]: must have exactly one key"),
     ('[{ symbol = "ours" }]', "[]", "rules[0].has: is missing: a rule needs"),
     ('[{ symbol = "ours" }]', '"ours"', "has: 'ours' is text; it must be a list"),
@@ -184,6 +184,8 @@ WRONG_PATCHES = [
     *(
         ("[detect]", f"{added}\n[detect]", complaint)
         for added, complaint in (
+            ('file = "x"', "file: must be left out"),
+            ('"a b" = 1', "'a b' is not a key"),
             ('titel = "x"', "titel: unknown key (did you mean 'title'?)"),
             ('author = ["x"]', "author: unknown key (did you mean 'authors'?)"),
             ('release = "5"', "release: '5' is not a release such as '5.18'"),
@@ -206,11 +208,12 @@ WRONG_FIGURES = [
     ('"KiB"', '"KiB"\ngiven = { a = "1" }', "figures[0].given.a: '1' is text; it must be"),
     ('"KiB"', f'"KiB"\n{FIGURE}', "figures: the name 'a' is used twice"),
     ("[[figures]]", "[[rules]]\n[[figures]]", "rules[0].severity: is missing"),
+    ("[[figures]]", "[costs]\nkey = 1\n[[figures]]", "costs.key: '1' is a number; it must be"),
 ]
 WRONG_RULES = [
     ("{value}", "{value.__class__}", "title: must not contain braces other than {value}"),
     ("{value}", "{value}{0}", "title: must not contain braces other than {value}"),
-    ('"warning"', '"fatal"', "severity: 'fatal' is unknown (choose from info, notice"),
+    ('"warning"', '"fatal"', "severity: 'fatal' is unknown (choose from critical, info"),
     ("at-least = 1", "", "at-least: is missing: a rule needs at-least or at-most"),
     ('key = "slab_bytes"', 'key = "a-b"', "metric.key: 'a-b' is not a key such as"),
 ]

@@ -227,7 +227,7 @@ def test_a_type_that_is_only_declared_is_unknown() -> None:
     prog.register_type_finder("declared", find, enable_index=0)
     prober = Prober(prog)
     for kind, name in ((ProbeKind.TYPE, "struct xa_only"), (ProbeKind.MEMBER, "struct xa_only.xa")):
-        answer = prober.ask(Probe(kind, name))
+        answer = prober.ask(Probe(**{kind.value: name}))
         assert answer.value is None
         assert "only declared" in answer.reason
 
@@ -235,15 +235,15 @@ def test_a_type_that_is_only_declared_is_unknown() -> None:
 @pytest.mark.parametrize("name", ["struct", "const", "struct int", "struct x\u00b2"])
 def test_invalid_type_names_do_not_exist(name: str) -> None:
     prober = Prober(known.RHEL_9_2.program())
-    assert prober.ask(Probe(ProbeKind.TYPE, name)).value is False
-    assert prober.ask(Probe(ProbeKind.MEMBER, f"{name}.x")).value is False
+    assert prober.ask(Probe(type=name)).value is False
+    assert prober.ask(Probe(member=f"{name}.x")).value is False
 
 
 def test_members_behind_pointers_and_in_anonymous_unions() -> None:
     prober = Prober(known.UEK_7.program())
 
     def there(path: str, kernel: Prober = prober) -> bool | None:
-        return kernel.ask(Probe(ProbeKind.MEMBER, path)).value
+        return kernel.ask(Probe(member=path)).value
 
     assert there("struct list_lru.ext.xa") is True
     assert there("struct list_lru.ext.gone") is False
@@ -266,7 +266,7 @@ def test_a_rule_that_ignores_modules_leaves_them_to_the_next_rule() -> None:
 
 
 def test_parameters_of_modules() -> None:
-    probe = Probe(ProbeKind.PARAMETER, "dm_snapshot.snapshot_cow_threshold")
+    probe = Probe(parameter="dm_snapshot.snapshot_cow_threshold")
     plain = known.RHEL_9_2
     assert Prober(plain.program()).ask(probe).value is None  # perhaps it is not loaded
     symbols = (*plain.symbols, "__param_snapshot_cow_threshold")

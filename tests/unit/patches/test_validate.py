@@ -11,6 +11,7 @@ from unittest import mock
 
 import pandas as pd
 import pytest
+from msgspec import structs
 
 import kcensus
 from kcensus import cli
@@ -76,10 +77,10 @@ def test_a_claim_is_of_bytes_alone() -> None:
     # Its run has a stall of 27 seconds, too.
     patch = PATCHES["dm-snapshot-cow-semaphore"]
     figures = tuple(
-        replace(one, value=1e12) if one.name == "stall" else one for one in patch.figures
+        structs.replace(one, value=1e12) if one.name == "stall" else one for one in patch.figures
     )
     pair = look_at(SERIES, BEFORE, AFTER)
-    claimed = judge(replace(patch, figures=figures), [pair]).claimed
+    claimed = judge(structs.replace(patch, figures=figures), [pair]).claimed
     assert claimed == pytest.approx(1 - 130 / 10240)
 
 
@@ -153,9 +154,9 @@ def test_a_pair_needs_the_figure() -> None:
         look_at(SERIES, BEFORE, broken)
 
 
-SWITCHED = replace(
+SWITCHED = structs.replace(
     SERIES,
-    validation=replace(SERIES.validation, switch="limit"),  # type: ignore[type-var]
+    validation=structs.replace(SERIES.validation, switch="limit"),  # type: ignore[type-var]
 )
 
 
@@ -180,7 +181,7 @@ def test_a_patch_that_is_switched_off_makes_a_pair() -> None:
 
 
 CFQ = PATCHES["cfq-async-starvation"]
-BY_TRACES = replace(CFQ, validation=CFQ.trace_validation)
+BY_TRACES = structs.replace(CFQ, validation=CFQ.trace_validation)
 
 
 def trace_side(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -12,6 +13,7 @@ import sysconfig
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -70,6 +72,30 @@ def test_nothing_names_a_path_of_one_machine() -> None:
 def test_nothing_names_the_host_of_a_registry() -> None:
     assert REGISTRIES.search(".".join(("from files", "pythonhosted", "org")))
     assert lines_matching(REGISTRIES) == []
+
+
+def test_what_is_imported_is_declared() -> None:
+    """Whatever brings an undeclared package today may stop to do so."""
+    lines = text_of(ROOT / "pyproject.toml").partition("\nfleet = ")[0].splitlines()
+    declared = {found[1] for line in lines for found in re.finditer(r'"([a-z0-9-]+)[>\[]', line)}
+    nodes = (
+        node
+        for path in (ROOT / "drgn_scripts").rglob("*.py")
+        for node in ast.walk(ast.parse(text_of(path)))
+    )
+    modules: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            modules |= {each.name.partition(".")[0] for each in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            modules.add((node.module or "").partition(".")[0])
+    owners = packages_distributions()
+    undeclared = {
+        module
+        for module in modules - {*sys.stdlib_module_names, "kcensus", "tomli"}
+        if not declared & {re.sub("[_.]", "-", name.lower()) for name in owners[module]}
+    }
+    assert undeclared == set()
 
 
 def test_every_source_file_names_its_licence() -> None:

@@ -17,7 +17,7 @@ import drgn
 import pytest
 
 from kcensus.commands import Exit
-from kcensus.commands.doctor.examination import _file_facts
+from kcensus.commands.doctor import _file_facts
 from kcensus.prompts import crash as prompt
 from kcensus.prompts.crash import main
 from kcensus.samples import DIRECTORY

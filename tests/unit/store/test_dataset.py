@@ -7,7 +7,6 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import unquote
 
 import pandas as pd
 import pyarrow as pa
@@ -15,13 +14,12 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
-from pyarrow import parquet
 
 import kcensus
 from kcensus.render.directory import OutputError
 from kcensus.store import StoreError, dataset
 from kcensus.store.layout import COLUMNS, LOG
-from kcensus.store.records import record
+from kcensus.store.records import Record, record
 from tests.unit.store.making import ANALYSIS, DAY, NOON, ask, entry, report
 
 HOSTS = (
@@ -121,6 +119,22 @@ def test_a_record_is_added_once(store: Path) -> None:
     assert dataset.add(store, entry()) is False
     (path,) = files(store)
     assert path.parent == store / "host=web1" / "day=2023-11-15"
+
+
+def test_of_two_writers_of_a_record_one_adds_it(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has = dataset._has
+
+    def while_another_adds_it(table: DeltaTable, made: Record) -> bool:
+        monkeypatch.undo()
+        before = has(table, made)
+        assert dataset.add(store, made)
+        return before
+
+    monkeypatch.setattr(dataset, "_has", while_another_adds_it)
+    assert not dataset.add(store, entry())
+    assert len(records(store)) == 1
 
 
 def test_what_is_acknowledged_is_on_disk_with_its_names(
@@ -255,27 +269,3 @@ def test_a_log_cannot_name_files_elsewhere(store: Path, path: str) -> None:
     commit.write_text(named)
     with pytest.raises(StoreError, match="cannot be read"):
         kcensus.history(store)
-
-
-def test_a_store_of_an_older_kcensus_is_read_and_converted(tmp_path: Path) -> None:
-    store = tmp_path / "series"
-    hosts = ("web1", "a%2F..%2Fb", "007", "%281%29")
-    made = [entry(unquote(host)) for host in hosts]
-    for host, each in zip(hosts, made, strict=True):
-        day = store / f"host={host}" / "day=2023-11-15"
-        day.mkdir(parents=True)
-        rows = each.rows.drop_columns(["host", "day"])
-        parquet.write_table(rows, day / f"120000-{each.id}.parquet", store_schema=False)
-        leftover = store / f"host={host}" / ".compact"
-        leftover.mkdir()
-        parquet.write_table(rows, leftover / "torn.parquet")
-    (store / "_store.json").write_text('{"format": 1}')
-    before = kcensus.history(store)
-    assert set(before["host"]) == {*map(unquote, hosts)}
-    for _ in range(2):
-        dataset.prepare(store)
-        pd.testing.assert_frame_equal(kcensus.history(store), before)
-        assert not any(dataset.add(store, each) for each in made)
-    assert dataset.add(store, entry(time=NOON + 1))
-    assert kcensus.history(store).attrs["records"] == 5
-    assert not (store / "_store.json").exists()

@@ -26,6 +26,7 @@ from kcensus.store.trends import trends
 from kcensus.text import printable
 from tests.unit.store import histories
 from tests.unit.store.histories import DENTRY, GIB, MEMCG_IDS, NEGATIVE, SLAB, history, write_store
+from tests.unit.store.test_statistics import scatter
 
 pytestmark = pytest.mark.ends
 
@@ -132,12 +133,18 @@ def test_caches_that_fill_after_a_boot_are_not_urgent() -> None:
         assert max(severities, default=Severity.INFO) <= Severity.NOTICE
 
 
-def test_a_sawtooth_is_for_information() -> None:
+def test_a_sawtooth_is_no_finding() -> None:
     random = np.random.default_rng(0)
     values = GIB + (np.arange(400) % 60) * 20e6 + random.normal(0, 5e6, 400)
-    (finding,) = growth(history({SLAB: values}), "store").findings
-    assert finding.severity is Severity.INFO
-    assert "fell back 6 times" in finding.evidence
+    assert growth(history({SLAB: values}), "store").findings == []
+
+
+def test_few_points_are_at_most_a_notice() -> None:
+    """They cannot show that growth slows; here it goes on, and fills RAM within the day."""
+    for count, severity in ((15, Severity.NOTICE), (16, Severity.CRITICAL)):
+        rows = history({SLAB: GIB + 100e6 * np.arange(count) + scatter(count, 1e6)})
+        (finding,) = growth(rows, "store").findings
+        assert finding.severity is severity
 
 
 def test_a_name_of_several_machines_is_a_gap() -> None:

@@ -12,7 +12,7 @@ from kcensus.explain import kinds
 from kcensus.results import Danger, Severity
 from kcensus.store import ceilings
 from kcensus.store.ceilings import DEADLINES, is_hypothetical, limit_of, severity_of
-from kcensus.store.statistics import Slope
+from kcensus.store.statistics import MIN_POINTS, Slope
 from kcensus.store.trends import State, Trend, amounts, trends
 from tests.unit.store.histories import DENTRY, GIB, MEMCG_IDS, NEGATIVE, SLAB, Key, history
 from tests.unit.store.test_statistics import scatter
@@ -167,14 +167,14 @@ def test_what_is_at_its_limit_has_reached_it(key: Key, value: float, count: int)
     assert only(history({key: np.full(count, 0.9 * value)})).until_limit is None
 
 
-def test_the_limit_of_a_rise_that_gets_faster_is_in_the_interval() -> None:
-    """It takes 190 records more; at the last rate it would take 370."""
+def test_the_limit_of_a_rise_that_gets_faster_is_that_at_its_last_rate() -> None:
+    """It takes 190 records more, or 370 at the last rate; at the mean rate it would take 740."""
     values = 1e9 + 2e5 * np.arange(100) ** 2 + scatter(100, 2e7)
     trend = only(history({SLAB: values}, ram_bytes=16 * GIB))
     assert trend.until_limit is not None
-    _, earliest, latest = trend.until_limit
-    true = (np.sqrt((16 * GIB - 1e9) / 2e5) - 99) * 300
-    assert 0.7 * true <= earliest <= true <= latest
+    expected, earliest, _ = trend.until_limit
+    at_last_rate = (16 * GIB - 1e9 - 2e5 * 99**2) / (4e5 * 99) * 300
+    assert earliest < expected <= 1.2 * at_last_rate
 
 
 def test_an_infinite_number_is_left_out() -> None:
@@ -273,7 +273,8 @@ def test_series_with_the_same_values_come_last() -> None:
     assert found == [("slab_bytes", ""), ("negative", ""), ("negative_bytes", "slab.slab_bytes")]
 
 
-def test_its_explanation_has_the_number_of_spans() -> None:
-    assert (
-        f"more than {ceilings.MAX_EXTRAPOLATION} times the" in kinds()["reaches-limit"].determined
-    )
+def test_its_explanation_has_the_constants() -> None:
+    text = kinds()["reaches-limit"].determined
+    assert f"more than {ceilings.MAX_EXTRAPOLATION} times the" in text
+    assert f"fewer than {ceilings.URGENT_POINTS} records" in text
+    assert ceilings.URGENT_POINTS == 2 * MIN_POINTS

@@ -10,7 +10,6 @@ from __future__ import annotations
 import multiprocessing
 import random
 import signal
-import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -30,8 +29,12 @@ _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload([__name__])  # so that a new writer starts in milliseconds
 
 
-def _write(store: Path, writer: int, numbers: Sequence[int], done: Connection) -> None:
+def _write(
+    store: Path, writer: int, numbers: Sequence[int], done: Connection, life: float | None
+) -> None:
     dataset._MERGED_EVERY = 8  # so that merges are killed, too
+    if life is not None:
+        signal.setitimer(signal.ITIMER_PROF, life)  # SIGPROF: as sudden as SIGKILL, no handler runs
     dataset.prepare(store)
     for number in numbers:
         time_ = NOON + number * _SECONDS_APART + writer
@@ -40,38 +43,42 @@ def _write(store: Path, writer: int, numbers: Sequence[int], done: Connection) -
 
 
 class _Writer:
-    """A process that adds records, and is started again whenever it was killed."""
+    """A process that adds records, and is started again whenever it was killed.
 
-    def __init__(self, store: Path, number: int, records: int) -> None:
-        self.store, self.number, self.records, self.kills = store, number, records, 0
+    :param lives: CPU time in seconds after which each process is killed; those after them are not
+    """
+
+    def __init__(self, store: Path, number: int, records: int, lives: Sequence[float] = ()) -> None:
+        self.store, self.number, self.records = store, number, records
+        self.lives, self.kills = [*lives], 0
         self.acknowledged: list[int] = []
         self.start()
 
     def start(self) -> None:
         left = [number for number in range(self.records) if number not in self.acknowledged]
+        life = self.lives.pop() if self.lives else None
         self.done, done = _processes.Pipe(duplex=False)
-        arguments = (self.store, self.number, left, done)
+        arguments = (self.store, self.number, left, done, life)
         self.process = _processes.Process(target=_write, args=arguments)
         self.process.start()
         done.close()
 
-    def kill(self) -> None:
-        self.process.kill()
-        if self._collect() == -signal.SIGKILL:
-            self.kills += 1
-            self.start()
-
-    def finish(self) -> None:
-        assert self._collect() == 0
-
-    def _collect(self) -> int | None:
+    def goes_on(self) -> bool:
+        """Return whether it has more to write; start it again if it was killed."""
+        if self.process.is_alive():
+            return True
         try:
             while True:
                 self.acknowledged.append(self.done.recv())
         except EOFError:
             self.done.close()
         self.process.join()
-        return self.process.exitcode
+        if self.process.exitcode == -signal.SIGPROF:
+            self.kills += 1
+            self.start()
+            return True
+        assert self.process.exitcode == 0
+        return False
 
 
 def _values(store: Path) -> list[int]:
@@ -83,20 +90,18 @@ def _values(store: Path) -> list[int]:
 )
 def test_killed_writers_lose_and_repeat_nothing(tmp_path: Path, records: int, kills: int) -> None:
     store, dice = tmp_path / "series", random.Random(14)
-    writers = [_Writer(store, number, records) for number in range(2)]
+    writers = [
+        _Writer(store, number, records, [dice.uniform(0.01, 0.2) for _ in range(kills)])
+        for number in range(2)
+    ]
     seen: set[int] = set()
-    while running := [writer for writer in writers if writer.process.is_alive()]:
-        victim = dice.choice(running)
-        time.sleep(dice.uniform(0.01, 0.2))
-        if victim.kills < kills and victim.process.is_alive():
-            victim.kill()
-        values = _values(store)
+    running = writers
+    while running := [writer for writer in running if writer.goes_on()]:
+        values = _values(store) if DeltaTable.is_deltatable(str(store)) else []
         assert len({*values}) == len(values)
         assert seen <= {*values}
         seen = {*values}
-    for writer in writers:
-        writer.finish()
-    assert sum(writer.kills for writer in writers) >= min(kills, 6)
+    assert [writer.kills for writer in writers] == [kills, kills]
     for writer in writers:
         assert {*writer.acknowledged} == {*range(records)}
     expected = [writer * _RECORDS + number for writer in range(2) for number in range(records)]
@@ -109,13 +114,12 @@ def test_raw_readers_see_each_record_once_while_files_are_merged(tmp_path: Path)
     store = tmp_path / "series"
     writer = _Writer(store, 0, 40)
     counts: list[tuple[int, int]] = []
-    while writer.process.is_alive():
+    while writer.goes_on():
         if not DeltaTable.is_deltatable(str(store)):
             continue
         query = "select count(*), count(distinct record) from store where metric = 'used_bytes'"
         rows, records = ask(query, store).iloc[0]
         counts.append((rows, records))
-    writer.finish()
     assert len(counts) > 3
     assert all(rows == distinct for rows, distinct in counts)
     distinct = [number for _, number in counts]

@@ -51,16 +51,24 @@ def test_two_at_once(guest: Running) -> None:
         assert answer["summary"]["memcgs_online"] > 1
 
 
-_READING = "until ls -l /proc/$!/fd | grep -q /proc/kcore; do sleep 0.5; done; sleep 5"
-"""Waits until the command in the background reads the kernel."""
+_READING = (
+    "until ls -l /proc/$!/fd | grep -q /proc/kcore; do sleep 0.5; done; "
+    "used() { cut -d ' ' -f 14 /proc/$!/stat; }; begin=$(used); "
+    'until [ "$(used)" -ge $((begin + 100)) ]; do sleep 0.1; done'
+)
+"""Waits until the command in the background has read the kernel for a second of CPU time."""
 
 
 @pytest.mark.parametrize(
     ("command", "until", "left"),
     [
         (f"report --json {_OUTPUT}/report.json --html {_OUTPUT}/report.html", _READING, []),
-        # Marks the directory as a store, before there is anything in it.
-        (f"record --store {_OUTPUT}/series", _READING, [f"{_OUTPUT}/series/_store.json"]),
+        # Makes the store, before there is anything in it.
+        (
+            f"record --store {_OUTPUT}/series",
+            _READING,
+            [f"{_OUTPUT}/series/_delta_log/{0:020}.json"],
+        ),
         # Complete, and its alert fires.
         (
             f"watch dentries --metrics {_OUTPUT}/kcensus.prom",

@@ -173,7 +173,7 @@ def _executed(
 
 
 def _check_packages() -> None:
-    needed = ("ipykernel", "jupytext", "matplotlib", "nbconvert", "papermill")
+    needed = ("ipykernel", "jupytext", "matplotlib", "papermill")
     if missing := [name for name in needed if find_spec(name) is None]:
         problem = f"notebooks need packages that are not installed ({', '.join(missing)})"
         raise OutputError(f"{problem}: pip install 'kcensus[notebook]'")

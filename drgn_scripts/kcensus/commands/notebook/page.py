@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from urllib.parse import quote
 
-import mistune
+from markdown_it import MarkdownIt
 from markupsafe import Markup
 from nbformat import NotebookNode
 
@@ -23,6 +23,9 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _CONTROLS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
 )
+_MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
+# Addresses may come from a dump, and entities name what printable() has escaped.
+_MARKDOWN.disable(["autolink", "entity", "image", "link", "reference"])
 _HEADING = re.compile(r"^#+ (.+)", re.MULTILINE)
 
 
@@ -72,24 +75,12 @@ def _subject(node: NotebookNode) -> str:
     return next(filter(None, subjects), "")
 
 
-class _Renderer(mistune.HTMLRenderer):
-    """Shows links and images as text: their addresses may come from a dump."""
-
-    def link(self, text: str, url: str, title: str | None = None) -> str:
-        return text
-
-    def image(self, text: str, url: str, title: str | None = None) -> str:
-        return text
-
-
 def _prose(cell: NotebookNode) -> str:
     return str(cell.source) if cell.cell_type == "markdown" else ""
 
 
 def _rendered(text: str) -> Markup:
-    lines = "\n".join(map(printable, text.split("\n")))
-    renderer = _Renderer(escape=True)
-    return Markup(mistune.create_markdown(renderer=renderer, plugins=["table"])(lines))
+    return Markup(_MARKDOWN.render("\n".join(map(printable, text.split("\n")))))
 
 
 def _inert(html: str) -> Markup:

@@ -118,7 +118,7 @@ def read(
             filled -= used
             advance(count)
             if reader.is_abandoned:
-                reader.losses[Loss.ABANDONED, path.name] += _left(file)
+                reader.losses[Loss.DAMAGED, path.name] += _left(file)
                 break
     reader.end(buffer, filled)
     return reader.whole()
@@ -147,11 +147,11 @@ class _Reader(Part):
             head = buffer[:size].tobytes()
             self._format = format_of(head) or _first_format(head)
             if self._format is None:
-                self.losses[Loss.UNREADABLE, self.name] += max(size - 3, 0)
+                self.losses[Loss.DAMAGED, self.name] += max(size - 3, 0)
                 return max(size - 3, 0)
             if self._format.version not in _LAYOUTS:
                 why = f"version {self._format.version} of the format; 7 and 8 are known"
-                self.losses[Loss.FAILED, f"{self.name}: {why}"] = 1
+                self.losses[Loss.FILES, f"{self.name}: {why}"] = 1
                 self.is_abandoned = True
                 return size
         layout = _LAYOUTS[self._format.version]
@@ -172,7 +172,7 @@ class _Reader(Part):
         if rest and self._format is not None and rest[:4] == self._format.magic[: len(rest)]:
             self.losses[Loss.CUT, self.name] += len(rest)
         elif rest and not self.is_abandoned:
-            loss = Loss.UNREADABLE if any(rest) else Loss.UNWRITTEN
+            loss = Loss.DAMAGED if any(rest) else Loss.CUT
             self.losses[loss, self.name] += len(rest)
 
     def _places(
@@ -218,7 +218,7 @@ class _Reader(Part):
         runs: list[Integers] = []
         row, done = 0, 0
         while row < len(place):
-            self.losses[Loss.UNREADABLE, self.name] += int(place[row]) - done
+            self.losses[Loss.DAMAGED, self.name] += int(place[row]) - done
             stop = int(breaks[np.searchsorted(breaks, row)])
             done = int(after[stop])
             if done > size and not (self._is_end and stop + 1 < len(place)):
@@ -237,11 +237,11 @@ class _Reader(Part):
                 self._breaks += 1
             if self._breaks > _MAX_BREAKS:
                 self.is_abandoned = True
-                self.losses[Loss.ABANDONED, self.name] += size - done
+                self.losses[Loss.DAMAGED, self.name] += size - done
                 return np.concatenate(runs), size
         tail = max(size - 3, done)  # an event may begin in the last three bytes
         # blktrace maps its files, and cuts them to their sizes when it ends.
-        loss = Loss.UNREADABLE if text[done:tail].any() else Loss.UNWRITTEN
+        loss = Loss.DAMAGED if text[done:tail].any() else Loss.CUT
         self.losses[loss, self.name] += tail - done
         return np.concatenate(runs or [place]), tail
 

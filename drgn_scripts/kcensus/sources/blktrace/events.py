@@ -95,17 +95,11 @@ class Loss(enum.Enum):
 
     SKIPPED = "events", "gaps in the kernel's sequence numbers"
     DROPPED = "events", "blktrace dropped them, by its log: its buffers were full"
-    MISSING = "files", "missing, although the CPU has events or files of other devices"
-    EARLY = "files", "ended before the files of other CPUs"
-    FAILED = "files", "unreadable"
-    CUT = "bytes", "the last event is cut"
-    UNREADABLE = "bytes", "not events"
-    UNWRITTEN = "bytes", "zeros at the end: blktrace was still writing"
-    ABANDONED = "bytes", "skipped after too much damage"
-    SHORT = "bytes", "missing at the end, by the log of blktrace"
+    FILES = "files", "missing, unreadable, or shorter than those of other CPUs"
+    CUT = "bytes", "cut or zero at the end: blktrace was still writing, or the copy is not whole"
+    DAMAGED = "bytes", "not events"
     UNKNOWN = "records", "unknown actions or formats"
     DISPLACED = "records", "times minutes away from neighbouring events"
-    OFFLINE = "CPUs", "offline, so without a file: no loss"
 
 
 class Losses(Counter[tuple[Loss, str]]):
@@ -148,6 +142,8 @@ class Trace:
     """Time of the first event in seconds since 1970, by the clock of the traced machine."""
     first_ns: int | None = None
     """CLOCK_MONOTONIC of the first event, recorded by blktrace; text does not have it."""
+    offline: int = 0
+    """CPUs without a file, as they were offline."""
 
     def until(self, end: int) -> Trace:
         """Return the trace as if it had ended earlier.

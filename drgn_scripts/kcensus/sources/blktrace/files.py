@@ -91,12 +91,12 @@ def read_trace(name: str, progress: Progress | None = None) -> Trace:
     total = sum(file.size for file in files)
     with (progress or SilentProgress()).step("reading the trace", total) as step:
         parts = _read_each(files, room, losses, step.advance)
-    if not parts and (failed := losses.of(Loss.FAILED)):
+    if not parts and (failed := losses.of(Loss.FILES)):
         raise TraceError(f"the trace cannot be read: {printable(next(iter(failed)))}")
     for part in parts:
         losses.update(part.losses)
     if not any(len(part.events["time"]) + len(part.messages["time"]) for part in parts):
-        if all(_is_empty(path) for path in paths) and not losses.of(Loss.UNREADABLE):
+        if all(_is_empty(path) for path in paths) and not losses.of(Loss.DAMAGED):
             raise TraceError(
                 f"'{printable(name)}' is a trace without events: the disk had no I/O while "
                 "blktrace ran"
@@ -107,21 +107,25 @@ def read_trace(name: str, progress: Progress | None = None) -> Trace:
         )
     for part in parts:
         losses[Loss.DISPLACED, part.name] += _without_displaced(part)
-    _note_missing(paths, parts, losses)
-    _note_log(paths, losses)
+    offline = _note_missing(paths, parts, losses)
+    offline -= _note_log(paths, losses)
     earliest = _earliest(parts, losses)
     trace = _merged(room, parts, losses)
+    trace.offline = len(offline)
     return trace if earliest is None else trace.until(trace.end - earliest)
 
 
-def _note_log(paths: Sequence[Path], losses: Losses) -> None:
+def _note_log(paths: Sequence[Path], losses: Losses) -> set[str]:
     """Note the losses in the log of blktrace, if it is beside the files of one device.
 
     A log of other files does not fit their sizes.
+
+    :return: names of missing files
     """
     names = [_CPU.fullmatch(path.name) for path in paths]
+    missing: set[str] = set()
     if not paths or len({match["prefix"] if match else "" for match in names}) > 1:
-        return
+        return missing
     sizes = {
         int(match["cpu"]): path.stat().st_size
         for match, path in zip(names, paths, strict=True)
@@ -143,11 +147,12 @@ def _note_log(paths: Sequence[Path], losses: Losses) -> None:
         for cpu, wanted in kib.items():
             name = f"{prefix}.blktrace.{cpu}"
             if cpu not in sizes:
-                losses[Loss.MISSING, name] = 1
-                losses.pop((Loss.OFFLINE, name), None)
+                losses[Loss.FILES, f"{name} is missing"] = 1
+                missing.add(name)
             elif (lacks := wanted - 1 - (sizes[cpu] >> 10)) > 0:
-                losses[Loss.SHORT, name] = lacks << 10
-        return
+                losses[Loss.CUT, name] += lacks << 10
+        break
+    return missing
 
 
 def _earliest(parts: Sequence[Part], losses: Losses) -> int | None:
@@ -174,7 +179,7 @@ def _earliest(parts: Sequence[Part], losses: Losses) -> int | None:
             after = sum(int((each > last).sum()) for each in others) / pause
             before = sum(int((each <= last).sum()) for each in others) / (last - begin)
             if after >= before / 4 and int(np.diff(np.sort(time)).max()) * 4 <= pause:
-                losses[Loss.EARLY, f"{part.name} ({pause / 1e9:.1f} s before)"] = 1
+                losses[Loss.FILES, f"{part.name} ends {pause / 1e9:.1f} s before"] = 1
                 found.append(pause)
     return max(found) if found and len(groups) == 1 else None
 
@@ -227,8 +232,11 @@ def _of_prefix(directory: Path, prefix: str | None = None) -> list[Path]:
     return [path for _, _, path in sorted(found)]
 
 
-def _note_missing(paths: Sequence[Path], parts: Sequence[Part], losses: Losses) -> None:
-    """Note missing files of CPUs: blktrace writes one for each online CPU."""
+def _note_missing(paths: Sequence[Path], parts: Sequence[Part], losses: Losses) -> set[str]:
+    """Note missing files of CPUs: blktrace writes one for each online CPU.
+
+    :return: names of files that offline CPUs do not have
+    """
     cpus: dict[str, set[int]] = {}
     for path in paths:
         if match := _CPU.fullmatch(path.name):
@@ -236,11 +244,15 @@ def _note_missing(paths: Sequence[Path], parts: Sequence[Part], losses: Losses) 
     was_online = {cpu for known in cpus.values() for cpu in known}
     for part in parts:
         was_online |= part.cpus
+    offline = set()
     for prefix, known in cpus.items():
         for cpu in range(min(max(known), _MAX_FILES)):
-            if cpu not in known:
-                loss = Loss.MISSING if cpu in was_online else Loss.OFFLINE
-                losses[loss, f"{prefix}.blktrace.{cpu}"] = 1
+            name = f"{prefix}.blktrace.{cpu}"
+            if cpu in was_online - known:
+                losses[Loss.FILES, f"{name} is missing"] = 1
+            elif cpu not in known:
+                offline.add(name)
+    return offline
 
 
 def _without_displaced(part: Part) -> int:
@@ -300,7 +312,7 @@ def _with_bytes(paths: Sequence[Path], losses: Losses) -> Iterator[_File]:
             if head:
                 yield _File(path, path.stat().st_size, text.is_text(head))
         except OSError as error:
-            losses[Loss.FAILED, _failed(path, error)] = 1
+            losses[Loss.FILES, _failed(path, error)] = 1
 
 
 def _failed(path: Path, error: OSError) -> str:
@@ -324,7 +336,7 @@ def _read_each(
             reads = text.read if file.is_text else binary.read
             part = reads(file.path, mine, file.size, advance_on)
         except OSError as error:
-            losses[Loss.FAILED, _failed(file.path, error)] = 1
+            losses[Loss.FILES, _failed(file.path, error)] = 1
             return None
         part.begin = begin
         return part

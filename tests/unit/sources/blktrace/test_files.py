@@ -54,7 +54,7 @@ def test_a_device_that_does_not_answer_waits_on(tmp_path: Path) -> None:
 def test_the_file_of_a_cpu_that_ends_early_ends_the_trace(tmp_path: Path) -> None:
     busy, cut = reads(0, 10 * SECOND, cpu=1), reads(0, 3 * SECOND)
     trace = read(tmp_path, sda_0=cut, sda_1=busy)
-    assert [*trace.losses.of(Loss.EARLY)] == ["sda.blktrace.0 (7.0 s before)"]
+    assert [*trace.losses.of(Loss.FILES)] == ["sda.blktrace.0 ends 7.0 s before"]
     assert trace.end < 3 * SECOND
     figures = Figures(trace)
     assert len(figures.bios) < 700
@@ -66,7 +66,7 @@ def test_idle_cpus_and_idle_disks_are_no_early_ends(tmp_path: Path) -> None:
     both = reads(0, 3 * SECOND), reads(0, 3 * SECOND, cpu=1)
     late = life(1 << 20, *range(9 * SECOND, 9 * SECOND + 5), cpu=1)
     trace = read(tmp_path, sda_0=both[0], sda_1=both[1] + late)
-    assert not trace.losses.of(Loss.EARLY)
+    assert not trace.losses.of(Loss.FILES)
     assert trace.end > 9 * SECOND - SECOND
     assert summary(Figures(trace))["trace_requests"].bound is Bound.EXACT
 
@@ -92,8 +92,8 @@ def test_the_log_of_blktrace(
     trace = read_trace(str(tmp_path / "sda"))
     losses = trace.losses
     assert losses.get((Loss.DROPPED, "log")) == known
-    assert [*losses.of(Loss.MISSING)] == (["sda.blktrace.1"] if second else [])
-    assert bool(losses.of(Loss.SHORT)) == (more > 0)
+    assert [*losses.of(Loss.FILES)] == (["sda.blktrace.1 is missing"] if second else [])
+    assert bool(losses.of(Loss.CUT)) == (more > 0)
     is_exact = not (second or known or more > 0)
     figures = summary(Figures(trace))
     assert (figures["trace_requests"].bound is Bound.EXACT) == is_exact

@@ -25,7 +25,6 @@ _EFFECTS = {
 }
 """Subject and effect of a gap, by the unit of a :class:`Loss`."""
 
-_HARMLESS = {Loss.UNKNOWN, Loss.OFFLINE}
 _MIN_TORN, _MIN_PAIRED = 10, 1000
 """If more than every 10th event of at least 1,000 has no bio, the file of a CPU may be missing."""
 
@@ -35,11 +34,10 @@ def summary(figures: Figures) -> dict[str, Figure]:
     is_async = figures.kind == ASYNC_WRITE
     requests = figures.is_request
     skipped = sum(losses.of(Loss.SKIPPED).values())
-    offline = len(losses.of(Loss.OFFLINE))
     dropped = next((count for (kind, _), count in losses.items() if kind is Loss.DROPPED), None)
     paired = bios.insertions + bios.completions
     is_torn = (bios.orphans + int(bios.is_lost.sum())) * _MIN_TORN > paired >= _MIN_PAIRED
-    is_whole = not is_torn and not any(losses.of(kind) for kind in {*Loss} - _HARMLESS)
+    is_whole = not is_torn and not any(losses.of(kind) for kind in {*Loss} - {Loss.UNKNOWN})
     start = None if trace.start is None else shown_time(trace.start)
 
     def count(value: int, label: str) -> Figure:
@@ -86,7 +84,7 @@ def summary(figures: Figures) -> dict[str, Figure]:
         "trace_devices": Figure(len(figures.devices), Unit.COUNT, "trace: devices"),
         "trace_lost_events": Figure(skipped, Unit.COUNT, "trace: events lost"),
         "trace_dropped_events": Figure(dropped, Unit.COUNT, "trace: dropped, by blktrace's log"),
-        "trace_offline_cpus": Figure(offline, Unit.COUNT, "trace: CPUs without a file"),
+        "trace_offline_cpus": Figure(trace.offline, Unit.COUNT, "trace: CPUs without a file"),
         "trace_start": Figure(start, Unit.TEXT, "trace: start"),
     }
     return {key: figure for key, figure in found.items() if figure.value is not None}
@@ -133,20 +131,17 @@ def gaps(figures: Figures) -> list[Gap]:
         "their bios were queued before the trace began, or lost an event": bios.orphans,
         "passthrough requests have no sector": bios.passthrough,
         "impossible sectors or devices, or too many overlapping requests": bios.unpaired,
+        "completions of bios are missing, as the next bio at their sector follows": (
+            int(bios.is_lost.sum())
+        ),
     }
     return nonzero_gaps(
         *found,
         Gap(
-            "completions of bios",
-            "the next bio at the same sector follows without their completion",
-            int(bios.is_lost.sum()),
-            "waits of these bios end with their last event",
-        ),
-        Gap(
             "unpaired events of requests",
             "; ".join(f"{count:,}: {why}" for why, count in unpaired.items() if count),
             sum(unpaired.values()),
-            "the waits of their requests are unknown",
+            "the waits of their requests are unknown, or end with the last event",
         ),
     )
 

@@ -1,42 +1,51 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Examine a target: what it is, how much of it can be read, and what it lacks."""
+"""Can this target be read, how well, and what is missing?"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from kcensus.analyses import analyses
-from kcensus.analyses.runner import Context
 from kcensus.commands import Exit
-from kcensus.commands.shared.options import Reading, Showing
+from kcensus.commands.shared import options
 from kcensus.commands.shared.output import check_output, show
 from kcensus.commands.shared.target import opened
-from kcensus.kernel.kernel import Kernel
 from kcensus.results import Figure, Gap, Result, Unit, ratio
-from kcensus.results.tables import ALWAYS, TEXT, Column, TableSpec, make_tables
-from kcensus.sources import Target, TargetError
-from kcensus.sources.capsule import BadCapsule
-from kcensus.sources.debuginfo.packages import by_remedy, debug_info_of
-from kcensus.sources.formats.coverage import coverage
-from kcensus.sources.formats.sniff import sniff
 from kcensus.text import printable
 
-_ANALYSES = TableSpec("analyses", "Analyses", {
-    "analysis": Column(TEXT, "", ALWAYS, "Name of the analysis.", lambda row: row[0]),
-    "works": Column(TEXT, "", ALWAYS,
-        "yes; partly: figures may be missing; no: it failed when the capsule was recorded, or"
-        " the capsule is corrupt or for other analyses.", lambda row: row[1]),
-    "missing": Column(TEXT, help="What it lacks.", get=lambda row: row[2]),
-}, "An analysis.", rows="analyses")  # fmt: skip
-_DEBUG_INFO = TableSpec("debug_info", "Debug info", {
-    "of": Column(TEXT, "", ALWAYS, "The kernel, or a module.", lambda row: row[0]),
-    "place": Column(TEXT, "", ALWAYS, "File with its debug info.", lambda row: row[1]),
-}, "A file with debug info.", rows="places")  # fmt: skip
+if TYPE_CHECKING:
+    from kcensus.results.tables import TableSpec
+    from kcensus.sources import Target
 
 
-def run(target: str | None, reading: Reading, showing: Showing) -> Exit:
-    """Show the facts about a target, and its gaps."""
+def _tables() -> tuple[TableSpec, TableSpec]:
+    from kcensus.results.tables import ALWAYS, TEXT, Column, TableSpec
+
+    works = (
+        "yes; partly: figures may be missing; no: it failed when the capsule was recorded, or the"
+        " capsule is corrupt or for other analyses."
+    )
+    names = {
+        "analysis": Column(TEXT, "", ALWAYS, "Name of the analysis.", lambda row: row[0]),
+        "works": Column(TEXT, "", ALWAYS, works, lambda row: row[1]),
+        "missing": Column(TEXT, help="What it lacks.", get=lambda row: row[2]),
+    }
+    files = {
+        "of": Column(TEXT, "", ALWAYS, "The kernel, or a module.", lambda row: row[0]),
+        "place": Column(TEXT, "", ALWAYS, "File with its debug info.", lambda row: row[1]),
+    }
+    return (
+        TableSpec("analyses", "Analyses", names, "An analysis.", rows="analyses"),
+        TableSpec("debug_info", "Debug info", files, "A file with debug info.", rows="places"),
+    )
+
+
+def _run(target: str | None, reading: options.Reading, showing: options.Showing) -> Exit:
+    from kcensus.sources import TargetError
+    from kcensus.sources.capsule import BadCapsule
+
     check_output(showing)
     result = Result("doctor", printable(target or "the running kernel"), "", measures=False)
     result.summary |= _file_facts(() if target is None else (target,))
@@ -62,6 +71,10 @@ def _file_facts(paths: Sequence[str], *, is_open: bool = False) -> dict[str, Fig
 
     :param is_open: whether another program than drgn has opened it
     """
+    from kcensus.sources import TargetError
+    from kcensus.sources.formats.coverage import coverage
+    from kcensus.sources.formats.sniff import sniff
+
     if not paths or not all(map(os.path.isfile, paths)):
         return {}
     facts = {"file_bytes": Figure(sum(map(os.path.getsize, paths)), Unit.BYTES, "file size")}
@@ -69,9 +82,9 @@ def _file_facts(paths: Sequence[str], *, is_open: bool = False) -> dict[str, Fig
         header, memory = sniff(paths[0], is_open=is_open), coverage(paths[0])
     except TargetError:
         return facts
-    facts["format"] = Figure(header.format, TEXT, "format")
+    facts["format"] = Figure(header.format, Unit.TEXT, "format")
     if header.truncated:
-        facts["truncated"] = Figure(header.missing_end, TEXT, "truncated")
+        facts["truncated"] = Figure(header.missing_end, Unit.TEXT, "truncated")
         facts["missing_bytes"] = Figure(header.missing_bytes or None, Unit.BYTES, "missing")
     if memory:
         filtered = memory.filtered or "nothing, by its header"
@@ -79,7 +92,7 @@ def _file_facts(paths: Sequence[str], *, is_open: bool = False) -> dict[str, Fig
         # Bitmaps also count pages without written data.
         is_known = bool(header.missing_bytes or not header.truncated)
         facts |= {
-            "filtered": Figure(filtered, TEXT, "filtered out"),
+            "filtered": Figure(filtered, Unit.TEXT, "filtered out"),
             "memory_bytes": Figure(memory.memory_bytes, Unit.BYTES, "memory of the machine"),
             "saved_bytes": Figure(
                 memory.saved_bytes if is_known else None, Unit.BYTES, "memory in the file"
@@ -94,6 +107,8 @@ def _lacks(affected: Mapping[str, Sequence[str]]) -> list[Gap]:
 
     :param affected: names of analyses by the sentence about their missing debug info
     """
+    from kcensus.sources.debuginfo.packages import by_remedy, debug_info_of
+
     gaps = []
     for remedy, modules in by_remedy(affected).items():
         sentences = [each for each in affected if each == remedy or each.endswith(f": {remedy}")]
@@ -106,6 +121,11 @@ def _lacks(affected: Mapping[str, Sequence[str]]) -> list[Gap]:
 
 def _examine(target: Target, result: Result) -> str:
     """Fill in the result; return the reason why the target is unusable although it opens, or ""."""
+    from kcensus.analyses.runner import Context
+    from kcensus.kernel.kernel import Kernel
+    from kcensus.results.tables import make_tables
+    from kcensus.sources.debuginfo.packages import by_remedy, debug_info_of
+
     result.target, result.kernel, result.live = target.name, target.kernel, target.live
     result.summary |= _file_facts(target.paths, is_open=True)
     context = Context(Kernel(target.prog, live=target.live), target)
@@ -118,12 +138,12 @@ def _examine(target: Target, result: Result) -> str:
             Gap(each.what, each.reason, 1, each.effect)
             for each in context.kernel.size.contradictions
         ]
-    result.summary["format"] = Figure(target.format, TEXT, "format")
+    result.summary["format"] = Figure(target.format, Unit.TEXT, "format")
     for key, label, value in target.facts():
-        result.summary[key] = Figure(value, TEXT, label)
+        result.summary[key] = Figure(value, Unit.TEXT, label)
     if target.recorded_for is not None:
         verdict = f"wrong: {sections}" if sections else "all right"
-        result.summary["digests"] = Figure(verdict, TEXT, "digests")
+        result.summary["digests"] = Figure(verdict, Unit.TEXT, "digests")
     truncation = context.truncation()
     result.gaps += truncation
     rows = []
@@ -148,5 +168,19 @@ def _examine(target: Target, result: Result) -> str:
             affected.setdefault(sentence, []).append(name)
     result.gaps += _lacks(affected)
     places = target.modules.places() if target.modules else []
-    result.tables = make_tables((_ANALYSES, _DEBUG_INFO), {"analyses": rows, "places": [*places]})
+    result.tables = make_tables(_tables(), {"analyses": rows, "places": [*places]})
     return corrupt
+
+
+COMMAND = options.command(
+    "doctor",
+    _run,
+    [options.target(), *options.showing(), *options.reading()],
+    "Check whether a target can be read.\n\nShows the kind of target, the share of memory it "
+    "holds, the debug info found, and the gaps of each analysis.",
+    (
+        ("kcensus doctor vmcore", "which debug info does this dump need, and is it installed?"),
+        ("kcensus doctor vmcore -s vmlinux", "which analyses will work?"),
+        ("kcensus doctor case.capsule", "what was it recorded for, and is it intact?"),
+    ),
+)
