@@ -35,9 +35,9 @@ from kcensus.text import printable
 
 Counts = npt.NDArray[np.int64]
 _MIN_PAIRS = 2
-"""Fewer equal sectors may be chance: those of a log or of a super block recur."""
+"""Least number of common requests; fewer equal sectors may be chance, as of a log."""
 _SAME_NS = 20_000_000
-"""How far the two times of one request may differ: ticks of 10 ms, and the way between events."""
+"""Largest difference of the two times of one request: ticks of 10 ms, and time between events."""
 _SAME_BOOT_SECONDS = 60
 """Largest difference of the boot times by two wall clocks, which may be set in between."""
 _MAX_NAMED = 1000
@@ -57,16 +57,16 @@ REQUESTS_TRACED = TableSpec(
     "Requests in memory and in the trace",
     {
         "disk": Column(TEXT, "disk", ALWAYS, "Name of the disk."),
-        "task": Column(TEXT, "queued by", ALWAYS, "Task that queued it, by the trace."),
+        "task": Column(TEXT, "queued by", ALWAYS, "Task that queued the request, by the trace."),
         "pid": Column(NONE, "PID", ALWAYS, "PID of the task."),
-        "kind": Column(TEXT, "kind", ALWAYS, "sync or async, as the kernel sees it."),
+        "kind": Column(TEXT, "kind", ALWAYS, "sync or async, as the kernel sees the request."),
         "state": Column(TEXT, "state", ALWAYS, "State in memory."),
         "waiting": Column(SECONDS, "waiting", ALWAYS, "Wait in memory; 0 once dispatched."),
         "overtaken_by": Column(
             COUNT,
             "overtaken by",
             ALWAYS,
-            "Sync requests of the disk dispatched while it waited, by the trace.",
+            "Sync requests of the disk dispatched meanwhile, by the trace.",
         ),
         "overtakers": Column(
             TEXT,
@@ -74,7 +74,7 @@ REQUESTS_TRACED = TableSpec(
             ALWAYS,
             "Tasks that queued most of the overtaking requests, with counts.",
         ),
-        "sleepers": Column(COUNT, "sleepers", ALWAYS, "Tasks in state D that wait for it."),
+        "sleepers": Column(COUNT, "sleepers", ALWAYS, "Tasks in state D behind the request."),
         "sector": Column(NONE, "sector", WIDE, "First sector in the disk."),
         "inserted": Column(SECONDS, "inserted at", help="Time in the trace, if it has the event."),
         "address": address("struct request"),
@@ -98,7 +98,7 @@ class Pairs:
 
 
 def traced_until(figures: Figures, traced: Traced) -> tuple[Traced, Pairs]:
-    """Return the trace until the dump, and the requests in both trace and memory.
+    """Cut the trace at the moment of the dump; return the trace, and the requests found in both.
 
     Memory does not show waits that go on after the dump.
     """
@@ -218,7 +218,7 @@ def table(figures: Figures, traced: Traced, both: Pairs) -> Table:
 def _overtaken(
     traced: Traced, both: Pairs, waiting: npt.NDArray[np.float64]
 ) -> tuple[Counts, list[str]]:
-    """Return the number of overtakers of each request, and the tasks with most of them.
+    """Return the number of requests that overtook each request, and the tasks that queued most.
 
     Overtakers are sync requests that were inserted later and dispatched earlier.
     """
@@ -269,7 +269,7 @@ def gaps(figures: Figures, machine: Machine, traced: Traced, both: Pairs) -> Ite
 
 
 def _another_boot(machine: Machine, trace: Trace) -> str:
-    """Return why a trace is of another boot or machine; empty if its clocks agree."""
+    """Return why a trace comes from another boot or machine; empty if the clocks agree."""
     if machine.time is None or machine.uptime_seconds is None:
         return ""
     if trace.start is None or trace.first_ns is None:

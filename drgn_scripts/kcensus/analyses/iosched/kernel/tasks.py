@@ -101,15 +101,15 @@ SLEEPERS = TableSpec(
         "pid": Column(NONE, "PID", ALWAYS, "ID of the thread."),
         "comm": Column(TEXT, "task", ALWAYS, "Name of the thread."),
         "entry": Column(TEXT, "entry", ALWAYS, "System call, or function of the kernel thread."),
-        "function": Column(TEXT, "sleeps in", ALWAYS, "Function it waits in."),
-        "since": Column(SECONDS, "since", ALWAYS, "Since it was last on a CPU; -1 if unknown."),
-        "kind": Column(TEXT, "waits for", ALWAYS, "Kind of object it waits for."),
+        "function": Column(TEXT, "sleeps in", ALWAYS, "Function in which the task sleeps."),
+        "since": Column(SECONDS, "since", ALWAYS, "Time since it left its CPU; -1 if unknown."),
+        "kind": Column(TEXT, "waits for", ALWAYS, "Kind of the awaited object."),
         "disk": Column(TEXT, "disk", ALWAYS, "Disk of the object, if known."),
         "request": Column(
             TEXT,
             "request",
             ALWAYS,
-            "Request that must complete first: its state, age and queue.",
+            "Request that must complete first: state, age and queue.",
         ),
         "link": Column(
             TEXT,
@@ -119,7 +119,7 @@ SLEEPERS = TableSpec(
         ),
         "object_by": Column(TEXT, "known by", help="Member or stack frame that proves the object."),
         "linked_by": Column(TEXT, "linked by", help="Member that leads to the request."),
-        "holder": Column(NONE, "held by", help="PID of its holder; 0 if unknown."),
+        "holder": Column(NONE, "held by", help="PID of the holder; 0 if unknown."),
         "sector": Column(NONE, "sector", help="Sector of the object; -1 if unknown."),
         "object_type": Column(TEXT, "type", DATA, "C type of the object."),
         "object": Column(ADDRESS, "object", DATA, "Address of the object; 0 if unknown."),
@@ -165,7 +165,8 @@ def blocked(figures: Figures) -> Iterator[Finding]:
         title=f"{subject},{where} not waiting for any known request",
         evidence=f"Waiting for: {what}. Longest: {_named(figures, rows, set(rows.tolist()))}",
         figures={"sleepers": Figure(len(rows)), "longest": Figure(longest, SECONDS)},
-        no_remedy="`kcensus waits TARGET --table tasks` names the object",
+        no_remedy="The functions on the stacks name the driver or file system: `kcensus waits "
+        "TARGET --table stacks`",
     )
 
 

@@ -42,7 +42,7 @@ _MAX_GROUPS = 1 << 20
 
 _DEVICE = Column(TEXT, "device", ALWAYS, "Major and minor number of the disk.")
 _CLASS = Column(TEXT, "operation", ALWAYS, "Read, write or discard; synchronous or asynchronous.")
-_TASK = Column(TEXT, "task", ALWAYS, "Task that queued it; ? if unknown.")
+_TASK = Column(TEXT, "task", ALWAYS, "Task that queued the bio; ? if unknown.")
 _PERCENTILES = {"median": 0.5, "p90": 0.9, "p99": 0.99}
 _STATISTICS = {
     "count": Column(COUNT, "count", ALWAYS, "Bios with both ends of the phase."),
@@ -114,7 +114,7 @@ PHASE_TABLE = TableSpec(
             TEXT,
             "phase",
             ALWAYS,
-            "As btt names it: from and to Queued, Got a request, Inserted into the scheduler, "
+            "Name in btt: from and to Queued, Got a request, Inserted into the scheduler, "
             "Merged, Dispatched, Completed.",
         ),
         "device": _DEVICE,
@@ -126,19 +126,19 @@ PHASE_TABLE = TableSpec(
 )
 
 _WORST = {
-    "pid": Column(NONE, "PID", WIDE, "PID of the task that queued it."),
+    "pid": Column(NONE, "PID", WIDE, "PID of that task."),
     "sector": Column(NONE, "sector", WIDE, "First sector of the request."),
-    "bytes": Column(BYTES, "size", WIDE, "Size of its first bio."),
+    "bytes": Column(BYTES, "size", WIDE, "Size of the first bio."),
     "inserted": Column(SECONDS, "inserted at", DATA, "Time since the first event."),
-    "served": Column(SECONDS, "in driver", WIDE, "Time since its last dispatch."),
+    "served": Column(SECONDS, "in driver", WIDE, "Time since the last dispatch."),
     "requeued": Column(
         SECONDS,
         "requeued",
         DATA,
-        "From its first dispatch to its last, or since the requeue.",
+        "Time from the first dispatch to the last, or since the requeue.",
     ),
     "overtaken_by": Column(
-        COUNT, "overtaken by", ALWAYS, "Sync requests inserted later and dispatched before it."
+        COUNT, "overtaken by", ALWAYS, "Sync requests inserted later and dispatched earlier."
     ),
     "state": Column(TEXT, "state at end", ALWAYS, "inserted, requeued, dispatched or completed."),
     "label": Column(TEXT, "name", DATA, "Task, operation, and sector or device."),
@@ -285,18 +285,18 @@ QUEUES = TableSpec(
     "trace_queues",
     "Queues of the scheduler by its messages",
     {
-        "queue": Column(TEXT, "queue", ALWAYS, "As CFQ or BFQ names it: PID, S or A."),
+        "queue": Column(TEXT, "queue", ALWAYS, "Name by CFQ or BFQ: PID, S or A."),
         "task": Column(TEXT, "task", ALWAYS, "Last name of that PID in the trace."),
         "device": _DEVICE,
-        "longest": Column(SECONDS, "longest wait", ALWAYS, "Of requests with its PID and kind."),
-        "sync": Column(NONE, "sync", WIDE, "Whether it is for synchronous requests."),
+        "longest": Column(SECONDS, "longest wait", ALWAYS, "Of requests of this PID and kind."),
+        "sync": Column(NONE, "sync", WIDE, "Whether the queue is for synchronous requests."),
         "inserted": Column(COUNT, "inserted", WIDE, "Requests inserted."),
-        "selected": Column(COUNT, "selected", ALWAYS, "Times it became active."),
+        "selected": Column(COUNT, "selected", ALWAYS, "Times the queue became active."),
         "dispatched": Column(COUNT, "dispatched", ALWAYS, "Requests dispatched."),
-        "expired": Column(COUNT, "expired", ALWAYS, "Times its turn ended."),
+        "expired": Column(COUNT, "expired", ALWAYS, "Times a turn ended."),
         "preempted": Column(COUNT, "preempted", ALWAYS, "Turns ended by another queue."),
         "expired_empty": Column(COUNT, "without dispatch", ALWAYS, "Turns without a dispatch."),
-        "preempts": Column(COUNT, "preempts", WIDE, "Times it preempted another one (CFQ)."),
+        "preempts": Column(COUNT, "preempts", WIDE, "Times the queue preempted another one (CFQ)."),
     },
     "A queue of CFQ or BFQ; the 10,000 with most turns without a dispatch.",
     ("longest", "device", "queue"),
@@ -340,12 +340,14 @@ DEVICES = TableSpec(
         "requests": Column(COUNT, "requests", ALWAYS, "Bios with a request of their own."),
         "waiting": Column(COUNT, "in scheduler", ALWAYS, "Requests at the end of the trace."),
         "in_driver": Column(COUNT, "in driver", ALWAYS, "Requests at the end of the trace."),
-        "without_request": Column(COUNT, "without request", WIDE, "Bios without one at the end."),
+        "without_request": Column(COUNT, "without request", WIDE, "Bios at the end of the trace."),
         "requeued": Column(COUNT, "requeues", WIDE, "Dispatches taken back."),
         "errors": Column(COUNT, "errors", WIDE, "Bios completed with an error."),
-        "bytes": Column(BYTES, "data", WIDE, "Of all bios."),
-        "longest": Column(SECONDS, "longest wait", ALWAYS, "In the scheduler."),
-        "longest_in_driver": Column(SECONDS, "longest in driver", ALWAYS, "Until completion."),
+        "bytes": Column(BYTES, "data", WIDE, "Bytes of all bios."),
+        "longest": Column(SECONDS, "longest wait", ALWAYS, "Wait in the scheduler."),
+        "longest_in_driver": Column(
+            SECONDS, "longest in driver", ALWAYS, "From dispatch to completion."
+        ),
     },
     "A device whose events are in the trace.",
     ("bios", "device"),
@@ -398,13 +400,13 @@ HISTOGRAM = TableSpec(
     "trace_histogram",
     "Waits in the scheduler by length",
     {
-        "waited": Column(TEXT, "waited", ALWAYS, "Up to this, above the row before."),
+        "waited": Column(TEXT, "waited", ALWAYS, "Longest wait of the row; above the row before."),
         "sync_reads": Column(COUNT, "sync reads", ALWAYS, "Requests."),
         "sync_writes": Column(COUNT, "sync writes", ALWAYS, "Requests."),
         "async_writes": Column(COUNT, "async writes", ALWAYS, "Requests."),
         "discards": Column(COUNT, "discards", WIDE, "Requests."),
     },
-    "Requests by wait, in powers of two microseconds; includes still waiting ones.",
+    "Requests by wait, in powers of two microseconds, including requests that still wait.",
     rows=_histogram,
 )
 
@@ -466,7 +468,7 @@ CHARTS = (
         ("sync_reads", "sync_writes", "async_writes", "discards"),
         "waited",
         is_ordered=True,
-        measure="requests that waited so long",
+        measure="requests with such a wait",
     ),
     ChartSpec(
         "trace_timeline",
