@@ -82,7 +82,9 @@ SUPER_BLOCKS = TableSpec(
         "type": Column(TEXT, "type", ALWAYS, "File system type."),
         "id": Column(TEXT, "id", WIDE, "super_block.s_id: name of the device or type."),
         "device": Column(TEXT, "device", DATA, "major:minor of super_block.s_dev."),
-        "state": Column(TEXT, "state", WIDE, "Which processes reach it by a path."),
+        "state": Column(
+            TEXT, "state", WIDE, "mounted, kernel or detached: which processes reach it by a path."
+        ),
         "dentries": _DENTRIES,
         "negative": _NEGATIVE,
         "negative_unused": _UNUSED,
@@ -119,11 +121,11 @@ PROCESSES = TableSpec(
     "Processes in directories with negatives",
     {
         "directory": _DIRECTORY,
-        "pid": Column(NONE, "PID", ALWAYS, "PID of its main thread."),
-        "comm": Column(TEXT, "command", ALWAYS, "task_struct.comm of its main thread."),
-        "cwd": Column(NONE, "working directory", ALWAYS, "Its working directory is in or below."),
-        "open_files": Column(COUNT, "open files", ALWAYS, "Files and directories it has open."),
-        "address": address("struct task_struct", help_="Address of its main thread."),
+        "pid": Column(NONE, "PID", ALWAYS, "PID of the main thread."),
+        "comm": Column(TEXT, "command", ALWAYS, "task_struct.comm of the main thread."),
+        "cwd": Column(NONE, "working directory", ALWAYS, "Whether the working directory is there."),
+        "open_files": Column(COUNT, "open files", ALWAYS, "Open files and directories there."),
+        "address": address("struct task_struct", help_="Address of the main thread."),
     },
     "A process with a working directory or open files in or below a directory with many negatives.",
     rows=lambda figures: figures.processes,
@@ -135,13 +137,17 @@ WALK_COST = TableSpec(
     {
         "directory": _DIRECTORY,
         "state": _PLACE,
-        "watched": Column(NONE, "watched", ALWAYS, "Has inotify, fanotify or dnotify marks."),
-        "children": Column(COUNT, "children", ALWAYS, "All dentries on its list of children."),
+        "watched": Column(
+            NONE, "watched", ALWAYS, "Whether it has inotify, fanotify or dnotify marks."
+        ),
+        "children": Column(COUNT, "children", ALWAYS, "All dentries on the list of children."),
         "others": _OTHERS,
         "negative": _NEGATIVE,
         "at_tail": Column(NONE, "at tail", WIDE, "All negative children are last in the list."),
         "sweeps": Column(COUNT, "runs before positives", DATA, "Negative runs before positives."),
-        "damaged": Column(NONE, "list damaged", DATA, "The list has no end, or two."),
+        "damaged": Column(
+            NONE, "list damaged", DATA, "Whether the list of children is endless, or has two ends."
+        ),
         "address": _DENTRY,
     },
     "A directory: watched ones first, unreachable ones last, most children first.",
@@ -217,9 +223,7 @@ MEMCGS = TableSpec(
         "negative": _NEGATIVE,
         "negative_unused": _UNUSED,
         "negative_bytes": _NEGATIVE_BYTES,
-        "address": address(
-            "struct mem_cgroup", help_="Address of mem_cgroup; 0 where there is none."
-        ),
+        "address": address("struct mem_cgroup", help_="Address of mem_cgroup; 0 without one."),
     },
     f"A memory cgroup; {NO_MEMCG}: dentries charged to none.",
     ("negative", "memcg"),
@@ -232,8 +236,8 @@ FRAGMENTATION = TableSpec(
     "fragmentation",
     "Slabs by dentries that pin them",
     {
-        "pinned_by": Column(COUNT, "pinned by", ALWAYS, "Positive dentries, or in use."),
-        "slabs": Column(COUNT, "slabs", ALWAYS, "Slabs pinned by that many dentries."),
+        "pinned_by": Column(COUNT, "pinned by", ALWAYS, "Dentries that are positive or in use."),
+        "slabs": Column(COUNT, "slabs", ALWAYS, "Number of such slabs."),
         "pages": Column(PAGES, "pages", DATA, "Pages of these slabs."),
         "bytes": Column(BYTES, "bytes", ALWAYS, "Pages of these slabs."),
         "dentries": Column(COUNT, "dentries", WIDE, _DENTRIES.help),
@@ -294,8 +298,8 @@ LIMITS = TableSpec(
     "Limits and settings of this kernel",
     {
         "setting": Column(TEXT, "setting", ALWAYS, "Name of the sysctl."),
-        "value": Column(NONE, "value", ALWAYS, "Its value."),
-        "meaning": Column(TEXT, "meaning", WIDE, "What the value does."),
+        "value": Column(NONE, "value", ALWAYS, "Current value."),
+        "meaning": Column(TEXT, "meaning", WIDE, "Effect of the value."),
     },
     "A sysctl that limits or weighs dentries.",
     rows=lambda figures: figures.limits,
@@ -336,5 +340,5 @@ CHARTS = (
 
 
 def ram(result: Result) -> Iterator[RamUse]:
-    """Yield the slab pages of dentries; external names are in slabs of others."""
+    """Yield the slab pages of dentries; external names are in slabs of other caches."""
     yield RamUse("dentries", result.amount("slab_bytes"), in_slabs=True)
