@@ -33,8 +33,12 @@ def references(finding: Finding) -> list[str]:
     """Return the commands of kcensus that a finding tells to run."""
     texts = [finding.title, finding.evidence, *finding.story, finding.no_remedy]
     for remedy in finding.remedies:
-        texts += [remedy.effect, remedy.command, remedy.risk, remedy.undo]
-    return [command for text in texts for command in _REFERENCE.findall(text)]
+        texts += [remedy.effect, remedy.risk]
+    lines = [line for remedy in finding.remedies for line in remedy.command.splitlines()]
+    return [
+        *(command for text in texts for command in _REFERENCE.findall(text)),
+        *(line for line in lines if line.startswith("kcensus ")),
+    ]
 
 
 def _wrong(report: Report, owner: str, command: str) -> str:

@@ -35,10 +35,10 @@ from kcensus.results.tables import (
     make_tables,
 )
 
-_NUMBER = Column(TEXT, "number", WIDE, "Its major:minor.")
+_NUMBER = Column(TEXT, "number", WIDE, "major:minor of the device.")
 _POOL = Column(NONE, "pool", ALWAYS, "Id of the worker pool.")
 _CPU = Column(NONE, "CPU", ALWAYS, "CPU of the pool; none for unbound pools.")
-_STALLED = Column(NONE, "stalled", ALWAYS, "Work is pending, and none starts.")
+_STALLED = Column(NONE, "stalled", ALWAYS, "Whether work is pending, and none starts.")
 _RUNNING = Column(SECONDS, "for at least", WIDE, "Longest run so far.")
 _WORKQUEUE = Column(TEXT, "workqueue", ALWAYS, "Name of the workqueue.")
 _FUNCTION = Column(TEXT, "function", ALWAYS, "Function of the work.")
@@ -96,7 +96,7 @@ CLIENTS = TableSpec(
         "pool": Column(NONE, "pool", DATA, "Id of the worker pool of the work item."),
         "address": address("struct dm_kcopyd_client", "client"),
     },
-    "A dm_kcopyd_client; (unknown) where no target of an active table owns it.",
+    "A dm_kcopyd_client; (unknown) if no target of an active table owns it.",
     ("jobs", "address"),
     key=("device", "target"),
     series=("jobs", "bytes", "page_bytes"),
@@ -145,19 +145,22 @@ SNAPSHOTS = TableSpec(
         "device": Column(TEXT, "device", ALWAYS, "Name of the snapshot."),
         "number": _NUMBER,
         "target": Column(TEXT, "target", DATA, "snapshot or snapshot-merge."),
-        "origin": Column(TEXT, "origin", WIDE, "Device it is a snapshot of."),
+        "origin": Column(TEXT, "origin", WIDE, "Device with the original data."),
         "cow": Column(TEXT, "COW device", WIDE, "Device of the exception store."),
         "store": Column(TEXT, "store", DATA, "P (persistent) or N (transient)."),
         "chunk_bytes": Column(BYTES, "chunk", WIDE, "Size of a chunk, the unit of copies."),
         "state": Column(TEXT, "state", WIDE, "valid, invalid or overflowed."),
         "in_flight": Column(
-            COUNT, "copies in flight", ALWAYS, "Its counter, else the jobs of its client."
+            COUNT,
+            "copies in flight",
+            ALWAYS,
+            "Copies in flight: the snapshot's counter, or else the jobs of its client.",
         ),
         "limit": Column(
-            COUNT, "limit", ALWAYS, "Copies it may have in flight; none where unlimited or unknown."
+            COUNT, "limit", ALWAYS, "Most copies in flight; none if unlimited or unknown."
         ),
-        "waiting": Column(COUNT, "tasks waiting", ALWAYS, "Tasks that wait for copies."),
-        "waiting_tasks": Column(TEXT, "waiting tasks", DATA, "Their names and PIDs."),
+        "waiting": Column(COUNT, "tasks waiting", ALWAYS, "Tasks that wait for the copy limit."),
+        "waiting_tasks": Column(TEXT, "waiting tasks", DATA, "Names and PIDs of these tasks."),
         "pending_exceptions": Column(
             COUNT, "pending exceptions", WIDE, "Chunks being copied: pending_exceptions_count."
         ),
@@ -166,7 +169,7 @@ SNAPSHOTS = TableSpec(
         ),
         "exception_bytes": Column(BYTES, "exception bytes", DATA, "Slots of these exceptions."),
         "used_bytes": Column(BYTES, "COW used", WIDE, "Used space, as dmsetup status shows."),
-        "job_bytes": Column(BYTES, "jobs", WIDE, "Slots of the jobs of its client."),
+        "job_bytes": Column(BYTES, "jobs", WIDE, "Slots of the jobs of the client."),
         "address": address("struct dm_snapshot"),
     },
     "A dm_snapshot.",
@@ -220,8 +223,8 @@ POOLS = TableSpec(
         "kind": Column(TEXT, "kind", WIDE, "bound, unbound, or BH (softirq)."),
         "nice": Column(NONE, "nice", WIDE, "Nice level of the workers."),
         "stalled": _STALLED,
-        "age": Column(SECONDS, "since progress", ALWAYS, "Time since it last started work."),
-        "pending": Column(COUNT, "pending", ALWAYS, "Items on its worklist."),
+        "age": Column(SECONDS, "since progress", ALWAYS, "Time since the pool last started work."),
+        "pending": Column(COUNT, "pending", ALWAYS, "Items on the worklist of the pool."),
         "inactive": Column(COUNT, "inactive", DATA, "Items held back by max_active."),
         "workers": Column(COUNT, "workers", WIDE, "All workers."),
         "idle": Column(COUNT, "idle", WIDE, "Idle workers."),
@@ -270,10 +273,12 @@ PENDING_WORK = TableSpec(
         "function": _FUNCTION,
         "module": _MODULE,
         "count": Column(COUNT, "items", ALWAYS, "Work items."),
-        "pids": Column(TEXT, "workers", WIDE, "PIDs of the workers that run them."),
+        "pids": Column(TEXT, "workers", WIDE, "PIDs of the workers that run the items."),
         "seconds": _RUNNING,
         "stalled": replace(_STALLED, show=DATA),
-        "behind_kcopyd": Column(NONE, "behind kcopyd", WIDE, "Whether they wait for kcopyd."),
+        "behind_kcopyd": Column(
+            NONE, "behind kcopyd", WIDE, "Whether the items wait behind kcopyd."
+        ),
         "wq": address("struct workqueue_struct", "address"),
     },
     "Work items of equal pool, workqueue, function and state.",
@@ -297,8 +302,8 @@ RELATED_SLABS = TableSpec(
     "Slab caches that grow with kcopyd jobs",
     {
         "cache": Column(TEXT, "cache", ALWAYS, "Name of the slab cache."),
-        "role": Column(TEXT, "holds", ALWAYS, "What kcopyd uses it for."),
-        "merged": Column(NONE, "merged", ALWAYS, "Other caches are merged into it."),
+        "role": Column(TEXT, "holds", ALWAYS, "Objects of kcopyd in the cache."),
+        "merged": Column(NONE, "merged", ALWAYS, "Whether SLUB merged other caches into it."),
         "objects_active": Column(COUNT, "active", ALWAYS, "Allocated objects."),
         "objects_total": Column(COUNT, "slots", WIDE, "Slots of all slabs."),
         "slot_size": Column(BYTES, "slot", DATA, "Size of a slot."),
@@ -308,7 +313,7 @@ RELATED_SLABS = TableSpec(
         ),
         "address": address("struct kmem_cache"),
     },
-    "A slab cache that jobs, bios or exceptions are allocated from.",
+    "A slab cache of jobs, bios or exceptions.",
     ("bytes", "cache"),
     rows=_related_slabs,
 )
@@ -320,13 +325,15 @@ LOG_EVENTS = TableSpec(
         "time": Column(NONE, "time [s]", ALWAYS, "Seconds since boot, as in the log."),
         "event": Column(TEXT, "event", ALWAYS, "Kind of message."),
         "pool": replace(_POOL, show=WIDE),
-        "cpus": Column(TEXT, "CPUs", WIDE, "CPUs of the pool, or the CPU that is stuck."),
+        "cpus": Column(TEXT, "CPUs", WIDE, "CPUs of the pool, or the stuck CPU."),
         "workqueue": _WORKQUEUE,
         "function": _FUNCTION,
         "module": _MODULE,
         "pid": Column(NONE, "PID", WIDE, "PID of the worker or task."),
         "comm": Column(TEXT, "task", WIDE, "Name of the task."),
-        "seconds": Column(SECONDS, "for", WIDE, "How long it was stuck, hung or running."),
+        "seconds": Column(
+            SECONDS, "for", WIDE, "Time that the subject was stuck, hung or running."
+        ),
         "used_bytes": Column(BYTES, "used", WIDE, "Allocated objects of the slab cache."),
         "total_bytes": Column(BYTES, "total", WIDE, "All slots of the slab cache."),
         "count": Column(COUNT, "count", DATA, "Items, workers or pages, by kind of message."),
