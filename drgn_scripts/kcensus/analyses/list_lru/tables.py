@@ -100,10 +100,10 @@ LRUS = TableSpec(
         "kind": _KIND,
         "id": Column(TEXT, "super block", help="super_block.s_id; empty for others."),
         "mount": _MOUNT,
-        "memcg_aware": Column(NONE, "memcg-aware", DATA, "Whether it has per-memcg lists."),
+        "memcg_aware": Column(NONE, "memcg-aware", DATA, "Whether there are per-memcg lists."),
         "nodes": Column(COUNT, "nodes", DATA, "Elements of the array of list_lru_node."),
         "items": _ITEMS,
-        "root_items": Column(COUNT, "root items", DATA, "Items on the list_lru_node's own lists."),
+        "root_items": Column(COUNT, "root items", DATA, "Items on the lists of list_lru_node."),
         "memcg_items": Column(COUNT, "memcg items", DATA, "Items on per-memcg lists."),
         **_STATES,
         "node_array_bytes": Column(BYTES, "node arrays", DATA, _NODE_ARRAYS),
@@ -166,7 +166,7 @@ SUPER_BLOCKS = TableSpec(
         "type": Column(TEXT, "type", ALWAYS, "File system type."),
         "id": Column(TEXT, "id", help="super_block.s_id, usually the device."),
         "mount": _MOUNT,
-        "state": Column(TEXT, "state", DATA, "Whether and how it is mounted."),
+        "state": Column(TEXT, "state", DATA, "State of the mounts of the super block."),
         "dentries": _DENTRIES,
         "inodes": _INODES,
         **_STATES,
@@ -214,7 +214,7 @@ MEMCGS = TableSpec(
             COUNT,
             "created since",
             DATA,
-            "Controller states (css) created after this one, of any controller and cgroup.",
+            "Controller states (css) of all controllers and cgroups, created later.",
         ),
         "dentries": _DENTRIES,
         "inodes": _INODES,
@@ -223,9 +223,7 @@ MEMCGS = TableSpec(
         "list_bytes": Column(BYTES, "lists", DATA, _LISTS),
         "shrinker_map_bytes": Column(BYTES, "shrinker maps", DATA, _MAPS),
         "bytes": Column(BYTES, "bytes", ALWAYS, "Lists and shrinker maps."),
-        "address": address(
-            "struct mem_cgroup", help_="struct mem_cgroup pointer; 0 where there is none."
-        ),
+        "address": address("struct mem_cgroup", help_="Address of mem_cgroup; 0 without one."),
     },
     f"A memory cgroup; {NO_MEMCG}: unused ids, and items on no per-memcg list.",
     ("bytes", "memcg", "state", "newer", "id"),
@@ -284,8 +282,10 @@ PROJECTION = TableSpec(
     "projection",
     "Projection",
     {
-        "stage": Column(TEXT, "stage", ALWAYS, "How per-memcg lists are allocated."),
-        "source": Column(TEXT, "source", ALWAYS, "measured, or the patch of the stage."),
+        "stage": Column(TEXT, "stage", ALWAYS, "Allocation of per-memcg lists."),
+        "source": Column(
+            TEXT, "source", ALWAYS, "measured, or the patch of the series (v3, 2021)."
+        ),
         "patch": Column(TEXT, "patch", DATA, "Identifier in the patch catalogue."),
         "node_array_bytes": Column(BYTES, "node arrays", DATA, _NODE_ARRAYS, "cost.node_arrays"),
         "pointer_bytes": Column(
