@@ -31,13 +31,13 @@ from kcensus.results.tables import (
 UNKNOWN = "unknown"
 """Kind of references without a known holder."""
 
-_MEMCG = Column(TEXT, "memory cgroup", ALWAYS, "Path before its removal.")
+_MEMCG = Column(TEXT, "memory cgroup", ALWAYS, "Path before the removal.")
 _PIN = Column(
     TEXT,
     "pinned by",
     ALWAYS,
     "page cache, shmem, anonymous, kernel: charged pages; sockets; swap; writeback; children: "
-    "offline memory cgroups below it; child caches (up to 5.8); unknown.",
+    "offline memory cgroups below it; child caches (up to 5.2); unknown.",
 )
 _TYPE = Column(TEXT, "type", ALWAYS, "File system type.")
 _MOUNT = Column(TEXT, "mounted on", ALWAYS, "A mount point of the file system.")
@@ -60,11 +60,11 @@ def _pins(figures: Figures) -> pd.DataFrame:
 
 PINS = TableSpec(
     "pins",
-    "What pins offline memory cgroups",
+    "Holders of offline memory cgroups",
     {
         "kind": _PIN,
-        "memcgs": Column(COUNT, "memory cgroups", ALWAYS, "Memory cgroups it pins."),
-        "references": Column(COUNT, "references", ALWAYS, "References it holds."),
+        "memcgs": Column(COUNT, "memory cgroups", ALWAYS, "Pinned memory cgroups."),
+        "references": Column(COUNT, "references", ALWAYS, "References of these holders."),
         "bytes": Column(BYTES, "pages", ALWAYS, "Charged pages."),
     },
     "A kind of holder.",
@@ -91,7 +91,7 @@ MOUNTS = TableSpec(
         "type": _TYPE,
         "mount": _MOUNT,
         "kind": _PIN,
-        "memcgs": Column(COUNT, "memory cgroups", ALWAYS, "Memory cgroups that files here pin."),
+        "memcgs": Column(COUNT, "memory cgroups", ALWAYS, "Memory cgroups pinned by these files."),
         "files": Column(COUNT, "files", ALWAYS, "Files with charged pages."),
         "bytes": Column(BYTES, "charged", ALWAYS, "Pages charged to offline memory cgroups."),
     },
@@ -149,7 +149,7 @@ OFFLINE = TableSpec(
         "newer": Column(
             COUNT,
             "created since",
-            help="Controller states (css) created after this one, of any controller and cgroup.",
+            help="Controller states (css) of all controllers and cgroups, created later.",
         ),
         "bytes": Column(BYTES, "bytes", ALWAYS, "Structures, per-CPU areas, page cache and shmem."),
         "structure_bytes": Column(
@@ -162,10 +162,8 @@ OFFLINE = TableSpec(
         "kernel_bytes": Column(BYTES, "kernel", DATA, "Pages of the kernel (up to 5.12)."),
         "swapped_pages": Column(PAGES, "swapped", DATA, "Pages in swap."),
         "sockets": Column(COUNT, "sockets", DATA, "Sockets that hold a reference."),
-        "references": Column(COUNT, "references", help="css.refcnt; -1 if it could not be read."),
-        "unexplained": Column(
-            COUNT, "holder unknown", DATA, "References whose holder was not found."
-        ),
+        "references": Column(COUNT, "references", help="css.refcnt; -1 if unreadable."),
+        "unexplained": Column(COUNT, "holder unknown", DATA, "References of unknown holders."),
         "address": address("struct mem_cgroup"),
     },
     "An offline memory cgroup.",
@@ -197,7 +195,7 @@ FILES = TableSpec(
         "kind": _PIN,
         "bytes": Column(BYTES, "charged", ALWAYS, "Pages charged to the memory cgroup."),
         "file_bytes": Column(BYTES, "of file", help="All pages of the file in memory."),
-        "deleted": Column(NONE, "deleted", help="Whether its last name is removed."),
+        "deleted": Column(NONE, "deleted", help="Whether the last name is removed."),
         "type": _TYPE,
         "mount": Column(TEXT, "mounted on", DATA, _MOUNT.help),
         "memcg": _MEMCG,
@@ -211,7 +209,7 @@ FILES = TableSpec(
 
 OBJECTS = TableSpec(
     "objects",
-    "Kernel objects that pin",
+    "Objects that pin memory cgroups",
     {
         "kind": _PIN,
         "what": Column(TEXT, "what", ALWAYS, "Protocol, or slab cache."),
@@ -254,9 +252,7 @@ STRUCTURES = TableSpec(
 TABLES = (PINS, MOUNTS, OFFLINE, FILES, OBJECTS, STRUCTURES)
 
 CHARTS = (
-    ChartSpec(
-        "pins", "pins", "Offline (dying) memory cgroups by what pins them", ("memcgs",), "kind"
-    ),
+    ChartSpec("pins", "pins", "Offline (dying) memory cgroups by holder", ("memcgs",), "kind"),
 )
 
 
