@@ -590,9 +590,8 @@ def test_a_cache_whose_structure_is_damaged(made: World) -> None:
     made.k.set(made.k.caches[3].object.size, 0)
     result = analyse(made.k)
     assert gaps(result) == {"slab caches": 1, "slabs": 1}
-    assert [gap.reason for gap in result.gaps if gap.what == "slabs"] == [
-        "their kmem_cache is not on slab_caches"
-    ]
+    (reason,) = (gap.reason for gap in result.gaps if gap.what == "slabs")
+    assert "slab_caches" in reason
 
 
 def test_an_unreadable_objcg(charged: World) -> None:

@@ -42,15 +42,13 @@ _ACTIVE = Column(
 )
 _BYTES = Column(BYTES, "bytes", ALWAYS, "Slab pages.")
 _ACTIVE_BYTES = Column(BYTES, "in use", help="Allocated objects, at requested size.")
-_UTILIZATION = Column(RATIO, "util", ALWAYS, "Share of the slab pages that allocated objects fill.")
+_UTILIZATION = Column(RATIO, "util", ALWAYS, "Share of allocated objects in slab pages.")
 _FREE = Column(BYTES, "free slots", DATA, "Slots that hold no object.")
 _PADDING = Column(BYTES, "padding", DATA, "Slot sizes minus object sizes.")
 _TAILS = Column(BYTES, "tails", DATA, "Ends of slabs, too small for a slot.")
 _CHARGED = Column(COUNT, "objects", ALWAYS, "Objects charged to the memory cgroup.")
 _CHARGED_BYTES = Column(BYTES, "bytes", ALWAYS, "Slots of the objects.")
-_MEMCG_ADDRESS = address(
-    "struct mem_cgroup", help_="struct mem_cgroup pointer; 0 where there is none."
-)
+_MEMCG_ADDRESS = address("struct mem_cgroup", help_="Address of mem_cgroup; 0 without one.")
 _ADDRESS = address(
     "struct kmem_cache", get=lambda figures: [cache.address for cache in figures.caches]
 )
@@ -73,7 +71,7 @@ CACHES = TableSpec(
             TEXT,
             "also",
             DATA,
-            "Names of caches merged into it.",
+            "Names of caches merged into this cache.",
             lambda figures: [", ".join(figures.sharers.get(name, [])) for name in figures.names],
         ),
         "users": Column(
@@ -112,7 +110,7 @@ CACHES = TableSpec(
             "obj_cgroup vectors, which map objects to memory cgroups.",
         ),
         "reclaimable": Column(
-            NONE, "reclaimable", DATA, "Whether its pages count as SReclaimable."
+            NONE, "reclaimable", DATA, "Whether the pages count as SReclaimable."
         ),
     }
     | {
@@ -120,9 +118,7 @@ CACHES = TableSpec(
             COUNT,
             f"slabs {name}",
             DATA,
-            f"Slabs with {name} of their slots in use."
-            if "%" in name
-            else f"Slabs that are {name}.",
+            f"Slabs with {name} of the slots in use." if "%" in name else f"Slabs that are {name}.",
             partial(_fill, number),
         )
         for number, name in enumerate(FILL)
@@ -331,7 +327,7 @@ def _kmalloc(figures: Figures) -> dict[str, Any]:
 
 KMALLOC = TableSpec(
     "kmalloc",
-    "What kmalloc() allocated",
+    "Objects of kmalloc()",
     {
         "cache": _CACHE,
         "user": Column(TEXT, "user", ALWAYS, f"Kind of objects; {NOT_ATTRIBUTED}: unknown."),
@@ -373,5 +369,5 @@ CHARTS = (
 
 
 def ram(result: Result) -> Iterator[RamUse]:
-    """Yield all slab pages; the amounts of other analyses are subtracted from them."""
+    """Yield all slab pages; the caller subtracts the amounts of other analyses."""
     yield RamUse("slabs", result.amount("slab_bytes"), in_slabs=True, is_total=True)
