@@ -19,6 +19,7 @@ from kcensus.kernel.knobs import has_knob
 from kcensus.kernel.vfs.super_blocks import MountState
 from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit, ratio
 from kcensus.results.severity import MIN_BYTES, severity_of
+from kcensus.text import task_name
 
 MAIN = "dentries-negative"
 _WALKS = {Severity.CRITICAL: 10_000_000, Severity.WARNING: 1_000_000, Severity.NOTICE: 100_000}
@@ -103,7 +104,7 @@ def _evidence(figures: Figures) -> Iterator[str]:
             yield "no process has a working directory or open files in these directories"
         else:
             rows: Any = figures.processes.itertuples(index=False)
-            who = [f"{row.comm} (PID {row.pid}, {row.directory})" for row in rows]
+            who = [f"{task_name(row.comm, row.pid)} in {row.directory}" for row in rows]
             yield f"processes with a working directory or open files there: {listed(who, _NAMED)}"
 
 

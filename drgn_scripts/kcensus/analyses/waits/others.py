@@ -12,13 +12,13 @@ from kcensus.analyses.waits.acts import go_on, holds, kills, thaw
 from kcensus.analyses.waits.figures import Figures
 from kcensus.analyses.waits.figures.tasks import State
 from kcensus.analyses.waits.known import patch_behind
-from kcensus.human import counted, human_seconds
+from kcensus.human import human_seconds
 from kcensus.kernel.tasks.functions import ON_TIMERS
 from kcensus.kernel.waiting.finder import Finder, Stall
 from kcensus.kernel.waiting.finders.io.requests import DISK, REQUEST
 from kcensus.kernel.waiting.graph import SERVED, THREAD
 from kcensus.results import Danger, Figure, Finding, Severity, Unit
-from kcensus.text import printable
+from kcensus.text import task_name
 
 _LOOK = (
     "Check what the task is doing: `kcensus waits TARGET --table stacks`; its locks cannot be "
@@ -174,7 +174,9 @@ def _behind(figures: Figures, subjects: list[int]) -> Finding:
     more = len(subjects) - _MAX_TOLD
     names = [*names_told, *([f"{more:,} more"] if more > 0 else [])]
     last = f" and {names.pop()}" if len(names) > 1 else ""
-    told = [f"{_kept(figures, node)}; it {_does(figures, node)}" for node in subjects[:_MAX_TOLD]]
+    told = [
+        f"{_kept(figures, node)}; the task {_does(figures, node)}" for node in subjects[:_MAX_TOLD]
+    ]
     remedies = [
         remedy
         for node in subjects[:_MAX_TOLD]
@@ -182,7 +184,7 @@ def _behind(figures: Figures, subjects: list[int]) -> Finding:
             *([go_on(figures, node)] if figures.tasks.state(node) is State.STOPPED else []),
             *([thaw(figures, node)] if figures.tasks.state(node) is State.FROZEN else []),
             *(
-                kills(figures, node, "all that it holds is released")
+                kills(figures, node, "release its locks and other objects")
                 if figures.tasks.has_other_process(node, waiters)
                 else ()
             ),
@@ -232,8 +234,8 @@ def _dead(figures: Figures, subject: int) -> Finding:
         evidence=f"the dead task {_kept(figures, subject)}"
         + (f"; the log has an oops of {oopses}" * bool(oopses)),
         figures=stall.figures,
-        no_remedy=f"Restart the {'program' if is_program else 'machine'}: a dead task releases "
-        "nothing",
+        no_remedy=("Restart the program" if is_program else "Take a dump and restart the machine")
+        + ": a dead task releases nothing",
     )
 
 
@@ -260,7 +262,7 @@ def _unheld(figures: Figures, node: int) -> Finding:
     severity = _severity(stall.count, stall.seconds) or Severity.NOTICE
     address = int(figures.graph.address[node])
     readers = figures.waiting.readers.get(address, 0)
-    graph = figures.graph
+    graph, is_lock = figures.graph, figures.graph.kind[node].is_lock
     hints = [
         f"possible holder: {figures.names.of(int(graph.target[edge]))} [{graph.evidence[edge]}]"
         for edge in graph.following[node]
@@ -272,13 +274,17 @@ def _unheld(figures: Figures, node: int) -> Finding:
         severity=severity,
         danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
         tasks=stall.tasks,
-        title=f"{stall.title(figures.names.of(node))}; its holder is unknown",
+        title=f"{stall.title(figures.names.of(node))}; the {'holder' if is_lock else 'waker'} is "
+        "unknown",
         evidence="; ".join(hints[:_MAX_TOLD]),
         figures=stall.figures,
         no_remedy=graph.kind[node].advice
         or (
-            f"Search the stacks of all tasks for address 0x{address:x}, such as with `crash> "
-            f"search -t {address:x}`, and for functions that take such a lock"
+            "Search the stacks of all tasks for the address of the lock (in crash: `search -t "
+            f"{address:x}`), and for functions that take such a lock"
+            if is_lock
+            else "The functions on the stacks of the waiters name the driver or file system: "
+            "`kcensus waits TARGET --table stacks`"
         ),
     )
 
@@ -304,12 +310,11 @@ def _devices(figures: Figures, nodes: list[int], tasks: set[int]) -> Iterator[Fi
         if graph.kind[node] is REQUEST
     ]
     states = Counter(name.rpartition(", ")[2] for name in requests if ", " in name)
-    waited = [f"{counted(count, 'request')} {state}" for state, count in states.most_common()]
+    waited = ", ".join(f"{count:,} {state}" for state, count in states.most_common())
     yield Finding(
         id="waits-io",
-        evidence="; ".join(
-            [f"longest: {figures.names.of(longest)}{f' in {place}' if place else ''}", *waited]
-        ),
+        evidence=f"longest wait: {figures.names.of(longest)}{f' in {place}' if place else ''}"
+        + (f"; awaited requests: {waited}" if waited else ""),
         severity=severity,
         danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
         tasks=stall.tasks,
@@ -381,5 +386,5 @@ def _instead(figures: Figures, node: int) -> str:
     runs = np.flatnonzero(tasks.is_on_cpu & (tasks.cpu == tasks.cpu[row])).tolist()
     if not runs:
         return ""
-    name = f"{printable(tasks.comm[runs[0]])} (PID {tasks.pid[runs[0]]})"
+    name = task_name(tasks.comm[runs[0]], tasks.pid[runs[0]])
     return f" on CPU {tasks.cpu[row]}, which runs {name}"

@@ -123,7 +123,10 @@ class Ways:
         return -int(behind.tasks[node]), -int(self._figures.ages[sleeper]), node
 
     def behind(self, nodes: Iterable[int], known: set[int]) -> list[int]:
-        """Return some nodes and all nodes behind them, except known ones; add them to ``known``."""
+        """Return nodes and their direct and indirect waiters, except ``known`` ones.
+
+        The result is added to ``known``.
+        """
         found, todo = [], [*nodes]
         while todo:
             node = todo.pop()
@@ -335,7 +338,7 @@ class _Selector:
         return Line(0, -1, f"cycle {-key} ({cycle.strength.name.lower()})", behind)
 
     def _members(self, nodes: Iterable[int], known: set[int]) -> list[int]:
-        """Return some nodes and all nodes behind them, except known ones; empty without a task."""
+        """Return nodes and their waiters, except ``known`` ones; empty if none is a task."""
         members = self.ways.behind(nodes, known)
         return members if self.graph.is_task[members].any() else []
 

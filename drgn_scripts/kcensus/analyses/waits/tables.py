@@ -35,7 +35,7 @@ _MAX_HOLDERS = 4
 """Most holders of a lock in a cell."""
 
 _PID = Column(NONE, "PID", ALWAYS, "Thread ID; 0 for objects.")
-_CYCLE = Column(NONE, "cycle", ALWAYS, "Number of the cycle it is in; 0 for none.")
+_CYCLE = Column(NONE, "cycle", ALWAYS, "Number of the cycle; 0 for none.")
 _BEHIND = Column(COUNT, "tasks behind", ALWAYS, "Direct and indirect waiters.")
 _STRENGTH = Column(
     TEXT,
@@ -43,7 +43,7 @@ _STRENGTH = Column(
     ALWAYS,
     "proven: by a pointer; derived: from functions on stacks, or open files; possible: a hint.",
 )
-_EVIDENCE = Column(TEXT, "known by", help="Member or code that shows it.")
+_EVIDENCE = Column(TEXT, "known by", help="Member or code that proves the edge.")
 _MODE = Column(TEXT, "mode", help="read or write, if the lock has both.")
 _KIND = Column(TEXT, "kind", ALWAYS, "Such as task, mutex, rwsem, pipe or page.")
 
@@ -51,19 +51,19 @@ CYCLES = TableSpec(
     "cycles",
     "Cycles",
     {
-        "cycle": Column(NONE, "cycle", ALWAYS, "Its number."),
+        "cycle": Column(NONE, "cycle", ALWAYS, "Number of the cycle."),
         "task": Column(TEXT, "task", ALWAYS, "Name of the thread."),
         "pid": _PID,
         "entry": Column(TEXT, "entry", WIDE, "System call, or function of the kernel thread."),
-        "asleep": Column(SECONDS, "asleep", ALWAYS, "For how long; empty if unknown."),
-        "function": Column(TEXT, "sleeps in", WIDE, "Function it waits in."),
-        "waits_for": Column(TEXT, "waits for", ALWAYS, "Object it waits for."),
+        "asleep": Column(SECONDS, "asleep", ALWAYS, "Time asleep; empty if unknown."),
+        "function": Column(TEXT, "sleeps in", WIDE, "Function in which the task sleeps."),
+        "waits_for": Column(TEXT, "waits for", ALWAYS, "Awaited object."),
         "mode": _MODE,
         "held_by": Column(TEXT, "held by", ALWAYS, "The holder: the next task."),
         "strength": _STRENGTH,
         "evidence": replace(_EVIDENCE, help="Members, or code, that prove wait and holder."),
         "object": Column(ADDRESS, "object", DATA, "Address of the object."),
-        "object_type": Column(TEXT, "type", DATA, "Its C type; empty if unknown."),
+        "object_type": Column(TEXT, "type", DATA, "C type; empty if unknown."),
         "address": address("struct task_struct", "address", "Address of the task."),
     },
     "A task of a cycle; it waits for the task in the next row, the last task for the first.",
@@ -95,18 +95,18 @@ TASKS = TableSpec(
         "pid": _PID,
         "comm": Column(TEXT, "task", ALWAYS, "Name of the thread."),
         "state": Column(TEXT, "state", ALWAYS, "D, S, runnable, running or other."),
-        "asleep": Column(SECONDS, "asleep", ALWAYS, "For how long; empty if unknown."),
+        "asleep": Column(SECONDS, "asleep", ALWAYS, "Time asleep; empty if unknown."),
         "entry": Column(TEXT, "entry", WIDE, "System call, or function of the kernel thread."),
-        "function": Column(TEXT, "sleeps in", ALWAYS, "Function it waits in."),
+        "function": Column(TEXT, "sleeps in", ALWAYS, "Function in which the task sleeps."),
         "waits_for": Column(TEXT, "waits for", ALWAYS, "Object; empty if unknown."),
         "held_by": Column(TEXT, "held by", ALWAYS, "Holder of the object."),
         "behind": _BEHIND,
         "cycle": _CYCLE,
         "mode": _MODE,
         "evidence": _EVIDENCE,
-        "reported": Column(SECONDS, "hung, by the log", help="Time in the message, or 0."),
+        "reported": Column(SECONDS, "hung, by the log", help="Time in the message; 0 without one."),
         "object": Column(ADDRESS, "object", DATA, "Address; 0 if unknown."),
-        "object_type": Column(TEXT, "type", DATA, "Its C type; empty if unknown."),
+        "object_type": Column(TEXT, "type", DATA, "C type; empty if unknown."),
         "address": address("struct task_struct", "address", "Address of the task."),
     },
     "A task that is in state D, waits for a lock, or has waiters.",
@@ -118,17 +118,19 @@ OBJECTS = TableSpec(
     "Objects that tasks wait for",
     {
         "kind": _KIND,
-        "name": Column(TEXT, "object", ALWAYS, "Its variable, or its address."),
+        "name": Column(TEXT, "object", ALWAYS, "Variable, or address."),
         "held_by": Column(TEXT, "held by", ALWAYS, "Holders; empty if unknown."),
         "mode": _MODE,
         "strength": _STRENGTH,
         "waiters": Column(COUNT, "waiters", ALWAYS, "Direct waiters."),
         "behind": _BEHIND,
-        "oldest": Column(SECONDS, "oldest wait", ALWAYS, "Of the tasks behind, if known."),
+        "oldest": Column(
+            SECONDS, "oldest wait", ALWAYS, "Longest wait of the tasks behind, if known."
+        ),
         "cycle": _CYCLE,
         "readers": Column(COUNT, "readers", help="Readers by the lock's count."),
         "evidence": _EVIDENCE,
-        "object_type": Column(TEXT, "type", DATA, "Its C type; empty if unknown."),
+        "object_type": Column(TEXT, "type", DATA, "C type; empty if unknown."),
         "object": Column(ADDRESS, "address", DATA, "Address of the object."),
     },
     "A lock or another object that tasks wait for.",
@@ -177,7 +179,7 @@ EDGES = TableSpec(
             get=lambda graph: [f"0x{place:x}" if place else "" for place in graph.place.tolist()],
         ),
     },
-    "An edge of the graph, from a waiter to its object, or from that to a holder.",
+    "An edge of the graph, from a waiter to its object, or from an object to a holder.",
     detail=True,
 )
 

@@ -140,7 +140,7 @@ class Graph:
         return {pair: node for node, pair in enumerate(pairs)}
 
     def reached(self, nodes: Iterable[int], *, back: bool = False) -> Mask:
-        """Return a mask of some nodes, and of all nodes that edges lead to from them.
+        """Return a mask of nodes, and of all nodes reachable from them.
 
         :param back: follow edges against their direction
         """

@@ -27,7 +27,7 @@ from kcensus.results.tables import (
     TableSpec,
     address,
 )
-from kcensus.text import printable
+from kcensus.text import printable, task_name
 
 _MAX_NAMED = 3
 """Groups of tasks in a sentence, and PIDs per group."""
@@ -193,7 +193,7 @@ def _named(figures: Figures, rows: Counts, proven: Collection[int]) -> str:
         pids = listed([str(waits.pid[row]) for row in own], _MAX_NAMED)
         longest = human_seconds(max(int(waits.since_ns[own[0]]), 0) / 1e9)
         words.append(
-            f"{printable(comm)} (PID {pids}) in {printable(function) or 'an unknown function'} for "
+            f"{task_name(comm, pids)} in {printable(function) or 'an unknown function'} for "
             f"{'up to ' if len(own) > 1 else ''}{longest}{' (likely)' if is_likely else ''}"
         )
     rest = sum(map(len, [*groups.values()][_MAX_NAMED:]))

@@ -26,7 +26,7 @@ from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit
 from kcensus.sources.blktrace.bios import NEVER
 from kcensus.sources.blktrace.events import Integers, Mask, major_minor
 from kcensus.sources.blktrace.queues import Queue
-from kcensus.text import printable
+from kcensus.text import printable, task_name
 
 _UNKNOWN = ((10.0, Severity.CRITICAL), (5.0, Severity.WARNING))
 """Least seconds, by severity, unless messages show CFQ or BFQ: mq-deadline lets writes wait for 5 s
@@ -443,7 +443,7 @@ def _described(figures: Figures, row: int) -> str:
         if times[row] != NEVER
     ]
     return (
-        f"{printable(names[int(index[0])])} (PID {int(bios.pid[row])}): "
+        f"{task_name(names[int(index[0])], int(bios.pid[row]))}: "
         f"{CLASSES[int(figures.kind[row])]} of {int(bios.bytes[row]):,} bytes at sector "
         f"{int(bios.sector[row])}, {', '.join([*moments, *_end(figures, row)])}"
     )

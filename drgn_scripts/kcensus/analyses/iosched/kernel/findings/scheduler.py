@@ -17,7 +17,7 @@ from kcensus.human import counted, human_seconds
 from kcensus.kernel.block.disks import Disk, QueueKind
 from kcensus.kernel.tasks.tasks import tasks
 from kcensus.results import Danger, Figure, Finding, Remedy, Unit
-from kcensus.text import printable
+from kcensus.text import printable, task_name
 
 _BY_CLASS = (
     ". All later requests have a higher I/O class, and the scheduler serves higher classes first"
@@ -133,7 +133,7 @@ def _owner(figures: Figures, queue: Queue) -> str:
     pid = int(figures.schedulers[queue.disk].pid[queue.row])
     every = tasks(figures.kernel)
     names = [every.comm[row] for row in np.flatnonzero(every.pid == pid).tolist() if pid > 0]
-    return f" of {printable(names[0])} (PID {pid})" if names else ""
+    return f" of {task_name(names[0], pid)}" if names else ""
 
 
 def _is_plain(name: str) -> bool:

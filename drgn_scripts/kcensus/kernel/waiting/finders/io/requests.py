@@ -21,7 +21,7 @@ REQUEST = NodeKind("request", is_io=True)
 DISK = NodeKind(
     "disk",
     is_io=True,
-    advice="`kcensus iosched TARGET` says whether the scheduler or the device is late",
+    advice="Look for the cause in the scheduler or the device: `kcensus iosched TARGET`",
 )
 IO = NodeKind("I/O", waits=(WaitKind.REQUEST,), is_io=True)
 """I/O submitted by the task itself."""
@@ -48,7 +48,7 @@ class Requests(Finder):
             "requests and bios",
             "torn, or contradict their tags",
             self.lost,
-            "tasks that wait for their I/O have no request",
+            "tasks that wait for submitted I/O have no request",
         )
 
     def _tags(self) -> None:
