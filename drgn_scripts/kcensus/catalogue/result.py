@@ -32,9 +32,19 @@ CATALOGUE = TableSpec(
         "patch": _PATCH,
         "subsystem": Column(TEXT, "", WIDE, "Kernel subsystem.", "patch.subsystem"),
         "release": Column(
-            TEXT, "", WIDE, "First mainline release with it.", lambda row: row.patch.release or None
+            TEXT,
+            "",
+            WIDE,
+            "First mainline release with the patch.",
+            lambda row: row.patch.release or None,
         ),
-        "status": Column(TEXT, "", WIDE, "Its fate in the mainline.", "patch.status.value"),
+        "status": Column(
+            TEXT,
+            "",
+            WIDE,
+            "When mainline merged it, or the state of its posting.",
+            "patch.status.value",
+        ),
         "kind": Column(
             TEXT, "", DATA, "fix, or marker: only changes a layout.", "patch.kind.value"
         ),
@@ -53,14 +63,24 @@ PATCHES = TableSpec(
         "stage": Column(
             TEXT, "", DATA, "Last present stage of a series.", lambda row: row.stage or None
         ),
-        "history": Column(TEXT, "mainline", ALWAYS, "Its fate in the mainline.", "patch.history"),
-        "cost_bytes": Column(BYTES, "absence costs", ALWAYS, "Cost of its absence here."),
-        "cost_seconds": Column(
-            SECONDS, "absence delays", ALWAYS, "Delay of I/O by its absence here."
+        "history": Column(
+            TEXT,
+            "mainline",
+            ALWAYS,
+            "When mainline merged it, or the state of its posting.",
+            "patch.history",
         ),
-        "saving_bytes": Column(BYTES, "presence saves", WIDE, "Saving by its presence here."),
+        "cost_bytes": Column(
+            BYTES, "absence costs", ALWAYS, "Cost of the absent patch on this kernel."
+        ),
+        "cost_seconds": Column(
+            SECONDS, "absence delays", ALWAYS, "Delay of I/O by the absent patch on this kernel."
+        ),
+        "saving_bytes": Column(
+            BYTES, "presence saves", WIDE, "Saving by the present patch on this kernel."
+        ),
         "reason": Column(TEXT, "because", WIDE, "Evidence in the debug info."),
-        "series": Column(TEXT, "part of", DATA, "Id of the series it is a stage of."),
+        "series": Column(TEXT, "part of", DATA, "Id of the series with this stage."),
         **{
             name: replace(CATALOGUE.columns[name], show=DATA)
             for name in ("kind", "subsystem", "release", "status", "title")
@@ -85,17 +105,17 @@ PRICES = TableSpec(
     "How costs and savings are computed",
     {
         "patch": replace(_PATCH, get="detected.patch.id"),
-        "kind": Column(TEXT, "", WIDE, "Whether absence or presence costs or saves it.", _kind),
+        "kind": Column(TEXT, "", WIDE, "absence costs, absence saves or presence saves.", _kind),
         "bytes": Column(BYTES, "", ALWAYS, "Cost or saving.", lambda row: _size(row.bytes)),
         "seconds": Column(
             SECONDS, "time", ALWAYS, "Cost or saving of time.", lambda row: _size(row.seconds)
         ),
         "formula": Column(
-            TEXT, "figure", ALWAYS, "Figure that measures it.", lambda price: str(price.metric)
+            TEXT, "figure", ALWAYS, "Measured figure.", lambda price: str(price.metric)
         ),
         "meaning": Column(TEXT, "", DATA, "Meaning of the figure.", "metric.what"),
     },
-    "One patch whose cost or saving an analysis measures, by size.",
+    "A patch with a measured cost or saving, by size.",
 )
 FIGURES = TableSpec(
     "figures",
@@ -104,7 +124,7 @@ FIGURES = TableSpec(
         "patch": _PATCH,
         "figure": Column(TEXT, "", ALWAYS, "Name of the figure.", "figure.name"),
         "what": Column(TEXT, "", WIDE, "Measured quantity.", "figure.what"),
-        "run": Column(TEXT, "", DATA, "Measurement that it belongs to.", "figure.run"),
+        "run": Column(TEXT, "", DATA, "Measurement with this figure.", "figure.run"),
         "moment": Column(TEXT, "", WIDE, "before or after the patch.", "figure.moment.value"),
         "bound": Column(TEXT, "", WIDE, "Precision as published.", "figure.bound.value"),
         "value": Column(NONE, "", ALWAYS, "Value as published.", "figure.value"),

@@ -150,7 +150,7 @@ class Side:
         return [] if known is None else known.frame[column].tolist()
 
     def lacks(self, metric: Metric) -> bool:
-        """Whether an analysis has a result, but not this figure."""
+        """Return whether an analysis has a result, but lacks this figure."""
         result = self.results.get(metric.analysis)
         figure = result.summary.get(metric.key) if result is not None else None
         return result is not None and (figure is None or figure.value is None)
@@ -281,7 +281,7 @@ def look_at(patch: Patch, before: Side, after: Side, *, as_given: bool = False) 
         problems.append(
             f"{before.target} does not show the symptom: {metric.what} take {human(old, unit)}, "
             f"at least {_bound(minimum, unit)} are needed"
-            + "; the other target does: are they swapped?"
+            + "; the other target does: swap BEFORE and AFTER if they are in the wrong order"
             * (new >= minimum)
         )
     return Pair(
@@ -331,9 +331,11 @@ def _check_states(patch: str, switch: str, before: Side, after: Side, *, as_give
         raise Refused(f"{patch} is superseded on both of {before.target} and {after.target}")
     if second in LACKS_IT:
         if first in HAS_IT:
-            raise Refused(f"{before.target} has {patch} and {after.target} lacks it: swap them")
+            raise Refused(
+                f"{before.target} has {patch} and {after.target} lacks it: swap BEFORE and AFTER"
+            )
         if after.is_trace:
-            raise Refused(f"{after.target} comes from a kernel without {patch}; is it the BEFORE?")
+            raise Refused(f"{after.target} comes from a kernel without {patch}; pass it as BEFORE")
         if first in LACKS_IT and not as_given:
             neither = f"neither of {before.target} and {after.target} has {patch}"
             raise Refused(f"{neither}; choose an AFTER that has it")

@@ -35,7 +35,7 @@ _ANALYSES = TableSpec(
             " the capsule is corrupt or for other analyses.",
             lambda row: row[1],
         ),
-        "missing": Column(TEXT, help="What it lacks.", get=lambda row: row[2]),
+        "missing": Column(TEXT, help="Missing parts of the target.", get=lambda row: row[2]),
     },
     "An analysis.",
 )
@@ -137,7 +137,7 @@ def _examine(target: Target, result: Result) -> str:
     for key, label, value in target.facts():
         result.summary[key] = Figure(value, TEXT, label)
     if target.recorded_for is not None:
-        verdict = f"wrong: {sections}" if sections else "all right"
+        verdict = f"wrong: {sections}" if sections else "all match"
         result.summary["digests"] = Figure(verdict, TEXT, "digests")
     truncation = context.truncation()
     result.gaps += truncation

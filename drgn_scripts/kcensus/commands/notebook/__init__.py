@@ -204,12 +204,15 @@ def _open(notebook: Notebook, values: Mapping[str, Value]) -> Exit:
 
     _write(prepared(notebook, values), path, False)
     if find_spec("jupyterlab") is not None:
-        click.echo(f"{path}: opening it in JupyterLab; Ctrl-C twice ends that")
+        click.echo(f"{path}: opening in JupyterLab; press Ctrl-C twice to stop JupyterLab")
         sys.stdout.flush()
         command = [*python("from jupyterlab.labapp import main; sys.exit(main())"), str(path)]
         os.execv(command[0], command)
-    click.echo(f"{path}: JupyterLab, which opens it, is not installed (pip install jupyterlab)")
-    click.echo(f"`kcensus notebook {notebook.name} … -o report.html` runs it without")
+    click.echo(
+        f"{path} is written, but JupyterLab is not installed; install it with `pip install "
+        "jupyterlab`"
+    )
+    click.echo(f"`kcensus notebook {notebook.name} … -o report.html` needs no JupyterLab")
     return Exit.DONE
 
 
@@ -222,7 +225,7 @@ COMMAND = options.command(
         options.files(
             "-o --output",
             "FILE",
-            "Run the notebook and write FILE, a name that ends with .html or .ipynb.",
+            "Run the notebook and write FILE, whose name ends with .html or .ipynb.",
         ),
         options.option(
             "parameters -p",

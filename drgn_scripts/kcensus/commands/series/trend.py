@@ -16,7 +16,7 @@ from kcensus.commands.shared.output import check_output, check_tables, show, std
 from kcensus.commands.shared.target import progress_bars
 from kcensus.store import require_store
 
-_HELP = """Show what grows in a store of `kcensus record`, how fast, and when it reaches its limit.
+_HELP = """Show the growth in a store of `kcensus record`: its rates, and the times to its limits.
 
 A trend is the median slope of all pairs of records of the latest boot (Theil and Sen), with a 95 %
 interval that allows for the likeness of neighbouring records. It begins where the series last
@@ -25,8 +25,8 @@ changed its course, without the daily cycle. "No trend" means that chance explai
 The series that reaches its limit first is on top: RAM for memory, 65,535 for ids of memory cgroups,
 snapshot_cow_threshold for copies of a snapshot. A limit reached already or within 30 days is a
 finding, so that --fail-on can alert. The finding is at most a notice if the kernel can reclaim most
-of the growth, if the growth slows, or if the host is no longer recorded, and for information if the
-limit is more than 10 times the span of the records ahead.
+of the growth, if the growth slows, or if the host is no longer recorded, and info if the limit is
+farther away than 10 times the span of the records.
 
 Without --metric, all amounts of all analyses get a trend; shares, settings and savings by patches
 do not."""
