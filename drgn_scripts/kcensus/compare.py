@@ -70,6 +70,8 @@ def compare(before: Report, after: Report) -> Result:
     target = f"{names[0]} (before) and {names[1]} (after)"
     made = Result("diff", target, kernels, measures=False)
     made.compared = tuple(side.head.machine or Machine() for side in sides)
+    if (words := after.head.placeholders.get("TARGET")) is not None:
+        made.placeholders = {"AFTER": words}
     made.live = before.head.live or after.head.live
     made.tables["targets"] = _TARGETS.of([*map(_target, ("before", "after"), sides)])
     made.tables["figures"] = figures = _figures(pairs)

@@ -283,12 +283,11 @@ def gap_subject(what: str, count: int) -> str:
 
 
 def remedy_facts(remedy: results.Remedy) -> list[str]:
-    """Return the effect of a remedy in bytes, its risk, how to undo it, and how long it lasts."""
+    """Return the effect of a remedy in bytes, its risk, and the end of the effect."""
     at_most = "up to " if remedy.is_upper_bound else ""
     facts = {
         "Returns": at_most + human(remedy.returns, results.Unit.BYTES) if remedy.returns else "",
         "Risk": remedy.risk,
-        "Undo": remedy.undo,
         "Until": remedy.until,
     }
     return [f"{name}: {printable(fact)}" for name, fact in facts.items() if fact]
@@ -310,6 +309,7 @@ def remedy_text(finding: results.Finding) -> str:
         command = " && ".join(remedy.command.splitlines())
         sentences.append(f"Run `{command}`: {remedy.effect}" if command else remedy.effect)
         sentences += remedy_facts(remedy)
+        sentences.append(f"Undo: `{printable(remedy.undo)}`" if remedy.undo else "")
     sentences.append(finding.no_remedy)
     return " ".join(f"{sentence.rstrip('.')}." for sentence in sentences if sentence)
 

@@ -147,7 +147,7 @@ def truncated(machine: Machine) -> Target:
         target_of(machine),
         name="a dump",
         missing_end="the dump lacks its last 4.0 KiB",
-        options="--allow-truncated -s vmlinux",
+        words="'a dump' --allow-truncated -s vmlinux",
     )
 
 

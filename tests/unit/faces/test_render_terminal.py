@@ -329,7 +329,8 @@ def test_a_lesser_finding_names_its_explanation() -> None:
     result = synthetic_result()
     finding = replace(result.findings[0], severity=Severity.INFO)
     out = io.StringIO()
-    print_findings([("", finding)], Screen(Console(file=out, width=80)), short=True)
+    screen = Screen(Console(file=out, width=80))
+    print_findings([("", finding)], screen, short=True, placeholders={})
     assert f"kcensus explain {finding.kind}" in out.getvalue()
 
 

@@ -89,8 +89,7 @@ def _unmount(figures: Figures, per_block: int) -> Iterator[Remedy]:
                 f"last unmount of each returns {human_bytes(per_block)}; `kcensus list-lru TARGET "
                 "--table super_blocks` lists the mounts"
             ),
-            risk="the files of these file systems are inaccessible",
-            undo="mount the file systems again",
+            risk="the files of these file systems are inaccessible until the next mount",
             returns=per_block,
         )
 

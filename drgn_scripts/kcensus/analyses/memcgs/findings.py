@@ -238,8 +238,7 @@ def _removal(figures: Figures) -> Iterator[Remedy]:
         command = f"rm -i -- {shlex.join(paths)}"
     yield Remedy(
         effect=(
-            f"{_where(mounts, len(paths))}; `kcensus memcgs TARGET --table files` lists the files "
-            f"that pin memory cgroups ({len(paths):,})"
+            f"{_where(mounts, len(paths))}; `kcensus memcgs TARGET --table files` lists the files"
         ),
         command=command,
         risk="the content of the files is lost",
@@ -250,13 +249,14 @@ def _removal(figures: Figures) -> Iterator[Remedy]:
 
 def _where(mounts: Mapping[str, int], files: int) -> str:
     names = [printable(name) for name, _ in sorted(mounts.items(), key=_most)]
+    pinning = f"{counted(files, 'file', 'pin')} memory cgroups"
     if len(names) <= _MAX_MOUNTS:
-        return f"Remove unneeded tmpfs files on {', '.join(names)}"
+        return f"Remove unneeded tmpfs files on {', '.join(names)}: {pinning}"
     if files <= _MAX_PATHS:
-        return f"Remove unneeded tmpfs files on {len(names):,} mounts"
+        return f"Remove unneeded tmpfs files on {len(names):,} mounts: {pinning}"
     return (
-        f"Unmount or empty unneeded tmpfs mounts ({len(names):,} hold such files, for example "
-        f"{names[0]})"
+        f"Unmount or empty unneeded tmpfs mounts, such as {names[0]}: {pinning}, on "
+        f"{len(names):,} mounts"
     )
 
 

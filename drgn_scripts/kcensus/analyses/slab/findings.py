@@ -116,8 +116,7 @@ def _tracing(figures: Figures) -> Iterator[Remedy]:
             command=f"cat /sys/kernel/debug/slab/{name}/alloc_traces "
             f"/sys/kernel/slab/{name}/alloc_calls 2>/dev/null | sort -rn | head",
             risk="objects of this cache get larger, and slower to allocate",
-            undo="boot without slub_debug",
-            until="reboot",
+            until="the parameter is removed, and the machine rebooted",
         )
 
 
