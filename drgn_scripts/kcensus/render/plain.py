@@ -62,6 +62,8 @@ _UNITS = {
     "count": results.Unit.COUNT,
 }
 """Units of the columns that are not text."""
+_NO_IDENTIFIER = -1
+"""Figure without a unit that stands for no identifier, such as the highest id of none."""
 
 
 def plain(value: Any) -> Plain:
@@ -96,6 +98,12 @@ def plain_column(series: pd.Series[Any]) -> list[Plain]:
     # A million rows have a few thousand different names.
     text = functools.cache(printable)
     return [text(value) if isinstance(value, str) else plain(value) for value in values]
+
+
+def shown_column(series: pd.Series[Any], column: Column) -> list[Plain]:
+    """Return all values of a column for a screen: None for unknown ones."""
+    values = plain_column(series)
+    return [None if value in column.unknown else value for value in values]
 
 
 def rows(table: Table) -> Iterator[tuple[Plain, ...]]:
@@ -145,6 +153,8 @@ def label(key: str, words: str) -> str:
 def shown_figure(key: str, figure: results.Figure) -> tuple[str, str]:
     """Return the label and the value of a figure for a screen."""
     value = plain(figure.value)
+    if figure.unit is results.Unit.NONE and value == _NO_IDENTIFIER:
+        value = None
     if figure.bound is results.Bound.AT_LEAST and value == 0:
         return label(key, figure.label), "none found"
     bound = "" if value is None or figure.bound is results.Bound.EXACT else f"{figure.bound.value} "

@@ -215,12 +215,17 @@ def _print_summary(result: results.Result, screen: Screen, every: bool) -> None:
     zeros = [key for key in [*figures][_FIRST:] if plain.is_zero(figures[key])]
     if every or len(zeros) <= _MAX_ZEROS:
         zeros = []
-    shown = [plain.shown_figure(key, figure) for key, figure in figures.items() if key not in zeros]
+    unknown = [key for key, each in figures.items() if plain.plain(each.value) is None]
+    unknown = [] if every else unknown
+    hidden = {*zeros, *unknown}
+    shown = [plain.shown_figure(key, figures[key]) for key in figures if key not in hidden]
     if shown:
         screen.heading("Summary")
         screen.pairs(shown)
-    if zeros:
-        screen.prose(f"{len(zeros)} {'other ' * bool(shown)}figures are 0 (--all shows them)")
+    others = {"are 0": zeros, "are unknown": unknown}
+    counts = [f"{len(keys)} {value}" for value, keys in others.items() if keys]
+    if counts:
+        screen.prose(f"Other figures: {', '.join(counts)} (--all shows them)")
     if figures:
         screen.blank()
 

@@ -34,8 +34,8 @@ from kcensus.results.tables import (
 _MAX_HOLDERS = 4
 """Most holders of a lock in a cell."""
 
-_PID = Column(NONE, "PID", ALWAYS, "Thread ID; 0 for objects.")
-_CYCLE = Column(NONE, "cycle", ALWAYS, "Number of the cycle; 0 for none.")
+_PID = Column(NONE, "PID", ALWAYS, "Thread ID; 0 for objects.", unknown=(0,))
+_CYCLE = Column(NONE, "cycle", ALWAYS, "Number of the cycle; 0 for none.", unknown=(0,))
 _BEHIND = Column(COUNT, "tasks behind", ALWAYS, "Direct and indirect waiters.")
 _STRENGTH = Column(
     TEXT,
@@ -104,7 +104,9 @@ TASKS = TableSpec(
         "cycle": _CYCLE,
         "mode": _MODE,
         "evidence": _EVIDENCE,
-        "reported": Column(SECONDS, "hung, by the log", help="Time in the message; 0 without one."),
+        "reported": Column(
+            SECONDS, "hung, by the log", help="Time in the message; 0 without one.", unknown=(0,)
+        ),
         "object": Column(ADDRESS, "object", DATA, "Address; 0 if unknown."),
         "object_type": Column(TEXT, "type", DATA, "C type; empty if unknown."),
         "address": address("struct task_struct", "address", "Address of the task."),
@@ -128,7 +130,7 @@ OBJECTS = TableSpec(
             SECONDS, "oldest wait", ALWAYS, "Longest wait of the tasks behind, if known."
         ),
         "cycle": _CYCLE,
-        "readers": Column(COUNT, "readers", help="Readers by the lock's count."),
+        "readers": Column(COUNT, "readers", help="Readers by the lock's count.", unknown=(0,)),
         "evidence": _EVIDENCE,
         "object_type": Column(TEXT, "type", DATA, "C type; empty if unknown."),
         "object": Column(ADDRESS, "address", DATA, "Address of the object."),

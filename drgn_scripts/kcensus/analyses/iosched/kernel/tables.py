@@ -107,7 +107,9 @@ DISKS = TableSpec(
         "tags_used": Column(COUNT, "tags used", help="Driver tags in use."),
         "tags": Column(COUNT, "tags", help="Tags of the driver."),
         "frozen": Column(COUNT, "frozen", help="mq_freeze_depth: no request enters until 0."),
-        "quiesced": Column(COUNT, "quiesced", help="quiesce_depth: no dispatch; -1 if unknown."),
+        "quiesced": Column(
+            COUNT, "quiesced", help="quiesce_depth: no dispatch; -1 if unknown.", unknown=(-1,)
+        ),
         "stopped": Column(COUNT, "stopped", help="Hardware queues that the driver stopped."),
         "on": Column(TEXT, "on", help="Disks at the bottom of the stack."),
         "address": address("struct gendisk"),
@@ -174,10 +176,15 @@ SCHEDULER_QUEUES = TableSpec(
         "served_since": Column(COUNT, "overtakers", help="Later requests still in the driver."),
         "expiry": Column(SECONDS, "expiry", help="Time a request may wait; 0: no limit."),
         "dispatched": Column(
-            COUNT, "dispatched", help="In the driver, by the scheduler's count; -1 if unknown."
+            COUNT,
+            "dispatched",
+            help="In the driver, by the scheduler's count; -1 if unknown.",
+            unknown=(-1,),
         ),
         "in_service": Column(TEXT, "in service", help="Whether the scheduler serves it now."),
-        "pid": Column(NONE, "PID", help="Task of the queue; -1 several, 0 unknown."),
+        "pid": Column(
+            NONE, "PID", help="Task of the queue; -1 several, 0 unknown.", unknown=(-1, 0)
+        ),
         "object_type": Column(TEXT, "type", DATA, "C type of the queue or list."),
         "object": Column(ADDRESS, "object", DATA, "Address of the queue or list head."),
     },
@@ -253,7 +260,7 @@ REQUESTS = TableSpec(
             "in driver",
             help="Time since dispatch; a lower bound if known from the timer.",
         ),
-        "age": Column(SECONDS, "age", help="Time since allocation; -1 if unknown."),
+        "age": Column(SECONDS, "age", help="Time since allocation; -1 if unknown.", unknown=(-1,)),
         "sector": Column(NONE, "sector", help="First sector in the disk."),
         "bytes": Column(BYTES, "bytes", help="Remaining bytes."),
         "priority": Column(TEXT, "priority", help="I/O priority: class and level."),
@@ -365,6 +372,7 @@ OWNERS = TableSpec(
             ALWAYS,
             "Task that inserted the requests, known from queues of BFQ or CFQ, or from direct I/O; "
             "-1 several, 0 unknown.",
+            unknown=(-1, 0),
         ),
         "task": Column(TEXT, "task", ALWAYS, "Name of the task."),
         "cgroup": Column(TEXT, "cgroup", ALWAYS, "Cgroup charged for the bios."),

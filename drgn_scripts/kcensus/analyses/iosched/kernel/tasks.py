@@ -102,7 +102,9 @@ SLEEPERS = TableSpec(
         "comm": Column(TEXT, "task", ALWAYS, "Name of the thread."),
         "entry": Column(TEXT, "entry", ALWAYS, "System call, or function of the kernel thread."),
         "function": Column(TEXT, "sleeps in", ALWAYS, "Function in which the task sleeps."),
-        "since": Column(SECONDS, "since", ALWAYS, "Time since it left its CPU; -1 if unknown."),
+        "since": Column(
+            SECONDS, "since", ALWAYS, "Time since it left its CPU; -1 if unknown.", unknown=(-1,)
+        ),
         "kind": Column(TEXT, "waits for", ALWAYS, "Kind of the awaited object."),
         "disk": Column(TEXT, "disk", ALWAYS, "Disk of the object, if known."),
         "request": Column(
@@ -119,8 +121,10 @@ SLEEPERS = TableSpec(
         ),
         "object_by": Column(TEXT, "known by", help="Member or stack frame that proves the object."),
         "linked_by": Column(TEXT, "linked by", help="Member that leads to the request."),
-        "holder": Column(NONE, "held by", help="PID of the holder; 0 if unknown."),
-        "sector": Column(NONE, "sector", help="Sector of the object; -1 if unknown."),
+        "holder": Column(NONE, "held by", help="PID of the holder; 0 if unknown.", unknown=(0,)),
+        "sector": Column(
+            NONE, "sector", help="Sector of the object; -1 if unknown.", unknown=(-1,)
+        ),
         "object_type": Column(TEXT, "type", DATA, "C type of the object."),
         "object": Column(ADDRESS, "object", DATA, "Address of the object; 0 if unknown."),
         "request_address": address(
