@@ -74,7 +74,11 @@ PATCHES = TableSpec(
             BYTES, "absence costs", ALWAYS, "Cost of the absent patch on this kernel."
         ),
         "cost_seconds": Column(
-            SECONDS, "absence delays", ALWAYS, "Delay of I/O by the absent patch on this kernel."
+            SECONDS,
+            "absence delays",
+            ALWAYS,
+            "Delay of I/O by the absent patch on this kernel; 0 for none.",
+            unknown=(0,),
         ),
         "saving_bytes": Column(
             BYTES, "presence saves", WIDE, "Saving by the present patch on this kernel."
