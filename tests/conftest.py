@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 _TESTS = Path(__file__).parent
 
 # The time of an example depends on the load of the machine more than on the code.
-settings.register_profile("kcensus", deadline=None)
-settings.load_profile("kcensus")
+settings.register_profile("fast", deadline=None, max_examples=15)
+settings.register_profile("slow", deadline=None, max_examples=200)
+settings.load_profile("fast")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -60,6 +61,8 @@ _SETTINGS = re.compile(
 
 def pytest_configure(config: pytest.Config) -> None:
     """Give tests, and the commands that they start, the same environment wherever they run."""
+    if config.getoption("--slow") or config.getoption("--all"):
+        settings.load_profile("slow")
     for name in [name for name in os.environ if _SETTINGS.fullmatch(name)]:
         del os.environ[name]
     os.environ |= {"LC_ALL": "C.UTF-8", "TERM": "xterm"}
@@ -129,6 +132,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = {item for item in items if not with_all and _is_rare(item)}
     if not with_slow:
         left_out.update(item for item in items if item.get_closest_marker("slow"))
+        left_out.update(_between([item for item in items if item.get_closest_marker("ends")]))
     config.hook.pytest_deselected(items=[*left_out])
     items[:] = [item for item in items if item not in left_out]
     for item in items:
@@ -161,10 +165,21 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             file, _, test = nodeid.partition("::")
+            if file.startswith("tests/sample/"):
+                file = "tests/sample"  # which examines each sample once
             words = known.intersection(re.split(r"[][ -]", test))
             return " ".join([file, *sorted(words)])
 
     return Scheduling(config, log)
+
+
+def _between(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """Yield all cases of each test but the first and the last one."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for each in cases.values():
+        yield from each[1:-1]
 
 
 def _is_rare(item: pytest.Item) -> bool:

@@ -12,6 +12,8 @@ import kcensus
 from kcensus.analyses import analyses
 from tests.running import recorded_analyses
 
+pytestmark = pytest.mark.ends
+
 NAMES = sorted(name for name in dir(kcensus) if not name.startswith("_"))
 EXAMPLES = {
     name: tests

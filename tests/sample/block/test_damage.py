@@ -29,6 +29,8 @@ from kcensus.sources import open_target
 from kcensus.sources.capsule import NotRecorded
 from tests.sample.block.poked import Poked
 
+pytestmark = pytest.mark.ends
+
 _CAPSULES = (str(Path(__file__).parent / "cfq-4.19.capsule"), "sample-io")
 _SEVERE = 1e-2
 """Share of damaged words from which on analyses may fail, in one sentence."""

@@ -15,6 +15,8 @@ from kcensus.results import Unit
 from tests.running import recorded_analyses
 from tests.sample.conftest import IO, NAMES, WAITS, open_sample
 
+pytestmark = pytest.mark.ends
+
 _EVERY = [name for name in recorded_analyses() if analyses()[name].gauges]
 _LEFT_OUT = {"iosched", "kcopyd"}
 """Whose checks are disk by disk, or of more clients than those of mapped devices."""

@@ -23,6 +23,8 @@ from tests.unit.capsules import target_of
 from tests.unit.fakekernel import DIRECT_MAP, FakeKernel
 from tests.unit.synthetic import ANALYSIS
 
+pytestmark = pytest.mark.ends
+
 
 class Modules:
     def need_modules(self, *names: str) -> list[str]:

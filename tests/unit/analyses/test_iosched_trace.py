@@ -23,6 +23,8 @@ from kcensus.sources.blktrace.files import read_trace
 from tests.unit.sources.blktrace import recorded as files
 from tests.unit.sources.blktrace.recorded import WRITE, Event, life, message
 
+pytestmark = pytest.mark.ends
+
 SECOND = 10**9
 HOSTILE = b"\xff\x1b[2J<b>$x^2$\n|"
 

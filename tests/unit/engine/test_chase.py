@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 from drgn import Object
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kcensus.engine import chase as chase_module
@@ -82,7 +82,6 @@ def prefix(graph: Mapping[int, int | None], head: int) -> tuple[list[int], str]:
     return seen, "end"
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_any_graph_at_all(data: st.DataObject) -> None:
     size = data.draw(st.integers(1, 24))
@@ -105,7 +104,6 @@ def test_any_graph_at_all(data: st.DataObject) -> None:
     assert damage.lanes().tolist() == damaged
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_any_graph_with_ends(data: st.DataObject) -> None:
     size = data.draw(st.integers(1, 12))

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 import drgn
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kcensus.engine.gather import gather, gather_arrays, gather_pointers, gather_words
@@ -96,7 +96,6 @@ wild = st.sampled_from(
 # Rows that straddle two pages need both.
 @example([FIRST + page * PAGE - 20 for page in (1, 3, 6, 20, 21)], PAGE)
 @example([FIRST + at for at in (5000, 80, 80, PAGE - 3, 5000, 0)], PAGE)
-@settings(max_examples=150, deadline=None)
 @given(
     st.lists(near | edges | wild, max_size=60),
     st.sampled_from([1, PAGE, 2 * PAGE, 3 * PAGE, 1 << 16, 4 << 20]),
@@ -200,7 +199,6 @@ def test_holes_are_counted_once_a_page_and_by_reason(machine: Machine) -> None:
     assert values[9:].all()
 
 
-@settings(max_examples=80, deadline=None)
 @given(
     st.lists(near | edges | wild, max_size=12),
     st.sampled_from([0, 1, 2, 21, 512, 3000]),
@@ -390,7 +388,6 @@ def test_a_string_is_never_read_at_a_low_address() -> None:
     assert c_strings(Memory(machine.prog), words(0x1000), Faults()) == [None]
 
 
-@settings(max_examples=80, deadline=None)
 @given(
     st.lists(near | edges | wild, max_size=30),
     st.sampled_from(["u1", "<u4", "<u8", "<i8", ">u8"]),

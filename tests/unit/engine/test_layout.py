@@ -9,7 +9,7 @@ import drgn
 import numpy as np
 import pytest
 from drgn import Architecture, Object, Platform, PlatformFlags, Program, TypeMember
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kcensus.engine.layout import Layout, LayoutError, layout
@@ -173,7 +173,6 @@ def _fields(draw: st.DrawFn) -> tuple[int, list[tuple[int, int]]]:
 
 
 @PLATFORMS
-@settings(max_examples=60, deadline=None)
 @given(_fields(), st.binary(min_size=8, max_size=8))
 def test_bit_fields_read_as_drgn_reads_them(
     platform: Platform, fields: tuple[int, list[tuple[int, int]]], data: bytes

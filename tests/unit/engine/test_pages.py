@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 from drgn.helpers.linux import slab as helpers
 from drgn.helpers.linux.mm import compound_head
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kcensus.engine.gather import gather
@@ -19,6 +19,8 @@ from kcensus.engine.slub.pages import PageMap
 from kcensus.engine.slub.slabs import SlabMap
 from kcensus.kernel.slab.counters import reclaimable
 from tests.unit.fakekernel import DIRECT_MAP, ERAS, PAGE, RANGES, VMEMMAP, FakeKernel
+
+pytestmark = pytest.mark.ends
 
 every_era = pytest.mark.parametrize("era", ERAS)
 KERNEL = FakeKernel()
@@ -62,7 +64,6 @@ def test_ranges_leave_the_hole_out(era: str) -> None:
     assert (pages.base, pages.direct_map, pages.struct_size) == (VMEMMAP, DIRECT_MAP, 64)
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     st.integers(1, 1 << 20),
     st.sampled_from([56, 64, 80]),

@@ -7,12 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kcensus.engine.memory import Faults, Memory
 from kcensus.engine.slub.slabs import FreelistCode, ScanReport, SlabMap, Slabs
 from tests.unit.fakekernel import DIRECT_MAP, ERAS, PAGE, VMEMMAP, FakeKernel, Slab
+
+pytestmark = pytest.mark.ends
 
 every_era = pytest.mark.parametrize("era", ERAS)
 
@@ -221,7 +223,6 @@ def pages_of(slot: int, order: int, usual: int, objects: list[int]) -> list[int]
     return pages
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.integers(1, 4096).map(lambda words: 8 * words), st.integers(0, 10), st.integers(0, 10))
 def test_the_order_follows_from_the_number_of_objects(slot: int, order: int, usual: int) -> None:
     objects, normal = (PAGE << order) // slot, (PAGE << usual) // slot

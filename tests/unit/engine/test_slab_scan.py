@@ -20,6 +20,8 @@ from kcensus.engine.slub.slabs import ScanReport, SlabMap
 from tests.unit import fakekernel
 from tests.unit.fakekernel import DIRECT_MAP, ERAS, PAGE, Cache, FakeKernel, Slab
 
+pytestmark = pytest.mark.ends
+
 every_era = pytest.mark.parametrize("era", ERAS)
 any_chunk = pytest.mark.parametrize("chunk_bytes", [PAGE, 40 * PAGE, 4 << 20])
 

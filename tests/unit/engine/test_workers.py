@@ -17,6 +17,8 @@ import pytest
 
 from kcensus.engine.workers import Columns, WorkersKilled, each
 
+pytestmark = pytest.mark.ends
+
 
 @pytest.mark.parametrize("jobs", [0, 1, 2, 5])
 @pytest.mark.parametrize("tasks", [0, 1, 7])

@@ -228,7 +228,11 @@ def test_an_unknown_command_is_wrong_usage(word: str, hint: str, capsys: Capture
     assert hint in error
 
 
-def test_a_target_alone_is_reported(capsys: Capture, tmp_path: Path) -> None:
+def test_a_target_alone_is_reported(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = {"kcopyd": analyses()["kcopyd"]}
+    monkeypatch.setattr("kcensus.analyses._discover", lambda: one)
     shown = []
     for words in (["report", "sample"], ["sample"]):
         assert cli.main([*words, "--json"]) in (0, 6)

@@ -29,6 +29,8 @@ from tests.unit.patches.test_catalogue import GOOD, RULE, patch_file
 from tests.unit.patches.test_evidence import on
 from tests.unit.synthetic import figures
 
+pytestmark = pytest.mark.ends
+
 MIB = 1 << 20
 
 

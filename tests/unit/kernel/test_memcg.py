@@ -16,6 +16,8 @@ from kcensus.kernel.memcg import memcgs as memcg_module
 from kcensus.kernel.memcg.memcgs import Memcgs, memcgs
 from tests.unit.fakekernel import FakeKernel, Memcg
 
+pytestmark = pytest.mark.ends
+
 ONLINE, DYING = 2, 16
 
 

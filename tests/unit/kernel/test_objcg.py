@@ -16,6 +16,8 @@ from kcensus.kernel.memcg.objcg import OwnerVectors
 from kcensus.kernel.memcg.slab_charges import charged_bytes
 from tests.unit.fakekernel import ERAS, Era, FakeKernel, Memcg, Slab, add_types, table
 
+pytestmark = pytest.mark.ends
+
 VECTOR_ERAS = [
     *(era for era in ERAS.values() if era.vector),
     *(replace(ERAS[name], codetag=True) for name in ("6.10", "7.0", "7.3")),

@@ -29,6 +29,8 @@ from tests.unit.analyses.test_iosched_trace import starving
 from tests.unit.patches.test_catalogue import FIGURE, GOOD, patch_file
 from tests.unit.sources.blktrace.recorded import WRITE, Event, life, packed
 
+pytestmark = pytest.mark.ends
+
 SERIES = PATCHES["list-lru-memory"]
 MIB = 1 << 20
 

@@ -36,6 +36,8 @@ from kcensus.api.answers import Report
 from kcensus.results import Figure, Machine, Result, Unit
 from tests.unit.charts.test_charts import ram_results, result_with
 
+pytestmark = pytest.mark.ends
+
 PLOTS: dict[Callable[..., Axes], tuple[str, str]] = {
     plots.slab_caches: ("slab", "caches"),
     plots.slab_waste: ("slab", "waste"),

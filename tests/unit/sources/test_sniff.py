@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kcensus.sources import TargetError
@@ -381,14 +381,12 @@ MAGICS = st.sampled_from(
 )
 
 
-@settings(deadline=None)
 @given(magic=MAGICS, content=st.binary(max_size=2000))
 def test_random_bytes_are_refused(scratch: Path, magic: bytes, content: bytes) -> None:
     sniff_bytes(scratch, magic + content)
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None)
 @given(data=st.data())
 def test_corrupt_headers_are_refused(scratch: Path, data: st.DataObject) -> None:
     content = bytearray(WHOLE[data.draw(st.integers(0, len(WHOLE) - 1))])

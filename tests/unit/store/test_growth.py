@@ -27,6 +27,8 @@ from kcensus.text import printable
 from tests.unit.store import histories
 from tests.unit.store.histories import DENTRY, GIB, MEMCG_IDS, NEGATIVE, SLAB, history, write_store
 
+pytestmark = pytest.mark.ends
+
 _HOSTILE = "<b>\x1b[31m‮db\n1"
 
 

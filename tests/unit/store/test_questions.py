@@ -60,6 +60,7 @@ def test_utilization(here: Path) -> None:
     assert ask(QUERIES[1], here)["utilization"].tolist() == pytest.approx([rows["value"].mean()])
 
 
+@pytest.mark.slow
 def test_directories(here: Path) -> None:
     expected = kcensus.dentries(open_target("sample")).tables["directories"]
     largest = expected.sort_values("negative").iloc[-1]

@@ -16,6 +16,8 @@ from kcensus.store.trends import State, Trend, amounts, trends
 from tests.unit.store.histories import DENTRY, GIB, MEMCG_IDS, NEGATIVE, SLAB, Key, history
 from tests.unit.store.test_statistics import scatter
 
+pytestmark = pytest.mark.ends
+
 _DAY = 86400.0
 
 

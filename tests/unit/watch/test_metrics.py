@@ -294,6 +294,7 @@ def test_a_port_serves_the_last_sample() -> None:
     wait_for(lambda: threading.active_count() == threads)
 
 
+@pytest.mark.slow
 def test_idle_connections_are_few_small_and_short(monkeypatch: pytest.MonkeyPatch) -> None:
     most = 16
     monkeypatch.setattr(exposition, "_MAX_CONNECTIONS", most)

@@ -18,6 +18,8 @@ from tests.running import on, rows, runner
 from tests.unit.fakekernel import FILE_ERAS
 from tests.unit.fakekernel.dcache import BUCKETS, NAME_SLOT, SLOT, FakeDcache, Made
 
+pytestmark = pytest.mark.ends
+
 run = runner("dentries")
 
 LONG = b"a name that is too long for the dentry itself %d"

@@ -31,6 +31,8 @@ from tests.unit.fakekernel.files import FakeFiles
 from tests.unit.fakekernel.list_lrus import FakeListLrus, FakeLru
 from tests.unit.fakekernel.types import add_types
 
+pytestmark = pytest.mark.ends
+
 run = runner("list-lru")
 
 LONG_MIN = -(1 << 63)

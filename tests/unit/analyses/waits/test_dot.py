@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kcensus.analyses.waits.tables import tables
@@ -37,7 +37,6 @@ def written(scene: Scene, path: Path) -> list[str]:
 @example("\\N\\G</TABLE>")
 @example("a\r\u2028\u202eb\x1b[31m\x00")
 @example('a"b\\c\x1b[31m\nx')
-@settings(max_examples=40, deadline=None)
 def test_a_name_stays_in_its_label(tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
     scene = Scene(2, {0: 1, 1: 0}, owned(2), names={0: name})
     lines = written(scene, tmp_path_factory.mktemp("dot") / "w.dot")

@@ -9,7 +9,7 @@ from dataclasses import replace
 import networkx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kcensus.engine.memory import Numbers
@@ -175,7 +175,6 @@ def tangles(draw: st.DrawFn) -> list[Edge]:
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
 @given(tangles())
 def test_against_a_search_by_hand(edges: list[Edge]) -> None:
     """Free nodes one by one until nothing changes, and list all cycles of those that are left."""

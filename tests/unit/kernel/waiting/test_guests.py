@@ -50,6 +50,8 @@ from tests.sample.block.poked import Poked
 from tests.unit.kernel.waiting.record import DATA
 from tests.vm.oracles import waits as oracle
 
+pytestmark = pytest.mark.ends
+
 _CAPSULE = DATA / "cfq-waits.capsule"
 _TASK = re.compile(r"^DTASK (\d+) (\S+)\n((?:\[<0>\] .*\n)+)", re.MULTILINE)
 _FRAME = re.compile(r"^\[<0>\] ([\w.]+)\+", re.MULTILINE)

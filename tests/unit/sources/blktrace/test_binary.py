@@ -17,6 +17,8 @@ from kcensus.sources.blktrace.events import EVENT, Loss, Trace, TraceError
 from kcensus.sources.blktrace.files import read_trace
 from tests.unit.sources.blktrace.recorded import Event, life, message, name_of, packed, unpack
 
+pytestmark = pytest.mark.ends
+
 NOTE_SIZE = 48
 
 
