@@ -25,7 +25,7 @@ from tests.catalogue import PATCHES
 from tests.running import analysis_of
 from tests.unit import distributions as known
 from tests.unit import synthetic
-from tests.unit.analyses.test_iosched_trace import starving
+from tests.unit.analyses.iosched.test_trace import starving
 from tests.unit.patches.test_catalogue import FIGURE, GOOD, patch_file
 from tests.unit.sources.blktrace.recorded import WRITE, Event, life, packed
 

@@ -19,7 +19,7 @@ from tests.running import runner
 
 run = runner("kcopyd")
 
-DATA = Path(__file__).parents[1] / "data"
+DATA = Path(__file__).parents[2] / "data"
 KIB = 1024
 Row = tuple[object, ...]
 
