@@ -1,36 +1,54 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Where findings lead: what they tell to look at exists, says more, and does not lead back."""
+"""Where findings lead: the commands that they name exist, say more, and do not lead back."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
-from kcensus.analyses import analyses
+from kcensus import explain
+from kcensus.analyses import Analysis, analyses
+from kcensus.catalogue import load
+from kcensus.commands import commands
 from kcensus.reports import Report
-from kcensus.results import Finding
+from kcensus.results import Finding, Result
 
 _REFERENCE = re.compile(r"`(kcensus [^`]*)`")
+_TARGETS = {"TARGET", "AFTER"}
+"""Placeholders of a target in sentences."""
+_WITHOUT_TARGET = {"explain", "record", "trend", "notebook", "completion", "validate"}
+"""Commands that need no target, or say themselves which."""
 
 
 def dead_ends(report: Report) -> Iterator[str]:
-    """Yield what is wrong with the next steps that the findings of a report name."""
-    ids = {finding.id for _, finding in report.findings}
-    for owner, finding in report.findings:
+    """Yield the broken next steps in the findings of a report."""
+    yield from broken(report.findings, report.results)
+
+
+def broken(named: Sequence[tuple[str, Finding]], results: Mapping[str, Result]) -> Iterator[str]:
+    """Yield the broken next steps in findings.
+
+    :param named: findings, each with the name of its analysis, or of the command
+    :param results: results of the target that the findings lead to
+    """
+    ids = {finding.id for _, finding in named}
+    for owner, finding in named:
         if finding.part_of:
             if finding.part_of not in ids:
                 yield f"{finding.id}: is a part of {finding.part_of}, which does not exist"
         elif not (finding.remedies or finding.no_remedy):
             yield f"{finding.id}: names nothing to do"
+        if explain.explanation(finding.id) is None:
+            yield f"{finding.id}: has no explanation"
         for command in references(finding):
-            wrong = _wrong(report, owner, command)
+            wrong = _wrong(command, owner, named, results)
             if wrong:
                 yield f"{finding.id}: `{command}` {wrong}"
 
 
 def references(finding: Finding) -> list[str]:
-    """Return the commands of kcensus that a finding tells to run."""
+    """Return the commands of kcensus in a finding."""
     texts = [finding.title, finding.evidence, *finding.story, finding.no_remedy]
     for remedy in finding.remedies:
         texts += [remedy.effect, remedy.risk]
@@ -41,20 +59,53 @@ def references(finding: Finding) -> list[str]:
     ]
 
 
-def _wrong(report: Report, owner: str, command: str) -> str:
+def _wrong(
+    command: str,
+    owner: str,
+    named: Sequence[tuple[str, Finding]],
+    results: Mapping[str, Result],
+) -> str:
     """Return why a command says nothing more; empty if it does."""
     _, name, *words = shlex.split(command)
+    if name not in {*analyses(), *commands()}:
+        return "is not a command"
+    if name == "explain":
+        is_known = explain.explanation(words[0]) or explain.term(words[0])
+        return "" if is_known else "explains nothing"
+    if name == "patches" and words[:1] == ["show"]:
+        return "" if words[1] in load().patches else "shows no patch"
+    if name == "report" and owner in results:
+        return "leads back here"
+    has_target = not _TARGETS.isdisjoint(words) or "--trace" in words or "--log" in words
+    # A store is of another machine, on which commands need no target.
+    if not has_target and name not in _WITHOUT_TARGET and owner != "trend":
+        return "has no target, and so is of the running kernel"
     if name not in analyses() or "--debug" in words:
         return ""
-    if "TARGET" not in words:
-        return "has no target, and so is of the running kernel"
-    if name not in report.results:
-        return "has no result"
+    return _wrong_analysis(analyses()[name], words, owner, named, results)
+
+
+def _wrong_analysis(
+    analysis: Analysis,
+    words: Sequence[str],
+    owner: str,
+    named: Sequence[tuple[str, Finding]],
+    results: Mapping[str, Result],
+) -> str:
+    result = results.get(analysis.name)
     if "--table" in words:
-        table = report.results[name].tables.get(words[words.index("--table") + 1])
-        return "" if table is not None and len(table.frame) else "is an empty table"
-    others = [each for of, each in report.findings if of == name and not each.part_of]
-    if name == owner or not others:
+        table = words[words.index("--table") + 1]
+        if table not in {spec.name for spec in analysis.tables()}:
+            return "names no table"
+        content = result.tables.get(table) if result else None
+        if content is None:
+            # A trace is not a part of a report.
+            return "" if "--trace" in words else "has no result"
+        return "" if len(content.frame) else "is an empty table"
+    if result is None:
+        return "has no result"
+    others = [each for of, each in named if of == analysis.name and not each.part_of]
+    if analysis.name == owner or not others:
         return "has no finding that says more"
-    back = [each for each in others if owner in {c.split()[1] for c in references(each)}]
+    back = [each for each in others if owner in {line.split()[1] for line in references(each)}]
     return "" if len(back) < len(others) else "leads back here"

@@ -97,7 +97,13 @@ def compare(before: Report, after: Report) -> Result:
     made.findings = [*_incomplete(sides), *growth]
     if sides[0].head.kernel != sides[1].head.kernel:
         title = f"the kernels differ: {sides[0].head.kernel} before, {sides[1].head.kernel} after"
-        made.findings.append(Finding(id="kernels-differ", severity=Severity.INFO, title=title))
+        differ = Finding(
+            id="kernels-differ",
+            severity=Severity.INFO,
+            title=title,
+            no_remedy="Judge a single patch with two dumps of one workload: `kcensus validate`",
+        )
+        made.findings.append(differ)
     made.gaps = [
         Gap(f"{gap.what} in {name}", gap.reason, gap.count, gap.effect)
         for side, name in enumerate(names)

@@ -63,6 +63,13 @@ _SEVERITY = {
     Verdict.CONTRADICTED: Severity.WARNING,
     Verdict.INCONCLUSIVE: Severity.NOTICE,
 }
+_NEXT = {
+    Verdict.CONFIRMED: "",
+    Verdict.CONTRADICTED: "Check that the patch is active, and that the workload of both sides is "
+    'the same: see the table "conditions"',
+    Verdict.INCONCLUSIVE: "Add pairs of the same workload with --more",
+}
+"""Next steps."""
 PAIRS = TableSpec(
     "pairs",
     "Pairs",
@@ -501,6 +508,7 @@ def _finding(patch: Patch, judgement: Judgement, old: float, new: float) -> Find
         title=f"{judgement.verdict.value}: {validation.metric.what} {before} before, {after} "
         f"after, {change}",
         evidence="; ".join(reasons),
+        no_remedy=_NEXT[judgement.verdict],
         # If only the user's word says that the patch differs, something else may be the cause.
         patch="" if any(pair.is_given for pair in judgement.pairs) else patch.id,
     )
