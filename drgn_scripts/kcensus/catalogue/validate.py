@@ -65,8 +65,8 @@ _SEVERITY = {
 }
 _NEXT = {
     Verdict.CONFIRMED: "",
-    Verdict.CONTRADICTED: "Check that the patch is active, and that the workload of both sides is "
-    'the same: see the table "conditions"',
+    Verdict.CONTRADICTED: "Check whether the patch is active, and the workload of both sides the "
+    'same: table "conditions"',
     Verdict.INCONCLUSIVE: "Add pairs of the same workload with --more",
 }
 """Next steps."""

@@ -107,7 +107,7 @@ COMMAND = options.command(
         options.flag(
             "--as-given",
             "Assert that only the patch, or a tunable with its effect, differs; for traces also "
-            "that both are of the same disk and of the scheduler that the patch changes.",
+            "that both are of the same disk and of the scheduler of the patch.",
         ),
         options.catalogue(),
         *options.showing(),

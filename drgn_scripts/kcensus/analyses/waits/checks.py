@@ -49,7 +49,7 @@ def checks(figures: Figures) -> list[Check]:
 
 
 def _owners(figures: Figures) -> tuple[int, int]:
-    """Return the number of owners in the log that agree with the graph, and of all that count.
+    """Return the number of owners in the log equal to those of the graph, and of all that count.
 
     A waiter counts if it and the owner have slept since before the message: others may have
     changed.

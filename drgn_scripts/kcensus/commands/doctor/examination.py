@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Examine a target: what it is, how much of it can be read, and what it lacks."""
+"""Examine a target: its form, the readable share, and the missing parts."""
 
 from __future__ import annotations
 

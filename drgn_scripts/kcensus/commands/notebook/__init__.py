@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Where the memory of a machine is, what a patch changed, what grows: with charts."""
+"""Pages with charts: memory by use, the effect of a patch, growth over time."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 _HELP = """Run a notebook that comes with kcensus on your own kernels, or open it.
 
-A notebook explains its charts: where the memory of a machine is, what a patch changed, what grows
-over time. Without NAME, list the notebooks, their targets and their parameters. Omitted targets are
-samples that come with kcensus.
+A notebook explains its charts: the memory of a machine, the effect of a patch, growth over time.
+Without NAME, list the notebooks, their targets and their parameters. Omitted targets are samples
+that come with kcensus.
 
 With -o, the notebook runs, and its results are written: as one HTML page that loads nothing else,
 or as an .ipynb file for Jupyter. Without -o, it is written to the current directory as an .ipynb

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The longest delays that each scheduler causes, and the patches that the kernel lacks."""
+"""The longest delays by scheduler, and the missing patches."""
 
 from __future__ import annotations
 
