@@ -9,9 +9,9 @@
 # %% [markdown]
 # # Capacity report
 #
-# Where the memory of one machine is, what of it is waste, and what returns it.
+# The memory of one machine by use, the waste in it, and the commands that return it.
 #
-# Figures are of one moment: that of the dump. Which of them grow, only a series shows.
+# Figures are of one moment, the time of the dump. Only a series shows growth.
 
 # %% tags=["parameters"]
 target = "sample"  # TARGET: a vmcore or a capsule; /proc/kcore is the running kernel
@@ -64,9 +64,8 @@ if machine and machine.ram_bytes and best:
 # %% [markdown]
 # ## Findings
 #
-# What to act on comes first: the memory that a finding *holds*, a command that returns it, and
-# what that command risks. Symptoms are below the finding that explains them, so no memory is
-# counted twice.
+# Problems come first, with the memory that a finding *holds*, a command that returns it, and the
+# risk. Symptoms are below their cause, so no memory is counted twice.
 
 # %%
 report
@@ -74,15 +73,15 @@ report
 # %% [markdown]
 # ## RAM by use
 #
-# What the kernel's own counters say, as `/proc/meminfo` shows them. Other kernel memory is page
-# tables, stacks, per-CPU memory, and pages that drivers and the kernel allocate for themselves.
+# The kernel's own counters, as in `/proc/meminfo`. Other kernel memory is page tables, stacks,
+# per-CPU memory, and pages that drivers and the kernel allocate for themselves.
 
 # %%
 ram = plots.ram_by_use(report)
 
 # %% [markdown]
-# The part of it that the analyses below account for. They do not look at page cache and the memory
-# of processes.
+# The part accounted for by the analyses below. They do not look at page cache and the memory of
+# processes.
 
 # %%
 analysed = plots.ram_analysed(report)
@@ -90,9 +89,9 @@ analysed = plots.ram_analysed(report)
 # %% [markdown]
 # ## Slab
 #
-# The kernel allocates its small objects from *slabs*: pages that are cut into slots of one size.
+# The kernel allocates its small objects from *slabs*: pages divided into slots of one size.
 # A slab returns to the system when its last object is freed, so a few objects can hold many pages.
-# *Utilization* is the share of slab pages that objects use.
+# *Utilization* is the share of objects in slab pages.
 
 # %%
 if slab := answer("slab"):
@@ -108,8 +107,8 @@ if slab := answer("slab"):
 
 # %% [markdown]
 # Each step of the next curve is a cache. Where it is steep, much memory is in caches of that
-# utilization. The band is what was published about machines with many memory cgroups, before
-# cgroups shared slabs.
+# utilization. The band shows published values of machines with many memory cgroups, before cgroups
+# shared slabs.
 
 # %%
 if slab:
@@ -117,7 +116,7 @@ if slab:
 
 # %% [markdown]
 # The first chart counts slabs, the second one bytes. Empty slabs return when their cache is shrunk.
-# Almost empty ones are fragmentation: nothing returns them but freeing the last objects in them.
+# Almost empty slabs are fragmentation: they return only when their last objects are freed.
 # Full slabs are healthy.
 
 # %%
@@ -134,8 +133,8 @@ if slab:
 # %% [markdown]
 # ## Negative dentries
 #
-# A negative dentry remembers that a name does not exist. A few save lookups; programs that look for
-# ever new names leave millions. Reclaim can free those that are not in use, one by one.
+# A negative dentry remembers a missing name. A few save lookups; programs that look up ever new
+# names leave millions. Reclaim can free unused ones, one by one.
 
 # %%
 if dentries := answer("dentries"):
@@ -144,15 +143,14 @@ if dentries := answer("dentries"):
             f"**{dentries.text('negative')}** of {dentries.text('dentries')} dentries are negative;"
             f" with external names they use **{dentries.text('negative_bytes')}**."
             f" {dentries.text('freeable_bytes')} of slab pages hold only unused negative ones."
-            " What a finding says that its command *returns* can be more: commands drop unused"
-            " dentries of all kinds, which frees pages that both kinds share, and external names."
+            " The command of a finding can return more: it drops unused dentries of all kinds, with"
+            " pages shared by both kinds, and external names."
         )
     )
     directories = plots.directories(dentries)
 
 # %% [markdown]
-# The pattern of names says which program looks them up: what differs from name to name, such as
-# digits, is replaced.
+# The pattern of names is a hint at the program: the differing parts, such as digits, are replaced.
 
 # %%
 if dentries:
@@ -161,9 +159,10 @@ if dentries:
 # %% [markdown]
 # ## Per-memcg lists of `list_lru`
 #
-# Each mount has lists of dentries and inodes to reclaim, and one pair per memory cgroup. Until 5.18
-# they are allocated for all cgroup ids at once, and never shrink: mounts × cgroups × NUMA nodes.
-# The chart projects what the stages of the patch series make of this machine.
+# Each mount has lists of dentries and inodes to reclaim, and one pair per memory cgroup. Before
+# 5.18 they are allocated for all cgroup ids at once, and never shrink: mounts × cgroups × NUMA
+# nodes.
+# The chart projects the cost on this machine at each stage of the patch series.
 
 # %%
 if list_lru := answer("list-lru"):
@@ -197,8 +196,8 @@ if kcopyd := answer("kcopyd"):
 # %% [markdown]
 # ## Dying memory cgroups
 #
-# A memory cgroup that was removed stays, *offline*, until the last page or object that is charged
-# to it is gone. Most often files pin it: page cache, or files on tmpfs.
+# A removed memory cgroup stays, *offline*, until the last charged page or object is gone. Most
+# often files pin it: page cache, or files on tmpfs.
 
 # %%
 if memcgs := answer("memcgs"):
@@ -214,7 +213,7 @@ if memcgs := answer("memcgs"):
 # %% [markdown]
 # ## Patches
 #
-# Fixes and features that this kernel lacks, and what that costs here. A cost is a figure of the
+# Missing fixes and features of this kernel, and their costs here. A cost is a figure of the
 # analyses above; where it is missing, no analysis measures it.
 
 # %%
@@ -229,8 +228,8 @@ if patches := answer("patches"):
 # %% [markdown]
 # ## Trust
 #
-# Every figure that the kernel counts itself is compared with its counter. A *gap* is what could not
-# be read; the figures that it touches are lower bounds.
+# Each figure with a counter of the kernel is compared with it. A *gap* is unreadable data; the
+# affected figures are lower bounds.
 
 # %%
 checks = [check for result in report.results.values() for check in result.checks]
@@ -239,8 +238,7 @@ agreeing = sum(check.status.value == "agree" for check in checks)
 differing = [check for check in checks if check.status.value == "differ"]
 display(
     Markdown(
-        f"Checks that agree: {agreeing} of {len(checks)}; {len(differing)} differ."
-        f" Gaps: {len(gaps)}."
+        f"Checks: {agreeing} of {len(checks)} agree, {len(differing)} differ. Gaps: {len(gaps)}."
     )
 )
 if differing:

@@ -10,13 +10,13 @@
 # %% [markdown]
 # # Explore kernel objects
 #
-# How to ask what no analysis answers: kernel objects as DataFrames to group, join and plot, and
-# the way from a row to the object in the kernel.
+# Questions beyond the analyses: kernel objects as DataFrames to group, join and plot, and the way
+# from a row to the object in the kernel.
 #
 # The question here is about dentries. Any other type works in the same way: `kcensus.objects`
-# finds the slab cache, reads the members that you name from all of its pages in bulk, and leaves
-# free objects out. A capsule, such as the sample, has only what the analyses read; a vmcore has
-# all types.
+# finds the slab cache, reads the named members from all of its pages in bulk, and leaves free
+# objects out. A capsule, such as the sample, has only the memory for the analyses; a vmcore has all
+# types.
 
 # %% tags=["parameters"]
 target = "sample"  # TARGET: a vmcore or a capsule
@@ -39,7 +39,7 @@ kernel = kcensus.open_target(target, symbols)
 # ## Read
 #
 # One row per object, indexed by its address. Members are paths, as in C; `memcg=True` adds the
-# memory cgroup that is charged for the object.
+# memory cgroup charged for the object.
 
 # %%
 members = ["d_parent", "d_inode", "d_lockref.count"]
@@ -48,8 +48,8 @@ dentries.head(top)
 
 # %% [markdown]
 # `where=` filters while objects are read, so that a cache that is larger than the memory of this
-# machine can be searched: rows that it drops are never kept. A dentry without an inode is
-# *negative*: it remembers that a name does not exist.
+# machine can be searched: dropped rows are never kept. A dentry without an inode is
+# *negative*: it remembers a missing name.
 
 # %%
 negative = kcensus.objects(kernel, "struct dentry", "d_inode", where="d_inode == 0")
@@ -60,7 +60,7 @@ display(Markdown(f"{len(negative):,} of {len(dentries):,} dentries are negative 
 # ## Group
 #
 # Pointers are numbers, so counting by directory is counting by `d_parent`. Paths are looked up for
-# the few that matter, after grouping.
+# the few relevant ones, after grouping.
 
 # %%
 by_directory = dentries.groupby("d_parent").agg(
@@ -72,9 +72,9 @@ largest.set_axis(pd.Index(kcensus.paths(kernel, largest.index), name="directory"
 # %% [markdown]
 # ## Join
 #
-# Two kinds of objects are joined by a pointer of one that is the address of the other. Here a
-# dentry meets the dentry of its directory, to see who else uses the directory: its refcount
-# includes one reference by each child.
+# A pointer in one kind of object, the address of another kind, joins the two. Here a dentry meets
+# the dentry of its directory, to see other users of the directory: its refcount includes one
+# reference by each child.
 
 # %%
 directories = by_directory.join(dentries[["d_lockref.count"]], how="inner")
@@ -89,7 +89,7 @@ display(
 
 # %% [markdown]
 # The tables of analyses are DataFrames, too. Here is the state of each memory cgroup, beside the
-# dentries that are charged to it; those of no cgroup are left out.
+# dentries charged to it; dentries of no cgroup are left out.
 
 # %%
 states = kcensus.slab(kernel).tables["memcgs"].set_index("memcg")[["state"]]
@@ -102,8 +102,8 @@ by_memcg.join(states).nlargest(top, "dentries")
 # %% [markdown]
 # ## Plot
 #
-# Any column can be plotted. Most directories have few negative dentries; memory is in the few that
-# have many: both axes are logarithmic.
+# Any column can be plotted. Most directories have few negative dentries, and a few hold most of the
+# memory: both axes are logarithmic.
 
 # %%
 sizes = by_directory["negative"][by_directory["negative"] > 0].sort_values(ascending=False)

@@ -53,7 +53,7 @@ last = history["time"].max()
 subject = f"{shown(host)}, records until {last:%Y-%m-%d %H:%M} UTC"
 display({"text/plain": subject}, raw=True, metadata={"kcensus": {"subject": subject}})
 if store == "sample-series":
-    text = "a guest that was idle in one boot, and looked up names that do not exist in the next"
+    text = "a guest, idle in one boot, with lookups of missing names in the next"
     display(Markdown(f"The sample is {text}."))
 
 # %% [markdown]

@@ -9,10 +9,10 @@
 # %% [markdown]
 # # Patch validation
 #
-# Whether patches have the promised effect on two dumps of one workload, beside what was published.
+# The effect of patches on two dumps of one workload, beside the published effect.
 #
 # A pair of dumps counts if memory, CPUs, uptime and workload are alike. The reduction on another
-# machine is another one: compare its direction and what the model predicts, not its size.
+# machine is another one: compare its direction, and the prediction of the model, not its size.
 
 # %% tags=["parameters"]
 before = "sample"  # BEFORE: a vmcore or a capsule of the kernel without the patches
@@ -52,10 +52,10 @@ def both(name: str) -> tuple[kcensus.Result, kcensus.Result] | None:
 
 
 # %% [markdown]
-# ## What was published
+# ## Published figures
 #
-# The catalogue has the figures of the postings of patches. These are the runs that were measured
-# without a patch and with it; `kcensus patches show ID` names the postings. Time is the time of the
+# The catalogue has the figures of the postings of patches. These are the runs measured without a
+# patch and with it; `kcensus patches show ID` names the postings. Time is the time of the
 # same work.
 
 # %%
@@ -81,7 +81,7 @@ bars = ax.barh(names, published["left"] * 100, height=0.68, color=COLORS[0])
 ax.spines[["top", "right"]].set_visible(False)
 ax.bar_label(bars, [compared(run) for _, run in published.iterrows()], padding=4, fontsize="small")
 ax.axvline(100, color="gray", linewidth=0.8)
-# What a patch made worse is longer than before.
+# A longer bar is a worse figure with the patch.
 ax.set(
     title="Published: left with the patch",
     xlim=(0, max(120, 110 * published["left"].max())),
@@ -100,7 +100,7 @@ with pd.option_context("display.max_colwidth", None):
 
 # %% [markdown]
 # The `list_lru` series was measured stage by stage: memory in use after creating the same cgroups
-# and mounts. The last stage is what 5.18 and later have.
+# and mounts. Linux 5.18 and later have the last stage.
 
 # %%
 stages = figures[figures["run"] == "mounts"].sort_values("base_value", ascending=False)
@@ -112,10 +112,10 @@ stages["memory in use"] = [f"{row.value:,.0f} {row.unit}" for row in stages.iter
 pd.DataFrame(stages.set_index("stage")[["memory in use"]]).rename_axis(None)
 
 # %% [markdown]
-# ## What this pair shows
+# ## Results of this pair
 #
-# For each patch: whether the kernels have it, what the model predicts from the kernel without it,
-# and the verdict. A pair that is not alike is refused; the sentence says why.
+# For each patch: its state on both kernels, the prediction of the model from the kernel without it,
+# and the verdict. An unlike pair is refused; the sentence has the reason.
 
 # %%
 verdicts = {}
@@ -167,7 +167,7 @@ if verdicts:
     ax.legend(fontsize="small")
 
 # %% [markdown]
-# The conditions that make this a pair:
+# The conditions of this pair:
 
 # %%
 if verdicts:
@@ -178,7 +178,7 @@ if verdicts:
 # %% [markdown]
 # ## Slab utilization
 #
-# The band is what was published about machines with one set of slab caches per memory cgroup. With
+# The band shows published values of machines with one set of slab caches per memory cgroup. With
 # the patch `slab-objcg-controller`, cgroups share slabs.
 
 # %%
@@ -202,8 +202,8 @@ if kcopyds := both("kcopyd"):
 # %% [markdown]
 # ## `list_lru`
 #
-# The first bar is the kernel before, as it was measured. The others are projected from it: what
-# each stage of the series makes of this machine.
+# The first bar is the measured kernel before. The others are projected from it: the cost on this
+# machine at each stage of the series.
 
 # %%
 if list_lrus := both("list-lru"):
@@ -212,9 +212,10 @@ if list_lrus := both("list-lru"):
     projection = plots.list_lru_projection(list_lrus[0])
 
 # %% [markdown]
-# ## What else differs
+# ## Other differences
 #
-# Two kernels of different versions differ in more than these patches. What grew most comes first.
+# Two kernels of different versions differ in more than these patches. The largest growth comes
+# first.
 
 # %%
 kcensus.diff(*reports)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from kcensus.explain import explanation
 from kcensus.human import human, shown_time
 from kcensus.render.plain import Plain, plain, plain_column
 from kcensus.reports import Report, incomplete
@@ -48,6 +49,7 @@ FIRST_TABLES = ("targets", "figures", _CACHES, "slab_memcgs", "dentries_director
 _OWN_TABLES = ("targets", "figures")
 _NOT_COMPARED = ("log_events", "projection", "prices")
 """Tables of other data than memory contents."""
+_REMEDIES = "Show the remedies for this memory: `kcensus report AFTER`"
 _MAX_DETAILS = 5
 """Rows of tables other than slab caches to name as findings."""
 _ANONYMOUS = re.compile(r"0:\d+|0x[0-9a-f]+")
@@ -66,8 +68,11 @@ def compare(before: Report, after: Report) -> Result:
     sides = (before, after)
     names = [side.head.target for side in sides]
     kernels = ", then ".join(dict.fromkeys(side.head.kernel for side in sides))
-    made = Result("diff", " against ".join(names), kernels, measures=False)
+    target = f"{names[0]} (before) and {names[1]} (after)"
+    made = Result("diff", target, kernels, measures=False)
     made.compared = tuple(side.head.machine or Machine() for side in sides)
+    if (words := after.head.placeholders.get("TARGET")) is not None:
+        made.placeholders = {"AFTER": words}
     made.live = before.head.live or after.head.live
     heads = [side.head for side in sides]
     made.tables = make_tables((_TARGETS, _FIGURES), {"heads": heads, "pairs": pairs})
@@ -79,7 +84,7 @@ def compare(before: Report, after: Report) -> Result:
             changes = compare_tables(*compared) if compared else None
             if changes is not None and len(changes.frame):
                 changes.title = f"{older.analysis}: {changes.title}"
-                made.tables[f"{older.analysis.replace('-', '_')}_{name}"] = changes
+                made.tables[_name(older.analysis, name)] = changes
     rows = sum(len(table.frame) for name, table in made.tables.items() if name not in _OWN_TABLES)
     growth = _growth(sides, made.tables)
     made.summary |= {
@@ -94,7 +99,13 @@ def compare(before: Report, after: Report) -> Result:
     made.findings = [*_incomplete(sides), *growth]
     if sides[0].head.kernel != sides[1].head.kernel:
         title = f"the kernels differ: {sides[0].head.kernel} before, {sides[1].head.kernel} after"
-        made.findings.append(Finding(id="kernels-differ", severity=Severity.INFO, title=title))
+        differ = Finding(
+            id="kernels-differ",
+            severity=Severity.INFO,
+            title=title,
+            no_remedy="Judge a single patch with two dumps of one workload: `kcensus validate`",
+        )
+        made.findings.append(differ)
     made.gaps = [
         Gap(f"{gap.what} in {name}", gap.reason, gap.count, gap.effect)
         for side, name in enumerate(names)
@@ -126,30 +137,34 @@ def _growth(sides: Sequence[Report], tables: Mapping[str, Table]) -> list[Findin
     grown = []
     for name, finding in sides[1].findings:
         if name not in sides[0].results:
-            continue  # its memory before is unknown
+            continue  # the memory before is unknown
         was = older[finding.id].memory if finding.id in older else {}
         memory = _net_growth(was, finding.memory)
         severity = severity_of(sum(memory.values()), ram)
         if severity is not None and not finding.is_generic and not finding.part_of:
-            made = _grew(finding.id, finding.id, severity, sum(was.values()), memory)
+            known = explanation(finding.id)
+            subject = f"memory of {known.subject}" if known and known.subject else finding.id
+            made = _grew(finding.id, subject, severity, sum(was.values()), memory)
             if finding.id not in older:
                 # Its memory before may have been too small for a finding.
                 holds = human(finding.holds or 0, Unit.BYTES)
-                made = replace(made, title=f"{finding.id} is new: it holds {holds}")
-            grown.append(replace(made, evidence=finding.title))
+                made = replace(made, title=f"new finding {finding.id}, which holds {holds}")
+            grown.append(replace(made, evidence=finding.title, no_remedy=_REMEDIES))
     for row in _largest(tables, _CACHES):
         severity = severity_of(row.change, ram)
         if severity is not None:
             memory = {f"slab:{row.name}": row.change}
             subject = f"slab cache {row.name}"
             made = _grew(f"slab:{row.name}", subject, severity, row.before, memory)
-            grown.append(replace(made, is_generic=True))
+            table = "kmalloc" if row.name.startswith("kmalloc-") else "caches"
+            grown.append(replace(made, is_generic=True, no_remedy=_shown("slab", table)))
     details = [
         Finding(
             id=f"grew:{name}:{row.name}",
             severity=Severity.INFO,
-            title=f"{table.title}: {row.name} grew by {human(row.change, Unit.BYTES)}",
+            title=f'{row.words} in table "{table.title}" grew by {human(row.change, Unit.BYTES)}',
             figures=_figures_of(row.before, row.change),
+            no_remedy=_shown(*_place(sides[1], name)),
         )
         for name, table in tables.items()
         if name not in _OWN_TABLES and "cache" not in table.columns  # slab caches have them already
@@ -157,7 +172,27 @@ def _growth(sides: Sequence[Report], tables: Mapping[str, Table]) -> list[Findin
         if severity_of(row.change, ram) is not None
     ]
     details.sort(key=lambda each: -int(each.figures["change"].value or 0))
-    return [*fold(grown, ram), *details[:_MAX_DETAILS]]
+    folded = [replace(each, no_remedy="") if each.part_of else each for each in fold(grown, ram)]
+    return [*folded, *details[:_MAX_DETAILS]]
+
+
+def _shown(analysis: str, table: str) -> str:
+    return f"Show the rows of the later target: `kcensus {analysis} AFTER --table {table}`"
+
+
+def _place(side: Report, name: str) -> tuple[str, str]:
+    """Return the analysis and the name of a compared table."""
+    return next(
+        (analysis, table)
+        for analysis, result in side.results.items()
+        for table in result.tables
+        if name == _name(analysis, table)
+    )
+
+
+def _name(analysis: str, table: str) -> str:
+    """Return the name of a comparison of tables."""
+    return f"{analysis.replace('-', '_')}_{table}"
 
 
 def _net_growth(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
@@ -196,9 +231,21 @@ def _figures_of(before: int, change: int) -> dict[str, Figure]:
 
 
 class _Row(NamedTuple):
-    name: str
+    keys: list[str]
+    """Words of its columns of text; not empty."""
     before: int
     change: int
+
+    @property
+    def name(self) -> str:
+        """Name in identifiers."""
+        return " ".join(self.keys)
+
+    @property
+    def words(self) -> str:
+        """Name in sentences: ``shrinker maps (kmalloc-1k)``."""
+        first, *rest = self.keys or [""]
+        return f"{first} ({', '.join(rest)})" if rest else first
 
 
 def _largest(tables: Mapping[str, Table], name: str) -> list[_Row]:
@@ -211,7 +258,7 @@ def _largest(tables: Mapping[str, Table], name: str) -> list[_Row]:
     if any(table.columns[key].unit is not Unit.TEXT for key in keys):
         return []  # a number names nothing
     return [
-        _Row(" ".join(printable(str(word)) for word in words if word), int(before), int(change))
+        _Row([printable(str(word)) for word in words if word], int(before), int(change))
         for words, before, change in zip(
             frame[keys].itertuples(index=False, name=None),
             frame["before"],
@@ -247,8 +294,9 @@ _TARGETS = TableSpec("targets", "Targets", {
     rows=lambda figures: [*map(_Side, ("before", "after"), figures["heads"])])  # fmt: skip
 _FIGURES = TableSpec("figures", "Figures", {
     "analysis": Column(TEXT, "", ALWAYS, "Name of the analysis."),
-    "figure": Column(TEXT, "key", DATA, "Key in its summary.", "key"),
-    "label": Column(TEXT, "figure", ALWAYS, "The figure.", lambda row: row.figure.label or row.key),
+    "figure": Column(TEXT, "key", DATA, "Key in the summary of the analysis.", "key"),
+    "label": Column(TEXT, "figure", ALWAYS, "Label of the figure.",
+        lambda row: row.figure.label or row.key),
     "before": Column(TEXT, "", ALWAYS, "Value before.",
         lambda row: human(row.before, row.figure.unit)),
     "after": Column(TEXT, "", ALWAYS, "Value after.",
@@ -259,7 +307,7 @@ _FIGURES = TableSpec("figures", "Figures", {
     "after_value": Column(NONE, "", DATA, "Exact value after.", lambda row: _number(row.after)),
     "change_value": Column(NONE, "", DATA, "Exact change.", "change"),
     "unit": Column(TEXT, "", DATA, "Unit of the values.", "figure.unit.value"),
-}, "A figure of a summary that differs, the largest share of change first.",
+}, "A different figure of a summary, the largest share of change first.",
     rows=lambda figures: _changes(figures["pairs"]), keeps_types=True)  # fmt: skip
 
 
@@ -313,7 +361,7 @@ def compare_tables(before: Table, after: Table) -> Table | None:
     """Return the rows that are new, gone or changed, the largest change first.
 
     Rows are ranked by the first column of bytes that changed in any row, else of pages or counts,
-    with a preference for columns that are always shown. Rows without a change in it are left out.
+    with a preference for columns that are always shown. Rows without a change there are left out.
     None without anything to compare: no names, or no memory.
     """
     columns = {name: column for name, column in before.columns.items() if name in after.columns}

@@ -94,6 +94,7 @@ def report(context: Context, wanted: Iterable[Analysis], *, more: int = 0) -> Re
     """
     chosen = list(wanted)
     head = Result("report", context.name, context.release, context.kernel.live, context.machine)
+    head.placeholders = context.placeholders
 
     @functools.cache
     def load_modules() -> None:
@@ -119,9 +120,8 @@ def report(context: Context, wanted: Iterable[Analysis], *, more: int = 0) -> Re
 
 def _doctor(context: Context) -> str:
     """Return the command that shows the gaps of the target, with the options to open it."""
-    words = ["kcensus", "doctor"] + ([] if context.kernel.live else [quote(context.name)])
-    options = context.target.options if context.target is not None else ""
-    return " ".join(filter(None, [*words, options]))
+    words = context.placeholders.get("TARGET", quote(context.name))
+    return f"kcensus doctor {words}".rstrip()
 
 
 def incomplete(
@@ -141,7 +141,8 @@ def incomplete(
         evidence="; ".join(dict.fromkeys(why for _, why in failed)),
         figures={"failed": Figure(len(failed))},
         remedies=tuple(
-            Remedy(effect="Show what the target lacks", command=doctor) for doctor in doctors
+            Remedy(effect="Show the missing parts of the target", command=doctor)
+            for doctor in doctors
         ),
     )
 

@@ -29,6 +29,14 @@ def printable(raw: bytes | str) -> str:
     return text if text.isprintable() else "".join(map(_escape, text))
 
 
+def task_name(comm: bytes | str, pid: int | str) -> str:
+    """Return the name and PID of a task in a sentence: ``kworker/1:1 (PID 27)``.
+
+    :param pid: the PID, or several as text
+    """
+    return f"{printable(comm)} (PID {pid})"
+
+
 def bounded(name: str, limit: int) -> str:
     """Return a printable name of at most ``limit`` characters; a digest tells cut ones apart."""
     if len(name) <= limit:

@@ -208,7 +208,7 @@ def open_synthetic(
         recorded_for=None,
         missing_end="the dump lacks its last 4.0 KiB" if spec == "truncated" else "",
         has_pseudonyms="redacted" in spec,
-        options="--allow-truncated" if allow_truncated else "",
+        words=f"{spec} --allow-truncated" if allow_truncated else spec,
     )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from shlex import quote
 from typing import Any
 
 import drgn
@@ -102,6 +103,12 @@ class Context:
         has_pseudonyms = self.target is not None and self.target.has_pseudonyms
         return replace(machine(self.kernel), has_pseudonyms=has_pseudonyms)
 
+    @property
+    def placeholders(self) -> dict[str, str]:
+        """Words for placeholders in commands of kcensus: those that open the target, if known."""
+        words = None if self.target is None else self.target.words
+        return {} if words is None else {"TARGET": words}
+
     def truncation(self) -> list[Gap]:
         """Return a gap for the missing end of a truncated dump; empty for any other target."""
         missing = self.target.missing_end if self.target is not None else ""
@@ -175,7 +182,10 @@ class Context:
             findings=[self._possible(finding) for finding in answer.findings],
             gaps=gaps + answer.gaps,
         )
-        return self._result(analysis.name, answer)
+        result = self._result(analysis.name, answer)
+        files = {name.upper(): params.get(name) for name in analysis.without_target}
+        given = {name: quote(file) for name, file in files.items() if isinstance(file, str)}
+        return replace(result, placeholders=self.placeholders | given)
 
     def _counted(self, analysis: Analysis) -> dict[str, Gauge]:
         try:

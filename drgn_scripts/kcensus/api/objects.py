@@ -193,8 +193,8 @@ def _check(caches: Sequence[SlabCache], columns: Layout, *, is_chosen: bool) -> 
     elif is_chosen and smallest > columns.size + _MAX_PADDING:
         problem = (
             f"the objects of slab cache {printable(caches[0].name)} have {smallest} bytes, "
-            f"{columns.type_name} has {columns.size}: only if each begins with that type, the rows "
-            "are right; otherwise pass the type of the objects, and members of members"
+            f"{columns.type_name} has {columns.size}: the rows are right only if each object "
+            "begins with that type; otherwise pass the type of the objects, and paths of members"
         )
     if problem:
         warnings.warn(problem, MergedCacheWarning, stacklevel=3)

@@ -68,8 +68,8 @@ def _side(
 ) -> Side:
     if isinstance(side, str | PathLike):
         if not traces:
-            raise TypeError(f"{side!r} is a name: pass kcensus.open_target() of it")
+            raise TypeError(f"{side!r} is a string; pass kcensus.open_target({side!r})")
         return reports.traced(patch, fspath(side))
     if traces:
-        raise TypeError(f"a trace is given by its name, not by {side!r}")
+        raise TypeError(f"{side!r} is not the path of a trace; pass its path as a string")
     return reports.measured(context_of(side), patch, known)

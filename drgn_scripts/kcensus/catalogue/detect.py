@@ -104,8 +104,9 @@ class Prober:
         # The sentence in `lacking`, which names the package to install, is reported as a gap.
         is_missing = any(words.search(sentence) for sentence in self._lacking)
         which = " or ".join(dict.fromkeys(modules))
-        why = "loaded without debug info" if is_missing else "not loaded, or does not have it"
-        return Answer(None, f"no {name}, but {which} is {why}")
+        if is_missing:
+            return Answer(None, f"no {name}; {which} is loaded without debug info")
+        return Answer(None, f"no {name}; {which} is not loaded, or lacks it")
 
     def _symbol(self, name: str) -> bool:
         # Inlined functions are only in the debug info; assembly functions only in the symbol table.

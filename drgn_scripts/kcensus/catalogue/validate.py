@@ -73,6 +73,13 @@ _SEVERITY = {
     Verdict.CONTRADICTED: Severity.WARNING,
     Verdict.INCONCLUSIVE: Severity.NOTICE,
 }
+_NEXT = {
+    Verdict.CONFIRMED: "",
+    Verdict.CONTRADICTED: "Check whether the patch is active, and the workload of both sides the "
+    'same: table "conditions"',
+    Verdict.INCONCLUSIVE: "Add pairs of the same workload with --more",
+}
+"""Next steps."""
 PAIRS = TableSpec("pairs", "Pairs", {
     "before": Column(TEXT, "", ALWAYS, "Target without the patch.", "before.target"),
     "after": Column(TEXT, "", ALWAYS, "Target with the patch.", "after.target"),
@@ -150,7 +157,7 @@ class Side:
         return [] if known is None else known.frame[column].tolist()
 
     def lacks(self, metric: Metric) -> bool:
-        """Whether an analysis has a result, but not this figure."""
+        """Return whether an analysis has a result, but lacks this figure."""
         result = self.results.get(metric.analysis)
         figure = result.summary.get(metric.key) if result is not None else None
         return result is not None and (figure is None or figure.value is None)
@@ -281,7 +288,7 @@ def look_at(patch: Patch, before: Side, after: Side, *, as_given: bool = False) 
         problems.append(
             f"{before.target} does not show the symptom: {metric.what} take {human(old, unit)}, "
             f"at least {_bound(minimum, unit)} are needed"
-            + "; the other target does: are they swapped?"
+            + "; the other target does: swap BEFORE and AFTER if they are in the wrong order"
             * (new >= minimum)
         )
     return Pair(
@@ -331,9 +338,11 @@ def _check_states(patch: str, switch: str, before: Side, after: Side, *, as_give
         raise Refused(f"{patch} is superseded on both of {before.target} and {after.target}")
     if second in LACKS_IT:
         if first in HAS_IT:
-            raise Refused(f"{before.target} has {patch} and {after.target} lacks it: swap them")
+            raise Refused(
+                f"{before.target} has {patch} and {after.target} lacks it: swap BEFORE and AFTER"
+            )
         if after.is_trace:
-            raise Refused(f"{after.target} comes from a kernel without {patch}; is it the BEFORE?")
+            raise Refused(f"{after.target} comes from a kernel without {patch}; pass it as BEFORE")
         if first in LACKS_IT and not as_given:
             neither = f"neither of {before.target} and {after.target} has {patch}"
             raise Refused(f"{neither}; choose an AFTER that has it")
@@ -496,6 +505,7 @@ def _finding(patch: Patch, judgement: Judgement, old: float, new: float) -> Find
         title=f"{judgement.verdict.value}: {validation.metric.what} {before} before, {after} "
         f"after, {change}",
         evidence="; ".join(reasons),
+        no_remedy=_NEXT[judgement.verdict],
         # If only the user's word says that the patch differs, something else may be the cause.
         patch="" if any(pair.is_given for pair in judgement.pairs) else patch.id,
     )

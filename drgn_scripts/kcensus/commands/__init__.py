@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The commands of ``kcensus``, other than the analyses: a module each, or a folder.
 
-A file here that assigns ``COMMAND`` (a :class:`click.Command`) is the command that it is named
-after, and the first line of its docstring is its line in ``kcensus --help``, which imports none of
+A file here with an assignment to ``COMMAND`` (a :class:`click.Command`) is the command of its
+name, and the first line of its docstring is its line in ``kcensus --help``, which imports none of
 them. To add a command, add a file with its options, help, and the function that runs it.
 
-``kcensus COMMAND --help`` and completion import the file. So it imports only what is fast at its
-top, and NumPy, pandas, drgn and what imports them in functions.
+``kcensus COMMAND --help`` and completion import the file. So it imports only fast modules at its
+top, and NumPy, pandas, drgn and their users in functions.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def _key(path: Path | None, redact: tuple[str, ...]) -> bytes | None:
     if path is None:
         return None
     if "names" not in redact:
-        raise click.UsageError("--redact-key is for --redact names; add that option.")
+        raise click.UsageError("--redact-key needs --redact names; add --redact names.")
     from kcensus.sources.reader import os_reason
 
     try:
@@ -95,7 +95,7 @@ def _key(path: Path | None, redact: tuple[str, ...]) -> bytes | None:
     except OSError as error:
         raise click.UsageError(f"--redact-key: '{path}': {os_reason(error)}.") from None
     if len(key) < _MIN_KEY_BYTES:
-        problem = f"is too short for a key; it takes {_MIN_KEY_BYTES} bytes"
+        problem = f"is too short for a key; give a file of {_MIN_KEY_BYTES} bytes or more"
         raise click.UsageError(f"--redact-key: '{path}' {problem}.")
     return key
 

@@ -30,7 +30,7 @@ def _tables() -> tuple[TableSpec, TableSpec]:
     names = {
         "analysis": Column(TEXT, "", ALWAYS, "Name of the analysis.", lambda row: row[0]),
         "works": Column(TEXT, "", ALWAYS, works, lambda row: row[1]),
-        "missing": Column(TEXT, help="What it lacks.", get=lambda row: row[2]),
+        "missing": Column(TEXT, help="Missing parts of the target.", get=lambda row: row[2]),
     }
     files = {
         "of": Column(TEXT, "", ALWAYS, "The kernel, or a module.", lambda row: row[0]),
@@ -142,7 +142,7 @@ def _examine(target: Target, result: Result) -> str:
     for key, label, value in target.facts():
         result.summary[key] = Figure(value, Unit.TEXT, label)
     if target.recorded_for is not None:
-        verdict = f"wrong: {sections}" if sections else "all right"
+        verdict = f"wrong: {sections}" if sections else "all match"
         result.summary["digests"] = Figure(verdict, Unit.TEXT, "digests")
     truncation = context.truncation()
     result.gaps += truncation

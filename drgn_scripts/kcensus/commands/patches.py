@@ -20,7 +20,7 @@ from kcensus.text import printable
 if TYPE_CHECKING:
     from kcensus.catalogue import Catalogue
 
-_HELP = """Detect which kernel patches a kernel has, and what the absent ones cost.
+_HELP = """Detect the kernel patches of a kernel, and the costs of the absent ones.
 
 Patches are detected from types, members and symbols, never from the version string; where none can
 tell, kcensus says so and names the best other evidence. Absent fixes come first, then undetermined

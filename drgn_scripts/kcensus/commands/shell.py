@@ -163,7 +163,10 @@ def _banner(target: Target) -> str:
         f"Also: {others}, last, target, %kcensus",
     ]
     if target.recorded_for is not None:
-        lines += ["A capsule has only what its analyses read: most of drgn's helpers fail on it"]
+        lines += [
+            "A capsule holds only the memory that its analyses read: most of drgn's helpers fail "
+            "on a capsule"
+        ]
     return "\n".join(lines)
 
 
@@ -185,11 +188,11 @@ COMMAND = options.command(
     It is drgn's own prompt, with the debug info of the kernel and of its modules loaded. The
     analyses are functions without a target (`slab()`, `report()`); so are `objects("struct dentry",
     ["d_inode"])`, `paths(addresses)`, `as_object(row)` and `follow(column, ["i_ino"])`.
-    `rows(table, objects)` is the way back. `last["slab"]` is the last result of `slab()` or
-    `%kcensus slab`; `target` and `prog` are the open target.
+    `rows(table, objects)` finds the rows of objects. `last["slab"]` is the last result of `slab()`
+    or `%kcensus slab`; `target` and `prog` are the open target.
 
-    Where standard input is not a terminal, it is run as a Python script. The exit status is 1 if
-    the code raises an exception.""",
+    If standard input is not a terminal, its content runs as a Python script. The exit status is 1
+    if the code raises an exception.""",
     (
         (
             "kcensus shell vmcore",

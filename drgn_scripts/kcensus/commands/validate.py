@@ -24,14 +24,14 @@ snapshot_cow_threshold of dm-snapshot.
 
 A patch of I/O schedulers can also be judged by two traces of blktrace, or the output of blkparse,
 without a dump (--traces). A trace shows no types: AFTER is assumed to have the patch unless the
-messages of its scheduler contradict that. --as-given assumes the same of dumps whose types cannot
-show the patch, or whose tunable has the effect of the patch.
+messages of its scheduler contradict that. With --as-given, AFTER is assumed to have the patch in
+dumps, too, where types cannot show the patch, or a tunable has the same effect.
 
 Both sides must use the scheduler that the patch changes. Only BFQ and CFQ leave messages with their
-names in a trace; for others, --as-given asserts that both used the scheduler and the same disk.
+names in a trace; for other schedulers, --as-given asserts the scheduler and the disk of both.
 
-A pair counts only if memory, CPUs, workload and uptime are alike; the table "conditions" shows
-them. With several pairs the figures are medians, with a 95% confidence interval.
+A pair counts only if memory, CPUs, workload and uptime are alike: see the table "conditions". With
+several pairs the figures are medians, with a 95% confidence interval.
 
 \b
 Exit status: 0 confirmed, 1 contradicted, 5 inconclusive,
@@ -106,8 +106,8 @@ COMMAND = options.command(
         ),
         options.flag(
             "--as-given",
-            "Assert that only the patch, or a tunable, differs; for traces also that the scheduler "
-            "and the disk are the right ones.",
+            "Assert that only the patch, or a tunable with its effect, differs; for traces also "
+            "that both are of the same disk and of the scheduler of the patch.",
         ),
         options.catalogue(),
         *options.showing(),

@@ -49,7 +49,9 @@ def within(counts: Numbers, most: int) -> npt.NDArray[np.bool_]:
 def factorized(
     values: npt.NDArray[Any], distinct: int | None = None
 ) -> tuple[Numbers, npt.NDArray[Any]]:
-    """Return the index of each 64-bit value among the distinct ones, and these by first mention.
+    """Return the index of each 64-bit value among the distinct values, and the distinct values.
+
+    Distinct values are in the order of their first mention.
 
     :param distinct: most distinct values
     :raises MemoryError: there is not enough memory

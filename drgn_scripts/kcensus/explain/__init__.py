@@ -33,6 +33,8 @@ class Explanation:
     determined: str
     remedy: str
     terms: tuple[str, ...] = ()
+    subject: str = ""
+    """Owner of the memory that such a finding holds, in a sentence: ``negative dentries``."""
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,10 @@ def exceeded(reader: str) -> str:
     :param reader: the part that needs the memory
     """
     if _limit is None:
-        return f"{reader} needs more memory than this machine has free; read it on a larger one"
+        return (
+            f"{reader} needs more memory than this machine has free; read the target on a larger "
+            "machine"
+        )
     return (
         f"{reader} needs more than {human_bytes(_limit)} of private memory, the limit; pass a "
         "larger --max-memory, or read a vmcore on another machine"

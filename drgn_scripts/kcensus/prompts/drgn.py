@@ -47,24 +47,24 @@ class CommandFailed(CommandExitStatusError):
 
     "kcensus --help" lists the commands, and "kcensus COMMAND --help" explains one.
 
-    At drgn's prompt, the result of the last command is _. kcensus.last["slab"] is that of the last
-    "kcensus slab", also of one in crash mode, which does not set _: `import kcensus` after leaving
-    crash mode. A result has tables as DataFrames; that of "kcensus report" has results["slab"], ...
+    At drgn's prompt, _ is the result of the last command, and kcensus.last["slab"] the last result
+    of "kcensus slab". Crash mode does not set _: leave it, `import kcensus`, and use kcensus.last.
+    A result has tables as DataFrames; the result of "kcensus report" has results["slab"], ...
 
     Examples:
 
     |  kcensus report
-    |      what is wrong here? all analyses, findings first
+    |      all analyses, findings first
     |  kcensus slab --top 5
-    |      how full every slab cache is, and who owns the objects
+    |      the fill of every slab cache, and the owners of the objects
     |  kcensus dentries | head -30
     |      the first lines
     |  kcensus memcgs --json > memcgs.json
     |      all rows of all tables, in bytes
     |  kcensus diff monday.json
-    | what grew since Monday
+    |      the growth since Monday
     |  kcensus explain list-lru-arrays
-    |      what a finding means, and what to do
+    |      the meaning of a finding, and the remedy
     """,
     enabled=lambda prog: bool(prog.flags & ProgramFlags.IS_LINUX_KERNEL),
     parse=parse_shell_command,

@@ -62,6 +62,8 @@ _UNITS = {
     "count": results.Unit.COUNT,
 }
 """Units of the columns that are not text."""
+_NO_IDENTIFIER = -1
+"""Figure without a unit that stands for no identifier, such as the highest id of none."""
 
 
 def plain(value: Any) -> Plain:
@@ -96,6 +98,12 @@ def plain_column(series: pd.Series[Any]) -> list[Plain]:
     # A million rows have a few thousand different names.
     text = functools.cache(printable)
     return [text(value) if isinstance(value, str) else plain(value) for value in values]
+
+
+def shown_column(series: pd.Series[Any], column: Column) -> list[Plain]:
+    """Return all values of a column for a screen: None for unknown ones."""
+    values = plain_column(series)
+    return [None if value in column.unknown else value for value in values]
 
 
 def rows(table: Table) -> Iterator[tuple[Plain, ...]]:
@@ -145,6 +153,8 @@ def label(key: str, words: str) -> str:
 def shown_figure(key: str, figure: results.Figure) -> tuple[str, str]:
     """Return the label and the value of a figure for a screen."""
     value = plain(figure.value)
+    if figure.unit is results.Unit.NONE and value == _NO_IDENTIFIER:
+        value = None
     if figure.bound is results.Bound.AT_LEAST and value == 0:
         return label(key, figure.label), "none found"
     bound = "" if value is None or figure.bound is results.Bound.EXACT else f"{figure.bound.value} "
@@ -283,12 +293,11 @@ def gap_subject(what: str, count: int) -> str:
 
 
 def remedy_facts(remedy: results.Remedy) -> list[str]:
-    """Return the effect of a remedy in bytes, its risk, how to undo it, and how long it lasts."""
+    """Return the effect of a remedy in bytes, its risk, and the end of the effect."""
     at_most = "up to " if remedy.is_upper_bound else ""
     facts = {
         "Returns": at_most + human(remedy.returns, results.Unit.BYTES) if remedy.returns else "",
         "Risk": remedy.risk,
-        "Undo": remedy.undo,
         "Until": remedy.until,
     }
     return [f"{name}: {printable(fact)}" for name, fact in facts.items() if fact]
@@ -310,6 +319,7 @@ def remedy_text(finding: results.Finding) -> str:
         command = " && ".join(remedy.command.splitlines())
         sentences.append(f"Run `{command}`: {remedy.effect}" if command else remedy.effect)
         sentences += remedy_facts(remedy)
+        sentences.append(f"Undo: `{printable(remedy.undo)}`" if remedy.undo else "")
     sentences.append(finding.no_remedy)
     return " ".join(f"{sentence.rstrip('.')}." for sentence in sentences if sentence)
 

@@ -49,7 +49,13 @@ def write_report(
         screen.prose(Text(_health(report), style="bold"))
         screen.blank()
     if findings:
-        terminal.print_findings(findings, screen, 0 if full else top, short=not full)
+        terminal.print_findings(
+            findings,
+            screen,
+            0 if full else top,
+            short=not full,
+            placeholders=report.head.placeholders,
+        )
     if full:
         screen.section("Analyses", map(_duration, report.sections))
         for section in report.sections:

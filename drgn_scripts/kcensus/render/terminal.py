@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -12,6 +11,7 @@ from rich.text import Text
 from kcensus import results
 from kcensus.human import counted, human, listed
 from kcensus.render import plain
+from kcensus.render.placeholders import addressed
 from kcensus.render.screen import Screen
 from kcensus.render.screen.table import print_table
 from kcensus.results.findings import leaders
@@ -32,8 +32,6 @@ SEVERITY_STYLE = {
     results.Severity.NOTICE: "bold cyan",
     results.Severity.INFO: "bold",
 }
-_COMMAND = re.compile(r"(echo|sysctl|u?mount|rm|rmdir|dmsetup|modprobe|sed|systemctl) ")
-"""Start of a command, where a remedy may also have a sentence."""
 _TAG_WIDTH = max(len(severity.name) for severity in results.Severity)
 
 
@@ -58,7 +56,8 @@ def write_terminal(
     print_header(result, screen)
     if result.findings:
         findings = sorted(result.findings, key=results.rank)
-        print_findings([("", finding) for finding in findings], screen)
+        named = [("", finding) for finding in findings]
+        print_findings(named, screen, placeholders=result.placeholders)
     elif result.measures:
         screen.prose("Findings: none")
         screen.blank()
@@ -80,13 +79,16 @@ def print_findings(
     top: int = 0,
     *,
     short: bool = False,
+    placeholders: Mapping[str, str],
 ) -> None:
     """Print findings in the given order, each with its parts.
 
     :param named: findings, with the names of their analyses or nothing
     :param top: most findings to print; 0 for all
     :param short: leave out evidence, further remedies, and all but the title of lesser findings
+    :param placeholders: as :attr:`Result.placeholders`
     """
+    named = addressed(named, placeholders)
     findings = [finding for _, finding in named]
     leading = leaders(named)
     screen.heading("Findings")
@@ -125,11 +127,10 @@ def _print_finding(
         prose(_effect(remedy))
         screen.commands(remedy.command.splitlines(), _TAG_WIDTH)
         facts = plain.remedy_facts(remedy)
-        undo = [f"Undo: {remedy.undo}"] if _COMMAND.match(remedy.undo) else []
-        prose(_joined([fact for fact in facts if printable("".join(undo)) != fact], screen))
-        screen.commands(undo, _TAG_WIDTH, None)
+        prose(_joined(facts, screen))
+        screen.commands([f"Undo: {line}" for line in remedy.undo.splitlines()], _TAG_WIDTH, None)
     if finding.no_remedy:
-        prose(f"No remedy: {finding.no_remedy}." if not shown else f"{finding.no_remedy}.")
+        prose(f"{'' if shown else 'Next: '}{finding.no_remedy}.")
     more = len(finding.remedies) - len(shown)
     about = (
         f"Holds: {human(finding.holds, results.Unit.BYTES)}" if finding.holds else "",
@@ -214,12 +215,17 @@ def _print_summary(result: results.Result, screen: Screen, every: bool) -> None:
     zeros = [key for key in [*figures][_FIRST:] if plain.is_zero(figures[key])]
     if every or len(zeros) <= _MAX_ZEROS:
         zeros = []
-    shown = [plain.shown_figure(key, figure) for key, figure in figures.items() if key not in zeros]
+    unknown = [key for key, each in figures.items() if plain.plain(each.value) is None]
+    unknown = [] if every else unknown
+    hidden = {*zeros, *unknown}
+    shown = [plain.shown_figure(key, figures[key]) for key in figures if key not in hidden]
     if shown:
         screen.heading("Summary")
         screen.pairs(shown)
-    if zeros:
-        screen.prose(f"{len(zeros)} {'other ' * bool(shown)}figures are 0 (--all shows them)")
+    others = {"are 0": zeros, "are unknown": unknown}
+    counts = [f"{len(keys)} {value}" for value, keys in others.items() if keys]
+    if counts:
+        screen.prose(f"Other figures: {', '.join(counts)} (--all shows them)")
     if figures:
         screen.blank()
 

@@ -26,7 +26,7 @@ class Remedy:
     risk: str = ""
     """Possible cost while it runs or afterwards."""
     undo: str = ""
-    """A command or a sentence."""
+    """Command to paste that undoes it; empty if none does."""
     until: str = ""
     """End of the effect: ``reboot``, ``next snapshot``; empty if it is final."""
     returns: int | None = None

@@ -51,6 +51,8 @@ class Column:
     """Getter of the values from the rows (:meth:`TableSpec.of`); by default the column's name."""
     is_drawn: bool = False
     """Whether lines and spaces of its texts are a drawing, such as a tree."""
+    unknown: tuple[int, ...] = ()
+    """Numbers that stand for an unknown or absent one; screens show a dash."""
     type: str = ""
     """C type of the object at an address, such as ``struct super_block``. The column ``address`` of
     a table has the object of the row."""

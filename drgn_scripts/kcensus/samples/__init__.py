@@ -9,9 +9,9 @@ from pathlib import Path
 DIRECTORY = Path(__file__).parent
 CAPSULES = {
     "sample": "a capsule of a real kernel that comes with kcensus",
-    "sample-after": "one of a kernel with a fix",
-    "sample-io": "one with a starved disk",
-    "sample-waits": "one with a deadlock",
+    "sample-after": "the same workload on a kernel with the patches",
+    "sample-io": "a kernel whose I/O scheduler starves writes",
+    "sample-waits": "a kernel with a deadlock of four tasks",
 }
 """Contents of each capsule, by name."""
 

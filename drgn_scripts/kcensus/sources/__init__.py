@@ -66,16 +66,15 @@ def open_target(
         raise TargetError("the target is ''; leave it out to read the running kernel")
     listed = filter(None, os.environ.get(_SYMBOLS, "").split(os.pathsep))
     places = (*_existing("-s", symbols), *_existing(_SYMBOLS, listed))
-    words = ["--allow-truncated"] if allow_truncated else []
-    words += [word for path in symbols for word in ("-s", printable(os.fspath(path)))]
+    words = [] if spec is None or session.is_session(spec) else [spec]
+    words += ["--allow-truncated"] if allow_truncated else []
+    words += [word for path in symbols for word in ("-s", os.fspath(path))]
     for source in _sources():
         if source.claims(spec):
-            target = source.open(Request(spec, places, allow_truncated))
-            if words:
-                # A session's target is that of the next command, too.
-                options = " ".join(filter(None, (target.options, shlex.join(words))))
-                target = replace(target, options=options)
-            return target
+            # A session's target is that of the next command, too: it stays as it is.
+            return replace(
+                source.open(Request(spec, places, allow_truncated)), words=shlex.join(words)
+            )
     raise TargetError(f"'{printable(spec or '')}' is not a target that kcensus can open")
 
 

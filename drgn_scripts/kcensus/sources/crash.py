@@ -209,7 +209,8 @@ def open_crash(crash: Crash, request: Request) -> Target:
     vmcoreinfo = crash.vmcoreinfo() or _note(facts.dumpfile)
     if not vmcoreinfo:
         raise TargetError(
-            f"{name}: has no VMCOREINFO, neither in a note nor in the memory of the kernel"
+            f"{name}: VMCOREINFO is missing from the notes and the memory of the dump; pass the "
+            "file to kcensus outside of crash, or dump it again"
         )
     _check_kernel(name, facts, vmcoreinfo)
     prog = program_of(arch, vmcoreinfo, crash.read, live=facts.live)

@@ -144,8 +144,8 @@ def _unprivileged(root: Path) -> str:
             f"host, {_ELSEWHERE}"
         )
     return (
-        f"this process lacks CAP_SYS_RAWIO, which {KCORE} needs; run it from a root shell, or add "
-        f"the capability where it is taken away (systemd: CapabilityBoundingSet=), {_ELSEWHERE}"
+        f"this process lacks CAP_SYS_RAWIO, which {KCORE} needs; run it from a root shell, allow "
+        f"the capability in the service (systemd: CapabilityBoundingSet=), {_ELSEWHERE}"
     )
 
 

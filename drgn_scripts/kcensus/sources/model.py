@@ -90,8 +90,9 @@ class Target:
     """Sentence about the missing end of a truncated dump; empty if it is complete."""
     has_pseudonyms: bool = False
     """Whether names are pseudonyms, in a redacted capsule."""
-    options: str = ""
-    """Options to open the target again, quoted for a shell."""
+    words: str | None = None
+    """Words of a command that open the target again, quoted for a shell: ``vmcore -s vmlinux``.
+    Empty for the kernel that commands without a target read; None if unknown."""
     failed: Mapping[str, str] = field(default_factory=dict)
     """Reasons of failed analyses in a capsule's recording, in one sentence each."""
     paths: tuple[str, ...] = ()

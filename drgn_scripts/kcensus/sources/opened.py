@@ -6,6 +6,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 
 import drgn
 
@@ -52,7 +53,8 @@ def _live(prog: drgn.Program) -> Target:
     is_local = prog.flags & drgn.ProgramFlags.IS_LOCAL
     name, kind = ("the running kernel", "live") if is_local else ("the QEMU guest", "qmp")
     # Not shareable: workers would share its descriptor.
-    return Target(prog, name, kind, format="live", live=True, kernel=kernel_release(prog))
+    target = Target(prog, name, kind, format="live", live=True, kernel=kernel_release(prog))
+    return replace(target, words="" if is_local else None)
 
 
 def _dump(prog: drgn.Program) -> Target:
@@ -62,7 +64,8 @@ def _dump(prog: drgn.Program) -> Target:
     except TargetError:  # the file is gone, or the program's owner helped drgn to read it
         header = Sniffed("unknown")
     name = "(program)" if path is None else printable(path)
-    return header.target(prog, name, live=False, shareable=path is not None)
+    target = header.target(prog, name, live=False, shareable=path is not None)
+    return replace(target, words=None if path is None else quote(path))
 
 
 def _has_own_types(prog: drgn.Program) -> bool:

@@ -34,7 +34,13 @@ REACHED = 0.98
 
 MAX_MEMCG_ID = 65535
 """MEM_CGROUP_ID_MAX of mm/memcontrol.c."""
-_MEMCG_IDS = {("list-lru", "ids_in_use"), ("list-lru", "nr_cache_ids"), ("memcgs", "memcgs_online")}
+_MEMCG_IDS = {
+    ("list-lru", "ids_in_use"): "number of memory cgroup ids in use",
+    ("list-lru", "nr_cache_ids"): "memcg_nr_cache_ids",
+    ("memcgs", "memcgs_online"): "number of online memory cgroups",
+}
+"""Series with that limit, and their names in sentences."""
+_COPIES = {("kcopyd", "in_flight"): "number of copies in flight"}
 _HYPOTHETICAL = (
     "projected_*", "patched_*", "formula_*", "bytes_if_*", "old_controller_*", "packed_*", "*_if_*",
 )  # fmt: skip
@@ -56,8 +62,11 @@ class Limit:
     """A value that a series cannot exceed."""
 
     name: str
+    """Name in identifiers and tables."""
     value: float
     danger: Danger
+    words: str = ""
+    """Name in sentences, if it is another one."""
 
 
 def limit_of(
@@ -68,11 +77,21 @@ def limit_of(
     :param copies: most copies in flight of the series's snapshot
     """
     if (analysis, metric) in _MEMCG_IDS:
-        return Limit("memory cgroup ids", MAX_MEMCG_ID, Danger.NONE)
-    if (analysis, metric) == ("kcopyd", "in_flight"):
+        words = "the limit of memory cgroup ids"
+        return Limit("memory cgroup ids", MAX_MEMCG_ID, Danger.NONE, words)
+    if (analysis, metric) in _COPIES:
         return Limit("snapshot_cow_threshold", copies, Danger.STALL) if copies else None
     is_memory = unit == Unit.BYTES.value and not _matches(metric, _NOT_MEMORY)
-    return Limit("RAM", ram_bytes, Danger.OOM) if is_memory and ram_bytes else None
+    return Limit("RAM", ram_bytes, Danger.OOM, "all of RAM") if is_memory and ram_bytes else None
+
+
+def noun_of(analysis: str, metric: str, unit: str) -> str:
+    """Return the name of a series in sentences: ``slab memory``."""
+    if noun := (_MEMCG_IDS | _COPIES).get((analysis, metric)):
+        return noun
+    if unit != Unit.BYTES.value:
+        return metric.replace("_", " ")
+    return f"{metric.removesuffix('bytes')}memory".replace("_", " ")
 
 
 def is_setting(analysis: str, metric: str) -> bool:

@@ -114,7 +114,7 @@ def _table(store: Path) -> DeltaTable:
     if lacks := [column for column in COLUMNS if column not in has]:
         raise StoreError(
             f"'{name}' is a table without column {lacks[0]}, so another program or a later kcensus"
-            " made it; use that one, or another directory"
+            " made it; use that program, or choose another directory"
         )
     return table
 
@@ -153,7 +153,10 @@ def add(store: Path, record: Record) -> bool:
                 _tidy(store, table, record, count)
             return True
     name = printable(str(store))
-    raise OutputError(f"cannot write to the store '{name}': too many others write to this host")
+    raise OutputError(
+        f"cannot write to the store '{name}': too many other processes write records of this host; "
+        "try again"
+    )
 
 
 def _place(record: Record) -> dict[str, str]:

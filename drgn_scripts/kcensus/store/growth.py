@@ -119,20 +119,21 @@ def _boots(shown: _Shown) -> pd.DataFrame:
 _TREND = {
     "metric": Column(TEXT, "", ALWAYS, "ANALYSIS.KEY, or ANALYSIS.TABLE.COLUMN."),
     "subject": Column(TEXT, "", ALWAYS, "Row of the table, such as a slab cache.", "trend.subject"),
-    "rate": Column(TEXT, "", ALWAYS, "Slope of the latest regime.",
+    "rate": Column(TEXT, "", ALWAYS, "Slope since the last change of course.",
         lambda row: _shown_rate(row.trend)),
-    "interval": Column(TEXT, "95 % interval", ALWAYS, "Of the rate.",
+    "interval": Column(TEXT, "95 % interval", ALWAYS, "Interval of the rate.",
         lambda row: _interval(row.trend)),
     "limit_in": Column(TEXT, "reaches", ALWAYS, "Limit, and time to it from the last record.",
         lambda row: shown_limit(row.trend)),
-    "course": Column(TEXT, "", WIDE, "All points of the boot, from the least to the largest.",
+    "course": Column(TEXT, "", WIDE, "Values of the boot, scaled from the lowest to the highest.",
         lambda row: course(row.trend, row.levels)),
-    "limit_interval": Column(TEXT, "at the interval", WIDE, "Limit at the ends of the interval.",
+    "limit_interval": Column(TEXT, "at the interval", WIDE,
+        "Time to the limit at both ends of the 95 % interval.",
         lambda row: " to ".join(dict.fromkeys(map(_duration, (row.trend.until_limit or ())[1:])))),
     "host": Column(TEXT, "", WIDE, "Name of the host.", "trend.host"),
     "before": Column(TEXT, "from", WIDE, "Fitted value at the begin of the trend.",
         lambda row: row.trend.slope and _amount(row.trend, row.trend.slope.before)),
-    "after": Column(TEXT, "to", WIDE, "Fitted value at its end.",
+    "after": Column(TEXT, "to", WIDE, "Fitted value at the end of the trend.",
         lambda row: _amount(row.trend, row.after)),
     "span_seconds": Column(SECONDS, "span", WIDE, "Time from the first to the last point.",
         lambda row: row.last - row.first),
@@ -140,51 +141,54 @@ _TREND = {
     "same_as": Column(TEXT, "", DATA, "Series above with the same values.", "trend.same_as"),
     "state": Column(TEXT, "", DATA, "growing, shrinking, no trend, or too few points.",
         "trend.state.value"),
-    "since": Column(TEXT, "", DATA, "Time of its first point; the series was different before.",
+    "since": Column(TEXT, "", DATA, "Time of the first point of the trend.",
         lambda row: shown_time(row.first)),
-    "until": Column(TEXT, "", DATA, "Time of its last point.", lambda row: shown_time(row.last)),
-    "is_current": Column(NONE, "", DATA, "Whether the latest record has it, in this boot.",
+    "until": Column(TEXT, "", DATA, "Time of the last point of the trend.",
+        lambda row: shown_time(row.last)),
+    "is_current": Column(NONE, "", DATA, "Whether the latest record of this boot has the series.",
         "trend.is_current"),
-    "is_over": Column(NONE, "", DATA, "Whether that boot is over.", "trend.is_over"),
-    "is_cut": Column(NONE, "", DATA, "Whether its course was different before the trend.",
+    "is_over": Column(NONE, "", DATA, "Whether the boot of the trend has ended.", "trend.is_over"),
+    "is_cut": Column(NONE, "", DATA, "Whether the series took another course before the trend.",
         _fitted("is_cut")),
     "unit": Column(TEXT, "", DATA, "Unit of the exact values.", "trend.unit"),
     "rate_per_day": Column(NONE, "", DATA, "Exact rate.", _fitted("rate", _DAY)),
-    "rate_per_day_low": Column(NONE, "", DATA, "Lower end of its 95 % interval.",
+    "rate_per_day_low": Column(NONE, "", DATA, "Lower end of the 95 % interval.",
         _fitted("low", _DAY)),
-    "rate_per_day_high": Column(NONE, "", DATA, "Upper end of its 95 % interval.",
+    "rate_per_day_high": Column(NONE, "", DATA, "Upper end of the 95 % interval.",
         _fitted("high", _DAY)),
     "chance": Column(RATIO, "", DATA, "Probability of such a trend by chance.", _fitted("chance")),
     "before_value": Column(NONE, "", DATA, "Exact fitted value at the begin of the trend.",
         _fitted("before")),
-    "after_value": Column(NONE, "", DATA, "Exact fitted value at its end.", "after"),
+    "after_value": Column(NONE, "", DATA, "Exact fitted value at the end of the trend.", "after"),
     "limit": Column(TEXT, "", DATA, "Name of the limit.",
         lambda row: row.trend.limit and row.trend.limit.name),
-    "limit_value": Column(NONE, "", DATA, "Its value.",
+    "limit_value": Column(NONE, "", DATA, "Value of the limit.",
         lambda row: row.trend.limit and row.trend.limit.value),
-    "limit_seconds": Column(SECONDS, "", DATA, "Time until it is reached.",
+    "limit_seconds": Column(SECONDS, "", DATA, "Time to the limit.",
         lambda row: row.until(0)),
-    "limit_seconds_earliest": Column(SECONDS, "", DATA, "At the upper end of the interval.",
+    "limit_seconds_earliest": Column(SECONDS, "", DATA,
+        "Time to the limit at the upper end of the interval.",
         lambda row: row.until(1)),
-    "limit_seconds_latest": Column(SECONDS, "", DATA, "At the lower end; none: never.",
+    "limit_seconds_latest": Column(SECONDS, "", DATA,
+        "Time to the limit at the lower end of the interval; none: never.",
         lambda row: row.until(2)),
 }  # fmt: skip
-GROWING = TableSpec("growing", "What grows", _TREND,
+GROWING = TableSpec("growing", "Growing series", _TREND,
     "A series that grows, the first to reach its limit on top.", rows=_rows(State.GROWING),
     keeps_types=True)  # fmt: skip
-SHRINKING = TableSpec("shrinking", "What shrinks", _TREND, "A series that shrinks.",
+SHRINKING = TableSpec("shrinking", "Shrinking series", _TREND, "A series that shrinks.",
     rows=_rows(State.SHRINKING), keeps_types=True)  # fmt: skip
-STEADY = TableSpec("steady", "No trend", _TREND,
+STEADY = TableSpec("steady", "Series without a trend", _TREND,
     "A series without a trend, or with too few points for one.",
     rows=_rows(State.STEADY, State.SHORT), keeps_types=True)  # fmt: skip
 _ENDS = ("limit_seconds", "limit_seconds_earliest", "limit_seconds_latest")
 BOOTS = TableSpec("boots", "Boots", {
     "host": Column(TEXT, "", ALWAYS, "Name of the host."),
-    "boot": Column(TEXT, "", ALWAYS, "Identifies the boot; trends do not cross it."),
+    "boot": Column(TEXT, "", ALWAYS, "Identifier of the boot; trends do not cross boots."),
     "release": Column(TEXT, "kernel", ALWAYS, "Kernel release."),
-    "records": Column(COUNT, "", ALWAYS, "Records of it."),
-    "first": Column(TEXT, "", ALWAYS, "Time of the first one, in UTC."),
-    "last": Column(TEXT, "", ALWAYS, "Time of the last one, in UTC."),
+    "records": Column(COUNT, "", ALWAYS, "Records of the boot."),
+    "first": Column(TEXT, "", ALWAYS, "Time of the first record, in UTC."),
+    "last": Column(TEXT, "", ALWAYS, "Time of the last record, in UTC."),
 }, "A boot of a host.", rows=_boots)  # fmt: skip
 TABLES = (GROWING, SHRINKING, STEADY, BOOTS)
 FIRST_TABLES = ("growing",)
@@ -218,7 +222,7 @@ def growth(
     ended = sum(not each.is_current for each in found.of(State.GROWING))
     result.summary = {
         "growing": Figure(counts[State.GROWING] - ended, label="series that grow"),
-        "grew": Figure(ended, label="series that grew until they ended"),
+        "grew": Figure(ended, label="series that grew and then ended"),
         "shrinking": Figure(counts[State.SHRINKING], label="series that shrink"),
         "no_trend": Figure(counts[State.STEADY], label="series without a trend"),
         "too_few_points": Figure(counts[State.SHORT], label="series with too few points"),
@@ -244,16 +248,17 @@ def _gaps(found: Trends, hosts: Iterable[str]) -> Iterator[Gap]:
     short = len(found.of(State.SHORT))
     if short and short < len(found.all):
         why = f"fewer than {MIN_POINTS} points in each boot"
-        yield Gap("series", why, short, "whether they grow is unknown")
+        yield Gap("series", why, short, "the growth of these series is unknown")
     if over := sum(each.is_over and each.slope is not None for each in found.all):
         why = f"the running boot has fewer than {MIN_POINTS} points"
-        yield Gap("series", why, over, "their trends come from an earlier boot")
+        yield Gap("series", why, over, "trends of these series come from an earlier boot")
     for host, last in found.stale.items():
         why = f"the last record of {printable(host)} was taken at {last:%Y-%m-%d %H:%M} UTC"
         yield Gap("hosts", why, 1, "later growth is unknown; findings are at most a notice")
     for names, why, effect in (
-        (found.ahead, "records of the future", "their boot counts as the oldest"),
-        ([each for each in hosts if each in _UNNAMED], "not a name of one host",
+        (found.ahead, "records with a time in the future",
+         "the boot of these records counts as the oldest"),
+        ([each for each in hosts if each in _UNNAMED], "not the name of one host",
          "records of several machines may be mixed"),
     ):  # fmt: skip
         if names:
@@ -361,7 +366,9 @@ def _finding(
 ) -> Finding:
     slope, unit = trend.slope, Unit(trend.unit)
     value = slope.after if slope and not trend.is_at_limit else float(trend.values[-1])
-    reached = f"{limit.name} ({_amount(trend, value)} of {_amount(trend, limit.value)})"
+    share = f"{_amount(trend, value)} of {_amount(trend, limit.value)}"
+    share += "" if unit is Unit.BYTES else " in use"
+    reached = f"{limit.words or limit.name} ({share})"
     figures = {"value": Figure(value, unit), "limit": Figure(float(limit.value), unit)}
     for end, seconds in zip(_ENDS, until, strict=True):
         figures[end] = Figure(seconds if math.isfinite(seconds) else None, Unit.SECONDS)
@@ -369,13 +376,13 @@ def _finding(
         rates = {"": slope.rate, "_low": slope.low, "_high": slope.high}
         figures |= {f"rate_per_day{end}": Figure(rates[end] * _DAY, unit) for end in rates}
     if slope is None or trend.is_at_limit:
-        title = f"{trend.name} has reached {reached}"
+        title = f"{trend.words} has reached {reached}"
     else:
         per = _shown_rate(trend)
-        title = f"{trend.name} grows by {per} and reaches {reached} {_when(trend, until[0])}"
+        title = f"{trend.words} grows by {per} and reaches {reached} {_when(trend, until[0])}"
     if is_reclaimed := _is_reclaimable(trend):
-        title += "; most of it is reclaimable"
-    remedy = printable(f"On {trend.host}, show the findings and their remedies")
+        title += "; most of this memory is reclaimable"
+    remedy = printable(f"Run on {trend.host} to see the findings and their remedies")
     return Finding(
         id=f"reaches-limit:{trend.host}:{limit.name}",
         severity=severity,
@@ -389,40 +396,48 @@ def _finding(
 
 def _evidence(trend: Trend, limit: Limit, until: Ends, causes: Sequence[Trend]) -> Iterator[str]:
     """Yield the basis of a finding, and its uncertainties."""
-    slope, last = trend.slope, shown_time(round(float(trend.times[-1])))
+    slope, last = trend.slope, _clock(float(trend.times[-1]))
     if slope is None or trend.is_at_limit:
-        yield f"in the last record, of {last}"
+        yield f"last record: {last}"
     else:
         yield (
             f"{_interval(trend)}{_per(trend)} (95 % interval) from {slope.points:,} records"
             f" over {human_seconds(trend.span)}"
         )
         earliest, latest = _duration(until[1]), _duration(until[2])
-        between = f"between {earliest} and {latest}" if earliest != latest else f"about {latest}"
-        yield f"{between} after the last record, of {last}"
+        between = f" ({earliest} to {latest} before the limit)" if earliest != latest else ""
+        yield f"last record: {last}{between}"
         if slope.is_cut:
-            yield f"since {shown_time(round(slope.first))}; its course was different before"
+            yield f"since {_clock(slope.first)}; the series took another course before"
         if slope.points < URGENT_POINTS:
             yield f"fewer than {URGENT_POINTS} records cannot show whether the growth slows"
         if until[0] > MAX_EXTRAPOLATION * trend.span:
-            yield f"uncertain, because it is more than {MAX_EXTRAPOLATION} times the span ahead"
+            yield (
+                f"uncertain: the limit is more than {MAX_EXTRAPOLATION} times the observed span "
+                "away"
+            )
     if limit.danger is Danger.OOM and not trend.is_at_limit:
         yield "other users of memory shorten the time"
     if _is_reclaimable(trend):
-        yield "the kernel reclaims most of it before it runs out of memory"
+        yield "the kernel can reclaim most of this memory before memory runs out"
     if trend.is_stale:
         yield "the host is no longer recorded"
     if causes:
-        names = "; ".join(f"{each.name} {_shown_rate(each)}" for each in causes)
+        names = "; ".join(f"{each.words} {_shown_rate(each)}" for each in causes)
         yield f"fastest parts: {names}"
 
 
 def _when(trend: Trend, seconds: float) -> str:
     if not seconds:
         return "now"
-    time = shown_time(round((float(trend.times[-1]) + seconds) / 60) * 60)
-    about = f" (about {time[:16].replace('T', ' ')} UTC)" if time else ""
-    return f"{_duration(seconds)} after its last record{about}"
+    time = _clock(float(trend.times[-1]) + seconds)
+    return f"{_duration(seconds)} after the last record{f' (about {time})' if time else ''}"
+
+
+def _clock(seconds: float) -> str:
+    """Return a time in UTC, to the minute; empty for a time beyond all calendars."""
+    time = shown_time(round(seconds / 60) * 60)
+    return f"{time[:16].replace('T', ' ')} UTC" if time else ""
 
 
 def _fastest_parts(trend: Trend, found: Trends) -> list[Trend]:

@@ -24,7 +24,7 @@ from scipy import stats
 from kcensus.engine.memory import Floats, Numbers
 from kcensus.progress import Progress, SilentProgress
 from kcensus.results import Unit
-from kcensus.store.ceilings import REACHED, Limit, is_hypothetical, is_setting, limit_of
+from kcensus.store.ceilings import REACHED, Limit, is_hypothetical, is_setting, limit_of, noun_of
 from kcensus.store.statistics import Slope, slope
 
 Ends = tuple[float, float, float]
@@ -95,10 +95,20 @@ class Trend:
 
     @property
     def name(self) -> str:
-        """The name within its host."""
+        """The name within the host."""
         part = "" if self.part == "summary" else f".{self.part}"
         subject = f" of {self.subject}" if self.subject else ""
         return f"{self.analysis}{part}.{self.metric}{subject}"
+
+    @property
+    def words(self) -> str:
+        """The name in sentences about the host: ``memory of dentry in slab caches``."""
+        noun = noun_of(self.analysis, self.metric, self.unit)
+        if self.part != "summary":
+            subject = f" of {self.subject}" if self.subject else ""
+            return f"{noun}{subject} in {self.analysis} {self.part.replace('_', ' ')}"
+        is_clear = self.limit is not None and self.unit != Unit.BYTES.value
+        return noun if is_clear or self.analysis in noun else f"{noun} of {self.analysis}"
 
     @property
     def rate(self) -> float:
@@ -164,7 +174,7 @@ def amounts(history: pd.DataFrame) -> pd.DataFrame:
 
 
 def context_of(history: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of a history that determine the severity of others' growth."""
+    """Return the rows of a history that determine the severity of growth in other series."""
     return history[pd.MultiIndex.from_frame(history[["analysis", "metric"]]).isin(CONTEXT)]
 
 
@@ -333,7 +343,7 @@ def _all(
 def _latest_boot(
     seconds: Floats, values: Floats, ordinals: Numbers, members: Numbers
 ) -> tuple[Numbers, Slope | None]:
-    """Return the rows of a series in the latest boot with enough of them, and their trend."""
+    """Return the rows of a series in its latest boot with a slope, and the slope."""
     members = members[np.argsort(seconds[members], kind="stable")]
     boots = ordinals[members]
     for ordinal in np.unique(boots)[::-1]:

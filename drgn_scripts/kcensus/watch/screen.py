@@ -161,7 +161,7 @@ class View:
         return line
 
     def _findings(self, sample: Sample) -> list[Text]:
-        """Return findings that appeared or went, then all current ones, the most severe first."""
+        """Return new and gone findings, then all current findings, the most severe first."""
         events = list(reversed(self._history.events))[:_MAX_EVENTS]
         lines = [_event(event) for event in events]
         if sample.census is None:

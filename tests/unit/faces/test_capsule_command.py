@@ -68,7 +68,7 @@ ERRORS: dict[str, tuple[BaseException, str]] = {
     "lacking": (NotRecorded("the capsule lacks it"), "the capsule lacks it"),
     "memory": (
         MemoryError(),
-        "memory needs more memory than this machine has free; read it on a larger one",
+        "memory needs more memory than this machine has free; read the target on a larger machine",
     ),
 }
 CALM = _analysis(
@@ -147,7 +147,7 @@ def truncated(machine: Machine) -> Target:
         target_of(machine),
         name="a dump",
         missing_end="the dump lacks its last 4.0 KiB",
-        options="--allow-truncated -s vmlinux",
+        words="'a dump' --allow-truncated -s vmlinux",
     )
 
 

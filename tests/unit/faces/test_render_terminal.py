@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -16,6 +18,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from kcensus.human import counted, human, human_bytes, human_ratio
+from kcensus.render.html import write_html
+from kcensus.render.json import write_json
 from kcensus.render.screen import Screen, console_for
 from kcensus.render.terminal import print_findings, write_terminal
 from kcensus.results import Bound, Check, Figure, Machine, Result, Severity, Unit
@@ -99,7 +103,7 @@ def test_what_is_zero_is_counted_not_shown() -> None:
     screen = on_terminal(result, 80)
     assert "zero 2" in screen
     assert "zero 3" not in screen
-    assert "6 other figures are 0" in screen
+    assert "Other figures: 6 are 0 (--all shows them)" in screen
     assert "No bytes" not in screen
     assert "(--all): nothing" in screen
     screen = on_terminal(result, 80, every=True)
@@ -136,6 +140,24 @@ def test_a_pipe_gets_whole_names_and_all_columns() -> None:
     assert "─" not in text
 
 
+def test_numbers_for_unknown_ones_are_dashes_on_screens_and_numbers_in_data(
+    tmp_path: Path,
+) -> None:
+    column = Column(Unit.NONE, "PID", Show.ALWAYS, unknown=(-1, 0))
+    result = Result("synthetic", "t", "k", summary={"highest": Figure(-1, Unit.NONE, "highest id")})
+    result.tables["tasks"] = Table.of("Tasks", {"pid": ([-1, 0, 77], column)})
+    screen = on_terminal(result, 80)
+    assert re.findall(r"^  +(\S+) *$", screen, re.MULTILINE)[-3:] == ["-", "-", "77"]
+    assert re.search(r"^  highest id +-$", screen, re.MULTILINE)
+    (page,) = write_html(result, tmp_path / "page.html")
+    assert ">-1<" not in page.read_text()
+    document = io.StringIO()
+    write_json(result, document)
+    data = json.loads(document.getvalue())
+    assert [row["pid"] for row in data["tables"]["tasks"]] == [-1, 0, 77]
+    assert data["summary"] == {"highest": -1}
+
+
 def test_what_gaps_affect_is_marked() -> None:
     result = synthetic_result()
     result.summary["jobs"] = Figure(0, Unit.COUNT, "jobs", Bound.AT_LEAST)
@@ -144,7 +166,9 @@ def test_what_gaps_affect_is_marked() -> None:
     result.tables["lost"] = replace(empty, is_known=False)
     shown = on_terminal(result, 100)
     assert re.search(r"^  jobs +none found$", shown, re.MULTILINE)
-    assert re.search(r"^  other jobs +-$", shown, re.MULTILINE)
+    # Two with the one that has no value at all.
+    assert "2 are unknown (--all shows them)" in shown
+    assert re.search(r"^  other jobs +-$", on_terminal(result, 100, every=True), re.MULTILINE)
     assert "Unknown (see Gaps): lost" in shown
     assert "Empty or zero (--all): empty" in shown
 
@@ -329,7 +353,8 @@ def test_a_lesser_finding_names_its_explanation() -> None:
     result = synthetic_result()
     finding = replace(result.findings[0], severity=Severity.INFO)
     out = io.StringIO()
-    print_findings([("", finding)], Screen(Console(file=out, width=80)), short=True)
+    screen = Screen(Console(file=out, width=80))
+    print_findings([("", finding)], screen, short=True, placeholders={})
     assert f"kcensus explain {finding.kind}" in out.getvalue()
 
 

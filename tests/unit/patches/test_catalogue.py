@@ -7,6 +7,7 @@ import importlib.metadata
 import os
 import re
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -95,7 +96,7 @@ def test_markers_are_merged_patches_without_cost() -> None:
     [
         ("list-lru-memory", "merged in 5.18"),
         ("dm-snapshot-cow-semaphore", "merged in 5.0"),
-        ("memcg-objcg-per-node", "merged"),
+        ("memcg-objcg-per-node", "merged in 7.1"),
         ("negative-dentry-bloat", "RFC 2021, unmerged"),
         ("dentry-limit-sysctl", "2026, unmerged"),
         ("negative-dentry-unlink-drop", "reverted"),
@@ -104,6 +105,12 @@ def test_markers_are_merged_patches_without_cost() -> None:
 )
 def test_history(patch: str, history: str) -> None:
     assert CATALOGUE.patches[patch].history == history
+
+
+def test_every_merged_patch_has_its_release() -> None:
+    merged = [patch for patch in CATALOGUE.patches.values() if patch.is_upstream]
+    assert [patch.id for patch in merged if not patch.release] == []
+    assert replace(merged[0], release="").history == "merged"
 
 
 def test_backports_to_rhel_8_1() -> None:

@@ -183,7 +183,7 @@ def test_missing_types_of_an_unloaded_module_are_undetermined() -> None:
     lacking = ("debug info of module dm_mod of kernel x is missing: install it",)
     found = detected(kernel, lacking)
     assert found["dm-kcopyd-callback-list"].reason == (
-        "no struct dm_kcopyd_client, but dm_mod is loaded without debug info"
+        "no struct dm_kcopyd_client; dm_mod is loaded without debug info"
     )
     assert "dm_snapshot is not loaded" in found["dm-snapshot-cow-in-progress"].reason
     # What is built in is not affected.

@@ -26,7 +26,7 @@ from tests.catalogue import PATCHES
 from tests.running import analysis_of
 from tests.unit import distributions as known
 from tests.unit import synthetic
-from tests.unit.analyses.test_iosched_trace import starving
+from tests.unit.analyses.iosched.test_trace import starving
 from tests.unit.patches.test_catalogue import FIGURE, GOOD, patch_file
 from tests.unit.sources.blktrace.recorded import WRITE, Event, life, packed
 
@@ -140,7 +140,11 @@ def test_an_unknown_workload_is_inconclusive() -> None:
         (State.PARTIALLY_APPLIED, State.ABSENT, "neither of A and B has list-lru-memory"),
         (State.PRESENT, State.PRESENT, "both of A and B have list-lru-memory"),
         (State.SUPERSEDED, State.PRESENT, "both of A and B have list-lru-memory"),
-        (State.PRESENT, State.ABSENT, "A has list-lru-memory and B lacks it: swap them"),
+        (
+            State.PRESENT,
+            State.ABSENT,
+            "A has list-lru-memory and B lacks it: swap BEFORE and AFTER",
+        ),
     ],
 )
 def test_invalid_pairs(before: State, after: State, why: str) -> None:
@@ -280,7 +284,7 @@ def test_the_word_of_the_user_does_not_replace_what_types_prove(
     first: State, second: State
 ) -> None:
     sides = side("A", first, 100 * MIB), side("B", second, 10 * MIB)
-    with pytest.raises(Refused, match=r"swap them|superseded on both"):
+    with pytest.raises(Refused, match=r"swap BEFORE and AFTER|superseded on both"):
         look_at(SERIES, *sides, as_given=True)
 
 
@@ -513,7 +517,10 @@ def test_exit_status_follows_the_verdict(
     [
         (("list-lru-memory", "old", "old"), "'old' and 'old' are the same target"),
         (("list-lru-memory", "old", "./old"), "'old' and './old' are the same target"),
-        (("list-lru-memory", "new", "old"), "new has list-lru-memory and old lacks it: swap them"),
+        (
+            ("list-lru-memory", "new", "old"),
+            "new has list-lru-memory and old lacks it: swap BEFORE and AFTER",
+        ),
         (("nothing", "old", "new"), "unknown patch 'nothing' (choose from "),
         (("cfq-removal", "old", "new"), "no validation is defined for 'cfq-removal' (choose from "),
         (("list-lru-memory", "old", "new", "--more", "old", "new"), "a pair is given twice"),

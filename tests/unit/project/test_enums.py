@@ -5,23 +5,23 @@ from __future__ import annotations
 
 import ast
 import importlib
-import re
 from collections.abc import Iterator
 from enum import Enum
 from types import ModuleType
 
+from kcensus.render import terminal
+from kcensus.results import Severity
 from tests.unit.project.test_layers import PACKAGE
 
-_KEY = re.compile(r"[{,]\s*(?:[a-z]+\.)?[A-Z][A-Za-z]+\.[A-Z_]+:")
+_STARTS = PACKAGE / "__main__.py"
+"""Runs the command when it is imported."""
 
 
 def _modules() -> Iterator[tuple[ModuleType, ast.Module]]:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        text = path.read_text()
-        if _KEY.search(text):
-            parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
-            name = ".".join(parts).removesuffix(".__init__")
-            yield importlib.import_module(name), ast.parse(text)
+    for path in sorted({*PACKAGE.rglob("*.py")} - {_STARTS}):
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        name = ".".join(parts).removesuffix(".__init__")
+        yield importlib.import_module(name), ast.parse(path.read_text())
 
 
 def _missing(keys: set[object]) -> set[object]:
@@ -37,14 +37,22 @@ def _indexed(module: ModuleType, tree: ast.Module) -> Iterator[tuple[str, set[ob
         if not isinstance(node, ast.Subscript) or not isinstance(node.ctx, ast.Load):
             continue
         place = f"{module.__name__}:{node.lineno}"
-        if isinstance(node.value, ast.Name):
-            table = getattr(module, node.value.id, None)
-            if isinstance(table, dict) and not isinstance(
-                node.slice, (ast.Constant, ast.Attribute)
-            ):
-                yield place, set(table)
-        elif isinstance(node.value, ast.Dict):
+        if isinstance(node.value, ast.Dict):
             yield place, {_member(module, key) for key in node.value.keys}
+        elif not isinstance(node.slice, (ast.Constant, ast.Attribute)):
+            table = _named(module, node.value)
+            if isinstance(table, dict):
+                yield place, set(table)
+
+
+def _named(module: ModuleType, value: ast.expr) -> object:
+    """Return a global of a module, its own or imported, or a global of a module in it, or None."""
+    if isinstance(value, ast.Name):
+        return getattr(module, value.id, None)
+    if isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name):
+        owner = getattr(module, value.value.id, None)
+        return getattr(owner, value.attr, None) if isinstance(owner, ModuleType) else None
+    return None
 
 
 def _member(module: ModuleType, key: ast.expr | None) -> object:
@@ -57,5 +65,13 @@ def _member(module: ModuleType, key: ast.expr | None) -> object:
 def test_tables_of_enums_are_complete() -> None:
     tables = [(place, keys) for module in _modules() for place, keys in _indexed(*module)]
     of_enums = [keys for _, keys in tables if keys and all(isinstance(k, Enum) for k in keys)]
-    assert len(of_enums) > 2
+    assert len(of_enums) > 5
     assert {place: missing for place, keys in tables if (missing := _missing(keys))} == {}
+
+
+def test_an_imported_table_is_seen() -> None:
+    tree = ast.parse("SEVERITY_STYLE[each]; terminal.SEVERITY_STYLE[each]; terminal.other[each]")
+    module = ModuleType("made_up")
+    vars(module).update(terminal=terminal, SEVERITY_STYLE=terminal.SEVERITY_STYLE)
+    assert [keys for _, keys in _indexed(module, tree)] == [set(terminal.SEVERITY_STYLE)] * 2
+    assert _missing({Severity.INFO}) == {*Severity} - {Severity.INFO}

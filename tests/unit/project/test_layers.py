@@ -13,6 +13,8 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
+import kcensus
+
 ROOT = Path(__file__).parents[3]
 PACKAGE = ROOT / "drgn_scripts" / "kcensus"
 
@@ -144,3 +146,31 @@ def test_no_folder_has_more_files_than_fit_on_a_screen() -> None:
         pytest.skip("there is no version control here, as in an sdist")
     folders = Counter(str(Path(name).parent) for name in listed.stdout.split("\0") if name)
     assert {folder: count for folder, count in folders.items() if count > _MAX_FILES} == {}
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "notebooks").glob("*.py")), ids=lambda path: path.stem
+)
+def test_notebooks_use_public_names_only(path: Path) -> None:
+    """README calls the names of ``kcensus`` itself and ``kcensus.plots`` public, and no others."""
+    nodes = [*ast.walk(ast.parse(path.read_text()))]
+    modules = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    modules |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    assert {name for name in modules if name.partition(".")[0] == "kcensus"} <= {
+        "kcensus",
+        "kcensus.plots",
+    }
+    names = {
+        alias.name
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and node.module == "kcensus"
+        for alias in node.names
+    }
+    names |= {
+        node.attr
+        for node in nodes
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "kcensus"
+    }
+    assert names <= {*dir(kcensus), "plots"}

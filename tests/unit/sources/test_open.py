@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from kcensus.samples import capsule
 from kcensus.sources import RequestError, Target, TargetError, live, open_target, qmp
 from kcensus.sources import vmcore as vmcore_source
 from kcensus.sources.model import Source
@@ -244,9 +245,12 @@ def test_a_socket_that_does_not_answer_as_a_guest(
         assert said in refusal(spec)
 
 
-def test_a_target_has_the_options_it_was_opened_with(tmp_path: Path) -> None:
+def test_a_target_has_the_words_that_open_it_again(tmp_path: Path) -> None:
     symbols = tmp_path / "debug info"
     symbols.mkdir()
-    assert open_target("sample").options == ""
+    assert open_target("sample").words == "sample"
     target = open_target("sample", [symbols], allow_truncated=True)
-    assert target.options == f"--allow-truncated -s '{symbols}'"
+    assert target.words == f"sample --allow-truncated -s '{symbols}'"
+    spaced = tmp_path / "a dump"
+    spaced.symlink_to(capsule("sample") or "")
+    assert open_target(spaced).words == f"'{spaced}'"

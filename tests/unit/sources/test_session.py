@@ -133,8 +133,10 @@ def test_options_of_a_command_are_not_those_of_the_next(tmp_path: Path) -> None:
     opened = open_target("sample", [tmp_path])
     with session(lambda request: opened):
         target = open_target(None, allow_truncated=True)
-        assert target.options == f"-s {tmp_path} --allow-truncated"
-        assert open_target(None).options == opened.options == f"-s {tmp_path}"
+        assert target.words == "--allow-truncated"
+        assert open_target(None).words == ""
+        assert open_target("sample").words == "sample"
+    assert opened.words == f"sample -s {tmp_path}"
 
 
 def test_symbols_of_a_command_are_used_where_the_target_is_known(tmp_path: Path) -> None:

@@ -265,7 +265,7 @@ def test_function_takes_a_history(store: Path) -> None:
     result = kcensus.trend(rows)
     assert result.summary["growing"] == 1
     assert result.tables["growing"]["rate_per_day"].iloc[0] > 0
-    assert "slab.slab_bytes" in repr(kcensus.trend(store))
+    assert "slab memory grows" in repr(kcensus.trend(store))
 
 
 def test_hostile_names_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -59,10 +60,10 @@ def test_a_command_loads_what_the_shell_left_out(
     script = f"""
 from drgn.commands import run_command
 run_command(prog, {command!r})
-print(target.options)
+print(target.words)
 """
     done = shell(vmcore, *symbols[:2], script=script)
-    assert (done.returncode, done.stdout) == (0, " ".join(symbols[:2]) + "\n")
+    assert (done.returncode, done.stdout) == (0, shlex.join([vmcore, *symbols[:2]]) + "\n")
     assert main(["kcopyd", vmcore, *symbols, "--json"]) == 0
     assert (tmp_path / "out").read_text() == capsys.readouterr().out
 

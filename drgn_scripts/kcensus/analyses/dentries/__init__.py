@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Whose negative dentries are these, what do they cost, and what would a limit leave?
+"""Where are the negative dentries, what do they cost, and how many would a limit leave?
 
 Symptom: memory fills with ``dentry`` slabs although few files exist; adding or removing an inotify
 watch ends in a soft lockup; ``echo 2 > drop_caches`` frees little.
@@ -23,7 +23,7 @@ PARTS = (
 
 ANALYSIS = Analysis(
     name="dentries",
-    question="where are the negative dentries, what do they cost, and what would a limit leave?",
+    question="where are the negative dentries, what do they cost, how many would a limit leave?",
     gauges="kcensus.analyses.dentries.checks:gauges",
     headline=("negative", "negative_bytes", "slab_bytes"),
     first_tables=("directories", "patterns", "super_blocks"),
@@ -39,8 +39,8 @@ each slab. The table walk_cost shows how many children a walk over a directory v
 with inotify or fanotify watches come first, since the kernel itself walks them.
 
 The table processes lists processes with a working directory or open files in or below the
-directories with most negative dentries: they may look up the names. It lacks processes that keep
-nothing open; the finding has a bpftrace command that counts lookups as they happen.
+directories with most negative dentries: they may look up the names. Processes that keep nothing
+open are missing from the table; the finding has a bpftrace command that counts lookups.
 
 patched_negative is the number of negative dentries left by the series "fix the negative dentres
 bloating system memory usage", which keeps the first three of each run of unreferenced negative
@@ -56,7 +56,7 @@ dentries in a hash bucket. An external name shared by several dentries counts fo
             "only",
             str,
             None,
-            f"Only totals and these parts, separated by commas: {', '.join(PARTS)}.",
+            f"Compute only the totals and these parts, separated by commas: {', '.join(PARTS)}.",
         ),
         Param(
             "limit",

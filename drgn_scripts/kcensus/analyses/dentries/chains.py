@@ -183,7 +183,7 @@ class Chains:
                     cut.append(np.array([lane]))
 
     def _enter(self, slots: npt.NDArray[Any]) -> Mask:
-        """Return which slots are dentries that are not in a chain yet; now they are."""
+        """Mark slots as chained; return a mask of the slots that were in no chain before."""
         free: Mask = ~self._taken[slots]
         self._taken[slots] = True
         return free

@@ -86,14 +86,14 @@ def _gaps(figures: Figures) -> Iterator[Gap]:
         effect = f"dentries of these slabs are in the row {NO_MEMCG}"
         yield Gap("obj_cgroup vectors", "unreadable", tally.vectors_unreadable, effect)
         what, count = "lists or pages of memory cgroups", groups.damaged + groups.faults.total()
-        effect = f"dentries of cgroups behind them are in the row {UNKNOWN_MEMCG}"
+        effect = f"dentries of cgroups behind the damage are in the row {UNKNOWN_MEMCG}"
         yield Gap(what, "torn or unreadable", count, effect)
     chains = figures.chains
     if chains is not None:
-        reason = "they lead to a non-dentry, or into another chain"
+        reason = "a pointer leads to a non-dentry, or into another chain"
         yield Gap("hash chains", reason, chains.cut, "counted up to the damage")
         reason = "hashed, but in no readable chain"
-        effect = "chain lengths lack them, and the run limit keeps them"
+        effect = "chain lengths lack these dentries, and the run limit keeps them"
         yield Gap("dentries", reason, census.count(HASHED) - chains.chained, effect)
         count, effect = chains.buckets_unreadable, "their chains are counted as empty"
         yield Gap("hash buckets", reasons(chains.faults), count, effect)
@@ -101,11 +101,13 @@ def _gaps(figures: Figures) -> Iterator[Gap]:
         reason = f"not found: {figures.no_chains}"
         yield Gap("hash table", reason, 1, "hash chains are unknown")
     for setting in figures.limits_impossible:
-        yield Gap("sysctls", f"impossible: {setting}", 1, "the table limits lacks it")
+        yield Gap(
+            "sysctls", f"impossible: {setting}", 1, "the setting is missing from the table limits"
+        )
     if figures.no_processes:
         reason = f"unreadable: {figures.no_processes}"
         yield Gap("processes", reason, 1, "processes that use the directories are unknown")
-    effect = "the table processes may lack some"
+    effect = "processes may be missing from the table processes"
     yield Gap("lists of tasks or open files", "torn or unreadable", figures.paths_damaged, effect)
     reason, count = "unreadable, or impossible length", int(tally.names_unreadable[0])
     effect = f"these negative dentries are in the row {UNREADABLE_NAMES}"
@@ -114,11 +116,11 @@ def _gaps(figures: Figures) -> Iterator[Gap]:
         "lists or pages of super blocks and mounts",
         blocks.damaged + blocks.faults.total(),
     )
-    effect = "paths below them start at the first known directory"
+    effect = "paths start at the first known directory below the damage"
     yield Gap(what, "torn or unreadable", count, effect)
     count = sum(cache.merged for cache in census.caches)
     effect = "objects of other types are counted as dentries"
     yield Gap("slab caches", "merged with others", count, effect)
     faults = figures.faults + tally.faults
-    effect = "names, paths, watches or owners on them are unknown"
+    effect = "names, paths, watches or owners on these pages are unknown"
     yield Gap("pages", reasons(faults), faults.total(), effect)

@@ -83,7 +83,7 @@ class Directories:
         )
 
     def most_negative(self) -> pd.DataFrame:
-        """Return the directories with most negative children; the last rows add up the others."""
+        """Return the directories with most negative children; the last rows sum the others."""
         order = np.argsort(-self.sums.values[1], kind="stable")
         order = order[: np.count_nonzero(self.sums.values[1])]
         rows, rest = order[: self.limit], order[self.limit :]

@@ -14,11 +14,12 @@ import numpy as np
 from kcensus.analyses.dentries.census import BUSY, DEAD, DENTRY
 from kcensus.analyses.dentries.figures import Figures
 from kcensus.analyses.remedies import pasteable, sysctl, written
-from kcensus.human import human_bytes, human_ratio, human_seconds, listed
+from kcensus.human import counted, human_bytes, human_ratio, human_seconds, listed
 from kcensus.kernel.knobs import has_knob
 from kcensus.kernel.vfs.super_blocks import MountState
 from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit, ratio
 from kcensus.results.severity import MIN_BYTES, severity_of
+from kcensus.text import task_name
 
 MAIN = "dentries-negative"
 _WALKS = {Severity.CRITICAL: 10_000_000, Severity.WARNING: 1_000_000, Severity.NOTICE: 100_000}
@@ -77,8 +78,8 @@ def _negative(figures: Figures) -> Finding | None:
         no_remedy=(
             ""
             if _returned(figures)
-            else "Every slab also holds dentries in use; prevent new ones: find the programs that "
-            "look up missing names"
+            else "No page can be freed now: every slab also holds dentries in use. Prevent new "
+            "negative dentries: find the programs that look up missing names"
         ),
         patch="negative-dentry-hash-limit",
     )
@@ -97,13 +98,13 @@ def _evidence(figures: Figures) -> Iterator[str]:
             yield f"most in {names}"
     known = figures.patterns
     if known is not None and (names := _named(figures, known.texts, known.sums[:, 0])):
-        yield f"named {names}"
+        yield f"most frequent names: {names}"
     if figures.processes is not None:
         if not len(figures.processes):
             yield "no process has a working directory or open files in these directories"
         else:
             rows: Any = figures.processes.itertuples(index=False)
-            who = [f"{row.comm} (PID {row.pid}, {row.directory})" for row in rows]
+            who = [f"{task_name(row.comm, row.pid)} in {row.directory}" for row in rows]
             yield f"processes with a working directory or open files there: {listed(who, _NAMED)}"
 
 
@@ -178,8 +179,8 @@ def _remount(figures: Figures, returns: int) -> Iterator[Remedy]:
     if path := pasteable(mount):
         yield Remedy(
             effect=(
-                f"Drop the unused dentries of {mount} alone ({own.unused:,} negative ones); inodes "
-                "and page cache stay"
+                f"Drop the unused dentries of {mount} alone ({own.unused:,} of them negative); "
+                "inodes and page cache stay"
             ),
             command=f"mount -o remount {path}",
             risk=_joined(
@@ -220,7 +221,7 @@ def _reclaim(figures: Figures, returns: int) -> Iterator[Remedy]:
             path,
             size,
             risk="reclaims page cache of the cgroup as well, and swaps if there is swap; fails "
-            "with EAGAIN when it could reclaim less",
+            "with EAGAIN if less can be reclaimed",
             until=_UNTIL,
             returns=min(returns, size),
             is_upper_bound=True,
@@ -278,7 +279,8 @@ def _limits(figures: Figures) -> Iterator[Remedy]:
     pressure = values.get("vm.vfs_cache_pressure")
     if pressure is not None and pressure <= 100:
         yield _setting(
-            "Let reclaim prefer dentries and inodes over page cache; it does not start earlier",
+            "Let reclaim prefer dentries and inodes over page cache; reclaim does not start "
+            "earlier",
             "vm.vfs_cache_pressure",
             200,
             pressure,
@@ -292,7 +294,7 @@ def _setting(effect: str, name: str, value: int, before: int, risk: str) -> Reme
 
 
 def _who(figures: Figures, directory: str) -> Iterator[Remedy]:
-    """Yield a command that counts, by program, the lookups that add a dentry to a directory."""
+    """Yield a command to count, by program, the lookups that add a dentry to a directory."""
     path = pasteable(directory)
     if not path or directory == "/":
         return
@@ -301,8 +303,8 @@ def _who(figures: Figures, directory: str) -> Iterator[Remedy]:
     function = "d_alloc_parallel" if figures.census.flags.par_lookup else "d_alloc"
     yield Remedy(
         effect=(
-            f"Count by program the lookups in {directory} that add a dentry, until Ctrl-C, on the "
-            "running machine"
+            "On the running machine, count by program the lookups in "
+            f"{directory} that add a dentry (Ctrl-C ends the count)"
         ),
         command=(
             f"bpftrace -e 'kprobe:{function} "
@@ -328,7 +330,8 @@ def _crowd(figures: Figures, main: Finding) -> Iterator[Finding]:
         places = {next(iter(main.memory)): slots, "external names": row.negative_bytes - slots}
         children = row.negative + row.others
         walk = (
-            f"; an inotify watch on it would visit {children:,} children under a spinlock"
+            f"; adding an inotify watch on the directory would visit {children:,} children under a "
+            "spinlock"
             if children >= _WALKS[Severity.WARNING]
             else ""
         )
@@ -339,7 +342,7 @@ def _crowd(figures: Figures, main: Finding) -> Iterator[Finding]:
                 f"{row.directory} has {row.negative:,} negative dentries "
                 f"({human_ratio(row.share)} of all), which hold {human_bytes(row.negative_bytes)}"
             ),
-            evidence=f"{row.others:,} other children are cached{walk}",
+            evidence=f"{_cached(row.others)}{walk}",
             figures={
                 "negative": Figure(row.negative, label="negative dentries"),
                 "others": Figure(row.others, label="other children"),
@@ -352,12 +355,19 @@ def _crowd(figures: Figures, main: Finding) -> Iterator[Finding]:
         )
 
 
+def _cached(others: int) -> str:
+    if not others:
+        return "no other children are cached"
+    children = counted(others, "other child", plural="other children")
+    return f"{children} {'is' if others == 1 else 'are'} cached"
+
+
 def _rmdir(figures: Figures, row: Any) -> Iterator[Remedy]:
     returns = min(_returned(figures), row.negative_bytes)
     path = pasteable(row.directory)
     if path and returns and row.state == MountState.MOUNTED.value and not row.others:
         yield Remedy(
-            effect="Remove the directory if no program needs it, which drops its cached children",
+            effect="Remove the directory if no program needs it: rmdir drops its cached children",
             command=f"rmdir {path}",
             risk=_joined(
                 _duration(row.negative),
@@ -391,7 +401,7 @@ def _pinned(figures: Figures, main: Finding) -> Iterator[Finding]:
         },
         memory={next(iter(main.memory)): size},
         no_remedy="The pages return when the dentries in use are released: close their files, or "
-        "end the processes in their directories",
+        "end the processes with a working directory there (`lsof` lists both)",
         part_of=MAIN,
     )
 
@@ -457,8 +467,8 @@ def _watchers(directory: str, lazily: bool) -> Iterator[Remedy]:
     if path := pasteable(directory):
         yield Remedy(
             effect=(
-                "Find the processes that watch the directory (PIDs are in the paths); stop them, "
-                "or let them watch another directory"
+                "Find the processes that watch the directory (their PIDs are in the printed "
+                "paths); stop them, or let them watch another directory"
             ),
             command=(f'grep -s "ino:$(printf %x "$(stat -c %i {path})") " /proc/[0-9]*/fdinfo/*'),
             risk="" if lazily else "removing the watch visits all children once more",

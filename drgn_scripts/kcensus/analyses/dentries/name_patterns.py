@@ -154,7 +154,10 @@ def _last_word(words: Words, lengths: Numbers) -> Words:
 
 
 def _sorted_by(code: Numbers, count: int) -> tuple[Numbers | None, Numbers, Numbers]:
-    """Return an order that makes equal codes adjacent (None: they are), starts, and firsts."""
+    """Return the order that sorts codes, and the start and first row of each code.
+
+    The order is None if the codes are sorted.
+    """
     if (code[1:] >= code[:-1]).all():
         starts = np.searchsorted(code, np.arange(count))
         return None, starts, starts
@@ -223,7 +226,7 @@ _LEAST_HEX = 8
 
 
 def patterns(parts: Sequence[Families], limit: int) -> Patterns:
-    """Return the patterns of most names of the merged families; the others are added up."""
+    """Return the most frequent patterns of the merged families, and the sums of the others."""
     if not parts:
         none = np.empty((0, 3), np.int64)
         return Patterns([], none, none[:, 0], 0, none.sum(axis=0))

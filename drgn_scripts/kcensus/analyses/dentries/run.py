@@ -63,7 +63,7 @@ def summary(figures: Figures) -> dict[str, Figure]:
         "negative_bytes": (figures.negative_bytes, size, "negatives, external names included"),
         "slab_bytes": (figures.slab_bytes, size, "slab pages of dentries"),
         "external_name_bytes": (figures.name_bytes, size, "external names"),
-        "share_of_ram": (figures.share_of_ram, share, "share of RAM"),
+        "share_of_ram": (figures.share_of_ram, share, "dentry slabs, share of RAM"),
         "share_of_reclaimable": (figures.share_of_reclaimable, share, reclaimable),
         "pages_freeable": (pages, Unit.PAGES, "slabs of unused negatives only"),
         "freeable_bytes": (pages << shift, size, "freeable by dropping unused negatives"),
@@ -80,7 +80,7 @@ def summary(figures: Figures) -> dict[str, Figure]:
                 chains.longest_chain,
                 chains.longest_run,
             )
-        fewer = f"negatives, limit, 1/{FEWER} buckets"
+        fewer = f"negatives, run limit, 1/{FEWER} buckets"
         rows |= {
             "patched_negative": (values[0], count, f"negatives, {limit}"),
             "patched_bytes": (values[1], size, f"bytes, {limit}"),

@@ -96,7 +96,8 @@ SUPER_BLOCKS = TableSpec("super_blocks", "Dentries by super block", {
     "id": Column(TEXT, "", WIDE, "super_block.s_id: name of the device or type.",
         lambda rows: [*rows.of.id, ""]),
     "device": Column(TEXT, "", DATA, "major:minor of super_block.s_dev.", _devices),
-    "state": Column(TEXT, "", WIDE, "Which processes reach it by a path.",
+    "state": Column(TEXT, "", WIDE,
+        "mounted, kernel or detached: which processes reach it by a path.",
         lambda rows: [*(state.value for state in rows.of.state), ""]),
     **_SUMS,
     "address": address("struct super_block",
@@ -118,24 +119,25 @@ DIRECTORIES = TableSpec("directories", "Negative dentries by directory", {
 
 PROCESSES = TableSpec("processes", "Processes in directories with negatives", {
     "directory": _DIRECTORY,
-    "pid": Column(NONE, "PID", ALWAYS, "PID of its main thread."),
-    "comm": Column(TEXT, "command", ALWAYS, "task_struct.comm of its main thread."),
-    "cwd": Column(NONE, "working directory", ALWAYS, "Its working directory is in or below."),
-    "open_files": Column(COUNT, "", ALWAYS, "Files and directories it has open."),
-    "address": address("struct task_struct", help_="Address of its main thread."),
+    "pid": Column(NONE, "PID", ALWAYS, "PID of the main thread."),
+    "comm": Column(TEXT, "command", ALWAYS, "task_struct.comm of the main thread."),
+    "cwd": Column(NONE, "working directory", ALWAYS, "Whether the working directory is there."),
+    "open_files": Column(COUNT, "", ALWAYS, "Open files and directories there."),
+    "address": address("struct task_struct", help_="Address of the main thread."),
 }, "A process with a working directory or open files in or below a directory with many negatives.",
     rows="processes")  # fmt: skip
 
 WALK_COST = TableSpec("walk_cost", "Children to visit by directory", {
     "directory": _DIRECTORY,
     "state": _PLACE,
-    "watched": Column(NONE, "", ALWAYS, "Has inotify, fanotify or dnotify marks."),
-    "children": Column(COUNT, "", ALWAYS, "All dentries on its list of children."),
+    "watched": Column(NONE, "", ALWAYS, "Whether it has inotify, fanotify or dnotify marks."),
+    "children": Column(COUNT, "", ALWAYS, "All dentries on the list of children."),
     "others": _OTHERS,
     "negative": _NEGATIVE,
     "at_tail": Column(NONE, "", WIDE, "All negative children are last in the list."),
     "sweeps": Column(COUNT, "runs before positives", DATA, "Negative runs before positives."),
-    "damaged": Column(NONE, "list damaged", DATA, "The list has no end, or two."),
+    "damaged": Column(NONE, "list damaged", DATA,
+        "Whether the list of children is endless, or has two ends."),
     "address": _DENTRY,
 }, "A directory: watched ones first, unreachable ones last, most children first.",
     rows="walk_cost")  # fmt: skip
@@ -185,15 +187,15 @@ MEMCGS = TableSpec("memcgs", "Dentries by memory cgroup", {
     "state": Column(TEXT, "", ALWAYS, "online; offline (dying): removed but charged.",
         lambda rows: [*rows.of.states, "unknown", "none"]),
     **_SUMS | {"dentries": replace(_SUMS["dentries"], show=WIDE)},
-    "address": address("struct mem_cgroup", help_="Address of mem_cgroup; 0 where there is none.",
+    "address": address("struct mem_cgroup", help_="Address of mem_cgroup; 0 without one.",
         get=lambda rows: np.append(rows.of.address, np.zeros(2, np.uint64))),
 }, f"A memory cgroup; {NO_MEMCG}: dentries charged to none.", ("negative", "memcg"), key=("memcg",),
     series=("negative", "negative_bytes", "dentries"), rows=_memcgs,
     keep=lambda rows: rows.sums["dentries"] > 0)  # fmt: skip
 
 FRAGMENTATION = TableSpec("fragmentation", "Slabs by dentries that pin them", {
-    "pinned_by": Column(COUNT, "", ALWAYS, "Positive dentries, or in use."),
-    "slabs": Column(COUNT, "", ALWAYS, "Slabs pinned by that many dentries."),
+    "pinned_by": Column(COUNT, "", ALWAYS, "Dentries that are positive or in use."),
+    "slabs": Column(COUNT, "", ALWAYS, "Number of such slabs."),
     "pages": Column(PAGES, "", DATA, "Pages of these slabs."),
     "bytes": Column(BYTES, "", ALWAYS, "Pages of these slabs."),
     "dentries": Column(COUNT, "", WIDE, _DENTRIES.help),
@@ -225,8 +227,8 @@ LONGEST_CHAINS = TableSpec("longest_chains", "Longest hash chains", {
 
 LIMITS = TableSpec("limits", "Limits and settings of this kernel", {
     "setting": Column(TEXT, "", ALWAYS, "Name of the sysctl."),
-    "value": Column(NONE, "", ALWAYS, "Its value."),
-    "meaning": Column(TEXT, "", WIDE, "What the value does."),
+    "value": Column(NONE, "", ALWAYS, "Current value."),
+    "meaning": Column(TEXT, "", WIDE, "Effect of the value."),
 }, "A sysctl that limits or weighs dentries.", rows="limits")  # fmt: skip
 
 TABLES = (
@@ -264,5 +266,5 @@ CHARTS = (
 
 
 def ram(result: Result) -> Iterator[RamUse]:
-    """Yield the slab pages of dentries; external names are in slabs of others."""
+    """Yield the slab pages of dentries; external names are in slabs of other caches."""
     yield RamUse("dentries", result.amount("slab_bytes"), in_slabs=True)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What was inserted into an I/O scheduler and not dispatched, and who sleeps behind it?
+"""Which requests wait in an I/O scheduler, and which tasks wait for them?
 
-Symptom: open() takes seconds to half a minute in D state, and disks are not busy with what it waits
-for. Cause: the scheduler lets requests of others go first, so that an asynchronous write stays in
-its queue long past its expiry.
+Symptom: open() takes seconds to half a minute in state D, and disks are busy with other requests.
+Cause: the scheduler lets requests of others go first, so that an asynchronous write stays in its
+queue long past its expiry.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Synchronous requests are reads, and writes that are marked synchronous, FUA or f
 kernel. A trace has messages of CFQ and BFQ only if the kernel was built to log them.
 """,
     examples=(
-        ("kcensus iosched vmcore", "the schedulers of a dump, and who sleeps behind them"),
+        ("kcensus iosched vmcore", "the schedulers of a dump, and the tasks behind them"),
         ("kcensus iosched vmcore --trace sda", "with the trace of blktrace up to the dump"),
         ("kcensus iosched --trace sda", "the trace in sda.blktrace.0, sda.blktrace.1 …"),
         (

@@ -35,9 +35,9 @@ from kcensus.sources.blktrace.events import Trace, major_minor
 from kcensus.text import printable
 
 _MIN_PAIRS = 2
-"""Fewer equal sectors may be chance: those of a log or of a super block recur."""
+"""Least number of common requests; fewer equal sectors may be chance, as of a log."""
 _SAME_NS = 20_000_000
-"""How far the two times of one request may differ: ticks of 10 ms, and the way between events."""
+"""Largest difference of the two times of one request: ticks of 10 ms, and time between events."""
 _SAME_BOOT_SECONDS = 60
 """Largest difference of the boot times by two wall clocks, which may be set in between."""
 _MAX_NAMED = 1000
@@ -67,7 +67,7 @@ class Pairs:
 
 
 def traced_until(figures: Figures, traced: Traced) -> tuple[Traced, Pairs]:
-    """Return the trace until the dump, and the requests in both trace and memory.
+    """Cut the trace at the moment of the dump; return the trace, and the requests found in both.
 
     Memory does not show waits that go on after the dump.
     """
@@ -193,7 +193,7 @@ class Both:
 
 
 def _overtaken(traced: Traced, both: Pairs, waiting: Floats) -> tuple[Numbers, list[str]]:
-    """Return the number of overtakers of each request, and the tasks with most of them.
+    """Return the number of requests that overtook each request, and the tasks that queued most.
 
     Overtakers are sync requests that were inserted later and dispatched earlier.
     """
@@ -279,7 +279,7 @@ def gaps(figures: Figures, machine: Machine, traced: Traced, both: Pairs) -> Ite
 
 
 def _another_boot(machine: Machine, trace: Trace) -> str:
-    """Return why a trace is of another boot or machine; empty if its clocks agree."""
+    """Return why a trace comes from another boot or machine; empty if the clocks agree."""
     if machine.time is None or machine.uptime_seconds is None:
         return ""
     if trace.start is None or trace.first_ns is None:

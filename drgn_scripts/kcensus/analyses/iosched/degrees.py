@@ -28,13 +28,18 @@ IN_DRIVER: Steps = (
 SILENT = 5.0
 """Seconds without a dispatch from which on the device is a cause of its own."""
 
+LOOK_AT_DEVICE = (
+    "Look in the kernel log for timeouts, resets and lost paths of the device, and at the "
+    "statistics of the storage"
+)
 SWITCH_HANGS = (
-    "Find out first why the device does not answer: switching the scheduler would hang until the "
-    "requests in the driver complete, and block new ones"
+    "Do not switch the scheduler while the device does not answer: the command would hang until "
+    "the requests in the driver complete, and block new requests. Look first in the kernel log for "
+    "timeouts and resets"
 )
 SWITCH_RISK = (
-    "The command and new requests wait meanwhile; weights and limits of the old scheduler no "
-    "longer apply"
+    "the command and new requests wait until the queue is empty; weights and limits of the old "
+    "scheduler no longer apply"
 )
 
 

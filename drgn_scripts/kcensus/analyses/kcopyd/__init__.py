@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Who queued those kcopyd jobs, and which worker pools are stalled behind them?
+"""Which clients queue kcopyd jobs, and which worker pools stall behind them?
 
 Symptom: the slab cache ``kcopyd_job`` grows to gigabytes until the OOM killer runs, or the log
 shows ``workqueue lockup`` with ``do_work [dm_mod]`` in flight.
@@ -21,12 +21,12 @@ of its client's lists (callback_jobs, complete_jobs, io_jobs, pages_jobs), or in
 counts jobs and running sub-jobs.
 
 A worker pool is stalled by the rule of the kernel's watchdog: work is pending, and none was started
-for wq_watchdog_thresh seconds (30 without CONFIG_WQ_WATCHDOG). How long a worker has been running
-is exact since 7.0, a lower bound before.
+for wq_watchdog_thresh seconds (30 without CONFIG_WQ_WATCHDOG). The run time of a worker is exact
+since 7.0, and a lower bound before.
 
 The memory of kcopyd is kcopyd_job slabs, copy pages, bios and exceptions. Copy pages follow from
-the sizes of the jobs, and are checked against their page_lists; bios are counted by bio_set, clones
-in a snapshot's COW device included.
+the sizes of the jobs, and are checked against their page_lists; bios are counted by bio_set,
+including clones in the COW device of a snapshot.
 
 The projection keeps, for each snapshot, at most as many copies in flight as its limit allows, or
 2048 without a limit. The limit is snapshot_cow_threshold with in_progress; with the semaphore

@@ -20,7 +20,7 @@ from kcensus.kernel.names import DAMAGED
 from kcensus.results import Check, Gap, Gauge, Unit, nonzero_gaps
 
 _MAX_GAUGED = 64
-"""Most mapped devices to read the tables of for a gauge; each takes half a millisecond."""
+"""Most mapped devices whose tables are read for a gauge; each takes half a millisecond."""
 _EFFECTS = {
     "kernel log": "its events are missing",
     "snapshot_cow_threshold": "the limit of copies is unknown",
@@ -29,14 +29,14 @@ _EFFECTS = {
     "targets": "their clients have no owner",
     "pages of kmalloc() slabs": "idle clients of unknown targets may be missing",
     "mempools of clients": "their preallocated jobs may count as in use",
-    "jobs": "the table clients lacks them",
-    "lists of clients": "jobs on them count as in flight",
+    "jobs": "these jobs are missing from the table clients",
+    "lists of clients": "jobs beyond the damage count as in flight",
     "devices or tables": "their clients have no owner, and their snapshots are missing",
     "snapshots or their lists": "exceptions, waiting tasks or chunk sizes may be wrong or missing",
-    "worker pools or lists of workqueues": "pools, or work beyond the tear, are missing",
-    "bios": "the memory of kcopyd lacks its bios",
+    "worker pools or lists of workqueues": "pools, or work beyond the damage, are missing",
+    "bios": "the memory of kcopyd does not include bios",
     "busy clients without a device": "their jobs have no device, and snapshots may be missing",
-    "slab caches of bios and exceptions": "the table related_slabs lacks them",
+    "slab caches of bios and exceptions": "these caches are missing from the table related_slabs",
     "clients": "jobs include the preallocated ones; clients and snapshots are unknown",
 }
 
@@ -102,7 +102,7 @@ def _completion_check(
         return Check(name, ours, counter, source=source)
     note = (
         f"{source.partition('.')[2]} drops only after the completion callback returns, but the job "
-        f"is freed before; {running} client{'s are' if running > 1 else ' is'} running"
+        f"is freed earlier; {running} client{'s are' if running > 1 else ' is'} running"
     )
     return Check(name, ours, counter, source=source, note=note, explained=counter - ours)
 

@@ -207,7 +207,7 @@ class Figures:
         return int(self.census.clients.rows(np.array([snapshot.client], np.uint64))[0])
 
     def copies(self, snapshot: Snapshot) -> int | None:
-        """Return the copies of a snapshot in flight: its own count, else the jobs of its client."""
+        """Return the copies of a snapshot in flight: its counter, or the jobs of its client."""
         return self.jobs_of(snapshot) if snapshot.in_flight is None else snapshot.in_flight
 
     @property

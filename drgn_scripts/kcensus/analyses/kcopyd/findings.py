@@ -20,6 +20,7 @@ from kcensus.kernel.workqueues import Pool
 from kcensus.results import Bound, Danger, Figure, Finding, Remedy, Severity, Unit, ratio
 from kcensus.results.severity import MIN_BYTES, severity_of
 from kcensus.sources.capsule import NotRecorded
+from kcensus.text import task_name
 
 _SHRINK = "/sys/kernel/slab/kcopyd_job/shrink"
 _LIMIT_PATCH, _CALLBACK_PATCH = "dm-snapshot-cow-in-progress", "dm-kcopyd-callback-list"
@@ -35,7 +36,11 @@ _SHOW_USED = Remedy(
 _FIND_PATCHES = Remedy(
     effect="Show whether this kernel limits the callbacks of a kcopyd run, and the copies of "
     "dm-snapshot in flight",
-    command="kcensus patches",
+    command="kcensus patches TARGET",
+)
+_SHOW_PATCH = Remedy(
+    effect="Show the patch that limits the callbacks of a kcopyd run, and the releases with it",
+    command=f"kcensus patches show {_CALLBACK_PATCH}",
 )
 _PARAMETER = "/sys/module/dm_snapshot/parameters/snapshot_cow_threshold"
 _MODPROBE = "/etc/modprobe.d/snapshot_cow_threshold.conf"
@@ -44,7 +49,7 @@ _MIB = 1 << 20
 _MAX_DIRTY, _MIN_DIRTY = 256 * _MIB, 4 * _MIB
 
 _FIND_SETTER = Remedy(
-    effect="Find where the limit was set: 2,048 is the kernel's default",
+    effect="Find where the limit was set; the kernel's default is 2,048",
     command=(
         "grep -rs snapshot_cow_threshold /proc/cmdline /etc/default/grub /etc/modprobe.d "
         "/run/modprobe.d /usr/lib/modprobe.d /etc/udev /usr/lib/udev /etc/tuned /usr/lib/tuned "
@@ -53,15 +58,15 @@ _FIND_SETTER = Remedy(
 )
 _SHOW_BUSY = Remedy(
     effect=(
-        "Show how busy the COW devices are: a faster one is the cure, more copies in flight only "
-        "defer the wait"
+        "Show how busy the COW devices are; only a faster COW device shortens the wait, a higher "
+        "limit defers it"
     ),
     command="iostat -xd 2 5",
 )
 _PERSIST = Remedy(
     effect=(
-        "Keep the limit when dm_snapshot is loaded again, unless a script sets it later; rebuild "
-        "the initramfs if it loads the module"
+        "Keep the limit after a reboot or reload of dm_snapshot, unless a script sets another one; "
+        "rebuild the initramfs if dm_snapshot is loaded from it"
     ),
     command=f"echo 'options dm_snapshot snapshot_cow_threshold={DEFAULT_THRESHOLD}' > {_MODPROBE}",
     undo=f"rm {_MODPROBE}",
@@ -72,8 +77,8 @@ _SHOW_LIMIT = Remedy(
     knobs=(_PARAMETER,),
 )
 _NO_FEWER = (
-    "This kernel has no limit of copies, and vm.dirty_bytes is low already: remove snapshots that "
-    "are not needed, since each needs copies of its own"
+    "Remove unneeded snapshots, since a written chunk is copied once per snapshot: the limit of "
+    "dirty pages is already low, or unknown"
 )
 _MAX_STACKS = 6
 
@@ -158,9 +163,11 @@ def _callbacks(figures: Figures) -> Iterator[Finding]:
         id="kcopyd-callbacks",
         severity=Severity.NOTICE,
         danger=Danger.STALL,
-        title=f"kcopyd can stall the CPU that completes {most:,} jobs of one client",
+        title=f"kcopyd can stall a CPU: one client has {most:,} jobs, and this kernel bounds no "
+        "run of callbacks",
         evidence=(
-            "struct dm_kcopyd_client has no callback_jobs: callbacks queued during a run extend it"
+            "struct dm_kcopyd_client has no callback_jobs: callbacks queued during a run extend "
+            "that run"
         ),
         figures=_counts(jobs=most),
         remedies=(remedies := tuple(_write_less(figures))),
@@ -244,9 +251,14 @@ def _cause(figures: Figures) -> str:
     if census.limit is Limit.SEMAPHORE:
         return (
             "their cow_count is INT_MAX: snapshot_cow_threshold was 0 or less when they were "
-            f"created, and is {'unknown' if census.threshold is None else census.threshold} now"
+            f"created, and is {_number(census.threshold)} now"
         )
-    return f"snapshot_cow_threshold is {census.threshold}, its default is {DEFAULT_THRESHOLD}"
+    now = _number(census.threshold)
+    return f"snapshot_cow_threshold is {now} (default {DEFAULT_THRESHOLD:,})"
+
+
+def _number(value: int | None) -> str:
+    return "unknown" if value is None else f"{value:,}"
 
 
 def _limit(figures: Figures) -> tuple[Remedy, ...]:
@@ -258,11 +270,11 @@ def _limit(figures: Figures) -> tuple[Remedy, ...]:
         figures,
         DEFAULT_THRESHOLD,
         f"Limit each snapshot created from now on to {DEFAULT_THRESHOLD:,} copies in flight; "
-        "existing ones keep their limit"
+        "existing snapshots keep their limit"
         if is_semaphore
-        else f"Limit each snapshot to {DEFAULT_THRESHOLD:,} copies in flight, from now on: "
+        else f"Limit each snapshot to {DEFAULT_THRESHOLD:,} copies in flight, at once: "
         "the memory returns as the copies beyond the limit complete",
-        "writes to an origin wait for copies, and get as slow as the slowest COW device",
+        "writes to an origin wait for copies, and become as slow as the slowest COW device",
         returns=None if is_semaphore else figures.returned_by(None) or None,
         is_upper_bound=not is_semaphore,
     )
@@ -281,7 +293,7 @@ def _lower(figures: Figures) -> tuple[Remedy, ...]:
             figures,
             lower,
             f"Limit each snapshot to {lower:,} copies in flight instead of {threshold:,}",
-            "writes to an origin wait for copies earlier",
+            "writes to an origin start to wait for copies earlier",
             returns=returns,
             is_upper_bound=True,
         ),
@@ -298,7 +310,10 @@ def _no_lower(figures: Figures) -> str:
             "The memory returns when the copies are done; `kcensus kcopyd TARGET --table clients` "
             "shows their devices"
         )
-    return "Install the debug info of dm_mod and dm_snapshot to see the owners of the jobs"
+    return (
+        "Install the debug info of dm_mod and dm_snapshot, which shows the owners of the jobs: "
+        "`kcensus doctor TARGET` names the package"
+    )
 
 
 def _shrink(figures: Figures) -> tuple[Remedy, ...]:
@@ -310,7 +325,7 @@ def _shrink(figures: Figures) -> tuple[Remedy, ...]:
             "Free the slabs of kcopyd_job that hold no job",
             _SHRINK,
             1,
-            risk="none worth mentioning: the next copies allocate new slabs",
+            risk="none; the next copies allocate new slabs",
             returns=use.empty_bytes,
             knobs=(_SHRINK,),
         ),
@@ -326,26 +341,26 @@ def _waiters(figures: Figures) -> Iterator[Finding]:
         if not snapshot.waiters:
             continue
         copies, limit = figures.copies(snapshot), figures.limit_of(snapshot)
-        tasks = [f"{task.comm}:{task.pid}" for task in snapshot.waiters]
-        known = "none" if limit == UNLIMITED else "unknown" if limit is None else f"{limit:,}"
+        tasks = [task_name(task.comm, task.pid) for task in snapshot.waiters]
+        known = "none" if limit == UNLIMITED else _number(limit)
         higher = _raise_limit(figures, snapshot, limit)
         # A limit below the default is probably too low.
         is_low = limit and limit < DEFAULT_THRESHOLD
         evidence = (
-            f"{'unknown' if copies is None else f'{copies:,}'} copies in flight, limit {known}: "
-            "the COW device completes copies more slowly than the origin is written; waiting: "
+            f"copies in flight: {_number(copies)}, limit: {known}; the COW device completes copies "
+            "more slowly than the origin is written; waiting: "
             f"{listed(tasks)}"
         )
         if is_semaphore:
-            evidence += "; they wait for cow_count and may hold _origins_lock"
+            evidence += "; the tasks wait for cow_count, and may hold _origins_lock"
         yield Finding(
             id=f"dm-snapshot-waiters:{snapshot.device.name}",
             severity=Severity.WARNING if is_semaphore else Severity.NOTICE,
             danger=Danger.DEADLOCK if is_semaphore else Danger.NONE,
             title=(
-                f"{counted(len(tasks), 'task', 'wait')} for copies of snapshot "
+                f"{counted(len(tasks), 'task', 'wait')} for the copy limit of snapshot "
                 f"{snapshot.device.name}"
-                + (", whose semaphore can deadlock" if is_semaphore else "")
+                + (", a semaphore that can deadlock" if is_semaphore else "")
             ),
             evidence=evidence,
             tasks=frozenset(int(task.pid) for task in snapshot.waiters),
@@ -362,12 +377,12 @@ def _raise_limit(figures: Figures, snapshot: Snapshot, limit: int | None) -> tup
     higher = max(2 * limit, DEFAULT_THRESHOLD)
     job = figures.census.job_slab.slot_size + (snapshot.chunk_sectors or 0) * 512
     more = human_bytes((higher - limit) * job)
-    scope = "each snapshot created from now on" if is_semaphore else "each snapshot, at once,"
+    scope = "each snapshot created from now on" if is_semaphore else "each snapshot at once"
     return (
         _set_limit(
             figures,
             higher,
-            f"Allow {scope} {higher:,} copies in flight instead of {limit:,}",
+            f"Raise the limit from {limit:,} to {higher:,} copies in flight, for {scope}",
             f"up to {more} more memory for each snapshot",
         ),
     )
@@ -413,7 +428,8 @@ def _page_wait(figures: Figures) -> Iterator[Finding]:
         title=f"{counted(jobs, 'job')} of {counted(clients, 'client', 'wait')} for pages",
         evidence="the jobs are on pages_jobs: all reserved pages are in use, and no page is free",
         figures=_counts(jobs=jobs, clients=clients),
-        no_remedy="The jobs continue once pages are free; memory by user: `kcensus report TARGET`",
+        no_remedy="The jobs continue once pages are free; `kcensus slab TARGET --table caches` "
+        "shows the largest slab caches",
     )
 
 
@@ -427,14 +443,14 @@ def log_findings(
 ) -> list[Finding]:
     """Return the findings of a log.
 
-    :param stalled: ids of findings about stalled pools, by CPU
+    :param stalled: ids of findings about stalled pools, by CPU; None without a target
     :param still_blocked: PIDs of tasks in state D
     """
     hung = _hung_tasks(log, still_blocked)
-    return [*_lockups(log, stalled or {}), *hung, *_out_of_memory(log)]
+    return [*_lockups(log, stalled), *hung, *_out_of_memory(log)]
 
 
-def _lockups(log: LogEvents, stalled: Mapping[str, str]) -> Iterator[Finding]:
+def _lockups(log: LogEvents, stalled: Mapping[str, str] | None) -> Iterator[Finding]:
     lockups = log.of("lockup")
     worst = max(lockups, key=lambda event: event.seconds or 0, default=None)
     if not worst:
@@ -456,16 +472,17 @@ def _lockups(log: LogEvents, stalled: Mapping[str, str]) -> Iterator[Finding]:
         ),
         evidence=f"running on that CPU: {listed(sorted(running)) or 'nothing shown'}",
         figures={"seconds": Figure(worst.seconds, Unit.SECONDS), **_counts(lockups=len(lockups))},
-        remedies=(_FIND_PATCHES,) if runs_kcopyd else (),
+        remedies=(_SHOW_PATCH if stalled is None else _FIND_PATCHES,) if runs_kcopyd else (),
         no_remedy=""
         if runs_kcopyd
-        else ("See the work in the lines after each message in the log"),
-        part_of=stalled.get(worst.cpus or "", ""),
+        else "Read the running work items in the log, in the lines after each message",
+        part_of=(stalled or {}).get(worst.cpus or "", ""),
     )
 
 
 def _tasks(log: LogEvents, kind: str) -> str:
-    return listed(sorted({f"{event.comm}:{event.pid}" for event in log.of(kind)}))
+    named = {task_name(event.comm or "?", event.pid or "?") for event in log.of(kind)}
+    return listed(sorted(named))
 
 
 def _hung_tasks(log: LogEvents, still_blocked: frozenset[int]) -> Iterator[Finding]:
@@ -486,9 +503,10 @@ def _hung_tasks(log: LogEvents, still_blocked: frozenset[int]) -> Iterator[Findi
             title=f"{title}than {human_seconds(longest)}",
             evidence=_tasks(log, "hung task"),
             no_remedy=f"{counted(still, 'task is', plural='tasks are')} still in state D: "
-            "`kcensus waits TARGET --table tasks` shows what for, and who holds that"
+            "`kcensus waits TARGET --table tasks` shows the awaited objects and their holders"
             if still
-            else "See the blocking function in the stack after each message in the log",
+            else "Read the stack after each message in the log: its functions name the lock, "
+            "driver or file system",
             figures={"seconds": Figure(longest, Unit.SECONDS), **_counts(tasks=tasks)},
         )
 
@@ -518,7 +536,7 @@ def _out_of_memory(log: LogEvents) -> Iterator[Finding]:
         remedies=remedies,
         no_remedy=""
         if remedies
-        else ("See memory by use in the lines after each message in the log"),
+        else "Read the memory by use in the log, in the lines after each message",
     )
 
 
@@ -539,7 +557,7 @@ def _set_limit(figures: Figures, limit: int, effect: str, risk: str, **more: Any
 
 
 def _write_less(figures: Figures) -> Iterator[Remedy]:
-    """Yield the remedy of a lower limit of dirty pages: a quarter of the present one, if known."""
+    """Yield the remedy that lowers the limit of dirty pages to a quarter, if the limit is known."""
     limit = None
     with contextlib.suppress(LookupError, TypeError, drgn.FaultError, NotRecorded):
         prog = figures.kernel.prog
@@ -550,11 +568,11 @@ def _write_less(figures: Figures) -> Iterator[Remedy]:
         return
     lower = min(limit // 4 // _MIB * _MIB, _MAX_DIRTY)
     yield sysctl(
-        f"Allow {human_bytes(lower)} of dirty pages instead of about {human_bytes(limit)}, "
-        "so that fewer copies start at once",
+        f"Lower the limit of dirty pages from about {human_bytes(limit)} to {human_bytes(lower)}: "
+        "fewer copies start at once",
         "vm.dirty_bytes",
         lower,
         undo,
-        risk="buffered writes of all programs on this machine wait earlier",
+        risk="buffered writes of all programs on this machine are throttled earlier",
         until="reboot",
     )

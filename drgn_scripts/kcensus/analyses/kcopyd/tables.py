@@ -35,11 +35,11 @@ from kcensus.results.tables import (
     make_tables,
 )
 
-_NUMBER = Column(TEXT, "number", WIDE, "Its major:minor.")
+_NUMBER = Column(TEXT, "number", WIDE, "major:minor of the device.")
 _POOL = Column(NONE, "pool", ALWAYS, "Id of the worker pool.")
 _CPU = Column(NONE, "CPU", ALWAYS, "CPU of the pool; none for unbound pools.",
     lambda row: row.pool and _known(row.pool.cpu))  # fmt: skip
-_STALLED = Column(NONE, "stalled", ALWAYS, "Work is pending, and none starts.")
+_STALLED = Column(NONE, "stalled", ALWAYS, "Whether work is pending, and none starts.")
 _RUNNING = Column(SECONDS, "for at least", WIDE, "Longest run so far.")
 _WORKQUEUE = Column(TEXT, "workqueue", ALWAYS, "Name of the workqueue.")
 _FUNCTION = Column(TEXT, "function", ALWAYS, "Function of the work.")
@@ -97,7 +97,7 @@ CLIENTS = TableSpec("clients", "kcopyd clients", {
     "pool": Column(NONE, "", DATA, "Id of the worker pool of the work item.",
         lambda f: _optional(pool for _, pool in f.client_works)),
     "address": address("struct dm_kcopyd_client", "client", get="census.clients.address"),
-}, "A dm_kcopyd_client; (unknown) where no target of an active table owns it.", ("jobs", "address"),
+}, "A dm_kcopyd_client; (unknown) if no target of an active table owns it.", ("jobs", "address"),
     key=("device", "target"), series=("jobs", "bytes", "page_bytes"),
     is_known=lambda f: f.census.has_jobs)  # fmt: skip
 
@@ -120,7 +120,7 @@ SNAPSHOTS = TableSpec("snapshots", "Snapshots", {
     "device": Column(TEXT, "", ALWAYS, "Name of the snapshot.", "of.device.name"),
     "number": replace(_NUMBER, get="of.device.number"),
     "target": Column(TEXT, "", DATA, "snapshot or snapshot-merge.", "of.target"),
-    "origin": Column(TEXT, "", WIDE, "Device it is a snapshot of.", _origin),
+    "origin": Column(TEXT, "", WIDE, "Device with the original data.", _origin),
     "cow": Column(TEXT, "COW device", WIDE, "Device of the exception store.",
         lambda row: _named(row.of.cow, row.figures.devices)),
     "store": Column(TEXT, "", DATA, "P (persistent) or N (transient).", "of.store"),
@@ -128,12 +128,13 @@ SNAPSHOTS = TableSpec("snapshots", "Snapshots", {
         "of.chunk_bytes"),
     "state": Column(TEXT, "", WIDE, "valid, invalid or overflowed.", "of.state"),
     "in_flight": Column(COUNT, "copies in flight", ALWAYS,
-        "Its counter, else the jobs of its client.", lambda row: row.figures.copies(row.of)),
+        "Copies in flight: the snapshot's counter, or else the jobs of its client.",
+        lambda row: row.figures.copies(row.of)),
     "limit": Column(COUNT, "", ALWAYS,
-        "Copies it may have in flight; none where unlimited or unknown.", _limit),
-    "waiting": Column(COUNT, "tasks waiting", ALWAYS, "Tasks that wait for copies.",
+        "Most copies in flight; none if unlimited or unknown.", _limit),
+    "waiting": Column(COUNT, "tasks waiting", ALWAYS, "Tasks that wait for the copy limit.",
         lambda row: len(row.of.waiters)),
-    "waiting_tasks": Column(TEXT, "", DATA, "Their names and PIDs.",
+    "waiting_tasks": Column(TEXT, "", DATA, "Names and PIDs of these tasks.",
         lambda row: ", ".join(f"{task.comm}:{task.pid}" for task in row.of.waiters)),
     "pending_exceptions": Column(COUNT, "", WIDE, "Chunks being copied: pending_exceptions_count.",
         "of.pending"),
@@ -143,7 +144,7 @@ SNAPSHOTS = TableSpec("snapshots", "Snapshots", {
         lambda row: row.of.exceptions * row.figures.slab_of("exceptions").slot_size),
     "used_bytes": Column(BYTES, "COW used", WIDE, "Used space, as dmsetup status shows.",
         "of.used_bytes"),
-    "job_bytes": Column(BYTES, "jobs", WIDE, "Slots of the jobs of its client.",
+    "job_bytes": Column(BYTES, "jobs", WIDE, "Slots of the jobs of the client.",
         lambda row: (row.figures.jobs_of(row.of) or 0) * row.figures.census.job_slab.slot_size),
     "address": address("struct dm_snapshot", get="of.address"),
 }, "A dm_snapshot.", ("in_flight", "number"), key=("device",),
@@ -198,9 +199,9 @@ POOLS = TableSpec("pools", "Worker pools", {
     "kind": Column(TEXT, "", WIDE, "bound, unbound, or BH (softirq)."),
     "nice": Column(NONE, "", WIDE, "Nice level of the workers.", "pool.nice"),
     "stalled": replace(_STALLED, get="pool.is_stalled"),
-    "age": Column(SECONDS, "since progress", ALWAYS, "Time since it last started work.",
+    "age": Column(SECONDS, "since progress", ALWAYS, "Time since the pool last started work.",
         "pool.age"),
-    "pending": Column(COUNT, "", ALWAYS, "Items on its worklist.", "pool.pending"),
+    "pending": Column(COUNT, "", ALWAYS, "Items on the worklist of the pool.", "pool.pending"),
     "inactive": Column(COUNT, "", DATA, "Items held back by max_active.",
         lambda row: int((row.items["state"] == "inactive").sum())),
     "workers": Column(COUNT, "", WIDE, "All workers.", "pool.workers"),
@@ -247,11 +248,11 @@ PENDING_WORK = TableSpec("pending_work", "Running and pending work", {
     "function": replace(_FUNCTION, get=lambda row: row.figures.functions(row.func)[0]),
     "module": replace(_MODULE, get=lambda row: row.figures.functions(row.func)[1]),
     "count": Column(COUNT, "items", ALWAYS, "Work items.", lambda row: len(row.items)),
-    "pids": Column(TEXT, "workers", WIDE, "PIDs of the workers that run them."),
+    "pids": Column(TEXT, "workers", WIDE, "PIDs of the workers that run the items."),
     "seconds": replace(_RUNNING, get=lambda row: row.items["seconds"].max()),
     "stalled": replace(_STALLED, show=DATA,
         get=lambda row: row.pool is not None and row.pool.is_stalled),
-    "behind_kcopyd": Column(NONE, "", WIDE, "Whether they wait for kcopyd.",
+    "behind_kcopyd": Column(NONE, "", WIDE, "Whether the items wait behind kcopyd.",
         lambda row: row.state != "in-flight" and row.pool_id in row.figures.kcopyd_pools),
     "wq": address("struct workqueue_struct", "address"),
 }, "Work items of equal pool, workqueue, function and state.",
@@ -260,8 +261,8 @@ PENDING_WORK = TableSpec("pending_work", "Running and pending work", {
 
 RELATED_SLABS = TableSpec("related_slabs", "Slab caches that grow with kcopyd jobs", {
     "cache": Column(TEXT, "", ALWAYS, "Name of the slab cache.", "of.name"),
-    "role": Column(TEXT, "holds", ALWAYS, "What kcopyd uses it for.", "of.role"),
-    "merged": Column(NONE, "", ALWAYS, "Other caches are merged into it.", "of.merged"),
+    "role": Column(TEXT, "holds", ALWAYS, "Objects of kcopyd in the cache.", "of.role"),
+    "merged": Column(NONE, "", ALWAYS, "Whether SLUB merged other caches into it.", "of.merged"),
     "objects_active": Column(COUNT, "active", ALWAYS, "Allocated objects.", "of.active"),
     "objects_total": Column(COUNT, "slots", WIDE, "Slots of all slabs.", "of.objects"),
     "slot_size": Column(BYTES, "slot", DATA, "Size of a slot.", "of.slot_size"),
@@ -270,7 +271,7 @@ RELATED_SLABS = TableSpec("related_slabs", "Slab caches that grow with kcopyd jo
         "Share of all unreclaimable slab pages.",
         lambda row: row.of.bytes / (row.figures.unreclaimable_bytes or np.nan)),
     "address": address("struct kmem_cache", get="of.address"),
-}, "A slab cache that jobs, bios or exceptions are allocated from.", ("bytes", "cache"),
+}, "A slab cache of jobs, bios or exceptions.", ("bytes", "cache"),
     rows=lambda f: [_Row(f, use) for use in f.census.slabs])  # fmt: skip
 
 
@@ -306,13 +307,13 @@ LOG_EVENTS = TableSpec("log_events", "Kernel log events", {
     "time": Column(NONE, "time [s]", ALWAYS, "Seconds since boot, as in the log.", "event.time"),
     "event": Column(TEXT, "", ALWAYS, "Kind of message.", "event.event"),
     "pool": replace(_POOL, show=WIDE, get="event.pool"),
-    "cpus": Column(TEXT, "CPUs", WIDE, "CPUs of the pool, or the CPU that is stuck.", "event.cpus"),
+    "cpus": Column(TEXT, "CPUs", WIDE, "CPUs of the pool, or the stuck CPU.", "event.cpus"),
     "workqueue": replace(_WORKQUEUE, get="event.workqueue"),
     "function": replace(_FUNCTION, get="event.function"),
     "module": replace(_MODULE, get="event.module"),
     "pid": Column(NONE, "PID", WIDE, "PID of the worker or task.", "event.pid"),
     "comm": Column(TEXT, "task", WIDE, "Name of the task.", "event.comm"),
-    "seconds": Column(SECONDS, "for", WIDE, "How long it was stuck, hung or running."),
+    "seconds": Column(SECONDS, "for", WIDE, "Time that the subject was stuck, hung or running."),
     "used_bytes": Column(BYTES, "used", WIDE, "Allocated objects of the slab cache.",
         "event.used_bytes"),
     "total_bytes": Column(BYTES, "total", WIDE, "All slots of the slab cache.",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What do per-memcg list_lrus cost, and who needs them?
+"""What do per-memcg list_lrus cost, and which lists are in use?
 
 Symptom: kmalloc-32 (or -64, -96) grows by gigabytes on a machine with many mounts where memory
 cgroups come and go, and does not shrink.
@@ -37,7 +37,7 @@ bound.
         ),
         (
             "kcensus list-lru vmcore --before kmalloc-32=2816",
-            "how much of the growth of that cache the lists explain",
+            "with the share of the lists in the growth of kmalloc-32",
         ),
     ),
     params=(
@@ -51,8 +51,8 @@ bound.
             "before",
             str,
             None,
-            "num_objs of slab caches at an earlier time, as CACHE=N,…: show how much of the growth "
-            "the lists explain.",
+            "CACHE=N,…: show how much of the growth of slab caches the lists explain; N is the "
+            "earlier num_objs of the cache in /proc/slabinfo.",
         ),
     ),
     modules=("xfs", "nfsv4", "gfs2", "nfsd"),

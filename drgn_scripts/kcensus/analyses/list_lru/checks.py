@@ -101,10 +101,10 @@ def _gaps(figures: Figures) -> Iterator[Gap]:
     slots, ids, faults = figures.slots, figures.ids, figures.footprint.faults
     sources, torn = (figures.blocks, figures.lrus, figures.groups), "torn or unreadable"
     count = figures.lrus.owner.count(UNKNOWN)
-    yield Gap("list_lrus", "no symbol at their address", count, "their owner is unknown")
+    yield Gap("list_lrus", "no symbol at the address", count, "owners of these lists are unknown")
     effect = (
-        "objects beyond the damage are unnamed or not counted; their per-memcg lists count as "
-        "lists of unused ids"
+        "objects beyond the damage have no name or are not counted; their per-memcg lists count "
+        "as lists of unused ids"
     )
     what = "lists of super blocks, mounts, list_lrus or memory cgroups"
     yield Gap(what, torn, sum(source.damaged for source in sources), effect)
@@ -115,7 +115,7 @@ def _gaps(figures: Figures) -> Iterator[Gap]:
     yield Gap("registry of ids", torn, ids.damaged + ids.faults.total(), effect)
     reason, effect = reasons(slots.faults), "their slots are not counted"
     yield Gap("arrays of pointers", reason, slots.arrays_unreadable, effect)
-    effect = "their items are not counted; the lists do not count as empty"
+    effect = "items of these lists are not counted; the lists do not count as empty"
     yield Gap("lists of memory cgroups", reason, slots.unreadable, effect)
     reason, effect = "unreadable, or inconsistent with their parent", "their slots are not counted"
     yield Gap("nodes of XArrays", reason, slots.torn, effect)

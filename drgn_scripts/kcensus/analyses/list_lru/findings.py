@@ -52,7 +52,7 @@ def _arrays(figures: Figures) -> Iterator[Finding]:
         ),
         evidence=(
             f"memcg_nr_cache_ids is {ids.cache_ids:,}: at least {at_once:,} memory cgroups have "
-            f"had an id at the same time, {in_use:,} have one now; {len(figures.blocks):,} super "
+            f"had an id at the same time, {in_use:,} have an id now; {len(figures.blocks):,} super "
             f"blocks have lists for every id, {human_bytes(per_block)} each; largest owner: "
             f"{printable(largest)} ({human_bytes(most)}); allocated on demand, as since 5.18, the "
             f"same lists would use {human_bytes(needed)}"
@@ -85,12 +85,11 @@ def _unmount(figures: Figures, per_block: int) -> Iterator[Remedy]:
     if per_block:
         yield Remedy(
             effect=(
-                f"Unmount the unneeded ones of {len(figures.blocks):,} file systems: the last "
-                f"unmount of each returns {human_bytes(per_block)}; `kcensus list-lru TARGET "
-                "--table super_blocks` lists them"
+                f"Unmount unneeded file systems ({len(figures.blocks):,} have such lists): the "
+                f"last unmount of each returns {human_bytes(per_block)}; `kcensus list-lru TARGET "
+                "--table super_blocks` lists the mounts"
             ),
-            risk="their files are inaccessible",
-            undo="mount them again",
+            risk="the files of these file systems are inaccessible until the next mount",
             returns=per_block,
         )
 
@@ -124,8 +123,8 @@ def _empty(figures: Figures) -> Iterator[Finding]:
         severity=severity,
         title=f"empty per-memcg lists use {of_ram(size, figures.kernel.ram_bytes)}",
         evidence=(
-            f"{int(slots[:, EMPTY].sum()):,} of {int(slots.sum()):,} lists are empty: the memory "
-            "cgroup or a descendant has used the file system before"
+            f"{int(slots[:, EMPTY].sum()):,} of {int(slots.sum()):,} lists are empty: their "
+            "memory cgroups, or descendants, used the file system earlier"
         ),
         figures={
             "bytes": Figure(size, Unit.BYTES),
@@ -135,7 +134,8 @@ def _empty(figures: Figures) -> Iterator[Finding]:
         # Nearly always they are all of one cache.
         memory={places.most_common(1)[0][0]: size},
         no_remedy=(
-            "the kernel frees a list with its memory cgroup or with the last unmount of the file "
-            "system; dropping caches does not free it"
+            "Remove unneeded cgroups or unmount unneeded file systems: only that frees the lists, "
+            "dropping caches does not. `kcensus list-lru TARGET --table super_blocks` lists the "
+            "mounts"
         ),
     )

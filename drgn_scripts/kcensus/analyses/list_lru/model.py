@@ -87,19 +87,19 @@ def xa_nodes(lane: Lanes, index: Words, bits: int = 6) -> int:
 
 
 class Stage(enum.Enum):
-    """Allocation of per-memcg lists; patches are numbered as in the series."""
+    """Allocation of per-memcg lists; patches are numbered as in version 3 of the series."""
 
     ARRAYS = "arrays per node", "up to 5.17", ""
     """An array of ``list_lru_one`` pointers per node, with a list for every id. Since Linux kernel
     commit 60d3fd32a7a9 ("list_lru: introduce per-memcg lists") (in v4.0)."""
-    PER_MEMCG = "arrays per memcg", "patch 7", "list-lru-per-memcg-arrays"
+    PER_MEMCG = "arrays per memcg", "patch 7 of 76", "list-lru-per-memcg-arrays"
     """One array; each pointer leads to the lists of all nodes. Since Linux kernel commit
     6a6b7b77cc0f ("mm: list_lru: transpose the array of per-node per-memcg lru lists") (in
     v5.18)."""
-    ON_DEMAND = "on demand", "patch 70", "list-lru-on-demand"
+    ON_DEMAND = "on demand", "patch 70 of 76", "list-lru-on-demand"
     """The lists are allocated with the first object of a memory cgroup. Since Linux kernel commit
     5abc1e37afa0 ("mm: list_lru: allocate list_lru_one only when needed") (in v5.18)."""
-    XARRAY = "xarray", "patch 72; 5.18", "list-lru-xarray"
+    XARRAY = "xarray", "patch 72 of 76 (5.18)", "list-lru-xarray"
     """An XArray instead of the array. Since Linux kernel commit bbca91cca9a9 ("mm: list_lru:
     replace linear array with xarray") (in v5.18)."""
 

@@ -65,12 +65,14 @@ def _gaps(figures: Figures) -> Iterator[Gap]:
     for each in figures.not_recorded:
         yield Gap("structures or references", each, 1, "they are not counted")
     reason = "torn or inconsistent"
-    effect = "memory cgroups behind them are not counted"
+    effect = "memory cgroups behind the damage are not counted"
     yield Gap("lists of memory cgroups", reason, groups.damaged, effect)
-    reason, effect = reasons(groups.faults), "memory cgroups there are not counted, or have no name"
-    yield Gap("pages of memory cgroups", reason, groups.faults.total(), effect)
+    reason, count = reasons(groups.faults), groups.faults.total()
+    effect = "memory cgroups on these pages are not counted, or have no name"
+    yield Gap("pages of memory cgroups", reason, count, effect)
     reason, count = reasons(figures.footprint.faults), structures.unreadable
-    yield Gap("structures of memory cgroups", reason, count, "structures behind are not counted")
+    effect = "structures behind the damage are not counted"
+    yield Gap("structures of memory cgroups", reason, count, effect)
     reason = "the debug info or the capsule lacks members of struct page"
     effect = "pages charged to offline memory cgroups are not counted"
     yield Gap("owners of pages", reason, int(not figures.charges.is_complete), effect)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from kcensus.analyses.memcgs.figures import Figures
-from kcensus.human import human_bytes, of_ram
+from kcensus.human import counted, human_bytes, of_ram
 from kcensus.kernel.memcg.charges import ANON, FILE, KERNEL, SHMEM
 from kcensus.kernel.memcg.pins import CHILD, SOCKET
 from kcensus.kernel.mm.footprint import Tally
@@ -76,7 +76,7 @@ def _offline(figures: Figures) -> Iterator[Finding]:
         f"{human_bytes(own // count)} for each memory cgroup",
         "charged pages: "
         + _list({name: pages_bytes(kind) for kind, name in pages.values()})
-        + (" (of which anonymous memory is not counted)" if anonymous else ""),
+        + (" (anonymous memory is not part of the total)" if anonymous else ""),
         f"pinned by: {', '.join(kinds)}",
     ]
     if newer := figures.groups.newer:
@@ -117,19 +117,20 @@ def _in_use(pinned: Mapping[str, int], anonymous: int) -> str:
     if anonymous:
         uses.append(f"anonymous memory ({human_bytes(anonymous)})")
     if pinned[SOCKET]:
-        uses.append(f"sockets (which pin {pinned[SOCKET]:,} memory cgroups)")
+        uses.append(f"sockets ({counted(pinned[SOCKET], 'memory cgroup')} pinned)")
     if not uses:
         return ""
     return (
-        f"Restart the processes that use {' and '.join(uses)}: they are in other memory cgroups now"
+        f"Restart the processes that use {' and '.join(uses)}: these processes now run in other "
+        "memory cgroups"
     )
 
 
 def _why_none(pinned: Mapping[str, int]) -> str:
     kinds = [kind for kind in pinned if kind != CHILD]
     return (
-        "No charged page can be dropped now; the kernel frees the memory cgroups with the objects "
-        f"that pin them ({', '.join(kinds) or 'unknown'})"
+        "Find the objects that pin the memory cgroups: `kcensus memcgs TARGET --table pins`. No "
+        f"charged page can be dropped now (pinned by: {', '.join(kinds) or 'unknown'})"
     )
 
 
@@ -144,7 +145,8 @@ def _remedies(figures: Figures) -> Iterator[Remedy]:
     yield from _reclaim(figures)
     if dropped:
         yield Remedy(
-            effect="Drop the clean page cache of all files, and memory cgroups pinned by it alone",
+            effect="Drop the clean page cache of all files, which releases the memory cgroups "
+            "pinned by page cache alone",
             command=f"echo 1 > {_DROP_CACHES}",
             risk="all files are read from disk again, which slows the machine down for a while",
             returns=dropped,
@@ -158,8 +160,9 @@ def _remedies(figures: Figures) -> Iterator[Remedy]:
             ),
             command=f"sync; echo 3 > {_DROP_CACHES}",
             risk=(
-                "all files are read from disk again; with tens of millions of dentries it holds "
-                "locks for minutes: `kcensus dentries TARGET --table super_blocks` counts them"
+                "all files are read from disk again; with tens of millions of dentries the command "
+                "holds locks for minutes: `kcensus dentries TARGET --table super_blocks` counts "
+                "the dentries"
             ),
             returns=with_inodes,
             is_upper_bound=True,
@@ -169,7 +172,10 @@ def _remedies(figures: Figures) -> Iterator[Remedy]:
 
 
 def _reclaim(figures: Figures) -> Iterator[Remedy]:
-    """Yield the remedy of reclaim below the online ancestor of most of them, unless the root."""
+    """Yield the remedy that reclaims below the online ancestor of most offline memcgs.
+
+    The root is left out: reclaim below it is of the whole machine.
+    """
     ancestors = figures.ancestor[figures.offline]
     if not len(ancestors) or not _is_unified(figures):
         return
@@ -191,11 +197,13 @@ def _reclaim(figures: Figures) -> Iterator[Remedy]:
         return
     pages = int(figures.charges.clean[below].sum()) * figures.page_size
     yield Remedy(
-        effect=f"Reclaim below the nearest online ancestor of {int(below.sum()):,} offline ones",
+        effect="Reclaim memory below the nearest online ancestor of "
+        f"{counted(int(below.sum()), 'offline memory cgroup')}",
         command=f"echo {pages} > {shlex.quote(file)}",
         risk=(
             "also reclaims page cache of online memory cgroups, and swaps if there is swap; fails "
-            "with EAGAIN when it could reclaim less; repeat it if offline ones remain"
+            "with EAGAIN if less can be reclaimed; repeat the command if offline memory cgroups "
+            "remain"
         ),
         returns=size,
         is_upper_bound=True,
@@ -230,8 +238,7 @@ def _removal(figures: Figures) -> Iterator[Remedy]:
         command = f"rm -i -- {shlex.join(paths)}"
     yield Remedy(
         effect=(
-            f"{_where(mounts, len(paths))}; `kcensus memcgs TARGET --table files` lists the files "
-            f"that pin memory cgroups ({len(paths):,})"
+            f"{_where(mounts, len(paths))}; `kcensus memcgs TARGET --table files` lists the files"
         ),
         command=command,
         risk="the content of the files is lost",
@@ -242,11 +249,15 @@ def _removal(figures: Figures) -> Iterator[Remedy]:
 
 def _where(mounts: Mapping[str, int], files: int) -> str:
     names = [printable(name) for name, _ in sorted(mounts.items(), key=_most)]
+    pinning = f"{counted(files, 'file', 'pin')} memory cgroups"
     if len(names) <= _MAX_MOUNTS:
-        return f"Remove unneeded tmpfs files on {', '.join(names)}"
+        return f"Remove unneeded tmpfs files on {', '.join(names)}: {pinning}"
     if files <= _MAX_PATHS:
-        return f"Remove unneeded tmpfs files on {len(names):,} mounts"
-    return f"Unmount or empty the unneeded ones of {len(names):,} tmpfs mounts (such as {names[0]})"
+        return f"Remove unneeded tmpfs files on {len(names):,} mounts: {pinning}"
+    return (
+        f"Unmount or empty unneeded tmpfs mounts, such as {names[0]}: {pinning}, on "
+        f"{len(names):,} mounts"
+    )
 
 
 def _online(figures: Figures) -> Iterator[Finding]:
@@ -276,6 +287,7 @@ def _online(figures: Figures) -> Iterator[Finding]:
         },
         memory=_places(figures, structures.online_tally, {"percpu": per_cpu}),
         no_remedy=(
-            "The memory cgroups are in use; remove empty ones: `systemd-cgls --all` shows them"
+            "Remove empty memory cgroups; the others are in use: `systemd-cgls --all` shows the "
+            "empty ones, too"
         ),
     )

@@ -36,10 +36,10 @@ from kcensus.results.tables import (
 UNKNOWN = "unknown"
 """Kind of references without a known holder."""
 
-_MEMCG = Column(TEXT, "memory cgroup", ALWAYS, "Path before its removal.", "groups.path")
+_MEMCG = Column(TEXT, "memory cgroup", ALWAYS, "Path before the removal.", "groups.path")
 _PIN = Column(TEXT, "pinned by", ALWAYS,
     "page cache, shmem, anonymous, kernel: charged pages; sockets; swap; writeback; children: "
-    "offline memory cgroups below it; child caches (up to 5.8); unknown.")  # fmt: skip
+    "offline memory cgroups below it; child caches (up to 5.2); unknown.")  # fmt: skip
 _TYPE = Column(TEXT, "type", ALWAYS, "File system type.")
 _MOUNT = Column(TEXT, "mounted on", ALWAYS, "A mount point of the file system.")
 
@@ -62,11 +62,12 @@ def _holders(figures: Figures) -> list[_Holder]:
     return [holder for holder in every if holder.held.any()]
 
 
-PINS = TableSpec("pins", "What pins offline memory cgroups", {
+PINS = TableSpec("pins", "Holders of offline memory cgroups", {
     "kind": _PIN,
-    "memcgs": Column(COUNT, "memory cgroups", ALWAYS, "Memory cgroups it pins.",
+    "memcgs": Column(COUNT, "memory cgroups", ALWAYS, "Pinned memory cgroups.",
         lambda row: (row.held > 0).sum()),
-    "references": Column(COUNT, "", ALWAYS, "References it holds.", lambda row: row.held.sum()),
+    "references": Column(COUNT, "", ALWAYS, "References of these holders.",
+        lambda row: row.held.sum()),
     "bytes": Column(BYTES, "pages", ALWAYS, "Charged pages."),
 }, "A kind of holder.", ("memcgs", "kind"), key=("kind",), series=("memcgs", "bytes"),
     rows=_holders)  # fmt: skip
@@ -83,7 +84,7 @@ MOUNTS = TableSpec("mounts", "File systems of charged pages", {
     "type": _TYPE,
     "mount": _MOUNT,
     "kind": _PIN,
-    "memcgs": Column(COUNT, "memory cgroups", ALWAYS, "Memory cgroups that files here pin.",
+    "memcgs": Column(COUNT, "memory cgroups", ALWAYS, "Memory cgroups pinned by these files.",
         lambda files: files["memcg"].nunique()),
     "files": Column(COUNT, "", ALWAYS, "Files with charged pages.",
         lambda files: files["inode"].nunique()),
@@ -109,7 +110,7 @@ OFFLINE = TableSpec("offline", "Offline memory cgroups", {
     "memcg": _MEMCG,
     "pinned_by": replace(_PIN, get=pinned_by),
     "newer": Column(COUNT, "created since", WIDE,
-        "Controller states (css) created after this one, of any controller and cgroup.",
+        "Controller states (css) of all controllers and cgroups, created later.",
         lambda f: newer_states(f.kernel)),
     "bytes": Column(BYTES, "", ALWAYS, "Structures, per-CPU areas, page cache and shmem."),
     "structure_bytes": Column(BYTES, "structures", WIDE,
@@ -128,9 +129,9 @@ OFFLINE = TableSpec("offline", "Offline memory cgroups", {
     "swapped_pages": Column(PAGES, "swapped", DATA, "Pages in swap.", "pins.swapped"),
     "sockets": Column(COUNT, "", DATA, "Sockets that hold a reference.",
         lambda f: f.pins.held[SOCKET]),
-    "references": Column(COUNT, "", WIDE, "css.refcnt; -1 if it could not be read.",
+    "references": Column(COUNT, "", WIDE, "css.refcnt; -1 if unreadable.",
         lambda f: pd.Series(f.pins.refs, dtype="Int64").mask(f.pins.refs < 0)),
-    "unexplained": Column(COUNT, "holder unknown", DATA, "References whose holder was not found.",
+    "unexplained": Column(COUNT, "holder unknown", DATA, "References of unknown holders.",
         "pins.unexplained"),
     "address": address("struct mem_cgroup", get="groups.address"),
 }, "An offline memory cgroup.", ("bytes", "memcg", "address"), keep="offline")  # fmt: skip
@@ -148,7 +149,7 @@ FILES = TableSpec("files", "Files whose pages are charged", {
         lambda f: f.pins.files["pages"] * f.page_size),
     "file_bytes": Column(BYTES, "of file", WIDE, "All pages of the file in memory.",
         lambda f: f.pins.files["file_pages"] * f.page_size),
-    "deleted": Column(NONE, "", WIDE, "Whether its last name is removed.", "pins.files.deleted"),
+    "deleted": Column(NONE, "", WIDE, "Whether the last name is removed.", "pins.files.deleted"),
     "type": replace(_TYPE, get="pins.files.type"),
     "mount": replace(_MOUNT, show=DATA, get="pins.files.mount"),
     "memcg": replace(_MEMCG, get=lambda f: _names(f, f.pins.files["memcg"])),
@@ -156,7 +157,7 @@ FILES = TableSpec("files", "Files whose pages are charged", {
 }, "A file and an offline memory cgroup: the largest, up to 16 of each and 10,000 in all.",
     ("bytes", "path", "memcg"))  # fmt: skip
 
-OBJECTS = TableSpec("objects", "Kernel objects that pin", {
+OBJECTS = TableSpec("objects", "Objects that pin memory cgroups", {
     "kind": replace(_PIN, get="pins.other.kind"),
     "what": Column(TEXT, "", ALWAYS, "Protocol, or slab cache.", "pins.other.what"),
     "objects": Column(COUNT, "", ALWAYS, "Sockets, or objects in the cache.", "pins.other.objects"),
@@ -184,9 +185,7 @@ STRUCTURES = TableSpec("structures", "Structures of offline memory cgroups", {
 TABLES = (PINS, MOUNTS, OFFLINE, FILES, OBJECTS, STRUCTURES)
 
 CHARTS = (
-    ChartSpec(
-        "pins", "pins", "Offline (dying) memory cgroups by what pins them", ("memcgs",), "kind"
-    ),
+    ChartSpec("pins", "pins", "Offline (dying) memory cgroups by holder", ("memcgs",), "kind"),
 )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How full are the slab caches, and whose objects are in them?
+"""How full are the slab caches, and who owns the objects?
 
 Symptom: ``Slab`` in meminfo is large, or grows with the number of cgroups, and it is unclear
 whether the memory is in use.
@@ -20,8 +20,8 @@ Counts every slab and every object in it: allocated, or free on the slab's own f
 freelist of a CPU, or in a sheaf. So `active` counts allocated objects alone; /proc/slabinfo also
 counts free objects of CPUs and sheaves as active.
 
-The bytes of a cache are its objects, free slots, padding (slots are larger than objects) and tails
-(what is left at the end of a slab). Utilization is the share of the objects.
+The bytes of a cache are objects, free slots, padding (slots are larger than objects) and tails
+(ends of slabs, too small for a slot). Utilization is the share of the objects.
 
 Objects of kmalloc() are attributed to known users, such as obj_cgroup vectors, list_lrus, memory
 cgroups and external names of dentries; the rest is "(not attributed)".
@@ -33,8 +33,8 @@ less full with either controller.
 """,
     examples=(
         ("kcensus slab vmcore -s vmlinux", "the census of a dump"),
-        ("kcensus slab vmcore --json | jq .summary", "its totals for a script"),
-        ("kcensus slab vmcore --table kmalloc", "what kmalloc() allocated, by cache and user"),
+        ("kcensus slab vmcore --json | jq .summary", "the totals for a script"),
+        ("kcensus slab vmcore --table kmalloc", "objects of kmalloc(), by cache and user"),
         ("sudo kcensus slab --top 40", "the running kernel, forty rows per table"),
     ),
     # Devices and file systems that allocate with kmalloc(), and have list_lrus.

@@ -78,8 +78,8 @@ class Census(Tally):
         """Pages of slabs without an allocated object, and bytes outside of allocated slots in slabs
         that are less than half full; shape (caches,)."""
         self.vectors_of, self.vector_bytes, self.idle_vectors_of = np.zeros((3, caches), np.int64)
-        """obj_cgroup vectors, bytes of the vectors outside of their slab, and the number of these
-        without a charged object, by cache of the slab that they describe."""
+        """By cache of the described slab: obj_cgroup vectors, their bytes outside of the slab, and
+        the number of vectors without a charged object."""
         self.idle_vector_bytes = np.zeros(caches + 1, np.int64)
         """Bytes of vectors without a charged object, by the cache with them as objects; the last
         element is for pages of kmalloc() beyond the slab caches."""

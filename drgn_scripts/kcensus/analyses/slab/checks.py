@@ -135,17 +135,17 @@ def _gaps(figures: Figures) -> Iterator[Gap]:
     effect = "no figure changes, but these caches are not checked"
     yield Gap("counters of slab caches", "unreadable", count, effect)
     yield from scan_gaps(figures.slab_map, census.report)
-    reason = "their kmem_cache is not on slab_caches"
-    yield Gap("slabs", reason, census.unknown_slabs, "they are not counted")
+    reason = "the kmem_cache is not on slab_caches"
+    yield Gap("slabs", reason, census.unknown_slabs, "these slabs are not counted")
     count = len(figures.slab_census.parked.address) - census.parked_found
     reason = "their slabs are not in the struct page array"
     yield Gap("free objects of CPUs or sheaves", reason, count, "these slabs are not counted")
     reason, effect = reasons(census.vectors), f"objects of these slabs are in the row {NO_MEMCG}"
     yield Gap("obj_cgroup vectors", reason, census.vectors_unreadable, effect)
-    effect = f"the row {NO_MEMCG} does not account for them"
+    effect = f"the row {NO_MEMCG} does not account for these objects"
     charged = "charged to a memory cgroup, but counted as free"
     yield Gap("objects", charged, figures.overcharged, effect)
-    effect = f"objects charged to them are in the row {UNKNOWN_MEMCG}"
+    effect = f"objects charged through them are in the row {UNKNOWN_MEMCG}"
     yield Gap("obj_cgroups", reason, census.objcgs_unreadable, effect)
     failed, report = figures.kmalloc.failed, figures.kmalloc.report
     effect = f"their objects are in rows {NOT_ATTRIBUTED} of the table kmalloc"
@@ -157,5 +157,5 @@ def _gaps(figures: Figures) -> Iterator[Gap]:
     effect = f"rows {NOT_ATTRIBUTED} do not account for them"
     yield Gap("objects of kmalloc()", reason, figures.overattributed, effect)
     count = groups.damaged + groups.faults.total()
-    effect = f"objects of cgroups behind them are in the row {UNKNOWN_MEMCG}"
+    effect = f"objects of cgroups behind the damage are in the row {UNKNOWN_MEMCG}"
     yield Gap("lists or pages of memory cgroups", "torn or unreadable", count, effect)

@@ -36,7 +36,7 @@ _NO_ACCOUNTING = Remedy(
     command="grubby --update-kernel=ALL --args=cgroup.memory=nokmem  # or: "
     "GRUB_CMDLINE_LINUX in /etc/default/grub, then update-grub",
     risk="limits of memory cgroups no longer cover kernel memory, which containers can then "
-    "use without bound; memory.stat lacks it",
+    "use without bound; memory.stat no longer shows kernel memory",
     undo="grubby --update-kernel=ALL --remove-args=cgroup.memory=nokmem",
     until="the parameter is removed, and the machine rebooted",
 )
@@ -94,12 +94,13 @@ def _size_finding(figures: Figures) -> Iterator[Finding]:
         memory=_places(figures, figures.bytes),
         is_generic=True,
         remedies=tuple(_tracing(figures)),
-        no_remedy="Find the largest users: `kcensus slab TARGET --table kmalloc`, `--table memcgs`",
+        no_remedy="Find the largest users: `kcensus slab TARGET --table kmalloc`, `kcensus slab "
+        "TARGET --table memcgs`",
     )
 
 
 def _tracing(figures: Figures) -> Iterator[Remedy]:
-    """Yield a command that counts the allocations of the largest unexplained cache by function."""
+    """Yield a command to count the allocations of the largest unexplained cache by function."""
     size = np.where(figures.reclaimable, 0, figures.bytes)
     for id_ in _largest(figures, size)[:1]:
         name, severity = figures.caches[id_].name, severity_of(size[id_], figures.kernel.ram_bytes)
@@ -108,16 +109,15 @@ def _tracing(figures: Figures) -> Iterator[Remedy]:
             return
         yield Remedy(
             effect=(
-                f"Boot with slub_debug=U,{name}, then show which functions allocate the objects of "
-                f"{name}"
+                f"Boot with slub_debug=U,{name}, then show the functions that allocate the objects "
+                f"of {name}"
             ),
             # Since Linux kernel commit 64dd68497be7 ("mm: slub: move sysfs slab alloc/free
             # interfaces to debugfs") (in v5.14), they are below debugfs.
             command=f"cat /sys/kernel/debug/slab/{name}/alloc_traces "
             f"/sys/kernel/slab/{name}/alloc_calls 2>/dev/null | sort -rn | head",
             risk="objects of this cache get larger, and slower to allocate",
-            undo="boot without slub_debug",
-            until="reboot",
+            until="the parameter is removed, and the machine rebooted",
         )
 
 
@@ -145,12 +145,12 @@ def _waste_findings(figures: Figures) -> Iterator[Finding]:
         remedies: tuple[Remedy, ...] = ()
         if shrinkable and _SAFE_NAME.fullmatch(name):
             file = f"/sys/kernel/slab/{name}/shrink"
-            risk = "CPUs give up their free objects, and allocate from slabs for a moment"
+            risk = "CPUs lose their cached free objects: allocations are slower for a moment"
             effect = f"Free the empty slabs of {name}"
             remedies = (written(effect, file, 1, risk=risk, returns=shrinkable, knobs=(file,)),)
         title = (
-            f"cache {printable(name)} uses {of_ram(size, ram)} more than its objects need: "
-            f"it is {human_ratio(ratio(used, total))} utilized"
+            f"slab cache {printable(name)} uses {of_ram(size, ram)} more than its objects need: "
+            f"objects fill {human_ratio(ratio(used, total))} of its pages"
         )
         yield Finding(
             id=f"slab-waste:{name}",
@@ -174,12 +174,15 @@ def _waste_findings(figures: Figures) -> Iterator[Finding]:
             remedies=remedies,
             no_remedy=""
             if remedies
-            else f"empty slabs: {empty:,} of {slabs:,}; a slab is freed only with its last object; "
-            + (
-                "reclaim of these objects empties slabs only in part"
+            else (
+                "Expect little from reclaim: it frees these objects in the order of their last "
+                "use, so it empties few slabs"
                 if figures.reclaimable[id_]
-                else "the objects cannot be moved"
-            ),
+                else "End the users of the objects (unmount, close files, end processes): only "
+                "that returns the pages"
+            )
+            + f"; {empty:,} of {slabs:,} slabs are empty, and a slab is freed only with its last "
+            "object",
         )
 
 
@@ -234,7 +237,8 @@ def _child_cache_finding(figures: Figures) -> Iterator[Finding]:
         severity=severity,
         title=f"child caches of memory cgroups use {human_bytes(pages)} of slab pages for "
         f"{human_bytes(used)} of objects: {human_ratio(ratio(total, ram))} of RAM is unused there",
-        evidence=f"{figures.children:,} child caches share no slab pages; most unused: {largest}",
+        evidence=f"{figures.children:,} child caches share no slab pages; most unused bytes: "
+        f"{largest}",
         figures=_bytes(child_bytes=pages, child_active_bytes=used, unused_bytes=total)
         | _counts(child_caches=figures.children),
         memory=_places(figures, waste),

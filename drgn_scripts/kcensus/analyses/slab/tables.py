@@ -39,14 +39,14 @@ _ACTIVE = Column(COUNT, "active", ALWAYS,
     "Allocated objects; free ones of CPUs and sheaves are not counted.", "active")  # fmt: skip
 _BYTES = Column(BYTES, "bytes", ALWAYS, "Slab pages.")
 _ACTIVE_BYTES = Column(BYTES, "in use", WIDE, "Allocated objects, at requested size.")
-_UTILIZATION = Column(RATIO, "util", ALWAYS, "Share of the slab pages that allocated objects fill.")
+_UTILIZATION = Column(RATIO, "util", ALWAYS, "Share of allocated objects in slab pages.")
 _FREE = Column(BYTES, "free slots", DATA, "Slots that hold no object.")
 _PADDING = Column(BYTES, "padding", DATA, "Slot sizes minus object sizes.")
 _TAILS = Column(BYTES, "tails", DATA, "Ends of slabs, too small for a slot.")
 _CHARGED = Column(COUNT, "objects", ALWAYS, "Objects charged to the memory cgroup.")
 _CHARGED_BYTES = Column(BYTES, "bytes", ALWAYS, "Slots of the objects.")
 _MEMCG_ADDRESS = address("struct mem_cgroup",
-    help_="struct mem_cgroup pointer; 0 where there is none.")  # fmt: skip
+    help_="Address of mem_cgroup; 0 without one.")  # fmt: skip
 _ADDRESS = address("struct kmem_cache", get=lambda f: [cache.address for cache in f.caches])
 
 
@@ -57,7 +57,7 @@ def _fill(number: int, name: str) -> Column:
 
 CACHES = TableSpec("caches", "Slab caches", {
     "cache": _CACHE,
-    "aliases": Column(TEXT, "also", DATA, "Names of caches merged into it.",
+    "aliases": Column(TEXT, "also", DATA, "Names of caches merged into this cache.",
         lambda f: [", ".join(f.sharers.get(name, [])) for name in f.names]),
     "users": Column(COUNT, "", DATA, "Users, with those of merged caches (kmem_cache.refcount).",
         lambda f: [max(cache.refcount, 1) for cache in f.caches]),
@@ -78,7 +78,7 @@ CACHES = TableSpec("caches", "Slab caches", {
         lambda f: f.by_root(f.empty_bytes)),
     "vector_bytes": Column(BYTES, "vectors", DATA,
         "obj_cgroup vectors, which map objects to memory cgroups."),
-    "reclaimable": Column(NONE, "", DATA, "Whether its pages count as SReclaimable."),
+    "reclaimable": Column(NONE, "", DATA, "Whether the pages count as SReclaimable."),
     **{f"fill_{number}": _fill(number, name) for number, name in enumerate(FILL)},
     "address": _ADDRESS,
 }, "A slab cache; child caches of memory cgroups (up to 5.8) are counted with their root.",
@@ -203,7 +203,7 @@ def _kmalloc(figures: Figures) -> _Kmalloc:
     return _Kmalloc(figures, cache, user, objects[cache, user])
 
 
-KMALLOC = TableSpec("kmalloc", "What kmalloc() allocated", {
+KMALLOC = TableSpec("kmalloc", "Objects of kmalloc()", {
     "cache": replace(_CACHE, get=lambda rows: _named(rows.figures.names, rows.cache)),
     "user": Column(TEXT, "", ALWAYS, f"Kind of objects; {NOT_ATTRIBUTED}: unknown.",
         lambda rows: _named([*rows.figures.kmalloc.users, NOT_ATTRIBUTED], rows.user)),
@@ -241,5 +241,5 @@ CHARTS = (
 
 
 def ram(result: Result) -> Iterator[RamUse]:
-    """Yield all slab pages; the amounts of other analyses are subtracted from them."""
+    """Yield all slab pages; the caller subtracts the amounts of other analyses."""
     yield RamUse("slabs", result.amount("slab_bytes"), in_slabs=True, is_total=True)

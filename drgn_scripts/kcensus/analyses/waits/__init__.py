@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Who waits for whom, is there a deadlock, and how many tasks are stuck behind each lock?
+"""Who waits for whom, is there a deadlock, and who is stuck behind it?
 
-Symptom: tasks in state D that never come back, "blocked for more than 120 seconds" in the log, a
-load average that only grows. Cause: tasks that wait for each other, or one that all others wait
-for.
+Symptom: tasks stay in state D for ever, the log has "blocked for more than 120 seconds", and the
+load average only grows. Cause: tasks wait for each other, or all for one task.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ buffers, requests, journals and logs, grace periods of RCU, and futexes. Each ed
 
 \b
   proven    by a pointer in the kernel, such as mutex.owner
-  derived   from functions on a stack, or from tasks that can act: with the
-            other end of a pipe open, or with a page on the stack
+  derived   from functions on a stack, or from tasks that can end the wait:
+            they have the other end of the pipe open, or the page on the stack
   possible  by a hint, such as the last reader of an rwsem
 
 A deadlock is a cycle of nodes that cannot make progress: readers of a pipe are stuck only if all of
-them are. Of each tangle, the shortest cycle is shown, of proven edges if possible. Without a cycle,
-the tree shows the task that all others wait for, and its state.
+them are. Where cycles share tasks, the shortest is shown, with proven edges if possible. Without a
+cycle, the tree shows the awaited task and its state, above its waiters.
 """,
     examples=(
-        ("kcensus waits vmcore", "deadlocks, and the tree of who waits for whom"),
+        ("kcensus waits vmcore", "deadlocks, and the tree of waiters"),
         ("kcensus waits vmcore --table tasks --top 0", "all tasks, each with its object"),
         ("kcensus waits vmcore --json | jq '.tables.edges'", "the graph for a script"),
         ("kcensus waits vmcore --html w.html", "a page to mail, with pictures of the deadlocks"),

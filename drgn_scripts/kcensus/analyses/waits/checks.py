@@ -45,7 +45,7 @@ def checks(figures: Figures) -> list[Check]:
 
 
 def _owners(figures: Figures) -> tuple[int, int]:
-    """Return the number of owners in the log that agree with the graph, and of all that count.
+    """Return the number of owners in the log equal to those of the graph, and of all that count.
 
     A waiter counts if it and the owner have slept since before the message: others may have
     changed.
@@ -113,7 +113,7 @@ def gaps(figures: Figures) -> list[Gap]:
     lost = int(np.count_nonzero(of_interest & ~blocked & ~waits.is_proven))
     own = nonzero_gaps(
         *(
-            Gap("waits of tasks", what, 1, "edges known from it are missing")
+            Gap("waits of tasks", what, 1, "edges known from this part are missing")
             for what in waiting.missing
         ),
         Gap(
@@ -124,10 +124,10 @@ def gaps(figures: Figures) -> list[Gap]:
             "cycles through these tasks are missing",
         ),
         Gap(
-            "cycles with tasks that ran",
-            "their waits were read at different times, in two attempts",
+            "cycles of tasks that ran during the read",
+            "the waits were read at different times, in two attempts",
             figures.cycles_unsteady,
-            "left out: each may be a deadlock, or never have been a cycle",
+            "the cycles are left out: run kcensus again to see whether they persist",
         ),
         Gap(
             "holders of locks",
@@ -145,7 +145,7 @@ def gaps(figures: Figures) -> list[Gap]:
             "tasks",
             "named as holders, but not on the list of tasks",
             _unlisted(figures),
-            "they have exited, or the list is torn: their own waits are unknown",
+            "these tasks have exited, or the list is torn; their own waits are unknown",
         ),
         *(gap for finder in waiting.finders for gap in finder.gaps(waiting.graph)),
         Gap(
@@ -162,7 +162,7 @@ def gaps(figures: Figures) -> list[Gap]:
         ),
         Gap(
             "functions",
-            "their code is not in the dump",
+            "the code is not in the dump",
             waiting.unreadable_code,
             "holders known from code alone are missing",
         ),
@@ -183,7 +183,7 @@ def gaps(figures: Figures) -> list[Gap]:
             "pages with tasks, locks or wait queues",
             reasons(*faults),
             sum(each.total() for each in faults),
-            "edges from them are missing",
+            "edges from these pages are missing",
         ),
     )
     return own + scan_gaps(figures.kernel.slab_map, waits.report, "XFS buffers")

@@ -69,7 +69,7 @@ class _Drawing:
         is_possible = cycle.strength <= Strength.POSSIBLE
         what = "possible deadlock" if is_possible else f"deadlock ({_name(cycle.strength)})"
         who = f"{tasks:,} tasks wait for each other" if tasks > 1 else "a task waits for itself"
-        behind = f"; {stuck:,} more stuck behind" if stuck else ""
+        behind = f"; {counted(stuck, 'more task', 'wait')} behind the cycle" if stuck else ""
         return f"Cycle {number}, {what}: {who}{behind}"
 
     # Trees

@@ -145,29 +145,29 @@ class _Frame(_Node):
 
 
 _PID = Column(NONE, "PID", ALWAYS, "Thread ID; 0 for objects.",
-    lambda row: row.figures.tasks.pid(row.node))  # fmt: skip
+    lambda row: row.figures.tasks.pid(row.node), unknown=(0,))  # fmt: skip
 _COMM = Column(TEXT, "task", ALWAYS, "Name of the thread.",
     lambda row: row.figures.tasks.comm(row.node))  # fmt: skip
 _STATE = Column(TEXT, "state", ALWAYS, "D, S, runnable, running or other.",
     lambda row: row.figures.tasks.state(row.node).value)  # fmt: skip
-_ASLEEP = Column(SECONDS, "asleep", ALWAYS, "For how long; empty if unknown.")
+_ASLEEP = Column(SECONDS, "asleep", ALWAYS, "Time asleep; empty if unknown.")
 _ENTRY = Column(TEXT, "entry", WIDE, "System call, or function of the kernel thread.",
     lambda row: row.figures.tasks.entry(row.node))  # fmt: skip
-_FUNCTION = Column(TEXT, "sleeps in", WIDE, "Function it waits in.",
+_FUNCTION = Column(TEXT, "sleeps in", WIDE, "Function in which the task sleeps.",
     lambda row: row.figures.tasks.place(row.node))  # fmt: skip
-_WAITS_FOR = Column(TEXT, "waits for", ALWAYS, "Object it waits for.",
+_WAITS_FOR = Column(TEXT, "waits for", ALWAYS, "Awaited object.",
     lambda row: row.figures.names.of(row.target.node) if row.target else "")  # fmt: skip
-_CYCLE = Column(NONE, "cycle", ALWAYS, "Number of the cycle it is in; 0 for none.",
-    lambda row: row.figures.cycle_of.get(row.node, 0))  # fmt: skip
+_CYCLE = Column(NONE, "cycle", ALWAYS, "Number of the cycle; 0 for none.",
+    lambda row: row.figures.cycle_of.get(row.node, 0), unknown=(0,))  # fmt: skip
 _BEHIND = Column(COUNT, "tasks behind", ALWAYS, "Direct and indirect waiters.",
     lambda row: int(row.figures.behind.tasks[row.node]))  # fmt: skip
 _STRENGTH = Column(TEXT, "link", ALWAYS,
     "proven: by a pointer; derived: from functions on stacks, or open files; "
     "possible: a hint.")  # fmt: skip
-_EVIDENCE = Column(TEXT, "known by", WIDE, "Member or code that shows it.")
+_EVIDENCE = Column(TEXT, "known by", WIDE, "Member or code that proves the edge.")
 _MODE = Column(TEXT, "mode", WIDE, "read or write, if the lock has both.")
 _KIND = Column(TEXT, "kind", ALWAYS, "Such as task, mutex, rwsem, pipe or page.", "kind.value")
-_TYPE = Column(TEXT, "type", DATA, "Its C type; empty if unknown.", "object_type")
+_TYPE = Column(TEXT, "type", DATA, "C type; empty if unknown.", "object_type")
 _OBJECT_TYPE = replace(_TYPE, get=lambda row: row.target.object_type if row.target else "")
 _TASK = address("struct task_struct", "address", "Address of the task.")
 
@@ -186,7 +186,7 @@ def _cycles(shown: _Shown) -> Iterator[_Wait]:
 
 
 CYCLES = TableSpec("cycles", "Cycles", {
-    "cycle": Column(NONE, "", ALWAYS, "Its number."),
+    "cycle": Column(NONE, "", ALWAYS, "Number of the cycle."),
     "task": _COMM,
     "pid": _PID,
     "entry": _ENTRY,
@@ -237,8 +237,9 @@ TASKS = TableSpec("tasks", "Waiting tasks", {
     "cycle": _CYCLE,
     "mode": _MODE,
     "evidence": _EVIDENCE,
-    "reported": Column(SECONDS, "hung, by the log", WIDE, "Time in the message, or 0.",
-        lambda row: float(row.figures.log.hung.get(row.figures.tasks.pid(row.node), 0))),
+    "reported": Column(SECONDS, "hung, by the log", WIDE, "Time in the message; 0 without one.",
+        lambda row: float(row.figures.log.hung.get(row.figures.tasks.pid(row.node), 0)),
+        unknown=(0,)),
     "object": Column(ADDRESS, "", DATA, "Address; 0 if unknown.",
         lambda row: row.target.address if row.target else 0),
     "object_type": _OBJECT_TYPE,
@@ -268,16 +269,17 @@ def _oldest(row: _Node) -> float:
 
 OBJECTS = TableSpec("objects", "Objects that tasks wait for", {
     "kind": _KIND,
-    "name": Column(TEXT, "object", ALWAYS, "Its variable, or its address."),
+    "name": Column(TEXT, "object", ALWAYS, "Variable, or address."),
     "held_by": Column(TEXT, "", ALWAYS, "Holders; empty if unknown.", "holders"),
     "mode": _MODE,
     "strength": _STRENGTH,
     "waiters": Column(COUNT, "", ALWAYS, "Direct waiters.", _waiters),
     "behind": _BEHIND,
-    "oldest": Column(SECONDS, "oldest wait", ALWAYS, "Of the tasks behind, if known.", _oldest),
+    "oldest": Column(SECONDS, "oldest wait", ALWAYS, "Longest wait of the tasks behind, if known.",
+        _oldest),
     "cycle": _CYCLE,
     "readers": Column(COUNT, "", WIDE, "Readers by the lock's count.",
-        lambda row: row.figures.waiting.readers.get(row.address, 0)),
+        lambda row: row.figures.waiting.readers.get(row.address, 0), unknown=(0,)),
     "evidence": _EVIDENCE,
     "object_type": _TYPE,
     "object": Column(ADDRESS, "address", DATA, "Address of the object.", "address"),
@@ -309,7 +311,7 @@ EDGES = TableSpec("edges", "Edges of the graph", {
     "function": Column(TEXT, "", WIDE, "On the stack; empty for none.", "frame"),
     "place": Column(TEXT, "", DATA, "Address of the member; empty if none.",
         lambda graph: [f"0x{place:x}" if place else "" for place in graph.place.tolist()]),
-}, "An edge of the graph, from a waiter to its object, or from that to a holder.", detail=True,
+}, "An edge of the graph, from a waiter to its object, or from an object to a holder.", detail=True,
     rows="figures.graph")  # fmt: skip
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Where the memory of a machine is, what a patch changed, what grows: with charts."""
+"""Pages with charts: memory by use, the effect of a patch, growth over time."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 _HELP = """Run a notebook that comes with kcensus on your own kernels, or open it.
 
-A notebook explains its charts: where the memory of a machine is, what a patch changed, what grows
-over time. Without NAME, list the notebooks, their targets and their parameters. Omitted targets are
-samples that come with kcensus.
+A notebook explains its charts: the memory of a machine, the effect of a patch, growth over time.
+Without NAME, list the notebooks, their targets and their parameters. Omitted targets are samples
+that come with kcensus.
 
 With -o, the notebook runs, and its results are written: as one HTML page that loads nothing else,
 or as an .ipynb file for Jupyter. Without -o, it is written to the current directory as an .ipynb
@@ -204,12 +204,15 @@ def _open(notebook: Notebook, values: Mapping[str, Value]) -> Exit:
 
     _write(prepared(notebook, values), path, False)
     if find_spec("jupyterlab") is not None:
-        click.echo(f"{path}: opening it in JupyterLab; Ctrl-C twice ends that")
+        click.echo(f"{path}: opening in JupyterLab; press Ctrl-C twice to stop JupyterLab")
         sys.stdout.flush()
         command = [*python("from jupyterlab.labapp import main; sys.exit(main())"), str(path)]
         os.execv(command[0], command)
-    click.echo(f"{path}: JupyterLab, which opens it, is not installed (pip install jupyterlab)")
-    click.echo(f"`kcensus notebook {notebook.name} … -o report.html` runs it without")
+    click.echo(
+        f"{path} is written, but JupyterLab is not installed; install it with `pip install "
+        "jupyterlab`"
+    )
+    click.echo(f"`kcensus notebook {notebook.name} … -o report.html` needs no JupyterLab")
     return Exit.DONE
 
 
@@ -222,7 +225,7 @@ COMMAND = options.command(
         options.files(
             "-o --output",
             "FILE",
-            "Run the notebook and write FILE, a name that ends with .html or .ipynb.",
+            "Run the notebook and write FILE, whose name ends with .html or .ipynb.",
         ),
         options.option(
             "parameters -p",

@@ -197,7 +197,8 @@ def executed(notebook: Notebook, values: Mapping[str, Value], progress: Progress
         except PapermillExecutionError as error:
             raise Stopped(error.ename, error.evalue, place, _written(output)) from None
         except DeadKernelError:
-            problem = "the process that ran it ended; is there enough free memory?"
+            problem = "its process ended, probably for lack of memory; free memory, or use a "
+            problem += "smaller target"
             raise Stopped("MemoryError", problem, place, _written(output)) from None
         return _written(output)
 

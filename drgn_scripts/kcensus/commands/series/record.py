@@ -29,11 +29,11 @@ _HELP = """Append the figures of targets to a store, for `kcensus trend`.
 
 A store is a Delta Lake table of Parquet files, which pandas, Polars, Dask and DuckDB read.
 A record takes a few kilobytes: all figures of the summaries, the largest rows of the tables, and
-the findings. No dumps need to be kept. TARGET can be a vmcore, a capsule, a file that
---json wrote, or a running kernel.
+the findings. The dumps need not be kept. TARGET can be a vmcore, a capsule, a file of --json, or a
+running kernel.
 
 Each printed line is a record on disk. Recording the same dump again changes nothing. Several
-kcensus may write to one store, from several machines, and may be killed at any time.
+kcensus processes, also of several machines, can write to one store, and can be killed at any time.
 
 --every records running kernels until Ctrl-C: at once, then at multiples of the interval. Failed
 analyses, restarted guests and a full disk do not stop it."""
@@ -51,7 +51,7 @@ def _run(
     reading: options.Reading,
 ) -> Exit:
     if count is not None and every is None:
-        raise click.UsageError("--count is for --every; add that option.")
+        raise click.UsageError("--count needs --every; add --every INTERVAL.")
     require_store()
     from kcensus.store.apart import apart
 
@@ -157,12 +157,18 @@ def _report(
 
 
 def _repeat(every: int, count: int | None, work: Callable[[bool], Exit]) -> Exit:
-    """Do the work at once, then at intervals; its argument tells whether it is the first time."""
+    """Do the work at once, then at intervals.
+
+    :param work: takes whether it is the first time
+    """
     worst, done, failed = Exit.DONE, 0, 0
 
     @functools.cache
     def late() -> None:
-        complain(f"a record takes longer than {every} s, so some are left out")
+        complain(
+            f"a record takes longer than the interval of {every} s, so some are skipped; pass a "
+            "longer --every"
+        )
 
     try:
         for _ in ticks(every, late):
@@ -179,7 +185,9 @@ def _repeat(every: int, count: int | None, work: Callable[[bool], Exit]) -> Exit
         if not done:
             raise
         problems = f", {failed:,} with problems" if failed else ""
-        click.echo(f"\nkcensus: stopped after {done:,} times{problems}", err=True)
+        click.echo(
+            f"\nkcensus: stopped after {done:,} round{'s' * (done != 1)}{problems}", err=True
+        )
     return worst
 
 
@@ -192,19 +200,21 @@ COMMAND = options.command(
         options.option(
             "--every",
             "INTERVAL",
-            "Record again and again: 30s, 5m, 1h. For running kernels.",
+            "Record repeatedly: 30s, 5m, 1h. For running kernels.",
             type=options.interval,
         ),
-        options.option("--count", "N", "With --every, stop after N times.", type=click.IntRange(1)),
+        options.option(
+            "--count", "N", "With --every, stop after N rounds.", type=click.IntRange(1)
+        ),
         options.analyses(),
         *options.reading(),
     ],
     _HELP,
     (
         ("kcensus record vmcore --store series", "one dump; any number of them, from any host"),
-        ("kcensus record *.json --store series", "what `kcensus report --json` wrote"),
+        ("kcensus record *.json --store series", "files of `kcensus report --json`"),
         ("kcensus record --store series --every 5m", "the running kernel, until Ctrl-C"),
         ("kcensus record qmp:/run/guest.qmp --store series --every 1h", "a QEMU guest"),
-        ("kcensus trend series", "what grows, how fast, and until when"),
+        ("kcensus trend series", "the growth, and the times to its limits"),
     ),
 )

@@ -17,7 +17,7 @@ from kcensus.commands.shared.target import progress_bars
 from kcensus.store import require_store
 from kcensus.store.ceilings import MAX_EXTRAPOLATION, URGENT_POINTS
 
-_HELP = f"""Show what grows in a store of `kcensus record`, how fast, and when it reaches its limit.
+_HELP = f"""Show the growth in a store of `kcensus record`: its rates, and the times to its limits.
 
 A trend is the median slope of all pairs of records of the latest boot (Theil and Sen), with a 95 %
 interval that allows for the likeness of neighbouring records, and for daily cycles. It begins where
@@ -27,8 +27,7 @@ The series that reaches its limit first is on top: RAM for memory, 65,535 for id
 snapshot_cow_threshold for copies of a snapshot. A limit reached already or within 30 days is a
 finding, so that --fail-on can alert. The finding is at most a notice if the kernel can reclaim most
 of the growth, if fewer than {URGENT_POINTS} records show it, or if the host is no longer recorded.
-It is for information if the limit is more than {MAX_EXTRAPOLATION} times the span of the records
-ahead.
+It is info if the limit is farther away than {MAX_EXTRAPOLATION} times the span of the records.
 
 Without --metric, all amounts of all analyses get a trend; shares, settings and savings by patches
 do not."""

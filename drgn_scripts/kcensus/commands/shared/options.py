@@ -95,7 +95,9 @@ def _share(text: str) -> int:
 
 def _own_process(ctx: click.Context, param: click.Parameter, value: int | None) -> int | None:
     if value is not None and not is_own_process():
-        raise click.BadParameter("limits the command line's own process, which this one is not")
+        raise click.BadParameter(
+            "works only in a process of its own, not inside crash or drgn; omit it here"
+        )
     return value
 
 
@@ -138,7 +140,7 @@ def reading() -> list[click.Parameter]:
             "Worker processes. Default: one per CPU for compressed dumps, otherwise 1.",
             type=_at_least(1),
         ),
-        flag("--allow-truncated", "Read a dump that lacks its end."),
+        flag("--allow-truncated", "Read a truncated dump."),
         option(
             "--cpu-share",
             "PERCENT",

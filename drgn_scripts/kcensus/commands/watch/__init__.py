@@ -26,22 +26,22 @@ def address(text: str) -> tuple[str, int]:
 _HELP = """Show the figures of a running kernel that change, every few seconds, until Ctrl-C.
 
 A sample reads the kernel's own counters, in milliseconds; counters that take more than 0.5 % of one
-CPU are read with some of the samples, and their last values are shown. A census runs the analyses:
+CPU are read less often, and shown with their last values. A census runs the analyses:
 with the first sample, and then as often as all censuses together take less than 1 % of one CPU on
 average; --census N takes one every N samples at any cost, and --census 0 none. ANALYSIS is one or
 more names, separated by commas. TARGET is a QEMU guest (qmp:PATH), or the running kernel.
 
-Each figure has its value, the rate since the value before, the change since the start, and up to
-60 values as bars. Where standard output is not a terminal, each sample is a line per analysis with
-the figures that moved; with --metrics or --listen, there are no such lines. --json prints one JSON
+Each figure has its value, its rate since the previous value, the change since the start, and up to
+60 values as bars. If standard output is not a terminal, each sample is a line per analysis with the
+figures that changed; with --metrics or --listen, there are no such lines. --json prints one JSON
 object per line; `kcensus --json-schema` describes it as watch_sample.
 
 --metrics replaces FILE with each sample, for node_exporter's textfile collector: its name must end
-in .prom. When watch is stopped, FILE is removed, since its figures are no longer current; after
---count samples, it stays. --listen answers Prometheus with the last sample and never reads the
-kernel for it. Without a host, its address is 127.0.0.1. --rows adds the largest rows of each table,
-by directory, cache or cgroup: each new name is a new series for Prometheus, and who can read the
-metrics can read the names. docs/monitoring/ has a dashboard, alert rules and the names of the
+in .prom. When watch is stopped, it removes FILE, since the figures are no longer current; after
+--count samples, FILE stays. --listen answers Prometheus with the last sample and never reads the
+kernel for that. Without HOST, it listens on 127.0.0.1. --rows adds the largest rows of each table,
+by directory, cache or cgroup: each new name is a new series for Prometheus, and anyone who reads
+the metrics sees the names. docs/monitoring/ has a dashboard, alert rules and the names of the
 metrics."""
 
 

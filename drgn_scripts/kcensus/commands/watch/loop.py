@@ -82,7 +82,11 @@ def run(
 
             def late() -> None:
                 if not sampler.took_census:  # that may take its time
-                    face.problem("late", f"a sample takes longer than {every} s")
+                    face.problem(
+                        "late",
+                        f"a sample takes longer than the interval of {every} s; pass a longer "
+                        "--interval",
+                    )
 
             stack.enter_context(face.shown())
             sampler.show_progress(face.progress)

@@ -265,7 +265,8 @@ class SlabMap:
         shared: bool = True,
         watcher: Callable[[PageMap], Watcher | None] | None = None,
     ) -> None:
-        """
+        """Prepare the map; slabs are read at the first use.
+
         :param extra: further members of ``struct slab`` for :attr:`Slabs.extra`, if present
         :param shared: whether to keep the survey for further calls of :meth:`index`
         :param watcher: makes a watcher of the pass over the ``struct page`` array, or None

@@ -13,7 +13,7 @@ from kcensus.engine.rows import spread
 from kcensus.engine.slub.slabs import SlabMap, Slabs
 
 _SPARSE = 16
-"""A table with an entry per page is worth it if one page in so many is a slab of these caches."""
+"""Least share of slab pages, as one page in N, for which a table with an entry per page pays."""
 
 
 class Slots:

@@ -87,7 +87,10 @@ class Operations:
         return np.asarray((operation & 1) != 0 if self._in_low_byte else operation != _READ)
 
     def is_scheduled(self, operation: Numbers, flags: npt.NDArray[Any]) -> Mask:
-        """Return which requests pass the scheduler: no flushes or parts of them, no passthrough."""
+        """Return which requests pass through the scheduler.
+
+        Flushes, their parts, and passthrough bypass the scheduler.
+        """
         return self.is_accounted(operation) & ~self.has(flags, "flush_seq")
 
     def is_accounted(self, operation: Numbers) -> Mask:

@@ -373,7 +373,7 @@ class _Reader:
         return address, queue
 
     def _is_foreign(self, found: Gathered, row: Lanes) -> Mask:
-        """Return which requests are of a queue without a disk, such as a tape's, with the tags."""
+        """Return which requests are of a queue that shares the tags but has no disk: a tape's."""
         if "hctx" not in self.columns:
             return np.zeros(len(row), np.bool_)
         columns = layout(self.prog, "struct blk_mq_hw_ctx", ["queue", "tags"])

@@ -35,8 +35,8 @@ _TOLERANCE = 1.02
 def node_page_state(prog: drgn.Program, *names: str) -> int | None:
     """Return a counter of ``enum node_stat_item``, summed over all nodes.
 
-    It includes the counts that CPUs have not folded yet, up to 125 pages per CPU and node, which
-    drgn's ``global_node_page_state()`` leaves out.
+    It includes the counts not yet folded by CPUs, up to 125 pages per CPU and node; drgn's
+    ``global_node_page_state()`` leaves them out.
 
     :param names: names of the enumerator in different releases; the first that exists is used
     :return: pages, also for byte counters; None if the kernel lacks the item or it is unreadable

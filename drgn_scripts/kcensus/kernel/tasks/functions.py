@@ -18,11 +18,11 @@ class WaitKind(Enum):
     """A bit of a page or folio: its lock, or writeback."""
     BIT = "bit", "a bit"
     """A bit of another word, such as a buffer head's or an inode's."""
-    TAG = "tag", "a free request"
-    """A free request: a tag of blk-mq, or room in a legacy queue."""
+    TAG = "tag", "a free tag or request"
+    """A tag of blk-mq, or a free request of a legacy queue."""
     LOG = "log", "the log of a file system"
     """A file system's log or journal."""
-    REQUEST = "request", "their own I/O"
+    REQUEST = "request", "submitted I/O"
     """I/O submitted by the task itself: direct I/O, or a bio."""
     THROTTLE = "throttle", "write throttling"
     """Permission to write more: writeback throttling, I/O control, or dirty page limits."""
@@ -32,9 +32,9 @@ class WaitKind(Enum):
     """The other end of a pipe or FIFO."""
     TIMER = "timer", "time"
     """Time: no object keeps the task."""
-    OTHER = "other", "another object"
+    OTHER = "other", "an object of another kind"
 
-    def __new__(cls, value: str, words: str = "") -> WaitKind:
+    def __new__(cls, value: str, words: str) -> WaitKind:
         kind = object.__new__(cls)
         kind._value_, kind.words = value, words
         return kind

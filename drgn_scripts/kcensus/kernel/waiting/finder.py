@@ -292,7 +292,8 @@ class Finder:
     def _add_threads(self, tables: Words, processes: Words) -> None:
         """Add the edges from processes to their threads.
 
-        :param tables: table of open files of each task, which stands for the process
+        :param tables: table of open files (``task.files``) of each task; the threads of a process
+            share one, and the graph has the process at its address
         """
         members = np.flatnonzero(np.isin(tables, processes))
         threads = TASK, self.known.address[members]

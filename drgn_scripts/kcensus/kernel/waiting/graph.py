@@ -153,7 +153,7 @@ class Graph:
     def reached(
         self, nodes: Iterable[int], *, back: bool = False, but: Container[int] = ()
     ) -> Mask:
-        """Return a mask of some nodes, and of all nodes that edges lead to from them.
+        """Return a mask of nodes, and of all nodes reachable from them.
 
         :param back: follow edges against their direction
         :param but: nodes to leave out, with what is only behind them

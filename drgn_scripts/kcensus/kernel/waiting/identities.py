@@ -29,6 +29,7 @@ from kcensus.kernel.vfs.files import file_paths
 from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.kernel.workqueues import workqueues
 from kcensus.sources.capsule import NotRecorded
+from kcensus.text import task_name
 
 _UNKNOWN = (*ABSENT, NotRecorded, UnsupportedAllocator, AttributeError, ValueError, TypeError)
 _MEMBERS = {
@@ -172,7 +173,7 @@ def _of_tasks(kernel: Kernel, tasks: Tasks, member: str) -> Owners:
     targets, first = np.unique(to[order], return_index=True)
     for target, row in zip(targets.tolist(), order[first].tolist(), strict=True):
         if target:
-            yield target, f"{tasks.comm[row]} (PID {tasks.pid[row]})"
+            yield target, task_name(tasks.comm[row], tasks.pid[row])
 
 
 def _of_inodes(kernel: Kernel, locks: Words) -> dict[int, str]:

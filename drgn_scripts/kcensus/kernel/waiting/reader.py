@@ -136,4 +136,4 @@ def unread_code(platform: drgn.Platform | None) -> list[str]:
     """Return a gap's subject for machine code that :class:`CallSites` does not read."""
     if platform is None or platform.arch is drgn.Architecture.X86_64:
         return []
-    return [f"machine code of {platform.arch.name.lower()}, which shows who holds locks"]
+    return [f"machine code of {platform.arch.name.lower()}, which shows the holders of locks"]

@@ -27,6 +27,7 @@ from kcensus.render.html import cards
 from kcensus.render.html.svg import stack, svg, swatch
 from kcensus.render.html.tables import figures, first_tables, shown_tables, tiles
 from kcensus.render.html.text import anchor, breakable, code, rendered
+from kcensus.render.placeholders import addressed
 from kcensus.render.plain import NO_HOST, machine_facts, remarks, shown_figure
 from kcensus.reports import Report, Section
 from kcensus.results import CheckStatus, Finding, Result, Unit, matters, rank
@@ -99,8 +100,10 @@ def cell_html(subject: Result | Report, first: Sequence[str] = ()) -> str:
 
 def _parts(subject: Result | Report) -> tuple[Result, Findings, list[Section]]:
     if isinstance(subject, Report):
-        return subject.head, subject.findings, subject.sections
-    findings = [("", finding) for finding in sorted(subject.findings, key=rank)]
+        findings = addressed(subject.findings, subject.head.placeholders)
+        return subject.head, findings, subject.sections
+    named = [("", finding) for finding in sorted(subject.findings, key=rank)]
+    findings = addressed(named, subject.placeholders)
     return subject, findings, [Section(subject.analysis, subject)]
 
 

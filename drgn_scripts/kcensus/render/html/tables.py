@@ -33,15 +33,17 @@ def tiles(section: Section) -> list[tuple[str, str]]:
     return [plain.shown_figure(key, summary[key]) for key in section.headline_keys(_MAX_HEADLINE)]
 
 
-def figures(result: Result) -> tuple[list[tuple[str, str]], list[str]]:
-    """Return the names and values of all nonzero figures, and the names of the others."""
-    shown, zeros = [], []
+def figures(result: Result) -> tuple[list[tuple[str, str]], list[str], list[str]]:
+    """Return the names and values of known nonzero figures, and the names of zeros and unknowns."""
+    shown, zeros, unknown = [], [], []
     for key, figure in result.summary.items():
-        if plain.is_zero(figure):
+        if plain.plain(figure.value) is None:
+            unknown.append(plain.label(key, figure.label))
+        elif plain.is_zero(figure):
             zeros.append(plain.label(key, figure.label))
         else:
             shown.append(plain.shown_figure(key, figure))
-    return shown, zeros
+    return shown, zeros, unknown
 
 
 def first_tables(result: Result) -> Sequence[str]:
@@ -81,7 +83,7 @@ def _shown_table(name: str, table: Table, most: int, max_text: int | None) -> Sh
     frame = table.frame.head(most)
     columns, cells = [], []
     for key, column in table.columns.items():
-        values = plain.plain_column(frame[key])
+        values = plain.shown_column(frame[key], column)
         is_empty = all(value is None or value == "" for value in values)
         if column.show is Show.DATA or (is_empty and column.show is not Show.ALWAYS):
             continue

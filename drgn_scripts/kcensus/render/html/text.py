@@ -37,8 +37,16 @@ def inert(value: object) -> object:
 
 
 def breakable(text: str) -> Markup:
-    """Return a text with permission to break long words."""
-    words = re.split(r"( +)", printable(text))
+    """Return a text with permission to break long words; commands between backticks are code."""
+    parts = re.split(r"`(kcensus [^`]+)`", printable(text))
+    return Markup().join(
+        Markup("<code>{}</code>").format(part) if number % 2 else _broken(part)
+        for number, part in enumerate(parts)
+    )
+
+
+def _broken(text: str) -> Markup:
+    words = re.split(r"( +)", text)
     return Markup().join(_pieces(word) if len(word) > _MAX_WORD else word for word in words)
 
 

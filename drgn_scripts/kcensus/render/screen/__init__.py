@@ -22,6 +22,7 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
+from kcensus.render.screen.wrapping import wrapped
 from kcensus.text import printable
 
 INDENT = 2
@@ -122,6 +123,11 @@ class Screen:
         while block := list(islice(lines, 1000)):
             self.console.out("\n".join(block), style=style, highlight=False)
 
+    def _line(self, line: Text) -> None:
+        """Print a line of a paragraph, even if it is wider than the screen."""
+        line.rstrip()
+        self.console.print(line, no_wrap=True, overflow="ignore", crop=False)
+
     def blank(self) -> None:
         self.console.print()
 
@@ -131,10 +137,9 @@ class Screen:
 
     def prose(self, text: Text | str, indent: int = 0) -> None:
         """Print a paragraph."""
-        grid = Grid.grid()
-        grid.add_column(max_width=max(self._prose_width - indent, 1), overflow="fold")
-        grid.add_row(text)
-        self.show(Padding(grid, (0, 0, 0, indent), expand=False))
+        words = Text(text) if isinstance(text, str) else text
+        for line in wrapped(words, max(self._prose_width - indent, 1)):
+            self._line(Text(" " * indent).append_text(line))
 
     def tagged(self, rows: Iterable[tuple[Text, Sequence[Text]]], tag_width: int = 0) -> None:
         """Print tags on the left, and the paragraphs of each on the right.
@@ -143,13 +148,13 @@ class Screen:
         """
         rows = list(rows)
         tag_width = max([tag_width, *(tag.cell_len for tag, _ in rows)])
-        room = self._prose_width - INDENT - tag_width - 2 * GUTTER
-        grid = Grid.grid(padding=(0, GUTTER, 0, 0))
-        grid.add_column(width=tag_width, no_wrap=True)
-        grid.add_column(max_width=max(room, 1), overflow="fold")
+        room = max(self._prose_width - INDENT - tag_width - 2 * GUTTER, 1)
         for tag, paragraphs in rows:
-            grid.add_row(tag, Text("\n").join(paragraphs))
-        self.show(Padding(grid, (0, 0, 0, INDENT), expand=False))
+            lines = [line for each in paragraphs for line in wrapped(each, room)]
+            for number, line in enumerate(lines or [Text()]):
+                start = Text(" " * INDENT).append_text(tag if number == 0 else Text())
+                start.pad_right(INDENT + tag_width + GUTTER - start.cell_len)
+                self._line(start.append_text(line))
 
     def commands(
         self, lines: Iterable[str], tag_width: int, style: str | None = "bold green"

@@ -15,7 +15,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from kcensus.human import counted, human
-from kcensus.render.plain import Plain, label, plain_column
+from kcensus.render.plain import Plain, label, shown_column
 from kcensus.render.screen import GUTTER, INDENT, Screen
 from kcensus.results import Unit
 from kcensus.results.tables import Column, Show, Table
@@ -53,7 +53,7 @@ def print_table(name: str, table: Table, screen: Screen, top: int) -> None:
         top = 0
     total, frame = len(table.frame), table.frame.iloc[: top or None]
     columns = [
-        _column(key, column, plain_column(frame[key]))
+        _column(key, column, shown_column(frame[key], column))
         for key, column in table.columns.items()
         if column.show is not Show.DATA
     ]

@@ -17,9 +17,9 @@ import pandas as pd
 from kcensus.sources.blktrace.events import Integers
 
 OTHER, INSERTED, SELECTED, DISPATCHED, EXPIRED, PREEMPTED, PREEMPTS, EMPTY = range(8)
-"""Kinds of messages. ``PREEMPTED`` is an expiry for that reason (BFQ), ``PREEMPTS`` names the queue
-that preempts another one (CFQ, which then reports the other's expiry), ``EMPTY`` an expired slice
-without a dispatch of CFQ."""
+"""Kinds of messages. ``PREEMPTED`` is an expiry for that reason (BFQ), ``PREEMPTS`` names the
+preempting queue (CFQ then reports the expiry of the other queue), ``EMPTY`` is an expired slice
+without a dispatch (CFQ)."""
 
 MAX_MESSAGE = 128
 """BLK_TN_MAX_MSG: the kernel cuts longer messages."""

@@ -48,8 +48,8 @@ class _Replay:
     def lacking(self, what: str) -> NotRecorded:
         return NotRecorded(
             f"the capsule lacks {printable(what)}: it was recorded for {', '.join(self._for)}; "
-            "use the vmcore itself, or if an analysis needs this, record it again with "
-            "`kcensus capsule create VMCORE OUT`"
+            "read the vmcore instead, or record the capsule again with `kcensus capsule create "
+            "VMCORE OUT`"
         )
 
     def find_type(self, kind: str, name: str, filename: str | None) -> Ref | None:
@@ -105,7 +105,7 @@ def _target(reader: Reader, name: str) -> Target:
     def facts() -> list[tuple[str, str, str]]:
         return [
             ("recorded_for", "recorded for", ", ".join(analyses)),
-            ("pages", "memory", f"{stored:,} pages, {share:.1%} of the machine's"),
+            ("pages", "memory", f"{stored:,} pages, {share:.1%} of the machine's memory"),
             ("redacted", "redacted", ", ".join(redacted) or "nothing"),
         ]
 

@@ -361,7 +361,7 @@ def test_who_is_in_a_directory() -> None:
         ("/dir", 7, "cron", True, 1),
         ("/dir", 8, "postfix/qmgr", False, 2),
     ]
-    assert "cron (PID 7, /dir)" in found(result)["dentries-negative"].evidence
+    assert "cron (PID 7) in /dir" in found(result)["dentries-negative"].evidence
     assert damage(result) == {}
 
 

@@ -68,7 +68,7 @@ def figures(
 
 def waits(disk: int = DISK, **since: float) -> Any:
     return SimpleNamespace(
-        kind=[WaitKind(name) for name in since],
+        kind=[WaitKind[name.upper()] for name in since],
         since_ns=np.array([int(each * SECOND) for each in since.values()], np.int64),
         disk=np.full(len(since), disk, np.uint64),
     )

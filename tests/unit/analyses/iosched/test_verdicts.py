@@ -23,6 +23,7 @@ from kcensus.kernel.block.requests import State
 from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.results import Finding, Severity
 from kcensus.sources import open_target
+from tests.leads import references
 
 NONE = np.empty(0, np.int64)
 SECOND = 10**9
@@ -183,6 +184,11 @@ def test_a_higher_class_overtakes_and_the_idle_one_waits(monkeypatch: pytest.Mon
     (scheduler,) = found_of(monkeypatch, **{"class": REALTIME}).values()
     assert scheduler.remedies[0].command == "ionice -c best-effort -p 105"
     assert scheduler.remedies[0].undo == "ionice -c realtime -n 4 -p 105"
+    # Without the PIDs, there is no command, but a table of the tasks.
+    monkeypatch.setattr(starved_module, "_MAX_PIDS", 0)
+    scheduler = found_of(monkeypatch, **{"class": REALTIME})["requests-starved:sda-async"]
+    assert scheduler.remedies == ()
+    assert references(scheduler) == ["kcensus iosched TARGET --table request_owners"]
     assert found_of(monkeypatch, own_class=IDLE) == {}
 
 
@@ -234,21 +240,22 @@ class Waits(SimpleNamespace):
 
 
 def test_tasks_that_no_request_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks_module, "disk_names", lambda *args: ["sda", "", "", "", "sda"])
+    monkeypatch.setattr(tasks_module, "disk_names", lambda *args: ["sda", "", "", "", "", "sda"])
     found: Any = figures()
     found.waits = Waits(
-        function=["blk_mq_get_tag", "mutex_lock", "msleep", "mutex_lock", "xfs_buf_lock"],
-        kind=[WaitKind.TAG, WaitKind.LOCK, WaitKind.TIMER, WaitKind.LOCK, WaitKind.XFS_BUF],
-        is_timed=np.array([False, False, True, False, False]),
-        since_ns=np.array([130, 20, 300, 9, 500]) * SECOND,
-        comm=["a", "b", "c", "d", "e"],
-        pid=np.arange(1, 6),
+        function=["blk_mq_get_tag", "mutex_lock", "msleep", "mutex_lock", "pipe_write", "xfs_buf"],
+        kind=[*(WaitKind[name] for name in ("TAG", "LOCK", "TIMER", "LOCK", "PIPE", "XFS_BUF"))],
+        is_timed=np.array([False, False, True, False, False, False]),
+        since_ns=np.array([130, 20, 300, 9, 40, 500]) * SECOND,
+        comm=["a", "b", "c", "d", "e", "f"],
+        pid=np.arange(1, 7),
     )
     # The last one waits for a request that is known.
-    found.joins.wait = np.array([4])
+    found.joins.wait = np.array([5])
     (finding,) = blocked(found)
     assert (finding.id, finding.severity) == ("tasks-blocked", Severity.WARNING)
-    assert [finding.figures[key].value for key in ("sleepers", "longest")] == [2, 130.0]
+    assert [finding.figures[key].value for key in ("sleepers", "longest")] == [3, 130.0]
+    assert WaitKind.PIPE.words in finding.evidence
 
 
 @pytest.mark.parametrize(

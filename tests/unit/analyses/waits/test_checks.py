@@ -111,6 +111,6 @@ def test_a_cycle_with_tasks_that_ran_is_looked_for_again_or_a_gap(
     figures = Figures(Kernel(FakeKernel().prog, live=True))
     assert len(figures.cycles) == cycles
     counts = {gap.what: gap.count for gap in gaps(figures)}
-    assert counts.get("cycles with tasks that ran", 0) == unsteady
+    assert counts.get("cycles of tasks that ran during the read", 0) == unsteady
     assert len(looks) == len(ran)
     assert figures.kernel is looks[-1]

@@ -135,7 +135,7 @@ def gaps(figures: Figures) -> list[Gap]:
                 "requests on lists",
                 "not allocated, or on two lists",
                 damage["stray"] + damage["listed_twice"],
-                "not counted if not allocated; counted once if on two lists",
+                "requests that are not allocated are not counted, and requests on two lists once",
             ),
             Gap(
                 "tags",
@@ -182,7 +182,7 @@ def _of_tasks(figures: Figures) -> list[Gap]:
         ),
         Gap(
             "waits of tasks",
-            "no pointer to the object found",
+            "no pointer to the object was found",
             waits.undetermined,
             "the requests that these tasks in state D wait for are unknown",
         ),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The longest delays that each scheduler causes, and the patches that the kernel lacks."""
+"""The longest delays by scheduler, and the missing patches."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _is_behind_higher_class(figures: Figures, queue: Queue) -> bool:
 
 
 def _tag_wait(figures: Figures, scheduler: str) -> int:
-    """Return the longest wait of a task for a tag while writes hold most of them, ns; or 0.
+    """Return the longest wait for a tag while writes hold most tags, nanoseconds; 0 without one.
 
     Only disks with the scheduler count where most tags in use belong to writes and asynchronous
     requests. Some tags may be free: a waiter runs some time after it was woken up.

@@ -239,7 +239,7 @@ class Figures:
         return not len(self._dispatched[disk])
 
     def is_idle_class(self, queue: Queue) -> bool:
-        """Return whether a queue has requests of the idle class only, which others may overtake."""
+        """Return whether all requests of a queue are of the idle class, which others overtake."""
         return len(queue.requests) > 0 and bool((self.ranks(queue.requests) == 2).all())
 
     def _later_of_others(self, disk: int, row: int, after: int) -> Numbers:
@@ -304,7 +304,7 @@ class Figures:
         return int(self.schedulers[queue.disk].expiry_ns[queue.row])
 
     def times(self, queue: Queue) -> float:
-        """Return how many times its expiry a queue was overtaken for; 0 without overtakers."""
+        """Return the time that a queue was overtaken, divided by its expiry; 0 if it was not."""
         expiry = self.expiry_ns(queue)
         return queue.served_ns / expiry if queue.served_ns > 0 and expiry > 0 else 0.0
 

@@ -30,7 +30,7 @@ from kcensus.results.tables import (
     TableSpec,
     address,
 )
-from kcensus.text import printable
+from kcensus.text import printable, task_name
 
 _MAX_NAMED = 3
 """Groups of tasks in a sentence, and PIDs per group."""
@@ -73,14 +73,15 @@ SLEEPERS = TableSpec("sleepers", "Tasks in state D", {
     "comm": Column(TEXT, "task", ALWAYS, "Name of the thread.", "waits.comm"),
     "entry": Column(TEXT, "", ALWAYS, "System call, or function of the kernel thread.",
         "waits.entry"),
-    "function": Column(TEXT, "sleeps in", ALWAYS, "Function it waits in.", "waits.function"),
-    "since": Column(SECONDS, "", ALWAYS, "Since it was last on a CPU; -1 if unknown.",
-        lambda f: np.where(f.waits.since_ns < 0, -1.0, f.waits.since_ns / 1e9)),
-    "kind": Column(TEXT, "waits for", ALWAYS, "Kind of object it waits for.",
+    "function": Column(TEXT, "sleeps in", ALWAYS, "Function in which the task sleeps.",
+        "waits.function"),
+    "since": Column(SECONDS, "", ALWAYS, "Time since it left its CPU; -1 if unknown.",
+        lambda f: np.where(f.waits.since_ns < 0, -1.0, f.waits.since_ns / 1e9), unknown=(-1,)),
+    "kind": Column(TEXT, "waits for", ALWAYS, "Kind of the awaited object.",
         lambda f: [each.value for each in f.waits.kind]),
     "disk": Column(TEXT, "", ALWAYS, "Disk of the object, if known.", _disks),
     "request": Column(TEXT, "", ALWAYS,
-        "Request that must complete first: its state, age and queue.",
+        "Request that must complete first: state, age and queue.",
         lambda f: [_progress(f, row) for row in f.awaited[0].tolist()]),
     "link": Column(TEXT, "", ALWAYS,
         "proven: pointers lead from the request to the task; likely: the sectors match.", _links),
@@ -88,9 +89,10 @@ SLEEPERS = TableSpec("sleepers", "Tasks in state D", {
         get="waits.evidence"),
     "linked_by": Column(TEXT, help="Member that leads to the request.",
         get=lambda f: [[*f.joins.evidence, ""][row] for row in f.awaited[1].tolist()]),
-    "holder": Column(NONE, "held by", help="PID of its holder; 0 if unknown.",
-        get=lambda f: holders(f.waiting)),
-    "sector": Column(NONE, help="Sector of the object; -1 if unknown.", get="waits.sector"),
+    "holder": Column(NONE, "held by", help="PID of the holder; 0 if unknown.",
+        get=lambda f: holders(f.waiting), unknown=(0,)),
+    "sector": Column(NONE, help="Sector of the object; -1 if unknown.", get="waits.sector",
+        unknown=(-1,)),
     "object_type": Column(TEXT, "type", DATA, "C type of the object.", "waits.type"),
     "object": Column(ADDRESS, "", DATA, "Address of the object; 0 if unknown.", "waits.object"),
     "request_address": address("struct request", "struct request",
@@ -187,7 +189,7 @@ def _named(figures: Figures, rows: Numbers, proven: Collection[int]) -> str:
         pids = listed([str(waits.pid[row]) for row in own], _MAX_NAMED)
         longest = human_seconds(max(int(waits.since_ns[own[0]]), 0) / 1e9)
         words.append(
-            f"{printable(comm)} (PID {pids}) in {printable(function) or 'an unknown function'} for "
+            f"{task_name(comm, pids)} in {printable(function) or 'an unknown function'} for "
             f"{'up to ' if len(own) > 1 else ''}{longest}{' (likely)' if is_likely else ''}"
         )
     rest = sum(map(len, [*groups.values()][_MAX_NAMED:]))

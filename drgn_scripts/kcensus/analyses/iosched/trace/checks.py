@@ -128,7 +128,7 @@ def gaps(figures: Figures) -> list[Gap]:
         total = sum(sum(names.values()) for names in amounts.values())
         found.append(Gap(what, "; ".join(reasons), total, effect))
     unpaired = {
-        "their bios were queued before the trace began, or lost an event": bios.orphans,
+        "bios were queued before the trace began, or events of bios are missing": bios.orphans,
         "passthrough requests have no sector": bios.passthrough,
         "impossible sectors or devices, or too many overlapping requests": bios.unpaired,
         "completions of bios are missing, as the next bio at their sector follows": (

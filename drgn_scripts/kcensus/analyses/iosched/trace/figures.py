@@ -306,7 +306,7 @@ class Figures:
         return held
 
     def _left(self, rows: Integers) -> Integers:
-        """Return when requests left the scheduler; the end of the trace if they did not."""
+        """Return the time at which each request left the scheduler, or the end of the trace."""
         return self.bios.inserted[rows] + self.wait[rows]
 
     def _by_device(self, rows: Integers) -> Iterator[tuple[int, Integers]]:

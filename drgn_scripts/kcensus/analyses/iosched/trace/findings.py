@@ -11,6 +11,7 @@ import numpy as np
 from kcensus.analyses.iosched.degrees import (
     IN_DRIVER,
     IN_SCHEDULER,
+    LOOK_AT_DEVICE,
     SWITCH_HANGS,
     SWITCH_RISK,
     Steps,
@@ -25,7 +26,7 @@ from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit
 from kcensus.sources.blktrace.bios import NEVER
 from kcensus.sources.blktrace.events import Integers, Mask, major_minor
 from kcensus.sources.blktrace.queues import Queue
-from kcensus.text import printable
+from kcensus.text import printable, task_name
 
 _UNKNOWN = ((10.0, Severity.CRITICAL), (5.0, Severity.WARNING))
 """Least seconds, by severity, unless messages show CFQ or BFQ: mq-deadline lets writes wait for 5 s
@@ -104,12 +105,12 @@ def _starved(figures: Figures, device: int) -> Iterator[Finding]:
         danger=Danger.STALL,
         title=(
             f"{name}: later sync requests overtook {counted(len(rows), 'async write')} in the "
-            f"scheduler, one for {human_seconds(seconds)}"
+            f"scheduler, {'the longest ' * (len(rows) > 1)}for {human_seconds(seconds)}"
         ),
         evidence=". ".join(
             [
                 _described(figures, row)
-                + f"; {counted(meanwhile, 'sync request')} inserted later overtook it",
+                + f"; {counted(meanwhile, 'sync request')} inserted later overtook this write",
                 *_silent(silent),
                 *_preempted(queues),
                 *_unfixed(lost),
@@ -117,8 +118,8 @@ def _starved(figures: Figures, device: int) -> Iterator[Finding]:
         ),
         figures={
             "waited": Figure(waited, Unit.SECONDS, "wait of the write"),
-            "held": Figure(seconds, Unit.SECONDS, "its wait while overtaken"),
-            "sync_dispatches": Figure(meanwhile, Unit.COUNT, "sync requests that overtook it"),
+            "held": Figure(seconds, Unit.SECONDS, "wait while overtaken"),
+            "sync_dispatches": Figure(meanwhile, Unit.COUNT, "later sync requests"),
             "starved": Figure(len(rows), Unit.COUNT, f"async writes over {shortest(steps):.0f} s"),
             "waiting": Figure(
                 int(figures.is_waiting[rows].sum()), Unit.COUNT, "writes still waiting"
@@ -132,7 +133,10 @@ def _starved(figures: Figures, device: int) -> Iterator[Finding]:
 
 
 def _overtaken_most(figures: Figures, rows: Integers, held: Integers) -> tuple[int, int]:
-    """Return the place of the longest held request, and its overtakers; 0, 0 if they are few."""
+    """Return the place and number of overtakers of the longest held request; 0, 0 if they are few.
+
+    Requests with fewer than :data:`_MIN_OVERTAKEN` overtakers do not count.
+    """
     order = np.argsort(-held, kind="stable")[:_MAX_CANDIDATES]
     overtaken = figures.overtaken(rows[order])
     enough = np.flatnonzero(overtaken >= _MIN_OVERTAKEN)
@@ -163,8 +167,9 @@ def _delayed(figures: Figures, device: int) -> Iterator[Finding]:
             "delayed": Figure(len(waits.rows), label="sync requests over 1 s"),
         },
         no_remedy=(
-            "Compare D2C in `--table trace_phases` (the device) and the turns in `--table "
-            "trace_queues` (weights and limits): the trace alone does not show the cause"
+            "The trace does not show the cause. Compare D2C (device) in `kcensus iosched --trace "
+            "TRACE --table trace_phases` with the turns (weights and limits) in `kcensus iosched "
+            "--trace TRACE --table trace_queues`"
         ),
     )
 
@@ -204,7 +209,7 @@ def _remedy(device: int, schedulers: set[str]) -> Remedy:
         return Remedy(
             effect=(
                 "Show the scheduler and its tunables: the trace has no messages of CFQ or BFQ. "
-                "With mq-deadline, lower write_expire and writes_starved dispatch writes "
+                "With mq-deadline, lower values of write_expire and writes_starved dispatch writes "
                 f"earlier{hint}"
             ),
             command=f"grep . {path}/scheduler {path}/iosched/*",
@@ -212,8 +217,8 @@ def _remedy(device: int, schedulers: set[str]) -> Remedy:
     name = "deadline" if "cfq" in schedulers else "mq-deadline"
     return Remedy(
         effect=(
-            f"Switch the disk to {name}, which dispatches expired writes (write_expire, 5 s), once "
-            f"its requests are done{hint}"
+            f"Switch the disk to {name} once its requests are done; {name} serves writes older "
+            f"than write_expire (5 s) next{hint}"
         ),
         command=f"echo {name} > {path}/scheduler",
         risk=SWITCH_RISK,
@@ -233,7 +238,7 @@ def _directory(device: int) -> tuple[str, str]:
     # sd_major() in drivers/scsi/sd.c.
     if major == 8 or 65 <= major <= 71 or 128 <= major <= 135:
         return f"{path}/queue" if minor % 16 == 0 else f"{path}/../queue", ""
-    hint = f"; if it is a partition, the directory is {path}/../queue"
+    hint = f"; for a partition, the directory is {path}/../queue"
     return f"{path}/queue", hint if minor else ""
 
 
@@ -289,11 +294,15 @@ def _stuck(figures: Figures, device: int, mine: Mask) -> Iterator[Finding]:
         danger=Danger.STALL,
         title=(
             f"{name}: the driver kept {counted(len(waits.rows), 'request')} for {waits.over}"
-            + (f"; {left:,} had not completed at the end" if left else "")
+            + (f"; {left:,} had not completed at the end of the trace" if left else "")
         ),
         evidence=_described(figures, waits.longest)
         + (f". The device dispatched nothing for up to {human_seconds(silent)}" if silent else "")
-        + (f". At the end, {waiting:,} more waited in the scheduler" if waiting else ""),
+        + (
+            f". At the end of the trace, {counted(waiting, 'more request')} waited in the scheduler"
+            if waiting
+            else ""
+        ),
         figures={
             "waited": Figure(waits.seconds, Unit.SECONDS, "longest in the driver"),
             "requests": Figure(len(waits.rows), label="requests over 5 s"),
@@ -301,7 +310,7 @@ def _stuck(figures: Figures, device: int, mine: Mask) -> Iterator[Finding]:
             "silent": Figure(silent, Unit.SECONDS, "longest without a dispatch"),
             "waiting": Figure(waiting, label="in the scheduler at end"),
         },
-        no_remedy="Look in the kernel log for timeouts, resets and lost paths of the device",
+        no_remedy=LOOK_AT_DEVICE,
     )
 
 
@@ -329,7 +338,7 @@ def _idle(figures: Figures, device: int, mine: Mask) -> Iterator[Finding]:
         ),
         evidence=_described(figures, int(rows[0]))
         + (
-            ". The trace has no dispatch of this device: it may be recorded without events D"
+            ". The trace has no dispatch of this device: it may have been recorded without events D"
             if unseen
             else ". The queue was not run, or events are missing"
         ),
@@ -338,7 +347,7 @@ def _idle(figures: Figures, device: int, mine: Mask) -> Iterator[Finding]:
             "waiting": Figure(len(rows), label="requests that waited"),
         },
         no_remedy=(
-            "Look for driver errors in the kernel log; growing counts in "
+            "Look for driver errors in the kernel log; on the running machine, growing counts in "
             f"/sys/dev/block/{name.replace(',', ':')}/stat show that requests complete"
         ),
     )
@@ -379,13 +388,16 @@ def _requeued(figures: Figures, device: int, mine: Mask) -> Iterator[Finding]:
             "dispatched again"
         ),
         evidence=_described(figures, waits.longest)
-        + ". The driver or the device had no room for them; the scheduler is not the cause",
+        + ". The driver or the device had no room for the requests; the scheduler is not the cause",
         figures={
             "waited": Figure(waits.seconds, Unit.SECONDS, "longest wait after a requeue"),
             "requests": Figure(len(waits.rows), label="requests over 1 s"),
             "left": Figure(left, label="requests still waiting"),
         },
-        no_remedy="Look in the kernel log and at the storage for the cause of the busy device",
+        no_remedy=(
+            "Look in the kernel log for errors of the device, and at the statistics of the "
+            "storage: it was busy or out of resources"
+        ),
     )
 
 
@@ -407,8 +419,9 @@ def _without_request(figures: Figures, device: int, mine: Mask) -> Iterator[Find
             "left": Figure(left, label="bios still waiting"),
         },
         no_remedy=(
-            "All requests or tags of the queue were in use: I2D and D2C in `--table trace_phases` "
-            "show where earlier requests waited"
+            "All requests or tags of the queue were in use. `kcensus iosched --trace TRACE --table "
+            "trace_phases` shows where earlier requests waited: I2D in the scheduler, D2C in the "
+            "device"
         ),
     )
 
@@ -430,7 +443,7 @@ def _described(figures: Figures, row: int) -> str:
         if times[row] != NEVER
     ]
     return (
-        f"{printable(names[int(index[0])])} (PID {int(bios.pid[row])}): "
+        f"{task_name(names[int(index[0])], int(bios.pid[row]))}: "
         f"{CLASSES[int(figures.kind[row])]} of {int(bios.bytes[row]):,} bytes at sector "
         f"{int(bios.sector[row])}, {', '.join([*moments, *_end(figures, row)])}"
     )
@@ -441,7 +454,8 @@ def _end(figures: Figures, row: int) -> list[str]:
     if figures.is_requeued[row]:
         return [f"requeued at {int(figures.bios.returned[row]) / 1e9:.6f} s, not dispatched again"]
     if figures.is_without_request[row]:
-        return ["without a request until the end"]
+        return ["without a request until the end of the trace"]
     if figures.is_waiting[row]:
-        return ["not dispatched until the end"]
-    return ["not completed until the end"] if figures.is_in_driver[row] else []
+        return ["not dispatched until the end of the trace"]
+    is_left = figures.is_in_driver[row]
+    return ["not completed until the end of the trace"] if is_left else []

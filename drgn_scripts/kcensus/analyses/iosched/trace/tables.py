@@ -46,7 +46,7 @@ _MAX_GROUPS = 1 << 20
 
 _DEVICE = Column(TEXT, "device", ALWAYS, "Major and minor number of the disk.")
 _CLASS = Column(TEXT, "operation", ALWAYS, "Read, write or discard; synchronous or asynchronous.")
-_TASK = Column(TEXT, "task", ALWAYS, "Task that queued it; ? if unknown.")
+_TASK = Column(TEXT, "task", ALWAYS, "Task that queued the bio; ? if unknown.")
 _STATISTICS = {
     "count": Column(COUNT, "", ALWAYS, "Bios with both ends of the phase.", "groups.count"),
     "average": Column(SECONDS, "", ALWAYS, "Mean.", "groups.average"),
@@ -155,29 +155,29 @@ def _phases(figures: Figures) -> pd.DataFrame:
 
 PHASE_TABLE = TableSpec("trace_phases", "Time from event to event", {
     "phase": Column(TEXT, "", ALWAYS,
-        "As btt names it: from and to Queued, Got a request, Inserted into the scheduler, "
-        "Merged, Dispatched, Completed.", lambda of: [of.name] * len(of.groups.number)),
+        "Name in btt: from and to Queued, Got a request, Inserted into the scheduler, Merged, "
+        "Dispatched, Completed.", lambda of: [of.name] * len(of.groups.number)),
     "device": _DEVICE,
     "operation": _CLASS,
     **_STATISTICS,
 }, "A phase of the bios of one device and operation.", rows=_phases)  # fmt: skip
 
 _WORST = {
-    "pid": Column(NONE, "PID", WIDE, "PID of the task that queued it.",
+    "pid": Column(NONE, "PID", WIDE, "PID of that task.",
         lambda of: of.figures.bios.pid[of.rows].astype(np.int64)),
     "sector": Column(NONE, "", WIDE, "First sector of the request.",
         lambda of: of.figures.bios.sector[of.rows]),
-    "bytes": Column(BYTES, "size", WIDE, "Size of its first bio.",
+    "bytes": Column(BYTES, "size", WIDE, "Size of the first bio.",
         lambda of: of.figures.bios.bytes[of.rows]),
     "inserted": Column(SECONDS, "inserted at", DATA, "Time since the first event.",
         lambda of: of.figures.bios.inserted[of.rows] / 1e9),
-    "served": Column(SECONDS, "in driver", WIDE, "Time since its last dispatch.",
+    "served": Column(SECONDS, "in driver", WIDE, "Time since the last dispatch.",
         lambda of: _seconds(of.figures.in_driver[of.rows])),
     "requeued": Column(SECONDS, "", DATA,
-        "From its first dispatch to its last, or since the requeue.",
+        "Time from the first dispatch to the last, or since the requeue.",
         lambda of: _seconds(of.figures.requeued[of.rows])),
     "overtaken_by": Column(COUNT, "", ALWAYS,
-        "Sync requests inserted later and dispatched before it.",
+        "Sync requests inserted later and dispatched earlier.",
         lambda of: of.figures.overtaken(of.rows)),
     "state": Column(TEXT, "state at end", ALWAYS, "inserted, requeued, dispatched or completed."),
     "label": Column(TEXT, "name", DATA, "Task, operation, and sector or device."),
@@ -317,20 +317,22 @@ def _text(raw: bytes) -> str:
 
 
 QUEUES = TableSpec("trace_queues", "Queues of the scheduler by its messages", {
-    "queue": Column(TEXT, "", ALWAYS, "As CFQ or BFQ names it: PID, S or A.",
+    "queue": Column(TEXT, "", ALWAYS, "Name by CFQ or BFQ: PID, S or A.",
         lambda row: _text(row.queue.name)),
     "task": Column(TEXT, "", ALWAYS, "Last name of that PID in the trace."),
     "device": replace(_DEVICE, get=lambda row: major_minor(row.queue.device)),
-    "longest": Column(SECONDS, "longest wait", ALWAYS, "Of requests with its PID and kind."),
-    "sync": Column(NONE, "", WIDE, "Whether it is for synchronous requests.", "queue.is_sync"),
+    "longest": Column(SECONDS, "longest wait", ALWAYS, "Of requests of this PID and kind."),
+    "sync": Column(NONE, "", WIDE, "Whether the queue is for synchronous requests.",
+        "queue.is_sync"),
     "inserted": Column(COUNT, "", WIDE, "Requests inserted.", "queue.inserted"),
-    "selected": Column(COUNT, "", ALWAYS, "Times it became active.", "queue.selected"),
+    "selected": Column(COUNT, "", ALWAYS, "Times the queue became active.", "queue.selected"),
     "dispatched": Column(COUNT, "", ALWAYS, "Requests dispatched.", "queue.dispatched"),
-    "expired": Column(COUNT, "", ALWAYS, "Times its turn ended.", "queue.expired"),
+    "expired": Column(COUNT, "", ALWAYS, "Times a turn ended.", "queue.expired"),
     "preempted": Column(COUNT, "", ALWAYS, "Turns ended by another queue.", "queue.preempted"),
     "expired_empty": Column(COUNT, "without dispatch", ALWAYS, "Turns without a dispatch.",
         "queue.expired_empty"),
-    "preempts": Column(COUNT, "", WIDE, "Times it preempted another one (CFQ).", "queue.preempts"),
+    "preempts": Column(COUNT, "", WIDE, "Times the queue preempted another one (CFQ).",
+        "queue.preempts"),
 }, "A queue of CFQ or BFQ; the 10,000 with most turns without a dispatch.",
     ("longest", "device", "queue"), rows=_queues)  # fmt: skip
 
@@ -356,16 +358,16 @@ DEVICES = TableSpec("trace_devices", "Devices of the trace", {
         lambda f: _total(f, f.is_waiting)),
     "in_driver": Column(COUNT, "", ALWAYS, "Requests at the end of the trace.",
         lambda f: _total(f, f.is_in_driver)),
-    "without_request": Column(COUNT, "", WIDE, "Bios without one at the end.",
+    "without_request": Column(COUNT, "", WIDE, "Bios at the end of the trace.",
         lambda f: _total(f, f.is_without_request)),
     "requeued": Column(COUNT, "requeues", WIDE, "Dispatches taken back.",
         lambda f: _total(f, f.bios.requeues)),
     "errors": Column(COUNT, "", WIDE, "Bios completed with an error.",
         lambda f: _total(f, f.bios.error != 0)),
-    "bytes": Column(BYTES, "data", WIDE, "Of all bios.", lambda f: _total(f, f.bios.bytes)),
-    "longest": Column(SECONDS, "longest wait", ALWAYS, "In the scheduler.",
+    "bytes": Column(BYTES, "data", WIDE, "Bytes of all bios.", lambda f: _total(f, f.bios.bytes)),
+    "longest": Column(SECONDS, "longest wait", ALWAYS, "Wait in the scheduler.",
         lambda f: _longest(f, f.wait)),
-    "longest_in_driver": Column(SECONDS, "", ALWAYS, "Until completion.",
+    "longest_in_driver": Column(SECONDS, "", ALWAYS, "From dispatch to completion.",
         lambda f: _longest(f, f.in_driver)),
 }, "A device whose events are in the trace.", ("bios", "device"))  # fmt: skip
 
@@ -402,14 +404,14 @@ def _histogram(figures: Figures) -> _Histogram:
 
 
 HISTOGRAM = TableSpec("trace_histogram", "Waits in the scheduler by length", {
-    "waited": Column(TEXT, "", ALWAYS, "Up to this, above the row before.",
+    "waited": Column(TEXT, "", ALWAYS, "Longest wait of the row; above the row before.",
         lambda of: [f"up to {human_seconds(2.0**step / 1e6)}" for step in of.steps]),
     "sync_reads": Column(COUNT, "", ALWAYS, "Requests.", lambda of: of.counts[:, SYNC_READ]),
     "sync_writes": Column(COUNT, "", ALWAYS, "Requests.", lambda of: of.counts[:, SYNC_WRITE]),
     "async_writes": Column(COUNT, "", ALWAYS, "Requests.", lambda of: of.counts[:, ASYNC_WRITE]),
     "discards": Column(COUNT, "", WIDE, "Requests.",
         lambda of: of.counts[:, SYNC_WRITE + 1 :].sum(axis=1)),
-}, "Requests by wait, in powers of two microseconds; includes still waiting ones.",
+}, "Requests by wait, in powers of two microseconds, including requests that still wait.",
     rows=_histogram)  # fmt: skip
 
 _TIME = Column(TEXT, "from", ALWAYS, "Start of a slice of the trace.")
@@ -459,7 +461,7 @@ CHARTS = (
         ("sync_reads", "sync_writes", "async_writes", "discards"),
         "waited",
         is_ordered=True,
-        measure="requests that waited so long",
+        measure="requests with such a wait",
     ),
     ChartSpec(
         "trace_timeline",

@@ -66,7 +66,7 @@ class Figures:
             self.names = Names(self.kernel, self.waiting, self.tasks, self.behind, self.cycles)
 
     def _look(self, kernel: Kernel) -> list[Cycle]:
-        """Read the graph, and return the cycles whose tasks slept meanwhile."""
+        """Read the graph; return the cycles whose tasks slept during the whole read."""
         self.kernel = kernel
         before = _Switches(kernel) if kernel.live else None
         self.waiting: Waiting = waiting(kernel)
@@ -174,7 +174,7 @@ class Figures:
         return set(np.flatnonzero(seen & self.graph.is_task).tolist()) - {*nodes}
 
     def first_tasks(self, root: int) -> list[int]:
-        """Return the tasks next behind a node, those with most tasks behind them first."""
+        """Return the nearest tasks that wait for a node, those with most waiters first."""
         is_task = self.graph.is_task
         found = self.graph.waiters(root, lambda node: not is_task[node])
         return sorted(found, key=lambda node: (-int(self.behind.tasks[node]), node))

@@ -12,7 +12,7 @@ from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.log import Line, records
 from kcensus.kernel.names import ABSENT
 from kcensus.sources.capsule import NotRecorded
-from kcensus.text import printable
+from kcensus.text import task_name
 
 _OOPS = re.compile(r"kernel BUG at|BUG: |Oops: |general protection fault")
 _VICTIM = re.compile(r"\bPID: (\d+) Comm: (.*?) (?:Not tainted|Tainted|Kdump)")
@@ -54,12 +54,15 @@ def _oopses(lines: list[Line]) -> list[str]:
     for _, line in lines:
         is_near = _AFTER_OOPS if _OOPS.search(line) else is_near - 1
         if is_near > 0 and (match := _VICTIM.search(line)):
-            found[f"{printable(match[2])} (PID {match[1]})"] = None
+            found[task_name(match[2], match[1])] = None
     return list(found)
 
 
 def _waits(lines: list[Line]) -> tuple[dict[int, int], dict[int, tuple[float, int]]]:
-    """Return the hung tasks, and the owners of locks, without readers: they may have left."""
+    """Return the hung tasks of the log, and the owners of locks.
+
+    Readers are left out, since they may have released the lock.
+    """
     hung: dict[int, int] = {}
     owners: dict[int, tuple[float, int]] = {}
     for stamp, line in lines:

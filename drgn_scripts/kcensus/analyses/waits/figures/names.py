@@ -17,7 +17,7 @@ from kcensus.kernel.waiting.graph import PROCESS, TASK, NodeKind
 from kcensus.kernel.waiting.identities import worker_names
 from kcensus.kernel.waiting.reader import Waiting
 from kcensus.sources.capsule import NotRecorded
-from kcensus.text import printable
+from kcensus.text import printable, task_name
 
 _MAX_NAMED = 1 << 10
 """Most objects to look up symbols for, by number of tasks behind them."""
@@ -63,7 +63,7 @@ class Names:
 
     @cached_property
     def _identities(self) -> dict[int, str]:
-        """Descriptions of the objects in cycles, and with most tasks behind them."""
+        """Names of the objects in cycles, and of the objects with most tasks behind them."""
         graph, count = self._graph, _MAX_IDENTIFIED
         inside = [node for cycle in self._cycles for node in cycle.nodes]
         objects = np.flatnonzero(~graph.is_task & (self._behind.tasks > 0))
@@ -95,7 +95,7 @@ class Names:
             ]
             if threads:
                 first = min(threads, key=self._tasks.pid)
-                return f"{self._tasks.comm(first)} (PID {self._tasks.pid(first)})"
+                return task_name(self._tasks.comm(first), self._tasks.pid(first))
         key = self._graph.kind[node], int(self._graph.address[node])
         if known := self._waiting.names.get(key):
             state = self._waiting.states.get(key)
@@ -121,6 +121,7 @@ class Names:
                 # Its memory may belong to another task by now, with another name in it.
                 return f"{'an exited task' if is_known else 'a task on no list'} (0x{address:x})"
             # A worker has the name of its workqueue appended, as in ps.
-            queue = self._tasks.comm(node).startswith("kworker/") and self._workers.get(pid)
-            return f"{self._tasks.comm(node)}{f'+{printable(queue)}' if queue else ''} (PID {pid})"
+            comm = self._tasks.comm(node)
+            queue = self._workers.get(pid) if comm.startswith("kworker/") else None
+            return task_name(f"{comm}+{queue}" if queue else comm, pid)
         return f"{self._graph.kind[node].value} {self.object(node)}"

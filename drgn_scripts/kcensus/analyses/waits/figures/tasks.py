@@ -91,7 +91,10 @@ class TaskNodes:
 
     @cached_property
     def _exited(self) -> set[int]:
-        """Nodes of tasks on no list, whose address is a task's: a torn word is any address."""
+        """Nodes of exited tasks: on no list, at the address of an object of the task cache.
+
+        A torn pointer leads to any other address.
+        """
         gone = set()
         for node in np.flatnonzero(self._graph.is_task & (self._rows < 0)).tolist():
             address = int(self._graph.address[node])

@@ -10,7 +10,7 @@ from kcensus.analyses.waits.findings.known import patch_of
 from kcensus.analyses.waits.findings.remedies import kills
 from kcensus.analyses.waits.findings.told import MAX_TOLD, Told
 from kcensus.analyses.waits.findings.words import holds
-from kcensus.human import counted, listed
+from kcensus.human import counted, human_seconds, listed
 from kcensus.kernel.waiting.cycles import Cycle
 from kcensus.kernel.waiting.graph import THREAD
 from kcensus.results import Danger, Figure, Finding, Severity, Unit
@@ -38,8 +38,8 @@ def deadlocks(figures: Figures) -> list[Told]:
     found = [Told(_deadlock(figures, cycle), cycle.nodes) for cycle in cycles]
     if more:
         line = (
-            f"{counted(more, 'more cycle')} of tasks, some in the same tangles: `kcensus waits "
-            "TARGET --table cycles`"
+            f"{counted(more, 'more cycle')}, some with the same tasks: `kcensus waits TARGET "
+            "--table cycles` lists all"
         )
         last = found[-1].finding
         found[-1] = replace(found[-1], finding=replace(last, story=(*last.story, line)))
@@ -47,7 +47,7 @@ def deadlocks(figures: Figures) -> list[Told]:
 
 
 def _told(figures: Figures) -> list[Cycle]:
-    """Return the cycles with a finding: the first of each tangle before others, sure ones first."""
+    """Return the cycles with a finding: one per tangle before further ones, sure ones first."""
     cycles = sorted(figures.cycles, key=lambda cycle: not figures.is_sure(cycle))
     first = {cycle.tangle: cycle for cycle in reversed(cycles)}
     order = sorted(cycles, key=lambda cycle: cycle is not first[cycle.tangle])
@@ -66,10 +66,11 @@ def _deadlock(figures: Figures, cycle: Cycle) -> Finding:
     if len(tasks) == 1:
         who = f"{names} waits for itself"
     else:
-        who = f"{len(tasks)} tasks wait for each other: {names}"
+        since = f", the longest for {human_seconds(oldest)}" if oldest else ""
+        who = f"{len(tasks)} tasks wait for each other{since}: {names}"
     tail = f"; {counted(len(stuck), 'more task', plural='more tasks')} behind them" if stuck else ""
     is_program = figures.tasks.is_program((*tasks, *stuck))
-    remedies = tuple(remedy for node in tasks for remedy in kills(figures, node, "the cycle ends"))
+    remedies = tuple(remedy for node in tasks for remedy in kills(figures, node, "end the cycle"))
     kind = "waits-deadlock" if is_sure else "waits-deadlock-possible"
     what = "deadlock of programs" if is_program else "deadlock"
     return Finding(
@@ -110,7 +111,7 @@ def _story(figures: Figures, cycle: Cycle) -> tuple[str, ...]:
         target = figures.names.of(int(graph.target[after]))
         asleep = figures.tasks.asleep(node)
         function, entry = figures.tasks.place(node), figures.tasks.entry(node)
-        place = " of ".join(dict.fromkeys(name for name in (function, entry) if name))
+        place = ", entered by ".join(dict.fromkeys(name for name in (function, entry) if name))
         lines.append(
             f"{figures.names.of(node)} {held}waits for {target}{mode} "
             f"[{graph.evidence[after]}]"

@@ -16,7 +16,7 @@ _DUMPING = frozenset({"do_coredump", "vfs_coredump"})
 def kills(figures: Figures, node: int, effect: str) -> Iterator[Remedy]:
     """Yield the remedies that end a task's wait: a fatal signal, or the end of its object.
 
-    :param effect: consequence of the end
+    :param effect: purpose of the end, such as ``end the cycle``
     """
     graph, waiting = figures.graph, figures.waiting
     objects = [int(graph.target[edge]) for edge in graph.following[node]]
@@ -25,11 +25,11 @@ def kills(figures: Figures, node: int, effect: str) -> Iterator[Remedy]:
             kind, address = graph.kind[each], int(graph.address[each])
             for finder in waiting.finders:
                 for remedy in finder.remedies(kind, address, figures.names.of(node)):
-                    yield replace(remedy, effect=f"{remedy.effect}: {effect}")
+                    yield replace(remedy, effect=f"{remedy.effect} to {effect}")
     elif figures.tasks.is_killable(node):
         is_dumping = not _DUMPING.isdisjoint(map(plain, figures.tasks.functions(node)))
         yield Remedy(
-            effect=f"Kill {figures.names.of(node)}, which signals wake up: {effect}",
+            effect=f"Kill {figures.names.of(node)} to {effect} (signals wake it up)",
             command=f"kill -KILL {figures.tasks.pid(node)}",
             risk="its work is lost" + (", and its core dump is cut short" * is_dumping),
         )

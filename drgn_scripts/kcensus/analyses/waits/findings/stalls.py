@@ -31,8 +31,8 @@ _LOOK = (
     "released from outside"
 )
 _WAKER = (
-    "Their waker is unknown; the functions on their stacks name the driver or file system: "
-    "`kcensus waits TARGET --table stacks`"
+    "The functions on the stacks of the waiters name the driver or file system: `kcensus waits "
+    "TARGET --table stacks`"
 )
 _MAX_STACKS = 64
 """Most tasks behind one to match with published deadlocks."""
@@ -48,7 +48,7 @@ def behind(figures: Figures, subjects: list[int]) -> Told:
         how = min(how, Severity.NOTICE)
     shown = subjects[:MAX_TOLD]
     names = [figures.names.of(node) for node in subjects]
-    told = [f"{kept(figures, node)}; it {does(figures, node)}" for node in shown]
+    told = [f"{kept(figures, node)}; the task {does(figures, node)}" for node in shown]
     remedies = [remedy for node in shown for remedy in _remedies(figures, node, waiters)]
     nearest = sorted(
         figures.waiters(subjects[0]), key=lambda node: (-int(figures.behind.tasks[node]), node)
@@ -85,7 +85,7 @@ def _remedies(figures: Figures, node: int, waiters: set[int]) -> Iterator[Remedy
     if figures.tasks.state(node) is State.FROZEN:
         yield thaw(figures, node)
     if figures.tasks.has_other_process(node, waiters):
-        yield from kills(figures, node, "all that it holds is released")
+        yield from kills(figures, node, "release its locks and other objects")
 
 
 def _no_remedy(figures: Figures, node: int) -> str:
@@ -113,8 +113,8 @@ def exited(figures: Figures, subject: int) -> Told:
         evidence=f"the dead task {kept(figures, subject)}"
         + (f"; the log has an oops of {oopses}" * bool(oopses)),
         figures=waits.figures,
-        no_remedy=f"Restart the {'program' if is_program else 'machine'}: a dead task releases "
-        "nothing",
+        no_remedy=("Restart the program" if is_program else "Take a dump and restart the machine")
+        + ": a dead task releases nothing",
     )
     return Told(finding, [subject], objects_of(figures, subject))
 
@@ -134,8 +134,8 @@ def unheld(figures: Figures, node: int) -> Told:
     if readers > 0:
         hints.insert(0, f"the lock counts its readers ({readers:,}) without naming them")
     search = (
-        f"Search the stacks of all tasks for address 0x{address:x}, such as with `crash> search -t "
-        f"{address:x}`, and for functions that take such a lock"
+        "Search the stacks of all tasks for the address of the lock (in crash: `search -t "
+        f"{address:x}`), and for functions that take such a lock"
     )
     finding = Finding(
         id=f"waits-unheld:{address:x}",
@@ -143,7 +143,7 @@ def unheld(figures: Figures, node: int) -> Told:
         danger=danger(how),
         tasks=waits.tasks,
         is_generic=True,
-        title=f"{waits.title(figures.names.of(node))}; its "
+        title=f"{waits.title(figures.names.of(node))}; the "
         f"{'holder' if kind.is_lock or ends else 'waker'} is unknown",
         evidence="; ".join(hints[:MAX_TOLD]),
         figures=waits.figures,
@@ -171,7 +171,7 @@ def for_devices(figures: Figures, roots: list[int], tasks: set[int]) -> Iterator
         id="waits-io",
         evidence="; ".join(
             [
-                f"longest: {figures.names.of(longest)}{f' in {place}' if place else ''}",
+                f"longest wait: {figures.names.of(longest)}{f' in {place}' if place else ''}",
                 *_states(figures, tasks),
                 *_stacked(figures, devices),
             ]

@@ -11,7 +11,7 @@ from kcensus.analyses.waits.findings.told import MAX_TOLD
 from kcensus.human import listed
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.waiting.graph import THREAD
-from kcensus.text import printable
+from kcensus.text import task_name
 
 
 def holds(figures: Figures, edge: int) -> str:
@@ -82,5 +82,5 @@ def _instead(figures: Figures, task: int) -> str:
     runs = np.flatnonzero(tasks.is_on_cpu & (tasks.cpu == tasks.cpu[row])).tolist()
     if not runs:
         return ""
-    name = f"{printable(tasks.comm[runs[0]])} (PID {tasks.pid[runs[0]]})"
+    name = task_name(tasks.comm[runs[0]], tasks.pid[runs[0]])
     return f" on CPU {tasks.cpu[row]}, which runs {name}"

@@ -162,7 +162,7 @@ class Data:
     def queues(
         self, addresses: Words, type_name: str, members: Mapping[str, Path]
     ) -> tuple[Words, dict[str, npt.NDArray[Any]]]:
-        """Return the queues that name this scheduler, and members of them; count others as torn.
+        """Return the queues that name this scheduler, with their members; count others as torn.
 
         :param members: ``data`` is the pointer to the private data
         """

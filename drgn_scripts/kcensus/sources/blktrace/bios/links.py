@@ -62,7 +62,7 @@ class Links:
         self._link_to(begins)
 
     def _before(self, links: Integers) -> Integers:
-        """Return the kinds of the links before some at their places; COMPLETE for first ones."""
+        """Return the kind of the link before each link at its place; COMPLETE for the first."""
         before = np.full(len(links), Act.COMPLETE, np.uint8)
         is_same = self._place[links[1:]] == self._place[links[:-1]]
         before[1:][is_same] = self._kind[links[:-1]][is_same]

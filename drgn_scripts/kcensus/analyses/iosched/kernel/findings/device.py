@@ -8,10 +8,17 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from kcensus.analyses.iosched.degrees import IN_DRIVER, IN_SCHEDULER, SILENT, severity, shortest
+from kcensus.analyses.iosched.degrees import (
+    IN_DRIVER,
+    IN_SCHEDULER,
+    LOOK_AT_DEVICE,
+    SILENT,
+    severity,
+    shortest,
+)
 from kcensus.analyses.iosched.kernel.figures import Figures, Verdict
 from kcensus.analyses.iosched.kernel.tasks import STEPS, behind
-from kcensus.human import human_seconds
+from kcensus.human import counted, human_seconds
 from kcensus.kernel.block.requests import State
 from kcensus.results import Danger, Figure, Finding, Severity, Unit
 from kcensus.text import printable
@@ -20,6 +27,18 @@ _SLOW = ((30.0, Severity.WARNING), (5.0, Severity.NOTICE))
 """Least seconds past its expiry of a request that waits in its turn, by severity."""
 _ENTRIES = ("blk_queue_enter", "__bio_queue_enter", "blk_mq_freeze_queue_wait")
 """Functions of tasks that wait to enter a queue, or for all requests to leave it."""
+_FROZEN = (
+    "The freeze completes with the remaining requests: `kcensus iosched TARGET --table requests` "
+    "lists them"
+)
+_QUIESCED = (
+    "Look in the kernel log for a reset or suspend, during which the driver quiesces its queues; "
+    "the waiting requests: `kcensus iosched TARGET --table requests`"
+)
+_CHANGING = (
+    "Look again in a few seconds: a freeze lasts only for the moment in which the scheduler or "
+    "limits of the queue change"
+)
 
 
 def stuck(figures: Figures, row: int) -> Iterator[Finding]:
@@ -48,10 +67,15 @@ def stuck(figures: Figures, row: int) -> Iterator[Finding]:
         severity=how,
         danger=Danger.STALL,
         tasks=sleepers.pids.union(waiters),
-        title=f"{name}: {count:,} requests are in the driver, for up to {human_seconds(longest)}; "
+        title=f"{name}: {counted(count, 'request')} {'is' if count == 1 else 'are'} in the driver, "
+        f"for up to {human_seconds(longest)}; "
         f"the last was dispatched {human_seconds(silent)} ago",
         evidence=cause
-        + (". Their timers were restarted: the time counts from allocation" if by_age else "")
+        + (
+            ". The driver restarted their timers, so the time counts from allocation"
+            if by_age
+            else ""
+        )
         + (f". {waiting:,} more requests wait to be dispatched" if waiting else "")
         + (f". Tasks behind the requests in the driver: {sleepers.names}" if sleepers.pids else ""),
         figures={
@@ -61,7 +85,7 @@ def stuck(figures: Figures, row: int) -> Iterator[Finding]:
             "waiting": Figure(waiting),
             "sleepers": Figure(len(sleepers.pids)),
         },
-        no_remedy="Find out from the kernel log and the storage why the device does not answer",
+        no_remedy=LOOK_AT_DEVICE,
         part_of=f"requests-stuck:{printable(figures.disks[below[0]].name)}" if below else "",
     )
 
@@ -121,7 +145,9 @@ def overdue(figures: Figures, row: int) -> Iterator[Finding]:
             f"{name}: {len(inserted):,} requests wait in {scheduler} for up to "
             f"{human_seconds(longest)}, and the driver has none"
         )
-        evidence = "Either the queue is not run, or the requests dispatched since have completed"
+        evidence = (
+            "Either the queue is not run, or the driver has completed all requests dispatched since"
+        )
     else:
         title = f"{name}: {past:,} requests are past their expiry, by up to {human_seconds(late)}"
         evidence = f"{scheduler} let no request overtake them: the device is slower than the load"
@@ -133,7 +159,7 @@ def overdue(figures: Figures, row: int) -> Iterator[Finding]:
         title=title,
         evidence=evidence
         + (f". Hardware queues stopped by the driver: {stopped:,}" if stopped else "")
-        + (f". Tasks behind them: {sleepers.names}" if sleepers.pids else ""),
+        + (f". Tasks behind these requests: {sleepers.names}" if sleepers.pids else ""),
         figures={
             "waiting": Figure(len(inserted)),
             "longest": Figure(longest, Unit.SECONDS),
@@ -142,11 +168,11 @@ def overdue(figures: Figures, row: int) -> Iterator[Finding]:
             "sleepers": Figure(len(sleepers.pids)),
         },
         no_remedy=(
-            f"Look for driver errors in the kernel log, and in /sys/block/{name}/stat for "
-            "completing requests"
+            "Look for driver errors in the kernel log; on the running machine, growing counts in "
+            f"/sys/block/{name}/stat show that requests complete"
         )
         if is_empty
-        else "Reduce the load, or find out why the device is slow",
+        else "Reduce the load; `iostat -xd 2 5` shows how busy the device is",
     )
 
 
@@ -158,22 +184,21 @@ def frozen(figures: Figures, row: int) -> Iterator[Finding]:
     asleep = sum(function in _ENTRIES for function in figures.waits.function)
     name = printable(disk.name)
     what = "frozen" if disk.freeze_depth > 0 else "quiesced"
-    effect = "no request can enter" if disk.freeze_depth > 0 else "it dispatches nothing"
+    effect = "no request can enter" if disk.freeze_depth > 0 else "nothing is dispatched"
     yield Finding(
         id=f"queue-frozen:{name}",
         severity=Severity.WARNING if left or asleep else Severity.INFO,
         danger=Danger.STALL,
-        title=f"{name}: its queue is {what} with {left:,} requests in it: {effect}",
-        evidence=f"Tasks in state D that wait to enter a queue, or for a freeze: {asleep:,}",
+        title=f"{name}: the queue is {what} with {counted(left, 'request')} left; {effect}",
+        evidence=f"{counted(asleep, 'task')} in state D {'waits' if asleep == 1 else 'wait'} to "
+        "enter a queue, or for a freeze to complete",
         figures={
             "freeze_depth": Figure(disk.freeze_depth),
             "quiesce_depth": Figure(disk.quiesce_depth),
             "requests": Figure(left),
             "sleepers": Figure(asleep),
         },
-        no_remedy="The queue waits for its requests: `kcensus iosched TARGET --table requests`"
-        if left
-        else "Normal for a moment, while the scheduler or limits of the queue change",
+        no_remedy=(_FROZEN if disk.freeze_depth > 0 else _QUIESCED) if left else _CHANGING,
     )
 
 
@@ -195,10 +220,11 @@ def exhausted(figures: Figures, row: int) -> Iterator[Finding]:
         tasks=waiters.pids,
         title=f"{name}: all {tags:,} tags of the driver{where} are in use, and {waiting:,} "
         "requests wait",
-        evidence=f"Nothing was dispatched for {silent}"
+        evidence=f"The newest request in the driver was dispatched {silent} ago"
         if is_stuck
-        else "The device has as many requests as it takes at once",
+        else "The driver holds as many requests as it has tags",
         figures={"tags": Figure(tags), "waiting": Figure(waiting)},
-        no_remedy="Tags are freed when requests in the driver complete",
+        no_remedy="Requests free their tags when they complete: `kcensus iosched TARGET --table "
+        "requests` shows how long each has been in the driver",
         part_of=f"requests-stuck:{name}" if is_stuck else "",
     )

@@ -24,11 +24,22 @@ from kcensus.human import counted, human_seconds
 from kcensus.kernel.block.disks import Disk, QueueKind
 from kcensus.kernel.tasks.tasks import tasks
 from kcensus.results import Danger, Figure, Finding, Remedy, Unit
-from kcensus.text import printable
+from kcensus.text import printable, task_name
 
-_BY_CLASS = ". All later requests have a higher I/O class, which the scheduler serves first"
+_BY_CLASS = (
+    ". All later requests have a higher I/O class, and the scheduler serves higher classes first"
+)
 _MAX_PIDS = 64
 """Most PIDs in one command."""
+_LOWER_CLASSES = (
+    "Lower the I/O class of the tasks served first (ionice): `kcensus iosched TARGET --table "
+    "request_owners` lists the tasks, or their cgroups"
+)
+_NO_NAME = (
+    "Write another scheduler to /sys/block/DISK/queue/scheduler; the name of the disk is damaged "
+    "in memory, so no command can be given"
+)
+_SAME = "The remedy above serves these requests, too"
 _CFQ = (
     ". Memory does not show whether the kernel has the fix cfq-async-starvation: with the fix, a "
     "queue still waits until CFQ selects it"
@@ -57,7 +68,7 @@ def starved(figures: Figures, row: int) -> Iterator[Finding]:
     }
     name, lead = printable(disk.name), ""
     scheduler, silent = printable(disk.scheduler), figures.silent_ns(row) / 1e9
-    unsafe = SWITCH_HANGS if silent >= SILENT else "The name of the disk is damaged"
+    offered: tuple[Remedy, ...] = ()
     # If both are equally severe, the order of the dictionary stays.
     for kind, how in sorted(degrees.items(), key=lambda each: -each[1]):
         first = worst[kind]
@@ -69,20 +80,28 @@ def starved(figures: Figures, row: int) -> Iterator[Finding]:
         times = round(times) if times >= 10 else round(times, 1)
         held = np.concatenate([queue.requests for queue in kinds[kind]])
         sleepers = behind(figures, held)
-        remedies = () if lead else _remedies(figures, first, silent)
+        remedies = _remedies(figures, first, silent)
+        advice = "" if remedies else _advice(figures, first, silent)
+        if remedies and remedies == offered:
+            remedies, advice = (), _SAME
         yield Finding(
             id=f"requests-starved:{name}-{kind}",
             severity=how,
             danger=Danger.STALL,
             title=(
-                f"{name}: {scheduler} starves {kind} requests: later ones overtook them up to "
-                f"{human_seconds(served)} past their expiry ({times:,} times "
-                f"{human_seconds(expiry)}); {overdue:,} are overdue"
+                f"{name}: {scheduler} starves {kind} requests: later requests overtook them for "
+                f"{human_seconds(served)} after their expiry ({times:,} times "
+                f"{human_seconds(expiry)}); {counted(overdue, 'request')} "
+                f"{'is' if overdue == 1 else 'are'} overdue"
             ),
             tasks=sleepers.pids,
             evidence=_evidence(figures, first, label)
+            + (
+                f". The newest request in the driver was dispatched {human_seconds(silent)} ago"
+                if silent >= 1
+                else ""
+            )
             + (f". Tasks behind the {kind} requests: {sleepers.names}" if sleepers.pids else "")
-            + (f". None was dispatched in the last {human_seconds(silent)}" if silent >= 1 else "")
             + (_CFQ if disk.scheduler == "cfq" and kind == "async" else ""),
             figures={
                 "overdue": Figure(overdue),
@@ -95,11 +114,11 @@ def starved(figures: Figures, row: int) -> Iterator[Finding]:
                 "silent": Figure(silent, Unit.SECONDS),
             },
             remedies=remedies,
-            no_remedy="" if lead or remedies else unsafe,
+            no_remedy=advice,
             part_of=lead,
             patch=lacking_patch(figures, first),
         )
-        lead = lead or f"requests-starved:{name}-{kind}"
+        lead, offered = lead or f"requests-starved:{name}-{kind}", offered or remedies
 
 
 def _evidence(figures: Figures, queue: Queue, label: str) -> str:
@@ -120,7 +139,7 @@ def _owner(figures: Figures, queue: Queue) -> str:
     pid = int(figures.schedulers[queue.disk].pid[queue.row])
     every = tasks(figures.kernel)
     names = [every.comm[row] for row in np.flatnonzero(every.pid == pid).tolist() if pid > 0]
-    return f" of {printable(names[0])} (PID {pid})" if names else ""
+    return f" of {task_name(names[0], pid)}" if names else ""
 
 
 def _is_plain(name: str) -> bool:
@@ -146,6 +165,16 @@ def _delayed(remedy: Remedy, silent: float) -> Remedy:
     return replace(remedy, effect=f"{remedy.effect} ({why})")
 
 
+def _advice(figures: Figures, queue: Queue, silent: float) -> str:
+    """Return the next step where no command can be given.
+
+    :param silent: seconds without a dispatch
+    """
+    if figures.is_by_class(queue):
+        return _LOWER_CLASSES
+    return SWITCH_HANGS if silent >= SILENT else _NO_NAME
+
+
 def _classes(figures: Figures, queue: Queue) -> tuple[Remedy, ...]:
     """Return the command that gives a queue's I/O class to all tasks served before it."""
     if (figures.ranks(queue.requests) != 1).any():
@@ -161,10 +190,12 @@ def _classes(figures: Figures, queue: Queue) -> tuple[Remedy, ...]:
     return (
         Remedy(
             command=f"ionice -c best-effort -p {tasks}",
-            effect="Give the tasks served first the I/O class of the starved queue",
-            risk="the tasks wait longer; processes started later may have the old class",
+            effect="Lower the I/O class of the tasks served first from realtime to best-effort, "
+            "the class of the starved queue",
+            risk="the I/O of these tasks waits longer; processes started later may get class "
+            "realtime again",
             undo=f"ionice -c realtime -n {levels[0]} -p {tasks}" if len(levels) == 1 else "",
-            until="the tasks set their class again, or end",
+            until="the tasks change their class, or exit",
         ),
     )
 

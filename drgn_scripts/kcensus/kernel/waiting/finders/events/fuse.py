@@ -81,9 +81,9 @@ class FuseRequests(Finder):
         number = self.connections.get(address, -1)
         if kind is FUSE and number >= 0:
             yield Remedy(
-                effect=f"Abort FUSE connection {number}, which {waiter} waits for",
+                effect=f"Abort FUSE connection {number} of the request that {waiter} waits for",
                 command=f"echo 1 > {_ABORT.format(number)}",
-                risk="users of the mount get errors until it is mounted again",
+                risk="users of the file system get errors until it is mounted again",
             )
 
 

@@ -18,8 +18,8 @@ from kcensus.results import Gap
 
 _PIPE = "struct pipe_inode_info"
 PIPE = NodeKind("pipe", (_PIPE,), is_any=True)
-OTHER_END = EdgeKind("other end open in", "has the other end open of")
-IDLE_END = EdgeKind("other end also open in", "also has the other end open of", is_idle=True)
+OTHER_END = EdgeKind("other end open in", "has open the other end of")
+IDLE_END = EdgeKind("other end also open in", "also has open the other end of", is_idle=True)
 """An edge to a process that is busy with something else, and may just have inherited the end."""
 _IDLE = frozenset(
     {"do_wait", "__do_wait", "do_poll", "do_sys_poll", "ep_poll", "do_epoll_wait", "do_select"}
@@ -105,7 +105,7 @@ class Pipes(Finder):
             "files of pipes",
             "open in no process that was read",
             sum(self.unseen.get(int(graph.address[pipe]), 0) for pipe in pipes),
-            "their processes may still read or write",
+            "processes with these files may still read or write",
         )
 
     def _idle(self, files: OpenFiles) -> Words:

@@ -105,10 +105,10 @@ class Works(Finder):
         return self._behind(work, works, "pool_workqueue.inactive_works")
 
     def _behind(self, work: int, works: list[int], evidence: str) -> set[int]:
-        """Note that a work item comes after running ones; return these.
+        """Add edges from a queued work item to the running items before it; return these items.
 
-        If several run, any of them may let it go on. An item queued again while it runs comes after
-        itself.
+        If several run, the end of any of them is enough. An item queued again while it runs comes
+        after itself.
         """
         works = [each for each in works if each != work]
         self.build.edges(

@@ -120,7 +120,7 @@ class Journals(Finder):
         self.build.edges(HELD, source, target, "task.journal_info", place=place)
 
     def _barrier(self, lanes: Numbers) -> None:
-        """Note the mutex of the task that locks out new handles, until it releases it."""
+        """Note the mutex j_barrier, whose holder locks out new handles, as the awaited object."""
         lanes, journal = self._of_queue(lanes, "j_wait_transaction_locked")
         mutex = journal + self._offset(_JOURNAL, "j_barrier")
         for row in np.flatnonzero(self._member(_JOURNAL, "j_barrier_count", journal)).tolist():

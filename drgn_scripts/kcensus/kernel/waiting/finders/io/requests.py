@@ -72,7 +72,7 @@ class Requests(Finder):
             "requests and bios",
             "torn, or contradict their tags",
             self.lost,
-            "tasks that wait for their I/O have no request",
+            "tasks that wait for submitted I/O have no request",
         )
 
     def _tags(self) -> None:

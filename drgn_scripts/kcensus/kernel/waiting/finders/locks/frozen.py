@@ -73,7 +73,7 @@ class FrozenFileSystems(Finder):
         severity = Severity.NOTICE if stall.seconds >= _SHORT else Severity.INFO
         severity = Severity.WARNING if stall.seconds >= LATE else severity
         thaw = Remedy(
-            effect="Thaw the file system, if the snapshot or backup that froze it is gone",
+            effect="Thaw the file system if the snapshot or backup that froze it has ended",
             command=f"fsfreeze --unfreeze {shlex.quote(mount)}",
             risk="a snapshot in progress becomes inconsistent",
         )
@@ -83,10 +83,13 @@ class FrozenFileSystems(Finder):
             danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
             tasks=stall.tasks,
             title=stall.title(f"the frozen file system on {mount or 'no mount point'}"),
-            evidence="super_block.s_writers.frozen is set: writers wait until it is thawed",
+            evidence="super_block.s_writers.frozen is set: writers wait for the thaw",
             figures=stall.figures,
             remedies=(thaw,) if is_plain else (),
-            no_remedy="" if is_plain else "Find the program that froze it: no mount point is known",
+            no_remedy=""
+            if is_plain
+            else "Find the program that froze the file system (fsfreeze, LVM, a VM agent): no "
+            "mount point to thaw is known",
         )
 
 

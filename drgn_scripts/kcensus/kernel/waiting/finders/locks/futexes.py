@@ -32,13 +32,15 @@ from kcensus.kernel.waiting.graph import HELD, TASK, Graph, NodeKind
 from kcensus.kernel.waiting.objects.queued import own_mentions
 from kcensus.results import Gap
 from kcensus.sources.capsule import is_assembled
+from kcensus.text import task_name
 
 FUTEX = NodeKind(
     "futex",
     ("struct futex_q",),
     is_event=True,
     shows_sleepers=True,
-    advice="Look at the threads of the program with a debugger (gdb, gcore): it knows the holder",
+    advice="Attach gdb to the program, or read its core (gcore): the memory of the program names "
+    "the holder",
 )
 _WAITS = frozenset({"futex_wait_queue_me", "futex_wait_queue", "futex_do_wait"})
 """Functions that sleep until a futex is woken."""
@@ -84,7 +86,7 @@ class Futexes(Finder):
             "futexes",
             "memory of programs is not in the dump",
             self.unread,
-            "the holders of these futexes are unknown",
+            "futexes of these programs have no known holder",
         )
 
     def note(self) -> None:
@@ -154,7 +156,7 @@ class Futexes(Finder):
         leaders = self._member("struct task_struct", "group_leader", self.waits.task[lanes])
         names = self._read("struct task_struct", leaders, ["comm", "pid"])
         return [
-            f"{decode_array(comm)} (PID {pid})"
+            task_name(decode_array(comm), pid)
             for comm, pid in zip(names["comm"].tolist(), names["pid"].tolist(), strict=True)
         ]
 

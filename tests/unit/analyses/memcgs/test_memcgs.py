@@ -191,7 +191,7 @@ def test_the_finding_and_its_remedies() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mounts", "place"), [(["/run", "/run"], " on /run;"), (["/a", "/b"], " on /a, /b;")]
+    ("mounts", "place"), [(["/run", "/run"], " on /run:"), (["/a", "/b"], " on /a, /b:")]
 )
 def test_files_to_remove_are_named_by_mount(mounts: list[str], place: str) -> None:
     found = figures([-1, 0, 0], refs=[0, 1, 1], clean=[0, 0, 0], shmem=[0, 1, 1])

@@ -17,11 +17,12 @@ from kcensus.analyses.kcopyd.tables import LOG_EVENTS
 from kcensus.analyses.runner import Context
 from kcensus.results import Result
 from kcensus.results.tables import Show, make_tables
+from tests.leads import references
 from tests.running import runner
 
 run = runner("kcopyd")
 
-DATA = Path(__file__).parents[1] / "data"
+DATA = Path(__file__).parents[2] / "data"
 KIB = 1024
 Row = tuple[object, ...]
 
@@ -105,7 +106,9 @@ def test_findings_of_a_log_alone(tmp_path: Path) -> None:
     assert "2 workqueue lockups, the longest of 1 min 35 s on CPU 0" in lockup.title
     assert "do_work [dm_mod] of kcopyd" in lockup.evidence
     assert "kcopyd_job with 6.7 GiB" in oom.title
-    assert "ruby2.3:1298" in oom.evidence
+    assert "ruby2.3 (PID 1298)" in oom.evidence
+    # Without a target, the catalogue is all there is.
+    assert references(lockup) == ["kcensus patches show dm-kcopyd-callback-list"]
     assert result.target == str(tmp_path / "dmesg.txt")
     assert result.summary["log_lines_unknown"].value == 0
     assert len(result.tables["log_events"].frame) == result.summary["log_events"].value == 50
