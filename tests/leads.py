@@ -77,7 +77,7 @@ def references(finding: Finding) -> list[str]:
 def _says_more(finding: Finding, name: str, frame: pd.DataFrame) -> bool:
     """Return whether a table has the finding's tasks, and who holds what they wait for."""
     if not finding.tasks or "pid" not in frame:
-        return len(frame) > 0
+        return True
     rows = frame[frame["pid"].isin(finding.tasks)]
     return bool((rows["held_by"] != "").any()) if name == "tasks" else len(rows) > 0
 
@@ -137,8 +137,9 @@ def _wrong_analysis(
         if content is None:
             # A trace is not a part of a report.
             return "" if "--trace" in words else "has no result"
-        says_more = _says_more(finding, table, content.frame)
-        return "" if says_more else "is an empty table, or says no more of its tasks"
+        if content.frame.empty:
+            return "is an empty table"
+        return "" if _says_more(finding, table, content.frame) else "says no more of its tasks"
     if result is None:
         return "has no result"
     others = [each for of, each in named if of == analysis.name and not each.part_of]

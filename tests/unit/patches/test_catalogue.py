@@ -7,7 +7,6 @@ import importlib.metadata
 import os
 import re
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +15,7 @@ from unittest import mock
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from kcensus.catalogue import CatalogueError, Kind, State, Status, load
 from kcensus.catalogue.files import PACKAGED, packaged_directory

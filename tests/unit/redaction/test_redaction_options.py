@@ -16,8 +16,8 @@ from kcensus.commands.capsule import COMMAND
     [
         (None, ["--redact", "numbers"], "'names'"),
         (None, ["--redact", "names", "--redact-key", "key"], "no such file"),
-        (b"x" * 15, ["--redact", "names", "--redact-key", "key"], "it takes 16 bytes"),
-        (b"x" * 16, ["--redact-key", "key"], "is for --redact names"),
+        (b"x" * 15, ["--redact", "names", "--redact-key", "key"], "of 16 bytes or more"),
+        (b"x" * 16, ["--redact-key", "key"], "add --redact names"),
     ],
 )
 def test_options(

@@ -130,7 +130,7 @@ def test_failures_do_not_stop_it(
     assert clock.now == 1030
     lines = capsys.readouterr().err.splitlines()
     assert sum("No space left" in line for line in lines) == 1
-    assert "3 times, 2 with problems" in lines[-1]
+    assert "3 rounds, 2 with problems" in lines[-1]
 
 
 def test_it_starts_if_one_of_several_targets_can_be_read(clock: Clock, recorded: Recorded) -> None:

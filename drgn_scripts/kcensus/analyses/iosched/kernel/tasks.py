@@ -142,7 +142,8 @@ def blocked(figures: Figures, ids: Collection[str] = ()) -> Iterator[Finding]:
         evidence=f"Waiting for: {what}{stacked}. "
         f"Longest: {_named(figures, rows, set(rows.tolist()))}",
         figures={"sleepers": Figure(len(rows)), "longest": Figure(longest, SECONDS)},
-        no_remedy="See the functions on their stacks: `kcensus waits TARGET --table stacks`",
+        no_remedy="The functions on the stacks name the driver or file system: `kcensus waits "
+        "TARGET --table stacks`",
         part_of=cause if is_tag else "",
     )
 
