@@ -29,6 +29,7 @@ def test_of_a_comparison(names: tuple[str, str]) -> None:
     assert list(broken(findings, after.results)) == []
 
 
+@pytest.mark.slow
 def test_of_a_trend() -> None:
     findings = kcensus.trend(DIRECTORY / "sample-series").findings
     assert len(findings) > 1

@@ -99,6 +99,7 @@ def check_schema(text: str) -> None:
     assert error(document) != ""
 
 
+@pytest.mark.ends
 @pytest.mark.parametrize("name", recorded_analyses())
 def test_results_follow_the_schema(name: str) -> None:
     out = io.StringIO()

@@ -40,6 +40,7 @@ def growing() -> dict[tuple[str, str], dict[Hashable, Any]]:
     return {(row["metric"], row["subject"]): row for row in rows}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("metric", "subject", "of"),
     [
@@ -63,6 +64,7 @@ def test_trends_are_what_the_guest_did(
     assert row["points"] >= 20
 
 
+@pytest.mark.slow
 def test_the_boot_that_does_nothing_has_no_trend(rows: pd.DataFrame) -> None:
     first = rows[rows["boot"] == rows["boot"].iloc[0]]
     assert first["record"].nunique() >= 12

@@ -79,6 +79,7 @@ def test_random_damage(
     assert time.process_time() - start < 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("capsule", _CAPSULES, ids=["cfq", "bfq"])
 def test_much_damage_shows_as_gaps(capsule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     prog = open_target(capsule).prog
@@ -138,6 +139,7 @@ def test_a_torn_list_of_a_scheduler(poked: Poked, sound: Answer, bent: str) -> N
     assert answer.summary["sleepers_proven"] == sound.summary["sleepers_proven"]
 
 
+@pytest.mark.slow
 def test_requests_that_are_freed_meanwhile(poked: Poked, plain: Kernel, sound: Answer) -> None:
     """Their tags are free, but they are still in a queue."""
     frame = sound.tables["requests"].frame.set_index("address")
@@ -174,6 +176,7 @@ def test_stacks_that_are_missing(poked: Poked, sound: Answer) -> None:
     assert found.loc[others.index, "link"].equals(others["link"])
 
 
+@pytest.mark.slow
 def test_unwinding_tables_that_are_missing(poked: Poked, sound: Answer) -> None:
     start, end = (
         poked.prog.symbol(name).address for name in ("__start_orc_unwind_ip", "__start_orc_unwind")
@@ -189,6 +192,7 @@ def test_unwinding_tables_that_are_missing(poked: Poked, sound: Answer) -> None:
     assert answer.findings[0].figures == sound.findings[0].figures
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_pages_that_are_missing(poked: Poked, sound: Answer, seed: int) -> None:
     """Pages of requests, bios, buffers and tasks: gaps, and never more than there is."""
@@ -209,6 +213,7 @@ _BENT = 12
 """Pointers to bend, one at a time."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bent", "value"),
     [
@@ -259,6 +264,7 @@ def test_a_bent_pointer_shows(
     assert answer.findings[0].severity == sound.findings[0].severity
 
 
+@pytest.mark.slow
 def test_a_request_expired_before_it_was_allocated(poked: Poked, sound: Answer) -> None:
     requests = _starved(sound)
     link = drgn.Object(poked.prog, "struct request", address=requests[0]).fifo_time
@@ -268,6 +274,7 @@ def test_a_request_expired_before_it_was_allocated(poked: Poked, sound: Answer) 
     assert float(late or 0) <= float(before or 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bent", "value"), [("s_type", _NOWHERE), ("name", _NOWHERE), ("s_fs_info", 0)]
 )
@@ -285,6 +292,7 @@ def test_a_damaged_file_system_shows(
     assert "lists of waiters" in _gaps(answer)
 
 
+@pytest.mark.slow
 def test_an_owner_of_a_request_that_is_nowhere_shows(
     poked: Poked, plain: Kernel, sound: Answer
 ) -> None:
@@ -299,6 +307,7 @@ def test_an_owner_of_a_request_that_is_nowhere_shows(
     assert "bios of requests" in _gaps(answer)
 
 
+@pytest.mark.slow
 def test_a_chain_of_bios_that_ends_early_shows(poked: Poked, plain: Kernel) -> None:
     found = bios(plain)
     (row, *_) = np.flatnonzero(found.request[1:] == found.request[:-1]).tolist()
@@ -307,6 +316,7 @@ def test_a_chain_of_bios_that_ends_early_shows(poked: Poked, plain: Kernel) -> N
     assert "bios of requests" in _gaps(of_kernel(Kernel(poked.prog)))
 
 
+@pytest.mark.slow
 def test_an_active_slab_of_no_cache_shows() -> None:
     """Its buffers are missing, and so are the tasks that wait for them."""
     poked = Poked(open_target(_CAPSULES[0]).prog)

@@ -74,6 +74,7 @@ def test_a_program_without_a_kernel_has_no_gauges(analysis: str) -> None:
     assert gauges(Kernel(drgn.Program()), analysis) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("analysis", _EVERY)
 def test_only_a_running_kernel_is_read_twice(
     analysis: str, monkeypatch: pytest.MonkeyPatch

@@ -38,6 +38,7 @@ def is_inert(cell: Page) -> bool:
     )
 
 
+@pytest.mark.slow
 def test_hostile_texts_are_inert() -> None:
     result = hostile_result()
     result.tables["caches"].frame.loc[1, "cache"] = "x" * 4096
@@ -71,6 +72,7 @@ def test_a_cell_shows_machine_findings_figures_charts_and_tables() -> None:
     assert "More tables: related_slabs" in cell.words
 
 
+@pytest.mark.slow
 def test_a_report_shows_what_matters() -> None:
     report = kcensus.report(kcensus.open_target("sample"))
     cell = Page(report._repr_html_())

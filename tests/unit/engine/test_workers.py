@@ -83,6 +83,7 @@ def test_two_works_at_a_time_do_not_mix() -> None:
     assert list(first) == [("first", task) for task in range(1, 6)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_results_are_not_kept_once_they_were_taken(jobs: int) -> None:
     # Everything streams: what all tasks yield together may not fit in memory.

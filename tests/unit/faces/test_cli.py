@@ -167,6 +167,7 @@ def test_what_is_incomplete_has_a_status_of_its_own(
     assert exit_status(findings, fail_on) is status
 
 
+@pytest.mark.ends
 @pytest.mark.parametrize(
     ("args", "key", "value"),
     [
@@ -261,6 +262,7 @@ def test_a_shell_that_is_not_named(capsys: Capture) -> None:
     assert error.endswith("Choose from: bash, zsh, fish")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "words", "completed"),
     [

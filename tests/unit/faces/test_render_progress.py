@@ -72,6 +72,7 @@ def test_the_terminal_is_left_as_it_was(terminal: Terminal, error: type[BaseExce
     assert threading.active_count() == 1
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_no_worker_is_forked_in_the_middle_of_a_drawing() -> None:
     drawing, release = threading.Event(), threading.Event()

@@ -214,6 +214,7 @@ def test_a_failed_command_raises_drgns_error(prog: drgn.Program, tmp_path: Path)
     assert str(caught.value).startswith("kcensus: ")
 
 
+@pytest.mark.slow
 def test_a_status_about_the_result_does_not_lose_the_result(
     prog: drgn.Program, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -225,6 +226,7 @@ def test_a_status_about_the_result_does_not_lose_the_result(
     assert "kcopyd on sample" in (tmp_path / "out").read_text()
 
 
+@pytest.mark.slow
 def test_a_file_that_cannot_be_written_is_one_error(prog: drgn.Program) -> None:
     with pytest.raises(CommandFailed, match="No space left"):
         run_command(prog, "kcensus slab > /dev/full")
@@ -271,6 +273,7 @@ print(*sorted(name for name in set(sys.modules) - before))
     assert shown.split() == ["kcensus", "kcensus.prompts", "kcensus.prompts.drgn"]
 
 
+@pytest.mark.slow
 def test_a_program_with_types_of_its_own_needs_no_debug_info() -> None:
     target = adopt(open_target("sample").prog)
     assert (target.modules, target.shareable, target.live) == (None, False, False)

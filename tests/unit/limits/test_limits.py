@@ -31,6 +31,7 @@ def printed(code: str, *args: str) -> Any:
     return json.loads(run(code, *args).stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_on_the_running_kernel_others_go_first() -> None:
     """It does so before it opens /proc/kcore, so also where that fails."""
     look = """

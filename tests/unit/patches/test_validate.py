@@ -355,6 +355,7 @@ def test_dumps_of_another_scheduler_are_refused(scheduler: str, is_valid: bool) 
         look_at(CFQ, *sides, as_given=True)
 
 
+@pytest.mark.slow
 def test_the_command_reads_traces(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     for name, wait in (("before", 15.6), ("after", 1.2)):
         made = starving(wait, 120, dispatched=True)

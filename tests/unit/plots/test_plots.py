@@ -108,6 +108,7 @@ def test_bars_are_the_figures_of_the_result(report: Report, plot: Callable[..., 
     assert png(ax)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plot", PLOTS, ids=lambda plot: plot.__name__)
 def test_an_empty_result_has_nothing_to_show(plot: Callable[..., Axes]) -> None:
     ax = plot(Result(PLOTS[plot][0], "x", "x"))
@@ -145,6 +146,7 @@ def test_hostile_names_are_inert() -> None:
     assert "before: Linux \\$x\\$" in texts(ax)
 
 
+@pytest.mark.slow
 def test_glyphs_of_all_chosen_fonts_are_drawn() -> None:
     families = ["DejaVu Sans", "STIXGeneral"]
     first, second = (
@@ -159,6 +161,7 @@ def test_glyphs_of_all_chosen_fonts_are_drawn() -> None:
     assert names(ax) == [name]
 
 
+@pytest.mark.slow
 def test_utilization_has_the_published_band(report: Report) -> None:
     slab = report.results["slab"]
     ax = plots.slab_utilization(slab)
@@ -176,6 +179,7 @@ def test_utilization_has_the_published_band(report: Report) -> None:
     assert any("45% to 65%" in text and "2020-01-27" in text for text in texts(ax))
 
 
+@pytest.mark.slow
 def test_ram_by_use_has_the_counters_of_the_kernel(report: Report) -> None:
     ax = plots.ram_by_use(report)
     png(ax)
@@ -190,6 +194,7 @@ def test_ram_by_use_has_the_counters_of_the_kernel(report: Report) -> None:
     assert "nothing to show" in texts(plots.ram_by_use(ram_results(slab={"slab_bytes": 1})))
 
 
+@pytest.mark.slow
 def test_ram_that_is_analysed_is_one_bar(report: Report) -> None:
     ax = plots.ram_analysed(report)
     png(ax)
@@ -261,6 +266,7 @@ def summary(kernel: str, **figures: int) -> Result:
     return result
 
 
+@pytest.mark.slow
 def test_before_and_after_figures() -> None:
     older = summary("5.10", slab_bytes=4 << 20, free_bytes=0, slabs=3)
     newer = summary("6.12", slab_bytes=1 << 20, free_bytes=5, slabs=3)
@@ -279,6 +285,7 @@ def test_before_and_after_figures() -> None:
         plots.before_after(older, Result("dentries", "x", "x"))
 
 
+@pytest.mark.slow
 def test_nothing_is_compared_with_what_is_not_in_use() -> None:
     older, newer = summary("5.10", slab_bytes=4), summary("6.12")
     newer.nothing = "not in use"
@@ -286,6 +293,7 @@ def test_nothing_is_compared_with_what_is_not_in_use() -> None:
         assert "nothing to show" in texts(plots.before_after(*pair, ("slab_bytes",)))
 
 
+@pytest.mark.slow
 def test_before_and_after_rows() -> None:
     def result(caches: dict[str, int]) -> Result:
         sizes = (list(caches.values()), Unit.BYTES)
@@ -301,6 +309,7 @@ def test_before_and_after_rows() -> None:
         plots.before_after(empty, empty, chart="x")
 
 
+@pytest.mark.slow
 def test_growth() -> None:
     start, values = 1_795_301_726, np.array([1.0, 2.0, 3.0]) * 2**20
     seconds = start + 60 * np.arange(3)
@@ -324,6 +333,7 @@ def test_growth() -> None:
     png(plots.growth(seconds[:1], [0.5], unit="ratio"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plot", PLOTS)
 def test_an_axis_without_units_says_what_is_counted(
     report: Report, plot: Callable[..., Axes]
@@ -335,6 +345,7 @@ def test_an_axis_without_units_says_what_is_counted(
     assert has_units or re.match("[a-z]+", ax.get_xlabel())
 
 
+@pytest.mark.slow
 def test_plots_draw_on_given_axes_and_keep_the_style(report: Report) -> None:
     _, (left, right) = plt.subplots(1, 2)
     assert plots.slab_fill(report.results["slab"], ax=left) is left
@@ -347,6 +358,7 @@ def test_plots_draw_on_given_axes_and_keep_the_style(report: Report) -> None:
     assert mpl.colors.to_hex(ax.get_facecolor()) != "#ffffff"
 
 
+@pytest.mark.slow
 def test_names_that_differ_in_their_middles_are_numbered() -> None:
     paths = [f"/srv/spool/$jobs/of/tenant/{name}/incoming/mail/queue/new" for name in "ab"]
     shown = names(plots.directories(of_directories(paths, [2, 1])))
@@ -354,6 +366,7 @@ def test_names_that_differ_in_their_middles_are_numbered() -> None:
     assert all(name.startswith(r"/srv/spool/\$") for name in shown)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("unit", "largest", "tick"),
     [
@@ -371,6 +384,7 @@ def test_ticks_have_units(unit: Unit, largest: float, tick: str) -> None:
     assert tick in [label.get_text() for label in ax.get_yticklabels()]
 
 
+@pytest.mark.slow
 def test_a_report_is_refused_in_one_sentence(report: Report) -> None:
     calls: list[Callable[[Any], object]] = [plots.charts, plots.slab_caches]
     for call in calls:
@@ -384,6 +398,7 @@ def test_the_example_runs(module: ModuleType) -> None:
     assert (outcome.failed, outcome.attempted > 0) == (0, True)
 
 
+@pytest.mark.slow
 def test_a_missing_library_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     real: Any = builtins.__import__
 
@@ -399,6 +414,7 @@ def test_a_missing_library_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> N
         importlib.import_module("kcensus.plots")
 
 
+@pytest.mark.slow
 def test_the_machine_is_that_of_any_result() -> None:
     results = ram_results(dentries={"slab_bytes": 300}, slab={"slab_bytes": 700})
     results["slab"].machine = Machine(ram_bytes=1000)

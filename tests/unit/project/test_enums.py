@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from enum import Enum
 from types import ModuleType
 
+import pytest
+
 from kcensus.render import terminal
 from kcensus.results import Severity
 from tests.unit.project.test_layers import PACKAGE
@@ -62,6 +64,7 @@ def _member(module: ModuleType, key: ast.expr | None) -> object:
     return None
 
 
+@pytest.mark.slow
 def test_tables_of_enums_are_complete() -> None:
     tables = [(place, keys) for module in _modules() for place, keys in _indexed(*module)]
     of_enums = [keys for _, keys in tables if keys and all(isinstance(k, Enum) for k in keys)]

@@ -74,6 +74,7 @@ def test_nothing_names_the_host_of_a_registry() -> None:
     assert lines_matching(REGISTRIES) == []
 
 
+@pytest.mark.slow
 def test_what_is_imported_is_declared() -> None:
     """Whatever brings an undeclared package today may stop to do so."""
     lines = text_of(ROOT / "pyproject.toml").partition("\nfleet = ")[0].splitlines()

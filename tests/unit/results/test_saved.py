@@ -76,6 +76,7 @@ def test_a_report_is_the_same_after_it_was_saved(tmp_path: Path) -> None:
     assert again.findings[0][1].id == "report-incomplete"
 
 
+@pytest.mark.ends
 @pytest.mark.parametrize(
     ("change", "problem"),
     [

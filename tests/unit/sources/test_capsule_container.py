@@ -164,6 +164,7 @@ def test_bombs_are_refused_by_their_declared_sizes(good: bytes, tmp_path: Path) 
     assert "'index' is too large" in refused(put_together(parts, index), tmp_path / "case")
 
 
+@pytest.mark.slow
 def test_a_frame_that_holds_more_than_its_section_says(tmp_path: Path) -> None:
     """zstandard would allocate the size that the frame states."""
     stored = zstandard.ZstdCompressor().compress(bytes(1 << 30))

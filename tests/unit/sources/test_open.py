@@ -229,6 +229,7 @@ def test_a_path_that_is_no_socket_of_qemu(tmp_path: Path, monkeypatch: pytest.Mo
     assert "permission denied" in refusal(f"qmp:{tmp_path}/qmp")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answers", "said"),
     [

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import duckdb
 import pandas as pd
 from deltalake import DeltaTable
 
@@ -37,6 +36,8 @@ ANALYSIS = Analysis("made", "what is made up?", f"{__name__}:run", specs=f"{__na
 
 def ask(query: str, directory: Path) -> pd.DataFrame:
     """Return what DuckDB answers to a query of a store, which it knows as ``store``."""
+    import duckdb  # prints warnings when the process ends
+
     store = DeltaTable(directory).to_pyarrow_dataset()
     assert store.schema  # DuckDB finds it by name
     rows = duckdb.sql(query)

@@ -90,6 +90,7 @@ def test_growth_of_a_boot_that_is_over_is_marked() -> None:
     assert result.findings == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("share", "most"), [(0.8, Severity.NOTICE), (0.1, Severity.WARNING)])
 def test_reclaimable_memory_is_not_urgent(share: float, most: Severity, tmp_path: Path) -> None:
     reclaimable: histories.Key = ("slab", "summary", "reclaimable_bytes", "", "bytes")
@@ -124,6 +125,7 @@ def test_full_memory_is_a_finding_in_the_first_record() -> None:
     assert finding.figures["limit_seconds"].value == 0
 
 
+@pytest.mark.slow
 def test_caches_that_fill_after_a_boot_are_not_urgent() -> None:
     random = np.random.default_rng(0)
     for count in (8, 12, 24, 40, 80):
@@ -204,6 +206,7 @@ def test_command_on_a_screen(store: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "list-lru.ids_in_use" not in shown
 
 
+@pytest.mark.slow
 def test_every_form(store: Path, tmp_path: Path) -> None:
     outputs = {form: tmp_path / form for form in ("csv", "parquet", "html")}
     options = [word for form, path in outputs.items() for word in (f"--{form}", str(path))]

@@ -133,6 +133,7 @@ def test_failures_do_not_stop_it(
     assert "3 rounds, 2 with problems" in lines[-1]
 
 
+@pytest.mark.slow
 def test_it_starts_if_one_of_several_targets_can_be_read(clock: Clock, recorded: Recorded) -> None:
     outcomes = {"down": [TargetError("it is down"), Exit.DONE], "up": [Exit.DONE, Exit.DONE]}
     assert recorded(outcomes, "--every", "10s", "--count", "2") == Exit.TARGET
@@ -164,6 +165,7 @@ def test_the_status_is_the_worst(
     assert recorded({f"target{row}": [each] for row, each in enumerate(outcomes)}) == status
 
 
+@pytest.mark.slow
 def test_it_stops_after_count(clock: Clock) -> None:
     work = Mock(return_value=Exit.DONE)
     assert record._repeat(10, 3, work) is Exit.DONE
@@ -186,6 +188,7 @@ def test_samples_and_documents_are_recorded_once(
     assert all(path.stat().st_size < 20_000 for path in store.rglob("*.parquet"))
 
 
+@pytest.mark.slow
 def test_a_target_that_cannot_be_read_does_not_stop_the_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,7 +21,7 @@ import kcensus
 from kcensus.store import dataset
 from tests.unit.store.making import NOON, ask, entry
 
-_RECORDS = 200
+_RECORDS, _KILLS = 200, 20
 """Of each writer, at most."""
 _SECONDS_APART = 433
 """Of the records of a writer, which so are of two days."""
@@ -85,13 +85,11 @@ def _values(store: Path) -> list[int]:
     return sorted(map(int, kcensus.history(store, metric="used_bytes")["exact"]))
 
 
-@pytest.mark.parametrize(
-    ("records", "kills"), [(12, 1), pytest.param(_RECORDS, 20, marks=pytest.mark.slow)]
-)
-def test_killed_writers_lose_and_repeat_nothing(tmp_path: Path, records: int, kills: int) -> None:
+@pytest.mark.slow
+def test_killed_writers_lose_and_repeat_nothing(tmp_path: Path) -> None:
     store, dice = tmp_path / "series", random.Random(14)
     writers = [
-        _Writer(store, number, records, [dice.uniform(0.01, 0.2) for _ in range(kills)])
+        _Writer(store, number, _RECORDS, [dice.uniform(0.01, 0.2) for _ in range(_KILLS)])
         for number in range(2)
     ]
     seen: set[int] = set()
@@ -101,10 +99,10 @@ def test_killed_writers_lose_and_repeat_nothing(tmp_path: Path, records: int, ki
         assert len({*values}) == len(values)
         assert seen <= {*values}
         seen = {*values}
-    assert [writer.kills for writer in writers] == [kills, kills]
+    assert [writer.kills for writer in writers] == [_KILLS, _KILLS]
     for writer in writers:
-        assert {*writer.acknowledged} == {*range(records)}
-    expected = [writer * _RECORDS + number for writer in range(2) for number in range(records)]
+        assert {*writer.acknowledged} == {*range(_RECORDS)}
+    expected = [writer * _RECORDS + number for writer in range(2) for number in range(_RECORDS)]
     assert _values(store) == expected
 
 

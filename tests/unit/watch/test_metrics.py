@@ -162,6 +162,7 @@ def test_rows_are_bounded_and_the_rest_is_counted(
         assert left_out == ({labels: 1000 - rows} if wanted else {})
 
 
+@pytest.mark.slow
 def test_pages_are_exported_in_bytes(parse: Parse) -> None:
     sample = making.sampler(analyses()["dentries"]).take()
     assert sample.census is not None
@@ -284,6 +285,7 @@ def wait_for(is_so: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_a_port_serves_the_last_sample() -> None:
     made = metrics_of(making.sampler().take())
     threads = threading.active_count()
@@ -324,6 +326,7 @@ def private_bytes() -> int:
     return int(size) << 10
 
 
+@pytest.mark.slow
 def test_nothing_is_said_of_clients_that_go_away(capfd: pytest.CaptureFixture[str]) -> None:
     with serving(Metrics(), "127.0.0.1", 0) as port:
         threads = threading.active_count()

@@ -133,6 +133,7 @@ def test_an_interval_of_censuses_is_kept() -> None:
     assert [sample.is_census for sample in samples] == [True, False, False] * 2 + [True]
 
 
+@pytest.mark.slow
 def test_an_analysis_that_fails_does_not_stop_the_others() -> None:
     sampler = making.sampler(MADE, analyses()["dentries"], census=1)
     state.fault, state.gauge_fault = AnalysisError("no such type"), ValueError("torn")

@@ -182,6 +182,7 @@ def test_a_full_disk_does_not_stop_it(
     assert capsys.readouterr().err.count("No such file") == 2
 
 
+@pytest.mark.slow
 def test_a_guest_is_opened_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

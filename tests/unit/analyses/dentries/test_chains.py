@@ -142,6 +142,7 @@ def test_an_unreadable_page_of_a_table_costs_its_own_buckets_alone() -> None:
     assert (chains.buckets, chains.buckets_unreadable) == (1024, PAGE // 8)
 
 
+@pytest.mark.slow
 def test_a_chain_as_long_as_memory_ends_soon() -> None:
     """Names can be made to hash alike, and damage can string all chains together."""
     count = 500_000

@@ -131,6 +131,7 @@ def test_kcopyd_on_another_cpu_is_not_where_the_lockup_was(tmp_path: Path) -> No
     assert (finding.evidence, finding.remedies) == ("running on that CPU: nothing shown", ())
 
 
+@pytest.mark.ends
 @pytest.mark.parametrize("name", ["oom-kcopyd", "lockup-27s", "lockup-95s"])
 def test_every_cut_of_every_line_is_survived(name: str) -> None:
     text = read(name).splitlines()

@@ -12,6 +12,7 @@ from tests.unit.analyses.slab.making import World, all_agree, analyse, check, ga
 from tests.unit.fakekernel import ERAS, FakeKernel
 
 
+@pytest.mark.ends
 @pytest.mark.parametrize("era", ERAS)
 def test_all_checks_agree(era: str) -> None:
     result = analyse(world(era).k)
@@ -85,6 +86,7 @@ def test_large_kmallocs_explain_what_they_explain(counted: int, status: str) -> 
     assert found.explained == 12
 
 
+@pytest.mark.ends
 @pytest.mark.parametrize("era", ["4.18", "5.17"])
 @pytest.mark.parametrize(
     ("counted", "status"),

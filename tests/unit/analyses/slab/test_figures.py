@@ -162,6 +162,7 @@ def test_bins_of_fill(used: int, objects: int, fill: int) -> None:
     assert bins.tolist() == [fill]
 
 
+@pytest.mark.ends
 @pytest.mark.parametrize("era", ["4.18", "5.9", "6.18", "7.3"])
 @pytest.mark.parametrize(("chunk_bytes", "jobs"), [(PAGE, 1), (PAGE, 2)])
 def test_neither_chunks_nor_processes_change_a_figure(

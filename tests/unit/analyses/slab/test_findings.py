@@ -87,6 +87,7 @@ def test_without_empty_slabs_shrinking_is_not_offered() -> None:
     assert "also, too, 1 that sysfs" in found["slab-waste:some"].evidence
 
 
+@pytest.mark.ends
 @every_objcg_era
 @pytest.mark.usefixtures("no_minimum")
 def test_vectors_without_a_charged_object(era: str) -> None:

@@ -107,6 +107,7 @@ def test_torn_memory_cgroups(charged: World) -> None:
     assert states[UNKNOWN_MEMCG] == 1
 
 
+@pytest.mark.ends
 @pytest.mark.parametrize(
     ("objects", "inuse"),
     [(21, 0xFFFF), (21, 100), (1, 21), (0, 0), (0, 5), (0x7FFF, 21), (0x7FFF, 0xFFFF)],

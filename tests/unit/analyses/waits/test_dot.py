@@ -30,6 +30,7 @@ def written(scene: Scene, path: Path) -> list[str]:
     return lines
 
 
+@pytest.mark.slow
 @given(st.text(max_size=16))
 @example('"')
 @example("\\")

@@ -106,6 +106,7 @@ def test_a_crowd_is_four_boxes_and_one_of_the_rest() -> None:
     assert {row.box.shape for row in panel.rows} == {Shape.TASK, Shape.OBJECT}
 
 
+@pytest.mark.ends
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES)
 def test_a_picture_is_bounded_and_has_or_counts_all(scene: Scene, tmp_path: Path) -> None:
     result = result_of(scene)

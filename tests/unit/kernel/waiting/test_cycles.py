@@ -130,6 +130,7 @@ def _held(locks: Numbers, holders: Numbers, count: int) -> Graph:
     return build.graph()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_ring", [False, True])
 def test_a_long_chain(is_ring: bool) -> None:
     count = 5000

@@ -141,6 +141,7 @@ def test_a_directory_holds_all_devices(tmp_path: Path) -> None:
     assert sorted(set(trace.column("device").tolist())) == [1 << 20, 2 << 20]
 
 
+@pytest.mark.slow
 def test_memory_grows_with_the_events_and_not_with_the_file(tmp_path: Path) -> None:
     # 64 KiB of payload for each event.
     made = [Event("U", step, payload=bytes(0xFFFF), flags=0) for step in range(1500)]

@@ -231,6 +231,7 @@ def test_a_second_completion_has_no_bio(tmp_path: Path) -> None:
     assert (bios.completed.tolist(), bios.orphans) == ([4], 2)
 
 
+@pytest.mark.ends
 @pytest.mark.parametrize("seed", range(25))
 def test_random_requests_are_what_they_were_made_as(tmp_path: Path, seed: int) -> None:
     """Requests of one to six bios, merged at both ends, on few sectors, of several disks."""
