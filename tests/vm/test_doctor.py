@@ -79,7 +79,7 @@ def test_a_capsule(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     status, document, _ = command(capsys, "doctor", str(path))
     assert status == 0
     assert document["summary"]["recorded_for"] == "slab"
-    assert document["summary"]["digests"] == "all right"
+    assert document["summary"]["digests"] == "all match"
     works = {row["analysis"]: row["works"] for row in document["tables"]["analyses"]}
     assert works.pop("slab") == "yes"
     assert set(works.values()) <= {"no"}
