@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import os
 import stat
@@ -27,22 +26,16 @@ from kcensus.analyses import analyses
 from kcensus.render import plain as plain_module
 from kcensus.render.csvdir import write_csv
 from kcensus.render.directory import OutputError, check_writable, replacing
-from kcensus.render.json import write_json
 from kcensus.render.parquet import write_parquet
 from kcensus.render.plain import SCHEMA
 from kcensus.render.schema import error, schema
 from kcensus.results import Figure, Machine, Result, Unit
 from kcensus.results.tables import Column, Table
 from kcensus.text import printable
+from tests.running import document as as_json
 from tests.unit.synthetic import HIGHEST, HOSTILE, synthetic_result
 
 FILES = "summary caches empty checks findings gaps finding_figures finding_memory remedies"
-
-
-def as_json(result: Result) -> str:
-    out = io.StringIO()
-    write_json(result, out)
-    return out.getvalue()
 
 
 def of_names(names: list[Any]) -> Result:

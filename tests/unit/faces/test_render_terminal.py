@@ -19,11 +19,11 @@ from rich.console import Console
 
 from kcensus.human import counted, human, human_bytes, human_ratio
 from kcensus.render.html import write_html
-from kcensus.render.json import write_json
 from kcensus.render.screen import Screen, console_for
 from kcensus.render.terminal import print_findings, write_terminal
 from kcensus.results import Bound, Check, Figure, Machine, Result, Severity, Unit
 from kcensus.results.tables import Column, Show, Table
+from tests.running import document
 from tests.unit.synthetic import HOSTILE, LONG_NAME, synthetic_result
 
 
@@ -151,9 +151,7 @@ def test_numbers_for_unknown_ones_are_dashes_on_screens_and_numbers_in_data(
     assert re.search(r"^  highest id +-$", screen, re.MULTILINE)
     (page,) = write_html(result, tmp_path / "page.html")
     assert ">-1<" not in page.read_text()
-    document = io.StringIO()
-    write_json(result, document)
-    data = json.loads(document.getvalue())
+    data = json.loads(document(result))
     assert [row["pid"] for row in data["tables"]["tasks"]] == [-1, 0, 77]
     assert data["summary"] == {"highest": -1}
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +12,10 @@ import pandas as pd
 import pytest
 
 from kcensus import cli, saved
-from kcensus.render.json import write_json
 from kcensus.reports import Report, Section
 from kcensus.results import Bound, Danger, Figure, Machine, Result, Severity, Unit
 from kcensus.results.tables import Column, Table
+from tests.running import document
 from tests.unit.synthetic import HIGHEST, only_synthetic, synthetic_result
 
 
@@ -43,12 +42,6 @@ def whole() -> Result:
     result.tables["values"].is_known = False
     result.summary["bounded"] = Figure(0, Unit.COUNT, "jobs", Bound.AT_MOST)
     return result
-
-
-def document(subject: Result | Report) -> str:
-    out = io.StringIO()
-    write_json(subject, out)
-    return out.getvalue()
 
 
 def save(directory: Path, text: str) -> str:
