@@ -21,19 +21,12 @@ from kcensus.engine.strings import c_strings
 from kcensus.sources.faults import reason
 from tests.unit.fakekernel import DIRECT_MAP, PAGE, VMEMMAP, Machine
 
-TYPES = {
-    "struct row": (
-        40,
-        """0 unsigned int id
-        8 unsigned long word
-        17 unsigned char odd
-        18 unsigned short unaligned
-        20 char [8] name
-        36 unsigned int bits:5
-        36.5 unsigned int more:20""",
-    ),
-    "struct wide": (9000, "0 unsigned long first\n8992 unsigned long last"),
-}
+TYPES = """
+struct row 40
+    0 unsigned int id; 8 unsigned long word; 17 unsigned char odd; 18 unsigned short unaligned
+    20 char [8] name; 36 unsigned int bits:5; 36.5 unsigned int more:20
+struct wide 9000 : 0 unsigned long first; 8992 unsigned long last
+"""
 ROW = struct.Struct("<I4xQxBH8s8xI")
 FIRST = DIRECT_MAP + 600 * PAGE
 """Sixty pages of noise; some of them cannot be read."""

@@ -25,17 +25,12 @@ pytestmark = pytest.mark.ends
 every_era = pytest.mark.parametrize("era", ERAS)
 any_chunk = pytest.mark.parametrize("chunk_bytes", [PAGE, 40 * PAGE, 4 << 20])
 
-TYPES = {
-    # Twelve bytes into an object, where no free list pointer stands.
-    "struct thing": (
-        64,
-        """8 unsigned int id
-        12 unsigned short low:5
-        13 char [5] tag
-        24 struct thing * self""",
-    ),
-    "struct giant": (200, "0 long first\n192 long last"),
-}
+# Twelve bytes into an object, where no free list pointer stands.
+TYPES = """
+struct thing 64
+    8 unsigned int id; 12 unsigned short low:5; 13 char [5] tag; 24 struct thing * self
+struct giant 200 : 0 long first; 192 long last
+"""
 
 
 def fake(era: str = "6.10", **changes: object) -> FakeKernel:
