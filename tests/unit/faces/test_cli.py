@@ -112,9 +112,7 @@ def test_a_result_is_printed(run: Run) -> None:
     status, out, err = run("vmcore", "--json", "--top", "1")
     assert (status, err) == (0, "")
     assert len(json.loads(out)["tables"]["caches"]) == 9
-
-
-def test_top_and_no_target(run: Run) -> None:
+    # Without a target.
     assert LONG_NAME not in run("--top", "1")[1]
     shown = run("--top", "0")[1]
     assert LONG_NAME in shown
@@ -390,9 +388,6 @@ def test_tables_are_selected_by_name(run: Run) -> None:
     status, out, err = run("--table", "cache")
     assert (status, out) == (2, "")
     assert "--table: unknown table 'cache' (choose from caches, empty)" in err
-
-
-def test_first_tables_are_shown_by_default(run: Run) -> None:
     first = dataclasses.replace(ANALYSIS, first_tables=("empty",))
     with mock.patch("kcensus.analyses._discover", return_value={"synthetic": first}):
         assert "Caches by memory" not in run()[1]

@@ -113,12 +113,9 @@ def world(tmp_path: Path) -> World:
 
 def shape(type_: Type, depth: int = 4) -> Any:
     """Return all properties of a type, following ``depth`` levels of pointers."""
+    names = ("name", "tag", "size", "length", "is_signed", "byteorder", "enumerators")
     found: list[Any] = [type_.kind, type_.qualifiers.value]
-    for name in ("name", "tag", "size", "length", "is_signed", "byteorder", "enumerators"):
-        try:
-            found.append(getattr(type_, name))
-        except AttributeError:
-            found.append("-")
+    found += [getattr(type_, name, "-") for name in names]
     if type_.kind in (TypeKind.POINTER, TypeKind.TYPEDEF, TypeKind.ARRAY):
         found.append(shape(type_.type, depth - 1) if depth else "…")
     if type_.kind in (TypeKind.STRUCT, TypeKind.UNION) and type_.is_complete() and depth:
@@ -242,24 +239,21 @@ def test_objects_are_found_by_the_flags_of_their_lookup(world: World) -> None:
     world.prog.constant("RED")
     prog = world.replay().prog
     assert prog.constant("RED").value_() == -1
-    for arguments in (
-        (drgn.FindObjectFlags.VARIABLE,),
-        (drgn.FindObjectFlags.CONSTANT, "some/file.c"),
-    ):
+    flags = drgn.FindObjectFlags
+    for arguments in ((flags.VARIABLE,), (flags.CONSTANT, "some/file.c")):
         with pytest.raises(NotRecorded):
             prog.object("RED", *arguments)
 
 
 def test_symbols(world: World) -> None:
-    expected = world.prog.symbol("start_kernel"), world.prog.symbol(0x1008)
-    for absent in ("end_kernel", 0x2000):
-        with pytest.raises(LookupError):
-            world.prog.symbol(absent)
-    prog = world.replay().prog
-    assert (prog.symbol("start_kernel"), prog.symbol(0x1008)) == expected
-    for absent in ("end_kernel", 0x2000):
-        with pytest.raises(LookupError):
-            prog.symbol(absent)
+    def symbols(prog: drgn.Program) -> list[drgn.Symbol]:
+        for absent in ("end_kernel", 0x2000):
+            with pytest.raises(LookupError):
+                prog.symbol(absent)
+        return [prog.symbol(known) for known in ("start_kernel", 0x1008)]
+
+    expected = symbols(world.prog)
+    assert symbols(world.replay().prog) == expected
 
 
 def test_unreadable_pages_keep_their_reasons(world: World) -> None:
@@ -276,10 +270,11 @@ def test_unreadable_pages_keep_their_reasons(world: World) -> None:
 
 def test_missing_module_debug_info_is_recorded(world: World) -> None:
     target = target_of(world.k)
-    target.modules = mock.Mock(need_modules=mock.Mock(return_value=["no debug info for dm_mod"]))
+    lacking = ["no debug info for dm_mod"]
+    target.modules = mock.Mock(need_modules=mock.Mock(return_value=lacking))
     world.recorder = Recorder(target)
-    assert world.recorder.target.need_modules("dm_mod") == ["no debug info for dm_mod"]
-    assert world.replay().need_modules("dm_mod") == ["no debug info for dm_mod"]
+    assert world.recorder.target.need_modules("dm_mod") == lacking
+    assert world.replay().need_modules("dm_mod") == lacking
 
 
 Refuses = Callable[[Callable[[Parts], None], str], None]
