@@ -24,7 +24,6 @@ from unittest import mock
 
 import numpy as np
 
-from kcensus.analyses import analyses
 from kcensus.analyses.runner import Context
 from kcensus.render.report import write_report
 from kcensus.render.screen import console_for
@@ -121,30 +120,17 @@ def report_on(intact: Recorded, pages: dict[int, bytearray]) -> list[str]:
 
     with mock.patch("kcensus.sources.capsule.PageStore", Damaged):
         target = open_target(intact.path)
-    context = Context.of(target, jobs=1)
-    report = examine(context, CATALOGUE)
+    report = examine(Context.of(target, jobs=1), CATALOGUE)
     errors = []
     for name, error in report.errors.items():
         if "failed with" in error:
-            errors.append(f"{name} {error} {_place(context, name)}")
+            errors.append(f"{name} {error}")
     for name, result in json.loads(document(report).encode())["analyses"].items():
         share = result["summary"].get("share_of_ram")
         if share is not None and not 0 <= share <= 1:
             errors.append(f"{name}: share of RAM {share}")
     write_report(report, console_for(io.StringIO()), 10, True)
     return errors
-
-
-def _place(context: Context, name: str) -> str:
-    """Run an analysis again that failed; return the place in the code where it does."""
-    try:
-        context.run(analyses()[name])
-    except Exception as error:
-        frames = reversed(traceback.extract_tb(error.__traceback__))
-        ours = next((frame for frame in frames if "/kcensus/" in frame.filename), None)
-        if ours is not None:
-            return f"({ours.filename.rpartition('/kcensus/')[2]}:{ours.lineno})"
-    return ""
 
 
 def run_case(intact: Recorded, seed: int, number: int, seconds: float) -> str:

@@ -66,6 +66,10 @@ def test_objects_lead_back_to_their_rows(things: FakeKernel, frame: pd.DataFrame
     assert rows(frame.reset_index(), last)["address"].tolist() == both[1:]
     assert rows(frame, []).empty
     assert as_object(things.prog, rows(frame, last).iloc[0]).address_ == both[1]
+    # An object that is a number is an address.
+    prog = drgn.Program(drgn.host_platform)
+    word = drgn.Object(prog, prog.int_type("unsigned long", 8, False), value=int(frame.index[1]))
+    assert rows(frame, word).index.tolist() == [frame.index[1]]
 
 
 def test_rows_need_addresses(things: FakeKernel, frame: pd.DataFrame) -> None:
@@ -165,15 +169,11 @@ def test_a_direct_map_below_that_of_four_levels(things: FakeKernel) -> None:
     assert "0xff11000000001000" in repr(frame)
 
 
-def test_rows_that_were_followed_are_not_those_objects(
-    things: FakeKernel, frame: pd.DataFrame
-) -> None:
+def test_an_unknown_type_has_to_be_passed(things: FakeKernel, frame: pd.DataFrame) -> None:
+    # Rows that were followed are not those objects.
     followed = follow(things.prog, frame["self"], ["id"], "struct thing")
     with pytest.raises(ValueError, match="unknown"):
         as_object(things.prog, followed.iloc[0])
-
-
-def test_an_unknown_type_has_to_be_passed(things: FakeKernel, frame: pd.DataFrame) -> None:
     with pytest.raises(ValueError, match=r"'id' is unknown; pass its type"):
         follow(things.prog, frame["id"], ["id"])
     with pytest.raises(LookupError):
@@ -214,9 +214,3 @@ def test_the_page_has_the_types_of_tables() -> None:
         for spec in analysis.tables()
         if "address" in spec.columns
     }
-
-
-def test_an_object_that_is_a_number_is_an_address(frame: pd.DataFrame) -> None:
-    prog = drgn.Program(drgn.host_platform)
-    word = drgn.Object(prog, prog.int_type("unsigned long", 8, False), value=int(frame.index[1]))
-    assert rows(frame, word).index.tolist() == [frame.index[1]]

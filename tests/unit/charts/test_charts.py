@@ -168,13 +168,10 @@ def test_shortened_names_of_a_chart_differ() -> None:
     assert charts.shortened_names(every[:1]) == [charts.shortened(every[0])]
 
 
-def test_ram_use_without_the_census_of_slabs() -> None:
+def test_ram_use_without_the_census_of_slabs_and_with_too_much() -> None:
     chart = ram_use(ram_results(dentries={"slab_bytes": 300}, patches={}), 1000)
     assert chart.legend == ("dentries: 300 B", "not analysed: 700 B")
     assert chart.colors == (COLORS[0], REST)
-
-
-def test_ram_use_says_what_is_missing_or_too_much() -> None:
     results = ram_results(slab={"slab_bytes": 100}, dentries={"slab_bytes": 300})
     results["dentries"].gaps = [Gap("pages", "filtered", 1, "")]
     note = ram_use(results, 1000, ["memcgs"]).note

@@ -56,9 +56,8 @@ def test_a_tear_in_the_list_of_caches_costs_no_cache(is_circle: bool) -> None:
     # What cannot be reached from the one end is reached from the other.
     k = FakeKernel()
     caches = [k.cache(f"c{at}", 64) for at in range(5)]
-    k.write_words(
-        caches[1].object.list.address_, caches[0].object.list.address_ if is_circle else 0x10
-    )
+    following = caches[0].object.list.address_ if is_circle else 0x10
+    k.write_words(caches[1].object.list.address_, following)
     found = slab_map(k)
     assert sorted(cache.name for cache in found.caches) == ["c0", "c1", "c2", "c3", "c4"]
     assert found.caches_torn > 0
@@ -69,13 +68,8 @@ def test_a_tear_in_the_list_of_caches_costs_no_cache(is_circle: bool) -> None:
 @pytest.mark.parametrize(
     ("member", "value"),
     [
-        ("size", 0),
-        ("size", 0x7FFF_FFFF),
-        ("object_size", 0),
-        ("object_size", 65),
-        ("offset", 12),
-        ("offset", 64),
-        ("red_left_pad", 64),
+        *(("size", 0), ("size", 0x7FFF_FFFF), ("object_size", 0), ("object_size", 65)),
+        *(("offset", 12), ("offset", 64), ("red_left_pad", 64)),
         *(("oo", objects) for objects in (0, 65, 19 << 16 | 64, 0xFFFF << 16 | 1)),
     ],
 )

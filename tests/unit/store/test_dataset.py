@@ -109,12 +109,9 @@ def test_filters(store: Path) -> None:
     assert [*both.columns] == [*COLUMNS]
 
 
-def test_an_empty_store(store: Path) -> None:
+def test_a_record_is_added_once(store: Path) -> None:
     rows = kcensus.history(store)
     assert (rows.empty, [*rows.columns], rows.attrs["records"]) == (True, [*COLUMNS], 0)
-
-
-def test_a_record_is_added_once(store: Path) -> None:
     assert dataset.add(store, entry()) is True
     assert dataset.add(store, entry()) is False
     (path,) = files(store)

@@ -177,11 +177,6 @@ def test_the_limit_of_a_rise_that_gets_faster_is_that_at_its_last_rate() -> None
     assert earliest < expected <= 1.2 * at_last_rate
 
 
-def test_an_infinite_number_is_left_out() -> None:
-    trend = only(history({SLAB: np.r_[GIB + 20e6 * np.arange(59), np.inf]}))
-    assert (trend.state, len(trend.times), trend.is_current) == (State.GROWING, 59, True)
-
-
 @pytest.mark.slow
 def test_chance_makes_few_of_many_series_grow() -> None:
     keys: list[Key] = [("slab", "caches", "bytes", f"cache-{row}", "bytes") for row in range(200)]
@@ -200,25 +195,22 @@ def test_a_subject_that_is_gone_has_no_limit_ahead() -> None:
 
 def test_the_most_urgent_is_first() -> None:
     rise = np.arange(40)
-    series = {
-        NEGATIVE: 1e6 * rise,
-        DENTRY: 1e6 * rise,
-        SLAB: 1e7 * rise,
-        MEMCG_IDS: 65000 + 10 * rise,
-    }
+    series = {NEGATIVE: 1e6 * rise, DENTRY: 1e6 * rise, SLAB: 1e7 * rise}
+    series[MEMCG_IDS] = 65000 + 10 * rise
     found = [each.metric for each in trends(history(series)).all]
     assert found == ["ids_in_use", "slab_bytes", "bytes", "negative"]
 
 
 def test_hosts_are_apart() -> None:
-    rows = pd.concat(
-        [history({SLAB: np.arange(40) * 1e7}), history({SLAB: np.full(40, GIB)}, host="db2")]
-    )
+    first, second = (np.arange(40) * 1e7, "db1"), (np.full(40, GIB), "db2")
+    rows = pd.concat([history({SLAB: values}, host=host) for values, host in (first, second)])
     states = {each.host: each.state for each in trends(rows).all}
     assert states == {"db1": State.GROWING, "db2": State.STEADY}
 
 
-def test_a_history_without_rows_or_a_column() -> None:
+def test_a_history_without_rows_or_a_column_or_with_an_infinite_number() -> None:
+    trend = only(history({SLAB: np.r_[GIB + 20e6 * np.arange(59), np.inf]}))
+    assert (trend.state, len(trend.times), trend.is_current) == (State.GROWING, 59, True)
     found = trends(history({SLAB: [1.0]}).iloc[:0])
     assert (found.all, len(found.boots)) == ([], 0)
     with pytest.raises(KeyError, match="uptime_seconds"):

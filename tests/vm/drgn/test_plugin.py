@@ -80,19 +80,6 @@ def test_a_command_loads_what_drgn_left_out(
     assert (tmp_path / "kcopyd").read_text() == direct(capsys, "kcopyd", vmcore, *symbols)
 
 
-@pytest.mark.usually("6.1")
-def test_drgn_starts_without_what_a_command_loads(mixed_dump: Dump) -> None:
-    code = """
-import sys
-from drgn.commands import DEFAULT_COMMAND_NAMESPACE
-print("kcensus" in dict(DEFAULT_COMMAND_NAMESPACE.enabled(prog)))
-print(*sorted(name for name in sys.modules if name.startswith("kcensus")))
-print({"click", "numpy", "pandas", "rich"} & {*sys.modules})
-"""
-    shown = in_drgn(["-c", str(mixed_dump.formats["elf"]), "--no-default-symbols"], code)
-    assert shown.splitlines() == ["True", "kcensus kcensus.prompts kcensus.prompts.drgn", "set()"]
-
-
 def test_pipes(mixed_dump: Dump) -> None:
     code = """
 run_command(prog, "kcensus slab --table caches | head -1")

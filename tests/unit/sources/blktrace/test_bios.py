@@ -167,6 +167,9 @@ def test_events_before_the_trace_and_without_data_are_counted(tmp_path: Path) ->
     bios = paired(tmp_path, [*made, *life(24, 0, 1, 2)])
     assert (len(bios), bios.orphans, bios.flushes) == (2, 2, 1)
     assert (bios.passthrough, bios.unpaired) == (2, 1)
+    # A second completion has no bio.
+    bios = paired(tmp_path, [*life(0, 0, 1, 2, 3, 4), *life(0, 5, 6, letters="DC")])
+    assert (bios.completed.tolist(), bios.orphans) == ([4], 2)
 
 
 @pytest.mark.parametrize(
@@ -180,11 +183,7 @@ def test_events_before_the_trace_and_without_data_are_counted(tmp_path: Path) ->
         ("DIDC", [(NEVER, 1, 1, NEVER), (2, 3, 3, 4)]),
         ("D", [(NEVER, 1, 1, NEVER)]),
         ("IC", [(1, NEVER, NEVER, 2)]),
-        ("C", []),
-        ("R", []),
-        ("G", []),
-        ("M", []),
-        ("X", []),
+        *((letter, []) for letter in "CRGMX"),
     ],
 )
 def test_requests_begin_with_the_first_event_that_was_recorded(
@@ -224,11 +223,6 @@ def test_a_merged_bio_is_not_dispatched_by_a_request_of_another_direction(tmp_pa
     made = [*life(0, 0, 1, flags=WRITE), *life(8, 2, 3, letters="QM", flags=WRITE)]
     made += [Event("I", 4, 0, 16, flags=WRITE), *life(0, *range(10, 15), sectors=16)]
     assert rows(paired(tmp_path, made))[2, 8] == (NEVER, 3, NEVER, NEVER, NEVER, NEVER)
-
-
-def test_a_second_completion_has_no_bio(tmp_path: Path) -> None:
-    bios = paired(tmp_path, [*life(0, 0, 1, 2, 3, 4), *life(0, 5, 6, letters="DC")])
-    assert (bios.completed.tolist(), bios.orphans) == ([4], 2)
 
 
 @pytest.mark.ends
