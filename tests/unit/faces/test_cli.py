@@ -193,21 +193,11 @@ def test_options_reach_the_analysis(
 @pytest.mark.parametrize(
     "args",
     [
-        ("--top", "-1"),
-        ("--top", "many"),
-        ("--jobs", "0"),
-        ("--chunk-size", "12"),
-        ("--chunk-size", "big"),
-        ("--fail-on", "never"),
-        ("--seconds", "soon"),
-        ("--no-such-option",),
-        ("vmcore", "and another"),
-        ("--csv", "pyproject.toml"),
-        ("--json", "sample"),
-        ("--json", "same", "--html", "same"),
-        ("--json", "pyproject.toml"),
-        *(("--json", "tests"), ("--html", "tests")),
-        ("--json", "no/such/directory"),
+        *(("--top", "-1"), ("--top", "many"), ("--jobs", "0"), ("--fail-on", "never")),
+        *(("--chunk-size", "12"), ("--chunk-size", "big"), ("--seconds", "soon")),
+        *(("--no-such-option",), ("vmcore", "and another"), ("--csv", "pyproject.toml")),
+        *(("--json", "sample"), ("--json", "same", "--html", "same"), ("--html", "tests")),
+        *(("--json", name) for name in ("pyproject.toml", "tests", "no/such/directory")),
     ],
 )
 def test_wrong_usage_ends_with_2_and_says_where_help_is(run: Run, args: tuple[str, ...]) -> None:

@@ -128,15 +128,12 @@ def test_a_drawing_keeps_its_spaces_and_headings_have_help(tmp_path: Path) -> No
     assert text.count('<td class="drawn"') == 2
 
 
-def test_a_long_table_says_what_is_left_out(tmp_path: Path) -> None:
+def test_what_is_empty_or_long_is_left_out(tmp_path: Path) -> None:
     result = Result("x", "x", "x")
     result.tables["long"] = Table.of("Long", {"number": (list(range(1234)), Column())})
     page = write(result, tmp_path)
     assert "The first 100 of 1,234 rows" in page.words
     assert page.tags.count("tr") == 101
-
-
-def test_what_is_empty_is_left_out(tmp_path: Path) -> None:
     result = Result("x", "x", "x")
     columns = {
         "name": (["a"], Column(Unit.TEXT)),

@@ -190,14 +190,11 @@ def finding(id: str, severity: Severity = Severity.NOTICE, **fields: Any) -> Fin
     return Finding(id=id, severity=severity, title="x", **fields)
 
 
-def test_what_matters() -> None:
+def test_what_matters_and_its_rank() -> None:
     assert Severity.INFO < Severity.NOTICE < Severity.WARNING < Severity.CRITICAL
     assert results.matters(finding("a", Severity.NOTICE))
     assert not results.matters(finding("a", Severity.INFO))
     assert not results.matters(finding("a", Severity.CRITICAL, part_of="b"))
-
-
-def test_rank_of_findings() -> None:
     expected = [
         finding("incomplete", Severity.NOTICE, danger=Danger.INCOMPLETE),
         finding("critical", Severity.CRITICAL),

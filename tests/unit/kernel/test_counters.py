@@ -84,9 +84,7 @@ def test_counters_that_the_dump_lacks_are_absent() -> None:
     k = populated("6.10")
     k.drop(k.per_cpu("char", 0, 1).address_)
     assert node_page_state(k.prog, "NR_SLAB_RECLAIMABLE_B") is None
-
-
-def test_before_4_13_the_counters_are_of_zones() -> None:
+    # Before 4.13, they are of zones.
     k = populated("4.18")
     k.enum("zone_stat_item", ["NR_FREE_PAGES", "NR_SLAB_RECLAIMABLE"])
     assert node_page_state(k.prog, "NR_SLAB_RECLAIMABLE_B", "NR_SLAB_RECLAIMABLE") is None

@@ -173,6 +173,7 @@ def test_types_decide_not_versions() -> None:
 
 
 def test_missing_types_of_an_unloaded_module_are_undetermined() -> None:
+    assert " ".join(modules(CATALOGUE.patches)) == "bfq dm_bufio dm_mod dm_snapshot mq_deadline"
     kernel = without(known.RHEL_9_2, "dm_snapshot", "dm_kcopyd_client", "hash_cell")
     found = detected(kernel)
     for patch in ("dm-snapshot-cow-in-progress", "dm-snapshot-cow-semaphore", "dm-name-tree"):
@@ -248,10 +249,6 @@ def test_members_behind_pointers_and_in_anonymous_unions() -> None:
     assert there("struct list_lru.node.xa") is False  # not a struct
     assert there("struct page.memcg_data", Prober(known.RHEL_8_10.program())) is True
     assert there("struct page.rh_reserved_mem_cgroup", Prober(known.RHEL_8_10.program())) is True
-
-
-def test_modules_that_detection_needs() -> None:
-    assert " ".join(modules(CATALOGUE.patches)) == "bfq dm_bufio dm_mod dm_snapshot mq_deadline"
 
 
 def test_a_rule_that_ignores_modules_leaves_them_to_the_next_rule() -> None:

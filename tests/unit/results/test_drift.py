@@ -60,9 +60,7 @@ def test_a_counter_is_read_before_and_after(checks: Checks) -> None:
     assert (differs.moved, differs.status) == (None, CheckStatus.DIFFER)
     assert differs.note not in ("", "Why.")
     assert (agrees.moved, agrees.note) == (None, "")
-
-
-def test_the_counter_of_the_analysis_counts_too(checks: Checks) -> None:
+    # The counter of the analysis counts, too.
     moves = checks(iter((100, 130, 101)))[0]
     assert (moves.counter, moves.moved) == (130, 30)
 

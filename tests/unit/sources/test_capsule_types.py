@@ -390,24 +390,21 @@ def test_invalid_answers(refuses: Refuses, kind: str, row: Any, sentence: str) -
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("key", "value", "sentence"),
     [
-        ({"arch": "PPC64"}, "architecture"),
-        ({"arch": None}, "unprintable"),
-        ({"arch": "AARCH64"}, "VMCOREINFO does not describe"),
-        ({"page_size": 65536}, "page size differs"),
-        ({"page_size": 1 << 20}, "out of range"),
-        ({"memory_bytes": 0}, "out of range"),
-        ({"memory_bytes": 1 << 60}, "out of range"),
-        ({"direct_map": (1 << 64) - 1}, "out of range"),
-        ({"direct_map": -1}, "out of range"),
-        ({"direct_map": 1.5}, "out of range"),
+        ("arch", "PPC64", "architecture"),
+        ("arch", None, "unprintable"),
+        ("arch", "AARCH64", "VMCOREINFO does not describe"),
+        ("page_size", 65536, "page size differs"),
+        ("page_size", 1 << 20, "out of range"),
+        *(("memory_bytes", value, "out of range") for value in (0, 1 << 60)),
+        *(("direct_map", value, "out of range") for value in ((1 << 64) - 1, -1, 1.5)),
     ],
 )
-def test_invalid_machines(refuses: Refuses, change: dict[str, Any], sentence: str) -> None:
+def test_invalid_machines(refuses: Refuses, key: str, value: Any, sentence: str) -> None:
     def change_machine(parts: Parts) -> None:
         parts.runs, parts.blocks = parts.runs[:0], []
-        parts.manifest["machine"].update(change)
+        parts.manifest["machine"][key] = value
 
     refuses(change_machine, sentence)
 
@@ -430,20 +427,15 @@ def test_invalid_vmcoreinfo(refuses: Refuses, text: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("key", "value"),
     [
-        {"redacted": None},
-        {"redacted": ["\x1b[2J"]},
-        {"pages": {}},
-        {"pages": {"stored": -1}},
-        {"analyses": "types"},
-        {"analyses": ["types"] * 257},
-        {"analyses": [1]},
-        {"format": None},
+        *(("redacted", None), ("redacted", ["\x1b[2J"]), ("pages", {}), ("pages", {"stored": -1})),
+        *(("analyses", value) for value in ("types", ["types"] * 257, [1])),
+        ("format", None),
     ],
 )
-def test_invalid_manifests(refuses: Refuses, change: dict[str, Any]) -> None:
-    refuses(lambda parts: parts.manifest.update(change), "is corrupt")
+def test_invalid_manifests(refuses: Refuses, key: str, value: Any) -> None:
+    refuses(lambda parts: parts.manifest.update({key: value}), "is corrupt")
 
 
 def test_lookups_are_json(whole: bytes) -> None:

@@ -59,18 +59,10 @@ RELEASES = {
 }
 
 UNKNOWN = [
-    "",
-    "6.6.0",
-    "6.8.1-arch1-1",
-    "6.8.4-2-pve",
+    *("", "6.6.0", "6.8.1-arch1-1", "6.8.4-2-pve", "6.8.1-1.el9.elrepo.x86_64"),
     "6.5.0-060500-generic",  # Ubuntu's builds of mainline
-    "6.8.1-1.el9.elrepo.x86_64",
-    "3.10.0-1160.el7.centos.plus.x86_64",
-    "5.15.153.1-microsoft-standard-WSL2",
-    "6.1.0; rm -rf ~-amd64",
-    "6.1.0-18-amd64\n",
-    "6.1.0-$(id)-amd64",
-    "\u0666.1.0-18-amd64",
+    *("3.10.0-1160.el7.centos.plus.x86_64", "5.15.153.1-microsoft-standard-WSL2"),
+    *("6.1.0; rm -rf ~-amd64", "6.1.0-18-amd64\n", "6.1.0-$(id)-amd64", "\u0666.1.0-18-amd64"),
     "6." + "1" * 100 + "-amd64",
 ]
 

@@ -303,9 +303,7 @@ def test_a_requeued_request_is_not_in_the_hands_of_the_scheduler(
     row = answer.tables["trace_waits"].frame.set_index("sector").loc[8]
     assert (row["state"], row["waited"], row["requeued"]) == ("requeued", 1e-9, 8.0)
     assert [each.kind for each in answer.findings] == ["trace-requests-requeued"]
-
-
-def test_a_request_that_was_dispatched_again_is_in_the_driver(tmp_path: Path) -> None:
+    # One that was dispatched again is in the driver.
     found = values(traced(tmp_path, life(8, 0, 1, 2, 3, 4, 5, 6, letters="QGIDRID")))
     assert (found["trace_in_driver"], found["trace_waiting"]) == (1, 0)
 
@@ -370,9 +368,7 @@ def test_a_bio_that_waits_for_a_request_is_no_request(tmp_path: Path, got: bool)
     assert (stuck.kind, awaited.kind) == ("trace-requests-stuck", "trace-requests-awaited")
     assert awaited.part_of == stuck.id
     assert awaited.figures["waited"].value == pytest.approx(29)
-
-
-def test_bios_of_a_device_without_requests_wait_for_none(tmp_path: Path) -> None:
+    # Bios of a device without requests wait for none.
     made = [*life(8, 0, device=253 << 20), *life(800, 1, 2, 3, 4, 20 * SECOND + 4)]
     found = values(traced(tmp_path, made))
     assert (found["trace_without_request"], found["trace_requests"]) == (0, 1)

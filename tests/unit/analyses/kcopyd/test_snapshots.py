@@ -95,9 +95,7 @@ def test_snapshot_limited_by_a_semaphore() -> None:
     assert [(w.pid, w.comm) for w in one.waiters] == [(71, "writer"), (72, "writer")]
     assert (one.exceptions, one.pending_in_table, one.pending) == (5, 1, 1)
     assert (one.origin, one.cow, one.store, one.used_sectors) == ("8:0", "8:16", "N", 40)
-
-
-def test_snapshot_without_a_limit() -> None:
+    # Without a limit.
     k, snapshot = snapshot_kernel("")
     assert dm_snapshots.limit_mechanism(k.prog) is Limit.NONE
     assert dm_snapshots.cow_threshold(k.prog) is None
