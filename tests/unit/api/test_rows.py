@@ -54,6 +54,12 @@ def test_a_row_without_an_object_is_refused(things: FakeKernel, frame: pd.DataFr
     ):
         with pytest.raises(ValueError, match=reason):
             as_object(things.prog, row)
+    # Rows need addresses, and objects, too.
+    with pytest.raises(ValueError, match="no addresses"):
+        rows(frame.reset_index(drop=True), int(frame.index[0]))
+    value = as_object(things.prog, frame.iloc[0]).read_()
+    with pytest.raises(ValueError, match="value without an address"):
+        rows(frame, value)
 
 
 def test_objects_lead_back_to_their_rows(things: FakeKernel, frame: pd.DataFrame) -> None:
@@ -70,14 +76,6 @@ def test_objects_lead_back_to_their_rows(things: FakeKernel, frame: pd.DataFrame
     prog = drgn.Program(drgn.host_platform)
     word = drgn.Object(prog, prog.int_type("unsigned long", 8, False), value=int(frame.index[1]))
     assert rows(frame, word).index.tolist() == [frame.index[1]]
-
-
-def test_rows_need_addresses(things: FakeKernel, frame: pd.DataFrame) -> None:
-    with pytest.raises(ValueError, match="no addresses"):
-        rows(frame.reset_index(drop=True), int(frame.index[0]))
-    value = as_object(things.prog, frame.iloc[0]).read_()
-    with pytest.raises(ValueError, match="value without an address"):
-        rows(frame, value)
 
 
 def test_pointers_are_followed_by_their_type(things: FakeKernel, frame: pd.DataFrame) -> None:
@@ -153,15 +151,6 @@ def test_rows_of_a_join_of_others_do_not_get_their_type(
         assert same.attrs["types"] == {"address": "struct thing"}
 
 
-def test_columns_of_a_join_that_differ_in_type_have_none() -> None:
-    index = pd.Index([0xFFFF << 48], name="address")
-    first, second = Frame({"next": [0], "owner": [0]}, index), Frame({"next": [0]}, index)
-    first.attrs["types"] = {"next": "struct a", "owner": "struct owner"}
-    second.attrs["types"] = {"next": "struct b"}
-    joined = first.merge(second, left_index=True, right_index=True, suffixes=("", "_2"))
-    assert joined.attrs["types"] == {"owner": "struct owner"}
-
-
 def test_a_direct_map_below_that_of_four_levels(things: FakeKernel) -> None:
     """With 5-level page tables, x86_64 has it at 0xff11000000000000."""
     frame = Frame({"id": [1]}, pd.Index([0xFF11_0000_0000_1000], dtype=np.uint64, name="address"))
@@ -187,6 +176,13 @@ def test_the_types_of_pointers_are_known() -> None:
     k.slab(k.cache("link", 24), [])
     found = objects(k.prog, "struct link", ["next", "private", "id"])
     assert found.attrs["types"] == {"address": "struct link", "next": "struct link"}
+    # Columns of a join that differ in type have none.
+    index = pd.Index([0xFFFF << 48], name="address")
+    first, second = Frame({"next": [0], "owner": [0]}, index), Frame({"next": [0]}, index)
+    first.attrs["types"] = {"next": "struct a", "owner": "struct owner"}
+    second.attrs["types"] = {"next": "struct b"}
+    joined = first.merge(second, left_index=True, right_index=True, suffixes=("", "_2"))
+    assert joined.attrs["types"] == {"owner": "struct owner"}
 
 
 @pytest.mark.parametrize("name", analyses())

@@ -70,12 +70,6 @@ def test_steps_keep_their_order_and_zeros() -> None:
     assert shown == [("empty", "3"), ("1-24%", "0"), ("full", "4")]
 
 
-def test_a_column_has_the_same_color_where_others_are_missing() -> None:
-    spec = ChartSpec("x", "x", "X", ("a", "b"), "name")
-    result = result_with("x", "x", name=(["n"], Unit.TEXT), b=([1], Unit.COUNT))
-    assert charts.chart(result, spec).colors == (COLORS[1],)
-
-
 @pytest.mark.parametrize(
     ("jobs", "io_jobs", "shown"),
     [([0], [0], 0), ([80], [0], 0), ([80], [1], 1), ([8, 8], [0, 0], 1)],
@@ -100,6 +94,10 @@ def test_values_that_are_no_lengths_count_as_zero() -> None:
     result = result_with("x", "x", name=(["a", "b", "c"], Unit.TEXT), a=(floats, Unit.COUNT))
     assert charts.chart(result, spec).bars == ()
     assert charts.chart(Result("x", "x", "x"), spec).bars == ()
+    # A column has the same color where others are missing.
+    spec = ChartSpec("x", "x", "X", ("a", "b"), "name")
+    result = result_with("x", "x", name=(["n"], Unit.TEXT), b=([1], Unit.COUNT))
+    assert charts.chart(result, spec).colors == (COLORS[1],)
 
 
 def ram_results(**sizes: dict[str, int]) -> dict[str, Result]:

@@ -98,12 +98,6 @@ def test_gather_reads_what_a_loop_reads(addresses: list[int], chunk_bytes: int) 
     assert set(faults) <= {"filtered out of the dump", "not in the dump", "not mapped"}
 
 
-def test_a_layout_without_members_still_tells_what_is_readable() -> None:
-    empty = layout(MACHINE.prog, "struct row", {})
-    found = gather(Memory(MACHINE.prog), words(FIRST, FIRST + 3 * PAGE), empty, Faults())
-    assert found.readable.tolist() == [True, False]
-
-
 def reads_of(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     reads: list[tuple[int, int]] = []
     read = memory._read
@@ -301,6 +295,10 @@ def test_a_span_keeps_what_can_be_read() -> None:
         start = MACHINE.physical(FIRST) + page * PAGE
         truth = bytes(PAGE) if page in HOLES else bytes(MACHINE.ram[start : start + PAGE])
         assert bytes(data[page * PAGE : (page + 1) * PAGE]) == truth
+    # A layout without members tells that, too.
+    empty = layout(MACHINE.prog, "struct row", {})
+    found = gather(Memory(MACHINE.prog), words(FIRST, FIRST + 3 * PAGE), empty, Faults())
+    assert found.readable.tolist() == [True, False]
 
 
 def test_salvage_reads_few_times(monkeypatch: pytest.MonkeyPatch) -> None:

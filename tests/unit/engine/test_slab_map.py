@@ -93,6 +93,16 @@ def test_no_part_of_the_page_array() -> None:
     k.set(k.prog["mem_section"][0], 0)
     with pytest.raises(LookupError, match="mem_section"):
         _ = slab_map(k).survey
+    # A slab of a cache that is on no list.
+    k = FakeKernel()
+    slab = k.slab(k.cache("small", 256))
+    k.set(slab.struct.slab_cache, DIRECT_MAP + 300 * PAGE)
+    found = slab_map(k)
+    assert found.survey.slabs.cache.tolist() == [-1]
+    # However many objects the other caches' slabs may have.
+    k.cache("large", 4096)
+    assert slab_map(k).survey.slabs.cache.tolist() == [-1]
+    assert len(found.index(found.caches, ScanReport())) == 0
 
 
 def test_cache_ids() -> None:
@@ -174,18 +184,6 @@ def test_no_slab_is_taken_from_a_struct_page_that_could_not_be_read(
     monkeypatch.setattr(found.pages, "chunk_spans", lambda: [(slabs[0].pfn, 4)])
     rows = found.survey.slabs
     assert rows.address.tolist() == [slabs[0].address, slabs[2].address]
-
-
-def test_a_slab_of_a_cache_that_is_on_no_list() -> None:
-    k = FakeKernel()
-    slab = k.slab(k.cache("small", 256))
-    k.set(slab.struct.slab_cache, DIRECT_MAP + 300 * PAGE)
-    found = slab_map(k)
-    assert found.survey.slabs.cache.tolist() == [-1]
-    # However many objects the other caches' slabs may have.
-    k.cache("large", 4096)
-    assert slab_map(k).survey.slabs.cache.tolist() == [-1]
-    assert len(found.index(found.caches, ScanReport())) == 0
 
 
 def test_rows_can_be_chosen() -> None:

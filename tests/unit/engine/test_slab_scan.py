@@ -466,6 +466,16 @@ def test_slabs_from_before_the_order_was_lowered() -> None:
     k.set(cache.object.max.x, 1 << 16 | 78)
     assert check(k, cache).complete
     assert len(cache.allocated()) == 76 + 38 + 78
+    # The slot's last bytes are padding: object 38 ends where the page ends.
+    k = fake()
+    cache = k.cache("thing", 64, 106 * 8, 1, left_pad=8)
+    slab = k.slab(cache)
+    fill(k, slab)
+    k.drop(slab.address + PAGE)
+    addresses, _, report = scan(k, cache)
+    whole = [slot for slot in range(slab.objects) if 8 + slot * 848 + 64 <= PAGE]
+    assert addresses == [slab.object(slot) for slot in whole]
+    assert report.objects_unreadable == slab.objects - len(whole)
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -487,16 +497,3 @@ def test_a_slab_that_can_be_read_in_part(chunk_bytes: int, jobs: int) -> None:
     assert report.objects_unreadable == len(lost)
     assert report.slabs == {"filtered out of the dump": 2}
     assert (report.slabs_torn, report.complete) == (0, False)
-
-
-def test_what_an_object_does_not_fill_need_not_be_readable() -> None:
-    # The slot's last bytes are padding: object 38 ends where the page ends.
-    k = fake()
-    cache = k.cache("thing", 64, 106 * 8, 1, left_pad=8)
-    slab = k.slab(cache)
-    fill(k, slab)
-    k.drop(slab.address + PAGE)
-    addresses, _, report = scan(k, cache)
-    whole = [slot for slot in range(slab.objects) if 8 + slot * 848 + 64 <= PAGE]
-    assert addresses == [slab.object(slot) for slot in whole]
-    assert report.objects_unreadable == slab.objects - len(whole)

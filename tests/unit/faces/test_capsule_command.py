@@ -473,3 +473,29 @@ def test_other_names_are_not_samples(
         open_target(spec)
     monkeypatch.setattr(samples, "DIRECTORY", Path("/nonexistent"))
     assert not any(map(SOURCE.claims, ("sample", None, "")))
+
+
+@pytest.mark.parametrize(
+    ("key", "options", "expected"),
+    [
+        (None, ["--redact", "numbers"], "'names'"),
+        (None, ["--redact", "names", "--redact-key", "key"], "no such file"),
+        (b"x" * 15, ["--redact", "names", "--redact-key", "key"], "of 16 bytes or more"),
+        (b"x" * 16, ["--redact-key", "key"], "add --redact names"),
+    ],
+)
+def test_options_of_redaction(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    key: bytes | None,
+    options: list[str],
+    expected: str,
+) -> None:
+    """They are refused before anything is read."""
+    monkeypatch.chdir(tmp_path)
+    if key is not None:
+        Path("key").write_bytes(key)
+    assert cli.main(["capsule", "create", "no-such-vmcore", "out.capsule", *options]) == 2
+    assert expected in " ".join(capsys.readouterr().err.split())
+    assert not Path("out.capsule").exists()

@@ -316,9 +316,7 @@ def test_a_truncated_dump_is_read_if_allowed(run: Run) -> None:
     gap, *_ = json.loads(out)["gaps"]
     assert (status, gap["what"]) == (0, "end of the dump")
     assert gap["reason"] == "the dump lacks its last 4.0 KiB"
-
-
-def test_pseudonyms_are_named(run: Run) -> None:
+    # Pseudonyms are named.
     assert json.loads(run("redacted", "--json")[1])["machine"]["has_pseudonyms"] is True
     assert json.loads(run("vmcore", "--json")[1])["machine"]["has_pseudonyms"] is False
 

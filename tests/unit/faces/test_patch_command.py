@@ -255,9 +255,7 @@ def test_prices_can_be_left_out(run: Any) -> None:
     _, out, _ = run("rhel9.2", "--no-prices")
     assert "list-lru-xarray" in out
     assert "Empty or zero" not in out
-
-
-def test_all_rows_are_shown(run: Any) -> None:
+    # All rows are shown.
     out = run("rhel9.2")[1]
     assert all(f"  {patch} " in out for patch in CATALOGUE.patches)
     assert "more rows" in run("rhel9.2", "--top", "3")[1]

@@ -16,10 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
+from rich.text import Text
 
 from kcensus.human import counted, human, human_bytes, human_ratio
 from kcensus.render.html import write_html
 from kcensus.render.screen import Screen, console_for
+from kcensus.render.screen.wrapping import wrapped
 from kcensus.render.terminal import print_findings, write_terminal
 from kcensus.results import Bound, Check, Figure, Machine, Result, Severity, Unit
 from kcensus.results.tables import Column, Show, Table
@@ -138,6 +140,12 @@ def test_a_pipe_gets_whole_names_and_all_columns() -> None:
     assert [line for line in text.splitlines() if line != line.rstrip()] == []
     assert text.isascii() is False  # the name in Japanese
     assert "─" not in text
+    # Sentences are wrapped.
+    result = synthetic_result()
+    result.tables.clear()
+    result.gaps[0] = type(result.gaps[0])("pages", "lost " * 60, 1, "none")
+    lines = in_pipe(result).splitlines()
+    assert 80 < max(map(len, lines)) <= 100
 
 
 def test_numbers_for_unknown_ones_are_dashes_on_screens_and_numbers_in_data(
@@ -169,14 +177,6 @@ def test_what_gaps_affect_is_marked() -> None:
     assert re.search(r"^  other jobs +-$", on_terminal(result, 100, every=True), re.MULTILINE)
     assert "Unknown (see Gaps): lost" in shown
     assert "Empty or zero (--all): empty" in shown
-
-
-def test_a_pipe_wraps_sentences() -> None:
-    result = synthetic_result()
-    result.tables.clear()
-    result.gaps[0] = type(result.gaps[0])("pages", "lost " * 60, 1, "none")
-    lines = in_pipe(result).splitlines()
-    assert 80 < max(map(len, lines)) <= 100
 
 
 def test_dropped_columns_are_named() -> None:
@@ -352,3 +352,34 @@ def test_a_finding_leads_those_it_explains() -> None:
     # A part is shown where its leader is not.
     del result.findings[1]
     assert "A notice with" in on_terminal(result, 200)
+
+
+_COMMAND = "`kcensus waits vmcore -s vmlinux --table stacks --top 0`"
+
+
+def lines(text: str, width: int) -> list[str]:
+    return [line.plain for line in wrapped(Text(text), width)]
+
+
+@pytest.mark.parametrize("width", [10, 40, 72, 100])
+def test_a_command_is_never_broken(width: int) -> None:
+    made = lines(f"for developers: {_COMMAND}, and more words after the command", width)
+    assert sum(_COMMAND in line for line in made) == 1
+    assert all(len(line) <= width or line == f"{_COMMAND}," for line in made)
+
+
+def test_words_are_broken_only_if_no_line_holds_them() -> None:
+    assert lines("one two", 3) == ["one", "two"]
+    assert lines("a 0123456789 b", 4) == ["a", "0123", "4567", "89 b"]
+    assert lines("", 4) == [""]
+    assert lines("a\n\nb", 4) == ["a", "", "b"]
+    # Styles stay.
+    text = Text.assemble(("one two", "bold"), " three")
+    assert [[str(span.style) for span in line.spans] for line in wrapped(text, 7)] == [["bold"], []]
+
+
+@given(st.text(st.sampled_from("ab宽 \n"), max_size=40), st.integers(2, 12))
+def test_no_word_is_lost_and_every_line_fits(text: str, width: int) -> None:
+    made = lines(text, width)
+    assert "".join("".join(made).split()) == "".join(text.split())
+    assert max(map(cell_len, made)) <= width

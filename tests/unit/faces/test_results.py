@@ -20,21 +20,16 @@ from kcensus.results.tables import Column, Show, Table, TableSpec, make_tables
 @pytest.mark.parametrize(
     ("ours", "counter", "explained", "difference", "status"),
     [
-        (7, 7, None, 0, CheckStatus.AGREE),
-        (0, 0, None, 0, CheckStatus.AGREE),
         # Agreement needs no explanation, and wins over one.
-        (7, 7, 3, 0, CheckStatus.AGREE),
-        (7, 10, None, 3, CheckStatus.DIFFER),
-        (10, 7, None, -3, CheckStatus.DIFFER),
-        (7, 10, 3, 3, CheckStatus.EXPLAINED),
-        (10, 7, -3, -3, CheckStatus.EXPLAINED),
-        (10, 7, 3, -3, CheckStatus.DIFFER),
-        (7, 10, 2, 3, CheckStatus.DIFFER),
-        (7, 10, 0, 3, CheckStatus.DIFFER),
-        (7, None, None, None, CheckStatus.ABSENT),
-        (None, 7, None, None, CheckStatus.ABSENT),
-        (None, None, None, None, CheckStatus.ABSENT),
-        (0, None, 0, None, CheckStatus.ABSENT),
+        *(
+            (n, n, explained, 0, CheckStatus.AGREE)
+            for n, explained in ((7, None), (0, None), (7, 3))
+        ),
+        *((7, 10, explained, 3, CheckStatus.DIFFER) for explained in (None, 2, 0)),
+        *((10, 7, explained, -3, CheckStatus.DIFFER) for explained in (None, 3)),
+        *((7, 10, 3, 3, CheckStatus.EXPLAINED), (10, 7, -3, -3, CheckStatus.EXPLAINED)),
+        *((ours, None, None, None, CheckStatus.ABSENT) for ours in (7, None)),
+        *((None, 7, None, None, CheckStatus.ABSENT), (0, None, 0, None, CheckStatus.ABSENT)),
     ],
 )
 def test_the_status_of_a_check(
@@ -160,9 +155,7 @@ def test_numbers_may_keep_their_types() -> None:
     rows = [SimpleNamespace(n=value) for value in (1 << 60, None, 0.5)]
     kept = TableSpec("numbers", "", {"n": Column(Unit.NONE)}, keeps_types=True).of(rows).frame["n"]
     assert [*map(type, kept)] == [int, type(None), float]
-
-
-def test_columns_without_values_may_be_in_data_only() -> None:
+    # Columns without values may be in data only.
     columns = {"a": Column(show=Show.ALWAYS), "b": Column(show=Show.ALWAYS)}
     rows = [SimpleNamespace(a=None, b=1), SimpleNamespace(a=None, b=None)]
     made = TableSpec("events", "", columns, hides_empty=True).of(rows)
@@ -254,6 +247,11 @@ def test_of_two_symptoms_the_vague_one_is_part_of_the_other() -> None:
     cause = finding("limit", tasks=frozenset({1, 2, 3}))
     folded = {each.id: each.part_of for each in fold([vague, other, cause])}
     assert folded == {"limit": "", "unheld": "limit", "log": "limit"}
+    # One of which too little is left is part of its cause.
+    cause = finding("negatives", memory={"slab:dentry": MIB})
+    size = finding("size", memory={"slab:dentry": 2 * MIB + MIB // 2}, is_generic=True)
+    assert [each.part_of for each in fold([size, cause], 200 * MIB)] == ["", ""]
+    assert [each.part_of for each in fold([size, cause], 2000 * MIB)] == ["", "negatives"]
 
 
 def test_a_symptom_that_is_explained_in_part_keeps_the_rest() -> None:
@@ -269,13 +267,6 @@ def test_a_symptom_that_is_explained_in_part_keeps_the_rest() -> None:
     assert folded["waste:dentry"].part_of in ("size", "negatives")
     top = [each for each in folded.values() if not each.part_of]
     assert sum(each.holds or 0 for each in top) == 160 * MIB
-
-
-def test_a_symptom_of_which_too_little_is_left_is_part_of_its_cause() -> None:
-    cause = finding("negatives", memory={"slab:dentry": MIB})
-    size = finding("size", memory={"slab:dentry": 2 * MIB + MIB // 2}, is_generic=True)
-    assert [each.part_of for each in fold([size, cause], 200 * MIB)] == ["", ""]
-    assert [each.part_of for each in fold([size, cause], 2000 * MIB)] == ["", "negatives"]
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,9 @@ assert kcensus.slab(prog).result.target == "sample"
 def test_code_of_an_option(shell: Shell) -> None:
     lines = ["-e", "for each in (target, prog):", "-e", "    print(type(each).__name__)"]
     assert shell("sample", *lines, script="1/0") == (0, "Target\nProgram\n", "")
+    # It has the language that users have.
+    done = shell("sample", script="def f(x: int): pass\nprint(f.__annotations__)\n")
+    assert done == (0, "{'x': <class 'int'>}\n", "")
 
 
 def test_an_exception_shows_where_and_is_status_1(shell: Shell) -> None:
@@ -117,11 +120,6 @@ def test_a_reader_that_has_seen_enough() -> None:
 def test_an_unusable_target_is_one_sentence(shell: Shell, tmp_path: Path) -> None:
     status, out, err = shell(str(tmp_path / "vmcore"), script="print(1)")
     assert (status, out, len(err.splitlines())) == (3, "", 1)
-
-
-def test_code_has_the_language_that_users_have(shell: Shell) -> None:
-    done = shell("sample", script="def f(x: int): pass\nprint(f.__annotations__)\n")
-    assert done == (0, "{'x': <class 'int'>}\n", "")
 
 
 def test_a_warning_names_the_line_of_the_user(shell: Shell) -> None:

@@ -81,6 +81,8 @@ def test_every_patch_is_complete() -> None:
             assert not patch.release, patch.id
         if patch.status is Status.DISTRIBUTION:
             assert patch.backports, patch.id
+    # All packaged files are read.
+    assert {path.stem for path in PACKAGED.rglob("*.toml")} == set(CATALOGUE.patches)
 
 
 def test_markers_are_merged_patches_without_cost() -> None:
@@ -135,6 +137,10 @@ def test_a_file_of_a_user(tmp_path: Path) -> None:
     catalogue = load([tmp_path], entry_points=False)
     assert set(catalogue.patches) == {*CATALOGUE.patches, "ours"}
     assert catalogue.patches["ours"].status is Status.MERGED
+    # Other files are ignored.
+    (tmp_path / "README.md").write_text("words")
+    (tmp_path / ".hidden.toml").write_text("nonsense")
+    assert load([tmp_path], entry_points=False).patches.keys() == CATALOGUE.patches.keys()
 
 
 def test_paragraphs_are_joined_lines(tmp_path: Path) -> None:
@@ -350,12 +356,6 @@ def test_entry_points_that_fail() -> None:
         load()
 
 
-def test_other_files_are_ignored(tmp_path: Path) -> None:
-    (tmp_path / "README.md").write_text("words")
-    (tmp_path / ".hidden.toml").write_text("nonsense")
-    assert load([tmp_path], entry_points=False).patches.keys() == CATALOGUE.patches.keys()
-
-
 def test_the_catalogue_is_beside_the_code_of_a_wheel_and_at_the_top_of_a_checkout(
     tmp_path: Path,
 ) -> None:
@@ -365,10 +365,6 @@ def test_the_catalogue_is_beside_the_code_of_a_wheel_and_at_the_top_of_a_checkou
     wheel = tmp_path / "site-packages" / "kcensus" / "catalogue"
     (wheel / "patches").mkdir(parents=True)
     assert packaged_directory(wheel) == wheel / "patches"
-
-
-def test_packaged_files_are_all_read() -> None:
-    assert {path.stem for path in PACKAGED.rglob("*.toml")} == set(CATALOGUE.patches)
 
 
 def test_the_examples_of_the_readme_are_valid(tmp_path: Path) -> None:

@@ -206,9 +206,7 @@ def test_a_partially_applied_series() -> None:
     assert (series.state, series.stage) == (PARTIAL, "list-lru-per-memcg-arrays")
     assert "list-lru-xarray is absent" in series.reason
     assert found["list-lru-on-demand"].state is UNDETERMINED
-
-
-def test_the_dentry_series_in_a_vendors_kernel() -> None:
+    # The dentry series in a vendor's kernel.
     names = (*known.RHEL_9_2.enumerators, "D_WALK_SKIP_SIBLINGS")
     found = detected(replace(known.RHEL_9_2, enumerators=names))
     assert found["negative-dentry-sibling-tail"].state is PRESENT

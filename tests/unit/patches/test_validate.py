@@ -115,9 +115,7 @@ def test_inconclusive(before: Side, after: Side, why: str) -> None:
 def test_what_is_near_enough_counts() -> None:
     after = replace(side("B", State.PRESENT, 10 * MIB, super_blocks=95), ram_bytes=980 * MIB)
     assert verdict(after=replace(after, uptime_seconds=399.0))[0] is Verdict.CONFIRMED
-
-
-def test_unknown_conditions_do_not_count_against_a_pair() -> None:
+    # Nor do unknown conditions count against a pair.
     after = replace(AFTER, cpus=None, uptime_seconds=None)
     judgement = judge(SERIES, [look_at(SERIES, BEFORE, after)])
     assert judgement.verdict is Verdict.CONFIRMED

@@ -112,9 +112,7 @@ def test_a_change_of_any_column_is_a_change() -> None:
     # The bytes changed nowhere, so the counts rank.
     assert rows(before, after) == [("b", "changed", 7, 9, 2)]
     assert changes(before, after)["size_change"].tolist() == [0]
-
-
-def test_ratios_do_not_rank_but_count() -> None:
+    # Ratios do not rank, but count.
     before = table(["a"], used=([0.5], Unit.RATIO))
     assert compare_tables(before, before) is None
     both = [
@@ -191,9 +189,7 @@ def test_names_that_are_called_like_columns_of_a_comparison() -> None:
     changed = compare_tables(states(1, 2), states(1, 7))
     assert changed is not None
     assert [column.label for column in changed.columns.values()][:2] == ["state", "row"]
-
-
-def test_tables_without_names_or_amounts_are_left_out() -> None:
+    # Tables without names or amounts are left out.
     numbers = Table.of("t", {"size": ([1], Column(Unit.BYTES))})
     assert compare_tables(numbers, numbers) is None
     words = Table.of("t", {"name": (["a"], NAME)})

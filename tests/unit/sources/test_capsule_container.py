@@ -333,9 +333,7 @@ def test_corrupt_pages_are_not_unreadable_pages(written: Path, tmp_path: Path) -
         container.PageStore(container.Reader(str(path)), PAGE).read(2 * PAGE, 8)
     assert not issubclass(BadCapsule, ValueError)
     assert container.Reader(str(path)).verify() == ["pages"]
-
-
-def test_only_the_owner_may_read_it(written: Path) -> None:
+    # Only the owner may read it.
     assert written.stat().st_mode & 0o777 == 0o600
 
 

@@ -287,9 +287,7 @@ def test_an_elf_dump_without_its_end(file: Callable[[bytes], Path]) -> None:
     memory = coverage(file(content))
     assert memory is not None
     assert (memory.saved_bytes, memory.memory_bytes) == (5000, 8192)
-
-
-def test_a_kdump_without_its_last_pages(file: Callable[[bytes], Path]) -> None:
+    # A kdump without its last pages.
     content = kdump()
     said = refusal(file(content[:-150]))
     assert f"150 of {len(content)} bytes are missing" in said

@@ -221,9 +221,6 @@ def test_other_tables_are_refused(tmp_path: Path) -> None:
     for use in (kcensus.history, dataset.prepare):
         with pytest.raises(StoreError, match="without column day"):
             use(tmp_path)
-
-
-def test_places_that_cannot_be_stores(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "x", Path("/proc/series")):
         with pytest.raises(OutputError, match=path.name):

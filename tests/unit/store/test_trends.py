@@ -77,9 +77,7 @@ def test_growth_in_each_boot_keeps_its_rate() -> None:
     trend = only(history({NEGATIVE: values}, boots=["a"] * 40 + ["b"] * 40))
     assert (trend.state, trend.boot, len(trend.times)) == (State.GROWING, 1, 40)
     assert slope_of(trend).low <= 1000 / 300 <= slope_of(trend).high
-
-
-def test_soon_after_a_reboot_the_earlier_boot_has_the_trend_but_no_limit() -> None:
+    # Soon after a reboot, the earlier boot has the trend, but no limit.
     values = np.r_[np.arange(40), np.arange(3)] * (10.0 * (1 << 20))
     trend = only(history({SLAB: values}, boots=["a"] * 40 + ["b"] * 3))
     assert (trend.state, trend.boot, trend.is_current) == (State.GROWING, 0, False)
@@ -194,9 +192,9 @@ def test_a_subject_that_is_gone_has_no_limit_ahead() -> None:
 
 
 def test_the_most_urgent_is_first() -> None:
-    rise = np.arange(40)
+    rise = np.arange(40.0)
     series = {NEGATIVE: 1e6 * rise, DENTRY: 1e6 * rise, SLAB: 1e7 * rise}
-    series[MEMCG_IDS] = 65000 + 10 * rise
+    series[MEMCG_IDS] = 65000 + 10.0 * rise
     found = [each.metric for each in trends(history(series)).all]
     assert found == ["ids_in_use", "slab_bytes", "bytes", "negative"]
 

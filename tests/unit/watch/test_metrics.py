@@ -240,9 +240,7 @@ def test_a_file_is_replaced_and_removed(tmp_path: Path) -> None:
     file.remove()
     file.remove()
     assert not path.exists()
-
-
-def test_a_file_of_another_process_stays(tmp_path: Path) -> None:
+    # A file of another process stays.
     path = tmp_path / "kcensus.prom"
     made = metrics_of(making.sampler().take())
     path.write_text("older")

@@ -111,19 +111,17 @@ def test_a_terminal_that_changes_its_size_is_drawn_again(
         assert out.tell() > before
 
 
-def test_bars() -> None:
-    assert sparkline([0, 7, 3.5], 8, is_unicode=True) == "▁█▅"
-    assert sparkline([0, 7, 3.5], 2, is_unicode=False) == "#_"
-    assert sparkline([5, 5], 8, is_unicode=False) == "__"
-    assert sparkline(range(60), 60, is_unicode=False).isascii()
-
-
 def test_terminals_that_have_no_bars(monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console(file=io.TextIOWrapper(io.BytesIO(), "utf-8"))
     assert shows_unicode(console)
     assert not shows_unicode(Console(file=io.TextIOWrapper(io.BytesIO(), "ascii")))
     monkeypatch.setenv("TERM", "linux")
     assert not shows_unicode(console)
+    # Bars, where there are some.
+    assert sparkline([0, 7, 3.5], 8, is_unicode=True) == "▁█▅"
+    assert sparkline([0, 7, 3.5], 2, is_unicode=False) == "#_"
+    assert sparkline([5, 5], 8, is_unicode=False) == "__"
+    assert sparkline(range(60), 60, is_unicode=False).isascii()
 
 
 def test_rates_and_changes() -> None:

@@ -496,6 +496,16 @@ def test_parents_that_are_no_dentries() -> None:
     columns = ("directory", "negative", "negative_unused", "others", "negative_bytes")
     lost = ("(parents that are not in the dump)", 2, 1, 1, 2 * SLOT + NAME_SLOT)
     assert rows(census(dcache), "directories", *columns)[-1] == lost
+    # Parents that are lost.
+    dcache, made = populated()
+    # The root and the directory are on the first slab.
+    dcache.machine.drop(dcache.slabs[0].address)
+    result = census(dcache)
+    frame = result.tables["directories"].frame
+    assert frame[["directory", "state"]].to_numpy().tolist() == [["?", "unreadable"]]
+    kept = [dentry for dentry in made.values() if dentry.slab is not dcache.slabs[0]]
+    names = (b"tmp", b"a name", b"seen", b"held", b"going")
+    assert frame["negative"].tolist() == [sum(dentry.name.startswith(names) for dentry in kept)]
 
 
 def test_flags_in_an_unknown_order() -> None:
@@ -506,19 +516,17 @@ def test_flags_in_an_unknown_order() -> None:
         census(dcache)
 
 
-def test_a_chain_that_leads_away(dcache: FakeDcache) -> None:
+def test_a_chain_that_leads_away_or_bites_its_tail_or_another(dcache: FakeDcache) -> None:
     _, made = populate(dcache)
-    dcache.machine.set(made["n20"].object.d_hash.next, 0xFFFF_8880_0012_3450)
+    k, link = dcache.machine, made["n20"].object.d_hash.next
+    following = int(link)
+    k.set(link, 0xFFFF_8880_0012_3450)
     result = census(dcache)
     # Twenty follow n20: those that were added before it.
     assert damage(result) == {"hash chains": 1, "dentries": 20}
     counts = (len(dcache.made), 38, 33 - 20)
     assert figures(result, "dentries", "negative", "longest_chain") == counts
-
-
-def test_a_chain_that_bites_its_tail_or_another(dcache: FakeDcache) -> None:
-    _, made = populate(dcache)
-    k = dcache.machine
+    k.set(link, following)
     k.set(made["n0"].object.d_hash.next, made["n7"].object.d_hash)
     k.set(made["l0"].object.d_hash.next, made["going"].object.d_hash)
     result = census(dcache)
@@ -558,18 +566,6 @@ def test_filtered_pages(dcache: FakeDcache) -> None:
     assert gaps["dentries"] == 17, "those on the first slab follow those that are lost"
     frame = result.tables["fragmentation"].frame
     assert frame["slabs"].sum() == len(dcache.slabs) - 1, "the lost one is not counted"
-
-
-def test_lost_parents() -> None:
-    dcache, made = populated()
-    # The root and the directory are on the first slab.
-    dcache.machine.drop(dcache.slabs[0].address)
-    result = census(dcache)
-    frame = result.tables["directories"].frame
-    assert frame[["directory", "state"]].to_numpy().tolist() == [["?", "unreadable"]]
-    kept = [dentry for dentry in made.values() if dentry.slab is not dcache.slabs[0]]
-    names = (b"tmp", b"a name", b"seen", b"held", b"going")
-    assert frame["negative"].tolist() == [sum(dentry.name.startswith(names) for dentry in kept)]
 
 
 HOSTILE = {

@@ -276,6 +276,10 @@ def test_the_devices_with_the_longest_waits_have_findings(tmp_path: Path) -> Non
     found = traced(tmp_path, made).findings
     assert [each.id for each in found] == [f"trace-async-starved:{n},0" for n in range(12, 4, -1)]
     assert found[0].figures["more_devices"].value == 4
+    # The queue of a partition is that of its disk.
+    made = [replace(each, device=8 << 20 | 17) for each in starving(16.0) if each.note < 0]
+    remedy = traced(tmp_path, made).findings[0].remedies[0]
+    assert "/sys/dev/block/8:17/../queue/scheduler" in remedy.command
 
 
 def test_the_rows_of_waits_have_the_names_of_their_own_tasks(tmp_path: Path) -> None:
@@ -470,12 +474,6 @@ def test_actions_of_zoned_devices_are_known(tmp_path: Path) -> None:
     answer = answer_of(tmp_path, "x")
     assert answer.gaps == []
     assert answer.summary["trace_events"].value == 7
-
-
-def test_the_queue_of_a_partition_is_that_of_its_disk(tmp_path: Path) -> None:
-    made = [replace(each, device=8 << 20 | 17) for each in starving(16.0) if each.note < 0]
-    remedy = traced(tmp_path, made).findings[0].remedies[0]
-    assert "/sys/dev/block/8:17/../queue/scheduler" in remedy.command
 
 
 def test_the_queues_that_fared_worst_are_kept(

@@ -123,9 +123,7 @@ def test_unknown_limit_is_not_unlimited() -> None:
     assert [finding.id for finding in findings(figures)] == ["kcopyd-jobs"]
     known = figures_of(Limit.NONE, None), figures_of(Limit.IN_PROGRESS, 9)
     assert [figures.limited for figures in known] == [False, True]
-
-
-def test_waiters_of_a_snapshot_whose_copies_are_unknown() -> None:
+    # A snapshot whose copies are unknown has waiters.
     figures = figures_of(Limit.SEMAPHORE, None)
     replace_snapshot(figures, in_flight=None, waiters=(Waiter(7, "dd"),))
     (finding,) = (each for each in findings(figures) if each.kind == "dm-snapshot-waiters")

@@ -165,11 +165,6 @@ def test_cut_lines_are_counted(text: str) -> None:
     assert (log.events, log.unknown) == ([], 1)
 
 
-def test_other_lines_are_none_of_ours() -> None:
-    log = parsed("[1.0] usb 1-1: pending: nothing\n[1.1] workqueue foo: flags=0x0\n\nplain\n")
-    assert (log.events, log.unknown, log.lines) == ([], 0, 4)
-
-
 def test_hung_tasks_soft_lockups_and_hogs() -> None:
     log = parsed(
         "[  242.1] INFO: task kworker/u8:3:76 blocked for more than 120 seconds.\n"
@@ -211,6 +206,9 @@ def test_items_as_newer_kernels_print_them() -> None:
     assert (pool.seconds, pool.detail) == (35.0, "manager: 12 idle: 56 21")
     assert [e.time for e in log.events] == [None] * len(log.events)
     assert log.unknown == 0
+    # Other lines are none of ours.
+    log = parsed("[1.0] usb 1-1: pending: nothing\n[1.1] workqueue foo: flags=0x0\n\nplain\n")
+    assert (log.events, log.unknown, log.lines) == ([], 0, 4)
 
 
 def test_stamps() -> None:

@@ -243,10 +243,7 @@ def test_the_registry_knows_whose_a_reused_number_is() -> None:
     # The root has a number, but its list is not in the XArray.
     assert found.ids.row[1] == -1
     assert (found.ids.ours, found.ids.registered) == (4, 4)
-
-
-def test_a_cgroup_that_is_offline_and_registered() -> None:
-    """What it has swapped out keeps its number."""
+    # What an offline cgroup has swapped out keeps its number.
     fake, _ = busy("5.18")
     gone = next(group for group in fake.kernel.memcgs if group.path == "/outer/gone")
     fake.registered[9] = gone.object.address_

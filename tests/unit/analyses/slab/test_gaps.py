@@ -203,9 +203,7 @@ def test_a_kernel_whose_memory_model_is_unknown() -> None:
         del k.symbols[name]
     with pytest.raises(AnalysisError, match="memory model"):
         analyse(k)
-
-
-def test_an_allocator_that_is_not_slub() -> None:
+    # An allocator that is not SLUB.
     k = FakeKernel()
     k.cache("some", 64)
     members = {"struct kmem_cache": (256, "24 unsigned int size\n64 struct list_head list")}
