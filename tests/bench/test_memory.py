@@ -17,7 +17,7 @@ BODIES = {
 }
 
 
-@pytest.mark.usually("mixed")
+@pytest.mark.usually("6.1 mixed")
 @pytest.mark.parametrize("body", BODIES)
 @pytest.mark.parametrize(
     ("release", "scenario"),

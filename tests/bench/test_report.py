@@ -13,6 +13,7 @@ from tests.bench.timing import best, report
 from tests.lab import build
 
 
+@pytest.mark.usually("6.12 negatives")
 @pytest.mark.parametrize(
     ("release", "scenario"),
     [*((release, "mixed") for release in ("5.10", "6.1", "6.12", "7.3")), ("6.12", "negatives")],

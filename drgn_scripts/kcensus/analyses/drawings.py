@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from itertools import cycle
 
 from kcensus.analyses import analyses
 from kcensus.charts import COLORS, REST, Bar, Chart, ChartSpec, chart, compares
@@ -43,8 +44,7 @@ def ram_use(found: Mapping[str, Result], ram_bytes: int, failed: Collection[str]
     analysis have the same color on every machine.
     """
     users = {name: ram for name, analysis in analyses().items() if (ram := analysis.ram)}
-    # Strict, as a further analysis needs a further color.
-    color_of = dict(zip(users, COLORS, strict=True))
+    color_of = dict(zip(users, cycle(COLORS), strict=False))
     declared = {name: [*ram(found[name])] for name, ram in users.items() if name in found}
     uses = [use for each in declared.values() for use in each]
     whole = sum(use.bytes for use in uses if use.is_total)

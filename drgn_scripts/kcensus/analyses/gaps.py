@@ -1,12 +1,19 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Gaps of scans of slabs, in the same words for all analyses."""
+"""Gaps of scans of slabs and of waits, in the same words for all analyses."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from kcensus.engine.slub.slabs import ScanReport, SlabMap
 from kcensus.results import Gap, nonzero_gaps
+
+if TYPE_CHECKING:
+    from kcensus.kernel.waiting.reader import Waiting
+    from kcensus.kernel.waiting.waits import Waits
 
 
 def reasons(*faults: Mapping[str, int]) -> str:
@@ -38,3 +45,54 @@ def _scan_gaps(slab_map: SlabMap, report: ScanReport, objects: str) -> Iterator[
     yield Gap("slabs", reason, report.slabs_torn, effect)
     effect = f"free slots on them are counted as {objects}"
     yield Gap("freelists of CPUs, or sheaves", "torn or unreadable", report.lists_lost, effect)
+
+
+def wait_gaps(
+    slab_map: SlabMap, waiting: Waiting, waits: Waits, *more: Mapping[str, int]
+) -> list[Gap]:
+    """Return the unread parts of the graph of waits.
+
+    :param waits: those of the tasks that the analysis is about
+    :param more: further faults, in pages by reason
+    """
+    tasks = waiting.tasks
+    faults = [each for each in (waits.faults, tasks.faults, waiting.faults, *more) if each]
+    is_cut = 0 if "stacks of tasks" in waiting.missing else np.count_nonzero(waits.stacks.is_cut)
+    own = nonzero_gaps(
+        *(
+            Gap("waits of tasks", what, 1, "waits known from this part are missing")
+            for what in waiting.missing
+        ),
+        Gap(
+            "waits of tasks",
+            "lists of waiters contradict the stack",
+            waits.contradicted,
+            "these tasks may wait for another object",
+        ),
+        Gap(
+            "stacks of tasks",
+            "unreadable or cut",
+            int(is_cut),
+            "the objects of these tasks may be unknown",
+        ),
+        Gap(
+            "lists of waiters",
+            "torn",
+            waits.torn + waiting.torn,
+            "waiters behind the damage are missing",
+        ),
+        Gap("lists of tasks", "torn or unreadable", tasks.damaged, "their tasks are missing"),
+        Gap(
+            "clocks of CPUs",
+            "impossible",
+            tasks.bad_clocks,
+            "tasks of these CPUs may have slept for less",
+        ),
+        Gap(
+            "pages with tasks, locks or wait queues",
+            reasons(*faults),
+            sum(sum(each.values()) for each in faults),
+            "waits through these pages are missing",
+        ),
+    )
+    return own + scan_gaps(slab_map, waits.report, "XFS buffers")

@@ -152,7 +152,8 @@ class Context:
             raise AnalysisError(memory.exceeded(analysis.name)) from error
         except _TORN as error:
             is_of_types = isinstance(error, UNEXPECTED)
-            if not is_of_types or self.target is None or self.target.recorded_for is None:
+            recorded_for = (self.target and self.target.recorded_for) or ()
+            if not is_of_types or analysis.name not in recorded_for:
                 raise  # a bug of ours: types come from debug info
             raise AnalysisError(
                 f"types or variables in the capsule do not fit {analysis.name} ({error}); record "

@@ -30,6 +30,7 @@ def _direct(session: Session, out: Path) -> None:
     )
 
 
+@pytest.mark.usually("kdump-zlib")
 @pytest.mark.parametrize("format_", ["kdump-elf", "kdump-lzo", "kdump-zlib"])
 def test_overhead(format_: str, tmp_path: Path, slack: float, bench_smoke: bool) -> None:
     dump = build("6.1", "negatives")

@@ -5,8 +5,12 @@ from __future__ import annotations
 
 import pytest
 
+from kcensus.analyses import analyses
 from kcensus.analyses.drawings import charts
-from kcensus.results import Result, Severity
+from kcensus.analyses.runner import Context
+from kcensus.kernel.waiting.finders.io.requests import Requests
+from kcensus.results import Bound, Result, Severity
+from kcensus.sources import open_target
 from tests.lab.truth import io
 from tests.sample.conftest import Sample
 
@@ -97,3 +101,18 @@ def test_hardware_queues_have_the_tags_of_debugfs(result: Result, disk: io.Disk)
     assert row["requests"] == len(result.tables["requests"].frame)
     assert row["dispatched"] == result.summary["dispatched"].value
     assert (row["software"], row["stopped"]) == (0, "no")
+
+
+def test_a_part_of_the_graph_that_fails_is_a_gap_of_both_analyses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(self: Requests) -> None:
+        raise LookupError("no struct request")
+
+    monkeypatch.setattr(Requests, "find", fail)
+    context = Context.of(open_target("sample-io"))
+    for name in ("iosched", "waits"):
+        made = context.run(analyses()[name])
+        assert Requests.about in {gap.reason for gap in made.gaps}
+        if name == "iosched":
+            assert made.summary["sleepers_behind_requests"].bound is Bound.AT_LEAST

@@ -79,10 +79,15 @@ def test_every_table_and_column_explains_itself(name: str) -> None:
             assert len(column.label.split()) <= 5, f"{spec.name}.{key}"
 
 
-@pytest.mark.parametrize("name", recorded_analyses())
+@pytest.mark.parametrize("name", analyses())
 def test_metadata_names_what_there_is(name: str) -> None:
     analysis = analyses()[name]
-    result = Context.of(open_target("sample")).run(analysis)
+    try:
+        result = Context.of(open_target("sample")).run(analysis)
+    except AnalysisError:
+        # A capsule may lack what a new analysis reads, until the samples are recorded again.
+        assert name not in recorded_analyses()
+        return
     assert 1 <= len(analysis.headline) <= 3
     assert set(analysis.headline) <= set(result.summary)
     declared = {spec.name: spec for spec in analysis.tables()}

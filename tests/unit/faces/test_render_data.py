@@ -335,6 +335,7 @@ def test_it_describes_every_column() -> None:
             assert [*columns] == [*spec.columns]
             for key, column in spec.columns.items():
                 assert columns[key]["description"] == column.help
+
     # No part has the name of another.
     def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
         names = [name for name, _ in pairs]

@@ -69,6 +69,7 @@ def test_a_dump_does_not_move(checks: Checks) -> None:
     moves, differs, _ = checks(itertools.count(100), live=False)
     assert (moves.counter, moves.moved, moves.status) == (100, None, CheckStatus.DIFFER)
     assert differs.note == "Why."
+
     # Gauges that fail leave the checks.
     def broken(_kernel: Kernel) -> Iterator[Gauge]:
         raise ZeroDivisionError

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from kcensus.analyses.gaps import reasons, scan_gaps
+from kcensus.analyses.gaps import wait_gaps
 from kcensus.analyses.waits.figures import Figures
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import Strength
@@ -104,18 +104,12 @@ def gaps(figures: Figures) -> list[Gap]:
     """Return the unreadable or undetermined parts of the graph."""
     waiting, tasks = figures.waiting, figures.waiting.tasks
     waits, undetermined = waiting.waits, waiting.blocked.undetermined
-    faults = [waits.faults, tasks.faults, waiting.faults]
     blocked = tasks.is_blocked[tasks.rows(waits.task)]
-    is_cut = int(np.count_nonzero(waits.stacks.is_cut))
     of_interest = np.array(
         [kind in (WaitKind.LOCK, WaitKind.PIPE) for kind in waits.kind], np.bool_
     )
     lost = int(np.count_nonzero(of_interest & ~blocked & ~waits.is_proven))
     own = nonzero_gaps(
-        *(
-            Gap("waits of tasks", what, 1, "edges known from this part are missing")
-            for what in waiting.missing
-        ),
         Gap(
             "waits of tasks",
             f"the object of {undetermined:,} of {figures.blocked:,} tasks in state D is "
@@ -149,44 +143,13 @@ def gaps(figures: Figures) -> list[Gap]:
         ),
         *(gap for finder in waiting.finders for gap in finder.gaps(waiting.graph)),
         Gap(
-            "waits of tasks",
-            "lists of waiters contradict the stack",
-            waits.contradicted,
-            "these tasks may wait for another object",
-        ),
-        Gap(
-            "stacks of tasks",
-            "unreadable or cut",
-            0 if "stacks of tasks" in waiting.missing else is_cut,
-            "the objects of these tasks may be unknown",
-        ),
-        Gap(
             "functions",
             "the code is not in the dump",
             waiting.unreadable_code,
             "holders known from code alone are missing",
         ),
-        Gap(
-            "lists of waiters",
-            "torn",
-            waits.torn + waiting.torn,
-            "waiters behind the damage are missing",
-        ),
-        Gap("lists of tasks", "torn or unreadable", tasks.damaged, "their tasks are missing"),
-        Gap(
-            "clocks of CPUs",
-            "impossible",
-            tasks.bad_clocks,
-            "tasks of these CPUs may have slept for less",
-        ),
-        Gap(
-            "pages with tasks, locks or wait queues",
-            reasons(*faults),
-            sum(each.total() for each in faults),
-            "edges from these pages are missing",
-        ),
     )
-    return own + scan_gaps(figures.kernel.slab_map, waits.report, "XFS buffers")
+    return own + wait_gaps(figures.kernel.slab_map, waiting, waits)
 
 
 def _unlisted(figures: Figures) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from kcensus.analyses.gaps import reasons, scan_gaps
+from kcensus.analyses.gaps import reasons, scan_gaps, wait_gaps
 from kcensus.analyses.iosched.kernel.figures import Figures
 from kcensus.kernel.block.disks import QueueKind, in_flight
 from kcensus.kernel.block.hardware import hardware_queues, tags_in_use
@@ -168,18 +168,12 @@ def gaps(figures: Figures) -> list[Gap]:
             else ()
         ),
         *_of_tasks(figures),
-        *scan_gaps(figures.kernel.slab_map, figures.waits.report, "XFS buffers"),
     ]
 
 
 def _of_tasks(figures: Figures) -> list[Gap]:
-    waits, every = figures.waits, tasks(figures.kernel)
-    faults = [waits.faults, every.faults, figures.joins.faults]
-    return nonzero_gaps(
-        *(
-            Gap("waits of tasks", what, 1, "the objects of some tasks in state D are unknown")
-            for what in waits.missing
-        ),
+    waits = figures.waits
+    own = nonzero_gaps(
         Gap(
             "waits of tasks",
             "no pointer to the object was found",
@@ -187,35 +181,11 @@ def _of_tasks(figures: Figures) -> list[Gap]:
             "the requests that these tasks in state D wait for are unknown",
         ),
         Gap(
-            "waits of tasks",
-            "lists of waiters contradict the stack",
-            waits.contradicted,
-            "these tasks in state D may wait for another object",
-        ),
-        Gap(
-            "stacks of tasks",
-            "unreadable or cut",
-            0 if "stacks of tasks" in waits.missing else int(np.count_nonzero(waits.stacks.is_cut)),
-            "the sleeping function or entry of these tasks in state D is unknown",
-        ),
-        Gap(
             "requests of tasks",
             "too many of one object",
             figures.joins.dropped,
             "tasks in state D are shown behind some of their requests only",
         ),
-        Gap("lists of waiters", "torn", waits.torn, "waiters behind the damage are missing"),
-        Gap("lists of tasks", "torn or unreadable", every.damaged, "their tasks are missing"),
-        Gap(
-            "clocks of CPUs",
-            "impossible",
-            every.bad_clocks,
-            "tasks in state D of these CPUs may have slept for less",
-        ),
-        Gap(
-            "pages with tasks, locks or wait queues",
-            reasons(*faults),
-            sum(each.total() for each in faults),
-            "objects on them are unknown",
-        ),
     )
+    slab_map = figures.kernel.slab_map
+    return own + wait_gaps(slab_map, figures.waiting, waits, figures.joins.faults)

@@ -25,7 +25,7 @@ _MAX_SUBJECTS = 32
 def stalls(figures: Figures) -> Iterator[Told]:
     """Yield the findings about long waits, or waits of many tasks, outside of cycles."""
     roots = _sorted(figures)
-    yield from roots.own
+    yield from _largest(roots.own)
     told = _of_cycles(figures) | figures.waiters(*(told.nodes[0] for told in roots.own))
     for subjects in _groups(figures, roots.tasks)[:_MAX_FINDINGS]:
         is_dead = figures.tasks.state(subjects[0]) is State.EXITED
@@ -38,6 +38,16 @@ def stalls(figures: Figures) -> Iterator[Told]:
     in_io = figures.waiters(*roots.devices) - told
     yield from for_devices(figures, roots.devices, in_io)
     yield from alone(figures, _hung(figures, told | in_io))
+
+
+def _largest(own: list[Told]) -> Iterator[Told]:
+    """Yield the findings of finders about most tasks, some of each kind."""
+    shown: Counter[str] = Counter()
+    for told in sorted(own, key=lambda told: -len(told.finding.tasks)):
+        kind = told.finding.id.partition(":")[0]
+        shown[kind] += 1
+        if shown[kind] <= _MAX_FINDINGS:
+            yield told
 
 
 @dataclass

@@ -8,9 +8,8 @@ from dataclasses import replace
 
 from kcensus.analyses.waits.figures import Figures
 from kcensus.kernel.tasks.functions import plain
+from kcensus.kernel.waiting.finders.events.core_dumps import DUMPING
 from kcensus.results import Remedy
-
-_DUMPING = frozenset({"do_coredump", "vfs_coredump"})
 
 
 def kills(figures: Figures, node: int, effect: str) -> Iterator[Remedy]:
@@ -27,7 +26,7 @@ def kills(figures: Figures, node: int, effect: str) -> Iterator[Remedy]:
                 for remedy in finder.remedies(kind, address, figures.names.of(node)):
                     yield replace(remedy, effect=f"{remedy.effect} to {effect}")
     elif figures.tasks.is_killable(node):
-        is_dumping = not _DUMPING.isdisjoint(map(plain, figures.tasks.functions(node)))
+        is_dumping = not DUMPING.isdisjoint(map(plain, figures.tasks.functions(node)))
         yield Remedy(
             effect=f"Kill {figures.names.of(node)} to {effect} (signals wake it up)",
             command=f"kill -KILL {figures.tasks.pid(node)}",

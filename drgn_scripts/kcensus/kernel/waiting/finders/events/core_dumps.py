@@ -13,7 +13,7 @@ from kcensus.kernel.waiting.graph import HELD, TASK, Graph, NodeKind
 COREDUMP = NodeKind("coredump", ("struct core_state",))
 _DUMPED = frozenset({"coredump_task_exit", "exit_mm", "do_exit"})
 """Functions in which the other threads of a process wait for its core dump."""
-_DUMPING = frozenset({"do_coredump", "vfs_coredump"})
+DUMPING = frozenset({"do_coredump", "vfs_coredump"})
 
 
 class CoreDumps(Finder):
@@ -45,7 +45,7 @@ class CoreDumps(Finder):
 
     def of_interest(self, graph: Graph) -> Iterable[int]:
         """Return the threads that write core dumps."""
-        dumping = self.waits.task[self._having(_DUMPING)]
+        dumping = self.waits.task[self._having(DUMPING)]
         return np.flatnonzero(graph.is_task & np.isin(graph.address, dumping)).tolist()
 
 
