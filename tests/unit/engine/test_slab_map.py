@@ -95,8 +95,7 @@ def test_no_part_of_the_page_array() -> None:
         _ = slab_map(k).survey
     # A slab of a cache that is on no list.
     k = FakeKernel()
-    slab = k.slab(k.cache("small", 256))
-    k.set(slab.struct.slab_cache, DIRECT_MAP + 300 * PAGE)
+    k.set(k.slab(k.cache("small", 256)).struct.slab_cache, DIRECT_MAP + 300 * PAGE)
     found = slab_map(k)
     assert found.survey.slabs.cache.tolist() == [-1]
     # However many objects the other caches' slabs may have.

@@ -206,18 +206,12 @@ GIB = 1 << 30
 @pytest.mark.parametrize(
     ("holds", "ram", "severity"),
     [
-        (MIN_BYTES - 1, None, None),
-        (MIN_BYTES - 1, MIN_BYTES, None),
-        (MIN_BYTES, None, Severity.NOTICE),
-        (MIN_BYTES, 0, Severity.NOTICE),
-        (MIN_BYTES, MIN_BYTES, Severity.CRITICAL),
-        (GIB, 4 * GIB, Severity.CRITICAL),
-        (GIB - 1, 4 * GIB, Severity.WARNING),
-        (GIB, 20 * GIB, Severity.WARNING),
+        *((MIN_BYTES - 1, None, None), (MIN_BYTES - 1, MIN_BYTES, None), (GIB, 1001 * GIB, None)),
+        *((GIB, ram * GIB, Severity.INFO) for ram in (201, 1000)),
+        *((MIN_BYTES, ram, Severity.NOTICE) for ram in (None, 0)),
         (GIB, 200 * GIB, Severity.NOTICE),
-        (GIB, 201 * GIB, Severity.INFO),
-        (GIB, 1000 * GIB, Severity.INFO),
-        (GIB, 1001 * GIB, None),
+        *((GIB - 1, 4 * GIB, Severity.WARNING), (GIB, 20 * GIB, Severity.WARNING)),
+        *((MIN_BYTES, MIN_BYTES, Severity.CRITICAL), (GIB, 4 * GIB, Severity.CRITICAL)),
     ],
 )
 def test_severity_is_the_share_of_ram(

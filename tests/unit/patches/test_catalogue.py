@@ -81,7 +81,6 @@ def test_every_patch_is_complete() -> None:
             assert not patch.release, patch.id
         if patch.status is Status.DISTRIBUTION:
             assert patch.backports, patch.id
-    # All packaged files are read.
     assert {path.stem for path in PACKAGED.rglob("*.toml")} == set(CATALOGUE.patches)
 
 

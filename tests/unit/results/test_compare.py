@@ -190,10 +190,8 @@ def test_names_that_are_called_like_columns_of_a_comparison() -> None:
     assert changed is not None
     assert [column.label for column in changed.columns.values()][:2] == ["state", "row"]
     # Tables without names or amounts are left out.
-    numbers = Table.of("t", {"size": ([1], Column(Unit.BYTES))})
-    assert compare_tables(numbers, numbers) is None
-    words = Table.of("t", {"name": (["a"], NAME)})
-    assert compare_tables(words, words) is None
+    for columns in ({"size": ([1], Column(Unit.BYTES))}, {"name": (["a"], NAME)}):
+        assert compare_tables(*[Table.of("t", columns)] * 2) is None
 
 
 def compared(*pair: Result, **failed: str) -> Result:

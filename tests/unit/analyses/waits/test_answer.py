@@ -65,12 +65,11 @@ def test_the_tables_of_a_deadlock() -> None:
     assert made["objects"].frame["behind"].tolist() == [3, 3]
     assert len(made["nodes"].frame) == 5
     assert made["edges"].frame["strength"].tolist() == ["proven"] * 5
-    # The stacks of the cycle.
-    made = tables(_ABBA.figures())["stacks"]
-    assert made.frame["pid"].tolist() == [101, 100]
-    assert made.frame["frame"].tolist() == [0, 0]
-    assert set(made.frame["function"]) == {"mutex_user"}
-    assert all(int(place, 16) >= 1 << 63 for place in made.frame["place"])
+    stacks = made["stacks"].frame
+    assert stacks["pid"].tolist() == [101, 100]
+    assert stacks["frame"].tolist() == [0, 0]
+    assert set(stacks["function"]) == {"mutex_user"}
+    assert all(int(place, 16) >= 1 << 63 for place in stacks["place"])
 
 
 @pytest.mark.parametrize(

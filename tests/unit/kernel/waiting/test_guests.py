@@ -123,7 +123,6 @@ def test_where_it_is(found: Waits) -> None:
     direct = rows(found, WaitKind.REQUEST)
     assert len(set(found.inode[direct].tolist())) == 1
     assert (found.offset[direct] >= 0).all()
-    # The guest's load ran for 40 s.
     seconds = dict(zip(found.pid.tolist(), (found.since_ns / 1e9).tolist(), strict=True))
     # The guest's load ran for 40 s: these wait since its beginning.
     for pid in (7, 1048, 1049):
