@@ -29,11 +29,16 @@ kernel = kcensus.open_target(target, symbols)
 report = kcensus.report(kernel)
 
 
+def say(text: str) -> None:
+    """Show a text in Markdown."""
+    display(Markdown(text))
+
+
 def answer(name: str) -> kcensus.Result | None:
     """Return the result of an analysis; where it has no figures, say why."""
     result = report.results.get(name)
     if result is None:
-        display(Markdown(f"*The analysis `{name}` failed on this kernel:*"))
+        say(f"*The analysis `{name}` failed on this kernel:*")
     elif not result.result.nothing:
         return result
     reason = result.result.nothing if result else report.failed[name]
@@ -53,11 +58,9 @@ display({"text/plain": subject}, raw=True, metadata={"kcensus": {"subject": subj
 best = max((finding.returns or 0 for _, finding in report.findings), default=0)
 if machine and machine.ram_bytes and best:
     top_finding = next(each for _, each in report.findings if each.returns == best)
-    display(
-        Markdown(
-            f"The largest amount that one command returns is **{shown(best, 'bytes')}** of"
-            f" {shown(machine.ram_bytes, 'bytes')} of RAM; the finding is:"
-        )
+    say(
+        f"The largest amount that one command returns is **{shown(best, 'bytes')}** of"
+        f" {shown(machine.ram_bytes, 'bytes')} of RAM; the finding is:"
     )
     display({"text/plain": top_finding.title}, raw=True)
 
@@ -95,13 +98,11 @@ analysed = plots.ram_analysed(report)
 
 # %%
 if slab := answer("slab"):
-    display(
-        Markdown(
-            f"Slab pages use **{slab.text('slab_bytes')}**, {slab.text('share_of_ram')} of RAM."
-            f" Objects use {slab.text('active_bytes')} of that: utilization is"
-            f" **{slab.text('utilization')}**. Free slots hold {slab.text('free_slot_bytes')};"
-            f" {slab.text('reclaimable_bytes')} are in caches that reclaim can shrink."
-        )
+    say(
+        f"Slab pages use **{slab.text('slab_bytes')}**, {slab.text('share_of_ram')} of RAM."
+        f" Objects use {slab.text('active_bytes')} of that: utilization is"
+        f" **{slab.text('utilization')}**. Free slots hold {slab.text('free_slot_bytes')};"
+        f" {slab.text('reclaimable_bytes')} are in caches that reclaim can shrink."
     )
     largest = plots.slab_caches(slab)
 
@@ -138,14 +139,12 @@ if slab:
 
 # %%
 if dentries := answer("dentries"):
-    display(
-        Markdown(
-            f"**{dentries.text('negative')}** of {dentries.text('dentries')} dentries are negative;"
-            f" with external names they use **{dentries.text('negative_bytes')}**."
-            f" {dentries.text('freeable_bytes')} of slab pages hold only unused negative ones."
-            " The command of a finding can return more: it drops unused dentries of all kinds, with"
-            " pages shared by both kinds, and external names."
-        )
+    say(
+        f"**{dentries.text('negative')}** of {dentries.text('dentries')} dentries are negative;"
+        f" with external names they use **{dentries.text('negative_bytes')}**."
+        f" {dentries.text('freeable_bytes')} of slab pages hold only unused negative ones."
+        " The command of a finding can return more: it drops unused dentries of all kinds, with"
+        " pages shared by both kinds, and external names."
     )
     directories = plots.directories(dentries)
 
@@ -166,12 +165,10 @@ if dentries:
 
 # %%
 if list_lru := answer("list-lru"):
-    display(
-        Markdown(
-            f"The lists use **{list_lru.text('structural_bytes')}**,"
-            f" {list_lru.text('share_of_ram')} of RAM. With the whole series they need"
-            f" {list_lru.text('projected_xarray_bytes')}."
-        )
+    say(
+        f"The lists use **{list_lru.text('structural_bytes')}**,"
+        f" {list_lru.text('share_of_ram')} of RAM. With the whole series they need"
+        f" {list_lru.text('projected_xarray_bytes')}."
     )
     projection = plots.list_lru_projection(list_lru)
 
@@ -184,12 +181,10 @@ if list_lru := answer("list-lru"):
 
 # %%
 if kcopyd := answer("kcopyd"):
-    display(
-        Markdown(
-            f"**{kcopyd.text('jobs')}** jobs of {kcopyd.text('clients')} clients hold"
-            f" **{kcopyd.text('total_bytes')}**: {kcopyd.text('job_bytes')} are kcopyd_job slabs,"
-            f" {kcopyd.text('page_bytes')} pages to copy, {kcopyd.text('bio_bytes')} bios."
-        )
+    say(
+        f"**{kcopyd.text('jobs')}** jobs of {kcopyd.text('clients')} clients hold"
+        f" **{kcopyd.text('total_bytes')}**: {kcopyd.text('job_bytes')} are kcopyd_job slabs,"
+        f" {kcopyd.text('page_bytes')} pages to copy, {kcopyd.text('bio_bytes')} bios."
     )
     jobs = plots.kcopyd_jobs(kcopyd)
 
@@ -201,12 +196,10 @@ if kcopyd := answer("kcopyd"):
 
 # %%
 if memcgs := answer("memcgs"):
-    display(
-        Markdown(
-            f"**{memcgs.text('memcgs_offline')}** memory cgroups are offline, beside"
-            f" {memcgs.text('memcgs_online')} online ones, and hold"
-            f" **{memcgs.text('offline_bytes')}**."
-        )
+    say(
+        f"**{memcgs.text('memcgs_offline')}** memory cgroups are offline, beside"
+        f" {memcgs.text('memcgs_online')} online ones, and hold"
+        f" **{memcgs.text('offline_bytes')}**."
     )
     pins = plots.dying_memcgs(memcgs)
 
@@ -236,11 +229,7 @@ checks = [check for result in report.results.values() for check in result.checks
 gaps = [gap for result in report.results.values() for gap in result.gaps]
 agreeing = sum(check.status.value == "agree" for check in checks)
 differing = [check for check in checks if check.status.value == "differ"]
-display(
-    Markdown(
-        f"Checks: {agreeing} of {len(checks)} agree, {len(differing)} differ. Gaps: {len(gaps)}."
-    )
-)
+say(f"Checks: {agreeing} of {len(checks)} agree, {len(differing)} differ. Gaps: {len(gaps)}.")
 if differing:
     fields = ["name", "ours", "counter", "source", "note"]
     rows = [[getattr(check, name) for name in fields] for check in differing]

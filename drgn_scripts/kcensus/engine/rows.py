@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,23 @@ def rows_of(column: Words, addresses: Words, order: Numbers | None = None) -> Nu
     place[place == len(column)] = 0
     rows = place if order is None else order[place]
     return np.where(column[rows] == addresses, rows, -1)
+
+
+class Addressed:
+    """Structs as columns: a row for each address."""
+
+    address: Words
+
+    def __len__(self) -> int:
+        return len(self.address)
+
+    @cached_property
+    def _order(self) -> Numbers:
+        return np.argsort(self.address, kind="stable")
+
+    def rows(self, addresses: Words) -> Numbers:
+        """Return the row of each pointer to such a struct, or -1."""
+        return rows_of(self.address, addresses, self._order)
 
 
 def spread(

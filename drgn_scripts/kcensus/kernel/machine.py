@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import struct
 from collections.abc import Callable
 
 import drgn
@@ -17,6 +16,7 @@ from kcensus.kernel.log import is_sound
 from kcensus.kernel.mm.vmstat import memory_use
 from kcensus.kernel.size import attempt
 from kcensus.results import Machine
+from kcensus.sources.formats.elf import NT_GNU_BUILD_ID, notes
 from kcensus.sources.model import kernel_release
 from kcensus.text import printable
 
@@ -60,15 +60,9 @@ def _build_id(prog: drgn.Program) -> str:
         if line.startswith(b"BUILD-ID="):
             return printable(line[len("BUILD-ID=") :])
     start, stop = (prog.symbol(f"__{end}_notes").address for end in ("start", "stop"))
-    notes = prog.read(start, min(stop - start, 4096))
-    at = 0
-    while at + 12 <= len(notes):
-        name_size, size, kind = struct.unpack_from("<3I", notes, at)
-        text = at + 12 + (name_size + 3) // 4 * 4
-        if kind == 3 and notes[at + 12 : at + 16] == b"GNU\0":  # NT_GNU_BUILD_ID
-            digits: str = notes[text : text + size].hex()
-            return digits
-        at = text + (size + 3) // 4 * 4
+    for owner, kind, content in notes(prog.read(start, min(stop - start, 4096))):
+        if (owner, kind) == (b"GNU", NT_GNU_BUILD_ID):
+            return content.hex()
     return ""
 
 

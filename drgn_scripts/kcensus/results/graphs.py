@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from kcensus.results import Result
-from kcensus.results.tables import DATA, NONE, TEXT, Column, Table, TableSpec
+from kcensus.results.tables import DATA, NONE, TEXT, Column, TableSpec
 
 
 class Shape(Enum):
@@ -158,11 +158,6 @@ PICTURE = TableSpec("picture", "Boxes of pictures", {
     "details": Column(TEXT, "", DATA, "Function and address of the member.", "link.tip"),
 }, "A box of the picture of the graph, in the order of drawing.", detail=True,
     rows=lambda figures: [*_lines(figures.picture)])  # fmt: skip
-
-
-def picture_table(picture: Picture) -> Table:
-    """Make the table that keeps a picture."""
-    return PICTURE.of([*_lines(picture)])
 
 
 class _Line(NamedTuple):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from drgn import Object
 
-from kcensus.kernel.dm.devices import mapped_devices
+from kcensus.kernel.dm.devices import CLIENTS_OF_TARGETS, mapped_devices
 from kcensus.kernel.kernel import Kernel
 from tests.unit.fakekernel import FakeKernel
 
@@ -86,3 +86,37 @@ def test_a_tree_with_a_cycle_ends_and_a_bent_list_is_torn() -> None:
     assert (len(devices.devices[0].targets), devices.damaged) == (2, 1)
     k.set(table.targets[1].begin, 99)
     assert len(mapped_devices(Kernel(k.prog)).devices[0].targets) == 1
+
+
+_ZONED = {
+    "per target": """
+struct dmz_target 16 : 0 struct dmz_dev * dev; 8 struct dmz_reclaim * reclaim
+struct dmz_dev 8 : 0 unsigned int id
+""",
+    "per device": """
+struct dmz_target 16 : 0 struct dmz_dev * dev; 8 unsigned int nr_ddevs
+struct dmz_dev 16 : 0 unsigned int id; 8 struct dmz_reclaim * reclaim
+""",
+}
+_RECLAIM = """
+struct dmz_reclaim 16 : 8 struct dm_kcopyd_client * kc
+struct dm_kcopyd_client 8 : 0 void * pages
+"""
+
+
+@pytest.mark.parametrize("reclaim", _ZONED)
+def test_clients_of_zoned_targets(reclaim: str) -> None:
+    k = FakeKernel("6.10", _ZONED[reclaim] + _RECLAIM)
+    reclaims = k.alloc("struct dmz_reclaim [2]")
+    for each, kc in zip(reclaims, (0x1000, 0x2000), strict=True):
+        k.set(each.kc, kc)
+    target, devices = k.alloc("struct dmz_target"), k.alloc("struct dmz_dev [2]")
+    k.set(target.dev, devices)
+    if reclaim == "per target":
+        k.set(target.reclaim, reclaims)
+    else:
+        k.set(target.nr_ddevs, 2)
+        for device, each in zip(devices, reclaims, strict=True):
+            k.set(device.reclaim, each)
+    clients = CLIENTS_OF_TARGETS["zoned"](k.prog, int(target.address_of_()))
+    assert clients == ([0x1000] if reclaim == "per target" else [0x1000, 0x2000])

@@ -16,7 +16,7 @@ from kcensus.engine.chase import Damage, Lanes, collect, pointer_step
 from kcensus.engine.gather import gather, gather_arrays
 from kcensus.engine.layout import layout, word_dtype
 from kcensus.engine.memory import Faults, Memory, Numbers, Words
-from kcensus.engine.rows import spread, within
+from kcensus.engine.rows import Addressed, spread, within
 from kcensus.engine.slub.pages import PageMap
 from kcensus.kernel.block.operations import Operations
 from kcensus.kernel.block.requests import requests
@@ -40,7 +40,7 @@ _MAPPING_FLAGS = np.uint64(3)
 
 
 @dataclass
-class Bios:
+class Bios(Addressed):
     """A row per bio, request by request, in the order of the request."""
 
     address: Words
@@ -68,9 +68,6 @@ class Bios:
     torn: int = 0
     """Requests with an incomplete chain of bios, and bios with unreadable pages or owner."""
     faults: Faults = field(default_factory=Faults)
-
-    def __len__(self) -> int:
-        return len(self.address)
 
     def end_names(self) -> list[str]:
         """Return the name of each bio's ``origin_end_io``; empty without a symbol."""

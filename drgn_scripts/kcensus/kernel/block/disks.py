@@ -14,7 +14,7 @@ from kcensus.engine.chase import Lanes
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Memory, Numbers, Words
-from kcensus.engine.rows import rows_of
+from kcensus.engine.rows import Addressed, rows_of
 from kcensus.engine.slub.percpu import cpu_offsets
 from kcensus.engine.strings import c_strings
 from kcensus.kernel.kernel import Kernel, once
@@ -70,7 +70,7 @@ class Disk:
 
 
 @dataclass(frozen=True)
-class Partitions:
+class Partitions(Addressed):
     """Partitions and whole disks as columns, by ascending address."""
 
     address: Words
@@ -81,10 +81,6 @@ class Partitions:
     """Partition number; 0 for the whole disk."""
     device: Numbers
     """``dev_t``."""
-
-    def rows(self, addresses: Words) -> Numbers:
-        """Return the row of each partition, or -1."""
-        return rows_of(self.address, addresses)
 
 
 @dataclass

@@ -14,7 +14,7 @@ from kcensus.engine.chase import Lanes
 from kcensus.engine.gather import gather, gather_pointers
 from kcensus.engine.layout import Path, element_paths, layout
 from kcensus.engine.memory import Faults, Memory, Numbers, Words
-from kcensus.engine.rows import rows_of, spread, within
+from kcensus.engine.rows import Addressed, rows_of, spread, within
 from kcensus.engine.slub.percpu import cpu_offsets
 from kcensus.engine.xarray import XArrayWalk
 from kcensus.kernel.block.disks import BlockDevices, QueueKind, block_devices
@@ -67,7 +67,7 @@ class Tags:
 
 
 @dataclass
-class HardwareQueues:
+class HardwareQueues(Addressed):
     """``struct blk_mq_hw_ctx`` as columns, disk by disk."""
 
     address: Words
@@ -89,14 +89,6 @@ class HardwareQueues:
     damaged: int = 0
     """Unreadable or impossible hardware queues and maps of tags."""
     faults: Faults = field(default_factory=Faults)
-
-    def rows(self, addresses: Words) -> Numbers:
-        """Return the row of each hardware queue, or -1."""
-        return rows_of(self.address, addresses, self._order)
-
-    @cached_property
-    def _order(self) -> Numbers:
-        return np.argsort(self.address)
 
 
 @once

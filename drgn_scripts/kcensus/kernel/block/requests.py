@@ -17,7 +17,7 @@ from kcensus.engine.chase import Lanes
 from kcensus.engine.gather import Gathered, gather, gather_arrays
 from kcensus.engine.layout import layout, word_dtype
 from kcensus.engine.memory import Faults, Mask, Numbers, Words
-from kcensus.engine.rows import rows_of
+from kcensus.engine.rows import Addressed, rows_of
 from kcensus.engine.slub.slabs import ScanReport
 from kcensus.kernel.block.disks import BlockDevices, QueueKind, block_devices
 from kcensus.kernel.block.hardware import HardwareQueues, hardware_queues, software_queues
@@ -63,7 +63,7 @@ class Place(IntEnum):
 
 
 @dataclass
-class Requests:
+class Requests(Addressed):
     """A row per request, disk by disk."""
 
     address: Words
@@ -120,17 +120,6 @@ class Requests:
     """Missing types or members, for lack of which requests are missing, too."""
     report: ScanReport = field(default_factory=ScanReport)
     faults: Faults = field(default_factory=Faults)
-
-    def __len__(self) -> int:
-        return len(self.address)
-
-    def rows(self, addresses: Words) -> Numbers:
-        """Return the row of each ``struct request *``, or -1."""
-        return rows_of(self.address, addresses, self._order)
-
-    @cached_property
-    def _order(self) -> Numbers:
-        return np.argsort(self.address)
 
     @property
     def age_ns(self) -> Numbers:

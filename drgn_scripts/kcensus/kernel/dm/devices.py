@@ -155,7 +155,7 @@ def _zoned(prog: Program, private: int) -> list[int]:
     target = Object(prog, "struct dmz_target *", value=private)
     # Since Linux kernel commit f97809aec589 ("dm zoned: per-device reclaim") (in v5.8), each
     # device has a reclaim of its own.
-    if not prog.type("struct dmz_dev").haspartial(_client, "reclaim"):
+    if not prog.type("struct dmz_dev").has_member("reclaim"):
         return [int(target.reclaim.kc)]
     devices = min(int(target.nr_ddevs), _MAX_ZONED_DEVICES)
     return [int(target.dev[i].reclaim.kc) for i in range(devices)]

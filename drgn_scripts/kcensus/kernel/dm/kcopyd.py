@@ -18,7 +18,7 @@ from kcensus.engine.chase import Damage, chase, pointer_step
 from kcensus.engine.gather import gather, gather_pointers
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words
-from kcensus.engine.rows import rows_of
+from kcensus.engine.rows import Addressed, rows_of
 from kcensus.engine.slub.scan import View, allocated, visit
 from kcensus.engine.slub.slabs import ScanReport, SlabCache, SlabMap
 from kcensus.kernel.names import ABSENT
@@ -71,7 +71,7 @@ def job_caches(slab_map: SlabMap) -> list[SlabCache]:
 
 
 @dataclass(frozen=True)
-class Clients:
+class Clients(Addressed):
     """``struct dm_kcopyd_client`` as columns, in ascending order of address."""
 
     address: Words = field(default_factory=_no_words)
@@ -94,13 +94,6 @@ class Clients:
     reserves: Numbers = field(default_factory=_no_counts)
     reserves_lost: int = 0
     """Clients with an unreadable mempool."""
-
-    def __len__(self) -> int:
-        return len(self.address)
-
-    def rows(self, addresses: Words) -> Numbers:
-        """Return the row of each client, or -1."""
-        return rows_of(self.address, addresses)
 
 
 @dataclass

@@ -16,7 +16,7 @@ from kcensus.engine.chase import Damage, Lanes, collect, pointer_step
 from kcensus.engine.gather import gather, gather_words
 from kcensus.engine.layout import layout, word_dtype
 from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words
-from kcensus.engine.rows import rows_of
+from kcensus.engine.rows import Addressed
 from kcensus.engine.slub.percpu import node_ids
 from kcensus.engine.strings import c_strings
 from kcensus.kernel.kernel import Kernel, once
@@ -30,7 +30,7 @@ _KERNFS_TYPE_MASK, _KERNFS_DIR = 0xF, 1  # enum kernfs_node_type, include/linux/
 
 
 @dataclass(frozen=True)
-class Memcgs:
+class Memcgs(Addressed):
     """Memory cgroups as columns, shape (memcgs,); parents before children, the root first."""
 
     address: Words
@@ -59,9 +59,6 @@ class Memcgs:
     """Lists of children that are torn, lead elsewhere, or differ by direction."""
     faults: Faults = field(default_factory=Faults)
 
-    def __len__(self) -> int:
-        return len(self.address)
-
     @property
     def states(self) -> list[str]:
         """``online`` or ``offline`` for each."""
@@ -73,10 +70,6 @@ class Memcgs:
         if not self.serial.any() or self.online.all():
             return None
         return int((self.serial[self.online] > self.serial[~self.online].min()).sum())
-
-    def rows(self, addresses: Words) -> Numbers:
-        """Return the row of each ``struct mem_cgroup`` pointer, or -1."""
-        return rows_of(self.address, addresses, np.argsort(self.address))
 
 
 @once

@@ -15,7 +15,7 @@ from kcensus.engine.chase import circular
 from kcensus.engine.gather import Gathered, gather
 from kcensus.engine.layout import layout, pointee_names
 from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words
-from kcensus.engine.rows import rows_of
+from kcensus.engine.rows import Addressed, rows_of
 from kcensus.engine.slub.percpu import cpu_offsets
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.lists import list_members
@@ -51,7 +51,7 @@ FROZEN = 0x8000
 
 
 @dataclass(frozen=True)
-class Tasks:
+class Tasks(Addressed):
     """Tasks as columns: all threads of all processes, process by process; no idle tasks."""
 
     address: Words
@@ -113,17 +113,6 @@ class Tasks:
     bad_clocks: int = 0
     """Run queues with an impossible clock; :attr:`arrived_ns` replaces their :attr:`off_cpu_ns`."""
     faults: Faults = field(default_factory=Faults)
-
-    def __len__(self) -> int:
-        return len(self.address)
-
-    @cached_property
-    def _order(self) -> Numbers:
-        return np.argsort(self.address)
-
-    def rows(self, addresses: Words) -> Numbers:
-        """Return the row of each ``struct task_struct *``, or -1."""
-        return rows_of(self.address, addresses, self._order)
 
     @cached_property
     def is_blocked(self) -> Mask:

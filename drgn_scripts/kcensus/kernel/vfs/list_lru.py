@@ -17,6 +17,7 @@ from kcensus.engine.chase import circular
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words
+from kcensus.engine.rows import Addressed
 from kcensus.engine.slub.percpu import node_ids
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.size import possible_counts
@@ -57,7 +58,7 @@ class NoListLru(LookupError):
 
 
 @dataclass(frozen=True)
-class ListLrus:
+class ListLrus(Addressed):
     """All list_lrus as columns, shape (list_lrus,); each once, super blocks' first."""
 
     address: Words
@@ -93,9 +94,6 @@ class ListLrus:
     damaged: int = 0
     """Lists that could not be followed to their end."""
     faults: Faults = field(default_factory=Faults)
-
-    def __len__(self) -> int:
-        return len(self.address)
 
 
 @once

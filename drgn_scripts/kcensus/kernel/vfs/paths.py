@@ -11,7 +11,7 @@ import numpy as np
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words
-from kcensus.engine.rows import rows_of
+from kcensus.engine.rows import Addressed, rows_of
 from kcensus.engine.strings import c_strings
 from kcensus.kernel.names import decode
 
@@ -27,7 +27,7 @@ _MEMBERS = {
 
 
 @dataclass(frozen=True)
-class Ancestry:
+class Ancestry(Addressed):
     """Some dentries and all their ancestors as columns, in ascending order of address."""
 
     address: Words
@@ -37,10 +37,6 @@ class Ancestry:
     """Unicode, not safe to print."""
     hashed: Mask
     """Whether it is in the hash table, where lookups find it."""
-
-    def rows(self, addresses: Words) -> Numbers:
-        """Return the row of each ``struct dentry *``, or -1."""
-        return rows_of(self.address, addresses)
 
     def up(self, row: int) -> Iterator[int]:
         """Yield rows from one dentry up to its root, or to the last readable one."""

@@ -15,7 +15,7 @@ from kcensus.engine.chase import Damage, circular, collect, pointer_step
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words
-from kcensus.engine.rows import rows_of
+from kcensus.engine.rows import Addressed, rows_of
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.names import MISSING, decode_array
 from kcensus.kernel.vfs.paths import ancestry, texts
@@ -42,7 +42,7 @@ class MountState(enum.Enum):
 
 
 @dataclass(frozen=True)
-class SuperBlocks:
+class SuperBlocks(Addressed):
     """Super blocks as columns, in the order of the kernel's list."""
 
     address: Words
@@ -66,13 +66,6 @@ class SuperBlocks:
     damaged: int = 0
     """Lists of super blocks or of mounts that could not be followed to their end."""
     faults: Faults = field(default_factory=Faults)
-
-    def __len__(self) -> int:
-        return len(self.address)
-
-    def rows(self, addresses: Words) -> Numbers:
-        """Return the row of each ``struct super_block *``, or -1."""
-        return rows_of(self.address, addresses, np.argsort(self.address))
 
     def device_name(self, row: int) -> str:
         """Return ``major:minor``."""

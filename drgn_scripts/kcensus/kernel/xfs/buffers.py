@@ -11,7 +11,7 @@ import numpy as np
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import Path, layout
 from kcensus.engine.memory import Faults, Mask, Numbers, Words
-from kcensus.engine.rows import rows_of
+from kcensus.engine.rows import Addressed
 from kcensus.engine.slub.caches import find_caches
 from kcensus.engine.slub.scan import View, selected
 from kcensus.engine.slub.slabs import ScanReport
@@ -29,7 +29,7 @@ _FIRST_WAITERS = {
 
 
 @dataclass(frozen=True)
-class Buffers:
+class Buffers(Addressed):
     """Buffers of mounted file systems with a waiter, as columns by ascending address."""
 
     address: Words
@@ -50,13 +50,6 @@ class Buffers:
     has_transaction: Mask
     faults: Faults = field(default_factory=Faults)
     report: ScanReport = field(default_factory=ScanReport)
-
-    def __len__(self) -> int:
-        return len(self.address)
-
-    def rows(self, addresses: Words) -> Numbers:
-        """Return the row of each ``struct xfs_buf *``, or -1."""
-        return rows_of(self.address, addresses)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from kcensus.engine.chase import Damage, collect, pointer_step
 from kcensus.engine.gather import Gathered, gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Numbers, Words
+from kcensus.engine.rows import Addressed
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.lists import list_members
 from kcensus.kernel.locking.waiters import (
@@ -29,7 +30,7 @@ _TARGETS = {"data": "m_ddev_targp", "log": "m_logdev_targp", "realtime": "m_rtde
 
 
 @dataclass(frozen=True)
-class Mounts:
+class Mounts(Addressed):
     """XFS file systems as columns."""
 
     address: Words
@@ -46,9 +47,6 @@ class Mounts:
     damaged: int = 0
     """Torn lists of super blocks, and unreadable mounts and types."""
     faults: Faults = field(default_factory=Faults)
-
-    def __len__(self) -> int:
-        return len(self.address)
 
     @property
     def targets(self) -> Words:

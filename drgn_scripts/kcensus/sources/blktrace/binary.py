@@ -45,22 +45,13 @@ _CGROUP = 1 << 8
 """__BLK_TN_CGROUP: the payload begins with the id of a cgroup."""
 
 
-@dataclass(frozen=True)
-class _Layout:
-    size: int
-    bytes: int
-    pid: int
-    action: int
-    device: int
-    cpu: int
-    error: int
-
-
+_BEGIN = [("magic", "u4"), ("sequence", "u4"), ("time", "u8"), ("sector", "u8"), ("bytes", "u4")]
+_END = [("device", "u4"), ("cpu", "u4"), ("error", "i2"), ("length", "u2")]
 # Since Linux kernel v6.19, "blktrace: add definitions for struct blk_io_trace2" (commit not
-# verified), there is a version 8 with a 64-bit action.
+# verified), there is a version 8 with a 64-bit action, whose low half is the former action.
 _LAYOUTS = {
-    7: _Layout(size=48, bytes=24, action=28, pid=32, device=36, cpu=40, error=44),
-    8: _Layout(size=64, bytes=24, pid=28, action=32, device=40, cpu=44, error=48),
+    7: np.dtype([*_BEGIN, ("action", "u4"), ("pid", "u4"), *_END]),
+    8: np.dtype([*_BEGIN, ("pid", "u4"), ("action", "u8"), *_END, ("reserved", "V12")]),
 }
 
 
@@ -76,6 +67,11 @@ class Format:
         """The first bytes of each event."""
         value = MAGIC | self.version
         return value.to_bytes(4, "little" if self.order == "<" else "big")
+
+    @property
+    def layout(self) -> np.dtype[Any]:
+        """The fields of an event; ``length`` is that of its payload."""
+        return _LAYOUTS[self.version].newbyteorder("<" if self.order == "<" else ">")
 
 
 def format_of(head: bytes) -> Format | None:
@@ -154,12 +150,11 @@ class _Reader(Part):
                 self.losses[Loss.FILES, f"{self.name}: {why}"] = 1
                 self.is_abandoned = True
                 return size
-        layout = _LAYOUTS[self._format.version]
         text = buffer[: size + _MAX_EVENT]
         text[size:] = 0
-        place, used = self._places(text, size, self._format, layout)
+        place, used = self._places(text, size, self._format)
         if len(place):
-            self._take(text, place, layout, self._format.order)
+            self._take(text, place, self._format)
         return used
 
     def end(self, buffer: npt.NDArray[np.uint8], size: int) -> None:
@@ -175,14 +170,12 @@ class _Reader(Part):
             loss = Loss.DAMAGED if any(rest) else Loss.CUT
             self.losses[loss, self.name] += len(rest)
 
-    def _places(
-        self, text: npt.NDArray[np.uint8], size: int, form: Format, layout: _Layout
-    ) -> tuple[Integers, int]:
+    def _places(self, text: npt.NDArray[np.uint8], size: int, form: Format) -> tuple[Integers, int]:
         """Return the places of the whole events of a chunk, and the number of processed bytes."""
         magic = np.frombuffer(form.magic, "<u4")[0]
         if not self._has_odd_payloads:
             place = np.flatnonzero(text[: size & ~3].view("<u4") == magic) * 4
-            after = self._ends(text, place, layout, form.order)
+            after = self._ends(text, place, form)
             if len(place) and place[0] == 0 and bool((after[:-1] == place[1:]).all()):
                 if size - 4 < after[-1] <= size:
                     return place, int(after[-1])
@@ -196,22 +189,17 @@ class _Reader(Part):
             for shift in range(4)
         ]
         place = np.sort(np.concatenate(shifted))
-        return self._chained(text, place, size, form, layout)
+        return self._chained(text, place, size, form)
 
     def _chained(
-        self,
-        text: npt.NDArray[np.uint8],
-        place: Integers,
-        size: int,
-        form: Format,
-        layout: _Layout,
+        self, text: npt.NDArray[np.uint8], place: Integers, size: int, form: Format
     ) -> tuple[Integers, int]:
         """Return the possible events that follow one another; see :meth:`_places`.
 
         Magic numbers inside of payloads are skipped. If an event does not end at the next one, the
         bytes between them are unreadable.
         """
-        after = self._ends(text, place, layout, form.order)
+        after = self._ends(text, place, form)
         is_break = np.ones(len(place), np.bool_)
         is_break[:-1] = after[:-1] != place[1:]
         breaks = np.flatnonzero(is_break)
@@ -245,57 +233,64 @@ class _Reader(Part):
         self.losses[loss, self.name] += tail - done
         return np.concatenate(runs or [place]), tail
 
-    def _ends(
-        self, text: npt.NDArray[np.uint8], place: Integers, layout: _Layout, order: str
-    ) -> Integers:
-        if order == "<" and not self._has_odd_payloads:
-            last = np.take(_words(text, layout.error), place >> 2, mode="clip")
-            aligned: Integers = place + ((last >> 16) + np.uint32(layout.size))
+    def _ends(self, text: npt.NDArray[np.uint8], place: Integers, form: Format) -> Integers:
+        fields, size = form.layout.fields, form.layout.itemsize
+        assert fields is not None
+        offset = fields["length"][1]
+        if form.order == "<" and not self._has_odd_payloads:
+            last = np.take(_words(text, offset - 2), place >> 2, mode="clip")
+            aligned: Integers = place + ((last >> 16) + np.uint32(size))
             return aligned
-        length = _field(text, layout.error + 2, f"{order}u2")[place]
-        end: Integers = place + layout.size + length
+        length = _field(text, offset, f"{form.order}u2")[place]
+        end: Integers = place + size + length
         return end
 
-    def _take(
-        self, text: npt.NDArray[np.uint8], place: Integers, layout: _Layout, order: str
-    ) -> None:
-        records = _Records(text, place, layout, order)
-        action = records.action
+    def _take(self, text: npt.NDArray[np.uint8], place: Integers, form: Format) -> None:
+        size = form.layout.itemsize
+        every: npt.NDArray[Any] = np.ndarray(
+            (len(text) - size + 1,), f"V{size}", text, strides=(1,)
+        )
+        # An event may be at any byte, for which NumPy has no fast path: to copy it whole takes as
+        # long as to read one field of it there.
+        copies = every[place]
+        records = copies.view(form.layout)
+        action = records["action"].astype(np.uint32)
         is_note = (action & (NOTIFY << 16)) != 0
         kind = action.astype(np.uint8)
         is_event = (kind > 0) & (kind <= Act.ZONE_MANAGEMENT) & ~is_note
         notes = np.flatnonzero(is_note)
-        notified = self._take_notes(text, records.chosen(notes), order)
+        noted = copies[notes].view(form.layout)
+        said, names = self._take_notes(text, place[notes], noted, form.order)
         if not is_event.all():
             if unknown := len(place) - int(is_event.sum()) - len(notes):
                 self.losses[Loss.UNKNOWN, self.name] += unknown
-            records = records.chosen(np.flatnonzero(is_event))
-            action = records.action
+            rows = np.flatnonzero(is_event)
+            place, records, action = place[rows], copies[rows].view(form.layout), action[rows]
         columns = self._next(len(action))
         columns["action"][:] = action
         columns["flags"][:] = action >> np.uint32(16)
         for name in ("time", "sector", "bytes", "pid", "device", "cpu", "error"):
-            columns[name][:] = getattr(records, name)
+            columns[name][:] = records[name]
         splits = np.flatnonzero(columns["action"] == Act.SPLIT)
         # The payload ends with the data of the event; the id of a cgroup may be before it.
-        splits = splits[records.length[splits] >= 8]
-        last = records.place[splits] + layout.size + records.length[splits] - 8
+        splits = splits[records["length"][splits] >= 8]
+        last = place[splits] + size + records["length"][splits] - 8
         rests = {name: columns[name][splits] for name in ("time", "device", "sector")}
         rests["rest"] = _field(text, 0, ">u8")[last].astype(np.uint64)
-        self._add(columns, records.sequence, notified[0], rests, notified[1])
+        self._add(columns, records["sequence"], said, rests, names)
 
     def _take_notes(
-        self, text: npt.NDArray[np.uint8], records: _Records, order: str
+        self, text: npt.NDArray[np.uint8], place: Integers, records: Integers, order: str
     ) -> tuple[Columns, Columns]:
-        if not len(records.place):
+        if not len(place):
             return empty(MESSAGE), empty(NAME)
-        action, time = records.action, records.time.astype(np.int64)
-        length = records.length.astype(np.int64)
+        action, time = records["action"].astype(np.uint32), records["time"].astype(np.int64)
+        length = records["length"].astype(np.int64)
         skip = np.where(action & _CGROUP, np.minimum(length, 8), 0)
-        start, length = records.place + records.size + skip, length - skip
+        start, length = place + records.itemsize + skip, length - skip
         kind = action & 0xFF
         rows = np.flatnonzero(kind == _MESSAGE)
-        device = records.device[rows].astype(np.uint32)
+        device = records["device"][rows].astype(np.uint32)
         said = self._messages(text, start[rows], length[rows], time[rows], device)
         rows = np.flatnonzero((kind == _PROCESS) & (length > 0))
         name = np.zeros((len(rows), 16), np.uint8)
@@ -303,7 +298,7 @@ class _Reader(Part):
         name[wide] = text[start[rows][:, None] + np.arange(16)][wide]
         tasks: Columns = {
             "time": time[rows],
-            "pid": records.pid[rows].astype(np.uint32),
+            "pid": records["pid"][rows].astype(np.uint32),
             "name": _until_zero(name),
         }
         clocks = np.flatnonzero((kind == _TIMESTAMP) & (length >= 8))
@@ -313,43 +308,6 @@ class _Reader(Part):
             nanoseconds = int(_field(text, 4, f"{order}u4")[start[first]])
             self.clock = int(time[first]), seconds + nanoseconds / 1e9
         return said, tasks
-
-
-class _Records:
-    """Copies of the events at some places, one behind the other, and views of their fields.
-
-    An event may be at any byte, for which NumPy has no fast path: to copy it whole takes as long
-    as to read one field of it there.
-    """
-
-    def __init__(
-        self, text: npt.NDArray[np.uint8], place: Integers, layout: _Layout, order: str
-    ) -> None:
-        every: npt.NDArray[Any] = np.ndarray(
-            (len(text) - layout.size + 1,), f"V{layout.size}", text, strides=(1,)
-        )
-        self._fill(place, every[place], layout, order)
-
-    def chosen(self, rows: Integers) -> _Records:
-        """Return the records in some rows."""
-        records = _Records.__new__(_Records)
-        records._fill(self.place[rows], self._copies[rows], self._layout, self._order)
-        return records
-
-    def _fill(self, place: Integers, copies: npt.NDArray[Any], layout: _Layout, order: str) -> None:
-        self._copies, self._layout, self._order = copies, layout, order
-        self.place, self.size = place, layout.size
-        half, word, pair = (
-            copies.view(f"{order}u{size}").reshape(len(place), layout.size // size)
-            for size in (2, 4, 8)
-        )
-        self.sequence, self.time, self.sector = word[:, 1], pair[:, 1], pair[:, 2]
-        self.bytes, self.pid = word[:, layout.bytes // 4], word[:, layout.pid // 4]
-        self.device, self.cpu = word[:, layout.device // 4], word[:, layout.cpu // 4]
-        self.error, self.length = half[:, layout.error // 2], half[:, layout.error // 2 + 1]
-        # The low half of an action of 64 bits is the former action.
-        low = layout.size == 64 and order == ">"
-        self.action = word[:, layout.action // 4 + low].astype(np.uint32)
 
 
 def _until_zero(text: npt.NDArray[np.uint8]) -> npt.NDArray[np.bytes_]:

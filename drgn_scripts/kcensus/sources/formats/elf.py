@@ -20,8 +20,8 @@ MAGIC = b"\x7fELF"
 ET_REL, ET_CORE = 1, 4
 PT_LOAD, PT_NOTE = 1, 4
 NT_AUXV = 6
+NT_GNU_BUILD_ID = 3
 _EM_X86_64, _EM_AARCH64 = 62, 183
-_NT_GNU_BUILD_ID = 3
 _SHT_NOTE, _SHT_NOBITS = 7, 8
 
 _PN_XNUM = 0xFFFF
@@ -153,7 +153,7 @@ def identity(reader: FileReader, header: Header) -> Identity:
         if type_ == _SHT_NOTE and size <= _MAX_NOTES and build_id is None:
             data = reader.exact(offset, size, "ELF notes")
             for owner, kind, description in notes(data):
-                if owner == b"GNU" and kind == _NT_GNU_BUILD_ID:
+                if owner == b"GNU" and kind == NT_GNU_BUILD_ID:
                     build_id = description.hex()
                     memory.append((address + data.index(description), description))
                     break

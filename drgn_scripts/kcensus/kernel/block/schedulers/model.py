@@ -14,6 +14,7 @@ import numpy.typing as npt
 from kcensus.engine.gather import Gathered, gather
 from kcensus.engine.layout import Path, layout
 from kcensus.engine.memory import Faults, Mask, Numbers, Words
+from kcensus.engine.rows import Addressed
 from kcensus.kernel.block.disks import Disk
 from kcensus.kernel.clock import clock
 from kcensus.kernel.kernel import Kernel
@@ -29,7 +30,7 @@ _QUEUE_TYPES = {"bfq": "struct bfq_queue", "cfq": "struct cfq_queue"}
 
 
 @dataclass
-class SchedulerQueues:
+class SchedulerQueues(Addressed):
     """The queues of the scheduler of one disk as columns, and the requests in them."""
 
     scheduler: str
@@ -67,9 +68,6 @@ class SchedulerQueues:
     torn: int = 0
     """Lists and trees that could not be followed to their end."""
     faults: Faults = field(default_factory=Faults)
-
-    def __len__(self) -> int:
-        return len(self.address)
 
     @property
     def type(self) -> str:
