@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -12,6 +13,8 @@ import drgn
 from kcensus.analyses import Analysis, analyses
 from kcensus.analyses.runner import Context
 from kcensus.kernel.kernel import Kernel
+from kcensus.render.json import write_json
+from kcensus.reports import Report
 from kcensus.results import Answer, Result
 from kcensus.samples import DIRECTORY
 from kcensus.sources.capsule.container import Reader
@@ -36,6 +39,13 @@ def runner(name: str) -> Callable[..., Result]:
 def rows(result: Result, table: str, *columns: str) -> list[tuple[Any, ...]]:
     """Return the rows of a table of a result, with these columns."""
     return [*result.tables[table].frame[[*columns]].itertuples(index=False, name=None)]
+
+
+def document(subject: Result | Report) -> str:
+    """Return a result or report as JSON."""
+    out = io.StringIO()
+    write_json(subject, out)
+    return out.getvalue()
 
 
 @cache

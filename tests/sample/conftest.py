@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from functools import cache, cached_property
 from pathlib import Path
@@ -13,11 +12,10 @@ import pytest
 
 from kcensus.analyses import analyses
 from kcensus.analyses.runner import Context
-from kcensus.render.json import write_json
 from kcensus.reports import Report, examine
 from kcensus.results import Result
 from kcensus.sources import Target, open_target
-from tests.running import recorded_analyses
+from tests.running import document, recorded_analyses
 
 _TRUTH = Path(__file__).parent / "truth"
 
@@ -55,9 +53,7 @@ class Sample:
     @cached_property
     def document(self) -> Any:
         """The JSON of the report."""
-        out = io.StringIO()
-        write_json(self.report, out)
-        return json.loads(out.getvalue())
+        return json.loads(document(self.report))
 
 
 open_sample = cache(Sample)

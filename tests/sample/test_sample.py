@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 
@@ -11,10 +10,9 @@ import pytest
 
 from kcensus import cli
 from kcensus.analyses import analyses
-from kcensus.render.json import write_json
 from kcensus.render.schema import error
 from kcensus.samples import CAPSULES, DIRECTORY
-from tests.running import recorded_analyses
+from tests.running import document, recorded_analyses
 from tests.sample.conftest import IO, NAMES, Sample, open_sample
 
 EVERY = (*NAMES, IO)
@@ -91,20 +89,18 @@ def test_the_report_is_about_one_screen(
 
 
 def check_schema(text: str) -> None:
-    document = json.loads(text)
+    found = json.loads(text)
     assert text.startswith('{\n  "schema": 2,\n')
-    assert error(document) == ""
-    document["surprise"] = 1
-    del document["schema"]
-    assert error(document) != ""
+    assert error(found) == ""
+    found["surprise"] = 1
+    del found["schema"]
+    assert error(found) != ""
 
 
 @pytest.mark.ends
 @pytest.mark.parametrize("name", recorded_analyses())
 def test_results_follow_the_schema(name: str) -> None:
-    out = io.StringIO()
-    write_json(open_sample("sample").run(name), out)
-    check_schema(out.getvalue())
+    check_schema(document(open_sample("sample").run(name)))
 
 
 @pytest.mark.parametrize(

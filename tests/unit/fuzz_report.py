@@ -24,15 +24,14 @@ from unittest import mock
 
 import numpy as np
 
-from kcensus.analyses import analyses
 from kcensus.analyses.runner import Context
-from kcensus.render.json import write_json
 from kcensus.render.report import write_report
 from kcensus.render.screen import console_for
 from kcensus.reports import examine
 from kcensus.sources import open_target
 from kcensus.sources.capsule.container import PageStore, Reader
 from tests.catalogue import CATALOGUE
+from tests.running import document
 
 _KERNEL_IMAGE = 0xFFFFFFFF80000000
 """``__START_KERNEL_map`` of x86_64."""
@@ -111,52 +110,27 @@ def report_on(intact: Recorded, pages: dict[int, bytearray]) -> list[str]:
 
     class Damaged(PageStore):
         def read(self, address: int, count: int) -> bytes:
-            data = super().read(address, count)
-            size = intact.page_size
-            touched = range(address // size, (address + count - 1) // size + 1)
-            if not any(frame in pages for frame in touched):
-                return data
-            changed = bytearray(data)
-            for frame in touched:
-                if frame in pages:
-                    start, end = (
-                        max(frame * size, address),
-                        min((frame + 1) * size, address + count),
-                    )
-                    part = pages[frame][start - frame * size : end - frame * size]
-                    changed[start - address : end - address] = part
-            return bytes(changed)
+            data, size = bytearray(super().read(address, count)), intact.page_size
+            for frame, page in pages.items():
+                start, end = max(frame * size, address), min((frame + 1) * size, address + count)
+                if start < end:
+                    part = page[start - frame * size : end - frame * size]
+                    data[start - address : end - address] = part
+            return bytes(data)
 
     with mock.patch("kcensus.sources.capsule.PageStore", Damaged):
         target = open_target(intact.path)
-    context = Context.of(target, jobs=1)
-    report = examine(context, CATALOGUE)
+    report = examine(Context.of(target, jobs=1), CATALOGUE)
     errors = []
     for name, error in report.errors.items():
         if "failed with" in error:
-            errors.append(f"{name} {error} {_place(context, name)}")
-    out = io.StringIO()
-    write_json(report, out)
-    document = out.getvalue()
-    document.encode()
-    for name, result in json.loads(document)["analyses"].items():
+            errors.append(f"{name} {error}")
+    for name, result in json.loads(document(report).encode())["analyses"].items():
         share = result["summary"].get("share_of_ram")
         if share is not None and not 0 <= share <= 1:
             errors.append(f"{name}: share of RAM {share}")
     write_report(report, console_for(io.StringIO()), 10, True)
     return errors
-
-
-def _place(context: Context, name: str) -> str:
-    """Run an analysis again that failed; return the place in the code where it does."""
-    try:
-        context.run(analyses()[name])
-    except Exception as error:
-        frames = reversed(traceback.extract_tb(error.__traceback__))
-        ours = next((frame for frame in frames if "/kcensus/" in frame.filename), None)
-        if ours is not None:
-            return f"({ours.filename.rpartition('/kcensus/')[2]}:{ours.lineno})"
-    return ""
 
 
 def run_case(intact: Recorded, seed: int, number: int, seconds: float) -> str:

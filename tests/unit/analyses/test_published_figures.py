@@ -195,9 +195,10 @@ BOUNDED = "only bounded by the size of memory"
 WRITE_TIMES = ("stall", "write-time-before", "write-time-after")
 UNMODELLED: dict[tuple[str, str], str] = {
     **{(DM, name): MEASURED for name in WRITE_TIMES},
-    **{("dm-kcopyd-callback-list", name): MEASURED for name in WRITE_TIMES},
-    ("dm-kcopyd-callback-list", "run-time-before"): MEASURED,
-    ("dm-kcopyd-callback-list", "run-time-after"): MEASURED,
+    **{
+        ("dm-kcopyd-callback-list", name): MEASURED
+        for name in (*WRITE_TIMES, "run-time-before", "run-time-after")
+    },
     (CFQ, "open"): MEASURED,
     ("mq-deadline-prio-aging", "low-priority"): MEASURED,
     ("mq-deadline-prio-aging", "low-priority-aged"): MEASURED,
@@ -208,9 +209,7 @@ UNMODELLED: dict[tuple[str, str], str] = {
     (DM, "bio-3"): "depends on the configuration that struct bio was built with",
     (DM, "pending-exceptions"): "includes free objects, whose number is unknown",
     (DM, "pending-exceptions-used"): LOAD,
-    (SLABS, "utilization-typical"): LOAD,
-    (SLABS, "utilization-best"): LOAD,
-    (SLABS, "utilization-no-accounting"): LOAD,
+    **{(SLABS, f"utilization-{name}"): LOAD for name in ("typical", "best", "no-accounting")},
     (SLABS, "deadlock-threads"): "a graph of waiting tasks, not a number",
     ("list-lru-memory", "cgroups-alive"): "the model gives how many have existed",
     ("negative-dentry-dir-limit", "children"): LOAD,

@@ -162,14 +162,6 @@ def test_paths_are_shown_by_addresses_in_hexadecimal_digits() -> None:
     assert paths.index.dtype == np.uint64
 
 
-def test_a_notebook_shows_the_first_tables() -> None:
-    first, every = Result(synthetic_result(), ("caches",)), Result(synthetic_result())
-    first.result.tables["more"] = replace(first.result.tables["caches"], title="Not the first")
-    assert "Caches by memory" in first._repr_html_()
-    assert "Not the first" not in first._repr_html_()
-    assert "\x1b" not in every._repr_html_()
-
-
 def test_a_prompt_shows_what_fits() -> None:
     result = synthetic_result()
     result.summary |= {f"figure_{number}": Figure(number) for number in range(99)}
@@ -179,6 +171,12 @@ def test_a_prompt_shows_what_fits() -> None:
     assert "    caches (9)" in lines
     assert "    … 94 more" in lines
     assert "\x1b" not in "".join(lines)
+    # A notebook shows the first tables.
+    first, every = Result(synthetic_result(), ("caches",)), Result(synthetic_result())
+    first.result.tables["more"] = replace(first.result.tables["caches"], title="Not the first")
+    assert "Caches by memory" in first._repr_html_()
+    assert "Not the first" not in first._repr_html_()
+    assert "\x1b" not in every._repr_html_()
 
 
 def test_addresses_are_shown_in_hexadecimal_digits() -> None:

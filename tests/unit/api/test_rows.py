@@ -54,6 +54,12 @@ def test_a_row_without_an_object_is_refused(things: FakeKernel, frame: pd.DataFr
     ):
         with pytest.raises(ValueError, match=reason):
             as_object(things.prog, row)
+    # Rows need addresses, and objects, too.
+    with pytest.raises(ValueError, match="no addresses"):
+        rows(frame.reset_index(drop=True), int(frame.index[0]))
+    value = as_object(things.prog, frame.iloc[0]).read_()
+    with pytest.raises(ValueError, match="value without an address"):
+        rows(frame, value)
 
 
 def test_objects_lead_back_to_their_rows(things: FakeKernel, frame: pd.DataFrame) -> None:
@@ -66,14 +72,10 @@ def test_objects_lead_back_to_their_rows(things: FakeKernel, frame: pd.DataFrame
     assert rows(frame.reset_index(), last)["address"].tolist() == both[1:]
     assert rows(frame, []).empty
     assert as_object(things.prog, rows(frame, last).iloc[0]).address_ == both[1]
-
-
-def test_rows_need_addresses(things: FakeKernel, frame: pd.DataFrame) -> None:
-    with pytest.raises(ValueError, match="no addresses"):
-        rows(frame.reset_index(drop=True), int(frame.index[0]))
-    value = as_object(things.prog, frame.iloc[0]).read_()
-    with pytest.raises(ValueError, match="value without an address"):
-        rows(frame, value)
+    # An object that is a number is an address.
+    prog = drgn.Program(drgn.host_platform)
+    word = drgn.Object(prog, prog.int_type("unsigned long", 8, False), value=int(frame.index[1]))
+    assert rows(frame, word).index.tolist() == [frame.index[1]]
 
 
 def test_pointers_are_followed_by_their_type(things: FakeKernel, frame: pd.DataFrame) -> None:
@@ -149,15 +151,6 @@ def test_rows_of_a_join_of_others_do_not_get_their_type(
         assert same.attrs["types"] == {"address": "struct thing"}
 
 
-def test_columns_of_a_join_that_differ_in_type_have_none() -> None:
-    index = pd.Index([0xFFFF << 48], name="address")
-    first, second = Frame({"next": [0], "owner": [0]}, index), Frame({"next": [0]}, index)
-    first.attrs["types"] = {"next": "struct a", "owner": "struct owner"}
-    second.attrs["types"] = {"next": "struct b"}
-    joined = first.merge(second, left_index=True, right_index=True, suffixes=("", "_2"))
-    assert joined.attrs["types"] == {"owner": "struct owner"}
-
-
 def test_a_direct_map_below_that_of_four_levels(things: FakeKernel) -> None:
     """With 5-level page tables, x86_64 has it at 0xff11000000000000."""
     frame = Frame({"id": [1]}, pd.Index([0xFF11_0000_0000_1000], dtype=np.uint64, name="address"))
@@ -165,15 +158,11 @@ def test_a_direct_map_below_that_of_four_levels(things: FakeKernel) -> None:
     assert "0xff11000000001000" in repr(frame)
 
 
-def test_rows_that_were_followed_are_not_those_objects(
-    things: FakeKernel, frame: pd.DataFrame
-) -> None:
+def test_an_unknown_type_has_to_be_passed(things: FakeKernel, frame: pd.DataFrame) -> None:
+    # Rows that were followed are not those objects.
     followed = follow(things.prog, frame["self"], ["id"], "struct thing")
     with pytest.raises(ValueError, match="unknown"):
         as_object(things.prog, followed.iloc[0])
-
-
-def test_an_unknown_type_has_to_be_passed(things: FakeKernel, frame: pd.DataFrame) -> None:
     with pytest.raises(ValueError, match=r"'id' is unknown; pass its type"):
         follow(things.prog, frame["id"], ["id"])
     with pytest.raises(LookupError):
@@ -187,6 +176,13 @@ def test_the_types_of_pointers_are_known() -> None:
     k.slab(k.cache("link", 24), [])
     found = objects(k.prog, "struct link", ["next", "private", "id"])
     assert found.attrs["types"] == {"address": "struct link", "next": "struct link"}
+    # Columns of a join that differ in type have none.
+    index = pd.Index([0xFFFF << 48], name="address")
+    first, second = Frame({"next": [0], "owner": [0]}, index), Frame({"next": [0]}, index)
+    first.attrs["types"] = {"next": "struct a", "owner": "struct owner"}
+    second.attrs["types"] = {"next": "struct b"}
+    joined = first.merge(second, left_index=True, right_index=True, suffixes=("", "_2"))
+    assert joined.attrs["types"] == {"owner": "struct owner"}
 
 
 @pytest.mark.parametrize("name", analyses())
@@ -207,9 +203,3 @@ def test_the_page_has_the_types_of_tables() -> None:
             specs = {spec.name: spec for spec in analyses()[name].tables()}
             for table in re.findall(r"\w+", tables):
                 assert specs[table].columns["address"].type == type_, (name, table)
-
-
-def test_an_object_that_is_a_number_is_an_address(frame: pd.DataFrame) -> None:
-    prog = drgn.Program(drgn.host_platform)
-    word = drgn.Object(prog, prog.int_type("unsigned long", 8, False), value=int(frame.index[1]))
-    assert rows(frame, word).index.tolist() == [frame.index[1]]

@@ -70,12 +70,6 @@ def test_steps_keep_their_order_and_zeros() -> None:
     assert shown == [("empty", "3"), ("1-24%", "0"), ("full", "4")]
 
 
-def test_a_column_has_the_same_color_where_others_are_missing() -> None:
-    spec = ChartSpec("x", "x", "X", ("a", "b"), "name")
-    result = result_with("x", "x", name=(["n"], Unit.TEXT), b=([1], Unit.COUNT))
-    assert charts.chart(result, spec).colors == (COLORS[1],)
-
-
 @pytest.mark.parametrize(
     ("jobs", "io_jobs", "shown"),
     [([0], [0], 0), ([80], [0], 0), ([80], [1], 1), ([8, 8], [0, 0], 1)],
@@ -100,6 +94,10 @@ def test_values_that_are_no_lengths_count_as_zero() -> None:
     result = result_with("x", "x", name=(["a", "b", "c"], Unit.TEXT), a=(floats, Unit.COUNT))
     assert charts.chart(result, spec).bars == ()
     assert charts.chart(Result("x", "x", "x"), spec).bars == ()
+    # A column has the same color where others are missing.
+    spec = ChartSpec("x", "x", "X", ("a", "b"), "name")
+    result = result_with("x", "x", name=(["n"], Unit.TEXT), b=([1], Unit.COUNT))
+    assert charts.chart(result, spec).colors == (COLORS[1],)
 
 
 def ram_results(**sizes: dict[str, int]) -> dict[str, Result]:
@@ -168,13 +166,10 @@ def test_shortened_names_of_a_chart_differ() -> None:
     assert charts.shortened_names(every[:1]) == [charts.shortened(every[0])]
 
 
-def test_ram_use_without_the_census_of_slabs() -> None:
+def test_ram_use_without_the_census_of_slabs_and_with_too_much() -> None:
     chart = ram_use(ram_results(dentries={"slab_bytes": 300}, patches={}), 1000)
     assert chart.legend == ("dentries: 300 B", "not analysed: 700 B")
     assert chart.colors == (COLORS[0], REST)
-
-
-def test_ram_use_says_what_is_missing_or_too_much() -> None:
     results = ram_results(slab={"slab_bytes": 100}, dentries={"slab_bytes": 300})
     results["dentries"].gaps = [Gap("pages", "filtered", 1, "")]
     note = ram_use(results, 1000, ["memcgs"]).note

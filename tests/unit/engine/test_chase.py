@@ -199,13 +199,10 @@ def test_lists_that_meet_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -
     assert damage.lists == 100
 
 
-_NODE = {
-    "struct rb_node": (
-        24,
-        "0 unsigned long __rb_parent_color\n8 struct rb_node * rb_right\n"
-        "16 struct rb_node * rb_left",
-    )
-}
+_NODE = """
+struct rb_node 24
+    0 unsigned long __rb_parent_color; 8 struct rb_node * rb_right; 16 struct rb_node * rb_left
+"""
 
 
 class Tree:

@@ -21,19 +21,12 @@ from kcensus.engine.strings import c_strings
 from kcensus.sources.faults import reason
 from tests.unit.fakekernel import DIRECT_MAP, PAGE, VMEMMAP, Machine
 
-TYPES = {
-    "struct row": (
-        40,
-        """0 unsigned int id
-        8 unsigned long word
-        17 unsigned char odd
-        18 unsigned short unaligned
-        20 char [8] name
-        36 unsigned int bits:5
-        36.5 unsigned int more:20""",
-    ),
-    "struct wide": (9000, "0 unsigned long first\n8992 unsigned long last"),
-}
+TYPES = """
+struct row 40
+    0 unsigned int id; 8 unsigned long word; 17 unsigned char odd; 18 unsigned short unaligned
+    20 char [8] name; 36 unsigned int bits:5; 36.5 unsigned int more:20
+struct wide 9000 : 0 unsigned long first; 8992 unsigned long last
+"""
 ROW = struct.Struct("<I4xQxBH8s8xI")
 FIRST = DIRECT_MAP + 600 * PAGE
 """Sixty pages of noise; some of them cannot be read."""
@@ -50,11 +43,6 @@ def _machine() -> Machine:
 
 
 MACHINE = _machine()
-
-
-@pytest.fixture
-def machine() -> Machine:
-    return MACHINE
 
 
 def words(*values: int) -> Words:
@@ -110,12 +98,6 @@ def test_gather_reads_what_a_loop_reads(addresses: list[int], chunk_bytes: int) 
     assert set(faults) <= {"filtered out of the dump", "not in the dump", "not mapped"}
 
 
-def test_a_layout_without_members_still_tells_what_is_readable(machine: Machine) -> None:
-    empty = layout(machine.prog, "struct row", {})
-    found = gather(Memory(machine.prog), words(FIRST, FIRST + 3 * PAGE), empty, Faults())
-    assert found.readable.tolist() == [True, False]
-
-
 def reads_of(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     reads: list[tuple[int, int]] = []
     read = memory._read
@@ -128,9 +110,7 @@ def reads_of(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int,
     return reads
 
 
-def test_addresses_that_cannot_be_the_kernels_are_never_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_low_addresses_are_never_read(monkeypatch: pytest.MonkeyPatch) -> None:
     memory, faults = Memory(MACHINE.prog), Faults()
     reads = reads_of(memory, monkeypatch)
     addresses = words(0, 8, PAGE, 1 << 62, (1 << 63) - 1, (1 << 64) - 4095, (1 << 64) - 22)
@@ -171,29 +151,25 @@ def test_no_page_is_read_twice_whatever_the_order(monkeypatch: pytest.MonkeyPatc
     ],
 )
 def test_only_the_pages_that_members_lie_on_matter(
-    machine: Machine,
-    chunk_bytes: int,
-    members: dict[str, int],
-    starts: tuple[float, ...],
-    readable: list[bool],
+    chunk_bytes: int, members: dict[str, int], starts: tuple[float, ...], readable: list[bool]
 ) -> None:
-    wide = layout(machine.prog, "struct wide", [*members])
+    wide = layout(MACHINE.prog, "struct wide", [*members])
     addresses = [FIRST + int(page * PAGE) for page in starts]
-    found = gather(Memory(machine.prog, chunk_bytes), words(*addresses), wide, Faults())
+    found = gather(Memory(MACHINE.prog, chunk_bytes), words(*addresses), wide, Faults())
     assert found.readable.tolist() == readable
     for name, offset in members.items():
         assert found[name].tolist() == [
-            machine.word(address + offset) if ok else 0
+            MACHINE.word(address + offset) if ok else 0
             for address, ok in zip(addresses, readable, strict=True)
         ]
 
 
-def test_holes_are_counted_once_a_page_and_by_reason(machine: Machine) -> None:
+def test_holes_are_counted_once_a_page_and_by_reason() -> None:
     faults, of_words = Faults(), Faults()
     pages = (3, 4, 5, 6)
     addresses = words(*(FIRST + page * PAGE + step for page in pages for step in (0, 64, 128)))
-    gather(Memory(machine.prog), addresses, row_layout(), faults)
-    values, readable = gather_words(Memory(machine.prog), addresses, "u8", of_words)
+    gather(Memory(MACHINE.prog), addresses, row_layout(), faults)
+    values, readable = gather_words(Memory(MACHINE.prog), addresses, "u8", of_words)
     assert faults == of_words == {"filtered out of the dump": 3}
     assert readable.tolist() == [False] * 9 + [True] * 3
     assert values[9:].all()
@@ -221,20 +197,20 @@ def test_gather_arrays_reads_what_a_loop_reads(
         assert row.tolist() == truth.tolist()
 
 
-def test_arrays_of_pointers(machine: Machine) -> None:
-    memory = Memory(machine.prog)
+def test_arrays_of_pointers() -> None:
+    memory = Memory(MACHINE.prog)
     # The second one is null, the third one not aligned, and the last one empty.
     arrays = words(FIRST + 8, 0, FIRST + 3, FIRST)
     row, pointers, readable = gather_pointers(memory, arrays, np.array([3, 2, 1, 0]), Faults())
     assert row.tolist() == [0, 0, 0, 1, 1, 2]
     assert readable.tolist() == [True] * 3 + [False] * 3
-    data = machine.prog.read(FIRST + 8, 24)
+    data = MACHINE.prog.read(FIRST + 8, 24)
     assert pointers.tolist() == [*np.frombuffer(data, "<u8").tolist(), 0, 0, 0]
 
 
-def test_a_word(machine: Machine) -> None:
-    memory = Memory(machine.prog)
-    assert memory.word(FIRST + 13) == int.from_bytes(machine.prog.read(FIRST + 13, 8), "little")
+def test_a_word() -> None:
+    memory = Memory(MACHINE.prog)
+    assert memory.word(FIRST + 13) == int.from_bytes(MACHINE.prog.read(FIRST + 13, 8), "little")
     assert memory.word(VMEMMAP + 8) == 0
     for address in (0, 8, (1 << 63) - 8, FIRST + 3 * PAGE, VMEMMAP - 8, (1 << 64) - 1):
         with pytest.raises(drgn.FaultError):
@@ -291,9 +267,7 @@ def add_segment(machine: Machine, address: int, data: bytes | None, physical: bo
     )
 
 
-def test_physical_addresses_that_lead_elsewhere_are_not_used(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_physical_addresses_that_lead_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     fast(monkeypatch, physical=True)
     machine = _machine()
     add_segment(machine, DIRECT_MAP, bytes(machine.ram))
@@ -311,16 +285,20 @@ def test_a_program_without_physical_memory_is_read_by_virtual_addresses() -> Non
     assert memory.word(FIRST + 8) == int.from_bytes(data[8:16], "little")
 
 
-def test_a_span_keeps_what_can_be_read(machine: Machine) -> None:
+def test_a_span_keeps_what_can_be_read() -> None:
     faults = Faults()
-    data, readable = Memory(machine.prog).span(FIRST, PAGES, faults)
+    data, readable = Memory(MACHINE.prog).span(FIRST, PAGES, faults)
     assert readable is not None
     assert np.flatnonzero(~readable).tolist() == list(HOLES)
     assert faults == {"filtered out of the dump": len(HOLES)}
     for page in range(PAGES):
-        start = machine.physical(FIRST) + page * PAGE
-        truth = bytes(PAGE) if page in HOLES else bytes(machine.ram[start : start + PAGE])
+        start = MACHINE.physical(FIRST) + page * PAGE
+        truth = bytes(PAGE) if page in HOLES else bytes(MACHINE.ram[start : start + PAGE])
         assert bytes(data[page * PAGE : (page + 1) * PAGE]) == truth
+    # A layout without members tells that, too.
+    empty = layout(MACHINE.prog, "struct row", {})
+    found = gather(Memory(MACHINE.prog), words(FIRST, FIRST + 3 * PAGE), empty, Faults())
+    assert found.readable.tolist() == [True, False]
 
 
 def test_salvage_reads_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,24 +314,21 @@ def test_salvage_reads_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(reads) <= 1 + 2 * 10
 
 
-@pytest.mark.parametrize(
-    ("message", "words"),
-    [
-        ("could not read memory: Excluded page", "filtered out of the dump"),
-        ("memory was not saved in the core dump", "filtered out of the dump"),
-        ("short read from memory file", "beyond the end of a truncated dump"),
-        ("could not find physical memory segment", "not in the dump"),
-        ("address is not mapped", "not mapped"),
-        ("something else", "unreadable"),
-    ],
-)
-def test_reasons(message: str, words: str) -> None:
-    assert reason(drgn.FaultError(message, 0)) == words
+def test_reasons() -> None:
+    for message, words in {
+        "could not read memory: Excluded page": "filtered out of the dump",
+        "memory was not saved in the core dump": "filtered out of the dump",
+        "short read from memory file": "beyond the end of a truncated dump",
+        "could not find physical memory segment": "not in the dump",
+        "address is not mapped": "not mapped",
+        "something else": "unreadable",
+    }.items():
+        assert reason(drgn.FaultError(message, 0)) == words
 
 
-def test_strings_of_all_lengths_and_places(machine: Machine) -> None:
+def test_strings_of_all_lengths_and_places() -> None:
     place = DIRECT_MAP + 700 * PAGE
-    machine.drop(place + 3 * PAGE)
+    MACHINE.drop(place + 3 * PAGE)
     texts = {
         place: b"",
         place + 100: b"caf\xe9",
@@ -363,22 +338,22 @@ def test_strings_of_all_lengths_and_places(machine: Machine) -> None:
         place + 3 * PAGE - 4: b"end",
     }
     for address, text in texts.items():
-        machine.write(address, text + b"\0")
-    machine.write(place + 1000, b"-" * 3000)
-    machine.write(place + 4 * PAGE, b"+" * (PAGE + 10) + b"\0")
+        MACHINE.write(address, text + b"\0")
+    MACHINE.write(place + 1000, b"-" * 3000)
+    MACHINE.write(place + 4 * PAGE, b"+" * (PAGE + 10) + b"\0")
     addresses = [*texts, 0, place + 3 * PAGE, place + 400]
-    found = c_strings(Memory(machine.prog), words(*addresses), Faults())
+    found = c_strings(Memory(MACHINE.prog), words(*addresses), Faults())
     assert found == [*texts.values(), None, None, b"y" * 64]
-    assert c_strings(Memory(machine.prog), words(), Faults()) == []
+    assert c_strings(Memory(MACHINE.prog), words(), Faults()) == []
 
 
 @pytest.mark.parametrize("has_hole", [False, True])
-def test_a_string_without_an_end_is_none(machine: Machine, has_hole: bool) -> None:
+def test_a_string_without_an_end_is_none(has_hole: bool) -> None:
     place, faults = DIRECT_MAP + (720 + 10 * has_hole) * PAGE, Faults()
-    machine.write(place, b"+" * (3 * PAGE))
+    MACHINE.write(place, b"+" * (3 * PAGE))
     if has_hole:
-        machine.drop(place + PAGE)
-    assert c_strings(Memory(machine.prog), words(place + PAGE - 4), faults) == [None]
+        MACHINE.drop(place + PAGE)
+    assert c_strings(Memory(MACHINE.prog), words(place + PAGE - 4), faults) == [None]
     assert bool(faults) == has_hole
 
 

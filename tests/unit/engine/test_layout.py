@@ -19,30 +19,19 @@ LITTLE = Platform(Architecture.X86_64, PlatformFlags.IS_64_BIT | PlatformFlags.I
 BIG = Platform(Architecture.S390X, PlatformFlags.IS_64_BIT)
 PLATFORMS = pytest.mark.parametrize("platform", [LITTLE, BIG], ids=["little", "big"])
 
-TYPES = {
-    "struct thing": (
-        96,
-        """0 unsigned char small
-        2 short negative
-        4 number_t number
-        8 struct thing * next
-        16 union choice -
-        24 struct inner [3] inner
-        48 char [12] name
-        60 _Bool flag
-        64 double real
-        72 void * later
-        80 int [2] pair
-        95 signed char last""",
-    ),
-    "union choice": (8, "0 long left\n0 struct couple -"),
-    "struct couple": (8, "0 unsigned int low\n4 unsigned int high"),
-    "struct inner": (8, "0 unsigned int a\n4 struct deep deep"),
-    "struct deep": (4, "0 short x\n2 short y"),
-    "typedef number_t": (0, "other_number_t"),
-    "typedef other_number_t": (0, "int"),
-    "typedef thing_t": (0, "struct thing"),
-}
+TYPES = """
+struct thing 96
+    0 unsigned char small; 2 short negative; 4 number_t number; 8 struct thing * next
+    16 union choice -; 24 struct inner [3] inner; 48 char [12] name; 60 _Bool flag
+    64 double real; 72 void * later; 80 int [2] pair; 95 signed char last
+union choice 8 : 0 long left; 0 struct couple -
+struct couple 8 : 0 unsigned int low; 4 unsigned int high
+struct inner 8 : 0 unsigned int a; 4 struct deep deep
+struct deep 4 : 0 short x; 2 short y
+typedef number_t other_number_t
+typedef other_number_t int
+typedef thing_t struct thing
+"""
 
 
 def program(platform: Platform) -> Program:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from drgn.helpers.linux import slab as helpers
 from drgn.helpers.linux.mm import compound_head
@@ -28,10 +27,6 @@ KERNEL = FakeKernel()
 
 def page_map(kernel: FakeKernel, chunk_bytes: int = 4 << 20) -> PageMap:
     return PageMap(Memory(kernel.prog, chunk_bytes))
-
-
-def pfns(*values: int) -> npt.NDArray[np.int64]:
-    return np.array(values, np.int64)
 
 
 @every_era
@@ -125,12 +120,18 @@ def test_struct_pages_in_a_hole_of_the_array_are_masked(size: int, start: int, p
 
 def test_valid() -> None:
     pages = page_map(FakeKernel())
-    asked = pfns(-1, 0, 1023, 1024, 2047, 2048, 4095, 4096, 1 << 51)
+    asked = np.array([-1, 0, 1023, 1024, 2047, 2048, 4095, 4096, 1 << 51])
     assert pages.valid(asked).tolist() == [
         False, True, True, False, False, True, True, False, False
     ]  # fmt: skip
     pages.ranges = []
     assert not pages.valid(asked).any()
+    # With one node, the flags are not asked.
+    k = FakeKernel()
+    k.set(k.symbols["node_states"][1].bits[0], 1)
+    pages = page_map(k)
+    assert pages.nodes == [0]
+    assert pages.node(np.array([0, (1 << 64) - 1], np.uint64)).tolist() == [0, 0]
 
 
 @every_era
@@ -185,14 +186,6 @@ def test_slab_heads(era: str) -> None:
         k.set(k.page(slabs[0] + 1).flags, 1 << 9)
         records = pages.read(0, 1024, Faults()).records(pages.layout, 64)
         assert np.flatnonzero(pages.is_slab(records)).tolist() == slabs
-
-
-def test_with_one_node_the_flags_are_not_asked() -> None:
-    k = FakeKernel()
-    k.set(k.symbols["node_states"][1].bits[0], 1)
-    pages = page_map(k)
-    assert pages.nodes == [0]
-    assert pages.node(np.array([0, (1 << 64) - 1], np.uint64)).tolist() == [0, 0]
 
 
 def test_large_kmalloc() -> None:

@@ -56,9 +56,8 @@ def test_a_tear_in_the_list_of_caches_costs_no_cache(is_circle: bool) -> None:
     # What cannot be reached from the one end is reached from the other.
     k = FakeKernel()
     caches = [k.cache(f"c{at}", 64) for at in range(5)]
-    k.write_words(
-        caches[1].object.list.address_, caches[0].object.list.address_ if is_circle else 0x10
-    )
+    following = caches[0].object.list.address_ if is_circle else 0x10
+    k.write_words(caches[1].object.list.address_, following)
     found = slab_map(k)
     assert sorted(cache.name for cache in found.caches) == ["c0", "c1", "c2", "c3", "c4"]
     assert found.caches_torn > 0
@@ -69,13 +68,8 @@ def test_a_tear_in_the_list_of_caches_costs_no_cache(is_circle: bool) -> None:
 @pytest.mark.parametrize(
     ("member", "value"),
     [
-        ("size", 0),
-        ("size", 0x7FFF_FFFF),
-        ("object_size", 0),
-        ("object_size", 65),
-        ("offset", 12),
-        ("offset", 64),
-        ("red_left_pad", 64),
+        *(("size", 0), ("size", 0x7FFF_FFFF), ("object_size", 0), ("object_size", 65)),
+        *(("offset", 12), ("offset", 64), ("red_left_pad", 64)),
         *(("oo", objects) for objects in (0, 65, 19 << 16 | 64, 0xFFFF << 16 | 1)),
     ],
 )
@@ -99,6 +93,15 @@ def test_no_part_of_the_page_array() -> None:
     k.set(k.prog["mem_section"][0], 0)
     with pytest.raises(LookupError, match="mem_section"):
         _ = slab_map(k).survey
+    # A slab of a cache that is on no list.
+    k = FakeKernel()
+    k.set(k.slab(k.cache("small", 256)).struct.slab_cache, DIRECT_MAP + 300 * PAGE)
+    found = slab_map(k)
+    assert found.survey.slabs.cache.tolist() == [-1]
+    # However many objects the other caches' slabs may have.
+    k.cache("large", 4096)
+    assert slab_map(k).survey.slabs.cache.tolist() == [-1]
+    assert len(found.index(found.caches, ScanReport())) == 0
 
 
 def test_cache_ids() -> None:
@@ -180,18 +183,6 @@ def test_no_slab_is_taken_from_a_struct_page_that_could_not_be_read(
     monkeypatch.setattr(found.pages, "chunk_spans", lambda: [(slabs[0].pfn, 4)])
     rows = found.survey.slabs
     assert rows.address.tolist() == [slabs[0].address, slabs[2].address]
-
-
-def test_a_slab_of_a_cache_that_is_on_no_list() -> None:
-    k = FakeKernel()
-    slab = k.slab(k.cache("small", 256))
-    k.set(slab.struct.slab_cache, DIRECT_MAP + 300 * PAGE)
-    found = slab_map(k)
-    assert found.survey.slabs.cache.tolist() == [-1]
-    # However many objects the other caches' slabs may have.
-    k.cache("large", 4096)
-    assert slab_map(k).survey.slabs.cache.tolist() == [-1]
-    assert len(found.index(found.caches, ScanReport())) == 0
 
 
 def test_rows_can_be_chosen() -> None:

@@ -25,17 +25,12 @@ pytestmark = pytest.mark.ends
 every_era = pytest.mark.parametrize("era", ERAS)
 any_chunk = pytest.mark.parametrize("chunk_bytes", [PAGE, 40 * PAGE, 4 << 20])
 
-TYPES = {
-    # Twelve bytes into an object, where no free list pointer stands.
-    "struct thing": (
-        64,
-        """8 unsigned int id
-        12 unsigned short low:5
-        13 char [5] tag
-        24 struct thing * self""",
-    ),
-    "struct giant": (200, "0 long first\n192 long last"),
-}
+# Twelve bytes into an object, where no free list pointer stands.
+TYPES = """
+struct thing 64
+    8 unsigned int id; 12 unsigned short low:5; 13 char [5] tag; 24 struct thing * self
+struct giant 200 : 0 long first; 192 long last
+"""
 
 
 def fake(era: str = "6.10", **changes: object) -> FakeKernel:
@@ -166,13 +161,10 @@ def test_only_selected_objects_are_kept(slots: tuple[int, ...], jobs: int) -> No
     assert report.complete
 
 
-def test_empty_slabs_are_not_read() -> None:
+def test_empty_slabs_are_not_read_and_a_cache_may_have_none() -> None:
     k, cache = one("6.10", [*range(64)])
     k.drop(cache.slabs[0].address)
     assert check(k, cache).complete
-
-
-def test_a_cache_without_slabs() -> None:
     k = fake()
     k.slab(k.cache("other", 64))
     assert check(k, k.cache("thing", 64)).complete
@@ -309,16 +301,12 @@ def test_what_cannot_be_read_of_the_parked_is_counted(what: str) -> None:
     k.settle()
     sheaf = k.alloc("struct slab_sheaf", alone=True)
     k.cpu_sheaf(cache, 0, "main", sheaf)
-    if what == "cpu":
-        k.drop(k.per_cpu("char", int(cache.object.cpu_sheaves), 0).address_)
-    elif what == "sheaf":
-        k.drop(sheaf.address_)
-    elif what == "barn":
-        k.drop(k.barn(cache, 1).address_)
-    else:
-        node = k.alloc("struct kmem_cache_node", alone=True)
+    node = k.alloc("struct kmem_cache_node", alone=True)
+    places = {"sheaf": sheaf, "barn": k.barn(cache, 1), "node": node}
+    places["cpu"] = k.per_cpu("char", int(cache.object.cpu_sheaves), 0)
+    if what == "node":
         k.set(cache.object.node[1], node)
-        k.drop(node.address_)
+    k.drop(places[what].address_)
     # On that page both the sheaves and the active slab of a CPU stand.
     assert check(k, cache).lists_lost == (2 if what == "cpu" else 1)
 
@@ -448,14 +436,7 @@ def test_a_slab_of_which_nothing_can_be_read_is_not_torn() -> None:
 @pytest.mark.parametrize(
     ("objects", "inuse"),
     [
-        (0, 0),
-        (0, 1),
-        (1, 39),
-        (38, 38),
-        (38, 39),
-        (39, 0xFFFF),
-        (40, 39),
-        (79, 1),
+        *((0, 0), (0, 1), (1, 39), (38, 38), (38, 39), (39, 0xFFFF), (40, 39), (79, 1)),
         (0x7FFF, 0x7FFF),
     ],
 )
@@ -485,6 +466,16 @@ def test_slabs_from_before_the_order_was_lowered() -> None:
     k.set(cache.object.max.x, 1 << 16 | 78)
     assert check(k, cache).complete
     assert len(cache.allocated()) == 76 + 38 + 78
+    # The slot's last bytes are padding: object 38 ends where the page ends.
+    k = fake()
+    cache = k.cache("thing", 64, 106 * 8, 1, left_pad=8)
+    slab = k.slab(cache)
+    fill(k, slab)
+    k.drop(slab.address + PAGE)
+    addresses, _, report = scan(k, cache)
+    whole = [slot for slot in range(slab.objects) if 8 + slot * 848 + 64 <= PAGE]
+    assert addresses == [slab.object(slot) for slot in whole]
+    assert report.objects_unreadable == slab.objects - len(whole)
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -506,16 +497,3 @@ def test_a_slab_that_can_be_read_in_part(chunk_bytes: int, jobs: int) -> None:
     assert report.objects_unreadable == len(lost)
     assert report.slabs == {"filtered out of the dump": 2}
     assert (report.slabs_torn, report.complete) == (0, False)
-
-
-def test_what_an_object_does_not_fill_need_not_be_readable() -> None:
-    # The slot's last bytes are padding: object 38 ends where the page ends.
-    k = fake()
-    cache = k.cache("thing", 64, 106 * 8, 1, left_pad=8)
-    slab = k.slab(cache)
-    fill(k, slab)
-    k.drop(slab.address + PAGE)
-    addresses, _, report = scan(k, cache)
-    whole = [slot for slot in range(slab.objects) if 8 + slot * 848 + 64 <= PAGE]
-    assert addresses == [slab.object(slot) for slot in whole]
-    assert report.objects_unreadable == slab.objects - len(whole)

@@ -158,12 +158,6 @@ def test_a_truncated_dump_is_a_gap_of_every_result(truncated: Target) -> None:
     assert "1 MISSING (calm, loud: end of the dump)" in words_of(made)
 
 
-def test_what_failed_refers_to_doctor_with_the_same_options(truncated: Target) -> None:
-    ((_, finding), *_) = report(Context.of(truncated), FAILING).findings
-    (remedy,) = finding.remedies
-    assert remedy.command == "kcensus doctor 'a dump' --allow-truncated -s vmlinux"
-
-
 def test_modules_without_debug_info_are_named_with_their_package(machine: Machine) -> None:
     def need_modules(*names: str) -> list[str]:
         return [missing_module(name, "6.1.0-56-cloud-amd64", None) for name in names]
@@ -223,10 +217,6 @@ def test_report_on_screen_has_a_line_per_analysis(run: Run) -> None:
     assert any(line.startswith("More --full") for line in lines)
     assert "Rows" not in out
     assert "Rows" in run("report", "vmcore", "--full")[1]
-
-
-@fine
-def test_top_limits_the_findings_of_a_report(run: Run) -> None:
     out = run("report", "vmcore", "--top", "2")[1]
     assert "A dear warning." in out
     assert "A warning without a price." not in out
@@ -257,10 +247,14 @@ def test_a_healthy_machine_is_one_line(
     assert sentence in words_of(made)
 
 
-def test_failed_analyses_are_not_a_healthy_machine(machine: Machine) -> None:
-    made = report(Context.of(target_of(machine)), FAILING)
-    assert [finding.id for _, finding in made.findings] == ["report-incomplete"]
+def test_failed_analyses_are_not_a_healthy_machine(truncated: Target) -> None:
+    made = report(Context.of(truncated), FAILING)
+    ((_, finding),) = made.findings
+    assert finding.id == "report-incomplete"
     assert "Nothing found" not in words_of(made)
+    # The same options go to doctor.
+    (remedy,) = finding.remedies
+    assert remedy.command == "kcensus doctor 'a dump' --allow-truncated -s vmlinux"
 
 
 @pytest.mark.parametrize("face", ["csv", "parquet"])
@@ -477,8 +471,31 @@ def test_other_names_are_not_samples(
     assert not SOURCE.claims(spec)
     with pytest.raises(TargetError):
         open_target(spec)
-
-
-def test_a_sample_is_not_claimed_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(samples, "DIRECTORY", Path("/nonexistent"))
     assert not any(map(SOURCE.claims, ("sample", None, "")))
+
+
+@pytest.mark.parametrize(
+    ("key", "options", "expected"),
+    [
+        (None, ["--redact", "numbers"], "'names'"),
+        (None, ["--redact", "names", "--redact-key", "key"], "no such file"),
+        (b"x" * 15, ["--redact", "names", "--redact-key", "key"], "of 16 bytes or more"),
+        (b"x" * 16, ["--redact-key", "key"], "add --redact names"),
+    ],
+)
+def test_options_of_redaction(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    key: bytes | None,
+    options: list[str],
+    expected: str,
+) -> None:
+    """They are refused before anything is read."""
+    monkeypatch.chdir(tmp_path)
+    if key is not None:
+        Path("key").write_bytes(key)
+    assert cli.main(["capsule", "create", "no-such-vmcore", "out.capsule", *options]) == 2
+    assert expected in " ".join(capsys.readouterr().err.split())
+    assert not Path("out.capsule").exists()

@@ -112,9 +112,7 @@ def test_a_result_is_printed(run: Run) -> None:
     status, out, err = run("vmcore", "--json", "--top", "1")
     assert (status, err) == (0, "")
     assert len(json.loads(out)["tables"]["caches"]) == 9
-
-
-def test_top_and_no_target(run: Run) -> None:
+    # Without a target.
     assert LONG_NAME not in run("--top", "1")[1]
     shown = run("--top", "0")[1]
     assert LONG_NAME in shown
@@ -195,21 +193,11 @@ def test_options_reach_the_analysis(
 @pytest.mark.parametrize(
     "args",
     [
-        ("--top", "-1"),
-        ("--top", "many"),
-        ("--jobs", "0"),
-        ("--chunk-size", "12"),
-        ("--chunk-size", "big"),
-        ("--fail-on", "never"),
-        ("--seconds", "soon"),
-        ("--no-such-option",),
-        ("vmcore", "and another"),
-        ("--csv", "pyproject.toml"),
-        ("--json", "sample"),
-        ("--json", "same", "--html", "same"),
-        ("--json", "pyproject.toml"),
-        *(("--json", "tests"), ("--html", "tests")),
-        ("--json", "no/such/directory"),
+        *(("--top", "-1"), ("--top", "many"), ("--jobs", "0"), ("--fail-on", "never")),
+        *(("--chunk-size", "12"), ("--chunk-size", "big"), ("--seconds", "soon")),
+        *(("--no-such-option",), ("vmcore", "and another"), ("--csv", "pyproject.toml")),
+        *(("--json", "sample"), ("--json", "same", "--html", "same"), ("--html", "tests")),
+        *(("--json", name) for name in ("pyproject.toml", "tests", "no/such/directory")),
     ],
 )
 def test_wrong_usage_ends_with_2_and_says_where_help_is(run: Run, args: tuple[str, ...]) -> None:
@@ -328,9 +316,7 @@ def test_a_truncated_dump_is_read_if_allowed(run: Run) -> None:
     gap, *_ = json.loads(out)["gaps"]
     assert (status, gap["what"]) == (0, "end of the dump")
     assert gap["reason"] == "the dump lacks its last 4.0 KiB"
-
-
-def test_pseudonyms_are_named(run: Run) -> None:
+    # Pseudonyms are named.
     assert json.loads(run("redacted", "--json")[1])["machine"]["has_pseudonyms"] is True
     assert json.loads(run("vmcore", "--json")[1])["machine"]["has_pseudonyms"] is False
 
@@ -390,9 +376,6 @@ def test_tables_are_selected_by_name(run: Run) -> None:
     status, out, err = run("--table", "cache")
     assert (status, out) == (2, "")
     assert "--table: unknown table 'cache' (choose from caches, empty)" in err
-
-
-def test_first_tables_are_shown_by_default(run: Run) -> None:
     first = dataclasses.replace(ANALYSIS, first_tables=("empty",))
     with mock.patch("kcensus.analyses._discover", return_value={"synthetic": first}):
         assert "Caches by memory" not in run()[1]

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from kcensus.render.html import cell_html, write_html
-from kcensus.render.json import write_json
 from kcensus.render.placeholders import addressed, command
 from kcensus.render.screen import console_for
 from kcensus.render.terminal import write_terminal
 from kcensus.results import Finding, Remedy, Result, Severity
+from tests.running import document
 
 _SAYS = "`kcensus waits TARGET --table stacks`"
 
@@ -69,7 +69,5 @@ def test_screen_and_page_show_the_target_and_documents_do_not(
     for text in (out.getvalue(), page.read_text(), cell_html(result)):
         assert "-s vmlinux --table stacks" in text
         assert "waits TARGET" not in text
-    document = io.StringIO()
-    write_json(result, document)
-    (finding,) = json.loads(document.getvalue())["findings"]
+    (finding,) = json.loads(document(result))["findings"]
     assert finding["no_remedy"] == _SAYS

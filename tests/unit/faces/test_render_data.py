@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import os
 import stat
@@ -27,22 +26,16 @@ from kcensus.analyses import analyses
 from kcensus.render import plain as plain_module
 from kcensus.render.csvdir import write_csv
 from kcensus.render.directory import OutputError, check_writable, replacing
-from kcensus.render.json import write_json
 from kcensus.render.parquet import write_parquet
 from kcensus.render.plain import SCHEMA
 from kcensus.render.schema import error, schema
 from kcensus.results import Figure, Machine, Result, Unit
 from kcensus.results.tables import Column, Table
 from kcensus.text import printable
+from tests.running import document as as_json
 from tests.unit.synthetic import HIGHEST, HOSTILE, synthetic_result
 
 FILES = "summary caches empty checks findings gaps finding_figures finding_memory remedies"
-
-
-def as_json(result: Result) -> str:
-    out = io.StringIO()
-    write_json(result, out)
-    return out.getvalue()
 
 
 def of_names(names: list[Any]) -> Result:
@@ -86,16 +79,14 @@ def test_json_has_every_part_under_its_key() -> None:
     assert [*gap.values()] == ["slab pages", "not in the dump", 1024, lower_bound]
 
 
-def test_json_has_all_rows_and_columns_exactly() -> None:
-    rows = json.loads(as_json(synthetic_result()))["tables"]["caches"]
+def test_json_has_all_rows_and_columns_exactly_the_same_every_time() -> None:
+    text = as_json(synthetic_result())
+    rows = json.loads(text)["tables"]["caches"]
     assert [row["cache"] for row in rows] == list(HOSTILE.values())
     assert [row["used"] for row in rows] == [0, 0.99996, 1, 0.5, 0.25, None, None, 1e-05, 0.75]
     assert [row["bytes"] for row in rows] == [number << 29 for number in range(9)]
     assert {row["address"] for row in rows} == {HIGHEST}
-
-
-def test_json_is_plain_lines_of_utf8_the_same_every_time() -> None:
-    text = as_json(synthetic_result())
+    # Plain lines of UTF-8.
     assert text == as_json(synthetic_result())
     assert text.endswith("}\n")
     assert [char for char in text if not char.isprintable() and char != "\n"] == []
@@ -113,19 +104,14 @@ def test_any_name_survives_json(names: list[str | bytes]) -> None:
     assert names_after(names) == [printable(name) for name in names]
 
 
-def test_numpy_and_missing_values_become_plain() -> None:
-    values = [np.uint64(HIGHEST), np.float32(0.5), np.bool_(True), pd.NA, pd.NaT, None, -1]
-    assert names_after(values) == [HIGHEST, 0.5, True, None, None, None, -1]
-
-
-def test_rows_are_complete_across_the_parts_they_are_converted_in(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_rows_are_complete_across_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain_module, "_ROWS_AT_ONCE", 4)
     assert names_after([*range(10)]) == [*range(10)]
 
 
-def test_nullable_and_categorical_columns_become_plain() -> None:
+def test_numpy_missing_nullable_and_categorical_values_become_plain() -> None:
+    values = [np.uint64(HIGHEST), np.float32(0.5), np.bool_(True), pd.NA, pd.NaT, None, -1]
+    assert names_after(values) == [HIGHEST, 0.5, True, None, None, None, -1]
     columns = {
         "count": (pd.array([1, None, HIGHEST], dtype="UInt64"), Column()),
         "kind": (pd.Categorical(["b", None, "a\n"]), Column(Unit.TEXT)),
@@ -145,13 +131,6 @@ def test_a_table_cannot_take_the_name_of_something_else(name: str) -> None:
     result.tables[name] = result.tables.pop("names")
     with pytest.raises(ValueError, match="cannot name a table"):
         as_json(result)
-
-
-def test_csv_writes_one_file_for_each_part(tmp_path: Path) -> None:
-    written = write_csv(synthetic_result(), tmp_path / "new" / "dir")
-    assert " ".join(path.stem for path in written) == FILES
-    assert sorted(written[0].parent.glob("*")) == sorted(written)
-    assert {path.suffix for path in written} == {".csv"}
 
 
 def test_csv_summary_says_what_was_analysed(tmp_path: Path) -> None:
@@ -175,14 +154,15 @@ def test_csv_summary_says_what_was_analysed(tmp_path: Path) -> None:
     assert ["unknown", "", "ratio", "not to be had", ""] in rows
 
 
-def test_csv_has_what_findings_hold(tmp_path: Path) -> None:
-    write_csv(synthetic_result(), tmp_path)
-    (_, figure), (_, memory) = (
-        read_csv(tmp_path / f"finding_{part}.csv") for part in ("figures", "memory")
-    )
-    assert figure == ["synthetic-waste:dentry", "free", "0.612", "ratio"]
-    assert memory == ["synthetic-waste:dentry", "slab:dentry", "1536"]
-    first = read_csv(tmp_path / "remedies.csv")[1]
+def test_csv_has_a_file_for_each_part_and_what_findings_hold(tmp_path: Path) -> None:
+    written = write_csv(synthetic_result(), tmp_path / "new" / "dir")
+    assert " ".join(path.stem for path in written) == FILES
+    assert sorted(written[0].parent.glob("*")) == sorted(written)
+    assert {path.suffix for path in written} == {".csv"}
+    rows = {path.stem: read_csv(path)[1] for path in written if path.stem != "empty"}
+    assert rows["finding_figures"] == ["synthetic-waste:dentry", "free", "0.612", "ratio"]
+    assert rows["finding_memory"] == ["synthetic-waste:dentry", "slab:dentry", "1536"]
+    first = rows["remedies"]
     assert first[2] == "echo 1 > /proc/sys/synthetic; echo 2 > /proc/sys/synthetic"
     assert first[6:] == ["1024", "true"]
 
@@ -236,6 +216,10 @@ def test_parquet_keeps_types_units_and_where_it_is_from(tmp_path: Path) -> None:
     assert table.schema.field("bytes").metadata == {b"unit": b"bytes", b"label": b"slab memory"}
     assert table.schema.metadata[b"kcensus.kernel"] == b"6.1.0-synthetic"
     assert table.schema.metadata[b"kcensus.schema"] == str(SCHEMA).encode()
+    # A result of nothing still has types.
+    write_parquet(Result("synthetic", "t", "k"), tmp_path)
+    schema = parquet.read_table(tmp_path / "checks.parquet").schema
+    assert [str(field.type) for field in schema] == ["string", *["int64"] * 4, *["string"] * 4]
 
 
 def test_parquet_summaries_of_many_machines_can_be_stacked(tmp_path: Path) -> None:
@@ -248,12 +232,6 @@ def test_parquet_summaries_of_many_machines_can_be_stacked(tmp_path: Path) -> No
     assert frame["target"].tolist() == ["one", "two"]
     assert frame["slab_bytes"].tolist() == [123456789012] * 2
     assert frame["oldest"].isna().tolist() == [True, False]
-
-
-def test_parquet_of_nothing_still_has_types(tmp_path: Path) -> None:
-    write_parquet(Result("synthetic", "t", "k"), tmp_path)
-    schema = parquet.read_table(tmp_path / "checks.parquet").schema
-    assert [str(field.type) for field in schema] == ["string", *["int64"] * 4, *["string"] * 4]
 
 
 @pytest.mark.parametrize("write", [write_csv, write_parquet])
@@ -358,8 +336,7 @@ def test_it_describes_every_column() -> None:
             for key, column in spec.columns.items():
                 assert columns[key]["description"] == column.help
 
-
-def test_no_part_has_the_name_of_another() -> None:
+    # No part has the name of another.
     def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
         names = [name for name, _ in pairs]
         assert len(names) == len({*names})

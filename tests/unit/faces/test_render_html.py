@@ -128,15 +128,12 @@ def test_a_drawing_keeps_its_spaces_and_headings_have_help(tmp_path: Path) -> No
     assert text.count('<td class="drawn"') == 2
 
 
-def test_a_long_table_says_what_is_left_out(tmp_path: Path) -> None:
+def test_what_is_empty_or_long_is_left_out(tmp_path: Path) -> None:
     result = Result("x", "x", "x")
     result.tables["long"] = Table.of("Long", {"number": (list(range(1234)), Column())})
     page = write(result, tmp_path)
     assert "The first 100 of 1,234 rows" in page.words
     assert page.tags.count("tr") == 101
-
-
-def test_what_is_empty_is_left_out(tmp_path: Path) -> None:
     result = Result("x", "x", "x")
     columns = {
         "name": (["a"], Column(Unit.TEXT)),
@@ -174,6 +171,12 @@ def test_charts_are_labelled_and_escaped() -> None:
     assert root.get("role") == "img"
     assert root[0].text == "Largest slab caches"
     assert SHOWN in (root[1].text or "")
+    # Names of a chart differ.
+    paths = [f"/srv/spool/jobs/of/tenant/{name}/incoming/mail/queue/new" for name in "ab"]
+    bars = tuple(Bar(path, (1.0,), "1") for path in paths)
+    root = ElementTree.fromstring(svg(Chart("x", (), bars, Unit.COUNT)))
+    words = [element.text or "" for element in root.iter() if element.tag.endswith("text")]
+    assert [name[-3:] for name in words[::2]] == [" #1", " #2"]
 
 
 @pytest.mark.parametrize("parts", [[], [0], [1], [3, 1], list(range(9))])
@@ -198,11 +201,3 @@ def test_parts_of_a_bar_differ_without_colors() -> None:
     for color, look in zip(COLORS[1:], entries, strict=True):
         line = ElementTree.fromstring(swatch(color))[0][1]
         assert (line.get("stroke-width"), line.get("stroke-dasharray")) == look
-
-
-def test_names_of_a_chart_differ() -> None:
-    paths = [f"/srv/spool/jobs/of/tenant/{name}/incoming/mail/queue/new" for name in "ab"]
-    bars = tuple(Bar(path, (1.0,), "1") for path in paths)
-    root = ElementTree.fromstring(svg(Chart("x", (), bars, Unit.COUNT)))
-    words = [element.text or "" for element in root.iter() if element.tag.endswith("text")]
-    assert [name[-3:] for name in words[::2]] == [" #1", " #2"]

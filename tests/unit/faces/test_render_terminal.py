@@ -16,14 +16,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
+from rich.text import Text
 
 from kcensus.human import counted, human, human_bytes, human_ratio
 from kcensus.render.html import write_html
-from kcensus.render.json import write_json
 from kcensus.render.screen import Screen, console_for
+from kcensus.render.screen.wrapping import wrapped
 from kcensus.render.terminal import print_findings, write_terminal
 from kcensus.results import Bound, Check, Figure, Machine, Result, Severity, Unit
 from kcensus.results.tables import Column, Show, Table
+from tests.running import document
 from tests.unit.synthetic import HOSTILE, LONG_NAME, synthetic_result
 
 
@@ -138,6 +140,12 @@ def test_a_pipe_gets_whole_names_and_all_columns() -> None:
     assert [line for line in text.splitlines() if line != line.rstrip()] == []
     assert text.isascii() is False  # the name in Japanese
     assert "─" not in text
+    # Sentences are wrapped.
+    result = synthetic_result()
+    result.tables.clear()
+    result.gaps[0] = type(result.gaps[0])("pages", "lost " * 60, 1, "none")
+    lines = in_pipe(result).splitlines()
+    assert 80 < max(map(len, lines)) <= 100
 
 
 def test_numbers_for_unknown_ones_are_dashes_on_screens_and_numbers_in_data(
@@ -151,9 +159,7 @@ def test_numbers_for_unknown_ones_are_dashes_on_screens_and_numbers_in_data(
     assert re.search(r"^  highest id +-$", screen, re.MULTILINE)
     (page,) = write_html(result, tmp_path / "page.html")
     assert ">-1<" not in page.read_text()
-    document = io.StringIO()
-    write_json(result, document)
-    data = json.loads(document.getvalue())
+    data = json.loads(document(result))
     assert [row["pid"] for row in data["tables"]["tasks"]] == [-1, 0, 77]
     assert data["summary"] == {"highest": -1}
 
@@ -171,14 +177,6 @@ def test_what_gaps_affect_is_marked() -> None:
     assert re.search(r"^  other jobs +-$", on_terminal(result, 100, every=True), re.MULTILINE)
     assert "Unknown (see Gaps): lost" in shown
     assert "Empty or zero (--all): empty" in shown
-
-
-def test_a_pipe_wraps_sentences() -> None:
-    result = synthetic_result()
-    result.tables.clear()
-    result.gaps[0] = type(result.gaps[0])("pages", "lost " * 60, 1, "none")
-    lines = in_pipe(result).splitlines()
-    assert 80 < max(map(len, lines)) <= 100
 
 
 def test_dropped_columns_are_named() -> None:
@@ -215,8 +213,8 @@ def test_top_cuts_rows_and_says_how_many() -> None:
     screen = on_terminal(synthetic_result(), 100, top=2)
     assert "... and 7 more rows (use --top 0 or --json)" in screen
     assert LONG_NAME[:20] not in screen
-    assert "more rows" not in on_terminal(synthetic_result(), 100, top=0)
-    assert "more rows" not in on_terminal(synthetic_result(), 100, top=len(HOSTILE))
+    for top in (0, len(HOSTILE)):
+        assert "more rows" not in on_terminal(synthetic_result(), 100, top=top)
 
 
 def test_a_table_of_details_is_named_but_not_shown() -> None:
@@ -285,34 +283,19 @@ def test_few_agreeing_checks_are_named_and_empty_sections_say_so() -> None:
 @pytest.mark.parametrize(
     ("value", "unit", "shown"),
     [
-        (None, Unit.BYTES, "-"),
-        (0, Unit.BYTES, "0 B"),
-        (1023, Unit.BYTES, "1,023 B"),
-        (1024, Unit.BYTES, "1.0 KiB"),
-        (1024**2 - 1, Unit.BYTES, "1.0 MiB"),
-        (-1536, Unit.BYTES, "-1.5 KiB"),
-        (256 * 1024**3, Unit.BYTES, "256.0 GiB"),
-        (2**64 - 1, Unit.BYTES, "16.0 EiB"),
-        (0.0, Unit.RATIO, "0.0%"),
-        (0.0004, Unit.RATIO, "<0.1%"),
-        (0.5, Unit.RATIO, "50.0%"),
-        (0.9996, Unit.RATIO, ">99.9%"),
-        (1, Unit.RATIO, "100.0%"),
-        (0, Unit.SECONDS, "0 s"),
-        (2.5e-5, Unit.SECONDS, "25 us"),
-        (0.25, Unit.SECONDS, "250.0 ms"),
-        (59.94, Unit.SECONDS, "59.9 s"),
-        (59.96, Unit.SECONDS, "1 min 0 s"),
-        (3725, Unit.SECONDS, "1 h 2 min"),
-        (-90000, Unit.SECONDS, "-1 d 1 h"),
-        (1234567, Unit.COUNT, "1,234,567"),
-        (0.5, Unit.COUNT, "0.50"),
-        (1, Unit.PAGES, "1 page"),
-        (4711, Unit.PAGES, "4,711 pages"),
-        (4711, Unit.NONE, "4711"),
+        *((None, Unit.BYTES, "-"), (0, Unit.BYTES, "0 B"), (1023, Unit.BYTES, "1,023 B")),
+        *((1024, Unit.BYTES, "1.0 KiB"), (1024**2 - 1, Unit.BYTES, "1.0 MiB")),
+        *((-1536, Unit.BYTES, "-1.5 KiB"), (256 * 1024**3, Unit.BYTES, "256.0 GiB")),
+        *((2**64 - 1, Unit.BYTES, "16.0 EiB"), ("name", Unit.BYTES, "name")),
+        *((0.0, Unit.RATIO, "0.0%"), (0.0004, Unit.RATIO, "<0.1%"), (0.5, Unit.RATIO, "50.0%")),
+        *((0.9996, Unit.RATIO, ">99.9%"), (1, Unit.RATIO, "100.0%")),
+        *((0, Unit.SECONDS, "0 s"), (2.5e-5, Unit.SECONDS, "25 us")),
+        *((0.25, Unit.SECONDS, "250.0 ms"), (59.94, Unit.SECONDS, "59.9 s")),
+        *((59.96, Unit.SECONDS, "1 min 0 s"), (3725, Unit.SECONDS, "1 h 2 min")),
+        *((-90000, Unit.SECONDS, "-1 d 1 h"), (1234567, Unit.COUNT, "1,234,567")),
+        *((0.5, Unit.COUNT, "0.50"), (1, Unit.PAGES, "1 page"), (4711, Unit.PAGES, "4,711 pages")),
+        *((4711, Unit.NONE, "4711"), (True, Unit.NONE, "yes")),
         (0xFFFF888000000000, Unit.ADDRESS, "0xffff888000000000"),
-        (True, Unit.NONE, "yes"),
-        ("name", Unit.BYTES, "name"),
     ],
 )
 def test_units(value: float | str | None, unit: Unit, shown: str) -> None:
@@ -369,3 +352,34 @@ def test_a_finding_leads_those_it_explains() -> None:
     # A part is shown where its leader is not.
     del result.findings[1]
     assert "A notice with" in on_terminal(result, 200)
+
+
+_COMMAND = "`kcensus waits vmcore -s vmlinux --table stacks --top 0`"
+
+
+def lines(text: str, width: int) -> list[str]:
+    return [line.plain for line in wrapped(Text(text), width)]
+
+
+@pytest.mark.parametrize("width", [10, 40, 72, 100])
+def test_a_command_is_never_broken(width: int) -> None:
+    made = lines(f"for developers: {_COMMAND}, and more words after the command", width)
+    assert sum(_COMMAND in line for line in made) == 1
+    assert all(len(line) <= width or line == f"{_COMMAND}," for line in made)
+
+
+def test_words_are_broken_only_if_no_line_holds_them() -> None:
+    assert lines("one two", 3) == ["one", "two"]
+    assert lines("a 0123456789 b", 4) == ["a", "0123", "4567", "89 b"]
+    assert lines("", 4) == [""]
+    assert lines("a\n\nb", 4) == ["a", "", "b"]
+    # Styles stay.
+    text = Text.assemble(("one two", "bold"), " three")
+    assert [[str(span.style) for span in line.spans] for line in wrapped(text, 7)] == [["bold"], []]
+
+
+@given(st.text(st.sampled_from("ab宽 \n"), max_size=40), st.integers(2, 12))
+def test_no_word_is_lost_and_every_line_fits(text: str, width: int) -> None:
+    made = lines(text, width)
+    assert "".join("".join(made).split()) == "".join(text.split())
+    assert max(map(cell_len, made)) <= width

@@ -20,21 +20,16 @@ from kcensus.results.tables import Column, Show, Table, TableSpec, make_tables
 @pytest.mark.parametrize(
     ("ours", "counter", "explained", "difference", "status"),
     [
-        (7, 7, None, 0, CheckStatus.AGREE),
-        (0, 0, None, 0, CheckStatus.AGREE),
         # Agreement needs no explanation, and wins over one.
-        (7, 7, 3, 0, CheckStatus.AGREE),
-        (7, 10, None, 3, CheckStatus.DIFFER),
-        (10, 7, None, -3, CheckStatus.DIFFER),
-        (7, 10, 3, 3, CheckStatus.EXPLAINED),
-        (10, 7, -3, -3, CheckStatus.EXPLAINED),
-        (10, 7, 3, -3, CheckStatus.DIFFER),
-        (7, 10, 2, 3, CheckStatus.DIFFER),
-        (7, 10, 0, 3, CheckStatus.DIFFER),
-        (7, None, None, None, CheckStatus.ABSENT),
-        (None, 7, None, None, CheckStatus.ABSENT),
-        (None, None, None, None, CheckStatus.ABSENT),
-        (0, None, 0, None, CheckStatus.ABSENT),
+        *(
+            (n, n, explained, 0, CheckStatus.AGREE)
+            for n, explained in ((7, None), (0, None), (7, 3))
+        ),
+        *((7, 10, explained, 3, CheckStatus.DIFFER) for explained in (None, 2, 0)),
+        *((10, 7, explained, -3, CheckStatus.DIFFER) for explained in (None, 3)),
+        *((7, 10, 3, 3, CheckStatus.EXPLAINED), (10, 7, -3, -3, CheckStatus.EXPLAINED)),
+        *((ours, None, None, None, CheckStatus.ABSENT) for ours in (7, None)),
+        *((None, 7, None, None, CheckStatus.ABSENT), (0, None, 0, None, CheckStatus.ABSENT)),
     ],
 )
 def test_the_status_of_a_check(
@@ -81,10 +76,6 @@ def test_what_a_note_explains_may_move_too() -> None:
 FRAME = pd.DataFrame({"cache": ["a"], "bytes": [1]})
 
 
-def test_columns_may_be_described_in_another_order() -> None:
-    assert Table(FRAME, {"bytes": Column(), "cache": Column()}).frame.shape == (1, 2)
-
-
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
@@ -97,6 +88,8 @@ def test_columns_may_be_described_in_another_order() -> None:
 def test_a_table_refuses_other_columns(columns: list[str], words: str) -> None:
     with pytest.raises(ValueError, match="'caches': columns.*" + words):
         Table(FRAME, {name: Column() for name in columns}, "caches")
+    # Another order is none.
+    assert Table(FRAME, {"bytes": Column(), "cache": Column()}).frame.shape == (1, 2)
 
 
 SPEC = TableSpec(
@@ -162,9 +155,7 @@ def test_numbers_may_keep_their_types() -> None:
     rows = [SimpleNamespace(n=value) for value in (1 << 60, None, 0.5)]
     kept = TableSpec("numbers", "", {"n": Column(Unit.NONE)}, keeps_types=True).of(rows).frame["n"]
     assert [*map(type, kept)] == [int, type(None), float]
-
-
-def test_columns_without_values_may_be_in_data_only() -> None:
+    # Columns without values may be in data only.
     columns = {"a": Column(show=Show.ALWAYS), "b": Column(show=Show.ALWAYS)}
     rows = [SimpleNamespace(a=None, b=1), SimpleNamespace(a=None, b=None)]
     made = TableSpec("events", "", columns, hides_empty=True).of(rows)
@@ -192,14 +183,11 @@ def finding(id: str, severity: Severity = Severity.NOTICE, **fields: Any) -> Fin
     return Finding(id=id, severity=severity, title="x", **fields)
 
 
-def test_what_matters() -> None:
+def test_what_matters_and_its_rank() -> None:
     assert Severity.INFO < Severity.NOTICE < Severity.WARNING < Severity.CRITICAL
     assert results.matters(finding("a", Severity.NOTICE))
     assert not results.matters(finding("a", Severity.INFO))
     assert not results.matters(finding("a", Severity.CRITICAL, part_of="b"))
-
-
-def test_rank_of_findings() -> None:
     expected = [
         finding("incomplete", Severity.NOTICE, danger=Danger.INCOMPLETE),
         finding("critical", Severity.CRITICAL),
@@ -218,18 +206,12 @@ GIB = 1 << 30
 @pytest.mark.parametrize(
     ("holds", "ram", "severity"),
     [
-        (MIN_BYTES - 1, None, None),
-        (MIN_BYTES - 1, MIN_BYTES, None),
-        (MIN_BYTES, None, Severity.NOTICE),
-        (MIN_BYTES, 0, Severity.NOTICE),
-        (MIN_BYTES, MIN_BYTES, Severity.CRITICAL),
-        (GIB, 4 * GIB, Severity.CRITICAL),
-        (GIB - 1, 4 * GIB, Severity.WARNING),
-        (GIB, 20 * GIB, Severity.WARNING),
+        *((MIN_BYTES - 1, None, None), (MIN_BYTES - 1, MIN_BYTES, None), (GIB, 1001 * GIB, None)),
+        *((GIB, ram * GIB, Severity.INFO) for ram in (201, 1000)),
+        *((MIN_BYTES, ram, Severity.NOTICE) for ram in (None, 0)),
         (GIB, 200 * GIB, Severity.NOTICE),
-        (GIB, 201 * GIB, Severity.INFO),
-        (GIB, 1000 * GIB, Severity.INFO),
-        (GIB, 1001 * GIB, None),
+        *((GIB - 1, 4 * GIB, Severity.WARNING), (GIB, 20 * GIB, Severity.WARNING)),
+        *((MIN_BYTES, MIN_BYTES, Severity.CRITICAL), (GIB, 4 * GIB, Severity.CRITICAL)),
     ],
 )
 def test_severity_is_the_share_of_ram(
@@ -259,6 +241,11 @@ def test_of_two_symptoms_the_vague_one_is_part_of_the_other() -> None:
     cause = finding("limit", tasks=frozenset({1, 2, 3}))
     folded = {each.id: each.part_of for each in fold([vague, other, cause])}
     assert folded == {"limit": "", "unheld": "limit", "log": "limit"}
+    # One of which too little is left is part of its cause.
+    cause = finding("negatives", memory={"slab:dentry": MIB})
+    size = finding("size", memory={"slab:dentry": 2 * MIB + MIB // 2}, is_generic=True)
+    assert [each.part_of for each in fold([size, cause], 200 * MIB)] == ["", ""]
+    assert [each.part_of for each in fold([size, cause], 2000 * MIB)] == ["", "negatives"]
 
 
 def test_a_symptom_that_is_explained_in_part_keeps_the_rest() -> None:
@@ -274,13 +261,6 @@ def test_a_symptom_that_is_explained_in_part_keeps_the_rest() -> None:
     assert folded["waste:dentry"].part_of in ("size", "negatives")
     top = [each for each in folded.values() if not each.part_of]
     assert sum(each.holds or 0 for each in top) == 160 * MIB
-
-
-def test_a_symptom_of_which_too_little_is_left_is_part_of_its_cause() -> None:
-    cause = finding("negatives", memory={"slab:dentry": MIB})
-    size = finding("size", memory={"slab:dentry": 2 * MIB + MIB // 2}, is_generic=True)
-    assert [each.part_of for each in fold([size, cause], 200 * MIB)] == ["", ""]
-    assert [each.part_of for each in fold([size, cause], 2000 * MIB)] == ["", "negatives"]
 
 
 @pytest.mark.parametrize(

@@ -24,12 +24,10 @@ from kcensus.cli import main
 from kcensus.prompts.drgn import CommandFailed
 from kcensus.sources import Target, open_target
 from kcensus.sources.opened import adopt, remember
+from tests.prompts import PROMPT, answer, at_terminal, interrupt
 from tests.unit.fakekernel import FakeKernel
 
 SHELL = [sys.executable, "-m", "kcensus", "shell"]
-PROMPT = ">>> "
-
-
 Shell = Callable[..., tuple[int, str, str]]
 
 
@@ -89,6 +87,9 @@ assert kcensus.slab(prog).result.target == "sample"
 def test_code_of_an_option(shell: Shell) -> None:
     lines = ["-e", "for each in (target, prog):", "-e", "    print(type(each).__name__)"]
     assert shell("sample", *lines, script="1/0") == (0, "Target\nProgram\n", "")
+    # It has the language that users have.
+    done = shell("sample", script="def f(x: int): pass\nprint(f.__annotations__)\n")
+    assert done == (0, "{'x': <class 'int'>}\n", "")
 
 
 def test_an_exception_shows_where_and_is_status_1(shell: Shell) -> None:
@@ -121,11 +122,6 @@ def test_an_unusable_target_is_one_sentence(shell: Shell, tmp_path: Path) -> Non
     assert (status, out, len(err.splitlines())) == (3, "", 1)
 
 
-def test_code_has_the_language_that_users_have(shell: Shell) -> None:
-    done = shell("sample", script="def f(x: int): pass\nprint(f.__annotations__)\n")
-    assert done == (0, "{'x': <class 'int'>}\n", "")
-
-
 def test_a_warning_names_the_line_of_the_user(shell: Shell) -> None:
     with pytest.warns(kcensus.MergedCacheWarning) as caught:
         done = shell("sample", script="\nobjects('struct dentry', cache='kmalloc-256')\n")
@@ -136,23 +132,8 @@ def test_a_warning_names_the_line_of_the_user(shell: Shell) -> None:
 
 @pytest.fixture
 def prompt(tmp_path: Path) -> Iterator[pexpect.spawn[str]]:
-    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path)}
-    environment |= {"TERM": "xterm", "PYTHON_BASIC_REPL": "1", "KCENSUS_PAGER": "cat"}
-    child = pexpect.spawn(
-        SHELL[0], [*SHELL[1:], "sample"], encoding="utf-8", timeout=300, env=environment
-    )
-    child.setwinsize(40, 100)
-    try:
+    with at_terminal([*SHELL, "sample"], tmp_path) as child:
         yield child
-    finally:
-        child.close(force=True)
-
-
-def answer(prompt: pexpect.spawn[str], line: str, until: str = PROMPT) -> str:
-    prompt.sendline(line)
-    prompt.expect_exact(line)
-    prompt.expect_exact(until)
-    return str(prompt.before).strip()
 
 
 @pytest.mark.slow
@@ -192,18 +173,7 @@ def test_the_prompt(prompt: pexpect.spawn[str]) -> None:
 @pytest.mark.slow
 def test_interrupting_a_command_returns_to_the_prompt(prompt: pexpect.spawn[str]) -> None:
     prompt.expect_exact(PROMPT)
-    answer(prompt, "import os, time; import kcensus.analyses.slab.run as run")
-    # Python drops a Ctrl-C that meets code which cannot raise, as before the analysis.
-    answer(prompt, "run.run = lambda *_, **__: (os.write(2, b'wait' b'ing'), time.sleep(600))")
-    for line, shown in (("%kcensus slab", "kcensus: interrupted"), ("slab()", "KeyboardInterrupt")):
-        prompt.sendline(line)
-        # The progress bar hides the cursor, before or after the analysis begins.
-        assert {prompt.expect_exact(["\x1b[?25l", "waiting"]) for _ in range(2)} == {0, 1}
-        prompt.sendintr()
-        prompt.expect_exact("\x1b[?25h")
-        prompt.expect_exact(shown)
-        prompt.expect_exact(PROMPT)
-    assert answer(prompt, "1 + 1") == "2"
+    interrupt(prompt, {"%kcensus slab": "kcensus: interrupted", "slab()": "KeyboardInterrupt"})
 
 
 def test_a_failed_command_raises_drgns_error(prog: drgn.Program, tmp_path: Path) -> None:

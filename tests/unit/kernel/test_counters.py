@@ -42,6 +42,10 @@ def test_nodes_without_counters_and_negative_counts() -> None:
     found = counters(k)
     assert found.nr_slabs.tolist() == [4, 1, 0]
     assert found.readable.all()
+    # Without CONFIG_SLUB_DEBUG, there are none.
+    k = FakeKernel("6.10", base="struct kmem_cache_node 64 : 8 struct list_head partial")
+    k.cache("small", 64)
+    assert node_counters(SlabMap(Memory(k.prog)), Faults()) is None
 
 
 @pytest.mark.parametrize("name", ["nr_slabs", "total_objects"])
@@ -53,12 +57,6 @@ def test_a_count_of_more_than_fits_into_ram_is_unreadable(name: str) -> None:
     assert found.readable.tolist() == [True, False, True]
     assert abs(getattr(found, name)).max() < 1 << 30
     assert faults == {IMPOSSIBLE_COUNT: 1}
-
-
-def test_a_kernel_without_slub_debug_keeps_no_counters() -> None:
-    k = FakeKernel("6.10", base="struct kmem_cache_node 64 : 8 struct list_head partial")
-    k.cache("small", 64)
-    assert node_counters(SlabMap(Memory(k.prog)), Faults()) is None
 
 
 @every_era
@@ -84,9 +82,7 @@ def test_counters_that_the_dump_lacks_are_absent() -> None:
     k = populated("6.10")
     k.drop(k.per_cpu("char", 0, 1).address_)
     assert node_page_state(k.prog, "NR_SLAB_RECLAIMABLE_B") is None
-
-
-def test_before_4_13_the_counters_are_of_zones() -> None:
+    # Before 4.13, they are of zones.
     k = populated("4.18")
     k.enum("zone_stat_item", ["NR_FREE_PAGES", "NR_SLAB_RECLAIMABLE"])
     assert node_page_state(k.prog, "NR_SLAB_RECLAIMABLE_B", "NR_SLAB_RECLAIMABLE") is None

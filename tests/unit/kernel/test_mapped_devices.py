@@ -78,9 +78,7 @@ def test_a_tree_with_a_cycle_ends_and_a_bent_list_is_torn() -> None:
     k, _, cells = kernel("hash")
     k.set(cells[1].name_list.next, cells[0].name_list)
     assert mapped_devices(Kernel(k.prog)).damaged == 1
-
-
-def test_targets_that_cannot_be() -> None:
+    # Targets that cannot be.
     k, table, _ = kernel("tree")
     # The number of targets is garbage: what follows the last one is none.
     k.set(table.num_targets, 0xFFFFFFFF)

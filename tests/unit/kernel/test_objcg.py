@@ -160,19 +160,21 @@ def test_an_objcg_belongs_to_a_memory_cgroup_at_a_time(era: Era) -> None:
     assert vectors.memcg(np.array(objcgs, np.uint64), Faults()).tolist() == [group, root, 0, group]
 
 
-@pytest.mark.parametrize("era", ["4.18", "4.19"])
-def test_before_5_9_there_are_no_vectors(era: str) -> None:
-    k = FakeKernel(era)
+@pytest.mark.parametrize(
+    ("era", "base", "lacks"),
+    [
+        ("4.18", "", "vector"),
+        ("4.19", "", "vector"),
+        # Memory allocation profiling alone has vectors, too.
+        ("6.10", "struct slabobj_ext 8 : 0 unsigned long ref", "objcg"),
+    ],
+)
+def test_before_5_9_and_without_memory_cgroups_there_are_no_owners(
+    era: str, base: str, lacks: str
+) -> None:
+    k = FakeKernel(era, base=base)
     k.cache("small", 192)
-    with pytest.raises(LookupError, match="no vector"):
-        reader(k)
-
-
-def test_vectors_without_memory_cgroups() -> None:
-    # Memory allocation profiling alone has vectors, too.
-    k = FakeKernel("6.10", base="struct slabobj_ext 8 : 0 unsigned long ref")
-    k.cache("small", 192)
-    with pytest.raises(LookupError, match="no objcg"):
+    with pytest.raises(LookupError, match=f"no {lacks}"):
         reader(k)
 
 
@@ -196,6 +198,10 @@ def test_child_caches_name_their_root_and_their_group(era: str) -> None:
     k.fill(own.object.memcg_params, root_cache=own.object, memcg=a.object)
     own_a, own_b = a.object.address_, b.object.address_
     assert lineage(k) == ([0, 1, 1, 1, 0, 5, 6], [0, 0, own_a, own_b, own_b, 0, 0])
+    # Since 5.9 there are none.
+    k = FakeKernel("5.9")
+    _ = k.cache("one", 64), k.cache("two", 64)
+    assert lineage(k) == ([0, 1], [0, 0])
 
 
 _OLD_PARAMETERS = """
@@ -228,12 +234,6 @@ def test_before_4_0_the_parameters_are_behind_a_pointer() -> None:
     k.drop(int(lost.object.memcg_params))
     # A root without children has no parameters.
     assert lineage(k) == ([0, 0, 2], [0, a.object.address_, 0])
-
-
-def test_since_5_9_there_are_no_child_caches() -> None:
-    k = FakeKernel("5.9")
-    _ = k.cache("one", 64), k.cache("two", 64)
-    assert lineage(k) == ([0, 1], [0, 0])
 
 
 _STATISTICS = """
@@ -307,7 +307,5 @@ def test_indexes_of_statistics() -> None:
         k.variable("mem_cgroup_stats_index", f"{type_} [4]")
         k.write(k.symbols["mem_cgroup_stats_index"].address_, bytes(values))
         assert charged_bytes(Kernel(k.prog)) == _TOTALS["6.10"]
-
-
-def test_kernels_without_the_statistics() -> None:
+    # Without any statistics.
     assert charged_bytes(Kernel(FakeKernel("6.1").prog)) is None

@@ -48,10 +48,11 @@ def test_names_and_numbers(files: FakeFiles) -> None:
 
 def test_mount_points(files: FakeFiles) -> None:
     """Mounts on mounts, over each other, of parts, twice, in other namespaces, and none at all."""
-    names = b"root srv deep over part twice guest pipe lazy gone".split()
+    names = b"root srv deep over part twice guest pipe lazy bytes gone".split()
     made = [files.super_block("t", name) for name in names]
-    root, srv, deep, over, part, twice, guest, pipe, lazy, gone = made
+    root, srv, deep, over, part, twice, guest, pipe, lazy, of_bytes, gone = made
     top = files.mount(root, None)
+    files.mount(of_bytes, (top, files.path("caf\udce9 [bold]\x1b\n", root)))
     on_srv = files.mount(srv, (top, files.path("srv", root)))
     files.mount(deep, (on_srv, files.path("a/b", srv)))
     files.mount(over, (on_srv, srv.s_root[0]))
@@ -77,20 +78,14 @@ def test_mount_points(files: FakeFiles) -> None:
         "guest": (MountState.ELSEWHERE, "/"),
         "pipe": (MountState.KERNEL, ""),
         "lazy": (MountState.DETACHED, ""),
+        "bytes": (mounted, "/caf\\xe9 [bold]\x1b\n"),
         "gone": (MountState.UNMOUNTED, ""),
     }
-    assert found.mounts.tolist() == [1, 1, 1, 1, 1, 4, 1, 1, 1, 0]
+    assert found.mounts.tolist() == [1, 1, 1, 1, 1, 4, 1, 1, 1, 1, 0]
     assert found.mount_roots[inner.address_] == "/volume"
     assert int(part.s_root) not in found.mount_roots
     assert found.damaged == 0
     assert gone.address_ == int(found.address[-1])
-
-
-def test_names_of_mount_points_are_bytes(files: FakeFiles) -> None:
-    root, inner = files.super_block("t", b"root"), files.super_block("t", b"inner")
-    top = files.mount(root, None)
-    files.mount(inner, (top, files.path("caf\udce9 [bold]\x1b\n", root)))
-    assert read(files).mount == ["/", "/caf\\xe9 [bold]\x1b\n"]
 
 
 def mounted_in_a_row(files: FakeFiles, count: int) -> tuple[list[Object], list[Object]]:

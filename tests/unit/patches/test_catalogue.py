@@ -81,6 +81,7 @@ def test_every_patch_is_complete() -> None:
             assert not patch.release, patch.id
         if patch.status is Status.DISTRIBUTION:
             assert patch.backports, patch.id
+    assert {path.stem for path in PACKAGED.rglob("*.toml")} == set(CATALOGUE.patches)
 
 
 def test_markers_are_merged_patches_without_cost() -> None:
@@ -132,6 +133,9 @@ def test_supersedes_and_superseded_by_agree() -> None:
 
 def test_a_file_of_a_user(tmp_path: Path) -> None:
     patch_file(tmp_path)
+    # Other files are ignored.
+    (tmp_path / "README.md").write_text("words")
+    (tmp_path / ".hidden.toml").write_text("nonsense")
     catalogue = load([tmp_path], entry_points=False)
     assert set(catalogue.patches) == {*CATALOGUE.patches, "ours"}
     assert catalogue.patches["ours"].status is Status.MERGED
@@ -244,18 +248,20 @@ def test_what_is_wrong_is_named(
 @pytest.mark.parametrize(
     ("data", "complaint"),
     [
-        (b"id: ours\nstatus: merged\n", "is not TOML"),
-        (b"!!python/object/apply:os.system ['true']\n", "is not TOML"),
-        (b"a: &a [*a, *a]\n", "is not TOML"),
-        (b"%YAML 1.1\n---\n", "is not TOML"),
+        *(
+            (text, "is not TOML")
+            for text in (
+                *(b"id: ours\nstatus: merged\n", b"a: &a [*a, *a]\n", b"%YAML 1.1\n---\n"),
+                *(b"a = " + b"9" * 10_000, b"title = 'a'\ntitle = 'b'\n"),
+                b"!!python/object/apply:os.system ['true']\n",
+            )
+        ),
         (b"\xff\xfe", "is not UTF-8 text"),
         (b"a = " + b"[" * 100_000, "is"),  # nested too deeply, or an error before that
-        (b"a = " + b"9" * 10_000, "is not TOML"),
         (b"", "id: is missing"),
         (b"[id]\n", "id: is a table; it must be text"),
         (b"#" * (MAX_FILE_BYTES + 1), f"is larger than {MAX_FILE_BYTES >> 10} KiB"),
         (b"id = '" + b"x" * 9000 + b"'", "id: is longer than 8192 characters"),
-        (b"title = 'a'\ntitle = 'b'\n", "is not TOML"),
     ],
 )
 def test_files_that_are_something_else(tmp_path: Path, data: bytes, complaint: str) -> None:
@@ -348,12 +354,6 @@ def test_entry_points_that_fail() -> None:
         load()
 
 
-def test_other_files_are_ignored(tmp_path: Path) -> None:
-    (tmp_path / "README.md").write_text("words")
-    (tmp_path / ".hidden.toml").write_text("nonsense")
-    assert load([tmp_path], entry_points=False).patches.keys() == CATALOGUE.patches.keys()
-
-
 def test_the_catalogue_is_beside_the_code_of_a_wheel_and_at_the_top_of_a_checkout(
     tmp_path: Path,
 ) -> None:
@@ -363,10 +363,6 @@ def test_the_catalogue_is_beside_the_code_of_a_wheel_and_at_the_top_of_a_checkou
     wheel = tmp_path / "site-packages" / "kcensus" / "catalogue"
     (wheel / "patches").mkdir(parents=True)
     assert packaged_directory(wheel) == wheel / "patches"
-
-
-def test_packaged_files_are_all_read() -> None:
-    assert {path.stem for path in PACKAGED.rglob("*.toml")} == set(CATALOGUE.patches)
 
 
 def test_the_examples_of_the_readme_are_valid(tmp_path: Path) -> None:

@@ -142,16 +142,14 @@ def test_every_patch_has_a_truth_on_some_synthetic_kernel() -> None:
 
 
 def test_a_reason_names_what_was_found() -> None:
-    found = detected(known.RHEL_9_2)
-    assert found["list-lru-xarray"].reason == "struct list_lru has xa"
-    assert found["dm-snapshot-cow-semaphore"].reason == (
-        "struct dm_snapshot has in_progress; superseded by dm-snapshot-cow-in-progress"
-    )
-    assert found["negative-dentry-unlink-sysctl"].reason == "no symbol dentry_negative_policy"
-    older = detected(known.RHEL_9_0)
-    assert (
-        older["list-lru-xarray"].reason == "struct list_lru has no xa, struct list_lru has no ext"
-    )
+    older, newer = detected(known.RHEL_9_0), detected(known.RHEL_9_2)
+    for found, patch, reason in (
+        (newer, "list-lru-xarray", "struct list_lru has xa"),
+        (older, "list-lru-xarray", "struct list_lru has no xa, struct list_lru has no ext"),
+        (newer, "negative-dentry-unlink-sysctl", "no symbol dentry_negative_policy"),
+        (newer, "dm-snapshot-cow-semaphore", "superseded by dm-snapshot-cow-in-progress"),
+    ):
+        assert reason in found[patch].reason
 
 
 def test_a_release_is_evidence_only_where_types_cannot_tell() -> None:
@@ -175,6 +173,7 @@ def test_types_decide_not_versions() -> None:
 
 
 def test_missing_types_of_an_unloaded_module_are_undetermined() -> None:
+    assert " ".join(modules(CATALOGUE.patches)) == "bfq dm_bufio dm_mod dm_snapshot mq_deadline"
     kernel = without(known.RHEL_9_2, "dm_snapshot", "dm_kcopyd_client", "hash_cell")
     found = detected(kernel)
     for patch in ("dm-snapshot-cow-in-progress", "dm-snapshot-cow-semaphore", "dm-name-tree"):
@@ -207,9 +206,7 @@ def test_a_partially_applied_series() -> None:
     assert (series.state, series.stage) == (PARTIAL, "list-lru-per-memcg-arrays")
     assert "list-lru-xarray is absent" in series.reason
     assert found["list-lru-on-demand"].state is UNDETERMINED
-
-
-def test_the_dentry_series_in_a_vendors_kernel() -> None:
+    # The dentry series in a vendor's kernel.
     names = (*known.RHEL_9_2.enumerators, "D_WALK_SKIP_SIBLINGS")
     found = detected(replace(known.RHEL_9_2, enumerators=names))
     assert found["negative-dentry-sibling-tail"].state is PRESENT
@@ -250,10 +247,6 @@ def test_members_behind_pointers_and_in_anonymous_unions() -> None:
     assert there("struct list_lru.node.xa") is False  # not a struct
     assert there("struct page.memcg_data", Prober(known.RHEL_8_10.program())) is True
     assert there("struct page.rh_reserved_mem_cgroup", Prober(known.RHEL_8_10.program())) is True
-
-
-def test_modules_that_detection_needs() -> None:
-    assert " ".join(modules(CATALOGUE.patches)) == "bfq dm_bufio dm_mod dm_snapshot mq_deadline"
 
 
 def test_a_rule_that_ignores_modules_leaves_them_to_the_next_rule() -> None:

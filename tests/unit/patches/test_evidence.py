@@ -57,6 +57,11 @@ def test_what_types_tell_needs_no_figure() -> None:
     assert found.state is State.SUPERSEDED
     assert evidence_of(found) == ()
     assert weigh(found, iosched(trace_cfq_turns_lost=5)) == found
+    # Only the analyses that can tell are asked.
+    assert "iosched" in analyses_wanted(CATALOGUE, on(known.RHEL_7_4))
+    # All of its schedulers is newer or not loaded.
+    newer = {name: one for name, one in on(known.RHEL_9_2).items() if name.startswith("bfq")}
+    assert analyses_wanted(CATALOGUE, newer) == ()
 
 
 def test_the_table_has_the_state_that_figures_tell() -> None:
@@ -65,13 +70,6 @@ def test_the_table_has_the_state_that_figures_tell() -> None:
     )
     rows = made.tables["patches"].frame.set_index("patch")
     assert rows.loc[CFQ, "state"] == "absent"
-
-
-def test_only_the_analyses_that_can_tell_are_asked() -> None:
-    assert "iosched" in analyses_wanted(CATALOGUE, on(known.RHEL_7_4))
-    # All of its schedulers is newer or not loaded.
-    newer = {name: one for name, one in on(known.RHEL_9_2).items() if name.startswith("bfq")}
-    assert analyses_wanted(CATALOGUE, newer) == ()
 
 
 def test_delays_are_costs_in_seconds() -> None:

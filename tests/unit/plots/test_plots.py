@@ -144,6 +144,11 @@ def test_hostile_names_are_inert() -> None:
     ax = plots.before_after(result, result, chart="directories")
     png(ax)
     assert "before: Linux \\$x\\$" in texts(ax)
+    # Names that differ in their middles are numbered.
+    paths = [f"/srv/spool/$jobs/of/tenant/{name}/incoming/mail/queue/new" for name in "ab"]
+    shown = names(plots.directories(of_directories(paths, [2, 1])))
+    assert [name[-3:] for name in shown] == [" #1", " #2"]
+    assert all(name.startswith(r"/srv/spool/\$") for name in shown)
 
 
 @pytest.mark.slow
@@ -212,6 +217,10 @@ def test_ram_that_is_analysed_is_one_bar(report: Report) -> None:
     outside = report.results["kcopyd"].result.amount("page_bytes")
     assert slabs - outside + list_lru == report.results["slab"].result.amount("slab_bytes")
     assert "nothing to show" in texts(plots.ram_analysed(ram_results(slab={"slab_bytes": 1})))
+    # The machine is that of any result.
+    results = ram_results(dentries={"slab_bytes": 300}, slab={"slab_bytes": 700})
+    results["slab"].machine = Machine(ram_bytes=1000)
+    assert widths(plots.ram_analysed(results)) == [[400, 300, 300]]
 
 
 def box_of(ax: Axes) -> Legend:
@@ -283,11 +292,8 @@ def test_before_and_after_figures() -> None:
         plots.before_after(older, newer, ("nothing",))
     with pytest.raises(ValueError, match="dentries"):
         plots.before_after(older, Result("dentries", "x", "x"))
-
-
-@pytest.mark.slow
-def test_nothing_is_compared_with_what_is_not_in_use() -> None:
-    older, newer = summary("5.10", slab_bytes=4), summary("6.12")
+    # Nothing is compared with what is not in use.
+    newer = summary("6.12")
     newer.nothing = "not in use"
     for pair in ((older, newer), (newer, older)):
         assert "nothing to show" in texts(plots.before_after(*pair, ("slab_bytes",)))
@@ -359,14 +365,6 @@ def test_plots_draw_on_given_axes_and_keep_the_style(report: Report) -> None:
 
 
 @pytest.mark.slow
-def test_names_that_differ_in_their_middles_are_numbered() -> None:
-    paths = [f"/srv/spool/$jobs/of/tenant/{name}/incoming/mail/queue/new" for name in "ab"]
-    shown = names(plots.directories(of_directories(paths, [2, 1])))
-    assert [name[-3:] for name in shown] == [" #1", " #2"]
-    assert all(name.startswith(r"/srv/spool/\$") for name in shown)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("unit", "largest", "tick"),
     [
@@ -412,10 +410,3 @@ def test_a_missing_library_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(ImportError, match=r"pip install 'kcensus\[notebook\]'"):
         importlib.import_module("kcensus.plots")
-
-
-@pytest.mark.slow
-def test_the_machine_is_that_of_any_result() -> None:
-    results = ram_results(dentries={"slab_bytes": 300}, slab={"slab_bytes": 700})
-    results["slab"].machine = Machine(ram_bytes=1000)
-    assert widths(plots.ram_analysed(results)) == [[400, 300, 300]]

@@ -112,9 +112,7 @@ def test_a_change_of_any_column_is_a_change() -> None:
     # The bytes changed nowhere, so the counts rank.
     assert rows(before, after) == [("b", "changed", 7, 9, 2)]
     assert changes(before, after)["size_change"].tolist() == [0]
-
-
-def test_ratios_do_not_rank_but_count() -> None:
+    # Ratios do not rank, but count.
     before = table(["a"], used=([0.5], Unit.RATIO))
     assert compare_tables(before, before) is None
     both = [
@@ -191,13 +189,9 @@ def test_names_that_are_called_like_columns_of_a_comparison() -> None:
     changed = compare_tables(states(1, 2), states(1, 7))
     assert changed is not None
     assert [column.label for column in changed.columns.values()][:2] == ["state", "row"]
-
-
-def test_tables_without_names_or_amounts_are_left_out() -> None:
-    numbers = Table.of("t", {"size": ([1], Column(Unit.BYTES))})
-    assert compare_tables(numbers, numbers) is None
-    words = Table.of("t", {"name": (["a"], NAME)})
-    assert compare_tables(words, words) is None
+    # Tables without names or amounts are left out.
+    for columns in ({"size": ([1], Column(Unit.BYTES))}, {"name": (["a"], NAME)}):
+        assert compare_tables(*[Table.of("t", columns)] * 2) is None
 
 
 def compared(*pair: Result, **failed: str) -> Result:
@@ -225,11 +219,8 @@ def test_figures_by_their_share_of_change() -> None:
     assert frame["figure"].tolist() == ["gone", "mode", "new", "small", "large"]
     assert frame["change"].tolist() == ["-", "-", "-", "+10 B", "+1 B"]
     assert frame["change_value"].tolist() == [None, None, None, 10, 1]
-
-
-def test_numpy_figures_are_compared_by_value() -> None:
-    made = compared(result(a=np.int64(5)), result(a=5))
-    assert len(made.tables["figures"].frame) == 0
+    # Figures of numpy are compared by value.
+    assert len(compared(result(a=np.int64(5)), result(a=5)).tables["figures"].frame) == 0
 
 
 def test_kernels_and_gaps_of_both_sides() -> None:
@@ -241,14 +232,10 @@ def test_kernels_and_gaps_of_both_sides() -> None:
     assert compared(result(), result()).findings == []
 
 
-def test_an_unlimited_setting_has_no_change() -> None:
+def test_changes_of_an_unlimited_setting_and_of_ratios() -> None:
     made = compared(result(limit=2**32 - 1, n=5), result(limit=2048, n=7))
     frame = made.tables["figures"].frame.set_index("figure")
-    assert frame.loc["limit", "change_value"] is None
-    assert frame.loc["n", "change_value"] == 2
-
-
-def test_ratios_change_by_points() -> None:
+    assert frame["change_value"].to_dict() == {"limit": None, "n": 2}
     both = [Result("slab", "x", "6.1", summary={"u": Figure(u, Unit.RATIO)}) for u in (0.5, 0.625)]
     assert compared(*both).tables["figures"].frame["change"].tolist() == ["+12.5 points"]
 
@@ -312,23 +299,19 @@ def test_memory_that_moved_did_not_grow() -> None:
     assert figures == {"before": 50 << 20, "after": 62 << 20, "change": 12 << 20}
 
 
-def test_a_finding_that_was_none_is_new() -> None:
+def test_a_finding_that_was_none_is_new_and_what_shrank_is_none() -> None:
     (finding,) = held({}, {"slab:dentry": 99, "names": 5})
     assert finding.id == "grew:dentries-negative"
     assert "104.0 MiB" in finding.title
     assert references(finding) == ["kcensus report AFTER"]
-
-
-def test_what_shrank_is_not_a_finding() -> None:
     assert held({"old": 50}, {"new": 40}) == []
     assert compared(*grown()[::-1]).findings == []
 
 
 def test_a_failed_side_comes_first() -> None:
-    made = compared(*grown(), dentries="it failed")
-    assert made.findings[0].id == "diff-incomplete"
-    assert made.findings[0].danger is Danger.INCOMPLETE
-    assert "dentries on B: it failed" in made.findings[0].evidence
+    first, *_ = compared(*grown(), dentries="it failed").findings
+    assert (first.id, first.danger) == ("diff-incomplete", Danger.INCOMPLETE)
+    assert "dentries on B: it failed" in first.evidence
 
 
 def test_tables_of_one_side_only_are_left_out() -> None:

@@ -60,9 +60,7 @@ def test_a_counter_is_read_before_and_after(checks: Checks) -> None:
     assert (differs.moved, differs.status) == (None, CheckStatus.DIFFER)
     assert differs.note not in ("", "Why.")
     assert (agrees.moved, agrees.note) == (None, "")
-
-
-def test_the_counter_of_the_analysis_counts_too(checks: Checks) -> None:
+    # The counter of the analysis counts, too.
     moves = checks(iter((100, 130, 101)))[0]
     assert (moves.counter, moves.moved) == (130, 30)
 
@@ -71,6 +69,13 @@ def test_a_dump_does_not_move(checks: Checks) -> None:
     moves, differs, _ = checks(itertools.count(100), live=False)
     assert (moves.counter, moves.moved, moves.status) == (100, None, CheckStatus.DIFFER)
     assert differs.note == "Why."
+
+    # Gauges that fail leave the checks.
+    def broken(_kernel: Kernel) -> Iterator[Gauge]:
+        raise ZeroDivisionError
+
+    moves = checks(iter((105,)), gauges=broken)[0]
+    assert (moves.moved, moves.status) == (None, CheckStatus.AGREE)
 
 
 ERRORS = [ValueError("x"), IndexError("x"), RecursionError("x"), OverflowError("x")]
@@ -132,11 +137,3 @@ def test_what_cannot_be_read_twice_is_a_sentence(error: Exception, checks: Check
 def test_what_fails_again_is_unexpected(error: Exception, live: bool, checks: Checks) -> None:
     with pytest.raises(type(error)):
         checks(itertools.count(), live=live, _error=error)
-
-
-def test_gauges_that_fail_leave_the_checks(checks: Checks) -> None:
-    def broken(_kernel: Kernel) -> Iterator[Gauge]:
-        raise ZeroDivisionError
-
-    moves = checks(iter((105,)), gauges=broken)[0]
-    assert (moves.moved, moves.status) == (None, CheckStatus.AGREE)

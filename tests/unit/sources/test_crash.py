@@ -322,9 +322,7 @@ def test_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert captured.out == ""
     assert "VMCOREINFO" in captured.err
     assert len(captured.err.splitlines()) == 1
-
-
-def test_other_version(capsys: pytest.CaptureFixture[str]) -> None:
+    # An extension of another version.
     with Extension().socket() as fd:
         assert main([str(fd), "99", "--", "slab"]) == Exit.USAGE
     assert "protocol 99" in capsys.readouterr().err

@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from itertools import pairwise
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -31,23 +31,22 @@ def test_corrupt_capsules_fail_cleanly(tmp_path: Path, pytestconfig: pytest.Conf
     capsule = recorded(tmp_path / "good.capsule", list(analyses().values()))
     processes = min(len(os.sched_getaffinity(0)), 8)
     bounds = [cases * number // processes for number in range(processes + 1)]
-    running = []
-    for first, end in pairwise(bounds):
+
+    def tally_of(first: int, end: int) -> Counter[str]:
         command = [sys.executable, "-m", "tests.unit.fuzz_capsule", str(capsule), str(SEED)]
-        out = (tmp_path / f"{first}.out").open("w+")
         # Standard error is pytest's own, and shows tracebacks.
-        process = subprocess.Popen([*command, str(first), str(end)], stdout=out)
-        running.append((process, first, end, out))
-    total: Counter[str] = Counter()
-    for process, first, end, out in running:
-        status = process.wait()
-        out.seek(0)
-        last = out.read().splitlines()[-1]
-        assert status == 0, f"case {last} of seed {SEED} ended the process with {status}"
-        tally = json.loads(last)
+        done = subprocess.run(
+            [*command, str(first), str(end)], stdout=subprocess.PIPE, text=True, check=False
+        )
+        last = done.stdout.splitlines()[-1]
+        assert done.returncode == 0, f"case {last} of seed {SEED}: status {done.returncode}"
+        tally = Counter(json.loads(last))
         assert tally["refused"] + tally["opened"] == end - first
         assert tally.pop("peak_bytes") < MAX_BYTES
-        total.update(tally)
+        return tally
+
+    with ThreadPoolExecutor(processes) as pool:
+        total = sum(pool.map(tally_of, bounds, bounds[1:]), Counter[str]())
     # Both outcomes are frequent.
     assert total["refused"] > cases // 5
     assert total["opened"] > cases // 5

@@ -82,9 +82,7 @@ def test_a_name_is_not_empty_and_need_not_be_a_string(tmp_path: Path, vmcore: Pa
     assert "target is ''" in refusal("")
     with pytest.raises(TargetError, match="debug info of kernel"):
         open_target(vmcore, [str(tmp_path)])
-
-
-def test_a_target_that_brings_its_types_needs_no_modules() -> None:
+    # A target that brings its types needs no modules.
     target = Target(None, "x", "vmcore", "synthetic", False, RELEASE, True, False)
     assert target.need_modules("xfs") == []
 
@@ -164,9 +162,6 @@ def test_directories_that_cannot_be_searched_are_skipped(tmp_path: Path, vmcore:
     (tmp_path / "a/loop").symlink_to(tmp_path / "a")
     assert refusal(str(vmcore), tmp_path / "a", Path("/proc")).startswith("debug info of kernel")
     assert "no such file" in refusal(str(vmcore), tmp_path / "a" / ("x" * 200))
-
-
-def test_debug_info_that_does_not_exist(tmp_path: Path, vmcore: Path) -> None:
     assert refusal(str(vmcore), tmp_path / "none") == f"-s {tmp_path}/none: no such file"
     with pytest.raises(RequestError, match="no such file"):
         open_target("sample", [tmp_path / "none"])

@@ -59,18 +59,10 @@ RELEASES = {
 }
 
 UNKNOWN = [
-    "",
-    "6.6.0",
-    "6.8.1-arch1-1",
-    "6.8.4-2-pve",
+    *("", "6.6.0", "6.8.1-arch1-1", "6.8.4-2-pve", "6.8.1-1.el9.elrepo.x86_64"),
     "6.5.0-060500-generic",  # Ubuntu's builds of mainline
-    "6.8.1-1.el9.elrepo.x86_64",
-    "3.10.0-1160.el7.centos.plus.x86_64",
-    "5.15.153.1-microsoft-standard-WSL2",
-    "6.1.0; rm -rf ~-amd64",
-    "6.1.0-18-amd64\n",
-    "6.1.0-$(id)-amd64",
-    "\u0666.1.0-18-amd64",
+    *("3.10.0-1160.el7.centos.plus.x86_64", "5.15.153.1-microsoft-standard-WSL2"),
+    *("6.1.0; rm -rf ~-amd64", "6.1.0-18-amd64\n", "6.1.0-$(id)-amd64", "\u0666.1.0-18-amd64"),
     "6." + "1" * 100 + "-amd64",
 ]
 
@@ -99,9 +91,7 @@ def test_all_names_and_the_version_of_a_package_are_said() -> None:
     assert "linux-image-6.8.0-31-generic-dbgsym" in sentence
     assert "linux-image-unsigned-6.8.0-31-generic-dbgsym" in sentence
     assert "5.14.21-150500.55.52," in packages.missing_kernel("5.14.21-150500.55.52-default", None)
-
-
-def test_modules_of_one_package_are_one_remedy() -> None:
+    # Modules of one package are one remedy.
     names = ("dm_mod", "xfs", "dm_mod")
     sentences = [packages.missing_module(name, "6.1.0-18-amd64", BUILD_ID) for name in names]
     ((remedy, modules),) = packages.by_remedy(sentences).items()

@@ -65,22 +65,18 @@ def elf_core(
 def kdump(
     *,
     status: int = 2,
-    version: int = 6,
     level: int = 31,
     split: int = 0,
     machine: bytes = b"x86_64",
     sysname: bytes = b"Linux",
     block: int = BLOCK,
-    pages: int = 5,
-    page_bytes: int = 100,
     written: int | None = None,
 ) -> bytes:
     """A synthetic kdump-compressed file: headers, bitmaps, descriptors and pages full of 0xaa."""
-    uts = b"".join(
-        word.ljust(65, b"\0") for word in (sysname, b"synthetic", b"6.1.0", b"#1", machine, b"")
-    )
-    header = b"KDUMP   " + struct.pack("<i", version) + uts.ljust(396, b"\0") + bytes(16)
-    mapnr = 4096
+    words = (sysname, b"synthetic", b"6.1.0", b"#1", machine, b"")
+    uts = b"".join(word.ljust(65, b"\0") for word in words)
+    header = b"KDUMP   " + struct.pack("<i", 6) + uts.ljust(396, b"\0") + bytes(16)
+    mapnr, pages, page_bytes = 4096, 5, 100
     header += struct.pack("<IiiIIIIIIi", status, block, 1, 2, mapnr, 0, 0, 0, 0, 1)
     sub = struct.pack("<Qii", 0, level, split) + bytes(80) + struct.pack("<Q", mapnr)
     bitmap = ((1 << pages) - 1).to_bytes(block, "little")
@@ -152,20 +148,13 @@ def test_a_directory_and_the_vmcore_in_it(tmp_path: Path) -> None:
     assert refusal(tmp_path) == f"is a directory; pass {tmp_path}/vmcore"
 
 
-@pytest.mark.parametrize(
-    "start",
-    [
-        b"\x07tae" + bytes(60),
-        b"eat\x07" + bytes(60),
-        b"  8,0    0        1     0.000000000   112  Q  RM 128 + 32 [fio]\n",
-    ],
-)
-def test_a_trace_is_no_dump(start: bytes, file: Callable[[bytes], Path], tmp_path: Path) -> None:
-    assert "pass it with --trace" in refusal(file(start))
-    traces = tmp_path / "traces"
-    traces.mkdir()
-    (traces / "sda.blktrace.0").write_bytes(start)
-    assert "pass it with --trace" in refusal(traces)
+def test_a_trace_is_no_dump(file: Callable[[bytes], Path], tmp_path: Path) -> None:
+    text = b"  8,0    0        1     0.000000000   112  Q  RM 128 + 32 [fio]\n"
+    (tmp_path / "traces").mkdir()
+    for start in (b"\x07tae" + bytes(60), b"eat\x07" + bytes(60), text):
+        (tmp_path / "traces" / "sda.blktrace.0").write_bytes(start)
+        for path in (file(start), tmp_path / "traces"):
+            assert "pass it with --trace" in refusal(path)
 
 
 def test_files_that_would_block(tmp_path: Path) -> None:
@@ -298,9 +287,7 @@ def test_an_elf_dump_without_its_end(file: Callable[[bytes], Path]) -> None:
     memory = coverage(file(content))
     assert memory is not None
     assert (memory.saved_bytes, memory.memory_bytes) == (5000, 8192)
-
-
-def test_a_kdump_without_its_last_pages(file: Callable[[bytes], Path]) -> None:
+    # A kdump without its last pages.
     content = kdump()
     said = refusal(file(content[:-150]))
     assert f"150 of {len(content)} bytes are missing" in said

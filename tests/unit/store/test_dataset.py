@@ -109,12 +109,9 @@ def test_filters(store: Path) -> None:
     assert [*both.columns] == [*COLUMNS]
 
 
-def test_an_empty_store(store: Path) -> None:
+def test_a_record_is_added_once(store: Path) -> None:
     rows = kcensus.history(store)
     assert (rows.empty, [*rows.columns], rows.attrs["records"]) == (True, [*COLUMNS], 0)
-
-
-def test_a_record_is_added_once(store: Path) -> None:
     assert dataset.add(store, entry()) is True
     assert dataset.add(store, entry()) is False
     (path,) = files(store)
@@ -224,9 +221,6 @@ def test_other_tables_are_refused(tmp_path: Path) -> None:
     for use in (kcensus.history, dataset.prepare):
         with pytest.raises(StoreError, match="without column day"):
             use(tmp_path)
-
-
-def test_places_that_cannot_be_stores(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "x", Path("/proc/series")):
         with pytest.raises(OutputError, match=path.name):

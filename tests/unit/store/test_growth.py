@@ -68,6 +68,16 @@ def test_finding_of_what_fills_ram() -> None:
     assert low <= 20e6 * 288 <= high
     assert "of dentry" in finding.evidence
     assert explanation(finding.id) is not None
+    tables = result.tables
+    frame = tables["growing"].frame
+    assert [*frame["metric"]] == ["slab.slab_bytes", "slab.caches.bytes"]
+    assert [*frame["subject"]] == ["", "dentry"]
+    row = frame.iloc[0]
+    assert row["rate_per_day_low"] < row["rate_per_day"] < row["rate_per_day_high"]
+    assert row["limit_seconds_earliest"] < row["limit_seconds"] < row["limit_seconds_latest"]
+    assert (row["limit"], row["limit_value"], row["points"]) == ("RAM", 8 * GIB, 60)
+    assert [*tables["steady"].frame["state"]] == ["no trend", "no trend"]
+    assert tables["boots"].frame["records"].tolist() == [60]
 
 
 def test_a_host_that_is_recorded_no_more_has_no_urgent_finding(
@@ -88,6 +98,10 @@ def test_growth_of_a_boot_that_is_over_is_marked() -> None:
     assert (row["limit_in"], row["is_over"]) == ("boot is over", True)
     assert [each.count for each in result.gaps] == [1]
     assert result.findings == []
+    # So is a name of several machines.
+    gaps = growth(growing("(none)"), "store").gaps
+    assert [each.what for each in gaps] == ["hosts"]
+    assert growth(growing("db1"), "store").gaps == []
 
 
 @pytest.mark.slow
@@ -119,12 +133,6 @@ def test_limit_of_copies_with_one_metric(tmp_path: Path) -> None:
     assert ids == {"reaches-limit:db1:snapshot_cow_threshold"}
 
 
-def test_full_memory_is_a_finding_in_the_first_record() -> None:
-    (finding,) = growth(history({SLAB: [7.95 * GIB]}), "store").findings
-    assert finding.severity is Severity.CRITICAL
-    assert finding.figures["limit_seconds"].value == 0
-
-
 @pytest.mark.slow
 def test_caches_that_fill_after_a_boot_are_not_urgent() -> None:
     random = np.random.default_rng(0)
@@ -147,30 +155,15 @@ def test_few_points_are_at_most_a_notice() -> None:
         rows = history({SLAB: GIB + 100e6 * np.arange(count) + scatter(count, 1e6)})
         (finding,) = growth(rows, "store").findings
         assert finding.severity is severity
-
-
-def test_a_name_of_several_machines_is_a_gap() -> None:
-    gaps = growth(growing("(none)"), "store").gaps
-    assert [each.what for each in gaps] == ["hosts"]
-    assert growth(growing("db1"), "store").gaps == []
+    # Full memory is a finding in the first record.
+    (finding,) = growth(history({SLAB: [7.95 * GIB]}), "store").findings
+    assert finding.severity is Severity.CRITICAL
+    assert finding.figures["limit_seconds"].value == 0
 
 
 def test_a_host_by_the_name_that_the_kernel_has(tmp_path: Path) -> None:
     store = write_store(tmp_path / "store", growing(bounded_host(printable(_HOSTILE))))
     assert kcensus.trend(store, host=_HOSTILE).summary["growing"] == 2
-
-
-def test_tables_have_exact_values() -> None:
-    tables = growth(growing(), "store").tables
-    frame = tables["growing"].frame
-    assert [*frame["metric"]] == ["slab.slab_bytes", "slab.caches.bytes"]
-    assert [*frame["subject"]] == ["", "dentry"]
-    row = frame.iloc[0]
-    assert row["rate_per_day_low"] < row["rate_per_day"] < row["rate_per_day_high"]
-    assert row["limit_seconds_earliest"] < row["limit_seconds"] < row["limit_seconds_latest"]
-    assert (row["limit"], row["limit_value"], row["points"]) == ("RAM", 8 * GIB, 60)
-    assert [*tables["steady"].frame["state"]] == ["no trend", "no trend"]
-    assert tables["boots"].frame["records"].tolist() == [60]
 
 
 @pytest.mark.parametrize("rows", [0, 3, 40])

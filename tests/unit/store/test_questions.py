@@ -41,10 +41,6 @@ def here(store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return store
 
 
-def test_there_are_five() -> None:
-    assert len(QUERIES) + 1 == 5
-
-
 @pytest.mark.slow
 def test_growth(here: Path) -> None:
     answer = ask(QUERIES[0], here)

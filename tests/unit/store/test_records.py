@@ -44,9 +44,7 @@ def test_a_record_has_every_kind_of_number() -> None:
         ("quality", "", "gaps"): 1,
         ("quality", "", "checks_differ"): 1,
     }
-
-
-def test_a_failed_analysis_is_recorded_as_such() -> None:
+    # A failed analysis is recorded as such.
     assert numbers(report(error="it broke")) == {("quality", "", "failed"): 1}
 
 
@@ -127,9 +125,7 @@ def test_what_identifies_a_record() -> None:
     assert identity() == identity()
     assert len({identity(), identity("c"), identity(time=NOON + 1), identity(boot="d")}) == 4
     assert identity() != record(report("a", NOON, "b", error="it broke"), [ANALYSIS], NOON).id
-
-
-def test_without_a_time_a_kernel_that_runs_has_a_record_each_time() -> None:
+    # Without a time, a kernel that runs has a record each time.
     made = report(time=None)
     made.head.live = True
     identities = [record(made, [ANALYSIS], now).id for now in (NOON, NOON + 1)]

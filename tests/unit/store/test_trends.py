@@ -77,9 +77,7 @@ def test_growth_in_each_boot_keeps_its_rate() -> None:
     trend = only(history({NEGATIVE: values}, boots=["a"] * 40 + ["b"] * 40))
     assert (trend.state, trend.boot, len(trend.times)) == (State.GROWING, 1, 40)
     assert slope_of(trend).low <= 1000 / 300 <= slope_of(trend).high
-
-
-def test_soon_after_a_reboot_the_earlier_boot_has_the_trend_but_no_limit() -> None:
+    # Soon after a reboot, the earlier boot has the trend, but no limit.
     values = np.r_[np.arange(40), np.arange(3)] * (10.0 * (1 << 20))
     trend = only(history({SLAB: values}, boots=["a"] * 40 + ["b"] * 3))
     assert (trend.state, trend.boot, trend.is_current) == (State.GROWING, 0, False)
@@ -177,11 +175,6 @@ def test_the_limit_of_a_rise_that_gets_faster_is_that_at_its_last_rate() -> None
     assert earliest < expected <= 1.2 * at_last_rate
 
 
-def test_an_infinite_number_is_left_out() -> None:
-    trend = only(history({SLAB: np.r_[GIB + 20e6 * np.arange(59), np.inf]}))
-    assert (trend.state, len(trend.times), trend.is_current) == (State.GROWING, 59, True)
-
-
 @pytest.mark.slow
 def test_chance_makes_few_of_many_series_grow() -> None:
     keys: list[Key] = [("slab", "caches", "bytes", f"cache-{row}", "bytes") for row in range(200)]
@@ -199,26 +192,23 @@ def test_a_subject_that_is_gone_has_no_limit_ahead() -> None:
 
 
 def test_the_most_urgent_is_first() -> None:
-    rise = np.arange(40)
-    series = {
-        NEGATIVE: 1e6 * rise,
-        DENTRY: 1e6 * rise,
-        SLAB: 1e7 * rise,
-        MEMCG_IDS: 65000 + 10 * rise,
-    }
+    rise = np.arange(40.0)
+    series = {NEGATIVE: 1e6 * rise, DENTRY: 1e6 * rise, SLAB: 1e7 * rise}
+    series[MEMCG_IDS] = 65000 + 10.0 * rise
     found = [each.metric for each in trends(history(series)).all]
     assert found == ["ids_in_use", "slab_bytes", "bytes", "negative"]
 
 
 def test_hosts_are_apart() -> None:
-    rows = pd.concat(
-        [history({SLAB: np.arange(40) * 1e7}), history({SLAB: np.full(40, GIB)}, host="db2")]
-    )
+    first, second = (np.arange(40) * 1e7, "db1"), (np.full(40, GIB), "db2")
+    rows = pd.concat([history({SLAB: values}, host=host) for values, host in (first, second)])
     states = {each.host: each.state for each in trends(rows).all}
     assert states == {"db1": State.GROWING, "db2": State.STEADY}
 
 
-def test_a_history_without_rows_or_a_column() -> None:
+def test_a_history_without_rows_or_a_column_or_with_an_infinite_number() -> None:
+    trend = only(history({SLAB: np.r_[GIB + 20e6 * np.arange(59), np.inf]}))
+    assert (trend.state, len(trend.times), trend.is_current) == (State.GROWING, 59, True)
     found = trends(history({SLAB: [1.0]}).iloc[:0])
     assert (found.all, len(found.boots)) == ([], 0)
     with pytest.raises(KeyError, match="uptime_seconds"):

@@ -34,23 +34,9 @@ from tests.unit.watch.making import START, state
 Parse = Callable[[str], Iterable[Metric]]
 
 HOSTILE = [
-    "new\nline",
-    "carriage\rreturn",
-    'quo"te',
-    "back\\slash",
-    "back\\nslash",
-    "\\",
-    "\x1b[31mred\x1b]0;title\x07",
-    "\udc80\udcff",
-    "\ud800",
-    "\0",
-    '{a="b"} 1\n# EOF\nkcensus_up 7',
-    "\u202egnp.exe",
-    "\u2028",
-    "",
-    " ",
-    "n" * 4096,
-    "n" * 4095 + "m",
+    *("new\nline", "carriage\rreturn", 'quo"te', "back\\slash", "back\\nslash", "\\"),
+    *("\x1b[31mred\x1b]0;title\x07", "\udc80\udcff", "\ud800", "\0", "\u202egnp.exe", "\u2028"),
+    *('{a="b"} 1\n# EOF\nkcensus_up 7', "", " ", "n" * 4096, "n" * 4095 + "m"),
 ]
 
 
@@ -183,12 +169,10 @@ def test_two_metrics_of_one_name_are_refused() -> None:
         metrics_of(replace(sample, last_gauges={"made-up": twice}))
 
 
-def test_before_the_first_sample_the_kernel_is_not_up(parse: Parse) -> None:
+def test_a_kernel_that_cannot_be_read_has_no_figures(parse: Parse) -> None:
+    # Before the first sample, it is not up.
     found = values(parse, Metrics({"guest": "a"}))
     assert found == {("kcensus_up", (("guest", "a"),)): 0}
-
-
-def test_a_kernel_that_cannot_be_read_has_no_figures(parse: Parse) -> None:
     sampler = making.sampler()
     made = metrics_of(sampler.take())
     sample = Sample(2, START, 10, unreadable="it ended")
@@ -256,9 +240,7 @@ def test_a_file_is_replaced_and_removed(tmp_path: Path) -> None:
     file.remove()
     file.remove()
     assert not path.exists()
-
-
-def test_a_file_of_another_process_stays(tmp_path: Path) -> None:
+    # A file of another process stays.
     path = tmp_path / "kcensus.prom"
     made = metrics_of(making.sampler().take())
     path.write_text("older")

@@ -160,9 +160,7 @@ def test_a_census_is_condensed() -> None:
     assert len(rows.largest.rows) == MAX_ROWS
     assert rows.largest.rows[0] == (("/99",), (99,))
     assert rows.largest.left_out == 80
-
-
-def test_rows_of_nothing_are_left_out() -> None:
+    # Rows of nothing are left out.
     state.rows = {"/none": 0, "/some": 1, "/unknown": float("nan")}
     (sample,) = taken(making.sampler(), 1)
     assert sample.census is not None

@@ -111,38 +111,25 @@ def test_a_terminal_that_changes_its_size_is_drawn_again(
         assert out.tell() > before
 
 
-def test_bars() -> None:
-    assert sparkline([0, 7, 3.5], 8, is_unicode=True) == "▁█▅"
-    assert sparkline([0, 7, 3.5], 2, is_unicode=False) == "#_"
-    assert sparkline([5, 5], 8, is_unicode=False) == "__"
-    assert sparkline(range(60), 60, is_unicode=False).isascii()
-
-
 def test_terminals_that_have_no_bars(monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console(file=io.TextIOWrapper(io.BytesIO(), "utf-8"))
     assert shows_unicode(console)
     assert not shows_unicode(Console(file=io.TextIOWrapper(io.BytesIO(), "ascii")))
     monkeypatch.setenv("TERM", "linux")
     assert not shows_unicode(console)
+    # Bars, where there are some.
+    assert sparkline([0, 7, 3.5], 8, is_unicode=True) == "▁█▅"
+    assert sparkline([0, 7, 3.5], 2, is_unicode=False) == "#_"
+    assert sparkline([5, 5], 8, is_unicode=False) == "__"
+    assert sparkline(range(60), 60, is_unicode=False).isascii()
 
 
-@pytest.mark.parametrize(
-    ("rate", "unit", "words"),
-    [
-        (0, Unit.COUNT, "0"),
-        (2.5, Unit.COUNT, "+2.5/s"),
-        (-0.5, Unit.COUNT, "-30.0/min"),
-        (0.001, Unit.COUNT, "+3.6/h"),
-        (4096, Unit.BYTES, "+4.0 KiB/s"),
-        (-100, Unit.BYTES, "-5.9 KiB/min"),
-        (0.0001, Unit.RATIO, "+0.6%/min"),
-    ],
-)
-def test_rates(rate: float, unit: Unit, words: str) -> None:
-    assert human_rate(rate, unit) == words
-
-
-def test_changes() -> None:
+def test_rates_and_changes() -> None:
+    for rate, words in ((0, "0"), (2.5, "+2.5/s"), (-0.5, "-30.0/min"), (0.001, "+3.6/h")):
+        assert human_rate(rate, Unit.COUNT) == words
+    for rate, words in ((4096, "+4.0 KiB/s"), (-100, "-5.9 KiB/min")):
+        assert human_rate(rate, Unit.BYTES) == words
+    assert human_rate(0.0001, Unit.RATIO) == "+0.6%/min"
     assert human_change(-1536, Unit.BYTES) == "-1.5 KiB"
     assert human_change(1234, Unit.PAGES) == "+1,234"
     assert human_change(0, Unit.COUNT) == "0"

@@ -71,12 +71,11 @@ def test_json_is_as_its_schema_says(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[2]["census"]["summary"]["made-up"]["used_bytes"] == 4096
 
 
-def test_a_pipe_gets_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pipe_gets_lines_or_a_file_that_stays_after_count(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run() == Exit.DONE
     assert "nr_made 100" in capsys.readouterr().out
-
-
-def test_a_file_stays_after_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "kcensus.prom"
     assert run("--metrics", str(path)) == Exit.DONE
     assert b"kcensus_samples 3.0" in path.read_bytes()
@@ -163,11 +162,8 @@ def test_progress_is_shown_while_debug_info_is_opened(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(Sampler, "attach", attach)
     assert run() == Exit.DONE
-    assert seen == [1]
-    assert Steps.running == []
-
-
-def test_the_status_is_that_of_the_last_sample() -> None:
+    assert (seen, Steps.running) == ([1], [])
+    # The status is that of the last sample.
     state.fault = AnalysisError("no such type")
     assert run() == Exit.INCOMPLETE
 

@@ -155,14 +155,6 @@ def test_releases_agree_where_nothing_was_backported(kernel: str, mixed_target: 
     assert compared > 25
 
 
-def test_modules_that_are_not_loaded_prove_nothing() -> None:
-    found = detected(opened(build("6.1", "negatives")))  # no device mapper in it
-    for patch in ("dm-snapshot-cow-in-progress", "dm-kcopyd-callback-list", "dm-name-tree"):
-        assert found[patch].state is State.UNDETERMINED
-        assert "is not loaded" in found[patch].reason
-    assert found["list-lru-xarray"].state is State.PRESENT
-
-
 @pytest.mark.parametrize(
     ("release", "scenario", "dear"),
     [

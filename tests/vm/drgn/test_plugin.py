@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,10 +15,11 @@ import pytest
 from kcensus.analyses import analyses
 from kcensus.cli import main
 from tests.lab import Dump, build, live
+from tests.prompts import PROMPT, answer, at_terminal, interrupt
 
 DRGN = [sys.executable, "-m", "drgn", "-q"]
 COMMANDS = (*analyses(), "patches", "report")
-PROMPT, CRASH_PROMPT = ">>> ", "%crash> "
+CRASH_PROMPT = "%crash> "
 
 
 def in_drgn(words: list[str], code: str) -> str:
@@ -80,19 +80,6 @@ def test_a_command_loads_what_drgn_left_out(
     assert (tmp_path / "kcopyd").read_text() == direct(capsys, "kcopyd", vmcore, *symbols)
 
 
-@pytest.mark.usually("6.1")
-def test_drgn_starts_without_what_a_command_loads(mixed_dump: Dump) -> None:
-    code = """
-import sys
-from drgn.commands import DEFAULT_COMMAND_NAMESPACE
-print("kcensus" in dict(DEFAULT_COMMAND_NAMESPACE.enabled(prog)))
-print(*sorted(name for name in sys.modules if name.startswith("kcensus")))
-print({"click", "numpy", "pandas", "rich"} & {*sys.modules})
-"""
-    shown = in_drgn(["-c", str(mixed_dump.formats["elf"]), "--no-default-symbols"], code)
-    assert shown.splitlines() == ["True", "kcensus kcensus.prompts kcensus.prompts.drgn", "set()"]
-
-
 def test_pipes(mixed_dump: Dump) -> None:
     code = """
 run_command(prog, "kcensus slab --table caches | head -1")
@@ -144,24 +131,10 @@ def test_a_guest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.fixture
 def prompt(mixed_dump: Dump, tmp_path: Path) -> Iterator[pexpect.spawn[str]]:
-    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path)}
-    environment |= {"TERM": "xterm", "PYTHON_BASIC_REPL": "1", "KCENSUS_PAGER": "cat"}
     words = [*DRGN, "-c", str(mixed_dump.formats["elf"]), *options(mixed_dump.debug)]
-    child = pexpect.spawn(words[0], words[1:], encoding="utf-8", timeout=300, env=environment)
-    child.setwinsize(40, 100)
-    try:
+    with at_terminal(words, tmp_path) as child:
         child.expect_exact(PROMPT)
         yield child
-    finally:
-        child.close(force=True)
-
-
-def answer(prompt: pexpect.spawn[str], line: str, until: str = PROMPT) -> str:
-    """Return what a line makes the prompt show."""
-    prompt.sendline(line)
-    prompt.expect_exact(line)
-    prompt.expect_exact(until)
-    return str(prompt.before).strip()
 
 
 def test_the_prompt(prompt: pexpect.spawn[str], mixed_dump: Dump) -> None:
@@ -197,14 +170,5 @@ def test_crash_mode(prompt: pexpect.spawn[str], mixed_dump: Dump, tmp_path: Path
 
 @pytest.mark.usually("6.12")
 def test_interrupting_a_command(prompt: pexpect.spawn[str]) -> None:
-    answer(prompt, "import os, time; import kcensus.analyses.slab.run as run")
-    answer(prompt, "run.run = lambda *_, **__: (os.write(2, b'wait' b'ing'), time.sleep(600))")
-    for line, until in (("%kcensus slab", PROMPT), ("%kcensus slab | cat", PROMPT)):
-        prompt.sendline(line)
-        # The progress bar hides the cursor, before or after the analysis begins.
-        assert {prompt.expect_exact(["\x1b[?25l", "waiting"]) for _ in range(2)} == {0, 1}
-        prompt.sendintr()
-        prompt.expect_exact("\x1b[?25h")
-        prompt.expect_exact("kcensus: interrupted")
-        prompt.expect_exact(until)
-    assert answer(prompt, "1 + 1") == "2"
+    said = "kcensus: interrupted"
+    interrupt(prompt, {"%kcensus slab": said, "%kcensus slab | cat": said})

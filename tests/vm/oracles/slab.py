@@ -160,20 +160,12 @@ class Oracle:
             self.vector_bytes += self._vector_size(cache, slab, pages, int(page_to_virt(page)))
 
     def _vector_size(self, cache: Object, slab: Object, pages: int, start: int) -> int:
-        if hasattr(slab, "obj_exts"):
-            mask = int(self.prog.constant("__NR_OBJEXTS_FLAGS")) - 1
-            vector = int(slab.obj_exts) & ~mask
-            if hasattr(slab, "obj_exts_needs_objcg") and not slab.obj_exts_needs_objcg:
-                return 0
-        else:
-            word = int(slab.memcg_data if hasattr(slab, "memcg_data") else slab.obj_cgroups)
-            vector = word & ~3 if word & 1 else 0
+        vector = _vector(self.prog, slab)
         if not vector:
             return 0
         slots_end = start + _left_pad(cache) + int(slab.objects) * int(cache.size)
-        if slots_end <= vector < start + pages * int(self.prog["PAGE_SIZE"]):
-            return 8 * int(slab.objects)
-        if hasattr(slab, "obj_exts_in_object") and slab.obj_exts_in_object:
+        is_behind = slots_end <= vector < start + pages * int(self.prog["PAGE_SIZE"])
+        if is_behind or getattr(slab, "obj_exts_in_object", False):
             return 8 * int(slab.objects)
         return int(find_containing_slab_cache(self.prog, vector).size)
 
@@ -188,25 +180,26 @@ class Oracle:
 
 def objcg_of(prog: Program, cache: Object, slab: Object, index: int) -> Object | None:
     """The ``obj_cgroup`` that an object of a slab is charged to."""
-    pointer = prog.type("struct obj_cgroup *")
-    if hasattr(slab, "obj_exts"):
-        vector = int(slab.obj_exts) & ~(int(prog.constant("__NR_OBJEXTS_FLAGS")) - 1)
-        if not vector:
-            return None
-        size = drgn.sizeof(prog.type("struct slabobj_ext"))
-        if hasattr(slab, "obj_exts_needs_objcg"):
-            if not slab.obj_exts_needs_objcg:
-                return None
-            if slab.obj_exts_in_object:
-                size = int(cache.size)
-        element = Object(prog, "struct slabobj_ext", address=vector + index * size)
-        member = "_objcg" if hasattr(element, "_objcg") else "objcg"
-        objcg: Object = element.member_(member).read_()
-        return objcg
-    word = int(slab.memcg_data if hasattr(slab, "memcg_data") else slab.obj_cgroups)
-    if not word & 1:
+    vector = _vector(prog, slab)
+    if not vector:
         return None
-    return Object(prog, pointer, address=(word & ~3) + 8 * index).read_()
+    if not hasattr(slab, "obj_exts"):
+        return Object(prog, "struct obj_cgroup *", address=vector + 8 * index).read_()
+    size = drgn.sizeof(prog.type("struct slabobj_ext"))
+    if getattr(slab, "obj_exts_in_object", False):
+        size = int(cache.size)
+    element = Object(prog, "struct slabobj_ext", address=vector + index * size)
+    objcg: Object = element.member_("_objcg" if hasattr(element, "_objcg") else "objcg").read_()
+    return objcg
+
+
+def _vector(prog: Program, slab: Object) -> int:
+    """The address of a slab's vector of ``obj_cgroup``, or 0."""
+    if not hasattr(slab, "obj_exts"):
+        word = int(slab.memcg_data if hasattr(slab, "memcg_data") else slab.obj_cgroups)
+        return word & ~3 if word & 1 else 0
+    mask = int(prog.constant("__NR_OBJEXTS_FLAGS")) - 1
+    return int(slab.obj_exts) & ~mask if getattr(slab, "obj_exts_needs_objcg", True) else 0
 
 
 def _left_pad(cache: Object) -> int:

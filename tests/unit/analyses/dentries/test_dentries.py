@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from typing import Any
 
@@ -12,9 +11,8 @@ from drgn import Object
 
 from kcensus.analyses import AnalysisError, ParamError
 from kcensus.analyses.dentries.findings import _WALKS
-from kcensus.render.json import write_json
 from kcensus.results import CheckStatus, Danger, Finding, Result, Severity, Unit
-from tests.running import on, rows, runner
+from tests.running import document, on, rows, runner
 from tests.unit.fakekernel import FILE_ERAS
 from tests.unit.fakekernel.dcache import BUCKETS, NAME_SLOT, SLOT, FakeDcache, Made
 
@@ -231,11 +229,10 @@ def test_parts_and_their_names(dcache: FakeDcache) -> None:
 
 
 def test_what_is_beyond_a_short_table(plain: FakeDcache) -> None:
+    result = census(plain, limit=2)
+    assert rows(result, "patterns", "pattern", "negative")[2:] == [("(2 more patterns)", 3)]
     # Names of several patterns may be in the same directories, so their number is not known.
-    assert rows(census(plain, limit=2), "patterns", "pattern", "negative")[2:] == [
-        ("(2 more patterns)", 3)
-    ]
-    directories = census(plain, limit=2).tables["patterns"].frame["directories"]
+    directories = result.tables["patterns"].frame["directories"]
     assert directories.isna().tolist() == [False, False, True]
 
 
@@ -260,6 +257,16 @@ def commands(finding: Finding) -> list[str]:
     return [remedy.command for remedy in finding.remedies]
 
 
+def flooded(dcache: FakeDcache, above: Object, in_use: int = 0) -> Result:
+    """Add 80 negative dentries, one in ``in_use`` of which is in use; analyse 10 pages of RAM."""
+    for number in range(80):
+        count = int(in_use > 0 and number % in_use == 0)
+        dcache.dentry(b"%d" % number, above, "lru", count=count)
+    dcache.finish()
+    dcache.machine.set_ram(10)
+    return census(dcache)
+
+
 @pytest.mark.usefixtures("small")
 def test_what_negative_dentries_hold(dcache: FakeDcache) -> None:
     populate(dcache)
@@ -282,13 +289,7 @@ def test_remedies_return_what_whole_slabs_hold(dcache: FakeDcache, busy: bool) -
     """A dentry in use keeps its slab."""
     super_block = dcache.super_block("sda")
     dcache.files.mount(super_block, None)
-    for number in range(80):
-        dcache.dentry(
-            b"%d" % number, super_block.s_root[0], "lru", count=int(busy and number % 4 == 0)
-        )
-    dcache.finish()
-    dcache.machine.set_ram(10)
-    result = census(dcache)
+    result = flooded(dcache, super_block.s_root[0], 4 * busy)
     main = found(result)["dentries-negative"]
     first = dcache.slabs[0]
     sharing = sum(dentry.slab is first for dentry in dcache.made.values()) - 1
@@ -333,16 +334,10 @@ def test_limits_are_offered_where_the_kernel_has_them(plain: FakeDcache) -> None
 def test_commands_with_names_that_others_chose(name: bytes, written: str | None) -> None:
     dcache, root = mounted()
     above = dcache.dentry(name, root, directory=True, count=1, bucket=0)
-    for number in range(80):
-        dcache.dentry(b"%d" % number, above.object, "lru")
-    dcache.finish()
-    dcache.machine.set_ram(10)
-    traced = [
-        command
-        for finding in census(dcache).findings
-        for command in commands(finding)
-        if "bpftrace" in command
+    every = [
+        command for each in flooded(dcache, above.object).findings for command in commands(each)
     ]
+    traced = [command for command in every if "bpftrace" in command]
     assert bool(traced) == (written is not None)
     assert all(f"stat -c %i {written})" in command for command in traced)
 
@@ -501,6 +496,16 @@ def test_parents_that_are_no_dentries() -> None:
     columns = ("directory", "negative", "negative_unused", "others", "negative_bytes")
     lost = ("(parents that are not in the dump)", 2, 1, 1, 2 * SLOT + NAME_SLOT)
     assert rows(census(dcache), "directories", *columns)[-1] == lost
+    # Parents that are lost.
+    dcache, made = populated()
+    # The root and the directory are on the first slab.
+    dcache.machine.drop(dcache.slabs[0].address)
+    result = census(dcache)
+    frame = result.tables["directories"].frame
+    assert frame[["directory", "state"]].to_numpy().tolist() == [["?", "unreadable"]]
+    kept = [dentry for dentry in made.values() if dentry.slab is not dcache.slabs[0]]
+    names = (b"tmp", b"a name", b"seen", b"held", b"going")
+    assert frame["negative"].tolist() == [sum(dentry.name.startswith(names) for dentry in kept)]
 
 
 def test_flags_in_an_unknown_order() -> None:
@@ -511,19 +516,17 @@ def test_flags_in_an_unknown_order() -> None:
         census(dcache)
 
 
-def test_a_chain_that_leads_away(dcache: FakeDcache) -> None:
+def test_a_chain_that_leads_away_or_bites_its_tail_or_another(dcache: FakeDcache) -> None:
     _, made = populate(dcache)
-    dcache.machine.set(made["n20"].object.d_hash.next, 0xFFFF_8880_0012_3450)
+    k, link = dcache.machine, made["n20"].object.d_hash.next
+    following = int(link)
+    k.set(link, 0xFFFF_8880_0012_3450)
     result = census(dcache)
     # Twenty follow n20: those that were added before it.
     assert damage(result) == {"hash chains": 1, "dentries": 20}
     counts = (len(dcache.made), 38, 33 - 20)
     assert figures(result, "dentries", "negative", "longest_chain") == counts
-
-
-def test_a_chain_that_bites_its_tail_or_another(dcache: FakeDcache) -> None:
-    _, made = populate(dcache)
-    k = dcache.machine
+    k.set(link, following)
     k.set(made["n0"].object.d_hash.next, made["n7"].object.d_hash)
     k.set(made["l0"].object.d_hash.next, made["going"].object.d_hash)
     result = census(dcache)
@@ -565,18 +568,6 @@ def test_filtered_pages(dcache: FakeDcache) -> None:
     assert frame["slabs"].sum() == len(dcache.slabs) - 1, "the lost one is not counted"
 
 
-def test_lost_parents() -> None:
-    dcache, made = populated()
-    # The root and the directory are on the first slab.
-    dcache.machine.drop(dcache.slabs[0].address)
-    result = census(dcache)
-    frame = result.tables["directories"].frame
-    assert frame[["directory", "state"]].to_numpy().tolist() == [["?", "unreadable"]]
-    kept = [dentry for dentry in made.values() if dentry.slab is not dcache.slabs[0]]
-    names = (b"tmp", b"a name", b"seen", b"held", b"going")
-    assert frame["negative"].tolist() == [sum(dentry.name.startswith(names) for dentry in kept)]
-
-
 HOSTILE = {
     b"\x1b[mred\x1b[m": "\\x1b[mred\\x1b[m",
     b"[bold]x[/bold]": "[bold]x[/bold]",
@@ -596,9 +587,7 @@ def test_hostile_names() -> None:
         # Two letters each, so that each is a pattern of its own.
         dcache.dentry(name, above.object, bucket=1)
     dcache.finish()
-    document = io.StringIO()
-    write_json(census(dcache), document)
-    tables = json.loads(document.getvalue())["tables"]
+    tables = json.loads(document(census(dcache)))["tables"]
     assert {row["pattern"] for row in tables["patterns"]} == set(HOSTILE.values())
     paths = {row["directory"] for row in tables["directories"]}
     assert paths == {f"/{name}" for name in HOSTILE.values()}

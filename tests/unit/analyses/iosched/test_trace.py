@@ -276,6 +276,10 @@ def test_the_devices_with_the_longest_waits_have_findings(tmp_path: Path) -> Non
     found = traced(tmp_path, made).findings
     assert [each.id for each in found] == [f"trace-async-starved:{n},0" for n in range(12, 4, -1)]
     assert found[0].figures["more_devices"].value == 4
+    # The queue of a partition is that of its disk.
+    made = [replace(each, device=8 << 20 | 17) for each in starving(16.0) if each.note < 0]
+    remedy = traced(tmp_path, made).findings[0].remedies[0]
+    assert "/sys/dev/block/8:17/../queue/scheduler" in remedy.command
 
 
 def test_the_rows_of_waits_have_the_names_of_their_own_tasks(tmp_path: Path) -> None:
@@ -303,9 +307,7 @@ def test_a_requeued_request_is_not_in_the_hands_of_the_scheduler(
     row = answer.tables["trace_waits"].frame.set_index("sector").loc[8]
     assert (row["state"], row["waited"], row["requeued"]) == ("requeued", 1e-9, 8.0)
     assert [each.kind for each in answer.findings] == ["trace-requests-requeued"]
-
-
-def test_a_request_that_was_dispatched_again_is_in_the_driver(tmp_path: Path) -> None:
+    # One that was dispatched again is in the driver.
     found = values(traced(tmp_path, life(8, 0, 1, 2, 3, 4, 5, 6, letters="QGIDRID")))
     assert (found["trace_in_driver"], found["trace_waiting"]) == (1, 0)
 
@@ -370,9 +372,7 @@ def test_a_bio_that_waits_for_a_request_is_no_request(tmp_path: Path, got: bool)
     assert (stuck.kind, awaited.kind) == ("trace-requests-stuck", "trace-requests-awaited")
     assert awaited.part_of == stuck.id
     assert awaited.figures["waited"].value == pytest.approx(29)
-
-
-def test_bios_of_a_device_without_requests_wait_for_none(tmp_path: Path) -> None:
+    # Bios of a device without requests wait for none.
     made = [*life(8, 0, device=253 << 20), *life(800, 1, 2, 3, 4, 20 * SECOND + 4)]
     found = values(traced(tmp_path, made))
     assert (found["trace_without_request"], found["trace_requests"]) == (0, 1)
@@ -474,12 +474,6 @@ def test_actions_of_zoned_devices_are_known(tmp_path: Path) -> None:
     answer = answer_of(tmp_path, "x")
     assert answer.gaps == []
     assert answer.summary["trace_events"].value == 7
-
-
-def test_the_queue_of_a_partition_is_that_of_its_disk(tmp_path: Path) -> None:
-    made = [replace(each, device=8 << 20 | 17) for each in starving(16.0) if each.note < 0]
-    remedy = traced(tmp_path, made).findings[0].remedies[0]
-    assert "/sys/dev/block/8:17/../queue/scheduler" in remedy.command
 
 
 def test_the_queues_that_fared_worst_are_kept(

@@ -19,41 +19,28 @@ from kcensus.kernel.dm.snapshots import Limit, Snapshot, Snapshots
 from kcensus.kernel.kernel import Kernel
 from tests.unit.fakekernel import FakeKernel, add_types
 
-_JOB = """
-    0 struct dm_kcopyd_client * kc
-    8 struct list_head list
-    24 unsigned long flags
-    32 struct dm_io_region source
-    56 void * pages
-    64 atomic_t sub_jobs
-    72 unsigned long progress
-    80 struct kcopyd_job * master_job"""
-_CLIENT = """
-    0 struct page_list * pages
-    8 unsigned int nr_reserved_pages
-    12 unsigned int nr_free_pages
-    24 struct workqueue_struct * kcopyd_wq
-    32 struct work_struct kcopyd_work
-    64 struct dm_kcopyd_throttle * throttle
-    72 atomic_t nr_jobs
-    80 struct list_head complete_jobs
-    96 struct list_head io_jobs
-    112 struct list_head pages_jobs"""
-TYPES = {
-    "struct kcopyd_job": (96, _JOB),
-    "struct page_list": (16, "0 struct page_list * next\n8 struct page * page"),
-    "struct dm_io_region": (24, "0 void * bdev\n8 unsigned long sector\n16 unsigned long count"),
-    "struct dm_kcopyd_throttle": (16, "4 unsigned int throttle"),
-    "typedef mempool_t": (0, "struct mempool_s"),
-    "struct mempool_s": (40, "8 int curr_nr\n16 void * * elements\n24 void * pool_data"),
-    "struct work_struct": (32, "0 atomic_long_t data\n8 struct list_head entry\n24 void * func"),
-    "struct workqueue_struct": (8, ""),
-}
-OLD_CLIENT = _CLIENT + "\n128 mempool_t * job_pool"
-NEW_CLIENT = (
-    _CLIENT
-    + "\n128 mempool_t job_pool\n168 struct list_head callback_jobs\n184 unsigned int sub_job_size"
-)
+TYPES = """
+struct kcopyd_job 96
+    0 struct dm_kcopyd_client * kc; 8 struct list_head list; 24 unsigned long flags
+    32 struct dm_io_region source; 56 void * pages; 64 atomic_t sub_jobs
+    72 unsigned long progress; 80 struct kcopyd_job * master_job
+struct page_list 16 : 0 struct page_list * next; 8 struct page * page
+struct dm_io_region 24 : 0 void * bdev; 8 unsigned long sector; 16 unsigned long count
+struct dm_kcopyd_throttle 16 : 4 unsigned int throttle
+typedef mempool_t struct mempool_s
+struct mempool_s 40 : 8 int curr_nr; 16 void * * elements; 24 void * pool_data
+struct work_struct 32 : 0 atomic_long_t data; 8 struct list_head entry; 24 void * func
+struct workqueue_struct 8
+struct dm_kcopyd_client 192
+    0 struct page_list * pages; 8 unsigned int nr_reserved_pages; 12 unsigned int nr_free_pages
+    24 struct workqueue_struct * kcopyd_wq; 32 struct work_struct kcopyd_work
+    64 struct dm_kcopyd_throttle * throttle; 72 atomic_t nr_jobs
+    80 struct list_head complete_jobs; 96 struct list_head io_jobs; 112 struct list_head pages_jobs
+"""
+# The last members of the client.
+OLD_CLIENT = "    128 mempool_t * job_pool"
+NEW_CLIENT = """\
+    128 mempool_t job_pool; 168 struct list_head callback_jobs; 184 unsigned int sub_job_size"""
 SLOT = 9 * 96
 
 
@@ -75,8 +62,7 @@ def world(era: str) -> World:
     """Two clients, busy and idle, and jobs: 0-9 of the first, 10-12 in reserve."""
     new = era != "4.18"
     k = FakeKernel(era)
-    client = NEW_CLIENT if new else OLD_CLIENT
-    add_types(k.prog, {**TYPES, "struct dm_kcopyd_client": (192, client)}, "kcopyd")
+    add_types(k.prog, TYPES + (NEW_CLIENT if new else OLD_CLIENT), "kcopyd")
     w = World(k, new)
     cache = k.cache("kcopyd_job", SLOT, order=1)
     kmalloc = k.cache("kmalloc-192", 192)

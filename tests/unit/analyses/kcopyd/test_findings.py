@@ -74,6 +74,10 @@ def test_findings_by_era() -> None:
     assert found(huge) == [(Severity.CRITICAL, "")]
     # Without a limit, but also without memory to speak of.
     assert found(figures_of(Limit.IN_PROGRESS, 4294967295, ram=1 << 40)) == []
+    # The case that brought the OOM killer: before 5.0 the snapshot has no count, but its jobs.
+    figures = counted(Limit.NONE, None, ram=300 * MIB)
+    assert found(figures)[0] == (Severity.CRITICAL, "dm-snapshot-cow-in-progress")
+    assert tables(figures)["snapshots"].frame["in_flight"].tolist() == [30000]
 
 
 def counted(
@@ -86,13 +90,6 @@ def counted(
     figures.census.jobs.jobs = np.array([30000, 0])
     replace_snapshot(figures, client=w.clients["busy"], in_flight=None, available=available)
     return figures
-
-
-def test_jobs_of_a_snapshot_that_does_not_count_are_its_copies() -> None:
-    figures = counted(Limit.NONE, None, ram=300 * MIB)
-    # The case that brought the OOM killer: before 5.0 the snapshot has no count.
-    assert found(figures)[0] == (Severity.CRITICAL, "dm-snapshot-cow-in-progress")
-    assert tables(figures)["snapshots"].frame["in_flight"].tolist() == [30000]
 
 
 @pytest.mark.parametrize(
@@ -126,9 +123,7 @@ def test_unknown_limit_is_not_unlimited() -> None:
     assert [finding.id for finding in findings(figures)] == ["kcopyd-jobs"]
     known = figures_of(Limit.NONE, None), figures_of(Limit.IN_PROGRESS, 9)
     assert [figures.limited for figures in known] == [False, True]
-
-
-def test_waiters_of_a_snapshot_whose_copies_are_unknown() -> None:
+    # A snapshot whose copies are unknown has waiters.
     figures = figures_of(Limit.SEMAPHORE, None)
     replace_snapshot(figures, in_flight=None, waiters=(Waiter(7, "dd"),))
     (finding,) = (each for each in findings(figures) if each.kind == "dm-snapshot-waiters")

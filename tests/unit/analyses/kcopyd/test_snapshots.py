@@ -16,41 +16,32 @@ from kcensus.results import CheckStatus
 from tests.unit.analyses.kcopyd.making import figures_of
 from tests.unit.fakekernel import FakeKernel, add_types
 
-_SNAPSHOT = """
-    0 struct dm_dev * origin
-    8 struct dm_dev * cow
-    16 int valid
-    24 int active
-    28 atomic_t pending_exceptions_count
-    32 struct dm_exception_table pending
-    48 struct dm_exception_table complete
-    64 struct dm_exception_store * store
-    72 struct dm_kcopyd_client * kcopyd_client
-    104 struct list_head list"""
-SNAPSHOT_TYPES = {
-    "struct dm_kcopyd_client": (8, ""),
-    "struct dm_dev": (24, "8 char [16] name"),
-    "struct dm_exception_table": (16, "0 unsigned int hash_mask\n8 struct list_head * table"),
-    "struct dm_exception": (32, "0 struct list_head hash_list"),
-    "struct dm_exception_store": (
-        32,
-        "0 struct dm_exception_store_type * type\n8 unsigned int chunk_size\n"
-        "12 unsigned int chunk_mask\n16 unsigned int chunk_shift\n24 void * context",
-    ),
-    "struct origin": (40, "8 struct list_head hash_list\n24 struct list_head snapshots"),
-    "struct dm_exception_store_type": (8, "0 char * name"),
-    "struct transient_c": (8, "0 unsigned long next_free"),
-    "struct semaphore": (24, "0 unsigned int count\n8 struct list_head wait_list"),
-    "struct semaphore_waiter": (24, "0 struct list_head list\n16 struct task_struct * task"),
-    "struct task_struct": (64, "16 struct list_head tasks\n32 int pid\n40 char [16] comm"),
-}
+SNAPSHOT_TYPES = """
+struct dm_kcopyd_client 8
+struct dm_dev 24 : 8 char [16] name
+struct dm_exception_table 16 : 0 unsigned int hash_mask; 8 struct list_head * table
+struct dm_exception 32 : 0 struct list_head hash_list
+struct dm_exception_store 32
+    0 struct dm_exception_store_type * type; 8 unsigned int chunk_size
+    12 unsigned int chunk_mask; 16 unsigned int chunk_shift; 24 void * context
+struct origin 40 : 8 struct list_head hash_list; 24 struct list_head snapshots
+struct dm_exception_store_type 8 : 0 char * name
+struct transient_c 8 : 0 unsigned long next_free
+struct semaphore 24 : 0 unsigned int count; 8 struct list_head wait_list
+struct semaphore_waiter 24 : 0 struct list_head list; 16 struct task_struct * task
+struct task_struct 64 : 16 struct list_head tasks; 32 int pid; 40 char [16] comm
+struct dm_snapshot 128
+    0 struct dm_dev * origin; 8 struct dm_dev * cow; 16 int valid; 24 int active
+    28 atomic_t pending_exceptions_count; 32 struct dm_exception_table pending
+    48 struct dm_exception_table complete; 64 struct dm_exception_store * store
+    72 struct dm_kcopyd_client * kcopyd_client; 104 struct list_head list
+"""
 
 
 def snapshot_kernel(member: str) -> tuple[FakeKernel, Object]:
     """A kernel with one snapshot, whose limit is in ``member``."""
     k = FakeKernel("4.18")
-    types = {**SNAPSHOT_TYPES, "struct dm_snapshot": (128, f"{_SNAPSHOT}\n{member}")}
-    add_types(k.prog, types, "snapshot")
+    add_types(k.prog, f"{SNAPSHOT_TYPES}    {member}", "snapshot")
     snapshot = k.alloc("struct dm_snapshot")
     for name, number in (("origin", b"8:0"), ("cow", b"8:16")):
         device = k.alloc("struct dm_dev")
@@ -104,9 +95,7 @@ def test_snapshot_limited_by_a_semaphore() -> None:
     assert [(w.pid, w.comm) for w in one.waiters] == [(71, "writer"), (72, "writer")]
     assert (one.exceptions, one.pending_in_table, one.pending) == (5, 1, 1)
     assert (one.origin, one.cow, one.store, one.used_sectors) == ("8:0", "8:16", "N", 40)
-
-
-def test_snapshot_without_a_limit() -> None:
+    # Without a limit.
     k, snapshot = snapshot_kernel("")
     assert dm_snapshots.limit_mechanism(k.prog) is Limit.NONE
     assert dm_snapshots.cow_threshold(k.prog) is None

@@ -188,6 +188,10 @@ def test_the_finding_and_its_remedies() -> None:
     # Below the threshold of memory, their number does not matter.
     found.kernel.ram_bytes = 1 << 40
     assert findings(found) == []
+    # Nothing can be dropped.
+    (finding,) = findings(figures([-1, 0], refs=[0, 3], clean=[0, 0], sockets=[0, 3]))
+    assert finding.remedies == ()
+    assert "Restart" in finding.no_remedy
 
 
 @pytest.mark.parametrize(
@@ -210,13 +214,6 @@ def test_a_safe_remedy_that_returns_little_is_not_the_first() -> None:
     little = findings(found)[0].remedies
     assert [each.command.split()[0] for each in little] == ["rm", "echo"]
     assert little[1].returns == 4096
-
-
-def test_what_is_left_when_nothing_can_be_dropped() -> None:
-    found = figures([-1, 0], refs=[0, 3], clean=[0, 0], sockets=[0, 3])
-    (finding,) = findings(found)
-    assert finding.remedies == ()
-    assert "Restart" in finding.no_remedy
 
 
 def test_only_files_of_inits_mount_namespace_are_to_be_removed() -> None:

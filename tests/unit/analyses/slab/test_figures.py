@@ -8,14 +8,28 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from drgn import Object
+from drgn import FaultError, Object
 
+from kcensus.analyses.slab import figures as slab_figures
 from kcensus.analyses.slab.census import FILL, SlabCensus, _fill_bin
-from kcensus.analyses.slab.figures import NO_MEMCG, UNKNOWN_MEMCG
+from kcensus.analyses.slab.figures import NO_MEMCG, NOT_ATTRIBUTED, UNKNOWN_MEMCG, VECTORS
+from kcensus.engine.slub.slabs import ScanReport
 from kcensus.kernel.kernel import Kernel
-from kcensus.results import Result
+from kcensus.kernel.slab.kmalloc_users import Objects
+from kcensus.results import CheckStatus, Result
 from tests.running import rows
-from tests.unit.analyses.slab.making import OBJCG_ERAS, World, analyse, charged_world, values, world
+from tests.unit.analyses.slab.making import (
+    OBJCG_ERAS,
+    World,
+    analyse,
+    charged_world,
+    child_era,
+    every_objcg_era,
+    families,
+    gaps,
+    values,
+    world,
+)
 from tests.unit.fakekernel import ERAS, PAGE
 
 
@@ -222,3 +236,99 @@ def test_names_that_are_not_utf8_can_be_encoded(made: World) -> None:
         row for row in rows(analyse(made.k), "caches", "cache", "aliases") if row[1]
     ]
     assert (cache, alias) == ("\\xed\\xa0\\x80", "\\xff\\xfe")
+
+
+@child_era
+def test_children_are_counted_with_their_roots(era: str) -> None:
+    result = analyse(families(era))
+    assert rows(result, "caches", "cache", "slabs", "objects_total", "objects_active", "bytes") == [
+        ("dentry", 3, 63, 41, 3 * PAGE),
+        ("filp", 1, 16, 16, PAGE),
+    ]
+    assert rows(result, "caches", *(f"fill_{at}" for at in range(6))) == [
+        (0, 1, 0, 1, 0, 1),
+        (0, 0, 0, 0, 0, 1),
+    ]
+    assert rows(result, "memcgs", "memcg", "objects", "bytes") == [
+        (NO_MEMCG, 37, 21 * 192 + 16 * 256),
+        ("/a", 15, 15 * 192),
+        ("/b", 5, 5 * 192),
+        ("/", 0, 0),
+    ]
+    assert rows(result, "cache_nodes", "cache", "node", "slabs") == [
+        ("dentry", 0, 2),
+        ("dentry", 1, 1),
+        ("filp", 0, 1),
+    ]
+    figures = values(result)
+    assert figures["controller"] == "per cache"
+    assert figures["caches"] == 2
+    assert figures["objects_charged"] == 20
+    assert figures["obj_cgroup_vector_bytes"] == 0
+    # A slab for the dentries of a, of b and of no cgroup each, and one for the files.
+    assert figures["old_controller_bytes"] == figures["slab_bytes"] == 4 * PAGE
+    assert figures["packed_bytes"] == 3 * PAGE
+    assert figures["old_controller_extra_bytes"] == PAGE
+    assert figures["reclaimable_bytes"] == 3 * PAGE
+    assert {check.status for check in result.checks} == {CheckStatus.AGREE}
+
+
+@child_era
+def test_without_children_nobody_is_charged(era: str) -> None:
+    result = analyse(world(era).k)
+    assert values(result)["controller"] in ("none", "not at all")
+    assert values(result)["objects_charged"] == 0
+    # Nothing would be split up, so both ways need the same.
+    assert values(result)["old_controller_bytes"] == values(result)["packed_bytes"] == 13 * PAGE
+    assert rows(result, "memcg_caches", "memcg") == []
+
+
+@every_objcg_era
+def test_users_of_kmalloc(era: str) -> None:
+    made = charged_world(era)
+    k = made.k
+    k.slab(k.caches[3], range(3, 16))
+    k.settle()
+    assert rows(analyse(k), "kmalloc", "cache", "user", "objects", "bytes", "share") == [
+        ("kmalloc-256", NOT_ATTRIBUTED, 3, 768, 0.6),
+        ("kmalloc-256", VECTORS, 2, 512, 0.4),
+    ]
+
+
+def test_no_object_has_two_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = charged_world("6.10")
+    slab, other = made.slabs["k0"], made.slabs["f0"]
+    first, second = slab.object(0), slab.object(1)
+
+    def some(_kernel: Kernel, _report: ScanReport) -> Objects:
+        # A vector, the middle of an object, another cache's, none, and one that is free.
+        for each in (first, second + 8, other.object(0), 0, slab.object(2)):
+            yield "some", np.array([each, each], np.uint64)
+
+    def absent(_kernel: Kernel, _report: ScanReport) -> Objects:
+        yield "more", np.array([slab.object(3)], np.uint64)
+        raise LookupError("no such type")
+
+    def unreadable(_kernel: Kernel, report: ScanReport) -> Objects:
+        report.objects_unreadable += 5
+        yield from ()
+        raise FaultError("page excluded from this synthetic dump", 0)
+
+    monkeypatch.setattr(slab_figures, "CONTRIBUTORS", (some, absent, unreadable))
+    result = analyse(made.k)
+    assert rows(result, "kmalloc", "user", "objects") == [
+        (VECTORS, 2), ("more", 1), ("some", 1)
+    ]  # fmt: skip
+    assert gaps(result) == {
+        "users of kmalloc()": 1,
+        "slots of objects with pointers to kmalloc() objects": 5,
+        "objects of kmalloc()": 2,
+    }
+
+
+def test_structures_of_memory_cgroups_are_users(made: World) -> None:
+    k, slab = made.k, made.slabs["k0"]
+    for at, name in enumerate(("a", "b")):
+        k.set(made.groups[name].object.css.cgroup, slab.object(at))
+        k.write_words(slab.object(at) + 32, int(k.root.object.css.cgroup.kn))
+    assert rows(analyse(k), "kmalloc", "user", "objects") == [("cgroup", 2)]

@@ -169,10 +169,8 @@ def test_damage_to_the_mask_of_online_nodes_is_betrayed(online: int) -> None:
 
 
 def test_a_page_of_a_node_that_is_not_there(made: World) -> None:
-    page = made.k.page(made.slabs["f1"].pfn)
-    made.k.set(page.flags, 5 << 61)
-    result = analyse(made.k)
-    assert values(result)["objects_active"] in (88, 88 - 16)
+    made.k.set(made.k.page(made.slabs["f1"].pfn).flags, 5 << 61)
+    assert values(analyse(made.k))["objects_active"] in (88, 88 - 16)
 
 
 @pytest.mark.parametrize("era", ["5.17", "6.10", "6.18", "7.0", "7.3"])
@@ -195,8 +193,7 @@ def test_pages_of_kfence_are_no_slabs(era: str) -> None:
             k.set(slab.objects, 1)
     result = analyse(k)
     assert gaps(result) == {}
-    assert values(result)["slabs"] == 8
-    assert values(result)["objects_total"] == 139
+    assert (values(result)["slabs"], values(result)["objects_total"]) == (8, 139)
     assert all_agree(result)
 
 
@@ -206,9 +203,7 @@ def test_a_kernel_whose_memory_model_is_unknown() -> None:
         del k.symbols[name]
     with pytest.raises(AnalysisError, match="memory model"):
         analyse(k)
-
-
-def test_an_allocator_that_is_not_slub() -> None:
+    # An allocator that is not SLUB.
     k = FakeKernel()
     k.cache("some", 64)
     members = {"struct kmem_cache": (256, "24 unsigned int size\n64 struct list_head list")}
@@ -229,8 +224,7 @@ def test_a_kernel_without_a_single_slab() -> None:
     k.cache("some", 64)
     k.settle()
     result = analyse(k)
-    assert values(result)["slab_bytes"] == 0
-    assert values(result)["utilization"] == 0.0
+    assert (values(result)["slab_bytes"], values(result)["utilization"]) == (0, 0.0)
     assert rows(result, "caches", "cache", "utilization") == [("some", 0.0)]
     assert rows(result, "fill", "share") == [(0.0,)] * 6
     assert not result.findings

@@ -7,6 +7,7 @@ import pytest
 
 from kcensus.analyses.waits.figures.log import Log
 from kcensus.analyses.waits.findings import findings as told_by
+from kcensus.analyses.waits.findings.known import KNOWN, patch_behind, patch_of
 from kcensus.analyses.waits.run import summary
 from kcensus.analyses.waits.selection import selection
 from kcensus.analyses.waits.tables import tables
@@ -15,6 +16,7 @@ from kcensus.kernel.waiting.finders.locks.futexes import FUTEX
 from kcensus.kernel.waiting.finders.locks.locks import MUTEX
 from kcensus.kernel.waiting.graph import QUEUE, NodeKind
 from kcensus.results import Danger, Severity
+from tests.catalogue import PATCHES
 from tests.unit.analyses.waits.making import Scene, findings, owned
 
 _SURE, _LIKELY, _MAYBE = Strength.PROVEN, Strength.DERIVED, Strength.POSSIBLE
@@ -35,6 +37,9 @@ def test_a_deadlock() -> None:
     keys = ("deadlocks", "tasks_blocked", "tasks_in_deadlocks", "tasks_behind_deadlocks")
     values = {key: figure.value for key, figure in summary(figures).items()}
     assert [values[key] for key in (*keys, "tasks_undetermined")] == [1, 3, 2, 1, 0]
+    # The kernel's log may report it.
+    figures.log = Log({101: 120, 102: 120})
+    assert "1 of these 2" in findings(figures)[0].evidence
 
 
 def test_many_deadlocks() -> None:
@@ -60,6 +65,11 @@ def test_the_tables_of_a_deadlock() -> None:
     assert made["objects"].frame["behind"].tolist() == [3, 3]
     assert len(made["nodes"].frame) == 5
     assert made["edges"].frame["strength"].tolist() == ["proven"] * 5
+    stacks = made["stacks"].frame
+    assert stacks["pid"].tolist() == [101, 100]
+    assert stacks["frame"].tolist() == [0, 0]
+    assert set(stacks["function"]) == {"mutex_user"}
+    assert all(int(place, 16) >= 1 << 63 for place in stacks["place"])
 
 
 @pytest.mark.parametrize(
@@ -109,14 +119,6 @@ def test_a_task_that_has_exited_is_told_of_alone(exited: int) -> None:
     assert f"waits-behind:{101 - exited}" in ids
 
 
-def test_the_patch_against_a_published_deadlock() -> None:
-    functions = {0: "__offline_pages", 1: "mem_cgroup_css_offline"}
-    scene = Scene(2, {0: 1, 1: 0}, owned(2), functions=functions)
-    (finding,) = findings(scene.figures())
-    assert finding.patch == "slab-objcg-controller"
-    assert findings(_ABBA.figures())[0].patch == ""
-
-
 def test_the_tree_of_a_long_chain_and_of_a_wide_one() -> None:
     chain = Scene(300, {n: n - 1 for n in range(1, 300)}, owned(299))
     drawn = selection(chain.figures()).lines
@@ -126,6 +128,10 @@ def test_the_tree_of_a_long_chain_and_of_a_wide_one() -> None:
     drawn = selection(wide.figures()).lines
     assert len(drawn) == 2 + 4 + 1
     assert "95" in drawn[-1].text
+    # Late tasks have stacks, for other analyses.
+    frame = tables(Scene(30, {5: 0, 15: 0, 16: 0}).figures())["stacks"].frame
+    # The first task behind each root, and those that users notice.
+    assert frame["pid"].tolist() == [105, 116, 115]
 
 
 def test_a_wait_queue_is_no_lock_and_its_waiters_have_stacks() -> None:
@@ -138,12 +144,6 @@ def test_a_wait_queue_is_no_lock_and_its_waiters_have_stacks() -> None:
     assert "search -t" not in finding.no_remedy
     assert "--table stacks" in finding.no_remedy
     assert {*tables(figures, [told])["stacks"].frame["pid"]} == {*range(120, 140)}
-
-
-def test_late_tasks_have_stacks_for_other_analyses() -> None:
-    frame = tables(Scene(30, {5: 0, 15: 0, 16: 0}).figures())["stacks"].frame
-    # The first task behind each root, and those that users notice.
-    assert frame["pid"].tolist() == [105, 116, 115]
 
 
 def test_names_are_escaped() -> None:
@@ -163,21 +163,6 @@ def test_functions_are_named_with_their_modules() -> None:
     assert stacks.described(0) == ["mutex_user [dm_x]"]
 
 
-def test_the_stacks_of_a_cycle() -> None:
-    made = tables(_ABBA.figures())["stacks"]
-    assert made.frame["pid"].tolist() == [101, 100]
-    assert made.frame["frame"].tolist() == [0, 0]
-    assert set(made.frame["function"]) == {"mutex_user"}
-    assert all(int(place, 16) >= 1 << 63 for place in made.frame["place"])
-
-
-def test_a_deadlock_that_the_log_reports() -> None:
-    figures = _ABBA.figures()
-    figures.log = Log({101: 120, 102: 120})
-    (finding,) = findings(figures)
-    assert "1 of these 2" in finding.evidence
-
-
 @pytest.mark.parametrize(
     ("kind", "holder", "found"),
     [
@@ -191,3 +176,48 @@ def test_threads_that_are_idle(kind: NodeKind, holder: Strength | None, found: l
     held = {} if holder is None else {0: (200, holder)}
     scene = Scene(201, dict.fromkeys(range(200), 0), held, interruptible=set(range(200)), kind=kind)
     assert [each.kind for each in findings(scene.figures())] == found
+
+
+# The four threads of the posting of 2020-08-12, from the outermost function inwards.
+_SEED = (
+    "device_offline memory_subsys_offline offline_pages __offline_pages",
+    "css_killed_work_fn mem_cgroup_css_offline memcg_offline_kmem.part.0 "
+    "memcg_deactivate_kmem_caches get_online_mems",
+    "do_coredump elf_core_dump dump_emit __kernel_write pipe_write pipe_wait",
+    "ksys_read vfs_read seq_read proc_single_show proc_cgroup_show",
+)
+
+
+def test_the_deadlock_of_four_threads() -> None:
+    functions = {0: "__offline_pages", 1: "mem_cgroup_css_offline"}
+    scene = Scene(2, {0: 1, 1: 0}, owned(2), functions=functions)
+    (finding,) = findings(scene.figures())
+    assert finding.patch == "slab-objcg-controller"
+    assert findings(_ABBA.figures())[0].patch == ""
+    stacks = [names.split() for names in _SEED]
+    assert patch_of(stacks) == "slab-objcg-controller"
+    assert patch_of(list(reversed(stacks))) == "slab-objcg-controller"
+    assert patch_of(stacks[2:]) == ""
+    assert patch_of(stacks[:1]) == ""
+
+
+def test_each_needs_a_task_of_its_own() -> None:
+    for known in KNOWN:
+        together = [name for names in known.tasks for name in names]
+        assert patch_of([together]) == ""
+        assert patch_of([[next(iter(names))] for names in known.tasks]) == known.patch
+
+
+def test_the_catalogue_has_their_patches_and_postings() -> None:
+    assert len(KNOWN) >= 7
+    for known in KNOWN:
+        assert PATCHES[known.patch].postings, known.patch
+
+
+def test_a_task_that_loops_and_those_behind_it() -> None:
+    # offline_pages() does not sleep until pages are migrated: it tries again and again.
+    offline = ["preempt_schedule_common", "migrate_pages.part.0", "__offline_pages"]
+    killer = ["percpu_down_read", "memcg_deactivate_kmem_caches", "process_one_work"]
+    assert patch_behind(offline, [["vfs_read"], killer]) == "slab-objcg-controller"
+    assert patch_behind(["vfs_read"], [offline, killer]) == ""
+    assert patch_behind(offline, [["vfs_read"]]) == ""

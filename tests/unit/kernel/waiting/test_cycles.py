@@ -114,9 +114,7 @@ def test_the_strongest_cycle(edges: list[Edge], strength: Strength, names: str) 
     graph, nodes = made(*edges)
     (cycle,) = cycles(graph)
     assert (cycle.strength, named(cycle, nodes)) == (strength, set(names.split()))
-
-
-def test_equal_edges_are_one_and_the_strongest_stays() -> None:
+    # Equal edges are one, and the strongest stays.
     graph, _ = made(("t1", "m1"), ("m1", "t2", Strength.POSSIBLE), ("m1", "t2", Strength.PROVEN))
     assert graph.strength.tolist() == [3, 3]
 

@@ -82,6 +82,12 @@ def test_pointers_prove_a_join(synthetic: Kernel) -> None:
     assert found.request.tolist() == [0, 1, 2, 0]
     assert found.is_proven.all()
     assert found.evidence[2] == "bio_vec.bv_page"
+    # Without a wait, or a bio.
+    none, rows = words(), numbers()
+    empty = Bios(none, rows, none, none, none, none, none, rows, none, none)
+    places = RequestPlaces(words(), numbers(), numbers())
+    assert len(joined_with(synthetic, waits(), columns(), PLACES)) == 0
+    assert len(joined_with(synthetic, waits((WaitKind.FOLIO, FOLIO, "")), empty, places)) == 0
 
 
 def test_a_bio_may_name_the_task_and_be_within_a_log_buffer(synthetic: Kernel) -> None:
@@ -156,11 +162,3 @@ def test_sectors_against_all_pairs(synthetic: Kernel) -> None:
         and known.sector[wait] < start[request] + length[request]
     ]
     assert list(zip(found.wait.tolist(), found.request.tolist(), strict=True)) == expected
-
-
-def test_no_wait_and_no_bio(synthetic: Kernel) -> None:
-    none, rows = words(), numbers()
-    empty = Bios(none, rows, none, none, none, none, none, rows, none, none)
-    places = RequestPlaces(words(), numbers(), numbers())
-    assert len(joined_with(synthetic, waits(), columns(), PLACES)) == 0
-    assert len(joined_with(synthetic, waits((WaitKind.FOLIO, FOLIO, "")), empty, places)) == 0

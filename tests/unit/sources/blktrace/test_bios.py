@@ -35,12 +35,20 @@ def test_a_request_has_the_times_of_its_events(tmp_path: Path) -> None:
     bios = paired(tmp_path, life(64, 0, 1, 2, 30, 40, flags=WRITE, pid=7, error=-5))
     assert rows(bios) == {(0, 64): (1, NEVER, 2, 30, 30, 40)}
     assert (bios.bytes[0], bios.pid[0], bios.error[0], bios.requeues[0]) == (4096, 7, -5, 0)
+    # A requeued request left the scheduler once, and is issued again.
+    bios = paired(tmp_path, life(0, 0, 1, 2, 3, 4, 5, 6, letters="QGIDRDC"))
+    assert rows(bios) == {(0, 0): (1, NEVER, 2, 3, 5, 6)}
+    assert bios.requeues.tolist() == [1]
 
 
 def test_a_merged_bio_is_not_completed_by_a_request_that_ends_inside_of_it(tmp_path: Path) -> None:
     made = [*life(100, 0, 1), *life(108, 2, 3, letters="QM", sectors=16)]
     made += life(100, 7, 8, letters="DC", sectors=12)
     assert rows(paired(tmp_path, made))[2, 108][-1] == NEVER
+    # Nor is it dispatched by a request of another direction.
+    made = [*life(0, 0, 1, flags=WRITE), *life(8, 2, 3, letters="QM", flags=WRITE)]
+    made += [Event("I", 4, 0, 16, flags=WRITE), *life(0, *range(10, 15), sectors=16)]
+    assert rows(paired(tmp_path, made))[2, 8] == (NEVER, 3, NEVER, NEVER, NEVER, NEVER)
 
 
 @pytest.mark.parametrize("devices", [1, 2])
@@ -126,21 +134,13 @@ def test_the_rests_of_a_split_bio_are_bios(tmp_path: Path) -> None:
     assert sizes == {0: 16, 16: 8, 24: 8}
 
 
-def test_a_requeued_request_left_the_scheduler_once_and_is_issued_again(tmp_path: Path) -> None:
-    bios = paired(tmp_path, life(0, 0, 1, 2, 3, 4, 5, 6, letters="QGIDRDC"))
-    assert rows(bios) == {(0, 0): (1, NEVER, 2, 3, 5, 6)}
-    assert bios.requeues.tolist() == [1]
-
-
 def test_bios_at_one_sector_at_once_are_told_apart_in_turn(tmp_path: Path) -> None:
     made = [each for step in range(3) for each in life(0, *range(step, 50, 10))]
     assert rows(paired(tmp_path, made)) == {
         (step, 0): (10 + step, NEVER, 20 + step, 30 + step, 30 + step, 40 + step)
         for step in range(3)
     }
-
-
-def test_a_lost_completion_does_not_shift_those_that_follow(tmp_path: Path) -> None:
+    # A lost completion does not shift those that follow.
     made = life(0, 0, 1, 2, 3)  # without C
     for step in range(1, 4):
         made += life(0, *(10 * step + each for each in range(5)))
@@ -167,6 +167,9 @@ def test_events_before_the_trace_and_without_data_are_counted(tmp_path: Path) ->
     bios = paired(tmp_path, [*made, *life(24, 0, 1, 2)])
     assert (len(bios), bios.orphans, bios.flushes) == (2, 2, 1)
     assert (bios.passthrough, bios.unpaired) == (2, 1)
+    # A second completion has no bio.
+    bios = paired(tmp_path, [*life(0, 0, 1, 2, 3, 4), *life(0, 5, 6, letters="DC")])
+    assert (bios.completed.tolist(), bios.orphans) == ([4], 2)
 
 
 @pytest.mark.parametrize(
@@ -180,11 +183,7 @@ def test_events_before_the_trace_and_without_data_are_counted(tmp_path: Path) ->
         ("DIDC", [(NEVER, 1, 1, NEVER), (2, 3, 3, 4)]),
         ("D", [(NEVER, 1, 1, NEVER)]),
         ("IC", [(1, NEVER, NEVER, 2)]),
-        ("C", []),
-        ("R", []),
-        ("G", []),
-        ("M", []),
-        ("X", []),
+        *((letter, []) for letter in "CRGMX"),
     ],
 )
 def test_requests_begin_with_the_first_event_that_was_recorded(
@@ -218,17 +217,6 @@ def test_directions_do_not_mix(tmp_path: Path, dispatched: list[int], devices: i
         **(others if devices > 1 else {}),
     }
     assert not bios.is_lost.any()
-
-
-def test_a_merged_bio_is_not_dispatched_by_a_request_of_another_direction(tmp_path: Path) -> None:
-    made = [*life(0, 0, 1, flags=WRITE), *life(8, 2, 3, letters="QM", flags=WRITE)]
-    made += [Event("I", 4, 0, 16, flags=WRITE), *life(0, *range(10, 15), sectors=16)]
-    assert rows(paired(tmp_path, made))[2, 8] == (NEVER, 3, NEVER, NEVER, NEVER, NEVER)
-
-
-def test_a_second_completion_has_no_bio(tmp_path: Path) -> None:
-    bios = paired(tmp_path, [*life(0, 0, 1, 2, 3, 4), *life(0, 5, 6, letters="DC")])
-    assert (bios.completed.tolist(), bios.orphans) == ([4], 2)
 
 
 @pytest.mark.ends

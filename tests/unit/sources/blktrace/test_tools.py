@@ -41,9 +41,7 @@ def test_averages_and_extremes_are_those_of_btt(trace: Trace) -> None:
             assert (seconds.min().round(9), seconds.max().round(9)) == (least, most)
             assert seconds.mean() == pytest.approx(average, abs=1e-9), phase
     assert seen == compared
-
-
-def test_queued_to_inserted_is_the_sum_of_the_phases_of_btt(trace: Trace) -> None:
+    # Q2I is the sum of the phases of btt.
     figures, printed = Figures(trace), {row[0]: row for row in averages("starved.btt")}
     took = figures.phase("Q2I")
     total = sum(printed[phase][2] * printed[phase][4] for phase in ("Q2G", "G2I"))
