@@ -179,7 +179,7 @@ def _remount(figures: Figures, returns: int) -> Iterator[Remedy]:
     if path := pasteable(mount):
         yield Remedy(
             effect=(
-                f"Drop the unused dentries of {mount} alone ({own.unused:,} of them negative); "
+                f"Drop the unused dentries of {mount} alone ({own.unused:,} negative); "
                 "inodes and page cache stay"
             ),
             command=f"mount -o remount {path}",

@@ -106,7 +106,7 @@ def _reboot(figures: Figures, total: int) -> Iterator[Remedy]:
             f"same time, the same mounts need {human_bytes(total - returns)}"
         ),
         risk="downtime",
-        until="more memory cgroups exist at the same time",
+        until="more memory cgroups exist at once",
         returns=returns,
         is_upper_bound=True,
     )
