@@ -173,7 +173,7 @@ def _explained(
     if problem.startswith("Object missing required field"):
         return place.at(names[0]).error("is missing")
     shown = repr(str(value)[:_MAX_QUOTED])
-    if "matching regex" in problem:
+    if problem.startswith("Expected `str` matching regex"):
         return place.error(f"{shown} is not {kind.extra_json_schema['description']}")
     if problem.startswith("Invalid enum value"):
         is_enum = isinstance(kind, inspect.EnumType)

@@ -50,6 +50,8 @@ def _addressed(finding: Finding, placeholders: Mapping[str, str]) -> Finding:
 
 def command(text: str, placeholders: Mapping[str, str]) -> str:
     """Return a command with the words for placeholders; unknown ones stay."""
-    for name, words in placeholders.items():
-        text = re.sub(rf" {name}\b", f" {words}".rstrip().replace("\\", r"\\"), text)
-    return text
+    if not placeholders:
+        return text
+    names = "|".join(map(re.escape, placeholders))
+    # At once: a path that was put in may contain the name of another placeholder.
+    return re.sub(rf" ({names})\b", lambda found: f" {placeholders[found[1]]}".rstrip(), text)

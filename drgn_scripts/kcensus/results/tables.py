@@ -195,6 +195,9 @@ class TableSpec:
             return pd.DataFrame(cells, dtype=object)
         columns = {name: each.values(name, rows) for name, each in self.columns.items()}
         frame = pd.DataFrame(columns)
+        if frame.empty:  # pandas makes floats of nothing
+            texts = [name for name, each in self.columns.items() if each.unit is TEXT]
+            frame = frame.astype(dict.fromkeys(texts, "str"))
         if self.keep is not None:
             frame = frame.iloc[np.asarray(_call(self.keep, rows))].reset_index(drop=True)
         return frame

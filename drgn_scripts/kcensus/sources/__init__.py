@@ -67,6 +67,7 @@ def open_target(
     listed = filter(None, os.environ.get(_SYMBOLS, "").split(os.pathsep))
     places = (*_existing("-s", symbols), *_existing(_SYMBOLS, listed))
     words = [] if spec is None or session.is_session(spec) else [spec]
+    words = [f"./{word}" if word.startswith("-") else word for word in words]
     words += ["--allow-truncated"] if allow_truncated else []
     words += [word for path in symbols for word in ("-s", os.fspath(path))]
     for source in _sources():

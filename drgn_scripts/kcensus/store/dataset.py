@@ -13,6 +13,7 @@ import datetime
 import functools
 import operator
 import os
+import shlex
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -65,10 +66,14 @@ def prepare(store: Path) -> None:
             name = printable(str(store))
             raise OutputError(f"'{name}' is not a directory; choose another name for the store")
         store.mkdir(parents=True, exist_ok=True)
-        DeltaTable.create(
-            uri, Schema.from_arrow(SCHEMA), mode="ignore", partition_by=[*PARTITIONS],
-            configuration=_SETTINGS,
-        )  # fmt: skip
+        try:
+            DeltaTable.create(
+                uri, Schema.from_arrow(SCHEMA), mode="ignore", partition_by=[*PARTITIONS],
+                configuration=_SETTINGS,
+            )  # fmt: skip
+        except DeltaError:
+            if not DeltaTable.is_deltatable(uri):  # else another process made it meanwhile
+                raise
         path = store.resolve()
         sync(path / LOG)
         sync(path)
@@ -101,7 +106,8 @@ def _table(store: Path) -> DeltaTable:
     name = printable(str(store))
     if not (store / LOG).is_dir():
         raise StoreError(
-            f"'{name}' is not a store: `kcensus record TARGET --store {name}` makes one"
+            f"'{name}' is not a store: `kcensus record TARGET --store {shlex.quote(name)}` makes"
+            " one"
         )
     uri = _uri(store)
     try:

@@ -4,7 +4,7 @@
 The slope is the median over all pairs of points (Theil and Sen), which spikes do not move. Its
 interval inverts the test of Mann and Kendall, with a variance corrected for autocorrelation [1];
 residuals are an autoregressive process of the first order, corrected for its bias [2]. Along a
-cycle or a curve, they are alike, too, which makes the interval wide.
+curve, they are alike, too, which makes the interval wide; a daily cycle is subtracted before.
 
 Only the latest regime counts: a series is cut where two lines fit better than chance explains
 (Chow's test for an unknown place, F divided by the same correction). A late break counts only if it
@@ -47,6 +47,9 @@ _OUTLIER = 6
 """Median distances from its neighbors at which a point is left out of the search for a break."""
 _ROUNDING = 1e-5
 """Share of the range of a series below which it equals a line."""
+_DAY, _DAY_BINS, _MIN_DAYS = 86400.0, 24, 3
+_MIN_SHARE = 0.5
+"""Of the variation of days that a daily cycle must explain."""
 _MIN_PROBABILITY = 1e-300
 
 
@@ -82,6 +85,8 @@ def slope(times: Floats, values: Floats) -> Slope | None:
     """
     if len(times) < MIN_POINTS:
         return None
+    given = values
+    values = _without_daily_cycle(times, values)
     start = _regime_start(times, values)
     regime = times[start:]
     binned = medians(regime, values[start:])
@@ -93,7 +98,7 @@ def slope(times: Floats, values: Floats) -> Slope | None:
         if earlier * rate > 0:  # a part of a longer rise
             chance = min(chance, float(stats.combine_pvalues([chance, usual]).pvalue))
     middle = float(np.median(binned[1] - rate * binned[0]))
-    resolution = _resolution(values[start:])
+    resolution = _resolution(given[start:])
     if rate:
         # An amount in large units can have grown by one more between the first and the last point.
         slack = resolution / 2 / (regime[-1] - regime[0])
@@ -252,6 +257,24 @@ def _medians(keys: npt.NDArray[np.int64], values: Floats) -> Floats:
     ordered = values[order]
     middle: Floats = (ordered[first + (count - 1) // 2] + ordered[first + count // 2]) / 2
     return middle
+
+
+def _without_daily_cycle(times: Floats, values: Floats) -> Floats:
+    """Subtract a daily cycle, with the median 0, if it is most of the variation of some days.
+
+    It would make the interval of the growth below it too wide for a trend.
+    """
+    day, days = np.unique((times - times[0]) // _DAY, return_inverse=True)
+    _, phase = np.unique(times % _DAY // (_DAY / _DAY_BINS), return_inverse=True)
+    bins = int(phase.max()) + 1
+    if len(day) < _MIN_DAYS or bins < MIN_POINTS or len(times) < _MIN_DAYS * bins:
+        return values
+    rest = values - float(stats.theilslopes(_medians(days, values), day * _DAY)[0]) * times
+    rest = rest - _medians(days, rest)[days]
+    usual = _medians(phase, rest)
+    cycle = (usual - np.median(usual))[phase]
+    is_most = np.abs(rest - cycle).mean() < (1 - _MIN_SHARE) * np.abs(rest).mean()
+    return values - cycle if is_most else values
 
 
 def _resolution(values: Floats) -> float:

@@ -44,6 +44,10 @@ def result() -> Result:
         ({"TARGET": ""}, "kcensus waits --table stacks"),
         ({"TARGET": "vmcore -s vmlinux"}, "kcensus waits vmcore -s vmlinux --table stacks"),
         ({"TARGET": r"'a\1b'"}, r"kcensus waits 'a\1b' --table stacks"),
+        (
+            {"TARGET": "'d TRACE x'", "TRACE": "'$(touch x) y'"},
+            "kcensus waits 'd TRACE x' --table stacks",
+        ),
     ],
 )
 def test_a_command(words: dict[str, str], shown: str) -> None:

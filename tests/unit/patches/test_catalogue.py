@@ -169,6 +169,7 @@ WRONG_PATCHES = [
     ("status =", "statsu =", "statsu: unknown key (did you mean 'status'?)"),
     ('status = "merged"\n', "", "status: is missing"),
     ('"merged"', '"merged?"', "status: 'merged?' is unknown (choose from merged, reworked"),
+    ('"merged"', '"matching regex"', "status: 'matching regex' is unknown"),
     ('"merged"', "true", "status: is a boolean; it must be text"),
     ('"A patch"', "1", "title: '1' is a number; it must be text"),
     ('"A patch"', "1.5", "title: '1.5' is a number; it must be text"),

@@ -7,6 +7,7 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -263,3 +264,17 @@ def test_a_log_cannot_name_files_elsewhere(store: Path, path: str) -> None:
     commit.write_text(named)
     with pytest.raises(StoreError, match="cannot be read"):
         kcensus.history(store)
+
+
+def test_a_store_that_another_process_makes_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = DeltaTable.create
+
+    def late(*args: Any, **options: Any) -> None:
+        create(*args, **options)
+        raise DeltaError("protocol changed")
+
+    monkeypatch.setattr(DeltaTable, "create", late)
+    dataset.prepare(tmp_path / "series")
+    assert len(kcensus.history(tmp_path / "series")) == 0

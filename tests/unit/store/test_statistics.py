@@ -223,3 +223,14 @@ def test_irregular_times_with_gaps() -> None:
     made = slope(times, 0.5 * times + random.standard_normal(400))
     assert made is not None
     assert made.low <= 0.5 <= made.high
+
+
+@pytest.mark.parametrize("swing", [0.2, 0.5, 1.0])
+def test_growth_shows_through_a_daily_cycle_of_one_week(swing: float) -> None:
+    hours = np.arange(168)
+    cycle = swing * np.sin(2 * np.pi * hours / 24)
+    made = [
+        fitted(5 / 168 * hours + cycle + 0.05 * scatter(168, 1.0, seed), 3600) for seed in range(5)
+    ]
+    assert all(says_trend(each) for each in made)
+    assert all(each.low <= 5 / 168 / 3600 <= each.high for each in made)

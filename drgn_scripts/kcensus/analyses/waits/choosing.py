@@ -181,7 +181,7 @@ class Choice:
         :param tops: the candidates of the first level
         :param few: candidates that get a line in any case
         """
-        room = min(self._left, _MAX_TREE)
+        room = max(min(self._left, _MAX_TREE), 0)  # rings of cycles may have taken more
         self._left -= room
         top = self._level(tops, few)
         todo = deque(top.shown)

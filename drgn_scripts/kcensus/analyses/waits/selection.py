@@ -187,6 +187,12 @@ class _Writer:
             for edge in edges[:_MAX_LEADS]
         )
 
+    def _possible(self, node: int, leads: Sequence[Way]) -> str:
+        """Return the names of the possible holders of an object; empty without any."""
+        if not leads or not is_unheld(self._figures, node):
+            return ""
+        return f"; possibly {', '.join(self._figures.names.of(way.node) for way in leads)}"
+
     def connected(self, trees: Sequence[Tree]) -> Selection:
         """Add the waiters of each line that have a line elsewhere."""
         drawn = {line.node for tree in trees for line in tree.lines if line.node >= 0}
@@ -200,7 +206,8 @@ class _Writer:
                 is_top = line.node >= 0 and not tree.cycle and line.depth == tree.top
                 leads = self._leads(line.node) if is_top else ()
                 omitted += max(len(ways) - _MAX_AGAIN, 0)
-                lines.append(replace(line, again=tuple(ways[:_MAX_AGAIN]), leads=leads))
+                text = line.text + self._possible(line.node, leads)
+                lines.append(replace(line, text=text, again=tuple(ways[:_MAX_AGAIN]), leads=leads))
             made.append(replace(tree, lines=tuple(lines)))
         return Selection(tuple(made), self._choice.hidden, omitted)
 

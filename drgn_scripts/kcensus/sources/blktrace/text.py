@@ -33,9 +33,9 @@ _LINE = re.compile(
         m\ +\S+\ *(.*)                              # message
         # Some actions have a bracket at the end of the line, after a name or an error.
         | ([QGIMFSPXDRC](?=\ .*\]$)|UT?|[AB]|ABORT|DRV_DATA|ZONE_(?:UN)?PLUG|ZONE_MGMT)
-          \ +(\S+)                                  # RWBS
+          \ +(\S+)(?=\ |$)                          # RWBS
           # Sector, and length or rest of a split.
-          (?:\ +(\d{1,16})\ +(?:[+/]\ +(\d{1,16})(?=\ |$)|(?=[\[(])) | (?!\ +\d))
+          (?:\ +(\d{1,16})\ +(?:[+/]\ +(\d{1,16})(?=\ |$)|(?=[\[(])) | (?=\ *(?:[\[(]|$)))
           [^\[\n]*(?:\[(.*)\])?.*                   # name of the task, or error
     )$
     | ^(.*[^ \t\n].*)$                              # anything else

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from kcensus.analyses.waits.findings import findings
@@ -44,6 +45,17 @@ SCENES = {
     # Tasks that each hold a lock, and wait for one that nothing holds; and a crowd.
     "late": Scene(60, dict.fromkeys(range(40, 60), 39) | dict.fromkeys(range(39), 90), owned(40)),
 }
+
+
+def rings(count: int, size: int) -> Scene:
+    """Deadlocks of some tasks each, with one task behind each."""
+    scene = Scene(count * (size + 1), {}, owned(count * size))
+    for ring in range(count):
+        first = ring * size
+        for task in range(size):
+            scene.waits[first + task] = first + (task + 1) % size
+        scene.waits[count * size + ring] = first
+    return scene
 
 
 def _is_complete(result: Result, drawn: Picture) -> bool:
@@ -120,6 +132,30 @@ def test_a_picture_is_bounded_and_has_or_counts_all(scene: Scene, tmp_path: Path
     told += sum(box.shape is Shape.TASK for box in drawn.boxes)
     # Who does not wait has no place in the count of what is left out.
     assert len(scene.waits) <= told <= scene.count
+
+
+def test_rings_larger_than_a_picture_leave_room_for_a_tree(tmp_path: Path) -> None:
+    result = result_of(rings(3, 12))
+    assert [finding.id.partition(":")[0] for finding in result.findings] == ["waits-deadlock"] * 3
+    assert not_shown(result, tmp_path) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100))
+def test_any_graph_has_a_picture_with_its_findings(seed: int, tmp_path: Path) -> None:
+    random = np.random.default_rng(seed)
+    count = int(random.integers(2, 120))
+    waiting = random.random(count) < random.uniform(0.3, 1)
+    locks = int(random.integers(1, count + 1))
+    waits = {n: int(random.integers(0, locks)) for n in np.flatnonzero(waiting).tolist()}
+    sure = {True: _SURE, False: _MAYBE}
+    holders = {
+        lock: (int(random.integers(0, count)), sure[bool(random.random() < 0.8)])
+        for lock in range(locks)
+        if random.random() < 0.9
+    }
+    result = result_of(Scene(count, waits, holders))
+    assert not_shown(result, tmp_path) == []
 
 
 def test_an_edge_to_a_box_that_is_drawn_elsewhere_names_it_again() -> None:

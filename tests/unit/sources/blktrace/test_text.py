@@ -57,6 +57,14 @@ def test_other_lines_are_counted_and_the_summary_is_not(tmp_path: Path) -> None:
     assert len(trace) == 10
 
 
+@pytest.mark.parametrize("sector", ["123-", "12x4", "-1"])
+def test_a_damaged_sector_is_no_event_without_one(tmp_path: Path, sector: str) -> None:
+    line = f"8,16 3 11 0.000107501 12 C DS {sector} + 8 [0]\n"
+    trace = read(tmp_path, STARVED + line)
+    assert trace.losses.of(Loss.UNKNOWN) == {"trace.txt": 1}
+    assert len(trace) == len(read(tmp_path, STARVED))
+
+
 def test_large_numbers_errors_and_odd_names(tmp_path: Path) -> None:
     lines = (
         "259,1048575 128 12345678 12345.678901234 4194304  Q   R 281474976710655 + 8 [a b] c]\n"
