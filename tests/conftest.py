@@ -39,9 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--slow", action="store_true", help="also run what takes seconds: tests marked slow"
     )
     parser.addoption(
-        "--all",
-        action="store_true",
-        help="--slow, and what is usually run on some kernels only",
+        "--all", action="store_true", help="--slow, and what is usually run on some kernels only"
     )
     parser.addoption(
         "--repetitions", type=int, default=1, help="of each analysis under load (default: 1)"

@@ -35,9 +35,6 @@ def test_report(release: str, scenario: str, slack: float, bench_smoke: bool) ->
     whole = seconds("report")
     slowest = max(single.values())
     report(
-        f"report, {release} {scenario}",
-        times_the_slowest=whole / slowest,
-        seconds=whole,
-        **single,
+        f"report, {release} {scenario}", times_the_slowest=whole / slowest, seconds=whole, **single
     )
     assert whole <= 3 * slowest * slack

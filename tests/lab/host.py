@@ -68,10 +68,7 @@ def find(command: str) -> str:
 
 
 def run(
-    command: Sequence[str],
-    *,
-    cwd: Path | None = None,
-    env: Mapping[str, str] | None = None,
+    command: Sequence[str], *, cwd: Path | None = None, env: Mapping[str, str] | None = None
 ) -> str:
     """Run a command to its end and return what it wrote to stdout."""
     done = subprocess.run(

@@ -301,8 +301,7 @@ def _dm(table: _Table, context: _Context) -> Iterator[Step]:
         # The first word of its name names the module, but for the thin pool.
         context.modules[f"dm_{_MODULES_OF_TARGETS.get(target, target)}"] = None
     yield Step(
-        "run",
-        ("/bin/dmsetup", "create", table.get("name", str), "--noudevsync", "--table", lines),
+        "run", ("/bin/dmsetup", "create", table.get("name", str), "--noudevsync", "--table", lines)
     )
 
 

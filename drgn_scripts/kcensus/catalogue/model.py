@@ -27,8 +27,7 @@ Name = Annotated[str, _matching(_C, "a C identifier")]
 Id = Annotated[str, _matching("[a-z0-9]+(-[a-z0-9]+)*", "an id such as 'cfq-removal'")]
 Key = Annotated[str, _matching(_KEY, "a key such as 'slab_bytes'")]
 Date = Annotated[
-    str,
-    _matching(r"\d{4}(-\d\d(-\d\d)?)?", "a date such as '2021', '2021-09' or '2021-09-14'"),
+    str, _matching(r"\d{4}(-\d\d(-\d\d)?)?", "a date such as '2021', '2021-09' or '2021-09-14'")
 ]
 Hash = Annotated[str, _matching("[0-9a-f]{8,40}", "a commit hash of 8 to 40 hexadecimal digits")]
 Release = Annotated[str, _matching(r"\d+\.\d+", "a release such as '5.18'")]

@@ -60,8 +60,7 @@ COMMAND = options.command(
         options.target(),
         options.flag("--full", "Show evidence, all remedies, figures and tables."),
         options.flag(
-            "every_table --all",
-            "Like --full, with all tables and figures, zeros included.",
+            "every_table --all", "Like --full, with all tables and figures, zeros included."
         ),
         options.catalogue(),
         *options.showing(tables=False),

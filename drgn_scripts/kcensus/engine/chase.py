@@ -50,12 +50,7 @@ class Damage:
 
 
 def chase(
-    heads: Words,
-    step: Step,
-    *,
-    limit: int,
-    damage: Damage,
-    ends: Words | None = None,
+    heads: Words, step: Step, *, limit: int, damage: Damage, ends: Words | None = None
 ) -> Iterator[tuple[Lanes, Words]]:
     """Walk all lists together.
 

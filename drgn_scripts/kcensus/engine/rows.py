@@ -47,9 +47,7 @@ class Addressed:
         return rows_of(self.address, addresses, self._order)
 
 
-def spread(
-    counts: npt.NDArray[np.integer[Any]],
-) -> tuple[Numbers, Numbers]:
+def spread(counts: npt.NDArray[np.integer[Any]]) -> tuple[Numbers, Numbers]:
     """Return the row and the index of each element of arrays, given their lengths."""
     lengths = counts.astype(np.int64)
     row = np.repeat(np.arange(len(lengths)), lengths)

@@ -31,11 +31,7 @@ def _inside(more_separators: bytes) -> Mask:
     return table
 
 
-_INSIDE = (
-    _inside(b""),
-    _inside(b" \"'`()[]{}<>,;:=@"),
-    _inside(bytes(range(128, 256))),
-)
+_INSIDE = (_inside(b""), _inside(b" \"'`()[]{}<>,;:=@"), _inside(bytes(range(128, 256))))
 _LOW_BYTES = np.array([(1 << (8 * count)) - 1 for count in range(9)], np.uint64)
 
 

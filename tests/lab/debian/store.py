@@ -188,11 +188,7 @@ def _fetch(wanted: _Wanted, modules: list[str]) -> tuple[str, str, Path]:
 
 
 def _unpack(
-    suite: mirror.Suite,
-    versions: dict[str, str],
-    release: str,
-    modules: list[str],
-    directory: Path,
+    suite: mirror.Suite, versions: dict[str, str], release: str, modules: list[str], directory: Path
 ) -> None:
     """Keep what the lab needs of a kernel's packages."""
     kinds = ("image-{}-dbg", "image-{}", "binary-unsigned-{}", "modules-{}")

@@ -148,9 +148,7 @@ def test_a_pipe_gets_whole_names_and_all_columns() -> None:
     assert 80 < max(map(len, lines)) <= 100
 
 
-def test_numbers_for_unknown_ones_are_dashes_on_screens_and_numbers_in_data(
-    tmp_path: Path,
-) -> None:
+def test_numbers_for_unknown_ones_are_dashes_on_screens_and_numbers_in_data(tmp_path: Path) -> None:
     column = Column(Unit.NONE, "PID", Show.ALWAYS, unknown=(-1, 0))
     result = Result("synthetic", "t", "k", summary={"highest": Figure(-1, Unit.NONE, "highest id")})
     result.tables["tasks"] = Table.of("Tasks", {"pid": ([-1, 0, 77], column)})

@@ -314,8 +314,7 @@ def test_a_wait_that_lasts_beyond_its_trace_is_a_lower_bound(
 
 
 @pytest.mark.parametrize(
-    "workload",
-    [{"trace_duration": 9.0}, {"trace_async_writes": 20}, {"trace_sync_requests": 2100}],
+    "workload", [{"trace_duration": 9.0}, {"trace_async_writes": 20}, {"trace_sync_requests": 2100}]
 )
 def test_traces_of_other_workloads_prove_nothing(workload: dict[str, float]) -> None:
     pair = look_at(BY_TRACES, SLOW, trace_side("B", 0.131, workload=workload))

@@ -96,10 +96,7 @@ def test_a_report_is_the_same_after_it_was_saved(tmp_path: Path) -> None:
     ],
 )
 def test_other_documents_are_refused_in_one_sentence(
-    change: dict[str, Any],
-    problem: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    change: dict[str, Any], problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = save(tmp_path, json.dumps(json.loads(document(whole())) | change))
     assert cli.main(["report", path]) == 3

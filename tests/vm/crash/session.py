@@ -60,10 +60,7 @@ class Session:
 
     def arguments(self) -> list[str]:
         """Return the command that starts crash, silent as ``-s`` makes it."""
-        return [
-            *(host.find("crash"), "-s", *self.options),
-            *map(str, (self.vmlinux, *self.dump)),
-        ]
+        return [*(host.find("crash"), "-s", *self.options), *map(str, (self.vmlinux, *self.dump))]
 
     def script(
         self,

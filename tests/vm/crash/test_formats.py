@@ -41,9 +41,7 @@ def _report_inside(
     """Return the same document from a session of crash, where the target has this name."""
     modules = ":".join(map(str, debug[1:]))
     session.script(
-        ["kcensus report --json > report.json"],
-        directory,
-        environment={"KCENSUS_SYMBOLS": modules},
+        ["kcensus report --json > report.json"], directory, environment={"KCENSUS_SYMBOLS": modules}
     )
     return _document(directory / "report.json", name)
 

@@ -82,12 +82,7 @@ def test_the_terminal_is_left_as_it_was(guest: Live) -> None:
     # Without an environment it gets C's, where pytest's readline sets COLUMNS.
     environment = {name: text for name, text in os.environ.items() if name != "COLUMNS"}
     with pexpect.spawn(
-        sys.executable,
-        words,
-        dimensions=(24, 80),
-        timeout=120,
-        encoding="utf-8",
-        env=environment,
+        sys.executable, words, dimensions=(24, 80), timeout=120, encoding="utf-8", env=environment
     ) as child:
         child.expect(r"\x1b\[\?1049h")
         child.expect("sample 2")
@@ -115,10 +110,7 @@ _LONG_WAIT = {
     "kcensus_waits_longest_wait_seconds": "0+60x800",
     "kcensus_waits_nr_uninterruptible": "3x800",
 }
-_STALE = {
-    "kcensus_last_sample_timestamp_seconds": "0x800",
-    "kcensus_interval_seconds": "300x800",
-}
+_STALE = {"kcensus_last_sample_timestamp_seconds": "0x800", "kcensus_interval_seconds": "300x800"}
 _SHARE = "kcensus_memcgs_share_of_ram_ratio"
 
 

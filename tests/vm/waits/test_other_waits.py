@@ -27,11 +27,7 @@ from tests.vm.cases import opened
 from tests.vm.waits.scenarios import FOUND, MADE, params
 from tests.vm.waits.test_graph import Case, open_case
 
-_STRENGTHS = {
-    "pi": Strength.PROVEN,
-    "robust": Strength.DERIVED,
-    "normal": Strength.POSSIBLE,
-}
+_STRENGTHS = {"pi": Strength.PROVEN, "robust": Strength.DERIVED, "normal": Strength.POSSIBLE}
 """How sure the owner of a futex is, by the kind of mutex."""
 
 

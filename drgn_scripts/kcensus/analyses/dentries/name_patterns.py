@@ -76,10 +76,7 @@ class Families:
 
 
 def families(
-    words: Words,
-    lengths: Numbers,
-    parent: npt.NDArray[Any],
-    sums: Sequence[npt.NDArray[Any]],
+    words: Words, lengths: Numbers, parent: npt.NDArray[Any], sums: Sequence[npt.NDArray[Any]]
 ) -> Families:
     """Group names, given as by :func:`trimmed`, into families.
 
@@ -169,10 +166,7 @@ def _sorted_by(code: Numbers, count: int) -> tuple[Numbers | None, Numbers, Numb
 
 
 def _reduced(
-    operation: np.ufunc,
-    columns: npt.NDArray[Any],
-    order: Numbers | None,
-    starts: Numbers,
+    operation: np.ufunc, columns: npt.NDArray[Any], order: Numbers | None, starts: Numbers
 ) -> npt.NDArray[Any]:
     if order is None and len(starts) == 1:
         whole: npt.NDArray[Any] = operation.reduce(columns, axis=1, keepdims=True)

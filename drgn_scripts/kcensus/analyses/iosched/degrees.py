@@ -8,21 +8,13 @@ from kcensus.results import Severity
 Steps = tuple[tuple[float, Severity], ...]
 """Least seconds of a wait and their severity, the longest first."""
 
-IN_SCHEDULER: Steps = (
-    (10.0, Severity.CRITICAL),
-    (5.0, Severity.WARNING),
-    (1.0, Severity.NOTICE),
-)
+IN_SCHEDULER: Steps = ((10.0, Severity.CRITICAL), (5.0, Severity.WARNING), (1.0, Severity.NOTICE))
 """Waits of a request in the scheduler while others overtook it, or the driver had none.
 
 CFQ and BFQ expire asynchronous requests after 0.25 s; a system call that waits for 10 s is a stall
 to any user.
 """
-IN_DRIVER: Steps = (
-    (60.0, Severity.CRITICAL),
-    (15.0, Severity.WARNING),
-    (5.0, Severity.NOTICE),
-)
+IN_DRIVER: Steps = ((60.0, Severity.CRITICAL), (15.0, Severity.WARNING), (5.0, Severity.NOTICE))
 """Times of a request in the driver; most drivers abort a request after 30 s, and try again."""
 
 SILENT = 5.0

@@ -59,11 +59,7 @@ def run(kernel: Kernel, trace: str | None = None) -> Answer:
         | make_tables((both.REQUESTS_TRACED,), both.Both(figures, traced, pairs)),
         checks=inside.checks + outside.checks,
         findings=both.folded(figures, inside.findings, outside.findings, pairs),
-        gaps=[
-            *both.gaps(figures, machine(kernel), traced, pairs),
-            *inside.gaps,
-            *outside.gaps,
-        ],
+        gaps=[*both.gaps(figures, machine(kernel), traced, pairs), *inside.gaps, *outside.gaps],
     )
 
 

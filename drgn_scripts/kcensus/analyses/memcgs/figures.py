@@ -40,9 +40,7 @@ class Figures:
         )
         self.pins = self._or_unknown(lambda: pins(kernel, self.charges), no_pins)
         self.bytes: Numbers = np.where(
-            self.offline,
-            self.structures.bytes + self.charged[:, : SHMEM + 1].sum(axis=1),
-            0,
+            self.offline, self.structures.bytes + self.charged[:, : SHMEM + 1].sum(axis=1), 0
         )
         """Bytes of offline memcgs: structures, per-CPU areas, page cache and shmem."""
 

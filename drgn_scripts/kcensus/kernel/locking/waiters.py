@@ -121,12 +121,7 @@ def _listed(kernel: Kernel, heads: Words, waiter: drgn.Type, faults: Faults) -> 
 
 
 def _read(
-    kernel: Kernel,
-    lane: Lanes,
-    node: Words,
-    waiter: drgn.Type,
-    torn: Numbers,
-    faults: Faults,
+    kernel: Kernel, lane: Lanes, node: Words, waiter: drgn.Type, torn: Numbers, faults: Faults
 ) -> Waiters:
     link = _member_offset(kernel.prog, waiter, ("list", "entry", "task_list"))
     members = layout(kernel.prog, waiter, {"task": ("task", "private")})

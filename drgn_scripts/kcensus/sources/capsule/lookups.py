@@ -58,10 +58,7 @@ class Lookups:
         return {
             "type_lookups": [[*key, ref and table.use(ref)] for key, ref in self.types.items()],
             "object_lookups": [
-                [
-                    *key,
-                    data and [table.use(data.ref), data.address, _hexadecimal(data.value)],
-                ]
+                [*key, data and [table.use(data.ref), data.address, _hexadecimal(data.value)]]
                 for key, data in self.objects.items()
             ],
             "symbol_lookups": [

@@ -77,12 +77,7 @@ _RULES = (
         "dnf install kernel-debuginfo-{release}",
         _REPO,
     ),
-    (
-        r"[\w.-]+\.(?:azl|cm)\d+",
-        "Azure Linux",
-        "tdnf install kernel-debuginfo-{release}",
-        _REPO,
-    ),
+    (r"[\w.-]+\.(?:azl|cm)\d+", "Azure Linux", "tdnf install kernel-debuginfo-{release}", _REPO),
     (
         rf"\d+\.\d+[\w.+~-]*-(?:(?:cloud|rt)-)?(?:{_DEBIAN})",
         "Debian",

@@ -12,14 +12,7 @@ from kcensus.analyses.waits.figures import Figures
 from kcensus.analyses.waits.figures.tasks import State
 from kcensus.analyses.waits.findings.known import patch_behind
 from kcensus.analyses.waits.findings.remedies import go_on, kills, thaw
-from kcensus.analyses.waits.findings.told import (
-    MAX_TOLD,
-    Told,
-    danger,
-    severity,
-    stall,
-    tasks_have,
-)
+from kcensus.analyses.waits.findings.told import MAX_TOLD, Told, danger, severity, stall, tasks_have
 from kcensus.analyses.waits.findings.words import awaited, does, kept, objects_of
 from kcensus.human import counted, human_seconds, listed
 from kcensus.kernel.waiting.finder import Stall

@@ -9,13 +9,7 @@ import numpy as np
 from kcensus.engine.layout import element_paths
 from kcensus.engine.memory import Words
 from kcensus.kernel.block.disks import Disk
-from kcensus.kernel.block.schedulers.model import (
-    Data,
-    SchedulerQueues,
-    fifos,
-    flag_names,
-    has_flag,
-)
+from kcensus.kernel.block.schedulers.model import Data, SchedulerQueues, fifos, flag_names, has_flag
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.lists import list_members
 

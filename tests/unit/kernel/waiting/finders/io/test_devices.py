@@ -37,10 +37,7 @@ _ROWS = {_VDA: 0, _DM: 1, _LOOP: 2}
 _PAGE, _DIO, _TAGS = 0xFFFF_EA00_0000_0040, 0xFFFF_8881_0000_3000, 0xFFFF_8881_0000_4000
 _REQUEST = 0xFFFF_8881_0000_5000
 _PROVEN, _DERIVED, _POSSIBLE = map(int, (Strength.PROVEN, Strength.DERIVED, Strength.POSSIBLE))
-_STACKED = {
-    (DEVICE, _DM, STACKED, _LOOP, _PROVEN),
-    (DEVICE, _LOOP, STACKED, _VDA, _PROVEN),
-}
+_STACKED = {(DEVICE, _DM, STACKED, _LOOP, _PROVEN), (DEVICE, _LOOP, STACKED, _VDA, _PROVEN)}
 """dm-0 is on loop0, and that on vda."""
 
 
@@ -70,8 +67,7 @@ class Disks(Sleepers):
 
 
 @pytest.mark.parametrize(
-    ("function", "strength"),
-    [("folio_wait_writeback", _DERIVED), ("__folio_lock", _POSSIBLE)],
+    ("function", "strength"), [("folio_wait_writeback", _DERIVED), ("__folio_lock", _POSSIBLE)]
 )
 def test_a_page_of_a_stacked_device_leads_to_the_bottom(function: str, strength: int) -> None:
     scene = Disks(function)

@@ -34,8 +34,7 @@ class Mounted(Sleepers):
             self.k.set(block.s_writers.frozen, state)
             self.wait(lane, int(block.s_writers.rw_sem[0].address_), _PERCPU)
         found = SimpleNamespace(
-            address=words(*(int(block.address_) for block in self.blocks)),
-            mount=[mount, "/other"],
+            address=words(*(int(block.address_) for block in self.blocks)), mount=[mount, "/other"]
         )
         self.remember(super_blocks, found)
 
