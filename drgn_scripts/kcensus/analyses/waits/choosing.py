@@ -189,9 +189,9 @@ class Choice:
         while todo:
             node = todo.popleft()
             waiters = {n: how for n, how in self.waiters(node).items() if n not in self.seen}
-            few = self._few(waiters) if depths[node] <= _MAX_DEPTH else set()
-            few = set(islice((each for each in waiters if each in few), room))
-            level = self.below[node] = self._level(waiters, few)
+            chosen = self._few(waiters) if depths[node] <= _MAX_DEPTH else set()
+            fitting = set(islice((each for each in waiters if each in chosen), room))
+            level = self.below[node] = self._level(waiters, fitting)
             room = max(room - len(level.shown), 0)
             depths |= dict.fromkeys(level.shown, depths[node] + 1)
             todo += level.shown

@@ -126,9 +126,10 @@ class Stall:
 class Finder:
     """Adds the nodes and edges of one subject to the graph, and the words for them.
 
-    :meth:`note` determines objects of waits, :meth:`find` their holders. All finders note before
-    any of them finds, so their order does not matter. Each may raise LookupError if the debug info
-    lacks a type, member or variable: its subject becomes a gap.
+    :meth:`note` determines objects of waits, and adds edges that follow from them alone;
+    :meth:`find` adds the holders of objects noted by any finder. All finders note before any of
+    them finds, so their order does not matter. Each may raise LookupError if the debug info lacks a
+    type, member or variable: its subject becomes a gap.
     """
 
     about: ClassVar[str]
