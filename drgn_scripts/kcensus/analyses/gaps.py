@@ -48,11 +48,12 @@ def _scan_gaps(slab_map: SlabMap, report: ScanReport, objects: str) -> Iterator[
 
 
 def wait_gaps(
-    slab_map: SlabMap, waiting: Waiting, waits: Waits, *more: Mapping[str, int]
+    slab_map: SlabMap, waiting: Waiting, waits: Waits, torn: int, *more: Mapping[str, int]
 ) -> list[Gap]:
     """Return the unread parts of the graph of waits.
 
     :param waits: those of the tasks that the analysis is about
+    :param torn: number of torn lists of waiters
     :param more: further faults, in pages by reason
     """
     tasks = waiting.tasks
@@ -75,12 +76,7 @@ def wait_gaps(
             int(is_cut),
             "the objects of these tasks may be unknown",
         ),
-        Gap(
-            "lists of waiters",
-            "torn",
-            waits.torn + waiting.torn,
-            "waiters behind the damage are missing",
-        ),
+        Gap("lists of waiters", "torn", torn, "waiters behind the damage are missing"),
         Gap("lists of tasks", "torn or unreadable", tasks.damaged, "their tasks are missing"),
         Gap(
             "clocks of CPUs",

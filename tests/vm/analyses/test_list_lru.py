@@ -177,7 +177,7 @@ def test_arrays_shrink_no_more(case: Case) -> None:
     finding = case.result.findings[0]
     assert finding.patch == "list-lru-xarray"
     # Unused ids are not all of cgroups that are gone: half of them were never allocated.
-    assert "at least 383 memory cgroups have had an id at the same time, 116 have one now" in (
+    assert "at least 383 memory cgroups have had an id at the same time, 116 have an id now" in (
         finding.evidence
     )
     assert finding.holds is not None

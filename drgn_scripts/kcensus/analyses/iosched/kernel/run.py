@@ -71,8 +71,7 @@ def _tasks(figures: Figures) -> dict[str, Figure]:
     waits, joins = figures.waits, figures.joins
     linked, proven = np.unique(joins.wait), np.unique(joins.wait[joins.is_proven])
     in_buffers = sum(kind is WaitKind.XFS_BUF for kind in waits.kind)
-    is_torn = waits.torn or figures.waiting.torn or figures.waiting.missing
-    bound = Bound.AT_LEAST if is_torn else Bound.EXACT
+    bound = Bound.AT_LEAST if waits.torn or figures.waiting.missing else Bound.EXACT
     longest = int(waits.since_ns.max(initial=0)) / 1e9
     return {
         "sleepers": Figure(len(waits), COUNT, "tasks in state D"),
