@@ -246,6 +246,7 @@ def test_free_memory_is_wiped(mixed_target: Target, everything: Capsules) -> Non
     assert dirty > 5
 
 
+@pytest.mark.usually("6.12")
 def test_analyses_need_nothing_of_free_memory(mixed_target: Target, capsules: Capsules) -> None:
     wiped = open_target(str(capsules.wiped))
     for analysis in analyses().values():

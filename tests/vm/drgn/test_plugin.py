@@ -42,6 +42,7 @@ def direct(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().out
 
 
+@pytest.mark.usually("7.3")
 @pytest.mark.parametrize("modules", [True, False], ids=["all modules", "no modules"])
 def test_every_command_gives_the_json_of_the_direct_run(
     mixed_dump: Dump, modules: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -317,7 +317,7 @@ def _words(prog: drgn.Program, result: Result) -> Iterator[int]:
         yield from range(int(row["object"]), int(row["object"]) + 64, 8)
 
 
-@pytest.mark.usually("convoy")
+@pytest.mark.usually("6.1 convoy")
 @pytest.mark.parametrize("scenario", ["four", "convoy"])
 def test_bent_words(scenario: str, four: Case, convoy: Case) -> None:
     case = four if scenario == "four" else convoy
