@@ -41,6 +41,12 @@ from kcensus.kernel.waiting.objects.reading import Queues, Reads
 from kcensus.kernel.waiting.waits import Waits
 from kcensus.results import Figure, Finding, Gap, Remedy, Unit
 
+LOOK_AT_STACKS = (
+    "The functions on the stacks of the waiters name the driver or file system: `kcensus waits "
+    "TARGET --table stacks`"
+)
+"""Next step of findings about tasks whose holder or waker is unknown."""
+
 
 class Draft(Attempts):
     """The graph in the making, shared by all finders.

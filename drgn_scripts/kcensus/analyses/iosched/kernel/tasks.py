@@ -17,6 +17,7 @@ from kcensus.engine.memory import Numbers
 from kcensus.human import counted, human_seconds, listed
 from kcensus.kernel.block.requests import State
 from kcensus.kernel.tasks.functions import WaitKind
+from kcensus.kernel.waiting.finder import LOOK_AT_STACKS
 from kcensus.results import Danger, Figure, Finding, Severity
 from kcensus.results.severity import HUNG, LATE
 from kcensus.results.tables import (
@@ -142,8 +143,7 @@ def blocked(figures: Figures, ids: Collection[str] = ()) -> Iterator[Finding]:
         evidence=f"Waiting for: {what}{stacked}. "
         f"Longest: {_named(figures, rows, set(rows.tolist()))}",
         figures={"sleepers": Figure(len(rows)), "longest": Figure(longest, SECONDS)},
-        no_remedy="The functions on the stacks name the driver or file system: `kcensus waits "
-        "TARGET --table stacks`",
+        no_remedy=LOOK_AT_STACKS,
         part_of=cause if is_tag else "",
     )
 

@@ -15,17 +15,13 @@ from kcensus.analyses.waits.findings.remedies import go_on, kills, thaw
 from kcensus.analyses.waits.findings.told import MAX_TOLD, Told, danger, severity, stall, tasks_have
 from kcensus.analyses.waits.findings.words import awaited, does, kept, objects_of
 from kcensus.human import counted, human_seconds, listed
-from kcensus.kernel.waiting.finder import Stall
+from kcensus.kernel.waiting.finder import LOOK_AT_STACKS, Stall
 from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit
 from kcensus.results.severity import LATE
 
 _LOOK = (
     "Check what the task is doing: `kcensus waits TARGET --table stacks`; its locks cannot be "
     "released from outside"
-)
-_WAKER = (
-    "The functions on the stacks of the waiters name the driver or file system: `kcensus waits "
-    "TARGET --table stacks`"
 )
 _MAX_STACKS = 64
 """Most tasks behind one to match with published deadlocks."""
@@ -140,7 +136,7 @@ def unheld(figures: Figures, node: int) -> Told:
         f"{'holder' if kind.is_lock or ends else 'waker'} is unknown",
         evidence="; ".join(hints[:MAX_TOLD]),
         figures=waits.figures,
-        no_remedy=kind.advice or (search if kind.is_lock else _WAKER),
+        no_remedy=kind.advice or (search if kind.is_lock else LOOK_AT_STACKS),
     )
     return Told(finding, [node], ends, figures.first_tasks(node)[:MAX_TOLD])
 
@@ -175,7 +171,7 @@ def for_devices(figures: Figures, roots: list[int], tasks: set[int]) -> Iterator
         is_generic=True,
         title=waits.title(f"I/O{f' of {names}' if names else ''}"),
         figures=waits.figures,
-        no_remedy=next(filter(None, (kind.advice for kind in kinds)), _WAKER),
+        no_remedy=next(filter(None, (kind.advice for kind in kinds)), LOOK_AT_STACKS),
     )
     yield Told(finding, devices, [longest])
 
@@ -227,6 +223,6 @@ def alone(figures: Figures, tasks: list[int]) -> Iterator[Told]:
         f"{'up to ' * (len(tasks) > 1)}{human_seconds(longest)}, for an unknown reason",
         story=tuple(f"{figures.names.of(node)}: {does(figures, node)}" for node in shown),
         figures={"tasks": Figure(len(tasks)), "longest": Figure(longest, Unit.SECONDS)},
-        no_remedy=_WAKER,
+        no_remedy=LOOK_AT_STACKS,
     )
     yield Told(finding, [], [n for each in shown for n in (each, *awaited(figures, each))])
