@@ -66,8 +66,9 @@ def open_target(
         raise TargetError("the target is ''; leave it out to read the running kernel")
     listed = filter(None, os.environ.get(_SYMBOLS, "").split(os.pathsep))
     places = (*_existing("-s", symbols), *_existing(_SYMBOLS, listed))
-    words = [] if spec is None or session.is_session(spec) else [spec]
-    words = [f"./{word}" if word.startswith("-") else word for word in words]
+    words = []
+    if spec is not None and not session.is_session(spec):
+        words.append(f"./{spec}" if spec.startswith("-") else spec)  # or it would be an option
     words += ["--allow-truncated"] if allow_truncated else []
     words += [word for path in symbols for word in ("-s", os.fspath(path))]
     for source in _sources():

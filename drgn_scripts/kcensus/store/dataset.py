@@ -13,9 +13,9 @@ import datetime
 import functools
 import operator
 import os
-import shlex
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from shlex import quote
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -106,8 +106,7 @@ def _table(store: Path) -> DeltaTable:
     name = printable(str(store))
     if not (store / LOG).is_dir():
         raise StoreError(
-            f"'{name}' is not a store: `kcensus record TARGET --store {shlex.quote(name)}` makes"
-            " one"
+            f"'{name}' is not a store: `kcensus record TARGET --store {quote(name)}` makes one"
         )
     uri = _uri(store)
     try:
