@@ -152,10 +152,8 @@ def test_a_pair_needs_the_figure() -> None:
         look_at(SERIES, BEFORE, broken)
 
 
-SWITCHED = structs.replace(
-    SERIES,
-    validation=structs.replace(SERIES.validation, switch="limit"),  # type: ignore[type-var]
-)
+assert SERIES.validation is not None
+SWITCHED = structs.replace(SERIES, validation=structs.replace(SERIES.validation, switch="limit"))
 
 
 @pytest.mark.parametrize(

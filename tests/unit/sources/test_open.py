@@ -241,7 +241,9 @@ def test_a_socket_that_does_not_answer_as_a_guest(
         assert said in refusal(spec)
 
 
-def test_a_target_has_the_words_that_open_it_again(tmp_path: Path) -> None:
+def test_a_target_has_the_words_that_open_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     symbols = tmp_path / "debug info"
     symbols.mkdir()
     assert open_target("sample").words == "sample"
@@ -250,3 +252,7 @@ def test_a_target_has_the_words_that_open_it_again(tmp_path: Path) -> None:
     spaced = tmp_path / "a dump"
     spaced.symlink_to(capsule("sample") or "")
     assert open_target(spaced).words == f"'{spaced}'"
+    # A file with the name of an option.
+    monkeypatch.chdir(tmp_path)
+    Path("-s").symlink_to(spaced)
+    assert open_target("-s").words == "./-s"

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 from drgn import Object
@@ -163,8 +164,8 @@ def figures_of(
     return figures
 
 
-def replace_snapshot(figures: Figures, **values: object) -> None:
-    figures.census.snapshots.all = [replace(figures.snapshots[0], **values)]  # type: ignore[arg-type]
+def replace_snapshot(figures: Figures, **values: Any) -> None:
+    figures.census.snapshots.all = [replace(figures.snapshots[0], **values)]
 
 
 def read_clients(figures: Figures, w: World) -> None:
