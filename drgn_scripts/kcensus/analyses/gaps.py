@@ -48,12 +48,11 @@ def _scan_gaps(slab_map: SlabMap, report: ScanReport, objects: str) -> Iterator[
 
 
 def wait_gaps(
-    slab_map: SlabMap, waiting: Waiting, waits: Waits, torn: int, *more: Mapping[str, int]
+    slab_map: SlabMap, waiting: Waiting, waits: Waits, *more: Mapping[str, int]
 ) -> list[Gap]:
     """Return the unread parts of the graph of waits.
 
     :param waits: those of the tasks that the analysis is about
-    :param torn: number of torn lists of waiters
     :param more: further faults, in pages by reason
     """
     tasks = waiting.tasks
@@ -76,7 +75,13 @@ def wait_gaps(
             int(is_cut),
             "the objects of these tasks may be unknown",
         ),
-        Gap("lists of waiters", "torn", torn, "waiters behind the damage are missing"),
+        Gap("lists of waiters", "torn", waits.torn, "waiters behind the damage are missing"),
+        Gap(
+            "lists that tell who waits for whom",
+            "torn or inconsistent",
+            waiting.torn,
+            "waits known from these lists are missing",
+        ),
         Gap("lists of tasks", "torn or unreadable", tasks.damaged, "their tasks are missing"),
         Gap(
             "clocks of CPUs",

@@ -149,7 +149,7 @@ def gaps(figures: Figures) -> list[Gap]:
             "holders known from code alone are missing",
         ),
     )
-    return own + wait_gaps(figures.kernel.slab_map, waiting, waits, waits.torn + waiting.torn)
+    return own + wait_gaps(figures.kernel.slab_map, waiting, waits)
 
 
 def _unlisted(figures: Figures) -> int:

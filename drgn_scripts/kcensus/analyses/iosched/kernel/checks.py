@@ -188,4 +188,4 @@ def _of_tasks(figures: Figures) -> list[Gap]:
         ),
     )
     slab_map = figures.kernel.slab_map
-    return own + wait_gaps(slab_map, figures.waiting, waits, waits.torn, figures.joins.faults)
+    return own + wait_gaps(slab_map, figures.waiting, waits, figures.joins.faults)

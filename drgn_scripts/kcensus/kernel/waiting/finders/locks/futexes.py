@@ -75,13 +75,21 @@ class Futexes(Finder):
     kinds = (FUTEX,)
     unread = 0
     """Words that may name an owner, but are missing from the dump."""
+    unqueued = 0
+    """Waiters without a ``struct futex_q`` on their stack."""
 
     def of_interest(self, graph: Graph) -> Iterable[int]:
         """Return the futexes with a known holder: most others are no locks."""
         return [node for node in super().of_interest(graph) if graph.following[node]]
 
     def gaps(self, graph: Graph) -> Iterator[Gap]:
-        """Yield the words that may name owners, but are missing from the dump."""
+        """Yield waiters of unknown futexes, and words of owners that are missing from the dump."""
+        yield Gap(
+            "futexes",
+            "the stack of a waiter has no queued struct futex_q",
+            self.unqueued,
+            "the futexes of these threads are unknown",
+        )
         yield Gap(
             "futexes",
             "memory of programs is not in the dump",
@@ -100,7 +108,7 @@ class Futexes(Finder):
             return
         asleep = len(lanes)
         lanes, queued, read = self._queued(lanes)
-        self.draft.torn += asleep - len(lanes)
+        self.unqueued += asleep - len(lanes)
         key = np.rec.fromarrays([read["ptr"], read["word"], read["offset"]])
         _, first, group = np.unique(key, return_index=True, return_inverse=True)
         # One waiter of a futex is its node for all of them.

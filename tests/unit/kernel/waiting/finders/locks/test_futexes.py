@@ -165,8 +165,9 @@ def test_words_on_the_stack_that_only_look_like_it(monkeypatch: pytest.MonkeyPat
     scene.k.write_words(int(scene.head.next) + 8, 0)
     place = queue + 24
     scene.k.write_words(place, scene.stack[1] + 512, scene.stack[1] + 512)
-    scene.run(Futexes)
+    graph, found = scene.run(Futexes)
     assert scene.waits.object.tolist() == [0, 0]
+    assert [(gap.what, gap.count) for gap in found.gaps(graph)] == [("futexes", 2), ("futexes", 0)]
 
 
 def test_a_mutex_with_priority_inheritance_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
