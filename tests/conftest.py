@@ -42,7 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--all", action="store_true", help="--slow, and what is usually run on some kernels only"
     )
     parser.addoption(
-        "--repetitions", type=int, default=1, help="of each analysis under load (default: 1)"
+        "--repetitions", type=int, help="of each analysis under load (default: none; --all: 1)"
     )
     parser.addoption(
         "--fuzz-cases", type=int, default=25, help="damaged capsules to open (default: 25)"
@@ -184,13 +184,20 @@ def _is_rare(item: pytest.Item) -> bool:
     """Return whether a test is for other parameters than those of its mark ``usually``.
 
     An argument of the mark is one parameter, or several with blanks between them, all of which the
-    test must have.
+    test must have. Without the mark, a test is usually run on the oldest and the newest kernel, and
+    with the mark ``newest`` on the latter.
     """
-    usually = item.get_closest_marker("usually")
-    if usually is None or not isinstance(item, pytest.Function):
+    from tests.lab import kernels
+
+    usually = item.get_closest_marker("usually") or item.get_closest_marker("kernels")
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    if usually is None and "kernel" not in params:
         return False
-    values = {str(each) for each in item.callspec.params.values() if isinstance(each, str | int)}
-    return not any({*str(each).split()} <= values for each in usually.args)
+    oldest, *_, newest = kernels()
+    ends = (newest,) if item.get_closest_marker("newest") else (oldest, newest)
+    wanted = usually.args if usually else ends
+    values = {str(each) for each in params.values() if isinstance(each, str | int)}
+    return not any({*str(each).split()} <= values for each in wanted)
 
 
 @pytest.fixture(scope="session")

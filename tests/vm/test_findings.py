@@ -165,7 +165,7 @@ def test_a_machine_without_a_problem(kernel: str, name: str) -> None:
         assert [check for check in result.checks if check.status is CheckStatus.DIFFER] == []
 
 
-@pytest.mark.usually("6.12")
+@pytest.mark.newest
 def test_knobs_are_those_that_the_guest_lists(kernel: str) -> None:
     dump = build(kernel, "idle")
     opened_kernel = opened(dump).kernel
@@ -188,7 +188,7 @@ def test_knobs_are_those_that_the_guest_lists(kernel: str) -> None:
         assert has_knob(opened_kernel, f"/sys/fs/cgroup/**/{name}") is (name in memory)
 
 
-@pytest.mark.usually("7.3")
+@pytest.mark.newest
 def test_an_analysis_finds_alone_what_it_finds_in_a_report(kernel: str) -> None:
     dump = build(kernel, "mixed")
     together = examine(opened(dump)).results

@@ -27,6 +27,8 @@ from tests.vm import cases
 from tests.vm.cases import opened
 from tests.vm.elf_edit import truncated, without_pages
 
+pytestmark = pytest.mark.newest
+
 MEMBERS = ["d_inode", "d_flags", "d_parent", "d_lockref.count"]
 PAGE = 4096
 

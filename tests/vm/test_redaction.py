@@ -37,6 +37,8 @@ from tests.lab import Dump, build
 from tests.vm.capsules import KEY, Capsules, assert_same_without_names, pages
 from tests.vm.cases import analyzed, document, opened
 
+pytestmark = pytest.mark.newest
+
 _MANIFEST: dict[str, Any] = {"kernel": "", "format": "", "analyses": [], "redacted": []}
 _KERNELS_OWN = {b"sysfs", b"proc", b"debugfs", b"tracefs", b"securityfs"}
 _KERNELS_OWN |= {b"anon_inodefs", b"sockfs", b"pipefs", b"cgroup2"}
@@ -246,7 +248,6 @@ def test_free_memory_is_wiped(mixed_target: Target, everything: Capsules) -> Non
     assert dirty > 5
 
 
-@pytest.mark.usually("6.12")
 def test_analyses_need_nothing_of_free_memory(mixed_target: Target, capsules: Capsules) -> None:
     wiped = open_target(str(capsules.wiped))
     for analysis in analyses().values():
@@ -292,11 +293,10 @@ def test_the_manifest_states_the_redaction(capsules: Capsules) -> None:
     assert Reader(str(capsules.redacted)).manifest["redacted"] == ["names"]
 
 
-def test_the_key_decides(tmp_path: Path) -> None:
-    target = opened(build("6.1", "mixed"))
+def test_the_key_decides(mixed_target: Target, tmp_path: Path) -> None:
     keys = {"one": KEY, "same": KEY, "random": None, "other": None}
     for name, key in keys.items():
-        create(target, tmp_path / name, [analyses()["slab"]], redact=["names"], key=key)
+        create(mixed_target, tmp_path / name, [analyses()["slab"]], redact=["names"], key=key)
     recorded = {name: pages(tmp_path / name) for name in keys}
     assert recorded["one"] == recorded["same"]
     assert len(set(recorded.values())) == 3

@@ -62,7 +62,7 @@ def deadline(what: str) -> Iterator[None]:
 
 @pytest.mark.usually("7.3")
 def test_repetitions(kernel: str, request: pytest.FixtureRequest) -> None:
-    rounds = 1000 if request.config.getoption("--all") else 5
+    rounds = 1000 if request.config.getoption("--all") else 2
     expected = {"dentries", "dentry lists", "charged slab objects"}
     seconds: dict[str, list[float]] = defaultdict(list)
     resident: list[int] = []  # pages

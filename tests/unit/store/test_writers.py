@@ -21,7 +21,7 @@ import kcensus
 from kcensus.store import dataset
 from tests.unit.store.making import NOON, ask, entry
 
-_RECORDS, _KILLS = 200, 20
+_RECORDS, _KILLS = 80, 8
 """Of each writer, at most."""
 _SECONDS_APART = 433
 """Of the records of a writer, which so are of two days."""

@@ -24,6 +24,7 @@ from kcensus.kernel.workqueues import Workqueues, workqueues
 from kcensus.results import CheckStatus, Severity
 from kcensus.sources import open_target
 from tests.lab import build, kernels
+from tests.lab.scenario import load
 from tests.lab.trials import returned_by, slabinfo
 from tests.running import on, rows, runner
 from tests.sample.block.poked import Poked
@@ -44,7 +45,11 @@ def open_case(kernel: str, scenario: str) -> Case:
     return Case.of(dump, opened(dump), "kcopyd", lambda _: None)
 
 
-CASES = [(kernel, scenario) for scenario in SCENARIOS for kernel in kernels()]
+CASES = [
+    pytest.param((kernel, name), marks=[pytest.mark.usually] * load(name, kernel).on_request)
+    for name in SCENARIOS
+    for kernel in kernels()
+]
 
 
 @pytest.fixture(scope="module", params=CASES, ids="-".join)
@@ -280,7 +285,7 @@ def listed_bytes(zoneinfo: str) -> int:
     return PAGE * sum(map(int, re.findall(r"^\s+count:\s+(\d+)", zoneinfo, re.MULTILINE)))
 
 
-@pytest.mark.usually("6.1")
+@pytest.mark.usually  # it takes three minutes to make
 def test_remedies_return_what_they_say(kernel: str) -> None:
     case = open_case(kernel, "kcopyd-trial")
     truth = case.dump.truth
@@ -532,7 +537,7 @@ _DAMAGES: dict[str, Callable[[drgn.Program], tuple[Object, int | None]]] = {
 
 @pytest.mark.parametrize("name", _DAMAGES)
 def test_damage_is_reported(name: str) -> None:
-    target = opened(build("6.1", "kcopyd-waiting"), "dm_mod", "dm_snapshot")
+    target = opened(build("7.3", "kcopyd-waiting"), "dm_mod", "dm_snapshot")
     poked = Poked(target.prog)
     place, word = _DAMAGES[name](target.prog)
     for offset in range(0, drgn.sizeof(place) if word is None else 1, 8):

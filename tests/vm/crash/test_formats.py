@@ -68,6 +68,7 @@ def _place(dump: Dump) -> tuple[str, ...]:
     return f"--kaslr=0x{offset[1]}", "-m", f"phys_base={int(base[1]) % (1 << 64):#x}"
 
 
+@pytest.mark.usually("6.1")
 @pytest.mark.parametrize("format_", _MAKERS)
 def test_formats(format_: str, dump: Dump, expected: Any, tmp_path: Path) -> None:
     path = tmp_path / format_
@@ -102,6 +103,7 @@ def test_split_dump(dump: Dump, expected: Any, tmp_path: Path) -> None:
         assert document["summary"]["file_bytes"] == size
 
 
+@pytest.mark.usually("elf")
 @pytest.mark.parametrize("format_", ["elf", "kdump"])
 def test_truncated_dump(format_: str, tmp_path: Path) -> None:
     """What is missing is counted as missing, also where crash reads it as zeros."""
@@ -141,6 +143,7 @@ def test_truncated_dump(format_: str, tmp_path: Path) -> None:
         assert direct == first
 
 
+@pytest.mark.usually  # it boots a guest
 def test_kdump_of_qemu(tmp_path: Path) -> None:
     """QEMU leaves headers out of its kdump-compressed format that libkdumpfile needs."""
     elf, kdump = tmp_path / "vmcore.elf", tmp_path / "vmcore.kdump"

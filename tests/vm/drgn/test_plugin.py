@@ -17,6 +17,8 @@ from kcensus.cli import main
 from tests.lab import Dump, build, live
 from tests.prompts import PROMPT, answer, at_terminal, interrupt
 
+pytestmark = pytest.mark.newest
+
 DRGN = [sys.executable, "-m", "drgn", "-q"]
 COMMANDS = (*analyses(), "patches", "report")
 CRASH_PROMPT = "%crash> "
@@ -42,7 +44,7 @@ def direct(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().out
 
 
-@pytest.mark.usually("7.3")
+@pytest.mark.usually("7.3 True")
 @pytest.mark.parametrize("modules", [True, False], ids=["all modules", "no modules"])
 def test_every_command_gives_the_json_of_the_direct_run(
     mixed_dump: Dump, modules: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]

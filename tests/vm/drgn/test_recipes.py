@@ -31,6 +31,8 @@ from tests.lab import Dump
 from tests.pages import RECIPES_PAGE, recipes
 from tests.vm.oracles.dentries import children
 
+pytestmark = pytest.mark.newest
+
 RECIPES = recipes(RECIPES_PAGE)
 DUMP_RECIPES = [
     each

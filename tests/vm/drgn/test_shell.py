@@ -14,6 +14,8 @@ from kcensus.cli import main
 from tests.lab import Dump, live
 from tests.vm.drgn.test_plugin import options
 
+pytestmark = pytest.mark.newest
+
 
 def shell(*words: str, script: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "kcensus", "shell", *words]
@@ -68,6 +70,7 @@ print(target.words)
     assert (tmp_path / "out").read_text() == capsys.readouterr().out
 
 
+@pytest.mark.usually  # the plugin has one, too
 def test_a_guest(tmp_path: Path) -> None:
     with live("6.1", "churn") as guest:
         words = [f"qmp:{guest.qmp}", *options(guest.debug)]

@@ -15,6 +15,8 @@ from kcensus.analyses import analyses
 from kcensus.sources import Target, open_target
 from tests.lab import build
 
+pytestmark = pytest.mark.newest
+
 _MAX_ROWS = 50
 
 

@@ -17,7 +17,7 @@ from kcensus.kernel.waiting.waits import Waits
 from kcensus.kernel.xfs.buffers import buffers
 from kcensus.kernel.xfs.mounts import mounts
 from kcensus.sources import Target
-from tests.lab import Dump, build, kernels
+from tests.lab import Dump, build
 from tests.lab.truth import io
 from tests.unit.kernel.waiting.making import blocked
 from tests.vm.cases import opened
@@ -175,7 +175,7 @@ def test_without_debug_info_of_xfs(kernel: str) -> None:
     assert sum(each in ("struct iomap_dio", "struct completion") for each in found.type) >= 10
 
 
-@pytest.mark.usually(*kernels())
+@pytest.mark.usually("5.10", "7.3")
 def test_snapshots_and_writeback(kernel: str) -> None:
     target = opened(build(kernel, "kcopyd-waiting"), *_MODULES)
     prog = target.prog

@@ -105,10 +105,12 @@ def _main(rounds: int, names: list[str]) -> None:
     target = open_target(None)
     opened = {"opened": time.monotonic() - start, "memory": _memory()}
     print(json.dumps(opened), flush=True)
-    for number in range(-1, rounds):
-        if number < 1:
-            # The first round is of a kernel at rest, but for this process.
-            subprocess.run(["load", "freeze" if number < 0 else "thaw"], check=True)
+    # The first round is of a kernel at rest, but for this process.
+    subprocess.run(["load", "freeze"], check=True)
+    for name in names or analyses():
+        _print(-1, target, name)
+    subprocess.run(["load", "thaw"], check=True)
+    for number in range(rounds):
         for name in names or analyses():
             _print(number, target, name)
     with _suspended():

@@ -63,7 +63,8 @@ class Pass:
 
 @pytest.fixture(scope="package")
 def rounds(request: pytest.FixtureRequest) -> int:
-    return int(request.config.getoption("--repetitions"))
+    asked = request.config.getoption("--repetitions")
+    return int(request.config.getoption("--all") if asked is None else asked)
 
 
 @pytest.fixture(scope="package")
@@ -162,6 +163,7 @@ def test_memcgs_at_rest(frozen: dict[str, Pass]) -> None:
         assert (low if exact else 0) <= each.figure("memcgs_offline") <= high
 
 
+@pytest.mark.usually
 def test_memcgs_under_load(busy: list[Pass]) -> None:
     for each in of(busy, "memcgs"):
         low, high = each.range("memcgs", r"\d+")
@@ -226,6 +228,7 @@ def test_nothing_hangs(passes: list[Pass], frozen: dict[str, Pass]) -> None:
     assert frozen["kcopyd"].figure("jobs") == 0
 
 
+@pytest.mark.usually
 def test_memory_is_flat(busy: list[Pass], frozen: dict[str, Pass]) -> None:
     """After the first round, which loads what it needs, no round needs more."""
     first, later = (
