@@ -63,6 +63,7 @@ def direct(dump: Dump, capsys: pytest.CaptureFixture[str], *words: str, file: st
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.usually("patches", "report", "waits")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_script_gives_what_the_command_gives(
     command: str, drgn: Drgn, capsys: pytest.CaptureFixture[str]

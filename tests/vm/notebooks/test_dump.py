@@ -47,7 +47,7 @@ def test_a_notebook_runs_on_a_dump(
     assert len(forms(node, "image/svg+xml")) >= plots
 
 
-@pytest.mark.usually("6.1")
+@pytest.mark.usually("6.1 patch_validation")
 @pytest.mark.parametrize("name", ["capacity_report", "explore", "patch_validation"])
 def test_a_notebook_runs_where_kcopyd_is_not_in_use(kernel: str, name: str, tmp_path: Path) -> None:
     idle = build(kernel, "idle")
