@@ -33,7 +33,7 @@ settings.load_profile("fast")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--bench-smoke", action="store_true", help="measure briefly, on small inputs only"
+        "--bench-smoke", action="store_true", help="measure briefly: not what is marked long"
     )
     parser.addoption(
         "--slow", action="store_true", help="also run what takes seconds: tests marked slow"
@@ -128,6 +128,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     # What is named runs, too.
     with_slow = with_all or config.getoption("--slow") or any("::" in each for each in config.args)
     left_out = {item for item in items if not with_all and _is_rare(item)}
+    if config.getoption("--bench-smoke"):
+        left_out.update(item for item in items if item.get_closest_marker("long"))
     if not with_slow:
         left_out.update(item for item in items if item.get_closest_marker("slow"))
         left_out.update(_between([item for item in items if item.get_closest_marker("ends")]))

@@ -16,7 +16,7 @@ from tests.lab import build
 from tests.vm.cases import opened
 
 
-@pytest.mark.parametrize("name", ["", "slab"])
+@pytest.mark.parametrize("name", [pytest.param("", marks=pytest.mark.long), "slab"])
 def test_creating(name: str, tmp_path: Path, slack: float) -> None:
     """One analysis, or all of them, on a dump with 1.4 million dentries."""
     target = opened(build("6.12", "negatives"), form="elf")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from itertools import islice
 
+import pytest
 from drgn.helpers.linux.fs import d_path, for_each_mount
 from drgn.helpers.linux.slab import find_slab_cache, slab_cache_for_each_allocated_object
 
@@ -21,6 +22,7 @@ SAMPLE = 5000
 LIMIT = 400 << 20
 
 
+@pytest.mark.long
 def test_faster_than_a_loop(slack: float) -> None:
     target = opened(build("6.12", "negatives"), form="elf")
     context = on(target.prog)

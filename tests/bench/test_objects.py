@@ -79,6 +79,7 @@ def test_elf(release: str, format_: str, slack: float) -> None:
     assert ours / bare <= 5 * slack
 
 
+@pytest.mark.long
 @pytest.mark.usually("kdump-zlib")
 @pytest.mark.parametrize("format_", ["kdump-lzo", "kdump-zlib"])
 def test_compressed(format_: str, slack: float) -> None:

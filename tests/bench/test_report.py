@@ -13,6 +13,7 @@ from tests.bench.timing import best, report
 from tests.lab import build
 
 
+@pytest.mark.long
 @pytest.mark.usually("6.12 negatives")
 @pytest.mark.parametrize(
     ("release", "scenario"),

@@ -30,7 +30,7 @@ from tests.lab import build
 from tests.lab.samples import GUESTS
 from tests.vm.cases import document, opened
 from tests.vm.elf_edit import without_pages
-from tests.vm.iosched.cases import SCHEDULERS, USUAL
+from tests.vm.iosched.cases import SCHEDULERS
 
 pytestmark = pytest.mark.newest
 
@@ -98,7 +98,7 @@ def test_same_answer_for_a_million_dentries(dumped: Dumped, name: str) -> None:
     assert_same_answer(dumped, name)
 
 
-@pytest.mark.usually(*USUAL, "6.1 waits")
+@pytest.mark.usually("6.1 iosched-bfq", "7.3 iosched-starved", "6.1 waits")
 @pytest.mark.parametrize(
     ("scenario", "name"),
     [

@@ -76,7 +76,9 @@ def cost_of(directory: Path, *commands: list[str]) -> Cost:
     return cost(work)
 
 
-@pytest.mark.parametrize(("name", "least"), [("starved", 3.0), ("bfq", 1.2)])
+@pytest.mark.parametrize(
+    ("name", "least"), [pytest.param("starved", 3.0, marks=pytest.mark.long), ("bfq", 1.2)]
+)
 @pytest.mark.usually(1_000_000)
 @pytest.mark.parametrize("events", [1_000_000, 10_000_000])
 def test_events(tmp_path: Path, slack: float, events: int, name: str, least: float) -> None:

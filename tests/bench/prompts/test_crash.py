@@ -30,6 +30,7 @@ def _direct(session: Session, out: Path) -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.usually("kdump-zlib")
 @pytest.mark.parametrize("format_", ["kdump-elf", "kdump-lzo", "kdump-zlib"])
 def test_overhead(format_: str, tmp_path: Path, slack: float, bench_smoke: bool) -> None:
@@ -61,6 +62,7 @@ def test_overhead(format_: str, tmp_path: Path, slack: float, bench_smoke: bool)
     assert figures["elapsed_ratio"] <= 2 * slack
 
 
+@pytest.mark.long
 def test_memory(tmp_path: Path) -> None:
     dump = build("6.1", "negatives")
     session = Session(dump.vmlinux, (dump.formats["kdump-elf"],))

@@ -36,6 +36,7 @@ def _run(kernel: str, count: int, chain: int) -> tuple[Result, float]:
     return result, seconds
 
 
+@pytest.mark.long
 def test_a_crowd_and_a_chain(kernel: str, slack: float) -> None:
     seconds = {}
     for count, chain in (_SMALL, _SMALL, _LARGE):
@@ -50,6 +51,7 @@ def test_a_crowd_and_a_chain(kernel: str, slack: float) -> None:
     assert ratio <= _MOST_RATIO * slack
 
 
+@pytest.mark.long
 def test_peak_memory(kernel: str) -> None:
     dump = build(kernel, "waits-convoy")
     body = f"""

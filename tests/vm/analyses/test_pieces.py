@@ -11,6 +11,7 @@ from tests.lab import build
 from tests.vm.cases import analyzed, assert_same, opened
 
 
+@pytest.mark.newest
 @pytest.mark.parametrize(
     ("name", "scenario"),
     [

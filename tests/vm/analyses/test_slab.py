@@ -322,6 +322,7 @@ def kmem_s(dump: Dump) -> list[tuple[str | int, ...]]:
     ]
 
 
+@pytest.mark.usually("6.1")
 @pytest.mark.kernels("5.10", "6.1")  # which crash can read
 def test_crash_finds_the_same(case: Case) -> None:
     counted = ("object_size", "objects_active", "objects_total", "slabs")

@@ -48,6 +48,9 @@ _DOCUMENTS = {
 }
 """Commands that write JSON."""
 
+_IN_REPORT = {*analyses()} - {"slab", "waits"}
+"""Documents that the one of the report has in itself."""
+
 _TEXTS = {
     "table": "slab TARGET --table kmalloc",
     "report-text": "report TARGET",
@@ -132,7 +135,9 @@ def direct(
 
 
 @pytest.fixture(scope="module")
-def outputs(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def outputs(
+    case: Case, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Path:
     """A directory with what commands in one session of crash wrote: a file for each of them."""
     directory = tmp_path_factory.mktemp("session")
     commands = [
@@ -142,7 +147,11 @@ def outputs(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
             if key not in _SHORT.values()
         ),
         *(f"{case.typed(words)} > {key}.txt" for key, words in _TEXTS.items()),
-        *(f"{short} --json > {name}.json" for short, name in _SHORT.items()),
+        *(
+            f"{short} --json > {name}.json"
+            for short, name in _SHORT.items()
+            if name not in _IN_REPORT or request.config.getoption("--all")
+        ),
         *_OTHERS,
     ]
     printed = case.session.script(commands, directory, environment=case.environment())
@@ -150,7 +159,10 @@ def outputs(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("key", _DOCUMENTS)
+@pytest.mark.parametrize(
+    "key",
+    [pytest.param(key, marks=[pytest.mark.usually] * (key in _IN_REPORT)) for key in _DOCUMENTS],
+)
 def test_documents(key: str, case: Case, direct: Callable[[str], str], outputs: Path) -> None:
     expected = json.loads(direct(f"{_DOCUMENTS[key]} --json"))
     assert case.document(outputs / f"{key}.json") == expected

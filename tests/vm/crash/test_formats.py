@@ -68,7 +68,7 @@ def _place(dump: Dump) -> tuple[str, ...]:
     return f"--kaslr=0x{offset[1]}", "-m", f"phys_base={int(base[1]) % (1 << 64):#x}"
 
 
-@pytest.mark.usually("6.1")
+@pytest.mark.usually("6.1 sadump", "6.1 guest.vmss")
 @pytest.mark.parametrize("format_", _MAKERS)
 def test_formats(format_: str, dump: Dump, expected: Any, tmp_path: Path) -> None:
     path = tmp_path / format_

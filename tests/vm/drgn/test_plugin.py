@@ -115,6 +115,7 @@ def test_workers_read_a_compressed_dump(tmp_path: Path, capsys: pytest.CaptureFi
     assert (tmp_path / "out").read_text() == direct(capsys, "dentries", *words)
 
 
+@pytest.mark.usually  # it boots one
 def test_a_guest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with live("6.1", "churn") as guest:
         guest.stop()

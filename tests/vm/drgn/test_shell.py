@@ -70,7 +70,7 @@ print(target.words)
     assert (tmp_path / "out").read_text() == capsys.readouterr().out
 
 
-@pytest.mark.usually  # the plugin has one, too
+@pytest.mark.usually  # it boots one
 def test_a_guest(tmp_path: Path) -> None:
     with live("6.1", "churn") as guest:
         words = [f"qmp:{guest.qmp}", *options(guest.debug)]

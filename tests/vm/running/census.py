@@ -3,8 +3,9 @@
 
 Opens the kernel once, because that takes a minute under emulation. Prints one JSON object per line:
 for each repetition of each analysis its answer, what the counters were before and after, and what
-memory this process has. Round -1 is with the load frozen; after the last one, writes of the load
-wait for a device that is suspended. ``census.py ROUNDS [ANALYSIS...]``
+memory this process has. Round -1 is with the load frozen, by who starts this, so that the kernel is
+at rest but for this process; after the last one, writes of the load wait for a suspended device.
+``census.py ROUNDS [ANALYSIS...]``
 """
 
 from __future__ import annotations
@@ -105,8 +106,6 @@ def _main(rounds: int, names: list[str]) -> None:
     target = open_target(None)
     opened = {"opened": time.monotonic() - start, "memory": _memory()}
     print(json.dumps(opened), flush=True)
-    # The first round is of a kernel at rest, but for this process.
-    subprocess.run(["load", "freeze"], check=True)
     for name in names or analyses():
         _print(-1, target, name)
     subprocess.run(["load", "thaw"], check=True)

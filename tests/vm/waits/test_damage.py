@@ -319,11 +319,13 @@ def _words(prog: drgn.Program, result: Result) -> Iterator[int]:
 
 @pytest.mark.usually("6.1 convoy")
 @pytest.mark.parametrize("scenario", ["four", "convoy"])
-def test_bent_words(scenario: str, four: Case, convoy: Case) -> None:
+def test_bent_words(
+    scenario: str, four: Case, convoy: Case, request: pytest.FixtureRequest
+) -> None:
     case = four if scenario == "four" else convoy
     numbers = random.Random(16)
     places = sorted(set(_words(case.target.prog, case.sound)))
-    for _ in range(_BENT):
+    for _ in range(_BENT if request.config.getoption("--all") else _BENT // 3):
         poked = case.poked()
         place = numbers.choice(places)
         value = numbers.choice([0, place, _NOWHERE, _PROGRAM, _NO_ADDRESS])
