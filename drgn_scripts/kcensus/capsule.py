@@ -4,14 +4,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import drgn
+import numpy as np
 
 from kcensus.analyses import Analysis
 from kcensus.analyses.runner import Context
 from kcensus.catalogue import Prober, ask_everything, load, modules
+from kcensus.engine.gather import gather
+from kcensus.engine.memory import Faults, Memory
+from kcensus.engine.slub.slabs import SlabMap
 from kcensus.progress import Progress, SilentProgress
 from kcensus.redaction import Redaction, new_key
 from kcensus.reports import report
@@ -67,6 +72,8 @@ def create(
     if len(failed) == len(analyses):
         raise TargetError(f"{target.name}: nothing to record: {next(iter(failed.values()), '')}")
     _probe_patches(recorder.target)
+    with suppress(LookupError, drgn.FaultError):
+        _leave_out_programs(recorder, target)
     names = [analysis.name for analysis in analyses]
     redaction = None
     if "names" in redact:
@@ -89,6 +96,24 @@ def create(
     )
     unredacted = redaction.missing if redaction else []
     return Made(names, failed, counts["stored"], counts["unreadable"], unredacted)
+
+
+def _leave_out_programs(recorder: Recorder, target: Target) -> None:
+    """Forget pages on lists of reclaim, which are of programs and files.
+
+    Words on a stack that look like a list or a lock may point into such a page.
+
+    :raises LookupError: the debug info lacks pages or their flags
+    :raises drgn.FaultError: what leads to the pages is missing from the dump
+    """
+    pages = SlabMap(Memory(target.prog)).pages
+    frames = np.flatnonzero(recorder.touched)
+    frames = frames[pages.valid(frames)]
+    own = gather(pages.memory, pages.struct_page(frames), pages.layout, Faults())
+    head = gather(pages.memory, pages.head(frames, own.columns), pages.layout, Faults())
+    lru = np.uint64(1 << int(target.prog.constant("PG_lru")))
+    is_reclaimable = own.readable & head.readable & (head["flags"] & lru).astype(np.bool_)
+    recorder.touched[frames[is_reclaimable]] = False
 
 
 def _probe_patches(target: Target) -> None:

@@ -162,12 +162,15 @@ def _growth(sides: Sequence[Report], tables: Mapping[str, Table]) -> list[Findin
         Finding(
             id=f"grew:{name}:{row.name}",
             severity=Severity.INFO,
-            title=f'{row.words} in table "{table.title}" grew by {human(row.change, Unit.BYTES)}',
+            title=f'{row.words} in table "{tables[name].title}" grew by '
+            f"{human(row.change, Unit.BYTES)}",
             figures=_figures_of(row.before, row.change),
-            no_remedy=_shown(*_place(sides[1], name)),
+            no_remedy=_shown(analysis, part),
         )
-        for name, table in tables.items()
-        if name not in _OWN_TABLES and "cache" not in table.columns  # slab caches have them already
+        for analysis, result in sides[1].results.items()
+        for part in result.tables
+        if (name := _name(analysis, part)) in tables
+        and "cache" not in tables[name].columns  # slab caches have them already
         for row in _largest(tables, name)[:1]
         if severity_of(row.change, ram) is not None
     ]
@@ -178,16 +181,6 @@ def _growth(sides: Sequence[Report], tables: Mapping[str, Table]) -> list[Findin
 
 def _shown(analysis: str, table: str) -> str:
     return f"Show the rows of the later target: `kcensus {analysis} AFTER --table {table}`"
-
-
-def _place(side: Report, name: str) -> tuple[str, str]:
-    """Return the analysis and the name of a compared table."""
-    return next(
-        (analysis, table)
-        for analysis, result in side.results.items()
-        for table in result.tables
-        if name == _name(analysis, table)
-    )
 
 
 def _name(analysis: str, table: str) -> str:

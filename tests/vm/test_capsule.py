@@ -98,7 +98,7 @@ def test_same_answer_for_a_million_dentries(dumped: Dumped, name: str) -> None:
     assert_same_answer(dumped, name)
 
 
-@pytest.mark.usually("6.1 iosched-bfq", "7.3 iosched-starved", "6.1 waits")
+@pytest.mark.usually("6.1 iosched-bfq", "7.3 iosched-starved", "6.1 waits-four")
 @pytest.mark.parametrize(
     ("scenario", "name"),
     [

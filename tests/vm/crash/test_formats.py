@@ -140,6 +140,12 @@ def test_truncated_dump(format_: str, tmp_path: Path) -> None:
                 for gap in document["gaps"]
                 if "(drgn:" not in gap["reason"] and "of module" not in gap["what"]
             ]
+        # crash needs no page tables to find the kernel's variables, which can be what is missing.
+        unknown = {each["name"] for each in direct["checks"] if each["status"] == "absent"}
+        for document in (direct, first):
+            document["checks"] = [c for c in document["checks"] if c["name"] not in unknown]
+            if unknown:
+                del document["machine"]["memory"]
         assert direct == first
 
 

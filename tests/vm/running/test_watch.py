@@ -39,7 +39,7 @@ def command(guest: Live, *arguments: str) -> list[str]:
     return ["-m", "kcensus", "watch", *options, *arguments]
 
 
-@pytest.mark.usually("7.3")
+@pytest.mark.usually("6.1")
 def test_samples_of_a_working_guest(guest: Live, tmp_path: Path) -> None:
     path = tmp_path / "kcensus.prom"
     words = command(guest, "--count", "5", "--census", "3", "--json", "--metrics", str(path))
@@ -75,7 +75,7 @@ def test_samples_of_a_working_guest(guest: Live, tmp_path: Path) -> None:
     assert checked.returncode == 0
 
 
-@pytest.mark.usually("7.3")
+@pytest.mark.usually("6.1")
 def test_the_terminal_is_left_as_it_was(guest: Live) -> None:
     words = command(guest, "--census", "0")
     words.insert(3, "dentries")

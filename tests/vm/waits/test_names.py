@@ -43,6 +43,7 @@ def test_functions_and_locks_of_a_module(kernel: str) -> None:
     assert cycles["asleep"].iloc[0] >= cycles["asleep"].max() - 0.01
 
 
+@pytest.mark.usually("7.3")
 def test_locks_of_processes_and_file_systems(kernel: str) -> None:
     target, result = _of(kernel, "waits-freeze")
     prog = target.prog
