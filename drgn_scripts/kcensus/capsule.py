@@ -73,7 +73,7 @@ def create(
         raise TargetError(f"{target.name}: nothing to record: {next(iter(failed.values()), '')}")
     _probe_patches(recorder.target)
     with suppress(LookupError, drgn.FaultError):
-        _leave_out_programs(recorder, target)
+        leave_out_programs(recorder, target)
     names = [analysis.name for analysis in analyses]
     redaction = None
     if "names" in redact:
@@ -98,7 +98,7 @@ def create(
     return Made(names, failed, counts["stored"], counts["unreadable"], unredacted)
 
 
-def _leave_out_programs(recorder: Recorder, target: Target) -> None:
+def leave_out_programs(recorder: Recorder, target: Target) -> None:
     """Forget pages on lists of reclaim, which are of programs and files.
 
     Words on a stack that look like a list or a lock may point into such a page.

@@ -10,14 +10,16 @@ import sys
 import tempfile
 from dataclasses import replace
 from functools import cache
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pytest
+from drgn.helpers.linux.mm import PageLRU, for_each_page, page_to_pfn, virt_to_pfn
 
 from kcensus.analyses import AnalysisError, analyses
 from kcensus.analyses.runner import Context
-from kcensus.capsule import create
+from kcensus.capsule import create, leave_out_programs
 from kcensus.engine.slub.caches import find_caches
 from kcensus.engine.slub.slabs import ScanReport
 from kcensus.kernel.kernel import Kernel
@@ -25,6 +27,7 @@ from kcensus.render.json import write_json
 from kcensus.reports import examine
 from kcensus.sources import Target, open_target
 from kcensus.sources.capsule.container import Reader
+from kcensus.sources.capsule.recorder import Recorder
 from kcensus.sources.formats.coverage import coverage
 from tests.lab import build
 from tests.lab.samples import GUESTS
@@ -126,6 +129,19 @@ def test_another_analysis_is_never_answered_silently(mixed: Dumped, name: str) -
             said = [str(error)]
         wanted = (f"it was recorded for {name};", "kcensus capsule create")
         assert any(all(part in sentence for part in wanted) for sentence in said), said
+
+
+def test_pages_of_programs_and_files_are_left_out(mixed_target: Target) -> None:
+    """Words on stacks may look like lists and point there."""
+    prog, recorder = mixed_target.prog, Recorder(mixed_target)
+    on_lru = [int(page_to_pfn(page)) for page in islice(filter(PageLRU, for_each_page(prog)), 50)]
+    own = int(virt_to_pfn(prog, prog["init_task"].tasks.next.value_()))
+    for frame in (*on_lru, own):
+        recorder.target.prog.read(frame << 12, 8, True)
+    leave_out_programs(recorder, mixed_target)
+    assert len(on_lru) == 50
+    assert not recorder.touched[on_lru].any()
+    assert recorder.touched[own]
 
 
 def test_filtered_pages_stay_missing(kernel: str, mixed: Dumped, tmp_path: Path) -> None:
