@@ -360,4 +360,4 @@ def failure(error: Exception, name: str) -> str:
 
 
 def _where(name: str) -> str:
-    return f" (`kcensus {name} --debug` shows where)"
+    return f" (`kcensus {name} TARGET --debug` shows where)"

@@ -57,13 +57,13 @@ ERRORS: dict[str, tuple[BaseException, str]] = {
     "absent": (AnalysisError("this kernel has none"), "this kernel has none"),
     "bug": (
         ZeroDivisionError("two\nlines"),
-        "failed with ZeroDivisionError: two\\x0alines (`kcensus bug --debug` shows where)",
+        "failed with ZeroDivisionError: two\\x0alines (`kcensus bug TARGET --debug` shows where)",
     ),
     "damaged": (BadCapsule("is damaged: no"), "the capsule is damaged: no"),
     "fault": (
         drgn.FaultError("not there", 4096),
         "fault needs memory at physical address 0x1000, which is unreadable; the dump is damaged "
-        "there; copy it again (`kcensus fault --debug` shows where)",
+        "there; copy it again (`kcensus fault TARGET --debug` shows where)",
     ),
     "lacking": (NotRecorded("the capsule lacks it"), "the capsule lacks it"),
     "memory": (

@@ -378,6 +378,8 @@ class _Reader:
 
     def _has_tag(self, found: Gathered, name: str, tag: Numbers) -> Mask:
         """Return which requests are allocated and have the tag that leads to them."""
+        if name not in self.columns:  # a multi-queue device before schedulers, as on RHEL 7
+            return np.zeros(len(tag), np.bool_)
         fits: Mask = found.readable & (found[name].astype(np.int64) == tag)
         return fits & (found["ref"] != 0) if "ref" in self.columns else fits
 

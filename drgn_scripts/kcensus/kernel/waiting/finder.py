@@ -43,7 +43,7 @@ from kcensus.results import Figure, Finding, Gap, Remedy, Unit
 
 LOOK_AT_STACKS = (
     "The functions on the stacks of the waiters name the driver or file system: `kcensus waits "
-    "TARGET --table stacks`"
+    "TARGET --table stacks --top 0`"
 )
 """Next step of findings about tasks whose holder or waker is unknown."""
 

@@ -22,8 +22,8 @@ _NO_WAY = (
     "from outside"
 )
 _LOOK = (
-    "Check the stacks first: `kcensus waits TARGET --table stacks`. Restart the machine only if "
-    "the possible holder has called a function that takes the lock"
+    "Check the stacks first: `kcensus waits TARGET --table stacks --top 0`. Restart the machine "
+    "only if the possible holder has called a function that takes the lock"
 )
 _FOR_DEVELOPERS = (
     "for developers: `kcensus waits TARGET --table stacks --top 0`, and `kcensus capsule create "

@@ -20,8 +20,8 @@ from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit
 from kcensus.results.severity import LATE
 
 _LOOK = (
-    "Check what the task is doing: `kcensus waits TARGET --table stacks`; its locks cannot be "
-    "released from outside"
+    "Check what the task is doing: `kcensus waits TARGET --table stacks --top 0`; its locks cannot "
+    "be released from outside"
 )
 _MAX_STACKS = 64
 """Most tasks behind one to match with published deadlocks."""

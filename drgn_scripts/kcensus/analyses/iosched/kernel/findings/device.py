@@ -28,12 +28,12 @@ _SLOW = ((30.0, Severity.WARNING), (5.0, Severity.NOTICE))
 _ENTRIES = ("blk_queue_enter", "__bio_queue_enter", "blk_mq_freeze_queue_wait")
 """Functions of tasks that wait to enter a queue, or for all requests to leave it."""
 _FROZEN = (
-    "The freeze completes with the remaining requests: `kcensus iosched TARGET --table requests` "
-    "lists them"
+    "The freeze completes with the remaining requests: `kcensus iosched TARGET --table requests "
+    "--top 0` lists them"
 )
 _QUIESCED = (
     "Look in the kernel log for a reset or suspend, during which the driver quiesces its queues; "
-    "the waiting requests: `kcensus iosched TARGET --table requests`"
+    "the waiting requests: `kcensus iosched TARGET --table requests --top 0`"
 )
 _CHANGING = (
     "Look again in a few seconds: a freeze lasts only for the moment in which the scheduler or "
@@ -225,6 +225,6 @@ def exhausted(figures: Figures, row: int) -> Iterator[Finding]:
         else "The driver holds as many requests as it has tags",
         figures={"tags": Figure(tags), "waiting": Figure(waiting)},
         no_remedy="Requests free their tags when they complete: `kcensus iosched TARGET --table "
-        "requests` shows how long each has been in the driver",
+        "requests --top 0` shows how long each has been in the driver",
         part_of=f"requests-stuck:{name}" if is_stuck else "",
     )

@@ -26,7 +26,7 @@ DEVICE = NodeKind(
     is_io=True,
     is_device=True,
     advice="No request of the devices below is known: see whether the device is suspended, such as "
-    "with `dmsetup info`, and the stacks of its waiters: `kcensus waits TARGET --table stacks`",
+    "with `dmsetup info`, and its waiters' stacks: `kcensus waits TARGET --table stacks --top 0`",
 )
 """A device of device mapper, md or loop."""
 STACKED = EdgeKind("stacked on", "is below", is_wait=False)
