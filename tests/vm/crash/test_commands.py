@@ -48,8 +48,8 @@ _DOCUMENTS = {
 }
 """Commands that write JSON."""
 
-_IN_REPORT = {*analyses()} - {"slab", "waits"}
-"""Documents that the one of the report has in itself."""
+_IN_REPORT = {*analyses(), "patches", "growth", "few"} - {"slab", "waits"}
+"""Documents that the one of the report has in itself, and options like those of others."""
 
 _TEXTS = {
     "table": "slab TARGET --table kmalloc",
