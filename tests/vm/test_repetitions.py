@@ -31,6 +31,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 _MAX_SECONDS = 300
 """Of one analysis; it takes one or two, and a busy host stops for half a minute."""
+_ROUNDS = 1000
 _MAX_RATIO = 20
 """Of the CPU time of an analysis to its median."""
 _MAX_DRIFT = 2000
@@ -61,8 +62,7 @@ def deadline(what: str) -> Iterator[None]:
 
 
 @pytest.mark.usually
-def test_repetitions(kernel: str, request: pytest.FixtureRequest) -> None:
-    rounds = 1000 if request.config.getoption("--all") else 5
+def test_repetitions(kernel: str) -> None:
     expected = {"dentries", "dentry lists", "charged slab objects"}
     seconds: dict[str, list[float]] = defaultdict(list)
     resident: list[int] = []  # pages
@@ -72,7 +72,7 @@ def test_repetitions(kernel: str, request: pytest.FixtureRequest) -> None:
         context.load_modules([*analyses().values()])
         for number in itertools.count():
             # On a busy host, the guest may stand still for some rounds.
-            if number >= rounds and (expected <= moved or number >= 10 * rounds):
+            if number >= _ROUNDS and (expected <= moved or number >= 10 * _ROUNDS):
                 break
             for name, analysis in analyses().items():
                 own = replace(context, kernel=context.kernel.renewed())
@@ -97,10 +97,9 @@ def test_repetitions(kernel: str, request: pytest.FixtureRequest) -> None:
     assert expected <= moved
     for name, times in seconds.items():
         assert max(times) < max(_MAX_RATIO * statistics.median(times), 5), name
-    if rounds >= 30:
-        third = rounds // 3
-        second = statistics.mean(resident[third : 2 * third])
-        assert statistics.mean(resident[2 * third :]) < _MAX_GROWTH * second
+    third = _ROUNDS // 3
+    second = statistics.mean(resident[third : 2 * third])
+    assert statistics.mean(resident[2 * third :]) < _MAX_GROWTH * second
 
 
 def kcensus(*arguments: str) -> str:

@@ -33,14 +33,14 @@ def _direct(session: Session, out: Path) -> None:
 @pytest.mark.long
 @pytest.mark.usually("kdump-zlib")
 @pytest.mark.parametrize("format_", ["kdump-elf", "kdump-lzo", "kdump-zlib"])
-def test_overhead(format_: str, tmp_path: Path, slack: float, bench_smoke: bool) -> None:
+def test_overhead(format_: str, tmp_path: Path, slack: float) -> None:
     dump = build("6.1", "negatives")
     session = Session(dump.vmlinux, (dump.formats[format_],))
     out = tmp_path / "direct.json"
     inside = ["kcensus dentries --json inside.json"]
     direct, empty, through = [], [], []
     # In turns, so that what else the machine does at a time hits all of them.
-    for _ in range(1 if bench_smoke else _RUNS):
+    for _ in range(_RUNS):
         direct.append(cost(lambda: _direct(session, out)))
         empty.append(cost(lambda: session.script([], tmp_path)))
         through.append(cost(lambda: session.script(inside, tmp_path)))

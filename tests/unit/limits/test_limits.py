@@ -60,7 +60,6 @@ pathlib.Path.write_text = lambda *_: asked.append("oom_score_adj")
 
 
 @pytest.mark.slow
-@pytest.mark.usually(50)
 @pytest.mark.parametrize("percent", [20, 50])
 def test_the_share_of_a_cpu_holds(percent: int) -> None:
     """By the clock it is less where others have the CPU meanwhile, so the sleeps count, too."""

@@ -140,18 +140,15 @@ def outputs(
 ) -> Path:
     """A directory with what commands in one session of crash wrote: a file for each of them."""
     directory = tmp_path_factory.mktemp("session")
+    wanted = {*_DOCUMENTS} - (set() if request.config.getoption("--all") else _IN_REPORT)
     commands = [
         *(
             f"{case.typed(words)} --json > {key}.json"
             for key, words in _DOCUMENTS.items()
-            if key not in _SHORT.values()
+            if key not in _SHORT.values() and key in wanted
         ),
         *(f"{case.typed(words)} > {key}.txt" for key, words in _TEXTS.items()),
-        *(
-            f"{short} --json > {name}.json"
-            for short, name in _SHORT.items()
-            if name not in _IN_REPORT or request.config.getoption("--all")
-        ),
+        *(f"{short} --json > {name}.json" for short, name in _SHORT.items() if name in wanted),
         *_OTHERS,
     ]
     printed = case.session.script(commands, directory, environment=case.environment())
