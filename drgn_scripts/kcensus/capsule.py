@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from kcensus.analyses.runner import Context
 from kcensus.catalogue import Prober, ask_everything, load, modules
 from kcensus.engine.gather import gather
 from kcensus.engine.memory import Faults, Memory
-from kcensus.engine.slub.slabs import SlabMap
+from kcensus.engine.slub.pages import PageMap
 from kcensus.progress import Progress, SilentProgress
 from kcensus.redaction import Redaction, new_key
 from kcensus.reports import report
@@ -36,7 +35,7 @@ class Made:
     unreadable: int
     """Pages that were requested but could not be read."""
     unredacted: list[str]
-    """Names left unredacted, in one phrase each."""
+    """What may hold names or data of programs, in one phrase each."""
 
 
 def create(
@@ -72,8 +71,11 @@ def create(
     if len(failed) == len(analyses):
         raise TargetError(f"{target.name}: nothing to record: {next(iter(failed.values()), '')}")
     _probe_patches(recorder.target)
-    with suppress(LookupError, drgn.FaultError):
+    unredacted = []
+    try:
         leave_out_programs(recorder, target)
+    except (LookupError, drgn.FaultError) as error:
+        unredacted.append(f"pages of programs and files: {error}")
     names = [analysis.name for analysis in analyses]
     redaction = None
     if "names" in redact:
@@ -94,7 +96,7 @@ def create(
         progress=progress,
         scrub=redaction,
     )
-    unredacted = redaction.missing if redaction else []
+    unredacted += redaction.missing if redaction else []
     return Made(names, failed, counts["stored"], counts["unreadable"], unredacted)
 
 
@@ -106,14 +108,11 @@ def leave_out_programs(recorder: Recorder, target: Target) -> None:
     :raises LookupError: the debug info lacks pages or their flags
     :raises drgn.FaultError: what leads to the pages is missing from the dump
     """
-    pages = SlabMap(Memory(target.prog)).pages
+    pages = PageMap(Memory(target.prog))
     frames = np.flatnonzero(recorder.touched)
     frames = frames[pages.valid(frames)]
-    own = gather(pages.memory, pages.struct_page(frames), pages.layout, Faults())
-    head = gather(pages.memory, pages.head(frames, own.columns), pages.layout, Faults())
-    lru = np.uint64(1 << int(target.prog.constant("PG_lru")))
-    is_reclaimable = own.readable & head.readable & (head["flags"] & lru).astype(np.bool_)
-    recorder.touched[frames[is_reclaimable]] = False
+    heads = gather(pages.memory, pages.head(frames, Faults()), pages.layout, Faults())
+    recorder.touched[frames[pages.is_reclaimable(heads.columns)]] = False
 
 
 def _probe_patches(target: Target) -> None:

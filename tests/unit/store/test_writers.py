@@ -21,7 +21,7 @@ import kcensus
 from kcensus.store import dataset
 from tests.unit.store.making import NOON, ask, entry
 
-_RECORDS, _KILLS = 80, 8
+_RECORDS = 200
 """Of each writer, at most."""
 _SECONDS_APART = 433
 """Of the records of a writer, which so are of two days."""
@@ -86,10 +86,14 @@ def _values(store: Path) -> list[int]:
 
 
 @pytest.mark.slow
-def test_killed_writers_lose_and_repeat_nothing(tmp_path: Path) -> None:
+def test_killed_writers_lose_and_repeat_nothing(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    records = _RECORDS if request.config.getoption("--all") else 80
+    kills = records // 10
     store, dice = tmp_path / "series", random.Random(14)
     writers = [
-        _Writer(store, number, _RECORDS, [dice.uniform(0.01, 0.2) for _ in range(_KILLS)])
+        _Writer(store, number, records, [dice.uniform(0.01, 0.2) for _ in range(kills)])
         for number in range(2)
     ]
     seen: set[int] = set()
@@ -99,10 +103,10 @@ def test_killed_writers_lose_and_repeat_nothing(tmp_path: Path) -> None:
         assert len({*values}) == len(values)
         assert seen <= {*values}
         seen = {*values}
-    assert [writer.kills for writer in writers] == [_KILLS, _KILLS]
+    assert [writer.kills for writer in writers] == [kills, kills]
     for writer in writers:
-        assert {*writer.acknowledged} == {*range(_RECORDS)}
-    expected = [writer * _RECORDS + number for writer in range(2) for number in range(_RECORDS)]
+        assert {*writer.acknowledged} == {*range(records)}
+    expected = [writer * _RECORDS + number for writer in range(2) for number in range(records)]
     assert _values(store) == expected
 
 

@@ -103,8 +103,7 @@ class Choice:
                 size += steps
                 self.seen.update(cycle.nodes)
         self._left -= size
-        chosen.sort(key=lambda pair: pair[0])
-        return [self._of_cycle(number, cycle) for number, cycle in chosen]
+        return [self._of_cycle(*pair) for pair in sorted(chosen, key=lambda pair: pair[0])]
 
     def _of_cycle(self, number: int, cycle: Cycle) -> Chosen:
         # The table of cycles has their nodes; these lines are their other waiters.

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from drgn.helpers.linux.mm import for_each_valid_page_range, pfn_to_virt
 
+from kcensus.engine.gather import gather
 from kcensus.engine.layout import Layout, layout
 from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words
 from kcensus.engine.slub.percpu import online_nodes
@@ -156,9 +157,10 @@ class PageMap:
             return "compound", np.uint64(1)
         return "flags", self._flag("PG_tail")
 
-    def head(self, pfn: Numbers, records: PageRecords) -> Words:
-        """Return the struct page addresses of compound heads, given the pages' own records."""
+    def head(self, pfn: Numbers, faults: Faults) -> Words:
+        """Return the struct page addresses of compound heads; of an unreadable page, its own."""
         own = self.struct_page(pfn)
+        records = gather(self.memory, own, self.layout, faults).columns
         if "compound" not in self.layout:
             head = records["first_page"]
         elif self._compound_is_mask:
@@ -185,6 +187,10 @@ class PageMap:
         text = self.memory.prog["VMCOREINFO"].string_()
         match = re.search(rb"^NUMBER\(PAGE_SLAB_MAPCOUNT_VALUE\)=(-?\d+)$", text, re.MULTILINE)
         return int(match.group(1)) if match else None
+
+    def is_reclaimable(self, records: PageRecords) -> Mask:
+        """Return which heads are on a list of reclaim, which are of programs and files."""
+        return (records["flags"] & self._flag("PG_lru")).astype(np.bool_)
 
     def is_slab(self, records: PageRecords) -> Mask:
         """Return which struct pages are the head of a slab."""

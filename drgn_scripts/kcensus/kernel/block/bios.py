@@ -267,8 +267,7 @@ def _folios(memory: Memory, page: Words, faults: Faults) -> tuple[Words, Words]:
     except LookupError:
         return page, np.zeros(len(page), np.uint64)
     pfn = ((page - np.uint64(pages.base)) // np.uint64(pages.struct_size)).astype(np.int64)
-    read = gather(memory, page, pages.layout, faults)
-    folio = np.where(read.readable, pages.head(pfn, read.columns), page)
+    folio = pages.head(pfn, faults)
     mapping = gather(memory, folio, layout(prog, "struct page", ["mapping"]), faults)["mapping"]
     is_file = (mapping != 0) & ((mapping & _MAPPING_FLAGS) == 0)
     inode = np.zeros(len(page), np.uint64)

@@ -447,11 +447,9 @@ class _Reader:
         """Add requests on lists, for disks without a record of all allocated requests."""
         listed = [each.request for each in scheduler_queues(self.kernel)]
         listed += [each.dispatch for each in scheduler_queues(self.kernel)]
-        for _, link, heads in self._lists:
-            listed.append(fifos(self.kernel, heads, Faults(), link).request)
+        listed += [fifos(self.kernel, at, Faults(), link).request for _, link, at in self._lists]
         more = np.setdiff1d(np.concatenate(listed), address)
-        both = np.concatenate([address, more])
-        return both, np.concatenate([hardware, np.full(len(more), -1)])
+        return np.append(address, more), np.append(hardware, np.full(len(more), -1))
 
     def _places(
         self, address: Words, disk: Lanes
