@@ -435,7 +435,10 @@ def _keys(
         for name, column in columns.items()
         if (column.unit is Unit.TEXT or (column.unit is Unit.NONE and column.show is Show.ALWAYS))
         and before[name].dtype.kind == after[name].dtype.kind != "b"
-        and not any(map(_is_anonymous, (*before[name], *after[name])))
+        and not any(
+            isinstance(value, str) and _ANONYMOUS.fullmatch(value)
+            for value in (*before[name], *after[name])
+        )
     ]
     for count in range(1, len(names) + 1):
         keys = names[:count]
@@ -449,10 +452,6 @@ def _named(frame: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     texts = [key for key in keys if key in frame and frame[key].dtype.kind == "O"]
     plain_texts: dict[str, Any] = {key: plain_column(frame[key]) for key in texts}
     return frame.assign(**plain_texts)
-
-
-def _is_anonymous(value: Any) -> bool:
-    return isinstance(value, str) and _ANONYMOUS.fullmatch(value) is not None
 
 
 def _indexed(frame: pd.DataFrame, keys: Sequence[str], numeric: Sequence[str]) -> pd.DataFrame:

@@ -46,7 +46,9 @@ def each(work: Callable[[int], T], tasks: int, jobs: int) -> Iterator[T]:
     global _work
     _work = work
     workers: list[ForkProcess] = []
-    pool = ProcessPoolExecutor(jobs, mp_context=_forking(workers), initializer=_start_worker)
+    # The parent handles Ctrl-C, and ends the workers.
+    ignored = signal.SIGINT, signal.SIG_IGN
+    pool = ProcessPoolExecutor(jobs, _forking(workers), signal.signal, ignored)
     try:
         with warnings.catch_warnings():
             # Python warns of the threads of drgn's debug information loader, which is idle by now,
@@ -86,11 +88,6 @@ def _killed(workers: Sequence[ForkProcess]) -> WorkersKilled:
         f"{names.get(number, f'signal {number}')} killed a worker process while it read the "
         f"target: {_CAUSES.get(number, 'pass --jobs 1 to read without workers')}"
     )
-
-
-def _start_worker() -> None:
-    # The parent handles Ctrl-C, and ends the workers.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _call(task: int) -> Any:

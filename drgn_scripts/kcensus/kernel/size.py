@@ -63,9 +63,8 @@ def machine_size(prog: drgn.Program) -> MachineSize:
     present = None if nodes is None else sum(pages > 0 for pages, _ in nodes)
     if present is not None and size.nodes is not None and size.nodes != present:
         reason = f"node_states has {size.nodes} nodes with memory, node_data {present}"
-        size.contradictions.append(
-            Contradiction("NUMA nodes", reason, "figures by node may be wrong")
-        )
+        effect = "figures by node may be wrong"
+        size.contradictions.append(Contradiction("NUMA nodes", reason, effect))
         size.nodes = present or None
     return size
 
@@ -115,18 +114,12 @@ def _pages_by_node(prog: drgn.Program) -> list[tuple[int, int]]:
 def _cpus(prog: drgn.Program, size: MachineSize) -> None:
     size.cpus = attempt(lambda: _count(for_each_online_cpu(prog), MAX_CPUS))
     possible = attempt(lambda: _count(for_each_possible_cpu(prog), MAX_CPUS))
-    areas = attempt(lambda: _percpu_areas(prog))
-    if possible is None or areas is None or possible == areas:
-        most = possible
-    else:
+    areas, most = attempt(lambda: _percpu_areas(prog)), possible
+    if possible is not None and areas is not None and possible != areas:
         most = areas
-        size.contradictions.append(
-            Contradiction(
-                "CPUs",
-                f"cpu_possible_mask has {possible}, __per_cpu_offset {areas}",
-                "sums over CPUs, and objects on their lists, may be wrong",
-            )
-        )
+        reason = f"cpu_possible_mask has {possible}, __per_cpu_offset {areas}"
+        effect = "sums over CPUs, and objects on their lists, may be wrong"
+        size.contradictions.append(Contradiction("CPUs", reason, effect))
     if size.cpus is not None and most is not None and not 0 < size.cpus <= most:
         reason = f"cpu_online_mask has {size.cpus}, of {most} possible ones"
         size.contradictions.append(Contradiction("CPUs", reason, "their number is not shown"))

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import datetime
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -89,49 +89,31 @@ def chart(result: AnyResult, name: str, *, ax: Axes | None = None) -> Axes:
     return drawing.draw(bars_of(_plain(result), _spec(result, name)), ax)
 
 
-def slab_caches(slab: AnyResult, *, ax: Axes | None = None) -> Axes:
-    """Draw the largest slab caches: bytes in use, free slots, padding and tails."""
-    return chart(_of(slab, "slab"), "caches", ax=ax)
+def _declared(analysis: str, name: str, what: str) -> Callable[..., Axes]:
+    """Return a function that draws a chart of an analysis."""
+
+    def draw(result: AnyResult, *, ax: Axes | None = None) -> Axes:
+        return chart(_of(result, analysis), name, ax=ax)
+
+    draw.__doc__ = f"Draw {what}."
+    return draw
 
 
-def slab_waste(slab: AnyResult, *, ax: Axes | None = None) -> Axes:
-    """Draw the slab caches with most bytes that hold no object."""
-    return chart(_of(slab, "slab"), "waste", ax=ax)
-
-
-def slab_fill(slab: AnyResult, *, ax: Axes | None = None) -> Axes:
-    """Draw how many slabs are how full, as a histogram."""
-    return chart(_of(slab, "slab"), "fill", ax=ax)
-
-
-def directories(dentries: AnyResult, *, ax: Axes | None = None) -> Axes:
-    """Draw the directories with most negative dentries."""
-    return chart(_of(dentries, "dentries"), "directories", ax=ax)
-
-
-def name_patterns(dentries: AnyResult, *, ax: Axes | None = None) -> Axes:
-    """Draw the name patterns with most negative dentries."""
-    return chart(_of(dentries, "dentries"), "patterns", ax=ax)
-
-
-def list_lru_projection(list_lru: AnyResult, *, ax: Axes | None = None) -> Axes:
-    """Draw the memory of list_lrus at each stage of the patch series, by structure."""
-    return chart(_of(list_lru, "list-lru"), "projection", ax=ax)
-
-
-def list_lru_owners(list_lru: AnyResult, *, ax: Axes | None = None) -> Axes:
-    """Draw the memory of list_lrus by owner."""
-    return chart(_of(list_lru, "list-lru"), "owners", ax=ax)
-
-
-def kcopyd_jobs(kcopyd: AnyResult, *, ax: Axes | None = None) -> Axes:
-    """Draw kcopyd jobs by client and state."""
-    return chart(_of(kcopyd, "kcopyd"), "jobs", ax=ax)
-
-
-def dying_memcgs(memcgs: AnyResult, *, ax: Axes | None = None) -> Axes:
-    """Draw offline (dying) memory cgroups by holder; several holders can pin one."""
-    return chart(_of(memcgs, "memcgs"), "pins", ax=ax)
+slab_caches = _declared(
+    "slab", "caches", "the largest slab caches: bytes in use, free slots, padding and tails"
+)
+slab_waste = _declared("slab", "waste", "the slab caches with most bytes that hold no object")
+slab_fill = _declared("slab", "fill", "how many slabs are how full, as a histogram")
+directories = _declared("dentries", "directories", "the directories with most negative dentries")
+name_patterns = _declared("dentries", "patterns", "the name patterns with most negative dentries")
+list_lru_projection = _declared(
+    "list-lru", "projection", "the memory of list_lrus at each stage of the patch series"
+)
+list_lru_owners = _declared("list-lru", "owners", "the memory of list_lrus by owner")
+kcopyd_jobs = _declared("kcopyd", "jobs", "kcopyd jobs by client and state")
+dying_memcgs = _declared(
+    "memcgs", "pins", "offline (dying) memory cgroups by holder; several holders can pin one"
+)
 
 
 def slab_utilization(slab: AnyResult, *, ax: Axes | None = None) -> Axes:

@@ -200,8 +200,9 @@ def machine_facts(result: results.Result) -> list[tuple[str, str]]:
         sides = zip(("Before", "After"), result.compared, strict=True)
         return [
             *(
-                (side, _joined_facts(replace(result, machine=each, compared=())))
+                (side, "; ".join(text for name, text in machine_facts(one) if name != "kcensus"))
                 for side, each in sides
+                for one in [replace(result, machine=each, compared=())]
             ),
             ("kcensus", f"{installed_version()}, JSON schema {SCHEMA}"),
         ]
@@ -233,10 +234,6 @@ def machine_facts(result: results.Result) -> list[tuple[str, str]]:
     }
     shown = {name: ", ".join(map(printable, filter(None, facts))) for name, facts in lines.items()}
     return [(name, facts) for name, facts in shown.items() if facts]
-
-
-def _joined_facts(result: results.Result) -> str:
-    return "; ".join(facts for name, facts in machine_facts(result) if name != "kcensus")
 
 
 def memory_facts(machine: results.Machine) -> list[str]:

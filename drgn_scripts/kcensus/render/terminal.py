@@ -124,7 +124,7 @@ def _print_finding(
         prose(finding.evidence)
     shown = finding.remedies[:1] if short else finding.remedies
     for remedy in shown:
-        prose(_effect(remedy))
+        prose(remedy.effect.rstrip(".") + (":" if remedy.command else "."))
         screen.commands(remedy.command.splitlines(), _TAG_WIDTH)
         facts = plain.remedy_facts(remedy)
         prose(_joined(facts, screen))
@@ -143,10 +143,6 @@ def _print_finding(
     if not short:
         for part in parts:
             _print_finding("", part, (), screen, short)
-
-
-def _effect(remedy: results.Remedy) -> str:
-    return remedy.effect.rstrip(".") + (":" if remedy.command else ".")
 
 
 def _part(finding: results.Finding) -> str:

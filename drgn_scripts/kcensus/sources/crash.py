@@ -86,7 +86,9 @@ class Crash:
         self._socket = socket.socket(fileno=fd)
         self._socket.set_inheritable(False)
         self._block_bytes = block_bytes
-        self._block: Callable[[int], bytes] = functools.lru_cache(_MAX_BLOCKS)(self._read_block)
+        self._block: Callable[[int], bytes] = functools.lru_cache(_MAX_BLOCKS)(
+            lambda number: bytes(self._read_once(number * block_bytes, block_bytes)[1])
+        )
         self.facts = self._hello()
 
     @functools.cached_property
@@ -173,9 +175,6 @@ class Crash:
         if len(data) > size or (status == _COMPLETE and len(data) < size):
             raise TargetError(f"crash sent {len(data)} instead of {size} bytes")
         return status, data
-
-    def _read_block(self, number: int) -> bytes:
-        return bytes(self._read_once(number * self._block_bytes, self._block_bytes)[1])
 
     def read(self, address: int, size: int) -> bytes | bytearray:
         """Return physical memory; raises :class:`drgn.FaultError` at an unreadable page."""

@@ -155,7 +155,11 @@ def add(store: Path, record: Record) -> bool:
                 continue
             _sync(store, table, record)
             with contextlib.suppress(DeltaError, OSError):  # nothing is lost; the next one does it
-                _tidy(store, table, record, count)
+                if count % _MERGED_EVERY == 0:
+                    merge(table, record.host)
+                    _sync(store, table, record)
+                if count % _DELETED_EVERY == 0:
+                    table.vacuum(dry_run=False)
             return True
     name = printable(str(store))
     raise OutputError(
@@ -177,14 +181,6 @@ def _has(table: DeltaTable, record: Record) -> bool:
         operator.and_, [ds.field(name) == value for name, value in same.items()]
     )
     return bool(table.to_pyarrow_dataset().head(1, columns=["record"], filter=matches).num_rows)
-
-
-def _tidy(store: Path, table: DeltaTable, record: Record, count: int) -> None:
-    if count % _MERGED_EVERY == 0:
-        merge(table, record.host)
-        _sync(store, table, record)
-    if count % _DELETED_EVERY == 0:
-        table.vacuum(dry_run=False)
 
 
 def merge(table: DeltaTable, host: str) -> None:

@@ -221,7 +221,11 @@ def trends(
         name = seen.setdefault(content, each.name)
         each.same_as = "" if name == each.name else name
     found.sort(key=lambda each: each.same_as != "")
-    return Trends(found, _boot_table(boots), stale, clock.ahead)
+    table = boots.groupby(["host", "ordinal"], as_index=False).agg(
+        boot=("boot", "first"), release=("release", "last"), records=("record", "size"),
+        first=("time", "min"), last=("time", "max"),
+    )  # fmt: skip
+    return Trends(found, table.drop(columns="ordinal"), stale, clock.ahead)
 
 
 @dataclass(frozen=True)
@@ -381,11 +385,3 @@ def _state(slope: Slope) -> State:
     if slope.low <= 0 <= slope.high or change < max(least, _MIN_STEPS * slope.resolution):
         return State.STEADY
     return State.GROWING if slope.rate > 0 else State.SHRINKING
-
-
-def _boot_table(records: pd.DataFrame) -> pd.DataFrame:
-    table = records.groupby(["host", "ordinal"], as_index=False).agg(
-        boot=("boot", "first"), release=("release", "last"), records=("record", "size"),
-        first=("time", "min"), last=("time", "max"),
-    )  # fmt: skip
-    return table.drop(columns="ordinal")

@@ -37,7 +37,12 @@ def lines(sample: Sample, history: History, wanted: Sequence[str]) -> Iterator[s
             _words(series)
             for series in history.of(name)
             if name in (sample.gauges if series.is_gauge else census.results if census else ())
-            if _says_something(series)
+            # It moved since the value before, or is shown for the first time.
+            if series.rate
+            or (
+                series.rate is None
+                and (series.is_gauge or (series.is_headline and bool(series.last)))
+            )
         ]
         if moved:
             yield f"{time} {name}: {'; '.join(moved)}"
@@ -49,13 +54,6 @@ def lines(sample: Sample, history: History, wanted: Sequence[str]) -> Iterator[s
         for name, finding in census.findings:
             if matters(finding):
                 yield f"{time} {name}: finding: {finding.severity.name} {printable(finding.title)}"
-
-
-def _says_something(series: Series) -> bool:
-    """Return whether a figure moved since the value before, or is shown for the first time."""
-    if series.rate is None:
-        return series.is_gauge or (series.is_headline and bool(series.last))
-    return series.rate != 0
 
 
 def _words(series: Series) -> str:

@@ -35,7 +35,8 @@ def page(node: NotebookNode, *, code: bool) -> str:
     :param code: whether it shows the code; a notebook can say itself that it does
     """
     style = [Path(__file__).parents[2] / "render/html/page.css", Path(__file__).parent / "page.css"]
-    headings = [found for cell in node.cells for found in _HEADING.findall(_prose(cell))]
+    prose = [str(cell.source) for cell in node.cells if cell.cell_type == "markdown"]
+    headings = [found for text in prose for found in _HEADING.findall(text)]
     subject = _subject(node)
     return rendered(
         "kcensus.commands",
@@ -63,7 +64,8 @@ def shown(output: NotebookNode) -> Markup:
     if "image/png" in data:
         return _image(f"data:image/png;base64,{data['image/png'].strip()}", data)
     if "text/html" in data:
-        return Markup('<div class="wide">{}</div>').format(_inert(data["text/html"]))
+        html = _CONTROLS.sub(lambda found: printable(found[0]), data["text/html"])
+        return Markup('<div class="wide">{}</div>').format(Markup(html))
     if "text/markdown" in data:
         return _rendered(data["text/markdown"])
     return _lines(data.get("text/plain", ""))
@@ -75,16 +77,8 @@ def _subject(node: NotebookNode) -> str:
     return next(filter(None, subjects), "")
 
 
-def _prose(cell: NotebookNode) -> str:
-    return str(cell.source) if cell.cell_type == "markdown" else ""
-
-
 def _rendered(text: str) -> Markup:
     return Markup(_MARKDOWN.render("\n".join(map(printable, text.split("\n")))))
-
-
-def _inert(html: str) -> Markup:
-    return Markup(_CONTROLS.sub(lambda found: printable(found[0]), html))
 
 
 def _image(address: str, data: NotebookNode) -> Markup:

@@ -238,7 +238,8 @@ class _Reader(Part):
         assert fields is not None
         offset = fields["length"][1]
         if form.order == "<" and not self._has_odd_payloads:
-            last = np.take(_words(text, offset - 2), place >> 2, mode="clip")
+            words = text[offset - 2 : len(text) & ~3].view("<u4")
+            last = np.take(words, place >> 2, mode="clip")
             aligned: Integers = place + ((last >> 16) + np.uint32(size))
             return aligned
         length = _field(text, offset, f"{form.order}u2")[place]
@@ -314,11 +315,6 @@ def _until_zero(text: npt.NDArray[np.uint8]) -> npt.NDArray[np.bytes_]:
     ended = np.logical_or.accumulate(text == 0, axis=1)
     text[ended] = 0
     return text.view(f"S{text.shape[1]}").ravel()
-
-
-def _words(text: npt.NDArray[np.uint8], offset: int) -> npt.NDArray[np.uint32]:
-    """Return a view with the number in each four bytes of ``text``, from ``offset`` on."""
-    return text[offset : len(text) & ~3].view("<u4")
 
 
 def _field(text: npt.NDArray[np.uint8], offset: int, dtype: str) -> npt.NDArray[Any]:

@@ -10,45 +10,30 @@ A line is ``DEVICE CPU SEQUENCE TIME PID ACTION RWBS``, then the data of the act
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from kcensus.sources.blktrace import events, messages
-from kcensus.sources.blktrace.events import Act, Columns, Integers, Loss
+from kcensus.sources.blktrace.events import MERGES, Act, Columns, Integers, Loss, Mask
 from kcensus.sources.blktrace.parts import Part
 
-_CHUNK = 1 << 18  # of a size that caches hold: larger ones take half as long again
+_CHUNK = 1 << 20  # of a size that caches hold
 _MAX_LINE = 1 << 16
 _MIN_LINE = 16
 """Least bytes of a line: seven words, with two commas or points."""
-_LINE = re.compile(
-    rb"""
-    ^\ *(\d{1,9},\d{1,9})\ +(\d{1,9})\ +(\d{1,15})  # device, CPU, sequence
-    \ +(\d{1,9}\.\d{9})\ +(\d{1,9})               # time, pid
-    (?:\ +[0-9a-f]+,[0-9a-f]+)?                    # cgroup, in newer blkparse
-    \ +(?:
-        m\ +\S+\ *(.*)                              # message
-        # Some actions have a bracket at the end of the line, after a name or an error.
-        | ([QGIMFSPXDRC](?=\ .*\]$)|UT?|[AB]|ABORT|DRV_DATA|ZONE_(?:UN)?PLUG|ZONE_MGMT)
-          \ +(\S+)(?=\ |$)                          # RWBS
-          # Sector, and length or rest of a split.
-          (?:\ +(\d{1,16})\ +(?:[+/]\ +(\d{1,16})(?=\ |$)|(?=[\[(])) | (?=\ *(?:[\[(]|$)))
-          [^\[\n]*(?:\[(.*)\])?.*                   # name of the task, or error
-    )$
-    | ^(.*[^ \t\n].*)$                              # anything else
-    """,
-    re.MULTILINE | re.VERBOSE,
-)
 _SUMMARY = re.compile(rb"(CPU ?\d+|Total) \(.*\):\s*$|Input file .* added\s*$")
 """First lines of blkparse's output before and after the events."""
-_ACTIONS = {act.letters.encode(): int(act) for act in Act}
-_NAMED = (Act.QUEUE, Act.GET_REQUEST, Act.INSERT, Act.BACK_MERGE, Act.FRONT_MERGE)
-"""Actions of tasks that ask for I/O: their lines end with the task's name."""
-_MAX_WORDS = 4096
-"""Most devices, letters and errors to remember; a damaged file has others in each line."""
+_MESSAGE = 0xFF
+_ACTIONS = {act.letters.encode(): int(act) for act in Act} | {b"m": _MESSAGE}
+_IS_BRACKETED = np.isin(range(256), [_ACTIONS[each] for each in b"Q G I M F S P X D R C".split()])
+"""Whether lines of an action end with a bracket, after a name or an error."""
+_IS_NAMED = np.isin(range(256), [Act.QUEUE, Act.GET_REQUEST, Act.INSERT, *MERGES])
+"""Whether lines of an action, of tasks that ask for I/O, end with the task's name."""
+_MASKS = (np.uint64(1) << np.arange(0, 72, 8, dtype=np.uint64)) - np.uint64(1)
+"""Of the first bytes of eight, by their number."""
 _FLAGS = {
     "W": events.WRITE,
     "D": events.DISCARD | events.WRITE,
@@ -65,11 +50,7 @@ def capacity(size: int) -> int:
 
 def is_text(head: bytes) -> bool:
     """Return whether a file with this begin is the output of blkparse."""
-    return any(not line[-1] for line in _lines(head))
-
-
-def _lines(data: bytes) -> list[tuple[bytes, ...]]:
-    return _LINE.findall(data.replace(b"\r\n", b"\n"))
+    return len(_Lines(head + b"\n").action) > 0
 
 
 def read(
@@ -106,89 +87,188 @@ class _Reader(Part):
 
     def chunk(self, data: bytes) -> None:
         """Read whole lines."""
-        lines = _lines(data)
-        self._count_others([line[-1] for line in lines])
-        said = [line for line in lines if line[1] and not line[6]]
-        if said or any(line[-1] for line in lines):
-            lines = [line for line in lines if line[6]]
-        if not lines and not said:
-            return
-        device, cpu, sequence, time, pid, _, action, rwbs, sector, length, bracket, _ = (
-            zip(*lines, strict=True) if lines else [()] * 12
-        )
-        columns = self._next(len(lines))
-        columns["time"][:] = _numbers(time)
-        columns["sector"][:] = _numbers(sector)
-        sizes = _numbers(length)
-        columns["bytes"][:] = np.minimum(sizes << 9, 0xFFFFFFFF)
-        columns["pid"][:] = _numbers(pid)
-        columns["device"][:] = [*map(_device, device)]
-        columns["flags"][:] = [*map(_flags, rwbs)]
-        columns["cpu"][:] = _numbers(cpu)
-        columns["action"][:] = [*map(_ACTIONS.__getitem__, action)]
-        is_end = columns["action"] == Act.COMPLETE
-        columns["error"][:] = 0
-        errors = [_error(bracket[row]) for row in np.flatnonzero(is_end).tolist()]
-        columns["error"][is_end] = np.array(errors, np.int64).astype(np.int16)
-        splits = columns["action"] == Act.SPLIT
-        columns["bytes"][splits] = 0
-        rests = {name: columns[name][splits] for name in ("time", "device", "sector")}
-        rests["rest"] = sizes[splits].astype(np.uint64)
-        self._add(columns, _numbers(sequence), self._said(said), rests, _names(columns, bracket))
+        lines = _Lines(data)
+        self._count_others(lines.others())
+        is_said = lines.action == _MESSAGE
+        said = np.flatnonzero(is_said)
+        rows = np.flatnonzero(~is_said) if len(said) else slice(None)
+        begin = np.minimum(lines.begin(7), lines.end)
+        length, time, device = lines.end - begin, lines.time, lines.device
+        messages_ = (each[said] for each in (begin, length, time, device))
+        columns = self._next(len(is_said) - len(said))
+        for name in columns.keys() - {"bytes", "error"}:
+            columns[name][:] = getattr(lines, name)[rows]
+        is_split, length = columns["action"] == Act.SPLIT, lines.length[rows]
+        columns["bytes"][:] = np.minimum(np.where(is_split, 0, length) << 9, 0xFFFFFFFF)
+        columns["error"][:] = lines.errors()[rows]
+        rests = {name: columns[name][is_split] for name in ("time", "device", "sector")}
+        rests["rest"] = length[is_split].astype(np.uint64)
+        said_ = self._messages(lines.text, *messages_)
+        self._add(columns, lines.sequence[rows], said_, rests, lines.names())
 
-    def _said(self, lines: Sequence[tuple[bytes, ...]]) -> Columns:
-        device, _, _, time, _, said, *_ = zip(*lines, strict=True) if lines else [()] * 12
-        length = np.array([*map(len, said)], np.int64)
-        start = np.cumsum(length) - length
-        text = np.frombuffer(b"".join(said) + bytes(messages.PADDING), np.uint8)
-        numbers = np.array([*map(_device, device)], np.uint32)
-        return self._messages(text, start, length, _numbers(time), numbers)
+    def _count_others(self, others: Iterable[bytes]) -> None:
+        """Count lines that are neither events nor of a summary, which goes on until the next one.
 
-    def _count_others(self, others: Sequence[bytes]) -> None:
-        """Count lines that are neither events, nor empty, nor of a summary.
-
-        :param others: of each line, its text if it is not an event; a summary goes on until one is
+        :param others: the text of each line; empty for events
         """
         count = 0
-        if self._is_summary or any(others):
-            for line in others:
-                self._is_summary = bool(line) and (
-                    self._is_summary or _SUMMARY.match(line) is not None
-                )
-                count += bool(line) and not self._is_summary
+        for line in others:
+            self._is_summary = bool(line) and (self._is_summary or bool(_SUMMARY.match(line)))
+            count += bool(line) and not self._is_summary
         if count:
             self.losses[Loss.UNKNOWN, self.name] += count
 
 
-def _numbers(words: Sequence[bytes]) -> Integers:
-    """Return decimal numbers, without their points; 0 for an empty word."""
-    text = b" ".join([word or b"0" for word in words]).replace(b".", b"")
-    return np.fromstring(text, np.int64, sep=" ") if words else np.zeros(0, np.int64)
+class _Lines:
+    """The events and messages among lines; columns have a row for each.
+
+    Words are between spaces; what is said of a word that a line lacks is meaningless.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        # No word has NUL, with which short ones are filled; what was lost is no space, either.
+        data = data.replace(b"\0", b"\x7f")
+        self.text = text = np.frombuffer(b"\n" + data + bytes(messages.PADDING), np.uint8)
+        is_space = text <= ord(" ")
+        edges = np.flatnonzero(is_space[1 : len(data) + 1] != is_space[: len(data)]) + 1
+        edges = np.append(edges, np.full(32, len(data)))  # of words that the last line lacks
+        self._begins, self._ends = edges[::2], edges[1::2]
+        self._breaks = np.flatnonzero(text == ord("\n"))
+        self._is_strange = (text < ord("0")) | (text > ord("9"))
+        self._strange = np.cumsum(self._is_strange, dtype=np.int32)
+        self._commas = np.append(np.flatnonzero(text == ord(",")), len(text))
+        first = np.searchsorted(self._begins, self._breaks)
+        self._words = np.diff(first)
+        line = np.flatnonzero(self._words >= 7)
+        self._first, words = first[line], self._words[line]
+        end = self._ends[self._first + words - 1]
+        five = self._first[:, None] + np.arange(5)
+        begin, stop = self._begins[five], self._ends[five]
+        strange, width = self._strange[stop - 1] - self._strange[begin - 1], stop - begin
+        good = ((strange == (1, 0, 0, 1, 0)) & (width <= (19, 9, 15, 19, 9))).all(axis=1)
+        left, right = self._comma(0) - begin[:, 0], stop[:, 0] - self._comma(0)
+        good &= (left > 0) & (left < 10) & (right > 1) & (right < 11)
+        good &= (width[:, 3] > 10) & (text[stop[:, 3] - 10] == ord("."))
+        begin, stop = begin[:, 0], stop[:, 4]
+        # The cgroup, in newer blkparse: two numbers and a comma.
+        has_cgroup = self._comma(5) < self._stop(5)
+        self._first, words = self._first + has_cgroup, words - has_cgroup
+        action = self._looked_up(self.begin(5), self._stop(5), _ACTIONS.get)
+        is_closed = ~_IS_BRACKETED[action] | (text[end - 1] == ord("]"))
+        good &= (words >= 7) & (action > 0) & is_closed
+        has_length = (words > 9) & self._is_any(8, "+/") & (self._stop(8) - self.begin(8) == 1)
+        has_length &= self._is_number(9, 16)
+        has_sector = (words > 8) & self._is_number(7, 16) & (has_length | self._is_any(8, "[("))
+        has_sector &= action != _MESSAGE
+        good &= has_sector | self._is_any(7, "[(") | (words == 7) | (action == _MESSAGE)
+        self._first, self._line, self.end, self.action, begin, stop, has_sector, has_length = (
+            each[good]
+            for each in (self._first, line, end, action, begin, stop, has_sector, has_length)
+        )
+        self._find_numbers(begin, stop, has_sector, has_length & has_sector)
+        self.flags = self._looked_up(self.begin(6), self._stop(6), _flags)
+        # What is in brackets at the end of lines.
+        opens = np.append(np.flatnonzero(text == ord("[")), len(data))
+        begin = opens[np.searchsorted(opens[:-1], self._stop(6))] + 1
+        self.brackets = np.minimum(begin, self.end), self.end - 1
+
+    def others(self) -> Iterator[bytes]:
+        """Return the text of lines with words that are neither; an empty one for others."""
+        rows = np.flatnonzero(self._words)
+        is_other = np.isin(rows, self._line, invert=True)
+        # The first one after others is enough.
+        some = is_other | np.diff(is_other, prepend=True)
+        for row, mine in zip(rows[some].tolist(), is_other[some].tolist(), strict=True):
+            yield self.text[self._breaks[row] + 1 : self._breaks[row + 1]].tobytes() * mine
+
+    def names(self) -> Columns:
+        """Return the names of tasks, each pair of pid and name once."""
+        begin, stop = self.brackets
+        rows = np.flatnonzero(_IS_NAMED[self.action] & (begin < stop))
+        begin, width = begin[rows], (stop - begin)[rows]
+        halves = self._eight(begin, width), self._eight(begin + 8, np.maximum(width - 8, 0))
+        pairs = np.stack((self.pid[rows].astype(np.uint64), *halves), axis=1)
+        # Most lines are about the same task as the one before.
+        kept = np.flatnonzero((np.diff(pairs, axis=0, prepend=~pairs[:1]) != 0).any(axis=1))
+        kept = kept[~pd.DataFrame(pairs[kept]).duplicated().to_numpy()]
+        rows, name = rows[kept], np.ascontiguousarray(pairs[kept, 1:]).view("S16").ravel()
+        return {"time": self.time[rows], "pid": self.pid[rows], "name": name}
+
+    def errors(self) -> Integers:
+        """Return the errors of completed requests."""
+        errors = np.zeros(len(self.action), np.int64)
+        begin, stop = self.brackets
+        mine = (self.action == Act.COMPLETE) & (begin < stop)
+        errors[mine] = self._looked_up(begin[mine], stop[mine], _error)
+        return errors
+
+    def begin(self, number: int) -> Integers:
+        """Return where words begin."""
+        return self._begins[self._first + number]
+
+    def _stop(self, number: int) -> Integers:
+        return self._ends[self._first + number]
+
+    def _comma(self, number: int) -> Integers:
+        """Return the place of the first comma after the begin of words."""
+        return self._commas[np.searchsorted(self._commas, self.begin(number))]
+
+    def _is_any(self, number: int, of: str) -> Mask:
+        """Return whether words begin with one of two characters."""
+        first = self.text[self.begin(number)]
+        is_any: Mask = (first == ord(of[0])) | (first == ord(of[1]))
+        return is_any
+
+    def _is_number(self, number: int, most: int) -> Mask:
+        """Return whether words are up to ``most`` digits."""
+        begin, stop = self.begin(number), self._stop(number)
+        is_number: Mask = self._strange[stop - 1] == self._strange[begin - 1]
+        return is_number & (stop - begin <= most)
+
+    def _find_numbers(self, begin: Integers, stop: Integers, *has: Mask) -> None:
+        """Make columns of decimal numbers: between places, and of the words 7 and 9 if any."""
+        edge = np.zeros(len(self.text), np.int8)
+        edge[begin], edge[stop] = 1, -1
+        for number, mine in zip((7, 9), has, strict=True):
+            edge[self.begin(number)[mine]], edge[self._stop(number)[mine]] = 1, -1
+        is_digit = np.cumsum(edge, dtype=np.int8).view(np.bool_) & ~self._is_strange
+        text = np.where(is_digit, self.text, np.uint8(ord(" "))).tobytes()
+        numbers = np.fromstring(text, np.int64, sep=" ")
+        count = 7 + has[0].astype(np.int64) + has[1]
+        first = np.cumsum(count) - count
+        major, minor, self.cpu, self.sequence, seconds, fraction, self.pid = (
+            numbers[first + place] for place in range(7)
+        )
+        self.time = seconds * 1_000_000_000 + fraction
+        self.device = ((major << 20 | minor) & 0xFFFFFFFF).astype(np.uint32)
+        numbers = np.append(numbers, (0, 0))
+        self.sector, self.length = (
+            numbers[first + place] * mine for place, mine in zip((7, 8), has, strict=True)
+        )
+
+    def _eight(self, begin: Integers, width: Integers) -> Integers:
+        """Return up to eight bytes as numbers, the first byte lowest."""
+        every = np.ndarray((len(self.text) - 7,), "<u8", self.text, strides=(1,))
+        eight: Integers = every[begin] & _MASKS[np.minimum(width, 8)]
+        return eight
+
+    def _looked_up(
+        self, begin: Integers, stop: Integers, of: Callable[[bytes], int | None]
+    ) -> Integers:
+        """Call a function once for each different text between places."""
+        width = stop - begin
+        code, different = pd.factorize(self._eight(begin, width))
+        found = [of(each.tobytes().rstrip(b"\0")) or 0 for each in different]
+        numbers = np.array(found, np.int64)[code]
+        for row in np.flatnonzero(width > 8).tolist():
+            numbers[row] = of(self.text[begin[row] : stop[row]].tobytes()) or 0
+        return numbers
 
 
-@lru_cache(_MAX_WORDS)
-def _device(word: bytes) -> int:
-    major, minor = map(int, word.split(b","))
-    return (major << 20 | minor) & 0xFFFFFFFF
-
-
-def _names(columns: Columns, brackets: Sequence[bytes]) -> Columns:
-    """Return the names of tasks, each pair of pid and name once."""
-    rows = np.flatnonzero(np.isin(columns["action"], _NAMED))[::-1].tolist()
-    pids = columns["pid"][rows].tolist()
-    pairs = zip(pids, [brackets[row][:16] for row in rows], strict=True)
-    first = {pair: row for pair, row in dict(zip(pairs, rows, strict=True)).items() if pair[1]}
-    kept = [*first.values()]
-    names = np.array([name for _, name in first], "S16")
-    return {"time": columns["time"][kept], "pid": columns["pid"][kept], "name": names}
-
-
-@lru_cache(_MAX_WORDS)
 def _error(word: bytes) -> int:
     return int(word) if re.fullmatch(rb"-?\d{1,8}", word) else 0
 
 
-@lru_cache(_MAX_WORDS)
 def _flags(word: bytes) -> int:
     """Return the categories of RWBS letters; an F before the operation is a flush."""
     letters = word.decode("latin-1")

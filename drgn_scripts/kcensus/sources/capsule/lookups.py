@@ -58,8 +58,9 @@ class Lookups:
         return {
             "type_lookups": [[*key, ref and table.use(ref)] for key, ref in self.types.items()],
             "object_lookups": [
-                [*key, data and [table.use(data.ref), data.address, _hexadecimal(data.value)]]
+                [*key, data and [table.use(data.ref), data.address, value]]
                 for key, data in self.objects.items()
+                for value in [data.value.hex() if data and data.value is not None else None]
             ],
             "symbol_lookups": [
                 [*key, [[s.name, s.address, s.size, s.binding.name, s.kind.name] for s in symbols]]
@@ -96,10 +97,6 @@ class Lookups:
             names, sentences = (tuple(map(as_text, as_list(texts))) for texts in _exactly(row, 2))
             lookups.modules[names] = list(sentences)
         return lookups
-
-
-def _hexadecimal(value: bytes | None) -> str | None:
-    return None if value is None else value.hex()
 
 
 def _exactly(row: Any, length: int) -> list[Any]:

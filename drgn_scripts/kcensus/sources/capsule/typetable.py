@@ -192,12 +192,6 @@ class Reader:
         return Member(name, offset, resolve, resolved)
 
 
-def _unaliased(node: Node) -> Node:
-    while node.kind == TypeKind.TYPEDEF and node.type:
-        node = node.type.node
-    return node
-
-
 class Extent(NamedTuple):
     """The extent of a type: levels of nested types, members including nested ones (an array counts
     as one element), numbers and structs in a value, and bytes, None if the type has no size."""
@@ -244,7 +238,10 @@ def _measure_member(owner: Node, member: Member, known: dict[Node, Extent], leve
         return Extent(0, 0, 1, None)
     ref, bits = member.resolved
     extent = _measure(ref.node, known, level + 1)
-    kind = _unaliased(ref.node).kind
+    node = ref.node
+    while node.kind == TypeKind.TYPEDEF and node.type:
+        node = node.type.node
+    kind = node.kind
     end = 8 * (owner.size or 0)
     if member.name is None and (kind not in COMPOUND or bits is not None):
         raise BadTypes("an unnamed member is not a struct or union")

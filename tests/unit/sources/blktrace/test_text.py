@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,48 @@ def test_damage_anywhere_raises_nothing_else(tmp_path: Path, seed: int) -> None:
     trace = read(tmp_path, bytes(data))
     assert 300 < len(trace) < 700
     pair(trace)
+
+
+_ORACLE = re.compile(
+    rb"""
+    \ *(\d{1,9}),(\d{1,9})\ +(\d{1,9})\ +(\d{1,15})\ +(\d{1,9})\.(\d{9})\ +(\d{1,9})
+    (?:\ +[^,\ ]*,\S*)?\ +(?:
+        m\ +\S.*
+        | ([QGIMFSPXDRC](?=\ .*\]$)|UT?|[AB]|ABORT|DRV_DATA|ZONE_(?:UN)?PLUG|ZONE_MGMT)
+          \ +(\S+)(?=\ |$)
+          (?:\ +(\d{1,16})\ +(?:[+/]\ +(\d{1,16})(?=\ |$)|(?=[\[(])) | (?=\ *(?:[\[(]|$)))
+          [^\[]*(?:\[(.*)\])?.*
+    )""",
+    re.VERBOSE,
+)
+"""What a line is, byte by byte."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+def test_damaged_lines_are_what_they_are_byte_by_byte(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    unpack(tmp_path, "starved")
+    sound = (tmp_path / "starved.txt").read_bytes().partition(b"CPU0")[0].splitlines()
+    lines = []
+    for line in chance.choices(sound, k=3000):
+        damaged = bytearray(line)
+        for _ in range(chance.randrange(3)):
+            at = chance.randrange(len(damaged))
+            some = bytes(chance.choices(b" 0,.+/[](19QDmUCX\0-", k=2))
+            damaged[at : at + chance.randrange(3)] = chance.choice((some, some, b"987654321"))
+        lines.append(bytes(damaged).strip() or b"x")
+    whole = [found for found in map(_ORACLE.fullmatch, lines) if found]
+    found = text._Lines(b"\n".join(lines) + b"\n")
+    assert len(found.action) == len(whole)
+    assert sum(map(bool, found.others())) == len(lines) - len(whole)
+    for number, column in ((3, "cpu"), (4, "sequence"), (7, "pid"), (10, "sector"), (11, "length")):
+        assert getattr(found, column).tolist() == [int(each[number] or 0) for each in whole], column
+    assert found.time.tolist() == [int(each[5] + each[6]) for each in whole]
+    begin, stop = found.brackets
+    for row, each in enumerate(whole):
+        if each[12] and text._IS_BRACKETED[found.action[row]]:
+            assert found.text[begin[row] : stop[row]].tobytes() == each[12].replace(b"\0", b"\x7f")
 
 
 def test_other_text_is_refused(tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ def requests_of(waiting: Waiting, requests: Requests) -> Joins:
     """
     graph = waiting.graph
     node, first = _objects(waiting)
-    to_request = np.flatnonzero(_is_of(graph, REQUEST)[graph.target])
+    is_request = np.array([kind is REQUEST for kind in graph.kind], np.bool_)
+    to_request = np.flatnonzero(is_request[graph.target])
     to_request = to_request[np.argsort(graph.source[to_request], kind="stable")]
     source = graph.source[to_request]
     ends = np.searchsorted(source, node, "left"), np.searchsorted(source, node, "right")
@@ -75,7 +76,3 @@ def _awaited(graph: Graph, task: int) -> list[int]:
     edges = graph.following[task]
     targets = [int(graph.target[edge]) for edge in edges if graph.edge[edge] is WAITS]
     return [node for node in targets if graph.kind[node] is not REQUEST]
-
-
-def _is_of(graph: Graph, kind: object) -> np.ndarray:
-    return np.array([each is kind for each in graph.kind], np.bool_)

@@ -209,10 +209,6 @@ def state_name(state: int) -> str:
     return State(state).name.lower()
 
 
-def _place_name(place: int) -> str:
-    return Place(place).name.lower().replace("_", " ") if place else ""
-
-
 def _priority_name(priority: int) -> str:
     kind, level = priority >> 3, priority & 7
     return f"{_CLASSES[kind]} {level}" if kind else _CLASSES[0]
@@ -229,7 +225,8 @@ REQUESTS = TableSpec("requests", "Requests", {
     "state": Column(TEXT, "", ALWAYS, "allocated, inserted, dispatched or completed.",
         lambda f: names_of(f.requests.state, state_name)),
     "place": Column(TEXT, "on list", ALWAYS, "List with the request.",
-        lambda f: names_of(f.requests.place, _place_name)),
+        lambda f: names_of(f.requests.place,
+            lambda place: Place(place).name.lower().replace("_", " ") if place else "")),
     "queue": Column(TEXT, "", ALWAYS, "Queue of the scheduler.", _labels),
     "waiting": Column(SECONDS, "", ALWAYS, "Time since insertion; 0 once dispatched.", _waiting),
     "late": Column(SECONDS, "late by", help="Time past the expiry.", get=_late),

@@ -98,7 +98,9 @@ def _starved(figures: Figures, device: int) -> Iterator[Finding]:
     row = int(rows[place])
     waited = float(figures.wait[row]) / 1e9
     silent = float(_silence(figures, device, rows[[place]])[0]) / 1e9
-    name, lost, hangs = major_minor(device), lost_turns(figures, device), _is_stuck(figures, mine)
+    name, lost = major_minor(device), lost_turns(figures, device)
+    waits = figures.in_driver[mine & figures.is_in_driver]
+    hangs = bool((waits >= shortest_ns(IN_DRIVER)).any())
     yield Finding(
         id=f"trace-async-starved:{name}",
         severity=how,
@@ -272,11 +274,6 @@ def _waits(rows: Integers, time: Integers, steps: Steps) -> _Waits | None:
         return None
     late, longest = rows[time >= shortest_ns(steps)], int(rows[np.argmax(time)])
     return _Waits(late, longest, seconds, shortest(steps), how)
-
-
-def _is_stuck(figures: Figures, mine: Mask) -> bool:
-    """Return whether the driver is stuck with requests at the end of the trace."""
-    return bool((figures.in_driver[mine & figures.is_in_driver] >= shortest_ns(IN_DRIVER)).any())
 
 
 def _stuck(figures: Figures, device: int, mine: Mask) -> Iterator[Finding]:

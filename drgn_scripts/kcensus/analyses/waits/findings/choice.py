@@ -74,7 +74,10 @@ def _sorted(figures: Figures) -> _Roots:
             roots.tasks += _to_blame(figures, figures.first_tasks(root))
         elif graph.is_task[root]:
             roots.tasks.append(root)
-        elif len(graph.preceding[root]) == 1 or _is_event(figures, root):
+        elif len(graph.preceding[root]) == 1 or (
+            # Idle threads of a program wait for an event, which is normal.
+            figures.graph.kind[root].is_event and not figures.graph.following[root]
+        ):
             roots.tasks += figures.first_tasks(root)
         else:
             roots.unheld.append(root)
@@ -96,11 +99,6 @@ def _may_be_io(figures: Figures, node: int) -> bool:
     graph = figures.graph
     ends = [graph.kind[int(graph.target[edge])] for edge in graph.following[node]]
     return not graph.kind[node].is_lock and any(kind.is_io for kind in ends)
-
-
-def _is_event(figures: Figures, node: int) -> bool:
-    """Return whether a node is an event for idle threads of a program, which is normal."""
-    return figures.graph.kind[node].is_event and not figures.graph.following[node]
 
 
 def _to_blame(figures: Figures, nodes: list[int]) -> list[int]:

@@ -60,12 +60,9 @@ def behind(figures: Figures, subjects: list[int]) -> Told:
             [figures.tasks.functions(node) for node in nearest[:_MAX_STACKS]],
         ),
     )
-    return Told(finding, shown, [n for each in shown for n in _evidence(figures, each)])
-
-
-def _evidence(figures: Figures, task: int) -> list[int]:
-    """Return the nodes in the sentences about what a task keeps, and what it waits for."""
-    return [*objects_of(figures, task), *awaited(figures, task)]
+    # The sentences name what each task keeps, and what it waits for.
+    named = [n for each in shown for n in (*objects_of(figures, each), *awaited(figures, each))]
+    return Told(finding, shown, named)
 
 
 def _remedies(figures: Figures, node: int, waiters: set[int]) -> Iterator[Remedy]:

@@ -45,6 +45,8 @@ def queues(kernel: Kernel, disk: Disk) -> SchedulerQueues:
     type_ = prog.type("struct cfq_data")
     expire = ["cfq_fifo_expire[0]", "cfq_fifo_expire[1]"]
     async_queues = element_paths(type_, "async_cfqq")
+    root = type_.member("root_group").type if type_.has_member("root_group") else None
+    has_pointer = root is not None and root.kind == drgn.TypeKind.POINTER
     names = [*(member for member, _ in _TUNABLES.values()), *async_queues]
     data = Data(
         kernel,
@@ -54,7 +56,7 @@ def queues(kernel: Kernel, disk: Disk) -> SchedulerQueues:
         | {"groups": [p.format("grp_service_tree") for p in _ROOTS]}
         | {name: name for name in expire},
         {name: name for name in [*names, "serving_group", "async_idle_cfqq"] if name not in expire}
-        | ({"root_group": "root_group"} if _is_pointer(type_, "root_group") else {}),
+        | ({"root_group": "root_group"} if has_pointer else {}),
     )
     groups = _groups(data)
     found = [
@@ -83,12 +85,6 @@ def queues(kernel: Kernel, disk: Disk) -> SchedulerQueues:
         tunables=data.tunables(_TUNABLES),
         inside={"cfq_data.rq_queued": data["queued"]},
     )
-
-
-def _is_pointer(type_: drgn.Type, name: str) -> bool:
-    if not type_.has_member(name):
-        return False
-    return bool(type_.member(name).type.kind == drgn.TypeKind.POINTER)
 
 
 def _groups(data: Data) -> Words:
