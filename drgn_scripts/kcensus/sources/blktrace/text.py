@@ -134,7 +134,7 @@ class _Lines:
         edges = np.append(edges, np.full(32, len(data)))  # of words that the last line lacks
         self._begins, self._ends = edges[::2], edges[1::2]
         self._breaks = np.flatnonzero(text == ord("\n"))
-        self._is_strange = (text < ord("0")) | (text > ord("9"))
+        self._is_strange = text - np.uint8(ord("0")) > 9
         self._strange = np.cumsum(self._is_strange, dtype=np.int32)
         self._commas = np.append(np.flatnonzero(text == ord(",")), len(text))
         first = np.searchsorted(self._begins, self._breaks)
@@ -146,7 +146,8 @@ class _Lines:
         begin, stop = self._begins[five], self._ends[five]
         strange, width = self._strange[stop - 1] - self._strange[begin - 1], stop - begin
         good = ((strange == (1, 0, 0, 1, 0)) & (width <= (19, 9, 15, 19, 9))).all(axis=1)
-        left, right = self._comma(0) - begin[:, 0], stop[:, 0] - self._comma(0)
+        comma = self._comma(0)
+        left, right = comma - begin[:, 0], stop[:, 0] - comma
         good &= (left > 0) & (left < 10) & (right > 1) & (right < 11)
         good &= (width[:, 3] > 10) & (text[stop[:, 3] - 10] == ord("."))
         begin, stop = begin[:, 0], stop[:, 4]
@@ -231,8 +232,9 @@ class _Lines:
         edge[begin], edge[stop] = 1, -1
         for number, mine in zip((7, 9), has, strict=True):
             edge[self.begin(number)[mine]], edge[self._stop(number)[mine]] = 1, -1
-        is_digit = np.cumsum(edge, dtype=np.int8).view(np.bool_) & ~self._is_strange
-        text = np.where(is_digit, self.text, np.uint8(ord(" "))).tobytes()
+        # Sums of four bytes, and a maximum, take a quarter of the time of one byte, and where().
+        is_digit = (np.cumsum(edge, dtype=np.int32) > 0) & ~self._is_strange
+        text = np.maximum(self.text * is_digit, np.uint8(ord(" "))).tobytes()
         numbers = np.fromstring(text, np.int64, sep=" ")
         count = 7 + has[0].astype(np.int64) + has[1]
         first = np.cumsum(count) - count
@@ -242,9 +244,7 @@ class _Lines:
         self.time = seconds * 1_000_000_000 + fraction
         self.device = ((major << 20 | minor) & 0xFFFFFFFF).astype(np.uint32)
         numbers = np.append(numbers, (0, 0))
-        self.sector, self.length = (
-            numbers[first + place] * mine for place, mine in zip((7, 8), has, strict=True)
-        )
+        self.sector, self.length = numbers[first + 7] * has[0], numbers[first + 8] * has[1]
 
     def _eight(self, begin: Integers, width: Integers) -> Integers:
         """Return up to eight bytes as numbers, the first byte lowest."""
