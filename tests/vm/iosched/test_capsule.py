@@ -62,7 +62,8 @@ def test_the_same_is_found_without_names(case: Case) -> None:
     assert (redacted.summary, redacted.gaps) == (plain.summary, plain.gaps)
     assert [each.id for each in redacted.findings] == [each.id for each in plain.findings]
     comms = [set(each.tables["sleepers"].frame["comm"]) for each in (plain, redacted)]
-    assert "look-up" in comms[0]
+    # Look-ups may find everything in memory.
+    assert comms[0] >= {"direct-read", "direct-write"}
     assert not {"look-up", "direct-read", "direct-write"} & comms[1]
 
 
@@ -72,7 +73,7 @@ def test_no_name_is_left(case: Case) -> None:
     # Names with a hyphen are no words of the kernel.
     tasks = io.read(case.dump.truth).tasks.values()
     names = {task.comm.encode() for task in tasks if re.fullmatch(r"[a-z]+-[a-z]+", task.comm)}
-    assert names >= {b"direct-read", b"look-up"}
+    assert names >= {b"direct-read", b"direct-write"}
     if case.dump.scenario == "iosched-kyber":
         names.add(b"/srv/image")
     # A cgroup is recorded if it has a request.
