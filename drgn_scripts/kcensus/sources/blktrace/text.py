@@ -32,6 +32,8 @@ _IS_BRACKETED = np.isin(range(256), [_ACTIONS[each] for each in b"Q G I M F S P 
 """Whether lines of an action end with a bracket, after a name or an error."""
 _IS_NAMED = np.isin(range(256), [Act.QUEUE, Act.GET_REQUEST, Act.INSERT, *MERGES])
 """Whether lines of an action, of tasks that ask for I/O, end with the task's name."""
+_NO_CONTROLS = bytes(0x7F if byte < 32 and byte not in b"\t\n\r" else byte for byte in range(256))
+"""Damage is no space between words, and no word has NUL, with which short ones are filled."""
 _MASKS = (np.uint64(1) << np.arange(0, 72, 8, dtype=np.uint64)) - np.uint64(1)
 """Of the first bytes of eight, by their number."""
 _FLAGS = {
@@ -126,8 +128,7 @@ class _Lines:
     """
 
     def __init__(self, data: bytes) -> None:
-        # No word has NUL, with which short ones are filled; what was lost is no space, either.
-        data = data.replace(b"\0", b"\x7f")
+        data = data.translate(_NO_CONTROLS)
         self.text = text = np.frombuffer(b"\n" + data + bytes(messages.PADDING), np.uint8)
         is_space = text <= ord(" ")
         edges = np.flatnonzero(is_space[1 : len(data) + 1] != is_space[: len(data)]) + 1

@@ -150,7 +150,7 @@ def test_damaged_lines_are_what_they_are_byte_by_byte(tmp_path: Path, seed: int)
         damaged = bytearray(line)
         for _ in range(chance.randrange(3)):
             at = chance.randrange(len(damaged))
-            some = bytes(chance.choices(b" 0,.+/[](19QDmUCX\0-", k=2))
+            some = bytes(chance.choices(b" 0,.+/[](19QDmUCX\0\x1f-", k=2))
             damaged[at : at + chance.randrange(3)] = chance.choice((some, some, b"987654321"))
         lines.append(bytes(damaged).strip() or b"x")
     whole = [found for found in map(_ORACLE.fullmatch, lines) if found]
@@ -163,7 +163,9 @@ def test_damaged_lines_are_what_they_are_byte_by_byte(tmp_path: Path, seed: int)
     begin, stop = found.brackets
     for row, each in enumerate(whole):
         if each[12] and text._IS_BRACKETED[found.action[row]]:
-            assert found.text[begin[row] : stop[row]].tobytes() == each[12].replace(b"\0", b"\x7f")
+            assert found.text[begin[row] : stop[row]].tobytes() == each[12].translate(
+                text._NO_CONTROLS
+            )
 
 
 def test_other_text_is_refused(tmp_path: Path) -> None:
