@@ -30,6 +30,8 @@ from tests.vm.iosched.cases import usually
 pytestmark = usually
 
 _IOSCHED = analyses()["iosched"]
+_PROGRAMS = {"look-up", "direct-read", "direct-write"}
+"""Look-ups may find all names in memory, and writers starve only some readers."""
 
 
 class Case(NamedTuple):
@@ -62,9 +64,8 @@ def test_the_same_is_found_without_names(case: Case) -> None:
     assert (redacted.summary, redacted.gaps) == (plain.summary, plain.gaps)
     assert [each.id for each in redacted.findings] == [each.id for each in plain.findings]
     comms = [set(each.tables["sleepers"].frame["comm"]) for each in (plain, redacted)]
-    # Look-ups may find everything in memory.
-    assert comms[0] >= {"direct-read", "direct-write"}
-    assert not {"look-up", "direct-read", "direct-write"} & comms[1]
+    assert len(_PROGRAMS & comms[0]) >= 2
+    assert not _PROGRAMS & comms[1]
 
 
 def test_no_name_is_left(case: Case) -> None:
@@ -73,7 +74,7 @@ def test_no_name_is_left(case: Case) -> None:
     # Names with a hyphen are no words of the kernel.
     tasks = io.read(case.dump.truth).tasks.values()
     names = {task.comm.encode() for task in tasks if re.fullmatch(r"[a-z]+-[a-z]+", task.comm)}
-    assert names >= {b"direct-read", b"direct-write"}
+    assert len({each.encode() for each in _PROGRAMS} & names) >= 2
     if case.dump.scenario == "iosched-kyber":
         names.add(b"/srv/image")
     # A cgroup is recorded if it has a request.
