@@ -30,6 +30,8 @@ class Made:
     analyses: list[str]
     failed: dict[str, str]
     """Reasons of failed analyses, in one sentence each. The capsule replays the failure."""
+    bytes: int
+    """Of the file."""
     stored: int
     """Pages in the capsule."""
     unreadable: int
@@ -56,7 +58,7 @@ def create(
     :param key: secret of the pseudonyms of names; None for a random key, not saved
     :param chunk_bytes: bytes that an analysis reads at a time; None for its default
     :raises TargetError: the target is live or a capsule, or all analyses failed
-    :raises CannotWrite: the capsule cannot be written
+    :raises OutputError: the capsule cannot be written
     """
     if target.live:
         raise TargetError(
@@ -97,7 +99,7 @@ def create(
         scrub=redaction,
     )
     unredacted += redaction.missing if redaction else []
-    return Made(names, failed, counts["stored"], counts["unreadable"], unredacted)
+    return Made(names, failed, **counts, unredacted=unredacted)
 
 
 def leave_out_programs(recorder: Recorder, target: Target) -> None:

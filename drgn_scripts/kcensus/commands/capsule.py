@@ -12,7 +12,6 @@ from kcensus.commands import Exit
 from kcensus.commands.shared import options
 from kcensus.commands.shared.errors import complain
 from kcensus.commands.shared.target import chosen_analyses, left_out, opened
-from kcensus.render.directory import OutputError
 from kcensus.text import printable
 
 _MIN_KEY_BYTES = 16
@@ -29,26 +28,22 @@ def _create(
     reading: options.Reading,
 ) -> Exit:
     from kcensus import capsule
-    from kcensus.sources.capsule.container import CannotWrite
 
     if out is None:  # in a session, the only word is OUT
         target, out = left_out("OUT"), Path(target)
     wanted, key = chosen_analyses(analyses), _key(redact_key, redact)
     _check_out(target, out, force)
     with opened(target, reading) as (opened_target, progress):
-        try:
-            made = capsule.create(
-                opened_target,
-                out,
-                wanted,
-                level=level,
-                redact=redact,
-                key=key,
-                progress=progress,
-                chunk_bytes=reading.chunk_size,
-            )
-        except CannotWrite as reason:
-            raise OutputError(f"{out}: {reason}") from reason
+        made = capsule.create(
+            opened_target,
+            out,
+            wanted,
+            level=level,
+            redact=redact,
+            key=key,
+            progress=progress,
+            chunk_bytes=reading.chunk_size,
+        )
     for name, error in made.failed.items():
         complain(f"{name} failed on this target: {error}")
     for sentence in made.unredacted:
@@ -56,7 +51,7 @@ def _create(
     names = ", ".join(name for name in made.analyses if name not in made.failed)
     unreadable = f", {made.unreadable:,} pages unreadable" if made.unreadable else ""
     click.echo(
-        f"{printable(str(out))}: {out.stat().st_size:,} bytes, {made.stored:,} pages{unreadable}, "
+        f"{printable(str(out))}: {made.bytes:,} bytes, {made.stored:,} pages{unreadable}, "
         f"for {names}" + (f"; redacted: {', '.join(redact)}" if redact else "")
     )
     return Exit.INCOMPLETE if made.failed else Exit.DONE

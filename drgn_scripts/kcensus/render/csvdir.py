@@ -12,7 +12,7 @@ import csv
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from kcensus.render.directory import prepare, replacing
+from kcensus.outputs import prepare, replacing
 from kcensus.render.plain import Plain, directories, origin, plain, rows
 from kcensus.reports import Report
 from kcensus.results import Result

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kcensus.render.directory import prepare, replacing
+from kcensus.outputs import prepare, replacing
 from kcensus.render.plain import Plain, directories, label, origin, plain, plain_column
 from kcensus.reports import Report
 from kcensus.results import Result, Unit

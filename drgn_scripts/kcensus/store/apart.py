@@ -16,7 +16,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import ParamSpec, TypeVar
 
 from kcensus.limits import is_own_process, memory
-from kcensus.render.directory import OutputError
+from kcensus.outputs import OutputError
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -29,7 +29,7 @@ from deltalake import (
 )
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from kcensus.render.directory import OutputError
+from kcensus.outputs import OutputError
 from kcensus.store import StoreError
 from kcensus.store.layout import COLUMNS, LOG, PARTITIONS, SCHEMA, bounded_host, located
 from kcensus.store.records import Record

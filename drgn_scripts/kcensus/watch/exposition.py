@@ -8,7 +8,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from socketserver import ThreadingMixIn
 from typing import Any
@@ -17,7 +17,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from prometheus_client.exposition import generate_latest, make_wsgi_app
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from kcensus.render.directory import OutputError, replacing
+from kcensus.outputs import OutputError, remove, replacing
 
 _END = b"# EOF\n"
 """OpenMetrics demands it; for Prometheus' text format it is a comment."""
@@ -45,7 +45,7 @@ class MetricsFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._written: tuple[int, int, int] | None = None
+        self._written: os.stat_result | None = None
 
     def write(self, metrics: Collector) -> None:
         """Replace the file.
@@ -54,7 +54,7 @@ class MetricsFile:
         """
         with replacing(self._path) as part:
             part.write_bytes(text(metrics))
-            written = _identity(part)
+            written = os.stat(part)
         self._written = written
 
     def keep(self) -> None:
@@ -66,16 +66,8 @@ class MetricsFile:
 
         Another process may have replaced it since, and its figures are current.
         """
-        path = self._path.resolve()
-        with suppress(OSError):  # it is gone, or cannot be removed
-            if self._written is not None and _identity(path) == self._written:
-                path.unlink()
-
-
-def _identity(path: Path) -> tuple[int, int, int]:
-    """Return the identity of a file; an inode alone may be reused once it is free."""
-    status = os.stat(path)
-    return status.st_dev, status.st_ino, status.st_mtime_ns
+        if self._written is not None:
+            remove(self._path, self._written)
 
 
 @contextmanager

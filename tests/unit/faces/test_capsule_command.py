@@ -441,7 +441,7 @@ def test_a_full_disk_is_an_output_error(
     monkeypatch.setattr("os.replace", mock.Mock(side_effect=full))
     status, _, err = run("capsule", "create", "vmcore", tmp_path / "out")
     assert status == 4
-    assert err == f"kcensus: {tmp_path}/out: cannot be written (no space left on device)\n"
+    assert err == f"kcensus: cannot write '{tmp_path}/out': {full.strerror}\n"
     assert list(tmp_path.iterdir()) == []
 
 

@@ -5,10 +5,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import stat
-import subprocess
-import sys
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -23,9 +19,9 @@ from pyarrow import parquet
 
 from kcensus import cli
 from kcensus.analyses import analyses
+from kcensus.outputs import OutputError
 from kcensus.render import plain as plain_module
 from kcensus.render.csvdir import write_csv
-from kcensus.render.directory import OutputError, check_writable, replacing
 from kcensus.render.parquet import write_parquet
 from kcensus.render.plain import SCHEMA
 from kcensus.render.schema import error, schema
@@ -241,78 +237,6 @@ def test_a_file_in_the_way_is_left_alone(write: Any, tmp_path: Path) -> None:
         with pytest.raises(OutputError, match="is not a directory"):
             write(synthetic_result(), target)
     assert (tmp_path / "file").read_text() == "precious"
-
-
-def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
-    path = tmp_path / "table.csv"
-    path.write_text("before")
-
-    def fail_half_way() -> None:
-        with replacing(path) as part:
-            part.write_text("half")
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail_half_way()
-    assert path.read_text() == "before"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def _parts(directory: Path) -> list[Path]:
-    return sorted(directory.glob(".*.part"))
-
-
-def test_a_link_in_the_place_of_what_is_written_is_not_followed(tmp_path: Path) -> None:
-    """Root writes to directories of other programs."""
-    path, victim = tmp_path / "kcensus.prom", tmp_path / "victim"
-    victim.write_text("precious")
-    with replacing(path) as new:
-        (part,) = _parts(tmp_path)
-        part.unlink()
-        part.symlink_to(victim)
-        new.write_text("metrics")
-    assert victim.read_text() == "precious"
-
-
-def test_each_of_two_writers_at_once_writes_all_of_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "kcensus.prom"
-    with replacing(path) as first, first.open("w") as file:
-        file.write("first")
-        with replacing(path) as second:
-            second.write_text("second, and longer")
-        assert path.read_text() == "second, and longer"
-        check_writable(path)
-    assert path.read_text() == "first"
-    assert _parts(tmp_path) == []
-
-
-def test_what_a_killed_writer_left_is_removed_later(tmp_path: Path) -> None:
-    path = tmp_path / "kcensus.prom"
-    killed = f"""
-import os, pathlib, signal
-from kcensus.render.directory import replacing
-with replacing(pathlib.Path({str(path)!r})):
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-    subprocess.run([sys.executable, "-c", killed], check=False)
-    (part,) = _parts(tmp_path)
-    check_writable(path)
-    assert _parts(tmp_path) == [part], "its writer may be at work"
-    os.utime(part, (0, 0))
-    check_writable(tmp_path / "prom")
-    assert _parts(tmp_path) == [part], "of another file"
-    check_writable(path)
-    assert _parts(tmp_path) == []
-
-
-def test_files_have_the_mode_of_the_umask(tmp_path: Path) -> None:
-    before = os.umask(0o027)
-    try:
-        with replacing(tmp_path / "file") as new:
-            new.write_text("")
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o640
 
 
 def test_it_is_the_published_one_with_all_tables(capsys: pytest.CaptureFixture[str]) -> None:

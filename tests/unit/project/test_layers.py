@@ -20,7 +20,7 @@ PACKAGE = ROOT / "drgn_scripts" / "kcensus"
 
 LAYERS = (
     # From the bottom to the top: a module imports from its own layer and those below.
-    *("text", "samples", "progress", "results", "human", "charts", "limits"),
+    *("text", "samples", "progress", "outputs", "results", "human", "charts", "limits"),
     *("sources", "engine", "kernel"),
     *("analyses", "explain", "catalogue", "redaction", "reports", "capsule"),
     *("render", "compare", "saved", "store", "watch", "api", "plots"),

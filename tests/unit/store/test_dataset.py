@@ -17,7 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
 import kcensus
-from kcensus.render.directory import OutputError
+from kcensus.outputs import OutputError
 from kcensus.store import StoreError, dataset
 from kcensus.store.layout import COLUMNS, LOG
 from kcensus.store.records import Record, record

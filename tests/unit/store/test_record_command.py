@@ -16,7 +16,7 @@ from kcensus import cli
 from kcensus.commands import Exit
 from kcensus.commands.series import record
 from kcensus.commands.shared.ticks import ticks
-from kcensus.render.directory import OutputError
+from kcensus.outputs import OutputError
 from kcensus.sources import TargetError
 
 

@@ -21,7 +21,7 @@ from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from kcensus.analyses import analyses
-from kcensus.render.directory import OutputError
+from kcensus.outputs import OutputError
 from kcensus.results import Unit
 from kcensus.watch import MAX_ROWS, exposition
 from kcensus.watch import metrics as exported

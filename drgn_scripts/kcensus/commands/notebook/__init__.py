@@ -19,7 +19,7 @@ from kcensus.commands import Exit
 from kcensus.commands.notebook.library import Notebook, Value, notebooks
 from kcensus.commands.shared import options
 from kcensus.commands.shared.target import progress_bars
-from kcensus.render.directory import OutputError, check_writable, replacing
+from kcensus.outputs import OutputError, check_writable, replacing
 from kcensus.text import printable
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ def verdict(error: Exception) -> tuple[Exit, str, bool]:
     from kcensus.analyses import AnalysisError, ParamError
     from kcensus.analyses.runner import UNEXPECTED
     from kcensus.limits import memory
-    from kcensus.render.directory import OutputError
+    from kcensus.outputs import OutputError
     from kcensus.saved import BadDocument
     from kcensus.sources import RequestError, TargetError, faults
     from kcensus.sources.capsule import BadCapsule, NotRecorded

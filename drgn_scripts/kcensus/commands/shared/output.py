@@ -18,7 +18,7 @@ import click
 from kcensus import samples
 from kcensus.commands import Exit
 from kcensus.commands.shared.options import Showing
-from kcensus.render.directory import OutputError, check_replaceable, prepare, replacing
+from kcensus.outputs import OutputError, check_replaceable, prepare, replacing
 from kcensus.results import Danger, Finding, Result, Severity
 from kcensus.text import printable
 

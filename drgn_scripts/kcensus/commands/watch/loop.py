@@ -29,8 +29,8 @@ from kcensus.commands.shared.target import chosen_analyses, context_of, errors_o
 from kcensus.commands.shared.ticks import ticks
 from kcensus.human import counted
 from kcensus.limits import memory
+from kcensus.outputs import OutputError, check_writable
 from kcensus.progress import Progress, SilentProgress
-from kcensus.render.directory import OutputError, check_writable
 from kcensus.render.screen import console_for
 from kcensus.text import printable
 from kcensus.watch.exposition import MetricsFile, serving

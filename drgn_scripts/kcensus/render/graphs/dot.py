@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kcensus.render.directory import replacing
+from kcensus.outputs import replacing
 from kcensus.results import Result
 from kcensus.results.graphs import Box, Link, Shape, picture_of
 from kcensus.text import printable

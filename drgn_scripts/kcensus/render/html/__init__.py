@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from kcensus.analyses.drawings import charts
 from kcensus.human import human, human_ratio
-from kcensus.render.directory import replacing
+from kcensus.outputs import replacing
 from kcensus.render.graphs.svg import legend
 from kcensus.render.graphs.svg import svg as graph_svg
 from kcensus.render.html import cards

@@ -7,7 +7,6 @@ exactly its declared size.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import json
@@ -16,20 +15,22 @@ import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import drgn
 import numpy as np
 import numpy.typing as npt
 import zstandard
 
+from kcensus.outputs import OutputError, replacing
 from kcensus.sources.capsule.typetable import BadTypes, as_integer, as_object, as_text
 from kcensus.sources.faults import REASONS, UNRECORDED
 from kcensus.sources.model import TargetError
-from kcensus.sources.reader import FileReader, os_reason
+from kcensus.sources.reader import FileReader
 
 MAGIC = b"\x89kcaps\r\n"
 VERSION = 1
@@ -61,10 +62,6 @@ def corrupt(reason: object) -> BadCapsule:
 
 
 # Not an OSError: while a capsule is created, these come from the target.
-class CannotWrite(Exception):
-    """The capsule cannot be written; the message follows the name of the file."""
-
-
 @dataclass(frozen=True)
 class Section:
     """Position and size of a section in the file, and the digest of the stored bytes."""
@@ -100,40 +97,28 @@ class Index:
     """Position of the first page of each run among the stored pages, and their number."""
 
 
-class Writer:
-    """Writes a capsule, which only its owner may read, to a temporary file; renames it on success.
+@contextmanager
+def writing(path: Path, level: int = 3) -> Iterator[Writer]:
+    """Yield a writer of a capsule, which only its owner may read.
 
     :param level: zstd compression level; 3 is fast, 19 is small
-    :raises CannotWrite: by all methods
+    :raises OutputError: it cannot be written, as of :func:`replacing`
+    """
+    with replacing(path, 0o600) as part, part.open("wb") as file:
+        file.write(bytes(_HEADER.size))
+        yield Writer(file, level)
+
+
+class Writer:
+    """Writes a capsule to a file that has room for the header.
+
+    :raises OSError: by all methods
     """
 
-    def __init__(self, path: Path, level: int = 3) -> None:
-        # The target of a symbolic link is replaced, not the link.
-        self._path = path = path.resolve()
-        self._part = path.with_name(path.name + ".part")
+    def __init__(self, file: BinaryIO, level: int) -> None:
+        self._file = file
         self._level = level
         self._sections: dict[str, Section] = {}
-
-    def __enter__(self) -> Writer:
-        with _writing():
-            self._part.unlink(missing_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            self._file = os.fdopen(os.open(self._part, flags, 0o600), "wb")
-        self._write(bytes(_HEADER.size))
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            with _writing() if kind is None else contextlib.suppress(OSError):
-                self._file.close()
-                if kind is None:
-                    os.replace(self._part, self._path)
-        finally:
-            self._part.unlink(missing_ok=True)
-
-    def _write(self, data: bytes) -> None:
-        with _writing():
-            self._file.write(data)
 
     def _compress(self, data: bytes) -> bytes:
         # A new compressor for each call, because calls run in threads.
@@ -142,8 +127,8 @@ class Writer:
     def section(self, name: str, data: bytes, limit: int = _MAX_SECTION) -> None:
         """Write a section of up to ``limit`` bytes."""
         if len(data) > limit:
-            raise CannotWrite(
-                f"cannot be written: section '{name}' of {len(data)} bytes exceeds {limit}"
+            raise OutputError(
+                f"cannot write a capsule: section '{name}' of {len(data)} bytes exceeds {limit}"
             )
         self._blocks(name, [data])
 
@@ -157,7 +142,7 @@ class Writer:
             """Write until at most ``most`` blocks are pending."""
             while len(pending) > most:
                 stored = pending.popleft().result()
-                self._write(stored)
+                self._file.write(stored)
                 digest.update(stored)
                 sizes.append(len(stored))
 
@@ -184,16 +169,16 @@ class Writer:
         self.section("index", data, _MAX_INDEX)
         return total
 
-    def manifest(self, manifest: Mapping[str, Any]) -> None:
-        """Write the manifest with the table of sections; call it last."""
+    def manifest(self, manifest: Mapping[str, Any]) -> int:
+        """Write the manifest with the table of sections, last; return the bytes of the file."""
         sections = {name: vars(section) for name, section in self._sections.items()}
         data = json.dumps({**manifest, "sections": sections}, indent=1).encode()
         offset, stored = self._file.tell(), self._compress(data)
-        self._write(stored)
-        with _writing():
-            self._file.seek(0)
+        self._file.write(stored)
+        self._file.seek(0)
         digest = hashlib.sha256(stored).digest()
-        self._write(_HEADER.pack(MAGIC, VERSION, offset, len(stored), len(data), digest))
+        self._file.write(_HEADER.pack(MAGIC, VERSION, offset, len(stored), len(data), digest))
+        return offset + len(stored)
 
 
 class Reader:
@@ -346,14 +331,6 @@ def _place(index: Index, frame: int, page_size: int) -> tuple[int, int, int]:
         raise drgn.FaultError(REASONS[status - 1], frame * page_size)
     block, page = divmod(int(index.positions[run]) + offset, BLOCK_PAGES)
     return block, page, min(int(index.pages[run]) - offset, BLOCK_PAGES - page)
-
-
-@contextlib.contextmanager
-def _writing() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise CannotWrite(f"cannot be written ({os_reason(error)})") from error
 
 
 def _max_stored(raw_size: int) -> int:

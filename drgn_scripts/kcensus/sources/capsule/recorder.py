@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 from drgn.helpers.linux.mm import pfn_to_virt
 
+from kcensus.outputs import OutputError
 from kcensus.progress import Progress
-from kcensus.sources.capsule.container import BLOCK_PAGES, RUN, CannotWrite, Writer
+from kcensus.sources.capsule.container import BLOCK_PAGES, RUN, writing
 from kcensus.sources.capsule.lookups import Lookups, Machine, ObjectData, assemble
 from kcensus.sources.capsule.types import Interner, NotRecorded, Ref
 from kcensus.sources.capsule.typetable import BadTypes
@@ -46,7 +47,7 @@ class Recorder:
         self._page_size = int(prog["PAGE_SIZE"])
         frames = int(prog["max_pfn"])
         if not 0 < frames <= _MAX_FRAMES:
-            raise CannotWrite(f"cannot be written: max_pfn is {frames}, so the target is damaged")
+            raise OutputError(f"cannot record: max_pfn is {frames}, so the target is damaged")
         self._machine = Machine(
             arch=prog.platform.arch.name if prog.platform else "UNKNOWN",
             vmcoreinfo=prog["VMCOREINFO"].string_(),
@@ -126,18 +127,20 @@ class Recorder:
         progress: Progress,
         scrub: Scrub | None = None,
     ) -> dict[str, int]:
-        """Write the recording as a capsule; return how many pages are ``stored`` or ``unreadable``.
+        """Write the recording as a capsule.
 
-        :raises CannotWrite: the capsule cannot be written, or a reader would refuse it
+        :return: its ``bytes``, and how many pages are ``stored`` or ``unreadable``
+
+        :raises OutputError: the capsule cannot be written, or a reader would refuse it
         """
-        with Writer(path, level) as writer:
+        with writing(path, level) as writer:
             # This may look up more, and so read more pages.
             data = json.dumps(self._lookups.to_json(), separators=(",", ":")).encode()
             try:
                 Lookups.from_json(json.loads(data), NotRecorded)
             except BadTypes as error:
-                raise CannotWrite(
-                    f"cannot be written: a type of this kernel is not supported: {error}"
+                raise OutputError(
+                    f"cannot write a capsule: a type of this kernel is not supported: {error}"
                 ) from error
             frames = np.flatnonzero(self.touched)
             status = np.zeros(len(frames), np.uint32)
@@ -148,8 +151,8 @@ class Recorder:
             counts = {"stored": stored, "unreadable": len(frames) - stored}
             machine = asdict(self._machine)
             writer.section("vmcoreinfo", machine.pop("vmcoreinfo"))
-            writer.manifest({**manifest, "machine": machine, "pages": counts})
-        return counts
+            size = writer.manifest({**manifest, "machine": machine, "pages": counts})
+        return counts | {"bytes": size}
 
     def _chunks(
         self,
