@@ -7,8 +7,9 @@ import io
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from socketserver import ThreadingMixIn
 from typing import Any
@@ -22,9 +23,9 @@ from kcensus.outputs import OutputError, remove, replacing
 _END = b"# EOF\n"
 """OpenMetrics demands it; for Prometheus' text format it is a comment."""
 _MAX_CONNECTIONS = 64
-"""Connections at once; more are closed."""
-_TIMEOUT_SECONDS = 5
-"""Idle time after which a connection is closed."""
+"""Connections at once; the oldest ends for a new one."""
+_MAX_SECONDS = 5
+"""Time for all of a request and its answer."""
 _STACK_BYTES = 256 << 10
 """Stack of a thread."""
 
@@ -81,39 +82,56 @@ def _small_stacks() -> Iterator[None]:
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """Answers each connection in a thread of its own, up to a limit."""
+    """Answers each connection in a thread; slow ones end, and the oldest for new ones."""
 
     daemon_threads = True
 
     def __init__(self, address: tuple[str, int], handler: type[WSGIRequestHandler]) -> None:
         found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self.address_family = found[0][0]
-        self._free = threading.BoundedSemaphore(_MAX_CONNECTIONS)
+        self._began: dict[socket.socket, float] = {}
         super().__init__(address, handler)
 
+    def service_actions(self) -> None:
+        """End what takes too long; called every half a second, and after each new connection."""
+        late = time.monotonic() - _MAX_SECONDS
+        for request, began in list(self._began.items()):
+            if began < late:
+                _end(request)
+
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._free.acquire(blocking=False):
+        open_ = list(self._began)
+        for oldest in open_[: max(len(open_) + 1 - _MAX_CONNECTIONS, 0)]:
+            _end(oldest)  # a scrape takes milliseconds
+        if len(open_) >= 2 * _MAX_CONNECTIONS:  # their threads have not seen it yet
             self.shutdown_request(request)
             return
+        self._began[request] = time.monotonic()
         try:
             with _small_stacks():
                 super().process_request(request, client_address)
-        except BaseException:  # no thread has started that would release it
-            self._free.release()
+        except BaseException:  # no thread has started that would do it
+            del self._began[request]
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._free.release()
+            self._began.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Print no errors of disconnected clients: they would be drawn across the terminal."""
 
 
+def _end(request: socket.socket) -> None:
+    """Let the thread of a connection see its end."""
+    with suppress(OSError):  # it has ended
+        request.shutdown(socket.SHUT_RDWR)
+
+
 class _Handler(WSGIRequestHandler):
-    timeout = _TIMEOUT_SECONDS
+    timeout = _MAX_SECONDS
 
     def log_message(self, format: str, *arguments: Any) -> None:
         """Log no requests."""
@@ -130,7 +148,14 @@ def serving(metrics: Collector, host: str, port: int) -> Iterator[int]:
     :param port: 0 for any free port
     :raises OutputError: the address cannot be used
     """
-    app = make_wsgi_app(_registry(metrics))
+    made = make_wsgi_app(_registry(metrics))
+
+    def app(environ: dict[str, Any], start: Any) -> Any:
+        try:
+            return made(environ, start)
+        except (TypeError, ValueError):  # of an impossible version in Accept
+            return made(environ | {"HTTP_ACCEPT": ""}, start)
+
     try:
         server = make_server(host, port, app, _Server, _Handler)
     except (OSError, OverflowError, UnicodeError) as error:

@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -279,9 +280,10 @@ def test_a_port_serves_the_last_sample() -> None:
 
 
 @pytest.mark.slow
-def test_idle_connections_are_few_small_and_short(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_and_slow_clients_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
     most = 16
     monkeypatch.setattr(exposition, "_MAX_CONNECTIONS", most)
+    monkeypatch.setattr(exposition, "_MAX_SECONDS", 3600)
     monkeypatch.setattr(exposition._Handler, "timeout", 3600)
     with ExitStack() as stack:
         port = stack.enter_context(serving(Metrics(), "127.0.0.1", 0))
@@ -293,14 +295,31 @@ def test_idle_connections_are_few_small_and_short(monkeypatch: pytest.MonkeyPatc
         idle = [connected() for _ in range(most)]
         wait_for(lambda: threading.active_count() == threads + most)
         assert private_bytes() - size < most << 20
-        with suppress(ConnectionResetError):
-            assert connected().recv(1) == b""
-        for each in idle:
+        assert scraped(port)
+        assert idle[0].recv(1) == b"", "the oldest had to go"
+        for each in idle[1:]:
+            each.send(b"G")
             each.close()
         wait_for(lambda: threading.active_count() == threads)
-        assert scraped(port)
-        monkeypatch.setattr(exposition._Handler, "timeout", 0.01)
-        assert connected().recv(1) == b""
+        slow = connected()
+        slow.send(b"GET /metrics HTTP/1.0\r\n")
+        wait_for(lambda: threading.active_count() > threads)
+        monkeypatch.setattr(exposition, "_MAX_SECONDS", 0)
+        with suppress(BrokenPipeError, ConnectionResetError):
+            while True:  # less than the time-out apart, and for ever
+                slow.send(b"X: y\r\n")
+                time.sleep(0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "value", ["\xff", "application/openmetrics-text;version=\xff", ";q=", "a" * 9000]
+)
+def test_a_strange_accept_gets_metrics(value: str) -> None:
+    with serving(Metrics(), "127.0.0.1", 0) as port:
+        connection = HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.request("GET", "/metrics", headers={"Accept": value})
+        assert connection.getresponse().status == 200
 
 
 def private_bytes() -> int:
