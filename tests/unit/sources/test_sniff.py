@@ -321,6 +321,22 @@ def test_a_kdump_whose_descriptors_point_outside_of_it(
     assert refusal(file(bytes(content))).startswith("is corrupt: page descriptors")
 
 
+@pytest.mark.parametrize(("at", "part"), [(48, "notes"), (64, "eraseinfo")])
+@pytest.mark.parametrize(("offset", "size"), [(1 << 40, 100), (1 << 63, 100), (4096, 1 << 50)])
+def test_a_kdump_whose_sub_header_points_outside_of_it(
+    file: Callable[[bytes], Path], at: int, part: str, offset: int, size: int
+) -> None:
+    content = bytearray(kdump())
+    struct.pack_into("<QQ", content, BLOCK + at, offset, size)
+    assert refusal(file(bytes(content))).startswith(f"is corrupt: its {part}")
+    struct.pack_into("<QQ", content, BLOCK + at, offset, 0)
+    sniff(file(bytes(content)))
+    # An older version of the header does not have the part.
+    struct.pack_into("<QQ", content, BLOCK + at, offset, size)
+    struct.pack_into("<i", content, 8, 2)
+    sniff(file(bytes(content)))
+
+
 @pytest.mark.parametrize(
     ("content", "format_"),
     [

@@ -32,6 +32,8 @@ _FLAT_END = b"\xff" * _FLAT_RECORD.size
 
 _COMPRESSION = ((0x1, "zlib"), (0x2, "lzo"), (0x4, "snappy"), (0x20, "zstd"))
 OUT_OF_SPACE = "makedumpfile ran out of space while it wrote the dump"
+_PARTS = (("notes", 7, 4), ("eraseinfo", 9, 5))
+"""What libkdumpfile maps: its number in the sub-header, and the first version with it."""
 _INCOMPLETE = 0x8
 _NO_VMEMMAP = 0x10
 
@@ -65,6 +67,8 @@ class KdumpHeader:
     no_vmemmap: bool
     """``makedumpfile -e``"""
     from_qemu: bool
+    parts: tuple[tuple[str, int, int], ...]
+    """What the sub-header refers to, of :data:`_PARTS`: name, position and size in the file."""
 
     @property
     def format(self) -> str:
@@ -91,11 +95,13 @@ def parse_header(start: bytes, name: str) -> KdumpHeader:
     if block_size not in _BLOCK_SIZES or not 0 < sub_blocks < 1 << 20 or not bitmap_blocks:
         raise corrupt
     level = split = 0
+    parts: list[tuple[str, int, int]] = []
     if version >= 1 and len(start) >= block_size + _SUB_HEADER.size:
         sub = _SUB_HEADER.unpack_from(start, block_size)
         level = sub[1]
         if version >= 2:
             split = sub[2]
+        parts += [(part, *sub[at : at + 2]) for part, at, since in _PARTS if version >= since]
         if version >= 6:
             max_mapnr = sub[13]
     return KdumpHeader(
@@ -110,6 +116,7 @@ def parse_header(start: bytes, name: str) -> KdumpHeader:
         no_vmemmap=bool(status & _NO_VMEMMAP),
         # makedumpfile copies the kernel's utsname; QEMU fills in the machine only.
         from_qemu=not sysname,
+        parts=tuple(parts),
     )
 
 
@@ -170,6 +177,9 @@ def check_length(reader: FileReader, header: KdumpHeader) -> str:
         )
         raise DamagedError(reader.name, "truncated", why, missing, remedy)
     _check_descriptors(reader, header, range(descs, descs + pages * _PAGE_DESC.size))
+    for part, position, length in header.parts:
+        if length and position + length > reader.size:
+            raise DamagedError(reader.name, "corrupt", f"its {part} would be outside of the file")
     if header.incomplete:
         return OUT_OF_SPACE
     # No page compresses to zeros: this end was allocated but never written.
