@@ -13,6 +13,7 @@ import datetime
 import functools
 import operator
 import os
+import stat
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from shlex import quote
@@ -198,11 +199,29 @@ def merge(table: DeltaTable, host: str) -> None:
 
 @contextlib.contextmanager
 def _writing(store: Path) -> Iterator[None]:
+    """Give new files no more permissions than the store has, by default those of its owner.
+
+    :raises StoreError: another user could lead what is written elsewhere, by a link
+    :raises OutputError: it cannot be written
+    """
+    umask = os.umask(0o077)
     try:
+        if store.is_dir():
+            status = store.stat()
+            os.umask(umask | (~status.st_mode & 0o777))
+            is_root = os.geteuid() == 0
+            if status.st_mode & stat.S_IWOTH or (is_root and status.st_uid != 0):
+                name = printable(str(store))
+                raise StoreError(
+                    f"'{name}' belongs to another user, or any user can write to it: run as its "
+                    f"owner, or use `chmod o-w {quote(name)}`"
+                )
         yield
     except (OSError, DeltaError, pa.ArrowException) as error:
         name = printable(str(store))
         raise OutputError(f"cannot write to the store '{name}': {_reason(error)}") from None
+    finally:
+        os.umask(umask)
 
 
 def _reason(error: Exception) -> str:

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import stat
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -278,3 +280,31 @@ def test_a_store_that_another_process_makes_meanwhile(
     monkeypatch.setattr(DeltaTable, "create", late)
     dataset.prepare(tmp_path / "series")
     assert len(kcensus.history(tmp_path / "series")) == 0
+
+
+def test_a_store_is_its_owners_alone_or_as_open_as_its_directory(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        for name, mode in (("private", 0o700), ("shared", 0o750)):
+            store = tmp_path / name
+            if name == "shared":
+                store.mkdir(mode)
+            dataset.prepare(store)
+            dataset.add(store, entry())
+            paths = [store, *store.rglob("*")]
+            assert {stat.S_IMODE(path.stat().st_mode) for path in paths if path.is_dir()} == {mode}
+            modes = {stat.S_IMODE(path.stat().st_mode) for path in paths if path.is_file()}
+            assert modes == {mode & 0o666}
+        assert os.umask(0o022) == 0o022
+    finally:
+        os.umask(before)
+
+
+def test_no_store_that_others_can_write_to(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    dataset.prepare(store)
+    store.chmod(0o777)
+    with pytest.raises(StoreError, match="chmod o-w"):
+        dataset.add(store, entry())
+    store.chmod(0o700)
+    assert dataset.add(store, entry())
