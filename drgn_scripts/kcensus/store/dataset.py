@@ -19,6 +19,7 @@ from pathlib import Path
 from shlex import quote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import (
     CommitProperties,
@@ -49,6 +50,10 @@ _SETTINGS = {
 WRITING = WriterProperties(compression="ZSTD", max_row_group_size=1 << 16)
 _MAX_TRIES = 200
 """Most tries of a commit, while others write to the same host."""
+_MAX_FILE, _MAX_TEXT, _MAX_TEXTS = 1 << 30, 1 << 14, 1 << 31
+"""Most bytes of a file, uncompressed; of a text; and of all texts that are read."""
+_TEXTS = {each.name for each in SCHEMA if each.type == pa.string()} - {*PARTITIONS}
+"""Columns of texts in files, each of which is in memory once while it is read."""
 _UNSYNCED = 16
 """Latest commits that a writer syncs with its own: earlier writers may have been killed before."""
 _IN_PATHS = " /._-+=:,@~"
@@ -284,9 +289,40 @@ def read(
             conditions += [compare(ds.field("time"), time_), compare(ds.field("day"), day)]
     matches = functools.reduce(operator.and_, conditions) if conditions else None
     try:
-        rows = _table(store).to_pyarrow_dataset(schema=SCHEMA)
-        return rows.to_table(columns=[*columns], filter=matches)
+        table = _table(store)
+        _check_size(table)
+        rows = table.to_pyarrow_dataset(
+            schema=SCHEMA, parquet_read_options=ds.ParquetReadOptions(dictionary_columns=_TEXTS)
+        )
+        return _decoded(rows.to_table(columns=[*columns], filter=matches))
     except (OSError, DeltaError, pa.ArrowException) as error:
         raise StoreError(
             f"the store '{printable(str(store))}' has a file that cannot be read: {_reason(error)}"
         ) from None
+
+
+def _check_size(table: DeltaTable) -> None:
+    """Refuse files that would take more memory than any store: kilobytes inflate to gigabytes.
+
+    :raises OSError: what would be read is too large
+    """
+    for file in table.to_pyarrow_dataset().get_fragments():
+        size = sum(group.total_byte_size for group in file.row_groups)
+        if size > _MAX_FILE:
+            raise OSError(0, f"a file of {size} bytes, uncompressed")
+
+
+def _decoded(table: pa.Table) -> pa.Table:
+    """Return a table with its texts, each of which is in memory once until here.
+
+    :raises OSError: a text, or all of them, are longer than any that is written
+    """
+    total = 0
+    for column in table.columns:
+        for chunk in column.chunks if pa.types.is_dictionary(column.type) else ():
+            lengths = pc.binary_length(chunk.dictionary)
+            total += pc.sum(lengths.take(chunk.indices)).as_py() or 0
+            longest = pc.max(lengths).as_py() or 0
+            if longest > _MAX_TEXT or total > _MAX_TEXTS:
+                raise OSError(0, f"texts of {longest} and {total} bytes")
+    return table.cast(pa.schema([SCHEMA.field(name) for name in table.column_names]))

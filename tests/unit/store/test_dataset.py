@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as parquet
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
@@ -308,3 +309,22 @@ def test_no_store_that_others_can_write_to(tmp_path: Path) -> None:
         dataset.add(store, entry())
     store.chmod(0o700)
     assert dataset.add(store, entry())
+
+
+def test_a_file_that_inflates_to_gigabytes_is_refused_before_it_does(tmp_path: Path) -> None:
+    store, count = tmp_path / "store", 40_000
+    dataset.prepare(store)
+    dataset.add(store, entry())
+    (path,) = store.rglob("*.parquet")
+    rows = parquet.read_table(path, partitioning=None).slice(0, 1)
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int32()), ["x" * 100_000])
+    columns = {name: pa.repeat(rows[name][0], count) for name in rows.column_names}
+    parquet.write_table(pa.table({**columns, "subject": texts}), path, compression="zstd")
+    (log,) = (each for each in (store / LOG).glob("*.json") if '"add"' in each.read_text())
+    size = path.stat().st_size
+    assert size < 50_000
+    log.write_text(re.sub(r'"size":\d+', f'"size":{size}', log.read_text()))
+    tracked = pa.total_allocated_bytes()
+    with pytest.raises(StoreError, match="texts of 100000"):
+        dataset.read(store)
+    assert pa.default_memory_pool().max_memory() - tracked < 100 << 20
