@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pkgutil import resolve_name
 from typing import Any
 
@@ -161,7 +161,8 @@ def kcensus(ctx: click.Context, version: bool, json_schema: bool) -> None:
 
 
 def _show_error(line: str) -> None:
-    click.echo(line, err=True)
+    with suppress(OSError):  # the exit status says it, too
+        click.echo(line, err=True)
 
 
 def _report(error: Exception, args: Sequence[str], show: Callable[[str], None]) -> Exit:
@@ -254,8 +255,10 @@ def _main(args: Sequence[str] | None) -> int:
     if args is None:
         own_process()
         args = sys.argv[1:]
-    if sys.stdout is None:  # closed by the shell (>&-)
-        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    if sys.stdout is None:  # closed by the shell (>&-); what is written there fails, as elsewhere
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w")
     if instruction := os.environ.get(COMPLETE_VARIABLE):
         status = _status(
             lambda: shell_complete(kcensus, {}, "kcensus", COMPLETE_VARIABLE, instruction), args

@@ -408,6 +408,34 @@ def test_a_full_disk_is_reported_in_one_sentence(
     assert capfd.readouterr().err == error
 
 
+@pytest.mark.parametrize(
+    ("redirected", "status"),
+    [
+        ("slab sample >&-", Exit.FAILED),
+        ("slab nonexistent 2>/dev/full", Exit.TARGET),
+        ("slab nonexistent 2>&-", Exit.TARGET),
+        ("slab nonexistent >&- 2>&-", Exit.TARGET),
+        ("slab sample --bad 2>&-", Exit.USAGE),
+        ("--version 2>&-", Exit.DONE),
+    ],
+)
+def test_the_status_says_what_no_stream_takes(redirected: str, status: int) -> None:
+    command = f'"$0" -m kcensus {redirected}'
+    done = subprocess.run(["sh", "-c", command, sys.executable], capture_output=True, check=False)
+    assert done.returncode == status
+
+
+@pytest.mark.parametrize("option", ["json", "html", "csv", "parquet"])
+def test_an_empty_name_is_no_file(
+    run: Run, option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, shown, error = run(f"--{option}", "")
+    assert (status, shown) == (Exit.USAGE, "")
+    assert f"--{option}" in error
+    assert os.listdir() == []
+
+
 def test_names_get_through_a_locale_that_lacks_their_letters(
     synthetic: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

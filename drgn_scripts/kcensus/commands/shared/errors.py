@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+from contextlib import suppress
 
 import click
 
@@ -54,4 +55,5 @@ def line(sentence: str) -> str:
 
 def complain(sentence: str) -> None:
     """Print an error that does not end the command."""
-    click.echo(line(sentence), err=True)
+    with suppress(OSError):
+        click.echo(line(sentence), err=True)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -25,7 +26,16 @@ if TYPE_CHECKING:
 CONTEXT_SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 COMPLETE_VARIABLE = "_KCENSUS_COMPLETE"
 """The shell sets it when it asks for completions."""
-PATH = click.Path(path_type=Path)
+
+
+class _Path(click.Path):
+    def convert(self, value: Any, *where: Any) -> Any:
+        if not os.fspath(value):
+            self.fail("'' is no file; give a name.", *where)
+        return super().convert(value, *where)
+
+
+PATH = _Path(path_type=Path)
 
 _SUFFIXES = {"": 0, "k": 10, "m": 20, "g": 30}
 _MIN_CHUNK = 4096

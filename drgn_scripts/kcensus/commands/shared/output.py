@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 def check_output(showing: Showing) -> None:
     """Refuse a path that cannot be written, before any work is done."""
+    if showing.json == "":
+        raise click.UsageError("--json: '' is no file; give a name.")
     document = Path(showing.json) if showing.json and showing.json != "-" else None
     files = (("--json", document), ("--html", showing.html), ("--dot", showing.dot))
     for (one, path), (other, same) in combinations(files, 2):
