@@ -29,7 +29,7 @@ from kcensus.render.report import write_report
 from kcensus.render.screen import console_for
 from kcensus.reports import examine
 from kcensus.sources import open_target
-from kcensus.sources.capsule.container import PageStore, Reader
+from kcensus.sources.capsule.container import BLOCK_PAGES, PageStore, Reader
 from tests.catalogue import CATALOGUE
 from tests.running import document
 
@@ -39,9 +39,16 @@ _NUMBERS = (
     *(0, 1, 2, 7, 64, 255, 4096, 65535, 65536, 100_000, 3_000_000, (1 << 31) - 1, 1 << 31),
     *((1 << 32) - 1, 1 << 32, 1 << 40, 1 << 48, (1 << 63) - 1, 1 << 63, (1 << 64) - 8, -1),
 )
-_MAX_FACTOR, _MIN_SECONDS = 20, 20
-"""A case may take so many times the time of the intact capsule, and at least so many seconds."""
+MAX_SECONDS = 10
+"""CPU time of a case; most take two or three seconds."""
+MAX_BYTES = 512 << 20
+"""Memory of a case at its peak."""
+MAX_LINES = 2000
+"""Lines of the text of a case."""
 _MAX_MORE_BYTES = 1 << 30
+"""Address space of a case, beyond which it fails where it asks for it."""
+_BLOCKS = ("copied block", "zero block", "shuffled block", "shuffled blocks")
+"""Damage to whole blocks of a capsule."""
 
 
 class Recorded:
@@ -86,6 +93,9 @@ def damaged(choose: random.Random, intact: Recorded) -> tuple[dict[int, bytearra
             width = min(choose.choice((4, 8)), size - place % size)
             page[place % size : place % size + width] = number.to_bytes(8, "little")[:width]
             return pages, f"{name} = {number:#x} ({width} bytes)"
+    if choose.randrange(3) == 0:
+        kind = choose.choice(_BLOCKS)
+        return damaged_blocks(choose, intact, kind), kind
     count = choose.choice((1, 1, 3, 10, 100))
     frames = [int(choose.choice(intact.frames)) for _ in range(count)]
     for frame in frames:
@@ -105,15 +115,35 @@ def damaged(choose: random.Random, intact: Recorded) -> tuple[dict[int, bytearra
     return pages, f"{kind} on {len(frames)} pages"
 
 
+def damaged_blocks(choose: random.Random, intact: Recorded, kind: str) -> dict[int, bytearray]:
+    """Return the pages of one block, or of all, as another block, zeros or in another order."""
+    blocks = [
+        intact.frames[start : start + BLOCK_PAGES].tolist()
+        for start in range(0, len(intact.frames), BLOCK_PAGES)
+    ]
+    to, source = choose.choice(blocks), choose.choice(blocks)
+    if kind == "zero block":
+        return {frame: bytearray(intact.page_size) for frame in to}
+    if kind == "shuffled block":
+        source = choose.sample(to, len(to))
+    elif kind == "shuffled blocks":
+        to = intact.frames.tolist()
+        source = [frame for block in choose.sample(blocks, len(blocks)) for frame in block]
+    return {frame: intact.page(other) for frame, other in zip(to, source, strict=False)}
+
+
 def report_on(intact: Recorded, pages: dict[int, bytearray]) -> list[str]:
     """Return what is wrong with the report on a damaged capsule."""
 
     class Damaged(PageStore):
         def read(self, address: int, count: int) -> bytes:
             data, size = bytearray(super().read(address, count)), intact.page_size
-            for frame, page in pages.items():
-                start, end = max(frame * size, address), min((frame + 1) * size, address + count)
-                if start < end:
+            for frame in range(address // size, -(-(address + count) // size)):
+                if (page := pages.get(frame)) is not None:
+                    start, end = (
+                        max(frame * size, address),
+                        min((frame + 1) * size, address + count),
+                    )
                     part = page[start - frame * size : end - frame * size]
                     data[start - address : end - address] = part
             return bytes(data)
@@ -129,11 +159,14 @@ def report_on(intact: Recorded, pages: dict[int, bytearray]) -> list[str]:
         share = result["summary"].get("share_of_ram")
         if share is not None and not 0 <= share <= 1:
             errors.append(f"{name}: share of RAM {share}")
-    write_report(report, console_for(io.StringIO()), 10, True)
+    text = io.StringIO()
+    write_report(report, console_for(text), 10, True)
+    if (lines := text.getvalue().count("\n")) > MAX_LINES:
+        errors.append(f"{lines} lines of text")
     return errors
 
 
-def run_case(intact: Recorded, seed: int, number: int, seconds: float) -> str:
+def run_case(intact: Recorded, seed: int, number: int) -> str:
     """Report on one case in a process of its own; return what went wrong, one line each."""
     pages, change = damaged(random.Random(f"{seed} {number}"), intact)
     reader, writer = os.pipe()
@@ -142,8 +175,13 @@ def run_case(intact: Recorded, seed: int, number: int, seconds: float) -> str:
         os.close(reader)
         lines: list[str] = []
         try:
-            signal.alarm(int(seconds))
+            start = time.process_time()
+            resource.setrlimit(resource.RLIMIT_CPU, (MAX_SECONDS * 3, MAX_SECONDS * 3))
             lines += report_on(intact, pages)
+            if (seconds := time.process_time() - start) > MAX_SECONDS:
+                lines.append(f"{seconds:.1f} s of CPU time")
+            if (peak := peak_bytes()) > MAX_BYTES:
+                lines.append(f"{peak >> 20} MiB")
         except BaseException as error:
             lines += [f"{type(error).__name__}: {error}", *traceback.format_exc().splitlines()[-6:]]
         text = "\n".join(ascii(line)[1:-1] for line in lines)
@@ -154,21 +192,27 @@ def run_case(intact: Recorded, seed: int, number: int, seconds: float) -> str:
         text = pipe.read().decode()
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if status:
-        text += f"\nended by {signal.Signals(-status).name} (limit: {seconds:.0f} s)"
+        text += f"\nended by {signal.Signals(-status).name}"
     return f"case {number}, {change}: {text.strip()}" if text.strip() else ""
+
+
+def peak_bytes() -> int:
+    """Return the largest amount of memory of this process since it was forked."""
+    # Not ru_maxrss, in which a process begins with the peak of the one that started it.
+    peak = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert peak
+    return int(peak[1]) << 10
 
 
 def run_cases(path: str, seed: int, first: int, end: int) -> Iterator[str]:
     """Report on cases ``first`` to ``end - 1``; yield what went wrong with a case."""
     intact = Recorded(path)
-    start = time.monotonic()
     assert report_on(intact, {}) == []
-    seconds = max(_MIN_SECONDS, _MAX_FACTOR * (time.monotonic() - start))
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + _MAX_MORE_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     for number in range(first, end):
-        if line := run_case(intact, seed, number, seconds):
+        if line := run_case(intact, seed, number):
             yield line
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -19,6 +19,8 @@ Lanes: TypeAlias = Numbers
 
 _MAX_NODES = 1 << 24
 """Most nodes of all lists together, which take 256 MiB."""
+_MANY_NODES = 1 << 16
+"""Nodes of all lists together from which on they are compared with each other."""
 _COLOUR = np.uint64(3)
 """Bits of ``__rb_parent_color`` outside of the parent's address."""
 _MAX_DEPTH = 128
@@ -37,11 +39,13 @@ class Damage:
     unreadable: list[Lanes] = field(default_factory=list)
     cyclic: list[Lanes] = field(default_factory=list)
     too_long: list[Lanes] = field(default_factory=list)
+    joined: list[Lanes] = field(default_factory=list)
+    """Lists that lead into another one."""
 
     def lanes(self) -> Lanes:
         """Return the lanes that were cut short, ascending."""
-        parts = self.unreadable + self.cyclic + self.too_long
-        return np.sort(np.concatenate(parts)) if parts else np.empty(0, np.int64)
+        parts = self.unreadable + self.cyclic + self.too_long + self.joined
+        return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
 
     @property
     def lists(self) -> int:
@@ -99,21 +103,46 @@ def collect(
 ) -> tuple[Lanes, Words]:
     """Return the lanes and nodes of all lists, in the order of :func:`chase`.
 
-    Beyond ``total`` nodes, as where damaged pointers lead many lists into one, all remaining lists
-    are cut, and noted in ``damage``.
+    A node is on one list. Damaged pointers lead many lists into one, whose nodes would come once
+    for each: as often as the number of nodes doubles, lists that lead into another one are cut.
+    Beyond ``total`` nodes all remaining lists are cut. Both are noted in ``damage``.
     """
     parts: list[tuple[Lanes, Words]] = []
     room = max(limit, _MAX_NODES) if total is None else total
-    for lanes, nodes in chase(heads, step, limit=limit, damage=damage, ends=ends):
+    count, compared = 0, _MANY_NODES
+    is_cut = np.zeros(len(heads), np.bool_)
+
+    def uncut(nodes: Words, lanes: Lanes) -> tuple[Words, Mask]:
+        if not is_cut.any():
+            return step(nodes, lanes)
+        following, readable = step(nodes, lanes)
+        return np.where(is_cut[lanes], np.uint64(0), following), readable | is_cut[lanes]
+
+    for lanes, nodes in chase(heads, uncut, limit=limit, damage=damage, ends=ends):
         parts.append((lanes, nodes))
-        room -= len(nodes)
-        if room < 0:
+        count += len(nodes)
+        if count > room:
             damage.too_long.append(lanes)
             break
+        if count > compared:
+            joined = np.intersect1d(_joined(*_together(parts)), lanes[~is_cut[lanes]])
+            is_cut[joined] = True
+            damage.joined.append(joined)
+            compared = 2 * count
+    return _together(parts)
+
+
+def _together(parts: Sequence[tuple[Lanes, Words]]) -> tuple[Lanes, Words]:
     return (
         np.concatenate([lanes for lanes, _ in parts] or [np.empty(0, np.int64)]),
         np.concatenate([nodes for _, nodes in parts] or [np.empty(0, np.uint64)]),
     )
+
+
+def _joined(lanes: Lanes, nodes: Words) -> Lanes:
+    """Return the lanes with a node that an earlier row has on another lane."""
+    _, first, node = np.unique(nodes, return_index=True, return_inverse=True)
+    return np.unique(lanes[lanes != lanes[first[node]]])
 
 
 def circular(memory: Memory, head: int, faults: Faults, *, limit: int) -> tuple[Words, int]:

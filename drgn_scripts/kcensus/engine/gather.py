@@ -21,13 +21,22 @@ class Gathered:
 
     columns: Mapping[str, npt.NDArray[Any]]
     readable: Mask
+    possible: Mask
+    """Rows whose counts of objects fit into memory; impossible counts are zero."""
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
         return self.columns[name]
 
 
+IMPOSSIBLE_COUNT = "a count that exceeds RAM"
+
+
 def gather(memory: Memory, addresses: Words, layout: Layout, faults: Faults) -> Gathered:
-    """Read one struct at each virtual address, in any order, repeated or not."""
+    """Read one struct at each virtual address, in any order, repeated or not.
+
+    A running kernel may reuse the memory of a structure before its counts are read, and damage can
+    give any: counts that exceed RAM are zero, and noted in ``faults``.
+    """
     columns = {name: np.zeros(len(addresses), field.dtype) for name, field in layout.fields.items()}
     readable = np.ones(len(addresses), np.bool_)
     for group in _groups(memory, layout):
@@ -44,9 +53,33 @@ def gather(memory: Memory, addresses: Words, layout: Layout, faults: Faults) -> 
     if not readable.all():
         for column in columns.values():
             column[~readable] = column.dtype.type()
-    return Gathered(
-        {name: layout.decode(name, column) for name, column in columns.items()}, readable
-    )
+    possible = np.ones(len(addresses), np.bool_)
+    for name, field in layout.fields.items():
+        if field.least_bytes:
+            fits = possible_counts(memory, columns[name], faults, field.least_bytes)
+            columns[name][~fits] = 0
+            possible &= fits
+    decoded = {name: layout.decode(name, column) for name, column in columns.items()}
+    return Gathered(decoded, readable, possible)
+
+
+def possible_counts(
+    memory: Memory, counts: npt.NDArray[Any], faults: Faults, least_bytes: int
+) -> Mask:
+    """Return which counts of objects fit into RAM, of the same shape; negative ones by their size.
+
+    :param counts: integers; unsigned ones are taken as signed, since counters of a CPU can be
+        negative
+    :param faults: gets the number of impossible counts
+    :param least_bytes: size of the smallest counted object
+    """
+    most = memory.end // least_bytes
+    signed = counts.view(counts.dtype.str.replace("u", "i"))
+    # The magnitude of the least integer is itself.
+    fits: Mask = (signed <= most) & (signed >= -most)
+    if not fits.all():
+        faults += Faults({IMPOSSIBLE_COUNT: int((~fits).sum())})
+    return fits
 
 
 def _groups(memory: Memory, layout: Layout) -> list[dict[str, Field]]:

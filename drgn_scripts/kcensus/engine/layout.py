@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +19,13 @@ Path: TypeAlias = str | Sequence[str]
 """A member path such as ``d_lockref.count`` or ``shared[0]``, or alternatives: the first existing
 one is used."""
 
+_PAGE_BYTES, _OBJECT_BYTES, _SMALLEST_BYTES = 4096, 32, 8
+_COUNTS = (
+    (r"nr_slabs|nr_\w*pages|lru_zone_size", _PAGE_BYTES),
+    (r"nr_\w+", _OBJECT_BYTES),  # a dentry, an inode or a job has more
+    (r"total_objects", _SMALLEST_BYTES),
+)
+"""Members that count objects in memory, and the size of the smallest of these objects."""
 _STEP = re.compile(r"([A-Za-z_]\w*)|\[(\d+)\]|(\.)")
 
 
@@ -37,6 +45,8 @@ class Field:
     bits: int = 0
     """Width of a bit field, 0 for a whole member."""
     signed: bool = False
+    least_bytes: int = 0
+    """Size of the smallest object that it counts, 0 where it counts none."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +208,16 @@ def _field(path: str, type_: drgn.Type, bit_offset: int, bits: int | None, littl
                 signed = _is_signed(_unaliased(type_))
                 return Field(path, offset, _dtype(f"u{width}", little), shift, bits, signed)
         raise LayoutError(f"{path}: a bit field across 64-bit words does not fit in a column")
-    return Field(path, bit_offset // 8, _scalar(path, _unaliased(type_), little))
+    dtype = _scalar(path, _unaliased(type_), little)
+    least = _least_bytes(path) if dtype.kind in "iu" else 0
+    return Field(path, bit_offset // 8, dtype, least_bytes=least)
+
+
+@functools.cache
+def _least_bytes(path: str) -> int:
+    """Return the size of the smallest object that a member counts, 0 if it counts none."""
+    name = re.sub(r"\[\d+\]|\.counter$", "", path).rpartition(".")[2]
+    return next((least for pattern, least in _COUNTS if re.fullmatch(pattern, name)), 0)
 
 
 def _is_signed(type_: drgn.Type) -> bool:

@@ -22,6 +22,8 @@ T = TypeVar("T")
 CHUNK_BYTES = 4 << 20
 """Default unit of bulk reads: it stays in the processor's cache while it is cut into columns."""
 
+_MAX_BYTES = 1 << 52
+
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Floats: TypeAlias = npt.NDArray[np.float64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -70,6 +72,9 @@ class Memory:
         self.page_shift = int(prog["PAGE_SHIFT"])
         self.page_size = 1 << self.page_shift
         self.chunk_bytes = max(chunk_bytes, self.page_size)
+        end = int(prog["max_pfn"]) << self.page_shift
+        self.end = end if 0 < end <= _MAX_BYTES else _MAX_BYTES
+        """End of physical memory in bytes, which bounds what can be in memory."""
         self._direct_map = self._find_direct_map()
 
     def _find_direct_map(self) -> range:

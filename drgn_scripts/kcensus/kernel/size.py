@@ -14,7 +14,6 @@ from drgn.helpers.linux.cpumask import for_each_online_cpu, for_each_possible_cp
 from drgn.helpers.linux.mm import totalram_pages
 from drgn.helpers.linux.nodemask import for_each_node_state
 
-from kcensus.engine.memory import Faults, Mask, Numbers
 from kcensus.human import human_bytes
 from kcensus.kernel.names import DAMAGED
 
@@ -24,9 +23,6 @@ MAX_NODES = 1024
 MAX_CPUS = 8192
 """``NR_CPUS`` of the largest configuration."""
 _MAX_BYTES = 1 << 52
-_MIN_OBJECT_BYTES = 32
-"""Size of the smallest counted object: a dentry, an inode or a page."""
-IMPOSSIBLE_COUNT = "a count that exceeds RAM"
 _TOLERANCE = 0.01
 """Counters of a running kernel are not read at the same time."""
 
@@ -139,22 +135,6 @@ def _count(items: Iterable[int] | Iterator[int], most: int) -> int:
     if count > most:
         raise ValueError(f"more than {most}")
     return count
-
-
-def possible_counts(
-    prog: drgn.Program, counts: Numbers, faults: Faults, least_bytes: int = _MIN_OBJECT_BYTES
-) -> Mask:
-    """Return which counts of objects fit into RAM, of the same shape; negative ones by their size.
-
-    A running kernel may reuse the memory of a freed structure before its count is read.
-
-    :param faults: gets the number of impossible counts
-    :param least_bytes: size of the smallest counted object
-    """
-    most = (int(prog["max_pfn"]) << int(prog["PAGE_SHIFT"])) // least_bytes
-    fits: Mask = (counts >= -most) & (counts <= most)
-    faults += Faults({IMPOSSIBLE_COUNT: int((~fits).sum())})
-    return fits
 
 
 def attempt(ask: Callable[[], T]) -> T | None:

@@ -267,3 +267,25 @@ def test_a_limit_of_trees(tree: Tree) -> None:
     sets, damaged = tree.walk(limit=3)
     assert len(sets[0] | sets[2]) < 8
     assert 0 in damaged
+
+
+def test_lists_that_lead_into_one_are_cut_before_their_nodes_are_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two hundred lists of one node each, and a long one into which all but the first lead."""
+    monkeypatch.setattr(chase_module, "_MANY_NODES", 64)
+    lists, length = 200, 5000
+    heads = np.arange(1, lists + 1, dtype=np.uint64) << np.uint64(20)
+    trunk = np.uint64(1 << 40)
+
+    def step(nodes: Words, lanes: Lanes) -> tuple[Words, Mask]:
+        following = np.where(nodes < trunk, trunk, nodes + np.uint64(1))
+        following[(nodes == heads[0]) | (nodes == trunk + np.uint64(length))] = 0
+        return following, np.ones(len(nodes), np.bool_)
+
+    damage = Damage()
+    lanes, nodes = collect(heads, step, limit=1 << 20, damage=damage)
+    assert len(nodes) < length + 10 * lists
+    assert len(np.unique(nodes)) == lists + length + 1
+    assert damage.lanes().tolist() == list(range(2, lists))
+    assert (lanes == 0).sum() == 1

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
+from kcensus.engine.gather import IMPOSSIBLE_COUNT
 from kcensus.engine.memory import Faults, Memory
 from kcensus.engine.slub.slabs import SlabMap
 from kcensus.kernel.mm.vmstat import node_page_state
-from kcensus.kernel.size import IMPOSSIBLE_COUNT
 from kcensus.kernel.slab.counters import NodeCounters, node_counters, reclaimable
 from tests.unit.fakekernel import ERAS, FakeKernel
 

@@ -11,13 +11,12 @@ from __future__ import annotations
 import drgn
 import numpy as np
 
-from kcensus.engine.gather import PageIndex, gather_arrays, gather_words
+from kcensus.engine.gather import PageIndex, gather_arrays, gather_words, possible_counts
 from kcensus.engine.layout import layout, word_dtype
 from kcensus.engine.memory import Faults, Mask, Numbers, Words
 from kcensus.engine.slub.percpu import node_ids
 from kcensus.engine.xarray import XArrayWalk
 from kcensus.kernel.mm.footprint import Footprint, Tally
-from kcensus.kernel.size import possible_counts
 from kcensus.kernel.vfs.list_lru import KINDS, ListLrus
 
 NODE_ARRAYS = "list_lru_node arrays"
@@ -172,7 +171,7 @@ class SlotReader:
         # when the memory cgroup is offline: Linux kernel commit fb56fdf8b9a2 ("mm/list_lru: split
         # the lock to per-cgroup scope") (in v6.13).
         items: Numbers = np.maximum(raw, 0)
-        fits = possible_counts(self.memory.prog, items, part.faults)
+        fits = possible_counts(self.memory, items, part.faults, self.count.least_bytes)
         return np.where(fits, items, 0), readable & fits
 
     def _count(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import drgn
 import numpy as np
 
-from kcensus.engine.chase import Damage, chase, pointer_step
+from kcensus.engine.chase import Damage, collect, pointer_step
 from kcensus.engine.gather import gather, gather_pointers
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words
@@ -303,8 +303,7 @@ class Kcopyd:
         except NotRecorded:
             return None
         step = pointer_step(self.memory, link, "next", self.faults)
-        lists = chase(starts, step, limit=_MAX_PAGES, damage=Damage())
-        return sum(len(nodes) for _, nodes in lists)
+        return len(collect(starts, step, limit=_MAX_PAGES, damage=Damage())[1])
 
 
 def pool_elements(

@@ -23,7 +23,6 @@ from kcensus.engine.slub.pages import PageChunk, PageMap
 from kcensus.engine.slub.slabs import Watcher
 from kcensus.kernel.kernel import Kernel, once, reads_pages
 from kcensus.kernel.memcg.memcgs import PER_NODE, Memcgs, memcgs, per_node
-from kcensus.kernel.size import possible_counts
 from kcensus.sources.capsule import NotRecorded
 
 FILE, SHMEM, ANON, KERNEL = range(4)
@@ -117,10 +116,8 @@ def lru_pages(kernel: Kernel, faults: Faults) -> int | None:
         found = True
         read = gather(kernel.memory, nodes, members, faults)
         for name in names:
-            pages = read[name].view(np.int64)
-            fits = possible_counts(prog, pages, faults, kernel.memory.page_size)
             # A count can be below zero for a moment.
-            total += int(pages[fits].clip(0).sum())
+            total += int(read[name].view(np.int64).clip(0).sum())
     return total if found else None
 
 

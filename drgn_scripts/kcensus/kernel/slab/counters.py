@@ -11,7 +11,6 @@ from kcensus.engine.gather import gather
 from kcensus.engine.layout import LayoutError, layout
 from kcensus.engine.memory import Faults, Mask, Numbers
 from kcensus.engine.slub.slabs import SlabMap
-from kcensus.kernel.size import possible_counts
 
 
 @dataclass(frozen=True)
@@ -35,9 +34,7 @@ def node_counters(slab_map: SlabMap, faults: Faults) -> NodeCounters | None:
     read = gather(slab_map.memory, pointers, counters, faults)
     caches = len(slab_map.caches)
     sums = {name: np.zeros(caches, np.int64) for name in members}
-    fits = np.ones(len(ids), np.bool_)
-    for name, least_bytes in (("nr_slabs", slab_map.memory.page_size), ("total_objects", 8)):
-        fits &= possible_counts(slab_map.prog, read[name].astype(np.int64), faults, least_bytes)
+    fits = read.possible
     for name, column in sums.items():
         np.add.at(column, ids[fits], read[name][fits].astype(np.int64))
     unreadable = np.bincount(ids, ~(read.readable & fits), caches) > 0

@@ -276,7 +276,7 @@ def _threads(kernel: Kernel, faults: Faults) -> tuple[Words, int]:
 class _Clocks:
     def __init__(self, memory: Memory, faults: Faults) -> None:
         prog, none = memory.prog, np.empty(0, np.uint64)
-        self._readings = Gathered({"clock": none, "clock_task": none}, none != 0)
+        self._readings = Gathered({"clock": none, "clock_task": none}, none != 0, none != 0)
         self._sound: Mask = none != 0
         with contextlib.suppress(*ABSENT, ValueError):
             # A kernel for one CPU only has no `cpu`.

@@ -16,7 +16,7 @@ from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Memory, Words
 from kcensus.kernel.names import MISSING
-from kcensus.kernel.size import MAX_NODES, possible_counts
+from kcensus.kernel.size import MAX_NODES
 
 DENTRY_MEMBERS = {
     "flags": "d_flags",
@@ -138,10 +138,8 @@ def lru_items(memory: Memory, super_blocks: Words) -> tuple[int | None, int]:
     # A super block that is being set up or torn down has no lists.
     places = (read["node"][read["node"] != 0][:, None] + step[None, :]).ravel()
     counts = gather(memory, places, items, faults)
-    values = counts["items"].astype(np.int64)
-    fits = possible_counts(prog, values, faults)
-    lost = int((~read.readable).sum()) + int((~(counts.readable & fits)).sum())
-    return int(values[fits].sum()), lost
+    lost = int((~read.readable).sum()) + int((~(counts.readable & counts.possible)).sum())
+    return int(counts["items"].astype(np.int64).sum()), lost
 
 
 def watched(memory: Memory, dentries: Words, faults: Faults) -> Mask:

@@ -20,7 +20,6 @@ from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words
 from kcensus.engine.rows import Addressed
 from kcensus.engine.slub.percpu import node_ids
 from kcensus.kernel.kernel import Kernel, once
-from kcensus.kernel.size import possible_counts
 from kcensus.kernel.vfs.super_blocks import SuperBlocks, super_blocks
 
 DENTRY, INODE, OTHER = "dentry", "inode", "other"
@@ -287,8 +286,5 @@ def _nodes(memory: Memory, node: Words, faults: Faults) -> dict[str, Words]:
     count = node_ids(memory.prog)
     steps = np.arange(count, dtype=np.uint64) * np.uint64(drgn.sizeof(type_))
     places = (node[:, None] + steps[None, :]).ravel()
-    columns = dict(gather(memory, places, members, faults).columns)
-    for name in columns.keys() & {"root", "all"}:
-        fits = possible_counts(memory.prog, columns[name].astype(np.int64), faults)
-        columns[name] = np.where(fits, columns[name], 0)
+    columns = gather(memory, places, members, faults).columns
     return {name: column.reshape(len(node), count) for name, column in columns.items()}

@@ -23,6 +23,8 @@ from kcensus.text import printable
 
 _MIN_TEXT = 16
 """Columns are dropped before names are folded into less than this, or a quarter of the width."""
+_MAX_CELL = 400
+"""Characters of a cell, as of one that lists the workers of a pool; files have all of them."""
 _BAR = 8
 """Width of a bar, in characters."""
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -89,11 +91,15 @@ def _column(key: str, column: Column, values: list[Plain]) -> _Shown:
     unit = Unit.COUNT if column.unit is Unit.PAGES else column.unit
     return _Shown(
         label=label(key, column.label),
-        cells=[human(value, unit) for value in values],
+        cells=[_cut(human(value, unit)) for value in values],
         is_text=column.unit is Unit.TEXT or any(isinstance(value, str) for value in values),
         is_optional=column.show is not Show.ALWAYS,
         shares=values if unit is Unit.RATIO and column.show is Show.ALWAYS else None,
     )
+
+
+def _cut(cell: str) -> str:
+    return cell if len(cell) <= _MAX_CELL else f"{cell[:_MAX_CELL]}…"
 
 
 def _draw_bars(columns: Sequence[_Shown], room: int) -> None:

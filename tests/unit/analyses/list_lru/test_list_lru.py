@@ -17,12 +17,12 @@ from kcensus.analyses.list_lru.figures import Figures
 from kcensus.analyses.list_lru.model import Population, Stage, cost
 from kcensus.analyses.list_lru.slots import EMPTY, UNUSED
 from kcensus.analyses.list_lru.tables import MEMCGS, NO_MEMCG
+from kcensus.engine.gather import IMPOSSIBLE_COUNT
 from kcensus.engine.memory import Faults, Memory
 from kcensus.engine.slub.slabs import SlabMap
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.memcgs import memcgs
 from kcensus.kernel.mm.footprint import PAGES, UNKNOWN, VMALLOC, Allocator, Footprint, Tally
-from kcensus.kernel.size import IMPOSSIBLE_COUNT
 from kcensus.kernel.vfs.list_lru import KINDS
 from kcensus.results import Check, CheckStatus, severity
 from tests.running import on, runner

@@ -144,7 +144,7 @@ def test_one_damaged_clock_does_not_age_all_tasks(
         columns = {name: np.repeat(column, 4) for name, column in read.columns.items()}
         columns["cpu"] = np.arange(4)
         columns[clock][3] |= np.uint64(1 << 55)
-        return Gathered(columns, np.ones(4, np.bool_))
+        return Gathered(columns, np.ones(4, np.bool_), np.ones(4, np.bool_))
 
     sound = tasks(cfq)
     monkeypatch.setattr(tasks_module, "gather", four_cpus)
@@ -159,7 +159,8 @@ def clocks_of(*readings: tuple[int, int]) -> tasks_module._Clocks:
     clocks = tasks_module._Clocks.__new__(tasks_module._Clocks)
     clock, task = (np.array(readings, np.uint64) * np.uint64(10**9)).T
     columns = {"clock": clock, "clock_task": task, "cpu": np.arange(len(clock))}
-    clocks._readings = Gathered(columns, np.ones(len(clock), np.bool_))
+    every = np.ones(len(clock), np.bool_)
+    clocks._readings = Gathered(columns, every, every)
     clocks._sound = np.ones(len(clock), np.bool_)
     return clocks
 
