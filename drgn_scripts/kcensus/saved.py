@@ -12,6 +12,7 @@ import datetime
 import json
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -30,6 +31,12 @@ from kcensus.text import printable
 _MAX_SIGNED = (1 << 63) - 1
 _MAX_UNSIGNED = (1 << 64) - 1
 _MAX_DIGITS = 20
+_READABLE = (2, SCHEMA)
+"""Schemas of documents that can be read: before 3, addresses are numbers."""
+_DIGITS, _ADDRESS = re.compile(r"-?[1-9][0-9]{15,19}"), re.compile("0x[0-9a-f]{1,16}")
+
+
+_COMPARED = ("ours", "counter", "moved", "difference")
 
 
 class BadDocument(Exception):
@@ -66,11 +73,12 @@ def load(path: str) -> Report:
     version = document.get("schema") if isinstance(document, dict) else None
     if version is None or "analysis" not in document:
         raise BadDocument(f"'{name}' is not a document that --json wrote")
-    if version != SCHEMA:
+    if version not in _READABLE:
         raise BadDocument(
-            f"'{name}' has schema {version!r}, this kcensus reads schema {SCHEMA}: "
-            "write it again from the dump"
+            f"'{name}' has schema {version!r}, this kcensus reads schemas "
+            f"{' and '.join(map(str, _READABLE))}: write it again from the dump"
         )
+    document["schema"] = SCHEMA
     kind = "report_document" if "analyses" in document else "result_document"
     if problem := error(_without_rows(document), kind, allow_new=True):
         raise BadDocument(f"'{name}' is damaged: {printable(problem)}")
@@ -100,6 +108,16 @@ def _integer(text: str) -> int:
     if not -_MAX_SIGNED - 1 <= number <= _MAX_UNSIGNED:
         raise ValueError(f"{text[:_MAX_DIGITS]}… has more than 64 bits")
     return number
+
+
+def _number(value: Any, unit: results.Unit = results.Unit.COUNT) -> Any:
+    """Return the integer that a string stands for; any other value as it is."""
+    if not isinstance(value, str) or unit is results.Unit.TEXT:
+        return value
+    if unit is results.Unit.ADDRESS and _ADDRESS.fullmatch(value):
+        return int(value, 16)
+    is_integer = _DIGITS.fullmatch(value) and -_MAX_SIGNED - 1 <= int(value) <= _MAX_UNSIGNED
+    return int(value) if is_integer else value
 
 
 def _finite(text: str) -> float:
@@ -141,8 +159,8 @@ def _result(document: Mapping[str, Any]) -> results.Result:
         _head(document),
         summary={
             key: results.Figure(
-                value,
-                results.Unit(units["summary"][key]),
+                _number(value, unit := results.Unit(units["summary"][key])),
+                unit,
                 labels[key],
                 results.Bound(bounds.get(key, "")),
             )
@@ -168,35 +186,42 @@ def _machine(fields: Mapping[str, Any] | None) -> results.Machine | None:
         return None
     names = {field.name for field in dataclasses.fields(results.Machine)}
     known = {name: fields[name] for name in names if fields.get(name) is not None}
+    known |= {
+        name: _number(known[name]) for name in ("ram_bytes", "cpus", "nodes") if name in known
+    }
+    known["memory"] = {name: _number(size) for name, size in known.get("memory", {}).items()}
     if "time" in known:
         known["time"] = datetime.datetime.fromisoformat(known["time"]).timestamp()
     return results.Machine(**known)
 
 
 def _check(fields: Mapping[str, Any]) -> results.Check:
+    fields = {**fields, **{key: _number(fields.get(key)) for key in _COMPARED}}
     return results.Check(
-        **_named(fields, "name ours counter source note"),
+        **_named(fields, "name ours counter moved source note"),
         unit=results.Unit(fields["unit"]),
         explained=fields["difference"] if fields["status"] == "explained" else None,
-        moved=fields.get("moved"),
     )
 
 
 def _finding(fields: Mapping[str, Any]) -> results.Finding:
-    own = "id title evidence memory no_remedy patch patch_status patch_is_fix part_of"
+    own = "id title evidence no_remedy patch patch_status patch_is_fix part_of"
     return results.Finding(
         **_named(fields, own),
         severity=results.Severity[fields["severity"].upper()],
         figures={
-            key: results.Figure(figure["value"], results.Unit(figure["unit"]))
+            key: results.Figure(
+                _number(figure["value"], unit := results.Unit(figure["unit"])), unit
+            )
             for key, figure in fields["figures"].items()
         },
+        memory={place: _number(size) for place, size in fields["memory"].items()},
         danger=results.Danger(fields["danger"]),
         remedies=tuple(
             results.Remedy(
                 **_named(remedy, "effect risk undo until is_upper_bound"),
                 command="\n".join(remedy["command"]),
-                returns=remedy["returns_bytes"],
+                returns=_number(remedy["returns_bytes"]),
             )
             for remedy in fields["remedies"]
         ),
@@ -217,7 +242,12 @@ def _table(
 ) -> Table:
     declared = spec.columns if spec else {}
     columns = {key: declared.get(key) or Column(results.Unit(unit)) for key, unit in units.items()}
-    frame = pd.DataFrame({key: _values([row[key] for row in rows]) for key in units})
+    frame = pd.DataFrame(
+        {
+            key: _values([_number(row[key], results.Unit(unit)) for row in rows])
+            for key, unit in units.items()
+        }
+    )
     return Table(frame, columns, detail=spec.detail if spec else False)
 
 

@@ -89,12 +89,17 @@ def test_the_report_is_about_one_screen(
 
 
 def check_schema(text: str) -> None:
-    found = json.loads(text)
-    assert text.startswith('{\n  "schema": 2,\n')
+    found = json.loads(text, parse_int=lambda digits: _exact_in_a_double(int(digits)))
+    assert text.startswith('{\n  "schema": 3,\n')
     assert error(found) == ""
     found["surprise"] = 1
     del found["schema"]
     assert error(found) != ""
+
+
+def _exact_in_a_double(number: int) -> int:
+    assert abs(number) <= 1 << 53
+    return number
 
 
 @pytest.mark.ends

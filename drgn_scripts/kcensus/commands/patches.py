@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,6 +63,7 @@ def _run(
 
 def _show_story(catalogue: Catalogue, identifier: str, showing: options.Showing) -> Exit:
     from kcensus.catalogue.story import document, story
+    from kcensus.render.json import dumps
     from kcensus.render.plain import SCHEMA
 
     if showing.csv or showing.parquet or showing.html:
@@ -74,7 +74,7 @@ def _show_story(catalogue: Catalogue, identifier: str, showing: options.Showing)
         hint = f"did you mean '{near}'?" if near else "`kcensus patches` lists all"
         raise click.UsageError(f"unknown patch '{printable(identifier)}' ({hint})")
     if showing.json:
-        text = json.dumps({"schema": SCHEMA, **document(patch)}, indent=2, ensure_ascii=False)
+        text = dumps({"schema": SCHEMA, **document(patch)}, indent=2)
         stdout(encoding="utf-8").write(f"{text}\n")
     else:
         width = min(shutil.get_terminal_size((100, 0)).columns, 100)

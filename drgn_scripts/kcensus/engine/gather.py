@@ -27,6 +27,11 @@ class Gathered:
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
         return self.columns[name]
 
+    def rows(self, wanted: Mask | Numbers) -> Gathered:
+        """Return some of the rows."""
+        columns = {name: column[wanted] for name, column in self.columns.items()}
+        return Gathered(columns, self.readable[wanted], self.possible[wanted])
+
 
 IMPOSSIBLE_COUNT = "a count that exceeds RAM"
 

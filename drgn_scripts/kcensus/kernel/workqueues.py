@@ -300,9 +300,15 @@ class _Reader:
             # Since Linux kernel commit e8e14ac7cfe4 ("workqueue: Show in-flight work item duration
             # in stall diagnostics") (in v7.0). Since v5.15 or so (commit not verified), a worker
             # notes the color of its item.
-            {"start": "current_start", "color": "current_color"},
+            {"start": "current_start", "color": "current_color", "pool": "pool"},
         )
         read = self._gather(workers, members)
+        if "pool" in members:
+            # A damaged pointer leads to anything that has pointers.
+            own = read["pool"] == np.array([pool.address for pool in pools], np.uint64)[home]
+            self.damaged += int((~own).sum())
+            workers, home = workers[own], home[own]
+            read = read.rows(own)
         tasks = self._gather(read["task"], layout(self.prog, "struct task_struct", ["pid"]))
         if "start" in members:
             seconds = [elapsed(self.now, int(start)) / self.hz for start in read["start"]]

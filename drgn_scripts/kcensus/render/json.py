@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A Result as one JSON document: every row and column, exact numbers, nothing scaled or rounded.
 
+Addresses are hexadecimal strings, and other integers beyond 2^53 strings of their decimal digits:
+jq 1.6, JavaScript and spreadsheets would round such numbers.
+
 Two runs on the same vmcore give the same bytes: keys keep the order of the Result, and a document
 has no duration, and only the dump's time and host. Each row of a table is on its own line, for
 ``diff`` and ``grep``.
@@ -11,26 +14,56 @@ has no duration, and only the dump's time and host. Each row of a table is on it
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
 from kcensus.render import plain
 from kcensus.reports import Report
-from kcensus.results import Bound, Result
+from kcensus.results import Bound, Figure, Gauge, Result, Unit
 from kcensus.results.tables import Table
 from kcensus.text import printable
 
+_MAX_EXACT = 1 << 53
+"""Largest integer up to which all are exact in a double."""
 
-def _dumps(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+def dumps(value: Any, *, indent: int | None = None) -> str:
+    """Return JSON; integers beyond 2^53 become strings of their digits."""
+    return json.dumps(_exact(value), ensure_ascii=False, allow_nan=False, indent=indent)
+
+
+def value_of(figure: Figure | Gauge) -> plain.Plain:
+    """Return the value of a figure for JSON: an address is a hexadecimal string."""
+    return (
+        _hex(plain.plain(figure.value))
+        if figure.unit is Unit.ADDRESS
+        else plain.plain(figure.value)
+    )
+
+
+def _hex(value: plain.Plain) -> plain.Plain:
+    return f"{value:#x}" if type(value) is int else value
+
+
+def _exact(value: Any) -> Any:
+    if type(value) is int:
+        return value if -_MAX_EXACT <= value <= _MAX_EXACT else str(value)
+    if isinstance(value, Mapping):
+        return {key: _exact(each) for key, each in value.items()}
+    return [_exact(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
 def _write_rows(table: Table, out: TextIO, indent: str) -> None:
     names = list(table.frame.columns)
+
+    def column(name: str, values: Sequence[plain.Plain]) -> Sequence[plain.Plain]:
+        is_address = table.columns[name].unit is Unit.ADDRESS
+        return [_hex(value) for value in values] if is_address else values
+
     separator = "\n"
     out.write("[")
-    for row in plain.rows(table):
-        out.write(f"{separator}{indent}  {_dumps(dict(zip(names, row, strict=True)))}")
+    for row in plain.rows(table, column):
+        out.write(f"{separator}{indent}  {dumps(dict(zip(names, row, strict=True)))}")
         separator = ",\n"
     out.write("]" if separator == "\n" else f"\n{indent}]")
 
@@ -40,17 +73,17 @@ def _write_object(members: Mapping[str, Any], out: TextIO, indent: str = "") -> 
     separator = "\n"
     out.write("{")
     for key, value in members.items():
-        out.write(f"{separator}{indent}  {_dumps(key)}: ")
+        out.write(f"{separator}{indent}  {dumps(key)}: ")
         separator = ",\n"
         if isinstance(value, Table):
             _write_rows(value, out, indent + "  ")
         elif isinstance(value, Mapping):
             _write_object(value, out, indent + "  ")
         elif isinstance(value, list) and value:
-            lines = f",\n{indent}    ".join(map(_dumps, value))
+            lines = f",\n{indent}    ".join(map(dumps, value))
             out.write(f"[\n{indent}    {lines}\n{indent}  ]")
         else:
-            out.write(_dumps(value))
+            out.write(dumps(value))
     out.write("}" if separator == "\n" else f"\n{indent}}}")
 
 
@@ -64,7 +97,7 @@ def write_json(subject: Result | Report, out: TextIO) -> None:
     else:
         document = _head(subject.head) | {
             "findings": [
-                {"analysis": printable(name), **plain.finding_document(finding)}
+                {"analysis": printable(name), **plain.finding_document(finding, value_of)}
                 for name, finding in subject.findings
             ],
             "failed": subject.errors,
@@ -79,7 +112,7 @@ def _document(result: Result) -> dict[str, Any]:
     own = {name: every.pop(name) for name in result.tables}
     return {
         **_about(result),
-        "summary": {key: plain.plain(figure.value) for key, figure in result.summary.items()},
+        "summary": {key: value_of(figure) for key, figure in result.summary.items()},
         "units": {
             "summary": {key: figure.unit.value for key, figure in result.summary.items()},
             "tables": {
@@ -101,7 +134,7 @@ def _document(result: Result) -> dict[str, Any]:
         "nothing": printable(result.nothing),
         "tables": own,
         **every,
-        "findings": [plain.finding_document(finding) for finding in result.findings],
+        "findings": [plain.finding_document(finding, value_of) for finding in result.findings],
     }
 
 

@@ -11,7 +11,7 @@ import functools
 import importlib.metadata
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from kcensus.reports import Report
 
-SCHEMA = 2
+SCHEMA = 3
 """Version of the documents: raised when a key is renamed or removed, or its meaning changes."""
 
 _PANIC = "kcensus does not analyse panics: use crash `bt` or drgn"
@@ -106,12 +106,18 @@ def shown_column(series: pd.Series[Any], column: Column) -> list[Plain]:
     return [None if value in column.unknown else value for value in values]
 
 
-def rows(table: Table) -> Iterator[tuple[Plain, ...]]:
-    """Yield the rows of a table, converted in chunks: a result may have millions."""
+def rows(
+    table: Table, form: Callable[[str, Sequence[Plain]], Sequence[Plain]] = lambda _, values: values
+) -> Iterator[tuple[Plain, ...]]:
+    """Yield the rows of a table, converted in chunks: a result may have millions.
+
+    :param form: function of the name and the values of a column that returns the values to yield
+    """
     frame = table.frame
     for start in range(0, len(frame), _ROWS_AT_ONCE):
         part = frame.iloc[start : start + _ROWS_AT_ONCE]
-        yield from zip(*(plain_column(part[name]) for name in frame.columns), strict=True)
+        columns = (form(name, plain_column(part[name])) for name in frame.columns)
+        yield from zip(*columns, strict=True)
 
 
 def installed_version() -> str:
@@ -161,11 +167,13 @@ def shown_figure(key: str, figure: results.Figure) -> tuple[str, str]:
     return label(key, figure.label), bound + human(value, figure.unit)
 
 
-def finding_document(finding: results.Finding) -> dict[str, Any]:
+def finding_document(
+    finding: results.Finding, value_of: Callable[[results.Figure], Plain]
+) -> dict[str, Any]:
     """Return a finding for JSON: with its figures, its memory and its remedies as data."""
     fields: dict[str, Any] = {name: plain(_attribute(finding, name)) for name in _PARTS["findings"]}
     fields["figures"] = {
-        printable(key): {"value": plain(figure.value), "unit": figure.unit.value}
+        printable(key): {"value": value_of(figure), "unit": figure.unit.value}
         for key, figure in finding.figures.items()
     }
     fields["memory"] = {printable(place): size for place, size in finding.memory.items()}

@@ -17,6 +17,7 @@ import fastjsonschema
 from fastjsonschema import JsonSchemaValueException
 
 from kcensus.analyses import analyses
+from kcensus.results import Unit
 from kcensus.results.tables import TableSpec
 
 _ABOUT_THE_WHOLE = ("required", "additionalProperties", "propertyNames", "oneOf")
@@ -51,7 +52,7 @@ def _tables(specs: Sequence[TableSpec]) -> dict[str, Any]:
                         "description": column.help,
                         "x-unit": column.unit.value,
                         **({"x-type": column.type} if column.type else {}),
-                        "$ref": "#/$defs/scalar",
+                        "$ref": f"#/$defs/{'address' if column.unit is Unit.ADDRESS else 'scalar'}",
                     }
                     for name, column in spec.columns.items()
                 }

@@ -33,7 +33,7 @@ COLUMNS = {
     "build_id": (pa.string(), "Build ID of the vmlinux; empty if unknown."),
     "live": (pa.bool_(), "Whether the kernel ran while it was read."),
     "kcensus": (pa.string(), "Version of kcensus that recorded it."),
-    "schema": (pa.int32(), "Schema of the JSON documents of that version, with all metrics."),
+    "schema": (pa.int32(), "Version of the metrics."),
     "analysis": (pa.string(), "Name of the analysis."),
     "part": (pa.string(), "summary, findings, quality, or the name of a table."),
     "subject": (pa.string(), "Row of the table, such as a slab cache; empty in a summary."),

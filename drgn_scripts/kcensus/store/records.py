@@ -19,7 +19,6 @@ import numpy as np
 import pyarrow as pa
 
 from kcensus.analyses import Analysis
-from kcensus.render.plain import SCHEMA as DOCUMENTS
 from kcensus.render.plain import installed_version
 from kcensus.reports import Report
 from kcensus.results import CheckStatus, Machine, Unit
@@ -27,6 +26,9 @@ from kcensus.results.largest import largest
 from kcensus.store.layout import ORDER, SCHEMA, bounded_host, bounded_subject
 from kcensus.text import printable
 
+_VERSION = 2
+"""Version of the metrics: raised when one is renamed or removed, or its meaning changes. The first
+two were those of the JSON documents, whose third has the same metrics."""
 _MAX_ROWS = 100
 """Largest rows of each table to record."""
 _MAX_EXACT = 1 << 63
@@ -63,9 +65,9 @@ def record(
 ) -> Record:
     """Return the record of a report.
 
-    It is identified by host, boot, time and kernel of the dump, schema, analyses, and which of them
-    have a result. If the time is unknown, also by its numbers; and by ``now`` if the kernel ran,
-    since equal numbers are then of another moment.
+    It is identified by host, boot, time and kernel of the dump, version of the metrics, analyses,
+    and which of them have a result. If the time is unknown, also by its numbers; and by ``now`` if
+    the kernel ran, since equal numbers are then of another moment.
 
     :param wanted: the analyses; one without a result has failed
     :param now: seconds since 1970, the time of a record if the dump has none
@@ -79,7 +81,7 @@ def record(
     host = bounded_host(printable(machine.host))
     boot = printable(machine.boot) or _boot_time(time, uptime)
     names = [each.name for each in wanted]
-    what: Any = [host, boot, time, machine.build_id, DOCUMENTS, names, results]
+    what: Any = [host, boot, time, machine.build_id, _VERSION, names, results]
     if time is None:
         what.append([tuple(each) for each in found])
         if report.head.live and not is_saved:
@@ -99,7 +101,7 @@ def record(
         "build_id": printable(machine.build_id),
         "live": report.head.live,
         "kcensus": installed_version(),
-        "schema": DOCUMENTS,
+        "schema": _VERSION,
     }
     columns = {name: [value] * len(found) for name, value in constants.items()}
     columns |= {name: [getattr(each, name) for each in found] for name in _Number._fields}

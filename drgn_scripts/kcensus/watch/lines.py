@@ -6,11 +6,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 from kcensus.human import human, human_rate, shown_time
+from kcensus.render.json import dumps, value_of
 from kcensus.render.plain import SCHEMA, installed_version, plain
 from kcensus.results import Figure, Finding, Gauge, Unit, matters
 from kcensus.text import printable
@@ -68,7 +68,7 @@ def write_sample(sample: Sample, history: History, target: str, out: TextIO) -> 
 
     :param target: name of the target, printable
     """
-    out.write(json.dumps(document(sample, history, target), allow_nan=False) + "\n")
+    out.write(dumps(document(sample, history, target)) + "\n")
     out.flush()
 
 
@@ -124,7 +124,7 @@ def _figures(
     """Return the values of figures by analysis, under ``key``, and their rates and units."""
     known = figures.items()
     return {
-        key: {name: {each: plain(own[each].value) for each in own} for name, own in known},
+        key: {name: {each: value_of(own[each]) for each in own} for name, own in known},
         "rates": {name: history.rates(name, own, is_gauge=is_gauge) for name, own in known},
         "units": {name: {each: own[each].unit.value for each in own} for name, own in known},
     }

@@ -75,6 +75,64 @@ def test_a_report_is_the_same_after_it_was_saved(tmp_path: Path) -> None:
     assert again.findings[0][1].id == "report-incomplete"
 
 
+def test_documents_of_schema_2_open_and_become_those_of_schema_3(tmp_path: Path) -> None:
+    """Addresses were numbers, which many readers of JSON round."""
+    path = Path(__file__).parents[1] / "data/schema-2-waits.json"
+    (section,) = saved.load(str(path)).sections
+    assert section.result is not None
+    new, old = json.loads(document(section.result)), json.loads(path.read_text("utf-8"))
+    assert (old["schema"], new["schema"]) == (2, 3)
+    units, addresses = old["units"]["tables"], 0
+    for name, rows in old["tables"].items():
+        for row in rows:
+            for key, value in row.items():
+                if units[name][key] == "address":
+                    assert isinstance(value, int)
+                    row[key], addresses = hex(value), addresses + 1
+    assert addresses
+    assert new["tables"] == old["tables"]
+    assert new["findings"] == old["findings"]
+    # The rows are the same as of numbers.
+    (again,) = saved.load(save(tmp_path, document(section.result))).sections
+    assert again.result is not None
+    for name, table in section.result.tables.items():
+        pd.testing.assert_frame_equal(again.result.tables[name].frame, table.frame)
+
+
+@pytest.mark.parametrize("words", [["report", "OLD"], ["diff", "OLD", "OLD"], ["waits", "OLD"]])
+def test_commands_read_documents_of_schema_2(words: list[str]) -> None:
+    old = str(Path(__file__).parents[1] / "data/schema-2-waits.json")
+    assert cli.main([old if word == "OLD" else word for word in words]) == 0
+
+
+def test_large_numbers_of_any_part_survive(tmp_path: Path) -> None:
+    large = (1 << 53) + 1
+    result = whole()
+    result.summary |= {
+        "place": Figure(HIGHEST, Unit.ADDRESS),
+        "count": Figure(large),
+        "below": Figure(-large),
+        "exact": Figure(1 << 53),
+        "digits": Figure(str(large), Unit.TEXT),
+    }
+    result.findings[0] = replace(
+        result.findings[0], figures={"at": Figure(HIGHEST, Unit.ADDRESS)}, memory={"slab": large}
+    )
+    (section,) = saved.load(save(tmp_path, text := document(result))).sections
+    assert section.result is not None
+    found = {key: figure.value for key, figure in section.result.summary.items()}
+    assert found == {key: figure.value for key, figure in result.summary.items()} | {
+        key: found[key] for key in ("unknown", "allocator")
+    }
+    assert section.result.findings[0].figures == result.findings[0].figures
+    assert section.result.findings[0].memory == {"slab": large}
+    assert document(section.result) == text
+    summary = json.loads(text)["summary"]
+    assert summary["place"] == hex(HIGHEST)
+    assert summary["below"] == str(-large)
+    assert summary["exact"] == 1 << 53
+
+
 @pytest.mark.ends
 @pytest.mark.parametrize(
     ("change", "problem"),
