@@ -23,7 +23,7 @@ from kcensus.sources.formats import elf
 from kcensus.sources.formats.sniff import Sniffed, sniff
 from kcensus.sources.model import ModuleDebugInfo, Request, Target, TargetError, unsupported_machine
 from kcensus.sources.reader import FileReader
-from kcensus.text import printable
+from kcensus.text import bounded, printable
 
 PROTOCOL = 1
 """Version of the protocol that this module speaks."""
@@ -41,6 +41,8 @@ _REASONS = {
 }
 _PHYSICAL = 0
 _MAX_REPLY = 4 << 20
+_MAX_NAMED, _MAX_NAME = 8, 1024
+"""Most files of a dump in a sentence, and most characters of each."""
 _BLOCK_BYTES = 64 << 10
 _MAX_BLOCKS = 1024
 """Most blocks of a dump to keep: 64 MiB."""
@@ -67,7 +69,9 @@ class Facts:
     def name(self) -> str:
         """The files of the dump, or a phrase for a live kernel."""
         live = "the running kernel" if self.local else "the live kernel of another machine"
-        return printable(", ".join(self.dumpfiles)) or live
+        more = len(self.dumpfiles) - _MAX_NAMED
+        named = [bounded(printable(each), _MAX_NAME) for each in self.dumpfiles[:_MAX_NAMED]]
+        return ", ".join(named) + (f" and {more:,} more" if more > 0 else "") or live
 
     @property
     def dumpfile(self) -> str:
@@ -212,7 +216,20 @@ def open_crash(crash: Crash, request: Request) -> Target:
             "file to kcensus outside of crash, or dump it again"
         )
     _check_kernel(name, facts, vmcoreinfo)
-    prog = program_of(arch, vmcoreinfo, crash.read, live=facts.live)
+    try:
+        prog = program_of(arch, vmcoreinfo, crash.read, live=facts.live)
+        with contextlib.suppress(drgn.FaultError):
+            # drgn reads the VMCOREINFO of page tables at the first access to virtual memory.
+            prog.read((1 << 64) - 8, 8)
+    except TargetError:
+        raise
+    except Exception as error:
+        # drgn's errors have no common base class.
+        raise TargetError(
+            f"{name}: VMCOREINFO does not describe a Linux kernel of {printable(facts.machine)} "
+            f"({printable(str(error))}); pass the file to kcensus outside of crash, or dump it "
+            "again"
+        ) from error
     # Not shareable: workers would write to the same connection.
     target = crash.sniffed.target(prog, name, facts.live, shareable=False)
     target.kind, target.paths = "live" if facts.live else "vmcore", facts.dumpfiles

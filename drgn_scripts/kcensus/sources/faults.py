@@ -60,6 +60,7 @@ def sentence(error: drgn.FaultError, reader: str, live: bool = False) -> str:
         frame.f_code.co_name.strip("_")
         for frame, _ in traceback.walk_tb(error.__traceback__)
         if frame.f_globals.get("__name__", "").startswith(modules)
+        and not frame.f_code.co_name.startswith("<")  # <lambda>, <listcomp>
     ]
     structure = f" (while reading {functions[-1]})" if functions else ""
     why, place = reason(error), f"{error.address:#x}"

@@ -80,7 +80,7 @@ def prepare(store: Path) -> None:
         except DeltaError:
             if not DeltaTable.is_deltatable(uri):  # else another process made it meanwhile
                 raise
-        path = store.resolve()
+        path = Path(os.path.realpath(store))
         sync(path / LOG)
         sync(path)
         while not os.path.ismount(path):
@@ -95,7 +95,7 @@ def _uri(store: Path) -> str:
 
     :raises StoreError: delta-rs mistakes some of its characters, and ends the process for others
     """
-    path = store.resolve()
+    path = Path(os.path.realpath(store))
     if refused := [each for each in str(path) if not (each.isalnum() or each in _IN_PATHS)]:
         raise StoreError(
             f"the path of the store '{printable(str(path))}' has the character"
@@ -240,7 +240,7 @@ def _sync(store: Path, table: DeltaTable, record: Record) -> None:
     Other writers may have been killed before they synced theirs.
     """
     latest = range(max(table.version() - _UNSYNCED, 0), table.version() + 1)
-    root = store.resolve()
+    root = Path(os.path.realpath(store))
     filters = [(name, "=", value) for name, value in _place(record).items()]
     files = [root / LOG / f"{version:020}.json" for version in latest]
     names = table.file_uris(file_pruning_predicate=filters)

@@ -559,3 +559,27 @@ def test_ctrl_c_while_an_error_is_shown(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr("click.echo", interrupt)
     assert cli.main(["--no-such-option"]) == Exit.INTERRUPTED
+
+
+def test_ctrl_c_while_modules_are_loaded() -> None:
+    code = """
+import os, signal, sys
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == "click":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+from kcensus.__main__ import main
+sys.exit(main())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (Exit.INTERRUPTED, "kcensus: interrupted\n")
+
+
+@pytest.mark.parametrize("words", [["--json", "LOOP", "--html", "x"], ["--html", "LOOP"]])
+def test_a_loop_of_links_is_no_output(words: list[str], run: Run, tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    (status, _, error) = run(*(str(loop) if word == "LOOP" else word for word in words))
+    assert status == Exit.USAGE
+    assert "unexpected" not in error

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import socket
 import struct
 import threading
@@ -250,9 +251,10 @@ def test_target(live: bool, memory: bytes, symbols: list[Path], tmp_path: Path) 
 
 
 def test_connection_that_breaks_in_the_program(memory: bytes, symbols: list[Path]) -> None:
-    extension = Extension(vmcoreinfo=_vmcoreinfo(), memory=memory, change=_wrong_memory("closes"))
+    extension = Extension(vmcoreinfo=_vmcoreinfo(), memory=memory)
     with extension.connected() as connection:
         prog = open_crash(connection, Request(None)).prog
+        extension.change = _wrong_memory("closes")
         for _ in range(2):
             with pytest.raises(TargetError):
                 prog.read(0, 16, physical=True)
@@ -326,3 +328,31 @@ def test_command(capsys: pytest.CaptureFixture[str]) -> None:
     with Extension().socket() as fd:
         assert main([str(fd), "99", "--", "slab"]) == Exit.USAGE
     assert "protocol 99" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("machine", [b"X86_64", b"ARM64"])
+@pytest.mark.parametrize("damage", ["random", "short", "page size", "other machine"])
+def test_a_vmcoreinfo_that_describes_no_kernel_of_this_machine(
+    machine: bytes, damage: str, memory: bytes
+) -> None:
+    if (machine, damage) == (b"X86_64", "other machine"):
+        pytest.skip("the VMCOREINFO of the sample is of this machine")
+    text = {
+        "random": random.Random(1).randbytes(500),
+        "short": b"OSRELEASE=6.1\n",
+        "page size": _vmcoreinfo().replace(b"PAGESIZE=4096", b"PAGESIZE=4097"),
+        "other machine": _vmcoreinfo(),
+    }[damage]
+    extension = Extension((b"machine=" + machine, b"live=0"), text, memory)
+    caught = pytest.raises(TargetError, match="VMCOREINFO")
+    with extension.connected() as connection, caught as found:
+        open_crash(connection, Request(None))
+    assert str(found.value).isprintable()
+
+
+def test_a_dump_of_many_files_has_a_short_name() -> None:
+    paths = tuple(b"dumpfile=/%s/%d" % (b"x" * 2000, number) for number in range(1000))
+    with Extension((b"machine=X86_64", *paths)).connected() as connection:
+        assert len(connection.facts.dumpfiles) == 1000
+        assert len(connection.facts.name) < 10_000
+        assert connection.facts.name.endswith(" and 992 more")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -33,7 +34,7 @@ def check_output(showing: Showing) -> None:
     document = Path(showing.json) if showing.json and showing.json != "-" else None
     files = (("--json", document), ("--html", showing.html), ("--dot", showing.dot))
     for (one, path), (other, same) in combinations(files, 2):
-        if path and same and path.resolve() == same.resolve():
+        if path and same and os.path.realpath(path) == os.path.realpath(same):
             raise click.UsageError(f"{one} and {other} are both '{path}'; give two files.")
     for option, path in files:
         if path and path.is_dir():
