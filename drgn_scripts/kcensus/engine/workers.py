@@ -46,9 +46,7 @@ def each(work: Callable[[int], T], tasks: int, jobs: int) -> Iterator[T]:
     global _work
     _work = work
     workers: list[ForkProcess] = []
-    # The parent handles Ctrl-C, and ends the workers.
-    ignored = signal.SIGINT, signal.SIG_IGN
-    pool = ProcessPoolExecutor(jobs, _forking(workers), signal.signal, ignored)
+    pool = ProcessPoolExecutor(jobs, _forking(workers), _leave_signals)
     try:
         with warnings.catch_warnings():
             # Python warns of the threads of drgn's debug information loader, which is idle by now,
@@ -63,6 +61,12 @@ def each(work: Callable[[int], T], tasks: int, jobs: int) -> Iterator[T]:
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
         _work = None
+
+
+def _leave_signals() -> None:
+    """Leave signals to the parent: it handles Ctrl-C, and says what killed a worker."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGBUS, signal.SIG_DFL)
 
 
 def _forking(started: list[ForkProcess]) -> ForkContext:

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import drgn
 
+from kcensus.limits import is_own_process
 from kcensus.sources.debuginfo.finder import load_debug_info
 from kcensus.sources.formats.sniff import sniff
 from kcensus.sources.model import Request, Source, Target, TargetError
 from kcensus.sources.reader import os_error
+from kcensus.sources.shrunk import end_with_sentence
 from kcensus.text import printable
 
 
@@ -26,6 +28,8 @@ def _open(request: Request) -> Target:
             f"{name}: is {sniffed.format}, but this drgn was built without libkdumpfile; install a "
             "drgn built with it, such as drgn's wheels on PyPI"
         )
+    if is_own_process():
+        end_with_sentence(name)
     prog = drgn.Program()
     try:
         prog.set_core_dump(path)

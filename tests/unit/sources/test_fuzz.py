@@ -54,9 +54,11 @@ def test_corrupt_capsules_fail_cleanly(tmp_path: Path, pytestconfig: pytest.Conf
 
 
 @pytest.mark.slow
-def test_damaged_kernels_are_reported_cleanly(pytestconfig: pytest.Config) -> None:
-    capsule = str(DIRECTORY / "sample-after.capsule")
-    cases = max(pytestconfig.getoption("--fuzz-cases") // 100, 1)
+@pytest.mark.parametrize("sample", ["sample", "sample-after", "sample-io"])
+def test_damaged_kernels_are_reported_cleanly(sample: str, pytestconfig: pytest.Config) -> None:
+    """Within limits of time, memory and lines, too."""
+    capsule = str(DIRECTORY / f"{sample}.capsule")
+    cases = max(pytestconfig.getoption("--fuzz-cases") // 300, 1)
     command = [sys.executable, "-m", "tests.unit.fuzz_report", capsule, *("3", "0", str(cases))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr

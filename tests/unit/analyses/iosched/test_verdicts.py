@@ -258,6 +258,25 @@ def test_tasks_that_no_request_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
     assert WaitKind.PIPE.words in finding.evidence
 
 
+@pytest.mark.parametrize("kind", WaitKind)
+def test_tasks_that_wait_for_an_object_of_any_kind(
+    kind: WaitKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks_module, "disk_names", lambda *args: [""])
+    found: Any = figures()
+    found.waits = Waits(
+        function=["f"],
+        kind=[kind],
+        is_timed=np.array([False]),
+        since_ns=np.array([130]) * SECOND,
+        comm=["a"],
+        pid=np.array([1]),
+    )
+    (finding,) = blocked(found)
+    assert kind.words
+    assert kind.words in finding.evidence
+
+
 @pytest.mark.parametrize(
     ("ids", "kinds", "part_of"),
     [
