@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import drgn
@@ -42,6 +43,9 @@ _MAX_NAME_BYTES = 256
 """NAME_MAX and the NUL byte; a device-mapper UUID has 129 (DM_UUID_LEN)."""
 
 _MAX_GROUPS = 1 << 20
+_MAX_LISTED = 1 << 18
+"""Most tasks, partitions, modules and the like: drgn follows a list that leads into itself forever.
+"""
 MODULES = ("bfq", "loop", "xfs")
 """Modules with debug info of the places of names."""
 _KERNEL_NAMED = frozenset(
@@ -240,7 +244,8 @@ class UserNames:
     # Device mapper
 
     def _device_mapper(self) -> Iterator[Names]:
-        if not any(module.name.string_() == b"dm_mod" for module in for_each_module(self.prog)):
+        modules = islice(for_each_module(self.prog), _MAX_LISTED)
+        if not any(module.name.string_() == b"dm_mod" for module in modules):
             try:
                 self.prog["_minor_idr"]
             except LookupError:
@@ -296,11 +301,12 @@ def kernel_words(kernel: Kernel) -> list[bytes]:
     sources: tuple[Callable[[], list[bytes]], ...] = (
         lambda: [
             task.comm.string_()
-            for task in for_each_task(prog)
+            for task in islice(for_each_task(prog), _MAX_LISTED)
             if not task.mm and task.real_parent in parents
         ],
-        lambda: list(map(part_name, for_each_partition(prog))),  # whole disks are parts, too
-        lambda: [module.name.string_() for module in for_each_module(prog)],
+        # Whole disks are partitions, too.
+        lambda: list(map(part_name, islice(for_each_partition(prog), _MAX_LISTED))),
+        lambda: [module.name.string_() for module in islice(for_each_module(prog), _MAX_LISTED)],
         lambda: _listed(prog["workqueues"], "struct workqueue_struct", "name"),
         lambda: _listed(prog["elv_list"], "struct elevator_type", "elevator_name"),
         lambda: _listed(
@@ -317,7 +323,7 @@ def kernel_words(kernel: Kernel) -> list[bytes]:
 
 def _listed(head: drgn.Object, type_name: str, member: str) -> list[bytes]:
     entries = list_for_each_entry(type_name, head.address_of_(), "list")
-    return [entry.member_(member).string_() for entry in entries]
+    return [entry.member_(member).string_() for entry in islice(entries, _MAX_LISTED)]
 
 
 _Found = tuple[str, Path, Words]

@@ -14,7 +14,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kcensus.engine.gather import gather, gather_arrays, gather_pointers, gather_words
+from kcensus.engine.gather import (
+    IMPOSSIBLE_COUNT,
+    gather,
+    gather_arrays,
+    gather_pointers,
+    gather_words,
+)
 from kcensus.engine.layout import Layout, layout
 from kcensus.engine.memory import Faults, Memory, Words
 from kcensus.engine.strings import c_strings
@@ -379,3 +385,25 @@ def test_gather_words_reads_what_a_loop_reads(
     assert readable.tolist() == [each is not None for each in data]
     assert values.dtype == word
     assert values.tolist() == [0 if each is None else np.frombuffer(each, word)[0] for each in data]
+
+
+def test_counts_that_exceed_ram_are_zero_where_they_are_read() -> None:
+    machine = Machine(
+        "struct counted 24 : 0 long nr_items; 8 unsigned long nr_pages; 16 unsigned int nr_ctx"
+    )
+    place = DIRECT_MAP + 600 * PAGE
+    most = Memory(machine.prog).end
+    rows = [(most // 32, 7, 1), (most // 32 + 1, 7, 2), (-3, most // PAGE + 1, 3), (-(2**63), 5, 4)]
+    rows.append((1, 2**64 - 2, 2**32 - 1))  # a counter of one CPU may be negative
+    for row, values in enumerate(rows):
+        machine.write(place + 24 * row, struct.pack("<qQI4x", *values))
+    members = layout(machine.prog, "struct counted", ["nr_items", "nr_pages", "nr_ctx"])
+    faults = Faults()
+    addresses = place + 24 * np.arange(len(rows), dtype=np.uint64)
+    found = gather(Memory(machine.prog), addresses, members, faults)
+    assert found["nr_items"].tolist() == [most // 32, 0, -3, 0, 1]
+    assert found["nr_pages"].tolist() == [7, 7, 0, 5, 2**64 - 2]
+    assert found["nr_ctx"].tolist() == [1, 2, 3, 4, 2**32 - 1]
+    assert found.readable.all()
+    assert found.possible.tolist() == [True, False, False, False, True]
+    assert faults == {IMPOSSIBLE_COUNT: 3}

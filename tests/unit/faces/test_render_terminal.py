@@ -381,3 +381,11 @@ def test_no_word_is_lost_and_every_line_fits(text: str, width: int) -> None:
     made = lines(text, width)
     assert "".join("".join(made).split()) == "".join(text.split())
     assert max(map(cell_len, made)) <= width
+
+
+def test_a_cell_of_many_names_does_not_fill_the_screen() -> None:
+    names = ", ".join(f"worker {number}" for number in range(100_000))
+    table = Table.of("", {"names": ([names], Column(Unit.TEXT, show=Show.ALWAYS))})
+    screen = on_terminal(Result("synthetic", "t", "k", tables={"long": table}), 80)
+    assert len(screen) < 4000
+    assert "worker 0, worker 1" in screen
