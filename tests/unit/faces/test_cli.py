@@ -583,3 +583,10 @@ def test_a_loop_of_links_is_no_output(words: list[str], run: Run, tmp_path: Path
     (status, _, error) = run(*(str(loop) if word == "LOOP" else word for word in words))
     assert status == Exit.USAGE
     assert "unexpected" not in error
+
+
+@pytest.mark.parametrize("words", [["sample", *["a"] * 50_000], ["--table", "a" * 50_000]])
+def test_an_error_does_not_repeat_a_long_command_line(words: list[str], run: Run) -> None:
+    status, _, error = run(*words)
+    assert status in (Exit.USAGE, Exit.TARGET)
+    assert 0 < len(error) < 6000

@@ -11,6 +11,9 @@ import click
 from kcensus.commands import Exit
 from kcensus.text import printable
 
+_MAX_LINE = 5000
+"""Characters of a sentence: one path may have 4,096, and a command line two million."""
+
 
 def verdict(error: Exception) -> tuple[Exit, str, bool]:
     """Return the exit status, a sentence, and whether the error is an expected one."""
@@ -49,8 +52,11 @@ def verdict(error: Exception) -> tuple[Exit, str, bool]:
 
 
 def line(sentence: str) -> str:
-    """Return an error as one line for a terminal."""
-    return "kcensus: " + printable("; ".join(sentence.splitlines())).removesuffix(".")
+    """Return an error as one line for a terminal; of a very long one, its beginning and end."""
+    text = printable("; ".join(sentence.splitlines())).removesuffix(".")
+    if len(text) > _MAX_LINE:
+        text = f"{text[: _MAX_LINE // 2]} … {text[-_MAX_LINE // 2 :]}"
+    return f"kcensus: {text}"
 
 
 def complain(sentence: str) -> None:
