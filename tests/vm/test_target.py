@@ -210,6 +210,33 @@ def test_a_kdump_cut_short_opens_when_extended_as_advised(
     assert done.stdout.rstrip().endswith(", truncated"), done.stderr
 
 
+_SHRINKING = """
+import os, sys
+from kcensus import cli
+from kcensus.sources import vmcore
+load, path = vmcore.load_debug_info, sys.argv[2]
+def shrink(*target):
+    opened = load(*target)
+    os.truncate(path, os.path.getsize(path) // 4)
+    return opened
+vmcore.load_debug_info = shrink
+sys.exit(cli.main())
+"""
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_kdump_that_shrinks_while_it_is_read(
+    dump: Dump, lzo: Path, tmp_path: Path, jobs: str
+) -> None:
+    path = tmp_path / "vmcore"
+    copy(lzo, path)
+    words = ["slab", str(path), "-s", str(dump.vmlinux), "--jobs", jobs]
+    command = [sys.executable, "-c", _SHRINKING, *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 3
+    assert "shrank while it was read" in done.stderr.splitlines()[-1]
+
+
 def test_a_kdump_that_makedumpfile_marked_incomplete(dump: Dump, lzo: Path, tmp_path: Path) -> None:
     marked = tmp_path / "vmcore"
     copy(lzo, marked)
