@@ -45,7 +45,7 @@ class Damage:
     def lanes(self) -> Lanes:
         """Return the lanes that were cut short, ascending."""
         parts = self.unreadable + self.cyclic + self.too_long + self.joined
-        return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
+        return np.sort(np.concatenate(parts)) if parts else np.empty(0, np.int64)
 
     @property
     def lists(self) -> int:

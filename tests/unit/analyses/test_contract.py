@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import types
+from collections.abc import Callable
 
 import drgn
 import pytest
@@ -161,6 +163,23 @@ def test_memory_that_is_missing_is_named() -> None:
     sentence = str(caught.value)
     assert sentence.startswith(f"count needs memory at physical address {physical:#x} ")
     assert "(while reading online_nodes), which is filtered out of the dump; dump " in sentence
+
+
+def test_sentences_name_the_function_not_the_comprehension() -> None:
+    code = """
+def dentries(read):
+    return [(lambda: read(number))() for number in range(3)]
+"""
+    module = types.ModuleType("kcensus.kernel.synthetic")
+    exec(code, module.__dict__)
+    dentries: Callable[..., object] = module.dentries
+
+    def fail(number: int) -> None:
+        raise drgn.FaultError("not in the dump", 0xFFFF_8880_0000_0000)
+
+    with pytest.raises(drgn.FaultError) as caught:
+        dentries(fail)
+    assert "(while reading dentries)" in faults.sentence(caught.value, "slab")
 
 
 def test_every_reason_has_a_remedy() -> None:

@@ -16,7 +16,7 @@ import pytest
 from kcensus import cli
 from kcensus.analyses import analyses
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 _TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _HELP = [line for analysis in analyses().values() for line, _ in analysis.examples]
 _EXAMPLE = re.compile(r"kcensus (\S+) \S+ --json \| jq ((?:-[cr]+ )?)('[^']*'|\S+)")
