@@ -15,6 +15,11 @@ from kcensus.engine.memory import Bytes, Faults, Mask, Memory, Numbers, Words
 from kcensus.engine.rows import factorized, spread
 
 
+IMPOSSIBLE_COUNT = "a count that exceeds RAM"
+ZEROED = "all zero, though an object must be there"
+"""Reason of :class:`Faults` for a page of zeros to which a pointer leads."""
+
+
 @dataclass(frozen=True)
 class Gathered:
     """Columns in the order of the addresses; rows that could not be read are zero."""
@@ -33,14 +38,16 @@ class Gathered:
         return Gathered(columns, self.readable[wanted], self.possible[wanted])
 
 
-IMPOSSIBLE_COUNT = "a count that exceeds RAM"
-
-
-def gather(memory: Memory, addresses: Words, layout: Layout, faults: Faults) -> Gathered:
+def gather(
+    memory: Memory, addresses: Words, layout: Layout, faults: Faults, *, may_be_zero: bool = False
+) -> Gathered:
     """Read one struct at each virtual address, in any order, repeated or not.
 
     A running kernel may reuse the memory of a structure before its counts are read, and damage can
-    give any: counts that exceed RAM are zero, and noted in ``faults``.
+    give any: counts that exceed RAM are zero, and noted in ``faults``. A page that is all zero
+    cannot hold a live struct: it is lost, as if it could not be read.
+
+    :param may_be_zero: whether zeros are plausible, as in tables of counters or of bits
     """
     columns = {name: np.zeros(len(addresses), field.dtype) for name, field in layout.fields.items()}
     readable = np.ones(len(addresses), np.bool_)
@@ -49,7 +56,7 @@ def gather(memory: Memory, addresses: Words, layout: Layout, faults: Faults) -> 
         end = max((field.offset + field.dtype.itemsize for field in group.values()), default=1)
         found = np.zeros(len(addresses), np.bool_)
         at = addresses + np.uint64(start)
-        for rows, offsets, buffer, ok in _blocks(memory, at, end - start, faults):
+        for rows, offsets, buffer, ok in _blocks(memory, at, end - start, faults, may_be_zero):
             found[rows] = ok
             for name, field in group.items():
                 values = _take(buffer, offsets + (field.offset - start), field.dtype)
@@ -110,9 +117,8 @@ def gather_arrays(
     element = np.dtype(dtype)
     values = np.zeros((len(addresses), length), element)
     readable = np.zeros(len(addresses), np.bool_)
-    for rows, offsets, buffer, ok in _blocks(
-        memory, addresses, max(length * element.itemsize, 1), faults
-    ):
+    span = max(length * element.itemsize, 1)
+    for rows, offsets, buffer, ok in _blocks(memory, addresses, span, faults, True):
         readable[rows] = ok
         places = offsets[:, None] + np.arange(length) * element.itemsize
         values[rows[ok]] = _take(buffer, places[ok], element)
@@ -197,7 +203,7 @@ def gather_words(
 
 
 def _blocks(
-    memory: Memory, addresses: Words, span: int, faults: Faults
+    memory: Memory, addresses: Words, span: int, faults: Faults, may_be_zero: bool
 ) -> Iterator[tuple[Numbers, Numbers, Bytes, Mask]]:
     """Yield (rows of ``addresses``, their offsets in the buffer, buffer, whether readable)."""
     shift = np.uint64(memory.page_shift)
@@ -220,6 +226,8 @@ def _blocks(
         touched = [np.minimum(begin + np.uint64(step), last) for step in range(1, more + 1)]
         pages = np.unique(np.concatenate([begin, *touched]))
         buffer, pages_ok = memory.pages(pages << shift, faults)
+        if not may_be_zero:
+            pages_ok = _lost(buffer, len(pages), pages_ok, faults)
         at = np.searchsorted(pages, begin)
         offsets = (at << memory.page_shift) + (
             ascending[start:end] & np.uint64(memory.page_size - 1)
@@ -231,6 +239,22 @@ def _blocks(
             beyond = ((offsets + span - 1) >> memory.page_shift) + 1
             ok = bad[beyond] == bad[at]
         yield order[start:end], offsets, buffer, ok
+
+
+def _lost(buffer: Bytes, pages: int, readable: Mask | None, faults: Faults) -> Mask | None:
+    """Return the mask of readable pages without those that are all zero, which are counted."""
+    words = buffer.view(np.uint64).reshape(pages, -1)
+    # A look at every 64th word finds nearly all pages that are in use.
+    empty = np.flatnonzero(~words[:, ::64].any(axis=1))
+    empty = empty[~words[empty].any(axis=1)]
+    if readable is not None:
+        empty = empty[readable[empty]]
+    if not len(empty):
+        return readable
+    faults[ZEROED] += len(empty)
+    kept = np.ones(pages, np.bool_) if readable is None else readable.copy()
+    kept[empty] = False
+    return kept
 
 
 def plausible(addresses: Words, span: int) -> Mask:

@@ -242,7 +242,10 @@ class _Reader:
         is_circular = head.type_name() == "struct list_head"
         path = "next" if is_circular else ("first", "head.first")
         members = layout(self.prog, head, {"node": path})
-        first = gather(self.memory, addresses, members, self.faults)
+        # An empty hlist is zero.
+        first = gather(
+            self.memory, addresses, members, self.faults, may_be_zero=not is_circular
+        )
         node = self.prog.type("struct dm_exception").member("hash_list").type
         link = layout(self.prog, node, {"next": "next", "back": ("prev", "pprev")})
         heads, damage = first["node"].astype(np.uint64) & ~np.uint64(1), Damage()
