@@ -38,6 +38,8 @@ def _scan_gaps(slab_map: SlabMap, report: ScanReport, objects: str) -> Iterator[
     reason = "unreadable, or impossible geometry"
     yield Gap("slab caches", reason, slab_map.caches_damaged, uncounted)
     yield Gap("slabs", "impossible counters", report.slabs_invalid, uncounted)
+    reason = "counted by the kernel, but not in the struct page array"
+    yield Gap("slabs", reason, report.slabs_missing, uncounted)
     effect = f"their share of the {objects} may be wrong"
     if report.objects_uncertain:
         effect = f"{report.objects_uncertain:,} free slots are counted as {objects}"

@@ -98,7 +98,7 @@ def objects(
     """
     kernel = context_of(source, jobs=jobs, chunk_bytes=chunk_bytes, progress=progress).kernel
     # The index is a copy of it, and the vectors of owners are not needed: free most of its memory.
-    slab_map = kernel.slab_map if memcg else SlabMap(kernel.memory, shared=False)
+    slab_map = kernel.slab_map if memcg else SlabMap(kernel.memory, shared=False, live=kernel.live)
     is_chosen = cache is not None
     type_, cache = _type_and_cache(kernel.prog, type_name, cache)
     caches = find_caches(slab_map, type_name, cache)
@@ -122,6 +122,7 @@ def objects(
             "slots could not be read": report.objects_unreadable,
             "freelists or obj_cgroup vectors are torn": torn,
             "slabs have impossible counters": report.slabs_invalid,
+            "slabs are counted, but not in the struct page array": report.slabs_missing,
             "pages of the struct page array could not be read": report.memmap.total(),
         }
         words = ", ".join(f"{count} {problem}" for problem, count in problems.items() if count)

@@ -14,7 +14,6 @@ from kcensus.engine.layout import Field, Layout, word_dtype
 from kcensus.engine.memory import Bytes, Faults, Mask, Memory, Numbers, Words
 from kcensus.engine.rows import factorized, spread
 
-
 IMPOSSIBLE_COUNT = "a count that exceeds RAM"
 ZEROED = "all zero, though an object must be there"
 """Reason of :class:`Faults` for a page of zeros to which a pointer leads."""

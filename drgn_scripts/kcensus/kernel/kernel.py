@@ -101,7 +101,7 @@ class Kernel:
         :raises UnsupportedAllocator: the kernel uses SLAB or SLOB
         :raises LookupError: its memory model is not supported, or its debug info is incomplete
         """
-        return SlabMap(self.memory, VECTOR_MEMBERS, watcher=self._watcher)
+        return SlabMap(self.memory, VECTOR_MEMBERS, live=self.live, watcher=self._watcher)
 
     def _watcher(self, pages: PageMap) -> Watcher | None:
         watchers = {make: watch for make in _PAGE_READERS if (watch := make(self, pages))}

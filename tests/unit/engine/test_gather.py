@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from kcensus.engine.gather import (
     IMPOSSIBLE_COUNT,
+    ZEROED,
     gather,
     gather_arrays,
     gather_pointers,
@@ -96,12 +97,33 @@ wild = st.sampled_from(
 )
 def test_gather_reads_what_a_loop_reads(addresses: list[int], chunk_bytes: int) -> None:
     faults = Faults()
-    found = gather(Memory(MACHINE.prog, chunk_bytes), words(*addresses), row_layout(), faults)
+    memory = Memory(MACHINE.prog, chunk_bytes)
+    found = gather(memory, words(*addresses), row_layout(), faults, may_be_zero=True)
     data = [plain(address, 40) for address in addresses]
     assert found.readable.tolist() == [each is not None for each in data]
     for name, column in found.columns.items():
         assert column.tolist() == [expected_row(each)[name] for each in data]
     assert set(faults) <= {"filtered out of the dump", "not in the dump", "not mapped"}
+
+
+def test_a_struct_on_a_page_of_zeros_is_lost() -> None:
+    machine = Machine()
+    whole, empty, both = (machine.alloc("struct list_head", 2 * PAGE, alone=True) for _ in range(3))
+    for place in (whole, empty, both):
+        at = machine.physical(place.address_)
+        machine.ram[at : at + 3 * PAGE] = bytes(3 * PAGE)
+    machine.write_words(whole.address_ + 16, 1)
+    across = both.address_ + PAGE - 8
+    machine.write_words(across, whole.address_)
+    faults, links = Faults(), layout(machine.prog, "struct list_head", ["next", "prev"])
+    places = words(whole.address_, empty.address_, across)
+    found = gather(Memory(machine.prog), places, links, faults)
+    assert found.readable.tolist() == [True, False, False]
+    assert faults == {ZEROED: 2}
+    assert found["next"].tolist() == [0, 0, 0]
+    kept = gather(Memory(machine.prog), places, links, Faults(), may_be_zero=True)
+    assert kept.readable.all()
+    assert kept["next"].tolist() == [0, 0, whole.address_]
 
 
 def reads_of(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:

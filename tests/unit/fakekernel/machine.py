@@ -144,6 +144,7 @@ class Machine:
         if alone:
             self._heap = -(-self._heap // PAGE) * PAGE
         assert self._heap <= _HEAP_END * PAGE, "the synthetic heap is full"
+        self._use(self.physical(place.address_), drgn.sizeof(place) + extra)
         return self.fill(place, **members)
 
     def fill(self, place: Object, **members: int | bytes | Object) -> Object:
@@ -176,6 +177,15 @@ class Machine:
     def write(self, address: int, data: bytes) -> None:
         at = self.physical(address)
         self.ram[at : at + len(data)] = data
+        self._use(at, len(data))
+
+    def _use(self, start: int, size: int) -> None:
+        """Have something on the pages, after this object if there is room: no page is all zero."""
+        end = start + size
+        for page in range(start // PAGE, -(-end // PAGE)):
+            last = page * PAGE + PAGE - 8
+            if not start <= last < end and page >= _HEAP:
+                self.ram[last] = self.ram[last] or 1
 
     def write_words(self, address: int, *words: int) -> None:
         self.write(address, struct.pack(f"<{len(words)}Q", *words))

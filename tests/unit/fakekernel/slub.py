@@ -113,6 +113,10 @@ class FakeKernel(Machine):
 
     def _make_cpus_and_nodes(self) -> None:
         self._percpu = [self.alloc("char", 2 * PAGE, alone=True).address_ for _ in range(CPUS)]
+        for each in self._percpu:
+            # Other variables, so that no page is all zero.
+            self.write_words(each, 1)
+            self.write_words(each + 2 * PAGE - 8, 1)
         offsets = self.variable("__per_cpu_offset", f"unsigned long [{CPUS}]")
         self.write_words(offsets.address_, *self._percpu)
         self.constant("nr_cpu_ids", CPUS)
@@ -146,7 +150,7 @@ class FakeKernel(Machine):
     def percpu(self, size: int) -> int:
         """Allocate per-CPU memory and return a pointer for per_cpu_ptr()."""
         place, self._percpu_used = self._percpu_used, self._percpu_used + -(-size // 8) * 8
-        assert self._percpu_used <= 2 * PAGE, "the synthetic per-CPU area is full"
+        assert self._percpu_used <= 2 * PAGE - 8, "the synthetic per-CPU area is full"
         return place
 
     def percpu_of(self, type_: str) -> int:

@@ -141,7 +141,10 @@ def take(kernel: Kernel) -> Census:
     if not census.has_clients:
         census.jobs = Jobs(active=census.job_slab.active)
     census.report = replace(
-        census.jobs.report, memmap=slabs_report.memmap, slabs_invalid=slabs_report.slabs_invalid
+        census.jobs.report,
+        memmap=slabs_report.memmap,
+        slabs_invalid=slabs_report.slabs_invalid,
+        slabs_missing=slabs_report.slabs_missing,
     )
     return census
 

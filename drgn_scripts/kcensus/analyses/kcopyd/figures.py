@@ -84,7 +84,7 @@ class Figures:
     def lacks_slabs(self) -> bool:
         """Whether some slabs could not be counted."""
         report, slab_map = self.census.report, self.kernel.slab_map
-        lost = report.memmap or report.slabs or report.slabs_invalid
+        lost = report.memmap or report.slabs or report.slabs_invalid or report.slabs_missing
         return bool(lost or slab_map.caches_torn or slab_map.caches_damaged)
 
     # Memory

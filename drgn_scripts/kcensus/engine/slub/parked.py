@@ -132,7 +132,9 @@ class _Search:
         active = layout(
             self.prog, "struct kmem_cache_cpu", {"freelist": "freelist", "slab": ("slab", "page")}
         )
-        cpu = gather(self.memory, addresses, active, self.faults)
+        # With child caches of memory cgroups, a page may be full of some that a CPU never used.
+        idle = self.cache_type.has_member("memcg_params")
+        cpu = gather(self.memory, addresses, active, self.faults, may_be_zero=idle)
         owner = gather(self.memory, cpu["slab"], self.slab_map.layout, self.faults)
         # A list without an active slab of this cache is a leftover.
         valid = owner.readable & (self.slab_map.cache_ids(owner["cache"]) == ids)

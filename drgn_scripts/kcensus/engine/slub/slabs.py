@@ -26,6 +26,7 @@ from kcensus.engine.rows import rows_of
 from kcensus.engine.slub.pages import MAX_ORDER, PageChunk, PageMap
 from kcensus.engine.slub.percpu import node_ids
 from kcensus.engine.strings import c_strings
+from kcensus.sources.capsule import NotRecorded
 
 _SLAB_MEMBERS: dict[str, Path] = {
     "cache": "slab_cache",
@@ -239,6 +240,8 @@ class ScanReport:
     """Slabs with a free list that does not end, or does not match the slab's count."""
     slabs_invalid: int = 0
     """Slabs with impossible counters, which are left out."""
+    slabs_missing: int = 0
+    """Slabs that the kernel counts, but that a readable ``struct page`` array lacks."""
     lists_lost: int = 0
     """Free lists of CPUs, sheaves or barns that could not be followed to their end; their objects
     count as allocated."""
@@ -251,7 +254,7 @@ class ScanReport:
     def complete(self) -> bool:
         """Whether nothing was missed."""
         lost = self.objects_uncertain + self.slabs_torn + self.slabs_invalid + self.lists_lost
-        return not (self.memmap or self.slabs or lost)
+        return not (self.memmap or self.slabs or lost or self.slabs_missing)
 
 
 class SlabMap:
@@ -263,17 +266,20 @@ class SlabMap:
         extra: Mapping[str, Path] | None = None,
         *,
         shared: bool = True,
+        live: bool = False,
         watcher: Callable[[PageMap], Watcher | None] | None = None,
     ) -> None:
         """Prepare the map; slabs are read at the first use.
 
         :param extra: further members of ``struct slab`` for :attr:`Slabs.extra`, if present
         :param shared: whether to keep the survey for further calls of :meth:`index`
+        :param live: whether the kernel runs, so that its counters are not of the same moment
         :param watcher: makes a watcher of the pass over the ``struct page`` array, or None
         """
         self._watcher = watcher
         self.memory = memory
         self.shared = shared
+        self.live = live
         self.prog = memory.prog
         if not self.prog.type("struct kmem_cache").has_member("oo"):
             raise UnsupportedAllocator(
@@ -388,10 +394,29 @@ class SlabMap:
         report.slabs_invalid += int(self.survey.invalid[1:][is_wanted[:-1]].sum())
         slabs = self.survey.slabs
         chosen = is_wanted[slabs.cache]
+        if not report.memmap:
+            found = np.bincount(slabs.cache[chosen], minlength=len(self.caches))
+            counted = self._counted(wanted)
+            report.slabs_missing += int((counted - found - self.survey.invalid[1:]).clip(0).sum())
         if not self.shared:
             _ = self.freelist_code  # needs the survey
             del self.survey
         return slabs[chosen & (slabs.inuse > 0) if in_use else chosen]
+
+    def _counted(self, caches: Sequence[SlabCache]) -> Numbers:
+        """Return the kernel's numbers of slabs by id, of some caches; 0 if unknown."""
+        counted = np.zeros(len(self.caches), np.int64)
+        if self.live:
+            return counted
+        try:
+            # Only with CONFIG_SLUB_DEBUG.
+            member = layout(self.prog, "struct kmem_cache_node", {"count": "nr_slabs.counter"})
+            nodes, ids, _ = self.per_node("node", caches, Faults())
+        except (LookupError, NotRecorded):
+            return counted
+        count = gather(self.memory, nodes, member, Faults())["count"].astype(np.int64)
+        np.add.at(counted, ids, np.where(count <= int(self.prog["max_pfn"]), count, 0))
+        return counted
 
     def slab_pages(self, slabs: Slabs) -> Numbers:
         """Return pages of each slab."""
@@ -430,7 +455,8 @@ class SlabMap:
     ) -> tuple[Words, Mask]:
         """Return the next free objects after free ``objects``, and a mask of the readable ones."""
         place = objects + self.column("free_offset")[cache]
-        read = gather(self.memory, place, self.word, Faults())
+        # What is free may be zero; a list that ends too early contradicts the slab's counters.
+        read = gather(self.memory, place, self.word, Faults(), may_be_zero=True)
         return code.decode(read["word"], place, self.column("secret")[cache]), read.readable
 
     @cached_property

@@ -3,17 +3,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import drgn
 import numpy as np
 
 from kcensus.engine.chase import Lanes
 from kcensus.engine.gather import gather
-from kcensus.engine.layout import layout
-from kcensus.engine.memory import Faults, Memory, Numbers, Words
+from kcensus.engine.layout import Path, layout
+from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words
 from kcensus.engine.rows import Addressed, rows_of
 from kcensus.engine.slub.percpu import cpu_offsets
 from kcensus.engine.strings import c_strings
@@ -21,7 +22,7 @@ from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.lists import list_members
 from kcensus.kernel.names import decode, decode_array
 
-_MAX_DEVICES = 1 << 20
+MAX_DEVICES = 1 << 20
 """Disks and partitions: there are as many minor numbers for each major."""
 _MAX_CLASSES = 1 << 14
 
@@ -85,15 +86,20 @@ class Partitions(Addressed):
 
 @dataclass
 class BlockDevices:
-    """All disks and partitions, and the number of damaged ones."""
+    """All disks and partitions, and what is damaged of them."""
 
     disks: tuple[Disk, ...]
     partitions: Partitions
     queue_rows: dict[int, int] = field(default_factory=dict)
     """Row of the disk by address of its queue."""
-    damaged: int = 0
-    """Disks without a readable queue, and torn lists of devices."""
+    damage: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Numbers of lost parts by the name of the disk, empty if unknown, and what is wrong."""
     faults: Faults = field(default_factory=Faults)
+
+    @property
+    def damaged(self) -> int:
+        """Lost disks and partitions, and torn lists of devices."""
+        return self.damage.total()
 
     def of_kind(self, kind: QueueKind) -> tuple[Lanes, Words]:
         """Return the rows of the disks with a kind of queue, and the addresses of the queues."""
@@ -127,11 +133,13 @@ def block_devices(kernel: Kernel) -> BlockDevices:
     :raises drgn.FaultError: the list of classes is unreadable
     """
     memory, faults = kernel.memory, Faults()
-    devices, damaged = _devices(memory, faults)
-    address, number, disk, device = _parts(memory, devices, faults)
+    damage: Counter[tuple[str, str]] = Counter()
+    devices, torn = _devices(memory, faults)
+    damage["", "torn list of devices, or unreadable devices"] += torn
+    parts = _parts(memory, devices, faults)
     # An unreadable partition may be a whole disk.
-    damaged += int((number < 0).sum())
-    whole = disk[(number == 0) & (disk != 0)]
+    damage["", "unreadable disk or partition"] += int((parts.number < 0).sum())
+    whole = parts.disk[(parts.number == 0) & (parts.disk != 0)]
     wanted = layout(
         memory.prog,
         "struct gendisk",
@@ -139,30 +147,35 @@ def block_devices(kernel: Kernel) -> BlockDevices:
         | {"private": "private_data"},
     )
     read = gather(memory, whole, wanted, faults)
-    damaged += int((~read.readable).sum())
+    damage["", "unreadable disk"] += int((~read.readable).sum())
     whole = whole[read.readable]
     column = {name: values[read.readable] for name, values in read.columns.items()}
-    of_queue, lost = _queues(kernel, column["queue"], faults)
-    order = np.argsort(address)
-    part_of = np.argsort(whole)
-    found = Partitions(
-        address[order], rows_of(whole, disk[order], part_of), number[order], device[order]
+    names = [decode_array(name) for name in column["name"]]
+    of_queue, wrong = _queues(kernel, whole, column["queue"], faults)
+    for what, rows in wrong.items():
+        damage.update((names[each], what) for each in np.flatnonzero(rows).tolist())
+    row = rows_of(whole, parts.disk, np.argsort(whole))
+    row = _of_their_disks(memory, parts, row, whole, faults)
+    damage["", "partition of an unknown disk, or of two"] += int(
+        np.count_nonzero((row < 0) & (parts.number >= 0))
     )
-    in_flight = _in_flight(memory, address, disk, number, whole, faults)
+    order = np.argsort(parts.address)
+    found = Partitions(parts.address[order], row[order], parts.number[order], parts.device[order])
+    in_flight = _in_flight(memory, parts.address, parts.disk, parts.number, whole, faults)
     all_disks = tuple(
         Disk(
-            address=int(whole[row]),
-            queue=int(column["queue"][row]),
-            name=decode_array(column["name"][row]),
-            number=int(column["major"][row]) << 20 | int(column["minor"][row]),
-            private=int(column["private"][row]),
-            **{name: values[row] for name, values in of_queue.items()},
-            counted_in_flight=(int(in_flight[row, 0]), int(in_flight[row, 1])),
+            address=int(whole[each]),
+            queue=int(column["queue"][each]),
+            name=names[each],
+            number=int(column["major"][each]) << 20 | int(column["minor"][each]),
+            private=int(column["private"][each]),
+            **{name: values[each] for name, values in of_queue.items()},
+            counted_in_flight=(int(in_flight[each, 0]), int(in_flight[each, 1])),
         )
-        for row in range(len(whole))
+        for each in range(len(whole))
     )
-    rows = {disk.queue: row for row, disk in enumerate(all_disks) if disk.queue}
-    return BlockDevices(all_disks, found, rows, damaged + lost, faults)
+    by_queue = {disk.queue: place for place, disk in enumerate(all_disks) if disk.queue}
+    return BlockDevices(all_disks, found, by_queue, +damage, faults)
 
 
 def in_flight(kernel: Kernel) -> Numbers:
@@ -185,7 +198,7 @@ def _devices(memory: Memory, faults: Faults) -> tuple[Words, int]:
     private = prog.type("struct subsys_private")
     own, torn = _of_class(memory, private, faults)
     heads = own + np.uint64(drgn.offsetof(private, "klist_devices.k_list"))
-    _, nodes, cut = list_members(memory, heads, faults, limit=_MAX_DEVICES)
+    _, nodes, cut = list_members(memory, heads, faults, limit=MAX_DEVICES)
     damaged = torn + len(cut)
     # Since Linux kernel commit 570d0200123f ("driver core: move device->knode_class to
     # device_private") (in v5.1), the node is in the private part of the device.
@@ -195,7 +208,10 @@ def _devices(memory: Memory, faults: Faults) -> tuple[Words, int]:
         return nodes - np.uint64(drgn.offsetof(device, "knode_class.n_node")), damaged
     holders = nodes - np.uint64(drgn.offsetof(holder, "knode_class.n_node"))
     read = gather(memory, holders, layout(prog, holder, ["device"]), faults)
-    return read["device"][read.readable], damaged + int((~read.readable).sum())
+    device = holder.member("device").type.type
+    back = gather(memory, read["device"], layout(prog, device, ["p"]), Faults())
+    known = read.readable & (~back.readable | (back["p"] == holders))
+    return read["device"][known], damaged + int((~known).sum())
 
 
 def _of_class(memory: Memory, private: drgn.Type, faults: Faults) -> tuple[Words, int]:
@@ -219,51 +235,69 @@ def _of_class(memory: Memory, private: drgn.Type, faults: Faults) -> tuple[Words
     return own, len(torn)
 
 
-def _parts(memory: Memory, devices: Words, faults: Faults) -> tuple[Words, Numbers, Words, Numbers]:
-    """Return address, partition number, disk and ``dev_t`` of the partitions of devices.
+class _Parts(NamedTuple):
+    """Partitions and whole disks as columns."""
 
-    The number is -1 for unreadable partitions.
-    """
+    address: Words
+    number: Numbers
+    """Partition number; -1 if unreadable."""
+    disk: Words
+    device: Numbers
+    """``dev_t``."""
+    parent: Words
+    """The partition or whole disk of the parent device; of no meaning for whole disks."""
+
+
+def _parts(memory: Memory, devices: Words, faults: Faults) -> _Parts:
     prog = memory.prog
     # Since Linux kernel commit 0d02129e76ed ("block: merge struct block_device and struct
     # hd_struct") (in v5.11), partitions are block devices.
     try:
-        type_ = prog.type("struct block_device")
-        parts = devices - np.uint64(drgn.offsetof(type_, "bd_device"))
+        type_, device = prog.type("struct block_device"), "bd_device"
+        inside = drgn.offsetof(type_, device)
+        columns: dict[str, Path] = {"disk": "bd_disk", "device": "bd_dev"}
+        # Since Linux kernel commit 1116b9fa15c0 ("bdev: infrastructure for flags") (in v6.10), the
+        # partition number is the low byte of the flags.
+        columns["number"] = ("__bd_flags.counter", "bd_partno")
     except LookupError:
-        return _old_parts(memory, devices, faults)
-    # Since Linux kernel commit 1116b9fa15c0 ("bdev: infrastructure for flags") (in v6.10), the
-    # partition number is the low byte of the flags.
-    columns = layout(
-        prog,
-        type_,
-        {"disk": "bd_disk", "number": ("__bd_flags.counter", "bd_partno"), "device": "bd_dev"},
-    )
-    read = gather(memory, parts, columns, faults)
+        type_, device = prog.type("struct hd_struct"), "__dev"
+        inside = drgn.offsetof(type_, device)
+        columns = {"number": "partno", "device": "__dev.devt"}
+    parts = devices - np.uint64(inside)
+    read = gather(memory, parts, layout(prog, type_, columns | {"up": f"{device}.parent"}), faults)
     number = np.where(read.readable, read["number"].astype(np.int64) & 0xFF, -1)
-    return parts, number, read["disk"], read["device"].astype(np.int64)
-
-
-def _old_parts(
-    memory: Memory, devices: Words, faults: Faults
-) -> tuple[Words, Numbers, Words, Numbers]:
-    prog = memory.prog
-    type_ = prog.type("struct hd_struct")
-    device = drgn.offsetof(type_, "__dev")
-    parts = devices - np.uint64(device)
-    columns = layout(
-        prog, type_, {"number": "partno", "parent": "__dev.parent", "device": "__dev.devt"}
-    )
-    read = gather(memory, parts, columns, faults)
-    number = np.where(read.readable, read["number"].astype(np.int64), -1)
     # The parent of a partition's device is the device of the disk, in its part0.
-    whole = np.where(number > 0, read["parent"] - np.uint64(device), parts)
-    disk = whole - np.uint64(drgn.offsetof(prog.type("struct gendisk"), "part0"))
-    return parts, number, disk, read["device"].astype(np.int64)
+    parent = read["up"] - np.uint64(inside)
+    if "disk" in read.columns:
+        disk = read["disk"]
+    else:
+        first = drgn.offsetof(prog.type("struct gendisk"), "part0")
+        disk = np.where(number > 0, parent, parts) - np.uint64(first)
+    return _Parts(parts, number, disk, read["device"].astype(np.int64), parent)
 
 
-def _queues(kernel: Kernel, queues: Words, faults: Faults) -> tuple[dict[str, list[Any]], int]:
-    """Return the columns of :class:`Disk` read from queues, and the number of damaged queues."""
+def _of_their_disks(
+    memory: Memory, parts: _Parts, row: Numbers, whole: Words, faults: Faults
+) -> Numbers:
+    """Return ``row``, the row of each partition's disk, with -1 where the disk has another part0.
+
+    A whole disk is the part0 of its disk; that of a partition is the parent of its device.
+    """
+    type_ = memory.prog.type("struct gendisk")
+    if type_.member("part0").type.kind != drgn.TypeKind.POINTER:
+        return row  # that is how they were found
+    first = gather(memory, whole, layout(memory.prog, type_, ["part0"]), faults)["part0"]
+    part0 = np.where(parts.number > 0, parts.parent, parts.address)
+    return np.where(np.append(first, np.uint64(0))[row] == part0, row, -1)
+
+
+def _queues(
+    kernel: Kernel, whole: Words, queues: Words, faults: Faults
+) -> tuple[dict[str, list[Any]], dict[str, Mask]]:
+    """Return the columns of :class:`Disk` read from queues, and which disks have a damaged one.
+
+    :param whole: the ``struct gendisk`` of each queue
+    """
     # Commits not verified: since v5.2 (in RHEL 8, too), mq_freeze_depth is an int; since v5.16,
     # there is quiesce_depth, and before only a flag with a number that debug info lacks.
     columns = layout(
@@ -272,7 +306,8 @@ def _queues(kernel: Kernel, queues: Words, faults: Faults) -> tuple[dict[str, li
         {"elevator": "elevator"},
         {"mq_ops": "mq_ops", "request_fn": "request_fn", "hardware_queues": "nr_hw_queues"}
         | {"freeze_depth": ("mq_freeze_depth.counter", "mq_freeze_depth")}
-        | {"quiesce_depth": "quiesce_depth"},
+        # Commit not verified: a queue names its disk since v5.15.
+        | {"quiesce_depth": "quiesce_depth", "disk": "disk"},
     )
     read = gather(kernel.memory, queues, columns, faults)
     elevators = np.unique(read["elevator"])
@@ -293,9 +328,18 @@ def _queues(kernel: Kernel, queues: Words, faults: Faults) -> tuple[dict[str, li
         QueueKind.MULTI if mq_ops else QueueKind.SINGLE if request_fn else QueueKind.BIO
         for mq_ops, request_fn in zip(values("mq_ops"), values("request_fn"), strict=True)
     ]
+    bad = elevators[~elevator.readable | (elevator["elevator_data"] == 0)]
+    is_multi = np.array([kind == QueueKind.MULTI for kind in kinds], np.bool_)
+    _, first, uses = np.unique(queues, return_inverse=True, return_counts=True)
     # A listed disk has a queue, even if its driver takes bios.
-    damaged = np.count_nonzero(~read.readable)
-    damaged += np.count_nonzero(~elevator.readable | (elevator["elevator_data"] == 0))
+    wrong = {
+        "its queue is unreadable": ~read.readable,
+        "its queue belongs to another disk": read.readable
+        & ((read.columns.get("disk", whole) != whole) | (uses[first] > 1)),
+        "its queue has no operations, or no hardware queues": read.readable
+        & (is_multi != (np.array(values("hardware_queues")) > 0)),
+        "its scheduler is unreadable": np.isin(read["elevator"], bad),
+    }
     return {
         "kind": kinds,
         "scheduler": [name for name, _ in own],
@@ -303,7 +347,7 @@ def _queues(kernel: Kernel, queues: Words, faults: Faults) -> tuple[dict[str, li
         "hardware_queues": values("hardware_queues"),
         "freeze_depth": values("freeze_depth"),
         "quiesce_depth": values("quiesce_depth", -1),
-    }, int(damaged)
+    }, wrong
 
 
 def _type_names(memory: Memory, types: Words, faults: Faults) -> list[str]:

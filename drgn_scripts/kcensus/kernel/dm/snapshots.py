@@ -243,9 +243,7 @@ class _Reader:
         path = "next" if is_circular else ("first", "head.first")
         members = layout(self.prog, head, {"node": path})
         # An empty hlist is zero.
-        first = gather(
-            self.memory, addresses, members, self.faults, may_be_zero=not is_circular
-        )
+        first = gather(self.memory, addresses, members, self.faults, may_be_zero=not is_circular)
         node = self.prog.type("struct dm_exception").member("hash_list").type
         link = layout(self.prog, node, {"next": "next", "back": ("prev", "pprev")})
         heads, damage = first["node"].astype(np.uint64) & ~np.uint64(1), Damage()

@@ -117,7 +117,8 @@ class OwnerVectors:
             else:
                 steps = np.arange(count, dtype=np.uint64) * np.uint64(stride)
                 places = (start[:, None] + steps).ravel()
-                read = gather(self.memory, places, self.slab_map.word, faults)
+                word_ = self.slab_map.word
+                read = gather(self.memory, places, word_, faults, may_be_zero=True)
                 values = read["word"].reshape(len(rows), count)
                 ok = np.logical_and.reduce(read.readable.reshape(len(rows), count), axis=1)
             unreadable += int((~ok).sum())
