@@ -23,6 +23,7 @@ from kcensus.kernel.block.bios import bios
 from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.block.hardware import hardware_queues
 from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.tasks.tasks import tasks
 from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.results import Answer, CheckStatus
 from kcensus.sources import open_target
@@ -206,6 +207,42 @@ def test_pages_that_are_missing(poked: Poked, sound: Answer, seed: int) -> None:
     assert _gaps(answer)
     for name in ("requests", "sleepers"):
         assert len(answer.tables[name].frame) <= len(sound.tables[name].frame)
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["part0", "queue", "elevator", "elevator_data", "tag_set", "hctx", "tags", "requests", "task"],
+)
+def test_a_page_of_zeros_hides_no_starved_disk(
+    poked: Poked, plain: Kernel, sound: Answer, what: str
+) -> None:
+    """A pointer leads to it, so that something was there: the figures are right, or a gap shows."""
+    disk = next(each for each in block_devices(plain).disks if each.name == "vda")
+    gendisk = drgn.Object(poked.prog, "struct gendisk *", value=disk.address)
+    hardware = hardware_queues(plain)
+    place = {
+        "part0": lambda: gendisk.part0,
+        "queue": lambda: gendisk.queue,
+        "elevator": lambda: gendisk.queue.elevator,
+        "elevator_data": lambda: gendisk.queue.elevator.elevator_data,
+        "tag_set": lambda: gendisk.queue.tag_set,
+        "hctx": lambda: hardware.address[0],
+        "tags": lambda: hardware.tags[0],
+        "requests": lambda: sound.tables["requests"].frame["address"].iloc[0],
+        "task": lambda: tasks(plain).address[0],
+    }[what]()
+    start = int(place) & ~4095
+    poked.write(start, bytes(4096))
+    try:
+        answer = of_kernel(Kernel(poked.prog))
+    except (LookupError, drgn.FaultError):
+        return
+    differ = [check for check in answer.checks if check.status == CheckStatus.DIFFER]
+    same = all(
+        answer.summary[key].value == sound.summary[key].value
+        for key in ("requests", "inserted", "overdue", "sleepers", "sleepers_proven")
+    )
+    assert same or _gaps(answer) or differ
 
 
 _NOWHERE = 0x0000_1234_0000_1000
