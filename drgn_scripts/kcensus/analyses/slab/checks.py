@@ -150,9 +150,11 @@ def _gaps(figures: Figures) -> Iterator[Gap]:
     failed, report = figures.kmalloc.failed, figures.kmalloc.report
     effect = f"their objects are in rows {NOT_ATTRIBUTED} of the table kmalloc"
     yield Gap("users of kmalloc()", reasons(dict.fromkeys(failed, 1)), len(failed), effect)
-    what = "slots of objects with pointers to kmalloc() objects"
     effect = f"these kmalloc() objects are in rows {NOT_ATTRIBUTED}"
-    yield Gap(what, reasons(report.slabs), report.objects_unreadable, effect)
+    what, count = "slots of objects with pointers to kmalloc() objects", report.objects_unreadable
+    if not count:
+        what, count = "pages with pointers to kmalloc() objects", report.slabs.total()
+    yield Gap(what, reasons(report.slabs), count, effect)
     reason = "attributed to a user, but counted as free"
     effect = f"rows {NOT_ATTRIBUTED} do not account for them"
     yield Gap("objects of kmalloc()", reason, figures.overattributed, effect)

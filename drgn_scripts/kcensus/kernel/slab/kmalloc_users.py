@@ -2,7 +2,7 @@
 """Objects of kmalloc() with known users.
 
 A contributor yields names of users with addresses of objects, of any or no slab cache; unreadable
-slabs with pointers to objects go into its report.
+pages with pointers to objects go into its report.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ _MAX_UNITS = 1 << 12
 """Most units of 64 shrinkers in a shrinker map."""
 
 
-def _list_lrus(kernel: Kernel, _report: ScanReport) -> Objects:
-    memory, lrus, faults = kernel.memory, list_lrus(kernel), Faults()
+def _list_lrus(kernel: Kernel, report: ScanReport) -> Objects:
+    memory, lrus, faults = kernel.memory, list_lrus(kernel), report.slabs
+    faults.update(lrus.faults)
     yield "list_lru_node arrays", lrus.node
     arrays = lrus.memcg_lrus[lrus.memcg_lrus != 0]
     yield "list_lru pointer arrays", arrays
@@ -53,28 +54,32 @@ def _list_lrus(kernel: Kernel, _report: ScanReport) -> Objects:
             yield "list_lru lists", xarray.entry
 
 
-def _memcgs(kernel: Kernel, _report: ScanReport) -> Objects:
-    groups, prog = memcgs(kernel), kernel.prog
+def _memcgs(kernel: Kernel, report: ScanReport) -> Objects:
+    groups, prog, faults = memcgs(kernel), kernel.prog, report.slabs
+    faults.update(groups.faults)
     type_ = prog.type("struct mem_cgroup")
     yield "mem_cgroup", groups.address
-    yield from _pointers(kernel, groups.address, type_, cgroup="css.cgroup")
+    yield from _pointers(kernel, groups.address, type_, faults, cgroup="css.cgroup")
     # Since Linux kernel commits bf4f059954dc ("mm: memcg/slab: obj_cgroup API") (in v5.9) and
     # 410f8e82689e ("memcg: extract memcg_vmstats from struct mem_cgroup") (in v6.1); before, there
     # are no obj_cgroups, and the statistics are part of the mem_cgroup.
-    yield from _pointers(kernel, groups.address, type_, obj_cgroup="objcg", memcg_vmstats="vmstats")
-    _, nodes, _ = per_node(kernel.memory, groups, np.arange(len(groups)), Faults())
+    members = {"obj_cgroup": "objcg", "memcg_vmstats": "vmstats"}
+    yield from _pointers(kernel, groups.address, type_, faults, **members)
+    _, nodes, _ = per_node(kernel.memory, groups, np.arange(len(groups)), faults)
     yield "mem_cgroup_per_node", nodes
     pernode = prog.type(PER_NODE)
-    yield from _pointers(kernel, nodes, pernode, lruvec_stats="lruvec_stats")
+    yield from _pointers(kernel, nodes, pernode, faults, lruvec_stats="lruvec_stats")
     # Since Linux kernel commit e4262c4f51d6 ("mm: memcontrol: rename shrinker_map to
     # shrinker_info") (in v5.13), the map is part of a struct shrinker_info.
     for member in ("shrinker_info", "shrinker_map"):
-        for _, maps in _pointers(kernel, nodes, pernode, maps=member):
+        for _, maps in _pointers(kernel, nodes, pernode, faults, maps=member):
             yield "shrinker maps", maps
-            yield from _shrinker_units(kernel, maps)
+            yield from _shrinker_units(kernel, maps, faults)
 
 
-def _pointers(kernel: Kernel, structs: Words, type_: drgn.Type, **members: str) -> Objects:
+def _pointers(
+    kernel: Kernel, structs: Words, type_: drgn.Type, faults: Faults, **members: str
+) -> Objects:
     """Yield the pointers in structs by user; nothing for members that are not pointers."""
     for user, path in members.items():
         try:
@@ -83,10 +88,10 @@ def _pointers(kernel: Kernel, structs: Words, type_: drgn.Type, **members: str) 
             continue
         if pointer.fields[user].dtype.kind == "u":
             places = structs[structs != 0]
-            yield user, gather(kernel.memory, places, pointer, Faults())[user]
+            yield user, gather(kernel.memory, places, pointer, faults)[user]
 
 
-def _shrinker_units(kernel: Kernel, maps: Words) -> Objects:
+def _shrinker_units(kernel: Kernel, maps: Words, faults: Faults) -> Objects:
     # Since Linux kernel commit 307bececcd12 ("mm: shrinker: add a secondary array for
     # shrinker_info::{map, nr_deferred}") (in v6.7), it has an array of pointers to units.
     try:
@@ -94,10 +99,10 @@ def _shrinker_units(kernel: Kernel, maps: Words) -> Objects:
         first = np.uint64(drgn.offsetof(info, "unit"))
     except LookupError:
         return
-    read = gather(kernel.memory, maps, layout(kernel.prog, info, ["map_nr_max"]), Faults())
+    read = gather(kernel.memory, maps, layout(kernel.prog, info, ["map_nr_max"]), faults)
     units = -(-read["map_nr_max"].astype(np.int64) // 64)
     fits = (units > 0) & (units <= _MAX_UNITS)
-    _, words, _ = gather_pointers(kernel.memory, maps[fits] + first, units[fits], Faults())
+    _, words, _ = gather_pointers(kernel.memory, maps[fits] + first, units[fits], faults)
     yield "shrinker maps", words[words != 0]
 
 
@@ -108,8 +113,10 @@ def _dentry_names(kernel: Kernel, report: ScanReport) -> Objects:
     columns = layout(kernel.prog, "struct dentry", {"name": "d_name.name"})
     size = np.uint64(columns.size)
 
-    def external(view: View, _report: ScanReport) -> Words:
+    def external(view: View, part: ScanReport) -> Words:
         names, addresses = view.column("name"), view.address()
+        if nameless := int((view.allocated & (names == 0)).sum()):
+            part.slabs["dentries without a name"] += nameless
         kept = (names - addresses >= size) & (names != 0) & view.allocated
         return np.asarray(names[kept] - first)
 
@@ -141,12 +148,13 @@ def _file_tables(kernel: Kernel, report: ScanReport) -> Objects:
     _, columns = allocated(kernel.slab_map, caches, member, report)
     yield "file descriptor tables", columns["fdt"]
     arrays = layout(kernel.prog, "struct fdtable", ["fd", "open_fds"])
-    tables = gather(kernel.memory, columns["fdt"], arrays, Faults())
+    tables = gather(kernel.memory, columns["fdt"], arrays, report.slabs)
     for name in arrays.fields:
         yield "file descriptor tables", tables[name]
 
 
-def _super_blocks(kernel: Kernel, _report: ScanReport) -> Objects:
+def _super_blocks(kernel: Kernel, report: ScanReport) -> Objects:
+    report.slabs.update(super_blocks(kernel).faults)
     yield "super_block", super_blocks(kernel).address
 
 
