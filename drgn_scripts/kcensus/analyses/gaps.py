@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Gaps of scans of slabs and of waits, in the same words for all analyses."""
+"""Gaps of disks, of scans of slabs and of waits, in the same words for all analyses."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kcensus.engine.slub.slabs import ScanReport, SlabMap
+from kcensus.kernel.block.disks import block_devices
+from kcensus.kernel.block.unlisted import unlisted_disks
+from kcensus.kernel.kernel import Kernel, already
 from kcensus.results import Gap, nonzero_gaps
+from kcensus.text import printable
 
 if TYPE_CHECKING:
     from kcensus.kernel.waiting.reader import Waiting
@@ -47,6 +52,24 @@ def _scan_gaps(slab_map: SlabMap, report: ScanReport, objects: str) -> Iterator[
     yield Gap("slabs", reason, report.slabs_torn, effect)
     effect = f"free slots on them are counted as {objects}"
     yield Gap("freelists of CPUs, or sheaves", "torn or unreadable", report.lists_lost, effect)
+
+
+def disk_gaps(kernel: Kernel) -> list[Gap]:
+    """Return the damaged parts of disks, if an analysis has read these."""
+    if (devices := already(block_devices, kernel)) is None:
+        return []
+    lost = devices.damage + Counter(
+        {(name, "the list of devices lacks it"): 1 for name in unlisted_disks(kernel, devices)}
+    )
+    return [
+        Gap(
+            f"disk {printable(name)}" if name else "disks",
+            what,
+            count,
+            f"{'its' if name else 'their'} requests, and waits for them, may be missing",
+        )
+        for (name, what), count in sorted(lost.items())
+    ]
 
 
 def wait_gaps(

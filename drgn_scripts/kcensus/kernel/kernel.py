@@ -137,3 +137,9 @@ def once(read: Callable[[Kernel], T]) -> Callable[[Kernel], T]:
         return value
 
     return remembered
+
+
+def already(read: Callable[[Kernel], T], kernel: Kernel) -> T | None:
+    """Return the result of a reader of :func:`once`; None if nobody has called it."""
+    value: T | None = kernel._read.get(getattr(read, "__wrapped__", read))
+    return value

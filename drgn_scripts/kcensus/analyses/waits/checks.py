@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from kcensus.analyses.gaps import wait_gaps
+from kcensus.analyses.gaps import disk_gaps, wait_gaps
 from kcensus.analyses.waits.figures import Figures
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import Strength
@@ -149,7 +149,8 @@ def gaps(figures: Figures) -> list[Gap]:
             "holders known from code alone are missing",
         ),
     )
-    return own + wait_gaps(figures.kernel.slab_map, waiting, waits)
+    disks = disk_gaps(figures.kernel)
+    return own + disks + wait_gaps(figures.kernel.slab_map, waiting, waits)
 
 
 def _unlisted(figures: Figures) -> int:

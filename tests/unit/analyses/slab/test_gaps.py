@@ -34,7 +34,8 @@ def test_an_unreadable_vector(charged: World) -> None:
     charged.k.drop(place)
     result = analyse(charged.k)
     assert gaps(result) == {"obj_cgroup vectors": 1}
-    assert result.gaps[0].reason == "filtered out of the dump"
+    # The synthetic array of struct page has nothing about the vector's page.
+    assert "filtered out of the dump" in result.gaps[0].reason
     assert NO_MEMCG in result.gaps[0].effect
     assert values(result)["objects_charged"] == 21
 

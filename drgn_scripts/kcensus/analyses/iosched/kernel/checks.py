@@ -8,16 +8,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from kcensus.analyses.gaps import reasons, scan_gaps, wait_gaps
+from kcensus.analyses.gaps import disk_gaps, reasons, scan_gaps, wait_gaps
 from kcensus.analyses.iosched.kernel.figures import Figures
 from kcensus.kernel.block.disks import QueueKind, in_flight
 from kcensus.kernel.block.hardware import hardware_queues, tags_in_use
-from kcensus.kernel.block.unlisted import unlisted_disks
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.names import DAMAGED
 from kcensus.kernel.tasks.tasks import tasks
 from kcensus.results import Check, Gap, Gauge, nonzero_gaps
-from kcensus.text import printable
 
 
 def checks(figures: Figures) -> list[Check]:
@@ -114,24 +112,7 @@ def gaps(figures: Figures) -> list[Gap]:
             Gap("stacked disks", what, 1, f"the disks below {figures.disks[row].name} are unknown")
             for row, what in sorted(figures.stacks.unknown.items())
         ),
-        *(
-            Gap(
-                f"disk {printable(name)}" if name else "disks",
-                what,
-                count,
-                "its requests may be missing" if name else "their requests are not counted",
-            )
-            for (name, what), count in sorted(figures.devices.damage.items())
-        ),
-        *(
-            Gap(
-                f"disk {printable(name)}",
-                "the list of devices lacks it",
-                1,
-                "its requests are missing",
-            )
-            for name in unlisted_disks(figures.kernel, figures.devices)
-        ),
+        *disk_gaps(figures.kernel),
         *nonzero_gaps(
             Gap(
                 "hardware queues and their tags",
