@@ -395,7 +395,7 @@ def _in_flight(
     paths = {name: (f"{name}.a.counter", f"{name}.v") for name in names}
     per_cpu = layout(prog, "struct disk_stats", paths)
     places = (stats[:, None] + offsets[None, :]).ravel()
-    read = gather(memory, places, per_cpu, faults)
+    read = gather(memory, places, per_cpu, faults, may_be_zero=True)
     shape = len(stats), len(offsets)
     sums = [read[name].astype(np.int64).reshape(shape).sum(axis=1) for name in names]
     known = read.readable.reshape(shape).all(axis=1) & (stats != 0)

@@ -108,5 +108,6 @@ class _Statistics:
         return gather(self.memory, places, layout(self.prog, type_, members), self.faults)
 
     def _sum(self, places: Words, type_: drgn.Type | str, path: str) -> int:
-        values = self._gather(places, type_, value=path)["value"]
+        member = layout(self.prog, type_, {"value": path})
+        values = gather(self.memory, places, member, self.faults, may_be_zero=True)["value"]
         return int(values.astype(np.int64).sum())
