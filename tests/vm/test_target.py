@@ -104,6 +104,37 @@ def test_a_missing_module_names_its_package(mixed_dump: Dump) -> None:
 
 
 @pytest.mark.parametrize(
+    ("vmlinux", "modules"),
+    [
+        ("usr/lib/debug/boot/vmlinux-{0}", "usr/lib/debug/lib/modules/{0}/kernel/fs"),
+        ("usr/lib/debug/lib/modules/{0}/vmlinux", "usr/lib/debug/lib/modules/{0}/kernel/fs"),
+        ("vmlinux", "."),
+    ],
+)
+def test_modules_are_found_beside_their_vmlinux(
+    mixed_dump: Dump, tmp_path: Path, vmlinux: str, modules: str
+) -> None:
+    path, folder = (tmp_path / each.format(mixed_dump.release) for each in (vmlinux, modules))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(mixed_dump.vmlinux)
+    for file in mixed_dump.debug[1:]:
+        (folder / f"{file.stem}.ko.debug").symlink_to(file)
+    target = open_target(str(mixed_dump.core), [path])
+    assert target.need_modules("xfs", "dm-snapshot", "dm_mod") == []
+    assert target.modules is not None
+    found = {of for of, _ in target.modules.places()}
+    assert found == {"vmlinux", "xfs", "dm_snapshot", "dm_mod"}
+
+    # Files of another build are not taken.
+    for file in [*folder.glob("*.ko.debug")]:
+        file.unlink()
+        file.symlink_to(next(each for each in mixed_dump.debug[1:] if each.stem not in file.stem))
+    other = open_target(str(mixed_dump.core), [path])
+    assert len(other.need_modules("xfs", "dm-snapshot", "dm_mod")) == 3
+
+
+@pytest.mark.parametrize(
     ("name", "form", "compressed"),
     [
         ("kdump-elf", "ELF", False),

@@ -24,7 +24,7 @@ from kcensus.progress import Progress
 from kcensus.results import Answer, Check, CheckStatus, Finding, Gap, Gauge, Machine, Result, Unit
 from kcensus.sources import Target, faults
 from kcensus.sources.capsule import NotRecorded
-from kcensus.sources.debuginfo.packages import missing_debug_info
+from kcensus.sources.debuginfo.packages import module_gaps
 from kcensus.sources.model import kernel_release
 
 _MAX_JOBS = 8
@@ -224,10 +224,8 @@ class Context:
 
     def _gaps(self, analysis: Analysis) -> list[Gap]:
         gaps = self.truncation()
-        gaps += [
-            Gap(missing_debug_info(sentence), sentence, 1, "structures of this module are not read")
-            for sentence in self.need_modules(*analysis.needed_modules)
-        ]
+        lacking = self.need_modules(*analysis.needed_modules)
+        gaps += module_gaps(lacking, "structures of these modules are not read")
         return gaps + self._unrecorded(analysis)
 
     def _unrecorded(self, analysis: Analysis) -> list[Gap]:

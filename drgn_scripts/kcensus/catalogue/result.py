@@ -24,7 +24,7 @@ from kcensus.results.tables import (
     TableSpec,
     make_tables,
 )
-from kcensus.sources.debuginfo.packages import missing_debug_info
+from kcensus.sources.debuginfo.packages import module_gaps
 
 _ABSENT = {
     "absent_fixes": "fixes and features absent",
@@ -176,10 +176,7 @@ def patches_result(
     }
     result.tables = make_tables(TABLES, rows)
     result.findings = findings(catalogue, detected, results)
-    result.gaps = [
-        Gap(missing_debug_info(sentence), sentence, 1, "patches of this module are undetermined")
-        for sentence in lacking
-    ]
+    result.gaps = module_gaps(lacking, "patches of these modules are undetermined")
     missing = Counter(price.why_not for price in all_prices if price.value is None)
     for reason, count in missing.items():
         failure = (failed or {}).get(reason.split(" ", 1)[0])

@@ -107,15 +107,13 @@ def _lacks(affected: Mapping[str, Sequence[str]]) -> list[Gap]:
 
     :param affected: names of analyses by the sentence about their missing debug info
     """
-    from kcensus.sources.debuginfo.packages import by_remedy, debug_info_of
+    from kcensus.sources.debuginfo.packages import by_remedy
 
     gaps = []
-    for remedy, modules in by_remedy(affected).items():
-        sentences = [each for each in affected if each == remedy or each.endswith(f": {remedy}")]
-        names = dict.fromkeys(name for each in sentences for name in affected[each])
-        what = debug_info_of(modules) if modules else f"needs of {', '.join(names)}"
-        effect = f"{', '.join(names)}: figures that depend on it are missing"
-        gaps.append(Gap(what, remedy, 1, effect))
+    for lack in by_remedy(affected):
+        names = ", ".join(dict.fromkeys(name for each in lack.sentences for name in affected[each]))
+        what = lack.what if lack.modules else f"needs of {names}"
+        gaps.append(Gap(what, lack.remedy, 1, f"{names}: figures that depend on it are missing"))
     return gaps
 
 
@@ -124,7 +122,7 @@ def _examine(target: Target, result: Result) -> str:
     from kcensus.analyses.runner import Context
     from kcensus.kernel.kernel import Kernel
     from kcensus.results.tables import make_tables
-    from kcensus.sources.debuginfo.packages import by_remedy, debug_info_of
+    from kcensus.sources.debuginfo.packages import by_remedy
 
     result.target, result.kernel, result.live = target.name, target.kernel, target.live
     result.summary |= _file_facts(target.paths, is_open=True)
@@ -159,10 +157,7 @@ def _examine(target: Target, result: Result) -> str:
         if corrupt:
             lacks, works = [f"the capsule {corrupt}"], "no"
         truncated = [gap.reason for gap in truncation if works == "partly"]
-        missing = [
-            debug_info_of(modules) if modules else sentence
-            for sentence, modules in by_remedy(lacks).items()
-        ]
+        missing = [lack.what if lack.modules else lack.remedy for lack in by_remedy(lacks)]
         rows.append((name, works, "; ".join([*truncated, *missing])))
         for sentence in lacks:
             affected.setdefault(sentence, []).append(name)

@@ -15,6 +15,7 @@ from kcensus.render.plain import gap_subject, plain, shown_figure
 from kcensus.render.screen import Screen
 from kcensus.reports import Report, Section
 from kcensus.results import Bound, CheckStatus, matters
+from kcensus.sources.debuginfo.packages import modules_of
 from kcensus.text import printable
 
 _MAX_HEADLINE = 3
@@ -22,8 +23,6 @@ _MAX_HEADLINE = 3
 _MAX_GAPS = 5
 """Most gaps to name; more are counted."""
 _INSTALL = re.compile("install it with `([^`]+)`")
-_DEBUG_INFO = re.compile(r"debug info of module (\S+)")
-"""Gaps that a single package usually fills."""
 _MORE = "--full adds evidence, further remedies, and the figures and tables of all analyses"
 _MORE_LIVE = """\
 This kernel runs on: --json run.json keeps this report; `kcensus report run.json --full` adds its
@@ -154,8 +153,8 @@ def _named_gaps(report: Report) -> list[str]:
     affected: set[str] = set()
     for name, result in report.results.items():
         for gap in result.gaps:
-            if match := _DEBUG_INFO.fullmatch(gap.what):
-                modules[match[1]] = None
+            if lacking := modules_of(gap):
+                modules |= dict.fromkeys(lacking)
                 affected.add(name)
             else:
                 names.setdefault((gap.count, gap.what), []).append(name)
@@ -165,8 +164,8 @@ def _named_gaps(report: Report) -> list[str]:
     ]
     if modules:
         noun = "module" if len(modules) == 1 else "modules"
-        lacking, analyses = (", ".join(sorted(each)) for each in (modules, affected))
-        gaps.insert(0, f"no debug info of {noun} {printable(lacking)}: affects {analyses}")
+        names_, analyses = (", ".join(sorted(each)) for each in (modules, affected))
+        gaps.insert(0, f"no debug info of {noun} {printable(names_)}: affects {analyses}")
     return gaps
 
 

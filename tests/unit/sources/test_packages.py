@@ -94,11 +94,29 @@ def test_all_names_and_the_version_of_a_package_are_said() -> None:
     # Modules of one package are one remedy.
     names = ("dm_mod", "xfs", "dm_mod")
     sentences = [packages.missing_module(name, "6.1.0-18-amd64", BUILD_ID) for name in names]
-    ((remedy, modules),) = packages.by_remedy(sentences).items()
-    assert remedy.startswith("install it with `apt install linux-image-6.1.0-18-amd64-dbg`")
-    assert modules == ["dm_mod", "xfs"]
-    assert packages.debug_info_of(modules) == "debug info of modules dm_mod, xfs"
-    assert packages.by_remedy(["failed when recorded: x"]) == {"failed when recorded: x": []}
+    (gap,) = packages.module_gaps(sentences, "")
+    assert gap.reason.startswith("install it with `apt install linux-image-6.1.0-18-amd64-dbg`")
+    assert gap.what == "debug info of modules dm_mod, xfs"
+    assert packages.modules_of(gap) == ["dm_mod", "xfs"]
+
+
+def test_modules_with_build_ids_of_their_own_have_one_remedy() -> None:
+    ids = {"dm_mod": BUILD_ID, "xfs": BUILD_ID[::-1]}
+    sentences = [packages.missing_module(name, "6.1.0", each) for name, each in ids.items()]
+    for suffix in ("", ", or load it with `mod -S DIRECTORY`"):
+        (gap,) = packages.module_gaps([each + suffix for each in sentences], "")
+        assert packages.modules_of(gap) == ["dm_mod", "xfs"]
+        assert not any(each in gap.reason for each in ids.values())
+        assert gap.reason.endswith(f"with -s{suffix}")
+        (alone,) = packages.module_gaps([sentences[0] + suffix], "")
+        assert f"debuginfod-find debuginfo {BUILD_ID}" in alone.reason
+
+
+def test_a_sentence_of_another_form_is_a_gap_of_its_own() -> None:
+    sentences = ["cannot determine whether the modules a, b are loaded", "failed when recorded: x"]
+    gaps = packages.module_gaps(sentences, "")
+    assert [gap.reason for gap in gaps] == sentences
+    assert [packages.modules_of(gap) for gap in gaps] == [[], []]
 
 
 @given(st.text(max_size=80) | st.from_regex(r"[\w.+-]{1,60}-(amd64|default|generic)"))

@@ -70,7 +70,7 @@ assert before == (options.directories, options.kernel_directories, prog.config)
         assert (tmp_path / name).read_text() == expected, name
         if name == "kcopyd":
             gaps = [gap["what"] for gap in json.loads(expected)["gaps"]]
-            assert ("debug info of module dm_snapshot" in gaps) is not modules
+            assert any("dm_snapshot" in gap for gap in gaps) is not modules
 
 
 def test_a_command_loads_what_drgn_left_out(

@@ -12,10 +12,11 @@ these, this module compares each vmlinux with the dump.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging.handlers
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,6 +52,7 @@ _STANDARD_PATHS = (
     "/lib/modules/{0}/build/vmlinux",
     "/lib/modules/{0}/vmlinux",
 )
+_MODULES = ("lib/modules", "usr/lib/modules")
 _MAX_NAMED = 3
 _WITHOUT_BUILD_ID = "the dump has no build ID, and other bytes in place of the file's linux_banner"
 
@@ -83,6 +85,42 @@ def _vmlinux_below(directory: Path) -> Iterator[_Vmlinux]:
                 yield from _vmlinux_at(Path(folder, name))
 
 
+@dataclass(frozen=True)
+class Beside:
+    """Places of the modules' debug info, by the place of the vmlinux of the same build."""
+
+    roots: tuple[Path, ...] = ()
+    """Debug trees, such as ``usr/lib/debug``."""
+    folders: tuple[Path, ...] = ()
+    """Directories of the modules of one kernel: ``lib/modules/RELEASE``."""
+    files: tuple[Path, ...] = ()
+    """Modules in the directory of the vmlinux, debug info (``.ko.debug``) first."""
+
+
+def beside(paths: Iterable[Path], release: str) -> Beside:
+    """Find the modules in the debug tree, or else in the directory, of a vmlinux.
+
+    :param paths: of the vmlinux, which can be links to it
+    :param release: kernel release from the dump, untrusted
+    """
+    roots: dict[Path, None] = {}
+    folders: dict[Path, None] = {}
+    files: dict[Path, None] = {}
+    for path in dict.fromkeys(path.absolute() for path in paths):
+        folder = path.parent
+        if folder.name == "boot":
+            roots[folder.parent] = None
+        elif folder.parts[-3:-1] == ("lib", "modules"):
+            roots[folder.parents[2]] = None
+            folders[folder] = None
+        with contextlib.suppress(OSError):
+            files |= dict.fromkeys(folder / name for name in os.listdir(folder) if ".ko" in name)
+    if "/" not in release and release not in ("", ".", ".."):
+        folders |= {root / place / release: None for root in roots for place in _MODULES}
+    by_kind = sorted(files, key=lambda file: (not file.name.endswith(".debug"), file))
+    return Beside(tuple(roots), tuple(filter(os.path.isdir, folders)), tuple(by_kind))
+
+
 class DebugInfo:
     """The debug info of one program of a kernel; loaded debug info is kept.
 
@@ -102,10 +140,28 @@ class DebugInfo:
         self._release = kernel_release(prog)
         self._build_id = _vmcoreinfo(prog, rb"BUILD-ID=[ \t]*([0-9a-f]{2,128})")
         self._offset = int(_vmcoreinfo(prog, rb"KERNELOFFSET=([0-9a-f]{1,16})") or "0", 16)
-        own = tuple(map(os.fspath, self._directories))
-        options = prog.debug_info_options
-        options.directories = own + options.directories
-        options.kernel_directories = own + options.kernel_directories
+        self._search(self._directories, self._directories)
+
+    def _search(self, directories: Iterable[Path], kernel_directories: Iterable[Path]) -> None:
+        """Let drgn search in these directories, before others."""
+        options = self._prog.debug_info_options
+        own, before = tuple(map(os.fspath, directories)), options.directories
+        options.directories = (*own, *(each for each in before if each not in own))
+        own, before = tuple(map(os.fspath, kernel_directories)), options.kernel_directories
+        options.kernel_directories = (*own, *(each for each in before if each not in own))
+
+    @functools.cached_property
+    def _beside(self) -> Beside:
+        """The modules in the debug tree of the loaded vmlinux; drgn searches there from now on."""
+        with contextlib.suppress(LookupError):
+            # drgn resolves links.
+            if loaded := self._prog.main_module().debug_file_path:
+                given = [each.path for each in self._kernels]
+                links = [path for path in given if os.path.realpath(path) == loaded]
+                found = beside([*links, Path(loaded)], self._release)
+                self._search(found.roots, found.folders)
+                return found
+        return Beside()
 
     def _add_file(self, path: Path) -> None:
         with FileReader(path, "-s ") as reader:
@@ -242,7 +298,8 @@ class DebugInfo:
             ]
             with mapping_files():
                 for module in loaded:
-                    for path in self._modules:
+                    named = [each for each in self._beside.files if _is_of(each, module.name)]
+                    for path in (*self._modules, *named):
                         if module.wants_debug_file():
                             module.try_file(path)
                 missing = [module for module in loaded if module.wants_debug_file()]
@@ -271,6 +328,10 @@ class DebugInfo:
             for module in self._prog.modules()
             if (path := printable(module.debug_file_path or ""))
         ]
+
+
+def _is_of(path: Path, module: str) -> bool:
+    return path.name.partition(".ko")[0].replace("-", "_") == module
 
 
 def _unreadable(names: set[str], reason: str) -> str:

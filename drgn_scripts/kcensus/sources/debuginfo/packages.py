@@ -13,9 +13,10 @@ advisories (``kernel6.12`` beside ``kernel``); Microsoft's Azure Linux package i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
+from kcensus.results import Gap
 from kcensus.text import printable
 
 
@@ -49,6 +50,11 @@ _DEBIAN = (
     r"amd64|arm64|arm64-16k|686|686-pae|armmp|armmp-lpae|powerpc64le|powerpc64le-64k|s390x|riscv64|"
     r"loong64"
 )
+
+# Sentences of missing_module(), and the part of its remedy that is of one module.
+_MISSING = re.compile(r"debug info of module (\S+) .*? is missing: (.*)")
+_OWN = re.compile(r" \(build ID \w+\)|; `debuginfod-find [^`]*` [^,]*")
+_MODULES = re.compile(r"debug info of modules? (.*)")
 
 # struct new_utsname has room for 64 characters.
 _MAX_RELEASE = 64
@@ -147,26 +153,48 @@ def missing_module(name: str, release: str, build_id: str | None) -> str:
     return f"debug info of {where} is missing: {remedy}"
 
 
-def by_remedy(sentences: Iterable[str]) -> dict[str, list[str]]:
-    """Group the names of modules in sentences of :func:`missing_module` by their remedy.
+class Lack(NamedTuple):
+    """Missing debug info that one remedy provides."""
 
-    A sentence of another form is a key without modules.
-    """
-    groups: dict[str, dict[str, None]] = {}
-    for sentence in sentences:
-        named = re.fullmatch(r"debug info of module (\S+) .*? is missing: (.*)", sentence)
-        modules = groups.setdefault(named[2] if named else sentence, {})
-        if named:
-            modules[named[1]] = None
-    return {remedy: list(modules) for remedy, modules in groups.items()}
+    remedy: str
+    modules: list[str]
+    """Names of modules; empty if the sentence is not one of :func:`missing_module`."""
+    sentences: list[str]
 
-
-def debug_info_of(modules: Sequence[str]) -> str:
-    """Return a short phrase for the debug info of these modules."""
-    return f"debug info of module{'s' * (len(modules) != 1)} {', '.join(sorted(modules))}"
+    @property
+    def what(self) -> str:
+        """A short phrase for the subject."""
+        plural = "s" * (len(self.modules) != 1)
+        return f"debug info of module{plural} {', '.join(sorted(self.modules))}"
 
 
-def missing_debug_info(sentence: str) -> str:
-    """Return a short phrase for the subject of a sentence of :func:`missing_module`."""
-    named = re.match(r"debug info of (module \S+) ", sentence)
-    return f"debug info of {named[1]}" if named else "module debug info"
+def by_remedy(sentences: Iterable[str]) -> list[Lack]:
+    """Group sentences of :func:`missing_module` by their remedy; any other one is alone."""
+    groups: dict[str, list[tuple[str, str, str]]] = {}
+    for sentence in dict.fromkeys(sentences):
+        named = _MISSING.fullmatch(sentence)
+        name, remedy = named.groups() if named else ("", sentence)
+        # Build IDs differ, but the modules of a kernel have one directory.
+        groups.setdefault(_OWN.sub("", remedy), []).append((name, remedy, sentence))
+    return [
+        Lack(
+            parts[0][1] if len(parts) == 1 else remedy,
+            list(dict.fromkeys(name for name, _, _ in parts if name)),
+            [sentence for _, _, sentence in parts],
+        )
+        for remedy, parts in groups.items()
+    ]
+
+
+def module_gaps(sentences: Iterable[str], effect: str) -> list[Gap]:
+    """Return the gaps of sentences of :func:`missing_module`, one for each remedy."""
+    return [
+        Gap(lack.what if lack.modules else "module debug info", lack.remedy, 1, effect)
+        for lack in by_remedy(sentences)
+    ]
+
+
+def modules_of(gap: Gap) -> list[str]:
+    """Return the names of the modules whose debug info is missing by a gap."""
+    named = _MODULES.fullmatch(gap.what)
+    return named[1].split(", ") if named else []
