@@ -55,9 +55,9 @@ if machine and machine.time:
     facts += [f"{time:%Y-%m-%d %H:%M} UTC"] if not pd.isna(time) else []
 subject = shown(", ".join(filter(None, facts)))
 display({"text/plain": subject}, raw=True, metadata={"kcensus": {"subject": subject}})
-best = max((finding.returns or 0 for _, finding in report.findings), default=0)
+best = max((finding.returns or 0 for finding in report.findings), default=0)
 if machine and machine.ram_bytes and best:
-    top_finding = next(each for _, each in report.findings if each.returns == best)
+    top_finding = next(each for each in report.findings if each.returns == best)
     say(
         f"The largest amount that one command returns is **{shown(best, 'bytes')}** of"
         f" {shown(machine.ram_bytes, 'bytes')} of RAM; the finding is:"

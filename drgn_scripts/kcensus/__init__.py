@@ -41,6 +41,7 @@ _PLACES = {
     "report": "api.answers",
     "rows": "api.rows",
     "shown": "api.answers",
+    "stacks": "api.stacks",
     "trend": "api.history",
     "validate": "api.pairs",
 }

@@ -7,7 +7,7 @@ import inspect
 import io
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, overload
 
@@ -83,8 +83,8 @@ class Result:
 
     @property
     def findings(self) -> list[Finding]:
-        """Findings, sorted by severity and cost."""
-        return self.result.findings
+        """Findings, sorted by severity and cost; :func:`kcensus.stacks` shows their tasks."""
+        return [replace(each, analysis=self.result.analysis) for each in self.result.findings]
 
     @property
     def gaps(self) -> list[Gap]:
@@ -137,9 +137,9 @@ class Report:
     """Results by the name of the analysis, ``patches`` included."""
 
     @property
-    def findings(self) -> list[tuple[str, Finding]]:
-        """All findings with the names of their analyses, sorted by severity and cost."""
-        return self.report.findings
+    def findings(self) -> list[Finding]:
+        """Findings of all analyses, sorted by severity and cost; each names its analysis."""
+        return [replace(finding, analysis=name) for name, finding in self.report.findings]
 
     @property
     def failed(self) -> dict[str, str]:
@@ -238,7 +238,7 @@ Answer: {analysis.question}
 >>> all(table in result.tables for table in {analysis.first_tables[:2]})
 True
 
-:param source: a drgn program, or a target of :func:`kcensus.open_target`
+:param source: a drgn program, a target of :func:`kcensus.open_target`, or a path or name
 {params}\
 :param jobs: worker processes; by default one per CPU for compressed dumps, otherwise 1
 :param progress: shows how far long reads are
@@ -253,12 +253,12 @@ def report(
     """Run all analyses, and detect which patches the kernel has.
 
     >>> import kcensus
-    >>> report = kcensus.report(kcensus.open_target("sample"))
-    >>> severity = report.findings[0][1].severity.name
-    >>> severity, "slab" in report.results
-    ('WARNING', True)
+    >>> report = kcensus.report("sample")
+    >>> first = report.findings[0]
+    >>> first.analysis, first.severity.name, "slab" in report.results
+    ('kcopyd', 'WARNING', True)
 
-    :param source: a drgn program, or a target of :func:`kcensus.open_target`
+    :param source: a drgn program, a target of :func:`kcensus.open_target`, or a path or name
     :param jobs: worker processes; by default one per CPU for compressed dumps, otherwise 1
     :param progress: shows how far long reads are
     :return: findings first, then the :class:`Result` of each analysis

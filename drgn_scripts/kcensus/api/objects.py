@@ -16,7 +16,14 @@ import pandas as pd
 
 from kcensus.api.frames import Frame
 from kcensus.api.source import Readable, context_of
-from kcensus.engine.layout import Layout, element_paths, layout, pointee_names
+from kcensus.engine.layout import (
+    Layout,
+    LayoutError,
+    element_paths,
+    layout,
+    member_hint,
+    pointee_names,
+)
 from kcensus.engine.memory import Faults, Words
 from kcensus.engine.rows import factorized
 from kcensus.engine.slub.caches import find_caches
@@ -158,7 +165,11 @@ def columns_of(prog: drgn.Program, type_: drgn.Type, members: str | Sequence[str
     if isinstance(members, str) and len(re.split(r"[\s,]+", members)) > 1:
         raise ValueError(f"members={members!r} is one member; pass several as a list")
     paths = [members] if isinstance(members, str) else members
-    return layout(prog, type_, [each for path in paths for each in element_paths(type_, path)])
+    try:
+        return layout(prog, type_, [each for path in paths for each in element_paths(type_, path)])
+    except LayoutError as error:
+        hints = [hint for path in paths if (hint := member_hint(type_, path))]
+        raise LayoutError("; ".join((str(error), *hints[:1]))) from None
 
 
 def _type_and_cache(

@@ -14,13 +14,12 @@ import pandas as pd
 
 from kcensus.api.frames import MIN_ADDRESS, AddressedSeries, Frame
 from kcensus.api.objects import IncompleteWarning, columns_of, type_of
-from kcensus.api.source import Readable, context_of
+from kcensus.api.source import Readable, context_of, program_of
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import pointee_names
 from kcensus.engine.memory import Faults, Words
 from kcensus.kernel.vfs.paths import ancestry, resolve
 from kcensus.kernel.vfs.super_blocks import super_blocks
-from kcensus.sources import Target
 from kcensus.text import printable
 
 Place: TypeAlias = drgn.Object | int
@@ -65,7 +64,10 @@ def addresses_of(places: Place | Iterable[Any]) -> Words:
 
 
 def as_object(source: Readable, row: pd.Series[Any] | int, type_name: str = "") -> drgn.Object:
-    """Return the drgn object of a row, of a table or of :func:`objects`.
+    """Return a drgn pointer to the object of a row, of a table or of :func:`objects`.
+
+    drgn's helpers take pointers, and ``pointer.member`` is the object's member; ``pointer[0]`` is
+    the object itself.
 
     >>> import kcensus
     >>> target = kcensus.open_target("sample")
@@ -75,7 +77,7 @@ def as_object(source: Readable, row: pd.Series[Any] | int, type_name: str = "") 
     True
     >>> mounts = kcensus.dentries(target).tables["super_blocks"]
     >>> kcensus.as_object(target, mounts.iloc[0]).type_.type_name()
-    'struct super_block'
+    'struct super_block *'
 
     :param source: the drgn program or target of the row
     :param row: a row of the DataFrame, or an address
@@ -92,8 +94,8 @@ def as_object(source: Readable, row: pd.Series[Any] | int, type_name: str = "") 
         address = address_of(row)
     if not type_name:
         raise ValueError("the type of the object is unknown; pass its name, such as 'struct inode'")
-    prog = source.prog if isinstance(source, Target) else source
-    return drgn.Object(prog, type_of(prog, type_name), address=address)
+    prog = program_of(source)
+    return drgn.Object(prog, prog.pointer_type(type_of(prog, type_name)), value=address)
 
 
 def rows(frame: pd.DataFrame, objects: Place | Iterable[Place]) -> pd.DataFrame:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _CODE_FAILED = 1
 """Exit status after an exception in the user's code, as Python has it."""
 _RUNS = ("report", "patches")
-_OBJECTS = ("objects", "paths", "as_object", "follow")
+_OBJECTS = ("objects", "paths", "as_object", "follow", "stacks")
 
 
 def _run(target: str | None, code: tuple[str, ...], reading: options.Reading) -> int:
@@ -187,9 +187,9 @@ COMMAND = options.command(
 
     It is drgn's own prompt, with the debug info of the kernel and of its modules loaded. The
     analyses are functions without a target (`slab()`, `report()`); so are `objects("struct dentry",
-    ["d_inode"])`, `paths(addresses)`, `as_object(row)` and `follow(column, ["i_ino"])`.
-    `rows(table, objects)` finds the rows of objects. `last["slab"]` is the last result of `slab()`
-    or `%kcensus slab`; `target` and `prog` are the open target.
+    ["d_inode"])`, `paths(addresses)`, `as_object(row)`, `follow(column, ["i_ino"])` and
+    `stacks(finding)`. `rows(table, objects)` finds the rows of objects. `last["slab"]` is the last
+    result of `slab()` or `%kcensus slab`; `target` and `prog` are the open target.
 
     If standard input is not a terminal, its content runs as a Python script. The exit status is 1
     if the code raises an exception.""",

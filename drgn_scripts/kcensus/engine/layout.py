@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import math
 import re
@@ -117,6 +118,31 @@ def layout(
             if name in members:
                 raise LayoutError(f"{type_.type_name()} has no member {' or '.join(alternatives)}")
     return Layout(type_.type_name(), drgn.sizeof(type_), fields)
+
+
+def member_hint(type_: drgn.Type, path: str) -> str:
+    """Return advice about a path that does not exist: a similar one; empty without any."""
+    above, dot, name = path.rpartition(".")
+    found = _resolve(type_, above) if dot else (type_, 0, None)
+    if found is None or _resolve(type_, path) is not None:
+        return ""
+    parent = _unaliased(found[0])
+    if parent.kind == TypeKind.POINTER:
+        return f"{above} is a pointer: kcensus.follow() reads members of its target"
+    like = difflib.get_close_matches(name, _names(parent), 1)
+    return f"did you mean {above}{dot}{like[0]}?" if like else ""
+
+
+def _names(type_: drgn.Type) -> list[str]:
+    """Return the members of a type, those of unnamed members included."""
+    if type_.kind not in (TypeKind.STRUCT, TypeKind.UNION, TypeKind.CLASS):
+        return []
+    members = type_.members if type_.is_complete() else ()
+    return [
+        name
+        for member in members
+        for name in ([member.name] if member.name else _names(_unaliased(member.type)))
+    ]
 
 
 def element_paths(type_: drgn.Type, path: str) -> list[str]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from kcensus.results.figures import Figure
 from kcensus.results.severity import Danger, Severity, severity_of
+from kcensus.text import printable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,7 @@ class Remedy:
     """Files below ``/proc/sys`` and ``/sys/module``; without one, the remedy is left out."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Finding:
     """One sentence for a support engineer to act on, with everything needed to act."""
 
@@ -75,6 +76,12 @@ class Finding:
     """Whether the patch was merged."""
     part_of: str = ""
     """:attr:`id` of the finding that explains this one; empty for the top level."""
+    analysis: str = ""
+    """Name of the analysis, in results of :mod:`kcensus`; empty elsewhere."""
+
+    def __repr__(self) -> str:
+        """Return one line."""
+        return printable(f"<{self.severity.name} {self.id}: {self.title}>")
 
     @property
     def kind(self) -> str:

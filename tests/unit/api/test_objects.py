@@ -6,6 +6,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import drgn
 import numpy as np
@@ -18,6 +19,7 @@ from kcensus.engine.layout import LayoutError
 from kcensus.engine.memory import Memory
 from kcensus.engine.slub.caches import find_caches
 from kcensus.engine.slub.slabs import SlabMap
+from kcensus.samples import capsule
 from kcensus.sources import TargetError
 from tests.unit.engine.test_slab_scan import expected, fake, fill, one
 from tests.unit.fakekernel import PAGE, FakeKernel, Slab, add_types
@@ -255,8 +257,14 @@ def test_the_memory_cgroup_that_is_charged(era: str) -> None:
 def test_what_is_read_is_a_program_or_a_target() -> None:
     with pytest.raises(TargetError, match="not a Linux kernel"):
         context_of(drgn.Program())
-    with pytest.raises(TypeError, match="'str' is neither"):
+    with pytest.raises(TargetError, match="no such file"):
         context_of("vmcore")
+    for spelling in ("sample", Path(str(capsule("sample")))):
+        target = context_of(spelling).target
+        assert target is not None
+        assert target.kind == "capsule"
+    with pytest.raises(TypeError, match="'int' is not a source"):
+        context_of(7)
 
 
 @pytest.mark.parametrize(

@@ -34,14 +34,14 @@ def frame(things: FakeKernel) -> pd.DataFrame:
 def test_a_row_knows_its_type(things: FakeKernel, frame: pd.DataFrame) -> None:
     for each in (frame.iloc[4], next(frame.iterrows())[1], frame[frame["id"] > 2].iloc[-1]):
         thing = as_object(things.prog, each)
-        assert thing.type_.type_name() == "struct thing"
-        assert (thing.address_, thing.id.value_()) == (each.name, each["id"])
-        assert thing.self.value_() == thing.address_
-        assert as_object(things.prog, thing.address_, "struct thing").address_ == each.name
+        assert thing.type_.type_name() == "struct thing *"
+        assert (thing.value_(), thing.id.value_()) == (each.name, each["id"])
+        assert thing.self.value_() == thing[0].address_
+        assert as_object(things.prog, thing, "struct thing") == thing
         # A type that is passed goes first.
-        assert as_object(things.prog, each, "unsigned char").type_.type_name() == "unsigned char"
+        assert as_object(things.prog, each, "unsigned char").type_.type_name() == "unsigned char *"
     table = frame.reset_index().assign(name="x")
-    assert as_object(things.prog, table.iloc[2]).address_ == frame.index[2]
+    assert as_object(things.prog, table.iloc[2]).value_() == frame.index[2]
 
 
 def test_a_row_without_an_object_is_refused(things: FakeKernel, frame: pd.DataFrame) -> None:
@@ -57,7 +57,7 @@ def test_a_row_without_an_object_is_refused(things: FakeKernel, frame: pd.DataFr
     # Rows need addresses, and objects, too.
     with pytest.raises(ValueError, match="no addresses"):
         rows(frame.reset_index(drop=True), int(frame.index[0]))
-    value = as_object(things.prog, frame.iloc[0]).read_()
+    value = as_object(things.prog, frame.iloc[0])[0].read_()
     with pytest.raises(ValueError, match="value without an address"):
         rows(frame, value)
 
@@ -65,13 +65,13 @@ def test_a_row_without_an_object_is_refused(things: FakeKernel, frame: pd.DataFr
 def test_objects_lead_back_to_their_rows(things: FakeKernel, frame: pd.DataFrame) -> None:
     first, last = (as_object(things.prog, frame.iloc[row]) for row in (0, -1))
     both = frame.index[[0, -1]].tolist()
-    for places in ([last, first], [last.address_of_(), both[0]], np.array(both, np.uint64)):
+    for places in ([last, first], [last[0], both[0]], np.array(both, np.uint64)):
         assert rows(frame, places).index.tolist() == both
-    for place in (first, first.address_of_(), both[0], frame.index[0]):
+    for place in (first, first[0], both[0], frame.index[0]):
         assert rows(frame, place).index.tolist() == both[:1]
     assert rows(frame.reset_index(), last)["address"].tolist() == both[1:]
     assert rows(frame, []).empty
-    assert as_object(things.prog, rows(frame, last).iloc[0]).address_ == both[1]
+    assert as_object(things.prog, rows(frame, last).iloc[0]).value_() == both[1]
     # An object that is a number is an address.
     prog = drgn.Program(drgn.host_platform)
     word = drgn.Object(prog, prog.int_type("unsigned long", 8, False), value=int(frame.index[1]))
@@ -130,7 +130,7 @@ def test_rows_of_a_join_know_their_types(things: FakeKernel, frame: pd.DataFrame
     followed = follow(things.prog, frame["self"].head(3), ["tag"], "struct thing")
     followed.attrs["types"] = {"tag": "struct tag"}
     row = frame.join(followed, how="inner").iloc[1]
-    assert as_object(things.prog, row).address_ == frame.index[1]
+    assert as_object(things.prog, row).value_() == frame.index[1]
     assert row.attrs["types"] == frame.attrs["types"] | {"tag": "struct tag"}
 
 
@@ -154,7 +154,7 @@ def test_rows_of_a_join_of_others_do_not_get_their_type(
 def test_a_direct_map_below_that_of_four_levels(things: FakeKernel) -> None:
     """With 5-level page tables, x86_64 has it at 0xff11000000000000."""
     frame = Frame({"id": [1]}, pd.Index([0xFF11_0000_0000_1000], dtype=np.uint64, name="address"))
-    assert as_object(things.prog, frame.iloc[0], "struct thing").address_ == frame.index[0]
+    assert as_object(things.prog, frame.iloc[0], "struct thing").value_() == frame.index[0]
     assert "0xff11000000001000" in repr(frame)
 
 

@@ -27,8 +27,10 @@ import pytest
 from kcensus import cli
 from kcensus.analyses import analyses
 from kcensus.commands import Exit, commands
-from kcensus.commands.shared.output import exit_status
+from kcensus.commands.shared.options import Showing
+from kcensus.commands.shared.output import console, exit_status
 from kcensus.results import Danger, Finding, Severity
+from kcensus.sources.session import session
 from tests.unit import synthetic as made_up
 from tests.unit.synthetic import ANALYSIS, LONG_NAME, only_synthetic
 
@@ -523,6 +525,16 @@ def test_a_terminal_gets_a_pager() -> None:
     for broken in ("no-such-pager", "less '"):
         assert "CRITICAL" in in_terminal((), PAGER=broken)
     assert "CRITICAL" not in in_terminal(("--top", "0"), PAGER="false")
+
+
+def test_no_pager_opens_at_a_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would take the lines that are pasted after the command."""
+    paged = mock.Mock()
+    monkeypatch.setattr("kcensus.render.screen.paged_console", paged)
+    console(Showing())
+    with session(mock.Mock()):
+        console(Showing())
+    assert [call.kwargs["wanted"] for call in paged.mock_calls] == [True, False]
 
 
 def test_only_regular_files_are_replaced(run: Run, tmp_path: Path) -> None:

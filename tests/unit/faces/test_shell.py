@@ -70,7 +70,7 @@ assert run_command(prog, "kcensus explain slab | cat > {tmp_path}/explain") is N
 dentries = objects("struct dentry", ["d_flags", "d_parent"])
 dentry = as_object(dentries.iloc[0])
 assert dentry.d_flags == dentries["d_flags"].iloc[0]
-assert list(rows(dentries, dentry).index) == [dentry.address_]
+assert list(rows(dentries, dentry).index) == [dentry.value_()]
 parents = follow(dentries["d_parent"], ["d_flags"])
 assert parents["d_flags"].iloc[0] == dentry.d_parent.d_flags
 print(len(dentries), paths(dentries.index[:1]).iloc[0][0], *sorted(last))

@@ -109,8 +109,8 @@ def path(block: Any, name: str) -> Any:
 @oracle("Which slab caches hold objects")
 def _(names: SimpleNamespace) -> None:
     memcg = kcensus.as_object(names.prog, names.group)
-    assert memcg.type_.type_name() == "struct mem_cgroup"
-    same = kcensus.rows(names.groups, memcg.address_of_())
+    assert memcg.type_.type_name() == "struct mem_cgroup *"
+    same = kcensus.rows(names.groups, memcg)
     assert same["memcg"].tolist() == [names.group["memcg"]]
     assert names.charged["objects"].sum() == names.group["objects"] > 0
     dentries = kcensus.objects(names.prog, "struct dentry", memcg=True)

@@ -60,8 +60,8 @@ def round_trips(result: kcensus.Result, target: Target) -> set[str]:
             continue
         for _, row in table[table["address"] != 0].head(_MAX_ROWS).iterrows():
             thing = kcensus.as_object(target, row)
-            thing.read_()
-            says = SAYS.get(thing.type_.type_name())
+            thing[0].read_()
+            says = SAYS.get(thing.type_.type.type_name())
             assert says is None or says(thing, row), row
             assert row["address"] in [*kcensus.rows(table, thing)["address"]]
             found.add(key)

@@ -18,7 +18,7 @@ import click
 
 from kcensus import samples
 from kcensus.commands import Exit
-from kcensus.commands.shared.options import Showing
+from kcensus.commands.shared.options import Showing, session_is_open
 from kcensus.outputs import OutputError, check_replaceable, prepare, replacing
 from kcensus.results import Danger, Finding, Result, Severity
 from kcensus.text import printable
@@ -129,10 +129,15 @@ def write_files(subject: Result | Report, showing: Showing) -> bool:
 
 
 def console(showing: Showing) -> AbstractContextManager[Any]:
-    """Return a context with a console on standard output, or on a pager."""
+    """Return a context with a console on standard output, or on a pager.
+
+    No pager opens at the prompt of crash or drgn, where it would take the lines that are pasted
+    after the command.
+    """
     from kcensus.render.screen import paged_console
 
-    return paged_console(stdout(), wanted=not showing.no_pager)
+    wanted = not (showing.no_pager or session_is_open())
+    return paged_console(stdout(), wanted=wanted)
 
 
 def exit_status(findings: Iterable[Finding], fail_on: str | None) -> Exit:

@@ -50,9 +50,13 @@ def running_frames(kernel: Kernel, task: int) -> list[tuple[int, int]]:
     """
     prog, places = kernel.prog, list[tuple[int, int]]()
     try:
+        if not prog.main_module().debug_file_path:
+            # drgn then guesses by frame pointers, up to 1,024 frames of whatever bp points to.
+            return []
         trace = prog.stack_trace(Object(prog, "struct task_struct *", value=task))
-        for at in range(min(len(trace), _MAX_FRAMES)):
-            frame = trace[at]
+        if len(trace) > _MAX_FRAMES:  # it went astray
+            return []
+        for frame in trace:
             places.append((frame.pc, frame.pc if frame.interrupted else frame.pc - 1))
     except (*ABSENT, NotRecorded, AttributeError, ValueError, NotImplementedError, drgn.FaultError):
         pass
