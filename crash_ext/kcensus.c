@@ -177,19 +177,25 @@ static void cmd_kcensus(void)
 	command(NULL);
 }
 
-/* One line for each short command: its function, and the analysis. */
-#define SHORT_COMMANDS(EACH)             \
-	EACH(iostall, "iosched")         \
-	EACH(listlru, "list-lru")        \
-	EACH(kcopyd, "kcopyd")           \
-	EACH(memcgs, "memcgs")           \
-	EACH(negdent, "dentries")        \
-	EACH(slabutil, "slab")           \
-	EACH(whowaits, "waits")          \
-	EACH(kpatches, "patches")
+/* One line for each short command: its function, its name, and the command of kcensus. */
+#define SHORT_COMMANDS(EACH)                         \
+	EACH(dentries, "dentries", "dentries")       \
+	EACH(negdent, "negdent", "dentries")         \
+	EACH(iosched, "iosched", "iosched")          \
+	EACH(iostall, "iostall", "iosched")          \
+	EACH(kcopyd, "kcopyd", "kcopyd")             \
+	EACH(list_lru, "list-lru", "list-lru")       \
+	EACH(listlru, "listlru", "list-lru")         \
+	EACH(memcgs, "memcgs", "memcgs")             \
+	EACH(patches, "patches", "patches")          \
+	EACH(kpatches, "kpatches", "patches")        \
+	EACH(slab, "slab", "slab")                   \
+	EACH(slabutil, "slabutil", "slab")           \
+	EACH(waits, "waits", "waits")                \
+	EACH(whowaits, "whowaits", "waits")
 
 /* Help pages, as crash shows them: name, purpose, arguments, then lines. */
-#define LINE(name, analysis) "    " #name " is \"kcensus " analysis "\"",
+#define LINE(id, name, analysis) "    " name " is \"kcensus " analysis "\"",
 static char *help_kcensus[] = {
 	"kcensus",
 	"a census of kernel memory and I/O",
@@ -227,28 +233,28 @@ static char *help_kcensus[] = {
 	"",
 	"  Count the caches of kmalloc():",
 	"",
-	"    crash> slabutil --table caches --top 0 | grep -c kmalloc",
+	"    crash> slab --table caches --top 0 | grep -c kmalloc",
 	NULL,
 };
 
-#define PAGE(name, analysis)                                                            \
-	static char *help_##name[] = {                                                  \
-		#name,                                                                  \
-		"\"kcensus " analysis "\" on the kernel that is open here",             \
-		"[options]",                                                            \
-		"  \"" #name " --help\" shows what it answers, its options and examples.", \
-		NULL,                                                                   \
+#define PAGE(id, name, analysis)                                                       \
+	static char *help_##id[] = {                                                   \
+		name,                                                                  \
+		"\"kcensus " analysis "\" on the kernel that is open here",            \
+		"[options]",                                                           \
+		"  \"" name " --help\" shows what it answers, its options and examples.", \
+		NULL,                                                                  \
 	};
 SHORT_COMMANDS(PAGE)
 
-#define FUNCTION(name, analysis)         \
-	static void cmd_##name(void)     \
+#define FUNCTION(id, name, analysis)     \
+	static void cmd_##id(void)       \
 	{                                \
 		command(analysis);       \
 	}
 SHORT_COMMANDS(FUNCTION)
 
-#define ENTRY(name, analysis) { #name, cmd_##name, help_##name, 0 },
+#define ENTRY(id, name, analysis) { name, cmd_##id, help_##id, 0 },
 static struct command_table_entry commands[] = {
 	{ "kcensus", cmd_kcensus, help_kcensus, 0 },
 	SHORT_COMMANDS(ENTRY)

@@ -59,11 +59,20 @@ def _analyses() -> dict[str, Any]:
     return {name.replace("-", "_"): analysis for name, analysis in analyses().items()}
 
 
+def _alias(name: str) -> str:
+    """Return the function that has another name, too, as in crash; empty if ``name`` is none."""
+    from kcensus.analyses import ALIASES
+
+    return ALIASES.get(name, "").replace("-", "_")
+
+
 def __getattr__(name: str) -> Any:
     if name in _PLACES:
         value = getattr(importlib.import_module(f"kcensus.{_PLACES[name]}"), name)
     elif not name.startswith("_") and (analysis := _analyses().get(name)):
         value = importlib.import_module("kcensus.api.answers").analysis_function(analysis)
+    elif not name.startswith("_") and (other := _alias(name)):
+        value = getattr(importlib.import_module(__name__), other)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value

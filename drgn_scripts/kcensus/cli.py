@@ -18,7 +18,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem, shell_complete
+from click.shell_completion import CompletionItem, ShellComplete, shell_complete
 
 from kcensus import analyses, commands, samples
 from kcensus.commands import Exit
@@ -66,7 +66,7 @@ Environment:
   KCENSUS_DEBUG    1 is --debug
 
 \b
-`kcensus TARGET` is `kcensus report TARGET`.
+`kcensus TARGET` is `kcensus report TARGET`. Other names, as in crash: {aliases}.
 `kcensus COMMAND --help` explains a command and its options."""
 
 
@@ -75,6 +75,7 @@ class _Commands(click.Group):
         return [*analyses.analyses(), *commands.commands()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        cmd_name = analyses.ALIASES.get(cmd_name, cmd_name)
         if analysis := analyses.analyses().get(cmd_name):
             from kcensus.commands.shared.analysis import analysis_command
 
@@ -115,7 +116,10 @@ class _Commands(click.Group):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         first = [each.examples[0] for each in analyses.analyses().values() if each.examples]
         targets = "\n".join(f"  {name:<14} {what}" for name, what in samples.CAPSULES.items())
-        self.epilog = _TOP_EPILOG.format(samples=targets, examples=example_lines(first))
+        aliases = ", ".join(f"{name} ({of})" for name, of in analyses.ALIASES.items())
+        self.epilog = _TOP_EPILOG.format(
+            samples=targets, examples=example_lines(first), aliases=aliases
+        )
         super().format_epilog(ctx, formatter)
 
 
@@ -199,6 +203,16 @@ def run(args: Sequence[str], show_error: Callable[[str], None] = _show_error) ->
             return done.exit_code
 
     return _status(work, args, show_error)
+
+
+def completions(args: Sequence[str], incomplete: str) -> list[tuple[str, str]]:
+    """Return words that can follow ``args`` in place of ``incomplete``, each with its kind.
+
+    :return: kind ``file`` or ``dir`` is for the names of files, whatever the word
+    """
+    shell = ShellComplete(kcensus, {}, "kcensus", COMPLETE_VARIABLE)
+    items = shell.get_completions(list(args), incomplete)
+    return [(str(item.value), item.type) for item in items]
 
 
 def _status(

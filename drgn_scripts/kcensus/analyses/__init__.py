@@ -24,6 +24,17 @@ if TYPE_CHECKING:
     from kcensus.results.tables import TableSpec
 
 
+ALIASES = {
+    "iostall": "iosched",
+    "kpatches": "patches",
+    "listlru": "list-lru",
+    "negdent": "dentries",
+    "slabutil": "slab",
+    "whowaits": "waits",
+}
+"""Commands by other names, which the command line, crash and drgn take, too."""
+
+
 class AnalysisError(Exception):
     """The question cannot be answered on this target; the message is one sentence saying why."""
 

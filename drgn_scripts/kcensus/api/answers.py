@@ -14,7 +14,7 @@ from typing import Any, overload
 from rich.console import Console
 
 from kcensus import reports, results
-from kcensus.analyses import Analysis, analyses
+from kcensus.analyses import ALIASES, Analysis, analyses
 from kcensus.analyses.runner import Context
 from kcensus.api.frames import Frame
 from kcensus.api.source import Readable, context_of
@@ -161,6 +161,11 @@ class Report:
 
 
 class _Last(dict[str, Result | Report]):
+    def __missing__(self, name: str) -> Result | Report:
+        if name not in ALIASES:
+            raise KeyError(name)
+        return self[ALIASES[name]]
+
     def __repr__(self) -> str:
         """Return one line for each result."""
         lines = [f"{name!r}: {_heading(answer)}" for name, answer in self.items()]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import kcensus
-from kcensus.analyses import analyses
+from kcensus.analyses import ALIASES, analyses
 from kcensus.commands import Exit
 from kcensus.commands.shared import options
 from kcensus.commands.shared.target import opened, progress_bars
@@ -48,16 +48,16 @@ def _run(target: str | None, code: tuple[str, ...], reading: options.Reading) ->
             others = f"; {counted(more, 'more module', 'lack')} debug info" if more else ""
             click.echo(f"kcensus: {lacking[0]}{others}", err=True)
     remember(opened_target)
-    # Layers point down, but drgn calls this at its own prompt, too.
-    resolve_name("kcensus.prompts.drgn:drgn_prog_set")(opened_target.prog)
+    import drgn.cli
+
+    # drgn calls it at its own prompt, after it has imported its command line.
+    resolve_name("kcensus_drgn:drgn_prog_set")(opened_target.prog)
     names = _names(opened_target, no_progress=reading.no_progress)
     if code:
         return _execute("\n".join(code), "<string>", opened_target.prog, names)
     if sys.stdin is None or not sys.stdin.isatty():
         script = sys.stdin.read() if sys.stdin else ""
         return _execute(script, "<stdin>", opened_target.prog, names)
-    import drgn.cli
-
     drgn.cli.run_interactive(
         opened_target.prog,
         banner_func=lambda _: _banner(opened_target),
@@ -93,6 +93,7 @@ def _names(target: Target, *, no_progress: bool) -> dict[str, Any]:
         name: _bound(getattr(kcensus, name), target, no_progress=no_progress)
         for name in (*functions, *_RUNS, *_OBJECTS)
     }
+    names |= {name: names[of.replace("-", "_")] for name, of in ALIASES.items()}
     return {**names, "rows": kcensus.rows, "kcensus": kcensus, "target": target, "last": last}
 
 

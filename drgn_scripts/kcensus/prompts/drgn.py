@@ -1,28 +1,18 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""drgn's plugin: the command ``%kcensus`` on the open program, in crash mode too.
-
-drgn imports this module whenever it opens a kernel, so it imports only what drgn has loaded anyway.
-"""
+"""The command ``%kcensus`` of drgn, which the plugin (``kcensus_drgn.py``) calls."""
 
 from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from drgn import Program, ProgramFlags
-from drgn.commands import (
-    DEFAULT_COMMAND_NAMESPACE,
-    CommandExitStatusError,
-    CommandNotFoundError,
-    custom_command,
-    parse_shell_command,
-)
-
-_NAME = "kcensus"
+from drgn import Program
+from drgn.commands import CommandExitStatusError
 
 
 class CommandFailed(CommandExitStatusError):
@@ -37,39 +27,7 @@ class CommandFailed(CommandExitStatusError):
         return self.sentence or super().__str__()
 
 
-@custom_command(
-    name=_NAME,
-    description="census of kernel memory and I/O",
-    usage="**kcensus** [*command*] [*options*]",
-    long_description="""
-    Run a command of kcensus on the program that is open here. The commands and options are those
-    of the command line; without a target, they read the program that is open.
-
-    "kcensus --help" lists the commands, and "kcensus COMMAND --help" explains one.
-
-    At drgn's prompt, _ is the result of the last command, and kcensus.last["slab"] the last result
-    of "kcensus slab". Crash mode does not set _: leave it, `import kcensus`, and use kcensus.last.
-    A result has tables as DataFrames; the result of "kcensus report" has results["slab"], ...
-
-    Examples:
-
-    |  kcensus report
-    |      all analyses, findings first
-    |  kcensus slab --top 5
-    |      the fill of every slab cache, and the owners of the objects
-    |  kcensus dentries | head -30
-    |      the first lines
-    |  kcensus memcgs --json > memcgs.json
-    |      all rows of all tables, in bytes
-    |  kcensus diff monday.json
-    |      the growth since Monday
-    |  kcensus explain list-lru-arrays
-    |      the meaning of a finding, and the remedy
-    """,
-    enabled=lambda prog: bool(prog.flags & ProgramFlags.IS_LINUX_KERNEL),
-    parse=parse_shell_command,
-)
-def run(prog: Program, name: str, args: Sequence[str], **_: Any) -> Any:
+def run(prog: Program, name: str, args: Sequence[str]) -> Any:
     """Run ``%kcensus``, and return the shown result, if any, in the form of :mod:`kcensus`.
 
     An exit status about a result, such as that of ``--fail-on``, is a line on stderr: an exception
@@ -102,7 +60,7 @@ def run(prog: Program, name: str, args: Sequence[str], **_: Any) -> Any:
     ):
         status = run_command(args, errors.append)
     if answers and status in (Exit.FINDING, Exit.INCONCLUSIVE, Exit.INCOMPLETE):
-        errors.append(f"{_NAME}: exit status {status:d} (`{_NAME} --help` explains it)")
+        errors.append(f"{name}: exit status {status:d} (`{name} --help` explains it)")
         click.echo("\n".join(errors), err=True)
     elif status not in (Exit.DONE, Exit.PIPE):
         raise CommandFailed(shlex.join([name, *args]), status, "\n".join(errors))
@@ -140,12 +98,23 @@ def _unchanged_stream() -> Iterator[None]:
                     os.dup2(nowhere.fileno(), stream.fileno())
 
 
-def drgn_prog_set(prog: Program) -> None:
-    """Add the command to crash mode, unless drgn's crash mode is disabled."""
-    crash_mode = sys.modules.get("drgn.commands._crash.common")
-    try:
-        command = DEFAULT_COMMAND_NAMESPACE.lookup(prog, _NAME)
-    except CommandNotFoundError:  # not a kernel
-        return
-    if crash_mode is not None:
-        crash_mode.CRASH_COMMAND_NAMESPACE.register(_NAME, command)
+def completions(line: str) -> tuple[str, list[str]]:
+    """Return the last word of a line, and the words that can take its place.
+
+    :param line: begins with a command, such as ``slab``
+    """
+    import glob
+
+    from kcensus.cli import completions as words_for
+
+    if any(character in line for character in "|<>;\"'\\"):
+        return "", []
+    *args, word = re.split(r"\s+", line)
+    found: dict[str, None] = {}
+    for value, kind in words_for(args, word):
+        if kind in ("file", "dir"):
+            for path in sorted(glob.glob(f"{glob.escape(word)}*")):
+                found[f"{path}/" if os.path.isdir(path) else f"{path} "] = None
+        else:
+            found[f"{value} "] = None
+    return word, list(found)

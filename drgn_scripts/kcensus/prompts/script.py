@@ -3,15 +3,11 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import sys
-from pathlib import Path
 from typing import NoReturn
 
 import drgn
-
-import kcensus
 
 _MIN_PYTHON = (3, 10)
 _MIN_DRGN = (0, 3)
@@ -22,12 +18,6 @@ def script(*command: str) -> NoReturn:
 
     :param command: words of the command line, before the arguments of the script
     """
-    own = Path(sys.path[0], "kcensus")
-    if own.is_dir() and not own.samefile(Path(kcensus.__file__).parent):
-        # drgn's plugin has imported the installed kcensus, but the script is of a clone.
-        for name in [name for name in sys.modules if name.partition(".")[0] == "kcensus"]:
-            del sys.modules[name]
-        importlib.import_module(__name__).script(*command)
     if sys.version_info[:2] < _MIN_PYTHON or _version(drgn.__version__) < _MIN_DRGN:
         python, needed, least = (
             ".".join(map(str, each)) for each in (sys.version_info[:2], _MIN_PYTHON, _MIN_DRGN)

@@ -19,9 +19,11 @@ import pytest
 from drgn.commands import CommandNotFoundError, run_command
 
 import kcensus
+import kcensus_drgn
+from kcensus.analyses import ALIASES, analyses
 from kcensus.api.source import context_of
 from kcensus.cli import main
-from kcensus.prompts.drgn import CommandFailed
+from kcensus.prompts.drgn import CommandFailed, completions
 from kcensus.sources import Target, open_target
 from kcensus.sources.opened import adopt, remember
 from tests.prompts import PROMPT, answer, at_terminal, interrupt
@@ -159,6 +161,10 @@ def test_the_prompt(prompt: pexpect.spawn[str]) -> None:
     ):
         assert words in answer(prompt, f"%kcensus {wrong}"), wrong
     assert answer(prompt, "1 + 1") == "2"
+    prompt.send("%kcensus list-l\t--tab\t")
+    prompt.expect_exact("list-lru --table ")
+    prompt.sendline("nosuch")
+    prompt.expect_exact(PROMPT)
     prompt.send("as_obj\t")
     prompt.expect_exact("as_object(")
     prompt.sendline("last['slab'].result, 'struct dentry')")
@@ -236,11 +242,68 @@ def test_the_plugin_imports_next_to_nothing() -> None:
     script = """
 import sys, drgn.commands
 before = set(sys.modules)
-import kcensus.prompts.drgn
+import kcensus_drgn
+kcensus_drgn.drgn_prog_set(drgn.Program())
 print(*sorted(name for name in set(sys.modules) - before))
 """
     shown = subprocess.check_output([sys.executable, "-c", script], text=True)
-    assert shown.split() == ["kcensus", "kcensus.prompts", "kcensus.prompts.drgn"]
+    assert shown.split() == ["kcensus_drgn"]
+
+
+def test_the_plugin_runs_the_kcensus_that_is_first_on_the_path(tmp_path: Path) -> None:
+    """It may be installed, and the one to run a clone."""
+    (tmp_path / "kcensus" / "prompts").mkdir(parents=True)
+    for name in ("kcensus/__init__.py", "kcensus/prompts/__init__.py"):
+        (tmp_path / name).touch()
+    code = "def run(prog, name, args):\n    print(__file__, name, *args)\n"
+    (tmp_path / "kcensus/prompts/drgn.py").write_text(code)
+    script = f"""
+import drgn, kcensus_drgn, sys
+prog = drgn.Program()
+kcensus_drgn.drgn_prog_set(prog)
+sys.path.insert(0, {str(tmp_path)!r})
+kcensus_drgn.run(prog, "kcensus", ["slab"])
+kcensus_drgn._run_short(prog, "negdent", ["--top", "1"])
+"""
+    shown = subprocess.check_output([sys.executable, "-c", script], text=True)
+    place = tmp_path / "kcensus/prompts/drgn.py"
+    assert shown.splitlines() == [f"{place} kcensus slab", f"{place} kcensus negdent --top 1"]
+
+
+def test_crash_drgn_and_the_command_line_have_one_vocabulary() -> None:
+    names = {*analyses(), "patches", *ALIASES}
+    assert {*kcensus_drgn.IN_CRASH_MODE} == names
+    source = (Path(__file__).parents[3] / "crash_ext" / "kcensus.c").read_text()
+    short = dict(re.findall(r'EACH\(\w+, "([\w-]+)", "([\w-]+)"\)', source))
+    assert short == {name: ALIASES.get(name, name) for name in names}
+    for name, of in ALIASES.items():
+        assert getattr(kcensus, name) is getattr(kcensus, of.replace("-", "_"))
+        assert main([name, "--help"]) == main([of, "--help"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "word", "expected"),
+    [
+        ("rep", "rep", {"report "}),
+        ("list-l", "list-l", {"list-lru "}),
+        ("slab --tab", "--tab", {"--table "}),
+        ("negdent --fail-on crit", "crit", {"critical "}),
+        ("diff sam", "sam", {"sample ", "sample-after "}),
+        ("slab | he", "", set()),
+    ],
+)
+def test_tab_completes_commands_and_options(line: str, word: str, expected: set[str]) -> None:
+    found, words = completions(line)
+    assert found == word
+    assert expected <= {*words}
+    assert bool(expected) == bool(words)
+
+
+def test_tab_completes_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "monday.json").touch()
+    (tmp_path / "month").mkdir()
+    assert completions("diff mon") == ("mon", ["monday.json ", "month/"])
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from kcensus import cli
-from kcensus.analyses import analyses
+from kcensus.analyses import ALIASES, analyses
 from kcensus.commands import commands
 from tests.lab import Dump, build
 from tests.vm.crash.conftest import RELEASES
@@ -24,16 +24,7 @@ from tests.vm.crash.session import Session
 # The other faces of crash are tested on ELF, and reports on 5.10; --all adds both here.
 pytestmark = pytest.mark.usually("kdump-lzo 6.1")
 
-_SHORT = {
-    "iostall": "iosched",
-    "listlru": "list-lru",
-    "kcopyd": "kcopyd",
-    "memcgs": "memcgs",
-    "negdent": "dentries",
-    "slabutil": "slab",
-    "whowaits": "waits",
-    "kpatches": "patches",
-}
+_SHORT = {**{name: name for name in (*analyses(), "patches")}, **ALIASES}
 """Commands of crash, and what they are of kcensus."""
 
 _DOCUMENTS = {

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kcensus.analyses import Analysis, analyses
+from kcensus.analyses import ALIASES, Analysis, analyses
 from kcensus.commands.shared.options import Reading, session_is_open
 from kcensus.human import human_bytes
 from kcensus.limits import is_own_process, memory, yield_to_others
@@ -150,7 +150,8 @@ def chosen_analyses(text: str | None) -> list[Analysis]:
     known = analyses()
     if text is None:
         return list(known.values())
-    names = dict.fromkeys(filter(None, map(str.strip, text.split(","))))
+    given = filter(None, map(str.strip, text.split(",")))
+    names = dict.fromkeys(ALIASES.get(name, name) for name in given)
     problems = [f"unknown analysis {name!r}" for name in names if name not in known]
     if problem := next(iter(problems), "" if names else "the list is empty"):
         raise click.UsageError(f"--analyses: {problem} (choose from {', '.join(known)})")
