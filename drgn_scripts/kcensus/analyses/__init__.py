@@ -52,6 +52,8 @@ class Param:
     type: type[int] | type[float] | type[str] | type[bool]
     default: int | float | str | bool | None
     help: str
+    choices: tuple[str, ...] = ()
+    """Names to complete; the value is several of them, separated by commas."""
 
 
 @dataclass(frozen=True)

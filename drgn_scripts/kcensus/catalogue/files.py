@@ -19,20 +19,11 @@ from msgspec import structs
 
 from kcensus.catalogue.model import FindingRule, Patch
 from kcensus.catalogue.schema import CatalogueError, check_references, read_file
+from kcensus.samples import PATCHES
 from kcensus.text import printable
 
 _GROUP = "kcensus.patches"
 _MAX_FILES = 2000
-
-
-def packaged_directory(package: Path) -> Path:
-    """Return the directory of the bundled files, given the directory of this package."""
-    installed = package / "patches"
-    # A wheel has the files beside the code; a checkout keeps them in a top-level directory.
-    return installed if installed.is_dir() else package.parents[2] / "kernel_patches/catalogue"
-
-
-PACKAGED = packaged_directory(Path(__file__).parent)
 
 
 @dataclass(frozen=True)
@@ -70,9 +61,9 @@ def load(directories: Sequence[Path] = (), *, entry_points: bool = True) -> Cata
     """
     patches: dict[str, Patch] = {}
     rules: list[tuple[str, FindingRule]] = []
-    for directory in (PACKAGED, *(_entry_points() if entry_points else ()), *directories):
+    for directory in (PATCHES, *(_entry_points() if entry_points else ()), *directories):
         for path in _files(directory):
-            content = _read_once(path) if directory is PACKAGED else read_file(path)
+            content = _read_once(path) if directory is PATCHES else read_file(path)
             if isinstance(content, Patch):
                 other = patches.setdefault(content.id, content)
                 if other is not content:

@@ -12,7 +12,7 @@ from rich.text import Text
 from kcensus import explain
 from kcensus.analyses import analyses
 from kcensus.commands import Exit
-from kcensus.commands.shared import options
+from kcensus.commands.shared import options, values
 from kcensus.commands.shared.output import console
 from kcensus.render.screen import INDENT, Screen
 from kcensus.text import printable
@@ -105,7 +105,10 @@ def _unknown(word: str) -> str:
 COMMAND = options.command(
     "explain",
     _run,
-    [click.Argument(["words"], nargs=-1, metavar="[ID | TERM]"), options.no_pager()],
+    [
+        click.Argument(["words"], nargs=-1, metavar="[ID | TERM]", shell_complete=values.explained),
+        options.no_pager(),
+    ],
     _HELP,
     (
         ("kcensus explain list-lru-arrays", "a finding, by its id"),

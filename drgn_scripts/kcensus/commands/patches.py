@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kcensus.commands import Exit
-from kcensus.commands.shared import options
+from kcensus.commands.shared import options, values
 from kcensus.commands.shared.output import check_output, show, stdout
 from kcensus.commands.shared.target import context_of, load_catalogue, opened, saved_result
 from kcensus.text import printable
@@ -94,7 +94,9 @@ COMMAND = options.command(
     "patches",
     _run,
     [
-        click.Argument(["words"], nargs=-1, metavar="[TARGET | show ID]"),
+        click.Argument(
+            ["words"], nargs=-1, metavar="[TARGET | show ID]", shell_complete=values.patch_words
+        ),
         options.catalogue(),
         options.flag(
             "--prices/--no-prices", "Run the analyses that measure costs and savings.", default=True

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from kcensus.commands import Exit
-from kcensus.commands.shared import options
+from kcensus.commands.shared import options, values
 from kcensus.commands.shared.output import check_output, show
 from kcensus.commands.shared.target import context_of, load_catalogue, opened, progress_bars
 from kcensus.text import printable
@@ -93,7 +93,9 @@ COMMAND = options.command(
     "validate",
     _run,
     [
-        click.Argument(["patch"]),
+        click.Argument(
+            ["patch"], shell_complete=values.one_of(lambda: values.patches(validated=True))
+        ),
         options.target("before", required=True),
         options.target("after", required=True),
         options.option(

@@ -62,7 +62,8 @@ def _files() -> Iterator[Any]:
     for place in (files(__name__), *files("kcensus.analyses").iterdir()):
         if place.is_dir() and (file := place.joinpath(_FILE)).is_file():
             yield file
-    for room in files("kcensus.kernel.waiting.finders").iterdir():
+    # Not files("kcensus.kernel.waiting.finders"), which imports that package, NumPy and drgn.
+    for room in files("kcensus").joinpath("kernel", "waiting", "finders").iterdir():
         if room.is_dir():
             yield from (file for file in room.iterdir() if file.name.endswith(".toml"))
 

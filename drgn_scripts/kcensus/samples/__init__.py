@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The capsules and series that come with kcensus; ``tests/lab/samples.py`` records them."""
+"""What comes with kcensus: patches, and what ``tests/lab/samples.py`` records."""
 
 from __future__ import annotations
 
@@ -14,6 +14,17 @@ CAPSULES = {
     "sample-waits": "a kernel with a deadlock of four tasks",
 }
 """Contents of each capsule, by name."""
+
+
+def packaged_directory(package: Path) -> Path:
+    """Return the directory of the bundled patches, given that of :mod:`kcensus.catalogue`."""
+    installed = package / "patches"
+    # A wheel has the files beside the code; a checkout keeps them in a top-level directory.
+    return installed if installed.is_dir() else package.parents[2] / "kernel_patches/catalogue"
+
+
+PATCHES = packaged_directory(DIRECTORY.parent / "catalogue")
+"""The catalogue: a file ``ID.toml`` for each patch."""
 
 
 def capsule(name: str) -> Path | None:

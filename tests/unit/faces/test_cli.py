@@ -26,7 +26,9 @@ import pytest
 
 from kcensus import cli
 from kcensus.analyses import analyses
+from kcensus.catalogue import load
 from kcensus.commands import Exit, commands
+from kcensus.commands.shared import values
 from kcensus.commands.shared.options import Showing
 from kcensus.commands.shared.output import console, exit_status
 from kcensus.results import Danger, Finding, Severity
@@ -252,12 +254,65 @@ def test_a_shell_that_is_not_named(capsys: Capture) -> None:
     assert error.endswith("Choose from: bash, zsh, fish")
 
 
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        (["slab", "--table", "cac"], {"caches", "cache_nodes"}),
+        (["iostall", "--table", ""], {"requests_traced", "scheduler_queues", "disks"}),
+        (["patches", "--table", "pri"], {"prices"}),
+        (["dentries", "--only", "totals,dir"], {"totals,directories"}),
+        (["diff", "a", "b", "--analyses", "slab,list"], {"slab,list-lru"}),
+        (["explain", "list-lru-a"], {"list-lru-arrays"}),
+        (["explain", "obj_cgroup", "vec"], {"vector"}),
+        (["validate", "list-lru-m"], {"list-lru-memory"}),
+        (["patches", "show", "list-lru-x"], {"list-lru-xarray"}),
+        (["patches", "sh"], {"show"}),
+        (["notebook", "cap"], {"capacity_report"}),
+        (["notebook", "capacity_report", "sample-i"], {"sample-io"}),
+        (["report", "sample-i"], {"sample-io"}),
+        (["slab", "/a b/vmcore", "--fail-on", "crit"], {"critical"}),
+    ],
+)
+def test_values_are_completed(words: list[str], completed: set[str]) -> None:
+    *args, incomplete = words
+    found = {value for value, kind in cli.completions(args, incomplete) if kind == "plain"}
+    assert completed <= found
+    assert all(value.startswith(incomplete) for value in found)
+
+
+def test_names_of_tables_and_patches_are_all_there() -> None:
+    for name, analysis in analyses().items():
+        # The picture is for pages.
+        assert {*values.tables(analysis.specs)} == {
+            spec.name for spec in analysis.tables() if spec.name != "picture"
+        }, name
+    assert values.patches() == sorted(load().patches)
+    known = load().patches.values()
+    able = {each.id for each in known if each.validation or each.trace_validation}
+    assert {*values.patches(validated=True)} == able
+
+
+def test_completion_imports_nothing_heavy() -> None:
+    """A shell waits for it."""
+    script = """
+import sys
+from kcensus import cli
+for words in (["slab", "--table"], ["dentries", "--only"], ["explain"], ["validate"],
+              ["patches", "show"], ["notebook"], ["report"]):
+    assert cli.completions(words, ""), words
+print(*{"numpy", "pandas", "drgn", "msgspec", "networkx"} & {*sys.modules})
+"""
+    assert subprocess.check_output([sys.executable, "-c", script], text=True) == "\n"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "words", "completed"),
     [
         ("kcensus", "rep", "report"),
         ("kcensus", "diff sam", "sample sample-after sample-io sample-waits"),
+        ("kcensus", r"slab '/a\ b/vmcore' --table kma", "kmalloc"),
+        ("kcensus", "slab '\"/a b/vmcore\"' --table kma", "kmalloc"),
         (r"~/a\ path/kcensus", "rep", "report"),
     ],
 )
@@ -270,7 +325,7 @@ def test_bash_completes(program: str, words: str, completed: str, tmp_path: Path
     script = f"""
         source <(kcensus completion bash)
         compopt() {{ :; }}
-        COMP_WORDS=(kcensus {words}) COMP_CWORD={len(words.split())}
+        COMP_WORDS=(kcensus {words}) COMP_CWORD={len(shlex.split(words))}
         _kcensus_completion '{program}'
         echo "${{COMPREPLY[@]}}"
     """

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from kcensus.catalogue import CatalogueError, Kind, State, Status, load
-from kcensus.catalogue.files import PACKAGED, packaged_directory
 from kcensus.catalogue.model import FindingRule, Patch
 from kcensus.catalogue.schema import MAX_FILE_BYTES, read_file
+from kcensus.samples import PATCHES, packaged_directory
 from kcensus.text import printable
 from tests.catalogue import CATALOGUE
 
@@ -81,7 +81,7 @@ def test_every_patch_is_complete() -> None:
             assert not patch.release, patch.id
         if patch.status is Status.DISTRIBUTION:
             assert patch.backports, patch.id
-    assert {path.stem for path in PACKAGED.rglob("*.toml")} == set(CATALOGUE.patches)
+    assert {path.stem for path in PATCHES.rglob("*.toml")} == set(CATALOGUE.patches)
 
 
 def test_markers_are_merged_patches_without_cost() -> None:

@@ -227,8 +227,9 @@ def test_the_wheel_has_one_import_package_and_the_catalogue(installed: Installed
     with zipfile.ZipFile(installed.wheel) as archive:
         names = [Path(name) for name in archive.namelist()]
     folders = {name.parts[0] for name in names}
-    assert {folder for folder in folders if not folder.endswith(".dist-info")} == {"kcensus"}
-    assert len(folders) == 2
+    packages = {folder for folder in folders if not folder.endswith(".dist-info")}
+    assert packages == {"kcensus", "kcensus_drgn.py"}
+    assert len(folders) == 3
     checkout = {path.name for path in (ROOT / "kernel_patches/catalogue").rglob("*.toml")}
     assert len(checkout) > 40
     shipped = {name.name for name in names if name.suffix == ".toml" and "patches" in name.parts}

@@ -57,6 +57,7 @@ dentries in a hash bucket. An external name shared by several dentries counts fo
             str,
             None,
             f"Compute only the totals and these parts, separated by commas: {', '.join(PARTS)}.",
+            ("totals", *PARTS),
         ),
         Param(
             "limit",

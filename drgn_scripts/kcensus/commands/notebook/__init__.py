@@ -17,7 +17,7 @@ import click
 
 from kcensus.commands import Exit
 from kcensus.commands.notebook.library import Notebook, Value, notebooks
-from kcensus.commands.shared import options
+from kcensus.commands.shared import options, values
 from kcensus.commands.shared.target import progress_bars
 from kcensus.outputs import OutputError, check_writable, replacing
 from kcensus.text import printable
@@ -220,8 +220,8 @@ COMMAND = options.command(
     "notebook",
     _run,
     [
-        click.Argument(["name"], required=False),
-        click.Argument(["targets"], nargs=-1, metavar="[TARGET]..."),
+        click.Argument(["name"], required=False, shell_complete=values.one_of(values.notebooks)),
+        options.words("targets", "[TARGET]..."),
         options.files(
             "-o --output",
             "FILE",

@@ -11,7 +11,7 @@ import click
 
 from kcensus.analyses import Analysis, Param
 from kcensus.commands import Exit
-from kcensus.commands.shared import options
+from kcensus.commands.shared import options, values
 from kcensus.commands.shared.output import check_output, check_tables, show
 from kcensus.commands.shared.target import context_of, opened, progress_bars, saved_result
 from kcensus.text import printable
@@ -51,6 +51,7 @@ def _own_option(param: Param) -> click.Option:
         default=param.default,
         show_default=param.default is not None,
         help=param.help,
+        shell_complete=values.several_of(lambda: param.choices) if param.choices else None,
     )
 
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from kcensus.commands.shared import values
 from kcensus.limits import is_own_process, limit_share
 from kcensus.limits.memory import MIN_BYTES, prepare
 from kcensus.results import Severity
-from kcensus.samples import CAPSULES
 
 if TYPE_CHECKING:
     from kcensus.results.tables import Column, TableSpec
@@ -191,7 +191,9 @@ def running() -> list[click.Parameter]:
 
 def analyses(verb: str = "Run") -> click.Option:
     """Return the option that selects analyses."""
-    return option("--analyses", "NAME,…", f"{verb} these analyses only. Default: all.")
+    complete = values.several_of(values.names_of_analyses)
+    words = f"{verb} these analyses only. Default: all."
+    return option("--analyses", "NAME,…", words, shell_complete=complete)
 
 
 def no_pager() -> click.Option:
@@ -219,19 +221,14 @@ def target(
     :param required: whether it is needed inside crash and drgn, too
     :param metavar: its form in the usage if it is needed elsewhere only
     """
-    return _TargetArgument([name], required=required, metavar=metavar, shell_complete=_targets)
-
-
-def _targets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    names = [name for name in CAPSULES if incomplete and name.startswith(incomplete)]
-    samples = [CompletionItem(name) for name in names]
-    # The script for bash loses the text before an item for files.
-    return [CompletionItem(incomplete, type="file"), *samples]
+    return _TargetArgument(
+        [name], required=required, metavar=metavar, shell_complete=values.targets
+    )
 
 
 def words(name: str, metavar: str) -> click.Argument:
     """Return an argument that takes any number of words, which can be targets."""
-    return click.Argument([name], nargs=-1, metavar=metavar, shell_complete=_targets)
+    return click.Argument([name], nargs=-1, metavar=metavar, shell_complete=values.targets)
 
 
 def showing(*, tables: bool = True, top: int = 10) -> list[click.Parameter]:
@@ -248,7 +245,11 @@ def showing(*, tables: bool = True, top: int = 10) -> list[click.Parameter]:
     every = "Show all tables and figures on screen, zeros included."
     selecting = [
         option(
-            "tables --table", "NAME", "Show this table on screen. May be repeated.", multiple=True
+            "tables --table",
+            "NAME",
+            "Show this table on screen. May be repeated.",
+            multiple=True,
+            shell_complete=_tables,
         ),
         flag("every_table --all", every),
     ]
@@ -277,6 +278,17 @@ def showing(*, tables: bool = True, top: int = 10) -> list[click.Parameter]:
     ]
 
 
+class _HelpTables(click.Option):
+    place = ""
+    """``module:TABLES``; empty without declarations."""
+
+
+def _tables(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    places = [each.place for each in ctx.command.params if isinstance(each, _HelpTables)]
+    names = [name for place in places for name in values.tables(place)]
+    return values.one_of(lambda: names)(ctx, param, incomplete)
+
+
 def help_tables(place: str) -> click.Option:
     """Return the option that describes the tables declared at ``module:TABLES``, if any."""
 
@@ -287,7 +299,9 @@ def help_tables(place: str) -> click.Option:
             ctx.exit()
 
     words = "Describe the tables and their columns, and exit."
-    return flag("--help-tables", words, is_eager=True, expose_value=False, callback=show)
+    made = _HelpTables(["--help-tables"], is_flag=True, help=words, is_eager=True, callback=show)
+    made.place, made.expose_value = place, False
+    return made
 
 
 def _describe(specs: Sequence[TableSpec], formatter: click.HelpFormatter) -> str:
