@@ -115,6 +115,8 @@ def test_the_deadlock_is_that_of_the_log(deadlocked: Sample) -> None:
     assert result.amount("deadlocks") == 1
     (finding,) = (each for each in result.findings if each.danger is Danger.DEADLOCK)
     assert finding.severity is Severity.CRITICAL
+    # It is a capsule already.
+    assert "capsule create" not in finding.evidence
     assert len(finding.story) == 4
     assert finding.tasks == wanted
 

@@ -71,6 +71,7 @@ class Context:
         kernel = Kernel(
             target.prog,
             live=target.live,
+            is_capsule=target.recorded_for is not None,
             jobs=_jobs(target, jobs),
             chunk_bytes=chunk_bytes or CHUNK_BYTES,
             progress=progress,

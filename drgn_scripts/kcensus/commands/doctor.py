@@ -16,6 +16,7 @@ from kcensus.results import Figure, Gap, Result, Unit, ratio
 from kcensus.text import printable
 
 if TYPE_CHECKING:
+    from kcensus.analyses import Analysis
     from kcensus.results.tables import TableSpec
     from kcensus.sources import Target
 
@@ -24,8 +25,8 @@ def _tables() -> tuple[TableSpec, TableSpec]:
     from kcensus.results.tables import ALWAYS, TEXT, Column, TableSpec
 
     works = (
-        "yes; partly: figures may be missing; no: it failed when the capsule was recorded, or the"
-        " capsule is corrupt or for other analyses."
+        "yes; partly: figures may be missing; no: the kernel lacks what it needs, it failed when"
+        " the capsule was recorded, or the capsule is corrupt or for other analyses."
     )
     names = {
         "analysis": Column(TEXT, "", ALWAYS, "Name of the analysis.", lambda row: row[0]),
@@ -117,6 +118,39 @@ def _lacks(affected: Mapping[str, Sequence[str]]) -> list[Gap]:
     return gaps
 
 
+def _architecture(target: Target) -> str:
+    platform = target.prog.platform
+    return platform.arch.name.lower() if platform is not None else "unknown"
+
+
+def _unread_stacks(target: Target, analysis: Analysis) -> list[str]:
+    """Return a sentence if an analysis would read stacks that kcensus does not read."""
+    architecture = _architecture(target)
+    if not analysis.reads_stacks or architecture == "x86_64":
+        return []
+    return [
+        f"kcensus does not read the stacks and the machine code of {architecture}: what tasks wait "
+        "for is known from the kernel's lists and pointers only"
+    ]
+
+
+def _absent(target: Target, analysis: Analysis) -> str:
+    """Return the first member that an analysis needs and the kernel lacks; empty without any."""
+    import drgn
+
+    from kcensus.sources.capsule import NotRecorded
+
+    for member in analysis.needs:
+        kind, _, path = member.partition(".")
+        try:
+            drgn.offsetof(target.prog.type(kind), path)
+        except NotRecorded:
+            continue
+        except (LookupError, TypeError):
+            return member
+    return ""
+
+
 def _examine(target: Target, result: Result) -> str:
     """Fill in the result; return the reason why the target is unusable although it opens, or ""."""
     from kcensus.analyses.runner import Context
@@ -137,6 +171,7 @@ def _examine(target: Target, result: Result) -> str:
             for each in context.kernel.size.contradictions
         ]
     result.summary["format"] = Figure(target.format, Unit.TEXT, "format")
+    result.summary["architecture"] = Figure(_architecture(target), Unit.TEXT, "architecture")
     for key, label, value in target.facts():
         result.summary[key] = Figure(value, Unit.TEXT, label)
     if target.recorded_for is not None:
@@ -148,8 +183,11 @@ def _examine(target: Target, result: Result) -> str:
     affected: dict[str, list[str]] = {}
     """Names of the analyses that lack something, by the sentence about it."""
     for name, analysis in analyses().items():
-        lacks = target.need_modules(*analysis.needed_modules) if analysis.needed_modules else []
+        lacks = [*target.need_modules(*analysis.needed_modules)] if analysis.needed_modules else []
+        lacks += _unread_stacks(target, analysis)
         works = "partly" if lacks or truncation else "yes"
+        if absent := _absent(target, analysis):
+            lacks, works = [f"this kernel has no {absent}, which {name} needs"], "no"
         if target.recorded_for is not None and name not in target.recorded_for:
             lacks, works = ["the capsule was not recorded for this analysis"], "no"
         if name in target.failed:

@@ -58,6 +58,7 @@ class Kernel:
 
     :param prog: program of a Linux kernel
     :param live: whether the kernel may change while it is read
+    :param is_capsule: whether the program reads a capsule
     :param jobs: worker processes for bulk reads; 1 where they cannot share the program
     :param chunk_bytes: upper bound of one bulk read
     :param progress: shows how far long reads are
@@ -68,12 +69,14 @@ class Kernel:
         prog: drgn.Program,
         *,
         live: bool = False,
+        is_capsule: bool = False,
         jobs: int = 1,
         chunk_bytes: int = CHUNK_BYTES,
         progress: Progress | None = None,
     ) -> None:
         self.prog = prog
         self.live = live
+        self.is_capsule = is_capsule
         self.jobs = jobs
         self.chunk_bytes = chunk_bytes
         self.progress = progress or SilentProgress()
@@ -84,6 +87,7 @@ class Kernel:
         return Kernel(
             self.prog,
             live=self.live,
+            is_capsule=self.is_capsule,
             jobs=self.jobs,
             chunk_bytes=self.chunk_bytes,
             progress=self.progress,

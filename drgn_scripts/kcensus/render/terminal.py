@@ -59,7 +59,7 @@ def write_terminal(
         named = [("", finding) for finding in findings]
         print_findings(named, screen, placeholders=result.placeholders)
     elif result.measures:
-        screen.prose("Findings: none")
+        screen.prose(f"Findings: none{' in the readable part (see Gaps)' if result.gaps else ''}")
         screen.blank()
     print_figures(result, screen, top, tables, first, every=every)
 

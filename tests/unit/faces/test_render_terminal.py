@@ -23,7 +23,7 @@ from kcensus.render.html import write_html
 from kcensus.render.screen import Screen, console_for
 from kcensus.render.screen.wrapping import wrapped
 from kcensus.render.terminal import print_findings, write_terminal
-from kcensus.results import Bound, Check, Figure, Machine, Result, Severity, Unit
+from kcensus.results import Bound, Check, Figure, Gap, Machine, Result, Severity, Unit
 from kcensus.results.tables import Column, Show, Table
 from tests.running import document
 from tests.unit.synthetic import HOSTILE, LONG_NAME, synthetic_result
@@ -274,8 +274,10 @@ def test_few_agreeing_checks_are_named_and_empty_sections_say_so() -> None:
     result = Result("synthetic", "t", "k", checks=[Check("dentries", 5, 5)])
     assert "1 of 1 figures: dentries" in on_terminal(result, 80)
     screen = on_terminal(Result("synthetic", "t", "k"), 80)
-    for section in ("Findings: none", "Checks: none", "Gaps: none"):
+    for section in ("Findings: none\n", "Checks: none", "Gaps: none"):
         assert section in screen
+    with_gap = Result("synthetic", "t", "k", gaps=[Gap("pages", "torn", 2, "x")])
+    assert "Findings: none in the readable part (see Gaps)" in on_terminal(with_gap, 80)
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def _gaps(figures: Figures) -> Iterator[Gap]:
         yield Gap("obj_cgroup vectors", "unreadable", tally.vectors_unreadable, effect)
         what, count = "lists or pages of memory cgroups", groups.damaged + groups.faults.total()
         effect = f"dentries of cgroups behind the damage are in the row {UNKNOWN_MEMCG}"
-        yield Gap(what, "torn or unreadable", count, effect)
+        yield Gap(what, groups.unread, count, effect)
     chains = figures.chains
     if chains is not None:
         reason = "a pointer leads to a non-dentry, or into another chain"

@@ -296,18 +296,17 @@ def _setting(effect: str, name: str, value: int, before: int, risk: str) -> Reme
 def _who(figures: Figures, directory: str) -> Iterator[Remedy]:
     """Yield a command to count, by program, the lookups that add a dentry to a directory."""
     path = pasteable(directory)
-    if not path or directory == "/":
-        return
     # A lookup of a name that is not cached calls d_alloc_parallel() since 4.7 (commit not
-    # verified), as kernels with DCACHE_PAR_LOOKUP do; before, d_alloc().
-    function = "d_alloc_parallel" if figures.census.flags.par_lookup else "d_alloc"
+    # verified), as kernels with DCACHE_PAR_LOOKUP do. Older ones have no BTF, and few have BPF.
+    if not path or directory == "/" or not figures.census.flags.par_lookup:
+        return
     yield Remedy(
         effect=(
             "On the running machine, count by program the lookups in "
             f"{directory} that add a dentry (Ctrl-C ends the count)"
         ),
         command=(
-            f"bpftrace -e 'kprobe:{function} "
+            "bpftrace -e 'kprobe:d_alloc_parallel "
             "/((struct dentry *)arg0)->d_inode->i_ino == $1/ { @[comm, pid] = count(); }' "
             f'"$(stat -c %i {path})"'
         ),

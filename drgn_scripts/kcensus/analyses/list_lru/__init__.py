@@ -11,6 +11,7 @@ from kcensus.analyses import Analysis, Param
 
 ANALYSIS = Analysis(
     name="list-lru",
+    needs=("struct super_block.s_dentry_lru.node",),
     question="what do per-memcg list_lrus cost, and which lists are in use?",
     gauges="kcensus.analyses.list_lru.checks:gauges",
     headline=("structural_bytes", "share_of_ram", "dead_slot_bytes"),

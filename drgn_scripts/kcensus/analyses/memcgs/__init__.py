@@ -11,6 +11,7 @@ from kcensus.analyses import Analysis
 
 ANALYSIS = Analysis(
     name="memcgs",
+    needs=("struct mem_cgroup.nodeinfo",),
     question="what do memory cgroups hold, and what pins the offline (dying) ones?",
     gauges="kcensus.analyses.memcgs.checks:gauges",
     headline=("memcgs_offline", "offline_bytes", "share_of_ram"),

@@ -160,4 +160,4 @@ def _gaps(figures: Figures) -> Iterator[Gap]:
     yield Gap("objects of kmalloc()", reason, figures.overattributed, effect)
     count = groups.damaged + groups.faults.total()
     effect = f"objects of cgroups behind the damage are in the row {UNKNOWN_MEMCG}"
-    yield Gap("lists or pages of memory cgroups", "torn or unreadable", count, effect)
+    yield Gap("lists or pages of memory cgroups", groups.unread, count, effect)

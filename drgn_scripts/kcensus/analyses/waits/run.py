@@ -41,7 +41,9 @@ def summary(figures: Figures, found_gaps: Sequence[Gap] = ()) -> dict[str, Figur
     undetermined = figures.waiting.blocked.undetermined
     behind = figures.waiters(*(cycle.nodes[0] for cycle in figures.cycles))
     return {
-        "deadlocks": Figure(len(sure), count, "deadlocks", bound),
+        "deadlocks": Figure(
+            len(sure) if figures.could_look or sure else None, count, "deadlocks", bound
+        ),
         "tasks_blocked": Figure(figures.blocked, count, "tasks in state D"),
         "longest_wait": Figure(figures.longest, Unit.SECONDS, "longest in state D"),
         "deadlocks_possible": Figure(len(figures.cycles) - len(sure), count, "possible deadlocks"),

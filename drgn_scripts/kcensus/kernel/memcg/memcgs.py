@@ -21,6 +21,7 @@ from kcensus.engine.slub.percpu import node_ids
 from kcensus.engine.strings import c_strings
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.names import DAMAGED, decode
+from kcensus.text import printable
 
 _MAX_MEMCGS = 1 << 22
 _MAX_DEPTH = 1024
@@ -58,6 +59,8 @@ class Memcgs(Addressed):
     damaged: int = 0
     """Lists of children that are torn, lead elsewhere, or differ by direction."""
     faults: Faults = field(default_factory=Faults)
+    unread: str = "torn or unreadable"
+    """Reason of :attr:`damaged`."""
 
     @property
     def states(self) -> list[str]:
@@ -79,17 +82,19 @@ def memcgs(kernel: Kernel) -> Memcgs:
     A ``cgroup_subsys_state`` stays on its parent's list of children until it is *released*, so the
     walk finds removed ones pinned by charges. (Before 4.4 and on RHEL 7, rmdir takes them off.)
     """
-    damaged = 0
+    damaged, unread = 0, Memcgs.unread
     with contextlib.suppress(KeyError):
         root = kernel.prog["root_mem_cgroup"]
         try:
             if root:
                 return _walk(kernel.memory, root)
-        except (LookupError, drgn.FaultError):
-            # Objects can then not be attributed to memory cgroups, but still be counted.
+        # Objects can then not be attributed to memory cgroups, but still be counted.
+        except LookupError as error:
+            damaged, unread = 1, f"their layout is unknown to kcensus ({printable(str(error))})"
+        except drgn.FaultError:
             damaged = 1
     words, rows, mask = np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.bool_)
-    return Memcgs(words, rows, [], mask, mask, rows, words, words, rows, damaged)
+    return Memcgs(words, rows, [], mask, mask, rows, words, words, rows, damaged, unread=unread)
 
 
 def per_node(

@@ -19,11 +19,13 @@ from kcensus.engine.rows import spread
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.symbols import described, symbols_of
 from kcensus.kernel.tasks import orc
+from kcensus.kernel.tasks.functions import plain
 from kcensus.kernel.tasks.orc import OrcTables, has_tables
 
 _MAX_FRAMES = 256
 _MAX_STACK = 1 << 18
 """THREAD_SIZE of the largest configuration: KASAN with 64 KiB pages."""
+_ENTRY = "ret_from_fork"
 _MAX_PADDING = 64
 """TOP_OF_KERNEL_STACK_PADDING at the end of a stack, at most, and words below saved registers."""
 
@@ -93,6 +95,9 @@ def stacks(kernel: Kernel, stack: Words, sp: Words, faults: Faults) -> Stacks:
     known = {place: symbols(place - 1) for place in np.unique(pc).tolist()}
     names = {place: name for place, (name, _) in known.items()}
     modules = {place: module for place, (_, module) in known.items() if module}
+    # The entry of kernel threads has no caller. Old ones leave in bp what bp was at their creation.
+    entries = [place for place, name in names.items() if plain(name) == _ENTRY]
+    is_cut[lane[np.isin(pc, np.array(entries, np.uint64))]] = False
     return Stacks(lane, pc, bottom, is_cut, names, size, modules)
 
 

@@ -11,6 +11,7 @@ from drgn import Object
 
 from kcensus.analyses import AnalysisError, ParamError
 from kcensus.analyses.dentries.findings import _WALKS
+from kcensus.kernel.vfs.dcache import Flags, flags
 from kcensus.results import CheckStatus, Danger, Finding, Result, Severity, Unit
 from tests.running import document, on, rows, runner
 from tests.unit.fakekernel import FILE_ERAS
@@ -340,6 +341,19 @@ def test_commands_with_names_that_others_chose(name: bytes, written: str | None)
     traced = [command for command in every if "bpftrace" in command]
     assert bool(traced) == (written is not None)
     assert all(f"stat -c %i {written})" in command for command in traced)
+
+
+@pytest.mark.usefixtures("small")
+def test_an_old_kernel_has_no_bpftrace(monkeypatch: pytest.MonkeyPatch) -> None:
+    def old(*given: Any) -> Flags:
+        return flags(*given)._replace(par_lookup=0)
+
+    monkeypatch.setattr("kcensus.analyses.dentries.figures.flags", old)
+    dcache, root = mounted()
+    above = dcache.dentry(b"spool", root, directory=True, count=1, bucket=0)
+    found = flooded(dcache, above.object).findings
+    assert found
+    assert not any("bpftrace" in command for each in found for command in commands(each))
 
 
 @pytest.mark.usefixtures("small")

@@ -14,6 +14,18 @@ from tests.unit.analyses.slab.making import World, all_agree, analyse, check, ga
 from tests.unit.fakekernel import PAGE, FakeKernel, Memcg
 
 
+def test_memory_cgroups_of_an_unknown_layout(
+    charged: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def walk(*_: object) -> None:
+        raise LookupError("struct x has no member \x1b")
+
+    monkeypatch.setattr("kcensus.kernel.memcg.memcgs._walk", walk)
+    (gap,) = (each for each in analyse(charged.k).gaps if "memory cgroups" in each.what)
+    assert "layout" in gap.reason
+    assert r"no member \x1b" in gap.reason
+
+
 def test_a_hole_in_the_page_array(charged: World) -> None:
     filp = charged.k.caches[1]
     for _ in range(200):

@@ -42,6 +42,19 @@ def test_a_deadlock() -> None:
     assert "1 of these 2" in findings(figures)[0].evidence
 
 
+def test_without_stacks_it_is_not_known_that_there_is_none() -> None:
+    figures = Scene(4, {}, {}).figures()
+    waits = figures.waiting.waits
+    assert summary(figures)["deadlocks"].value == 0
+    for known, expected in ((2, 0), (1, None)):
+        waits.function[:] = ["mutex_lock"] * known + [""] * (4 - known)
+        assert summary(figures)["deadlocks"].value == expected
+    waits.function[:] = [""] * len(waits)
+    sure = _ABBA.figures()
+    sure.waiting.waits.function[:] = [""] * len(sure.waiting.waits)
+    assert summary(sure)["deadlocks"].value == 1
+
+
 def test_many_deadlocks() -> None:
     waits = {task: task ^ 1 for task in range(24)}
     held = {task: (task, _MAYBE if task in (0, 2) else _SURE) for task in range(24)}

@@ -114,6 +114,12 @@ class Figures:
         ages = np.append(self.waiting.tasks.off_cpu_ns, -1)[rows]
         return np.where(rows >= 0, ages, -1)
 
+    @property
+    def could_look(self) -> bool:
+        """Whether most sleeping tasks have a readable stack: waits are hardly known without."""
+        functions = self.waiting.waits.function
+        return 2 * sum(map(bool, functions)) >= len(functions)
+
     @cached_property
     def blocked(self) -> int:
         """Number of tasks in state D."""

@@ -25,10 +25,8 @@ _LOOK = (
     "Check the stacks first: `kcensus waits TARGET --table stacks --top 0`. Restart the machine "
     "only if the possible holder has called a function that takes the lock"
 )
-_FOR_DEVELOPERS = (
-    "for developers: `kcensus waits TARGET --table stacks --top 0`, and `kcensus capsule create "
-    "TARGET case.capsule --redact names`"
-)
+_FOR_DEVELOPERS = "for developers: `kcensus waits TARGET --table stacks --top 0`"
+_RECORD = ", and `kcensus capsule create TARGET case.capsule --redact names`"
 
 
 def deadlocks(figures: Figures) -> list[Told]:
@@ -73,6 +71,7 @@ def _deadlock(figures: Figures, cycle: Cycle) -> Finding:
     remedies = tuple(remedy for node in tasks for remedy in kills(figures, node, "end the cycle"))
     kind = "waits-deadlock" if is_sure else "waits-deadlock-possible"
     what = "deadlock of programs" if is_program else "deadlock"
+    developers = _FOR_DEVELOPERS + ("" if figures.kernel.is_capsule else _RECORD)
     return Finding(
         id=f"{kind}:{min(figures.tasks.pid(node) for node in tasks)}",
         # Without a task in state D, a program waits for itself, and may always do so.
@@ -80,7 +79,7 @@ def _deadlock(figures: Figures, cycle: Cycle) -> Finding:
         danger=Danger.DEADLOCK,
         tasks=figures.tasks.pids((*tasks, *stuck)),
         title=f"{what if is_sure else f'possible {what}'}: {who}{tail}",
-        evidence="; ".join(filter(None, (_reported(figures, tasks), _FOR_DEVELOPERS))),
+        evidence="; ".join(filter(None, (_reported(figures, tasks), developers))),
         story=_story(figures, cycle),
         patch=patch_of([figures.tasks.functions(node) for node in tasks]),
         figures={

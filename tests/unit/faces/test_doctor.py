@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What ``kcensus doctor`` says of architectures and of old kernels."""
+
+from __future__ import annotations
+
+import json
+
+import drgn
+import pytest
+
+from kcensus.analyses import analyses
+from kcensus.cli import main
+from kcensus.commands.doctor import _absent, _unread_stacks
+from kcensus.sources import Target
+
+ARM = drgn.Platform(drgn.Architecture.AARCH64)
+X86 = drgn.Platform(drgn.Architecture.X86_64)
+
+
+def target(prog: drgn.Program) -> Target:
+    return Target(prog, "x", "vmcore", "synthetic", live=False, kernel="x")
+
+
+def test_stacks_of_another_architecture_are_not_read() -> None:
+    on_arm, on_x86 = (target(drgn.Program(each)) for each in (ARM, X86))
+    unread = {name for name, each in analyses().items() if _unread_stacks(on_arm, each)}
+    assert unread == {"iosched", "waits"}
+    assert "aarch64" in _unread_stacks(on_arm, analyses()["waits"])[0]
+    assert not any(_unread_stacks(on_x86, each) for each in analyses().values())
+
+
+def test_a_kernel_without_what_an_analysis_needs() -> None:
+    prog = drgn.Program(X86)
+    number = prog.int_type("unsigned int", 4, False)
+    member = drgn.TypeMember
+    iterator = prog.struct_type("bvec_iter", 4, (member(number, "bi_size"),))
+    known = {
+        name: prog.struct_type(name, 4, (member(type_, of),))
+        for name, of, type_ in (
+            ("bio", "bi_iter", iterator),
+            ("super_block", "s_dentry_lru", number),
+        )
+    }
+    prog.register_type_finder(
+        "synthetic", lambda prog, kinds, name, file: known.get(name), enable_index=0
+    )
+    absent = {name: _absent(target(prog), each) for name, each in analyses().items()}
+    assert {name: member for name, member in absent.items() if member} == {
+        "list-lru": "struct super_block.s_dentry_lru.node",
+        "memcgs": "struct mem_cgroup.nodeinfo",
+    }
+
+
+def test_a_sample_has_all(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "sample", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["summary"]["architecture"] == "x86_64"
+    recorded = [
+        row for row in document["tables"]["analyses"] if "not recorded" not in row["missing"]
+    ]
+    assert {row["works"] for row in recorded} == {"yes"}
