@@ -6,45 +6,40 @@ from __future__ import annotations
 from os import PathLike, fspath
 
 from kcensus import compare, reports
-from kcensus.api.answers import Report, Result
+from kcensus.api.answers import Report, Result, report
 from kcensus.api.source import Readable, context_of
 from kcensus.catalogue import Catalogue, Patch, load
 from kcensus.catalogue.validate import Refused, Side, judge, look_at, validation_result
 
 
-def diff(before: Report, after: Report) -> Result:
+def diff(before: Report | Readable, after: Report | Readable) -> Result:
     """Return the growth from one report to another, like ``kcensus diff``.
 
     >>> import kcensus
-    >>> sides = [kcensus.report(kcensus.open_target(name)) for name in ("sample", "sample-after")]
-    >>> changes = kcensus.diff(*sides).tables["slab_caches"].set_index("cache")
+    >>> changes = kcensus.diff("sample", "sample-after").tables["slab_caches"].set_index("cache")
     >>> changes.loc["kcopyd_job", "state"]
     'changed'
 
-    :param before: a report of :func:`kcensus.report`
-    :param after: a report of the other kernel, or of the other dump
+    :param before: a report of :func:`kcensus.report`, or a source to make one of
+    :param after: the same of the other kernel, or of the other dump
     """
+    before, after = (each if isinstance(each, Report) else report(each) for each in (before, after))
     return Result(compare.compare(before.report, after.report), compare.FIRST_TABLES)
 
 
 def validate(
-    patch: str,
-    before: Readable | str | PathLike[str],
-    after: Readable | str | PathLike[str],
-    *,
-    traces: bool = False,
-    as_given: bool = False,
+    patch: str, before: Readable, after: Readable, *, traces: bool = False, as_given: bool = False
 ) -> Result:
     """Judge whether a patch has the promised effect, like ``kcensus validate``.
 
     >>> import kcensus
-    >>> before, after = map(kcensus.open_target, ("sample", "sample-after"))
-    >>> kcensus.validate("list-lru-memory", before, after).summary["verdict"]
+    >>> kcensus.validate("list-lru-memory", "sample", "sample-after").summary["verdict"]
     'confirmed'
 
     :param patch: id of a patch in the catalogue
-    :param before: a target of :func:`kcensus.open_target` or a drgn program, without the patch; for
-        traces, the prefix of the files of blktrace, their directory, or the output of blkparse
+    :param before: a drgn program, a target of :func:`kcensus.open_target`, or a path or name, of a
+        kernel without the patch; for traces, the prefix of the files of blktrace, their directory,
+        or the output of blkparse
     :param after: the same with the patch, under the same workload
     :param traces: whether the two are traces
     :param as_given: assert that the patch, or a tunable, makes the difference; for traces also the
@@ -63,13 +58,9 @@ def validate(
     return Result(reports.conclude(validation_result(chosen, judgement), known))
 
 
-def _side(
-    patch: Patch, side: Readable | str | PathLike[str], known: Catalogue, *, traces: bool
-) -> Side:
-    if isinstance(side, str | PathLike):
-        if not traces:
-            raise TypeError(f"{side!r} is a string; pass kcensus.open_target({side!r})")
-        return reports.traced(patch, fspath(side))
-    if traces:
+def _side(patch: Patch, side: Readable, known: Catalogue, *, traces: bool) -> Side:
+    if not traces:
+        return reports.measured(context_of(side), patch, known)
+    if not isinstance(side, (str, PathLike)):
         raise TypeError(f"{side!r} is not the path of a trace; pass its path as a string")
-    return reports.measured(context_of(side), patch, known)
+    return reports.traced(patch, fspath(side))

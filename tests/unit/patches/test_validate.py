@@ -364,7 +364,7 @@ def test_the_command_reads_traces(tmp_path: Any, capsys: pytest.CaptureFixture[s
     )
     with pytest.raises(LookupError, match="by traces is defined"):
         kcensus.validate("list-lru-memory", *targets, traces=True)
-    with pytest.raises(TypeError, match="open_target"):
+    with pytest.raises(kcensus.TargetError, match="no such file"):
         kcensus.validate("cfq-async-starvation", *targets)
     assert cli.main(["validate", "list-lru-memory", *targets, "--traces"]) == 2
     assert "no validation by traces is defined for" in capsys.readouterr().err
