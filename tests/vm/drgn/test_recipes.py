@@ -120,7 +120,7 @@ def _(names: SimpleNamespace) -> None:
 
 @oracle("What does the kernel know about the directory")
 def _(names: SimpleNamespace) -> None:
-    directory = names.directory.address_of_()
+    directory = names.directory
     assert names.row["directory"].endswith("/" + dentry_path(directory).decode())
     negative = sum(not child.d_inode for child in children(directory))
     assert names.row["negative"] == negative > 1000
@@ -130,7 +130,7 @@ def _(names: SimpleNamespace) -> None:
 def _(names: SimpleNamespace) -> None:
     """The workload made these names in the order of their numbers."""
     assert len(names.by_age) == len(names.newest_first) > 10000
-    assert dentry_path(names.parent.address_of_()) == b"fragments"
+    assert dentry_path(names.parent) == b"fragments"
     numbers = [int(each.rpartition("/")[2]) for each in names.by_age["path"]]
     assert numbers == [*range(len(numbers))][::-1]
     negatives = path(names.parent.d_sb, "tree/a")

@@ -25,7 +25,7 @@ def text(string: drgn.Object) -> str:
 
 
 def path(dentry: drgn.Object) -> str:
-    return str(dentry_path(dentry.address_of_()), "utf-8", "backslashreplace")
+    return str(dentry_path(dentry), "utf-8", "backslashreplace")
 
 
 _ELSEWHERE = {"processes", "hardware_queues", "requests", "requests_traced", "sleepers"} | {
