@@ -6,7 +6,15 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
+import drgn
+
+from kcensus.kernel.size import attempt
 from kcensus.results import Remedy
+from kcensus.sources.debuginfo.packages import package
+from kcensus.sources.model import kernel_release
+
+_GRUBBY = ("RHEL", "Fedora", "Oracle Linux", "Amazon Linux", "openEuler")
+"""Beginnings of the names of distributions that change the kernel command line with grubby."""
 
 
 def written(effect: str, file: str, value: object, before: object = None, **more: Any) -> Remedy:
@@ -28,6 +36,41 @@ def sysctl(effect: str, name: str, value: int, before: str | int, **more: Any) -
         command=f"sysctl -w {name}={value}",
         undo=f"sysctl -w {before if isinstance(before, str) else f'{name}={before}'}",
         knobs=(f"/proc/sys/{name.replace('.', '/')}",),
+        **more,
+    )
+
+
+def at_boot(prog: drgn.Program, effect: str, parameter: str, **more: Any) -> Remedy:
+    """Return the remedy that adds a parameter to the kernel command line.
+
+    Its command is that of the kernel's distribution, which the release names; of an unknown one it
+    has none. Only words depend on the release. Sources: grub-mkconfig of Debian and Ubuntu, which
+    reads ``/etc/default/grub.d/*.cfg``; grubby(8); pbl(8) of SUSE's perl-Bootloader.
+
+    :param parameter: of harmless characters only
+    """
+    known = package(attempt(lambda: kernel_release(prog)) or "")
+    distribution = known.distribution if known else ""
+    command = undo = ""
+    if distribution in ("Debian", "Ubuntu"):
+        file = f"/etc/default/grub.d/{parameter.partition('=')[0]}.cfg"
+        added = f'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX {parameter}"'
+        command = f"mkdir -p /etc/default/grub.d && echo '{added}' > {file} && update-grub"
+        undo = f"rm {file} && update-grub"
+    elif distribution.startswith(_GRUBBY):
+        command, undo = (
+            f"grubby --update-kernel=ALL --{option}={parameter}"
+            for option in ("args", "remove-args")
+        )
+    elif distribution == "SUSE":
+        command, undo = (
+            f"pbl --{option}-option {parameter} && pbl --config" for option in ("add", "del")
+        )
+    return Remedy(
+        effect=f"{effect} from the next boot on, by adding {parameter} to the kernel command line",
+        command=command,
+        undo=undo,
+        until="the parameter is removed, and the machine rebooted",
         **more,
     )
 

@@ -297,15 +297,17 @@ def gap_subject(what: str, count: int) -> str:
     return what if count == 1 else f"{count:,} {what}"
 
 
-def remedy_facts(remedy: results.Remedy) -> list[str]:
-    """Return the effect of a remedy in bytes, its risk, and the end of the effect."""
-    at_most = "up to " if remedy.is_upper_bound else ""
-    facts = {
-        "Returns": at_most + human(remedy.returns, results.Unit.BYTES) if remedy.returns else "",
-        "Risk": remedy.risk,
-        "Until": remedy.until,
-    }
-    return [f"{name}: {printable(fact)}" for name, fact in facts.items() if fact]
+def remedy_facts(remedy: results.Remedy, holds: int | None) -> dict[str, str]:
+    """Return the effect of a remedy in bytes, its risk, and the end of the effect, by their names.
+
+    :param holds: bytes of its finding; None if it is not about memory
+    """
+    returns = "nothing at once" if holds else ""
+    if remedy.returns:
+        at_most = "up to " if remedy.is_upper_bound else ""
+        returns = at_most + human(remedy.returns, results.Unit.BYTES)
+    facts = {"Returns": returns, "Risk": remedy.risk, "Until": remedy.until}
+    return {name: printable(fact) for name, fact in facts.items() if fact}
 
 
 def patch_text(finding: results.Finding) -> str:
@@ -323,7 +325,8 @@ def remedy_text(finding: results.Finding) -> str:
     for remedy in finding.remedies:
         command = " && ".join(remedy.command.splitlines())
         sentences.append(f"Run `{command}`: {remedy.effect}" if command else remedy.effect)
-        sentences += remedy_facts(remedy)
+        facts = remedy_facts(remedy, finding.holds)
+        sentences += [f"{name}: {fact}" for name, fact in facts.items()]
         sentences.append(f"Undo: `{printable(remedy.undo)}`" if remedy.undo else "")
     sentences.append(finding.no_remedy)
     return " ".join(f"{sentence.rstrip('.')}." for sentence in sentences if sentence)

@@ -126,8 +126,8 @@ def _print_finding(
     for remedy in shown:
         prose(remedy.effect.rstrip(".") + (":" if remedy.command else "."))
         screen.commands(remedy.command.splitlines(), _TAG_WIDTH)
-        facts = plain.remedy_facts(remedy)
-        prose(_joined(facts, screen))
+        facts = plain.remedy_facts(remedy, finding.holds)
+        prose(_joined([f"{name}: {fact}" for name, fact in facts.items()], screen))
         screen.commands([f"Undo: {line}" for line in remedy.undo.splitlines()], _TAG_WIDTH, None)
     if finding.no_remedy:
         prose(f"{'' if shown else 'Next: '}{finding.no_remedy}.")

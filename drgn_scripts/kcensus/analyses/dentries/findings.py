@@ -366,14 +366,13 @@ def _rmdir(figures: Figures, row: Any) -> Iterator[Remedy]:
     path = pasteable(row.directory)
     if path and returns and row.state == MountState.MOUNTED.value and not row.others:
         yield Remedy(
-            effect="Remove the directory if no program needs it: rmdir drops its cached children",
-            command=f"rmdir {path}",
+            effect=f"Ask the owner of {path}: is the directory still needed? Its removal (rmdir) "
+            "drops its cached children",
             risk=_joined(
                 _duration(row.negative),
                 "fails unless the directory is empty",
                 "a new directory needs its owner, mode and SELinux context restored",
             ),
-            undo=f"mkdir {path}",
             returns=returns,
             is_upper_bound=True,
         )

@@ -46,6 +46,7 @@ def _offline(figures: Figures) -> Iterator[Finding]:
     if (severity := severity_of(own, figures.kernel.ram_bytes)) is None:
         return
     count, total = int(offline.sum()), int(figures.bytes.sum())
+    cached = figures.pages_bytes(FILE)
     per_cpu = figures.offline_sum(structures.per_cpu)
     maps = figures.offline_sum(structures.shrinker_maps)
     size, pages_bytes = Unit.BYTES, figures.pages_bytes
@@ -59,6 +60,7 @@ def _offline(figures: Figures) -> Iterator[Finding]:
         "memcgs_offline": Figure(count),
         "memcgs": Figure(len(offline)),
         "bytes": Figure(total, size),
+        "kept_bytes": Figure(total - cached, size),
         "structure_bytes": Figure(own - per_cpu - maps, size),
         "per_cpu_bytes": Figure(per_cpu, size),
         "shrinker_map_bytes": Figure(maps, size),
@@ -85,8 +87,9 @@ def _offline(figures: Figures) -> Iterator[Finding]:
         id="memcgs-offline",
         severity=severity,
         title=(
-            f"{count:,} of {len(offline):,} memory cgroups are offline (dying), and hold "
-            f"{of_ram(total, figures.kernel.ram_bytes)}"
+            f"{count:,} of {len(offline):,} memory cgroups are offline (dying), and keep "
+            f"{of_ram(total - cached, figures.kernel.ram_bytes)}"
+            + (f", besides {human_bytes(cached)} of page cache for reclaim" if cached else "")
         ),
         evidence="; ".join(evidence),
         figures=numbers

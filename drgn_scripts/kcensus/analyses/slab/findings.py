@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
-from kcensus.analyses.remedies import written
+from kcensus.analyses.remedies import at_boot, written
 from kcensus.analyses.slab.census import Controller
 from kcensus.analyses.slab.figures import Figures
 from kcensus.engine.memory import Numbers
@@ -30,15 +31,9 @@ _SAFE_NAME = re.compile(r"[\w.:+-]+", re.ASCII)
 """Names of caches that can be pasted into a path."""
 _LARGE_KMALLOC = "kmalloc pages"
 """Place of kmalloc() pages beyond the slab caches."""
-_NO_ACCOUNTING = Remedy(
-    effect="Turn off kernel memory accounting from the next boot on, by adding "
-    "cgroup.memory=nokmem to the kernel command line",
-    command="grubby --update-kernel=ALL --args=cgroup.memory=nokmem  # or: "
-    "GRUB_CMDLINE_LINUX in /etc/default/grub, then update-grub",
-    risk="limits of memory cgroups no longer cover kernel memory, which containers can then "
-    "use without bound; memory.stat no longer shows kernel memory",
-    undo="grubby --update-kernel=ALL --remove-args=cgroup.memory=nokmem",
-    until="the parameter is removed, and the machine rebooted",
+_NOT_WORTH = (
+    "Leave it so: less than 5% of RAM is not worth kernel memory outside of the limits of memory "
+    "cgroups, as booting with cgroup.memory=nokmem has it"
 )
 
 
@@ -186,6 +181,25 @@ def _waste_findings(figures: Figures) -> Iterator[Finding]:
         )
 
 
+def _no_accounting(figures: Figures, severity: Severity, returns: int) -> dict[str, Any]:
+    """Return the remedies and the lack of them of a finding about the price of accounting.
+
+    Containers then use kernel memory without bound: too dear for less than a warning.
+    """
+    if severity < Severity.WARNING:
+        return {"no_remedy": _NOT_WORTH}
+    remedy = at_boot(
+        figures.kernel.prog,
+        "Turn off kernel memory accounting",
+        "cgroup.memory=nokmem",
+        risk="limits of memory cgroups no longer cover kernel memory, which containers can then "
+        "use without bound; memory.stat no longer shows kernel memory",
+        returns=returns,
+        is_upper_bound=True,
+    )
+    return {"remedies": (remedy,)}
+
+
 def _vector_finding(figures: Figures) -> Iterator[Finding]:
     census = figures.census
     total, ram = int(census.idle_vector_bytes.sum()), figures.kernel.ram_bytes
@@ -215,7 +229,7 @@ def _vector_finding(figures: Figures) -> Iterator[Finding]:
         figures=_bytes(idle_vector_bytes=total)
         | _counts(vectors=vectors, vectors_idle=idle, objects_charged=charged),
         memory=memory,
-        remedies=(_NO_ACCOUNTING,),
+        **_no_accounting(figures, severity, total),
         patch="" if placed else "slab-obj-exts-placement",
     )
 
@@ -242,6 +256,6 @@ def _child_cache_finding(figures: Figures) -> Iterator[Finding]:
         figures=_bytes(child_bytes=pages, child_active_bytes=used, unused_bytes=total)
         | _counts(child_caches=figures.children),
         memory=_places(figures, waste),
-        remedies=(_NO_ACCOUNTING,),
+        **_no_accounting(figures, severity, total),
         patch="slab-objcg-controller",
     )

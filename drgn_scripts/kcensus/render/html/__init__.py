@@ -28,7 +28,7 @@ from kcensus.render.html.svg import stack, svg, swatch
 from kcensus.render.html.tables import figures, first_tables, shown_tables, tiles
 from kcensus.render.html.text import anchor, breakable, code, rendered
 from kcensus.render.placeholders import addressed
-from kcensus.render.plain import NO_HOST, machine_facts, remarks, shown_figure
+from kcensus.render.plain import NO_HOST, machine_facts, remarks, remedy_facts, shown_figure
 from kcensus.reports import Report, Section
 from kcensus.results import CheckStatus, Finding, Result, Unit, matters, rank
 from kcensus.results.findings import leaders
@@ -127,6 +127,7 @@ def _context(head: Result, findings: Findings, sections: Sequence[Section]) -> d
         "human": human,
         "human_ratio": human_ratio,
         "links": cards.links,
+        "remedy_facts": remedy_facts,
         "remarks": lambda check: "; ".join(remarks(check)),
         "newline": Markup("\n"),
         "picture": picture_of,

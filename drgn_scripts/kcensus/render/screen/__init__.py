@@ -17,12 +17,13 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import IO, TextIO
 
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
-from kcensus.render.screen.wrapping import wrapped
+from kcensus.render.screen.wrapping import continued, wrapped
 from kcensus.text import printable
 
 INDENT = 2
@@ -159,9 +160,17 @@ class Screen:
     def commands(
         self, lines: Iterable[str], tag_width: int, style: str | None = "bold green"
     ) -> None:
-        """Print commands below the paragraphs of :meth:`tagged`, each whole on its own line."""
-        margin = " " * (INDENT + tag_width + GUTTER)
-        self.lines((margin + printable(line) for line in lines), style)
+        """Print commands below the paragraphs of :meth:`tagged`.
+
+        A command that is too wide there begins further left. If it is too wide there, too, it goes
+        on with a backslash.
+        """
+        for command in map(printable, lines):
+            margins = INDENT + tag_width + GUTTER, INDENT
+            whole = [each for each in margins if each + cell_len(command) <= self.width]
+            margin = whole[0] if whole else INDENT
+            pieces = continued(command, self.width - margin)
+            self.lines((" " * margin + piece for piece in pieces), style)
 
     def section(self, title: str, rows: Iterable[tuple[Text, Sequence[Text]]]) -> None:
         """Print a heading, tags with their paragraphs, and an empty line."""

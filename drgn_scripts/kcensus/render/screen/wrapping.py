@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Sentences wrapped between words, with commands in backticks as one word."""
+"""Sentences wrapped between words, with commands in backticks as one word; and commands."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ from rich.text import Text
 
 _WORD = re.compile(r"(?:`[^`]{1,400}`|\(PID \d+\)|\S)+")
 """A command in backticks, with the punctuation around it, or a word; a PID belongs to its label."""
+
+_ARGUMENT = re.compile(r"(?:'[^']*'|\"(?:[^\"\\]|\\.)*\"|\\.|[^\s'\"\\])+")
+"""An argument of a command with its quotes: a line break may come before it."""
+_CONTINUED = "  "
+"""Indentation of further lines of a command."""
 
 
 def wrapped(text: Text, width: int) -> list[Text]:
@@ -39,3 +44,22 @@ def _pieces(plain: str, width: int) -> Iterator[tuple[int, int]]:
         for piece in [word[0]] if is_command else chop_cells(word[0], width):
             yield start, start + len(piece)
             start += len(piece)
+
+
+def continued(command: str, width: int) -> list[str]:
+    """Return the lines of a shell command, none wider than ``width``, unless an argument is.
+
+    All but the last end with a backslash, so that the lines can be pasted together. A terminal
+    would break a wider line inside a word.
+    """
+    arguments = _ARGUMENT.findall(command)
+    if cell_len(command) <= width or " ".join(arguments) != command or " #" in command:
+        return [command]
+    lines = [arguments[0]]
+    for argument in arguments[1:]:
+        if cell_len(f"{lines[-1]} {argument} \\") <= width:
+            lines[-1] += f" {argument}"
+        else:
+            lines[-1] += " \\"
+            lines.append(_CONTINUED + argument)
+    return lines

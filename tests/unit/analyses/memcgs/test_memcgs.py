@@ -179,6 +179,7 @@ def test_the_finding_and_its_remedies() -> None:
     assert finding.id == "memcgs-offline"
     assert finding.severity is Severity.NOTICE
     assert finding.holds == finding.figures["bytes"].value == (3 << 20) + 10 * 4096
+    assert finding.figures["kept_bytes"].value == 3 << 20  # the rest is page cache
     assert finding.figures["memcgs_offline"].value == 3
     assert finding.figures["pinned_by_sockets"].value == 1
     (drop,) = finding.remedies

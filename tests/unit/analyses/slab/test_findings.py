@@ -97,7 +97,7 @@ def test_vectors_without_a_charged_object(era: str) -> None:
     k.charge(slabs["f0"], {}, at=slabs["k0"].object(0))
     k.charge(slabs["d0"], {}, at=slabs["k0"].object(1))
     k.charge(slabs["d1"], dict.fromkeys(range(10), made.groups["b"]))
-    k.set_ram(100)
+    k.set_ram(2)
     vectors = finding(analyse(k), "slab-vectors")
     assert vectors.memory == {"slab:kmalloc-256": 2 * 256}
     figures = {name: figure.value for name, figure in vectors.figures.items()}
@@ -105,8 +105,14 @@ def test_vectors_without_a_charged_object(era: str) -> None:
         "idle_vector_bytes": 512, "vectors": 5, "vectors_idle": 2, "objects_charged": 16
     }  # fmt: skip
     assert (vectors.patch == "") == (era >= "7")
-    assert "cgroup.memory=nokmem" in vectors.remedies[0].command
-    assert vectors.returns is None
+    assert "cgroup.memory=nokmem" in vectors.remedies[0].effect
+    assert vectors.returns == 512
+    # Below 5 % of RAM, the price is too high.
+    k.set_ram(3)
+    vectors = finding(analyse(k), "slab-vectors")
+    assert vectors.severity is Severity.NOTICE
+    assert not vectors.remedies
+    assert vectors.no_remedy
 
 
 @child_era
