@@ -129,13 +129,15 @@ def fold(findings: Iterable[Finding], ram_bytes: int | None = None) -> list[Find
     ids = {each.id for each in everything}
     top: dict[str, Finding] = {}
     parts = []
+    tasks = {each.id: each.tasks for each in everything}
     for finding in everything:
         rest, owner = finding, finding.part_of if finding.part_of in ids - {finding.id} else ""
         if finding.is_generic and not owner:
             rest, owner = _rest(finding, top.values(), ram_bytes)
-            owner = owner or _of_same_tasks(finding, top.values())
+            owner = owner or _of_same_tasks(finding, top.values(), tasks)
         if owner:
             parts.append(replace(finding, part_of=owner))
+            tasks[owner] |= finding.tasks
         else:
             top[finding.id] = replace(rest, part_of="")
     parents = {each.id: each.part_of for each in parts}
@@ -143,10 +145,15 @@ def fold(findings: Iterable[Finding], ram_bytes: int | None = None) -> list[Find
     return sorted([*top.values(), *folded], key=rank)
 
 
-def _of_same_tasks(finding: Finding, others: Iterable[Finding]) -> str:
-    """Return the finding, at least as severe, with most of another's tasks (half or more)."""
+def _of_same_tasks(
+    finding: Finding, others: Iterable[Finding], tasks: Mapping[str, frozenset[int]]
+) -> str:
+    """Return the finding, at least as severe, with most of another's tasks (half or more).
+
+    :param tasks: of each finding and its parts so far, by id
+    """
     shared = {
-        other.id: len(finding.tasks & other.tasks)
+        other.id: len(finding.tasks & tasks[other.id])
         for other in others
         if other.severity >= finding.severity
     }

@@ -249,6 +249,16 @@ def test_of_two_symptoms_the_vague_one_is_part_of_the_other() -> None:
     assert [each.part_of for each in fold([size, cause], 2000 * MIB)] == ["", "negatives"]
 
 
+def test_a_symptom_is_explained_by_a_cause_and_its_parts_together() -> None:
+    """Tasks wait for writes and reads of one disk, which are starved apart."""
+    writes, reads = frozenset({1, 2}), frozenset({3, 4})
+    causes = finding("async", tasks=writes), finding("sync", tasks=reads, part_of="async")
+    waits = finding("io", tasks=writes | reads | {5, 6, 7}, is_generic=True)
+    vague = finding("blocked", tasks=frozenset({6, 7}), is_generic=True, is_vague=True)
+    folded = {each.id: each.part_of for each in fold([vague, waits, *causes])}
+    assert folded == {"async": "", "sync": "async", "io": "async", "blocked": "async"}
+
+
 def test_a_symptom_that_is_explained_in_part_keeps_the_rest() -> None:
     cause = finding("negatives", memory={"slab:dentry": 40 * MIB})
     waste = finding("waste:dentry", memory={"slab:dentry": 50 * MIB}, is_generic=True)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from kcensus.analyses.iosched.kernel import figures as module
+from kcensus.analyses.iosched.kernel import findings as findings_module
 from kcensus.analyses.iosched.kernel import tasks as tasks_module
 from kcensus.analyses.iosched.kernel.figures import Figures, Verdict
 from kcensus.analyses.iosched.kernel.findings import scheduler as starved_module
@@ -172,6 +173,23 @@ def test_what_overtook_counts_not_what_the_device_took(monkeypatch: pytest.Monke
     assert scheduler.figures["times_expiry"].value == 8.0
     # To switch the scheduler would hang.
     assert scheduler.remedies == ()
+
+
+@pytest.mark.parametrize(("dispatched", "expected"), [(8.0, "CRITICAL"), (1.0, "NOTICE")])
+def test_a_silent_device_comes_before_what_it_prolongs(
+    dispatched: float, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = Finding(id="requests-starved:sda-async", severity=Severity.CRITICAL, title="")
+    device = Finding(id="requests-stuck:sda", severity=Severity.NOTICE, title="")
+    monkeypatch.setattr(findings_module, "starved", lambda figures, row: [late])
+    monkeypatch.setattr(findings_module, "stuck", lambda figures, row: [device])
+    monkeypatch.setattr(findings_module, "exhausted", lambda figures, row: ())
+    monkeypatch.setattr(findings_module, "blocked", lambda figures, ids: ())
+    made = findings_module.findings(figures(allocated=9.0, dispatched=dispatched))
+    assert {each.id: each.severity.name for each in made} == {
+        "requests-stuck:sda": expected, "requests-starved:sda-async": "CRITICAL"
+    }  # fmt: skip
+    assert made[0].id == (device.id if expected == "CRITICAL" else late.id)
 
 
 def test_starved_while_the_device_works(monkeypatch: pytest.MonkeyPatch) -> None:

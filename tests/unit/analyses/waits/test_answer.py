@@ -8,6 +8,7 @@ import pytest
 from kcensus.analyses.waits.figures.log import Log
 from kcensus.analyses.waits.findings import findings as told_by
 from kcensus.analyses.waits.findings.known import KNOWN, patch_behind, patch_of
+from kcensus.analyses.waits.findings.stalls import exited
 from kcensus.analyses.waits.run import summary
 from kcensus.analyses.waits.selection import selection
 from kcensus.analyses.waits.tables import tables
@@ -130,6 +131,23 @@ def test_a_task_that_has_exited_is_told_of_alone(exited: int) -> None:
     ids = {finding.id for finding in findings(scene.figures())}
     assert {each.partition(":")[0] for each in ids} == {"waits-exited", "waits-behind"}
     assert f"waits-behind:{101 - exited}" in ids
+
+
+@pytest.mark.parametrize("names", [[], ["dd (PID 1)"], ["dd (PID 1)", "cp (PID 2)"]])
+def test_a_task_that_an_oops_killed_has_the_name_in_the_log(
+    names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is on no list, and its memory may be that of another task by now."""
+    found = Scene(2, {1: 0}, owned(1)).figures()
+    owner = next(node for node in found.task_nodes if found.tasks.pid(node) == 100)
+    found.log = Log(oopses=names)
+    pid = found.tasks.pid
+    monkeypatch.setattr(found.tasks, "pid", lambda node: 0 if node == owner else pid(node))
+    finding = exited(found, owner).finding
+    assert finding.id == f"waits-exited:{found.graph.address[owner]:x}"
+    assert all(name in finding.title for name in names)
+    assert ("oops" in finding.title) == bool(names)
+    assert f"{found.graph.address[owner]:x}" in f"{finding.title} {finding.evidence}"
 
 
 def test_the_tree_of_a_long_chain_and_of_a_wide_one() -> None:

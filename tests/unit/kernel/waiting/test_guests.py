@@ -416,3 +416,5 @@ def test_a_mutex_whose_owner_died_in_an_oops() -> None:
     gaps = {gap.what: gap.count for gap in answer(_OOPS).gaps}
     # The semaphore of kcopyd's throttle has none either.
     assert gaps == {"tasks": 1, "holders of locks": 1}
+    (finding,) = answer(_OOPS).findings
+    assert finding.kind == "waits-exited"

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -88,19 +87,27 @@ def exited(figures: Figures, subject: int) -> Told:
     waits = stall(figures, subject)
     is_sure = not figures.kernel.live and not figures.waiting.tasks.damaged
     is_program = figures.tasks.is_program(figures.waiters(subject))
-    oopses = listed(figures.log.oopses, MAX_TOLD)
-    name = figures.names.of(subject) + (", which has exited" if figures.tasks.pid(subject) else "")
+    oopses, address = figures.log.oopses, int(figures.graph.address[subject])
+    if figures.tasks.pid(subject):
+        name = f"{figures.names.of(subject)}, which has exited"
+    elif oopses:
+        # An oops kills its task with all that it holds; the memory of the task is used again.
+        one = "" if len(oopses) == 1 else "one of "
+        name = f"an exited task, probably {one}{listed(oopses, MAX_TOLD)}, killed by an oops"
+    else:
+        name = figures.names.of(subject)
+    what = "Take a dump and restart the machine" if figures.kernel.live else "Restart the machine"
+    what = "Restart the program" if is_program else what
     finding = Finding(
-        id=f"waits-exited:{figures.graph.address[subject]:x}",
+        id=f"waits-exited:{address:x}",
         severity=Severity.CRITICAL if is_sure and not is_program else Severity.WARNING,
         danger=Danger.DEADLOCK,
         tasks=waits.tasks,
         title=waits.title(name),
-        evidence=f"the dead task {kept(figures, subject)}"
-        + (f"; the log has an oops of {oopses}" * bool(oopses)),
+        evidence=f"the dead task (0x{address:x}) {kept(figures, subject)}"
+        + (f"; the log has an oops of {listed(oopses, MAX_TOLD)}" * bool(oopses)),
         figures=waits.figures,
-        no_remedy=("Restart the program" if is_program else "Take a dump and restart the machine")
-        + ": a dead task releases nothing",
+        no_remedy=f"{what}: a dead task releases nothing",
     )
     return Told(finding, [subject], objects_of(figures, subject))
 
@@ -151,6 +158,7 @@ def for_devices(figures: Figures, roots: list[int], tasks: set[int]) -> Iterator
     devices = _devices(figures, roots)
     names = listed([figures.names.object(node) for node in devices], MAX_TOLD)
     longest = max(tasks, key=lambda node: (int(figures.ages[node]), -node))
+    late = {node for node in tasks if figures.ages[node] >= LATE * 1e9}
     place = figures.tasks.place(longest)
     kinds = dict.fromkeys(figures.graph.kind[node] for node in devices)
     finding = Finding(
@@ -164,7 +172,8 @@ def for_devices(figures: Figures, roots: list[int], tasks: set[int]) -> Iterator
         ),
         severity=how,
         danger=danger(how),
-        tasks=waits.tasks,
+        # Short waits are usual: a finding about the long ones explains all of it.
+        tasks=figures.tasks.pids(late),
         is_generic=True,
         title=waits.title(f"I/O{f' of {names}' if names else ''}"),
         figures=waits.figures,
@@ -187,13 +196,21 @@ def _devices(figures: Figures, roots: list[int]) -> list[int]:
 
 
 def _states(figures: Figures, tasks: set[int]) -> Iterator[str]:
-    """Yield the numbers of requests that tasks wait for, by their states."""
+    """Yield the numbers of requests that tasks wait for, by their states, and of these tasks."""
     graph, states = figures.graph.sure, figures.waiting.states
-    nodes = np.flatnonzero(graph.reached(tasks)).tolist()
-    keys = [(graph.kind[node], int(graph.address[node])) for node in nodes]
-    counts = Counter((key[0].value, states[key]) for key in keys if key in states)
-    for (kind, state), count in counts.most_common():
-        yield f"{counted(count, kind)} {state}"
+    known: dict[tuple[str, str], list[int]] = {}
+    for node in np.flatnonzero(graph.reached(tasks)).tolist():
+        key = graph.kind[node], int(graph.address[node])
+        if key in states:
+            known.setdefault((key[0].value, states[key]), []).append(node)
+    if not known:
+        return
+    waiters = len(figures.waiters(*(node for nodes in known.values() for node in nodes)) & tasks)
+    counts = sorted(known.items(), key=lambda item: -len(item[1]))
+    words = ", ".join(f"{counted(len(nodes), kind)} {state}" for (kind, state), nodes in counts)
+    yield f"{counted(waiters, 'task', 'wait')} for {words}"
+    if rest := len(tasks) - waiters:
+        yield f"{counted(rest, 'task', 'wait')} for the device without a known request"
 
 
 def _stacked(figures: Figures, devices: list[int]) -> Iterator[str]:

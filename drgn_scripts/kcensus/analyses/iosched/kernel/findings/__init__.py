@@ -3,16 +3,37 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from kcensus.analyses.iosched.degrees import SILENT
 from kcensus.analyses.iosched.kernel.figures import Figures
 from kcensus.analyses.iosched.kernel.findings.device import exhausted, frozen, overdue, stuck
 from kcensus.analyses.iosched.kernel.findings.scheduler import starved
 from kcensus.analyses.iosched.kernel.tasks import blocked
-from kcensus.results import Finding
+from kcensus.results import Finding, Severity
 
 
 def findings(figures: Figures) -> list[Finding]:
-    """Return all findings, the most severe first."""
-    kinds = (frozen, stuck, overdue, starved, exhausted)
-    found = [each for row in figures.with_requests for kind in kinds for each in kind(figures, row)]
+    """Return all findings, the most severe first, and of one disk those about its device."""
+    found = [each for row in figures.with_requests for each in _of_disk(figures, row)]
     ids = {finding.id for finding in found}
     return sorted([*found, *blocked(figures, ids)], key=lambda finding: -finding.severity)
+
+
+def _of_disk(figures: Figures, row: int) -> list[Finding]:
+    """Return the findings about a disk.
+
+    No scheduler and no remedy against it helps requests of a device that does not answer: it is as
+    severe as the starvation behind it.
+    """
+    kinds = (frozen, stuck, overdue, starved, exhausted)
+    found = [each for kind in kinds for each in kind(figures, row)]
+    if figures.silent_ns(row) / 1e9 < SILENT:
+        return found
+    worst = max((each.severity for each in found if each.kind == "requests-starved"), default=0)
+    return [
+        replace(each, severity=Severity(max(each.severity, worst)))
+        if each.kind == "requests-stuck"
+        else each
+        for each in found
+    ]

@@ -158,11 +158,11 @@ def _remedies(figures: Figures, queue: Queue, silent: float) -> tuple[Remedy, ..
 
 
 def _delayed(remedy: Remedy, silent: float) -> Remedy:
-    """Say that a remedy has no effect yet if the device does not answer."""
+    """Say that a remedy comes after the one for the device, if that does not answer."""
     if silent < SILENT:
         return remedy
-    why = f"no effect until the device answers: nothing was dispatched for {human_seconds(silent)}"
-    return replace(remedy, effect=f"{remedy.effect} ({why})")
+    when = f"Once the device answers (nothing was dispatched for {human_seconds(silent)})"
+    return replace(remedy, effect=f"{when}, {remedy.effect[0].lower()}{remedy.effect[1:]}")
 
 
 def _advice(figures: Figures, queue: Queue, silent: float) -> str:
