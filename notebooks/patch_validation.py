@@ -26,6 +26,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from IPython.display import Markdown, display
+from matplotlib.axes import Axes
 from matplotlib.container import BarContainer
 
 import kcensus
@@ -67,24 +68,34 @@ published["left"] = published["base_value_after"] / published["base_value"]
 published = published.sort_values("left").reset_index(drop=True)
 
 
+def digits(value: float) -> str:
+    """Return a number with three digits, or all digits before the point."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def compared(run: "pd.Series[float]") -> str:
-    """Return both figures of a run as they were published."""
-    values = [f"{run['value']:,.10g}", f"{run['value_after']:,.10g}"]
-    if run["unit"] != run["unit_after"]:
-        return f"{values[0]} {run['unit']} → {values[1]} {run['unit_after']}"
-    return f"{values[0]} → {values[1]} {run['unit']}"
+    """Return both figures of a run, in the unit of the first."""
+    after = run["base_value_after"] * run["value"] / run["base_value"]
+    return f"{digits(run['value'])} → {digits(after)} {run['unit']}"
+
+
+def label(ax: Axes, bars: BarContainer, texts: list[str]) -> None:
+    """Write a text to the right of each bar, and of the line at 100 %."""
+    for bar, text in zip(bars, texts, strict=True):
+        end = max(100, bar.get_width()), bar.get_y() + bar.get_height() / 2
+        ax.annotate(text, end, (4, 0), textcoords="offset points", va="center", fontsize="small")
 
 
 _, ax = plt.subplots(figsize=(8, 0.36 * len(published) + 1), layout="constrained")
 names = published["patch"] + ", " + published["run"]
 bars = ax.barh(names, published["left"] * 100, height=0.68, color=COLORS[0])
 ax.spines[["top", "right"]].set_visible(False)
-ax.bar_label(bars, [compared(run) for _, run in published.iterrows()], padding=4, fontsize="small")
+label(ax, bars, [compared(run) for _, run in published.iterrows()])
 ax.axvline(100, color="gray", linewidth=0.8)
 # A longer bar is a worse figure with the patch.
 ax.set(
     title="Published: left with the patch",
-    xlim=(0, max(120, 110 * published["left"].max())),
+    xlim=(0, 40 + max(100, 100 * published["left"].max())),
     xlabel="left with the patch [% of before]",
 )
 ax.invert_yaxis()
@@ -155,12 +166,13 @@ if verdicts:
         assert isinstance(container, BarContainer)
         for patch in container:
             patch.set_hatch(hatch)
-        ax.bar_label(container, fmt="%.0f %%", padding=4, fontsize="small")
+        widths = [bar.get_width() for bar in container]
+        label(ax, container, [f"{width:.0f} %" if width >= 0 else "" for width in widths])
     ax.axvline(100, color="gray", linewidth=0.8)
     longest = np.nanmax(left.to_numpy(float))
     ax.set(
         title="Published, predicted and measured: left with the patch",
-        xlim=(0, max(110, 115 * longest)),
+        xlim=(0, 15 + max(100, 100 * longest)),
         xlabel="left with the patch [% of before]",
     )
     ax.invert_yaxis()

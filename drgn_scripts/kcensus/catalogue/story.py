@@ -147,4 +147,5 @@ def _figure(figure: model.PublishedFigure) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{int(value):,}" if value == int(value) else f"{value:,}"
+    """Return a number with three digits, or all digits before the point; JSON has the others."""
+    return f"{value:,.0f}" if value == int(value) or abs(value) >= 100 else f"{value:.3g}"

@@ -45,6 +45,10 @@ from kcensus.results.tables import (
 
 MIN_CHANGE = 0.1
 """Least relative change; smaller changes count as noise."""
+_PREDICTED_SHARE = 0.5
+"""Least share of the reduction that the model predicts from BEFORE. The model takes the least
+memory that the patch allows (slabs packed full, lists only where BEFORE has objects), so that a
+kernel with the patch uses more."""
 _MACHINE = (
     ("RAM", "ram_bytes", Unit.BYTES, 0.05),
     ("CPUs", "cpus", Unit.COUNT, 0.0),
@@ -218,6 +222,12 @@ class Pair:
         """Return the reduction of the metric, relative to its value without the patch."""
         return (self.old - self.new) / self.old if self.old else 0.0
 
+    @property
+    def predicted_change(self) -> float | None:
+        """Return the reduction that the model predicts; None without a prediction."""
+        known = self.old and self.predicted is not None
+        return (self.old - float(self.predicted or 0)) / self.old if known else None
+
 
 @dataclass(frozen=True)
 class Judgement:
@@ -232,6 +242,18 @@ class Judgement:
     high: float
     claimed: float | None
     """The published change."""
+    predicted: float | None
+    """Median of the changes that the model predicts; None without a prediction."""
+
+    @property
+    def confirmed_from(self) -> float:
+        """Least change that confirms the patch."""
+        return max(MIN_CHANGE, _PREDICTED_SHARE * (self.predicted or 0))
+
+    @property
+    def contradicted_below(self) -> float:
+        """Change below which the patch is contradicted: none, or noise where much is predicted."""
+        return MIN_CHANGE if _PREDICTED_SHARE * (self.predicted or 0) >= MIN_CHANGE else 0.0
 
 
 def look_at(patch: Patch, before: Side, after: Side, *, as_given: bool = False) -> Pair:
@@ -398,17 +420,26 @@ def judge(patch: Patch, pairs: Sequence[Pair]) -> Judgement:
     useful = [pair for pair in pairs if pair.counts]
     reasons = list(dict.fromkeys(problem for pair in pairs for problem in pair.problems))
     changes = [pair.change for pair in useful or pairs]
+    predictions = [pair.predicted_change for pair in useful or pairs]
+    known = [each for each in predictions if each is not None]
     low, high = interval(changes)
-    verdict = Verdict.INCONCLUSIVE
-    if useful and low >= MIN_CHANGE:
-        verdict = Verdict.CONFIRMED
-    elif useful and high <= 0:
-        verdict = Verdict.CONTRADICTED
-    elif useful:
-        reasons.append(f"a change below {MIN_CHANGE:.0%} may be noise")
-    middle = statistics.median(changes)
-    claimed = _claimed(patch, pairs[0].unit)
-    return Judgement(verdict, tuple(reasons), tuple(pairs), middle, low, high, claimed)
+    judgement = Judgement(
+        verdict=Verdict.INCONCLUSIVE,
+        reasons=tuple(reasons),
+        pairs=tuple(pairs),
+        change=statistics.median(changes),
+        low=low,
+        high=high,
+        claimed=_claimed(patch, pairs[0].unit),
+        predicted=statistics.median(known) if known else None,
+    )
+    if not useful:
+        return judgement
+    if low >= judgement.confirmed_from:
+        return replace(judgement, verdict=Verdict.CONFIRMED)
+    if high <= 0 or high < judgement.contradicted_below:
+        return replace(judgement, verdict=Verdict.CONTRADICTED)
+    return judgement
 
 
 def interval(changes: Sequence[float]) -> tuple[float, float]:
@@ -460,6 +491,11 @@ def validation_result(patch: Patch, judgement: Judgement) -> Result:
         "after": Figure(new, unit, f"{what} after"),
         "predicted": Figure(predicted, unit, "predicted after"),
         "change": Figure(judgement.change, ratio, "reduction"),
+        "predicted_change": Figure(judgement.predicted, ratio, "predicted reduction"),
+        "confirmed_from": Figure(judgement.confirmed_from, ratio, "confirmed from a reduction of"),
+        "contradicted_below": Figure(
+            judgement.contradicted_below, ratio, "contradicted below a reduction of"
+        ),
         "claimed_change": Figure(judgement.claimed, ratio, "published reduction"),
         "pairs": Figure(len(pairs), Unit.COUNT, "pairs"),
     }
@@ -494,6 +530,19 @@ def _finding(patch: Patch, judgement: Judgement, old: float, new: float) -> Find
         how = "workload" if first.before.is_trace else "memory, CPUs and workload"
         reasons.insert(0, f"{what} alike in {how}{but}")
     reasons += dict.fromkeys(pair.note for pair in judgement.pairs if pair.note)
+    if judgement.predicted is not None:
+        reasons.append(
+            f"the model predicts {human_ratio(judgement.predicted)} less from BEFORE, at best"
+        )
+    if any(pair.counts for pair in judgement.pairs):
+        least, most = (
+            human_ratio(each) for each in (judgement.confirmed_from, judgement.contradicted_below)
+        )
+        reasons.append(
+            f"a reduction of {least} or more confirms the patch, one below {most} contradicts it"
+            if judgement.contradicted_below
+            else f"a reduction of {least} or more confirms the patch, none contradicts it"
+        )
     if validation.switch and first.before.switch is not None:
         values = [human(side.switch, Unit.COUNT) for side in (first.before, first.after)]
         reasons.append(f"{validation.switch} is {values[0]} before and {values[1]} after")

@@ -18,8 +18,9 @@ from kcensus.text import printable
 _HELP = """Check whether a patch has the promised effect on pairs of dumps.
 
 BEFORE is a target without the patch, AFTER one with it, under the same workload. The figure that
-the patch reduces is measured on both, and compared with the published figures and the model's
-prediction from BEFORE. Both may have the patch if a module parameter switches it off, such as
+the patch reduces is measured on both. A reduction of at least 10 % and half of the model's
+prediction from BEFORE confirms the patch; none, or less than 10 % where 20 % is predicted,
+contradicts it. Both may have the patch if a module parameter switches it off, such as
 snapshot_cow_threshold of dm-snapshot.
 
 A patch of I/O schedulers can also be judged by two traces of blktrace, or the output of blkparse,

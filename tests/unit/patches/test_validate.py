@@ -92,7 +92,6 @@ def test_contradicted(size: int) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "why"),
     [
-        (BEFORE, side("B", State.PRESENT, 95 * MIB), "a change below 10% may be noise"),
         (side("A", State.ABSENT, 1000), AFTER, "A does not show the symptom"),
         (side("A", State.UNDETERMINED, 100 * MIB), AFTER, "list-lru-memory is undetermined"),
         (BEFORE, replace(AFTER, cpus=4), "the sides are not alike: CPUs 2 and 4"),
@@ -110,6 +109,33 @@ def test_inconclusive(before: Side, after: Side, why: str) -> None:
     found, reasons = verdict(before, after)
     assert found is Verdict.INCONCLUSIVE
     assert why in reasons
+
+
+@pytest.mark.parametrize(
+    ("predicted", "after", "expected"),
+    [
+        # A reduction of 80 % is predicted: half of it confirms, and noise contradicts.
+        (20, 59, Verdict.CONFIRMED),
+        (20, 61, Verdict.INCONCLUSIVE),
+        (20, 90, Verdict.INCONCLUSIVE),
+        (20, 91, Verdict.CONTRADICTED),
+        # Of 15 %, noise cannot be told from the effect.
+        (85, 90, Verdict.CONFIRMED),
+        (85, 91, Verdict.INCONCLUSIVE),
+        (85, 100, Verdict.CONTRADICTED),
+    ],
+)
+def test_the_prediction_says_what_contradicts(
+    predicted: int, after: int, expected: Verdict
+) -> None:
+    before = side("A", State.ABSENT, 100 * MIB, projected_xarray_bytes=predicted * MIB)
+    pair = look_at(SERIES, before, side("B", State.PRESENT, after * MIB))
+    judgement = judge(SERIES, [pair])
+    assert judgement.verdict is expected
+    assert judgement.predicted == pytest.approx(1 - predicted / 100)
+    summary = validation_result(SERIES, judgement).summary
+    limits = [summary[key].value for key in ("confirmed_from", "contradicted_below")]
+    assert limits == ([0.4, 0.1] if predicted == 20 else [0.1, 0.0])
 
 
 def test_what_is_near_enough_counts() -> None:
@@ -409,7 +435,7 @@ def test_interval_is_always_the_same() -> None:
 
 
 def test_severity_follows_the_verdict() -> None:
-    for after, severity in ((10, Severity.INFO), (100, Severity.WARNING), (95, Severity.NOTICE)):
+    for after, severity in ((10, Severity.INFO), (100, Severity.WARNING), (60, Severity.NOTICE)):
         judgement = judge(SERIES, pairs(after))
         (finding,) = validation_result(SERIES, judgement).findings
         assert finding.title.startswith(judgement.verdict.value)
