@@ -24,8 +24,8 @@ For memory, this implies a share of RAM, too: growth that fills it within a day,
 is 100 %, 14 % or 3 % of it per day.
 """
 MAX_EXTRAPOLATION = 10
-"""Multiple of the span of a series; a limit farther ahead is a finding for information only. Caches
-after a boot, and batch jobs, grow for a short time."""
+"""Multiple of the span of a series; there is no forecast of a limit farther ahead. Caches after a
+boot, and batch jobs, grow for a short time."""
 URGENT_POINTS = 16
 """Least points of a trend for more than a notice: fewer cannot show that growth slows, as a regime
 has 8 or more."""
@@ -40,6 +40,10 @@ _MEMCG_IDS = {
     ("memcgs", "memcgs_online"): "number of online memory cgroups",
 }
 """Series with that limit, and their names in sentences."""
+_MEMCGS = ("memcgs", "memcgs_online", "memcgs_offline")
+"""Counts of memory cgroups, in any analysis."""
+_SLABS = ("slab", "dentries", "list-lru")
+"""Analyses of slab memory and its objects."""
 _COPIES = {("kcopyd", "in_flight"): "number of copies in flight"}
 _HYPOTHETICAL = (
     "projected_*", "patched_*", "formula_*", "bytes_if_*", "old_controller_*", "packed_*", "*_if_*",
@@ -94,6 +98,18 @@ def noun_of(analysis: str, metric: str, unit: str) -> str:
     return f"{metric.removesuffix('bytes')}memory".replace("_", " ")
 
 
+def growth_of(analysis: str, metric: str, unit: str) -> str:
+    """Return the name of the growth that a series is a part of.
+
+    Caches, objects, dentries, lists and structures are parts of slab memory, in bytes or as counts;
+    what is no part of another amount is a growth of its own.
+    """
+    if (analysis, metric) in _MEMCG_IDS or metric in _MEMCGS:
+        return "memory cgroups"
+    is_slab = analysis in _SLABS or metric.endswith("structure_bytes")
+    return "slab memory" if is_slab else noun_of(analysis, metric, unit)
+
+
 def is_setting(analysis: str, metric: str) -> bool:
     """Return whether a metric is a setting instead of an amount."""
     return (analysis, metric) in _SETTINGS
@@ -120,11 +136,6 @@ def _matches(metric: str, patterns: Iterable[str]) -> bool:
     return any(fnmatch.fnmatchcase(metric, pattern) for pattern in patterns)
 
 
-def severity_of(seconds: float, span: float) -> Severity | None:
-    """Return the severity of reaching a limit in ``seconds``; None if it is not a finding.
-
-    :param span: observed seconds of the trend
-    """
-    severity = next((each for each, latest in DEADLINES.items() if seconds <= latest), None)
-    is_far = seconds > MAX_EXTRAPOLATION * span
-    return Severity.INFO if severity is not None and is_far else severity
+def severity_of(seconds: float) -> Severity | None:
+    """Return the severity of reaching a limit in ``seconds``; None if it is not a finding."""
+    return next((each for each, latest in DEADLINES.items() if seconds <= latest), None)

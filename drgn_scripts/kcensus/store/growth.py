@@ -31,9 +31,11 @@ from kcensus.store.ceilings import (
     MAX_EXTRAPOLATION,
     URGENT_POINTS,
     Limit,
+    growth_of,
     is_reclaimable,
     severity_of,
 )
+from kcensus.store.chart import HEIGHT, chart
 from kcensus.store.layout import UNKNOWN_HOST
 from kcensus.store.statistics import MIN_POINTS, medians
 from kcensus.store.trends import Ends, State, Trend, Trends, trends
@@ -52,6 +54,8 @@ _STEPS = ((_DAY, _HOUR), (10 * _HOUR, _HOUR), (_HOUR, 600.0), (600.0, 60.0))
 """Precision of shown times, by least seconds: a forecast has two digits at most."""
 _MAX_SECONDS = 3650 * _DAY
 _MAX_CAUSES = 3
+_MAX_PARTS = 2
+_MAX_CHARTS = 2
 _UNNAMED = (UNKNOWN_HOST, "(none)", "localhost")
 """Names of several machines."""
 
@@ -92,8 +96,49 @@ class _Row(NamedTuple):
 
     def until(self, end: int) -> float | None:
         """Return the seconds to the limit, or at an end of the interval; None for never."""
-        seconds = self.trend.until_limit[end] if self.trend.until_limit else math.inf
+        known = None if self.trend.is_far else self.trend.until_limit
+        seconds = known[end] if known else math.inf
         return seconds if math.isfinite(seconds) else None
+
+
+class _Line(NamedTuple):
+    line: str
+
+
+class _Growth(NamedTuple):
+    """What grows together: parts of one amount, or one thing in bytes and as a count."""
+
+    name: str
+    trends: list[Trend]
+    """The most urgent one first."""
+    levels: str
+
+    @property
+    def lead(self) -> _Row:
+        return _Row(self.trends[0], self.levels)
+
+    @property
+    def mostly(self) -> str:
+        """The fastest parts of the leading series."""
+        lead = self.trends[0]
+        parts = [
+            each
+            for each in self.trends[1:]
+            if each.subject and each.unit == lead.unit and each.part != "memcgs"
+        ]
+        parts.sort(key=lambda each: -each.rate)
+        shown = {each.subject: _shown_rate(each) for each in reversed(parts[:_MAX_PARTS])}
+        return ", ".join(f"{subject} {rate}" for subject, rate in reversed(shown.items()))
+
+
+def growths(found: Trends, levels: str) -> list[_Growth]:
+    """Return the growing series of running boots by what grows, the first at its limit on top."""
+    groups: dict[tuple[str, str], list[Trend]] = {}
+    for trend in found.of(State.GROWING):
+        if trend.is_current and not trend.is_over:
+            name = growth_of(trend.analysis, trend.metric, trend.unit)
+            groups.setdefault((trend.host, name), []).append(trend)
+    return [_Growth(name, trends, levels) for (_, name), trends in groups.items()]
 
 
 def _rows(*states: State) -> Callable[[_Shown], list[_Row]]:
@@ -123,13 +168,14 @@ _TREND = {
         lambda row: _shown_rate(row.trend)),
     "interval": Column(TEXT, "95 % interval", ALWAYS, "Interval of the rate.",
         lambda row: _interval(row.trend)),
-    "limit_in": Column(TEXT, "reaches", ALWAYS, "Limit, and time to it from the last record.",
+    "limit_in": Column(TEXT, "reaches", ALWAYS,
+        f"Limit, and time from the last record, within {MAX_EXTRAPOLATION} times the span.",
         lambda row: shown_limit(row.trend)),
     "course": Column(TEXT, "", WIDE, "Values of the boot, scaled from the lowest to the highest.",
         lambda row: course(row.trend, row.levels)),
     "limit_interval": Column(TEXT, "at the interval", WIDE,
         "Time to the limit at both ends of the 95 % interval.",
-        lambda row: " to ".join(dict.fromkeys(map(_duration, (row.trend.until_limit or ())[1:])))),
+        lambda row: " to ".join(dict.fromkeys(map(_duration, _near(row.trend)[1:])))),
     "host": Column(TEXT, "", WIDE, "Name of the host.", "trend.host"),
     "before": Column(TEXT, "from", WIDE, "Fitted value at the begin of the trend.",
         lambda row: row.trend.slope and _amount(row.trend, row.trend.slope.before)),
@@ -173,6 +219,25 @@ _TREND = {
         "Time to the limit at the lower end of the interval; none: never.",
         lambda row: row.until(2)),
 }  # fmt: skip
+GROWTHS = TableSpec("growths", "What grows", {
+    "growth": Column(TEXT, "", ALWAYS, "Series that are parts of one amount.", "name"),
+    "rate": Column(TEXT, "", ALWAYS, "Slope of the series that leads.",
+        lambda row: _shown_rate(row.lead.trend)),
+    "limit_in": replace(_TREND["limit_in"], get=lambda row: shown_limit(row.lead.trend)),
+    "mostly": Column(TEXT, "", ALWAYS, "Fastest parts."),
+    "series": Column(COUNT, "", ALWAYS, "Series that are parts of it, in the table growing.",
+        lambda row: len(row.trends)),
+    "course": replace(_TREND["course"],
+        get=lambda row: course(row.lead.trend, row.levels)),
+    "leader": Column(TEXT, "leading series", WIDE, "The series with the rate.",
+        lambda row: row.lead.metric),
+    "host": replace(_TREND["host"], get="lead.trend.host"),
+}, "A growth, the first to reach its limit on top.",
+    rows=lambda shown: growths(shown.found, shown.levels))  # fmt: skip
+CHART = TableSpec("chart", "The way to the limits", {
+    "line": Column(TEXT, "records, and the trend until the limit", ALWAYS, "A line of a drawing.",
+        is_drawn=True),
+}, "A line of a drawing.", rows=lambda shown: _drawn(shown))  # fmt: skip
 GROWING = TableSpec("growing", "Growing series", _TREND,
     "A series that grows, the first to reach its limit on top.", rows=_rows(State.GROWING),
     keeps_types=True)  # fmt: skip
@@ -190,8 +255,8 @@ BOOTS = TableSpec("boots", "Boots", {
     "first": Column(TEXT, "", ALWAYS, "Time of the first record, in UTC."),
     "last": Column(TEXT, "", ALWAYS, "Time of the last record, in UTC."),
 }, "A boot of a host.", rows=_boots)  # fmt: skip
-TABLES = (GROWING, SHRINKING, STEADY, BOOTS)
-FIRST_TABLES = ("growing",)
+TABLES = (GROWTHS, CHART, GROWING, SHRINKING, STEADY, BOOTS)
+FIRST_TABLES = ("growths", "chart")
 
 
 def growth(
@@ -233,15 +298,21 @@ def growth(
     }
     specs: Sequence[TableSpec] = TABLES
     if len(hosts) > 1:
-        host = {"host": replace(_TREND["host"], show=ALWAYS)}
-        of_hosts = (replace(spec, columns=host | _TREND | host) for spec in TABLES[:-1])
-        specs = (*of_hosts, BOOTS)
+        specs = [_of_hosts(spec) for spec in TABLES]
     result.tables = make_tables(specs, _Shown(found, levels))
     result.findings = [*_findings(found)]
     if not counts[State.GROWING] and not result.findings:
         result.nothing = _nothing(counts, len(hosts), max(seconds, default=0.0))
     result.gaps = [*_gaps(found, hosts)]
     return result
+
+
+def _of_hosts(spec: TableSpec) -> TableSpec:
+    """Return a table of trends of several hosts, with the host first."""
+    if spec in (CHART, BOOTS):
+        return spec
+    host = {"host": replace(spec.columns["host"], show=ALWAYS)}
+    return replace(spec, columns=host | dict(spec.columns) | host)
 
 
 def _gaps(found: Trends, hosts: Iterable[str]) -> Iterator[Gap]:
@@ -290,7 +361,27 @@ def shown_limit(trend: Trend) -> str:
         return ""
     if trend.until_limit[0] == 0:
         return f"{trend.limit.name} reached"
+    if trend.is_far:
+        return f"{trend.limit.name} beyond {_duration(MAX_EXTRAPOLATION * trend.span)}"
     return f"{trend.limit.name} in {_duration(trend.until_limit[0])}"
+
+
+def _near(trend: Trend) -> Ends | tuple[()]:
+    """Return the times to the limit; empty without a limit, or without a forecast."""
+    return () if trend.is_far else trend.until_limit or ()
+
+
+def _drawn(shown: _Shown) -> list[_Line]:
+    """Return the charts of the first growths on their way to a limit."""
+    lines: list[_Line] = []
+    for each in growths(shown.found, shown.levels):
+        if (trend := each.trends[0]).limit and trend.slope and trend.until_limit and _near(trend):
+            lines += [_Line("")] * bool(lines)
+            lines.append(_Line(printable(f"{trend.host}: {trend.words}")))
+            lines += map(_Line, chart(trend, _amount, shown.levels))
+        if len(lines) > _MAX_CHARTS * HEIGHT:
+            break
+    return lines
 
 
 def _duration(seconds: float) -> str:
@@ -352,7 +443,7 @@ def _is_reclaimable(trend: Trend) -> bool:
 
 
 def _severity(trend: Trend, seconds: float) -> Severity | None:
-    severity = severity_of(seconds, trend.span)
+    severity = None if trend.is_far else severity_of(seconds)
     if severity is None:
         return None
     slope = None if trend.is_at_limit else trend.slope
@@ -411,11 +502,9 @@ def _evidence(trend: Trend, limit: Limit, until: Ends, causes: Sequence[Trend]) 
             yield f"since {_clock(slope.first)}; the series took another course before"
         if slope.points < URGENT_POINTS:
             yield f"fewer than {URGENT_POINTS} records cannot show whether the growth slows"
-        if until[0] > MAX_EXTRAPOLATION * trend.span:
-            yield (
-                f"uncertain: the limit is more than {MAX_EXTRAPOLATION} times the observed span "
-                "away"
-            )
+        if until[0] > trend.span:
+            times = until[0] / trend.span
+            yield f"the forecast reaches {times:.1f} times as far as the records"
     if limit.danger is Danger.OOM and not trend.is_at_limit:
         yield "other users of memory shorten the time"
     if _is_reclaimable(trend):

@@ -24,7 +24,15 @@ from scipy import stats
 from kcensus.engine.memory import Floats, Numbers
 from kcensus.progress import Progress, SilentProgress
 from kcensus.results import Unit
-from kcensus.store.ceilings import REACHED, Limit, is_hypothetical, is_setting, limit_of, noun_of
+from kcensus.store.ceilings import (
+    MAX_EXTRAPOLATION,
+    REACHED,
+    Limit,
+    is_hypothetical,
+    is_setting,
+    limit_of,
+    noun_of,
+)
 from kcensus.store.statistics import Slope, slope
 
 Ends = tuple[float, float, float]
@@ -137,6 +145,12 @@ class Trend:
         rates = self.slope.rate, self.slope.high, self.slope.low
         expected, earliest, latest = (room / rate if rate > 0 else np.inf for rate in rates)
         return expected, earliest, latest
+
+    @property
+    def is_far(self) -> bool:
+        """Whether the limit is too far ahead for a forecast."""
+        far = self.until_limit is not None and self.until_limit[0] > MAX_EXTRAPOLATION * self.span
+        return far and not self.is_at_limit
 
     @property
     def urgency(self) -> tuple[float, float]:

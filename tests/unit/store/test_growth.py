@@ -20,6 +20,7 @@ from kcensus.commands import Exit
 from kcensus.explain import explanation
 from kcensus.render.terminal import write_terminal
 from kcensus.results import Danger, Severity
+from kcensus.store.chart import HEIGHT, chart
 from kcensus.store.growth import BLOCKS, LETTERS, course, growth
 from kcensus.store.layout import bounded_host
 from kcensus.store.trends import trends
@@ -70,6 +71,10 @@ def test_finding_of_what_fills_ram() -> None:
     assert explanation(finding.id) is not None
     tables = result.tables
     frame = tables["growing"].frame
+    # One growth: the cache is a part of the slab memory.
+    (both,) = tables["growths"].frame.to_dict("records")
+    assert (both["growth"], both["leader"], both["series"]) == ("slab memory", "slab.slab_bytes", 2)
+    assert both["mostly"].startswith("dentry ")
     assert [*frame["metric"]] == ["slab.slab_bytes", "slab.caches.bytes"]
     assert [*frame["subject"]] == ["", "dentry"]
     row = frame.iloc[0]
@@ -180,6 +185,24 @@ def test_course_shows_the_shape() -> None:
     assert (shown[0], shown[-1], len(shown)) == (BLOCKS[0], BLOCKS[-1], 12)
     assert [*shown] == sorted(shown)
     assert {*course(trend, LETTERS)} <= {*LETTERS}
+
+
+@pytest.mark.parametrize("levels", [BLOCKS, LETTERS])
+def test_a_chart_shows_records_trend_and_limit(levels: str) -> None:
+    trend = trends(growing()).all[0]
+    limit, *rows, times = chart(trend, lambda trend, value: f"{value:.0f}", levels)
+    assert len(rows) == HEIGHT
+    assert limit.split()[0] == str(8 * GIB)
+    assert limit.endswith("RAM")
+    # The records end below, and the trend goes to the top.
+    full, point = levels[-1], "·" if levels == BLOCKS else "."
+    assert full in rows[-1]
+    assert full not in rows[0]
+    assert rows[0].rstrip().endswith(point)
+    columns = [row.index(point) for row in rows if point in row]
+    assert columns == sorted(columns, reverse=True)
+    assert "01-01 00:00" in times
+    assert max(map(len, rows)) <= 80
 
 
 def test_command_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from kcensus.explain import kinds
 from kcensus.results import Danger, Severity
 from kcensus.store import ceilings
 from kcensus.store.ceilings import DEADLINES, is_hypothetical, limit_of, severity_of
+from kcensus.store.growth import growth
 from kcensus.store.statistics import MIN_POINTS, Slope
 from kcensus.store.trends import State, Trend, amounts, trends
 from tests.unit.store.histories import DENTRY, GIB, MEMCG_IDS, NEGATIVE, SLAB, Key, history
@@ -249,10 +250,23 @@ def test_limits() -> None:
 
 @pytest.mark.parametrize(("severity", "seconds"), DEADLINES.items())
 def test_severity_follows_the_time_that_is_left(severity: Severity, seconds: float) -> None:
-    assert severity_of(seconds, span=3 * _DAY) is severity
-    assert severity_of(seconds * 31, span=3 * _DAY) is not severity
-    assert severity_of(seconds, span=seconds / 11) is Severity.INFO
-    assert severity_of(31 * _DAY, span=_DAY) is None
+    assert severity_of(seconds) is severity
+    assert severity_of(seconds * 31) is not severity
+    assert severity_of(31 * _DAY) is None
+
+
+def test_a_limit_far_ahead_has_no_forecast() -> None:
+    """Records over 5 h: 36 h ahead is within ten times of that, 65 h is not."""
+    for gib_per_hour, is_far in ((0.17, False), (0.1, True)):
+        rows = history({SLAB: GIB + np.arange(61) * gib_per_hour * GIB / 12})
+        trend = only(rows)
+        assert trend.is_far == is_far
+        result = growth(rows, "store")
+        assert bool(result.findings) == (not is_far)
+        row = result.tables["growing"].frame.iloc[0]
+        assert pd.isna(row["limit_seconds"]) == is_far
+        assert row["limit_in"].startswith("RAM beyond 2 d" if is_far else "RAM in ")
+        assert result.tables["chart"].frame.empty == is_far
 
 
 def test_series_with_the_same_values_come_last() -> None:

@@ -27,7 +27,7 @@ The series that reaches its limit first is on top: RAM for memory, 65,535 for id
 snapshot_cow_threshold for copies of a snapshot. A limit reached already or within 30 days is a
 finding, so that --fail-on can alert. The finding is at most a notice if the kernel can reclaim most
 of the growth, if fewer than {URGENT_POINTS} records show it, or if the host is no longer recorded.
-It is info if the limit is farther away than {MAX_EXTRAPOLATION} times the span of the records.
+Beyond {MAX_EXTRAPOLATION} times the span of its records, a series has no forecast and no finding.
 
 Without --metric, all amounts of all analyses get a trend; shares, settings and savings by patches
 do not."""
