@@ -226,6 +226,7 @@ def _finding(fields: Mapping[str, Any]) -> results.Finding:
             for remedy in fields["remedies"]
         ),
         story=tuple(fields.get("story", ())),
+        users=fields.get("users", {}),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -85,12 +86,16 @@ def test_commands_are_copied(tab: Tab, tmp_path: Path) -> None:
         time.sleep(0.05)
 
 
-def test_paper_has_what_is_collapsed(tab: Tab, tmp_path: Path) -> None:
-    tab.open(report(tmp_path))
+def test_paper_has_whole_findings_and_the_rest_as_on_screen(tab: Tab, tmp_path: Path) -> None:
+    result = synthetic_result()
+    result.findings[0] = replace(result.findings[0], part_of=result.findings[1].id)
+    (path,) = write_html(result, tmp_path / "a.html")
+    tab.open(path)
     tab.send("Emulation.setEmulatedMedia", media="print")
-    closed = "document.querySelector('details:not([open])')"
-    assert tab.evaluate(f"{closed} !== null")
-    assert tab.evaluate(f"{closed}.lastElementChild.checkVisibility()")
+    for place, is_printed in ((".finding", True), ("section:not(#findings)", False)):
+        closed = f"document.querySelector('{place} details:not([open])')"
+        assert tab.evaluate(f"{closed} !== null")
+        assert tab.evaluate(f"{closed}.lastElementChild.checkVisibility()") == is_printed
     assert tab.pdf().startswith(b"%PDF")
 
 

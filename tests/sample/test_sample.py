@@ -88,6 +88,12 @@ def test_the_report_is_about_one_screen(
     assert len(capsys.readouterr().out.splitlines()) <= 59 + len(analyses())
 
 
+def test_a_merged_cache_is_known_by_its_objects() -> None:
+    (finding,) = open_sample("sample").run("kcopyd").findings
+    assert finding.users == {"slab:skbuff_ext_cache": "bios"}
+    assert {*finding.users} < {*finding.memory}
+
+
 def check_schema(text: str) -> None:
     found = json.loads(text, parse_int=lambda digits: _exact_in_a_double(int(digits)))
     assert text.startswith('{\n  "schema": 3,\n')

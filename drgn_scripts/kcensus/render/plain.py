@@ -177,6 +177,8 @@ def finding_document(
         for key, figure in finding.figures.items()
     }
     fields["memory"] = {printable(place): size for place, size in finding.memory.items()}
+    if finding.users:
+        fields["users"] = {printable(place): printable(of) for place, of in finding.users.items()}
     fields["remedies"] = [
         {
             "command": [printable(line) for line in remedy.command.splitlines()],

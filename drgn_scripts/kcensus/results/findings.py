@@ -57,6 +57,9 @@ class Finding:
     """Bytes of the subject now, by place: ``slab:CACHE`` for slab pages of a root cache, otherwise
     a name such as ``kcopyd pages``. Two findings count the same bytes of a place only if one of
     them :attr:`is_generic`."""
+    users: Mapping[str, str] = field(default_factory=dict)
+    """The objects of a place that is named after others: a slab cache that several were merged
+    into has the name of the first."""
     tasks: frozenset[int] = frozenset()
     """PIDs of the tasks, if other findings may be about the same ones."""
     is_generic: bool = False

@@ -18,6 +18,7 @@ from kcensus.analyses.drawings import charts
 from kcensus.charts import COLORS, Bar, Chart
 from kcensus.render.html import write_html
 from kcensus.render.html.svg import stack, svg, swatch
+from kcensus.render.plain import finding_document
 from kcensus.reports import Report, Section
 from kcensus.results import Finding, Machine, Result, Severity, Unit
 from kcensus.results.tables import Column, Show, Table
@@ -161,6 +162,32 @@ def test_a_failed_analysis_is_named_in_the_contents(tmp_path: Path) -> None:
     page = Page(path.read_text("utf-8"))
     assert "report-incomplete" in page.words
     assert page.words.count("it lacks a page") == 2
+
+
+def test_sections_are_in_the_order_of_their_findings(tmp_path: Path) -> None:
+    def section(name: str, *severities: Severity) -> Section:
+        findings = [Finding(id=f"{name}-x", severity=each, title="t") for each in severities]
+        return Section(name, Result(name, "x", "x", findings=findings))
+
+    sections = [
+        section("a"), section("b", Severity.NOTICE), section("c", Severity.CRITICAL),
+        Section("d", None, "failed"), section("e"),
+    ]  # fmt: skip
+    (path,) = write_html(Report(Result("report", "x", "x"), sections), tmp_path / "a.html")
+    page = path.read_text()
+    assert re.findall(r'<section id="analysis-(\w)', page) == ["d", "c", "b", "a", "e"]
+    # Only what has no finding is collapsed.
+    assert re.findall(r'analysis-(\w)">\s*<details', page) == ["a", "e"]
+    (path,) = write_html(Result("a", "x", "x"), tmp_path / "b.html")
+    assert '<details class="quiet"' not in path.read_text()
+
+
+def test_a_merged_cache_is_named_with_its_objects(tmp_path: Path) -> None:
+    memory, users = {"slab:bio-0": 5, "slab:skbuff": 3}, {"slab:skbuff": "bios <b>"}
+    finding = Finding(id="x", severity=Severity.NOTICE, title="t", memory=memory, users=users)
+    (path,) = write_html(Result("x", "x", "x", findings=[finding]), tmp_path / "a.html")
+    assert "slab:skbuff (bios &lt;b&gt;)" in path.read_text()
+    assert finding_document(finding)["users"] == users
 
 
 def test_charts_are_labelled_and_escaped() -> None:

@@ -134,6 +134,19 @@ class Figures:
             places["kcopyd pages"] = self.page_bytes
         return {place: size for place, size in places.items() if size}
 
+    @property
+    def users(self) -> dict[str, str]:
+        """The objects in slab caches with the name of others, by place."""
+        of = {"bio": ("bios", self.bios), "dm": ("exceptions", self.exceptions)}
+        found: dict[str, list[str]] = {}
+        if not self.census.job_slab.name.startswith("kcopyd"):
+            found[self.census.job_slab.name] = ["kcopyd jobs"]
+        for start, (objects, sizes) in of.items():
+            for name, size in sizes.items():
+                if size and not name.startswith(start):
+                    found.setdefault(name, []).append(objects)
+        return {f"slab:{name}": " and ".join(objects) for name, objects in found.items()}
+
     def slab_of(self, role: str) -> SlabUse:
         """Return the slab cache with a role."""
         slabs = (use for use in self.census.slabs if role in use.role.split(", "))

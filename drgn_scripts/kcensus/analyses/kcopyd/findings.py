@@ -217,6 +217,7 @@ def _memory(figures: Figures) -> Iterator[Finding]:
             ),
             figures=numbers | _counts(copies=copies, snapshots=len(unlimited)),
             memory=memory,
+            users={place: of for place, of in figures.users.items() if place in memory},
             remedies=(remedies := (*_limit(figures), *_shrink(figures))),
             no_remedy="" if remedies else _NO_FEWER,
             patch=_LIMIT_PATCH if figures.census.limit is Limit.NONE else "",
@@ -239,6 +240,7 @@ def _memory(figures: Figures) -> Iterator[Finding]:
             evidence=listed,
             figures=numbers,
             memory=memory,
+            users={place: of for place, of in figures.users.items() if place in memory},
             remedies=remedies,
             no_remedy="" if remedies else _no_lower(figures),
         )

@@ -48,12 +48,14 @@ def write_html(subject: Result | Report, path: Path) -> list[Path]:
     """Write a result or a report to ``path`` and return the files written."""
     head, findings, sections = _parts(subject)
     style, script = _file("page.css"), _file("page.js")
+    sections, quiet = _by_urgency(findings, sections)
     explained = cards.explanations(findings)
     page = rendered(
         *_FOLDER,
         "page.html",
         **_context(head, findings, sections),
         is_page=True,
+        quiet=quiet,
         facts=[*machine_facts(head), *([] if head.compared else [("Target", head.target)])],
         severities=cards.severities(findings),
         anything_matters=any(matters(finding) for _, finding in findings),
@@ -105,6 +107,23 @@ def _parts(subject: Result | Report) -> tuple[Result, Findings, list[Section]]:
     named = [("", finding) for finding in sorted(subject.findings, key=rank)]
     findings = addressed(named, subject.placeholders)
     return subject, findings, [Section(subject.analysis, subject)]
+
+
+def _by_urgency(
+    findings: Findings, sections: Sequence[Section]
+) -> tuple[list[Section], frozenset[str]]:
+    """Return the sections in the order of their findings, and the names of those without any.
+
+    A failed analysis comes first, and one that is alone is never without content.
+    """
+    order = {name: at for at, (name, _) in reversed([*enumerate(findings)])}
+    places = {
+        section.name: order.get(section.name, len(findings)) if section.result else -1
+        for section in sections
+    }
+    quiet = {name for name, place in places.items() if place == len(findings)}
+    ordered = sorted(sections, key=lambda section: places[section.name])
+    return ordered, frozenset(quiet if len(sections) > 1 else ())
 
 
 def _context(head: Result, findings: Findings, sections: Sequence[Section]) -> dict[str, object]:

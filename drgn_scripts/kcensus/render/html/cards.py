@@ -39,7 +39,12 @@ def severities(findings: Sequence[tuple[str, Finding]]) -> list[tuple[str, int]]
 
 def places(finding: Finding) -> list[tuple[str, int, str]]:
     """Return the places of a finding's memory: name, bytes and color, the largest first."""
-    ordered = sorted(finding.memory.items(), key=lambda place: -place[1])
+    users = finding.users
+    named = {
+        f"{place} ({users[place]})" if place in users else place: size
+        for place, size in finding.memory.items()
+    }
+    ordered = sorted(named.items(), key=lambda place: -place[1])
     most = len(COLORS) if len(ordered) <= len(COLORS) else len(COLORS) - 1
     rest = ordered[most:]
     if rest:

@@ -72,10 +72,11 @@ if (navigator.clipboard) {
   }
 }
 
-// For browsers that do not print what is collapsed by the style alone.
+// A finding is printed as a whole, other parts as they are on screen. For browsers that do not
+// print what is collapsed by the style alone.
 let closed = [];
 addEventListener("beforeprint", () => {
-  closed = [...document.querySelectorAll("details:not([open])")];
+  closed = [...document.querySelectorAll(".finding details:not([open])")];
   for (const each of closed) each.open = true;
 });
 addEventListener("afterprint", () => { for (const each of closed) each.open = false; });
