@@ -84,7 +84,7 @@ ram = plots.ram_by_use(report)
 
 # %% [markdown]
 # The part accounted for by the analyses below. They do not look at page cache and the memory of
-# processes.
+# processes: these, and other memory of the kernel, are not analysed.
 
 # %%
 analysed = plots.ram_analysed(report)
@@ -108,8 +108,8 @@ if slab := answer("slab"):
 
 # %% [markdown]
 # Each step of the next curve is a cache. Where it is steep, much memory is in caches of that
-# utilization. The band shows published values of machines with many memory cgroups, before cgroups
-# shared slabs.
+# utilization. On a kernel whose memory cgroups have slab caches of their own (up to 5.8), a band
+# shows the utilization of such machines that was published with the patch `slab-objcg-controller`.
 
 # %%
 if slab:

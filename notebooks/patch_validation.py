@@ -190,8 +190,8 @@ if verdicts:
 # %% [markdown]
 # ## Slab utilization
 #
-# The band shows published values of machines with one set of slab caches per memory cgroup. With
-# the patch `slab-objcg-controller`, cgroups share slabs.
+# With the patch `slab-objcg-controller`, cgroups share slabs. On a kernel without it, whose memory
+# cgroups have slab caches of their own, a band shows the published utilization of such machines.
 
 # %%
 if slabs := both("slab"):

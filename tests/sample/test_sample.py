@@ -90,7 +90,11 @@ def test_the_report_is_about_one_screen(
 
 def test_a_merged_cache_is_known_by_its_objects() -> None:
     (finding,) = open_sample("sample").run("kcopyd").findings
-    assert finding.users == {"slab:skbuff_ext_cache": "bios"}
+    assert finding.users == {
+        "slab:skbuff_ext_cache": "bios",
+        "slab:fsnotify_mark_connector": "exceptions",
+        "slab:kernfs_node_cache": "exceptions",
+    }
     assert {*finding.users} < {*finding.memory}
 
 

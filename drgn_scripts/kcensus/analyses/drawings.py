@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import cycle
 
 from kcensus.analyses import analyses
-from kcensus.charts import COLORS, REST, Bar, Chart, ChartSpec, chart, compares
+from kcensus.charts import COLORS, FREE, REST, Bar, Chart, ChartSpec, chart, compares
 from kcensus.human import human
 from kcensus.results import MEMORY_USES, Machine, Result, Unit
 
@@ -34,11 +34,13 @@ def memory_use(machine: Machine) -> Chart:
         lengths[MEMORY_USES[name]] = memory.pop(name, 0)
     lengths["other kernel memory"] = sum(memory.values())
     lengths["free"] = free
-    return _ram_bar("RAM by use", lengths, sum(lengths.values()), COLORS)
+    return _ram_bar("RAM by use", lengths, sum(lengths.values()), (*COLORS, REST))
 
 
-def ram_use(found: Mapping[str, Result], ram_bytes: int, failed: Collection[str] = ()) -> Chart:
-    """Return one bar: the RAM accounted for by analyses, with the rest at the end.
+def ram_use(
+    found: Mapping[str, Result], ram_bytes: int, failed: Collection[str] = (), free: int = 0
+) -> Chart:
+    """Return one bar: the RAM accounted for by analyses, with the rest and free memory at the end.
 
     Parts of the slab pages are subtracted from these, so no byte is counted twice. The uses of an
     analysis have the same color on every machine.
@@ -64,8 +66,14 @@ def ram_use(found: Mapping[str, Result], ram_bytes: int, failed: Collection[str]
     shown = sorted((pair for pair in sizes.items() if pair[1] > 0), key=lambda pair: -pair[1])
     lengths = {name: size for (_, name), size in shown}
     colors = [color for (color, _), _ in shown]
-    lengths["not analysed"] = max(ram_bytes - sum(lengths.values()), 0)
-    return _ram_bar("RAM that is analysed", lengths, ram_bytes, colors, "; ".join(notes))
+    rest = max(ram_bytes - sum(lengths.values()), 0)
+    free = min(free, rest)
+    lengths["not analysed"] = rest - free
+    if free:
+        lengths["free"] = free
+    ends = (REST, FREE) if free else (REST,)
+    note = "; ".join(notes)
+    return _ram_bar("RAM that is analysed", lengths, ram_bytes, (*colors, *ends), note)
 
 
 def _ram_bar(
@@ -73,4 +81,4 @@ def _ram_bar(
 ) -> Chart:
     legend = tuple(f"{name}: {human(size, Unit.BYTES)}" for name, size in lengths.items())
     bar = Bar("RAM", tuple(lengths.values()), human(whole, Unit.BYTES))
-    return Chart(title, legend, (bar,), Unit.BYTES, (*colors, REST), note=note)
+    return Chart(title, legend, (bar,), Unit.BYTES, tuple(colors), note=note)

@@ -22,6 +22,8 @@ COLORS = ("#1664e2", "#e0721b", "#17a595", "#987bc7", "#557038")
 differ for people who are blind to red, green or blue."""
 REST = "#8a8f98"
 """Color of memory that no analysis accounts for."""
+FREE = "#c9ced6"
+"""Color of free memory beside :data:`REST`."""
 MAX_NAME = 34
 _MAX_BARS, _MAX_STEPS = 10, 100
 

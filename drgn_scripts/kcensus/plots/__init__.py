@@ -119,8 +119,8 @@ dying_memcgs = _declared(
 def slab_utilization(slab: AnyResult, *, ax: Axes | None = None) -> Axes:
     """Draw the share of slab memory in caches up to each utilization (an ECDF).
 
-    A line marks the utilization of all slabs together, a band the published one of most machines
-    with the slab controller of kernels up to 5.8.
+    A line marks the utilization of all slabs together. If memory cgroups have slab caches of their
+    own, as up to 5.8, a band marks the published utilization of most such machines.
     """
     result = _plain(_of(slab, "slab"))
     ax = drawing.axes_for(ax, "Slab memory by utilization of its cache", bars=7, lines=3)
@@ -137,13 +137,15 @@ def slab_utilization(slab: AnyResult, *, ax: Axes | None = None) -> Axes:
     if whole is not None and isinstance(whole.value, (int, float)):
         words = f"utilization of all slabs together: {human(whole.value, Unit.RATIO)}"
         ax.axvline(whole.value, color=COLORS[3], linestyle="--", label=words)
-    patch, name = _PUBLISHED
-    published = load().patches[patch]
-    figure = next(each for each in published.figures if each.name == name)
-    low, high = figure.value / 100, (figure.to or figure.value) / 100
-    source = f"{published.postings[0].where}, {published.postings[0].date}"
-    words = f"{low:.0%} to {high:.0%}: {figure.what} ({source})"
-    ax.axvspan(low, high, color=COLORS[1], alpha=0.25, linewidth=0, label=words)
+    own = result.summary.get("child_cache_bytes")
+    if own is not None and own.value:
+        patch, name = _PUBLISHED
+        published = load().patches[patch]
+        figure = next(each for each in published.figures if each.name == name)
+        low, high = figure.value / 100, (figure.to or figure.value) / 100
+        source = f"{published.postings[0].where}, {published.postings[0].date}"
+        words = f"{low:.0%} to {high:.0%}: {figure.what} ({source})"
+        ax.axvspan(low, high, color=COLORS[1], alpha=0.25, linewidth=0, label=words)
     ax.set_xlim(0, 1)
     ax.set_ylim(0, 1)
     drawing.scale(ax.xaxis, Unit.RATIO)
@@ -166,7 +168,7 @@ def ram_by_use(report: Report | Mapping[str, AnyResult], *, ax: Axes | None = No
 
 
 def ram_analysed(report: Report | Mapping[str, AnyResult], *, ax: Axes | None = None) -> Axes:
-    """Draw one bar: the RAM accounted for by analyses, and the rest.
+    """Draw one bar: the RAM accounted for by analyses, the rest, and free memory.
 
     :param report: all results of one machine; as a mapping, by the names of their analyses
     """
@@ -174,7 +176,8 @@ def ram_analysed(report: Report | Mapping[str, AnyResult], *, ax: Axes | None = 
     if machine is None or not machine.ram_bytes:
         return drawing.nothing(drawing.axes_for(ax, "RAM that is analysed", bars=1))
     failed = [*report.failed] if isinstance(report, Report) else []
-    return drawing.draw(ram_use(every, machine.ram_bytes, failed), ax)
+    free = machine.memory.get("free", 0)
+    return drawing.draw(ram_use(every, machine.ram_bytes, failed, free), ax)
 
 
 def _machine_of(

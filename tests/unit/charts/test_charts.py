@@ -15,7 +15,7 @@ from kcensus import charts
 from kcensus.analyses import analyses
 from kcensus.analyses.drawings import charts as drawn_charts
 from kcensus.analyses.drawings import ram_use
-from kcensus.charts import COLORS, REST, ChartSpec
+from kcensus.charts import COLORS, FREE, REST, ChartSpec
 from kcensus.results import Gap, Result, Unit
 from kcensus.results.tables import Column, Table
 from tests.unit.synthetic import HOSTILE, figures
@@ -129,6 +129,11 @@ def test_ram_use_counts_no_byte_twice() -> None:
     }
     assert sum(bar.parts) == 4000
     assert {*chart.colors} == {*COLORS, REST}
+    # Free memory is known.
+    with_free = ram_use(results, 4000, free=1000)
+    assert with_free.legend[-2:] == ("not analysed: 1.8 KiB", "free: 1,000 B")
+    assert with_free.bars[0].parts[-2:] == (4000 - 1155 - 1000, 1000)
+    assert with_free.colors[-2:] == (REST, FREE)
 
 
 def test_a_use_of_ram_has_the_same_color_on_every_machine() -> None:

@@ -16,11 +16,11 @@ import pytest
 from kcensus import explain
 from kcensus.analyses.drawings import charts
 from kcensus.charts import COLORS, Bar, Chart
-from kcensus.render.html import write_html
+from kcensus.render.html import cell_html, write_html
 from kcensus.render.html.svg import stack, svg, swatch
 from kcensus.render.plain import finding_document
 from kcensus.reports import Report, Section
-from kcensus.results import Finding, Machine, Result, Severity, Unit
+from kcensus.results import Figure, Finding, Machine, Result, Severity, Unit
 from kcensus.results.tables import Column, Show, Table
 from tests.unit.pages import SHOWN, Page, hostile_result
 from tests.unit.synthetic import synthetic_result
@@ -180,6 +180,17 @@ def test_sections_are_in_the_order_of_their_findings(tmp_path: Path) -> None:
     assert re.findall(r'analysis-(\w)">\s*<details', page) == ["a", "e"]
     (path,) = write_html(Result("a", "x", "x"), tmp_path / "b.html")
     assert '<details class="quiet"' not in path.read_text()
+
+
+def test_a_cell_has_no_tiles_of_zeros() -> None:
+    def section(name: str, *values: int) -> Section:
+        summary = {f"{name}{at}": Figure(value) for at, value in enumerate(values)}
+        return Section(name, Result(name, "x", "x", summary=summary))
+
+    cell = cell_html(Report(Result("report", "x", "x"), [section("a", 0, 7), section("b", 0)]))
+    assert re.findall(r"<dt>(\w\d)</dt>", cell) == ["a1"]
+    # Alone, a result has all of its figures.
+    assert re.findall(r"<dt>(\w\d)</dt>", cell_html(section("b", 0).result or Result("", "", "")))
 
 
 def test_a_merged_cache_is_named_with_its_objects(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from kcensus.render.graphs.svg import legend
 from kcensus.render.graphs.svg import svg as graph_svg
 from kcensus.render.html import cards
 from kcensus.render.html.svg import stack, svg, swatch
-from kcensus.render.html.tables import figures, first_tables, shown_tables, tiles
+from kcensus.render.html.tables import figures, first_tables, nonzero_tiles, shown_tables, tiles
 from kcensus.render.html.text import anchor, breakable, code, rendered
 from kcensus.render.placeholders import addressed
 from kcensus.render.plain import NO_HOST, machine_facts, remarks, remedy_facts, shown_figure
@@ -94,6 +94,7 @@ def cell_html(subject: Result | Report, first: Sequence[str] = ()) -> str:
         style=Markup(_file("cell.css")),
         max_rows=_CELL_ROWS,
         max_text=_CELL_TEXT,
+        nonzero=nonzero_tiles,
         shown_first=first or tuple(sections[0].result.tables if sections[0].result else ()),
         explanations={},
         minor=[pair for pair in findings if pair not in shown and not pair[1].part_of],

@@ -15,7 +15,7 @@ from kcensus.render import plain
 from kcensus.render.html.cards import first_links
 from kcensus.render.html.text import breakable
 from kcensus.reports import Section
-from kcensus.results import Result, Unit
+from kcensus.results import Bound, Figure, Result, Unit
 from kcensus.results.tables import Column, Show, Table
 from kcensus.text import printable
 
@@ -31,6 +31,17 @@ def tiles(section: Section) -> list[tuple[str, str]]:
     """Return the names and values of a section's most telling figures."""
     summary = section.result.summary if section.result else {}
     return [plain.shown_figure(key, summary[key]) for key in section.headline_keys(_MAX_HEADLINE)]
+
+
+def nonzero_tiles(section: Section) -> list[tuple[str, str]]:
+    """Return the tiles of a section without zeros, of which a report would have many."""
+    summary = section.result.summary if section.result else {}
+    keys = section.headline_keys(_MAX_HEADLINE)
+    return [plain.shown_figure(k, summary[k]) for k in keys if not _is_nothing(summary[k])]
+
+
+def _is_nothing(figure: Figure) -> bool:
+    return figure.value == 0 and figure.bound is Bound.EXACT
 
 
 def figures(result: Result) -> tuple[list[tuple[str, str]], list[str], list[str]]:
