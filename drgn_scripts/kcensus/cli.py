@@ -164,6 +164,10 @@ def kcensus(ctx: click.Context, version: bool, json_schema: bool) -> None:
         click.echo(ctx.get_help())
 
 
+_PICTURES = ("--svg", "--png", "--pdf")
+"""Options that users expect for charts, which are on the page of --html."""
+
+
 def _show_error(line: str) -> None:
     with suppress(OSError):  # the exit status says it, too
         click.echo(line, err=True)
@@ -172,6 +176,9 @@ def _show_error(line: str) -> None:
 def _report(error: Exception, args: Sequence[str], show: Callable[[str], None]) -> Exit:
     if isinstance(error, click.ClickException):
         # click puts each of the choices on a line of its own.
+        if isinstance(error, click.NoSuchOption) and error.option_name in _PICTURES and error.ctx:
+            known = {name for each in error.ctx.command.params for name in each.opts}
+            error.possibilities = [name for name in ("--html", "--dot") if name in known]
         status, sentence = Exit.USAGE, re.sub(r"\n\s*", " ", error.format_message())
     else:
         lift()

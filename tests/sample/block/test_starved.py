@@ -13,6 +13,7 @@ from kcensus.results import Bound, Result, Severity
 from kcensus.sources import open_target
 from tests.lab.truth import io
 from tests.sample.conftest import Sample
+from tests.unit.faces.test_render_terminal import on_terminal
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +57,17 @@ def test_starved_writes_are_named_first_with_who_sleeps_behind_them(
     classes = result.tables["requests"].frame["priority"].str.partition(" ")[0].value_counts()
     remedy = first.remedies[0].command.removeprefix("ionice -c best-effort -p ")
     assert len(remedy.split()) == classes["realtime"] == 47
+
+
+@pytest.mark.parametrize("table", ["sleepers", "scheduler_queues"])
+def test_a_narrow_terminal_has_the_pids(result: Result, table: str) -> None:
+    heading = next(
+        line
+        for line in on_terminal(result, 80, top=1, tables=[table]).splitlines()
+        if line.split()[:1] in (["PID"], ["disk"])
+    )
+    assert "PID" in heading
+    assert "held by" in heading or table != "sleepers"
 
 
 def test_tasks_in_state_d_sleep_where_their_stacks_say(starved: Sample, result: Result) -> None:

@@ -45,8 +45,9 @@ class _Shown:
         return max(1, *map(cell_len, chain(self.cells, heading)))
 
     def longest_word(self) -> int:
-        """Return the width of the longest word of the cells: with less, it is broken."""
-        return max((cell_len(word) for cell in self.cells for word in cell.split()), default=1)
+        """Return the width of the longest word, in heading and cells: with less, it is broken."""
+        texts = [self.label, *self.cells]
+        return max((cell_len(word) for text in texts for word in text.split()), default=1)
 
 
 def print_table(name: str, table: Table, screen: Screen, top: int) -> None:
