@@ -165,7 +165,7 @@ def kcensus(ctx: click.Context, version: bool, json_schema: bool) -> None:
 
 
 _PICTURES = ("--svg", "--png", "--pdf")
-"""Options that users expect for charts, which are on the page of --html."""
+"""Options that users expect for charts."""
 
 
 def _show_error(line: str) -> None:
@@ -176,10 +176,9 @@ def _show_error(line: str) -> None:
 def _report(error: Exception, args: Sequence[str], show: Callable[[str], None]) -> Exit:
     if isinstance(error, click.ClickException):
         # click puts each of the choices on a line of its own.
-        if isinstance(error, click.NoSuchOption) and error.option_name in _PICTURES and error.ctx:
-            known = {name for each in error.ctx.command.params for name in each.opts}
-            error.possibilities = [name for name in ("--html", "--dot") if name in known]
         status, sentence = Exit.USAGE, re.sub(r"\n\s*", " ", error.format_message())
+        if isinstance(error, click.NoSuchOption) and error.option_name in _PICTURES:
+            sentence = f"No such option '{error.option_name}'. Pages of --html have the charts"
     else:
         lift()
         status, sentence, expected = errors.verdict(error)
