@@ -13,7 +13,8 @@ from dataclasses import replace
 
 from kcensus.results import Finding, Remedy
 
-_COMMAND = re.compile(r"`kcensus [^`]*`")
+_COMMAND = re.compile(r"(?<![^\s(])`kcensus [^`]*`")
+"""A backtick inside of a word, as in a file name, opens no command."""
 
 
 def addressed(

@@ -18,6 +18,7 @@ from kcensus.analyses.drawings import charts
 from kcensus.charts import COLORS, Bar, Chart
 from kcensus.render.html import cell_html, write_html
 from kcensus.render.html.svg import stack, svg, swatch
+from kcensus.render.html.text import breakable
 from kcensus.render.plain import finding_document
 from kcensus.reports import Report, Section
 from kcensus.results import Figure, Finding, Machine, Result, Severity, Unit
@@ -199,6 +200,11 @@ def test_a_merged_cache_is_named_with_its_objects(tmp_path: Path) -> None:
     (path,) = write_html(Result("x", "x", "x", findings=[finding]), tmp_path / "a.html")
     assert "slab:skbuff (bios &lt;b&gt;)" in path.read_text()
     assert finding_document(finding)["users"] == users
+
+
+def test_a_backtick_in_a_file_name_opens_no_command() -> None:
+    text = "/srv/a`kcensus b` has more: `kcensus waits x`"
+    assert re.findall("<code>(.*?)</code>", breakable(text)) == ["kcensus waits x"]
 
 
 def test_charts_are_labelled_and_escaped() -> None:

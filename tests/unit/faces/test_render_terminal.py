@@ -379,6 +379,12 @@ def test_a_command_is_never_broken(width: int) -> None:
     assert all(len(line) <= width or line == f"{_COMMAND}," for line in made)
 
 
+def test_a_backtick_in_a_file_name_opens_no_command() -> None:
+    made = lines(f"/srv/a`b and /srv/`kcensus (3) are large: {_COMMAND}, and more words", 40)
+    assert made[0] == "/srv/a`b and /srv/`kcensus (3) are"
+    assert [line for line in made if "waits" in line] == [f"{_COMMAND},"]
+
+
 def test_words_are_broken_only_if_no_line_holds_them() -> None:
     assert lines("one two", 3) == ["one", "two"]
     assert lines("a 0123456789 b", 4) == ["a", "0123", "4567", "89 b"]

@@ -38,7 +38,7 @@ def inert(value: object) -> object:
 
 def breakable(text: str) -> Markup:
     """Return a text with permission to break long words; commands between backticks are code."""
-    parts = re.split(r"`(kcensus [^`]+)`", printable(text))
+    parts = re.split(r"(?<![^\s(])`(kcensus [^`]+)`", printable(text))
     return Markup().join(
         Markup("<code>{}</code>").format(part) if number % 2 else _broken(part)
         for number, part in enumerate(parts)

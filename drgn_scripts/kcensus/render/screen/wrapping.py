@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from rich.cells import cell_len, chop_cells
 from rich.text import Text
 
-_WORD = re.compile(r"(?:`[^`]{1,400}`|\(PID \d+\)|\S)+")
-"""A command in backticks, with the punctuation around it, or a word; a PID belongs to its label."""
+_WORD = re.compile(r"(?:(?<![^\s(])`[^`]{1,400}`|\(PID \d+\)|\S)+")
+"""A command in backticks, with the punctuation around it, or a word; a PID belongs to its label. A
+backtick inside of a word, as in a file name, opens no command."""
 
 _ARGUMENT = re.compile(r"(?:'[^']*'|\"(?:[^\"\\]|\\.)*\"|\\.|[^\s'\"\\])+")
 """An argument of a command with its quotes: a line break may come before it."""
