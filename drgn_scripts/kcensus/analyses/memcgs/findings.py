@@ -15,7 +15,7 @@ from kcensus.kernel.memcg.charges import ANON, FILE, KERNEL, SHMEM
 from kcensus.kernel.memcg.pins import CHILD, SOCKET
 from kcensus.kernel.mm.footprint import Tally
 from kcensus.kernel.vfs.super_blocks import super_blocks
-from kcensus.results import Figure, Finding, Remedy, Severity, Unit
+from kcensus.results import Figure, Finding, Remedy, Severity, Unit, ratio
 from kcensus.results.severity import MIN_BYTES, severity_of
 from kcensus.text import printable
 
@@ -61,6 +61,7 @@ def _offline(figures: Figures) -> Iterator[Finding]:
         "memcgs": Figure(len(offline)),
         "bytes": Figure(total, size),
         "kept_bytes": Figure(total - cached, size),
+        "kept_share_of_ram": Figure(ratio(total - cached, figures.kernel.ram_bytes), Unit.RATIO),
         "structure_bytes": Figure(own - per_cpu - maps, size),
         "per_cpu_bytes": Figure(per_cpu, size),
         "shrinker_map_bytes": Figure(maps, size),
