@@ -128,6 +128,10 @@ def test_a_drawing_keeps_its_spaces_and_headings_have_help(tmp_path: Path) -> No
     text = (tmp_path / "page.html").read_text()
     assert '<td class="drawn">   └─ leaf</td>' in text
     assert text.count('<td class="drawn"') == 2
+    # A table that is a drawing has neither stripes nor a filter.
+    result.tables["chart"] = Table.of("Chart", {"line": (["a", "b"], drawn)})
+    write(result, tmp_path)
+    assert (tmp_path / "page.html").read_text().count('<table class="data drawing">') == 1
 
 
 def test_what_is_empty_or_long_is_left_out(tmp_path: Path) -> None:

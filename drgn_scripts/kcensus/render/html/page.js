@@ -34,7 +34,7 @@ function filter(table, words, count) {
   count.textContent = words.trim() ? `${shown} of ${table.tBodies[0].rows.length} rows` : "";
 }
 
-for (const table of document.querySelectorAll("table.data")) {
+for (const table of document.querySelectorAll("table.data:not(.drawing)")) {
   if (table.tBodies[0].rows.length < 2) continue;
   for (const heading of table.tHead.rows[0].cells) {
     // Chromium does not print a <button> again at the top of the next page.
