@@ -657,6 +657,8 @@ def test_an_error_does_not_repeat_a_long_command_line(words: list[str], run: Run
     status, _, error = run(*words)
     assert status in (Exit.USAGE, Exit.TARGET)
     assert 0 < len(error) < 6000
+
+
 @pytest.mark.parametrize("option", ["--svg", "--png", "--pdf"])
 def test_pictures_are_on_the_page(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["slab", "sample", option, "x"]) == Exit.USAGE
