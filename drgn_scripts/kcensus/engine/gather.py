@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from kcensus.engine.layout import Field, Layout, word_dtype
-from kcensus.engine.memory import Bytes, Faults, Mask, Memory, Numbers, Words
+from kcensus.engine.memory import Bytes, Faults, Guess, Mask, Memory, Numbers, Words
 from kcensus.engine.rows import factorized, spread
+from kcensus.sources.capsule.uses import Use
 
 IMPOSSIBLE_COUNT = "a count that exceeds RAM"
 ZEROED = "all zero, though an object must be there"
@@ -61,6 +62,10 @@ def gather(
                 values = _take(buffer, offsets + (field.offset - start), field.dtype)
                 columns[name][rows[ok]] = values[ok]
         readable &= found
+    if memory.uses is not None:
+        for field in layout.fields.values():
+            at = addresses[readable] + np.uint64(field.offset)
+            memory.note(at, field.dtype.itemsize, _use(field.dtype, faults))
     if not readable.all():
         for column in columns.values():
             column[~readable] = column.dtype.type()
@@ -93,6 +98,12 @@ def possible_counts(
     return fits
 
 
+def _use(dtype: np.dtype[Any], faults: Faults) -> Use:
+    if dtype.kind == "S":
+        return Use.TEXT
+    return Use.UNKNOWN if isinstance(faults, Guess) else Use.NUMBER
+
+
 def _groups(memory: Memory, layout: Layout) -> list[dict[str, Field]]:
     """Return the fields in groups of at most a page, so that pages between them are not read."""
     groups: list[dict[str, Field]] = []
@@ -107,10 +118,16 @@ def _groups(memory: Memory, layout: Layout) -> list[dict[str, Field]]:
 
 
 def gather_arrays(
-    memory: Memory, addresses: Words, length: int, dtype: npt.DTypeLike, faults: Faults
+    memory: Memory,
+    addresses: Words,
+    length: int,
+    dtype: npt.DTypeLike,
+    faults: Faults,
+    use: Use | None = Use.NUMBER,
 ) -> tuple[npt.NDArray[Any], Mask]:
     """Read an array of ``length`` elements at each address; unreadable ones are zero.
 
+    :param use: of the elements; None if the caller notes what it uses
     :return: shape ``(len(addresses), length)``, and a mask of the readable rows
     """
     element = np.dtype(dtype)
@@ -121,6 +138,9 @@ def gather_arrays(
         readable[rows] = ok
         places = offsets[:, None] + np.arange(length) * element.itemsize
         values[rows[ok]] = _take(buffer, places[ok], element)
+    if use is Use.NUMBER:
+        use = _use(element, faults)
+    memory.note(addresses[readable], length * element.itemsize, use)
     return values, readable
 
 
@@ -164,6 +184,7 @@ def gather_words(
     dtype: npt.DTypeLike,
     faults: Faults,
     index: PageIndex | None = None,
+    use: Use = Use.NUMBER,
 ) -> tuple[npt.NDArray[Any], Mask]:
     """Read one aligned word at each address.
 
@@ -198,6 +219,9 @@ def gather_words(
             readable[here] = ok[own]
             found[~ok[own]] = 0
         values[here] = found
+    if memory.uses is not None:
+        used = _use(word, faults) if use is Use.NUMBER else use
+        memory.note(addresses[readable], word.itemsize, used)
     return values, readable
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import timeit
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import TypeAlias, TypeVar
 
 import drgn
@@ -15,6 +16,7 @@ from drgn.helpers.linux.mm import pfn_to_virt
 
 from kcensus.engine.workers import each
 from kcensus.progress import Progress, SilentProgress
+from kcensus.sources.capsule.uses import Use, uses_of
 from kcensus.sources.faults import reason
 
 T = TypeVar("T")
@@ -51,6 +53,10 @@ class Faults(Counter[str]):
         self[reason(error)] += pages
 
 
+class Guess(Faults):
+    """Faults at addresses that are only a guess: no faults of the dump."""
+
+
 class Memory:
     """Reader of a program's pages in bulk.
 
@@ -67,6 +73,7 @@ class Memory:
         progress: Progress | None = None,
     ) -> None:
         self.prog = prog
+        self.uses = uses_of(prog)
         self.jobs = jobs
         self.progress = progress or SilentProgress()
         self.page_shift = int(prog["PAGE_SHIFT"])
@@ -112,8 +119,17 @@ class Memory:
     def _read(self, address: int, size: int) -> bytes:
         direct = address in self._direct_map
         place = address - self._direct_map.start if direct else address
-        data: bytes = self.prog.read(place, size, physical=direct)
+        with self.uses.bulk(address, size) if self.uses is not None else nullcontext():
+            data: bytes = self.prog.read(place, size, physical=direct)
         return data
+
+    def note(self, addresses: Words, size: int | Numbers, use: Use | None) -> None:
+        """Note, where memory is recorded, what ``size`` bytes at each address were used as.
+
+        :param use: None for bytes that were not used
+        """
+        if self.uses is not None and use is not None:
+            self.uses.note(addresses, size, use)
 
     def word(self, address: int) -> int:
         """Read one ``unsigned long``; raise :class:`drgn.FaultError` where it is unreadable."""
@@ -121,12 +137,18 @@ class Memory:
             return int(self.prog.read_word(address - self._direct_map.start, physical=True))
         return int(self.prog.read_word(address))
 
-    def span(self, address: int, pages: int, faults: Faults) -> tuple[Bytes, Mask | None]:
+    def span(
+        self, address: int, pages: int, faults: Faults, use: Use | None = Use.UNKNOWN
+    ) -> tuple[Bytes, Mask | None]:
         """Read ``pages`` pages from the page-aligned virtual ``address``.
 
+        :param use: of all bytes; None if the caller notes what it uses
         :return: the bytes, and a mask of the readable pages (None: all of them). Unreadable pages
             are zeros, and counted in ``faults``.
         """
+        if use is not None and self.uses is not None:
+            each = np.arange(pages, dtype=np.uint64) << np.uint64(self.page_shift)
+            self.note(np.uint64(address) + each, self.page_size, use)
         buffer, readable = np.empty(0, np.uint8), np.zeros(pages, np.bool_)
         stack = [(0, pages)]
         while stack:
@@ -153,7 +175,8 @@ class Memory:
     def pages(self, addresses: Words, faults: Faults) -> tuple[Bytes, Mask | None]:
         """Read the pages at ``addresses``, which are page-aligned and ascending.
 
-        Neighbors lie together in the result, so that an object across both can be cut from it.
+        Neighbors lie together in the result, so that an object across both can be cut from it. The
+        caller notes which of the bytes it uses, with :meth:`note`.
 
         :return: ``len(addresses) * page_size`` bytes, and a mask as of :meth:`span`
         """
@@ -161,7 +184,7 @@ class Memory:
         starts = [0, *breaks.tolist()]
         ends = [*breaks.tolist(), len(addresses)]
         if len(starts) == 1:
-            return self.span(int(addresses[0]), len(addresses), faults)
+            return self.span(int(addresses[0]), len(addresses), faults, None)
         buffer = np.empty(len(addresses) << self.page_shift, np.uint8)
         # A memoryview takes bytes at half the cost of an array's slice, and there are many.
         view, shift = buffer.data, self.page_shift
@@ -172,7 +195,7 @@ class Memory:
             except (drgn.FaultError, ValueError):
                 if readable is None:
                     readable = np.ones(len(addresses), np.bool_)
-                data, ok = self.span(address, end - start, faults)
+                data, ok = self.span(address, end - start, faults, None)
                 buffer[start << shift : end << shift] = data
                 readable[start:end] = True if ok is None else ok
         return buffer, readable

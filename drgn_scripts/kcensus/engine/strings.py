@@ -8,6 +8,7 @@ import numpy as np
 
 from kcensus.engine.gather import gather_arrays, plausible
 from kcensus.engine.memory import Faults, Memory, Words
+from kcensus.sources.capsule.uses import Use
 
 _LENGTHS = (64, 256, 4096)
 """Most names are short, and a long read may run into a page that is not there."""
@@ -20,10 +21,11 @@ def c_strings(memory: Memory, addresses: Words, faults: Faults) -> list[bytes | 
     rows = np.arange(len(addresses))
     for length in _LENGTHS:
         noted = faults if length == _LENGTHS[-1] else Faults()
-        text, readable = gather_arrays(memory, addresses[rows], length, np.uint8, noted)
+        text, readable = gather_arrays(memory, addresses[rows], length, np.uint8, noted, None)
         ends = text == 0
         done = readable & ends.any(axis=1)
         stops = ends.argmax(axis=1)
+        memory.note(addresses[rows[done]], stops[done] + 1, Use.TEXT)
         for row in np.flatnonzero(done).tolist():
             strings[rows[row]] = text[row, : stops[row]].tobytes()
         rows = rows[~done]

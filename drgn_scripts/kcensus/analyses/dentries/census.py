@@ -28,6 +28,7 @@ from kcensus.engine.workers import Columns
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.objcg import SlotOwners
 from kcensus.kernel.vfs.dcache import DENTRY_MEMBERS, Flags
+from kcensus.sources.capsule.uses import Use
 
 # Bits of DentryCensus.state.
 _BITS = [1 << bit for bit in range(12)]
@@ -355,7 +356,7 @@ class DentryCensus:
                 # Read no further than the name: the next page may be missing.
                 dtype = self.slab_map.word.fields["word"].dtype
                 names, readable = gather_arrays(
-                    self.memory, pointers[chosen], count - _FAR, dtype, part.faults
+                    self.memory, pointers[chosen], count - _FAR, dtype, part.faults, Use.TEXT
                 )
                 lose(rows[~readable])
                 rows, columns = rows[readable], names[readable].T

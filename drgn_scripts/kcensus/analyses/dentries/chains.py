@@ -27,6 +27,7 @@ from kcensus.analyses.dentries.census import (
 )
 from kcensus.engine.chase import Damage, Lanes, chase
 from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words
+from kcensus.sources.capsule.uses import Use
 
 IN_A_ROW = 3
 """Unreferenced negatives in a row that the series leaves in a bucket."""
@@ -99,7 +100,7 @@ class Chains:
             place = address + 8 * start
             skip = place % memory.page_size
             pages = -(-(skip + 8 * count) // memory.page_size)
-            data, readable = memory.span(place - skip, pages, self.faults)
+            data, readable = memory.span(place - skip, pages, self.faults, Use.NUMBER)
             span = slice(skip // 8, skip // 8 + count)
             if readable is not None:
                 lost = np.repeat(~readable, memory.page_size // 8)[span]

@@ -18,6 +18,7 @@ from kcensus.engine.layout import Layout, layout
 from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words
 from kcensus.engine.slub.percpu import online_nodes
 from kcensus.sources.capsule import NotRecorded
+from kcensus.sources.capsule.uses import Use
 
 PageRecords: TypeAlias = npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]
 """Struct pages by column: an array of :attr:`PageMap.layout`'s dtype, or gathered columns."""
@@ -117,7 +118,7 @@ class PageMap:
         # The array's ends need not be page-aligned.
         low = address & ~(self.memory.page_size - 1)
         pages = -((low - address - size) // self.memory.page_size)
-        raw, readable = self.memory.span(low, pages, faults)
+        raw, readable = self.memory.span(low, pages, faults, Use.NUMBER)
         skip = address - low
         mask = None
         if readable is not None:

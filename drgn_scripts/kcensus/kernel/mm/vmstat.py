@@ -14,6 +14,7 @@ from drgn.helpers.linux.mmzone import NODE_DATA
 from kcensus.engine.layout import word_dtype
 from kcensus.engine.slub.percpu import cpu_offsets, online_nodes
 from kcensus.kernel.size import attempt
+from kcensus.sources.capsule.uses import reading_numbers
 
 _ITEMS = {
     "free": ("NR_FREE_PAGES",),
@@ -120,7 +121,8 @@ def _per_cpu(pointer: drgn.Object, array: str = "", index: int = 0) -> int:
     size, is_signed = drgn.sizeof(type_), bool(type_.unaliased().is_signed)
     number = np.dtype(f"{'i' if is_signed else 'u'}{size}").newbyteorder(word_dtype(prog).byteorder)
     places = ((start + offset) % (1 << 64) for offset in cpu_offsets(prog).tolist())
-    counts = np.frombuffer(b"".join(prog.read(place, size) for place in places), number)
+    with reading_numbers(prog):
+        counts = np.frombuffer(b"".join(prog.read(place, size) for place in places), number)
     return int(counts.astype(np.int64).sum())
 
 

@@ -21,6 +21,7 @@ from kcensus.kernel.symbols import described, symbols_of
 from kcensus.kernel.tasks import orc
 from kcensus.kernel.tasks.functions import plain
 from kcensus.kernel.tasks.orc import OrcTables, has_tables
+from kcensus.sources.capsule.uses import Use
 
 _MAX_FRAMES = 256
 _MAX_STACK = 1 << 18
@@ -168,7 +169,11 @@ class _Walk:
         """Return words of the stacks; 0 for unwanted ones, and outside of the stack."""
         ok = wanted & self.holds(addresses, lanes)
         values, readable = gather_words(
-            self.memory, np.where(ok, addresses, np.uint64(0)), self.word, self.faults
+            self.memory,
+            np.where(ok, addresses, np.uint64(0)),
+            self.word,
+            self.faults,
+            use=Use.UNKNOWN,  # functions save any register
         )
         return values, ok & readable
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from kcensus.engine.gather import Gathered, gather
 from kcensus.engine.layout import Path, layout
-from kcensus.engine.memory import Faults, Mask, Numbers, Words
+from kcensus.engine.memory import Guess, Mask, Numbers, Words
 from kcensus.human import counted, human_seconds
 from kcensus.kernel.code.call_sites import CallSites
 from kcensus.kernel.kernel import Kernel
@@ -277,7 +277,7 @@ class Finder:
         :param is_guess: whether an address may be of no such struct, so that it is no fault
         """
         fields = layout(self.kernel.prog, type_, members)
-        return gather(self.kernel.memory, addresses, fields, Faults() if is_guess else self.faults)
+        return gather(self.kernel.memory, addresses, fields, Guess() if is_guess else self.faults)
 
     def _member(
         self, type_: str, path: Path, addresses: Words, *, is_guess: bool = False

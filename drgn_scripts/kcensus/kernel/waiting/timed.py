@@ -10,7 +10,7 @@ import numpy as np
 
 from kcensus.engine.gather import gather, gather_words
 from kcensus.engine.layout import layout, word_dtype
-from kcensus.engine.memory import Faults, Mask, Numbers, Words
+from kcensus.engine.memory import Faults, Guess, Mask, Numbers, Words
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.tasks.functions import plain
 from kcensus.kernel.tasks.tasks import Tasks
@@ -96,5 +96,5 @@ def _is_pending(kernel: Kernel, type_: str, timers: Words, faults: Faults) -> Ma
     # lists. A timer that is not pending has no such link.
     members = {"back": ("entry.pprev", "entry.prev")}
     back = gather(kernel.memory, timers, layout(prog, type_, members), faults)["back"]
-    target, readable = gather_words(kernel.memory, back, word_dtype(prog), Faults())
+    target, readable = gather_words(kernel.memory, back, word_dtype(prog), Guess())
     return np.asarray((back != 0) & readable & (target == timers))

@@ -13,7 +13,7 @@ from typing import Any
 import drgn
 import numpy as np
 import numpy.typing as npt
-from drgn.helpers.linux.mm import pfn_to_virt
+from drgn.helpers.linux.mm import follow_phys, pfn_to_virt
 
 from kcensus.outputs import OutputError
 from kcensus.progress import Progress
@@ -21,6 +21,7 @@ from kcensus.sources.capsule.container import BLOCK_PAGES, RUN, writing
 from kcensus.sources.capsule.lookups import Lookups, Machine, ObjectData, assemble
 from kcensus.sources.capsule.types import Interner, NotRecorded, Ref
 from kcensus.sources.capsule.typetable import BadTypes
+from kcensus.sources.capsule.uses import Uses, keep_uses
 from kcensus.sources.faults import REASONS, reason
 from kcensus.sources.model import Target
 
@@ -37,9 +38,10 @@ class Recorder:
     """Records all reads and lookups of a target.
 
     :param target: a dump; the memory of a live kernel would change before it is written
+    :param has_uses: whether to note in :attr:`uses` which bytes are used
     """
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, *, has_uses: bool = False) -> None:
         prog = target.prog
         self._prog = prog
         self._types = Interner()
@@ -57,6 +59,15 @@ class Recorder:
         )
         # Shared with forked workers, and allocated only where it is written.
         self._touched = mmap.mmap(-1, max(frames, 1))
+        self.uses: Uses | None = None
+        if has_uses:
+            size, start = self._machine.memory_bytes, self._machine.direct_map
+            try:
+                self.uses = Uses(size, self._page_size, start, self._walk)
+            except (OSError, OverflowError):
+                raise OutputError(
+                    f"cannot redact: memory ends at {size:#x}, so the target may be damaged"
+                ) from None
         self._modules = target.modules
         self.target = replace(
             target,
@@ -66,6 +77,12 @@ class Recorder:
             modules=self,
         )
         """The recorded target; analyses run on it as on the original."""
+        if self.uses is not None:
+            keep_uses(self.target.prog, self.uses)
+
+    def _walk(self, address: int) -> int:
+        prog = self.target.prog
+        return int(follow_phys(prog["init_mm"].address_of_(), address))
 
     # The methods of Source and ModuleDebugInfo
 
@@ -100,6 +117,8 @@ class Recorder:
     def read(self, address: int, count: int) -> bytes:
         first, last = address // self._page_size, (address + count - 1) // self._page_size
         self._touched[first : last + 1] = b"\1" * (last + 1 - first)
+        if self.uses is not None:
+            self.uses.read(address, count)
         data: bytes = self._prog.read(address, count, physical=True)
         return data
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
-from kcensus.engine.memory import Faults, Mask, Numbers, Words
+from kcensus.engine.memory import Faults, Guess, Mask, Numbers, Words
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.tasks.tasks import Tasks
@@ -52,7 +52,7 @@ def percpu_writers(reading: Reading) -> None:
     for index, candidate, _ in picked_words(
         kernel.memory, known, rows, size, reading.faults, lambda words, _: words >= KERNEL
     ):
-        read = gather(kernel.memory, candidate, members, Faults())
+        read = gather(kernel.memory, candidate, members, Guess())
         task, low = known.address[rows[index]], known.stack[rows[index]]
         # The stack has the address of the task, too, and addresses of itself.
         elsewhere = (candidate < low) | (candidate >= low + np.uint64(size))
@@ -244,10 +244,10 @@ def _locks(
     words = picked_words(memory, known, rows, size, Faults(), lambda words, _: words >= KERNEL)
     locks: dict[int, set[int]] = {}
     for task, address, _ in chain(words, [(has_memory, mm[has_memory] + lock, mm)]):
-        first = gather(memory, address, members, Faults())["first_waiter"]
+        first = gather(memory, address, members, Guess())["first_waiter"]
         some = np.flatnonzero(first >= KERNEL)
         task, address, first = task[some], address[some], first[some]
-        owner = gather(memory, first, of_waiter, Faults())["task"]
+        owner = gather(memory, first, of_waiter, Guess())["task"]
         low = known.stack[rows[task]]
         top = low + np.uint64(size)
         # A single waiter is a ring by itself, which looks like an empty list.

@@ -22,15 +22,18 @@ import numpy as np
 from kcensus.engine.chase import Damage, Lanes, chase
 from kcensus.engine.gather import gather, gather_arrays, gather_words
 from kcensus.engine.layout import layout, word_dtype
-from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words
+from kcensus.engine.memory import Faults, Guess, Mask, Memory, Numbers, Words
 from kcensus.engine.rows import rows_of
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.waiters import entry_link, entry_type
 from kcensus.kernel.tasks.tasks import Tasks
+from kcensus.sources.capsule.uses import Use
 
 _MAX_WAITERS = 1 << 16
 """Most waiters to pass on the way to a head, besides the given tasks."""
 KERNEL = np.uint64(1 << 63)
+_POINTERS = np.uint64(0xFF << 56)
+"""Least address in the kernel, on x86-64 with 5 levels of page tables."""
 """Lowest kernel address."""
 _MAX_BYTES = 1 << 23
 """Most bytes of stacks to read at a time."""
@@ -112,9 +115,9 @@ class _Search:
 
     def _is_linked(self, node: Words) -> Mask:
         """Return which addresses hold a ``list_head`` in a ring with others."""
-        here = gather(self.memory, node, self.links, Faults())
-        after = gather(self.memory, here["next"], self.links, Faults())
-        before = gather(self.memory, here["prev"], self.links, Faults())
+        here = gather(self.memory, node, self.links, Guess())
+        after = gather(self.memory, here["next"], self.links, Guess())
+        before = gather(self.memory, here["prev"], self.links, Guess())
         linked: Mask = here.readable & after.readable & before.readable & (here["next"] != node)
         linked &= (after["prev"] == node) & (before["next"] == node)
         return linked
@@ -162,7 +165,7 @@ class _Search:
         head = np.zeros(len(start), np.uint64)
 
         def step(nodes: Words, lanes: Lanes) -> tuple[Words, Mask]:
-            owner, _ = gather_words(self.memory, nodes + distance[lanes], self.word, Faults())
+            owner, _ = gather_words(self.memory, nodes + distance[lanes], self.word, Guess())
             row = self.known.rows(owner)
             waits = (row >= 0) & self._on_stack(nodes, np.maximum(row, 0))
             read = gather(self.memory, nodes, self.links, self.faults)
@@ -196,9 +199,14 @@ def stack_words(
         chunk = max(_MAX_BYTES // (count * memory.page_size), 1)
         for cut in range(0, len(lanes), chunk):
             some = lanes[cut : cut + chunk]
-            values, _ = gather_arrays(memory, start[some], words, word_dtype(memory.prog), faults)
+            word = word_dtype(memory.prog)
+            values, _ = gather_arrays(memory, start[some], words, word, faults, None)
             unused = (known.sp[rows[some]] - start[some]) // np.uint64(8)
             values[np.arange(words, dtype=np.uint64) < unused[:, None]] = 0
+            # Any register is saved on a stack; of the words, only pointers are of use.
+            row, column = np.nonzero(values >= _POINTERS)
+            place = start[some][row] + np.uint64(8) * column.astype(np.uint64)
+            memory.note(place, 8, Use.UNKNOWN)
             yield some, start[some], values
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from kcensus.engine.chase import Lanes
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
-from kcensus.engine.memory import Faults, Mask, Words
+from kcensus.engine.memory import Guess, Mask, Words
 from kcensus.kernel.symbols import symbols_of
 from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.tasks.stacks import Stacks
@@ -82,7 +82,7 @@ def _in_frames(reading: Reading, asked: Mask, kind: _Kind) -> None:
         inside = (place >= known.sp[row]) & (place < end[lane])
         inside &= (word < known.stack[row]) | (word >= known.stack[row] + size)
         lane, row, candidate = lane[inside], row[inside], word[inside]
-        read = gather(kernel.memory, candidate, dio, Faults())
+        read = gather(kernel.memory, candidate, dio, Guess())
         same = read["waiter"] == known.address[row]
         pairs = np.unique(np.stack([lane[same].view(np.uint64), candidate[same]]), axis=1)
         one, count = np.unique(pairs[0], return_counts=True)
@@ -121,7 +121,7 @@ def _on_stacks(reading: Reading, asked: Mask) -> None:
         kernel.memory, reading.known, reading.rows[lanes], reading.stacks.size, reading.faults
     )
     place = place - np.uint64(bio.fields["private"].offset)
-    end_io = gather(kernel.memory, place, bio, Faults())["end_io"]
+    end_io = gather(kernel.memory, place, bio, Guess())["end_io"]
     ours = [bool(each) and functions(each)[0] == _SIMPLE_END for each in end_io.tolist()]
     is_bio = np.array(ours, np.bool_)
     lane, proof = lanes[index[is_bio]], "bio.bi_private"
