@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from kcensus.catalogue import Prober, ask_everything, load, modules
 from kcensus.engine.gather import gather
 from kcensus.engine.memory import Faults, Memory
 from kcensus.engine.slub.pages import PageMap
+from kcensus.kernel.log import records
 from kcensus.progress import Progress, SilentProgress
 from kcensus.redaction import Redaction, new_key
 from kcensus.reports import report
@@ -47,6 +49,7 @@ def create(
     *,
     level: int = 3,
     redact: Sequence[str] = (),
+    keep: Sequence[str] = (),
     key: bytes | None = None,
     progress: Progress | None = None,
     chunk_bytes: int | None = None,
@@ -55,6 +58,7 @@ def create(
 
     :param level: zstd compression level, 1 to 19
     :param redact: kinds of content to redact: ``names``
+    :param keep: kinds of content that ``names`` leaves: ``log``, the text of the kernel log
     :param key: secret of the pseudonyms of names; None for a random key, not saved
     :param chunk_bytes: bytes that an analysis reads at a time; None for its default
     :raises TargetError: the target is live or a capsule, or all analyses failed
@@ -67,7 +71,7 @@ def create(
     if target.recorded_for is not None:
         raise TargetError(f"{target.name}: is already a capsule; record the vmcore it came from")
     progress = progress or SilentProgress()
-    recorder = Recorder(target)
+    recorder = Recorder(target, has_uses="names" in redact)
     made = report(Context.of(recorder.target, progress=progress, chunk_bytes=chunk_bytes), analyses)
     failed = {section.name: section.error for section in made.sections if section.result is None}
     if len(failed) == len(analyses):
@@ -82,7 +86,13 @@ def create(
     redaction = None
     if "names" in redact:
         try:
-            redaction = Redaction(target, recorder.touched, key or new_key(), progress)
+            if "log" in keep:
+                # All of it, whatever the analyses need.
+                with suppress(LookupError, ValueError, drgn.FaultError):
+                    records(recorder.target.prog)
+            redaction = Redaction(
+                target, recorder, key or new_key(), progress, keeps_log="log" in keep
+            )
         except (LookupError, drgn.FaultError) as error:
             raise TargetError(f"{target.name}: names cannot be redacted: {error}") from error
     counts = recorder.write(
@@ -93,6 +103,7 @@ def create(
             "analyses": names,
             "failed": failed,
             "redacted": ["names"] if redaction else [],
+            "kept": sorted(set(keep)) if redaction else [],
         },
         level=level,
         progress=progress,

@@ -29,7 +29,7 @@ class Capsules:
 
     plain: Path
     wiped: Path
-    """Free objects zeroed, names kept."""
+    """Unused memory zeroed, names kept."""
     redacted: Path
 
     @staticmethod
@@ -42,9 +42,9 @@ class Capsules:
         create(target, paths.plain, wanted)
         made = create(target, paths.redacted, wanted, redact=["names"], key=KEY)
         assert made.unredacted == []
-        recorder = Recorder(target)
+        recorder = Recorder(target, has_uses=True)
         report(Context.of(recorder.target), wanted)
-        wipe = Redaction(target, recorder.touched, None, SilentProgress())
+        wipe = Redaction(target, recorder, None, SilentProgress())
         manifest = Reader(str(paths.plain)).manifest
         recorder.write(paths.wiped, manifest, level=1, progress=SilentProgress(), scrub=wipe)
         return paths

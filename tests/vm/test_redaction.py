@@ -53,6 +53,10 @@ class Dentry(NamedTuple):
     """Whether users choose names in its file system."""
 
 
+_DENTRY = 192
+"""Bytes of a dentry."""
+
+
 @pytest.fixture(scope="module")
 def dentries(mixed_target: Target) -> list[Dentry]:
     cache = find_slab_cache(mixed_target.prog, "dentry")
@@ -80,12 +84,12 @@ def everything(
 ) -> Capsules:
     """Capsules of all dentries and their names, including those that no analysis reads."""
     paths = Capsules.below(tmp_path_factory.mktemp("everything"))
-    recorder = Recorder(mixed_target)
+    recorder = Recorder(mixed_target, has_uses=True)
     report(Context.of(recorder.target), analyses().values())
     for dentry in dentries:
-        recorder.target.prog.read(dentry.address, 192)
-        recorder.target.prog.read(dentry.place, len(dentry.name) + 1)
-    scrub = Redaction(mixed_target, recorder.touched, KEY, SilentProgress())
+        recorder.target.prog.read(dentry.address, _DENTRY)
+        recorder.target.prog.read_c_string(dentry.place)
+    scrub = Redaction(mixed_target, recorder, KEY, SilentProgress())
     for path, hook in ((paths.plain, None), (paths.redacted, scrub)):
         recorder.write(path, _MANIFEST, level=1, progress=SilentProgress(), scrub=hook)
     return paths
@@ -317,12 +321,15 @@ def test_processes_and_the_host(mixed_dump: Dump) -> None:
             address, 8192, lambda _, size, at, __: bytes(data[at : at + size]), is_physical
         )
     assert field.string_() == b"db-seven.example.com"
-    recorded = np.zeros(int(prog["max_pfn"]), np.bool_)
-    redaction = Redaction(target, recorded, KEY, SilentProgress())
+    recorder = Recorder(target, has_uses=True)
+    redaction = Redaction(target, recorder, KEY, SilentProgress())
     written = bytearray(data)
     # As in the kernel log, on the command line, and in messages of systemd.
     lines = b"\0db-seven said: hello\0ip=::::db-seven:eth0 <db-seven.example.com>.\0"
     written[: len(lines)] = lines
+    recorder.target.prog.read(start, len(lines), physical=True)
+    for at in range(place, place + 21):
+        recorder.target.prog.read(at, 1, physical=True)
     redaction(start >> 12, written)
     new = bytes(written[place - start : place - start + 65])
     assert re.fullmatch(rb"[a-z]{2}-[a-z]{5}\.[a-z]{7}\.[a-z]{3}\0+", new)
@@ -333,6 +340,7 @@ def test_processes_and_the_host(mixed_dump: Dump) -> None:
     for task in for_each_task(prog):
         comm = task.comm.string_()
         place = int(virt_to_phys(task.comm.address_of_()))
+        recorder.target.prog.read(place, 16, physical=True)
         page = bytearray(prog.read(place & ~4095, 4096, physical=True))
         redaction(place >> 12, page)
         new = bytes(page[place & 4095 : (place & 4095) + 16]).partition(b"\0")[0]

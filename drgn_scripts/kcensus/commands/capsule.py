@@ -24,6 +24,7 @@ def _create(
     level: int,
     force: bool,
     redact: tuple[str, ...],
+    keep: tuple[str, ...],
     redact_key: Path | None,
     reading: options.Reading,
 ) -> Exit:
@@ -32,6 +33,8 @@ def _create(
     if out is None:  # in a session, the only word is OUT
         target, out = left_out("OUT"), Path(target)
     wanted, key = chosen_analyses(analyses), _key(redact_key, redact)
+    if keep and "names" not in redact:
+        raise click.UsageError("--keep needs --redact names; add --redact names.")
     _check_out(target, out, force)
     with opened(target, reading) as (opened_target, progress):
         made = capsule.create(
@@ -40,6 +43,7 @@ def _create(
             wanted,
             level=level,
             redact=redact,
+            keep=keep,
             key=key,
             progress=progress,
             chunk_bytes=reading.chunk_size,
@@ -114,9 +118,15 @@ _CREATE = options.command(
             ["--redact"],
             type=click.Choice(["names"]),
             multiple=True,
-            help="Replace names of files, cgroups, device-mapper devices, processes and the host"
-            " with pseudonyms of the same shape, and wipe free memory and registers of programs."
-            " Other memory contents stay.",
+            help="Keep only memory that the analyses use, and replace all text in it except words"
+            " of the kernel with pseudonyms of the same shape: names of files, mounts, cgroups,"
+            " devices, processes and hosts, and the kernel log.",
+        ),
+        click.Option(
+            ["--keep"],
+            type=click.Choice(["log"]),
+            multiple=True,
+            help="With --redact names, leave this as it is: the text of the kernel log.",
         ),
         options.files(
             "--redact-key",
@@ -134,7 +144,7 @@ _CREATE = options.command(
         ("kcensus capsule create vmcore case.capsule --analyses slab,dentries", "for two of them"),
         (
             "kcensus capsule create vmcore case.capsule --redact names",
-            "without names of files, cgroups, devices, processes and the host",
+            "without names of files, mounts, cgroups, devices, processes and hosts",
         ),
         ("kcensus report case.capsule", "analyze it on any machine, without debug info"),
     ),

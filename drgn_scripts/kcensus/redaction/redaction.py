@@ -1,25 +1,23 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Redact names and freed memory in capsule pages.
+"""Redact names and unused memory in capsule pages.
 
-While a capsule is written, its pages are changed in three ways:
+While a capsule is written, its pages are changed:
 
-* Names chosen by users are replaced by pseudonyms where the kernel keeps them, and hashes of
-  names (``d_name.hash``) by pseudonyms of numbers.
-* The same names are replaced wherever else they occur as separate tokens: in messages, mount
-  options, copies.
-* The memory in :mod:`~kcensus.redaction.wiped` is zeroed: free slab objects, because they hold
-  older names, registers of programs, and frames of returned functions.
+* All bytes that no analysis used are zeroed, see :mod:`~kcensus.sources.capsule.uses`. This takes
+  everything off the pages that only lies beside what is used.
+* Of the used bytes, text is replaced by pseudonyms, except words of the kernel: strings; what reads
+  as text at an address that was only guessed; and long text even where numbers were expected.
+* Names chosen by users are replaced where the kernel keeps them even if they are also words of the
+  kernel, and hashes of names (``d_name.hash``) by pseudonyms of numbers.
+* The memory in :mod:`~kcensus.redaction.wiped` is zeroed.
 
-On pages that an analysis read, the following is not redacted:
+What remains readable:
 
-* anything but names, such as file contents or environment variables;
-* the frames in use on the kernel stacks of sleeping tasks: addresses, numbers, and local variables
-  of kernel functions, such as a part of a path, or of data being copied, encrypted or compared;
-* names without a dentry, such as directory entries cached by a file system; names of disks, which
-  the kernel chooses except for md arrays with a user's name;
-* outside of their own place: names of fewer than
-  :data:`~kcensus.redaction.tokens.MIN_TOKEN_BYTES` bytes, numbers of fewer than 8 digits, parts of
-  names, names glued to other text, and names that are also words of the kernel (``dentry``);
+* outside of their own place: names that are also words of the kernel (``dentry``), and numbers of
+  up to 7 digits;
+* pieces of less than :data:`_MIN_UNKNOWN` bytes of other text, where an analysis took them for
+  numbers;
+* lengths and separators of names, and that two words are the same;
 * other numbers. A dentry's hash bucket has some 20 bits, which can confirm a guessed name.
 """
 
@@ -28,17 +26,22 @@ from __future__ import annotations
 import drgn
 import numpy as np
 import numpy.typing as npt
-from drgn.helpers.linux.mm import follow_phys
 
-from kcensus.engine.memory import Bytes, Mask, Words
+from kcensus.engine.memory import Bytes, Words
 from kcensus.engine.slub.slabs import ScanReport
 from kcensus.kernel.kernel import Kernel
 from kcensus.progress import Progress
 from kcensus.redaction.pseudonyms import Pseudonyms
-from kcensus.redaction.tokens import MAX_TOKEN_BYTES, TokenSet, token_hashes
+from kcensus.redaction.tokens import MAX_TOKEN_BYTES, KernelText, printable_lengths
 from kcensus.redaction.user_names import MODULES, Hashes, UserNames, kernel_words
-from kcensus.redaction.wiped import Ranges, free_slots, task_memory
+from kcensus.redaction.wiped import Ranges, constants, free_slots, log_text, registers
 from kcensus.sources import Target
+from kcensus.sources.capsule.recorder import Recorder
+from kcensus.sources.capsule.uses import Use
+
+_MIN_TEXT, _MIN_UNKNOWN, _MIN_NUMBER = 2, 6, 16
+"""Least printable bytes in a row that are text, by their use. A pointer has at most 5, and a random
+number of 8 bytes seldom has printable bytes around it."""
 
 
 class Patches:
@@ -68,34 +71,44 @@ class Patches:
 class Redaction:
     """Redacts the pages of one target, as a :data:`~kcensus.sources.capsule.recorder.Scrub`.
 
-    :param recorded: per page frame, whether it is recorded; read when the first page is redacted
+    :param recorder: has read the target, and noted the uses of memory; its pages are looked up when
+        the first one is redacted
     :param key: secret of the pseudonyms; None keeps names, and only zeroes unused memory
+    :param keeps_log: whether the text of the kernel log stays
     :raises LookupError: the debug info lacks a type or variable needed to find names
     :raises drgn.FaultError: the dump lacks memory needed to find names
     """
 
     def __init__(
-        self, target: Target, recorded: Mask, key: bytes | None, progress: Progress
+        self,
+        target: Target,
+        recorder: Recorder,
+        key: bytes | None,
+        progress: Progress,
+        *,
+        keeps_log: bool = False,
     ) -> None:
+        if recorder.uses is None:
+            raise ValueError("the recorder has not noted the uses of memory")
         target.need_modules("dm_mod", *MODULES)
         self._kernel = Kernel(target.prog, progress=progress)
-        self._slab_map = self._kernel.slab_map
-        self._recorded = recorded
-        self._free: Ranges | None = None
-        self._tasks: Ranges | None = None
+        self._recorder, self._uses = recorder, recorder.uses
+        self._wiped: tuple[Ranges, Ranges] | None = None
         self._pseudonyms = Pseudonyms(key) if key is not None else None
         self._patches: list[Patches] = []
         self._spans = np.empty((0, 2), np.int64)
-        self._tokens = TokenSet(np.empty(0, np.uint64))
-        self._image = _kernel_image(target.prog)
         self.missing: list[str] = []
         """Parts that could not be redacted: one phrase each."""
+        self._constants, content = constants(self._kernel)
+        self._kernel_text = KernelText(kernel_words(self._kernel), content)
+        self._kept = [self._constants]
+        if keeps_log:
+            self._kept.append(log_text(self._kernel))
         if self._pseudonyms is not None:
             self._collect(self._pseudonyms)
 
     def _collect(self, pseudonyms: Pseudonyms) -> None:
         names = UserNames(self._kernel)
-        tokens: list[Words] = []
         for batch in names.find():
             if not len(batch.physical):
                 continue
@@ -106,8 +119,8 @@ class Redaction:
             else:
                 # A zero after each row keeps the rows apart.
                 text = np.pad(batch.text, ((0, 0), (0, 1))).ravel()
-                tokens.append(token_hashes(text))
-                pseudonyms.replace(text, text != 0)
+                if not batch.is_kernels:
+                    pseudonyms.replace(text, text != 0)
                 rows = text.reshape(len(batch.physical), -1)
                 patches = Patches(batch.physical, rows, batch.room)
             # Sorted by batch only: sorting all of them would take as much memory again.
@@ -116,61 +129,59 @@ class Redaction:
         if not names.report.complete or names.report.objects_unreadable:
             self.missing.append("names in memory that is corrupt or missing from the dump")
         self._spans = np.array([patches.span for patches in self._patches]).reshape(-1, 2)
-        words = b"\0".join(kernel_words(self._kernel))
-        kernels = token_hashes(np.frombuffer(words, np.uint8))
-        self._tokens = TokenSet(np.concatenate(tokens or [kernels])).without(kernels)
 
     def __call__(self, first_frame: int, pages: bytearray) -> None:
         """Redact pages in place."""
-        if self._free is None or self._tasks is None:
+        if self._wiped is None:
             # Not earlier: looking up the last types may still record pages.
             report = ScanReport()
-            self._free = free_slots(self._slab_map, self._recorded, report)
-            self._tasks = task_memory(self._kernel, report)
+            slots = free_slots(self._kernel.slab_map, self._recorder.touched, report)
+            self._wiped = slots, registers(self._kernel, report)
             if not report.complete:
                 self.missing.append("free objects of slabs that are corrupt or not in the dump")
         start = first_frame << self._kernel.memory.page_shift
         buffer = np.frombuffer(pages, np.uint8)
-        free, links = self._free.inside(start, len(buffer))
+        uses = self._uses.of(start, len(buffer))
+        free, links = self._wiped[0].inside(start, len(buffer))
+        following = buffer[links]
         if self._pseudonyms is not None:
-            # A hardened freelist pointer is a random number that may look like a token.
-            kept = buffer[links]
-            self._replace_tokens(start, buffer, self._pseudonyms)
-            buffer[links] = kept
+            self._replace_text(start, buffer, uses, self._pseudonyms)
             # Second, because patches were made from the original names.
             low, high = self._spans.T
             for number in np.flatnonzero((low < start + len(buffer)) & (high > start)).tolist():
                 self._patches[number].apply(start, buffer)
-        buffer[free | self._tasks.inside(start, len(buffer))[0]] = 0
+        unused = (uses == 0) & ~self._constants.inside(start, len(buffer))[0]
+        buffer[unused | free | self._wiped[1].inside(start, len(buffer))[0]] = 0
+        buffer[links] = following
 
-    def _replace_tokens(self, start: int, buffer: Bytes, pseudonyms: Pseudonyms) -> None:
-        """Replace names that are separate tokens, also where they cross the ends of ``buffer``."""
-        before = self._around(start - MAX_TOKEN_BYTES - 1)
-        after = self._around(start + len(buffer))
+    def _replace_text(
+        self, start: int, buffer: Bytes, uses: npt.NDArray[np.uint8], pseudonyms: Pseudonyms
+    ) -> None:
+        """Replace text except words of the kernel, also where it crosses the ends of ``buffer``."""
+        (before, used_before), (after, used_after) = (
+            self._around(at) for at in (start - MAX_TOKEN_BYTES - 1, start + len(buffer))
+        )
         whole = np.concatenate([before, buffer, after])
-        wanted = self._tokens.find(whole)
-        low, high = self._image.start - start, self._image.stop - start
-        wanted[max(low + len(before), 0) : max(high + len(before), 0)] = False
+        use = np.concatenate([used_before, uses, used_after])
+        inside = slice(len(before), len(before) + len(buffer))
+        lengths = printable_lengths(whole, use == Use.TEXT)
+        least = np.array([1 << 62, _MIN_NUMBER, _MIN_TEXT, _MIN_UNKNOWN])[use]
+        wanted = lengths >= least
+        # Text right before a pointer does not make its lowest bytes text.
+        is_pointer = np.repeat(buffer.reshape(-1, 8)[:, 7] == 0xFF, 8)
+        wanted[inside] &= ~(is_pointer & (uses != Use.TEXT))
+        for kept in self._kept:
+            wanted[inside] &= ~kept.inside(start, len(buffer))[0]
         if wanted.any():
+            # A word may be right behind other memory.
+            wanted &= ~self._kernel_text.find(np.where(wanted, whole, np.uint8(0)))
             pseudonyms.replace(whole, wanted)
-            buffer[:] = whole[len(before) : len(before) + len(buffer)]
+            buffer[:] = whole[inside]
 
-    def _around(self, start: int) -> Bytes:
-        """Return memory beside a buffer, or a separator if it is not readable."""
+    def _around(self, start: int) -> tuple[Bytes, Bytes]:
+        """Return memory beside a buffer and its use; an unused separator if it is unreadable."""
         try:
-            raw = self._slab_map.prog.read(start, MAX_TOKEN_BYTES + 1, physical=True)
+            raw = self._kernel.prog.read(start, MAX_TOKEN_BYTES + 1, physical=True)
         except (drgn.FaultError, ValueError, OverflowError):
-            raw = b"\0"
-        return np.frombuffer(raw, np.uint8)
-
-
-def _kernel_image(prog: drgn.Program) -> range:
-    """Return the physical addresses of the kernel's code and constants, which no user named."""
-    try:
-        ends = [prog.symbol(name).address for name in ("_stext", "__end_rodata")]
-        # The image is physically contiguous.
-        start = int(follow_phys(prog["init_mm"].address_of_(), ends[0]))
-        stop = start + ends[1] - ends[0]
-    except (LookupError, drgn.FaultError):
-        return range(0)
-    return range(start, stop)
+            return np.zeros(1, np.uint8), np.zeros(1, np.uint8)
+        return np.frombuffer(raw, np.uint8), self._uses.of(start, len(raw))

@@ -1,57 +1,60 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Find known names in memory where they are separate tokens.
+"""Text in memory, and the words of the kernel in it.
 
-A *token* is a maximal run of :data:`MIN_TOKEN_BYTES` to :data:`MAX_TOKEN_BYTES` bytes without a
-separator. Memory is searched with three sets of separators:
-
-* control characters and ``/``, as around strings and in paths;
-* blanks, quotes, brackets and punctuation as well, as in messages and options;
-* all bytes that are not ASCII as well, as where a string follows a pointer.
+A *token* is a maximal run of at most :data:`MAX_TOKEN_BYTES` bytes between control characters,
+blanks, quotes, brackets, slashes and most punctuation: a word of a message, or a part of a path.
 """
 
 from __future__ import annotations
+
+import re
 
 import numpy as np
 
 from kcensus.engine.memory import Bytes, Mask, Numbers, Words
 from kcensus.engine.rows import covered
 
-MIN_TOKEN_BYTES = 4
-"""Least bytes of a token: shorter ones occur everywhere by chance."""
 MAX_TOKEN_BYTES = 255
 """NAME_MAX."""
-_MIN_DIGITS = 8
-"""Least digits of a number, for the same reason."""
+_MAX_DIGITS = 7
+"""Most digits of a number that tells nothing."""
+_MIN_STRING = 6
+"""Least length of a constant of the kernel: shorter ones occur in code and tables by chance."""
 
-
-def _inside(more_separators: bytes) -> Mask:
-    table = np.ones(256, np.bool_)
-    table[:32] = False
-    table[[127, ord("/"), *more_separators]] = False
-    return table
-
-
-_INSIDE = (_inside(b""), _inside(b" \"'`()[]{}<>,;:=@"), _inside(bytes(range(128, 256))))
+_INSIDE = np.ones(256, np.bool_)
+_INSIDE[:33] = False
+_INSIDE[[127, *b"/\"'`()[]{}<>,;:=@"]] = False
+_PRINTABLE = np.zeros(256, np.bool_)
+_PRINTABLE[32:127] = True
+_DIGIT = np.zeros(256, np.bool_)
+_DIGIT[ord("0") : ord("9") + 1] = True
 _LOW_BYTES = np.array([(1 << (8 * count)) - 1 for count in range(9)], np.uint64)
+_CONVERSION = re.compile(rb"%[-+ #0-9.*]*(?:hh?|ll?|[zjtL])?[a-zA-Z%]")
+"""Of a format of printk(); the letters after %p are left behind."""
 
 
-def _runs(inside: Mask) -> tuple[Numbers, Numbers]:
-    """Return the start and the length of each token, given the bytes other than separators."""
+def runs(inside: Mask) -> tuple[Numbers, Numbers]:
+    """Return the start and the length of each run of true."""
     edges = np.flatnonzero(np.diff(inside, prepend=False, append=False))
-    starts, lengths = edges[::2], edges[1::2] - edges[::2]
-    fits = (lengths >= MIN_TOKEN_BYTES) & (lengths <= MAX_TOKEN_BYTES)
+    return edges[::2], edges[1::2] - edges[::2]
+
+
+def _tokens(buffer: Bytes) -> tuple[Numbers, Numbers]:
+    starts, lengths = runs(_INSIDE[buffer])
+    fits = lengths <= MAX_TOKEN_BYTES
     return starts[fits], lengths[fits]
 
 
-def _xfs_names(buffer: Bytes, starts: Numbers, lengths: Numbers) -> tuple[Numbers, Numbers]:
-    """Return tokens less their first byte, if they may be entries of an XFS directory.
+def printable_lengths(buffer: Bytes, is_text: Mask) -> Numbers:
+    """Return the length of the run of printable bytes around each byte, 0 for other bytes.
 
-    Short directories that XFS keeps in memory store a name after its length (1 byte) and an offset
-    (2 bytes, ``struct xfs_dir2_sf_entry``), whose second byte may be any character.
+    :param is_text: where bytes that are not ASCII are printable, too
     """
-    rows = np.flatnonzero((starts >= 2) & (lengths > MIN_TOKEN_BYTES))
-    rows = rows[buffer[starts[rows] - 2] == lengths[rows] - 1]
-    return starts[rows] + 1, lengths[rows] - 1
+    starts, lengths = runs(_PRINTABLE[buffer] | (is_text & (buffer >= 128)))
+    around = np.zeros(len(buffer) + 1, np.int64)
+    around[starts] = lengths
+    around[starts + lengths] -= lengths
+    return np.cumsum(around)[:-1]
 
 
 def _mix(values: Words) -> Words:
@@ -76,50 +79,28 @@ def _hashes(buffer: Bytes, starts: Numbers, lengths: Numbers) -> Words:
     return hashes
 
 
-class TokenSet:
-    """A set of tokens, by their hashes."""
+class KernelText:
+    """Tells the words of the kernel in text.
 
-    def __init__(self, hashes: Words) -> None:
-        # np.unique() takes several times as long.
-        ascending = np.sort(hashes)
-        self._hashes = ascending[np.diff(ascending, prepend=~ascending[:1]) != 0]
-        bits = max(16, min(27, len(self._hashes).bit_length() + 4))
-        self._shift = np.uint64(64 - bits)
-        # Rules out nearly all tokens that are not in the set without a binary search.
-        self._table = np.zeros(1 << bits, np.bool_)
-        self._table[self._hashes >> self._shift] = True
+    :param names: names that the kernel chose
+    :param constants: memory with strings of the kernel's source, such as formats of messages
+    """
 
-    def __len__(self) -> int:
-        return len(self._hashes)
-
-    def without(self, hashes: Words) -> TokenSet:
-        """Return the set without some tokens."""
-        return TokenSet(self._hashes[~TokenSet(hashes)._contains(self._hashes)])
-
-    def _contains(self, hashes: Words) -> Mask:
-        contained: Mask = self._table[hashes >> self._shift]
-        maybe = np.flatnonzero(contained)
-        if len(maybe):
-            rows = np.searchsorted(self._hashes, hashes[maybe])
-            rows[rows == len(self._hashes)] = 0
-            contained[maybe] = self._hashes[rows] == hashes[maybe]
-        return contained
+    def __init__(self, names: list[bytes], constants: bytes) -> None:
+        buffer = np.frombuffer(constants, np.uint8).copy()
+        buffer[printable_lengths(buffer, np.zeros(len(buffer), np.bool_)) < _MIN_STRING] = 0
+        formats = _CONVERSION.sub(b"\n", buffer.tobytes())
+        text = np.frombuffer(b"\0".join([*names, buffer.tobytes(), formats]), np.uint8)
+        self._hashes = np.unique(_hashes(text, *_tokens(text)))
 
     def find(self, buffer: Bytes) -> Mask:
-        """Return which bytes of a buffer belong to tokens of this set."""
-        found = [(np.empty(0, np.int64), np.empty(0, np.int64))]
-        for inside in _INSIDE if len(self) else ():
-            tokens = _runs(inside[buffer])
-            for starts, lengths in (tokens, _xfs_names(buffer, *tokens)):
-                known = self._contains(_hashes(buffer, starts, lengths))
-                found.append((starts[known], lengths[known]))
-        starts, lengths = map(np.concatenate, zip(*found, strict=True))
-        return covered(starts, lengths, len(buffer))
-
-
-def token_hashes(buffer: Bytes) -> Words:
-    """Return the hashes of all tokens between the smallest set of separators, with repetitions."""
-    starts, lengths = _runs(_INSIDE[0][buffer])
-    letters = np.concatenate([[0], np.cumsum((buffer < ord("0")) | (buffer > ord("9")))])
-    telling = (letters[starts + lengths] > letters[starts]) | (lengths >= _MIN_DIGITS)
-    return _hashes(buffer, starts[telling], lengths[telling])
+        """Return which bytes belong to tokens of the kernel, or to short numbers."""
+        starts, lengths = _tokens(buffer)
+        hashes = _hashes(buffer, starts, lengths)
+        known = np.zeros(len(hashes), np.bool_)
+        if len(self._hashes):
+            rows = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
+            known = self._hashes[rows] == hashes
+        digits = np.concatenate([[0], np.cumsum(_DIGIT[buffer])])
+        known |= (digits[starts + lengths] - digits[starts] == lengths) & (lengths <= _MAX_DIGITS)
+        return covered(starts[known], lengths[known], len(buffer))

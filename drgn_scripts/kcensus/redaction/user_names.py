@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -66,6 +66,8 @@ class Names:
     room: npt.NDArray[np.int64]
     """Bytes of memory of each name. The rest after its end is left over from older names and may be
     zeroed."""
+    is_kernels: bool = False
+    """Whether the kernel chose the names, so that they stay."""
 
 
 @dataclass(frozen=True)
@@ -179,12 +181,17 @@ class UserNames:
             # The inline name of a dentry with an external name is left over from an older one.
             text[external] = 0
             wanted = self._user_named(batch["sb"], batch["inode"] != 0, text, kernels, cgroups)
+            rows = np.flatnonzero(~wanted & ~external)
+            room = (text[rows] != 0).sum(axis=1)
+            yield Names(own[rows] - self._direct, text[rows], room, is_kernels=True)
             rows = np.flatnonzero(wanted)
             room = np.full(len(rows), width)
             yield Names(own[rows] - self._direct, text[rows], room)
             hashes = address[start:][rows] + np.uint64(columns.fields["hash"].offset)
             yield Hashes(hashes - self._direct, batch["hash"][rows].astype(np.uint32))
             yield from self._strings(batch["name"][wanted & external])
+            for kept in self._strings(batch["name"][~wanted & external]):
+                yield replace(kept, is_kernels=True)
 
     def _file_systems(self) -> tuple[Words, Words]:
         """Return the super blocks with files named by the kernel, and those of cgroups."""
@@ -219,9 +226,11 @@ class UserNames:
         kernels = (tasks["real_parent"] == kthreadd) | (tasks["real_parent"] == idle)
         users = (tasks["mm"] != 0) | ~(kernels | (tasks["pid"] == 0))
         comm = columns.fields["comm"]
-        text = _texts(tasks["comm"][users], comm.dtype.itemsize)
-        places = address[users] + np.uint64(comm.offset)
-        yield Names(places - self._direct, text, np.full(len(text), comm.dtype.itemsize))
+        text = _texts(tasks["comm"], comm.dtype.itemsize)
+        places = address + np.uint64(comm.offset) - self._direct
+        room = np.full(len(text), comm.dtype.itemsize)
+        for rows in (users, ~users):
+            yield Names(places[rows], text[rows], room[rows], is_kernels=rows is not users)
         yield from self._hosts(np.unique(tasks["nsproxy"]))
 
     def _hosts(self, proxies: Words) -> Iterator[Names]:
@@ -237,8 +246,6 @@ class UserNames:
                     continue
                 kernel = self.prog["init_mm"].address_of_()
                 place = int(follow_phys(kernel, field.address_))
-                # Many programs print the host name without its domain.
-                yield self._single(place, raw.partition(b".")[0])
                 yield self._single(place, raw, drgn.sizeof(field))
 
     # Device mapper
@@ -295,7 +302,11 @@ def kernel_words(kernel: Kernel) -> list[bytes]:
     prog, slab_map = kernel.prog, kernel.slab_map
     caches = [cache.name for cache in slab_map.caches]
     caches += [name for pair in slab_map.aliases.items() for name in pair]
+    # Until v5.8, a cache of a cgroup has its name in brackets.
+    caches = [name.partition("(")[0] for name in caches]
     words = [name.encode(errors="surrogateescape") for name in caches]
+    uts = prog["init_uts_ns"].name
+    words += [uts.member_(each).string_() for each in ("sysname", "release", "version", "machine")]
     words += [type_.partition(".")[0].encode() for type_ in set(super_blocks(kernel).type)]
     parents = (prog["kthreadd_task"], prog["init_task"].address_of_())
     sources: tuple[Callable[[], list[bytes]], ...] = (
@@ -304,8 +315,12 @@ def kernel_words(kernel: Kernel) -> list[bytes]:
             for task in islice(for_each_task(prog), _MAX_LISTED)
             if not task.mm and task.real_parent in parents
         ],
-        # Whole disks are partitions, too.
-        lambda: list(map(part_name, islice(for_each_partition(prog), _MAX_LISTED))),
+        # Whole disks are parts, too; users name arrays of md.
+        lambda: [
+            name
+            for name in map(part_name, islice(for_each_partition(prog), _MAX_LISTED))
+            if not name.startswith(b"md_")
+        ],
         lambda: [module.name.string_() for module in islice(for_each_module(prog), _MAX_LISTED)],
         lambda: _listed(prog["workqueues"], "struct workqueue_struct", "name"),
         lambda: _listed(prog["elv_list"], "struct elevator_type", "elevator_name"),

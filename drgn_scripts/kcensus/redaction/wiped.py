@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The memory to wipe.
+"""Memory to wipe although analyses use it, and memory to keep as it is.
 
 * Free slots of slabs have remains of former objects, except for their freelist pointers.
-* The kernel keeps the vector registers of a program behind its ``task_struct``.
-* At the top of its kernel stack are its registers at the entry into the kernel.
+* At the top of the kernel stack of a program's task are its registers at the entry into the kernel,
+  and behind its ``task_struct`` its vector registers.
 * Below the stack pointer of a task without a CPU are frames of functions that returned.
-
-The frames in use stay: they lead to the objects of waits.
+* Code and constants are the same on all machines.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 import drgn
 import numpy as np
-import numpy.typing as npt
 from drgn.helpers.linux.mm import follow_phys
+from drgn.helpers.linux.module import for_each_module
 
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import Layout, layout, word_dtype
@@ -32,8 +32,8 @@ _USER_SEGMENTS = (0x23, 0x33)
 _PADDINGS = (0, 16)
 """Bytes above the registers on a stack, TOP_OF_KERNEL_STACK_PADDING: 16 with CONFIG_X86_FRED."""
 _MAX_STACK = 1 << 18
-
-_Range = tuple[Words, Numbers]
+_MAX_IMAGE = 1 << 30
+_MAX_LOG = 1 << 31
 
 
 class Ranges:
@@ -96,30 +96,36 @@ def free_slots(slab_map: SlabMap, frames: Mask, report: ScanReport) -> Ranges:
     return Ranges(address - np.uint64(slab_map.pages.direct_map), size, link)
 
 
-def task_memory(kernel: Kernel, report: ScanReport) -> Ranges:
-    """Return the memory of tasks to wipe: on other machines than x86-64, vector registers only.
+def registers(kernel: Kernel, report: ScanReport) -> Ranges:
+    """Return the registers of programs, and the frames of functions that returned.
 
-    :raises LookupError: the debug info lacks tasks
+    :raises LookupError: the debug info lacks tasks or registers
     """
     prog, slab_map = kernel.prog, kernel.slab_map
+    size = int(prog["THREAD_SIZE"])
+    if not 0 < size <= _MAX_STACK:
+        return Ranges(np.empty(0, np.uint64), np.empty(0, np.int64))
     caches = find_caches(slab_map, "struct task_struct")
-    optional = {"sp": "thread.sp", "on_cpu": "on_cpu"}
+    optional = {"sp": ("thread.sp", "thread.cpu_context.sp"), "on_cpu": "on_cpu"}
     columns = layout(prog, "struct task_struct", ["stack", "mm"], optional)
     address, tasks = allocated(slab_map, caches, columns, report)
-    first = _vector_registers(prog)
-    last = max((cache.object_size for cache in caches), default=0)
-    count = len(address) if first < last else 0
-    direct = np.uint64(slab_map.pages.direct_map)
-    starts = [address[:count] + np.uint64(first) - direct]
-    sizes = [np.full(count, last - first)]
+    type_ = prog.type("struct pt_regs")
+    top = (tasks["stack"] + np.uint64(size))[tasks["mm"] != 0]
+    start, end = _registers(kernel, type_, top)
+    starts, ends = [start], [end]
+    first, last = _vector_registers(prog), max((each.object_size for each in caches), default=0)
+    if first < last:
+        starts.append(address + np.uint64(first))
+        ends.append(address + np.uint64(last))
     if "sp" in tasks and "on_cpu" in tasks:
-        for start, size in _of_stacks(kernel, tasks):
-            starts.append(start)
-            sizes.append(size)
-    return Ranges(np.concatenate(starts), np.concatenate(sizes))
+        sp = tasks["sp"][tasks["on_cpu"] == 0]
+        starts.append(sp & ~np.uint64(kernel.memory.page_size - 1))
+        ends.append(sp)
+    return _physical(kernel, np.concatenate(starts), np.concatenate(ends))
 
 
 def _vector_registers(prog: drgn.Program) -> int:
+    """Return the offset of the vector registers, which end the memory of a task."""
     type_ = prog.type("struct task_struct")
     # Since v6.16 (commit not verified), they follow the task instead of ending it; see
     # x86_task_fpu(). On arm64, thread.uw holds them.
@@ -131,41 +137,108 @@ def _vector_registers(prog: drgn.Program) -> int:
     return int(drgn.sizeof(type_))
 
 
-def _of_stacks(kernel: Kernel, tasks: dict[str, npt.NDArray[np.uint64]]) -> list[_Range]:
-    prog, memory = kernel.prog, kernel.memory
-    size = int(prog["THREAD_SIZE"])
-    if not 0 < size <= _MAX_STACK:
-        return []
-    registers = prog.type("struct pt_regs")
+def _registers(kernel: Kernel, type_: drgn.Type, top: Words) -> tuple[Words, Words]:
+    """Return start and end of the registers below the ends of stacks."""
+    size = np.uint64(drgn.sizeof(type_))
+    try:
+        segment = np.uint64(drgn.offsetof(type_, "cs"))
+    except LookupError:
+        return top - size, top  # arm64: task_pt_regs()
     # The code segment stays: it marks the registers of a program for a walk along a stack.
-    segment = drgn.offsetof(registers, "cs")
-    word = np.dtype(word_dtype(prog)).itemsize
-    cs = layout(prog, registers, ["cs"])
-    top = (tasks["stack"] + np.uint64(size))[tasks["mm"] != 0]
-    ranges: list[tuple[Words, Words]] = []
+    word = np.uint64(word_dtype(kernel.prog).itemsize)
+    cs = layout(kernel.prog, type_, ["cs"])
+    starts, ends = [top[:0]], [top[:0]]
     for padding in _PADDINGS:
-        start = top - np.uint64(padding + drgn.sizeof(registers))
-        read = gather(memory, start, cs, Faults())
+        start = top - np.uint64(padding) - size
+        read = gather(kernel.memory, start, cs, Faults())
         entered = read.readable & np.isin(read["cs"].astype(np.uint64) & 0xFFFF, _USER_SEGMENTS)
         start, top = start[entered], top[~entered]
-        end = start + np.uint64(drgn.sizeof(registers))
-        ranges.append((start, start + np.uint64(segment)))
-        ranges.append((start + np.uint64(segment + word), end))
-    page = np.uint64(memory.page_size)
-    sp = tasks["sp"][tasks["on_cpu"] == 0]
-    ranges.append((sp & ~(page - np.uint64(1)), sp))
-    return [_physical(kernel, *each) for each in ranges]
+        starts += [start, start + segment + word]
+        ends += [start + segment, start + size]
+    return np.concatenate(starts), np.concatenate(ends)
 
 
-def _physical(kernel: Kernel, start: Words, end: Words) -> _Range:
+def constants(kernel: Kernel) -> tuple[Ranges, bytes]:
+    """Return code and constants of the kernel and its modules, which nobody named.
+
+    :return: their physical memory, and the content of the constants, so far as it is readable
+    """
+    prog = kernel.prog
+    spans = []
+    with suppress(LookupError):
+        start, rodata, end = (
+            prog.symbol(name).address for name in ("_stext", "__start_rodata", "__end_rodata")
+        )
+        spans.append((start, rodata, end))
+    for module in for_each_module(prog):
+        with suppress(LookupError, drgn.FaultError):
+            spans += _of_module(module)
+    content = []
+    page = kernel.memory.page_size
+    starts, ends = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)]
+    for start, rodata, end in spans:
+        if not 0 <= end - start <= _MAX_IMAGE:
+            continue
+        low = np.arange(start & -page, end, page, dtype=np.uint64)
+        starts.append(np.maximum(low, np.uint64(start)))
+        ends.append(np.minimum(low + np.uint64(page), np.uint64(end)))
+        first = rodata & -page
+        data, _ = kernel.memory.span(first, -(-(end - first) // page), Faults())
+        content.append(data[rodata - first : end - first].tobytes())
+    ranges = _physical(kernel, np.concatenate(starts), np.concatenate(ends))
+    return ranges, b"\0".join(content)
+
+
+def _of_module(module: drgn.Object) -> list[tuple[int, int, int]]:
+    """Return start, start of constants and end of memory that a module does not change."""
+    prog = module.prog_
+    try:
+        # Since Linux kernel commit ac3b43283923 ("module: replace module_layout with
+        # module_memory") (in v6.4).
+        memory = [module.mem[int(prog.constant(kind))] for kind in ("MOD_TEXT", "MOD_RODATA")]
+    except (LookupError, AttributeError):
+        pass
+    else:
+        (text, size), (rodata, length) = ((int(each.base), int(each.size)) for each in memory)
+        return [(text, text + size, text + size), (rodata, rodata, rodata + length)]
+    try:
+        # Since Linux kernel commit 7523e4dc5057 ("module: use a structure to encapsulate layout.")
+        # (in v4.5).
+        core = module.core_layout
+        start, text, end = int(core.base), int(core.text_size), int(core.ro_size)
+    except AttributeError:
+        start, text = int(module.module_core), int(module.core_text_size)
+        end = int(module.core_ro_size)
+    return [(start, start + text, start + end)]
+
+
+def log_text(kernel: Kernel) -> Ranges:
+    """Return the memory of the kernel log's text."""
+    prog = kernel.prog
+    try:
+        # Since Linux kernel commit 896fbe20b4e2 ("printk: use the lockless ringbuffer") (in v5.10).
+        ring = prog["prb"].text_data_ring
+        start, size = int(ring.data), 1 << int(ring.size_bits)
+    except LookupError:
+        start, size = int(prog.variable("log_buf", "printk.c")), int(prog["log_buf_len"])
+    page = kernel.memory.page_size
+    low = np.arange(start & -page, start + min(size, _MAX_LOG), page, dtype=np.uint64)
+    high = np.minimum(low + np.uint64(page), np.uint64(start + size))
+    return _physical(kernel, np.maximum(low, np.uint64(start)), high)
+
+
+def _physical(kernel: Kernel, start: Words, end: Words) -> Ranges:
     """Return the physical ranges of virtual ones within a page; unmapped ones are left out."""
-    mm = kernel.prog["init_mm"].address_of_()
+    direct, memory_bytes = kernel.slab_map.pages.direct_map, int(kernel.prog["max_pfn"])
+    memory_bytes <<= kernel.memory.page_shift
     physical, sizes = [], []
     for low, high in zip(start.tolist(), end.tolist(), strict=True):
-        try:
-            at = int(follow_phys(mm, low))
-        except (drgn.FaultError, ValueError, OverflowError):
-            continue
+        at = low - direct
+        if not 0 <= at < memory_bytes:
+            try:
+                at = int(follow_phys(kernel.prog["init_mm"].address_of_(), low))
+            except (drgn.FaultError, ValueError, OverflowError):
+                continue
         physical.append(at)
         sizes.append(high - low)
-    return np.array(physical, np.uint64), np.array(sizes, np.int64)
+    return Ranges(np.array(physical, np.uint64), np.array(sizes, np.int64))

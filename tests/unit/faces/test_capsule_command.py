@@ -482,6 +482,8 @@ def test_other_names_are_not_samples(
         (None, ["--redact", "names", "--redact-key", "key"], "no such file"),
         (b"x" * 15, ["--redact", "names", "--redact-key", "key"], "of 16 bytes or more"),
         (b"x" * 16, ["--redact-key", "key"], "add --redact names"),
+        (None, ["--keep", "log"], "add --redact names"),
+        (None, ["--redact", "names", "--keep", "names"], "'log'"),
     ],
 )
 def test_options_of_redaction(

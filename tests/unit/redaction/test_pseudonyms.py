@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Pseudonyms keep the shape of names only; tokens are found where separators surround them."""
+"""Pseudonyms keep the shape of names only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcensus.redaction.pseudonyms import KEY_BYTES, Pseudonyms, new_key
-from kcensus.redaction.tokens import TokenSet, token_hashes
 
 _KEY = b"not much of a secret"
 _NAMES = Pseudonyms(_KEY)
@@ -114,66 +113,3 @@ def test_numbers_are_equal_where_numbers_are_equal() -> None:
     assert len(set(numbers.tolist())) == 3
     assert not (numbers == Pseudonyms(_KEY + b"!").numbers(values)).any()
     assert len(_NAMES.numbers(values[:0])) == 0
-
-
-def _found(known: list[bytes], raw: bytes) -> list[bytes]:
-    tokens = TokenSet(token_hashes(np.frombuffer(b"\0".join(known), np.uint8)))
-    found = tokens.find(np.frombuffer(raw, np.uint8))
-    edges = np.flatnonzero(np.diff(np.pad(found.astype(np.int8), 1)))
-    return [raw[start:end] for start, end in edges.reshape(-1, 2).tolist()]
-
-
-@pytest.mark.parametrize(
-    ("raw", "found"),
-    [
-        (b"secret", True),
-        (b"\0secret\0", True),
-        (b"/srv/secret/x", True),
-        (b"(secret, twice)", True),
-        (b"name=secret:1", True),
-        (b"\xff\xffsecret\0", True),
-        (b"\x06\x00xsecret\x01", True),  # as in a directory of XFS
-        (b"\x07\x00xsecret\x01", False),
-        (b"secrets", False),
-        (b"a-secret", False),
-        (b"secre\0t", False),
-    ],
-)
-def test_tokens_need_separators(raw: bytes, found: bool) -> None:
-    assert _found([b"secret"], raw) == ([b"secret"] if found else [])
-
-
-def test_odd_names_are_found() -> None:
-    known = [b"two words", b"caf\xe9 noir", b"a\n[bold]b", b"abc", b"1234567", b"12345678"]
-    assert _found(known, b"\0two words\0caf\xe9 noir\0") == [b"two words", b"caf\xe9 noir"]
-    assert _found(known, b"x\n[bold]b\0") == [b"[bold]b"]
-    assert _found(known, b"abc\x001234567\0") == []  # too short
-    assert _found(known, b"\x0012345678\0") == [b"12345678"]
-
-
-@given(
-    st.lists(st.binary(min_size=1, max_size=40), max_size=6),
-    st.lists(st.binary(min_size=1, max_size=40), max_size=6),
-)
-def test_every_string_between_separators_is_found(known: list[bytes], more: list[bytes]) -> None:
-    raw = b"\0".join([*more, *known])
-    tokens = [
-        token
-        for name in known
-        for token in re.split(rb"[\0-\x1f/\x7f]+", name)
-        if len(token) >= 4 and (len(token) >= 8 or not token.isdigit())
-    ]
-    whole = b"\0".join(_found(known, raw))
-    assert all(token in whole for token in tokens)
-
-
-def test_without_leaves_the_others() -> None:
-    def hashes(*words: bytes) -> np.ndarray:
-        return token_hashes(np.frombuffer(b"\0".join(words), np.uint8))
-
-    tokens = TokenSet(hashes(b"dentry", b"invoice")).without(hashes(b"dentry", b"inode_cache"))
-    assert len(tokens) == 1
-    assert tokens.find(np.frombuffer(b"dentry/invoice", np.uint8)).sum() == 7
-    nothing = TokenSet(np.empty(0, np.uint64))
-    assert not nothing.find(np.frombuffer(b"dentry", np.uint8)).any()
-    assert len(tokens.find(np.empty(0, np.uint8))) == 0

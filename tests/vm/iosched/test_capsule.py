@@ -7,7 +7,6 @@ import re
 from typing import NamedTuple
 
 import drgn
-import numpy as np
 import pytest
 from drgn.helpers.linux.mm import PageLRU, compound_head, follow_phys, pfn_to_page
 from drgn.helpers.linux.pid import find_task
@@ -20,6 +19,7 @@ from kcensus.progress import SilentProgress
 from kcensus.redaction import Redaction
 from kcensus.sources import Target, open_target
 from kcensus.sources.capsule.container import Reader
+from kcensus.sources.capsule.recorder import Recorder
 from tests.lab import Dump, build
 from tests.lab.truth import io
 from tests.sample.block.poked import Poked
@@ -127,7 +127,6 @@ def test_registers_of_programs_are_wiped(case: Case) -> None:
         # What is left of functions that returned.
         page = int(task.thread.sp) & ~4095
         assert not any(redacted.read(page, int(task.thread.sp) - page))
-        assert redacted.read(int(task.thread.sp), 64) == plain.read(int(task.thread.sp), 64)
         compared += 1
     assert compared > 3
     assert kept
@@ -167,8 +166,9 @@ def test_labels_of_file_systems(kernel: str) -> None:
     page = bytearray(prog.read(frame << 12, 4096, physical=True))
     inside = place & 4095
     assert page[inside : inside + 12] == label.string_() == b"family-photo"
-    redaction = Redaction(target, np.zeros(int(prog["max_pfn"]), np.bool_), KEY, SilentProgress())
-    redaction(frame, page)
+    recorder = Recorder(target, has_uses=True)
+    recorder.target.prog.read(place, 12, physical=True)
+    Redaction(target, recorder, KEY, SilentProgress())(frame, page)
     new = bytes(page[inside : inside + 12])
     assert re.fullmatch(rb"[a-z]{6}-[a-z]{5}", new)
     assert new != b"family-photo"

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The words of the kernel in text."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kcensus.redaction.tokens import KernelText, printable_lengths
+
+_CONSTANTS = (
+    b"\0\x01INFO: task %s:%d blocked for more than %ld seconds.\n\0\xffab\0%sCPU: %d Comm\0"
+)
+_TEXT = KernelText([b"dentry", b"kmalloc-64"], _CONSTANTS)
+
+
+def _kept(raw: bytes) -> list[bytes]:
+    kept = _TEXT.find(np.frombuffer(raw, np.uint8))
+    edges = np.flatnonzero(np.diff(np.pad(kept.astype(np.int8), 1)))
+    return [raw[start:end] for start, end in edges.reshape(-1, 2).tolist()]
+
+
+@pytest.mark.parametrize(
+    ("raw", "kept"),
+    [
+        (b"dentry", [b"dentry"]),
+        (b"/srv/dentry\0", [b"dentry"]),
+        (b"kmalloc-64 kmalloc-641", [b"kmalloc-64"]),
+        (b"dentry-db", []),
+        (b"dentry\xff", []),
+        (b"INFO: task db:4711 blocked", [b"INFO", b"task", b"4711", b"blocked"]),
+        (b"CPU: 1 Comm: secret", [b"CPU", b"1", b"Comm"]),
+        (b"ab", []),  # too short for a constant
+        (b"12345678 1234567", [b"1234567"]),
+        (b"10.0.0.1", []),
+        (b"", []),
+    ],
+)
+def test_words_of_the_kernel_are_whole_tokens(raw: bytes, kept: list[bytes]) -> None:
+    assert _kept(raw) == kept
+
+
+def test_no_constants() -> None:
+    nothing = KernelText([], b"")
+    assert not nothing.find(np.frombuffer(b"\0dentry\0", np.uint8)).any()
+
+
+def test_lengths_of_printable_runs() -> None:
+    raw = np.frombuffer(b"ab\0cde\x80f", np.uint8)
+    is_text = np.zeros(len(raw), np.bool_)
+    assert printable_lengths(raw, is_text).tolist() == [2, 2, 0, 3, 3, 3, 0, 1]
+    assert printable_lengths(raw, ~is_text).tolist() == [2, 2, 0, 5, 5, 5, 5, 5]
+    assert len(printable_lengths(raw[:0], is_text[:0])) == 0
