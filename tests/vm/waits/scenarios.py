@@ -24,7 +24,7 @@ MADE: dict[str, tuple[str, ...]] = {
 """Those that our module makes, and accounts for."""
 
 FOUND: dict[str, tuple[str, ...]] = {
-    "waits-freeze": ("7.3",),
+    "waits-freeze": ("5.10", "7.3"),
     "waits-coredump": ("6.1",),
     "waits-fuse": ("7.3",),
     "waits-futex": ("6.1",),

@@ -182,7 +182,7 @@ def test_only_servers_of_fuse_are_in_a_cycle(other: Case) -> None:
 
 
 _ROOTS = {
-    "waits-freeze": (FREEZER, "", 7),
+    "waits-freeze": (FREEZER, "", 11),
     "waits-coredump": (TASK, "core-sleeper", 4),
     "waits-fuse": (TASK, "serve", 5),
 }
