@@ -54,7 +54,10 @@ class Faults(Counter[str]):
 
 
 class Guess(Faults):
-    """Faults at addresses that are only a guess: no faults of the dump."""
+    """Faults at addresses that are only a guess: no faults of the dump.
+
+    What is read there may be anything, also text, and is noted as such where memory is recorded.
+    """
 
 
 class Memory:
