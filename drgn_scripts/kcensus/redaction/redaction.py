@@ -141,6 +141,8 @@ class Redaction:
                 self.missing.append("free objects of slabs that are corrupt or not in the dump")
         start = first_frame << self._kernel.memory.page_shift
         buffer = np.frombuffer(pages, np.uint8)
+        by_page = buffer.reshape(-1, self._kernel.memory.page_size)
+        was_empty = ~by_page.any(axis=1)
         uses = self._uses.of(start, len(buffer))
         free, links = self._wiped[0].inside(start, len(buffer))
         following = buffer[links]
@@ -153,6 +155,10 @@ class Redaction:
         unused = (uses == 0) & ~self._constants.inside(start, len(buffer))[0]
         buffer[unused | free | self._wiped[1].inside(start, len(buffer))[0]] = 0
         buffer[links] = following
+        # Readers take a page of zeros for a lost one, if a pointer leads to it.
+        unused = unused.reshape(by_page.shape)
+        emptied = np.flatnonzero(~was_empty & ~by_page.any(axis=1) & unused.any(axis=1))
+        by_page[emptied, unused[emptied].argmax(axis=1)] = 0xFF
 
     def _replace_text(
         self, start: int, buffer: Bytes, uses: npt.NDArray[np.uint8], pseudonyms: Pseudonyms
