@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Damage one page of a capsule at a time: a figure that changes must show as a gap or a check.
 
-``python -m tests.unit.lost_pages CAPSULE zero|pointers [EVERY [FIRST]]`` damages each EVERYth page
-that an analysis reads, and prints what changed without a word: ``page FRAME ANALYSIS FIGURE OLD
-NEW``, and at last the tally. Each case is a process of its own, which runs only the analyses that
-read the page.
+``python -m tests.unit.lost_pages CAPSULE zero|pointers [CASES [FIRST]]`` damages so many of the
+pages that an analysis reads, evenly spread, by default each of them. It prints what changed without
+a word, ``page FRAME ANALYSIS FIGURE OLD NEW``, and at last the tally. Each case is a process of its
+own, which runs only the analyses that read the page.
 """
 
 from __future__ import annotations
@@ -181,9 +181,10 @@ def tally(cases: Iterator[list[str]]) -> Counter[str]:
 
 
 def _main() -> None:
-    path, kind, every, first = [*sys.argv[1:], "1", "0"][:4]
+    path, kind, cases, first = [*sys.argv[1:], "0", "0"][:4]
     damaged = Damaged(path)
-    frames = sorted(damaged.readers)[int(first) :: int(every)]
+    frames = sorted(damaged.readers)
+    frames = frames[int(first) :: max(len(frames) // int(cases), 1) if int(cases) else 1]
     print(f"{len(damaged.readers)} pages, {len(damaged.before)} analyses", file=sys.stderr)
     done = tally(damaged.zeroed(frames) if kind == "zero" else damaged.bent(frames))
     print(json.dumps(done))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Open hostile capsules, and report on kernels with damaged memory, from fixed seeds.
 
-``pytest --fuzz-cases 10000`` opens as many capsules, and reports on a hundredth of that number; see
-fuzz_capsule.py and fuzz_report.py.
+``pytest --fuzz-cases 10000`` opens as many capsules, reports on a hundredth of that number, and
+damages a page for each 25; see fuzz_capsule.py, fuzz_report.py and lost_pages.py.
 """
 
 from __future__ import annotations
@@ -62,3 +62,15 @@ def test_damaged_kernels_are_reported_cleanly(sample: str, pytestconfig: pytest.
     command = [sys.executable, "-m", "tests.unit.fuzz_report", capsule, *("3", "0", str(cases))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["zero", "pointers"])
+def test_no_figure_changes_in_silence(kind: str, pytestconfig: pytest.Config) -> None:
+    capsule, cases = DIRECTORY / "sample-io.capsule", pytestconfig.getoption("--fuzz-cases") // 25
+    command = [sys.executable, "-m", "tests.unit.lost_pages", str(capsule), kind, str(cases), "9"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    tally = json.loads(done.stdout.splitlines()[-1])
+    assert tally["cases"] >= cases
+    assert tally["silent"] <= 0.003 * tally["cases"], done.stdout
+    assert tally["silent in the summary"] == 0, done.stdout
