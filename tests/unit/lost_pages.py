@@ -32,6 +32,7 @@ from tests.unit.fuzz_report import Recorded
 TOLERANCE = 0.01
 """Share by which a figure may change without a word."""
 _SECONDS = 60
+"""Limit of a case, CPU time."""
 
 
 class _Pages(PageStore):
@@ -126,7 +127,7 @@ class Damaged:
             os.close(reader)
             lines: list[str] = []
             try:
-                signal.alarm(_SECONDS)
+                signal.setitimer(signal.ITIMER_PROF, _SECONDS)
                 _Pages.changed = {frame: page}
                 for name, after in _run(self.path, self.readers[frame]).items():
                     lines += [
