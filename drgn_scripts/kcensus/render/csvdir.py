@@ -3,7 +3,7 @@
 
 ``summary.csv`` has one figure per row, after the identity of the result; each table has a file, and
 so have checks, gaps, findings, and the parts of findings, with all rows and columns. Numbers are
-exact, in the unit that JSON names; a missing value is an empty cell.
+exact, in the unit that JSON names, and addresses hexadecimal; a missing value is an empty cell.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from kcensus.outputs import prepare, replacing
-from kcensus.render.plain import Plain, directories, origin, plain, rows
+from kcensus.render.plain import Plain, directories, origin, plain, rows, value_of
 from kcensus.reports import Report
 from kcensus.results import Result
 
@@ -49,7 +49,7 @@ def write_csv(subject: Result | Report, directory: Path) -> list[Path]:
             (key, value, "", "", "") for key, value in origin(result).items()
         ]
         for key, figure in result.summary.items():
-            value, bound = plain(figure.value), figure.bound.value
+            value, bound = value_of(figure), figure.bound.value
             summary.append((key, value, figure.unit.value, plain(figure.label), bound))
         header = ["key", "value", "unit", "label", "bound"]
         written.append(_write(where / "summary.csv", header, summary))

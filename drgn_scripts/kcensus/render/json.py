@@ -14,12 +14,12 @@ has no duration, and only the dump's time and host. Each row of a table is on it
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, TextIO
 
 from kcensus.render import plain
 from kcensus.reports import Report
-from kcensus.results import Bound, Figure, Gauge, Result, Unit
+from kcensus.results import Bound, Result
 from kcensus.results.tables import Table
 from kcensus.text import printable
 
@@ -32,19 +32,6 @@ def dumps(value: Any, *, indent: int | None = None) -> str:
     return json.dumps(_exact(value), ensure_ascii=False, allow_nan=False, indent=indent)
 
 
-def value_of(figure: Figure | Gauge) -> plain.Plain:
-    """Return the value of a figure for JSON: an address is a hexadecimal string."""
-    return (
-        _hex(plain.plain(figure.value))
-        if figure.unit is Unit.ADDRESS
-        else plain.plain(figure.value)
-    )
-
-
-def _hex(value: plain.Plain) -> plain.Plain:
-    return f"{value:#x}" if type(value) is int else value
-
-
 def _exact(value: Any) -> Any:
     if type(value) is int:
         return value if -_MAX_EXACT <= value <= _MAX_EXACT else str(value)
@@ -55,14 +42,9 @@ def _exact(value: Any) -> Any:
 
 def _write_rows(table: Table, out: TextIO, indent: str) -> None:
     names = list(table.frame.columns)
-
-    def column(name: str, values: Sequence[plain.Plain]) -> Sequence[plain.Plain]:
-        is_address = table.columns[name].unit is Unit.ADDRESS
-        return [_hex(value) for value in values] if is_address else values
-
     separator = "\n"
     out.write("[")
-    for row in plain.rows(table, column):
+    for row in plain.rows(table):
         out.write(f"{separator}{indent}  {dumps(dict(zip(names, row, strict=True)))}")
         separator = ",\n"
     out.write("]" if separator == "\n" else f"\n{indent}]")
@@ -97,7 +79,7 @@ def write_json(subject: Result | Report, out: TextIO) -> None:
     else:
         document = _head(subject.head) | {
             "findings": [
-                {"analysis": printable(name), **plain.finding_document(finding, value_of)}
+                {"analysis": printable(name), **plain.finding_document(finding)}
                 for name, finding in subject.findings
             ],
             "failed": subject.errors,
@@ -112,7 +94,7 @@ def _document(result: Result) -> dict[str, Any]:
     own = {name: every.pop(name) for name in result.tables}
     return {
         **_about(result),
-        "summary": {key: value_of(figure) for key, figure in result.summary.items()},
+        "summary": {key: plain.value_of(figure) for key, figure in result.summary.items()},
         "units": {
             "summary": {key: figure.unit.value for key, figure in result.summary.items()},
             "tables": {
@@ -134,7 +116,7 @@ def _document(result: Result) -> dict[str, Any]:
         "nothing": printable(result.nothing),
         "tables": own,
         **every,
-        "findings": [plain.finding_document(finding, value_of) for finding in result.findings],
+        "findings": [plain.finding_document(finding) for finding in result.findings],
     }
 
 

@@ -11,7 +11,7 @@ import functools
 import importlib.metadata
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,18 +106,28 @@ def shown_column(series: pd.Series[Any], column: Column) -> list[Plain]:
     return [None if value in column.unknown else value for value in values]
 
 
-def rows(
-    table: Table, form: Callable[[str, Sequence[Plain]], Sequence[Plain]] = lambda _, values: values
-) -> Iterator[tuple[Plain, ...]]:
+def rows(table: Table) -> Iterator[tuple[Plain, ...]]:
     """Yield the rows of a table, converted in chunks: a result may have millions.
 
-    :param form: function of the name and the values of a column that returns the values to yield
+    Addresses are hexadecimal strings: spreadsheets, jq 1.6 and JavaScript round such numbers.
     """
     frame = table.frame
     for start in range(0, len(frame), _ROWS_AT_ONCE):
         part = frame.iloc[start : start + _ROWS_AT_ONCE]
-        columns = (form(name, plain_column(part[name])) for name in frame.columns)
-        yield from zip(*columns, strict=True)
+        columns = (plain_column(part[name]) for name in frame.columns)
+        units = (table.columns[name].unit for name in frame.columns)
+        yield from zip(*map(_in_unit, columns, units), strict=True)
+
+
+def value_of(figure: results.Figure | results.Gauge) -> Plain:
+    """Return the value of a figure: an address is a hexadecimal string."""
+    return _in_unit([plain(figure.value)], figure.unit)[0]
+
+
+def _in_unit(values: Sequence[Plain], unit: results.Unit) -> Sequence[Plain]:
+    if unit is not results.Unit.ADDRESS:
+        return values
+    return [f"{value:#x}" if type(value) is int else value for value in values]
 
 
 def installed_version() -> str:
@@ -167,9 +177,7 @@ def shown_figure(key: str, figure: results.Figure) -> tuple[str, str]:
     return label(key, figure.label), bound + human(value, figure.unit)
 
 
-def finding_document(
-    finding: results.Finding, value_of: Callable[[results.Figure], Plain]
-) -> dict[str, Any]:
+def finding_document(finding: results.Finding) -> dict[str, Any]:
     """Return a finding for JSON: with its figures, its memory and its remedies as data."""
     fields: dict[str, Any] = {name: plain(_attribute(finding, name)) for name in _PARTS["findings"]}
     fields["figures"] = {

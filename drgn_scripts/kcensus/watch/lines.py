@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 from kcensus.human import human, human_rate, shown_time
-from kcensus.render.json import dumps, value_of
-from kcensus.render.plain import SCHEMA, installed_version, plain
+from kcensus.render.json import dumps
+from kcensus.render.plain import SCHEMA, installed_version, plain, value_of
 from kcensus.results import Figure, Finding, Gauge, Unit, matters
 from kcensus.text import printable
 from kcensus.watch.history import History, Series, whole

@@ -180,7 +180,7 @@ def test_csv_defuses_formulas_in_names_and_leaves_numbers_alone(tmp_path: Path) 
     names = [row[0] for row in rows]
     assert names == [f"'{name}" if name[0] == "=" else name for name in HOSTILE.values()]
     assert [row[4] for row in rows] == [str(number - 3) for number in range(9)]
-    assert {row[6] for row in rows} == {str(HIGHEST)}
+    assert {row[6] for row in rows} == {hex(HIGHEST)}
     assert read_csv(tmp_path / "findings.csv")[2][4] == "'-1 is not a formula."
     # One line a row: no line break of a name is left.
     assert len((tmp_path / "caches.csv").read_text("utf-8").splitlines()) == 10

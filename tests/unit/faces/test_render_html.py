@@ -203,7 +203,7 @@ def test_a_merged_cache_is_named_with_its_objects(tmp_path: Path) -> None:
     finding = Finding(id="x", severity=Severity.NOTICE, title="t", memory=memory, users=users)
     (path,) = write_html(Result("x", "x", "x", findings=[finding]), tmp_path / "a.html")
     assert "slab:skbuff (bios &lt;b&gt;)" in path.read_text()
-    assert finding_document(finding, lambda figure: figure.label)["users"] == users
+    assert finding_document(finding)["users"] == users
 
 
 def test_a_backtick_in_a_file_name_opens_no_command() -> None:
