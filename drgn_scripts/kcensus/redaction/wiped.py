@@ -118,7 +118,9 @@ def registers(kernel: Kernel, report: ScanReport) -> Ranges:
         starts.append(address + np.uint64(first))
         ends.append(address + np.uint64(last))
     if "sp" in tasks and "on_cpu" in tasks:
-        sp = tasks["sp"][tasks["on_cpu"] == 0]
+        # A task that exited has given its stack to another one.
+        own = (tasks["sp"] >= tasks["stack"]) & (tasks["sp"] - tasks["stack"] < np.uint64(size))
+        sp = tasks["sp"][own & (tasks["on_cpu"] == 0)]
         starts.append(sp & ~np.uint64(kernel.memory.page_size - 1))
         ends.append(sp)
     return _physical(kernel, np.concatenate(starts), np.concatenate(ends))

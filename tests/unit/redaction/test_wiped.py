@@ -46,3 +46,22 @@ def test_of_x86_the_code_segment_stays(cs: int, padding: int) -> None:
     expected = set(range(1 + padding, 169 + padding)) - set(range(25 + padding, 33 + padding))
     assert set(_wiped(_X86, cs=cs, padding=padding)) == expected
     assert _wiped(_X86, cs=0x10, padding=padding) == []
+
+
+def test_memory_below_the_stack_pointer_of_the_task_that_has_the_stack() -> None:
+    k = FakeKernel(
+        "6.10",
+        base="struct thread_struct 8 : 0 unsigned long sp\n"
+        "struct pt_regs 168 : 136 unsigned long cs\n"
+        f"{_TASK}; 40 int on_cpu; 48 struct thread_struct thread",
+    )
+    k.constant("THREAD_SIZE", _STACK)
+    stack = int(k.alloc("char", _STACK, alone=True).address_)
+    slab = k.slab(k.cache("task_struct", 128), free=range(2, 32))
+    # The second task has exited, and its stack is that of the first.
+    for slot, own, sp in ((0, stack, 2 * PAGE + 64), (1, 0, 3 * PAGE + 512)):
+        k.write_words(slab.object(slot) + 8, own)
+        k.write_words(slab.object(slot) + 48, stack + sp)
+    ranges = registers(Kernel(k.prog), ScanReport())
+    wiped, _ = ranges.inside(stack - DIRECT_MAP, _STACK)
+    assert np.flatnonzero(wiped).tolist() == [*range(2 * PAGE, 2 * PAGE + 64)]
