@@ -34,9 +34,8 @@ _MAX_DIGITS = 20
 _READABLE = (2, SCHEMA)
 """Schemas of documents that can be read: before 3, addresses are numbers."""
 _DIGITS, _ADDRESS = re.compile(r"-?[1-9][0-9]{15,19}"), re.compile("0x[0-9a-f]{1,16}")
-
-
 _COMPARED = ("ours", "counter", "moved", "difference")
+"""Numbers of a check."""
 
 
 class BadDocument(Exception):

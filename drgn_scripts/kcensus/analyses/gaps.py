@@ -58,8 +58,10 @@ def disk_gaps(kernel: Kernel) -> list[Gap]:
     """Return the damaged parts of disks, if an analysis has read these."""
     if (devices := already(block_devices, kernel)) is None:
         return []
+    # On a running kernel, disks come and go between the readings.
+    unlisted = [] if kernel.live else unlisted_disks(kernel, devices)
     lost = devices.damage + Counter(
-        {(name, "the list of devices lacks it"): 1 for name in unlisted_disks(kernel, devices)}
+        {(name, "the list of devices lacks it"): 1 for name in unlisted}
     )
     return [
         Gap(

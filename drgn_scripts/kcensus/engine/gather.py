@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import drgn
 import numpy as np
 import numpy.typing as npt
 
@@ -278,6 +279,13 @@ def _lost(buffer: Bytes, pages: int, readable: Mask | None, faults: Faults) -> M
     kept = np.ones(pages, np.bool_) if readable is None else readable.copy()
     kept[empty] = False
     return kept
+
+
+def is_lost(memory: Memory, variable: drgn.Object) -> bool:
+    """Return whether a variable of the kernel is zero because its whole page is."""
+    page = np.array([int(variable.address_) & -memory.page_size], np.uint64)
+    buffer, readable = memory.pages(page, Faults())
+    return readable is None and not buffer.any()
 
 
 def plausible(addresses: Words, span: int) -> Mask:

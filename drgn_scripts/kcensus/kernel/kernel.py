@@ -144,6 +144,6 @@ def once(read: Callable[[Kernel], T]) -> Callable[[Kernel], T]:
 
 
 def already(read: Callable[[Kernel], T], kernel: Kernel) -> T | None:
-    """Return the result of a reader of :func:`once`; None if nobody has called it."""
+    """Return the result of a reader of :func:`once`; None if it was not called yet."""
     value: T | None = kernel._read.get(getattr(read, "__wrapped__", read))
     return value

@@ -15,8 +15,8 @@ What remains readable:
 
 * outside of their own place: names that are also words of the kernel (``dentry``), and numbers of
   up to 7 digits;
-* pieces of less than :data:`_MIN_UNKNOWN` bytes of other text, where an analysis took them for
-  numbers;
+* pieces of less than :data:`_MIN_NUMBER` bytes of other text, where an analysis took them for
+  numbers, and of less than :data:`_MIN_UNKNOWN` bytes, where it guessed;
 * lengths and separators of names, and that two words are the same;
 * other numbers. A dentry's hash bucket has some 20 bits, which can confirm a guessed name.
 """
@@ -167,8 +167,9 @@ class Redaction:
         (before, used_before), (after, used_after) = (
             self._around(at) for at in (start - MAX_TOKEN_BYTES - 1, start + len(buffer))
         )
-        whole = np.concatenate([before, buffer, after])
         use = np.concatenate([used_before, uses, used_after])
+        # A number of one byte is no text with the unused bytes around it.
+        whole = np.where(use == Use.NONE, 0, np.concatenate([before, buffer, after]))
         inside = slice(len(before), len(before) + len(buffer))
         lengths = printable_lengths(whole, use == Use.TEXT)
         least = np.array([1 << 62, _MIN_NUMBER, _MIN_TEXT, _MIN_UNKNOWN])[use]
@@ -182,7 +183,7 @@ class Redaction:
             # A word may be right behind other memory.
             wanted &= ~self._kernel_text.find(np.where(wanted, whole, np.uint8(0)))
             pseudonyms.replace(whole, wanted)
-            buffer[:] = whole[inside]
+            buffer[:] = np.where(uses == Use.NONE, buffer, whole[inside])
 
     def _around(self, start: int) -> tuple[Bytes, Bytes]:
         """Return memory beside a buffer and its use; an unused separator if it is unreadable."""

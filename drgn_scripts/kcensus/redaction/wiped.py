@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 
 import drgn
 import numpy as np
@@ -32,6 +33,7 @@ _USER_SEGMENTS = (0x23, 0x33)
 _PADDINGS = (0, 16)
 """Bytes above the registers on a stack, TOP_OF_KERNEL_STACK_PADDING: 16 with CONFIG_X86_FRED."""
 _MAX_STACK = 1 << 18
+_MAX_MODULES = 1 << 16
 _MAX_IMAGE = 1 << 30
 _MAX_LOG = 1 << 31
 
@@ -161,7 +163,7 @@ def _registers(kernel: Kernel, type_: drgn.Type, top: Words) -> tuple[Words, Wor
 
 
 def constants(kernel: Kernel) -> tuple[Ranges, bytes]:
-    """Return code and constants of the kernel and its modules, which nobody named.
+    """Return code and constants of the kernel and its modules, which no user named.
 
     :return: their physical memory, and the content of the constants, so far as it is readable
     """
@@ -172,9 +174,11 @@ def constants(kernel: Kernel) -> tuple[Ranges, bytes]:
             prog.symbol(name).address for name in ("_stext", "__start_rodata", "__end_rodata")
         )
         spans.append((start, rodata, end))
-    for module in for_each_module(prog):
-        with suppress(LookupError, drgn.FaultError):
-            spans += _of_module(module)
+    with suppress(LookupError, drgn.FaultError):
+        # drgn follows a list that leads into itself forever.
+        for module in islice(for_each_module(prog), _MAX_MODULES):
+            with suppress(LookupError, drgn.FaultError):
+                spans += _of_module(module)
     content = []
     page = kernel.memory.page_size
     starts, ends = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)]

@@ -14,6 +14,7 @@ _sentence = b""
 
 def _end(_: int) -> None:
     # A handler of Python's own would never run: it waits for the end of the faulting instruction.
+    # This one needs the GIL: whoever waits for another thread that reads has released it.
     if os.isatty(2):
         os.write(2, b"\r\x1b[K\x1b[?25h")  # the bar of progress, and the cursor that it hides
     os.write(2, _sentence)

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -35,7 +36,7 @@ from kcensus.store.ceilings import (
     is_reclaimable,
     severity_of,
 )
-from kcensus.store.chart import HEIGHT, chart
+from kcensus.store.chart import chart
 from kcensus.store.layout import UNKNOWN_HOST
 from kcensus.store.statistics import MIN_POINTS, medians
 from kcensus.store.trends import Ends, State, Trend, Trends, trends
@@ -374,13 +375,12 @@ def _near(trend: Trend) -> Ends | tuple[()]:
 def _drawn(shown: _Shown) -> list[_Line]:
     """Return the charts of the first growths on their way to a limit."""
     lines: list[_Line] = []
-    for each in growths(shown.found, shown.levels):
-        if (trend := each.trends[0]).limit and trend.slope and trend.until_limit and _near(trend):
-            lines += [_Line("")] * bool(lines)
-            lines.append(_Line(printable(f"{trend.host}: {trend.words}")))
-            lines += map(_Line, chart(trend, _amount, shown.levels))
-        if len(lines) > _MAX_CHARTS * HEIGHT:
-            break
+    trends = (each.trends[0] for each in growths(shown.found, shown.levels))
+    on_the_way = (each for each in trends if each.limit and each.slope and _near(each))
+    for trend in islice(on_the_way, _MAX_CHARTS):
+        lines += [_Line("")] * bool(lines)
+        lines.append(_Line(printable(f"{trend.host}: {trend.words}")))
+        lines += map(_Line, chart(trend, _amount, shown.levels))
     return lines
 
 

@@ -21,6 +21,7 @@ from kcensus.engine.gather import (
     gather_arrays,
     gather_pointers,
     gather_words,
+    is_lost,
 )
 from kcensus.engine.layout import Layout, layout
 from kcensus.engine.memory import Faults, Memory, Words
@@ -124,6 +125,16 @@ def test_a_struct_on_a_page_of_zeros_is_lost() -> None:
     kept = gather(Memory(machine.prog), places, links, Faults(), may_be_zero=True)
     assert kept.readable.all()
     assert kept["next"].tolist() == [0, 0, whole.address_]
+
+
+def test_a_variable_is_lost_with_its_page() -> None:
+    machine = Machine()
+    memory = Memory(machine.prog)
+    null, gone, dropped = (machine.alloc("void *", alone=True) for _ in range(3))
+    at = machine.physical(gone.address_)
+    machine.ram[at : at + PAGE] = bytes(PAGE)
+    machine.drop(dropped.address_)
+    assert [is_lost(memory, each) for each in (null, gone, dropped)] == [False, True, False]
 
 
 def reads_of(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:

@@ -120,3 +120,23 @@ def test_memory_beyond_the_end_has_no_use() -> None:
     uses = Uses(2 * PAGE, PAGE, DIRECT_MAP, lambda address: address)
     uses.note(np.array([DIRECT_MAP + 2 * PAGE - 8], np.uint64), 8, Use.NUMBER)
     assert uses.of(2 * PAGE - 8, 256).tolist()[:16] == [1] * 8 + [0] * 8
+
+
+def test_whole_pages_of_one_large_page_are_translated_twice() -> None:
+    walks: list[int] = []
+    large, small = 1 << 63 | 0x200_000, 1 << 63 | 0x400_000
+
+    def translate(address: int) -> int:
+        walks.append(address)
+        uses.read(4096 + (8 * (address - small) // PAGE if address >= small else 0), 8)
+        return 0x10_0000 + address - large
+
+    uses = Uses(1 << 30, PAGE, DIRECT_MAP, translate)
+    for start in (large, small):
+        pages = np.uint64(start) + np.arange(16, dtype=np.uint64) * np.uint64(PAGE)
+        uses.note(pages, PAGE, Use.NUMBER)
+    assert len(walks) == 2 + 2 + 16
+    assert (uses.of(0x10_0000, 16 * PAGE) == Use.NUMBER).all()
+    assert not uses.of(0x10_0000 + 16 * PAGE, PAGE).any()
+    # Entries of tables are in use.
+    assert (uses.of(4096, 8 * 16) == Use.NUMBER).all()

@@ -32,8 +32,8 @@ _SAFE_NAME = re.compile(r"[\w.:+-]+", re.ASCII)
 _LARGE_KMALLOC = "kmalloc pages"
 """Place of kmalloc() pages beyond the slab caches."""
 _NOT_WORTH = (
-    "Leave it so: less than 5% of RAM is not worth kernel memory outside of the limits of memory "
-    "cgroups, as booting with cgroup.memory=nokmem has it"
+    "Leave it: without this accounting (cgroup.memory=nokmem), containers use kernel memory "
+    "without a limit, which so little memory is not worth"
 )
 
 

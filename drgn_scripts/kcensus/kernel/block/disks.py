@@ -155,10 +155,10 @@ def block_devices(kernel: Kernel) -> BlockDevices:
     for what, rows in wrong.items():
         damage.update((names[each], what) for each in np.flatnonzero(rows).tolist())
     row = rows_of(whole, parts.disk, np.argsort(whole))
-    row = _of_their_disks(memory, parts, row, whole, faults)
-    damage["", "partition of an unknown disk, or of two"] += int(
-        np.count_nonzero((row < 0) & (parts.number >= 0))
-    )
+    # A disk that is unreadable counts, but its partitions do not.
+    contradicted = (row >= 0) & ~_is_of_disk(memory, parts, row, whole, faults)
+    row = np.where(contradicted, -1, row)
+    damage["", "partition of an unknown disk, or of two"] += int(contradicted.sum())
     order = np.argsort(parts.address)
     found = Partitions(parts.address[order], row[order], parts.number[order], parts.device[order])
     in_flight = _in_flight(memory, parts.address, parts.disk, parts.number, whole, faults)
@@ -276,19 +276,18 @@ def _parts(memory: Memory, devices: Words, faults: Faults) -> _Parts:
     return _Parts(parts, number, disk, read["device"].astype(np.int64), parent)
 
 
-def _of_their_disks(
-    memory: Memory, parts: _Parts, row: Numbers, whole: Words, faults: Faults
-) -> Numbers:
-    """Return ``row``, the row of each partition's disk, with -1 where the disk has another part0.
+def _is_of_disk(memory: Memory, parts: _Parts, row: Numbers, whole: Words, faults: Faults) -> Mask:
+    """Return whether the disks, in the rows ``row``, have the part0 of their partitions.
 
     A whole disk is the part0 of its disk; that of a partition is the parent of its device.
     """
     type_ = memory.prog.type("struct gendisk")
     if type_.member("part0").type.kind != drgn.TypeKind.POINTER:
-        return row  # that is how they were found
+        return np.ones(len(row), np.bool_)  # that is how they were found
     first = gather(memory, whole, layout(memory.prog, type_, ["part0"]), faults)["part0"]
     part0 = np.where(parts.number > 0, parts.parent, parts.address)
-    return np.where(np.append(first, np.uint64(0))[row] == part0, row, -1)
+    is_own: Mask = np.append(first, np.uint64(0))[row] == part0
+    return is_own
 
 
 def _queues(

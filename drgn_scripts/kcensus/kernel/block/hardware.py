@@ -252,7 +252,8 @@ def set_bits(memory: Memory, maps: Words, faults: Faults) -> tuple[Lanes, Number
     # Since v5.0 (commit not verified), freed bits are first noted in a second word.
     columns = layout(prog, word_type, {"word": "word"}, {"cleared": "cleared"})
     places = read["map"][lane] + index.astype(np.uint64) * np.uint64(columns.size)
-    word = gather(memory, places, columns, faults)
+    # Without a tag in use, all are zero.
+    word = gather(memory, places, columns, faults, may_be_zero=True)
     value = word["word"].astype(np.uint64)
     if "cleared" in columns:
         value = value & ~word["cleared"].astype(np.uint64)

@@ -44,8 +44,7 @@ def _is_device(disk: Object) -> bool:
         )
         # Since v5.1, the node is in the private part of the device.
         holder = device if device.type_.has_member("knode_class") else device.p
-        # The lowest bit of n_klist marks a node that is being removed.
-        return int(holder.knode_class.n_klist) > 1
+        return bool(holder.knode_class.n_klist)
     return False
 
 

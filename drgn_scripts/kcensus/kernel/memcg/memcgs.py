@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from kcensus.engine.chase import Damage, Lanes, collect, pointer_step
-from kcensus.engine.gather import gather, gather_words
+from kcensus.engine.gather import gather, gather_words, is_lost
 from kcensus.engine.layout import layout, word_dtype
 from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words
 from kcensus.engine.rows import Addressed
@@ -88,6 +88,7 @@ def memcgs(kernel: Kernel) -> Memcgs:
         try:
             if root:
                 return _walk(kernel.memory, root)
+            damaged = int(is_lost(kernel.memory, root))
         # Objects can then not be attributed to memory cgroups, but still be counted.
         except LookupError as error:
             damaged, unread = 1, f"their layout is unknown to kcensus ({printable(str(error))})"

@@ -28,6 +28,19 @@ _KEY = "kcensus: the bytes in use"
 """Key of :attr:`drgn.Program.cache`."""
 
 
+_FEW = 8
+"""Pages of a stretch up to which each is translated."""
+_TABLE = 512
+"""Pages that one page table maps, on x86-64; a stretch is no longer."""
+
+
+def _neighbours(pages: _Words) -> list[_Words]:
+    """Cut ascending pages into stretches of neighbours that one page table can map."""
+    table = pages // np.uint64(_TABLE)
+    ends = np.flatnonzero((np.diff(pages) != 1) | (np.diff(table) != 0)) + 1
+    return np.split(pages, ends)
+
+
 class Use(IntEnum):
     """What bytes were used as. Bytes used as different things are of unknown use."""
 
@@ -53,15 +66,21 @@ class Uses:
     def __init__(
         self, memory_bytes: int, page_size: int, direct_map: int, translate: Callable[[int], int]
     ) -> None:
-        # Allocated only where they are written; a dump may be of a much larger machine.
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+        # Allocated only where they are written; a dump may be of a much larger machine. Private
+        # maps would count as data of this process, which may be limited.
+        flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
         maps = [mmap.mmap(-1, memory_bytes // 8 + 8, flags=flags) for _ in range(2)]
         self._bits = [np.frombuffer(each, np.uint8) for each in maps]
+        self._whole = np.frombuffer(mmap.mmap(-1, memory_bytes // page_size + 1), np.uint8)
+        """Use of whole page frames, such as those of the ``struct page`` array."""
+        self._page_bytes = page_size
         self._end = memory_bytes
         self._page_shift = page_size.bit_length() - 1
         self._direct = direct_map
         self._translate = translate
         self._known: dict[int, int] = {}
+        self._last = 0
+        """Physical address of the last read."""
         self._by_size: Use | None = None
         """Use of what is read by physical address, None to decide it by the size."""
 
@@ -88,6 +107,7 @@ class Uses:
 
     def read(self, physical: int, count: int) -> None:
         """Note a read by physical address."""
+        self._last = physical
         use = self._by_size
         if use is None:
             # drgn reads strings byte by byte, up to the NUL, and scalars as a whole.
@@ -105,6 +125,11 @@ class Uses:
     def note(self, addresses: _Words, size: int | _Numbers, use: Use) -> None:
         """Note the use of ``size`` bytes at each virtual address; unmapped ones are left out."""
         if not len(addresses):
+            return
+        page = np.uint64(self._page_bytes)
+        if isinstance(size, int) and size == page and not (addresses % page).any():
+            frames = self._frames(addresses >> np.uint64(self._page_shift))
+            np.bitwise_or.at(self._whole, frames[frames >= 0], np.uint8(use))
             return
         sizes = np.broadcast_to(np.asarray(size, np.int64), addresses.shape)
         begin = (addresses & np.uint64(7)).astype(np.int64)
@@ -136,17 +161,30 @@ class Uses:
         if elsewhere.any():
             distinct, rows = np.unique(pages[elsewhere], return_inverse=True)
             with self.reading(Use.NUMBER):
-                known = np.array([self._frame(page) for page in distinct.tolist()])
+                known = np.concatenate([*map(self._translated, _neighbours(distinct))])
             frames[elsewhere] = known[rows]
         return frames
 
+    def _translated(self, pages: _Words) -> _Numbers:
+        """Return the page frames of neighbouring virtual pages of one page middle directory."""
+        if len(pages) > _FEW:
+            # The struct page array is mapped by large pages: one entry of a table for all.
+            frame, entry = self._walked(int(pages[0]))
+            if frame >= 0 and self._walked(int(pages[-1])) == (frame + len(pages) - 1, entry):
+                return frame + np.arange(len(pages))
+        return np.array([self._frame(page) for page in pages.tolist()], np.int64)
+
     def _frame(self, page: int) -> int:
         if page not in self._known:
-            frame = -1
-            with suppress(drgn.FaultError, ValueError, OverflowError):
-                frame = self._translate(page << self._page_shift) >> self._page_shift
-            self._known[page] = frame if frame < self._end >> self._page_shift else -1
+            self._known[page], _ = self._walked(page)
         return self._known[page]
+
+    def _walked(self, page: int) -> tuple[int, int]:
+        """Return the frame of a page, or -1, and the place of the entry that maps it."""
+        frame = -1
+        with suppress(drgn.FaultError, ValueError, OverflowError):
+            frame = self._translate(page << self._page_shift) >> self._page_shift
+        return frame if frame < self._end >> self._page_shift else -1, self._last
 
     def of(self, physical: int, count: int) -> _Bits:
         """Return the :class:`Use` of ``count`` bytes from ``physical`` on, 0 for none.
@@ -155,8 +193,10 @@ class Uses:
         """
         span = slice(physical >> 3, (physical + count) >> 3)
         number, text = (np.unpackbits(each[span], bitorder="little") for each in self._bits)
-        use = number | text << 1
-        return np.pad(use, (0, count - len(use)))
+        use = np.pad(number | text << 1, (0, count - len(number)))
+        frames = np.arange(physical, physical + count) >> self._page_shift
+        whole: _Bits = self._whole[np.minimum(frames, len(self._whole) - 1)]
+        return use | whole
 
 
 def keep_uses(prog: drgn.Program, uses: Uses) -> None:

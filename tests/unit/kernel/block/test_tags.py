@@ -68,6 +68,14 @@ def test_bits_of_several_words() -> None:
     assert maps.bits() == ([[0, 7, 8, 9], [0, 63], [0, 9]], 0)
 
 
+def test_pages_of_words_without_a_tag_in_use() -> None:
+    maps = Maps()
+    # 64 words of 64 bytes are exactly a page: nothing else is on it.
+    maps.add(64 * 128, 6, 1, *[0] * 127)
+    maps.add(64 * 64, 6, *[0] * 64)
+    assert maps.bits() == ([[0], []], 0)
+
+
 @pytest.mark.parametrize("is_old", [False, True])
 def test_maps_before_lazy_clearing_and_before_sbitmap(is_old: bool) -> None:
     maps = Maps("" if is_old else _WITHOUT_CLEARING, is_old=is_old)

@@ -32,9 +32,9 @@ from kcensus.sources.capsule.uses import Use
 _MAX_WAITERS = 1 << 16
 """Most waiters to pass on the way to a head, besides the given tasks."""
 KERNEL = np.uint64(1 << 63)
+"""Lowest kernel address."""
 _POINTERS = np.uint64(0xFF << 56)
 """Least address in the kernel, on x86-64 with 5 levels of page tables."""
-"""Lowest kernel address."""
 _MAX_BYTES = 1 << 23
 """Most bytes of stacks to read at a time."""
 
