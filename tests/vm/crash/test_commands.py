@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -96,8 +97,12 @@ class Case:
         return " ".join(["kcensus", *self.words(command, target)])
 
     def text(self, path: Path) -> str:
-        """Return what was written in crash, without the name of the dump."""
-        return path.read_text().replace(self.session.name, "TARGET")
+        """Return what was written in crash, without the name of the dump.
+
+        Commands to paste there have none.
+        """
+        text = path.read_text().replace(self.session.name, "TARGET")
+        return re.sub(r"(`kcensus [\w-]+) TARGET\b", r"\1", text)
 
     def document(self, path: Path) -> Any:
         return json.loads(self.text(path))
