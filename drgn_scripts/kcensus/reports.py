@@ -261,6 +261,7 @@ def measured(context: Context, patch: Patch, catalogue: Catalogue) -> Side:
         failed=failed,
         ram_bytes=size.ram_bytes,
         cpus=size.cpus,
+        nodes=size.nodes,
         uptime_seconds=size.uptime_seconds,
         switch=Prober(context.kernel.prog, lacking).number(switch) if switch else None,
     )

@@ -123,6 +123,8 @@ class Side:
     """Reasons of analyses without a result."""
     ram_bytes: int | None = None
     cpus: int | None = None
+    nodes: int | None = None
+    """NUMA nodes with memory."""
     uptime_seconds: float | None = None
     switch: int | None = None
     """Value of :attr:`~kcensus.catalogue.model.Validation.switch`."""
@@ -529,6 +531,13 @@ def _finding(patch: Patch, judgement: Judgement, old: float, new: float) -> Find
         but = f" (unknown: {', '.join(unknown)})" if unknown else ""
         how = "workload" if first.before.is_trace else "memory, CPUs and workload"
         reasons.insert(0, f"{what} alike in {how}{but}")
+        # Structures that each node has make a figure of more nodes larger.
+        nodes = {(pair.before.nodes, pair.after.nodes) for pair in useful}
+        reasons += [
+            f"NUMA nodes differ: {before} and {after}"
+            for before, after in nodes
+            if before and after and before != after
+        ]
     reasons += dict.fromkeys(pair.note for pair in judgement.pairs if pair.note)
     if judgement.predicted is not None:
         reasons.append(

@@ -120,7 +120,8 @@ _CREATE = options.command(
             multiple=True,
             help="Keep only memory that the analyses use, and replace all text in it except words"
             " of the kernel with pseudonyms of the same shape: names of files, mounts, cgroups,"
-            " devices, processes and hosts, and the kernel log.",
+            " devices, processes and hosts, and the kernel log. In the log, a name that is also a"
+            " word of the kernel (`dd`, `server`) can stay.",
         ),
         click.Option(
             ["--keep"],

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 SCHEMA = 3
 """Version of the documents: raised when a key is renamed or removed, or its meaning changes."""
 
-_PANIC = "kcensus does not analyse panics: use crash `bt` or drgn"
+_PANIC = "kcensus does not analyse panics: use crash `log` and `bt`, or drgn"
 _PSEUDONYMS = "names are pseudonyms (redacted capsule)"
 Plain = int | float | str | bool | None
 

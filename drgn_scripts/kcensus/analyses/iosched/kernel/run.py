@@ -47,11 +47,16 @@ def summary(figures: Figures) -> dict[str, Figure]:
     until = [figures.silent_ns(disk) for disk in range(len(figures.disks))]
     delays = waits - np.array([*until, 0])[requests.disk[inserted]]
     starved = [queue for queue in figures.queues if queue.verdict is Verdict.STARVED]
+    # Requests in a scheduler whose queues are unknown count as on no list.
+    unknown = any(each.lacks for each in figures.schedulers)
+    least = Bound.of(over=False, under=unknown)
     return {
         "requests": Figure(len(requests), COUNT, "requests"),
-        "inserted": Figure(int(inserted.sum()), COUNT, "inserted, not dispatched"),
+        "inserted": Figure(int(inserted.sum()), COUNT, "inserted, not dispatched", least),
         "dispatched": Figure(int(figures.in_state(State.DISPATCHED).sum()), COUNT, "in the driver"),
-        "overdue": Figure(int(np.count_nonzero(requests.late_ns > 0)), COUNT, "past their expiry"),
+        "overdue": Figure(
+            int(np.count_nonzero(requests.late_ns > 0)), COUNT, "past their expiry", least
+        ),
         "worst_lateness": Figure(max(late, 0) / 1e9, SECONDS, "longest past its expiry"),
         "worst_wait": Figure(int(waits.max(initial=0)) / 1e9, SECONDS, "longest wait"),
         "worst_async_wait": Figure(
@@ -62,7 +67,7 @@ def summary(figures: Figures) -> dict[str, Figure]:
             SECONDS,
             "async wait until last dispatch",
         ),
-        "queues_starved": Figure(len(starved), COUNT, "starved queues of schedulers"),
+        "queues_starved": Figure(len(starved), COUNT, "starved queues of schedulers", least),
         "clock": Figure(figures.clock.source, TEXT, "clock of the dump"),
     }
 

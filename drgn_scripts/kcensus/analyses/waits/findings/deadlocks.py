@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from kcensus.analyses.waits.figures import Figures
 from kcensus.analyses.waits.findings.known import patch_of
-from kcensus.analyses.waits.findings.remedies import kills
+from kcensus.analyses.waits.findings.remedies import kills, restart
 from kcensus.analyses.waits.findings.told import MAX_TOLD, Told
 from kcensus.analyses.waits.findings.words import holds
 from kcensus.human import counted, human_seconds, listed
@@ -17,10 +17,7 @@ from kcensus.results import Danger, Figure, Finding, Severity, Unit
 
 _MAX_DEADLOCKS = 8
 """Deadlocks with a finding; tables have all."""
-_NO_WAY = (
-    "Take a dump and restart the machine: no signal wakes these tasks, and no lock can be released "
-    "from outside"
-)
+_NO_WAY = "no signal wakes these tasks, and no lock can be released from outside"
 _LOOK = (
     "Check the stacks first: `kcensus waits TARGET --table stacks --top 0`. Restart the machine "
     "only if the possible holder has called a function that takes the lock"
@@ -88,7 +85,7 @@ def _deadlock(figures: Figures, cycle: Cycle) -> Finding:
             "oldest": Figure(oldest, Unit.SECONDS),
         },
         remedies=remedies,
-        no_remedy="" if remedies else _NO_WAY if is_sure else _LOOK,
+        no_remedy="" if remedies else f"{restart(figures)}: {_NO_WAY}" if is_sure else _LOOK,
     )
 
 

@@ -12,6 +12,11 @@ from kcensus.kernel.waiting.finders.events.core_dumps import DUMPING
 from kcensus.results import Remedy
 
 
+def restart(figures: Figures) -> str:
+    """Return what to do where only a restart ends a wait; a dump need not be taken again."""
+    return "Take a dump and restart the machine" if figures.kernel.live else "Restart the machine"
+
+
 def kills(figures: Figures, node: int, effect: str) -> Iterator[Remedy]:
     """Yield the remedies that end a task's wait: a fatal signal, or the end of its object.
 

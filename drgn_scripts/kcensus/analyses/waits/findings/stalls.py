@@ -10,7 +10,7 @@ import numpy as np
 from kcensus.analyses.waits.figures import Figures
 from kcensus.analyses.waits.figures.tasks import State
 from kcensus.analyses.waits.findings.known import patch_behind
-from kcensus.analyses.waits.findings.remedies import go_on, kills, thaw
+from kcensus.analyses.waits.findings.remedies import go_on, kills, restart, thaw
 from kcensus.analyses.waits.findings.told import MAX_TOLD, Told, danger, severity, stall, tasks_have
 from kcensus.analyses.waits.findings.words import awaited, does, kept, objects_of
 from kcensus.human import counted, human_seconds, listed
@@ -96,8 +96,7 @@ def exited(figures: Figures, subject: int) -> Told:
         name = f"an exited task, probably {one}{listed(oopses, MAX_TOLD)}, killed by an oops"
     else:
         name = figures.names.of(subject)
-    what = "Take a dump and restart the machine" if figures.kernel.live else "Restart the machine"
-    what = "Restart the program" if is_program else what
+    what = "Restart the program" if is_program else restart(figures)
     finding = Finding(
         id=f"waits-exited:{address:x}",
         severity=Severity.CRITICAL if is_sure and not is_program else Severity.WARNING,
