@@ -7,11 +7,17 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import drgn
+import numpy as np
 
 from kcensus.analyses.dentries.census import DEAD, DENTRY, HASHED, NEGATIVE, ON_LRU, ON_SHRINK
 from kcensus.analyses.dentries.directories import ORPHANS
 from kcensus.analyses.dentries.figures import Figures
-from kcensus.analyses.dentries.tables import NO_MEMCG, UNKNOWN_MEMCG, UNREADABLE_NAMES
+from kcensus.analyses.dentries.tables import (
+    NO_MEMCG,
+    UNKNOWN_MEMCG,
+    UNKNOWN_SUPER_BLOCK,
+    UNREADABLE_NAMES,
+)
 from kcensus.analyses.gaps import reasons, scan_gaps
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.mm.vmstat import percpu_sum
@@ -81,6 +87,11 @@ def _gaps(figures: Figures) -> Iterator[Gap]:
         count = int(figures.directories.orphans.values[0].sum())
         effect = f"negative dentries are in the row {ORPHANS}"
         yield Gap("dentries", "the parent is not in the dump", count, effect)
+    if "super_blocks" in figures.wanted:
+        sums = census.sums("super_block")
+        unknown = blocks.rows(sums.key.astype(np.uint64)) < 0
+        count, effect = int(sums.values[0, unknown].sum()), f"in the row {UNKNOWN_SUPER_BLOCK}"
+        yield Gap("dentries", "the super block is on no list", count, effect)
     groups = figures.groups
     if groups is not None:
         effect = f"dentries of these slabs are in the row {NO_MEMCG}"
