@@ -2,7 +2,7 @@
 """Open hostile capsules, and report on kernels with damaged memory, from fixed seeds.
 
 ``pytest --fuzz-cases 10000`` opens as many capsules, reports on a hundredth of that number, and
-damages a page for each 25; see fuzz_capsule.py, fuzz_report.py and lost_pages.py.
+damages a page for each 50; see fuzz_capsule.py, fuzz_report.py and lost_pages.py.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def test_damaged_kernels_are_reported_cleanly(sample: str, pytestconfig: pytest.
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["zero", "pointers"])
 def test_no_figure_changes_in_silence(kind: str, pytestconfig: pytest.Config) -> None:
-    capsule, cases = DIRECTORY / "sample-io.capsule", pytestconfig.getoption("--fuzz-cases") // 25
+    capsule, cases = DIRECTORY / "sample-io.capsule", pytestconfig.getoption("--fuzz-cases") // 50
     command = [sys.executable, "-m", "tests.unit.lost_pages", str(capsule), kind, str(cases), "9"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     tally = json.loads(done.stdout.splitlines()[-1])
