@@ -15,7 +15,7 @@ from kcensus.engine.memory import Faults, Memory, Words
 from kcensus.kernel.tasks import orc, stacks
 from kcensus.kernel.tasks.orc import OrcTables, Rules, has_tables
 from kcensus.kernel.tasks.stacks import _Walk
-from tests.unit.fakekernel import FakeKernel
+from tests.unit.fakekernel import PAGE, FakeKernel
 
 _RULES = 4096
 _STEP = 16
@@ -102,6 +102,28 @@ def test_rules_of_each_format(release: str) -> None:
     outside = OrcTables(memory, faults).rules(np.array([text - 1], np.uint64))
     assert outside.kind.tolist() == [orc.NONE]
     assert not faults
+
+
+def test_a_lost_page_of_places_in_code_leads_to_no_rule() -> None:
+    memory, text = with_tables(FORMATS["6.4"], [])
+    table, read = int(memory.prog.symbol("__start_orc_unwind_ip").address), memory._read
+
+    def without_the_second_page(address: int, size: int) -> bytes:
+        data = bytearray(read(address, size))
+        for at in range(size):
+            if table + PAGE <= address + at < table + 2 * PAGE:
+                data[at] = 0
+        return bytes(data)
+
+    rows = np.arange(PAGE // 4 - 200, PAGE // 2 + 200)
+    code = np.uint64(text) + rows.astype(np.uint64) * np.uint64(_STEP)
+    assert (OrcTables(memory, Faults()).rules(code).kind == orc.CALL).all()
+    memory._read = without_the_second_page  # type: ignore[method-assign]
+    found = OrcTables(memory, Faults()).rules(code).kind == orc.CALL
+    # Blocks of the other pages are not touched, and each rule that is found is right.
+    lost = (rows >= PAGE // 4) & (rows < PAGE // 2)
+    assert found[~lost].sum() > 300
+    assert not found[lost].any()
 
 
 def test_a_damaged_table_is_not_taken_for_an_older_format() -> None:
