@@ -329,7 +329,10 @@ class DentryCensus:
         length = np.ascontiguousarray(view.column("length"))
         negative = (state & NEGATIVE) != 0
         room = self.columns.fields["inline"].dtype.itemsize
-        good = negative & (length > 0) & (length <= _MAX_NAME) & (outside | (length < room))
+        pointers, inline = view.column("name"), view.words("inline")
+        good = negative & (length > 0) & (length <= _MAX_NAME)
+        # A name has no NUL: one of zeros is lost.
+        good &= outside | ((length < room) & (inline[:, :, 0] != 0))
         by_words: dict[int, list[Families]] = {}
 
         def sums(rows: Numbers) -> list[npt.NDArray[Any]]:
@@ -341,7 +344,6 @@ class DentryCensus:
                 part.names_unreadable += [len(rows), *(int(column.sum()) for column in sums(rows))]
 
         lengths, states, parents = length.ravel(), state.ravel(), parent.ravel()
-        pointers, inline = view.column("name"), view.words("inline")
         lose(np.flatnonzero(negative & ~good))
         # Names of a family are equally long, so names of equally many words are looked at together.
         words = np.where(good, (length + 7) >> 3, 0).astype(np.uint8)
@@ -358,6 +360,7 @@ class DentryCensus:
                 names, readable = gather_arrays(
                     self.memory, pointers[chosen], count - _FAR, dtype, part.faults, Use.TEXT
                 )
+                readable &= names[:, 0] != 0
                 lose(rows[~readable])
                 rows, columns = rows[readable], names[readable].T
             if len(rows):

@@ -503,6 +503,21 @@ def test_names_that_cannot_be_read() -> None:
     assert rows(census(dcache), "patterns", "pattern", "negative") == [(unreadable, 1)]
 
 
+def test_names_of_zeros_are_lost() -> None:
+    dcache, made = populated()
+    k = dcache.machine
+    inline, outside = (made[name].object for name in ("held", "l0"))
+    before = census(dcache)
+    k.write(inline.d_name.name.value_(), bytes(int(inline.d_name.len)))
+    k.write(outside.d_name.name.value_(), bytes(int(outside.d_name.len)))
+    result = census(dcache)
+    last = rows(result, "patterns", "pattern", "negative", "negative_unused")[-1]
+    assert last == ("(names that could not be read)", 2, 1)
+    assert "" not in set(result.tables["patterns"].frame["pattern"])
+    assert figures(result, "negative") == figures(before, "negative")
+    assert damage(result) == {"names": 2}
+
+
 def test_parents_that_are_no_dentries() -> None:
     dcache, made = populated()
     for name in ("held", "l0", "file"):
