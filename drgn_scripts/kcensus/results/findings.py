@@ -141,6 +141,10 @@ def fold(findings: Iterable[Finding], ram_bytes: int | None = None) -> list[Find
         if owner:
             parts.append(replace(finding, part_of=owner))
             tasks[owner] |= finding.tasks
+            if finding.tasks and owner in top:
+                # What makes these tasks wait is at least as severe as their wait.
+                worst = max(finding.severity, top[owner].severity)
+                top[owner] = replace(top[owner], severity=worst)
         else:
             top[finding.id] = replace(rest, part_of="")
     parents = {each.id: each.part_of for each in parts}
@@ -151,14 +155,16 @@ def fold(findings: Iterable[Finding], ram_bytes: int | None = None) -> list[Find
 def _of_same_tasks(
     finding: Finding, others: Iterable[Finding], tasks: Mapping[str, frozenset[int]]
 ) -> str:
-    """Return the finding, at least as severe, with most of another's tasks (half or more).
+    """Return the finding with most of another's tasks (half or more).
+
+    It is at least as severe, unless the other names no cause.
 
     :param tasks: of each finding and its parts so far, by id
     """
     shared = {
         other.id: len(finding.tasks & tasks[other.id])
         for other in others
-        if other.severity >= finding.severity
+        if other.severity >= finding.severity or finding.is_vague
     }
     best = max(shared, key=lambda name: shared[name], default="")
     return best if best and 2 * shared[best] >= len(finding.tasks) > 0 else ""

@@ -176,7 +176,7 @@ class OrcTables:
     ) -> tuple[Numbers, Mask]:
         """Return the last row in [low, high) that is at or before each place in code."""
         found = (addresses != 0) & (high > low)
-        end, low, high = high, low.copy(), high.copy()
+        first, end, low, high = low, high, low.copy(), high.copy()
         while (active := np.flatnonzero(found & (high - low > 1))).size:
             middle = (low[active] + high[active]) // 2
             at = addresses[active] + np.uint64(4) * middle.astype(np.uint64)
@@ -184,10 +184,12 @@ class OrcTables:
             before = at + distance <= code[active]
             low[active] = np.where(before, middle, low[active])
             high[active] = np.where(before, high[active], middle)
-        # No place in code is where its own row is: a page of zeros has led the search astray.
-        for row in (low, np.minimum(low + 1, end - 1)):
-            at = addresses[found] + np.uint64(4) * row[found].astype(np.uint64)
-            found[found] = self._numbers(at) != 0
+        # No place in code is where its own row is: a page of zeros has led the search astray. The
+        # first row and the end were not looked at.
+        for row, is_read in ((low, low != first), (high, high != end)):
+            looked = np.flatnonzero(found & is_read)
+            at = addresses[looked] + np.uint64(4) * row[looked].astype(np.uint64)
+            found[looked] = self._numbers(at) != 0
         return low, found
 
     def _numbers(self, addresses: Words) -> npt.NDArray[np.int32]:

@@ -174,6 +174,7 @@ def for_devices(figures: Figures, roots: list[int], tasks: set[int]) -> Iterator
         # Short waits are usual: a finding about the long ones explains all of it.
         tasks=figures.tasks.pids(late),
         is_generic=True,
+        part_of=f"requests-stuck:{names}" if len(devices) == 1 else "",
         title=waits.title(f"I/O{f' of {names}' if names else ''}"),
         figures=waits.figures,
         no_remedy=next(filter(None, (kind.advice for kind in kinds)), LOOK_AT_STACKS),
