@@ -157,17 +157,30 @@ def circular(memory: Memory, head: int, faults: Faults, *, limit: int) -> tuple[
     :raises drgn.FaultError: the head cannot be read
     """
     links = layout(memory.prog, "struct list_head", ["next", "prev"])
-    found: list[Words] = []
+    found: list[Words] = [np.empty(0, np.uint64)]
     damage, ends = Damage(), np.array([head], np.uint64)
     for way, member in links.fields.items():
         first = np.array([memory.word(head + member.offset)], np.uint64)
-        step = pointer_step(memory, links, way, faults)
+        if not first[0]:
+            damage.unreadable.append(np.zeros(1, np.int64))  # an empty list leads to itself
+            continue
+        step = _around(pointer_step(memory, links, way, faults))
         found.append(collect(first, step, limit=limit, damage=damage, ends=ends)[1])
         if not damage.lists:
             break
     nodes = np.concatenate(found)
     _, order = np.unique(nodes, return_index=True)
     return nodes[np.sort(order)], damage.lists
+
+
+def _around(step: Step) -> Step:
+    """Return a step in a circle: no member of it leads to nothing."""
+
+    def around(nodes: Words, lanes: Lanes) -> tuple[Words, Mask]:
+        following, readable = step(nodes, lanes)
+        return following, readable & (following != 0)
+
+    return around
 
 
 def pointer_step(memory: Memory, link: Layout, name: str, faults: Faults) -> Step:

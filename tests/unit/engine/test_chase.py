@@ -13,7 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcensus.engine import chase as chase_module
-from kcensus.engine.chase import Damage, Lanes, Step, chase, collect, pointer_step, tree_nodes
+from kcensus.engine.chase import (
+    Damage,
+    Lanes,
+    Step,
+    chase,
+    circular,
+    collect,
+    pointer_step,
+    tree_nodes,
+)
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Memory, Words
 from tests.unit.fakekernel import DIRECT_MAP, PAGE, FakeKernel, Machine, add_types
@@ -289,3 +298,19 @@ def test_lists_that_lead_into_one_are_cut_before_their_nodes_are_many(
     assert len(np.unique(nodes)) == lists + length + 1
     assert damage.lanes().tolist() == list(range(2, lists))
     assert (lanes == 0).sum() == 1
+
+
+@pytest.mark.parametrize(("lost", "left"), [(None, 5), (0, 0), (3, 5)])
+def test_zeros_in_a_circle_are_damage(lost: int | None, left: int) -> None:
+    machine = Machine()
+    head, *nodes = (machine.alloc("struct list_head", alone=True) for _ in range(6))
+    machine.list_init(head)
+    for each in nodes:
+        machine.list_add_tail(each, head)
+    if lost is not None:
+        machine.write_words([head, *nodes][lost].address_, 0, 0)
+    faults = Faults()
+    found, cut = circular(Memory(machine.prog), int(head.address_), faults, limit=100)
+    # From both ends, all nodes are found but those behind a lost head.
+    assert (len(found), cut > 0) == (left, lost is not None)
+    assert not faults

@@ -152,7 +152,9 @@ class OrcTables:
             for more in (0, 1)
         )
         addresses[core], entries[core] = self._kernel
-        low[core], high[core] = first[core], last[core] + 1
+        # Only the first code has row 0: elsewhere, a page of the table is lost.
+        known = core & ((last > 0) | (block == 0))
+        low[known], high[known] = first[known], last[known] + 1
         for row in np.flatnonzero(~core).tolist():
             high[row], addresses[row], entries[row] = self._module(int(code[row]))
         return addresses, entries, low, high

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -104,26 +105,44 @@ def test_rules_of_each_format(release: str) -> None:
     assert not faults
 
 
-def test_a_lost_page_of_places_in_code_leads_to_no_rule() -> None:
-    memory, text = with_tables(FORMATS["6.4"], [])
-    table, read = int(memory.prog.symbol("__start_orc_unwind_ip").address), memory._read
+def _without(memory: Memory, page: int) -> Callable[[int, int], bytes]:
+    """Return a function that reads memory with one page of zeros."""
+    read = memory._read
 
-    def without_the_second_page(address: int, size: int) -> bytes:
+    def without(address: int, size: int) -> bytes:
         data = bytearray(read(address, size))
-        for at in range(size):
-            if table + PAGE <= address + at < table + 2 * PAGE:
-                data[at] = 0
+        low, high = max(page - address, 0), max(min(page + PAGE - address, size), 0)
+        data[low:high] = bytes(max(high - low, 0))
         return bytes(data)
+
+    return without
+
+
+def test_a_lost_page_of_places_in_code_leads_to_no_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, text = with_tables(FORMATS["6.4"], [])
+    table = int(memory.prog.symbol("__start_orc_unwind_ip").address)
 
     rows = np.arange(PAGE // 4 - 200, PAGE // 2 + 200)
     code = np.uint64(text) + rows.astype(np.uint64) * np.uint64(_STEP)
     assert (OrcTables(memory, Faults()).rules(code).kind == orc.CALL).all()
-    memory._read = without_the_second_page  # type: ignore[method-assign]
+    monkeypatch.setattr(memory, "_read", _without(memory, table + PAGE))
     found = OrcTables(memory, Faults()).rules(code).kind == orc.CALL
     # Blocks of the other pages are not touched, and each rule that is found is right.
     lost = (rows >= PAGE // 4) & (rows < PAGE // 2)
     assert found[~lost].sum() > 300
     assert not found[lost].any()
+
+
+def test_a_lost_page_of_the_first_rows_of_blocks_has_no_rule(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    memory, text = with_tables(FORMATS["6.4"], [])
+    lookup = int(memory.prog.symbol("orc_lookup").address)
+    code = np.uint64(text) + np.array([4, 600, 60_000], np.uint64)
+    assert (OrcTables(memory, Faults()).rules(code).kind == orc.CALL).all()
+    monkeypatch.setattr(memory, "_read", _without(memory, lookup))
+    found = OrcTables(memory, Faults()).rules(code).kind.tolist()
+    assert found == [orc.CALL, orc.NONE, orc.NONE]
 
 
 def test_a_damaged_table_is_not_taken_for_an_older_format() -> None:
