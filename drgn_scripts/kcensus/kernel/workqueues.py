@@ -185,7 +185,7 @@ class _Reader:
         lanes, entries = self._listed(addresses, self.pool_type, "worklist")
         pending = np.bincount(lanes, minlength=len(addresses)).tolist()
         nice = layout(self.prog, "struct workqueue_attrs", ["nice"])
-        attrs = gather(self.memory, columns["attrs"], nice, Faults())
+        attrs = gather(self.memory, columns["attrs"], nice, self.faults)
         pools = []
         for row, address in enumerate(addresses.tolist()):
             pool = {name: int(columns[name][row]) for name in numbers}
