@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 _MAX_LINKS = 40
 """Most links from one name to the next, as in the kernel (MAXSYMLINKS)."""
@@ -131,6 +132,8 @@ def _place(path: Path) -> Iterator[_Place]:
                     raise OutputError(f"'{asked}' is not a regular file; choose another name")
                 yield _Place(directory, path.name, status)
                 return
+            if os.fstat(directory).st_dev == os.stat("/proc/self/fd").st_dev:
+                raise OutputError(f"'{asked}' is an open file, not a name; give a file a name")
             if not _is_trusted(os.fstat(directory), status):
                 raise OutputError(
                     f"'{path}' is a symbolic link that another user can have made; choose another "
@@ -193,9 +196,11 @@ class _Part:
             name = _new_name()
             os.link(f"/proc/self/fd/{self.descriptor}", name, dst_dir_fd=directory)
         try:
-            os.replace(name, self.place.name, src_dir_fd=directory, dst_dir_fd=directory)
-        except OSError:
-            os.unlink(name, dir_fd=directory)
+            with _removed_by_signals(directory, name):
+                os.replace(name, self.place.name, src_dir_fd=directory, dst_dir_fd=directory)
+        except BaseException:  # Ctrl-C, too
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=directory)
             raise
         with suppress(OSError):  # some file systems cannot
             os.fsync(directory)
@@ -245,20 +250,21 @@ def _removed_by_signals(directory: int, name: str) -> Iterator[None]:
     def remove(number: int, _: FrameType | None) -> None:
         with suppress(OSError):
             os.unlink(name, dir_fd=directory)
-        signal.signal(number, signal.SIG_DFL)
+        signal.signal(number, before[number])
         os.kill(os.getpid(), number)
 
-    numbers = []
+    before: dict[int, Any] = {}
     if name and threading.current_thread() is threading.main_thread():
-        both = (signal.SIGTERM, signal.SIGHUP)
-        numbers = [each for each in both if signal.getsignal(each) is signal.SIG_DFL]
-    for number in numbers:
+        # Ignored ones stay ignored.
+        both = ((each, signal.getsignal(each)) for each in (signal.SIGTERM, signal.SIGHUP))
+        before = {each: known for each, known in both if known not in (signal.SIG_IGN, None)}
+    for number in before:
         signal.signal(number, remove)
     try:
         yield
     finally:
-        for number in numbers:
-            signal.signal(number, signal.SIG_DFL)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _remove_abandoned(directory: int) -> None:

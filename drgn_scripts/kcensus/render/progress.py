@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import TextIO
 
 import rich.progress
@@ -89,7 +91,31 @@ def terminal_progress(stream: TextIO, patience: float = _PATIENCE) -> Iterator[P
     thread = threading.Thread(target=draw, name="progress", daemon=True)
     thread.start()
     try:
-        yield _Bars(bars)
+        with _shown_cursor(stream):
+            yield _Bars(bars)
     finally:
         over.set()
         thread.join()
+
+
+@contextmanager
+def _shown_cursor(stream: TextIO) -> Iterator[None]:
+    """Let SIGTERM and SIGHUP, where they would kill the process, erase the bar before."""
+
+    def erase(number: int, _: FrameType | None) -> None:
+        with suppress(OSError, ValueError):
+            os.write(stream.fileno(), b"\r\x1b[K\x1b[?25h")
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    numbers: list[int] = []
+    if stream.isatty() and threading.current_thread() is threading.main_thread():
+        both = (signal.SIGTERM, signal.SIGHUP)
+        numbers = [each for each in both if signal.getsignal(each) is signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, erase)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)

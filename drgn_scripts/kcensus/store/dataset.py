@@ -14,7 +14,7 @@ import functools
 import operator
 import os
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from shlex import quote
 
@@ -234,6 +234,14 @@ def _reason(error: Exception) -> str:
     return printable(text)
 
 
+def _files(store: Path, names: Iterable[str]) -> list[Path]:
+    """Return the files of a table by their URIs.
+
+    Each is the escaped path of the store, and then host, day and name of the file as they are.
+    """
+    return [store.joinpath(*name.split("/")[-3:]) for name in names]
+
+
 def _sync(store: Path, table: DeltaTable, record: Record) -> None:
     """Wait until the files of a record's host and day, and the latest commits, are on disk.
 
@@ -243,9 +251,7 @@ def _sync(store: Path, table: DeltaTable, record: Record) -> None:
     root = Path(os.path.realpath(store))
     filters = [(name, "=", value) for name, value in _place(record).items()]
     files = [root / LOG / f"{version:020}.json" for version in latest]
-    names = table.file_uris(file_pruning_predicate=filters)
-    # Each is the escaped path of the store, and then host, day and name of the file as they are.
-    files += [root.joinpath(*name.split("/")[-3:]) for name in names]
+    files += _files(root, table.file_uris(file_pruning_predicate=filters))
     directories = {root / above for file in files for above in file.relative_to(root).parents}
     for path in (*files, *sorted(directories)):
         with contextlib.suppress(FileNotFoundError):  # the log has it in a checkpoint
@@ -290,7 +296,7 @@ def read(
     matches = functools.reduce(operator.and_, conditions) if conditions else None
     try:
         table = _table(store)
-        _check_size(table)
+        _check_size(store, table)
         rows = table.to_pyarrow_dataset(
             schema=SCHEMA, parquet_read_options=ds.ParquetReadOptions(dictionary_columns=_TEXTS)
         )
@@ -301,11 +307,14 @@ def read(
         ) from None
 
 
-def _check_size(table: DeltaTable) -> None:
+def _check_size(store: Path, table: DeltaTable) -> None:
     """Refuse files that would take more memory than any store: kilobytes inflate to gigabytes.
 
-    :raises OSError: what would be read is too large
+    :raises OSError: what would be read is too large, or is no file, such as a FIFO
     """
+    for file in _files(store, table.file_uris()):
+        if not stat.S_ISREG(os.stat(file).st_mode):
+            raise OSError(0, "something that is no regular file")
     for file in table.to_pyarrow_dataset().get_fragments():
         size = sum(group.total_byte_size for group in file.row_groups)
         if size > _MAX_FILE:

@@ -65,6 +65,15 @@ def test_a_tear_in_the_list_of_caches_costs_no_cache(is_circle: bool) -> None:
     assert sorted(cache.name for cache in slab_map(k).caches) == ["c0", "c1", "c3", "c4"]
 
 
+def test_a_cache_without_its_name_is_damage() -> None:
+    k = FakeKernel()
+    lost, _ = k.cache("kmalloc-64", 64), k.cache("whole", 64)
+    k.write(int(lost.object.name.value_()), bytes(11))
+    found = slab_map(k)
+    assert [cache.name for cache in found.caches] == ["?", "whole"]
+    assert found.caches_damaged == 1
+
+
 @pytest.mark.parametrize(
     ("member", "value"),
     [

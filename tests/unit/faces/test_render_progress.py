@@ -3,8 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
+import pty
+import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -92,3 +97,26 @@ def test_no_worker_is_forked_in_the_middle_of_a_drawing() -> None:
     thread.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert not progress_module._drawing.locked()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_the_cursor_shown(number: signal.Signals) -> None:
+    code = """
+import os, sys, time
+from kcensus.render.progress import terminal_progress
+with terminal_progress(sys.stderr, 0) as progress, progress.step("reading", 2):
+    time.sleep(30)
+"""
+    master, slave = pty.openpty()
+    child = subprocess.Popen([sys.executable, "-c", code], stderr=slave)
+    os.close(slave)
+    shown = b""
+    while b"reading" not in shown:
+        shown += os.read(master, 4096)
+    child.send_signal(number)
+    assert child.wait(20) == -number
+    with contextlib.suppress(OSError):  # Linux ends a terminal with an error
+        while data := os.read(master, 4096):
+            shown += data
+    os.close(master)
+    assert shown.rindex(b"\x1b[?25h") > shown.rindex(b"\x1b[?25l")

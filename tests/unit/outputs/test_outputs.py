@@ -265,3 +265,37 @@ def test_what_another_writer_wrote_is_not_removed(tmp_path: Path) -> None:
     remove(path, path.stat())
     remove(path, first)
     assert names(tmp_path) == []
+
+
+def test_an_open_file_of_the_process_is_no_name(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("precious")
+    code = """
+import sys
+from pathlib import Path
+from kcensus.outputs import OutputError, replacing
+for name in "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1":
+    try:
+        with replacing(Path(name)) as part:
+            part.write_text("new")
+    except OutputError as error:
+        print(error, file=sys.stderr)
+"""
+    with path.open("a") as out:
+        done = subprocess.run(
+            [sys.executable, "-c", code], stdout=out, stderr=subprocess.PIPE, text=True
+        )
+    assert (done.returncode, done.stderr.count("open file")) == (0, 3)
+    assert path.read_text() == "precious"
+
+
+def test_ctrl_c_while_a_file_gets_its_name_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt), replacing(tmp_path / "x") as part:
+        part.write_text("x")
+    assert list(tmp_path.iterdir()) == []

@@ -328,3 +328,14 @@ def test_a_file_that_inflates_to_gigabytes_is_refused_before_it_does(tmp_path: P
     with pytest.raises(StoreError, match="texts of 100000"):
         dataset.read(store)
     assert pa.default_memory_pool().max_memory() - tracked < 100 << 20
+
+
+def test_a_fifo_in_the_place_of_a_file_is_refused(tmp_path: Path) -> None:
+    store = tmp_path / "a store"
+    dataset.prepare(store)
+    dataset.add(store, entry())
+    (path,) = store.rglob("*.parquet")
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(StoreError, match="no regular file"):
+        dataset.read(store)

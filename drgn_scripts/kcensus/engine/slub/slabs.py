@@ -132,7 +132,9 @@ def _slab_caches(memory: Memory, faults: Faults) -> tuple[list[SlabCache], int, 
         )
         for id_, row in enumerate(rows)
     ]
-    return caches, torn, len(addresses) - len(rows)
+    # What a cache without its name is for is unknown, such as whether it is one of kmalloc().
+    nameless = sum(not names[row] for row in rows)
+    return caches, torn, len(addresses) - len(rows) + nameless
 
 
 def _has_possible_geometry(memory: Memory, numbers: Mapping[str, npt.NDArray[Any]]) -> Mask:
