@@ -50,7 +50,7 @@ _SETTINGS = {
 WRITING = WriterProperties(compression="ZSTD", max_row_group_size=1 << 16)
 _MAX_TRIES = 200
 """Most tries of a commit, while others write to the same host."""
-_MAX_FILE, _MAX_TEXT, _MAX_TEXTS = 1 << 30, 1 << 14, 1 << 31
+_MAX_FILE, _MAX_TEXT, _MAX_TEXTS = 1 << 28, 1 << 14, 1 << 31
 """Most bytes of a file, uncompressed; of a text; and of all texts that are read."""
 _TEXTS = {each.name for each in SCHEMA if each.type == pa.string()} - {*PARTITIONS}
 """Columns of texts in files, each of which is in memory once while it is read."""
