@@ -157,8 +157,8 @@ class Context:
             if not is_of_types or analysis.name not in recorded_for:
                 raise  # a bug of ours: types come from debug info
             raise AnalysisError(
-                f"types or variables in the capsule do not fit {analysis.name} ({error}); record "
-                "the vmcore again with this kcensus"
+                f"types, variables or memory in the capsule do not fit {analysis.name} ({error}); "
+                "it is of an older kcensus, or damaged: record the vmcore again"
             ) from error
 
     def _run_twice(self, analysis: Analysis, params: Mapping[str, Any]) -> Result:
