@@ -216,10 +216,13 @@ def _read_bios(census: Census, slab_map: SlabMap) -> None:
                 owners[_address(bio_set)] = client
     try:
         sets = np.array(sorted(owners), np.uint64)
-        uses = bios_in_use(slab_map, sets, ScanReport())
+        report = ScanReport()
+        uses = bios_in_use(slab_map, sets, report)
     except _FAILURES as error:
         census.errors["bios"] = str(error)
         return
+    if report.slabs:
+        census.errors["bios"] = f"pages of their sets or slabs: {', '.join(sorted(report.slabs))}"
     for bio_set, use in uses.items():
         census.bios.setdefault(owners[bio_set], []).append(use)
 

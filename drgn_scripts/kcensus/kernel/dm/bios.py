@@ -12,7 +12,7 @@ from drgn import Object
 
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import Layout, layout
-from kcensus.engine.memory import Faults, Words
+from kcensus.engine.memory import Words
 from kcensus.engine.rows import rows_of
 from kcensus.engine.slub.scan import allocated
 from kcensus.engine.slub.slabs import ScanReport, SlabCache, SlabMap
@@ -61,11 +61,11 @@ def bios_in_use(slab_map: SlabMap, sets: Words, report: ScanReport) -> dict[int,
     # Since Linux kernel commit 6f1c819c219f ("dm: convert to bioset_init()/mempool_init()") (in
     # v4.18), and its like for other users, the mempool is embedded.
     is_embedded = type_.member("bio_pool").type.kind != drgn.TypeKind.POINTER
-    read = gather(memory, sets, layout(prog, type_, ["bio_slab", "front_pad"]), Faults())
+    read = gather(memory, sets, layout(prog, type_, ["bio_slab", "front_pad"]), report.slabs)
     pools = sets + np.uint64(drgn.offsetof(type_, "bio_pool"))
     if not is_embedded:
-        pools = gather(memory, sets, layout(prog, type_, ["bio_pool"]), Faults())["bio_pool"]
-    pool = gather(memory, pools, layout(prog, "mempool_t", ["curr_nr", "elements"]), Faults())
+        pools = gather(memory, sets, layout(prog, type_, ["bio_pool"]), report.slabs)["bio_pool"]
+    pool = gather(memory, pools, layout(prog, "mempool_t", ["curr_nr", "elements"]), report.slabs)
     spare, _, _ = pool_elements(memory, pool["elements"], pool["curr_nr"], pool.readable)
     caches = {cache.address: cache for cache in slab_map.caches}
     columns = layout(prog, "struct bio", ["bi_pool", "bi_max_vecs"])
