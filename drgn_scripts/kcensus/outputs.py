@@ -12,11 +12,10 @@ import signal
 import stat
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 _MAX_LINKS = 40
@@ -244,27 +243,48 @@ def _part(place: _Place, mode: int) -> Iterator[_Part]:
 
 
 @contextmanager
-def _removed_by_signals(directory: int, name: str) -> Iterator[None]:
-    """Let SIGTERM and SIGHUP, where they would kill the process, first remove a file."""
+def on_termination(handle: Callable[[int, dict[int, Any]], object]) -> Iterator[None]:
+    """Call ``handle`` with the number of a signal, and with the handlers outside of this context.
 
-    def remove(number: int, _: FrameType | None) -> None:
-        with suppress(OSError):
-            os.unlink(name, dir_fd=directory)
-        signal.signal(number, before[number])
-        os.kill(os.getpid(), number)
-
+    Ignored signals stay ignored: nohup has SIGHUP ignored. A handler that is not Python's belongs
+    to a program around it, and so do all handlers outside of the main thread: these stay, too.
+    """
     before: dict[int, Any] = {}
-    if name and threading.current_thread() is threading.main_thread():
-        # Ignored ones stay ignored.
+    if threading.current_thread() is threading.main_thread():
         both = ((each, signal.getsignal(each)) for each in (signal.SIGTERM, signal.SIGHUP))
         before = {each: known for each, known in both if known not in (signal.SIG_IGN, None)}
-    for number in before:
-        signal.signal(number, remove)
     try:
+        for number in before:
+            signal.signal(number, lambda number, _: handle(number, before))
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def before_termination(act: Callable[[], object]) -> Iterator[None]:
+    """Call ``act`` first, and leave the rest to the handler outside of this context."""
+
+    def handle(number: int, before: dict[int, Any]) -> None:
+        act()
+        signal.signal(number, before[number])
+        os.kill(os.getpid(), number)
+
+    with on_termination(handle):
+        yield
+
+
+@contextmanager
+def _removed_by_signals(directory: int, name: str) -> Iterator[None]:
+    """Let SIGTERM and SIGHUP first remove a file, if it has a name."""
+
+    def remove() -> None:
+        with suppress(OSError):
+            os.unlink(name, dir_fd=directory)
+
+    with before_termination(remove) if name else nullcontext():
+        yield
 
 
 def _remove_abandoned(directory: int) -> None:

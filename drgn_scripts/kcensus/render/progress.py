@@ -4,16 +4,15 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from types import FrameType
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TextIO
 
 import rich.progress
 from rich.console import Console
 
+from kcensus.outputs import before_termination
 from kcensus.progress import Progress, Step
 from kcensus.text import printable
 
@@ -100,22 +99,11 @@ def terminal_progress(stream: TextIO, patience: float = _PATIENCE) -> Iterator[P
 
 @contextmanager
 def _shown_cursor(stream: TextIO) -> Iterator[None]:
-    """Let SIGTERM and SIGHUP, where they would kill the process, erase the bar before."""
+    """Let SIGTERM and SIGHUP first erase the bar, and show the cursor."""
 
-    def erase(number: int, _: FrameType | None) -> None:
+    def erase() -> None:
         with suppress(OSError, ValueError):
             os.write(stream.fileno(), b"\r\x1b[K\x1b[?25h")
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
 
-    numbers: list[int] = []
-    if stream.isatty() and threading.current_thread() is threading.main_thread():
-        both = (signal.SIGTERM, signal.SIGHUP)
-        numbers = [each for each in both if signal.getsignal(each) is signal.SIG_DFL]
-    for number in numbers:
-        signal.signal(number, erase)
-    try:
+    with before_termination(erase) if stream.isatty() else nullcontext():
         yield
-    finally:
-        for number in numbers:
-            signal.signal(number, signal.SIG_DFL)

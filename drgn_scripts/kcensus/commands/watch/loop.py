@@ -6,14 +6,11 @@ from __future__ import annotations
 import gc
 import os
 import re
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
@@ -29,7 +26,7 @@ from kcensus.commands.shared.target import chosen_analyses, context_of, errors_o
 from kcensus.commands.shared.ticks import ticks
 from kcensus.human import counted
 from kcensus.limits import memory
-from kcensus.outputs import OutputError, check_writable
+from kcensus.outputs import OutputError, check_writable, on_termination
 from kcensus.progress import Progress, SilentProgress
 from kcensus.render.screen import console_for
 from kcensus.text import printable
@@ -202,31 +199,17 @@ def _resident_bytes() -> dict[str, int]:
 
 @contextmanager
 def _terminated_like_interrupted() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the context like Ctrl-C, so that the terminal is restored.
-
-    Ignored ones stay ignored: nohup has SIGHUP ignored.
-    """
+    """Let SIGTERM and SIGHUP end the context like Ctrl-C, so that the terminal is restored."""
     is_ending = False
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
+    def interrupt(number: int, before: object) -> None:
         nonlocal is_ending
         if not is_ending:  # another one must not interrupt the handling of the first
             is_ending = True
             raise KeyboardInterrupt
 
-    if threading.current_thread() is not threading.main_thread():  # inside another program
+    with on_termination(interrupt):
         yield
-        return
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    # A handler that is not Python's (None) belongs to a program around it.
-    ours = {key: each for key, each in handlers.items() if each not in (signal.SIG_IGN, None)}
-    try:
-        for number in ours:
-            signal.signal(number, interrupt)
-        yield
-    finally:
-        for number, handler in ours.items():
-            signal.signal(number, handler)
 
 
 class _Face:
