@@ -59,7 +59,7 @@ def disk_gaps(kernel: Kernel) -> list[Gap]:
     if (devices := already(block_devices, kernel)) is None:
         return []
     # On a running kernel, disks come and go between the readings.
-    unlisted = [] if kernel.live else unlisted_disks(kernel, devices)
+    unlisted = [] if kernel.live else unlisted_disks(kernel)
     lost = devices.damage + Counter(
         {(name, "the list of devices lacks it"): 1 for name in unlisted}
     )

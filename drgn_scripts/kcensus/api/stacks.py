@@ -3,15 +3,12 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable
-from typing import Any
 
-import drgn
 import numpy as np
 
 from kcensus.api.frames import MIN_ADDRESS
-from kcensus.api.rows import Place, address_of
+from kcensus.api.rows import Place, addresses_of
 from kcensus.api.source import Readable, context_of
 from kcensus.kernel.symbols import described, symbols_of
 from kcensus.kernel.tasks.tasks import tasks as all_tasks
@@ -58,7 +55,11 @@ def stacks(source: Readable, tasks: Finding | Place | Iterable[Place]) -> TaskSt
     """
     kernel = context_of(source).kernel
     found = all_tasks(kernel)
-    wanted = _places(tasks)
+    if isinstance(tasks, Finding):
+        if not tasks.tasks:
+            raise ValueError(f"finding {tasks.id} names no tasks")
+        tasks = sorted(tasks.tasks)
+    wanted = addresses_of(tasks)  # PIDs are smaller than any address
     rows = np.flatnonzero(np.isin(found.pid, wanted) | np.isin(found.address, wanted))
     known = {*found.pid[rows].tolist(), *found.address[rows].tolist()}
     missing = [place for place in wanted.tolist() if place not in known]
@@ -79,18 +80,3 @@ def stacks(source: Readable, tasks: Finding | Place | Iterable[Place]) -> TaskSt
         functions[int(found.pid[row])] = [printable(name) for name in names]
     comms = {int(found.pid[row]): printable(found.comm[row]) for row in rows.tolist()}
     return TaskStacks(functions, comms)
-
-
-def _places(tasks: Any) -> Any:
-    """Return PIDs and addresses of tasks as an array."""
-    if isinstance(tasks, Finding):
-        if not tasks.tasks:
-            raise ValueError(f"finding {tasks.id} names no tasks")
-        tasks = sorted(tasks.tasks)
-    if isinstance(tasks, (int, np.integer, drgn.Object)):
-        tasks = [tasks]
-    return np.fromiter(map(_place, tasks), np.uint64)
-
-
-def _place(task: Any) -> int:
-    return address_of(task) if isinstance(task, drgn.Object) else operator.index(task)

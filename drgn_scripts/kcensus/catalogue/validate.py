@@ -227,8 +227,9 @@ class Pair:
     @property
     def predicted_change(self) -> float | None:
         """Return the reduction that the model predicts; None without a prediction."""
-        known = self.old and self.predicted is not None
-        return (self.old - float(self.predicted or 0)) / self.old if known else None
+        if not self.old or self.predicted is None:
+            return None
+        return (self.old - self.predicted) / self.old
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ def gather(
     if memory.uses is not None:
         for field in layout.fields.values():
             at = addresses[readable] + np.uint64(field.offset)
-            memory.note(at, field.dtype.itemsize, _use(field.dtype, faults))
+            memory.note(at, field.dtype.itemsize, use_of(field.dtype, faults))
     if not readable.all():
         for column in columns.values():
             column[~readable] = column.dtype.type()
@@ -99,7 +99,8 @@ def possible_counts(
     return fits
 
 
-def _use(dtype: np.dtype[Any], faults: Faults) -> Use:
+def use_of(dtype: np.dtype[Any], faults: Faults | None = None) -> Use:
+    """Return the use of a member; ``faults`` of the type :class:`Guess` make it unknown."""
     if dtype.kind == "S":
         return Use.TEXT
     return Use.UNKNOWN if isinstance(faults, Guess) else Use.NUMBER
@@ -140,7 +141,7 @@ def gather_arrays(
         places = offsets[:, None] + np.arange(length) * element.itemsize
         values[rows[ok]] = _take(buffer, places[ok], element)
     if use is Use.NUMBER:
-        use = _use(element, faults)
+        use = use_of(element, faults)
     memory.note(addresses[readable], length * element.itemsize, use)
     return values, readable
 
@@ -221,7 +222,7 @@ def gather_words(
             found[~ok[own]] = 0
         values[here] = found
     if memory.uses is not None:
-        used = _use(word, faults) if use is Use.NUMBER else use
+        used = use_of(word, faults) if use is Use.NUMBER else use
         memory.note(addresses[readable], word.itemsize, used)
     return values, readable
 

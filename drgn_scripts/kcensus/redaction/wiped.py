@@ -185,9 +185,9 @@ def constants(kernel: Kernel) -> tuple[Ranges, bytes]:
     for start, rodata, end in spans:
         if not 0 <= end - start <= _MAX_IMAGE:
             continue
-        low = np.arange(start & -page, end, page, dtype=np.uint64)
-        starts.append(np.maximum(low, np.uint64(start)))
-        ends.append(np.minimum(low + np.uint64(page), np.uint64(end)))
+        low, high = _by_page(start, end, page)
+        starts.append(low)
+        ends.append(high)
         first = rodata & -page
         data, _ = kernel.memory.span(first, -(-(end - first) // page), Faults())
         content.append(data[rodata - first : end - first].tobytes())
@@ -227,16 +227,19 @@ def log_text(kernel: Kernel) -> Ranges:
         start, size = int(ring.data), 1 << int(ring.size_bits)
     except LookupError:
         start, size = int(prog.variable("log_buf", "printk.c")), int(prog["log_buf_len"])
-    page = kernel.memory.page_size
-    low = np.arange(start & -page, start + min(size, _MAX_LOG), page, dtype=np.uint64)
-    high = np.minimum(low + np.uint64(page), np.uint64(start + size))
-    return _physical(kernel, np.maximum(low, np.uint64(start)), high)
+    return _physical(kernel, *_by_page(start, start + min(size, _MAX_LOG), kernel.memory.page_size))
+
+
+def _by_page(start: int, end: int, page: int) -> tuple[Words, Words]:
+    """Return starts and ends of the parts of a range on each page."""
+    low = np.arange(start & -page, end, page, dtype=np.uint64)
+    high = np.minimum(low + np.uint64(page), np.uint64(end))
+    return np.maximum(low, np.uint64(start)), high
 
 
 def _physical(kernel: Kernel, start: Words, end: Words) -> Ranges:
     """Return the physical ranges of virtual ones within a page; unmapped ones are left out."""
-    direct, memory_bytes = kernel.slab_map.pages.direct_map, int(kernel.prog["max_pfn"])
-    memory_bytes <<= kernel.memory.page_shift
+    direct, memory_bytes = kernel.slab_map.pages.direct_map, kernel.memory.end
     physical, sizes = [], []
     for low, high in zip(start.tolist(), end.tolist(), strict=True):
         at = low - direct

@@ -17,7 +17,7 @@ import drgn
 from drgn.helpers.linux.mm import pfn_to_virt
 
 from kcensus.sources import faults
-from kcensus.sources.custom import MAX_MEMORY_BYTES, add_direct_map, program_of
+from kcensus.sources.custom import MAX_MEMORY_BYTES, add_direct_map, program_of, read_page_tables
 from kcensus.sources.debuginfo.finder import load_debug_info
 from kcensus.sources.formats import elf
 from kcensus.sources.formats.sniff import Sniffed, sniff
@@ -218,9 +218,7 @@ def open_crash(crash: Crash, request: Request) -> Target:
     _check_kernel(name, facts, vmcoreinfo)
     try:
         prog = program_of(arch, vmcoreinfo, crash.read, live=facts.live)
-        with contextlib.suppress(drgn.FaultError):
-            # drgn reads the VMCOREINFO of page tables at the first access to virtual memory.
-            prog.read((1 << 64) - 8, 8)
+        read_page_tables(prog)
     except TargetError:
         raise
     except Exception as error:

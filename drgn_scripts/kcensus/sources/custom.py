@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +29,15 @@ def program_of(
     prog.set_linux_kernel_custom(vmcoreinfo, is_live=live)
     prog.add_memory_segment(0, memory_bytes, _segment(read), physical=True)
     return prog
+
+
+def read_page_tables(prog: drgn.Program) -> None:
+    """Have drgn read the VMCOREINFO of page tables, as it does at the first virtual access.
+
+    It may raise any exception if VMCOREINFO does not describe a Linux kernel.
+    """
+    with contextlib.suppress(drgn.FaultError):
+        prog.read((1 << 64) - 8, 8)
 
 
 def add_direct_map(prog: drgn.Program, address: int, memory_bytes: int, read: Read) -> None:

@@ -31,7 +31,7 @@ EXAMPLES = sorted(
 
 def jq(document: str, *words: str) -> str:
     if shutil.which("jq") is None:
-        pytest.skip("no jq")
+        pytest.skip("jq is not installed")
     done = subprocess.run(["jq", *words], input=document, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -330,13 +330,17 @@ def test_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert "protocol 99" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("machine", [b"X86_64", b"ARM64"])
-@pytest.mark.parametrize("damage", ["random", "short", "page size", "other machine"])
+@pytest.mark.parametrize(
+    ("machine", "damage"),
+    [
+        *((name, what) for name in (b"X86_64", b"ARM64") for what in ("random", "short")),
+        *((name, "page size") for name in (b"X86_64", b"ARM64")),
+        (b"ARM64", "other machine"),  # the sample is of x86
+    ],
+)
 def test_a_vmcoreinfo_that_describes_no_kernel_of_this_machine(
     machine: bytes, damage: str, memory: bytes
 ) -> None:
-    if (machine, damage) == (b"X86_64", "other machine"):
-        pytest.skip("the VMCOREINFO of the sample is of this machine")
     text = {
         "random": random.Random(1).randbytes(500),
         "short": b"OSRELEASE=6.1\n",

@@ -23,7 +23,7 @@ from kcensus.kernel.block.requests import Place, State, requests
 from kcensus.kernel.block.schedulers import scheduler_queues
 from kcensus.kernel.block.schedulers.model import NEVER
 from kcensus.kernel.block.stacks import stacks
-from kcensus.kernel.block.unlisted import unlisted_disks
+from kcensus.kernel.block.unlisted import missing_from, unlisted_disks
 from kcensus.kernel.clock import clock
 from kcensus.kernel.kernel import Kernel
 from tests.lab import Dump, build
@@ -281,9 +281,9 @@ def test_stacks(case: Case) -> None:
 
 def test_a_disk_that_the_list_of_devices_lacks_is_known_otherwise(case: Case) -> None:
     devices = block_devices(case.kernel)
-    assert unlisted_disks(case.kernel, devices) == []
+    assert unlisted_disks(case.kernel) == []
     rest = tuple(disk for disk in devices.disks if disk != case.disk)
-    assert unlisted_disks(case.kernel, replace(devices, disks=rest)) == [case.disk.name]
+    assert missing_from(replace(devices, disks=rest), case.kernel) == [case.disk.name]
 
 
 def test_counters(case: Case) -> None:

@@ -14,12 +14,12 @@ import numpy.typing as npt
 import pandas as pd
 
 from kcensus.engine.chase import Damage, Lanes, chase
+from kcensus.engine.gather import use_of
 from kcensus.engine.layout import Field, Layout
 from kcensus.engine.memory import Bytes, Mask, Memory, Numbers, Words
 from kcensus.engine.slub.parked import Parked, parked
 from kcensus.engine.slub.slabs import ScanReport, SlabCache, SlabMap, Slabs
 from kcensus.engine.workers import Columns
-from kcensus.sources.capsule.uses import Use
 from kcensus.text import printable
 
 T = TypeVar("T")
@@ -161,19 +161,19 @@ class View:
     def stored(self, name: str) -> npt.NDArray[Any]:
         """Return a member as of :meth:`column`, with bit fields still inside their words."""
         f = self.columns.fields[name]
-        self._note(f, Use.TEXT if f.dtype.kind == "S" else Use.NUMBER)
+        self._note(f)
         return self._cut(f.dtype, f.offset, self.shape, ())
 
     def words(self, name: str) -> npt.NDArray[np.uint64]:
         """Return a member of several bytes as little-endian words, shape (slabs, slots, words)."""
         f = self.columns.fields[name]
-        self._note(f, Use.TEXT if f.dtype.kind == "S" else Use.NUMBER)
+        self._note(f)
         return self._cut(np.dtype("<u8"), f.offset, (*self.shape, -(-f.dtype.itemsize // 8)), (8,))
 
-    def _note(self, field: Field, use: Use) -> None:
+    def _note(self, field: Field) -> None:
         if self.memory.uses is not None:
             at = (self.address() + np.uint64(field.offset)).ravel()
-            self.memory.note(at, field.dtype.itemsize, use)
+            self.memory.note(at, field.dtype.itemsize, use_of(field.dtype))
 
     def _cut(
         self, dtype: np.dtype[Any], offset: int, shape: tuple[int, ...], inner: tuple[int, ...]

@@ -417,7 +417,7 @@ class SlabMap:
         except (LookupError, NotRecorded):
             return counted
         count = gather(self.memory, nodes, member, Faults())["count"].astype(np.int64)
-        np.add.at(counted, ids, np.where(count <= int(self.prog["max_pfn"]), count, 0))
+        np.add.at(counted, ids, count)
         return counted
 
     def slab_pages(self, slabs: Slabs) -> Numbers:

@@ -12,14 +12,20 @@ from drgn import Object
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Words
-from kcensus.kernel.block.disks import MAX_DEVICES, BlockDevices, QueueKind
-from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.block.disks import MAX_DEVICES, BlockDevices, QueueKind, block_devices
+from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.lists import list_members
 from kcensus.kernel.names import decode
 from kcensus.sources.capsule import NotRecorded
 
 
-def unlisted_disks(kernel: Kernel, devices: BlockDevices) -> list[str]:
+@once
+def unlisted_disks(kernel: Kernel) -> list[str]:
+    """Return the names of disks that :func:`block_devices` lacks; see :func:`missing_from`."""
+    return missing_from(block_devices(kernel), kernel)
+
+
+def missing_from(devices: BlockDevices, kernel: Kernel) -> list[str]:
     """Return the names of disks on the list of block devices' inodes, or in sets of tags, which
     are not in ``devices``; not safe to print.
 

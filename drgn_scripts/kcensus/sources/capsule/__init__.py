@@ -7,7 +7,6 @@ specifies the file.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from typing import Any
 
@@ -18,6 +17,7 @@ from kcensus.sources.capsule.container import BadCapsule, PageStore, Reader, cor
 from kcensus.sources.capsule.lookups import Lookups, Machine, ObjectData, assemble, is_assembled
 from kcensus.sources.capsule.types import NotRecorded, Ref
 from kcensus.sources.capsule.typetable import BadTypes, as_integer, as_list, as_object, as_text
+from kcensus.sources.custom import read_page_tables
 from kcensus.sources.model import (
     Request,
     Source,
@@ -117,9 +117,7 @@ def _target(reader: Reader, name: str) -> Target:
         kernel = kernel_release(prog)
         if int(prog["PAGE_SIZE"]) != machine.page_size:
             raise BadTypes("the page size differs from VMCOREINFO")
-        with contextlib.suppress(drgn.FaultError):
-            # drgn reads the VMCOREINFO of page tables at the first access to virtual memory.
-            prog.read((1 << 64) - 8, 8)
+        read_page_tables(prog)
     except (TargetError, BadCapsule, BadTypes, NotRecorded, MemoryError):
         raise
     except Exception as error:

@@ -26,8 +26,6 @@ _MAP_NORESERVE = 0x4000
 """Of mmap(2); Python has it since 3.11."""
 _KEY = "kcensus: the bytes in use"
 """Key of :attr:`drgn.Program.cache`."""
-
-
 _FEW = 8
 """Pages of a stretch up to which each is translated."""
 _TABLE = 512
@@ -73,7 +71,6 @@ class Uses:
         self._bits = [np.frombuffer(each, np.uint8) for each in maps]
         self._whole = np.frombuffer(mmap.mmap(-1, memory_bytes // page_size + 1), np.uint8)
         """Use of whole page frames, such as those of the ``struct page`` array."""
-        self._page_bytes = page_size
         self._end = memory_bytes
         self._page_shift = page_size.bit_length() - 1
         self._direct = direct_map
@@ -126,7 +123,7 @@ class Uses:
         """Note the use of ``size`` bytes at each virtual address; unmapped ones are left out."""
         if not len(addresses):
             return
-        page = np.uint64(self._page_bytes)
+        page = np.uint64(1 << self._page_shift)
         if isinstance(size, int) and size == page and not (addresses % page).any():
             frames = self._frames(addresses >> np.uint64(self._page_shift))
             np.bitwise_or.at(self._whole, frames[frames >= 0], np.uint8(use))
