@@ -285,9 +285,10 @@ def _main(args: Sequence[str] | None) -> int:
         )
     else:
         status = run(args)
-    try:
-        sys.stdout.flush()
-    except OSError:
-        # Python flushes stdout when it ends; that must not fail a second time.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            # Python flushes them when it ends; that must not fail a second time.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     return status
