@@ -32,7 +32,7 @@ def test_of_a_comparison(names: tuple[str, str]) -> None:
 @pytest.mark.slow
 def test_of_a_trend() -> None:
     findings = kcensus.trend(DIRECTORY / "sample-series").findings
-    assert len(findings) > 1
+    assert findings
     assert list(broken([("trend", finding) for finding in findings], {})) == []
 
 

@@ -74,8 +74,10 @@ def test_the_report_fits_a_terminal(
     assert cli.main(["report", sample.name, "--full", "--top", "0"]) == 0
     wide = {line.strip() for line in capsys.readouterr().out.splitlines() if len(line) > 100}
     remedies = [remedy for each in sample.document["findings"] for remedy in each["remedies"]]
-    # A terminal wraps a command itself, so that it can be copied.
-    assert wide <= {line.strip() for remedy in remedies for line in remedy["command"]}
+    commands = [line for remedy in remedies for line in remedy["command"]]
+    # A quoted word of a command is not split, so that it can be copied.
+    for line in wide:
+        assert any(line.removesuffix("\\").strip() in command for command in commands)
 
 
 @pytest.mark.slow

@@ -94,7 +94,7 @@ def trend(
     >>> import kcensus
     >>> result = kcensus.trend("sample-series", metric="memcgs.memcgs_online")
     >>> result.tables["growing"][["rate", "interval", "limit_in"]].iloc[0].to_list()
-    ['1,801/h', '1,785 to 1,815', 'memory cgroup ids in 1 d 12 h']
+    ['1,801/h', '1,785 to 1,815', 'memory cgroup ids beyond 44 min']
 
     :param source: a store, or rows of :func:`kcensus.history`: amounts among them get a trend, or
         all series if none is an amount

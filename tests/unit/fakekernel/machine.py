@@ -104,9 +104,11 @@ class Machine:
             self.constant(name, value)
         self.constant("vmemmap", VMEMMAP, "struct page *")
         # The engine walks from the first task to the second to choose how to read memory.
-        first = self.variable("init_task", "struct task_struct").tasks
-        self.list_init(first)
-        self.list_add_tail(self.alloc("struct task_struct").tasks, first)
+        tasks = self.variable("init_task", "struct task_struct"), self.alloc("struct task_struct")
+        for task, name in zip(tasks, (b"swapper/0", b"init"), strict=True):
+            self.set(task.comm, name)  # a page of a task that is all zero would be a lost one
+        self.list_init(tasks[0].tasks)
+        self.list_add_tail(tasks[1].tasks, tasks[0].tasks)
 
     def constant(self, name: str, value: int, type_: str | drgn.Type = "unsigned long") -> None:
         """Give the program a constant, or a variable whose value is known without memory."""
