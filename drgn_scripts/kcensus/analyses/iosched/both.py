@@ -94,6 +94,8 @@ def pairs(figures: Figures, traced: Traced, offset_ns: int | None = None) -> Pai
     offset = traced.trace.first_ns if offset_ns is None else offset_ns
     if offset is not None:
         found = _near(candidates, offset)
+        if 2 * found["request"].nunique() < _covered(figures, traced, offset):
+            found = candidates[:0].assign(distance=[])  # equal sectors and times by chance
     if not len(found) and offset_ns is None:
         offset = _offset(candidates)
         found = found if offset is None else _near(candidates, offset)
@@ -139,6 +141,22 @@ def _near(candidates: pd.DataFrame, offset_ns: int) -> pd.DataFrame:
     """Return the candidates whose times agree if the trace counts from ``offset_ns``."""
     distance = (candidates["difference"] - offset_ns).abs()
     return candidates.assign(distance=distance)[distance <= _SAME_NS]
+
+
+def _covered(figures: Figures, traced: Traced, offset_ns: int) -> int:
+    """Return the number of requests in memory that began while the trace saw others begin.
+
+    It shows these, too, if it is of the same machine.
+    """
+    got = traced.bios.got[traced.is_request & (traced.bios.got != NEVER)]
+    if not len(got):
+        return 0
+    requests = figures.requests
+    numbers = np.array([disk.number for disk in figures.disks] or [0], np.int64)
+    began = requests.allocated_ns.astype(np.int64) - offset_ns
+    shown = (began >= got.min()) & (began <= got.max()) & (requests.sector >= 0)
+    shown &= np.isin(numbers[requests.disk], np.unique(traced.bios.device))
+    return int(np.count_nonzero(shown))
 
 
 def _offset(candidates: pd.DataFrame) -> int | None:

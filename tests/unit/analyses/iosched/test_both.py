@@ -78,6 +78,16 @@ def test_the_clock_of_a_trace_needs_one_request() -> None:
     assert not len(pairs(memory([500.0]), trace([1.0], first=400.0)))
 
 
+def test_one_of_many_requests_is_there_by_chance() -> None:
+    allocated = [500.0, 501.0, 502.0, 503.0]
+    inside = memory(allocated)
+    of_another = trace([1.0, 2.0, 2.5, 4.0], [0, 88, 96, 104], first=499.0)
+    assert not len(pairs(inside, of_another))
+    # A trace that ended early shows those that began before.
+    early = trace([1.0], first=499.0)
+    assert pairs(inside, early).request.tolist() == [0]
+
+
 @pytest.mark.parametrize("first", [None, 499.0])
 def test_of_bios_at_one_sector_the_nearest_in_time_is_the_one(first: float | None) -> None:
     """A trace that goes on after the dump has later bios at the same sectors."""
