@@ -34,9 +34,13 @@ class OutputError(Exception):
 def prepare(directory: Path, mode: int = 0o777) -> None:
     """Make ``directory`` unless it exists; ``mode`` is less the umask.
 
-    :raises OutputError: a file has its name, or it cannot be made
+    :raises OutputError: a file has its name, it cannot be made, or a link leads there that others
+        may have made
     """
     try:
+        there = next(each for each in (directory, *directory.parents) if os.path.lexists(each))
+        if there.is_dir():
+            os.close(_opened(there))
         directory.mkdir(mode, parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise OutputError(f"'{directory}' is not a directory; choose another name") from None
@@ -116,8 +120,6 @@ class _Place:
 def _place(path: Path) -> Iterator[_Place]:
     """Yield where ``path`` leads.
 
-    The kernel follows links in the path of the directory, under its own rules (protected_symlinks).
-
     :raises OutputError: to something that is not a regular file, or through a link that others may
         have made
     """
@@ -134,22 +136,55 @@ def _place(path: Path) -> Iterator[_Place]:
             if os.fstat(directory).st_dev == os.stat("/proc/self/fd").st_dev:
                 raise OutputError(f"'{asked}' is an open file, not a name; give a file a name")
             if not _is_trusted(os.fstat(directory), status):
-                raise OutputError(
-                    f"'{path}' is a symbolic link that another user can have made; choose another "
-                    "name, or give the file that it leads to"
-                )
+                raise _untrusted(path)
         finally:
             os.close(directory)
         path = path.parent / link
     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 
 
+def _untrusted(link: Path) -> OutputError:
+    return OutputError(
+        f"'{link}' is a symbolic link that another user can have made; choose another name, or "
+        "give what it leads to"
+    )
+
+
 def _opened(directory: Path) -> int:
+    """Return a descriptor of a directory.
+
+    Links on the way follow the rule of protected_symlinks, also where that is off, and in all
+    directories to which others can write.
+
+    :raises OutputError: through a link that others may have made
+    """
     flags = os.O_DIRECTORY | os.O_CLOEXEC
+    found = os.open("/" if directory.is_absolute() else ".", os.O_PATH | flags)
+    way = [part for part in reversed(directory.parts) if part != "/"]
+    links = 0
     try:
-        return os.open(directory, os.O_RDONLY | flags)
-    except PermissionError:  # one can write to a directory that one cannot read
-        return os.open(directory, os.O_PATH | flags)
+        while way:
+            name = way.pop()
+            link, status = _looked_up(found, name)
+            above, here = found, os.fstat(found)
+            if link and here.st_dev != os.stat("/proc/self/fd").st_dev:
+                if (links := links + 1) > _MAX_LINKS:
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+                users = (0, os.geteuid(), here.st_uid)
+                is_kept = here.st_mode & stat.S_ISVTX and status and status.st_uid in users
+                if _is_shared(here) and not is_kept:
+                    raise _untrusted(directory)
+                way += reversed(Path(link).parts)
+                continue
+            found = os.open(name, os.O_PATH | flags, dir_fd=found)
+            os.close(above)
+        with suppress(PermissionError):  # one can write to a directory that one cannot read
+            above, found = found, os.open(".", os.O_RDONLY | flags, dir_fd=found)
+            os.close(above)
+    except BaseException:
+        os.close(found)
+        raise
+    return found
 
 
 def _looked_up(directory: int, name: str) -> tuple[str, os.stat_result | None]:
@@ -171,8 +206,14 @@ def _is_trusted(directory: os.stat_result, link: os.stat_result | None) -> bool:
         link is not None
         and link.st_uid in users
         and directory.st_uid in users
-        and not directory.st_mode & stat.S_IWOTH
+        and not _is_shared(directory)
     )
+
+
+def _is_shared(directory: os.stat_result) -> bool:
+    """Return whether others than the owner can write; a group of the owner's number is private."""
+    others = stat.S_IWOTH if directory.st_gid == directory.st_uid else stat.S_IWOTH | stat.S_IWGRP
+    return bool(directory.st_mode & others)
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from deltalake import (
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from kcensus.outputs import OutputError
+from kcensus.outputs import prepare as make_directory
 from kcensus.store import StoreError
 from kcensus.store.layout import COLUMNS, LOG, PARTITIONS, SCHEMA, bounded_host, located
 from kcensus.store.records import Record
@@ -68,10 +69,7 @@ def prepare(store: Path) -> None:
     """
     uri = _uri(store)
     with _writing(store):
-        if store.exists() and not store.is_dir():
-            name = printable(str(store))
-            raise OutputError(f"'{name}' is not a directory; choose another name for the store")
-        store.mkdir(parents=True, exist_ok=True)
+        make_directory(store)
         try:
             DeltaTable.create(
                 uri, Schema.from_arrow(SCHEMA), mode="ignore", partition_by=[*PARTITIONS],

@@ -16,7 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from kcensus.outputs import OutputError, check_replaceable, check_writable, remove, replacing
+from kcensus.outputs import (
+    OutputError,
+    check_replaceable,
+    check_writable,
+    prepare,
+    remove,
+    replacing,
+)
 
 
 def names(directory: Path) -> list[str]:
@@ -127,6 +134,48 @@ def test_no_link_is_followed_where_others_may_have_made_it(tmp_path: Path, bits:
     remove(link, victim.stat())
     assert victim.read_text() == "precious"
     assert link.is_symlink()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to any group")
+def test_a_group_that_can_write_can_make_links(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o770)
+    (shared / "report.html").symlink_to(tmp_path / "victim")
+    os.chown(shared, 0, 0)
+    check_writable(shared / "report.html")  # the user's own group
+    os.chown(shared, 0, 4321)
+    with pytest.raises(OutputError, match="another user"):
+        check_writable(shared / "report.html")
+
+
+@pytest.mark.parametrize("bits", [0o777, 0o1777, 0o755])
+def test_no_link_to_a_directory_is_followed_where_others_may_have_made_it(
+    tmp_path: Path, bits: int
+) -> None:
+    shared, victim = tmp_path / "shared", tmp_path / "victim"
+    for each in (shared, victim, victim / "sub"):
+        each.mkdir()
+    shared.chmod(bits)
+    (shared / "out").symlink_to(victim)
+    (tmp_path / "near").symlink_to("shared/out/../victim/sub")
+    owners = [os.geteuid()]
+    if os.geteuid() == 0:
+        owners.append(65534)
+        os.chown(shared, 4321, 4321)
+    for owner in owners:
+        os.chown(shared / "out", owner, owner, follow_symlinks=False)
+        for path in (shared / "out" / "file", tmp_path / "near" / "file"):
+            if bits == 0o777 or (bits == 0o1777 and owner == 65534):
+                with pytest.raises(OutputError, match="another user"):
+                    check_writable(path)
+                with pytest.raises(OutputError, match="another user"):
+                    prepare(path.parent / "new")
+            else:
+                check_writable(path)
+                prepare(path.parent / "new")
+    assert (victim / "new").exists() == (bits != 0o777)
+    assert names(victim / "sub") == (["new"] if bits != 0o777 else [])
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a link of another user")
