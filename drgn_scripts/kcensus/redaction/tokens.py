@@ -18,6 +18,8 @@ MAX_TOKEN_BYTES = 255
 """NAME_MAX."""
 _MAX_DIGITS = 7
 """Most digits of a number that tells nothing."""
+_MAX_GROUP, _MIN_GROUPS, _MIN_SHORTENED = 4, 4, 5
+"""Most digits of a group of an address, least groups, and least digits of one with ``::``."""
 _MIN_STRING = 6
 """Least length of a constant of the kernel: shorter ones occur in code and tables by chance."""
 
@@ -28,6 +30,8 @@ _PRINTABLE = np.zeros(256, np.bool_)
 _PRINTABLE[32:127] = True
 _DIGIT = np.zeros(256, np.bool_)
 _DIGIT[ord("0") : ord("9") + 1] = True
+_HEX = _DIGIT.copy()
+_HEX[[*b"abcdefABCDEF"]] = True
 _LOW_BYTES = np.array([(1 << (8 * count)) - 1 for count in range(9)], np.uint64)
 _CONVERSION = re.compile(rb"%[-+ #0-9.*]*(?:hh?|ll?|[zjtL])?[a-zA-Z%]")
 """Of a format of printk(); the letters after %p are left behind."""
@@ -103,4 +107,28 @@ class KernelText:
             known = self._hashes[rows] == hashes
         digits = np.concatenate([[0], np.cumsum(_DIGIT[buffer])])
         known |= (digits[starts + lengths] - digits[starts] == lengths) & (lengths <= _MAX_DIGITS)
+        known &= ~_in_addresses(buffer, starts, lengths)
         return covered(starts[known], lengths[known], len(buffer))
+
+
+def _in_addresses(buffer: Bytes, starts: Numbers, lengths: Numbers) -> Mask:
+    """Return which tokens are groups of an address: of hardware, of IPv6, of a card.
+
+    Addresses of SCSI (``2:0:0:1``) and PCI have fewer digits; a time has fewer groups.
+    """
+    digits = np.concatenate([[0], np.cumsum(_HEX[buffer])])
+    is_group = (digits[starts + lengths] - digits[starts] == lengths) & (lengths <= _MAX_GROUP)
+    gap, last = np.diff(starts) - lengths[:-1], buffer[starts[1:] - 1]
+    is_short = (gap == 2) & (last == ord(":")) & (buffer[starts[1:] - 2] == ord(":"))
+    found = np.zeros(len(starts), np.bool_)
+    for separator in b":/ ":
+        short = is_group[1:] & is_group[:-1] & is_short & (separator == ord(":"))
+        joined = is_group[1:] & is_group[:-1] & (gap == 1) & (last == separator) | short
+        chain = np.cumsum(~np.concatenate([[False], joined]))[: len(starts)]
+        groups = np.bincount(chain)[chain]
+        total = np.bincount(chain, lengths)[chain]
+        shortened = np.bincount(chain[1:], short, int(chain.max(initial=0)) + 1)[chain] > 0
+        found |= (groups >= _MIN_GROUPS) & (total > _MAX_DIGITS)
+        found |= shortened & (total >= _MIN_SHORTENED)
+    found &= is_group
+    return found

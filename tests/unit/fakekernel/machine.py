@@ -106,7 +106,8 @@ class Machine:
         # The engine walks from the first task to the second to choose how to read memory.
         tasks = self.variable("init_task", "struct task_struct"), self.alloc("struct task_struct")
         for task, comm in zip(tasks, (b"swapper/0", b"init"), strict=True):
-            self.set(task.comm, comm)  # a page of a task that is all zero would be a lost one
+            if hasattr(task, "comm"):
+                self.set(task.comm, comm)  # a page of a task that is all zero would be a lost one
         self.list_init(tasks[0].tasks)
         self.list_add_tail(tasks[1].tasks, tasks[0].tasks)
 

@@ -34,6 +34,14 @@ def _kept(raw: bytes) -> list[bytes]:
         (b"12345678 1234567", [b"1234567"]),
         (b"10.0.0.1", []),
         (b"", []),
+        (b"MAC 52:54:00:12:34:56 dentry", [b"dentry"]),
+        (b"10:00:00:90:fa:be:ad:de", []),
+        (b"4111 1111 1111 1111", []),
+        (b"2001:4860:4860::8888", []),
+        (b"fe80::1 dentry::1", [b"dentry", b"1"]),
+        (b"2:0:0:1 12:34:56 0000:00:1f", [*b"2 0 0 1 12 34 56 0000 00".split()]),
+        (b"kworker/1:2:4711 1 2", [*b"1 2 4711 1 2".split()]),
+        (b"1", [b"1"]),
     ],
 )
 def test_words_of_the_kernel_are_whole_tokens(raw: bytes, kept: list[bytes]) -> None:
