@@ -296,7 +296,7 @@ def _detect(
     """Return a sentence for each module without debug info, and the states by patch id."""
     lacking = context.need_modules(*modules(patches))
     prober = Prober(context.kernel.prog, lacking)
-    return lacking, detect(patches, prober, context.release)
+    return lacking, detect(patches, prober)
 
 
 def _run_named(

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Detect patches by types, members, symbols, enumerators and parameters in the debug info.
 
-The kernel version does not decide: distributions backport and drop patches. If a patch leaves no
-trace in the debug info, the release counts as evidence, not as proof.
+The kernel version does not decide: distributions backport and drop patches.
 """
 
 from __future__ import annotations
 
-import fnmatch
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -139,14 +137,9 @@ def modules(patches: Mapping[str, Patch]) -> tuple[str, ...]:
     return tuple(sorted({name for patch in patches.values() for name in patch.detection.modules}))
 
 
-def detect(patches: Mapping[str, Patch], prober: Prober, release: str) -> dict[str, Detected]:
-    """Return the state of every patch, by id, in the order of ``patches``.
-
-    :param release: kernel release, for patches without a trace in the debug info
-    """
-    single = {
-        name: _detect(patch, prober, release) for name, patch in patches.items() if not patch.stages
-    }
+def detect(patches: Mapping[str, Patch], prober: Prober) -> dict[str, Detected]:
+    """Return the state of every patch, by id, in the order of ``patches``."""
+    single = {name: _detect(patch, prober) for name, patch in patches.items() if not patch.stages}
     return {name: single.get(name) or _series(patch, single) for name, patch in patches.items()}
 
 
@@ -160,7 +153,7 @@ def ask_everything(patches: Mapping[str, Patch], prober: Prober) -> None:
             prober.number(patch.validation.switch)
 
 
-def _detect(patch: Patch, prober: Prober, release: str) -> Detected:
+def _detect(patch: Patch, prober: Prober) -> Detected:
     reasons: list[str] = []
     for rule in patch.detection.rules:
         answer = _evaluate(rule, patch, prober)
@@ -175,13 +168,7 @@ def _detect(patch: Patch, prober: Prober, release: str) -> Detected:
     undetectable = patch.detection.undetectable
     if undetectable is None:
         return Detected(patch, State.ABSENT, _list(reasons))
-    reason, evidence, carriers = undetectable.reason, undetectable.evidence, undetectable.carriers
-    if any(fnmatch.fnmatchcase(release, pattern) for pattern in carriers):
-        why = f"{reason}; kernels like {release} may have it; {evidence}"
-        return Detected(patch, State.UNDETERMINED, why)
-    if carriers:
-        why = f"only kernels like {', '.join(carriers)} are known to have it, not {release}"
-        return Detected(patch, State.ABSENT, why)
+    reason, evidence = undetectable.reason, undetectable.evidence
     if patch.status in (Status.NEVER_MERGED, Status.REVERTED):
         return Detected(patch, State.ABSENT, f"{patch.status.value}; {evidence}")
     return Detected(patch, State.UNDETERMINED, f"{reason}; best evidence: {evidence}")

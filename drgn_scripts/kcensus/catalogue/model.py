@@ -215,8 +215,6 @@ class Undetectable(Record, frozen=True):
 
     reason: str
     evidence: str
-    carriers: tuple[str, ...] = ()
-    """Release patterns (fnmatch) of kernels that may have it; it is absent on all others."""
     shown_by: tuple[Evidence, ...] = ()
     """Figures in order: the first one that is large enough counts."""
 

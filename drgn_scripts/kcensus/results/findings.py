@@ -155,19 +155,20 @@ def fold(findings: Iterable[Finding], ram_bytes: int | None = None) -> list[Find
 def _of_same_tasks(
     finding: Finding, others: Iterable[Finding], tasks: Mapping[str, frozenset[int]]
 ) -> str:
-    """Return the finding with most of another's tasks (half or more).
+    """Return the finding with most of another's tasks, if this and others have half or more.
 
-    It is at least as severe, unless the other names no cause.
+    They are at least as severe, unless the other names no cause.
 
     :param tasks: of each finding and its parts so far, by id
     """
     shared = {
-        other.id: len(finding.tasks & tasks[other.id])
+        other.id: finding.tasks & tasks[other.id]
         for other in others
         if other.severity >= finding.severity or finding.is_vague
     }
-    best = max(shared, key=lambda name: shared[name], default="")
-    return best if best and 2 * shared[best] >= len(finding.tasks) > 0 else ""
+    best = max(shared, key=lambda name: len(shared[name]), default="")
+    explained = frozenset().union(*shared.values())
+    return best if best and 2 * len(explained) >= len(finding.tasks) > 0 else ""
 
 
 def _rest(

@@ -259,6 +259,15 @@ def test_a_symptom_is_explained_by_a_cause_and_its_parts_together() -> None:
     assert folded == {"async": "", "sync": "async", "io": "async", "blocked": "async"}
 
 
+def test_a_symptom_is_explained_by_several_causes_together() -> None:
+    cycles = [finding(f"cycle:{name}", tasks=frozenset({name, name + 1})) for name in (1, 3, 5)]
+    log = finding("log", tasks=frozenset(range(1, 10)), is_generic=True)
+    folded = {each.id: each.part_of for each in fold([log, *cycles])}
+    assert folded == {"cycle:1": "", "cycle:3": "", "cycle:5": "", "log": "cycle:1"}
+    folded = {each.id: each.part_of for each in fold([log, *cycles[:2]])}
+    assert folded["log"] == ""
+
+
 def test_a_symptom_that_is_explained_in_part_keeps_the_rest() -> None:
     cause = finding("negatives", memory={"slab:dentry": 40 * MIB})
     waste = finding("waste:dentry", memory={"slab:dentry": 50 * MIB}, is_generic=True)

@@ -19,8 +19,7 @@ UNDETERMINED, PARTIAL = State.UNDETERMINED, State.PARTIALLY_APPLIED
 LIST_LRU = {"list-lru-memory", "list-lru-per-memcg-arrays", "list-lru-on-demand", "list-lru-xarray"}
 
 KERNELS: dict[str, Distribution] = {
-    # list_lrus know no cgroups, copies are without limit, CFQ is there and its fix leaves no trace,
-    # and some kernels called el7 have the limit to negative dentries.
+    # list_lrus know no cgroups, copies are without limit, CFQ is there and its fix leaves no trace.
     "RHEL 7.4": known.RHEL_7_4,
     # list_lrus are split by cgroup, in arrays; everything else as before, but no vendor.
     "4.19": known.MAINLINE_4_19,
@@ -40,7 +39,7 @@ KERNELS: dict[str, Distribution] = {
     # "5.14" with the list_lru series of 5.18, struct slab of 5.17, an xarray of hardware queues.
     "RHEL 9.2": known.RHEL_9_2,
     "RHEL 9.4": known.RHEL_9_4,
-    # The series behind a pointer of Oracle's, and some UEKs have the limit to negative dentries.
+    # The series behind a pointer of Oracle's.
     "UEK 7": known.UEK_7,
 }
 STATES = {"+": PRESENT, "-": ABSENT, "s": SUPERSEDED, "?": UNDETERMINED}
@@ -85,7 +84,7 @@ TRUTH = """
 ?-...------ negative-dentry-hash-limit
 --...------ negative-dentry-limit-2020
 ?-...------ negative-dentry-sibling-tail
-?-...----.? negative-dentry-sysctl-limit
+--...----.- negative-dentry-sysctl-limit
 --...------ negative-dentry-track-limit
 --...------ negative-dentry-unlink-drop
 --...------ negative-dentry-unlink-sysctl
@@ -118,7 +117,7 @@ def truth() -> dict[str, dict[str, State]]:
 
 
 def detected(kernel: Distribution, lacking: tuple[str, ...] = ()) -> dict[str, Detected]:
-    return detect(CATALOGUE.patches, Prober(kernel.program(), lacking), kernel.release)
+    return detect(CATALOGUE.patches, Prober(kernel.program(), lacking))
 
 
 def without(kernel: Distribution, *structs: str) -> Distribution:
@@ -152,24 +151,17 @@ def test_a_reason_names_what_was_found() -> None:
         assert reason in found[patch].reason
 
 
-def test_a_release_is_evidence_only_where_types_cannot_tell() -> None:
-    reason = detected(known.RHEL_7_4)["cfq-async-starvation"].reason
-    assert "best evidence" in reason
-    assert "changelog" in reason
-    renamed = replace(known.RHEL_7_4, release="6.1.0")
-    assert detected(renamed)["cfq-async-starvation"].state is UNDETERMINED
-    assert detected(renamed)["negative-dentry-sysctl-limit"].state is ABSENT
+def test_evidence_where_types_cannot_tell() -> None:
+    found = detected(known.RHEL_7_4)["cfq-async-starvation"]
+    assert found.state is UNDETERMINED
+    assert "best evidence" in found.reason
+    assert "changelog" in found.reason
 
 
-def test_types_decide_not_versions() -> None:
-    for kernel in (known.RHEL_7_4, known.RHEL_9_2):
-        same = detected(kernel)
-        for release in ("2.6.32", "5.18.0", "99.0"):
-            found = detected(replace(kernel, release=release))
-            for patch, one in same.items():
-                undetectable = one.patch.detection.undetectable
-                if undetectable is None or not undetectable.carriers:
-                    assert found[patch].state is one.state
+def test_the_limit_of_a_vendor_is_known_by_its_variable() -> None:
+    symbols = (*known.RHEL_7_4.symbols, "dcache_negative_dentry_limit_sysctl")
+    found = detected(replace(known.RHEL_7_4, symbols=symbols))
+    assert found["negative-dentry-sysctl-limit"].state is PRESENT
 
 
 def test_missing_types_of_an_unloaded_module_are_undetermined() -> None:

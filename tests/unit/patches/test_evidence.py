@@ -20,7 +20,7 @@ CFQ = "cfq-async-starvation"
 
 
 def on(kernel: known.Distribution) -> dict[str, Detected]:
-    return detect(CATALOGUE.patches, Prober(kernel.program()), kernel.release)
+    return detect(CATALOGUE.patches, Prober(kernel.program()))
 
 
 def iosched(**values: float | None) -> dict[str, Result]:

@@ -114,7 +114,7 @@ SCHEDULERS = {
 def detected(target: Target) -> dict[str, Detected]:
     lacking = target.need_modules(*modules(CATALOGUE.patches))
     assert lacking == []
-    return detect(CATALOGUE.patches, Prober(target.prog, lacking), target.kernel)
+    return detect(CATALOGUE.patches, Prober(target.prog, lacking))
 
 
 def test_states(kernel: str, mixed_target: Target) -> None:
