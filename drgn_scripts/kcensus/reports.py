@@ -19,6 +19,7 @@ from kcensus.catalogue.price import analyses_wanted, evidence_of, weigh
 from kcensus.catalogue.result import patches_result
 from kcensus.catalogue.validate import Side
 from kcensus.kernel.machine import machine
+from kcensus.kernel.waiting.finder import LOOK_AT_STACKS
 from kcensus.limits import memory
 from kcensus.progress import Progress
 from kcensus.results import Danger, Figure, Finding, Remedy, Result, Severity, fold, rank
@@ -209,7 +210,10 @@ def _folded(
             owners[finding.id] = section.name
             findings.append(finding)
     own: dict[str, list[Finding]] = {section.name: [] for section in sections}
+    failed = [section.name for section in sections if not section.result]
     for finding in fold(_with_status(findings, catalogue), ram_bytes):
+        if any(f"`kcensus {name} " in finding.no_remedy for name in failed):
+            finding = replace(finding, no_remedy=LOOK_AT_STACKS)
         own[owners[finding.id]].append(finding)
     return [
         replace(each, result=each.result and replace(each.result, findings=own[each.name]))

@@ -12,6 +12,7 @@ import logging
 import os
 import pkgutil
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,8 @@ __all__ = ["RequestError", "Target", "TargetError", "is_running_kernel", "open_t
 
 _SYMBOLS = "KCENSUS_SYMBOLS"
 """Environment variable with more files and directories with debug info, separated by colons."""
+_MANY = 3
+"""Modules of one directory from which on the directory stands for them in commands to paste."""
 
 # drgn logs missing debug info and unreadable modules. Without a handler, Python prints these lines
 # on the terminal, in addition to our error message.
@@ -70,7 +73,7 @@ def open_target(
     if spec is not None and not session.is_session(spec):
         words.append(f"./{spec}" if spec.startswith("-") else spec)  # or it would be an option
     words += ["--allow-truncated"] if allow_truncated else []
-    words += [word for path in symbols for word in ("-s", os.fspath(path))]
+    words += [word for path in _in_directories(symbols) for word in ("-s", path)]
     for source in _sources():
         if source.claims(spec):
             # A session's target is that of the next command, too: it stays as it is.
@@ -78,6 +81,19 @@ def open_target(
                 source.open(Request(spec, places, allow_truncated)), words=shlex.join(words)
             )
     raise TargetError(f"'{printable(spec or '')}' is not a target that kcensus can open")
+
+
+def _in_directories(symbols: Iterable[str | os.PathLike[str]]) -> list[str]:
+    """Return the paths of debug info, with one directory for several modules of it."""
+    paths = [os.fspath(path) for path in symbols]
+    count = Counter(os.path.dirname(path) for path in paths if ".ko" in os.path.basename(path))
+    return list(
+        dict.fromkeys(
+            directory if ".ko" in name and count[directory] >= _MANY else path
+            for path in paths
+            for directory, name in [os.path.split(path)]
+        )
+    )
 
 
 def is_running_kernel(spec: str | os.PathLike[str] | None) -> bool:

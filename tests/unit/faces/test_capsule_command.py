@@ -22,6 +22,7 @@ from kcensus.analyses import Analysis, AnalysisError
 from kcensus.analyses.runner import Context
 from kcensus.commands.doctor import _examine
 from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.waiting.finder import LOOK_AT_STACKS
 from kcensus.render.report import write_report
 from kcensus.render.screen import console_for
 from kcensus.reports import Report, report
@@ -245,6 +246,20 @@ def test_a_healthy_machine_is_one_line(
     healthy = analysis_of("healthy", lambda kernel: Answer(**parts))
     made = report(Context.of(target_of(machine)), [healthy])
     assert sentence in words_of(made)
+
+
+_POINTING = [
+    replace(_found(number, Severity.NOTICE, "x"), no_remedy=f"`kcensus {name} TARGET` says why")
+    for number, name in enumerate(("absent", "calm"))
+]
+
+
+@pytest.mark.parametrize("run", [[CALM, FAILING[0], _analysis("x", *_POINTING)]], indirect=True)
+def test_a_next_step_is_no_analysis_that_failed(run: Run) -> None:
+    found = json.loads(run("report", "vmcore", "--json")[1])["findings"]
+    steps = {each["id"]: each["no_remedy"] for each in found}
+    assert steps["made-0"] == LOOK_AT_STACKS
+    assert steps["made-1"] == "`kcensus calm TARGET` says why"
 
 
 def test_failed_analyses_are_not_a_healthy_machine(truncated: Target) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 import struct
 import threading
@@ -249,6 +250,13 @@ def test_a_target_has_the_words_that_open_it_again(
     assert open_target("sample").words == "sample"
     target = open_target("sample", [symbols], allow_truncated=True)
     assert target.words == f"sample --allow-truncated -s '{symbols}'"
+    modules = [symbols / name for name in ("vmlinux", "dm.ko", "xfs.ko.debug", "bfq.ko")]
+    for path in modules:
+        path.touch()
+    assert open_target("sample", modules[:3]).words == shlex.join(
+        ["sample", *(word for path in modules[:3] for word in ("-s", str(path)))]
+    )
+    assert open_target("sample", modules).words == f"sample -s '{modules[0]}' -s '{symbols}'"
     spaced = tmp_path / "a dump"
     spaced.symlink_to(capsule("sample") or "")
     assert open_target(spaced).words == f"'{spaced}'"
