@@ -21,8 +21,11 @@ from kcensus.sources.model import kernel_release
 from kcensus.text import printable
 
 _NO_PANIC = "no panic: dumped while the kernel ran"
-_WANTED = re.compile("sysrq", re.IGNORECASE)
-"""Panics requested by a user."""
+_RUNS = -1
+"""PANIC_CPU_INVALID."""
+_TAINT_DIE = 1 << 7
+_WANTED = re.compile(f"^{_NO_PANIC}|sysrq", re.IGNORECASE)
+"""What is no panic, or one that a user requested."""
 
 
 @once
@@ -34,8 +37,9 @@ def machine(kernel: Kernel) -> Machine:
     taken_by = "" if kernel.live else attempt(lambda: _taken_by(prog)) or ""
     return Machine(
         host=_text(lambda: prog["init_uts_ns"].name.nodename),
-        time=attempt(lambda: float(ktime_get_real_seconds(prog))),
-        uptime_seconds=attempt(lambda: float(uptime(prog))),
+        time=attempt(lambda: float(ktime_get_real_seconds(prog)))
+        or attempt(lambda: _clock(prog)[0]),
+        uptime_seconds=attempt(lambda: float(uptime(prog))) or attempt(lambda: _clock(prog)[1]),
         boot=attempt(lambda: boot_id(prog)) or "",
         ram_bytes=kernel.ram_bytes or None,
         cpus=kernel.size.cpus,
@@ -45,8 +49,20 @@ def machine(kernel: Kernel) -> Machine:
         build_id=attempt(lambda: _build_id(prog)) or "",
         taken_by=taken_by,
         memory=attempt(lambda: memory_use(prog, kernel.ram_bytes)) or {},
-        is_panic=taken_by not in ("", _NO_PANIC) and not _WANTED.search(taken_by),
+        is_panic=bool(taken_by) and not _WANTED.search(taken_by),
     )
+
+
+def _clock(prog: drgn.Program) -> tuple[float, float]:
+    """Return the time of day and the uptime, in seconds, of kernels without ``tk_core``.
+
+    Before "timekeeping: Cache optimize struct timekeeper" (commit not verified) (in v3.17), the
+    timekeeper is a variable of its own, also in RHEL 7.
+    """
+    keeper = prog.object("timekeeper", drgn.FindObjectFlags.VARIABLE, "timekeeping.c")
+    time = int(keeper.xtime_sec)
+    asleep = int(keeper.total_sleep_time.tv_sec)
+    return float(time), float(time + int(keeper.wall_to_monotonic.tv_sec) + asleep)
 
 
 def _build_id(prog: drgn.Program) -> str:
@@ -78,13 +94,19 @@ def boot_id(prog: drgn.Program) -> str:
 
 
 def _taken_by(prog: drgn.Program) -> str:
-    if not is_sound(prog):
-        return ""
-    if message := panic_message(prog):
-        by = _text(lambda: panic_task(prog).comm)
-        text = printable(message.decode("utf-8", "backslashreplace"))
-        return f"{text} (task {by})" if by else text
-    return _NO_PANIC
+    is_known = is_sound(prog)
+    message = panic_message(prog) if is_known else None
+    text = printable(message.decode("utf-8", "backslashreplace")) if message else ""
+    # -1 until panic() or crash_kexec() ends the kernel on a CPU, since "panic, x86: Fix re-entrance
+    # problem due to panic on NMI" (commit not verified) (in v4.5).
+    if attempt(lambda: int(prog["panic_cpu"].counter)) == _RUNS:
+        has_oops = text or (attempt(lambda: int(prog["tainted_mask"])) or 0) & _TAINT_DIE
+        oops = ", after an oops" if has_oops else ""
+        return f"{_NO_PANIC}{oops}{': ' if text else ''}{text}"
+    if not text:
+        return _NO_PANIC if is_known else ""
+    by = _text(lambda: panic_task(prog).comm)
+    return f"{text} (task {by})" if by else text
 
 
 def _text(ask: Callable[[], drgn.Object]) -> str:

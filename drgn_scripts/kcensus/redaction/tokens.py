@@ -25,7 +25,7 @@ _MIN_STRING = 6
 
 _INSIDE = np.ones(256, np.bool_)
 _INSIDE[:33] = False
-_INSIDE[[127, *b"/\"'`()[]{}<>,;:=@"]] = False
+_INSIDE[[127, *b"/\"'`()[]{}<>,;:=@+!"]] = False
 _PRINTABLE = np.zeros(256, np.bool_)
 _PRINTABLE[32:127] = True
 _DIGIT = np.zeros(256, np.bool_)
@@ -33,6 +33,8 @@ _DIGIT[ord("0") : ord("9") + 1] = True
 _HEX = _DIGIT.copy()
 _HEX[[*b"abcdefABCDEF"]] = True
 _LOW_BYTES = np.array([(1 << (8 * count)) - 1 for count in range(9)], np.uint64)
+_LEVEL = re.compile(rb"\x01[0-7cd]")
+"""Of a message of printk(): KERN_SOH, and a character that is no part of the first word."""
 _CONVERSION = re.compile(rb"%[-+ #0-9.*]*(?:hh?|ll?|[zjtL])?[a-zA-Z%]")
 """Of a format of printk(); the letters after %p are left behind."""
 
@@ -91,7 +93,7 @@ class KernelText:
     """
 
     def __init__(self, names: list[bytes], constants: bytes) -> None:
-        buffer = np.frombuffer(constants, np.uint8).copy()
+        buffer = np.frombuffer(_LEVEL.sub(b"\0\0", constants), np.uint8).copy()
         buffer[printable_lengths(buffer, np.zeros(len(buffer), np.bool_)) < _MIN_STRING] = 0
         formats = _CONVERSION.sub(b"\n", buffer.tobytes())
         text = np.frombuffer(b"\0".join([*names, buffer.tobytes(), formats]), np.uint8)
@@ -107,8 +109,19 @@ class KernelText:
             known = self._hashes[rows] == hashes
         digits = np.concatenate([[0], np.cumsum(_DIGIT[buffer])])
         known |= (digits[starts + lengths] - digits[starts] == lengths) & (lengths <= _MAX_DIGITS)
+        known |= _short_hex(buffer, starts, lengths)
         known &= ~_in_addresses(buffer, starts, lengths)
         return covered(starts[known], lengths[known], len(buffer))
+
+
+def _short_hex(buffer: Bytes, starts: Numbers, lengths: Numbers) -> Mask:
+    """Return which tokens are ``0x`` and a short number, such as an offset in a function."""
+    digits = np.concatenate([[0], np.cumsum(_HEX[buffer])])
+    second = np.minimum(starts + 1, max(len(buffer) - 1, 0))
+    found: Mask = (buffer[starts] == ord("0")) & (buffer[second] == ord("x"))
+    found &= (lengths > 2) & (lengths <= 2 + _MAX_DIGITS)
+    found &= digits[starts + lengths] - digits[starts] == lengths - 1
+    return found
 
 
 def _in_addresses(buffer: Bytes, starts: Numbers, lengths: Numbers) -> Mask:

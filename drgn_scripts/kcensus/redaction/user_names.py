@@ -336,6 +336,12 @@ def kernel_words(kernel: Kernel) -> list[bytes]:
     return words
 
 
+def function_names(prog: drgn.Program) -> list[bytes]:
+    """Return the names of all functions whose debug info is loaded."""
+    function = drgn.SymbolKind.FUNC
+    return [each.name.encode() for each in prog.symbols() if each.kind is function]
+
+
 def _listed(head: drgn.Object, type_name: str, member: str) -> list[bytes]:
     entries = list_for_each_entry(type_name, head.address_of_(), "list")
     return [entry.member_(member).string_() for entry in islice(entries, _MAX_LISTED)]

@@ -46,6 +46,8 @@ class Record:
     host: str
     time: datetime.datetime
     """Time of the record, UTC."""
+    has_time: bool
+    """Whether it is the time of the dump, not of its recording."""
     rows: pa.Table
     """Rows of :data:`~kcensus.store.layout.SCHEMA`, in the order of :data:`ORDER`."""
 
@@ -105,7 +107,7 @@ def record(
     }
     columns = {name: [value] * len(found) for name, value in constants.items()}
     columns |= {name: [getattr(each, name) for each in found] for name in _Number._fields}
-    return Record(identifier, host, taken, pa.table(columns, SCHEMA))
+    return Record(identifier, host, taken, time is not None, pa.table(columns, SCHEMA))
 
 
 def _numbers(report: Report, analysis: Analysis) -> Iterator[_Number]:

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
 from unittest import mock
 
 import pytest
 
 from kcensus.analyses.runner import Context
 from kcensus.kernel.kernel import Kernel
-from kcensus.kernel.machine import machine
+from kcensus.kernel.machine import _taken_by, machine
 from kcensus.kernel.size import machine_size
 from kcensus.results import Answer
 from kcensus.sources import open_target
@@ -55,11 +57,36 @@ def test_a_contradiction_is_a_gap_of_every_result() -> None:
 
 
 @pytest.mark.parametrize(
+    ("cpu", "tainted", "message", "ends"),
+    [
+        (1, 1 << 7, b"kernel BUG at bio.c:1!", "kernel BUG at bio.c:1!"),
+        (1, 1 << 7, None, "dumped while the kernel ran"),  # the log is not readable
+        (-1, 1 << 7, b"kernel BUG at bio.c:1!", "ran, after an oops: kernel BUG at bio.c:1!"),
+        (-1, 1 << 7, None, "kernel ran, after an oops"),  # as in a redacted capsule
+        (-1, 1 << 9, None, "kernel ran"),
+        (None, None, b"kernel BUG at bio.c:1!", "kernel BUG at bio.c:1!"),
+    ],
+)
+def test_a_kernel_may_run_on_after_an_oops(
+    cpu: int | None, tainted: int | None, message: bytes | None, ends: str
+) -> None:
+    prog: Any = {} if cpu is None else {"panic_cpu": SimpleNamespace(counter=cpu)}
+    prog |= {} if tainted is None else {"tainted_mask": tainted}
+    with (
+        mock.patch("kcensus.kernel.machine.panic_message", return_value=message),
+        mock.patch("kcensus.kernel.machine.is_sound", return_value=True),
+        mock.patch("kcensus.kernel.machine.panic_task", side_effect=LookupError),
+    ):
+        assert _taken_by(prog).endswith(ends)
+
+
+@pytest.mark.parametrize(
     ("taken_by", "is_panic"),
     [
         ("kernel BUG at block/bio.c:1829! (task kworker/0:1)", True),
         ("sysrq: Trigger a crash (task bash)", False),
         ("no panic: dumped while the kernel ran", False),
+        ("no panic: dumped while the kernel ran, after an oops: kernel BUG at bio.c:1!", False),
         ("", False),
     ],
 )

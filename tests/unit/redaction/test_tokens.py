@@ -9,7 +9,8 @@ import pytest
 from kcensus.redaction.tokens import KernelText, printable_lengths
 
 _CONSTANTS = (
-    b"\0\x01INFO: task %s:%d blocked for more than %ld seconds.\n\0\xffab\0%sCPU: %d Comm\0"
+    b"\0\x012Out of memory!\0\x016INFO: task %s:%d blocked for more than %ld seconds.\n\0\xffab"
+    b"\0%sCPU: %d Comm\0"
 )
 _TEXT = KernelText([b"dentry", b"kmalloc-64"], _CONSTANTS)
 
@@ -38,6 +39,7 @@ def _kept(raw: bytes) -> list[bytes]:
         (b"10:00:00:90:fa:be:ad:de", []),
         (b"4111 1111 1111 1111", []),
         (b"2001:4860:4860::8888", []),
+        (b"Out of memory! do_oops+0x1f/0x12345678 0x 0xfg", [*b"Out of memory 0x1f".split()]),
         (b"fe80::1 dentry::1", [b"dentry", b"1"]),
         (b"2:0:0:1 12:34:56 0000:00:1f", [*b"2 0 0 1 12 34 56 0000 00".split()]),
         (b"kworker/1:2:4711 1 2", [*b"1 2 4711 1 2".split()]),

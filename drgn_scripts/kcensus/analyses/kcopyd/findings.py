@@ -358,7 +358,7 @@ def _waiters(figures: Figures) -> Iterator[Finding]:
         yield Finding(
             id=f"dm-snapshot-waiters:{snapshot.device.name}",
             severity=Severity.WARNING if is_semaphore else Severity.NOTICE,
-            danger=Danger.DEADLOCK if is_semaphore else Danger.NONE,
+            danger=Danger.STALL if is_semaphore else Danger.NONE,
             title=(
                 f"{counted(len(tasks), 'task', 'wait')} for the copy limit of snapshot "
                 f"{snapshot.device.name}"

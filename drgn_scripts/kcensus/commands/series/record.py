@@ -118,6 +118,8 @@ def _record(
     done = f"recorded {entry.rows.num_rows:,} numbers" if is_new else "is in the store already"
     taken = f"{entry.host}, {entry.time:%Y-%m-%d %H:%M:%S} UTC"
     click.echo(printable(f"{made.head.target}: {taken}: {done}"))
+    if not entry.has_time:
+        complain(f"{made.head.target} does not say its time: the record has the time of this clock")
     return Exit.DONE if all(each.name in made.results for each in wanted) else Exit.INCOMPLETE
 
 

@@ -164,6 +164,17 @@ class View:
         self._note(f)
         return self._cut(f.dtype, f.offset, self.shape, ())
 
+    def matching(self, name: str, is_wanted: Callable[[npt.NDArray[Any]], Mask]) -> Words:
+        """Return the addresses of allocated objects whose member is wanted; no other is used.
+
+        :param is_wanted: takes the member of several objects
+        """
+        f = self.columns.fields[name]
+        values = self.columns.decode(name, self._cut(f.dtype, f.offset, self.shape, ()))
+        found = self.address()[self.allocated][is_wanted(values[self.allocated])]
+        self.memory.note(found + np.uint64(f.offset), f.dtype.itemsize, use_of(f.dtype))
+        return found
+
     def words(self, name: str) -> npt.NDArray[np.uint64]:
         """Return a member of several bytes as little-endian words, shape (slabs, slots, words)."""
         f = self.columns.fields[name]

@@ -17,7 +17,7 @@ import numpy as np
 from kcensus.engine.chase import Damage, collect, pointer_step
 from kcensus.engine.gather import gather, gather_pointers
 from kcensus.engine.layout import layout
-from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words
+from kcensus.engine.memory import Faults, Guess, Mask, Memory, Numbers, Words
 from kcensus.engine.rows import Addressed, rows_of
 from kcensus.engine.slub.scan import View, allocated, visit
 from kcensus.engine.slub.slabs import ScanReport, SlabCache, SlabMap
@@ -162,11 +162,13 @@ class Kcopyd:
             return _no_words()
         homes = [cache for cache in kmalloc if cache.object_size == min(sizes)]
 
-        def look(view: View, _report: ScanReport) -> Words:
-            pools, address = view.column(self._pool)[view.allocated], view.address()[view.allocated]
+        def is_client(pools: Words) -> Mask:
             if not self._pool_embedded:
-                pools = gather(self.memory, pools, self._mempool, Faults())["pool_data"]
-            return address[np.isin(pools, self._cache_addresses)]
+                pools = gather(self.memory, pools, self._mempool, Guess())["pool_data"]
+            return np.isin(pools, self._cache_addresses)
+
+        def look(view: View, _report: ScanReport) -> Words:
+            return view.matching(self._pool, is_client)
 
         slabs = self.slab_map.index(homes, report, in_use=True)
         clients = visit(self.slab_map, slabs, columns, look, report)

@@ -100,7 +100,7 @@ def exited(figures: Figures, subject: int) -> Told:
     finding = Finding(
         id=f"waits-exited:{address:x}",
         severity=Severity.CRITICAL if is_sure and not is_program else Severity.WARNING,
-        danger=Danger.DEADLOCK,
+        danger=Danger.STALL,
         tasks=waits.tasks,
         title=waits.title(name),
         evidence=f"the dead task (0x{address:x}) {kept(figures, subject)}"
