@@ -12,7 +12,7 @@ import signal
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,9 @@ _MAX_LINKS = 40
 _NO_TMPFILE = (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL)
 """What file systems without O_TMPFILE answer."""
 _PART = re.compile(r"\.kcensus-[0-9a-f]{16}\.part")
+_LIST, _MAX_LIST = ".kcensus-files", 1 << 20
+"""Name and most bytes of a list of files that runs wrote to a directory."""
+_LISTED = re.compile(r"(?:[\w-]+/)?[\w-]+\.\w+", re.ASCII)
 _MAX_SECONDS = 600
 """Seconds since the last write, after which a partial file without a lock is abandoned."""
 
@@ -89,6 +92,45 @@ def remove(path: Path, written: os.stat_result) -> None:
     with suppress(OSError, OutputError), _place(path) as place:
         if place.replaced is not None and _identity(place.replaced) == _identity(written):
             os.unlink(place.name, dir_fd=place.directory)
+
+
+@contextmanager
+def renewing(directory: Path, names: Collection[str]) -> Iterator[None]:
+    """Remove files of earlier runs from a directory, after the context has written those of now.
+
+    A hidden file lists what runs wrote; other files stay.
+
+    :param names: paths in ``directory`` of the files of now, with one suffix
+    :raises OutputError: the list cannot be written
+    """
+    list_ = directory / _LIST
+    before, suffixes = _listed(list_), {Path(name).suffix for name in names}
+    _write_list(list_, before | {*names})
+    yield
+    old = {name for name in before - {*names} if Path(name).suffix in suffixes}
+    for name in old:
+        with suppress(OSError):
+            remove(directory / name, os.lstat(directory / name))
+            (directory / name).parent.rmdir()  # unless it has other files
+    _write_list(list_, (before - old) | {*names})
+
+
+def _listed(path: Path) -> set[str]:
+    """Return the names in a list, unless another user wrote it."""
+    try:
+        found = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return set()
+    with open(found, encoding="ascii", errors="replace") as file:
+        status = os.fstat(found)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+            return set()
+        return {each for each in file.read(_MAX_LIST).split("\n") if _LISTED.fullmatch(each)}
+
+
+def _write_list(path: Path, names: Collection[str]) -> None:
+    with replacing(path) as part:
+        part.write_text("".join(f"{name}\n" for name in sorted(names)), encoding="ascii")
 
 
 def _identity(status: os.stat_result) -> tuple[int, int, int]:

@@ -12,10 +12,12 @@ import csv
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from kcensus.outputs import prepare, replacing
-from kcensus.render.plain import Plain, directories, origin, plain, rows, value_of
+from kcensus.outputs import replacing
+from kcensus.render.directory import write_directory
+from kcensus.render.plain import Plain, origin, plain, rows, value_of
 from kcensus.reports import Report
 from kcensus.results import Result
+from kcensus.results.tables import Table
 
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "＝", "＋", "－", "＠")
 
@@ -29,31 +31,27 @@ def _cell(value: Plain) -> Plain:
     return value
 
 
-def _write(path: Path, header: Sequence[str], body: Iterable[Iterable[Plain]]) -> Path:
+def _write(path: Path, header: Sequence[str], body: Iterable[Iterable[Plain]]) -> None:
     with replacing(path) as part, part.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(map(_cell, header))
         writer.writerows(map(_cell, row) for row in body)
-    return path
+
+
+def _write_summary(path: Path, result: Result) -> None:
+    summary: list[tuple[Plain, ...]] = [
+        (key, value, "", "", "") for key, value in origin(result).items()
+    ]
+    for key, figure in result.summary.items():
+        value, bound = value_of(figure), figure.bound.value
+        summary.append((key, value, figure.unit.value, plain(figure.label), bound))
+    _write(path, ["key", "value", "unit", "label", "bound"], summary)
+
+
+def _write_table(path: Path, table: Table, _result: Result) -> None:
+    _write(path, [str(column) for column in table.frame.columns], rows(table))
 
 
 def write_csv(subject: Result | Report, directory: Path) -> list[Path]:
-    """Write a result to ``directory`` and return the files written, in order.
-
-    A report has a directory with all findings, and in it one for each result.
-    """
-    written = []
-    for where, result, tables in directories(subject, directory):
-        prepare(where)
-        summary: list[tuple[Plain, ...]] = [
-            (key, value, "", "", "") for key, value in origin(result).items()
-        ]
-        for key, figure in result.summary.items():
-            value, bound = value_of(figure), figure.bound.value
-            summary.append((key, value, figure.unit.value, plain(figure.label), bound))
-        header = ["key", "value", "unit", "label", "bound"]
-        written.append(_write(where / "summary.csv", header, summary))
-        for name, table in tables.items():
-            header = [str(column) for column in table.frame.columns]
-            written.append(_write(where / f"{name}.csv", header, rows(table)))
-    return written
+    """Write a result to ``directory`` as of :func:`write_directory`, and return the files."""
+    return write_directory(subject, directory, ".csv", _write_summary, _write_table)

@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kcensus.outputs import prepare, replacing
-from kcensus.render.plain import Plain, directories, label, origin, plain, plain_column
+from kcensus.outputs import replacing
+from kcensus.render.directory import write_directory
+from kcensus.render.plain import Plain, label, origin, plain, plain_column
 from kcensus.reports import Report
 from kcensus.results import Result, Unit
-from kcensus.results.tables import Column
+from kcensus.results.tables import Column, Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,7 +56,7 @@ def _series(series: pd.Series[Any], unit: Unit) -> Any:
 
 def _write(
     path: Path, arrays: Mapping[str, Any], columns: Mapping[str, Column], result: Result
-) -> Path:
+) -> None:
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -72,25 +73,22 @@ def _write(
     schema = pa.schema(fields, metadata)
     with replacing(path) as part:
         parquet.write_table(pa.Table.from_arrays(list(arrays.values()), schema=schema), part)
-    return path
+
+
+def _write_summary(path: Path, result: Result) -> None:
+    arrays = {key: _array([value], Unit.TEXT) for key, value in origin(result).items()}
+    columns = {key: Column(Unit.TEXT) for key in arrays}
+    for key, figure in result.summary.items():
+        arrays[key] = _array([plain(figure.value)], figure.unit)
+        columns[key] = Column(figure.unit, figure.label)
+    _write(path, arrays, columns, result)
+
+
+def _write_table(path: Path, table: Table, result: Result) -> None:
+    arrays = {key: _series(table.frame[key], each.unit) for key, each in table.columns.items()}
+    _write(path, arrays, dict(table.columns), result)
 
 
 def write_parquet(subject: Result | Report, directory: Path) -> list[Path]:
-    """Write a result to ``directory`` and return the files written, in order.
-
-    A report has a directory with all findings, and in it one for each result.
-    """
-    written = []
-    for where, result, tables in directories(subject, directory):
-        prepare(where)
-        arrays = {key: _array([value], Unit.TEXT) for key, value in origin(result).items()}
-        columns = {key: Column(Unit.TEXT) for key in arrays}
-        for key, figure in result.summary.items():
-            arrays[key] = _array([plain(figure.value)], figure.unit)
-            columns[key] = Column(figure.unit, figure.label)
-        written.append(_write(where / "summary.parquet", arrays, columns, result))
-        for name, table in tables.items():
-            frame, columns = table.frame, dict(table.columns)
-            arrays = {key: _series(frame[key], each.unit) for key, each in columns.items()}
-            written.append(_write(where / f"{name}.parquet", arrays, columns, result))
-    return written
+    """Write a result to ``directory`` as of :func:`write_directory`, and return the files."""
+    return write_directory(subject, directory, ".parquet", _write_summary, _write_table)

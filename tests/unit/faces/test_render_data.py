@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -153,7 +154,7 @@ def test_csv_summary_says_what_was_analysed(tmp_path: Path) -> None:
 def test_csv_has_a_file_for_each_part_and_what_findings_hold(tmp_path: Path) -> None:
     written = write_csv(synthetic_result(), tmp_path / "new" / "dir")
     assert " ".join(path.stem for path in written) == FILES
-    assert sorted(written[0].parent.glob("*")) == sorted(written)
+    assert sorted(written[0].parent.glob("[!.]*")) == sorted(written)
     assert {path.suffix for path in written} == {".csv"}
     rows = {path.stem: read_csv(path)[1] for path in written if path.stem != "empty"}
     assert rows["finding_figures"] == ["synthetic-waste:dentry", "free", "0.612", "ratio"]
@@ -228,6 +229,25 @@ def test_parquet_summaries_of_many_machines_can_be_stacked(tmp_path: Path) -> No
     assert frame["target"].tolist() == ["one", "two"]
     assert frame["slab_bytes"].tolist() == [123456789012] * 2
     assert frame["oldest"].isna().tolist() == [True, False]
+
+
+@pytest.mark.parametrize("write", [write_csv, write_parquet])
+def test_tables_of_another_result_do_not_stay(write: Any, tmp_path: Path) -> None:
+    full, bare = synthetic_result(), Result("synthetic", "t", "k")
+    first = write(full, tmp_path)
+    suffix = first[0].suffix
+    (tmp_path / f"mine{suffix}").write_text("precious")
+    other = [write_parquet, write_csv][write is write_parquet](full, tmp_path)
+    left = write(bare, tmp_path)
+    assert len(left) < len(first)
+    stay = {path.name for path in [*left, *other]} | {f"mine{suffix}"}
+    assert {path.name for path in tmp_path.glob("[!.]*")} == stay
+    # A list that another user wrote removes nothing.
+    (tmp_path / ".kcensus-files").write_text(f"mine{suffix}\n../x{suffix}\n/etc/x{suffix}\n")
+    if os.geteuid() == 0:
+        os.chown(tmp_path / ".kcensus-files", 65534, 65534)
+        write(bare, tmp_path)
+        assert (tmp_path / f"mine{suffix}").exists()
 
 
 @pytest.mark.parametrize("write", [write_csv, write_parquet])
