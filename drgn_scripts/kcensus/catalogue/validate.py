@@ -518,10 +518,14 @@ def validation_result(patch: Patch, judgement: Judgement) -> Result:
     return result
 
 
+def _less(reduction: float) -> str:
+    return f"{human_ratio(abs(reduction))} {'less' if reduction >= 0 else 'more'}"
+
+
 def _finding(patch: Patch, judgement: Judgement, old: float, new: float) -> Finding:
     validation, first = patch.validation, judgement.pairs[0]
     assert validation is not None
-    change = f"{human_ratio(abs(judgement.change))} {'less' if judgement.change >= 0 else 'more'}"
+    change = _less(judgement.change)
     before, after = human(old, first.unit), human(new, first.unit)
     reasons = list(judgement.reasons)
     if judgement.verdict is not Verdict.INCONCLUSIVE:
@@ -541,9 +545,7 @@ def _finding(patch: Patch, judgement: Judgement, old: float, new: float) -> Find
         ]
     reasons += dict.fromkeys(pair.note for pair in judgement.pairs if pair.note)
     if judgement.predicted is not None:
-        reasons.append(
-            f"the model predicts {human_ratio(judgement.predicted)} less from BEFORE, at best"
-        )
+        reasons.append(f"the model predicts {_less(judgement.predicted)} from BEFORE, at best")
     if any(pair.counts for pair in judgement.pairs):
         least, most = (
             human_ratio(each) for each in (judgement.confirmed_from, judgement.contradicted_below)

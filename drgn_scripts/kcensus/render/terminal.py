@@ -146,7 +146,9 @@ def _print_finding(
 
 
 def _part(finding: results.Finding) -> str:
-    return finding.id + (f" ({human(finding.holds, results.Unit.BYTES)})" if finding.holds else "")
+    if finding.holds:
+        return f"{finding.id} ({human(finding.holds, results.Unit.BYTES)})"
+    return finding.id + (f" ({counted(len(finding.tasks), 'task')})" if finding.tasks else "")
 
 
 def _joined(facts: Sequence[str], screen: Screen) -> str:

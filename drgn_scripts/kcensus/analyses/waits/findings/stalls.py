@@ -58,6 +58,7 @@ def behind(figures: Figures, subjects: list[int]) -> Told:
             figures.tasks.functions(subjects[0]),
             [figures.tasks.functions(node) for node in nearest[:_MAX_STACKS]],
         ),
+        part_of=_stuck(figures, _devices(figures, subjects, is_sure=True)),
     )
     # The sentences name what each task keeps, and what it waits for.
     named = [n for each in shown for n in (*objects_of(figures, each), *awaited(figures, each))]
@@ -174,7 +175,7 @@ def for_devices(figures: Figures, roots: list[int], tasks: set[int]) -> Iterator
         # Short waits are usual: a finding about the long ones explains all of it.
         tasks=figures.tasks.pids(late),
         is_generic=True,
-        part_of=f"requests-stuck:{names}" if len(devices) == 1 else "",
+        part_of=_stuck(figures, devices),
         title=waits.title(f"I/O{f' of {names}' if names else ''}"),
         figures=waits.figures,
         no_remedy=next(filter(None, (kind.advice for kind in kinds)), LOOK_AT_STACKS),
@@ -182,10 +183,17 @@ def for_devices(figures: Figures, roots: list[int], tasks: set[int]) -> Iterator
     yield Told(finding, devices, [longest])
 
 
-def _devices(figures: Figures, roots: list[int]) -> list[int]:
-    """Return the devices that objects wait for, without those below them, by name."""
-    graph = figures.graph
-    # Possible edges lead to a device, too.
+def _stuck(figures: Figures, devices: list[int]) -> str:
+    """Return the id of the finding that the only device does not answer, if there is one."""
+    return f"requests-stuck:{figures.names.object(devices[0])}" if len(devices) == 1 else ""
+
+
+def _devices(figures: Figures, roots: list[int], *, is_sure: bool = False) -> list[int]:
+    """Return the devices that objects wait for, without those below them, by name.
+
+    :param is_sure: whether possible edges lead to none
+    """
+    graph = figures.graph.sure if is_sure else figures.graph
     reached = [node for node in np.flatnonzero(graph.reached(roots)) if graph.kind[node].is_device]
     awaited_ones = [
         int(node)
