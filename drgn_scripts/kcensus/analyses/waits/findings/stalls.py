@@ -15,6 +15,7 @@ from kcensus.analyses.waits.findings.told import MAX_TOLD, Told, danger, severit
 from kcensus.analyses.waits.findings.words import awaited, does, kept, objects_of
 from kcensus.human import counted, human_seconds, listed
 from kcensus.kernel.waiting.finder import LOOK_AT_STACKS, Stall
+from kcensus.kernel.waiting.graph import TASK
 from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit
 from kcensus.results.severity import LATE
 
@@ -126,6 +127,8 @@ def unheld(figures: Figures, node: int) -> Told:
     ]
     if readers > 0:
         hints.insert(0, f"the lock counts its readers ({readers:,}) without naming them")
+    is_one = len(ends) == 1 and graph.kind[ends[0]] is TASK
+    is_who = f"probably {figures.names.of(ends[0])}" if is_one else "unknown"
     search = (
         "Search the stacks of all tasks for the address of the lock (in crash: `search -t "
         f"{address:x}`), and for functions that take such a lock"
@@ -137,10 +140,11 @@ def unheld(figures: Figures, node: int) -> Told:
         tasks=waits.tasks,
         is_generic=True,
         title=f"{waits.title(figures.names.of(node))}; the "
-        f"{'holder' if kind.is_lock or ends else 'waker'} is unknown",
+        f"{'holder' if kind.is_lock or ends else 'waker'} is {is_who}",
         evidence="; ".join(hints[:MAX_TOLD]),
         figures=waits.figures,
-        no_remedy=kind.advice or (search if kind.is_lock else LOOK_AT_STACKS),
+        no_remedy=kind.advice or (_LOOK if is_one else search if kind.is_lock else LOOK_AT_STACKS),
+        part_of=_stuck(figures, _devices(figures, [node])),
     )
     return Told(finding, [node], ends, figures.first_tasks(node)[:MAX_TOLD])
 

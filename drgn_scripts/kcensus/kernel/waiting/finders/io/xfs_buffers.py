@@ -7,7 +7,7 @@ import drgn
 import numpy as np
 
 from kcensus.kernel.locking.owners import Strength
-from kcensus.kernel.tasks.functions import WaitKind
+from kcensus.kernel.tasks.functions import WaitKind, plain
 from kcensus.kernel.tasks.places import places_of_devices
 from kcensus.kernel.waiting.finder import Finder
 from kcensus.kernel.waiting.finders.io.devices import to_devices
@@ -88,6 +88,8 @@ class XfsBuffers(Finder):
         """Add edges to the holders of buffer locks.
 
         A holder is the task of the buffer's transaction, or a task that waits for the buffer's I/O.
+        Without a transaction, the address of the buffer is on the holder's stack; but what is on a
+        stack may be left of a former use.
         """
         lanes = self._of_type("struct xfs_buf")
         proofs = [self.evidence[lane] == BUFFER_LOCK for lane in lanes.tolist()]
@@ -107,6 +109,25 @@ class XfsBuffers(Finder):
         ):
             locks = BUFFER, self.object[lanes]
             self.build.edges(HELD, locks, (TASK, holder), proof, strength=strength)
+        is_noted = set(
+            zip(self.object[noted].tolist(), self.waits.holder[noted].tolist(), strict=True)
+        )
+        waiting = {*zip(locked.tolist(), self.object[locked].tolist(), strict=True)}
+        known_ones = np.concatenate([self.object[owned], self.object[others]])
+        for lane, address, place in self._mentions(np.setdiff1d(self.object[locked], known_ones)):
+            if (lane, address) in waiting:
+                continue
+            task = self.waits.task[[lane]]
+            is_last = (address, int(task[0])) in is_noted
+            self.build.edges(
+                HELD,
+                (BUFFER, np.array([address], np.uint64)),
+                (TASK, task),
+                f"{'xfs_buf.b_sema.last_holder, ' if is_last else ''}on the stack",
+                strength=Strength.DERIVED if is_last else Strength.POSSIBLE,
+                place=np.array([place], np.uint64),
+                frame=plain(self._frame_at(lane, place)),
+            )
         in_io = self._of_type("struct xfs_buf")
         in_io = in_io[[self.evidence[lane] == f"xfs_buf.{IO}" for lane in in_io.tolist()]]
         to_devices(self, in_io, self.waits.disk[in_io], "xfs_buf.b_target")
