@@ -18,8 +18,10 @@ from kcensus.engine.layout import layout
 from kcensus.engine.memory import Guess, Mask, Words
 from kcensus.kernel.symbols import symbols_of
 from kcensus.kernel.tasks.functions import WaitKind
+from kcensus.kernel.tasks.places import places_of_devices
 from kcensus.kernel.tasks.stacks import Stacks
 from kcensus.kernel.waiting.finder import Finder
+from kcensus.kernel.waiting.finders.io.devices import to_devices
 from kcensus.kernel.waiting.graph import NodeKind
 from kcensus.kernel.waiting.objects.queued import KERNEL, own_mentions, picked_words
 from kcensus.kernel.waiting.objects.reading import Reading
@@ -156,6 +158,46 @@ class DirectIo(Finder):
             bio_await
             """
     }
+
+    def find(self) -> None:
+        """Add edges from the waits for a bio, or for its completion, to its device.
+
+        A bio without a request, such as one that device mapper defers, is on no list that was read;
+        but a task in submit_bio_wait() has it, or its address, on its stack.
+
+        :raises LookupError: the debug info lacks a type
+        """
+        own, lanes = (
+            each[[self.waits.kind[lane] is WaitKind.REQUEST for lane in each.tolist()]]
+            for each in (self._of_type("struct bio"), self._of_type("struct completion"))
+        )
+        if not len(own) and not len(lanes):
+            return
+        # From Linux kernel commit 74d46992e0d9 ("block: replace bi_bdev with a gendisk pointer and
+        # partitions index") (in v4.14) to 309dca309fc3 ("block: store a block_device pointer in
+        # struct bio") (in v5.12), a bio has its disk.
+        bio = layout(
+            self.kernel.prog,
+            "struct bio",
+            {"private": "bi_private"},
+            {"bdev": "bi_bdev", "disk": "bi_disk"},
+        )
+        inside = np.uint64(bio.fields["private"].offset)
+        found = [(own, self.object[own])]
+        for lane, word, place in self._picked(lanes, lambda words, _: words >= KERNEL):
+            is_own = word == self.object[lane]
+            found += [(lane, word), (lane[is_own], place[is_own] - inside)]
+        lane, address = (np.concatenate(part) for part in zip(*found, strict=True))
+        read = gather(self.kernel.memory, address, bio, Guess())
+        is_bio = np.isin(lane, own) | (read["private"] == self.object[lane])
+        sound = np.flatnonzero(read.readable & is_bio)
+        lane, first = np.unique(lane[sound], return_index=True)
+        rows = sound[first]
+        if "disk" in bio:
+            disk = read["disk"][rows]
+        else:
+            disk = places_of_devices(self.kernel, read["bdev"][rows], Guess()).disk
+        to_devices(self, lane, disk, "bio of the wait")
 
 
 FINDER = DirectIo

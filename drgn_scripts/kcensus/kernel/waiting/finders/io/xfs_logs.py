@@ -17,6 +17,7 @@ from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.tasks.places import places_of_devices
 from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.kernel.waiting.finder import Finder
+from kcensus.kernel.waiting.finders.io.devices import to_devices
 from kcensus.kernel.waiting.finders.io.journals import LOG
 from kcensus.kernel.waiting.graph import HELD, RUN_BY, SERVED, TASK, NodeKind
 from kcensus.kernel.waiting.objects.queued import KERNEL
@@ -81,6 +82,18 @@ class XfsLogs(Finder):
         if any(type_ in _LOGS for type_ in self.type):
             self._space(mounts(self.kernel))
             self._pushed()
+
+    def find(self) -> None:
+        """Add edges from log buffers that are being written to the device of the log."""
+        lanes = self._of_type("struct xlog_in_core")
+        if not len(lanes):
+            return
+        # An enumerator since Linux kernel commit 1858bb0bec61 ("xfs: turn ic_state into an enum")
+        # (in v5.5).
+        writing = self.kernel.prog.constant("XLOG_STATE_SYNCING").value_()
+        state = self._member("struct xlog_in_core", "ic_state", self.object[lanes])
+        lanes = lanes[state.astype(np.int64) == writing]
+        to_devices(self, lanes, self.waits.disk[lanes], "xlog.l_targ")
 
     def _space(self, known: Mounts) -> None:
         waiting = log_waiters(self.kernel)

@@ -54,6 +54,24 @@ def test_holders_of_buffers() -> None:
     assert [finder.draft.kind_of(lane) for lane in range(4)] == [BUFFER] * 3 + [BUFFER_IO]
 
 
+def test_a_buffer_on_a_stack_is_probably_held_by_the_task() -> None:
+    scene = scene_of("xfs_buf_lock", "xfs_buf_lock", "xfs_buf_lock", "msleep", "msleep")
+    for lane, buffer in enumerate((1, 1, 2)):
+        scene.wait(lane, int(_BUFFERS[buffer]), "struct xfs_buf")
+        scene.waits.evidence[lane] = BUFFER_LOCK
+        scene.put(lane, int(_BUFFERS[buffer]))  # waiters have it there, too
+    scene.put(3, int(_BUFFERS[1]), int(_BUFFERS[2]))
+    scene.put(4, int(_BUFFERS[2]))
+    scene.waits.holder[2] = scene.task[4]
+    graph, _ = scene.run(XfsBuffers)
+    possible, derived = int(Strength.POSSIBLE), int(Strength.DERIVED)
+    assert links(graph) == {
+        (BUFFER, int(_BUFFERS[1]), HELD, scene.task[3], possible),
+        (BUFFER, int(_BUFFERS[2]), HELD, scene.task[3], possible),
+        (BUFFER, int(_BUFFERS[2]), HELD, scene.task[4], derived),
+    }
+
+
 def test_io_without_a_request_leads_to_the_device() -> None:
     scene = scene_of("xfs_buf_iowait", "xfs_buf_wait_unpin")
     vda = 0xFFFF_8881_0000_8000
