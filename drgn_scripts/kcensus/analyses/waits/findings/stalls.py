@@ -15,6 +15,8 @@ from kcensus.analyses.waits.findings.told import MAX_TOLD, Told, danger, severit
 from kcensus.analyses.waits.findings.words import awaited, does, kept, objects_of
 from kcensus.human import counted, human_seconds, listed
 from kcensus.kernel.waiting.finder import LOOK_AT_STACKS, Stall
+from kcensus.kernel.waiting.finders.io.devices import DISK
+from kcensus.kernel.waiting.finders.io.requests import REQUEST
 from kcensus.kernel.waiting.graph import TASK
 from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit
 from kcensus.results.severity import LATE
@@ -164,7 +166,10 @@ def for_devices(figures: Figures, roots: list[int], tasks: set[int]) -> Iterator
     longest = max(tasks, key=lambda node: (int(figures.ages[node]), -node))
     late = {node for node in tasks if figures.ages[node] >= LATE * 1e9}
     place = figures.tasks.place(longest)
-    kinds = dict.fromkeys(figures.graph.kind[node] for node in devices)
+    graph = figures.graph
+    kinds = dict.fromkeys(graph.kind[node] for node in devices)
+    if any(graph.kind[node] is REQUEST for node in np.flatnonzero(graph.reached([*tasks]))):
+        kinds = {DISK: None}
     finding = Finding(
         id="waits-io",
         evidence="; ".join(

@@ -11,7 +11,7 @@ import numpy as np
 
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
-from kcensus.engine.memory import Numbers, Words
+from kcensus.engine.memory import Mask, Numbers, Words
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.tasks.places import places_of_devices
@@ -29,6 +29,8 @@ LOG_SPACE = NodeKind("log space", is_any=True, is_io=True)
 """Room for one more transaction."""
 _HEADS = ("xlog.l_reserve_head", "xlog.l_write_head")
 """Queues for space in a log."""
+_MAX_BUFFERS = 8
+"""XLOG_MAX_ICLOGS."""
 _CIL = "struct xfs_cil"
 _LOGS = frozenset(
     {"struct xlog", "struct xlog_ticket", "struct xlog_in_core", "struct xfs_ail", _CIL}
@@ -84,16 +86,33 @@ class XfsLogs(Finder):
             self._pushed()
 
     def find(self) -> None:
-        """Add edges from log buffers that are being written to the device of the log."""
-        lanes = self._of_type("struct xlog_in_core")
-        if not len(lanes):
+        """Add edges from log buffers that are being written to the device of the log.
+
+        Who waits for a free one (``l_flush_wait``) waits for those of the ring that are written.
+        """
+        own, others = self._of_type("struct xlog_in_core"), self._of_type("struct xlog")
+        free = [self.evidence[lane] == "xlog.l_flush_wait" for lane in others.tolist()]
+        others = others[np.array(free, np.bool_)]
+        if not len(own) and not len(others):
             return
+        lanes = [own[self._is_written(self.object[own])]]
+        log = self.object[others]
+        buffer = self._member("struct xlog", "l_iclog", log)
+        is_written = np.zeros(len(log), np.bool_)
+        for _ in range(_MAX_BUFFERS if len(log) else 0):
+            is_written |= self._is_written(buffer)
+            buffer = self._member("struct xlog_in_core", "ic_next", buffer)
+        lanes.append(others[is_written])
+        for each in lanes:
+            to_devices(self, each, self.waits.disk[each], "xlog_in_core.ic_state")
+
+    def _is_written(self, buffers: Words) -> Mask:
         # An enumerator since Linux kernel commit 1858bb0bec61 ("xfs: turn ic_state into an enum")
         # (in v5.5).
         writing = self.kernel.prog.constant("XLOG_STATE_SYNCING").value_()
-        state = self._member("struct xlog_in_core", "ic_state", self.object[lanes])
-        lanes = lanes[state.astype(np.int64) == writing]
-        to_devices(self, lanes, self.waits.disk[lanes], "xlog.l_targ")
+        state = self._member("struct xlog_in_core", "ic_state", buffers)
+        written: Mask = state.astype(np.int64) == writing
+        return written
 
     def _space(self, known: Mounts) -> None:
         waiting = log_waiters(self.kernel)
