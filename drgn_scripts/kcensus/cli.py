@@ -179,6 +179,8 @@ def _report(error: Exception, args: Sequence[str], show: Callable[[str], None]) 
         status, sentence = Exit.USAGE, re.sub(r"\n\s*", " ", error.format_message())
         if isinstance(error, click.NoSuchOption) and error.option_name in _PICTURES:
             sentence = f"No such option '{error.option_name}'. Pages of --html have the charts"
+        elif "unexpected extra argument" in sentence and "vmlinux" in sentence:
+            sentence += "; pass a vmlinux with -s"
     else:
         lift()
         status, sentence, expected = errors.verdict(error)

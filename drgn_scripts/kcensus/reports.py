@@ -18,17 +18,33 @@ from kcensus.catalogue.model import HAS_IT
 from kcensus.catalogue.price import analyses_wanted, evidence_of, weigh
 from kcensus.catalogue.result import patches_result
 from kcensus.catalogue.validate import Side
+from kcensus.human import counted, listed
 from kcensus.kernel.machine import machine
 from kcensus.kernel.waiting.finder import LOOK_AT_STACKS
 from kcensus.limits import memory
 from kcensus.progress import Progress
-from kcensus.results import Danger, Figure, Finding, Remedy, Result, Severity, fold, rank
+from kcensus.results import (
+    CheckStatus,
+    Danger,
+    Figure,
+    Finding,
+    Remedy,
+    Result,
+    Severity,
+    fold,
+    rank,
+)
 from kcensus.sources import faults
 from kcensus.sources.capsule import BadCapsule, NotRecorded
 from kcensus.text import printable
 
 _PATCHES_QUESTION = "which kernel patches does this kernel have, and what do the absent ones cost?"
 _PATCHES_HEADLINE = ("absent_fixes", "undetermined")
+
+
+_MANY_DIFFER = 3
+"""Least checks that differ on a damaged dump."""
+_MAX_NAMED = 8
 
 
 @dataclass(frozen=True)
@@ -81,6 +97,7 @@ class Report:
         named = [
             (name, finding) for name, result in self.results.items() for finding in result.findings
         ]
+        named += [("report", finding) for finding in self.head.findings]
         if self.errors:
             finding = incomplete("report", "report", self.errors.items(), [self.doctor])
             named.append(("report", finding))
@@ -196,7 +213,28 @@ def examine(context: Context, catalogue: Catalogue | None = None) -> Report:
     sections = [
         replace(each, result=each.result and _missing(each.result, detected)) for each in sections
     ]
+    if not made.head.live:
+        made.head.findings = [*_damaged(sections)]
     return replace(made, sections=_folded(sections, known, _ram_bytes(made.head)))
+
+
+def _damaged(sections: Iterable[Section]) -> Iterator[Finding]:
+    """Yield the finding that several figures differ from the kernel's counters."""
+    checks = [check for each in sections if each.result for check in each.result.checks]
+    differ = [check for check in checks if check.status is CheckStatus.DIFFER]
+    if len(differ) < _MANY_DIFFER:
+        return
+    yield Finding(
+        id="report-damaged",
+        severity=Severity.WARNING,
+        danger=Danger.INCOMPLETE,
+        title=f"the dump is damaged: {len(differ)} of {counted(len(checks), 'check')} differ, so "
+        "that figures can be wrong",
+        evidence=listed([check.name for check in differ], _MAX_NAMED),
+        figures={"differ": Figure(len(differ)), "checks": Figure(len(checks))},
+        no_remedy="`kcensus report TARGET --full` shows which figures are concerned; dump the "
+        "machine again if you can",
+    )
 
 
 def _folded(

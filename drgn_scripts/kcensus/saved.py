@@ -140,6 +140,11 @@ def _report(document: Mapping[str, Any]) -> Report:
         return Report(head, [Section(head.analysis, _result(document))])
     sections = {name: Section(name, _result(each)) for name, each in document["analyses"].items()}
     sections |= {name: Section(name, None, why) for name, why in document["failed"].items()}
+    head.findings = [
+        _finding(each)
+        for each in document["findings"]
+        if each.get("analysis") == "report" and each["id"] != "report-incomplete"
+    ]
     order = [name for name in (*analyses(), *sections) if name in sections]
     doctor = (
         "\n".join(remedy["command"])

@@ -262,6 +262,25 @@ def test_a_next_step_is_no_analysis_that_failed(run: Run) -> None:
     assert steps["made-1"] == "`kcensus calm TARGET` says why"
 
 
+_WRONG = analysis_of(
+    "wrong", lambda kernel: Answer(checks=[Check(str(at), 1, 1 + (at > 0)) for at in range(4)])
+)
+
+
+@pytest.mark.parametrize("run", [[CALM, _WRONG]], indirect=True)
+def test_a_dump_on_which_checks_differ_is_damaged(run: Run, tmp_path: Path) -> None:
+    saved = tmp_path / "r.json"
+    status = run("report", "vmcore", f"--json={saved}", "--fail-on", "warning")[0]
+    assert status == 1
+    for document in (json.loads(saved.read_text()), json.loads(run("report", saved, "--json")[1])):
+        first = document["findings"][0]
+        assert (first["id"], first["analysis"]) == ("report-damaged", "report")
+        assert first["figures"]["differ"]["value"] == 3
+    # A running kernel goes on meanwhile.
+    live = json.loads(run("report", "live", "--json")[1])
+    assert "report-damaged" not in {each["id"] for each in live["findings"]}
+
+
 def test_failed_analyses_are_not_a_healthy_machine(truncated: Target) -> None:
     made = report(Context.of(truncated), FAILING)
     ((_, finding),) = made.findings

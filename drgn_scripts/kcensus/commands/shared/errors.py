@@ -47,7 +47,8 @@ def verdict(error: Exception) -> tuple[Exit, str, bool]:
         case OSError(errno=errno.ENOMEM) | MemoryError():
             return Exit.FAILED, memory.exceeded("the result"), False
         case OSError():
-            return Exit.FAILED, f"cannot write the output: {error.strerror or error}", True
+            what = f"'{error.filename}'" if error.filename else "the output"
+            return Exit.FAILED, f"cannot write {what}: {error.strerror or error}", True
     return Exit.FAILED, f"unexpected {type(error).__name__}: {error}", False
 
 

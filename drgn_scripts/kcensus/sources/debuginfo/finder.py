@@ -54,7 +54,9 @@ _STANDARD_PATHS = (
 )
 _MODULES = ("lib/modules", "usr/lib/modules")
 _MAX_NAMED = 3
-_WITHOUT_BUILD_ID = "the dump has no build ID, and other bytes in place of the file's linux_banner"
+_WITHOUT_BUILD_ID = (
+    "VMCOREINFO has no build ID, and the dump other bytes in place of the file's linux_banner"
+)
 
 
 @dataclass(frozen=True)
@@ -268,6 +270,9 @@ class DebugInfo:
                     f"{file}: cannot be compared with this dump, which has no build ID; pass a "
                     "vmlinux that is not compressed and has a linux_banner"
                 )
+        for file in self._kernels:
+            if file.identity == elf.Identity():
+                return f"{file}: is compressed, or has no identity; decompress it first"
         missing = packages.missing_kernel(self._release, self._build_id)
         if not tried:
             return missing
