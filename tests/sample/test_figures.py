@@ -114,6 +114,7 @@ def test_patches_are_detected_from_the_sample_alone(
     assert (states[0]["list-lru-xarray"], states[1]["list-lru-xarray"]) == ("absent", "present")
     # The samples do not record whether names exist that the catalogue asks for since.
     may_be_unknown = {"blk-mq-async-depth", "sbitmap-shallow-depth"}
+    may_be_unknown.add("negative-dentry-sysctl-limit")
     for patch in PATCHES.values():
         # The guests have no disk scheduler loaded whose types could tell; no type tells of these
         # inversions, or a module that is not loaded has it.
