@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Copies of dm-snapshot that writes to an origin wait for."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from kcensus.human import counted
+from kcensus.kernel.block.disks import block_devices
+from kcensus.kernel.block.stacks import stacks
+from kcensus.kernel.dm.devices import mapped_devices
+from kcensus.kernel.dm.snapshots import snapshots
+from kcensus.kernel.locking.owners import Strength
+from kcensus.kernel.waiting.finder import Finder, Stall
+from kcensus.kernel.waiting.finders.io.devices import DEVICE
+from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
+from kcensus.results import Danger, Finding, Severity
+from kcensus.results.severity import HUNG, LATE
+from kcensus.text import printable
+
+COPIES = NodeKind("copies", is_any=True, is_io=True)
+"""Copies in flight to the snapshots of an origin."""
+DELAYED = EdgeKind("delayed by", "delays the writes to")
+_ORIGIN = "snapshot-origin"
+_SHORT, _MANY = 1.0, 10
+"""Seconds of the longest wait for a notice; least tasks of a warning, unless one is hung."""
+
+
+class Copies(Finder):
+    """Finds the copies that writes to the origins of snapshots wait for."""
+
+    about = "copies of snapshots"
+    kinds = (COPIES,)
+    modules = ("dm_mod", "dm_snapshot")
+
+    def find(self) -> None:
+        """Add edges from origins that tasks wait for to the copies in flight to their snapshots.
+
+        A write to a chunk without a copy waits until the chunk is in the snapshot.
+
+        :raises LookupError: the debug info lacks a type of dm-snapshot
+        """
+        disks, below = block_devices(self.kernel).disks, stacks(self.kernel)
+        awaited = {int(disk) for disk in np.unique(self.waits.disk).tolist() if disk}
+        found = [row for row, disk in enumerate(disks) if disk.address in awaited]
+        wanted = set().union(*map(below.below, found))
+        mapped = {device.address: device for device in mapped_devices(self.kernel).devices}
+        origins = {
+            row: mapped[disks[row].private]
+            for row in sorted(wanted)
+            if disks[row].private in mapped
+            and any(target.type_name == _ORIGIN for target in mapped[disks[row].private].targets)
+        }
+        if not origins:
+            return
+        copies: Counter[str] = Counter()
+        for snapshot in snapshots(self.kernel.memory, mapped.values()).all:
+            copies[snapshot.origin_disk] += snapshot.in_flight or snapshot.pending
+        for row, origin in origins.items():
+            count = sum(copies[disks[lower].name] for lower in below.lower(row))
+            if not count:
+                continue
+            name = f"{counted(count, 'copy', plural='copies')} to snapshots of {disks[row].name}"
+            self.names[COPIES, origin.address] = f"{name} ({origin.name or 'unnamed'})"
+            self.build.edges(
+                DELAYED,
+                (DEVICE, np.array([disks[row].address], np.uint64)),
+                (COPIES, np.array([origin.address], np.uint64)),
+                "dm_snapshot.in_progress",
+                strength=Strength.DERIVED,
+            )
+
+    def finding(self, kind: NodeKind, address: int, stall: Stall) -> Finding | None:
+        """Return the finding about writes to an origin, which copies delay."""
+        if kind is not COPIES:
+            return None
+        severity = Severity.NOTICE if stall.seconds >= _SHORT else Severity.INFO
+        is_long = stall.seconds >= (LATE if stall.count >= _MANY else HUNG)
+        severity = Severity.WARNING if is_long else severity
+        name = self.names[kind, address]
+        return Finding(
+            id=f"waits-copies:{printable(name.partition(' snapshots of ')[2])}",
+            severity=severity,
+            danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
+            tasks=stall.tasks,
+            is_generic=True,
+            title=stall.title(printable(name)),
+            evidence="a write to an origin waits until its old content is in all snapshots",
+            figures=stall.figures,
+            no_remedy="`kcensus kcopyd TARGET` shows the snapshots, and which COW devices are slow",
+            part_of="kcopyd-unthrottled",
+        )
+
+
+FINDER = Copies
