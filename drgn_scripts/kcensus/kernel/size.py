@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import drgn
+from drgn.helpers.linux.bitops import for_each_set_bit
 from drgn.helpers.linux.cpumask import for_each_online_cpu, for_each_possible_cpu
 from drgn.helpers.linux.mm import totalram_pages
-from drgn.helpers.linux.nodemask import for_each_node_state
+from drgn.helpers.linux.nodemask import for_each_node_state, nr_node_ids
 
+from kcensus.engine.slub.percpu import node_ids
 from kcensus.human import human_bytes
 from kcensus.kernel.names import DAMAGED
 
@@ -56,6 +58,11 @@ def machine_size(prog: drgn.Program) -> MachineSize:
     _ram(prog, size, nodes)
     _cpus(prog, size)
     size.nodes = attempt(lambda: _count(for_each_node_state(prog["N_MEMORY"]), MAX_NODES))
+    highest, ids = attempt(lambda: _highest_node(prog)), attempt(lambda: int(nr_node_ids(prog)))
+    if highest is not None and ids is not None and highest + 1 != ids:
+        reason = f"node_states has node {highest} as the last possible one, nr_node_ids is {ids}"
+        effect = "figures by node may be wrong"
+        size.contradictions.append(Contradiction("NUMA nodes", reason, effect))
     present = None if nodes is None else sum(pages > 0 for pages, _ in nodes)
     if present is not None and size.nodes is not None and size.nodes != present:
         reason = f"node_states has {size.nodes} nodes with memory, node_data {present}"
@@ -63,6 +70,12 @@ def machine_size(prog: drgn.Program) -> MachineSize:
         size.contradictions.append(Contradiction("NUMA nodes", reason, effect))
         size.nodes = present or None
     return size
+
+
+def _highest_node(prog: drgn.Program) -> int:
+    """Return the highest possible node; ``nr_node_ids`` is one more, since v3.0 or earlier."""
+    bits = prog["node_states"][prog["N_POSSIBLE"]].bits
+    return max(for_each_set_bit(bits, min(MAX_NODES, node_ids(prog))), default=-1)
 
 
 def _ram(prog: drgn.Program, size: MachineSize, nodes: list[tuple[int, int]] | None) -> None:

@@ -38,6 +38,13 @@ def test_totalram_pages_is_held_against_the_zones(pages: int | None) -> None:
     assert (size.ram_bytes, [each.what for each in size.contradictions]) == (RAM, ["RAM"])
 
 
+def test_possible_nodes_are_held_against_their_number() -> None:
+    k = FakeKernel()
+    possible = k.symbols["node_states"][k.symbols["N_POSSIBLE"]]
+    k.set(possible.bits[0], 1)
+    assert [each.what for each in machine_size(k.prog).contradictions] == ["NUMA nodes"]
+
+
 def test_possible_cpus_are_held_against_their_areas() -> None:
     k = FakeKernel()
     k.set(k.symbols["__cpu_possible_mask"].bits[0], 1)

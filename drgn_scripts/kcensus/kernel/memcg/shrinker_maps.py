@@ -67,6 +67,8 @@ def shrinker_maps(
     unreadable += int((~maps.readable).sum())
     has_map = maps["map"] != 0
     address, owners = maps["map"][has_map], owners[has_map]
+    if len(address) and not shrinkers:
+        shrinkers, unreadable = None, unreadable + 1  # a map has room for one shrinker at least
     units = -(-(shrinkers or 0) // _UNIT_SHRINKERS)
     is_info = pernode.fields["map"].path == "shrinker_info"
     info = prog.type("struct shrinker_info" if is_info else "struct memcg_shrinker_map")
