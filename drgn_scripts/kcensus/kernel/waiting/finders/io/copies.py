@@ -9,7 +9,7 @@ import numpy as np
 
 from kcensus.human import counted
 from kcensus.kernel.block.disks import block_devices
-from kcensus.kernel.block.stacks import stacks
+from kcensus.kernel.block.stacks import Via, kind_of, stacks
 from kcensus.kernel.dm.devices import mapped_devices
 from kcensus.kernel.dm.snapshots import snapshots
 from kcensus.kernel.locking.owners import Strength
@@ -45,7 +45,10 @@ class Copies(Finder):
         disks, below = block_devices(self.kernel).disks, stacks(self.kernel)
         awaited = {int(disk) for disk in np.unique(self.waits.disk).tolist() if disk}
         found = [row for row, disk in enumerate(disks) if disk.address in awaited]
-        wanted = set().union(*map(below.below, found))
+        every = set().union(*map(below.below, found))
+        wanted = {row for row in every if kind_of(disks[row]) is Via.DM}
+        if not wanted:
+            return
         mapped = {device.address: device for device in mapped_devices(self.kernel).devices}
         origins = {
             row: mapped[disks[row].private]
