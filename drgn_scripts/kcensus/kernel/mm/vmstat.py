@@ -129,7 +129,8 @@ def _per_cpu(pointer: drgn.Object, array: str = "", index: int = 0) -> int:
 def memory_use(prog: drgn.Program, ram_bytes: int) -> dict[str, int]:
     """Return the bytes of RAM by use.
 
-    ``other`` is the rest: pages on the lists of CPUs, of drivers, of vmalloc() and the balloon.
+    ``other`` is the rest: pages on the lists of CPUs, of drivers, of vmalloc() and the balloon, and
+    uses that are unknown, which have no key.
 
     :return: empty if a counter is unreadable, or the counters together exceed the RAM
     """
@@ -144,10 +145,15 @@ def memory_use(prog: drgn.Program, ram_bytes: int) -> dict[str, int]:
     use = {name: max(count, 0) * page for name, count in pages.items()}
     use["huge_pages"] = (attempt(lambda: hugetlb_total_pages(prog)) or 0) * page
     # In KiB since v4.8; before, NR_KERNEL_STACK counted stacks (commit not verified).
-    use["kernel_stacks"] = max(page_state(prog, "NR_KERNEL_STACK_KB") or 0, 0) << 10
-    # As Percpu of /proc/meminfo, since v4.20 (commit not verified).
+    kib = page_state(prog, "NR_KERNEL_STACK_KB")
+    size = attempt(lambda: (page_state(prog, "NR_KERNEL_STACK") or 0) * int(prog["THREAD_SIZE"]))
+    stacks = size if kib is None else kib << 10
+    if stacks is not None:
+        use["kernel_stacks"] = max(stacks, 0)
+    # As Percpu of /proc/meminfo, since v4.20 (commit not verified); before, it is unknown.
     per_cpu = attempt(lambda: int(prog["pcpu_nr_populated"]) * int(prog["pcpu_nr_units"]))
-    use["per_cpu"] = (per_cpu or 0) * page
+    if per_cpu is not None:
+        use["per_cpu"] = per_cpu * page
     known = sum(use.values())
     if known > ram_bytes * _TOLERANCE:
         return {}
