@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Copies of dm-snapshot that writes to an origin wait for."""
+"""Copies of dm-snapshot that writes to an origin wait for, and the limit of copies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kcensus.human import counted
 from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.block.stacks import Via, kind_of, stacks
 from kcensus.kernel.dm.devices import mapped_devices
-from kcensus.kernel.dm.snapshots import snapshots
+from kcensus.kernel.dm.snapshots import TARGETS, snapshots
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.waiting.finder import Finder, Stall
 from kcensus.kernel.waiting.finders.io.devices import DEVICE
@@ -22,8 +22,10 @@ from kcensus.text import printable
 
 COPIES = NodeKind("copies", is_any=True, is_io=True)
 """Copies in flight to the snapshots of an origin."""
+LIMIT = NodeKind("copy limit", ("struct dm_snapshot",))
+"""``dm_snapshot.in_progress_wait``."""
 DELAYED = EdgeKind("delayed by", "delays the writes to")
-_ORIGIN = "snapshot-origin"
+_ORIGIN, _SNAPSHOT = "snapshot-origin", "struct dm_snapshot"
 _SHORT, _MANY = 1.0, 10
 """Seconds of the longest wait for a notice; least tasks of a warning, unless one is hung."""
 
@@ -32,8 +34,30 @@ class Copies(Finder):
     """Finds the copies that writes to the origins of snapshots wait for."""
 
     about = "copies of snapshots"
-    kinds = (COPIES,)
+    kinds = (COPIES, LIMIT)
     modules = ("dm_mod", "dm_snapshot")
+
+    def note(self) -> None:
+        """Note the snapshots whose copies are too many for the tasks that wait."""
+        lanes = self._of_type("struct wait_queue_head", "struct __wait_queue_head")
+        disks = block_devices(self.kernel).disks if len(lanes) else ()
+        if not any(kind_of(disk) is Via.DM for disk in disks):
+            return
+        known = {
+            target.private: device.name
+            for device in mapped_devices(self.kernel).devices
+            for target in device.targets
+            if target.type_name in TARGETS
+        }
+        if not known or not self.kernel.prog.type(_SNAPSHOT).has_member("in_progress_wait"):
+            return
+        inside = int(self._offset(_SNAPSHOT, "in_progress_wait"))
+        for lane in lanes.tolist():
+            snapshot = int(self.object[lane]) - inside
+            if snapshot in known:
+                self._note(lane, snapshot, _SNAPSHOT, "dm_snapshot.in_progress_wait")
+                self.draft.kind[lane] = LIMIT
+                self.names[LIMIT, snapshot] = f"of snapshot {known[snapshot] or 'unnamed'}"
 
     def find(self) -> None:
         """Add edges from origins that tasks wait for to the copies in flight to their snapshots.
@@ -76,24 +100,27 @@ class Copies(Finder):
             )
 
     def finding(self, kind: NodeKind, address: int, stall: Stall) -> Finding | None:
-        """Return the finding about writes to an origin, which copies delay."""
-        if kind is not COPIES:
+        """Return the finding about writes to an origin, which copies or their limit delay."""
+        if kind not in (COPIES, LIMIT):
             return None
+        is_limit = kind is LIMIT
         severity = Severity.NOTICE if stall.seconds >= _SHORT else Severity.INFO
         is_long = stall.seconds >= (LATE if stall.count >= _MANY else HUNG)
         severity = Severity.WARNING if is_long else severity
         name = self.names[kind, address]
+        subject = name.partition(" snapshot " if is_limit else " snapshots of ")[2]
         return Finding(
-            id=f"waits-copies:{printable(name.partition(' snapshots of ')[2])}",
+            id=f"waits-copies:{printable(subject)}",
             severity=severity,
             danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
             tasks=stall.tasks,
             is_generic=True,
-            title=stall.title(printable(name)),
-            evidence="a write to an origin waits until its old content is in all snapshots",
+            title=stall.title(f"the copy limit {printable(name)}" if is_limit else printable(name)),
+            evidence="a write to an origin waits until its old content is in all snapshots"
+            + ", of which each has a limit of copies in flight" * is_limit,
             figures=stall.figures,
             no_remedy="`kcensus kcopyd TARGET` shows the snapshots, and which COW devices are slow",
-            part_of="kcopyd-unthrottled",
+            part_of=f"dm-snapshot-waiters:{subject}" if is_limit else "kcopyd-unthrottled",
         )
 
 

@@ -14,19 +14,24 @@ from kcensus.kernel.dm.devices import DmTarget, MappedDevice, MappedDevices, map
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.waiting.finder import Stall
-from kcensus.kernel.waiting.finders.io.copies import COPIES, DELAYED, Copies
+from kcensus.kernel.waiting.finders.io.copies import COPIES, DELAYED, LIMIT, Copies
 from kcensus.kernel.waiting.finders.io.devices import DEVICE
 from kcensus.results import Severity
 from tests.unit.kernel.waiting.making import Sleepers, links
 
 _RAM, _ORIGIN, _UPPER, _OTHER = (0xFFFF_8881_0000_0000 + 0x1000 * at for at in range(4))
-_MAPPED = 0xFFFF_8882_0000_0000
+_MAPPED, _SNAPSHOT = 0xFFFF_8882_0000_0000, 0xFFFF_8882_0000_1000
+_TYPES = """
+struct task_struct 64
+struct dm_snapshot 256 : 128 struct wait_queue_head in_progress_wait
+struct wait_queue_head 16
+"""
 _SNAPSHOTS = "kcensus.kernel.waiting.finders.io.copies.snapshots"
 
 
 def scene(disk: int) -> Sleepers:
     """dm-1 is on dm-0, the origin on ram0; a task waits for one of them."""
-    made = Sleepers("struct task_struct 64", "io_schedule")
+    made = Sleepers(_TYPES, "io_schedule")
     names = {_RAM: "ram0", _ORIGIN: "dm-0", _UPPER: "dm-1", _OTHER: "vda"}
     disks = [
         SimpleNamespace(address=address, name=name, private=_MAPPED if name == "dm-0" else 0)
@@ -34,8 +39,8 @@ def scene(disk: int) -> Sleepers:
     ]
     made.remember(block_devices, SimpleNamespace(disks=disks))
     made.remember(stacks, Stacks((Edge(1, 0, 0, Via.DM), Edge(2, 1, 0, Via.DM))))
-    target = DmTarget("snapshot-origin", 0, 8, 0)
-    known = MappedDevice(_MAPPED, "254:0", "home", (target,))
+    targets = DmTarget("snapshot-origin", 0, 8, 0), DmTarget("snapshot", 8, 8, _SNAPSHOT)
+    known = MappedDevice(_MAPPED, "254:0", "home", targets)
     made.remember(mapped_devices, MappedDevices([known]))
     made.waits.disk[0], made.waits.kind[0] = disk, WaitKind.FOLIO
     return made
@@ -72,3 +77,17 @@ def test_without_copies_nothing_is_delayed(disk: int) -> None:
         graph, _ = scene(disk).run(Copies)
     assert len(graph) == 0
     assert read.called == (disk == _ORIGIN)  # it takes a while
+
+
+def test_the_wait_queue_of_a_snapshot_is_its_limit_of_copies() -> None:
+    made = scene(_OTHER)
+    made.wait(0, _SNAPSHOT + 128, "struct wait_queue_head")
+    _, finder = made.run(Copies)
+    assert (int(made.waits.object[0]), finder.draft.kind_of(0)) == (_SNAPSHOT, LIMIT)
+    found = finder.finding(LIMIT, _SNAPSHOT, Stall(frozenset({1, 2}), 2, 12.0))
+    assert found is not None
+    assert (found.id, found.part_of) == ("waits-copies:home", "dm-snapshot-waiters:home")
+    made = scene(_OTHER)
+    made.wait(0, _SNAPSHOT + 64, "struct wait_queue_head")
+    made.run(Copies)
+    assert int(made.waits.object[0]) == _SNAPSHOT + 64

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Writeback throttling (wbt): tasks that wait until fewer writes of a disk are in flight."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kcensus.kernel.block.disks import block_devices
+from kcensus.kernel.waiting.finder import Draft, Finder
+from kcensus.kernel.waiting.finders.io.devices import to_devices
+from kcensus.kernel.waiting.graph import NodeKind
+
+THROTTLING = NodeKind("write throttling", ("struct rq_wait",), is_io=True)
+_WAIT, _QUEUES = "struct rq_wait", ("struct wait_queue_head", "struct __wait_queue_head")
+_MAX_POLICIES = 8
+"""Most policies of a queue: wbt, io.latency, io.cost."""
+
+
+class Throttling(Finder):
+    """Finds the disks of tasks that wait in rq_qos_wait()."""
+
+    about = "write throttling"
+    kinds = (THROTTLING,)
+
+    def __init__(self, draft: Draft) -> None:
+        super().__init__(draft)
+        self.throttled: dict[int, int] = {}
+        """``struct gendisk *`` by lane."""
+
+    def note(self) -> None:
+        """Note the throttled queues whose member a wait queue is.
+
+        Since Linux kernel commit a79050434b45 ("blk-rq-qos: refactor out common elements of
+        blk-wbt") (in v4.19).
+
+        :raises LookupError: the debug info lacks a type
+        """
+        lanes = self._of_type(*_QUEUES)
+        lanes = np.intersect1d(lanes, self._having(frozenset({"rq_qos_wait"})))
+        if not len(lanes):
+            return
+        disks = [disk for disk in block_devices(self.kernel).disks if disk.queue]
+        queues = np.array([disk.queue for disk in disks], np.uint64)
+        policy = self._member("struct request_queue", "rq_qos", queues)
+        kind = self.kernel.prog.constant("RQ_QOS_WBT").value_()
+        inside, size = (
+            self._offset("struct rq_wb", "rqos"),
+            self.kernel.prog.type("struct rq_wb").size,
+        )
+        wait = self._offset(_WAIT, "wait")
+        for _ in range(_MAX_POLICIES):
+            found = self._read("struct rq_qos", policy, {"id": "id", "next": "next"})
+            start = np.where((policy != 0) & (found["id"] == kind), policy - inside, 0)
+            for lane in lanes.tolist():
+                place = self.object[lane] - start
+                for row in np.flatnonzero((start != 0) & (place < size)).tolist():
+                    address = int(self.object[lane] - wait)
+                    self._note(lane, address, _WAIT, "rq_wb.rq_wait")
+                    self.names[THROTTLING, address] = f"of {disks[row].name} (wbt)"
+                    self.throttled[lane] = disks[row].address
+            policy = found["next"]
+
+    def find(self) -> None:
+        """Add edges to the disks, which end the waits by serving the writes in flight."""
+        lanes = np.array([*self.throttled], np.int64)
+        disks = np.array([*self.throttled.values()], np.uint64)
+        to_devices(self, lanes, disks, "rq_wb.rqos")
+
+
+FINDER = Throttling
