@@ -17,6 +17,8 @@ from kcensus.engine.rows import factorized, spread
 from kcensus.sources.capsule.uses import Use
 
 IMPOSSIBLE_COUNT = "a count that exceeds RAM"
+STRAY = "a pointer to no memory of the kernel"
+"""Reason of :class:`Faults` for an address below the kernel's."""
 ZEROED = "all zero, though an object must be there"
 """Reason of :class:`Faults` for a page of zeros to which a pointer leads."""
 
@@ -197,6 +199,7 @@ def gather_words(
     """
     word = np.dtype(dtype)
     values = np.zeros(len(addresses), word)
+    _note_strays(addresses, faults)
     index = index or PageIndex.of(memory, addresses)
     # An aligned word lies on one page, so it is enough to check pages.
     good = plausible(index.page, memory.page_size)
@@ -232,6 +235,7 @@ def _blocks(
 ) -> Iterator[tuple[Numbers, Numbers, Bytes, Mask]]:
     """Yield (rows of ``addresses``, their offsets in the buffer, buffer, whether readable)."""
     shift = np.uint64(memory.page_shift)
+    _note_strays(addresses, faults)
     order = np.flatnonzero(plausible(addresses, span))
     if not len(order):
         return
@@ -297,6 +301,13 @@ def plausible(addresses: Words, span: int) -> Mask:
     """
     half = np.uint64(1 << 63)
     return (addresses >= half) & (addresses <= np.uint64((1 << 64) - (span + 65536)))
+
+
+def _note_strays(addresses: Words, faults: Faults) -> None:
+    """Note pointers to no memory of the kernel, but NULL and small numbers in place of one."""
+    half, least = np.uint64(1 << 63), np.uint64(1 << 16)
+    if count := int(((addresses < half) & (addresses >= least)).sum()):
+        faults += Faults({STRAY: count})
 
 
 def _take(buffer: Bytes, offsets: Numbers, dtype: np.dtype[Any]) -> npt.NDArray[Any]:

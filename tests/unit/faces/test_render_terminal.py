@@ -408,3 +408,11 @@ def test_a_cell_of_many_names_does_not_fill_the_screen() -> None:
     screen = on_terminal(Result("synthetic", "t", "k", tables={"long": table}), 80)
     assert len(screen) < 4000
     assert "worker 0, worker 1" in screen
+
+
+@pytest.mark.parametrize("columns", ["0", "00", ""])
+def test_a_screen_of_no_width_is_no_screen(columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    console = console_for(io.StringIO())
+    monkeypatch.delenv("COLUMNS")
+    assert console.width == console_for(io.StringIO()).width > 80

@@ -187,6 +187,14 @@ def test_a_bent_pointer_hides_no_group_and_is_betrayed(
     assert found.damaged == 1 if to == "nowhere" else found.damaged > 0
 
 
+@pytest.mark.parametrize("to", [0x10, 0x107C000, 1 << 62, 0xFFFF_8FFF_0000_0000])
+def test_a_root_that_leads_nowhere(k: FakeKernel, made: dict[str, Memcg], to: int) -> None:
+    k.set(k.symbols["root_mem_cgroup"], to)
+    found = walk(k)
+    assert len(found) == 0 < found.damaged
+    assert made
+
+
 @pytest.mark.parametrize("to", ["a", "b/x/deep"])
 def test_a_root_that_is_not_the_root(k: FakeKernel, made: dict[str, Memcg], to: str) -> None:
     k.set(k.symbols["root_mem_cgroup"], made[to].object)

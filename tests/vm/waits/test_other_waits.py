@@ -16,10 +16,10 @@ from kcensus.kernel.waiting.cycles import cycles
 from kcensus.kernel.waiting.finders.events.rcu import GRACE_PERIOD, HELD_UP, RUNS
 from kcensus.kernel.waiting.finders.io.journals import TRANSACTION
 from kcensus.kernel.waiting.finders.io.requests import REQUEST
-from kcensus.kernel.waiting.finders.io.suspended import SUSPENDED
 from kcensus.kernel.waiting.finders.io.xfs_logs import LOG_SPACE
 from kcensus.kernel.waiting.finders.locks.futexes import FUTEX
 from kcensus.kernel.waiting.finders.locks.locks import MUTEX, RT_MUTEX
+from kcensus.kernel.waiting.finders.mapped.suspended import SUSPENDED
 from kcensus.kernel.waiting.graph import HELD, SERVED, WAITS, EdgeKind, NodeKind
 from kcensus.kernel.waiting.reader import waiting
 from tests.lab.truth.waits import Claim

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import drgn
@@ -87,7 +87,9 @@ def memcgs(kernel: Kernel) -> Memcgs:
         root = kernel.prog["root_mem_cgroup"]
         try:
             if root:
-                return _walk(kernel.memory, root)
+                found = _walk(kernel.memory, root)
+                # There is a root at least, unless the pointer to it is bent.
+                return replace(found, damaged=max(found.damaged, int(not len(found))))
             damaged = int(is_lost(kernel.memory, root))
         # Objects can then not be attributed to memory cgroups, but still be counted.
         except LookupError as error:

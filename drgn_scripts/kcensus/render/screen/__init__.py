@@ -48,9 +48,13 @@ def console_for(stream: IO[str], *, is_paged: bool = False) -> Console:
 
     :param is_paged: whether the pipe leads to a pager on the terminal
     """
-    fits = is_paged or stream.isatty() or "COLUMNS" in os.environ
+    environ = dict(os.environ)
+    if not environ.get("COLUMNS", "").strip("0 "):  # on a screen of no width, rich draws nothing
+        environ.pop("COLUMNS", None)
+    fits = is_paged or stream.isatty() or "COLUMNS" in environ
     return _Console(
         file=stream,
+        _environ=environ,
         width=None if fits else _UNBOUNDED,
         force_terminal=True if is_paged else None,
         highlight=False,

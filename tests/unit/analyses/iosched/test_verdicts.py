@@ -383,12 +383,15 @@ def test_commands_have_only_plain_names(name: str, scheduler: str, file: str, un
 
 def test_files_are_not_those_of_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Direct I/O may read into a file that is mapped; only the others' paths are looked up."""
-    paths = Mock(return_value={0x11: "/written", 0x22: "/buffer", 0x33: "/second"})
+    inodes = np.uint64(0xFFFF_8881_0000_0000) + np.array([0x11, 0x33, 0x22], np.uint64)
+    paths = Mock(
+        return_value=dict(zip(inodes.tolist(), ("/written", "/second", "/buffer"), strict=True))
+    )
     monkeypatch.setattr(module, "file_paths", paths)
-    bios = MagicMock(page_bio=np.array([0, 0, 1]), inode=np.array([0x11, 0x33, 0x22], np.uint64))
+    bios = MagicMock(page_bio=np.array([0, 0, 1]), inode=inodes)
     bios.__len__.return_value = 2
     found = figures()
     owners = ["xfs_end_bio", "iomap_dio_bio_end_io", ""]
     vars(found).update(owners=owners, first_bio=np.array([0, 1, -1]), bios=bios)
     assert found.files == ["/written", "", ""]
-    assert paths.call_args.args[1].tolist() == [0x11, 0, 0]
+    assert paths.call_args.args[1].tolist() == [inodes[0], 0, 0]

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kcensus.analyses.iosched.kernel.sleepers import requests_of
+from kcensus.engine.gather import plausible
 from kcensus.engine.memory import Mask, Numbers
 from kcensus.kernel.block.bios import bios, group_paths
 from kcensus.kernel.block.disks import QueueKind, block_devices
@@ -356,7 +357,8 @@ class Figures:
         inodes = np.append(bios.inode, np.uint64(0))[first[self.first_bio]]
         # Direct I/O of memory that is shared or mapped: the page is the buffer.
         direct = [name.startswith("blkdev_bio_end_io") or "dio" in name for name in self.owners]
-        inodes[np.array(direct, np.bool_)] = 0
+        # A page of no file has other words in place of its mapping.
+        inodes[np.array(direct, np.bool_) | ~plausible(inodes, 1)] = 0
         paths = file_paths(self.kernel, inodes, bios.faults)
         return [paths.get(inode, "") for inode in inodes.tolist()]
 

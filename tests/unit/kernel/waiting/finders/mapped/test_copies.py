@@ -14,8 +14,8 @@ from kcensus.kernel.dm.devices import DmTarget, MappedDevice, MappedDevices, map
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.waiting.finder import Stall
-from kcensus.kernel.waiting.finders.io.copies import COPIES, DELAYED, LIMIT, Copies
 from kcensus.kernel.waiting.finders.io.devices import DEVICE
+from kcensus.kernel.waiting.finders.mapped.copies import COPIES, DELAYED, LIMIT, Copies
 from kcensus.results import Severity
 from tests.unit.kernel.waiting.making import Sleepers, links
 
@@ -26,7 +26,7 @@ struct task_struct 64
 struct dm_snapshot 256 : 128 struct wait_queue_head in_progress_wait
 struct wait_queue_head 16
 """
-_SNAPSHOTS = "kcensus.kernel.waiting.finders.io.copies.snapshots"
+_SNAPSHOTS = "kcensus.kernel.waiting.finders.mapped.copies.snapshots"
 
 
 def scene(disk: int) -> Sleepers:
