@@ -81,9 +81,15 @@ class Symbols:
         base = int(module.value_())
         if base not in self._tables:
             self._tables[base] = []
-            with contextlib.suppress(*_UNKNOWN, drgn.OutOfBoundsError, MemoryError):
-                self._tables[base] = sorted(_symbols(module))
+            self._tables[base] = sorted(module_symbols(module))
         return self._tables[base]
+
+
+def module_symbols(module: Object) -> list[tuple[int, int, str]]:
+    """Return address, size and name of the symbols of a module; nothing where they are damaged."""
+    with contextlib.suppress(*_UNKNOWN, drgn.OutOfBoundsError, MemoryError):
+        return _symbols(module)
+    return []
 
 
 def _symbols(module: Object) -> list[tuple[int, int, str]]:

@@ -33,7 +33,7 @@ from kcensus.kernel.kernel import Kernel
 from kcensus.progress import Progress
 from kcensus.redaction.pseudonyms import Pseudonyms
 from kcensus.redaction.tokens import MAX_TOKEN_BYTES, KernelText, printable_lengths
-from kcensus.redaction.user_names import MODULES, Hashes, UserNames, function_names, kernel_words
+from kcensus.redaction.user_names import MODULES, Hashes, UserNames, kernel_words, symbol_names
 from kcensus.redaction.wiped import Ranges, constants, free_slots, log_text, registers
 from kcensus.sources import Target
 from kcensus.sources.capsule.recorder import Recorder
@@ -100,7 +100,7 @@ class Redaction:
         self.missing: list[str] = []
         """Parts that could not be redacted: one phrase each."""
         self._constants, content = constants(self._kernel)
-        words = kernel_words(self._kernel) + function_names(target.prog)
+        words = kernel_words(self._kernel) + symbol_names(target.prog)
         self._kernel_text = KernelText(words, content)
         self._kept = [self._constants]
         if keeps_log:

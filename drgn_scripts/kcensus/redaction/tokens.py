@@ -28,11 +28,16 @@ _INSIDE[:33] = False
 _INSIDE[[127, *b"/\"'`()[]{}<>,;:=@+!"]] = False
 _PRINTABLE = np.zeros(256, np.bool_)
 _PRINTABLE[32:127] = True
-_DIGIT = np.zeros(256, np.bool_)
-_DIGIT[ord("0") : ord("9") + 1] = True
-_HEX = _DIGIT.copy()
-_HEX[[*b"abcdefABCDEF"]] = True
+_HEX = np.zeros(256, np.bool_)
+_HEX[[*b"0123456789abcdefABCDEF"]] = True
 _LOW_BYTES = np.array([(1 << (8 * count)) - 1 for count in range(9)], np.uint64)
+_OF_TOKEN = b"[%b]" % re.escape(bytes(np.flatnonzero(_INSIDE).astype(np.uint8)))
+_PLAIN = b"[0-9]{1,%d}" % _MAX_DIGITS
+_NUMBER = re.compile(
+    b"(?<!%b)(?:0x[0-9a-f]{1,7}|%b(?:\\.%b)?(?:[mu]?s|[kKMG]i?B?|%%)?)\\.?(?!%b)"
+    % (_OF_TOKEN, _PLAIN, _PLAIN, _OF_TOKEN)
+)
+"""A token that is a number which tells nothing, perhaps with a unit or the end of a sentence."""
 _LEVEL = re.compile(rb"\x01[0-7cd]")
 """Of a message of printk(): KERN_SOH, and a character that is no part of the first word."""
 _CONVERSION = re.compile(rb"%[-+ #0-9.*]*(?:hh?|ll?|[zjtL])?[a-zA-Z%]")
@@ -107,21 +112,12 @@ class KernelText:
         if len(self._hashes):
             rows = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
             known = self._hashes[rows] == hashes
-        digits = np.concatenate([[0], np.cumsum(_DIGIT[buffer])])
-        known |= (digits[starts + lengths] - digits[starts] == lengths) & (lengths <= _MAX_DIGITS)
-        known |= _short_hex(buffer, starts, lengths)
-        known &= ~_in_addresses(buffer, starts, lengths)
-        return covered(starts[known], lengths[known], len(buffer))
-
-
-def _short_hex(buffer: Bytes, starts: Numbers, lengths: Numbers) -> Mask:
-    """Return which tokens are ``0x`` and a short number, such as an offset in a function."""
-    digits = np.concatenate([[0], np.cumsum(_HEX[buffer])])
-    second = np.minimum(starts + 1, max(len(buffer) - 1, 0))
-    found: Mask = (buffer[starts] == ord("0")) & (buffer[second] == ord("x"))
-    found &= (lengths > 2) & (lengths <= 2 + _MAX_DIGITS)
-    found &= digits[starts + lengths] - digits[starts] == lengths - 1
-    return found
+        numbers = np.array([each.span() for each in _NUMBER.finditer(buffer.tobytes())], np.int64)
+        first, last = numbers.reshape(-1, 2).T
+        kept = covered(starts[known], lengths[known], len(buffer))
+        kept |= covered(first, last - first, len(buffer))
+        address = _in_addresses(buffer, starts, lengths)
+        return kept & ~covered(starts[address], lengths[address], len(buffer))
 
 
 def _in_addresses(buffer: Bytes, starts: Numbers, lengths: Numbers) -> Mask:

@@ -35,6 +35,8 @@ from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.idr import idr_entries
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.lists import list_members
+from kcensus.kernel.names import DAMAGED
+from kcensus.kernel.symbols import module_symbols
 from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.kernel.xfs.mounts import mounts
 
@@ -43,6 +45,8 @@ _MAX_NAME_BYTES = 256
 """NAME_MAX and the NUL byte; a device-mapper UUID has 129 (DM_UUID_LEN)."""
 
 _MAX_GROUPS = 1 << 20
+_MAX_PARAMETER = 128
+"""Most bytes of the name of a module and its parameter."""
 _MAX_LISTED = 1 << 18
 """Most tasks, partitions, modules and the like: drgn follows a list that leads into itself forever.
 """
@@ -336,10 +340,20 @@ def kernel_words(kernel: Kernel) -> list[bytes]:
     return words
 
 
-def function_names(prog: drgn.Program) -> list[bytes]:
-    """Return the names of all functions whose debug info is loaded."""
-    function = drgn.SymbolKind.FUNC
-    return [each.name.encode() for each in prog.symbols() if each.kind is function]
+def symbol_names(prog: drgn.Program) -> list[bytes]:
+    """Return the names of the kernel's functions, of its parameters, and of modules' symbols."""
+    words = []
+    for each in prog.symbols():
+        if each.kind is drgn.SymbolKind.FUNC:
+            words.append(each.name.encode())
+        elif each.name.startswith("__param_str_"):  # "MODULE.PARAMETER", also of what is built in
+            with suppress(*DAMAGED):
+                words += prog.read_c_string(each.address, max_size=_MAX_PARAMETER).split(b".")
+    with suppress(*DAMAGED):
+        for module in islice(for_each_module(prog), _MAX_LISTED):
+            symbols = module_symbols(module)
+            words += [name.encode(errors="surrogateescape") for _, _, name in symbols]
+    return words
 
 
 def _listed(head: drgn.Object, type_name: str, member: str) -> list[bytes]:
