@@ -63,7 +63,7 @@ def test_a_page_leads_to_its_device_and_to_the_disk_below() -> None:
 @pytest.mark.parametrize(
     ("name", "part", "cause"),
     [
-        ("sample-after", "waits-unheld", "dm-snapshot-waiters"),
+        ("sample-after", "waits-copies", "dm-snapshot-waiters"),
         ("sample-after", "tasks-blocked", "dm-snapshot-waiters"),
         (IO, "waits-io", "requests-stuck"),
         (IO, "tasks-blocked", "requests-stuck"),

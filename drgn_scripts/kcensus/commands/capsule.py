@@ -14,7 +14,7 @@ from kcensus.commands.shared.errors import complain
 from kcensus.commands.shared.target import chosen_analyses, left_out, opened
 from kcensus.text import printable
 
-_MIN_KEY_BYTES = 16
+_MIN_KEY_BYTES, _MAX_KEY_BYTES = 16, 1 << 20
 
 
 def _create(
@@ -90,11 +90,14 @@ def _key(path: Path | None, redact: tuple[str, ...]) -> bytes | None:
     from kcensus.sources.reader import os_reason
 
     try:
-        key = path.read_bytes()
+        if path.exists() and not path.is_file():
+            raise click.UsageError(f"--redact-key: '{path}' is no regular file; give one.")
+        with path.open("rb") as file:
+            key = file.read(_MAX_KEY_BYTES + 1)
     except OSError as error:
         raise click.UsageError(f"--redact-key: '{path}': {os_reason(error)}.") from None
-    if len(key) < _MIN_KEY_BYTES:
-        problem = f"is too short for a key; give a file of {_MIN_KEY_BYTES} bytes or more"
+    if not _MIN_KEY_BYTES <= len(key) <= _MAX_KEY_BYTES:
+        problem = f"is no key; give a file of {_MIN_KEY_BYTES} bytes or more, up to 1 MiB"
         raise click.UsageError(f"--redact-key: '{path}' {problem}.")
     return key
 

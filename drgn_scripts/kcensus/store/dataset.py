@@ -55,6 +55,8 @@ _MAX_FILE, _MAX_TEXT, _MAX_TEXTS = 1 << 28, 1 << 14, 1 << 31
 """Most bytes of a file, uncompressed; of a text; and of all texts that are read."""
 _TEXTS = {each.name for each in SCHEMA if each.type == pa.string()} - {*PARTITIONS}
 """Columns of texts in files, each of which is in memory once while it is read."""
+_MAX_ROWS = 1 << 23
+"""Most rows to read at once: 20,000 records, which take 3 GB."""
 _UNSYNCED = 16
 """Latest commits that a writer syncs with its own: earlier writers may have been killed before."""
 _IN_PATHS = " /._-+=:,@~"
@@ -294,7 +296,7 @@ def read(
     matches = functools.reduce(operator.and_, conditions) if conditions else None
     try:
         table = _table(store)
-        _check_size(store, table)
+        _check_size(store, table, matches)
         rows = table.to_pyarrow_dataset(
             schema=SCHEMA, parquet_read_options=ds.ParquetReadOptions(dictionary_columns=_TEXTS)
         )
@@ -305,15 +307,21 @@ def read(
         ) from None
 
 
-def _check_size(store: Path, table: DeltaTable) -> None:
+def _check_size(store: Path, table: DeltaTable, matches: ds.Expression | None) -> None:
     """Refuse files that would take more memory than any store: kilobytes inflate to gigabytes.
+
+    :param matches: what is asked for; files of other hosts and days are not read
 
     :raises OSError: what would be read is too large, or is no file, such as a FIFO
     """
     for file in _files(store, table.file_uris()):
         if not stat.S_ISREG(os.stat(file).st_mode):
             raise OSError(0, "something that is no regular file")
-    for file in table.to_pyarrow_dataset().get_fragments():
+    rows = 0
+    for file in table.to_pyarrow_dataset().get_fragments(filter=matches):
+        # Equal rows take bytes in the file, but hundreds each in memory.
+        if (rows := rows + file.metadata.num_rows) > _MAX_ROWS:
+            raise OSError(0, f"more than {_MAX_ROWS:,} rows; ask for one host, or a shorter time")
         size = sum(group.total_byte_size for group in file.row_groups)
         if size > _MAX_FILE:
             raise OSError(0, f"a file of {size} bytes, uncompressed")

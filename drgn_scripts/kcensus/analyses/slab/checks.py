@@ -15,7 +15,7 @@ from kcensus.analyses.slab.census import Controller
 from kcensus.analyses.slab.figures import NO_MEMCG, NOT_ATTRIBUTED, UNKNOWN_MEMCG, Figures
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.slab_charges import charged_bytes
-from kcensus.kernel.mm.vmstat import node_page_state
+from kcensus.kernel.mm.vmstat import page_state
 from kcensus.kernel.slab.counters import reclaimable
 from kcensus.results import Check, Gap, Gauge, Unit, nonzero_gaps
 
@@ -84,7 +84,7 @@ def _page_checks(figures: Figures) -> Iterator[Check]:
             ours,
             counter,
             Unit.PAGES,
-            f"vm_node_stat[{item}]",
+            f"vmstat[{item}]",
             note if has_large else "",
             explained=large if has_large and is_marked else None,
             at_most=large if has_large and not is_marked else None,
@@ -94,7 +94,7 @@ def _page_checks(figures: Figures) -> Iterator[Check]:
 def _slab_pages(prog: Program, item: str) -> int | None:
     # Since Linux kernel commit d42f3245c7e2 ("mm: memcg: convert vmstat slab counters to bytes")
     # (in v5.9), the items are called …_B.
-    return node_page_state(prog, f"{item}_B", item)
+    return page_state(prog, f"{item}_B", item)
 
 
 def _charge_checks(figures: Figures) -> Iterator[Check]:
@@ -121,7 +121,7 @@ def gauges(kernel: Kernel) -> Iterator[Gauge]:
     for name, (item, label) in _GAUGES.items():
         if (pages := _slab_pages(kernel.prog, item)) is not None:
             size = pages << kernel.memory.page_shift
-            yield Gauge(name.lower(), size, Unit.BYTES, label, f"vm_node_stat[{item}]")
+            yield Gauge(name.lower(), size, Unit.BYTES, label, f"vmstat[{item}]")
 
 
 def gaps(figures: Figures) -> list[Gap]:

@@ -39,6 +39,8 @@ _NO_NAME = (
     "Write another scheduler to /sys/block/DISK/queue/scheduler; the name of the disk is damaged "
     "in memory, so no command can be given"
 )
+_DEFAULT, _MANY_TIMES = 2, 20
+"""Default of writes_starved of the deadline schedulers, and what starves writes."""
 _SAME = "The remedy above serves these requests, too"
 _CFQ = (
     ". Memory does not show whether the kernel has the fix cfq-async-starvation: with the fix, a "
@@ -127,19 +129,32 @@ def _evidence(figures: Figures, queue: Queue, label: str) -> str:
     writes, reads = int(np.count_nonzero(is_write)), int(np.count_nonzero(~is_write))
     counts = [counted(count, noun) for count, noun in ((writes, "write"), (reads, "read")) if count]
     served = human_seconds(queue.served_ns / 1e9)
+    starved = _writes_starved(figures, queue)
     return (
-        f"The queue {label}{_owner(figures, queue)} holds {' and '.join(counts)}. "
+        f"The {_described(figures, queue, label)} holds {' and '.join(counts)}. "
         f"{counted(since, 'later request')} of other queues {'is' if since == 1 else 'are'} in the "
         f"driver; the last was dispatched {served} after the first request of {label} had expired"
         + (_BY_CLASS if figures.is_by_class(queue) else "")
+        + (f". writes_starved is {starved:,} (default {_DEFAULT})" if starved else "")
     )
 
 
-def _owner(figures: Figures, queue: Queue) -> str:
+def _writes_starved(figures: Figures, queue: Queue) -> int:
+    """Return how often reads go before a queue of writes, if that is much more than usual."""
+    value = figures.schedulers[queue.disk].tunables.get("writes_starved", 0)
+    is_write = figures.requests.operations.is_write(figures.requests.operation[queue.requests])
+    return value if value >= _MANY_TIMES and is_write.any() else 0
+
+
+def _described(figures: Figures, queue: Queue, label: str) -> str:
+    """Return a queue by its label, with the task that it belongs to; async ones are shared."""
     pid = int(figures.schedulers[queue.disk].pid[queue.row])
+    if figures.is_async(queue):
+        # CFQ and BFQ name it after the task that happened to make it.
+        return f"{'shared ' * (pid > 0)}queue {label}"
     every = tasks(figures.kernel)
     names = [every.comm[row] for row in np.flatnonzero(every.pid == pid).tolist() if pid > 0]
-    return f" of {task_name(names[0], pid)}" if names else ""
+    return f"queue {label}" + (f" of {task_name(names[0], pid)}" if names else "")
 
 
 def _is_plain(name: str) -> bool:
@@ -154,6 +169,18 @@ def _remedies(figures: Figures, queue: Queue, silent: float) -> tuple[Remedy, ..
     """
     if figures.is_by_class(queue):
         return tuple(_delayed(remedy, silent) for remedy in _classes(figures, queue))
+    name = figures.disks[queue.disk].name
+    if (value := _writes_starved(figures, queue)) and _is_plain(name):
+        place = f"/sys/block/{name}/queue/iosched/writes_starved"
+        return (
+            Remedy(
+                effect=f"Serve writes after {_DEFAULT} batches of reads, as by default",
+                command=f"echo {_DEFAULT} > {place}",
+                risk="reads wait longer",
+                undo=f"echo {value} > {place}",
+                until="reboot",
+            ),
+        )
     return () if silent >= SILENT else switches(figures.disks[queue.disk])
 
 
