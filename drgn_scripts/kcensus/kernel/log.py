@@ -53,6 +53,11 @@ def records(prog: drgn.Program) -> list[Line]:
     return [(stamp / 1e9, printable(line)) for stamp, text in texts for line in text.split(b"\n")]
 
 
+def is_lost(stamp: float | None, text: str) -> bool:
+    """Return whether the page of a record, or of its text, is all zero."""
+    return (stamp == 0 and not text) or text.startswith(r"\x00")
+
+
 def _structured(prog: drgn.Program) -> Iterator[tuple[int, bytes]]:
     """Yield time stamp and text of the records of a log up to v5.9, oldest first.
 

@@ -23,6 +23,7 @@ _MAX_GAUGED = 64
 """Most mapped devices whose tables are read for a gauge; each takes half a millisecond."""
 _EFFECTS = {
     "kernel log": "its events are missing",
+    "records of the kernel log": "events, and findings about them, may be missing",
     "snapshot_cow_threshold": "the limit of copies is unknown",
     "snapshots": "no snapshot is counted",
     "workqueues": "worker pools and pending work are unknown",
@@ -142,6 +143,7 @@ def gaps(figures: Figures) -> list[Gap]:
         ("targets", "their client is unreadable or invalid", census.targets_unreadable),
         ("pages of kmalloc() slabs", reasons(search), search.total()),
         ("mempools of clients", "unreadable", census.clients.reserves_lost),
+        ("records of the kernel log", "all zero", figures.log.lost),
         ("jobs", "their client is unreadable", jobs.unknown),
         ("lists of clients", "torn", jobs.torn),
         ("devices or tables", "unreadable or inconsistent", census.devices.damaged),

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kcensus.analyses import AnalysisError
-from kcensus.kernel.log import Line
+from kcensus.kernel.log import Line, is_lost
 from kcensus.text import printable
 
 
@@ -51,6 +51,8 @@ class LogEvents:
     lines: int = 0
     unknown: int = 0
     """Lines that start like a message but do not match."""
+    lost: int = 0
+    """Records on pages of zeros: without time and text, or with a text of NUL bytes."""
 
     def of(self, *kinds: str) -> list[Event]:
         """Return the events of some kinds."""
@@ -132,6 +134,7 @@ def parse(lines: Iterable[Line]) -> LogEvents:
     log, parser = LogEvents(), _Parser()
     for time, text in lines:
         log.lines += 1
+        log.lost += is_lost(time, text)
         for event in parser.events(time, text.strip()):
             if event:
                 log.events.append(event)
