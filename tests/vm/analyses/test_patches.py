@@ -81,7 +81,7 @@ TRUTH = {
     "cgroup-threadgroup-cpus-lock": "PPPP",  # 6.0, went to the stable series, too
     "dm-bufio-loop-trylock": "AAAA",  # reverted; loop was changed instead
     "dm-thin-abort-shrinker": "?SSS",  # dm_bufio of 5.10 does not show it
-    "dm-thin-bufio-reset": "?PPP",
+    "dm-thin-bufio-reset": "APPP",  # 6.5
     "group-cpus-hotplug-lock": "????",  # it leaves no trace
     "mem-hotplug-percpu-rwsem": "PPPP",  # 4.13
     "xfs-rename-whiteout-order": "????",  # it leaves no trace

@@ -13,10 +13,10 @@ from kcensus.kernel.block.stacks import Via, kind_of, stacks
 from kcensus.kernel.dm.devices import mapped_devices
 from kcensus.kernel.dm.snapshots import TARGETS, snapshots
 from kcensus.kernel.locking.owners import Strength
-from kcensus.kernel.waiting.finder import Finder, Stall
+from kcensus.kernel.waiting.finder import Draft, Finder, Stall
 from kcensus.kernel.waiting.finders.io.devices import DEVICE
 from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
-from kcensus.results import Danger, Finding, Severity
+from kcensus.results import Danger, Figure, Finding, Severity
 from kcensus.results.severity import HUNG, LATE
 from kcensus.text import printable
 
@@ -36,6 +36,11 @@ class Copies(Finder):
     about = "copies of snapshots"
     kinds = (COPIES, LIMIT)
     modules = ("dm_mod", "dm_snapshot")
+
+    def __init__(self, draft: Draft) -> None:
+        super().__init__(draft)
+        self.copies: dict[int, int] = {}
+        """Copies in flight, by origin."""
 
     def note(self) -> None:
         """Note the snapshots whose copies are too many for the tasks that wait."""
@@ -90,6 +95,7 @@ class Copies(Finder):
             if not count:
                 continue
             name = f"{counted(count, 'copy', plural='copies')} to snapshots of {disks[row].name}"
+            self.copies[origin.address] = count
             self.names[COPIES, origin.address] = f"{name} ({origin.name or 'unnamed'})"
             self.build.edges(
                 DELAYED,
@@ -103,7 +109,9 @@ class Copies(Finder):
         """Return the finding about writes to an origin, which copies or their limit delay."""
         if kind not in (COPIES, LIMIT):
             return None
-        is_limit = kind is LIMIT
+        is_limit, figures = kind is LIMIT, stall.figures
+        if not is_limit:
+            figures["copies"] = Figure(self.copies[address])
         severity = Severity.NOTICE if stall.seconds >= _SHORT else Severity.INFO
         is_long = stall.seconds >= (LATE if stall.count >= _MANY else HUNG)
         severity = Severity.WARNING if is_long else severity
@@ -118,8 +126,8 @@ class Copies(Finder):
             title=stall.title(f"the copy limit {printable(name)}" if is_limit else printable(name)),
             evidence="a write to an origin waits until its old content is in all snapshots"
             + ", of which each has a limit of copies in flight" * is_limit,
-            figures=stall.figures,
-            no_remedy="`kcensus kcopyd TARGET` shows the snapshots, and which COW devices are slow",
+            figures=figures,
+            no_remedy="`kcensus kcopyd TARGET --table snapshots` has their COW devices",
             part_of=f"dm-snapshot-waiters:{subject}" if is_limit else "kcopyd-unthrottled",
         )
 
