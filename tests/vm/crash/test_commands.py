@@ -97,15 +97,15 @@ class Case:
         return " ".join(["kcensus", *self.words(command, target)])
 
     def text(self, path: Path) -> str:
-        """Return what was written in crash, without the name of the dump.
+        """Return the words that were written, without the name of the dump.
 
-        Commands to paste there have none.
+        Commands to paste in crash have none, so that their lines end elsewhere.
         """
         text = path.read_text().replace(self.session.name, "TARGET")
-        return re.sub(r"(`kcensus [\w-]+) TARGET\b", r"\1", text)
+        return " ".join(re.sub(r"(`kcensus [\w-]+) TARGET\b", r"\1", text).split())
 
     def document(self, path: Path) -> Any:
-        return json.loads(self.text(path))
+        return json.loads(path.read_text().replace(self.session.name, "TARGET"))
 
 
 @pytest.fixture(scope="module")
