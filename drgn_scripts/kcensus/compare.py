@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from kcensus.explain import explanation
-from kcensus.human import human, shown_time
+from kcensus.human import human, human_bytes, human_seconds, shown_time
 from kcensus.render.plain import Plain, plain, plain_column
 from kcensus.reports import Report, incomplete
 from kcensus.results import Figure, Finding, Gap, Machine, Result, Severity, Unit, fold
@@ -54,8 +54,40 @@ _MAX_DETAILS = 5
 """Rows of tables other than slab caches to name as findings."""
 _ANONYMOUS = re.compile(r"0:\d+|0x[0-9a-f]+")
 """Numbers of devices without a driver, and addresses: they differ after each mount or boot."""
+_SAME_RAM = 1.1
+"""Most RAM of one machine with two kernels, relative to its least."""
 _OWN = ("state", "before", "after", "change")
 """Columns of a comparison; a compared column of that name is shown as ``name_state``."""
+
+
+def _unlike(before: Machine | None, after: Machine | None) -> Iterator[Finding]:
+    """Yield the findings that the order, or the machines, are not what a comparison is about."""
+    if before is None or after is None:
+        return
+    if before.time is not None and after.time is not None and after.time < before.time:
+        age = before.time - after.time
+        yield Finding(
+            id="targets-swapped",
+            severity=Severity.NOTICE,
+            title=f"the target after is {human_seconds(age)} older than the one before: growth may "
+            "have been shrinkage",
+            figures={"seconds": Figure(age, Unit.SECONDS)},
+            no_remedy="Give the older target first",
+        )
+    sizes = [each.ram_bytes or 0 for each in (before, after)]
+    # Two kernels on one machine leave it slightly different amounts.
+    if min(sizes) and max(sizes) > _SAME_RAM * min(sizes):
+        first, second = map(human_bytes, sizes)
+        yield Finding(
+            id="machines-differ",
+            severity=Severity.INFO,
+            title=f"the machines differ: {first} of RAM before, {second} after",
+            figures={
+                key: Figure(size, Unit.BYTES)
+                for key, size in zip(("before", "after"), sizes, strict=True)
+            },
+            no_remedy="Compare two dumps of one machine to see growth",
+        )
 
 
 def compare(before: Report, after: Report) -> Result:
@@ -106,6 +138,7 @@ def compare(before: Report, after: Report) -> Result:
             no_remedy="Judge a single patch with two dumps of one workload: `kcensus validate`",
         )
         made.findings.append(differ)
+    made.findings += _unlike(*(side.head.machine for side in sides))
     made.gaps = [
         Gap(f"{gap.what} in {name}", gap.reason, gap.count, gap.effect)
         for side, name in enumerate(names)

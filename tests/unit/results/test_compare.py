@@ -389,3 +389,22 @@ def test_documents_on_either_side(
     capsys.readouterr()
     assert cli.main(["diff", other, "monday"]) == 2
     assert "has no analysis to compare" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "kinds"),
+    [
+        ((100.0, 1 << 30), (200.0, 1 << 30), set()),
+        ((200.0, 1 << 30), (100.0, (1 << 30) + 4096), {"targets-swapped"}),
+        ((100.0, 1 << 30), (None, 1 << 31), {"machines-differ"}),
+        ((None, None), (None, 1 << 30), set()),
+    ],
+)
+def test_swapped_targets_and_other_machines_are_told(
+    before: tuple[float | None, int | None], after: tuple[float | None, int | None], kinds: set[str]
+) -> None:
+    sides = []
+    for time, ram in (before, after):
+        head = Result("report", "t", "6.1", machine=Machine(time=time, ram_bytes=ram))
+        sides.append(Report(head, []))
+    assert {finding.kind for finding in compare(*sides).findings} == kinds
