@@ -77,4 +77,6 @@ def _figures(result: Result) -> dict[str, Any]:
 def _numbers(table: Table) -> list[tuple[Any, ...]]:
     """Return the rows without text, in an order that does not depend on names."""
     numbers = table.frame.select_dtypes(["number", "bool"])
+    # Names are hashed: dentries are in other buckets.
+    numbers = numbers.drop(columns="bucket", errors="ignore")
     return sorted(map(tuple, numbers.fillna(-1).to_numpy().tolist()))

@@ -134,6 +134,10 @@ class Memory:
         if self.uses is not None and use is not None:
             self.uses.note(addresses, size, use)
 
+    def is_direct(self, address: int) -> bool:
+        """Return whether an address lies in the direct map."""
+        return address in self._direct_map
+
     def word(self, address: int) -> int:
         """Read one ``unsigned long``; raise :class:`drgn.FaultError` where it is unreadable."""
         if address in self._direct_map:

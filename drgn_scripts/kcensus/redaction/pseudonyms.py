@@ -56,6 +56,10 @@ class Pseudonyms:
     def _digest(self, text: bytes) -> bytes:
         return hashlib.blake2b(text, key=self._key).digest()
 
+    def secret(self, purpose: str) -> bytes:
+        """Return 64 bytes that the key alone decides, other ones for each purpose."""
+        return self._digest(b"secret " + purpose.encode())
+
     def numbers(self, values: Words) -> npt.NDArray[np.uint32]:
         """Return a secret 32-bit number for each number, equal for equal ones."""
         distinct, positions = np.unique(values, return_inverse=True)

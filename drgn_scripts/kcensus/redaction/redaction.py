@@ -8,7 +8,8 @@ While a capsule is written, its pages are changed:
 * Of the used bytes, text is replaced by pseudonyms, except words of the kernel: strings; what reads
   as text at an address that was only guessed; and long text even where numbers were expected.
 * Names chosen by users are replaced where the kernel keeps them even if they are also words of the
-  kernel, and hashes of names (``d_name.hash``) by pseudonyms of numbers.
+  kernel, and hashes of names (``d_name.hash``) by pseudonyms of numbers; dentries change
+  their hash chains, see :mod:`~kcensus.redaction.buckets`.
 * The memory in :mod:`~kcensus.redaction.wiped` is zeroed.
 
 What remains readable:
@@ -18,7 +19,7 @@ What remains readable:
 * pieces of less than :data:`_MIN_NUMBER` bytes of other text, where an analysis took them for
   numbers, and of less than :data:`_MIN_UNKNOWN` bytes, where it guessed;
 * lengths and separators of names, and that two words are the same;
-* other numbers. A dentry's hash bucket has some 20 bits, which can confirm a guessed name.
+* other numbers.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ import numpy.typing as npt
 from kcensus.engine.memory import Bytes, Words
 from kcensus.engine.slub.slabs import ScanReport
 from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.names import DAMAGED
 from kcensus.progress import Progress
+from kcensus.redaction.buckets import moved_dentries
 from kcensus.redaction.pseudonyms import Pseudonyms
 from kcensus.redaction.tokens import MAX_TOKEN_BYTES, KernelText, printable_lengths
 from kcensus.redaction.user_names import MODULES, Hashes, UserNames, kernel_words, symbol_names
@@ -126,6 +129,13 @@ class Redaction:
                 patches = Patches(batch.physical, rows, batch.room)
             # Sorted by batch only: sorting all of them would take as much memory again.
             self._patches.append(patches)
+        try:
+            moved = moved_dentries(self._kernel, pseudonyms.secret("chains of dentries"))
+        except (*DAMAGED, ValueError, TypeError):
+            names.missing.append("hash chains of dentries, which tell about their names")
+        else:
+            for physical, rows in moved:
+                self._patches.append(Patches(physical, rows, np.full(len(rows), rows.shape[1])))
         self.missing = names.missing
         if not names.report.complete or names.report.objects_unreadable:
             self.missing.append("names in memory that is corrupt or missing from the dump")

@@ -22,6 +22,7 @@ from drgn.helpers.linux.slab import (
     slab_cache_for_each_allocated_object,
 )
 
+from kcensus.analyses.dentries.chains import ORDER_BASE
 from tests.vm.oracles import entries
 from tests.vm.oracles.slab import objcg_of
 
@@ -180,11 +181,20 @@ class OracleDentries:
                 found.append([])
         return [row for row in found if row]
 
+    def _order(self, chain: list[int]) -> tuple[int, int]:
+        flags = enumerate(map(self.unreferenced, chain))
+        powers = sum(pow(ORDER_BASE, place, 1 << 64) for place, each in flags if each)
+        return powers % (1 << 64), len(chain)
+
     def trimmed(self, fewer: int = 1) -> list[Dentry]:
-        """What a limit of three in a row takes; with fewer buckets, neighbours are one chain."""
+        """What a limit of three in a row takes; with fewer buckets, neighbours are one chain.
+
+        Whose dentries come first is not known: kcensus orders chains by their dentries.
+        """
         gone = []
         for start in range(0, len(self.chains), fewer):
-            chain = [node for part in self.chains[start : start + fewer] for node in part]
+            parts = sorted(self.chains[start : start + fewer], key=self._order)
+            chain = [node for part in parts for node in part]
             for row in self.rows(chain):
                 gone += [self.dentries[address] for address in row[3:]]
         return gone

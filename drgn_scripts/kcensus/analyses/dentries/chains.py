@@ -27,12 +27,15 @@ from kcensus.analyses.dentries.census import (
 )
 from kcensus.engine.chase import Damage, Lanes, chase
 from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words
+from kcensus.engine.rows import spread
 from kcensus.sources.capsule.uses import Use
 
 IN_A_ROW = 3
 """Unreferenced negatives in a row that the series leaves in a bucket."""
 FEWER = 16
 """The review of the series asked about machines with fewer buckets: this many times fewer."""
+ORDER_BASE = 0x9E37_79B9_7F4A_7C15
+"""Odd, so that its powers modulo 2**64 differ."""
 _MAX_LANES = 1 << 18
 _DENTRIES = 1 << 18
 """About as many dentries are looked at together, so that memory does not grow with their number."""
@@ -44,7 +47,8 @@ _LISTED = 20
 """Buckets with the longest chains to list."""
 
 _UNREFERENCED = NEGATIVE | HASHED
-_MASK = _UNREFERENCED | BUSY | REFERENCED
+KINDS = _UNREFERENCED | BUSY | REFERENCED
+"""State bits that figures of chains depend on, besides the sizes of external names."""
 
 
 _Dentries: TypeAlias = tuple[Any, Lanes, npt.NDArray[Any]]
@@ -56,7 +60,8 @@ class Chains:
 
     A table with fewer buckets has the same chains, strung together: in all kernels the bucket is
     the upper bits of the hash (or of its product). The order in which old and new dentries would
-    then be is not known; here each chain follows its neighbor.
+    then be is not known; here the chains of neighbors are in an order that only their
+    unreferenced negatives decide, see :func:`order_of`.
     """
 
     def __init__(self, census: DentryCensus) -> None:
@@ -128,12 +133,12 @@ class Chains:
             slots[first[lanes] + place] = following
         state = self.census.state[slots]
         index = np.arange(len(slots), dtype=heads.dtype)
-        breaks = np.where((state & _MASK) == _UNREFERENCED, heads.dtype.type(-1), index)
+        breaks = np.where((state & KINDS) == _UNREFERENCED, heads.dtype.type(-1), index)
         run = _runs(breaks, first)
         trimmed = slots[run > IN_A_ROW]
         self.trimmed += len(trimmed)
         self.trimmed_name_bytes += self.census.external_bytes(trimmed)
-        self.trimmed_fewer += int(np.count_nonzero(_runs(breaks, first[::FEWER]) > IN_A_ROW))
+        self.trimmed_fewer += _trimmed_fewer(breaks == heads.dtype.type(-1), length, first)
         negative, longest = np.zeros_like(length), np.zeros_like(length)
         filled = np.flatnonzero(length)
         if len(filled):
@@ -157,7 +162,9 @@ class Chains:
         columns = {"length": length[top], "negative": negative[top], "run": run[top]}
         longest = pd.concat([self.longest, pd.DataFrame({"bucket": self.buckets + top} | columns)])
         self.longest = longest.sort_values(
-            ["length", "run", "bucket"], ascending=[False, False, True], ignore_index=True
+            ["length", "run", "negative", "bucket"],
+            ascending=[False, False, False, True],
+            ignore_index=True,
         ).head(_LISTED)
         self.buckets += len(length)
 
@@ -219,6 +226,34 @@ def _without_repeats(steps: list[_Dentries], cut: list[Lanes]) -> list[_Dentries
         (np.broadcast_to(place, kept.shape)[kept], lanes[kept], slots[kept])
         for (place, lanes, slots), kept in zip(steps, parts, strict=True)
     ]
+
+
+def order_of(unreferenced: Mask, length: Numbers) -> npt.NDArray[np.uint64]:
+    """Return a number for each chain, equal for chains of one length with equal dentries.
+
+    :param unreferenced: for all dentries, chain by chain
+    :return: the sum of powers of :data:`ORDER_BASE`, modulo 2**64
+    """
+    chain, place = spread(length)
+    powers = np.full(int(length.max(initial=0)), ORDER_BASE, np.uint64)
+    powers[:1] = 1
+    np.multiply.accumulate(powers, out=powers)
+    sums = np.zeros(len(length), np.uint64)
+    np.add.at(sums, chain[unreferenced], powers[place[unreferenced]])
+    return sums
+
+
+def _trimmed_fewer(unreferenced: Mask, length: Lanes, first: Lanes) -> int:
+    """Return the dentries beyond the limit if :data:`FEWER` neighboring chains are one."""
+    sizes = length.astype(np.int64)
+    groups = np.arange(len(sizes)) // FEWER
+    order = np.lexsort((sizes, order_of(unreferenced, sizes), groups))
+    sizes = sizes[order]
+    chain, place = spread(sizes)
+    joined = unreferenced[first[order][chain] + place]
+    index = np.arange(len(joined))
+    starts = (np.cumsum(sizes) - sizes)[::FEWER]
+    return int(np.count_nonzero(_runs(np.where(joined, -1, index), starts) > IN_A_ROW))
 
 
 def _runs(breaks: npt.NDArray[Any], starts: npt.NDArray[Any]) -> npt.NDArray[Any]:

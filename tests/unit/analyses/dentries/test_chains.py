@@ -15,7 +15,7 @@ import pytest
 
 from kcensus.analyses.dentries import census as marks
 from kcensus.analyses.dentries.census import DENTRY, FOREIGN, HASHED, NEGATIVE, NO_SLOT
-from kcensus.analyses.dentries.chains import IN_A_ROW, Chains
+from kcensus.analyses.dentries.chains import IN_A_ROW, ORDER_BASE, Chains
 from kcensus.engine.memory import Memory
 from tests.unit.fakekernel import DIRECT_MAP, PAGE, FakeKernel
 
@@ -57,6 +57,12 @@ def runs_of(states: Sequence[int]) -> list[int]:
     return found
 
 
+def order_key(state: Sequence[int], chain: Sequence[int]) -> tuple[int, int]:
+    flags = enumerate(state[node] == UNREFERENCED for node in chain)
+    powers = sum(pow(ORDER_BASE, place, 1 << 64) for place, each in flags if each)
+    return powers % (1 << 64), len(chain)
+
+
 @pytest.mark.parametrize("buckets", [16, 400])
 @pytest.mark.parametrize("longest", [3, 40])
 def test_chains_of_any_length(buckets: int, longest: int) -> None:
@@ -86,11 +92,15 @@ def test_chains_of_any_length(buckets: int, longest: int) -> None:
     assert counts(walk.negative) == counts(negative)
     assert counts(walk.runs) == np.bincount(runs).tolist()
     assert (walk.trimmed, walk.trimmed_name_bytes) == (len(trimmed), 8 * sum(trimmed))
-    order = sorted(range(buckets), key=lambda at: (-lengths[at], -runs[at], at))[:20]
+    negatives = [sum(state[node] & NEGATIVE != 0 for node in chain) for chain in chains]
+    order = sorted(range(buckets), key=lambda at: (-lengths[at], -runs[at], -negatives[at], at))[
+        :20
+    ]
     assert walk.longest["bucket"].tolist() == [at for at in order if lengths[at]]
     fewer = 0
     for start in range(0, buckets, 16):
-        strung = [state[node] for chain in chains[start : start + 16] for node in chain]
+        group = sorted(chains[start : start + 16], key=lambda chain: order_key(state, chain))
+        strung = [state[node] for chain in group for node in chain]
         fewer += sum(at > IN_A_ROW for at in runs_of(strung))
     assert walk.trimmed_fewer == fewer
 

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The hash table of dentries, with its dentries in chains that a secret key chooses.
+
+The chain of a dentry is some 20 bits of the hash of its name and parent: with the shape of a
+pseudonym, that is enough to find the name again, and a known name tells the bits of all others in
+its chain. So dentries of one kind change places: what kcensus says of chains depends on the kinds
+of dentries alone. Groups of :data:`~kcensus.analyses.dentries.chains.FEWER` neighboring chains
+stay together, since a smaller table would join them, but go elsewhere.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from drgn.helpers.linux.mm import follow_phys
+
+from kcensus.analyses.dentries.census import NO_SLOT, DentryCensus
+from kcensus.analyses.dentries.chains import FEWER, KINDS
+from kcensus.engine.gather import gather_arrays
+from kcensus.engine.memory import Bytes, Faults, Memory, Numbers, Words
+from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.vfs.dcache import flags, hash_table
+from kcensus.kernel.vfs.super_blocks import super_blocks
+
+_LOCK = np.uint64(1)
+_MAX_LENGTH = 1 << 16
+"""Longest chain; the dentries of others, and of torn ones, keep their places."""
+
+
+def moved_dentries(kernel: Kernel, key: bytes) -> list[tuple[Words, Bytes]]:
+    """Return physical addresses, and the bytes to write there: heads of chains, and links.
+
+    :param key: 16 bytes of a secret, or more
+    :raises LookupError: the debug info lacks a type or variable
+    :raises drgn.FaultError: the table cannot be read
+    :raises ValueError: it is damaged
+    """
+    memory = kernel.memory
+    census = DentryCensus(kernel, flags(memory, super_blocks(kernel).root), ("chains",))
+    table, count = hash_table(memory)
+    place = np.array([table], np.uint64)
+    heads, readable = gather_arrays(memory, place, count, np.uint64, Faults(), use=None)
+    if not readable.all():
+        raise ValueError("the hash table of dentries is not readable")
+    random = np.random.Generator(np.random.Philox(key=int.from_bytes(key[:16], "little")))
+    order = shuffled(count, random)
+    heads = heads[0][order]
+    chain, slot = _chained(census, census.slots_of(heads & ~_LOCK, census.hash_link))
+    kinds = (census.state[slot] & KINDS).astype(np.int64) << 16 | census.name_slot[slot]
+    slot = slot[exchanged(kinds, random)]
+    node = census.slots.address(slot) + census.hash_link
+    is_first = np.diff(chain, prepend=-1) != 0
+    is_last = np.diff(chain, append=-1) != 0
+    words = np.zeros((len(node), 2), np.uint64)
+    words[:-1, 0] = np.where(is_last[:-1], 0, node[1:])
+    words[1:, 1] = node[:-1]
+    starts = np.uint64(table) + np.uint64(8) * np.arange(count, dtype=np.uint64)
+    words[is_first, 1] = starts[chain[is_first]]
+    heads[chain[is_first]] = node[is_first] | (heads[chain[is_first]] & _LOCK)
+    direct = np.uint64(kernel.slab_map.pages.direct_map)
+    return [
+        (_physical(memory, starts, direct), heads[:, None].view(np.uint8)),
+        (node - direct, words.view(np.uint8)),
+    ]
+
+
+def shuffled(count: int, random: np.random.Generator) -> Numbers:
+    """Return an order of buckets: of groups of neighbors, and of the members of each."""
+    size = min(FEWER, count)
+    groups = random.permutation(count // size)
+    inside = np.argsort(random.random((count // size, size)), axis=1)
+    order: Numbers = (groups[:, None] * size + inside).ravel()
+    return order
+
+
+def exchanged(kinds: Numbers, random: np.random.Generator) -> Numbers:
+    """Return a permutation in which each row is one of the same kind."""
+    rows = np.argsort(kinds, kind="stable")
+    found = np.empty(len(kinds), np.int64)
+    found[rows] = np.lexsort((random.random(len(kinds)), kinds))
+    return found
+
+
+def _chained(census: DentryCensus, heads: npt.NDArray[np.int64]) -> tuple[Numbers, Numbers]:
+    """Return the chain and the slot of all dentries in sound chains, chain by chain."""
+    seen = np.zeros(len(census.slots), np.bool_)
+    lanes, slots, sound = [], [], heads >= NO_SLOT
+    lane, slot = np.flatnonzero(heads >= 0), heads[heads >= 0]
+    for _ in range(_MAX_LENGTH):
+        if not len(lane):
+            break
+        is_new = ~seen[slot]
+        is_new &= np.bincount(slot, minlength=1)[slot] == 1
+        sound[lane[~is_new]] = False
+        lane, slot = lane[is_new], slot[is_new]
+        seen[slot] = True
+        lanes.append(lane)
+        slots.append(slot)
+        following = census.next[slot]
+        sound[lane[following < NO_SLOT]] = False
+        lane, slot = lane[following >= 0], following[following >= 0]
+    sound[lane] = False
+    chain = np.concatenate([np.empty(0, np.int64), *lanes])
+    every = np.concatenate([np.empty(0, np.int64), *slots]).astype(np.int64)
+    rows = np.argsort(chain, kind="stable")
+    rows = rows[sound[chain[rows]]]
+    return chain[rows], every[rows]
+
+
+def _physical(memory: Memory, places: Words, direct: np.uint64) -> Words:
+    """Return the physical addresses of ascending places on neighboring pages."""
+    prog, shift = memory.prog, memory.page_shift
+    pages, index = np.unique(places >> np.uint64(shift), return_inverse=True)
+    if memory.is_direct(int(places[0])):
+        return places - direct
+    mm = prog["init_mm"].address_of_()
+    frames = [int(follow_phys(mm, page << shift)) for page in pages.tolist()]
+    return np.array(frames, np.uint64)[index] + (places & np.uint64(memory.page_size - 1))
