@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
+import os
 import signal
 import warnings
 from collections import deque
@@ -17,6 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 T = TypeVar("T")
+
+_PR_SET_PDEATHSIG = 1
+"""Of prctl(2)."""
 
 _work: Callable[[int], Any] | None = None
 
@@ -46,7 +51,7 @@ def each(work: Callable[[int], T], tasks: int, jobs: int) -> Iterator[T]:
     global _work
     _work = work
     workers: list[ForkProcess] = []
-    pool = ProcessPoolExecutor(jobs, _forking(workers), _leave_signals)
+    pool = ProcessPoolExecutor(jobs, _forking(workers), _leave_signals, (os.getpid(),))
     try:
         with warnings.catch_warnings():
             # Python warns of the threads of drgn's debug information loader, which is idle by now,
@@ -63,10 +68,17 @@ def each(work: Callable[[int], T], tasks: int, jobs: int) -> Iterator[T]:
         _work = None
 
 
-def _leave_signals() -> None:
-    """Leave signals to the parent: it handles Ctrl-C, and says what killed a worker."""
+def _leave_signals(parent: int) -> None:
+    """Leave signals to the parent: it handles Ctrl-C, and says what killed a worker.
+
+    A worker ends with its parent, whatever ends that.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGBUS, signal.SIG_DFL)
+    for number in (signal.SIGBUS, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    if os.getppid() != parent:  # it ended meanwhile
+        os._exit(1)
 
 
 def _forking(started: list[ForkProcess]) -> ForkContext:

@@ -7,6 +7,8 @@ import faulthandler
 import gc
 import os
 import signal
+import subprocess
+import sys
 import time
 import weakref
 from concurrent.futures import Future, ProcessPoolExecutor, wait
@@ -99,3 +101,25 @@ def test_no_room_at_all() -> None:
     out = Columns({"x": np.dtype("<u4")}, 0, shared=True)
     out.compact([])
     assert out["x"].tolist() == []
+
+
+_ENDLESS = """
+import os, sys, time
+from kcensus.engine.workers import each
+
+def work(task):
+    os.write(1, b"%d\\n" % os.getpid())
+    time.sleep(60)
+
+list(each(work, 2, 2))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+def test_workers_end_with_their_parent(number: signal.Signals) -> None:
+    with subprocess.Popen([sys.executable, "-c", _ENDLESS], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        assert {parent.stdout.readline() for _ in range(2)} != {b""}
+        parent.send_signal(number)
+        # Its end of the pipe is closed when the last of them has ended.
+        assert parent.stdout.read() == b""
