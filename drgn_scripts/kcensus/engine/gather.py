@@ -14,7 +14,7 @@ import numpy.typing as npt
 from kcensus.engine.layout import Field, Layout, word_dtype
 from kcensus.engine.memory import Bytes, Faults, Guess, Mask, Memory, Numbers, Words
 from kcensus.engine.rows import factorized, spread
-from kcensus.sources.capsule.uses import Use
+from kcensus.sources.capsule.uses import Use, reading_nothing
 
 IMPOSSIBLE_COUNT = "a count that exceeds RAM"
 STRAY = "a pointer to no memory of the kernel"
@@ -288,9 +288,17 @@ def _lost(buffer: Bytes, pages: int, readable: Mask | None, faults: Faults) -> M
 
 def is_lost(memory: Memory, variable: drgn.Object) -> bool:
     """Return whether a variable of the kernel is zero because its whole page is."""
-    page = np.array([int(variable.address_) & -memory.page_size], np.uint64)
-    buffer, readable = memory.pages(page, Faults())
-    return readable is None and not buffer.any()
+    return is_lost_page(memory.prog, variable)
+
+
+def is_lost_page(prog: drgn.Program, variable: drgn.Object) -> bool:
+    """Return whether the page of a variable is all zero; unreadable ones are not."""
+    size = int(prog["PAGE_SIZE"])
+    try:
+        with reading_nothing(prog):
+            return not any(prog.read(int(variable.address_) & -size, size))
+    except (drgn.FaultError, LookupError):
+        return False
 
 
 def plausible(addresses: Words, span: int) -> Mask:

@@ -11,6 +11,7 @@ import drgn
 import numpy as np
 from drgn import Object, Program
 
+from kcensus.engine.gather import ZEROED, is_lost
 from kcensus.engine.slub.parked import parked
 from kcensus.engine.slub.slabs import ScanReport, SlabMap
 from kcensus.kernel.dm import snapshots as dm_snapshots
@@ -197,6 +198,8 @@ def _read_snapshots(census: Census, kernel: Kernel) -> None:
         return
     try:
         census.threshold = dm_snapshots.cow_threshold(kernel.prog)
+        if census.threshold == 0 and is_lost(kernel.memory, kernel.prog["cow_threshold"]):
+            census.threshold, census.errors["snapshot_cow_threshold"] = None, ZEROED
     except drgn.FaultError as error:
         census.errors["snapshot_cow_threshold"] = str(error)
     try:

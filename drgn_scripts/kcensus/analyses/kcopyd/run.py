@@ -38,6 +38,8 @@ def run(kernel: Kernel, log: str | None = None) -> Answer:
     if events is None:
         try:
             events = parse(records(kernel.prog))
+            if not events.lines:
+                census.errors["kernel log"] = "empty"
         except (LookupError, ValueError, drgn.FaultError) as error:
             events, census.errors["kernel log"] = LogEvents(), str(error)
     figures = Figures(kernel, census, events)

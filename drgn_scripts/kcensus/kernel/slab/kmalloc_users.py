@@ -23,6 +23,7 @@ from kcensus.engine.xarray import XArrayWalk
 from kcensus.kernel.dm.devices import mapped_devices
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.memcgs import PER_NODE, memcgs, per_node
+from kcensus.kernel.names import integer
 from kcensus.kernel.vfs.list_lru import list_lrus
 from kcensus.kernel.vfs.super_blocks import super_blocks
 
@@ -37,13 +38,15 @@ _MAX_UNITS = 1 << 12
 def _list_lrus(kernel: Kernel, report: ScanReport) -> Objects:
     memory, lrus, faults = kernel.memory, list_lrus(kernel), report.slabs
     faults.update(lrus.faults)
+    faults.update(Faults({"lists of list_lrus are torn": lrus.damaged} if lrus.damaged else {}))
     yield "list_lru_node arrays", lrus.node
     arrays = lrus.memcg_lrus[lrus.memcg_lrus != 0]
     yield "list_lru pointer arrays", arrays
     if len(arrays):
         type_ = kernel.prog.type("struct list_lru_memcg")
         first = np.uint64(drgn.offsetof(type_, "lru"))
-        ids = min(max(int(kernel.prog["memcg_nr_cache_ids"]), 0), _MAX_IDS)
+        known = integer(kernel.prog, "memcg_nr_cache_ids", faults) or 0
+        ids = min(max(known, 0), _MAX_IDS)
         block = max(memory.chunk_bytes // (8 * max(ids, 1)), 1)
         for start in range(0, len(arrays), block):
             places = arrays[start : start + block] + first
@@ -154,7 +157,11 @@ def _file_tables(kernel: Kernel, report: ScanReport) -> Objects:
 
 
 def _super_blocks(kernel: Kernel, report: ScanReport) -> Objects:
-    report.slabs.update(super_blocks(kernel).faults)
+    blocks = super_blocks(kernel)
+    report.slabs.update(blocks.faults)
+    report.slabs.update(
+        Faults({"lists of super blocks are torn": blocks.damaged} if blocks.damaged else {})
+    )
     yield "super_block", super_blocks(kernel).address
 
 

@@ -207,6 +207,12 @@ def reading_numbers(prog: drgn.Program) -> AbstractContextManager[None]:
     return nullcontext() if uses is None else uses.reading(Use.NUMBER)
 
 
+def reading_nothing(prog: drgn.Program) -> AbstractContextManager[None]:
+    """Note no use of what is read by address, such as of what is only held against zeros."""
+    uses = uses_of(prog)
+    return nullcontext() if uses is None else uses.reading(Use.NONE)
+
+
 def uses_of(prog: drgn.Program) -> Uses | None:
     """Return where readers of a program note which bytes they use, if anywhere."""
     uses: Uses | None = prog.cache.get(_KEY)
