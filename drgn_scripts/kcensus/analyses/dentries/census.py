@@ -43,6 +43,8 @@ is not a dentry of this census."""
 _MAX_ROWS = 1 << 20
 """Numbers of sums and families to collect before they are merged."""
 _MAX_NAME = 255
+_HEADER, _LARGER, _SLACK = 24, 4, 256
+"""Bytes before an external name, and most bytes of its slot: of its length, and of debugging."""
 _FAR = 128
 """Added to the number of words of an external name."""
 
@@ -311,6 +313,10 @@ class DentryCensus:
         size = np.where(cache >= 0, self.slab_map.column("slot_size")[cache].astype(np.int64), 0)
         name_bytes = np.zeros(state.shape, np.int64)
         name_bytes[outside] = size[row]
+        length = view.column("length")[outside].astype(np.int64)
+        strange = (size[row] < length) | (size[row] > _LARGER * (length + _HEADER) + _SLACK)
+        if others := int(np.count_nonzero(strange & (cache[row] >= 0))):
+            part.faults += Faults({"names in objects of another size": others})
         of_negatives = row[(state[outside] & NEGATIVE) != 0]
         caches, count = np.unique(cache[of_negatives], return_counts=True)
         for each, number in zip(caches[caches >= 0].tolist(), count[caches >= 0], strict=True):

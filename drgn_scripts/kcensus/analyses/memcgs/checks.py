@@ -13,6 +13,7 @@ from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.charges import lru_pages
 from kcensus.kernel.memcg.memcgs import dying, online_children
 from kcensus.kernel.names import DAMAGED
+from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.results import Check, Gap, Gauge, nonzero_gaps
 from kcensus.sources.capsule import NotRecorded
 
@@ -82,4 +83,8 @@ def _gaps(figures: Figures) -> Iterator[Gap]:
     what, count = "lists of sockets, backing devices or writeback", pins.lost + pins.faults.total()
     effect = "holders beyond the damage are missing"
     yield Gap(what, "torn or unreadable", count, effect)
+    if figures.offline.any():
+        blocks = super_blocks(figures.kernel)
+        count, effect = blocks.damaged + blocks.faults.total(), "mounts and files may be missing"
+        yield Gap("lists or pages of super blocks and mounts", "torn or unreadable", count, effect)
     yield from scan_gaps(figures.kernel.slab_map, pins.report, "sockets")
