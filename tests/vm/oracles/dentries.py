@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import drgn
+import numpy as np
 from drgn import Object, Program
 from drgn.helpers.linux.cgroup import cgroup_path
 from drgn.helpers.linux.fs import for_each_mount, mount_dst
@@ -22,7 +23,7 @@ from drgn.helpers.linux.slab import (
     slab_cache_for_each_allocated_object,
 )
 
-from kcensus.analyses.dentries.chains import ORDER_BASE
+from kcensus.analyses.dentries.chains import ORDER_BASE, mix
 from tests.vm.oracles import entries
 from tests.vm.oracles.slab import objcg_of
 
@@ -181,10 +182,18 @@ class OracleDentries:
                 found.append([])
         return [row for row in found if row]
 
-    def _order(self, chain: list[int]) -> tuple[int, int]:
-        flags = enumerate(map(self.unreferenced, chain))
-        powers = sum(pow(ORDER_BASE, place, 1 << 64) for place, each in flags if each)
-        return powers % (1 << 64), len(chain)
+    def _in_order(self, parts: list[list[int]]) -> list[list[int]]:
+        """Chains in the order of a table with fewer buckets, which their dentries alone decide."""
+        seen, keyed = Counter[tuple[int, int]](), []
+        for part in parts:
+            flags = enumerate(map(self.unreferenced, part))
+            number = sum(pow(ORDER_BASE, place, 1 << 64) for place, each in flags if each)
+            number %= 1 << 64
+            seen[number, len(part)] += 1
+            rank = seen[number, len(part)] - 1
+            (key,) = mix(*np.array([[number], [len(part)], [rank]], np.uint64)).tolist()
+            keyed.append((key, part))
+        return [part for _, part in sorted(keyed, key=lambda pair: pair[0])]
 
     def trimmed(self, fewer: int = 1) -> list[Dentry]:
         """What a limit of three in a row takes; with fewer buckets, neighbours are one chain.
@@ -193,7 +202,7 @@ class OracleDentries:
         """
         gone = []
         for start in range(0, len(self.chains), fewer):
-            parts = sorted(self.chains[start : start + fewer], key=self._order)
+            parts = self._in_order(self.chains[start : start + fewer])
             chain = [node for part in parts for node in part]
             for row in self.rows(chain):
                 gone += [self.dentries[address] for address in row[3:]]

@@ -243,11 +243,27 @@ def order_of(unreferenced: Mask, length: Numbers) -> npt.NDArray[np.uint64]:
     return sums
 
 
+def mix(number: Words, length: Words, rank: Words) -> Words:
+    """Return numbers in an order that has nothing to do with that of :func:`order_of`."""
+    number = (number * np.uint64(ORDER_BASE) + length) * np.uint64(ORDER_BASE) + rank
+    number = (number ^ (number >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    return number ^ (number >> np.uint64(27))
+
+
 def _trimmed_fewer(unreferenced: Mask, length: Lanes, first: Lanes) -> int:
     """Return the dentries beyond the limit if :data:`FEWER` neighboring chains are one."""
     sizes = length.astype(np.int64)
     groups = np.arange(len(sizes)) // FEWER
-    order = np.lexsort((sizes, order_of(unreferenced, sizes), groups))
+    number = order_of(unreferenced, sizes)
+    order = np.lexsort((sizes, number, groups))
+    # Equal chains are told apart by their count, or they would always be side by side.
+    is_new = np.diff(groups[order], prepend=-1) != 0
+    for column in (number[order], sizes[order].astype(np.uint64)):
+        is_new[1:] |= column[1:] != column[:-1]
+    index = np.arange(len(order))
+    rank = index - np.maximum.accumulate(np.where(is_new, index, 0))
+    mixed = mix(number[order], sizes[order].astype(np.uint64), rank.astype(np.uint64))
+    order = order[np.lexsort((mixed, groups[order]))]
     sizes = sizes[order]
     chain, place = spread(sizes)
     joined = unreferenced[first[order][chain] + place]

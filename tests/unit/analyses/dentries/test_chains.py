@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ import pytest
 
 from kcensus.analyses.dentries import census as marks
 from kcensus.analyses.dentries.census import DENTRY, FOREIGN, HASHED, NEGATIVE, NO_SLOT
-from kcensus.analyses.dentries.chains import IN_A_ROW, ORDER_BASE, Chains
+from kcensus.analyses.dentries.chains import IN_A_ROW, ORDER_BASE, Chains, mix
 from kcensus.engine.memory import Memory
 from tests.unit.fakekernel import DIRECT_MAP, PAGE, FakeKernel
 
@@ -57,10 +58,17 @@ def runs_of(states: Sequence[int]) -> list[int]:
     return found
 
 
-def order_key(state: Sequence[int], chain: Sequence[int]) -> tuple[int, int]:
-    flags = enumerate(state[node] == UNREFERENCED for node in chain)
-    powers = sum(pow(ORDER_BASE, place, 1 << 64) for place, each in flags if each)
-    return powers % (1 << 64), len(chain)
+def in_order(parts: Sequence[Sequence[bool]]) -> list[Sequence[bool]]:
+    """Return chains of unreferenced dentries in the order of a table with fewer buckets."""
+    seen, keys = Counter[tuple[int, int]](), []
+    for part in parts:
+        number = sum(pow(ORDER_BASE, place, 1 << 64) for place, each in enumerate(part) if each)
+        number %= 1 << 64
+        seen[number, len(part)] += 1
+        rank = seen[number, len(part)] - 1
+        (key,) = mix(*np.array([[number], [len(part)], [rank]], np.uint64)).tolist()
+        keys.append(key)
+    return [part for _, part in sorted(zip(keys, parts, strict=True), key=lambda pair: pair[0])]
 
 
 @pytest.mark.parametrize("buckets", [16, 400])
@@ -99,8 +107,8 @@ def test_chains_of_any_length(buckets: int, longest: int) -> None:
     assert walk.longest["bucket"].tolist() == [at for at in order if lengths[at]]
     fewer = 0
     for start in range(0, buckets, 16):
-        group = sorted(chains[start : start + 16], key=lambda chain: order_key(state, chain))
-        strung = [state[node] for chain in group for node in chain]
+        parts = [[state[node] == UNREFERENCED for node in each] for each in chains[start:][:16]]
+        strung = [UNREFERENCED if each else 0 for part in in_order(parts) for each in part]
         fewer += sum(at > IN_A_ROW for at in runs_of(strung))
     assert walk.trimmed_fewer == fewer
 
