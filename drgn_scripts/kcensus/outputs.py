@@ -12,7 +12,7 @@ import signal
 import stat
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ _NO_TMPFILE = (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL)
 _PART = re.compile(r"\.kcensus-[0-9a-f]{16}\.part")
 _LIST, _MAX_LIST = ".kcensus-files", 1 << 20
 """Name and most bytes of a list of files that runs wrote to a directory."""
-_LISTED = re.compile(r"(?:[\w-]+/)?[\w-]+\.\w+", re.ASCII)
+_LISTED = re.compile(r"(\d+-\d+-\d+) ((?:[\w-]+/)?[\w-]+\.\w+)", re.ASCII)
 _MAX_SECONDS = 600
 """Seconds since the last write, after which a partial file without a lock is abandoned."""
 
@@ -98,39 +98,60 @@ def remove(path: Path, written: os.stat_result) -> None:
 def renewing(directory: Path, names: Collection[str]) -> Iterator[None]:
     """Remove files of earlier runs from a directory, after the context has written those of now.
 
-    A hidden file lists what runs wrote; other files stay.
+    A hidden file lists what runs wrote, with its inode and time; files that were changed or made by
+    others since then stay.
 
     :param names: paths in ``directory`` of the files of now, with one suffix
     :raises OutputError: the list cannot be written
     """
     list_ = directory / _LIST
     before, suffixes = _listed(list_), {Path(name).suffix for name in names}
-    _write_list(list_, before | {*names})
-    yield
-    old = {name for name in before - {*names} if Path(name).suffix in suffixes}
-    for name in old:
-        with suppress(OSError):
-            remove(directory / name, os.lstat(directory / name))
-            (directory / name).parent.rmdir()  # unless it has other files
-    _write_list(list_, (before - old) | {*names})
+    try:
+        yield
+    finally:
+        written = before | {name: mark for name in names if (mark := _mark(directory / name))}
+        old = {
+            name: mark
+            for name, mark in before.items()
+            if name not in names and Path(name).suffix in suffixes
+        }
+        _write_list(list_, written)
+    for name, mark in old.items():
+        path = directory / name
+        if mark == _mark(path) and not path.parent.is_symlink():
+            with suppress(OSError):
+                remove(path, os.lstat(path))
+                path.parent.rmdir()  # unless it has other files
+    _write_list(list_, {name: mark for name, mark in written.items() if name not in old})
 
 
-def _listed(path: Path) -> set[str]:
-    """Return the names in a list, unless another user wrote it."""
+def _mark(path: Path) -> str:
+    """Return what tells a file from a later one of its name; empty for anything else."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return ""
+    return "-".join(map(str, _identity(status))) if stat.S_ISREG(status.st_mode) else ""
+
+
+def _listed(path: Path) -> dict[str, str]:
+    """Return the names in a list, and the mark of each, unless another user wrote it."""
     try:
         found = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        return set()
+        return {}
     with open(found, encoding="ascii", errors="replace") as file:
         status = os.fstat(found)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
-            return set()
-        return {each for each in file.read(_MAX_LIST).split("\n") if _LISTED.fullmatch(each)}
+            return {}
+        lines = map(_LISTED.fullmatch, file.read(_MAX_LIST).split("\n"))
+        return {found[2]: found[1] for found in lines if found}
 
 
-def _write_list(path: Path, names: Collection[str]) -> None:
+def _write_list(path: Path, marks: Mapping[str, str]) -> None:
     with replacing(path) as part:
-        part.write_text("".join(f"{name}\n" for name in sorted(names)), encoding="ascii")
+        text = "".join(f"{mark} {name}\n" for name, mark in sorted(marks.items()))
+        part.write_text(text, encoding="ascii")
 
 
 def _identity(status: os.stat_result) -> tuple[int, int, int]:
@@ -196,7 +217,7 @@ def _opened(directory: Path) -> int:
     """Return a descriptor of a directory.
 
     Links on the way follow the rule of protected_symlinks, also where that is off, and in all
-    directories to which others can write.
+    directories to which others than their owner can write; the owner of a directory is trusted.
 
     :raises OutputError: through a link that others may have made
     """

@@ -75,7 +75,8 @@ def _leave_signals(parent: int) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGBUS, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
+        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup ignores SIGHUP
+            signal.signal(number, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     if os.getppid() != parent:  # it ended meanwhile
         os._exit(1)

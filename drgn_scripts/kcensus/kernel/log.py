@@ -47,15 +47,19 @@ def records(prog: drgn.Program) -> list[Line]:
     if not is_sound(prog):
         raise ValueError("head and tail of the printk ring buffer are damaged")
     if "prb" in prog:
-        texts = [(record.timestamp, record.text) for record in get_printk_records(prog)]
+        texts = [
+            # Only the first record has number 0: the page of others is all zero.
+            (record.timestamp, record.text if number == 0 or record.seq else b"\0")
+            for number, record in enumerate(get_printk_records(prog))
+        ]
     else:
         texts = [*_structured(prog)]
     return [(stamp / 1e9, printable(line)) for stamp, text in texts for line in text.split(b"\n")]
 
 
-def is_lost(stamp: float | None, text: str) -> bool:
+def is_lost(text: str) -> bool:
     """Return whether the page of a record, or of its text, is all zero."""
-    return (stamp == 0 and not text) or text.startswith(r"\x00")
+    return text.startswith(r"\x00")
 
 
 def _structured(prog: drgn.Program) -> Iterator[tuple[int, bytes]]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import drgn
 from drgn import Object
 
-from kcensus.engine.gather import ZEROED, is_lost_page
 from kcensus.engine.memory import Faults
 from kcensus.sources.capsule import NotRecorded
 
@@ -21,14 +20,9 @@ _MAX_NAME = 256
 
 
 def integer(prog: drgn.Program, name: str, faults: Faults) -> int | None:
-    """Return the value of a variable; None where it has no debug info, is unreadable, or lost."""
+    """Return the value of a variable; None where it has no debug info or is unreadable."""
     try:
-        variable = prog[name]
-        value = int(variable)
-        if not value and variable.address_ is not None and is_lost_page(prog, variable):
-            faults += Faults({ZEROED: 1})
-            return None
-        return value
+        return int(prog[name])
     except LookupError:
         return None
     except drgn.FaultError as error:

@@ -24,7 +24,7 @@ from kcensus.kernel.vfs.super_blocks import super_blocks
 
 _LOCK = np.uint64(1)
 _MAX_LENGTH = 1 << 16
-"""Longest chain; the dentries of others, and of torn ones, keep their places."""
+"""Longest chain; the dentries of others, and of torn ones, stay together."""
 
 
 def moved_dentries(kernel: Kernel, key: bytes) -> list[tuple[Words, Bytes]]:
@@ -58,7 +58,13 @@ def moved_dentries(kernel: Kernel, key: bytes) -> list[tuple[Words, Bytes]]:
     words[is_first, 1] = starts[chain[is_first]]
     heads[chain[is_first]] = node[is_first] | (heads[chain[is_first]] & _LOCK)
     direct = np.uint64(kernel.slab_map.pages.direct_map)
+    # Torn chains stay as they are, but no link tells where they were.
+    torn = np.setdiff1d(np.flatnonzero(heads & ~_LOCK), chain)
+    first = (heads[torn] & ~_LOCK) + np.uint64(8)
+    known = (first > direct) & (first < direct + np.uint64(memory.end))
+    back = starts[torn[known]]
     return [
+        (first[known] - direct, back[:, None].view(np.uint8)),
         (_physical(memory, starts, direct), heads[:, None].view(np.uint8)),
         (node - direct, words.view(np.uint8)),
     ]
@@ -110,9 +116,9 @@ def _chained(census: DentryCensus, heads: npt.NDArray[np.int64]) -> tuple[Number
 def _physical(memory: Memory, places: Words, direct: np.uint64) -> Words:
     """Return the physical addresses of ascending places on neighboring pages."""
     prog, shift = memory.prog, memory.page_shift
-    pages, index = np.unique(places >> np.uint64(shift), return_inverse=True)
     if memory.is_direct(int(places[0])):
         return places - direct
+    pages, index = np.unique(places >> np.uint64(shift), return_inverse=True)
     mm = prog["init_mm"].address_of_()
     frames = [int(follow_phys(mm, page << shift)) for page in pages.tolist()]
     return np.array(frames, np.uint64)[index] + (places & np.uint64(memory.page_size - 1))

@@ -131,10 +131,10 @@ class Redaction:
             self._patches.append(patches)
         try:
             moved = moved_dentries(self._kernel, pseudonyms.secret("chains of dentries"))
-        except (*DAMAGED, ValueError, TypeError):
+        except DAMAGED:
             names.missing.append("hash chains of dentries, which tell about their names")
         else:
-            for physical, rows in moved:
+            for physical, rows in filter(lambda each: len(each[0]), moved):
                 self._patches.append(Patches(physical, rows, np.full(len(rows), rows.shape[1])))
         self.missing = names.missing
         if not names.report.complete or names.report.objects_unreadable:

@@ -34,8 +34,8 @@ _LOW_BYTES = np.array([(1 << (8 * count)) - 1 for count in range(9)], np.uint64)
 _OF_TOKEN = b"[%b]" % re.escape(bytes(np.flatnonzero(_INSIDE).astype(np.uint8)))
 _PLAIN = b"[0-9]{1,%d}" % _MAX_DIGITS
 _NUMBER = re.compile(
-    b"(?<!%b)(?:0x[0-9a-f]{1,7}|%b(?:\\.%b)?(?:[mu]?s|[kKMG]i?B?|%%)?)\\.?(?!%b)"
-    % (_OF_TOKEN, _PLAIN, _PLAIN, _OF_TOKEN)
+    b"(?<!%b)(?:(?<=[+/=])0x[0-9a-f]{1,5}|%b|%b(?:[mu]?s|[kKMG]i?B?|%%)|[0-9]{1,5}[.][0-9]{3}s)"
+    b"[.]?(?!%b)" % (_OF_TOKEN, _PLAIN, _PLAIN, _OF_TOKEN)
 )
 """A token that is a number which tells nothing, perhaps with a unit or the end of a sentence."""
 _LEVEL = re.compile(rb"\x01[0-7cd]")

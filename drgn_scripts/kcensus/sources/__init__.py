@@ -11,6 +11,7 @@ import importlib
 import logging
 import os
 import pkgutil
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -26,6 +27,7 @@ __all__ = ["RequestError", "Target", "TargetError", "is_running_kernel", "open_t
 
 _SYMBOLS = "KCENSUS_SYMBOLS"
 """Environment variable with more files and directories with debug info, separated by colons."""
+_MODULE = re.compile(r"\.ko(\.|$)")
 _MANY = 3
 """Modules of one directory from which on the directory stands for them in commands to paste."""
 
@@ -86,14 +88,16 @@ def open_target(
 def _in_directories(symbols: Iterable[str | os.PathLike[str]]) -> list[str]:
     """Return the paths of debug info, with one directory for several modules of it."""
     paths = [os.fspath(path) for path in symbols]
-    count = Counter(os.path.dirname(path) for path in paths if ".ko" in os.path.basename(path))
-    return list(
-        dict.fromkeys(
-            directory if ".ko" in name and count[directory] >= _MANY else path
-            for path in paths
-            for directory, name in [os.path.split(path)]
-        )
-    )
+    folders = [
+        os.path.dirname(path) or "." if _MODULE.search(os.path.basename(path)) else ""
+        for path in paths
+    ]
+    count = Counter(folders)
+    shown = [
+        folder if folder and count[folder] >= _MANY else path
+        for path, folder in zip(paths, folders, strict=True)
+    ]
+    return list(dict.fromkeys(shown))
 
 
 def is_running_kernel(spec: str | os.PathLike[str] | None) -> bool:

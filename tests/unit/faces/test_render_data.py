@@ -251,6 +251,15 @@ def test_tables_of_another_result_do_not_stay(write: Any, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("write", [write_csv, write_parquet])
+def test_a_file_that_the_user_has_put_in_place_of_a_table_stays(write: Any, tmp_path: Path) -> None:
+    (table,) = (path for path in write(synthetic_result(), tmp_path) if path.stem == "caches")
+    table.unlink()
+    table.write_text("precious")
+    write(Result("synthetic", "t", "k"), tmp_path)
+    assert table.read_text() == "precious"
+
+
+@pytest.mark.parametrize("write", [write_csv, write_parquet])
 def test_a_file_in_the_way_is_left_alone(write: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("precious")
     for target in (tmp_path / "file", tmp_path / "file" / "below"):

@@ -10,11 +10,8 @@ from unittest import mock
 import pytest
 
 from kcensus.analyses.runner import Context
-from kcensus.engine.gather import ZEROED
-from kcensus.engine.memory import Faults
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.machine import _taken_by, machine
-from kcensus.kernel.names import integer
 from kcensus.kernel.size import machine_size
 from kcensus.results import Answer
 from kcensus.sources import open_target
@@ -105,17 +102,6 @@ def test_a_panic_that_a_user_asked_for_has_no_cause_to_look_for(
 ) -> None:
     with mock.patch("kcensus.kernel.machine._taken_by", return_value=taken_by):
         assert machine(Kernel(open_target("sample").prog)).is_panic is is_panic
-
-
-def test_a_variable_on_a_page_of_zeros_is_unknown() -> None:
-    k, faults = FakeKernel(), Faults()
-    place = k.alloc("unsigned long", PAGE, alone=True)
-    k.symbols["lost"] = place
-    at = k.physical(place.address_) & -PAGE
-    k.ram[at : at + PAGE] = bytes(PAGE)
-    assert (integer(k.prog, "lost", faults), faults) == (None, {ZEROED: 1})
-    k.write_words(place.address_ + 8, 1)
-    assert (integer(k.prog, "lost", faults), integer(k.prog, "absent", faults)) == (0, None)
 
 
 def test_a_direct_map_that_begins_nowhere() -> None:

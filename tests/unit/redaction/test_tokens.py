@@ -44,7 +44,8 @@ def _kept(raw: bytes) -> list[bytes]:
         (b"2:0:0:1 12:34:56 0000:00:1f", [*b"2 0 0 1 12 34 56 0000 00".split()]),
         (b"kworker/1:2:4711 1 2", [*b"1 2 4711 1 2".split()]),
         (b"1", [b"1"]),
-        (b"4.745572 36s 12kB 50% 9. 1.2.3 12x", [*b"4.745572 36s 12kB 50% 9.".split()]),
+        (b"36s 12kB 50% 9. 1.2.3 12x 4.745s", [*b"36s 12kB 50% 9. 4.745s".split()]),
+        (b"48.137154 24.12 1999.95 0xdeadbee 0x1f", []),
     ],
 )
 def test_words_of_the_kernel_are_whole_tokens(raw: bytes, kept: list[bytes]) -> None:

@@ -134,7 +134,7 @@ def parse(lines: Iterable[Line]) -> LogEvents:
     log, parser = LogEvents(), _Parser()
     for time, text in lines:
         log.lines += 1
-        log.lost += is_lost(time, text)
+        log.lost += is_lost(text)
         for event in parser.events(time, text.strip()):
             if event:
                 log.events.append(event)

@@ -146,8 +146,9 @@ def memory_use(prog: drgn.Program, ram_bytes: int) -> dict[str, int]:
     use["huge_pages"] = (attempt(lambda: hugetlb_total_pages(prog)) or 0) * page
     # In KiB since v4.8; before, NR_KERNEL_STACK counted stacks (commit not verified).
     kib = page_state(prog, "NR_KERNEL_STACK_KB")
-    size = attempt(lambda: (page_state(prog, "NR_KERNEL_STACK") or 0) * int(prog["THREAD_SIZE"]))
-    stacks = size if kib is None else kib << 10
+    count = attempt(lambda: page_state(prog, "NR_KERNEL_STACK")) if kib is None else None
+    size = attempt(lambda: int(prog["THREAD_SIZE"])) if count is not None else None
+    stacks = kib << 10 if kib is not None else count * size if count and size else None
     if stacks is not None:
         use["kernel_stacks"] = max(stacks, 0)
     # As Percpu of /proc/meminfo, since v4.20 (commit not verified); before, it is unknown.

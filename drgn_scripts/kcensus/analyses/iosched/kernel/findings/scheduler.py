@@ -172,7 +172,7 @@ def _remedies(figures: Figures, queue: Queue, silent: float) -> tuple[Remedy, ..
     name = figures.disks[queue.disk].name
     if (value := _writes_starved(figures, queue)) and _is_plain(name):
         place = f"/sys/block/{name}/queue/iosched/writes_starved"
-        return (
+        served = (
             Remedy(
                 effect=f"Serve writes after {_DEFAULT} batches of reads, as by default",
                 command=f"echo {_DEFAULT} > {place}",
@@ -181,6 +181,7 @@ def _remedies(figures: Figures, queue: Queue, silent: float) -> tuple[Remedy, ..
                 until="reboot",
             ),
         )
+        return tuple(_delayed(remedy, silent) for remedy in served)
     return () if silent >= SILENT else switches(figures.disks[queue.disk])
 
 

@@ -31,7 +31,7 @@ class Throttling(Finder):
         """Note the throttled queues whose member a wait queue is.
 
         Since Linux kernel commit a79050434b45 ("blk-rq-qos: refactor out common elements of
-        blk-wbt") (in v4.19).
+        blk-wbt") (in v5.0 or before).
 
         :raises LookupError: the debug info lacks a type
         """
@@ -42,7 +42,11 @@ class Throttling(Finder):
         disks = [disk for disk in block_devices(self.kernel).disks if disk.queue]
         queues = np.array([disk.queue for disk in disks], np.uint64)
         policy = self._member("struct request_queue", "rq_qos", queues)
-        kind = self.kernel.prog.constant("RQ_QOS_WBT").value_()
+        try:
+            kind = self.kernel.prog.constant("RQ_QOS_WBT").value_()
+            self.kernel.prog.type("struct rq_wb")
+        except LookupError:
+            return  # built without CONFIG_BLK_WBT
         inside, size = (
             self._offset("struct rq_wb", "rqos"),
             self.kernel.prog.type("struct rq_wb").size,

@@ -89,7 +89,7 @@ class XfsBuffers(Finder):
 
         A holder is the task of the buffer's transaction, or a task that waits for the buffer's I/O.
         Without a transaction, the address of the buffer is on the holder's stack; but what is on a
-        stack may be left of a former use.
+        stack, and the last holder of the semaphore, may be left of a former use.
         """
         lanes = self._of_type("struct xfs_buf")
         proofs = [self.evidence[lane] == BUFFER_LOCK for lane in lanes.tolist()]
@@ -124,7 +124,7 @@ class XfsBuffers(Finder):
                 (BUFFER, np.array([address], np.uint64)),
                 (TASK, task),
                 f"{'xfs_buf.b_sema.last_holder, ' if is_last else ''}on the stack",
-                strength=Strength.DERIVED if is_last else Strength.POSSIBLE,
+                strength=Strength.POSSIBLE,
                 place=np.array([place], np.uint64),
                 frame=plain(self._frame_at(lane, place)),
             )

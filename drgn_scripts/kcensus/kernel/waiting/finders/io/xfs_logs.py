@@ -29,6 +29,8 @@ LOG_SPACE = NodeKind("log space", is_any=True, is_io=True)
 """Room for one more transaction."""
 _HEADS = ("xlog.l_reserve_head", "xlog.l_write_head")
 """Queues for space in a log."""
+_SYNCING = 0x0004
+"""XLOG_STATE_SYNCING while it was a macro."""
 _MAX_BUFFERS = 8
 """XLOG_MAX_ICLOGS."""
 _CIL = "struct xfs_cil"
@@ -109,7 +111,10 @@ class XfsLogs(Finder):
     def _is_written(self, buffers: Words) -> Mask:
         # An enumerator since Linux kernel commit 1858bb0bec61 ("xfs: turn ic_state into an enum")
         # (in v5.5).
-        writing = self.kernel.prog.constant("XLOG_STATE_SYNCING").value_()
+        try:
+            writing = self.kernel.prog.constant("XLOG_STATE_SYNCING").value_()
+        except LookupError:
+            writing = _SYNCING
         state = self._member("struct xlog_in_core", "ic_state", buffers)
         written: Mask = state.astype(np.int64) == writing
         return written
