@@ -13,7 +13,7 @@ from typing import TypeAlias
 import drgn
 import numpy as np
 
-from kcensus.engine.gather import gather, gather_arrays, gather_pointers
+from kcensus.engine.gather import ZEROED, gather, gather_arrays, gather_pointers, is_lost
 from kcensus.engine.layout import layout, word_dtype
 from kcensus.engine.memory import Faults, Words
 from kcensus.engine.slub.caches import find_caches
@@ -46,8 +46,8 @@ def _list_lrus(kernel: Kernel, report: ScanReport) -> Objects:
         type_ = kernel.prog.type("struct list_lru_memcg")
         first = np.uint64(drgn.offsetof(type_, "lru"))
         known = integer(kernel.prog, "memcg_nr_cache_ids", faults) or 0
-        if not known:  # there are arrays
-            faults.update(Faults({"memcg_nr_cache_ids is 0": 1}))
+        if not known and is_lost(memory, kernel.prog["memcg_nr_cache_ids"]):
+            faults.update(Faults({ZEROED: 1}))
         ids = min(max(known, 0), _MAX_IDS)
         block = max(memory.chunk_bytes // (8 * max(ids, 1)), 1)
         for start in range(0, len(arrays), block):
