@@ -295,11 +295,11 @@ class _Part:
         directory, name = self.place.directory, self.name
         os.fchmod(self.descriptor, self.mode)
         os.fsync(self.descriptor)
-        if not name:
-            name = _new_name()
-            os.link(f"/proc/self/fd/{self.descriptor}", name, dst_dir_fd=directory)
+        is_named, name = bool(name), name or _new_name()
         try:
             with _removed_by_signals(directory, name):
+                if not is_named:
+                    os.link(f"/proc/self/fd/{self.descriptor}", name, dst_dir_fd=directory)
                 os.replace(name, self.place.name, src_dir_fd=directory, dst_dir_fd=directory)
         except BaseException:  # Ctrl-C, too
             with suppress(FileNotFoundError):

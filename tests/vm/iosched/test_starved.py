@@ -52,7 +52,7 @@ def test_starved_writes_and_proven_sleepers_come_first(kernel: str, scenario: st
     # The queue whose asynchronous writes were inserted first.
     starved = [own for own in queues if not oracle.is_sync(own[0])]
     queue = min(starved, key=lambda own: min(int(rq.start_time_ns) for rq in own))
-    assert f"The queue {_label(queue[0])} " in first.evidence
+    assert f"queue {_label(queue[0])} " in first.evidence
     assert f" holds {len(queue):,} writes" in first.evidence
     owners: dict[int, set[int]] = {}
     for rq in itertools.chain(*starved):
