@@ -91,7 +91,7 @@ def _key(path: Path | None, redact: tuple[str, ...]) -> bytes | None:
 
     try:
         if path.exists() and not path.is_file():
-            raise click.UsageError(f"--redact-key: '{path}' is no regular file; give one.")
+            raise click.UsageError(f"--redact-key: '{path}' is not a regular file; give one.")
         with path.open("rb") as file:
             key = file.read(_MAX_KEY_BYTES + 1)
     except OSError as error:

@@ -287,12 +287,8 @@ def _lost(buffer: Bytes, pages: int, readable: Mask | None, faults: Faults) -> M
 
 
 def is_lost(memory: Memory, variable: drgn.Object) -> bool:
-    """Return whether a variable of the kernel is zero because its whole page is."""
-    return is_lost_page(memory.prog, variable)
-
-
-def is_lost_page(prog: drgn.Program, variable: drgn.Object) -> bool:
-    """Return whether the page of a variable is all zero; unreadable ones are not."""
+    """Return whether a variable is zero because its whole page is; unreadable ones are not."""
+    prog = memory.prog
     size = int(prog["PAGE_SIZE"])
     try:
         with reading_nothing(prog):

@@ -25,7 +25,7 @@ _RUNS = -1
 """PANIC_CPU_INVALID."""
 _TAINT_DIE = 1 << 7
 _WANTED = re.compile(f"^{_NO_PANIC}|sysrq", re.IGNORECASE)
-"""What is no panic, or one that a user requested."""
+"""Dumps without a panic, or with one that a user requested."""
 
 
 @once

@@ -133,12 +133,12 @@ class Chains:
             slots[first[lanes] + place] = following
         state = self.census.state[slots]
         index = np.arange(len(slots), dtype=heads.dtype)
-        breaks = np.where((state & KINDS) == _UNREFERENCED, heads.dtype.type(-1), index)
-        run = _runs(breaks, first)
+        unreferenced = (state & KINDS) == _UNREFERENCED
+        run = _runs(np.where(unreferenced, heads.dtype.type(-1), index), first)
         trimmed = slots[run > IN_A_ROW]
         self.trimmed += len(trimmed)
         self.trimmed_name_bytes += self.census.external_bytes(trimmed)
-        self.trimmed_fewer += _trimmed_fewer(breaks == heads.dtype.type(-1), length, first)
+        self.trimmed_fewer += _trimmed_fewer(unreferenced, length, first)
         negative, longest = np.zeros_like(length), np.zeros_like(length)
         filled = np.flatnonzero(length)
         if len(filled):

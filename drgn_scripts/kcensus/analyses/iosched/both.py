@@ -146,7 +146,7 @@ def _near(candidates: pd.DataFrame, offset_ns: int) -> pd.DataFrame:
 def _covered(figures: Figures, traced: Traced, offset_ns: int) -> int:
     """Return the number of requests in memory that began while the trace saw others begin.
 
-    It shows these, too, if it is of the same machine.
+    A trace of the same machine shows them, too.
     """
     got = traced.bios.got[traced.is_request & (traced.bios.got != NEVER)]
     if not len(got):

@@ -39,8 +39,11 @@ from kcensus.kernel.waiting.graph import (
 from kcensus.kernel.waiting.objects.queued import picked_words, queued
 from kcensus.kernel.waiting.objects.reading import Queues, Reads
 from kcensus.kernel.waiting.waits import Waits
-from kcensus.results import Figure, Finding, Gap, Remedy, Unit
+from kcensus.results import Figure, Finding, Gap, Remedy, Severity, Unit
+from kcensus.results.severity import LATE
 
+_SHORT = 1.0
+"""Seconds of the longest wait for a notice."""
 LOOK_AT_STACKS = (
     "The functions on the stacks of the waiters name the driver or file system: `kcensus waits "
     "TARGET --table stacks --top 0`"
@@ -121,6 +124,15 @@ class Stall:
         if self.seconds < 0:
             return f"{start}for an unknown time"
         return f"{start}{'the longest ' * (self.count != 1)}for {human_seconds(self.seconds)}"
+
+    def severity(self, late: float = LATE) -> Severity:
+        """Return how severe a wait is that is normal while it is short.
+
+        :param late: seconds from which on it is a warning
+        """
+        if self.seconds >= late:
+            return Severity.WARNING
+        return Severity.NOTICE if self.seconds >= _SHORT else Severity.INFO
 
     @property
     def figures(self) -> dict[str, Figure]:

@@ -44,13 +44,10 @@ class Throttling(Finder):
         policy = self._member("struct request_queue", "rq_qos", queues)
         try:
             kind = self.kernel.prog.constant("RQ_QOS_WBT").value_()
-            self.kernel.prog.type("struct rq_wb")
+            size = self.kernel.prog.type("struct rq_wb").size
         except LookupError:
             return  # built without CONFIG_BLK_WBT
-        inside, size = (
-            self._offset("struct rq_wb", "rqos"),
-            self.kernel.prog.type("struct rq_wb").size,
-        )
+        inside = self._offset("struct rq_wb", "rqos")
         wait = self._offset(_WAIT, "wait")
         for _ in range(_MAX_POLICIES):
             found = self._read("struct rq_qos", policy, {"id": "id", "next": "next"})

@@ -12,7 +12,6 @@ from kcensus.kernel.waiting.finder import Finder, Stall
 from kcensus.kernel.waiting.finders.locks.locks import PERCPU_RWSEM
 from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
 from kcensus.results import Danger, Finding, Remedy, Severity
-from kcensus.results.severity import LATE
 from kcensus.text import printable
 
 FREEZER = NodeKind("frozen file system")
@@ -21,8 +20,6 @@ _FREEZE_COMPLETE = 4
 """SB_FREEZE_COMPLETE."""
 _LEVELS = 3
 """SB_FREEZE_LEVELS: number of a super block's locks to freeze."""
-_SHORT = 1.0
-"""Seconds of the longest wait for a notice."""
 
 
 class FrozenFileSystems(Finder):
@@ -70,8 +67,7 @@ class FrozenFileSystems(Finder):
         known = blocks.mount[blocks.address.tolist().index(address)]
         mount = printable(known) if known else ""
         is_plain = bool(mount) and mount == known
-        severity = Severity.NOTICE if stall.seconds >= _SHORT else Severity.INFO
-        severity = Severity.WARNING if stall.seconds >= LATE else severity
+        severity = stall.severity()
         thaw = Remedy(
             effect="Thaw the file system if the snapshot or backup that froze it has ended",
             command=f"fsfreeze --unfreeze {shlex.quote(mount)}",

@@ -26,8 +26,8 @@ LIMIT = NodeKind("copy limit", ("struct dm_snapshot",))
 """``dm_snapshot.in_progress_wait``."""
 DELAYED = EdgeKind("delayed by", "delays the writes to")
 _ORIGIN, _SNAPSHOT = "snapshot-origin", "struct dm_snapshot"
-_SHORT, _MANY = 1.0, 10
-"""Seconds of the longest wait for a notice; least tasks of a warning, unless one is hung."""
+_MANY = 10
+"""Least tasks of a warning, unless one is hung."""
 
 
 class Copies(Finder):
@@ -112,9 +112,7 @@ class Copies(Finder):
         is_limit, figures = kind is LIMIT, stall.figures
         if not is_limit:
             figures["copies"] = Figure(self.copies[address])
-        severity = Severity.NOTICE if stall.seconds >= _SHORT else Severity.INFO
-        is_long = stall.seconds >= (LATE if stall.count >= _MANY else HUNG)
-        severity = Severity.WARNING if is_long else severity
+        severity = stall.severity(LATE if stall.count >= _MANY else HUNG)
         name = self.names[kind, address]
         subject = name.partition(" snapshot " if is_limit else " snapshots of ")[2]
         return Finding(

@@ -14,15 +14,12 @@ from kcensus.kernel.waiting.finder import Finder, Stall
 from kcensus.kernel.waiting.finders.io.devices import DEVICE
 from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
 from kcensus.results import Danger, Finding, Remedy, Severity
-from kcensus.results.severity import LATE
 from kcensus.text import printable
 
 SUSPENDED = NodeKind("suspended device", ("struct mapped_device",))
 KEPT = EdgeKind("kept by", "keeps the I/O of")
 _BLOCK_IO_FOR_SUSPEND = 1 << 0
 """DMF_BLOCK_IO_FOR_SUSPEND, a macro in dm-core.h: bios are deferred until resume."""
-_SHORT = 1.0
-"""Seconds of the longest wait for a notice."""
 
 
 class SuspendedDevices(Finder):
@@ -71,8 +68,7 @@ class SuspendedDevices(Finder):
         known = {each.address: each for each in mapped_devices(self.kernel).devices}
         name = known[address].name if address in known else ""
         shown = printable(self.names[kind, address])
-        severity = Severity.NOTICE if stall.seconds >= _SHORT else Severity.INFO
-        severity = Severity.WARNING if stall.seconds >= LATE else severity
+        severity = stall.severity()
         resume = Remedy(
             effect="Resume the device once the tool that suspended it has ended (lvm, dmsetup, a "
             "snapshot)",
