@@ -30,7 +30,10 @@ _MODULES = {
     *("qemu_fw_cfg", "virtio_pci", "virtio_blk", "virtio_scsi", "sd_mod", "scsi_debug"),
     *("brd", "loop", "null_blk", "dm_mod", "dm_delay", "dm_flakey", "dm_snapshot"),
     *("dm_mirror", "dm_cache", "dm_writecache"),
-    *("dm_thin_pool", "bfq", "kyber_iosched", "mq_deadline", "xfs", "overlay", "fuse"),
+    *("dm_multipath", "dm_round_robin", "dm_queue_length", "dm_zero", "md_mod", "raid1", "raid10"),
+    *("dm_thin_pool", "bfq", "kyber_iosched", "mq_deadline", "xfs", "overlay", "fuse", "nbd"),
+    *("nfs", "nfsv3", "nfsv4", "nfsd", "rpcsec_gss_krb5", "cifs", "iscsi_tcp", "iscsi_target_mod"),
+    *("target_core_mod", "target_core_file", "target_core_iblock", "tcm_loop", "btrfs", "zram"),
     # Of the guests that boot from a disk, and what such a kernel loads by itself.
     *("ext4", "crc32c_generic", "virtio_net", "virtio_rng", "libcrc32c"),
 }
