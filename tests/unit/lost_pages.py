@@ -16,7 +16,7 @@ import signal
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 from unittest import mock
 
@@ -38,16 +38,16 @@ _SECONDS = 60
 class _Pages(PageStore):
     """The pages of a capsule, some of them replaced."""
 
-    changed: Mapping[int, bytes] = {}
-    read_frames: set[int] | None = None
-    """The frames that were read; None if nobody asks."""
+    changed: dict[int, bytes] = {}
+    read_frames: dict[int, None] | None = None
+    """The frames in the order in which they were read; None if nobody asks."""
     size = 4096
 
     def read(self, address: int, count: int) -> bytes:
         data = super().read(address, count)
         first, last = address // self.size, (address + count - 1) // self.size
         if self.read_frames is not None:
-            self.read_frames.update(range(first, last + 1))
+            self.read_frames |= dict.fromkeys(range(first, last + 1))
         for frame in self.changed.keys() & range(first, last + 1):
             start = frame * self.size
             low, high = max(start, address), min(start + self.size, address + count)
@@ -102,33 +102,56 @@ def silent(before: Any, after: Any) -> Iterator[tuple[str, Any, Any]]:
 
 
 class Damaged:
-    """A capsule, and what its analyses say of it intact."""
+    """A capsule, and what its analyses say of it intact.
 
-    def __init__(self, path: str) -> None:
+    :param names: analyses; all by default
+    """
+
+    def __init__(self, path: str, names: Iterable[str] = ()) -> None:
         self.path, self.intact = path, Recorded(path)
         _Pages.size = self.intact.page_size
         self.readers: dict[int, list[str]] = {}
         """Names of the analyses that read a frame."""
         self.before: dict[str, Any] = {}
         stored = set(self.intact.frames.tolist())
-        for name in analyses():
-            _Pages.read_frames = set()
+        for name in names or analyses():
+            _Pages.read_frames = {}
             result = _run(path, [name])
             if not isinstance(result[name], str):
                 self.before |= result
-                for frame in _Pages.read_frames & stored:
+                for frame in _Pages.read_frames.keys() & stored:
                     self.readers.setdefault(frame, []).append(name)
         _Pages.read_frames = None
 
-    def case(self, frame: int, page: bytes) -> list[str]:
-        """Return a line for each figure that changes without a word if a page is replaced."""
+    def frames(self, address: int) -> list[int]:
+        """Return the frames of the page tables of an address of the kernel, and of its page."""
+        with mock.patch("kcensus.sources.capsule.PageStore", _Pages):
+            prog = open_target(self.path).prog
+            _Pages.read_frames = {}
+            prog.read(address & -8, 8)
+            frames = [*_Pages.read_frames]
+            _Pages.read_frames = None
+        return frames
+
+    def bend(self, address: int, pointer: int) -> list[str]:
+        """Return the lines of :meth:`case` with another pointer at an address."""
+        frame, at = self.frames(address)[-1], address % self.intact.page_size
+        page = self.intact.page(frame)
+        return self.case(frame, bytes(page[:at] + pointer.to_bytes(8, "little") + page[at + 8 :]))
+
+    def case(self, frame: int, page: bytes, *others: int) -> list[str]:
+        """Return a line for each figure that changes without a word if a page is replaced.
+
+        :param others: frames of pages that are zeroed at the same time
+        """
         reader, writer = os.pipe()
         if not (child := os.fork()):
             os.close(reader)
             lines: list[str] = []
             try:
                 signal.setitimer(signal.ITIMER_PROF, _SECONDS)
-                _Pages.changed = {frame: page}
+                _Pages.changed = dict.fromkeys(others, bytes(self.intact.page_size))
+                _Pages.changed |= {frame: page}
                 for name, after in _run(self.path, self.readers[frame]).items():
                     lines += [
                         f"page {frame:#x} {name} {key} {old} {new}"

@@ -97,7 +97,8 @@ class Tally:
     sums: dict[str, Sums] = field(default_factory=dict)
     """Sums by ``super_block`` (address), ``directory`` (slot of the parent or :data:`FOREIGN`; only
     dentries on a list of children), and ``owner`` (``struct obj_cgroup *``, or in kernels without
-    it ``struct mem_cgroup *``; 0 for uncharged dentries)."""
+    it ``struct mem_cgroup *``; 0 for uncharged dentries), and ``owner_on_lru`` (of dentries on
+    LRU lists)."""
     families: dict[int, Families] = field(default_factory=dict)
     """Names of negative dentries by their number of words. Sums: all names, names of unused
     dentries, and bytes of external names."""
@@ -150,6 +151,9 @@ class DentryCensus:
         self.slab_map = kernel.slab_map
         self.caches = find_caches(self.slab_map, "struct dentry")
         self.slot_size = max(cache.slot_size for cache in self.caches)
+        names = [cache.name for cache in self.slab_map.caches]
+        self.is_kmalloc = np.array([name.startswith("kmalloc") for name in names], np.bool_)
+        """Mask of the slab caches of kmalloc(), which have the external names."""
         self.columns = layout(memory.prog, "struct dentry", DENTRY_MEMBERS)
         offset = {name: np.uint64(each.offset) for name, each in self.columns.fields.items()}
         self.inline = offset["inline"]
@@ -204,7 +208,7 @@ class DentryCensus:
         return int(self.tally.by_state[chosen].sum())
 
     def sums(self, key: str) -> Sums:
-        """Return the sums by ``super_block``, ``directory`` or ``owner``, as in :class:`Tally`."""
+        """Return the sums by one of the keys of :attr:`Tally.sums`."""
         none = Sums(np.empty(0, np.int64), np.empty((4, 0), np.int64))
         return self.tally.sums.get(key, none)
 
@@ -263,7 +267,9 @@ class DentryCensus:
         }
         if "memcgs" in self.wanted:
             owner, part.vectors_unreadable = self.slot_owners.read(view.slabs, part.faults)
-            keys["owner"] = _factorized(owner), dentry
+            keys["owner"] = owners = _factorized(owner), dentry
+            on_lru = (state & (ON_LRU | ON_SHRINK)) == ON_LRU
+            keys["owner_on_lru"] = owners[0], on_lru
         for name, (codes, counted) in keys.items():
             part.sums[name] = _by_code(*codes, (counted, negative, unused), name_bytes)
         return part
@@ -315,8 +321,9 @@ class DentryCensus:
         name_bytes[outside] = size[row]
         length = view.column("length")[outside].astype(np.int64)
         strange = (size[row] < length) | (size[row] > _LARGER * (length + _HEADER) + _SLACK)
+        strange |= ~self.is_kmalloc[cache[row]]
         if others := int(np.count_nonzero(strange & (cache[row] >= 0))):
-            part.faults += Faults({"names in objects of another size": others})
+            part.faults += Faults({"names in objects that cannot hold them": others})
         of_negatives = row[(state[outside] & NEGATIVE) != 0]
         caches, count = np.unique(cache[of_negatives], return_counts=True)
         for each, number in zip(caches[caches >= 0].tolist(), count[caches >= 0], strict=True):

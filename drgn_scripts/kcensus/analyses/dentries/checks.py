@@ -35,9 +35,9 @@ def checks(figures: Figures) -> list[Check]:
         unused_source = "dentry_stat.nr_unused"
         with suppress(LookupError, AttributeError, drgn.FaultError):
             unused = int(prog["dentry_stat"].nr_unused)
-    items, lost = lru_items(figures.kernel.memory, figures.super_blocks.address)
+    items = lru_items(figures.kernel.memory, figures.super_blocks.address)
     lru_source = "list_lru_node.nr_items of s_dentry_lru"
-    lru_note = f"{lost} list heads are unreadable" if lost else ""
+    lru_note = f"{items.lost} list heads are unreadable" if items.lost else ""
     # nr_dentry drops when a dentry is killed; its memory is freed an RCU grace period later.
     total = count(DENTRY, DEAD), percpu_sum(prog, "nr_dentry")
     # Since Linux kernel commit af0c9af1b3f6 ("fs/dcache: Track & report number of negative
@@ -45,14 +45,18 @@ def checks(figures: Figures) -> list[Check]:
     negative = count(ON_LRU | NEGATIVE, ON_SHRINK), percpu_sum(prog, "nr_dentry_negative")
     source, in_namespace = "mnt_namespace.nr_mounts of init", figures.super_blocks.mounts_at_home
     ours = count(ON_LRU, ON_SHRINK)
-    on_lrus = Check("on LRU lists", ours, items, source=lru_source, note=lru_note)
-    return [
+    on_lrus = Check("on LRU lists", ours, items.all, source=lru_source, note=lru_note)
+    found = [
         Check("dentries", *total, source="nr_dentry"),
         Check("on LRU and shrink lists", count(ON_LRU), unused, source=unused_source),
         Check("negative, on LRU lists", *negative, source="nr_dentry_negative"),
-        on_lrus.over(figures.lru_items_before, items),
+        on_lrus.over(figures.lru_items_before, items.all),
         Check("mounts in init's namespace", *in_namespace, source=source),
     ]
+    if figures.groups is not None and not figures.kernel.live:
+        name, source = "on LRU lists of memory cgroups", f"{lru_source}, without the root's"
+        found.append(Check(name, figures.charged_on_lrus, items.charged, source=source))
+    return found
 
 
 _GAUGES = {

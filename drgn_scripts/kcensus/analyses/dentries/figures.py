@@ -37,7 +37,7 @@ class Figures:
         self.lru_items_before: int | None = None
         """Items on LRU lists of a running kernel before the census."""
         if kernel.live:
-            self.lru_items_before, _ = lru_items(kernel.memory, self.super_blocks.address)
+            self.lru_items_before = lru_items(kernel.memory, self.super_blocks.address).all
         bits = flags(kernel.memory, self.super_blocks.root)
         self.census = census = DentryCensus(kernel, bits, wanted)
         self.slot_size = census.slot_size
@@ -71,6 +71,12 @@ class Figures:
             owner = census.slot_owners.memcg(owner, self.faults)
             self.owner_rows = self.groups.rows(owner)
             """Row of the memory cgroup of each owner, -1 for unknown ones."""
+            on_lru = census.sums("owner_on_lru")
+            owner = census.slot_owners.memcg(on_lru.key.astype(np.uint64), self.faults)
+            row = self.groups.rows(owner)
+            row[row >= 0] = self.groups.list_owner[row[row >= 0]]
+            self.charged_on_lrus = int(on_lru.values[0, (on_lru.key != 0) & (row != 0)].sum())
+            """Dentries on LRU lists of memory cgroups other than the root."""
         slabs = self._slabs()
         by_pins = slabs.groupby("pinned_by", as_index=False)
         self.fragmentation = by_pins.sum() if "fragmentation" in wanted else None

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -13,6 +14,7 @@ from drgn import Object, Program
 
 from kcensus.engine.gather import ZEROED, is_lost
 from kcensus.engine.slub.parked import parked
+from kcensus.engine.slub.percpu import cpu_offsets
 from kcensus.engine.slub.slabs import ScanReport, SlabMap
 from kcensus.kernel.dm import snapshots as dm_snapshots
 from kcensus.kernel.dm.bios import BioUse, bios_in_use, set_at
@@ -94,6 +96,10 @@ class Census:
     """Report of the search for clients in kmalloc() caches."""
     bios: dict[int, list[BioUse]] = field(default_factory=dict)
     """Bios in use of a client and of the mapped device that it copies to, by its address."""
+    bios_expected: int | None = None
+    """Least number of bios by the jobs in flight and the bios sent to mapped devices."""
+    bios_found: int = 0
+    """The part of :attr:`bios_expected` that was found."""
     caches_unknown: int = 0
     """Pointers to related slab caches that are unreadable or do not lead to a slab cache."""
     targets_unreadable: int = 0
@@ -133,7 +139,7 @@ def take(kernel: Kernel) -> Census:
     else:
         _read_clients(census, kcopyd, live=kernel.live)
         _read_snapshots(census, kernel)
-        _read_bios(census, slab_map)
+        _read_bios(census, kernel)
     roles = _roles(census, slab_map) | {caches[0].address: "jobs"}
     slabs_report = ScanReport()
     slabs = _slab_uses(slab_map, roles, slabs_report)
@@ -209,14 +215,16 @@ def _read_snapshots(census: Census, kernel: Kernel) -> None:
         census.errors["snapshots"] = str(error)
 
 
-def _read_bios(census: Census, slab_map: SlabMap) -> None:
-    prog = slab_map.prog
-    owners = {_address(bio_set): client for client, bio_set in _client_bio_sets(census, prog)}
+def _read_bios(census: Census, kernel: Kernel) -> None:
+    slab_map, prog = kernel.slab_map, kernel.prog
+    of_clients = {_address(bio_set): client for client, bio_set in _client_bio_sets(census, prog)}
+    owners = dict(of_clients)
     clients_of_cow = {snapshot.cow: snapshot.client for snapshot in census.snapshots.all}
+    of_devices: list[tuple[MappedDevice, list[int]]] = []
     for device in census.devices.devices:
         if client := clients_of_cow.get(device.number):
-            for bio_set in _device_bio_sets(prog, device):
-                owners[_address(bio_set)] = client
+            of_devices.append((device, [_address(each) for each in _device_bio_sets(prog, device)]))
+            owners |= dict.fromkeys(of_devices[-1][1], client)
     try:
         sets = np.array(sorted(owners), np.uint64)
         report = ScanReport()
@@ -228,6 +236,33 @@ def _read_bios(census: Census, slab_map: SlabMap) -> None:
         census.errors["bios"] = f"pages of their sets or slabs: {', '.join(sorted(report.slabs))}"
     for bio_set, use in uses.items():
         census.bios.setdefault(owners[bio_set], []).append(use)
+    if kernel.live:
+        return
+    # Each job in flight has at least one bio, and each of these to a mapped device has a clone.
+    jobs = dict(zip(census.clients.address.tolist(), census.jobs.in_flight.tolist(), strict=True))
+    least = [([each], jobs[client]) for each, client in of_clients.items()]
+    sent = sum((uses[each].devices for each in of_clients if each in uses), Counter[int]())
+    for device, own in of_devices:
+        least.append((own, sum(sent[place] for place in _places(prog, device))))
+    # A CPU may have been stopped between a bio and its clone.
+    slack = len(cpu_offsets(prog))
+    census.bios_expected = sum(max(count - slack, 0) for _, count in least)
+    census.bios_found = sum(
+        min(max(count - slack, 0), sum(uses[each].bios for each in own if each in uses))
+        for own, count in least
+    )
+
+
+def _places(prog: Program, device: MappedDevice) -> set[int]:
+    """Return the addresses by which bios name a device; see :class:`BioUse`."""
+    places: set[int] = set()
+    with contextlib.suppress(*_FAILURES, AttributeError, TypeError):
+        disk = Object(prog, "struct mapped_device *", value=device.address).disk
+        places.add(int(disk))
+        # Since Linux kernel commit 0d02129e76ed ("block: merge struct block_device and struct
+        # hd_struct") (in v5.11), part0 is a pointer.
+        places.add(int(disk.part0))
+    return places
 
 
 def _address(bio_set: Object) -> int:

@@ -63,6 +63,9 @@ def checks(figures: Figures) -> Iterator[Check]:
         ours, counter = jobs.free_pages_followed, int(census.clients.free_pages.sum())
         source = "dm_kcopyd_client.nr_free_pages"
         yield Check("free reserved pages", ours, counter, Unit.PAGES, source)
+        if census.bios_expected is not None:
+            ours, source = census.bios_found, "jobs in flight, bios sent to devices"
+            yield Check("least number of bios", ours, census.bios_expected, source=source)
     queues, devices = census.workqueues, census.devices
     if queues.cpu_pools is not None:
         ours, source = queues.bound_pools, "cpu_worker_pools"

@@ -71,7 +71,8 @@ def _gaps(figures: Figures) -> Iterator[Gap]:
     reason, count = reasons(groups.faults), groups.faults.total()
     effect = "memory cgroups on these pages are not counted, or have no name"
     yield Gap("pages of memory cgroups", reason, count, effect)
-    reason, count = reasons(figures.footprint.faults), structures.unreadable
+    faults = figures.footprint.faults
+    reason, count = reasons(faults), max(structures.unreadable, faults.total())
     effect = "structures behind the damage are not counted"
     yield Gap("structures of memory cgroups", reason, count, effect)
     reason = "the debug info or the capsule lacks members of struct page"

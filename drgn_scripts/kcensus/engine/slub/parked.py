@@ -79,9 +79,12 @@ def parked(slab_map: SlabMap, caches: Sequence[SlabCache]) -> Parked:
     stores = [known[id_][0] for id_ in ids.tolist()]
     counts = [len(store) for store in stores]
     addresses = np.concatenate([np.empty(0, np.uint64), *stores])
-    address, first = np.unique(addresses, return_index=True)
-    lost = sum(known[id_][1] for id_ in ids.tolist())
-    return Parked(address, np.repeat(ids, counts)[first], lost)
+    cache = np.repeat(ids, counts)
+    address, first, row = np.unique(addresses, return_index=True, return_inverse=True)
+    # An object of one cache that is in a sheaf of another one is damage.
+    strays = int(np.count_nonzero(cache != cache[first][row]))
+    lost = sum(known[id_][1] for id_ in ids.tolist()) + strays
+    return Parked(address, cache[first], lost)
 
 
 class _Search:

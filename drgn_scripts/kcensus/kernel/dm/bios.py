@@ -31,6 +31,8 @@ class BioUse:
     bios: int
     vec_bytes: dict[str, int]
     """Bytes of the vectors outside of the bios, by slab cache."""
+    devices: Counter[int]
+    """Bios by ``struct block_device *``, or ``struct gendisk *`` from v4.14 to v5.11."""
 
     @property
     def bytes(self) -> int:
@@ -68,7 +70,11 @@ def bios_in_use(slab_map: SlabMap, sets: Words, report: ScanReport) -> dict[int,
     pool = gather(memory, pools, layout(prog, "mempool_t", ["curr_nr", "elements"]), report.slabs)
     spare, _, _ = pool_elements(memory, pool["elements"], pool["curr_nr"], pool.readable)
     caches = {cache.address: cache for cache in slab_map.caches}
-    columns = layout(prog, "struct bio", ["bi_pool", "bi_max_vecs"])
+    # bi_disk between Linux kernel commits 74d46992e0d9 ("block: replace bi_bdev with a gendisk
+    # pointer and partitions index") (in v4.14) and 309dca309fc3 ("block: store a block_device
+    # pointer in struct bio") (in v5.12).
+    members = {"set": "bi_pool", "vecs": "bi_max_vecs", "device": ("bi_bdev", "bi_disk")}
+    columns = layout(prog, "struct bio", members)
     vec_size = drgn.sizeof(prog.type("struct bio_vec"))
     uses: dict[int, BioUse] = {}
     homes = {*zip(read["bio_slab"].tolist(), read["front_pad"].tolist(), strict=True)}
@@ -78,15 +84,16 @@ def bios_in_use(slab_map: SlabMap, sets: Words, report: ScanReport) -> dict[int,
         if cache is None or shifted.size > cache.slot_size:
             continue
         address, bio = allocated(slab_map, [cache], shifted, report)
-        row = np.where(np.isin(address, spare), -1, rows_of(sets, bio["bi_pool"]))
+        row = np.where(np.isin(address, spare), -1, rows_of(sets, bio["set"]))
         is_used = np.bincount(row[row >= 0], minlength=len(sets)) > 0
         is_used &= (read["bio_slab"] == slab) & (read["front_pad"] == pad)
         for index in np.flatnonzero(is_used):
-            vecs = bio["bi_max_vecs"][row == index]
+            own = row == index
+            vecs, devices = bio["vecs"][own], Counter(bio["device"][own].tolist())
             outside = Counter[str]()
             for size, count in Counter(vecs[vecs > _INLINE_VECS].tolist()).items():
                 outside[_VEC_CACHES.get(size, "biovec-max")] += size * vec_size * count
-            uses[int(sets[index])] = BioUse(cache, len(vecs), outside)
+            uses[int(sets[index])] = BioUse(cache, len(vecs), outside, devices)
     return uses
 
 

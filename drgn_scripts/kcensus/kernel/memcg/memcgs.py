@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import drgn
@@ -66,6 +67,15 @@ class Memcgs(Addressed):
     def states(self) -> list[str]:
         """``online`` or ``offline`` for each."""
         return ["online" if is_online else "offline" for is_online in self.online.tolist()]
+
+    @cached_property
+    def list_owner(self) -> Numbers:
+        """Row of the memory cgroup that has the lists of each: itself, or the nearest ancestor
+        with CSS_ONLINE."""
+        owner = np.arange(len(self))
+        for row in np.flatnonzero(~self.has_id & (self.parent >= 0)).tolist():
+            owner[row] = owner[self.parent[row]]  # parents come first
+        return owner
 
     @property
     def newer(self) -> int | None:

@@ -86,6 +86,7 @@ class Footprint:
         self.faults = faults
         self.page_size = slab_map.memory.page_size
         self.slot_size = slab_map.column("slot_size").astype(np.int64)
+        self.object_size = np.array([cache.object_size for cache in slab_map.caches], np.int64)
 
     def sizes(
         self, address: Words, asked: int, kind: str, tally: Tally, index: PageIndex | None = None
@@ -103,7 +104,8 @@ class Footprint:
         size[in_slab] = self.slot_size[place[in_slab]]
         loose = np.flatnonzero(~in_slab)
         if asked <= self.page_size:
-            # Up to a page, every allocation comes from a slab: the page of this one is unreadable.
+            # Up to a page, every allocation comes from a slab: the page of this one is unreadable,
+            # or the pointer is damaged.
             place[loose] = UNKNOWN
         else:
             # kmalloc() takes 2^order pages, vmalloc() whole pages.
@@ -112,6 +114,7 @@ class Footprint:
             place[loose] = np.where(is_direct, PAGES, VMALLOC)
             size[loose] = np.where(is_direct, 1 << (count - 1).bit_length(), count) * self.page_size
         objects = np.bincount(index.code, minlength=len(place))
+        self._note_strays(place, objects)
         for number in np.unique(place).tolist():
             rows = place == number
             tally.add(kind, number, int(objects[rows].sum()), int((objects * size)[rows].sum()))
@@ -119,6 +122,18 @@ class Footprint:
             # Nearly always; there may be millions of addresses.
             return np.broadcast_to(size[:1] if len(size) else size, index.code.shape)
         return size[index.code]
+
+    def _note_strays(self, place: Numbers, objects: Numbers) -> None:
+        """Note allocations outside of slabs, and in slabs of another size than most."""
+        lost = place == UNKNOWN
+        if count := int(objects[lost].sum()):
+            self.faults.update(Faults({"structures outside of slabs": count}))
+        in_slab = place >= 0
+        size, sizes = self.object_size[place[in_slab]], objects[in_slab]
+        known, row = np.unique(size, return_inverse=True)
+        by_size = np.bincount(row, sizes, len(known)).astype(np.int64)
+        if strays := int(by_size.sum() - by_size.max(initial=0)):
+            self.faults.update(Faults({"structures in slabs of another size than most": strays}))
 
     def place(self, number: int) -> str:
         """Return the name of a place: a cache's name, ``pages``, ``vmalloc`` or ``unknown``."""

@@ -167,8 +167,13 @@ def _super_blocks(kernel: Kernel, report: ScanReport) -> Objects:
     yield "super_block", super_blocks(kernel).address
 
 
-def _devices(kernel: Kernel, _report: ScanReport) -> Objects:
-    devices = mapped_devices(kernel).devices
+def _devices(kernel: Kernel, report: ScanReport) -> Objects:
+    mapped = mapped_devices(kernel)
+    devices, lost = mapped.devices, mapped.damaged
+    lost += abs(len(devices) - (len(devices) if mapped.named is None else mapped.named))
+    report.slabs.update(
+        Faults({"mapped devices are unreadable or inconsistent": lost} if lost else {})
+    )
     yield "device mapper", np.array([device.address for device in devices], np.uint64)
     targets = [target.private for device in devices for target in device.targets]
     yield "device mapper", np.array(targets, np.uint64)

@@ -118,8 +118,19 @@ def hash_table(memory: Memory) -> tuple[int, int]:
     return address, 1 << bits
 
 
-def lru_items(memory: Memory, super_blocks: Words) -> tuple[int | None, int]:
-    """Return ``nr_items`` of all dentry LRUs, or None without such counts; and unreadable ones."""
+class LruItems(NamedTuple):
+    """Dentries on LRU lists, by the kernel's own counts."""
+
+    all: int | None
+    """None without such counts."""
+    charged: int | None
+    """The part on lists of memory cgroups other than the root."""
+    lost: int = 0
+    """Unreadable counts."""
+
+
+def lru_items(memory: Memory, super_blocks: Words) -> LruItems:
+    """Return the items of all dentry LRUs (``nr_items``)."""
     prog = memory.prog
     faults = Faults()
     try:
@@ -127,19 +138,21 @@ def lru_items(memory: Memory, super_blocks: Words) -> tuple[int | None, int]:
         # Since Linux kernel commit 2c80cd57c743 ("mm/list_lru.c: fix list_lru_count_node() to be
         # race free") (in v4.13), there is a count for each node; since Linux kernel commit
         # fb56fdf8b9a2 ("mm/list_lru: split the lock to per-cgroup scope") (in v6.13), it is atomic.
-        items = layout(prog, "struct list_lru_node", {"items": ("nr_items.counter", "nr_items")})
+        members = {"items": ("nr_items.counter", "nr_items"), "root": "lru.nr_items"}
+        items = layout(prog, "struct list_lru_node", members)
     except LookupError:
-        return None, 0
+        return LruItems(None, None)
     read = gather(memory, super_blocks, lru, faults)
     nodes = int(nr_node_ids(prog))
     if not 0 < nodes <= MAX_NODES:
-        return None, len(super_blocks)
+        return LruItems(None, None, len(super_blocks))
     step = np.arange(nodes, dtype=np.uint64) * np.uint64(items.size)
     # A super block that is being set up or torn down has no lists.
     places = (read["node"][read["node"] != 0][:, None] + step[None, :]).ravel()
     counts = gather(memory, places, items, faults)
     lost = int((~read.readable).sum()) + int((~(counts.readable & counts.possible)).sum())
-    return int(counts["items"].astype(np.int64).sum()), lost
+    total, of_root = (int(counts[name].astype(np.int64).sum()) for name in ("items", "root"))
+    return LruItems(total, total - of_root, lost)
 
 
 def watched(memory: Memory, dentries: Words, faults: Faults) -> Mask:

@@ -160,6 +160,14 @@ def test_a_parked_pointer_into_another_caches_slab_frees_nothing_there() -> None
     assert gaps(result) == {"free objects of CPUs or sheaves": 1}
 
 
+def test_an_object_in_the_sheaves_of_two_caches() -> None:
+    made = world("7.0")
+    slab = made.slabs["f1"]
+    for each in made.k.caches[0], slab.cache:
+        made.k.cpu_sheaf(each, 0, "main", made.k.sheaf([(slab, 3)]))
+    assert gaps(analyse(made.k))["freelists of CPUs, or sheaves"] == 1
+
+
 def test_a_torn_list_of_caches(made: World) -> None:
     for at in (1, 2):
         made.k.drop(made.k.caches[at].address)

@@ -153,18 +153,20 @@ def test_a_damaged_table_is_not_taken_for_an_older_format() -> None:
         OrcTables(memory, Faults())
 
 
-def test_a_kernel_thread_ends_at_its_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("tables", [None, object()], ids=["frame pointers", "ORC"])
+def test_a_kernel_thread_ends_at_its_entry(tables: object, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels before 4.9 leave in bp what bp was when the thread was created."""
     pc = np.array([_CODE, _CODE + 16, _CODE, _CODE + 32], np.uint64)
     lane, cut = np.array([0, 0, 1, 1]), np.array([True, True])
-    walk = SimpleNamespace(starts=lambda sp: (), run=lambda: (lane, pc, pc, cut))
+    walk = SimpleNamespace(starts=lambda sp: (), run=lambda: (lane, pc, pc, cut), tables=tables)
     monkeypatch.setattr(stacks, "_Walk", lambda *_: walk)
     names = {_CODE: "schedule", _CODE + 16: "ret_from_fork", _CODE + 32: "ret_from_space"}
     monkeypatch.setattr(stacks, "symbols_of", lambda _: lambda place: (names[place + 1], ""))
     kernel: Any = SimpleNamespace(memory=None, prog={"THREAD_SIZE": 16384})
     none = np.zeros(2, np.uint64)
     found = stacks.stacks(kernel, none, none, Faults())
-    assert found.is_cut.tolist() == [False, True]
+    # Tables that cannot tell the end are damaged.
+    assert found.is_cut.tolist() == [tables is not None, True]
 
 
 def test_steps_through_saved_registers_and_indirect_frames() -> None:
