@@ -5,9 +5,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
+from drgn.helpers.linux.cgroup import cgroup_path
 from drgn.helpers.linux.pid import for_each_task
 
+from kcensus.engine.memory import Faults
+from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.memcg.members import paths_of
 from tests.lab import build
 from tests.vm.cases import analyzed, command, opened
 
@@ -48,3 +53,32 @@ def test_a_look_up_wakes_those_that_wait_for_its_name() -> None:
     }
     assert found == asleep != set()
     assert node["name"][woken["target"]].str.startswith("look-up").all()
+
+
+@pytest.mark.parametrize(
+    ("release", "scenario", "disk"),
+    [
+        ("6.1", "iosched-bfq", "vda"),
+        ("6.1", "waits-convoy", "sda"),
+        ("7.3", "iosched-kyber", "vda"),
+    ],
+)
+def test_a_disk_is_one_finding(release: str, scenario: str, disk: str) -> None:
+    findings = analyzed(opened(build(release, scenario), "xfs"), "waits").findings
+    of_disk = next(each for each in findings if each.id == f"waits-io:{disk}")
+    behind = [each for each in findings if each.kind == "waits-behind"]
+    assert behind
+    assert {each.part_of for each in behind} == {of_disk.id}
+    assert all(each.tasks <= of_disk.tasks for each in behind)
+
+
+def test_memory_cgroups_of_tasks() -> None:
+    target = opened(build("6.1", "iosched-bfq"))
+    tasks = [*for_each_task(target.prog)]
+    memory = int(target.prog.constant("memory_cgrp_id"))
+    wanted = [cgroup_path(task.cgroups.subsys[memory].cgroup).decode() for task in tasks]
+    address = np.array([int(task) for task in tasks], np.uint64)
+    faults = Faults()
+    assert paths_of(Kernel(target.prog), address, faults) == wanted
+    assert {"/heavy", "/light"} <= set(wanted)
+    assert not faults

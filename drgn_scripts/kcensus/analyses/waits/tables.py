@@ -337,7 +337,42 @@ STACKS = TableSpec("stacks", "Stacks of tasks in cycles, with waiters, or named 
 }, "A frame of a kernel stack; a task on a CPU needs CPU registers, which some dumps have and no "
     "capsule.", detail=True, rows=_stacks)  # fmt: skip
 
-TABLES = (CYCLES, TREE, TASKS, OBJECTS, STACKS, NODES, EDGES, PICTURE)
+
+@dataclass(frozen=True)
+class _Function:
+    """A function in which tasks sleep without a known object."""
+
+    function: str
+    state: str
+    tasks: int
+    oldest: float
+    example: str
+
+
+def _functions(shown: _Shown) -> list[_Function]:
+    figures, graph = shown.figures, shown.figures.graph
+    groups: dict[tuple[str, str], list[int]] = {}
+    for node in figures.task_nodes:
+        if figures.waiting.row(node) >= 0 and not graph.following[node]:
+            key = figures.tasks.place(node), figures.tasks.state(node).value
+            groups.setdefault(key, []).append(node)
+    return [
+        _Function(function, state, len(nodes), oldest.asleep, oldest.name)
+        for (function, state), nodes in groups.items()
+        for oldest in [_Node(figures, max(nodes, key=lambda node: int(figures.ages[node])))]
+    ]
+
+
+FUNCTIONS = TableSpec("functions", "Functions of tasks that wait for an unknown object", {
+    "function": Column(TEXT, "sleeps in", ALWAYS, "Function in which the tasks sleep."),
+    "state": Column(TEXT, "", ALWAYS, "D, S or other."),
+    "tasks": Column(COUNT, "", ALWAYS, "Tasks."),
+    "oldest": Column(SECONDS, "longest", ALWAYS, "Longest sleep of them, if known."),
+    "example": Column(TEXT, "task", ALWAYS, "The task with the longest sleep."),
+}, "A function in which tasks sleep whose object is unknown.", ("tasks", "oldest", "function"),
+    rows=_functions)  # fmt: skip
+
+TABLES = (CYCLES, TREE, TASKS, OBJECTS, FUNCTIONS, STACKS, NODES, EDGES, PICTURE)
 
 
 def tables(figures: Figures, told: Sequence[Told] = ()) -> dict[str, Table]:

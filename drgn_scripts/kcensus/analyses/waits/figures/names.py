@@ -3,14 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
 
 from kcensus.analyses.waits.figures.tasks import State, TaskNodes
+from kcensus.engine.memory import Faults
 from kcensus.human import listed
 from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.memcg.members import paths_of
+from kcensus.kernel.names import ABSENT
 from kcensus.kernel.symbols import symbols_of
 from kcensus.kernel.waiting.cycles import Behind, Cycle
 from kcensus.kernel.waiting.graph import PROCESS, TASK, NodeKind
@@ -25,6 +30,8 @@ _CODE = (1 << 64) - (1 << 31)
 """Lowest address of variables of the kernel and its modules on x86-64."""
 _MAX_MODULES = 1 << 31
 """Largest distance of modules below the kernel on other architectures."""
+_MAX_LISTED = 3
+"""Most programs or memory cgroups in a sentence."""
 _MAX_IDENTIFIED = 64
 """Most objects to identify outside of cycles, by number of tasks behind them."""
 
@@ -111,6 +118,19 @@ class Names:
         names = listed([self.object(int(graph.target[edge])) for edge in edges])
         return f"{graph.edge[edges[0]].value} {names}" if edges else ""
 
+    def programs(self, nodes: Iterable[int]) -> Iterator[str]:
+        """Yield the names of most tasks, and their memory cgroups but for the root."""
+        tasks = [node for node in nodes if self._tasks.pid(node)]
+        names = Counter(self._tasks.comm(node) for node in tasks)
+        if len(tasks) > 1:
+            yield f"programs: {_most(names)}"
+        address = self._graph.address[np.array(tasks, np.int64)]
+        with contextlib.suppress(*ABSENT, NotRecorded):
+            paths = Counter(paths_of(self._kernel, address, Faults()))
+            paths = Counter({path: count for path, count in paths.items() if path not in ("", "/")})
+            if paths:
+                yield f"memory cgroups: {_most(paths)}"
+
     def of(self, node: int) -> str:
         """Return the name of a node in a sentence."""
         if self._graph.kind[node] is TASK:
@@ -125,3 +145,10 @@ class Names:
             queue = self._workers.get(pid) if comm.startswith("kworker/") else None
             return task_name(f"{comm}+{queue}" if queue else comm, pid)
         return f"{self._graph.kind[node].value} {self.object(node)}"
+
+
+def _most(counts: Counter[str]) -> str:
+    """Return the most frequent names, with their numbers, as text."""
+    return listed(
+        [f"{printable(name)} ({count:,})" for name, count in counts.most_common()], _MAX_LISTED
+    )

@@ -27,16 +27,18 @@ def stalls(figures: Figures) -> Iterator[Told]:
     roots = _sorted(figures)
     yield from _largest(roots.own)
     told = _of_cycles(figures) | figures.waiters(*(told.nodes[0] for told in roots.own))
+    in_io = figures.waiters(*roots.devices) - told
+    of_devices = list(for_devices(figures, roots.devices, in_io))
+    yield from of_devices
+    known = {told.finding.id for told in of_devices}
     for subjects in _groups(figures, roots.tasks)[:_MAX_FINDINGS]:
         is_dead = figures.tasks.state(subjects[0]) is State.EXITED
-        yield exited(figures, subjects[0]) if is_dead else behind(figures, subjects)
+        yield exited(figures, subjects[0]) if is_dead else behind(figures, subjects, known)
         told |= {*subjects, *figures.waiters(*subjects)}
     late = [node for node in roots.unheld if degree(figures, node) is not None]
     for node in late[:_MAX_FINDINGS]:
-        yield unheld(figures, node)
+        yield unheld(figures, node, known)
         told |= figures.waiters(node)
-    in_io = figures.waiters(*roots.devices) - told
-    yield from for_devices(figures, roots.devices, in_io)
     yield from alone(figures, _hung(figures, told | in_io))
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
@@ -29,8 +29,11 @@ _MAX_STACKS = 64
 """Most tasks behind one to match with published deadlocks."""
 
 
-def behind(figures: Figures, subjects: list[int]) -> Told:
-    """Return the finding about tasks that wait for one task, or for each of several."""
+def behind(figures: Figures, subjects: list[int], of_devices: Collection[str] = ()) -> Told:
+    """Return the finding about tasks that wait for one task, or for each of several.
+
+    :param of_devices: ids of the findings about devices
+    """
     waits = stall(figures, subjects[0])
     how = severity(waits.count, waits.seconds) or Severity.NOTICE
     waiters = figures.waiters(*subjects)
@@ -44,6 +47,7 @@ def behind(figures: Figures, subjects: list[int]) -> Told:
     nearest = sorted(
         figures.waiters(subjects[0]), key=lambda node: (-int(figures.behind.tasks[node]), node)
     )
+    cause = _cause(figures, _devices(figures, subjects, is_sure=True), of_devices)
     finding = Finding(
         id=f"waits-behind:{figures.tasks.pid(subjects[0])}",
         severity=how,
@@ -56,12 +60,12 @@ def behind(figures: Figures, subjects: list[int]) -> Told:
         else (),
         figures=waits.figures,
         remedies=tuple(remedies),
-        no_remedy="" if remedies else _no_remedy(figures, subjects[0]),
+        no_remedy="" if remedies or cause in of_devices else _no_remedy(figures, subjects[0]),
         patch=patch_behind(
             figures.tasks.functions(subjects[0]),
             [figures.tasks.functions(node) for node in nearest[:_MAX_STACKS]],
         ),
-        part_of=_stuck(figures, _devices(figures, subjects, is_sure=True)),
+        part_of=cause,
     )
     # The sentences name what each task keeps, and what it waits for.
     named = [n for each in shown for n in (*objects_of(figures, each), *awaited(figures, each))]
@@ -115,8 +119,11 @@ def exited(figures: Figures, subject: int) -> Told:
     return Told(finding, [subject], objects_of(figures, subject))
 
 
-def unheld(figures: Figures, node: int) -> Told:
-    """Return the finding about tasks that wait for an object without a known holder or waker."""
+def unheld(figures: Figures, node: int, of_devices: Collection[str] = ()) -> Told:
+    """Return the finding about tasks that wait for an object without a known holder or waker.
+
+    :param of_devices: ids of the findings about devices
+    """
     waits, graph = stall(figures, node), figures.graph
     how = severity(waits.count, waits.seconds) or Severity.NOTICE
     kind, address = graph.kind[node], int(graph.address[node])
@@ -146,22 +153,36 @@ def unheld(figures: Figures, node: int) -> Told:
         evidence="; ".join(hints[:MAX_TOLD]),
         figures=waits.figures,
         no_remedy=kind.advice or (_LOOK if is_one else search if kind.is_lock else LOOK_AT_STACKS),
-        part_of=_stuck(figures, _devices(figures, [node])),
+        part_of=_cause(figures, _devices(figures, [node]), of_devices),
     )
     return Told(finding, [node], ends, figures.first_tasks(node)[:MAX_TOLD])
 
 
 def for_devices(figures: Figures, roots: list[int], tasks: set[int]) -> Iterator[Told]:
-    """Yield the finding about tasks that wait for the I/O of devices.
+    """Yield the findings about tasks that wait for the I/O of devices, one for each.
+
+    A task that waits for several is in the finding of the one with most tasks.
 
     :param roots: the devices, or objects that may wait for them
     """
+    by_devices: dict[tuple[int, ...], set[int]] = {}
+    for root in roots:
+        devices = tuple(_devices(figures, [root]))
+        by_devices.setdefault(devices, set()).update(figures.waiters(root) & tasks)
+    seen: set[int] = set()
+    groups = sorted(by_devices.items(), key=lambda item: (-len(item[1]), item[0]))
+    for devices, own in groups:
+        if told := _for_device(figures, [*devices], own - seen):
+            yield told
+        seen |= own
+
+
+def _for_device(figures: Figures, devices: list[int], tasks: set[int]) -> Told | None:
     ages = [int(figures.ages[node]) for node in tasks]
     waits = Stall(figures.tasks.pids(tasks), len(tasks), max(max(ages, default=0) / 1e9, 0.0))
     how = severity(waits.count, waits.seconds)
     if how is None or waits.seconds < LATE:
-        return
-    devices = _devices(figures, roots)
+        return None
     names = listed([figures.names.object(node) for node in devices], MAX_TOLD)
     longest = max(tasks, key=lambda node: (int(figures.ages[node]), -node))
     late = {node for node in tasks if figures.ages[node] >= LATE * 1e9}
@@ -171,12 +192,13 @@ def for_devices(figures: Figures, roots: list[int], tasks: set[int]) -> Iterator
     if any(graph.kind[node] is REQUEST for node in np.flatnonzero(graph.reached([*tasks]))):
         kinds = {DISK: None}
     finding = Finding(
-        id="waits-io",
+        id=f"waits-io:{_joined(figures, devices)}",
         evidence="; ".join(
             [
                 f"longest wait: {figures.names.of(longest)}{f' in {place}' if place else ''}",
                 *_states(figures, tasks),
                 *_stacked(figures, devices),
+                *figures.names.programs(tasks),
             ]
         ),
         severity=how,
@@ -189,7 +211,17 @@ def for_devices(figures: Figures, roots: list[int], tasks: set[int]) -> Iterator
         figures=waits.figures,
         no_remedy=next(filter(None, (kind.advice for kind in kinds)), LOOK_AT_STACKS),
     )
-    yield Told(finding, devices, [longest])
+    return Told(finding, devices, [longest])
+
+
+def _joined(figures: Figures, devices: list[int]) -> str:
+    return ":".join(map(figures.names.object, devices))
+
+
+def _cause(figures: Figures, devices: list[int], of_devices: Collection[str]) -> str:
+    """Return the id of the finding about the devices, or else of the one that does not answer."""
+    own = f"waits-io:{_joined(figures, devices)}"
+    return own if own in of_devices else _stuck(figures, devices)
 
 
 def _stuck(figures: Figures, devices: list[int]) -> str:
