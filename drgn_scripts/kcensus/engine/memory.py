@@ -6,7 +6,7 @@ from __future__ import annotations
 import timeit
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import TypeAlias, TypeVar
 
 import drgn
@@ -86,6 +86,16 @@ class Memory:
         self.end = end if 0 < end <= _MAX_BYTES else _MAX_BYTES
         """End of physical memory in bytes, which bounds what can be in memory."""
         self._direct_map = self._find_direct_map()
+        self._kept: dict[tuple[int, int], bytes] | None = None
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """Keep what is read until the end of the context, for many reads of the same pages."""
+        self._kept = {}
+        try:
+            yield
+        finally:
+            self._kept = None
 
     def _find_direct_map(self) -> range:
         """Return the virtual addresses that are faster to read by physical address, if known."""
@@ -120,10 +130,14 @@ class Memory:
         return self.chunk_bytes >> self.page_shift
 
     def _read(self, address: int, size: int) -> bytes:
+        if self._kept is not None and (known := self._kept.get((address, size))) is not None:
+            return known
         direct = address in self._direct_map
         place = address - self._direct_map.start if direct else address
         with self.uses.bulk(address, size) if self.uses is not None else nullcontext():
             data: bytes = self.prog.read(place, size, physical=direct)
+        if self._kept is not None:
+            self._kept[address, size] = data
         return data
 
     def note(self, addresses: Words, size: int | Numbers, use: Use | None) -> None:

@@ -24,6 +24,8 @@ from kcensus.kernel.tasks.orc import OrcTables, has_tables
 from kcensus.sources.capsule.uses import Use
 
 _MAX_FRAMES = 256
+_BLOCK = 1 << 11
+"""Stacks to walk at a time, with their pages in memory."""
 _MAX_STACK = 1 << 18
 """THREAD_SIZE of the largest configuration: KASAN with 64 KiB pages."""
 _ENTRY = "ret_from_fork"
@@ -148,12 +150,25 @@ class _Walk:
     ) -> tuple[Lanes, Words, Words, Mask]:
         """Return the frames of all stacks as (lane, pc, sp), and which stacks were cut."""
         is_cut = ~(started & _is_code(pc))
-        lanes = np.flatnonzero(~is_cut)
-        pc, sp, bp = pc[lanes], sp[lanes], bp[lanes]
+        every = np.flatnonzero(~is_cut)
+        parts = [(every[:0], pc[:0], sp[:0])]
+        # All steps of a walk read the same few pages.
+        for start in range(0, len(every), _BLOCK):
+            block = every[start : start + _BLOCK]
+            with self.memory.keeping():
+                parts += self._walk(block, pc[block], sp[block], bp[block], is_cut)
+        lane, all_pc, all_sp = (np.concatenate(column) for column in zip(*parts, strict=True))
+        order = np.argsort(lane, kind="stable")
+        return lane[order], all_pc[order], all_sp[order], is_cut
+
+    def _walk(
+        self, lanes: Lanes, pc: Words, sp: Words, bp: Words, is_cut: Mask
+    ) -> list[tuple[Lanes, Words, Words]]:
+        """Return the frames of some stacks, a step of all at a time; note in ``is_cut``."""
         interrupted = np.zeros(len(lanes), np.bool_)
-        parts = [(lanes[:0], pc[:0], sp[:0])]
+        parts: list[tuple[Lanes, Words, Words]] = []
         step = self._by_orc if self.tables is not None else self._by_frame_pointer
-        while len(lanes) and len(parts) <= _MAX_FRAMES:
+        while len(lanes) and len(parts) < _MAX_FRAMES:
             parts.append((lanes, pc, sp))
             pc, above, bp, interrupted, done, cut = step(lanes, pc, sp, bp, interrupted)
             # A caller's frame is at a higher address: no walk goes round in circles.
@@ -163,9 +178,7 @@ class _Walk:
             lanes, pc, sp, bp = lanes[more], pc[more], above[more], bp[more]
             interrupted = interrupted[more]
         is_cut[lanes] = True
-        lane, all_pc, all_sp = (np.concatenate(column) for column in zip(*parts, strict=True))
-        order = np.argsort(lane, kind="stable")
-        return lane[order], all_pc[order], all_sp[order], is_cut
+        return parts
 
     def _load(self, addresses: Words, lanes: Lanes, wanted: Mask) -> tuple[Words, Mask]:
         """Return words of the stacks; 0 for unwanted ones, and outside of the stack."""

@@ -116,10 +116,12 @@ class _Search:
     def _is_linked(self, node: Words) -> Mask:
         """Return which addresses hold a ``list_head`` in a ring with others."""
         here = gather(self.memory, node, self.links, Guess())
-        after = gather(self.memory, here["next"], self.links, Guess())
-        before = gather(self.memory, here["prev"], self.links, Guess())
-        linked: Mask = here.readable & after.readable & before.readable & (here["next"] != node)
-        linked &= (after["prev"] == node) & (before["next"] == node)
+        rows = np.flatnonzero(here.readable & (here["next"] != node))
+        for way, back in ("next", "prev"), ("prev", "next"):
+            beside = gather(self.memory, here[way][rows], self.links, Guess())
+            rows = rows[beside.readable & (beside[back] == node[rows])]
+        linked = np.zeros(len(node), np.bool_)
+        linked[rows] = True
         return linked
 
     def _is_head(self, node: Words, shape: Numbers) -> Mask:
