@@ -154,6 +154,11 @@ _WAITERS: dict[str, Callable[[Object], Iterable[Object]]] = {
     "struct rw_semaphore": _lock,
     "struct mutex": _lock,
     "struct semaphore": _lock,
+    "struct dm_snapshot": lambda snapshot: (
+        _lock(snapshot.cow_count)
+        if hasattr(snapshot, "cow_count")
+        else _queue(snapshot.in_progress_wait)
+    ),
     "struct wait_queue_head": _queue,
 }
 

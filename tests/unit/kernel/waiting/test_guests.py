@@ -37,7 +37,8 @@ from kcensus.kernel.waiting.finders.io.devices import DISK
 from kcensus.kernel.waiting.finders.io.direct_io import IO
 from kcensus.kernel.waiting.finders.io.requests import REQUEST, TAGS
 from kcensus.kernel.waiting.finders.io.xfs_buffers import BUFFER_IO
-from kcensus.kernel.waiting.finders.locks.locks import MUTEX, SEMAPHORE
+from kcensus.kernel.waiting.finders.locks.locks import MUTEX
+from kcensus.kernel.waiting.finders.mapped.copies import LIMIT
 from kcensus.kernel.waiting.graph import HELD, SERVED, TASK, WAITS, EdgeKind, NodeKind
 from kcensus.kernel.waiting.objects import reading as reading_module
 from kcensus.kernel.waiting.reader import Waiting, waiting
@@ -412,9 +413,10 @@ def test_a_chain_to_a_request() -> None:
 def test_a_mutex_whose_owner_died_in_an_oops() -> None:
     found = opened(_OOPS)[1]
     assert following(found, 999) == [(WAITS, MUTEX, 0), (HELD, TASK, 0)]
-    assert following(found, 280) == [(WAITS, SEMAPHORE, 0)]
+    # The throttle of kcopyd is a semaphore of the snapshot.
+    assert following(found, 280) == [(WAITS, LIMIT, 0)]
     gaps = {gap.what: gap.count for gap in answer(_OOPS).gaps}
-    # The semaphore of kcopyd's throttle has none either.
-    assert gaps == {"tasks": 1, "holders of locks": 1}
-    (finding,) = answer(_OOPS).findings
+    assert gaps == {"tasks": 1}
+    limit, finding = answer(_OOPS).findings
+    assert (limit.id, limit.tasks) == ("waits-copies:snap2", {280})
     assert finding.kind == "waits-exited"

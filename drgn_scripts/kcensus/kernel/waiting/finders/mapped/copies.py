@@ -23,8 +23,11 @@ from kcensus.text import printable
 COPIES = NodeKind("copies", is_any=True, is_io=True)
 """Copies in flight to the snapshots of an origin."""
 LIMIT = NodeKind("copy limit", ("struct dm_snapshot",))
-"""``dm_snapshot.in_progress_wait``."""
+"""One of :data:`_LIMITS`."""
 DELAYED = EdgeKind("delayed by", "delays the writes to")
+_LIMITS = "in_progress_wait", "cow_count"
+"""Members of a snapshot that a write waits for when too many copies are in flight."""
+_PLACES = "struct wait_queue_head", "struct __wait_queue_head", "struct semaphore"
 _ORIGIN, _SNAPSHOT = "snapshot-origin", "struct dm_snapshot"
 _MANY = 10
 """Least tasks of a warning, unless one is hung."""
@@ -44,7 +47,7 @@ class Copies(Finder):
 
     def note(self) -> None:
         """Note the snapshots whose copies are too many for the tasks that wait."""
-        lanes = self._of_type("struct wait_queue_head", "struct __wait_queue_head")
+        lanes = self._of_type(*_PLACES)
         disks = block_devices(self.kernel).disks if len(lanes) else ()
         if not any(kind_of(disk) is Via.DM for disk in disks):
             return
@@ -54,13 +57,16 @@ class Copies(Finder):
             for target in device.targets
             if target.type_name in TARGETS
         }
-        if not known or not self.kernel.prog.type(_SNAPSHOT).has_member("in_progress_wait"):
+        # Since Linux kernel commit b21555786f18 ("dm snapshot: rework COW throttling to fix
+        # deadlock") (in v5.4, and stable), in_progress_wait; before, a semaphore.
+        members = [name for name in _LIMITS if self.kernel.prog.type(_SNAPSHOT).has_member(name)]
+        if not known or not members:
             return
-        inside = int(self._offset(_SNAPSHOT, "in_progress_wait"))
+        inside = int(self._offset(_SNAPSHOT, members[0]))
         for lane in lanes.tolist():
             snapshot = int(self.object[lane]) - inside
             if snapshot in known:
-                self._note(lane, snapshot, _SNAPSHOT, "dm_snapshot.in_progress_wait")
+                self._note(lane, snapshot, _SNAPSHOT, f"dm_snapshot.{members[0]}")
                 self.draft.kind[lane] = LIMIT
                 self.names[LIMIT, snapshot] = f"of snapshot {known[snapshot] or 'unnamed'}"
 
