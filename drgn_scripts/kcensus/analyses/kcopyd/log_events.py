@@ -123,6 +123,8 @@ _KERNEL_LINE = re.compile(r"^\[|\[ *\d+\.\d+\]|\bkernel: |Linux version ")
 _MAX_DIGITS = 18
 """Digits that fit 64 bits."""
 _MAX_BYTES = 256 << 20
+_ENDLESS = "/proc/kmsg", "/dev/kmsg"
+"""Files that wait for the next message."""
 _SAMPLE_BYTES = 64 << 10
 _MAX_BINARY = 0.3
 """Share of unprintable characters in the sample: a log may hold a few pages of zeros after a
@@ -235,6 +237,8 @@ def lines(text: Iterable[str]) -> Iterator[Line]:
 
 def log_file(path: str) -> Iterator[Line]:
     """Yield the lines of a file, or raise AnalysisError if it is not a readable log."""
+    if str(Path(path).resolve()) in _ENDLESS:
+        raise AnalysisError(f"--log: '{path}' has no end; pass the output of dmesg")
     try:
         with Path(path).open("rb") as stream:
             raw = stream.read(_MAX_BYTES + 1)

@@ -240,6 +240,7 @@ def test_a_log_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     log = tmp_path / "log"
     assert refused(log) == f"--log: cannot read '{log}': No such file or directory"
     assert refused(tmp_path) == f"--log: cannot read '{tmp_path}': Is a directory"
+    assert "has no end" in refused(Path("/proc/kmsg"))
     for binary in (b"\x7fELF\2\1\1" + bytes(1000), "[ 1.0] plain\n".encode("utf-16")):
         log.write_bytes(binary)
         assert refused(log) == f"--log: '{log}' is not a text file; pass the output of dmesg"
