@@ -133,11 +133,18 @@ class Damaged:
             _Pages.read_frames = None
         return frames
 
-    def bend(self, address: int, pointer: int) -> list[str]:
-        """Return the lines of :meth:`case` with another pointer at an address."""
+    def bent(self, address: int, pointer: int) -> tuple[int, bytes]:
+        """Return frame and page of an address, with another pointer there."""
         frame, at = self.frames(address)[-1], address % self.intact.page_size
         page = self.intact.page(frame)
-        return self.case(frame, bytes(page[:at] + pointer.to_bytes(8, "little") + page[at + 8 :]))
+        return frame, bytes(page[:at] + pointer.to_bytes(8, "little") + page[at + 8 :])
+
+    def shows(self, frame: int, page: bytes, *others: int) -> bool:
+        """Return whether a gap or check of a reader changes if pages are, as in :meth:`case`."""
+        _Pages.changed = dict.fromkeys(others, bytes(self.intact.page_size)) | {frame: page}
+        after = _run(self.path, self.readers[frame])
+        _Pages.changed = {}
+        return any(_words_of(self.before[name]) != _words_of(one) for name, one in after.items())
 
     def case(self, frame: int, page: bytes, *others: int) -> list[str]:
         """Return a line for each figure that changes without a word if a page is replaced.
@@ -175,7 +182,7 @@ class Damaged:
         for frame in frames:
             yield self.case(frame, bytes(self.intact.page_size))
 
-    def bent(self, frames: list[int], seed: int = 1) -> Iterator[list[str]]:
+    def all_bent(self, frames: list[int], seed: int = 1) -> Iterator[list[str]]:
         """Replace a pointer on each page by another word of it, or by a flipped bit."""
         for frame in frames:
             choose = random.Random(f"{seed} {frame}")
@@ -210,7 +217,7 @@ def _main() -> None:
     frames = sorted(damaged.readers)
     frames = frames[int(first) :: max(len(frames) // int(cases), 1) if int(cases) else 1]
     print(f"{len(damaged.readers)} pages, {len(damaged.before)} analyses", file=sys.stderr)
-    done = tally(damaged.zeroed(frames) if kind == "zero" else damaged.bent(frames))
+    done = tally(damaged.zeroed(frames) if kind == "zero" else damaged.all_bent(frames))
     print(json.dumps(done))
 
 

@@ -39,12 +39,17 @@ def _damaged(sample: str, *analyses: str) -> Damaged:
     return Damaged(str(DIRECTORY / f"{sample}.capsule"), analyses)
 
 
+def _is_shown(damaged: Damaged, frame: int, page: bytes, *others: int) -> None:
+    assert damaged.shows(frame, page, *others)
+    assert damaged.case(frame, page, *others) == []
+
+
 def test_the_page_table_of_a_module() -> None:
     """Without it, no mapped device is known."""
     damaged = _damaged("sample", "slab")
     variable = int(_kernel("sample").prog["_minor_idr"].address_)
     table = damaged.frames(variable)[-2]
-    assert damaged.case(table, bytes(4096)) == []
+    _is_shown(damaged, table, bytes(4096))
 
 
 def test_names_of_file_systems() -> None:
@@ -52,7 +57,7 @@ def test_names_of_file_systems() -> None:
     address = int(blocks.address[blocks.type.index("tracefs")])
     block = Object(_kernel("sample").prog, "struct super_block *", value=address)
     frame = damaged.frames(int(block.s_type.name))[-1]
-    assert damaged.case(frame, bytes(4096)) == []
+    _is_shown(damaged, frame, bytes(4096))
 
 
 def test_owners_of_dentries() -> None:
@@ -63,7 +68,7 @@ def test_owners_of_dentries() -> None:
     owners, _ = reader.read(slabs, vectors, Faults())
     most = np.bincount(owners.slab).argmax()
     frame = damaged.frames(int(vectors.address[vectors.slab == most][0]))[-1]
-    assert damaged.case(frame, bytes(4096)) == []
+    _is_shown(damaged, frame, bytes(4096))
 
 
 @pytest.mark.parametrize("sample", ["sample", "sample-after"])
@@ -72,7 +77,7 @@ def test_page_structs_of_structures(sample: str) -> None:
     group = int(groups.cgroup[~groups.online][0])
     node = Object(_kernel(sample).prog, "struct cgroup *", value=group).kn
     frame = damaged.frames(int(virt_to_page(node)))[-1]
-    assert damaged.case(frame, bytes(4096)) == []
+    _is_shown(damaged, frame, bytes(4096))
 
 
 def test_bios_of_copies() -> None:
@@ -84,7 +89,7 @@ def test_bios_of_copies() -> None:
         address, _ = allocated(kernel.slab_map, [each], bios, ScanReport())
         pages = np.unique(address >> np.uint64(12))[::10] << np.uint64(12)
         frames = [damaged.frames(page)[-1] for page in pages.tolist()]
-        assert damaged.case(frames[0], bytes(4096), *frames[1:]) == []
+        _is_shown(damaged, frames[0], bytes(4096), *frames[1:])
 
 
 def test_a_pointer_to_an_object_of_another_size() -> None:
@@ -95,7 +100,7 @@ def test_a_pointer_to_an_object_of_another_size() -> None:
     place, group = int(arrays[arrays != 0][0]) + first, int(memcgs(kernel).address[1])
     inside = next(at for at in range(group, group + 2048, 8) if not kernel.memory.word(at + items))
     assert kernel.memory.word(place)
-    assert damaged.bend(place, inside) == []
+    _is_shown(damaged, *damaged.bent(place, inside))
 
 
 def test_a_name_in_another_dentry() -> None:
@@ -106,4 +111,4 @@ def test_a_name_in_another_dentry() -> None:
     inline = found["name"] - address < np.uint64(columns.size)
     row = np.flatnonzero(inline & (found["inode"] == 0))[0]
     place = int(address[row]) + columns.fields["name"].offset
-    assert damaged.bend(place, int(found["name"][row]) + 0x110) == []
+    _is_shown(damaged, *damaged.bent(place, int(found["name"][row]) + 0x110))

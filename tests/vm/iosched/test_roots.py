@@ -12,7 +12,7 @@ from drgn.helpers.linux.pid import for_each_task
 
 from kcensus.engine.memory import Faults
 from kcensus.kernel.kernel import Kernel
-from kcensus.kernel.memcg.members import paths_of
+from kcensus.kernel.memcg.members import path_of, states_of
 from tests.lab import build
 from tests.vm.cases import analyzed, command, opened
 
@@ -78,7 +78,8 @@ def test_memory_cgroups_of_tasks() -> None:
     memory = int(target.prog.constant("memory_cgrp_id"))
     wanted = [cgroup_path(task.cgroups.subsys[memory].cgroup).decode() for task in tasks]
     address = np.array([int(task) for task in tasks], np.uint64)
-    faults = Faults()
-    assert paths_of(Kernel(target.prog), address, faults) == wanted
+    faults, kernel = Faults(), Kernel(target.prog)
+    states = states_of(kernel, address, faults).tolist()
+    assert [path_of(kernel, state) for state in states] == wanted
     assert {"/heavy", "/light"} <= set(wanted)
     assert not faults

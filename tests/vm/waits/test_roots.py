@@ -23,6 +23,8 @@ from tests.vm.waits.scenarios import FOUND, MADE, params
 
 _LEAST_NS = 10**9
 """Shorter sleeps are no stalls."""
+_OF_PROGRAMS = "waits-coredump", "waits-futex", "waits-healthy"
+"""Scenarios without a task that is in state D for long."""
 _VAGUE = "waits-unheld", "waits-alone"
 
 
@@ -30,13 +32,9 @@ def dead_ends(figures: Figures) -> tuple[int, Counter[str]]:
     """Return the number of stalled tasks, and those without such a root by where they end."""
     graph, tasks = figures.graph.sure, figures.waiting.tasks
     known = {node for cycle in figures.cycles for node in cycle.tangle}
-    told = [each for each in findings(figures) if each.finding.kind not in _VAGUE]
-    known |= {
-        node
-        for each in told
-        if not figures.graph.is_task[(each.nodes or [0])[0]]
-        for node in each.nodes
-    }
+    for told in findings(figures):
+        if told.finding.kind not in _VAGUE:
+            known |= {node for node in told.nodes if not graph.is_task[node]}
     stalled, lost = 0, Counter[str]()
     for node in figures.task_nodes:
         row = figures.task_rows[node]
@@ -59,4 +57,5 @@ def dead_ends(figures: Figures) -> tuple[int, Counter[str]]:
 def test_stalls_have_a_root(kernel: str, scenario: str) -> None:
     dump = build(kernel, scenario)
     stalled, lost = dead_ends(Figures(Kernel(opened(dump, "xfs", "fuse", "dm_mod").prog)))
+    assert stalled or scenario in _OF_PROGRAMS
     assert lost.total() <= 0.02 * stalled, lost

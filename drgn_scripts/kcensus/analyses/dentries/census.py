@@ -151,8 +151,8 @@ class DentryCensus:
         self.slab_map = kernel.slab_map
         self.caches = find_caches(self.slab_map, "struct dentry")
         self.slot_size = max(cache.slot_size for cache in self.caches)
-        names = [cache.name for cache in self.slab_map.caches]
-        self.is_kmalloc = np.array([name.startswith("kmalloc") for name in names], np.bool_)
+        is_kmalloc = [cache.is_kmalloc for cache in self.slab_map.caches]
+        self.is_kmalloc = np.array(is_kmalloc, np.bool_)
         """Mask of the slab caches of kmalloc(), which have the external names."""
         self.columns = layout(memory.prog, "struct dentry", DENTRY_MEMBERS)
         offset = {name: np.uint64(each.offset) for name, each in self.columns.fields.items()}

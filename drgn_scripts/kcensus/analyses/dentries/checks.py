@@ -46,17 +46,18 @@ def checks(figures: Figures) -> list[Check]:
     source, in_namespace = "mnt_namespace.nr_mounts of init", figures.super_blocks.mounts_at_home
     ours = count(ON_LRU, ON_SHRINK)
     on_lrus = Check("on LRU lists", ours, items.all, source=lru_source, note=lru_note)
-    found = [
+    made = [
         Check("dentries", *total, source="nr_dentry"),
         Check("on LRU and shrink lists", count(ON_LRU), unused, source=unused_source),
         Check("negative, on LRU lists", *negative, source="nr_dentry_negative"),
         on_lrus.over(figures.lru_items_before, items.all),
         Check("mounts in init's namespace", *in_namespace, source=source),
     ]
-    if figures.groups is not None and not figures.kernel.live:
+    if figures.groups and not figures.kernel.live:
         name, source = "on LRU lists of memory cgroups", f"{lru_source}, without the root's"
-        found.append(Check(name, figures.charged_on_lrus, items.charged, source=source))
-    return found
+        ours, charged = figures.charged_on_lrus, items.charged
+        made.append(Check(name, ours, charged, source=source, note=lru_note))
+    return made
 
 
 _GAUGES = {

@@ -72,8 +72,7 @@ class Figures:
             self.owner_rows = self.groups.rows(owner)
             """Row of the memory cgroup of each owner, -1 for unknown ones."""
             on_lru = census.sums("owner_on_lru")
-            owner = census.slot_owners.memcg(on_lru.key.astype(np.uint64), self.faults)
-            row = self.groups.rows(owner)
+            row = self.owner_rows[np.searchsorted(census.sums("owner").key, on_lru.key)]
             row[row >= 0] = self.groups.list_owner[row[row >= 0]]
             self.charged_on_lrus = int(on_lru.values[0, (on_lru.key != 0) & (row != 0)].sum())
             """Dentries on LRU lists of memory cgroups other than the root."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import drgn
@@ -19,6 +19,7 @@ from kcensus.engine.slub.slabs import ScanReport, SlabMap
 from kcensus.kernel.dm import snapshots as dm_snapshots
 from kcensus.kernel.dm.bios import BioUse, bios_in_use, set_at
 from kcensus.kernel.dm.devices import (
+    BLOCK_IO_FOR_SUSPEND,
     CLIENTS_OF_TARGETS,
     MappedDevice,
     MappedDevices,
@@ -219,12 +220,14 @@ def _read_bios(census: Census, kernel: Kernel) -> None:
     slab_map, prog = kernel.slab_map, kernel.prog
     of_clients = {_address(bio_set): client for client, bio_set in _client_bio_sets(census, prog)}
     owners = dict(of_clients)
-    clients_of_cow = {snapshot.cow: snapshot.client for snapshot in census.snapshots.all}
-    of_devices: list[tuple[MappedDevice, list[int]]] = []
-    for device in census.devices.devices:
-        if client := clients_of_cow.get(device.number):
-            of_devices.append((device, [_address(each) for each in _device_bio_sets(prog, device)]))
-            owners |= dict.fromkeys(of_devices[-1][1], client)
+    clients_of_cow = {each.cow: each.client for each in census.snapshots.all if each.client}
+    of_devices = [
+        (device, [_address(each) for each in _device_bio_sets(prog, device)])
+        for device in census.devices.devices
+        if device.number in clients_of_cow
+    ]
+    for device, own in of_devices:
+        owners |= dict.fromkeys(own, clients_of_cow[device.number])
     try:
         sets = np.array(sorted(owners), np.uint64)
         report = ScanReport()
@@ -236,14 +239,29 @@ def _read_bios(census: Census, kernel: Kernel) -> None:
         census.errors["bios"] = f"pages of their sets or slabs: {', '.join(sorted(report.slabs))}"
     for bio_set, use in uses.items():
         census.bios.setdefault(owners[bio_set], []).append(use)
-    if kernel.live:
-        return
-    # Each job in flight has at least one bio, and each of these to a mapped device has a clone.
-    jobs = dict(zip(census.clients.address.tolist(), census.jobs.in_flight.tolist(), strict=True))
+    if not kernel.live:
+        _count_least(census, prog, uses, of_clients, of_devices)
+
+
+def _count_least(
+    census: Census,
+    prog: Program,
+    uses: Mapping[int, BioUse],
+    of_clients: Mapping[int, int],
+    of_devices: Sequence[tuple[MappedDevice, list[int]]],
+) -> None:
+    """Compare bios with jobs in flight, which have one at least, and with bios of these to clone.
+
+    :param of_clients: clients by their bio set
+    :param of_devices: mapped devices with their bio sets
+    """
+    copying = census.jobs.in_flight - census.jobs.prepared
+    jobs = dict(zip(census.clients.address.tolist(), copying.tolist(), strict=True))
     least = [([each], jobs[client]) for each, client in of_clients.items()]
     sent = sum((uses[each].devices for each in of_clients if each in uses), Counter[int]())
     for device, own in of_devices:
-        least.append((own, sum(sent[place] for place in _places(prog, device))))
+        places = _places(prog, device)
+        least.append((own, sum(sent[place] for place in places)))
     # A CPU may have been stopped between a bio and its clone.
     slack = len(cpu_offsets(prog))
     census.bios_expected = sum(max(count - slack, 0) for _, count in least)
@@ -254,14 +272,19 @@ def _read_bios(census: Census, kernel: Kernel) -> None:
 
 
 def _places(prog: Program, device: MappedDevice) -> set[int]:
-    """Return the addresses by which bios name a device; see :class:`BioUse`."""
+    """Return the addresses by which bios name a device; see :class:`BioUse`.
+
+    A suspended device has none: it clones no bio until it is resumed.
+    """
     places: set[int] = set()
     with contextlib.suppress(*_FAILURES, AttributeError, TypeError):
-        disk = Object(prog, "struct mapped_device *", value=device.address).disk
-        places.add(int(disk))
+        md = Object(prog, "struct mapped_device *", value=device.address)
+        if int(md.flags) & BLOCK_IO_FOR_SUSPEND:
+            return places
+        places.add(int(md.disk))
         # Since Linux kernel commit 0d02129e76ed ("block: merge struct block_device and struct
         # hd_struct") (in v5.11), part0 is a pointer.
-        places.add(int(disk.part0))
+        places.add(int(md.disk.part0))
     return places
 
 

@@ -123,9 +123,9 @@ def _gaps(figures: Figures) -> Iterator[Gap]:
     yield Gap("items", reason, slots.stray_items, "they are not attributed to a memory cgroup")
     count = figures.shrinker_maps.unreadable
     yield Gap("shrinker maps", "unreadable", count, "their bytes are not counted")
-    what = "struct page array: pages of allocations"
-    effect = "these allocations count with their requested size"
-    yield Gap(what, reasons(faults), faults.total(), effect)
+    faults = Faults(faults + slots.place_faults)
+    effect = "these structures count with their requested size, or that of the other slab"
+    yield Gap("slabs of structures", reasons(faults), faults.total(), effect)
     yield from scan_gaps(figures.footprint.slab_map, figures.report, "objects of the cache")
 
 

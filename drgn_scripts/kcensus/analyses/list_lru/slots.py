@@ -63,6 +63,8 @@ class Slots:
         self.torn = 0
         """Nodes of XArrays that were unreadable or inconsistent with their parent."""
         self.faults = Faults()
+        self.place_faults = Faults()
+        """Structures, or their pages, whose slab is unknown or of another size."""
 
     def add(self, part: Slots) -> None:
         """Add the totals over other slots."""
@@ -128,7 +130,9 @@ class SlotReader:
         address, lru = pointers[is_slot], (positions // self.lrus.memcg_lrus.shape[1])[row]
         index = PageIndex.of(self.memory, address)
         items, readable = self._items(address, part, index)
-        sizes = self.footprint.sizes(address, self.one_size, LISTS, part.tally, index)
+        sizes = self.footprint.sizes(
+            address, self.one_size, LISTS, part.tally, index, part.place_faults
+        )
         self._count(part, lru, id_, items, readable, sizes)
         used = np.flatnonzero(items)
         used = used[self.ids_in_use[id_[used]]]
@@ -140,7 +144,9 @@ class SlotReader:
         part = Slots(len(self.lrus), ids)
         walk = XArrayWalk(self.memory, part.faults)
         for block in walk.blocks(self.lrus.xa_head[rows]):
-            sizes = self.footprint.sizes(block.node, walk.node.size, XA_NODES, part.tally)
+            sizes = self.footprint.sizes(
+                block.node, walk.node.size, XA_NODES, part.tally, faults=part.place_faults
+            )
             np.add.at(part.xa_nodes, rows[block.node_lane], 1)
             np.add.at(part.xa_node_bytes, rows[block.node_lane], sizes)
             valid = block.index < ids
@@ -153,7 +159,9 @@ class SlotReader:
                 items += on_node
                 readable &= node_readable
             asked = self.header + self.nodes * self.one_size
-            sizes = self.footprint.sizes(address, asked, LISTS, part.tally)
+            sizes = self.footprint.sizes(
+                address, asked, LISTS, part.tally, faults=part.place_faults
+            )
             self._count(part, lru, block.index[valid].astype(np.int64), items, readable, sizes)
         part.torn += walk.damage.unreadable + walk.damage.torn
         return part

@@ -73,7 +73,7 @@ def _gaps(figures: Figures) -> Iterator[Gap]:
     yield Gap("pages of memory cgroups", reason, count, effect)
     faults = figures.footprint.faults
     reason, count = reasons(faults), max(structures.unreadable, faults.total())
-    effect = "structures behind the damage are not counted"
+    effect = "structures behind the damage are not counted, or with another size"
     yield Gap("structures of memory cgroups", reason, count, effect)
     reason = "the debug info or the capsule lacks members of struct page"
     effect = "pages charged to offline memory cgroups are not counted"

@@ -77,6 +77,11 @@ class SlabCache:
         return int(self.object.value_())
 
     @property
+    def is_kmalloc(self) -> bool:
+        """Whether it is one of the caches of kmalloc(), of any kind."""
+        return self.name.startswith("kmalloc-")
+
+    @property
     def merged(self) -> bool:
         """Whether the cache serves users of several names."""
         return self.refcount > 1

@@ -20,6 +20,8 @@ from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.lists import list_members
 from kcensus.kernel.names import MISSING, decode, name_at
 
+BLOCK_IO_FOR_SUSPEND = 1 << 0
+"""DMF_BLOCK_IO_FOR_SUSPEND, a macro in dm-core.h: bios are deferred until resume."""
 _MAX_DEVICES = 1 << 20
 _MAX_ZONED_DEVICES = 256
 _RESERVED = (1 << 64) - 1

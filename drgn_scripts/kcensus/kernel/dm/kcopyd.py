@@ -107,6 +107,8 @@ class Jobs:
     """Jobs and sub-jobs on each list, shape (clients, len(LISTS))."""
     in_flight: Numbers = field(default_factory=_no_counts)
     """Jobs and sub-jobs on no list: in I/O, or prepared and not yet dispatched."""
+    prepared: Numbers = field(default_factory=_no_counts)
+    """The part of :attr:`in_flight` that copies nothing: of dm_kcopyd_prepare_callback()."""
     pages: Numbers = field(default_factory=_no_counts)
     """Copy pages, by the sizes of the jobs; an upper bound for split jobs with their last sub-jobs
     running, since it is not recorded which of them still hold pages."""
@@ -156,7 +158,7 @@ class Kcopyd:
     def candidates(self, report: ScanReport) -> Words:
         """Return kmalloc objects with a mempool of jobs: clients, also idle ones of any target."""
         columns = layout(self.prog, self.client_type, [self._pool])
-        kmalloc = [cache for cache in self.slab_map.caches if cache.name.startswith("kmalloc-")]
+        kmalloc = [cache for cache in self.slab_map.caches if cache.is_kmalloc]
         sizes = [cache.object_size for cache in kmalloc if cache.object_size >= columns.size]
         if not sizes or not self.caches:
             return _no_words()
@@ -288,6 +290,7 @@ class Kcopyd:
             sub_jobs=sub_jobs,
             listed=listed,
             in_flight=jobs + sub_jobs - waiting - listed.sum(axis=1),
+            prepared=per_client(row[(sectors == 0) & (ends[: len(master)] < 0)]),
             pages=pages,
             pages_expected=int(sizes.sum()),
             pages_followed=self._page_lists(starts),

@@ -60,6 +60,9 @@ class Memcgs(Addressed):
     damaged: int = 0
     """Lists of children that are torn, lead elsewhere, or differ by direction."""
     faults: Faults = field(default_factory=Faults)
+    is_hierarchical: bool = True
+    """Whether parents account for their children. Until Linux kernel commit bef8620cd8e0 ("mm:
+    memcg: deprecate the non-hierarchical mode") (in v5.11), they need not."""
     unread: str = "torn or unreadable"
     """Reason of :attr:`damaged`."""
 
@@ -71,8 +74,10 @@ class Memcgs(Addressed):
     @cached_property
     def list_owner(self) -> Numbers:
         """Row of the memory cgroup that has the lists of each: itself, or the nearest ancestor
-        with CSS_ONLINE."""
+        with CSS_ONLINE; the root, if the hierarchy is off."""
         owner = np.arange(len(self))
+        if not self.is_hierarchical:
+            return np.where(self.has_id, owner, 0)
         for row in np.flatnonzero(~self.has_id & (self.parent >= 0)).tolist():
             owner[row] = owner[self.parent[row]]  # parents come first
         return owner
@@ -204,7 +209,8 @@ def _walk(memory: Memory, root: drgn.Object) -> Memcgs:
     address = css_address - np.uint64(drgn.offsetof(memcg, "css"))
     # Since Linux kernel commit 3a3b7fec3974 ("mm: remove CONFIG_MEMCG_KMEM") (in v6.11), every
     # kernel with CONFIG_MEMCG has kmemcg_id.
-    ids = gather(memory, address, layout(prog, memcg, {}, {"id": "kmemcg_id"}), faults)
+    members = layout(prog, memcg, {}, {"id": "kmemcg_id", "hierarchy": "use_hierarchy"})
+    ids = gather(memory, address, members, faults)
     kmemcg_id = ids.columns.get("id", np.full(len(address), -1)).astype(np.int64)
     has_id = (flags & online) != 0
     is_online = has_id & ((flags & dying) == 0)
@@ -220,6 +226,7 @@ def _walk(memory: Memory, root: drgn.Object) -> Memcgs:
         kmemcg_id=np.where(ids.readable, kmemcg_id, -1),
         serial=serial,
         cgroup=cgroup,
+        is_hierarchical=bool(ids.columns.get("hierarchy", np.ones(1))[:1].all()),
         online_children=np.maximum(online_count.astype(np.int64) - has_id, 0),
         damaged=damaged + len(level),
         faults=faults,

@@ -42,15 +42,13 @@ class _Statistics:
         self.memory, self.prog, self.faults = kernel.memory, kernel.prog, faults
         self.type = self.prog.type("struct mem_cgroup")
         self.groups = memcgs(kernel).address
+        self.is_hierarchical = memcgs(kernel).is_hierarchical
         self.cpus = cpu_offsets(self.prog)
 
     def total(self) -> int | None:
-        # Until Linux kernel commit bef8620cd8e0 ("mm: memcg: deprecate the non-hierarchical mode")
-        # (in v5.11), the root need not have the statistics of the others.
-        if self.type.has_member("use_hierarchy"):
-            mode = self._gather(self.groups[:1], self.type, mode="use_hierarchy")["mode"]
-            if not mode.all():
-                return None
+        # The root need not have the statistics of the others.
+        if not self.is_hierarchical:
+            return None
         if not 0 < len(self.groups) * len(self.cpus) <= _MAX_READS:
             return None
         return sum(map(self._item, _ITEMS)) + self._stocks()

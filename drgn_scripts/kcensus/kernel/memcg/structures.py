@@ -50,6 +50,8 @@ _REFCOUNTS = {MEMCG: ("css.refcnt",), CGROUP: ("self.refcnt", "bpf.refcnt"), OBJ
 """Members of type ``percpu_ref``: an ``unsigned long`` per CPU, until it is atomic for good."""
 _PERCPU_UNIT = 4
 """PCPU_MIN_ALLOC_SIZE: the per-CPU allocator rounds sizes up to it."""
+_MAX_LEVEL = 1 << 10
+"""Most levels of the cgroup hierarchy."""
 _REF_FLAGS = 3
 """``__PERCPU_REF_ATOMIC_DEAD``: the bits of ``percpu_count_ptr`` outside of the pointer."""
 
@@ -121,7 +123,8 @@ class _Reader:
         self._visit(PER_NODE, owners, nodes)
         counted = rows[_first_of_cgroup(groups)[rows]]
         cgroups = counted, groups.cgroup[counted]
-        self._visit(CGROUP, *cgroups)
+        self._visit(CGROUP, *cgroups, embedded=True)
+        self._cgroups(*cgroups)
         self._visit(PSI, *self._followed(CGROUP, *cgroups, "psi"))
         kernfs = self._followed(CGROUP, *cgroups, "kn")
         self._visit(KERNFS, *kernfs)
@@ -134,13 +137,41 @@ class _Reader:
         self.maps += maps.bytes
         self.unreadable += maps.unreadable
 
-    def _visit(self, name: str, owners: Numbers, addresses: Words, extra: int = 0) -> None:
-        """Count structures, ``extra`` bytes after each, and the targets of their members."""
+    def _cgroups(self, owners: Numbers, addresses: Words) -> None:
+        """Count cgroups, each with an array of itself and its ancestors behind it."""
+        # Since Linux kernel commit b11cfb5807e3 ("cgroup: record ancestor IDs and reimplement
+        # cgroup_is_descendant() using it") (in v4.5); pointers since v6.1 (commit not verified).
+        type_ = self.prog.type(CGROUP)
+        size, each = drgn.sizeof(type_), 0
+        if type_.members and type_.members[-1].type.kind == drgn.TypeKind.ARRAY:
+            last = type_.members[-1].type
+            each = 0 if last.length else drgn.sizeof(last.type)
+        members = layout(self.prog, CGROUP, {}, {"level": "level"})
+        read = gather(self.memory, addresses, members, self.footprint.faults)
+        level = read["level"] if "level" in members else np.zeros(len(addresses))
+        asked = size + each * (np.clip(level.astype(np.int64), 0, _MAX_LEVEL) + 1)
+        for bytes_ in np.unique(asked).tolist():
+            chosen = asked == bytes_
+            self._allocated(CGROUP, owners[chosen], addresses[chosen], bytes_)
+
+    def _visit(
+        self,
+        name: str,
+        owners: Numbers,
+        addresses: Words,
+        extra: int = 0,
+        *,
+        embedded: bool = False,
+    ) -> None:
+        """Count structures, ``extra`` bytes after each, and the targets of their members.
+
+        :param embedded: whether they are parts of others, or counted elsewhere
+        """
         try:
             type_ = self.prog.type(name)
         except LookupError:
             return
-        embedded = name == PSI and self._psi_is_embedded
+        embedded |= name == PSI and self._psi_is_embedded
         if not embedded:
             self._allocated(name, owners, addresses, drgn.sizeof(type_) + extra)
         for path in _ALLOCATIONS.get(name, ()):

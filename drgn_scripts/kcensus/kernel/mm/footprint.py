@@ -89,16 +89,24 @@ class Footprint:
         self.object_size = np.array([cache.object_size for cache in slab_map.caches], np.int64)
 
     def sizes(
-        self, address: Words, asked: int, kind: str, tally: Tally, index: PageIndex | None = None
+        self,
+        address: Words,
+        asked: int,
+        kind: str,
+        tally: Tally,
+        index: PageIndex | None = None,
+        faults: Faults | None = None,
     ) -> Numbers:
         """Return the bytes of each allocation, and add them to ``tally`` as ``kind``.
 
         :param asked: bytes asked for; the result for an address without a known slab page
         :param index: of the addresses, if there is one already
+        :param faults: :attr:`faults` by default
         """
+        faults = self.faults if faults is None else faults
         index = index or PageIndex.of(self.slab_map.memory, address)
         pages = self.slab_map.pages
-        place = self.slab_map.containing(index.page, self.faults).astype(np.int64)
+        place = self.slab_map.containing(index.page, faults).astype(np.int64)
         size = np.full(len(place), asked)
         in_slab = place >= 0
         size[in_slab] = self.slot_size[place[in_slab]]
@@ -114,7 +122,7 @@ class Footprint:
             place[loose] = np.where(is_direct, PAGES, VMALLOC)
             size[loose] = np.where(is_direct, 1 << (count - 1).bit_length(), count) * self.page_size
         objects = np.bincount(index.code, minlength=len(place))
-        self._note_strays(place, objects)
+        self._note_strays(place, objects, faults)
         for number in np.unique(place).tolist():
             rows = place == number
             tally.add(kind, number, int(objects[rows].sum()), int((objects * size)[rows].sum()))
@@ -123,17 +131,17 @@ class Footprint:
             return np.broadcast_to(size[:1] if len(size) else size, index.code.shape)
         return size[index.code]
 
-    def _note_strays(self, place: Numbers, objects: Numbers) -> None:
+    def _note_strays(self, place: Numbers, objects: Numbers, faults: Faults) -> None:
         """Note allocations outside of slabs, and in slabs of another size than most."""
         lost = place == UNKNOWN
         if count := int(objects[lost].sum()):
-            self.faults.update(Faults({"structures outside of slabs": count}))
+            faults.update(Faults({"structures outside of slabs": count}))
         in_slab = place >= 0
         size, sizes = self.object_size[place[in_slab]], objects[in_slab]
         known, row = np.unique(size, return_inverse=True)
         by_size = np.bincount(row, sizes, len(known)).astype(np.int64)
         if strays := int(by_size.sum() - by_size.max(initial=0)):
-            self.faults.update(Faults({"structures in slabs of another size than most": strays}))
+            faults.update(Faults({"structures in slabs of another size than most": strays}))
 
     def place(self, number: int) -> str:
         """Return the name of a place: a cache's name, ``pages``, ``vmalloc`` or ``unknown``."""

@@ -170,7 +170,8 @@ def _super_blocks(kernel: Kernel, report: ScanReport) -> Objects:
 def _devices(kernel: Kernel, report: ScanReport) -> Objects:
     mapped = mapped_devices(kernel)
     devices, lost = mapped.devices, mapped.damaged
-    lost += abs(len(devices) - (len(devices) if mapped.named is None else mapped.named))
+    if mapped.named is not None and not kernel.live:
+        lost += abs(len(devices) - mapped.named)
     report.slabs.update(
         Faults({"mapped devices are unreadable or inconsistent": lost} if lost else {})
     )

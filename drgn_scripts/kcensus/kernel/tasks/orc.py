@@ -100,6 +100,11 @@ class OrcTables:
         self._modules: dict[int, tuple[int, int, int]] = {}
         self._number = np.dtype("i4").newbyteorder(word_dtype(prog).byteorder)
 
+    @property
+    def mark_ends(self) -> bool:
+        """Whether the tables tell the end of a stack from an unknown one: since v4.18."""
+        return "end" in self._entry or "signal" in self._entry
+
     def rules(self, places: Words) -> Rules:
         """Return the rule for each place in code.
 

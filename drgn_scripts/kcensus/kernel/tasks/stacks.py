@@ -98,9 +98,9 @@ def stacks(kernel: Kernel, stack: Words, sp: Words, faults: Faults) -> Stacks:
     known = {place: symbols(place - 1) for place in np.unique(pc).tolist()}
     names = {place: name for place, (name, _) in known.items()}
     modules = {place: module for place, (_, module) in known.items() if module}
-    if walk.tables is None:
+    if walk.tables is None or not walk.tables.mark_ends:
         # The entry of kernel threads has no caller, but may leave in bp what bp was at their
-        # creation. ORC tables mark it as the end.
+        # creation.
         entries = [place for place, name in names.items() if plain(name) == _ENTRY]
         is_cut[lane[np.isin(pc, np.array(entries, np.uint64))]] = False
     return Stacks(lane, pc, bottom, is_cut, names, size, modules)

@@ -138,8 +138,9 @@ def lru_items(memory: Memory, super_blocks: Words) -> LruItems:
         # Since Linux kernel commit 2c80cd57c743 ("mm/list_lru.c: fix list_lru_count_node() to be
         # race free") (in v4.13), there is a count for each node; since Linux kernel commit
         # fb56fdf8b9a2 ("mm/list_lru: split the lock to per-cgroup scope") (in v6.13), it is atomic.
-        members = {"items": ("nr_items.counter", "nr_items"), "root": "lru.nr_items"}
-        items = layout(prog, "struct list_lru_node", members)
+        members = {"items": ("nr_items.counter", "nr_items")}
+        # Since Linux kernel commit 60d3fd32a7a9 ("list_lru: introduce per-memcg lists") (in v4.0).
+        items = layout(prog, "struct list_lru_node", members, {"root": "lru.nr_items"})
     except LookupError:
         return LruItems(None, None)
     read = gather(memory, super_blocks, lru, faults)
@@ -151,8 +152,9 @@ def lru_items(memory: Memory, super_blocks: Words) -> LruItems:
     places = (read["node"][read["node"] != 0][:, None] + step[None, :]).ravel()
     counts = gather(memory, places, items, faults)
     lost = int((~read.readable).sum()) + int((~(counts.readable & counts.possible)).sum())
-    total, of_root = (int(counts[name].astype(np.int64).sum()) for name in ("items", "root"))
-    return LruItems(total, total - of_root, lost)
+    total = int(counts["items"].astype(np.int64).sum())
+    charged = total - int(counts["root"].astype(np.int64).sum()) if "root" in items else None
+    return LruItems(total, charged, lost)
 
 
 def watched(memory: Memory, dentries: Words, faults: Faults) -> Mask:

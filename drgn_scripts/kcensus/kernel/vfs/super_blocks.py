@@ -98,7 +98,7 @@ def super_blocks(kernel: Kernel) -> SuperBlocks:
     kind_names = texts(memory, gather(memory, kinds, kind_layout, faults)["name"], faults)
     types = [kind_names[each] for each in kind.tolist()]
     if nameless := types.count(""):
-        faults.update(Faults({"a file system type without a name": nameless}))
+        faults.update(Faults({"the file system type has no name": nameless}))
     subtypes = columns.get("subtype", np.zeros(len(types), np.uint64))
     rows = np.flatnonzero(subtypes)
     for row, text in zip(rows.tolist(), texts(memory, subtypes[rows], faults), strict=True):

@@ -55,6 +55,17 @@ def test_states_and_split_jobs(era: str) -> None:
     assert jobs.in_flight.tolist() == [9 + (not w.new), 0]
 
 
+@eras
+def test_jobs_of_a_prepared_callback_copy_nothing(era: str) -> None:
+    w = world(era)
+    for slot in (0, 1):
+        w.k.set(w.job(slot).source.count, 0)
+    w.k.list_add_tail(w.job(1).list, w.client("busy").complete_jobs)
+    jobs = count(w)[2]
+    assert jobs.in_flight.tolist() == [9, 0]
+    assert jobs.prepared.tolist() == [1, 0]
+
+
 def test_sub_jobs_of_old_kernels_are_64_kib() -> None:
     w = world("4.18")
     w.k.set(w.job(0).source.count, 129)

@@ -153,8 +153,18 @@ def test_a_damaged_table_is_not_taken_for_an_older_format() -> None:
         OrcTables(memory, Faults())
 
 
-@pytest.mark.parametrize("tables", [None, object()], ids=["frame pointers", "ORC"])
-def test_a_kernel_thread_ends_at_its_entry(tables: object, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("tables", "is_cut"),
+    [
+        (None, False),
+        (SimpleNamespace(mark_ends=False), False),
+        (SimpleNamespace(mark_ends=True), True),
+    ],
+    ids=["frame pointers", "ORC of v4.14", "ORC of v4.18"],
+)
+def test_a_kernel_thread_ends_at_its_entry(
+    tables: object, is_cut: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Kernels before 4.9 leave in bp what bp was when the thread was created."""
     pc = np.array([_CODE, _CODE + 16, _CODE, _CODE + 32], np.uint64)
     lane, cut = np.array([0, 0, 1, 1]), np.array([True, True])
@@ -166,7 +176,7 @@ def test_a_kernel_thread_ends_at_its_entry(tables: object, monkeypatch: pytest.M
     none = np.zeros(2, np.uint64)
     found = stacks.stacks(kernel, none, none, Faults())
     # Tables that cannot tell the end are damaged.
-    assert found.is_cut.tolist() == [tables is not None, True]
+    assert found.is_cut.tolist() == [is_cut, True]
 
 
 def test_steps_through_saved_registers_and_indirect_frames() -> None:

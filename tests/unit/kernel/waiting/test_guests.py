@@ -418,5 +418,5 @@ def test_a_mutex_whose_owner_died_in_an_oops() -> None:
     gaps = {gap.what: gap.count for gap in answer(_OOPS).gaps}
     assert gaps == {"tasks": 1}
     limit, finding = answer(_OOPS).findings
-    assert (limit.id, limit.tasks) == ("waits-copies:snap2", {280})
+    assert (limit.id, limit.tasks) == ("waits-copies:snap2", frozenset({280}))
     assert finding.kind == "waits-exited"

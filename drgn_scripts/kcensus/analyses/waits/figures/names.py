@@ -14,7 +14,7 @@ from kcensus.analyses.waits.figures.tasks import State, TaskNodes
 from kcensus.engine.memory import Faults
 from kcensus.human import listed
 from kcensus.kernel.kernel import Kernel
-from kcensus.kernel.memcg.members import paths_of
+from kcensus.kernel.memcg.members import path_of, states_of
 from kcensus.kernel.names import ABSENT
 from kcensus.kernel.symbols import symbols_of
 from kcensus.kernel.waiting.cycles import Behind, Cycle
@@ -32,6 +32,8 @@ _MAX_MODULES = 1 << 31
 """Largest distance of modules below the kernel on other architectures."""
 _MAX_LISTED = 3
 """Most programs or memory cgroups in a sentence."""
+_MAX_CGROUPS = 16
+"""Most memory cgroups to name, by number of tasks."""
 _MAX_IDENTIFIED = 64
 """Most objects to identify outside of cycles, by number of tasks behind them."""
 
@@ -126,9 +128,13 @@ class Names:
             yield f"programs: {_most(names)}"
         address = self._graph.address[np.array(tasks, np.int64)]
         with contextlib.suppress(*ABSENT, NotRecorded):
-            paths = Counter(paths_of(self._kernel, address, Faults()))
-            paths = Counter({path: count for path, count in paths.items() if path not in ("", "/")})
-            if paths:
+            states = Counter(states_of(self._kernel, address, Faults()).tolist())
+            named = {
+                path_of(self._kernel, state): count
+                for state, count in states.most_common(_MAX_CGROUPS)
+                if state
+            }
+            if paths := Counter({path: n for path, n in named.items() if path != "/"}):
                 yield f"memory cgroups: {_most(paths)}"
 
     def of(self, node: int) -> str:

@@ -25,6 +25,8 @@ _LOOK = (
     "Check what the task is doing: `kcensus waits TARGET --table stacks --top 0`; its locks cannot "
     "be released from outside"
 )
+_MAX_DEVICES = 3
+"""Most findings about devices, by number of tasks; the last one is about all others."""
 _MAX_STACKS = 64
 """Most tasks behind one to match with published deadlocks."""
 
@@ -165,16 +167,33 @@ def for_devices(figures: Figures, roots: list[int], tasks: set[int]) -> Iterator
 
     :param roots: the devices, or objects that may wait for them
     """
-    by_devices: dict[tuple[int, ...], set[int]] = {}
-    for root in roots:
-        devices = tuple(_devices(figures, [root]))
-        by_devices.setdefault(devices, set()).update(figures.waiters(root) & tasks)
+    by_devices: dict[tuple[int, ...], list[int]] = {}
+    for targets, some in _by_targets(figures, roots).items():
+        found = some if some == [*targets] else _devices(figures, some)
+        by_devices.setdefault(tuple(found), []).extend(some)
+    behind_all = {devices: figures.waiters(*some) & tasks for devices, some in by_devices.items()}
+    groups = sorted(behind_all.items(), key=lambda item: (-len(item[1]), item[0]))
+    rest = groups[_MAX_DEVICES - 1 :]
+    if len(rest) > 1:
+        # All others together.
+        others = tuple(dict.fromkeys(node for nodes, _ in rest for node in nodes))
+        groups[_MAX_DEVICES - 1 :] = [(others, set[int]().union(*(own for _, own in rest)))]
     seen: set[int] = set()
-    groups = sorted(by_devices.items(), key=lambda item: (-len(item[1]), item[0]))
     for devices, own in groups:
         if told := _for_device(figures, [*devices], own - seen):
             yield told
         seen |= own
+
+
+def _by_targets(figures: Figures, roots: list[int]) -> dict[tuple[int, ...], list[int]]:
+    """Return the roots by what they may wait for; a device is its own target."""
+    graph = figures.graph
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for root in roots:
+        ends = {int(graph.target[edge]) for edge in graph.following[root]}
+        is_device = graph.kind[root].is_device
+        groups.setdefault((root,) if is_device else tuple(sorted(ends)), []).append(root)
+    return groups
 
 
 def _for_device(figures: Figures, devices: list[int], tasks: set[int]) -> Told | None:
@@ -215,12 +234,16 @@ def _for_device(figures: Figures, devices: list[int], tasks: set[int]) -> Told |
 
 
 def _joined(figures: Figures, devices: list[int]) -> str:
-    return ":".join(map(figures.names.object, devices))
+    names = [figures.names.object(node) for node in devices] or ["unknown"]
+    rest = len(names) - _MAX_DEVICES
+    return ":".join(names[:_MAX_DEVICES]) + f":+{rest}" * (rest > 0)
 
 
 def _cause(figures: Figures, devices: list[int], of_devices: Collection[str]) -> str:
     """Return the id of the finding about the devices, or else of the one that does not answer."""
     own = f"waits-io:{_joined(figures, devices)}"
+    if not devices:
+        return ""
     return own if own in of_devices else _stuck(figures, devices)
 
 

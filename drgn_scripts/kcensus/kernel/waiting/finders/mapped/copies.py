@@ -57,10 +57,12 @@ class Copies(Finder):
             for target in device.targets
             if target.type_name in TARGETS
         }
+        if not known:
+            return
         # Since Linux kernel commit b21555786f18 ("dm snapshot: rework COW throttling to fix
         # deadlock") (in v5.4, and stable), in_progress_wait; before, a semaphore.
         members = [name for name in _LIMITS if self.kernel.prog.type(_SNAPSHOT).has_member(name)]
-        if not known or not members:
+        if not members:
             return
         inside = int(self._offset(_SNAPSHOT, members[0]))
         for lane in lanes.tolist():

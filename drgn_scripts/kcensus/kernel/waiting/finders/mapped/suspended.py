@@ -9,7 +9,7 @@ import numpy as np
 
 from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.block.stacks import Via, kind_of, stacks
-from kcensus.kernel.dm.devices import mapped_devices
+from kcensus.kernel.dm.devices import BLOCK_IO_FOR_SUSPEND, mapped_devices
 from kcensus.kernel.waiting.finder import Finder, Stall
 from kcensus.kernel.waiting.finders.io.devices import DEVICE
 from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
@@ -18,8 +18,6 @@ from kcensus.text import printable
 
 SUSPENDED = NodeKind("suspended device", ("struct mapped_device",))
 KEPT = EdgeKind("kept by", "keeps the I/O of")
-_BLOCK_IO_FOR_SUSPEND = 1 << 0
-"""DMF_BLOCK_IO_FOR_SUSPEND, a macro in dm-core.h: bios are deferred until resume."""
 
 
 class SuspendedDevices(Finder):
@@ -41,7 +39,7 @@ class SuspendedDevices(Finder):
             return
         address = np.array(list(mapped.values()), np.uint64)
         flags = self._member("struct mapped_device", "flags", address).astype(np.uint64)
-        is_suspended = (flags & np.uint64(_BLOCK_IO_FOR_SUSPEND)) != 0
+        is_suspended = (flags & np.uint64(BLOCK_IO_FOR_SUSPEND)) != 0
         kept = {row for row, found in zip(mapped, is_suspended.tolist(), strict=True) if found}
         if not kept:
             return
