@@ -20,7 +20,7 @@ _DAY = 24 * 60 * 60
 
 
 def _cases(arguments: argparse.Namespace) -> list[tuple[str, str]]:
-    every = store.kernels()
+    every = store.kernels(every=True)
     if unknown := set(arguments.kernel or []) - set(every):
         raise LabError(f"unknown kernel {', '.join(unknown)} (choose from {', '.join(every)})")
     return [

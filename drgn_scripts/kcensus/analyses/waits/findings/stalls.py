@@ -10,7 +10,7 @@ import numpy as np
 from kcensus.analyses.waits.figures import Figures
 from kcensus.analyses.waits.figures.tasks import State
 from kcensus.analyses.waits.findings.known import patch_behind
-from kcensus.analyses.waits.findings.remedies import go_on, kills, restart, thaw
+from kcensus.analyses.waits.findings.remedies import go_on, kills, let_go, restart, thaw
 from kcensus.analyses.waits.findings.told import MAX_TOLD, Told, danger, severity, stall, tasks_have
 from kcensus.analyses.waits.findings.words import awaited, does, kept, objects_of
 from kcensus.human import counted, human_seconds, listed
@@ -33,6 +33,8 @@ def behind(figures: Figures, subjects: list[int]) -> Told:
     """Return the finding about tasks that wait for one task, or for each of several."""
     waits = stall(figures, subjects[0])
     how = severity(waits.count, waits.seconds) or Severity.NOTICE
+    if figures.tasks.is_halted(subjects[0]):
+        how = max(how, waits.severity())
     waiters = figures.waiters(*subjects)
     if figures.tasks.is_program({*subjects, *waiters}):
         # Threads of a pool wait for each other until they get work.
@@ -69,6 +71,9 @@ def behind(figures: Figures, subjects: list[int]) -> Told:
 
 
 def _remedies(figures: Figures, node: int, waiters: set[int]) -> Iterator[Remedy]:
+    if figures.tasks.traced(node):
+        yield from let_go(figures, node)
+        return
     if figures.tasks.state(node) is State.STOPPED:
         yield go_on(figures, node)
     if figures.tasks.state(node) is State.FROZEN:
