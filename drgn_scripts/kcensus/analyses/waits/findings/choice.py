@@ -146,7 +146,11 @@ def _groups(figures: Figures, tasks: list[int]) -> list[list[int]]:
         # Each exited task is a finding of its own.
         dead = {-1 - node} if figures.tasks.state(node) is State.EXITED else set()
         groups.setdefault(frozenset(figures.waiters(node) | dead), []).append(node)
-    return [*groups.values()]
+    # Tasks in state D first: programs may wait for each other on purpose.
+    is_program = {
+        waiters: figures.tasks.is_program(n for n in waiters if n >= 0) for waiters in groups
+    }
+    return [groups[waiters] for waiters in sorted(groups, key=lambda each: is_program[each])]
 
 
 def _is_helper(figures: Figures, node: int) -> bool:

@@ -30,7 +30,7 @@ from kcensus.engine.gather import gather
 from kcensus.engine.layout import Path, layout
 from kcensus.engine.memory import Numbers, Words
 from kcensus.kernel.locking.owners import Strength
-from kcensus.kernel.names import decode_array
+from kcensus.kernel.names import DAMAGED, decode_array
 from kcensus.kernel.vfs.files import file_paths
 from kcensus.kernel.waiting.finder import Draft, Finder
 from kcensus.kernel.waiting.finders.locks.locks import RT_MUTEX
@@ -196,11 +196,11 @@ class Futexes(Finder):
         type_, inodes = self.kernel.prog.type("struct task_struct"), np.zeros(len(lanes), np.uint64)
         for row in rows[:_MAX_NAMED].tolist():
             task = drgn.Object(self.kernel.prog, type_, address=int(self.waits.task[lanes[row]]))
-            with suppress(drgn.FaultError, ValueError):
+            with suppress(*DAMAGED):
                 area = vma_find(task.mm, int(address[row]))
                 if area and area.vm_file:
                     inodes[row] = int(area.vm_file.f_inode)
-        paths = file_paths(self.kernel, inodes, self.faults)
+        paths = file_paths(self.kernel, inodes, self.faults) if inodes.any() else {}
         found = enumerate(inodes.tolist())
         return {row: paths[inode] for row, inode in found if inode in paths}
 
@@ -284,7 +284,7 @@ class Futexes(Finder):
         owner = threads.get((space, tid), 0)
         if not space or not owner:
             return 0
-        with suppress(drgn.FaultError, ValueError):
+        with suppress(*DAMAGED):
             other = drgn.Object(self.kernel.prog, "struct task_struct *", value=owner)
             for area in islice(for_each_vma(other.mm.read_()), _MAX_AREAS):
                 if area.vm_file and _number(area.vm_file.f_inode) == file:
