@@ -12,6 +12,7 @@ from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Guess, Mask, Numbers, Words
 from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.locking.owners import RT_OWNER, RT_WRITER
 from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.tasks.tasks import Tasks
 from kcensus.kernel.waiting.objects.queued import KERNEL, Queued, Shape, picked_words
@@ -20,6 +21,10 @@ from kcensus.kernel.waiting.objects.reading import Reading
 _BLOCKER_TYPES = ("struct mutex", "struct semaphore", "struct rw_semaphore", "struct rw_semaphore")
 """Lock types by the lowest bits of ``task.blocker``; the last one is for a writer."""
 _RWSEM = "struct rw_semaphore"
+_RT_MUTEXES = {"struct mutex": "rtmutex", _RWSEM: "rwbase.rtmutex"}
+"""Members of locks that are an rt_mutex with PREEMPT_RT."""
+RT_DRAINING = "rw_semaphore.rwbase.rtmutex.owner"
+"""Evidence that a writer has the rt_mutex of an rwsem, and waits for the readers to leave."""
 _MAX_WAITERS = 1 << 16
 """Most waiters in a ring."""
 _WAITERS = {
@@ -93,24 +98,55 @@ def _rt_mutexes(reading: Reading) -> None:
     # Since v5.15 (commit not verified), it is a struct rt_mutex_base, the base of a lock.
     member = reading.kernel.prog.type("struct rt_mutex_waiter").member("lock").type.type
     kind, proof, lock = WaitKind.LOCK, "task.pi_blocked_on", read["lock"]
-    inside = _rt_mutex_inside(reading.kernel.prog)
-    is_rwsem = np.array([reading.facts[row].lock == _RWSEM for row in lane.tolist()], np.bool_)
-    is_rwsem &= inside >= 0
-    reading.note(lane[named & ~is_rwsem], lock[named & ~is_rwsem], kind, member.type_name(), proof)
-    rwsem = lock[named & is_rwsem] - np.uint64(max(inside, 0))
-    reading.note(lane[named & is_rwsem], rwsem, kind, _RWSEM, proof)
+    of_lock = np.array([reading.facts[row].lock for row in lane.tolist()], object)
+    # With PREEMPT_RT, mutexes and rwsems have an rt_mutex.
+    for type_, path in _RT_MUTEXES.items():
+        inside = _rt_mutex_inside(reading.kernel.prog, type_, path)
+        is_one = named & (of_lock == type_) & (inside >= 0)
+        reading.note(lane[is_one], lock[is_one] - np.uint64(max(inside, 0)), kind, type_, proof)
+    # What is noted stays.
+    reading.note(lane[named], lock[named], kind, member.type_name(), proof)
 
 
 def _rt_writers(reading: Reading) -> None:
-    """Note as missing the readers that writers of rwsems wait for with PREEMPT_RT.
+    """Note the rwsems of writers that wait for readers to leave with PREEMPT_RT.
 
-    The writers own its rt_mutex, so no member names their object, and nothing names the readers.
+    The writer owns the rt_mutex, and has the address of the rwsem or of that on its stack.
     """
-    is_writer = any(
-        facts.lock == _RWSEM and not reading.object[row] for row, facts in enumerate(reading.facts)
+    waiting = [
+        row
+        for row, facts in enumerate(reading.facts)
+        if facts.lock == _RWSEM and not reading.object[row]
+    ]
+    if not waiting:
+        return
+    inside = _rt_mutex_inside(reading.kernel.prog, _RWSEM, _RT_MUTEXES[_RWSEM])
+    if inside < 0:
+        return
+    kernel, known, found = reading.kernel, reading.known, dict[int, set[int]]()
+    members = layout(
+        kernel.prog, _RWSEM, {"readers": "rwbase.readers.counter", "owner": "rwbase.rtmutex.owner"}
     )
-    if is_writer and _rt_mutex_inside(reading.kernel.prog) >= 0:
-        reading.missing.append("readers of rwsems with PREEMPT_RT")
+    lanes, size = np.array(waiting, np.int64), reading.stacks.size
+    rows = reading.rows[lanes]
+    for index, word, _ in picked_words(
+        kernel.memory, known, rows, size, reading.faults, lambda words, _: words >= KERNEL
+    ):
+        task = known.address[rows[index]]
+        for start in (word, word - np.uint64(inside)):
+            read = gather(kernel.memory, start, members, Guess())
+            # It has taken the bias of readers away, and has not got its own.
+            count = read["readers"].astype(np.int64) & 0xFFFFFFFF
+            is_draining = (count > 0) & (count < RT_WRITER)
+            is_draining &= read.readable & (read["owner"] & RT_OWNER == task)
+            for lane, lock in zip(
+                lanes[index[is_draining]].tolist(), start[is_draining].tolist(), strict=True
+            ):
+                found.setdefault(lane, set()).add(lock)
+    for lane, locks in found.items():
+        if len(locks) == 1:
+            lock = np.array([*locks], np.uint64)
+            reading.note(np.array([lane]), lock, WaitKind.LOCK, _RWSEM, RT_DRAINING)
 
 
 def rings(reading: Reading) -> None:
@@ -132,10 +168,10 @@ def rings(reading: Reading) -> None:
         )
 
 
-def _rt_mutex_inside(prog: drgn.Program) -> int:
-    """Return the offset of the rt_mutex in an rwsem with PREEMPT_RT, or -1 in other kernels."""
+def _rt_mutex_inside(prog: drgn.Program, type_: str, path: str) -> int:
+    """Return the offset of the rt_mutex in a lock with PREEMPT_RT, or -1 in other kernels."""
     try:
-        return int(drgn.offsetof(prog.type(_RWSEM), "rwbase.rtmutex"))
+        return int(drgn.offsetof(prog.type(type_), path))
     except LookupError:
         return -1
 

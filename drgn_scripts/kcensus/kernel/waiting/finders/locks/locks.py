@@ -17,7 +17,7 @@ from kcensus.kernel.tasks.functions import WaitKind, plain
 from kcensus.kernel.waiting.finder import Draft, Finder
 from kcensus.kernel.waiting.graph import HELD, QUEUED, TASK, NodeKind
 from kcensus.kernel.waiting.identities import lock_names
-from kcensus.kernel.waiting.objects.locks import blockers, percpu_writers, rings
+from kcensus.kernel.waiting.objects.locks import RT_DRAINING, blockers, percpu_writers, rings
 
 _RWSEM, _PERCPU = "struct rw_semaphore", "struct percpu_rw_semaphore"
 _SEMAPHORE = "struct semaphore"
@@ -32,10 +32,28 @@ RT_MUTEX = NodeKind(
     "rt_mutex", ("struct rt_mutex", "struct rt_mutex_base"), is_lock=True, shows_sleepers=True
 )
 SEMAPHORE = NodeKind("semaphore", (_SEMAPHORE,), is_lock=True, shows_sleepers=True, is_in_log=True)
-_KINDS = (MUTEX, RWSEM, RWSEM_QUEUE, PERCPU_RWSEM, PERCPU_READERS, RT_MUTEX, SEMAPHORE)
+RWSEM_READERS = NodeKind("readers of rwsem", is_lock=True, shows_sleepers=True)
+"""With PREEMPT_RT, the readers that a writer waits for, after locking out new ones."""
+_KINDS = (
+    MUTEX,
+    RWSEM,
+    RWSEM_QUEUE,
+    RWSEM_READERS,
+    PERCPU_RWSEM,
+    PERCPU_READERS,
+    RT_MUTEX,
+    SEMAPHORE,
+)
 _BY_TYPE = {type_: kind for kind in _KINDS for type_ in kind.types}
 _DRAINING = ("percpu_rw_semaphore.writer", "percpu_rw_semaphore.write_waitq")
 """Evidence that a writer has the lock, and waits for the readers to leave."""
+_MODES = {
+    "down_read": Mode.READ,
+    "down_write": Mode.WRITE,
+    "rwbase_read_lock": Mode.READ,
+    "rwbase_write_lock": Mode.WRITE,
+}
+"""Modes of rwsems by part of a function's name."""
 _WHILE_NS = 5 * 10**9
 _FAULTS = frozenset(
     {"do_user_addr_fault", "__do_page_fault", "do_page_fault", "__mm_populate"}
@@ -84,6 +102,8 @@ class Locks(Finder):
         self.last_readers: dict[int, tuple[int, str, int]] = {}
         """Last reader of an rwsem, or last holder of a semaphore, by lock: the task, the member
         that names it, and its place."""
+        self.drained: set[int] = set()
+        """Locks with a writer that waits for readers to leave, with PREEMPT_RT."""
         self.wanted: dict[tuple[str, int], Mode] = {}
         """Mode of the locks with an unnamed holder, by type and address."""
         self.claims: dict[tuple[str, int], dict[int, _Claim]] = defaultdict(dict)
@@ -99,6 +119,9 @@ class Locks(Finder):
             self.draft.mode[lane] = self._mode(lane)
             if proof in _DRAINING:
                 self.draft.kind[lane] = PERCPU_READERS
+            if proof == RT_DRAINING:
+                self.draft.kind[lane] = RWSEM_READERS
+                self.drained.add(int(self.object[lane]))
         # A part missing for one type does not concern the others.
         for type_ in sorted(LOCK_TYPES):
             self.draft.attempt(f"owners of {type_}", partial(self._locks_of, type_))
@@ -110,7 +133,7 @@ class Locks(Finder):
             return Mode.NONE
         names = [plain(name) for name in self.waits.stacks.functions(lane)[:12]]
         for name in names:
-            for word, mode in (("down_read", Mode.READ), ("down_write", Mode.WRITE)):
+            for word, mode in _MODES.items():
                 if word in name:
                     return mode
         # An inlined percpu_down_read() calls __percpu_down_read(); the writer is a function.
@@ -149,7 +172,8 @@ class Locks(Finder):
         if kind is RWSEM:
             self._queues(locks[~found.is_write & (found.readers > 0)])
         is_proven = np.isin(np.arange(len(locks)), found.lock[sure])
-        needs_readers = (found.readers > 0) & (~found.is_write | (type_ == _PERCPU))
+        has_drained = np.isin(locks, np.array([*self.drained], np.uint64)) | (type_ == _PERCPU)
+        needs_readers = (found.readers > 0) & (~found.is_write | has_drained)
         is_write = found.is_write & ~is_proven
         for row in np.flatnonzero(found.is_held & (~is_proven | needs_readers)).tolist():
             if (lock := int(locks[row])) not in self.draft.kept:
@@ -233,6 +257,8 @@ class Locks(Finder):
             most = self.readers.get(lock, sure) if mode is Mode.READ else 1
             if mode is Mode.READ and kind is PERCPU_RWSEM:
                 kind = PERCPU_READERS
+            elif lock in self.drained:
+                kind = RWSEM_READERS
             for lane, claim in candidates.items():
                 if claim.strength is Strength.DERIVED or not 0 < sure <= most:
                     strength = claim.strength if sure <= most else Strength.POSSIBLE
