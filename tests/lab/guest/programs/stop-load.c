@@ -2,7 +2,7 @@
 /*
  * Processes that hold something and are stopped, and others that wait for it.
  * "stop-load hold WHAT FILE HOW NAME" starts a holder and stops it; "stop-load wait WHAT FILE NAME"
- * starts a waiter. Both return, and the processes go on until the guest ends.
+ * starts a waiter. Both return. Holders exit once there is a file /release, if they run.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -37,6 +37,13 @@ static void wait_forever(void)
 {
 	for (;;)
 		pause();
+}
+
+static void hold_until_released(void)
+{
+	while (access("/release", F_OK) < 0)
+		usleep(50000);
+	_exit(0);
 }
 
 static int open_file(const char *path, int flags)
@@ -197,7 +204,7 @@ static void fault(const char *how)
 		account("holds", "uffd", log, "exclusive");
 		close(ready[0]);
 		close(ready[1]);
-		wait_forever();
+		hold_until_released();
 	}
 	close(faults);
 	close(ready[1]);
@@ -239,6 +246,7 @@ static void hold(char **arguments, int ready)
 		account("holds", "flock", file, "exclusive");
 		close(ready);
 		kill(getpid(), SIGSTOP);
+		hold_until_released();
 	}
 	lock(arguments[0], file, 1);
 	if (!strcmp(how, "enter")) {
@@ -246,7 +254,7 @@ static void hold(char **arguments, int ready)
 		mkdir("/fuse/locked", 0755);
 	}
 	close(ready);
-	wait_forever();
+	hold_until_released();
 }
 
 int main(int argc, char **argv)
