@@ -388,11 +388,11 @@ class CallSites:
                         completed[site.end] = site.argument
                     else:
                         is_sure = site.target in self._slow and self._is_no_try(site.end, flow)
-                        own = type_, mode, site.argument
+                        lock = type_, mode, site.argument
                         changes = _CHANGES[Action.TAKE if is_sure else action]
-                        effects.setdefault(site.end, {})[own] = changes
+                        effects.setdefault(site.end, {})[lock] = changes
                         if max(changes) > 0 and site.inside is not None and not site.argument:
-                            inner[own] = inner.get(own, frozenset()) | {site.inside}
+                            inner[lock] = inner.get(lock, frozenset()) | {site.inside}
         self._add_counts(effects, counted, woken)
         body = _Body(flow, effects, completed, inner)
         return body if len(body.keys) <= _MAX_LOCKS else None
