@@ -70,6 +70,8 @@ _USER_SEGMENTS = (0x23, 0x33)
 """__USER32_CS and __USER_CS."""
 _NONE = np.uint64((1 << 64) - 1)
 """A register that is unknown."""
+_DAMAGED = (*DAMAGED, NotImplementedError)
+"""Raised for a damaged memory map, with an unknown type of a node."""
 _MAX_NAMED = 1 << 8
 """Most files with futexes to name."""
 _MAX_AREAS = 1 << 16
@@ -193,10 +195,12 @@ class Futexes(Finder):
 
     def _paths(self, lanes: Numbers, address: Words, rows: Numbers) -> dict[int, str]:
         """Return the path of the file that each task of some rows has mapped at an address."""
+        if is_assembled(self.kernel.prog):
+            return {}
         type_, inodes = self.kernel.prog.type("struct task_struct"), np.zeros(len(lanes), np.uint64)
         for row in rows[:_MAX_NAMED].tolist():
             task = drgn.Object(self.kernel.prog, type_, address=int(self.waits.task[lanes[row]]))
-            with suppress(*DAMAGED):
+            with suppress(*_DAMAGED):
                 area = vma_find(task.mm, int(address[row]))
                 if area and area.vm_file:
                     inodes[row] = int(area.vm_file.f_inode)
@@ -284,7 +288,7 @@ class Futexes(Finder):
         owner = threads.get((space, tid), 0)
         if not space or not owner:
             return 0
-        with suppress(*DAMAGED):
+        with suppress(*_DAMAGED):
             other = drgn.Object(self.kernel.prog, "struct task_struct *", value=owner)
             for area in islice(for_each_vma(other.mm.read_()), _MAX_AREAS):
                 if area.vm_file and _number(area.vm_file.f_inode) == file:
