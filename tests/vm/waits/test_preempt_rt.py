@@ -16,7 +16,7 @@ from tests.vm.waits.test_graph import Case, open_case
 
 # Usually on no kernel: it is fetched for these tests alone.
 pytestmark = [pytest.mark.kernels("6.1-rt"), pytest.mark.usually()]
-_SCENARIOS = ("waits-abba", "waits-kinds", "waits-rwsem", "waits-completion")
+_SCENARIOS = ("waits-abba", "waits-kinds", "waits-rwsem", "waits-self", "waits-completion")
 
 
 @pytest.fixture(scope="module", params=_SCENARIOS, name="made")

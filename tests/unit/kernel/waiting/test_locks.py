@@ -156,7 +156,9 @@ _DRAIN = ("__schedule", "rwbase_schedule", "rwbase_write_lock", "down_write", "c
 _ON_STACK = 1024
 
 
-def reader(*stacks: tuple[str, ...], readers: int = 0, inside: int = 0) -> tuple[Reading, int]:
+def reader(
+    *stacks: tuple[str, ...], readers: int = 0, inside: int = 0, state: int = 2
+) -> tuple[Reading, int]:
     """A reader of tasks with these functions, and an rwsem; all but writers wait for its mutex.
 
     The last task owns that, and has the address of a member on its stack.
@@ -173,7 +175,8 @@ def reader(*stacks: tuple[str, ...], readers: int = 0, inside: int = 0) -> tuple
         waiting.append(waiter if "rt_mutex_schedule" in stack else 0)
     made = Reading.__new__(Reading)
     made.kernel, made.faults, made.missing = scene.kernel, Faults(), []
-    made.known = replace(scene.known, pi_blocked_on=words(*waiting))
+    states = words(*[state] * len(stacks))
+    made.known = replace(scene.known, pi_blocked_on=words(*waiting), state=states)
     made.rows, made.object = np.arange(len(stacks)), words(*[0] * len(stacks))
     made.facts = [Facts.of(stack, {}) for stack in stacks]
     made.kind, made.type = [WaitKind.OTHER] * len(stacks), [""] * len(stacks)
@@ -221,3 +224,16 @@ def test_readers_behind_a_writer_that_waits_for_readers() -> None:
     made, rwsem = reader(_READ, _DRAIN, readers=2)
     assert made.object.tolist() == [rwsem, rwsem]
     assert made.evidence == ["task.pi_blocked_on", "rw_semaphore.rwbase.rtmutex.owner"]
+
+
+@pytest.mark.parametrize(
+    ("code", "type_", "inside"),
+    [("mutex_lock", "struct mutex", 8), ("down_write", "struct rw_semaphore", 0)],
+)
+def test_a_task_that_takes_a_lock_twice_is_stopped(code: str, type_: str, inside: int) -> None:
+    """In state S, without a waiter: it is no longer in the list of those who wait."""
+    stack = ("__schedule", "__rt_mutex_slowlock", code, "code")
+    made, rwsem = reader(stack, readers=1 << 30, inside=inside, state=1)
+    assert (made.object.tolist(), made.type) == ([rwsem + inside], [type_])
+    made, _ = reader(stack, readers=1 << 30, inside=inside)
+    assert made.object.tolist() == [0]

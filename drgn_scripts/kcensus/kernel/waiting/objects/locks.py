@@ -14,7 +14,7 @@ from kcensus.engine.memory import Faults, Guess, Mask, Numbers, Words
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import RT_OWNER, RT_WRITER
 from kcensus.kernel.tasks.functions import WaitKind
-from kcensus.kernel.tasks.tasks import Tasks
+from kcensus.kernel.tasks.tasks import INTERRUPTIBLE, Tasks
 from kcensus.kernel.waiting.objects.queued import KERNEL, Queued, Shape, picked_words
 from kcensus.kernel.waiting.objects.reading import Reading
 
@@ -71,7 +71,7 @@ def blockers(reading: Reading) -> None:
     """Note the locks named by members of tasks."""
     _mutexes(reading)
     _rt_mutexes(reading)
-    _rt_writers(reading)
+    _rt_owners(reading)
     blocker = reading.known.blocker[reading.rows]
     lane = np.flatnonzero((blocker != 0) & (reading.object == 0))
     address = blocker[lane] & ~np.uint64(3)
@@ -108,45 +108,65 @@ def _rt_mutexes(reading: Reading) -> None:
     reading.note(lane[named], lock[named], kind, member.type_name(), proof)
 
 
-def _rt_writers(reading: Reading) -> None:
-    """Note the rwsems of writers that wait for readers to leave with PREEMPT_RT.
+def _rt_owners(reading: Reading) -> None:
+    """Note the locks of PREEMPT_RT whose rt_mutex their own waiter owns.
 
-    The writer owns the rt_mutex, and has the address of the rwsem or of that on its stack.
+    A writer that waits for readers to leave owns that of its rwsem, and no member names the rwsem.
+    A task that takes a lock twice is stopped for good, in state S. Both have the address of the
+    lock or of its rt_mutex on the stack.
     """
-    waiting = [
-        row
-        for row, facts in enumerate(reading.facts)
-        if facts.lock == _RWSEM and not reading.object[row]
-    ]
-    if not waiting:
-        return
-    inside = _rt_mutex_inside(reading.kernel.prog, _RWSEM, _RT_MUTEXES[_RWSEM])
-    if inside < 0:
-        return
+    for type_, path in _RT_MUTEXES.items():
+        waiting = [
+            row
+            for row, facts in enumerate(reading.facts)
+            if facts.lock == type_ and not reading.object[row]
+        ]
+        inside = _rt_mutex_inside(reading.kernel.prog, type_, path) if waiting else -1
+        if inside < 0:
+            continue
+        lanes = np.array(waiting, np.int64)
+        state = reading.known.state[reading.rows[lanes]]
+        is_stopped = (state & np.uint64(INTERRUPTIBLE)) != 0
+        _note_owned(reading, type_, lanes[is_stopped], f"{type_.removeprefix('struct ')}.{path}")
+        if type_ == _RWSEM:
+            _note_owned(reading, type_, lanes[~is_stopped], RT_DRAINING, is_draining=True)
+
+
+def _note_owned(
+    reading: Reading, type_: str, lanes: Numbers, proof: str, *, is_draining: bool = False
+) -> None:
+    """Note the only lock that a task owns and has on its stack.
+
+    :param is_draining: whether it must be an rwsem with readers that its writer waits for
+    """
     kernel, known, found = reading.kernel, reading.known, dict[int, set[int]]()
-    members = layout(
-        kernel.prog, _RWSEM, {"readers": "rwbase.readers.counter", "owner": "rwbase.rtmutex.owner"}
-    )
-    lanes, size = np.array(waiting, np.int64), reading.stacks.size
-    rows = reading.rows[lanes]
+    path, size, rows = _RT_MUTEXES[type_], reading.stacks.size, reading.rows[lanes]
+    inside = np.uint64(_rt_mutex_inside(kernel.prog, type_, path))
+    readers = {"readers": "rwbase.readers.counter"} if is_draining else {}
+    # Other objects have the address of a task there, too.
+    waiters = {"root": f"{path}.waiters.rb_root.rb_node", "first": f"{path}.waiters.rb_leftmost"}
+    members = layout(kernel.prog, type_, {"owner": f"{path}.owner", **readers}, waiters)
     for index, word, _ in picked_words(
         kernel.memory, known, rows, size, reading.faults, lambda words, _: words >= KERNEL
     ):
-        task = known.address[rows[index]]
-        for start in (word, word - np.uint64(inside)):
+        for start in (word, word - inside):
             read = gather(kernel.memory, start, members, Guess())
-            # It has taken the bias of readers away, and has not got its own.
-            count = read["readers"].astype(np.int64) & 0xFFFFFFFF
-            is_draining = (count > 0) & (count < RT_WRITER)
-            is_draining &= read.readable & (read["owner"] & RT_OWNER == task)
+            is_own = read.readable & (read["owner"] & RT_OWNER == known.address[rows[index]])
+            if "root" in read.columns and "first" in read.columns:
+                is_own &= (read["root"] != 0) == (read["first"] != 0)
+                is_own &= (read["root"] == 0) | (read["owner"] & ~RT_OWNER != 0)
+            if is_draining:
+                # It has taken the bias of readers away, and has not got its own.
+                count = read["readers"].astype(np.int64) & 0xFFFFFFFF
+                is_own &= (count > 0) & (count < RT_WRITER)
             for lane, lock in zip(
-                lanes[index[is_draining]].tolist(), start[is_draining].tolist(), strict=True
+                lanes[index[is_own]].tolist(), start[is_own].tolist(), strict=True
             ):
                 found.setdefault(lane, set()).add(lock)
     for lane, locks in found.items():
         if len(locks) == 1:
             lock = np.array([*locks], np.uint64)
-            reading.note(np.array([lane]), lock, WaitKind.LOCK, _RWSEM, RT_DRAINING)
+            reading.note(np.array([lane]), lock, WaitKind.LOCK, type_, proof)
 
 
 def rings(reading: Reading) -> None:
