@@ -51,7 +51,8 @@ def go_on(figures: Figures, node: int) -> Remedy:
     why = "unless a debugger has stopped it" if is_traced else "which a signal has stopped"
     return Remedy(
         effect=f"Continue {figures.names.of(node)}, {why}",
-        command=f"kill -CONT {figures.tasks.pid(node)}",
+        # A signal continues all threads of a process.
+        command=f"kill -CONT {figures.tasks.process(node)}",
     )
 
 

@@ -42,7 +42,10 @@ def behind(figures: Figures, subjects: list[int]) -> Told:
     shown = subjects[:MAX_TOLD]
     names = [figures.names.of(node) for node in subjects]
     told = [f"{kept(figures, node)}; the task {does(figures, node)}" for node in shown]
-    remedies = [remedy for node in shown for remedy in _remedies(figures, node, waiters)]
+    # Threads of one process have the same command.
+    found = [remedy for node in shown for remedy in _remedies(figures, node, waiters)]
+    first = {each.command: each for each in reversed(found)}
+    remedies = [each for each in found if each is first[each.command]]
     nearest = sorted(
         figures.waiters(subjects[0]), key=lambda node: (-int(figures.behind.tasks[node]), node)
     )
