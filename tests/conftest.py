@@ -159,7 +159,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
     from tests.lab import kernels
 
-    known = set(kernels())
+    known = set(kernels(every=True))
 
     # xdist publishes no types.
     class Scheduling(LoadScopeScheduling):  # type: ignore[misc]

@@ -20,7 +20,7 @@ _DAY = 24 * 60 * 60
 
 
 def _cases(arguments: argparse.Namespace) -> list[tuple[str, str]]:
-    every = store.kernels()
+    every = store.kernels(every=True)
     if unknown := set(arguments.kernel or []) - set(every):
         raise LabError(f"unknown kernel {', '.join(unknown)} (choose from {', '.join(every)})")
     return [
@@ -37,16 +37,13 @@ def _build(arguments: argparse.Namespace) -> None:
     # The longest first, so that no CPU idles at the end.
     cases.sort(key=lambda case: -scenario.load(case[1], case[0]).time_limit)
     loaded = [(kernel, scenario.load(name, kernel)) for kernel, name in cases]
-    wanted = [
-        (kernel, case.name)
-        for kernel, case in loaded
-        if not case.live and (arguments.scenario or not case.on_request)
-    ]
+    asked = [pair for pair in loaded if arguments.scenario or not pair[1].on_request]
+    wanted = [(kernel, case.name) for kernel, case in asked if not case.live]
     with ThreadPoolExecutor(arguments.jobs) as pool:
         try:
             fetches = [
                 pool.submit(dumps.shared_kernel, kernel, refresh=arguments.refresh)
-                for kernel in dict(cases)
+                for kernel in dict(asked)
             ]
             for fetch in fetches:
                 fetch.result()

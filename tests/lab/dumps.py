@@ -328,7 +328,7 @@ def live(kernel: str, scenario: str) -> Iterator[Live]:
 def in_use() -> set[Path]:
     """The directories of the cache that the kernels and scenarios of today refer to."""
     used: set[Path] = set()
-    for name in store.kernels():
+    for name in store.kernels(every=True):
         if store.stored(name):
             kernel = shared_kernel(name)
             used.add(kernel.path)

@@ -449,8 +449,9 @@ def _read(name: str) -> dict[str, Any]:
 
 
 def kernels_of(name: str) -> list[str]:
-    wanted: list[str] = _read(name).get("kernels", kernels())
-    if unknown := set(wanted) - set(kernels()):
+    data = _read(name)
+    wanted: list[str] = [*data.get("kernels", kernels()), *data.get("more-kernels", [])]
+    if unknown := set(wanted) - set(kernels(every=True)):
         raise LabError(f"{name}: unknown kernel {', '.join(sorted(unknown))}")
     return wanted
 
@@ -458,7 +459,8 @@ def kernels_of(name: str) -> list[str]:
 def load(name: str, kernel: str) -> Scenario:
     """The scenario ``name`` as ``kernel`` runs it."""
     data = _read(name)
-    data.pop("kernels", None)
+    for key in ("kernels", "more-kernels"):
+        data.pop(key, None)
     # What a table [kernel."X"] says holds for that kernel alone.
     data |= data.pop("kernel", {}).get(kernel, {})
     # And so does a step that names its kernels.

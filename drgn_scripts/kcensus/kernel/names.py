@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import drgn
 from drgn import Object
+from drgn.helpers.linux.kernfs import kernfs_parent
 
 from kcensus.engine.memory import Faults
 from kcensus.sources.capsule import NotRecorded
@@ -17,6 +18,8 @@ DAMAGED = (*MISSING, AttributeError, OverflowError, TypeError, ValueError)
 """Also raised for a damaged or unrecorded type, size or number."""
 _MAX_NAME = 256
 """Device-mapper names have up to 128 bytes."""
+_MAX_NESTED = 1 << 10
+"""Most directories above a ``struct kernfs_node``."""
 
 
 def integer(prog: drgn.Program, name: str, faults: Faults) -> int | None:
@@ -47,3 +50,18 @@ def name_at(pointer: Object) -> str:
     """
     address = int(pointer)
     return decode(pointer.prog_.read_c_string(address, max_size=_MAX_NAME)) if address else ""
+
+
+def kernfs_path(node: Object) -> str:
+    """Return the path of a ``struct kernfs_node``; empty if its parents do not end.
+
+    :raises drgn.FaultError: a node is unreadable
+    """
+    names: list[str] = []
+    for _ in range(_MAX_NESTED):
+        above = kernfs_parent(node)
+        if not above:
+            return "/" + "/".join(reversed(names))
+        names.append(name_at(node.name))
+        node = above
+    return ""

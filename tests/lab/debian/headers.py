@@ -80,7 +80,7 @@ def _build_in(root: Path, tree: Path, directory: Path) -> None:
 
 def _headers(suite_name: str, release: str, version: str) -> Path:
     final = host.cache() / "headers" / f"{release}-{version.replace('~', '_')}"
-    match = re.fullmatch(r"(\d+\.\d+)(.*)-cloud-amd64", release)
+    match = re.fullmatch(r"(\d+\.\d+)(.*)-(cloud|rt)-amd64", release)
     if not match:
         raise LabError(f"No headers are known for {release}.")
     tree = final / "usr" / "src" / f"linux-headers-{release}"
@@ -89,6 +89,8 @@ def _headers(suite_name: str, release: str, version: str) -> Path:
             suite = mirror.Suite(suite_name)
             suite.update()
             common = f"linux-headers-{match[1]}{match[2]}-common"
+            # The sources of PREEMPT_RT have had patches of their own.
+            common += "-rt" if match[3] == "rt" else ""
             kbuild = suite.packages(f"linux-kbuild-{match[1]}")
             # Named after the whole release, since that exists.
             name = f"linux-kbuild-{match[1]}{match[2]}"

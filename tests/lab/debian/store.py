@@ -38,6 +38,9 @@ _MODULES = {
     *("ext4", "crc32c_generic", "virtio_net", "virtio_rng", "libcrc32c"),
 }
 
+_USUAL = "cloud"
+"""Debian's flavour of kernels that every scenario has."""
+
 
 @dataclass(frozen=True)
 class Kernel:
@@ -93,6 +96,7 @@ class _Wanted:
     suite: str
     series: str
     nodes: int = 1
+    flavor: str = _USUAL
 
 
 def _declared() -> dict[str, _Wanted]:
@@ -100,9 +104,12 @@ def _declared() -> dict[str, _Wanted]:
     return {name: _Wanted(name, **entry) for name, entry in data.items()}
 
 
-def kernels() -> list[str]:
-    """The names of the kernels, oldest first."""
-    return list(_declared())
+def kernels(*, every: bool = False) -> list[str]:
+    """The names of the kernels, oldest first.
+
+    :param every: include those of other flavours, which few scenarios have
+    """
+    return [name for name, each in _declared().items() if every or each.flavor == _USUAL]
 
 
 def stored(name: str) -> bool:
@@ -134,7 +141,7 @@ def kernel(name: str, modules: Iterable[str] = (), *, refresh: bool = False) -> 
     """
     wanted = _declared().get(name)
     if not wanted:
-        raise LabError(f"unknown kernel {name!r} (choose from {', '.join(kernels())})")
+        raise LabError(f"unknown kernel {name!r} (choose from {', '.join(_declared())})")
     all_modules = sorted(
         {*_MODULES, *(module.replace("-", "_") for module in modules)} - headers.names()
     )
@@ -159,10 +166,10 @@ def _fetch(wanted: _Wanted, modules: list[str]) -> tuple[str, str, Path]:
     suite = mirror.Suite(wanted.suite)
     suite.update()
     versions = suite.packages("linux-")
-    pattern = re.compile(r"linux-image-(\d+\.\d+\.\d+\S*-cloud-amd64)-dbg")
+    pattern = re.compile(rf"linux-image-(\d+\.\d+\.\d+\S*-{wanted.flavor}-amd64)-dbg")
     releases = [match[1] for name in versions if (match := pattern.fullmatch(name))]
     if not releases:
-        raise LabError(f"{wanted.suite} has no cloud kernel with debug information.")
+        raise LabError(f"{wanted.suite} has no {wanted.flavor} kernel with debug information.")
     series = [r for r in releases if r.startswith(f"{wanted.series}.")]
     if not series:
         say(f"WARNING: {wanted.suite} has no {wanted.series} kernel any more, taking its newest")

@@ -121,6 +121,14 @@ def test_what_tests_usually_have_is_built_beforehand(name: str) -> None:
     assert [k for k in kernels() if not scenario.load(name, k).on_request] == [*usual]
 
 
+def test_kernels_of_another_flavor_are_for_scenarios_that_name_them() -> None:
+    others = {*kernels(every=True)} - {*kernels()}
+    assert others == {"6.1-rt"}
+    asked = {name for name in scenario.scenarios() if others & {*scenario.kernels_of(name)}}
+    assert asked == {"waits-abba", "waits-completion", "waits-kinds", "waits-rwsem", "waits-self"}
+    assert all(scenario.load(name, "6.1-rt").on_request for name in asked)
+
+
 def test_a_scenario_adds_to_the_kernels_command_line() -> None:
     lines = []
     for name in ("waits-abba", "idle"):

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 import drgn
 import numpy as np
 from drgn import Object
-from drgn.helpers.linux.kernfs import kernfs_parent
 
 from kcensus.engine.chase import Damage, Lanes, collect, pointer_step
 from kcensus.engine.gather import gather, gather_arrays
@@ -21,7 +20,7 @@ from kcensus.engine.slub.pages import PageMap
 from kcensus.kernel.block.operations import Operations
 from kcensus.kernel.block.requests import requests
 from kcensus.kernel.kernel import Kernel, once
-from kcensus.kernel.names import ABSENT, decode
+from kcensus.kernel.names import ABSENT, kernfs_path
 from kcensus.sources.capsule import NotRecorded
 
 _MAX_CHAIN = 1 << 12
@@ -30,8 +29,6 @@ _MAX_SEGMENTS = 1 << 16
 """Segments of one bio: BIO_MAX_VECS is 256, but loop devices and io_uring pass their own arrays."""
 _MAX_PAGES = 1 << 22
 """Pages of all bios, which take 32 MiB."""
-_MAX_NESTED = 1 << 10
-"""Most cgroups nested in each other; cgroup.max.depth has no limit by default, but paths do."""
 _MAX_LEVELS = 64
 """Most clones and splits of a bio: dm devices nest less deep."""
 _SECTOR = 512
@@ -283,21 +280,9 @@ def group_paths(kernel: Kernel, groups: Words) -> dict[int, str]:
     for address in np.unique(groups[groups != 0]).tolist():
         group = Object(kernel.prog, "struct blkcg_gq *", value=address)
         try:
-            path = _kernfs_path(group.blkcg.css.cgroup.kn)
+            path = kernfs_path(group.blkcg.css.cgroup.kn)
         except (*ABSENT, NotRecorded):
             continue
         if path:
             paths[address] = path
     return paths
-
-
-def _kernfs_path(node: Object) -> str:
-    """Return the path of a ``struct kernfs_node``; empty if its parents do not end."""
-    names: list[str] = []
-    for _ in range(_MAX_NESTED):
-        above = kernfs_parent(node)
-        if not above:
-            return "/" + "/".join(reversed(names))
-        names.append(decode(node.name.string_()))
-        node = above
-    return ""

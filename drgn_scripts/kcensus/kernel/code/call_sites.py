@@ -114,6 +114,8 @@ class Held:
     """Whether the call before the address takes such a lock, too."""
     is_dropped: bool = False
     """Whether the function may have dropped a lock of its caller."""
+    inside: frozenset[int] = frozenset()
+    """Distances of computed addresses from those of the objects that have such a lock."""
 
     def may_be(self, other: Held) -> bool:
         """Return whether another function's lock may be the same."""
@@ -128,6 +130,8 @@ class _Body:
     """Effects by return address."""
     completed: dict[int, int]
     """Completed object by return address."""
+    inside: dict[Key, frozenset[int]]
+    """Known distances of computed addresses of taken locks from those of their objects."""
 
     @cached_property
     def keys(self) -> set[Key]:
@@ -280,7 +284,8 @@ class CallSites:
             # A lock that the function only drops may be taken in unknown ways by its callees.
             is_sure = is_taken and (min(count) > 0 or is_next)
             is_taking = any(each[0] == key[0] for each in taking)
-            found.append(Held(*key, is_sure, is_taken, is_taking, is_dropped))
+            inside = body.inside.get(key, frozenset())
+            found.append(Held(*key, is_sure, is_taken, is_taking, is_dropped, inside))
         return found
 
     def completes(self, pc: int, name: str = "") -> dict[int, bool]:
@@ -350,7 +355,7 @@ class CallSites:
         return self._bodies[key]
 
     def _made(self, extent: Extent, depth: int, part: Extent | None) -> _Body | None:
-        known, (wakes, inside) = self.targets, self._wakes
+        known, (wakes, within) = self.targets, self._wakes
         called = {
             target
             for each in (extent, part)
@@ -367,6 +372,7 @@ class CallSites:
         flow = Flow(extent, self._read, self._extent, part)
         effects: dict[int, Effects] = {}
         completed: dict[int, int] = {}
+        inner: dict[Key, frozenset[int]] = {}
         counted: dict[int, int] = {}
         woken: dict[int, int] = {}
         for block in flow.blocks.values():
@@ -374,7 +380,7 @@ class CallSites:
                 if site.counted:
                     counted[site.end] = site.counted
                 elif site.target in wakes:
-                    woken[site.end] = site.argument - inside if site.argument else 0
+                    woken[site.end] = site.argument - within if site.argument else 0
                 elif site.target in through:
                     effects[site.end] = through[site.target]
                 for action, type_, mode in known.get(site.target, ()):
@@ -382,11 +388,13 @@ class CallSites:
                         completed[site.end] = site.argument
                     else:
                         is_sure = site.target in self._slow and self._is_no_try(site.end, flow)
-                        effects.setdefault(site.end, {})[type_, mode, site.argument] = _CHANGES[
-                            Action.TAKE if is_sure else action
-                        ]
+                        lock = type_, mode, site.argument
+                        changes = _CHANGES[Action.TAKE if is_sure else action]
+                        effects.setdefault(site.end, {})[lock] = changes
+                        if max(changes) > 0 and site.inside is not None and not site.argument:
+                            inner[lock] = inner.get(lock, frozenset()) | {site.inside}
         self._add_counts(effects, counted, woken)
-        body = _Body(flow, effects, completed)
+        body = _Body(flow, effects, completed, inner)
         return body if len(body.keys) <= _MAX_LOCKS else None
 
     def _is_no_try(self, end: int, flow: Flow) -> bool:

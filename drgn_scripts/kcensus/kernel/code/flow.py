@@ -24,6 +24,8 @@ class Site(NamedTuple):
     """Target; 0 if computed, and for a count."""
     argument: int
     """First argument; 0 if computed."""
+    inside: int | None
+    """Distance of a computed argument from the address of an object; None if unknown."""
     counted: int
     """1 or -1 for a count."""
 
@@ -156,16 +158,16 @@ class Flow:
         blocks: dict[int, Block] = {}
         for start in sorted(starts & set(self._known)):
             block = blocks[start] = Block(start)
-            address, argument = start, 0
+            address, argument, inside = start, 0, None
             while True:
                 step = self._known[address]
                 is_away = step.kind is Kind.JUMP and step.target not in self._known
                 if step.kind is Kind.CALL or is_away:
-                    block.sites.append(Site(step.end, step.target, argument, 0))
+                    block.sites.append(Site(step.end, step.target, argument, inside, 0))
                 elif step.counted:
-                    block.sites.append(Site(step.end, 0, 0, step.counted))
+                    block.sites.append(Site(step.end, 0, 0, None, step.counted))
                 if step.argument is not None:
-                    argument = step.argument
+                    argument, inside = step.argument, step.inside
                 block.following = self._after(step)
                 if block.following != [step.end] or step.end in starts:
                     break

@@ -33,6 +33,8 @@ class Instruction(NamedTuple):
     """Target of a call, jump or branch; 0 if computed."""
     argument: int | None
     """%rdi after the instruction: 0 if computed, None if unchanged."""
+    inside: int | None
+    """Distance of a computed %rdi from a register that has an object's address; None if unknown."""
     counted: int
     """1 or -1 if it counts a per-CPU variable of 32 bits behind a register up or down."""
 
@@ -136,6 +138,7 @@ def _decode(code: bytes, at: int, start: int) -> Instruction:
         kind,
         target % (1 << 64),
         0 if kind is Kind.CALL else _argument(plain, rex, opcode, two, modrm, start + end),
+        _inside(plain),
         _counted(plain, opcode, modrm) if prefixes == {_GS} and not rex & 8 else 0,
     )
 
@@ -200,6 +203,22 @@ def _argument(plain: bytes, rex: int, opcode: int, two: int, modrm: int, end: in
     if not two and opcode in (0xF6, 0xF7, 0xFE, 0xFF, *range(0xD8, 0xE0)):
         is_register = False
     return 0 if is_register or is_operand else None
+
+
+def _inside(plain: bytes) -> int | None:
+    """Return the distance of %rdi from another register after an instruction; None for others."""
+    if len(plain) < 3 or plain[0] & 0xFA != 0x48:
+        return None
+    mode, source, target = plain[2] >> 6, plain[2] >> 3 & 7, plain[2] & 7
+    if plain[1] == 0x89 and plain[0] & 1 == 0 and (mode, target) == (3, 7):
+        return 0  # mov %register, %rdi
+    if plain[1] != 0x8D or plain[0] & 4 or source != 7 or mode not in (1, 2):
+        return None
+    # lea distance(%register), %rdi; the stack pointer is no object, and %r12 needs one more byte.
+    is_indexed = target == 4
+    if is_indexed and (plain[0] & 1 == 0 or plain[3] != 0x24):
+        return None
+    return int.from_bytes(plain[3 + is_indexed :], "little", signed=True)
 
 
 def _counted(plain: bytes, opcode: int, modrm: int) -> int:

@@ -38,9 +38,9 @@ _READERS = np.uint64((1 << 55) - 1)
 """Bits of the count of readers: above them is RWSEM_FLAG_READFAIL."""
 _ACTIVE = np.uint64((1 << 32) - 1)
 """RWSEM_ACTIVE_MASK on 64-bit machines."""
-_RT_OWNER = ~np.uint64(1)
+RT_OWNER = ~np.uint64(1)
 """Without RT_MUTEX_HAS_WAITERS."""
-_RT_WRITER = 1 << 30
+RT_WRITER = 1 << 30
 """WRITER_BIAS of a PREEMPT_RT rwsem; READER_BIAS is the sign bit."""
 
 
@@ -179,7 +179,7 @@ def _mutexes(kernel: Kernel, locks: Words, rows: _Rows, faults: Faults) -> None:
 def _rt_mutexes(kernel: Kernel, locks: Words, rows: _Rows, faults: Faults) -> None:
     type_ = kernel.prog.type("struct rt_mutex_waiter").member("lock").type.type
     read, places = _read(kernel, type_, locks, {"owner": ("owner", "rtmutex.owner")}, faults)
-    owner = read["owner"] & _RT_OWNER
+    owner = read["owner"] & RT_OWNER
     rows.is_held[read.readable] = owner[read.readable] != 0
     rows.add(owner != 0, owner, "rt_mutex.owner", places["owner"])
 
@@ -221,11 +221,11 @@ def _rt_rwsems(kernel: Kernel, locks: Words, rows: _Rows, faults: Faults) -> Non
     members = {"readers": "rwbase.readers.counter", "owner": "rwbase.rtmutex.owner"}
     read, places = _read(kernel, "struct rw_semaphore", locks, members, faults)
     value = read["readers"].astype(np.int64) & 0xFFFFFFFF
-    owner = read["owner"] & _RT_OWNER
-    is_write = value == _RT_WRITER
+    owner = read["owner"] & RT_OWNER
+    is_write = value == RT_WRITER
     # A writer that waits for readers to leave holds the rt_mutex, too, and took the bias away.
     draining = (value & (1 << 31)) == 0
-    count = np.where(is_write, 0, value & (_RT_WRITER - 1))
+    count = np.where(is_write, 0, value & (RT_WRITER - 1))
     is_held = is_write | (count > 0) | (owner != 0)
     rows.note(read.readable, count, is_write | draining, is_held)
     known, proof = (owner != 0) & (is_write | draining), "rw_semaphore.rwbase.rtmutex.owner"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
+from itertools import takewhile
 
 
 class WaitKind(Enum):
@@ -77,6 +78,9 @@ _PRIMITIVES = frozenset(_PRIMITIVE_NAMES.split())
 
 _MUTEX, _RWSEM, _SEMAPHORE = "struct mutex", "struct rw_semaphore", "struct semaphore"
 _LOCKS = {"mutex": _MUTEX, "ww_mutex": _MUTEX, "rwsem": _RWSEM, "down": _SEMAPHORE}
+
+_RW_LOCKS = frozenset({"rt_read_lock", "rt_write_lock"})
+"""Functions of rwlocks, which sleep with PREEMPT_RT, in the functions of its rwsems."""
 
 _FLUSHES = frozenset(["__flush_workqueue", "flush_workqueue", "__flush_work", "flush_work"])
 """Functions that wait for work items of their caller."""
@@ -161,13 +165,18 @@ def lock_type(functions: Sequence[str]) -> str:
 
     :param functions: the innermost first
     """
-    for name in map(plain, functions):
-        if name not in _PRIMITIVES:
-            break
+    names = list(takewhile(_PRIMITIVES.__contains__, map(plain, functions)))
+    if any(name in _RW_LOCKS for name in names):
+        return ""
+    for name in names:
         for word, type_ in _LOCKS.items():
             stem = name.strip("_")
             if stem.startswith(word) and not stem.startswith(("down_read", "down_write")):
                 return type_
-        if "rwsem" in name or name.strip("_").startswith(("down_read", "down_write")):
+        if (
+            "rwsem" in name
+            or "rwbase" in name
+            or name.strip("_").startswith(("down_read", "down_write"))
+        ):
             return _RWSEM
     return ""

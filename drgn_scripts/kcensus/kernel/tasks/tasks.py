@@ -28,6 +28,8 @@ INTERRUPTIBLE = 1
 """TASK_INTERRUPTIBLE: state S."""
 UNINTERRUPTIBLE = 2
 """TASK_UNINTERRUPTIBLE: state D."""
+STOPPED, TRACED = 4, 8
+"""__TASK_STOPPED, by a signal, and __TASK_TRACED, by a debugger."""
 NOLOAD = 0x400
 """TASK_NOLOAD: state I, an idle kernel thread.
 
@@ -46,6 +48,10 @@ _FROZEN_FLAG = 0x00010000
 """PF_FROZEN: a task in the refrigerator, in state D, before Linux kernel commit f5d39b020809
 ("freezer,sched: Rewrite core freezer logic") (in v6.1); since then another flag, for kernel
 threads."""
+_TRAP_FREEZE = 1 << 23
+"""JOBCTL_TRAP_FREEZE, since v5.2 (commit not verified)."""
+TRAPS = frozenset({"do_freezer_trap", "get_signal"})
+"""Functions in which tasks sleep that the freezer of cgroup v2 has stopped."""
 FROZEN = 0x8000
 """TASK_FROZEN: since that commit, the only state of a frozen task."""
 
@@ -95,8 +101,10 @@ class Tasks(Addressed):
     pi_blocked_on: Words
     """The ``struct rt_mutex_waiter`` of a task that sleeps for an rt_mutex, or 0."""
     is_frozen: Mask = field(default_factory=lambda: np.zeros(1, np.bool_))
-    """Whether the freezer of cgroup v1, or of suspend, stops it; one element for all if unknown.
-    Tasks frozen by cgroup v2 sleep in state S, without any lock."""
+    """Whether the freezer of cgroup v1, or of suspend, stops it; one element for all if unknown."""
+    is_trapped: Mask = field(default_factory=lambda: np.zeros(1, np.bool_))
+    """Whether the freezer of cgroup v2 wants it to stop; one element for all if unknown. Unless the
+    task is blocked in the kernel, it sleeps in :data:`TRAPS`, in state S and without any lock."""
     is_queued: Mask = field(default_factory=lambda: np.zeros(1, np.bool_))
     """Whether it is on a run queue, in any state; one element for all if unknown."""
     is_waking: Mask = field(default_factory=lambda: np.zeros(1, np.bool_))
@@ -113,6 +121,11 @@ class Tasks(Addressed):
     bad_clocks: int = 0
     """Run queues with an impossible clock; :attr:`arrived_ns` replaces their :attr:`off_cpu_ns`."""
     faults: Faults = field(default_factory=Faults)
+
+    @cached_property
+    def is_stopped(self) -> Mask:
+        """Whether a signal or a debugger has stopped it."""
+        return np.asarray((self.state & np.uint64(STOPPED | TRACED)) != 0)
 
     @cached_property
     def is_blocked(self) -> Mask:
@@ -163,6 +176,7 @@ def tasks(kernel: Kernel) -> Tasks:
         "pi_blocked_on": "pi_blocked_on",
         "on_rq": "on_rq",
         "is_delayed": "se.sched_delayed",
+        "jobctl": "jobctl",
     }
     if pointee_names(type_, ["blocked_on"]) == {"blocked_on": "struct mutex"}:
         optional["blocked_on"] = "blocked_on"
@@ -201,6 +215,7 @@ def tasks(kernel: Kernel) -> Tasks:
         blocked_on=mutex,
         pi_blocked_on=column("pi_blocked_on"),
         is_frozen=is_frozen,
+        is_trapped=(column("jobctl") & np.uint64(_TRAP_FREEZE)) != 0,
         is_queued=is_queued,
         is_waking=is_queued & (column("is_delayed") == 0) & (mutex == 0),
         now_ns=clocks.now,

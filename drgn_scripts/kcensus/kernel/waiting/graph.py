@@ -50,6 +50,8 @@ class NodeKind:
     """Kind of the lock at the same address, if this is the queue for it."""
     shows_sleepers: bool = False
     """Whether its waiters belong to the graph in state S, too."""
+    shows_stopped: bool = False
+    """Whether its waiters in state S do, if a task that it waits for is stopped or frozen."""
     ignores_signals: bool = False
     """Whether no signal wakes up its waiters, so that its finder has the remedies."""
     advice: str = ""

@@ -14,6 +14,7 @@ from kcensus.analyses.waits.figures import Figures
 from kcensus.analyses.waits.figures.tasks import State
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import Strength
+from kcensus.results import Severity
 from tests.unit.analyses.waits.making import Scene, findings
 from tests.unit.fakekernel import FakeKernel
 
@@ -81,6 +82,23 @@ def test_a_frozen_task_that_others_wait_for_can_be_thawed() -> None:
     commands = [remedy.command for remedy in finding.remedies]
     assert "/proc/100/cgroup" in commands[0]
     assert "THAWED" in commands[0]
+
+
+@pytest.mark.parametrize(
+    ("state", "words"), [(4, "which a signal has stopped"), (8, "unless a debugger has stopped it")]
+)
+def test_a_stopped_task_that_others_wait_for_can_be_continued(state: int, words: str) -> None:
+    # A single task that has waited for 3 s is usual elsewhere.
+    figures = Scene(3, {2: 0}, {0: (0, Strength.PROVEN)}).figures()
+    assert findings(figures) == []
+    figures = Scene(3, {2: 0}, {0: (0, Strength.PROVEN)}).figures()
+    states = figures.waiting.tasks.state.copy()
+    states[0] = state
+    figures.waiting.tasks = replace(figures.waiting.tasks, state=states)
+    (finding,) = findings(figures)
+    assert (finding.id, finding.severity) == ("waits-behind:100", Severity.NOTICE)
+    (remedy,) = finding.remedies
+    assert (remedy.command, words in remedy.effect) == ("kill -CONT 100", True)
 
 
 @pytest.mark.parametrize(

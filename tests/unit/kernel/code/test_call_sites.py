@@ -98,6 +98,16 @@ def test_type_mode_and_object() -> None:
     assert (found.type, found.object) == ("struct percpu_rw_semaphore", LOCK)
 
 
+def test_the_distance_of_a_lock_from_its_object() -> None:
+    inside = b"\x48\x8d\x7b\x40"  # lea 0x40(%rbx), %rdi
+    (found,) = held(f=(inside, "call down_read", *_SLEEP, inside, "call up_read", RET))
+    assert (found.object, found.inside) == (0, frozenset({0x40}))
+    (found,) = held(f=(MOVE, "call down_read", *_SLEEP, RET))
+    assert found.inside == frozenset({0})
+    (found,) = held(f=("call down_read", *_SLEEP, RET))
+    assert found.inside == frozenset()
+
+
 def test_the_lock_that_a_called_function_has_dropped() -> None:
     (caller,) = held(g=(*_READ, *_SLEEP, *_DROP, RET))
     (dropped,) = held(f=_DROPS_ITS_CALLERS)

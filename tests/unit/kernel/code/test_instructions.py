@@ -113,3 +113,25 @@ def test_first_arguments_and_counts(code: str, name: str, expected: int | None) 
 def test_what_is_no_instruction(code: str) -> None:
     with pytest.raises(UndecodableError):
         decode(bytes.fromhex(code), 0, _AT)
+
+
+@pytest.mark.parametrize(
+    ("code", "inside"),
+    [
+        ("48 89 df", 0),  # mov %rbx, %rdi
+        ("4c 89 e7", 0),  # mov %r12, %rdi
+        ("48 8d 7b 40", 0x40),  # lea 0x40(%rbx), %rdi
+        ("48 8d bb a0 00 00 00", 0xA0),  # lea 0xa0(%rbx), %rdi
+        ("49 8d bc 24 a0 00 00 00", 0xA0),  # lea 0xa0(%r12), %rdi
+        ("49 8d 7d f8", -8),  # lea -8(%r13), %rdi
+        ("48 8d 7c 24 08", None),  # lea 8(%rsp), %rdi
+        ("49 8d 7c 04 08", None),  # lea 8(%r12,%rax,1), %rdi
+        ("48 8d 3d f9 00 00 00", None),  # lea 0xf9(%rip), %rdi
+        ("48 8d 73 40", None),  # lea 0x40(%rbx), %rsi
+        ("48 89 fb", None),  # mov %rdi, %rbx
+        ("48 8b 7b 40", None),  # mov 0x40(%rbx), %rdi
+        ("90", None),
+    ],
+)
+def test_distance_of_an_argument_from_an_object(code: str, inside: int | None) -> None:
+    assert decode(bytes.fromhex(code), 0, _AT).inside == inside

@@ -143,7 +143,9 @@ _RT_TYPES = """
 struct task_struct 64
 struct rt_mutex_base 32 : 24 struct task_struct * owner
 struct rt_mutex_waiter 64 : 32 struct task_struct * task; 40 struct rt_mutex_base * lock
-struct rwbase_rt 40 : 0 int readers; 8 struct rt_mutex_base rtmutex
+struct atomic_t 4 : 0 int counter
+struct rwbase_rt 40 : 0 struct atomic_t readers; 8 struct rt_mutex_base rtmutex
+struct mutex 32 : 0 struct rt_mutex_base rtmutex
 struct rw_semaphore 40 : 0 struct rwbase_rt rwbase
 """
 _READ = (*_SLOW, "rwbase_read_lock", "down_read", "code")
@@ -151,10 +153,21 @@ _RT_MUTEX = (*_SLOW, "__rt_mutex_lock", "code")
 _DRAIN = ("__schedule", "rwbase_schedule", "rwbase_write_lock", "down_write", "code")
 
 
-def reader(*stacks: tuple[str, ...]) -> tuple[Reading, int]:
-    """A reader of tasks with these functions, and an rwsem; all but writers wait for its mutex."""
+_ON_STACK = 1024
+
+
+def reader(
+    *stacks: tuple[str, ...], readers: int = 0, inside: int = 0, state: int = 2
+) -> tuple[Reading, int]:
+    """A reader of tasks with these functions, and an rwsem; all but writers wait for its mutex.
+
+    The last task owns that, and has the address of a member on its stack.
+    """
     scene = Sleepers(_RT_TYPES, *(waits_in(stack) for stack in stacks))
     rwsem = int(scene.k.alloc("struct rw_semaphore").address_)
+    scene.k.write_words(rwsem, readers)
+    scene.k.write_words(rwsem + 32, scene.task[-1] | 1)
+    scene.put(len(stacks) - 1, rwsem + inside, place=_ON_STACK)
     waiting = []
     for task, stack in zip(scene.task, stacks, strict=True):
         waiter = int(scene.k.alloc("struct rt_mutex_waiter").address_)
@@ -162,11 +175,12 @@ def reader(*stacks: tuple[str, ...]) -> tuple[Reading, int]:
         waiting.append(waiter if "rt_mutex_schedule" in stack else 0)
     made = Reading.__new__(Reading)
     made.kernel, made.faults, made.missing = scene.kernel, Faults(), []
-    made.known = replace(scene.known, pi_blocked_on=words(*waiting))
+    states = words(*[state] * len(stacks))
+    made.known = replace(scene.known, pi_blocked_on=words(*waiting), state=states)
     made.rows, made.object = np.arange(len(stacks)), words(*[0] * len(stacks))
     made.facts = [Facts.of(stack, {}) for stack in stacks]
     made.kind, made.type = [WaitKind.OTHER] * len(stacks), [""] * len(stacks)
-    made.evidence = [""] * len(stacks)
+    made.evidence, made.stacks = [""] * len(stacks), scene.waits.stacks
     blockers(made)
     return made, rwsem
 
@@ -174,6 +188,8 @@ def reader(*stacks: tuple[str, ...]) -> tuple[Reading, int]:
 def test_functions() -> None:
     assert [lock_type(stack) for stack in (_READ, _DRAIN)] == ["struct rw_semaphore"] * 2
     assert lock_type(_RT_MUTEX) == ""
+    assert lock_type((*_SLOW, "__rwbase_read_lock", "code")) == "struct rw_semaphore"
+    assert lock_type((*_SLOW, "rwbase_read_lock", "rt_read_lock", "code")) == ""
     assert lock_type((*_SLOW, "mutex_lock", "code")) == "struct mutex"
     assert {waits_in(stack) for stack in (_READ, _DRAIN, _RT_MUTEX)} == {"code"}
 
@@ -185,7 +201,39 @@ def test_an_rt_mutex_in_an_rwsem_is_the_rwsem() -> None:
     assert made.missing == []
 
 
-def test_writers_that_wait_for_readers_are_a_gap() -> None:
-    made, _ = reader(_DRAIN)
+def test_an_rt_mutex_in_a_mutex_is_the_mutex() -> None:
+    made, rwsem = reader((*_SLOW, "mutex_lock", "code"))
+    assert (made.object.tolist(), made.type) == ([rwsem + 8], ["struct mutex"])
+
+
+@pytest.mark.parametrize("inside", [0, 8])
+def test_writers_that_wait_for_readers(inside: int) -> None:
+    made, rwsem = reader(_DRAIN, readers=2, inside=inside)
+    assert (made.object.tolist(), made.type) == ([rwsem], ["struct rw_semaphore"])
+    assert made.evidence == ["rw_semaphore.rwbase.rtmutex.owner"]
+
+
+@pytest.mark.parametrize("readers", [0, 1 << 30, (1 << 31) + 2])
+def test_rwsems_without_a_writer_that_waits_for_readers(readers: int) -> None:
+    """It is free, or the writer's, or readers'."""
+    made, _ = reader(_DRAIN, readers=readers)
+    assert (made.object.tolist(), made.missing) == ([0], [])
+
+
+def test_readers_behind_a_writer_that_waits_for_readers() -> None:
+    made, rwsem = reader(_READ, _DRAIN, readers=2)
+    assert made.object.tolist() == [rwsem, rwsem]
+    assert made.evidence == ["task.pi_blocked_on", "rw_semaphore.rwbase.rtmutex.owner"]
+
+
+@pytest.mark.parametrize(
+    ("code", "type_", "inside"),
+    [("mutex_lock", "struct mutex", 8), ("down_write", "struct rw_semaphore", 0)],
+)
+def test_a_task_that_takes_a_lock_twice_is_stopped(code: str, type_: str, inside: int) -> None:
+    """In state S, without a waiter: it is no longer in the list of those who wait."""
+    stack = ("__schedule", "__rt_mutex_slowlock", code, "code")
+    made, rwsem = reader(stack, readers=1 << 30, inside=inside, state=1)
+    assert (made.object.tolist(), made.type) == ([rwsem + inside], [type_])
+    made, _ = reader(stack, readers=1 << 30, inside=inside)
     assert made.object.tolist() == [0]
-    assert made.missing == ["readers of rwsems with PREEMPT_RT"]

@@ -19,7 +19,9 @@ from kcensus.kernel.names import ABSENT
 from kcensus.kernel.symbols import described, symbols_of
 from kcensus.kernel.tasks.functions import entered_by, plain
 from kcensus.kernel.tasks.stacks import Stacks
+from kcensus.kernel.tasks.tasks import TRAPS
 from kcensus.kernel.waiting.cycles import Behind
+from kcensus.kernel.waiting.finders.stopped.tracers import TRACES
 from kcensus.kernel.waiting.frames import interrupted_in, runnable_stacks, running_frames
 from kcensus.kernel.waiting.reader import Waiting
 from kcensus.sources.capsule import NotRecorded
@@ -28,8 +30,8 @@ from kcensus.text import printable
 _MAX_RUNNABLE = 1 << 10
 """Most runnable tasks to unwind, by number of tasks behind them."""
 _TASK_CACHE = b"task_struct"
-_STOPPED = 4 | 8
-"""__TASK_STOPPED and __TASK_TRACED: by a signal, or by a debugger."""
+_EXITKILL = 1 << 23
+"""PT_EXITKILL in ``task.ptrace``."""
 _INTERRUPTIBLE, _UNINTERRUPTIBLE, _WAKEKILL = 1, 2, 0x180
 """Bits of a task's state. Since Linux kernel commit 8ef9925b02c2 ("sched/debug: Add explicit
 TASK_PARKED printing") (in v4.14), TASK_WAKEKILL is 0x100; before, 0x80. No task in state D has the
@@ -176,13 +178,20 @@ class TaskNodes:
         known = (
             (tasks.has_exited[row], State.EXITED),
             (tasks.is_on_cpu[row], State.RUNNING),
-            (int(tasks.state[row]) & _STOPPED, State.STOPPED),
+            (tasks.is_stopped[row], State.STOPPED),
             (np.broadcast_to(tasks.is_frozen, len(tasks))[row], State.FROZEN),
+            (self._is_trapped(node, row), State.FROZEN),
             (tasks.is_blocked[row], State.BLOCKED),
             (tasks.is_asleep[row], State.SLEEPING),
             (not tasks.state[row] or is_waking, State.RUNNABLE),
         )
         return next((state for holds, state in known if holds), State.OTHER)
+
+    def _is_trapped(self, node: int, row: int) -> bool:
+        """Return whether the freezer of cgroup v2 has stopped a task."""
+        tasks = self._waiting.tasks
+        is_trapped = np.broadcast_to(tasks.is_trapped, len(tasks))[row] & tasks.is_asleep[row]
+        return bool(is_trapped) and self.function(node) in TRAPS
 
     def asleep(self, node: int) -> str:
         """Return the duration of a task's sleep as text; empty if it is awake, or if unknown."""
@@ -193,16 +202,34 @@ class TaskNodes:
             else ""
         )
 
+    def traced(self, node: int) -> list[int]:
+        """Return the tasks that a debugger has stopped."""
+        edges = self._graph.preceding[node]
+        return [int(self._graph.source[e]) for e in edges if self._graph.edge[e] is TRACES]
+
+    def ends_with_tracer(self, node: int) -> bool:
+        """Return whether the end of a debugger kills a task that it traces."""
+        task = drgn.Object(
+            self._kernel.prog, "struct task_struct", address=int(self._graph.address[node])
+        )
+        with contextlib.suppress(*ABSENT, NotRecorded, ValueError):
+            return bool(int(task.ptrace) & _EXITKILL)
+        return False
+
+    def is_halted(self, node: int) -> bool:
+        """Return whether a task is stopped or frozen, or has stopped others as a debugger."""
+        return self.state(node) in (State.STOPPED, State.FROZEN) or bool(self.traced(node))
+
     def is_program(self, nodes: Iterable[int]) -> bool:
         """Return whether no task is in state D: a program waits for itself."""
         return not any(self.state(node) is State.BLOCKED for node in nodes)
 
     def has_other_process(self, node: int, waiters: Iterable[int]) -> bool:
         """Return whether a waiter would survive the kill of a task's process."""
-        own = self._process(node)
-        return any(self._process(each) != own for each in waiters)
+        own = self.process(node)
+        return any(self.process(each) != own for each in waiters)
 
-    def _process(self, node: int) -> int:
+    def process(self, node: int) -> int:
         """Return the PID of a task's process, or that of the task if unknown."""
         address = int(self._graph.address[node])
         if address not in self._processes:
@@ -219,7 +246,7 @@ class TaskNodes:
         No signal ends init.
         """
         row, tasks = int(self._rows[node]), self._waiting.tasks
-        if row < 0 or tasks.is_kthread[row] or tasks.is_on_cpu[row] or self._process(node) == 1:
+        if row < 0 or tasks.is_kthread[row] or tasks.is_on_cpu[row] or self.process(node) == 1:
             return False
         state = int(tasks.state[row])
         return bool(state & _INTERRUPTIBLE or (state & _UNINTERRUPTIBLE and state & _WAKEKILL))

@@ -5,15 +5,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kcensus.analyses.waits.figures import Figures
 from kcensus.analyses.waits.figures.tasks import State
 from kcensus.analyses.waits.findings.stalls import alone, behind, exited, for_devices, unheld
-from kcensus.analyses.waits.findings.told import Told, degree, stall
+from kcensus.analyses.waits.findings.told import MAX_TOLD, Told, degree, stall
+from kcensus.analyses.waits.findings.words import kept
 from kcensus.kernel.tasks.functions import ON_TIMERS
 from kcensus.kernel.waiting.finder import Finder
-from kcensus.kernel.waiting.graph import SERVED
+from kcensus.kernel.waiting.graph import SERVED, WAITS
+from kcensus.results import Severity
 from kcensus.results.severity import HUNG
 
 _MAX_FINDINGS = 3
@@ -93,7 +95,18 @@ def _own(figures: Figures, node: int) -> Iterator[Told]:
             continue  # counting the tasks behind each root takes long
         found = finder.finding(kind, address, stall(figures, node))
         if found is not None:
-            yield Told(found, [node])
+            story = found.story or tuple(_kept_by(figures, node))
+            yield Told(replace(found, story=story), [node])
+
+
+def _kept_by(figures: Figures, node: int) -> Iterator[str]:
+    """Yield what the tasks that a node stops keep from others."""
+    graph = figures.graph
+    edges = [edge for edge in graph.preceding[node] if graph.edge[edge] is not WAITS]
+    sources = [int(graph.source[edge]) for edge in edges if graph.is_task[graph.source[edge]]]
+    keeping = [task for task in sources if figures.behind.tasks[task]]
+    for task in keeping[:MAX_TOLD]:
+        yield f"{figures.names.of(task)} {kept(figures, task)}"
 
 
 def _may_be_io(figures: Figures, node: int) -> bool:
@@ -126,6 +139,7 @@ def _groups(figures: Figures, tasks: list[int]) -> list[list[int]]:
         if figures.behind.tasks[node]
         and (
             figures.tasks.state(node) is State.EXITED
+            or (figures.tasks.is_halted(node) and stall(figures, node).severity() > Severity.INFO)
             or (degree(figures, node) is not None and not _is_helper(figures, node))
         )
     ]
@@ -134,7 +148,11 @@ def _groups(figures: Figures, tasks: list[int]) -> list[list[int]]:
         # Each exited task is a finding of its own.
         dead = {-1 - node} if figures.tasks.state(node) is State.EXITED else set()
         groups.setdefault(frozenset(figures.waiters(node) | dead), []).append(node)
-    return [*groups.values()]
+    # Tasks in state D first: programs may wait for each other on purpose.
+    is_program = {
+        waiters: figures.tasks.is_program(n for n in waiters if n >= 0) for waiters in groups
+    }
+    return [groups[waiters] for waiters in sorted(groups, key=lambda each: is_program[each])]
 
 
 def _is_helper(figures: Figures, node: int) -> bool:

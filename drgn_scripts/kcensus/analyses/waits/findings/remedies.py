@@ -6,8 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
+
 from kcensus.analyses.waits.figures import Figures
+from kcensus.analyses.waits.findings.told import MAX_TOLD
+from kcensus.human import listed
 from kcensus.kernel.tasks.functions import plain
+from kcensus.kernel.tasks.tasks import TRACED
 from kcensus.kernel.waiting.finders.events.core_dumps import DUMPING
 from kcensus.results import Remedy
 
@@ -41,9 +46,32 @@ def kills(figures: Figures, node: int, effect: str) -> Iterator[Remedy]:
 
 def go_on(figures: Figures, node: int) -> Remedy:
     """Return the remedy for a stopped task."""
+    tasks, row = figures.waiting.tasks, int(figures.task_rows[node])
+    is_traced = bool(tasks.state[row] & np.uint64(TRACED))
+    why = "unless a debugger has stopped it" if is_traced else "which a signal has stopped"
     return Remedy(
-        effect=f"Continue {figures.names.of(node)}, unless a debugger has stopped it",
-        command=f"kill -CONT {figures.tasks.pid(node)}",
+        effect=f"Continue {figures.names.of(node)}, {why}",
+        # A signal continues all threads of a process.
+        command=f"kill -CONT {figures.tasks.process(node)}",
+    )
+
+
+def let_go(figures: Figures, node: int) -> Iterator[Remedy]:
+    """Yield the remedy for a debugger and the tasks that it has stopped."""
+    traced = figures.tasks.traced(node)
+    if not traced:
+        return
+    pids = sorted({figures.tasks.process(each) for each in traced})
+    names = listed([figures.names.of(each) for each in traced], MAX_TOLD)
+    kills = any(figures.tasks.ends_with_tracer(each) for each in traced)
+    yield Remedy(
+        effect=f"Detach {figures.names.of(node)} from {names} (in gdb: detach), or end it and "
+        "continue these",
+        command=f"kill {figures.tasks.process(node)}; sleep 1; kill -CONT "
+        + " ".join(map(str, pids)),
+        risk="its end kills the tasks that it traces (PTRACE_O_EXITKILL)"
+        if kills
+        else "the state of the debugger is lost",
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from kcensus.analyses.waits.figures import Figures
 from kcensus.analyses.waits.figures.tasks import State
 from kcensus.analyses.waits.findings.known import patch_behind
-from kcensus.analyses.waits.findings.remedies import go_on, kills, restart, thaw
+from kcensus.analyses.waits.findings.remedies import go_on, kills, let_go, restart, thaw
 from kcensus.analyses.waits.findings.told import MAX_TOLD, Told, danger, severity, stall, tasks_have
 from kcensus.analyses.waits.findings.words import awaited, does, kept, objects_of
 from kcensus.human import counted, human_seconds, listed
@@ -38,6 +38,8 @@ def behind(figures: Figures, subjects: list[int], of_devices: Collection[str] = 
     """
     waits = stall(figures, subjects[0])
     how = severity(waits.count, waits.seconds) or Severity.NOTICE
+    if figures.tasks.is_halted(subjects[0]):
+        how = max(how, waits.severity())
     waiters = figures.waiters(*subjects)
     if figures.tasks.is_program({*subjects, *waiters}):
         # Threads of a pool wait for each other until they get work.
@@ -45,7 +47,10 @@ def behind(figures: Figures, subjects: list[int], of_devices: Collection[str] = 
     shown = subjects[:MAX_TOLD]
     names = [figures.names.of(node) for node in subjects]
     told = [f"{kept(figures, node)}; the task {does(figures, node)}" for node in shown]
-    remedies = [remedy for node in shown for remedy in _remedies(figures, node, waiters)]
+    # Threads of one process have the same command.
+    found = [remedy for node in shown for remedy in _remedies(figures, node, waiters)]
+    first = {each.command: each for each in reversed(found)}
+    remedies = [each for each in found if each is first[each.command]]
     nearest = sorted(
         figures.waiters(subjects[0]), key=lambda node: (-int(figures.behind.tasks[node]), node)
     )
@@ -75,6 +80,9 @@ def behind(figures: Figures, subjects: list[int], of_devices: Collection[str] = 
 
 
 def _remedies(figures: Figures, node: int, waiters: set[int]) -> Iterator[Remedy]:
+    if figures.tasks.traced(node):
+        yield from let_go(figures, node)
+        return
     if figures.tasks.state(node) is State.STOPPED:
         yield go_on(figures, node)
     if figures.tasks.state(node) is State.FROZEN:

@@ -12,14 +12,19 @@ from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Guess, Mask, Numbers, Words
 from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.locking.owners import RT_OWNER, RT_WRITER
 from kcensus.kernel.tasks.functions import WaitKind
-from kcensus.kernel.tasks.tasks import Tasks
+from kcensus.kernel.tasks.tasks import INTERRUPTIBLE, Tasks
 from kcensus.kernel.waiting.objects.queued import KERNEL, Queued, Shape, picked_words
 from kcensus.kernel.waiting.objects.reading import Reading
 
 _BLOCKER_TYPES = ("struct mutex", "struct semaphore", "struct rw_semaphore", "struct rw_semaphore")
 """Lock types by the lowest bits of ``task.blocker``; the last one is for a writer."""
 _RWSEM = "struct rw_semaphore"
+_RT_MUTEXES = {"struct mutex": "rtmutex", _RWSEM: "rwbase.rtmutex"}
+"""Members of locks that are an rt_mutex with PREEMPT_RT."""
+RT_DRAINING = "rw_semaphore.rwbase.rtmutex.owner"
+"""Evidence that a writer has the rt_mutex of an rwsem, and waits for the readers to leave."""
 _MAX_WAITERS = 1 << 16
 """Most waiters in a ring."""
 _WAITERS = {
@@ -66,7 +71,7 @@ def blockers(reading: Reading) -> None:
     """Note the locks named by members of tasks."""
     _mutexes(reading)
     _rt_mutexes(reading)
-    _rt_writers(reading)
+    _rt_owners(reading)
     blocker = reading.known.blocker[reading.rows]
     lane = np.flatnonzero((blocker != 0) & (reading.object == 0))
     address = blocker[lane] & ~np.uint64(3)
@@ -93,24 +98,75 @@ def _rt_mutexes(reading: Reading) -> None:
     # Since v5.15 (commit not verified), it is a struct rt_mutex_base, the base of a lock.
     member = reading.kernel.prog.type("struct rt_mutex_waiter").member("lock").type.type
     kind, proof, lock = WaitKind.LOCK, "task.pi_blocked_on", read["lock"]
-    inside = _rt_mutex_inside(reading.kernel.prog)
-    is_rwsem = np.array([reading.facts[row].lock == _RWSEM for row in lane.tolist()], np.bool_)
-    is_rwsem &= inside >= 0
-    reading.note(lane[named & ~is_rwsem], lock[named & ~is_rwsem], kind, member.type_name(), proof)
-    rwsem = lock[named & is_rwsem] - np.uint64(max(inside, 0))
-    reading.note(lane[named & is_rwsem], rwsem, kind, _RWSEM, proof)
+    of_lock = np.array([reading.facts[row].lock for row in lane.tolist()], object)
+    # With PREEMPT_RT, mutexes and rwsems have an rt_mutex.
+    for type_, path in _RT_MUTEXES.items():
+        inside = _rt_mutex_inside(reading.kernel.prog, type_, path)
+        is_one = named & (of_lock == type_) & (inside >= 0)
+        reading.note(lane[is_one], lock[is_one] - np.uint64(max(inside, 0)), kind, type_, proof)
+    # What is noted stays.
+    reading.note(lane[named], lock[named], kind, member.type_name(), proof)
 
 
-def _rt_writers(reading: Reading) -> None:
-    """Note as missing the readers that writers of rwsems wait for with PREEMPT_RT.
+def _rt_owners(reading: Reading) -> None:
+    """Note the locks of PREEMPT_RT whose rt_mutex their own waiter owns.
 
-    The writers own its rt_mutex, so no member names their object, and nothing names the readers.
+    A writer that waits for readers to leave owns that of its rwsem, and no member names the rwsem.
+    A task that takes a lock twice is stopped for good, in state S. Both have the address of the
+    lock or of its rt_mutex on the stack.
     """
-    is_writer = any(
-        facts.lock == _RWSEM and not reading.object[row] for row, facts in enumerate(reading.facts)
-    )
-    if is_writer and _rt_mutex_inside(reading.kernel.prog) >= 0:
-        reading.missing.append("readers of rwsems with PREEMPT_RT")
+    for type_, path in _RT_MUTEXES.items():
+        waiting = [
+            row
+            for row, facts in enumerate(reading.facts)
+            if facts.lock == type_ and not reading.object[row]
+        ]
+        inside = _rt_mutex_inside(reading.kernel.prog, type_, path) if waiting else -1
+        if inside < 0:
+            continue
+        lanes = np.array(waiting, np.int64)
+        state = reading.known.state[reading.rows[lanes]]
+        is_stopped = (state & np.uint64(INTERRUPTIBLE)) != 0
+        _note_owned(reading, type_, lanes[is_stopped], f"{type_.removeprefix('struct ')}.{path}")
+        if type_ == _RWSEM:
+            _note_owned(reading, type_, lanes[~is_stopped], RT_DRAINING, is_draining=True)
+
+
+def _note_owned(
+    reading: Reading, type_: str, lanes: Numbers, proof: str, *, is_draining: bool = False
+) -> None:
+    """Note the only lock that a task owns and has on its stack.
+
+    :param is_draining: whether it must be an rwsem with readers that its writer waits for
+    """
+    kernel, known, found = reading.kernel, reading.known, dict[int, set[int]]()
+    path, size, rows = _RT_MUTEXES[type_], reading.stacks.size, reading.rows[lanes]
+    inside = np.uint64(_rt_mutex_inside(kernel.prog, type_, path))
+    readers = {"readers": "rwbase.readers.counter"} if is_draining else {}
+    # Other objects have the address of a task there, too.
+    waiters = {"root": f"{path}.waiters.rb_root.rb_node", "first": f"{path}.waiters.rb_leftmost"}
+    members = layout(kernel.prog, type_, {"owner": f"{path}.owner", **readers}, waiters)
+    for index, word, _ in picked_words(
+        kernel.memory, known, rows, size, reading.faults, lambda words, _: words >= KERNEL
+    ):
+        for start in (word, word - inside):
+            read = gather(kernel.memory, start, members, Guess())
+            is_own = read.readable & (read["owner"] & RT_OWNER == known.address[rows[index]])
+            if "root" in read.columns and "first" in read.columns:
+                is_own &= (read["root"] != 0) == (read["first"] != 0)
+                is_own &= (read["root"] == 0) | (read["owner"] & ~RT_OWNER != 0)
+            if is_draining:
+                # It has taken the bias of readers away, and has not got its own.
+                count = read["readers"].astype(np.int64) & 0xFFFFFFFF
+                is_own &= (count > 0) & (count < RT_WRITER)
+            for lane, lock in zip(
+                lanes[index[is_own]].tolist(), start[is_own].tolist(), strict=True
+            ):
+                found.setdefault(lane, set()).add(lock)
+    for lane, locks in found.items():
+        if len(locks) == 1:
+            lock = np.array([*locks], np.uint64)
+            reading.note(np.array([lane]), lock, WaitKind.LOCK, type_, proof)
 
 
 def rings(reading: Reading) -> None:
@@ -132,10 +188,10 @@ def rings(reading: Reading) -> None:
         )
 
 
-def _rt_mutex_inside(prog: drgn.Program) -> int:
-    """Return the offset of the rt_mutex in an rwsem with PREEMPT_RT, or -1 in other kernels."""
+def _rt_mutex_inside(prog: drgn.Program, type_: str, path: str) -> int:
+    """Return the offset of the rt_mutex in a lock with PREEMPT_RT, or -1 in other kernels."""
     try:
-        return int(drgn.offsetof(prog.type(_RWSEM), "rwbase.rtmutex"))
+        return int(drgn.offsetof(prog.type(type_), path))
     except LookupError:
         return -1
 

@@ -14,7 +14,9 @@ from kcensus.kernel.waiting.finder import Draft, Finder
 from kcensus.kernel.waiting.graph import PROCESS, SERVED, NodeKind
 from kcensus.results import Remedy
 
-FUSE = NodeKind("fuse request", ("struct fuse_req",), is_any=True, ignores_signals=True)
+FUSE = NodeKind(
+    "fuse request", ("struct fuse_req",), is_any=True, shows_stopped=True, ignores_signals=True
+)
 _ABORT = "/sys/fs/fuse/connections/{}/abort"
 
 

@@ -9,6 +9,9 @@ capsule:
 * FUTEX_WAITERS and the thread ID of the owner: robust mutexes, and all that follow futex(2);
 * 2, and the thread ID of the owner two words later: the other mutexes of the GNU C library.
 
+Processes share a word by mapping a file, each at an address of its own: a waiter has that among the
+registers of its system call, and an owner must have mapped the file, too.
+
 Mutexes with priority inheritance have an rt_mutex in the kernel, which names its owner.
 """
 
@@ -16,17 +19,20 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import islice
 
 import drgn
 import numpy as np
-from drgn.helpers.linux.mm import access_remote_vm
+from drgn.helpers.linux.mm import access_remote_vm, for_each_vma, vma_find
 
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import Path, layout
 from kcensus.engine.memory import Numbers, Words
 from kcensus.kernel.locking.owners import Strength
-from kcensus.kernel.names import decode_array
-from kcensus.kernel.waiting.finder import Finder
+from kcensus.kernel.names import DAMAGED, decode_array
+from kcensus.kernel.vfs.files import file_paths
+from kcensus.kernel.waiting.finder import Draft, Finder
 from kcensus.kernel.waiting.finders.locks.locks import RT_MUTEX
 from kcensus.kernel.waiting.graph import HELD, TASK, Graph, NodeKind
 from kcensus.kernel.waiting.objects.queued import own_mentions
@@ -62,6 +68,14 @@ _PADDINGS = (0, 16)
 """Bytes above the registers on a stack, TOP_OF_KERNEL_STACK_PADDING: 16 with CONFIG_X86_FRED."""
 _USER_SEGMENTS = (0x23, 0x33)
 """__USER32_CS and __USER_CS."""
+_NONE = np.uint64((1 << 64) - 1)
+"""A register that is unknown."""
+_DAMAGED = (*DAMAGED, NotImplementedError)
+"""Raised for a damaged memory map, with an unknown type of a node."""
+_MAX_NAMED = 1 << 8
+"""Most files with futexes to name."""
+_MAX_AREAS = 1 << 16
+"""Most areas of a memory map to search for a file: vm.max_map_count by default."""
 _MAX_LEVEL = 32
 """MAX_PID_NS_LEVEL."""
 _MAX_WORDS = 1 << 14
@@ -77,6 +91,11 @@ class Futexes(Finder):
     """Words that may name an owner, but are missing from the dump."""
     unqueued = 0
     """Waiters without a ``struct futex_q`` on their stack."""
+
+    def __init__(self, draft: Draft) -> None:
+        super().__init__(draft)
+        self._namespaces: dict[int, int] = {}
+        """PID namespace of tasks."""
 
     def of_interest(self, graph: Graph) -> Iterable[int]:
         """Return the futexes with a known holder: most others are no locks."""
@@ -118,13 +137,18 @@ class Futexes(Finder):
             self._note(lane, each, _Q, "futex_q.key")
         offset = read["offset"].astype(np.uint64)
         address = read["word"] + (offset & ~_FLAGS)
-        is_known = (offset & _IS_FILE) == 0
+        is_file = (offset & _IS_FILE) != 0
+        address[is_file] = self._mapped_at(lanes[is_file], offset[is_file] & ~_FLAGS)
         leaders = self._leaders(lanes)
+        paths = self._paths(lanes, address, first[is_file[first]])
         for row in first.tolist():
-            where = f"0x{int(address[row]):x}" if is_known[row] else "in a file"
+            where = f"0x{int(address[row]):x}"
+            where = f"in {paths.get(row, 'a file')}" if is_file[row] else where
             name = FUTEX, int(node[group[row]])
             self.names[name] = f"{where} of {leaders[row]}"
-        self._owners(lanes[is_known], address[is_known], node[group][is_known])
+        is_known = address != 0
+        files = np.where(is_file, read["ptr"], np.uint64(0))[is_known]
+        self._owners(lanes[is_known], address[is_known], node[group][is_known], files)
 
     # Identity of a futex
 
@@ -160,6 +184,30 @@ class Futexes(Finder):
         key = {name: read[name][row].astype(np.uint64) for name in ("ptr", "word", "offset")}
         return lanes[index[row]], place[row], key
 
+    def _mapped_at(self, lanes: Numbers, within: Words) -> Words:
+        """Return the address that each task passed to futex(2); 0 if that cannot be of its word.
+
+        :param within: offset of the word in its page
+        """
+        address = self._registers(lanes, "di")
+        page = np.uint64(self.kernel.memory.page_size - 1)
+        return np.where((address != _NONE) & (address & page == within), address, np.uint64(0))
+
+    def _paths(self, lanes: Numbers, address: Words, rows: Numbers) -> dict[int, str]:
+        """Return the path of the file that each task of some rows has mapped at an address."""
+        if is_assembled(self.kernel.prog):
+            return {}
+        type_, inodes = self.kernel.prog.type("struct task_struct"), np.zeros(len(lanes), np.uint64)
+        for row in rows[:_MAX_NAMED].tolist():
+            task = drgn.Object(self.kernel.prog, type_, address=int(self.waits.task[lanes[row]]))
+            with suppress(*_DAMAGED):
+                area = vma_find(task.mm, int(address[row]))
+                if area and area.vm_file:
+                    inodes[row] = int(area.vm_file.f_inode)
+        paths = file_paths(self.kernel, inodes, self.faults) if inodes.any() else {}
+        found = enumerate(inodes.tolist())
+        return {row: paths[inode] for row, inode in found if inode in paths}
+
     def _leaders(self, lanes: Numbers) -> list[str]:
         leaders = self._member("struct task_struct", "group_leader", self.waits.task[lanes])
         names = self._read("struct task_struct", leaders, ["comm", "pid"])
@@ -181,14 +229,20 @@ class Futexes(Finder):
         leaders = self._leaders(lanes)
         for index, lane in enumerate(lanes.tolist()):
             offset = int(read["offset"][index])
-            where = f"0x{int(read['word'][index]) + (offset & ~3):x}"
+            is_file = bool(offset & int(_IS_FILE))
+            where = (
+                f"0x{int(read['word'][index]) + (offset & ~3):x}" if not is_file else "in a file"
+            )
             name = RT_MUTEX, int(self.object[lane])
             self.names[name] = f"of futex {where} of {leaders[index]}"
 
     # Holders
 
-    def _owners(self, lanes: Numbers, address: Words, node: Words) -> None:
-        """Add the threads named by words of programs."""
+    def _owners(self, lanes: Numbers, address: Words, node: Words, files: Words) -> None:
+        """Add the threads named by words of programs.
+
+        :param files: number or inode of the file with each word, as keys have it; 0 for none
+        """
         value = self._passed(lanes)
         asked = np.flatnonzero((value == _CONTENDED) | ((value & _WAITERS) != 0))
         # All waiters of a futex have the same word.
@@ -200,7 +254,7 @@ class Futexes(Finder):
             # A capsule has whole pages, and a page of a program holds more than this word.
             self.unread = len(asked)
             return
-        threads = self._threads(self.waits.task[lanes[asked]])
+        threads = self._threads(self.waits.task[lanes[asked]], is_any=bool(files[asked].any()))
         type_ = self.kernel.prog.type("struct task_struct")
         for row in asked.tolist():
             task = drgn.Object(self.kernel.prog, type_, address=int(self.waits.task[lanes[row]]))
@@ -216,12 +270,30 @@ class Futexes(Finder):
             except (drgn.FaultError, ValueError):
                 self.unread += 1
                 continue
-            owner = threads.get((int(task.tgid), tid), 0)
+            if file := int(files[row]):
+                owner = self._sharing(threads, task, tid, file)
+            else:
+                owner = threads.get((int(task.tgid), tid), 0)
             if not owner:
                 continue
             source, target = (FUTEX, node[[row]]), (TASK, np.array([owner], np.uint64))
             place = address[[row]]
             self.build.edges(HELD, source, target, evidence, strength=strength, place=place)
+
+    def _sharing(
+        self, threads: dict[tuple[int, int], int], task: drgn.Object, tid: int, file: int
+    ) -> int:
+        """Return the thread with an ID in the namespace of a task, if it maps a file, else 0."""
+        space = self._namespaces.get(int(task.address_of_()), 0)
+        owner = threads.get((space, tid), 0)
+        if not space or not owner:
+            return 0
+        with suppress(*_DAMAGED):
+            other = drgn.Object(self.kernel.prog, "struct task_struct *", value=owner)
+            for area in islice(for_each_vma(other.mm.read_()), _MAX_AREAS):
+                if area.vm_file and _number(area.vm_file.f_inode) == file:
+                    return owner
+        return 0
 
     def _mutex(self, mm: drgn.Object, address: int) -> int:
         """Return the owner's thread ID of a mutex of the GNU C library; 0 for any other word."""
@@ -231,40 +303,60 @@ class Futexes(Finder):
 
     def _passed(self, lanes: Numbers) -> Numbers:
         """Return the value that each task passed to futex(2) as expected; -1 if unknown."""
-        prog = self.kernel.prog
-        registers = layout(prog, "struct pt_regs", {"value": "dx", "cs": "cs"})
+        values = self._registers(lanes, "dx")
+        return np.where(values == _NONE, -1, values.astype(np.int64) & 0xFFFF_FFFF)
+
+    def _registers(self, lanes: Numbers, register: str) -> Words:
+        """Return a register of each task at its system call; all ones if unknown."""
+        registers = layout(self.kernel.prog, "struct pt_regs", {"value": register, "cs": "cs"})
         top = self.known.stack[self.rows[lanes]] + np.uint64(self.waits.stacks.size)
-        values = np.full(len(lanes), -1)
+        values = np.full(len(lanes), _NONE)
         for padding in _PADDINGS:
             place = top - np.uint64(padding + registers.size)
             read = gather(self.kernel.memory, place, registers, self.faults)
             entered = read.readable & np.isin(read["cs"].astype(np.int64) & 0xFFFF, _USER_SEGMENTS)
-            entered &= values < 0
-            values[entered] = (read["value"][entered] & np.uint64(0xFFFF_FFFF)).astype(np.int64)
+            entered &= values == _NONE
+            values[entered] = read["value"][entered].astype(np.uint64)
         return values
 
-    def _threads(self, of: Words) -> dict[tuple[int, int], int]:
-        """Return the threads of some processes, by the ID of the process and their own ID.
+    def _threads(self, of: Words, *, is_any: bool) -> dict[tuple[int, int], int]:
+        """Return threads by the ID of their process, or the address of their namespace, and their
+        own ID in that namespace.
 
-        The latter is the ID in the thread's own namespace.
-
-        :param of: tasks of these processes
+        :param of: tasks whose processes are wanted
+        :param is_any: whether all threads are wanted, by namespace
         """
         # Since v4.19 (commit not verified), a task has thread_pid instead of links.
         members: dict[str, Path] = {"tgid": "tgid", "pid": ("thread_pid", "pids[0].pid")}
         read = self._read("struct task_struct", self.known.address, members)
         own = self._member("struct task_struct", "tgid", of)
-        rows = np.flatnonzero(np.isin(read["tgid"], own))
+        is_own = np.isin(read["tgid"], own)
+        rows = np.flatnonzero(is_own | is_any)
         pid = read["pid"][rows]
         found = self._read("struct pid", pid, ["level"], is_guess=True)
         sound = found.readable & (found["level"] <= _MAX_LEVEL)
-        self.draft.torn += int(np.count_nonzero(~sound))
+        self.draft.torn += int(np.count_nonzero(~sound & is_own[rows]))
         rows, pid, level = rows[sound], pid[sound], found["level"][sound]
         stride = np.uint64(drgn.sizeof(self.kernel.prog.type("struct upid")))
         upid = pid + self._offset("struct pid", "numbers") + level.astype(np.uint64) * stride
-        number = self._member("struct upid", "nr", upid)
-        names = zip(read["tgid"][rows].tolist(), number.tolist(), strict=True)
-        return dict(zip(names, self.known.address[rows].tolist(), strict=True))
+        names = self._read("struct upid", upid, ["nr", "ns"])
+        number, space = names["nr"].tolist(), names["ns"].tolist()
+        tasks, process = self.known.address[rows].tolist(), read["tgid"][rows].tolist()
+        self._namespaces |= dict(zip(tasks, space, strict=True))
+        threads = dict(zip(zip(process, number, strict=True), tasks, strict=True))
+        if is_any:
+            threads |= dict(zip(zip(space, number, strict=True), tasks, strict=True))
+        return threads
+
+
+def _number(inode: drgn.Object) -> int:
+    """Return what the key of a futex has of the inode of its file.
+
+    Since v5.6 (commit not verified), inodes have numbers for that; until then, their address.
+    """
+    if inode.prog_.type("struct inode").has_member("i_sequence"):
+        return int(inode.i_sequence.counter)
+    return int(inode)
 
 
 FINDER = Futexes

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +16,8 @@ from kcensus.kernel.tasks.functions import WaitKind, plain
 from kcensus.kernel.waiting.finder import Draft, Finder
 from kcensus.kernel.waiting.graph import HELD, QUEUED, TASK, NodeKind
 from kcensus.kernel.waiting.identities import lock_names
-from kcensus.kernel.waiting.objects.locks import blockers, percpu_writers, rings
+from kcensus.kernel.waiting.objects.last_readers import Claim, LastReaders, Take, taking
+from kcensus.kernel.waiting.objects.locks import RT_DRAINING, blockers, percpu_writers, rings
 
 _RWSEM, _PERCPU = "struct rw_semaphore", "struct percpu_rw_semaphore"
 _SEMAPHORE = "struct semaphore"
@@ -32,31 +32,36 @@ RT_MUTEX = NodeKind(
     "rt_mutex", ("struct rt_mutex", "struct rt_mutex_base"), is_lock=True, shows_sleepers=True
 )
 SEMAPHORE = NodeKind("semaphore", (_SEMAPHORE,), is_lock=True, shows_sleepers=True, is_in_log=True)
-_KINDS = (MUTEX, RWSEM, RWSEM_QUEUE, PERCPU_RWSEM, PERCPU_READERS, RT_MUTEX, SEMAPHORE)
+RWSEM_READERS = NodeKind("readers of rwsem", is_lock=True, shows_sleepers=True)
+"""With PREEMPT_RT, the readers that a writer waits for, after locking out new ones."""
+_KINDS = (
+    MUTEX,
+    RWSEM,
+    RWSEM_QUEUE,
+    RWSEM_READERS,
+    PERCPU_RWSEM,
+    PERCPU_READERS,
+    RT_MUTEX,
+    SEMAPHORE,
+)
 _BY_TYPE = {type_: kind for kind in _KINDS for type_ in kind.types}
 _DRAINING = ("percpu_rw_semaphore.writer", "percpu_rw_semaphore.write_waitq")
 """Evidence that a writer has the lock, and waits for the readers to leave."""
-_WHILE_NS = 5 * 10**9
-_FAULTS = frozenset(
-    {"do_user_addr_fault", "__do_page_fault", "do_page_fault", "__mm_populate"}
-    | {"get_user_pages_unlocked"}
-)
+_MODES = {
+    "down_read": Mode.READ,
+    "down_write": Mode.WRITE,
+    "rwbase_read_lock": Mode.READ,
+    "rwbase_write_lock": Mode.WRITE,
+}
+"""Modes of rwsems by part of a function's name."""
+_PAGE_FAULTS = frozenset({"do_user_addr_fault", "__do_page_fault", "do_page_fault"})
+_FAULTS = _PAGE_FAULTS | {"__mm_populate", "get_user_pages_unlocked"}
 """Functions that call others with the lock of their own address space, but with no other rwsem."""
 _UNNAMED = (_PERCPU, _RWSEM, _SEMAPHORE)
 """Locks that do not always name their holders."""
 
-_Taken = dict[int, list[tuple[str, Mode, str]]]
-"""Type and mode of locks taken by functions on the stack of a task, and the function."""
-
-
-class _Claim(NamedTuple):
-    """A possible hold of a task on a lock."""
-
-    strength: Strength
-    evidence: str
-    code: str = ""
-    """The function on the task's stack that takes the lock."""
-    place: int = 0
+_Taken = dict[int, list[Take]]
+"""Locks taken by functions on the stack of a task, the innermost first."""
 
 
 class Locks(Finder):
@@ -84,9 +89,11 @@ class Locks(Finder):
         self.last_readers: dict[int, tuple[int, str, int]] = {}
         """Last reader of an rwsem, or last holder of a semaphore, by lock: the task, the member
         that names it, and its place."""
+        self.drained: set[int] = set()
+        """Locks with a writer that waits for readers to leave, with PREEMPT_RT."""
         self.wanted: dict[tuple[str, int], Mode] = {}
         """Mode of the locks with an unnamed holder, by type and address."""
-        self.claims: dict[tuple[str, int], dict[int, _Claim]] = defaultdict(dict)
+        self.claims: dict[tuple[str, int], dict[int, Claim]] = defaultdict(dict)
         """Possible holders of locks with an unnamed holder, by task."""
 
     def identify(self, kind: NodeKind, addresses: Sequence[int]) -> dict[int, str]:
@@ -99,6 +106,9 @@ class Locks(Finder):
             self.draft.mode[lane] = self._mode(lane)
             if proof in _DRAINING:
                 self.draft.kind[lane] = PERCPU_READERS
+            if proof == RT_DRAINING:
+                self.draft.kind[lane] = RWSEM_READERS
+                self.drained.add(int(self.object[lane]))
         # A part missing for one type does not concern the others.
         for type_ in sorted(LOCK_TYPES):
             self.draft.attempt(f"owners of {type_}", partial(self._locks_of, type_))
@@ -110,7 +120,7 @@ class Locks(Finder):
             return Mode.NONE
         names = [plain(name) for name in self.waits.stacks.functions(lane)[:12]]
         for name in names:
-            for word, mode in (("down_read", Mode.READ), ("down_write", Mode.WRITE)):
+            for word, mode in _MODES.items():
                 if word in name:
                     return mode
         # An inlined percpu_down_read() calls __percpu_down_read(); the writer is a function.
@@ -149,7 +159,8 @@ class Locks(Finder):
         if kind is RWSEM:
             self._queues(locks[~found.is_write & (found.readers > 0)])
         is_proven = np.isin(np.arange(len(locks)), found.lock[sure])
-        needs_readers = (found.readers > 0) & (~found.is_write | (type_ == _PERCPU))
+        has_drained = np.isin(locks, np.array([*self.drained], np.uint64)) | (type_ == _PERCPU)
+        needs_readers = (found.readers > 0) & (~found.is_write | has_drained)
         is_write = found.is_write & ~is_proven
         for row in np.flatnonzero(found.is_held & (~is_proven | needs_readers)).tolist():
             if (lock := int(locks[row])) not in self.draft.kept:
@@ -209,7 +220,13 @@ class Locks(Finder):
                 # Locks that functions further inside have dropped are no longer held.
                 is_left = not any(map(each.may_be, inside))
                 is_sure = each.is_sure and is_left
-                if plain(name) in _FAULTS and each.type == _RWSEM and each.is_taken and is_left:
+                if (
+                    plain(name) in _FAULTS
+                    and each.type == _RWSEM
+                    and is_left
+                    and each.is_taken
+                    and not each.is_taking
+                ):
                     mapped.setdefault(lane, (name, is_sure))
                 # The lock to drop next may be the object of the wait further inside.
                 if not each.is_taken and self.type[lane] == each.type:
@@ -217,12 +234,12 @@ class Locks(Finder):
                 if each.object == 0:
                     if is_sure:
                         known = repeated if each.is_taking else computed
-                        known[lane].append((each.type, each.mode, name))
+                        known[lane].append(Take(each.type, each.mode, name, each.inside))
                 elif key in self.wanted and each.mode in (self.wanted[key], Mode.NONE):
                     strength = Strength.DERIVED if is_sure else Strength.POSSIBLE
                     # A task with the lock as its object would wait for itself.
                     if self.object[lane] != each.object or is_sure:
-                        self._claim(key, lane, _Claim(strength, f"code of {plain(name)}", name))
+                        self._claim(key, lane, Claim(strength, f"code of {plain(name)}", name))
         self._on_stacks(computed)
         self._of_memory(mapped)
         self._last(computed, repeated, held)
@@ -233,13 +250,15 @@ class Locks(Finder):
             most = self.readers.get(lock, sure) if mode is Mode.READ else 1
             if mode is Mode.READ and kind is PERCPU_RWSEM:
                 kind = PERCPU_READERS
+            elif lock in self.drained:
+                kind = RWSEM_READERS
             for lane, claim in candidates.items():
                 if claim.strength is Strength.DERIVED or not 0 < sure <= most:
                     strength = claim.strength if sure <= most else Strength.POSSIBLE
                     self._held(kind, lock, int(self.waits.task[lane]), claim, strength, mode)
 
     def _held(
-        self, kind: NodeKind, lock: int, task: int, claim: _Claim, strength: Strength, mode: Mode
+        self, kind: NodeKind, lock: int, task: int, claim: Claim, strength: Strength, mode: Mode
     ) -> None:
         self.build.edges(
             HELD,
@@ -269,11 +288,16 @@ class Locks(Finder):
         has_own_locks = any(area.has_member(each) for each in ("vm_lock", "vm_lock_seq"))
         memory = self._member("struct task_struct", "mm", self.waits.task[lanes])
         for lane, address in zip(lanes.tolist(), (memory + inside).tolist(), strict=True):
-            if (_RWSEM, address) in self.wanted and self.object[lane] != address:
-                code, is_sure = mapped[lane]
+            code, is_sure = mapped[lane]
+            # A fault within a fault waits for itself; other functions may drop the lock and retake
+            # it.
+            is_own = self.object[lane] == address
+            names = [plain(name) for name in self.waits.stacks.functions(lane)] if is_own else []
+            is_nested = plain(code) in _PAGE_FAULTS and names.count(plain(code)) > 1
+            if (_RWSEM, address) in self.wanted and (is_nested or not is_own):
                 evidence = f"task.mm, and code of {plain(code)}"
                 strength = Strength.DERIVED if is_sure or not has_own_locks else Strength.POSSIBLE
-                self._claim((_RWSEM, address), lane, _Claim(strength, evidence, code))
+                self._claim((_RWSEM, address), lane, Claim(strength, evidence, code))
 
     def _last(self, computed: _Taken, repeated: _Taken, held: dict[int, list[Held]]) -> None:
         """Judge the last readers of rwsems and the last holders of semaphores: their names stay.
@@ -292,8 +316,9 @@ class Locks(Finder):
         """
         lanes = {task: lane for lane, task in enumerate(self.waits.task.tolist())}
         stacks = self.waits.stacks
+        judge = LastReaders(self.kernel, self.known, self.waits, self.faults)
         for lock, (task, evidence, place) in self.last_readers.items():
-            lane, claim = lanes.get(task, -1), _Claim(Strength.POSSIBLE, evidence, "", place)
+            lane, claim = lanes.get(task, -1), Claim(Strength.POSSIBLE, evidence, "", place)
             is_own = lane >= 0 and self.object[lane] == lock
             type_ = _RWSEM if (_RWSEM, lock) in self.wanted else _SEMAPHORE
             if (key := (type_, lock)) not in self.wanted:
@@ -302,10 +327,16 @@ class Locks(Finder):
                 mode = Mode.READ if type_ == _RWSEM else Mode.NONE
                 self._held(_BY_TYPE[type_], lock, task, claim, Strength.POSSIBLE, mode)
             elif type_ == _RWSEM:
-                code = _taking((repeated if is_own else computed)[lane], _RWSEM, Mode.READ)
-                evidence += f", and code of {plain(code)}" if code else ""
-                if not is_own or (code and self.waits.since_ns[lane] >= _WHILE_NS):
-                    self._claim(key, lane, claim._replace(evidence=evidence, code=code))
+                found = judge.judge(
+                    lane,
+                    lock,
+                    claim,
+                    (computed[lane], repeated[lane]),
+                    is_own=is_own,
+                    is_only=self.readers.get(lock) == 1,
+                )
+                if found is not None:
+                    self._claim(key, lane, found)
             else:
                 code = next(
                     (
@@ -319,14 +350,14 @@ class Locks(Finder):
                 )
                 if code:
                     proof = f"{evidence}, and code of {plain(code)}"
-                    claim = _Claim(Strength.DERIVED, proof, code, place)
+                    claim = Claim(Strength.DERIVED, proof, code, place)
                 if (
                     lane not in self.claims[key]
                     or claim.strength >= self.claims[key][lane].strength
                 ):
                     self.claims[key][lane] = claim
 
-    def _claim(self, lock: tuple[str, int], lane: int, claim: _Claim) -> None:
+    def _claim(self, lock: tuple[str, int], lane: int, claim: Claim) -> None:
         if lane not in self.claims[lock] or self.claims[lock][lane].strength < claim.strength:
             self.claims[lock][lane] = claim
 
@@ -337,7 +368,7 @@ class Locks(Finder):
             type_ = by_address[address]
             if self.object[lane] == address:
                 continue
-            name = _taking(computed[lane], type_, self.wanted[type_, address])
+            name = taking(computed[lane], type_, self.wanted[type_, address])
             evidence = f"on the stack, and code of {plain(name)}" if name else "on the stack"
             is_sure = bool(name)
             if type_ == _RWSEM:
@@ -346,13 +377,8 @@ class Locks(Finder):
                 is_sure &= is_last
                 evidence = f"last reader, {evidence}" if is_last else evidence
             strength = Strength.DERIVED if is_sure else Strength.POSSIBLE
-            claim = _Claim(strength, evidence, name or self._frame_at(lane, place), place)
+            claim = Claim(strength, evidence, name or self._frame_at(lane, place), place)
             self._claim((type_, address), lane, claim)
-
-
-def _taking(taken: list[tuple[str, Mode, str]], type_: str, mode: Mode) -> str:
-    """Return the innermost function of a stack that takes a lock of a type; empty for none."""
-    return next((name for kind, how, name in taken if (kind, how) == (type_, mode)), "")
 
 
 FINDER = Locks

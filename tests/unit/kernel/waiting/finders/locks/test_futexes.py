@@ -24,16 +24,21 @@ struct futex_pi_state 80 : 16 struct rt_mutex_base pi_mutex; 48 union futex_key 
 struct futex_q 88
     0 struct plist_node list; 40 struct task_struct * task; 48 void * lock_ptr
     56 union futex_key key
-struct pt_regs 168 : 96 unsigned long dx; 136 unsigned long cs
-struct upid 16 : 0 int nr
+struct pt_regs 168 : 96 unsigned long dx; 112 unsigned long di; 136 unsigned long cs
+struct upid 16 : 0 int nr; 8 void * ns
 struct pid 48 : 0 unsigned int level; 16 struct upid [2] numbers
 struct mm_struct 64
+struct atomic64_t 8 : 0 long counter
+struct inode 8 : 0 struct atomic64_t i_sequence
+struct file 8 : 0 struct inode * f_inode
+struct vm_area_struct 8 : 0 struct file * vm_file
 struct task_struct 112
     0 struct task_struct * group_leader; 8 int pid; 12 int tgid; 16 struct list_head tasks
     32 struct pid * thread_pid; 40 struct mm_struct * mm; 48 char [16] comm
 """
 _ADDRESS, _PAGE = 0x7F00_1000_0120, 0x7F00_1000_0000
 _WAITERS = 1 << 31
+_NAMESPACE = 0xFFFF_8880_0000_1000
 
 
 class Program(Sleepers):
@@ -49,6 +54,7 @@ class Program(Sleepers):
             pid = self.k.alloc("struct pid", level=1)
             self.k.set(pid.numbers[0].nr, 101 + lane)
             self.k.set(pid.numbers[1].nr, 1 + lane)
+            self.k.set(pid.numbers[1].ns, _NAMESPACE)
             self.k.write_words(task, self.task[0], 101 + lane | 101 << 32)
             self.k.write_words(task + 32, pid.address_, self.mm)
             self.k.write(task + 48, b"program\0")
@@ -179,3 +185,51 @@ def test_a_mutex_with_priority_inheritance_is_named(monkeypatch: pytest.MonkeyPa
     _, found = scene.run(Futexes)
     name = f"of futex 0x{_ADDRESS:x} of program (PID 101)"
     assert found.names == {(RT_MUTEX, lock): name}
+
+
+def _share(scene: Program, monkeypatch: pytest.MonkeyPatch, *mapped: int) -> list[int]:
+    """Let the first two threads wait for a word of file 7, and some threads map that file."""
+    queues = []
+    for lane, base in ((0, 0x7F00_2000_0000), (1, 0x7F00_3000_0000)):
+        queues.append(scene.sleep(lane, _WAITERS | 3, offset=0x121, page=5))
+        queue = drgn.Object(scene.k.prog, "struct futex_q", address=queues[-1])
+        scene.k.set(queue.key.both.ptr, 7)
+        scene.k.write_words(scene.stack[lane] + SIZE - 168 + 112, base + 0x120)
+        scene.bytes[base + 0x120] = struct.pack("=I", _WAITERS | 3)
+    spaces = [scene.k.alloc("struct mm_struct").address_ for _ in scene.task]
+    for lane, task in enumerate(scene.task):
+        scene.k.write_words(task, task, 101 + lane | (101 + lane) << 32)
+        scene.k.write_words(task + 40, spaces[lane])
+    inode = scene.k.alloc("struct inode")
+    scene.k.set(inode.i_sequence.counter, 7)
+    file = scene.k.alloc("struct file", f_inode=inode.address_)
+    area = scene.k.alloc("struct vm_area_struct", vm_file=file.address_)
+    wanted = [spaces[lane] for lane in mapped]
+    monkeypatch.setattr(
+        futexes, "for_each_vma", lambda mm: [area] if int(mm) in wanted else [], raising=True
+    )
+    monkeypatch.setattr(futexes, "access_remote_vm", lambda _, at, size: scene.bytes[at][:size])
+    return queues
+
+
+@pytest.mark.parametrize("is_mapped", [True, False])
+def test_owners_of_words_that_processes_share(
+    monkeypatch: pytest.MonkeyPatch, is_mapped: bool
+) -> None:
+    scene = Program(monkeypatch, _SLEEP, _SLEEP, "owner")
+    node = min(_share(scene, monkeypatch, 0, 1, *[2] * is_mapped))
+    graph, found = scene.run(Futexes)
+    wanted = [(node, scene.task[2], int(Strength.DERIVED))] if is_mapped else []
+    assert (_held(graph), found.unread) == (wanted, 0)
+    assert found.names[FUTEX, node] == "in a file of program (PID 101)"
+
+
+def test_a_register_that_is_not_the_address_of_a_shared_word(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = Program(monkeypatch, _SLEEP, _SLEEP, "owner")
+    _share(scene, monkeypatch, 0, 1, 2)
+    for lane in (0, 1):
+        scene.k.write_words(scene.stack[lane] + SIZE - 168 + 112, 0x7F00_2000_0124)
+    graph, _ = scene.run(Futexes)
+    assert _held(graph) == []

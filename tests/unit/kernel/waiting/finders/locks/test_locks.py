@@ -3,7 +3,12 @@
 
 from __future__ import annotations
 
-from kcensus.kernel.locking.owners import Strength
+import numpy as np
+import pytest
+
+from kcensus.kernel.code.call_sites import CallSites, Held
+from kcensus.kernel.locking.owners import Mode, Strength
+from kcensus.kernel.tasks.stacks import Stacks
 from kcensus.kernel.waiting.finders.locks.locks import (
     MUTEX,
     PERCPU_READERS,
@@ -12,7 +17,7 @@ from kcensus.kernel.waiting.finders.locks.locks import (
     Locks,
 )
 from kcensus.kernel.waiting.graph import HELD, QUEUED
-from tests.unit.kernel.waiting.making import Sleepers, edges, links
+from tests.unit.kernel.waiting.making import SIZE, Sleepers, edges, links, words
 
 _TYPES = """
 struct task_struct 64 : 8 struct mm_struct * mm
@@ -66,3 +71,43 @@ def test_a_writer_that_drains_readers_waits_for_them() -> None:
     scene.waits.evidence[0] = "percpu_rw_semaphore.writer"
     _, finder = scene.run(Locks)
     assert finder.draft.kind_of(0) is PERCPU_READERS
+
+
+def _in_faults(monkeypatch: pytest.MonkeyPatch, outer: str, is_sure: bool) -> dict[int, Strength]:
+    """Return the holders of the lock of a memory map, for which a task waits within a function.
+
+    A writer is in the queue before it.
+    """
+    functions = ["down_read", "do_user_addr_fault", "copy", outer, "down_write"]
+    scene = Sleepers(_TYPES, "do_user_addr_fault", "writes")
+    mm = int(scene.k.alloc("struct mm_struct").address_)
+    scene.k.write_words(scene.task[0] + 8, mm)
+    scene.k.write_words(mm, _READER_BIAS, _READER_OWNED)
+    for lane in (0, 1):
+        scene.wait(lane, mm, _RWSEM)
+    codes = np.arange(len(functions), dtype=np.uint64) + np.uint64(0xFFFF_FFFF_8100_0000)
+    names = dict(zip(codes.tolist(), functions, strict=True))
+    places = words(*(scene.stack[0] + 512 + 64 * row for row in range(len(functions))))
+    stacks = Stacks(np.array([0, 0, 0, 0, 1]), codes, places, codes == 0, names, SIZE)
+    object.__setattr__(scene.waits, "stacks", stacks)
+    found = {
+        int(codes[1]): Held(_RWSEM, Mode.READ, 0, False, True, is_taking=True),
+        int(codes[3]): Held(_RWSEM, Mode.READ, 0, is_sure, True, is_taking=False),
+    }
+    monkeypatch.setattr(CallSites, "held", lambda _, pc, __: [found[pc]] if pc in found else [])
+    graph, _ = scene.run(Locks)
+    return {
+        int(graph.address[graph.target[row]]) - scene.task[0]: Strength(int(graph.strength[row]))
+        for row, edge in enumerate(graph.edge)
+        if edge is HELD
+    }
+
+
+@pytest.mark.parametrize("is_sure", [True, False])
+def test_a_fault_within_a_fault(monkeypatch: pytest.MonkeyPatch, is_sure: bool) -> None:
+    # Without locks of areas, the outer one holds the lock, whatever its code says.
+    assert _in_faults(monkeypatch, "do_user_addr_fault", is_sure) == {0: Strength.DERIVED}
+
+
+def test_a_function_whose_callees_take_the_lock_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _in_faults(monkeypatch, "get_user_pages_unlocked", True) == {}
