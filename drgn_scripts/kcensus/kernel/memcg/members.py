@@ -3,16 +3,13 @@
 
 from __future__ import annotations
 
-from drgn import Object, cast
+from drgn import Object
 
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Words
 from kcensus.kernel.kernel import Kernel
-from kcensus.kernel.names import name_at
-
-_MAX_DEPTH = 64
-"""Most names of a path."""
+from kcensus.kernel.names import kernfs_path
 
 
 def states_of(kernel: Kernel, tasks: Words, faults: Faults) -> Words:
@@ -34,14 +31,5 @@ def path_of(kernel: Kernel, state: int) -> str:
     :raises LookupError: the debug info lacks a type
     :raises drgn.FaultError: a part is not in the dump
     """
-    node = Object(kernel.prog, "struct cgroup_subsys_state *", value=state).cgroup.kn
-    # Since Linux kernel commit 633488947ef6 ("kernfs: Use RCU to access kernfs_node::parent.") (in
-    # v6.15), the member is __parent.
-    above = (
-        "__parent" if kernel.prog.type("struct kernfs_node").has_member("__parent") else "parent"
-    )
-    names: list[str] = []
-    while node.member_(above) and len(names) < _MAX_DEPTH:
-        names.append(name_at(cast("char *", node.name)))
-        node = node.member_(above)
-    return "/" + "/".join(reversed(names))
+    css = Object(kernel.prog, "struct cgroup_subsys_state *", value=state)
+    return kernfs_path(css.cgroup.kn)
