@@ -15,6 +15,8 @@ from typing import NamedTuple
 import drgn
 import numpy as np
 
+from kcensus.engine.gather import gather
+from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import Mode, Strength
@@ -24,6 +26,8 @@ from kcensus.kernel.waiting.objects.queued import picked_words
 from kcensus.kernel.waiting.waits import Waits
 
 _RWSEM = "struct rw_semaphore"
+_MKWRITE = "do_page_mkwrite"
+"""It calls the file system with the lock of the memory map, or of an area, held for reading."""
 _WHILE_NS = 5 * 10**9
 
 
@@ -92,11 +96,28 @@ class LastReaders:
             if code:
                 evidence = f"{claim.evidence}, code of {plain(code)}, and object on the stack"
                 return Claim(Strength.DERIVED, evidence, code, place)
+            names = map(plain, self._waits.stacks.functions(lane))
+            if not is_own and _MKWRITE in names and not self._is_bypassed(lane, lock):
+                evidence = f"{claim.evidence}, and page fault in {_MKWRITE}"
+                return Claim(Strength.DERIVED, evidence, _MKWRITE)
         code = taking(taken[1 if is_own else 0], _RWSEM, Mode.READ)
         if is_own and not (code and is_late):
             return None
         evidence = claim.evidence + (f", and code of {plain(code)}" if code else "")
         return claim._replace(evidence=evidence, code=code)
+
+    def _is_bypassed(self, lane: int, lock: int) -> bool:
+        """Return whether a lock is that of a task's memory map, which faults need not take.
+
+        Since Linux kernel commit 5e31275cc997 ("mm: add per-VMA lock and helper functions to
+        control it") (in v6.4), a fault takes the lock of its area instead.
+        """
+        area = self._kernel.prog.type("struct vm_area_struct")
+        if not any(area.has_member(each) for each in ("vm_lock", "vm_lock_seq")):
+            return False
+        memory = layout(self._kernel.prog, "struct task_struct", ["mm"])
+        own = gather(self._kernel.memory, self._waits.task[[lane]], memory, self._faults)["mm"][0]
+        return any(int(own) + inside == lock for inside in self._of_memory)
 
     @property
     def _of_memory(self) -> frozenset[int]:
