@@ -83,6 +83,8 @@ class Draft(Attempts):
         """Names of objects; not safe to print."""
         self.states: dict[tuple[NodeKind, int], str] = {}
         """States of objects, as words that follow their names."""
+        self.causes: dict[int, str] = {}
+        """Id of the finding about what keeps a disk from serving I/O, by ``struct gendisk *``."""
         self.readers: dict[int, int] = {}
         """Number of readers by lock."""
         self.kept: set[int] = set()
