@@ -69,6 +69,8 @@ class Calls(Addressed):
     """How often it was sent."""
     xid: Words
     """Number of the call, as sent; 0 for none."""
+    data: Words
+    """``rpc_task.tk_calldata``, which depends on the operation."""
     clients: dict[int, int]
     """Transport of each client, by ``struct rpc_clnt *``; 0 if it is damaged."""
     transports: dict[int, Transport]
@@ -110,6 +112,7 @@ def calls(kernel: Kernel) -> Calls:
         "client": "tk_client",
         "call": "tk_rqstp",
         "procedure": "tk_msg.rpc_proc",
+        "data": "tk_calldata",
         # Since Linux kernel commit 2456e8553544 ("ktime: Get rid of
         # the union") (in v4.10), ktime_t is a number.
         "start": ("tk_start.tv64", "tk_start"),
@@ -132,6 +135,7 @@ def calls(kernel: Kernel) -> Calls:
         age_ns=np.where(read["start"] != 0, clock(kernel).since(read["start"]), -1),
         sent=np.where(is_own, sent["sent"].astype(np.int64), 0),
         xid=np.where(is_own, sent["xid"].astype(np.uint64), np.uint64(0)),
+        data=read["data"],
         clients={
             each: via if via in known else 0
             for each, via in zip(client.tolist(), default.tolist(), strict=True)

@@ -31,6 +31,7 @@ _TYPES = ("nfs", "nfs4")
 _WORD = "unsigned long"
 _DIRECT = frozenset({"nfs_file_direct_read", "nfs_file_direct_write", "nfs_direct_wait"})
 _IN_CALLS = frozenset({"rpc_wait_bit_killable", "__rpc_execute", "rpc_wait_for_completion_task"})
+_OF_FILE = "rpc_task.tk_calldata"
 _MAX_TOLD = 4
 _SHORT = 1.0
 """Least seconds of a wait for a finding."""
@@ -53,6 +54,10 @@ class NfsServers(Finder):
         executes its call itself wakes up whenever it sends it again."""
         self.via: dict[int, tuple[int, str]] = {}
         """Transport that each task waits for, by lane, and its evidence."""
+        self.possible: list[tuple[int, int]] = []
+        """Lanes, and transports that they may wait for."""
+        self.inode_of: dict[int, int] = {}
+        """``struct inode *`` of the file that each task waits for, by lane."""
 
     def note(self) -> None:
         """Note the calls, clients and files of NFS that tasks wait for.
@@ -78,6 +83,7 @@ class NfsServers(Finder):
         self.client_of = dict(zip(block[known].tolist(), clients, strict=True))
         self._note_clients(found, np.unique(servers["nfs_client"][known]), bits)
         self._note_files()
+        self._note_calls_for_files(found)
 
     def _note_calls(self, found: Calls, bits: Numbers) -> None:
         start = self.object[bits] - self._offset("struct rpc_task", "tk_runstate")
@@ -122,6 +128,30 @@ class NfsServers(Finder):
         dentry = self._contexts(start)
         self._via_blocks(bits, "nfs_page.wb_flags", "struct dentry", "d_sb", dentry)
 
+    def _note_calls_for_files(self, found: Calls) -> None:
+        """Note the servers of the calls for files: of pNFS, these are not the server of the mount.
+
+        A call that reads, writes or commits has the inode in its data.
+        """
+        wanted = np.array([*{*self.inode_of.values()}], np.uint64)
+        if not len(wanted):
+            return
+        servers: dict[int, dict[str, int]] = {}
+        for type_ in ("struct nfs_pgio_header", "struct nfs_commit_data"):
+            own = self._member(type_, "inode", found.data, is_guess=True)
+            for row in np.flatnonzero(np.isin(own, wanted) & (found.transport != 0)).tolist():
+                transport = int(found.transport[row])
+                server = found.transports[transport].server
+                servers.setdefault(int(own[row]), {})[server] = transport
+        for lane, file in self.inode_of.items():
+            known = [*servers.get(file, {}).values()]
+            if len(known) == 1:
+                self.via[lane] = known[0], _OF_FILE
+            elif known:
+                # The task may wait for any of them.
+                del self.via[lane]
+                self.possible += [(lane, transport) for transport in known]
+
     def _contexts(self, pages: Words) -> Words:
         """Return ``struct dentry *`` of the file of each ``struct nfs_page``."""
         # Since v5.2 or before (commit not verified), a page names the context of its lock.
@@ -139,15 +169,20 @@ class NfsServers(Finder):
         """Note the server of lanes whose structs name a super block of NFS."""
         assert self.calls is not None
         block = self._member(type_, member, addresses, is_guess=True)
-        for lane, each in zip(lanes.tolist(), block.tolist(), strict=True):
+        inner = int(self._offset(type_, "vfs_inode")) if type_ == "struct nfs_inode" else 0
+        for lane, each, address in zip(
+            lanes.tolist(), block.tolist(), addresses.tolist(), strict=True
+        ):
             if each in self.client_of:
                 transport = self.calls.clients[self.client_of[each]]
                 self.via.setdefault(lane, (transport, evidence))
+                if type_ != "struct dentry":
+                    self.inode_of.setdefault(lane, address + inner)
 
     def find(self) -> None:
         """Add edges to the servers, and from those that are this kernel to their threads."""
         lanes = [lane for lane, (transport, _) in self.via.items() if transport]
-        if self.calls is None or not lanes:
+        if self.calls is None or not (lanes or self.possible):
             return
         kinds = [self.draft.kind_of(lane) for lane in lanes]
         every = np.array(lanes, np.int64)
@@ -161,6 +196,15 @@ class NfsServers(Finder):
                 int(Strength.PROVEN),
                 int(Strength.DERIVED),
             ),
+        )
+        maybe = np.array([lane for lane, _ in self.possible], np.int64)
+        transports = np.array([transport for _, transport in self.possible], np.uint64)
+        self.build.edges(
+            SERVED,
+            ([self.draft.kind_of(lane) for lane in maybe.tolist()], self.object[maybe]),
+            (SERVER, self._servers(transports)),
+            _OF_FILE,
+            strength=Strength.POSSIBLE,
         )
         self.draft.attempt("threads of the NFS server", self._serve)
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -31,6 +32,8 @@ struct nfs_direct_req 96 : 8 struct inode * inode; 32 struct completion completi
 struct nfs_mds_commit_info 16 : 8 unsigned long rpcs_out
 struct nfs_inode 256 : 8 unsigned long flags; 32 struct nfs_mds_commit_info commit_info; \
 128 struct inode vfs_inode
+struct nfs_pgio_header 64 : 0 struct inode * inode
+struct nfs_commit_data 64 : 24 struct inode * inode
 struct nfs_open_context 64 : 8 struct dentry * dentry
 """
 _PAGES = {
@@ -54,6 +57,7 @@ class Mounted(Sleepers):
         super().__init__(_COMMON + _PAGES[era], *functions)
         k = self.k
         self.call = int(k.alloc("struct rpc_task").address_)
+        self.data = int(k.alloc("struct nfs_pgio_header").address_)
         self.client = k.alloc("struct nfs_client", cl_rpcclient=_RPC)
         server = k.alloc("struct nfs_server", client=_RPC, nfs_client=self.client)
         self.block = k.alloc("struct super_block", s_fs_info=server)
@@ -73,6 +77,7 @@ class Mounted(Sleepers):
             age_ns=np.array([30_000_000_000]),
             sent=np.array([3]),
             xid=words(0),
+            data=words(self.data),
             clients={_RPC: _FIRST},
             transports={each.address: each for each in transports},
             faults=Faults(),
@@ -124,6 +129,32 @@ def test_inodes_and_requests_lead_to_their_super_block(era: str) -> None:
         *((BIT, each, SERVED, _FIRST, _DERIVED) for each in objects),
         (COMPLETION, int(direct.address_) + 32, SERVED, _FIRST, _DERIVED),
     }
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_a_call_for_the_file_tells_the_server_of_its_data(servers: int) -> None:
+    """With pNFS, the server of the mount has no data."""
+    scene = Mounted("nfs_wait_bit_killable")
+    k = scene.k
+    inode = k.alloc("struct nfs_inode")
+    k.set(inode.vfs_inode.i_sb, scene.block)
+    own = int(inode.vfs_inode.address_)
+    header = k.alloc("struct nfs_pgio_header", inode=own)
+    commit = k.alloc("struct nfs_commit_data", inode=own)
+    made = [int(header.address_), int(commit.address_)][:servers]
+    known = calls(scene.kernel)
+    several = replace(
+        known,
+        address=words(*(scene.call + at for at in range(servers))),
+        transport=words(_OTHER, _SECOND)[:servers],
+        data=words(*made),
+    )
+    scene.remember(calls, several)
+    scene.bit(0, int(inode.address_) + 8)
+    graph, _ = scene.run(NfsServers)
+    strength = _DERIVED if servers == 1 else int(Strength.POSSIBLE)
+    ends = [_OTHER, _FIRST][:servers]
+    assert links(graph) == {(BIT, int(inode.address_) + 8, SERVED, each, strength) for each in ends}
 
 
 def test_other_bits_lead_nowhere() -> None:
