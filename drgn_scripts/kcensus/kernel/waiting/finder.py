@@ -8,7 +8,7 @@ else has to be changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -119,6 +119,10 @@ class Stall:
     count: int
     seconds: float
     """Longest wait in seconds; -1 if unknown."""
+
+    def at_least(self, seconds: float) -> Stall:
+        """Return the same stall, for so many seconds or longer."""
+        return replace(self, seconds=max(self.seconds, seconds))
 
     def title(self, name: str) -> str:
         """Return the number of tasks, their object, and the longest wait as text."""

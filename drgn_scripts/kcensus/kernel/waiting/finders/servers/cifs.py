@@ -35,6 +35,10 @@ _STATES = {
     "CifsInNegotiate": "negotiates, and waits for the answer",
 }
 _TYPES = ("cifs", "smb3")
+_IN_REQUESTS = frozenset(
+    {"wait_for_response", "wait_for_free_credits", "cifs_wait_for_server_reconnect"}
+)
+"""Functions that wait for a server, during the mount, too."""
 _MAX_SERVERS = 1 << 16
 _MAX_TOLD = 4
 _SHORT = 1.0
@@ -72,9 +76,16 @@ class SmbServers(Finder):
         """Server by super block."""
 
     def note(self) -> None:
-        """Note the servers whose wait queues tasks are on."""
-        if "cifs_tcp_ses_list" not in self.kernel.prog:
+        """Note the servers whose wait queues tasks are on.
+
+        :raises LookupError: SMB is in use, and its debug info is missing
+        """
+        blocks = super_blocks(self.kernel)
+        is_used = any(type_ in _TYPES for type_ in blocks.type)
+        if not is_used and not len(self._having(_IN_REQUESTS)):
             return
+        if not is_used and "cifs_tcp_ses_list" not in self.kernel.prog:
+            return  # a function of that name elsewhere
         head = np.array([int(self.kernel.prog["cifs_tcp_ses_list"].address_)], np.uint64)
         _, nodes, cut = list_members(
             self.kernel.memory, head, self.faults, limit=_MAX_SERVERS, verify=not self.kernel.live

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kcensus.human import listed
+from kcensus.kernel.block.ages import oldest_request
 from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.block.scsi import Device, scsi
 from kcensus.kernel.lists import list_members
@@ -17,9 +18,9 @@ from kcensus.kernel.net.sockets import probe
 from kcensus.kernel.vfs.paths import texts
 from kcensus.kernel.waiting.finder import Draft, Finder, Stall
 from kcensus.kernel.waiting.finders.servers.scsi import BLOCKED
-from kcensus.kernel.waiting.finders.servers.stalled import as_old_as_requests
 from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
 from kcensus.results import Danger, Finding, Remedy, Severity
+from kcensus.sources.capsule import NotRecorded
 from kcensus.text import printable
 
 TARGET = NodeKind("iSCSI target", ("struct iscsi_cls_session",), is_io=True)
@@ -58,7 +59,10 @@ class IscsiTargets(Finder):
         """Add edges from blocked devices to the targets of their failed sessions."""
         if not any(disk.name.startswith("sd") for disk in block_devices(self.kernel).disks):
             return
-        blocked = [each for each in scsi(self.kernel).devices if "BLOCK" in each.state]
+        try:
+            blocked = [each for each in scsi(self.kernel).devices if "BLOCK" in each.state]
+        except NotRecorded:
+            return  # a capsule of an older kcensus
         if not blocked or "sesslist" not in self.kernel.prog:
             return
         head = np.array([int(self.kernel.prog["sesslist"].address_)], np.uint64)
@@ -115,7 +119,7 @@ class IscsiTargets(Finder):
             return None
         session = self.sessions[address]
         rows = [each.disk for each in session.devices]
-        stall = as_old_as_requests(self.kernel, stall, rows)
+        stall = stall.at_least(oldest_request(self.kernel, rows))
         severity = stall.severity()
         disks = block_devices(self.kernel).disks
         patience = (

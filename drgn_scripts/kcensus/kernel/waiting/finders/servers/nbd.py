@@ -10,12 +10,12 @@ import numpy as np
 
 from kcensus.engine.gather import gather_pointers
 from kcensus.human import counted, listed
+from kcensus.kernel.block.ages import oldest_request
 from kcensus.kernel.block.disks import Disk, block_devices
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.net.sockets import Peer, peers, probe
 from kcensus.kernel.waiting.finder import Draft, Finder, Stall
 from kcensus.kernel.waiting.finders.io.devices import nodes_of
-from kcensus.kernel.waiting.finders.servers.stalled import as_old_as_requests
 from kcensus.kernel.waiting.graph import SERVED, NodeKind
 from kcensus.results import Danger, Finding, Remedy, Severity
 from kcensus.text import printable, task_name
@@ -119,7 +119,7 @@ class NetworkDisks(Finder):
         if kind is not SERVER:
             return None
         device = self.devices[address]
-        stall = as_old_as_requests(self.kernel, stall, [device.row])
+        stall = stall.at_least(oldest_request(self.kernel, [device.row]))
         if 0 <= stall.seconds < _SHORT:
             return None
         severity = stall.severity()

@@ -6,7 +6,6 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 
@@ -240,7 +239,7 @@ class NfsServers(Finder):
         """Return the finding about a server that does not answer."""
         if kind is not SERVER or self.calls is None:
             return None
-        stall = replace(stall, seconds=max(stall.seconds, self.ages.get(address, -1.0)))
+        stall = stall.at_least(self.ages.get(address, -1.0))
         if 0 <= stall.seconds < _SHORT:
             return None
         transport = self.calls.transports[address]

@@ -8,14 +8,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from kcensus.human import counted, listed
+from kcensus.kernel.block.ages import oldest_request
 from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.block.scsi import Device, Host, Scsi, scsi
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.waiting.finder import Draft, Finder, Stall
 from kcensus.kernel.waiting.finders.io.devices import nodes_of
-from kcensus.kernel.waiting.finders.servers.stalled import as_old_as_requests
 from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
 from kcensus.results import Danger, Finding, Remedy, Severity
+from kcensus.sources.capsule import NotRecorded
 from kcensus.text import printable, task_name
 
 HOST = NodeKind("SCSI host", ("struct Scsi_Host",), is_io=True)
@@ -46,7 +47,10 @@ class ScsiHosts(Finder):
         """Add edges from disks to their host in recovery, or to their blocked device."""
         if not self._has_scsi():
             return
-        self.found = scsi(self.kernel)
+        try:
+            self.found = scsi(self.kernel)
+        except NotRecorded:
+            return  # a capsule of an older kcensus: the disks are the ends
         self.faults.update(self.found.faults)
         self.draft.torn += self.found.torn
         for address, host in self.found.hosts.items():
@@ -101,7 +105,7 @@ class ScsiHosts(Finder):
 
     def _of_host(self, host: Host, stall: Stall) -> Finding:
         own = [each for each in self.found.devices if each.host.address == host.address]
-        stall = as_old_as_requests(self.kernel, stall, [each.disk for each in own])
+        stall = stall.at_least(oldest_request(self.kernel, [each.disk for each in own]))
         severity = stall.severity()
         return Finding(
             id=f"waits-scsi:host{host.number}",
@@ -134,7 +138,7 @@ class ScsiHosts(Finder):
             return None
         name = block_devices(self.kernel).disks[device.disk].name
         is_plain = printable(name) == name and name.isalnum()
-        stall = as_old_as_requests(self.kernel, stall, [device.disk])
+        stall = stall.at_least(oldest_request(self.kernel, [device.disk]))
         severity = stall.severity()
         resume = Remedy(
             effect=f"Set {name} running again, once the program that quiesced it has ended",
