@@ -38,9 +38,10 @@ def serving(
     read = gather(memory, request, members, Guess())
     is_own = read.readable & (read["task"] == threads)
     xid = np.where(is_own, read["xid"].astype(np.uint64), np.uint64(0))
-    row, call = np.nonzero((xid[:, None] == known.xid[None, :]) & (xid != 0)[:, None])
-    kept = known.transport[call] != 0
-    row, call = row[kept], call[kept]
+    # Few calls have the number of any thread: compare these only.
+    some = np.flatnonzero(np.isin(known.xid, xid[xid != 0]) & (known.transport != 0))
+    row, call = np.nonzero(xid[:, None] == known.xid[some][None, :])
+    call = some[call]
     here = request[row] + _offset(prog, "struct svc_rqst", "rq_daddr")
     there = known.transport[call] + _offset(prog, "struct rpc_xprt", "addr")
     same = _is_same(kernel, here, there)
