@@ -29,6 +29,7 @@ _COMMANDS = {
     # The guests with Python:
     "mmdebstrap": "mmdebstrap",
     "mke2fs": "e2fsprogs",
+    "iscsistart": "open-iscsi",  # logs in to an iSCSI target
     "busybox": "busybox-static",
     "depmod": "kmod",
     "ssh": "openssh-client",

@@ -2,10 +2,10 @@
 """Names chosen by users, and their places in the kernel.
 
 They are the names of files (dentries), cgroups, device-mapper devices, processes and the host, and
-for storage the labels of XFS file systems and of partitions, the files of loop devices, and the
-paths of cgroups that BFQ keeps for its messages. Labels in pages of a disk, such as a super block
-that was read, are contents of memory like any other. Names chosen by the kernel are kept where they
-can be recognized; see :func:`kernel_words`.
+for storage the labels of XFS file systems and of partitions, the files of loop devices, the paths
+of cgroups that BFQ keeps for its messages, and the names of servers. Labels in pages of a disk,
+such as a super block that was read, are contents of memory like any other. Names chosen by the
+kernel are kept where they can be recognized; see :func:`kernel_words`.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from kcensus.kernel.names import DAMAGED
 from kcensus.kernel.symbols import module_symbols
 from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.kernel.xfs.mounts import mounts
+from kcensus.redaction import servers
 
 _BATCH = 1 << 16
 _MAX_NAME_BYTES = 256
@@ -50,7 +51,7 @@ _MAX_PARAMETER = 128
 _MAX_LISTED = 1 << 18
 """Most tasks, partitions, modules and the like: drgn follows a list that leads into itself forever.
 """
-MODULES = ("bfq", "loop", "xfs")
+MODULES = ("bfq", "loop", "xfs", *servers.MODULES)
 """Modules with debug info of the places of names."""
 _KERNEL_NAMED = frozenset(
     ("sysfs", "proc", "debugfs", "tracefs", "securityfs", "anon_inodefs", "sockfs", "pipefs")
@@ -104,6 +105,7 @@ class UserNames:
         yield from self._processes()
         yield from self._device_mapper()
         yield from self._storage()
+        yield from self._servers()
 
     def _all(
         self, type_name: str, columns: Layout
@@ -215,6 +217,14 @@ class UserNames:
         rows = np.flatnonzero(positive & np.isin(sb, cgroups))
         user_named[rows] = np.isin(names[rows], self._cgroup_names) | (names[rows] == b"")
         return user_named
+
+    def _servers(self) -> Iterator[Names]:
+        """Yield the names of servers, and zeros for addresses in binary."""
+        yield from self._strings(servers.server_names(self.kernel))
+        for places, size in servers.addresses(self.kernel, self.report):
+            zeros = np.zeros((len(places), size), np.uint8)
+            room = np.full(len(places), size)
+            yield Names(places - self._direct, zeros, room, is_kernels=True)
 
     # Processes
 

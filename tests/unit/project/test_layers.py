@@ -30,7 +30,7 @@ KERNEL_LAYERS = (
     # The rooms of kernel/: first the ground, then subsystems, and waiting on top.
     *("names", "size", "log", "lists", "idr", "kernel", "symbols", "clock", "knobs"),
     *("mm", "machine", "tasks", "locking", "code"),
-    *("dm", "workqueues", "vfs", "memcg", "slab", "block", "xfs", "waiting"),
+    *("dm", "workqueues", "vfs", "memcg", "slab", "net", "block", "xfs", "waiting"),
 )
 _MAX_FILES = 12
 

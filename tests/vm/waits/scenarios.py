@@ -31,6 +31,8 @@ FOUND: dict[str, tuple[str, ...]] = {
     "waits-log": ("7.3",),
     "waits-suspended": ("5.10", "7.3"),
     "waits-stopped": ("5.10", "7.3"),
+    "waits-servers": ("5.10", "7.3"),
+    "waits-scsi": ("5.10", "7.3"),
     "waits-healthy": ("6.1",),
 }
 """Those that the kernel makes without it."""

@@ -13,6 +13,7 @@ from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.tasks.functions import ON_TIMERS
 from kcensus.kernel.waiting.cycles import Cycle, cycles, roots
+from kcensus.kernel.waiting.finders import modules
 from kcensus.kernel.waiting.finders.locks.frozen import FREEZER
 from kcensus.kernel.waiting.finders.locks.locks import MUTEX
 from kcensus.kernel.waiting.graph import QUEUED, TASK, WAITS, NodeKind
@@ -41,7 +42,7 @@ class Case:
 
     def __init__(self, dump: Dump) -> None:
         self.dump = dump
-        self.target = opened(dump, "xfs", "fuse", "dm_mod")
+        self.target = opened(dump, *modules())
         self.found = waiting(Kernel(self.target.prog))
         self.truth = truth_of.read(dump.truth)
         self.cycles = cycles(self.found.graph)
@@ -194,6 +195,8 @@ _LEAST_ROOTS = {
     "waits-log": 2,
     "waits-suspended": 2,
     "waits-stopped": 8,
+    "waits-servers": 5,
+    "waits-scsi": 2,
 }
 """How many roots the others have at least; a busy guest has some by chance."""
 

@@ -8,7 +8,7 @@ else has to be changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -83,6 +83,8 @@ class Draft(Attempts):
         """Names of objects; not safe to print."""
         self.states: dict[tuple[NodeKind, int], str] = {}
         """States of objects, as words that follow their names."""
+        self.causes: dict[int, str] = {}
+        """Id of the finding about what keeps a disk from serving I/O, by ``struct gendisk *``."""
         self.readers: dict[int, int] = {}
         """Number of readers by lock."""
         self.kept: set[int] = set()
@@ -117,6 +119,10 @@ class Stall:
     count: int
     seconds: float
     """Longest wait in seconds; -1 if unknown."""
+
+    def at_least(self, seconds: float) -> Stall:
+        """Return the same stall, for so many seconds or longer."""
+        return replace(self, seconds=max(self.seconds, seconds))
 
     def title(self, name: str) -> str:
         """Return the number of tasks, their object, and the longest wait as text."""

@@ -35,6 +35,8 @@ class Waiting:
     """Names of objects; not safe to print."""
     states: dict[tuple[NodeKind, int], str] = field(default_factory=dict)
     """States of objects, as words that follow their names."""
+    causes: dict[int, str] = field(default_factory=dict)
+    """Id of the finding about what keeps a disk from serving I/O, by ``struct gendisk *``."""
     readers: dict[int, int] = field(default_factory=dict)
     """Number of readers by lock."""
     finders: Sequence[Finder] = ()
@@ -78,6 +80,7 @@ def waiting(kernel: Kernel) -> Waiting:
         types=draft.types,
         names=draft.names,
         states=draft.states,
+        causes=draft.causes,
         readers=draft.readers,
         finders=draft.finders,
         missing=draft.missing,

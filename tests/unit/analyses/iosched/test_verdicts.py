@@ -90,7 +90,7 @@ def figures(**driver: Any) -> Figures:
         "schedulers": (scheduler,),
         "disks": (disk,),
         "stacks": SimpleNamespace(bottom=lambda row: {row}, lower=lambda row: []),
-        "waiting": None,
+        "waiting": SimpleNamespace(causes={}),
         "hardware": SimpleNamespace(disk=np.zeros(1, np.int64), is_stopped=np.array([False])),
         "kernel": SimpleNamespace(
             prog=SimpleNamespace(type=lambda name: SimpleNamespace(has_member=lambda member: True))
@@ -190,6 +190,19 @@ def test_a_silent_device_comes_before_what_it_prolongs(
         "requests-stuck:sda": expected, "requests-starved:sda-async": "CRITICAL"
     }  # fmt: skip
     assert made[0].id == (device.id if expected == "CRITICAL" else late.id)
+
+
+def test_what_keeps_a_disk_explains_its_findings(monkeypatch: pytest.MonkeyPatch) -> None:
+    part = Finding(id="tags-exhausted:sda", severity=Severity.INFO, title="", part_of="device")
+    device = Finding(id="requests-stuck:sda", severity=Severity.NOTICE, title="")
+    for kind, found in (("stuck", device), ("exhausted", part)):
+        monkeypatch.setattr(findings_module, kind, lambda figures, row, found=found: [found])
+    for kind in ("starved", "blocked"):
+        monkeypatch.setattr(findings_module, kind, lambda figures, row: ())
+    known = figures(allocated=9.0, dispatched=8.0)
+    known.waiting.causes[_SDA] = "waits-nbd:sda"
+    made = {each.id: each.part_of for each in findings_module.findings(known)}
+    assert made == {"requests-stuck:sda": "waits-nbd:sda", "tags-exhausted:sda": "device"}
 
 
 def test_starved_while_the_device_works(monkeypatch: pytest.MonkeyPatch) -> None:

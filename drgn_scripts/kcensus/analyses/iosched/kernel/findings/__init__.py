@@ -24,10 +24,13 @@ def _of_disk(figures: Figures, row: int) -> list[Finding]:
     """Return the findings about a disk.
 
     No scheduler and no remedy against it helps requests of a device that does not answer: it is as
-    severe as the starvation behind it.
+    severe as the starvation behind it. What keeps the device from answering, such as its server,
+    explains all of them.
     """
     kinds = (frozen, stuck, overdue, starved, exhausted)
     found = [each for kind in kinds for each in kind(figures, row)]
+    if cause := figures.waiting.causes.get(figures.disks[row].address, ""):
+        found = [replace(each, part_of=each.part_of or cause) for each in found]
     if figures.silent_ns(row) / 1e9 < SILENT:
         return found
     worst = max((each.severity for each in found if each.kind == "requests-starved"), default=0)
