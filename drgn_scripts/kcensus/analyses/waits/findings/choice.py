@@ -18,6 +18,8 @@ from kcensus.results.severity import HUNG
 
 _MAX_FINDINGS = 3
 """Most findings of a kind, by number of tasks behind."""
+_MAX_OWN = 8
+"""Most findings of a kind that finders make: each has a remedy of its own."""
 _MAX_SUBJECTS = 32
 """Most awaited tasks to compare, by number of tasks behind."""
 
@@ -46,7 +48,7 @@ def _largest(own: list[Told]) -> Iterator[Told]:
     for told in sorted(own, key=lambda told: -len(told.finding.tasks)):
         kind = told.finding.id.partition(":")[0]
         shown[kind] += 1
-        if shown[kind] <= _MAX_FINDINGS:
+        if shown[kind] <= _MAX_OWN:
             yield told
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kcensus.engine.memory import Numbers, Words
+from kcensus.engine.memory import Mask, Numbers, Words
 from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.block.stacks import kind_of, stacks
 from kcensus.kernel.locking.owners import Strength
@@ -39,6 +39,7 @@ _PAGE_IO = frozenset(
     | {"do_read_cache_page", "do_read_cache_folio", "read_cache_page", "read_cache_folio"}
 )
 """Functions that wait until a page is written back or read, not only for its lock."""
+_BUFFER_IO = frozenset({"__wait_on_buffer", "bit_wait_io"})
 
 
 class Devices(Finder):
@@ -59,12 +60,22 @@ class Devices(Finder):
         to_devices(self, pages, disk[pages], proof)
         direct = self._waiting(WaitKind.REQUEST)
         to_devices(self, direct, disk[direct], "kiocb.ki_filp")
-        heads = self._lanes(frozenset({"__wait_on_buffer"}), "unsigned long")
+        # Where __wait_on_buffer() is inlined, another function waits for the bit of a buffer.
+        heads = np.intersect1d(self._having(_BUFFER_IO), self._of_type("unsigned long"))
         if len(heads):
             buffers = self.object[heads] - self._offset("struct buffer_head", "b_state")
             devices = self._member("struct buffer_head", "b_bdev", buffers, is_guess=True)
+            devices = np.where(self._is_known(devices), devices, 0)
             places = places_of_devices(self.kernel, devices, self.faults)
             to_devices(self, heads, places.disk, "buffer_head.b_bdev")
+
+    def _is_known(self, devices: Words) -> Mask:
+        """Return a mask of the block devices that are on the kernel's lists."""
+        if not self.kernel.prog.type("struct block_device").has_member("bd_part"):
+            return block_devices(self.kernel).partitions.rows(devices) >= 0
+        # Until v5.10, a partition is a struct hd_struct, which the block device points to.
+        part = self._member("struct block_device", "bd_part", devices, is_guess=True)
+        return block_devices(self.kernel).partitions.rows(part) >= 0
 
     def _waiting(self, kind: WaitKind) -> Numbers:
         is_one = np.array([each is kind for each in self.waits.kind], np.bool_)
