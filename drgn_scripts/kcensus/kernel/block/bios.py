@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import drgn
 import numpy as np
@@ -206,10 +207,20 @@ def _cloned_by_md(kernel: Kernel, address: Words, private: Words, faults: Faults
     return gather(kernel.memory, private, columns, faults)["bio"]
 
 
+def _mirrored(type_: str, kernel: Kernel, address: Words, private: Words, faults: Faults) -> Words:
+    """Return the bios sent to mirrors of md, of the clones for their disks."""
+    columns = layout(kernel.prog, type_, {"bio": "master_bio"})
+    return gather(kernel.memory, private, columns, faults)["bio"]
+
+
 _PARENTS: dict[str, Callable[[Kernel, Words, Words, Faults], Words]] = {
     "clone_endio": _cloned_by_dm,
     "end_clone_bio": _cloned_by_multipath,
     "md_end_clone_io": _cloned_by_md,
+    "raid1_end_read_request": partial(_mirrored, "struct r1bio"),
+    "raid1_end_write_request": partial(_mirrored, "struct r1bio"),
+    "raid10_end_read_request": partial(_mirrored, "struct r10bio"),
+    "raid10_end_write_request": partial(_mirrored, "struct r10bio"),
     # Other bios were split from it, or end with it.
     "bio_chain_endio": lambda kernel, address, private, faults: private,
 }

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kcensus.analyses.waits.figures import Figures
 from kcensus.analyses.waits.figures.tasks import State
 from kcensus.analyses.waits.findings.stalls import alone, behind, exited, for_devices, unheld
 from kcensus.analyses.waits.findings.told import Told, degree, stall
+from kcensus.analyses.waits.findings.words import places_above
 from kcensus.kernel.tasks.functions import ON_TIMERS
 from kcensus.kernel.waiting.finder import Finder
 from kcensus.kernel.waiting.graph import SERVED
@@ -93,7 +94,8 @@ def _own(figures: Figures, node: int) -> Iterator[Told]:
             continue  # counting the tasks behind each root takes long
         found = finder.finding(kind, address, stall(figures, node))
         if found is not None:
-            yield Told(found, [node])
+            evidence = "; ".join((found.evidence, *places_above(figures, [node])))
+            yield Told(replace(found, evidence=evidence), [node])
 
 
 def _may_be_io(figures: Figures, node: int) -> bool:
@@ -108,7 +110,11 @@ def _to_blame(figures: Figures, nodes: list[int]) -> list[int]:
 
     If many tasks hold a part of the same resource, such as space in a log, the device is late.
     """
-    notable = [node for node in nodes if degree(figures, node) is not None][:_MAX_SUBJECTS]
+    notable = [
+        node
+        for node in nodes
+        if degree(figures, node) is not None and not _passes_on(figures, node)
+    ][:_MAX_SUBJECTS]
     waiters = {node: figures.waiters(node) for node in notable}
     counts = Counter(task for tasks in waiters.values() for task in tasks)
     return [
@@ -116,6 +122,13 @@ def _to_blame(figures: Figures, nodes: list[int]) -> list[int]:
         for node, tasks in waiters.items()
         if 2 * sum(counts[task] == 1 for task in tasks) >= len(tasks) > 0
     ]
+
+
+def _passes_on(figures: Figures, node: int) -> bool:
+    """Return whether a task only passes on the I/O that its waiters wait for."""
+    graph = figures.graph.sure
+    sources = [int(graph.source[edge]) for edge in graph.preceding[node]]
+    return bool(sources) and all(graph.kind[source].is_passed_on for source in sources)
 
 
 def _groups(figures: Figures, tasks: list[int]) -> list[list[int]]:

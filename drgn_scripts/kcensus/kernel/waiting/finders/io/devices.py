@@ -25,6 +25,7 @@ DEVICE = NodeKind(
     "device",
     is_io=True,
     is_device=True,
+    is_passed_on=True,
     advice="No request of the devices below is known: see whether the device is suspended, such as "
     "with `dmsetup info`, and its waiters' stacks: `kcensus waits TARGET --table stacks --top 0`",
 )

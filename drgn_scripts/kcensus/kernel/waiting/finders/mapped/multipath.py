@@ -125,7 +125,9 @@ class MultipathMaps(Finder):
         paths, severity = self.paths[address], stall.severity()
         is_plain = bool(name) and printable(name) == name
         known = listed([printable(path.text) for path in paths], _MAX_TOLD)
-        search = "Restore a path (cable, switch, target): `multipath -ll` and `dmsetup status` list "
+        search = (
+            "Restore a path (cable, switch, target): `multipath -ll` and `dmsetup status` list "
+        )
         return Finding(
             id=f"waits-multipath:{title}",
             severity=severity,

@@ -39,7 +39,9 @@ class SuspendedDevices(Finder):
         address = np.array([device.address for device in mapped.values()], np.uint64)
         flags = self._member("struct mapped_device", "flags", address).astype(np.uint64)
         is_suspended = (flags & np.uint64(_BLOCK_IO_FOR_SUSPEND)) != 0
-        kept = {row: mapped[row] for row, is_one in zip(mapped, is_suspended, strict=True) if is_one}
+        kept = {
+            row: mapped[row] for row, is_one in zip(mapped, is_suspended, strict=True) if is_one
+        }
         for row, device in kept.items():
             self.names[SUSPENDED, device.address] = shown(self, row, device)
         rows = {row: device.address for row, device in kept.items()}

@@ -12,28 +12,27 @@ import drgn
 import numpy as np
 from drgn import Object
 
-from kcensus.engine.memory import Numbers
+from kcensus.engine.memory import Words
 from kcensus.kernel.block.bios import bios
 from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.block.requests import requests
 from kcensus.kernel.block.stacks import Via, kind_of
 from kcensus.kernel.lists import list_members
 from kcensus.kernel.locking.owners import Strength, holders
-from kcensus.kernel.names import ABSENT, name_at
+from kcensus.kernel.names import name_at
 from kcensus.kernel.tasks.functions import plain
 from kcensus.kernel.waiting.finder import Draft, Finder, Stall
 from kcensus.kernel.waiting.finders.io.devices import nodes_of
-from kcensus.kernel.waiting.finders.io.requests import REQUEST
+from kcensus.kernel.waiting.finders.io.requests import REQUEST, serve_requests
 from kcensus.kernel.waiting.graph import HELD, SERVED, TASK, NodeKind
 from kcensus.results import Danger, Finding, Remedy, Severity
-from kcensus.sources.capsule import NotRecorded
 from kcensus.text import printable
 
 BARRIER = NodeKind("queue of array", is_io=True)
 """A wait queue of an array: for its resync, its stripes, or others of its I/O."""
 SUPERBLOCK = NodeKind("superblocks of array", is_io=True)
 """Writes of the superblocks of an array, at the address of its ``struct mddev``."""
-STATE = NodeKind("state of array")
+STATE = NodeKind("state of array", is_io=True, is_passed_on=True)
 """The change of an array's state to dirty, before its first write."""
 SUSPENDED_ARRAY = NodeKind("suspended array")
 _QUEUES = ("struct wait_queue_head", "struct __wait_queue_head")
@@ -185,13 +184,10 @@ class Arrays(Finder):
         rows = np.flatnonzero(is_write & np.isin(known.origin_private, members))
         row = np.unique(known.request[rows])
         self._to(SUPERBLOCK, address, REQUEST, every.address[row], "bio.bi_private: md_rdev")
-        source = REQUEST, every.address[row]
-        self.build.edges(SERVED, source, nodes_of(self, every.disk[row]), "request.q")
+        serve_requests(self, row)
         return len(row) > 0
 
-    def _to(
-        self, kind: NodeKind, address: int, target: NodeKind, to: Numbers, evidence: str
-    ) -> None:
+    def _to(self, kind: NodeKind, address: int, target: NodeKind, to: Words, evidence: str) -> None:
         source = kind, np.full(len(to), address, np.uint64)
         self.build.edges(SERVED, source, (target, to), evidence, strength=Strength.DERIVED)
 
@@ -218,7 +214,7 @@ class Arrays(Finder):
         thread = array.mddev.thread
         task = int(thread.tsk.value_()) if thread else 0
         row = int(self.known.rows(np.array([task], np.uint64))[0]) if task else -1
-        if row >= 0 and not (self.known.state[row] == 1):
+        if row >= 0 and bool(self.known.is_blocked[row] | self.known.is_on_cpu[row]):
             self._to(STATE, address, TASK, np.array([task], np.uint64), "mddev.thread")
         elif not self._to_owner(STATE, address, array, "reconfig_mutex"):
             self._to_device(STATE, address, array)
@@ -295,7 +291,7 @@ def _suspended(array: _Array, stall: Stall) -> Finding:
         evidence="mddev.suspend_lo is below mddev.suspend_hi: a program, usually mdadm, keeps the "
         "I/O of these sectors"
         if is_range
-        else f"mddev.suspended is {int(array.mddev.suspended)}: a change of the array keeps its I/O",
+        else "mddev.suspended is set: a change of the array keeps its I/O",
         figures=stall.figures,
         remedies=remedies if is_range and is_plain else (),
         no_remedy=""

@@ -17,7 +17,7 @@ from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.vfs.files import file_paths
 from kcensus.kernel.waiting.finder import Finder
 from kcensus.kernel.waiting.finders.io.devices import DEVICE, nodes_of
-from kcensus.kernel.waiting.finders.io.requests import REQUEST
+from kcensus.kernel.waiting.finders.io.requests import REQUEST, serve_requests
 from kcensus.kernel.waiting.graph import RUN_BY, SERVED, TASK, EdgeKind, NodeKind
 from kcensus.kernel.workqueues import workqueues
 
@@ -60,9 +60,7 @@ class LoopDevices(Finder):
         :raises LookupError: the debug info lacks a type or member of loop devices
         """
         disks = block_devices(self.kernel).disks
-        rows = [
-            row for row, disk in enumerate(disks) if kind_of(disk) is Via.LOOP and disk.private
-        ]
+        rows = [row for row, disk in enumerate(disks) if kind_of(disk) is Via.LOOP and disk.private]
         if not rows:
             return
         loops = self._loops(np.array(rows, np.int64))
@@ -82,9 +80,7 @@ class LoopDevices(Finder):
         )
         kept = (read["disk"] == disk) & (read["file"] != 0)
         flags = read["flags"][kept].astype(np.int64)
-        return _Loops(
-            rows[kept], disk[kept], address[kept], read["file"][kept], flags & _DIRECT_IO
-        )
+        return _Loops(rows[kept], disk[kept], address[kept], read["file"][kept], flags & _DIRECT_IO)
 
     def _add_files(self, loops: _Loops) -> None:
         """Add the files of loop devices, with their paths."""
@@ -165,9 +161,7 @@ class LoopDevices(Finder):
             loops.address[loop] + self._offset(_LOOP, "rootcg_cmd_list"),
             worker + self._offset(_WORKER, "cmd_list"),
         )[is_known]
-        row, nodes, torn = list_members(
-            self.kernel.memory, heads, self.faults, limit=_MAX_COMMANDS
-        )
+        row, nodes, torn = list_members(self.kernel.memory, heads, self.faults, limit=_MAX_COMMANDS)
         self.draft.torn += len(torn)
         size = np.uint64(self.kernel.prog.type("struct request").size)
         queued = nodes - self._offset(_COMMAND, "list_entry") - size
@@ -187,23 +181,19 @@ class LoopDevices(Finder):
         rest = ~np.isin(address, queued)
         self._to_workers(address[rest], lanes[rest], "stack of the worker", Strength.DERIVED)
 
-    def _to_workers(
-        self, request: Words, lane: Numbers, evidence: str, strength: Strength
-    ) -> None:
+    def _to_workers(self, request: Words, lane: Numbers, evidence: str, strength: Strength) -> None:
         known = np.isin(request, requests(self.kernel).address)
         source = REQUEST, request[known]
         target = TASK, self.waits.task[lane[known]]
         self.build.edges(SERVED, source, target, evidence, strength=strength)
 
     def _add_direct(self, loops: _Loops, direct: Numbers) -> None:
-        """Add edges from requests of loop devices to the requests of their direct I/O.
-
-        A device without any request of its file waits for the device of the file.
-        """
+        """Add edges from loop devices, and from their requests, to those of their direct I/O."""
         known, every = bios(self.kernel), requests(self.kernel)
         is_direct = np.array([name == "iomap_dio_bio_end_io" for name in known.end_names()])
         rows = np.flatnonzero(is_direct.astype(np.bool_))
-        found = np.empty(0, np.int64)
+        # Rows of disks: of a loop device, and of those that serve its direct I/O.
+        pairs: set[tuple[int, int]] = set()
         if len(rows):
             iocb = self._member("struct iomap_dio", "iocb", known.origin_private[rows])
             size = np.uint64(self.kernel.prog.type("struct request").size)
@@ -213,21 +203,16 @@ class LoopDevices(Finder):
             is_loop = (at >= 0) & np.isin(every.disk[at], loops.row[direct])
             rows, at = rows[is_loop], at[is_loop]
             lower = known.request[rows]
-            self.build.edges(
-                SERVED,
-                (REQUEST, every.address[at]),
-                (REQUEST, every.address[lower]),
-                "iomap_dio.iocb",
-            )
-            self.build.edges(
-                SERVED, (REQUEST, every.address[lower]), nodes_of(self, every.disk[lower]),
-                "request.q",
-            )  # fmt: skip
-            found = np.unique(every.disk[at])
-        rest = [int(row) for row in loops.row[direct].tolist() if row not in found]
-        pairs = [(row, lower) for row in rest for lower in stacks(self.kernel).lower(row)]
+            upper, under = every.address[at], every.address[lower]
+            self.build.edges(SERVED, (REQUEST, upper), (REQUEST, under), "iomap_dio.iocb")
+            serve_requests(self, np.unique(lower))
+            pairs = set(zip(every.disk[at].tolist(), every.disk[lower].tolist(), strict=True))
+        rest = set(loops.row[direct].tolist()) - {row for row, _ in pairs}
+        pairs |= {(row, under) for row in rest for under in stacks(self.kernel).lower(row)}
         if pairs:
-            upper_rows, lower_rows = (np.array(part, np.int64) for part in zip(*pairs, strict=True))
+            upper_rows, lower_rows = (
+                np.array(part, np.int64) for part in zip(*sorted(pairs), strict=True)
+            )
             self.build.edges(
                 SERVED,
                 nodes_of(self, upper_rows),

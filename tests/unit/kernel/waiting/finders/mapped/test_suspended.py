@@ -13,7 +13,8 @@ from kcensus.kernel.dm.devices import MappedDevice, MappedDevices, mapped_device
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.waiting.finder import Stall
 from kcensus.kernel.waiting.finders.io.devices import DEVICE
-from kcensus.kernel.waiting.finders.mapped.suspended import KEPT, SUSPENDED, SuspendedDevices
+from kcensus.kernel.waiting.finders.mapped.kept import KEPT
+from kcensus.kernel.waiting.finders.mapped.suspended import SUSPENDED, SuspendedDevices
 from kcensus.results import Severity
 from tests.unit.kernel.waiting.making import Sleepers, links
 
