@@ -41,7 +41,8 @@ class Case:
 
     def __init__(self, dump: Dump) -> None:
         self.dump = dump
-        self.target = opened(dump, "xfs", "fuse", "dm_mod")
+        stacked = "loop", "dm_mod", "dm_multipath", "dm_thin_pool", "md_mod", "raid1"
+        self.target = opened(dump, "xfs", "fuse", *stacked)
         self.found = waiting(Kernel(self.target.prog))
         self.truth = truth_of.read(dump.truth)
         self.cycles = cycles(self.found.graph)
@@ -188,7 +189,14 @@ _ROOTS = {
 }
 """By scenario: what all wait for, and how many tasks do."""
 
-_LEAST_ROOTS = {"waits-healthy": 1, "waits-futex": 1, "waits-log": 2, "waits-suspended": 2}
+_LEAST_ROOTS = {
+    "waits-healthy": 1,
+    "waits-futex": 1,
+    "waits-log": 2,
+    "waits-suspended": 2,
+    "waits-stacked": 10,
+    "waits-stacked-disk": 1,
+}
 """How many roots the others have at least; a busy guest has some by chance."""
 
 

@@ -201,10 +201,16 @@ def _cloned_by_multipath(kernel: Kernel, address: Words, private: Words, faults:
     return gather(kernel.memory, holder, columns, faults)["bio"]
 
 
-def _cloned_by_md(kernel: Kernel, address: Words, private: Words, faults: Faults) -> Words:
-    """Return the bios sent to arrays, of the clones for their accounting."""
-    columns = layout(kernel.prog, "struct md_io_clone", {"bio": "orig_bio"})
-    return gather(kernel.memory, private, columns, faults)["bio"]
+def _cloned_by_md(
+    type_: str, kernel: Kernel, address: Words, private: Words, faults: Faults
+) -> Words:
+    """Return the bios sent to arrays, of the clones for their accounting.
+
+    In v7.3, ``bi_private`` of such a clone is 0: the clone is a member in every version.
+    """
+    columns = layout(kernel.prog, type_, {"bio": "orig_bio"})
+    holder = address - np.uint64(drgn.offsetof(kernel.prog.type(type_), "bio_clone"))
+    return gather(kernel.memory, holder, columns, faults)["bio"]
 
 
 def _mirrored(type_: str, kernel: Kernel, address: Words, private: Words, faults: Faults) -> Words:
@@ -216,7 +222,10 @@ def _mirrored(type_: str, kernel: Kernel, address: Words, private: Words, faults
 _PARENTS: dict[str, Callable[[Kernel, Words, Words, Faults], Words]] = {
     "clone_endio": _cloned_by_dm,
     "end_clone_bio": _cloned_by_multipath,
-    "md_end_clone_io": _cloned_by_md,
+    # Since Linux kernel commit c687297b8845 ("md: also clone new io if io accounting is disabled")
+    # (in v6.6), md_io_clone; before, of RAID 0 and 5.
+    "md_end_clone_io": partial(_cloned_by_md, "struct md_io_clone"),
+    "md_end_io_acct": partial(_cloned_by_md, "struct md_io_acct"),
     "raid1_end_read_request": partial(_mirrored, "struct r1bio"),
     "raid1_end_write_request": partial(_mirrored, "struct r1bio"),
     "raid10_end_read_request": partial(_mirrored, "struct r10bio"),

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping
+
 import numpy as np
 
 from kcensus.engine.memory import Mask, Numbers, Words
 from kcensus.kernel.block.disks import block_devices
-from kcensus.kernel.block.stacks import kind_of, stacks
+from kcensus.kernel.block.stacks import Stacks, Via, kind_of, stacks
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.tasks.places import places_of_devices
@@ -31,6 +34,7 @@ DEVICE = NodeKind(
 )
 """A device of device mapper, md or loop."""
 STACKED = EdgeKind("stacked on", "is below", is_wait=False)
+KEPT = EdgeKind("kept by", "keeps the I/O of")
 
 _PAGE_IO = frozenset(
     {"wait_on_page_writeback", "folio_wait_writeback", "folio_wait_writeback_killable"}
@@ -140,6 +144,47 @@ def _add_lower(finder: Finder, upper: set[int]) -> None:
         for rows in ([edge.upper for edge in edges], [edge.lower for edge in edges])
     ]
     finder.build.edges(STACKED, source, target, [edge.via.member for edge in edges])
+
+
+def keep(
+    finder: Finder, kind: NodeKind, kept: Mapping[int, int], evidence: str, place: int = 0
+) -> None:
+    """Add edges to the objects that keep I/O, from their devices and from those above them.
+
+    I/O of a device above has no request of its own: it is below this device, on some way down.
+
+    :param kept: address of the object, by row of its disk
+    :param place: offset of the member in the object that proves it
+    """
+    known = stacks(finder.kernel)
+    pairs = [(upper, row) for row in kept for upper in sorted(_above(known, row))]
+    if not pairs:
+        return
+    uppers = np.array([upper for upper, _ in pairs], np.int64)
+    lowers = np.array([kept[row] for _, row in pairs], np.uint64)
+    is_own = np.array([upper == row for upper, row in pairs], np.bool_)
+    finder.build.edges(
+        KEPT,
+        nodes_of(finder, uppers),
+        (kind, lowers),
+        evidence,
+        strength=np.where(is_own, int(Strength.PROVEN), int(Strength.DERIVED)),
+        place=lowers + np.uint64(place),
+    )
+
+
+def _above(known: Stacks, row: int) -> set[int]:
+    """Return a disk, and the rows above it up to loop devices, which have their own workers."""
+    uppers: dict[int, list[int]] = defaultdict(list)
+    for edge in known.edges:
+        if edge.via is not Via.LOOP:
+            uppers[edge.lower].append(edge.upper)
+    seen, todo = {row}, [row]
+    while todo:
+        more = [upper for upper in uppers[todo.pop()] if upper not in seen]
+        seen.update(more)
+        todo += more
+    return seen
 
 
 FINDER = Devices

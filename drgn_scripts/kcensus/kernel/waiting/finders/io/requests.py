@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from kcensus.engine.memory import Numbers
+from kcensus.engine.memory import Mask, Numbers
 from kcensus.kernel.block.bios import bios
 from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.block.hardware import disks_of_maps
@@ -90,8 +90,7 @@ class Requests(Finder):
     def find(self) -> None:
         """Add edges to the requests of block devices that must complete first."""
         self.draft.attempt("tags", self._tags)
-        in_io = np.array([each in _IN_IO for each in self.waits.kind], np.bool_)
-        if not (in_io & self.known.is_blocked[self.rows]).any():
+        if not is_in_io(self).any():
             return
         found, known = requests(self.kernel), bios(self.kernel)
         joins = joined(self.kernel)
@@ -111,6 +110,12 @@ class Requests(Finder):
                 strength=strength[rows],
             )
         serve_requests(self, np.unique(joins.request))
+
+
+def is_in_io(finder: Finder) -> Mask:
+    """Return a mask of the tasks in state D that may wait for a request."""
+    in_io = np.array([each in _IN_IO for each in finder.waits.kind], np.bool_)
+    return in_io & finder.known.is_blocked[finder.rows]
 
 
 def serve_requests(finder: Finder, rows: Numbers) -> None:

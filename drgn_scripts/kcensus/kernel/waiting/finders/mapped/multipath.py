@@ -17,7 +17,8 @@ from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.lists import list_members
 from kcensus.kernel.names import decode
 from kcensus.kernel.waiting.finder import Draft, Finder, Stall
-from kcensus.kernel.waiting.finders.mapped.kept import keep, shown, targets
+from kcensus.kernel.waiting.finders.io.devices import keep
+from kcensus.kernel.waiting.finders.mapped.suspended import shown, targets
 from kcensus.kernel.waiting.graph import NodeKind
 from kcensus.results import Danger, Figure, Finding, Remedy, Severity
 from kcensus.text import printable
@@ -40,8 +41,8 @@ class _Path:
 
     @property
     def text(self) -> str:
-        name = f"{self.disk} ({self.number})" if self.disk else self.number
-        return f"{name}, failed {counted(self.failures, 'time')}"
+        where = f"{self.number}, " if self.disk else ""
+        return f"{self.disk or self.number} ({where}failed {counted(self.failures, 'time')})"
 
 
 class MultipathMaps(Finder):
@@ -81,17 +82,14 @@ class MultipathMaps(Finder):
         """Return whether a map has no path and queues I/O; never for a damaged one."""
         if multipath.ti.private.value_() != multipath.value_():
             return False
+        # Since v4.7 (commit not verified), nr_valid_paths is an atomic_t, and the flags are bits.
         paths = multipath.nr_valid_paths
-        # Since Linux kernel commit 91e968aa6015 ("dm mpath: use atomic_t for counting members of
-        # 'struct multipath'") (in v4.7), it is an atomic_t.
-        if paths.type_.kind in (drgn.TypeKind.STRUCT, drgn.TypeKind.TYPEDEF):
+        if paths.type_.kind is not drgn.TypeKind.INT:
             paths = paths.counter
-        # Since Linux kernel commit 518257b13276 ("dm mpath: switch to using bitops for state
-        # flags") (in v4.7), flags; before, bit fields.
         if multipath.type_.type.has_member("flags"):
             queues = bool(int(multipath.flags) & _QUEUE_IF_NO_PATH)
         else:
-            queues = bool(multipath.queue_if_no_path)
+            queues = bool(multipath.member_("queue_if_no_path"))
         return queues and int(paths) == 0
 
     def _paths(self, multipath: Object) -> Iterator[_Path]:

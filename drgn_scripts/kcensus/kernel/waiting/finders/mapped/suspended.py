@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 
 import numpy as np
 
 from kcensus.kernel.block.disks import block_devices
-from kcensus.kernel.dm.devices import mapped_devices
+from kcensus.kernel.block.stacks import Via, kind_of
+from kcensus.kernel.dm.devices import DmTarget, MappedDevice, mapped_devices
 from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.kernel.waiting.finder import Finder, Stall
+from kcensus.kernel.waiting.finders.io.devices import keep
 from kcensus.kernel.waiting.finders.locks.frozen import FREEZER, FROZEN
-from kcensus.kernel.waiting.finders.mapped.kept import keep, mapped_disks, shown
 from kcensus.kernel.waiting.graph import NodeKind
 from kcensus.results import Danger, Finding, Remedy, Severity
 from kcensus.text import printable
@@ -99,6 +101,30 @@ class SuspendedDevices(Finder):
             else "Find the program that suspended the device (lvm, dmsetup): `dmsetup info` lists "
             "the names",
         )
+
+
+def mapped_disks(finder: Finder) -> Iterator[tuple[int, MappedDevice]]:
+    """Yield the rows of the disks of device mapper, and their mapped devices."""
+    disks = block_devices(finder.kernel).disks
+    rows = {disk.private: row for row, disk in enumerate(disks) if kind_of(disk) is Via.DM}
+    if not rows.keys() - {0}:
+        return
+    for device in mapped_devices(finder.kernel).devices:
+        if device.address in rows:
+            yield rows[device.address], device
+
+
+def targets(finder: Finder, *names: str) -> Iterator[tuple[int, MappedDevice, DmTarget]]:
+    """Yield the targets of some types that have data of their own, with rows of their disks."""
+    for row, device in mapped_disks(finder):
+        for target in device.targets:
+            if target.type_name in names and target.private:
+                yield row, device, target
+
+
+def shown(finder: Finder, row: int, device: MappedDevice) -> str:
+    """Return the name of a mapped device, such as ``dm-0 (home)``; not safe to print."""
+    return f"{block_devices(finder.kernel).disks[row].name} ({device.name or 'unnamed'})"
 
 
 FINDER = SuspendedDevices

@@ -15,7 +15,8 @@ from drgn import Object
 from kcensus.human import human_bytes, human_seconds
 from kcensus.kernel.names import ABSENT
 from kcensus.kernel.waiting.finder import Draft, Finder, Stall
-from kcensus.kernel.waiting.finders.mapped.kept import keep, mapped_disks, shown, targets
+from kcensus.kernel.waiting.finders.io.devices import keep
+from kcensus.kernel.waiting.finders.mapped.suspended import mapped_disks, shown, targets
 from kcensus.kernel.waiting.graph import NodeKind
 from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit
 from kcensus.sources.capsule import NotRecorded
@@ -71,8 +72,7 @@ class ThinPools(Finder):
     def _full(self) -> set[int]:
         """Return the pools that queue writes for lack of space; note their names and sizes."""
         prog, mapped = self.kernel.prog, {each.address: row for row, each in mapped_disks(self)}
-        # Since Linux kernel commit 3e1a06998b51 ("dm thin: fix out of data space handling") or its
-        # like (commit not verified), a mode of its own; before, there is no constant.
+        # Since v3.15 (commit not verified), a mode of its own; before, there is no such constant.
         no_space = int(prog.constant("PM_OUT_OF_DATA_SPACE"))
         for row, device, target in targets(self, "thin-pool"):
             try:
@@ -91,7 +91,7 @@ class ThinPools(Finder):
     @staticmethod
     def _holds(thin: Object) -> bool:
         """Return whether bios of a thin device wait for space, or for the pool's worker."""
-        lists = (thin.retry_on_resume_list, thin.deferred_bio_list)
+        lists = (thin.member_("retry_on_resume_list"), thin.member_("deferred_bio_list"))
         return any(bool(each.head) for each in lists)
 
     def _timeout(self) -> int:

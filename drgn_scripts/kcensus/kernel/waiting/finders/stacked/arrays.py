@@ -3,16 +3,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import drgn
 import numpy as np
 from drgn import Object
 
-from kcensus.engine.memory import Words
+from kcensus.engine.memory import Numbers, Words
 from kcensus.kernel.block.bios import bios
 from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.block.requests import requests
@@ -54,10 +53,19 @@ class _Array:
     """Of the disk."""
     name: str
     """Not safe to print."""
-    mddev: Object
+    address: int
+    """``struct mddev *``."""
     conf: int
     type: str
     """C type of ``conf``; empty if unknown."""
+    suspended: int
+    low: int
+    """First suspended sector."""
+    high: int
+    """End of the suspended sectors; at most ``low`` for none."""
+    is_external: bool
+    thread: int
+    """``struct md_thread *``."""
 
 
 class Arrays(Finder):
@@ -81,55 +89,72 @@ class Arrays(Finder):
         rows = [row for row, disk in enumerate(disks) if kind_of(disk) is Via.MD and disk.private]
         if not rows:
             return
-        for array in self._arrays(rows):
-            start = int(array.mddev.address_ or 0)
-            sb_wait = start + int(self._offset("struct mddev", "sb_wait"))
-            parts = [("struct mddev", start)]
+        wait = int(self._offset("struct mddev", "sb_wait"))
+        for array in self._arrays(np.array(rows, np.int64)):
+            parts = [("struct mddev", array.address)]
             if array.type and array.conf:
                 parts.append((array.type, array.conf))
             for type_, address in parts:
                 size = self.kernel.prog.type(type_).size
                 for lane in lanes.tolist():
-                    queue = int(self.object[lane])
-                    if address <= queue < address + size:
-                        self._note_queue(lane, array, type_, queue - address, queue == sb_wait)
+                    inside = int(self.object[lane]) - address
+                    if 0 <= inside < size:
+                        is_sb_wait = address == array.address and inside == wait
+                        self._note_queue(lane, array, type_, inside, is_sb_wait)
 
-    def _arrays(self, rows: Iterable[int]) -> Iterator[_Array]:
+    def _arrays(self, rows: Numbers) -> Iterator[_Array]:
         """Yield the arrays that name their disk."""
-        prog, disks = self.kernel.prog, block_devices(self.kernel).disks
-        for row in rows:
-            disk = disks[row]
-            mddev = Object(prog, "struct mddev", address=disk.private)
-            try:
-                if int(mddev.gendisk.value_()) != disk.address:
-                    continue
-                kind = ""
-                if mddev.pers:
-                    level = mddev.pers
-                    # Since v6.14 (commit not verified), the name is in md_submodule_head.
-                    has_head = level.type_.type.has_member("head")
-                    kind = name_at(level.head.name if has_head else level.name)
-                conf, type_ = int(mddev.private.value_()), _CONFS.get(kind, "")
-            except drgn.FaultError as error:
-                self.faults.note(error)
-                continue
-            with contextlib.suppress(LookupError):
-                prog.type(type_ or "struct mddev")
-                yield _Array(row, disk.name, mddev, conf, type_)
+        disks = [block_devices(self.kernel).disks[row] for row in rows.tolist()]
+        address = np.array([disk.private for disk in disks], np.uint64)
+        members = ["gendisk", "pers", "private", "external", "thread"]
+        members += ["suspended", "suspend_lo", "suspend_hi"]
+        read = self._read("struct mddev", address, members)
+        is_known = read["gendisk"] == np.array([disk.address for disk in disks], np.uint64)
+        for at in np.flatnonzero(read.readable & is_known).tolist():
+            column = {name: int(values[at]) for name, values in read.columns.items()}
+            yield _Array(
+                row=int(rows[at]),
+                name=disks[at].name,
+                address=int(address[at]),
+                conf=column["private"],
+                type=self._type_of(column["pers"]),
+                suspended=column["suspended"],
+                low=column["suspend_lo"],
+                high=column["suspend_hi"],
+                is_external=column["external"] != 0,
+                thread=column["thread"],
+            )
+
+    def _type_of(self, personality: int) -> str:
+        """Return the C type of the private data of a personality; empty if it is unknown."""
+        level = Object(self.kernel.prog, "struct md_personality *", value=personality)
+        try:
+            # Since v6.14 (commit not verified), the name is in md_submodule_head.
+            has_head = level.type_.type.has_member("head")
+            name = name_at(level.head.name if has_head else level.name) if level else ""
+            type_ = _CONFS.get(name, "")
+            if type_:
+                self.kernel.prog.type(type_)
+        except LookupError:
+            return ""
+        except drgn.FaultError as error:
+            self.faults.note(error)
+            return ""
+        return type_
 
     def _note_queue(
         self, lane: int, array: _Array, type_: str, inside: int, is_sb_wait: bool
     ) -> None:
         """Note the object of a task's wait on a wait queue of an array."""
         names = {plain(name) for name in self.waits.stacks.functions(lane)}
-        start, queue = int(array.mddev.address_ or 0), int(self.object[lane])
+        start, queue = array.address, int(self.object[lane])
         if not is_sb_wait:
             kind, address = BARRIER, queue
         elif _WRITE_START in names:
             kind, address = STATE, start
         elif _SUPER_WAIT in names:
             kind, address = SUPERBLOCK, start
-        elif names & _ENTRIES and self._suspension(array):
+        elif names & _ENTRIES and (array.suspended > 0 or array.low < array.high):
             kind, address = SUSPENDED_ARRAY, start
         else:
             kind, address = BARRIER, queue
@@ -146,14 +171,6 @@ class Arrays(Finder):
         members = self.kernel.prog.type(type_).members or ()
         return next((each.name or "" for each in members if each.bit_offset == 8 * inside), "")
 
-    @staticmethod
-    def _suspension(array: _Array) -> str:
-        """Return the member that suspends the I/O of an array; empty if none does."""
-        if int(array.mddev.suspended) > 0:
-            return "mddev.suspended"
-        is_range = int(array.mddev.suspend_lo) < int(array.mddev.suspend_hi)
-        return "mddev.suspend_hi" if is_range else ""
-
     def find(self) -> None:
         """Add edges from the wait queues of arrays to their devices, tasks and requests."""
         for (kind, address), array in self.arrays.items():
@@ -163,9 +180,9 @@ class Arrays(Finder):
                 if not self._to_requests(address, array):
                     self._to_device(kind, address, array)
             elif kind is SUSPENDED_ARRAY:
-                if int(array.mddev.suspended) > 0:
+                if array.suspended > 0:
                     self._to_owner(kind, address, array, "suspend_mutex", "reconfig_mutex")
-            elif not self._is_external(array):
+            elif not array.is_external:
                 self._to_thread(address, array)
 
     def _to_device(self, kind: NodeKind, address: int, array: _Array) -> None:
@@ -175,7 +192,7 @@ class Arrays(Finder):
 
     def _to_requests(self, address: int, array: _Array) -> bool:
         """Add edges to the requests that write superblocks; return whether there are any."""
-        head = np.array([int(array.mddev.disks.address_of_())], np.uint64)
+        head = np.array([array.address], np.uint64) + self._offset("struct mddev", "disks")
         _, nodes, torn = list_members(self.kernel.memory, head, self.faults, limit=_MAX_MEMBERS)
         self.draft.torn += len(torn)
         members = nodes - self._offset("struct md_rdev", "same_set")
@@ -195,8 +212,9 @@ class Arrays(Finder):
         """Add an edge to the task that reconfigures an array; return whether there is one."""
         type_ = self.kernel.prog.type("struct mddev")
         for name in filter(type_.has_member, locks):
-            place = np.array([int(array.mddev.member_(name).address_of_())], np.uint64)
+            place = np.array([array.address], np.uint64) + self._offset("struct mddev", name)
             found = holders(self.kernel, "struct mutex", place)
+            self.faults.update(found.faults)
             tasks = found.task[np.isin(found.task, self.known.address)]
             if len(tasks):
                 source = kind, np.full(len(tasks), address, np.uint64)
@@ -211,24 +229,20 @@ class Arrays(Finder):
 
         The thread needs the ``reconfig_mutex``, and does not wait for it.
         """
-        thread = array.mddev.thread
-        task = int(thread.tsk.value_()) if thread else 0
+        thread = np.array([array.thread], np.uint64)
+        task = int(self._member("struct md_thread", "tsk", thread)[0]) if array.thread else 0
         row = int(self.known.rows(np.array([task], np.uint64))[0]) if task else -1
         if row >= 0 and bool(self.known.is_blocked[row] | self.known.is_on_cpu[row]):
             self._to(STATE, address, TASK, np.array([task], np.uint64), "mddev.thread")
         elif not self._to_owner(STATE, address, array, "reconfig_mutex"):
             self._to_device(STATE, address, array)
 
-    @staticmethod
-    def _is_external(array: _Array) -> bool:
-        return bool(int(array.mddev.external))
-
     def finding(self, kind: NodeKind, address: int, stall: Stall) -> Finding | None:
         """Return the finding about an array that waits for mdmon, or is suspended."""
         array = self.arrays.get((kind, address))
         if array is None:
             return None
-        if kind is STATE and self._is_external(array):
+        if kind is STATE and array.is_external:
             return _mdmon(array, stall)
         return _suspended(array, stall) if kind is SUSPENDED_ARRAY else None
 
@@ -265,8 +279,7 @@ def _mdmon(array: _Array, stall: Stall) -> Finding:
 
 def _suspended(array: _Array, stall: Stall) -> Finding:
     name, is_plain = printable(array.name), _NAME.fullmatch(array.name) is not None
-    low, high = int(array.mddev.suspend_lo), int(array.mddev.suspend_hi)
-    is_range = int(array.mddev.suspended) <= 0
+    low, high, is_range = array.low, array.high, array.suspended <= 0
     severity = stall.severity()
     remedies = (
         Remedy(

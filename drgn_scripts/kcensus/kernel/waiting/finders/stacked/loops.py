@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kcensus.engine.memory import Numbers, Words
-from kcensus.kernel.block.bios import bios
+from kcensus.kernel.block.bios import Bios, bios
 from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.block.requests import requests
 from kcensus.kernel.block.stacks import Via, kind_of, stacks
@@ -17,7 +17,7 @@ from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.vfs.files import file_paths
 from kcensus.kernel.waiting.finder import Finder
 from kcensus.kernel.waiting.finders.io.devices import DEVICE, nodes_of
-from kcensus.kernel.waiting.finders.io.requests import REQUEST, serve_requests
+from kcensus.kernel.waiting.finders.io.requests import REQUEST, is_in_io, serve_requests
 from kcensus.kernel.waiting.graph import RUN_BY, SERVED, TASK, EdgeKind, NodeKind
 from kcensus.kernel.workqueues import workqueues
 
@@ -59,8 +59,7 @@ class LoopDevices(Finder):
 
         :raises LookupError: the debug info lacks a type or member of loop devices
         """
-        disks = block_devices(self.kernel).disks
-        rows = [row for row, disk in enumerate(disks) if kind_of(disk) is Via.LOOP and disk.private]
+        rows = self._awaited()
         if not rows:
             return
         loops = self._loops(np.array(rows, np.int64))
@@ -69,6 +68,16 @@ class LoopDevices(Finder):
         direct = np.flatnonzero((loops.is_direct != 0) & ~np.isin(loops.address, served))
         if len(direct):
             self._add_direct(loops, direct)
+
+    def _awaited(self) -> list[int]:
+        """Return the rows of the loop devices that tasks or requests wait for."""
+        disks = block_devices(self.kernel).disks
+        rows = [row for row, disk in enumerate(disks) if kind_of(disk) is Via.LOOP and disk.private]
+        if not rows or not is_in_io(self).any():
+            return []
+        awaited = set(self.waits.disk[self.known.is_blocked[self.rows]].tolist())
+        busy = set(np.unique(requests(self.kernel).disk).tolist())
+        return [row for row in rows if row in busy or disks[row].address in awaited]
 
     def _loops(self, rows: Numbers) -> _Loops:
         """Return the loop devices with a file that name their disk."""
@@ -190,12 +199,10 @@ class LoopDevices(Finder):
     def _add_direct(self, loops: _Loops, direct: Numbers) -> None:
         """Add edges from loop devices, and from their requests, to those of their direct I/O."""
         known, every = bios(self.kernel), requests(self.kernel)
-        is_direct = np.array([name == "iomap_dio_bio_end_io" for name in known.end_names()])
-        rows = np.flatnonzero(is_direct.astype(np.bool_))
         # Rows of disks: of a loop device, and of those that serve its direct I/O.
         pairs: set[tuple[int, int]] = set()
+        rows, iocb = self._direct_io(known)
         if len(rows):
-            iocb = self._member("struct iomap_dio", "iocb", known.origin_private[rows])
             size = np.uint64(self.kernel.prog.type("struct request").size)
             upper = iocb - self._offset(_COMMAND, "iocb") - size
             place = {address: row for row, address in enumerate(every.address.tolist())}
@@ -220,6 +227,19 @@ class LoopDevices(Finder):
                 "loop_device.lo_backing_file",
                 strength=Strength.DERIVED,
             )
+
+    def _direct_io(self, known: Bios) -> tuple[Numbers, Words]:
+        """Return the rows of the bios of direct I/O, and the ``struct kiocb *`` of each."""
+        names = np.array(known.end_names(), np.str_)
+        rows = np.flatnonzero(names == "iomap_dio_bio_end_io")
+        iocb = self._member("struct iomap_dio", "iocb", known.origin_private[rows])
+        # In v7.3, direct I/O with a single bio has another struct, which the bio is a member of.
+        simple = np.flatnonzero(names == "iomap_dio_simple_end_io")
+        if len(simple):
+            type_ = "struct iomap_dio_simple"
+            start = known.origin[simple] - self._offset(type_, "bio")
+            iocb = np.concatenate([iocb, self._member(type_, "iocb", start)])
+        return np.concatenate([rows, simple]), iocb
 
 
 FINDER = LoopDevices
