@@ -10,14 +10,19 @@ import pytest
 
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.waiting.finders.io.devices import DEVICE, DISK
-from kcensus.kernel.waiting.finders.io.requests import REQUEST
+from kcensus.kernel.waiting.finders.io.requests import REQUEST, TAGS
 from kcensus.kernel.waiting.finders.locks.frozen import FREEZER, THAWED
 from kcensus.kernel.waiting.finders.mapped.multipath import MULTIPATH
 from kcensus.kernel.waiting.finders.mapped.suspended import SUSPENDED
 from kcensus.kernel.waiting.finders.mapped.thin import THIN_POOL
-from kcensus.kernel.waiting.finders.stacked.arrays import STATE, SUPERBLOCK, SUSPENDED_ARRAY
+from kcensus.kernel.waiting.finders.stacked.arrays import (
+    BARRIER,
+    STATE,
+    SUPERBLOCK,
+    SUSPENDED_ARRAY,
+)
 from kcensus.kernel.waiting.finders.stacked.loops import BACKED, FILE
-from kcensus.kernel.waiting.graph import RUN_BY, NodeKind
+from kcensus.kernel.waiting.graph import RUN_BY, TASK, NodeKind
 from kcensus.results import Result
 from tests.lab.truth import waits as truth_of
 from tests.vm.cases import analyzed
@@ -185,25 +190,34 @@ def test_a_disk_that_stops_is_the_root_of_all_above_it(case: Case, result: Resul
     (disk,) = (node for node, kind in enumerate(graph.kind) if kind is DISK)
     assert case.found.names[DISK, int(graph.address[disk])] == "vda"
     assert _behind(case, disk) == _blocked(case)
-    # Each task's bios lead to a request of the disk.
-    requests = [
+    # Bios lead to a request of the disk, or the task waits for a free one.
+    last = [
         node
         for node, kind in enumerate(graph.kind)
-        if kind is REQUEST and case.found.names[kind, int(graph.address[node])].startswith("vda")
+        if kind is TAGS
+        or (kind is REQUEST and case.found.names[kind, int(graph.address[node])].startswith("vda"))
     ]
-    assert set().union(*(_behind(case, node) for node in requests)) == _blocked(case)
+    assert set().union(*(_behind(case, node) for node in last)) == _blocked(case)
     (finding,) = (each for each in result.findings if each.kind == "waits-io")
     assert finding.tasks == _blocked(case)
     assert len(result.findings) == 1
 
 
 @_cases("waits-stacked-disk")
-def test_the_superblock_of_an_array_is_written_first(case: Case) -> None:
+def test_writes_to_an_array_wait_for_its_superblocks_or_its_resync(case: Case) -> None:
     graph = case.found.graph
-    for kind, count in ((STATE, 3), (SUPERBLOCK, 3)):
+    asleep = {"md_write_start": STATE, "md_super_wait": SUPERBLOCK, "barrier": BARRIER}
+    ends = {STATE: TASK, SUPERBLOCK: REQUEST, BARRIER: REQUEST}
+    for function, kind in asleep.items():
         (node,) = (each for each, found in enumerate(graph.kind) if found is kind)
-        assert len(_behind(case, node)) == count - (kind is STATE)
+        waiters = {case.pid(int(graph.source[edge])) for edge in graph.preceding[node]}
+        assert waiters == {
+            pid
+            for pid in _blocked(case)
+            if any(function in name for name in case.truth.blocked[pid].stack)
+        }
+        assert waiters
         edges = graph.following[node]
+        assert edges
         assert all(graph.strength[edge] >= int(Strength.DERIVED) for edge in edges)
-        comms = {case.comm(int(graph.target[edge])) for edge in edges if kind is STATE}
-        assert comms == ({"md0_raid1"} if kind is STATE else set())
+        assert {graph.kind[graph.target[edge]] for edge in edges} == {ends[kind]}

@@ -11,8 +11,8 @@ import drgn
 import numpy as np
 from drgn import Object
 
-from kcensus.engine.memory import Numbers, Words
-from kcensus.kernel.block.bios import bios
+from kcensus.engine.memory import Mask, Numbers, Words
+from kcensus.kernel.block.bios import Bios, bios
 from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.block.requests import requests
 from kcensus.kernel.block.stacks import Via, kind_of
@@ -20,6 +20,7 @@ from kcensus.kernel.lists import list_members
 from kcensus.kernel.locking.owners import Strength, holders
 from kcensus.kernel.names import name_at
 from kcensus.kernel.tasks.functions import plain
+from kcensus.kernel.tasks.places import places_of_devices
 from kcensus.kernel.waiting.finder import Draft, Finder, Stall
 from kcensus.kernel.waiting.finders.io.devices import nodes_of
 from kcensus.kernel.waiting.finders.io.requests import REQUEST, serve_requests
@@ -43,6 +44,9 @@ _CONFS = {
     "raid10": "struct r10conf",
 }
 """Private data of arrays, by personality."""
+_MIRRORED = {"struct r1conf": "struct r1bio", "struct r10conf": "struct r10bio"}
+"""Mirrored I/O of arrays, by the private data."""
+_RESYNCS = frozenset({"end_sync_read", "end_sync_write"})
 _MAX_MEMBERS = 1 << 12
 _NAME = re.compile(r"md\w+")
 
@@ -175,7 +179,8 @@ class Arrays(Finder):
         """Add edges from the wait queues of arrays to their devices, tasks and requests."""
         for (kind, address), array in self.arrays.items():
             if kind is BARRIER:
-                self._to_device(kind, address, array)
+                if not self._to_own(address, array):
+                    self._to_device(kind, address, array)
             elif kind is SUPERBLOCK:
                 if not self._to_requests(address, array):
                     self._to_device(kind, address, array)
@@ -189,6 +194,41 @@ class Arrays(Finder):
         target = nodes_of(self, np.array([array.row]))
         source = kind, np.array([address], np.uint64)
         self.build.edges(SERVED, source, target, "mddev.gendisk", strength=Strength.DERIVED)
+
+    def _to_own(self, address: int, array: _Array) -> bool:
+        """Add edges to the requests of an array's own I/O; return whether there are any.
+
+        A resync keeps other I/O out until its own has ended, and starts when others have ended.
+        """
+        known, every = bios(self.kernel), requests(self.kernel)
+        is_own = self._of_resync(known, array) | self._sent_to(known, array)
+        row = np.unique(known.request[is_own])
+        self._to(BARRIER, address, REQUEST, every.address[row], "bio.bi_private: of the array")
+        serve_requests(self, row)
+        return len(row) > 0
+
+    def _of_resync(self, known: Bios, array: _Array) -> Mask:
+        """Return a mask of the bios of an array's resync."""
+        found = np.array([name in _RESYNCS for name in known.end_names()], np.bool_)
+        rows = np.flatnonzero(found)
+        type_ = _MIRRORED.get(array.type, "")
+        if not type_ or not len(rows):
+            return np.zeros(len(found), np.bool_)
+        # Since v4.12 (commit not verified), bi_private of such a bio is a struct resync_pages.
+        bio = self._member("struct resync_pages", "raid_bio", known.origin_private[rows])
+        found[rows] = self._member(type_, "mddev", bio, is_guess=True) == array.address
+        return found
+
+    def _sent_to(self, known: Bios, array: _Array) -> Mask:
+        """Return a mask of the bios that were sent to an array, as clones of which they go on."""
+        disk = np.uint64(block_devices(self.kernel).disks[array.row].address)
+        # Since Linux kernel commit 309dca309fc3 ("block: store a block_device pointer in struct
+        # bio") (in v5.12), bi_bdev; since v4.14 (commit not verified), bi_disk.
+        if self.kernel.prog.type("struct bio").has_member("bi_disk"):
+            return np.asarray(self._member("struct bio", "bi_disk", known.origin) == disk)
+        device = self._member("struct bio", "bi_bdev", known.origin)
+        places = places_of_devices(self.kernel, np.unique(device), self.faults)
+        return np.isin(device, np.unique(device)[places.disk == disk])
 
     def _to_requests(self, address: int, array: _Array) -> bool:
         """Add edges to the requests that write superblocks; return whether there are any."""

@@ -31,6 +31,10 @@ _WORKING = frozenset(
 )
 _DIRECT_IO = 16
 """LO_FLAGS_DIRECT_IO of the kernel's interface."""
+_SIMPLE = "struct iomap_dio_simple"
+"""In v7.3, of direct I/O with a single bio, which is a member of it."""
+_DIRECT = {"iomap_dio_bio_end_io": "struct iomap_dio", "iomap_dio_simple_end_io": _SIMPLE}
+"""Types of direct I/O, by the end of its bios."""
 _MAX_COMMANDS = 1 << 16
 _RUNNING = "in-flight"
 
@@ -231,15 +235,16 @@ class LoopDevices(Finder):
     def _direct_io(self, known: Bios) -> tuple[Numbers, Words]:
         """Return the rows of the bios of direct I/O, and the ``struct kiocb *`` of each."""
         names = np.array(known.end_names(), np.str_)
-        rows = np.flatnonzero(names == "iomap_dio_bio_end_io")
-        iocb = self._member("struct iomap_dio", "iocb", known.origin_private[rows])
-        # In v7.3, direct I/O with a single bio has another struct, which the bio is a member of.
-        simple = np.flatnonzero(names == "iomap_dio_simple_end_io")
-        if len(simple):
-            type_ = "struct iomap_dio_simple"
-            start = known.origin[simple] - self._offset(type_, "bio")
-            iocb = np.concatenate([iocb, self._member(type_, "iocb", start)])
-        return np.concatenate([rows, simple]), iocb
+        rows, iocb = [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
+        for name, type_ in _DIRECT.items():
+            found = np.flatnonzero(names == name)
+            if len(found):
+                is_member = type_ == _SIMPLE
+                place = known.origin if is_member else known.origin_private
+                start = place[found] - (self._offset(type_, "bio") if is_member else np.uint64(0))
+                rows.append(found)
+                iocb.append(self._member(type_, "iocb", start))
+        return np.concatenate(rows), np.concatenate(iocb)
 
 
 FINDER = LoopDevices
