@@ -17,7 +17,7 @@ from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.waiting.finders.io.devices import DEVICE, DISK
 from kcensus.kernel.waiting.finders.stacked.loops import BACKED, FILE, LoopDevices
 from kcensus.kernel.waiting.graph import RUN_BY, SERVED, TASK, EdgeKind
-from tests.unit.kernel.waiting.making import Sleepers, edges, links, words
+from tests.unit.kernel.waiting.making import Sleepers, edges, words
 
 _TYPES = """
 struct task_struct 64
