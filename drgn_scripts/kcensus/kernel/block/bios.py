@@ -16,7 +16,7 @@ from drgn.helpers.linux.kernfs import kernfs_parent
 from kcensus.engine.chase import Damage, Lanes, collect, pointer_step
 from kcensus.engine.gather import gather, gather_arrays
 from kcensus.engine.layout import layout, word_dtype
-from kcensus.engine.memory import Faults, Memory, Numbers, Words
+from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words
 from kcensus.engine.rows import Addressed, spread, within
 from kcensus.engine.slub.pages import PageMap
 from kcensus.kernel.block.operations import Operations
@@ -69,6 +69,11 @@ class Bios(Addressed):
     torn: int = 0
     """Requests with an incomplete chain of bios, and bios with unreadable pages or owner."""
     faults: Faults = field(default_factory=Faults)
+
+    def ends_in(self, *names: str) -> Mask:
+        """Return a mask of the bios whose ``origin_end_io`` is any of the functions."""
+        known = [address for address, name in self.functions.items() if name in names]
+        return np.isin(self.origin_end_io, np.array(known, np.uint64))
 
     def end_names(self) -> list[str]:
         """Return the name of each bio's ``origin_end_io``; empty without a symbol."""

@@ -94,7 +94,8 @@ def _own(figures: Figures, node: int) -> Iterator[Told]:
             continue  # counting the tasks behind each root takes long
         found = finder.finding(kind, address, stall(figures, node))
         if found is not None:
-            evidence = "; ".join((found.evidence, *places_above(figures, [node])))
+            places = places_above(figures, [node], found.title)
+            evidence = "; ".join(filter(None, (found.evidence, *places)))
             yield Told(replace(found, evidence=evidence), [node])
 
 

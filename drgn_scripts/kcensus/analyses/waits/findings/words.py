@@ -88,8 +88,11 @@ def _instead(figures: Figures, task: int) -> str:
     return f" on CPU {tasks.cpu[row]}, which runs {name}"
 
 
-def places_above(figures: Figures, nodes: Sequence[int]) -> list[str]:
-    """Return phrases about the devices that wait for nodes, such as ``loop0 is on file /image``."""
+def places_above(figures: Figures, nodes: Sequence[int], title: str = "") -> list[str]:
+    """Return phrases about the devices that wait for nodes, such as ``loop0 is on file /image``.
+
+    :param title: sentence before them; a device that it names is left out
+    """
     graph = figures.graph
     above = np.flatnonzero(graph.sure.reached(nodes, back=True)).tolist()
     # The request of a device may wait for a node without the whole device doing so.
@@ -100,6 +103,9 @@ def places_above(figures: Figures, nodes: Sequence[int]) -> list[str]:
         if graph.kind[node].is_device and figures.behind.tasks[node]
     ]
     places = {figures.names.object(node): figures.names.place(node) for node in devices}
-    words = [f"{name} is {place}" for name, place in sorted(places.items()) if place]
+    told = set(title.replace(",", " ").split())
+    words = [
+        f"{name} is {place}" for name, place in sorted(places.items()) if place and name not in told
+    ]
     more = len(words) - MAX_TOLD
     return words[:MAX_TOLD] + ([f"{more:,} more devices are stacked"] if more > 0 else [])

@@ -40,7 +40,7 @@ class DelayTargets(Finder):
 
         :raises LookupError: the debug info lacks a type or member of dm-delay
         """
-        known = list(targets(self, "delay"))
+        known = targets(self, _TYPE, "delay")
         if not known:
             return
         address = np.array([target.private for _, _, target in known], np.uint64)

@@ -64,7 +64,7 @@ class MultipathMaps(Finder):
         :raises LookupError: the debug info lacks a type or member of dm-multipath
         """
         kept: dict[int, int] = {}
-        for row, device, target in targets(self, "multipath"):
+        for row, device, target in targets(self, "struct multipath", "multipath"):
             multipath = Object(self.kernel.prog, "struct multipath *", value=target.private)
             try:
                 if not self._queues(multipath):

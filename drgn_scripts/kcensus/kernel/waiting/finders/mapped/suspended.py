@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from kcensus.kernel.block.disks import block_devices
-from kcensus.kernel.block.stacks import Via, kind_of
+from kcensus.kernel.block.stacks import Via, kind_of, stacks
 from kcensus.kernel.dm.devices import DmTarget, MappedDevice, mapped_devices
 from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.kernel.waiting.finder import Finder, Stall
@@ -17,6 +17,7 @@ from kcensus.kernel.waiting.finders.io.devices import keep
 from kcensus.kernel.waiting.finders.locks.frozen import FREEZER, FROZEN
 from kcensus.kernel.waiting.graph import NodeKind
 from kcensus.results import Danger, Finding, Remedy, Severity
+from kcensus.sources.capsule import NotRecorded
 from kcensus.text import printable
 
 SUSPENDED = NodeKind("suspended device", ("struct mapped_device",))
@@ -114,12 +115,32 @@ def mapped_disks(finder: Finder) -> Iterator[tuple[int, MappedDevice]]:
             yield rows[device.address], device
 
 
-def targets(finder: Finder, *names: str) -> Iterator[tuple[int, MappedDevice, DmTarget]]:
-    """Yield the targets of some types that have data of their own, with rows of their disks."""
-    for row, device in mapped_disks(finder):
-        for target in device.targets:
-            if target.type_name in names and target.private:
-                yield row, device, target
+def targets(finder: Finder, type_: str, *names: str) -> list[tuple[int, MappedDevice, DmTarget]]:
+    """Return the targets of some types that have data of their own, with rows of their disks.
+
+    :param type_: C type of the data
+    :raises LookupError: the debug info lacks the type, and tasks wait for such a device
+    :raises NotRecorded: the capsule lacks the type, and tasks wait for such a device
+    """
+    found = [
+        (row, device, target)
+        for row, device in mapped_disks(finder)
+        for target in device.targets
+        if target.type_name in names and target.private
+    ]
+    if not found:
+        return []
+    try:
+        finder.kernel.prog.type(type_)
+    except (LookupError, NotRecorded):
+        disks = set(np.unique(finder.waits.disk[finder.known.is_blocked[finder.rows]]).tolist())
+        known, every = block_devices(finder.kernel).disks, stacks(finder.kernel)
+        uppers = [row for row, disk in enumerate(known) if disk.address in disks]
+        awaited = set().union(*map(every.below, uppers))
+        if awaited & {row for row, _, _ in found}:
+            raise
+        return []
+    return found
 
 
 def shown(finder: Finder, row: int, device: MappedDevice) -> str:

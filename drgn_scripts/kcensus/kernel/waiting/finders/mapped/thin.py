@@ -52,7 +52,7 @@ class ThinPools(Finder):
 
         :raises LookupError: the debug info lacks a type or member of dm-thin
         """
-        thins = list(targets(self, "thin"))
+        thins = targets(self, "struct thin_c", "thin")
         if not thins:
             return
         prog, full = self.kernel.prog, self._full()
@@ -74,7 +74,7 @@ class ThinPools(Finder):
         prog, mapped = self.kernel.prog, {each.address: row for row, each in mapped_disks(self)}
         # Since v3.15 (commit not verified), a mode of its own; before, there is no such constant.
         no_space = int(prog.constant("PM_OUT_OF_DATA_SPACE"))
-        for row, device, target in targets(self, "thin-pool"):
+        for row, device, target in targets(self, "struct pool_c", "thin-pool"):
             try:
                 pool = Object(prog, "struct pool_c *", value=target.private).pool
                 if int(pool.pool_md.value_()) not in mapped:

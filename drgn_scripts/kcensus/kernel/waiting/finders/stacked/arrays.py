@@ -46,7 +46,6 @@ _CONFS = {
 """Private data of arrays, by personality."""
 _MIRRORED = {"struct r1conf": "struct r1bio", "struct r10conf": "struct r10bio"}
 """Mirrored I/O of arrays, by the private data."""
-_RESYNCS = frozenset({"end_sync_read", "end_sync_write"})
 _MAX_MEMBERS = 1 << 12
 _NAME = re.compile(r"md\w+")
 
@@ -209,7 +208,7 @@ class Arrays(Finder):
 
     def _of_resync(self, known: Bios, array: _Array) -> Mask:
         """Return a mask of the bios of an array's resync."""
-        found = np.array([name in _RESYNCS for name in known.end_names()], np.bool_)
+        found = known.ends_in("end_sync_read", "end_sync_write")
         rows = np.flatnonzero(found)
         type_ = _MIRRORED.get(array.type, "")
         if not type_ or not len(rows):
@@ -237,7 +236,7 @@ class Arrays(Finder):
         self.draft.torn += len(torn)
         members = nodes - self._offset("struct md_rdev", "same_set")
         known, every = bios(self.kernel), requests(self.kernel)
-        is_write = np.array([name == "super_written" for name in known.end_names()], np.bool_)
+        is_write = known.ends_in("super_written")
         rows = np.flatnonzero(is_write & np.isin(known.origin_private, members))
         row = np.unique(known.request[rows])
         self._to(SUPERBLOCK, address, REQUEST, every.address[row], "bio.bi_private: md_rdev")

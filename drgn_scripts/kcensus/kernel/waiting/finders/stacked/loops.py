@@ -209,8 +209,7 @@ class LoopDevices(Finder):
         if len(rows):
             size = np.uint64(self.kernel.prog.type("struct request").size)
             upper = iocb - self._offset(_COMMAND, "iocb") - size
-            place = {address: row for row, address in enumerate(every.address.tolist())}
-            at = np.array([place.get(each, -1) for each in upper.tolist()], np.int64)
+            at = every.rows(upper)
             is_loop = (at >= 0) & np.isin(every.disk[at], loops.row[direct])
             rows, at = rows[is_loop], at[is_loop]
             lower = known.request[rows]
@@ -234,10 +233,9 @@ class LoopDevices(Finder):
 
     def _direct_io(self, known: Bios) -> tuple[Numbers, Words]:
         """Return the rows of the bios of direct I/O, and the ``struct kiocb *`` of each."""
-        names = np.array(known.end_names(), np.str_)
         rows, iocb = [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
         for name, type_ in _DIRECT.items():
-            found = np.flatnonzero(names == name)
+            found = np.flatnonzero(known.ends_in(name))
             if len(found):
                 is_member = type_ == _SIMPLE
                 place = known.origin if is_member else known.origin_private

@@ -68,7 +68,10 @@ class Array(Sleepers):
         self.remember(
             bios,
             SimpleNamespace(
-                end_names=list, origin=empty, origin_private=empty, request=np.empty(0, np.int64)
+                ends_in=lambda *_: np.empty(0, np.bool_),
+                origin=empty,
+                origin_private=empty,
+                request=np.empty(0, np.int64),
             ),
         )
         self.remember(requests, SimpleNamespace(address=empty, disk=np.empty(0, np.int64)))

@@ -53,7 +53,9 @@ class Loops(Sleepers):
         self.remember(stacks, Stacks((Edge(1, 0, 0, Via.LOOP),)))
         empty = words(), np.empty(0, np.int64)
         self.remember(requests, SimpleNamespace(address=empty[0], disk=empty[1]))
-        self.remember(bios, SimpleNamespace(end_names=list, origin_private=empty[0]))
+        self.remember(
+            bios, SimpleNamespace(ends_in=lambda *_: np.empty(0, np.bool_), origin_private=empty[0])
+        )
         self.waits.kind[0], self.waits.disk[0] = WaitKind.REQUEST, _LOOP
 
     def found(self) -> tuple[set[tuple[int, EdgeKind, int]], LoopDevices]:
