@@ -61,8 +61,9 @@ class ThinPools(Finder):
             thin = Object(prog, "struct thin_c *", value=target.private)
             try:
                 pool = int(thin.pool.value_())
-                is_own = int(thin.thin_md.value_()) == device.address
-                if is_own and pool in full and self._holds(thin):
+                if int(thin.thin_md.value_()) != device.address:
+                    self.faults["a thin device that is of another mapped device"] += 1
+                elif pool in full and self._holds(thin):
                     kept[row] = pool
             except drgn.FaultError as error:
                 self.faults.note(error)
@@ -78,6 +79,7 @@ class ThinPools(Finder):
             try:
                 pool = Object(prog, "struct pool_c *", value=target.private).pool
                 if int(pool.pool_md.value_()) not in mapped:
+                    self.faults["a thin pool that is of no mapped device"] += 1
                     continue
                 features = pool.pf
                 if int(features.mode) == no_space and not bool(features.error_if_no_space):

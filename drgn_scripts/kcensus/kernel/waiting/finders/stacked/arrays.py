@@ -113,6 +113,8 @@ class Arrays(Finder):
         members += ["suspended", "suspend_lo", "suspend_hi"]
         read = self._read("struct mddev", address, members)
         is_known = read["gendisk"] == np.array([disk.address for disk in disks], np.uint64)
+        if count := np.count_nonzero(read.readable & ~is_known):
+            self.faults["an array that is of another disk"] += int(count)
         for at in np.flatnonzero(read.readable & is_known).tolist():
             column = {name: int(values[at]) for name, values in read.columns.items()}
             yield _Array(
