@@ -73,7 +73,8 @@ class DelayTargets(Finder):
         is_plain = bool(name) and printable(name) == name
         release = Remedy(
             effect="Release the held I/O once (the delay stays)",
-            command=f"dmsetup suspend {shlex.quote(name)} && dmsetup resume {shlex.quote(name)}",
+            command=f"dmsetup suspend --nolockfs {shlex.quote(name)} && "
+            f"dmsetup resume {shlex.quote(name)}",
             risk="none for the data; load a table without the target to end the delay",
         )
         return Finding(

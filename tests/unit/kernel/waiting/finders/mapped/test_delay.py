@@ -60,7 +60,7 @@ def test_a_delay_target_keeps_the_io_that_it_holds(types: str) -> None:
     assert found is not None
     assert (found.id, found.figures["bios"].value) == ("waits-delay:dm-0 (slow)", 3)
     assert "5 min" in found.title
-    assert found.remedies[0].command == "dmsetup suspend slow && dmsetup resume slow"
+    assert found.remedies[0].command == "dmsetup suspend --nolockfs slow && dmsetup resume slow"
 
 
 def test_a_target_without_bios_keeps_nothing() -> None:
