@@ -33,6 +33,8 @@ FOUND: dict[str, tuple[str, ...]] = {
     "waits-stopped": ("5.10", "7.3"),
     "waits-servers": ("5.10", "7.3"),
     "waits-scsi": ("5.10", "7.3"),
+    "waits-stacked": ("5.10", "7.3"),
+    "waits-stacked-disk": ("7.3",),
     "waits-healthy": ("6.1",),
 }
 """Those that the kernel makes without it."""

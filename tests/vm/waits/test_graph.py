@@ -197,6 +197,8 @@ _LEAST_ROOTS = {
     "waits-stopped": 8,
     "waits-servers": 5,
     "waits-scsi": 2,
+    "waits-stacked": 10,
+    "waits-stacked-disk": 1,
 }
 """How many roots the others have at least; a busy guest has some by chance."""
 

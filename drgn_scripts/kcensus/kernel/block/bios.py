@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import drgn
 import numpy as np
@@ -14,7 +15,7 @@ from drgn import Object
 from kcensus.engine.chase import Damage, Lanes, collect, pointer_step
 from kcensus.engine.gather import gather, gather_arrays
 from kcensus.engine.layout import layout, word_dtype
-from kcensus.engine.memory import Faults, Memory, Numbers, Words
+from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words
 from kcensus.engine.rows import Addressed, spread, within
 from kcensus.engine.slub.pages import PageMap
 from kcensus.kernel.block.operations import Operations
@@ -65,6 +66,11 @@ class Bios(Addressed):
     torn: int = 0
     """Requests with an incomplete chain of bios, and bios with unreadable pages or owner."""
     faults: Faults = field(default_factory=Faults)
+
+    def ends_in(self, *names: str) -> Mask:
+        """Return a mask of the bios whose ``origin_end_io`` is any of the functions."""
+        known = [address for address, name in self.functions.items() if name in names]
+        return np.isin(self.origin_end_io, np.array(known, np.uint64))
 
     def end_names(self) -> list[str]:
         """Return the name of each bio's ``origin_end_io``; empty without a symbol."""
@@ -197,16 +203,35 @@ def _cloned_by_multipath(kernel: Kernel, address: Words, private: Words, faults:
     return gather(kernel.memory, holder, columns, faults)["bio"]
 
 
-def _cloned_by_md(kernel: Kernel, address: Words, private: Words, faults: Faults) -> Words:
-    """Return the bios sent to arrays, of the clones for their accounting."""
-    columns = layout(kernel.prog, "struct md_io_clone", {"bio": "orig_bio"})
+def _cloned_by_md(
+    type_: str, kernel: Kernel, address: Words, private: Words, faults: Faults
+) -> Words:
+    """Return the bios sent to arrays, of the clones for their accounting.
+
+    In v7.3, ``bi_private`` of such a clone is 0: the clone is a member in every version.
+    """
+    columns = layout(kernel.prog, type_, {"bio": "orig_bio"})
+    holder = address - np.uint64(drgn.offsetof(kernel.prog.type(type_), "bio_clone"))
+    return gather(kernel.memory, holder, columns, faults)["bio"]
+
+
+def _mirrored(type_: str, kernel: Kernel, address: Words, private: Words, faults: Faults) -> Words:
+    """Return the bios sent to mirrors of md, of the clones for their disks."""
+    columns = layout(kernel.prog, type_, {"bio": "master_bio"})
     return gather(kernel.memory, private, columns, faults)["bio"]
 
 
 _PARENTS: dict[str, Callable[[Kernel, Words, Words, Faults], Words]] = {
     "clone_endio": _cloned_by_dm,
     "end_clone_bio": _cloned_by_multipath,
-    "md_end_clone_io": _cloned_by_md,
+    # Since Linux kernel commit c687297b8845 ("md: also clone new io if io accounting is disabled")
+    # (in v6.6), md_io_clone; before, of RAID 0 and 5.
+    "md_end_clone_io": partial(_cloned_by_md, "struct md_io_clone"),
+    "md_end_io_acct": partial(_cloned_by_md, "struct md_io_acct"),
+    "raid1_end_read_request": partial(_mirrored, "struct r1bio"),
+    "raid1_end_write_request": partial(_mirrored, "struct r1bio"),
+    "raid10_end_read_request": partial(_mirrored, "struct r10bio"),
+    "raid10_end_write_request": partial(_mirrored, "struct r10bio"),
     # Other bios were split from it, or end with it.
     "bio_chain_endio": lambda kernel, address, private, faults: private,
 }

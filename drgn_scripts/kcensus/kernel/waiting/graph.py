@@ -42,6 +42,8 @@ class NodeKind:
     """Whether it is a block device, for sentences about I/O."""
     tells_device: bool = False
     """Whether its name has that of its device."""
+    is_passed_on: bool = False
+    """Whether a thread of the kernel only passes the I/O on, and is not what is late."""
     is_event: bool = False
     """Whether the object, without a known holder, is an event for idle threads."""
     is_in_log: bool = False

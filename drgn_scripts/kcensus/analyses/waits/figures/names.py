@@ -115,10 +115,12 @@ class Names:
 
     def place(self, node: int) -> str:
         """Return where a node is, such as ``stacked on vda, vdb``; empty if no edge says."""
-        graph = self._graph
-        edges = [edge for edge in graph.following[node] if not graph.edge[edge].is_wait]
-        names = listed([self.object(int(graph.target[edge])) for edge in edges])
-        return f"{graph.edge[edges[0]].value} {names}" if edges else ""
+        graph, names = self._graph, dict[str, list[str]]()
+        for edge in graph.following[node]:
+            if not graph.edge[edge].is_wait:
+                name = self.object(int(graph.target[edge]))
+                names.setdefault(graph.edge[edge].value, []).append(name)
+        return ", ".join(f"{where} {listed(each)}" for where, each in sorted(names.items()))
 
     def programs(self, nodes: Iterable[int]) -> Iterator[str]:
         """Yield the names of most tasks, and their memory cgroups but for the root."""

@@ -11,7 +11,7 @@ from kcensus.analyses.waits.figures import Figures
 from kcensus.analyses.waits.figures.tasks import State
 from kcensus.analyses.waits.findings.stalls import alone, behind, exited, for_devices, unheld
 from kcensus.analyses.waits.findings.told import MAX_TOLD, Told, degree, stall
-from kcensus.analyses.waits.findings.words import kept
+from kcensus.analyses.waits.findings.words import kept, places_above
 from kcensus.kernel.tasks.functions import ON_TIMERS
 from kcensus.kernel.waiting.finder import Finder
 from kcensus.kernel.waiting.graph import SERVED, WAITS
@@ -20,6 +20,8 @@ from kcensus.results.severity import HUNG
 
 _MAX_FINDINGS = 3
 """Most findings of a kind, by number of tasks behind."""
+_MAX_OWN = 8
+"""Most findings of a kind that finders make: each has a remedy of its own."""
 _MAX_SUBJECTS = 32
 """Most awaited tasks to compare, by number of tasks behind."""
 
@@ -50,7 +52,7 @@ def _largest(own: list[Told]) -> Iterator[Told]:
     for told in sorted(own, key=lambda told: -len(told.finding.tasks)):
         kind = told.finding.id.partition(":")[0]
         shown[kind] += 1
-        if shown[kind] <= _MAX_FINDINGS:
+        if shown[kind] <= _MAX_OWN:
             yield told
 
 
@@ -96,7 +98,9 @@ def _own(figures: Figures, node: int) -> Iterator[Told]:
         found = finder.finding(kind, address, stall(figures, node))
         if found is not None:
             story = found.story or tuple(_kept_by(figures, node))
-            yield Told(replace(found, story=story), [node])
+            places = places_above(figures, [node], found.title)
+            evidence = "; ".join(filter(None, (found.evidence, *places)))
+            yield Told(replace(found, story=story, evidence=evidence), [node])
 
 
 def _kept_by(figures: Figures, node: int) -> Iterator[str]:
@@ -121,7 +125,11 @@ def _to_blame(figures: Figures, nodes: list[int]) -> list[int]:
 
     If many tasks hold a part of the same resource, such as space in a log, the device is late.
     """
-    notable = [node for node in nodes if degree(figures, node) is not None][:_MAX_SUBJECTS]
+    notable = [
+        node
+        for node in nodes
+        if degree(figures, node) is not None and not _passes_on(figures, node)
+    ][:_MAX_SUBJECTS]
     waiters = {node: figures.waiters(node) for node in notable}
     counts = Counter(task for tasks in waiters.values() for task in tasks)
     return [
@@ -129,6 +137,13 @@ def _to_blame(figures: Figures, nodes: list[int]) -> list[int]:
         for node, tasks in waiters.items()
         if 2 * sum(counts[task] == 1 for task in tasks) >= len(tasks) > 0
     ]
+
+
+def _passes_on(figures: Figures, node: int) -> bool:
+    """Return whether a task only passes on the I/O that its waiters wait for."""
+    graph = figures.graph.sure
+    sources = [int(graph.source[edge]) for edge in graph.preceding[node]]
+    return bool(sources) and all(graph.kind[source].is_passed_on for source in sources)
 
 
 def _groups(figures: Figures, tasks: list[int]) -> list[list[int]]:

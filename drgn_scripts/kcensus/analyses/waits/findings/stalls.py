@@ -12,7 +12,7 @@ from kcensus.analyses.waits.figures.tasks import State
 from kcensus.analyses.waits.findings.known import patch_behind
 from kcensus.analyses.waits.findings.remedies import go_on, kills, let_go, restart, thaw
 from kcensus.analyses.waits.findings.told import MAX_TOLD, Told, danger, severity, stall, tasks_have
-from kcensus.analyses.waits.findings.words import awaited, does, kept, objects_of
+from kcensus.analyses.waits.findings.words import awaited, does, kept, objects_of, places_above
 from kcensus.human import counted, human_seconds, listed
 from kcensus.kernel.waiting.finder import LOOK_AT_STACKS, Stall
 from kcensus.kernel.waiting.finders.io.devices import DISK
@@ -261,18 +261,23 @@ def _stuck(figures: Figures, devices: list[int]) -> str:
 
 
 def _devices(figures: Figures, roots: list[int], *, is_sure: bool = False) -> list[int]:
-    """Return the devices that objects wait for, without those below them, by name.
+    """Return the devices that objects wait for in the end, without those below them, by name.
 
     :param is_sure: whether possible edges lead to none
     """
     graph = figures.graph.sure if is_sure else figures.graph
     reached = [node for node in np.flatnonzero(graph.reached(roots)) if graph.kind[node].is_device]
+
+    def is_last(node: int) -> bool:
+        ends = np.flatnonzero(figures.graph.sure.reached([node])).tolist()
+        return all(end == node or not graph.kind[end].is_device for end in ends)
+
     awaited_ones = [
         int(node)
         for node in reached
         if any(graph.edge[edge].is_wait for edge in graph.preceding[node])
     ]
-    return sorted(awaited_ones, key=figures.names.object)
+    return sorted(filter(is_last, awaited_ones), key=figures.names.object)
 
 
 def _states(figures: Figures, tasks: set[int]) -> Iterator[str]:
@@ -294,10 +299,8 @@ def _states(figures: Figures, tasks: set[int]) -> Iterator[str]:
 
 
 def _stacked(figures: Figures, devices: list[int]) -> Iterator[str]:
-    """Yield what devices are stacked on."""
-    for node in devices[:MAX_TOLD]:
-        if words := figures.names.place(node):
-            yield f"{figures.names.object(node)} is {words}"
+    """Yield what devices, and those above them, are stacked on."""
+    yield from places_above(figures, devices)
 
 
 def alone(figures: Figures, tasks: list[int]) -> Iterator[Told]:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from kcensus.analyses.waits.figures import Figures
@@ -84,3 +86,26 @@ def _instead(figures: Figures, task: int) -> str:
         return ""
     name = task_name(tasks.comm[runs[0]], tasks.pid[runs[0]])
     return f" on CPU {tasks.cpu[row]}, which runs {name}"
+
+
+def places_above(figures: Figures, nodes: Sequence[int], title: str = "") -> list[str]:
+    """Return phrases about the devices that wait for nodes, such as ``loop0 is on file /image``.
+
+    :param title: sentence before them; a device that it names is left out
+    """
+    graph = figures.graph
+    above = np.flatnonzero(graph.sure.reached(nodes, back=True)).tolist()
+    # The request of a device may wait for a node without the whole device doing so.
+    of_requests = (int(graph.target[edge]) for node in above for edge in graph.following[node])
+    devices = [
+        node
+        for node in dict.fromkeys((*above, *of_requests))
+        if graph.kind[node].is_device and figures.behind.tasks[node]
+    ]
+    places = {figures.names.object(node): figures.names.place(node) for node in devices}
+    told = set(title.replace(",", " ").split())
+    words = [
+        f"{name} is {place}" for name, place in sorted(places.items()) if place and name not in told
+    ]
+    more = len(words) - MAX_TOLD
+    return words[:MAX_TOLD] + ([f"{more:,} more devices are stacked"] if more > 0 else [])

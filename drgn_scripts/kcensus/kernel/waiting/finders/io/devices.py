@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping
+
 import numpy as np
 
-from kcensus.engine.memory import Numbers, Words
+from kcensus.engine.memory import Mask, Numbers, Words
 from kcensus.kernel.block.disks import block_devices
-from kcensus.kernel.block.stacks import kind_of, stacks
+from kcensus.kernel.block.stacks import Stacks, Via, kind_of, stacks
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.tasks.places import places_of_devices
@@ -25,11 +28,13 @@ DEVICE = NodeKind(
     "device",
     is_io=True,
     is_device=True,
+    is_passed_on=True,
     advice="No request of the devices below is known: see whether the device is suspended, such as "
     "with `dmsetup info`, and its waiters' stacks: `kcensus waits TARGET --table stacks --top 0`",
 )
 """A device of device mapper, md or loop."""
 STACKED = EdgeKind("stacked on", "is below", is_wait=False)
+KEPT = EdgeKind("kept by", "keeps the I/O of")
 
 _PAGE_IO = frozenset(
     {"wait_on_page_writeback", "folio_wait_writeback", "folio_wait_writeback_killable"}
@@ -39,6 +44,7 @@ _PAGE_IO = frozenset(
     | {"do_read_cache_page", "do_read_cache_folio", "read_cache_page", "read_cache_folio"}
 )
 """Functions that wait until a page is written back or read, not only for its lock."""
+_BUFFER_IO = frozenset({"__wait_on_buffer", "bit_wait_io"})
 
 
 class Devices(Finder):
@@ -59,12 +65,22 @@ class Devices(Finder):
         to_devices(self, pages, disk[pages], proof)
         direct = self._waiting(WaitKind.REQUEST)
         to_devices(self, direct, disk[direct], "kiocb.ki_filp")
-        heads = self._lanes(frozenset({"__wait_on_buffer"}), "unsigned long")
+        # Where __wait_on_buffer() is inlined, another function waits for the bit of a buffer.
+        heads = np.intersect1d(self._having(_BUFFER_IO), self._of_type("unsigned long"))
         if len(heads):
             buffers = self.object[heads] - self._offset("struct buffer_head", "b_state")
             devices = self._member("struct buffer_head", "b_bdev", buffers, is_guess=True)
+            devices = np.where(self._is_known(devices), devices, 0)
             places = places_of_devices(self.kernel, devices, self.faults)
             to_devices(self, heads, places.disk, "buffer_head.b_bdev")
+
+    def _is_known(self, devices: Words) -> Mask:
+        """Return a mask of the block devices that are on the kernel's lists."""
+        if not self.kernel.prog.type("struct block_device").has_member("bd_part"):
+            return block_devices(self.kernel).partitions.rows(devices) >= 0
+        # Until v5.10, a partition is a struct hd_struct, which the block device points to.
+        part = self._member("struct block_device", "bd_part", devices, is_guess=True)
+        return block_devices(self.kernel).partitions.rows(part) >= 0
 
     def _waiting(self, kind: WaitKind) -> Numbers:
         is_one = np.array([each is kind for each in self.waits.kind], np.bool_)
@@ -128,6 +144,47 @@ def _add_lower(finder: Finder, upper: set[int]) -> None:
         for rows in ([edge.upper for edge in edges], [edge.lower for edge in edges])
     ]
     finder.build.edges(STACKED, source, target, [edge.via.member for edge in edges])
+
+
+def keep(
+    finder: Finder, kind: NodeKind, kept: Mapping[int, int], evidence: str, place: int = 0
+) -> None:
+    """Add edges to the objects that keep I/O, from their devices and from those above them.
+
+    I/O of a device above has no request of its own: it is below this device, on some way down.
+
+    :param kept: address of the object, by row of its disk
+    :param place: offset of the member in the object that proves it
+    """
+    known = stacks(finder.kernel)
+    pairs = [(upper, row) for row in kept for upper in sorted(_above(known, row))]
+    if not pairs:
+        return
+    uppers = np.array([upper for upper, _ in pairs], np.int64)
+    lowers = np.array([kept[row] for _, row in pairs], np.uint64)
+    is_own = np.array([upper == row for upper, row in pairs], np.bool_)
+    finder.build.edges(
+        KEPT,
+        nodes_of(finder, uppers),
+        (kind, lowers),
+        evidence,
+        strength=np.where(is_own, int(Strength.PROVEN), int(Strength.DERIVED)),
+        place=lowers + np.uint64(place),
+    )
+
+
+def _above(known: Stacks, row: int) -> set[int]:
+    """Return a disk, and the rows above it up to loop devices, which have their own workers."""
+    uppers: dict[int, list[int]] = defaultdict(list)
+    for edge in known.edges:
+        if edge.via is not Via.LOOP:
+            uppers[edge.lower].append(edge.upper)
+    seen, todo = {row}, [row]
+    while todo:
+        more = [upper for upper in uppers[todo.pop()] if upper not in seen]
+        seen.update(more)
+        todo += more
+    return seen
 
 
 FINDER = Devices

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from kcensus.engine.memory import Mask, Numbers
 from kcensus.kernel.block.bios import bios
 from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.block.hardware import disks_of_maps
@@ -21,7 +22,7 @@ from kcensus.kernel.waiting.objects.queues import TAGS as MAPS
 from kcensus.kernel.waiting.objects.reading import Reading
 from kcensus.results import Gap
 
-REQUEST = NodeKind("request", is_io=True, tells_device=True)
+REQUEST = NodeKind("request", is_io=True, tells_device=True, is_passed_on=True)
 TAGS = NodeKind("tags", waits=(WaitKind.TAG,), is_io=True)
 """A free request of a queue."""
 _IN_IO = frozenset({WaitKind.REQUEST, WaitKind.FOLIO, WaitKind.BIT, WaitKind.XFS_BUF, WaitKind.LOG})
@@ -89,11 +90,9 @@ class Requests(Finder):
     def find(self) -> None:
         """Add edges to the requests of block devices that must complete first."""
         self.draft.attempt("tags", self._tags)
-        in_io = np.array([each in _IN_IO for each in self.waits.kind], np.bool_)
-        if not (in_io & self.known.is_blocked[self.rows]).any():
+        if not is_in_io(self).any():
             return
         found, known = requests(self.kernel), bios(self.kernel)
-        disks = block_devices(self.kernel).disks
         joins = joined(self.kernel)
         self.draft.faults += joins.faults + found.faults + known.faults
         self.lost = sum(found.damage.values()) + known.torn
@@ -110,16 +109,30 @@ class Requests(Finder):
                 [joins.evidence[row] for row in rows.tolist()],
                 strength=strength[rows],
             )
-        rows = np.unique(joins.request)
-        source = REQUEST, found.address[rows]
-        self.build.edges(SERVED, source, nodes_of(self, found.disk[rows]), "request.q")
-        for row in rows.tolist():
-            disk, sector = disks[int(found.disk[row])], int(found.sector[row])
-            node = REQUEST, int(found.address[row])
-            self.types[node] = "struct request"
-            self.names[node] = f"{disk.name} at sector {sector:,}" if sector >= 0 else disk.name
-            if state := _STATES.get(State(found.state[row])):
-                self.draft.states[node] = state
+        serve_requests(self, np.unique(joins.request))
+
+
+def is_in_io(finder: Finder) -> Mask:
+    """Return a mask of the tasks in state D that may wait for a request."""
+    in_io = np.array([each in _IN_IO for each in finder.waits.kind], np.bool_)
+    return in_io & finder.known.is_blocked[finder.rows]
+
+
+def serve_requests(finder: Finder, rows: Numbers) -> None:
+    """Add edges from requests to their disks, and name the requests.
+
+    :param rows: of the requests
+    """
+    found, disks = requests(finder.kernel), block_devices(finder.kernel).disks
+    source = REQUEST, found.address[rows]
+    finder.build.edges(SERVED, source, nodes_of(finder, found.disk[rows]), "request.q")
+    for row in rows.tolist():
+        disk, sector = disks[int(found.disk[row])], int(found.sector[row])
+        node = REQUEST, int(found.address[row])
+        finder.types[node] = "struct request"
+        finder.names[node] = f"{disk.name} at sector {sector:,}" if sector >= 0 else disk.name
+        if state := _STATES.get(State(found.state[row])):
+            finder.draft.states[node] = state
 
 
 FINDER = Requests

@@ -7,15 +7,19 @@ import shlex
 
 import numpy as np
 
+from kcensus.engine.memory import Words
+from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.kernel.waiting.finder import Finder, Stall
 from kcensus.kernel.waiting.finders.locks.locks import PERCPU_RWSEM
-from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
+from kcensus.kernel.waiting.graph import TASK, EdgeKind, NodeKind
 from kcensus.results import Danger, Finding, Remedy, Severity
 from kcensus.text import printable
 
 FREEZER = NodeKind("frozen file system")
 FROZEN = EdgeKind("frozen by")
+THAWED = EdgeKind("thawed by", "is thawing")
+_THAWS = frozenset({"thaw_super", "thaw_super_locked"})
 _FREEZE_COMPLETE = 4
 """SB_FREEZE_COMPLETE."""
 _LEVELS = 3
@@ -58,6 +62,30 @@ class FrozenFileSystems(Finder):
             place=owner + self._offset("struct super_block", "s_writers.frozen"),
         )
         self.draft.kept |= kept
+        self._thaws(np.unique(owner))
+
+    def _thaws(self, frozen: Words) -> None:
+        """Add edges to the tasks that thaw a file system and wait themselves.
+
+        Another thaw would wait for s_umount, which such a task holds or waits for.
+        """
+        lanes = self._having(_THAWS)
+        if not len(lanes) or not len(frozen):
+            return
+        lock = self.object[lanes] - self._offset("struct super_block", "s_umount")
+        pairs = list(zip(lanes.tolist(), lock.tolist(), strict=True))
+        pairs += [(lane, block) for lane, block, _ in self._mentions(frozen)]
+        known, tasks = set(frozen.tolist()), set(lanes.tolist())
+        pairs = sorted({pair for pair in pairs if pair[0] in tasks and pair[1] in known})
+        lane, block = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+        self.build.edges(
+            THAWED,
+            (FREEZER, np.array(block, np.uint64)),
+            (TASK, self.waits.task[np.array(lane, np.int64)]),
+            "stack in thaw_super",
+            strength=Strength.DERIVED,
+            frame="thaw_super",
+        )
 
     def finding(self, kind: NodeKind, address: int, stall: Stall) -> Finding | None:
         """Return the finding about a frozen file system, with the command to thaw it."""

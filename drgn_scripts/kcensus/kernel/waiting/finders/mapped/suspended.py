@@ -4,20 +4,25 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 
 import numpy as np
 
 from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.block.stacks import Via, kind_of, stacks
-from kcensus.kernel.dm.devices import BLOCK_IO_FOR_SUSPEND, mapped_devices
+from kcensus.kernel.dm.devices import BLOCK_IO_FOR_SUSPEND, DmTarget, MappedDevice, mapped_devices
+from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.kernel.waiting.finder import Finder, Stall
-from kcensus.kernel.waiting.finders.io.devices import DEVICE
-from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
+from kcensus.kernel.waiting.finders.io.devices import keep
+from kcensus.kernel.waiting.finders.locks.frozen import FREEZER, FROZEN
+from kcensus.kernel.waiting.graph import NodeKind
 from kcensus.results import Danger, Finding, Remedy, Severity
+from kcensus.sources.capsule import NotRecorded
 from kcensus.text import printable
 
 SUSPENDED = NodeKind("suspended device", ("struct mapped_device",))
-KEPT = EdgeKind("kept by", "keeps the I/O of")
+_FROZEN = 1 << 2
+"""DMF_FROZEN: the suspension has frozen the file system on the device, and the resume thaws it."""
 
 
 class SuspendedDevices(Finder):
@@ -29,34 +34,40 @@ class SuspendedDevices(Finder):
 
     def find(self) -> None:
         """Add edges to suspended devices from themselves, and from the devices above them."""
-        disks = block_devices(self.kernel).disks
-        mapped = {
-            row: disk.private
-            for row, disk in enumerate(disks)
-            if kind_of(disk) is Via.DM and disk.private
-        }
+        mapped = dict(mapped_disks(self))
         if not mapped:
             return
-        address = np.array(list(mapped.values()), np.uint64)
+        address = np.array([device.address for device in mapped.values()], np.uint64)
         flags = self._member("struct mapped_device", "flags", address).astype(np.uint64)
         is_suspended = (flags & np.uint64(BLOCK_IO_FOR_SUSPEND)) != 0
-        kept = {row for row, found in zip(mapped, is_suspended.tolist(), strict=True) if found}
-        if not kept:
-            return
-        known = mapped_devices(self.kernel).devices
-        names = {device.address: device.name for device in known}
-        below = stacks(self.kernel)
-        for row in kept:
-            name = names.get(mapped[row], "")
-            self.names[SUSPENDED, mapped[row]] = f"{disks[row].name} ({name or 'unnamed'})"
-        pairs = [
-            (upper, row) for upper in range(len(disks)) for row in sorted(below.below(upper) & kept)
-        ]
-        uppers = np.array([disks[upper].address for upper, _ in pairs], np.uint64)
-        lowers = np.array([mapped[row] for _, row in pairs], np.uint64)
-        place = lowers + self._offset("struct mapped_device", "flags")
+        kept = {
+            row: mapped[row] for row, is_one in zip(mapped, is_suspended, strict=True) if is_one
+        }
+        for row, device in kept.items():
+            self.names[SUSPENDED, device.address] = shown(self, row, device)
+        rows = {row: device.address for row, device in kept.items()}
+        inside = int(self._offset("struct mapped_device", "flags"))
+        keep(self, SUSPENDED, rows, "mapped_device.flags", inside)
+        is_frozen = dict(zip(mapped, ((flags & np.uint64(_FROZEN)) != 0).tolist(), strict=True))
+        frozen = {row: each for row, each in rows.items() if is_frozen[row]}
+        if frozen:
+            self._keep_frozen(frozen, inside)
+
+    def _keep_frozen(self, kept: dict[int, int], inside: int) -> None:
+        """Add edges from the file systems that suspensions have frozen to the suspended devices.
+
+        :param kept: mapped device by row of its disk
+        """
+        blocks = super_blocks(self.kernel)
+        rows = block_devices(self.kernel).rows_of_numbers(blocks.device.astype(np.int64))
+        found = [at for at, row in enumerate(rows.tolist()) if row in kept]
+        device = np.array([kept[int(rows[at])] for at in found], np.uint64)
         self.build.edges(
-            KEPT, (DEVICE, uppers), (SUSPENDED, lowers), "mapped_device.flags", place=place
+            FROZEN,
+            (FREEZER, blocks.address[np.array(found, np.int64)]),
+            (SUSPENDED, device),
+            "mapped_device.flags",
+            place=device + np.uint64(inside),
         )
 
     def finding(self, kind: NodeKind, address: int, stall: Stall) -> Finding | None:
@@ -65,7 +76,7 @@ class SuspendedDevices(Finder):
             return None
         known = {each.address: each for each in mapped_devices(self.kernel).devices}
         name = known[address].name if address in known else ""
-        shown = printable(self.names[kind, address])
+        title = printable(self.names[kind, address])
         severity = stall.severity()
         resume = Remedy(
             effect="Resume the device once the tool that suspended it has ended (lvm, dmsetup, a "
@@ -76,12 +87,12 @@ class SuspendedDevices(Finder):
         )
         is_plain = bool(name) and printable(name) == name
         return Finding(
-            id=f"waits-suspended:{shown}",
+            id=f"waits-suspended:{title}",
             severity=severity,
             danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
             tasks=stall.tasks,
-            title=stall.title(f"the suspended device {shown}"),
-            evidence="mapped_device.flags has DMF_BLOCK_IO_FOR_SUSPEND: I/O waits for the resume",
+            title=stall.title(f"the suspended device {title}"),
+            evidence="mapped_device.flags has DMFBLOCK_IO_FOR_SUSPEND: I/O waits for the resume",
             figures=stall.figures,
             remedies=(resume,) if is_plain else (),
             no_remedy=""
@@ -89,6 +100,50 @@ class SuspendedDevices(Finder):
             else "Find the program that suspended the device (lvm, dmsetup): `dmsetup info` lists "
             "the names",
         )
+
+
+def mapped_disks(finder: Finder) -> Iterator[tuple[int, MappedDevice]]:
+    """Yield the rows of the disks of device mapper, and their mapped devices."""
+    disks = block_devices(finder.kernel).disks
+    rows = {disk.private: row for row, disk in enumerate(disks) if kind_of(disk) is Via.DM}
+    if not rows.keys() - {0}:
+        return
+    for device in mapped_devices(finder.kernel).devices:
+        if device.address in rows:
+            yield rows[device.address], device
+
+
+def targets(finder: Finder, type_: str, *names: str) -> list[tuple[int, MappedDevice, DmTarget]]:
+    """Return the targets of some types that have data of their own, with rows of their disks.
+
+    :param type_: C type of the data
+    :raises LookupError: the debug info lacks the type, and tasks wait for such a device
+    :raises NotRecorded: the capsule lacks the type, and tasks wait for such a device
+    """
+    found = [
+        (row, device, target)
+        for row, device in mapped_disks(finder)
+        for target in device.targets
+        if target.type_name in names and target.private
+    ]
+    if not found:
+        return []
+    try:
+        finder.kernel.prog.type(type_)
+    except (LookupError, NotRecorded):
+        disks = set(np.unique(finder.waits.disk[finder.known.is_blocked[finder.rows]]).tolist())
+        known, every = block_devices(finder.kernel).disks, stacks(finder.kernel)
+        uppers = [row for row, disk in enumerate(known) if disk.address in disks]
+        awaited = set().union(*map(every.below, uppers))
+        if awaited & {row for row, _, _ in found}:
+            raise
+        return []
+    return found
+
+
+def shown(finder: Finder, row: int, device: MappedDevice) -> str:
+    """Return the name of a mapped device, such as ``dm-0 (home)``; not safe to print."""
+    return f"{block_devices(finder.kernel).disks[row].name} ({device.name or 'unnamed'})"
 
 
 FINDER = SuspendedDevices

@@ -80,10 +80,15 @@ def test_a_page_of_a_stacked_device_leads_to_the_bottom(function: str, strength:
 
 
 def test_direct_io_and_buffer_heads_without_a_request() -> None:
-    scene = Disks("__iomap_dio_rw", "__wait_on_buffer", "__lock_buffer")
+    scene = Disks("__iomap_dio_rw", "__wait_on_buffer", "__lock_buffer", "bit_wait_io")
     scene.on(0, WaitKind.REQUEST, _VDA, _DIO, "struct iomap_dio")
-    device = scene.k.alloc("struct block_device", bd_disk=_VDA)
-    heads = [scene.k.alloc("struct buffer_head", b_bdev=device) for _ in range(2)]
+    device, other = (scene.k.alloc("struct block_device", bd_disk=_VDA) for _ in range(2))
+    # The last one is no buffer: the kernel does not know its device.
+    heads = [scene.k.alloc("struct buffer_head", b_bdev=each) for each in (device, device, other)]
+    address = words(int(device.address_))
+    known = SimpleNamespace(rows=lambda wanted: rows_of(address, wanted))
+    disks = block_devices(scene.kernel).disks
+    scene.remember(block_devices, SimpleNamespace(disks=disks, partitions=known))
     for lane, head in enumerate(heads, 1):
         scene.on(lane, WaitKind.BIT, 0, int(head.address_), "unsigned long")
     graph, _ = scene.run(Devices)

@@ -12,8 +12,8 @@ from kcensus.kernel.block.stacks import Edge, Stacks, Via, stacks
 from kcensus.kernel.dm.devices import MappedDevice, MappedDevices, mapped_devices
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.waiting.finder import Stall
-from kcensus.kernel.waiting.finders.io.devices import DEVICE
-from kcensus.kernel.waiting.finders.mapped.suspended import KEPT, SUSPENDED, SuspendedDevices
+from kcensus.kernel.waiting.finders.io.devices import DEVICE, KEPT, STACKED
+from kcensus.kernel.waiting.finders.mapped.suspended import SUSPENDED, SuspendedDevices
 from kcensus.results import Severity
 from tests.unit.kernel.waiting.making import Sleepers, links
 
@@ -22,6 +22,10 @@ struct task_struct 64
 struct mapped_device 64 : 16 unsigned long flags
 """
 _VDA, _LOWER, _UPPER = (0xFFFF_8881_0000_0000 + at for at in (0, 0x1000, 0x2000))
+_STACKED = {
+    (DEVICE, upper, STACKED, lower, int(Strength.PROVEN))
+    for upper, lower in ((_LOWER, _VDA), (_UPPER, _LOWER))
+}
 
 
 class Devices(Sleepers):
@@ -48,11 +52,12 @@ class Devices(Sleepers):
 def test_a_suspended_device_keeps_what_is_above_it() -> None:
     scene = Devices(0b11, 0b1000)
     graph, finder = scene.run(SuspendedDevices)
-    proven = int(Strength.PROVEN)
-    assert links(graph) == {
-        (DEVICE, disk, KEPT, scene.mapped[0], proven) for disk in (_LOWER, _UPPER)
+    (kept,) = scene.mapped[:1]
+    assert links(graph) - _STACKED == {
+        (DEVICE, _LOWER, KEPT, kept, int(Strength.PROVEN)),
+        (DEVICE, _UPPER, KEPT, kept, int(Strength.DERIVED)),
     }
-    assert finder.names == {(SUSPENDED, scene.mapped[0]): "dm-0 (home)"}
+    assert finder.names[SUSPENDED, scene.mapped[0]] == "dm-0 (home)"
 
 
 @pytest.mark.parametrize("flags", [(), (0, 0b10)])

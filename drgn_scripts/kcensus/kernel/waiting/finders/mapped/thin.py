@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Thin pools without free space, which hold writes until the pool is extended."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import drgn
+from drgn import Object
+
+from kcensus.human import human_bytes, human_seconds
+from kcensus.kernel.names import ABSENT
+from kcensus.kernel.waiting.finder import Draft, Finder, Stall
+from kcensus.kernel.waiting.finders.io.devices import keep
+from kcensus.kernel.waiting.finders.mapped.suspended import mapped_disks, shown, targets
+from kcensus.kernel.waiting.graph import NodeKind
+from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit
+from kcensus.sources.capsule import NotRecorded
+from kcensus.text import printable
+
+THIN_POOL = NodeKind("thin pool without free space", ("struct pool",))
+_SECTOR = 512
+_LVM = re.compile(r"((?:[\w+.]|--)+)-((?:[\w+.]|--)+)-tpool")
+"""Names of LVM's pools: volume group and logical volume, with their hyphens doubled."""
+
+
+@dataclass(frozen=True)
+class _Pool:
+    name: str
+    """Not safe to print."""
+    size: int
+    """Bytes."""
+
+
+class ThinPools(Finder):
+    """Finds the thin pools that hold writes since they have no free blocks."""
+
+    about = "thin pools"
+    kinds = (THIN_POOL,)
+    modules = ("dm_mod", "dm_thin_pool")
+
+    def __init__(self, draft: Draft) -> None:
+        super().__init__(draft)
+        self.pools: dict[int, _Pool] = {}
+
+    def find(self) -> None:
+        """Add edges from thin devices with held bios to their pools.
+
+        :raises LookupError: the debug info lacks a type or member of dm-thin
+        """
+        thins = targets(self, "struct thin_c", "thin")
+        if not thins:
+            return
+        prog, full = self.kernel.prog, self._full()
+        kept: dict[int, int] = {}
+        for row, device, target in thins:
+            thin = Object(prog, "struct thin_c *", value=target.private)
+            try:
+                pool = int(thin.pool.value_())
+                if int(thin.thin_md.value_()) != device.address:
+                    self.faults["a thin device that is of another mapped device"] += 1
+                elif pool in full and self._holds(thin):
+                    kept[row] = pool
+            except drgn.FaultError as error:
+                self.faults.note(error)
+        inside = int(self._offset("struct pool", "pf"))
+        keep(self, THIN_POOL, kept, "pool.pf.mode", inside)
+
+    def _full(self) -> set[int]:
+        """Return the pools that queue writes for lack of space; note their names and sizes."""
+        prog, mapped = self.kernel.prog, {each.address: row for row, each in mapped_disks(self)}
+        # Since v3.15 (commit not verified), a mode of its own; before, there is no such constant.
+        no_space = int(prog.constant("PM_OUT_OF_DATA_SPACE"))
+        for row, device, target in targets(self, "struct pool_c", "thin-pool"):
+            try:
+                pool = Object(prog, "struct pool_c *", value=target.private).pool
+                if int(pool.pool_md.value_()) not in mapped:
+                    self.faults["a thin pool that is of no mapped device"] += 1
+                    continue
+                features = pool.pf
+                if int(features.mode) == no_space and not bool(features.error_if_no_space):
+                    address = int(pool.value_())
+                    self.pools[address] = _Pool(device.name, target.length * _SECTOR)
+                    self.names[THIN_POOL, address] = shown(self, row, device)
+            except drgn.FaultError as error:
+                self.faults.note(error)
+        return set(self.pools)
+
+    @staticmethod
+    def _holds(thin: Object) -> bool:
+        """Return whether bios of a thin device wait for space, or for the pool's worker."""
+        lists = (thin.member_("retry_on_resume_list"), thin.member_("deferred_bio_list"))
+        return any(bool(each.head) for each in lists)
+
+    def _timeout(self) -> int:
+        """Return the seconds after which the pool fails writes; 0 for never, -1 if unknown."""
+        with contextlib.suppress(*ABSENT, NotRecorded):
+            return int(self.kernel.prog["no_space_timeout_secs"])
+        return -1
+
+    def finding(self, kind: NodeKind, address: int, stall: Stall) -> Finding | None:
+        """Return the finding about a full pool, with the command that extends it."""
+        if kind is not THIN_POOL:
+            return None
+        pool, title = self.pools[address], printable(self.names[kind, address])
+        severity, seconds = stall.severity(), self._timeout()
+        until = (
+            ""
+            if seconds < 0
+            else f"; the pool fails held writes {human_seconds(seconds)} after it ran out of space"
+            if seconds
+            else "; it holds them without a time limit (no_space_timeout is 0)"
+        )
+        remedies = tuple(_remedies(pool.name))
+        return Finding(
+            id=f"waits-thin:{title}",
+            severity=severity,
+            danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
+            tasks=stall.tasks,
+            title=stall.title(
+                f"free space in the thin pool {title}, all {human_bytes(pool.size)} of which are "
+                "in use"
+            ),
+            evidence="pool.pf.mode is PM_OUT_OF_DATA_SPACE without error_if_no_space: writes to "
+            f"new blocks are held{until}",
+            figures={**stall.figures, "size": Figure(pool.size, Unit.BYTES)},
+            remedies=remedies,
+            no_remedy=""
+            if remedies
+            else "Extend the data device of the pool, then load the pool's table with its new "
+            "length and resume it (`dmsetup load`, `dmsetup resume`): it issues the held writes. "
+            "Do not remove data to make room: fstrim and deletions wait for the pool, too",
+        )
+
+
+def _remedies(name: str) -> Iterator[Remedy]:
+    """Yield the commands of LVM for a pool of its own."""
+    match = _LVM.fullmatch(name)
+    if not match:
+        return
+    volume = shlex.quote("/".join(part.replace("--", "-") for part in match.groups()))
+    yield Remedy(
+        effect="Extend the pool, which then issues the held writes; if its volume group is full, "
+        "first add a disk with vgextend",
+        command=f"lvextend --size +1G {volume}",
+        risk="the space is taken from the volume group",
+    )
+    yield Remedy(
+        effect="If there is no space to add, let writes without space fail",
+        command=f"lvchange --errorwhenfull y {volume}",
+        risk="programs get I/O errors: file systems on thin volumes shut down or become read-only",
+        undo=f"lvchange --errorwhenfull n {volume}",
+    )
+
+
+FINDER = ThinPools

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Thin pools of *synthetic* kernels: full ones, and such as keep nothing."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from kcensus.kernel.block.disks import block_devices
+from kcensus.kernel.block.stacks import Edge, Stacks, Via, stacks
+from kcensus.kernel.dm.devices import DmTarget, MappedDevice, MappedDevices, mapped_devices
+from kcensus.kernel.locking.owners import Strength
+from kcensus.kernel.waiting.finder import Stall
+from kcensus.kernel.waiting.finders.io.devices import DEVICE, KEPT
+from kcensus.kernel.waiting.finders.mapped.thin import THIN_POOL, ThinPools
+from tests.unit.kernel.waiting.making import Sleepers, links
+
+_TYPES = """
+struct task_struct 64
+struct bio_list 16 : 0 void * head
+struct pool_features 8 : 0 unsigned int mode; 4 _Bool error_if_no_space
+struct pool 64 : 0 void * pool_md; 8 struct pool_features pf
+struct pool_c 64 : 8 struct pool * pool
+struct thin_c 128
+    0 struct pool * pool; 8 void * thin_md; 16 struct bio_list deferred_bio_list
+    32 struct bio_list retry_on_resume_list
+"""
+_POOL_DISK, _THIN_DISK = 0xFFFF_8881_0000_0000, 0xFFFF_8881_0000_1000
+_POOL, _THIN = 0xFFFF_8882_0000_0000, 0xFFFF_8882_0000_1000
+_FULL = 1
+"""PM_OUT_OF_DATA_SPACE."""
+
+
+class Pools(Sleepers):
+    """dm-1 is a thin device of the pool dm-0."""
+
+    def __init__(
+        self, *, mode: int = _FULL, fails: int = 0, held: int = 8, name: str = "vg-thin--1-tpool",
+        md: int = _THIN,
+    ) -> None:  # fmt: skip
+        super().__init__(_TYPES, "io_schedule")
+        self.k.enum("pool_mode", ["PM_WRITE", "PM_OUT_OF_DATA_SPACE", "PM_FAIL"])
+        self.pool = self.k.alloc("struct pool", pool_md=_POOL)
+        self.k.fill(self.pool.pf, mode=mode, error_if_no_space=fails)
+        data = self.k.alloc("struct pool_c", pool=self.pool)
+        thin = self.k.alloc("struct thin_c", pool=self.pool, thin_md=md)
+        self.k.set(thin.retry_on_resume_list.head, held)
+        disks = [
+            SimpleNamespace(address=address, name=disk, private=private)
+            for address, disk, private in ((_POOL_DISK, "dm-0", _POOL), (_THIN_DISK, "dm-1", _THIN))
+        ]
+        self.remember(block_devices, SimpleNamespace(disks=disks))
+        self.remember(stacks, Stacks((Edge(1, 0, 0, Via.DM),)))
+        known = [
+            MappedDevice(at, "254:0", each, (DmTarget(kind, 0, 1 << 21, int(private.address_)),))
+            for at, each, kind, private in (
+                (_POOL, name, "thin-pool", data),
+                (_THIN, "vg-home", "thin", thin),
+            )
+        ]
+        self.remember(mapped_devices, MappedDevices(known))
+
+
+def test_a_full_pool_keeps_the_writes_of_its_thin_devices() -> None:
+    scene = Pools()
+    scene.k.constant("no_space_timeout_secs", 60, "unsigned int")
+    graph, finder = scene.run(ThinPools)
+    address = int(scene.pool.address_)
+    assert {each for each in links(graph) if each[2] is KEPT} == {
+        (DEVICE, _THIN_DISK, KEPT, address, int(Strength.PROVEN))
+    }
+    found = finder.finding(THIN_POOL, address, Stall(frozenset({1}), 1, 300.0))
+    assert found is not None
+    assert found.figures["size"].value == 1 << 30
+    assert [each.command for each in found.remedies] == [
+        "lvextend --size +1G vg/thin-1",
+        "lvchange --errorwhenfull y vg/thin-1",
+    ]
+    assert "1 min 0 s after" in found.evidence
+
+
+@pytest.mark.parametrize(
+    "scene", [{"mode": 0}, {"mode": 2}, {"fails": 1}, {"held": 0}, {"md": _POOL}]
+)
+def test_other_pools_keep_nothing(scene: dict[str, int]) -> None:
+    assert KEPT not in Pools(**scene).run(ThinPools)[0].edge  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["pool", "vg-pool", "vg-a\x1b-tpool"])
+def test_a_pool_that_is_not_of_lvm_has_advice(name: str) -> None:
+    scene = Pools(name=name)
+    _, finder = scene.run(ThinPools)
+    found = finder.finding(THIN_POOL, int(scene.pool.address_), Stall(frozenset({1}), 1, 5.0))
+    assert found is not None
+    assert (found.remedies, bool(found.no_remedy)) == ((), True)
