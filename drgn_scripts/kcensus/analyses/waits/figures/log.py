@@ -11,11 +11,18 @@ import drgn
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.log import Line, records
 from kcensus.kernel.names import ABSENT
+from kcensus.kernel.symbols import described
 from kcensus.sources.capsule import NotRecorded
 from kcensus.text import task_name
 
-_OOPS = re.compile(r"kernel BUG at|BUG: |Oops: |general protection fault")
+_OOPS = re.compile(r"kernel BUG at|BUG: (?:unable to handle|kernel NULL)|Oops: |: [0-9a-f]{4} \[#\d")
+"""Messages of die(), which ends the task. Other messages with registers, such as of soft lockups,
+are no oopses."""
 _VICTIM = re.compile(r"\bPID: (\d+) Comm: (.*?) (?:Not tainted|Tainted|Kdump)")
+_PLACE = re.compile(r"\bRIP: [0-9a-f]{4}:([\w.]+)\+0x[0-9a-f/x]+(?: \[([\w-]+)\])?")
+_AFTER_VICTIM = 6
+"""Lines after the name of a task that may have its registers."""
+_LOCKUP = re.compile(r"BUG: soft lockup - CPU#(\d+) stuck for (\d+)s! \[(.*):(\d+)\]")
 _AFTER_OOPS = 8
 """Lines after an oops that may name its task."""
 _HUNG = re.compile(r"INFO: task (.*):(\d+) blocked(?: in I/O wait)? for more than (\d+) seconds")
@@ -37,6 +44,12 @@ class Log:
     """Time of the message (seconds since boot) and PID of the owner, by PID of the waiter."""
     oopses: list[str] = field(default_factory=list)
     """Tasks named after an oops, which kills them; printable."""
+    seen: dict[int, tuple[float, str]] = field(default_factory=dict)
+    """Time of the last message with the registers of a task (seconds since boot), and its function
+    with the module, by PID."""
+    lockups: dict[int, tuple[float, int, int]] = field(default_factory=dict)
+    """Time of the last report of a soft lockup (seconds since boot), its length in seconds, and PID
+    of the task that occupied the CPU, by CPU."""
 
 
 def kernel_log(kernel: Kernel) -> Log:
@@ -45,7 +58,7 @@ def kernel_log(kernel: Kernel) -> Log:
         lines = records(kernel.prog)
     except (*ABSENT, NotRecorded, ValueError, AttributeError, TypeError, drgn.FaultError):
         return Log()
-    return Log(*_waits(lines), _oopses(lines))
+    return Log(*_waits(lines), _oopses(lines), *_busy(lines))
 
 
 def _oopses(lines: list[Line]) -> list[str]:
@@ -56,6 +69,24 @@ def _oopses(lines: list[Line]) -> list[str]:
         if is_near > 0 and (match := _VICTIM.search(line)):
             found[task_name(match[2], match[1])] = None
     return list(found)
+
+
+def _busy(
+    lines: list[Line],
+) -> tuple[dict[int, tuple[float, str]], dict[int, tuple[float, int, int]]]:
+    """Return where tasks ran, by messages with registers, and soft lockups."""
+    seen: dict[int, tuple[float, str]] = {}
+    lockups: dict[int, tuple[float, int, int]] = {}
+    pid = near = 0
+    for stamp, line in lines:
+        if match := _VICTIM.search(line):
+            pid, near = int(match[1]), _AFTER_VICTIM
+        elif near > 0 and (match := _PLACE.search(line)) and stamp is not None:
+            seen[pid], near = (stamp, described(match[1], match[2] or "")), 0
+        elif (match := _LOCKUP.search(line)) and stamp is not None:
+            lockups[int(match[1])] = stamp, int(match[2]), int(match[4])
+        near -= 1
+    return seen, lockups
 
 
 def _waits(lines: list[Line]) -> tuple[dict[int, int], dict[int, tuple[float, int]]]:
