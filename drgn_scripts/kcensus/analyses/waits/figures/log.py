@@ -15,7 +15,9 @@ from kcensus.kernel.symbols import described
 from kcensus.sources.capsule import NotRecorded
 from kcensus.text import task_name
 
-_OOPS = re.compile(r"kernel BUG at|BUG: (?:unable to handle|kernel NULL)|Oops: |: [0-9a-f]{4} \[#\d")
+_OOPS = re.compile(
+    r"kernel BUG at|BUG: (?:unable to handle|kernel NULL)|Oops: |: [0-9a-f]{4} \[#\d"
+)
 """Messages of die(), which ends the task. Other messages with registers, such as of soft lockups,
 are no oopses."""
 _VICTIM = re.compile(r"\bPID: (\d+) Comm: (.*?) (?:Not tainted|Tainted|Kdump)")

@@ -167,15 +167,17 @@ class TaskNodes:
         frames = self._running(node)
         return bool(frames) and frames[0][0] < _KERNEL
 
-    def real_time(self, node: int) -> bool:
-        """Return whether a task has a real-time priority."""
+    def real_time(self, node: int) -> tuple[int, int] | None:
+        """Return policy and priority of a real-time task, as chrt has them; None for others."""
         task = drgn.Object(
             self._kernel.prog, "struct task_struct", address=int(self._graph.address[node])
         )
         try:
-            return int(task.prio) < _MAX_RT_PRIO
+            policy, level = int(task.policy), int(task.rt_priority)
         except (*ABSENT, NotRecorded, AttributeError):
-            return False
+            return None
+        # The highest one is that of the kernel's own threads that move tasks between CPUs.
+        return (policy, level) if 0 < level < _MAX_RT_PRIO - 1 else None
 
     def _described(self, node: int, function: str) -> str:
         stacks, row = self._stack(node)

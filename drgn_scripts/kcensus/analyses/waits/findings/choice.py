@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from kcensus.analyses.waits.figures import Figures
 from kcensus.analyses.waits.figures.tasks import State
+from kcensus.analyses.waits.findings.busy import stuck
 from kcensus.analyses.waits.findings.stalls import alone, behind, exited, for_devices, unheld
 from kcensus.analyses.waits.findings.told import Told, degree, stall
 from kcensus.kernel.tasks.functions import ON_TIMERS
@@ -38,6 +39,7 @@ def stalls(figures: Figures) -> Iterator[Told]:
     in_io = figures.waiters(*roots.devices) - told
     yield from for_devices(figures, roots.devices, in_io)
     yield from alone(figures, _hung(figures, told | in_io))
+    yield from stuck(figures, told)
 
 
 def _largest(own: list[Told]) -> Iterator[Told]:

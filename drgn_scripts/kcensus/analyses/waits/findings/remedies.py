@@ -10,6 +10,7 @@ from kcensus.analyses.waits.figures import Figures
 from kcensus.kernel.tasks.functions import plain
 from kcensus.kernel.waiting.finders.events.core_dumps import DUMPING
 from kcensus.results import Remedy
+from kcensus.text import task_name
 
 
 def restart(figures: Figures) -> str:
@@ -32,9 +33,13 @@ def kills(figures: Figures, node: int, effect: str) -> Iterator[Remedy]:
                     yield replace(remedy, effect=f"{remedy.effect} to {effect}")
     elif figures.tasks.is_killable(node):
         is_dumping = not DUMPING.isdisjoint(map(plain, figures.tasks.functions(node)))
+        name, pid = figures.names.of(node), figures.tasks.pid(node)
+        process, tgid = figures.tasks.process(node)
+        # A fatal signal to a thread ends its whole process.
+        what = f"process {task_name(process, tgid)} of thread {name}" if tgid != pid else name
         yield Remedy(
-            effect=f"Kill {figures.names.of(node)} to {effect} (signals wake it up)",
-            command=f"kill -KILL {figures.tasks.pid(node)}",
+            effect=f"Kill {what} to {effect} (signals wake it up)",
+            command=f"kill -KILL {tgid}",
             risk="its work is lost" + (", and its core dump is cut short" * is_dumping),
         )
 

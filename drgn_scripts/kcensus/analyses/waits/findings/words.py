@@ -75,17 +75,25 @@ def runs(figures: Figures, task: int) -> str:
         return f"{words} in its program"
     if function:
         entry = tasks.entry(task)
-        words += f" in {function}" + (f", entered by {entry}" if entry not in ("", function) else "")
+        words += f" in {function}" + (
+            f", entered by {entry}" if entry not in ("", function) else ""
+        )
     elif (seen := figures.log.seen.get(tasks.pid(task))) is not None:
         ago = figures.waiting.tasks.now_ns / 1e9 - seen[0]
         words += f"; the log has it in {seen[1]}, {human_seconds(max(ago, 0.0))} before"
+    lock = spins_for(figures, task)
+    return f"{words}, and spins for {lock}" if lock else words
+
+
+def spins_for(figures: Figures, task: int) -> str:
+    """Return the lock that a running task spins for, with possible holders; empty if none."""
     graph = figures.graph
     for edge in graph.following[task]:
         lock = int(graph.target[edge])
         ends = [figures.names.of(int(graph.target[each])) for each in graph.following[lock]]
         hint = f", possibly held by {listed(ends, 2)}" if ends else ""
-        words += f", and spins for {figures.names.of(lock)}{hint}"
-    return words
+        return f"{figures.names.of(lock)}{hint}"
+    return ""
 
 
 def awaited(figures: Figures, task: int) -> list[int]:

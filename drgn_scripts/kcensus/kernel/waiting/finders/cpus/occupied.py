@@ -20,8 +20,8 @@ RUNS = EdgeKind(
     "bt). No signal ends a loop in the kernel without cond_resched(): then restart the machine",
 )
 """From a CPU to its task."""
-STARVED = EdgeKind("runnable on", "keeps its CPU from")
-"""From a runnable task to the CPU that it does not get."""
+STARVED = EdgeKind("needs", "keeps its CPU from")
+"""From a runnable task, or work for the CPU, to the CPU that it does not get."""
 _STARVED_NS = 10**9
 """Nanoseconds without the CPU after which a runnable task is starved."""
 _TOLERANCE_NS = 10**7

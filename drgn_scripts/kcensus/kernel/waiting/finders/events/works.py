@@ -12,7 +12,7 @@ from kcensus.engine.memory import Numbers, Words
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.tasks.run_queues import run_queues
 from kcensus.kernel.waiting.finder import Finder
-from kcensus.kernel.waiting.finders.cpus.occupied import CPU, add_cpus
+from kcensus.kernel.waiting.finders.cpus.occupied import CPU, STARVED, add_cpus
 from kcensus.kernel.waiting.graph import QUEUED, RUN_BY, TASK, NodeKind
 from kcensus.kernel.workqueues import workqueues
 from kcensus.sources.capsule import NotRecorded
@@ -133,7 +133,7 @@ class Works(Finder):
         if row >= 0 and len(add_cpus(self, np.array([row]))):
             source, target = np.array([work], np.uint64), queues.address[[row]]
             evidence, strength = "worker_pool.cpu", Strength.DERIVED
-            self.build.edges(QUEUED, (WORK, source), (CPU, target), evidence, strength=strength)
+            self.build.edges(STARVED, (WORK, source), (CPU, target), evidence, strength=strength)
         return set()
 
     def _behind(self, work: int, works: list[int], evidence: str) -> set[int]:

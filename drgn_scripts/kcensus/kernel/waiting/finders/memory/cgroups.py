@@ -18,14 +18,19 @@ from kcensus.kernel.memcg.limits import Limits, limits
 from kcensus.kernel.memcg.members import below, members
 from kcensus.kernel.memcg.memcgs import memcgs
 from kcensus.kernel.tasks.functions import WaitKind
+from kcensus.kernel.tasks.victims import victims
 from kcensus.kernel.waiting.finder import Draft, Finder, Stall
-from kcensus.kernel.waiting.finders.memory.filled import filled
-from kcensus.kernel.waiting.finders.memory.victims import FREED, victims
+from kcensus.kernel.waiting.findings.memory_cgroups import filled
 from kcensus.kernel.waiting.graph import TASK, EdgeKind, NodeKind
 from kcensus.results import Finding, Gap, nonzero_gaps
 
 MEMCG = NodeKind("memory cgroup", ("struct mem_cgroup",))
 LIMITED = EdgeKind("limited by", "limits")
+FREED = EdgeKind(
+    "freed by the end of",
+    "is a victim of the OOM killer, whose end frees",
+    advice="The OOM killer has sent SIGKILL already: end what the victim itself waits for",
+)
 _HIGH = frozenset({"mem_cgroup_handle_over_high", "__mem_cgroup_handle_over_high"})
 _OOM = frozenset({"mem_cgroup_oom_synchronize"})
 RECLAIMS = frozenset({"reclaim_throttle", "congestion_wait", "wait_iff_congested"})

@@ -10,9 +10,9 @@ from kcensus.engine.slub.percpu import node_ids
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.names import MISSING
 from kcensus.kernel.tasks.functions import WaitKind
+from kcensus.kernel.tasks.victims import victims
 from kcensus.kernel.waiting.finder import Draft, Finder
-from kcensus.kernel.waiting.finders.memory.cgroups import OF_MEMCG, RECLAIMS
-from kcensus.kernel.waiting.finders.memory.victims import FREED, victims
+from kcensus.kernel.waiting.finders.memory.cgroups import FREED, OF_MEMCG, RECLAIMS
 from kcensus.kernel.waiting.graph import SERVED, TASK, NodeKind
 
 FREE_MEMORY = NodeKind(

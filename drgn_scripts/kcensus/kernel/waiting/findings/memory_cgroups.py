@@ -41,7 +41,10 @@ def filled(kernel: Kernel, row: int, stall: Stall, *, is_oom: bool) -> Finding:
     pressed = pressure(kernel, int(groups.cgroup[row]))
     limit = _limit(known, row, is_oom=is_oom)
     severity = stall.severity()
-    if limit is not None and pressed is not None and pressed >= _PRESSED:
+    is_pressed = limit is not None and pressed is not None and pressed >= _PRESSED
+    # Without the OOM killer, no memory will be free by itself.
+    is_stuck = is_oom and known.is_without_oom[row] and severity >= Severity.NOTICE
+    if is_pressed or is_stuck:
         severity = max(severity, Severity.WARNING)
     at = ""
     if limit is not None:

@@ -10,13 +10,7 @@ from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Numbers
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.tasks.tasks import tasks
-from kcensus.kernel.waiting.graph import EdgeKind
 
-FREED = EdgeKind(
-    "freed by the end of",
-    "is a victim of the OOM killer, whose end frees",
-    advice="The OOM killer has sent SIGKILL already: end what the victim itself waits for",
-)
 _OOM_SKIP = np.uint64(1 << 21)
 """MMF_OOM_SKIP, a macro, since v4.9 (commit not verified): the victim's memory is reaped."""
 _MEMDIE = np.uint64(1 << 20)
