@@ -98,7 +98,7 @@ def findings(figures: Figures) -> list[Finding]:
         *_waiters(figures),
         *_unusable(figures),
         *_page_wait(figures),
-        *log_findings(figures.log, stalled_cpus, figures.still_blocked),
+        *log_findings(figures.log, stalled_cpus, is_file=figures.is_log_file),
     ]
     return sorted(unsorted, key=lambda finding: -finding.severity)
 
@@ -439,16 +439,14 @@ def _page_wait(figures: Figures) -> Iterator[Finding]:
 
 
 def log_findings(
-    log: LogEvents,
-    stalled: Mapping[str, str] | None = None,
-    still_blocked: frozenset[int] = frozenset(),
+    log: LogEvents, stalled: Mapping[str, str] | None = None, *, is_file: bool = True
 ) -> list[Finding]:
     """Return the findings of a log.
 
     :param stalled: ids of findings about stalled pools, by CPU; None without a target
-    :param still_blocked: PIDs of tasks in state D
+    :param is_file: whether it is not the log of the target, whose hung tasks `waits` reports
     """
-    hung = _hung_tasks(log, still_blocked)
+    hung = _hung_tasks(log) if is_file else ()
     return [*_lockups(log, stalled), *hung, *_out_of_memory(log)]
 
 
@@ -487,13 +485,12 @@ def _tasks(log: LogEvents, kind: str) -> str:
     return listed(sorted(named))
 
 
-def _hung_tasks(log: LogEvents, still_blocked: frozenset[int]) -> Iterator[Finding]:
+def _hung_tasks(log: LogEvents) -> Iterator[Finding]:
     if hung := log.of("hung task"):
         longest = max(event.seconds or 0 for event in hung)
         # The detector reports a task again and again.
         tasks = len({(event.comm, event.pid) for event in hung})
         pids = frozenset(int(event.pid) for event in hung if event.pid)
-        still = len(pids & still_blocked)
         title = f"the log reports {counted(tasks, 'hung task')}, the longest blocked for more "
         yield Finding(
             id="log-hung-task",
@@ -504,10 +501,7 @@ def _hung_tasks(log: LogEvents, still_blocked: frozenset[int]) -> Iterator[Findi
             danger=Danger.STALL,
             title=f"{title}than {human_seconds(longest)}",
             evidence=_tasks(log, "hung task"),
-            no_remedy=f"{counted(still, 'task is', plural='tasks are')} still in state D: "
-            "`kcensus waits TARGET --table tasks` shows the awaited objects and their holders"
-            if still
-            else "Read the stack after each message in the log: its functions name the lock, "
+            no_remedy="Read the stack after each message in the log: its functions name the lock, "
             "driver or file system",
             figures={"seconds": Figure(longest, Unit.SECONDS), **_counts(tasks=tasks)},
         )

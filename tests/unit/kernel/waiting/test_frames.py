@@ -19,9 +19,7 @@ def unwound(
     prog = mock.Mock()
     prog.main_module.return_value = SimpleNamespace(debug_file_path=debug_file)
     prog.stack_trace.return_value = [
-        SimpleNamespace(
-            pc=0xFFFF_FFFF_8100_0000 + at, interrupted=not at, is_inline=at in inlined
-        )
+        SimpleNamespace(pc=0xFFFF_FFFF_8100_0000 + at, interrupted=not at, is_inline=at in inlined)
         for at in range(count)
     ]
     kernel: Any = SimpleNamespace(prog=prog)

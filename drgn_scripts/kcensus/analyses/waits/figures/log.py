@@ -44,6 +44,8 @@ class Log:
     """Longest sleep that the hung task detector reported, seconds, by PID."""
     owners: dict[int, tuple[float, int]] = field(default_factory=dict)
     """Time of the message (seconds since boot) and PID of the owner, by PID of the waiter."""
+    names: dict[int, str] = field(default_factory=dict)
+    """Names of the hung tasks, by PID."""
     oopses: list[str] = field(default_factory=list)
     """Tasks named after an oops, which kills them; printable."""
     seen: dict[int, tuple[float, str]] = field(default_factory=dict)
@@ -91,17 +93,20 @@ def _busy(
     return seen, lockups
 
 
-def _waits(lines: list[Line]) -> tuple[dict[int, int], dict[int, tuple[float, int]]]:
-    """Return the hung tasks of the log, and the owners of locks.
+def _waits(
+    lines: list[Line],
+) -> tuple[dict[int, int], dict[int, tuple[float, int]], dict[int, str]]:
+    """Return the hung tasks of the log, the owners of locks, and names of the hung tasks.
 
     Readers are left out, since they may have released the lock.
     """
     hung: dict[int, int] = {}
     owners: dict[int, tuple[float, int]] = {}
+    names: dict[int, str] = {}
     for stamp, line in lines:
         if match := _HUNG.search(line):
             pid, seconds = int(match[2]), int(match[3])
-            hung[pid] = max(seconds, hung.get(pid, 0))
+            hung[pid], names[pid] = max(seconds, hung.get(pid, 0)), match[1]
         elif (match := _BLOCKER.search(line)) and match[3] != "reader" and stamp is not None:
             owners[int(match[1])] = stamp, int(match[2])
-    return hung, owners
+    return hung, owners, names
