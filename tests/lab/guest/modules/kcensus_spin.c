@@ -99,13 +99,13 @@ static int start(const char *name, void (*act)(void), int cpu)
 
 static int __init kcensus_spin_init(void)
 {
-	int error;
+	int i, error;
 
 	queue = alloc_workqueue("kcensus_spin", WQ_PERCPU, 0);
 	if (!queue)
 		return -ENOMEM;
 	error = start("spin-waiter", spin_waiter, SPINNER_CPU);
-	for (int i = 0; !error && i < WAITERS; i++)
+	for (i = 0; !error && i < WAITERS; i++)
 		error = start("spin-behind", spin_behind, 0);
 	error = error ?: start("spin-flush", spin_flush, 0);
 	msleep(100);
