@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from kcensus.engine.memory import Faults
+from kcensus.engine.memory import Faults, Numbers
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.memcg.limits import Limits, limits
 from kcensus.kernel.memcg.members import Members, below, members
@@ -28,6 +28,10 @@ struct mem_cgroup 64
 _MIB = 1 << 20
 _ROOT, _SHOP, _WEB = (0xFFFF_8881_0000_0000 + at for at in (0, 0x1000, 0x2000))
 _HIGH, _OOM = "mem_cgroup_handle_over_high", "mem_cgroup_oom_synchronize"
+
+
+def _bytes(row: tuple[int, ...]) -> Numbers:
+    return np.array([each * _MIB if each >= 0 else -1 for each in row])
 
 
 class Groups(Sleepers):
@@ -55,9 +59,9 @@ class Groups(Sleepers):
             online_children=np.zeros(3, np.int64),
         )
         self.remember(memcgs, groups)
-        known = [np.array([each * _MIB if each >= 0 else -1 for each in row]) for row in (high, most)]
-        used, oom = np.array(usage) * _MIB, np.array([False, True, False])
-        self.remember(limits, Limits(used, *known, oom))
+        above, below_it = (_bytes(row) for row in (high, most))
+        oom = np.array([False, True, False])
+        self.remember(limits, Limits(_bytes(usage), above, below_it, oom))
         count = len(functions)
         self.remember(members, Members(np.full(count, 2), words(*[0] * count), Faults()))
         self.remember(super_blocks, SimpleNamespace(mount=[], type=[]))

@@ -15,8 +15,8 @@ struct signal_struct 64 : 8 struct mm_struct * oom_mm
 struct mm_struct 64 : 8 unsigned long flags
 struct wait_queue_head 16
 struct pglist_data 256
-    0 int node_id; 16 struct wait_queue_head pfmemalloc_wait; 64 struct wait_queue_head [4] reclaim_wait
-    128 struct task_struct * kswapd
+    0 int node_id; 16 struct wait_queue_head pfmemalloc_wait
+    64 struct wait_queue_head [4] reclaim_wait; 128 struct task_struct * kswapd
 """
 
 
