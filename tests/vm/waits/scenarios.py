@@ -30,6 +30,8 @@ FOUND: dict[str, tuple[str, ...]] = {
     "waits-futex": ("6.1",),
     "waits-log": ("7.3",),
     "waits-suspended": ("5.10", "7.3"),
+    "waits-memory": ("5.10", "7.3"),
+    "waits-cpu": ("7.3",),
     "waits-healthy": ("6.1",),
 }
 """Those that the kernel makes without it."""

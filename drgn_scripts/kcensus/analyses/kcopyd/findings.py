@@ -16,6 +16,8 @@ from kcensus.analyses.kcopyd.log_events import LogEvents
 from kcensus.analyses.remedies import sysctl, written
 from kcensus.human import counted, human_bytes, human_ratio, human_seconds, listed
 from kcensus.kernel.dm.snapshots import UNLIMITED, Limit, Snapshot
+from kcensus.kernel.names import DAMAGED
+from kcensus.kernel.waiting.frames import place_of
 from kcensus.kernel.workqueues import Pool
 from kcensus.results import Bound, Danger, Figure, Finding, Remedy, Severity, Unit, ratio
 from kcensus.results.severity import MIN_BYTES, severity_of
@@ -115,8 +117,9 @@ def _stall(figures: Figures, pool: Pool) -> Finding:
     items = queues.items[queues.items["pool"] == pool.id]
     is_busy = items["state"] == "in-flight"
     busy = items[is_busy]
+    inside = {pid: _inside(figures, pid) for pid in busy["pid"].tolist()[:_MAX_STACKS]}
     running = sorted(
-        f"{describe(int(func))} of {queues.names.get(int(wq), '?')} (PID {pid})"
+        f"{describe(int(func))} of {queues.names.get(int(wq), '?')} (PID {pid}{inside.get(pid, '')})"
         for func, wq, pid in zip(busy["func"], busy["wq"], busy["pid"], strict=True)
     )
     waiting = sorted(describe(func) for func in items["func"][~is_busy].unique().tolist())
@@ -152,6 +155,14 @@ def _stall(figures: Figures, pool: Pool) -> Finding:
         "workers that could not be created",
         patch=_CALLBACK_PATCH if runs_kcopyd and figures.census.callback_list is False else "",
     )
+
+
+def _inside(figures: Figures, pid: int) -> str:
+    """Return the function in which a worker is, as the end of a phrase."""
+    with contextlib.suppress(*DAMAGED):
+        if place := place_of(figures.kernel, pid):
+            return f", in {place}"
+    return ""
 
 
 def _callbacks(figures: Figures) -> Iterator[Finding]:

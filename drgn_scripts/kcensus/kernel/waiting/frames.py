@@ -7,15 +7,18 @@ import contextlib
 from collections.abc import Sequence
 
 import drgn
+import numpy as np
 from drgn import Object
 
 from kcensus.engine.memory import Faults, Numbers
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.names import ABSENT
+from kcensus.kernel.symbols import described, symbols_of
 from kcensus.kernel.tasks.functions import plain, waits_in
 from kcensus.kernel.tasks.stacks import Stacks, stacks, unknown_stacks
-from kcensus.kernel.tasks.tasks import Tasks
+from kcensus.kernel.tasks.tasks import Tasks, tasks
 from kcensus.sources.capsule import NotRecorded
+from kcensus.text import printable
 
 _MAX_FRAMES = 256
 _MAX_INTERRUPT = 8
@@ -98,3 +101,23 @@ def runs_in(functions: Sequence[str]) -> str:
 def is_spin(name: str) -> bool:
     """Return whether a function takes a lock by spinning for it."""
     return name in SPINS or name.lstrip("_").startswith(_LOCKS)
+
+
+def place_of(kernel: Kernel, pid: int) -> str:
+    """Return the function in which a task runs or sleeps, with its module; empty if unknown."""
+    known = tasks(kernel)
+    symbols = symbols_of(kernel)
+    for row in np.flatnonzero((known.pid == pid) & ~known.has_exited).tolist():
+        if known.is_on_cpu[row]:
+            running = running_frames(kernel, int(known.address[row]))
+            names = [symbols(inside) for _, inside in running]
+            function = runs_in([name for name, _ in names])
+        else:
+            found = runnable_stacks(kernel, known, np.array([row]))
+            inner = found.pc[found.frames(0)].tolist()
+            names = [(found.names[pc], found.modules.get(pc, "")) for pc in inner]
+            functions = [name for name, _ in names]
+            function = waits_in(functions) if known.is_asleep[row] else interrupted_in(functions)
+        module = next((module for name, module in names if plain(name) == function), "")
+        return printable(described(function, module)) if function else ""
+    return ""

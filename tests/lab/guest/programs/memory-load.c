@@ -76,7 +76,7 @@ static void fill(const struct role *role, const char *cgroup, long mib)
 	close(not_ready[1]);
 	while (access("/start", F_OK) < 0)
 		usleep(10000);
-	for (;; usleep(1000))
+	for (;; usleep(3000))
 		role->take(1);
 }
 
