@@ -117,9 +117,10 @@ def _stall(figures: Figures, pool: Pool) -> Finding:
     items = queues.items[queues.items["pool"] == pool.id]
     is_busy = items["state"] == "in-flight"
     busy = items[is_busy]
-    inside = {pid: _inside(figures, pid) for pid in busy["pid"].tolist()[:_MAX_STACKS]}
+    places = {pid: _inside(figures, pid) for pid in busy["pid"].tolist()[:_MAX_STACKS]}
     running = sorted(
-        f"{describe(int(func))} of {queues.names.get(int(wq), '?')} (PID {pid}{inside.get(pid, '')})"
+        f"{describe(int(func))} of {queues.names.get(int(wq), '?')} "
+        f"(PID {pid}{places.get(pid, '')})"
         for func, wq, pid in zip(busy["func"], busy["wq"], busy["pid"], strict=True)
     )
     waiting = sorted(describe(func) for func in items["func"][~is_busy].unique().tolist())
