@@ -71,10 +71,11 @@ def below(kernel: Kernel, row: int) -> Mask:
     parent = memcgs(kernel).parent
     mask = np.zeros(len(parent), np.bool_)
     mask[row] = True
-    # Parents come before their children.
-    for each in range(row + 1, len(parent)):
-        mask[each] = mask[parent[each]]
-    return mask
+    while True:  # once for each level
+        more = mask | (mask[parent] & (parent >= 0))
+        if (more == mask).all():
+            return mask
+        mask = more
 
 
 def largest(kernel: Kernel, row: int, most: int) -> list[tuple[int, int]]:

@@ -25,7 +25,7 @@ def _read(*lines: str) -> of_log.Log:
 def test_a_soft_lockup_kills_no_task() -> None:
     log = _read(_LOCKUP, "Modules linked in: x", _COMM, "Tainted: [O]=OOT_MODULE", _PLACE)
     assert log.oopses == []
-    assert log.lockups == {1: (0.0, 3, 110)}
+    assert log.lockups == {110: (0.0, 3)}
     assert log.seen == {110: (4.0, "spin_holder [kcensus_spin]")}
 
 

@@ -24,7 +24,8 @@ _VICTIM = re.compile(r"\bPID: (\d+) Comm: (.*?) (?:Not tainted|Tainted|Kdump)")
 _PLACE = re.compile(r"\bRIP: [0-9a-f]{4}:([\w.]+)\+0x[0-9a-f/x]+(?: \[([\w-]+)\])?")
 _AFTER_VICTIM = 6
 """Lines after the name of a task that may have its registers."""
-_LOCKUP = re.compile(r"BUG: soft lockup - CPU#(\d+) stuck for (\d+)s! \[(.*):(\d+)\]")
+_LOCKUP = re.compile(r"BUG: soft lockup - \S+ stuck for (\d+)s! \[.*:(\d+)\]")
+"""A redacted log has another number of the CPU."""
 _AFTER_OOPS = 8
 """Lines after an oops that may name its task."""
 _HUNG = re.compile(r"INFO: task (.*):(\d+) blocked(?: in I/O wait)? for more than (\d+) seconds")
@@ -51,9 +52,9 @@ class Log:
     seen: dict[int, tuple[float, str]] = field(default_factory=dict)
     """Time of the last message with the registers of a task (seconds since boot), and its function
     with the module, by PID."""
-    lockups: dict[int, tuple[float, int, int]] = field(default_factory=dict)
-    """Time of the last report of a soft lockup (seconds since boot), its length in seconds, and PID
-    of the task that occupied the CPU, by CPU."""
+    lockups: dict[int, tuple[float, int]] = field(default_factory=dict)
+    """Time of the last report of a soft lockup (seconds since boot), and its length in seconds, by
+    PID of the task that occupied the CPU."""
 
 
 def kernel_log(kernel: Kernel) -> Log:
@@ -75,12 +76,10 @@ def _oopses(lines: list[Line]) -> list[str]:
     return list(found)
 
 
-def _busy(
-    lines: list[Line],
-) -> tuple[dict[int, tuple[float, str]], dict[int, tuple[float, int, int]]]:
+def _busy(lines: list[Line]) -> tuple[dict[int, tuple[float, str]], dict[int, tuple[float, int]]]:
     """Return where tasks ran, by messages with registers, and soft lockups."""
     seen: dict[int, tuple[float, str]] = {}
-    lockups: dict[int, tuple[float, int, int]] = {}
+    lockups: dict[int, tuple[float, int]] = {}
     pid = near = 0
     for stamp, line in lines:
         if match := _VICTIM.search(line):
@@ -88,7 +87,7 @@ def _busy(
         elif near > 0 and (match := _PLACE.search(line)) and stamp is not None:
             seen[pid], near = (stamp, described(match[1], match[2] or "")), 0
         elif (match := _LOCKUP.search(line)) and stamp is not None:
-            lockups[int(match[1])] = stamp, int(match[2]), int(match[4])
+            lockups[int(match[2])] = stamp, int(match[1])
         near -= 1
     return seen, lockups
 

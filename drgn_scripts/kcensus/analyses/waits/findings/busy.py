@@ -25,13 +25,13 @@ _MAX_LOCKUPS = 3
 def locked_up(figures: Figures) -> dict[int, float]:
     """Return for how long tasks have occupied their CPU, seconds, by row among all tasks.
 
-    Those of soft lockups in the log that still run on the same CPU.
+    Those of soft lockups in the log that have not left the CPU since.
     """
     tasks, now = figures.waiting.tasks, figures.waiting.tasks.now_ns / 1e9
     found = {}
-    for cpu, (stamp, seconds, pid) in figures.log.lockups.items():
+    for pid, (stamp, seconds) in figures.log.lockups.items():
         for row in np.flatnonzero((tasks.pid == pid) & tasks.is_on_cpu).tolist():
-            if int(tasks.cpu[row]) == cpu:
+            if now - int(tasks.arrived_ns[row]) / 1e9 <= stamp:
                 found[row] = seconds + max(now - stamp, 0.0)
     return found
 
