@@ -21,7 +21,7 @@ from kcensus.results import Severity
 from tests.lab.truth import waits as truth_of
 from tests.vm.cases import analyzed
 from tests.vm.oracles.waits import sleepers
-from tests.vm.waits.scenarios import FOUND, params
+from tests.vm.waits.scenarios import FOUND, MADE, params
 from tests.vm.waits.test_graph import Case, open_case
 
 _MIB = 1 << 20
@@ -31,7 +31,9 @@ _HIGH = 20 * _MIB
 
 
 def _cases(scenario: str) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("case", params({scenario: FOUND[scenario]}), indirect=True)
+    return pytest.mark.parametrize(
+        "case", params({scenario: {**MADE, **FOUND}[scenario]}), indirect=True
+    )
 
 
 @pytest.fixture(scope="module")
@@ -157,3 +159,14 @@ def test_soft_lockups_are_no_oopses_and_name_the_running_tasks(case: Case) -> No
     stacks = result.tables["stacks"].frame
     of_spinner = stacks[stacks["pid"] == pids["spin-waiter"]]["function"].tolist()
     assert sum("spin_lock_slowpath" in name for name in of_spinner) == 1
+
+
+@_cases("waits-rcu")
+def test_a_real_time_task_that_starves_a_reader_can_lose_its_priority(case: Case) -> None:
+    if case.dump.kernel == "5.10":
+        pytest.skip("its readers cannot be preempted")
+    pids = {task.comm: pid for pid, task in case.truth.tasks.items()}
+    found = {each.id: each for each in analyzed(case.target, "waits").findings}
+    finding = found[f"waits-behind:{pids['rcu-above']}"]
+    assert [remedy.command for remedy in finding.remedies] == [f"chrt -o -p 0 {pids['rcu-above']}"]
+    assert pids["rcu-sync"] in finding.tasks
