@@ -11,15 +11,16 @@ import pytest
 from kcensus.analyses.waits.figures.log import kernel_log
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import Strength
-from kcensus.kernel.memcg.limits import limits
+from kcensus.kernel.memcg.limits import limits, memory_by_kind
 from kcensus.kernel.memcg.memcgs import memcgs
 from kcensus.kernel.waiting.finders.cpus.occupied import CPU, RUNS, STARVED
 from kcensus.kernel.waiting.finders.cpus.spinning import SPINLOCK
 from kcensus.kernel.waiting.finders.memory.cgroups import LIMITED, MEMCG
 from kcensus.kernel.waiting.graph import HELD, WAITS
 from kcensus.results import Severity
+from tests.lab import build
 from tests.lab.truth import waits as truth_of
-from tests.vm.cases import analyzed
+from tests.vm.cases import analyzed, opened
 from tests.vm.oracles.waits import sleepers
 from tests.vm.waits.scenarios import FOUND, MADE, params
 from tests.vm.waits.test_graph import Case, open_case
@@ -104,6 +105,23 @@ def test_the_finding_has_the_command_that_ends_the_stall(case: Case) -> None:
     # What the trial has done: no task sleeps at the limit any more.
     later = truth_of.read(case.dump.truth, truth_of.LATER)
     assert {task.state for task in later.tasks.values() if task.comm in _FILLERS} <= {"S", "R"}
+
+
+def test_kinds_of_memory_are_those_of_memory_stat(kernel: str) -> None:
+    dump = build(kernel, "mixed")
+    read = Kernel(opened(dump).prog)
+    groups, compared = memcgs(read), 0
+    for name, text in dump.truth.items():
+        path = name.removeprefix("memory.stat:")
+        if path == name or path not in groups.path:
+            continue
+        stat = dict(line.split() for line in text.splitlines())
+        found = memory_by_kind(read, int(groups.address[groups.path.index(path)]))
+        assert found["anonymous"] == int(stat["anon"])
+        assert found["shmem (tmpfs)"] == int(stat["shmem"])
+        assert found["page cache"] == int(stat["file"]) - int(stat["shmem"])
+        compared += 1
+    assert compared
 
 
 def _claim(case: Case, kind: str, *, is_wait: bool) -> list[tuple[int, int]]:

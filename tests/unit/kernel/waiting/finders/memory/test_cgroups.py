@@ -102,6 +102,27 @@ def test_a_throttled_task_leads_to_the_limit_exceeded_most(
     assert finder.names[MEMCG, _WEB] == "/shop/web"
 
 
+@pytest.mark.parametrize(
+    ("most", "limiting"),
+    [
+        ((-1, 50, -1), {_SHOP: Strength.DERIVED}),
+        ((90, 50, -1), {_SHOP: Strength.POSSIBLE, _ROOT: Strength.POSSIBLE}),
+        ((-1, 50, 30), {}),  # its own is full
+        ((-1, 60, -1), {}),  # none is full by now
+    ],
+)
+def test_a_task_in_reclaim_leads_to_the_cgroup_that_is_full(
+    most: tuple[int, int, int], limiting: dict[int, Strength]
+) -> None:
+    scene = Groups("reclaim_throttle", most=most)
+    scene.waits.stacks.names[int(scene.waits.stacks.pc[0])] = "try_to_free_mem_cgroup_pages"
+    graph, _ = scene.run(MemoryCgroups)
+    assert scene.waits.object[0] == _WEB
+    assert links(graph) == {
+        (MEMCG, _WEB, LIMITED, address, int(strength)) for address, strength in limiting.items()
+    }
+
+
 @pytest.mark.parametrize("memcg", [_SHOP, _SHOP + 8, 0])
 def test_a_task_without_the_oom_killer_names_its_cgroup(memcg: int) -> None:
     scene = Groups(_OOM)
