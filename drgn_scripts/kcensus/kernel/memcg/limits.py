@@ -21,6 +21,8 @@ _UNSET = 255
 counted from 1 on."""
 _KINDS = {"anonymous": "NR_ANON_MAPPED", "page cache": "NR_FILE_PAGES", "shmem (tmpfs)": "NR_SHMEM"}
 """Counters in pages by kind of memory; the page cache includes shmem."""
+_UNWRITTEN = ("NR_FILE_DIRTY", "NR_WRITEBACK")
+"""Counters of the pages that cannot be reclaimed before a disk has them."""
 _AVERAGES = 2048
 """FIXED_1: averages of PSI are percentages times this."""
 
@@ -94,25 +96,38 @@ def memory_by_kind(kernel: Kernel, memcg: int) -> dict[str, int]:
 
     :param memcg: address of a ``struct mem_cgroup``
     """
+    sizes = {kind: _counted(kernel, memcg, name) for kind, name in _KINDS.items()}
+    found = {kind: size for kind, size in sizes.items() if size is not None}
+    if len(found) < len(_KINDS):
+        return {}
+    found["page cache"] = max(found["page cache"] - found["shmem (tmpfs)"], 0)
+    return found
+
+
+def unwritten(kernel: Kernel, memcg: int) -> int:
+    """Return the bytes of page cache of a cgroup that are dirty or under writeback; 0 if unknown.
+
+    :param memcg: address of a ``struct mem_cgroup``
+    """
+    return sum(_counted(kernel, memcg, name) or 0 for name in _UNWRITTEN)
+
+
+def _counted(kernel: Kernel, memcg: int, name: str) -> int | None:
+    """Return a counter of a cgroup and those below it, in bytes; None if unknown."""
     prog = kernel.prog
     try:
         # Since Linux kernel commit 42a300353577 ("mm: memcontrol: fix recursive statistics
         # correctness & scalabilty") (in v5.2), counters include those of cgroups below.
         counters = drgn.Object(prog, "struct mem_cgroup", address=memcg).vmstats
         if counters.type_.kind == drgn.TypeKind.POINTER:
-            # Since Linux kernel commit 2d146aa3aa84 ("mm: memcontrol: switch to rstat") and
-            # 410f8e82689e (subjects not verified).
+            # Since v6.1 (commit not verified), they are in a struct of their own.
             counters = counters.state
-        page, found = kernel.memory.page_size, dict[str, int]()
-        for kind, name in _KINDS.items():
-            place = _place(prog, int(prog.constant(name)), counters.type_.length or 0)
-            # An atomic_long_t before v5.13 (commit not verified).
-            value = getattr(counters[place], "counter", counters[place])
-            found[kind] = max(int(value), 0) * page
+        place = _place(prog, int(prog.constant(name)), counters.type_.length or 0)
+        # An atomic_long_t before v5.13 (commit not verified).
+        value = getattr(counters[place], "counter", counters[place])
+        return max(int(value), 0) * kernel.memory.page_size
     except DAMAGED:
-        return {}
-    found["page cache"] = max(found["page cache"] - found["shmem (tmpfs)"], 0)
-    return found
+        return None
 
 
 def _place(prog: drgn.Program, item: int, count: int) -> int:

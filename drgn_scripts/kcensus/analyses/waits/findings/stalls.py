@@ -93,8 +93,16 @@ def _remedies(figures: Figures, node: int, waiters: set[int]) -> Iterator[Remedy
 def _no_remedy(figures: Figures, node: int) -> str:
     """Return the advice of the nearest edge or device, in the absence of a remedy."""
     graph = figures.graph.sure
-    if figures.tasks.is_running(node) and (lock := spins_for(figures, node)):
-        return f"Find the task that holds {lock}: it must release it, and does so without sleeping"
+    lock, holders = spins_for(figures, node) if figures.tasks.is_running(node) else ("", [])
+    if holders:
+        return (
+            f"Look at {listed(holders, 2)} first, which may hold {lock}: only its holder frees it"
+        )
+    if lock:
+        return (
+            f"Find the task that holds {lock}, which runs, too: compare the functions of all CPUs "
+            "(sysrq-l, or crash's `bt -a`)"
+        )
     edges = [graph.edge[edge].advice for edge in graph.preceding[node]]
     reached = np.flatnonzero(graph.reached([node])).tolist()
     ends = [graph.kind[each].advice for each in reached if graph.kind[each].is_device]

@@ -10,6 +10,7 @@ from kcensus.analyses.waits.figures.tasks import State
 from kcensus.analyses.waits.findings.told import MAX_TOLD
 from kcensus.human import human_seconds, listed
 from kcensus.kernel.locking.owners import Strength
+from kcensus.kernel.waiting.finders.cpus.spinning import SPINLOCK
 from kcensus.kernel.waiting.graph import THREAD
 from kcensus.text import task_name
 
@@ -81,19 +82,21 @@ def runs(figures: Figures, task: int) -> str:
     elif (seen := figures.log.seen.get(tasks.pid(task))) is not None:
         ago = figures.waiting.tasks.now_ns / 1e9 - seen[0]
         words += f"; the log has it in {seen[1]}, {human_seconds(max(ago, 0.0))} before"
-    lock = spins_for(figures, task)
-    return f"{words}, and spins for {lock}" if lock else words
+    lock, holders = spins_for(figures, task)
+    hint = f", possibly held by {listed(holders, 2)}" if holders else ""
+    return f"{words}, and spins for {lock}{hint}" if lock else words
 
 
-def spins_for(figures: Figures, task: int) -> str:
-    """Return the lock that a running task spins for, with possible holders; empty if none."""
+def spins_for(figures: Figures, task: int) -> tuple[str, list[str]]:
+    """Return the lock that a running task spins for, and possible holders; empty if none."""
     graph = figures.graph
     for edge in graph.following[task]:
         lock = int(graph.target[edge])
+        if graph.kind[lock] is not SPINLOCK:
+            continue
         ends = [figures.names.of(int(graph.target[each])) for each in graph.following[lock]]
-        hint = f", possibly held by {listed(ends, 2)}" if ends else ""
-        return f"{figures.names.of(lock)}{hint}"
-    return ""
+        return figures.names.of(lock), ends
+    return "", []
 
 
 def awaited(figures: Figures, task: int) -> list[int]:

@@ -10,7 +10,14 @@ import numpy as np
 
 from kcensus.human import human_bytes, human_ratio, listed
 from kcensus.kernel.kernel import Kernel
-from kcensus.kernel.memcg.limits import Limits, is_unified, limits, memory_by_kind, pressure
+from kcensus.kernel.memcg.limits import (
+    Limits,
+    is_unified,
+    limits,
+    memory_by_kind,
+    pressure,
+    unwritten,
+)
 from kcensus.kernel.memcg.members import largest
 from kcensus.kernel.memcg.memcgs import memcgs
 from kcensus.kernel.tasks.tasks import tasks
@@ -24,6 +31,8 @@ _LARGEST = 3
 """Processes to name."""
 _MORE = 1.25
 """Factor of a limit above the present use."""
+_UNWRITTEN = 0.1
+"""Share of dirty memory to mention."""
 _PRESSED = 0.1
 """Share of time without memory that is a warning: each sleep of a throttled task is short."""
 _UNINTERRUPTIBLE, _WAKEKILL = np.uint64(2), np.uint64(0x180)
@@ -103,6 +112,9 @@ def _evidence(
     if any(kinds.values()):
         order = sorted(kinds.items(), key=lambda item: -item[1])
         yield listed([f"{human_bytes(size)} {kind}" for kind, size in order if size])
+    late = unwritten(kernel, int(groups.address[row]))
+    if late >= _UNWRITTEN * known.usage[row]:
+        yield f"{human_bytes(late)} are dirty or under writeback, and stay until a disk has them"
     if fillers:
         names = [f"{_task(kernel, task)} {human_bytes(size)}" for task, size in fillers]
         yield f"largest processes: {listed(names)}"
@@ -162,7 +174,8 @@ def _end(kernel: Kernel, fillers: list[tuple[int, int]]) -> Iterator[Remedy]:
                 effect=f"Kill {_task(kernel, row)}, the largest process, which frees up to "
                 f"{human_bytes(size)}",
                 command=f"kill -KILL {pid}",
-                risk="its work is lost; a service manager may start it again",
+                risk="its work is lost, and what it has written to tmpfs stays; a service manager "
+                "may start it again",
             )
 
 
