@@ -18,8 +18,8 @@ from kcensus.kernel.memcg.limits import (
     pressure,
     unwritten,
 )
-from kcensus.kernel.memcg.members import largest
 from kcensus.kernel.memcg.memcgs import memcgs
+from kcensus.kernel.memcg.processes import largest
 from kcensus.kernel.tasks.tasks import tasks
 from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.kernel.waiting.finder import Stall

@@ -15,8 +15,8 @@ import numpy as np
 from kcensus.engine.memory import Numbers, Words
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.memcg.limits import Limits, limits
-from kcensus.kernel.memcg.members import below, members
 from kcensus.kernel.memcg.memcgs import memcgs
+from kcensus.kernel.memcg.processes import below, members
 from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.tasks.victims import victims
 from kcensus.kernel.waiting.finder import Draft, Finder, Stall

@@ -11,8 +11,8 @@ import pytest
 from kcensus.engine.memory import Faults, Numbers
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.memcg.limits import Limits, limits
-from kcensus.kernel.memcg.members import Members, below, members
 from kcensus.kernel.memcg.memcgs import Memcgs, memcgs
+from kcensus.kernel.memcg.processes import Members, below, members
 from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.kernel.waiting.finder import Stall
 from kcensus.kernel.waiting.finders.memory.cgroups import FREED, LIMITED, MEMCG, MemoryCgroups
