@@ -167,12 +167,11 @@ def test_soft_lockups_are_no_oopses_and_name_the_running_tasks(case: Case) -> No
     assert log.oopses == []
     assert {*log.lockups} == {pids["spin-holder"], pids["spin-waiter"]}
     result = analyzed(case.target, "waits")
-    told = {each.id: each.evidence for each in result.findings if not each.part_of}
-    for comm, cpu in (("spin-holder", 1), ("spin-waiter", 2)):
-        evidence = told[f"waits-behind:{pids[comm]}"]
+    told = {each.kind: " ".join([each.evidence, *each.story]) for each in result.findings}
+    for comm, cpu, kind in (("spin-holder", 1, "behind"), ("spin-waiter", 2, "spinlock")):
         function = comm.replace("-", "_")
-        assert f"runs on CPU {cpu} in {function} [kcensus_spin]" in evidence
-        assert "soft lockup" in evidence
+        assert f"runs on CPU {cpu} in {function} [kcensus_spin]" in told[f"waits-{kind}"]
+        assert "soft lockup" in told[f"waits-{kind}"]
     # Inlined functions are in no frame of their own.
     stacks = result.tables["stacks"].frame
     of_spinner = stacks[stacks["pid"] == pids["spin-waiter"]]["function"].tolist()

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from kcensus.analyses.waits.figures import Figures
-from kcensus.analyses.waits.findings.told import Told
-from kcensus.analyses.waits.findings.words import runs
-from kcensus.human import human_seconds
+from kcensus.analyses.waits.findings.told import MAX_TOLD, Told, danger, degree, stall
+from kcensus.analyses.waits.findings.words import kept, runs
+from kcensus.human import human_seconds, listed
 from kcensus.kernel.waiting.finders.cpus.occupied import RUNS, STARVED
 from kcensus.kernel.waiting.graph import TASK
 from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit
@@ -71,6 +71,37 @@ def _starves(figures: Figures, node: int) -> bool:
     graph = figures.graph.sure
     cpus = [int(graph.source[edge]) for edge in graph.preceding[node] if graph.edge[edge] is RUNS]
     return any(graph.edge[edge] is STARVED for cpu in cpus for edge in graph.preceding[cpu])
+
+
+def spinlock(figures: Figures, node: int) -> Told:
+    """Return the finding about a spinlock that running tasks spin for."""
+    waits, name = stall(figures, node), figures.names.of(node)
+    spinners = figures.first_tasks(node)[:MAX_TOLD]
+    ends = [int(figures.graph.target[edge]) for edge in figures.graph.following[node]]
+    holders = listed([figures.names.of(end) for end in ends], MAX_TOLD)
+    story = []
+    for each in (*spinners, *ends[:MAX_TOLD]):
+        held = kept(figures, each) if each in spinners else ""
+        parts = [f"{figures.names.of(each)} {runs(figures, each)}", held, lockup(figures, each)]
+        story.append("; ".join(filter(None, parts)))
+    is_stuck = any(lockup(figures, each) for each in (*spinners, *ends))
+    how = degree(figures, node) or Severity.NOTICE
+    how = max(how, Severity.WARNING) if is_stuck else how
+    finding = Finding(
+        id=f"waits-spinlock:{int(figures.graph.address[node]):x}",
+        severity=how,
+        danger=danger(how),
+        tasks=waits.tasks,
+        title=f"{waits.title(name)}; "
+        + (f"it may be held by {holders}" if holders else "its holder is unknown"),
+        story=tuple(story),
+        figures=waits.figures,
+        no_remedy=f"Look at {holders} first: only the holder of the lock can release it"
+        if holders
+        else "Find the task that holds it, which runs, too: compare the functions of all CPUs "
+        "(sysrq-l, or crash's `bt -a`)",
+    )
+    return Told(finding, [node, *spinners], ends)
 
 
 def stuck(figures: Figures, told: set[int]) -> Iterator[Told]:

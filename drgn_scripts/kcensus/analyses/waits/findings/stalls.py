@@ -13,7 +13,7 @@ from kcensus.analyses.waits.findings.busy import lockup, release
 from kcensus.analyses.waits.findings.known import patch_behind
 from kcensus.analyses.waits.findings.remedies import go_on, kills, restart, thaw
 from kcensus.analyses.waits.findings.told import MAX_TOLD, Told, danger, severity, stall, tasks_have
-from kcensus.analyses.waits.findings.words import awaited, does, kept, objects_of, spins_for
+from kcensus.analyses.waits.findings.words import awaited, does, kept, objects_of
 from kcensus.human import counted, human_seconds, listed
 from kcensus.kernel.waiting.finder import LOOK_AT_STACKS, Stall
 from kcensus.kernel.waiting.finders.cpus.occupied import RUNS
@@ -93,16 +93,6 @@ def _remedies(figures: Figures, node: int, waiters: set[int]) -> Iterator[Remedy
 def _no_remedy(figures: Figures, node: int) -> str:
     """Return the advice of the nearest edge or device, in the absence of a remedy."""
     graph = figures.graph.sure
-    lock, holders = spins_for(figures, node) if figures.tasks.is_running(node) else ("", [])
-    if holders:
-        return (
-            f"Look at {listed(holders, 2)} first, which may hold {lock}: only its holder frees it"
-        )
-    if lock:
-        return (
-            f"Find the task that holds {lock}, which runs, too: compare the functions of all CPUs "
-            "(sysrq-l, or crash's `bt -a`)"
-        )
     edges = [graph.edge[edge].advice for edge in graph.preceding[node]]
     reached = np.flatnonzero(graph.reached([node])).tolist()
     ends = [graph.kind[each].advice for each in reached if graph.kind[each].is_device]
