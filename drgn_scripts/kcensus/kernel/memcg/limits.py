@@ -38,6 +38,10 @@ class Limits:
     """``memory.max``, or ``memory.limit_in_bytes`` of cgroup v1."""
     is_without_oom: Mask
     """Whether the OOM killer is disabled (``memory.oom_control`` of cgroup v1)."""
+    with_swap: Numbers
+    """Use of memory and swap, with cgroup v1."""
+    most_with_swap: Numbers
+    """``memory.memsw.limit_in_bytes``."""
     faults: Faults = field(default_factory=Faults)
 
 
@@ -58,6 +62,8 @@ def limits(kernel: Kernel) -> Limits:
         # Since v5.8 (commit not verified), memory.high is in the page_counter, too.
         "high": ("memory.high", "high"),
         "without_oom": ("oom_kill_disable",),
+        "with_swap": ("memsw.usage.counter", "memsw.count.counter", "memsw.usage"),
+        "most_with_swap": ("memsw.max", "memsw.limit"),
     }
     read = gather(
         kernel.memory, groups.address, layout(prog, "struct mem_cgroup", members, optional), faults
@@ -76,6 +82,8 @@ def limits(kernel: Kernel) -> Limits:
         high=in_bytes("high"),
         most=in_bytes("most"),
         is_without_oom=read.columns.get("without_oom", np.zeros(len(groups))) != 0,
+        with_swap=np.maximum(in_bytes("with_swap"), 0),
+        most_with_swap=in_bytes("most_with_swap"),
         faults=faults,
     )
 

@@ -5,19 +5,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from kcensus.human import human_bytes, human_ratio, listed
 from kcensus.kernel.kernel import Kernel
-from kcensus.kernel.memcg.limits import (
-    Limits,
-    is_unified,
-    limits,
-    memory_by_kind,
-    pressure,
-    unwritten,
-)
+from kcensus.kernel.memcg.limits import is_unified, limits, memory_by_kind, pressure, unwritten
 from kcensus.kernel.memcg.memcgs import memcgs
 from kcensus.kernel.memcg.processes import largest
 from kcensus.kernel.tasks.tasks import tasks
@@ -27,6 +21,7 @@ from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit
 from kcensus.text import printable, task_name
 
 _MIB = 1 << 20
+_WITH_SWAP = "memory.memsw.limit_in_bytes"
 _LARGEST = 3
 """Processes to name."""
 _MORE = 1.25
@@ -39,6 +34,20 @@ _UNINTERRUPTIBLE, _WAKEKILL = np.uint64(2), np.uint64(0x180)
 """Bits of a task's state; TASK_WAKEKILL of all versions."""
 
 
+@dataclass(frozen=True)
+class _Reached:
+    """A limit, in bytes, and the use that it limits."""
+
+    name: str
+    """File of the cgroup."""
+    value: int
+    usage: int
+
+    @property
+    def is_high(self) -> bool:
+        return self.name == "memory.high"
+
+
 def filled(kernel: Kernel, row: int, stall: Stall, *, is_oom: bool) -> Finding:
     """Return the finding about tasks that wait for memory of a cgroup.
 
@@ -48,7 +57,7 @@ def filled(kernel: Kernel, row: int, stall: Stall, *, is_oom: bool) -> Finding:
     groups, known = memcgs(kernel), limits(kernel)
     shown, usage = printable(groups.path[row]), int(known.usage[row])
     pressed = pressure(kernel, int(groups.cgroup[row]))
-    limit = _limit(known, row, is_oom=is_oom)
+    limit = _reached(kernel, row, is_oom=is_oom)
     severity = stall.severity()
     is_pressed = limit is not None and pressed is not None and pressed >= _PRESSED
     # Without the OOM killer, no memory will be free by itself.
@@ -57,9 +66,8 @@ def filled(kernel: Kernel, row: int, stall: Stall, *, is_oom: bool) -> Finding:
         severity = max(severity, Severity.WARNING)
     at = ""
     if limit is not None:
-        name = "memory.high" if limit == "high" else _hard(kernel)
-        verb = "throttles above" if limit == "high" else "is"
-        at = f", and {name} {verb} {human_bytes(_value(known, row, limit))}"
+        verb = "throttles above" if limit.is_high else "is"
+        at = f", and {limit.name} {verb} {human_bytes(limit.value)}"
     fillers = largest(kernel, row, _LARGEST)
     remedies = (*_raise(kernel, row, limit), *_end(kernel, fillers)) if limit else ()
     return Finding(
@@ -72,7 +80,7 @@ def filled(kernel: Kernel, row: int, stall: Stall, *, is_oom: bool) -> Finding:
         figures={
             **stall.figures,
             "usage": Figure(usage, Unit.BYTES),
-            "limit": Figure(_value(known, row, limit) if limit else None, Unit.BYTES),
+            "limit": Figure(limit.value if limit else None, Unit.BYTES),
         },
         remedies=remedies,
         no_remedy=""
@@ -82,22 +90,27 @@ def filled(kernel: Kernel, row: int, stall: Stall, *, is_oom: bool) -> Finding:
     )
 
 
-def _limit(known: Limits, row: int, *, is_oom: bool) -> str | None:
-    """Return the limit that tasks wait at: ``high``, ``most``, or None if the use is below."""
-    if is_oom:
-        return "most" if known.most[row] >= 0 else None
-    if 0 <= known.high[row] < known.usage[row]:
-        return "high"
-    is_full = known.most[row] >= 0 and known.usage[row] > known.most[row] - _MIB
-    return "most" if is_full else None
+def _reached(kernel: Kernel, row: int, *, is_oom: bool) -> _Reached | None:
+    """Return the limit that tasks wait at; None if the use is below all limits."""
+    known, usage = limits(kernel), int(limits(kernel).usage[row])
+    if not is_oom and 0 <= known.high[row] < usage:
+        return _Reached("memory.high", int(known.high[row]), usage)
+    hard = [each for each in _hard(kernel, row) if each.value >= 0]
+    full = [each for each in hard if each.usage > each.value - _MIB]
+    nearest = min(hard, key=lambda each: each.value - each.usage, default=None)
+    return full[0] if full else nearest if is_oom else None
 
 
-def _value(known: Limits, row: int, limit: str) -> int:
-    return int((known.high if limit == "high" else known.most)[row])
-
-
-def _hard(kernel: Kernel) -> str:
-    return "memory.max" if is_unified(kernel.prog) else "memory.limit_in_bytes"
+def _hard(kernel: Kernel, row: int) -> list[_Reached]:
+    known = limits(kernel)
+    most, usage = int(known.most[row]), int(known.usage[row])
+    if is_unified(kernel.prog):
+        return [_Reached("memory.max", most, usage)]
+    most_with_swap, with_swap = int(known.most_with_swap[row]), int(known.with_swap[row])
+    return [
+        _Reached("memory.limit_in_bytes", most, usage),
+        _Reached(_WITH_SWAP, most_with_swap, with_swap),
+    ]
 
 
 def _evidence(
@@ -105,7 +118,7 @@ def _evidence(
     row: int,
     fillers: list[tuple[int, int]],
     pressed: float | None,
-    limit: str | None,
+    limit: _Reached | None,
 ) -> Iterator[str]:
     groups, known = memcgs(kernel), limits(kernel)
     kinds = memory_by_kind(kernel, int(groups.address[row]))
@@ -118,7 +131,7 @@ def _evidence(
     if fillers:
         names = [f"{_task(kernel, task)} {human_bytes(size)}" for task, size in fillers]
         yield f"largest processes: {listed(names)}"
-    if limit == "most" and known.is_without_oom[row]:
+    if limit and not limit.is_high and known.is_without_oom[row]:
         yield "memory.oom_control has disabled the OOM killer: tasks sleep until memory is free"
     if pressed is not None:
         yield f"some task of it lacked memory in {human_ratio(pressed)} of the last 10 s (PSI)"
@@ -129,31 +142,32 @@ def _task(kernel: Kernel, row: int) -> str:
     return task_name(known.comm[row], int(known.pid[row]))
 
 
-def _raise(kernel: Kernel, row: int, limit: str) -> Iterator[Remedy]:
+def _raise(kernel: Kernel, row: int, limit: _Reached) -> Iterator[Remedy]:
     """Yield the remedies that raise the limit, or let the OOM killer end a process."""
     known, directory = limits(kernel), _directory(kernel, row)
     if not directory:
         return
-    name = "memory.high" if limit == "high" else _hard(kernel)
-    before = _value(known, row, limit)
     # Rounded up to MiB.
-    value = -(-int(max(int(known.usage[row]), before) * _MORE) // _MIB) * _MIB
-    more = human_bytes(value - int(known.usage[row]))
-    file, most = shlex.quote(f"{directory}/{name}"), int(known.most[row])
-    risk = f"the cgroup may use up to {more} more, which other programs then lack"
-    if limit == "high" and 0 <= most < value:
+    value = -(-int(max(limit.usage, limit.value) * _MORE) // _MIB) * _MIB
+    raised, most = [limit], int(known.most[row])
+    risk = f"the cgroup may use up to {human_bytes(value - limit.usage)} more, which other "
+    risk += "programs then lack"
+    if limit.is_high and 0 <= most < value:
         risk += f"; memory.max ({human_bytes(most)}) still limits it: raise that, too"
-    if not is_unified(kernel.prog):
-        risk += "; fails with EINVAL above memory.memsw.limit_in_bytes: raise that first"
+    if limit.name != _WITH_SWAP:
+        # The limit with swap must not be lower.
+        others = (each for each in _hard(kernel, row) if each.name == _WITH_SWAP)
+        raised += [each for each in others if not limit.is_high and 0 <= each.value < value]
+    files = {each: shlex.quote(f"{directory}/{each.name}") for each in raised}
     yield Remedy(
-        effect=f"Raise {name} of {printable(memcgs(kernel).path[row])} from "
-        f"{human_bytes(before)} to {human_bytes(value)}, so that its tasks go on",
-        command=f"echo {value} > {file}",
+        effect=f"Raise {limit.name} of {printable(memcgs(kernel).path[row])} from "
+        f"{human_bytes(limit.value)} to {human_bytes(value)}, so that its tasks go on",
+        command="\n".join(f"echo {value} > {files[each]}" for each in raised[::-1]),
         risk=risk,
-        undo=f"echo {before} > {file}",
+        undo="\n".join(f"echo {each.value} > {files[each]}" for each in raised),
         until="reboot, or the service manager sets it again (systemd: `systemctl set-property`)",
     )
-    if limit == "most" and known.is_without_oom[row]:
+    if not limit.is_high and known.is_without_oom[row]:
         control = shlex.quote(f"{directory}/memory.oom_control")
         yield Remedy(
             effect="Enable the OOM killer of the cgroup",
@@ -188,9 +202,16 @@ def _directory(kernel: Kernel, row: int) -> str:
 
 
 def _mount(kernel: Kernel) -> str:
-    unified = is_unified(kernel.prog)
-    if not unified:
-        return "/sys/fs/cgroup/memory"
+    """Return where the hierarchy of the memory controller is mounted, usually if unknown."""
     blocks = super_blocks(kernel)
-    mounts = np.array(blocks.mount, object)[[type_ == "cgroup2" for type_ in blocks.type]]
-    return next(filter(None, mounts.tolist()), "/sys/fs/cgroup")
+    mounts = [*zip(blocks.type, blocks.mount, strict=True)]
+    if is_unified(kernel.prog):
+        found = [mount for type_, mount in mounts if type_ == "cgroup2" and mount]
+        return found[0] if found else "/sys/fs/cgroup"
+    # Named by its controllers, such as cpu,cpuacct.
+    found = [
+        mount
+        for type_, mount in mounts
+        if type_ == "cgroup" and "memory" in mount.rpartition("/")[2].split(",")
+    ]
+    return found[0] if found else "/sys/fs/cgroup/memory"

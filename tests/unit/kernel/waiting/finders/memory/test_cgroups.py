@@ -43,6 +43,7 @@ class Groups(Sleepers):
         usage: tuple[int, int, int] = (90, 50, 30),
         high: tuple[int, int, int] = (-1, -1, -1),
         most: tuple[int, int, int] = (-1, -1, -1),
+        swap: tuple[int, int, int] = (-1, -1, -1),
         name: str = "web",
     ) -> None:
         super().__init__(_TYPES, *functions)
@@ -61,7 +62,9 @@ class Groups(Sleepers):
         self.remember(memcgs, groups)
         above, below_it = (_bytes(row) for row in (high, most))
         oom = np.array([False, True, False])
-        self.remember(limits, Limits(_bytes(usage), above, below_it, oom))
+        self.remember(
+            limits, Limits(_bytes(usage), above, below_it, oom, _bytes(usage), _bytes(swap))
+        )
         count = len(functions)
         self.remember(members, Members(np.full(count, 2), words(*[0] * count), Faults()))
         self.remember(super_blocks, SimpleNamespace(mount=[], type=[]))
@@ -167,6 +170,25 @@ def test_the_finding_about_a_limit_without_the_oom_killer() -> None:
         f"echo {63 * _MIB} > /sys/fs/cgroup/memory/shop/memory.limit_in_bytes",
         "echo 0 > /sys/fs/cgroup/memory/shop/memory.oom_control",
     ]
+
+
+@pytest.mark.parametrize(
+    ("most", "swap", "commands"),
+    [
+        # The limit with swap must not be lower, so it is raised first.
+        (50, 50, ["memory.memsw.limit_in_bytes", "memory.limit_in_bytes"]),
+        (50, 100, ["memory.limit_in_bytes"]),
+        (60, 50, ["memory.memsw.limit_in_bytes"]),
+        (-1, 50, ["memory.memsw.limit_in_bytes"]),
+    ],
+)
+def test_the_limits_with_and_without_swap(most: int, swap: int, commands: list[str]) -> None:
+    scene = Groups(_OOM, most=(-1, most, -1), swap=(-1, swap, -1))
+    scene.oom(0, _SHOP)
+    command = scene.found(_SHOP).remedies[0].command
+    assert command == "\n".join(
+        f"echo {63 * _MIB} > /sys/fs/cgroup/memory/shop/{name}" for name in commands
+    )
 
 
 @pytest.mark.parametrize(("name", "high"), [("x\x1b", 20), ("web", 40)])
