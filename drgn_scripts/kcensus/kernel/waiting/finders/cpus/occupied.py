@@ -29,7 +29,7 @@ _TOLERANCE_NS = 10**7
 _MAX_RT_PRIO = 100
 """MAX_RT_PRIO: lower priorities are those of real-time tasks, and come before all others."""
 _MOST_RUNNABLE = 1 << 12
-"""Most runnable tasks of a CPU that can be starved by it."""
+"""Most runnable tasks to look at."""
 
 
 class Occupied(Finder):
@@ -50,16 +50,18 @@ class Occupied(Finder):
         queued = np.broadcast_to(known.is_queued, len(known))
         waits: Mask = queued & ~known.is_on_cpu & ~known.has_exited
         waits &= (known.state == 0) | np.broadcast_to(known.is_waking, len(known))
-        starved = np.flatnonzero(waits & (known.off_cpu_ns >= _STARVED_NS))[:_MOST_RUNNABLE]
-        if not len(starved):
+        starved = np.flatnonzero(waits)[:_MOST_RUNNABLE]
+        if not len(starved) or known.now_ns < 0:
             return
+        off = self._runnable_ns(starved)
+        starved, off = starved[off >= _STARVED_NS], off[off >= _STARVED_NS]
         queues = run_queues(self.kernel)
         cpu = np.array([queues.row.get(each, -1) for each in known.cpu[starved].tolist()], np.int64)
-        starved, cpu = starved[cpu >= 0], cpu[cpu >= 0]
+        starved, off, cpu = starved[cpu >= 0], off[cpu >= 0], cpu[cpu >= 0]
         current = known.rows(queues.current[cpu])
         sound = (current >= 0) & ~queues.is_idle[cpu]
-        starved, cpu, current = starved[sound], cpu[sound], current[sound]
-        off, on = known.off_cpu_ns[starved], known.arrived_ns[current]
+        starved, off, cpu, current = starved[sound], off[sound], cpu[sound], current[sound]
+        on = known.arrived_ns[current]
         before, after = self._priority(current), self._priority(starved)
         is_longer = on + _TOLERANCE_NS >= off
         is_above = (before < _MAX_RT_PRIO) & (before < after)
@@ -75,6 +77,15 @@ class Occupied(Finder):
                 strength=Strength.DERIVED,
             )
         add_cpus(self, np.unique(cpu[is_longer | is_above]))
+
+    def _runnable_ns(self, rows: Numbers) -> Numbers:
+        """Return for how long tasks have been runnable without a CPU, or -1 if unknown."""
+        task = "struct task_struct"
+        if not self.kernel.prog.type(task).has_member("sched_info"):
+            return np.full(len(rows), -1)
+        path = "sched_info.last_queued"
+        queued = self._member(task, path, self.known.address[rows]).astype(np.int64)
+        return np.where(queued > 0, self.known.now_ns - queued, -1)
 
     def _priority(self, rows: Numbers) -> Numbers:
         read = self._member("struct task_struct", "prio", self.known.address[rows])

@@ -16,7 +16,10 @@ from kcensus.kernel.waiting.finders.cpus.occupied import CPU, RUNS, STARVED, Occ
 from kcensus.kernel.waiting.graph import TASK
 from tests.unit.kernel.waiting.making import Sleepers, links, words
 
-_TYPES = "struct task_struct 64 : 8 int prio"
+_TYPES = """
+struct task_struct 64 : 8 int prio; 16 struct sched_info sched_info
+struct sched_info 32 : 16 unsigned long long last_queued
+"""
 _RQ = 0xFFFF_8882_0000_0000
 _SECOND = 10**9
 
@@ -24,7 +27,7 @@ _SECOND = 10**9
 class Runnable(Sleepers):
     """Task 0 is runnable on CPU 0, which runs task 1.
 
-    :param off: seconds since task 0 left the CPU
+    :param off: seconds since task 0 is runnable, of 100; 0 if unknown
     :param on: seconds since task 1 got it
     """
 
@@ -32,6 +35,7 @@ class Runnable(Sleepers):
         super().__init__(_TYPES, "copy", "loop")
         for task, value in zip(self.task, priority, strict=True):
             self.k.write_words(task + 8, value)
+        self.k.write_words(self.task[0] + 32, int((100 - off) * _SECOND) if off else 0)
         seconds = np.array([off, on]) * _SECOND
         self.known = replace(
             self.known,
@@ -39,7 +43,8 @@ class Runnable(Sleepers):
             cpu=np.array([0, 0]),
             is_queued=np.array([True, True]),
             is_on_cpu=np.array([False, True]),
-            off_cpu_ns=np.array([seconds[0], 0]).astype(np.int64),
+            off_cpu_ns=np.array([50 * _SECOND, 0]),
+            now_ns=100 * _SECOND,
             arrived_ns=seconds.astype(np.int64),
         )
         self.remember(tasks, self.known)
@@ -72,6 +77,8 @@ def test_a_task_that_is_starved(off: float, on: float, priority: tuple[int, int]
     ("off", "on", "priority", "is_idle"),
     [
         (0.5, 6.0, (120, 120), False),  # a moment only
+        (0.5, 0.1, (120, 49), False),  # it was just woken up
+        (0, 60.0, (120, 49), False),
         (5.0, 0.1, (120, 120), False),  # they take turns with others
         (5.0, 0.1, (49, 49), False),
         (5.0, 6.0, (120, 120), True),
