@@ -112,8 +112,8 @@ class Works(Finder):
     def _stalled(self, work: int, pool: int, state: str) -> set[int]:
         """Note what a pending work item waits for in the pool of a CPU without progress.
 
-        Such a pool starts no item while one of its workers is awake. If none is, the CPU is
-        occupied: a worker is woken up for each pending item.
+        Such a pool starts no item while one of its workers is awake. If none is, the CPU may be
+        occupied, by a task that has not left it since: a worker is woken up for each pending item.
         """
         known = workqueues(self.kernel)
         found = known.by_id.get(pool)
@@ -130,7 +130,9 @@ class Works(Finder):
             return self._behind(work, sorted(awake), "worker_pool.worklist")
         queues = run_queues(self.kernel)
         row = queues.row.get(found.cpu, -1)
-        if row >= 0 and len(add_cpus(self, np.array([row]))):
+        current = self.known.rows(queues.current[[row]])[0] if row >= 0 else -1
+        is_occupied = self.known.arrived_ns[current] >= (found.age or 0) * 1e9
+        if current >= 0 and is_occupied and len(add_cpus(self, np.array([row]))):
             source, target = np.array([work], np.uint64), queues.address[[row]]
             evidence, strength = "worker_pool.cpu", Strength.DERIVED
             self.build.edges(STARVED, (WORK, source), (CPU, target), evidence, strength=strength)

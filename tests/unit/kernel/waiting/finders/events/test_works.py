@@ -172,6 +172,7 @@ def _stalled(pid: int, cpu: int = 0, age: float = 5.0) -> Workqueues:
 @pytest.mark.parametrize(
     ("cpu", "age", "awake", "target"),
     [
+        (0, 8.0, False, ""),  # the task that runs there took its turn since
         (0, 5.0, True, "work"),  # the worker of the running item does not sleep
         (0, 5.0, False, "cpu"),
         (0, 0.1, False, ""),
@@ -183,6 +184,7 @@ def test_pending_work_of_a_cpu_without_progress(
 ) -> None:
     scene = Sleepers(_WORK, "flush_work", "worker_thread")
     scene.wait(0, _BARRIER + 32, "struct completion")
+    scene.known.arrived_ns[1] = 6 * 10**9
     if awake:
         scene.known.state[1] = 0
     scene.remember(workqueues, _stalled(101, cpu, age))
