@@ -72,6 +72,6 @@ def test_hung_tasks_of_other_findings_are_a_part_of_these() -> None:
     figures.log = Log(hung={101: 120, 999: 240}, names={101: "task-1", 999: "gone"})
     hung = {each.id: each for each in findings(figures)}["log-hung-task"]
     assert hung.part_of == ""
-    assert "gone (PID 999)" in hung.evidence
-    assert "1 of them no longer in state D" in hung.evidence
+    assert hung.evidence == "no longer in state D: gone (PID 999)"
+    assert hung.tasks == {101}
     assert hung.no_remedy

@@ -28,19 +28,19 @@ def hung_tasks(figures: Figures, others: Sequence[Told]) -> Iterator[Told]:
     is_told = frozenset().union(*about.values()) == hung.keys()
     longest = max(hung.values())
     blocked = {*tasks.pid[np.flatnonzero(tasks.is_blocked)].tolist()}
-    still = len(hung.keys() & blocked)
-    names = sorted(task_name(figures.log.names.get(pid, "?"), pid) for pid in hung)
-    over = len(hung) - still
+    over = sorted(hung.keys() - blocked)
+    still, names = len(hung) - len(over), [figures.log.names.get(pid, "?") for pid in over]
+    gone = listed([task_name(name, pid) for name, pid in zip(names, over, strict=True)])
     finding = Finding(
         id="log-hung-task",
-        tasks=frozenset(hung),
+        tasks=figures.tasks.pids(figures.task_nodes) & hung.keys(),
         is_generic=True,
         is_vague=True,
         severity=Severity.WARNING,
         danger=Danger.STALL,
         title=f"the log reports {counted(len(hung), 'hung task')}, the longest blocked for more "
         f"than {human_seconds(longest)}",
-        evidence=listed(names) + (f"; {over:,} of them no longer in state D" * bool(over)),
+        evidence=f"no longer in state D: {gone}" if gone else "",
         figures={"seconds": Figure(longest, Unit.SECONDS), "tasks": Figure(len(hung))},
         part_of=owner if is_told else "",
         no_remedy="" if is_told else _next_step(still),
