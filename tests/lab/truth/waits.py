@@ -118,7 +118,7 @@ class Truth:
 
 
 _CLAIM = re.compile(
-    r"kcensus_waits: task (?P<pid>\d+) (?P<comm>\S+) (?P<verb>holds|waits) "
+    r"kcensus_(?:waits|spin): task (?P<pid>\d+) (?P<comm>\S+) (?P<verb>holds|waits) "
     r"(?P<kind>\w+) (?P<address>[0-9a-f]+) (?P<mode>\w+)$",
     re.MULTILINE,
 )

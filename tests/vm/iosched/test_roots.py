@@ -12,7 +12,7 @@ from drgn.helpers.linux.pid import for_each_task
 
 from kcensus.engine.memory import Faults
 from kcensus.kernel.kernel import Kernel
-from kcensus.kernel.memcg.members import path_of, states_of
+from kcensus.kernel.memcg.processes import path_of, states_of
 from tests.lab import build
 from tests.vm.cases import analyzed, command, opened
 

@@ -35,6 +35,8 @@ FOUND: dict[str, tuple[str, ...]] = {
     "waits-scsi": ("5.10", "7.3"),
     "waits-stacked": ("5.10", "7.3"),
     "waits-stacked-disk": ("7.3",),
+    "waits-memory": ("5.10", "7.3"),
+    "waits-cpu": ("7.3",),
     "waits-healthy": ("6.1",),
 }
 """Those that the kernel makes without it."""

@@ -13,7 +13,8 @@ import pytest
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.waiting.cycles import cycles
-from kcensus.kernel.waiting.finders.events.rcu import GRACE_PERIOD, HELD_UP, RUNS
+from kcensus.kernel.waiting.finders.cpus.occupied import RUNS
+from kcensus.kernel.waiting.finders.events.rcu import GRACE_PERIOD, HELD_UP
 from kcensus.kernel.waiting.finders.io.journals import TRANSACTION
 from kcensus.kernel.waiting.finders.io.requests import REQUEST
 from kcensus.kernel.waiting.finders.io.xfs_logs import LOG_SPACE

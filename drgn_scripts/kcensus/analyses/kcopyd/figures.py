@@ -15,9 +15,7 @@ from kcensus.analyses.kcopyd.log_events import LogEvents
 from kcensus.kernel.dm.snapshots import UNLIMITED, Limit, Snapshot
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.mm.vmstat import node_page_state
-from kcensus.kernel.names import DAMAGED
 from kcensus.kernel.symbols import Symbols, symbols_of
-from kcensus.kernel.tasks.tasks import tasks
 from kcensus.kernel.workqueues import Pool
 from kcensus.results import Bound
 
@@ -31,6 +29,8 @@ class Figures:
     kernel: Kernel
     census: Census
     log: LogEvents
+    is_log_file: bool = False
+    """Whether the log is not that of the target."""
 
     @cached_property
     def functions(self) -> Symbols:
@@ -42,17 +42,6 @@ class Figures:
         prog, memory = self.kernel.prog, self.kernel.memory
         pages = node_page_state(prog, "NR_SLAB_UNRECLAIMABLE_B", "NR_SLAB_UNRECLAIMABLE")
         return None if pages is None else pages << memory.page_shift
-
-    @property
-    def still_blocked(self) -> frozenset[int]:
-        """PIDs of the tasks in state D; empty without hung tasks in the log, and if unknown."""
-        if not self.log.of("hung task"):
-            return frozenset()
-        try:
-            every = tasks(self.kernel)
-        except DAMAGED:
-            return frozenset()
-        return frozenset(every.pid[every.is_blocked].tolist())
 
     @property
     def owners(self) -> list[Owner]:

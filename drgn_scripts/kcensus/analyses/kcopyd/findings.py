@@ -16,6 +16,8 @@ from kcensus.analyses.kcopyd.log_events import LogEvents
 from kcensus.analyses.remedies import sysctl, written
 from kcensus.human import counted, human_bytes, human_ratio, human_seconds, listed
 from kcensus.kernel.dm.snapshots import UNLIMITED, Limit, Snapshot
+from kcensus.kernel.names import DAMAGED
+from kcensus.kernel.waiting.frames import place_of
 from kcensus.kernel.workqueues import Pool
 from kcensus.results import Bound, Danger, Figure, Finding, Remedy, Severity, Unit, ratio
 from kcensus.results.severity import MIN_BYTES, severity_of
@@ -98,7 +100,7 @@ def findings(figures: Figures) -> list[Finding]:
         *_waiters(figures),
         *_unusable(figures),
         *_page_wait(figures),
-        *log_findings(figures.log, stalled_cpus, figures.still_blocked),
+        *log_findings(figures.log, stalled_cpus, is_file=figures.is_log_file),
     ]
     return sorted(unsorted, key=lambda finding: -finding.severity)
 
@@ -115,8 +117,10 @@ def _stall(figures: Figures, pool: Pool) -> Finding:
     items = queues.items[queues.items["pool"] == pool.id]
     is_busy = items["state"] == "in-flight"
     busy = items[is_busy]
+    places = {pid: _inside(figures, pid) for pid in busy["pid"].tolist()[:_MAX_STACKS]}
     running = sorted(
-        f"{describe(int(func))} of {queues.names.get(int(wq), '?')} (PID {pid})"
+        f"{describe(int(func))} of {queues.names.get(int(wq), '?')} "
+        f"(PID {pid}{places.get(pid, '')})"
         for func, wq, pid in zip(busy["func"], busy["wq"], busy["pid"], strict=True)
     )
     waiting = sorted(describe(func) for func in items["func"][~is_busy].unique().tolist())
@@ -152,6 +156,14 @@ def _stall(figures: Figures, pool: Pool) -> Finding:
         "workers that could not be created",
         patch=_CALLBACK_PATCH if runs_kcopyd and figures.census.callback_list is False else "",
     )
+
+
+def _inside(figures: Figures, pid: int) -> str:
+    """Return the function in which a worker is, as the end of a phrase."""
+    with contextlib.suppress(*DAMAGED):
+        if place := place_of(figures.kernel, pid):
+            return f", in {place}"
+    return ""
 
 
 def _callbacks(figures: Figures) -> Iterator[Finding]:
@@ -439,16 +451,14 @@ def _page_wait(figures: Figures) -> Iterator[Finding]:
 
 
 def log_findings(
-    log: LogEvents,
-    stalled: Mapping[str, str] | None = None,
-    still_blocked: frozenset[int] = frozenset(),
+    log: LogEvents, stalled: Mapping[str, str] | None = None, *, is_file: bool = True
 ) -> list[Finding]:
     """Return the findings of a log.
 
     :param stalled: ids of findings about stalled pools, by CPU; None without a target
-    :param still_blocked: PIDs of tasks in state D
+    :param is_file: whether it is not the log of the target, whose hung tasks `waits` reports
     """
-    hung = _hung_tasks(log, still_blocked)
+    hung = _hung_tasks(log) if is_file else ()
     return [*_lockups(log, stalled), *hung, *_out_of_memory(log)]
 
 
@@ -487,13 +497,12 @@ def _tasks(log: LogEvents, kind: str) -> str:
     return listed(sorted(named))
 
 
-def _hung_tasks(log: LogEvents, still_blocked: frozenset[int]) -> Iterator[Finding]:
+def _hung_tasks(log: LogEvents) -> Iterator[Finding]:
     if hung := log.of("hung task"):
         longest = max(event.seconds or 0 for event in hung)
         # The detector reports a task again and again.
         tasks = len({(event.comm, event.pid) for event in hung})
         pids = frozenset(int(event.pid) for event in hung if event.pid)
-        still = len(pids & still_blocked)
         title = f"the log reports {counted(tasks, 'hung task')}, the longest blocked for more "
         yield Finding(
             id="log-hung-task",
@@ -504,10 +513,7 @@ def _hung_tasks(log: LogEvents, still_blocked: frozenset[int]) -> Iterator[Findi
             danger=Danger.STALL,
             title=f"{title}than {human_seconds(longest)}",
             evidence=_tasks(log, "hung task"),
-            no_remedy=f"{counted(still, 'task is', plural='tasks are')} still in state D: "
-            "`kcensus waits TARGET --table tasks` shows the awaited objects and their holders"
-            if still
-            else "Read the stack after each message in the log: its functions name the lock, "
+            no_remedy="Read the stack after each message in the log: its functions name the lock, "
             "driver or file system",
             figures={"seconds": Figure(longest, Unit.SECONDS), **_counts(tasks=tasks)},
         )

@@ -42,7 +42,7 @@ def run(kernel: Kernel, log: str | None = None) -> Answer:
                 census.errors["kernel log"] = "empty"
         except (LookupError, ValueError, drgn.FaultError) as error:
             events, census.errors["kernel log"] = LogEvents(), str(error)
-    figures = Figures(kernel, census, events)
+    figures = Figures(kernel, census, events, is_log_file=log is not None)
     return Answer(
         summary=summary(figures) if census.in_use else _absent(figures),
         nothing="" if census.in_use else "kcopyd is not in use: there is no slab cache kcopyd_job",

@@ -12,6 +12,7 @@ import numpy as np
 from kcensus.analyses.memcgs.figures import Figures
 from kcensus.human import counted, human_bytes, of_ram
 from kcensus.kernel.memcg.charges import ANON, FILE, KERNEL, SHMEM
+from kcensus.kernel.memcg.limits import is_unified
 from kcensus.kernel.memcg.pins import CHILD, SOCKET
 from kcensus.kernel.mm.footprint import Tally
 from kcensus.kernel.vfs.super_blocks import super_blocks
@@ -181,7 +182,7 @@ def _reclaim(figures: Figures) -> Iterator[Remedy]:
     The root is left out: reclaim below it is of the whole machine.
     """
     ancestors = figures.ancestor[figures.offline]
-    if not len(ancestors) or not _is_unified(figures):
+    if not len(ancestors) or not is_unified(figures.kernel.prog):
         return
     rows, counts = np.unique(ancestors, return_counts=True)
     row = int(rows[counts.argmax()])
@@ -213,16 +214,6 @@ def _reclaim(figures: Figures) -> Iterator[Remedy]:
         is_upper_bound=True,
         knobs=(f"/sys/fs/cgroup{path}/memory.reclaim",),
     )
-
-
-def _is_unified(figures: Figures) -> bool:
-    """Return whether the memory controller is on the unified hierarchy (cgroup v2)."""
-    prog = figures.kernel.prog
-    try:
-        root = int(prog["memory_cgrp_subsys"].root)
-        return root == int(prog["cgrp_dfl_root"].address_of_())
-    except LookupError:
-        return False
 
 
 def _is_plain(path: str) -> bool:

@@ -27,6 +27,8 @@ class WaitKind(Enum):
     """I/O submitted by the task itself: direct I/O, or a bio."""
     THROTTLE = "throttle", "write throttling"
     """Permission to write more: writeback throttling, I/O control, or dirty page limits."""
+    MEMORY = "memory", "free memory"
+    """Free memory: of a memory cgroup, or of the machine."""
     LOCK = "lock", "a lock"
     """A mutex, an rwsem or a semaphore."""
     PIPE = "pipe", "a pipe"
@@ -88,8 +90,7 @@ _FLUSHES = frozenset(["__flush_workqueue", "flush_workqueue", "__flush_work", "f
 _WITHOUT_OBJECT = {
     WaitKind.THROTTLE: """
         rq_qos_wait wbt_wait ioc_rqos_throttle iolatency_throttle blkcg_iolatency_throttle
-        blkcg_maybe_throttle_current throttle_direct_reclaim reclaim_throttle congestion_wait
-        balance_dirty_pages wait_iff_congested
+        blkcg_maybe_throttle_current balance_dirty_pages
         """,
     WaitKind.TIMER: "msleep usleep_range usleep_range_state xfsaild",
 }

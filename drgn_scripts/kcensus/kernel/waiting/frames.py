@@ -3,24 +3,40 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import drgn
+import numpy as np
 from drgn import Object
 
 from kcensus.engine.memory import Faults, Numbers
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.names import ABSENT
+from kcensus.kernel.symbols import described, symbols_of
 from kcensus.kernel.tasks.functions import plain, waits_in
 from kcensus.kernel.tasks.stacks import Stacks, stacks, unknown_stacks
-from kcensus.kernel.tasks.tasks import Tasks
+from kcensus.kernel.tasks.tasks import Tasks, tasks
 from kcensus.sources.capsule import NotRecorded
+from kcensus.text import printable
 
 _MAX_FRAMES = 256
 _MAX_INTERRUPT = 8
 """Most frames of the interrupt that preempted a task."""
 _ENTRIES = frozenset({"retint_kernel", "apic_timer_interrupt", "reschedule_interrupt"})
 """Entries of interrupts until Linux 5.7; later ones begin with ``asm_``."""
+
+SPINS = frozenset(
+    {"native_queued_spin_lock_slowpath", "__pv_queued_spin_lock_slowpath"}
+    | {"queued_spin_lock_slowpath", "queued_read_lock_slowpath", "queued_write_lock_slowpath"}
+)
+"""Functions that spin until a lock is free; their argument is ``lock``."""
+_LOCKS = ("raw_spin_lock", "raw_read_lock", "raw_write_lock")
+_INTERRUPTS = ("asm_sysvec_", "asm_common_interrupt", "asm_exc_nmi", *sorted(_ENTRIES))
+_UNREADABLE = (
+    *(*ABSENT, NotRecorded, AttributeError, ValueError, NotImplementedError),
+    drgn.FaultError,
+)
 
 
 def runnable_stacks(kernel: Kernel, tasks: Tasks, rows: Numbers) -> Stacks:
@@ -45,19 +61,63 @@ def interrupted_in(functions: Sequence[str]) -> str:
 def running_frames(kernel: Kernel, task: int) -> list[tuple[int, int]]:
     """Return the stack of a running task: each return address, and an address in the function.
 
-    The innermost frame is first. Empty without debug info, or without the registers of the CPU,
-    which a dump has after a panic.
+    The innermost frame is first; inlined functions are left out. Empty if unknown.
     """
-    prog, places = kernel.prog, list[tuple[int, int]]()
-    try:
+    places = list[tuple[int, int]]()
+    with contextlib.suppress(*_UNREADABLE):
+        for frame in running_trace(kernel, task) or ():
+            if not frame.is_inline:
+                places.append((frame.pc, frame.pc if frame.interrupted else frame.pc - 1))
+    return places
+
+
+def running_trace(kernel: Kernel, task: int) -> drgn.StackTrace | None:
+    """Return the stack of a running task as drgn has it.
+
+    None without debug info, or without the registers of the CPU, which a dump has after a panic.
+    """
+    prog = kernel.prog
+    with contextlib.suppress(*_UNREADABLE):
         if not prog.main_module().debug_file_path:
             # drgn then guesses by frame pointers, up to 1,024 frames of whatever bp points to.
-            return []
+            return None
         trace = prog.stack_trace(Object(prog, "struct task_struct *", value=task))
-        if len(trace) > _MAX_FRAMES:  # it went astray
-            return []
-        for frame in trace:
-            places.append((frame.pc, frame.pc if frame.interrupted else frame.pc - 1))
-    except (*ABSENT, NotRecorded, AttributeError, ValueError, NotImplementedError, drgn.FaultError):
-        pass
-    return places
+        if len(trace) <= _MAX_FRAMES:  # else it went astray
+            return trace
+    return None
+
+
+def runs_in(functions: Sequence[str]) -> str:
+    """Return the function in which a running task is, without interrupts and spinning for locks.
+
+    :param functions: the innermost first
+    """
+    names = [plain(name) for name in functions]
+    inside = [at for at, name in enumerate(names) if name.startswith(_INTERRUPTS)]
+    names = names[inside[-1] + 1 :] if inside else names
+    return next((name for name in names if not is_spin(name)), "")
+
+
+def is_spin(name: str) -> bool:
+    """Return whether a function takes a lock by spinning for it."""
+    return name in SPINS or name.lstrip("_").startswith(_LOCKS)
+
+
+def place_of(kernel: Kernel, pid: int) -> str:
+    """Return the function in which a task runs or sleeps, with its module; empty if unknown."""
+    known = tasks(kernel)
+    symbols = symbols_of(kernel)
+    for row in np.flatnonzero((known.pid == pid) & ~known.has_exited).tolist():
+        if known.is_on_cpu[row]:
+            running = running_frames(kernel, int(known.address[row]))
+            names = [symbols(inside) for _, inside in running]
+            function = runs_in([name for name, _ in names])
+        else:
+            found = runnable_stacks(kernel, known, np.array([row]))
+            inner = found.pc[found.frames(0)].tolist()
+            names = [(found.names[pc], found.modules.get(pc, "")) for pc in inner]
+            functions = [name for name, _ in names]
+            function = waits_in(functions) if known.is_asleep[row] else interrupted_in(functions)
+        module = next((module for name, module in names if plain(name) == function), "")
+        return printable(described(function, module)) if function else ""
+    return ""

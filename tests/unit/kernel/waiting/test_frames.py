@@ -12,12 +12,15 @@ import pytest
 from kcensus.kernel.waiting import frames
 
 
-def unwound(count: int, debug_file: str | None = "/vmlinux") -> list[tuple[int, int]]:
-    """Return the frames that remain of ``count`` of drgn's."""
+def unwound(
+    count: int, debug_file: str | None = "/vmlinux", inlined: tuple[int, ...] = ()
+) -> list[tuple[int, int]]:
+    """Return the frames that remain of ``count`` of drgn's, some of which are inlined."""
     prog = mock.Mock()
     prog.main_module.return_value = SimpleNamespace(debug_file_path=debug_file)
     prog.stack_trace.return_value = [
-        SimpleNamespace(pc=0xFFFF_FFFF_8100_0000 + at, interrupted=not at) for at in range(count)
+        SimpleNamespace(pc=0xFFFF_FFFF_8100_0000 + at, interrupted=not at, is_inline=at in inlined)
+        for at in range(count)
     ]
     kernel: Any = SimpleNamespace(prog=prog)
     with mock.patch.object(frames, "Object"):
@@ -27,6 +30,24 @@ def unwound(count: int, debug_file: str | None = "/vmlinux") -> list[tuple[int, 
 def test_a_stack_that_drgn_unwinds() -> None:
     inner = 0xFFFF_FFFF_8100_0000
     assert unwound(2) == [(inner, inner), (inner + 1, inner)]
+
+
+def test_inlined_functions_are_of_the_frame_around_them() -> None:
+    inner = 0xFFFF_FFFF_8100_0000
+    assert unwound(3, inlined=(1,)) == [(inner, inner), (inner + 2, inner + 1)]
+
+
+@pytest.mark.parametrize(
+    ("functions", "function"),
+    [
+        (["native_queued_spin_lock_slowpath", "_raw_spin_lock", "spin_waiter"], "spin_waiter"),
+        (["sysvec_x", "asm_sysvec_apic_timer_interrupt", "copy.isra.0", "read"], "copy"),
+        (["queued_write_lock_slowpath"], ""),
+        ([], ""),
+    ],
+)
+def test_where_a_task_runs(functions: list[str], function: str) -> None:
+    assert frames.runs_in(functions) == function
 
 
 @pytest.mark.parametrize(("count", "debug_file"), [(3, None), (3, ""), (1024, "/vmlinux")])

@@ -11,11 +11,21 @@ import drgn
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.log import Line, records
 from kcensus.kernel.names import ABSENT
+from kcensus.kernel.symbols import described
 from kcensus.sources.capsule import NotRecorded
 from kcensus.text import task_name
 
-_OOPS = re.compile(r"kernel BUG at|BUG: |Oops: |general protection fault")
+_OOPS = re.compile(
+    r"kernel BUG at|BUG: (?:unable to handle|kernel NULL)|Oops: |: [0-9a-f]{4} \[#\d"
+)
+"""Messages of die(), which ends the task. Other messages with registers, such as of soft lockups,
+are no oopses."""
 _VICTIM = re.compile(r"\bPID: (\d+) Comm: (.*?) (?:Not tainted|Tainted|Kdump)")
+_PLACE = re.compile(r"\bRIP: [0-9a-f]{4}:([\w.]+)\+0x[0-9a-f/x]+(?: \[([\w-]+)\])?")
+_AFTER_VICTIM = 6
+"""Lines after the name of a task that may have its registers."""
+_LOCKUP = re.compile(r"BUG: soft lockup - \S+ stuck for (\d+)s! \[.*:(\d+)\]")
+"""A redacted log has another number of the CPU."""
 _AFTER_OOPS = 8
 """Lines after an oops that may name its task."""
 _HUNG = re.compile(r"INFO: task (.*):(\d+) blocked(?: in I/O wait)? for more than (\d+) seconds")
@@ -35,8 +45,16 @@ class Log:
     """Longest sleep that the hung task detector reported, seconds, by PID."""
     owners: dict[int, tuple[float, int]] = field(default_factory=dict)
     """Time of the message (seconds since boot) and PID of the owner, by PID of the waiter."""
+    names: dict[int, str] = field(default_factory=dict)
+    """Names of the hung tasks, by PID."""
     oopses: list[str] = field(default_factory=list)
     """Tasks named after an oops, which kills them; printable."""
+    seen: dict[int, tuple[float, str]] = field(default_factory=dict)
+    """Time of the last message with the registers of a task (seconds since boot), and its function
+    with the module, by PID."""
+    lockups: dict[int, tuple[float, int]] = field(default_factory=dict)
+    """Time of the last report of a soft lockup (seconds since boot), and its length in seconds, by
+    PID of the task that occupied the CPU."""
 
 
 def kernel_log(kernel: Kernel) -> Log:
@@ -45,7 +63,7 @@ def kernel_log(kernel: Kernel) -> Log:
         lines = records(kernel.prog)
     except (*ABSENT, NotRecorded, ValueError, AttributeError, TypeError, drgn.FaultError):
         return Log()
-    return Log(*_waits(lines), _oopses(lines))
+    return Log(*_waits(lines), _oopses(lines), *_busy(lines))
 
 
 def _oopses(lines: list[Line]) -> list[str]:
@@ -58,17 +76,36 @@ def _oopses(lines: list[Line]) -> list[str]:
     return list(found)
 
 
-def _waits(lines: list[Line]) -> tuple[dict[int, int], dict[int, tuple[float, int]]]:
-    """Return the hung tasks of the log, and the owners of locks.
+def _busy(lines: list[Line]) -> tuple[dict[int, tuple[float, str]], dict[int, tuple[float, int]]]:
+    """Return where tasks ran, by messages with registers, and soft lockups."""
+    seen: dict[int, tuple[float, str]] = {}
+    lockups: dict[int, tuple[float, int]] = {}
+    pid = near = 0
+    for stamp, line in lines:
+        if match := _VICTIM.search(line):
+            pid, near = int(match[1]), _AFTER_VICTIM
+        elif near > 0 and (match := _PLACE.search(line)) and stamp is not None:
+            seen[pid], near = (stamp, described(match[1], match[2] or "")), 0
+        elif (match := _LOCKUP.search(line)) and stamp is not None:
+            lockups[int(match[2])] = stamp, int(match[1])
+        near -= 1
+    return seen, lockups
+
+
+def _waits(
+    lines: list[Line],
+) -> tuple[dict[int, int], dict[int, tuple[float, int]], dict[int, str]]:
+    """Return the hung tasks of the log, the owners of locks, and names of the hung tasks.
 
     Readers are left out, since they may have released the lock.
     """
     hung: dict[int, int] = {}
     owners: dict[int, tuple[float, int]] = {}
+    names: dict[int, str] = {}
     for stamp, line in lines:
         if match := _HUNG.search(line):
             pid, seconds = int(match[2]), int(match[3])
-            hung[pid] = max(seconds, hung.get(pid, 0))
+            hung[pid], names[pid] = max(seconds, hung.get(pid, 0)), match[1]
         elif (match := _BLOCKER.search(line)) and match[3] != "reader" and stamp is not None:
             owners[int(match[1])] = stamp, int(match[2])
-    return hung, owners
+    return hung, owners, names

@@ -14,7 +14,7 @@ from kcensus.analyses.waits.figures.tasks import State, TaskNodes
 from kcensus.engine.memory import Faults
 from kcensus.human import listed
 from kcensus.kernel.kernel import Kernel
-from kcensus.kernel.memcg.members import path_of, states_of
+from kcensus.kernel.memcg.processes import path_of, states_of
 from kcensus.kernel.names import ABSENT
 from kcensus.kernel.symbols import symbols_of
 from kcensus.kernel.waiting.cycles import Behind, Cycle

@@ -22,7 +22,7 @@ from kcensus.kernel.tasks.stacks import Stacks
 from kcensus.kernel.tasks.tasks import TRAPS
 from kcensus.kernel.waiting.cycles import Behind
 from kcensus.kernel.waiting.finders.stopped.tracers import TRACES
-from kcensus.kernel.waiting.frames import interrupted_in, runnable_stacks, running_frames
+from kcensus.kernel.waiting.frames import interrupted_in, runnable_stacks, running_frames, runs_in
 from kcensus.kernel.waiting.reader import Waiting
 from kcensus.sources.capsule import NotRecorded
 from kcensus.text import printable
@@ -32,6 +32,9 @@ _MAX_RUNNABLE = 1 << 10
 _TASK_CACHE = b"task_struct"
 _EXITKILL = 1 << 23
 """PT_EXITKILL in ``task.ptrace``."""
+_KERNEL = 1 << 63
+"""Lowest address of the kernel."""
+_MAX_RT_PRIO = 100
 _INTERRUPTIBLE, _UNINTERRUPTIBLE, _WAKEKILL = 1, 2, 0x180
 """Bits of a task's state. Since Linux kernel commit 8ef9925b02c2 ("sched/debug: Add explicit
 TASK_PARKED printing") (in v4.14), TASK_WAKEKILL is 0x100; before, 0x80. No task in state D has the
@@ -65,6 +68,7 @@ class TaskNodes:
         self._kernel, self._waiting, self._graph = kernel, waiting, waiting.graph
         self._behind, self._rows, self._ages = behind, rows, ages
         self._processes: dict[int, int] = {}
+        self._frames: dict[int, list[tuple[int, str, str]]] = {}
 
     def pid(self, node: int) -> int:
         """Return the PID of a task; 0 for another node, or a task on no list."""
@@ -81,14 +85,15 @@ class TaskNodes:
         return printable(self._waiting.tasks.comm[row]) if row >= 0 else ""
 
     def function(self, node: int) -> str:
-        """Return the function in which a task sleeps or was interrupted, without its module."""
+        """Return the function in which a task sleeps, runs or was interrupted, without module."""
         row = self._waiting.row(node)
         if row >= 0:
             return printable(self._waiting.waits.function[row])
-        return printable(interrupted_in(self.functions(node)))
+        functions = self.functions(node)
+        return printable((runs_in if self.is_running(node) else interrupted_in)(functions))
 
     def place(self, node: int) -> str:
-        """Return the function in which a task sleeps, with its module, as the kernel prints it."""
+        """Return the function in which a task is, with its module, as the kernel prints it."""
         return self._described(node, self.function(node))
 
     @cached_property
@@ -142,10 +147,45 @@ class TaskNodes:
     def functions(self, node: int) -> list[str]:
         """Return the functions on the stack of a task, the innermost first; empty if unknown."""
         stacks, row = self._stack(node)
-        return stacks.functions(row) if row >= 0 else []
+        return stacks.functions(row) if row >= 0 else [name for _, name, _ in self._running(node)]
+
+    def is_running(self, node: int) -> bool:
+        """Return whether a task is on a CPU."""
+        row = int(self._rows[node])
+        return row >= 0 and bool(self._waiting.tasks.is_on_cpu[row])
+
+    def _running(self, node: int) -> list[tuple[int, str, str]]:
+        """Return address, function and module of the frames of a task on a CPU."""
+        if not self.is_running(node):
+            return []
+        if node not in self._frames:
+            symbols = symbols_of(self._kernel)
+            running = running_frames(self._kernel, int(self._graph.address[node]))
+            self._frames[node] = [(pc, *symbols(inside)) for pc, inside in running]
+        return self._frames[node]
+
+    def in_program(self, node: int) -> bool:
+        """Return whether a task runs in its program, not in the kernel."""
+        frames = self._running(node)
+        return bool(frames) and frames[0][0] < _KERNEL
+
+    def real_time(self, node: int) -> tuple[int, int] | None:
+        """Return policy and priority of a real-time task, as chrt has them; None for others."""
+        task = drgn.Object(
+            self._kernel.prog, "struct task_struct", address=int(self._graph.address[node])
+        )
+        try:
+            policy, level = int(task.policy), int(task.rt_priority)
+        except (*ABSENT, NotRecorded, AttributeError):
+            return None
+        # The highest one is that of the kernel's own threads that move tasks between CPUs.
+        return (policy, level) if 0 < level < _MAX_RT_PRIO - 1 else None
 
     def _described(self, node: int, function: str) -> str:
         stacks, row = self._stack(node)
+        for _, name, module in self._running(node) if row < 0 else ():
+            if module and plain(name) == function:
+                return described(function, printable(module))
         if row < 0 or not stacks.modules:
             return function
         for pc in stacks.pc[stacks.frames(row)].tolist():
@@ -161,12 +201,8 @@ class TaskNodes:
                 (pc, found.names[pc], found.modules.get(pc, ""))
                 for pc in found.pc[found.frames(row)].tolist()
             ]
-        elif self._rows[node] >= 0:
-            symbols = symbols_of(self._kernel)
-            running = running_frames(self._kernel, int(self._graph.address[node]))
-            frames = [(pc, *symbols(inside)) for pc, inside in running]
         else:
-            frames = []
+            frames = self._running(node)
         return [(pc, printable(name), printable(module)) for pc, name, module in frames]
 
     def state(self, node: int) -> State:
@@ -224,12 +260,19 @@ class TaskNodes:
         """Return whether no task is in state D: a program waits for itself."""
         return not any(self.state(node) is State.BLOCKED for node in nodes)
 
+    def process(self, node: int) -> tuple[str, int]:
+        """Return name and PID of a task's process; those of the task if unknown."""
+        pid = self.tgid(node)
+        rows = np.flatnonzero(self._waiting.tasks.pid == pid)
+        comm = printable(self._waiting.tasks.comm[int(rows[0])]) if len(rows) else self.comm(node)
+        return comm, pid
+
     def has_other_process(self, node: int, waiters: Iterable[int]) -> bool:
         """Return whether a waiter would survive the kill of a task's process."""
-        own = self.process(node)
-        return any(self.process(each) != own for each in waiters)
+        own = self.tgid(node)
+        return any(self.tgid(each) != own for each in waiters)
 
-    def process(self, node: int) -> int:
+    def tgid(self, node: int) -> int:
         """Return the PID of a task's process, or that of the task if unknown."""
         address = int(self._graph.address[node])
         if address not in self._processes:
@@ -246,7 +289,7 @@ class TaskNodes:
         No signal ends init.
         """
         row, tasks = int(self._rows[node]), self._waiting.tasks
-        if row < 0 or tasks.is_kthread[row] or tasks.is_on_cpu[row] or self.process(node) == 1:
+        if row < 0 or tasks.is_kthread[row] or tasks.is_on_cpu[row] or self.tgid(node) == 1:
             return False
         state = int(tasks.state[row])
         return bool(state & _INTERRUPTIBLE or (state & _UNINTERRUPTIBLE and state & _WAKEKILL))

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field, replace
 
 from kcensus.analyses.waits.figures import Figures
 from kcensus.analyses.waits.figures.tasks import State
+from kcensus.analyses.waits.findings.busy import spinlock, stuck
 from kcensus.analyses.waits.findings.stalls import alone, behind, exited, for_devices, unheld
 from kcensus.analyses.waits.findings.told import MAX_TOLD, Told, degree, stall
 from kcensus.analyses.waits.findings.words import kept, places_above
 from kcensus.kernel.tasks.functions import ON_TIMERS
 from kcensus.kernel.waiting.finder import Finder
+from kcensus.kernel.waiting.finders.cpus.spinning import SPINLOCK
 from kcensus.kernel.waiting.graph import SERVED, WAITS
 from kcensus.results import Severity
 from kcensus.results.severity import HUNG
@@ -39,11 +41,15 @@ def stalls(figures: Figures) -> Iterator[Told]:
         is_dead = figures.tasks.state(subjects[0]) is State.EXITED
         yield exited(figures, subjects[0]) if is_dead else behind(figures, subjects, known)
         told |= {*subjects, *figures.waiters(*subjects)}
+    for node in roots.spinlocks[:_MAX_FINDINGS]:
+        yield spinlock(figures, node)
+        told |= figures.waiters(node)
     late = [node for node in roots.unheld if degree(figures, node) is not None]
     for node in late[:_MAX_FINDINGS]:
         yield unheld(figures, node, known)
         told |= figures.waiters(node)
     yield from alone(figures, _hung(figures, told | in_io))
+    yield from stuck(figures, told)
 
 
 def _largest(own: list[Told]) -> Iterator[Told]:
@@ -66,6 +72,8 @@ class _Roots:
     """I/O: which device is late, and in which state are its requests?"""
     tasks: list[int] = field(default_factory=list)
     """What does the task that all others wait for?"""
+    spinlocks: list[int] = field(default_factory=list)
+    """Which CPUs spin, and which task may hold the lock?"""
     unheld: list[int] = field(default_factory=list)
     """Who holds the lock, or must wake up the waiters?"""
 
@@ -80,6 +88,8 @@ def _sorted(figures: Figures) -> _Roots:
             roots.tasks += _to_blame(figures, figures.first_tasks(root))
         elif graph.is_task[root]:
             roots.tasks.append(root)
+        elif graph.kind[root] is SPINLOCK:
+            roots.spinlocks.append(root)
         elif len(graph.preceding[root]) == 1 or (
             # Idle threads of a program wait for an event, which is normal.
             figures.graph.kind[root].is_event and not figures.graph.following[root]

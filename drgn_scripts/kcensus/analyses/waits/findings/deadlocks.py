@@ -65,7 +65,10 @@ def _deadlock(figures: Figures, cycle: Cycle) -> Finding:
         who = f"{len(tasks)} tasks wait for each other{since}: {names}"
     tail = f"; {counted(len(stuck), 'more task', plural='more tasks')} behind them" if stuck else ""
     is_program = figures.tasks.is_program((*tasks, *stuck))
-    remedies = tuple(remedy for node in tasks for remedy in kills(figures, node, "end the cycle"))
+    ends = [remedy for node in tasks for remedy in kills(figures, node, "end the cycle")]
+    # The end of one thread is that of all threads of its process.
+    remedies = tuple({remedy.command or remedy.effect: remedy for remedy in ends[::-1]}.values())
+    remedies = remedies[::-1]
     kind = "waits-deadlock" if is_sure else "waits-deadlock-possible"
     what = "deadlock of programs" if is_program else "deadlock"
     developers = _FOR_DEVELOPERS + ("" if figures.kernel.is_capsule else _RECORD)

@@ -15,6 +15,7 @@ from kcensus.kernel.tasks.functions import plain
 from kcensus.kernel.tasks.tasks import TRACED
 from kcensus.kernel.waiting.finders.events.core_dumps import DUMPING
 from kcensus.results import Remedy
+from kcensus.text import task_name
 
 
 def restart(figures: Figures) -> str:
@@ -37,9 +38,13 @@ def kills(figures: Figures, node: int, effect: str) -> Iterator[Remedy]:
                     yield replace(remedy, effect=f"{remedy.effect} to {effect}")
     elif figures.tasks.is_killable(node):
         is_dumping = not DUMPING.isdisjoint(map(plain, figures.tasks.functions(node)))
+        name, pid = figures.names.of(node), figures.tasks.pid(node)
+        process, tgid = figures.tasks.process(node)
+        # A fatal signal to a thread ends its whole process.
+        what = f"process {task_name(process, tgid)} of thread {name}" if tgid != pid else name
         yield Remedy(
-            effect=f"Kill {figures.names.of(node)} to {effect} (signals wake it up)",
-            command=f"kill -KILL {figures.tasks.pid(node)}",
+            effect=f"Kill {what} to {effect} (signals wake it up)",
+            command=f"kill -KILL {tgid}",
             risk="its work is lost" + (", and its core dump is cut short" * is_dumping),
         )
 
@@ -52,7 +57,7 @@ def go_on(figures: Figures, node: int) -> Remedy:
     return Remedy(
         effect=f"Continue {figures.names.of(node)}, {why}",
         # A signal continues all threads of a process.
-        command=f"kill -CONT {figures.tasks.process(node)}",
+        command=f"kill -CONT {figures.tasks.tgid(node)}",
     )
 
 
@@ -61,14 +66,13 @@ def let_go(figures: Figures, node: int) -> Iterator[Remedy]:
     traced = figures.tasks.traced(node)
     if not traced:
         return
-    pids = sorted({figures.tasks.process(each) for each in traced})
+    pids = sorted({figures.tasks.tgid(each) for each in traced})
     names = listed([figures.names.of(each) for each in traced], MAX_TOLD)
     kills = any(figures.tasks.ends_with_tracer(each) for each in traced)
     yield Remedy(
         effect=f"Detach {figures.names.of(node)} from {names} (in gdb: detach), or end it and "
         "continue these",
-        command=f"kill {figures.tasks.process(node)}; sleep 1; kill -CONT "
-        + " ".join(map(str, pids)),
+        command=f"kill {figures.tasks.tgid(node)}; sleep 1; kill -CONT " + " ".join(map(str, pids)),
         risk="its end kills the tasks that it traces (PTRACE_O_EXITKILL)"
         if kills
         else "the state of the debugger is lost",

@@ -9,12 +9,14 @@ import numpy as np
 
 from kcensus.analyses.waits.figures import Figures
 from kcensus.analyses.waits.figures.tasks import State
+from kcensus.analyses.waits.findings.busy import lockup, release
 from kcensus.analyses.waits.findings.known import patch_behind
 from kcensus.analyses.waits.findings.remedies import go_on, kills, let_go, restart, thaw
 from kcensus.analyses.waits.findings.told import MAX_TOLD, Told, danger, severity, stall, tasks_have
 from kcensus.analyses.waits.findings.words import awaited, does, kept, objects_of, places_above
 from kcensus.human import counted, human_seconds, listed
 from kcensus.kernel.waiting.finder import LOOK_AT_STACKS, Stall
+from kcensus.kernel.waiting.finders.cpus.occupied import RUNS
 from kcensus.kernel.waiting.finders.io.devices import DISK
 from kcensus.kernel.waiting.finders.io.requests import REQUEST
 from kcensus.kernel.waiting.graph import TASK
@@ -45,8 +47,17 @@ def behind(figures: Figures, subjects: list[int], of_devices: Collection[str] = 
         # Threads of a pool wait for each other until they get work.
         how = min(how, Severity.NOTICE)
     shown = subjects[:MAX_TOLD]
+    lockups = {node: words for node in shown if (words := lockup(figures, node))}
+    how = max(how, Severity.WARNING) if lockups else how
     names = [figures.names.of(node) for node in subjects]
-    told = [f"{kept(figures, node)}; the task {does(figures, node)}" for node in shown]
+    told = [
+        "; ".join(
+            filter(
+                None, [kept(figures, node), f"the task {does(figures, node)}", lockups.get(node)]
+            )
+        )
+        for node in shown
+    ]
     # Threads of one process have the same command.
     found = [remedy for node in shown for remedy in _remedies(figures, node, waiters)]
     first = {each.command: each for each in reversed(found)}
@@ -87,6 +98,8 @@ def _remedies(figures: Figures, node: int, waiters: set[int]) -> Iterator[Remedy
         yield go_on(figures, node)
     if figures.tasks.state(node) is State.FROZEN:
         yield thaw(figures, node)
+    if figures.tasks.is_running(node):
+        yield from release(figures, node)
     if figures.tasks.has_other_process(node, waiters):
         yield from kills(figures, node, "release its locks and other objects")
 
@@ -97,7 +110,8 @@ def _no_remedy(figures: Figures, node: int) -> str:
     edges = [graph.edge[edge].advice for edge in graph.preceding[node]]
     reached = np.flatnonzero(graph.reached([node])).tolist()
     ends = [graph.kind[each].advice for each in reached if graph.kind[each].is_device]
-    return next(filter(None, [*edges, *ends]), _LOOK)
+    default = RUNS.advice if figures.tasks.is_running(node) else _LOOK
+    return next(filter(None, [*edges, *ends]), default)
 
 
 def exited(figures: Figures, subject: int) -> Told:

@@ -10,8 +10,9 @@ import numpy as np
 from kcensus.analyses.waits.figures import Figures
 from kcensus.analyses.waits.figures.tasks import State
 from kcensus.analyses.waits.findings.told import MAX_TOLD
-from kcensus.human import listed
+from kcensus.human import human_seconds, listed
 from kcensus.kernel.locking.owners import Strength
+from kcensus.kernel.waiting.finders.cpus.spinning import SPINLOCK
 from kcensus.kernel.waiting.graph import THREAD
 from kcensus.text import task_name
 
@@ -60,11 +61,44 @@ def does(figures: Figures, task: int) -> str:
     asleep = figures.tasks.asleep(task)
     if state is State.RUNNABLE:
         return f"is runnable{_instead(figures, task)}"
-    if state in (State.RUNNING, State.STOPPED, State.FROZEN):
+    if state is State.RUNNING:
+        return runs(figures, task)
+    if state in (State.STOPPED, State.FROZEN):
         return f"is {state.value}"
     sleeps = "sleeps" + (f" in {function}" if function else "") + (f" for {asleep}" * bool(asleep))
     objects = [figures.names.of(node) for node in awaited(figures, task)]
     return f"{sleeps}, and waits for {', which waits for '.join(objects)}" if objects else sleeps
+
+
+def runs(figures: Figures, task: int) -> str:
+    """Return a phrase about a task that runs: its CPU, its function, and the lock it spins for."""
+    tasks, function = figures.tasks, figures.tasks.place(task)
+    words = f"runs on CPU {figures.waiting.tasks.cpu[int(figures.task_rows[task])]}"
+    if tasks.in_program(task):
+        return f"{words} in its program"
+    if function:
+        entry = tasks.entry(task)
+        words += f" in {function}" + (
+            f", entered by {entry}" if entry not in ("", function) else ""
+        )
+    elif (seen := figures.log.seen.get(tasks.pid(task))) is not None:
+        ago = figures.waiting.tasks.now_ns / 1e9 - seen[0]
+        words += f"; the log has it in {seen[1]}, {human_seconds(max(ago, 0.0))} before"
+    lock, holders = spins_for(figures, task)
+    hint = f", possibly held by {listed(holders, 2)}" if holders else ""
+    return f"{words}, and spins for {lock}{hint}" if lock else words
+
+
+def spins_for(figures: Figures, task: int) -> tuple[str, list[str]]:
+    """Return the lock that a running task spins for, and possible holders; empty if none."""
+    graph = figures.graph
+    for edge in graph.following[task]:
+        lock = int(graph.target[edge])
+        if graph.kind[lock] is not SPINLOCK:
+            continue
+        ends = [figures.names.of(int(graph.target[each])) for each in graph.following[lock]]
+        return figures.names.of(lock), ends
+    return "", []
 
 
 def awaited(figures: Figures, task: int) -> list[int]:

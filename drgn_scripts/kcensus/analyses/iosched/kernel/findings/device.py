@@ -142,14 +142,15 @@ def overdue(figures: Figures, row: int) -> Iterator[Finding]:
     sleepers = behind(figures, inserted)
     if is_empty:
         title = (
-            f"{name}: {len(inserted):,} requests wait in {scheduler} for up to "
+            f"{name}: {counted(len(inserted), 'request', 'wait')} in {scheduler} for up to "
             f"{human_seconds(longest)}, and the driver has none"
         )
         evidence = (
             "Either the queue is not run, or the driver has completed all requests dispatched since"
         )
     else:
-        title = f"{name}: {past:,} requests are past their expiry, by up to {human_seconds(late)}"
+        are = "request is past its" if past == 1 else "requests are past their"
+        title = f"{name}: {past:,} {are} expiry, by up to {human_seconds(late)}"
         evidence = f"{scheduler} let no request overtake them: the device is slower than the load"
     yield Finding(
         id=f"requests-overdue:{name}",

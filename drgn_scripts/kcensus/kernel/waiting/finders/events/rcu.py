@@ -18,11 +18,12 @@ from kcensus.engine.chase import Damage, collect, pointer_step
 from kcensus.engine.gather import Gathered, gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Mask, Words
-from kcensus.engine.slub.percpu import cpu_offsets
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.names import ABSENT
 from kcensus.kernel.tasks.functions import plain
+from kcensus.kernel.tasks.run_queues import run_queues
 from kcensus.kernel.waiting.finder import Finder
+from kcensus.kernel.waiting.finders.cpus.occupied import CPU, add_cpus
 from kcensus.kernel.waiting.graph import COMPLETION, QUEUED, SERVED, TASK, EdgeKind, NodeKind
 
 _MAX_NODES = 1 << 10
@@ -71,22 +72,19 @@ class _Flavor:
 
 
 GRACE_PERIOD = NodeKind("RCU grace period", (_STATE, _NODE))
-CPU = NodeKind("CPU")
 _ADVICE = (
     "Look at the stack of the task (sysrq-l, or crash's bt) for a loop without cond_resched(), and "
     "at its CPU for a thread of higher priority: only the task itself can leave its RCU read-side "
     "section"
 )
 HELD_UP = EdgeKind("held up by", "holds up", advice=_ADVICE)
-RUNS = EdgeKind("runs", "runs on", is_context=True, advice=_ADVICE)
-"""From a CPU to its task."""
 
 
 class GracePeriods(Finder):
     """Finds the grace periods that tasks wait for, and the CPUs and tasks that hold them up."""
 
     about = "grace periods of RCU"
-    kinds = (GRACE_PERIOD, CPU)
+    kinds = (GRACE_PERIOD,)
 
     def note(self) -> None:
         """Note grace periods, and the CPUs and tasks that hold them up.
@@ -206,36 +204,15 @@ class GracePeriods(Finder):
         number = flavor.read["grplo"][leaves[leaf]].astype(np.int64) + bit
         if not len(number):
             return False
-        prog = self.kernel.prog
-        members = layout(prog, "struct rq", ["curr", "idle"], {"cpu": "cpu", "online": "online"})
-        queues = np.uint64(int(prog["runqueues"].address_of_())) + cpu_offsets(prog)
-        read = gather(self.kernel.memory, queues, members, self.faults)
-        cpu = read.columns.get("cpu", np.arange(len(queues))).astype(np.int64)
-        rows = {int(each): row for row, each in enumerate(cpu.tolist()) if read.readable[row]}
-        known = [at for at, each in enumerate(number.tolist()) if each in rows]
+        queues = run_queues(self.kernel)
+        known = [at for at, each in enumerate(number.tolist()) if each in queues.row]
         self.draft.torn += len(number) - len(known)
-        row = np.array([rows[int(number[at])] for at in known], np.int64)
+        row = np.array([queues.row[int(number[at])] for at in known], np.int64)
         place = flavor.nodes[leaves[leaf[known]]] + self._offset(_NODE, mask)
         source = GRACE_PERIOD, np.full(len(row), node, np.uint64)
-        self.build.edges(HELD_UP, source, (CPU, queues[row]), f"rcu_node.{mask}", place=place)
-        online = read.columns.get("online", np.ones(len(queues))).astype(np.int64) != 0
-        is_idle = read["curr"] == read["idle"]
-        for each in row.tolist():
-            state = "" if online[each] and not is_idle[each] else "idle"
-            state = state if online[each] else "offline"
-            name = CPU, int(queues[each])
-            self.names[name] = f"{cpu[each]} ({state})" if state else f"{cpu[each]}"
-            self.types[name] = "struct rq"
-        busy = row[~is_idle[row] & online[row] & (self.known.rows(read["curr"][row]) >= 0)]
-        self.build.edges(
-            RUNS,
-            (CPU, queues[busy]),
-            (TASK, read["curr"][busy]),
-            strength=Strength.DERIVED,
-            evidence="rq.curr",
-            place=queues[busy] + np.uint64(members.fields["curr"].offset),
-        )
-        return bool(len(busy))
+        target = CPU, queues.address[row]
+        self.build.edges(HELD_UP, source, target, f"rcu_node.{mask}", place=place)
+        return bool(len(add_cpus(self, row)))
 
     def _readers(self, flavor: _Flavor, node: int, list_: str) -> bool:
         """Add the tasks that were preempted in read-side sections; return whether any was."""

@@ -10,7 +10,9 @@ import numpy as np
 
 from kcensus.engine.memory import Numbers, Words
 from kcensus.kernel.locking.owners import Strength
+from kcensus.kernel.tasks.run_queues import run_queues
 from kcensus.kernel.waiting.finder import Finder
+from kcensus.kernel.waiting.finders.cpus.occupied import CPU, STARVED, add_cpus
 from kcensus.kernel.waiting.graph import QUEUED, RUN_BY, TASK, NodeKind
 from kcensus.kernel.workqueues import workqueues
 from kcensus.sources.capsule import NotRecorded
@@ -22,6 +24,8 @@ WORKQUEUE = NodeKind("workqueue", ("struct workqueue_struct", "struct wq_flusher
 _FLUSHES = frozenset({"__flush_work", "flush_work", "cancel_work_sync", "__cancel_work_timer"})
 _QUEUE_FLUSHES = frozenset({"__flush_workqueue", "flush_workqueue", "drain_workqueue"})
 _RUNNING = "in-flight"
+_STALLED = 1.0
+"""Seconds without progress of a pool with pending work."""
 _MAX_FLUSHERS = 1 << 12
 """Most flushes of a workqueue."""
 
@@ -82,6 +86,7 @@ class Works(Finder):
                     waited |= self._behind(works[before], [current[pid]], "worker.scheduled")
                 else:
                     waited |= self._before(works[before], queues[row], state)
+                    waited |= self._stalled(works[before], lists[row][1], state)
             elif state == "scheduled" and pid in current:
                 # The work item runs, and the barrier comes next on the worker's own list.
                 self._note(lane, current[pid], "struct work_struct", "worker.scheduled")
@@ -103,6 +108,35 @@ class Works(Finder):
             return set()
         works = sorted({int(each) for each in running["work"].tolist()})
         return self._behind(work, works, "pool_workqueue.inactive_works")
+
+    def _stalled(self, work: int, pool: int, state: str) -> set[int]:
+        """Note what a pending work item waits for in the pool of a CPU without progress.
+
+        Such a pool starts no item while one of its workers is awake. If none is, the CPU may be
+        occupied, by a task that has not left it since: a worker is woken up for each pending item.
+        """
+        known = workqueues(self.kernel)
+        found = known.by_id.get(pool)
+        if state != "pending" or found is None or found.cpu < 0 or (found.age or 0) < _STALLED:
+            return set()
+        running = known.items[(known.items["state"] == _RUNNING) & (known.items["pool"] == pool)]
+        rows = {int(pid): row for row, pid in enumerate(self.known.pid.tolist())}
+        awake = {
+            int(item)
+            for item, pid in zip(running["work"].tolist(), running["pid"].tolist(), strict=True)
+            if pid in rows and not self.known.is_asleep[rows[pid]]
+        }
+        if awake:
+            return self._behind(work, sorted(awake), "worker_pool.worklist")
+        queues = run_queues(self.kernel)
+        row = queues.row.get(found.cpu, -1)
+        current = self.known.rows(queues.current[[row]])[0] if row >= 0 else -1
+        is_occupied = self.known.arrived_ns[current] >= (found.age or 0) * 1e9
+        if current >= 0 and is_occupied and len(add_cpus(self, np.array([row]))):
+            source, target = np.array([work], np.uint64), queues.address[[row]]
+            evidence, strength = "worker_pool.cpu", Strength.DERIVED
+            self.build.edges(STARVED, (WORK, source), (CPU, target), evidence, strength=strength)
+        return set()
 
     def _behind(self, work: int, works: list[int], evidence: str) -> set[int]:
         """Add edges from a queued work item to the running items before it; return these items.

@@ -7,7 +7,8 @@ import pytest
 from drgn import Object
 
 from kcensus.kernel.locking.owners import Strength
-from kcensus.kernel.waiting.finders.events.rcu import CPU, GRACE_PERIOD, HELD_UP, RUNS, GracePeriods
+from kcensus.kernel.waiting.finders.cpus.occupied import CPU, RUNS
+from kcensus.kernel.waiting.finders.events.rcu import GRACE_PERIOD, HELD_UP, GracePeriods
 from kcensus.kernel.waiting.graph import COMPLETION, QUEUED, SERVED, EdgeKind, Graph, NodeKind
 from tests.unit.kernel.waiting.making import Sleepers, links
 

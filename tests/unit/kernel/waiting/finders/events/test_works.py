@@ -3,17 +3,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from kcensus.engine.memory import Faults
 from kcensus.kernel.locking.owners import Strength
-from kcensus.kernel.waiting.finders.events.works import Works
+from kcensus.kernel.tasks.run_queues import RunQueues, run_queues
+from kcensus.kernel.waiting.finders.cpus.occupied import CPU, RUNS, STARVED
+from kcensus.kernel.waiting.finders.events.works import WORK, Works
 from kcensus.kernel.waiting.graph import QUEUED, RUN_BY, EdgeKind
-from kcensus.kernel.workqueues import Workqueues, workqueues
-from tests.unit.kernel.waiting.making import Sleepers, edges, links
+from kcensus.kernel.workqueues import Pool, Workqueues, workqueues
+from tests.unit.kernel.waiting.making import Sleepers, edges, links, words
 
 _WORK = """
 struct wq_barrier 64 : 0 struct work_struct work; 32 struct completion done
@@ -22,6 +26,7 @@ struct completion 32
 struct wq_flusher 48 : 16 struct completion done
 struct workqueue_struct 64 : 8 struct wq_flusher * first_flusher
 """
+_RQ = 0xFFFF_8882_0000_0000
 _ITEM, _NEXT, _BARRIER, _QUEUE = (0xFFFF_8881_0000_0000 + step * 256 for step in range(4))
 
 
@@ -156,3 +161,41 @@ def test_works_without_a_color(ages: tuple[int, int], strength: Strength, types:
         (queue.address_, QUEUED, _ITEM, int(strength)),
         (_ITEM, RUN_BY, scene.task[1], int(Strength.PROVEN)),
     }
+
+
+def _stalled(pid: int, cpu: int = 0, age: float = 5.0) -> Workqueues:
+    known = _items((_NEXT, "in-flight", pid), (_ITEM, "pending", 0), (_BARRIER, "pending", 0))
+    pool = Pool(0, 0, cpu, 0, 0, 0, 1, 0, 2, age, is_stalled=True)
+    return replace(known, pools=[pool])
+
+
+@pytest.mark.parametrize(
+    ("cpu", "age", "awake", "target"),
+    [
+        (0, 8.0, False, ""),  # the task that runs there took its turn since
+        (0, 5.0, True, "work"),  # the worker of the running item does not sleep
+        (0, 5.0, False, "cpu"),
+        (0, 0.1, False, ""),
+        (-1, 5.0, True, ""),  # an unbound pool starts others beside it
+    ],
+)
+def test_pending_work_of_a_cpu_without_progress(
+    cpu: int, age: float, awake: bool, target: str
+) -> None:
+    scene = Sleepers(_WORK, "flush_work", "worker_thread")
+    scene.wait(0, _BARRIER + 32, "struct completion")
+    scene.known.arrived_ns[1] = 6 * 10**9
+    if awake:
+        scene.known.state[1] = 0
+    scene.remember(workqueues, _stalled(101, cpu, age))
+    queues = words(_RQ)
+    idle, online = np.array([False]), np.array([True])
+    current = scene.known.address[[1]]
+    scene.remember(run_queues, RunQueues({0: 0}, queues, current, queues, idle, online, Faults()))
+    graph, _ = scene.run(Works)
+    wanted = {
+        "work": {(WORK, _ITEM, QUEUED, _NEXT), (WORK, _NEXT, RUN_BY, scene.task[1])},
+        "cpu": {(WORK, _ITEM, STARVED, _RQ), (CPU, _RQ, RUNS, scene.task[1])},
+    }
+    found = {link[:4] for link in links(graph)}
+    assert found == wanted.get(target, set())

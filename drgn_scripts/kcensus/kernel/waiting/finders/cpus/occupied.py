@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Runnable tasks that do not get their CPU, and the tasks that occupy it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kcensus.engine.memory import Mask, Numbers
+from kcensus.kernel.locking.owners import Strength
+from kcensus.kernel.tasks.run_queues import run_queues
+from kcensus.kernel.waiting.finder import Finder
+from kcensus.kernel.waiting.graph import TASK, EdgeKind, NodeKind
+
+CPU = NodeKind("CPU", ("struct rq",))
+RUNS = EdgeKind(
+    "runs",
+    "runs on",
+    is_context=True,
+    advice="See whether the task gets on: compare its stack of two moments (sysrq-l, or crash's "
+    "bt). No signal ends a loop in the kernel without cond_resched(): then restart the machine",
+)
+"""From a CPU to its task."""
+STARVED = EdgeKind("needs", "keeps its CPU from")
+"""From a runnable task, or work for the CPU, to the CPU that it does not get."""
+_STARVED_NS = 10**9
+"""Nanoseconds without the CPU after which a runnable task is starved."""
+_TOLERANCE_NS = 10**7
+"""Clocks of CPUs differ."""
+_MAX_RT_PRIO = 100
+"""MAX_RT_PRIO: lower priorities are those of real-time tasks, and come before all others."""
+_MOST_RUNNABLE = 1 << 12
+"""Most runnable tasks to look at."""
+
+
+class Occupied(Finder):
+    """Finds the tasks that occupy the CPUs of runnable tasks."""
+
+    about = "runnable tasks"
+    kinds = (CPU,)
+
+    def find(self) -> None:
+        """Add edges from each starved task to its CPU, and from that to the running task.
+
+        A task is starved by one that has not left the CPU since, or by a real-time task of a higher
+        priority.
+
+        :raises LookupError: the debug info lacks a type
+        """
+        known = self.known
+        queued = np.broadcast_to(known.is_queued, len(known))
+        waits: Mask = queued & ~known.is_on_cpu & ~known.has_exited
+        waits &= (known.state == 0) | np.broadcast_to(known.is_waking, len(known))
+        starved = np.flatnonzero(waits)[:_MOST_RUNNABLE]
+        if not len(starved) or known.now_ns < 0:
+            return
+        off = self._runnable_ns(starved)
+        starved, off = starved[off >= _STARVED_NS], off[off >= _STARVED_NS]
+        queues = run_queues(self.kernel)
+        cpu = np.array([queues.row.get(each, -1) for each in known.cpu[starved].tolist()], np.int64)
+        starved, off, cpu = starved[cpu >= 0], off[cpu >= 0], cpu[cpu >= 0]
+        current = known.rows(queues.current[cpu])
+        sound = (current >= 0) & ~queues.is_idle[cpu]
+        starved, off, cpu, current = starved[sound], off[sound], cpu[sound], current[sound]
+        on = known.arrived_ns[current]
+        before, after = self._priority(current), self._priority(starved)
+        is_longer = on + _TOLERANCE_NS >= off
+        is_above = (before < _MAX_RT_PRIO) & (before < after)
+        for mask, evidence in (
+            (is_longer, "rq.curr, sched_info.last_arrival"),
+            (is_above & ~is_longer, "rq.curr, task.prio"),
+        ):
+            self.build.edges(
+                STARVED,
+                (TASK, known.address[starved[mask]]),
+                (CPU, queues.address[cpu[mask]]),
+                evidence,
+                strength=Strength.DERIVED,
+            )
+        add_cpus(self, np.unique(cpu[is_longer | is_above]))
+
+    def _runnable_ns(self, rows: Numbers) -> Numbers:
+        """Return for how long tasks have been runnable without a CPU, or -1 if unknown."""
+        task = "struct task_struct"
+        if not self.kernel.prog.type(task).has_member("sched_info"):
+            return np.full(len(rows), -1)
+        path = "sched_info.last_queued"
+        queued = self._member(task, path, self.known.address[rows]).astype(np.int64)
+        return np.where(queued > 0, self.known.now_ns - queued, -1)
+
+    def _priority(self, rows: Numbers) -> Numbers:
+        read = self._member("struct task_struct", "prio", self.known.address[rows])
+        return read.astype(np.int32).astype(np.int64)
+
+
+def add_cpus(finder: Finder, rows: Numbers) -> Numbers:
+    """Add edges from CPUs to the tasks that run on them, and name the CPUs; return the busy ones.
+
+    :param rows: of :class:`.RunQueues`
+    """
+    queues = run_queues(finder.kernel)
+    finder.faults.update(queues.faults)
+    number = {row: each for each, row in queues.row.items()}
+    for row in rows.tolist():
+        state = "" if queues.is_online[row] and not queues.is_idle[row] else "idle"
+        state = state if queues.is_online[row] else "offline"
+        name = CPU, int(queues.address[row])
+        finder.names[name] = f"{number[row]} ({state})" if state else f"{number[row]}"
+        finder.types[name] = "struct rq"
+    is_known = finder.known.rows(queues.current[rows]) >= 0
+    busy = rows[~queues.is_idle[rows] & queues.is_online[rows] & is_known]
+    finder.build.edges(
+        RUNS,
+        (CPU, queues.address[busy]),
+        (TASK, queues.current[busy]),
+        "rq.curr",
+        strength=Strength.DERIVED,
+        place=queues.place[busy],
+    )
+    return busy
+
+
+FINDER = Occupied

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Free memory of the machine: tasks that reclaim it, kswapd, and victims of the OOM killer."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kcensus.engine.memory import Mask, Words
+from kcensus.engine.slub.percpu import node_ids
+from kcensus.kernel.locking.owners import Strength
+from kcensus.kernel.names import MISSING
+from kcensus.kernel.tasks.functions import WaitKind
+from kcensus.kernel.tasks.victims import victims
+from kcensus.kernel.waiting.finder import Draft, Finder
+from kcensus.kernel.waiting.finders.memory.cgroups import FREED, OF_MEMCG, RECLAIMS
+from kcensus.kernel.waiting.graph import SERVED, TASK, NodeKind
+
+FREE_MEMORY = NodeKind(
+    "free memory",
+    ("struct pglist_data",),
+    is_any=True,
+    advice="Free memory: `kcensus slab TARGET` shows its users by kind; end the largest process, "
+    "or unmount or clear a tmpfs that is not needed",
+)
+_NODE = "struct pglist_data"
+_ALLOCATES = frozenset({"try_to_free_pages", "do_try_to_free_pages", "__alloc_pages_slowpath"})
+_OOM = frozenset({"out_of_memory", "oom_kill_process", "__alloc_pages_may_oom"})
+"""Functions that sleep for a tick, again and again, while a victim of the OOM killer ends."""
+_IDLE = frozenset({"kswapd", "kswapd_try_to_sleep"})
+"""Functions in which kswapd sleeps without work."""
+_NODES = {"throttle_direct_reclaim": "pfmemalloc_wait", "reclaim_throttle": "reclaim_wait"}
+
+
+class FreeMemory(Finder):
+    """Finds the NUMA nodes whose free memory tasks wait for, and what kswapd waits for."""
+
+    about = "free memory"
+    kinds = (FREE_MEMORY,)
+    sleeps = {WaitKind.MEMORY: " ".join(sorted(RECLAIMS | {"throttle_direct_reclaim"}))}
+
+    def __init__(self, draft: Draft) -> None:
+        super().__init__(draft)
+        self.noted: dict[int, bool] = {}
+        """Nodes that tasks wait for, and whether any of these tasks waits for the OOM killer."""
+
+    def note(self) -> None:
+        """Note the node of each task that waits for reclaim by others.
+
+        :raises LookupError: the debug info lacks a type
+        """
+        outside = ~self._mask(OF_MEMCG)
+        functions = self.waits.function
+        in_reclaim = np.array([name in RECLAIMS or name in _NODES for name in functions], np.bool_)
+        in_oom = np.array([name in _OOM for name in functions], np.bool_)
+        lanes = np.flatnonzero((in_reclaim | in_oom) & outside & self._mask(_ALLOCATES | _OOM))
+        if not len(lanes):
+            return
+        nodes = self._nodes()
+        size = np.uint64(self.kernel.prog.type(_NODE).size)
+        for lane in lanes.tolist():
+            inside = np.flatnonzero((self.object[lane] - nodes) < size)
+            if len(inside):
+                name = f"pglist_data.{_NODES.get(functions[lane], 'wait queue')}"
+                self._wait(lane, int(nodes[inside[0]]), name, len(nodes))
+            elif len(nodes) == 1:
+                # A timer ends the wait; there is memory of one node only.
+                self._wait(lane, int(nodes[0]), f"frame {functions[lane]}", 1)
+            node = int(self.object[lane])
+            if node in self.noted:
+                self.noted[node] |= bool(in_oom[lane])
+
+    def _mask(self, functions: frozenset[str]) -> Mask:
+        mask = np.zeros(len(self.waits.function), np.bool_)
+        mask[self._having(functions)] = True
+        return mask
+
+    def _nodes(self) -> Words:
+        """Return the addresses of ``struct pglist_data``, those with a matching number."""
+        prog, found = self.kernel.prog, list[int]()
+        for number in range(node_ids(prog)):
+            try:
+                # Without CONFIG_NUMA, there is only one.
+                node = (
+                    prog["node_data"][number] if "node_data" in prog else prog["contig_page_data"]
+                )
+                address = int(node) if "node_data" in prog else int(node.address_of_())
+                read = self._read(_NODE, np.array([address], np.uint64), ["node_id"])
+            except MISSING:
+                continue
+            if read.readable[0] and int(read["node_id"][0]) == number:
+                found.append(address)
+        return np.array(found, np.uint64)
+
+    def _wait(self, lane: int, node: int, evidence: str, nodes: int) -> None:
+        self._note(lane, node, _NODE, evidence)
+        self.noted.setdefault(node, False)
+        number = int(self._member(_NODE, "node_id", np.array([node], np.uint64))[0])
+        self.names[FREE_MEMORY, node] = "of the machine" if nodes == 1 else f"of NUMA node {number}"
+
+    def find(self) -> None:
+        """Add edges to kswapd while it waits itself, and to victims in state D."""
+        if not self.noted:
+            return
+        nodes = np.array([*self.noted], np.uint64)
+        thread = self._member(_NODE, "kswapd", nodes)
+        busy = [node for node, each in enumerate(thread.tolist()) if self._is_at_work(each)]
+        self.build.edges(
+            SERVED,
+            (FREE_MEMORY, nodes[busy]),
+            (TASK, thread[busy]),
+            "pglist_data.kswapd",
+            strength=Strength.DERIVED,
+            place=nodes[busy] + self._offset(_NODE, "kswapd"),
+        )
+        if any(self.noted.values()):
+            dying = self.known.address[victims(self.kernel, self.faults)]
+            for node in (each for each, is_oom in self.noted.items() if is_oom):
+                source = np.full(len(dying), node, np.uint64)
+                self.build.edges(
+                    FREED,
+                    (FREE_MEMORY, source),
+                    (TASK, dying),
+                    "signal.oom_mm",
+                    strength=Strength.DERIVED,
+                )
+
+    def _is_at_work(self, thread: int) -> bool:
+        """Return whether kswapd sleeps, but not for want of work."""
+        lane = {task: row for row, task in enumerate(self.waits.task.tolist())}.get(thread, -1)
+        return lane >= 0 and self.waits.function[lane] not in _IDLE
+
+
+FINDER = FreeMemory

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the analysis says of tasks that run, in *synthetic* graphs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kcensus.analyses.waits.figures import Figures
+from kcensus.analyses.waits.figures.log import Log
+from kcensus.results import Severity
+from tests.unit.analyses.waits.making import Scene, findings, owned
+
+_SECOND = 10**9
+_CONVOY = Scene(13, dict.fromkeys(range(1, 13), 0), owned(1))
+
+
+def _running(scene: Scene, arrived: float, log: Log) -> Figures:
+    """Let the first task run since so many seconds, at 30 s after boot."""
+    figures = scene.figures()
+    known = figures.waiting.tasks
+    first = np.arange(len(known)) == 0
+    figures.waiting.tasks = replace(
+        known,
+        is_on_cpu=first,
+        arrived_ns=np.where(first, int(arrived * _SECOND), -1),
+        now_ns=30 * _SECOND,
+    )
+    figures.log = log
+    return figures
+
+
+@pytest.mark.parametrize(("arrived", "is_stuck"), [(28.0, True), (1.0, False)])
+def test_the_owner_of_a_mutex_with_a_soft_lockup(arrived: float, is_stuck: bool) -> None:
+    log = Log(lockups={100: (5.0, 22)}, seen={100: (5.0, "spin [module]")})
+    (finding,) = findings(_running(_CONVOY, arrived, log))
+    assert finding.id == "waits-behind:100"
+    assert "runs on CPU 0; the log has it in spin [module], 25.0 s before" in finding.evidence
+    # It may have left the CPU since, and come back.
+    assert ("soft lockup, of 47.0 s" in finding.evidence) == is_stuck
+    assert finding.severity is Severity.WARNING
+    assert finding.no_remedy
+    assert not finding.remedies
+
+
+def test_a_soft_lockup_that_no_known_task_waits_for() -> None:
+    scene = Scene(2, {}, {}, names={0: "spin-holder"})
+    found = findings(_running(scene, 28.0, Log(lockups={100: (5.0, 22)})))
+    assert [each.id for each in found] == ["waits-cpu:0"]
+    assert "spin-holder (PID 100)" in found[0].title
+    assert found[0].figures["seconds"].value == 47.0
+    assert findings(_running(scene, 1.0, Log(lockups={100: (5.0, 22)}))) == []
+
+
+def test_the_end_of_a_thread_is_that_of_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = Scene(2, {0: 1, 1: 0}, owned(2), interruptible={0, 1}).figures()
+    monkeypatch.setattr(figures.tasks, "process", lambda _: ("shop", 90))
+    (finding,) = findings(figures)
+    (remedy,) = finding.remedies
+    assert remedy.command == "kill -KILL 90"
+    assert "process shop (PID 90) of thread task-" in remedy.effect
+
+
+def test_hung_tasks_of_other_findings_are_a_part_of_these() -> None:
+    figures = _CONVOY.figures()
+    figures.log = Log(hung={101: 120, 102: 240}, names={101: "task-1", 102: "task-2"})
+    hung = {each.id: each for each in findings(figures)}["log-hung-task"]
+    assert (hung.part_of, hung.no_remedy) == ("waits-behind:100", "")
+    assert hung.figures["tasks"].value == 2
+    figures.log = Log(hung={101: 120, 999: 240}, names={101: "task-1", 999: "gone"})
+    hung = {each.id: each for each in findings(figures)}["log-hung-task"]
+    assert hung.part_of == ""
+    assert hung.evidence == "no longer in state D: gone (PID 999)"
+    assert hung.tasks == {101}
+    assert hung.no_remedy

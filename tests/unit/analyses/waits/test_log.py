@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Messages of the kernel log: soft lockups are no oopses, and tasks count once."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import pytest
+
+from kcensus.analyses.waits.figures import log as of_log
+from kcensus.kernel.kernel import Kernel
+from tests.unit.fakekernel import FakeKernel
+
+_COMM = "CPU: 1 UID: 0 PID: 110 Comm: spin-holder Tainted: G           OE       7.3.4 #1"
+_PLACE = "RIP: 0010:spin_holder+0x5e/0x70 [kcensus_spin]"
+_LOCKUP = "watchdog: BUG: soft lockup - CPU#1 stuck for 3s! [spin-holder:110]"
+
+
+def _read(*lines: str) -> of_log.Log:
+    stamped = [(float(at), line) for at, line in enumerate(lines)]
+    with mock.patch.object(of_log, "records", return_value=stamped):
+        return of_log.kernel_log(Kernel(FakeKernel().prog))
+
+
+def test_a_soft_lockup_kills_no_task() -> None:
+    log = _read(_LOCKUP, "Modules linked in: x", _COMM, "Tainted: [O]=OOT_MODULE", _PLACE)
+    assert log.oopses == []
+    assert log.lockups == {110: (0.0, 3)}
+    assert log.seen == {110: (4.0, "spin_holder [kcensus_spin]")}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Oops: 0002 [#1] PREEMPT SMP",
+        "kernel BUG at mm/slub.c:1!",
+        "general protection fault, probably for non-canonical address 0x1: 0000 [#1] SMP",
+        "BUG: unable to handle page fault for address: 0000000000001000",
+        "BUG: kernel NULL pointer dereference, address: 0000000000000000",
+        "divide error: 0000 [#1] SMP",
+    ],
+)
+def test_an_oops_kills_its_task(line: str) -> None:
+    assert _read(line, _COMM).oopses == ["spin-holder (PID 110)"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "BUG: workqueue lockup - pool cpus=1 node=0 flags=0x0 nice=0 stuck for 35s!",
+        "BUG: sleeping function called from invalid context at mm/slab.h:1",
+        "WARNING: kernel/workqueue.c:5938 at __alloc_workqueue+0x6be/0x7a0, CPU#1: init/1",
+        "NMI backtrace for cpu 1",
+    ],
+)
+def test_a_warning_kills_no_task(line: str) -> None:
+    assert _read(line, _COMM).oopses == []
+
+
+def test_a_task_that_is_reported_again_counts_once() -> None:
+    line = "INFO: task spin-behind:107 blocked for more than {} seconds."
+    log = _read(line.format(1), line.format(2), line.format(3))
+    assert (log.hung, log.names) == ({107: 3}, {107: "spin-behind"})

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Runnable tasks without a CPU, in *synthetic* kernels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kcensus.engine.memory import Faults
+from kcensus.kernel.locking.owners import Strength
+from kcensus.kernel.tasks.run_queues import RunQueues, run_queues
+from kcensus.kernel.tasks.tasks import tasks
+from kcensus.kernel.waiting.finders.cpus.occupied import CPU, RUNS, STARVED, Occupied
+from kcensus.kernel.waiting.graph import TASK
+from tests.unit.kernel.waiting.making import Sleepers, links, words
+
+_TYPES = """
+struct task_struct 64 : 8 int prio; 16 struct sched_info sched_info
+struct sched_info 32 : 16 unsigned long long last_queued
+"""
+_RQ = 0xFFFF_8882_0000_0000
+_SECOND = 10**9
+
+
+class Runnable(Sleepers):
+    """Task 0 is runnable on CPU 0, which runs task 1.
+
+    :param off: seconds since task 0 is runnable, of 100; 0 if unknown
+    :param on: seconds since task 1 got it
+    """
+
+    def __init__(self, off: float, on: float, *priority: int, is_idle: bool = False) -> None:
+        super().__init__(_TYPES, "copy", "loop")
+        for task, value in zip(self.task, priority, strict=True):
+            self.k.write_words(task + 8, value)
+        self.k.write_words(self.task[0] + 32, int((100 - off) * _SECOND) if off else 0)
+        seconds = np.array([off, on]) * _SECOND
+        self.known = replace(
+            self.known,
+            state=words(0, 0),
+            cpu=np.array([0, 0]),
+            is_queued=np.array([True, True]),
+            is_on_cpu=np.array([False, True]),
+            off_cpu_ns=np.array([50 * _SECOND, 0]),
+            now_ns=100 * _SECOND,
+            arrived_ns=seconds.astype(np.int64),
+        )
+        self.remember(tasks, self.known)
+        current, idle = words(self.task[1]), np.array([is_idle])
+        queues = words(_RQ)
+        online = np.array([True])
+        known = RunQueues({0: 0}, queues, current, queues, idle, online, Faults())
+        self.remember(run_queues, known)
+
+
+@pytest.mark.parametrize(
+    ("off", "on", "priority"),
+    [
+        (5.0, 6.0, (120, 120)),  # it has not left the CPU since
+        (5.0, 0.1, (120, 49)),  # a real-time task of a higher priority
+    ],
+)
+def test_a_task_that_is_starved(off: float, on: float, priority: tuple[int, int]) -> None:
+    scene = Runnable(off, on, *priority)
+    graph, finder = scene.run(Occupied)
+    sure = int(Strength.DERIVED)
+    assert links(graph) == {
+        (TASK, scene.task[0], STARVED, _RQ, sure),
+        (CPU, _RQ, RUNS, scene.task[1], sure),
+    }
+    assert finder.names[CPU, _RQ] == "0"
+
+
+@pytest.mark.parametrize(
+    ("off", "on", "priority", "is_idle"),
+    [
+        (0.5, 6.0, (120, 120), False),  # a moment only
+        (0.5, 0.1, (120, 49), False),  # it was just woken up
+        (0, 60.0, (120, 49), False),
+        (5.0, 0.1, (120, 120), False),  # they take turns with others
+        (5.0, 0.1, (49, 49), False),
+        (5.0, 6.0, (120, 120), True),
+    ],
+)
+def test_a_task_that_waits_for_its_turn(
+    off: float, on: float, priority: tuple[int, int], is_idle: bool
+) -> None:
+    graph, _ = Runnable(off, on, *priority, is_idle=is_idle).run(Occupied)
+    assert not len(graph.source)
