@@ -30,6 +30,7 @@ FOUND: dict[str, tuple[str, ...]] = {
     "waits-futex": ("6.1",),
     "waits-log": ("7.3",),
     "waits-suspended": ("5.10", "7.3"),
+    "waits-writeback": ("5.10", "7.3"),
     "waits-healthy": ("6.1",),
 }
 """Those that the kernel makes without it."""

@@ -188,7 +188,13 @@ _ROOTS = {
 }
 """By scenario: what all wait for, and how many tasks do."""
 
-_LEAST_ROOTS = {"waits-healthy": 1, "waits-futex": 1, "waits-log": 2, "waits-suspended": 2}
+_LEAST_ROOTS = {
+    "waits-healthy": 1,
+    "waits-futex": 1,
+    "waits-log": 2,
+    "waits-suspended": 2,
+    "waits-writeback": 4,
+}
 """How many roots the others have at least; a busy guest has some by chance."""
 
 

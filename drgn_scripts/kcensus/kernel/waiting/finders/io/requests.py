@@ -7,24 +7,27 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from kcensus.engine.memory import Numbers, Words
 from kcensus.kernel.block.bios import bios
 from kcensus.kernel.block.disks import block_devices
-from kcensus.kernel.block.hardware import disks_of_maps
+from kcensus.kernel.block.hardware import Tags as TagSets
+from kcensus.kernel.block.hardware import disks_of_maps, hardware_queues
 from kcensus.kernel.block.requests import State, requests
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.waiting.finder import Draft, Finder
 from kcensus.kernel.waiting.finders.io.devices import nodes_of
-from kcensus.kernel.waiting.graph import SERVED, TASK, WAITS, Graph, NodeKind
+from kcensus.kernel.waiting.graph import HELD, SERVED, TASK, WAITS, Graph, NodeKind
 from kcensus.kernel.waiting.joined import joined
 from kcensus.kernel.waiting.objects.queues import TAGS as MAPS
 from kcensus.kernel.waiting.objects.reading import Reading
 from kcensus.results import Gap
 
 REQUEST = NodeKind("request", is_io=True, tells_device=True)
-TAGS = NodeKind("tags", waits=(WaitKind.TAG,), is_io=True)
-"""A free request of a queue."""
-_IN_IO = frozenset({WaitKind.REQUEST, WaitKind.FOLIO, WaitKind.BIT, WaitKind.XFS_BUF, WaitKind.LOG})
+TAGS = NodeKind("tags", waits=(WaitKind.TAG,), is_any=True, is_io=True)
+"""A free request of a queue: any request that ends, is free."""
+IN_IO = frozenset({WaitKind.REQUEST, WaitKind.FOLIO, WaitKind.BIT, WaitKind.XFS_BUF, WaitKind.LOG})
+"""Kinds of waits for submitted I/O."""
 _STATES = {State.INSERTED: "not dispatched", State.DISPATCHED: "in the driver"}
 _LEGACY = "struct request_queue"
 _QUEUES = {MAPS: "sbitmap_queue of its tags", _LEGACY: "request_queue of its requests"}
@@ -86,10 +89,41 @@ class Requests(Finder):
         proofs = [_QUEUES[self.type[lane]] for lane in lanes.tolist()]
         self.build.edges(SERVED, (TAGS, self.object[lanes]), nodes_of(self, rows), proofs)
 
+    def _holders(self) -> Numbers:
+        """Add edges from awaited maps of tags to the requests that have these, and return them."""
+        maps = np.unique(self.object[self._of_type(MAPS)])
+        if not len(maps):
+            return np.empty(0, np.int64)
+        hardware, known = hardware_queues(self.kernel), requests(self.kernel)
+        self._name_tags(hardware.tag_sets, maps)
+        map_of = np.append(hardware.tag_sets.map, np.uint64(0))
+        rows = np.flatnonzero(known.hardware_queue >= 0)
+        queue = known.hardware_queue[rows]
+        held = []
+        for tags, tag in ((hardware.tags, known.tag), (hardware.sched_tags, known.sched_tag)):
+            map_ = map_of[hardware.tag_sets.rows(tags[queue])]
+            row = np.flatnonzero((tag[rows] >= 0) & np.isin(map_, maps))
+            source, target = (TAGS, map_[row]), (REQUEST, known.address[rows[row]])
+            self.build.edges(HELD, source, target, "request.tag")
+            held.append(rows[row])
+        return np.concatenate(held)
+
+    def _name_tags(self, sets: TagSets, maps: Words) -> None:
+        """Name maps of tags by their disks, and the number of tags in use."""
+        disks = block_devices(self.kernel).disks
+        disk = disks_of_maps(self.kernel, maps).tolist()
+        for map_, row in zip(maps.tolist(), disk, strict=True):
+            place = np.flatnonzero(sets.map == np.uint64(map_))
+            if row >= 0 and len(place):
+                used, depth = int(sets.used[place[0]]), int(sets.depth[place[0]])
+                self.names[TAGS, map_] = f"of {disks[row].name} ({used:,} of {depth:,} in use)"
+
     def find(self) -> None:
         """Add edges to the requests of block devices that must complete first."""
         self.draft.attempt("tags", self._tags)
-        in_io = np.array([each in _IN_IO for each in self.waits.kind], np.bool_)
+        holders: list[Numbers] = []
+        self.draft.attempt("holders of tags", lambda: holders.append(self._holders()))
+        in_io = np.array([each in IN_IO for each in self.waits.kind], np.bool_)
         if not (in_io & self.known.is_blocked[self.rows]).any():
             return
         found, known = requests(self.kernel), bios(self.kernel)
@@ -110,7 +144,7 @@ class Requests(Finder):
                 [joins.evidence[row] for row in rows.tolist()],
                 strength=strength[rows],
             )
-        rows = np.unique(joins.request)
+        rows = np.unique(np.concatenate([joins.request, *holders]))
         source = REQUEST, found.address[rows]
         self.build.edges(SERVED, source, nodes_of(self, found.disk[rows]), "request.q")
         for row in rows.tolist():

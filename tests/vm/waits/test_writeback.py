@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Writeback on a disk that stopped, and limits of I/O, against the guest's own files."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kcensus.kernel.block.requests import requests
+from kcensus.kernel.block.writeback import dirty_pages, flushers
+from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.waiting.finders.io.devices import DISK
+from kcensus.kernel.waiting.finders.io.requests import REQUEST, TAGS
+from kcensus.kernel.waiting.finders.limits.io_cost import COST
+from kcensus.kernel.waiting.finders.limits.io_max import LIMIT
+from kcensus.kernel.waiting.finders.writeback.flushers import DIRTY, FLUSHED, FLUSHER, WRITEBACK
+from kcensus.kernel.waiting.graph import HELD, WAITS, NodeKind
+from tests.vm.cases import analyzed
+from tests.vm.waits.scenarios import FOUND, params
+from tests.vm.waits.test_graph import Case, open_case
+
+_SCENARIO = "waits-writeback"
+_ROOTS = (DISK, LIMIT, COST)
+pytestmark = pytest.mark.parametrize("case", params({_SCENARIO: FOUND[_SCENARIO]}), indirect=True)
+
+
+@pytest.fixture(scope="module")
+def case(kernel: str, request: pytest.FixtureRequest) -> Case:
+    return open_case(kernel, request.param)
+
+
+def _nodes(case: Case, kind: NodeKind) -> dict[str, int]:
+    """The nodes of a kind, by name."""
+    graph, names = case.found.graph, case.found.names
+    nodes = [node for node, each in enumerate(graph.kind) if each is kind]
+    return {names[kind, int(graph.address[node])]: node for node in nodes}
+
+
+def _behind(case: Case, node: int) -> set[int]:
+    graph = case.found.graph
+    reached = graph.sure.reached([node], back=True) & graph.is_task
+    return {case.pid(each) for each in np.flatnonzero(reached).tolist()}
+
+
+def _sleepers(case: Case, function: str) -> set[int]:
+    """The PIDs of the tasks in state D with a function on their stack, as the guest says."""
+    tasks = case.truth.tasks.values()
+    return {task.pid for task in tasks if task.state == "D" and function in task.stack}
+
+
+def _processes(case: Case, cgroup: str) -> set[int]:
+    return {int(pid) for pid in case.dump.truth[f"{cgroup}.procs"].split()}
+
+
+def test_each_task_in_state_d_has_a_root_to_act_on(case: Case) -> None:
+    blocked = {pid for pid, task in case.truth.tasks.items() if task.state == "D"}
+    ends = [node for node, kind in enumerate(case.found.graph.kind) if kind in _ROOTS]
+    behind = set[int]().union(*(_behind(case, node) for node in ends))
+    assert len(blocked) > 30
+    assert blocked <= behind
+    assert case.found.missing == []
+
+
+@pytest.mark.parametrize("cgroup", ["backup", "batch"])
+def test_a_limit_of_a_cgroup(case: Case, cgroup: str) -> None:
+    found = {name: _behind(case, node) for name, node in _nodes(case, LIMIT).items()}
+    disk = {"backup": "ram0", "batch": "ram1"}[cgroup]
+    name = f"io.max of cgroup /{cgroup} on {disk}"
+    assert found[name] == _processes(case, cgroup)
+    (finding,) = (
+        each for each in analyzed(case.target, "waits").findings if each.id.endswith(name)
+    )
+    line = case.dump.truth[f"{cgroup}.io.max"].strip()
+    assert f"limit: {line};" in finding.evidence
+    (remedy,) = finding.remedies
+    assert remedy.undo == f"echo '{line}' > /sys/fs/cgroup/{cgroup}/io.max"
+    # The guest has done what the remedy says.
+    free = " ".join(
+        [line.split()[0], *(f"{key}=max" for key in ("rbps", "wbps", "riops", "wiops"))]
+    )
+    assert remedy.command == f"echo '{free}' > /sys/fs/cgroup/{cgroup}/io.max"
+    assert case.dump.truth[f"lifted.{cgroup}@lifted"] == ""
+
+
+def test_a_share_of_a_disk(case: Case) -> None:
+    ((name, node),) = _nodes(case, COST).items()
+    assert name == "io.cost of cgroup /spare on nullb0"
+    assert _behind(case, node) == _processes(case, "spare") == _sleepers(case, "ioc_rqos_throttle")
+
+
+def test_tasks_that_sync_wait_for_flushers(case: Case) -> None:
+    found = case.found.graph
+    nodes = _nodes(case, WRITEBACK)
+    assert {name.split()[1] for name in nodes} <= {"dm-0", "dm-1"}
+    waiters = {
+        case.pid(int(found.source[edge]))
+        for node in nodes.values()
+        for edge in found.preceding[node]
+    }
+    assert waiters == _sleepers(case, "wb_wait_for_completion") != set()
+    workers = {
+        case.pid(int(found.target[edge])) for edge, kind in enumerate(found.edge) if kind is FLUSHED
+    }
+    assert workers == _sleepers(case, "wb_workfn")
+    names = {name.split(":")[0]: name for name in _nodes(case, FLUSHER)}
+    assert names.keys() == {"of dm-0 (xfs on /xfs)", "of dm-1 (ext4 on /ext4)"}
+    assert names["of dm-0 (xfs on /xfs)"].endswith("now /xfs/file-1")
+
+
+def test_writers_wait_for_the_limit_of_dirty_pages(case: Case) -> None:
+    graph = case.found.graph
+    ((name, node),) = _nodes(case, DIRTY).items()
+    assert "limit 8.0 MiB" in name
+    waiters = {
+        case.pid(int(graph.source[edge]))
+        for edge in graph.preceding[node]
+        if graph.edge[edge] is WAITS
+    }
+    assert waiters == _sleepers(case, "balance_dirty_pages") != set()
+    known = flushers(Kernel(case.target.prog))
+    pages = sum(map(sum, dirty_pages(Kernel(case.target.prog), known.address, known.faults)))
+    counters = dict(line.split() for line in case.dump.truth["vmstat"].splitlines())
+    assert pages == int(counters["nr_dirty"]) + int(counters["nr_writeback"])
+
+
+def test_requests_have_the_tags(case: Case) -> None:
+    graph = case.found.graph
+    ((name, node),) = _nodes(case, TAGS).items()
+    assert name == "of vda (16 of 16 in use)"
+    holders = [
+        int(graph.target[edge]) for edge in graph.following[node] if graph.edge[edge] is HELD
+    ]
+    every = requests(Kernel(case.target.prog))
+    assert {int(graph.address[each]) for each in holders} == set(
+        every.address[every.tag >= 0].tolist()
+    )
+    assert {graph.kind[each] for each in holders} == {REQUEST}
+    waiters = {case.pid(int(graph.source[edge])) for edge in graph.preceding[node]}
+    assert waiters == _sleepers(case, "blk_mq_get_tag")
