@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import os
+import re
+
 import numpy as np
 import pytest
+from drgn.helpers.linux.fs import inode_path
 
 from kcensus.kernel.block.requests import requests
 from kcensus.kernel.block.writeback import dirty_pages, flushers
@@ -102,9 +106,31 @@ def test_tasks_that_sync_wait_for_flushers(case: Case) -> None:
         case.pid(int(found.target[edge])) for edge, kind in enumerate(found.edge) if kind is FLUSHED
     }
     assert workers == _sleepers(case, "wb_workfn")
-    names = {name.split(":")[0]: name for name in _nodes(case, FLUSHER)}
-    assert names.keys() == {"of dm-0 (xfs on /xfs)", "of dm-1 (ext4 on /ext4)"}
-    assert names["of dm-0 (xfs on /xfs)"].endswith("now /xfs/file-1")
+    disks = {"/xfs": "dm-0 (xfs on /xfs)", "/ext4": "dm-1 (ext4 on /ext4)"}
+    files = {_written(case, pid) for pid in workers}
+    names = [re.sub(": .* dirty or in writeback", "", name) for name in _nodes(case, FLUSHER)]
+    assert sorted(names) == sorted(
+        f"of {disks[each.rpartition('/')[0]]}, now {each}" for each in files
+    )
+    assert len(files) == 2
+
+
+def _written(case: Case, pid: int) -> str:
+    """The file that a flusher writes, as drgn's own stack trace has it."""
+    prog = case.target.prog
+    trace = prog.stack_trace(pid)
+    frame = next(each for each in trace if each.name == "__writeback_single_inode")
+    inode = frame["inode"]
+    mount = {"xfs": "/xfs", "ext4": "/ext4"}[inode.i_sb.s_type.name.string_().decode()]
+    return f"{mount}/{os.fsdecode(inode_path(inode) or b'')}"
+
+
+def test_a_journal_waits_for_its_blocks(case: Case) -> None:
+    """A task that syncs a file waits for the thread of the journal, and that for the disk."""
+    (syncs,) = (pid for pid in _sleepers(case, "jbd2_log_wait_commit"))
+    (thread,) = _sleepers(case, "jbd2_journal_commit_transaction")
+    (disk,) = (node for name, node in _nodes(case, DISK).items() if name == "vda")
+    assert {syncs, thread} <= _behind(case, disk)
 
 
 def test_writers_wait_for_the_limit_of_dirty_pages(case: Case) -> None:
