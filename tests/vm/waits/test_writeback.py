@@ -125,6 +125,15 @@ def _written(case: Case, pid: int) -> str:
     return f"{mount}/{os.fsdecode(inode_path(inode) or b'')}"
 
 
+def test_a_task_waits_for_pages_of_its_file_system(case: Case) -> None:
+    """The flusher has submitted them: the task waits for the request."""
+    (pid,) = _sleepers(case, "sync_inodes_sb") - _sleepers(case, "wb_wait_for_completion")
+    requests_ = [
+        node for node in range(len(case.found.graph)) if case.found.graph.kind[node] is REQUEST
+    ]
+    assert sum(pid in _behind(case, node) for node in requests_) == 1
+
+
 def test_a_journal_waits_for_its_blocks(case: Case) -> None:
     """A task that syncs a file waits for the thread of the journal, and that for the disk."""
     (syncs,) = (pid for pid in _sleepers(case, "jbd2_log_wait_commit"))

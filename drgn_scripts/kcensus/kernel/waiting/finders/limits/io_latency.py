@@ -55,9 +55,11 @@ class IoLatencies(Finder):
         sound = read.readable & (read["block"] != 0) & (policy >= 0) & (policy < _MAX_POLICIES)
         lanes, group, read = lanes[sound], group[sound], read.rows(sound)
         # The policies of a block cgroup are an array of pointers.
-        place = read["block"] + self._offset("struct blkcg_gq", "pd") + policy[sound].astype(
-            np.uint64
-        ) * np.uint64(8)
+        place = (
+            read["block"]
+            + self._offset("struct blkcg_gq", "pd")
+            + policy[sound].astype(np.uint64) * np.uint64(8)
+        )
         back = self._read("struct list_head", place, {"to": "next"}, is_guess=True)["to"]
         queue = self._member("struct blkcg_gq", "q", read["block"], is_guess=True)
         devices = block_devices(self.kernel)

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 
 import numpy as np
 
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
-from kcensus.engine.memory import Faults, Mask, Numbers, Words
+from kcensus.engine.memory import Faults, Guess, Mask, Numbers, Words
 from kcensus.human import human_bytes
 from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.block.writeback import Flushers, dirty_pages, flushers
@@ -31,7 +32,6 @@ WRITEBACK = NodeKind("writeback", (_BDI,), is_io=True, tells_device=True)
 FLUSHER = NodeKind(
     "flusher",
     (_FLUSHER,),
-    is_io=True,
     tells_device=True,
     advice="No worker runs its work item: see what occupies the workers of the workqueue "
     "`writeback`, such as with `kcensus kcopyd TARGET`",
@@ -195,13 +195,17 @@ class Writeback(Finder):
         disk = int(known.disk[row])
         name = block_devices(self.kernel).disks[disk].name if disk >= 0 else known.device[row]
         blocks = super_blocks(self.kernel)
-        of_block = self._member("struct super_block", "s_bdi", blocks.address)
         mounts = [
             f"{blocks.type[each]} on {blocks.mount[each]}"
-            for each in np.flatnonzero(of_block == known.bdi[row]).tolist()
+            for each in np.flatnonzero(self._of_block == known.bdi[row]).tolist()
             if blocks.mount[each]
         ]
         return f"{name} ({', '.join(mounts[:_MAX_MOUNTS])})" if mounts else name
+
+    @cached_property
+    def _of_block(self) -> Words:
+        """``struct backing_dev_info *`` of each super block."""
+        return self._member("struct super_block", "s_bdi", super_blocks(self.kernel).address)
 
     def _written(self, bdis: Words, workers: Words) -> dict[int, str]:
         """Return the file that each worker writes, by task; not safe to print.
@@ -213,7 +217,6 @@ class Writeback(Finder):
         except LookupError:
             bit = _SYNC_BIT
         blocks = super_blocks(self.kernel)
-        of_block = self._member("struct super_block", "s_bdi", blocks.address)
         lane_of = {task: lane for lane, task in enumerate(self.waits.task.tolist())}
         bdi_of = {
             lane_of[task]: bdi
@@ -229,10 +232,11 @@ class Writeback(Finder):
         found: dict[int, set[int]] = {}
         lanes = np.array(sorted(bdi_of), np.int64)
         for lane, word, _ in self._picked(lanes, lambda words, _: words >= KERNEL):
-            read = gather(self.kernel.memory, word, inode, Faults())
+            read = gather(self.kernel.memory, word, inode, Guess())
             row = blocks.rows(read["block"])
             bdi = np.array([bdi_of[each] for each in lane.tolist()], np.uint64)
-            sound = read.readable & (read["host"] == word) & (row >= 0) & (of_block[row] == bdi)
+            sound = read.readable & (read["host"] == word) & (row >= 0)
+            sound &= np.append(self._of_block, np.uint64(0))[row] == bdi
             sound &= (read["state"].astype(np.int64) >> bit) & 1 == 1
             for each, address in zip(lane[sound].tolist(), word[sound].tolist(), strict=True):
                 found.setdefault(each, set()).add(address)
