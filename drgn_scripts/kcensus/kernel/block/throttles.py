@@ -89,14 +89,17 @@ class _Reader:
             f"other{each}": f"service_queue.nr_queued_iops[{each}]" for each in range(_DIRECTIONS)
         }
         read = gather(self.memory, address, layout(self.prog, _GROUP, counts, others), self.faults)
-        busy = np.zeros(len(address), np.bool_)
+        queued = np.zeros(len(address), np.int64)
         for column in read.columns.values():
-            busy |= column != 0
-        rows = np.flatnonzero(busy & read.readable)
-        disk, address, group = disk[rows], address[rows], group[rows]
+            queued += column
+        rows = np.flatnonzero((queued != 0) & read.readable)
+        disk, address, group, queued = disk[rows], address[rows], group[rows], queued[rows]
         owner, heads, tails = self._chains(address, known)
         held = bios_of(self.kernel, heads, tails, limit=_MAX_BIOS)
         self.faults.update(held.faults)
+        counted = np.bincount(owner[held.request], minlength=len(address))
+        if not self.kernel.live:
+            self.torn += int(np.count_nonzero(counted != queued))
         rates, operations, due = self._limits(address)
         return Throttles(
             address=address,

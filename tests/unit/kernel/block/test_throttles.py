@@ -6,6 +6,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from kcensus.engine.memory import Faults, Words
@@ -94,7 +95,8 @@ class Limited(Sleepers):
 
         def bios_of(_: Any, heads: Words, tails: Words, **__: int) -> SimpleNamespace:
             seen.extend((heads, tails))
-            return SimpleNamespace(torn=0, faults=Faults())
+            request = np.repeat(np.arange(len(heads)), 2)  # each chain has two bios
+            return SimpleNamespace(torn=0, faults=Faults(), request=request)
 
         monkeypatch.setattr(module, "bios_of", bios_of)
         return throttles(self.kernel), seen
@@ -128,7 +130,7 @@ def test_damaged_pointers_hold_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Limited(is_new=True)
     scene.k.set(scene.groups[1].pd.blkg, 0)  # so that the node of the writes is of no cgroup
     found, (heads, _) = scene.read(monkeypatch)
-    assert (heads.tolist(), found.torn) == ([_BIO], 2)
+    assert (heads.tolist(), found.torn) == ([_BIO], 3)
     scene = Limited(is_new=True)
     scene.k.set(scene.data.queue, 0)
     found, (heads, _) = scene.read(monkeypatch)
