@@ -121,9 +121,17 @@ class _Reader:
         queue = np.array([devices.disks[row].queue for row in disk.tolist()], np.uint64)
         members = layout(self.prog, "struct request_queue", ["td"])
         data = gather(self.memory, queue, members, self.faults)["td"]
-        whole = layout(self.prog, "struct throtl_data", ["queue"])
-        sound = (data != 0) & (gather(self.memory, data, whole, self.faults)["queue"] == queue)
+        names = [f"nr_queued[{way}]" for way in range(_DIRECTIONS)]
+        read = gather(
+            self.memory,
+            data,
+            layout(self.prog, "struct throtl_data", ["queue", *names]),
+            self.faults,
+        )
+        sound = (data != 0) & (read["queue"] == queue)
         self.torn += int(np.count_nonzero((data != 0) & ~sound))
+        # Without held bios, a disk may have thousands of cgroups.
+        sound &= (read[names[0]] != 0) | (read[names[1]] != 0)
         disk, queue, data = disk[sound], queue[sound], data[sound]
         head = queue + np.uint64(_offset(self.prog, "struct request_queue", "blkg_list"))
         lane, node = self._members(head, _MAX_GROUPS)

@@ -22,7 +22,7 @@ struct list_head 16 : 0 struct list_head * next; 8 struct list_head * prev
 struct bio 64
 struct bio_list 16 : 0 struct bio * head; 8 struct bio * tail
 struct request_queue 64 : 0 struct throtl_data * td; 16 struct list_head blkg_list
-struct throtl_data 64 : 0 struct request_queue * queue
+struct throtl_data 64 : 0 struct request_queue * queue; 8 unsigned int [2] nr_queued
 struct blkg_policy_data 16 : 0 struct blkcg_gq * blkg
 struct blkcg_gq 64 : 0 struct list_head q_node; 16 struct blkg_policy_data * [6] pd
 struct blkcg_policy 8 : 0 int plid
@@ -89,6 +89,7 @@ class Limited(Sleepers):
             queue.nr_queued
         )  # fmt: skip
         self.k.set(counts[way], 2)
+        self.k.set(self.data.nr_queued[way], 2)
 
     def read(self, monkeypatch: pytest.MonkeyPatch) -> tuple[Throttles, list[Words]]:
         seen: list[Words] = []
@@ -139,6 +140,16 @@ def test_damaged_pointers_hold_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     scene.k.set(scene.groups[0].td, 0)
     found, (heads, _) = scene.read(monkeypatch)
     assert (len(found), len(heads), found.torn) == (0, 0, 1)
+
+
+def test_a_disk_without_held_bios(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Limited(is_new=True)
+    scene.k.set(scene.data.nr_queued[_READ], 0)
+    assert len(scene.read(monkeypatch)[0]) == 1
+    scene = Limited(is_new=True)
+    for way in (_READ, _WRITE):
+        scene.k.set(scene.data.nr_queued[way], 0)
+    assert len(scene.read(monkeypatch)[0]) == 0
 
 
 def test_a_kernel_without_limits() -> None:
