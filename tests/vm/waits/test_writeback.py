@@ -18,6 +18,7 @@ from kcensus.kernel.waiting.finders.io.requests import REQUEST, TAGS
 from kcensus.kernel.waiting.finders.limits.io_cost import COST
 from kcensus.kernel.waiting.finders.limits.io_max import LIMIT
 from kcensus.kernel.waiting.finders.writeback.flushers import DIRTY, FLUSHED, FLUSHER, WRITEBACK
+from kcensus.kernel.waiting.finders.writeback.inodes import WRITING
 from kcensus.kernel.waiting.graph import HELD, WAITS, NodeKind
 from tests.vm.cases import analyzed
 from tests.vm.waits.scenarios import FOUND, params
@@ -58,6 +59,9 @@ def _processes(case: Case, cgroup: str) -> set[int]:
 
 def test_each_task_in_state_d_has_a_root_to_act_on(case: Case) -> None:
     blocked = {pid for pid, task in case.truth.tasks.items() if task.state == "D"}
+    # Now and then, a task at the limit of dirty pages looks whether it may go on.
+    tasks = case.found.tasks
+    blocked &= set(tasks.pid[tasks.is_blocked].tolist())
     ends = [node for node, kind in enumerate(case.found.graph.kind) if kind in _ROOTS]
     behind = set[int]().union(*(_behind(case, node) for node in ends))
     assert len(blocked) > 30
@@ -107,22 +111,36 @@ def test_tasks_that_sync_wait_for_flushers(case: Case) -> None:
     }
     assert workers == _sleepers(case, "wb_workfn")
     disks = {"/xfs": "dm-0 (xfs on /xfs)", "/ext4": "dm-1 (ext4 on /ext4)"}
-    files = {_written(case, pid) for pid in workers}
+    written = dict(_written(case, pid) for pid in workers)
     names = [re.sub(": .* dirty or in writeback", "", name) for name in _nodes(case, FLUSHER)]
-    assert sorted(names) == sorted(
-        f"of {disks[each.rpartition('/')[0]]}, now {each}" for each in files
+    assert sorted(names) == sorted(f"of {disks[on]}, now {file}" for on, file in written.items())
+    assert len(names) == 2
+
+
+def test_a_removed_file_waits_for_its_flusher(case: Case) -> None:
+    graph = case.found.graph
+    (pid,) = _sleepers(case, "__inode_wait_for_writeback") | _sleepers(
+        case, "inode_wait_for_writeback"
     )
-    assert len(files) == 2
+    assert case.truth.tasks[pid].comm == "rm"
+    ((source, target),) = (
+        (int(graph.source[edge]), int(graph.target[edge]))
+        for edge, kind in enumerate(graph.edge)
+        if kind is WRITING
+    )
+    assert pid in _behind(case, source)
+    assert _written(case, case.pid(target))[0] == "/xfs"
 
 
-def _written(case: Case, pid: int) -> str:
-    """The file that a flusher writes, as drgn's own stack trace has it."""
-    prog = case.target.prog
-    trace = prog.stack_trace(pid)
+def _written(case: Case, pid: int) -> tuple[str, str]:
+    """The mount point and the file that a flusher writes, as drgn's own stack trace has them."""
+    trace = case.target.prog.stack_trace(pid)
     frame = next(each for each in trace if each.name == "__writeback_single_inode")
     inode = frame["inode"]
     mount = {"xfs": "/xfs", "ext4": "/ext4"}[inode.i_sb.s_type.name.string_().decode()]
-    return f"{mount}/{os.fsdecode(inode_path(inode) or b'')}"
+    if not inode.i_nlink:
+        return mount, f"inode {int(inode.i_ino)} of dm-{int(inode.i_sb.s_dev) & 0xFF}"
+    return mount, f"{mount}/{os.fsdecode(inode_path(inode) or b'')}"
 
 
 def test_a_task_waits_for_pages_of_its_file_system(case: Case) -> None:
@@ -151,7 +169,10 @@ def test_writers_wait_for_the_limit_of_dirty_pages(case: Case) -> None:
         for edge in graph.preceding[node]
         if graph.edge[edge] is WAITS
     }
-    assert waiters == _sleepers(case, "balance_dirty_pages") != set()
+    tasks = case.truth.tasks.values()
+    writers = {task.pid for task in tasks if "balance_dirty_pages" in task.stack}
+    assert waiters
+    assert waiters <= writers
     known = flushers(Kernel(case.target.prog))
     pages = sum(map(sum, dirty_pages(Kernel(case.target.prog), known.address, known.faults)))
     counters = dict(line.split() for line in case.dump.truth["vmstat"].splitlines())
