@@ -26,8 +26,7 @@ from kcensus.results import Gap
 REQUEST = NodeKind("request", is_io=True, tells_device=True)
 TAGS = NodeKind("tags", waits=(WaitKind.TAG,), is_any=True, is_io=True)
 """A free request of a queue: any request that ends, is free."""
-IN_IO = frozenset({WaitKind.REQUEST, WaitKind.FOLIO, WaitKind.BIT, WaitKind.XFS_BUF, WaitKind.LOG})
-"""Kinds of waits for submitted I/O."""
+_IN_IO = frozenset({WaitKind.REQUEST, WaitKind.FOLIO, WaitKind.BIT, WaitKind.XFS_BUF, WaitKind.LOG})
 _STATES = {State.INSERTED: "not dispatched", State.DISPATCHED: "in the driver"}
 _LEGACY = "struct request_queue"
 _QUEUES = {MAPS: "sbitmap_queue of its tags", _LEGACY: "request_queue of its requests"}
@@ -123,7 +122,7 @@ class Requests(Finder):
         self.draft.attempt("tags", self._tags)
         holders: list[Numbers] = []
         self.draft.attempt("holders of tags", lambda: holders.append(self._holders()))
-        in_io = np.array([each in IN_IO for each in self.waits.kind], np.bool_)
+        in_io = np.array([each in _IN_IO for each in self.waits.kind], np.bool_)
         if not (in_io & self.known.is_blocked[self.rows]).any():
             return
         found, known = requests(self.kernel), bios(self.kernel)

@@ -13,7 +13,6 @@ from kcensus.kernel.block.cgroups import BlockCgroup, block_cgroups
 from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.block.throttles import UNLIMITED, Throttles, throttles
 from kcensus.kernel.waiting.finder import Draft, Finder, Stall
-from kcensus.kernel.waiting.finders.io.requests import IN_IO
 from kcensus.kernel.waiting.graph import SERVED, TASK, WAITS, Graph, NodeKind
 from kcensus.kernel.waiting.joined import held
 from kcensus.results import Danger, Finding, Gap, Remedy, Severity
@@ -41,8 +40,7 @@ class IoLimits(Finder):
 
         :raises LookupError: the debug info lacks a type
         """
-        in_io = np.array([each in IN_IO for each in self.waits.kind], np.bool_)
-        if not (in_io & self.known.is_blocked[self.rows]).any():
+        if not self.known.is_blocked[self.rows].any():
             return
         if not self.kernel.prog.type("struct request_queue").has_member("td"):
             return  # built without CONFIG_BLK_DEV_THROTTLING
@@ -60,10 +58,9 @@ class IoLimits(Finder):
                 (LIMIT, limits.address[row[rows]]),
                 [joins.evidence[each] for each in rows.tolist()],
             )
-        awaited = np.unique(row)
-        self.cgroups = block_cgroups(self.kernel, limits.group[awaited])
+        self.cgroups = block_cgroups(self.kernel, limits.group)
         disks = block_devices(self.kernel).disks
-        for each in awaited.tolist():
+        for each in range(len(limits)):
             node = LIMIT, int(limits.address[each])
             cgroup = self.cgroups[int(limits.group[each])]
             disk = disks[int(limits.disk[each])]

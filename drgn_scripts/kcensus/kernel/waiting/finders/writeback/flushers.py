@@ -13,6 +13,7 @@ from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Guess, Mask, Numbers, Words
 from kcensus.human import human_bytes
 from kcensus.kernel.block.disks import block_devices
+from kcensus.kernel.block.throttles import throttles
 from kcensus.kernel.block.writeback import Flushers, dirty_pages, flushers
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.mm.vmstat import node_page_state
@@ -20,7 +21,8 @@ from kcensus.kernel.vfs.files import file_paths
 from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.kernel.waiting.finder import Draft, Finder
 from kcensus.kernel.waiting.finders.io.devices import nodes_of
-from kcensus.kernel.waiting.graph import SERVED, TASK, EdgeKind, Graph, NodeKind
+from kcensus.kernel.waiting.finders.limits.io_max import LIMIT
+from kcensus.kernel.waiting.graph import HELD, SERVED, TASK, EdgeKind, Graph, NodeKind
 from kcensus.kernel.waiting.objects.queued import KERNEL
 from kcensus.kernel.workqueues import workqueues
 from kcensus.results import Gap
@@ -56,6 +58,8 @@ class Writeback(Finder):
     def __init__(self, draft: Draft) -> None:
         super().__init__(draft)
         self.torn = 0
+        self.limit = 0
+        """Most dirty pages of the system, if it is close to that."""
 
     def note(self) -> None:
         """Note the devices and limits that tasks wait for.
@@ -95,8 +99,10 @@ class Writeback(Finder):
             sound = read.readable & (read["share"] == word + share)
             own |= dict(zip(lane[sound].tolist(), word[sound].tolist(), strict=True))
         is_over = self._is_over(domain)
+        large = set(known.address[self._large(known)].tolist())
         for writer, flusher in own.items():
-            if is_over:
+            if is_over and flusher not in large:
+                # The pages of other devices keep the task from writing to its own.
                 self._note(writer, domain, _DOMAIN, "dirty_throttle_control")
             else:
                 self._note(writer, flusher, _FLUSHER, "dirty_throttle_control.wb")
@@ -113,7 +119,9 @@ class Writeback(Finder):
         amounts = f"{human_bytes(dirty * size)} dirty, {human_bytes(written * size)} in writeback"
         self.names[DIRTY, domain] = f"({amounts}, limit {human_bytes(limit * size)})"
         # Tasks may write freely below the middle of the limit and the one for the background.
-        return 2 * (dirty + written) > limit > 0
+        is_over = 2 * (dirty + written) > limit > 0
+        self.limit = limit if is_over else 0
+        return is_over
 
     def find(self) -> None:
         """Add edges to flushers, from these to their workers, and to disks without a worker.
@@ -171,6 +179,7 @@ class Writeback(Finder):
         self.build.edges(FLUSHED, (FLUSHER, source), (TASK, target), evidence)
         # Without a work item, pages are on their way; a queued one waits for a worker.
         rest = rows[~has_one & ~queued[rows]]
+        rest = np.setdiff1d(rest, self._limited(known, rest))
         self._to_disks(FLUSHER, known.address[rest], known.disk[rest])
         files = self._written(known.bdi[rows[has_one]], target)
         dirty, written = dirty_pages(self.kernel, known.address[rows], self.faults)
@@ -178,10 +187,39 @@ class Writeback(Finder):
         for index, row in enumerate(rows.tolist()):
             amount = human_bytes(int(dirty[index] + written[index]) * size)
             name = f"of {self._device(known, row)}: {amount} dirty or in writeback"
+            if self.limit:
+                name += f" (all devices: at most {human_bytes(self.limit * size)})"
             if file := files.get(int(worker[index])):
                 name += f", now {file}"
             self.names[FLUSHER, int(known.address[row])] = name
             self.types[FLUSHER, int(known.address[row])] = _FLUSHER
+
+    def _limited(self, known: Flushers, rows: Numbers) -> Numbers:
+        """Add edges from flushers to the limits that hold their bios; return these flushers."""
+        prog = self.kernel.prog
+        if (
+            not len(rows)
+            or not prog.type("struct request_queue").has_member("td")
+            or not prog.type(_FLUSHER).has_member("blkcg_css")
+        ):
+            return rows[:0]
+        limits = throttles(self.kernel)
+        bios = limits.bios
+        limit = limits.chain[bios.request]
+        # A flusher and its bios are of one cgroup.
+        own = self._member(_FLUSHER, "blkcg_css", known.address[rows])
+        group = self._member("struct blkcg_gq", "blkcg", bios.group)
+        group = group + self._offset("struct blkcg", "css")
+        found = []
+        for index, row in enumerate(rows.tolist()):
+            is_one = (group == own[index]) & (limits.disk[limit] == known.disk[row])
+            targets = limits.address[np.unique(limit[is_one & (own[index] != 0)])]
+            if len(targets):
+                found.append(row)
+                source = FLUSHER, np.full(len(targets), known.address[row])
+                proof, strength = "bio.bi_blkg", Strength.DERIVED
+                self.build.edges(HELD, source, (LIMIT, targets), proof, strength=strength)
+        return np.array(found, np.int64)
 
     def _to_disks(self, kind: NodeKind, nodes: Words, disks: Numbers) -> None:
         nodes, disks = nodes[disks >= 0], disks[disks >= 0]

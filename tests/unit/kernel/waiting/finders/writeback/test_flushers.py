@@ -9,8 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from kcensus.kernel.block.bios import Bios
 from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.block.stacks import Stacks, stacks
+from kcensus.kernel.block.throttles import Throttles, throttles
 from kcensus.kernel.block.writeback import Flushers, flushers
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.vfs.super_blocks import super_blocks
@@ -24,12 +26,13 @@ from kcensus.kernel.waiting.finders.writeback.flushers import (
     WRITTEN,
     Writeback,
 )
-from kcensus.kernel.waiting.graph import SERVED
+from kcensus.kernel.waiting.graph import HELD, SERVED
 from kcensus.kernel.workqueues import workqueues
 from tests.unit.kernel.waiting.making import Sleepers, links, words
 
 _TYPES = """
 struct task_struct 64
+struct request_queue 64
 struct wait_queue_head 16
 struct address_space 8 : 0 struct inode * host
 struct inode 64
@@ -41,6 +44,12 @@ struct backing_dev_info 256 : 0 struct bdi_writeback wb; 128 struct wait_queue_h
 struct wb_domain 64 : 0 unsigned long dirty_limit
 struct dirty_throttle_control 64
     8 struct bdi_writeback * wb; 16 struct fprop_local_percpu * wb_completions
+"""
+_CGROUPS = """
+struct throtl_data 64
+struct cgroup_subsys_state 16
+struct blkcg 32 : 0 struct cgroup_subsys_state css
+struct blkcg_gq 64 : 0 struct blkcg * blkcg
 """
 _QUEUE, _VDA, _VDB = "struct wait_queue_head", 0xFFFF_8881_0000_0000, 0xFFFF_8881_0000_1000
 _DERIVED, _PROVEN = int(Strength.DERIVED), int(Strength.PROVEN)
@@ -54,9 +63,13 @@ class Written(Sleepers):
     """
 
     def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, *functions: str, states: tuple[str, str] = ("", "")
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        *functions: str,
+        states: tuple[str, str] = ("", ""),
+        types: str = _TYPES,
     ) -> None:
-        super().__init__(_TYPES, *functions)
+        super().__init__(types, *functions)
         bdis = [self.k.alloc("struct backing_dev_info") for _ in states]
         self.bdi = [int(bdi.address_) for bdi in bdis]
         self.queue = [int(bdi.wb_waitq.address_) for bdi in bdis]
@@ -165,6 +178,38 @@ def test_a_writer_at_the_limit(monkeypatch: pytest.MonkeyPatch, dirty: int) -> N
     name = "(400.0 KiB dirty, 400.0 KiB in writeback, limit 400.0 KiB)"
     assert finder.names[DIRTY, domain] == name
     assert name in finder.hint(DIRTY, domain)
+
+
+@pytest.mark.parametrize("disk", [0, 1])
+def test_a_limit_holds_the_pages_of_a_flusher(monkeypatch: pytest.MonkeyPatch, disk: int) -> None:
+    types = _TYPES.replace(
+        "struct request_queue 64", "struct request_queue 64 : 0 struct throtl_data * td"
+    ).replace(
+        "0 struct backing_dev_info * bdi;", "0 struct backing_dev_info * bdi; 8 void * blkcg_css;"
+    )
+    scene = Written(monkeypatch, _SYNC, types=types + _CGROUPS)
+    scene.wait(0, scene.queue[0], _QUEUE)
+    cgroups = [scene.k.alloc("struct blkcg") for _ in range(2)]
+    blocks = [int(scene.k.alloc("struct blkcg_gq", blkcg=each).address_) for each in cgroups]
+    none, chain = words(), np.arange(2)
+    bios = Bios(words(1, 2), chain, words(*blocks), none, none, none, none, chain, none, none)
+    groups = words(0x1000, 0x2000) + np.uint64(0xFFFF_8881_0000_0000)
+    rates = np.zeros((2, 2), np.uint64)
+    held = Throttles(
+        groups, np.array([disk, disk]), words(*blocks), rates, rates, chain, bios, chain
+    )
+    scene.remember(throttles, held)
+    scene.k.write_words(scene.wb[0] + 8, int(cgroups[1].css.address_))
+    graph, _ = scene.run(Writeback)
+    assert links(graph) == {(WRITEBACK, scene.bdi[0], SERVED, _VDA, _DERIVED)}
+    # A writer waits for the flusher itself.
+    scene.wait(0, scene.wb[0], "struct bdi_writeback")
+    graph, _ = scene.run(Writeback)
+    assert links(graph) == {
+        (FLUSHER, scene.wb[0], HELD, int(groups[1]), _DERIVED)
+        if disk == 0
+        else (FLUSHER, scene.wb[0], SERVED, _VDA, _DERIVED)
+    }
 
 
 def test_pointers_that_do_not_fit_are_no_object(monkeypatch: pytest.MonkeyPatch) -> None:
