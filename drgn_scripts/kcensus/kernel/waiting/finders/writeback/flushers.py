@@ -43,8 +43,9 @@ WRITTEN = EdgeKind("written back by", "must write back pages of")
 FLUSHED = EdgeKind("run by", "runs", is_passage=True)
 _LARGE = 8
 """A flusher with at least this part (1/8) of all dirty pages is one to wait for."""
-_SYNC_BIT = 7
-"""__I_SYNC until it became a constant of an enum."""
+_SYNC_BIT, _OLD_SYNC_BIT = 1, 7
+"""__I_SYNC, which is not in debug info. Since the series that ends with Linux kernel commit
+2b111edbe0a9 ("inode: make i_state a u32") (in v6.12), it is another bit of a shorter state."""
 _MAX_MOUNTS = 3
 """Most file systems in the name of a flusher."""
 
@@ -250,10 +251,6 @@ class Writeback(Finder):
 
         A flusher marks the inode with I_SYNC, and has its address on the stack.
         """
-        try:
-            bit = int(self.kernel.prog.constant("__I_SYNC"))
-        except LookupError:
-            bit = _SYNC_BIT
         blocks = super_blocks(self.kernel)
         lane_of = {task: lane for lane, task in enumerate(self.waits.task.tolist())}
         bdi_of = {
@@ -273,6 +270,7 @@ class Writeback(Finder):
             read = gather(self.kernel.memory, word, inode, Guess())
             row = blocks.rows(read["block"])
             bdi = np.array([bdi_of[each] for each in lane.tolist()], np.uint64)
+            bit = _SYNC_BIT if inode.fields["state"].dtype.itemsize == 4 else _OLD_SYNC_BIT
             sound = read.readable & (read["host"] == word) & (row >= 0)
             sound &= np.append(self._of_block, np.uint64(0))[row] == bdi
             sound &= (read["state"].astype(np.int64) >> bit) & 1 == 1

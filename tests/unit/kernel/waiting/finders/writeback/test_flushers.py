@@ -124,11 +124,16 @@ class Written(Sleepers):
         self.put(lane, int(inode.address_), place=1024 + 64 * bool(state))
 
 
-def test_a_task_that_syncs_waits_for_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = Written(monkeypatch, _SYNC, _SYNC, "rq_qos_wait", states=("in-flight", ""))
+@pytest.mark.parametrize(("state", "bit"), [("unsigned int", 1), ("unsigned long", 7)])
+def test_a_task_that_syncs_waits_for_the_worker(
+    monkeypatch: pytest.MonkeyPatch, state: str, bit: int
+) -> None:
+    types = _TYPES.replace("unsigned int i_state", f"{state} i_state")
+    functions = _SYNC, _SYNC, "rq_qos_wait"
+    scene = Written(monkeypatch, *functions, states=("in-flight", ""), types=types)
     scene.wait(0, scene.queue[0], _QUEUE)
     scene.wait(1, scene.queue[0] + 16, _QUEUE)  # of something else
-    scene.write_inode(2, 1 << 7)
+    scene.write_inode(2, 1 << bit)
     scene.write_inode(2, 0)  # that it has written before
     graph, finder = scene.run(Writeback)
     assert links(graph) == {
