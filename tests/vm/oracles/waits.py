@@ -144,7 +144,10 @@ def _dirty(domain: Object) -> Iterator[Object]:
     prog = domain.prog_
     assert domain.address_ == prog["global_wb_domain"].address_
     devices = entries(prog["bdi_list"], "struct backing_dev_info", "bdi_list")
-    flushers = {int(device.wb.address_of_()) for device in devices}
+    return _named_by(prog, {int(device.wb.address_of_()) for device in devices})
+
+
+def _named_by(prog: Program, flushers: set[int]) -> Iterator[Object]:
     for task in for_each_task(prog):
         if flushers & set(_stack(task)):
             yield task
@@ -179,6 +182,7 @@ _WAITERS: dict[str, Callable[[Object], Iterable[Object]]] = {
     "struct wait_queue_head": _queue,
     "struct backing_dev_info": lambda device: _queue(device.wb_waitq),
     "struct wb_domain": _dirty,
+    "struct bdi_writeback": lambda flusher: _named_by(flusher.prog_, {flusher.address_}),
     "struct ioc_gq": lambda group: _queue(group.waitq),
 }
 

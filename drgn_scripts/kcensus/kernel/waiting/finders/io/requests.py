@@ -7,25 +7,23 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from kcensus.engine.memory import Numbers, Words
 from kcensus.kernel.block.bios import bios
 from kcensus.kernel.block.disks import block_devices
-from kcensus.kernel.block.hardware import Tags as TagSets
 from kcensus.kernel.block.hardware import disks_of_maps, hardware_queues
 from kcensus.kernel.block.requests import State, requests
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.waiting.finder import Draft, Finder
 from kcensus.kernel.waiting.finders.io.devices import nodes_of
-from kcensus.kernel.waiting.graph import HELD, SERVED, TASK, WAITS, Graph, NodeKind
+from kcensus.kernel.waiting.graph import SERVED, TASK, WAITS, Graph, NodeKind
 from kcensus.kernel.waiting.joined import joined
 from kcensus.kernel.waiting.objects.queues import TAGS as MAPS
 from kcensus.kernel.waiting.objects.reading import Reading
 from kcensus.results import Gap
 
 REQUEST = NodeKind("request", is_io=True, tells_device=True)
-TAGS = NodeKind("tags", waits=(WaitKind.TAG,), is_any=True, is_io=True)
-"""A free request of a queue: any request that ends, is free."""
+TAGS = NodeKind("tags", waits=(WaitKind.TAG,), is_io=True)
+"""A free request of a queue."""
 _IN_IO = frozenset({WaitKind.REQUEST, WaitKind.FOLIO, WaitKind.BIT, WaitKind.XFS_BUF, WaitKind.LOG})
 _STATES = {State.INSERTED: "not dispatched", State.DISPATCHED: "in the driver"}
 _LEGACY = "struct request_queue"
@@ -88,40 +86,44 @@ class Requests(Finder):
         proofs = [_QUEUES[self.type[lane]] for lane in lanes.tolist()]
         self.build.edges(SERVED, (TAGS, self.object[lanes]), nodes_of(self, rows), proofs)
 
-    def _holders(self) -> Numbers:
-        """Add edges from awaited maps of tags to the requests that have these, and return them."""
+    def _name_tags(self) -> None:
+        """Name awaited maps of tags by their disks, and the requests that have the tags.
+
+        A task waits for any of these requests, not for each: edges would put it behind all.
+        """
         maps = np.unique(self.object[self._of_type(MAPS)])
         if not len(maps):
-            return np.empty(0, np.int64)
+            return
         hardware, known = hardware_queues(self.kernel), requests(self.kernel)
-        self._name_tags(hardware.tag_sets, maps)
-        map_of = np.append(hardware.tag_sets.map, np.uint64(0))
+        sets, disks = hardware.tag_sets, block_devices(self.kernel).disks
+        map_of = np.append(sets.map, np.uint64(0))
         rows = np.flatnonzero(known.hardware_queue >= 0)
         queue = known.hardware_queue[rows]
-        held = []
-        for tags, tag in ((hardware.tags, known.tag), (hardware.sched_tags, known.sched_tag)):
-            map_ = map_of[hardware.tag_sets.rows(tags[queue])]
-            row = np.flatnonzero((tag[rows] >= 0) & np.isin(map_, maps))
-            source, target = (TAGS, map_[row]), (REQUEST, known.address[rows[row]])
-            self.build.edges(HELD, source, target, "request.tag")
-            held.append(rows[row])
-        return np.concatenate(held)
-
-    def _name_tags(self, sets: TagSets, maps: Words) -> None:
-        """Name maps of tags by their disks, and the number of tags in use."""
-        disks = block_devices(self.kernel).disks
-        disk = disks_of_maps(self.kernel, maps).tolist()
-        for map_, row in zip(maps.tolist(), disk, strict=True):
+        own, scheduler = (
+            np.where(tag[rows] >= 0, map_of[sets.rows(tags[queue])], np.uint64(0))
+            for tags, tag in ((hardware.tags, known.tag), (hardware.sched_tags, known.sched_tag))
+        )
+        of_maps = disks_of_maps(self.kernel, maps).tolist()
+        for map_, disk in zip(maps.tolist(), of_maps, strict=True):
             place = np.flatnonzero(sets.map == np.uint64(map_))
-            if row >= 0 and len(place):
-                used, depth = int(sets.used[place[0]]), int(sets.depth[place[0]])
-                self.names[TAGS, map_] = f"of {disks[row].name} ({used:,} of {depth:,} in use)"
+            if disk < 0 or not len(place):
+                continue
+            held = known.state[rows[(own == map_) | (scheduler == map_)]]
+            states = [
+                f"{count:,} {words}"
+                for state, words in _STATES.items()
+                if (count := int(np.count_nonzero(held == state)))
+            ]
+            used, depth = int(sets.used[place[0]]), int(sets.depth[place[0]])
+            amounts = ": ".join(
+                [f"{used:,} of {depth:,} in use", *filter(None, [", ".join(states)])]
+            )
+            self.names[TAGS, map_] = f"of {disks[disk].name} ({amounts})"
 
     def find(self) -> None:
         """Add edges to the requests of block devices that must complete first."""
         self.draft.attempt("tags", self._tags)
-        holders: list[Numbers] = []
-        self.draft.attempt("holders of tags", lambda: holders.append(self._holders()))
+        self.draft.attempt("names of tags", self._name_tags)
         in_io = np.array([each in _IN_IO for each in self.waits.kind], np.bool_)
         if not (in_io & self.known.is_blocked[self.rows]).any():
             return
@@ -143,7 +145,7 @@ class Requests(Finder):
                 [joins.evidence[row] for row in rows.tolist()],
                 strength=strength[rows],
             )
-        rows = np.unique(np.concatenate([joins.request, *holders]))
+        rows = np.unique(joins.request)
         source = REQUEST, found.address[rows]
         self.build.edges(SERVED, source, nodes_of(self, found.disk[rows]), "request.q")
         for row in rows.tolist():

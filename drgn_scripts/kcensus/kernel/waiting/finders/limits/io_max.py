@@ -16,6 +16,7 @@ from kcensus.kernel.waiting.finder import Draft, Finder, Stall
 from kcensus.kernel.waiting.graph import SERVED, TASK, WAITS, Graph, NodeKind
 from kcensus.kernel.waiting.joined import held
 from kcensus.results import Danger, Finding, Gap, Remedy, Severity
+from kcensus.sources.capsule import NotRecorded
 from kcensus.text import printable
 
 LIMIT = NodeKind("limit", ("struct throtl_grp",), is_io=True, tells_device=True)
@@ -44,7 +45,10 @@ class IoLimits(Finder):
             return
         if not self.kernel.prog.type("struct request_queue").has_member("td"):
             return  # built without CONFIG_BLK_DEV_THROTTLING
-        limits = self.limits = throttles(self.kernel)
+        try:
+            limits = self.limits = throttles(self.kernel)
+        except NotRecorded:
+            return  # a capsule of a version that did not read them
         joins = held(self.kernel)
         self.draft.faults += joins.faults + limits.faults
         row = limits.chain[joins.request]

@@ -26,6 +26,7 @@ from kcensus.kernel.waiting.graph import HELD, SERVED, TASK, EdgeKind, Graph, No
 from kcensus.kernel.waiting.objects.queued import KERNEL
 from kcensus.kernel.workqueues import workqueues
 from kcensus.results import Gap
+from kcensus.sources.capsule import NotRecorded
 
 _BDI, _FLUSHER = "struct backing_dev_info", "struct bdi_writeback"
 _CONTROL, _DOMAIN = "struct dirty_throttle_control", "struct wb_domain"
@@ -73,7 +74,10 @@ class Writeback(Finder):
         writers = self._lanes(frozenset({"balance_dirty_pages"}), None)
         if not len(syncs) and not len(writers):
             return
-        known = flushers(self.kernel)
+        try:
+            known = flushers(self.kernel)
+        except NotRecorded:
+            return  # a capsule of a version that did not read them
         self.faults.update(known.faults)
         self.torn += known.torn
         bdi = self.object[syncs] - self._offset(_BDI, "wb_waitq")
