@@ -7,6 +7,7 @@ walked from the object's side.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, takewhile
 
@@ -18,6 +19,8 @@ from drgn.helpers.linux.pid import for_each_task
 from tests.vm.oracles import entries, hardware_queues
 
 UNINTERRUPTIBLE, NOLOAD = 2, 0x400
+_PAGE, _STACK = 4096, 4 * 4096
+"""Bytes of a page, and of a stack."""
 
 _VARIABLES = {
     # function: (variable, type of what it points to)
@@ -136,6 +139,28 @@ def _bio(bio: Object) -> Iterator[Object]:
     yield cast(prog.type("struct task_struct *"), bio.bi_private)
 
 
+def _dirty(domain: Object) -> Iterator[Object]:
+    """Yield the tasks whose stacks name a device's flusher: no list has those of this limit."""
+    prog = domain.prog_
+    assert domain.address_ == prog["global_wb_domain"].address_
+    devices = entries(prog["bdi_list"], "struct backing_dev_info", "bdi_list")
+    return _named_by(prog, {int(device.wb.address_of_()) for device in devices})
+
+
+def _named_by(prog: Program, flushers: set[int]) -> Iterator[Object]:
+    for task in for_each_task(prog):
+        if flushers & set(_stack(task)):
+            yield task
+
+
+def _stack(task: Object) -> Iterator[int]:
+    for page in range(int(task.stack), int(task.stack) + _STACK, _PAGE):
+        try:
+            yield from struct.unpack(f"<{_PAGE // 8}Q", task.prog_.read(page, _PAGE))
+        except FaultError:
+            continue  # a capsule has the used pages
+
+
 _WAITERS: dict[str, Callable[[Object], Iterable[Object]]] = {
     "struct completion": _completion,
     "struct xlog_in_core": lambda log: chain(_queue(log.ic_force_wait), _queue(log.ic_write_wait)),
@@ -160,6 +185,10 @@ _WAITERS: dict[str, Callable[[Object], Iterable[Object]]] = {
         else _queue(snapshot.in_progress_wait)
     ),
     "struct wait_queue_head": _queue,
+    "struct backing_dev_info": lambda device: _queue(device.wb_waitq),
+    "struct wb_domain": _dirty,
+    "struct bdi_writeback": lambda flusher: _named_by(flusher.prog_, {flusher.address_}),
+    "struct ioc_gq": lambda group: _queue(group.waitq),
 }
 
 

@@ -201,6 +201,7 @@ _LEAST_ROOTS = {
     "waits-stacked-disk": 1,
     "waits-memory": 1,
     "waits-cpu": 2,
+    "waits-writeback": 4,
 }
 """How many roots the others have at least; a busy guest has some by chance."""
 

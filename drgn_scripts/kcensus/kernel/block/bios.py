@@ -83,17 +83,28 @@ def bios(kernel: Kernel) -> Bios:
 
     :raises LookupError: the debug info lacks requests or bios
     """
+    of_requests = requests(kernel)
+    return bios_of(kernel, of_requests.bio, of_requests.last_bio)
+
+
+def bios_of(kernel: Kernel, heads: Words, tails: Words, *, limit: int = _MAX_CHAIN) -> Bios:
+    """Return the bios of many chains; the row of a chain takes the place of a request's.
+
+    :param heads: first bio of each chain, or 0
+    :param tails: last bio of each chain
+    :param limit: most bios of a chain
+    :raises LookupError: the debug info lacks bios
+    """
     memory, prog, faults = kernel.memory, kernel.prog, Faults()
     type_ = prog.type("struct bio")
     step = pointer_step(memory, layout(prog, type_, ["bi_next"]), "bi_next", faults)
     damage = Damage()
-    of_requests = requests(kernel)
-    lanes, nodes = collect(of_requests.bio, step, limit=_MAX_CHAIN, damage=damage)
+    lanes, nodes = collect(heads, step, limit=limit, damage=damage)
     order = np.argsort(lanes, kind="stable")
     lanes, nodes = lanes[order], nodes[order]
-    # A pointer cleared by damage ends a chain as usual, but not with the request's last bio.
+    # A pointer cleared by damage ends a chain as usual, but not with its last bio.
     ends = np.flatnonzero(np.append(lanes[1:] != lanes[:-1], True)) if len(lanes) else lanes
-    is_cut = nodes[ends] != of_requests.last_bio[lanes[ends]]
+    is_cut = nodes[ends] != tails[lanes[ends]]
     cut = np.union1d(damage.lanes(), lanes[ends[is_cut]])
     # Since v4.8 (commit not verified), bi_rw is called bi_opf; in v7.3, bi_bvec_done is bi_offset.
     columns = layout(

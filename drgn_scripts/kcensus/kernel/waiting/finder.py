@@ -219,6 +219,11 @@ class Finder:
         """Return the finding about an object without a task as holder, instead of the usual one."""
         return None
 
+    def hint(self, kind: NodeKind, address: int) -> str:
+        """Return a sentence about an object of one of the kinds, as evidence of the finding about
+        the device behind it; not safe to print, and usually empty."""
+        return ""
+
     def gaps(self, graph: Graph) -> Iterator[Gap]:
         """Yield the unreadable parts of the subject."""
         yield from ()

@@ -74,6 +74,9 @@ class EdgeKind:
     """Whether sentences about the edge also need the edges to its source."""
     is_wait: bool = True
     """Whether the source waits for the target; else the edge says where the source is."""
+    is_passage: bool = False
+    """Whether the target only does the work of its source: if it waits for a device, that is late,
+    not the target."""
     advice: str = ""
     """Next step where the target cannot be ended."""
 

@@ -18,7 +18,9 @@ from kcensus.engine.rows import spread
 from kcensus.kernel.block.bios import Bios, bios
 from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.block.requests import requests
+from kcensus.kernel.block.throttles import throttles
 from kcensus.kernel.kernel import Kernel, once
+from kcensus.kernel.names import MISSING
 from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.waiting.finders import finders
 from kcensus.kernel.waiting.sleeps import sleeps
@@ -74,8 +76,27 @@ def joined(kernel: Kernel) -> Joins:
     every = requests(kernel)
     gendisks = np.array([disk.address for disk in block_devices(kernel).disks] or [0], np.uint64)
     places = RequestPlaces(gendisks[every.disk], every.sector, every.bytes // _SECTOR)
-    members = {type_: names for finder in finders() for type_, names in finder.bios.items()}
-    return joined_with(kernel, sleeps(kernel), bios(kernel), places, members)
+    return joined_with(kernel, sleeps(kernel), bios(kernel), places, _members())
+
+
+@once
+def held(kernel: Kernel) -> Joins:
+    """Return the bios behind limits of block cgroups that sleeping tasks wait for.
+
+    :return: rows of :func:`sleeps`, and of :attr:`Throttles.chain` in place of requests; none
+        where the kernel has no such limits, or they are unreadable
+    """
+    try:
+        known = throttles(kernel)
+    except MISSING:
+        return Joins(_NONE, _NONE, np.zeros(0, np.bool_), [])
+    nowhere = np.full(len(known.chain), -1)
+    places = RequestPlaces(np.zeros(len(nowhere), np.uint64), nowhere, nowhere)
+    return joined_with(kernel, sleeps(kernel), known.bios, places, _members())
+
+
+def _members() -> dict[str, tuple[str, ...]]:
+    return {type_: names for finder in finders() for type_, names in finder.bios.items()}
 
 
 def joined_with(

@@ -407,7 +407,7 @@ def test_a_chain_to_a_request() -> None:
     assert following(found, 7) == [(WAITS, TAGS, 0), (SERVED, DISK, 0)]
     assert answer(_CFQ).gaps == []
     (finding,) = answer(_CFQ).findings
-    assert (finding.id, finding.figures["tasks"].value) == ("waits-io:sda", 12)
+    assert (finding.id, finding.figures["tasks"].value) == ("waits-io:sda", 15)
 
 
 def test_a_mutex_whose_owner_died_in_an_oops() -> None:

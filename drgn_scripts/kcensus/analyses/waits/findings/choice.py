@@ -133,12 +133,16 @@ def _may_be_io(figures: Figures, node: int) -> bool:
 def _to_blame(figures: Figures, nodes: list[int]) -> list[int]:
     """Return the tasks behind a device that alone delay most of their waiters.
 
-    If many tasks hold a part of the same resource, such as space in a log, the device is late.
+    If many tasks hold a part of the same resource, such as space in a log, the device is late. So
+    it is if a task only does the work of others, such as a flusher.
     """
+    graph = figures.graph.sure
     notable = [
         node
         for node in nodes
-        if degree(figures, node) is not None and not _passes_on(figures, node)
+        if degree(figures, node) is not None
+        and not _passes_on(figures, node)
+        and not all(graph.edge[edge].is_passage for edge in graph.preceding[node])
     ][:_MAX_SUBJECTS]
     waiters = {node: figures.waiters(node) for node in notable}
     counts = Counter(task for tasks in waiters.values() for task in tasks)

@@ -15,13 +15,14 @@ from kcensus.analyses.waits.findings.remedies import go_on, kills, let_go, resta
 from kcensus.analyses.waits.findings.told import MAX_TOLD, Told, danger, severity, stall, tasks_have
 from kcensus.analyses.waits.findings.words import awaited, does, kept, objects_of, places_above
 from kcensus.human import counted, human_seconds, listed
-from kcensus.kernel.waiting.finder import LOOK_AT_STACKS, Stall
+from kcensus.kernel.waiting.finder import LOOK_AT_STACKS, Finder, Stall
 from kcensus.kernel.waiting.finders.cpus.occupied import RUNS
 from kcensus.kernel.waiting.finders.io.devices import DISK
 from kcensus.kernel.waiting.finders.io.requests import REQUEST
 from kcensus.kernel.waiting.graph import TASK
 from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit
 from kcensus.results.severity import LATE
+from kcensus.text import printable
 
 _LOOK = (
     "Check what the task is doing: `kcensus waits TARGET --table stacks --top 0`; its locks cannot "
@@ -239,6 +240,7 @@ def _for_device(figures: Figures, devices: list[int], tasks: set[int]) -> Told |
                 f"longest wait: {figures.names.of(longest)}{f' in {place}' if place else ''}",
                 *_states(figures, tasks),
                 *_stacked(figures, devices),
+                *_hints(figures, tasks),
                 *figures.names.programs(tasks),
             ]
         ),
@@ -315,6 +317,19 @@ def _states(figures: Figures, tasks: set[int]) -> Iterator[str]:
 def _stacked(figures: Figures, devices: list[int]) -> Iterator[str]:
     """Yield what devices, and those above them, are stacked on."""
     yield from places_above(figures, devices)
+
+
+def _hints(figures: Figures, tasks: set[int]) -> Iterator[str]:
+    """Yield sentences of finders about objects between tasks and devices."""
+    graph, shown = figures.graph.sure, 0
+    finders = [finder for finder in figures.waiting.finders if type(finder).hint is not Finder.hint]
+    for node in np.flatnonzero(graph.reached(tasks)).tolist() if finders else ():
+        kind, address = graph.kind[node], int(graph.address[node])
+        for finder in finders:
+            text = finder.hint(kind, address) if kind in finder.kinds else ""
+            if text and shown < MAX_TOLD:
+                shown += 1
+                yield printable(text)
 
 
 def alone(figures: Figures, tasks: list[int]) -> Iterator[Told]:

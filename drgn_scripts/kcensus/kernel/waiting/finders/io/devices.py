@@ -16,7 +16,7 @@ from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.tasks.places import places_of_devices
 from kcensus.kernel.waiting.finder import Finder
 from kcensus.kernel.waiting.graph import SERVED, EdgeKind, NodeKind
-from kcensus.kernel.waiting.joined import joined
+from kcensus.kernel.waiting.joined import held, joined
 
 DISK = NodeKind(
     "disk",
@@ -95,7 +95,7 @@ def to_devices(
     *,
     strength: Strength = Strength.DERIVED,
 ) -> None:
-    """Add edges from the objects of tasks without a known request to the devices they are on.
+    """Add edges from the objects of tasks without a known request or bio to their devices.
 
     :param disks: ``struct gendisk *`` of each object, or 0
     """
@@ -104,7 +104,8 @@ def to_devices(
         return
     known = {disk.address: row for row, disk in enumerate(block_devices(finder.kernel).disks)}
     rows = np.array([known.get(disk, -1) for disk in disks.tolist()], np.int64)
-    kept = (rows >= 0) & ~np.isin(lanes, joined(finder.kernel).wait)
+    known_io = np.concatenate([joined(finder.kernel).wait, held(finder.kernel).wait])
+    kept = (rows >= 0) & ~np.isin(lanes, known_io)
     lanes, rows = lanes[kept], rows[kept]
     kinds = [finder.draft.kind_of(lane) for lane in lanes.tolist()]
     source = kinds, finder.object[lanes]

@@ -10,7 +10,7 @@ import numpy as np
 from kcensus.engine.memory import Mask, Numbers
 from kcensus.kernel.block.bios import bios
 from kcensus.kernel.block.disks import block_devices
-from kcensus.kernel.block.hardware import disks_of_maps
+from kcensus.kernel.block.hardware import disks_of_maps, hardware_queues
 from kcensus.kernel.block.requests import State, requests
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.tasks.functions import WaitKind
@@ -87,9 +87,44 @@ class Requests(Finder):
         proofs = [_QUEUES[self.type[lane]] for lane in lanes.tolist()]
         self.build.edges(SERVED, (TAGS, self.object[lanes]), nodes_of(self, rows), proofs)
 
+    def _name_tags(self) -> None:
+        """Name awaited maps of tags by their disks, and the requests that have the tags.
+
+        A task waits for any of these requests, not for each: edges would put it behind all.
+        """
+        maps = np.unique(self.object[self._of_type(MAPS)])
+        if not len(maps):
+            return
+        hardware, known = hardware_queues(self.kernel), requests(self.kernel)
+        sets, disks = hardware.tag_sets, block_devices(self.kernel).disks
+        map_of = np.append(sets.map, np.uint64(0))
+        rows = np.flatnonzero(known.hardware_queue >= 0)
+        queue = known.hardware_queue[rows]
+        own, scheduler = (
+            np.where(tag[rows] >= 0, map_of[sets.rows(tags[queue])], np.uint64(0))
+            for tags, tag in ((hardware.tags, known.tag), (hardware.sched_tags, known.sched_tag))
+        )
+        of_maps = disks_of_maps(self.kernel, maps).tolist()
+        for map_, disk in zip(maps.tolist(), of_maps, strict=True):
+            place = np.flatnonzero(sets.map == np.uint64(map_))
+            if disk < 0 or not len(place):
+                continue
+            held = known.state[rows[(own == map_) | (scheduler == map_)]]
+            states = [
+                f"{count:,} {words}"
+                for state, words in _STATES.items()
+                if (count := int(np.count_nonzero(held == state)))
+            ]
+            used, depth = int(sets.used[place[0]]), int(sets.depth[place[0]])
+            amounts = ": ".join(
+                [f"{used:,} of {depth:,} in use", *filter(None, [", ".join(states)])]
+            )
+            self.names[TAGS, map_] = f"of {disks[disk].name} ({amounts})"
+
     def find(self) -> None:
         """Add edges to the requests of block devices that must complete first."""
         self.draft.attempt("tags", self._tags)
+        self.draft.attempt("names of tags", self._name_tags)
         if not is_in_io(self).any():
             return
         found, known = requests(self.kernel), bios(self.kernel)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from kcensus.human import counted, human_seconds
 from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.waiting.finder import Draft, Finder
 from kcensus.kernel.waiting.finders.io.devices import to_devices
@@ -26,6 +27,8 @@ class Throttling(Finder):
         super().__init__(draft)
         self.throttled: dict[int, int] = {}
         """``struct gendisk *`` by lane."""
+        self.limits: dict[int, int] = {}
+        """``struct rq_wb`` of each queue of waiters."""
 
     def note(self) -> None:
         """Note the throttled queues whose member a wait queue is.
@@ -59,6 +62,7 @@ class Throttling(Finder):
                     self._note(lane, address, _WAIT, "rq_wb.rq_wait")
                     self.names[THROTTLING, address] = f"of {disks[row].name} (wbt)"
                     self.throttled[lane] = disks[row].address
+                    self.limits[address] = int(start[row])
             policy = found["next"]
 
     def find(self) -> None:
@@ -66,6 +70,19 @@ class Throttling(Finder):
         lanes = np.array([*self.throttled], np.int64)
         disks = np.array([*self.throttled.values()], np.uint64)
         to_devices(self, lanes, disks, "rq_wb.rqos")
+
+    def hint(self, kind: NodeKind, address: int) -> str:
+        """Return a sentence about the writes in flight, and the latency that wbt aims at."""
+        if kind is not THROTTLING or address not in self.limits:
+            return ""
+        waits, owner = np.array([address], np.uint64), np.array([self.limits[address]], np.uint64)
+        count = self._member(_WAIT, "inflight.counter", waits)[0]
+        target = self._member("struct rq_wb", "min_lat_nsec", owner)[0]
+        name = self.names[kind, address]
+        return (
+            f"{kind.value} {name}: {counted(int(count), 'write')} in flight, for a latency of "
+            f"{human_seconds(int(target) / 1e9)}"
+        )
 
 
 FINDER = Throttling

@@ -13,6 +13,7 @@ from kcensus.engine.memory import Faults
 from kcensus.engine.rows import rows_of
 from kcensus.kernel.block.bios import bios
 from kcensus.kernel.block.disks import block_devices
+from kcensus.kernel.block.hardware import hardware_queues
 from kcensus.kernel.block.requests import State, requests
 from kcensus.kernel.block.stacks import Edge, Stacks, Via, stacks
 from kcensus.kernel.locking.owners import Strength
@@ -22,7 +23,7 @@ from kcensus.kernel.waiting.finders.io.direct_io import IO
 from kcensus.kernel.waiting.finders.io.pages import PAGE
 from kcensus.kernel.waiting.finders.io.requests import REQUEST, TAGS, Requests
 from kcensus.kernel.waiting.graph import BIT, SERVED, TASK, WAITS
-from kcensus.kernel.waiting.joined import SAME_SECTORS, Joins, joined
+from kcensus.kernel.waiting.joined import SAME_SECTORS, Joins, held, joined
 from tests.unit.kernel.waiting.making import Sleepers, links, words
 
 _TYPES = """
@@ -35,7 +36,7 @@ struct gendisk 64
 _VDA, _DM, _LOOP = 0xFFFF_8881_0000_0000, 0xFFFF_8881_0000_1000, 0xFFFF_8881_0000_2000
 _ROWS = {_VDA: 0, _DM: 1, _LOOP: 2}
 _PAGE, _DIO, _TAGS = 0xFFFF_EA00_0000_0040, 0xFFFF_8881_0000_3000, 0xFFFF_8881_0000_4000
-_REQUEST = 0xFFFF_8881_0000_5000
+_REQUEST, _SET = 0xFFFF_8881_0000_5000, 0xFFFF_8881_0000_7000
 _PROVEN, _DERIVED, _POSSIBLE = map(int, (Strength.PROVEN, Strength.DERIVED, Strength.POSSIBLE))
 _STACKED = {(DEVICE, _DM, STACKED, _LOOP, _PROVEN), (DEVICE, _LOOP, STACKED, _VDA, _PROVEN)}
 """dm-0 is on loop0, and that on vda."""
@@ -60,6 +61,8 @@ class Disks(Sleepers):
         wait, request = (np.array([pair[at] for pair in pairs], np.int64) for at in (0, 1))
         proven = np.array([each != SAME_SECTORS for each in evidence], np.bool_)
         self.remember(joined, Joins(wait, request, proven, list(evidence)))
+        none = np.empty(0, np.int64)
+        self.remember(held, Joins(none, none, np.empty(0, np.bool_), []))
 
     def on(self, lane: int, kind: WaitKind, disk: int, address: int, type_: str) -> None:
         self.wait(lane, address, type_)
@@ -112,11 +115,26 @@ def test_requests_and_their_disks() -> None:
     scene.on(0, WaitKind.REQUEST, _VDA, _DIO, "struct iomap_dio")
     scene.waits.kind[1] = WaitKind.REQUEST
     scene.on(2, WaitKind.TAG, _LOOP, _TAGS, "struct sbitmap_queue")
+    sets = SimpleNamespace(
+        address=words(_SET),
+        map=words(_TAGS),
+        reserved_map=words(0),
+        used=np.array([2]),
+        depth=np.array([2]),
+        rows=lambda wanted: rows_of(words(_SET), wanted),
+    )
+    hardware = SimpleNamespace(
+        tags=words(0, _SET), sched_tags=words(0, 0), disk=np.array([0, 2]), tag_sets=sets
+    )
+    scene.remember(hardware_queues, hardware)
     scene.join((0, 0), (1, 1), evidence=["bio.bi_private", SAME_SECTORS])
     address = words(_REQUEST, _REQUEST + 384)
     found = SimpleNamespace(
         address=address,
         disk=np.array([0, 2]),
+        hardware_queue=np.array([0, 1]),
+        tag=np.array([0, 1]),
+        sched_tag=np.array([-1, -1]),
         sector=np.array([8, -1]),
         state=np.array([State.INSERTED, State.ALLOCATED]),
         damage={"torn": 2},
@@ -134,6 +152,7 @@ def test_requests_and_their_disks() -> None:
         (TAGS, _TAGS, SERVED, _LOOP, _PROVEN),
         (DEVICE, _LOOP, STACKED, _VDA, _PROVEN),
     }
+    assert finder.names[TAGS, _TAGS] == "of loop0 (2 of 2 in use)"
     assert finder.names[REQUEST, _REQUEST] == "vda at sector 8"
     assert finder.draft.states == {(REQUEST, _REQUEST): "not dispatched"}
     assert [gap.count for gap in finder.gaps(graph)] == [3]

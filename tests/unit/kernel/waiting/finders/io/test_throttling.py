@@ -19,9 +19,11 @@ _TYPES = """
 struct task_struct 64
 struct request_queue 64 : 8 struct rq_qos * rq_qos
 struct rq_qos 32 : 0 unsigned int id; 8 struct rq_qos * next
-struct rq_wait 32 : 0 struct wait_queue_head wait
+struct atomic_t 4 : 0 int counter
+struct rq_wait 32 : 0 struct wait_queue_head wait; 16 struct atomic_t inflight
 struct wait_queue_head 16
 struct rq_wb 256 : 128 struct rq_qos rqos; 32 struct rq_wait [3] rq_wait
+    160 unsigned long min_lat_nsec
 """
 _VDA = 0xFFFF_8881_0000_0000
 _QUEUE = "struct wait_queue_head"
@@ -52,4 +54,8 @@ def test_the_disk_ends_the_wait_for_fewer_writes() -> None:
     graph, finder = scene.run(Throttling)
     assert links(graph) == {(THROTTLING, place, SERVED, _VDA, int(Strength.DERIVED))}
     assert finder.names[THROTTLING, place] == "of vda (wbt)"
+    scene.k.set(scene.wbt.rq_wait[1].inflight.counter, 3)
+    scene.k.set(scene.wbt.min_lat_nsec, 2_000_000)
+    hint = "write throttling of vda (wbt): 3 writes in flight, for a latency of 2.0 ms"
+    assert finder.hint(THROTTLING, place) == hint
     assert scene.waits.type[1:] == [_QUEUE, _QUEUE]

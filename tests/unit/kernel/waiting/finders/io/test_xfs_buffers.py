@@ -17,7 +17,7 @@ from kcensus.kernel.waiting.finders.io.xfs_buffers import (
     contradictions,
 )
 from kcensus.kernel.waiting.graph import HELD, SERVED
-from kcensus.kernel.waiting.joined import Joins, joined
+from kcensus.kernel.waiting.joined import Joins, held, joined
 from kcensus.kernel.xfs.buffers import Buffers, buffers
 from tests.unit.kernel.waiting.making import Sleepers, links, words
 
@@ -78,6 +78,7 @@ def test_io_without_a_request_leads_to_the_device() -> None:
     disks = [SimpleNamespace(address=vda, name="vda")]
     scene.remember(block_devices, SimpleNamespace(disks=disks))
     scene.remember(joined, Joins(np.empty(0, np.int64), np.empty(0, np.int64), _NONE, []))
+    scene.remember(held, Joins(np.empty(0, np.int64), np.empty(0, np.int64), _NONE, []))
     for lane, member in enumerate(("b_iowait", "b_waiters")):
         scene.wait(lane, int(_BUFFERS[lane]), "struct xfs_buf")
         scene.waits.evidence[lane], scene.waits.disk[lane] = f"xfs_buf.{member}", vda

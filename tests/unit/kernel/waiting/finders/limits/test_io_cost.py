@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Shares of a disk by io.cost on *synthetic* kernels."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from kcensus.kernel.block.cgroups import BlockCgroup
+from kcensus.kernel.block.disks import block_devices
+from kcensus.kernel.waiting.finder import Stall
+from kcensus.kernel.waiting.finders.limits import io_cost
+from kcensus.kernel.waiting.finders.limits.io_cost import COST, IoCosts
+from tests.unit.kernel.waiting.making import Sleepers
+
+_TYPES = """
+struct task_struct 64
+struct wait_queue_head 16
+struct request_queue 64
+struct gendisk 64
+struct blkg_policy_data 16 : 0 struct blkcg_gq * blkg
+struct blkcg_gq 64 : 0 struct request_queue * q
+struct rq_qos 16 : 0 struct gendisk * disk
+struct ioc_params 64 : 0 unsigned int [6] qos
+struct ioc 128 : 0 struct rq_qos rqos; 32 struct ioc_params params
+struct ioc_gq 128
+    0 struct blkg_policy_data pd; 16 struct ioc * ioc; 24 unsigned int weight
+    28 unsigned int hweight_inuse; 32 struct wait_queue_head waitq
+"""
+_QUEUE = "struct wait_queue_head"
+
+
+class Shared(Sleepers):
+    """Two tasks wait for the shares of two cgroups, of which one is damaged."""
+
+    def __init__(self, part: int) -> None:
+        super().__init__(_TYPES, "ioc_rqos_throttle", "ioc_rqos_throttle")
+        queue, gendisk = self.k.alloc("struct request_queue"), self.k.alloc("struct gendisk")
+        block = self.k.alloc("struct blkcg_gq", q=queue)
+        owner = self.k.alloc("struct ioc")
+        self.k.set(owner.rqos.disk, int(gendisk.address_))
+        self.k.set(owner.params.qos[4], 250_000)
+        self.k.set(owner.params.qos[5], 1_000_000)
+        self.groups = []
+        for lane, ioc in enumerate((owner, self.k.alloc("struct ioc"))):
+            group = self.k.alloc(
+                "struct ioc_gq", ioc=ioc, weight=100 << 16, hweight_inuse=(part << 16) // 100
+            )
+            self.k.set(group.pd.blkg, int(block.address_))
+            self.wait(lane, int(group.waitq.address_), _QUEUE)
+            self.groups.append(int(group.address_))
+        disk = SimpleNamespace(
+            address=int(gendisk.address_), queue=int(queue.address_), name="sda", device="8:0"
+        )
+        devices = SimpleNamespace(
+            disks=[disk], disk_rows=lambda queues: np.where(queues == disk.queue, 0, -1)
+        )
+        self.remember(block_devices, devices)
+
+
+@pytest.mark.parametrize(("part", "commands"), [(25, 1), (100, 0)])
+def test_a_share(monkeypatch: pytest.MonkeyPatch, part: int, commands: int) -> None:
+    scene = Shared(part)
+    cgroup = BlockCgroup("/spare", "/sys/fs/cgroup", is_unified=True)
+    monkeypatch.setattr(
+        io_cost, "block_cgroups", lambda _, groups: dict.fromkeys(groups.tolist(), cgroup)
+    )
+    _, finder = scene.run(IoCosts)
+    address = scene.groups[0]
+    assert finder.names == {(COST, address): "io.cost of cgroup /spare on sda"}
+    assert scene.waits.type == ["struct ioc_gq", _QUEUE]
+    found = finder.finding(COST, address, Stall(frozenset({100}), 1, 3.0))
+    assert found is not None
+    assert found.evidence.startswith(f"io.weight 100 gives the cgroup {part}.0% of 8:0;")
+    assert "25 % to 100 %" in found.evidence
+    assert len(found.remedies) == commands
+    if commands:
+        assert found.remedies[0].command == "echo '8:0 10000' > /sys/fs/cgroup/spare/io.weight"
