@@ -11,6 +11,11 @@ from collections.abc import Mapping
 import pytest
 from _pytest.mark import ParameterSet
 
+from kcensus.analyses import analyses
+
+MODULES = analyses()["waits"].needed_modules
+"""The kernel modules whose debug info `waits` uses."""
+
 MADE: dict[str, tuple[str, ...]] = {
     "waits-abba": ("6.1",),
     "waits-four": ("6.1", "7.3"),

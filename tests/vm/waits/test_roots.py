@@ -19,7 +19,7 @@ from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.tasks.functions import ON_TIMERS
 from tests.lab import build
 from tests.vm.cases import opened
-from tests.vm.waits.scenarios import FOUND, MADE, params
+from tests.vm.waits.scenarios import FOUND, MADE, MODULES, params
 
 _LEAST_NS = 10**9
 """Shorter sleeps are no stalls."""
@@ -56,6 +56,6 @@ def dead_ends(figures: Figures) -> tuple[int, Counter[str]]:
 @pytest.mark.parametrize("scenario", params({**MADE, **FOUND}))
 def test_stalls_have_a_root(kernel: str, scenario: str) -> None:
     dump = build(kernel, scenario)
-    stalled, lost = dead_ends(Figures(Kernel(opened(dump, "xfs", "fuse", "dm_mod").prog)))
+    stalled, lost = dead_ends(Figures(Kernel(opened(dump, *MODULES).prog)))
     assert stalled or scenario in _OF_PROGRAMS
     assert lost.total() <= 0.02 * stalled, lost

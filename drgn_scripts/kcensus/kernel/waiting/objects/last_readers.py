@@ -26,7 +26,7 @@ from kcensus.kernel.waiting.objects.queued import picked_words
 from kcensus.kernel.waiting.waits import Waits
 
 _RWSEM = "struct rw_semaphore"
-_MKWRITE = "do_page_mkwrite"
+MKWRITE = "do_page_mkwrite"
 """It calls the file system with the lock of the memory map, or of an area, held for reading."""
 _WHILE_NS = 5 * 10**9
 
@@ -97,9 +97,9 @@ class LastReaders:
                 evidence = f"{claim.evidence}, code of {plain(code)}, and object on the stack"
                 return Claim(Strength.DERIVED, evidence, code, place)
             names = map(plain, self._waits.stacks.functions(lane))
-            if not is_own and _MKWRITE in names and not self._is_bypassed(lane, lock):
-                evidence = f"{claim.evidence}, and page fault in {_MKWRITE}"
-                return Claim(Strength.DERIVED, evidence, _MKWRITE)
+            if not is_own and MKWRITE in names and not self._is_bypassed(lane, lock):
+                evidence = f"{claim.evidence}, and page fault in {MKWRITE}"
+                return Claim(Strength.DERIVED, evidence, MKWRITE)
         code = taking(taken[1 if is_own else 0], _RWSEM, Mode.READ)
         if is_own and not (code and is_late):
             return None

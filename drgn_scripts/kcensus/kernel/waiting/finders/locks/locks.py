@@ -16,7 +16,7 @@ from kcensus.kernel.tasks.functions import WaitKind, plain
 from kcensus.kernel.waiting.finder import Draft, Finder
 from kcensus.kernel.waiting.graph import HELD, QUEUED, TASK, NodeKind
 from kcensus.kernel.waiting.identities import lock_names
-from kcensus.kernel.waiting.objects.last_readers import Claim, LastReaders, Take, taking
+from kcensus.kernel.waiting.objects.last_readers import MKWRITE, Claim, LastReaders, Take, taking
 from kcensus.kernel.waiting.objects.locks import RT_DRAINING, blockers, percpu_writers, rings
 
 _RWSEM, _PERCPU = "struct rw_semaphore", "struct percpu_rw_semaphore"
@@ -57,6 +57,7 @@ _MODES = {
 _PAGE_FAULTS = frozenset({"do_user_addr_fault", "__do_page_fault", "do_page_fault"})
 _FAULTS = _PAGE_FAULTS | {"__mm_populate", "get_user_pages_unlocked"}
 """Functions that call others with the lock of their own address space, but with no other rwsem."""
+_MKWRITES = frozenset({MKWRITE})
 _UNNAMED = (_PERCPU, _RWSEM, _SEMAPHORE)
 """Locks that do not always name their holders."""
 
@@ -240,6 +241,8 @@ class Locks(Finder):
                     # A task with the lock as its object would wait for itself.
                     if self.object[lane] != each.object or is_sure:
                         self._claim(key, lane, Claim(strength, f"code of {plain(name)}", name))
+        for lane in np.intersect1d(self._having(_PAGE_FAULTS), self._having(_MKWRITES)).tolist():
+            mapped.setdefault(lane, (MKWRITE, False))
         self._on_stacks(computed)
         self._of_memory(mapped)
         self._last(computed, repeated, held)
