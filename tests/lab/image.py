@@ -99,7 +99,7 @@ class Archive:
 
     def add_program(self, command: str) -> None:
         """A command of this machine with its libraries, or one of ``guest/programs``."""
-        if (source := PROGRAMS / f"{command}.c").exists():
+        if source := source_of(command):
             with tempfile.TemporaryDirectory(prefix="lab-") as directory:
                 program = Path(directory) / command
                 compile_program(program, source)
@@ -119,6 +119,11 @@ def _padded(data: bytes) -> bytes:
     return data + bytes(-len(data) % 4)
 
 
+def source_of(name: str) -> Path | None:
+    """The source of a program of ours; nothing for one of this machine."""
+    return next(PROGRAMS.rglob(f"{name}.c"), None)
+
+
 def guest_sources() -> list[Path]:
     return sorted([*GUEST.glob("*.c"), *GUEST.glob("*.h")])
 
@@ -130,7 +135,7 @@ def compile_program(program: Path, *sources: Path) -> None:
 
 def program_sources(case: Scenario) -> list[Path]:
     """The sources of the programs of ours that a scenario's commands use."""
-    return [path for name in sorted(case.programs) if (path := PROGRAMS / f"{name}.c").exists()]
+    return [path for name in sorted(case.programs) if (path := source_of(name))]
 
 
 def _mounts() -> list[Step]:

@@ -17,8 +17,8 @@ from kcensus.engine.memory import Faults, Numbers, Words
 from kcensus.engine.rows import spread
 from kcensus.kernel.block.bios import Bios, bios
 from kcensus.kernel.block.disks import block_devices
+from kcensus.kernel.block.limits.throttles import throttles
 from kcensus.kernel.block.requests import requests
-from kcensus.kernel.block.throttles import throttles
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.names import MISSING
 from kcensus.kernel.tasks.functions import WaitKind

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from kcensus.engine.memory import Faults, Words
-from kcensus.kernel.block import throttles as module
 from kcensus.kernel.block.disks import block_devices
-from kcensus.kernel.block.throttles import UNLIMITED, Throttles, throttles
+from kcensus.kernel.block.limits import throttles as module
+from kcensus.kernel.block.limits.throttles import UNLIMITED, Throttles, throttles
 from kcensus.kernel.clock import Clock, clock
 from tests.unit.kernel.waiting.making import Sleepers
 

@@ -7,8 +7,8 @@ import shlex
 
 import numpy as np
 
-from kcensus.kernel.block.cgroups import BlockCgroup, block_cgroups
 from kcensus.kernel.block.disks import block_devices
+from kcensus.kernel.block.limits.cgroups import BlockCgroup, block_cgroups
 from kcensus.kernel.waiting.finder import Draft, Finder, Stall
 from kcensus.kernel.waiting.graph import NodeKind
 from kcensus.results import Danger, Finding, Remedy, Severity

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from kcensus.kernel.block.cgroups import block_cgroups
 from kcensus.kernel.block.disks import block_devices
+from kcensus.kernel.block.limits.cgroups import block_cgroups
 from kcensus.kernel.waiting.finder import Draft, Finder
 from kcensus.kernel.waiting.finders.io.devices import to_devices
 from kcensus.kernel.waiting.graph import NodeKind

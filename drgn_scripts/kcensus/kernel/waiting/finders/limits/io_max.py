@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from kcensus.human import counted, human_seconds
-from kcensus.kernel.block.cgroups import BlockCgroup, block_cgroups
 from kcensus.kernel.block.disks import block_devices
-from kcensus.kernel.block.throttles import UNLIMITED, Throttles, throttles
+from kcensus.kernel.block.limits.cgroups import BlockCgroup, block_cgroups
+from kcensus.kernel.block.limits.throttles import UNLIMITED, Throttles, throttles
 from kcensus.kernel.waiting.finder import Draft, Finder, Stall
 from kcensus.kernel.waiting.graph import SERVED, TASK, WAITS, Graph, NodeKind
 from kcensus.kernel.waiting.joined import held

@@ -13,8 +13,8 @@ from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Guess, Mask, Numbers, Words
 from kcensus.human import human_bytes
 from kcensus.kernel.block.disks import block_devices
-from kcensus.kernel.block.throttles import throttles
-from kcensus.kernel.block.writeback import Flushers, dirty_pages, flushers
+from kcensus.kernel.block.limits.throttles import throttles
+from kcensus.kernel.block.limits.writeback import Flushers, dirty_pages, flushers
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.mm.vmstat import node_page_state
 from kcensus.kernel.vfs.files import file_paths

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from kcensus.kernel.block.cgroups import BlockCgroup
 from kcensus.kernel.block.disks import block_devices
+from kcensus.kernel.block.limits.cgroups import BlockCgroup
 from kcensus.kernel.waiting.finder import Stall
 from kcensus.kernel.waiting.finders.limits import io_cost
 from kcensus.kernel.waiting.finders.limits.io_cost import COST, IoCosts

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from kcensus.kernel.block.cgroups import BlockCgroup
 from kcensus.kernel.block.disks import block_devices
+from kcensus.kernel.block.limits.cgroups import BlockCgroup
 from kcensus.kernel.block.stacks import Stacks, stacks
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.waiting.finders.limits import io_latency

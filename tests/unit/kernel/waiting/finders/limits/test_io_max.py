@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from kcensus.kernel.block.bios import Bios
-from kcensus.kernel.block.cgroups import BlockCgroup
 from kcensus.kernel.block.disks import block_devices
-from kcensus.kernel.block.throttles import Throttles, throttles
+from kcensus.kernel.block.limits.cgroups import BlockCgroup
+from kcensus.kernel.block.limits.throttles import Throttles, throttles
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.waiting.finder import Stall

@@ -11,9 +11,9 @@ import pytest
 
 from kcensus.kernel.block.bios import Bios
 from kcensus.kernel.block.disks import block_devices
+from kcensus.kernel.block.limits.throttles import Throttles, throttles
+from kcensus.kernel.block.limits.writeback import Flushers, flushers
 from kcensus.kernel.block.stacks import Stacks, stacks
-from kcensus.kernel.block.throttles import Throttles, throttles
-from kcensus.kernel.block.writeback import Flushers, flushers
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.kernel.waiting.finders.io.devices import DISK

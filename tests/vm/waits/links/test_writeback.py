@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from drgn.helpers.linux.fs import inode_path
 
+from kcensus.kernel.block.limits.writeback import dirty_pages, flushers
 from kcensus.kernel.block.requests import State, requests
-from kcensus.kernel.block.writeback import dirty_pages, flushers
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.waiting.finders.io.devices import DISK
 from kcensus.kernel.waiting.finders.io.requests import REQUEST, TAGS
