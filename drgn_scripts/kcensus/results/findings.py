@@ -106,14 +106,18 @@ def matters(finding: Finding) -> bool:
     return finding.severity >= Severity.NOTICE and not finding.part_of
 
 
-def rank(finding: Finding) -> tuple[bool, bool, int, bool, int]:
-    """Return the sort key of a finding: incomplete first, parts last, else by severity and size."""
+def rank(finding: Finding) -> tuple[bool, bool, int, bool, int, int]:
+    """Return the sort key of a finding: incomplete first, parts last, else by severity and size.
+
+    The size is that of memory, then the number of tasks.
+    """
     return (
         bool(finding.part_of),
         finding.danger is not Danger.INCOMPLETE,
         -finding.severity,
         finding.danger is Danger.NONE,
         -(finding.holds or 0),
+        -len(finding.tasks),
     )
 
 

@@ -23,6 +23,10 @@ _STATES = {1: "connected", 2: "connecting", 7: "closed", 8: "closed by the peer"
 """``enum`` of TCP states, and SS_… of UNIX sockets for 1."""
 
 
+CONNECTED = "connected"
+"""State of a connection that is up."""
+
+
 @dataclass(frozen=True)
 class Peer:
     """The other end of a connection."""
@@ -46,13 +50,22 @@ def joined(host: str, port: int | str) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def probe(host: str, port: int | str) -> str:
-    """Return a command that tries to connect for 5 seconds; empty if the address is no address."""
+def check(host: str, port: int | str, service: str, *, is_connected: bool) -> tuple[str, str]:
+    """Return what to check about a server that does not answer, and a command for it.
+
+    :param service: of the server, such as ``NFS``
+    :return: a sentence; and a command that connects for 5 seconds, empty if a connection says
+        nothing, or if the address is no address
+    """
+    if is_connected:
+        return f"The connection is up, but {service} does not answer: check it on the server", ""
     try:
         address, number = ipaddress.ip_address(host), int(port)
     except ValueError:
-        return ""
-    return f"timeout 5 bash -c '</dev/tcp/{address}/{number}' && echo reachable"
+        return "Check the server and the network first", ""
+    connect = f"timeout 5 bash -c '</dev/tcp/{address}/{number}'"
+    command = f"{connect} && echo connects || echo unreachable"
+    return "Check the server and the network first", command
 
 
 def peers(kernel: Kernel, sockets: Words, faults: Faults) -> list[Peer | None]:

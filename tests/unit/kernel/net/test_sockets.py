@@ -8,7 +8,7 @@ import ipaddress
 import pytest
 
 from kcensus.kernel.kernel import Kernel
-from kcensus.kernel.net.sockets import address_at, joined, probe
+from kcensus.kernel.net.sockets import address_at, check, joined
 from tests.unit.fakekernel import FakeKernel
 
 
@@ -41,7 +41,9 @@ def test_a_lost_page_has_no_address() -> None:
     [("192.0.2.7", "2049", True), ("2001:db8::7", 445, True), ("a;reboot", "1", False)],
 )
 def test_only_addresses_are_put_into_commands(host: str, port: int | str, is_one: bool) -> None:
-    assert bool(probe(host, port)) is is_one
+    command = check(host, port, "NFS", is_connected=False)[1]
+    assert bool(command) is is_one
+    assert not check(host, port, "NFS", is_connected=True)[1]
 
 
 def test_joined() -> None:

@@ -219,8 +219,8 @@ def _remedy(device: int, schedulers: set[str]) -> Remedy:
     name = "deadline" if "cfq" in schedulers else "mq-deadline"
     return Remedy(
         effect=(
-            f"Switch the disk to {name} once its requests are done; {name} serves writes older "
-            f"than write_expire (5 s) next{hint}"
+            f"Switch the disk to {name}; the command returns when its requests are done. {name} "
+            f"serves writes older than write_expire (5 s) next{hint}"
         ),
         command=f"echo {name} > {path}/scheduler",
         risk=SWITCH_RISK,

@@ -96,6 +96,7 @@ def spinlock(figures: Figures, node: int) -> Told:
         + (f"it may be held by {holders}" if holders else "its holder is unknown"),
         story=tuple(story),
         figures=waits.figures,
+        part_of=f"waits-behind:{figures.tasks.pid(ends[0])}" if len(ends) == 1 else "",
         no_remedy=f"Look at {holders} first: only the holder of the lock can release it"
         if holders
         else "Find the task that holds it, which runs, too: compare the functions of all CPUs "

@@ -24,6 +24,7 @@ _MAX_FINDINGS = 3
 """Most findings of a kind, by number of tasks behind."""
 _MAX_OWN = 8
 """Most findings of a kind that finders make: each has a remedy of its own."""
+_HALTED = State.STOPPED, State.FROZEN
 _MAX_SUBJECTS = 32
 """Most awaited tasks to compare, by number of tasks behind."""
 
@@ -37,7 +38,10 @@ def stalls(figures: Figures) -> Iterator[Told]:
     of_devices = list(for_devices(figures, roots.devices, in_io))
     yield from of_devices
     known = {told.finding.id for told in of_devices}
-    for subjects in _groups(figures, roots.tasks)[:_MAX_FINDINGS]:
+    groups = _groups(figures, roots.tasks)
+    # One command is enough for each of those that somebody has stopped.
+    others = [each for each in groups[_MAX_FINDINGS:] if figures.tasks.state(each[0]) in _HALTED]
+    for subjects in [*groups[:_MAX_FINDINGS], *others[: _MAX_OWN - _MAX_FINDINGS]]:
         is_dead = figures.tasks.state(subjects[0]) is State.EXITED
         yield exited(figures, subjects[0]) if is_dead else behind(figures, subjects, known)
         told |= {*subjects, *figures.waiters(*subjects)}

@@ -20,7 +20,11 @@ from kcensus.text import task_name
 
 def restart(figures: Figures) -> str:
     """Return what to do where only a restart ends a wait; a dump need not be taken again."""
-    return "Take a dump and restart the machine" if figures.kernel.live else "Restart the machine"
+    what = "Take a dump and restart the machine" if figures.kernel.live else "Restart the machine"
+    return (
+        f"{what}; if an orderly restart hangs in sync, `echo b > /proc/sysrq-trigger` restarts at "
+        "once, and loses what is not on the disks yet"
+    )
 
 
 def kills(figures: Figures, node: int, effect: str) -> Iterator[Remedy]:

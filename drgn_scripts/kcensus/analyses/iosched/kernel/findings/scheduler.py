@@ -244,7 +244,7 @@ def switches(disk: Disk) -> tuple[Remedy, ...]:
     return (
         Remedy(
             command=f"echo {other} > {file}",
-            effect=f"Switch the disk to {other} once its requests are done",
+            effect=f"Switch the disk to {other}; the command returns when its requests are done",
             risk=SWITCH_RISK,
             undo=f"echo {disk.scheduler} > {file}" if _is_plain(disk.scheduler) else "",
             until="reboot",

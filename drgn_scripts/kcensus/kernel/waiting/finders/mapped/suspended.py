@@ -83,7 +83,6 @@ class SuspendedDevices(Finder):
             "snapshot)",
             command=f"dmsetup resume {shlex.quote(name)}",
             risk="a table that is loaded in the meantime becomes active",
-            undo=f"dmsetup suspend {shlex.quote(name)}",
         )
         is_plain = bool(name) and printable(name) == name
         return Finding(

@@ -14,7 +14,7 @@ from kcensus.engine.memory import Numbers, Words
 from kcensus.human import listed
 from kcensus.kernel.lists import list_members
 from kcensus.kernel.locking.owners import Strength
-from kcensus.kernel.net.sockets import address_at, joined, probe
+from kcensus.kernel.net.sockets import address_at, check, joined
 from kcensus.kernel.vfs.paths import texts
 from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.kernel.waiting.finder import Draft, Finder, Stall
@@ -34,6 +34,7 @@ _STATES = {
     "CifsNeedNegotiate": "is connected, without a session",
     "CifsInNegotiate": "negotiates, and waits for the answer",
 }
+_CONNECTED = "CifsGood", "CifsNeedNegotiate", "CifsInNegotiate"
 _TYPES = ("cifs", "smb3")
 _IN_REQUESTS = frozenset(
     {"wait_for_response", "wait_for_free_credits", "cifs_wait_for_server_reconnect"}
@@ -176,10 +177,12 @@ class SmbServers(Finder):
 
 def _remedies(server: _Server, mounts: list[str]) -> Iterator[Remedy]:
     """Yield what ends the wait: the server, or the end of its mounts."""
+    what, command = check(server.host, server.port, "SMB", is_connected=server.state in _CONNECTED)
+    where = f" on {listed([printable(mount) for mount in mounts], _MAX_TOLD)}" * bool(mounts)
     yield Remedy(
-        effect="Check the server and the network first: once it answers, all tasks go on by "
-        "themselves. Avoid df, lsof, ls and find on the mount: they would hang, too",
-        command=probe(server.host, server.port) if server.host else "",
+        effect=f"{what}; once it answers, all tasks go on by themselves. Avoid df, lsof, ls and "
+        f"find{where}: they would hang, too",
+        command=command,
     )
     for mount in [each for each in mounts if printable(each) == each][:_MAX_TOLD]:
         yield Remedy(

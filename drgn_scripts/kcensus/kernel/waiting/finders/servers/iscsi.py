@@ -14,7 +14,7 @@ from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.block.scsi import Device, scsi
 from kcensus.kernel.lists import list_members
 from kcensus.kernel.locking.owners import Strength
-from kcensus.kernel.net.sockets import probe
+from kcensus.kernel.net.sockets import check
 from kcensus.kernel.vfs.paths import texts
 from kcensus.kernel.waiting.finder import Draft, Finder, Stall
 from kcensus.kernel.waiting.finders.servers.scsi import BLOCKED
@@ -147,10 +147,14 @@ def _label(session: _Session, address: int) -> str:
 
 def _remedies(session: _Session) -> Iterator[Remedy]:
     """Yield what brings the connection back."""
-    yield Remedy(
-        effect="Check the target and the network first",
-        command=probe(session.host, session.port) if session.host else "",
+    _, command = check(session.host, session.port, "iSCSI", is_connected=False)
+    limit = (
+        f": after {session.patience} s without the session (recovery_tmo), I/O fails, and file "
+        "systems may become read-only"
+        if session.patience > 0
+        else ""
     )
+    yield Remedy(effect=f"Check the target and the network first{limit}", command=command)
     yield Remedy(
         effect="If the target is reachable and the session does not come back, restart iscsid: it "
         "connects its sessions again",

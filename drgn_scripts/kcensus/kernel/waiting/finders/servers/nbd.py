@@ -13,7 +13,7 @@ from kcensus.human import counted, listed
 from kcensus.kernel.block.ages import oldest_request
 from kcensus.kernel.block.disks import Disk, block_devices
 from kcensus.kernel.locking.owners import Strength
-from kcensus.kernel.net.sockets import Peer, peers, probe
+from kcensus.kernel.net.sockets import CONNECTED, Peer, check, peers
 from kcensus.kernel.waiting.finder import Draft, Finder, Stall
 from kcensus.kernel.waiting.finders.io.devices import nodes_of
 from kcensus.kernel.waiting.graph import SERVED, NodeKind
@@ -157,9 +157,11 @@ class NetworkDisks(Finder):
     def _remedies(self, device: _Device) -> Iterator[Remedy]:
         """Yield what ends the wait: the server, or the end of its client."""
         hosts = [peer for peer in device.peers if peer and peer.name]
+        host, port = (hosts[0].host, hosts[0].port) if hosts else ("", 0)
+        is_connected = device.dead == 0 and all(peer.state == CONNECTED for peer in hosts)
+        what, command = check(host, port, "NBD", is_connected=bool(hosts) and is_connected)
         yield Remedy(
-            effect="Check the server first: once it answers, all tasks go on by themselves",
-            command=probe(hosts[0].host, hosts[0].port) if hosts else "",
+            effect=f"{what}; once it answers, all tasks go on by themselves", command=command
         )
         row = self._client(device)
         name = device.disk.name

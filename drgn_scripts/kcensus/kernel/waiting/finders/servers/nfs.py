@@ -14,7 +14,7 @@ from kcensus.human import counted, human_seconds, listed
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.net.nfsd import serving
 from kcensus.kernel.net.rpc import Calls, Transport, calls
-from kcensus.kernel.net.sockets import probe
+from kcensus.kernel.net.sockets import CONNECTED, check
 from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.kernel.waiting.finder import Draft, Finder, Stall
 from kcensus.kernel.waiting.graph import SERVED, TASK, NodeKind
@@ -310,10 +310,13 @@ def _name(transport: Transport) -> str:
 
 def _remedies(transport: Transport, mounts: list[str]) -> Iterator[Remedy]:
     """Yield what ends the wait: the server, or the end of its mounts."""
+    is_connected = transport.connection == CONNECTED
+    what, command = check(transport.host, transport.port, "NFS", is_connected=is_connected)
+    where = f" on {listed([printable(mount) for mount in mounts], _MAX_TOLD)}" * bool(mounts)
     yield Remedy(
-        effect="Check the server and the network first: once it answers, all tasks go on by "
-        "themselves. Avoid df, lsof, ls and find on the mount: they would hang, too",
-        command=probe(transport.host, transport.port),
+        effect=f"{what}; once it answers, all tasks go on by themselves. Avoid df, lsof, ls and "
+        f"find{where}: they would hang, too",
+        command=command,
     )
     for mount in [each for each in mounts if printable(each) == each][:_MAX_TOLD]:
         yield Remedy(

@@ -115,7 +115,7 @@ class ScsiHosts(Finder):
             title=stall.title(f"SCSI host {printable(host.name)}, which recovers from errors"),
             evidence="; ".join(self._evidence(host, own)),
             figures=stall.figures,
-            remedies=(_limit(host),),
+            remedies=tuple(_remedies(host)),
         )
 
     def _evidence(self, host: Host, own: list[Device]) -> Iterator[str]:
@@ -164,12 +164,15 @@ class ScsiHosts(Finder):
         )
 
 
-def _limit(host: Host) -> Remedy:
-    """Return the limit of recoveries, which a recovery in progress does not take any more."""
+def _remedies(host: Host) -> Iterator[Remedy]:
+    """Yield what to do now, and the limit of recoveries, which one in progress does not take."""
+    yield Remedy(
+        effect="Check disk, cable, path and controller, and the kernel log (`dmesg`): the recovery "
+        "ends by itself, with the disk back or offline"
+    )
     place = f"/sys/class/scsi_host/host{host.number}/eh_deadline"
-    return Remedy(
-        effect="Check disk, cable, path and controller (`dmesg`): the recovery ends by itself, "
-        "with the disk back or offline. Then limit the next recoveries to 60 s",
+    yield Remedy(
+        effect="After the recovery (the kernel refuses it before), limit the next ones to 60 s",
         command=f"echo 60 > {place}",
         risk="after 60 s, a recovery resets the whole host, and I/O of its other disks is repeated",
         undo=f"echo {'off' if host.deadline < 0 else host.deadline} > {place}",

@@ -293,9 +293,8 @@ def _mdmon(array: _Array, stall: Stall) -> Finding:
     severity = stall.severity()
     remedies = (
         Remedy(
-            effect="Start the monitor of the array, which marks it as dirty and lets writes go on",
-            command=f"mdmon --takeover {name}",
-            risk="none: it replaces a monitor that hangs",
+            effect="Start mdmon for the container of the array, which /proc/mdstat names after "
+            "`external:`: it marks the array as dirty, and lets writes go on"
         ),
         Remedy(
             effect="If mdmon cannot be started, mark the array as active yourself",
