@@ -93,6 +93,8 @@ def test_only_a_running_kernel_is_read_twice(
     live = Context(Kernel(sample.target.prog, live=True), sample.target)
     running = live.run(analyses()[analysis])
     assert times == [analysis, analysis]
-    statuses = [[(each.status, each.difference) for each in one.checks] for one in (running, still)]
-    assert statuses[0] == statuses[1]
+    known = [{c.name: (c.status, c.difference) for c in one.checks} for one in (running, still)]
+    # Some checks need all figures to be of one moment.
+    assert known[0].items() <= known[1].items()
+    assert known[0]
     assert {check.moved for check in running.checks} <= {None, 0}

@@ -12,9 +12,10 @@ from kcensus.analyses.gaps import disk_gaps, wait_gaps
 from kcensus.analyses.waits.figures import Figures
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import Strength
-from kcensus.kernel.names import DAMAGED
+from kcensus.kernel.names import DAMAGED, MISSING
 from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.tasks.tasks import NOLOAD, UNINTERRUPTIBLE, run_queue_sums
+from kcensus.kernel.waiting.finder import Finder
 from kcensus.kernel.waiting.graph import WAITS, Graph
 from kcensus.results import Check, Gap, Gauge, Unit, nonzero_gaps
 
@@ -141,7 +142,7 @@ def gaps(figures: Figures) -> list[Gap]:
             _unlisted(figures),
             "these tasks have exited, or the list is torn; their own waits are unknown",
         ),
-        *(gap for finder in waiting.finders for gap in finder.gaps(waiting.graph)),
+        *(gap for finder in waiting.finders for gap in _gaps_of(finder, waiting.graph)),
         Gap(
             "functions",
             "the code is not in the dump",
@@ -164,3 +165,11 @@ def _unlisted(figures: Figures) -> int:
         and any(int(graph.strength[edge]) > Strength.POSSIBLE for edge in graph.preceding[node])
         for node in figures.task_nodes
     )
+
+
+def _gaps_of(finder: Finder, graph: Graph) -> list[Gap]:
+    """Return the gaps of a finder; its subject is one already if it cannot tell them."""
+    try:
+        return [*finder.gaps(graph)]
+    except MISSING:
+        return []

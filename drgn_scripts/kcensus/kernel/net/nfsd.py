@@ -53,7 +53,7 @@ def _offset(prog: drgn.Program, type_: str, member: str) -> np.uint64:
 
 
 def _is_same(kernel: Kernel, here: Words, there: Words) -> Mask:
-    """Return which ``struct sockaddr_storage`` have the same address; redacted capsules have none.
+    """Return which ``struct sockaddr_storage`` are equal; in redacted capsules, all are zero.
 
     They have family, port and address at the start: 8 bytes of IPv4, 24 of IPv6.
     """

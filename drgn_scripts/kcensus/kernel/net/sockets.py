@@ -61,6 +61,8 @@ def check(host: str, port: int | str, service: str, *, is_connected: bool) -> tu
         return f"The connection is up, but {service} does not answer: check it on the server", ""
     try:
         address, number = ipaddress.ip_address(host), int(port)
+        if getattr(address, "scope_id", None):  # which may be any text
+            raise ValueError(host)
     except ValueError:
         return "Check the server and the network first", ""
     connect = f"timeout 5 bash -c '</dev/tcp/{address}/{number}'"

@@ -22,6 +22,7 @@ from kcensus.kernel.block.disks import QueueKind
 from kcensus.kernel.block.operations import Operations
 from kcensus.kernel.block.requests import State
 from kcensus.kernel.tasks.functions import WaitKind
+from kcensus.kernel.waiting.graph import Builder
 from kcensus.results import Finding, Severity
 from kcensus.sources import open_target
 from tests.leads import references
@@ -90,7 +91,7 @@ def figures(**driver: Any) -> Figures:
         "schedulers": (scheduler,),
         "disks": (disk,),
         "stacks": SimpleNamespace(bottom=lambda row: {row}, lower=lambda row: []),
-        "waiting": SimpleNamespace(causes={}),
+        "waiting": SimpleNamespace(causes={}, graph=Builder().graph(), finders=()),
         "hardware": SimpleNamespace(disk=np.zeros(1, np.int64), is_stopped=np.array([False])),
         "kernel": SimpleNamespace(
             prog=SimpleNamespace(type=lambda name: SimpleNamespace(has_member=lambda member: True))

@@ -38,7 +38,12 @@ def test_a_lost_page_has_no_address() -> None:
 
 @pytest.mark.parametrize(
     ("host", "port", "is_one"),
-    [("192.0.2.7", "2049", True), ("2001:db8::7", 445, True), ("a;reboot", "1", False)],
+    [
+        ("192.0.2.7", "2049", True),
+        ("2001:db8::7", 445, True),
+        ("a;reboot", "1", False),
+        ("fe80::1%';reboot;'", 1, False),
+    ],
 )
 def test_only_addresses_are_put_into_commands(host: str, port: int | str, is_one: bool) -> None:
     command = check(host, port, "NFS", is_connected=False)[1]

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
+
 from kcensus.analyses.waits.figures import Figures
 from kcensus.analyses.waits.findings.choice import stalls
 from kcensus.analyses.waits.findings.deadlocks import deadlocks
@@ -11,6 +14,14 @@ from kcensus.analyses.waits.findings.told import Told
 
 
 def findings(figures: Figures) -> list[Told]:
-    """Return all findings, each with its nodes."""
+    """Return all findings, each with its nodes, and with an id of its own."""
     causes = [*deadlocks(figures), *stalls(figures)]
-    return [*causes, *hung_tasks(figures, causes)]
+    seen: Counter[str] = Counter()
+    found = []
+    for each in (*causes, *hung_tasks(figures, causes)):
+        seen[each.finding.id] += 1
+        # Such as two sessions of one target.
+        if (number := seen[each.finding.id]) > 1:
+            each = replace(each, finding=replace(each.finding, id=f"{each.finding.id}#{number}"))
+        found.append(each)
+    return found

@@ -13,6 +13,7 @@ from kcensus.analyses.waits.findings.busy import spinlock, stuck
 from kcensus.analyses.waits.findings.stalls import alone, behind, exited, for_devices, unheld
 from kcensus.analyses.waits.findings.told import MAX_TOLD, Told, degree, stall
 from kcensus.analyses.waits.findings.words import kept, places_above
+from kcensus.kernel.names import MISSING
 from kcensus.kernel.tasks.functions import ON_TIMERS
 from kcensus.kernel.waiting.finder import Finder
 from kcensus.kernel.waiting.finders.cpus.spinning import SPINLOCK
@@ -109,7 +110,10 @@ def _own(figures: Figures, node: int) -> Iterator[Told]:
     for finder in figures.waiting.finders:
         if kind not in finder.kinds or type(finder).finding is Finder.finding:
             continue  # counting the tasks behind each root takes long
-        found = finder.finding(kind, address, stall(figures, node))
+        try:
+            found = finder.finding(kind, address, stall(figures, node))
+        except MISSING:
+            continue  # the usual finding says less
         if found is not None:
             story = found.story or tuple(_kept_by(figures, node))
             places = places_above(figures, [node], found.title)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from kcensus.analyses.waits.findings.remedies import go_on, kills, let_go, resta
 from kcensus.analyses.waits.findings.told import MAX_TOLD, Told, danger, severity, stall, tasks_have
 from kcensus.analyses.waits.findings.words import awaited, does, kept, objects_of, places_above
 from kcensus.human import counted, human_seconds, listed
+from kcensus.kernel.names import MISSING
 from kcensus.kernel.waiting.finder import LOOK_AT_STACKS, Finder, Stall
 from kcensus.kernel.waiting.finders.cpus.occupied import RUNS
 from kcensus.kernel.waiting.finders.io.devices import DISK
@@ -326,7 +328,9 @@ def _hints(figures: Figures, tasks: set[int]) -> Iterator[str]:
     for node in np.flatnonzero(graph.reached(tasks)).tolist() if finders else ():
         kind, address = graph.kind[node], int(graph.address[node])
         for finder in finders:
-            text = finder.hint(kind, address) if kind in finder.kinds else ""
+            text = ""
+            with suppress(*MISSING):
+                text = finder.hint(kind, address) if kind in finder.kinds else ""
             if text and shown < MAX_TOLD:
                 shown += 1
                 yield printable(text)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import drgn
@@ -109,6 +110,10 @@ class Works(Finder):
         works = sorted({int(each) for each in running["work"].tolist()})
         return self._behind(work, works, "pool_workqueue.inactive_works")
 
+    @cached_property
+    def _row_of_pid(self) -> dict[int, int]:
+        return {int(pid): row for row, pid in enumerate(self.known.pid.tolist())}
+
     def _stalled(self, work: int, pool: int, state: str) -> set[int]:
         """Note what a pending work item waits for in the pool of a CPU without progress.
 
@@ -120,7 +125,7 @@ class Works(Finder):
         if state != "pending" or found is None or found.cpu < 0 or (found.age or 0) < _STALLED:
             return set()
         running = known.items[(known.items["state"] == _RUNNING) & (known.items["pool"] == pool)]
-        rows = {int(pid): row for row, pid in enumerate(self.known.pid.tolist())}
+        rows = self._row_of_pid
         awake = {
             int(item)
             for item, pid in zip(running["work"].tolist(), running["pid"].tolist(), strict=True)

@@ -96,6 +96,8 @@ class Futexes(Finder):
         super().__init__(draft)
         self._namespaces: dict[int, int] = {}
         """PID namespace of tasks."""
+        self._mapped: dict[int, set[int]] = {}
+        """Numbers of the files in a memory map, by ``struct mm_struct *``."""
 
     def of_interest(self, graph: Graph) -> Iterable[int]:
         """Return the futexes with a known holder: most others are no locks."""
@@ -290,9 +292,13 @@ class Futexes(Finder):
             return 0
         with suppress(*_DAMAGED):
             other = drgn.Object(self.kernel.prog, "struct task_struct *", value=owner)
-            for area in islice(for_each_vma(other.mm.read_()), _MAX_AREAS):
-                if area.vm_file and _number(area.vm_file.f_inode) == file:
-                    return owner
+            memory = int(other.mm)
+            if memory not in self._mapped:
+                self._mapped[memory] = set()
+                for area in islice(for_each_vma(other.mm.read_()), _MAX_AREAS):
+                    if area.vm_file:
+                        self._mapped[memory].add(_number(area.vm_file.f_inode))
+            return owner if file in self._mapped[memory] else 0
         return 0
 
     def _mutex(self, mm: drgn.Object, address: int) -> int:

@@ -75,7 +75,8 @@ class DelayTargets(Finder):
             effect="Release the held I/O once (the delay stays)",
             command=f"dmsetup suspend --nolockfs {shlex.quote(name)} && "
             f"dmsetup resume {shlex.quote(name)}",
-            risk="none for the data; load a table without the target to end the delay",
+            risk="none for the data; it hangs, and keeps all I/O, if a disk below does not "
+            "answer. Load a table without the target to end the delay",
         )
         return Finding(
             id=f"waits-delay:{title.removeprefix('of ')}",

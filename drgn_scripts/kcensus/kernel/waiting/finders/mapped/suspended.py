@@ -12,7 +12,7 @@ from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.block.stacks import Via, kind_of, stacks
 from kcensus.kernel.dm.devices import BLOCK_IO_FOR_SUSPEND, DmTarget, MappedDevice, mapped_devices
 from kcensus.kernel.vfs.super_blocks import super_blocks
-from kcensus.kernel.waiting.finder import Finder, Stall
+from kcensus.kernel.waiting.finder import Draft, Finder, Stall
 from kcensus.kernel.waiting.finders.io.devices import keep
 from kcensus.kernel.waiting.finders.locks.frozen import FREEZER, FROZEN
 from kcensus.kernel.waiting.graph import NodeKind
@@ -21,6 +21,8 @@ from kcensus.sources.capsule import NotRecorded
 from kcensus.text import printable
 
 SUSPENDED = NodeKind("suspended device", ("struct mapped_device",))
+_SUSPENDED = 1 << 1
+"""DMF_SUSPENDED: the suspension is complete."""
 _FROZEN = 1 << 2
 """DMF_FROZEN: the suspension has frozen the file system on the device, and the resume thaws it."""
 
@@ -32,6 +34,11 @@ class SuspendedDevices(Finder):
     kinds = (SUSPENDED,)
     modules = ("dm_mod",)
 
+    def __init__(self, draft: Draft) -> None:
+        super().__init__(draft)
+        self.flags: dict[int, int] = {}
+        """``mapped_device.flags`` by address."""
+
     def find(self) -> None:
         """Add edges to suspended devices from themselves, and from the devices above them."""
         mapped = dict(mapped_disks(self))
@@ -39,6 +46,7 @@ class SuspendedDevices(Finder):
             return
         address = np.array([device.address for device in mapped.values()], np.uint64)
         flags = self._member("struct mapped_device", "flags", address).astype(np.uint64)
+        self.flags = dict(zip(address.tolist(), flags.tolist(), strict=True))
         is_suspended = (flags & np.uint64(BLOCK_IO_FOR_SUSPEND)) != 0
         kept = {
             row: mapped[row] for row, is_one in zip(mapped, is_suspended, strict=True) if is_one
@@ -85,19 +93,26 @@ class SuspendedDevices(Finder):
             risk="a table that is loaded in the meantime becomes active",
         )
         is_plain = bool(name) and printable(name) == name
+        is_done = bool(self.flags.get(address, 0) & _SUSPENDED)
+        advice = (
+            "Find the program that suspended the device (lvm, dmsetup): `dmsetup info` lists the "
+            "names"
+            if is_done
+            else "Find the task in dm_suspend(), which still waits for the I/O below the device: "
+            "`kcensus waits TARGET --table stacks --top 0`; a resume would wait behind it"
+        )
+        is_safe = is_plain and is_done
         return Finding(
             id=f"waits-suspended:{title}",
             severity=severity,
             danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
             tasks=stall.tasks,
             title=stall.title(f"the suspended device {title}"),
-            evidence="mapped_device.flags has DMFBLOCK_IO_FOR_SUSPEND: I/O waits for the resume",
+            evidence="mapped_device.flags has DMF_BLOCK_IO_FOR_SUSPEND: I/O waits for the resume"
+            + ("" if is_done else "; it lacks DMF_SUSPENDED: the suspension is not complete"),
             figures=stall.figures,
-            remedies=(resume,) if is_plain else (),
-            no_remedy=""
-            if is_plain
-            else "Find the program that suspended the device (lvm, dmsetup): `dmsetup info` lists "
-            "the names",
+            remedies=(resume,) if is_safe else (),
+            no_remedy="" if is_safe else advice,
         )
 
 

@@ -57,13 +57,16 @@ class IscsiTargets(Finder):
 
     def find(self) -> None:
         """Add edges from blocked devices to the targets of their failed sessions."""
-        if not any(disk.name.startswith("sd") for disk in block_devices(self.kernel).disks):
+        disks = block_devices(self.kernel).disks
+        if not any(disk.name.startswith("sd") for disk in disks):
             return
         try:
+            if "sesslist" not in self.kernel.prog:
+                return
             blocked = [each for each in scsi(self.kernel).devices if "BLOCK" in each.state]
         except NotRecorded:
             return  # a capsule of an older kcensus
-        if not blocked or "sesslist" not in self.kernel.prog:
+        if not blocked:
             return
         head = np.array([int(self.kernel.prog["sesslist"].address_)], np.uint64)
         _, nodes, cut = list_members(

@@ -28,6 +28,8 @@ SERVER = NodeKind("NFS server", is_any=True, is_io=True)
 """At the address of the first transport to a port of a server."""
 _TYPES = ("nfs", "nfs4")
 _WORD = "unsigned long"
+_SERVING = frozenset({"svc_process", "nfsd_dispatch"})
+"""Functions that serve a call."""
 _DIRECT = frozenset({"nfs_file_direct_read", "nfs_file_direct_write", "nfs_direct_wait"})
 _IN_CALLS = frozenset({"rpc_wait_bit_killable", "__rpc_execute", "rpc_wait_for_completion_task"})
 _OF_FILE = "rpc_task.tk_calldata"
@@ -221,7 +223,8 @@ class NfsServers(Finder):
 
     def _serve(self) -> None:
         """Add edges from servers to the threads of this kernel that serve their calls."""
-        threads = self._having(frozenset({"nfsd"}))
+        # An idle thread keeps the number of its last call.
+        threads = np.intersect1d(self._having(frozenset({"nfsd"})), self._having(_SERVING))
         assert self.calls is not None
         if not len(threads):
             return

@@ -88,7 +88,8 @@ class ScsiHosts(Finder):
         """Add edges from what threads wait for during a recovery: an answer of the host's disks."""
         threads = {host.recoverer: host for host in self.found.hosts.values() if host.recovers}
         for lane, task in enumerate(self.waits.task.tolist()):
-            if task in threads and self.object[lane]:
+            is_answer = self.type[lane] == "struct completion"
+            if task in threads and self.object[lane] and is_answer:
                 source = [self.draft.kind_of(lane)], self.object[[lane]]
                 target = HOST, np.array([threads[task].address], np.uint64)
                 self.build.edges(
@@ -137,15 +138,8 @@ class ScsiHosts(Finder):
         if device is None:
             return None
         name = block_devices(self.kernel).disks[device.disk].name
-        is_plain = printable(name) == name and name.isalnum()
         stall = stall.at_least(oldest_request(self.kernel, [device.disk]))
         severity = stall.severity()
-        resume = Remedy(
-            effect=f"Set {name} running again, once the program that quiesced it has ended",
-            command=f"echo running > /sys/block/{name}/device/state",
-            risk="I/O reaches a device that may be in the middle of a change",
-        )
-        is_quiesced = device.state == "QUIESCE" and is_plain
         return Finding(
             id=f"waits-blocked:{printable(name)}",
             severity=severity,
@@ -155,9 +149,9 @@ class ScsiHosts(Finder):
             evidence=f"scsi_device.sdev_state is SDEV_{device.state}: {_BLOCKED[device.state]}; "
             f"it is on SCSI host {printable(device.host.name)}",
             figures=stall.figures,
-            remedies=(resume,) if is_quiesced else (),
-            no_remedy=""
-            if is_quiesced
+            no_remedy="Find the program that quiesced the device (power management, validation of "
+            "the SPI domain): only that lets it go on"
+            if device.state == "QUIESCE"
             else "Repair the path to the target: the transport resumes the device, or fails its "
             "I/O once its timeout is over (`dev_loss_tmo` and `fast_io_fail_tmo` of FC ports, "
             "`recovery_tmo` of iSCSI sessions)",

@@ -76,7 +76,7 @@ def test_others_keep_nothing(flags: tuple[int, ...]) -> None:
     ],
 )
 def test_the_finding(name: str, seconds: float, severity: Severity, commands: list[str]) -> None:
-    scene = Devices(1, name=name)
+    scene = Devices(0b11, name=name)
     _, finder = scene.run(SuspendedDevices)
     found = finder.finding(SUSPENDED, scene.mapped[0], Stall(frozenset({100}), 1, seconds))
     assert found is not None
@@ -84,3 +84,13 @@ def test_the_finding(name: str, seconds: float, severity: Severity, commands: li
     assert [remedy.command for remedy in found.remedies] == commands
     assert bool(found.no_remedy) == (not commands)
     assert finder.finding(DEVICE, _LOWER, Stall(frozenset(), 0, 0.0)) is None
+
+
+def test_a_suspension_in_progress_is_not_resumed() -> None:
+    """It waits for the I/O below, and a resume would wait behind it."""
+    scene = Devices(0b01)
+    _, finder = scene.run(SuspendedDevices)
+    found = finder.finding(SUSPENDED, scene.mapped[0], Stall(frozenset({100}), 1, 12.0))
+    assert found is not None
+    assert found.remedies == ()
+    assert found.no_remedy

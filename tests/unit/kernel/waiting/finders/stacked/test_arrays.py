@@ -128,7 +128,8 @@ def test_mdmon_has_to_mark_an_array_as_dirty() -> None:
     found = finder.finding(STATE, scene.address, Stall(frozenset({1}), 1, 300.0))
     assert found is not None
     assert found.id == "waits-mdmon:md0"
-    assert found.remedies[0].command == "mdmon --takeover md0"
+    commands = [each.command for each in found.remedies]
+    assert commands == ["", "echo active > /sys/block/md0/md/array_state"]
 
 
 def test_a_range_is_suspended_by_a_program() -> None:
