@@ -87,6 +87,8 @@ class Footprint:
         self.page_size = slab_map.memory.page_size
         self.slot_size = slab_map.column("slot_size").astype(np.int64)
         self.object_size = np.array([cache.object_size for cache in slab_map.caches], np.int64)
+        self.is_kmalloc = np.array([cache.is_kmalloc for cache in slab_map.caches], np.bool_)
+        self.kmalloc_sizes = np.unique(self.object_size[self.is_kmalloc])
 
     def sizes(
         self,
@@ -122,7 +124,7 @@ class Footprint:
             place[loose] = np.where(is_direct, PAGES, VMALLOC)
             size[loose] = np.where(is_direct, 1 << (count - 1).bit_length(), count) * self.page_size
         objects = np.bincount(index.code, minlength=len(place))
-        self._note_strays(place, objects, faults)
+        self._note_strays(place, asked, objects, faults)
         for number in np.unique(place).tolist():
             rows = place == number
             tally.add(kind, number, int(objects[rows].sum()), int((objects * size)[rows].sum()))
@@ -131,8 +133,8 @@ class Footprint:
             return np.broadcast_to(size[:1] if len(size) else size, index.code.shape)
         return size[index.code]
 
-    def _note_strays(self, place: Numbers, objects: Numbers, faults: Faults) -> None:
-        """Note allocations outside of slabs, and in slabs of another size than most."""
+    def _note_strays(self, place: Numbers, asked: int, objects: Numbers, faults: Faults) -> None:
+        """Note allocations outside of slabs, and in slabs of another size than they need."""
         lost = place == UNKNOWN
         if count := int(objects[lost].sum()):
             faults.update(Faults({"structures outside of slabs": count}))
@@ -140,8 +142,12 @@ class Footprint:
         size, sizes = self.object_size[place[in_slab]], objects[in_slab]
         known, row = np.unique(size, return_inverse=True)
         by_size = np.bincount(row, sizes, len(known)).astype(np.int64)
-        if strays := int(by_size.sum() - by_size.max(initial=0)):
-            faults.update(Faults({"structures in slabs of another size than most": strays}))
+        is_wrong = np.arange(len(known)) != (by_size.argmax() if len(known) else 0)
+        # kmalloc() takes the smallest slot that is large enough.
+        fitting = self.kmalloc_sizes[np.searchsorted(self.kmalloc_sizes, asked) :][:1]
+        is_wrong = is_wrong[row] | (self.is_kmalloc[place[in_slab]] & ~np.isin(size, fitting))
+        if strays := int(sizes[is_wrong].sum()):
+            faults.update(Faults({"structures in slabs of another size than they need": strays}))
 
     def place(self, number: int) -> str:
         """Return the name of a place: a cache's name, ``pages``, ``vmalloc`` or ``unknown``."""
