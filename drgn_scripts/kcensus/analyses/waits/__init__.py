@@ -18,9 +18,12 @@ ANALYSIS = Analysis(
     headline=("deadlocks", "tasks_blocked", "longest_wait"),
     first_tables=("cycles", "tree"),
     description="""\
-A graph of all tasks that sleep in state D or for a lock, of their objects and the holders: mutexes,
-rwsems, percpu_rw_semaphores, rt_mutexes, semaphores, completions, pages, pipes, work items,
-buffers, requests, journals and logs, grace periods of RCU, and futexes. Each edge is
+A graph of all tasks that sleep in state D or for a lock, of their objects and the holders: locks of
+the kernel, of files and of programs, completions, pages, pipes, work items, buffers, requests,
+journals and logs, grace periods of RCU, calls to servers. A chain ends at its root, and a finding
+says what to do there: a deadlock; a disk, or a device that is suspended, full or without a path; a
+server of NFS, SMB, NBD, iSCSI or FUSE; a SCSI host in recovery; a memory cgroup, or a limit of I/O;
+a frozen file system or cgroup; a task that runs, or that was stopped. Each edge is
 
 \b
   proven    by a pointer in the kernel, such as mutex.owner

@@ -50,6 +50,10 @@ _MAX_MEMBERS = 1 << 12
 _NAME = re.compile(r"md\w+")
 
 
+_NO_SECTOR = (1 << 64) - 1
+"""MaxSector: ``reshape_position`` without a reshape."""
+
+
 @dataclass(frozen=True)
 class _Array:
     row: int
@@ -67,6 +71,7 @@ class _Array:
     high: int
     """End of the suspended sectors; at most ``low`` for none."""
     is_external: bool
+    is_reshaping: bool
     thread: int
     """``struct md_thread *``."""
 
@@ -110,7 +115,7 @@ class Arrays(Finder):
         disks = [block_devices(self.kernel).disks[row] for row in rows.tolist()]
         address = np.array([disk.private for disk in disks], np.uint64)
         members = ["gendisk", "pers", "private", "external", "thread"]
-        members += ["suspended", "suspend_lo", "suspend_hi"]
+        members += ["suspended", "suspend_lo", "suspend_hi", "reshape_position"]
         read = self._read("struct mddev", address, members)
         is_known = read["gendisk"] == np.array([disk.address for disk in disks], np.uint64)
         if count := np.count_nonzero(read.readable & ~is_known):
@@ -127,6 +132,7 @@ class Arrays(Finder):
                 low=column["suspend_lo"],
                 high=column["suspend_hi"],
                 is_external=column["external"] != 0,
+                is_reshaping=column["reshape_position"] != _NO_SECTOR,
                 thread=column["thread"],
             )
 
@@ -321,18 +327,20 @@ def _suspended(array: _Array, stall: Stall) -> Finding:
     name, is_plain = printable(array.name), _NAME.fullmatch(array.name) is not None
     low, high, is_range = array.low, array.high, array.suspended <= 0
     severity = stall.severity()
-    remedies = (
+    # The superblock says whether a reshape is in progress.
+    remedy = (
         Remedy(
-            effect="If mdadm reshapes the array, let it continue",
+            effect="A reshape of the array is in progress: let it continue",
             command=f"mdadm --grow --continue /dev/{name}",
             risk="none if the reshape was started with this array's backup file",
-        ),
-        Remedy(
-            effect="If no reshape is in progress (`cat /proc/mdstat`), end the suspension",
+        )
+        if array.is_reshaping
+        else Remedy(
+            effect="No reshape is in progress: end the suspension",
             command=f"echo 0 > /sys/block/{name}/md/suspend_hi",
-            risk="during a reshape, writes to the range are lost",
+            risk="a program that changes the sectors just now would overwrite their new content",
             undo=f"echo {high} > /sys/block/{name}/md/suspend_hi",
-        ),
+        )
     )
     what = f"the suspended sectors {low:,} to {high:,} of the array {name}"
     return Finding(
@@ -346,7 +354,7 @@ def _suspended(array: _Array, stall: Stall) -> Finding:
         if is_range
         else "mddev.suspended is set: a change of the array keeps its I/O",
         figures=stall.figures,
-        remedies=remedies if is_range and is_plain else (),
+        remedies=(remedy,) if is_range and is_plain else (),
         no_remedy=""
         if is_range and is_plain
         else "Find the task that changes the array (mdadm, a write to its sysfs files): its stack "

@@ -45,7 +45,7 @@ struct mddev 512
     0 void * private; 8 struct md_personality * pers; 16 struct list_head disks; 32 int suspended
     36 int external; 40 struct gendisk * gendisk; 48 struct md_thread * thread; 56 u64 suspend_lo
     64 u64 suspend_hi; 72 struct mutex reconfig_mutex; 96 struct wait_queue_head sb_wait
-    128 struct wait_queue_head recovery_wait
+    128 struct wait_queue_head recovery_wait; 504 u64 reshape_position
 """
 _MD = 0xFFFF_8881_0000_0000
 _DERIVED = int(Strength.DERIVED)
@@ -132,16 +132,23 @@ def test_mdmon_has_to_mark_an_array_as_dirty() -> None:
     assert commands == ["", "echo active > /sys/block/md0/md/array_state"]
 
 
-def test_a_range_is_suspended_by_a_program() -> None:
-    scene = Array("md_handle_request", suspend_lo=8, suspend_hi=4096)
+@pytest.mark.parametrize(
+    ("position", "command"),
+    [
+        (2048, "mdadm --grow --continue /dev/md0"),
+        ((1 << 64) - 1, "echo 0 > /sys/block/md0/md/suspend_hi"),
+    ],
+)
+def test_a_range_is_suspended_by_a_program(position: int, command: str) -> None:
+    members = {"suspend_lo": 8, "suspend_hi": 4096, "reshape_position": position}
+    scene = Array("md_handle_request", **members)
     scene.on("sb_wait")
     graph, finder = scene.run(Arrays)
     assert len(graph.edge) == 0
     found = finder.finding(SUSPENDED_ARRAY, scene.address, Stall(frozenset({1}), 1, 300.0))
     assert found is not None
     assert "sectors 8 to 4,096 of the array md0" in found.title
-    assert found.remedies[1].command == "echo 0 > /sys/block/md0/md/suspend_hi"
-    assert found.remedies[1].undo == "echo 4096 > /sys/block/md0/md/suspend_hi"
+    assert [each.command for each in found.remedies] == [command]
 
 
 def test_an_array_is_suspended_by_who_changes_it() -> None:
