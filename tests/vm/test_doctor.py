@@ -53,7 +53,7 @@ def test_without_debug_info_of_modules_the_package_is_said_once(
     )
     assert status == 0
     (gap,) = document["gaps"]
-    assert gap["what"] == "debug info of modules dm_mod, dm_snapshot, xfs"
+    assert gap["what"] == "debug info of modules dm_delay, dm_mod, dm_snapshot, xfs"
     assert json.dumps(document).count("apt install") == 1
     missing = {row["analysis"]: row["missing"] for row in document["tables"]["analyses"]}
     assert missing["kcopyd"] == "debug info of modules dm_mod, dm_snapshot"

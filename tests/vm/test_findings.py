@@ -30,7 +30,10 @@ from tests.pictures import not_shown
 from tests.vm import cases
 
 _NUMBER = re.compile(r"(?<![\w.,/:-])\d[\d,]*(?:\.\d+)?(?:%| [KMGTPE]iB| B\b)?(?![\w/:-])")
-_NAME = re.compile(r"\S+ \(PID \d+\)|\b0x[0-9a-f]+|(?<= for )I/O of [\w, -]+(?=, )")
+_NAME = re.compile(
+    r"\S+ \(PID \d+\)|\b0x[0-9a-f]+|(?<= for )I/O of [\w, -]+(?=, )"
+    r"|\b\d+(?:\.\d+){3}(?::\d+|, port \d+)?|\bhost \d+"
+)
 _SYSCTL = re.compile(r"\bsysctl (?:-w )?([\w./-]+)=")
 _PATH = re.compile(r"/(?:proc/sys|sys/module|sys/kernel/slab|sys/fs/cgroup)/[\w./*-]+")
 

@@ -13,7 +13,7 @@ from kcensus.kernel.waiting.finder import Draft, Finder, Stall
 from kcensus.kernel.waiting.finders.io.devices import keep
 from kcensus.kernel.waiting.finders.mapped.suspended import shown, targets
 from kcensus.kernel.waiting.graph import NodeKind
-from kcensus.results import Danger, Figure, Finding, Remedy, Severity
+from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit
 from kcensus.text import printable
 
 DELAY = NodeKind("delay target", ("struct delay_c",))
@@ -87,7 +87,7 @@ class DelayTargets(Finder):
                 f"the delay target {title}, which holds each I/O for up to {human_seconds(delay)}"
             ),
             evidence=f"delay_c.delayed_bios has {counted(count, 'bio')}",
-            figures={**stall.figures, "bios": Figure(count)},
+            figures={**stall.figures, "bios": Figure(count), "delay": Figure(delay, Unit.SECONDS)},
             remedies=(release,) if is_plain else (),
             no_remedy="" if is_plain else "`dmsetup table` has the delay of each device",
         )

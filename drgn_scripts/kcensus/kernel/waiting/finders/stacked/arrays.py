@@ -25,7 +25,7 @@ from kcensus.kernel.waiting.finder import Draft, Finder, Stall
 from kcensus.kernel.waiting.finders.io.devices import nodes_of
 from kcensus.kernel.waiting.finders.io.requests import REQUEST, serve_requests
 from kcensus.kernel.waiting.graph import HELD, SERVED, TASK, NodeKind
-from kcensus.results import Danger, Finding, Remedy, Severity
+from kcensus.results import Danger, Figure, Finding, Remedy, Severity
 from kcensus.text import printable
 
 BARRIER = NodeKind("queue of array", is_io=True)
@@ -353,7 +353,10 @@ def _suspended(array: _Array, stall: Stall) -> Finding:
         "I/O of these sectors"
         if is_range
         else "mddev.suspended is set: a change of the array keeps its I/O",
-        figures=stall.figures,
+        figures={
+            **stall.figures,
+            **({"first": Figure(low), "end": Figure(high)} if is_range else {}),
+        },
         remedies=(remedy,) if is_range and is_plain else (),
         no_remedy=""
         if is_range and is_plain

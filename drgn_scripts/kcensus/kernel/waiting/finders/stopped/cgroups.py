@@ -18,7 +18,7 @@ from kcensus.kernel.tasks.tasks import TRAPS
 from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.kernel.waiting.finder import Draft, Finder, Stall
 from kcensus.kernel.waiting.graph import TASK, EdgeKind, NodeKind
-from kcensus.results import Danger, Finding, Remedy, Severity
+from kcensus.results import Danger, Figure, Finding, Remedy, Severity
 from kcensus.text import printable
 
 CGROUP = NodeKind("frozen cgroup", ("struct cgroup",))
@@ -150,7 +150,7 @@ class FrozenCgroups(Finder):
             evidence="cgroup.freezer.freeze is set"
             if is_v2
             else "freezer.state has CGROUP_FREEZING_SELF",
-            figures=waiters.figures,
+            figures={**waiters.figures, "frozen": Figure(len(frozen))},
             remedies=(thaw,) if is_plain else (),
             no_remedy=""
             if is_plain
