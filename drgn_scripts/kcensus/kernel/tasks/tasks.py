@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -50,6 +50,7 @@ _FROZEN_FLAG = 0x00010000
 threads."""
 _TRAP_FREEZE = 1 << 23
 """JOBCTL_TRAP_FREEZE, since v5.2 (commit not verified)."""
+_OWNED = "mm", "signal"
 TRAPS = frozenset({"do_freezer_trap", "get_signal"})
 """Functions in which tasks sleep that the freezer of cgroup v2 has stopped."""
 FROZEN = 0x8000
@@ -120,6 +121,8 @@ class Tasks(Addressed):
     """Lists of tasks or threads that could not be followed to their end, and unreadable tasks."""
     bad_clocks: int = 0
     """Run queues with an impossible clock; :attr:`arrived_ns` replaces their :attr:`off_cpu_ns`."""
+    owned: Mapping[str, Words] = field(default_factory=dict)
+    """The pointers ``mm`` and ``signal``, by name; 0 for none."""
     faults: Faults = field(default_factory=Faults)
 
     @cached_property
@@ -177,6 +180,7 @@ def tasks(kernel: Kernel) -> Tasks:
         "on_rq": "on_rq",
         "is_delayed": "se.sched_delayed",
         "jobctl": "jobctl",
+        **{name: name for name in _OWNED},
     }
     if pointee_names(type_, ["blocked_on"]) == {"blocked_on": "struct mutex"}:
         optional["blocked_on"] = "blocked_on"
@@ -222,6 +226,7 @@ def tasks(kernel: Kernel) -> Tasks:
         counted=integer(prog, "nr_threads", faults),
         damaged=damaged,
         bad_clocks=clocks.damaged,
+        owned={name: column(name) for name in _OWNED},
         faults=faults,
     )
 

@@ -120,8 +120,8 @@ def _owners(kernel: Kernel, tasks: Tasks) -> dict[str, Callable[[], Owners]]:
 
     return {
         "struct super_block": lambda: _super_blocks(kernel),
-        "struct mm_struct": lambda: _of_tasks(kernel, tasks, "mm"),
-        "struct signal_struct": lambda: _of_tasks(kernel, tasks, "signal"),
+        "struct mm_struct": lambda: _of_tasks(tasks, "mm"),
+        "struct signal_struct": lambda: _of_tasks(tasks, "signal"),
         "struct block_device": lambda: _listed_devices(kernel),
         "struct gendisk": lambda: ((disk.address, disk.name) for disk in disks()),
         "struct request_queue": lambda: ((disk.queue, disk.name) for disk in disks()),
@@ -165,10 +165,9 @@ def _super_blocks(kernel: Kernel) -> Owners:
         yield address, f"{blocks.type[row]} {name}"
 
 
-def _of_tasks(kernel: Kernel, tasks: Tasks, member: str) -> Owners:
+def _of_tasks(tasks: Tasks, member: str) -> Owners:
     """Yield the targets of a pointer of tasks, with the name of the lowest PID: the main thread."""
-    pointers = layout(kernel.prog, "struct task_struct", {"to": member})
-    to = gather(kernel.memory, tasks.address, pointers, Faults())["to"]
+    to = tasks.owned[member]
     order = np.argsort(tasks.pid, kind="stable")
     targets, first = np.unique(to[order], return_index=True)
     for target, row in zip(targets.tolist(), order[first].tolist(), strict=True):

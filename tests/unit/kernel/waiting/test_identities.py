@@ -57,6 +57,7 @@ def _tasks(*addresses: int) -> Any:
         address=np.array(addresses, np.uint64),
         pid=np.arange(len(addresses), 0, -1),
         comm=[f"thread-{number}" for number in range(len(addresses))],
+        owned={name: np.zeros(len(addresses), np.uint64) for name in ("mm", "signal")},
     )
 
 
@@ -70,6 +71,7 @@ def test_locks_of_processes_and_super_blocks(k: FakeKernel, block: Object) -> No
     mm = k.alloc("struct mm_struct")
     threads = [k.alloc("struct task_struct", mm=mm) for _ in range(2)]
     known: Tasks = _tasks(*(int(thread.address_) for thread in threads))
+    known.owned["mm"][:] = int(mm.address_)
     wanted = {
         int(mm.mmap_lock.address_): "mmap_lock of thread-1 (PID 1)",
         int(block.s_umount.address_): "s_umount of xfs on /srv",
