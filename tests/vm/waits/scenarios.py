@@ -74,3 +74,9 @@ def params(scenarios: Mapping[str, tuple[str, ...]]) -> list[ParameterSet]:
         pytest.param(name, marks=pytest.mark.usually(*kernels), id=name)
         for name, kernels in scenarios.items()
     ]
+
+
+def cases(scenario: str) -> pytest.MarkDecorator:
+    """Run a test on the cases of a scenario."""
+    kernels = {**MADE, **FOUND}[scenario]
+    return pytest.mark.parametrize("case", params({scenario: kernels}), indirect=True)

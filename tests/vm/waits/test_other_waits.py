@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import drgn
 import numpy as np
-import pytest
 
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import Strength
@@ -26,8 +25,8 @@ from kcensus.kernel.waiting.reader import waiting
 from tests.lab.truth.waits import Claim
 from tests.sample.block.poked import Poked
 from tests.vm.cases import opened
-from tests.vm.waits.scenarios import FOUND, MADE, params
-from tests.vm.waits.test_graph import Case, open_case
+from tests.vm.waits.scenarios import cases
+from tests.vm.waits.test_graph import Case
 
 _STRENGTHS = {"pi": Strength.PROVEN, "robust": Strength.DERIVED, "normal": Strength.POSSIBLE}
 """How sure the owner of a futex is, by the kind of mutex."""
@@ -35,16 +34,6 @@ _STRENGTHS = {"pi": Strength.PROVEN, "robust": Strength.DERIVED, "normal": Stren
 
 _PICKUP_AND_WAITERS = 5
 """Bits of the owner of a mutex."""
-
-
-def _cases(scenario: str) -> pytest.MarkDecorator:
-    kernels = {**MADE, **FOUND}[scenario]
-    return pytest.mark.parametrize("case", params({scenario: kernels}), indirect=True)
-
-
-@pytest.fixture(scope="module")
-def case(kernel: str, request: pytest.FixtureRequest) -> Case:
-    return open_case(kernel, request.param)
 
 
 def _claims(case: Case, kind: str, *, is_wait: bool) -> list[Claim]:
@@ -69,7 +58,7 @@ def _waiters(case: Case, node: int) -> set[int]:
     }
 
 
-@_cases("waits-convoy")
+@cases("waits-convoy")
 def test_no_task_waits_for_itself_as_it_is_given_a_mutex(case: Case) -> None:
     """A mutex that is just handed over, by a change of one word."""
     graph = case.found.graph
@@ -87,7 +76,7 @@ def test_no_task_waits_for_itself_as_it_is_given_a_mutex(case: Case) -> None:
     assert len(changed.preceding[lock]) == waiting_for[mutex]
 
 
-@_cases("waits-rcu")
+@cases("waits-rcu")
 def test_readers_hold_up_a_grace_period(case: Case) -> None:
     (node,) = _nodes(case, GRACE_PERIOD)
     assert {each.pid for each in _claims(case, "rcu", is_wait=True)} <= _waiters(case, node)
@@ -109,7 +98,7 @@ def test_readers_hold_up_a_grace_period(case: Case) -> None:
     assert case.truth.stalled or case.truth.stalled_cpus
 
 
-@_cases("waits-futex")
+@cases("waits-futex")
 def test_owners_of_futexes(case: Case) -> None:
     graph, waits = case.found.graph, case.waits()
     wanted = _claims(case, "futex", is_wait=True)
@@ -129,7 +118,7 @@ def test_owners_of_futexes(case: Case) -> None:
     assert case.cycles == []
 
 
-@_cases("waits-healthy")
+@cases("waits-healthy")
 def test_futexes_that_no_thread_owns(case: Case) -> None:
     assert sum(task.comm == "sleepers" for task in case.truth.tasks.values()) == 1167
     assert _nodes(case, FUTEX) == []
@@ -137,7 +126,7 @@ def test_futexes_that_no_thread_owns(case: Case) -> None:
     assert sum(name.startswith("futex_") for name in functions) > 100
 
 
-@_cases("waits-log")
+@cases("waits-log")
 def test_handles_keep_a_journal(case: Case) -> None:
     graph = case.found.graph
     (claim,) = _claims(case, "journal", is_wait=False)
@@ -158,7 +147,7 @@ def test_handles_keep_a_journal(case: Case) -> None:
         assert graph.reached([graph.index[kind, address]])[thread]
 
 
-@_cases("waits-log")
+@cases("waits-log")
 def test_transactions_keep_the_space_of_a_log(case: Case) -> None:
     tasks = {pid: task for pid, task in case.truth.tasks.items() if task.comm == "reserve-log"}
     asleep = {pid for pid, task in tasks.items() if task.state == "D"}
@@ -175,7 +164,7 @@ def test_transactions_keep_the_space_of_a_log(case: Case) -> None:
     assert case.comm(thread).startswith("xfsaild/")
 
 
-@_cases("waits-suspended")
+@cases("waits-suspended")
 def test_suspended_devices_keep_all_io(case: Case) -> None:
     info = case.dump.truth["dmsetup-info"].split("\n\n")
     suspended = {each.split("\n")[0].split(maxsplit=1)[1] for each in info if "SUSPENDED" in each}
@@ -195,7 +184,7 @@ def test_suspended_devices_keep_all_io(case: Case) -> None:
     assert case.found.missing == []
 
 
-@_cases("waits-log")
+@cases("waits-log")
 def test_a_buffer_of_the_log_leads_to_its_request(case: Case) -> None:
     graph, waits = case.found.graph, case.waits()
     (claim,) = _claims(case, "log", is_wait=True)

@@ -250,7 +250,7 @@ def _count_least(
     of_clients: Mapping[int, int],
     of_devices: Sequence[tuple[MappedDevice, list[int]]],
 ) -> None:
-    """Compare bios with jobs in flight, which have one at least, and with bios of these to clone.
+    """Count the bios that jobs in flight, and clones of their bios, require at least.
 
     :param of_clients: clients by their bio set
     :param of_devices: mapped devices with their bio sets

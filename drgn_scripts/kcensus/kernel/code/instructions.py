@@ -214,7 +214,7 @@ def _inside(plain: bytes) -> int | None:
         return 0  # mov %register, %rdi
     if plain[1] != 0x8D or plain[0] & 4 or source != 7 or mode not in (1, 2):
         return None
-    # lea distance(%register), %rdi; the stack pointer is no object, and %r12 needs one more byte.
+    # lea distance(%register), %rdi; the stack pointer is not an object. %r12 needs one more byte.
     is_indexed = target == 4
     if is_indexed and (plain[0] & 1 == 0 or plain[3] != 0x24):
         return None

@@ -143,7 +143,7 @@ def _place(prog: drgn.Program, item: int, count: int) -> int:
 
     Since v6.10 (commit not verified), an array has the indexes.
 
-    :raises LookupError: there is no such counter
+    :raises LookupError: the kernel lacks the counter
     """
     with contextlib.suppress(LookupError):
         places = [int(each) for each in prog["mem_cgroup_stats_index"]]

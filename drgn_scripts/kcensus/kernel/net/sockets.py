@@ -55,7 +55,7 @@ def check(host: str, port: int | str, service: str, *, is_connected: bool) -> tu
 
     :param service: of the server, such as ``NFS``
     :return: a sentence; and a command that connects for 5 seconds, empty if a connection says
-        nothing, or if the address is no address
+        nothing, or if ``host`` is not an IP address
     """
     if is_connected:
         return f"The connection is up, but {service} does not answer: check it on the server", ""

@@ -25,7 +25,7 @@ class RunQueues:
     current: Words
     """``rq.curr``: the task that runs, or the idle task of the CPU."""
     place: Words
-    """Addresses of these pointers."""
+    """Addresses of the members ``curr``."""
     is_idle: Mask
     is_online: Mask
     faults: Faults

@@ -20,7 +20,7 @@ _MEMDIE = np.uint64(1 << 20)
 def victims(kernel: Kernel, faults: Faults) -> Numbers:
     """Return the rows of tasks that the OOM killer has killed, and that sleep in state D.
 
-    Victims whose memory the OOM reaper has freed are left out: nobody waits for their end.
+    Victims whose memory the OOM reaper has freed are left out: no task waits for their end.
 
     :raises LookupError: the debug info lacks a type
     """

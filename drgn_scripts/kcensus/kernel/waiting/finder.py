@@ -39,7 +39,7 @@ from kcensus.kernel.waiting.graph import (
 from kcensus.kernel.waiting.objects.queued import picked_words, queued
 from kcensus.kernel.waiting.objects.reading import Queues, Reads
 from kcensus.kernel.waiting.waits import Waits
-from kcensus.results import Figure, Finding, Gap, Remedy, Severity, Unit
+from kcensus.results import Danger, Figure, Finding, Gap, Remedy, Severity, Unit
 from kcensus.results.severity import LATE
 
 _SHORT = 1.0
@@ -108,6 +108,11 @@ class Draft(Attempts):
         if kind is None or kind in GENERIC:
             kind = self._by_wait.get(self.waits.kind[lane], kind)
         return kind or OTHER
+
+
+def danger(severity: Severity) -> Danger:
+    """Return the danger of waits with a severity."""
+    return Danger.STALL if severity >= Severity.WARNING else Danger.NONE
 
 
 @dataclass(frozen=True)

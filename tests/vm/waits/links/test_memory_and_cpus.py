@@ -22,8 +22,8 @@ from tests.lab import build
 from tests.lab.truth import waits as truth_of
 from tests.vm.cases import analyzed, opened
 from tests.vm.oracles.waits import sleepers
-from tests.vm.waits.scenarios import FOUND, MADE, params
-from tests.vm.waits.test_graph import Case, open_case
+from tests.vm.waits.scenarios import cases
+from tests.vm.waits.test_graph import Case
 
 _MIB = 1 << 20
 _FILLERS = {"anonymous", "shared"}
@@ -31,23 +31,12 @@ _LIMIT = {"5.10": 44 * _MIB}
 _HIGH = 20 * _MIB
 
 
-def _cases(scenario: str) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize(
-        "case", params({scenario: {**MADE, **FOUND}[scenario]}), indirect=True
-    )
-
-
-@pytest.fixture(scope="module")
-def case(kernel: str, request: pytest.FixtureRequest) -> Case:
-    return open_case(kernel, request.param)
-
-
 def _own(case: Case) -> set[int]:
     """Return the PIDs of the tasks that fill the cgroups and sleep in state D in the dump."""
     return {pid for pid in sleepers(case.target.prog) if case.truth.tasks[pid].comm in _FILLERS}
 
 
-@_cases("waits-memory")
+@cases("waits-memory")
 def test_all_tasks_lead_to_the_cgroup_with_the_limit(case: Case) -> None:
     graph, wanted = case.found.graph, _own(case)
     assert len(wanted) >= 4
@@ -66,7 +55,7 @@ def test_all_tasks_lead_to_the_cgroup_with_the_limit(case: Case) -> None:
     assert edges == ({WAITS} if case.dump.kernel in _LIMIT else {LIMITED})
 
 
-@_cases("waits-memory")
+@cases("waits-memory")
 def test_use_and_limit_are_those_of_the_guest(case: Case) -> None:
     kernel = Kernel(case.target.prog)
     groups, known = memcgs(kernel), limits(kernel)
@@ -84,7 +73,7 @@ def test_use_and_limit_are_those_of_the_guest(case: Case) -> None:
         assert (int(known.high[row]), int(known.most[row])) == (_HIGH, -1)
 
 
-@_cases("waits-memory")
+@cases("waits-memory")
 def test_the_finding_has_the_command_that_ends_the_stall(case: Case) -> None:
     result = analyzed(case.target, "waits")
     (finding,) = (each for each in result.findings if not each.part_of)
@@ -129,7 +118,7 @@ def _claim(case: Case, kind: str, *, is_wait: bool) -> list[tuple[int, int]]:
     return [(c.pid, c.address) for c in claims if c.kind == kind and c.is_wait is is_wait]
 
 
-@_cases("waits-cpu")
+@cases("waits-cpu")
 def test_a_task_that_spins_for_a_lock(case: Case) -> None:
     graph = case.found.graph
     ((spinner, address),) = _claim(case, "spinlock", is_wait=True)
@@ -144,7 +133,7 @@ def test_a_task_that_spins_for_a_lock(case: Case) -> None:
     assert held <= {(holder, HELD, int(Strength.POSSIBLE))}
 
 
-@_cases("waits-cpu")
+@cases("waits-cpu")
 def test_work_for_a_busy_cpu_waits_for_the_task_there(case: Case) -> None:
     graph = case.found.graph
     ((flush, item),) = _claim(case, "work", is_wait=True)
@@ -160,7 +149,7 @@ def test_work_for_a_busy_cpu_waits_for_the_task_there(case: Case) -> None:
     assert case.pid(int(graph.target[runs])) == holder
 
 
-@_cases("waits-cpu")
+@cases("waits-cpu")
 def test_soft_lockups_are_no_oopses_and_name_the_running_tasks(case: Case) -> None:
     log = kernel_log(Kernel(case.target.prog))
     pids = {comm: pid for pid, comm in ((c.pid, c.comm) for c in case.truth.claims)}
@@ -178,7 +167,7 @@ def test_soft_lockups_are_no_oopses_and_name_the_running_tasks(case: Case) -> No
     assert sum("spin_lock_slowpath" in name for name in of_spinner) == 1
 
 
-@_cases("waits-rcu")
+@cases("waits-rcu")
 def test_a_real_time_task_that_starves_a_reader_can_lose_its_priority(case: Case) -> None:
     if case.dump.kernel == "5.10":
         pytest.skip("its readers cannot be preempted")

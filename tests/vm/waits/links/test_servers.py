@@ -25,8 +25,8 @@ from tests.lab.truth import waits as truth_of
 from tests.sample.block.poked import Poked
 from tests.vm.capsules import KEY, Capsules, pages
 from tests.vm.cases import analyzed, opened
-from tests.vm.waits.scenarios import FOUND, params
-from tests.vm.waits.test_graph import Case, open_case
+from tests.vm.waits.scenarios import FOUND, cases, params
+from tests.vm.waits.test_graph import Case
 
 _CLIENTS = ("nfs-", "disk-", "smb-")
 _ESTABLISHED = "01"
@@ -34,20 +34,6 @@ _GONE, _SILENT = "0200007F:0802", "0500007F:0802"
 """Addresses of the relays, as /proc/net/tcp has them."""
 _BENT = 60
 """Words to bend, one at a time."""
-
-
-def _cases(scenario: str) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("case", params({scenario: FOUND[scenario]}), indirect=True)
-
-
-@pytest.fixture(scope="module")
-def case(kernel: str, request: pytest.FixtureRequest) -> Case:
-    return open_case(kernel, request.param)
-
-
-@pytest.fixture(scope="module")
-def result(case: Case) -> Result:
-    return analyzed(case.target, "waits")
 
 
 def _behind(case: Case) -> dict[tuple[NodeKind, str], set[int]]:
@@ -72,7 +58,7 @@ def _of_kind(result: Result, kind: str) -> dict[str, Finding]:
     return {each.id.partition(":")[2]: each for each in found}
 
 
-@_cases("waits-servers")
+@cases("waits-servers")
 def test_all_tasks_end_at_their_server(case: Case) -> None:
     behind, asleep = _behind(case), _asleep(case)
     frozen, gone = (FREEZER, "on /srv"), (nfs.SERVER, "127.0.0.2:2050")
@@ -97,7 +83,7 @@ def test_all_tasks_end_at_their_server(case: Case) -> None:
     assert clients[0][-1] < clients[1][0] <= clients[1][-1] < clients[2][0]
 
 
-@_cases("waits-servers")
+@cases("waits-servers")
 def test_connections_are_those_of_the_guest(case: Case) -> None:
     (finder,) = (each for each in case.found.finders if isinstance(each, nfs.NfsServers))
     assert finder.calls is not None
@@ -110,7 +96,7 @@ def test_connections_are_those_of_the_guest(case: Case) -> None:
     assert states["127.0.0.2:2050"] in ("connecting", "not connected")
 
 
-@_cases("waits-servers")
+@cases("waits-servers")
 def test_remedies_end_the_stall(case: Case, result: Result) -> None:
     servers = _of_kind(result, "waits-nfs")
     assert servers.keys() == {"127.0.0.2:2050", "127.0.0.5:2050"}
@@ -132,13 +118,13 @@ def test_remedies_end_the_stall(case: Case, result: Result) -> None:
     assert all(each.severity is Severity.WARNING for each in (*servers.values(), disk, smb))
 
 
-@_cases("waits-servers")
+@cases("waits-servers")
 def test_the_server_explains_a_silent_disk(case: Case) -> None:
     (stuck,) = _of_kind(analyzed(case.target, "iosched"), "requests-stuck").values()
     assert stuck.part_of == "waits-nbd:nbd0"
 
 
-@_cases("waits-scsi")
+@cases("waits-scsi")
 def test_all_tasks_end_at_their_host_or_target(case: Case) -> None:
     behind, asleep = _behind(case), _asleep(case)
     host = scsi.HOST, "0 (scsi_debug)"
@@ -149,7 +135,7 @@ def test_all_tasks_end_at_their_host_or_target(case: Case) -> None:
     assert comms == {host: ["disk-read"] * 3 + ["scsi_eh_0"], target: ["disk-read"] * 2}
 
 
-@_cases("waits-scsi")
+@cases("waits-scsi")
 def test_states_are_those_of_the_guest(case: Case, result: Result) -> None:
     (finder,) = (each for each in case.found.finders if isinstance(each, scsi.ScsiHosts))
     hosts = {host.number: host.state.lower() for host in finder.found.hosts.values()}

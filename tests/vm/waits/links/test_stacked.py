@@ -25,9 +25,8 @@ from kcensus.kernel.waiting.finders.stacked.loops import BACKED, FILE
 from kcensus.kernel.waiting.graph import RUN_BY, TASK, NodeKind
 from kcensus.results import Result
 from tests.lab.truth import waits as truth_of
-from tests.vm.cases import analyzed
-from tests.vm.waits.scenarios import FOUND, params
-from tests.vm.waits.test_graph import Case, open_case
+from tests.vm.waits.scenarios import FOUND, cases, params
+from tests.vm.waits.test_graph import Case
 
 _ENDED_BY = {
     "paths": {MULTIPATH},
@@ -37,20 +36,6 @@ _ENDED_BY = {
 }
 """Roots that each trial of the scenario ends, in this order."""
 _ROOTS = set().union(*_ENDED_BY.values())
-
-
-def _cases(scenario: str) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("case", params({scenario: FOUND[scenario]}), indirect=True)
-
-
-@pytest.fixture(scope="module")
-def case(kernel: str, request: pytest.FixtureRequest) -> Case:
-    return open_case(kernel, request.param)
-
-
-@pytest.fixture(scope="module")
-def result(case: Case) -> Result:
-    return analyzed(case.target, "waits")
 
 
 def _blocked(case: Case, read: str = "before") -> set[int]:
@@ -74,7 +59,7 @@ def _roots(case: Case, *kinds: NodeKind) -> dict[str, set[int]]:
     return found
 
 
-@_cases("waits-stacked")
+@cases("waits-stacked")
 def test_each_remedy_wakes_up_the_tasks_behind_its_roots(case: Case) -> None:
     before = _blocked(case)
     for trial, kinds in _ENDED_BY.items():
@@ -87,7 +72,7 @@ def test_each_remedy_wakes_up_the_tasks_behind_its_roots(case: Case) -> None:
     assert before == still
 
 
-@_cases("waits-stacked")
+@cases("waits-stacked")
 def test_every_task_has_one_root(case: Case) -> None:
     behind = [pid for tasks in _roots(case, *_ROOTS).values() for pid in tasks]
     assert sorted(behind) == sorted(_blocked(case))
@@ -98,7 +83,7 @@ def test_every_task_has_one_root(case: Case) -> None:
     assert others <= {DEVICE}
 
 
-@_cases("waits-stacked")
+@cases("waits-stacked")
 def test_roots_are_those_of_dmsetup_and_sysfs(case: Case) -> None:
     truth = case.dump.truth
     states = re.findall(r"Name: +(.+)\nState: +(\w+)", truth["dmsetup-info"])
@@ -116,7 +101,7 @@ def test_roots_are_those_of_dmsetup_and_sysfs(case: Case) -> None:
     assert set(_roots(case, FREEZER)) == {"on /srv"}
 
 
-@_cases("waits-stacked")
+@cases("waits-stacked")
 def test_failed_paths_are_those_of_the_map(case: Case, result: Result) -> None:
     status = dict(line.split(": ", 1) for line in case.dump.truth["dmsetup-status"].splitlines())
     found = {each.id: each for each in result.findings if each.kind == "waits-multipath"}
@@ -129,7 +114,7 @@ def test_failed_paths_are_those_of_the_map(case: Case, result: Result) -> None:
             assert re.search(rf"{number}, failed {failures} time", finding.evidence)
 
 
-@_cases("waits-stacked")
+@cases("waits-stacked")
 def test_a_thaw_that_waits_is_not_advised(case: Case, result: Result) -> None:
     graph = case.found.graph
     (edge,) = (edge for edge, kind in enumerate(graph.edge) if kind is THAWED)
@@ -139,7 +124,7 @@ def test_a_thaw_that_waits_is_not_advised(case: Case, result: Result) -> None:
     assert {"dmsetup resume deep", "dmsetup resume locked"} <= commands
 
 
-@_cases("waits-stacked")
+@cases("waits-stacked")
 def test_each_finding_has_its_tasks(case: Case, result: Result) -> None:
     told = set().union(*(finding.tasks for finding in result.findings))
     assert told == _blocked(case)
@@ -171,7 +156,7 @@ def test_files_of_loop_devices(case: Case) -> None:
     assert all(f" {path} " in wanted[name] for name, path in found.items())
 
 
-@_cases("waits-stacked")
+@cases("waits-stacked")
 def test_workers_of_loop_devices(case: Case) -> None:
     graph = case.found.graph
     found: dict[str, set[str]] = {}
@@ -184,7 +169,7 @@ def test_workers_of_loop_devices(case: Case) -> None:
     assert found.keys() == {"loop0", "loop1"}
 
 
-@_cases("waits-stacked-disk")
+@cases("waits-stacked-disk")
 def test_a_disk_that_stops_is_the_root_of_all_above_it(case: Case, result: Result) -> None:
     graph = case.found.graph
     (disk,) = (node for node, kind in enumerate(graph.kind) if kind is DISK)
@@ -203,7 +188,7 @@ def test_a_disk_that_stops_is_the_root_of_all_above_it(case: Case, result: Resul
     assert len(result.findings) == 1
 
 
-@_cases("waits-stacked-disk")
+@cases("waits-stacked-disk")
 def test_writes_to_an_array_wait_for_its_superblocks_or_its_resync(case: Case) -> None:
     graph = case.found.graph
     asleep = {"md_write_start": STATE, "md_super_wait": SUPERBLOCK, "barrier": BARRIER}

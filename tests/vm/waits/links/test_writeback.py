@@ -22,16 +22,11 @@ from kcensus.kernel.waiting.finders.writeback.inodes import WRITING
 from kcensus.kernel.waiting.graph import WAITS, NodeKind
 from tests.vm.cases import analyzed
 from tests.vm.waits.scenarios import FOUND, params
-from tests.vm.waits.test_graph import Case, open_case
+from tests.vm.waits.test_graph import Case
 
 _SCENARIO = "waits-writeback"
 _ROOTS = (DISK, LIMIT, COST)
 pytestmark = pytest.mark.parametrize("case", params({_SCENARIO: FOUND[_SCENARIO]}), indirect=True)
-
-
-@pytest.fixture(scope="module")
-def case(kernel: str, request: pytest.FixtureRequest) -> Case:
-    return open_case(kernel, request.param)
 
 
 def _nodes(case: Case, kind: NodeKind) -> dict[str, int]:

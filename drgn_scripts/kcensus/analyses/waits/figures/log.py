@@ -19,7 +19,7 @@ _OOPS = re.compile(
     r"kernel BUG at|BUG: (?:unable to handle|kernel NULL)|Oops: |: [0-9a-f]{4} \[#\d"
 )
 """Messages of die(), which ends the task. Other messages with registers, such as of soft lockups,
-are no oopses."""
+are not oopses."""
 _VICTIM = re.compile(r"\bPID: (\d+) Comm: (.*?) (?:Not tainted|Tainted|Kdump)")
 _PLACE = re.compile(r"\bRIP: [0-9a-f]{4}:([\w.]+)\+0x[0-9a-f/x]+(?: \[([\w-]+)\])?")
 _AFTER_VICTIM = 6

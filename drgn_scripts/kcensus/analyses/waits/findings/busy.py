@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from kcensus.analyses.waits.figures import Figures
-from kcensus.analyses.waits.findings.told import MAX_TOLD, Told, danger, degree, stall
+from kcensus.analyses.waits.findings.told import MAX_TOLD, Told, degree, stall
 from kcensus.analyses.waits.findings.words import kept, runs
 from kcensus.human import human_seconds, listed
+from kcensus.kernel.waiting.finder import danger
 from kcensus.kernel.waiting.finders.cpus.occupied import RUNS, STARVED
 from kcensus.kernel.waiting.graph import TASK
 from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit

@@ -40,7 +40,7 @@ def stalls(figures: Figures) -> Iterator[Told]:
     yield from of_devices
     known = {told.finding.id for told in of_devices}
     groups = _groups(figures, roots.tasks)
-    # One command is enough for each of those that somebody has stopped.
+    # One command continues or thaws each stopped or frozen task.
     others = [each for each in groups[_MAX_FINDINGS:] if figures.tasks.state(each[0]) in _HALTED]
     for subjects in [*groups[:_MAX_FINDINGS], *others[: _MAX_OWN - _MAX_FINDINGS]]:
         is_dead = figures.tasks.state(subjects[0]) is State.EXITED

@@ -13,11 +13,11 @@ from kcensus.analyses.waits.figures.tasks import State
 from kcensus.analyses.waits.findings.busy import lockup, release
 from kcensus.analyses.waits.findings.known import patch_behind
 from kcensus.analyses.waits.findings.remedies import go_on, kills, let_go, restart, thaw
-from kcensus.analyses.waits.findings.told import MAX_TOLD, Told, danger, severity, stall, tasks_have
+from kcensus.analyses.waits.findings.told import MAX_TOLD, Told, severity, stall, tasks_have
 from kcensus.analyses.waits.findings.words import awaited, does, kept, objects_of, places_above
 from kcensus.human import counted, human_seconds, listed
 from kcensus.kernel.names import MISSING
-from kcensus.kernel.waiting.finder import LOOK_AT_STACKS, Finder, Stall
+from kcensus.kernel.waiting.finder import LOOK_AT_STACKS, Finder, Stall, danger
 from kcensus.kernel.waiting.finders.cpus.occupied import RUNS
 from kcensus.kernel.waiting.finders.io.devices import DISK
 from kcensus.kernel.waiting.finders.io.requests import REQUEST

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from kcensus.analyses.waits.figures import Figures
 from kcensus.human import counted
 from kcensus.kernel.waiting.finder import Stall
-from kcensus.results import Danger, Finding, Severity
+from kcensus.results import Finding, Severity
 from kcensus.results.severity import HUNG, LATE
 
 MAX_TOLD = 8
@@ -49,11 +49,6 @@ def severity(count: int, seconds: float) -> Severity | None:
 def degree(figures: Figures, node: int) -> Severity | None:
     """Return the severity of the waits for a node; None if they are usual."""
     return severity(int(figures.behind.tasks[node]), _oldest(figures, node))
-
-
-def danger(how: Severity) -> Danger:
-    """Return the danger of waits with a severity."""
-    return Danger.STALL if how >= Severity.WARNING else Danger.NONE
 
 
 def stall(figures: Figures, *nodes: int) -> Stall:

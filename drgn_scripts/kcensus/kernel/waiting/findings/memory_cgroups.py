@@ -16,8 +16,8 @@ from kcensus.kernel.memcg.memcgs import memcgs
 from kcensus.kernel.memcg.processes import largest
 from kcensus.kernel.tasks.tasks import tasks
 from kcensus.kernel.vfs.super_blocks import super_blocks
-from kcensus.kernel.waiting.finder import Stall
-from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit
+from kcensus.kernel.waiting.finder import Stall, danger
+from kcensus.results import Figure, Finding, Remedy, Severity, Unit
 from kcensus.text import printable, task_name
 
 _MIB = 1 << 20
@@ -73,7 +73,7 @@ def filled(kernel: Kernel, row: int, stall: Stall, *, is_oom: bool) -> Finding:
     return Finding(
         id=f"waits-memory:{shown}",
         severity=severity,
-        danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
+        danger=danger(severity),
         tasks=stall.tasks,
         title=f"{stall.title(f'memory cgroup {shown}')}: it uses {human_bytes(usage)}{at}",
         evidence="; ".join(_evidence(kernel, row, fillers, pressed, limit)),

@@ -19,7 +19,7 @@ from kcensus.kernel.waiting.graph import HELD, TASK, WAITS, NodeKind
 
 SPINLOCK = NodeKind("spinlock", ("struct qspinlock", "struct raw_spinlock"), is_lock=True)
 _MAX_RUNNING = 64
-"""Most running tasks to look at: those that have run for longest."""
+"""Most running tasks to look at, the longest running first."""
 _LOCKED = 0xFF
 """_Q_LOCKED_MASK: the byte of a qspinlock that is not 0 while it is held."""
 _ARGUMENT = "lock"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from kcensus.engine.memory import Mask, Numbers
+from kcensus.engine.memory import Mask, Numbers, Words
 from kcensus.kernel.block.bios import bios
 from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.block.hardware import disks_of_maps, hardware_queues
@@ -17,7 +17,7 @@ from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.waiting.finder import Draft, Finder
 from kcensus.kernel.waiting.finders.io.devices import nodes_of
 from kcensus.kernel.waiting.graph import SERVED, TASK, WAITS, Graph, NodeKind
-from kcensus.kernel.waiting.joined import joined
+from kcensus.kernel.waiting.joined import Joins, joined
 from kcensus.kernel.waiting.objects.queues import TAGS as MAPS
 from kcensus.kernel.waiting.objects.reading import Reading
 from kcensus.results import Gap
@@ -90,7 +90,7 @@ class Requests(Finder):
     def _name_tags(self) -> None:
         """Name awaited maps of tags by their disks, and the requests that have the tags.
 
-        A task waits for any of these requests, not for each: edges would put it behind all.
+        Any of the requests can free a tag, so edges to all would put the task behind each.
         """
         maps = np.unique(self.object[self._of_type(MAPS)])
         if not len(maps):
@@ -133,18 +133,28 @@ class Requests(Finder):
         self.lost = sum(found.damage.values()) + known.torn
         strength = np.where(joins.is_proven, int(Strength.PROVEN), int(Strength.POSSIBLE))
         address = found.address[joins.request]
-        for has_object in (True, False):
-            rows = np.flatnonzero((self.object[joins.wait] != 0) == has_object)
-            lanes = joins.wait[rows]
-            kinds = [self.draft.kind_of(lane) for lane in lanes.tolist()]
-            self.build.edges(
-                SERVED if has_object else WAITS,
-                (kinds, self.object[lanes]) if has_object else (TASK, self.waits.task[lanes]),
-                (REQUEST, address[rows]),
-                [joins.evidence[row] for row in rows.tolist()],
-                strength=strength[rows],
-            )
+        add_joins(self, joins, REQUEST, address, strength)
         serve_requests(self, np.unique(joins.request))
+
+
+def add_joins(
+    finder: Finder, joins: Joins, kind: NodeKind, address: Words, strength: Numbers
+) -> None:
+    """Add edges from tasks, or from the objects of their waits, to what they are joined with.
+
+    :param address: of the targets, by join; ``strength`` of each, too
+    """
+    for has_object in (True, False):
+        rows = np.flatnonzero((finder.object[joins.wait] != 0) == has_object)
+        lanes = joins.wait[rows]
+        kinds = [finder.draft.kind_of(lane) for lane in lanes.tolist()]
+        finder.build.edges(
+            SERVED if has_object else WAITS,
+            (kinds, finder.object[lanes]) if has_object else (TASK, finder.waits.task[lanes]),
+            (kind, address[rows]),
+            [joins.evidence[row] for row in rows.tolist()],
+            strength=strength[rows],
+        )
 
 
 def is_in_io(finder: Finder) -> Mask:

@@ -9,9 +9,9 @@ import numpy as np
 
 from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.block.limits.cgroups import BlockCgroup, block_cgroups
-from kcensus.kernel.waiting.finder import Draft, Finder, Stall
+from kcensus.kernel.waiting.finder import Draft, Finder, Stall, danger
 from kcensus.kernel.waiting.graph import NodeKind
-from kcensus.results import Danger, Finding, Remedy, Severity
+from kcensus.results import Finding, Remedy
 from kcensus.text import printable
 
 COST = NodeKind("share", ("struct ioc_gq",), is_io=True, tells_device=True)
@@ -90,7 +90,7 @@ class IoCosts(Finder):
         return Finding(
             id=f"waits-io-cost:{name}",
             severity=severity,
-            danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
+            danger=danger(severity),
             tasks=stall.tasks,
             title=stall.title(name),
             evidence=f"io.weight {weight} gives the cgroup {part:.1%} of {device}; io.cost.qos "

@@ -12,10 +12,12 @@ from kcensus.human import counted, human_seconds
 from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.block.limits.cgroups import BlockCgroup, block_cgroups
 from kcensus.kernel.block.limits.throttles import UNLIMITED, Throttles, throttles
-from kcensus.kernel.waiting.finder import Draft, Finder, Stall
-from kcensus.kernel.waiting.graph import SERVED, TASK, WAITS, Graph, NodeKind
+from kcensus.kernel.locking.owners import Strength
+from kcensus.kernel.waiting.finder import Draft, Finder, Stall, danger
+from kcensus.kernel.waiting.finders.io.requests import add_joins
+from kcensus.kernel.waiting.graph import Graph, NodeKind
 from kcensus.kernel.waiting.joined import held
-from kcensus.results import Danger, Finding, Gap, Remedy, Severity
+from kcensus.results import Finding, Gap, Remedy
 from kcensus.sources.capsule import NotRecorded
 from kcensus.text import printable
 
@@ -52,16 +54,8 @@ class IoLimits(Finder):
         joins = held(self.kernel)
         self.draft.faults += joins.faults + limits.faults
         row = limits.chain[joins.request]
-        for has_object in (True, False):
-            rows = np.flatnonzero((self.object[joins.wait] != 0) == has_object)
-            lanes = joins.wait[rows]
-            kinds = [self.draft.kind_of(lane) for lane in lanes.tolist()]
-            self.build.edges(
-                SERVED if has_object else WAITS,
-                (kinds, self.object[lanes]) if has_object else (TASK, self.waits.task[lanes]),
-                (LIMIT, limits.address[row[rows]]),
-                [joins.evidence[each] for each in rows.tolist()],
-            )
+        strength = np.full(len(row), int(Strength.PROVEN))
+        add_joins(self, joins, LIMIT, limits.address[row], strength)
         self.cgroups = block_cgroups(self.kernel, limits.group)
         disks = block_devices(self.kernel).disks
         for each in range(len(limits)):
@@ -88,7 +82,7 @@ class IoLimits(Finder):
         return Finding(
             id=f"waits-io-limit:{name}",
             severity=severity,
-            danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
+            danger=danger(severity),
             tasks=stall.tasks,
             title=stall.title(name),
             evidence=f"limit: {line}; {_held(limits, row)}",

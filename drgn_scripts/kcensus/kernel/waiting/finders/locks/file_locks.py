@@ -122,7 +122,7 @@ class FileLocks(Finder):
     def _blocking(self, request: Words, fields: Layout) -> Words:
         """Return the lock that blocks each request; 0 if unknown.
 
-        It is of the same file and kind.
+        Both locks are of the same file and kind.
         """
         memory = self.kernel.memory
         own = gather(memory, request, fields, Guess())

@@ -10,10 +10,10 @@ import numpy as np
 from kcensus.engine.memory import Words
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.vfs.super_blocks import super_blocks
-from kcensus.kernel.waiting.finder import Finder, Stall
+from kcensus.kernel.waiting.finder import Finder, Stall, danger
 from kcensus.kernel.waiting.finders.locks.locks import PERCPU_RWSEM
 from kcensus.kernel.waiting.graph import TASK, EdgeKind, NodeKind
-from kcensus.results import Danger, Finding, Remedy, Severity
+from kcensus.results import Finding, Remedy
 from kcensus.text import printable
 
 FREEZER = NodeKind("frozen file system")
@@ -104,7 +104,7 @@ class FrozenFileSystems(Finder):
         return Finding(
             id=f"waits-frozen:{mount or hex(address)}",
             severity=severity,
-            danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
+            danger=danger(severity),
             tasks=stall.tasks,
             title=stall.title(f"the frozen file system on {mount or 'no mount point'}"),
             evidence="super_block.s_writers.frozen is set: writers wait for the thaw",

@@ -13,10 +13,10 @@ from kcensus.kernel.block.stacks import Via, kind_of, stacks
 from kcensus.kernel.dm.devices import mapped_devices
 from kcensus.kernel.dm.snapshots import TARGETS, snapshots
 from kcensus.kernel.locking.owners import Strength
-from kcensus.kernel.waiting.finder import Draft, Finder, Stall
+from kcensus.kernel.waiting.finder import Draft, Finder, Stall, danger
 from kcensus.kernel.waiting.finders.io.devices import DEVICE
 from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
-from kcensus.results import Danger, Figure, Finding, Severity
+from kcensus.results import Figure, Finding
 from kcensus.results.severity import HUNG, LATE
 from kcensus.text import printable
 
@@ -126,7 +126,7 @@ class Copies(Finder):
         return Finding(
             id=f"waits-copies:{printable(subject)}",
             severity=severity,
-            danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
+            danger=danger(severity),
             tasks=stall.tasks,
             is_generic=True,
             title=stall.title(f"the copy limit {printable(name)}" if is_limit else printable(name)),

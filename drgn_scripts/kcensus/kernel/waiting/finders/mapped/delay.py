@@ -9,11 +9,11 @@ import numpy as np
 
 from kcensus.human import counted, human_seconds
 from kcensus.kernel.lists import list_members
-from kcensus.kernel.waiting.finder import Draft, Finder, Stall
+from kcensus.kernel.waiting.finder import Draft, Finder, Stall, danger
 from kcensus.kernel.waiting.finders.io.devices import keep
 from kcensus.kernel.waiting.finders.mapped.suspended import shown, targets
 from kcensus.kernel.waiting.graph import NodeKind
-from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit
+from kcensus.results import Figure, Finding, Remedy, Unit
 from kcensus.text import printable
 
 DELAY = NodeKind("delay target", ("struct delay_c",))
@@ -81,7 +81,7 @@ class DelayTargets(Finder):
         return Finding(
             id=f"waits-delay:{title.removeprefix('of ')}",
             severity=severity,
-            danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
+            danger=danger(severity),
             tasks=stall.tasks,
             title=stall.title(
                 f"the delay target {title}, which holds each I/O for up to {human_seconds(delay)}"

@@ -16,11 +16,11 @@ from kcensus.human import counted, listed
 from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.lists import list_members
 from kcensus.kernel.names import decode
-from kcensus.kernel.waiting.finder import Draft, Finder, Stall
+from kcensus.kernel.waiting.finder import Draft, Finder, Stall, danger
 from kcensus.kernel.waiting.finders.io.devices import keep
 from kcensus.kernel.waiting.finders.mapped.suspended import shown, targets
 from kcensus.kernel.waiting.graph import NodeKind
-from kcensus.results import Danger, Figure, Finding, Remedy, Severity
+from kcensus.results import Figure, Finding, Remedy
 from kcensus.text import printable
 
 MULTIPATH = NodeKind("multipath map without paths", ("struct multipath",))
@@ -130,7 +130,7 @@ class MultipathMaps(Finder):
         return Finding(
             id=f"waits-multipath:{title}",
             severity=severity,
-            danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
+            danger=danger(severity),
             tasks=stall.tasks,
             title=stall.title(f"the multipath map {title}, which queues I/O without a path"),
             evidence="queue_if_no_path is set and multipath.nr_valid_paths is 0"

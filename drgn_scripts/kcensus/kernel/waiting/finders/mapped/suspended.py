@@ -12,11 +12,11 @@ from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.block.stacks import Via, kind_of, stacks
 from kcensus.kernel.dm.devices import BLOCK_IO_FOR_SUSPEND, DmTarget, MappedDevice, mapped_devices
 from kcensus.kernel.vfs.super_blocks import super_blocks
-from kcensus.kernel.waiting.finder import Draft, Finder, Stall
+from kcensus.kernel.waiting.finder import Draft, Finder, Stall, danger
 from kcensus.kernel.waiting.finders.io.devices import keep
 from kcensus.kernel.waiting.finders.locks.frozen import FREEZER, FROZEN
 from kcensus.kernel.waiting.graph import NodeKind
-from kcensus.results import Danger, Finding, Remedy, Severity
+from kcensus.results import Finding, Remedy
 from kcensus.sources.capsule import NotRecorded
 from kcensus.text import printable
 
@@ -105,7 +105,7 @@ class SuspendedDevices(Finder):
         return Finding(
             id=f"waits-suspended:{title}",
             severity=severity,
-            danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
+            danger=danger(severity),
             tasks=stall.tasks,
             title=stall.title(f"the suspended device {title}"),
             evidence="mapped_device.flags has DMF_BLOCK_IO_FOR_SUSPEND: I/O waits for the resume"

@@ -14,11 +14,11 @@ from drgn import Object
 
 from kcensus.human import human_bytes, human_seconds
 from kcensus.kernel.names import ABSENT
-from kcensus.kernel.waiting.finder import Draft, Finder, Stall
+from kcensus.kernel.waiting.finder import Draft, Finder, Stall, danger
 from kcensus.kernel.waiting.finders.io.devices import keep
 from kcensus.kernel.waiting.finders.mapped.suspended import mapped_disks, shown, targets
 from kcensus.kernel.waiting.graph import NodeKind
-from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit
+from kcensus.results import Figure, Finding, Remedy, Unit
 from kcensus.sources.capsule import NotRecorded
 from kcensus.text import printable
 
@@ -119,7 +119,7 @@ class ThinPools(Finder):
         return Finding(
             id=f"waits-thin:{title}",
             severity=severity,
-            danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
+            danger=danger(severity),
             tasks=stall.tasks,
             title=stall.title(
                 f"free space in the thin pool {title}, all {human_bytes(pool.size)} of which are "
@@ -150,7 +150,7 @@ def _remedies(name: str) -> Iterator[Remedy]:
         risk="the space is taken from the volume group",
     )
     yield Remedy(
-        effect="If there is no space to add, let writes without space fail",
+        effect="If no space can be added, let writes fail that lack it",
         command=f"lvchange --errorwhenfull y {volume}",
         risk="programs get I/O errors: file systems on thin volumes shut down or become read-only",
         undo=f"lvchange --errorwhenfull n {volume}",

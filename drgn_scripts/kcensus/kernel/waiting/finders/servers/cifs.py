@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -14,12 +12,13 @@ from kcensus.engine.memory import Numbers, Words
 from kcensus.human import listed
 from kcensus.kernel.lists import list_members
 from kcensus.kernel.locking.owners import Strength
-from kcensus.kernel.net.sockets import address_at, check, joined
+from kcensus.kernel.net.sockets import address_at, joined
+from kcensus.kernel.net.unanswered import remedies
 from kcensus.kernel.vfs.paths import texts
 from kcensus.kernel.vfs.super_blocks import super_blocks
-from kcensus.kernel.waiting.finder import Draft, Finder, Stall
+from kcensus.kernel.waiting.finder import Draft, Finder, Stall, danger
 from kcensus.kernel.waiting.graph import SERVED, NodeKind
-from kcensus.results import Danger, Finding, Remedy, Severity
+from kcensus.results import Finding
 from kcensus.text import printable
 
 SERVER = NodeKind("SMB server", ("struct TCP_Server_Info",), is_any=True, is_io=True)
@@ -164,31 +163,23 @@ class SmbServers(Finder):
         return Finding(
             id=f"waits-smb:{printable(server.label)}",
             severity=severity,
-            danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
+            danger=danger(severity),
             tasks=stall.tasks,
             title=stall.title(f"SMB server {printable(server.label)}"),
             evidence=f"the client {state}"
             + "; mounted on " * bool(mounts)
             + listed([printable(mount) for mount in mounts]),
             figures=stall.figures,
-            remedies=tuple(_remedies(server, mounts)),
-        )
-
-
-def _remedies(server: _Server, mounts: list[str]) -> Iterator[Remedy]:
-    """Yield what ends the wait: the server, or the end of its mounts."""
-    what, command = check(server.host, server.port, "SMB", is_connected=server.state in _CONNECTED)
-    where = f" on {listed([printable(mount) for mount in mounts], _MAX_TOLD)}" * bool(mounts)
-    yield Remedy(
-        effect=f"{what}; once it answers, all tasks go on by themselves. Avoid df, lsof, ls and "
-        f"find{where}: they would hang, too",
-        command=command,
-    )
-    for mount in [each for each in mounts if printable(each) == each][:_MAX_TOLD]:
-        yield Remedy(
-            effect=f"If the server does not come back, abort the requests of {mount}",
-            command=f"umount --force --no-canonicalize {shlex.quote(mount)}",
-            risk="programs get I/O errors, and data that is not on the server yet is lost",
+            remedies=tuple(
+                remedies(
+                    server.host,
+                    server.port,
+                    "SMB",
+                    mounts,
+                    "the requests of {}",
+                    is_connected=server.state in _CONNECTED,
+                )
+            ),
         )
 
 

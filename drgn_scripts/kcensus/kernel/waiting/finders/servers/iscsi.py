@@ -16,10 +16,10 @@ from kcensus.kernel.lists import list_members
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.net.sockets import check
 from kcensus.kernel.vfs.paths import texts
-from kcensus.kernel.waiting.finder import Draft, Finder, Stall
+from kcensus.kernel.waiting.finder import Draft, Finder, Stall, danger
 from kcensus.kernel.waiting.finders.servers.scsi import BLOCKED
 from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
-from kcensus.results import Danger, Finding, Remedy, Severity
+from kcensus.results import Finding, Remedy
 from kcensus.sources.capsule import NotRecorded
 from kcensus.text import printable
 
@@ -134,7 +134,7 @@ class IscsiTargets(Finder):
         return Finding(
             id=f"waits-iscsi:{_label(session, address)}",
             severity=severity,
-            danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
+            danger=danger(severity),
             tasks=stall.tasks,
             title=stall.title(f"iSCSI target {name}, whose connection is lost"),
             evidence=f"iscsi_cls_session.state is {_FAILED}; disks of the session: "

@@ -14,10 +14,10 @@ from kcensus.kernel.block.ages import oldest_request
 from kcensus.kernel.block.disks import Disk, block_devices
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.net.sockets import CONNECTED, Peer, check, peers
-from kcensus.kernel.waiting.finder import Draft, Finder, Stall
+from kcensus.kernel.waiting.finder import Draft, Finder, Stall, danger
 from kcensus.kernel.waiting.finders.io.devices import nodes_of
 from kcensus.kernel.waiting.graph import SERVED, NodeKind
-from kcensus.results import Danger, Finding, Remedy, Severity
+from kcensus.results import Finding, Remedy
 from kcensus.text import printable, task_name
 
 SERVER = NodeKind("NBD server", ("struct nbd_device",), is_io=True)
@@ -126,7 +126,7 @@ class NetworkDisks(Finder):
         return Finding(
             id=f"waits-nbd:{printable(device.disk.name)}",
             severity=severity,
-            danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
+            danger=danger(severity),
             tasks=stall.tasks,
             title=stall.title(f"NBD server {printable(self.names[SERVER, address])}"),
             evidence="; ".join(self._evidence(device)),

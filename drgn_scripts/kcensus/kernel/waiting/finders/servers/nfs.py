@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Iterator
 
@@ -14,11 +13,12 @@ from kcensus.human import counted, human_seconds, listed
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.net.nfsd import serving
 from kcensus.kernel.net.rpc import Calls, Transport, calls
-from kcensus.kernel.net.sockets import CONNECTED, check
+from kcensus.kernel.net.sockets import CONNECTED
+from kcensus.kernel.net.unanswered import remedies
 from kcensus.kernel.vfs.super_blocks import super_blocks
-from kcensus.kernel.waiting.finder import Draft, Finder, Stall
+from kcensus.kernel.waiting.finder import Draft, Finder, Stall, danger
 from kcensus.kernel.waiting.graph import SERVED, TASK, NodeKind
-from kcensus.results import Danger, Figure, Finding, Remedy, Severity
+from kcensus.results import Figure, Finding
 from kcensus.text import printable
 
 CALL = NodeKind("NFS call", ("struct rpc_task",), is_io=True)
@@ -255,12 +255,22 @@ class NfsServers(Finder):
         return Finding(
             id=f"waits-nfs:{server}",
             severity=severity,
-            danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
+            danger=danger(severity),
             tasks=stall.tasks,
             title=stall.title(f"NFS server {name}"),
             evidence="; ".join(self._evidence(transport, mine, mounts)),
             figures=figures,
-            remedies=tuple(_remedies(transport, mounts)),
+            remedies=tuple(
+                remedies(
+                    transport.host,
+                    transport.port,
+                    "NFS",
+                    mounts,
+                    "the calls of {}; repeat it, and unmount lazily (umount -l) once no program "
+                    "uses it",
+                    is_connected=transport.connection == CONNECTED,
+                )
+            ),
         )
 
     def _transports(self, transport: Transport) -> Words:
@@ -309,25 +319,6 @@ class NfsServers(Finder):
 def _name(transport: Transport) -> str:
     is_named = transport.name not in ("", "?", transport.host)
     return f"{transport.server} ({transport.name})" if is_named else transport.server
-
-
-def _remedies(transport: Transport, mounts: list[str]) -> Iterator[Remedy]:
-    """Yield what ends the wait: the server, or the end of its mounts."""
-    is_connected = transport.connection == CONNECTED
-    what, command = check(transport.host, transport.port, "NFS", is_connected=is_connected)
-    where = f" on {listed([printable(mount) for mount in mounts], _MAX_TOLD)}" * bool(mounts)
-    yield Remedy(
-        effect=f"{what}; once it answers, all tasks go on by themselves. Avoid df, lsof, ls and "
-        f"find{where}: they would hang, too",
-        command=command,
-    )
-    for mount in [each for each in mounts if printable(each) == each][:_MAX_TOLD]:
-        yield Remedy(
-            effect=f"If the server does not come back, abort the calls of {mount}; repeat it, and "
-            "unmount lazily (umount -l) once no program uses it",
-            command=f"umount --force --no-canonicalize {shlex.quote(mount)}",
-            risk="programs get I/O errors, and data that is not on the server yet is lost",
-        )
 
 
 FINDER = NfsServers

@@ -12,10 +12,10 @@ from kcensus.kernel.block.ages import oldest_request
 from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.block.scsi import Device, Host, Scsi, scsi
 from kcensus.kernel.locking.owners import Strength
-from kcensus.kernel.waiting.finder import Draft, Finder, Stall
+from kcensus.kernel.waiting.finder import Draft, Finder, Stall, danger
 from kcensus.kernel.waiting.finders.io.devices import nodes_of
 from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
-from kcensus.results import Danger, Finding, Remedy, Severity
+from kcensus.results import Finding, Remedy
 from kcensus.sources.capsule import NotRecorded
 from kcensus.text import printable, task_name
 
@@ -111,7 +111,7 @@ class ScsiHosts(Finder):
         return Finding(
             id=f"waits-scsi:host{host.number}",
             severity=severity,
-            danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
+            danger=danger(severity),
             tasks=stall.tasks,
             title=stall.title(f"SCSI host {printable(host.name)}, which recovers from errors"),
             evidence="; ".join(self._evidence(host, own)),
@@ -143,7 +143,7 @@ class ScsiHosts(Finder):
         return Finding(
             id=f"waits-blocked:{printable(name)}",
             severity=severity,
-            danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
+            danger=danger(severity),
             tasks=stall.tasks,
             title=stall.title(f"the blocked SCSI device {printable(name)}"),
             evidence=f"scsi_device.sdev_state is SDEV_{device.state}: {_BLOCKED[device.state]}; "

@@ -21,11 +21,11 @@ from kcensus.kernel.locking.owners import Strength, holders
 from kcensus.kernel.names import name_at
 from kcensus.kernel.tasks.functions import plain
 from kcensus.kernel.tasks.places import places_of_devices
-from kcensus.kernel.waiting.finder import Draft, Finder, Stall
+from kcensus.kernel.waiting.finder import Draft, Finder, Stall, danger
 from kcensus.kernel.waiting.finders.io.devices import nodes_of
 from kcensus.kernel.waiting.finders.io.requests import REQUEST, serve_requests
 from kcensus.kernel.waiting.graph import HELD, SERVED, TASK, NodeKind
-from kcensus.results import Danger, Figure, Finding, Remedy, Severity
+from kcensus.results import Figure, Finding, Remedy
 from kcensus.text import printable
 
 BARRIER = NodeKind("queue of array", is_io=True)
@@ -312,7 +312,7 @@ def _mdmon(array: _Array, stall: Stall) -> Finding:
     return Finding(
         id=f"waits-mdmon:{name}",
         severity=severity,
-        danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
+        danger=danger(severity),
         tasks=stall.tasks,
         title=stall.title(f"mdmon, which must mark the array {name} as dirty before a write"),
         evidence="mddev.external is set, and md_write_start() waits until MD_SB_CHANGE_PENDING is "
@@ -346,7 +346,7 @@ def _suspended(array: _Array, stall: Stall) -> Finding:
     return Finding(
         id=f"waits-array-suspended:{name}",
         severity=severity,
-        danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
+        danger=danger(severity),
         tasks=stall.tasks,
         title=stall.title(what if is_range else f"the suspended array {name}"),
         evidence="mddev.suspend_lo is below mddev.suspend_hi: a program, usually mdadm, keeps the "

@@ -16,9 +16,9 @@ from kcensus.human import counted
 from kcensus.kernel.names import MISSING, kernfs_path
 from kcensus.kernel.tasks.tasks import TRAPS
 from kcensus.kernel.vfs.super_blocks import super_blocks
-from kcensus.kernel.waiting.finder import Draft, Finder, Stall
+from kcensus.kernel.waiting.finder import Draft, Finder, Stall, danger
 from kcensus.kernel.waiting.graph import TASK, EdgeKind, NodeKind
-from kcensus.results import Danger, Figure, Finding, Remedy, Severity
+from kcensus.results import Figure, Finding, Remedy, Severity
 from kcensus.text import printable
 
 CGROUP = NodeKind("frozen cgroup", ("struct cgroup",))
@@ -144,7 +144,7 @@ class FrozenCgroups(Finder):
         return Finding(
             id=f"waits-frozen-cgroup:{shown}",
             severity=severity,
-            danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
+            danger=danger(severity),
             tasks=stall.tasks,
             title=waiters.title(f"{counted(len(frozen), 'task')} of the frozen cgroup {shown}"),
             evidence="cgroup.freezer.freeze is set"
