@@ -12,7 +12,7 @@ from drgn import Object, Program, Type, TypeKind, TypeMember
 
 from kcensus.sources import open_target
 from kcensus.sources.capsule import NotRecorded
-from kcensus.sources.capsule.types import Interner, Ref, build
+from kcensus.sources.types.nodes import Interner, Ref, build
 
 Table = Mapping[str, tuple[int, str]]
 """``struct tag``, ``union tag`` → size and members, one a line: offset, type, name.

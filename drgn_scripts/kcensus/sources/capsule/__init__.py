@@ -15,8 +15,6 @@ import drgn
 from kcensus.samples import capsule as bundled_capsule
 from kcensus.sources.capsule.container import BadCapsule, PageStore, Reader, corrupt, is_capsule
 from kcensus.sources.capsule.lookups import Lookups, Machine, ObjectData, assemble, is_assembled
-from kcensus.sources.capsule.types import NotRecorded, Ref
-from kcensus.sources.capsule.typetable import BadTypes, as_integer, as_list, as_object, as_text
 from kcensus.sources.custom import read_page_tables
 from kcensus.sources.model import (
     Request,
@@ -27,6 +25,8 @@ from kcensus.sources.model import (
     kernel_release,
 )
 from kcensus.sources.reader import os_error
+from kcensus.sources.types.nodes import NotRecorded, Ref
+from kcensus.sources.types.table import BadTypes, as_integer, as_list, as_object, as_text
 from kcensus.text import printable
 
 __all__ = ["BadCapsule", "NotRecorded", "is_assembled", "open_capsule"]

@@ -27,10 +27,10 @@ import numpy.typing as npt
 import zstandard
 
 from kcensus.outputs import OutputError, replacing
-from kcensus.sources.capsule.typetable import BadTypes, as_integer, as_object, as_text
 from kcensus.sources.faults import REASONS, UNRECORDED
 from kcensus.sources.model import TargetError
 from kcensus.sources.reader import FileReader
+from kcensus.sources.types.table import BadTypes, as_integer, as_object, as_text
 
 MAGIC = b"\x89kcaps\r\n"
 VERSION = 1

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple, Protocol
 import drgn
 from drgn import FindObjectFlags, TypeKind
 
-from kcensus.sources.capsule.types import Ref, build
-from kcensus.sources.capsule.typetable import (
+from kcensus.sources.custom import add_direct_map, program_of
+from kcensus.sources.types.nodes import Ref, build
+from kcensus.sources.types.table import (
     BadTypes,
     Reader,
     Writer,
@@ -25,7 +26,6 @@ from kcensus.sources.capsule.typetable import (
     as_text,
     complete,
 )
-from kcensus.sources.custom import add_direct_map, program_of
 
 _MAX_ADDRESS = (1 << 64) - 1
 
@@ -137,7 +137,7 @@ def _symbol(row: Any) -> drgn.Symbol:
 
 class Source(Protocol):
     """Answers lookups that have no known answer, or raises
-    :class:`~kcensus.sources.capsule.types.NotRecorded`; :meth:`read` returns physical memory."""
+    :class:`~kcensus.sources.types.nodes.NotRecorded`; :meth:`read` returns physical memory."""
 
     def find_type(self, kind: str, name: str, filename: str | None) -> Ref | None: ...
 

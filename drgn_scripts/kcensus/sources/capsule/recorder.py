@@ -19,11 +19,11 @@ from kcensus.outputs import OutputError
 from kcensus.progress import Progress
 from kcensus.sources.capsule.container import BLOCK_PAGES, RUN, writing
 from kcensus.sources.capsule.lookups import Lookups, Machine, ObjectData, assemble
-from kcensus.sources.capsule.types import Interner, NotRecorded, Ref
-from kcensus.sources.capsule.typetable import BadTypes
 from kcensus.sources.capsule.uses import Uses, keep_uses
 from kcensus.sources.faults import REASONS, reason
 from kcensus.sources.model import Target
+from kcensus.sources.types.nodes import Interner, NotRecorded, Ref
+from kcensus.sources.types.table import BadTypes
 
 Scrub = Callable[[int, bytearray], None]
 """Changes pages in place before they are written: (first page frame, pages)."""

@@ -128,7 +128,7 @@ class Interner:
         return lambda: MemberType(self.ref(member.type), member.bit_field_size)
 
 
-_BUILT = "kcensus: types of a capsule"
+_BUILT = "kcensus: types built from data"
 """Key of :attr:`drgn.Program.cache`: types of the program by :class:`Node`."""
 
 

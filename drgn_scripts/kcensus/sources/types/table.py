@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A table of types in a capsule: JSON arrays that refer to each other by their index.
+"""A table of types: JSON arrays that refer to each other by their index.
 
 Each row is ``[kind, ...]``; FORMAT.md lists them. A use of a type is its index, or ``[index,
 qualifiers]``. Only members may refer to later rows, so no other type can contain itself. A member
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from drgn import Qualifiers, TypeKind
 
-from kcensus.sources.capsule.types import COMPOUND, FIELDS, Member, MemberType, Node, Ref
+from kcensus.sources.types.nodes import COMPOUND, FIELDS, Member, MemberType, Node, Ref
 
 _KINDS = {kind.name.lower(): kind for kind in TypeKind}
 _QUALIFIERS = sum(qualifier.value for qualifier in Qualifiers)
@@ -30,7 +30,7 @@ objects."""
 
 
 class BadTypes(ValueError):
-    """Data from a capsule is invalid; the message tells how, without naming the capsule."""
+    """A table from a file is invalid; the message tells how, without naming the file."""
 
 
 def complete(roots: Sequence[Node]) -> None:
