@@ -182,15 +182,17 @@ class Damaged:
         for frame in frames:
             yield self.case(frame, bytes(self.intact.page_size))
 
+    def pointers(self, frame: int) -> list[int]:
+        """Return the numbers of the words of a page that may be pointers of the kernel."""
+        words = np.frombuffer(self.intact.page(frame), "<u8")
+        return np.flatnonzero(words >= np.uint64(0xFFFF_8000_0000_0000)).tolist()
+
     def all_bent(self, frames: list[int], seed: int = 1) -> Iterator[list[str]]:
         """Replace a pointer on each page by another word of it, or by a flipped bit."""
         for frame in frames:
             choose = random.Random(f"{seed} {frame}")
-            page = self.intact.page(frame)
+            page, pointers = self.intact.page(frame), self.pointers(frame)
             words = np.frombuffer(page, "<u8")
-            pointers = np.flatnonzero(words >= np.uint64(0xFFFF_8000_0000_0000)).tolist()
-            if not pointers:
-                continue
             at = choose.choice(pointers)
             if choose.random() < 0.5:
                 words[at] = words[choose.choice(pointers)]
@@ -214,7 +216,9 @@ def tally(cases: Iterator[list[str]]) -> Counter[str]:
 def _main() -> None:
     path, kind, cases, first = [*sys.argv[1:], "0", "0"][:4]
     damaged = Damaged(path)
-    frames = sorted(damaged.readers)
+    frames = [
+        frame for frame in sorted(damaged.readers) if kind == "zero" or damaged.pointers(frame)
+    ]
     frames = frames[int(first) :: max(len(frames) // int(cases), 1) if int(cases) else 1]
     print(f"{len(damaged.readers)} pages, {len(damaged.before)} analyses", file=sys.stderr)
     done = tally(damaged.zeroed(frames) if kind == "zero" else damaged.all_bent(frames))
