@@ -97,8 +97,11 @@ def super_blocks(kernel: Kernel) -> SuperBlocks:
     kind_layout = layout(prog, "struct file_system_type", ["name"])
     kind_names = texts(memory, gather(memory, kinds, kind_layout, faults)["name"], faults)
     types = [kind_names[each] for each in kind.tolist()]
-    if nameless := types.count(""):
+    if nameless := sum(name in ("", "?") for name in types):
         faults.update(Faults({"the file system type has no name": nameless}))
+    with suppress(*MISSING):
+        strays = _strays(memory, address, columns["type"], kinds, faults)
+        faults.update(Faults({"the file system type does not list the super block": strays}))
     subtypes = columns.get("subtype", np.zeros(len(types), np.uint64))
     rows = np.flatnonzero(subtypes)
     for row, text in zip(rows.tolist(), texts(memory, subtypes[rows], faults), strict=True):
@@ -120,6 +123,28 @@ def super_blocks(kernel: Kernel) -> SuperBlocks:
         damaged=damaged + mounts.damaged,
         faults=faults,
     )
+
+
+def _strays(memory: Memory, address: Words, type_: Words, kinds: Words, faults: Faults) -> int:
+    """Return the number of super blocks that are not on the list of their file system type.
+
+    One that is being unmounted has left the list.
+
+    :param type_: address of the ``file_system_type`` of each super block
+    :param kinds: addresses of all types, sorted
+    :raises LookupError: the debug info lacks a member
+    """
+    node = layout(memory.prog, "struct super_block", {"pprev": "s_instances.pprev"})
+    offset = np.uint64(drgn.offsetof(memory.prog.type("struct super_block"), "s_instances"))
+    head = layout(memory.prog, "struct file_system_type", {"first": "fs_supers.first"})
+    step = pointer_step(memory, layout(memory.prog, "struct hlist_node", ["next"]), "next", faults)
+    first = gather(memory, kinds, head, faults)["first"]
+    kind, nodes = collect(first, step, limit=_MAX_LIST, damage=Damage())
+    listed = rows_of(nodes, address + offset, np.argsort(nodes, kind="stable"))
+    own = kinds[kind][np.maximum(listed, 0)] if len(nodes) else np.zeros(len(address), np.uint64)
+    is_listed = (listed >= 0) & (own == type_)
+    instance = gather(memory, address, node, faults)
+    return int(np.count_nonzero(~is_listed & instance.readable & (instance["pprev"] != 0)))
 
 
 def _both_ways(memory: Memory, head: int, faults: Faults) -> tuple[Words, int]:
