@@ -175,3 +175,21 @@ def test_hundreds_take_no_time(era: str) -> None:
     assert time.process_time() - start < 0.5
     assert found.mounts.tolist() == [1] * 501
     assert found.id[1:] == [f"{number}" for number in range(500)]
+
+
+def test_each_is_on_the_list_of_its_file_system_type() -> None:
+    """A damaged ``s_type`` leads to another type; one that is being unmounted is on no list."""
+    files = FakeFiles(FakeKernel("6.12"))
+    k = files.machine
+    for name in (b"one", b"two", b"gone"):
+        files.super_block("xfs" if name != b"two" else "proc", name)
+    one, two, _ = (
+        Object(k.prog, "struct super_block", address=each) for each in read(files).address
+    )
+    for each in (one, two):
+        head = each.s_type.fs_supers
+        k.set(head.first, each.s_instances.address_)
+        k.set(each.s_instances.pprev, head.first.address_)
+    assert read(files).faults == {}
+    k.set(one.s_type, two.s_type)
+    assert read(files).faults == {"the file system type does not list the super block": 1}

@@ -100,8 +100,8 @@ def super_blocks(kernel: Kernel) -> SuperBlocks:
     if nameless := sum(name in ("", "?") for name in types):
         faults.update(Faults({"the file system type has no name": nameless}))
     with suppress(*MISSING):
-        strays = _strays(memory, address, columns["type"], kinds, faults)
-        faults.update(Faults({"the file system type does not list the super block": strays}))
+        if strays := _strays(memory, address, columns["type"], kinds, faults):
+            faults.update(Faults({"the file system type does not list the super block": strays}))
     subtypes = columns.get("subtype", np.zeros(len(types), np.uint64))
     rows = np.flatnonzero(subtypes)
     for row, text in zip(rows.tolist(), texts(memory, subtypes[rows], faults), strict=True):
