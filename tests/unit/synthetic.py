@@ -207,6 +207,7 @@ def open_synthetic(
         compressed="compressed" in spec,
         recorded_for=None,
         missing_end="the dump lacks its last 4.0 KiB" if spec == "truncated" else "",
+        types="DWARF",
         has_pseudonyms="redacted" in spec,
         words=f"{spec} --allow-truncated" if allow_truncated else spec,
     )

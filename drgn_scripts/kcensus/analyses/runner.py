@@ -101,8 +101,10 @@ class Context:
     @property
     def machine(self) -> Machine:
         """The machine, as every output names it."""
-        has_pseudonyms = self.target is not None and self.target.has_pseudonyms
-        return replace(machine(self.kernel), has_pseudonyms=has_pseudonyms)
+        if self.target is None:
+            return machine(self.kernel)
+        names, types = self.target.has_pseudonyms, self.target.types
+        return replace(machine(self.kernel), has_pseudonyms=names, types=types)
 
     @property
     def placeholders(self) -> dict[str, str]:

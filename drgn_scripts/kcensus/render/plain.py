@@ -30,6 +30,7 @@ SCHEMA = 3
 """Version of the documents: raised when a key is renamed or removed, or its meaning changes."""
 
 _PANIC = "kcensus does not analyse panics: use crash `log` and `bt`, or drgn"
+_USUAL_TYPES = ("", "DWARF", "capsule")
 _PSEUDONYMS = "names are pseudonyms (redacted capsule)"
 Plain = int | float | str | bool | None
 
@@ -241,6 +242,7 @@ def machine_facts(result: results.Result) -> list[tuple[str, str]]:
         "Kernel": [
             f"Linux {kernel} {machine.version}".rstrip() if kernel else "",
             f"build ID {machine.build_id}" if machine.build_id else "",
+            f"types from {machine.types}" if machine.types not in _USUAL_TYPES else "",
         ],
         ("Live" if result.live else "Dump"): [
             taken.replace("T", " ").replace("+00:00", " UTC") if taken else "",

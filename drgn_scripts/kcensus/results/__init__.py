@@ -193,6 +193,8 @@ class Machine:
     """Build of the kernel: ``#1 SMP Debian 5.10.251-1 (2026-01-01)``."""
     build_id: str = ""
     """Build ID of the vmlinux, in hexadecimal digits."""
+    types: str = ""
+    """Source of the types and symbols: ``DWARF``, ``BTF``, ``type pack`` or ``capsule``."""
     taken_by: str = ""
     """Cause of the dump: a panic message, or another one."""
     is_panic: bool = False

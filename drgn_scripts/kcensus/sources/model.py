@@ -88,6 +88,8 @@ class Target:
     """The analyses of a capsule's recording; None for any other target."""
     missing_end: str = ""
     """Sentence about the missing end of a truncated dump; empty if it is complete."""
+    types: str = "DWARF"
+    """Source of the types and symbols, in a word or two."""
     has_pseudonyms: bool = False
     """Whether names are pseudonyms, in a redacted capsule."""
     words: str | None = None
