@@ -128,6 +128,19 @@ def core_notes(reader: FileReader, segments: list[Segment]) -> list[tuple[bytes,
     ]
 
 
+def section(reader: FileReader, header: Header, name: bytes, most: int) -> bytes | None:
+    """Return the first ``most`` bytes of the section of a name, or None if the file lacks it."""
+    sections = list(_table(reader, header.shdrs, _SHDR)) if header.supported else []
+    if header.shstrndx >= len(sections):
+        return None
+    _, _, _, _, offset, size, *_ = sections[header.shstrndx]
+    names = reader.read(offset, min(size, _MAX_NOTES))
+    for place, type_, _, _, offset, size, *_ in sections:
+        if type_ != _SHT_NOBITS and names.startswith(name + b"\0", place):
+            return reader.read(offset, min(size, most))
+    return None
+
+
 @dataclass(frozen=True)
 class Identity:
     """Data that distinguishes a vmlinux from other builds."""

@@ -8,6 +8,7 @@ names of all members, so the *absence* of a member is always known.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -31,7 +32,7 @@ FIELDS = {
     TypeKind.TYPEDEF: ("type", "name"),
     TypeKind.POINTER: ("type", "size", "byteorder"),
     TypeKind.ARRAY: ("type", "length"),
-    # Without parameters, because they are not in memory.
+    # In tables without parameters, because they are not in memory.
     TypeKind.FUNCTION: (),
 }
 """Descriptions of each kind of type: attributes of :class:`drgn.Type` and :class:`Node`, arguments
@@ -48,6 +49,13 @@ class Ref(NamedTuple):
     node: Node
     qualifiers: int = 0
     """As in :class:`drgn.Qualifiers`."""
+
+
+class Parameter(NamedTuple):
+    """A parameter of a function; its type is resolved on use."""
+
+    name: str | None
+    resolve: Callable[[], Ref]
 
 
 class MemberType(NamedTuple):
@@ -85,10 +93,14 @@ class Node:
     byteorder: str | None = None
     is_signed: bool = False
     type: Ref | None = None
-    """The aliased, element, referenced or underlying integer type; None for incomplete enums."""
+    """The aliased, element, referenced, returned or underlying integer type; None for incomplete
+    enums."""
     length: int | None = None
     members: tuple[Member, ...] | None = None
     enumerators: tuple[tuple[str, int], ...] | None = None
+    parameters: tuple[Parameter, ...] | None = None
+    """None if the parameters of a function are unknown, and so the type it returns."""
+    is_variadic: bool = False
 
 
 class Interner:
@@ -146,7 +158,12 @@ def build(prog: drgn.Program, ref: Ref) -> drgn.Type:
 
 def _build(prog: drgn.Program, node: Node) -> drgn.Type:
     if node.kind == TypeKind.FUNCTION:
-        return prog.function_type(prog.void_type(), ())
+        returned = prog.void_type() if node.type is None else build(prog, node.type)
+        parameters = [
+            drgn.TypeParameter(functools.partial(_parameter_type, prog, parameter), parameter.name)
+            for parameter in node.parameters or ()
+        ]
+        return prog.function_type(returned, parameters, node.is_variadic)
     fields = {name: getattr(node, name) for name in FIELDS[node.kind]}
     if node.type is not None:
         fields["type"] = build(prog, node.type)
@@ -159,6 +176,10 @@ def _build(prog: drgn.Program, node: Node) -> drgn.Type:
         ]
     make: Callable[..., drgn.Type] = getattr(prog, f"{node.kind.name.lower()}_type")
     return make(**fields)
+
+
+def _parameter_type(prog: drgn.Program, parameter: Parameter) -> drgn.Type:
+    return build(prog, parameter.resolve())
 
 
 def _member_type(prog: drgn.Program, member: Member) -> Callable[[], drgn.Type | drgn.Object]:

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Let drgn find types, enumerators, functions and variables in BTF.
+
+The names of the finders, ``btf`` for types and ``btf_symbol`` for objects, are those that are
+proposed for drgn itself; where drgn has finders of these names, ours are not needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import drgn
+from drgn import FindObjectFlags, TypeKind
+
+from kcensus.sources.debuginfo.btf.types import Btf
+from kcensus.sources.types.nodes import Ref, build
+
+TYPES, OBJECTS = "btf", "btf_symbol"
+Address = Callable[[str], int | None]
+"""Returns the address of a symbol, or None."""
+
+
+class Types:
+    """The types of a kernel and its modules.
+
+    A declaration in one of them means the only definition in all, as in debug info that drgn reads.
+    """
+
+    def __init__(self, kernel: Btf) -> None:
+        self._kernel = kernel
+        self._modules: dict[str, Btf] = {}
+        kernel.complete = self._complete
+
+    def add(self, module: str, btf: Btf) -> None:
+        """Add the types of a module."""
+        btf.complete = self._complete
+        self._modules[module] = btf
+
+    def _complete(self, kind: TypeKind, name: str) -> Ref | None:
+        refs = {ref for each in self._each() if (ref := each.only(kind, name))}
+        return refs.pop() if len(refs) == 1 else None
+
+    def _each(self) -> Iterator[Btf]:
+        yield self._kernel
+        yield from self._modules.values()
+
+    def find(self, kind: TypeKind, name: str) -> Ref | None:
+        """Return a type of the kernel, else of the first module that has it, or None."""
+        return next((ref for each in self._each() if (ref := each.find(kind, name))), None)
+
+    def enumerator(self, name: str) -> tuple[Ref, int] | None:
+        """Return an enum and a value as :meth:`find` does a type."""
+        return next((pair for each in self._each() if (pair := each.enumerator(name))), None)
+
+    def function(self, name: str) -> Ref | None:
+        """Return the type of a function as :meth:`find` does a type."""
+        return next((ref for each in self._each() if (ref := each.function(name))), None)
+
+    def variable(self, name: str) -> Ref | None:
+        """Return the type of a variable as :meth:`find` does a type."""
+        return next((ref for each in self._each() if (ref := each.variables().get(name))), None)
+
+
+def register(prog: drgn.Program, types: Types, address: Address | None = None) -> None:
+    """Let a program find types and objects, after other finders.
+
+    :param address: by default, the program's own symbols
+    """
+
+    def symbol(name: str) -> int | None:
+        try:
+            return int(prog.symbol(name).address)
+        except LookupError:
+            return None
+
+    def find_type(
+        prog: drgn.Program, kinds: drgn.TypeKindSet, name: str, filename: str | None
+    ) -> drgn.Type | None:
+        # BTF does not tell in which file a type is defined.
+        for kind in TypeKind if filename is None else ():
+            if kind in kinds and (ref := types.find(kind, name)):
+                return build(prog, ref)
+        return None
+
+    def find_object(
+        prog: drgn.Program, name: str, flags: FindObjectFlags, filename: str | None
+    ) -> drgn.Object | None:
+        if filename is not None:
+            return None
+        if flags & FindObjectFlags.CONSTANT and (pair := types.enumerator(name)):
+            return drgn.Object(prog, build(prog, pair[0]), pair[1])
+        ref = types.variable(name) if flags & FindObjectFlags.VARIABLE else None
+        if ref is None and flags & FindObjectFlags.FUNCTION:
+            ref = types.function(name)
+        place = (address or symbol)(name) if ref else None
+        return (
+            None
+            if ref is None or place is None
+            else drgn.Object(prog, build(prog, ref), address=place)
+        )
+
+    prog.register_type_finder(TYPES, find_type, enable_index=-1)
+    prog.register_object_finder(OBJECTS, find_object, enable_index=-1)

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The BTF format: header, records of types and strings, as NumPy columns.
+
+A record is ``struct btf_type`` (three words: name, kind and number of elements, size or type) and a
+part that depends on its kind. Layouts: ``include/uapi/linux/btf.h``; since Linux kernel commit
+69b693f0aefa ("bpf: btf: Introduce BPF Type Format (BTF)") (in v4.18).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+MAGIC = b"\x9f\xeb"
+HEADER = struct.Struct("<HBBIIIII")
+MAX_BYTES = 64 << 20
+"""Most bytes of types and strings; a kernel has 6 MiB, and refuses more than 16 MiB of strings."""
+MAX_TYPES = 1 << 21
+"""Most types; a kernel has 0.12 million, and refuses more than a million."""
+
+
+class BadBtf(ValueError):
+    """BTF is malformed or unreadable; the message is one sentence."""
+
+
+class Kind(IntEnum):
+    """``BTF_KIND_…``; VOID is the type with ID 0, which has no record."""
+
+    VOID = 0
+    INT = 1
+    PTR = 2
+    ARRAY = 3
+    STRUCT = 4
+    UNION = 5
+    ENUM = 6
+    FWD = 7
+    TYPEDEF = 8
+    VOLATILE = 9
+    CONST = 10
+    RESTRICT = 11
+    FUNC = 12
+    FUNC_PROTO = 13
+    VAR = 14
+    DATASEC = 15
+    FLOAT = 16
+    DECL_TAG = 17
+    TYPE_TAG = 18
+    ENUM64 = 19
+
+
+_RECORD = 3
+"""Words of ``struct btf_type``."""
+_FIXED: dict[int, int] = {Kind.INT: 1, Kind.ARRAY: 3, Kind.VAR: 1, Kind.DECL_TAG: 1}
+"""Further words, by kind."""
+ELEMENT: dict[int, int] = {
+    Kind.STRUCT: 3, Kind.UNION: 3, Kind.ENUM: 2, Kind.FUNC_PROTO: 2, Kind.DATASEC: 3,
+    Kind.ENUM64: 3,
+}  # fmt: skip
+"""Words of each element, by kind."""
+_MAX_KIND = max(Kind)
+_KINDS = 32
+"""Values that a record can hold as its kind."""
+
+
+def among(column: Array, kinds: Iterable[Kind]) -> Array:
+    """Return whether each kind of a column is one of ``kinds``; faster than :func:`numpy.isin`."""
+    is_meant = np.zeros(_KINDS, np.bool_)
+    is_meant[[*kinds]] = True
+    return is_meant[column]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The types of one BTF section; row 0 has the ID that follows the IDs of the base.
+
+    All columns have one row per type.
+    """
+
+    data: bytes
+    text_start: int
+    """Offset of the strings in ``data``."""
+    words: Array
+    """The type section, uint32."""
+    text: Array
+    """The string section, uint8."""
+    start: Array
+    """Index of the first word of the record."""
+    name: Array
+    """Offset of the name in the strings, those of the base first; 0 if there is none."""
+    kind: Array
+    """:class:`Kind`, uint8."""
+    count: Array
+    """Number of elements (``vlen``)."""
+    flag: Array
+    """``kind_flag``, bool."""
+    value: Array
+    """Size in bytes, or ID of a type."""
+
+    def elements(self, kinds: tuple[Kind, ...]) -> tuple[Array, Array]:
+        """Return row and first word of all elements of the types of these kinds, in order."""
+        rows = np.flatnonzero(among(self.kind, kinds))
+        counts = self.count[rows].astype(np.int64)
+        size = np.array([ELEMENT.get(kind, 0) for kind in range(_KINDS)])[self.kind[rows]]
+        ends = np.cumsum(counts)
+        nth = np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - counts, counts)
+        first = np.repeat(self.start[rows] + _RECORD, counts) + nth * np.repeat(size, counts)
+        return np.repeat(rows, counts), first
+
+
+def read_columns(data: bytes) -> Columns:
+    """Return the columns of a BTF section.
+
+    :raises BadBtf: the header, or the length of a record, is wrong
+    """
+    if len(data) < HEADER.size:
+        raise BadBtf("it is shorter than the header of BTF")
+    magic, version, _, length, types, types_size, strings, strings_size = HEADER.unpack_from(data)
+    if magic != int.from_bytes(MAGIC, "little"):
+        is_big = magic == int.from_bytes(MAGIC, "big")
+        raise BadBtf("it is big-endian" if is_big else "it does not begin with the magic of BTF")
+    if version != 1:
+        raise BadBtf(f"its version is {version}, not 1")
+    types, strings = types + length, strings + length
+    if length < HEADER.size or types % 4 or types_size % 4:
+        raise BadBtf("its header is corrupt")
+    if max(types + types_size, strings + strings_size) > len(data):
+        raise BadBtf("it ends before its types and strings do")
+    if max(types_size, strings_size) > MAX_BYTES:
+        raise BadBtf("its types or strings are larger than those of any kernel")
+    text = np.frombuffer(data, np.uint8, strings_size, strings)
+    # A base can have all strings.
+    if len(text) and (text[0] or text[-1]):
+        raise BadBtf("its strings do not begin and end with an empty string")
+    if bool((((text < 0x20) & (text > 0)) | (text > 0x7E)).any()):
+        raise BadBtf("a name has unprintable characters")
+    words = np.frombuffer(data, "<u4", types_size // 4, types)
+    start = _starts(words)
+    info = words[start + 1]
+    return Columns(
+        data=data,
+        text_start=strings,
+        words=words,
+        text=text,
+        start=start,
+        name=words[start],
+        kind=(info >> 24 & 0x1F).astype(np.uint8),
+        count=(info & 0xFFFF).astype(np.uint16),
+        flag=info >> 31 > 0,
+        value=words[start + 2],
+    )
+
+
+def _starts(words: Array) -> Array:
+    """Return the index of the first word of each record.
+
+    The lengths of the records that would begin at each word are computed all together, so that the
+    loop over the records only adds.
+    """
+    if len(words) == 0:
+        return np.zeros(0, np.int64)
+    lengths = np.full(_KINDS, 1 << 30, np.int32)  # of unknown kinds: beyond the end
+    lengths[1 : _MAX_KIND + 1] = [_RECORD + _FIXED.get(Kind(k), 0) for k in range(1, _MAX_KIND + 1)]
+    element = np.array([ELEMENT.get(kind, 0) for kind in range(_KINDS)], np.int32)
+    info = words[1:]
+    kind = (info >> 24).astype(np.uint8) & 0x1F
+    following = element[kind] * (info & 0xFFFF).astype(np.int32)
+    following += lengths[kind]
+    following += np.arange(len(info), dtype=np.int32)
+    # Not a list, because most words are not the first of a record.
+    steps = following.data
+    starts: list[int] = []
+    place, end = 0, len(steps)
+    while place < end:
+        starts.append(place)
+        place = steps[place]
+    if place != len(words):
+        last = (int(words[starts[-1] + 1]) >> 24 & 0x1F) if starts else 1
+        if not 0 < last <= _MAX_KIND:
+            raise BadBtf(f"type {len(starts)} has the unknown kind {last}")
+        raise BadBtf(f"type {len(starts)} does not end with the types")
+    if len(starts) > MAX_TYPES:
+        raise BadBtf("it has more types than any kernel")
+    return np.array(starts, np.int64)

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Where BTF lies: in the memory of a kernel, and in files."""
+
+from __future__ import annotations
+
+import io
+import lzma
+import tarfile
+from pathlib import Path
+
+import drgn
+from drgn import TypeKind
+
+from kcensus.sources.debuginfo.btf.format import MAGIC, MAX_BYTES, BadBtf
+from kcensus.sources.debuginfo.btf.types import Btf
+from kcensus.sources.formats import elf
+from kcensus.sources.model import TargetError
+from kcensus.sources.reader import FileReader
+from kcensus.sources.types.nodes import build
+from kcensus.text import printable
+
+SYSFS = Path("/sys/kernel/btf")
+"""A file for the running kernel, ``vmlinux``, and for each of its modules."""
+_MAX_SECTIONS_BYTES = 2 * MAX_BYTES
+_MAX_MODULES = 1 << 13
+_XZ = b"\xfd7zXZ\0"
+
+
+def from_memory(prog: drgn.Program, start: int, stop: int, base: Btf | None = None) -> Btf:
+    """Return the types of BTF in memory.
+
+    :param start: address of its first byte: of a kernel, the symbol ``__start_BTF``
+    :param stop: address behind its last byte: ``__stop_BTF``
+    :raises BadBtf: it is malformed, or not in the dump
+    """
+    return Btf(_read(prog, start, stop - start), base)
+
+
+def _read(prog: drgn.Program, address: int, size: int) -> bytes:
+    if not 0 < size <= _MAX_SECTIONS_BYTES:
+        raise BadBtf(f"its size in memory is {size} bytes")
+    try:
+        data: bytes = prog.read(address, size)
+    except drgn.FaultError as error:
+        raise BadBtf(f"the dump lacks its page at {error.address:#x}") from error
+    return data
+
+
+def of_modules(prog: drgn.Program, kernel: Btf, head: int) -> tuple[dict[str, Btf], list[str]]:
+    """Return the types of loaded modules by name, and a sentence for each that has none.
+
+    :param head: address of the symbol ``btf_modules``
+
+    Since Linux kernel commit 36e68442d1af ("bpf: Load and verify kernel module BTFs") (in v5.11),
+    the kernel keeps BTF of modules in this list.
+    """
+    modules: dict[str, Btf] = {}
+    sentences: list[str] = []
+    ref = kernel.find(TypeKind.STRUCT, "btf_module")
+    if ref is None:
+        return {}, ["the types of modules are unknown: the kernel's BTF lacks struct btf_module"]
+    type_ = build(prog, ref)
+    seen = {head}
+    try:
+        offset = drgn.offsetof(type_, "list")
+        # The first word of a struct list_head is its member next.
+        node = prog.read_u64(head)
+        while node not in seen:
+            if len(seen) > _MAX_MODULES:
+                sentences.append("the list btf_modules does not end; types of modules may lack")
+                break
+            seen.add(node)
+            section = drgn.Object(prog, type_, address=node - offset).btf
+            name = printable(section.name.string_())
+            try:
+                data = _read(prog, section.data.value_(), section.data_size.value_())
+                modules[name] = Btf(data, kernel)
+            except BadBtf as error:
+                sentences.append(f"module {name}: its types (BTF) are unusable: {error}")
+            node = prog.read_u64(node)
+    except drgn.FaultError as error:
+        sentences.append(
+            f"types of modules may lack: the list btf_modules is unreadable at {error.address:#x}"
+        )
+    except (LookupError, AttributeError, TypeError, OverflowError) as error:
+        reason = printable(str(error))
+        sentences.append(f"the types of modules are unknown: their list is malformed ({reason})")
+    return modules, sentences
+
+
+def from_file(path: Path, base: Btf | None = None, prefix: str = "") -> Btf:
+    """Return the types in a file.
+
+    :param path: of BTF, of an ELF file with a section ``.BTF``, or of an archive (``.tar.xz``) with
+        BTF; so of those in /sys/kernel/btf, a vmlinux, a module, and an archive of btfhub
+    :param prefix: text before the path in messages
+    :raises TargetError: the file is unreadable, or its BTF is malformed
+    """
+    with FileReader(path, prefix) as reader:
+        data = _contents(reader, path)
+        try:
+            return Btf(data, base)
+        except BadBtf as error:
+            raise TargetError(f"{reader.name}: has unusable types (BTF): {error}") from error
+
+
+def has_btf(reader: FileReader) -> bool:
+    """Return whether a file is BTF, or an archive that can contain it; not for ELF files."""
+    start = reader.read(0, 6)
+    return start.startswith(MAGIC) or start == _XZ
+
+
+def _contents(reader: FileReader, path: Path) -> bytes:
+    start = reader.read(0, 6)
+    if start.startswith(elf.MAGIC):
+        header = elf.read_header(reader)
+        if elf.section(reader, header, b".BTF.base", 1):
+            # Since Linux kernel commit 8646db238997 ("libbpf,bpf: Share BTF relocate-related code
+            # with kernel") (in v6.11), such modules fit other builds of a kernel.
+            raise TargetError(f"{reader.name}: has types (BTF) that only its kernel can relocate")
+        data = elf.section(reader, header, b".BTF", _MAX_SECTIONS_BYTES)
+        if data is None:
+            raise TargetError(f"{reader.name}: has no types (no section .BTF)")
+        return data
+    if start == _XZ:
+        return _of_archive(path, reader.name)
+    if reader.size > _MAX_SECTIONS_BYTES:
+        raise TargetError(f"{reader.name}: is larger than the types (BTF) of any kernel")
+    return reader.read(0, reader.size)
+
+
+def _of_archive(path: Path, name: str) -> bytes:
+    """Return the first file of an archive that is BTF, or the BTF that is compressed as a file."""
+    try:
+        with lzma.open(path) as stream:
+            data = stream.read(_MAX_SECTIONS_BYTES)
+        if data.startswith(MAGIC):
+            return data
+        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+            for member in archive:
+                opened = archive.extractfile(member) if member.isreg() else None
+                if opened is not None and (content := opened.read()).startswith(MAGIC):
+                    return content
+    except (lzma.LZMAError, tarfile.TarError, EOFError, OSError, ValueError) as error:
+        reason = printable(str(error))
+        raise TargetError(f"{name}: is not a readable archive ({reason})") from error
+    raise TargetError(f"{name}: contains no types (BTF)")

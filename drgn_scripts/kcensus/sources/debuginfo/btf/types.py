@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Types of one BTF section as data, made when they are used."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from drgn import Qualifiers, TypeKind
+
+from kcensus.sources.debuginfo.btf import names
+from kcensus.sources.debuginfo.btf.checks import ENUMS, QUALIFIERS, VOID, Extents, check
+from kcensus.sources.debuginfo.btf.format import Array, Columns, Kind, read_columns
+from kcensus.sources.types.nodes import Member, MemberType, Node, Parameter, Ref
+
+_BITS = {
+    Kind.CONST: Qualifiers.CONST.value,
+    Kind.VOLATILE: Qualifiers.VOLATILE.value,
+    Kind.RESTRICT: Qualifiers.RESTRICT.value,
+}
+_SIGNED, _BOOL = 1, 4
+"""``BTF_INT_SIGNED`` and ``BTF_INT_BOOL``."""
+_ENUM_TYPES = {
+    (1, False): "unsigned char", (1, True): "signed char", (2, False): "unsigned short",
+    (2, True): "short", (4, False): "unsigned int", (4, True): "int",
+    (8, False): "unsigned long", (8, True): "long",
+}  # fmt: skip
+_KINDS = {
+    TypeKind.STRUCT: (Kind.STRUCT,),
+    TypeKind.UNION: (Kind.UNION,),
+    TypeKind.ENUM: ENUMS,
+    TypeKind.TYPEDEF: (Kind.TYPEDEF,),
+    TypeKind.INT: (Kind.INT,),
+    TypeKind.BOOL: (Kind.INT,),
+    TypeKind.FLOAT: (Kind.FLOAT,),
+}
+"""Kinds in BTF of a kind in drgn."""
+_WITHOUT_TYPES = (Kind.DATASEC, Kind.DECL_TAG)
+
+
+class Btf:
+    """The types of a kernel, or of one module.
+
+    Any lookup after the constructor is safe, because it has checked all types.
+
+    :param data: the section ``.BTF``
+    :param base: the types of the kernel, if these are of a module
+    :raises BadBtf: the section is malformed
+    """
+
+    def __init__(self, data: bytes, base: Btf | None = None) -> None:
+        self.base = base
+        self.complete: Callable[[TypeKind, str], Ref | None] = self.only
+        """Returns the type that is meant by a declaration of a struct or union."""
+        self._columns: Columns = read_columns(data)
+        before: Extents = base._extents if base else VOID
+        self._first = len(before.kind)
+        self._first_text = base._end_text if base else 0
+        self._end_text: int = self._first_text + len(self._columns.text)
+        self._extents: Extents = check(self._columns, before, self._end_text)
+        self._nodes: dict[int, Node] = {}
+
+    def __len__(self) -> int:
+        """Return the number of own types."""
+        return len(self._columns.kind)
+
+    # Lookups by name
+
+    def find(self, kind: TypeKind, name: str) -> Ref | None:
+        """Return the first type of a name, or None.
+
+        :param kind: of struct, union, enum, typedef, int, bool or float
+        :param name: the tag, or the name as C spells it; :data:`None` for an unknown one. Types
+            that are only declared have none, as in debug info that drgn reads
+        """
+        row = next(self._rows(kind, name), None)
+        if row is None:
+            return self.base.find(kind, name) if self.base else None
+        return self._ref(self._first + row)
+
+    def only(self, kind: TypeKind, name: str) -> Ref | None:
+        """Return the only own definition of a struct or union; None if there is none or several."""
+        rows = self._rows(kind, name)
+        row = next(rows, None)
+        if row is None or next(rows, None) is not None:
+            return None
+        return self._ref(self._first + row)
+
+    def function(self, name: str) -> Ref | None:
+        """Return the type of a function, or None."""
+        for row in self._named(name, (Kind.FUNC,)):
+            return self._ref(int(self._columns.value[row]))
+        return self.base.function(name) if self.base else None
+
+    def enumerator(self, name: str) -> tuple[Ref, int] | None:
+        """Return the enum of an enumerator, and its value, or None."""
+        encoded = name.encode()
+        rows, words = self._enumerators
+        for nth in self._enumerator_names.candidates(encoded):
+            if self._text(int(self._columns.words[words[nth]])) == name:
+                first = int(self._columns.start[rows[nth]]) + 3
+                ref = self._ref(self._first + int(rows[nth]))
+                step = 3 if self._columns.kind[rows[nth]] == Kind.ENUM64 else 2
+                enumerators = ref.node.enumerators or ()
+                return ref, enumerators[(int(words[nth]) - first) // step][1]
+        return self.base.enumerator(name) if self.base else None
+
+    def variables(self) -> dict[str, Ref]:
+        """Return the types of all own variables, without those whose name has several types.
+
+        pahole writes per-CPU variables, and other ones only if it is told to.
+        """
+        return self._variables
+
+    @functools.cached_property
+    def _variables(self) -> dict[str, Ref]:
+        found: dict[str, Ref | None] = {}
+        for row in np.flatnonzero(self._columns.kind == Kind.VAR).tolist():
+            name, ref = self._text(int(self._columns.name[row])), self._ref(self._value(row))
+            found[name] = ref if found.get(name, ref) == ref else None
+        return {name: ref for name, ref in found.items() if ref and name}
+
+    def _rows(self, kind: TypeKind, name: str) -> Iterator[int]:
+        """Yield the rows of all definitions of a name."""
+        for row in self._named(name, _KINDS.get(kind, ())):
+            if self._kind_of(row) == kind and not self._is_incomplete(row):
+                yield row
+
+    def _named(self, name: str, kinds: tuple[Kind, ...]) -> Iterator[int]:
+        for row in self._names.candidates(name.encode()) if name else ():
+            is_meant = self._columns.kind[row] in kinds
+            if is_meant and self._text(int(self._columns.name[row])) == name:
+                yield row
+
+    @functools.cached_property
+    def _names(self) -> names.Names:
+        return names.Names(self._keys(self._columns.name.astype(np.int64)))
+
+    @functools.cached_property
+    def _enumerators(self) -> tuple[Array, Array]:
+        return self._columns.elements(ENUMS)
+
+    @functools.cached_property
+    def _enumerator_names(self) -> names.Names:
+        return names.Names(self._keys(self._columns.words[self._enumerators[1]].astype(np.int64)))
+
+    def _keys(self, offsets: Array) -> Array:
+        """Return the key of the string at each offset."""
+        own = offsets >= self._first_text
+        result = np.zeros(len(offsets), np.uint64)
+        result[own] = names.keys(self._columns.text, offsets[own] - self._first_text)
+        if self.base and not own.all():
+            result[~own] = self.base._keys(offsets[~own])
+        return result
+
+    def _text(self, offset: int) -> str:
+        if self.base and offset < self._first_text:
+            return self.base._text(offset)
+        start = self._columns.text_start + offset - self._first_text
+        data = self._columns.data
+        return data[start : data.index(0, start)].decode()
+
+    # Types by ID
+
+    def _value(self, row: int) -> int:
+        return int(self._columns.value[row])
+
+    def _kind_of(self, row: int) -> TypeKind:
+        kind = Kind(int(self._columns.kind[row]))
+        if kind == Kind.INT:
+            return TypeKind.BOOL if self._encoding(row) & _BOOL else TypeKind.INT
+        return next(key for key, kinds in _KINDS.items() if kind in kinds)
+
+    def _is_incomplete(self, row: int) -> bool:
+        """Return whether a row only declares an enum; structs have a kind for that."""
+        return self._columns.kind[row] in ENUMS and self._columns.count[row] == 0
+
+    def _ref(self, id_: int) -> Ref:
+        qualifiers = 0
+        while True:
+            if id_ < self._first:
+                ref = self.base._ref(id_) if self.base else Ref(_VOID)
+                return Ref(ref.node, ref.qualifiers | qualifiers)
+            row = id_ - self._first
+            kind = Kind(int(self._columns.kind[row]))
+            if kind not in QUALIFIERS:
+                node = self._nodes.get(id_)
+                if node is None:
+                    node = self._nodes[id_] = self._node(row, kind)
+                return Ref(node, qualifiers)
+            qualifiers |= _BITS.get(kind, 0)
+            id_ = self._value(row)
+
+    def _node(self, row: int, kind: Kind) -> Node:
+        name, value = self._text(int(self._columns.name[row])), self._value(row)
+        match kind:
+            case Kind.INT:
+                is_signed = bool(self._encoding(row) & _SIGNED)
+                return Node(self._kind_of(row), name, None, value, "little", is_signed)
+            case Kind.FLOAT:
+                return Node(TypeKind.FLOAT, name, None, value, "little")
+            case Kind.PTR:
+                return Node(TypeKind.POINTER, size=8, byteorder="little", type=self._ref(value))
+            case Kind.ARRAY:
+                element, _, length = self._words(row, 3)
+                return Node(TypeKind.ARRAY, type=self._ref(element), length=length)
+            case Kind.TYPEDEF:
+                return Node(TypeKind.TYPEDEF, name, type=self._ref(value))
+            case Kind.STRUCT | Kind.UNION:
+                members = tuple(self._members(row))
+                return Node(_COMPOUND[kind], tag=name or None, size=value, members=members)
+            case Kind.FWD:
+                return self._declared(
+                    _COMPOUND[Kind.UNION if self._flag(row) else Kind.STRUCT], name
+                )
+            case Kind.ENUM | Kind.ENUM64:
+                return self._enum(row, name or None)
+            case Kind.FUNC_PROTO:
+                return self._prototype(row)
+            case _:
+                return self._ref(value).node
+        raise AssertionError(kind)
+
+    def _declared(self, kind: TypeKind, tag: str) -> Node:
+        ref = self.complete(kind, tag)
+        return ref.node if ref else Node(kind, tag=tag or None)
+
+    def _words(self, row: int, count: int) -> list[int]:
+        """Return words behind the common part of a record."""
+        start = int(self._columns.start[row]) + 3
+        words: list[int] = self._columns.words[start : start + count].tolist()
+        return words
+
+    def _flag(self, row: int) -> bool:
+        return bool(self._columns.flag[row])
+
+    def _encoding(self, row: int) -> int:
+        return self._words(row, 1)[0] >> 24 & 0xF
+
+    def _members(self, row: int) -> Iterator[Member]:
+        words = self._words(row, 3 * int(self._columns.count[row]))
+        flag = self._flag(row)
+        for name, id_, offset in zip(words[::3], words[1::3], words[2::3], strict=True):
+            bits = offset >> 24 if flag else 0
+            offset = offset & 0xFFFFFF if flag else offset
+            if not flag and self._extents.kind[self._extents.alias[id_]] == Kind.INT:
+                shift, bits = self._old_bits(int(self._extents.alias[id_]))
+                offset += shift
+            resolve = functools.partial(self._member_type, id_, bits or None)
+            yield Member(self._text(name) or None, offset, resolve)
+
+    def _member_type(self, id_: int, bits: int | None) -> MemberType:
+        return MemberType(self._ref(id_), bits)
+
+    def _old_bits(self, id_: int) -> tuple[int, int]:
+        """Return offset and width in bits of an INT that is a bit field; the width is else 0.
+
+        Since Linux kernel commit 9d5f9f701b18 ("bpf: btf: fix struct/union/fwd types with
+        kind_flag") (in v4.20), members have the width.
+        """
+        if id_ < self._first:
+            return self.base._old_bits(id_) if self.base else (0, 0)
+        row = id_ - self._first
+        word, size = self._words(row, 1)[0], self._value(row) * 8
+        offset, bits = word >> 16 & 0xFF, word & 0xFF
+        return (offset, bits) if 0 < bits < size and offset + bits <= size else (0, 0)
+
+    def _enum(self, row: int, tag: str | None) -> Node:
+        count, size = int(self._columns.count[row]), self._value(row)
+        if not count:
+            return Node(TypeKind.ENUM, tag=tag)
+        if self._columns.kind[row] == Kind.ENUM64:
+            words = self._words(row, 3 * count)
+            ids, raw = (
+                words[::3],
+                [low | high << 32 for low, high in zip(words[1::3], words[2::3], strict=True)],
+            )
+            width = 64
+        else:
+            words = self._words(row, 2 * count)
+            ids, raw, width = words[::2], words[1::2], 32
+        # Since Linux kernel commit 6089fb325cf7 ("bpf: Add btf enum64 support") (in v6.0), the flag
+        # has the sign. Before, an enum with a negative value has it.
+        is_signed = self._flag(row) or (width == 32 and any(value >> 31 for value in raw))
+        sign = 1 << (width - 1)
+        values = [(value ^ sign) - sign if is_signed else value for value in raw]
+        bits = size * 8
+        low, high = (-(1 << bits - 1), 1 << bits - 1) if is_signed else (0, 1 << bits)
+        pairs = tuple(
+            (self._text(id_), value)
+            for id_, value in zip(ids, values, strict=True)
+            if low <= value < high
+        )
+        name = _ENUM_TYPES[size, is_signed]
+        integer = Node(TypeKind.INT, name, None, size, "little", is_signed)
+        return Node(TypeKind.ENUM, tag=tag, type=Ref(integer), enumerators=pairs)
+
+    def _prototype(self, row: int) -> Node:
+        words = self._words(row, 2 * int(self._columns.count[row]))
+        pairs = [*zip(words[::2], words[1::2], strict=True)]
+        is_variadic = bool(pairs) and pairs[-1] == (0, 0)
+        parameters = tuple(
+            Parameter(self._text(name) or None, functools.partial(self._ref, id_))
+            for name, id_ in (pairs[:-1] if is_variadic else pairs)
+        )
+        return Node(
+            TypeKind.FUNCTION,
+            type=self._ref(self._value(row)),
+            parameters=parameters,
+            is_variadic=is_variadic,
+        )
+
+
+_VOID = Node(TypeKind.VOID)
+_COMPOUND = {Kind.STRUCT: TypeKind.STRUCT, Kind.UNION: TypeKind.UNION}
