@@ -102,6 +102,7 @@ def create(
             "format": target.format,
             "analyses": names,
             "failed": failed,
+            "types": target.types,
             "redacted": ["names"] if redaction else [],
             "kept": sorted(set(keep)) if redaction else [],
         },

@@ -30,7 +30,7 @@ SCHEMA = 3
 """Version of the documents: raised when a key is renamed or removed, or its meaning changes."""
 
 _PANIC = "kcensus does not analyse panics: use crash `log` and `bt`, or drgn"
-_USUAL_TYPES = ("", "DWARF", "capsule")
+_USUAL_TYPES = ("", "DWARF")
 _PSEUDONYMS = "names are pseudonyms (redacted capsule)"
 Plain = int | float | str | bool | None
 

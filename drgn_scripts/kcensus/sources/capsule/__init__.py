@@ -136,7 +136,7 @@ def _target(reader: Reader, name: str) -> Target:
         facts=facts,
         recorded_for=analyses,
         missing_end="the recorded dump lacks its end" if format.endswith(", truncated") else "",
-        types="capsule",
+        types=as_text(manifest.get("types", "DWARF")),
         has_pseudonyms="names" in redacted,
         failed={as_text(name): as_text(reason) for name, reason in failed.items()},
         verify=reader.verify,
