@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Symbols of a kernel from its own table, kallsyms, or from System.map or /proc/kallsyms."""
+
+from __future__ import annotations
+
+from kcensus.sources.debuginfo.kallsyms.load import load
+from kcensus.sources.debuginfo.kallsyms.symbols import BadKallsyms, Symbols
+
+__all__ = ["BadKallsyms", "Symbols", "load"]

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Decode the compressed symbol table of a kernel's image, as scripts/kallsyms.c wrote it.
+
+A symbol is its length and that many bytes, and each byte is a token of up to some ten characters;
+the first character of all is the type, as nm(1) prints it. Since Linux kernel commit 73bbb94466fd
+("kallsyms: support "big" kernel symbols") (in v6.1), a length above 127 takes two bytes.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from kcensus.sources.debuginfo.kallsyms.symbols import BadKallsyms, Symbols
+
+Read = Callable[[int, int], bytes]
+"""Function that returns memory of the kernel: (address, size); raises :class:`BadKallsyms`."""
+
+TOKENS = 256
+MIN_SYMBOLS, MAX_SYMBOLS = 1 << 8, 1 << 21
+MAX_TOKEN_BYTES = 1 << 14
+MAX_NAMES_BYTES = 1 << 26
+_MAX_TEXT_BYTES = 1 << 27
+_PER_MARKER = 256
+_PAGE_BYTES = 4096
+# A piece of a page that is shorter may be zeros by itself.
+_MIN_PIECE_BYTES = 64
+# 7.3 has 196 names of one Rust function, because equal functions are folded. A page of offsets is
+# 1,024.
+_MAX_ALIASES = 512
+# Tokens that stand for a length: a new line, and nothing for the second byte of a length.
+_LINE, _NOTHING = TOKENS, TOKENS + 1
+_CHUNK = 1 << 18
+# Letters of nm(1) that a linked kernel has, see is_ignored_symbol() of scripts/mksysmap.
+_TYPES = np.frombuffer(b"AaBbCcDdGgIiNnRrSsTtuVvWw", np.uint8)
+
+
+class Names(NamedTuple):
+    """All names, in the table's order."""
+
+    text: bytes
+    """Per symbol a newline, the type and the name, without a newline at the end."""
+    bytes: int
+    """Length of the compressed names."""
+    marks: npt.NDArray[np.int64]
+    """Place of each 256th symbol in the compressed names."""
+
+
+def tokens(table: bytes, index: bytes) -> list[bytes]:
+    """Return the 256 tokens.
+
+    :param table: strings that end with NUL; bytes after the last one are ignored
+    :param index: 256 offsets into ``table``, of 2 bytes
+    :raises BadKallsyms: the tables do not fit together
+    """
+    starts = np.frombuffer(index, "<u2", TOKENS).astype(np.int64)
+    end = table.find(b"\0", int(starts[-1]))
+    ends = np.append(starts[1:] - 1, end)
+    if starts[0] or end < 0 or (np.diff(starts) < 1).any():
+        raise BadKallsyms("the offsets in kallsyms_token_index do not increase")
+    if any(table[place] for place in ends.tolist()):
+        raise BadKallsyms("kallsyms_token_index does not fit kallsyms_token_table")
+    found = [table[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
+    if not all(33 <= byte < 127 for token in found for byte in token):
+        raise BadKallsyms("kallsyms_token_table has a character that no symbol has")
+    return found
+
+
+def names(stream: bytes, count: int, table: list[bytes]) -> Names:
+    """Return the names of ``count`` symbols at the start of ``stream``.
+
+    :param table: the 256 tokens
+    :raises BadKallsyms: a length or character is impossible
+    """
+    starts = array("q")
+    place = 0
+    try:
+        for _ in range(count):
+            starts.append(place)
+            length = stream[place]
+            if length >= 128:
+                place += 1
+                length += (stream[place] << 7) - 128
+            if not length:
+                raise BadKallsyms("kallsyms_names has a symbol without a name")
+            place += 1 + length
+    except IndexError:
+        place = len(stream) + 1
+    if place > len(stream):
+        raise BadKallsyms(f"kallsyms_names ends before its {count} symbols do")
+    first = np.frombuffer(starts, np.int64)
+    codes = np.frombuffer(stream, np.uint8, place).astype(np.uint16)
+    codes[first[codes[first] >= 128] + 1] = _NOTHING
+    codes[first] = _LINE
+    text = _expanded(codes, [*table, b"\n", b""])
+    characters = np.frombuffer(text, np.uint8)
+    lines = np.flatnonzero(characters == ord("\n"))
+    if lines[-1] + 2 >= len(text) or (np.diff(lines) < 3).any():
+        raise BadKallsyms("kallsyms_names has a symbol without a name")
+    if not np.isin(characters[lines + 1], _TYPES).all():
+        raise BadKallsyms("kallsyms_names has a symbol of an unknown type")
+    return Names(text, place, first[::_PER_MARKER])
+
+
+def _expanded(codes: npt.NDArray[np.uint16], strings: list[bytes]) -> bytes:
+    """Return the string of each code, joined."""
+    letters = np.frombuffer(b"".join(strings), np.uint8)
+    lengths = np.array([len(each) for each in strings], np.int32)
+    starts = (np.cumsum(lengths) - lengths).astype(np.int32)
+    if int(lengths[codes].sum()) > _MAX_TEXT_BYTES:
+        raise BadKallsyms("the names of kallsyms are too long")
+    parts = []
+    for first in range(0, len(codes), _CHUNK):
+        chunk = codes[first : first + _CHUNK]
+        length = lengths[chunk]
+        ends = np.cumsum(length, dtype=np.int32)
+        places = np.repeat(starts[chunk] - (ends - length), length)
+        parts.append(letters[places + np.arange(len(places), dtype=np.int32)].tobytes())
+    return b"".join(parts)
+
+
+def has_markers(stream: bytes, found: Names) -> bool:
+    """Return whether the places of each 256th symbol follow the names, as they do in all kernels.
+
+    Since Linux kernel commit 80ffbaa5b1bd ("kallsyms: reduce size a little on 64-bit") (in
+    v4.20), they have 4 bytes in place of 8. The alignment is 8, or 4 in newer kernels.
+    """
+    for dtype, alignment in (("<u4", 4), ("<u4", 8), ("<u8", 8)):
+        start = -(-found.bytes // alignment) * alignment
+        if start + len(found.marks) * np.dtype(dtype).itemsize <= len(stream):
+            marks = np.frombuffer(stream, dtype, len(found.marks), start)
+            if bool((marks == found.marks.astype(np.uint64)).all()):
+                return True
+    return False
+
+
+def check_pages(data: bytes, address: int, what: str) -> None:
+    """Raise :class:`BadKallsyms` if a page, or the part of it in ``data``, has only zeros."""
+    start = 0
+    while start < len(data):
+        end = min(start + _PAGE_BYTES - (address + start) % _PAGE_BYTES, len(data))
+        if end - start >= _MIN_PIECE_BYTES and not data[start:end].strip(b"\0"):
+            raise BadKallsyms(
+                f"the page at 0x{address + start:x}, a part of {what}, has only zeros"
+            )
+        start = end
+
+
+class Offsets(NamedTuple):
+    """The table of addresses of a kernel, of whatever form."""
+
+    data: bytes
+    place: int
+    """Address of the table."""
+    base: int | None
+    """kallsyms_relative_base, if the kernel has it."""
+
+    def forms(self, count: int) -> Iterator[npt.NDArray[np.uint64]]:
+        """Yield the addresses in each form that the table may have.
+
+        Since Linux kernel commit 2213e9a66bb8 ("kallsyms: add support for relative offsets in
+        kallsyms address table") (in v4.6), there are offsets from a base in place of addresses; on
+        x86 with SMP up to 6.14, negative ones are of symbols, and others are places in a CPU's
+        area. Since commit a081b5789255 ("kallsyms: Get rid of kallsyms relative base") (in v7.0),
+        an offset is from its own place.
+        """
+        if len(self.data) >= 8 * count:
+            yield np.frombuffer(self.data, "<u8", count)
+            return
+        signed = np.frombuffer(self.data, "<i4", count).astype(np.int64)
+        if self.base is None:
+            places = np.uint64(self.place) + np.arange(count, dtype=np.uint64) * np.uint64(4)
+            yield places + signed.astype(np.uint64)
+            return
+        base = np.uint64(self.base)
+        relative = base - np.uint64(1) - signed.astype(np.uint64)
+        yield np.where(signed < 0, relative, signed.astype(np.uint64))
+        yield base + np.frombuffer(self.data, "<u4", count)
+
+
+def symbols(found: Names, offsets: Offsets, known: dict[str, int]) -> Symbols:
+    """Return the table whose addresses are those of VMCOREINFO.
+
+    :param known: SYMBOL lines of VMCOREINFO, with ``_stext``
+    :raises BadKallsyms: no form of addresses fits
+    """
+    count = found.text.count(b"\n")
+    error: BadKallsyms | None = None
+    for addresses in offsets.forms(count):
+        table = Symbols(found.text, addresses)
+        try:
+            check_order(addresses)
+            check_known(table, known)
+        except BadKallsyms as why:
+            # Of several forms, the reason of the nearest to fit.
+            error = error if error is not None and "_stext" not in str(error) else why
+        else:
+            return table
+    raise error or BadKallsyms("kallsyms has no addresses")
+
+
+def check_order(addresses: npt.NDArray[np.uint64]) -> None:
+    """Raise :class:`BadKallsyms` unless addresses ascend, with some aliases at each."""
+    if (addresses[1:] < addresses[:-1]).any():
+        raise BadKallsyms("the addresses of kallsyms do not ascend")
+    if (addresses[_MAX_ALIASES:] == addresses[:-_MAX_ALIASES]).any():
+        raise BadKallsyms(f"kallsyms has more than {_MAX_ALIASES} symbols at one address")
+
+
+def check_known(table: Symbols, known: dict[str, int]) -> None:
+    """Raise :class:`BadKallsyms` unless symbols are where VMCOREINFO says they are.
+
+    ``_stext`` must be in the table; data symbols are in it only with CONFIG_KALLSYMS_ALL.
+    """
+    if "_stext" not in known:
+        raise BadKallsyms("VMCOREINFO lacks SYMBOL(_stext), which verifies kallsyms")
+    for name in ("_stext", *known):
+        places = table.addresses(name)
+        if known[name] not in places and (places or name == "_stext"):
+            where = f"at 0x{places[0]:x}" if places else "missing"
+            raise BadKallsyms(
+                f"{name} is {where} in kallsyms, but at 0x{known[name]:x} in VMCOREINFO"
+            )
+
+
+def number(data: bytes) -> int:
+    """Return a little-endian unsigned integer."""
+    return int.from_bytes(data, "little")

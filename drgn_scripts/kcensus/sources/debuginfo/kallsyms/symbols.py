@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Symbols of a kernel without debug info: names and addresses as columns, found by either."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from drgn import Program, Symbol, SymbolBinding, SymbolKind
+
+FINDER = "kcensus kallsyms"
+"""Name of the symbol finder."""
+
+# Below, there are the places of variables in a CPU's area, which are no addresses.
+_KERNEL_HALF = 1 << 63
+_WEAK = "vVwW"
+_FUNCTIONS = "tT"
+_OBJECTS = "bBcCdDgGrRsSvV"
+
+
+class BadKallsyms(ValueError):
+    """A symbol table is missing, damaged or of another kernel; the text is one sentence's end."""
+
+
+class Symbols:
+    """A symbol table, in ascending order of addresses.
+
+    :param text: per symbol a newline, its type as of nm(1), and its name; without another newline
+    :param address: uint64, as many, ascending
+    """
+
+    def __init__(self, text: bytes, address: npt.NDArray[np.uint64]) -> None:
+        self._lines = text.decode("ascii").split("\n")[1:]
+        if len(self._lines) != len(address):
+            raise ValueError("there must be as many addresses as names")
+        self.address_column = address
+        """Addresses of all symbols, shape (n,), ascending. Not to be changed."""
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    @functools.cached_property
+    def _rows(self) -> dict[str, int]:
+        """The last row of each name."""
+        return dict(zip(self.names(), range(len(self)), strict=True))
+
+    @functools.cached_property
+    def _repeated(self) -> dict[str, list[int]]:
+        """All rows of the names that occur more than once."""
+        last, repeated = self._rows, dict[str, list[int]]()
+        listed = np.zeros(len(self), np.bool_)
+        listed[np.fromiter(last.values(), np.int64, len(last))] = True
+        for row in np.flatnonzero(~listed).tolist():
+            repeated.setdefault(self._lines[row][1:], []).append(row)
+        for name, rows in repeated.items():
+            rows.append(last[name])
+        return repeated
+
+    @functools.cached_property
+    def _ends(self) -> npt.NDArray[np.uint64]:
+        """The next higher address after each symbol; its own if there is none of its kind."""
+        column = self.address_column
+        after = np.searchsorted(column, column, side="right")
+        ends = column[np.minimum(after, len(column) - 1)]
+        return np.where((column < _KERNEL_HALF) & (ends >= _KERNEL_HALF), column, ends)
+
+    def _named(self, name: str) -> Sequence[int]:
+        row = self._rows.get(name)
+        return () if row is None else self._repeated.get(name) or (row,)
+
+    def names(self) -> list[str]:
+        """Return all names, in ascending order of addresses."""
+        return [line[1:] for line in self._lines]
+
+    def types(self) -> list[str]:
+        """Return the types of all symbols, as of nm(1): ``T`` a global function, ``d`` static data.
+
+        Kernels before 6.4 and those without CONFIG_KALLSYMS_ALL lack some symbols.
+        """
+        return [line[0] for line in self._lines]
+
+    def addresses(self, name: str) -> list[int]:
+        """Return the addresses of all symbols of this name, ascending."""
+        return [int(self.address_column[row]) for row in self._named(name)]
+
+    def address(self, name: str) -> int | None:
+        """Return the address of the symbol, or None if there is none or no single one.
+
+        Static functions and variables of several files may have the same name. Then it is the
+        global symbol, of which a kernel has one; without a global one any choice would be a guess.
+        """
+        rows = self._named(name)
+        places = {int(self.address_column[row]) for row in rows}
+        if len(places) > 1:
+            is_global = (row for row in rows if self._lines[row][0].isupper())
+            places = {int(self.address_column[row]) for row in is_global}
+        return places.pop() if len(places) == 1 else None
+
+    def size(self, name: str) -> int | None:
+        """Return the bytes from :meth:`address` to the next higher address of a symbol.
+
+        This is an upper bound of the size: there may be padding, and symbols without a name here.
+        None without an address, or for the last symbol.
+        """
+        if (address := self.address(name)) is None:
+            return None
+        row = int(np.searchsorted(self.address_column, np.uint64(address)))
+        return int(self._ends[row]) - address or None
+
+    def containing(self, address: int) -> Sequence[int]:
+        """Return the rows of the symbols at the highest address that is not above ``address``."""
+        column = self.address_column
+        if not _KERNEL_HALF <= address < 1 << 64:
+            return ()
+        stop = int(np.searchsorted(column, np.uint64(address), side="right"))
+        if not stop or address >= self._ends[stop - 1]:
+            return ()
+        return range(int(np.searchsorted(column, column[stop - 1])), stop)
+
+    def symbol(self, row: int) -> Symbol:
+        """Return a row as a symbol of drgn, whose size is an upper bound."""
+        kind, name = self._lines[row][0], self._lines[row][1:]
+        address = int(self.address_column[row])
+        if kind in _WEAK:
+            binding = SymbolBinding.WEAK
+        else:
+            binding = SymbolBinding.GLOBAL if kind.isupper() else SymbolBinding.LOCAL
+        symbol_kind = SymbolKind.UNKNOWN
+        if kind in _FUNCTIONS:
+            symbol_kind = SymbolKind.FUNC
+        elif kind in _OBJECTS:
+            symbol_kind = SymbolKind.OBJECT
+        return Symbol(name, address, int(self._ends[row]) - address, binding, symbol_kind)
+
+    def find(self, prog: Program, name: str | None, address: int | None, one: bool) -> list[Symbol]:
+        """Find symbols, as ``drgn.Program.register_symbol_finder()`` demands."""
+        rows: Iterable[int] = range(len(self))
+        if address is not None:
+            rows = self.containing(address)
+        if name is not None:
+            named = self._named(name)
+            rows = named if address is None else sorted({*named}.intersection(rows))
+        # The order of preference of drgn among symbols of an ELF file: global, weak, local.
+        if one:
+            rows = sorted(rows, key=self._preference)[:1]
+        return [self.symbol(row) for row in rows]
+
+    def _preference(self, row: int) -> tuple[bool, int]:
+        kind, name = self._lines[row][0], self._lines[row][1:]
+        # A system call without arguments is one function with a name for 32 bit, too.
+        return name.startswith("__ia32_"), 1 if kind in _WEAK else 0 if kind.isupper() else 2
+
+    def register(self, prog: Program, enable_index: int | None = -1) -> None:
+        """Let ``prog.symbol()`` find these symbols, by default after those of debug info."""
+        prog.register_symbol_finder(FINDER, self.find, enable_index=enable_index)
