@@ -25,6 +25,7 @@ import drgn
 from kcensus.human import listed
 from kcensus.limits.memory import mapping_files
 from kcensus.sources.debuginfo import packages
+from kcensus.sources.debuginfo.in_memory import InMemory, NotInMemory
 from kcensus.sources.formats import elf
 from kcensus.sources.model import (
     MissingDebugInfo,
@@ -190,6 +191,11 @@ class DebugInfo:
             else:
                 raise TargetError(f"{reader.name}: is not an ELF file with debug info")
 
+    @property
+    def names_no_kernel(self) -> bool:
+        """Whether the user passed no file of a kernel, which would have to belong to this one."""
+        return not self._kernels
+
     def load_kernel(self) -> None:
         """Load the debug info of the kernel; raise :class:`TargetError` if that fails."""
         if not self._missing():
@@ -313,7 +319,7 @@ class DebugInfo:
             raise
         except Exception as error:
             # drgn's errors have no common base class. Analyses work without modules.
-            return [_unreadable(wanted, str(error))]
+            return [packages.unreadable_modules(wanted, str(error))]
         finally:
             logger.removeHandler(warnings)
         sentences = [
@@ -324,7 +330,7 @@ class DebugInfo:
         # drgn only logs unreadable parts of the kernel's list of modules.
         unseen = wanted - {module.name for module in loaded}
         if unseen and warnings.buffer:
-            sentences.append(_unreadable(unseen, warnings.buffer[-1].getMessage()))
+            sentences.append(packages.unreadable_modules(unseen, warnings.buffer[-1].getMessage()))
         return sentences
 
     def places(self) -> list[tuple[str, str]]:
@@ -337,13 +343,6 @@ class DebugInfo:
 
 def _is_of(path: Path, module: str) -> bool:
     return path.name.partition(".ko")[0].replace("-", "_") == module
-
-
-def _unreadable(names: set[str], reason: str) -> str:
-    return (
-        f"cannot determine whether the modules {', '.join(sorted(names))} are loaded "
-        f"(drgn: {printable(reason)})"
-    )
 
 
 @contextlib.contextmanager
@@ -371,9 +370,18 @@ def load_debug_info(target: Target, symbols: tuple[Path, ...]) -> Target:
     """
     check_platform(target.prog, target.name)
     debug_info = DebugInfo(target.prog, symbols)
-    with mapping_files():
-        debug_info.load_kernel()
-    target.modules = debug_info
+    try:
+        with mapping_files():
+            debug_info.load_kernel()
+        target.modules = debug_info
+    except MissingDebugInfo as error:
+        if not debug_info.names_no_kernel:
+            raise
+        try:
+            target.modules = InMemory(target.prog)
+        except NotInMemory as reason:
+            raise MissingDebugInfo(f"{error}; without it: {reason}", error.build_id) from error
+        target.types = "BTF"
     return target
 
 
