@@ -6,8 +6,6 @@ drgn recurses through aliases and structs, so cycles of these are as fatal as a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from kcensus.sources.debuginfo.btf.format import Array, BadBtf, Columns, Kind, among
@@ -24,65 +22,90 @@ _ALIASES = (Kind.TYPEDEF, *QUALIFIERS)
 _REFERRING = (*_ALIASES, Kind.PTR, Kind.FUNC, Kind.FUNC_PROTO, Kind.VAR, Kind.DECL_TAG)
 COMPOUNDS = (Kind.STRUCT, Kind.UNION)
 ENUMS = (Kind.ENUM, Kind.ENUM64)
-_SIZED = (Kind.INT, Kind.FLOAT, *COMPOUNDS, *ENUMS)
+_SCALARS = (Kind.INT, Kind.FLOAT, *ENUMS)
+_SIZED = (*_SCALARS, *COMPOUNDS)
 _SCALAR_SIZES = (1, 2, 4, 8, 16)
 
 
-@dataclass(frozen=True)
 class Extents:
-    """Kinds, sizes and contents of all types by ID, void and those of the base included."""
+    """Kinds, sizes and contents of types; row 0 has the ID ``first``.
 
-    kind: Array
-    alias: Array
-    """ID of the type behind typedefs and qualifiers."""
-    core: Array
-    """ID of the type behind typedefs, qualifiers and arrays."""
-    size: Array
-    """Bytes as float64; NaN if a type has no size."""
-    values: Array
-    """Numbers and structs in a value, float64."""
-    members: Array
-    """Members including nested ones, float64."""
+    Columns have rows for these types only, and :meth:`at` also knows those of the base, so that the
+    types of a small module cost little.
+    """
+
+    def __init__(self, base: Extents | None, kind: Array) -> None:
+        self.base = base
+        self.first = base.end if base else 0
+        self.end = self.first + len(kind)
+        own = np.arange(self.first, self.end)
+        self.kind = kind
+        self.alias = own
+        """ID of the type behind typedefs and qualifiers."""
+        self.core = own
+        """ID of the type behind typedefs, qualifiers and arrays."""
+        self.size = np.full(len(kind), np.nan)
+        """Bytes as float64; NaN if a type has no size."""
+        self.values = np.ones(len(kind))
+        """Numbers and structs in a value, float64."""
+        self.members = np.zeros(len(kind))
+        """Members including nested ones, float64."""
+
+    def at(self, column: str, ids: Array) -> Array:
+        """Return the values of a column for types of any ID below :attr:`end`."""
+        own: Array = getattr(self, column)
+        if self.base is None:
+            return own[ids]
+        result = np.empty(len(ids), own.dtype)
+        is_own = ids >= self.first
+        result[is_own] = own[ids[is_own] - self.first]
+        result[~is_own] = self.base.at(column, ids[~is_own])
+        return result
+
+    def behind(self, column: str, target: Array) -> Array:
+        """Return the ends of the chains of ``target``, IDs of one type for each own one."""
+        hop = np.where(target >= self.first, target - self.first, -1)
+        end, own = target, np.arange(len(target))
+        hop = np.where(hop < 0, own, hop)
+        for _ in range(_MAX_NESTED.bit_length()):
+            hop = hop[hop]
+        end = target[hop]
+        outside = end < self.first
+        if self.base is not None and outside.any():
+            end = end.copy()
+            end[outside] = self.base.at(column, end[outside])
+        return end
 
 
-VOID = Extents(
-    kind=np.zeros(1, np.uint8),
-    alias=np.zeros(1, np.uint32),
-    core=np.zeros(1, np.uint32),
-    size=np.full(1, np.nan),
-    values=np.ones(1),
-    members=np.zeros(1),
-)
+VOID = Extents(None, np.zeros(1, np.uint8))
 """The types without any BTF."""
 
 
 def check(columns: Columns, base: Extents, text_size: int) -> Extents:
-    """Return the extents of all types; ``text_size`` is the bytes of all strings.
+    """Return the extents of the types; ``text_size`` is the bytes of all strings.
 
     :raises BadBtf: a name, type or size is impossible
     """
-    words, first = columns.words, len(base.kind)
-    kind = np.concatenate([base.kind, columns.kind])
-    own = np.arange(first, len(kind))
-    target = np.zeros(len(columns.kind), np.int64)
+    extents = Extents(base, columns.kind)
+    own = extents.alias
+    target = np.zeros(len(own), np.int64)
     refers = among(columns.kind, _REFERRING)
     target[refers] = columns.value[refers]
     arrays = np.flatnonzero(columns.kind == Kind.ARRAY)
-    target[arrays] = words[columns.start[arrays] + 3]
-    if len(target) and int(target.max()) >= len(kind):
+    target[arrays] = columns.words[columns.start[arrays] + 3]
+    if len(target) and int(target.max()) >= extents.end:
         raise BadBtf("a type refers to a type that does not exist")
     if bool((columns.name >= max(text_size, 1)).any()):
         raise BadBtf("the name of a type lies outside the strings")
-    _check_depth(target, first)
-    _check_references(columns.kind, kind[target])
-    alias = _behind(base.alias, np.where(among(columns.kind, _ALIASES), target, own))
-    through = among(columns.kind, (*_ALIASES, Kind.ARRAY))
-    core = _behind(base.core, np.where(through, target, own))
-    size, values = _sizes(columns, base, alias, arrays, target[arrays])
-    members = np.concatenate([base.members, np.zeros(len(own))])
-    extents = Extents(kind, alias, core, size, values, members)
-    _check_elements(columns, len(kind), text_size)
-    _check_members(columns, extents, first, text_size)
+    _check_depth(target, extents.first)
+    _check_references(columns.kind, extents.at("kind", target))
+    is_alias = among(columns.kind, _ALIASES)
+    extents.alias = extents.behind("alias", np.where(is_alias, target, own))
+    is_alias[arrays] = True
+    extents.core = extents.behind("core", np.where(is_alias, target, own))
+    _measure(columns, extents, arrays, target[arrays])
+    _check_elements(columns, extents.end, text_size)
+    _check_members(columns, extents, text_size)
     return extents
 
 
@@ -105,41 +128,30 @@ def _check_references(kind: Array, target: Array) -> None:
         raise BadBtf("a function has no prototype")
 
 
-def _behind(base: Array, own: Array) -> Array:
-    """Return the ends of all chains of IDs."""
-    chain = np.concatenate([base, own.astype(np.uint32)])
-    for _ in range(_MAX_NESTED.bit_length()):
-        chain = chain[chain]
-    return chain
-
-
-def _sizes(
-    columns: Columns, base: Extents, alias: Array, arrays: Array, elements: Array
-) -> tuple[Array, Array]:
-    """Return bytes of, and numbers in, each type; structs count as one number for now."""
-    own = np.full(len(columns.kind), np.nan)
-    sized = among(columns.kind, _SIZED)
-    own[sized] = columns.value[sized]
-    scalar = among(columns.kind, (Kind.INT, Kind.FLOAT, *ENUMS))
-    if not np.isin(columns.value[scalar], _SCALAR_SIZES).all():
+def _measure(columns: Columns, extents: Extents, arrays: Array, elements: Array) -> None:
+    """Fill in sizes and numbers in values; structs count as one number for now."""
+    kind, size, values = columns.kind, extents.size, extents.values
+    sized = among(kind, _SIZED)
+    size[sized] = columns.value[sized]
+    if not np.isin(columns.value[among(kind, _SCALARS)], _SCALAR_SIZES).all():
         raise BadBtf("a number has an impossible size")
-    if bool((columns.value[among(columns.kind, ENUMS)] > 8).any()):
+    if bool((columns.value[among(kind, ENUMS)] > 8).any()):
         raise BadBtf("an enum has an impossible size")
-    if bool((own > _MAX_VALUES).any()):
+    if bool((size > _MAX_VALUES).any()):
         raise BadBtf("a type is too large")
-    own[columns.kind == Kind.PTR] = 8
-    size = np.concatenate([base.size, own])
-    values = np.concatenate([base.values, np.ones(len(own))])
+    size[kind == Kind.PTR] = 8
     length = columns.words[columns.start[arrays] + 5].astype(np.float64)
-    rows, element = arrays + len(base.kind), alias[elements]
+    element = extents.at("alias", elements)
     for _ in range(_MAX_NESTED):
-        before = size[rows]
-        size[rows], values[rows] = length * size[element], length * values[element]
-        if np.array_equal(before, size[rows], equal_nan=True):
+        before = size[arrays]
+        size[arrays] = length * extents.at("size", element)
+        values[arrays] = length * extents.at("values", element)
+        if np.array_equal(before, size[arrays], equal_nan=True):
             break
     if bool((np.fmax(size, values) > _MAX_VALUES).any()):
         raise BadBtf("an array is too large")
-    return size[alias], values[alias]
+    extents.size = extents.at("size", extents.alias)
+    extents.values = extents.at("values", extents.alias)
 
 
 def _check_elements(columns: Columns, types: int, text_size: int) -> None:
@@ -152,7 +164,7 @@ def _check_elements(columns: Columns, types: int, text_size: int) -> None:
             raise BadBtf("a parameter or variable has a type that does not exist")
 
 
-def _check_members(columns: Columns, extents: Extents, first: int, text_size: int) -> None:
+def _check_members(columns: Columns, extents: Extents, text_size: int) -> None:
     """Check all members; fills in ``members`` and ``values`` of structs."""
     row, word = columns.elements(COMPOUNDS)
     if not len(row):
@@ -160,13 +172,14 @@ def _check_members(columns: Columns, extents: Extents, first: int, text_size: in
     name, type_, offset = (columns.words[word + nth] for nth in range(3))
     if bool((name >= max(text_size, 1)).any()):
         raise BadBtf("the name of a member lies outside the strings")
-    if bool((type_ >= len(extents.kind)).any()):
+    if bool((type_ >= extents.end).any()):
         raise BadBtf("a member has a type that does not exist")
     flag = columns.flag[row]
     bits = np.where(flag, offset >> 24, 0)
     offset = np.where(flag, offset & 0xFFFFFF, offset).astype(np.int64)
     end = columns.value[row].astype(np.int64) * 8
-    kind, size = extents.kind[extents.alias[type_]], extents.size[type_] * 8
+    kind = extents.at("kind", extents.at("alias", type_))
+    size = extents.at("size", type_) * 8
     if bool(((name == 0) & (~among(kind, COMPOUNDS) | (bits > 0))).any()):
         raise BadBtf("an unnamed member is not a struct or union")
     if bool(np.isnan(size).any()):
@@ -179,35 +192,33 @@ def _check_members(columns: Columns, extents: Extents, first: int, text_size: in
         raise BadBtf("a member does not begin at a byte")
     if bool((offset + np.where(may_be_bits, bits, size) > end).any()):
         raise BadBtf("a member ends beyond its type")
-    _check_nesting(columns, extents, first, row, type_)
+    _check_nesting(columns, extents, row, type_, kind == Kind.ARRAY)
 
 
 def _check_nesting(
-    columns: Columns, extents: Extents, first: int, row: Array, type_: Array
+    columns: Columns, extents: Extents, row: Array, type_: Array, is_array: Array
 ) -> None:
     """Add up the members of structs in structs, from the innermost on."""
-    nests = among(extents.kind[extents.core[type_]], COMPOUNDS)
-    row, type_ = row[nests], type_[nests]
     compound = among(columns.kind, COMPOUNDS)
-    own = np.where(compound, columns.count, 0).astype(np.float64)
-    extents.members[first:] = own
-    extents.values[first:][compound] = own[compound] + 1
-    core = extents.core[type_]
-    # Elements of an array, if the member is one: so far each struct counts as one.
-    length = np.where(extents.kind[extents.alias[type_]] == Kind.ARRAY, extents.values[type_], 1)
+    extents.members[compound] = columns.count[compound]
+    extents.values[compound] = columns.count[compound] + 1.0
+    core = extents.at("core", type_)
+    # An array has its number of elements as ``values``; so far, each struct counts as one.
+    length = np.where(is_array, extents.at("values", type_), 1)
+    nests = np.flatnonzero(among(extents.at("kind", core), COMPOUNDS))
+    row, core, length = row[nests], core[nests], length[nests]
     starts = np.flatnonzero(np.diff(row, prepend=-1))
+    if not len(row):
+        return
+    owner = row[starts]
+    own = columns.count[owner]
     for _ in range(_MAX_NESTED):
-        if not len(row):
-            return
-        inner = np.add.reduceat(extents.members[core], starts)
-        members = own[row[starts]] + inner
-        values = own[row[starts]] + 1 + np.add.reduceat(length * extents.values[core], starts)
+        members = own + np.add.reduceat(extents.at("members", core), starts)
+        values = own + 1 + np.add.reduceat(length * extents.at("values", core), starts)
         if bool((members > _MAX_MEMBERS).any() or (values > _MAX_VALUES).any()):
             raise BadBtf("a type has too many members")
-        if np.array_equal(members, extents.members[first + row[starts]]) and np.array_equal(
-            values, extents.values[first + row[starts]]
-        ):
+        is_done = np.array_equal(members, extents.members[owner])
+        if is_done and np.array_equal(values, extents.values[owner]):
             return
-        extents.members[first + row[starts]] = members
-        extents.values[first + row[starts]] = values
+        extents.members[owner], extents.values[owner] = members, values
     raise BadBtf("a type contains itself, or types are nested too deeply")

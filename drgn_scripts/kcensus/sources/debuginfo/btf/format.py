@@ -115,9 +115,10 @@ class Columns:
         return np.repeat(rows, counts), first
 
 
-def read_columns(data: bytes) -> Columns:
+def read_columns(data: bytes, has_base: bool = False) -> Columns:
     """Return the columns of a BTF section.
 
+    :param has_base: whether strings and IDs follow those of another section
     :raises BadBtf: the header, or the length of a record, is wrong
     """
     if len(data) < HEADER.size:
@@ -136,9 +137,11 @@ def read_columns(data: bytes) -> Columns:
     if max(types_size, strings_size) > MAX_BYTES:
         raise BadBtf("its types or strings are larger than those of any kernel")
     text = np.frombuffer(data, np.uint8, strings_size, strings)
-    # A base can have all strings.
-    if len(text) and (text[0] or text[-1]):
-        raise BadBtf("its strings do not begin and end with an empty string")
+    # The empty string of a module is that of the kernel.
+    if len(text) and text[-1]:
+        raise BadBtf("its last string does not end")
+    if not has_base and not (len(text) and text[0] == 0):
+        raise BadBtf("its strings do not begin with an empty one")
     if bool((((text < 0x20) & (text > 0)) | (text > 0x7E)).any()):
         raise BadBtf("a name has unprintable characters")
     words = np.frombuffer(data, "<u4", types_size // 4, types)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 import numpy as np
@@ -13,41 +14,56 @@ _WORD = 8
 _FACTOR = np.uint64(0x9E37_79B9_7F4A_7C15)
 
 
-def keys(text: Array, offsets: Array) -> Array:
-    """Return a number for the string at each offset: equal for equal strings, seldom for others.
+class Text:
+    """The strings of a section.
 
-    :param text: strings, each ended by a zero byte
-    :return: uint64, of the first and last eight bytes and the length
+    :param text: uint8; each string is ended by a zero byte
     """
-    zeros = np.flatnonzero(text == 0)
-    length = zeros[np.searchsorted(zeros, offsets)] - offsets
-    padded = np.concatenate([text, np.zeros(_WORD, np.uint8)])
-    # A view of the eight bytes at each offset.
-    windows = np.ndarray((len(text),), "<u8", padded, strides=(1,))
-    unused = (np.maximum(_WORD - length, 0) * 8).astype(np.uint64)
-    # In two steps, because a shift by 64 bits is undefined.
-    mask = np.uint64(2**64 - 1) >> (unused // 2) >> (unused - unused // 2)
-    first = windows[offsets] & mask
-    last = windows[offsets + np.maximum(length - _WORD, 0)] & mask
-    mixed = (first ^ (last * _FACTOR)) + length.astype(np.uint64)
-    result: Array = (mixed * _FACTOR) ^ (mixed >> np.uint64(29))
-    return result
+
+    def __init__(self, text: Array) -> None:
+        self._zeros = np.flatnonzero(text == 0).astype(np.int32)
+        padded = np.concatenate([text, np.zeros(_WORD, np.uint8)])
+        # A view of the eight bytes at each offset.
+        self._windows = np.ndarray((len(text),), "<u8", padded, strides=(1,))
+
+    def keys(self, offsets: Array) -> Array:
+        """Return a number for the string at each offset: equal for equal strings only, mostly.
+
+        :return: uint64, of the first and last eight bytes and the length
+        """
+        if not len(offsets):
+            return np.zeros(0, np.uint64)
+        length = self._zeros[np.searchsorted(self._zeros, offsets)] - offsets
+        unused = (np.maximum(_WORD - length, 0) * 8).astype(np.uint64)
+        # In two steps, because a shift by 64 bits is undefined.
+        mask = np.uint64(2**64 - 1) >> (unused // 2) >> (unused - unused // 2)
+        first = self._windows[offsets] & mask
+        last = self._windows[offsets + np.maximum(length - _WORD, 0)] & mask
+        mixed = (first ^ (last * _FACTOR)) + length.astype(np.uint64)
+        result: Array = (mixed * _FACTOR) ^ (mixed >> np.uint64(29))
+        return result
+
+
+@functools.lru_cache(maxsize=4096)
+def _key(name: bytes) -> np.uint64:
+    text = Text(np.frombuffer(name + b"\0", np.uint8))
+    key: np.uint64 = text.keys(np.zeros(1, np.int64))[0]
+    return key
 
 
 class Names:
     """An index of names.
 
-    :param keys: of the names, as of :func:`keys`
+    :param keys: of the names, as of :meth:`Text.keys`
     """
 
     def __init__(self, keys: Array) -> None:
         self._order = np.argsort(keys, kind="stable")
         self._sorted = keys[self._order]
 
-    def candidates(self, name: bytes) -> Iterator[int]:
+    def candidates(self, name: str) -> Iterator[int]:
         """Yield the rows that may have a name, in order."""
-        text = np.frombuffer(name + b"\0", np.uint8)
-        key = keys(text, np.zeros(1, np.int64))[0]
+        key = _key(name.encode())
         first = int(np.searchsorted(self._sorted, key))
         end = int(np.searchsorted(self._sorted, key, "right"))
         for start in range(first, end, 1024):

@@ -33,7 +33,9 @@ def from_memory(prog: drgn.Program, start: int, stop: int, base: Btf | None = No
     :param stop: address behind its last byte: ``__stop_BTF``
     :raises BadBtf: it is malformed, or not in the dump
     """
-    return Btf(_read(prog, start, stop - start), base)
+    # The ABI of aarch64 has an unsigned char.
+    is_arm = prog.platform is not None and prog.platform.arch == drgn.Architecture.AARCH64
+    return Btf(_read(prog, start, stop - start), base, has_signed_char=not is_arm)
 
 
 def _read(prog: drgn.Program, address: int, size: int) -> bytes:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from drgn import Qualifiers, TypeKind
 
-from kcensus.sources.debuginfo.btf import names
 from kcensus.sources.debuginfo.btf.checks import ENUMS, QUALIFIERS, VOID, Extents, check
 from kcensus.sources.debuginfo.btf.format import Array, Columns, Kind, read_columns
+from kcensus.sources.debuginfo.btf.names import Names, Text
 from kcensus.sources.types.nodes import Member, MemberType, Node, Parameter, Ref
 
 _BITS = {
@@ -46,16 +46,20 @@ class Btf:
 
     :param data: the section ``.BTF``
     :param base: the types of the kernel, if these are of a module
+    :param has_signed_char: whether ``char`` is signed on the machine, where BTF does not tell
     :raises BadBtf: the section is malformed
     """
 
-    def __init__(self, data: bytes, base: Btf | None = None) -> None:
+    def __init__(
+        self, data: bytes, base: Btf | None = None, *, has_signed_char: bool = True
+    ) -> None:
+        self._has_signed_char = has_signed_char
         self.base = base
         self.complete: Callable[[TypeKind, str], Ref | None] = self.only
         """Returns the type that is meant by a declaration of a struct or union."""
-        self._columns: Columns = read_columns(data)
+        self._columns: Columns = read_columns(data, base is not None)
         before: Extents = base._extents if base else VOID
-        self._first = len(before.kind)
+        self._first = before.end
         self._first_text = base._end_text if base else 0
         self._end_text: int = self._first_text + len(self._columns.text)
         self._extents: Extents = check(self._columns, before, self._end_text)
@@ -95,9 +99,8 @@ class Btf:
 
     def enumerator(self, name: str) -> tuple[Ref, int] | None:
         """Return the enum of an enumerator, and its value, or None."""
-        encoded = name.encode()
         rows, words = self._enumerators
-        for nth in self._enumerator_names.candidates(encoded):
+        for nth in self._enumerator_names.candidates(name):
             if self._text(int(self._columns.words[words[nth]])) == name:
                 first = int(self._columns.start[rows[nth]]) + 3
                 ref = self._ref(self._first + int(rows[nth]))
@@ -128,28 +131,32 @@ class Btf:
                 yield row
 
     def _named(self, name: str, kinds: tuple[Kind, ...]) -> Iterator[int]:
-        for row in self._names.candidates(name.encode()) if name else ():
+        for row in self._names.candidates(name) if name else ():
             is_meant = self._columns.kind[row] in kinds
             if is_meant and self._text(int(self._columns.name[row])) == name:
                 yield row
 
     @functools.cached_property
-    def _names(self) -> names.Names:
-        return names.Names(self._keys(self._columns.name.astype(np.int64)))
+    def _names(self) -> Names:
+        return Names(self._keys(self._columns.name.astype(np.int64)))
 
     @functools.cached_property
     def _enumerators(self) -> tuple[Array, Array]:
         return self._columns.elements(ENUMS)
 
     @functools.cached_property
-    def _enumerator_names(self) -> names.Names:
-        return names.Names(self._keys(self._columns.words[self._enumerators[1]].astype(np.int64)))
+    def _enumerator_names(self) -> Names:
+        return Names(self._keys(self._columns.words[self._enumerators[1]].astype(np.int64)))
+
+    @functools.cached_property
+    def _strings(self) -> Text:
+        return Text(self._columns.text)
 
     def _keys(self, offsets: Array) -> Array:
         """Return the key of the string at each offset."""
         own = offsets >= self._first_text
         result = np.zeros(len(offsets), np.uint64)
-        result[own] = names.keys(self._columns.text, offsets[own] - self._first_text)
+        result[own] = self._strings.keys(offsets[own] - self._first_text)
         if self.base and not own.all():
             result[~own] = self.base._keys(offsets[~own])
         return result
@@ -160,6 +167,18 @@ class Btf:
         start = self._columns.text_start + offset - self._first_text
         data = self._columns.data
         return data[start : data.index(0, start)].decode()
+
+    @functools.cached_property
+    def _signed_chars(self) -> tuple[str, ...]:
+        """Names of types that are signed although BTF of old pahole says that no ``char`` is.
+
+        There, ``signed char`` lacks the flag. Before Linux kernel commit 3bc753c06dd0 ("kbuild:
+        treat char as always unsigned") (in v6.2), ``char`` was signed on x86.
+        """
+        for row in self._named("signed char", (Kind.INT,)):
+            if not self._encoding(row) & _SIGNED:
+                return ("signed char", "char") if self._has_signed_char else ("signed char",)
+        return ()
 
     # Types by ID
 
@@ -196,7 +215,9 @@ class Btf:
         name, value = self._text(int(self._columns.name[row])), self._value(row)
         match kind:
             case Kind.INT:
-                is_signed = bool(self._encoding(row) & _SIGNED)
+                is_signed = bool(self._encoding(row) & _SIGNED) or (
+                    name in self._signed_chars and value == 1
+                )
                 return Node(self._kind_of(row), name, None, value, "little", is_signed)
             case Kind.FLOAT:
                 return Node(TypeKind.FLOAT, name, None, value, "little")
@@ -209,6 +230,10 @@ class Btf:
                 return Node(TypeKind.TYPEDEF, name, type=self._ref(value))
             case Kind.STRUCT | Kind.UNION:
                 members = tuple(self._members(row))
+                if kind == Kind.STRUCT and members:
+                    last = self._words(row, 3 * len(members))[-2]
+                    if self._extents.at("size", np.array([last]))[0] == 0:
+                        members[-1].resolve = functools.partial(self._last_member_type, last)
                 return Node(_COMPOUND[kind], tag=name or None, size=value, members=members)
             case Kind.FWD:
                 return self._declared(
@@ -244,27 +269,45 @@ class Btf:
         for name, id_, offset in zip(words[::3], words[1::3], words[2::3], strict=True):
             bits = offset >> 24 if flag else 0
             offset = offset & 0xFFFFFF if flag else offset
-            if not flag and self._extents.kind[self._extents.alias[id_]] == Kind.INT:
-                shift, bits = self._old_bits(int(self._extents.alias[id_]))
+            if not flag and id_ in self._old_fields:
+                shift, bits = self._old_fields[id_]
                 offset += shift
             resolve = functools.partial(self._member_type, id_, bits or None)
             yield Member(self._text(name) or None, offset, resolve)
 
+    def _last_member_type(self, id_: int) -> MemberType:
+        """Return the type of the last member of a struct: an array of no elements has no length.
+
+        BTF does not tell ``x[]`` from ``x[0]``, and kernels have replaced nearly all of the latter.
+        """
+        node, qualifiers = self._ref(id_)
+        if node.kind == TypeKind.ARRAY and node.length == 0:
+            node = Node(TypeKind.ARRAY, type=node.type)
+        return MemberType(Ref(node, qualifiers))
+
     def _member_type(self, id_: int, bits: int | None) -> MemberType:
         return MemberType(self._ref(id_), bits)
 
-    def _old_bits(self, id_: int) -> tuple[int, int]:
-        """Return offset and width in bits of an INT that is a bit field; the width is else 0.
+    @functools.cached_property
+    def _old_fields(self) -> dict[int, tuple[int, int]]:
+        """Offset and width in bits by the ID of each INT that is a bit field, and of its aliases.
 
         Since Linux kernel commit 9d5f9f701b18 ("bpf: btf: fix struct/union/fwd types with
         kind_flag") (in v4.20), members have the width.
         """
-        if id_ < self._first:
-            return self.base._old_bits(id_) if self.base else (0, 0)
-        row = id_ - self._first
-        word, size = self._words(row, 1)[0], self._value(row) * 8
-        offset, bits = word >> 16 & 0xFF, word & 0xFF
-        return (offset, bits) if 0 < bits < size and offset + bits <= size else (0, 0)
+        fields = dict(self.base._old_fields) if self.base else {}
+        kind, word = self._columns.kind, self._columns.words
+        rows = np.flatnonzero(kind == Kind.INT)
+        for row, coded in zip(
+            rows.tolist(), word[self._columns.start[rows] + 3].tolist(), strict=True
+        ):
+            offset, bits, size = coded >> 16 & 0xFF, coded & 0xFF, self._value(row) * 8
+            if 0 < bits < size and offset + bits <= size:
+                fields[self._first + row] = offset, bits
+        if fields:
+            for row in np.flatnonzero(np.isin(self._extents.alias, [*fields])).tolist():
+                fields[self._first + row] = fields[int(self._extents.alias[row])]
+        return fields
 
     def _enum(self, row: int, tag: str | None) -> Node:
         count, size = int(self._columns.count[row]), self._value(row)
