@@ -17,6 +17,9 @@ from kcensus.kernel.names import MISSING, decode
 
 _UNKNOWN = (*MISSING, AttributeError, ValueError)
 _MAX_SYMBOLS = 1 << 20
+_LABEL = "_after_hwframe"
+"""End of the names of labels inside entry functions, such as entry_SYSCALL_64: kallsyms has no sizes,
+so that such a label seems to be a function of its own."""
 
 
 class Place(NamedTuple):
@@ -66,6 +69,8 @@ class Symbols:
             module_name = decode(module.name.string_()) if module else ""
         with contextlib.suppress(*MISSING):
             symbol = self.prog.symbol(address)
+            if symbol.name.endswith(_LABEL):
+                symbol = self.prog.symbol(symbol.name.removesuffix(_LABEL))
             return Place(str(symbol.name), address - int(symbol.address), module_name)
         if module_name and module is not None:
             # The kernel has the symbols of modules without debug info.
