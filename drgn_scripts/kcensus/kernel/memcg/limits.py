@@ -167,7 +167,10 @@ def pressure(kernel: Kernel, cgroup: int) -> float | None:
         group = drgn.Object(prog, "struct cgroup", address=cgroup).psi
         if group.type_.kind == drgn.TypeKind.POINTER and (not group or not group.enabled):
             return None
-        average = int(group.avg[int(prog.constant("PSI_MEM_SOME"))][0])
+        state = int(prog.constant("PSI_MEM_SOME"))
+        # BTF has an array of arrays as a single one: here, of three averages for each state.
+        is_flat = group.avg.type_.type.kind != drgn.TypeKind.ARRAY
+        average = int(group.avg[3 * state] if is_flat else group.avg[state][0])
     except DAMAGED:
         return None
     return average / _AVERAGES / 100 if 0 < average <= 101 * _AVERAGES else None

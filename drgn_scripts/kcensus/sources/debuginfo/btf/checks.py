@@ -36,8 +36,8 @@ class Extents:
 
     def __init__(self, base: Extents | None, kind: Array) -> None:
         self.base = base
-        self.first = base.end if base else 0
-        self.end = self.first + len(kind)
+        self.first: int = base.end if base else 0
+        self.end: int = self.first + len(kind)
         own = np.arange(self.first, self.end)
         self.kind = kind
         self.alias = own
@@ -48,6 +48,12 @@ class Extents:
         """Bytes as float64; NaN if a type has no size."""
         self.values = np.ones(len(kind))
         """Numbers and structs in a value, float64."""
+        self.old_bits = np.zeros(len(kind), np.int64)
+        """Of an INT that is a bit field: its width, plus 256 times its offset; else 0.
+
+        Since Linux kernel commit 9d5f9f701b18 ("bpf: btf: fix struct/union/fwd types with
+        kind_flag") (in v4.20), members have the width.
+        """
         self.members = np.zeros(len(kind))
         """Members including nested ones, float64."""
 
@@ -140,6 +146,11 @@ def _measure(columns: Columns, extents: Extents, arrays: Array, elements: Array)
     if bool((size > _MAX_VALUES).any()):
         raise BadBtf("a type is too large")
     size[kind == Kind.PTR] = 8
+    integers = np.flatnonzero(kind == Kind.INT)
+    coded = columns.words[columns.start[integers] + 3].astype(np.int64)
+    shift, bits, most = coded >> 16 & 0xFF, coded & 0xFF, size[integers] * 8
+    is_field = (bits > 0) & (bits < most) & (shift + bits <= most)
+    extents.old_bits[integers] = np.where(is_field, bits | shift << 8, 0)
     length = columns.words[columns.start[arrays] + 5].astype(np.float64)
     element = extents.at("alias", elements)
     for _ in range(_MAX_NESTED):
@@ -178,7 +189,8 @@ def _check_members(columns: Columns, extents: Extents, text_size: int) -> None:
     bits = np.where(flag, offset >> 24, 0)
     offset = np.where(flag, offset & 0xFFFFFF, offset).astype(np.int64)
     end = columns.value[row].astype(np.int64) * 8
-    kind = extents.at("kind", extents.at("alias", type_))
+    alias = extents.at("alias", type_)
+    kind = extents.at("kind", alias)
     size = extents.at("size", type_) * 8
     if bool(((name == 0) & (~among(kind, COMPOUNDS) | (bits > 0))).any()):
         raise BadBtf("an unnamed member is not a struct or union")
@@ -186,11 +198,11 @@ def _check_members(columns: Columns, extents: Extents, text_size: int) -> None:
         raise BadBtf("a member has no size")
     if bool(((bits > 0) & (~among(kind, (Kind.INT, *ENUMS)) | (bits > size))).any()):
         raise BadBtf("a bit field exceeds its type")
-    # Before kind_flag, an INT of fewer bits than its bytes was a bit field.
-    may_be_bits = (bits > 0) | (~flag & (kind == Kind.INT))
-    if bool(((offset % 8 > 0) & ~may_be_bits).any()):
+    old_bits = np.where(flag, 0, extents.at("old_bits", alias))
+    bits, offset = bits + (old_bits & 0xFF), offset + (old_bits >> 8)
+    if bool(((offset % 8 > 0) & (bits == 0)).any()):
         raise BadBtf("a member does not begin at a byte")
-    if bool((offset + np.where(may_be_bits, bits, size) > end).any()):
+    if bool((offset + np.where(bits, bits, size) > end).any()):
         raise BadBtf("a member ends beyond its type")
     _check_nesting(columns, extents, row, type_, kind == Kind.ARRAY)
 

@@ -63,7 +63,7 @@ class Names:
 
     def candidates(self, name: str) -> Iterator[int]:
         """Yield the rows that may have a name, in order."""
-        key = _key(name.encode())
+        key = _key(name.encode("utf-8", "surrogateescape"))
         first = int(np.searchsorted(self._sorted, key))
         end = int(np.searchsorted(self._sorted, key, "right"))
         for start in range(first, end, 1024):

@@ -36,7 +36,12 @@ _KINDS = {
     TypeKind.FLOAT: (Kind.FLOAT,),
 }
 """Kinds in BTF of a kind in drgn."""
-_WITHOUT_TYPES = (Kind.DATASEC, Kind.DECL_TAG)
+_SPELLINGS = {
+    "short": "short int", "unsigned short": "short unsigned int", "unsigned": "unsigned int",
+    "long": "long int", "unsigned long": "long unsigned int", "long long": "long long int",
+    "unsigned long long": "long long unsigned int",
+}  # fmt: skip
+"""Names of integers in C, and in BTF, where they are those of gcc."""
 
 
 class Btf:
@@ -75,10 +80,12 @@ class Btf:
         """Return the first type of a name, or None.
 
         :param kind: of struct, union, enum, typedef, int, bool or float
-        :param name: the tag, or the name as C spells it; :data:`None` for an unknown one. Types
-            that are only declared have none, as in debug info that drgn reads
+        :param name: the tag, or the name as C spells it; types that are only declared are not
+            found, as in debug info that drgn reads
         """
         row = next(self._rows(kind, name), None)
+        if row is None and kind == TypeKind.INT and name in _SPELLINGS:
+            row = next(self._rows(kind, _SPELLINGS[name]), None)
         if row is None:
             return self.base.find(kind, name) if self.base else None
         return self._ref(self._first + row)
@@ -244,8 +251,8 @@ class Btf:
             case Kind.FUNC_PROTO:
                 return self._prototype(row)
             case _:
+                # A function or variable: the checks let nothing refer to one.
                 return self._ref(value).node
-        raise AssertionError(kind)
 
     def _declared(self, kind: TypeKind, tag: str) -> Node:
         ref = self.complete(kind, tag)
@@ -266,12 +273,15 @@ class Btf:
     def _members(self, row: int) -> Iterator[Member]:
         words = self._words(row, 3 * int(self._columns.count[row]))
         flag = self._flag(row)
-        for name, id_, offset in zip(words[::3], words[1::3], words[2::3], strict=True):
+        alias = self._extents.at("alias", np.array(words[1::3], np.int64))
+        old_bits = self._extents.at("old_bits", alias).tolist()
+        for name, id_, offset, old in zip(
+            words[::3], words[1::3], words[2::3], old_bits, strict=True
+        ):
             bits = offset >> 24 if flag else 0
             offset = offset & 0xFFFFFF if flag else offset
-            if not flag and id_ in self._old_fields:
-                shift, bits = self._old_fields[id_]
-                offset += shift
+            if not flag and old:
+                offset, bits = offset + (old >> 8), old & 0xFF
             resolve = functools.partial(self._member_type, id_, bits or None)
             yield Member(self._text(name) or None, offset, resolve)
 
@@ -287,27 +297,6 @@ class Btf:
 
     def _member_type(self, id_: int, bits: int | None) -> MemberType:
         return MemberType(self._ref(id_), bits)
-
-    @functools.cached_property
-    def _old_fields(self) -> dict[int, tuple[int, int]]:
-        """Offset and width in bits by the ID of each INT that is a bit field, and of its aliases.
-
-        Since Linux kernel commit 9d5f9f701b18 ("bpf: btf: fix struct/union/fwd types with
-        kind_flag") (in v4.20), members have the width.
-        """
-        fields = dict(self.base._old_fields) if self.base else {}
-        kind, word = self._columns.kind, self._columns.words
-        rows = np.flatnonzero(kind == Kind.INT)
-        for row, coded in zip(
-            rows.tolist(), word[self._columns.start[rows] + 3].tolist(), strict=True
-        ):
-            offset, bits, size = coded >> 16 & 0xFF, coded & 0xFF, self._value(row) * 8
-            if 0 < bits < size and offset + bits <= size:
-                fields[self._first + row] = offset, bits
-        if fields:
-            for row in np.flatnonzero(np.isin(self._extents.alias, [*fields])).tolist():
-                fields[self._first + row] = fields[int(self._extents.alias[row])]
-        return fields
 
     def _enum(self, row: int, tag: str | None) -> Node:
         count, size = int(self._columns.count[row]), self._value(row)
