@@ -33,11 +33,15 @@ class Prober:
     A name in a module without loaded debug info is unknown: a failed lookup proves nothing.
 
     :param lacking: one sentence for each module without debug info
+    :param types: their source, :attr:`Target.types <kcensus.sources.model.Target.types>`
     """
 
-    def __init__(self, prog: drgn.Program, lacking: Sequence[str] = ()) -> None:
+    def __init__(
+        self, prog: drgn.Program, lacking: Sequence[str] = (), types: str = "DWARF"
+    ) -> None:
         self._prog = prog
         self._lacking = tuple(lacking)
+        self._knows_inlined = types != "BTF"
 
     def ask(self, probe: Probe, modules: Sequence[str] = ()) -> Answer:
         """Return whether the name of ``probe`` exists.
@@ -69,6 +73,9 @@ class Prober:
             name, modules = f"{name} of {module}", (module, *modules)
         else:
             exists = self._symbol(name)
+            if not exists and probe.may_be_inlined and not self._knows_inlined:
+                reason = f"no {kind.value} {name}; it may be inlined, which only the vmlinux tells"
+                return Answer(None, reason)
         return self._answer(exists, f"{kind.value} {name}", modules)
 
     def _member(self, path: str, modules: Sequence[str]) -> Answer:

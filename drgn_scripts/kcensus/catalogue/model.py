@@ -120,6 +120,8 @@ class Probe(Record, frozen=True):
     """``struct dm_snapshot.in_progress``; pointers in between are dereferenced."""
     symbol: Name = ""
     """A variable or a function, inlined or not."""
+    may_be_inlined: bool = False
+    """Whether compilers inline the function in some kernels; then only DWARF has it."""
     enumerator: Name = ""
     parameter: ParameterName = ""
     """``dm_snapshot.snapshot_cow_threshold``, of a module."""
@@ -139,6 +141,8 @@ class Probe(Record, frozen=True):
         if sum(bool(getattr(self, kind.value)) for kind in ProbeKind) != 1:
             choices = ", ".join(kind.value for kind in ProbeKind)
             yield "", f"must have exactly one key (choose from {choices})"
+        if self.may_be_inlined and not self.symbol:
+            yield "may_be_inlined", "is for a symbol"
 
 
 class State(str, enum.Enum):

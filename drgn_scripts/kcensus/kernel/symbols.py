@@ -18,8 +18,7 @@ from kcensus.kernel.names import MISSING, decode
 _UNKNOWN = (*MISSING, AttributeError, ValueError)
 _MAX_SYMBOLS = 1 << 20
 _LABEL = "_after_hwframe"
-"""End of the names of labels inside entry functions, such as entry_SYSCALL_64: kallsyms has no sizes,
-so that such a label seems to be a function of its own."""
+"""End of the names of labels in entry functions: without sizes, kallsyms makes them functions."""
 
 
 class Place(NamedTuple):

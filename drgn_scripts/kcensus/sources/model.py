@@ -89,8 +89,10 @@ class Target:
     missing_end: str = ""
     """Sentence about the missing end of a truncated dump; empty if it is complete."""
     types: str = "DWARF"
-    """Source of the types and symbols: ``DWARF``, ``BTF`` or ``type pack``; of a capsule, those when
-    it was recorded."""
+    """Source of the types and symbols: ``DWARF``, ``BTF`` or ``type pack``.
+
+    Of a capsule, of the recorded dump.
+    """
     has_pseudonyms: bool = False
     """Whether names are pseudonyms, in a redacted capsule."""
     words: str | None = None
