@@ -17,8 +17,8 @@ TABLES = BASE + 0x20_0000
 ERAS = ("3.10", "4.6", "5.10", "6.1", "6.2", "6.4", "7.0")
 _LETTERS = "_etaoinsrhldcumfpgwybvkxjqz0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ.$"
 _PAIRS = [a + b for a in "_etaoinsr" for b in "_etaoinsrhldcumf"]
-_TOKENS = [*_LETTERS, *_PAIRS]
-_TOKENS += [""] * (256 - len(_TOKENS))
+_OTHERS = iter(_PAIRS)
+_TOKENS = [chr(n) if chr(n) in _LETTERS else next(_OTHERS, "") for n in range(256)]
 _CODES = {token: code for code, token in enumerate(_TOKENS) if token}
 
 
