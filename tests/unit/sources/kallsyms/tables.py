@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -55,7 +54,12 @@ def many(count: int, *, percpu: bool = False) -> list[tuple[str, str, int]]:
 
 
 def _compressed(name: str) -> bytes:
-    codes = [_CODES[token] for token in re.findall("|".join(map(re.escape, _PAIRS)) + "|.", name)]
+    codes, place = [], 0
+    while place < len(name):
+        token = name[place : place + 2]
+        token = token if token in _CODES else name[place]
+        codes.append(_CODES[token])
+        place += len(token)
     if len(codes) < 128:
         return bytes([len(codes), *codes])
     return bytes([len(codes) & 127 | 128, len(codes) >> 7, *codes])
