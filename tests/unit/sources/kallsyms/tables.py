@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,8 +16,8 @@ TABLES = BASE + 0x20_0000
 ERAS = ("3.10", "4.6", "5.10", "6.1", "6.2", "6.4", "7.0")
 _LETTERS = "_etaoinsrhldcumfpgwybvkxjqz0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ.$"
 _PAIRS = [a + b for a in "_etaoinsr" for b in "_etaoinsrhldcumf"]
-_TOKENS = [*_LETTERS, *_PAIRS]
-_TOKENS += [""] * (256 - len(_TOKENS))
+_OTHERS = iter(_PAIRS)
+_TOKENS = [chr(n) if chr(n) in _LETTERS else next(_OTHERS, "") for n in range(256)]
 _CODES = {token: code for code, token in enumerate(_TOKENS) if token}
 
 
@@ -55,7 +54,12 @@ def many(count: int, *, percpu: bool = False) -> list[tuple[str, str, int]]:
 
 
 def _compressed(name: str) -> bytes:
-    codes = [_CODES[token] for token in re.findall("|".join(map(re.escape, _PAIRS)) + "|.", name)]
+    codes, place = [], 0
+    while place < len(name):
+        token = name[place : place + 2]
+        token = token if token in _CODES else name[place]
+        codes.append(_CODES[token])
+        place += len(token)
     if len(codes) < 128:
         return bytes([len(codes), *codes])
     return bytes([len(codes) & 127 | 128, len(codes) >> 7, *codes])

@@ -19,7 +19,7 @@ def columns(table: Symbols) -> list[tuple[str, str, int]]:
 
 
 @pytest.mark.parametrize(("era", "percpu"), CASES)
-@pytest.mark.parametrize("count", [256, 1000])
+@pytest.mark.parametrize("count", [1024, 1999])
 def test_all_symbols_are_found(era: str, percpu: bool, count: int) -> None:
     symbols = many(count, percpu=percpu)
     written = write(symbols, era, percpu=percpu)
@@ -28,7 +28,7 @@ def test_all_symbols_are_found(era: str, percpu: bool, count: int) -> None:
 
 
 def test_a_long_name() -> None:
-    symbols = many(300)
+    symbols = many(1100)
     symbols[9] = ("t", "_RNv" + "Xy" * 200, symbols[9][2])
     written = write(symbols, "6.1")
     table = kallsyms.load(program(written.vmcoreinfo(symbols), written.data))
@@ -37,7 +37,7 @@ def test_a_long_name() -> None:
 
 @pytest.fixture
 def table() -> Symbols:
-    symbols = many(300, percpu=True)
+    symbols = many(1100, percpu=True)
     symbols[10] = ("T", symbols[9][1], symbols[10][2])
     symbols[11] = ("W", "alias", symbols[12][2])
     written = write(symbols, "6.1", percpu=True)
@@ -97,7 +97,7 @@ def test_a_lost_page_is_refused(part: str) -> None:
 
 
 def test_another_kernel_is_refused() -> None:
-    symbols = many(300)
+    symbols = many(1100)
     written = write(symbols, "7.0")
     symbols[-3] = ("D", "init_uts_ns", symbols[-3][2] + 8)
     with pytest.raises(BadKallsyms, match="init_uts_ns"):

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from kcensus.sources.debuginfo.kallsyms.load import load
+from kcensus.sources.debuginfo.kallsyms.loading import load
 from kcensus.sources.debuginfo.kallsyms.symbols import BadKallsyms, Symbols
 
 __all__ = ["BadKallsyms", "Symbols", "load"]

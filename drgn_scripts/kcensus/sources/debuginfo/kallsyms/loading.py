@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import drgn
 
-from kcensus.sources.debuginfo.kallsyms import decode
+from kcensus.sources.debuginfo.kallsyms import decode, search
 from kcensus.sources.debuginfo.kallsyms.symbols import BadKallsyms, Symbols
 from kcensus.sources.formats.vmcoreinfo import Vmcoreinfo
 
@@ -29,7 +29,7 @@ def load(prog: drgn.Program) -> Symbols:
     info = Vmcoreinfo(prog["VMCOREINFO"].string_())
     if all(_PREFIX + name in info.symbols for name in _NEEDED):
         return by_vmcoreinfo(prog, info)
-    raise BadKallsyms("VMCOREINFO does not say where kallsyms is")
+    return search.find(reader(prog), info.own_symbols())
 
 
 def reader(prog: drgn.Program) -> decode.Read:
