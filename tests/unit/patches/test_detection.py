@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from kcensus.catalogue import Detected, Prober, State, detect, modules
-from kcensus.catalogue.model import Probe, ProbeKind
+from kcensus.catalogue.model import Probe
 from tests.catalogue import CATALOGUE
 from tests.unit import distributions as known
 from tests.unit.distributions import Distribution
@@ -215,8 +215,8 @@ def test_a_type_that_is_only_declared_is_unknown() -> None:
 
     prog.register_type_finder("declared", find, enable_index=0)
     prober = Prober(prog)
-    for kind, name in ((ProbeKind.TYPE, "struct xa_only"), (ProbeKind.MEMBER, "struct xa_only.xa")):
-        answer = prober.ask(Probe(**{kind.value: name}))
+    for probe in (Probe(type="struct xa_only"), Probe(member="struct xa_only.xa")):
+        answer = prober.ask(probe)
         assert answer.value is None
         assert "only declared" in answer.reason
 

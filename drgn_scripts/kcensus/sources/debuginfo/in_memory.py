@@ -67,6 +67,8 @@ class InMemory:
         # The file of a variable is unknown. Of several variables of a name, none is meant.
         if not flags & FindObjectFlags.VARIABLE:
             return None
+        if name == "vmemmap":
+            return self._vmemmap()
         if self._symbols.address(name) is None and self._symbols.addresses(name):
             return None
         try:
@@ -81,6 +83,17 @@ class InMemory:
                 return None
             raise
         return drgn.Object(prog, type_, address=symbol.address)
+
+    def _vmemmap(self) -> drgn.Object | None:
+        """Return what drgn has as ``vmemmap`` if the function vmemmap_populate() is known.
+
+        BTF of older kernels (5.10) lacks functions of init sections.
+        """
+        base = self._symbols.address("vmemmap_base")
+        if base is None:
+            return None
+        value = self._prog.read_u64(base)
+        return drgn.Object(self._prog, self._prog.type("struct page *"), value)
 
     def need_modules(self, *names: str) -> list[str]:
         wanted = dict.fromkeys(name.replace("-", "_") for name in names)
