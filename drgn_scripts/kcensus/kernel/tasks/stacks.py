@@ -93,7 +93,7 @@ def stacks(kernel: Kernel, stack: Words, sp: Words, faults: Faults) -> Stacks:
     if not 0 < size <= _MAX_STACK:
         raise LookupError(f"a stack of {size} bytes is impossible")
     walk = _Walk(memory, stack, size, faults)
-    lane, pc, bottom, is_cut = walk.run(*walk.starts(sp))
+    lane, pc, bottom, _, is_cut = walk.run(*walk.starts(sp))
     symbols = symbols_of(kernel)
     known = {place: symbols(place - 1) for place in np.unique(pc).tolist()}
     names = {place: name for place, (name, _) in known.items()}
@@ -104,6 +104,23 @@ def stacks(kernel: Kernel, stack: Words, sp: Words, faults: Faults) -> Stacks:
         entries = [place for place, name in names.items() if plain(name) == _ENTRY]
         is_cut[lane[np.isin(pc, np.array(entries, np.uint64))]] = False
     return Stacks(lane, pc, bottom, is_cut, names, size, modules)
+
+
+def running_stack(kernel: Kernel, stack: int, pc: int, sp: int, bp: int) -> list[tuple[int, int]]:
+    """Return the stack of a running task by the registers of its CPU.
+
+    Each frame is its return address, and an address in the function; the innermost is first. The
+    stack is cut where it goes on in another one, such as that of interrupts.
+
+    :param stack: lowest address of the task's stack
+    :raises LookupError: as for :func:`stacks`
+    """
+    low, size = np.array([stack], np.uint64), int(kernel.prog["THREAD_SIZE"])
+    walk, started = _Walk(kernel.memory, low, size, Faults()), np.ones(1, np.bool_)
+    pcs, sps, bps = (np.array([each], np.uint64) for each in (pc, sp, bp))
+    _, places, _, exact, _ = walk.run(pcs, sps, bps, started, exact=started)
+    inside = places - (~exact).astype(np.uint64)
+    return [*zip(places.tolist(), inside.tolist(), strict=True)]
 
 
 def unknown_stacks(count: int) -> Stacks:
@@ -146,30 +163,34 @@ class _Walk:
         return start["ret_addr"], sp + np.uint64(frame.size), start["bp"], start.readable
 
     def run(
-        self, pc: Words, sp: Words, bp: Words, started: Mask
-    ) -> tuple[Lanes, Words, Words, Mask]:
-        """Return the frames of all stacks as (lane, pc, sp), and which stacks were cut."""
+        self, pc: Words, sp: Words, bp: Words, started: Mask, exact: Mask | None = None
+    ) -> tuple[Lanes, Words, Words, Mask, Mask]:
+        """Return the frames of all stacks as (lane, pc, sp, exact), and which stacks were cut.
+
+        A return address is behind the call; in an interrupted function, the address is ``exact``.
+        """
+        exact = np.zeros(len(pc), np.bool_) if exact is None else exact
         is_cut = ~(started & _is_code(pc))
         every = np.flatnonzero(~is_cut)
-        parts = [(every[:0], pc[:0], sp[:0])]
+        parts = [(every[:0], pc[:0], sp[:0], exact[:0])]
         # All steps of a walk read the same few pages.
         for start in range(0, len(every), _BLOCK):
             block = every[start : start + _BLOCK]
             with self.memory.keeping():
-                parts += self._walk(block, pc[block], sp[block], bp[block], is_cut)
-        lane, all_pc, all_sp = (np.concatenate(column) for column in zip(*parts, strict=True))
-        order = np.argsort(lane, kind="stable")
-        return lane[order], all_pc[order], all_sp[order], is_cut
+                parts += self._walk(block, pc[block], sp[block], bp[block], exact[block], is_cut)
+        columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+        order = np.argsort(columns[0], kind="stable")
+        lane, all_pc, all_sp, all_exact = (column[order] for column in columns)
+        return lane, all_pc, all_sp, all_exact, is_cut
 
     def _walk(
-        self, lanes: Lanes, pc: Words, sp: Words, bp: Words, is_cut: Mask
-    ) -> list[tuple[Lanes, Words, Words]]:
+        self, lanes: Lanes, pc: Words, sp: Words, bp: Words, interrupted: Mask, is_cut: Mask
+    ) -> list[tuple[Lanes, Words, Words, Mask]]:
         """Return the frames of some stacks, a step of all at a time; note in ``is_cut``."""
-        interrupted = np.zeros(len(lanes), np.bool_)
-        parts: list[tuple[Lanes, Words, Words]] = []
+        parts: list[tuple[Lanes, Words, Words, Mask]] = []
         step = self._by_orc if self.tables is not None else self._by_frame_pointer
         while len(lanes) and len(parts) < _MAX_FRAMES:
-            parts.append((lanes, pc, sp))
+            parts.append((lanes, pc, sp, interrupted))
             pc, above, bp, interrupted, done, cut = step(lanes, pc, sp, bp, interrupted)
             # A caller's frame is at a higher address: no walk goes round in circles.
             cut |= ~done & ((above <= sp) | (above > self.high[lanes]) | ~_is_code(pc))

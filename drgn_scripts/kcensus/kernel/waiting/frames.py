@@ -15,12 +15,14 @@ from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.names import ABSENT
 from kcensus.kernel.symbols import described, symbols_of
 from kcensus.kernel.tasks.functions import plain, waits_in
-from kcensus.kernel.tasks.stacks import Stacks, stacks, unknown_stacks
+from kcensus.kernel.tasks.stacks import Stacks, running_stack, stacks, unknown_stacks
 from kcensus.kernel.tasks.tasks import Tasks, tasks
 from kcensus.sources.capsule import NotRecorded
 from kcensus.text import printable
 
 _MAX_FRAMES = 256
+_KERNEL = 1 << 63
+"""Below are the addresses of a program."""
 _MAX_INTERRUPT = 8
 """Most frames of the interrupt that preempted a task."""
 _ENTRIES = frozenset({"retint_kernel", "apic_timer_interrupt", "reschedule_interrupt"})
@@ -65,10 +67,31 @@ def running_frames(kernel: Kernel, task: int) -> list[tuple[int, int]]:
     """
     places = list[tuple[int, int]]()
     with contextlib.suppress(*_UNREADABLE):
+        if not has_dwarf(kernel):
+            return _unwound(kernel, task)
         for frame in running_trace(kernel, task) or ():
-            if not frame.is_inline:
+            if not frame.is_inline and frame.pc >= _KERNEL:
                 places.append((frame.pc, frame.pc if frame.interrupted else frame.pc - 1))
     return places
+
+
+def has_dwarf(kernel: Kernel) -> bool:
+    """Return whether drgn has the debug info that its stack traces need.
+
+    Without it, they have the registers of the innermost frame, and then up to 1,024 frames of
+    whatever the frame pointer leads to.
+    """
+    with contextlib.suppress(LookupError):
+        return bool(kernel.prog.main_module().debug_file_path)
+    return False
+
+
+def _unwound(kernel: Kernel, task: int) -> list[tuple[int, int]]:
+    """Return the stack of a running task by its registers and the kernel's own tables."""
+    object_ = Object(kernel.prog, "struct task_struct *", value=task)
+    registers = kernel.prog.stack_trace(object_)[0].registers()
+    pc, sp, bp = (int(registers[name]) for name in ("rip", "rsp", "rbp"))
+    return running_stack(kernel, int(object_.stack), pc, sp, bp)
 
 
 def running_trace(kernel: Kernel, task: int) -> drgn.StackTrace | None:
@@ -78,8 +101,7 @@ def running_trace(kernel: Kernel, task: int) -> drgn.StackTrace | None:
     """
     prog = kernel.prog
     with contextlib.suppress(*_UNREADABLE):
-        if not prog.main_module().debug_file_path:
-            # drgn then guesses by frame pointers, up to 1,024 frames of whatever bp points to.
+        if not has_dwarf(kernel):
             return None
         trace = prog.stack_trace(Object(prog, "struct task_struct *", value=task))
         if len(trace) <= _MAX_FRAMES:  # else it went astray

@@ -168,7 +168,9 @@ def test_a_kernel_thread_ends_at_its_entry(
     """Kernels before 4.9 leave in bp what bp was when the thread was created."""
     pc = np.array([_CODE, _CODE + 16, _CODE, _CODE + 32], np.uint64)
     lane, cut = np.array([0, 0, 1, 1]), np.array([True, True])
-    walk = SimpleNamespace(starts=lambda sp: (), run=lambda: (lane, pc, pc, cut), tables=tables)
+    walk = SimpleNamespace(
+        starts=lambda sp: (), run=lambda: (lane, pc, pc, pc > 0, cut), tables=tables
+    )
     monkeypatch.setattr(stacks, "_Walk", lambda *_: walk)
     names = {_CODE: "schedule", _CODE + 16: "ret_from_fork", _CODE + 32: "ret_from_space"}
     monkeypatch.setattr(stacks, "symbols_of", lambda _: lambda place: (names[place + 1], ""))
@@ -216,11 +218,11 @@ def test_steps_through_saved_registers_and_indirect_frames() -> None:
     tables: Any = SimpleNamespace(rules=rules)
     walk.tables = tables
     first, sp, bp = (np.array([each], np.uint64) for each in (pc[0], at[0], at[1] - 16))
-    lane, places, bottoms, is_cut = walk.run(first, sp, bp, np.array([True]))
+    lane, places, bottoms, _, is_cut = walk.run(first, sp, bp, np.array([True]))
     assert places.tolist() == pc
     assert bottoms.tolist() == at
     assert (lane.tolist(), is_cut.tolist()) == ([0] * 6, [False])
     # A place without a rule cuts the stack there.
     given[pc[3]] = (orc.NONE, orc.UNDEFINED, 0, orc.UNDEFINED, 0)
-    _, places, _, is_cut = walk.run(first, sp, bp, np.array([True]))
+    _, places, _, _, is_cut = walk.run(first, sp, bp, np.array([True]))
     assert (places.tolist(), is_cut.tolist()) == (pc[:4], [True])

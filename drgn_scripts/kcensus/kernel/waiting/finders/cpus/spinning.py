@@ -7,15 +7,19 @@ registers or on its stack may hold it: a hint, not more.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import drgn
 import numpy as np
 
 from kcensus.engine.memory import Words
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.names import DAMAGED
+from kcensus.kernel.symbols import symbols_of
 from kcensus.kernel.waiting.finder import Finder
-from kcensus.kernel.waiting.frames import SPINS, running_trace
-from kcensus.kernel.waiting.graph import HELD, TASK, WAITS, NodeKind
+from kcensus.kernel.waiting.frames import SPINS, has_dwarf, running_frames, running_trace
+from kcensus.kernel.waiting.graph import HELD, TASK, WAITS, Graph, NodeKind
+from kcensus.results import Gap
 
 SPINLOCK = NodeKind("spinlock", ("struct qspinlock", "struct raw_spinlock"), is_lock=True)
 _MAX_RUNNING = 64
@@ -31,6 +35,8 @@ class Spinning(Finder):
 
     about = "spinlocks"
     kinds = (SPINLOCK,)
+    _nameless = 0
+    """Tasks that spin for an unknown spinlock."""
 
     def find(self) -> None:
         """Add edges from spinning tasks to their lock, and to tasks that may hold it."""
@@ -43,6 +49,8 @@ class Spinning(Finder):
             for row in longest[:_MAX_RUNNING].tolist()
             if (trace := running_trace(self.kernel, int(self.known.address[row]))) is not None
         }
+        if not traces and not has_dwarf(self.kernel):
+            self._nameless = sum(map(self._spins, longest[:_MAX_RUNNING].tolist()))
         spinning = {row: lock for row, trace in traces.items() if (lock := _lock(trace))}
         if not spinning:
             return
@@ -65,6 +73,18 @@ class Spinning(Finder):
                 "address in registers or on the stack",
                 strength=Strength.POSSIBLE,
             )
+
+    def _spins(self, row: int) -> bool:
+        symbols = symbols_of(self.kernel)
+        frames = running_frames(self.kernel, int(self.known.address[row]))
+        return any(symbols(place)[0] in SPINS for _, place in frames)
+
+    def gaps(self, graph: Graph) -> Iterator[Gap]:
+        """Yield the tasks whose spinlock is unknown."""
+        if self._nameless:
+            why = "arguments of functions are known with the vmlinux's debug info only (-s)"
+            effect = "the locks that tasks spin for, and their holders, are missing"
+            yield Gap("spinlocks", why, self._nameless, effect)
 
     def _mentions_lock(self, row: int, trace: drgn.StackTrace, lock: int) -> bool:
         try:
