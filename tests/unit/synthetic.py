@@ -190,7 +190,11 @@ ANALYSIS = analysis_of(
 
 
 def open_synthetic(
-    spec: str | None, symbols: Sequence[Path] = (), *, allow_truncated: bool = False
+    spec: str | None,
+    symbols: Sequence[Path] = (),
+    *,
+    allow_truncated: bool = False,
+    vmcoreinfo: Path | None = None,
 ) -> SimpleNamespace:
     """Open a target like ``open_target``; words in ``spec`` choose its properties."""
     spec = spec or "running kernel"

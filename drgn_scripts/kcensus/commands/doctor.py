@@ -80,7 +80,7 @@ def _file_facts(paths: Sequence[str], *, is_open: bool = False) -> dict[str, Fig
         return {}
     facts = {"file_bytes": Figure(sum(map(os.path.getsize, paths)), Unit.BYTES, "file size")}
     try:
-        header, memory = sniff(paths[0], is_open=is_open), coverage(paths[0])
+        header, memory = sniff(paths[0], is_open=is_open, searched=True), coverage(paths[0])
     except TargetError:
         return facts
     facts["format"] = Figure(header.format, Unit.TEXT, "format")

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kcensus.sources import live, session
+from kcensus.sources import live, session, vmcore
 from kcensus.sources.model import Request, RequestError, Source, Target, TargetError
 from kcensus.sources.reader import os_error
 from kcensus.text import printable
@@ -49,6 +49,7 @@ def open_target(
     symbols: Sequence[str | os.PathLike[str]] = (),
     *,
     allow_truncated: bool = False,
+    vmcoreinfo: str | os.PathLike[str] | None = None,
 ) -> Target:
     """Open a kernel for reading and load the debug info of the kernel, without its modules.
 
@@ -63,7 +64,10 @@ def open_target(
     :param symbols: files and directories with debug info, tried before the environment variable
         ``KCENSUS_SYMBOLS``, separated by colons, and before drgn's own search
     :param allow_truncated: open a dump that lacks its end; the missing memory is reported as a gap
-    :raises RequestError: one of ``symbols`` does not exist
+    :param vmcoreinfo: file with the VMCOREINFO of a vmcore that has none, or a wrong one: its text,
+        its ELF note, another dump of the same boot, or a copy of /sys/kernel/vmcoreinfo. Without
+        it, kcensus searches the memory of a vmcore that has none
+    :raises RequestError: one of ``symbols`` does not exist, or ``vmcoreinfo`` is not for a vmcore
     :raises TargetError: the target or its debug info is unusable
     """
     spec = os.fspath(spec) if spec is not None else session.SPEC if session.is_open() else None
@@ -75,13 +79,16 @@ def open_target(
     if spec is not None and not session.is_session(spec):
         words.append(f"./{spec}" if spec.startswith("-") else spec)  # or it would be an option
     words += ["--allow-truncated"] if allow_truncated else []
+    words += ["--vmcoreinfo", os.fspath(vmcoreinfo)] if vmcoreinfo is not None else []
     words += [word for path in _in_directories(symbols) for word in ("-s", path)]
     for source in _sources():
         if source.claims(spec):
             # A session's target is that of the next command, too: it stays as it is.
-            return replace(
-                source.open(Request(spec, places, allow_truncated)), words=shlex.join(words)
-            )
+            if vmcoreinfo is not None and source is not vmcore.SOURCE:
+                raise RequestError("--vmcoreinfo: is only for the file of a vmcore")
+            file = Path(vmcoreinfo) if vmcoreinfo is not None else None
+            target = source.open(Request(spec, places, allow_truncated, file))
+            return replace(target, words=shlex.join(words))
     raise TargetError(f"'{printable(spec or '')}' is not a target that kcensus can open")
 
 

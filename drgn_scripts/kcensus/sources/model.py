@@ -122,6 +122,8 @@ class Request:
     symbols: tuple[Path, ...] = ()
     """Files and directories with debug info, tried first."""
     allow_truncated: bool = False
+    vmcoreinfo: Path | None = None
+    """File with the VMCOREINFO of a dump that has none, or a wrong one."""
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,14 @@ from kcensus.sources.formats.sniff import sniff
 from kcensus.sources.model import Request, Source, Target, TargetError
 from kcensus.sources.reader import os_error
 from kcensus.sources.shrunk import end_with_sentence
+from kcensus.sources.vmcoreinfo.opening import open_dump
 from kcensus.text import printable
 
 
 def _open(request: Request) -> Target:
     path = request.spec or ""
     name = printable(path)
-    sniffed = sniff(path)
+    sniffed = sniff(path, searched=True)
     if sniffed.truncated and not request.allow_truncated:
         raise TargetError(
             f"{name}: is truncated: {sniffed.truncated}; copy it again, or read the rest "
@@ -30,12 +31,11 @@ def _open(request: Request) -> Target:
         )
     if is_own_process():
         end_with_sentence(name)
-    prog = drgn.Program()
     try:
-        prog.set_core_dump(path)
+        prog, sniffed = open_dump(path, sniffed, request.vmcoreinfo)
     except OSError as error:
         raise os_error(name, error) from error
-    except MemoryError:
+    except (MemoryError, TargetError):
         raise
     except Exception as error:
         # drgn's errors have no common base class.

@@ -104,7 +104,7 @@ def run(
     """Run ``kcensus ARGS`` on a file, or on the targets ``vmcore`` and ``live``."""
     analyses = {one.name: one for one in getattr(request, "param", [*FAILING, CALM, LOUD])}
 
-    def opens(spec: str | None, symbols: object = (), *, allow_truncated: bool = False) -> Target:
+    def opens(spec: str | None, symbols: object = (), **_: object) -> Target:
         if spec in ("vmcore", "live") or str(spec).endswith("/vmcore"):
             return replace(target_of(machine, str(spec)), live=spec == "live")
         return open_target(spec)

@@ -50,6 +50,7 @@ class Reading:
     symbols: tuple[Path, ...] = ()
     jobs: int | None = None
     allow_truncated: bool = False
+    vmcoreinfo: Path | None = None
     chunk_size: int | None = None
     no_progress: bool = False
     cpu_share: int | None = None
@@ -151,6 +152,12 @@ def reading() -> list[click.Parameter]:
             type=_at_least(1),
         ),
         flag("--allow-truncated", "Read a truncated dump."),
+        files(
+            "--vmcoreinfo",
+            "FILE",
+            "VMCOREINFO of a dump that lacks it: text, ELF note, or another dump of the same boot."
+            " Default: search the dump's memory.",
+        ),
         option(
             "--cpu-share",
             "PERCENT",

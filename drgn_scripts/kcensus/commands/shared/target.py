@@ -53,7 +53,10 @@ def opened(spec: str | None, reading: Reading) -> Iterator[tuple[Target, Progres
     with progress_bars(reading.no_progress) as progress, errors_of_target(), limit:
         with progress.step("opening the target", 0):
             target = sources.open_target(
-                spec, reading.symbols, allow_truncated=reading.allow_truncated
+                spec,
+                reading.symbols,
+                allow_truncated=reading.allow_truncated,
+                vmcoreinfo=reading.vmcoreinfo,
             )
         yield target, progress
 

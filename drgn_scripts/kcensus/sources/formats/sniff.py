@@ -24,7 +24,12 @@ from kcensus.sources.reader import FileReader
 _UNPACK = "is compressed with {0}; decompress it first ({1})"
 _SAVED_QEMU = "is a saved QEMU state, not a memory dump; use QEMU's dump-guest-memory"
 _SAVED_LIBVIRT = "is a state saved by libvirt, not a memory dump; use `virsh dump --memory-only`"
+_PROCESS = "is a core dump of a process, not of a kernel"
 _TRACE = "is a trace of blktrace; pass it with --trace (or --traces to kcensus validate)"
+_ZEROS = "starts with zeros: it is not a memory dump, or was never written; dump it again"
+_UNKNOWN = "is not a memory dump that drgn can read; pass an ELF or kdump-compressed vmcore"
+# A raw image has all pages of a machine.
+_MIN_IMAGE_BYTES, _PAGE_BYTES = 16 << 20, 4096
 _BLKPARSE = re.compile(rb" *\d+,\d+ +\d+ +\d+ +\d+\.\d{9} +\d+ ")
 """The first line of blkparse's output."""
 # (offset, magic, kind of file and next step).
@@ -64,6 +69,10 @@ class Sniffed:
     """Bytes missing at the end of the file; 0 if unknown."""
     if_refused: str = ""
     """Advice if drgn cannot open the dump."""
+    no_vmcoreinfo: str = ""
+    """Reason to search the memory for VMCOREINFO; empty if the dump has it."""
+    is_raw: bool = False
+    """Whether the file is memory without any header."""
 
     @property
     def missing_end(self) -> str:
@@ -87,17 +96,19 @@ class Sniffed:
         )
 
 
-def sniff(path: str | Path, *, is_open: bool = False) -> Sniffed:
+def sniff(path: str | Path, *, is_open: bool = False, searched: bool = False) -> Sniffed:
     """Return the facts from the headers of a memory dump.
 
     :param is_open: whether crash has opened it, which needs no VMCOREINFO, joins the parts of a
         split dump, and copes with damage
+    :param searched: whether the caller searches for VMCOREINFO in a dump that lacks it; then, a
+        large file of unknown contents is a raw image
     :raises TargetError: the file is not a memory dump, or cannot be read
     """
     with FileReader(path) as reader:
         start = reader.read(0, 1024)
         if start.startswith(elf.MAGIC):
-            return _elf(reader, is_open)
+            return _elf(reader, is_open, searched)
         if start.startswith(kdump.MAGIC):
             return _kdump(reader, is_open)
         if start.startswith(kdump.FLAT_MAGIC):
@@ -107,7 +118,11 @@ def sniff(path: str | Path, *, is_open: bool = False) -> Sniffed:
                 if not is_open:
                     raise
                 return Sniffed("flattened", truncated=error.why)
-        raise TargetError(f"{reader.name}: {_why_not_a_dump(start)}")
+        why = _why_not_a_dump(start)
+        is_image = reader.size >= _MIN_IMAGE_BYTES and reader.size % _PAGE_BYTES == 0
+        if searched and is_image and why in (_UNKNOWN, _ZEROS):
+            return Sniffed("raw image", no_vmcoreinfo=why, is_raw=True)
+        raise TargetError(f"{reader.name}: {why}")
 
 
 def _why_not_a_dump(start: bytes) -> str:
@@ -115,12 +130,12 @@ def _why_not_a_dump(start: bytes) -> str:
         if start[offset:].startswith(magic):
             return message
     if not start.strip(b"\0"):
-        return "starts with zeros: it is not a memory dump, or was never written; dump it again"
+        return _ZEROS
     if _BLKPARSE.match(start):
         return _TRACE
     if _is_text(start):
         return "is a text file, not a memory dump; pass a vmcore"
-    return "is not a memory dump that drgn can read; pass an ELF or kdump-compressed vmcore"
+    return _UNKNOWN
 
 
 def _is_text(start: bytes) -> bool:
@@ -146,21 +161,24 @@ def _core_header(reader: FileReader) -> elf.Header:
     return header
 
 
-def _elf(reader: FileReader, is_open: bool) -> Sniffed:
+def _elf(reader: FileReader, is_open: bool, searched: bool) -> Sniffed:
     segments = elf.segments(reader, _core_header(reader))
+    lacks = ""
     if not is_open:
         notes = elf.core_notes(reader, segments)
         if not any(owner == b"VMCOREINFO" for owner, _, _ in notes):
-            raise TargetError(f"{reader.name}: {_no_vmcoreinfo(notes)}")
+            lacks = _no_vmcoreinfo(notes)
+            if not searched or lacks == _PROCESS:
+                raise TargetError(f"{reader.name}: {lacks}")
     end = max((segment.offset + segment.filesz for segment in segments), default=0)
     missing = max(end - reader.size, 0)
     truncated = f"{missing} of {end} bytes are missing" if missing else ""
-    return Sniffed("ELF", truncated=truncated, missing_bytes=missing)
+    return Sniffed("ELF", truncated=truncated, missing_bytes=missing, no_vmcoreinfo=lacks)
 
 
 def _no_vmcoreinfo(notes: list[tuple[bytes, int, bytes]]) -> str:
     if any(owner == b"CORE" and type_ == elf.NT_AUXV for owner, type_, _ in notes):
-        return "is a core dump of a process, not of a kernel"
+        return _PROCESS
     if any(owner == b"QEMU" for owner, _, _ in notes):
         return (
             "has no VMCOREINFO; run QEMU with `-device vmcoreinfo` and load the module "

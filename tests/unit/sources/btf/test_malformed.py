@@ -51,6 +51,19 @@ def _circle_through_a_prototype(section: Section) -> None:
     section.add(Kind.FUNC_PROTO, "", 1)
 
 
+def _circle_through_a_parameter(section: Section) -> None:
+    section.pointer(2)
+    section.function("", 0, ("x", 1))
+
+
+def _array_of_void(section: Section) -> None:
+    section.array(0, 1)
+
+
+def _function_of_a_function(section: Section) -> None:
+    section.function("", 0, ("x", section.function("", 0)))
+
+
 def _struct_in_itself(section: Section) -> None:
     section.struct("a", 8, ("", 2, 0))
     section.struct("b", 8, ("", 1, 0))
@@ -101,6 +114,7 @@ def _record(*words: int, kind: int, count: int = 0, value: int = 4) -> Callable[
     "make",
     [
         _circle_of_aliases, _circle_of_pointers, _circle_through_a_prototype, _struct_in_itself,
+        _circle_through_a_parameter, _array_of_void, _function_of_a_function,
         _array_of_itself, _deep_pointers, _many_members, _many_values, _struct(("beyond", 1, 48)),
         _struct(("inside", 1, 4)), _struct(("wide", 1, 0, 33)), _struct(("", 1, 0)),
         _struct(("void", 0, 0)), _struct(("hidden", 2, 0)), _struct(("code", 3, 0)),

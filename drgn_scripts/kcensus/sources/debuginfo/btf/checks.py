@@ -20,6 +20,8 @@ _MAX_VALUES = 1 << 24
 QUALIFIERS = (Kind.VOLATILE, Kind.CONST, Kind.RESTRICT, Kind.TYPE_TAG)
 _ALIASES = (Kind.TYPEDEF, *QUALIFIERS)
 _REFERRING = (*_ALIASES, Kind.PTR, Kind.FUNC, Kind.FUNC_PROTO, Kind.VAR, Kind.DECL_TAG)
+_DECLARATIONS = (Kind.FUNC, Kind.VAR, Kind.DATASEC, Kind.DECL_TAG)
+"""Kinds of records that are no types."""
 COMPOUNDS = (Kind.STRUCT, Kind.UNION)
 ENUMS = (Kind.ENUM, Kind.ENUM64)
 _SCALARS = (Kind.INT, Kind.FLOAT, *ENUMS)
@@ -44,6 +46,8 @@ class Extents:
         """ID of the type behind typedefs and qualifiers."""
         self.core = own
         """ID of the type behind typedefs, qualifiers and arrays."""
+        self.depth = np.zeros(len(kind), np.int64)
+        """Levels of references to other types, not through members."""
         self.size = np.full(len(kind), np.nan)
         """Bytes as float64; NaN if a type has no size."""
         self.values = np.ones(len(kind))
@@ -103,35 +107,52 @@ def check(columns: Columns, base: Extents, text_size: int) -> Extents:
         raise BadBtf("a type refers to a type that does not exist")
     if bool((columns.name >= max(text_size, 1)).any()):
         raise BadBtf("the name of a type lies outside the strings")
-    _check_depth(target, extents.first)
+    _check_elements(columns, extents.end, text_size)
+    refers[arrays] = True
+    _check_depth(columns, extents, refers, target)
     _check_references(columns.kind, extents.at("kind", target))
     is_alias = among(columns.kind, _ALIASES)
     extents.alias = extents.behind("alias", np.where(is_alias, target, own))
     is_alias[arrays] = True
     extents.core = extents.behind("core", np.where(is_alias, target, own))
+    _check_functions(columns, extents)
     _measure(columns, extents, arrays, target[arrays])
-    _check_elements(columns, extents.end, text_size)
     _check_members(columns, extents, text_size)
     return extents
 
 
-def _check_depth(target: Array, first: int) -> None:
-    """Follow all references at once, doubling the distance; those of the base are short."""
-    hop = np.where(target >= first, target - first + 1, 0)
-    hop = np.concatenate([[0], hop])
-    for _ in range(_MAX_NESTED.bit_length() - 1):
-        hop = hop[hop]
-    if hop.any():
-        raise BadBtf("types refer to each other in a circle, or are nested too deeply")
+def _check_depth(columns: Columns, extents: Extents, refers: Array, target: Array) -> None:
+    """Fill in ``depth``, from the types on that refer to none; members may refer to any type."""
+    row, word = columns.elements((Kind.FUNC_PROTO,))
+    parameter = columns.words[word + 1]
+    starts = np.flatnonzero(np.diff(row, prepend=-1))
+    for _ in range(_MAX_NESTED):
+        depth = np.where(refers, extents.at("depth", target) + 1, 0)
+        if len(row):
+            deepest = np.maximum.reduceat(extents.at("depth", parameter), starts) + 1
+            depth[row[starts]] = np.maximum(depth[row[starts]], deepest)
+        if np.array_equal(depth, extents.depth):
+            return
+        extents.depth = depth
+    raise BadBtf("types refer to each other in a circle, or are nested too deeply")
 
 
 def _check_references(kind: Array, target: Array) -> None:
     """Only functions have prototypes as types, and nothing has a function or variable as type."""
-    is_declaration = among(target, (Kind.FUNC, Kind.VAR, Kind.DATASEC, Kind.DECL_TAG))
+    is_declaration = among(target, _DECLARATIONS)
     if bool((is_declaration & (kind != Kind.DECL_TAG)).any()):
         raise BadBtf("a type refers to a function or variable")
     if bool(((kind == Kind.FUNC) & (target != Kind.FUNC_PROTO)).any()):
         raise BadBtf("a function has no prototype")
+
+
+def _check_functions(columns: Columns, extents: Extents) -> None:
+    """Check that functions neither take nor return a function, but only pointers to some."""
+    _, word = columns.elements((Kind.FUNC_PROTO,))
+    returned = columns.value[columns.kind == Kind.FUNC_PROTO]
+    used = extents.at("alias", np.concatenate([columns.words[word + 1], returned]))
+    if bool(among(extents.at("kind", used), (Kind.FUNC_PROTO, *_DECLARATIONS)).any()):
+        raise BadBtf("a function takes or returns a function")
 
 
 def _measure(columns: Columns, extents: Extents, arrays: Array, elements: Array) -> None:
@@ -145,6 +166,7 @@ def _measure(columns: Columns, extents: Extents, arrays: Array, elements: Array)
         raise BadBtf("an enum has an impossible size")
     if bool((size > _MAX_VALUES).any()):
         raise BadBtf("a type is too large")
+    size[among(kind, ENUMS) & (columns.count == 0)] = np.nan  # only declared
     size[kind == Kind.PTR] = 8
     integers = np.flatnonzero(kind == Kind.INT)
     coded = columns.words[columns.start[integers] + 3].astype(np.int64)
@@ -159,6 +181,8 @@ def _measure(columns: Columns, extents: Extents, arrays: Array, elements: Array)
         values[arrays] = length * extents.at("values", element)
         if np.array_equal(before, size[arrays], equal_nan=True):
             break
+    if bool(np.isnan(size[arrays]).any()):
+        raise BadBtf("an array has elements without a size")
     if bool((np.fmax(size, values) > _MAX_VALUES).any()):
         raise BadBtf("an array is too large")
     extents.size = extents.at("size", extents.alias)

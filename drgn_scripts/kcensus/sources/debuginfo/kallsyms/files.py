@@ -11,8 +11,8 @@ import numpy as np
 
 from kcensus.sources.debuginfo.kallsyms import decode
 from kcensus.sources.debuginfo.kallsyms.symbols import BadKallsyms, Symbols
-from kcensus.sources.formats.vmcoreinfo import Vmcoreinfo
 from kcensus.sources.reader import FileReader
+from kcensus.sources.vmcoreinfo.text import Vmcoreinfo
 
 # System.map of 7.3 has 11 MB, and /proc/kallsyms with many modules twice as much.
 _MAX_BYTES = 128 << 20

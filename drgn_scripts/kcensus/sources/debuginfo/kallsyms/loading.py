@@ -12,7 +12,7 @@ import drgn
 
 from kcensus.sources.debuginfo.kallsyms import decode, search
 from kcensus.sources.debuginfo.kallsyms.symbols import BadKallsyms, Symbols
-from kcensus.sources.formats.vmcoreinfo import Vmcoreinfo
+from kcensus.sources.vmcoreinfo.text import Vmcoreinfo
 
 # Since Linux kernel commit f09bddbd8661 ("vmcoreinfo: add kallsyms_num_syms symbol") (in v6.0).
 _PREFIX = "kallsyms_"

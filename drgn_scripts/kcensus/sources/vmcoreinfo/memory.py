@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Physical memory in a file: in the segments of an ELF dump, or the whole file as a raw image."""
+
+from __future__ import annotations
+
+import bisect
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import drgn
+
+from kcensus.sources.formats import elf
+from kcensus.sources.reader import FileReader
+
+_NO_ADDRESS = (1 << 64) - 1
+
+
+class _Part(NamedTuple):
+    start: int
+    size: int
+    offset: int
+
+
+class FileMemory:
+    """Memory of a file that stays open; forked processes may read it, too."""
+
+    def __init__(self, path: str | Path, parts: list[_Part]) -> None:
+        self._file = open(path, "rb")  # noqa: SIM115, as long as the program lives
+        self._parts = sorted(part for part in parts if part.size > 0)
+
+    @property
+    def ranges(self) -> list[tuple[int, int]]:
+        """(address, size) of each stretch of memory."""
+        return [(part.start, part.size) for part in self._parts]
+
+    def moved(self, start: int) -> FileMemory:
+        """Return the same memory of a raw image whose first byte has another address."""
+        return FileMemory(self._file.name, [part._replace(start=start) for part in self._parts])
+
+    def read(self, address: int, size: int) -> bytes:
+        """Return ``size`` bytes at a physical address.
+
+        :raises drgn.FaultError: the file does not have them
+        """
+        row = bisect.bisect_right(self._parts, (address, _NO_ADDRESS, 0)) - 1
+        parts: list[bytes] = []
+        place, end = address, address + size
+        while place < end:
+            part = self._parts[row] if 0 <= row < len(self._parts) else _Part(0, 0, 0)
+            skip = place - part.start
+            count = min(part.size - skip, end - place)
+            data = b""
+            if skip >= 0 and count > 0:
+                data = os.pread(self._file.fileno(), count, part.offset + skip)
+            if not data:
+                raise drgn.FaultError("could not find memory segment", place)
+            parts.append(data)
+            place += len(data)
+            row += place - part.start >= part.size
+        return b"".join(parts)
+
+
+def of_elf(path: str | Path) -> FileMemory:
+    """Return the memory of an ELF dump.
+
+    :raises TargetError: its headers are damaged
+    """
+    with FileReader(path) as reader:
+        segments = elf.segments(reader, elf.read_header(reader))
+        parts = [
+            _Part(segment.paddr, min(segment.filesz, reader.size - segment.offset), segment.offset)
+            for segment in segments
+            if segment.type == elf.PT_LOAD and segment.paddr + segment.filesz <= _NO_ADDRESS
+        ]
+    return FileMemory(path, parts)
+
+
+def of_raw(path: str | Path) -> FileMemory:
+    """Return the memory of a raw image, which begins at physical address 0."""
+    with FileReader(path) as reader:
+        return FileMemory(path, [_Part(0, reader.size, 0)])

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Search for VMCOREINFO in memory.
+
+The kernel has it twice: as text (``vmcoreinfo_data``), and as an ELF note (``vmcoreinfo_note``).
+Memory also has texts of other kernels, such as those in files of the page cache; the right one says
+where the release of the running kernel is in memory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+import drgn
+
+from kcensus.sources.vmcoreinfo.text import BadVmcoreinfo, Read, Vmcoreinfo
+
+START = b"OSRELEASE="
+_CHUNK_BYTES = 4 << 20
+_MIN_CHUNK_BYTES = 1 << 16
+_MAX_SEARCHED_BYTES = 64 << 30
+_PAGE_BYTES = 4096
+# VMCOREINFO_BYTES of the kernel is a page, of up to 64 KiB.
+_MAX_TEXT_BYTES = 1 << 16
+_TEXT = re.compile(rb"(?:[!-~][ -~]{0,1023}\n)+")
+
+
+def search_vmcoreinfo(read: Read, ranges: Iterable[tuple[int, int]]) -> bytes:
+    """Return the text of VMCOREINFO in physical memory.
+
+    :param ranges: (address, size) of the memory
+    :raises BadVmcoreinfo: there is none that describes this memory
+    """
+    untold: list[bytes] = []
+    for info in candidates(read, ranges):
+        describes = info.describes(read)
+        if describes:
+            return info.text
+        if describes is None and info.text not in untold:
+            untold.append(info.text)
+    if len(untold) == 1:
+        return untold[0]
+    raise BadVmcoreinfo("its memory has no VMCOREINFO")
+
+
+def candidates(read: Read, ranges: Iterable[tuple[int, int]]) -> Iterator[Vmcoreinfo]:
+    """Yield each VMCOREINFO in memory, of whatever kernel, that is complete."""
+    for address, data in _chunks(read, ranges):
+        place = data.find(START)
+        while place >= 0:
+            info = _text_at(read, address + place)
+            if info is not None and info.is_complete():
+                yield info
+            place = data.find(START, place + 1)
+
+
+def text_in(data: bytes) -> bytes:
+    """Return the lines of text at the start of ``data``."""
+    match = _TEXT.match(data[:_MAX_TEXT_BYTES])
+    return match[0] if match else b""
+
+
+def _text_at(read: Read, address: int) -> Vmcoreinfo | None:
+    data = b""
+    while len(data) < _MAX_TEXT_BYTES:
+        place = address + len(data)
+        try:
+            data += read(place, _PAGE_BYTES - place % _PAGE_BYTES)
+        except drgn.FaultError:
+            break
+        if b"\0" in data[-_PAGE_BYTES:]:
+            break
+    text = text_in(data)
+    return Vmcoreinfo(text) if text else None
+
+
+def _chunks(read: Read, ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, bytes]]:
+    """Yield (address, bytes) of memory, in stretches that overlap by the length of the start."""
+    left = _MAX_SEARCHED_BYTES
+    for start, size in ranges:
+        end = start + min(size, left)
+        left -= end - start
+        stack = [
+            (place, min(_CHUNK_BYTES + len(START) - 1, end - place))
+            for place in range(start, end, _CHUNK_BYTES)
+        ][::-1]
+        while stack:
+            address, count = stack.pop()
+            try:
+                data = bytes(read(address, count))
+            except drgn.FaultError:
+                if count > _MIN_CHUNK_BYTES:
+                    half = count // 2 // _PAGE_BYTES * _PAGE_BYTES
+                    stack += [(address + half, count - half), (address, half)]
+            else:
+                yield address, data

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""VMCOREINFO: lines of text that a kernel leaves for the tools that read its dump."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+
+import drgn
+
+Read = Callable[[int, int], bytes | bytearray]
+"""Function that returns physical memory: (address, size); raises :class:`drgn.FaultError`."""
+
+# VMCOREINFO_SYMBOL_ARRAY() of a pointer says where that leads, and vmemmap is no variable.
+_VALUES = ("mem_section", "vmemmap")
+_NEEDED = ("_stext", "init_uts_ns", "swapper_pg_dir")
+_PAGE_SIZES = ("4096", "16384", "65536")
+_X86_IMAGE = 0xFFFF_FFFF_8000_0000
+"""Address of physical_base in the mapping of the image, __START_KERNEL_map."""
+_UTS_BYTES = 1024
+
+
+class BadVmcoreinfo(ValueError):
+    """A VMCOREINFO is missing, damaged or of another kernel; the text is one sentence's end."""
+
+
+class Vmcoreinfo:
+    """The lines of VMCOREINFO, which is untrusted; what does not look right is left out."""
+
+    def __init__(self, text: bytes) -> None:
+        self.text = text
+
+    @functools.cached_property
+    def symbols(self) -> dict[str, int]:
+        """SYMBOL lines: addresses of variables, and some values of pointers."""
+        found = re.findall(rb"^SYMBOL\((\w{1,128})\)=([0-9a-f]{1,16})\s*$", self.text, re.MULTILINE)
+        return {name.decode("ascii"): int(value, 16) for name, value in found}
+
+    def own_symbols(self) -> dict[str, int]:
+        """Return the addresses of variables and functions."""
+        return {name: value for name, value in self.symbols.items() if name not in _VALUES}
+
+    def number(self, name: str) -> int | None:
+        """Return a NUMBER line: decimal, or 0x and hexadecimal digits."""
+        pattern = rb"^NUMBER\(%b\)=(-?\d{1,20}|0x[0-9a-f]{1,16})\s*$" % re.escape(name.encode())
+        match = re.search(pattern, self.text, re.MULTILINE)
+        return int(match[1], 0) if match else None
+
+    def word(self, name: str) -> str | None:
+        """Return what follows ``name=``, such as OSRELEASE."""
+        pattern = rb"^%b=([!-~]{1,256})\s*$" % re.escape(name.encode())
+        match = re.search(pattern, self.text, re.MULTILINE)
+        return match[1].decode("ascii") if match else None
+
+    @property
+    def kernel_offset(self) -> int:
+        """Bytes by which KASLR moved the image from where it was linked; 0 without KASLR."""
+        word = self.word("KERNELOFFSET") or "0"
+        return int(word, 16) if re.fullmatch("[0-9a-f]{1,16}", word) else 0
+
+    def is_complete(self) -> bool:
+        """Return whether it has what opening a dump needs."""
+        return (
+            self.word("PAGESIZE") in _PAGE_SIZES
+            and self.word("OSRELEASE") is not None
+            and all(name in self.symbols for name in _NEEDED)
+        )
+
+    @property
+    def architecture(self) -> drgn.Architecture:
+        """The architecture, of those that kcensus reads: the lines of arm64 name its own."""
+        is_arm = self.number("kimage_voffset") is not None or self.number("VA_BITS") is not None
+        return drgn.Architecture.AARCH64 if is_arm else drgn.Architecture.X86_64
+
+    def physical(self, address: int) -> int | None:
+        """Return the physical address of a variable of the image; None if it is unknown."""
+        if self.architecture == drgn.Architecture.AARCH64:
+            voffset = self.number("kimage_voffset")
+            return None if voffset is None else (address - voffset) % (1 << 64)
+        base = self.number("phys_base")
+        return None if base is None else (address - _X86_IMAGE + base) % (1 << 64)
+
+    def describes(self, read: Read) -> bool | None:
+        """Return whether memory has the release of this kernel in init_uts_ns.
+
+        :param read: reads physical memory
+        :return: None if that cannot be told
+        """
+        place = self.physical(self.symbols["init_uts_ns"])
+        release = self.word("OSRELEASE")
+        if place is None or release is None:
+            return None
+        try:
+            return has_release(bytes(read(place, _UTS_BYTES)), release)
+        except (drgn.FaultError, ValueError, OverflowError):
+            return None
+
+
+def has_release(uts: bytes, release: str) -> bool:
+    """Return whether ``uts``, the start of a struct uts_namespace, is that of a kernel."""
+    return b"Linux\0" in uts and b"\0" + release.encode() + b"\0" in uts
