@@ -33,13 +33,6 @@ def test_masked(guest: Running) -> None:
     assert_refused(guest.run(f"unshare --mount sh -c '{mask} && exec kcensus slab'"))
 
 
-def test_without_debug_info(guest: Running) -> None:
-    mask = "mount -t tmpfs none /usr/lib/debug"
-    done = guest.run(f"unshare --mount sh -c '{mask} && exec kcensus slab'")
-    assert_refused(done)
-    assert guest.release in done.stderr
-
-
 @pytest.mark.parametrize(("mode", "refused"), [("integrity", False), ("confidentiality", True)])
 @pytest.mark.usually  # it boots guests of its own
 def test_lockdown(kernel: str, mode: str, refused: bool) -> None:

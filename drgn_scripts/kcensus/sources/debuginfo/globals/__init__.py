@@ -27,12 +27,16 @@ SymbolSize = Callable[[str], int | None]
 """Returns the bytes from a symbol to the next one."""
 
 
-class Undeclared(LookupError):
+class Undeclared(drgn.ObjectNotFoundError):
     """A variable has a symbol and no declaration."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(
-            f"the type of the variable {name} is unknown without debug info: add {name} to "
+    def __init__(self, variable: str) -> None:
+        super().__init__(f"could not find '{variable}'")
+        self.variable = variable
+
+    def __str__(self) -> str:
+        return (
+            f"the type of the variable {self.variable} is unknown without debug info: declare it in "
             f"{__name__}'s declarations.toml"
         )
 

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Dumps without debug info: the answers are those with DWARF."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from kcensus.analyses import analyses
+from kcensus.analyses.runner import Context
+from kcensus.sources import Target, open_target
+from tests.lab import build
+from tests.running import document
+
+_CASES = (
+    *("6.1-mixed", "6.12-mixed", "7.3-mixed", "6.1-kcopyd-stall", "7.3-waits-rcu"),
+    *("6.1-iosched-starved", "7.3-waits-stopped", "6.12-waits-stacked", "7.3-waits-servers"),
+)
+
+
+def _answers(target: Target) -> dict[str, Any]:
+    context = Context.of(target, jobs=1)
+    results = {name: json.loads(document(context.run(each))) for name, each in analyses().items()}
+    for result in results.values():
+        del result["machine"]["types"]
+    return results
+
+
+@pytest.mark.parametrize("case", _CASES)
+@pytest.mark.usually("7.3-mixed", "6.1-iosched-starved", "6.12-waits-stacked")
+def test_answers_are_the_same_without_debug_info(case: str) -> None:
+    kernel, _, scenario = case.partition("-")
+    dump = build(kernel, scenario)
+    bare = open_target(str(dump.core))
+    assert bare.types == "BTF"
+    assert _answers(bare) == _answers(open_target(str(dump.core), dump.debug))
+
+
+def test_without_types_of_modules() -> None:
+    """The kernel of 5.10 has BTF for itself only, and does not say where its symbols are."""
+    dump = build("5.10", "mixed")
+    with_debug_info = _answers(open_target(str(dump.core), dump.debug))
+    bare = _answers(open_target(str(dump.core)))
+    # These read no structure of a module.
+    assert bare["dentries"] == with_debug_info["dentries"]
+    assert bare["memcgs"] == with_debug_info["memcgs"]
+    for name, result in bare.items():
+        is_complete = name in ("dentries", "memcgs")
+        assert bool(result["gaps"]) is not is_complete, name
+        differ = [check["name"] for check in result["checks"] if check["status"] == "differs"]
+        known = with_debug_info[name]["checks"]
+        assert differ == [check["name"] for check in known if check["status"] == "differs"]
