@@ -19,6 +19,7 @@ _MAX_VALUES = 1 << 24
 
 QUALIFIERS = (Kind.VOLATILE, Kind.CONST, Kind.RESTRICT, Kind.TYPE_TAG)
 _ALIASES = (Kind.TYPEDEF, *QUALIFIERS)
+_CHAINED = (*_ALIASES, Kind.PTR, Kind.ARRAY, Kind.FUNC_PROTO)
 _REFERRING = (*_ALIASES, Kind.PTR, Kind.FUNC, Kind.FUNC_PROTO, Kind.VAR, Kind.DECL_TAG)
 _DECLARATIONS = (Kind.FUNC, Kind.VAR, Kind.DATASEC, Kind.DECL_TAG)
 """Kinds of records that are no types."""
@@ -40,14 +41,12 @@ class Extents:
         self.base = base
         self.first: int = base.end if base else 0
         self.end: int = self.first + len(kind)
-        own = np.arange(self.first, self.end)
+        own = np.arange(self.first, self.end, dtype=np.int32)
         self.kind = kind
         self.alias = own
         """ID of the type behind typedefs and qualifiers."""
         self.core = own
         """ID of the type behind typedefs, qualifiers and arrays."""
-        self.depth = np.zeros(len(kind), np.int64)
-        """Levels of references to other types, not through members."""
         self.size = np.full(len(kind), np.nan)
         """Bytes as float64; NaN if a type has no size."""
         self.values = np.ones(len(kind))
@@ -98,19 +97,18 @@ def check(columns: Columns, base: Extents, text_size: int) -> Extents:
     """
     extents = Extents(base, columns.kind)
     own = extents.alias
-    target = np.zeros(len(own), np.int64)
+    target = np.zeros(len(own), np.int32)
     refers = among(columns.kind, _REFERRING)
-    target[refers] = columns.value[refers]
+    target[refers] = np.minimum(columns.value[refers], extents.end)
     arrays = np.flatnonzero(columns.kind == Kind.ARRAY)
-    target[arrays] = columns.words[columns.start[arrays] + 3]
+    target[arrays] = np.minimum(columns.words[columns.start[arrays] + 3], extents.end)
     if len(target) and int(target.max()) >= extents.end:
         raise BadBtf("a type refers to a type that does not exist")
     if bool((columns.name >= max(text_size, 1)).any()):
         raise BadBtf("the name of a type lies outside the strings")
     _check_elements(columns, extents.end, text_size)
-    refers[arrays] = True
-    _check_depth(columns, extents, refers, target)
     _check_references(columns.kind, extents.at("kind", target))
+    _check_depth(columns, extents.first, target)
     is_alias = among(columns.kind, _ALIASES)
     extents.alias = extents.behind("alias", np.where(is_alias, target, own))
     is_alias[arrays] = True
@@ -121,19 +119,22 @@ def check(columns: Columns, base: Extents, text_size: int) -> Extents:
     return extents
 
 
-def _check_depth(columns: Columns, extents: Extents, refers: Array, target: Array) -> None:
-    """Fill in ``depth``, from the types on that refer to none; members may refer to any type."""
+def _check_depth(columns: Columns, first: int, target: Array) -> None:
+    """Take away the types that refer to none, then those that referred to these only, and so on.
+
+    Members do not count, because they may refer to any type.
+    """
     row, word = columns.elements((Kind.FUNC_PROTO,))
-    parameter = columns.words[word + 1]
-    starts = np.flatnonzero(np.diff(row, prepend=-1))
+    chained = np.flatnonzero(among(columns.kind, _CHAINED))
+    source = np.concatenate([chained, row])
+    ids = np.concatenate([target[chained], columns.words[word + 1]])
     for _ in range(_MAX_NESTED):
-        depth = np.where(refers, extents.at("depth", target) + 1, 0)
-        if len(row):
-            deepest = np.maximum.reduceat(extents.at("depth", parameter), starts) + 1
-            depth[row[starts]] = np.maximum(depth[row[starts]], deepest)
-        if np.array_equal(depth, extents.depth):
+        is_left = np.zeros(first + len(columns.kind), np.bool_)
+        is_left[first + source] = True
+        kept = np.flatnonzero(is_left[ids])
+        if not len(kept):
             return
-        extents.depth = depth
+        source, ids = source[kept], ids[kept]
     raise BadBtf("types refer to each other in a circle, or are nested too deeply")
 
 

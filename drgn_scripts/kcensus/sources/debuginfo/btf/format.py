@@ -106,13 +106,16 @@ class Columns:
 
     def elements(self, kinds: tuple[Kind, ...]) -> tuple[Array, Array]:
         """Return row and first word of all elements of the types of these kinds, in order."""
-        rows = np.flatnonzero(among(self.kind, kinds))
-        counts = self.count[rows].astype(np.int64)
-        size = np.array([ELEMENT.get(kind, 0) for kind in range(_KINDS)])[self.kind[rows]]
-        ends = np.cumsum(counts)
-        nth = np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - counts, counts)
-        first = np.repeat(self.start[rows] + _RECORD, counts) + nth * np.repeat(size, counts)
-        return np.repeat(rows, counts), first
+        rows = np.flatnonzero(among(self.kind, kinds)).astype(np.int32)
+        counts = self.count[rows]
+        owner = np.repeat(rows, counts)
+        size = np.array([ELEMENT.get(kind, 0) for kind in range(_KINDS)], np.int32)
+        size = size[self.kind[rows]]
+        before = np.cumsum(counts, dtype=np.int32) - counts
+        first = np.arange(len(owner), dtype=np.int32)
+        first *= np.repeat(size, counts)
+        first += np.repeat((self.start[rows] + _RECORD - before * size).astype(np.int32), counts)
+        return owner, first
 
 
 def read_columns(data: bytes, has_base: bool = False) -> Columns:
@@ -155,7 +158,7 @@ def read_columns(data: bytes, has_base: bool = False) -> Columns:
         start=start,
         name=words[start],
         kind=(info >> 24 & 0x1F).astype(np.uint8),
-        count=(info & 0xFFFF).astype(np.uint16),
+        count=(info & 0xFFFF).astype(np.int32),
         flag=info >> 31 > 0,
         value=words[start + 2],
     )
@@ -168,7 +171,7 @@ def _starts(words: Array) -> Array:
     loop over the records only adds.
     """
     if len(words) == 0:
-        return np.zeros(0, np.int64)
+        return np.zeros(0, np.int32)
     lengths = np.full(_KINDS, 1 << 30, np.int32)  # of unknown kinds: beyond the end
     lengths[1 : _MAX_KIND + 1] = [_RECORD + _FIXED.get(Kind(k), 0) for k in range(1, _MAX_KIND + 1)]
     element = np.array([ELEMENT.get(kind, 0) for kind in range(_KINDS)], np.int32)
@@ -191,4 +194,4 @@ def _starts(words: Array) -> Array:
         raise BadBtf(f"type {len(starts)} does not end with the types")
     if len(starts) > MAX_TYPES:
         raise BadBtf("it has more types than any kernel")
-    return np.array(starts, np.int64)
+    return np.array(starts, np.int32)
