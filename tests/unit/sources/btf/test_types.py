@@ -121,6 +121,14 @@ def test_an_enum_with_a_negative_value_is_signed_without_the_flag() -> None:
     assert [btf.enumerator(name)[1] for name in ("MINUS", "TOP")] == [-2, 1 << 63]  # type: ignore[index]
 
 
+def test_an_enumerator_that_does_not_fit_its_enum_is_left_out() -> None:
+    section = Section()
+    section.enum("tiny", [("BIG", 300), ("SMALL", 3)], size=1)
+    btf = Btf(section.data())
+    assert (btf.enumerator("BIG"), btf.enumerator("SMALL")[1]) == (None, 3)  # type: ignore[index]
+    assert [name for name, _ in btf.find(TypeKind.ENUM, "tiny").node.enumerators] == ["SMALL"]  # type: ignore[union-attr]
+
+
 def test_functions_have_parameters() -> None:
     btf = Btf(every_kind().data())
     assert (

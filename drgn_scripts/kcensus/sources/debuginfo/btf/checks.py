@@ -55,7 +55,7 @@ class Extents:
         """Of an INT that is a bit field: its width, plus 256 times its offset; else 0.
 
         Since Linux kernel commit 9d5f9f701b18 ("bpf: btf: fix struct/union/fwd types with
-        kind_flag") (in v4.20), members have the width.
+        kind_flag") (in v5.0), members have the width.
         """
         self.members = np.zeros(len(kind))
         """Members including nested ones, float64."""
