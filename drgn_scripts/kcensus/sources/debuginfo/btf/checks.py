@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kcensus.sources.debuginfo.btf.format import Array, BadBtf, Columns, Kind, among
+from kcensus.sources.debuginfo.btf.format import KINDS, Array, BadBtf, Columns, Kind, among
 
 _MAX_NESTED = 64
 """Levels of aliases, pointers and arrays, and of structs in structs; real types have few."""
@@ -21,8 +21,8 @@ QUALIFIERS = (Kind.VOLATILE, Kind.CONST, Kind.RESTRICT, Kind.TYPE_TAG)
 _ALIASES = (Kind.TYPEDEF, *QUALIFIERS)
 _CHAINED = (*_ALIASES, Kind.PTR, Kind.ARRAY, Kind.FUNC_PROTO)
 _REFERRING = (*_ALIASES, Kind.PTR, Kind.FUNC, Kind.FUNC_PROTO, Kind.VAR, Kind.DECL_TAG)
-_DECLARATIONS = (Kind.FUNC, Kind.VAR, Kind.DATASEC, Kind.DECL_TAG)
-"""Kinds of records that are no types."""
+_DECLARATIONS = (Kind.FUNC, Kind.VAR, Kind.DATASEC, Kind.DECL_TAG, *range(Kind.LOC_PARAM, KINDS))
+"""Kinds of records that are no types, unknown ones included."""
 COMPOUNDS = (Kind.STRUCT, Kind.UNION)
 ENUMS = (Kind.ENUM, Kind.ENUM64)
 _SCALARS = (Kind.INT, Kind.FLOAT, *ENUMS)
@@ -73,9 +73,8 @@ class Extents:
 
     def behind(self, column: str, target: Array) -> Array:
         """Return the ends of the chains of ``target``, IDs of one type for each own one."""
-        hop = np.where(target >= self.first, target - self.first, -1)
-        end, own = target, np.arange(len(target))
-        hop = np.where(hop < 0, own, hop)
+        own = np.arange(len(target))
+        hop = np.where(target >= self.first, target - self.first, own)
         for _ in range(_MAX_NESTED.bit_length()):
             hop = hop[hop]
         end = target[hop]

@@ -61,7 +61,7 @@ class Types:
 
     def variable(self, name: str) -> Ref | None:
         """Return the type of a variable as :meth:`find` does a type."""
-        refs = (each.variables().get(name) for each in self._all.values())
+        refs = (each.variable(name) for each in self._all.values())
         return next(filter(None, refs), None)
 
 

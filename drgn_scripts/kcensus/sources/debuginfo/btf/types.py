@@ -116,20 +116,19 @@ class Btf:
                     return ref, value
         return None if own or self.base is None else self.base.enumerator(name)
 
+    def variable(self, name: str) -> Ref | None:
+        """Return the type of an own variable, or None, also if several types are named so."""
+        refs = {self._ref(self._value(row)) for row in self._named(name, (Kind.VAR,))}
+        return refs.pop() if len(refs) == 1 else None
+
     def variables(self) -> dict[str, Ref]:
-        """Return the types of all own variables, without those whose name has several types.
+        """Return the types of all own variables, as :meth:`variable` does.
 
         pahole writes per-CPU variables, and other ones only if it is told to.
         """
-        return self._variables
-
-    @functools.cached_property
-    def _variables(self) -> dict[str, Ref]:
-        found: dict[str, Ref | None] = {}
-        for row in np.flatnonzero(self._columns.kind == Kind.VAR).tolist():
-            name, ref = self._text(int(self._columns.name[row])), self._ref(self._value(row))
-            found[name] = ref if found.get(name, ref) == ref else None
-        return {name: ref for name, ref in found.items() if ref and name}
+        rows = np.flatnonzero(self._columns.kind == Kind.VAR)
+        names = dict.fromkeys(self._text(offset) for offset in self._columns.name[rows].tolist())
+        return {name: ref for name in names if (ref := self.variable(name))}
 
     def _rows(self, kind: TypeKind, name: str) -> Iterator[int]:
         """Yield the rows of all definitions of a name."""
