@@ -57,7 +57,7 @@ class Comparison:
                 numbers = [
                     [getattr(type_, name, None) for name in fields] for type_ in (dwarf, btf)
                 ]
-                self._equal("number", *numbers, place)
+                self._equal("number", numbers[0], numbers[1], place)
 
     def _equal(self, what: str, dwarf: object, btf: object, place: str) -> bool:
         if dwarf != btf:
@@ -78,7 +78,7 @@ class Comparison:
             return
         if dwarf.kind == TypeKind.ENUM:
             values = [[*map(tuple, type_.enumerators)] for type_ in (dwarf, btf)]
-            self._equal("enumerators", *values, place)
+            self._equal("enumerators", values[0], values[1], place)
             self._pending.append((dwarf.type, btf.type, f"{place}, integer"))
             return
         members = [
@@ -86,7 +86,7 @@ class Comparison:
             for type_ in (dwarf, btf)
         ]
         if self._equal("size", dwarf.size, btf.size, place) and self._equal(
-            "members", *members, place
+            "members", members[0], members[1], place
         ):
             for one, other in zip(dwarf.members, btf.members, strict=True):
                 self._pending.append((one.type, other.type, f"{name}.{one.name}"))
@@ -109,7 +109,7 @@ class Comparison:
 
     def _compare_functions(self, dwarf: drgn.Type, btf: drgn.Type, place: str) -> None:
         shapes = [(len(type_.parameters), type_.is_variadic) for type_ in (dwarf, btf)]
-        if self._equal("parameters", *shapes, place):
+        if self._equal("parameters", shapes[0], shapes[1], place):
             self._pending.append((dwarf.type, btf.type, f"{place}()"))
             for nth, pair in enumerate(zip(dwarf.parameters, btf.parameters, strict=True)):
                 self._pending.append((pair[0].type, pair[1].type, f"{place}, parameter {nth}"))

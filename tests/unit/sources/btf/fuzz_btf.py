@@ -150,6 +150,9 @@ def _use_type(prog: drgn.Program, type_: drgn.Type, pending: list[drgn.Type]) ->
             assert type_.size is not None
             if member.name:
                 assert type_.has_member(member.name)
+    elif type_.kind == TypeKind.ENUM:
+        for enumerator in type_.enumerators or ():
+            prog.constant(enumerator.name)
     elif type_.kind == TypeKind.FUNCTION:
         pending += [parameter.type for parameter in type_.parameters]
     elif type_.kind in (TypeKind.POINTER, TypeKind.TYPEDEF, TypeKind.ARRAY):

@@ -21,8 +21,9 @@ class Section:
     def __init__(self, base: Section | None = None) -> None:
         self.first: int = base.first + len(base.records) if base else 1
         self.first_text: int = base.first_text + len(base.strings) if base else 0
-        self.strings: bytes = b"" if base else b"\0"
+        self.strings: bytearray = bytearray(b"" if base else b"\0")
         self.records: list[bytes] = []
+        self._places: dict[str, int] = {}
         self._base = base
 
     def data(self, **changes: int) -> bytes:
@@ -32,17 +33,16 @@ class Section:
             "magic": MAGIC, "version": 1, "flags": 0, "header": HEADER.size, "types": 0,
             "types_size": len(types), "strings": len(types), "strings_size": len(self.strings),
         }  # fmt: skip
-        return HEADER.pack(*(fields | changes).values()) + types + self.strings
+        return HEADER.pack(*(fields | changes).values()) + types + bytes(self.strings)
 
     def name(self, text: str) -> int:
         """Return the offset of a string, which is added if it is new."""
         if not text:
             return 0
-        if self._base and b"\0" + text.encode() + b"\0" in self._base.strings:
+        if self._base and text in self._base._places:
             return self._base.name(text)
-        place = (b"\0" + self.strings).find(b"\0" + text.encode() + b"\0")
-        if place < 0:
-            place = len(self.strings)
+        place = self._places.setdefault(text, len(self.strings))
+        if place == len(self.strings):
             self.strings += text.encode() + b"\0"
         return self.first_text + place
 

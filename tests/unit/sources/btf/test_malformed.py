@@ -148,7 +148,7 @@ def test_names() -> None:
 def test_a_name_of_a_type_beyond_the_strings() -> None:
     section = Section()
     section.struct("s", 8)
-    section.strings = b"\0"
+    section.strings[:] = b"\0"
     with pytest.raises(BadBtf):
         Btf(section.data())
 

@@ -166,3 +166,20 @@ def test_unusable_files(tmp_path: Path, contents: bytes) -> None:
     with pytest.raises(TargetError) as caught:
         places.from_file(path, prefix="-s ")
     assert str(caught.value).startswith(f"-s {path}: ")
+
+
+def test_the_running_kernel(tmp_path: Path) -> None:
+    kernel = every_kind()
+    own = Section(kernel)
+    own.struct("own", 24, ("next", 10, 0))
+    for name, data in (("vmlinux", kernel.data()), ("good", own.data()), ("bad", b"\1\2")):
+        (tmp_path / name).write_bytes(data)
+    btf, modules, sentences = places.of_running_kernel(tmp_path)
+    assert btf.find(TypeKind.STRUCT, "own") is None
+    assert modules["good"].find(TypeKind.STRUCT, "own") is not None
+    assert ([*modules], len(sentences)) == (["good"], 1)
+
+
+def test_the_running_kernel_without_btf(tmp_path: Path) -> None:
+    with pytest.raises(TargetError):
+        places.of_running_kernel(tmp_path)

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import struct
+
 import drgn
 import pytest
 from drgn import Qualifiers, TypeKind
 
-from kcensus.sources.debuginfo.btf.format import Kind
+from kcensus.sources.debuginfo.btf.format import BadBtf, Kind
 from kcensus.sources.debuginfo.btf.types import Btf
 from kcensus.sources.types.nodes import Ref, build
 from tests.unit.sources.btf.making import Section, every_kind
@@ -121,6 +123,14 @@ def test_an_enum_with_a_negative_value_is_signed_without_the_flag() -> None:
     assert [btf.enumerator(name)[1] for name in ("MINUS", "TOP")] == [-2, 1 << 63]  # type: ignore[index]
 
 
+def test_an_enumerator_that_does_not_fit_its_enum_is_left_out() -> None:
+    section = Section()
+    section.enum("tiny", [("BIG", 300), ("SMALL", 3)], size=1)
+    btf = Btf(section.data())
+    assert (btf.enumerator("BIG"), btf.enumerator("SMALL")[1]) == (None, 3)  # type: ignore[index]
+    assert [name for name, _ in btf.find(TypeKind.ENUM, "tiny").node.enumerators] == ["SMALL"]  # type: ignore[union-attr]
+
+
 def test_functions_have_parameters() -> None:
     btf = Btf(every_kind().data())
     assert (
@@ -227,3 +237,53 @@ def test_names_longer_than_two_words_differ_in_the_middle() -> None:
     for size, name in enumerate(names):
         section.struct(name, size)
     assert [made(section, TypeKind.STRUCT, name).size for name in names] == [0, 1, 2]
+
+
+def with_layout(data: bytes, lengths: bytes) -> bytes:
+    """Return a section with a longer header and the lengths of kinds at the end."""
+    size = len(data) - 24
+    return (
+        data[:4]
+        + (32).to_bytes(4, "little")
+        + data[8:24]
+        + struct.pack("<II", size, len(lengths))
+        + data[24:]
+        + lengths
+    )
+
+
+def test_records_of_unknown_kinds_are_skipped_if_their_length_is_known() -> None:
+    section = Section()
+    section.add(50, "future", 0, 1, 2, 3, 4, 5, count=2)
+    section.struct("after", 8)
+    lengths = bytes(4 * 50) + struct.pack("<BBH", 4, 8, 0)
+    btf = Btf(with_layout(section.data(), lengths))
+    assert built(btf.find(TypeKind.STRUCT, "after")).size == 8
+    assert [*btf.variables()] == []
+    for unusable in (lengths[:200], bytes(4 * 50) + struct.pack("<BBH", 4, 7, 0)):
+        with pytest.raises(BadBtf):
+            Btf(with_layout(section.data(), unusable))
+
+
+def test_nothing_refers_to_records_that_are_not_types() -> None:
+    section = Section()
+    section.pointer(section.add(Kind.LOC_PROTO, "", 0, 0, count=1) + 1)
+    section.add(Kind.LOC_PARAM, "", 4, 0, 7, count=1)
+    with pytest.raises(BadBtf):
+        Btf(section.data())
+
+
+def test_locations_of_parameters_are_skipped() -> None:
+    section = Section()
+    section.add(Kind.LOC_PARAM, "", 4, 8, 7, 9, count=2)
+    section.add(Kind.LOC_PROTO, "", 0, 1, 1, 0, count=3)
+    section.add(Kind.LOCSEC, ".text", 0, 1, 2, 3, count=1)
+    section.struct("after", 8)
+    assert made(section, TypeKind.STRUCT, "after").size == 8
+
+
+def test_an_enum_of_more_than_65535_values() -> None:
+    section = Section()
+    values = [(f"v{number}", number) for number in range(70_000)]
+    section.enum("many", values)
+    assert Btf(section.data()).enumerator("v69999")[1] == 69_999  # type: ignore[index]

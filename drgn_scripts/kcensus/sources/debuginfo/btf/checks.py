@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kcensus.sources.debuginfo.btf.format import Array, BadBtf, Columns, Kind, among
+from kcensus.sources.debuginfo.btf.format import KINDS, Array, BadBtf, Columns, Kind, among
 
 _MAX_NESTED = 64
 """Levels of aliases, pointers and arrays, and of structs in structs; real types have few."""
@@ -19,9 +19,10 @@ _MAX_VALUES = 1 << 24
 
 QUALIFIERS = (Kind.VOLATILE, Kind.CONST, Kind.RESTRICT, Kind.TYPE_TAG)
 _ALIASES = (Kind.TYPEDEF, *QUALIFIERS)
+_CHAINED = (*_ALIASES, Kind.PTR, Kind.ARRAY, Kind.FUNC_PROTO)
 _REFERRING = (*_ALIASES, Kind.PTR, Kind.FUNC, Kind.FUNC_PROTO, Kind.VAR, Kind.DECL_TAG)
-_DECLARATIONS = (Kind.FUNC, Kind.VAR, Kind.DATASEC, Kind.DECL_TAG)
-"""Kinds of records that are no types."""
+_DECLARATIONS = (Kind.FUNC, Kind.VAR, Kind.DATASEC, Kind.DECL_TAG, *range(Kind.LOC_PARAM, KINDS))
+"""Kinds of records that are no types, unknown ones included."""
 COMPOUNDS = (Kind.STRUCT, Kind.UNION)
 ENUMS = (Kind.ENUM, Kind.ENUM64)
 _SCALARS = (Kind.INT, Kind.FLOAT, *ENUMS)
@@ -40,14 +41,12 @@ class Extents:
         self.base = base
         self.first: int = base.end if base else 0
         self.end: int = self.first + len(kind)
-        own = np.arange(self.first, self.end)
+        own = np.arange(self.first, self.end, dtype=np.int32)
         self.kind = kind
         self.alias = own
         """ID of the type behind typedefs and qualifiers."""
         self.core = own
         """ID of the type behind typedefs, qualifiers and arrays."""
-        self.depth = np.zeros(len(kind), np.int64)
-        """Levels of references to other types, not through members."""
         self.size = np.full(len(kind), np.nan)
         """Bytes as float64; NaN if a type has no size."""
         self.values = np.ones(len(kind))
@@ -56,7 +55,7 @@ class Extents:
         """Of an INT that is a bit field: its width, plus 256 times its offset; else 0.
 
         Since Linux kernel commit 9d5f9f701b18 ("bpf: btf: fix struct/union/fwd types with
-        kind_flag") (in v4.20), members have the width.
+        kind_flag") (in v5.0), members have the width.
         """
         self.members = np.zeros(len(kind))
         """Members including nested ones, float64."""
@@ -74,9 +73,8 @@ class Extents:
 
     def behind(self, column: str, target: Array) -> Array:
         """Return the ends of the chains of ``target``, IDs of one type for each own one."""
-        hop = np.where(target >= self.first, target - self.first, -1)
-        end, own = target, np.arange(len(target))
-        hop = np.where(hop < 0, own, hop)
+        own = np.arange(len(target))
+        hop = np.where(target >= self.first, target - self.first, own)
         for _ in range(_MAX_NESTED.bit_length()):
             hop = hop[hop]
         end = target[hop]
@@ -98,19 +96,18 @@ def check(columns: Columns, base: Extents, text_size: int) -> Extents:
     """
     extents = Extents(base, columns.kind)
     own = extents.alias
-    target = np.zeros(len(own), np.int64)
+    target = np.zeros(len(own), np.int32)
     refers = among(columns.kind, _REFERRING)
-    target[refers] = columns.value[refers]
+    target[refers] = np.minimum(columns.value[refers], extents.end)
     arrays = np.flatnonzero(columns.kind == Kind.ARRAY)
-    target[arrays] = columns.words[columns.start[arrays] + 3]
+    target[arrays] = np.minimum(columns.words[columns.start[arrays] + 3], extents.end)
     if len(target) and int(target.max()) >= extents.end:
         raise BadBtf("a type refers to a type that does not exist")
     if bool((columns.name >= max(text_size, 1)).any()):
         raise BadBtf("the name of a type lies outside the strings")
     _check_elements(columns, extents.end, text_size)
-    refers[arrays] = True
-    _check_depth(columns, extents, refers, target)
     _check_references(columns.kind, extents.at("kind", target))
+    _check_depth(columns, extents.first, target)
     is_alias = among(columns.kind, _ALIASES)
     extents.alias = extents.behind("alias", np.where(is_alias, target, own))
     is_alias[arrays] = True
@@ -121,19 +118,22 @@ def check(columns: Columns, base: Extents, text_size: int) -> Extents:
     return extents
 
 
-def _check_depth(columns: Columns, extents: Extents, refers: Array, target: Array) -> None:
-    """Fill in ``depth``, from the types on that refer to none; members may refer to any type."""
+def _check_depth(columns: Columns, first: int, target: Array) -> None:
+    """Take away the types that refer to none, then those that referred to these only, and so on.
+
+    Members do not count, because they may refer to any type.
+    """
     row, word = columns.elements((Kind.FUNC_PROTO,))
-    parameter = columns.words[word + 1]
-    starts = np.flatnonzero(np.diff(row, prepend=-1))
+    chained = np.flatnonzero(among(columns.kind, _CHAINED))
+    source = np.concatenate([chained, row])
+    ids = np.concatenate([target[chained], columns.words[word + 1]])
     for _ in range(_MAX_NESTED):
-        depth = np.where(refers, extents.at("depth", target) + 1, 0)
-        if len(row):
-            deepest = np.maximum.reduceat(extents.at("depth", parameter), starts) + 1
-            depth[row[starts]] = np.maximum(depth[row[starts]], deepest)
-        if np.array_equal(depth, extents.depth):
+        is_left = np.zeros(first + len(columns.kind), np.bool_)
+        is_left[first + source] = True
+        kept = np.flatnonzero(is_left[ids])
+        if not len(kept):
             return
-        extents.depth = depth
+        source, ids = source[kept], ids[kept]
     raise BadBtf("types refer to each other in a circle, or are nested too deeply")
 
 

@@ -7,7 +7,7 @@ proposed for drgn itself; where drgn has finders of these names, ours are not ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import drgn
 from drgn import FindObjectFlags, TypeKind
@@ -27,38 +27,42 @@ class Types:
     """
 
     def __init__(self, kernel: Btf) -> None:
-        self._kernel = kernel
-        self._modules: dict[str, Btf] = {}
+        self._all = {"": kernel}
+        self._found: dict[tuple[TypeKind, str], Ref | None] = {}
         kernel.complete = self._complete
 
     def add(self, module: str, btf: Btf) -> None:
-        """Add the types of a module."""
+        """Add the types of a module; before a type is used that a module may complete."""
         btf.complete = self._complete
-        self._modules[module] = btf
+        self._all[module] = btf
+        self._found.clear()
 
     def _complete(self, kind: TypeKind, name: str) -> Ref | None:
-        refs = {ref for each in self._each() if (ref := each.only(kind, name))}
-        return refs.pop() if len(refs) == 1 else None
-
-    def _each(self) -> Iterator[Btf]:
-        yield self._kernel
-        yield from self._modules.values()
+        refs = [ref for each in self._all.values() if (ref := each.only(kind, name))]
+        return refs[0] if len(refs) == 1 else None
 
     def find(self, kind: TypeKind, name: str) -> Ref | None:
         """Return a type of the kernel, else of the first module that has it, or None."""
-        return next((ref for each in self._each() if (ref := each.find(kind, name))), None)
+        key = kind, name
+        if key not in self._found:
+            refs = (each.find(kind, name, own=True) for each in self._all.values())
+            self._found[key] = next(filter(None, refs), None)
+        return self._found[key]
 
     def enumerator(self, name: str) -> tuple[Ref, int] | None:
         """Return an enum and a value as :meth:`find` does a type."""
-        return next((pair for each in self._each() if (pair := each.enumerator(name))), None)
+        pairs = (each.enumerator(name, own=True) for each in self._all.values())
+        return next(filter(None, pairs), None)
 
     def function(self, name: str) -> Ref | None:
         """Return the type of a function as :meth:`find` does a type."""
-        return next((ref for each in self._each() if (ref := each.function(name))), None)
+        refs = (each.function(name, own=True) for each in self._all.values())
+        return next(filter(None, refs), None)
 
     def variable(self, name: str) -> Ref | None:
         """Return the type of a variable as :meth:`find` does a type."""
-        return next((ref for each in self._each() if (ref := each.variables().get(name))), None)
+        refs = (each.variable(name) for each in self._all.values())
+        return next(filter(None, refs), None)
 
 
 def register(prog: drgn.Program, types: Types, address: Address | None = None) -> None:

@@ -4,6 +4,11 @@
 A record is ``struct btf_type`` (three words: name, kind and number of elements, size or type) and a
 part that depends on its kind. Layouts: ``include/uapi/linux/btf.h``; since Linux kernel commit
 69b693f0aefa ("bpf: btf: Introduce BPF Type Format (BTF)") (in v4.18).
+
+The 16 bits of the number of elements became 24, and the 5 bits of the kind 7, of bits that had to
+be 0 (by v7.3, commit not verified). Since Linux kernel commit 222edc843c15 ("btf: Add BTF kind
+layout encoding to UAPI") (by v7.3), a section can contain the length of each kind, so that records
+of unknown kinds can be skipped. LOC_PARAM and what follows are newer than v7.3.
 """
 
 from __future__ import annotations
@@ -21,6 +26,8 @@ Array = npt.NDArray[Any]
 
 MAGIC = b"\x9f\xeb"
 HEADER = struct.Struct("<HBBIIIII")
+_LAYOUT = struct.Struct("<II")
+"""Offset and bytes of the lengths of kinds, behind the header."""
 MAX_BYTES = 64 << 20
 """Most bytes of types and strings; a kernel has 6 MiB, and refuses more than 16 MiB of strings."""
 MAX_TYPES = 1 << 21
@@ -54,25 +61,32 @@ class Kind(IntEnum):
     DECL_TAG = 17
     TYPE_TAG = 18
     ENUM64 = 19
+    LOC_PARAM = 20
+    LOC_PROTO = 21
+    LOCSEC = 22
 
 
 _RECORD = 3
 """Words of ``struct btf_type``."""
-_FIXED: dict[int, int] = {Kind.INT: 1, Kind.ARRAY: 3, Kind.VAR: 1, Kind.DECL_TAG: 1}
+_FIXED: dict[int, int] = {
+    Kind.INT: 1, Kind.ARRAY: 3, Kind.VAR: 1, Kind.DECL_TAG: 1, Kind.LOC_PARAM: 1,
+}  # fmt: skip
 """Further words, by kind."""
 ELEMENT: dict[int, int] = {
     Kind.STRUCT: 3, Kind.UNION: 3, Kind.ENUM: 2, Kind.FUNC_PROTO: 2, Kind.DATASEC: 3,
-    Kind.ENUM64: 3,
+    Kind.ENUM64: 3, Kind.LOC_PARAM: 1, Kind.LOC_PROTO: 1, Kind.LOCSEC: 3,
 }  # fmt: skip
 """Words of each element, by kind."""
 _MAX_KIND = max(Kind)
-_KINDS = 32
+KINDS = 128
 """Values that a record can hold as its kind."""
+_UNKNOWN = 1 << 30
+"""Words of a record of a kind of unknown length: beyond the end."""
 
 
-def among(column: Array, kinds: Iterable[Kind]) -> Array:
+def among(column: Array, kinds: Iterable[int]) -> Array:
     """Return whether each kind of a column is one of ``kinds``; faster than :func:`numpy.isin`."""
-    is_meant = np.zeros(_KINDS, np.bool_)
+    is_meant = np.zeros(KINDS, np.bool_)
     is_meant[[*kinds]] = True
     return is_meant[column]
 
@@ -106,13 +120,16 @@ class Columns:
 
     def elements(self, kinds: tuple[Kind, ...]) -> tuple[Array, Array]:
         """Return row and first word of all elements of the types of these kinds, in order."""
-        rows = np.flatnonzero(among(self.kind, kinds))
-        counts = self.count[rows].astype(np.int64)
-        size = np.array([ELEMENT.get(kind, 0) for kind in range(_KINDS)])[self.kind[rows]]
-        ends = np.cumsum(counts)
-        nth = np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - counts, counts)
-        first = np.repeat(self.start[rows] + _RECORD, counts) + nth * np.repeat(size, counts)
-        return np.repeat(rows, counts), first
+        rows = np.flatnonzero(among(self.kind, kinds)).astype(np.int32)
+        counts = self.count[rows]
+        owner = np.repeat(rows, counts)
+        size = np.array([ELEMENT.get(kind, 0) for kind in range(KINDS)], np.int32)
+        size = size[self.kind[rows]]
+        before = np.cumsum(counts, dtype=np.int32) - counts
+        first = np.arange(len(owner), dtype=np.int32)
+        first *= np.repeat(size, counts)
+        first += np.repeat((self.start[rows] + _RECORD - before * size).astype(np.int32), counts)
+        return owner, first
 
 
 def read_columns(data: bytes, has_base: bool = False) -> Columns:
@@ -145,7 +162,7 @@ def read_columns(data: bytes, has_base: bool = False) -> Columns:
     if bool((((text < 0x20) & (text > 0)) | (text > 0x7E)).any()):
         raise BadBtf("a name has unprintable characters")
     words = np.frombuffer(data, "<u4", types_size // 4, types)
-    start = _starts(words)
+    start = _starts(words, *_lengths(data, length))
     info = words[start + 1]
     return Columns(
         data=data,
@@ -154,28 +171,41 @@ def read_columns(data: bytes, has_base: bool = False) -> Columns:
         text=text,
         start=start,
         name=words[start],
-        kind=(info >> 24 & 0x1F).astype(np.uint8),
-        count=(info & 0xFFFF).astype(np.uint16),
+        kind=(info >> 24 & 0x7F).astype(np.uint8),
+        count=(info & 0xFFFFFF).astype(np.int32),
         flag=info >> 31 > 0,
         value=words[start + 2],
     )
 
 
-def _starts(words: Array) -> Array:
+def _lengths(data: bytes, header: int) -> tuple[Array, Array]:
+    """Return the words of a record without elements, and those of each element, by kind."""
+    fixed, element = np.full(KINDS, _UNKNOWN, np.int32), np.zeros(KINDS, np.int32)
+    if header >= HEADER.size + _LAYOUT.size and len(data) >= header:
+        offset, size = _LAYOUT.unpack_from(data, HEADER.size)
+        rows = data[header + offset : header + offset + min(size, 4 * KINDS)]
+        for kind, (info, each, _) in enumerate(struct.iter_unpack("<BBH", rows[: len(rows) & ~3])):
+            if kind > _MAX_KIND and info % 4 == each % 4 == 0:
+                fixed[kind], element[kind] = _RECORD + info // 4, each // 4
+    for known in range(1, _MAX_KIND + 1):
+        fixed[known] = _RECORD + _FIXED.get(known, 0)
+        element[known] = ELEMENT.get(known, 0)
+    return fixed, element
+
+
+def _starts(words: Array, fixed: Array, element: Array) -> Array:
     """Return the index of the first word of each record.
 
     The lengths of the records that would begin at each word are computed all together, so that the
     loop over the records only adds.
     """
     if len(words) == 0:
-        return np.zeros(0, np.int64)
-    lengths = np.full(_KINDS, 1 << 30, np.int32)  # of unknown kinds: beyond the end
-    lengths[1 : _MAX_KIND + 1] = [_RECORD + _FIXED.get(Kind(k), 0) for k in range(1, _MAX_KIND + 1)]
-    element = np.array([ELEMENT.get(kind, 0) for kind in range(_KINDS)], np.int32)
+        return np.zeros(0, np.int32)
     info = words[1:]
-    kind = (info >> 24).astype(np.uint8) & 0x1F
-    following = element[kind] * (info & 0xFFFF).astype(np.int32)
-    following += lengths[kind]
+    kind = (info >> 24).astype(np.uint8) & 0x7F
+    following = element[kind]
+    following *= (info & 0xFFFFFF).astype(np.int32)
+    following += fixed[kind]
     following += np.arange(len(info), dtype=np.int32)
     # Not a list, because most words are not the first of a record.
     steps = following.data
@@ -185,10 +215,10 @@ def _starts(words: Array) -> Array:
         starts.append(place)
         place = steps[place]
     if place != len(words):
-        last = (int(words[starts[-1] + 1]) >> 24 & 0x1F) if starts else 1
-        if not 0 < last <= _MAX_KIND:
+        last = (int(words[starts[-1] + 1]) >> 24 & 0x7F) if starts else 1
+        if fixed[last] == _UNKNOWN:
             raise BadBtf(f"type {len(starts)} has the unknown kind {last}")
         raise BadBtf(f"type {len(starts)} does not end with the types")
     if len(starts) > MAX_TYPES:
         raise BadBtf("it has more types than any kernel")
-    return np.array(starts, np.int64)
+    return np.array(starts, np.int32)

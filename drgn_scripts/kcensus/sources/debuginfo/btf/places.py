@@ -106,6 +106,27 @@ def from_file(path: Path, base: Btf | None = None, prefix: str = "") -> Btf:
             raise TargetError(f"{reader.name}: has unusable types (BTF): {error}") from error
 
 
+def of_running_kernel(folder: Path = SYSFS) -> tuple[Btf, dict[str, Btf], list[str]]:
+    """Return the types of the running kernel, as :func:`of_modules` those of its modules.
+
+    Since Linux kernel commit 341dfcf8d78e ("btf: expose BTF info through sysfs") (in v5.4), the
+    kernel's BTF is a file; that of modules since commit 36e68442d1af ("bpf: Load and verify kernel
+    module BTFs") (in v5.11).
+
+    :raises TargetError: the file of the kernel is missing, unreadable or malformed
+    """
+    kernel = from_file(folder / "vmlinux")
+    modules: dict[str, Btf] = {}
+    sentences: list[str] = []
+    for path in sorted(folder.iterdir())[:_MAX_MODULES]:
+        if path.name != "vmlinux":
+            try:
+                modules[printable(path.name)] = from_file(path, kernel)
+            except TargetError as error:
+                sentences.append(f"module {printable(path.name)} is without types: {error}")
+    return kernel, modules, sentences
+
+
 def has_btf(reader: FileReader) -> bool:
     """Return whether a file is BTF, or an archive that can contain it; not for ELF files."""
     start = reader.read(0, 6)

@@ -76,19 +76,21 @@ class Btf:
 
     # Lookups by name
 
-    def find(self, kind: TypeKind, name: str) -> Ref | None:
+    def find(self, kind: TypeKind, name: str, *, own: bool = False) -> Ref | None:
         """Return the first type of a name, or None.
 
         :param kind: of struct, union, enum, typedef, int, bool or float
         :param name: the tag, or the name as C spells it; types that are only declared are not
             found, as in debug info that drgn reads
+        :param own: whether to leave out the types of the base
         """
-        row = next(self._rows(kind, name), None)
-        if row is None and kind == TypeKind.INT and name in _SPELLINGS:
-            row = next(self._rows(kind, _SPELLINGS[name]), None)
-        if row is None:
-            return self.base.find(kind, name) if self.base else None
-        return self._ref(self._first + row)
+        names = [name]
+        if kind == TypeKind.INT and name in _SPELLINGS:
+            names.append(_SPELLINGS[name])
+        for spelling in names:
+            for row in self._rows(kind, spelling):
+                return self._ref(self._first + row)
+        return None if own or self.base is None else self.base.find(kind, name)
 
     def only(self, kind: TypeKind, name: str) -> Ref | None:
         """Return the only own definition of a struct or union; None if there is none or several."""
@@ -98,38 +100,35 @@ class Btf:
             return None
         return self._ref(self._first + row)
 
-    def function(self, name: str) -> Ref | None:
-        """Return the type of a function, or None."""
+    def function(self, name: str, *, own: bool = False) -> Ref | None:
+        """Return the type of a function, or None; ``own`` as for :meth:`find`."""
         for row in self._named(name, (Kind.FUNC,)):
-            return self._ref(int(self._columns.value[row]))
-        return self.base.function(name) if self.base else None
+            return self._ref(self._value(row))
+        return None if own or self.base is None else self.base.function(name)
 
-    def enumerator(self, name: str) -> tuple[Ref, int] | None:
-        """Return the enum of an enumerator, and its value, or None."""
-        rows, words = self._enumerators
+    def enumerator(self, name: str, *, own: bool = False) -> tuple[Ref, int] | None:
+        """Return the enum of an enumerator, and its value, or None; ``own`` as for :meth:`find`."""
+        rows, _ = self._enumerators
         for nth in self._enumerator_names.candidates(name):
-            if self._text(int(self._columns.words[words[nth]])) == name:
-                first = int(self._columns.start[rows[nth]]) + 3
-                ref = self._ref(self._first + int(rows[nth]))
-                step = 3 if self._columns.kind[rows[nth]] == Kind.ENUM64 else 2
-                enumerators = ref.node.enumerators or ()
-                return ref, enumerators[(int(words[nth]) - first) // step][1]
-        return self.base.enumerator(name) if self.base else None
+            ref = self._ref(self._first + int(rows[nth]))
+            for label, value in ref.node.enumerators or ():
+                if label == name:
+                    return ref, value
+        return None if own or self.base is None else self.base.enumerator(name)
+
+    def variable(self, name: str) -> Ref | None:
+        """Return the type of an own variable, or None, also if several types are named so."""
+        refs = {self._ref(self._value(row)) for row in self._named(name, (Kind.VAR,))}
+        return refs.pop() if len(refs) == 1 else None
 
     def variables(self) -> dict[str, Ref]:
-        """Return the types of all own variables, without those whose name has several types.
+        """Return the types of all own variables, as :meth:`variable` does.
 
         pahole writes per-CPU variables, and other ones only if it is told to.
         """
-        return self._variables
-
-    @functools.cached_property
-    def _variables(self) -> dict[str, Ref]:
-        found: dict[str, Ref | None] = {}
-        for row in np.flatnonzero(self._columns.kind == Kind.VAR).tolist():
-            name, ref = self._text(int(self._columns.name[row])), self._ref(self._value(row))
-            found[name] = ref if found.get(name, ref) == ref else None
-        return {name: ref for name, ref in found.items() if ref and name}
+        rows = np.flatnonzero(self._columns.kind == Kind.VAR)
+        names = dict.fromkeys(self._text(offset) for offset in self._columns.name[rows].tolist())
+        return {name: ref for name in names if (ref := self.variable(name))}
 
     def _rows(self, kind: TypeKind, name: str) -> Iterator[int]:
         """Yield the rows of all definitions of a name."""
