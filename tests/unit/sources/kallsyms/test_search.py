@@ -56,9 +56,8 @@ def test_tables_of_another_kernel_are_refused(era: str) -> None:
         kallsyms.load(program(written.vmcoreinfo(symbols, named=False), data, start=BASE))
 
 
-def damaged(data: bytearray, chance: random.Random) -> None:
-    """Damage one of the pages that have the tables, as a lost or wrong page of a dump is."""
-    pages = range((TABLES - BASE) // _PAGE, len(data) // _PAGE)
+def damaged(data: bytearray, chance: random.Random, pages: range) -> None:
+    """Damage one of the pages, as a lost or wrong page of a dump is."""
     start = chance.choice(pages) * _PAGE
     other = chance.randrange(len(data) // _PAGE) * _PAGE
     page = data[start : start + _PAGE]
@@ -96,7 +95,8 @@ def test_a_damaged_image_never_gives_a_wrong_table(
     for case in range(cases):
         era, symbols, info, data = images[case % len(images)]
         copy = bytearray(data)
-        damaged(copy, random.Random(f"{SEED} {case}"))
+        pages = range((TABLES - BASE) // _PAGE, len(copy) // _PAGE)
+        damaged(copy, random.Random(f"{SEED} {case}"), pages)
         try:
             table = kallsyms.load(program(info, copy, start=BASE))
         except BadKallsyms:
