@@ -36,6 +36,14 @@ def test_all_symbols_are_found(era: str, percpu: bool, count: int) -> None:
     assert columns(kallsyms.load(program(info, image(written), start=BASE))) == symbols
 
 
+def test_the_base_is_before_stext() -> None:
+    """As on arm64."""
+    symbols = [("T", "_text", BASE), *((t, n, a + 0x1_0000) for t, n, a in many(1500))]
+    written = write(symbols, "5.10")
+    info = written.vmcoreinfo(symbols, named=False)
+    assert columns(kallsyms.load(program(info, image(written), start=BASE))) == symbols
+
+
 def test_an_image_without_tables_is_refused() -> None:
     symbols = many(1100)
     written = write(symbols, "5.10")

@@ -148,6 +148,8 @@ def test_memory_of_files(tmp_path: Path) -> None:
     for outside in ((0xFFF, 2), (0x1FFF, 2), (0x3000, 1)):
         with pytest.raises(drgn.FaultError):
             image.read(*outside)
+    twice = [memory._Part(0, 100, 7), memory._Part(10, 5, 9), memory._Part(50, 100, 0)]
+    assert list(memory._disjoint(twice)) == [(0, 100, 7), (100, 50, 50)]
     path.write_bytes(elf_core([PRSTATUS], loaded=8192, present=5000))
     assert memory.of_elf(path).ranges == [(0, 5000)]
 
