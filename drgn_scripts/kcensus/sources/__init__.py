@@ -75,19 +75,19 @@ def open_target(
         raise TargetError("the target is ''; leave it out to read the running kernel")
     listed = filter(None, os.environ.get(_SYMBOLS, "").split(os.pathsep))
     places = (*_existing("-s", symbols), *_existing(_SYMBOLS, listed))
+    info = _existing("--vmcoreinfo", [vmcoreinfo] if vmcoreinfo is not None else [])
     words = []
     if spec is not None and not session.is_session(spec):
         words.append(f"./{spec}" if spec.startswith("-") else spec)  # or it would be an option
     words += ["--allow-truncated"] if allow_truncated else []
-    words += ["--vmcoreinfo", os.fspath(vmcoreinfo)] if vmcoreinfo is not None else []
+    words += [word for path in info for word in ("--vmcoreinfo", os.fspath(path))]
     words += [word for path in _in_directories(symbols) for word in ("-s", path)]
     for source in _sources():
         if source.claims(spec):
             # A session's target is that of the next command, too: it stays as it is.
-            if vmcoreinfo is not None and source is not vmcore.SOURCE:
+            if info and source is not vmcore.SOURCE:
                 raise RequestError("--vmcoreinfo: is only for the file of a vmcore")
-            file = Path(vmcoreinfo) if vmcoreinfo is not None else None
-            target = source.open(Request(spec, places, allow_truncated, file))
+            target = source.open(Request(spec, places, allow_truncated, *info))
             return replace(target, words=shlex.join(words))
     raise TargetError(f"'{printable(spec or '')}' is not a target that kcensus can open")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import bisect
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ class FileMemory:
 
     def __init__(self, path: str | Path, parts: list[_Part]) -> None:
         self._file = open(path, "rb")  # noqa: SIM115, as long as the program lives
-        self._parts = sorted(part for part in parts if part.size > 0)
+        self._parts = list(_disjoint(parts))
 
     @property
     def ranges(self) -> list[tuple[int, int]]:
@@ -59,6 +60,19 @@ class FileMemory:
             place += len(data)
             row += place - part.start >= part.size
         return b"".join(parts)
+
+
+def _disjoint(parts: list[_Part]) -> Iterator[_Part]:
+    """Yield the parts by address, without what an earlier one has, too.
+
+    /proc/vmcore has the kernel's image twice, in a segment of its own and in the direct map.
+    """
+    reached = 0
+    for start, size, offset in sorted(parts):
+        skip = max(reached - start, 0)
+        if size > skip:
+            yield _Part(start + skip, size - skip, offset + skip)
+            reached = start + size
 
 
 def of_elf(path: str | Path) -> FileMemory:

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from kcensus.sources.debuginfo.kallsyms.files import from_file
 from kcensus.sources.debuginfo.kallsyms.loading import load
+from kcensus.sources.debuginfo.kallsyms.module_symbols import modules
 from kcensus.sources.debuginfo.kallsyms.symbols import BadKallsyms, Symbols
 
-__all__ = ["BadKallsyms", "Symbols", "load"]
+__all__ = ["BadKallsyms", "Symbols", "from_file", "load", "modules"]

@@ -40,15 +40,25 @@ _CHUNK = 1 << 18
 _TYPES = np.frombuffer(b"AaBbCcDdGgIiNnRrSsTtuVvWw", np.uint8)
 
 
+class Lengths(NamedTuple):
+    """The places of all symbols in the compressed names."""
+
+    first: npt.NDArray[np.int64]
+    bytes: int
+    """Length of the compressed names."""
+
+    @property
+    def marks(self) -> npt.NDArray[np.int64]:
+        """Place of each 256th symbol."""
+        return self.first[::_PER_MARKER]
+
+
 class Names(NamedTuple):
     """All names, in the table's order."""
 
     text: bytes
     """Per symbol a newline, the type and the name, without a newline at the end."""
-    bytes: int
-    """Length of the compressed names."""
-    marks: npt.NDArray[np.int64]
-    """Place of each 256th symbol in the compressed names."""
+    number: int
 
 
 def tokens(table: bytes, index: bytes) -> list[bytes]:
@@ -71,11 +81,10 @@ def tokens(table: bytes, index: bytes) -> list[bytes]:
     return found
 
 
-def names(stream: bytes, count: int, table: list[bytes]) -> Names:
-    """Return the names of ``count`` symbols at the start of ``stream``.
+def lengths(stream: bytes, count: int) -> Lengths:
+    """Return the places of ``count`` symbols at the start of ``stream``.
 
-    :param table: the 256 tokens
-    :raises BadKallsyms: a length or character is impossible
+    :raises BadKallsyms: a length is impossible
     """
     starts = array("q")
     place = 0
@@ -93,8 +102,18 @@ def names(stream: bytes, count: int, table: list[bytes]) -> Names:
         place = len(stream) + 1
     if place > len(stream):
         raise BadKallsyms(f"kallsyms_names ends before its {count} symbols do")
-    first = np.frombuffer(starts, np.int64)
-    codes = np.frombuffer(stream, np.uint8, place).astype(np.uint16)
+    return Lengths(np.frombuffer(starts, np.int64), place)
+
+
+def names(stream: bytes, places: Lengths, table: list[bytes]) -> Names:
+    """Return the names of symbols.
+
+    :param stream: the compressed names
+    :param table: the 256 tokens
+    :raises BadKallsyms: a character is impossible
+    """
+    first = places.first
+    codes = np.frombuffer(stream, np.uint8, places.bytes).astype(np.uint16)
     codes[first[codes[first] >= 128] + 1] = _NOTHING
     codes[first] = _LINE
     text = _expanded(codes, [*table, b"\n", b""])
@@ -104,7 +123,7 @@ def names(stream: bytes, count: int, table: list[bytes]) -> Names:
         raise BadKallsyms("kallsyms_names has a symbol without a name")
     if not np.isin(characters[lines + 1], _TYPES).all():
         raise BadKallsyms("kallsyms_names has a symbol of an unknown type")
-    return Names(text, place, first[::_PER_MARKER])
+    return Names(text, len(first))
 
 
 def _expanded(codes: npt.NDArray[np.uint16], strings: list[bytes]) -> bytes:
@@ -124,7 +143,7 @@ def _expanded(codes: npt.NDArray[np.uint16], strings: list[bytes]) -> bytes:
     return b"".join(parts)
 
 
-def has_markers(stream: bytes, found: Names) -> bool:
+def has_markers(stream: bytes, found: Lengths) -> bool:
     """Return whether the places of each 256th symbol follow the names, as they do in all kernels.
 
     Since Linux kernel commit 80ffbaa5b1bd ("kallsyms: reduce size a little on 64-bit") (in
@@ -189,9 +208,8 @@ def symbols(found: Names, offsets: Offsets, known: dict[str, int]) -> Symbols:
     :param known: SYMBOL lines of VMCOREINFO, with ``_stext``
     :raises BadKallsyms: no form of addresses fits
     """
-    count = found.text.count(b"\n")
     error: BadKallsyms | None = None
-    for addresses in offsets.forms(count):
+    for addresses in offsets.forms(found.number):
         table = Symbols(found.text, addresses)
         try:
             check_order(table)

@@ -71,9 +71,10 @@ def by_vmcoreinfo(prog: drgn.Program, info: Vmcoreinfo) -> Symbols:
         raise BadKallsyms("kallsyms_token_table does not follow kallsyms_names")
     stream = read(places["names"], name_bytes)
     decode.check_pages(stream, places["names"], "kallsyms_names")
-    names = decode.names(stream, count, tokens)
-    if not decode.has_markers(stream, names):
+    lengths = decode.lengths(stream, count)
+    if not decode.has_markers(stream, lengths):
         raise BadKallsyms("kallsyms_markers does not fit kallsyms_names")
+    names = decode.names(stream, lengths, tokens)
     base, size = None, 4
     if "relative_base" in places:
         base = decode.number(read(places["relative_base"], 8))

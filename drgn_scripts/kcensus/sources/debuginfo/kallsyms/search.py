@@ -32,7 +32,8 @@ _PAGE_BYTES = 4096
 _MAX_IMAGE_BYTES = 256 << 20
 # Sections begin at multiples of 2 MiB, and the memory between them is freed and unmapped.
 _MAX_HOLE_BYTES = 16 << 20
-_MAX_TABLES = 8
+_MAX_TABLES = 4
+_MAX_NUMBERS = 8
 _ALIGNMENTS = (4, 8)
 # Compressed bytes of 256 symbols with their lengths.
 _MIN_STEP, _MAX_STEP = 256 * 2, 256 * 512
@@ -243,22 +244,23 @@ def _names(
     numbers = np.frombuffer(data, "<u4", max(stretch - skip, 0) // 4 + 1, skip)
     least, most = decode.TOKENS * (markers.number - 1), decode.TOKENS * markers.number
     rows = np.flatnonzero((numbers > least) & (numbers <= most))
-    for place in (rows * 4 + skip).tolist()[::-1]:
+    # The names, of bytes that are seldom 0, hardly ever have such a number.
+    for place in (rows * 4 + skip).tolist()[: -_MAX_NUMBERS - 1 : -1]:
         count = int(numbers[(place - skip) // 4])
         if not decode.MIN_SYMBOLS <= count <= decode.MAX_SYMBOLS:
             continue
         for width in _ALIGNMENTS:
             stream = data[place + width :]
             try:
-                names = decode.names(stream, count, tokens)
+                lengths = decode.lengths(stream, count)
             except BadKallsyms:
                 continue
-            padding = len(stream) - names.bytes
-            if 0 <= padding < max(_ALIGNMENTS) and names.marks[-1] == markers.last:
+            padding = len(stream) - lengths.bytes
+            if 0 <= padding < max(_ALIGNMENTS) and lengths.marks[-1] == markers.last:
                 whole = stream + read(markers.start, 8 * markers.number)
-                if decode.has_markers(whole, names):
+                if decode.has_markers(whole, lengths):
                     decode.check_pages(stream, start + place + width, "kallsyms_names")
-                    yield start + place, names
+                    yield start + place, decode.names(stream, lengths, tokens)
 
 
 def _places(
@@ -269,7 +271,7 @@ def _places(
     :param after: address after the tokens
     :param number: address of the number of symbols
     """
-    count = names.text.count(b"\n")
+    count = names.number
     # Before the number, there is the base of offsets, or else the last of the addresses.
     last = decode.number(read(number - 8, 8))
     if _is_base(last, stext):
@@ -288,6 +290,6 @@ def _is_base(value: int, stext: int) -> bool:
 
 
 def _offsets(read: decode.Read, place: _Place, names: decode.Names) -> decode.Offsets:
-    data = read(place.start, place.width * names.text.count(b"\n"))
+    data = read(place.start, place.width * names.number)
     decode.check_pages(data, place.start, "kallsyms_offsets")
     return decode.Offsets(data, place.start, place.base)
