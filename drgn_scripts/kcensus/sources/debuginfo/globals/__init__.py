@@ -27,7 +27,7 @@ SymbolSize = Callable[[str], int | None]
 """Returns the bytes from a symbol to the next one."""
 
 
-class Undeclared(drgn.ObjectNotFoundError):
+class Undeclared(KeyError):
     """A variable has a symbol and no declaration."""
 
     def __init__(self, variable: str) -> None:
@@ -36,8 +36,8 @@ class Undeclared(drgn.ObjectNotFoundError):
 
     def __str__(self) -> str:
         return (
-            f"the type of the variable {self.variable} is unknown without debug info: declare it in "
-            f"{__name__}'s declarations.toml"
+            f"the type of the variable {self.variable} is unknown without debug info; declare it in "
+            "declarations.toml"
         )
 
 
