@@ -36,8 +36,8 @@ class Undeclared(KeyError):
 
     def __str__(self) -> str:
         return (
-            f"the type of the variable {self.variable} is unknown without debug info; declare it in "
-            "declarations.toml"
+            f"the type of the variable {self.variable} is unknown without debug info: declare it "
+            "in declarations.toml"
         )
 
 
