@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Record the names that kcensus looks up in debug info.
 
-``python -m tests.lookups [KERNEL/SCENARIO | CORE:DEBUG…]`` adds to ``lookups.json`` of the package what
-the named dumps show, by default all in the lab's cache: types, variables, constants, functions and symbols, also those that a kernel lacks, and those
-that drgn's helpers ask for. Type packs hold what the file names.
+``python -m tests.lookups [KERNEL/SCENARIO | CORE:DEBUG…]`` adds to ``lookups.json`` of the package
+what the named dumps show, by default all in the lab's cache: types, variables, constants, functions
+and symbols, also those that a kernel lacks, and those that drgn's helpers ask for. Type packs hold
+what the file names.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from kcensus.render.json import write_json
 from kcensus.reports import examine
 from kcensus.results import Result
 from kcensus.sources import Target, TargetError, open_target
-from kcensus.sources.debuginfo.finder import modules_from_memory
+from kcensus.sources.debuginfo.loading import modules_from_memory
 from kcensus.sources.debuginfo.lookups import Lookups, label_of, lookups, save
 from kcensus.sources.types.nodes import COMPOUND, Interner, MemberType, Node, Ref, build
 from tests.lab import build as lab_build
