@@ -14,6 +14,7 @@ import drgn
 from kcensus.sources.debuginfo.lookups import Lookups
 from kcensus.sources.debuginfo.packs.elf_symbols import ElfFile, read_elf
 from kcensus.sources.debuginfo.packs.file import Head, encode
+from kcensus.sources.debuginfo.packs.modules import module_name
 from kcensus.sources.debuginfo.packs.scopes import KINDS
 from kcensus.sources.debuginfo.packs.symbols import columns_of
 from kcensus.sources.formats import elf
@@ -46,11 +47,6 @@ class _Found:
     types: dict[str, Ref | None]
     objects: list[tuple[str, str | None, str, Ref, int | None, bytes | None]]
     """Name, file, kind, type, address, value."""
-
-
-def module_name(path: Path) -> str:
-    """Return the name of a module, as the kernel shows it, from the name of its file."""
-    return path.name.partition(".ko")[0].replace("-", "_")
 
 
 def make(vmlinux: Path, modules: Iterable[Path], names: Lookups) -> Made:
@@ -179,7 +175,7 @@ def _document(
             }
         )
     asked = {*names.variables, *names.constants, *names.functions, *names.objects}
-    return {"asked": sorted(asked), "scopes": scopes, "rows": table.finish()}
+    return {"asked": sorted(asked), "scopes": scopes, "types": table.finish()}
 
 
 def _place(address: int | None, module: str) -> int | list[int] | None:

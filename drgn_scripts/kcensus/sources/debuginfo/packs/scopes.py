@@ -76,7 +76,7 @@ def read_contents(document: Mapping[str, Any], lacking: Callable[[str], Exceptio
     :param lacking: returns the error for the type of a member that the pack lacks
     :raises BadTypes: they are invalid
     """
-    table = Reader(document.get("rows"), lacking)
+    table = Reader(document.get("types"), lacking)
     scopes = [_scope(as_object(each), table) for each in as_list(document.get("scopes"), 1)]
     if len(scopes) > _MAX_SCOPES or scopes[0].module:
         raise BadTypes("the kernel's types are missing")
