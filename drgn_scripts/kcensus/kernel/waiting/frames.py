@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import drgn
 import numpy as np
@@ -17,7 +17,7 @@ from kcensus.kernel.symbols import described, symbols_of
 from kcensus.kernel.tasks.functions import plain, waits_in
 from kcensus.kernel.tasks.stacks import Stacks, stacks, unknown_stacks
 from kcensus.kernel.tasks.tasks import Tasks, tasks
-from kcensus.sources.capsule import NotRecorded
+from kcensus.sources.capsule import NotRecorded, is_assembled
 from kcensus.text import printable
 
 _MAX_FRAMES = 256
@@ -76,15 +76,37 @@ def running_trace(kernel: Kernel, task: int) -> drgn.StackTrace | None:
 
     None without debug info, or without the registers of the CPU, which a dump has after a panic.
     """
-    prog = kernel.prog
     with contextlib.suppress(*_UNREADABLE):
-        if not prog.main_module().debug_file_path:
-            # drgn then guesses by frame pointers, up to 1,024 frames of whatever bp points to.
-            return None
-        trace = prog.stack_trace(Object(prog, "struct task_struct *", value=task))
-        if len(trace) <= _MAX_FRAMES:  # else it went astray
+        # Without, drgn guesses by frame pointers, up to 1,024 frames of whatever bp points to.
+        trace = _trace(kernel, task) if _has_debug_file(kernel) else None
+        if trace is not None and len(trace) <= _MAX_FRAMES:  # else it went astray
             return trace
     return None
+
+
+def _trace(kernel: Kernel, task: int) -> drgn.StackTrace:
+    return kernel.prog.stack_trace(Object(kernel.prog, "struct task_struct *", value=task))
+
+
+def _has_debug_file(kernel: Kernel) -> bool:
+    """Return whether drgn has the debug info of the kernel, and not just its types."""
+    with contextlib.suppress(LookupError):
+        return bool(kernel.prog.main_module().debug_file_path)
+    return False
+
+
+def untraced(kernel: Kernel, tasks: Iterable[int]) -> dict[int, str]:
+    """Return running tasks whose registers a dump has, but not the debug info for their stacks.
+
+    :return: the function in which each of them runs, by task; empty in a program
+    """
+    if _has_debug_file(kernel) or is_assembled(kernel.prog):
+        return {}
+    symbols, functions = symbols_of(kernel), {}
+    for task in tasks:
+        with contextlib.suppress(*_UNREADABLE):
+            functions[task] = symbols.place(_trace(kernel, task)[0].pc).name
+    return functions
 
 
 def runs_in(functions: Sequence[str]) -> str:

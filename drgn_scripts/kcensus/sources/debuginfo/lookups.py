@@ -48,6 +48,18 @@ class Lookups:
             self.names(kind).update(other.names(kind))
         self.objects -= self.variables | self.constants | self.functions
 
+    def missing(self, other: Lookups) -> list[str]:
+        """Return the names of ``other`` that are missing here, members as ``TYPE.MEMBER``."""
+        names = [type_ for type_ in other.types if type_ not in self.types]
+        for type_, members in other.types.items():
+            unknown = members - self.types.get(type_, set())
+            names += [f"{type_}.{member or '(anonymous)'}" for member in unknown]
+        objects = self.variables | self.constants | self.functions | self.objects
+        for kind in KINDS:
+            known = self.names(kind) if kind in ("symbols", "modules") else objects
+            names += [f"{kind}: {name}" for name in other.names(kind) - known]
+        return sorted(names)
+
     def count(self) -> int:
         """Return the number of names, members included."""
         members = sum(map(len, self.types.values()))

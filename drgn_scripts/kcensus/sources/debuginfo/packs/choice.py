@@ -15,12 +15,9 @@ from kcensus.sources.debuginfo.loading import build_id_of, holds, offset_of, sym
 from kcensus.sources.debuginfo.packs.file import SUFFIX, Pack, is_pack
 from kcensus.sources.debuginfo.packs.loaded import PackDebugInfo
 from kcensus.sources.model import TargetError, kernel_release
-from kcensus.sources.types.table import BadTypes
 
 _MAX_PACKS = 1 << 12
 """Most packs of a directory to compare with a dump without a build ID."""
-_ANCHORS = ("_stext", "init_uts_ns", "swapper_pg_dir")
-"""Symbols in VMCOREINFO."""
 
 
 def split_packs(paths: Collection[Path]) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
@@ -79,16 +76,9 @@ def _is_of(pack: Pack, prog: drgn.Program, build_id: str | None, offset: int) ->
 
 def _check(pack: Pack, prog: drgn.Program, offset: int) -> None:
     """Refuse a pack whose symbols are elsewhere than VMCOREINFO says."""
-    try:
-        known = pack.symbols()
-    except BadTypes as error:
-        raise pack.corrupt(error) from error
-    for name in _ANCHORS:
+    for name, linked in pack.head.anchors:
         address = symbol_of(prog, name)
-        if address is None:
-            continue
-        linked = known.address_of(name)
-        if linked is not None and linked + offset & (1 << 64) - 1 != address:
+        if address is not None and linked + offset & (1 << 64) - 1 != address:
             raise TargetError(
                 f"{pack.name}: does not belong to this dump: {name} is at {linked + offset:#x} by "
                 f"the type pack, and at {address:#x} by VMCOREINFO"

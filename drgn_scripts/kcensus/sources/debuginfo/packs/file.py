@@ -48,6 +48,8 @@ class Head:
     """Linked address and bytes of ``linux_banner`` and of the build ID."""
     extent: tuple[int, int]
     """First and last address of the image, as linked."""
+    anchors: tuple[tuple[str, int], ...] = ()
+    """Linked addresses of symbols that VMCOREINFO has, too."""
 
     def __str__(self) -> str:
         build_id = f"build ID {self.build_id}" if self.build_id else ""
@@ -84,6 +86,7 @@ def encode(head: Head, document: dict[str, Any], symbols: dict[str, Columns]) ->
         "build_id": head.build_id,
         "contents": [[address, data.hex()] for address, data in head.contents],
         "extent": head.extent,
+        "anchors": head.anchors,
         "parts": [[name, len(parts[name]), len(data)] for name, data in raw.items()],
     }
     body = json.dumps(about, separators=(",", ":")).encode()
@@ -182,7 +185,9 @@ def _head(about: dict[str, Any]) -> Head:
         contents.append((as_integer(address, _MAX_ADDRESS), bytes_of(text)))
     low, high = (as_integer(each, _MAX_ADDRESS) for each in as_list(about.get("extent"), 2)[:2])
     arch, release = as_text(about.get("arch")), as_text(about.get("release"))
-    return Head(arch, release, build_id, tuple(contents), (low, high))
+    anchors = [as_list(row, 2) for row in as_list(about.get("anchors"))]
+    places = tuple((as_text(row[0]), as_integer(row[1], _MAX_ADDRESS)) for row in anchors)
+    return Head(arch, release, build_id, tuple(contents), (low, high), places)
 
 
 def bytes_of(text: Any) -> bytes:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 
 import drgn
 from drgn import FindObjectFlags, TypeKind
@@ -39,10 +40,9 @@ class PackDebugInfo:
         self._low, self._high = pack.head.extent
         try:
             self._contents = read_contents(pack.document(), self._lacking)
-            columns = pack.symbols()
+            self._columns = pack.symbols()
         except BadTypes as error:
             raise pack.corrupt(error) from error
-        self._table = kernel_table(columns, pack.head.extent, offset)
         self._modules: dict[str, tuple[Scope, drgn.RelocatableModule]] = {}
         """Used modules, with drgn's objects."""
         self._tables: dict[str, SymbolTable] = {}
@@ -53,6 +53,10 @@ class PackDebugInfo:
         self._prog.register_type_finder(name, self._find_type, enable_index=-1)
         self._prog.register_object_finder(name, self._find_object, enable_index=-1)
         self._prog.register_symbol_finder(name, self._find_symbols, enable_index=-1)
+
+    @cached_property
+    def _table(self) -> SymbolTable:
+        return kernel_table(self._columns, self._pack.head.extent, self._offset)
 
     def _lacking(self, what: str) -> NotRecorded:
         return NotRecorded(

@@ -16,7 +16,7 @@ from kcensus.sources.debuginfo.packs.elf_symbols import ElfFile, read_elf
 from kcensus.sources.debuginfo.packs.file import Head, encode
 from kcensus.sources.debuginfo.packs.modules import module_name
 from kcensus.sources.debuginfo.packs.scopes import KINDS
-from kcensus.sources.debuginfo.packs.symbols import columns_of
+from kcensus.sources.debuginfo.packs.symbols import Columns, columns_of
 from kcensus.sources.formats import elf
 from kcensus.sources.model import TargetError
 from kcensus.sources.reader import FileReader
@@ -24,6 +24,8 @@ from kcensus.sources.types.nodes import Interner, Ref
 from kcensus.sources.types.table import Writer, complete
 from kcensus.text import printable
 
+_ANCHORS = ("_stext", "init_uts_ns", "swapper_pg_dir")
+"""Symbols that VMCOREINFO has, too."""
 _ARCHITECTURES = {"x86_64": drgn.Architecture.X86_64, "aarch64": drgn.Architecture.AARCH64}
 _SECTION_SHIFT = 32
 """While a module is read, section N is at address N + 1 << 32."""
@@ -58,9 +60,9 @@ def make(vmlinux: Path, modules: Iterable[Path], names: Lookups) -> Made:
     head, kernel = _kernel(vmlinux)
     types = Interner()
     found = {"": _find(_program(vmlinux, head.arch), names, types)}
-    symbols = {"": columns_of(kernel)}
+    symbols = {"": kernel}
     build_ids: dict[str, str | None] = {"": head.build_id}
-    sections = {"": kernel.names}
+    sections = dict[str, list[str]]({"": []})
     wanted = {module_name(path): path for path in modules if module_name(path) in names.modules}
     for name, path in sorted(wanted.items()):
         file = read_elf(path)
@@ -80,7 +82,7 @@ def _identity(path: Path) -> elf.Identity:
         return elf.identity(reader, elf.read_header(reader))
 
 
-def _kernel(vmlinux: Path) -> tuple[Head, ElfFile]:
+def _kernel(vmlinux: Path) -> tuple[Head, Columns]:
     file, identity = read_elf(vmlinux), _identity(vmlinux)
     with FileReader(vmlinux) as reader:
         machine = elf.read_header(reader).machine
@@ -92,7 +94,11 @@ def _kernel(vmlinux: Path) -> tuple[Head, ElfFile]:
             f"{name}: has neither a build ID nor a linux_banner, so no dump can be compared with it"
         )
     release = printable(identity.release or "")
-    return Head(machine, release, identity.build_id, identity.contents, file.extent), file
+    columns = columns_of(file)
+    anchors = [(anchor, columns.address_of(anchor)) for anchor in _ANCHORS]
+    known = tuple((anchor, address) for anchor, address in anchors if address is not None)
+    head = Head(machine, release, identity.build_id, identity.contents, file.extent, known)
+    return head, columns
 
 
 def _program(path: Path, arch: str, module: ElfFile | None = None) -> drgn.Program:
@@ -169,7 +175,7 @@ def _document(
             {
                 "module": module,
                 "build_id": build_ids[module],
-                "sections": sections[module] if module else [],
+                "sections": sections[module],
                 "types": types,
                 "objects": objects,
             }

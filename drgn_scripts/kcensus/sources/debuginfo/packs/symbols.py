@@ -28,7 +28,8 @@ def _precedence(binding: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     """Return drgn's precedence of bindings: global, then weak, then local."""
     table = np.ones(16, np.uint8)
     table[[_GLOBAL, _UNIQUE]], table[_WEAK] = 3, 2
-    return table[binding]
+    ranks: npt.NDArray[np.uint8] = table[binding]
+    return ranks
 
 
 class Columns(NamedTuple):

@@ -7,15 +7,18 @@ registers or on its stack may hold it: a hint, not more.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import drgn
 import numpy as np
 
-from kcensus.engine.memory import Words
+from kcensus.engine.memory import Numbers, Words
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.names import DAMAGED
 from kcensus.kernel.waiting.finder import Finder
-from kcensus.kernel.waiting.frames import SPINS, running_trace
-from kcensus.kernel.waiting.graph import HELD, TASK, WAITS, NodeKind
+from kcensus.kernel.waiting.frames import SPINS, is_spin, running_trace, untraced
+from kcensus.kernel.waiting.graph import HELD, TASK, WAITS, Graph, NodeKind
+from kcensus.results import Gap
 
 SPINLOCK = NodeKind("spinlock", ("struct qspinlock", "struct raw_spinlock"), is_lock=True)
 _MAX_RUNNING = 64
@@ -34,13 +37,14 @@ class Spinning(Finder):
 
     def find(self) -> None:
         """Add edges from spinning tasks to their lock, and to tasks that may hold it."""
+        self._untraced: dict[int, str] = {}
         if not self.known.is_blocked.any():
             return
-        running = np.flatnonzero(self.known.is_on_cpu & ~self.known.has_exited)
-        longest = running[np.argsort(-self.known.arrived_ns[running], kind="stable")]
+        running = self._running()
+        self._untraced = untraced(self.kernel, self.known.address[running].tolist())
         traces = {
             row: trace
-            for row in longest[:_MAX_RUNNING].tolist()
+            for row in running.tolist()
             if (trace := running_trace(self.kernel, int(self.known.address[row]))) is not None
         }
         spinning = {row: lock for row, trace in traces.items() if (lock := _lock(trace))}
@@ -64,6 +68,25 @@ class Spinning(Finder):
                 (TASK, self.known.address[rows]),
                 "address in registers or on the stack",
                 strength=Strength.POSSIBLE,
+            )
+
+    def _running(self) -> Numbers:
+        """Return the rows of running tasks, those that run for the longest first."""
+        running = np.flatnonzero(self.known.is_on_cpu & ~self.known.has_exited)
+        longest = np.argsort(-self.known.arrived_ns[running], kind="stable")
+        return running[longest][:_MAX_RUNNING]
+
+    def gaps(self, graph: Graph) -> Iterator[Gap]:
+        """Yield the running tasks whose stacks need the kernel's debug info itself."""
+        tasks = {*graph.address[graph.is_task].tolist()}
+        spinning = [task for task, name in self._untraced.items() if task in tasks or is_spin(name)]
+        if spinning:
+            yield Gap(
+                "stacks of running tasks",
+                "they need the debug info itself (DWARF), which types from another source do not "
+                "replace: pass the vmlinux with -s",
+                len(spinning),
+                "the functions of these tasks, and the spinlocks that they spin for, are missing",
             )
 
     def _mentions_lock(self, row: int, trace: drgn.StackTrace, lock: int) -> bool:
