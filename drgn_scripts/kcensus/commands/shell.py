@@ -70,7 +70,7 @@ def _load_modules(target: Target) -> list[str]:
     """Load the debug info of all modules; return one sentence for each that lacks it."""
     import drgn
 
-    from kcensus.sources.debuginfo.finder import modules_from_memory
+    from kcensus.sources.debuginfo.loading import modules_from_memory
 
     if target.recorded_for is not None:
         return []

@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 
 from kcensus.sources import TargetError, is_running_kernel, live, open_target
-from kcensus.sources.debuginfo.finder import modules_from_memory
+from kcensus.sources.debuginfo.loading import modules_from_memory
 from kcensus.sources.live import hardening, missing_debug_info, refusal
 from kcensus.sources.model import MissingDebugInfo
 from tests.unit.sources.test_sniff import one_line

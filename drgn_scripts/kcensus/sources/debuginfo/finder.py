@@ -15,7 +15,6 @@ import contextlib
 import functools
 import logging.handlers
 import os
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +25,14 @@ from kcensus.human import listed
 from kcensus.limits.memory import mapping_files
 from kcensus.sources.debuginfo import packages
 from kcensus.sources.debuginfo.in_memory import InMemory, NotInMemory
+from kcensus.sources.debuginfo.loading import (
+    build_id_of,
+    holds,
+    modules_from_memory,
+    offset_of,
+    unreadable_modules,
+)
+from kcensus.sources.debuginfo.packs.choice import split_packs, use_pack
 from kcensus.sources.formats import elf
 from kcensus.sources.model import (
     MissingDebugInfo,
@@ -141,8 +148,8 @@ class DebugInfo:
             if not os.path.isdir(path):
                 self._add_file(path)
         self._release = kernel_release(prog)
-        self._build_id = _vmcoreinfo(prog, rb"BUILD-ID=[ \t]*([0-9a-f]{2,128})")
-        self._offset = int(_vmcoreinfo(prog, rb"KERNELOFFSET=([0-9a-f]{1,16})") or "0", 16)
+        self._build_id = build_id_of(prog)
+        self._offset = offset_of(prog)
         self._search(self._directories, self._directories)
 
     def _search(self, directories: Iterable[Path], kernel_directories: Iterable[Path]) -> None:
@@ -229,12 +236,7 @@ class DebugInfo:
         # file must be in memory at their places in the file.
         if self._build_id is not None:
             return vmlinux.identity.build_id == self._build_id
-        equal = set()
-        for address, contents in vmlinux.identity.contents:
-            with contextlib.suppress(drgn.FaultError, ValueError, OverflowError):
-                place = address + self._offset
-                equal.add(bytes(self._prog.read(place, len(contents))) == contents)
-        return equal == {True}
+        return holds(self._prog, vmlinux.identity.contents, self._offset)
 
     def _try(self, files: list[_Vmlinux]) -> None:
         try:
@@ -319,7 +321,7 @@ class DebugInfo:
             raise
         except Exception as error:
             # drgn's errors have no common base class. Analyses work without modules.
-            return [packages.unreadable_modules(wanted, str(error))]
+            return [unreadable_modules(wanted, str(error))]
         finally:
             logger.removeHandler(warnings)
         sentences = [
@@ -330,7 +332,7 @@ class DebugInfo:
         # drgn only logs unreadable parts of the kernel's list of modules.
         unseen = wanted - {module.name for module in loaded}
         if unseen and warnings.buffer:
-            sentences.append(packages.unreadable_modules(unseen, warnings.buffer[-1].getMessage()))
+            sentences.append(unreadable_modules(unseen, warnings.buffer[-1].getMessage()))
         return sentences
 
     def places(self) -> list[tuple[str, str]]:
@@ -345,48 +347,33 @@ def _is_of(path: Path, module: str) -> bool:
     return path.name.partition(".ko")[0].replace("-", "_") == module
 
 
-@contextlib.contextmanager
-def modules_from_memory() -> Iterator[None]:
-    """Let drgn find modules of the running kernel in its memory meanwhile, unless told otherwise.
-
-    By default, drgn takes their addresses from /sys/module, where they are 0 if
-    kernel.kptr_restrict is 2, and where a module that is unloaded meanwhile is an error. It reads
-    the variable for each module; the environment may be that of another program.
-    """
-    name = "DRGN_USE_SYS_MODULE"
-    is_ours = name not in os.environ
-    os.environ.setdefault(name, "0")
-    try:
-        yield
-    finally:
-        if is_ours:
-            os.environ.pop(name, None)
-
-
 def load_debug_info(target: Target, symbols: tuple[Path, ...]) -> Target:
-    """Load the kernel's debug info into the program of ``target``; return the target.
+    """Give the program of ``target`` types and symbols; return the target.
+
+    They come from debug info, else from a type pack, else from the kernel's own memory.
 
     :raises TargetError: the machine is not supported, or the debug info is missing or unusable
     """
     check_platform(target.prog, target.name)
-    debug_info = DebugInfo(target.prog, symbols)
+    packs, files = split_packs(symbols)
+    debug_info = DebugInfo(target.prog, files)
     try:
         with mapping_files():
             debug_info.load_kernel()
         target.modules = debug_info
     except MissingDebugInfo as error:
-        if not debug_info.names_no_kernel:
+        if pack := use_pack(target.prog, packs, files):
+            target.modules, target.types = pack, "type pack"
+        elif debug_info.names_no_kernel:
+            target.modules, target.types = _in_memory(target.prog, error), "BTF"
+        else:
             raise
-        try:
-            target.modules = InMemory(target.prog)
-        except NotInMemory as reason:
-            raise MissingDebugInfo(f"{error}; without it: {reason}", error.build_id) from error
-        target.types = "BTF"
     return target
 
 
-def _vmcoreinfo(prog: drgn.Program, pattern: bytes) -> str | None:
-    # Patterns allow hexadecimal digits only, because users paste a build ID into a shell.
-    vmcoreinfo = prog["VMCOREINFO"].string_()
-    match = re.search(rb"^" + pattern + rb"[ \t\r]*$", vmcoreinfo, re.MULTILINE)
-    return match[1].decode() if match else None
+def _in_memory(prog: drgn.Program, missing: MissingDebugInfo) -> InMemory:
+    try:
+        return InMemory(prog)
+    except NotInMemory as error:
+        text = f"{missing}; the kernel's own types cannot replace it: {error}"
+        raise MissingDebugInfo(text, missing.build_id) from error

@@ -19,6 +19,7 @@ from kcensus.sources.debuginfo.btf.format import BadBtf
 from kcensus.sources.debuginfo.btf.types import Btf
 from kcensus.sources.debuginfo.globals import Undeclared, declared
 from kcensus.sources.debuginfo.kallsyms import BadKallsyms
+from kcensus.sources.debuginfo.loading import unreadable_modules
 from kcensus.sources.model import kernel_release
 from kcensus.text import printable
 
@@ -108,7 +109,7 @@ class InMemory:
                 else {}
             )
         except _DAMAGED as error:
-            return [packages.unreadable_modules(new, str(error))]
+            return [unreadable_modules(new, str(error))]
         for name in new:
             self._known[name] = self._load(name, loaded[name]) if name in loaded else ""
         return [sentence for name in wanted if (sentence := self._known[name])]

@@ -153,14 +153,6 @@ def missing_module(name: str, release: str, build_id: str | None) -> str:
     return f"debug info of {where} is missing: {remedy}"
 
 
-def unreadable_modules(names: set[str], reason: str) -> str:
-    """Return a sentence about modules that may be loaded."""
-    return (
-        f"cannot determine whether the modules {', '.join(sorted(names))} are loaded "
-        f"(drgn: {printable(reason)})"
-    )
-
-
 class Lack(NamedTuple):
     """Missing debug info that one remedy provides."""
 

@@ -156,6 +156,12 @@ def build(prog: drgn.Program, ref: Ref) -> drgn.Type:
     return type_.qualified(Qualifiers(ref.qualifiers)) if ref.qualifiers else type_
 
 
+def forget(prog: drgn.Program, node: Node) -> None:
+    """Build a type again when it is used next, because its node changed."""
+    built: dict[Node, drgn.Type] = prog.cache.get(_BUILT, {})
+    built.pop(node, None)
+
+
 def _build(prog: drgn.Program, node: Node) -> drgn.Type:
     if node.kind == TypeKind.FUNCTION:
         returned = prog.void_type() if node.type is None else build(prog, node.type)

@@ -118,6 +118,11 @@ class Reader:
         for node in self._nodes:
             _measure(node, self._extents)
 
+    @property
+    def nodes(self) -> Sequence[Node]:
+        """The types of all rows."""
+        return self._nodes
+
     def ref(self, use: Any) -> Ref:
         """Return the type of a use, among the rows read so far.
 

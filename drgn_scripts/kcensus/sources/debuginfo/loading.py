@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What VMCOREINFO and the memory of a dump say about its kernel and modules."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterable, Iterator
+
+import drgn
+
+from kcensus.text import printable
+
+
+def build_id_of(prog: drgn.Program) -> str | None:
+    """Return the build ID in VMCOREINFO, which kernels before v5.9 lack."""
+    return _vmcoreinfo(prog, rb"BUILD-ID=[ \t]*([0-9a-f]{2,128})")
+
+
+def offset_of(prog: drgn.Program) -> int:
+    """Return the bytes by which the kernel is behind its linked addresses."""
+    return int(_vmcoreinfo(prog, rb"KERNELOFFSET=([0-9a-f]{1,16})") or "0", 16)
+
+
+def symbol_of(prog: drgn.Program, name: str) -> int | None:
+    """Return the address of a symbol in VMCOREINFO."""
+    found = _vmcoreinfo(prog, rb"SYMBOL\(" + name.encode() + rb"\)=([0-9a-f]{1,16})")
+    return int(found, 16) if found else None
+
+
+def _vmcoreinfo(prog: drgn.Program, pattern: bytes) -> str | None:
+    # Patterns allow hexadecimal digits only, because users paste a build ID into a shell.
+    vmcoreinfo = prog["VMCOREINFO"].string_()
+    match = re.search(rb"^" + pattern + rb"[ \t\r]*$", vmcoreinfo, re.MULTILINE)
+    return match[1].decode() if match else None
+
+
+def holds(prog: drgn.Program, contents: Iterable[tuple[int, bytes]], offset: int) -> bool:
+    """Return whether memory has these bytes at their linked addresses; False without any."""
+    equal = set()
+    for address, data in contents:
+        with contextlib.suppress(drgn.FaultError, ValueError, OverflowError):
+            equal.add(bytes(prog.read(address + offset, len(data))) == data)
+    return equal == {True}
+
+
+def unreadable_modules(names: set[str], reason: str) -> str:
+    """Return the sentence about an unreadable list of modules."""
+    return (
+        f"cannot determine whether the modules {', '.join(sorted(names))} are loaded "
+        f"(drgn: {printable(reason)})"
+    )
+
+
+@contextlib.contextmanager
+def modules_from_memory() -> Iterator[None]:
+    """Let drgn find modules of the running kernel in its memory meanwhile, unless told otherwise.
+
+    By default, drgn takes their addresses from /sys/module, where they are 0 if
+    kernel.kptr_restrict is 2, and where a module that is unloaded meanwhile is an error. It reads
+    the variable for each module; the environment may be that of another program.
+    """
+    name = "DRGN_USE_SYS_MODULE"
+    is_ours = name not in os.environ
+    os.environ.setdefault(name, "0")
+    try:
+        yield
+    finally:
+        if is_ours:
+            os.environ.pop(name, None)

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Answer a program's lookups from a type pack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+
+import drgn
+from drgn import FindObjectFlags, TypeKind
+
+from kcensus.sources.debuginfo.loading import modules_from_memory, unreadable_modules
+from kcensus.sources.debuginfo.packs.file import Pack
+from kcensus.sources.debuginfo.packs.scopes import Found, Scope, read_contents
+from kcensus.sources.debuginfo.packs.symbols import Columns, SymbolTable, kernel_table, module_table
+from kcensus.sources.model import kernel_release
+from kcensus.sources.types.nodes import COMPOUND, NotRecorded, build, forget
+from kcensus.sources.types.table import BadTypes
+from kcensus.text import printable
+
+_TAGGED = (*COMPOUND, TypeKind.ENUM)
+_PRIMITIVE = (TypeKind.VOID, TypeKind.INT, TypeKind.BOOL, TypeKind.FLOAT)
+"""drgn has its own."""
+_MASK = (1 << 64) - 1
+
+
+class PackDebugInfo:
+    """The types, objects and symbols of a pack, as debug info of one program.
+
+    :param offset: bytes between the addresses as linked and in memory (``KERNELOFFSET``)
+    :param is_last: whether a name that the pack's maker did not look for is an error, because no
+        other source of types follows
+    :raises TargetError: the pack is corrupt
+    """
+
+    def __init__(
+        self, prog: drgn.Program, pack: Pack, offset: int, *, is_last: bool = True
+    ) -> None:
+        self._prog, self._pack, self._offset, self._is_last = prog, pack, offset, is_last
+        self._low, self._high = pack.head.extent
+        try:
+            self._contents = read_contents(pack.document(), self._lacking)
+            self._columns = pack.symbols()
+        except BadTypes as error:
+            raise pack.corrupt(error) from error
+        self._modules: dict[str, tuple[Scope, drgn.RelocatableModule]] = {}
+        """Used modules, with drgn's objects."""
+        self._tables: dict[str, SymbolTable] = {}
+        self._complete(self._contents.kernel)
+
+    def register(self, name: str = "kcensus-pack") -> None:
+        """Register the finders, behind those of drgn."""
+        self._prog.register_type_finder(name, self._find_type, enable_index=-1)
+        self._prog.register_object_finder(name, self._find_object, enable_index=-1)
+        self._prog.register_symbol_finder(name, self._find_symbols, enable_index=-1)
+
+    @cached_property
+    def _table(self) -> SymbolTable:
+        return kernel_table(self._columns, self._pack.head.extent, self._offset)
+
+    def _lacking(self, what: str) -> NotRecorded:
+        return NotRecorded(
+            f"the type pack {self._pack.name} lacks {printable(what)}: it has what kcensus itself "
+            "uses; pass the vmlinux with -s, or write the pack again with `kcensus types save`"
+        )
+
+    def _complete(self, scope: Scope) -> None:
+        """Give types that are only declared elsewhere the members that they have in a scope."""
+        for label, ref in scope.types.items():
+            if ref is not None and ref.node.size is not None:
+                for node in self._contents.incomplete.pop(label, ()):
+                    node.size, node.members = ref.node.size, ref.node.members
+                    forget(self._prog, node)
+
+    def _scopes(self) -> Iterator[tuple[Scope, drgn.RelocatableModule | None]]:
+        yield self._contents.kernel, None
+        yield from self._modules.values()
+
+    def _find_type(
+        self, prog: drgn.Program, kinds: drgn.TypeKindSet, name: str, filename: str | None
+    ) -> drgn.Type | None:
+        is_known = False
+        for kind in TypeKind:
+            if kind not in kinds:
+                continue
+            label = f"{kind.name.lower()} {name}" if kind in _TAGGED else name
+            for scope, _ in self._scopes():
+                is_known |= label in scope.types
+                ref = scope.types.get(label)
+                if ref is not None and ref.node.kind == kind:
+                    return build(prog, ref)
+            is_known |= kind in _PRIMITIVE
+        if not is_known and self._is_last:
+            raise self._lacking(f"the type {name}")
+        return None
+
+    def _find_object(
+        self, prog: drgn.Program, name: str, flags: FindObjectFlags, filename: str | None
+    ) -> drgn.Object | None:
+        key = name, filename
+        for scope, module in self._scopes():
+            for found in scope.objects.get(key, ()):
+                if not found.kind & flags:
+                    continue
+                is_there, address = self._place(found, scope, module)
+                if is_there and found.value is None:
+                    return drgn.Object(prog, build(prog, found.ref), address=address)
+                if is_there:
+                    return drgn.Object.from_bytes_(prog, build(prog, found.ref), found.value)
+        if self._is_last and key not in self._contents.asked:
+            raise self._lacking(f"the variable or constant {name}")
+        return None
+
+    def _place(
+        self, found: Found, scope: Scope, module: drgn.RelocatableModule | None
+    ) -> tuple[bool, int | None]:
+        """Return whether an object exists in memory, and its address."""
+        if found.address is None:
+            return True, None
+        if module is None:
+            is_moved = self._low <= found.address < self._high
+            return True, found.address + self._offset * is_moved & _MASK
+        assert found.section is not None
+        start = module.section_addresses.get(scope.sections[found.section])
+        return start is not None, None if start is None else start + found.address & _MASK
+
+    def _find_symbols(
+        self, prog: drgn.Program, name: str | None, address: int | None, one: bool
+    ) -> list[drgn.Symbol]:
+        tables = [self._table, *self._tables.values()]
+        if address is not None:
+            found = self._at(address)
+            matches = [symbol for symbol in found if name is None or symbol.name == name]
+        elif name is not None:
+            matches = [symbol for table in tables for symbol in table.named(name)]
+        else:
+            matches = [symbol for table in tables for symbol in table.all()]
+        return matches[:1] if one else matches
+
+    def _at(self, address: int) -> list[drgn.Symbol]:
+        if self._low <= address - self._offset < self._high:
+            return self._table.at(address)
+        for name, (_, module) in self._modules.items():
+            if any(low <= address < high for low, high in module.address_ranges or ()):
+                return self._tables[name].at(address)
+        return []
+
+    # The methods of ModuleDebugInfo
+
+    def need_modules(self, *names: str) -> list[str]:
+        wanted = {name.replace("-", "_") for name in names} - set(self._modules)
+        if not wanted:
+            return []
+        try:
+            with modules_from_memory():
+                self._prog.create_loaded_modules()
+            loaded = {
+                module.name: module
+                for module in self._prog.modules()
+                if isinstance(module, drgn.RelocatableModule) and module.name in wanted
+            }
+        except MemoryError:
+            raise
+        except Exception as error:
+            # drgn's errors have no common base class. Analyses work without modules.
+            return [unreadable_modules(wanted, str(error))]
+        return list(filter(None, map(self._use, loaded.values())))
+
+    def _use(self, module: drgn.RelocatableModule) -> str:
+        """Use what the pack has of a module; return a sentence if it has nothing."""
+        name = module.name
+        scope = self._contents.modules.get(name)
+        if scope is None:
+            return self._missing(name, "lacks it")
+        build_id = module.build_id.hex() if module.build_id else None
+        if build_id and scope.build_id and build_id != scope.build_id:
+            return self._missing(name, f"has it with another build ID than {build_id}")
+        try:
+            table = self._module_table(self._pack.symbols(name), scope, module)
+        except BadTypes as error:
+            return str(self._pack.corrupt(error))
+        self._modules[name], self._tables[name] = (scope, module), table
+        self._complete(scope)
+        return ""
+
+    def _missing(self, name: str, why: str) -> str:
+        """Return a sentence about a module as :func:`packages.missing_module` does."""
+        where = f"module {printable(name)} of kernel {kernel_release(self._prog)}"
+        return (
+            f"debug info of {where} is missing: the type pack {self._pack.name} {why}; pass its "
+            "file to `kcensus types save`, too, or with -s"
+        )
+
+    def _module_table(
+        self, columns: Columns, scope: Scope, module: drgn.RelocatableModule
+    ) -> SymbolTable:
+        if len(columns.starts) != len(scope.sections):
+            raise BadTypes(f"the symbols of {scope.module} have other sections")
+        return module_table(columns, [module.section_addresses.get(n) for n in scope.sections])
+
+    def places(self) -> list[tuple[str, str]]:
+        pack = f"{self._pack.name} (type pack)"
+        return [("vmlinux", pack), *((printable(name), pack) for name in self._modules)]
