@@ -195,6 +195,9 @@ class _Reader:
             for name in ("bps", "iops")
             for way in range(_DIRECTIONS)
         }
+        if self.prog.type(_GROUP).member("bps").type.length == 2 * _DIRECTIONS:
+            # BTF has an array of arrays as a single one.
+            paths = {key: f"{key[:-1]}[{2 * int(key[-1]) + 1}]" for key in paths}
         members = layout(self.prog, _GROUP, paths | {"due": "disptime"})
         read = gather(self.memory, address, members, self.faults)
         rates, operations = (
