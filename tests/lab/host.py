@@ -25,6 +25,7 @@ _COMMANDS = {
     "make": "make",
     "xz": "xz-utils",
     "crash": "crash",  # the tests hold our figures against it, and run kcensus inside
+    "debuginfod": "debuginfod",  # the tests download debug info from it
     "less": "less",  # the pager of crash
     # The guests with Python:
     "mmdebstrap": "mmdebstrap",

@@ -51,6 +51,7 @@ class Reading:
     jobs: int | None = None
     allow_truncated: bool = False
     vmcoreinfo: Path | None = None
+    debuginfod: bool = False
     chunk_size: int | None = None
     no_progress: bool = False
     cpu_share: int | None = None
@@ -157,6 +158,10 @@ def reading() -> list[click.Parameter]:
             "FILE",
             "VMCOREINFO of a dump that lacks it: text, ELF note, or another dump of the same boot."
             " Default: search the dump's memory.",
+        ),
+        flag(
+            "--debuginfod",
+            "Download missing debug info from the servers in DEBUGINFOD_URLS: 300 MB and more.",
         ),
         option(
             "--cpu-share",

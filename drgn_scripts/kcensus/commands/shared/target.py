@@ -44,13 +44,19 @@ def opened(spec: str | None, reading: Reading) -> Iterator[tuple[Target, Progres
         while it is used
     """
     from kcensus import sources
+    from kcensus.sources.debuginfo import debuginfod
 
     is_local = is_own_process() and sources.is_running_kernel(spec)
     if is_local:
         yield_to_others()
     limit = memory.limited(_limit(reading, is_local))
     # The limit is inside, so that its error is one of the target, and there is room to say so.
-    with progress_bars(reading.no_progress) as progress, errors_of_target(), limit:
+    with (
+        progress_bars(reading.no_progress) as progress,
+        errors_of_target(),
+        limit,
+        debuginfod.allowed(progress) if reading.debuginfod else nullcontext(),
+    ):
         with progress.step("opening the target", 0):
             target = sources.open_target(
                 spec,

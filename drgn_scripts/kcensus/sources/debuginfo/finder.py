@@ -23,7 +23,7 @@ import drgn
 
 from kcensus.human import listed
 from kcensus.limits.memory import mapping_files
-from kcensus.sources.debuginfo import packages
+from kcensus.sources.debuginfo import debuginfod, packages
 from kcensus.sources.debuginfo.in_memory import InMemory, NotInMemory
 from kcensus.sources.debuginfo.loading import (
     build_id_of,
@@ -140,6 +140,7 @@ class DebugInfo:
 
     def __init__(self, prog: drgn.Program, symbols: tuple[Path, ...]) -> None:
         self._prog = prog
+        self._servers = debuginfod.current()
         self._kernels: list[_Vmlinux] = []
         self._modules: list[Path] = []
         # Unlike Path.is_dir(), os.path.isdir() never raises.
@@ -217,8 +218,14 @@ class DebugInfo:
             tried.append(candidate)
             if self._is_of_this_build(candidate):
                 self._try([candidate])
+        if self._missing() and self._servers and self._build_id:
+            what = f"the debug info of kernel {printable(self._release)}"
+            if path := self._servers.debug_file(self._build_id, what):
+                self._try([_Vmlinux(path)])
         if self._missing():
-            raise MissingDebugInfo(self._why_missing(tried), self._build_id)
+            troubles = self._servers.troubles if self._servers else []
+            why = "; ".join([self._why_missing(tried), *troubles])
+            raise MissingDebugInfo(why, self._build_id)
 
     def _candidates(self) -> Iterator[_Vmlinux]:
         """Yield the files that drgn has not tried by itself."""
@@ -317,6 +324,8 @@ class DebugInfo:
                             module.try_file(path)
                 missing = [module for module in loaded if module.wants_debug_file()]
                 self._prog.load_module_debug_info(*missing)
+                for module in missing:
+                    self._download(module)
         except MemoryError:
             raise
         except Exception as error:
@@ -334,6 +343,12 @@ class DebugInfo:
         if unseen and warnings.buffer:
             sentences.append(unreadable_modules(unseen, warnings.buffer[-1].getMessage()))
         return sentences
+
+    def _download(self, module: drgn.Module) -> None:
+        if self._servers and module.wants_debug_file() and module.build_id:
+            what = f"the debug info of module {printable(module.name)}"
+            if path := self._servers.debug_file(module.build_id.hex(), what):
+                module.try_file(path)
 
     def places(self) -> list[tuple[str, str]]:
         return [
