@@ -143,7 +143,8 @@ def reading() -> list[click.Parameter]:
         files(
             "-s --symbols",
             "DEBUGINFO",
-            "A vmlinux, a module, or a directory with debug info. May be repeated.",
+            "A vmlinux, a module, a type pack, BTF, System.map, or a directory of these. May be"
+            " repeated.",
             multiple=True,
         ),
         option(

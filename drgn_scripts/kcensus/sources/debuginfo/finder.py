@@ -24,6 +24,7 @@ import drgn
 from kcensus.human import listed
 from kcensus.limits.memory import mapping_files
 from kcensus.sources.debuginfo import debuginfod, packages
+from kcensus.sources.debuginfo.given import Given, split_given
 from kcensus.sources.debuginfo.in_memory import InMemory, NotInMemory
 from kcensus.sources.debuginfo.loading import (
     build_id_of,
@@ -371,6 +372,7 @@ def load_debug_info(target: Target, symbols: tuple[Path, ...]) -> Target:
     """
     check_platform(target.prog, target.name)
     packs, files = split_packs(symbols)
+    given, files = split_given(files)
     debug_info = DebugInfo(target.prog, files)
     try:
         with mapping_files():
@@ -380,15 +382,15 @@ def load_debug_info(target: Target, symbols: tuple[Path, ...]) -> Target:
         if pack := use_pack(target.prog, packs, files):
             target.modules, target.types = pack, "type pack"
         elif debug_info.names_no_kernel:
-            target.modules, target.types = _in_memory(target.prog, error), "BTF"
+            target.modules, target.types = _in_memory(target.prog, given, error), "BTF"
         else:
             raise
     return target
 
 
-def _in_memory(prog: drgn.Program, missing: MissingDebugInfo) -> InMemory:
+def _in_memory(prog: drgn.Program, given: Given, missing: MissingDebugInfo) -> InMemory:
     try:
-        return InMemory(prog)
+        return InMemory(prog, given)
     except NotInMemory as error:
         text = f"{missing}; the kernel's own types cannot replace it: {error}"
         raise MissingDebugInfo(text, missing.build_id) from error

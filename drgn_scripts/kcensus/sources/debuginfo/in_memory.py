@@ -17,10 +17,13 @@ from kcensus.sources.debuginfo import kallsyms, packages
 from kcensus.sources.debuginfo.btf import finders, places
 from kcensus.sources.debuginfo.btf.format import BadBtf
 from kcensus.sources.debuginfo.btf.types import Btf
+from kcensus.sources.debuginfo.btf.verify import verify
+from kcensus.sources.debuginfo.given import Given
 from kcensus.sources.debuginfo.globals import Undeclared, declared
-from kcensus.sources.debuginfo.kallsyms import BadKallsyms
+from kcensus.sources.debuginfo.kallsyms import BadKallsyms, Symbols
+from kcensus.sources.debuginfo.kallsyms.files import from_file
 from kcensus.sources.debuginfo.loading import unreadable_modules
-from kcensus.sources.model import kernel_release
+from kcensus.sources.model import TargetError, kernel_release
 from kcensus.text import printable
 
 _FINDER = "kcensus globals"
@@ -36,24 +39,16 @@ class NotInMemory(Exception):
 
 
 class InMemory:
-    """The types and symbols in the memory of a kernel.
+    """The types and symbols in the memory of a kernel, unless the user passed files with them.
 
     :raises NotInMemory: it has none, or they are unusable
+    :raises TargetError: the files are unusable
     """
 
-    def __init__(self, prog: drgn.Program) -> None:
-        self._prog = prog
-        try:
-            self._symbols = kallsyms.load(prog)
-        except BadKallsyms as error:
-            raise NotInMemory(f"its symbols (kallsyms) are unusable: {error}") from error
-        start, stop = map(self._symbols.address, ("__start_BTF", "__stop_BTF"))
-        if start is None or stop is None:
-            raise NotInMemory("it has no types (BTF), which its configuration left out")
-        try:
-            self._btf = places.from_memory(prog, start, stop)
-        except BadBtf as error:
-            raise NotInMemory(f"its types (BTF) are unusable: {error}") from error
+    def __init__(self, prog: drgn.Program, given: Given) -> None:
+        self._prog, self._given = prog, given
+        self._symbols = self._find_symbols()
+        self._btf = self._find_types()
         self._types = finders.Types(self._btf)
         self._symbols.register(prog)
         finders.register(prog, self._types)
@@ -61,6 +56,37 @@ class InMemory:
         self._known: dict[str, str] = {}
         """By name of a module, the sentence about what it lacks; empty for none."""
         self._of_modules: tuple[dict[str, Btf], list[str]] | None = None
+
+    def _find_symbols(self) -> Symbols:
+        if path := self._given.symbols:
+            try:
+                return from_file(path, self._prog)
+            except BadKallsyms as error:
+                raise TargetError(f"-s {printable(str(path))}: {error}") from error
+        try:
+            return kallsyms.load(self._prog)
+        except BadKallsyms as error:
+            why = f"its symbols (kallsyms) are unusable: {error}; pass its System.map with -s"
+            raise NotInMemory(why) from error
+
+    def _find_types(self) -> Btf:
+        if path := self._given.btf:
+            try:
+                given = places.from_file(path, prefix="-s ")
+                verify(self._prog, given)
+            except BadBtf as error:
+                why = f"-s {printable(str(path))}: the types (BTF) are unusable: {error}"
+                raise TargetError(why) from error
+            return given
+        start, stop = map(self._symbols.address, ("__start_BTF", "__stop_BTF"))
+        if start is None or stop is None:
+            raise NotInMemory("it was built without types (CONFIG_DEBUG_INFO_BTF)")
+        try:
+            found = places.from_memory(self._prog, start, stop)
+            verify(self._prog, found)
+        except BadBtf as error:
+            raise NotInMemory(f"its types (BTF) are unusable: {error}") from error
+        return found
 
     def _find_variable(
         self, prog: drgn.Program, name: str, flags: FindObjectFlags, filename: str | None
@@ -138,15 +164,16 @@ class InMemory:
         return kernel_release(self._prog)
 
     def places(self) -> list[tuple[str, str]]:
-        return (
-            [
-                ("vmlinux", "types (BTF) and symbols (kallsyms) in memory"),
-                *(
-                    (printable(name), "types (BTF) and symbols in memory")
-                    for name in self._of_modules[0]
-                    if self._known.get(name) == ""
-                ),
-            ]
-            if self._of_modules
-            else [("vmlinux", "types (BTF) and symbols (kallsyms) in memory")]
+        types, symbols = (
+            f"in {printable(str(path))}" if path else "in memory"
+            for path in (self._given.btf, self._given.symbols)
         )
+        modules = self._of_modules[0] if self._of_modules else {}
+        return [
+            ("vmlinux", f"types (BTF) {types}, symbols (kallsyms) {symbols}"),
+            *(
+                (printable(name), "types (BTF) and symbols in memory")
+                for name in sorted(modules)
+                if self._known.get(name) == ""
+            ),
+        ]
