@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from kcensus.analyses import analyses
 from kcensus.analyses.runner import Context
 from kcensus.sources import Target, open_target
-from tests.lab import build
+from tests.lab import build, host
 from tests.running import document
 
 _CASES = (
@@ -52,3 +54,23 @@ def test_without_types_of_modules() -> None:
         differ = [check["name"] for check in result["checks"] if check["status"] == "differs"]
         known = with_debug_info[name]["checks"]
         assert differ == [check["name"] for check in known if check["status"] == "differs"]
+
+
+@pytest.mark.parametrize("form", ["kdump-elf", "kdump-lzo", "kdump-zstd"])
+def test_filtered_dumps_with_kaslr(form: str, tmp_path: Path) -> None:
+    """Written by makedumpfile -d 31, which keeps the pages of the image."""
+    dump = build("6.1", "negatives")
+    path = dump.formats.get(form, tmp_path / form)
+    if form == "kdump-zstd":
+        command = [
+            host.find("makedumpfile"),
+            "-z",
+            "-d",
+            "31",
+            str(dump.formats["kdump-elf"]),
+            str(path),
+        ]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    bare = open_target(str(path))
+    assert bare.types == "BTF"
+    assert _answers(bare) == _answers(open_target(str(path), dump.debug))
