@@ -156,7 +156,7 @@ class Btf:
 
     @functools.cached_property
     def _strings(self) -> Text:
-        return Text(self._columns.text)
+        return Text(self._columns.text, self._columns.ends)
 
     def _keys(self, offsets: Array) -> Array:
         """Return the key of the string at each offset."""
