@@ -70,6 +70,11 @@ class Btf:
         self._extents: Extents = check(self._columns, before, self._end_text)
         self._nodes: dict[int, Node] = {}
 
+    @property
+    def data(self) -> bytes:
+        """The section as it was read."""
+        return self._columns.data
+
     def __len__(self) -> int:
         """Return the number of own types."""
         return len(self._columns.kind)
