@@ -138,9 +138,10 @@ def test_types(make: Callable[[Section], None]) -> None:
         Btf(section.data())
 
 
-def test_names() -> None:
+@pytest.mark.parametrize("name", ["two\nlines", "long" * 300])
+def test_names(name: str) -> None:
     section = Section()
-    section.struct("two\nlines", 8)
+    section.struct(name, 8)
     with pytest.raises(BadBtf):
         Btf(section.data())
 

@@ -107,6 +107,25 @@ def test_a_list_of_modules_that_leads_back_into_itself() -> None:
     assert [*modules] == ["one", "two"]
 
 
+def test_a_module_whose_pages_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, kernel = Memory(), kernel_of_modules()
+    listed(memory, {"lost": Section(kernel).data(), "good": Section(kernel).data()})
+    memory.put(NODES + 0x40, struct.pack("<Q", 1 << 40))
+    modules, sentences = places.of_modules(memory.prog, Btf(kernel.data()), HEAD)
+    assert ([*modules], len(sentences)) == (["good"], 1)
+    monkeypatch.setattr(places, "_MAX_MODULES_BYTES", 10)
+    modules, sentences = places.of_modules(memory.prog, Btf(kernel.data()), HEAD)
+    assert ([*modules], len(sentences)) == ([], 2)
+
+
+def test_a_list_of_modules_of_another_layout() -> None:
+    memory, kernel = Memory(), every_kind()
+    kernel.struct("btf_module", 32, ("list", 1, 0), ("btf", 1, 64))
+    listed(memory, {"one": b""})
+    modules, sentences = places.of_modules(memory.prog, Btf(kernel.data()), HEAD)
+    assert ([*modules], len(sentences)) == ([], 1)
+
+
 def test_no_modules_without_their_types() -> None:
     modules, sentences = places.of_modules(Memory().prog, Btf(every_kind().data()), HEAD)
     assert (modules, len(sentences)) == ({}, 1)

@@ -96,12 +96,9 @@ def register(prog: drgn.Program, types: Types, address: Address | None = None) -
         ref = types.variable(name) if flags & FindObjectFlags.VARIABLE else None
         if ref is None and flags & FindObjectFlags.FUNCTION:
             ref = types.function(name)
-        place = (address or symbol)(name) if ref else None
-        return (
-            None
-            if ref is None or place is None
-            else drgn.Object(prog, build(prog, ref), address=place)
-        )
+        if ref is None or (place := (address or symbol)(name)) is None:
+            return None
+        return drgn.Object(prog, build(prog, ref), address=place)
 
     prog.register_type_finder(TYPES, find_type, enable_index=-1)
     prog.register_object_finder(OBJECTS, find_object, enable_index=-1)

@@ -30,6 +30,8 @@ _LAYOUT = struct.Struct("<II")
 """Offset and bytes of the lengths of kinds, behind the header."""
 MAX_BYTES = 64 << 20
 """Most bytes of types and strings; a kernel has 6 MiB, and refuses more than 16 MiB of strings."""
+MAX_NAME = 1 << 10
+"""Most bytes of a name; the names of symbols have at most 512."""
 MAX_TYPES = 1 << 21
 """Most types; a kernel has 0.12 million, and refuses more than a million."""
 
@@ -105,6 +107,8 @@ class Columns:
     """The type section, uint32."""
     text: Array
     """The string section, uint8."""
+    ends: Array
+    """Offset of the zero byte behind each string."""
     start: Array
     """Index of the first word of the record."""
     name: Array
@@ -161,6 +165,9 @@ def read_columns(data: bytes, has_base: bool = False) -> Columns:
         raise BadBtf("its strings do not begin with an empty one")
     if bool((((text < 0x20) & (text > 0)) | (text > 0x7E)).any()):
         raise BadBtf("a name has unprintable characters")
+    ends = np.flatnonzero(text == 0).astype(np.int32)
+    if len(ends) and int(np.diff(ends, prepend=-1).max()) > MAX_NAME:
+        raise BadBtf("a name is longer than those of any kernel")
     words = np.frombuffer(data, "<u4", types_size // 4, types)
     start = _starts(words, *_lengths(data, length))
     info = words[start + 1]
@@ -169,6 +176,7 @@ def read_columns(data: bytes, has_base: bool = False) -> Columns:
         text_start=strings,
         words=words,
         text=text,
+        ends=ends,
         start=start,
         name=words[start],
         kind=(info >> 24 & 0x7F).astype(np.uint8),

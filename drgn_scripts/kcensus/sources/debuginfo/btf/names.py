@@ -17,11 +17,12 @@ _FACTOR = np.uint64(0x9E37_79B9_7F4A_7C15)
 class Text:
     """The strings of a section.
 
-    :param text: uint8; each string is ended by a zero byte
+    :param text: uint8
+    :param ends: the offset of the zero byte behind each string
     """
 
-    def __init__(self, text: Array) -> None:
-        self._zeros = np.flatnonzero(text == 0).astype(np.int32)
+    def __init__(self, text: Array, ends: Array) -> None:
+        self._ends = ends
         padded = np.concatenate([text, np.zeros(_WORD, np.uint8)])
         # A view of the eight bytes at each offset.
         self._windows = np.ndarray((len(text),), "<u8", padded, strides=(1,))
@@ -33,7 +34,7 @@ class Text:
         """
         if not len(offsets):
             return np.zeros(0, np.uint64)
-        length = self._zeros[np.searchsorted(self._zeros, offsets)] - offsets
+        length = self._ends[np.searchsorted(self._ends, offsets)] - offsets
         unused = (np.maximum(_WORD - length, 0) * 8).astype(np.uint64)
         # In two steps, because a shift by 64 bits is undefined.
         mask = np.uint64(2**64 - 1) >> (unused // 2) >> (unused - unused // 2)
@@ -46,7 +47,7 @@ class Text:
 
 @functools.lru_cache(maxsize=4096)
 def _key(name: bytes) -> np.uint64:
-    text = Text(np.frombuffer(name + b"\0", np.uint8))
+    text = Text(np.frombuffer(name + b"\0", np.uint8), np.array([len(name)]))
     key: np.uint64 = text.keys(np.zeros(1, np.int64))[0]
     return key
 

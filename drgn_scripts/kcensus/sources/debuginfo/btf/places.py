@@ -23,6 +23,10 @@ SYSFS = Path("/sys/kernel/btf")
 """A file for the running kernel, ``vmlinux``, and for each of its modules."""
 _MAX_SECTIONS_BYTES = 2 * MAX_BYTES
 _MAX_MODULES = 1 << 13
+_MAX_MODULES_BYTES = 512 << 20
+"""Most bytes of all modules; a host has 40 MiB."""
+_MAX_NAME = 64
+"""Bytes of ``btf.name``, as of ``module.name``."""
 _XZ = b"\xfd7zXZ\0"
 
 
@@ -33,9 +37,13 @@ def from_memory(prog: drgn.Program, start: int, stop: int, base: Btf | None = No
     :param stop: address behind its last byte: ``__stop_BTF``
     :raises BadBtf: it is malformed, or not in the dump
     """
-    # The ABI of aarch64 has an unsigned char.
-    is_arm = prog.platform is not None and prog.platform.arch == drgn.Architecture.AARCH64
-    return Btf(_read(prog, start, stop - start), base, has_signed_char=not is_arm)
+    signed = _has_signed_char(prog.platform)
+    return Btf(_read(prog, start, stop - start), base, has_signed_char=signed)
+
+
+def _has_signed_char(platform: drgn.Platform | None) -> bool:
+    """Return the choice of the machine's ABI."""
+    return platform is None or platform.arch != drgn.Architecture.AARCH64
 
 
 def _read(prog: drgn.Program, address: int, size: int) -> bytes:
@@ -44,7 +52,7 @@ def _read(prog: drgn.Program, address: int, size: int) -> bytes:
     try:
         data: bytes = prog.read(address, size)
     except drgn.FaultError as error:
-        raise BadBtf(f"the dump lacks its page at {error.address:#x}") from error
+        raise BadBtf(f"its page at {error.address:#x} is not readable") from error
     return data
 
 
@@ -62,7 +70,7 @@ def of_modules(prog: drgn.Program, kernel: Btf, head: int) -> tuple[dict[str, Bt
     if ref is None:
         return {}, ["the types of modules are unknown: the kernel's BTF lacks struct btf_module"]
     type_ = build(prog, ref)
-    seen = {head}
+    seen, left = {head}, _MAX_MODULES_BYTES
     try:
         offset = drgn.offsetof(type_, "list")
         # The first word of a struct list_head is its member next.
@@ -73,10 +81,13 @@ def of_modules(prog: drgn.Program, kernel: Btf, head: int) -> tuple[dict[str, Bt
                 break
             seen.add(node)
             section = drgn.Object(prog, type_, address=node - offset).btf
-            name = printable(section.name.string_())
+            name = printable(prog.read_c_string(section.name.address_, max_size=_MAX_NAME))
             try:
-                data = _read(prog, section.data.value_(), section.data_size.value_())
-                modules[name] = Btf(data, kernel)
+                size = section.data_size.value_()
+                if size > left:
+                    raise BadBtf("all together are larger than those of any kernel")
+                modules[name] = Btf(_read(prog, section.data.value_(), size), kernel)
+                left -= size
             except BadBtf as error:
                 sentences.append(f"module {name}: its types (BTF) are unusable: {error}")
             node = prog.read_u64(node)
@@ -84,24 +95,27 @@ def of_modules(prog: drgn.Program, kernel: Btf, head: int) -> tuple[dict[str, Bt
         sentences.append(
             f"types of modules may lack: the list btf_modules is unreadable at {error.address:#x}"
         )
-    except (LookupError, AttributeError, TypeError, OverflowError) as error:
+    except (LookupError, AttributeError, TypeError, ValueError, OverflowError) as error:
         reason = printable(str(error))
         sentences.append(f"the types of modules are unknown: their list is malformed ({reason})")
     return modules, sentences
 
 
-def from_file(path: Path, base: Btf | None = None, prefix: str = "") -> Btf:
+def from_file(
+    path: Path, base: Btf | None = None, prefix: str = "", platform: drgn.Platform | None = None
+) -> Btf:
     """Return the types in a file.
 
     :param path: of BTF, of an ELF file with a section ``.BTF``, or of an archive (``.tar.xz``) with
         BTF; so of those in /sys/kernel/btf, a vmlinux, a module, and an archive of btfhub
     :param prefix: text before the path in messages
+    :param platform: of the kernel
     :raises TargetError: the file is unreadable, or its BTF is malformed
     """
     with FileReader(path, prefix) as reader:
         data = _contents(reader, path)
         try:
-            return Btf(data, base)
+            return Btf(data, base, has_signed_char=_has_signed_char(platform))
         except BadBtf as error:
             raise TargetError(f"{reader.name}: has unusable types (BTF): {error}") from error
 
@@ -115,7 +129,7 @@ def of_running_kernel(folder: Path = SYSFS) -> tuple[Btf, dict[str, Btf], list[s
 
     :raises TargetError: the file of the kernel is missing, unreadable or malformed
     """
-    kernel = from_file(folder / "vmlinux")
+    kernel = from_file(folder / "vmlinux", platform=drgn.host_platform)
     modules: dict[str, Btf] = {}
     sentences: list[str] = []
     for path in sorted(folder.iterdir())[:_MAX_MODULES]:

@@ -70,6 +70,11 @@ class Btf:
         self._extents: Extents = check(self._columns, before, self._end_text)
         self._nodes: dict[int, Node] = {}
 
+    @property
+    def data(self) -> bytes:
+        """The section as it was read."""
+        return self._columns.data
+
     def __len__(self) -> int:
         """Return the number of own types."""
         return len(self._columns.kind)
@@ -156,7 +161,7 @@ class Btf:
 
     @functools.cached_property
     def _strings(self) -> Text:
-        return Text(self._columns.text)
+        return Text(self._columns.text, self._columns.ends)
 
     def _keys(self, offsets: Array) -> Array:
         """Return the key of the string at each offset."""
