@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from kcensus.sources import Target
 
 
+_UNFILTERED = "nothing, by its header"
+
+
 def _tables() -> tuple[TableSpec, TableSpec]:
     from kcensus.results.tables import ALWAYS, TEXT, Column, TableSpec
 
@@ -88,7 +91,7 @@ def _file_facts(paths: Sequence[str], *, is_open: bool = False) -> dict[str, Fig
         facts["truncated"] = Figure(header.missing_end, Unit.TEXT, "truncated")
         facts["missing_bytes"] = Figure(header.missing_bytes or None, Unit.BYTES, "missing")
     if memory:
-        filtered = memory.filtered or "nothing, by its header"
+        filtered = memory.filtered or _UNFILTERED
         share = ratio(memory.saved_bytes, memory.memory_bytes)
         # Bitmaps also count pages without written data.
         is_known = bool(header.missing_bytes or not header.truncated)
@@ -132,6 +135,22 @@ def _unread_stacks(target: Target, analysis: Analysis) -> list[str]:
         f"kcensus does not read the stacks and the machine code of {architecture}: what tasks wait "
         "for is known from the kernel's lists and pointers only"
     ]
+
+
+def _left_out(target: Target, is_filtered: bool) -> list[Gap]:
+    """Return the gap of a filtered dump of a kernel that older makedumpfiles misread.
+
+    These kernels have ``page.compound_info`` in place of ``page.compound_head`` (v7.1 and later).
+    makedumpfile's commit f50c015, after 1.7.9, reads it. A dump does not tell the version that
+    wrote it.
+    """
+    if not is_filtered or b"OFFSET(page.compound_info)=" not in target.prog["VMCOREINFO"].string_():
+        return []
+    why = (
+        "makedumpfile 1.7.9 and older leave out tail pages of this kernel's compound pages; if "
+        "`makedumpfile -v` of the machine is that old, take the next dump with a newer one"
+    )
+    return [Gap("tail pages of compound pages", why, 1, "slab objects in them may be missing")]
 
 
 def _absent(target: Target, analysis: Analysis) -> str:
@@ -179,6 +198,8 @@ def _examine(target: Target, result: Result) -> str:
         result.summary["digests"] = Figure(verdict, Unit.TEXT, "digests")
     truncation = context.truncation()
     result.gaps += truncation
+    filtered = result.summary.get("filtered")
+    result.gaps += _left_out(target, filtered is not None and filtered.value != _UNFILTERED)
     rows = []
     affected: dict[str, list[str]] = {}
     """Names of the analyses that lack something, by the sentence about it."""

@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import drgn
 import pytest
 
 from kcensus.analyses import analyses
 from kcensus.cli import main
-from kcensus.commands.doctor import _absent, _unread_stacks
+from kcensus.commands.doctor import _absent, _left_out, _unread_stacks
 from kcensus.sources import Target
 
 ARM = drgn.Platform(drgn.Architecture.AARCH64)
@@ -59,3 +61,13 @@ def test_a_sample_has_all(capsys: pytest.CaptureFixture[str]) -> None:
         row for row in document["tables"]["analyses"] if "not recorded" not in row["missing"]
     ]
     assert {row["works"] for row in recorded} == {"yes"}
+
+
+@pytest.mark.parametrize(
+    ("is_filtered", "line", "gaps"),
+    [(True, b"compound_info", 1), (False, b"compound_info", 0), (True, b"compound_head", 0)],
+)
+def test_makedumpfiles_that_misread_a_kernel(is_filtered: bool, line: bytes, gaps: int) -> None:
+    vmcoreinfo = SimpleNamespace(string_=lambda: b"OFFSET(page.%s)=8\n" % line)
+    dump: Any = SimpleNamespace(prog={"VMCOREINFO": vmcoreinfo})
+    assert len(_left_out(dump, is_filtered)) == gaps
