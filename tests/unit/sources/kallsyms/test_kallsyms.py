@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import drgn
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kcensus.sources.debuginfo import kallsyms
 from kcensus.sources.debuginfo.kallsyms import BadKallsyms, Symbols
@@ -94,6 +96,26 @@ def test_a_lost_page_is_refused(part: str) -> None:
         kallsyms.load(program(written.vmcoreinfo(symbols), written.data))
     with pytest.raises(BadKallsyms, match="is not in the dump"):
         kallsyms.load(program(written.vmcoreinfo(symbols), written.data[:at]))
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_wrong_places_are_refused(data: st.DataObject) -> None:
+    symbols = many(1100)
+    written = write(symbols, data.draw(st.sampled_from(["6.1", "6.4", "7.0"])))
+    name = data.draw(st.sampled_from(sorted(written.places)))
+    others = st.sampled_from([-4096, -8, -4, -1, 1, 2, 4, 8, 512, 4096])
+    near = others.map(lambda shift: written.places[name] + shift)
+    right = written.places[name]
+    written.places[name] = data.draw(st.one_of(near, st.integers(0, (1 << 64) - 1)))
+    try:
+        table = kallsyms.load(program(written.vmcoreinfo(symbols), written.data))
+    except BadKallsyms:
+        pass
+    else:
+        # Markers and the order of names are not named in VMCOREINFO.
+        assert written.places[name] == right or name.endswith(("markers", "seqs_of_names"))
+        assert columns(table) == symbols
 
 
 def test_another_kernel_is_refused() -> None:
