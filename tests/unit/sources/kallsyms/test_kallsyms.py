@@ -82,6 +82,22 @@ def test_the_finder(table: Symbols) -> None:
         assert prog.symbols(outside) == []
 
 
+def test_data_in_an_executable_section() -> None:
+    symbols = many(1100)
+    place = symbols[-3][2]
+    symbols[-3:] = [
+        *(("T", "last_function", place - 8), ("D", "_sdata", place), ("T", "init_uts_ns", place)),
+        *(("t", "variable", place + 8), ("D", "_edata", place + 64), ("t", "other", place + 64)),
+    ]
+    written = write(symbols, "7.0")
+    table = kallsyms.load(program(written.vmcoreinfo(symbols), written.data))
+    kinds = {name: table.symbol(row).kind for row, name in enumerate(table.names())}
+    for name in ("init_uts_ns", "variable", "_edata"):
+        assert kinds[name] == drgn.SymbolKind.OBJECT
+    for name in ("last_function", "other", "_stext"):
+        assert kinds[name] == drgn.SymbolKind.FUNC
+
+
 @pytest.mark.parametrize("part", ["names", "token_table", "token_index", "offsets", "num_syms"])
 def test_a_lost_page_is_refused(part: str) -> None:
     symbols = many(5000)
