@@ -62,6 +62,15 @@ def test_addresses_and_sizes(table: Symbols) -> None:
     assert table.size("function_5") == 96
 
 
+def test_a_percpu_variable_may_be_static() -> None:
+    symbols = many(1100, percpu=True)
+    symbols[1] = ("A", symbols[9][1], 64)
+    written = write(symbols, "6.1", percpu=True)
+    table = kallsyms.load(program(written.vmcoreinfo(symbols), written.data))
+    assert table.address(symbols[9][1]) is None
+    assert table.symbol(1).binding == drgn.SymbolBinding.UNKNOWN
+
+
 def test_the_finder(table: Symbols) -> None:
     prog = drgn.Program(drgn.Platform(drgn.Architecture.X86_64))
     table.register(prog)

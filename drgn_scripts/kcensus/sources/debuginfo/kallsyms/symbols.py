@@ -16,8 +16,11 @@ FINDER = "kcensus kallsyms"
 # Below, there are the places of variables in a CPU's area, which are no addresses.
 _KERNEL_HALF = 1 << 63
 _WEAK = "vVwW"
-_FUNCTIONS = "tT"
-_OBJECTS = "bBcCdDgGrRsSvV"
+# Not A: scripts/kallsyms.c makes that of static per-CPU variables, too.
+_GLOBAL = "BCDGRSTVW"
+# nm(1) has a letter of its own for weak objects. Absolute symbols are per-CPU variables.
+_FUNCTIONS = "tTwW"
+_OBJECTS = "aAbBcCdDgGrRsSvV"
 
 
 class BadKallsyms(ValueError):
@@ -103,8 +106,8 @@ class Symbols:
         rows = self._named(name)
         places = {int(self.address_column[row]) for row in rows}
         if len(places) > 1:
-            is_global = (row for row in rows if self._types[row].isupper())
-            places = {int(self.address_column[row]) for row in is_global}
+            globals_ = (row for row in rows if self._types[row] in _GLOBAL)
+            places = {int(self.address_column[row]) for row in globals_}
         return places.pop() if len(places) == 1 else None
 
     def size(self, name: str) -> int | None:
@@ -134,8 +137,10 @@ class Symbols:
         address = int(self.address_column[row])
         if kind in _WEAK:
             binding = SymbolBinding.WEAK
+        elif kind in _GLOBAL:
+            binding = SymbolBinding.GLOBAL
         else:
-            binding = SymbolBinding.GLOBAL if kind.isupper() else SymbolBinding.LOCAL
+            binding = SymbolBinding.LOCAL if kind.islower() else SymbolBinding.UNKNOWN
         symbol_kind = SymbolKind.UNKNOWN
         if kind in _FUNCTIONS and address not in self._data:
             symbol_kind = SymbolKind.FUNC
@@ -159,7 +164,7 @@ class Symbols:
     def _preference(self, row: int) -> tuple[bool, int]:
         kind, name = self._types[row], self._names[row]
         # A system call without arguments is one function with a name for 32 bit, too.
-        return name.startswith("__ia32_"), 1 if kind in _WEAK else 0 if kind.isupper() else 2
+        return name.startswith("__ia32_"), 1 if kind in _WEAK else 0 if kind in _GLOBAL else 2
 
     def register(self, prog: Program, enable_index: int | None = -1) -> None:
         """Let ``prog.symbol()`` find these symbols, by default after those of debug info."""
