@@ -200,6 +200,8 @@ def open_synthetic(
     spec = spec or "running kernel"
     if spec == "unusable":
         raise TargetError("no debug info for 6.1.0-synthetic: install linux-image-dbg")
+    if spec == "bare" and vmcoreinfo is None:
+        raise TargetError("has no VMCOREINFO")
     if spec == "truncated" and not allow_truncated:
         raise TargetError("its end is missing")
     return SimpleNamespace(

@@ -368,6 +368,11 @@ def test_errors_are_one_sentence(
     assert err.startswith(f"kcensus: {sentence}")
 
 
+def test_vmcoreinfo_is_given(run: Run) -> None:
+    assert run("bare", "--json")[0] == 3
+    assert run("bare", "--vmcoreinfo", "text", "--json")[0] == 0
+
+
 def test_a_truncated_dump_is_read_if_allowed(run: Run) -> None:
     status, out, _ = run("truncated", "--allow-truncated", "--json")
     gap, *_ = json.loads(out)["gaps"]

@@ -185,6 +185,8 @@ def test_an_unreadable_file(file: Callable[[bytes], Path], monkeypatch: pytest.M
         (lzma.compress(b"dump"), "is compressed with xz"),
         (b"\x28\xb5\x2f\xfd" + b"\x80" * 9, "is compressed with zstd"),
         (bytes(514) + b"HdrS\x0f\x02", "is a bootable kernel image"),
+        (bytes(510) + b"\x55\xaa", "is the image of a disk"),
+        (b"EMiL\1\0\0\0", "is in LiME's own format"),
         (bytes(5000), "starts with zeros"),
         (b"\x80\x81\x82" * 1000, "is not a memory dump"),
         (elf_core([], type_=1), "is a kernel module or object file"),

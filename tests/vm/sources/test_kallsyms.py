@@ -49,6 +49,10 @@ def pairs(table: Symbols) -> Pairs:
     return Counter(zip(table.names(), table.address_column.tolist(), strict=True))
 
 
+def columns(table: Symbols) -> tuple[list[str], list[str], list[int]]:
+    return table.types(), table.names(), table.address_column.tolist()
+
+
 def linked(prog: drgn.Program) -> Pairs:
     return Counter((symbol.name, symbol.address) for symbol in prog.symbols())
 
@@ -120,7 +124,8 @@ def image(bare: drgn.Program, info: Vmcoreinfo) -> tuple[bytes, range]:
             break
         data[address - start : address - start + len(chunk)] = chunk
     first = next(search._digits(read, start, lost)) - start
-    return bytes(data), range((first - (2 << 20)) // _PAGE, (first + (2 << 20)) // _PAGE)
+    end = first + (8 << 20)
+    return bytes(data[:end]), range((first - (2 << 20)) // _PAGE, (first + (2 << 20)) // _PAGE)
 
 
 @pytest.mark.slow
@@ -129,7 +134,7 @@ def test_damaged_images_give_no_wrong_table(
 ) -> None:
     """``--fuzz-cases 1000`` damages a page of the tables in as many images."""
     data, pages = image
-    start, refused, expected = info.symbols["_stext"], 0, pairs(searched)
+    start, refused, expected = info.symbols["_stext"], 0, columns(searched)
     cases = pytestconfig.getoption("--fuzz-cases")
     texts = _texts(info)
     for case in range(cases):
@@ -140,7 +145,7 @@ def test_damaged_images_give_no_wrong_table(
         except BadKallsyms:
             refused += 1
         else:
-            assert pairs(table) == expected, f"case {case}"
+            assert columns(table) == expected, f"case {case}"
     assert refused > cases // 5
 
 

@@ -61,6 +61,8 @@ def test_vmcoreinfo_is_found_in_memory(mixed_dump: Dump, tmp_path: Path) -> None
     dump = without_note(mixed_dump, tmp_path / "vmcore")
     assert document(mixed_dump, dump) == expected
     # Given by another dump of the same boot.
+    target = open_target(str(dump), mixed_dump.debug, vmcoreinfo=mixed_dump.core)
+    assert f"--vmcoreinfo {mixed_dump.core}" in (target.words or "")
     for path in (image, dump):
         assert document(mixed_dump, path, vmcoreinfo=mixed_dump.core) == expected
 

@@ -53,6 +53,9 @@ _KNOWN: tuple[tuple[int, bytes, str], ...] = (
     (0, b"eat\x07", _TRACE),
     (0, b"eat\x08", _TRACE),
     (0, b"\xd2\xbe\xd2\xbe", "is a VMware state; convert it with vmss2core"),
+    (0, b"EMiL", "is in LiME's own format; record memory with its format=padded"),
+    (0, b"QFI\xfb", "is the image of a disk (qcow2), not a memory dump"),
+    (510, b"\x55\xaa", "is the image of a disk, not a memory dump"),
 )
 
 

@@ -17,7 +17,6 @@ from kcensus.sources.vmcoreinfo.text import BadVmcoreinfo, Read, Vmcoreinfo
 
 START = b"OSRELEASE="
 _CHUNK_BYTES = 4 << 20
-_MIN_CHUNK_BYTES = 1 << 16
 _MAX_SEARCHED_BYTES = 64 << 30
 _PAGE_BYTES = 4096
 # VMCOREINFO_BYTES of the kernel is a page, of up to 64 KiB.
@@ -89,8 +88,8 @@ def _chunks(read: Read, ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int
             try:
                 data = bytes(read(address, count))
             except drgn.FaultError:
-                if count > _MIN_CHUNK_BYTES:
-                    half = count // 2 // _PAGE_BYTES * _PAGE_BYTES
+                if count > _PAGE_BYTES:
+                    half = max(count // 2 // _PAGE_BYTES, 1) * _PAGE_BYTES
                     stack += [(address + half, count - half), (address, half)]
             else:
                 yield address, data

@@ -8,6 +8,7 @@ from pathlib import Path
 import drgn
 import pytest
 
+from kcensus.sources import TargetError
 from kcensus.sources.debuginfo.kallsyms import BadKallsyms
 from kcensus.sources.debuginfo.kallsyms.files import from_file, is_symbols
 from tests.unit.sources.kallsyms.tables import BASE, many, program
@@ -57,6 +58,11 @@ def test_proc_kallsyms_is_of_one_boot(tmp_path: Path) -> None:
     path.write_text(lines(moved(linked())) + module)
     assert is_symbols(path.read_bytes()[:1024])
     assert columns(from_file(path, kernel(moved(linked())))) == moved(linked())
+
+
+def test_that_of_the_running_kernel_is_read() -> None:
+    with pytest.raises((BadKallsyms, TargetError)):
+        from_file("/proc/kallsyms", kernel(moved(linked())))
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import drgn
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kcensus.sources.debuginfo import kallsyms
 from kcensus.sources.debuginfo.kallsyms import BadKallsyms, Symbols
@@ -60,6 +62,15 @@ def test_addresses_and_sizes(table: Symbols) -> None:
     assert table.size("function_5") == 96
 
 
+def test_a_percpu_variable_may_be_static() -> None:
+    symbols = many(1100, percpu=True)
+    symbols[1] = ("A", symbols[9][1], 64)
+    written = write(symbols, "6.1", percpu=True)
+    table = kallsyms.load(program(written.vmcoreinfo(symbols), written.data))
+    assert table.address(symbols[9][1]) is None
+    assert table.symbol(1).binding == drgn.SymbolBinding.UNKNOWN
+
+
 def test_the_finder(table: Symbols) -> None:
     prog = drgn.Program(drgn.Platform(drgn.Architecture.X86_64))
     table.register(prog)
@@ -80,6 +91,22 @@ def test_the_finder(table: Symbols) -> None:
         assert prog.symbols(outside) == []
 
 
+def test_data_in_an_executable_section() -> None:
+    symbols = many(1100)
+    place = symbols[-3][2]
+    symbols[-3:] = [
+        *(("T", "last_function", place - 8), ("D", "_sdata", place), ("T", "init_uts_ns", place)),
+        *(("t", "variable", place + 8), ("D", "_edata", place + 64), ("t", "other", place + 64)),
+    ]
+    written = write(symbols, "7.0")
+    table = kallsyms.load(program(written.vmcoreinfo(symbols), written.data))
+    kinds = {name: table.symbol(row).kind for row, name in enumerate(table.names())}
+    for name in ("init_uts_ns", "variable", "_edata"):
+        assert kinds[name] == drgn.SymbolKind.OBJECT
+    for name in ("last_function", "other", "_stext"):
+        assert kinds[name] == drgn.SymbolKind.FUNC
+
+
 @pytest.mark.parametrize("part", ["names", "token_table", "token_index", "offsets", "num_syms"])
 def test_a_lost_page_is_refused(part: str) -> None:
     symbols = many(5000)
@@ -94,6 +121,26 @@ def test_a_lost_page_is_refused(part: str) -> None:
         kallsyms.load(program(written.vmcoreinfo(symbols), written.data))
     with pytest.raises(BadKallsyms, match="is not in the dump"):
         kallsyms.load(program(written.vmcoreinfo(symbols), written.data[:at]))
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_wrong_places_are_refused(data: st.DataObject) -> None:
+    symbols = many(1100)
+    written = write(symbols, data.draw(st.sampled_from(["6.1", "6.4", "7.0"])))
+    name = data.draw(st.sampled_from(sorted(written.places)))
+    others = st.sampled_from([-4096, -8, -4, -1, 1, 2, 4, 8, 512, 4096])
+    near = others.map(lambda shift: written.places[name] + shift)
+    right = written.places[name]
+    written.places[name] = data.draw(st.one_of(near, st.integers(0, (1 << 64) - 1)))
+    try:
+        table = kallsyms.load(program(written.vmcoreinfo(symbols), written.data))
+    except BadKallsyms:
+        pass
+    else:
+        # Markers and the order of names are not named in VMCOREINFO.
+        assert written.places[name] == right or name.endswith(("markers", "seqs_of_names"))
+        assert columns(table) == symbols
 
 
 def test_another_kernel_is_refused() -> None:

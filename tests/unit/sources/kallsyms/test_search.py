@@ -11,7 +11,7 @@ import random
 import pytest
 
 from kcensus.sources.debuginfo import kallsyms
-from kcensus.sources.debuginfo.kallsyms import BadKallsyms
+from kcensus.sources.debuginfo.kallsyms import BadKallsyms, search
 from tests.unit.sources.kallsyms.tables import BASE, ERAS, TABLES, Written, many, program, write
 from tests.unit.sources.kallsyms.test_kallsyms import CASES, columns
 
@@ -42,6 +42,15 @@ def test_the_base_is_before_stext() -> None:
     written = write(symbols, "5.10")
     info = written.vmcoreinfo(symbols, named=False)
     assert columns(kallsyms.load(program(info, image(written), start=BASE))) == symbols
+
+
+@pytest.mark.parametrize("stext", [0xFFFF_FFFF_FFFF_E000, 0xFFFF_FFFF_FFFF_EC78, 12345])
+def test_the_search_ends(stext: int) -> None:
+    def read(address: int, size: int) -> bytes:
+        raise BadKallsyms("no memory")
+
+    with pytest.raises(BadKallsyms, match="kallsyms_token_table"):
+        search.find(read, {"_stext": stext})
 
 
 def test_an_image_without_tables_is_refused() -> None:

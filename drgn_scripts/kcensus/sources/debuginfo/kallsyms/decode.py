@@ -23,7 +23,8 @@ Read = Callable[[int, int], bytes]
 TOKENS = 256
 MIN_SYMBOLS, MAX_SYMBOLS = 1 << 10, 1 << 21
 MAX_TOKEN_BYTES = 1 << 14
-MAX_NAMES_BYTES = 1 << 26
+# 7.3 has 3.2 MB.
+MAX_NAMES_BYTES = 1 << 25
 _MAX_TEXT_BYTES = 1 << 27
 _PER_MARKER = 256
 _PAGE_BYTES = 4096
@@ -131,13 +132,15 @@ def _expanded(codes: npt.NDArray[np.uint16], strings: list[bytes]) -> bytes:
     letters = np.frombuffer(b"".join(strings), np.uint8)
     lengths = np.array([len(each) for each in strings], np.int32)
     starts = (np.cumsum(lengths) - lengths).astype(np.int32)
-    if int(lengths[codes].sum()) > _MAX_TEXT_BYTES:
-        raise BadKallsyms("the names of kallsyms are too long")
-    parts = []
+    parts, left = list[bytes](), _MAX_TEXT_BYTES
     for first in range(0, len(codes), _CHUNK):
         chunk = codes[first : first + _CHUNK]
         length = lengths[chunk]
-        ends = np.cumsum(length, dtype=np.int32)
+        ends = np.cumsum(length, dtype=np.int64)
+        left -= int(ends[-1])
+        if left < 0:
+            raise BadKallsyms("the names of kallsyms are too long")
+        ends = ends.astype(np.int32)
         places = np.repeat(starts[chunk] - (ends - length), length)
         parts.append(letters[places + np.arange(len(places), dtype=np.int32)].tobytes())
     return b"".join(parts)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from kcensus.sources.debuginfo.kallsyms import decode
 from kcensus.sources.debuginfo.kallsyms.symbols import BadKallsyms, Symbols
-from kcensus.sources.reader import FileReader
+from kcensus.sources.reader import FileReader, os_error
 from kcensus.sources.vmcoreinfo.text import Vmcoreinfo
 
 # System.map of 7.3 has 11 MB, and /proc/kallsyms with many modules twice as much.
@@ -25,6 +26,7 @@ _FIXED = 0xFFFF_FFFF_FF00_0000
 # few, and _stext of many kernels is at the same place.
 _MIN_KNOWN = 3
 _BANNER = b"Linux version "
+_PROC = "/proc/kallsyms"
 
 
 def is_symbols(start: bytes) -> bool:
@@ -41,11 +43,7 @@ def from_file(path: str | Path, prog: drgn.Program) -> Symbols:
     :raises BadKallsyms: the file is not such a list, or not of this kernel
     :raises TargetError: the file cannot be read
     """
-    with FileReader(path) as reader:
-        if reader.size > _MAX_BYTES:
-            raise BadKallsyms("the file is too large for a list of symbols")
-        data = reader.read(0, reader.size)
-    table = parsed(data, Vmcoreinfo(prog["VMCOREINFO"].string_()))
+    table = parsed(_contents(path), Vmcoreinfo(prog["VMCOREINFO"].string_()))
     address = table.address("linux_banner")
     if address is not None:
         try:
@@ -57,6 +55,22 @@ def from_file(path: str | Path, prog: drgn.Program) -> Symbols:
                 f"the symbols belong to another kernel: linux_banner is not at 0x{address:x}"
             )
     return table
+
+
+def _contents(path: str | Path) -> bytes:
+    if os.path.abspath(path) == _PROC:
+        # Its size is 0.
+        try:
+            with open(_PROC, "rb") as file:
+                data = file.read(_MAX_BYTES + 1)
+        except OSError as error:
+            raise os_error(_PROC, error) from error
+    else:
+        with FileReader(path) as reader:
+            data = reader.read(0, _MAX_BYTES + 1)
+    if len(data) > _MAX_BYTES:
+        raise BadKallsyms("the file is too large for a list of symbols")
+    return data
 
 
 def parsed(data: bytes, info: Vmcoreinfo) -> Symbols:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Load the symbol table of a kernel, by VMCOREINFO or by a search in the kernel's image.
 
-drgn.helpers.linux.kallsyms.load_vmlinux_kallsyms() reads the tables by VMCOREINFO, too, and takes
-about twice as long (0.36 s in place of 0.2 s for the 197,553 symbols of 7.3). It returns no columns
-and no sizes of aliases, and checks nothing but ``_stext``.
+drgn.helpers.linux.kallsyms.load_vmlinux_kallsyms() reads the tables by VMCOREINFO, too: 0.38 s for
+the 197,553 symbols of 7.3, of which this module makes columns in 0.25 s. These also give the sizes
+of aliases, and are compared with all SYMBOL lines, not with ``_stext`` alone.
 """
 
 from __future__ import annotations

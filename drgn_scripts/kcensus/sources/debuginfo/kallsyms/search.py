@@ -103,7 +103,7 @@ def _chunks(read: decode.Read, start: int, lost: list[int]) -> Iterator[tuple[in
                 data = read(address, size)
             except BadKallsyms:
                 if size > _PAGE_BYTES:
-                    half = size // 2 // _PAGE_BYTES * _PAGE_BYTES
+                    half = max(size // 2 // _PAGE_BYTES, 1) * _PAGE_BYTES
                     stack += [(address + half, size - half), (address, half)]
                 else:
                     hole.append(address)

@@ -16,8 +16,11 @@ FINDER = "kcensus kallsyms"
 # Below, there are the places of variables in a CPU's area, which are no addresses.
 _KERNEL_HALF = 1 << 63
 _WEAK = "vVwW"
-_FUNCTIONS = "tT"
-_OBJECTS = "bBcCdDgGrRsSvV"
+# Not A: scripts/kallsyms.c makes that of static per-CPU variables, too.
+_GLOBAL = "BCDGRSTVW"
+# nm(1) has a letter of its own for weak objects. Absolute symbols are per-CPU variables.
+_FUNCTIONS = "tTwW"
+_OBJECTS = "aAbBcCdDgGrRsSvV"
 
 
 class BadKallsyms(ValueError):
@@ -32,19 +35,21 @@ class Symbols:
     """
 
     def __init__(self, text: bytes, address: npt.NDArray[np.uint64]) -> None:
-        self._lines = text.decode("ascii").split("\n")[1:]
-        if len(self._lines) != len(address):
+        lines = text.decode("ascii").split("\n")[1:]
+        self._types = "".join([line[0] for line in lines])
+        self._names = [line[1:] for line in lines]
+        if len(lines) != len(address):
             raise ValueError("there must be as many addresses as names")
         self.address_column = address
         """Addresses of all symbols, shape (n,), ascending. Not to be changed."""
 
     def __len__(self) -> int:
-        return len(self._lines)
+        return len(self._names)
 
     @functools.cached_property
     def _rows(self) -> dict[str, int]:
         """The last row of each name."""
-        return dict(zip(self.names(), range(len(self)), strict=True))
+        return dict(zip(self._names, range(len(self)), strict=True))
 
     @functools.cached_property
     def _repeated(self) -> dict[str, list[int]]:
@@ -53,7 +58,7 @@ class Symbols:
         listed = np.zeros(len(self), np.bool_)
         listed[np.fromiter(last.values(), np.int64, len(last))] = True
         for row in np.flatnonzero(~listed).tolist():
-            repeated.setdefault(self._lines[row][1:], []).append(row)
+            repeated.setdefault(self._names[row], []).append(row)
         for name, rows in repeated.items():
             rows.append(last[name])
         return repeated
@@ -66,20 +71,27 @@ class Symbols:
         ends = column[np.minimum(after, len(column) - 1)]
         return np.where((column < _KERNEL_HALF) & (ends >= _KERNEL_HALF), column, ends)
 
+    @functools.cached_property
+    def _data(self) -> range:
+        """The addresses of data, which may have the types of functions."""
+        start, end = self.address("_sdata"), self.address("_edata")
+        return range(start or 0, end or 0)
+
     def _named(self, name: str) -> Sequence[int]:
         row = self._rows.get(name)
         return () if row is None else self._repeated.get(name) or (row,)
 
     def names(self) -> list[str]:
         """Return all names, in ascending order of addresses."""
-        return [line[1:] for line in self._lines]
+        return list(self._names)
 
     def types(self) -> list[str]:
         """Return the types of all symbols, as of nm(1): ``T`` a global function, ``d`` static data.
 
-        Kernels before 6.4 and those without CONFIG_KALLSYMS_ALL lack some symbols.
+        Where the section of data can be executed, as in 7.3, data has the types of functions;
+        :meth:`symbol` knows better.
         """
-        return [line[0] for line in self._lines]
+        return list(self._types)
 
     def addresses(self, name: str) -> list[int]:
         """Return the addresses of all symbols of this name, ascending."""
@@ -94,8 +106,8 @@ class Symbols:
         rows = self._named(name)
         places = {int(self.address_column[row]) for row in rows}
         if len(places) > 1:
-            is_global = (row for row in rows if self._lines[row][0].isupper())
-            places = {int(self.address_column[row]) for row in is_global}
+            globals_ = (row for row in rows if self._types[row] in _GLOBAL)
+            places = {int(self.address_column[row]) for row in globals_}
         return places.pop() if len(places) == 1 else None
 
     def size(self, name: str) -> int | None:
@@ -121,16 +133,18 @@ class Symbols:
 
     def symbol(self, row: int) -> Symbol:
         """Return a row as a symbol of drgn, whose size is an upper bound."""
-        kind, name = self._lines[row][0], self._lines[row][1:]
+        kind, name = self._types[row], self._names[row]
         address = int(self.address_column[row])
         if kind in _WEAK:
             binding = SymbolBinding.WEAK
+        elif kind in _GLOBAL:
+            binding = SymbolBinding.GLOBAL
         else:
-            binding = SymbolBinding.GLOBAL if kind.isupper() else SymbolBinding.LOCAL
+            binding = SymbolBinding.LOCAL if kind.islower() else SymbolBinding.UNKNOWN
         symbol_kind = SymbolKind.UNKNOWN
-        if kind in _FUNCTIONS:
+        if kind in _FUNCTIONS and address not in self._data:
             symbol_kind = SymbolKind.FUNC
-        elif kind in _OBJECTS:
+        elif kind in _FUNCTIONS or kind in _OBJECTS:
             symbol_kind = SymbolKind.OBJECT
         return Symbol(name, address, int(self._ends[row]) - address, binding, symbol_kind)
 
@@ -148,9 +162,9 @@ class Symbols:
         return [self.symbol(row) for row in rows]
 
     def _preference(self, row: int) -> tuple[bool, int]:
-        kind, name = self._lines[row][0], self._lines[row][1:]
+        kind, name = self._types[row], self._names[row]
         # A system call without arguments is one function with a name for 32 bit, too.
-        return name.startswith("__ia32_"), 1 if kind in _WEAK else 0 if kind.isupper() else 2
+        return name.startswith("__ia32_"), 1 if kind in _WEAK else 0 if kind in _GLOBAL else 2
 
     def register(self, prog: Program, enable_index: int | None = -1) -> None:
         """Let ``prog.symbol()`` find these symbols, by default after those of debug info."""
