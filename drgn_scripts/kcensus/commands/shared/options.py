@@ -141,7 +141,7 @@ def reading() -> list[click.Parameter]:
         files(
             "-s --symbols",
             "DEBUGINFO",
-            "A vmlinux, a module, or a directory with debug info. May be repeated.",
+            "A vmlinux, a module, a type pack, or a directory with them. May be repeated.",
             multiple=True,
         ),
         option(
