@@ -61,10 +61,14 @@ def interrupted_in(functions: Sequence[str]) -> str:
 def running_frames(kernel: Kernel, task: int) -> list[tuple[int, int]]:
     """Return the stack of a running task: each return address, and an address in the function.
 
-    The innermost frame is first; inlined functions are left out. Empty if unknown.
+    The innermost frame is first; inlined functions are left out. Without the kernel's debug info,
+    it is the only one. Empty if unknown.
     """
     places = list[tuple[int, int]]()
     with contextlib.suppress(*_UNREADABLE):
+        if _is_without_debug_file(kernel):
+            pc = _trace(kernel, task)[0].pc
+            return [(pc, pc)]
         for frame in running_trace(kernel, task) or ():
             if not frame.is_inline:
                 places.append((frame.pc, frame.pc if frame.interrupted else frame.pc - 1))
@@ -95,12 +99,17 @@ def _has_debug_file(kernel: Kernel) -> bool:
     return False
 
 
+def _is_without_debug_file(kernel: Kernel) -> bool:
+    """Return whether a dump, which may have registers, is read without its debug info."""
+    return not _has_debug_file(kernel) and not is_assembled(kernel.prog)
+
+
 def untraced(kernel: Kernel, tasks: Iterable[int]) -> dict[int, str]:
     """Return running tasks whose registers a dump has, but not the debug info for their stacks.
 
     :return: the function in which each of them runs, by task; empty in a program
     """
-    if _has_debug_file(kernel) or is_assembled(kernel.prog):
+    if not _is_without_debug_file(kernel):
         return {}
     symbols, functions = symbols_of(kernel), {}
     for task in tasks:

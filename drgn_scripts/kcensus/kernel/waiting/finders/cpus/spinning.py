@@ -86,7 +86,7 @@ class Spinning(Finder):
                 "they need the debug info itself (DWARF), which types from another source do not "
                 "replace: pass the vmlinux with -s",
                 len(spinning),
-                "the functions of these tasks, and the spinlocks that they spin for, are missing",
+                "the callers of their innermost functions, and their spinlocks, are missing",
             )
 
     def _mentions_lock(self, row: int, trace: drgn.StackTrace, lock: int) -> bool:
