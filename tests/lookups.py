@@ -47,11 +47,15 @@ _OBJECTS = {
 }
 
 
+_LAB = re.compile(r"kcensus_\w+|percpu_\d")
+"""Symbols of the lab's own modules, which readers of code look up."""
+
+
 class Noting:
     """Notes what a target's program is asked for, and answers from a second program.
 
-    The second program holds the debug info. Types are rebuilt from data, which shows the members
-    that are used.
+    The second program holds the debug info. Types are rebuilt from data, which shows whose members
+    are used; the writer of a capsule uses all members of such a type.
     """
 
     def __init__(self, target: Target, source: Target) -> None:
@@ -105,7 +109,7 @@ class Noting:
     def _find_symbols(
         self, prog: drgn.Program, name: str | None, address: int | None, one: bool
     ) -> list[drgn.Symbol]:
-        if name is not None:
+        if name is not None and not _LAB.fullmatch(name):
             self.noted.symbols.add(name)
         wanted = address if name is None else name
         if not one:
@@ -187,7 +191,7 @@ def _ask_only(prog: drgn.Program, noted: Lookups) -> bool:
     def find_symbols(
         prog: drgn.Program, name: str | None, address: int | None, one: bool
     ) -> list[drgn.Symbol]:
-        if name is not None:
+        if name is not None and not _LAB.fullmatch(name):
             noted.symbols.add(name)
         return []
 

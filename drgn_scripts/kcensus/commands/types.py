@@ -9,6 +9,7 @@ import click
 
 from kcensus.commands import Exit
 from kcensus.commands.shared import options
+from kcensus.commands.shared.errors import complain
 from kcensus.text import printable
 
 
@@ -21,6 +22,8 @@ def _save(vmlinux: Path, modules: tuple[Path, ...], output: Path) -> Exit:
     names = lookups()
     files = module_files(vmlinux, modules, names.modules)
     made = make(vmlinux, files, names)
+    for sentence in made.skipped:
+        complain(sentence)
     prepare(output)
     path = output / made.head.file_name
     with replacing(path) as part:

@@ -27,7 +27,8 @@ class Lookups:
     """Names by kind."""
 
     types: dict[str, set[str]] = field(default_factory=dict)
-    """Used members by type, such as ``struct page``; none for a type that is only looked up."""
+    """Members by type, such as ``struct page``: those that some kernel has of a used type, and none
+    for a type that is only looked up or that no recorded kernel has."""
     variables: set[str] = field(default_factory=set)
     constants: set[str] = field(default_factory=set)
     functions: set[str] = field(default_factory=set)

@@ -133,8 +133,10 @@ def test_a_type_that_is_only_declared_has_the_members_of_its_module(
 def test_the_pack_of_a_dump_is_found_by_its_build_id(capsule: Path, pack: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("kcensus.sources.debuginfo.packs.choice.build_id_of", lambda _: BUILD_ID)
-        info = use_pack(program(capsule), (), [pack.parent])
+        prog = program(capsule)
+        info = use_pack(prog, (), [pack.parent])
         assert info is not None
+        assert use_pack(prog, [pack], ()) is info
         assert info.places() == [("vmlinux", f"{pack} (type pack)")]
         patch.setattr("kcensus.sources.debuginfo.packs.choice.build_id_of", lambda _: "00")
         assert use_pack(program(capsule), (), [pack.parent]) is None

@@ -36,6 +36,8 @@ def use_pack(
     :raises TargetError: a pack that the user passed is of another kernel or corrupt, or the pack of
         this kernel is
     """
+    if (known := PackDebugInfo.of(prog)) is not None:
+        return known
     build_id, offset = build_id_of(prog), offset_of(prog)
     given = [Pack(path) for path in packs]
     for pack in (*given, *_in_directories(places, build_id)):

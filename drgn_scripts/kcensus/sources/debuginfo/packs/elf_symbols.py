@@ -103,7 +103,8 @@ def read_elf(path: Path) -> ElfFile:
 
 
 def _extent(reader: FileReader, header: elf.Header) -> tuple[int, int]:
-    # As drgn has it: per-CPU segments in between are addressed from 0 before v6.15.
+    # As drgn has it. Before Linux kernel commit 9d7de2aa8b41 ("x86/percpu/64: Use relative percpu
+    # offsets") (in v6.15), a segment of per-CPU variables in between begins at address 0.
     headers = _table(reader, header.phdrs, _PROGRAM_HEADER, _MAX_SECTIONS)
     loads = headers[(headers["type"] == elf.PT_LOAD) & (headers["size"] > 0)]
     if not len(loads):

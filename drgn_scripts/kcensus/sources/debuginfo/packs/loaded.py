@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cached_property
 
 import drgn
@@ -22,6 +23,8 @@ _TAGGED = (*COMPOUND, TypeKind.ENUM)
 _PRIMITIVE = (TypeKind.VOID, TypeKind.INT, TypeKind.BOOL, TypeKind.FLOAT)
 """drgn has its own."""
 _MASK = (1 << 64) - 1
+_KEY = "kcensus: type pack"
+"""Key of :attr:`drgn.Program.cache`."""
 
 
 class PackDebugInfo:
@@ -48,8 +51,15 @@ class PackDebugInfo:
         self._tables: dict[str, SymbolTable] = {}
         self._complete(self._contents.kernel)
 
+    @staticmethod
+    def of(prog: drgn.Program) -> PackDebugInfo | None:
+        """Return the pack that is registered in a program."""
+        known = prog.cache.get(_KEY)
+        return known if isinstance(known, PackDebugInfo) else None
+
     def register(self, name: str = "kcensus-pack") -> None:
-        """Register the finders, behind those of drgn."""
+        """Register the finders, behind those of drgn; once for a program."""
+        self._prog.cache[_KEY] = self
         self._prog.register_type_finder(name, self._find_type, enable_index=-1)
         self._prog.register_object_finder(name, self._find_object, enable_index=-1)
         self._prog.register_symbol_finder(name, self._find_symbols, enable_index=-1)
@@ -63,6 +73,14 @@ class PackDebugInfo:
             f"the type pack {self._pack.name} lacks {printable(what)}: it has what kcensus itself "
             "uses; pass the vmlinux with -s, or write the pack again with `kcensus types save`"
         )
+
+    def _is_only(self) -> bool:
+        """Return whether no other source of types follows, so that an unknown name is an error."""
+        with suppress(LookupError):
+            # The vmlinux may have been loaded since.
+            if self._prog.main_module().debug_file_path:
+                return False
+        return self._is_last
 
     def _complete(self, scope: Scope) -> None:
         """Give types that are only declared elsewhere the members that they have in a scope."""
@@ -90,7 +108,7 @@ class PackDebugInfo:
                 if ref is not None and ref.node.kind == kind:
                     return build(prog, ref)
             is_known |= kind in _PRIMITIVE
-        if not is_known and self._is_last:
+        if not is_known and self._is_only():
             raise self._lacking(f"the type {name}")
         return None
 
@@ -107,7 +125,7 @@ class PackDebugInfo:
                     return drgn.Object(prog, build(prog, found.ref), address=address)
                 if is_there:
                     return drgn.Object.from_bytes_(prog, build(prog, found.ref), found.value)
-        if self._is_last and key not in self._contents.asked:
+        if key not in self._contents.asked and self._is_only():
             raise self._lacking(f"the variable or constant {name}")
         return None
 

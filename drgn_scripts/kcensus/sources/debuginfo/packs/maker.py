@@ -38,6 +38,8 @@ class Made:
     head: Head
     data: bytes
     modules: list[str]
+    skipped: list[str]
+    """Why modules are left out, in one sentence each."""
     types: int
     """Number of named types that are in it because kcensus uses them."""
 
@@ -55,7 +57,7 @@ def make(vmlinux: Path, modules: Iterable[Path], names: Lookups) -> Made:
     """Return a pack of what the kernel and its modules have of ``names``.
 
     :param modules: files of modules; those that no analysis needs are left out
-    :raises TargetError: a file cannot be read, or has no debug info
+    :raises TargetError: the vmlinux cannot be read, or has no debug info
     """
     head, kernel = _kernel(vmlinux)
     types = Interner()
@@ -64,17 +66,20 @@ def make(vmlinux: Path, modules: Iterable[Path], names: Lookups) -> Made:
     build_ids: dict[str, str | None] = {"": head.build_id}
     sections = dict[str, list[str]]({"": []})
     wanted = {module_name(path): path for path in modules if module_name(path) in names.modules}
+    skipped = []
     for name, path in sorted(wanted.items()):
-        file = read_elf(path)
-        prog = _program(path, head.arch, file)
+        try:
+            file = read_elf(path)
+            prog, build_id = _program(path, head.arch, file), _identity(path).build_id
+        except TargetError as error:
+            skipped.append(str(error))
+            continue
         found[name] = _find(prog, names, types)
-        symbols[name], sections[name] = columns_of(file), file.names
-        build_ids[name] = _identity(path).build_id
+        symbols[name], sections[name], build_ids[name] = columns_of(file), file.names, build_id
     document = _document(found, names, build_ids, sections)
     data = encode(head, document, symbols)
-    return Made(
-        head, data, sorted(wanted), sum(ref is not None for ref in found[""].types.values())
-    )
+    used = sum(ref is not None for ref in found[""].types.values())
+    return Made(head, data, [name for name in found if name], skipped, used)
 
 
 def _identity(path: Path) -> elf.Identity:
@@ -112,6 +117,11 @@ def _program(path: Path, arch: str, module: ElfFile | None = None) -> drgn.Progr
             loaded.section_addresses[name] = row + 1 << _SECTION_SHIFT
     try:
         loaded.try_file(path, force=True)
+        if loaded.wants_debug_file():
+            # Its debug info is in another file, or a file of dwz belongs to it; none is downloaded.
+            prog.set_enabled_debug_info_finders(["standard"])
+            with suppress(drgn.MissingDebugInfoError):
+                prog.load_module_debug_info(loaded)
         if loaded.wants_debug_file():
             raise TargetError(
                 f"{printable(str(path))}: has no debug info; pass the file from the debug info "
