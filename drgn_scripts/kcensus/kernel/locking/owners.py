@@ -21,6 +21,7 @@ from kcensus.engine.layout import Path, layout, word_dtype
 from kcensus.engine.memory import Faults, Mask, Numbers, Words
 from kcensus.engine.slub.percpu import cpu_offsets
 from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.tasks.functions import RW_LOCK
 
 _MUTEX_FLAGS = np.uint64(7)
 """MUTEX_FLAG_WAITERS, _HANDOFF and _PICKUP; of an rwsem, RWSEM_READER_OWNED and _NONSPINNABLE."""
@@ -187,7 +188,7 @@ def _rt_mutexes(kernel: Kernel, locks: Words, rows: _Rows, faults: Faults) -> No
 def _rwsems(kernel: Kernel, locks: Words, rows: _Rows, faults: Faults) -> None:
     type_ = kernel.prog.type("struct rw_semaphore")
     if type_.has_member("rwbase"):
-        _rt_rwsems(kernel, locks, rows, faults)
+        _rt_rwlocks(kernel, locks, rows, faults, "struct rw_semaphore", "rwbase.")
         return
     members = {"count": ("count.counter", "count")}
     read, places = _read(
@@ -216,10 +217,17 @@ def _rwsems(kernel: Kernel, locks: Words, rows: _Rows, faults: Faults) -> None:
     rows.add(last & (readers > 1), task, proof, place, Mode.READ, Strength.POSSIBLE)
 
 
-def _rt_rwsems(kernel: Kernel, locks: Words, rows: _Rows, faults: Faults) -> None:
-    """Read the rwsems of PREEMPT_RT: a count of readers, and an rt_mutex of the writer."""
-    members = {"readers": "rwbase.readers.counter", "owner": "rwbase.rtmutex.owner"}
-    read, places = _read(kernel, "struct rw_semaphore", locks, members, faults)
+def _rt_rwlocks(
+    kernel: Kernel,
+    locks: Words,
+    rows: _Rows,
+    faults: Faults,
+    type_: str = RW_LOCK,
+    inside: str = "",
+) -> None:
+    """Read rwlocks or rwsems of PREEMPT_RT: a count of readers, and an rt_mutex of the writer."""
+    members = {"readers": f"{inside}readers.counter", "owner": f"{inside}rtmutex.owner"}
+    read, places = _read(kernel, type_, locks, members, faults)
     value = read["readers"].astype(np.int64) & 0xFFFFFFFF
     owner = read["owner"] & RT_OWNER
     is_write = value == RT_WRITER
@@ -228,7 +236,8 @@ def _rt_rwsems(kernel: Kernel, locks: Words, rows: _Rows, faults: Faults) -> Non
     count = np.where(is_write, 0, value & (RT_WRITER - 1))
     is_held = is_write | (count > 0) | (owner != 0)
     rows.note(read.readable, count, is_write | draining, is_held)
-    known, proof = (owner != 0) & (is_write | draining), "rw_semaphore.rwbase.rtmutex.owner"
+    name = "rw_semaphore" if inside else "rwlock_t"
+    known, proof = (owner != 0) & (is_write | draining), f"{name}.rwbase.rtmutex.owner"
     rows.add(known & read.readable, owner, proof, places["owner"], Mode.WRITE)
 
 
@@ -298,6 +307,7 @@ _READERS_OF = {
     "struct rt_mutex": _rt_mutexes,
     "struct rt_mutex_base": _rt_mutexes,
     "struct rw_semaphore": _rwsems,
+    RW_LOCK: _rt_rwlocks,
     "struct semaphore": _semaphores,
     "struct percpu_rw_semaphore": _percpu_rwsems,
 }

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from functools import cached_property
 
@@ -96,7 +97,9 @@ class Writeback(Finder):
         the flusher and to a member of it.
         """
         domain = int(self.kernel.prog["global_wb_domain"].address_of_())
-        limited = self._limited_by_memcg(lanes, known)
+        limited: dict[int, int] = {}
+        with contextlib.suppress(NotRecorded):  # a capsule of a version that did not read them
+            limited = self._limited_by_memcg(lanes, known)
         share = self._offset(_FLUSHER, "completions")
         inside = self._offset(_CONTROL, "wb")
         own = dict[int, int]()
