@@ -23,8 +23,6 @@ _KINDS = {"anonymous": "NR_ANON_MAPPED", "page cache": "NR_FILE_PAGES", "shmem (
 """Counters in pages by kind of memory; the page cache includes shmem."""
 _UNWRITTEN = ("NR_FILE_DIRTY", "NR_WRITEBACK")
 """Counters of the pages that cannot be reclaimed before a disk has them."""
-_AVERAGES = 2048
-"""FIXED_1: averages of PSI are percentages times this."""
 
 
 @dataclass(frozen=True)
@@ -151,23 +149,3 @@ def _place(prog: drgn.Program, item: int, count: int) -> int:
     if not 0 <= item < count:
         raise LookupError("no such counter")
     return item
-
-
-def pressure(kernel: Kernel, cgroup: int) -> float | None:
-    """Return the share of the last 10 s in which some task of a cgroup lacked memory.
-
-    None if the kernel does not count that (PSI).
-
-    :param cgroup: address of a ``struct cgroup``
-    """
-    prog = kernel.prog
-    try:
-        # Since Linux kernel commit 2ce7135adc9a ("psi: cgroup support") (in v4.20); since
-        # v6.1 (commit not verified), a pointer.
-        group = drgn.Object(prog, "struct cgroup", address=cgroup).psi
-        if group.type_.kind == drgn.TypeKind.POINTER and (not group or not group.enabled):
-            return None
-        average = int(group.avg[int(prog.constant("PSI_MEM_SOME"))][0])
-    except DAMAGED:
-        return None
-    return average / _AVERAGES / 100 if 0 < average <= 101 * _AVERAGES else None
