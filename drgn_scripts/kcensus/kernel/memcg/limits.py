@@ -126,10 +126,12 @@ def _counted(kernel: Kernel, memcg: int, name: str) -> int | None:
         # correctness & scalabilty") (in v5.2), counters include those of cgroups below.
         counters = drgn.Object(prog, "struct mem_cgroup", address=memcg).vmstats
         if counters.type_.kind == drgn.TypeKind.POINTER:
-            # Since v6.1 (commit not verified), they are in a struct of their own.
+            # Since Linux kernel commit 410f8e82689e ("memcg: extract memcg_vmstats from struct
+            # mem_cgroup") (in v6.1).
             counters = counters.state
         place = _place(prog, int(prog.constant(name)), counters.type_.length or 0)
-        # An atomic_long_t before v5.13 (commit not verified).
+        # An atomic_long_t before Linux kernel commit 2d146aa3aa84 ("mm: memcontrol: switch to
+        # rstat") (in v5.13).
         value = getattr(counters[place], "counter", counters[place])
         return max(int(value), 0) * kernel.memory.page_size
     except DAMAGED:
@@ -139,7 +141,8 @@ def _counted(kernel: Kernel, memcg: int, name: str) -> int | None:
 def _place(prog: drgn.Program, item: int, count: int) -> int:
     """Return the index of a kind of memory among the counters of a cgroup.
 
-    Since v6.10 (commit not verified), an array has the indexes.
+    Since Linux kernel commit ff48c71c26aa ("memcg: reduce memory for the lruvec and memcg stats")
+    (in v6.10), an array has the indexes.
 
     :raises LookupError: the kernel lacks the counter
     """

@@ -55,8 +55,8 @@ def pressure(kernel: Kernel, cgroup: int) -> float | None:
     :param cgroup: address of a ``struct cgroup``
     """
     try:
-        # Since Linux kernel commit 2ce7135adc9a ("psi: cgroup support") (in v4.20); since
-        # v6.1 (commit not verified), a pointer.
+        # Since Linux kernel commit 2ce7135adc9a ("psi: cgroup support") (in v4.20); since commit
+        # 5f69a6577bc3 ("psi: dont alloc memory for psi by default") (in v6.0), a pointer.
         group = drgn.Object(kernel.prog, "struct cgroup", address=cgroup).psi
         if group.type_.kind == drgn.TypeKind.POINTER and (not group or not group.enabled):
             return None

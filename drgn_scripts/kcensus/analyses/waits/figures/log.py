@@ -40,8 +40,9 @@ _BLOCKER = re.compile(
     r"INFO: task .*:(\d+)(?: is| <\w+>)? blocked on an? \S+ likely (?:owned|last held) by task "
     r".*:(\d+)(?: <(\w+)>)?"
 )
-"""Message since v6.15 (commit not verified) about a mutex, a semaphore or an rwsem, with "reader"
-or "writer" for the waiter and the owner of an rwsem."""
+"""Message since Linux kernel commit 3cf67d61ff98 ("hung_task: show the blocker task if the task is
+hung on mutex") (in v6.15), later also about a semaphore or an rwsem, with "reader" or "writer" for
+the waiter and the owner of an rwsem."""
 
 
 @dataclass(frozen=True)

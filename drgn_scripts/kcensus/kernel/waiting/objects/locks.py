@@ -51,7 +51,7 @@ def percpu_writers(reading: Reading) -> None:
     if not waiting:
         return
     type_, kernel, known = "struct percpu_rw_semaphore", reading.kernel, reading.known
-    # Since v4.13 (commit not verified), the writer is a struct rcuwait. Since Linux kernel commit
+    # Since v4.11 (commit not verified), the writer is a struct rcuwait. Since Linux kernel commit
     # 7f26482a872c ("locking/percpu-rwsem: Remove the embedded rwsem") (in v5.7), `block` marks its
     # presence.
     optional = {"block": ("block.counter", "readers_block")}
@@ -99,7 +99,8 @@ def _rt_mutexes(reading: Reading) -> None:
     members = layout(reading.kernel.prog, "struct rt_mutex_waiter", ["task", "lock"])
     read = gather(reading.kernel.memory, waiter[lane], members, reading.faults)
     named = read.readable & (read["task"] == reading.known.address[reading.rows[lane]])
-    # Since v5.15 (commit not verified), it is a struct rt_mutex_base, the base of a lock.
+    # Since Linux kernel commit 830e6acc8a1c ("locking/rtmutex: Split out the inner parts of 'struct
+    # rtmutex'") (in v5.15), it is a struct rt_mutex_base, the base of a lock.
     member = reading.kernel.prog.type("struct rt_mutex_waiter").member("lock").type.type
     kind, proof, lock = WaitKind.LOCK, "task.pi_blocked_on", read["lock"]
     of_lock = np.array([reading.facts[row].lock for row in lane.tolist()], object)

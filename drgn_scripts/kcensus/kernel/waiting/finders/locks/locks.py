@@ -275,13 +275,15 @@ class Locks(Finder):
     def _of_memory(self, mapped: dict[int, tuple[str, bool]]) -> None:
         """Find the tasks that have read-locked their own address space.
 
-        :param mapped: by task, the function that locks, and whether that is sure: since v6.4
-            (commit not verified), page faults may take a lock of their area of the memory map only
+        :param mapped: by task, the function that locks, and whether that is sure: since Linux
+            kernel commit 0bff0aaea03e ("x86/mm: try VMA lock-based page fault handling first") (in
+            v6.4), page faults may take a lock of their area of the memory map only
         """
         lanes = np.array(sorted(mapped), np.int64)
         if not len(lanes):
             return
-        # Since v5.8 (commit not verified), the lock is called mmap_lock.
+        # Since Linux kernel commit da1c55f1b272 ("mmap locking API: rename mmap_sem to mmap_lock")
+        # (in v5.8).
         prog = self.kernel.prog
         is_new = prog.type("struct mm_struct").has_member("mmap_lock")
         inside = self._offset("struct mm_struct", "mmap_lock" if is_new else "mmap_sem")

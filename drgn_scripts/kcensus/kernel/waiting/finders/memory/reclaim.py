@@ -29,6 +29,8 @@ _ALLOCATES = frozenset({"try_to_free_pages", "do_try_to_free_pages", "__alloc_pa
 _OOM = frozenset({"out_of_memory", "oom_kill_process", "__alloc_pages_may_oom"})
 """Functions that sleep for a tick, again and again, while a victim of the OOM killer ends."""
 _OOM_OF_MEMCG = frozenset({"mem_cgroup_out_of_memory"})
+"""Until Linux kernel commit 9bfe5ded054b ("mm, oom: remove sleep from under oom_lock") (in v4.19),
+the OOM killer of a memory cgroup slept in them, too."""
 _SUSPENDS = frozenset({"oom_killer_disable"})
 _IDLE = frozenset({"kswapd", "kswapd_try_to_sleep"})
 """Functions in which kswapd sleeps without work."""
