@@ -163,8 +163,8 @@ def _read(
 def _mutexes(kernel: Kernel, locks: Words, rows: _Rows, faults: Faults) -> None:
     # Since Linux kernel commit 3ca0ff571b09 ("locking/mutex: Rework mutex::owner") (in v4.10), the
     # owner has flags in its lowest bits; before, it is a pointer, present with CONFIG_SMP. With
-    # PREEMPT_RT, the mutex has an rt_mutex, in mainline since commit bb630f9f7a7d ("locking/rtmutex:
-    # Add mutex variant for RT") (in v5.15): `rtmutex`; before, `lock`.
+    # PREEMPT_RT, the mutex has an rt_mutex, in mainline since commit bb630f9f7a7d
+    # ("locking/rtmutex: Add mutex variant for RT") (in v5.15): `rtmutex`; before, `lock`.
     members = {"owner": ("owner.counter", "owner", "rtmutex.owner", "lock.owner")}
     read, places = _read(kernel, "struct mutex", locks, members, faults)
     type_ = kernel.prog.type("struct mutex")
@@ -243,8 +243,8 @@ def _rt_rwlocks(
 
 
 def _semaphores(kernel: Kernel, locks: Words, rows: _Rows, faults: Faults) -> None:
-    # Since Linux kernel commit 194a9b9e843b ("hung_task: show the blocker task if the task is hung on
-    # semaphore") (in v6.16), with CONFIG_DETECT_HUNG_TASK_BLOCKER.
+    # Since Linux kernel commit 194a9b9e843b ("hung_task: show the blocker task if the task is hung
+    # on semaphore") (in v6.16), with CONFIG_DETECT_HUNG_TASK_BLOCKER.
     optional = {"last": "last_holder"}
     read, places = _read(kernel, "struct semaphore", locks, {"count": "count"}, faults, optional)
     rows.is_held[read.readable] = (read["count"] == 0)[read.readable]

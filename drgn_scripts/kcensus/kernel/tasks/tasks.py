@@ -114,7 +114,8 @@ class Tasks(Addressed):
     """Whether it is queued to run, even in a sleeping state; one element if unknown.
 
     Since Linux kernel commit 152e11f6df29 ("sched/fair: Implement delayed dequeue") (in v6.12),
-    tasks may sleep on the queue. So do tasks that wait for a mutex and lend their time to its owner (CONFIG_SCHED_PROXY_EXEC)."""
+    tasks may sleep on the queue. So do tasks that wait for a mutex and lend their time to its owner
+    (CONFIG_SCHED_PROXY_EXEC)."""
     now_ns: int = -1
     """The latest clock of a run queue, in the time of the kernel log; -1 if unknown."""
     counted: int | None = None

@@ -93,8 +93,9 @@ def _is_pending(kernel: Kernel, type_: str, timers: Words, faults: Faults) -> Ma
         fields = layout(prog, type_, {"state": ("is_queued", "state")})
         state = gather(kernel.memory, timers, fields, faults)["state"].astype(np.uint64)
         return np.asarray((state & np.uint64(1)) != 0)
-    # Since Linux kernel commit 1dabbcec2c0a ("timer: Use hlist for the timer wheel hash buckets") (in
-    # v4.2), timers are in hashed lists, which link back like the former lists. A timer that is not pending has no such link.
+    # Since Linux kernel commit 1dabbcec2c0a ("timer: Use hlist for the timer wheel hash buckets")
+    # (in v4.2), timers are in hashed lists, which link back like the former lists. A timer that is
+    # not pending has no such link.
     members = {"back": ("entry.pprev", "entry.prev")}
     back = gather(kernel.memory, timers, layout(prog, type_, members), faults)["back"]
     target, readable = gather_words(kernel.memory, back, word_dtype(prog), Guess())

@@ -65,8 +65,8 @@ def flushers(kernel: Kernel) -> Flushers:
     bdi_names = (
         [decode_array(name) for name in read["name"]] if "name" in names else [""] * len(bdi)
     )
-    # Since Linux kernel commit b817525a4a80 ("writeback: bdi_writeback iteration must not skip dying
-    # ones") (in v4.3), a list has all flushers of a device, several since v4.2.
+    # Since Linux kernel commit b817525a4a80 ("writeback: bdi_writeback iteration must not skip
+    # dying ones") (in v4.3), a list has all flushers of a device, several since v4.2.
     lane, address = np.arange(len(bdi)), bdi + np.uint64(_offset(prog, _BDI, "wb"))
     if prog.type(_BDI).has_member("wb_list"):
         heads = bdi + np.uint64(_offset(prog, _BDI, "wb_list"))

@@ -36,8 +36,8 @@ class FrozenFileSystems(Finder):
         if not len(lanes):
             return
         blocks = super_blocks(self.kernel)
-        # Since Linux kernel commit 8129ed29644b ("change sb_writers to use percpu_rw_semaphore") (in
-        # v4.3 or v4.4), the writers of a file system are readers of rw_sem.
+        # Since Linux kernel commit 8129ed29644b ("change sb_writers to use percpu_rw_semaphore")
+        # (in v4.3 or v4.4), the writers of a file system are readers of rw_sem.
         state = self._member("struct super_block", "s_writers.frozen", blocks.address)
         # Until then, the task in freeze_super() holds the locks itself.
         frozen = blocks.address[state.astype(np.int64) == _FREEZE_COMPLETE]

@@ -222,7 +222,8 @@ class Arrays(Finder):
         if not type_ or not len(rows):
             return np.zeros(len(found), np.bool_)
         # Since Linux kernel commit f0250618361d ("md: raid10: don't use bio's vec table to manage
-        # resync pages") and its likes (in v4.12), bi_private of such a bio is a struct resync_pages.
+        # resync pages") and its likes (in v4.12), bi_private of such a bio is a struct
+        # resync_pages.
         bio = self._member("struct resync_pages", "raid_bio", known.origin_private[rows])
         found[rows] = self._member(type_, "mddev", bio, is_guess=True) == array.address
         return found
@@ -231,8 +232,8 @@ class Arrays(Finder):
         """Return a mask of the bios that were sent to an array, as clones of which they go on."""
         disk = np.uint64(block_devices(self.kernel).disks[array.row].address)
         # Since Linux kernel commit 309dca309fc3 ("block: store a block_device pointer in struct
-        # bio") (in v5.12), bi_bdev; since commit 74d46992e0d9 ("block: replace bi_bdev with a gendisk
-        # pointer and partitions index") (in v4.14), bi_disk.
+        # bio") (in v5.12), bi_bdev; since commit 74d46992e0d9 ("block: replace bi_bdev with a
+        # gendisk pointer and partitions index") (in v4.14), bi_disk.
         if self.kernel.prog.type("struct bio").has_member("bi_disk"):
             return np.asarray(self._member("struct bio", "bi_disk", known.origin) == disk)
         device = self._member("struct bio", "bi_bdev", known.origin)
