@@ -4,6 +4,11 @@
 from __future__ import annotations
 
 import hashlib
+import re
+import shlex
+
+_ESCAPED = re.compile(r"\\(x([0189a-f]|7f)|[uU])")
+"""As names have bytes that are not visible text; systemd writes others, such as ``\\x2d``."""
 
 
 def _escape(char: str) -> str:
@@ -27,6 +32,16 @@ def printable(raw: bytes | str) -> str:
     """
     text = raw.decode("utf-8", "surrogateescape") if isinstance(raw, bytes) else raw
     return text if text.isprintable() else "".join(map(_escape, text))
+
+
+def pasteable(name: str, start: str = "") -> str:
+    """Return a name quoted for a shell; empty if it is empty, or if its bytes may be others.
+
+    :param start: what it must begin with, such as the ``/`` of a path
+    """
+    # The name of an unreadable part of a path is a question mark.
+    is_whole = name.isprintable() and "?" not in name and not _ESCAPED.search(name)
+    return shlex.quote(name) if name and is_whole and name.startswith(start) else ""
 
 
 def task_name(comm: bytes | str, pid: int | str) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from kcensus import cli
 from kcensus.analyses import analyses
+from kcensus.sources.debuginfo import finder
 from kcensus.sources.formats.coverage import coverage
 from tests.lab import build, symbols
 from tests.vm.cases import command
@@ -60,9 +62,11 @@ def test_without_debug_info_of_modules_the_package_is_said_once(
 
 
 def test_without_debug_info_it_says_what_the_file_is_and_what_to_install(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """On a kernel without types of its own."""
     dump = build("6.1", "negatives")
+    monkeypatch.setattr(finder, "InMemory", mock.Mock(side_effect=finder.NotInMemory("no types")))
     status, document, err = command(capsys, "doctor", str(dump.formats["kdump-zlib"]))
     assert status == 3
     assert "zlib" in document["summary"]["format"]

@@ -31,7 +31,8 @@ from tests.vm import cases
 
 _NUMBER = re.compile(r"(?<![\w.,/:-])\d[\d,]*(?:\.\d+)?(?:%| [KMGTPE]iB| B\b)?(?![\w/:-])")
 _NAME = re.compile(
-    r"\S+ \(PID \d+\)|\b0x[0-9a-f]+|(?<= for )I/O of [\w, -]+(?=, )"
+    r"\S+ \(PID \d+\)|\b0x[0-9a-f]+|(?<= for )I/O of [\w, -]+(?=, | \(mounted on )"
+    r"|\(mounted on [^)]*\)"
     r"|\b\d+(?:\.\d+){3}(?::\d+|, port \d+)?|\bhost \d+"
 )
 _SYSCTL = re.compile(r"\bsysctl (?:-w )?([\w./-]+)=")

@@ -75,10 +75,11 @@ def disk_gaps(kernel: Kernel) -> list[Gap]:
 
 
 def wait_gaps(
-    slab_map: SlabMap, waiting: Waiting, waits: Waits, *more: Mapping[str, int]
+    slab_map: SlabMap | None, waiting: Waiting, waits: Waits, *more: Mapping[str, int]
 ) -> list[Gap]:
     """Return the unread parts of the graph of waits.
 
+    :param slab_map: None if its place is unreadable
     :param waits: those of the tasks that the analysis is about
     :param more: further faults, in pages by reason
     """
@@ -123,4 +124,7 @@ def wait_gaps(
             "waits through these pages are missing",
         ),
     )
+    if slab_map is None:
+        effect = "waits for XFS buffers may be missing"
+        return [*own, Gap("struct page array", "its place is unreadable", 1, effect)]
     return own + scan_gaps(slab_map, waits.report, "XFS buffers")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Any
 
 import drgn
@@ -73,10 +72,3 @@ def at_boot(prog: drgn.Program, effect: str, parameter: str, **more: Any) -> Rem
         until="the parameter is removed, and the machine rebooted",
         **more,
     )
-
-
-def pasteable(path: str) -> str:
-    """Return a path quoted for a shell; empty if its text may differ from its bytes."""
-    # Bytes that are not UTF-8 are written with a backslash.
-    safe = path.startswith("/") and path.isprintable() and "\\" not in path
-    return shlex.quote(path) if safe else ""

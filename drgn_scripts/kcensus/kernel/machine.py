@@ -13,6 +13,7 @@ from drgn.helpers.linux.timekeeping import ktime_get_real_seconds, uptime
 
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.log import is_sound
+from kcensus.kernel.mm.pressure import pressures
 from kcensus.kernel.mm.vmstat import memory_use
 from kcensus.kernel.size import attempt
 from kcensus.results import Machine
@@ -49,6 +50,7 @@ def machine(kernel: Kernel) -> Machine:
         build_id=attempt(lambda: _build_id(prog)) or "",
         taken_by=taken_by,
         memory=attempt(lambda: memory_use(prog, kernel.ram_bytes)) or {},
+        pressure=pressures(kernel),
         is_panic=bool(taken_by) and not _WANTED.search(taken_by),
     )
 

@@ -11,7 +11,7 @@ import functools
 import importlib.metadata
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +39,13 @@ NO_HOST = "(none)"
 """Name of a host that was never set."""
 _LEAST_USE = 0.02
 """Least share of RAM of a use of memory to name."""
+_PRESSURES = {
+    "memory": ("memory", "memory_some", 0.1),
+    "io": ("I/O", "io_full", 0.1),
+    "cpu": ("a CPU", "cpu_some", 0.5),
+}
+"""Label of each resource, the share of time that decides, and the least one to name: with one task
+that reads all the time, ``io_some`` is 100 %."""
 _AMOUNTS = (results.Unit.BYTES, results.Unit.COUNT, results.Unit.PAGES, results.Unit.SECONDS)
 """Units of numbers whose 0 means absence."""
 
@@ -152,11 +159,11 @@ def identity(result: results.Result) -> dict[str, Plain]:
 def origin(result: results.Result) -> dict[str, Plain]:
     """Return the fields of every result in CSV and Parquet: identity, machine, versions."""
     machine = machine_document(result.machine) or {}
-    memory = machine.pop("memory", {})
+    parts = {name: machine.pop(name, {}) for name in ("memory", "pressure")}
     return {
         **identity(result),
         **{f"machine_{name}": value for name, value in machine.items()},
-        **{f"machine_memory_{name}": value for name, value in memory.items()},
+        **{f"machine_{part}_{key}": each for part in parts for key, each in parts[part].items()},
         "kcensus": installed_version(),
         "schema": SCHEMA,
     }
@@ -205,9 +212,12 @@ def machine_document(machine: results.Machine | None) -> dict[str, Any] | None:
     """Return the machine of a result for JSON, with null for unknown values."""
     if machine is None:
         return None
-    known = {name: value for name, value in vars(machine).items() if name != "memory"}
-    fields: dict[str, Any] = {name: plain(value) for name, value in known.items()}
-    fields["memory"] = {printable(name): plain(size) for name, size in machine.memory.items()}
+    fields: dict[str, Any] = {
+        name: {printable(key): plain(each) for key, each in value.items()}
+        if isinstance(value, Mapping)
+        else plain(value)
+        for name, value in vars(machine).items()
+    }
     if machine.time is not None:
         fields["time"] = shown_time(machine.time)
     return {name: None if value == "" else value for name, value in fields.items()}
@@ -239,6 +249,7 @@ def machine_facts(result: results.Result) -> list[tuple[str, str]]:
         "Machine": [f"{value}{unit}" for unit, value in sizes if value]
         + ([] if uptime is None else [f"up {human(uptime, results.Unit.SECONDS)}"]),
         "Memory": memory_facts(machine),
+        "Pressure": _pressure_facts(machine),
         "Kernel": [
             f"Linux {kernel} {machine.version}".rstrip() if kernel else "",
             f"build ID {machine.build_id}" if machine.build_id else "",
@@ -264,6 +275,17 @@ def memory_facts(machine: results.Machine) -> list[str]:
         f"{human(size, results.Unit.BYTES)} {results.MEMORY_USES.get(name, name)}"
         for name, size in uses
         if size >= least
+    ]
+
+
+def _pressure_facts(machine: results.Machine) -> list[str]:
+    """Return the resources that tasks were stalled for, where that is more than usual."""
+    known = {key: human(each, results.Unit.RATIO) for key, each in machine.pressure.items()}
+    return [
+        f"some task lacked {label} {known.get(f'{name}_some', '?')} of the last 10 s"
+        + (f" (all tasks {known[f'{name}_full']})" if f"{name}_full" in known else "")
+        for name, (label, deciding, least) in _PRESSURES.items()
+        if machine.pressure.get(deciding, 0.0) >= least
     ]
 
 

@@ -205,6 +205,9 @@ class Machine:
     """Identity of the boot: the same in all dumps between two starts of the kernel."""
     memory: Mapping[str, int] = field(default_factory=dict)
     """Bytes by use (:data:`MEMORY_USES`), by counters of the kernel; together the RAM."""
+    pressure: Mapping[str, float] = field(default_factory=dict)
+    """Shares of the last 10 s in which tasks were stalled (PSI): ``io_some``, ``io_full``,
+    ``memory_some``, ``memory_full``, ``cpu_some``; empty if unknown."""
 
 
 @dataclass

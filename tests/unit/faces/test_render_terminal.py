@@ -97,6 +97,29 @@ def test_the_machine_is_named() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("pressure", "line"),
+    [
+        ({"io_some": 0.99, "io_full": 0.05, "memory_some": 0.02, "cpu_some": 0.4}, ""),
+        (
+            {"io_some": 0.99, "io_full": 0.6, "memory_some": 0.0},
+            "some task lacked I/O 99.0% of the last 10 s (all tasks 60.0%)",
+        ),
+        (
+            {"memory_some": 0.05, "io_full": 0.05, "cpu_some": 0.7},
+            "some task lacked a CPU 70.0% of the last 10 s",
+        ),
+    ],
+)
+def test_pressure_is_shown_where_it_is_more_than_usual(
+    pressure: dict[str, float], line: str
+) -> None:
+    result = synthetic_result()
+    result.machine = Machine(kernel="6.1", pressure=pressure)
+    head = on_terminal(result, 200).splitlines()[1].strip()
+    assert head == (f"Pressure  {line}" if line else "Kernel   Linux 6.1")
+
+
 def test_the_header_names_limits() -> None:
     result, plain = synthetic_result(), synthetic_result()
     plain.machine = Machine(taken_by="kernel BUG")

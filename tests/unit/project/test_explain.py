@@ -20,6 +20,10 @@ def emitted() -> Iterator[str]:
     """Kinds of the findings that the code makes, where they are literal."""
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "finding":
+                first = node.args[0]
+                if isinstance(first, ast.Constant):
+                    yield str(first.value)
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Finding":
                 for keyword in node.keywords:
                     value = keyword.value

@@ -43,6 +43,7 @@ FOUND: dict[str, tuple[str, ...]] = {
     "waits-memory": ("5.10", "7.3"),
     "waits-cpu": ("7.3",),
     "waits-writeback": ("5.10", "7.3"),
+    "waits-dirty": ("7.3",),
     "waits-healthy": ("6.1",),
 }
 """Those that the kernel makes without it."""

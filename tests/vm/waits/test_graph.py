@@ -201,6 +201,7 @@ _LEAST_ROOTS = {
     "waits-memory": 1,
     "waits-cpu": 1,
     "waits-writeback": 4,
+    "waits-dirty": 1,
 }
 """How many roots the others have at least; a busy guest has some by chance."""
 

@@ -13,13 +13,13 @@ import numpy as np
 
 from kcensus.analyses.dentries.census import BUSY, DEAD, DENTRY
 from kcensus.analyses.dentries.figures import Figures
-from kcensus.analyses.remedies import pasteable, sysctl, written
+from kcensus.analyses.remedies import sysctl, written
 from kcensus.human import counted, human_bytes, human_ratio, human_seconds, listed
 from kcensus.kernel.knobs import has_knob
 from kcensus.kernel.vfs.super_blocks import MountState
 from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit, ratio
 from kcensus.results.severity import MIN_BYTES, severity_of
-from kcensus.text import task_name
+from kcensus.text import pasteable, task_name
 
 MAIN = "dentries-negative"
 _WALKS = {Severity.CRITICAL: 10_000_000, Severity.WARNING: 1_000_000, Severity.NOTICE: 100_000}
@@ -176,7 +176,7 @@ def _remount(figures: Figures, returns: int) -> Iterator[Remedy]:
     if own is None or figures.super_blocks.state[own.row] is not MountState.MOUNTED:
         return
     mount = figures.super_blocks.mount[own.row]
-    if path := pasteable(mount):
+    if path := pasteable(mount, "/"):
         yield Remedy(
             effect=(
                 f"Drop the unused dentries of {mount} alone ({own.unused:,} negative); "
@@ -213,7 +213,7 @@ def _reclaim(figures: Figures, returns: int) -> Iterator[Remedy]:
     group = groups.path[own.row]
     file = f"/sys/fs/cgroup{group}/memory.reclaim"
     size = _own_bytes(figures, own)
-    if path := pasteable(file):
+    if path := pasteable(file, "/"):
         share = human_ratio(ratio(own.unused, figures.negative_unused))
         yield written(
             f"Reclaim memory of the cgroup {group} alone: {share} of the negative dentries are "
@@ -295,7 +295,7 @@ def _setting(effect: str, name: str, value: int, before: int, risk: str) -> Reme
 
 def _who(figures: Figures, directory: str) -> Iterator[Remedy]:
     """Yield a command to count, by program, the lookups that add a dentry to a directory."""
-    path = pasteable(directory)
+    path = pasteable(directory, "/")
     # A lookup of a name that is not cached calls d_alloc_parallel() since 4.7 (commit not
     # verified), as kernels with DCACHE_PAR_LOOKUP do. Older ones have no BTF, and few have BPF.
     if not path or directory == "/" or not figures.census.flags.par_lookup:
@@ -363,7 +363,7 @@ def _cached(others: int) -> str:
 
 def _rmdir(figures: Figures, row: Any) -> Iterator[Remedy]:
     returns = min(_returned(figures), row.negative_bytes)
-    path = pasteable(row.directory)
+    path = pasteable(row.directory, "/")
     if path and returns and row.state == MountState.MOUNTED.value and not row.others:
         yield Remedy(
             effect=f"Ask the owner of {path}: is the directory still needed? Its removal (rmdir) "
@@ -462,7 +462,7 @@ def _order(row: Any) -> str:
 
 
 def _watchers(directory: str, lazily: bool) -> Iterator[Remedy]:
-    if path := pasteable(directory):
+    if path := pasteable(directory, "/"):
         yield Remedy(
             effect=(
                 "Find the processes that watch the directory (their PIDs are in the printed "

@@ -15,10 +15,10 @@ from kcensus.kernel.memcg.charges import ANON, FILE, KERNEL, SHMEM
 from kcensus.kernel.memcg.limits import is_unified
 from kcensus.kernel.memcg.pins import CHILD, SOCKET
 from kcensus.kernel.mm.footprint import Tally
-from kcensus.kernel.vfs.super_blocks import super_blocks
+from kcensus.kernel.vfs.cgroup_mounts import cgroup_mount
 from kcensus.results import Figure, Finding, Remedy, Severity, Unit, ratio
 from kcensus.results.severity import MIN_BYTES, severity_of
-from kcensus.text import printable
+from kcensus.text import pasteable, printable
 
 _WORTHWHILE = 0.25
 """A safer remedy with a smaller share of the best remedy's effect comes after it."""
@@ -191,20 +191,15 @@ def _reclaim(figures: Figures) -> Iterator[Remedy]:
     size = figures.dropped_bytes(inodes=False, below=below)
     if row <= 0 or not size:
         return
-    blocks = super_blocks(figures.kernel)
-    mounts = [
-        mount
-        for mount, type_ in zip(blocks.mount, blocks.type, strict=True)
-        if type_ == "cgroup2" and mount
-    ]
-    file = f"{mounts[0] if mounts else '/sys/fs/cgroup'}{path}/memory.reclaim"
-    if not _is_plain(file):
+    mount = cgroup_mount(figures.kernel, int(figures.groups.cgroup[row]), "memory").path
+    file = pasteable(f"{mount}{path}/memory.reclaim")
+    if not file:
         return
     pages = int(figures.charges.clean[below].sum()) * figures.page_size
     yield Remedy(
         effect="Reclaim memory below the nearest online ancestor of "
         f"{counted(int(below.sum()), 'offline memory cgroup')}",
-        command=f"echo {pages} > {shlex.quote(file)}",
+        command=f"echo {pages} > {file}",
         risk=(
             "also reclaims page cache of online memory cgroups, and swaps if there is swap; fails "
             "with EAGAIN if less can be reclaimed; repeat the command if offline memory cgroups "
@@ -216,10 +211,6 @@ def _reclaim(figures: Figures) -> Iterator[Remedy]:
     )
 
 
-def _is_plain(path: str) -> bool:
-    return printable(path) == path and "\\x" not in path and "?" not in path
-
-
 def _removal(figures: Figures) -> Iterator[Remedy]:
     removable = figures.removable
     returns = figures.removed_bytes(removable)
@@ -229,7 +220,7 @@ def _removal(figures: Figures) -> Iterator[Remedy]:
     paths = list(dict.fromkeys(files.sort_values("pages", ascending=False)["path"]))
     mounts = Counter(files["mount"].tolist())
     command = ""
-    if len(paths) <= _MAX_PATHS and all(map(_is_plain, paths)):
+    if len(paths) <= _MAX_PATHS and all(map(pasteable, paths)):
         command = f"rm -i -- {shlex.join(paths)}"
     yield Remedy(
         effect=(

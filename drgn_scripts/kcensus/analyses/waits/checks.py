@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+import drgn
 import numpy as np
 
 from kcensus.analyses.gaps import disk_gaps, wait_gaps
@@ -151,7 +152,10 @@ def gaps(figures: Figures) -> list[Gap]:
         ),
     )
     disks = disk_gaps(figures.kernel)
-    return own + disks + wait_gaps(figures.kernel.slab_map, waiting, waits)
+    slab_map = None
+    with contextlib.suppress(drgn.FaultError):
+        slab_map = figures.kernel.slab_map
+    return own + disks + wait_gaps(slab_map, waiting, waits)
 
 
 def _unlisted(figures: Figures) -> int:

@@ -249,7 +249,8 @@ def set_bits(memory: Memory, maps: Words, faults: Faults) -> tuple[Lanes, Number
     possible &= within(np.where(possible, words, 0), _MAX_WORDS)
     count = np.where(possible, words, 0)
     lane, index = spread(count)
-    # Since v5.0 (commit not verified), freed bits are first noted in a second word.
+    # Since Linux kernel commit ea86ea2cdced ("sbitmap: ammortize cost of clearing bits") (in v5.0),
+    # freed bits are first noted in a second word.
     columns = layout(prog, word_type, {"word": "word"}, {"cleared": "cleared"})
     places = read["map"][lane] + index.astype(np.uint64) * np.uint64(columns.size)
     # Without a tag in use, all are zero.

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import stat
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -14,12 +15,15 @@ import numpy as np
 from drgn import Object, cast
 
 from kcensus.engine.memory import Faults
+from kcensus.human import listed
 from kcensus.kernel.block.disks import BlockDevices, Disk, block_devices
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.lists import list_members
+from kcensus.kernel.names import DAMAGED
 from kcensus.kernel.vfs.files import file_paths
 from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.sources.capsule import NotRecorded
+from kcensus.text import printable
 
 _MAX_LOWER = 1 << 16
 """Most devices of one table or array."""
@@ -85,6 +89,24 @@ class Stacks:
     def bottom(self, upper: int) -> frozenset[int]:
         """Return the disks at the bottom of a stack: without a disk below them."""
         return frozenset(row for row in self.below(upper) if row not in self._lower)
+
+
+def mounted_on(kernel: Kernel, disk: int, *, most: int = 2) -> str:
+    """Return where the file systems on a disk, and on disks stacked on it, are mounted.
+
+    Such as ``mounted on /, /srv and 3 more``, printable; empty without any.
+
+    :param disk: its row
+    """
+    found = []
+    with contextlib.suppress(*DAMAGED):
+        blocks, every = super_blocks(kernel), stacks(kernel)
+        rows = block_devices(kernel).rows_of_numbers(blocks.device.astype(np.int64))
+        for mount, row in zip(blocks.mount, rows.tolist(), strict=True):
+            if mount and row >= 0 and disk in every.below(row):
+                found.append(printable(mount))
+    shortest = sorted(found, key=lambda each: (len(each), each))
+    return f"mounted on {listed(shortest, most)}" * bool(found)
 
 
 @once

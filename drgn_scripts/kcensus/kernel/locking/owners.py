@@ -21,6 +21,7 @@ from kcensus.engine.layout import Path, layout, word_dtype
 from kcensus.engine.memory import Faults, Mask, Numbers, Words
 from kcensus.engine.slub.percpu import cpu_offsets
 from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.tasks.functions import RW_LOCK
 
 _MUTEX_FLAGS = np.uint64(7)
 """MUTEX_FLAG_WAITERS, _HANDOFF and _PICKUP; of an rwsem, RWSEM_READER_OWNED and _NONSPINNABLE."""
@@ -162,7 +163,8 @@ def _read(
 def _mutexes(kernel: Kernel, locks: Words, rows: _Rows, faults: Faults) -> None:
     # Since Linux kernel commit 3ca0ff571b09 ("locking/mutex: Rework mutex::owner") (in v4.10), the
     # owner has flags in its lowest bits; before, it is a pointer, present with CONFIG_SMP. With
-    # PREEMPT_RT, the mutex has an rt_mutex: `lock` before v5.15 (commit not verified).
+    # PREEMPT_RT, the mutex has an rt_mutex, in mainline since commit bb630f9f7a7d
+    # ("locking/rtmutex: Add mutex variant for RT") (in v5.15): `rtmutex`; before, `lock`.
     members = {"owner": ("owner.counter", "owner", "rtmutex.owner", "lock.owner")}
     read, places = _read(kernel, "struct mutex", locks, members, faults)
     type_ = kernel.prog.type("struct mutex")
@@ -187,7 +189,7 @@ def _rt_mutexes(kernel: Kernel, locks: Words, rows: _Rows, faults: Faults) -> No
 def _rwsems(kernel: Kernel, locks: Words, rows: _Rows, faults: Faults) -> None:
     type_ = kernel.prog.type("struct rw_semaphore")
     if type_.has_member("rwbase"):
-        _rt_rwsems(kernel, locks, rows, faults)
+        _rt_rwlocks(kernel, locks, rows, faults, "struct rw_semaphore", "rwbase.")
         return
     members = {"count": ("count.counter", "count")}
     read, places = _read(
@@ -216,10 +218,17 @@ def _rwsems(kernel: Kernel, locks: Words, rows: _Rows, faults: Faults) -> None:
     rows.add(last & (readers > 1), task, proof, place, Mode.READ, Strength.POSSIBLE)
 
 
-def _rt_rwsems(kernel: Kernel, locks: Words, rows: _Rows, faults: Faults) -> None:
-    """Read the rwsems of PREEMPT_RT: a count of readers, and an rt_mutex of the writer."""
-    members = {"readers": "rwbase.readers.counter", "owner": "rwbase.rtmutex.owner"}
-    read, places = _read(kernel, "struct rw_semaphore", locks, members, faults)
+def _rt_rwlocks(
+    kernel: Kernel,
+    locks: Words,
+    rows: _Rows,
+    faults: Faults,
+    type_: str = RW_LOCK,
+    inside: str = "",
+) -> None:
+    """Read rwlocks or rwsems of PREEMPT_RT: a count of readers, and an rt_mutex of the writer."""
+    members = {"readers": f"{inside}readers.counter", "owner": f"{inside}rtmutex.owner"}
+    read, places = _read(kernel, type_, locks, members, faults)
     value = read["readers"].astype(np.int64) & 0xFFFFFFFF
     owner = read["owner"] & RT_OWNER
     is_write = value == RT_WRITER
@@ -228,12 +237,14 @@ def _rt_rwsems(kernel: Kernel, locks: Words, rows: _Rows, faults: Faults) -> Non
     count = np.where(is_write, 0, value & (RT_WRITER - 1))
     is_held = is_write | (count > 0) | (owner != 0)
     rows.note(read.readable, count, is_write | draining, is_held)
-    known, proof = (owner != 0) & (is_write | draining), "rw_semaphore.rwbase.rtmutex.owner"
+    name = "rw_semaphore" if inside else "rwlock_t"
+    known, proof = (owner != 0) & (is_write | draining), f"{name}.rwbase.rtmutex.owner"
     rows.add(known & read.readable, owner, proof, places["owner"], Mode.WRITE)
 
 
 def _semaphores(kernel: Kernel, locks: Words, rows: _Rows, faults: Faults) -> None:
-    # Since v6.16 (commit not verified), with CONFIG_DETECT_HUNG_TASK_BLOCKER.
+    # Since Linux kernel commit 194a9b9e843b ("hung_task: show the blocker task if the task is hung
+    # on semaphore") (in v6.16), with CONFIG_DETECT_HUNG_TASK_BLOCKER.
     optional = {"last": "last_holder"}
     read, places = _read(kernel, "struct semaphore", locks, {"count": "count"}, faults, optional)
     rows.is_held[read.readable] = (read["count"] == 0)[read.readable]
@@ -298,6 +309,7 @@ _READERS_OF = {
     "struct rt_mutex": _rt_mutexes,
     "struct rt_mutex_base": _rt_mutexes,
     "struct rw_semaphore": _rwsems,
+    RW_LOCK: _rt_rwlocks,
     "struct semaphore": _semaphores,
     "struct percpu_rw_semaphore": _percpu_rwsems,
 }

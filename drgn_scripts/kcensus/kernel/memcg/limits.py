@@ -23,8 +23,6 @@ _KINDS = {"anonymous": "NR_ANON_MAPPED", "page cache": "NR_FILE_PAGES", "shmem (
 """Counters in pages by kind of memory; the page cache includes shmem."""
 _UNWRITTEN = ("NR_FILE_DIRTY", "NR_WRITEBACK")
 """Counters of the pages that cannot be reclaimed before a disk has them."""
-_AVERAGES = 2048
-"""FIXED_1: averages of PSI are percentages times this."""
 
 
 @dataclass(frozen=True)
@@ -128,10 +126,12 @@ def _counted(kernel: Kernel, memcg: int, name: str) -> int | None:
         # correctness & scalabilty") (in v5.2), counters include those of cgroups below.
         counters = drgn.Object(prog, "struct mem_cgroup", address=memcg).vmstats
         if counters.type_.kind == drgn.TypeKind.POINTER:
-            # Since v6.1 (commit not verified), they are in a struct of their own.
+            # Since Linux kernel commit 410f8e82689e ("memcg: extract memcg_vmstats from struct
+            # mem_cgroup") (in v6.1).
             counters = counters.state
         place = _place(prog, int(prog.constant(name)), counters.type_.length or 0)
-        # An atomic_long_t before v5.13 (commit not verified).
+        # An atomic_long_t before Linux kernel commit 2d146aa3aa84 ("mm: memcontrol: switch to
+        # rstat") (in v5.13).
         value = getattr(counters[place], "counter", counters[place])
         return max(int(value), 0) * kernel.memory.page_size
     except DAMAGED:
@@ -141,7 +141,8 @@ def _counted(kernel: Kernel, memcg: int, name: str) -> int | None:
 def _place(prog: drgn.Program, item: int, count: int) -> int:
     """Return the index of a kind of memory among the counters of a cgroup.
 
-    Since v6.10 (commit not verified), an array has the indexes.
+    Since Linux kernel commit ff48c71c26aa ("memcg: reduce memory for the lruvec and memcg stats")
+    (in v6.10), an array has the indexes.
 
     :raises LookupError: the kernel lacks the counter
     """
@@ -151,26 +152,3 @@ def _place(prog: drgn.Program, item: int, count: int) -> int:
     if not 0 <= item < count:
         raise LookupError("no such counter")
     return item
-
-
-def pressure(kernel: Kernel, cgroup: int) -> float | None:
-    """Return the share of the last 10 s in which some task of a cgroup lacked memory.
-
-    None if the kernel does not count that (PSI).
-
-    :param cgroup: address of a ``struct cgroup``
-    """
-    prog = kernel.prog
-    try:
-        # Since Linux kernel commit 2ce7135adc9a ("psi: cgroup support") (in v4.20); since
-        # v6.1 (commit not verified), a pointer.
-        group = drgn.Object(prog, "struct cgroup", address=cgroup).psi
-        if group.type_.kind == drgn.TypeKind.POINTER and (not group or not group.enabled):
-            return None
-        state = int(prog.constant("PSI_MEM_SOME"))
-        # BTF has an array of arrays as a single one: here, of three averages for each state.
-        is_flat = group.avg.type_.type.kind != drgn.TypeKind.ARRAY
-        average = int(group.avg[3 * state] if is_flat else group.avg[state][0])
-    except DAMAGED:
-        return None
-    return average / _AVERAGES / 100 if 0 < average <= 101 * _AVERAGES else None

@@ -81,8 +81,9 @@ _PRIMITIVES = frozenset(_PRIMITIVE_NAMES.split())
 _MUTEX, _RWSEM, _SEMAPHORE = "struct mutex", "struct rw_semaphore", "struct semaphore"
 _LOCKS = {"mutex": _MUTEX, "ww_mutex": _MUTEX, "rwsem": _RWSEM, "down": _SEMAPHORE}
 
-_RW_LOCKS = frozenset({"rt_read_lock", "rt_write_lock"})
-"""Functions of rwlocks, which sleep with PREEMPT_RT, in the functions of its rwsems."""
+_RW_LOCKS, RW_LOCK = frozenset({"rt_read_lock", "rt_write_lock"}), "struct rwbase_rt"
+"""Functions of rwlocks, which sleep with PREEMPT_RT, in the functions of its rwsems, and the first
+member of an rwlock, whose own type has no name."""
 
 _FLUSHES = frozenset(["__flush_workqueue", "flush_workqueue", "__flush_work", "flush_work"])
 """Functions that wait for work items of their caller."""
@@ -168,7 +169,7 @@ def lock_type(functions: Sequence[str]) -> str:
     """
     names = list(takewhile(_PRIMITIVES.__contains__, map(plain, functions)))
     if any(name in _RW_LOCKS for name in names):
-        return ""
+        return RW_LOCK
     for name in names:
         for word, type_ in _LOCKS.items():
             stem = name.strip("_")

@@ -38,8 +38,9 @@ v4.2)."""
 PROXY_WAKING = np.uint64((1 << 64) - 1)
 """Value of ``task.blocked_on`` for a task about to wake up (commit not verified)."""
 RTLOCK_WAIT = 0x1000
-"""TASK_RTLOCK_WAIT, since v5.15 (commit not verified): a task sleeps for a spinlock of PREEMPT_RT;
-shown as state D, not in the load average."""
+"""TASK_RTLOCK_WAIT, since Linux kernel commit 5f220be21418 ("sched/wakeup: Prepare for RT sleeping
+spin/rwlocks") (in v5.15): a task sleeps for a spinlock of PREEMPT_RT; shown as state D, not in the
+load average."""
 _MAX_LEAD = 60 * 10**9
 """Largest lead of a sound clock, nanoseconds. A clock of an idle CPU may stop for longer, but then
 other clocks, or stamps of tasks, confirm the latest one."""
@@ -49,7 +50,8 @@ _FROZEN_FLAG = 0x00010000
 ("freezer,sched: Rewrite core freezer logic") (in v6.1); since then another flag, for kernel
 threads."""
 _TRAP_FREEZE = 1 << 23
-"""JOBCTL_TRAP_FREEZE, since v5.2 (commit not verified)."""
+"""JOBCTL_TRAP_FREEZE, since Linux kernel commit 76f969e8948d ("cgroup: cgroup v2 freezer") (in
+v5.2)."""
 _OWNED = "mm", "signal"
 TRAPS = frozenset({"do_freezer_trap", "get_signal"})
 """Functions in which tasks sleep that the freezer of cgroup v2 has stopped."""
@@ -111,8 +113,9 @@ class Tasks(Addressed):
     is_waking: Mask = field(default_factory=lambda: np.zeros(1, np.bool_))
     """Whether it is queued to run, even in a sleeping state; one element if unknown.
 
-    Since v6.12 (commit not verified), tasks may sleep on the queue. So do tasks that wait for a
-    mutex and lend their time to its owner (CONFIG_SCHED_PROXY_EXEC)."""
+    Since Linux kernel commit 152e11f6df29 ("sched/fair: Implement delayed dequeue") (in v6.12),
+    tasks may sleep on the queue. So do tasks that wait for a mutex and lend their time to its owner
+    (CONFIG_SCHED_PROXY_EXEC)."""
     now_ns: int = -1
     """The latest clock of a run queue, in the time of the kernel log; -1 if unknown."""
     counted: int | None = None

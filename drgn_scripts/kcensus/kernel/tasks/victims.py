@@ -36,7 +36,7 @@ def victims(kernel: Kernel, faults: Faults) -> Numbers:
     signal = layout(prog, "struct signal_struct", ["oom_mm"])
     spaces = gather(memory, read["signal"], signal, faults)["oom_mm"]
     is_victim = spaces != 0
-    # Since v6.19 or so (commit not verified), a bitmap.
+    # Since Linux kernel commit bb6525f2f8c4 ("mm: add bitmap mm->flags field") (in v6.18).
     space = layout(prog, "struct mm_struct", {"flags": ("flags.__mm_flags[0]", "flags")})
     words = gather(memory, spaces[is_victim], space, faults)["flags"].astype(np.uint64)
     return np.asarray(blocked[is_victim][(words & _OOM_SKIP) == 0])

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import drgn
@@ -135,6 +136,39 @@ class Stall:
         if self.seconds < 0:
             return f"{start}for an unknown time"
         return f"{start}{'the longest ' * (self.count != 1)}for {human_seconds(self.seconds)}"
+
+    def finding(
+        self,
+        kind: str,
+        name: str,
+        subject: str,
+        evidence: str,
+        remedies: Iterable[Remedy] = (),
+        advice: str = "",
+        *,
+        severity: Severity | None = None,
+        figures: Mapping[str, Figure] = MappingProxyType({}),
+    ) -> Finding:
+        """Return the finding about the object of the tasks.
+
+        :param kind: kind of the finding, such as ``waits-nfs``
+        :param name: name of the object in the id
+        :param subject: object in the title
+        :param advice: next step if there are no remedies
+        :param severity: that of the wait by default
+        """
+        severity, remedies = self.severity() if severity is None else severity, tuple(remedies)
+        return Finding(
+            id=f"{kind}:{name}",
+            severity=severity,
+            danger=danger(severity),
+            tasks=self.tasks,
+            title=self.title(subject),
+            evidence=evidence,
+            figures={**self.figures, **figures},
+            remedies=remedies,
+            no_remedy="" if remedies else advice,
+        )
 
     def severity(self, late: float = LATE) -> Severity:
         """Return how severe a wait is that is normal while it is short.

@@ -61,7 +61,8 @@ def _with_timer(kernel: Kernel, known: Tasks, rows: Numbers, size: int, faults: 
     """Return the tasks with a pending timer on their stack that wakes them up."""
     prog = kernel.prog
     found = [np.empty(0, np.int64)]
-    # Since v4.15 (commit not verified), the timer_list is in a `struct process_timer`.
+    # Since Linux kernel commit 58e1177b4cd1 ("timer: Convert schedule_timeout() to use
+    # from_timer()") (in v4.15), the timer_list is in a `struct process_timer`.
     wakers = {"process_timeout": "struct timer_list", "hrtimer_wakeup": "struct hrtimer"}
     places: dict[str, set[int]] = {}
     for name in wakers:
@@ -92,8 +93,9 @@ def _is_pending(kernel: Kernel, type_: str, timers: Words, faults: Faults) -> Ma
         fields = layout(prog, type_, {"state": ("is_queued", "state")})
         state = gather(kernel.memory, timers, fields, faults)["state"].astype(np.uint64)
         return np.asarray((state & np.uint64(1)) != 0)
-    # Since v4.2 (commit not verified), timers are in hashed lists, which link back like the former
-    # lists. A timer that is not pending has no such link.
+    # Since Linux kernel commit 1dabbcec2c0a ("timer: Use hlist for the timer wheel hash buckets")
+    # (in v4.2), timers are in hashed lists, which link back like the former lists. A timer that is
+    # not pending has no such link.
     members = {"back": ("entry.pprev", "entry.prev")}
     back = gather(kernel.memory, timers, layout(prog, type_, members), faults)["back"]
     target, readable = gather_words(kernel.memory, back, word_dtype(prog), Guess())

@@ -206,6 +206,11 @@ def test_what_keeps_a_disk_explains_its_findings(monkeypatch: pytest.MonkeyPatch
     assert made == {"requests-stuck:sda": "waits-nbd:sda", "tags-exhausted:sda": "device"}
 
 
+def test_pids_in_a_row_are_a_range() -> None:
+    words = starved_module._words([7, 9, 10, 11, 20, 21, 22, 23, 24])
+    assert words == "7 9 10 11 $(seq 20 24)"
+
+
 def test_starved_while_the_device_works(monkeypatch: pytest.MonkeyPatch) -> None:
     (scheduler,) = found_of(monkeypatch).values()
     assert (scheduler.id, scheduler.severity) == ("requests-starved:sda-async", Severity.WARNING)

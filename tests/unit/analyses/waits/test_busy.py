@@ -54,6 +54,21 @@ def test_a_soft_lockup_that_no_known_task_waits_for() -> None:
     assert findings(_running(scene, 1.0, Log(lockups={100: (5.0, 22)}))) == []
 
 
+def test_a_hard_lockup_has_no_remedy_but_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log(lockups={100: (5.0, 10)}, hard=frozenset({100}))
+    figures = _running(Scene(2, {}, {}, names={0: "holder"}), 28.0, log)
+    (found,) = findings(figures)
+    assert (found.id, found.remedies) == ("waits-cpu:0", ())
+    assert "reports a hard lockup" in found.evidence
+    assert "restart" in found.no_remedy
+    # It would be killed, or lose its priority, in vain.
+    figures = _running(_CONVOY, 28.0, log)
+    monkeypatch.setattr(figures.tasks, "in_program", lambda _: True)
+    (found,) = findings(figures)
+    assert (found.id, found.remedies) == ("waits-behind:100", ())
+    assert "hard lockup, of 35.0 s" in found.evidence
+
+
 def test_the_end_of_a_thread_is_that_of_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
     figures = Scene(2, {0: 1, 1: 0}, owned(2), interruptible={0, 1}).figures()
     monkeypatch.setattr(figures.tasks, "process", lambda _: ("shop", 90))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import drgn
 import numpy as np
 import pytest
 
@@ -132,3 +133,15 @@ def test_a_cycle_with_tasks_that_ran_is_looked_for_again_or_a_gap(
     assert counts.get("cycles of tasks that ran during the read", 0) == unsteady
     assert len(looks) == len(ran)
     assert figures.kernel is looks[-1]
+
+
+def test_pages_whose_place_is_unreadable_are_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only buffers of XFS are looked for there."""
+
+    def unreadable(_: Kernel) -> None:
+        raise drgn.FaultError("not mapped", 0)
+
+    figures = scene(monkeypatch)
+    monkeypatch.setattr(Kernel, "slab_map", property(unreadable))
+    found = {gap.what: gap.reason for gap in gaps(figures)}
+    assert found["struct page array"] == "its place is unreadable"

@@ -29,6 +29,23 @@ def test_a_soft_lockup_kills_no_task() -> None:
     assert log.seen == {110: (4.0, "spin_holder [kcensus_spin]")}
 
 
+_HARD = "watchdog: Watchdog detected hard LOCKUP on cpu 1"
+
+
+def test_a_hard_lockup_names_the_task_of_its_cpu() -> None:
+    log = _read(_LOCKUP, _COMM, _HARD, "Modules linked in: x", "irq event stamp: 0", _COMM, _PLACE)
+    assert log.lockups == {110: (2.0, 10)}
+    assert log.hard == {110}
+    assert log.seen == {110: (6.0, "spin_holder [kcensus_spin]")}
+    # Another report, of a soft lockup, is later.
+    assert _read(_HARD, _COMM, _LOCKUP).hard == frozenset()
+
+
+def test_a_panic_names_the_task_of_another_cpu() -> None:
+    log = _read(_HARD, "Kernel panic - not syncing: Hard LOCKUP", _COMM)
+    assert (log.lockups, log.hard) == ({}, frozenset())
+
+
 @pytest.mark.parametrize(
     "line",
     [

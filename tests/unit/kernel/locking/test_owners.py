@@ -35,6 +35,9 @@ struct rw_semaphore 16 : 0 struct atomic_long_t count; 8 struct atomic_long_t ow
 struct rwbase_rt 16 : 0 struct atomic_t readers; 8 struct rt_mutex_base rtmutex
 struct rw_semaphore 16 : 0 struct rwbase_rt rwbase
 """,
+    "rwlock of PREEMPT_RT": """
+struct rwbase_rt 16 : 0 struct atomic_t readers; 8 struct rt_mutex_base rtmutex
+""",
     "semaphore of 4.18": "struct semaphore 16 : 0 unsigned int count",
     "semaphore of 6.16": "struct semaphore 16 : 0 unsigned int count; 8 unsigned long last_holder",
     "percpu_rwsem of 4.18": """
@@ -74,6 +77,7 @@ def lock_of(era: str) -> Lock:
     k = FakeKernel("6.10", _COMMON + _ERAS[era])
     name = era.split()[0]
     names = {"rwsem": "rw_semaphore", "percpu_rwsem": "percpu_rw_semaphore"}
+    names["rwlock"] = "rwbase_rt"
     return Lock(k, f"struct {names.get(name, name)}")
 
 
@@ -114,6 +118,8 @@ _WRITER = Mode.WRITE, Strength.PROVEN
         ("rwsem of 5.3", (3, _TASK | 2), _WRITER, "written"),
         ("rwsem of PREEMPT_RT", (1 << 30, _TASK | 1), _WRITER, "written"),
         ("rwsem of PREEMPT_RT", (2, _TASK | 1), _WRITER, "written"),
+        ("rwlock of PREEMPT_RT", (1 << 30, _TASK | 1), _WRITER, "written"),
+        ("rwlock of PREEMPT_RT", (2, _TASK | 1), _WRITER, "written"),
         ("rwsem of 5.3", (1 << 8 | 2, _TASK | 1), (Mode.READ, Strength.DERIVED), "1 readers"),
         ("rwsem of 5.3", (3 << 8, _TASK | 3), (Mode.READ, Strength.POSSIBLE), "3 readers"),
         # RWSEM_FLAG_READFAIL is no reader.
@@ -122,6 +128,7 @@ _WRITER = Mode.WRITE, Strength.PROVEN
         ("rwsem of 4.4", (2, 0), None, "2 readers"),
         ("rwsem of 4.18", (_WAITING + 3, 1), None, "3 readers"),
         ("rwsem of PREEMPT_RT", ((1 << 31) + 2, 0), None, "2 readers"),
+        ("rwlock of PREEMPT_RT", ((1 << 31) + 2, 0), None, "2 readers"),
         # A free one names who left.
         ("rwsem of 5.3", (0, _TASK | 1), None, "free"),
         # It may have more holders, and who takes it for an event stays there when another posts it.

@@ -189,7 +189,8 @@ def test_functions() -> None:
     assert [lock_type(stack) for stack in (_READ, _DRAIN)] == ["struct rw_semaphore"] * 2
     assert lock_type(_RT_MUTEX) == ""
     assert lock_type((*_SLOW, "__rwbase_read_lock", "code")) == "struct rw_semaphore"
-    assert lock_type((*_SLOW, "rwbase_read_lock", "rt_read_lock", "code")) == ""
+    rwlock = (*_SLOW, "rwbase_read_lock", "rt_read_lock", "code")
+    assert lock_type(rwlock) == "struct rwbase_rt"
     assert lock_type((*_SLOW, "mutex_lock", "code")) == "struct mutex"
     assert {waits_in(stack) for stack in (_READ, _DRAIN, _RT_MUTEX)} == {"code"}
 
@@ -224,6 +225,18 @@ def test_readers_behind_a_writer_that_waits_for_readers() -> None:
     made, rwsem = reader(_READ, _DRAIN, readers=2)
     assert made.object.tolist() == [rwsem, rwsem]
     assert made.evidence == ["task.pi_blocked_on", "rw_semaphore.rwbase.rtmutex.owner"]
+
+
+def test_rwlocks() -> None:
+    """A reader behind a writer that waits for readers."""
+    read = ("__schedule", "schedule_rtlock", "rwbase_read_lock", "rt_read_lock", "code")
+    drain = ("__schedule", "schedule_rtlock", "rwbase_write_lock", "rt_write_lock", "code")
+    assert [waits_in(stack) for stack in (read, drain)] == ["code"] * 2
+    made, lock = reader((*_SLOW, *read[2:]), drain, readers=2, state=0x1000)
+    assert (made.object.tolist(), made.type) == ([lock] * 2, ["struct rwbase_rt"] * 2)
+    assert made.evidence == ["task.pi_blocked_on", "rwlock_t.rwbase.rtmutex.owner"]
+    made, _ = reader(drain, readers=1 << 30, state=0x1000)
+    assert made.object.tolist() == [0]  # the writer has it
 
 
 @pytest.mark.parametrize(

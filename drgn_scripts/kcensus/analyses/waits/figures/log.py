@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import drgn
 
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.log import Line, records
-from kcensus.kernel.names import ABSENT
+from kcensus.kernel.names import ABSENT, MISSING
 from kcensus.kernel.symbols import described
 from kcensus.sources.capsule import NotRecorded
 from kcensus.text import task_name
@@ -26,6 +27,12 @@ _AFTER_VICTIM = 6
 """Lines after the name of a task that may have its registers."""
 _LOCKUP = re.compile(r"BUG: soft lockup - \S+ stuck for (\d+)s! \[.*:(\d+)\]")
 """A redacted log has another number of the CPU."""
+_HARD = re.compile(r"Watchdog detected hard LOCKUP on cpu ")
+_THRESHOLD, _MAX_THRESHOLD = 10, 60
+"""Default and most of watchdog_thresh: seconds without a timer interrupt that are a hard lockup."""
+_AFTER_HARD = 40
+"""Lines after a hard lockup, with the modules and locks, that may name the task of the CPU. A panic
+in between names the task of the CPU that detected it."""
 _AFTER_OOPS = 8
 """Lines after an oops that may name its task."""
 _HUNG = re.compile(r"INFO: task (.*):(\d+) blocked(?: in I/O wait)? for more than (\d+) seconds")
@@ -33,8 +40,9 @@ _BLOCKER = re.compile(
     r"INFO: task .*:(\d+)(?: is| <\w+>)? blocked on an? \S+ likely (?:owned|last held) by task "
     r".*:(\d+)(?: <(\w+)>)?"
 )
-"""Message since v6.15 (commit not verified) about a mutex, a semaphore or an rwsem, with "reader"
-or "writer" for the waiter and the owner of an rwsem."""
+"""Message since Linux kernel commit 3cf67d61ff98 ("hung_task: show the blocker task if the task is
+hung on mutex") (in v6.15), later also about a semaphore or an rwsem, with "reader" or "writer" for
+the waiter and the owner of an rwsem."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +61,10 @@ class Log:
     """Time of the last message with the registers of a task (seconds since boot), and its function
     with the module, by PID."""
     lockups: dict[int, tuple[float, int]] = field(default_factory=dict)
-    """Time of the last report of a soft lockup (seconds since boot), and its length in seconds, by
-    PID of the task that occupied the CPU."""
+    """Time of the last report of a lockup (seconds since boot), and its length in seconds, by PID
+    of the task that occupied the CPU."""
+    hard: frozenset[int] = frozenset()
+    """Those of hard lockups: the CPU takes no interrupts."""
 
 
 def kernel_log(kernel: Kernel) -> Log:
@@ -63,7 +73,15 @@ def kernel_log(kernel: Kernel) -> Log:
         lines = records(kernel.prog)
     except (*ABSENT, NotRecorded, ValueError, AttributeError, TypeError, drgn.FaultError):
         return Log()
-    return Log(*_waits(lines), _oopses(lines), *_busy(lines))
+    log = Log(*_waits(lines), _oopses(lines), *_busy(lines))
+    hard = _hard_lockups(lines)
+    stamps = {pid: at for pid, at in hard.items() if at >= log.lockups.get(pid, (at,))[0]}
+    seconds = 0
+    with contextlib.suppress(*MISSING):
+        seconds = int(kernel.prog["watchdog_thresh"]) if stamps else 0
+    seconds = seconds if 0 < seconds <= _MAX_THRESHOLD else _THRESHOLD
+    log.lockups.update({pid: (at, seconds) for pid, at in stamps.items()})
+    return replace(log, hard=frozenset(stamps))
 
 
 def _oopses(lines: list[Line]) -> list[str]:
@@ -90,6 +108,19 @@ def _busy(lines: list[Line]) -> tuple[dict[int, tuple[float, str]], dict[int, tu
             lockups[int(match[2])] = stamp, int(match[1])
         near -= 1
     return seen, lockups
+
+
+def _hard_lockups(lines: list[Line]) -> dict[int, float]:
+    """Return the time of the last hard lockup, by PID of the task on its CPU."""
+    found: dict[int, float] = {}
+    start, near = 0.0, 0
+    for stamp, line in lines:
+        if _HARD.search(line) and stamp is not None:
+            start, near = stamp, _AFTER_HARD
+        elif near > 0 and (match := _VICTIM.search(line)):
+            found[int(match[1])], near = start, 0
+        near = 0 if "Kernel panic" in line else near - 1
+    return found
 
 
 def _waits(

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 
 from kcensus.analyses.waits.figures import Figures
@@ -16,12 +15,11 @@ from kcensus.analyses.waits.findings.told import Told
 def findings(figures: Figures) -> list[Told]:
     """Return all findings, each with its nodes, and with an id of its own."""
     causes = [*deadlocks(figures), *stalls(figures)]
-    seen: Counter[str] = Counter()
-    found = []
+    found: dict[str, Told] = {}
     for each in (*causes, *hung_tasks(figures, causes)):
-        seen[each.finding.id] += 1
-        # Such as two sessions of one target.
-        if (number := seen[each.finding.id]) > 1:
-            each = replace(each, finding=replace(each.finding, id=f"{each.finding.id}#{number}"))
-        found.append(each)
-    return found
+        own = each.finding.id
+        # Two objects may have the same name, such as that of two name spaces.
+        if own in found:
+            own = f"{own}:{figures.graph.address[each.nodes[0]]:x}"
+        found[own] = replace(each, finding=replace(each.finding, id=own))
+    return [*found.values()]

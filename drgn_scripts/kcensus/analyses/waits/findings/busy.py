@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Tasks that run: their soft lockups, and what takes their CPU from them."""
+"""Tasks that run: their lockups, and what takes their CPU from them."""
 
 from __future__ import annotations
 
@@ -19,6 +19,10 @@ from kcensus.text import task_name
 
 _POLICIES = {1: "-f", 2: "-r"}
 """SCHED_FIFO and SCHED_RR: options of chrt."""
+_NO_INTERRUPTS = (
+    "The CPU takes no interrupts: neither a signal nor the scheduler reaches its task. A function "
+    "on its stack has disabled them (sysrq-l, or crash's `bt -a`); restart the machine"
+)
 _MAX_LOCKUPS = 3
 """Most findings about CPUs, by the length of their lockups."""
 
@@ -26,7 +30,7 @@ _MAX_LOCKUPS = 3
 def locked_up(figures: Figures) -> dict[int, float]:
     """Return for how long tasks have occupied their CPU, seconds, by row among all tasks.
 
-    Those of soft lockups in the log that have not left the CPU since.
+    Those of lockups in the log that have not left the CPU since.
     """
     tasks, now = figures.waiting.tasks, figures.waiting.tasks.now_ns / 1e9
     found = {}
@@ -38,16 +42,23 @@ def locked_up(figures: Figures) -> dict[int, float]:
 
 
 def lockup(figures: Figures, node: int) -> str:
-    """Return a phrase about the soft lockup of a task that runs; empty without one."""
+    """Return a phrase about the lockup of a task that runs; empty without one."""
     seconds = locked_up(figures).get(int(figures.task_rows[node]))
     if seconds is None:
         return ""
-    return f"the kernel log reports it as a soft lockup, of {human_seconds(seconds)} by now"
+    kind = _kind(figures, figures.tasks.pid(node))
+    return f"the kernel log reports it as a {kind}, of {human_seconds(seconds)} by now"
+
+
+def _kind(figures: Figures, pid: int) -> str:
+    return "hard lockup" if pid in figures.log.hard else "soft lockup"
 
 
 def release(figures: Figures, node: int) -> Iterator[Remedy]:
     """Yield the remedies that take the CPU from a task that runs."""
     name, pid = figures.names.of(node), figures.tasks.pid(node)
+    if pid in figures.log.hard and lockup(figures, node):
+        return
     if _starves(figures, node) and (priority := figures.tasks.real_time(node)) is not None:
         policy, level = priority
         option = _POLICIES.get(policy)
@@ -107,7 +118,7 @@ def spinlock(figures: Figures, node: int) -> Told:
 
 
 def stuck(figures: Figures, told: set[int]) -> Iterator[Told]:
-    """Yield the findings about soft lockups of tasks that no other finding is about.
+    """Yield the findings about lockups of tasks that no other finding is about.
 
     :param told: nodes of tasks in other findings
     """
@@ -117,18 +128,20 @@ def stuck(figures: Figures, told: set[int]) -> Iterator[Told]:
         node = index.get((TASK, int(tasks.address[row])), -1)
         if node in told:
             continue
-        cpu, name = int(tasks.cpu[row]), task_name(tasks.comm[row], int(tasks.pid[row]))
+        cpu, pid = int(tasks.cpu[row]), int(tasks.pid[row])
+        advice = _NO_INTERRUPTS if pid in figures.log.hard else RUNS.advice
+        name = task_name(tasks.comm[row], pid)
         finding = Finding(
             id=f"waits-cpu:{cpu}",
             severity=Severity.WARNING,
             danger=Danger.STALL,
-            tasks=frozenset({int(tasks.pid[row])}),
+            tasks=frozenset({pid}),
             title=f"CPU {cpu} is stuck for {human_seconds(seconds)}: {name} does not leave it",
-            evidence="the kernel log reports a soft lockup, and the task still runs there"
-            + (f"; it {runs(figures, node)}" if node >= 0 else _seen(figures, row)),
+            evidence=f"the kernel log reports a {_kind(figures, pid)}, and the task still runs "
+            "there" + (f"; it {runs(figures, node)}" if node >= 0 else _seen(figures, row)),
             figures={"seconds": Figure(seconds, Unit.SECONDS)},
             remedies=(remedies := tuple(release(figures, node)) if node >= 0 else ()),
-            no_remedy="" if remedies else RUNS.advice,
+            no_remedy="" if remedies else advice,
         )
         yield Told(finding, [node] if node >= 0 else [])
 

@@ -144,13 +144,10 @@ def _to_blame(figures: Figures, nodes: list[int]) -> list[int]:
     If many tasks hold a part of the same resource, such as space in a log, the device is late. So
     it is if a task only does the work of others, such as a flusher.
     """
-    graph = figures.graph.sure
     notable = [
         node
         for node in nodes
-        if degree(figures, node) is not None
-        and not _passes_on(figures, node)
-        and not all(graph.edge[edge].is_passage for edge in graph.preceding[node])
+        if degree(figures, node) is not None and not _passes_on(figures, node)
     ][:_MAX_SUBJECTS]
     waiters = {node: figures.waiters(node) for node in notable}
     counts = Counter(task for tasks in waiters.values() for task in tasks)
@@ -162,10 +159,12 @@ def _to_blame(figures: Figures, nodes: list[int]) -> list[int]:
 
 
 def _passes_on(figures: Figures, node: int) -> bool:
-    """Return whether a task only passes on the I/O that its waiters wait for."""
+    """Return whether a task only does the work of its waiters, or passes on their I/O."""
     graph = figures.graph.sure
-    sources = [int(graph.source[edge]) for edge in graph.preceding[node]]
-    return bool(sources) and all(graph.kind[source].is_passed_on for source in sources)
+    return all(
+        graph.edge[edge].is_passage or graph.kind[int(graph.source[edge])].is_passed_on
+        for edge in graph.preceding[node]
+    )
 
 
 def _groups(figures: Figures, tasks: list[int]) -> list[list[int]]:

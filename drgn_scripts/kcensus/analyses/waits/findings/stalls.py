@@ -16,6 +16,8 @@ from kcensus.analyses.waits.findings.remedies import go_on, kills, let_go, resta
 from kcensus.analyses.waits.findings.told import MAX_TOLD, Told, severity, stall, tasks_have
 from kcensus.analyses.waits.findings.words import awaited, does, kept, objects_of, places_above
 from kcensus.human import counted, human_seconds, listed
+from kcensus.kernel.block.disks import block_devices
+from kcensus.kernel.block.stacks import mounted_on
 from kcensus.kernel.names import MISSING
 from kcensus.kernel.waiting.finder import LOOK_AT_STACKS, Finder, Stall, danger
 from kcensus.kernel.waiting.finders.cpus.occupied import RUNS
@@ -252,11 +254,22 @@ def _for_device(figures: Figures, devices: list[int], tasks: set[int]) -> Told |
         tasks=figures.tasks.pids(late),
         is_generic=True,
         part_of=_stuck(figures, devices),
-        title=waits.title(f"I/O{f' of {names}' if names else ''}"),
+        title=waits.title(f"I/O{f' of {names}' if names else ''}{_mounted(figures, devices)}"),
         figures=waits.figures,
         no_remedy=next(filter(None, (kind.advice for kind in kinds)), LOOK_AT_STACKS),
     )
     return Told(finding, devices, [longest])
+
+
+def _mounted(figures: Figures, devices: list[int]) -> str:
+    """Return where the file systems of a device are mounted, in brackets; empty if unknown."""
+    words = ""
+    with suppress(*MISSING):
+        disks = [each.address for each in block_devices(figures.kernel).disks]
+        own = [int(figures.graph.address[device]) for device in devices]
+        if len(own) == 1 and own[0] in disks:
+            words = mounted_on(figures.kernel, disks.index(own[0]))
+    return f" ({words})" * bool(words)
 
 
 def _joined(figures: Figures, devices: list[int]) -> str:

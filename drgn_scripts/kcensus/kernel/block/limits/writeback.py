@@ -65,7 +65,8 @@ def flushers(kernel: Kernel) -> Flushers:
     bdi_names = (
         [decode_array(name) for name in read["name"]] if "name" in names else [""] * len(bdi)
     )
-    # Since v4.2 or v4.3 (commit not verified), a device has several flushers.
+    # Since Linux kernel commit b817525a4a80 ("writeback: bdi_writeback iteration must not skip
+    # dying ones") (in v4.3), a list has all flushers of a device, several since v4.2.
     lane, address = np.arange(len(bdi)), bdi + np.uint64(_offset(prog, _BDI, "wb"))
     if prog.type(_BDI).has_member("wb_list"):
         heads = bdi + np.uint64(_offset(prog, _BDI, "wb_list"))
@@ -101,7 +102,8 @@ def _disks(kernel: Kernel, bdi: Words, faults: Faults) -> Numbers:
         type_, name = "struct request_queue", "backing_dev_info"
         holders = np.array([disk.queue for disk in disks], np.uint64)
     if prog.type(type_).member(name).type.kind != drgn.TypeKind.POINTER:
-        # Up to v4.11 (commit not verified), it is a part of the queue.
+        # Until Linux kernel commit d03f6cdc1fc4 ("block: Dynamically allocate and refcount
+        # backing_dev_info") (in v4.11), it is a part of the queue.
         own = np.where(holders != 0, holders + np.uint64(_offset(prog, type_, name)), np.uint64(0))
     else:
         own = gather(kernel.memory, holders, layout(prog, type_, {"bdi": name}), faults)["bdi"]

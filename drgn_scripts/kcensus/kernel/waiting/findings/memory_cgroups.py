@@ -5,20 +5,21 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from kcensus.human import human_bytes, human_ratio, listed
 from kcensus.kernel.kernel import Kernel
-from kcensus.kernel.memcg.limits import is_unified, limits, memory_by_kind, pressure, unwritten
+from kcensus.kernel.memcg.limits import is_unified, limits, memory_by_kind, unwritten
 from kcensus.kernel.memcg.memcgs import memcgs
 from kcensus.kernel.memcg.processes import largest
+from kcensus.kernel.mm.pressure import pressure
 from kcensus.kernel.tasks.tasks import tasks
-from kcensus.kernel.vfs.super_blocks import super_blocks
-from kcensus.kernel.waiting.finder import Stall, danger
+from kcensus.kernel.vfs.cgroup_mounts import cgroup_mount
+from kcensus.kernel.waiting.finder import Stall
 from kcensus.results import Figure, Finding, Remedy, Severity, Unit
-from kcensus.text import printable, task_name
+from kcensus.text import pasteable, printable, task_name
 
 _MIB = 1 << 20
 _WITH_SWAP = "memory.memsw.limit_in_bytes"
@@ -70,24 +71,21 @@ def filled(kernel: Kernel, row: int, stall: Stall, *, is_oom: bool) -> Finding:
         at = f", and {limit.name} {verb} {human_bytes(limit.value)}"
     fillers = largest(kernel, row, _LARGEST)
     remedies = (*_raise(kernel, row, limit), *_end(kernel, fillers)) if limit else ()
-    return Finding(
-        id=f"waits-memory:{shown}",
+    found = stall.finding(
+        "waits-memory",
+        shown,
+        f"memory cgroup {shown}",
+        "; ".join(_evidence(kernel, row, fillers, pressed, limit)),
+        remedies,
+        "Its use is below its limits by now: the tasks go on by themselves; `kcensus memcgs "
+        "TARGET --all` shows the memory of all cgroups",
         severity=severity,
-        danger=danger(severity),
-        tasks=stall.tasks,
-        title=f"{stall.title(f'memory cgroup {shown}')}: it uses {human_bytes(usage)}{at}",
-        evidence="; ".join(_evidence(kernel, row, fillers, pressed, limit)),
         figures={
-            **stall.figures,
             "usage": Figure(usage, Unit.BYTES),
             "limit": Figure(limit.value if limit else None, Unit.BYTES),
         },
-        remedies=remedies,
-        no_remedy=""
-        if remedies
-        else "Its use is below its limits by now: the tasks go on by themselves; `kcensus memcgs "
-        "TARGET --all` shows the memory of all cgroups",
     )
+    return replace(found, title=f"{found.title}: it uses {human_bytes(usage)}{at}")
 
 
 def _reached(kernel: Kernel, row: int, *, is_oom: bool) -> _Reached | None:
@@ -195,23 +193,6 @@ def _end(kernel: Kernel, fillers: list[tuple[int, int]]) -> Iterator[Remedy]:
 
 def _directory(kernel: Kernel, row: int) -> str:
     """Return the directory of a memory cgroup; empty if its name cannot be pasted."""
-    path, mount = memcgs(kernel).path[row], _mount(kernel)
-    full = f"{mount}{path}"
-    is_plain = printable(full) == full and "\\x" not in full and "?" not in full
-    return full if row > 0 and is_plain else ""
-
-
-def _mount(kernel: Kernel) -> str:
-    """Return where the hierarchy of the memory controller is mounted, usually if unknown."""
-    blocks = super_blocks(kernel)
-    mounts = [*zip(blocks.type, blocks.mount, strict=True)]
-    if is_unified(kernel.prog):
-        found = [mount for type_, mount in mounts if type_ == "cgroup2" and mount]
-        return found[0] if found else "/sys/fs/cgroup"
-    # Named by its controllers, such as cpu,cpuacct.
-    found = [
-        mount
-        for type_, mount in mounts
-        if type_ == "cgroup" and "memory" in mount.rpartition("/")[2].split(",")
-    ]
-    return found[0] if found else "/sys/fs/cgroup/memory"
+    groups = memcgs(kernel)
+    full = cgroup_mount(kernel, int(groups.cgroup[row]), "memory").path + groups.path[row]
+    return full if row > 0 and pasteable(full) else ""

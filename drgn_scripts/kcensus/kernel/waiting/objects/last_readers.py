@@ -121,7 +121,8 @@ class LastReaders:
 
     @property
     def _of_memory(self) -> frozenset[int]:
-        # Since v5.8 (commit not verified), the lock is called mmap_lock.
+        # Since Linux kernel commit da1c55f1b272 ("mmap locking API: rename mmap_sem to mmap_lock")
+        # (in v5.8).
         type_ = self._kernel.prog.type("struct mm_struct")
         names = filter(type_.has_member, ("mmap_lock", "mmap_sem"))
         return frozenset(drgn.offsetof(type_, name) for name in names)

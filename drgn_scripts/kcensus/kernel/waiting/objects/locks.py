@@ -13,7 +13,7 @@ from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Guess, Mask, Numbers, Words
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import RT_OWNER, RT_WRITER
-from kcensus.kernel.tasks.functions import WaitKind
+from kcensus.kernel.tasks.functions import RW_LOCK, WaitKind
 from kcensus.kernel.tasks.tasks import INTERRUPTIBLE, Tasks
 from kcensus.kernel.waiting.objects.queued import KERNEL, Queued, Shape, picked_words
 from kcensus.kernel.waiting.objects.reading import Reading
@@ -21,10 +21,14 @@ from kcensus.kernel.waiting.objects.reading import Reading
 _BLOCKER_TYPES = ("struct mutex", "struct semaphore", "struct rw_semaphore", "struct rw_semaphore")
 """Lock types by the lowest bits of ``task.blocker``; the last one is for a writer."""
 _RWSEM = "struct rw_semaphore"
-_RT_MUTEXES = {"struct mutex": "rtmutex", _RWSEM: "rwbase.rtmutex"}
+_RT_MUTEXES = {"struct mutex": "rtmutex", _RWSEM: "rwbase.rtmutex", RW_LOCK: "rtmutex"}
 """Members of locks that are an rt_mutex with PREEMPT_RT."""
-RT_DRAINING = "rw_semaphore.rwbase.rtmutex.owner"
-"""Evidence that a writer has the rt_mutex of an rwsem, and waits for the readers to leave."""
+RT_DRAINING = {
+    _RWSEM: "rw_semaphore.rwbase.rtmutex.owner",
+    RW_LOCK: "rwlock_t.rwbase.rtmutex.owner",
+}
+"""Evidence that a writer has the rt_mutex of an rwsem or rwlock, and waits for the readers to
+leave."""
 _MAX_WAITERS = 1 << 16
 """Most waiters in a ring."""
 _WAITERS = {
@@ -47,7 +51,7 @@ def percpu_writers(reading: Reading) -> None:
     if not waiting:
         return
     type_, kernel, known = "struct percpu_rw_semaphore", reading.kernel, reading.known
-    # Since v4.13 (commit not verified), the writer is a struct rcuwait. Since Linux kernel commit
+    # Since v4.11 (commit not verified), the writer is a struct rcuwait. Since Linux kernel commit
     # 7f26482a872c ("locking/percpu-rwsem: Remove the embedded rwsem") (in v5.7), `block` marks its
     # presence.
     optional = {"block": ("block.counter", "readers_block")}
@@ -95,11 +99,12 @@ def _rt_mutexes(reading: Reading) -> None:
     members = layout(reading.kernel.prog, "struct rt_mutex_waiter", ["task", "lock"])
     read = gather(reading.kernel.memory, waiter[lane], members, reading.faults)
     named = read.readable & (read["task"] == reading.known.address[reading.rows[lane]])
-    # Since v5.15 (commit not verified), it is a struct rt_mutex_base, the base of a lock.
+    # Since Linux kernel commit 830e6acc8a1c ("locking/rtmutex: Split out the inner parts of 'struct
+    # rtmutex'") (in v5.15), it is a struct rt_mutex_base, the base of a lock.
     member = reading.kernel.prog.type("struct rt_mutex_waiter").member("lock").type.type
     kind, proof, lock = WaitKind.LOCK, "task.pi_blocked_on", read["lock"]
     of_lock = np.array([reading.facts[row].lock for row in lane.tolist()], object)
-    # With PREEMPT_RT, mutexes and rwsems have an rt_mutex.
+    # With PREEMPT_RT, mutexes, rwsems and rwlocks have an rt_mutex.
     for type_, path in _RT_MUTEXES.items():
         inside = _rt_mutex_inside(reading.kernel.prog, type_, path)
         is_one = named & (of_lock == type_) & (inside >= 0)
@@ -111,7 +116,7 @@ def _rt_mutexes(reading: Reading) -> None:
 def _rt_owners(reading: Reading) -> None:
     """Note the locks of PREEMPT_RT whose rt_mutex their own waiter owns.
 
-    A writer that waits for readers to leave owns that of its rwsem, and no member names the rwsem.
+    A writer that waits for readers to leave owns that of its lock, and no member names the lock.
     A task that takes a lock twice is stopped for good, in state S. Both have the address of the
     lock or of its rt_mutex on the stack.
     """
@@ -128,8 +133,8 @@ def _rt_owners(reading: Reading) -> None:
         state = reading.known.state[reading.rows[lanes]]
         is_stopped = (state & np.uint64(INTERRUPTIBLE)) != 0
         _note_owned(reading, type_, lanes[is_stopped], f"{type_.removeprefix('struct ')}.{path}")
-        if type_ == _RWSEM:
-            _note_owned(reading, type_, lanes[~is_stopped], RT_DRAINING, is_draining=True)
+        if type_ in RT_DRAINING:
+            _note_owned(reading, type_, lanes[~is_stopped], RT_DRAINING[type_], is_draining=True)
 
 
 def _note_owned(
@@ -137,12 +142,12 @@ def _note_owned(
 ) -> None:
     """Note the only lock that a task owns and has on its stack.
 
-    :param is_draining: whether it must be an rwsem with readers that its writer waits for
+    :param is_draining: whether it must be a lock with readers that its writer waits for
     """
     kernel, known, found = reading.kernel, reading.known, dict[int, set[int]]()
     path, size, rows = _RT_MUTEXES[type_], reading.stacks.size, reading.rows[lanes]
     inside = np.uint64(_rt_mutex_inside(kernel.prog, type_, path))
-    readers = {"readers": "rwbase.readers.counter"} if is_draining else {}
+    readers = {"readers": ("rwbase.readers.counter", "readers.counter")} if is_draining else {}
     # Other objects have the address of a task there, too.
     waiters = {"root": f"{path}.waiters.rb_root.rb_node", "first": f"{path}.waiters.rb_leftmost"}
     members = layout(kernel.prog, type_, {"owner": f"{path}.owner", **readers}, waiters)

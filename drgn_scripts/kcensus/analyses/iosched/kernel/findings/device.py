@@ -20,6 +20,7 @@ from kcensus.analyses.iosched.kernel.figures import Figures, Verdict
 from kcensus.analyses.iosched.kernel.tasks import STEPS, behind
 from kcensus.human import counted, human_seconds
 from kcensus.kernel.block.requests import State
+from kcensus.kernel.block.stacks import mounted_on
 from kcensus.results import Danger, Figure, Finding, Severity, Unit
 from kcensus.text import printable
 
@@ -62,13 +63,14 @@ def stuck(figures: Figures, row: int) -> Iterator[Finding]:
     sleepers = behind(figures, late)
     # All requests, and tasks without one, wait for a device that does not answer.
     waiters = behind(figures, rows).pids | figures.tag_waiters(row).pids if silent >= SILENT else ()
+    mounted = mounted_on(figures.kernel, row)
     yield Finding(
         id=f"requests-stuck:{name}",
         severity=how,
         danger=Danger.STALL,
         tasks=sleepers.pids.union(waiters),
-        title=f"{name}: {counted(count, 'request')} {'is' if count == 1 else 'are'} in the driver, "
-        f"for up to {human_seconds(longest)}; "
+        title=f"{name}{f' ({mounted})' * bool(mounted)}: {counted(count, 'request')} "
+        f"{'is' if count == 1 else 'are'} in the driver, for up to {human_seconds(longest)}; "
         f"the last was dispatched {human_seconds(silent)} ago",
         evidence=cause
         + (

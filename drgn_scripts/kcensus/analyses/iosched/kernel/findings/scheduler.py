@@ -29,6 +29,8 @@ from kcensus.text import printable, task_name
 _BY_CLASS = (
     ". All later requests have a higher I/O class, and the scheduler serves higher classes first"
 )
+_RUN = 4
+"""Least number of PIDs in a row to write as a range."""
 _MAX_PIDS = 64
 """Most PIDs in one command."""
 _LOWER_CLASSES = (
@@ -213,7 +215,7 @@ def _classes(figures: Figures, queue: Queue) -> tuple[Remedy, ...]:
     pids = np.unique(figures.inserted_by[rows])
     if pids[0] <= 0 or len(pids) > _MAX_PIDS:
         return ()
-    tasks = " ".join(map(str, pids.tolist()))
+    tasks = _words(pids.tolist())
     levels = np.unique(figures.requests.priority_level[rows])
     return (
         Remedy(
@@ -225,6 +227,20 @@ def _classes(figures: Figures, queue: Queue) -> tuple[Remedy, ...]:
             undo=f"ionice -c realtime -n {levels[0]} -p {tasks}" if len(levels) == 1 else "",
             until="the tasks change their class, or exit",
         ),
+    )
+
+
+def _words(pids: list[int]) -> str:
+    """Return ascending PIDs as words of a shell, long runs of them as ``$(seq FIRST LAST)``."""
+    runs: list[list[int]] = []
+    for pid in pids:
+        if runs and pid == runs[-1][-1] + 1:
+            runs[-1].append(pid)
+        else:
+            runs.append([pid])
+    return " ".join(
+        f"$(seq {run[0]} {run[-1]})" if len(run) >= _RUN else " ".join(map(str, run))
+        for run in runs
     )
 
 

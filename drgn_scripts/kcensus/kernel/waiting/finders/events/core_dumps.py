@@ -28,7 +28,8 @@ class CoreDumps(Finder):
         if not len(lanes):
             return
         tasks = self.waits.task[lanes]
-        # Since v5.16 (commit not verified), the state is in signal_struct; before, in mm_struct.
+        # Since Linux kernel commit 0258b5fd7c71 ("coredump: Limit coredumps to a single thread
+        # group") (in v5.16), the state is in signal_struct; before, in mm_struct.
         owner, name = "signal", "struct signal_struct"
         if not self.kernel.prog.type(name).has_member("core_state"):
             owner, name = "mm", "struct mm_struct"

@@ -45,7 +45,8 @@ class FuseRequests(Finder):
         # Since v7.2 or v7.3 (commit not verified), device and request have a channel.
         connection = self._member("struct fuse_dev", ("chan", "fc"), files.private[rows])
         requests = np.unique(self.object[lanes])
-        # Since v5.10 (commit not verified), a request knows its mount.
+        # Since Linux kernel commit fcee216beb9c ("fuse: split fuse_mount off of fuse_conn") (in
+        # v5.10), a request knows its mount.
         type_ = self.kernel.prog.type("struct fuse_req")
         is_channel = type_.has_member("chan")
         if is_channel:

@@ -17,8 +17,8 @@ _TYPES = (
 )
 _BY_OWNER = frozenset({"d_alloc_parallel", "d_wait_lookup"})
 """Functions that wait on a queue of the task that looks up the same name: the look-up's caller has
-it on its stack, since "parallel lookups machinery, part 4 (and last)" (commit not verified) (in
-v4.7), and wakes its waiters when it is done."""
+it on its stack, since Linux kernel commit d9171b934526 ("parallel lookups machinery, part 4 (and
+last)") (in v4.7), and wakes its waiters when it is done."""
 
 
 class OnStacks(Finder):

@@ -39,7 +39,8 @@ class Pipes(Finder):
             pipe_read pipe_write pipe_wait anon_pipe_read anon_pipe_write fifo_open wait_for_partner
             """
     }
-    # Since v5.5 (commit not verified), readers and writers have a queue each.
+    # Since Linux kernel commit 0ddad21d3e99 ("pipe: use exclusive waits when reading or writing")
+    # (in v5.6), readers and writers have a queue each.
     queues = {
         "pipe_read": (_PIPE, ("rd_wait", "wait")),
         "anon_pipe_read": (_PIPE, ("rd_wait", "wait")),

@@ -43,7 +43,8 @@ class UserFaults(Finder):
             return
         memory, rows, size = self.kernel.memory, self.rows[lanes], self.waits.stacks.size
         index, mention = own_mentions(memory, self.known, rows, size, self.faults)
-        # Since v4.13 (commit not verified), the link is called `entry`.
+        # Since Linux kernel commit 2055da97389a ("sched/wait: Disambiguate wq_entry->task_list and
+        # wq_head->task_list naming") (in v4.13), the link is called `entry`.
         fields = layout(
             self.kernel.prog,
             _WAITER,

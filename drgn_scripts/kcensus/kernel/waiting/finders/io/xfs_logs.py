@@ -199,7 +199,8 @@ class XfsLogs(Finder):
         items = workqueues(self.kernel).items
         running = items[items["state"] == "in-flight"]
         work = np.array(running["work"].tolist(), np.uint64)
-        # Since v5.14 (commit not verified), each checkpoint has a work item of its own.
+        # Since Linux kernel commit 39823d0fac94 ("xfs: CIL work is serialised, not pipelined") (in
+        # v5.14), each checkpoint has a work item of its own.
         if self.kernel.prog.type(_CIL).has_member("xc_push_work"):
             cil = work - self._offset(_CIL, "xc_push_work")
         else:

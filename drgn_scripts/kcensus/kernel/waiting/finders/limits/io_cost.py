@@ -9,10 +9,10 @@ import numpy as np
 
 from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.block.limits.cgroups import BlockCgroup, block_cgroups
-from kcensus.kernel.waiting.finder import Draft, Finder, Stall, danger
+from kcensus.kernel.waiting.finder import Draft, Finder, Stall
 from kcensus.kernel.waiting.graph import NodeKind
 from kcensus.results import Finding, Remedy
-from kcensus.text import printable
+from kcensus.text import pasteable, printable
 
 COST = NodeKind("share", ("struct ioc_gq",), is_io=True, tells_device=True)
 _GROUP, _QUEUES = "struct ioc_gq", ("struct wait_queue_head", "struct __wait_queue_head")
@@ -84,20 +84,16 @@ class IoCosts(Finder):
         qos = self._read("struct ioc", group["ioc"], paths)
         least, most = (int(qos[name][0]) / _PERCENT for name in ("min", "max"))
         cgroup, device = self.cgroups[address], self.devices[address]
-        name, severity = printable(self.names[kind, address]), stall.severity()
-        is_plain = bool(cgroup.path) and printable(cgroup.path) == cgroup.path
-        helps = is_plain and cgroup.is_unified and part < _WHOLE
-        return Finding(
-            id=f"waits-io-cost:{name}",
-            severity=severity,
-            danger=danger(severity),
-            tasks=stall.tasks,
-            title=stall.title(name),
-            evidence=f"io.weight {weight} gives the cgroup {part:.1%} of {device}; io.cost.qos "
+        name = printable(self.names[kind, address])
+        helps = pasteable(cgroup.path) and cgroup.is_unified and part < _WHOLE
+        return stall.finding(
+            "waits-io-cost",
+            name,
+            name,
+            f"io.weight {weight} gives the cgroup {part:.1%} of {device}; io.cost.qos "
             f"allows {least:.0f} % to {most:.0f} % of the speed in io.cost.model",
-            figures=stall.figures,
-            remedies=(_heavier(cgroup, device, weight),) if helps else (),
-            no_remedy="" if helps else _SLOW_MODEL,
+            (_heavier(cgroup, device, weight),) if helps else (),
+            _SLOW_MODEL,
         )
 
 

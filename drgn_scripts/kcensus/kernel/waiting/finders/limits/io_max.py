@@ -13,13 +13,13 @@ from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.block.limits.cgroups import BlockCgroup, block_cgroups
 from kcensus.kernel.block.limits.throttles import UNLIMITED, Throttles, throttles
 from kcensus.kernel.locking.owners import Strength
-from kcensus.kernel.waiting.finder import Draft, Finder, Stall, danger
+from kcensus.kernel.waiting.finder import Draft, Finder, Stall
 from kcensus.kernel.waiting.finders.io.requests import add_joins
 from kcensus.kernel.waiting.graph import Graph, NodeKind
 from kcensus.kernel.waiting.joined import held
 from kcensus.results import Finding, Gap, Remedy
 from kcensus.sources.capsule import NotRecorded
-from kcensus.text import printable
+from kcensus.text import pasteable, printable
 
 LIMIT = NodeKind("limit", ("struct throtl_grp",), is_io=True, tells_device=True)
 _KEYS = "rbps", "wbps", "riops", "wiops"
@@ -76,21 +76,14 @@ class IoLimits(Finder):
         device = block_devices(self.kernel).disks[int(limits.disk[row])].device
         values = dict(zip(_KEYS, _values(limits, row), strict=True))
         line = f"{device} {' '.join(f'{key}={value}' for key, value in values.items())}"
-        is_plain = bool(cgroup.path) and printable(cgroup.path) == cgroup.path
-        severity = stall.severity()
         name = printable(self.names[kind, address])
-        return Finding(
-            id=f"waits-io-limit:{name}",
-            severity=severity,
-            danger=danger(severity),
-            tasks=stall.tasks,
-            title=stall.title(name),
-            evidence=f"limit: {line}; {_held(limits, row)}",
-            figures=stall.figures,
-            remedies=(_lifted(cgroup, device, values),) if is_plain else (),
-            no_remedy=""
-            if is_plain
-            else "The path of the cgroup is unknown or unprintable: search all its limits: "
+        return stall.finding(
+            "waits-io-limit",
+            name,
+            name,
+            f"limit: {line}; {_held(limits, row)}",
+            (_lifted(cgroup, device, values),) if pasteable(cgroup.path) else (),
+            "The path of the cgroup is unknown or unprintable: search all its limits: "
             f"`grep -rs ^{device} /sys/fs/cgroup --include=io.max`",
         )
 

@@ -28,8 +28,9 @@ class Areas(Finder):
     def note(self) -> None:
         """Note the areas, and the page faults in them.
 
-        Since v6.15 (commit not verified), readers of an area are counted, and a writer waits for
-        the count to drop; the memory map names the writer.
+        Since Linux kernel commit f35ab95ca0af ("mm: replace vm_lock and detached flag with a
+        reference count") (in v6.15), readers of an area are counted, and a writer waits for the
+        count to drop; the memory map names the writer.
         """
         lanes = self._lanes(_AREA_WRITERS, None)
         if not len(lanes):

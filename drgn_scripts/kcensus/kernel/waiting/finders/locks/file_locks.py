@@ -48,7 +48,8 @@ _MAX_CHAIN = 1 << 8
 def _members(**names: str) -> Mapping[str, Path]:
     """Return the members of a lock, with a prefix in newer kernels.
 
-    Since v6.9 (commit not verified), they are in a ``struct file_lock_core`` at the start.
+    Since Linux kernel commit a69ce85ec9af ("filelock: split common fields into struct
+    file_lock_core") (in v6.9), they are in a ``struct file_lock_core`` at the start.
     """
     return {key: (f"c.flc_{name}", f"fl_{name}") for key, name in names.items()}
 

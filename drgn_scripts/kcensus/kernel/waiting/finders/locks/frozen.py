@@ -3,18 +3,16 @@
 
 from __future__ import annotations
 
-import shlex
-
 import numpy as np
 
 from kcensus.engine.memory import Words
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.vfs.super_blocks import super_blocks
-from kcensus.kernel.waiting.finder import Finder, Stall, danger
+from kcensus.kernel.waiting.finder import Finder, Stall
 from kcensus.kernel.waiting.finders.locks.locks import PERCPU_RWSEM
 from kcensus.kernel.waiting.graph import TASK, EdgeKind, NodeKind
 from kcensus.results import Finding, Remedy
-from kcensus.text import printable
+from kcensus.text import pasteable, printable
 
 FREEZER = NodeKind("frozen file system")
 FROZEN = EdgeKind("frozen by")
@@ -38,7 +36,8 @@ class FrozenFileSystems(Finder):
         if not len(lanes):
             return
         blocks = super_blocks(self.kernel)
-        # Since v4.4 (commit not verified), the writers of a file system are readers of rw_sem.
+        # Since Linux kernel commit 8129ed29644b ("change sb_writers to use percpu_rw_semaphore")
+        # (in v4.3 or v4.4), the writers of a file system are readers of rw_sem.
         state = self._member("struct super_block", "s_writers.frozen", blocks.address)
         # Until then, the task in freeze_super() holds the locks itself.
         frozen = blocks.address[state.astype(np.int64) == _FREEZE_COMPLETE]
@@ -93,26 +92,19 @@ class FrozenFileSystems(Finder):
             return None
         blocks = super_blocks(self.kernel)
         known = blocks.mount[blocks.address.tolist().index(address)]
-        mount = printable(known) if known else ""
-        is_plain = bool(mount) and mount == known
-        severity = stall.severity()
+        mount, quoted = printable(known), pasteable(known)
         thaw = Remedy(
             effect="Thaw the file system if the snapshot or backup that froze it has ended",
-            command=f"fsfreeze --unfreeze {shlex.quote(mount)}",
+            command=f"fsfreeze --unfreeze {quoted}",
             risk="a snapshot in progress becomes inconsistent",
         )
-        return Finding(
-            id=f"waits-frozen:{mount or hex(address)}",
-            severity=severity,
-            danger=danger(severity),
-            tasks=stall.tasks,
-            title=stall.title(f"the frozen file system on {mount or 'no mount point'}"),
-            evidence="super_block.s_writers.frozen is set: writers wait for the thaw",
-            figures=stall.figures,
-            remedies=(thaw,) if is_plain else (),
-            no_remedy=""
-            if is_plain
-            else "Find the program that froze the file system (fsfreeze, LVM, a VM agent): no "
+        return stall.finding(
+            "waits-frozen",
+            mount or hex(address),
+            f"the frozen file system on {mount or 'no mount point'}",
+            "super_block.s_writers.frozen is set: writers wait for the thaw",
+            (thaw,) * bool(quoted),
+            "Find the program that froze the file system (fsfreeze, LVM, a VM agent): no "
             "mount point to thaw is known",
         )
 

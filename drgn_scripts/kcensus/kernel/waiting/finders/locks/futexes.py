@@ -332,7 +332,8 @@ class Futexes(Finder):
         :param of: tasks whose processes are wanted
         :param is_any: whether all threads are wanted, by namespace
         """
-        # Since v4.19 (commit not verified), a task has thread_pid instead of links.
+        # Since Linux kernel commit 2c4704756cab ("pids: Move the pgrp and session pid pointers from
+        # task_struct to signal_struct") (in v4.19), a task has thread_pid instead of links.
         members: dict[str, Path] = {"tgid": "tgid", "pid": ("thread_pid", "pids[0].pid")}
         read = self._read("struct task_struct", self.known.address, members)
         own = self._member("struct task_struct", "tgid", of)
@@ -358,7 +359,8 @@ class Futexes(Finder):
 def _number(inode: drgn.Object) -> int:
     """Return what the key of a futex has of the inode of its file.
 
-    Since v5.6 (commit not verified), inodes have numbers for that; until then, their address.
+    Since Linux kernel commit 8019ad13ef7f ("futex: Fix inode life-time issue") (in v5.6), inodes
+    have numbers for that; until then, their address.
     """
     if inode.prog_.type("struct inode").has_member("i_sequence"):
         return int(inode.i_sequence.counter)

@@ -12,7 +12,7 @@ import numpy as np
 from kcensus.engine.memory import Mask, Words
 from kcensus.kernel.code.call_sites import Held
 from kcensus.kernel.locking.owners import HANDED_OVER, LOCK_TYPES, Holders, Mode, Strength, holders
-from kcensus.kernel.tasks.functions import WaitKind, plain
+from kcensus.kernel.tasks.functions import RW_LOCK, WaitKind, plain
 from kcensus.kernel.waiting.finder import Draft, Finder
 from kcensus.kernel.waiting.graph import HELD, QUEUED, TASK, NodeKind
 from kcensus.kernel.waiting.identities import lock_names
@@ -34,16 +34,14 @@ RT_MUTEX = NodeKind(
 SEMAPHORE = NodeKind("semaphore", (_SEMAPHORE,), is_lock=True, shows_sleepers=True, is_in_log=True)
 RWSEM_READERS = NodeKind("readers of rwsem", is_lock=True, shows_sleepers=True)
 """With PREEMPT_RT, the readers that a writer waits for, after locking out new ones."""
+RWLOCK = NodeKind("rwlock", (RW_LOCK,), is_lock=True, shows_sleepers=True)
+RWLOCK_READERS = NodeKind("readers of rwlock", is_lock=True, shows_sleepers=True)
+"""With PREEMPT_RT; without it, tasks spin for rwlocks."""
 _KINDS = (
-    MUTEX,
-    RWSEM,
-    RWSEM_QUEUE,
-    RWSEM_READERS,
-    PERCPU_RWSEM,
-    PERCPU_READERS,
-    RT_MUTEX,
-    SEMAPHORE,
+    *(MUTEX, RWSEM, RWSEM_QUEUE, RWSEM_READERS, RWLOCK, RWLOCK_READERS),
+    *(PERCPU_RWSEM, PERCPU_READERS, RT_MUTEX, SEMAPHORE),
 )
+_DRAINED = {_RWSEM: RWSEM_READERS, RW_LOCK: RWLOCK_READERS}
 _BY_TYPE = {type_: kind for kind in _KINDS for type_ in kind.types}
 _DRAINING = ("percpu_rw_semaphore.writer", "percpu_rw_semaphore.write_waitq")
 """Evidence that a writer has the lock, and waits for the readers to leave."""
@@ -58,7 +56,7 @@ _PAGE_FAULTS = frozenset({"do_user_addr_fault", "__do_page_fault", "do_page_faul
 _FAULTS = _PAGE_FAULTS | {"__mm_populate", "get_user_pages_unlocked"}
 """Functions that call others with the lock of their own address space, but with no other rwsem."""
 _MKWRITES = frozenset({MKWRITE})
-_UNNAMED = (_PERCPU, _RWSEM, _SEMAPHORE)
+_UNNAMED = (_PERCPU, _RWSEM, RW_LOCK, _SEMAPHORE)
 """Locks that do not always name their holders."""
 
 _Taken = dict[int, list[Take]]
@@ -107,8 +105,8 @@ class Locks(Finder):
             self.draft.mode[lane] = self._mode(lane)
             if proof in _DRAINING:
                 self.draft.kind[lane] = PERCPU_READERS
-            if proof == RT_DRAINING:
-                self.draft.kind[lane] = RWSEM_READERS
+            if proof == RT_DRAINING.get(self.type[lane]):
+                self.draft.kind[lane] = _DRAINED[self.type[lane]]
                 self.drained.add(int(self.object[lane]))
         # A part missing for one type does not concern the others.
         for type_ in sorted(LOCK_TYPES):
@@ -117,7 +115,7 @@ class Locks(Finder):
             self._by_code()
 
     def _mode(self, lane: int) -> Mode:
-        if self.type[lane] not in (_RWSEM, _PERCPU):
+        if self.type[lane] not in (_RWSEM, RW_LOCK, _PERCPU):
             return Mode.NONE
         names = [plain(name) for name in self.waits.stacks.functions(lane)[:12]]
         for name in names:
@@ -254,7 +252,7 @@ class Locks(Finder):
             if mode is Mode.READ and kind is PERCPU_RWSEM:
                 kind = PERCPU_READERS
             elif lock in self.drained:
-                kind = RWSEM_READERS
+                kind = _DRAINED[type_]
             for lane, claim in candidates.items():
                 if claim.strength is Strength.DERIVED or not 0 < sure <= most:
                     strength = claim.strength if sure <= most else Strength.POSSIBLE
@@ -277,13 +275,15 @@ class Locks(Finder):
     def _of_memory(self, mapped: dict[int, tuple[str, bool]]) -> None:
         """Find the tasks that have read-locked their own address space.
 
-        :param mapped: by task, the function that locks, and whether that is sure: since v6.4
-            (commit not verified), page faults may take a lock of their area of the memory map only
+        :param mapped: by task, the function that locks, and whether that is sure: since Linux
+            kernel commit 0bff0aaea03e ("x86/mm: try VMA lock-based page fault handling first") (in
+            v6.4), page faults may take a lock of their area of the memory map only
         """
         lanes = np.array(sorted(mapped), np.int64)
         if not len(lanes):
             return
-        # Since v5.8 (commit not verified), the lock is called mmap_lock.
+        # Since Linux kernel commit da1c55f1b272 ("mmap locking API: rename mmap_sem to mmap_lock")
+        # (in v5.8).
         prog = self.kernel.prog
         is_new = prog.type("struct mm_struct").has_member("mmap_lock")
         inside = self._offset("struct mm_struct", "mmap_lock" if is_new else "mmap_sem")

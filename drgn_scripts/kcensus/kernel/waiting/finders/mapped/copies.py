@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from kcensus.kernel.block.stacks import Via, kind_of, stacks
 from kcensus.kernel.dm.devices import mapped_devices
 from kcensus.kernel.dm.snapshots import TARGETS, snapshots
 from kcensus.kernel.locking.owners import Strength
-from kcensus.kernel.waiting.finder import Draft, Finder, Stall, danger
+from kcensus.kernel.waiting.finder import Draft, Finder, Stall
 from kcensus.kernel.waiting.finders.io.devices import DEVICE
 from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
 from kcensus.results import Figure, Finding
@@ -117,23 +118,21 @@ class Copies(Finder):
         """Return the finding about writes to an origin, which copies or their limit delay."""
         if kind not in (COPIES, LIMIT):
             return None
-        is_limit, figures = kind is LIMIT, stall.figures
-        if not is_limit:
-            figures["copies"] = Figure(self.copies[address])
-        severity = stall.severity(LATE if stall.count >= _MANY else HUNG)
-        name = self.names[kind, address]
+        is_limit, name = kind is LIMIT, self.names[kind, address]
         subject = name.partition(" snapshot " if is_limit else " snapshots of ")[2]
-        return Finding(
-            id=f"waits-copies:{printable(subject)}",
-            severity=severity,
-            danger=danger(severity),
-            tasks=stall.tasks,
-            is_generic=True,
-            title=stall.title(f"the copy limit {printable(name)}" if is_limit else printable(name)),
-            evidence="a write to an origin waits until its old content is in all snapshots"
+        found = stall.finding(
+            "waits-copies",
+            printable(subject),
+            f"the copy limit {printable(name)}" if is_limit else printable(name),
+            "a write to an origin waits until its old content is in all snapshots"
             + ", of which each has a limit of copies in flight" * is_limit,
-            figures=figures,
-            no_remedy="`kcensus kcopyd TARGET --table snapshots` has their COW devices",
+            advice="`kcensus kcopyd TARGET --table snapshots` has their COW devices",
+            severity=stall.severity(LATE if stall.count >= _MANY else HUNG),
+            figures={} if is_limit else {"copies": Figure(self.copies[address])},
+        )
+        return replace(
+            found,
+            is_generic=True,
             part_of=f"dm-snapshot-waiters:{subject}" if is_limit else "kcopyd-unthrottled",
         )
 

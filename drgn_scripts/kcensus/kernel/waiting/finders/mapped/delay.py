@@ -3,18 +3,16 @@
 
 from __future__ import annotations
 
-import shlex
-
 import numpy as np
 
 from kcensus.human import counted, human_seconds
 from kcensus.kernel.lists import list_members
-from kcensus.kernel.waiting.finder import Draft, Finder, Stall, danger
+from kcensus.kernel.waiting.finder import Draft, Finder, Stall
 from kcensus.kernel.waiting.finders.io.devices import keep
 from kcensus.kernel.waiting.finders.mapped.suspended import shown, targets
 from kcensus.kernel.waiting.graph import NodeKind
 from kcensus.results import Figure, Finding, Remedy, Unit
-from kcensus.text import printable
+from kcensus.text import pasteable, printable
 
 DELAY = NodeKind("delay target", ("struct delay_c",))
 _TYPE, _CLASSES = "struct delay_c", ("read.delay", "write.delay", "flush.delay")
@@ -67,29 +65,22 @@ class DelayTargets(Finder):
         """Return the finding about a delay target, with the command that releases its I/O."""
         if kind is not DELAY:
             return None
-        title, name = printable(self.names[kind, address]), self.devices[address]
+        title, name = printable(self.names[kind, address]), pasteable(self.devices[address])
         count, delay = self.held[address]
-        severity = stall.severity()
-        is_plain = bool(name) and printable(name) == name
         release = Remedy(
             effect="Release the held I/O once (the delay stays)",
-            command=f"dmsetup suspend --nolockfs {shlex.quote(name)} && "
-            f"dmsetup resume {shlex.quote(name)}",
+            command=f"dmsetup suspend --nolockfs {name} && dmsetup resume {name}",
             risk="none for the data; it hangs, and keeps all I/O, if a disk below does not "
             "answer. Load a table without the target to end the delay",
         )
-        return Finding(
-            id=f"waits-delay:{title.removeprefix('of ')}",
-            severity=severity,
-            danger=danger(severity),
-            tasks=stall.tasks,
-            title=stall.title(
-                f"the delay target {title}, which holds each I/O for up to {human_seconds(delay)}"
-            ),
-            evidence=f"delay_c.delayed_bios has {counted(count, 'bio')}",
-            figures={**stall.figures, "bios": Figure(count), "delay": Figure(delay, Unit.SECONDS)},
-            remedies=(release,) if is_plain else (),
-            no_remedy="" if is_plain else "`dmsetup table` has the delay of each device",
+        return stall.finding(
+            "waits-delay",
+            title.removeprefix("of "),
+            f"the delay target {title}, which holds each I/O for up to {human_seconds(delay)}",
+            f"delay_c.delayed_bios has {counted(count, 'bio')}",
+            (release,) * bool(name),
+            "`dmsetup table` has the delay of each device",
+            figures={"bios": Figure(count), "delay": Figure(delay, Unit.SECONDS)},
         )
 
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -16,12 +15,12 @@ from kcensus.human import counted, listed
 from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.lists import list_members
 from kcensus.kernel.names import decode
-from kcensus.kernel.waiting.finder import Draft, Finder, Stall, danger
+from kcensus.kernel.waiting.finder import Draft, Finder, Stall
 from kcensus.kernel.waiting.finders.io.devices import keep
 from kcensus.kernel.waiting.finders.mapped.suspended import shown, targets
 from kcensus.kernel.waiting.graph import NodeKind
 from kcensus.results import Figure, Finding, Remedy
-from kcensus.text import printable
+from kcensus.text import pasteable, printable
 
 MULTIPATH = NodeKind("multipath map without paths", ("struct multipath",))
 _QUEUE_IF_NO_PATH = 1 << 1
@@ -121,29 +120,28 @@ class MultipathMaps(Finder):
         if kind is not MULTIPATH:
             return None
         title, name = printable(self.names[kind, address]), self.maps[address]
-        paths, severity = self.paths[address], stall.severity()
-        is_plain = bool(name) and printable(name) == name
+        paths = self.paths[address]
         known = listed([printable(path.text) for path in paths], _MAX_TOLD)
-        search = (
-            "Restore a path (cable, switch, target): `multipath -ll` and `dmsetup status` list "
-        )
-        return Finding(
-            id=f"waits-multipath:{title}",
-            severity=severity,
-            danger=danger(severity),
-            tasks=stall.tasks,
-            title=stall.title(f"the multipath map {title}, which queues I/O without a path"),
-            evidence="queue_if_no_path is set and multipath.nr_valid_paths is 0"
+        return stall.finding(
+            "waits-multipath",
+            title,
+            f"the multipath map {title}, which queues I/O without a path",
+            "queue_if_no_path is set and multipath.nr_valid_paths is 0"
             + (f"; paths: {known}" if known else "; it has no path in its table"),
-            figures={**stall.figures, "paths": Figure(len(paths))},
-            remedies=tuple(_remedies(name, paths)) if is_plain else (),
-            no_remedy="" if is_plain else f"{search}the maps",
+            _remedies(pasteable(name), paths),
+            "Restore a path (cable, switch, target): `multipath -ll` and `dmsetup status` list the "
+            "maps",
+            figures={"paths": Figure(len(paths))},
         )
 
 
-def _remedies(name: str, paths: list[_Path]) -> Iterator[Remedy]:
-    """Yield the ways to end the queueing, the harmless one first."""
-    quoted = shlex.quote(name)
+def _remedies(quoted: str, paths: list[_Path]) -> Iterator[Remedy]:
+    """Yield the ways to end the queueing, the harmless one first.
+
+    :param quoted: name of the map; empty if it cannot be pasted
+    """
+    if not quoted:
+        return
     if paths:
         yield Remedy(
             effect="First restore a path (cable, switch, storage target): multipathd then "

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 
 import numpy as np
@@ -12,13 +11,13 @@ from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.block.stacks import Via, kind_of, stacks
 from kcensus.kernel.dm.devices import BLOCK_IO_FOR_SUSPEND, DmTarget, MappedDevice, mapped_devices
 from kcensus.kernel.vfs.super_blocks import super_blocks
-from kcensus.kernel.waiting.finder import Draft, Finder, Stall, danger
+from kcensus.kernel.waiting.finder import Draft, Finder, Stall
 from kcensus.kernel.waiting.finders.io.devices import keep
 from kcensus.kernel.waiting.finders.locks.frozen import FREEZER, FROZEN
 from kcensus.kernel.waiting.graph import NodeKind
 from kcensus.results import Finding, Remedy
 from kcensus.sources.capsule import NotRecorded
-from kcensus.text import printable
+from kcensus.text import pasteable, printable
 
 SUSPENDED = NodeKind("suspended device", ("struct mapped_device",))
 _SUSPENDED = 1 << 1
@@ -83,16 +82,14 @@ class SuspendedDevices(Finder):
         if kind is not SUSPENDED:
             return None
         known = {each.address: each for each in mapped_devices(self.kernel).devices}
-        name = known[address].name if address in known else ""
+        name = pasteable(known[address].name) if address in known else ""
         title = printable(self.names[kind, address])
-        severity = stall.severity()
         resume = Remedy(
             effect="Resume the device once the tool that suspended it has ended (lvm, dmsetup, a "
             "snapshot)",
-            command=f"dmsetup resume {shlex.quote(name)}",
+            command=f"dmsetup resume {name}",
             risk="a table that is loaded in the meantime becomes active",
         )
-        is_plain = bool(name) and printable(name) == name
         is_done = bool(self.flags.get(address, 0) & _SUSPENDED)
         advice = (
             "Find the program that suspended the device (lvm, dmsetup): `dmsetup info` lists the "
@@ -101,18 +98,14 @@ class SuspendedDevices(Finder):
             else "Find the task in dm_suspend(), which still waits for the I/O below the device: "
             "`kcensus waits TARGET --table stacks --top 0`; a resume would wait behind it"
         )
-        is_safe = is_plain and is_done
-        return Finding(
-            id=f"waits-suspended:{title}",
-            severity=severity,
-            danger=danger(severity),
-            tasks=stall.tasks,
-            title=stall.title(f"the suspended device {title}"),
-            evidence="mapped_device.flags has DMF_BLOCK_IO_FOR_SUSPEND: I/O waits for the resume"
+        return stall.finding(
+            "waits-suspended",
+            title,
+            f"the suspended device {title}",
+            "mapped_device.flags has DMF_BLOCK_IO_FOR_SUSPEND: I/O waits for the resume"
             + ("" if is_done else "; it lacks DMF_SUSPENDED: the suspension is not complete"),
-            figures=stall.figures,
-            remedies=(resume,) if is_safe else (),
-            no_remedy="" if is_safe else advice,
+            (resume,) if name and is_done else (),
+            advice,
         )
 
 

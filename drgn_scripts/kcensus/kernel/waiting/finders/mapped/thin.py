@@ -14,7 +14,7 @@ from drgn import Object
 
 from kcensus.human import human_bytes, human_seconds
 from kcensus.kernel.names import ABSENT
-from kcensus.kernel.waiting.finder import Draft, Finder, Stall, danger
+from kcensus.kernel.waiting.finder import Draft, Finder, Stall
 from kcensus.kernel.waiting.finders.io.devices import keep
 from kcensus.kernel.waiting.finders.mapped.suspended import mapped_disks, shown, targets
 from kcensus.kernel.waiting.graph import NodeKind
@@ -107,7 +107,7 @@ class ThinPools(Finder):
         if kind is not THIN_POOL:
             return None
         pool, title = self.pools[address], printable(self.names[kind, address])
-        severity, seconds = stall.severity(), self._timeout()
+        seconds = self._timeout()
         until = (
             ""
             if seconds < 0
@@ -115,25 +115,18 @@ class ThinPools(Finder):
             if seconds
             else "; it holds them without a time limit (no_space_timeout is 0)"
         )
-        remedies = tuple(_remedies(pool.name))
-        return Finding(
-            id=f"waits-thin:{title}",
-            severity=severity,
-            danger=danger(severity),
-            tasks=stall.tasks,
-            title=stall.title(
-                f"free space in the thin pool {title}, all {human_bytes(pool.size)} of which are "
-                "in use"
-            ),
-            evidence="pool.pf.mode is PM_OUT_OF_DATA_SPACE without error_if_no_space: writes to "
+        return stall.finding(
+            "waits-thin",
+            title,
+            f"free space in the thin pool {title}, all {human_bytes(pool.size)} of which are in "
+            "use",
+            "pool.pf.mode is PM_OUT_OF_DATA_SPACE without error_if_no_space: writes to "
             f"new blocks are held{until}",
-            figures={**stall.figures, "size": Figure(pool.size, Unit.BYTES)},
-            remedies=remedies,
-            no_remedy=""
-            if remedies
-            else "Extend the data device of the pool, then load the pool's table with its new "
+            _remedies(pool.name),
+            "Extend the data device of the pool, then load the pool's table with its new "
             "length and resume it (`dmsetup load`, `dmsetup resume`): it issues the held writes. "
             "Do not remove data to make room: fstrim and deletions wait for the pool, too",
+            figures={"size": Figure(pool.size, Unit.BYTES)},
         )
 
 

@@ -2,8 +2,9 @@
 """Memory cgroups at their limits, whose tasks wait for memory.
 
 Above ``memory.high``, a task sleeps for up to two seconds each time it has been charged for more
-memory (since v5.4, commit not verified). With cgroup v1 and the OOM killer disabled, or behind its
-victims, a task sleeps at the hard limit until memory is uncharged.
+memory, since Linux kernel commit 0e4b01df8659 ("mm, memcg: throttle allocators when failing reclaim
+over memory.high") (in v5.4). With cgroup v1 and the OOM killer disabled, or behind its victims, a
+task sleeps at the hard limit until memory is uncharged.
 """
 
 from __future__ import annotations

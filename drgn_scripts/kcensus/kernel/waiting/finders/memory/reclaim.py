@@ -22,10 +22,16 @@ FREE_MEMORY = NodeKind(
     advice="Free memory: `kcensus slab TARGET` shows its users by kind; end the largest process, "
     "or unmount or clear a tmpfs that is not needed",
 )
+OOM_VICTIMS = NodeKind("victims of the OOM killer", shows_sleepers=True)
+"""The queue of a suspend of the machine, which waits until all victims have ended."""
 _NODE = "struct pglist_data"
 _ALLOCATES = frozenset({"try_to_free_pages", "do_try_to_free_pages", "__alloc_pages_slowpath"})
 _OOM = frozenset({"out_of_memory", "oom_kill_process", "__alloc_pages_may_oom"})
 """Functions that sleep for a tick, again and again, while a victim of the OOM killer ends."""
+_OOM_OF_MEMCG = frozenset({"mem_cgroup_out_of_memory"})
+"""Until Linux kernel commit 9bfe5ded054b ("mm, oom: remove sleep from under oom_lock") (in v4.19),
+the OOM killer of a memory cgroup slept in them, too."""
+_SUSPENDS = frozenset({"oom_killer_disable"})
 _IDLE = frozenset({"kswapd", "kswapd_try_to_sleep"})
 """Functions in which kswapd sleeps without work."""
 _NODES = {"throttle_direct_reclaim": "pfmemalloc_wait", "reclaim_throttle": "reclaim_wait"}
@@ -35,20 +41,23 @@ class FreeMemory(Finder):
     """Finds the NUMA nodes whose free memory tasks wait for, and what kswapd waits for."""
 
     about = "free memory"
-    kinds = (FREE_MEMORY,)
-    sleeps = {WaitKind.MEMORY: " ".join(sorted(RECLAIMS | {"throttle_direct_reclaim"}))}
+    kinds = (FREE_MEMORY, OOM_VICTIMS)
+    sleeps = {WaitKind.MEMORY: " ".join(sorted(RECLAIMS | _SUSPENDS | {"throttle_direct_reclaim"}))}
 
     def __init__(self, draft: Draft) -> None:
         super().__init__(draft)
         self.noted: dict[int, bool] = {}
         """Nodes that tasks wait for, and whether any of these tasks waits for the OOM killer."""
+        self.queue = 0
+        """``oom_victims_wait``, if a task waits there until all victims have ended."""
 
     def note(self) -> None:
         """Note the node of each task that waits for reclaim by others.
 
         :raises LookupError: the debug info lacks a type
         """
-        outside = ~self._mask(OF_MEMCG)
+        self._suspends()
+        outside = ~self._mask(OF_MEMCG | _OOM_OF_MEMCG)
         functions = self.waits.function
         in_reclaim = np.array([name in RECLAIMS or name in _NODES for name in functions], np.bool_)
         in_oom = np.array([name in _OOM for name in functions], np.bool_)
@@ -68,6 +77,18 @@ class FreeMemory(Finder):
             node = int(self.object[lane])
             if node in self.noted:
                 self.noted[node] |= bool(in_oom[lane])
+
+    def _suspends(self) -> None:
+        """Note the queue of a suspend that has disabled the OOM killer."""
+        lanes = [lane for lane, name in enumerate(self.waits.function) if name in _SUSPENDS]
+        if not lanes:
+            return
+        queue = self.kernel.prog["oom_victims_wait"]
+        for lane in lanes:
+            self.queue = int(queue.address_of_())
+            self._note(lane, self.queue, queue.type_.type_name(), "frame oom_killer_disable")
+            self.draft.kind[lane] = OOM_VICTIMS
+            self.names[OOM_VICTIMS, self.queue] = "(oom_victims_wait)"
 
     def _mask(self, functions: frozenset[str]) -> Mask:
         mask = np.zeros(len(self.waits.function), np.bool_)
@@ -99,6 +120,8 @@ class FreeMemory(Finder):
 
     def find(self) -> None:
         """Add edges to kswapd while it waits itself, and to victims in state D."""
+        if self.queue:
+            self._to_victims(OOM_VICTIMS, self.queue)
         if not self.noted:
             return
         nodes = np.array([*self.noted], np.uint64)
@@ -112,17 +135,14 @@ class FreeMemory(Finder):
             strength=Strength.DERIVED,
             place=nodes[busy] + self._offset(_NODE, "kswapd"),
         )
-        if any(self.noted.values()):
-            dying = self.known.address[victims(self.kernel, self.faults)]
-            for node in (each for each, is_oom in self.noted.items() if is_oom):
-                source = np.full(len(dying), node, np.uint64)
-                self.build.edges(
-                    FREED,
-                    (FREE_MEMORY, source),
-                    (TASK, dying),
-                    "signal.oom_mm",
-                    strength=Strength.DERIVED,
-                )
+        for node in (each for each, is_oom in self.noted.items() if is_oom):
+            self._to_victims(FREE_MEMORY, node)
+
+    def _to_victims(self, kind: NodeKind, address: int) -> None:
+        dying = self.known.address[victims(self.kernel, self.faults)]
+        source = kind, np.full(len(dying), address, np.uint64)
+        proof, strength = "signal.oom_mm", Strength.DERIVED
+        self.build.edges(FREED, source, (TASK, dying), proof, strength=strength)
 
     def _is_at_work(self, thread: int) -> bool:
         """Return whether kswapd sleeps, but not for want of work."""

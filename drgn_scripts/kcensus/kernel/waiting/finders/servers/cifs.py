@@ -16,7 +16,7 @@ from kcensus.kernel.net.sockets import address_at, joined
 from kcensus.kernel.net.unanswered import remedies
 from kcensus.kernel.vfs.paths import texts
 from kcensus.kernel.vfs.super_blocks import super_blocks
-from kcensus.kernel.waiting.finder import Draft, Finder, Stall, danger
+from kcensus.kernel.waiting.finder import Draft, Finder, Stall
 from kcensus.kernel.waiting.graph import SERVED, NodeKind
 from kcensus.results import Finding
 from kcensus.text import printable
@@ -152,7 +152,7 @@ class SmbServers(Finder):
         """Return the finding about a server that does not answer."""
         if kind is not SERVER or 0 <= stall.seconds < _SHORT:
             return None
-        server, severity = self.servers[address], stall.severity()
+        server = self.servers[address]
         blocks = super_blocks(self.kernel)
         mounts = sorted(
             mount
@@ -160,25 +160,20 @@ class SmbServers(Finder):
             if mount and self.server_of.get(each) == address
         )
         state = _STATES.get(server.state, f"is in state {server.state or '?'}")
-        return Finding(
-            id=f"waits-smb:{printable(server.label)}",
-            severity=severity,
-            danger=danger(severity),
-            tasks=stall.tasks,
-            title=stall.title(f"SMB server {printable(server.label)}"),
-            evidence=f"the client {state}"
+        return stall.finding(
+            "waits-smb",
+            printable(server.label),
+            f"SMB server {printable(server.label)}",
+            f"the client {state}"
             + "; mounted on " * bool(mounts)
             + listed([printable(mount) for mount in mounts]),
-            figures=stall.figures,
-            remedies=tuple(
-                remedies(
-                    server.host,
-                    server.port,
-                    "SMB",
-                    mounts,
-                    "the requests of {}",
-                    is_connected=server.state in _CONNECTED,
-                )
+            remedies(
+                server.host,
+                server.port,
+                "SMB",
+                mounts,
+                "the requests of {}",
+                is_connected=server.state in _CONNECTED,
             ),
         )
 

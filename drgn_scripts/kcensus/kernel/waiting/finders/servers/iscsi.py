@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ from kcensus.kernel.lists import list_members
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.net.sockets import check
 from kcensus.kernel.vfs.paths import texts
-from kcensus.kernel.waiting.finder import Draft, Finder, Stall, danger
+from kcensus.kernel.waiting.finder import Draft, Finder, Stall
 from kcensus.kernel.waiting.finders.servers.scsi import BLOCKED
 from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
 from kcensus.results import Finding, Remedy
@@ -54,6 +55,8 @@ class IscsiTargets(Finder):
         super().__init__(draft)
         self.sessions: dict[int, _Session] = {}
         """By ``struct iscsi_cls_session *``."""
+        self.labels: dict[int, str] = {}
+        """Name of each session in the id of its finding."""
 
     def find(self) -> None:
         """Add edges from blocked devices to the targets of their failed sessions."""
@@ -84,7 +87,10 @@ class IscsiTargets(Finder):
                     int(address[row]), int(read["dd_data"][row]), devices,
                     int(read["recovery_tmo"][row]),
                 )  # fmt: skip
-                self._add(int(address[row]), found)
+                self.sessions[int(address[row])] = found
+        targets = Counter(each.target for each in self.sessions.values())
+        for each, session in self.sessions.items():
+            self._add(each, session, is_alone=targets[session.target] == 1)
 
     def _session(
         self, address: int, private: int, devices: list[Device], patience: int
@@ -104,13 +110,14 @@ class IscsiTargets(Finder):
         target, host = (next(words) if is_known else "" for is_known in known.tolist())
         return _Session(target, host, int(place["persistent_port"][0]), patience, devices)
 
-    def _add(self, address: int, session: _Session) -> None:
-        self.sessions[address] = session
-        for each in session.devices:
-            disk = block_devices(self.kernel).disks[each.disk]
-            self.draft.causes[disk.address] = f"waits-iscsi:{_label(session, address)}"
+    def _add(self, address: int, session: _Session, *, is_alone: bool) -> None:
         at = f" at {session.host}, port {session.port}" if session.host else ""
         self.names[TARGET, address] = f"{session.target or 'of unknown name'}{at}"
+        label = self.names[TARGET, address] if session.target and not is_alone else session.target
+        self.labels[address] = printable(label) or hex(address)
+        for each in session.devices:
+            disk = block_devices(self.kernel).disks[each.disk]
+            self.draft.causes[disk.address] = f"waits-iscsi:{self.labels[address]}"
         devices = np.array([each.address for each in session.devices], np.uint64)
         target = TARGET, np.full(len(devices), address, np.uint64)
         proof = "iscsi_cls_session.state"
@@ -123,7 +130,6 @@ class IscsiTargets(Finder):
         session = self.sessions[address]
         rows = [each.disk for each in session.devices]
         stall = stall.at_least(oldest_request(self.kernel, rows))
-        severity = stall.severity()
         disks = block_devices(self.kernel).disks
         patience = (
             f"the kernel holds I/O for {session.patience} s (recovery_tmo), then it fails"
@@ -131,21 +137,14 @@ class IscsiTargets(Finder):
             else "the kernel holds I/O until the session is back (recovery_tmo)"
         )
         name = printable(self.names[TARGET, address])
-        return Finding(
-            id=f"waits-iscsi:{_label(session, address)}",
-            severity=severity,
-            danger=danger(severity),
-            tasks=stall.tasks,
-            title=stall.title(f"iSCSI target {name}, whose connection is lost"),
-            evidence=f"iscsi_cls_session.state is {_FAILED}; disks of the session: "
+        return stall.finding(
+            "waits-iscsi",
+            self.labels[address],
+            f"iSCSI target {name}, whose connection is lost",
+            f"iscsi_cls_session.state is {_FAILED}; disks of the session: "
             f"{listed([printable(disks[row].name) for row in rows])}; {patience}",
-            figures=stall.figures,
-            remedies=tuple(_remedies(session)),
+            _remedies(session),
         )
-
-
-def _label(session: _Session, address: int) -> str:
-    return printable(session.target) or hex(address)
 
 
 def _remedies(session: _Session) -> Iterator[Remedy]:

@@ -14,7 +14,7 @@ from kcensus.kernel.block.ages import oldest_request
 from kcensus.kernel.block.disks import Disk, block_devices
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.net.sockets import CONNECTED, Peer, check, peers
-from kcensus.kernel.waiting.finder import Draft, Finder, Stall, danger
+from kcensus.kernel.waiting.finder import Draft, Finder, Stall
 from kcensus.kernel.waiting.finders.io.devices import nodes_of
 from kcensus.kernel.waiting.graph import SERVED, NodeKind
 from kcensus.results import Finding, Remedy
@@ -122,16 +122,12 @@ class NetworkDisks(Finder):
         stall = stall.at_least(oldest_request(self.kernel, [device.row]))
         if 0 <= stall.seconds < _SHORT:
             return None
-        severity = stall.severity()
-        return Finding(
-            id=f"waits-nbd:{printable(device.disk.name)}",
-            severity=severity,
-            danger=danger(severity),
-            tasks=stall.tasks,
-            title=stall.title(f"NBD server {printable(self.names[SERVER, address])}"),
-            evidence="; ".join(self._evidence(device)),
-            figures=stall.figures,
-            remedies=tuple(self._remedies(device)),
+        return stall.finding(
+            "waits-nbd",
+            printable(device.disk.name),
+            f"NBD server {printable(self.names[SERVER, address])}",
+            "; ".join(self._evidence(device)),
+            self._remedies(device),
         )
 
     def _client(self, device: _Device) -> int:
@@ -165,7 +161,6 @@ class NetworkDisks(Finder):
         )
         row = self._client(device)
         name = device.disk.name
-        is_plain = printable(name) == name and name.isalnum()
         if row >= 0:
             yield Remedy(
                 effect="If the server does not come back, kill the client: that disconnects "
@@ -173,7 +168,7 @@ class NetworkDisks(Finder):
                 command=f"kill -KILL {int(self.known.pid[row])}",
                 risk="I/O in flight fails with errors, and the device is gone",
             )
-        elif is_plain:
+        elif name.isalnum() and name.isascii():
             yield Remedy(
                 effect=f"If the server does not come back, disconnect {name}, by netlink: a client "
                 "that opens the device may hang, too",

@@ -16,7 +16,7 @@ from kcensus.kernel.net.rpc import Calls, Transport, calls
 from kcensus.kernel.net.sockets import CONNECTED
 from kcensus.kernel.net.unanswered import remedies
 from kcensus.kernel.vfs.super_blocks import super_blocks
-from kcensus.kernel.waiting.finder import Draft, Finder, Stall, danger
+from kcensus.kernel.waiting.finder import Draft, Finder, Stall
 from kcensus.kernel.waiting.graph import SERVED, TASK, NodeKind
 from kcensus.results import Figure, Finding
 from kcensus.text import printable
@@ -248,29 +248,22 @@ class NfsServers(Finder):
         transport = self.calls.transports[address]
         server, name = printable(transport.server), printable(_name(transport))
         mine = np.isin(self.calls.transport, self._transports(transport))
-        severity = stall.severity()
         mounts = self._mounts(transport)
-        figures = stall.figures
-        figures["calls"] = Figure(int(mine.sum()))
-        return Finding(
-            id=f"waits-nfs:{server}",
-            severity=severity,
-            danger=danger(severity),
-            tasks=stall.tasks,
-            title=stall.title(f"NFS server {name}"),
-            evidence="; ".join(self._evidence(transport, mine, mounts)),
-            figures=figures,
-            remedies=tuple(
-                remedies(
-                    transport.host,
-                    transport.port,
-                    "NFS",
-                    mounts,
-                    "the calls of {}; repeat it, and unmount lazily (umount -l) once no program "
-                    "uses it",
-                    is_connected=transport.connection == CONNECTED,
-                )
+        return stall.finding(
+            "waits-nfs",
+            server,
+            f"NFS server {name}",
+            "; ".join(self._evidence(transport, mine, mounts)),
+            remedies(
+                transport.host,
+                transport.port,
+                "NFS",
+                mounts,
+                "the calls of {}; repeat it, and unmount lazily (umount -l) once no program uses "
+                "it",
+                is_connected=transport.connection == CONNECTED,
             ),
+            figures={"calls": Figure(int(mine.sum()))},
         )
 
     def _transports(self, transport: Transport) -> Words:

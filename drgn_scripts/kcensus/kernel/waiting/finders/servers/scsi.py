@@ -12,7 +12,7 @@ from kcensus.kernel.block.ages import oldest_request
 from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.block.scsi import Device, Host, Scsi, scsi
 from kcensus.kernel.locking.owners import Strength
-from kcensus.kernel.waiting.finder import Draft, Finder, Stall, danger
+from kcensus.kernel.waiting.finder import Draft, Finder, Stall
 from kcensus.kernel.waiting.finders.io.devices import nodes_of
 from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
 from kcensus.results import Finding, Remedy
@@ -107,16 +107,12 @@ class ScsiHosts(Finder):
     def _of_host(self, host: Host, stall: Stall) -> Finding:
         own = [each for each in self.found.devices if each.host.address == host.address]
         stall = stall.at_least(oldest_request(self.kernel, [each.disk for each in own]))
-        severity = stall.severity()
-        return Finding(
-            id=f"waits-scsi:host{host.number}",
-            severity=severity,
-            danger=danger(severity),
-            tasks=stall.tasks,
-            title=stall.title(f"SCSI host {printable(host.name)}, which recovers from errors"),
-            evidence="; ".join(self._evidence(host, own)),
-            figures=stall.figures,
-            remedies=tuple(_remedies(host)),
+        return stall.finding(
+            "waits-scsi",
+            f"host{host.number}",
+            f"SCSI host {printable(host.name)}, which recovers from errors",
+            "; ".join(self._evidence(host, own)),
+            _remedies(host),
         )
 
     def _evidence(self, host: Host, own: list[Device]) -> Iterator[str]:
@@ -139,17 +135,13 @@ class ScsiHosts(Finder):
             return None
         name = block_devices(self.kernel).disks[device.disk].name
         stall = stall.at_least(oldest_request(self.kernel, [device.disk]))
-        severity = stall.severity()
-        return Finding(
-            id=f"waits-blocked:{printable(name)}",
-            severity=severity,
-            danger=danger(severity),
-            tasks=stall.tasks,
-            title=stall.title(f"the blocked SCSI device {printable(name)}"),
-            evidence=f"scsi_device.sdev_state is SDEV_{device.state}: {_BLOCKED[device.state]}; "
+        return stall.finding(
+            "waits-blocked",
+            printable(name),
+            f"the blocked SCSI device {printable(name)}",
+            f"scsi_device.sdev_state is SDEV_{device.state}: {_BLOCKED[device.state]}; "
             f"it is on SCSI host {printable(device.host.name)}",
-            figures=stall.figures,
-            no_remedy="Find the program that quiesced the device (power management, validation of "
+            advice="Find the program that quiesced the device (power management, validation of "
             "the SPI domain): only that lets it go on"
             if device.state == "QUIESCE"
             else "Repair the path to the target: the transport resumes the device, or fails its "

@@ -21,7 +21,7 @@ from kcensus.kernel.locking.owners import Strength, holders
 from kcensus.kernel.names import name_at
 from kcensus.kernel.tasks.functions import plain
 from kcensus.kernel.tasks.places import places_of_devices
-from kcensus.kernel.waiting.finder import Draft, Finder, Stall, danger
+from kcensus.kernel.waiting.finder import Draft, Finder, Stall
 from kcensus.kernel.waiting.finders.io.devices import nodes_of
 from kcensus.kernel.waiting.finders.io.requests import REQUEST, serve_requests
 from kcensus.kernel.waiting.graph import HELD, SERVED, TASK, NodeKind
@@ -221,7 +221,9 @@ class Arrays(Finder):
         type_ = _MIRRORED.get(array.type, "")
         if not type_ or not len(rows):
             return np.zeros(len(found), np.bool_)
-        # Since v4.12 (commit not verified), bi_private of such a bio is a struct resync_pages.
+        # Since Linux kernel commit f0250618361d ("md: raid10: don't use bio's vec table to manage
+        # resync pages") and its likes (in v4.12), bi_private of such a bio is a struct
+        # resync_pages.
         bio = self._member("struct resync_pages", "raid_bio", known.origin_private[rows])
         found[rows] = self._member(type_, "mddev", bio, is_guess=True) == array.address
         return found
@@ -230,7 +232,8 @@ class Arrays(Finder):
         """Return a mask of the bios that were sent to an array, as clones of which they go on."""
         disk = np.uint64(block_devices(self.kernel).disks[array.row].address)
         # Since Linux kernel commit 309dca309fc3 ("block: store a block_device pointer in struct
-        # bio") (in v5.12), bi_bdev; since v4.14 (commit not verified), bi_disk.
+        # bio") (in v5.12), bi_bdev; since commit 74d46992e0d9 ("block: replace bi_bdev with a
+        # gendisk pointer and partitions index") (in v4.14), bi_disk.
         if self.kernel.prog.type("struct bio").has_member("bi_disk"):
             return np.asarray(self._member("struct bio", "bi_disk", known.origin) == disk)
         device = self._member("struct bio", "bi_bdev", known.origin)
@@ -295,8 +298,7 @@ class Arrays(Finder):
 
 
 def _mdmon(array: _Array, stall: Stall) -> Finding:
-    name, is_plain = printable(array.name), _NAME.fullmatch(array.name) is not None
-    severity = stall.severity()
+    name = printable(array.name)
     remedies = (
         Remedy(
             effect="Start mdmon for the container of the array, which /proc/mdstat names after "
@@ -309,24 +311,20 @@ def _mdmon(array: _Array, stall: Stall) -> Finding:
             "disks may differ without a resync",
         ),
     )
-    return Finding(
-        id=f"waits-mdmon:{name}",
-        severity=severity,
-        danger=danger(severity),
-        tasks=stall.tasks,
-        title=stall.title(f"mdmon, which must mark the array {name} as dirty before a write"),
-        evidence="mddev.external is set, and md_write_start() waits until MD_SB_CHANGE_PENDING is "
+    return stall.finding(
+        "waits-mdmon",
+        name,
+        f"mdmon, which must mark the array {name} as dirty before a write",
+        "mddev.external is set, and md_write_start() waits until MD_SB_CHANGE_PENDING is "
         "cleared, which only a program does that writes to array_state",
-        figures=stall.figures,
-        remedies=remedies if is_plain else (),
-        no_remedy="" if is_plain else "Start mdmon for the array: `cat /proc/mdstat` lists arrays",
+        remedies if _NAME.fullmatch(array.name) else (),
+        "Start mdmon for the array: `cat /proc/mdstat` lists arrays",
     )
 
 
 def _suspended(array: _Array, stall: Stall) -> Finding:
-    name, is_plain = printable(array.name), _NAME.fullmatch(array.name) is not None
+    name = printable(array.name)
     low, high, is_range = array.low, array.high, array.suspended <= 0
-    severity = stall.severity()
     # The superblock says whether a reshape is in progress.
     remedy = (
         Remedy(
@@ -343,25 +341,18 @@ def _suspended(array: _Array, stall: Stall) -> Finding:
         )
     )
     what = f"the suspended sectors {low:,} to {high:,} of the array {name}"
-    return Finding(
-        id=f"waits-array-suspended:{name}",
-        severity=severity,
-        danger=danger(severity),
-        tasks=stall.tasks,
-        title=stall.title(what if is_range else f"the suspended array {name}"),
-        evidence="mddev.suspend_lo is below mddev.suspend_hi: a program, usually mdadm, keeps the "
+    return stall.finding(
+        "waits-array-suspended",
+        name,
+        what if is_range else f"the suspended array {name}",
+        "mddev.suspend_lo is below mddev.suspend_hi: a program, usually mdadm, keeps the "
         "I/O of these sectors"
         if is_range
         else "mddev.suspended is set: a change of the array keeps its I/O",
-        figures={
-            **stall.figures,
-            **({"first": Figure(low), "end": Figure(high)} if is_range else {}),
-        },
-        remedies=(remedy,) if is_range and is_plain else (),
-        no_remedy=""
-        if is_range and is_plain
-        else "Find the task that changes the array (mdadm, a write to its sysfs files): its stack "
+        (remedy,) if is_range and _NAME.fullmatch(array.name) else (),
+        "Find the task that changes the array (mdadm, a write to its sysfs files): its stack "
         "has a function of md_mod: `kcensus waits TARGET --table stacks --top 0`",
+        figures={"first": Figure(low), "end": Figure(high)} if is_range else {},
     )
 
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 from collections.abc import Iterator
 
 import drgn
@@ -15,11 +14,11 @@ from kcensus.engine.memory import Words
 from kcensus.human import counted
 from kcensus.kernel.names import MISSING, kernfs_path
 from kcensus.kernel.tasks.tasks import TRAPS
-from kcensus.kernel.vfs.super_blocks import super_blocks
-from kcensus.kernel.waiting.finder import Draft, Finder, Stall, danger
+from kcensus.kernel.vfs.cgroup_mounts import cgroup_mount
+from kcensus.kernel.waiting.finder import Draft, Finder, Stall
 from kcensus.kernel.waiting.graph import TASK, EdgeKind, NodeKind
 from kcensus.results import Figure, Finding, Remedy, Severity
-from kcensus.text import printable
+from kcensus.text import pasteable, printable
 
 CGROUP = NodeKind("frozen cgroup", ("struct cgroup",))
 FROZEN = EdgeKind("frozen with", "freezes")
@@ -29,7 +28,6 @@ _MAX_LEVELS = 1 << 10
 """Most cgroups above one."""
 _MAX_SETS = 1 << 12
 """Most ``struct css_set`` of frozen tasks: kinds of places in all hierarchies."""
-_TYPES = ("cgroup", "cgroup2")
 
 
 class FrozenCgroups(Finder):
@@ -106,18 +104,11 @@ class FrozenCgroups(Finder):
 
         The mount point and the path are empty if unknown, and not safe to print.
         """
-        path, root = "", 0
+        path = ""
         with contextlib.suppress(*MISSING):
-            cgroup = Object(self.kernel.prog, "struct cgroup *", value=address)
-            path, root = kernfs_path(cgroup.kn), int(cgroup.root.kf_root)
-        blocks = super_blocks(self.kernel)
-        rows = [row for row, type_ in enumerate(blocks.type) if type_ in _TYPES and root]
-        private = self._member("struct super_block", "s_fs_info", blocks.address[rows])
-        roots = self._member("struct kernfs_super_info", "root", private).tolist()
-        for row, own in zip(rows, roots, strict=True):
-            if own == root:
-                return blocks.mount[row], path, blocks.type[row] == "cgroup2"
-        return "", path, False
+            path = kernfs_path(Object(self.kernel.prog, "struct cgroup *", value=address).kn)
+        mount = cgroup_mount(self.kernel, address)
+        return mount.path, path, mount.is_unified
 
     def finding(self, kind: NodeKind, address: int, stall: Stall) -> Finding | None:
         """Return the finding about a frozen cgroup, with the command to thaw it."""
@@ -127,35 +118,30 @@ class FrozenCgroups(Finder):
         whole = f"{mount}{path}"
         shown = printable(whole) or f"0x{address:x}"
         frozen = self.frozen[address]
-        waiters = Stall(stall.tasks - frozen, len(stall.tasks - frozen), stall.seconds)
+        waiters = stall.tasks - frozen
         # Programs without a task in state D may wait for a paused container on purpose.
         blocked = frozenset(self.known.pid[self.known.is_blocked].tolist())
-        most = Severity.WARNING if blocked & waiters.tasks else Severity.NOTICE
-        severity = min(stall.severity(), most)
-        what = ("0", "cgroup.freeze") if is_v2 else ("THAWED", "freezer.state")
+        most = Severity.WARNING if blocked & waiters else Severity.NOTICE
+        file = (
+            pasteable(f"{whole}/{'cgroup.freeze' if is_v2 else 'freezer.state'}") if mount else ""
+        )
         thaw = Remedy(
             effect="Thaw the cgroup, unless a tool that is about to end has frozen it (pause of a "
             "container, a checkpoint)",
-            command=f"echo {what[0]} > {shlex.quote(f'{whole}/{what[1]}')}",
+            command=f"echo {'0' if is_v2 else 'THAWED'} > {file}",
             risk="all tasks of a paused container continue",
-            undo=f"echo {'1' if is_v2 else 'FROZEN'} > {shlex.quote(f'{whole}/{what[1]}')}",
+            undo=f"echo {'1' if is_v2 else 'FROZEN'} > {file}",
         )
-        is_plain = bool(mount) and printable(whole) == whole
-        return Finding(
-            id=f"waits-frozen-cgroup:{shown}",
-            severity=severity,
-            danger=danger(severity),
-            tasks=stall.tasks,
-            title=waiters.title(f"{counted(len(frozen), 'task')} of the frozen cgroup {shown}"),
-            evidence="cgroup.freezer.freeze is set"
-            if is_v2
-            else "freezer.state has CGROUP_FREEZING_SELF",
-            figures={**waiters.figures, "frozen": Figure(len(frozen))},
-            remedies=(thaw,) if is_plain else (),
-            no_remedy=""
-            if is_plain
-            else "Thaw the cgroup (cgroup.freeze, or freezer.state with "
-            "version 1), or continue its container",
+        return Stall(stall.tasks, len(waiters), stall.seconds).finding(
+            "waits-frozen-cgroup",
+            shown,
+            f"{counted(len(frozen), 'task')} of the frozen cgroup {shown}",
+            "cgroup.freezer.freeze is set" if is_v2 else "freezer.state has CGROUP_FREEZING_SELF",
+            (thaw,) * bool(file),
+            "Thaw the cgroup (cgroup.freeze, or freezer.state with version 1), or continue its "
+            "container",
+            severity=min(stall.severity(), most),
+            figures={"frozen": Figure(len(frozen))},
         )
 
 

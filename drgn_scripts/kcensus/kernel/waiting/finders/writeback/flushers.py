@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from functools import cached_property
 
@@ -16,6 +17,7 @@ from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.block.limits.throttles import throttles
 from kcensus.kernel.block.limits.writeback import Flushers, dirty_pages, flushers
 from kcensus.kernel.locking.owners import Strength
+from kcensus.kernel.memcg.memcgs import memcgs
 from kcensus.kernel.mm.vmstat import node_page_state
 from kcensus.kernel.vfs.files import file_paths
 from kcensus.kernel.vfs.super_blocks import super_blocks
@@ -62,6 +64,8 @@ class Writeback(Finder):
         self.torn = 0
         self.limit = 0
         """Most dirty pages of the system, if it is close to that."""
+        self.of_memcg: dict[int, set[int]] = {}
+        """Flushers of the writers at a memory cgroup's own limit of dirty pages, by its domain."""
 
     def note(self) -> None:
         """Note the devices and limits that tasks wait for.
@@ -93,6 +97,9 @@ class Writeback(Finder):
         the flusher and to a member of it.
         """
         domain = int(self.kernel.prog["global_wb_domain"].address_of_())
+        limited: dict[int, int] = {}
+        with contextlib.suppress(NotRecorded):  # a capsule of a version that did not read them
+            limited = self._limited_by_memcg(lanes, known)
         share = self._offset(_FLUSHER, "completions")
         inside = self._offset(_CONTROL, "wb")
         own = dict[int, int]()
@@ -106,11 +113,54 @@ class Writeback(Finder):
         is_over = self._is_over(domain)
         large = set(known.address[self._large(known)].tolist())
         for writer, flusher in own.items():
-            if is_over and flusher not in large:
+            if writer in limited:
+                self._note(writer, limited[writer], _DOMAIN, "dirty_throttle_control.dom")
+                self.of_memcg.setdefault(limited[writer], set()).add(flusher)
+            elif is_over and flusher not in large:
                 # The pages of other devices keep the task from writing to its own.
                 self._note(writer, domain, _DOMAIN, "dirty_throttle_control")
             else:
                 self._note(writer, flusher, _FLUSHER, "dirty_throttle_control.wb")
+
+    def _limited_by_memcg(self, lanes: Numbers, known: Flushers) -> dict[int, int]:
+        """Return the ``struct wb_domain`` of each writer that its memory cgroup's limit throttles.
+
+        Since Linux kernel commit c2aa723a6093 ("writeback: implement memcg writeback domain based
+        throttling") (in v4.2), the stack has another ``struct dirty_throttle_control`` for it.
+        """
+        prog = self.kernel.prog
+        if not prog.type(_CONTROL).has_member("gdtc") or "memory_cgrp_subsys" not in prog:
+            return {}
+        inside, limited = self._offset(_CONTROL, "wb"), dict[int, int]()
+        share = self._offset(_FLUSHER, "memcg_completions")
+        names = {"share": "wb_completions", "domain": "dom", "other": "gdtc", "ratio": "pos_ratio"}
+        names |= {each: each for each in ("dirty", "thresh", "bg_thresh")}
+        for lane, word, place in self._picked(
+            lanes, lambda words, _: np.isin(words, np.sort(known.address))
+        ):
+            read = self._read(_CONTROL, place - inside, names, is_guess=True)
+            of_all = self._read(
+                _CONTROL, read["other"], {"wb": "wb", "ratio": "pos_ratio"}, is_guess=True
+            )
+            groups = memcgs(self.kernel)
+            memcg = read["domain"] - self._offset("struct mem_cgroup", "cgwb_domain")
+            row = groups.rows(memcg)
+            # Both limits throttle above their middle; the smaller ratio counts.
+            sound = read.readable & (read["share"] == word + share) & (row >= 0)
+            sound &= of_all.readable & (of_all["wb"] == word) & (read["ratio"] <= of_all["ratio"])
+            sound &= 2 * read["dirty"] > read["thresh"] + read["bg_thresh"]
+            for index in np.flatnonzero(sound).tolist():
+                domain = int(read["domain"][index])
+                limited[int(lane[index])] = domain
+                dirty, limit = (
+                    human_bytes(int(read[each][index]) * self.kernel.memory.page_size)
+                    for each in ("dirty", "thresh")
+                )
+                self.names[DIRTY, domain] = (
+                    f"of memory cgroup {groups.path[int(row[index])]} ({dirty} dirty or in "
+                    f"writeback, limit {limit}: a share of its memory)"
+                )
+        return limited
 
     def _is_over(self, domain: int) -> bool:
         """Return whether the dirty pages of the system keep tasks from writing; name the limit."""
@@ -154,6 +204,13 @@ class Writeback(Finder):
             row = int(np.flatnonzero(known.bdi == np.uint64(bdi))[0])
             self.names[WRITEBACK, bdi] = f"of {self._device(known, row)}"
         rows = np.union1d(rows, np.flatnonzero(np.isin(known.address, single)))
+        for domain, own in self.of_memcg.items():
+            mine = np.array(sorted(own), np.uint64)
+            source = DIRTY, np.full(len(mine), domain, np.uint64)
+            evidence, strength = "dirty_throttle_control.wb", Strength.DERIVED
+            self.build.edges(WRITTEN, source, (FLUSHER, mine), evidence, strength=strength)
+            rows = np.union1d(rows, np.flatnonzero(np.isin(known.address, mine)))
+        domains = np.setdiff1d(domains, np.array([*self.of_memcg], np.uint64))
         if len(domains):
             large = self._large(known)
             source = DIRTY, np.repeat(domains, len(large))

@@ -24,6 +24,9 @@ struct task_struct 64 : 8 struct mem_cgroup * memcg_in_oom; 16 struct signal_str
 struct signal_struct 64 : 8 struct mm_struct * oom_mm
 struct mm_struct 64 : 8 unsigned long flags
 struct mem_cgroup 64
+struct kernfs_root 8
+struct cgroup_root 16 : 0 struct kernfs_root * kf_root
+struct cgroup 64 : 48 struct cgroup_root * root
 """
 _MIB = 1 << 20
 _ROOT, _SHOP, _WEB = (0xFFFF_8881_0000_0000 + at for at in (0, 0x1000, 0x2000))
@@ -48,6 +51,7 @@ class Groups(Sleepers):
     ) -> None:
         super().__init__(_TYPES, *functions)
         zero, flags = words(0, 0, 0), np.array([True] * 3)
+        legacy = self.k.alloc("struct cgroup", root=self.k.alloc("struct cgroup_root").address_)
         groups = Memcgs(
             address=words(_ROOT, _SHOP, _WEB),
             parent=np.array([-1, 0, 1]),
@@ -56,7 +60,7 @@ class Groups(Sleepers):
             has_id=flags,
             kmemcg_id=np.array([-1, 1, 2]),
             serial=zero,
-            cgroup=zero,
+            cgroup=words(*[int(legacy.address_)] * 3),
             online_children=np.zeros(3, np.int64),
         )
         self.remember(memcgs, groups)
@@ -67,7 +71,7 @@ class Groups(Sleepers):
         )
         count = len(functions)
         self.remember(members, Members(np.full(count, 2), words(*[0] * count), Faults()))
-        self.remember(super_blocks, SimpleNamespace(mount=[], type=[]))
+        self.remember(super_blocks, SimpleNamespace(address=words(), mount=[], type=[]))
 
     def oom(self, lane: int, memcg: int) -> None:
         self.k.write_words(self.task[lane] + 8, memcg)

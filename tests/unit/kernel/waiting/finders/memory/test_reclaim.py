@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.waiting.finders.memory.cgroups import FREED
-from kcensus.kernel.waiting.finders.memory.reclaim import FREE_MEMORY, FreeMemory
+from kcensus.kernel.waiting.finders.memory.reclaim import FREE_MEMORY, OOM_VICTIMS, FreeMemory
 from kcensus.kernel.waiting.graph import SERVED
 from tests.unit.kernel.waiting.making import Sleepers, links
 
@@ -68,12 +68,31 @@ def test_reclaim_of_a_cgroup_is_not_that_of_the_machine() -> None:
     assert scene.waits.object[0] == scene.address + 80
 
 
+def _kill(scene: Machine, lane: int) -> None:
+    signal = scene.k.alloc("struct signal_struct", oom_mm=scene.k.alloc("struct mm_struct"))
+    scene.k.write_words(scene.task[lane] + 16, int(signal.address_))
+
+
 def test_a_victim_in_state_d_keeps_those_that_ran_out_of_memory() -> None:
     scene = Machine("out_of_memory", "xfs_buf_lock", "kswapd")
-    space = scene.k.alloc("struct mm_struct")
-    signal = scene.k.alloc("struct signal_struct", oom_mm=space)
-    scene.k.write_words(scene.task[1] + 16, int(signal.address_))
+    _kill(scene, 1)
     graph, _ = scene.run(FreeMemory)
     assert links(graph) == {
         (FREE_MEMORY, scene.address, FREED, scene.task[1], int(Strength.DERIVED))
     }
+
+
+def test_the_oom_killer_of_a_cgroup_is_not_that_of_the_machine() -> None:
+    scene = Machine("out_of_memory", "xfs_buf_lock", "kswapd")
+    _having(scene, 0, "mem_cgroup_out_of_memory")
+    _kill(scene, 1)
+    assert not len(scene.run(FreeMemory)[0].source)
+
+
+def test_a_suspend_waits_for_victims() -> None:
+    scene = Machine("oom_killer_disable", "xfs_buf_lock", "kswapd")
+    queue = int(scene.k.variable("oom_victims_wait", "struct wait_queue_head").address_)
+    _kill(scene, 1)
+    graph, _ = scene.run(FreeMemory)
+    assert scene.waits.object[0] == queue
+    assert links(graph) == {(OOM_VICTIMS, queue, FREED, scene.task[1], int(Strength.DERIVED))}

@@ -45,7 +45,9 @@ class Frozen(Sleepers):
         k, self.is_v2 = self.k, is_v2
         k.constant("freezer_cgrp_id", 1)
         tree = k.alloc("struct kernfs_root").address_
-        root = k.alloc("struct cgroup_root", kf_root=tree)
+        unified = k.variable("cgrp_dfl_root", "struct cgroup_root")
+        root = unified if is_v2 else k.alloc("struct cgroup_root")
+        k.set(root.kf_root, tree)
         node, css, self.cgroup = 0, 0, {}
         for path, name in (("/", b""), ("/a", b"a"), ("/a/b", b"b")):
             node = k.alloc("struct kernfs_node", parent=node, name=k.string(name)).address_

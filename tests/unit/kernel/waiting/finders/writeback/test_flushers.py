@@ -15,6 +15,7 @@ from kcensus.kernel.block.limits.throttles import Throttles, throttles
 from kcensus.kernel.block.limits.writeback import Flushers, flushers
 from kcensus.kernel.block.stacks import Stacks, stacks
 from kcensus.kernel.locking.owners import Strength
+from kcensus.kernel.memcg.memcgs import memcgs
 from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.kernel.waiting.finders.io.devices import DISK
 from kcensus.kernel.waiting.finders.writeback import flushers as module
@@ -45,6 +46,17 @@ struct wb_domain 64 : 0 unsigned long dirty_limit
 struct dirty_throttle_control 64
     8 struct bdi_writeback * wb; 16 struct fprop_local_percpu * wb_completions
 """
+_CONTROL = """8 struct bdi_writeback * wb; 16 struct fprop_local_percpu * wb_completions
+"""
+_OF_BOTH = """0 struct wb_domain * dom; 8 struct dirty_throttle_control * gdtc
+    16 struct bdi_writeback * wb; 24 struct fprop_local_percpu * wb_completions
+    32 unsigned long dirty; 40 unsigned long thresh; 48 unsigned long bg_thresh
+    56 unsigned long pos_ratio
+"""
+_OF_MEMCG = """completions
+    80 struct fprop_local_percpu memcg_completions
+struct mem_cgroup 128 : 64 struct wb_domain cgwb_domain
+struct back"""
 _CGROUPS = """
 struct throtl_data 64
 struct cgroup_subsys_state 16
@@ -183,6 +195,47 @@ def test_a_writer_at_the_limit(monkeypatch: pytest.MonkeyPatch, dirty: int) -> N
     name = "(400.0 KiB dirty, 400.0 KiB in writeback, limit 400.0 KiB)"
     assert finder.names[DIRTY, domain] == name
     assert name in finder.hint(DIRTY, domain)
+
+
+@pytest.mark.parametrize("why", ["own", "below", "ratio", "domain", "flusher"])
+def test_a_writer_at_the_limit_of_its_memory_cgroup(
+    monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """Its domain, flusher and figures must agree, and its ratio be the smaller one."""
+    types = _TYPES.replace("completions\nstruct back", _OF_MEMCG).replace(_CONTROL, _OF_BOTH)
+    scene = Written(monkeypatch, _WRITE, "rq_qos_wait", states=("in-flight", ""), types=types)
+    scene.dirty = 40
+    scene.k.variable("memory_cgrp_subsys", "struct bdi_writeback")
+    memcg = scene.k.alloc("struct mem_cgroup")
+    address, domain = int(memcg.address_), int(memcg.cgwb_domain.address_)
+    scene.remember(
+        memcgs, SimpleNamespace(rows=lambda at: np.where(at == address, 0, -1), path=["/small"])
+    )
+    of_all = scene.k.alloc("struct dirty_throttle_control", wb=scene.wb[why != "flusher"])
+    scene.k.set(of_all.pos_ratio, 500)
+    scene.put(0, 0, 0, scene.wb[1], scene.share[1], place=512)
+    scene.put(
+        0,
+        domain + 64 * (why == "domain"),
+        int(of_all.address_),
+        scene.wb[1],
+        scene.share[1] + 16,
+        300 if why != "below" else 100,  # dirty
+        200,
+        100,
+        600 if why == "ratio" else 400,
+    )
+    graph, finder = scene.run(Writeback)
+    if why == "own":
+        assert links(graph) == {
+            (DIRTY, domain, WRITTEN, scene.wb[1], _DERIVED),
+            (FLUSHER, scene.wb[1], SERVED, _VDB, _DERIVED),
+        }
+        assert "/small (1.2 MiB dirty or in writeback, limit 800.0 KiB" in finder.hint(
+            DIRTY, domain
+        )
+    else:
+        assert links(graph) == {(FLUSHER, scene.wb[1], SERVED, _VDB, _DERIVED)}
 
 
 @pytest.mark.parametrize("disk", [0, 1])
