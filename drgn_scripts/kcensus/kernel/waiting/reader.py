@@ -13,6 +13,7 @@ import numpy as np
 from kcensus.engine.memory import Faults, Mask
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.tasks.tasks import Tasks, tasks
+from kcensus.kernel.waiting.ages import wait_ages
 from kcensus.kernel.waiting.finder import Draft, Finder
 from kcensus.kernel.waiting.finders import finders
 from kcensus.kernel.waiting.graph import TASK, WAITS, Graph, NodeKind
@@ -73,9 +74,17 @@ def waiting(kernel: Kernel) -> Waiting:
     draft = Draft(kernel, tasks(kernel), sleeps(kernel), finders())
     draft.missing += unread_code(kernel.prog.platform)
     graph = _drawn(draft)
+    since, is_least = wait_ages(kernel, draft.waits)
     return Waiting(
         graph=graph,
-        waits=replace(draft.waits, object=draft.object, type=draft.type, evidence=draft.evidence),
+        waits=replace(
+            draft.waits,
+            object=draft.object,
+            type=draft.type,
+            evidence=draft.evidence,
+            since_ns=since,
+            is_least=is_least,
+        ),
         tasks=draft.known,
         types=draft.types,
         names=draft.names,

@@ -336,22 +336,6 @@ def test_tasks_without_a_tag_are_part_of_the_finding_that_there_is_none(
     assert "sda is stacked on sda" in finding.evidence
 
 
-def test_a_task_that_woke_up_has_waited_since_its_last_request() -> None:
-    found: Any = figures()
-    waits: Any = Waits(
-        kind=[WaitKind.REQUEST, WaitKind.XFS_BUF, WaitKind.REQUEST, WaitKind.REQUEST],
-        since_ns=np.array([5, 5, 50, 7]),
-    )
-    found.joins = SimpleNamespace(
-        wait=np.array([0, 0, 1, 2, 3]),
-        request=np.array([0, 1, 0, 1, 2]),
-        is_proven=np.ones(5, np.bool_),
-    )
-    found.requests.age_ns = np.array([61, 60, -1])
-    # Two requests; another's request; asleep for longer than its request has existed; unknown.
-    assert found._since_submitted(waits).tolist() == [60, 5, 60, 7]
-
-
 @pytest.mark.parametrize(
     ("used", "reserved", "queues", "tags"),
     [

@@ -222,13 +222,14 @@ def _by_targets(figures: Figures, roots: list[int]) -> dict[tuple[int, ...], lis
 
 
 def _for_device(figures: Figures, devices: list[int], tasks: set[int]) -> Told | None:
-    ages = [int(figures.ages[node]) for node in tasks]
-    waits = Stall(figures.tasks.pids(tasks), len(tasks), max(max(ages, default=0) / 1e9, 0.0))
+    longest = max(tasks, key=lambda node: (int(figures.ages[node]), -node), default=-1)
+    seconds = max(int(figures.ages[longest]) / 1e9, 0.0) if longest >= 0 else 0.0
+    is_least = longest >= 0 and bool(figures.is_least[longest])
+    waits = Stall(figures.tasks.pids(tasks), len(tasks), seconds, is_least)
     how = severity(waits.count, waits.seconds)
     if how is None or waits.seconds < LATE:
         return None
     names = listed([figures.names.object(node) for node in devices], MAX_TOLD)
-    longest = max(tasks, key=lambda node: (int(figures.ages[node]), -node))
     late = {node for node in tasks if figures.ages[node] >= LATE * 1e9}
     place = figures.tasks.place(longest)
     graph = figures.graph

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -113,8 +114,11 @@ def test_the_last_holder_with_the_buffer_on_its_stack() -> None:
 
 def test_references_that_are_not_of_tasks() -> None:
     lru = words(0x1000, 0x2000, 0x3000)
-    columns = {"references": np.array([4, 4, 4], np.int32), "item": words(0, 1, 0)}
-    columns["lru"] = words(0x1000, 0x2000, 0x9000)  # the last one is on the list
+    columns: dict[str, Any] = {
+        "references": np.array([4, 4, 4], np.int32),
+        "item": words(0, 1, 0),
+        "lru": words(0x1000, 0x2000, 0x9000),  # the last one is on the list
+    }
     assert _references(columns, lru).tolist() == [4, 3, -1]
     assert _references({"lru": lru}, lru).tolist() == [-1] * 3
 
