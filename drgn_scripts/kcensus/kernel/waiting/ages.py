@@ -17,8 +17,10 @@ from kcensus.kernel.tasks.functions import WaitKind, plain
 from kcensus.kernel.waiting.joined import joined
 from kcensus.kernel.waiting.waits import Waits
 
-_REPEATED = frozenset({"blk_io_schedule", "blk_wait_io", "blk_execute_rq", "submit_bio_wait"})
+_REPEATED = frozenset({"blk_wait_io", "blk_execute_rq", "submit_bio_wait", "bio_await"})
 """Functions that sleep again until their I/O is done."""
+_SLEEP = frozenset({"blk_io_schedule"})
+"""Function that is called in a loop."""
 
 
 def wait_ages(kernel: Kernel, waits: Waits) -> tuple[Numbers, Mask]:
@@ -31,7 +33,7 @@ def wait_ages(kernel: Kernel, waits: Waits) -> tuple[Numbers, Mask]:
     """
     since = waits.since_ns.copy()
     is_least = np.zeros(len(waits), np.bool_)
-    is_least[_having(waits)] = True
+    is_least[_in_loop(waits)] = True
     is_own = np.array([kind is WaitKind.REQUEST for kind in waits.kind], np.bool_)
     if not is_own.any():
         return since, is_least & (since >= 0)
@@ -58,7 +60,10 @@ def since_submitted(
     )
 
 
-def _having(waits: Waits) -> Numbers:
+def _in_loop(waits: Waits) -> Numbers:
+    """Return the tasks that sleep again; one that allocates a request for its I/O does not."""
     stacks = waits.stacks
-    places = [pc for pc, name in stacks.names.items() if plain(name) in _REPEATED]
-    return np.unique(stacks.lane[np.isin(stacks.pc, np.array(places, np.uint64))])
+    places = [pc for pc, name in stacks.names.items() if plain(name) in _SLEEP]
+    calls = stacks.lane[np.isin(stacks.pc, np.array(places, np.uint64))]
+    sleeps = [lane for lane, name in enumerate(waits.function) if name in _REPEATED]
+    return np.union1d(calls, np.array(sleeps, np.int64))
