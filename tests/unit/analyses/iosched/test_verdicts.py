@@ -20,6 +20,7 @@ from kcensus.analyses.iosched.kernel.findings.scheduler import starved, switches
 from kcensus.analyses.iosched.kernel.tasks import blocked
 from kcensus.kernel.block.disks import QueueKind
 from kcensus.kernel.block.operations import Operations
+from kcensus.kernel.block.reported import Reported, reported
 from kcensus.kernel.block.requests import State
 from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.waiting.graph import Builder
@@ -94,7 +95,8 @@ def figures(**driver: Any) -> Figures:
         "waiting": SimpleNamespace(causes={}, graph=Builder().graph(), finders=()),
         "hardware": SimpleNamespace(disk=np.zeros(1, np.int64), is_stopped=np.array([False])),
         "kernel": SimpleNamespace(
-            prog=SimpleNamespace(type=lambda name: SimpleNamespace(has_member=lambda member: True))
+            _read={reported.__wrapped__: Reported()},  # type: ignore[attr-defined]  # of functools
+            prog=SimpleNamespace(type=lambda name: SimpleNamespace(has_member=lambda member: True)),
         ),
         "clock": SimpleNamespace(ns=NOW, hz=250),
         "inserted_by": np.array([97, 97, 105]),

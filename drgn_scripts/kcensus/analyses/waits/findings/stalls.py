@@ -16,6 +16,7 @@ from kcensus.analyses.waits.findings.remedies import go_on, kills, let_go, resta
 from kcensus.analyses.waits.findings.told import MAX_TOLD, Told, severity, stall, tasks_have
 from kcensus.analyses.waits.findings.words import awaited, does, kept, objects_of, places_above
 from kcensus.human import counted, human_seconds, listed
+from kcensus.kernel.block.reported import told_by_log
 from kcensus.kernel.names import MISSING
 from kcensus.kernel.waiting.finder import LOOK_AT_STACKS, Finder, Stall, danger
 from kcensus.kernel.waiting.finders.cpus.occupied import RUNS
@@ -244,6 +245,7 @@ def _for_device(figures: Figures, devices: list[int], tasks: set[int]) -> Told |
                 *_states(figures, tasks),
                 *_stacked(figures, devices),
                 *_hints(figures, tasks),
+                *_reported(figures, devices),
                 *figures.names.programs(tasks),
             ]
         ),
@@ -335,6 +337,16 @@ def _hints(figures: Figures, tasks: set[int]) -> Iterator[str]:
             if text and shown < MAX_TOLD:
                 shown += 1
                 yield printable(text)
+
+
+def _reported(figures: Figures, devices: list[int]) -> Iterator[str]:
+    """Yield phrases about the messages of the log on devices."""
+    for node in devices:
+        name = figures.waiting.names.get(
+            (figures.graph.kind[node], int(figures.graph.address[node]))
+        )
+        if name and (text := told_by_log(figures.kernel, name, ())):
+            yield text
 
 
 def alone(figures: Figures, tasks: list[int]) -> Iterator[Told]:
