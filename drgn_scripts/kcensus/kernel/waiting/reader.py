@@ -13,12 +13,11 @@ import numpy as np
 from kcensus.engine.memory import Faults, Mask
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.tasks.tasks import Tasks, tasks
-from kcensus.kernel.waiting.ages import wait_ages
 from kcensus.kernel.waiting.finder import Draft, Finder
 from kcensus.kernel.waiting.finders import finders
 from kcensus.kernel.waiting.graph import TASK, WAITS, Graph, NodeKind
 from kcensus.kernel.waiting.sleeps import sleeps
-from kcensus.kernel.waiting.timed import timed
+from kcensus.kernel.waiting.timed import timed, wait_ages
 from kcensus.kernel.waiting.waits import Waits
 
 
