@@ -270,10 +270,15 @@ def _joined(figures: Figures, devices: list[int]) -> str:
 
 def _cause(figures: Figures, devices: list[int], of_devices: Collection[str]) -> str:
     """Return the id of the finding about the devices, or else of the one that does not answer."""
-    own = f"waits-io:{_joined(figures, devices)}"
     if not devices:
         return ""
-    return own if own in of_devices else _stuck(figures, devices)
+    own = f"waits-io:{_joined(figures, devices)}"
+    if own in of_devices:
+        return own
+    # A flusher may write to one of several devices that are told of together.
+    names = {figures.names.object(node) for node in devices}
+    shared = (each for each in of_devices if names <= {*each.split(":")[1:]})
+    return next(shared, _stuck(figures, devices))
 
 
 def _stuck(figures: Figures, devices: list[int]) -> str:
