@@ -90,7 +90,8 @@ class Analysis:
     modules: tuple[str, ...] = ()
     """Kernel modules whose debug info the analysis uses if the kernel has them loaded."""
     needs: tuple[str, ...] = ()
-    """Members, such as ``struct bio.bi_iter``, without which it fails; older kernels lack them."""
+    """Members, such as ``struct mem_cgroup.nodeinfo``, without which it fails: older kernels lack
+    them."""
     reads_stacks: bool = False
     """Whether it unwinds stacks, and reads machine code, which kcensus does on x86-64 only."""
     more_modules: str = ""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import drgn
@@ -14,6 +15,10 @@ from kcensus.text import printable
 Line = tuple[float | None, str]
 """Seconds since boot, None where unknown, and printable text."""
 
+HUNG_TASK = re.compile(
+    r"INFO: task (.*):(\d+) blocked(?: in I/O wait)? for more than (\d+) seconds"
+)
+"""Message of the hung task detector: name and PID of the task, and seconds."""
 _MAX_RECORD_BITS = 24
 """Binary logarithm of the number of records of a log of half a gigabyte."""
 _MAX_BYTES = 1 << 31

@@ -13,7 +13,6 @@ from kcensus.kernel.block import MODULES
 
 ANALYSIS = Analysis(
     name="iosched",
-    needs=("struct bio.bi_iter.bi_size",),
     reads_stacks=True,
     question="which requests wait in an I/O scheduler, and which tasks wait for them?",
     gauges="kcensus.analyses.iosched.kernel.checks:gauges",

@@ -150,7 +150,7 @@ _COMM = Column(TEXT, "task", ALWAYS, "Name of the thread.",
     lambda row: row.figures.tasks.comm(row.node))  # fmt: skip
 _STATE = Column(TEXT, "state", ALWAYS, "D, S, runnable, running or other.",
     lambda row: row.figures.tasks.state(row.node).value)  # fmt: skip
-_ASLEEP = Column(SECONDS, "asleep", ALWAYS, "Time asleep; empty if unknown.")
+_ASLEEP = Column(SECONDS, "asleep", ALWAYS, "Time since it began to wait; empty if unknown.")
 _ENTRY = Column(TEXT, "entry", WIDE, "System call, or function of the kernel thread.",
     lambda row: row.figures.tasks.entry(row.node))  # fmt: skip
 _FUNCTION = Column(TEXT, "sleeps in", WIDE, "Function in which the task sleeps.",

@@ -106,11 +106,13 @@ def bios_of(kernel: Kernel, heads: Words, tails: Words, *, limit: int = _MAX_CHA
     ends = np.flatnonzero(np.append(lanes[1:] != lanes[:-1], True)) if len(lanes) else lanes
     is_cut = nodes[ends] != tails[lanes[ends]]
     cut = np.union1d(damage.lanes(), lanes[ends[is_cut]])
-    # Since v4.8 (commit not verified), bi_rw is called bi_opf; in v7.3, bi_bvec_done is bi_offset.
+    # Since Linux kernel commit 4f024f3797c4 ("block: Abstract out bvec iterator") (in v3.14), the
+    # rest of a bio is a struct. Since v4.8 (commit not verified), bi_rw is called bi_opf; in v7.3,
+    # bi_bvec_done is bi_offset.
     columns = layout(
         prog,
         type_,
-        {"bytes": "bi_iter.bi_size", "index": "bi_iter.bi_idx"}
+        {"bytes": ("bi_iter.bi_size", "bi_size"), "index": ("bi_iter.bi_idx", "bi_idx")}
         | {"end_io": "bi_end_io", "private": "bi_private", "flags": ("bi_opf", "bi_rw")}
         | {"vectors": "bi_io_vec", "count": "bi_vcnt"},
         {"done": ("bi_iter.bi_bvec_done", "bi_iter.bi_offset"), "group": "bi_blkg"},

@@ -12,6 +12,8 @@ import numpy.typing as npt
 from kcensus.engine.memory import Mask, Numbers
 
 _READ, _FLUSH, _DISCARD = 0, 2, 3
+_MAX_OPERATION = 7
+"""Largest operation in the highest three bits."""
 
 
 class Operations:
@@ -39,7 +41,10 @@ class Operations:
         # Since Linux kernel commit ff07a02e9e8e ("treewide: Rename enum req_opf into enum req_op")
         # (in v6.0); enum req_op was the name before v4.10, too.
         operations = _enumerators(prog, "enum req_op") or _enumerators(prog, "enum req_opf")
-        # Until v4.7 (commit not verified), flags tell the operation.
+        # Until v4.7 (commit not verified), flags tell the operation; Red Hat's kernel 3.10 has an
+        # enum of their masks.
+        if not self._in_low_byte and max(operations.values(), default=0) > _MAX_OPERATION:
+            operations = {}
         self._has_operations = bool(operations)
         self.names = {
             value: name.removeprefix("REQ_OP_").lower()

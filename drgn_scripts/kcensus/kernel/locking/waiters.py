@@ -71,8 +71,9 @@ def completion_waiters(kernel: Kernel, completions: Words, faults: Faults) -> Wa
     prog = kernel.prog
     type_ = prog.type("struct completion")
     wait = completions + np.uint64(drgn.offsetof(type_, "wait"))
-    # Since Linux kernel commit a5c6234e1028 ("completion: Use simple wait queues") (in v5.7).
-    if type_.member("wait").type.has_member("task_list"):
+    # Since Linux kernel commit a5c6234e1028 ("completion: Use simple wait queues") (in v5.7). Until
+    # v4.12, the other queues have a task_list, too.
+    if type_.member("wait").type.type_name() == "struct swait_queue_head":
         simple = layout(prog, "struct swait_queue_head", {"next": "task_list.next"})
         heads = wait + np.uint64(simple.fields["next"].offset)
         return _listed(kernel, heads, prog.type("struct swait_queue"), faults)

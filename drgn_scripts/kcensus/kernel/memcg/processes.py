@@ -68,11 +68,12 @@ def states_of(kernel: Kernel, addresses: Words, faults: Faults) -> Words:
 def path_of(kernel: Kernel, state: int) -> str:
     """Return the path of the cgroup of a state; Unicode, not safe to print.
 
-    :raises LookupError: the debug info lacks a type
+    :raises LookupError: the debug info lacks a type or member
     :raises drgn.FaultError: a part is not in the dump
     """
     css = drgn.Object(kernel.prog, "struct cgroup_subsys_state *", value=state)
-    return kernfs_path(css.cgroup.kn)
+    # Until v3.14 (commit not verified), a cgroup has no node of kernfs.
+    return kernfs_path(css.cgroup.member_("kn"))
 
 
 def _controller(prog: drgn.Program) -> int:

@@ -125,17 +125,21 @@ class Stall:
     count: int
     seconds: float
     """Longest wait in seconds; -1 if unknown."""
+    is_least: bool = False
+    """Whether that task may have waited for longer."""
 
     def at_least(self, seconds: float) -> Stall:
         """Return the same stall, for so many seconds or longer."""
-        return replace(self, seconds=max(self.seconds, seconds))
+        longer = self.is_least and seconds <= self.seconds
+        return replace(self, seconds=max(self.seconds, seconds), is_least=longer)
 
     def title(self, name: str) -> str:
         """Return the number of tasks, their object, and the longest wait as text."""
         start = f"{counted(self.count, 'task', 'wait')} for {name}, "
         if self.seconds < 0:
             return f"{start}for an unknown time"
-        return f"{start}{'the longest ' * (self.count != 1)}for {human_seconds(self.seconds)}"
+        span = f"{'at least ' * self.is_least}{human_seconds(self.seconds)}"
+        return f"{start}{'the longest ' * (self.count != 1)}for {span}"
 
     def finding(
         self,

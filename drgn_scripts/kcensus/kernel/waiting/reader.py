@@ -17,7 +17,7 @@ from kcensus.kernel.waiting.finder import Draft, Finder
 from kcensus.kernel.waiting.finders import finders
 from kcensus.kernel.waiting.graph import TASK, WAITS, Graph, NodeKind
 from kcensus.kernel.waiting.sleeps import sleeps
-from kcensus.kernel.waiting.timed import timed
+from kcensus.kernel.waiting.timed import timed, wait_ages
 from kcensus.kernel.waiting.waits import Waits
 
 
@@ -73,9 +73,17 @@ def waiting(kernel: Kernel) -> Waiting:
     draft = Draft(kernel, tasks(kernel), sleeps(kernel), finders())
     draft.missing += unread_code(kernel.prog.platform)
     graph = _drawn(draft)
+    since, is_least = wait_ages(kernel, draft.waits)
     return Waiting(
         graph=graph,
-        waits=replace(draft.waits, object=draft.object, type=draft.type, evidence=draft.evidence),
+        waits=replace(
+            draft.waits,
+            object=draft.object,
+            type=draft.type,
+            evidence=draft.evidence,
+            since_ns=since,
+            is_least=is_least,
+        ),
         tasks=draft.known,
         types=draft.types,
         names=draft.names,

@@ -66,6 +66,7 @@ def _made(reading: Reading) -> Waits:
         inode=reading.inode,
         offset=reading.offset,
         since_ns=known.off_cpu_ns[rows],
+        is_least=np.zeros(len(rows), np.bool_),
         stacks=reading.stacks,
         contradicted=reading.contradicted,
         missing=reading.missing,

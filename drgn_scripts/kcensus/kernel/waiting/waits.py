@@ -49,8 +49,11 @@ class Waits:
     offset: Numbers
     """Position in this file, bytes; -1 if unknown."""
     since_ns: Numbers
-    """Age of the wait, nanoseconds, as exact as :attr:`Tasks.off_cpu_ns`; -1 if unknown. It starts
-    again if the task wakes up and goes on waiting."""
+    """Age of the wait, nanoseconds, as exact as :attr:`Tasks.off_cpu_ns`; -1 if unknown. That of
+    :func:`.sleeps` starts again if the task wakes up and goes on waiting; :func:`.wait_ages`
+    corrects it."""
+    is_least: Mask
+    """Whether the task may have woken up, and waited before."""
     stacks: Stacks
     """Stacks of the tasks, in the same order."""
     contradicted: int = 0

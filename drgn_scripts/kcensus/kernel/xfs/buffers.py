@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import drgn
 import numpy as np
+import numpy.typing as npt
 
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import Path, layout
@@ -20,6 +23,8 @@ from kcensus.kernel.xfs.mounts import member_waiters, mounts
 
 # Purposes of a wait for a buffer.
 LOCK, IO, UNPIN = "b_sema", "b_iowait", "b_waiters"
+_IO_FLAGS = 0x3
+"""XBF_READ and XBF_WRITE."""
 _FIRST_WAITERS = {
     # The members are explained in kcensus.kernel.locking.waiters.
     LOCK: ("b_sema.first_waiter", "b_sema.wait_list.next"),
@@ -48,6 +53,10 @@ class Buffers(Addressed):
     Since Linux kernel commit 194a9b9e843b ("hung_task: show the blocker task if the task is hung on
     semaphore") (in v6.16), with CONFIG_DETECT_HUNG_TASK_BLOCKER, semaphores have a last holder."""
     has_transaction: Mask
+    in_io: Mask
+    """Whether the buffer is being read or written."""
+    references: Numbers
+    """References of tasks, the waiters' included; -1 if unknown."""
     faults: Faults = field(default_factory=Faults)
     report: ScanReport = field(default_factory=ScanReport)
 
@@ -74,7 +83,8 @@ def buffers(kernel: Kernel) -> Buffers:
     prog, faults, report = kernel.prog, Faults(), ScanReport()
     if not len(mounts(kernel)):
         none, numbers = np.empty(0, np.uint64), np.empty(0, np.int64)
-        return Buffers(none, numbers, numbers, none, none, numbers, none, numbers != 0)
+        mask = numbers != 0
+        return Buffers(none, numbers, numbers, none, none, numbers, none, mask, mask, numbers)
     type_ = prog.type("struct xfs_buf")
     members: dict[str, Path] = {
         # Since Linux kernel commit 4c7f65aea7b7 ("xfs: rename buffer cache index variable b_bn")
@@ -85,9 +95,16 @@ def buffers(kernel: Kernel) -> Buffers:
         "target": "b_target",
         "transaction": "b_transp",
         "count": "b_sema.count",
+        "flags": "b_flags",
+        "lru": "b_lru.next",
     }
     members |= _FIRST_WAITERS
-    optional = {"last_holder": "b_sema.last_holder"}
+    optional: dict[str, Path] = {
+        "last_holder": "b_sema.last_holder",
+        "references": ("b_hold.counter", "b_hold", "b_lockref.count"),
+        # Since v4.20 or so (commit not verified), it is not called b_fspriv.
+        "item": ("b_log_item", "b_fspriv"),
+    }
     caches = find_caches(kernel.slab_map, "struct xfs_buf")
     wanted = layout(prog, type_, members, optional)
     every, columns = selected(kernel.slab_map, caches, wanted, _has_waiter, report)
@@ -124,9 +141,25 @@ def buffers(kernel: Kernel) -> Buffers:
         device=device[target],
         holder=np.where((owner == 0) & is_locked, last, owner),
         has_transaction=owner != 0,
+        in_io=(columns["flags"].astype(np.int64) & _IO_FLAGS) != 0,
+        references=_references(columns, address + np.uint64(wanted.fields["lru"].offset)),
         faults=faults,
         report=report,
     )
+
+
+def _references(columns: Mapping[str, npt.NDArray[Any]], lru: Words) -> Numbers:
+    """Return the references of tasks to buffers; -1 if unknown.
+
+    A buffer's item in the log has a reference. So has the list of unused buffers, up to v6.19 or so
+    (commit not verified).
+
+    :param lru: address of the link of each in that list
+    """
+    if "references" not in columns or "item" not in columns:
+        return np.full(len(lru), -1)
+    count: Numbers = columns["references"].astype(np.int64) - (columns["item"] != 0)
+    return np.where(columns["lru"] == lru, count, -1)
 
 
 def _has_waiter(view: View) -> Mask:

@@ -20,6 +20,7 @@ from kcensus.analyses.iosched.kernel.findings.scheduler import starved, switches
 from kcensus.analyses.iosched.kernel.tasks import blocked
 from kcensus.kernel.block.disks import QueueKind
 from kcensus.kernel.block.operations import Operations
+from kcensus.kernel.block.reported import Reported, reported
 from kcensus.kernel.block.requests import State
 from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.waiting.graph import Builder
@@ -94,7 +95,8 @@ def figures(**driver: Any) -> Figures:
         "waiting": SimpleNamespace(causes={}, graph=Builder().graph(), finders=()),
         "hardware": SimpleNamespace(disk=np.zeros(1, np.int64), is_stopped=np.array([False])),
         "kernel": SimpleNamespace(
-            prog=SimpleNamespace(type=lambda name: SimpleNamespace(has_member=lambda member: True))
+            _read={reported.__wrapped__: Reported()},  # type: ignore[attr-defined]  # of functools
+            prog=SimpleNamespace(type=lambda name: SimpleNamespace(has_member=lambda member: True)),
         ),
         "clock": SimpleNamespace(ns=NOW, hz=250),
         "inserted_by": np.array([97, 97, 105]),
@@ -339,22 +341,6 @@ def test_tasks_without_a_tag_are_part_of_the_finding_that_there_is_none(
     (finding,) = blocked(found, ids)
     assert (finding.part_of, finding.tasks) == (part_of, frozenset({1, 2}))
     assert "sda is stacked on sda" in finding.evidence
-
-
-def test_a_task_that_woke_up_has_waited_since_its_last_request() -> None:
-    found: Any = figures()
-    waits: Any = Waits(
-        kind=[WaitKind.REQUEST, WaitKind.XFS_BUF, WaitKind.REQUEST, WaitKind.REQUEST],
-        since_ns=np.array([5, 5, 50, 7]),
-    )
-    found.joins = SimpleNamespace(
-        wait=np.array([0, 0, 1, 2, 3]),
-        request=np.array([0, 1, 0, 1, 2]),
-        is_proven=np.ones(5, np.bool_),
-    )
-    found.requests.age_ns = np.array([61, 60, -1])
-    # Two requests; another's request; asleep for longer than its request has existed; unknown.
-    assert found._since_submitted(waits).tolist() == [60, 5, 60, 7]
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,7 @@ class Scene:
             object=locks,
             type=["struct mutex"] * len(rows),
             since_ns=tasks.off_cpu_ns[rows],
+            is_least=np.zeros(len(rows), np.bool_),
         )
         build, waiter, lock = Builder(), (TASK, waits.task), (self.kind, locks)
         build.edges(WAITS, waiter, lock, strength=Strength.PROVEN, evidence="mutex.wait_list")

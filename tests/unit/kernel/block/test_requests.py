@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from kcensus.engine.memory import Faults, Memory
-from kcensus.kernel.block import disks, requests
+from kcensus.kernel.block import disks, operations, requests
 from kcensus.kernel.block.disks import BlockDevices, Partitions
 from kcensus.kernel.block.operations import Operations
 from kcensus.kernel.block.requests import _Reader
@@ -43,16 +43,30 @@ def test_a_timer_that_may_have_been_started_again() -> None:
 
 
 def test_operations() -> None:
-    operations = Operations(open_target("sample").prog)
-    number = {name: value for value, name in operations.names.items()}
+    known = Operations(open_target("sample").prog)
+    number = {name: value for value, name in known.names.items()}
     names = ["read", "write", "flush", "drv_in", "discard", "zone_append", "write_zeroes"]
     column = np.array([number[name] for name in names])
     flags = np.zeros(len(names), np.uint64)
-    scheduled = operations.is_scheduled(column, flags)
+    scheduled = known.is_scheduled(column, flags)
     assert scheduled.tolist() == [True, True, False, False, True, True, True]
-    has_pages = operations.has_pages(column)
+    has_pages = known.has_pages(column)
     assert has_pages.tolist() == [True, True, True, True, False, True, False]
-    assert operations.is_flush(column).tolist() == [name == "flush" for name in names]
+    assert known.is_flush(column).tolist() == [name == "flush" for name in names]
+
+
+def test_operations_that_are_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernel 3.10 of Red Hat has an ``enum req_op`` with the masks of flags."""
+    known = {
+        "enum rq_flag_bits": {"__REQ_WRITE": 0, "__REQ_SYNC": 4, "__REQ_DISCARD": 7},
+        "enum req_op": {"REQ_OP_READ": 0, "REQ_OP_WRITE": 1, "REQ_OP_DISCARD": 128},
+    }
+    monkeypatch.setattr(operations, "_enumerators", lambda prog, name: known.get(name, {}))
+    found = Operations(open_target("sample").prog)
+    flags = np.array([0, 0x1, 0x11, 0x81], np.uint64)
+    names = [found.name(each) for each in found.operation(flags).tolist()]
+    assert names == ["read", "write", "write", "discard"]
+    assert found.is_sync(flags).tolist() == [True, False, True, False]
 
 
 _LIST_TYPES = """

@@ -63,6 +63,7 @@ def waits_of(
         inode=zero,
         offset=none,
         since_ns=none.copy(),
+        is_least=np.zeros(count, np.bool_),
         stacks=stacks,
     )
 

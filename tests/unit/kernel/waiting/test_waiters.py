@@ -6,12 +6,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from kcensus.engine.memory import Faults
+from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.wait_tables import bit_waiters
 from kcensus.kernel.locking.waiters import completion_waiters, queue_waiters, semaphore_waiters
 from kcensus.kernel.waiting.finder import Finder
 from kcensus.kernel.waiting.objects.queued import Queued, Shape, queued
+from tests.unit.fakekernel import FakeKernel
 from tests.unit.kernel.waiting.making import SIZE, Sleepers, words
 
+_FUNCTION = 0xFFFF_FFFF_8100_0000
 _WAITERS = """
 struct wait_queue_head 24 : 8 struct list_head head
 struct wait_queue_entry 40
@@ -32,6 +36,12 @@ struct semaphore 24 : 0 unsigned int count; 8 struct semaphore_waiter * first_wa
 struct completion 32 : 8 struct swait_queue_head wait
 """,
 }
+_BEFORE_4_13 = """
+struct __wait_queue_head 24 : 8 struct list_head task_list
+struct __wait_queue 40
+    0 unsigned int flags; 8 void * private; 16 void * func; 24 struct list_head task_list
+struct completion 32 : 8 struct __wait_queue_head wait
+"""
 _OLD_BITS = """
 struct wait_bit_queue 64 : 0 struct wait_bit_key key; 24 struct wait_queue_entry wait
 """
@@ -114,6 +124,17 @@ def test_completions_and_queues(fake: Fake) -> None:
     queue = int(fake.k.alloc("struct wait_queue_head").address_)
     found = queue_waiters(fake.kernel, words(queue), fake.faults)
     assert (len(found.task), len(found.torn)) == (0, 0)
+
+
+def test_completions_before_the_lists_were_renamed() -> None:
+    k, task = FakeKernel(types=_BEFORE_4_13), 0xFFFF_8880_0100_0000
+    completion, waiter = (
+        int(k.alloc(f"struct {name}").address_) for name in ("completion", "__wait_queue")
+    )
+    k.write_words(waiter, 1, task, _FUNCTION, completion + 16, completion + 16)
+    k.write_words(completion + 16, waiter + 24, waiter + 24)
+    found = completion_waiters(Kernel(k.prog), words(completion), Faults())
+    assert found.task.tolist() == [task]
 
 
 def test_the_tables_of_pages_and_bits(fake: Fake) -> None:

@@ -97,21 +97,8 @@ class Figures:
         self.joins: Joins = replace(
             requests_of(self.waiting, self.requests), dropped=found.dropped, faults=found.faults
         )
-        asleep = self.waiting.blocked
-        self.waits: Waits = replace(asleep, since_ns=self._since_submitted(asleep))
+        self.waits: Waits = self.waiting.blocked
         """Tasks in state D."""
-
-    def _since_submitted(self, waits: Waits) -> Numbers:
-        """Return the ages of waits, at least the age of the youngest own request of a task.
-
-        A task that waits for its own I/O wakes up every half of hung_task_timeout_secs, and sleeps
-        again (blk_wait_io(), since v5.7, commit not verified): its last sleep is shorter.
-        """
-        wait, request = self._own_requests(waits)
-        unknown = np.iinfo(np.int64).max
-        youngest = np.full(len(waits), unknown)
-        np.minimum.at(youngest, wait, self.requests.age_ns[request])
-        return np.where(youngest < unknown, np.maximum(waits.since_ns, youngest), waits.since_ns)
 
     def _own_requests(self, waits: Waits) -> tuple[Numbers, Numbers]:
         """Return the rows of tasks and of their own requests, proven by a pointer."""

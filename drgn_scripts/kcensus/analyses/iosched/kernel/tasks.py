@@ -74,7 +74,7 @@ SLEEPERS = TableSpec("sleepers", "Tasks in state D", {
     "comm": Column(TEXT, "task", ALWAYS, "Name of the thread.", "waits.comm"),
     "function": Column(TEXT, "sleeps in", ALWAYS, "Function in which the task sleeps.",
         "waits.function"),
-    "since": Column(SECONDS, "", ALWAYS, "Time since it left its CPU; -1 if unknown.",
+    "since": Column(SECONDS, "", ALWAYS, "Time since it began to wait; -1 if unknown.",
         lambda f: np.where(f.waits.since_ns < 0, -1.0, f.waits.since_ns / 1e9), unknown=(-1,)),
     "kind": Column(TEXT, "waits for", ALWAYS, "Kind of the awaited object.",
         lambda f: [each.value for each in f.waits.kind]),

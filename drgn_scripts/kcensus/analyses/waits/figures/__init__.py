@@ -11,7 +11,7 @@ import numpy as np
 from kcensus.analyses.waits.figures.log import Log, kernel_log
 from kcensus.analyses.waits.figures.names import Names
 from kcensus.analyses.waits.figures.tasks import TaskNodes
-from kcensus.engine.memory import Numbers
+from kcensus.engine.memory import Mask, Numbers
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.tasks.functions import ON_TIMERS
@@ -60,7 +60,7 @@ class Figures:
             # Count only derived and proven edges; a possible holder is a hint.
             self.behind: Behind = behind(self.graph.sure, self.ages)
             self.tasks = TaskNodes(
-                self.kernel, self.waiting, self.behind, self.task_rows, self.ages
+                self.kernel, self.waiting, self.behind, self.task_rows, self.ages, self.is_least
             )
             self.cycles: list[Cycle] = [self._turned(cycle) for cycle in found]
             self.names = Names(self.kernel, self.waiting, self.tasks, self.behind, self.cycles)
@@ -109,10 +109,26 @@ class Figures:
 
     @cached_property
     def ages(self) -> Numbers:
-        """Nanoseconds since each node's task went to sleep; -1 for other nodes, and if unknown."""
-        rows = self.task_rows
-        ages = np.append(self.waiting.tasks.off_cpu_ns, -1)[rows]
-        return np.where(rows >= 0, ages, -1)
+        """Nanoseconds that each node's task has waited; -1 for other nodes, and if unknown."""
+        return np.where(self.task_rows >= 0, np.append(self._ages[0], -1)[self.task_rows], -1)
+
+    @cached_property
+    def is_least(self) -> Mask:
+        """Mask of the nodes whose task may have waited for longer than its age."""
+        return np.append(self._ages[1], False)[self.task_rows]
+
+    @cached_property
+    def _ages(self) -> tuple[Numbers, Mask]:
+        """Age of the wait of each task, and whether it may be longer."""
+        tasks, waits = self.waiting.tasks, self.waiting.waits
+        ages, is_least = tasks.off_cpu_ns.copy(), np.zeros(len(tasks), np.bool_)
+        own = tasks.rows(waits.task)
+        ages[own], is_least[own] = waits.since_ns, waits.is_least
+        for row in np.flatnonzero((ages < 0) & tasks.is_blocked).tolist():
+            # The log reports tasks that have not run for so long.
+            if seconds := self.log.hung.get(int(tasks.pid[row])):
+                ages[row], is_least[row] = seconds * 10**9, True
+        return ages, is_least
 
     @property
     def could_look(self) -> bool:
@@ -127,9 +143,8 @@ class Figures:
 
     @cached_property
     def longest(self) -> float:
-        """Longest sleep of a task in state D, seconds."""
-        tasks = self.waiting.tasks
-        return int(tasks.off_cpu_ns[tasks.is_blocked].max(initial=0)) / 1e9
+        """Longest wait of a task in state D, seconds."""
+        return int(self._ages[0][self.waiting.tasks.is_blocked].max(initial=0)) / 1e9
 
     def is_sure(self, cycle: Cycle) -> bool:
         """Return whether a cycle is a deadlock, rather than a coincidence of short sleeps."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import drgn
 
 from kcensus.kernel.kernel import Kernel
-from kcensus.kernel.log import Line, records
+from kcensus.kernel.log import HUNG_TASK, Line, records
 from kcensus.kernel.names import ABSENT, MISSING
 from kcensus.kernel.symbols import described
 from kcensus.sources.capsule import NotRecorded
@@ -35,7 +35,6 @@ _AFTER_HARD = 40
 in between names the task of the CPU that detected it."""
 _AFTER_OOPS = 8
 """Lines after an oops that may name its task."""
-_HUNG = re.compile(r"INFO: task (.*):(\d+) blocked(?: in I/O wait)? for more than (\d+) seconds")
 _BLOCKER = re.compile(
     r"INFO: task .*:(\d+)(?: is| <\w+>)? blocked on an? \S+ likely (?:owned|last held) by task "
     r".*:(\d+)(?: <(\w+)>)?"
@@ -134,7 +133,7 @@ def _waits(
     owners: dict[int, tuple[float, int]] = {}
     names: dict[int, str] = {}
     for stamp, line in lines:
-        if match := _HUNG.search(line):
+        if match := HUNG_TASK.search(line):
             pid, seconds = int(match[2]), int(match[3])
             hung[pid], names[pid] = max(seconds, hung.get(pid, 0)), match[1]
         elif (match := _BLOCKER.search(line)) and match[3] != "reader" and stamp is not None:

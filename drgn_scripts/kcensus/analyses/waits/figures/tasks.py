@@ -12,7 +12,7 @@ import drgn
 import numpy as np
 from drgn.helpers.linux.slab import slab_object_info
 
-from kcensus.engine.memory import Numbers
+from kcensus.engine.memory import Mask, Numbers
 from kcensus.human import human_seconds
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.names import ABSENT
@@ -59,14 +59,21 @@ class TaskNodes:
     """The nodes that are tasks.
 
     :param rows: row of each node among all tasks, or -1
-    :param ages: nanoseconds since the task of each node went to sleep, or -1
+    :param ages: nanoseconds that the task of each node has waited, or -1
+    :param is_least: whether each may have waited for longer
     """
 
     def __init__(
-        self, kernel: Kernel, waiting: Waiting, behind: Behind, rows: Numbers, ages: Numbers
+        self,
+        kernel: Kernel,
+        waiting: Waiting,
+        behind: Behind,
+        rows: Numbers,
+        ages: Numbers,
+        is_least: Mask,
     ) -> None:
         self._kernel, self._waiting, self._graph = kernel, waiting, waiting.graph
-        self._behind, self._rows, self._ages = behind, rows, ages
+        self._behind, self._rows, self._ages, self._is_least = behind, rows, ages, is_least
         self._processes: dict[int, int] = {}
         self._frames: dict[int, list[tuple[int, str, str]]] = {}
 
@@ -233,7 +240,7 @@ class TaskNodes:
         """Return the duration of a task's sleep as text; empty if it is awake, or if unknown."""
         age = int(self._ages[node])
         return (
-            human_seconds(age / 1e9)
+            f"{'at least ' * bool(self._is_least[node])}{human_seconds(age / 1e9)}"
             if age >= 0 and self.state(node) in (State.BLOCKED, State.SLEEPING)
             else ""
         )

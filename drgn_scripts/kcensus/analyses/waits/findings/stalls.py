@@ -17,6 +17,7 @@ from kcensus.analyses.waits.findings.told import MAX_TOLD, Told, severity, stall
 from kcensus.analyses.waits.findings.words import awaited, does, kept, objects_of, places_above
 from kcensus.human import counted, human_seconds, listed
 from kcensus.kernel.block.disks import block_devices
+from kcensus.kernel.block.reported import told_by_log
 from kcensus.kernel.block.stacks import mounted_on
 from kcensus.kernel.names import MISSING
 from kcensus.kernel.waiting.finder import LOOK_AT_STACKS, Finder, Stall, danger
@@ -224,13 +225,14 @@ def _by_targets(figures: Figures, roots: list[int]) -> dict[tuple[int, ...], lis
 
 
 def _for_device(figures: Figures, devices: list[int], tasks: set[int]) -> Told | None:
-    ages = [int(figures.ages[node]) for node in tasks]
-    waits = Stall(figures.tasks.pids(tasks), len(tasks), max(max(ages, default=0) / 1e9, 0.0))
+    longest = max(tasks, key=lambda node: (int(figures.ages[node]), -node), default=-1)
+    seconds = max(int(figures.ages[longest]) / 1e9, 0.0) if longest >= 0 else 0.0
+    is_least = longest >= 0 and bool(figures.is_least[longest])
+    waits = Stall(figures.tasks.pids(tasks), len(tasks), seconds, is_least)
     how = severity(waits.count, waits.seconds)
     if how is None or waits.seconds < LATE:
         return None
     names = listed([figures.names.object(node) for node in devices], MAX_TOLD)
-    longest = max(tasks, key=lambda node: (int(figures.ages[node]), -node))
     late = {node for node in tasks if figures.ages[node] >= LATE * 1e9}
     place = figures.tasks.place(longest)
     graph = figures.graph
@@ -245,6 +247,7 @@ def _for_device(figures: Figures, devices: list[int], tasks: set[int]) -> Told |
                 *_states(figures, tasks),
                 *_stacked(figures, devices),
                 *_hints(figures, tasks),
+                *_reported(figures, devices),
                 *figures.names.programs(tasks),
             ]
         ),
@@ -280,10 +283,15 @@ def _joined(figures: Figures, devices: list[int]) -> str:
 
 def _cause(figures: Figures, devices: list[int], of_devices: Collection[str]) -> str:
     """Return the id of the finding about the devices, or else of the one that does not answer."""
-    own = f"waits-io:{_joined(figures, devices)}"
     if not devices:
         return ""
-    return own if own in of_devices else _stuck(figures, devices)
+    own = f"waits-io:{_joined(figures, devices)}"
+    if own in of_devices:
+        return own
+    # A flusher may write to one of several devices that are told of together.
+    names = {figures.names.object(node) for node in devices}
+    shared = (each for each in of_devices if names <= {*each.split(":")[1:]})
+    return next(shared, _stuck(figures, devices))
 
 
 def _stuck(figures: Figures, devices: list[int]) -> str:
@@ -347,6 +355,16 @@ def _hints(figures: Figures, tasks: set[int]) -> Iterator[str]:
             if text and shown < MAX_TOLD:
                 shown += 1
                 yield printable(text)
+
+
+def _reported(figures: Figures, devices: list[int]) -> Iterator[str]:
+    """Yield phrases about the messages of the log on devices."""
+    for node in devices:
+        name = figures.waiting.names.get(
+            (figures.graph.kind[node], int(figures.graph.address[node]))
+        )
+        if name and (text := told_by_log(figures.kernel, name, ())):
+            yield text
 
 
 def alone(figures: Figures, tasks: list[int]) -> Iterator[Told]:

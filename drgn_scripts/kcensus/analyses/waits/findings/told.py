@@ -53,9 +53,10 @@ def degree(figures: Figures, node: int) -> Severity | None:
 
 def stall(figures: Figures, *nodes: int) -> Stall:
     """Return the tasks behind any of the nodes, with the count and age of the first node."""
-    count = int(figures.behind.tasks[nodes[0]])
+    count, oldest = int(figures.behind.tasks[nodes[0]]), int(figures.behind.oldest[nodes[0]])
     tasks = figures.tasks.pids(figures.waiters(*nodes))
-    return Stall(tasks, count, _oldest(figures, nodes[0]))
+    is_least = oldest >= 0 and bool(figures.is_least[oldest])
+    return Stall(tasks, count, _oldest(figures, nodes[0]), is_least)
 
 
 def _oldest(figures: Figures, node: int) -> float:

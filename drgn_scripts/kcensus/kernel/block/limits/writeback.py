@@ -121,11 +121,14 @@ def dirty_pages(kernel: Kernel, flushers: Words, faults: Faults) -> tuple[Number
     :raises LookupError: the debug info lacks these counters
     """
     prog, memory = kernel.prog, kernel.memory
-    dirty, written = (_counter(prog, name) for name in ("WB_RECLAIMABLE", "WB_WRITEBACK"))
+    owners, dirty, written = flushers, *_counters(prog)
+    # Until v4.1 (commit not verified), counters are members of the device.
+    if dirty.type_name == _BDI:
+        owners = flushers - np.uint64(_offset(prog, _BDI, "wb"))
     offsets = cpu_offsets(prog)
     found = []
     for counter in (dirty, written):
-        read = gather(memory, flushers, counter, faults)
+        read = gather(memory, owners, counter, faults)
         count = read["count"].astype(np.int64)
         if len(flushers) * len(offsets) <= _MAX_PARTS:
             places = (read["parts"][:, None] + offsets[None, :]).ravel()
@@ -135,10 +138,16 @@ def dirty_pages(kernel: Kernel, flushers: Words, faults: Faults) -> tuple[Number
     return found[0], found[1]
 
 
-def _counter(prog: drgn.Program, item: str) -> Layout:
-    """Return where a counter of a flusher is, a ``struct percpu_counter``."""
-    place = f"stat[{int(prog.constant(item))}]"
-    return layout(prog, _FLUSHER, {"count": f"{place}.count", "parts": f"{place}.counters"})
+def _counters(prog: drgn.Program) -> list[Layout]:
+    """Return where the counters of dirty and of written pages are, each a percpu_counter."""
+    type_, member, names = _FLUSHER, "stat", ("WB_RECLAIMABLE", "WB_WRITEBACK")
+    if not prog.type(_FLUSHER).has_member(member):
+        type_, member, names = _BDI, "bdi_stat", ("BDI_RECLAIMABLE", "BDI_WRITEBACK")
+    places = [f"{member}[{int(prog.constant(name))}]" for name in names]
+    return [
+        layout(prog, type_, {"count": f"{place}.count", "parts": f"{place}.counters"})
+        for place in places
+    ]
 
 
 def _offset(prog: drgn.Program, type_: str, path: str) -> int:

@@ -19,6 +19,7 @@ from kcensus.analyses.iosched.degrees import (
 from kcensus.analyses.iosched.kernel.figures import Figures, Verdict
 from kcensus.analyses.iosched.kernel.tasks import STEPS, behind
 from kcensus.human import counted, human_seconds
+from kcensus.kernel.block.reported import told_by_log
 from kcensus.kernel.block.requests import State
 from kcensus.kernel.block.stacks import mounted_on
 from kcensus.results import Danger, Figure, Finding, Severity, Unit
@@ -64,6 +65,7 @@ def stuck(figures: Figures, row: int) -> Iterator[Finding]:
     # All requests, and tasks without one, wait for a device that does not answer.
     waiters = behind(figures, rows).pids | figures.tag_waiters(row).pids if silent >= SILENT else ()
     mounted = mounted_on(figures.kernel, row)
+    log = told_by_log(figures.kernel, figures.disks[row].name, sleepers.pids.union(waiters))
     yield Finding(
         id=f"requests-stuck:{name}",
         severity=how,
@@ -79,7 +81,8 @@ def stuck(figures: Figures, row: int) -> Iterator[Finding]:
             else ""
         )
         + (f". {waiting:,} more requests wait to be dispatched" if waiting else "")
-        + (f". Tasks behind the requests in the driver: {sleepers.names}" if sleepers.pids else ""),
+        + (f". Tasks behind the requests in the driver: {sleepers.names}" if sleepers.pids else "")
+        + (f". In addition, {log}" if log else ""),
         figures={
             "requests": Figure(count),
             "longest": Figure(longest, Unit.SECONDS),

@@ -29,6 +29,8 @@ class Throttling(Finder):
         """``struct gendisk *`` by lane."""
         self.limits: dict[int, int] = {}
         """``struct rq_wb`` of each queue of waiters."""
+        self.disks: dict[int, str] = {}
+        """Name of the disk of each queue of waiters; not safe to print."""
 
     def note(self) -> None:
         """Note the throttled queues whose member a wait queue is.
@@ -63,6 +65,7 @@ class Throttling(Finder):
                     self.names[THROTTLING, address] = f"of {disks[row].name} (wbt)"
                     self.throttled[lane] = disks[row].address
                     self.limits[address] = int(start[row])
+                    self.disks[address] = disks[row].name
             policy = found["next"]
 
     def find(self) -> None:
@@ -72,16 +75,24 @@ class Throttling(Finder):
         to_devices(self, lanes, disks, "rq_wb.rqos")
 
     def hint(self, kind: NodeKind, address: int) -> str:
-        """Return a sentence about the writes in flight, and the latency that wbt aims at."""
+        """Return a sentence about the writes in flight, their limit, and the setting behind it."""
         if kind is not THROTTLING or address not in self.limits:
             return ""
         waits, owner = np.array([address], np.uint64), np.array([self.limits[address]], np.uint64)
         count = self._member(_WAIT, "inflight.counter", waits)[0]
-        target = self._member("struct rq_wb", "min_lat_nsec", owner)[0]
-        name = self.names[kind, address]
+        names = {"target": "min_lat_nsec", "least": "wb_background", "most": "wb_normal"}
+        policy = {
+            name: int(values[0])
+            for name, values in self._read("struct rq_wb", owner, names).columns.items()
+        }
+        disk = self.disks[address]
         return (
-            f"{kind.value} {name}: {counted(int(count), 'write')} in flight, for a latency of "
-            f"{human_seconds(int(target) / 1e9)}"
+            f"{kind.value} {self.names[kind, address]}: {counted(int(count), 'write')} in flight, "
+            f"at most {policy['least']:,} in the background and {policy['most']:,} by tasks, for a "
+            f"latency of {human_seconds(policy['target'] / 1e9)} ("
+            f"/sys/block/{disk.replace('/', '!')}/queue/wbt_lat_usec is "
+            f"{policy['target'] // 1000}: a larger value admits more, 0 all writes, but the "
+            "command itself waits until all requests are done)"
         )
 
 

@@ -78,7 +78,10 @@ class IoCosts(Finder):
         # hweight_inuse is the part of the disk that all weights leave to the cgroup.
         paths = {"weight": "weight", "part": "hweight_inuse", "ioc": "ioc"}
         group = self._read(_GROUP, np.array([address], np.uint64), paths)
-        weight, part = int(group["weight"][0]) // _ONE, int(group["part"][0]) / _ONE
+        # Since the series in v5.10 that added saved_margin, too ("blk-iocost: use WEIGHT_ONE based
+        # fixed point number for weights", commit not verified); before, it is the weight itself.
+        unit = _ONE if self.kernel.prog.type(_GROUP).has_member("saved_margin") else 1
+        weight, part = int(group["weight"][0]) // unit, int(group["part"][0]) / _ONE
         # enum QOS_MIN, QOS_MAX.
         paths = {"min": "params.qos[4]", "max": "params.qos[5]"}
         qos = self._read("struct ioc", group["ioc"], paths)

@@ -84,7 +84,10 @@ class IoLatencies(Finder):
         name = self.names.get((kind, address), "")
         if kind is not DEPTH or not name:
             return ""
-        return f"{kind.value} {name}: another cgroup misses its target in io.latency"
+        return (
+            f"{kind.value} {name}: another cgroup misses the target in its file io.latency; a "
+            "larger target there lets this one go on"
+        )
 
 
 FINDER = IoLatencies

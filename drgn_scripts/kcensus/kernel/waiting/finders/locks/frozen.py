@@ -3,16 +3,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from kcensus.engine.memory import Words
-from kcensus.kernel.locking.owners import Strength
+from kcensus.human import counted
+from kcensus.kernel.locking.owners import Strength, holders
+from kcensus.kernel.names import MISSING
 from kcensus.kernel.vfs.super_blocks import super_blocks
-from kcensus.kernel.waiting.finder import Finder, Stall
+from kcensus.kernel.waiting.finder import Draft, Finder, Stall
 from kcensus.kernel.waiting.finders.locks.locks import PERCPU_RWSEM
 from kcensus.kernel.waiting.graph import TASK, EdgeKind, NodeKind
 from kcensus.results import Finding, Remedy
-from kcensus.text import pasteable, printable
+from kcensus.text import pasteable, printable, task_name
 
 FREEZER = NodeKind("frozen file system")
 FROZEN = EdgeKind("frozen by")
@@ -20,6 +24,13 @@ THAWED = EdgeKind("thawed by", "is thawing")
 _THAWS = frozenset({"thaw_super", "thaw_super_locked"})
 _FREEZE_COMPLETE = 4
 """SB_FREEZE_COMPLETE."""
+_FROZEN_BY = "super_block.s_writers.frozen is set: writers wait for the thaw"
+_NO_MOUNT = (
+    "Find the program that froze the file system (fsfreeze, LVM, a VM agent): no mount point to "
+    "thaw is known"
+)
+_FAULTS = frozenset({"do_page_mkwrite", "do_user_addr_fault", "__do_page_fault", "do_page_fault"})
+"""Functions of page faults, which hold the memory map or a part of it."""
 _LEVELS = 3
 """SB_FREEZE_LEVELS: number of a super block's locks to freeze."""
 
@@ -29,6 +40,11 @@ class FrozenFileSystems(Finder):
 
     about = "frozen file systems"
     kinds = (FREEZER,)
+
+    def __init__(self, draft: Draft) -> None:
+        super().__init__(draft)
+        self.faulting: set[int] = set()
+        """Frozen super blocks with a waiter in a page fault."""
 
     def note(self) -> None:
         """Find the locks of frozen file systems, which have no task as holder."""
@@ -61,6 +77,8 @@ class FrozenFileSystems(Finder):
             place=owner + self._offset("struct super_block", "s_writers.frozen"),
         )
         self.draft.kept |= kept
+        for lane in np.intersect1d(lanes, self._having(_FAULTS)).tolist():
+            self.faulting |= {locks[each] for each in kept & {int(self.object[lane])}}
         self._thaws(np.unique(owner))
 
     def _thaws(self, frozen: Words) -> None:
@@ -92,7 +110,8 @@ class FrozenFileSystems(Finder):
             return None
         blocks = super_blocks(self.kernel)
         known = blocks.mount[blocks.address.tolist().index(address)]
-        mount, quoted = printable(known), pasteable(known)
+        mount, quoted = printable(known) if known else "", pasteable(known)
+        held = self._held(address)
         thaw = Remedy(
             effect="Thaw the file system if the snapshot or backup that froze it has ended",
             command=f"fsfreeze --unfreeze {quoted}",
@@ -102,11 +121,39 @@ class FrozenFileSystems(Finder):
             "waits-frozen",
             mount or hex(address),
             f"the frozen file system on {mount or 'no mount point'}",
-            "super_block.s_writers.frozen is set: writers wait for the thaw",
-            (thaw,) * bool(quoted),
-            "Find the program that froze the file system (fsfreeze, LVM, a VM agent): no "
-            "mount point to thaw is known",
+            "; ".join([_FROZEN_BY, *self._warnings(address, mount)]),
+            (thaw,) if quoted and not held else (),
+            held or _NO_MOUNT,
         )
+
+    def _held(self, block: int) -> str:
+        """Return the advice where a thaw would hang, too: it needs s_umount; empty elsewhere."""
+        lock = np.array([block], np.uint64) + self._offset("struct super_block", "s_umount")
+        try:
+            found = holders(self.kernel, "struct rw_semaphore", lock)
+        except MISSING:
+            return ""
+        if not found.is_held[0] or not (found.is_write[0] or found.readers[0] > 0):
+            return ""
+        rows = self.known.rows(found.task)
+        names = [task_name(self.known.comm[row], self.known.pid[row]) for row in rows if row >= 0]
+        sure = found.is_write[0] and bool(names)
+        who = f"{names[0]} holds" if sure else f"{counted(int(found.readers[0]), 'reader', 'hold')}"
+        return (
+            f"Do not run fsfreeze --unfreeze: {who} s_umount of the file system, and the command "
+            "would wait for that. Find out what the holder waits for: `kcensus waits TARGET "
+            "--table stacks --top 0`; without an end of that wait, only a restart ends the freeze"
+        )
+
+    def _warnings(self, block: int, mount: str) -> Iterator[str]:
+        """Yield what else may hang."""
+        if mount == "/":
+            yield "it is the root file system: programs that write hang, such as login and sudo"
+        if block in self.faulting:
+            yield (
+                "a waiter holds the memory map of its process, so that `ps` and `top` may hang: "
+                "look at /proc/PID/stack instead"
+            )
 
 
 FINDER = FrozenFileSystems

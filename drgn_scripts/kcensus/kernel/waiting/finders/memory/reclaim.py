@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 
 from kcensus.engine.memory import Mask, Words
@@ -64,19 +66,26 @@ class FreeMemory(Finder):
         lanes = np.flatnonzero((in_reclaim | in_oom) & outside & self._mask(_ALLOCATES | _OOM))
         if not len(lanes):
             return
-        nodes = self._nodes()
+        nodes, numbers = self._nodes()
         size = np.uint64(self.kernel.prog.type(_NODE).size)
-        for lane in lanes.tolist():
-            inside = np.flatnonzero((self.object[lane] - nodes) < size)
-            if len(inside):
-                name = f"pglist_data.{_NODES.get(functions[lane], 'wait queue')}"
-                self._wait(lane, int(nodes[inside[0]]), name, len(nodes))
-            elif len(nodes) == 1:
-                # A timer ends the wait; there is memory of one node only.
-                self._wait(lane, int(nodes[0]), f"frame {functions[lane]}", 1)
-            node = int(self.object[lane])
-            if node in self.noted:
-                self.noted[node] |= bool(in_oom[lane])
+        row = np.full(len(lanes), -1)
+        for index, node in enumerate(nodes.tolist()):
+            row[(self.object[lanes] - np.uint64(node)) < size] = index
+        queued = row >= 0
+        # A timer ends the other waits; there may be memory of one node only.
+        row = np.where(queued | (len(nodes) != 1), row, 0)
+        for lane, index, is_queued in zip(
+            lanes.tolist(), row.tolist(), queued.tolist(), strict=True
+        ):
+            if index < 0:
+                continue
+            name, node = functions[lane], int(nodes[index])
+            queue = f"pglist_data.{_NODES.get(name, 'wait queue')}"
+            self._note(lane, node, _NODE, queue if is_queued else f"frame {name}")
+            self.noted[node] = self.noted.get(node, False) or bool(in_oom[lane])
+            self.names[FREE_MEMORY, node] = (
+                "of the machine" if len(nodes) == 1 else f"of NUMA node {numbers[index]}"
+            )
 
     def _suspends(self) -> None:
         """Note the queue of a suspend that has disabled the OOM killer."""
@@ -95,28 +104,20 @@ class FreeMemory(Finder):
         mask[self._having(functions)] = True
         return mask
 
-    def _nodes(self) -> Words:
-        """Return the addresses of ``struct pglist_data``, those with a matching number."""
-        prog, found = self.kernel.prog, list[int]()
+    def _nodes(self) -> tuple[Words, list[int]]:
+        """Return ``struct pglist_data`` of the nodes with a matching number, and the numbers."""
+        prog, found = self.kernel.prog, dict[int, int]()
         for number in range(node_ids(prog)):
-            try:
+            with suppress(*MISSING):
                 # Without CONFIG_NUMA, there is only one.
                 node = (
                     prog["node_data"][number] if "node_data" in prog else prog["contig_page_data"]
                 )
-                address = int(node) if "node_data" in prog else int(node.address_of_())
-                read = self._read(_NODE, np.array([address], np.uint64), ["node_id"])
-            except MISSING:
-                continue
-            if read.readable[0] and int(read["node_id"][0]) == number:
-                found.append(address)
-        return np.array(found, np.uint64)
-
-    def _wait(self, lane: int, node: int, evidence: str, nodes: int) -> None:
-        self._note(lane, node, _NODE, evidence)
-        self.noted.setdefault(node, False)
-        number = int(self._member(_NODE, "node_id", np.array([node], np.uint64))[0])
-        self.names[FREE_MEMORY, node] = "of the machine" if nodes == 1 else f"of NUMA node {number}"
+                found[int(node) if "node_data" in prog else int(node.address_of_())] = number
+        every = np.array([*found], np.uint64)
+        read = self._read(_NODE, every, ["node_id"])
+        sound = read.readable & (read["node_id"] == [*found.values()])
+        return every[sound], read["node_id"][sound].tolist()
 
     def find(self) -> None:
         """Add edges to kswapd while it waits itself, and to victims in state D."""

@@ -31,6 +31,7 @@ from kcensus.results import Gap
 from kcensus.sources.capsule import NotRecorded
 
 _BDI, _FLUSHER = "struct backing_dev_info", "struct bdi_writeback"
+_WORK = "struct wb_writeback_work"
 _CONTROL, _DOMAIN = "struct dirty_throttle_control", "struct wb_domain"
 _QUEUES = ("struct wait_queue_head", "struct __wait_queue_head")
 WRITEBACK = NodeKind("writeback", (_BDI,), is_io=True, tells_device=True)
@@ -44,6 +45,8 @@ FLUSHER = NodeKind(
 DIRTY = NodeKind("limit of dirty pages", (_DOMAIN,), is_any=True, is_io=True)
 WRITTEN = EdgeKind("written back by", "must write back pages of")
 FLUSHED = EdgeKind("run by", "runs", is_passage=True)
+_SYNCS = frozenset({"sync_inodes_sb", "writeback_inodes_sb_nr", "__writeback_inodes_sb_nr"})
+"""Functions that wait for the completion of their work item, up to v4.1."""
 _LARGE = 8
 """A flusher with at least this part (1/8) of all dirty pages is one to wait for."""
 _SYNC_BIT, _OLD_SYNC_BIT = 1, 7
@@ -76,7 +79,8 @@ class Writeback(Finder):
             [self._lanes(frozenset({"wb_wait_for_completion"}), type_) for type_ in _QUEUES]
         )
         writers = self._lanes(frozenset({"balance_dirty_pages"}), None)
-        if not len(syncs) and not len(writers):
+        old = self._lanes(_SYNCS, "struct completion")
+        if not len(syncs) and not len(writers) and not len(old):
             return
         try:
             known = flushers(self.kernel)
@@ -84,11 +88,29 @@ class Writeback(Finder):
             return  # a capsule of a version that did not read them
         self.faults.update(known.faults)
         self.torn += known.torn
-        bdi = self.object[syncs] - self._offset(_BDI, "wb_waitq")
+        bdi = self.object[syncs] - (self._offset(_BDI, "wb_waitq") if len(syncs) else np.uint64(0))
         for index in np.flatnonzero(np.isin(bdi, known.bdi)).tolist():
             self._note(int(syncs[index]), int(bdi[index]), _BDI, "backing_dev_info.wb_waitq")
+        if len(old):
+            self._old_syncs(old, known)
         if len(writers):
             self._writers(writers, known)
+
+    def _old_syncs(self, lanes: Numbers, known: Flushers) -> None:
+        """Note the devices of tasks that wait for their own work item to be written.
+
+        Until v4.1 (commit not verified), a ``struct wb_writeback_work`` on their stack names a
+        completion, next to it, and the file system.
+        """
+        blocks, done = super_blocks(self.kernel), self._offset(_WORK, "done")
+        for lane, word, place in self._picked(lanes, lambda words, _: words >= KERNEL):
+            own = word == self.object[lane]
+            block = self._member(_WORK, "sb", place[own] - done, is_guess=True)
+            row = blocks.rows(block)
+            bdi = np.append(self._of_block, np.uint64(0))[row]
+            sound = (row >= 0) & np.isin(bdi, known.bdi)
+            for each, device in zip(lane[own][sound].tolist(), bdi[sound].tolist(), strict=True):
+                self._note(each, device, _BDI, "wb_writeback_work.sb")
 
     def _writers(self, lanes: Numbers, known: Flushers) -> None:
         """Note the limits of dirty pages that tasks exceed, or their flushers.

@@ -23,7 +23,7 @@ struct atomic_t 4 : 0 int counter
 struct rq_wait 32 : 0 struct wait_queue_head wait; 16 struct atomic_t inflight
 struct wait_queue_head 16
 struct rq_wb 256 : 128 struct rq_qos rqos; 32 struct rq_wait [3] rq_wait
-    160 unsigned long min_lat_nsec
+    160 unsigned long min_lat_nsec; 0 unsigned int wb_background; 4 unsigned int wb_normal
 """
 _VDA = 0xFFFF_8881_0000_0000
 _QUEUE = "struct wait_queue_head"
@@ -56,6 +56,10 @@ def test_the_disk_ends_the_wait_for_fewer_writes() -> None:
     assert finder.names[THROTTLING, place] == "of vda (wbt)"
     scene.k.set(scene.wbt.rq_wait[1].inflight.counter, 3)
     scene.k.set(scene.wbt.min_lat_nsec, 2_000_000)
-    hint = "write throttling of vda (wbt): 3 writes in flight, for a latency of 2.0 ms"
-    assert finder.hint(THROTTLING, place) == hint
+    scene.k.set(scene.wbt.wb_background, 2)
+    scene.k.set(scene.wbt.wb_normal, 4)
+    hint = "write throttling of vda (wbt): 3 writes in flight, at most 2 in the background and 4"
+    found = finder.hint(THROTTLING, place)
+    assert found.startswith(hint)
+    assert "/sys/block/vda/queue/wbt_lat_usec is 2000" in found
     assert scene.waits.type[1:] == [_QUEUE, _QUEUE]

@@ -27,7 +27,7 @@ struct ioc_params 64 : 0 unsigned int [6] qos
 struct ioc 128 : 0 struct rq_qos rqos; 32 struct ioc_params params
 struct ioc_gq 128
     0 struct blkg_policy_data pd; 16 struct ioc * ioc; 24 unsigned int weight
-    28 unsigned int hweight_inuse; 32 struct wait_queue_head waitq
+    28 unsigned int hweight_inuse; 32 struct wait_queue_head waitq; 64 long saved_margin
 """
 _QUEUE = "struct wait_queue_head"
 
@@ -35,8 +35,8 @@ _QUEUE = "struct wait_queue_head"
 class Shared(Sleepers):
     """Two tasks wait for the shares of two cgroups, of which one is damaged."""
 
-    def __init__(self, part: int) -> None:
-        super().__init__(_TYPES, "ioc_rqos_throttle", "ioc_rqos_throttle")
+    def __init__(self, part: int, types: str = _TYPES, weight: int = 100 << 16) -> None:
+        super().__init__(types, "ioc_rqos_throttle", "ioc_rqos_throttle")
         queue, gendisk = self.k.alloc("struct request_queue"), self.k.alloc("struct gendisk")
         block = self.k.alloc("struct blkcg_gq", q=queue)
         owner = self.k.alloc("struct ioc")
@@ -46,7 +46,7 @@ class Shared(Sleepers):
         self.groups = []
         for lane, ioc in enumerate((owner, self.k.alloc("struct ioc"))):
             group = self.k.alloc(
-                "struct ioc_gq", ioc=ioc, weight=100 << 16, hweight_inuse=(part << 16) // 100
+                "struct ioc_gq", ioc=ioc, weight=weight, hweight_inuse=(part << 16) // 100
             )
             self.k.set(group.pd.blkg, int(block.address_))
             self.wait(lane, int(group.waitq.address_), _QUEUE)
@@ -58,6 +58,18 @@ class Shared(Sleepers):
             disks=[disk], disk_rows=lambda queues: np.where(queues == disk.queue, 0, -1)
         )
         self.remember(block_devices, devices)
+
+
+def test_a_weight_before_it_was_a_fraction(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Shared(25, _TYPES.replace("; 64 long saved_margin", ""), 100)
+    cgroup = BlockCgroup("/spare", "/sys/fs/cgroup", is_unified=True)
+    monkeypatch.setattr(
+        io_cost, "block_cgroups", lambda _, groups: dict.fromkeys(groups.tolist(), cgroup)
+    )
+    _, finder = scene.run(IoCosts)
+    found = finder.finding(COST, scene.groups[0], Stall(frozenset({100}), 1, 3.0))
+    assert found is not None
+    assert found.evidence.startswith("io.weight 100 gives the cgroup 25.0% of 8:0;")
 
 
 @pytest.mark.parametrize(("part", "commands"), [(25, 1), (100, 0)])

@@ -73,7 +73,7 @@ def test_the_disk_ends_the_wait_of_a_cgroup(monkeypatch: pytest.MonkeyPatch) -> 
     node = int(group.address_)
     assert links(graph) == {(DEPTH, node, SERVED, _VDA, int(Strength.DERIVED))}
     assert finder.names[DEPTH, node] == "3 of cgroup /slow on vda (io.latency)"
-    assert "misses its target" in finder.hint(DEPTH, node)
+    assert "misses the target" in finder.hint(DEPTH, node)
     assert scene.waits.type[1:] == [_QUEUE, _QUEUE]
 
 

@@ -20,15 +20,20 @@ _TYPES = f"""
 struct task_struct 64
 {_PERCPU} 32
 struct sb_writers 104 : 0 unsigned short frozen; 8 {_PERCPU} [3] rw_sem
-struct super_block 256 : 64 struct sb_writers s_writers
+struct atomic_long_t 8 : 0 long counter
+struct rw_semaphore 40
+    0 struct atomic_long_t count; 8 struct atomic_long_t owner; 16 struct list_head wait_list
+struct super_block 256 : 64 struct sb_writers s_writers; 200 struct rw_semaphore s_umount
 """
 
 
 class Mounted(Sleepers):
     """Two tasks that write to a file system each, of which the first one is frozen."""
 
-    def __init__(self, *states: int, mount: str = "/srv") -> None:
-        super().__init__(_TYPES, "percpu_rwsem_wait", "percpu_rwsem_wait")
+    def __init__(
+        self, *states: int, mount: str = "/srv", function: str = "percpu_rwsem_wait"
+    ) -> None:
+        super().__init__(_TYPES, function, "percpu_rwsem_wait")
         self.blocks = [self.k.alloc("struct super_block") for _ in states]
         for lane, (block, state) in enumerate(zip(self.blocks, states, strict=True)):
             self.k.set(block.s_writers.frozen, state)
@@ -67,3 +72,27 @@ def test_the_finding(mount: str, seconds: float, severity: Severity, commands: l
     assert [remedy.command for remedy in found.remedies] == commands
     assert bool(found.no_remedy) == (not commands)
     assert finder.finding(PERCPU_RWSEM, address, stall) is None
+
+
+@pytest.mark.parametrize(("count", "who"), [(1, "task (PID 101) holds"), (0x200, "2 readers hold")])
+def test_a_thaw_that_would_wait_is_not_advised(count: int, who: str) -> None:
+    scene = Mounted(4, 1)
+    lock = int(scene.blocks[0].s_umount.address_)
+    scene.k.write_words(lock, count, scene.task[1] if count == 1 else 0)
+    _, finder = scene.run(FrozenFileSystems)
+    address = int(scene.blocks[0].address_)
+    found = finder.finding(FREEZER, address, Stall(frozenset({100}), 1, 12.0))
+    assert found is not None
+    assert not found.remedies
+    assert who in found.no_remedy
+
+
+@pytest.mark.parametrize(("function", "warns"), [("do_page_mkwrite", True), ("vfs_write", False)])
+def test_what_hangs_with_the_root_file_system(function: str, warns: bool) -> None:
+    scene = Mounted(4, 1, mount="/", function=function)
+    _, finder = scene.run(FrozenFileSystems)
+    address = int(scene.blocks[0].address_)
+    found = finder.finding(FREEZER, address, Stall(frozenset({100}), 1, 12.0))
+    assert found is not None
+    assert "root file system" in found.evidence
+    assert ("`ps` and `top`" in found.evidence) == warns

@@ -66,6 +66,7 @@ struct blkcg_gq 64 : 0 struct blkcg * blkcg
 _QUEUE, _VDA, _VDB = "struct wait_queue_head", 0xFFFF_8881_0000_0000, 0xFFFF_8881_0000_1000
 _DERIVED, _PROVEN = int(Strength.DERIVED), int(Strength.PROVEN)
 _SYNC, _WRITE = "wb_wait_for_completion", "balance_dirty_pages"
+_OLD_SYNC = "sync_inodes_sb"
 
 
 class Written(Sleepers):
@@ -84,7 +85,8 @@ class Written(Sleepers):
         super().__init__(types, *functions)
         bdis = [self.k.alloc("struct backing_dev_info") for _ in states]
         self.bdi = [int(bdi.address_) for bdi in bdis]
-        self.queue = [int(bdi.wb_waitq.address_) for bdi in bdis]
+        if bdis[0].type_.has_member("wb_waitq"):
+            self.queue = [int(bdi.wb_waitq.address_) for bdi in bdis]
         self.wb = [int(bdi.wb.address_) for bdi in bdis]
         self.share = [int(bdi.wb.completions.address_) for bdi in bdis]
         self.domain = self.k.variable("global_wb_domain", "struct wb_domain")
@@ -158,6 +160,26 @@ def test_a_task_that_syncs_waits_for_the_worker(
     assert finder.names[FLUSHER, scene.wb[0]] == f"{name}: {amount}, now /srv/file"
     assert finder.hint(FLUSHER, scene.wb[0]) == f"flusher {name}: {amount}, now /srv/file"
     assert scene.waits.type[1] == _QUEUE
+
+
+def test_a_task_that_waits_for_its_own_work_item(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until v4.1, each sync has a work item and a completion on its stack."""
+    types = _TYPES.replace("; 128 struct wait_queue_head wb_waitq", "")
+    types += """
+struct completion 32
+struct wb_writeback_work 80
+    8 struct super_block * sb; 48 struct list_head list; 64 struct completion * done
+"""
+    scene = Written(monkeypatch, _OLD_SYNC, "rq_qos_wait", states=("in-flight", ""), types=types)
+    completion = scene.stack[0] + 3000
+    scene.wait(0, completion, "struct completion")
+    scene.put(0, completion, place=512)  # a pointer to it that is no part of the structure
+    scene.put(0, scene.block, *[0] * 6, completion)
+    graph, _ = scene.run(Writeback)
+    assert links(graph) == {
+        (WRITEBACK, scene.bdi[0], SERVED, scene.wb[0], _DERIVED),
+        (FLUSHER, scene.wb[0], FLUSHED, scene.task[1], _PROVEN),
+    }
 
 
 @pytest.mark.parametrize("state", ["", "pending"])

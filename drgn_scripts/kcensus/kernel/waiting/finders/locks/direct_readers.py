@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Direct I/O that holds the rwsem of its file for reading until it completes.
+
+An rwsem counts its readers and names only the last one. XFS and ext4 keep the rwsem of the inode
+while they call the common code for direct I/O that does not extend the file; the address of the
+inode stays on the stack, since it is needed for the release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from kcensus.engine.memory import Mask, Numbers, Words
+from kcensus.kernel.locking.owners import Mode, Strength, holders
+from kcensus.kernel.tasks.functions import plain
+from kcensus.kernel.tasks.stacks import Stacks
+from kcensus.kernel.waiting.finder import Finder
+from kcensus.kernel.waiting.finders.locks.locks import RWSEM
+from kcensus.kernel.waiting.frames import runnable_stacks
+from kcensus.kernel.waiting.graph import HELD, TASK
+from kcensus.kernel.waiting.objects.queued import picked_words
+
+_RWSEM = "struct rw_semaphore"
+_DIRECT = frozenset({"iomap_dio_rw", "__iomap_dio_rw"})
+_DIRECT |= {"__blockdev_direct_IO", "do_blockdev_direct_IO"}
+_KEEPS = frozenset({"xfs_file_dio_read", "xfs_file_dio_aio_read", "xfs_file_read_iter"})
+_KEEPS |= {"xfs_file_dio_write_aligned", "xfs_file_dio_write_unaligned", "xfs_file_dio_write"}
+_KEEPS |= {"xfs_file_dio_aio_write", "xfs_file_write_iter"}
+_KEEPS |= {"ext4_dio_read_iter", "ext4_dio_write_iter", "ext4_file_read_iter"}
+_KEEPS |= {"ext4_file_write_iter"}
+"""Functions that have the rwsem while they call one of :data:`_DIRECT`."""
+_MAX_RUNNABLE = 1 << 10
+"""Most runnable tasks to look at."""
+
+
+class DirectReaders(Finder):
+    """Finds the direct I/O that keeps writers from a file."""
+
+    about = "direct I/O that holds rwsems"
+
+    def find(self) -> None:
+        """Add edges from rwsems of inodes to tasks within direct I/O on these inodes.
+
+        The tasks sleep, or wait for a CPU. They are derived if the rwsem counts just as many
+        readers.
+        """
+        # Until v4.6 (commit not verified), inodes have a mutex.
+        if not self.kernel.prog.type("struct inode").has_member("i_rwsem"):
+            return
+        locks = np.unique(self.object[self._of_type(_RWSEM)])
+        if not len(locks):
+            return
+        found = holders(self.kernel, _RWSEM, locks)
+        self.faults += found.faults
+        reads = ~found.is_write & (found.readers > 0)
+        locks, readers = locks[reads], found.readers[reads]
+        rows = self._rows() if len(locks) else np.empty(0, np.int64)
+        if not len(rows):
+            return
+        inside = dict[int, set[int]]()
+        waited = dict(zip(self.waits.task.tolist(), self.object.tolist(), strict=True))
+        for row, lock in self._in_files(rows, locks):
+            if waited.get(task := int(self.known.address[row])) != lock:
+                inside.setdefault(lock, set()).add(task)
+        for lock, count in zip(locks.tolist(), readers.tolist(), strict=True):
+            tasks = np.array(sorted(inside.get(lock, ())), np.uint64)
+            self.build.edges(
+                HELD,
+                (RWSEM, np.full(len(tasks), lock, np.uint64)),
+                (TASK, tasks),
+                f"{len(tasks):,} in direct I/O with the inode on the stack, of {count:,} readers",
+                strength=Strength.DERIVED if len(tasks) == count else Strength.POSSIBLE,
+                mode=Mode.READ.value,
+            )
+
+    def _rows(self) -> Numbers:
+        """Return the rows among all tasks of those within direct I/O."""
+        known, waking = self.known, np.broadcast_to(self.known.is_waking, len(self.known))
+        runnable = np.flatnonzero(
+            ((known.state == 0) | waking) & ~known.is_on_cpu & ~known.has_exited
+        )[:_MAX_RUNNABLE]
+        asleep = self.rows[_within(self.waits.stacks)]
+        return np.union1d(asleep, runnable[_within(runnable_stacks(self.kernel, known, runnable))])
+
+    def _in_files(self, rows: Numbers, locks: Words) -> Iterable[tuple[int, int]]:
+        """Yield the tasks with the inode of a lock on their stack, and the lock."""
+        inode = locks - self._offset("struct inode", "i_rwsem")
+        lock_of = dict(zip(inode.tolist(), locks.tolist(), strict=True))
+        try:
+            start = inode - self._offset("struct xfs_inode", "i_vnode")
+        except LookupError:
+            start = inode[:0]
+        lock_of |= dict(zip(start.tolist(), locks.tolist(), strict=False))
+        wanted = np.array(sorted(lock_of), np.uint64)
+
+        def is_one(words: Words, _: Numbers) -> Mask:
+            return np.isin(words, wanted)
+
+        size = self.waits.stacks.size
+        for index, words, _ in picked_words(
+            self.kernel.memory, self.known, rows, size, self.faults, is_one
+        ):
+            for row, word in zip(rows[index].tolist(), words.tolist(), strict=True):
+                yield row, lock_of[word]
+
+
+def _within(stacks: Stacks) -> Numbers:
+    """Return the stacks with functions that keep an rwsem, and call direct I/O."""
+    return np.intersect1d(_having(stacks, _DIRECT), _having(stacks, _KEEPS))
+
+
+def _having(stacks: Stacks, functions: frozenset[str]) -> Numbers:
+    places = [pc for pc, name in stacks.names.items() if plain(name) in functions]
+    return stacks.lane[np.isin(stacks.pc, np.array(places, np.uint64))]
+
+
+FINDER = DirectReaders

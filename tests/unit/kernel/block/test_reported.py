@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Messages of the log about disks that do not answer."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from kcensus.kernel.block import reported as module
+from kcensus.kernel.block.reported import Messages, Reported, parse, told_by_log
+
+_LINES = [
+    (10.0, "nvme nvme0: I/O 12 QID 3 timeout, aborting"),
+    (40.0, "nvme nvme0: I/O tag 12 (100c) opcode 0x2 (I/O Cmd) QID 3 timeout, reset controller"),
+    (41.0, "sd 2:0:0:0: [sdb] tag#5 timing out command, waited 180s"),
+    (42.0, "sd 2:0:0:0: [sdb] tag#5 FAILED Result: hostbyte=DID_TIME_OUT driverbyte=DRIVER_OK"),
+    (43.0, "I/O error, dev vda, sector 4096 op 0x0:(READ) flags 0x0 phys_seg 1 prio class 2"),
+    (None, "block nbd1: Possible stuck request 0x12: control (read@0,4096B). Runtime 30 seconds"),
+    (44.0, "sd 2:0:0:0: [sdc] Attached SCSI disk"),
+    (45.0, "INFO: task dd:12 blocked for more than 122 seconds."),
+    (46.0, "INFO: task dd:12 blocked for more than 245 seconds."),
+]
+
+
+def test_messages_by_disk() -> None:
+    found = parse(_LINES)
+    counts = {name: (own.count, own.stamp) for name, own in found.disks.items()}
+    assert counts == {"nvme0": (2, 40.0), "sdb": (2, 42.0), "vda": (1, 43.0), "nbd1": (1, -1.0)}
+    assert found.hung == {12: 245}
+
+
+@pytest.mark.parametrize(
+    ("disk", "pids", "start"),
+    [
+        ("nvme0n1", (), 'the log has 2 messages about nvme0, the last 10.0 s before the dump: "'),
+        ("nvme0c1n1", (13,), "the log has 2 messages about nvme0, "),
+        ("sdb", (12, 13), "the log reports 1 of these tasks as blocked for more than 4 min 5 s"),
+        ("nvme00", (), ""),
+    ],
+)
+def test_a_phrase_about_a_disk(
+    monkeypatch: pytest.MonkeyPatch, disk: str, pids: tuple[int, ...], start: str
+) -> None:
+    known = Reported({"nvme0": Messages(2, 40.0, "nvme nvme0: I/O 12 QID 3 timeout")}, {12: 245})
+    monkeypatch.setattr(module, "reported", lambda _: known)
+    monkeypatch.setattr(module, "tasks", lambda _: SimpleNamespace(now_ns=50 * 10**9))
+    found = told_by_log(None, disk, pids)  # type: ignore[arg-type]
+    assert found.startswith(start)
+    assert bool(found) == bool(start)
