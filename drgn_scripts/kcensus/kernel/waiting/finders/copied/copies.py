@@ -20,7 +20,7 @@ from kcensus.kernel.dm.devices import mapped_devices
 from kcensus.kernel.dm.snapshots import TARGETS
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.waiting.finder import Draft, Stall, danger
-from kcensus.kernel.waiting.finders.copied.metadata import Metadata, own_io
+from kcensus.kernel.waiting.finders.copied.metadata import Metadata
 from kcensus.kernel.waiting.finders.io.devices import DEVICE, nodes_of
 from kcensus.kernel.waiting.finders.io.requests import REQUEST, serve_requests
 from kcensus.kernel.waiting.finders.mapped.suspended import mapped_disks, targets
@@ -153,7 +153,7 @@ class Copies(Metadata):
 
     def _to_cows(self, kind: NodeKind, address: int, own: list[_Snapshot]) -> None:
         """Add edges to the requests of the copies to snapshots, or else to the COW devices."""
-        known = own_io(self.kernel)
+        known = self._own_io()
         client = self._member(_SNAPSHOT, "kcopyd_client", _addresses(own))
         clients = self._member("struct dm_kcopyd_client", "io_client", client)
         store = self._stores(own)
@@ -166,11 +166,12 @@ class Copies(Metadata):
             rows.update(known.request[is_own].tolist())
             if not is_own.any() and each.cow:
                 devices.add(every[each.cow])
-        row, proof = np.array(sorted(rows), np.int64), "io.client"
-        target = REQUEST, requests(self.kernel).address[row]
-        source = kind, np.full(len(row), address, np.uint64)
-        self.build.edges(COPIED, source, target, proof, strength=Strength.DERIVED)
-        serve_requests(self, row)
+        if rows:
+            row, proof = np.array(sorted(rows), np.int64), "io.client"
+            target = REQUEST, requests(self.kernel).address[row]
+            source = kind, np.full(len(row), address, np.uint64)
+            self.build.edges(COPIED, source, target, proof, strength=Strength.DERIVED)
+            serve_requests(self, row)
         if devices:
             row, proof = np.array(sorted(devices), np.int64), "dm_snapshot.cow"
             source = kind, np.full(len(row), address, np.uint64)

@@ -8,6 +8,7 @@ the same stack.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from kcensus.kernel.block.bios import bios
 from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.block.requests import requests
 from kcensus.kernel.kernel import Kernel, once
+from kcensus.kernel.names import MISSING
 from kcensus.kernel.tasks.places import places_of_devices
 from kcensus.kernel.waiting.finder import Finder
 from kcensus.kernel.waiting.finders.io.devices import to_devices
@@ -67,9 +69,16 @@ class Metadata(Finder):
         """Return the tasks that wait for I/O of a target."""
         return np.intersect1d(self._having(_WAITS), self._of_type("struct completion"))
 
+    def _own_io(self) -> OwnIo:
+        """Return the I/O of targets in requests; none in a kernel whose requests are unreadable."""
+        with contextlib.suppress(*MISSING):
+            return own_io(self.kernel)
+        none = np.empty(0, np.uint64)
+        return OwnIo(np.empty(0, np.int64), none, none)
+
     def _joined(self) -> tuple[Numbers, Numbers]:
         """Return such tasks with a request in flight, and the rows of the requests."""
-        lanes, known = self._waiting(), own_io(self.kernel)
+        lanes, known = self._waiting(), self._own_io()
         owner = self.object[lanes] - self._offset("struct sync_io", "wait")
         lane, place = np.nonzero((owner[:, None] == known.context[None, :]) & (owner[:, None] != 0))
         return lanes[lane], known.request[place]
