@@ -5,10 +5,17 @@ from __future__ import annotations
 
 from itertools import accumulate, pairwise
 
+import drgn
+import pytest
+
+from kcensus.kernel.dm.devices import mapped_devices
+from kcensus.kernel.kernel import Kernel
 from kcensus.results import Finding, Result
 from tests.lab import scenario
 from tests.lab.truth import waits as truth_of
-from tests.vm.waits.scenarios import cases
+from tests.sample.block.poked import Poked
+from tests.vm.cases import analyzed, opened
+from tests.vm.waits.scenarios import FOUND, MODULES, cases, params
 from tests.vm.waits.test_graph import Case
 
 _WRITERS = {
@@ -106,3 +113,37 @@ def test_the_mirror_counts_what_the_guest_shows(case: Case, result: Result) -> N
     legs = next(word for word in status.split() if set(word) <= {"A", "D"})
     assert finding.figures["failed"].value == legs.count("D") == 1
     assert finding.figures["bios"].value == _WRITERS["mirror of two"]
+
+
+_POINTERS = {
+    "snapshot": (
+        "struct dm_snapshot",
+        ("cow", "origin", "store", "kcopyd_client", "pending_exceptions_count", "in_progress"),
+    ),
+    "mirror": ("struct mirror_set", ("ti", "holds.head", "rh", "mirror[0].dev", "mirror[1].ms")),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", params({"waits-mirror": FOUND["waits-mirror"][:1]}), indirect=True)
+def test_bent_pointers_invent_nothing(case: Case, result: Result) -> None:
+    """Each task still ends at one of its own roots, at a device above them, or nowhere."""
+    known = {each.id: each.tasks for each in result.findings}
+    target = opened(case.dump, *MODULES)
+    prog = target.prog
+    places = [
+        each.private + drgn.offsetof(prog.type(type_), member)
+        for device in mapped_devices(Kernel(prog)).devices
+        for each in device.targets
+        for type_, members in [_POINTERS.get(each.type_name, ("", ()))]
+        for member in members
+    ]
+    assert len(places) == 33
+    poked, values = Poked(prog), (0xFFFF_C1F0_DEAD_B000, places[0], 0x5A5A_5A5A_5A5A_5A5A, 0)
+    for at, place in enumerate(places):
+        poked.word(place, values[at % len(values)])
+        for finding in analyzed(target, "waits").findings:
+            if finding.kind in ("waits-suspended", "waits-delay", "waits-mirror"):
+                assert finding.tasks <= known[finding.id], (hex(place), finding.id)
+            assert finding.kind != "waits-deadlock"
+        poked.restore()
