@@ -7,6 +7,7 @@ and these for what keeps them: the chain ends there.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +28,7 @@ from kcensus.kernel.waiting.finders.mapped.suspended import mapped_disks, target
 from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
 from kcensus.results import Figure, Finding
 from kcensus.results.severity import HUNG, LATE
+from kcensus.sources.capsule import NotRecorded
 from kcensus.text import printable
 
 COPIES = NodeKind("copies", is_any=True, is_io=True)
@@ -101,6 +103,11 @@ class Copies(Metadata):
 
         :raises LookupError: the debug info lacks a type of dm-snapshot
         """
+        # Capsules of older versions lack the devices: the root is the limit of copies.
+        with contextlib.suppress(NotRecorded):
+            self._find()
+
+    def _find(self) -> None:
         own = self._snapshots()
         if not own:
             return
