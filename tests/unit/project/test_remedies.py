@@ -154,6 +154,7 @@ _TRIED = {
 """The trial of each command, by file of the package."""
 # No trial: `umount --force` of a mount of SMB, which needs a server that first answers (that of NFS
 # is tried), and `echo b > /proc/sysrq-trigger`, which is no command of a remedy: it ends the guest.
+# Sentences also name commands that only read (`dmsetup info`, `multipath -ll`, `dmesg`).
 
 
 def _advised() -> dict[str, set[str]]:
