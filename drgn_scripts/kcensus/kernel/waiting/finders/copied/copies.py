@@ -7,7 +7,6 @@ and these for what keeps them: the chain ends there.
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +17,7 @@ from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.block.requests import requests
 from kcensus.kernel.block.stacks import Via, kind_of, stacks
 from kcensus.kernel.dm.devices import mapped_devices
-from kcensus.kernel.dm.snapshots import TARGETS
+from kcensus.kernel.dm.snapshots import TARGETS, snapshots
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.waiting.finder import Draft, Stall, danger
 from kcensus.kernel.waiting.finders.copied.metadata import Metadata
@@ -103,15 +102,13 @@ class Copies(Metadata):
 
         :raises LookupError: the debug info lacks a type of dm-snapshot
         """
-        # Capsules of older versions lack the devices: the root is the limit of copies.
-        with contextlib.suppress(NotRecorded):
-            self._find()
-
-    def _find(self) -> None:
-        own = self._snapshots()
+        try:
+            own = self._snapshots()
+        except NotRecorded:
+            own = self._without_devices()
         if not own:
             return
-        if len(self._waiting()):
+        if len(self._waiting()) and any(each.cow for each in own):
             stores = zip(self._stores(own).tolist(), (each.cow for each in own), strict=True)
             self._to_metadata({store: cow for store, cow in stores if store}, "dm_snapshot.cow")
         disks, below = block_devices(self.kernel).disks, stacks(self.kernel)
@@ -158,8 +155,22 @@ class Copies(Metadata):
             for address, *values in zip(found, *(each.tolist() for each in columns), strict=True)
         ]
 
+    def _without_devices(self) -> list[_Snapshot]:
+        """Return the snapshots of a capsule of an older version, which lacks COW devices."""
+        disks = {disk.name: disk.address for disk in block_devices(self.kernel).disks}
+        known = snapshots(self.kernel.memory, mapped_devices(self.kernel).devices).all
+        return [
+            _Snapshot(
+                each.address, disks.get(each.origin_disk, 0), 0, each.in_flight or each.pending
+            )
+            for each in known
+        ]
+
     def _to_cows(self, kind: NodeKind, address: int, own: list[_Snapshot]) -> None:
         """Add edges to the requests of the copies to snapshots, or else to the COW devices."""
+        own = [each for each in own if each.cow]
+        if not own:
+            return
         known = self._own_io()
         client = self._member(_SNAPSHOT, "kcopyd_client", _addresses(own))
         clients = self._member("struct dm_kcopyd_client", "io_client", client)
@@ -171,7 +182,7 @@ class Copies(Metadata):
         for each, *mine in zip(own, clients.tolist(), stored.tolist(), strict=True):
             is_own = (known.client != 0) & np.isin(known.client, np.array(mine, np.uint64))
             rows.update(known.request[is_own].tolist())
-            if not is_own.any() and each.cow:
+            if not is_own.any():
                 devices.add(every[each.cow])
         if rows:
             row, proof = np.array(sorted(rows), np.int64), "io.client"
