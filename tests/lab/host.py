@@ -30,7 +30,11 @@ _COMMANDS = {
     # The guests with Python:
     "mmdebstrap": "mmdebstrap",
     "mke2fs": "e2fsprogs",
+    # Remedies are tried with what administrators have:
     "iscsistart": "open-iscsi",  # logs in to an iSCSI target
+    "lvm": "lvm2",
+    "mdadm": "mdadm",
+    "nbd-client": "nbd-client",
     "busybox": "busybox-static",
     "depmod": "kmod",
     "ssh": "openssh-client",

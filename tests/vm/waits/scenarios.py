@@ -40,6 +40,7 @@ FOUND: dict[str, tuple[str, ...]] = {
     "waits-scsi": ("5.10", "7.3"),
     "waits-stacked": ("5.10", "7.3"),
     "waits-stacked-disk": ("7.3",),
+    "waits-mirror": ("5.10", "7.3"),
     "waits-memory": ("5.10", "7.3"),
     "waits-cpu": ("7.3",),
     "waits-writeback": ("5.10", "7.3"),

@@ -198,6 +198,7 @@ _LEAST_ROOTS = {
     "waits-scsi": 2,
     "waits-stacked": 10,
     "waits-stacked-disk": 1,
+    "waits-mirror": 6,
     "waits-memory": 1,
     "waits-cpu": 1,
     "waits-writeback": 4,

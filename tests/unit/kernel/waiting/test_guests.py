@@ -33,12 +33,12 @@ from kcensus.kernel.tasks.functions import ON_TIMERS, WaitKind
 from kcensus.kernel.tasks.tasks import tasks
 from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.kernel.waiting.cycles import cycles
+from kcensus.kernel.waiting.finders.copied.copies import LIMIT
 from kcensus.kernel.waiting.finders.io.devices import DISK
 from kcensus.kernel.waiting.finders.io.direct_io import IO
 from kcensus.kernel.waiting.finders.io.requests import REQUEST, TAGS
 from kcensus.kernel.waiting.finders.io.xfs_buffers import BUFFER_IO
 from kcensus.kernel.waiting.finders.locks.locks import MUTEX
-from kcensus.kernel.waiting.finders.mapped.copies import LIMIT
 from kcensus.kernel.waiting.graph import HELD, SERVED, TASK, WAITS, EdgeKind, NodeKind
 from kcensus.kernel.waiting.objects import reading as reading_module
 from kcensus.kernel.waiting.reader import Waiting, waiting

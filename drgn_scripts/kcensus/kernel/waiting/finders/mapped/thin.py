@@ -140,7 +140,8 @@ def _remedies(name: str) -> Iterator[Remedy]:
         effect="Extend the pool, which then issues the held writes; if its volume group is full, "
         "first add a disk with vgextend",
         command=f"lvextend --size +1G {volume}",
-        risk="the space is taken from the volume group",
+        risk="the space is taken from the volume group; commands of LVM read all disks and hang if "
+        "one does not answer",
     )
     yield Remedy(
         effect="If no space can be added, let writes fail that lack it",

@@ -18,7 +18,7 @@ from kcensus.kernel.block.requests import requests
 from kcensus.kernel.block.stacks import Via, kind_of
 from kcensus.kernel.lists import list_members
 from kcensus.kernel.locking.owners import Strength, holders
-from kcensus.kernel.names import name_at
+from kcensus.kernel.names import decode_array, name_at
 from kcensus.kernel.tasks.functions import plain
 from kcensus.kernel.tasks.places import places_of_devices
 from kcensus.kernel.waiting.finder import Draft, Finder, Stall
@@ -48,6 +48,8 @@ _MIRRORED = {"struct r1conf": "struct r1bio", "struct r10conf": "struct r10bio"}
 """Mirrored I/O of arrays, by the private data."""
 _MAX_MEMBERS = 1 << 12
 _NAME = re.compile(r"md\w+")
+_CONTAINER = re.compile(r"/(md\w+)/")
+"""The start of ``mddev.metadata_type`` of an array in a container."""
 
 
 _NO_SECTOR = (1 << 64) - 1
@@ -71,6 +73,8 @@ class _Array:
     high: int
     """End of the suspended sectors; at most ``low`` for none."""
     is_external: bool
+    container: str
+    """The array whose disks have the metadata of this one, such as ``md127``; empty if unknown."""
     is_reshaping: bool
     thread: int
     """``struct md_thread *``."""
@@ -117,6 +121,8 @@ class Arrays(Finder):
         members = ["gendisk", "pers", "private", "external", "thread"]
         members += ["suspended", "suspend_lo", "suspend_hi", "reshape_position"]
         read = self._read("struct mddev", address, members)
+        metadata = self._member("struct mddev", "metadata_type", address)
+        containers = [_CONTAINER.match(decode_array(each)) for each in metadata]
         is_known = read["gendisk"] == np.array([disk.address for disk in disks], np.uint64)
         if count := np.count_nonzero(read.readable & ~is_known):
             self.faults["an array that is of another disk"] += int(count)
@@ -132,6 +138,7 @@ class Arrays(Finder):
                 low=column["suspend_lo"],
                 high=column["suspend_hi"],
                 is_external=column["external"] != 0,
+                container=match[1] if (match := containers[at]) else "",
                 is_reshaping=column["reshape_position"] != _NO_SECTOR,
                 thread=column["thread"],
             )
@@ -302,7 +309,8 @@ def _mdmon(array: _Array, stall: Stall) -> Finding:
     remedies = (
         Remedy(
             effect="Start mdmon for the container of the array, which /proc/mdstat names after "
-            "`external:`: it marks the array as dirty, and lets writes go on"
+            "`external:`: it marks the array as dirty, and lets writes go on",
+            command=f"mdmon --takeover {array.container}" if array.container else "",
         ),
         Remedy(
             effect="If mdmon cannot be started, mark the array as active yourself",
@@ -326,19 +334,20 @@ def _suspended(array: _Array, stall: Stall) -> Finding:
     name = printable(array.name)
     low, high, is_range = array.low, array.high, array.suspended <= 0
     # The superblock says whether a reshape is in progress.
-    remedy = (
-        Remedy(
-            effect="A reshape of the array is in progress: let it continue",
-            command=f"mdadm --grow --continue /dev/{name}",
-            risk="none if the reshape was started with this array's backup file",
-        )
-        if array.is_reshaping
-        else Remedy(
-            effect="No reshape is in progress: end the suspension",
-            command=f"echo 0 > /sys/block/{name}/md/suspend_hi",
-            risk="a program that changes the sectors just now would overwrite their new content",
-            undo=f"echo {high} > /sys/block/{name}/md/suspend_hi",
-        )
+    can_end = is_range and bool(_NAME.fullmatch(array.name)) and not array.is_reshaping
+    remedy = Remedy(
+        effect="No reshape is in progress: end the suspension",
+        command=f"echo 0 > /sys/block/{name}/md/suspend_hi",
+        risk="a program that changes the sectors just now would overwrite their new content",
+        undo=f"echo {high} > /sys/block/{name}/md/suspend_hi",
+    )
+    search = (
+        "A reshape of the array is in progress, and its program (mdadm) keeps these sectors until "
+        "it has moved them: let it go on, or start it again with its backup file. Do not end the "
+        "suspension by suspend_hi: writes to the sectors would be lost"
+        if is_range and array.is_reshaping
+        else "Find the task that changes the array (mdadm, a write to its sysfs files): its stack "
+        "has a function of md_mod: `kcensus waits TARGET --table stacks --top 0`"
     )
     what = f"the suspended sectors {low:,} to {high:,} of the array {name}"
     return stall.finding(
@@ -349,9 +358,8 @@ def _suspended(array: _Array, stall: Stall) -> Finding:
         "I/O of these sectors"
         if is_range
         else "mddev.suspended is set: a change of the array keeps its I/O",
-        (remedy,) if is_range and _NAME.fullmatch(array.name) else (),
-        "Find the task that changes the array (mdadm, a write to its sysfs files): its stack "
-        "has a function of md_mod: `kcensus waits TARGET --table stacks --top 0`",
+        (remedy,) if can_end else (),
+        search,
         figures={"first": Figure(low), "end": Figure(high)} if is_range else {},
     )
 

@@ -45,7 +45,7 @@ struct mddev 512
     0 void * private; 8 struct md_personality * pers; 16 struct list_head disks; 32 int suspended
     36 int external; 40 struct gendisk * gendisk; 48 struct md_thread * thread; 56 u64 suspend_lo
     64 u64 suspend_hi; 72 struct mutex reconfig_mutex; 96 struct wait_queue_head sb_wait
-    128 struct wait_queue_head recovery_wait; 504 u64 reshape_position
+    128 struct wait_queue_head recovery_wait; 200 char[17] metadata_type; 504 u64 reshape_position
 """
 _MD = 0xFFFF_8881_0000_0000
 _DERIVED = int(Strength.DERIVED)
@@ -120,8 +120,13 @@ def test_superblocks_without_a_request_lead_to_the_device() -> None:
     assert links(scene.run(Arrays)[0]) == {(SUPERBLOCK, scene.address, SERVED, _MD, _DERIVED)}
 
 
-def test_mdmon_has_to_mark_an_array_as_dirty() -> None:
+@pytest.mark.parametrize(
+    ("metadata", "command"),
+    [(b"", ""), (b"none", ""), (b"/md127/0", "mdmon --takeover md127"), (b"/md1;x/0", "")],
+)
+def test_mdmon_has_to_mark_an_array_as_dirty(metadata: bytes, command: str) -> None:
     scene = Array("md_write_start", external=1)
+    scene.k.set(scene.mddev.metadata_type, metadata)
     scene.on("sb_wait")
     graph, finder = scene.run(Arrays)
     assert len(graph.edge) == 0
@@ -129,17 +134,15 @@ def test_mdmon_has_to_mark_an_array_as_dirty() -> None:
     assert found is not None
     assert found.id == "waits-mdmon:md0"
     commands = [each.command for each in found.remedies]
-    assert commands == ["", "echo active > /sys/block/md0/md/array_state"]
+    assert commands == [command, "echo active > /sys/block/md0/md/array_state"]
 
 
 @pytest.mark.parametrize(
-    ("position", "command"),
-    [
-        (2048, "mdadm --grow --continue /dev/md0"),
-        ((1 << 64) - 1, "echo 0 > /sys/block/md0/md/suspend_hi"),
-    ],
+    ("position", "commands"),
+    # Its program has to continue a reshape.
+    [(2048, []), ((1 << 64) - 1, ["echo 0 > /sys/block/md0/md/suspend_hi"])],
 )
-def test_a_range_is_suspended_by_a_program(position: int, command: str) -> None:
+def test_a_range_is_suspended_by_a_program(position: int, commands: list[str]) -> None:
     members = {"suspend_lo": 8, "suspend_hi": 4096, "reshape_position": position}
     scene = Array("md_handle_request", **members)
     scene.on("sb_wait")
@@ -148,7 +151,8 @@ def test_a_range_is_suspended_by_a_program(position: int, command: str) -> None:
     found = finder.finding(SUSPENDED_ARRAY, scene.address, Stall(frozenset({1}), 1, 300.0))
     assert found is not None
     assert "sectors 8 to 4,096 of the array md0" in found.title
-    assert [each.command for each in found.remedies] == [command]
+    assert [each.command for each in found.remedies] == commands
+    assert ("reshape" in found.no_remedy) == (not commands)
 
 
 def test_an_array_is_suspended_by_who_changes_it() -> None:

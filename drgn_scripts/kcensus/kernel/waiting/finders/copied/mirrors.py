@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Mirrors of device mapper that hold writes since a leg has failed, and the logs of mirrors."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import drgn
+import numpy as np
+from drgn import Object
+
+from kcensus.engine.chase import Damage, chase, pointer_step
+from kcensus.engine.layout import layout
+from kcensus.human import counted, listed
+from kcensus.kernel.block.disks import block_devices
+from kcensus.kernel.names import decode
+from kcensus.kernel.waiting.finder import Draft, Stall
+from kcensus.kernel.waiting.finders.copied.metadata import Metadata
+from kcensus.kernel.waiting.finders.io.devices import keep
+from kcensus.kernel.waiting.finders.mapped.suspended import shown, targets
+from kcensus.kernel.waiting.graph import NodeKind
+from kcensus.results import Figure, Finding, Remedy
+from kcensus.text import printable
+
+MIRROR = NodeKind("mirror with a failed leg", ("struct mirror_set",))
+_TYPE = "struct mirror_set"
+_MAX_LEGS = 64
+"""A mirror has at most 9 legs."""
+_MAX_BIOS = 1 << 20
+
+
+@dataclass(frozen=True)
+class _Leg:
+    number: str
+    """``major:minor``, as ``dmsetup status`` shows it."""
+    disk: str
+    """Name of its disk, empty if unknown; not safe to print."""
+    offset: int
+    """First sector of the leg on its device."""
+    errors: int
+
+    @property
+    def text(self) -> str:
+        return self.disk or self.number
+
+
+@dataclass(frozen=True)
+class _Mirror:
+    name: str
+    """Name by which dmsetup knows the device; not safe to print."""
+    size: int
+    """Sectors, or 0 if the device has other targets, too."""
+    legs: list[_Leg]
+    default: int
+    """Index of the leg whose data are valid in any case; -1 for an impossible one."""
+    bios: int
+
+    @property
+    def healthy(self) -> _Leg | None:
+        """The leg with valid data, unless it has failed, too."""
+        leg = self.legs[self.default] if 0 <= self.default < len(self.legs) else None
+        return leg if leg and not leg.errors else None
+
+
+class Mirrors(Metadata):
+    """Finds the mirrors that hold writes until a program has replaced a failed leg."""
+
+    about = "mirrors of device mapper"
+    kinds = (MIRROR,)
+    modules = ("dm_mod", "dm_mirror", "dm_region_hash", "dm_log")
+
+    def __init__(self, draft: Draft) -> None:
+        super().__init__(draft)
+        self.mirrors: dict[int, _Mirror] = {}
+
+    def find(self) -> None:
+        """Add edges from devices to the mirrors that hold their writes, and to logs of mirrors.
+
+        :raises LookupError: the debug info lacks a type or member of dm-mirror
+        """
+        kept: dict[int, int] = {}
+        found = targets(self, _TYPE, "mirror")
+        for row, device, target in found:
+            mirror = Object(self.kernel.prog, f"{_TYPE} *", value=target.private)
+            try:
+                if mirror.ti.private.value_() != target.private:
+                    self.faults["a mirror that is of another target"] += 1
+                    continue
+                legs, default = list(self._legs(mirror)), int(mirror.default_mirror.counter)
+                head = int(mirror.holds.head)
+            except drgn.FaultError as error:
+                self.faults.note(error)
+                continue
+            # Without a failed leg, writes are held only for a moment.
+            bios = self._count(head) if any(leg.errors for leg in legs) else 0
+            if bios:
+                size = target.length if len(device.targets) == 1 else 0
+                self.mirrors[target.private] = _Mirror(device.name, size, legs, default, bios)
+                self.names[MIRROR, target.private] = shown(self, row, device)
+                kept[row] = target.private
+        inside = int(self._offset(_TYPE, "holds")) if kept else 0
+        keep(self, MIRROR, kept, "mirror_set.holds", inside)
+        if found and len(self._waiting()):
+            self._logs([target.private for _, _, target in found])
+
+    def _legs(self, mirror: Object) -> Iterator[_Leg]:
+        for index in range(min(int(mirror.nr_mirrors), _MAX_LEGS)):
+            leg = mirror.mirror[index]
+            if leg.ms.value_() != mirror.value_():
+                self.faults["a leg that is of another mirror"] += 1
+                return
+            number = decode(leg.dev.name.string_())
+            disk = int(self._disks(np.array([int(leg.dev)], np.uint64))[0])
+            names = {each.address: each.name for each in block_devices(self.kernel).disks}
+            errors = int(leg.error_count.counter)
+            yield _Leg(number, names.get(disk, ""), int(leg.offset), errors)
+
+    def _count(self, head: int) -> int:
+        """Return the number of bios in a list; 0 if it is torn."""
+        first, damage = np.array([head] if head else [], np.uint64), Damage()
+        link = layout(self.kernel.prog, "struct bio", {"next": "bi_next"})
+        step = pointer_step(self.kernel.memory, link, "next", self.faults)
+        steps = chase(first, step, limit=_MAX_BIOS, damage=damage, ends=np.zeros(1, np.uint64))
+        count = sum(len(nodes) for _, nodes in steps)
+        self.draft.torn += damage.lists
+        return 0 if damage.lists else count
+
+    def _logs(self, mirrors: list[int]) -> None:
+        """Add edges from tasks that write the logs of mirrors to the devices of the logs."""
+        address = np.array(mirrors, np.uint64)
+        log = self._member("struct dm_region_hash", "log", self._member(_TYPE, "rh", address))
+        context = self._member("struct dm_dirty_log", "context", log)
+        # Those in memory have no device.
+        device = self._member("struct log_c", "log_dev", context)
+        disks = np.zeros(len(device), np.uint64)
+        disks[device != 0] = self._disks(device[device != 0])
+        self._to_metadata(dict(zip(context.tolist(), disks.tolist(), strict=True)), "log_c.log_dev")
+
+    def finding(self, kind: NodeKind, address: int, stall: Stall) -> Finding | None:
+        """Return the finding about a mirror, with the table without the failed leg."""
+        if kind is not MIRROR:
+            return None
+        mirror, title = self.mirrors[address], printable(self.names[kind, address])
+        failed = [printable(leg.text) for leg in mirror.legs if leg.errors]
+        return stall.finding(
+            "waits-mirror",
+            title,
+            f"the mirror {title}, which holds writes: {listed(failed)} failed",
+            f"mirror_set.holds has {counted(mirror.bios, 'bio')}, which wait until a "
+            "program (dmeventd of LVM) replaces the table of the mirror; errors: "
+            + listed([f"{printable(leg.text)} {leg.errors:,}" for leg in mirror.legs]),
+            _remedies(mirror),
+            "Replace the table of the mirror by one without the failed legs, and suspend it with "
+            "--noflush --nolockfs for that; `dmsetup status` marks failed legs (D)",
+            figures={"bios": Figure(mirror.bios), "failed": Figure(len(failed))},
+        )
+
+
+def _remedies(mirror: _Mirror) -> Iterator[Remedy]:
+    """Yield the commands that take the failed legs out of the mirror."""
+    leg, name = mirror.healthy, shlex.quote(mirror.name)
+    if leg is None or not mirror.size or not mirror.name or printable(mirror.name) != mirror.name:
+        return
+    yield Remedy(
+        effect=f"If dmeventd does not repair the mirror, use {printable(leg.text)} alone: the held "
+        "writes go on there",
+        command=f"dmsetup load {name} --table '0 {mirror.size} linear {leg.number} {leg.offset}' "
+        f"&& dmsetup suspend --noflush --nolockfs {name} && dmsetup resume {name}",
+        risk="the data has no second copy any more, and the metadata of LVM still have the mirror: "
+        "repair it before the next restart",
+    )
+
+
+FINDER = Mirrors

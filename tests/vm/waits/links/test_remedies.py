@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What findings advise, tried with the programs of administrators: each ends its stall alone."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from kcensus.analyses.waits.figures import Figures
+from kcensus.kernel.kernel import Kernel
+from kcensus.results import Finding, Result
+from tests.lab import build, scenario
+from tests.lab.truth import waits as truth_of
+from tests.vm.cases import analyzed
+from tests.vm.waits.test_graph import Case, open_case
+from tests.vm.waits.test_roots import dead_ends
+
+_ENDED_BY = {
+    "connected": "waits-iscsi",
+    "extended": "waits-thin:dm-2",
+    "failed": "waits-thin:dm-7",
+    "marked": "waits-mdmon:md126",
+    "disconnected": "waits-nbd:nbd0",
+    "heavier": "waits-io-cost:io.cost of cgroup /light",
+    "aborted": "waits-deadlock",
+    "killed": "waits-behind",
+    "recovered": "waits-scsi",
+}
+"""The finding that each trial is about, by the start of its id, in the order of the trials."""
+_BY_ITSELF = {"waits-scsi"}
+"""A recovery may end before its trial, which is about the next one."""
+_STAND_IN = {
+    # No systemd; and the guest finds out numbers.
+    "systemctl restart iscsid": r"(?m)^iscsid ",
+    r"echo 1 > /sys/fs/fuse/connections/\d+/abort": r"echo 1 > /sys/fs/fuse/connections/\$n/abort",
+    r"echo '\d+:\d+ 10000' > /sys/fs/cgroup/light/io.weight": r"10000\\?\" > \S+/light/io.weight",
+    r"kill -KILL \d+": r"kill -KILL \$\{each#/proc/\}",
+}
+"""Commands of findings whose numbers only the guest knows, and their form in its trials."""
+
+
+def _of(result: Result, start: str) -> Finding:
+    (finding,) = (each for each in result.findings if each.id.startswith(start))
+    return finding
+
+
+def _waiting(case: Case, read: str) -> set[int]:
+    tasks = truth_of.read(case.dump.truth, read).tasks
+    return {
+        pid
+        for pid, task in tasks.items()
+        if task.state == "D" or "request_wait_answer" in task.stack
+    }
+
+
+def _ran(case: Case, trial: str) -> str:
+    trials = {
+        each.name: each for each in scenario.load(case.dump.scenario, case.dump.kernel).trials
+    }
+    return "\n".join(step.arguments[-1] for step in trials[trial].steps if step.verb == "run")
+
+
+@pytest.mark.kernels("6.1")
+def test_each_remedy_ends_the_stall_that_it_is_for(kernel: str) -> None:
+    case = open_case(kernel, "waits-remedies")
+    result = analyzed(case.target, "waits")
+    assert dead_ends(Figures(Kernel(case.target.prog)))[1].total() == 0
+    before = _waiting(case, "before")
+    for trial, start in _ENDED_BY.items():
+        finding, after = _of(result, start), _waiting(case, trial)
+        mine = finding.tasks & _waiting(case, "before")
+        assert mine
+        if start not in _BY_ITSELF:
+            assert mine <= before, trial
+        assert not mine & after, trial
+        before = after
+
+
+@pytest.mark.kernels("6.1")
+def test_the_guest_tries_the_commands_of_the_findings(kernel: str) -> None:
+    case = open_case(kernel, "waits-remedies")
+    result = analyzed(case.target, "waits")
+    for trial, start in _ENDED_BY.items():
+        commands = [each.command for each in _of(result, start).remedies if each.command]
+        ran = _ran(case, trial)
+        assert any(
+            command in ran
+            or any(
+                re.fullmatch(pattern, command) and re.search(form, ran)
+                for pattern, form in _STAND_IN.items()
+            )
+            for command in commands
+        ), (trial, commands)
+
+
+@pytest.mark.kernels("6.1")
+def test_the_kernel_takes_what_the_findings_promise(kernel: str) -> None:
+    truth = open_case(kernel, "waits-remedies").dump.truth
+    # mdmon marks the array as dirty; a session is back.
+    assert truth["array-state"].split() == ["write-pending"]
+    assert truth["session"].split()[0] == "FAILED"
+    check, state, *_ = truth["session-later"].split()
+    assert (check, state) == ("connects", "LOGGED_IN")
+    assert truth["deadline@recovered"].split() == ["running", "60"]
+
+
+@pytest.mark.kernels("5.10")
+def test_limits_of_cgroup_v1_are_lifted(kernel: str) -> None:
+    case = open_case(kernel, "waits-cgroup1")
+    result = analyzed(case.target, "waits")
+    limit, memory = _of(result, "waits-io-limit"), _of(result, "waits-memory")
+    for trial, finding, number in (("lifted", limit, 0), ("enabled", memory, 1)):
+        mine = finding.tasks & _waiting(case, "before")
+        assert mine
+        assert finding.remedies[number].command in _ran(case, trial)
+        assert not mine & _waiting(case, trial)
+
+
+@pytest.mark.kernels("6.1")
+def test_a_reader_gets_the_cpu_of_a_task_that_loses_its_priority(kernel: str) -> None:
+    """What a finding about waits-rcu advises."""
+    dump = build(kernel, "waits-priority")
+    running = {
+        name: set(re.findall(r"CPU: 2 .*Comm: (rcu-\S+)", dump.truth[f"waits.log.{name}"]))
+        for name in ("before", "lowered")
+    }
+    assert running["before"] == {"rcu-above"}
+    assert "rcu-preempted" in running["lowered"]
