@@ -11,7 +11,7 @@ from drgn import Qualifiers, TypeKind
 
 from kcensus.sources.debuginfo.btf.checks import ENUMS, QUALIFIERS, VOID, Extents, check
 from kcensus.sources.debuginfo.btf.format import Array, Columns, Kind, read_columns
-from kcensus.sources.debuginfo.btf.names import Names, Text
+from kcensus.sources.debuginfo.names import Names, Text
 from kcensus.sources.types.nodes import Member, MemberType, Node, Parameter, Ref
 
 _BITS = {

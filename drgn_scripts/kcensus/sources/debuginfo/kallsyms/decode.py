@@ -37,6 +37,7 @@ _NAMESPACE = "__kstrtabns_"
 # Tokens that stand for a length: a new line, and nothing for the second byte of a length.
 _LINE, _NOTHING = TOKENS, TOKENS + 1
 _CHUNK = 1 << 18
+_MAX_PADDING = 64
 # Letters of nm(1) that a linked kernel has, see is_ignored_symbol() of scripts/mksysmap.
 _TYPES = np.frombuffer(b"AaBbCcDdGgIiNnRrSsTtuVvWw", np.uint8)
 
@@ -87,6 +88,49 @@ def lengths(stream: bytes, count: int) -> Lengths:
 
     :raises BadKallsyms: a length is impossible
     """
+    for marks in _marks(stream, count):
+        if found := _parallel(stream, count, marks):
+            return found
+    return _lengths(stream, count)
+
+
+def _marks(stream: bytes, count: int) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield what may be kallsyms_markers, the places of each 256th symbol, at the end of the names.
+
+    They end at the next table, or some bytes before, so that this is aligned.
+    """
+    number = -(-count // _PER_MARKER)
+    for dtype in ("<u4", "<u8"):
+        for padding in range(0, _MAX_PADDING, 4):
+            start = len(stream) - padding - number * np.dtype(dtype).itemsize
+            if start > 0:
+                marks = np.frombuffer(stream, dtype, number, start)
+                if marks[0] == 0 and marks[-1] < start and (marks[1:] > marks[:-1]).all():
+                    yield marks.astype(np.int64)
+
+
+def _parallel(stream: bytes, count: int, marks: npt.NDArray[np.int64]) -> Lengths | None:
+    """Return the places of symbols, following them from all marks at once; None if that fails."""
+    data, last = np.frombuffer(stream, np.uint8), len(stream) - 1
+    first = np.empty((len(marks), _PER_MARKER), np.int64)
+    place, end = marks, 0
+    for column in range(_PER_MARKER):
+        first[:, column] = place
+        length = data[np.minimum(place, last)].astype(np.int64)
+        is_long = length >= 128
+        if is_long.any():
+            high = data[np.minimum(place + 1, last)].astype(np.int64) << 7
+            length = np.where(is_long, 1 + high + length - 128, length)
+        place = place + 1 + length
+        if column == (count - 1) % _PER_MARKER:
+            end = int(place[-1])
+    starts = first.reshape(-1)[:count]
+    fits = (place[:-1] == marks[1:]).all() and (np.diff(starts) > 1).all() and end <= last + 1
+    return Lengths(starts, end) if fits else None
+
+
+def _lengths(stream: bytes, count: int) -> Lengths:
+    """Return the places of symbols, one after another."""
     starts = array("q")
     place = 0
     try:

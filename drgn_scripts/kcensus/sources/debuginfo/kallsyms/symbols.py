@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from drgn import Program, Symbol, SymbolBinding, SymbolKind
 
+from kcensus.sources.debuginfo.names import Names, Text
+
 FINDER = "kcensus kallsyms"
 """Name of the symbol finder."""
 
@@ -35,33 +37,32 @@ class Symbols:
     """
 
     def __init__(self, text: bytes, address: npt.NDArray[np.uint64]) -> None:
-        lines = text.decode("ascii").split("\n")[1:]
-        self._types = "".join([line[0] for line in lines])
-        self._names = [line[1:] for line in lines]
+        self._text = text
+        characters = np.frombuffer(text, np.uint8)
+        lines = np.flatnonzero(characters == ord("\n"))
         if len(lines) != len(address):
             raise ValueError("there must be as many addresses as names")
+        if len(lines) and (int(characters.max()) > 127 or lines[-1] + 1 >= len(text)):
+            raise ValueError("a symbol is not ASCII, or has no type")
+        self._types = characters[lines + 1].tobytes().decode("ascii")
+        # An array takes 8 bytes a name, a list of strings 80.
+        self._start, self._end = lines + 2, np.append(lines[1:], len(text))
         self.address_column = address
         """Addresses of all symbols, shape (n,), ascending. Not to be changed."""
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self._start)
 
     @functools.cached_property
-    def _rows(self) -> dict[str, int]:
-        """The last row of each name."""
-        return dict(zip(self._names, range(len(self)), strict=True))
+    def _index(self) -> Names:
+        return Names(Text(np.frombuffer(self._text, np.uint8), self._end).keys(self._start))
 
-    @functools.cached_property
-    def _repeated(self) -> dict[str, list[int]]:
-        """All rows of the names that occur more than once."""
-        last, repeated = self._rows, dict[str, list[int]]()
-        listed = np.zeros(len(self), np.bool_)
-        listed[np.fromiter(last.values(), np.int64, len(last))] = True
-        for row in np.flatnonzero(~listed).tolist():
-            repeated.setdefault(self._names[row], []).append(row)
-        for name, rows in repeated.items():
-            rows.append(last[name])
-        return repeated
+    def _name(self, row: int) -> str:
+        return self._text[self._start[row] : self._end[row]].decode("ascii")
+
+    def _named(self, name: str) -> list[int]:
+        """Return the rows of a name, ascending."""
+        return [row for row in self._index.candidates(name) if self._name(row) == name]
 
     @functools.cached_property
     def _ends(self) -> npt.NDArray[np.uint64]:
@@ -77,13 +78,9 @@ class Symbols:
         start, end = self.address("_sdata"), self.address("_edata")
         return range(start or 0, end or 0)
 
-    def _named(self, name: str) -> Sequence[int]:
-        row = self._rows.get(name)
-        return () if row is None else self._repeated.get(name) or (row,)
-
     def names(self) -> list[str]:
         """Return all names, in ascending order of addresses."""
-        return list(self._names)
+        return [line[1:] for line in self._text.decode("ascii").split("\n")[1:]]
 
     def types(self) -> list[str]:
         """Return the types of all symbols, as of nm(1): ``T`` a global function, ``d`` static data.
@@ -133,7 +130,7 @@ class Symbols:
 
     def symbol(self, row: int) -> Symbol:
         """Return a row as a symbol of drgn, whose size is an upper bound."""
-        kind, name = self._types[row], self._names[row]
+        kind, name = self._types[row], self._name(row)
         address = int(self.address_column[row])
         if kind in _WEAK:
             binding = SymbolBinding.WEAK
@@ -162,7 +159,7 @@ class Symbols:
         return [self.symbol(row) for row in rows]
 
     def _preference(self, row: int) -> tuple[bool, int]:
-        kind, name = self._types[row], self._names[row]
+        kind, name = self._types[row], self._name(row)
         # A system call without arguments is one function with a name for 32 bit, too.
         return name.startswith("__ia32_"), 1 if kind in _WEAK else 0 if kind in _GLOBAL else 2
 

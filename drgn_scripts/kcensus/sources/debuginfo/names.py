@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Find names in a BTF string section without making Python strings of all."""
+"""Find names in a section of strings without making Python strings of all."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from kcensus.sources.debuginfo.btf.format import Array
+Array = npt.NDArray[Any]
 
 _WORD = 8
 _FACTOR = np.uint64(0x9E37_79B9_7F4A_7C15)
@@ -18,7 +20,7 @@ class Text:
     """The strings of a section.
 
     :param text: uint8
-    :param ends: the offset of the zero byte behind each string
+    :param ends: the offset of the byte behind each string, ascending
     """
 
     def __init__(self, text: Array, ends: Array) -> None:
