@@ -193,8 +193,7 @@ def _machine(fields: Mapping[str, Any] | None) -> results.Machine | None:
     known |= {
         name: _number(known[name]) for name in ("ram_bytes", "cpus", "nodes") if name in known
     }
-    for each in ("memory", "pressure"):
-        known[each] = {name: _number(size) for name, size in known.get(each, {}).items()}
+    known["memory"] = {name: _number(size) for name, size in known.get("memory", {}).items()}
     if "time" in known:
         known["time"] = datetime.datetime.fromisoformat(known["time"]).timestamp()
     return results.Machine(**known)

@@ -11,8 +11,7 @@ import pytest
 
 from kcensus import cli
 from kcensus.analyses import analyses
-from kcensus.sources.debuginfo import finder
-from kcensus.sources.debuginfo.in_memory import NotInMemory
+from kcensus.sources.debuginfo import kallsyms
 from kcensus.sources.formats.coverage import coverage
 from tests.lab import build, symbols
 from tests.vm.cases import command
@@ -67,7 +66,7 @@ def test_without_debug_info_it_says_what_the_file_is_and_what_to_install(
 ) -> None:
     """On a kernel without types of its own."""
     dump = build("6.1", "negatives")
-    monkeypatch.setattr(finder, "InMemory", mock.Mock(side_effect=NotInMemory("no types")))
+    monkeypatch.setattr(kallsyms, "load", mock.Mock(side_effect=kallsyms.BadKallsyms("none")))
     status, document, err = command(capsys, "doctor", str(dump.formats["kdump-zlib"]))
     assert status == 3
     assert "zlib" in document["summary"]["format"]

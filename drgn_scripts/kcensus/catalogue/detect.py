@@ -15,6 +15,7 @@ from drgn import TypeKind
 
 from kcensus.catalogue.model import HAS_IT, Detected, Patch, Probe, ProbeKind, Rule, State, Status
 from kcensus.sources.capsule import NotRecorded
+from kcensus.sources.debuginfo.globals import Undeclared
 
 _COMPOUND = (TypeKind.STRUCT, TypeKind.UNION, TypeKind.CLASS)
 
@@ -124,6 +125,8 @@ def _exists(look_up: Callable[..., object], *args: object) -> bool:
         look_up(*args)
     except LookupError:
         return False
+    except Undeclared:
+        return True  # only its type is unknown
     return True
 
 

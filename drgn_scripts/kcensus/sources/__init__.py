@@ -19,14 +19,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from kcensus.sources import live, session, vmcore
-from kcensus.sources.model import Request, RequestError, Source, Target, TargetError
+from kcensus.sources.model import SYMBOLS, Request, RequestError, Source, Target, TargetError
 from kcensus.sources.reader import os_error
 from kcensus.text import printable
 
 __all__ = ["RequestError", "Target", "TargetError", "is_running_kernel", "open_target"]
 
-_SYMBOLS = "KCENSUS_SYMBOLS"
-"""Environment variable with more files and directories with debug info, separated by colons."""
 _MODULE = re.compile(r"\.ko(\.|$)")
 _MANY = 3
 """Modules of one directory from which on the directory stands for them in commands to paste."""
@@ -62,7 +60,7 @@ def open_target(
         command of crash or drgn runs, None and ``session`` are the kernel that is open there. At
         drgn's prompt itself they are not: there, pass ``prog`` to the functions of :mod:`kcensus`
     :param symbols: files and directories with debug info, tried before the environment variable
-        ``KCENSUS_SYMBOLS``, separated by colons, and before drgn's own search
+        ``KCENSUSSYMBOLS``, separated by colons, and before drgn's own search
     :param allow_truncated: open a dump that lacks its end; the missing memory is reported as a gap
     :param vmcoreinfo: file with the VMCOREINFO of a vmcore that has none, or a wrong one: its text,
         its ELF note, another dump of the same boot, or a copy of /sys/kernel/vmcoreinfo. Without
@@ -73,8 +71,8 @@ def open_target(
     spec = os.fspath(spec) if spec is not None else session.SPEC if session.is_open() else None
     if spec == "":
         raise TargetError("the target is ''; leave it out to read the running kernel")
-    listed = filter(None, os.environ.get(_SYMBOLS, "").split(os.pathsep))
-    places = (*_existing("-s", symbols), *_existing(_SYMBOLS, listed))
+    listed = filter(None, os.environ.get(SYMBOLS, "").split(os.pathsep))
+    places = (*_existing("-s", symbols), *_existing(SYMBOLS, listed))
     info = _existing("--vmcoreinfo", [vmcoreinfo] if vmcoreinfo is not None else [])
     words = []
     if spec is not None and not session.is_session(spec):

@@ -12,6 +12,9 @@ import drgn
 
 from kcensus.text import printable
 
+SYMBOLS = "KCENSUS_SYMBOLS"
+"""Environment variable with more files and directories with debug info, separated by colons."""
+
 
 class TargetError(Exception):
     """A target or its debug info is unusable; the text is one printable line for the user.

@@ -11,7 +11,7 @@ from shlex import quote
 import drgn
 
 from kcensus.sources.capsule import NotRecorded
-from kcensus.sources.debuginfo.finder import load_debug_info
+from kcensus.sources.debuginfo.finder import has_types, load_debug_info
 from kcensus.sources.formats.sniff import Sniffed, sniff
 from kcensus.sources.model import Target, TargetError, check_platform, kernel_release
 from kcensus.text import printable
@@ -43,7 +43,7 @@ def adopt(prog: drgn.Program, symbols: tuple[Path, ...] = ()) -> Target:
             return known
         return load_debug_info(replace(known), symbols)
     target = _live(prog) if prog.flags & drgn.ProgramFlags.IS_LIVE else _dump(prog)
-    if _has_own_types(prog):
+    if not has_types(prog) and _has_own_types(prog):
         check_platform(prog, target.name)
         return target
     return load_debug_info(target, symbols)

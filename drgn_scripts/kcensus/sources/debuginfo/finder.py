@@ -34,8 +34,10 @@ from kcensus.sources.debuginfo.loading import (
     unreadable_modules,
 )
 from kcensus.sources.debuginfo.packs.choice import split_packs, use_pack
+from kcensus.sources.debuginfo.packs.loaded import PackDebugInfo
 from kcensus.sources.formats import elf
 from kcensus.sources.model import (
+    SYMBOLS,
     MissingDebugInfo,
     Target,
     TargetError,
@@ -202,8 +204,20 @@ class DebugInfo:
 
     @property
     def names_no_kernel(self) -> bool:
-        """Whether the user passed no file of a kernel, which would have to belong to this one."""
-        return not self._kernels
+        """Whether the user passed no vmlinux of another kernel with -s.
+
+        In the environment variable, they are for many kernels.
+        """
+        listed = os.environ.get(SYMBOLS, "").split(os.pathsep)
+        return all(
+            os.fspath(each.path) in listed or self._is_of_this_build(each) for each in self._kernels
+        )
+
+    @property
+    def troubles(self) -> list[str]:
+        """Sentences about servers that failed."""
+        found = self._servers.troubles if self._servers else []
+        return [f"debug info was not downloaded: {each}" for each in dict.fromkeys(found)]
 
     def load_kernel(self) -> None:
         """Load the debug info of the kernel; raise :class:`TargetError` if that fails."""
@@ -224,8 +238,7 @@ class DebugInfo:
             if path := self._servers.debug_file(self._build_id, what):
                 self._try([_Vmlinux(path)])
         if self._missing():
-            troubles = self._servers.troubles if self._servers else []
-            why = "; ".join([self._why_missing(tried), *troubles])
+            why = "; ".join([self._why_missing(tried), *self.troubles])
             raise MissingDebugInfo(why, self._build_id)
 
     def _candidates(self) -> Iterator[_Vmlinux]:
@@ -363,26 +376,33 @@ def _is_of(path: Path, module: str) -> bool:
     return path.name.partition(".ko")[0].replace("-", "_") == module
 
 
+def has_types(prog: drgn.Program) -> bool:
+    """Return whether :func:`load_debug_info` gave a program types from elsewhere than DWARF."""
+    return (PackDebugInfo.of(prog) or InMemory.of(prog)) is not None
+
+
 def load_debug_info(target: Target, symbols: tuple[Path, ...]) -> Target:
-    """Give the program of ``target`` types and symbols; return the target.
+    """Give the program of ``target`` types and symbols, once; return the target.
 
     They come from debug info, else from a type pack, else from the kernel's own memory.
 
     :raises TargetError: the machine is not supported, or the debug info is missing or unusable
     """
-    check_platform(target.prog, target.name)
+    prog = target.prog
+    check_platform(prog, target.name)
     packs, files = split_packs(symbols)
     given, files = split_given(files)
-    debug_info = DebugInfo(target.prog, files)
+    debug_info = DebugInfo(prog, files)
     try:
         with mapping_files():
             debug_info.load_kernel()
         target.modules = debug_info
     except MissingDebugInfo as error:
-        if pack := use_pack(target.prog, packs, files):
-            target.modules, target.types = pack, "type pack"
+        if pack := PackDebugInfo.of(prog) or use_pack(prog, packs, files):
+            target.modules, target.types = _WithFiles(pack, debug_info), "type pack"
         elif debug_info.names_no_kernel:
-            target.modules, target.types = _in_memory(target.prog, given, error), "BTF"
+            own = InMemory.of(prog) or _in_memory(prog, given, error)
+            target.modules, target.types = _WithFiles(own, debug_info), "BTF"
         else:
             raise
     return target
@@ -394,3 +414,24 @@ def _in_memory(prog: drgn.Program, given: Given, missing: MissingDebugInfo) -> I
     except NotInMemory as error:
         text = f"{missing}; the kernel's own types cannot replace it: {error}"
         raise MissingDebugInfo(text, missing.build_id) from error
+
+
+class _WithFiles:
+    """Modules from a source without DWARF, and those that this lacks from their debug info.
+
+    :param own: a type pack, or the kernel's own types
+    """
+
+    def __init__(self, own: PackDebugInfo | InMemory, debug_info: DebugInfo) -> None:
+        self._own, self._debug_info = own, debug_info
+
+    def need_modules(self, *names: str) -> list[str]:
+        sentences = self._own.need_modules(*names)
+        if lacking := [name for name in names if self._own.lacks(name.replace("-", "_"))]:
+            missing = self._debug_info.need_modules(*lacking)
+            # Without any new file, the reasons of the source itself say more.
+            sentences = sentences if len(missing) == len(lacking) else missing
+        return [*sentences, *self._debug_info.troubles]
+
+    def places(self) -> list[tuple[str, str]]:
+        return [*self._own.places(), *self._debug_info.places()]

@@ -6,12 +6,8 @@ Like debug info, those of a module are loaded when an analysis needs it.
 
 from __future__ import annotations
 
-from itertools import islice
-
 import drgn
-from drgn import FindObjectFlags, SymbolIndex, SymbolKind
-from drgn.helpers.linux.kallsyms import module_kallsyms
-from drgn.helpers.linux.module import for_each_module
+from drgn import FindObjectFlags, SymbolKind
 
 from kcensus.sources.debuginfo import kallsyms, packages
 from kcensus.sources.debuginfo.btf import finders, places
@@ -21,17 +17,13 @@ from kcensus.sources.debuginfo.btf.verify import verify
 from kcensus.sources.debuginfo.given import Given
 from kcensus.sources.debuginfo.globals import Undeclared, declared
 from kcensus.sources.debuginfo.kallsyms import BadKallsyms, Symbols
-from kcensus.sources.debuginfo.kallsyms.files import from_file
 from kcensus.sources.debuginfo.loading import unreadable_modules
 from kcensus.sources.model import TargetError, kernel_release
 from kcensus.text import printable
 
 _FINDER = "kcensus globals"
-_MAX_MODULES = 1 << 13
-_DAMAGED = (
-    *(LookupError, AttributeError, TypeError, ValueError, OverflowError),
-    *(drgn.FaultError, drgn.OutOfBoundsError),
-)
+_KEY = "kcensus: types and symbols in memory"
+"""Key of :attr:`drgn.Program.cache`."""
 
 
 class NotInMemory(Exception):
@@ -51,57 +43,87 @@ class InMemory:
         self._btf = self._find_types()
         self._types = finders.Types(self._btf)
         self._symbols.register(prog)
-        finders.register(prog, self._types)
+        finders.register(prog, self._types, self._address)
         prog.register_object_finder(_FINDER, self._find_variable, enable_index=-1)
         self._known: dict[str, str] = {}
-        """By name of a module, the sentence about what it lacks; empty for none."""
+        """By name of a loaded module, the sentence about what it lacks; empty for none."""
         self._of_modules: tuple[dict[str, Btf], list[str]] | None = None
+        prog.cache[_KEY] = self
+
+    @staticmethod
+    def of(prog: drgn.Program) -> InMemory | None:
+        """Return what is registered in a program."""
+        known = prog.cache.get(_KEY)
+        return known if isinstance(known, InMemory) else None
 
     def _find_symbols(self) -> Symbols:
         if path := self._given.symbols:
             try:
-                return from_file(path, self._prog)
+                found = kallsyms.from_file(path, self._prog)
             except BadKallsyms as error:
                 raise TargetError(f"-s {printable(str(path))}: {error}") from error
-        try:
-            return kallsyms.load(self._prog)
-        except BadKallsyms as error:
-            why = f"its symbols (kallsyms) are unusable: {error}; pass its System.map with -s"
-            raise NotInMemory(why) from error
+        else:
+            try:
+                found = kallsyms.load(self._prog)
+            except BadKallsyms as error:
+                why = f"its symbols (kallsyms) are unusable: {error}; pass its System.map with -s"
+                raise NotInMemory(why) from error
+        if found.address("init_uts_ns") is None:
+            raise NotInMemory(
+                "its symbols (kallsyms) have no variables (CONFIG_KALLSYMS_ALL); pass its "
+                "System.map with -s"
+            )
+        return found
 
     def _find_types(self) -> Btf:
-        if path := self._given.btf:
-            try:
-                given = places.from_file(path, prefix="-s ")
-                verify(self._prog, given)
-            except BadBtf as error:
-                why = f"-s {printable(str(path))}: the types (BTF) are unusable: {error}"
-                raise TargetError(why) from error
-            return given
         start, stop = map(self._symbols.address, ("__start_BTF", "__stop_BTF"))
-        if start is None or stop is None:
-            raise NotInMemory("it was built without types (CONFIG_DEBUG_INFO_BTF)")
         try:
-            found = places.from_memory(self._prog, start, stop)
+            if start is None or stop is None:
+                raise BadBtf("it was built without types (CONFIG_DEBUG_INFO_BTF)")
+            own = places.from_memory(self._prog, start, stop)
+            verify(self._prog, own)
+        except BadBtf as error:
+            if not self._given.btf:
+                raise NotInMemory(f"its types (BTF) are unusable: {error}") from error
+            return self._given_types()
+        # Files that agree with VMCOREINFO can still be of another build.
+        if self._given.btf and self._given_types().data != own.data:
+            raise TargetError(f"-s {self._given.btf}: differs from the types (BTF) in the dump")
+        return own
+
+    def _given_types(self) -> Btf:
+        path = self._given.btf
+        assert path is not None
+        found = places.from_file(path, prefix="-s ", platform=self._prog.platform)
+        try:
             verify(self._prog, found)
         except BadBtf as error:
-            raise NotInMemory(f"its types (BTF) are unusable: {error}") from error
+            why = f"-s {printable(str(path))}: the types (BTF) are unusable: {error}"
+            raise TargetError(why) from error
         return found
+
+    def _address(self, name: str) -> int | None:
+        """Return the address of a symbol; None without any, or if several variables have the name.
+
+        The source file of a variable is unknown, so that none of several can be the wanted one.
+        """
+        if self._symbols.address(name) is None and self._symbols.addresses(name):
+            return None
+        try:
+            return int(self._prog.symbol(name).address)
+        except LookupError:
+            return None
 
     def _find_variable(
         self, prog: drgn.Program, name: str, flags: FindObjectFlags, filename: str | None
     ) -> drgn.Object | None:
-        # The file of a variable is unknown. Of several variables of a name, none is meant.
         if not flags & FindObjectFlags.VARIABLE:
             return None
         if name == "vmemmap":
             return self._vmemmap()
-        if self._symbols.address(name) is None and self._symbols.addresses(name):
+        if (address := self._address(name)) is None:
             return None
-        try:
-            symbol = prog.symbol(name)
-        except LookupError:
-            return None
+        symbol = prog.symbol(name)
         try:
             type_ = declared(prog, name, lambda _: symbol.size or None)
         except Undeclared:
@@ -109,7 +131,7 @@ class InMemory:
             if symbol.kind == SymbolKind.FUNC:
                 return None
             raise
-        return drgn.Object(prog, type_, address=symbol.address)
+        return drgn.Object(prog, type_, address=address)
 
     def _vmemmap(self) -> drgn.Object | None:
         """Return what drgn has as ``vmemmap`` if the function vmemmap_populate() is known.
@@ -126,19 +148,16 @@ class InMemory:
         wanted = dict.fromkeys(name.replace("-", "_") for name in names)
         new = {name for name in wanted if name not in self._known}
         try:
-            loaded = (
-                {
-                    module.name.string_().decode(errors="surrogateescape"): module
-                    for module in islice(for_each_module(self._prog), _MAX_MODULES)
-                }
-                if new
-                else {}
-            )
-        except _DAMAGED as error:
+            loaded = kallsyms.loaded_modules(self._prog) if new else {}
+        except kallsyms.DAMAGED as error:
             return [unreadable_modules(new, str(error))]
-        for name in new:
-            self._known[name] = self._load(name, loaded[name]) if name in loaded else ""
-        return [sentence for name in wanted if (sentence := self._known[name])]
+        for name in new & loaded.keys():
+            self._known[name] = self._load(name, loaded[name])
+        return [sentence for name in wanted if (sentence := self._known.get(name))]
+
+    def lacks(self, name: str) -> bool:
+        """Return whether a module that :meth:`need_modules` found loaded has no types here."""
+        return bool(self._known.get(name))
 
     def _load(self, name: str, module: drgn.Object) -> str:
         """Add the types and symbols of a loaded module; return what it lacks."""
@@ -147,21 +166,18 @@ class InMemory:
             self._of_modules = places.of_modules(self._prog, self._btf, head) if head else ({}, [])
         types, sentences = self._of_modules
         if name not in types:
+            # Of the module itself, else of the whole list.
             own = [each for each in sentences if each.startswith(f"module {name}:")]
-            return own[0] if own else packages.missing_module(name, self._release, None)
+            general = [each for each in sentences if not each.startswith("module ")]
+            missing = packages.missing_module(name, kernel_release(self._prog), None)
+            return (own or general or [missing])[0]
         try:
-            symbols = module_kallsyms(module)
-        except _DAMAGED as error:
-            return f"module {name}: its symbols are unreadable ({printable(str(error))})"
+            symbols = kallsyms.module_symbols(module)
+        except ValueError as error:
+            return f"module {printable(name)}: its symbols are unreadable ({error})"
         self._types.add(name, types[name])
-        self._prog.register_symbol_finder(
-            f"{_FINDER}: {name}", SymbolIndex(symbols), enable_index=-1
-        )
+        self._prog.register_symbol_finder(f"{_FINDER}: {name}", symbols, enable_index=-1)
         return ""
-
-    @property
-    def _release(self) -> str:
-        return kernel_release(self._prog)
 
     def places(self) -> list[tuple[str, str]]:
         types, symbols = (

@@ -14,6 +14,8 @@ from importlib import resources
 
 import drgn
 
+from kcensus.sources.types.nodes import NotRecorded
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -27,17 +29,13 @@ SymbolSize = Callable[[str], int | None]
 """Returns the bytes from a symbol to the next one."""
 
 
-class Undeclared(KeyError):
-    """A variable has a symbol and no declaration."""
+class Undeclared(NotRecorded):
+    """A variable has a symbol and no declaration: it exists, and its type is unknown."""
 
     def __init__(self, variable: str) -> None:
-        super().__init__(f"could not find '{variable}'")
-        self.variable = variable
-
-    def __str__(self) -> str:
-        return (
-            f"the type of the variable {self.variable} is unknown without debug info: declare it "
-            "in declarations.toml"
+        super().__init__(
+            f"the type of the variable {variable} is unknown without debug info: pass the vmlinux "
+            "with -s"
         )
 
 

@@ -5,7 +5,19 @@ from __future__ import annotations
 
 from kcensus.sources.debuginfo.kallsyms.files import from_file
 from kcensus.sources.debuginfo.kallsyms.loading import load
-from kcensus.sources.debuginfo.kallsyms.module_symbols import modules
+from kcensus.sources.debuginfo.kallsyms.module_symbols import (
+    DAMAGED,
+    loaded_modules,
+    module_symbols,
+)
 from kcensus.sources.debuginfo.kallsyms.symbols import BadKallsyms, Symbols
 
-__all__ = ["BadKallsyms", "Symbols", "from_file", "load", "modules"]
+__all__ = [
+    "DAMAGED",
+    "BadKallsyms",
+    "Symbols",
+    "from_file",
+    "load",
+    "loaded_modules",
+    "module_symbols",
+]

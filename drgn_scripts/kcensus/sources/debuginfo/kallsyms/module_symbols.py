@@ -6,81 +6,48 @@ drgn's helper reads 9,285 symbols of 8 modules of 6.1 in 0.06 s, and 25,534 of 7
 
 from __future__ import annotations
 
-import itertools
-from typing import NamedTuple
-
 import drgn
 from drgn.helpers.linux.kallsyms import module_kallsyms
 from drgn.helpers.linux.list import list_for_each_entry
 
 from kcensus.text import printable
 
-FINDER = "kcensus module kallsyms"
-"""Name of the symbol finder."""
-
+DAMAGED = (
+    *(drgn.FaultError, drgn.OutOfBoundsError, LookupError, AttributeError),
+    *(TypeError, ValueError, OverflowError, MemoryError),
+)
+"""Raised for a damaged list or table of modules."""
 _MAX_MODULES = 1 << 14
 _MAX_SYMBOLS = 1 << 20
-_MAX_NAME = 56
 
 
-class ModuleSymbols(NamedTuple):
-    """The symbols of all modules; sizes are exact."""
+def loaded_modules(prog: drgn.Program) -> dict[str, drgn.Object]:
+    """Return the ``struct module`` of each loaded module by name, not safe to print.
 
-    index: drgn.SymbolIndex
-    lost: list[str]
-    """A sentence for each module whose table is damaged or not in the dump."""
-
-    def register(self, prog: drgn.Program, enable_index: int | None = -1) -> None:
-        """Let ``prog.symbol()`` find these symbols, by default after those of debug info."""
-        prog.register_symbol_finder(FINDER, self.index, enable_index=enable_index)
-
-
-def modules(prog: drgn.Program) -> ModuleSymbols:
-    """Return the symbols of the loaded modules.
-
-    The program must have the types ``struct module`` and ``struct list_head``, and the variable
-    ``modules``. Without CONFIG_KALLSYMS_ALL, there are only functions.
-
-    :raises LookupError: a type or the variable is missing
+    :raises Exception: one of :data:`DAMAGED`; the list of modules is damaged
     """
-    found: list[drgn.Symbol] = []
-    lost: list[str] = []
+    loaded: dict[str, drgn.Object] = {}
     seen: set[int] = set()
-    # Since Linux kernel commit 8244062ef1e5 ("modules: fix longstanding /proc/kallsyms vs module
-    # insertion race.") (in v4.5), the symbols are in a struct of their own.
-    is_apart = prog.type("struct module").has_member("kallsyms")
-    listed = list_for_each_entry("struct module", prog["modules"].address_of_(), "list")
+    for module in list_for_each_entry("struct module", prog["modules"].address_of_(), "list"):
+        if module.value_() in seen or len(seen) > _MAX_MODULES:
+            raise ValueError("the list of modules has a circle")
+        seen.add(module.value_())
+        loaded[module.name.string_().decode(errors="surrogateescape")] = module
+    return loaded
+
+
+def module_symbols(module: drgn.Object) -> drgn.SymbolIndex:
+    """Return the symbols of a ``struct module``; functions only without CONFIG_KALLSYMS_ALL.
+
+    :raises ValueError: its table is damaged, or not in the dump
+    """
     try:
-        for module in itertools.islice(listed, _MAX_MODULES):
-            if module.value_() in seen:
-                lost.append("the list of modules has a circle")
-                break
-            seen.add(module.value_())
-            try:
-                found += _symbols(module, is_apart)
-            except (drgn.FaultError, drgn.OutOfBoundsError, ValueError, OverflowError) as error:
-                lost.append(f"module {_name(module)} has no readable symbols ({_reason(error)})")
-    except drgn.FaultError as error:
-        lost.append(f"the list of modules is damaged ({_reason(error)})")
-    return ModuleSymbols(drgn.SymbolIndex(found), lost)
-
-
-def _symbols(module: drgn.Object, is_apart: bool) -> list[drgn.Symbol]:
-    home = module.kallsyms if is_apart else module
-    count = int(home.num_symtab)
-    if not count:
-        return []
-    if count > _MAX_SYMBOLS:
-        raise ValueError(f"num_symtab is {count}")
-    return list(module_kallsyms(module))
-
-
-def _name(module: drgn.Object) -> str:
-    try:
-        return printable(module.name.string_()[:_MAX_NAME])
-    except drgn.FaultError:
-        return f"at 0x{module.value_():x}"
-
-
-def _reason(error: Exception) -> str:
-    return printable(str(error))
+        # Since Linux kernel commit 8244062ef1e5 ("modules: fix longstanding /proc/kallsyms vs
+        # module insertion race.") (in v4.5), the symbols are in a struct of their own.
+        is_apart = module.prog_.type("struct module").has_member("kallsyms")
+        count = int((module.kallsyms if is_apart else module).num_symtab)
+        if count > _MAX_SYMBOLS:
+            raise ValueError(f"num_symtab is {count}")
+        return drgn.SymbolIndex(module_kallsyms(module) if count else [])
+    except DAMAGED as error:
+        raise ValueError(printable(str(error))) from error

@@ -49,6 +49,7 @@ class PackDebugInfo:
         self._modules: dict[str, tuple[Scope, drgn.RelocatableModule]] = {}
         """Used modules, with drgn's objects."""
         self._tables: dict[str, SymbolTable] = {}
+        self._lacked: set[str] = set()
         self._complete(self._contents.kernel)
 
     @staticmethod
@@ -201,8 +202,13 @@ class PackDebugInfo:
         self._complete(scope)
         return ""
 
+    def lacks(self, name: str) -> bool:
+        """Return whether a module that :meth:`need_modules` found loaded has no types here."""
+        return name in self._lacked
+
     def _missing(self, name: str, why: str) -> str:
         """Return a sentence about a module as :func:`packages.missing_module` does."""
+        self._lacked.add(name)
         where = f"module {printable(name)} of kernel {kernel_release(self._prog)}"
         return (
             f"debug info of {where} is missing: the type pack {self._pack.name} {why}; pass its "
