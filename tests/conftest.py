@@ -208,6 +208,17 @@ def bench_smoke(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--bench-smoke"))
 
 
+@pytest.fixture
+def without_btf(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory of kernels has no types."""
+    from kcensus.sources.debuginfo import kallsyms
+
+    def load(prog: object) -> None:
+        raise kallsyms.BadKallsyms("the page at 0x1000 is not in the dump")
+
+    monkeypatch.setattr(kallsyms, "load", load)
+
+
 @pytest.fixture(scope="session")
 def mixed_dump(kernel: str) -> Dump:
     """A dump of each kernel of the lab whose workload has something for every analysis."""

@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from unittest import mock
 
 import pytest
 
 from kcensus import cli
 from kcensus.analyses import analyses
-from kcensus.sources.debuginfo import kallsyms
 from kcensus.sources.formats.coverage import coverage
 from tests.lab import build, symbols
 from tests.vm.cases import command
@@ -46,6 +44,7 @@ def test_a_dump_with_debug_info(capsys: pytest.CaptureFixture[str]) -> None:
     assert str(dump.vmlinux) in [row["place"] for row in document["tables"]["debug_info"]]
 
 
+@pytest.mark.usefixtures("without_btf")
 def test_without_debug_info_of_modules_the_package_is_said_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -61,12 +60,11 @@ def test_without_debug_info_of_modules_the_package_is_said_once(
     assert missing["kcopyd"] == "debug info of modules dm_mod, dm_snapshot"
 
 
+@pytest.mark.usefixtures("without_btf")
 def test_without_debug_info_it_says_what_the_file_is_and_what_to_install(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """On a kernel without types of its own."""
     dump = build("6.1", "negatives")
-    monkeypatch.setattr(kallsyms, "load", mock.Mock(side_effect=kallsyms.BadKallsyms("none")))
     status, document, err = command(capsys, "doctor", str(dump.formats["kdump-zlib"]))
     assert status == 3
     assert "zlib" in document["summary"]["format"]

@@ -93,6 +93,7 @@ def test_only_the_modules_asked_for_are_loaded_from_a_directory(mixed_dump: Dump
         target.prog.type("struct dm_snapshot")
 
 
+@pytest.mark.usefixtures("without_btf")
 def test_a_missing_module_names_its_package(mixed_dump: Dump) -> None:
     target = open_target(str(mixed_dump.core), [mixed_dump.vmlinux])
     (sentence,) = target.need_modules("xfs", "no_such_module")
@@ -103,6 +104,7 @@ def test_a_missing_module_names_its_package(mixed_dump: Dump) -> None:
     assert f"`apt install linux-image-{mixed_dump.release}-dbg`" in sentence
 
 
+@pytest.mark.usefixtures("without_btf")
 @pytest.mark.parametrize(
     ("vmlinux", "modules"),
     [
@@ -284,6 +286,7 @@ def test_a_vmlinux_of_another_build(dump: Dump, lzo: Path) -> None:
     assert f"does not belong to this kernel, {dump.release} (build ID " in sentence
 
 
+@pytest.mark.usefixtures("without_btf")
 def test_dumps_without_a_build_id(tmp_path: Path) -> None:
     """As of kernels before 5.9: each vmlinux is compared with the dump."""
     dump, other = build(KERNEL, "mixed"), build(OTHER, "mixed")
@@ -336,6 +339,7 @@ def test_a_guest_over_qmp(guest: Live) -> None:
     gc.collect()
 
 
+@pytest.mark.usefixtures("without_btf")
 def test_a_guest_without_debug_info_lets_go_of_the_socket(guest: Live) -> None:
     for _ in range(2):
         assert "debug info of kernel" in refusal(f"qmp:{guest.qmp}")

@@ -65,6 +65,18 @@ class ModuleDebugInfo(Protocol):
         ...
 
 
+class ModuleTypes(ModuleDebugInfo, Protocol):
+    """A source of types that knows of each module whether it has them."""
+
+    def has(self, name: str) -> bool:
+        """Return whether the types of a loaded module are loaded; ``name`` has no dashes."""
+        ...
+
+    def lacks(self, name: str) -> bool:
+        """Return whether :meth:`need_modules` found a module loaded and has no types of it."""
+        ...
+
+
 @dataclass
 class Target:
     """A kernel with readable memory and types."""

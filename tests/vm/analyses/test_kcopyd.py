@@ -436,6 +436,7 @@ def test_no_snapshot_where_their_module_is_not_loaded(stall: Case) -> None:
         assert stall.figure(name) is None
 
 
+@pytest.mark.usefixtures("without_btf")
 def test_without_module_debug_info(kernel: str) -> None:
     dump = open_case(kernel, "kcopyd-unlimited")
     target = open_target(str(dump.dump.core), [dump.dump.vmlinux])

@@ -65,17 +65,19 @@ class Servers:
         # Clients keep an empty file for a while where no server had one.
         if path.is_file() and path.stat().st_size:
             return path
+        troubles = []
         for url in self._urls:
             try:
                 self._download(f"{url.rstrip('/')}/buildid/{build_id}/debuginfo", path, what)
             except urllib.error.HTTPError as error:
                 if error.code != 404:
-                    self.troubles.append(f"{printable(url)}: HTTP status {error.code}")
+                    troubles.append(f"{printable(url)}: HTTP status {error.code}")
             except (OSError, HTTPException, ValueError) as error:
                 reason = getattr(error, "reason", error)
-                self.troubles.append(f"{printable(url)}: {printable(str(reason))}")
+                troubles.append(f"{printable(url)}: {printable(str(reason))}")
             else:
                 return path
+        self.troubles += troubles
         return None
 
     def _download(self, url: str, path: Path, what: str) -> None:

@@ -15,7 +15,7 @@ import contextlib
 import functools
 import logging.handlers
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,6 +39,7 @@ from kcensus.sources.formats import elf
 from kcensus.sources.model import (
     SYMBOLS,
     MissingDebugInfo,
+    ModuleTypes,
     Target,
     TargetError,
     check_platform,
@@ -142,7 +143,7 @@ class DebugInfo:
     """
 
     def __init__(self, prog: drgn.Program, symbols: tuple[Path, ...]) -> None:
-        self._prog = prog
+        self.prog = prog
         self._servers = debuginfod.current()
         self._kernels: list[_Vmlinux] = []
         self._modules: list[Path] = []
@@ -158,7 +159,7 @@ class DebugInfo:
 
     def _search(self, directories: Iterable[Path], kernel_directories: Iterable[Path]) -> None:
         """Let drgn search in these directories, before others."""
-        options = self._prog.debug_info_options
+        options = self.prog.debug_info_options
         own, before = tuple(map(os.fspath, directories)), options.directories
         options.directories = (*own, *(each for each in before if each not in own))
         own, before = tuple(map(os.fspath, kernel_directories)), options.kernel_directories
@@ -169,7 +170,7 @@ class DebugInfo:
         """The modules in the debug tree of the loaded vmlinux; drgn searches there from now on."""
         with contextlib.suppress(LookupError):
             # drgn resolves links.
-            if loaded := self._prog.main_module().debug_file_path:
+            if loaded := self.prog.main_module().debug_file_path:
                 given = [each.path for each in self._kernels]
                 links = [path for path in given if os.path.realpath(path) == loaded]
                 found = beside([*links, Path(loaded)], self._release)
@@ -257,15 +258,15 @@ class DebugInfo:
         # file must be in memory at their places in the file.
         if self._build_id is not None:
             return vmlinux.identity.build_id == self._build_id
-        return holds(self._prog, vmlinux.identity.contents, self._offset)
+        return holds(self.prog, vmlinux.identity.contents, self._offset)
 
     def _try(self, files: list[_Vmlinux]) -> None:
         try:
             if self._build_id is not None:
                 with modules_from_memory():
-                    self._prog.load_debug_info([file.path for file in files], main=True)
+                    self.prog.load_debug_info([file.path for file in files], main=True)
                 return
-            main, _ = next(iter(self._prog.loaded_modules()))
+            main, _ = next(iter(self.prog.loaded_modules()))
             for file in files:
                 main.try_file(file.path)
         except drgn.MissingDebugInfoError:
@@ -283,7 +284,7 @@ class DebugInfo:
 
     def _missing(self) -> bool:
         with contextlib.suppress(LookupError):
-            return bool(self._prog.main_module().wants_debug_file())
+            return bool(self.prog.main_module().wants_debug_file())
         return True
 
     def _why_missing(self, tried: list[_Vmlinux]) -> str:
@@ -324,10 +325,10 @@ class DebugInfo:
         logger.addHandler(warnings)
         try:
             with modules_from_memory():
-                self._prog.create_loaded_modules()
+                self.prog.create_loaded_modules()
             loaded = [
                 module
-                for module in self._prog.modules()
+                for module in self.prog.modules()
                 if isinstance(module, drgn.RelocatableModule) and module.name in wanted
             ]
             with mapping_files():
@@ -337,7 +338,7 @@ class DebugInfo:
                         if module.wants_debug_file():
                             module.try_file(path)
                 missing = [module for module in loaded if module.wants_debug_file()]
-                self._prog.load_module_debug_info(*missing)
+                self.prog.load_module_debug_info(*missing)
                 for module in missing:
                     self._download(module)
         except MemoryError:
@@ -364,10 +365,23 @@ class DebugInfo:
             if path := self._servers.debug_file(module.build_id.hex(), what):
                 module.try_file(path)
 
+    def _module(self, name: str) -> drgn.Module | None:
+        return next((each for each in self.prog.modules() if each.name == name), None)
+
+    def has(self, name: str) -> bool:
+        """Return whether the debug info of a loaded module is loaded."""
+        module = self._module(name)
+        return module is not None and not module.wants_debug_file()
+
+    def lacks(self, name: str) -> bool:
+        """Return whether a module is loaded without debug info."""
+        module = self._module(name)
+        return module is not None and bool(module.wants_debug_file())
+
     def places(self) -> list[tuple[str, str]]:
         return [
             ("vmlinux" if isinstance(module, drgn.MainModule) else printable(module.name), path)
-            for module in self._prog.modules()
+            for module in self.prog.modules()
             if (path := printable(module.debug_file_path or ""))
         ]
 
@@ -396,16 +410,25 @@ def load_debug_info(target: Target, symbols: tuple[Path, ...]) -> Target:
     try:
         with mapping_files():
             debug_info.load_kernel()
-        target.modules = debug_info
+        target.modules = _Modules(debug_info, lambda: _memory_of_modules(prog), debug_info)
     except MissingDebugInfo as error:
+        own: ModuleTypes
         if pack := PackDebugInfo.of(prog) or use_pack(prog, packs, files):
-            target.modules, target.types = _WithFiles(pack, debug_info), "type pack"
+            own, target.types = pack, "type pack"
         elif debug_info.names_no_kernel:
-            own = InMemory.of(prog) or _in_memory(prog, given, error)
-            target.modules, target.types = _WithFiles(own, debug_info), "BTF"
+            own, target.types = InMemory.of(prog) or _in_memory(prog, given, error), "BTF"
         else:
             raise
+        target.modules = _Modules(own, lambda: debug_info, debug_info)
     return target
+
+
+def _memory_of_modules(prog: drgn.Program) -> InMemory | None:
+    """Return the kernel's own types, for modules without debug info."""
+    try:
+        return InMemory.of(prog) or InMemory(prog, Given())
+    except (NotInMemory, TargetError):
+        return None
 
 
 def _in_memory(prog: drgn.Program, given: Given, missing: MissingDebugInfo) -> InMemory:
@@ -416,22 +439,31 @@ def _in_memory(prog: drgn.Program, given: Given, missing: MissingDebugInfo) -> I
         raise MissingDebugInfo(text, missing.build_id) from error
 
 
-class _WithFiles:
-    """Modules from a source without DWARF, and those that this lacks from their debug info.
+class _Modules:
+    """Modules from a first source of types, and those that it lacks from a second one.
 
-    :param own: a type pack, or the kernel's own types
+    :param second: makes the second source, or None if there is none
     """
 
-    def __init__(self, own: PackDebugInfo | InMemory, debug_info: DebugInfo) -> None:
-        self._own, self._debug_info = own, debug_info
+    def __init__(
+        self, first: ModuleTypes, second: Callable[[], ModuleTypes | None], debug_info: DebugInfo
+    ) -> None:
+        self._first, self._second, self._debug_info = first, second, debug_info
 
     def need_modules(self, *names: str) -> list[str]:
-        sentences = self._own.need_modules(*names)
-        if lacking := [name for name in names if self._own.lacks(name.replace("-", "_"))]:
-            missing = self._debug_info.need_modules(*lacking)
-            # Without any new file, the reasons of the source itself say more.
-            sentences = sentences if len(missing) == len(lacking) else missing
+        wanted = [name.replace("-", "_") for name in names]
+        sentences = self._first.need_modules(*wanted)
+        lacking = [name for name in wanted if self._first.lacks(name)]
+        if lacking and (second := self._second()):
+            second.need_modules(*lacking)
+            left = [name for name in wanted if name not in lacking or not second.has(name)]
+            if len(left) < len(wanted):
+                sentences = self._first.need_modules(*left)
         return [*sentences, *self._debug_info.troubles]
 
     def places(self) -> list[tuple[str, str]]:
-        return [*self._own.places(), *self._debug_info.places()]
+        first, memory = self._first.places(), InMemory.of(self._debug_info.prog)
+        others = [each for each in (self._debug_info, memory) if each not in (self._first, None)]
+        known = {name for name, _ in first}
+        more = [place for each in others if each for place in each.places()]
+        return [*first, *(place for place in more if place[0] not in known)]

@@ -155,8 +155,10 @@ class InMemory:
             self._known[name] = self._load(name, loaded[name])
         return [sentence for name in wanted if (sentence := self._known.get(name))]
 
+    def has(self, name: str) -> bool:
+        return self._known.get(name) == ""
+
     def lacks(self, name: str) -> bool:
-        """Return whether a module that :meth:`need_modules` found loaded has no types here."""
         return bool(self._known.get(name))
 
     def _load(self, name: str, module: drgn.Object) -> str:

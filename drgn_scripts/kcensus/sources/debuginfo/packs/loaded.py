@@ -202,8 +202,10 @@ class PackDebugInfo:
         self._complete(scope)
         return ""
 
+    def has(self, name: str) -> bool:
+        return name in self._modules
+
     def lacks(self, name: str) -> bool:
-        """Return whether a module that :meth:`need_modules` found loaded has no types here."""
         return name in self._lacked
 
     def _missing(self, name: str, why: str) -> str:
