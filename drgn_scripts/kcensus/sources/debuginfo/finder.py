@@ -435,7 +435,7 @@ def _in_memory(prog: drgn.Program, given: Given, missing: MissingDebugInfo) -> I
     try:
         return InMemory(prog, given)
     except NotInMemory as error:
-        text = f"{missing}; the kernel's own types cannot replace it: {error}"
+        text = f"{missing}; a type pack can replace it, and the dump itself cannot: {error}"
         raise MissingDebugInfo(text, missing.build_id) from error
 
 

@@ -77,9 +77,11 @@ class InMemory:
 
     def _find_types(self) -> Btf:
         start, stop = map(self._symbols.address, ("__start_BTF", "__stop_BTF"))
+        if start is None or stop is None:
+            if not self._given.btf:
+                raise NotInMemory("it was built without types (BTF)")
+            return self._given_types()
         try:
-            if start is None or stop is None:
-                raise BadBtf("it was built without types (CONFIG_DEBUG_INFO_BTF)")
             own = places.from_memory(self._prog, start, stop)
             verify(self._prog, own)
         except BadBtf as error:
