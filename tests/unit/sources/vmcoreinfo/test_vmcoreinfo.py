@@ -110,6 +110,23 @@ def test_memory_may_have_holes() -> None:
         found(ram({9 * MIB: text(), 10 * MIB: text("5.10.0-other")}), lost)
 
 
+def test_many_texts_take_little_time() -> None:
+    line, reads = b"OSRELEASE=6.1.0\n", 0
+    data = ram({9 * MIB: line * (8192 // len(line)) + text()})
+    assert found(data) == text()
+    lines = line * (MIB // len(line))
+
+    def read(address: int, size: int) -> bytes:
+        nonlocal reads
+        reads += size
+        return lines[address : address + size]
+
+    with pytest.raises(BadVmcoreinfo, match="among 16,384 similar texts"):
+        search_vmcoreinfo(read, [(0, MIB)])
+    # A page each.
+    assert reads < 4 * MIB + (1 << 14) * 4096
+
+
 def test_files_with_vmcoreinfo(tmp_path: Path) -> None:
     path = tmp_path / "vmcoreinfo"
     for content in (
