@@ -54,9 +54,9 @@ _SAVE = options.command(
     "kcensus uses.\n\nMODULES are files (`.ko`, `.ko.debug`) and directories with them; those that "
     "no analysis needs are left out, and those for another release. Default: the modules beside "
     "VMLINUX, or in its debug tree. Every command finds the pack of a dump in a directory given "
-    "with -s or in KCENSUS_SYMBOLS, by the build ID, or for kernels before 5.9 by the banner in the "
-    "dump's memory. It is a megabyte "
-    "or so in place of the debug info's several hundred; write it where the debug info is.",
+    "with -s or in KCENSUS_SYMBOLS, by the build ID, or for kernels before 5.9 by the banner in "
+    "the dump's memory. It is a megabyte or so in place of the debug info's several "
+    "hundred; write it where the debug info is.",
     (
         (
             "kcensus types save /usr/lib/debug/lib/modules/6.1.0-56-amd64/vmlinux -o packs",
