@@ -156,6 +156,19 @@ def test_files_without_vmcoreinfo(tmp_path: Path, content: bytes) -> None:
         read_vmcoreinfo(path)
 
 
+def test_exhausted_memory_is_not_the_fault_of_a_dump(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def open_dump(*_: object) -> None:
+        raise MemoryError
+
+    path = tmp_path / "vmcore"
+    path.write_bytes(kdump())
+    monkeypatch.setattr("kcensus.sources.vmcoreinfo.given.drgn.Program", open_dump)
+    with pytest.raises(MemoryError):
+        read_vmcoreinfo(path)
+
+
 def test_memory_of_files(tmp_path: Path) -> None:
     path = tmp_path / "image"
     path.write_bytes(bytes(range(256)) * 16)
