@@ -92,17 +92,29 @@ def _chunks(read: Read, ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int
     for start, size in ranges:
         end = start + min(size, left)
         left -= end - start
-        stack = [
-            (place, min(_CHUNK_BYTES + len(START) - 1, end - place))
-            for place in range(start, end, _CHUNK_BYTES)
-        ][::-1]
-        while stack:
-            address, count = stack.pop()
-            try:
-                data = bytes(read(address, count))
-            except drgn.FaultError:
-                if count > _PAGE_BYTES:
-                    half = max(count // 2 // _PAGE_BYTES, 1) * _PAGE_BYTES
-                    stack += [(address + half, count - half), (address, half)]
-            else:
-                yield address, data
+        for place in range(start, end, _CHUNK_BYTES):
+            count = min(_CHUNK_BYTES + len(START) - 1, end - place)
+            for address, data in stretches(read, place, count, drgn.FaultError):
+                if data:
+                    yield address, data
+
+
+def stretches(
+    read: Read, address: int, size: int, error: type[Exception]
+) -> Iterator[tuple[int, bytes]]:
+    """Yield (address, bytes) of the memory that can be read, and no bytes for a page that cannot.
+
+    :param error: what ``read`` raises then
+    """
+    stack = [(address, size)]
+    while stack:
+        address, size = stack.pop()
+        try:
+            data = bytes(read(address, size))
+        except error:
+            if size > _PAGE_BYTES:
+                half = max(size // 2 // _PAGE_BYTES, 1) * _PAGE_BYTES
+                stack += [(address + half, size - half), (address, half)]
+                continue
+            data = b""
+        yield address, data
