@@ -66,7 +66,7 @@ COMMAND = options.command(
         options.target("after", metavar="AFTER"),
         options.analyses(),
         *options.showing(),
-        *options.reading(),
+        *options.reading(several=True),
     ],
     _HELP,
     (

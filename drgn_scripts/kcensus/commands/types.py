@@ -20,9 +20,9 @@ def _save(vmlinux: Path, modules: tuple[Path, ...], output: Path) -> Exit:
     from kcensus.sources.debuginfo.packs.modules import module_files
 
     names = lookups()
-    files = module_files(vmlinux, modules, names.modules)
+    files, others = module_files(vmlinux, modules, names.modules)
     made = make(vmlinux, files, names)
-    for sentence in made.skipped:
+    for sentence in (*others, *made.skipped):
         complain(sentence)
     prepare(output)
     path = output / made.head.file_name
@@ -52,10 +52,11 @@ _SAVE = options.command(
     ],
     "Write DIR/BUILD-ID.kctypes: the types, variables and symbols of VMLINUX and MODULES that "
     "kcensus uses.\n\nMODULES are files (`.ko`, `.ko.debug`) and directories with them; those that "
-    "no analysis needs are left out. Default: the modules beside VMLINUX, or in its debug tree. "
-    "Every command finds the pack of a dump in a directory given with -s or in KCENSUS_SYMBOLS, by "
-    "the build ID, or for kernels before 5.9 by the banner in the dump's memory. It is a megabyte "
-    "or so in place of the debug info's several hundred; write it where the debug info is.",
+    "no analysis needs are left out, and those for another release. Default: the modules beside "
+    "VMLINUX, or in its debug tree. Every command finds the pack of a dump in a directory given "
+    "with -s or in KCENSUS_SYMBOLS, by the build ID, or for kernels before 5.9 by the banner in "
+    "the dump's memory. It is a megabyte or so in place of the debug info's several "
+    "hundred; write it where the debug info is.",
     (
         (
             "kcensus types save /usr/lib/debug/lib/modules/6.1.0-56-amd64/vmlinux -o packs",

@@ -115,7 +115,7 @@ COMMAND = options.command(
         options.catalogue(),
         *options.showing(),
         options.help_tables("kcensus.catalogue.validate:TABLES"),
-        *options.reading(),
+        *options.reading(several=True),
     ],
     _HELP,
     (

@@ -23,6 +23,7 @@ from kcensus.sources.formats import elf
 from kcensus.sources.formats.sniff import Sniffed, sniff
 from kcensus.sources.model import ModuleDebugInfo, Request, Target, TargetError, unsupported_machine
 from kcensus.sources.reader import FileReader
+from kcensus.sources.vmcoreinfo.text import Vmcoreinfo
 from kcensus.text import bounded, printable
 
 PROTOCOL = 1
@@ -264,19 +265,17 @@ class _Modules:
 def _check_kernel(name: str, facts: Facts, vmcoreinfo: bytes) -> None:
     """Compare the kernel of crash with that of VMCOREINFO, by which drgn finds its memory."""
 
-    def line(pattern: bytes) -> str:
-        match = re.search(rb"^" + pattern + rb"\s*$", vmcoreinfo, re.MULTILINE)
-        return os.fsdecode(match[1]) if match else ""
-
-    release, offset = line(rb"OSRELEASE=(\S+)"), line(rb"KERNELOFFSET=([0-9a-f]{1,16})")
+    info = Vmcoreinfo(vmcoreinfo)
+    release, offset = info.word("OSRELEASE"), info.kernel_offset
     if facts.release and release and facts.release != release:
         raise TargetError(
             f"{name}: VMCOREINFO names Linux {printable(release)}, but crash has Linux "
             f"{printable(facts.release)} open; start crash with the vmlinux of the dump"
         )
-    if facts.kaslr_offset is not None and offset and facts.kaslr_offset != int(offset, 16):
+    is_known = facts.kaslr_offset is not None and info.word("KERNELOFFSET") is not None
+    if is_known and facts.kaslr_offset != offset:
         raise TargetError(
-            f"{name}: the KASLR offset is 0x{offset} by VMCOREINFO, but {facts.kaslr_offset:#x} "
+            f"{name}: the KASLR offset is {offset:#x} by VMCOREINFO, but {facts.kaslr_offset:#x} "
             "by crash; start crash with the vmlinux of the dump and without --kaslr"
         )
 

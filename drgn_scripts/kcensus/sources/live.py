@@ -19,6 +19,7 @@ from pathlib import Path
 import drgn
 
 from kcensus.human import listed
+from kcensus.sources.debuginfo import debuginfod
 from kcensus.sources.debuginfo.finder import load_debug_info
 from kcensus.sources.model import (
     MissingDebugInfo,
@@ -177,9 +178,15 @@ def missing_debug_info(release: str, build_id: str | None, root: Path = Path("/"
             running = _at(root, f"/boot/vmlinuz-{release}").stat().st_mtime
             if max((path.stat().st_mtime for path in images), default=0) > running:
                 added += " until it is rebooted"
-    urls = os.environ.get("DEBUGINFOD_URLS") or any(_at(root, "/etc/debuginfod").glob("*.urls"))
-    if build_id and urls:
-        added += f'; or, as debuginfod is set up, pass -s "$(debuginfod-find debuginfo {build_id})"'
+    if build_id and debuginfod.current() is None:
+        if os.environ.get("DEBUGINFOD_URLS"):
+            added += "; or download it with --debuginfod"
+        elif any(_at(root, "/etc/debuginfod").glob("*.urls")):
+            # sudo drops the variable.
+            added += (
+                "; or set DEBUGINFOD_URLS to the URLs in /etc/debuginfod/*.urls, and download it "
+                "with --debuginfod"
+            )
     return added
 
 

@@ -373,6 +373,12 @@ def test_vmcoreinfo_is_given(run: Run) -> None:
     assert run("bare", "--vmcoreinfo", "text", "--json")[0] == 0
 
 
+@pytest.mark.parametrize("words", [("diff", "a", "b"), ("validate", "list-lru-memory", "a", "b")])
+def test_one_vmcoreinfo_is_not_of_two_targets(capfd: Capture, words: tuple[str, ...]) -> None:
+    assert cli.main([*words, "--vmcoreinfo", "text"]) == 2
+    assert "--vmcoreinfo" in capfd.readouterr().err
+
+
 def test_a_truncated_dump_is_read_if_allowed(run: Run) -> None:
     status, out, _ = run("truncated", "--allow-truncated", "--json")
     gap, *_ = json.loads(out)["gaps"]

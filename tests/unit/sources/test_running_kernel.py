@@ -13,7 +13,9 @@ from unittest import mock
 
 import pytest
 
+from kcensus.progress import SilentProgress
 from kcensus.sources import TargetError, is_running_kernel, live, open_target
+from kcensus.sources.debuginfo import debuginfod
 from kcensus.sources.debuginfo.loading import modules_from_memory
 from kcensus.sources.live import hardening, missing_debug_info, refusal
 from kcensus.sources.model import MissingDebugInfo
@@ -197,7 +199,14 @@ def test_debug_info_of_a_kernel_that_was_replaced(
         has_newer = "reboot" in missing_debug_info(RELEASE, "0123ab", machine.root)
         assert has_newer == (number == 2)
     machine.write("etc/debuginfod/elfutils.urls", "https://debuginfod.invalid/\n")
-    assert "debuginfod-find debuginfo 0123ab" in missing_debug_info(RELEASE, "0123ab", machine.root)
+    sentence = missing_debug_info(RELEASE, "0123ab", machine.root)
+    assert "set DEBUGINFOD_URLS" in sentence
+    assert sentence.endswith("with --debuginfod")
+    monkeypatch.setenv("DEBUGINFOD_URLS", "https://debuginfod.invalid/")
+    sentence = missing_debug_info(RELEASE, "0123ab", machine.root)
+    assert sentence.endswith("; or download it with --debuginfod")
+    with debuginfod.allowed(SilentProgress()):
+        assert "debuginfod" not in missing_debug_info(RELEASE, "0123ab", machine.root)
 
 
 def test_the_environment_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +230,7 @@ def test_missing_debug_info_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setattr(live, "drgn", mock.Mock(Program=lambda: program))
     monkeypatch.setattr(live, "load_debug_info", load)
     monkeypatch.setenv("DEBUGINFOD_URLS", "https://debuginfod.invalid/")
-    with pytest.raises(TargetError, match=r"is missing.*debuginfod-find debuginfo 0123ab"):
+    with pytest.raises(TargetError, match=r"is missing.*with --debuginfod"):
         open_target(None)
     with pytest.raises(MissingDebugInfo, match=r"is missing$"):
         open_target(None, [tmp_path])

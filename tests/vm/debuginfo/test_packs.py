@@ -39,7 +39,7 @@ def _directory() -> tempfile.TemporaryDirectory[str]:
 def pack_of(vmlinux: Path) -> Path:
     """The pack of a kernel of the lab, with all modules that the lab has debug info of."""
     names = lookups()
-    made = make(vmlinux, module_files(vmlinux, [vmlinux.parent], names.modules), names)
+    made = make(vmlinux, module_files(vmlinux, [vmlinux.parent], names.modules)[0], names)
     path = Path(_directory().name, made.head.file_name)
     path.write_bytes(made.data)
     return path

@@ -21,11 +21,12 @@ def test_from_a_wheelhouse_to_the_first_report(guest: Running) -> None:
     """Without network, too."""
     began = time.monotonic()
     guest.run(
-        "python3 -m venv --clear /srv/fresh && /srv/fresh/bin/pip install --quiet --no-index"
-        f" --no-deps /{WHEELS}/*.whl /{CODE}/*.whl"
+        "python3 -m venv --clear /opt/fresh && /opt/fresh/bin/pip install --quiet --no-index"
+        f" --no-deps /{WHEELS}/*.whl /{CODE}/*.whl",
+        timeout=3600,
     ).check()
     installed = time.monotonic()
-    done = guest.run(_HIDDEN.format("/srv/fresh/bin/kcensus report --json"))
+    done = guest.run(_HIDDEN.format("/opt/fresh/bin/kcensus report --json"))
     reported = time.monotonic()
     document = json.loads(done.check())
     assert document["machine"]["types"] == "BTF"

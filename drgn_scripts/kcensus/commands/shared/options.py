@@ -137,8 +137,17 @@ def flag(names: str, words: str, **attributes: Any) -> click.Option:
     return click.Option(names.split(), is_flag=True, help=words, **attributes)
 
 
-def reading() -> list[click.Parameter]:
-    """Return the options of :class:`Reading`."""
+def reading(*, several: bool = False) -> list[click.Parameter]:
+    """Return the options of :class:`Reading`.
+
+    :param several: the command reads several targets; those of one boot only are left out
+    """
+    own = files(
+        "--vmcoreinfo",
+        "FILE",
+        "VMCOREINFO of a dump that lacks it: text, ELF note, or another dump of the same boot."
+        " Default: search the dump's memory.",
+    )
     return [
         files(
             "-s --symbols",
@@ -154,12 +163,7 @@ def reading() -> list[click.Parameter]:
             type=_at_least(1),
         ),
         flag("--allow-truncated", "Read a truncated dump."),
-        files(
-            "--vmcoreinfo",
-            "FILE",
-            "VMCOREINFO of a dump that lacks it: text, ELF note, or another dump of the same boot."
-            " Default: search the dump's memory.",
-        ),
+        *([] if several else [own]),
         flag(
             "--debuginfod",
             "Download missing debug info from the servers in DEBUGINFOD_URLS: 300 MB and more.",

@@ -2,32 +2,40 @@
 """Download debug info from debuginfod servers, if the user asks for it.
 
 drgn does not, for kernels: their files have 300 MB to 1 GB, and it has no progress bar. Downloads
-are kept where elfutils' clients keep theirs.
+are kept where elfutils' clients keep theirs, if they are ELF files with the wanted build ID:
+gateways answer with pages of their own, too.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import tempfile
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from http.client import HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from kcensus.human import human_bytes
 from kcensus.progress import Progress
-from kcensus.sources.model import RequestError
+from kcensus.sources.formats import elf
+from kcensus.sources.model import RequestError, TargetError
+from kcensus.sources.reader import FileReader
 from kcensus.text import printable
 
 _URLS, _CACHE, _TIMEOUT = "DEBUGINFOD_URLS", "DEBUGINFOD_CACHE_PATH", "DEBUGINFOD_TIMEOUT"
 _SECONDS = 90
 """Default of elfutils: the longest time without any data."""
+_LEAST_BYTES = 100 << 10
+"""Least bytes in that time, as of elfutils."""
 _BLOCK = 1 << 20
 _MAX_BYTES = 1 << 33
 _BUILD_ID = re.compile(r"[0-9a-f]{2,128}")
@@ -37,6 +45,8 @@ _BUILD_ID = re.compile(r"[0-9a-f]{2,128}")
 class Servers:
     """The servers in ``DEBUGINFOD_URLS``.
 
+    The words ``ima:…`` between URLs, of elfutils 0.192, are skipped: signatures are not verified.
+
     :raises RequestError: the variable is not set, or has something else than URLs
     """
 
@@ -45,13 +55,14 @@ class Servers:
     """Sentences about servers that failed, without 404."""
 
     def __post_init__(self) -> None:
-        self._urls = os.environ.get(_URLS, "").split()
+        words = os.environ.get(_URLS, "").split()
+        self._urls = [word for word in words if not word.startswith("ima:")]
         if not self._urls:
             raise RequestError(
                 f"--debuginfod: {_URLS} is not set; set it to the URL of the distribution's server"
             )
         for url in self._urls:
-            if urlsplit(url).scheme not in ("http", "https"):
+            if not _is_url(url):
                 raise RequestError(f"--debuginfod: '{printable(url)}' in {_URLS} is not a URL")
 
     def debug_file(self, build_id: str, what: str) -> Path | None:
@@ -63,12 +74,12 @@ class Servers:
             return None
         path = _cache() / build_id / "debuginfo"
         # Clients keep an empty file for a while where no server had one.
-        if path.is_file() and path.stat().st_size:
+        if path.is_file() and path.stat().st_size and _is_of_build(path, build_id):
             return path
         troubles = []
         for url in self._urls:
             try:
-                self._download(f"{url.rstrip('/')}/buildid/{build_id}/debuginfo", path, what)
+                self._download(url, build_id, path, what)
             except urllib.error.HTTPError as error:
                 if error.code != 404:
                     troubles.append(f"{printable(url)}: HTTP status {error.code}")
@@ -80,11 +91,11 @@ class Servers:
         self.troubles += troubles
         return None
 
-    def _download(self, url: str, path: Path, what: str) -> None:
-        timeout = os.environ.get(_TIMEOUT, "")
-        seconds = int(timeout) if timeout.isdecimal() and int(timeout) else _SECONDS
+    def _download(self, server: str, build_id: str, path: Path, what: str) -> None:
+        url = f"{server.rstrip('/')}/buildid/{build_id}/debuginfo"
         request = urllib.request.Request(url, headers={"User-Agent": "kcensus"})
-        with urllib.request.urlopen(request, timeout=seconds) as answer:
+        opener = urllib.request.build_opener(_Http, _Https)
+        with opener.open(request, timeout=_seconds()) as answer:
             length = answer.headers.get("Content-Length") or answer.headers.get("X-DEBUGINFOD-SIZE")
             size = int(length) if length and length.isdecimal() else 0
             if size > _MAX_BYTES:
@@ -93,6 +104,8 @@ class Servers:
             handle, name = tempfile.mkstemp(prefix="debuginfo.", dir=path.parent)
             try:
                 self._store(answer.read, handle, size, what)
+                if not _is_of_build(Path(name), build_id):
+                    raise ValueError("the answer is not an ELF file with this build ID")
                 os.replace(name, path)
             except BaseException:
                 with suppress(OSError):
@@ -111,6 +124,79 @@ class Servers:
                 step.advance(len(block))
         if size and done != size:
             raise ValueError(f"the connection ended after {done} of {size} bytes")
+
+
+class _Paced(io.RawIOBase):
+    """The bytes of a connection, while they do not come too slowly."""
+
+    def __init__(self, raw: io.RawIOBase, seconds: int) -> None:
+        self._raw, self._seconds = raw, seconds
+        self._since: float | None = None
+        self._bytes = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        count = self._raw.readinto(buffer)
+        now = time.monotonic()
+        # The server may need long before its first byte; the timeout of the socket is for that.
+        self._since = now if self._since is None else self._since
+        self._bytes += count or 0
+        if now - self._since > self._seconds:
+            if count and self._bytes < _LEAST_BYTES:
+                raise TimeoutError(f"less than {human_bytes(_LEAST_BYTES)} in {self._seconds} s")
+            self._since, self._bytes = now, 0
+        return count
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Answer(HTTPResponse):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fp = io.BufferedReader(_Paced(self.fp.detach(), _seconds()))
+
+
+class _Plain(HTTPConnection):
+    response_class = _Answer
+
+
+class _Secure(HTTPSConnection):
+    response_class = _Answer
+
+
+class _Http(urllib.request.HTTPHandler):
+    def http_open(self, request: urllib.request.Request) -> HTTPResponse:
+        return self.do_open(_Plain, request)
+
+
+class _Https(urllib.request.HTTPSHandler):
+    def https_open(self, request: urllib.request.Request) -> HTTPResponse:
+        return self.do_open(_Secure, request)
+
+
+def _seconds() -> int:
+    timeout = os.environ.get(_TIMEOUT, "")
+    return int(timeout) if timeout.isdecimal() and int(timeout) else _SECONDS
+
+
+def _is_url(word: str) -> bool:
+    try:
+        return urlsplit(word).scheme in ("http", "https")
+    except ValueError:
+        return False
+
+
+def _is_of_build(path: Path, build_id: str) -> bool:
+    try:
+        with FileReader(path) as reader:
+            is_elf = reader.read(0, len(elf.MAGIC)) == elf.MAGIC
+            return is_elf and elf.identity(reader, elf.read_header(reader)).build_id == build_id
+    except TargetError:
+        return False
 
 
 def _cache() -> Path:

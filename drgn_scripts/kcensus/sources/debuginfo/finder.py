@@ -2,8 +2,8 @@
 """Find debug info: the kernel's when a target is opened, a module's when an analysis needs it.
 
 drgn searches by build ID and in the standard paths of distributions. This module also searches the
-user's directories for a vmlinux at any path. Like drgn, it does not use debuginfod for kernels,
-because the download takes minutes without progress output.
+user's directories for a vmlinux at any path. Both ask debuginfod servers only if the user wants
+that: the download takes minutes; see debuginfod.py.
 
 Dumps of kernels before 5.9 lack the build ID, and drgn then takes any vmlinux that it finds. For
 these, this module compares each vmlinux with the dump.

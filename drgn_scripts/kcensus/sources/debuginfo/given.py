@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kcensus.sources.debuginfo.btf.format import MAGIC
+from kcensus.sources.debuginfo.kallsyms.files import is_of_running_kernel, is_symbols
 from kcensus.sources.model import TargetError
 from kcensus.sources.reader import FileReader
-
-_SYMBOL = re.compile(rb"[0-9a-f]{8,16} [A-Za-z] \S")
 
 
 @dataclass(frozen=True)
@@ -22,10 +21,7 @@ class Given:
 
     btf: Path | None = None
     symbols: Path | None = None
-    """A System.map or a copy of /proc/kallsyms."""
-
-    def __bool__(self) -> bool:
-        return bool(self.btf or self.symbols)
+    """A System.map, /proc/kallsyms or a copy of that."""
 
 
 def split_given(paths: Iterable[Path]) -> tuple[Given, tuple[Path, ...]]:
@@ -47,8 +43,10 @@ def split_given(paths: Iterable[Path]) -> tuple[Given, tuple[Path, ...]]:
 def _kind(path: Path) -> str:
     if re.search(r"\.btf(\.tar)?(\.xz)?$", path.name):
         return "btf"
+    if is_of_running_kernel(path):
+        return "symbols"
     with FileReader(path, "-s ") as reader:
         start = reader.read(0, 64)
     if start.startswith(MAGIC):
         return "btf"
-    return "symbols" if _SYMBOL.match(start) else ""
+    return "symbols" if is_symbols(start) else ""

@@ -5,35 +5,31 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Iterable, Iterator
 
 import drgn
 
+from kcensus.sources.vmcoreinfo.text import Vmcoreinfo
 from kcensus.text import printable
 
 
 def build_id_of(prog: drgn.Program) -> str | None:
     """Return the build ID in VMCOREINFO, which kernels before v5.9 lack."""
-    return _vmcoreinfo(prog, rb"BUILD-ID=[ \t]*([0-9a-f]{2,128})")
+    return _vmcoreinfo(prog).build_id
 
 
 def offset_of(prog: drgn.Program) -> int:
     """Return the bytes by which the kernel is behind its linked addresses."""
-    return int(_vmcoreinfo(prog, rb"KERNELOFFSET=([0-9a-f]{1,16})") or "0", 16)
+    return _vmcoreinfo(prog).kernel_offset
 
 
 def symbol_of(prog: drgn.Program, name: str) -> int | None:
     """Return the address of a symbol in VMCOREINFO."""
-    found = _vmcoreinfo(prog, rb"SYMBOL\(" + name.encode() + rb"\)=([0-9a-f]{1,16})")
-    return int(found, 16) if found else None
+    return _vmcoreinfo(prog).symbols.get(name)
 
 
-def _vmcoreinfo(prog: drgn.Program, pattern: bytes) -> str | None:
-    # Patterns allow hexadecimal digits only, because users paste a build ID into a shell.
-    vmcoreinfo = prog["VMCOREINFO"].string_()
-    match = re.search(rb"^" + pattern + rb"[ \t\r]*$", vmcoreinfo, re.MULTILINE)
-    return match[1].decode() if match else None
+def _vmcoreinfo(prog: drgn.Program) -> Vmcoreinfo:
+    return Vmcoreinfo(prog["VMCOREINFO"].string_())
 
 
 def holds(prog: drgn.Program, contents: Iterable[tuple[int, bytes]], offset: int) -> bool:

@@ -53,7 +53,7 @@ _DEBIAN = (
 
 # Sentences of missing_module(), and the part of its remedy that is of one module.
 _MISSING = re.compile(r"debug info of module (\S+) .*? is missing: (.*)")
-_OWN = re.compile(r" \(build ID \w+\)|; `debuginfod-find [^`]*` [^,]*")
+_OWN = re.compile(r" \(build ID \w+\)")
 _MODULES = re.compile(r"debug info of modules? (.*)")
 
 # struct new_utsname has room for 64 characters.
@@ -136,7 +136,7 @@ def _remedy(release: str, build_id: str | None, file: str) -> str:
         return f"find {file} of exactly that build and pass it with -s"
     return (
         f"find {file} of exactly that build (build ID {build_id}) and pass it with -s; "
-        f"`debuginfod-find debuginfo {build_id}` downloads it if a debuginfod server has it"
+        "--debuginfod downloads it if a server in DEBUGINFOD_URLS has it"
     )
 
 

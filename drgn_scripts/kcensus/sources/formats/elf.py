@@ -62,6 +62,23 @@ class Segment(NamedTuple):
     filesz: int
     paddr: int
     memsz: int
+    vaddr: int
+
+
+class Section(NamedTuple):
+    """A section header (``Elf64_Shdr``)."""
+
+    name: int
+    """Place of the name in the section with the names."""
+    type: int
+    flags: int
+    addr: int
+    offset: int
+    size: int
+    link: int
+    info: int
+    addralign: int
+    entsize: int
 
 
 def read_header(reader: FileReader) -> Header:
@@ -100,9 +117,14 @@ def segments(reader: FileReader, header: Header) -> list[Segment]:
     """Return the program headers."""
     table = _table(reader, header.phdrs, _PHDR)
     return [
-        Segment(type_, offset, filesz, paddr, memsz)
-        for type_, _, offset, _, paddr, filesz, memsz, _ in table
+        Segment(type_, offset, filesz, paddr, memsz, vaddr)
+        for type_, _, offset, vaddr, paddr, filesz, memsz, _ in table
     ]
+
+
+def sections(reader: FileReader, header: Header) -> list[Section]:
+    """Return the section headers; none of a machine that is not supported."""
+    return [Section(*fields) for fields in _table(reader, header.shdrs, _SHDR)]
 
 
 def notes(data: bytes) -> Iterator[tuple[bytes, int, bytes]]:
@@ -130,15 +152,19 @@ def core_notes(reader: FileReader, segments: list[Segment]) -> list[tuple[bytes,
 
 def section(reader: FileReader, header: Header, name: bytes, most: int) -> bytes | None:
     """Return the first ``most`` bytes of the section of a name, or None if the file lacks it."""
-    sections = list(_table(reader, header.shdrs, _SHDR)) if header.supported else []
-    if header.shstrndx >= len(sections):
-        return None
-    _, _, _, _, offset, size, *_ = sections[header.shstrndx]
-    names = reader.read(offset, min(size, _MAX_NOTES))
-    for place, type_, _, _, offset, size, *_ in sections:
-        if type_ != _SHT_NOBITS and names.startswith(name + b"\0", place):
-            return reader.read(offset, min(size, most))
+    table = sections(reader, header)
+    names = _names(reader, header, table)
+    for each in table:
+        if each.type != _SHT_NOBITS and names.startswith(name + b"\0", each.name):
+            return reader.read(each.offset, min(each.size, most))
     return None
+
+
+def _names(reader: FileReader, header: Header, table: list[Section]) -> bytes:
+    if header.shstrndx >= len(table):
+        return b""
+    place = table[header.shstrndx]
+    return reader.read(place.offset, min(place.size, _MAX_NOTES))
 
 
 @dataclass(frozen=True)
@@ -157,12 +183,9 @@ def identity(reader: FileReader, header: Header) -> Identity:
         return Identity(release=header.machine)
     build_id = release = None
     memory: list[tuple[int, bytes]] = []
-    sections = list(_table(reader, header.shdrs, _SHDR))
-    names = b""
-    if header.shstrndx < len(sections):
-        _, _, _, _, offset, size, *_ = sections[header.shstrndx]
-        names = reader.read(offset, min(size, _MAX_NOTES))
-    for name, type_, _, address, offset, size, *_ in sections:
+    table = sections(reader, header)
+    names = _names(reader, header, table)
+    for name, type_, _, address, offset, size, *_ in table:
         if type_ == _SHT_NOTE and size <= _MAX_NOTES and build_id is None:
             data = reader.exact(offset, size, "ELF notes")
             for owner, kind, description in notes(data):
@@ -170,7 +193,7 @@ def identity(reader: FileReader, header: Header) -> Identity:
                     build_id = description.hex()
                     memory.append((address + data.index(description), description))
                     break
-        elif type_ != _SHT_NOBITS and names[name:].startswith(b".rodata\0"):
+        elif type_ != _SHT_NOBITS and names.startswith(b".rodata\0", name):
             data = reader.read(offset, min(size, _MAX_NOTES))
             banner = re.search(rb"Linux version ([\x21-\x7e]{1,64}) [^\0]{0,1024}", data)
             if banner:

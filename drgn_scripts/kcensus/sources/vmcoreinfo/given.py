@@ -67,6 +67,8 @@ def _of_kdump(path: str | Path) -> bytes:
     try:
         prog.set_core_dump(path)
         return bytes(prog["VMCOREINFO"].string_())
+    except MemoryError:
+        raise
     except Exception as error:
         # drgn's errors have no common base class.
         raise BadVmcoreinfo("the dump cannot be opened") from error

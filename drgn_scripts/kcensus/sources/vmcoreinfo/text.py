@@ -49,9 +49,15 @@ class Vmcoreinfo:
 
     def word(self, name: str) -> str | None:
         """Return what follows ``name=``, such as OSRELEASE."""
-        pattern = rb"^%b=([!-~]{1,256})\s*$" % re.escape(name.encode())
+        pattern = rb"^%b=[ \t]*([!-~]{1,256})\s*$" % re.escape(name.encode())
         match = re.search(pattern, self.text, re.MULTILINE)
         return match[1].decode("ascii") if match else None
+
+    @property
+    def build_id(self) -> str | None:
+        """The build ID; None if it is not hexadecimal, because users paste it into a shell."""
+        word = self.word("BUILD-ID") or ""
+        return word if re.fullmatch("[0-9a-f]{2,128}", word) else None
 
     @property
     def kernel_offset(self) -> int:

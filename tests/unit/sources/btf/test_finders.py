@@ -62,6 +62,15 @@ def test_objects_need_a_symbol() -> None:
         program.variable("rows")
 
 
+def test_finders_of_these_names_are_kept() -> None:
+    program = drgn.Program(PLATFORM)
+    program.register_type_finder("btf", lambda *_: None, enable_index=-1)
+    program.register_object_finder("btf_symbol", lambda *_: None, enable_index=-1)
+    register(program, Types(Btf(every_kind().data())), ADDRESSES.get)
+    with pytest.raises(LookupError):
+        program.type("struct node")
+
+
 def test_modules_complete_each_other() -> None:
     kernel = every_kind()
     pointer = kernel.pointer(kernel.add(Kind.FWD, "private", 0))

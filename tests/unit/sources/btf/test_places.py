@@ -187,18 +187,20 @@ def test_unusable_files(tmp_path: Path, contents: bytes) -> None:
     assert str(caught.value).startswith(f"-s {path}: ")
 
 
-def test_the_running_kernel(tmp_path: Path) -> None:
-    kernel = every_kind()
-    own = Section(kernel)
-    own.struct("own", 24, ("next", 10, 0))
-    for name, data in (("vmlinux", kernel.data()), ("good", own.data()), ("bad", b"\1\2")):
-        (tmp_path / name).write_bytes(data)
-    btf, modules, sentences = places.of_running_kernel(tmp_path)
-    assert btf.find(TypeKind.STRUCT, "own") is None
-    assert modules["good"].find(TypeKind.STRUCT, "own") is not None
-    assert ([*modules], len(sentences)) == (["good"], 1)
-
-
-def test_the_running_kernel_without_btf(tmp_path: Path) -> None:
-    with pytest.raises(TargetError):
-        places.of_running_kernel(tmp_path)
+def test_an_archive_may_have_large_holes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "_MAX_SECTIONS_BYTES", 1 << 20)
+    member, size = tarfile.TarInfo("5.4.0-1.btf"), (1 << 20) + 512
+    # In the pax form, the data begin with their map: BTF, then a hole.
+    content = (b"1\n0\n%d\n" % len(DATA)).ljust(512, b"\0") + DATA
+    member.size = len(content)
+    member.pax_headers = {
+        "GNU.sparse.major": "1",
+        "GNU.sparse.minor": "0",
+        "GNU.sparse.realsize": str(size),
+        "GNU.sparse.name": member.name,
+    }
+    path = tmp_path / "types.btf.tar.xz"
+    with tarfile.open(path, "w:xz", format=tarfile.PAX_FORMAT) as tar:
+        tar.addfile(member, io.BytesIO(content))
+    with pytest.raises(TargetError, match="contains no types"):
+        places.from_file(path)

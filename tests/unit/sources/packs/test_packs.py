@@ -23,10 +23,12 @@ from kcensus.sources.capsule import NotRecorded
 from kcensus.sources.debuginfo.packs.choice import split_packs, use_pack
 from kcensus.sources.debuginfo.packs.file import Pack, encode
 from kcensus.sources.debuginfo.packs.loaded import PackDebugInfo
+from kcensus.sources.debuginfo.packs.modules import module_files
 from kcensus.sources.model import Target, TargetError
 from kcensus.sources.types.table import BadTypes
 from tests.running import document
 from tests.unit.capsules import recorded
+from tests.unit.sources.btf.test_places import elf
 from tests.unit.sources.packs.synthetic import (
     BUILD_ID,
     LOW,
@@ -38,6 +40,7 @@ from tests.unit.sources.packs.synthetic import (
     symbols,
     take_apart,
 )
+from tests.unit.sources.test_open import vmlinux
 
 SEED = 28
 MAX_BYTES = 1 << 30
@@ -195,6 +198,31 @@ def test_saving_needs_a_vmlinux(tmp_path: Path, capsys: pytest.CaptureFixture[st
         assert cli.main(args) == 3
         assert expected in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_modules_of_other_releases_are_left_out(tmp_path: Path) -> None:
+    def module(path: Path, release: str) -> Path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        info = b"license=GPL\0vermagic=%b SMP mod_unload \0" % release.encode()
+        path.write_bytes(elf({".modinfo": info} if release else {".text": b"x"}))
+        return path
+
+    kernel = vmlinux(tmp_path / "vmlinux", None, b"Linux version 5.10.0-1 (gcc) #1")
+    other = module(tmp_path / "a/dm-mod.ko", "6.1.0-1")
+    names = {"dm_mod", "xfs"}
+    assert module_files(kernel, [other], names) == (
+        [],
+        [f"{other}: is for Linux 6.1.0-1, not 5.10.0-1"],
+    )
+    own = module(tmp_path / "b/dm-mod.ko", "5.10.0-1")
+    assert module_files(kernel, [other, own], names) == ([own], [])
+    assert module_files(kernel, [tmp_path], names) == ([own], [])
+    # A file of debug info, without .modinfo.
+    module(tmp_path / "lib/modules/6.1.0-1/xfs.ko", "")
+    debug = module(tmp_path / "lib/modules/5.10.0-1/xfs.ko", "")
+    assert module_files(kernel, [tmp_path], names) == ([own, debug], [])
+    unknown = module(tmp_path / "xfs.ko", "")
+    assert module_files(kernel, [unknown], names) == ([unknown], [])
 
 
 @pytest.mark.slow

@@ -67,6 +67,8 @@ def test_lines_are_parsed() -> None:
     assert "mem_section" not in info.own_symbols()
     assert info.architecture == drgn.Architecture.X86_64
     assert info.physical(info.symbols["init_uts_ns"]) == UTS
+    assert Vmcoreinfo(b"BUILD-ID= 0a1b\n").build_id == "0a1b"
+    assert Vmcoreinfo(b"BUILD-ID=0a1b;reboot\n").build_id is None
     arm = Vmcoreinfo(b"NUMBER(VA_BITS)=48\nNUMBER(kimage_voffset)=0xffff7fffc0000000\n")
     assert arm.architecture == drgn.Architecture.AARCH64
     assert arm.physical(0xFFFF_8000_0800_0000) == 0x4800_0000
@@ -110,6 +112,23 @@ def test_memory_may_have_holes() -> None:
         found(ram({9 * MIB: text(), 10 * MIB: text("5.10.0-other")}), lost)
 
 
+def test_many_texts_take_little_time() -> None:
+    line, reads = b"OSRELEASE=6.1.0\n", 0
+    data = ram({9 * MIB: line * (8192 // len(line)) + text()})
+    assert found(data) == text()
+    lines = line * (MIB // len(line))
+
+    def read(address: int, size: int) -> bytes:
+        nonlocal reads
+        reads += size
+        return lines[address : address + size]
+
+    with pytest.raises(BadVmcoreinfo, match="among 16,384 similar texts"):
+        search_vmcoreinfo(read, [(0, MIB)])
+    # A page each.
+    assert reads < 4 * MIB + (1 << 14) * 4096
+
+
 def test_files_with_vmcoreinfo(tmp_path: Path) -> None:
     path = tmp_path / "vmcoreinfo"
     for content in (
@@ -136,6 +155,19 @@ def test_files_without_vmcoreinfo(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "vmcoreinfo"
     path.write_bytes(content)
     with pytest.raises((BadVmcoreinfo, TargetError)):
+        read_vmcoreinfo(path)
+
+
+def test_exhausted_memory_is_not_the_fault_of_a_dump(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def open_dump(*_: object) -> None:
+        raise MemoryError
+
+    path = tmp_path / "vmcore"
+    path.write_bytes(kdump())
+    monkeypatch.setattr("kcensus.sources.vmcoreinfo.given.drgn.Program", open_dump)
+    with pytest.raises(MemoryError):
         read_vmcoreinfo(path)
 
 

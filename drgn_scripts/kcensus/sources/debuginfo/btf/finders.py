@@ -100,5 +100,7 @@ def register(prog: drgn.Program, types: Types, address: Address | None = None) -
             return None
         return drgn.Object(prog, build(prog, ref), address=place)
 
-    prog.register_type_finder(TYPES, find_type, enable_index=-1)
-    prog.register_object_finder(OBJECTS, find_object, enable_index=-1)
+    if TYPES not in prog.registered_type_finders():
+        prog.register_type_finder(TYPES, find_type, enable_index=-1)
+    if OBJECTS not in prog.registered_object_finders():
+        prog.register_object_finder(OBJECTS, find_object, enable_index=-1)

@@ -19,8 +19,6 @@ from kcensus.sources.reader import FileReader
 from kcensus.sources.types.nodes import build
 from kcensus.text import printable
 
-SYSFS = Path("/sys/kernel/btf")
-"""A file for the running kernel, ``vmlinux``, and for each of its modules."""
 _MAX_SECTIONS_BYTES = 2 * MAX_BYTES
 _MAX_MODULES = 1 << 13
 _MAX_MODULES_BYTES = 512 << 20
@@ -120,33 +118,6 @@ def from_file(
             raise TargetError(f"{reader.name}: has unusable types (BTF): {error}") from error
 
 
-def of_running_kernel(folder: Path = SYSFS) -> tuple[Btf, dict[str, Btf], list[str]]:
-    """Return the types of the running kernel, as :func:`of_modules` those of its modules.
-
-    Since Linux kernel commit 341dfcf8d78e ("btf: expose BTF info through sysfs") (in v5.4), the
-    kernel's BTF is a file; that of modules since commit 36e68442d1af ("bpf: Load and verify kernel
-    module BTFs") (in v5.11).
-
-    :raises TargetError: the file of the kernel is missing, unreadable or malformed
-    """
-    kernel = from_file(folder / "vmlinux", platform=drgn.host_platform)
-    modules: dict[str, Btf] = {}
-    sentences: list[str] = []
-    for path in sorted(folder.iterdir())[:_MAX_MODULES]:
-        if path.name != "vmlinux":
-            try:
-                modules[printable(path.name)] = from_file(path, kernel)
-            except TargetError as error:
-                sentences.append(f"module {printable(path.name)} is without types: {error}")
-    return kernel, modules, sentences
-
-
-def has_btf(reader: FileReader) -> bool:
-    """Return whether a file is BTF, or an archive that can contain it; not for ELF files."""
-    start = reader.read(0, 6)
-    return start.startswith(MAGIC) or start == _XZ
-
-
 def _contents(reader: FileReader, path: Path) -> bytes:
     start = reader.read(0, 6)
     if start.startswith(elf.MAGIC):
@@ -175,7 +146,9 @@ def _of_archive(path: Path, name: str) -> bytes:
             return data
         with tarfile.open(fileobj=io.BytesIO(data)) as archive:
             for member in archive:
-                opened = archive.extractfile(member) if member.isreg() else None
+                # A member with holes has any size in a few bytes.
+                is_read = member.isreg() and member.size <= _MAX_SECTIONS_BYTES
+                opened = archive.extractfile(member) if is_read else None
                 if opened is not None and (content := opened.read()).startswith(MAGIC):
                     return content
     except (lzma.LZMAError, tarfile.TarError, EOFError, OSError, ValueError) as error:

@@ -18,7 +18,7 @@ from kcensus.sources.vmcoreinfo.text import Vmcoreinfo
 # System.map of 7.3 has 11 MB, and /proc/kallsyms with many modules twice as much.
 _MAX_BYTES = 128 << 20
 _LINE = re.compile(rb"^([0-9a-f]{8,16}) ([A-Za-z?]) ([!-~]{1,1024})(?:[ \t]+\[[!-~]{1,256}\])?$")
-_FIRST_LINE = re.compile(rb"[0-9a-f]{16} [A-Za-z] [!-~]{1,1024}[\t\n]")
+_FIRST_LINE = re.compile(rb"[0-9a-f]{8,16} [A-Za-z?] [!-~]")
 _KERNEL_HALF = 1 << 63
 # The fixed mapping, where vsyscall is; KASLR does not move it.
 _FIXED = 0xFFFF_FFFF_FF00_0000
@@ -32,6 +32,11 @@ _PROC = "/proc/kallsyms"
 def is_symbols(start: bytes) -> bool:
     """Return whether a file that begins so is a System.map or like /proc/kallsyms."""
     return bool(_FIRST_LINE.match(start))
+
+
+def is_of_running_kernel(path: str | Path) -> bool:
+    """Return whether a path is /proc/kallsyms, whose size is 0 by stat()."""
+    return os.path.abspath(path) == _PROC
 
 
 def from_file(path: str | Path, prog: drgn.Program) -> Symbols:
@@ -58,8 +63,7 @@ def from_file(path: str | Path, prog: drgn.Program) -> Symbols:
 
 
 def _contents(path: str | Path) -> bytes:
-    if os.path.abspath(path) == _PROC:
-        # Its size is 0.
+    if is_of_running_kernel(path):
         try:
             with open(_PROC, "rb") as file:
                 data = file.read(_MAX_BYTES + 1)

@@ -21,6 +21,7 @@ import numpy as np
 
 from kcensus.sources.debuginfo.kallsyms import decode
 from kcensus.sources.debuginfo.kallsyms.symbols import BadKallsyms, Symbols
+from kcensus.sources.vmcoreinfo.search import stretches
 
 _DIGITS = b"".join(b"%c\0" % digit for digit in b"0123456789")
 # The next code is no character of a symbol; tables of Unicode have it after the digits.
@@ -96,23 +97,16 @@ def _chunks(read: decode.Read, start: int, lost: list[int]) -> Iterator[tuple[in
     """
     hole: list[int] = []
     for base in range(start, min(start + _MAX_IMAGE_BYTES, 1 << 64), _CHUNK_BYTES):
-        stack = [(base, min(_CHUNK_BYTES, (1 << 64) - base))]
-        while stack:
-            address, size = stack.pop()
-            try:
-                data = read(address, size)
-            except BadKallsyms:
-                if size > _PAGE_BYTES:
-                    half = max(size // 2 // _PAGE_BYTES, 1) * _PAGE_BYTES
-                    stack += [(address + half, size - half), (address, half)]
-                else:
-                    hole.append(address)
-                    if len(hole) * _PAGE_BYTES >= _MAX_HOLE_BYTES:
-                        return
-            else:
+        size = min(_CHUNK_BYTES, (1 << 64) - base)
+        for address, data in stretches(read, base, size, BadKallsyms):
+            if data:
                 lost += hole
                 hole.clear()
                 yield address, data
+            else:
+                hole.append(address)
+                if len(hole) * _PAGE_BYTES >= _MAX_HOLE_BYTES:
+                    return
 
 
 def _digits(read: decode.Read, start: int, lost: list[int]) -> Iterator[int]:

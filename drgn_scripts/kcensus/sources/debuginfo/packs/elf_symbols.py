@@ -14,27 +14,13 @@ from kcensus.sources.formats import elf
 from kcensus.sources.model import TargetError
 from kcensus.sources.reader import FileReader
 
-_SECTION = np.dtype(
-    [
-        *(("name", "<u4"), ("type", "<u4"), ("flags", "<u8"), ("address", "<u8")),
-        *(("offset", "<u8"), ("size", "<u8"), ("link", "<u4"), ("info", "<u4")),
-        *(("alignment", "<u8"), ("entry", "<u8")),
-    ]
-)
 _SYMBOL = np.dtype(
     [
         *(("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2")),
         *(("value", "<u8"), ("size", "<u8")),
     ]
 )
-_PROGRAM_HEADER = np.dtype(
-    [
-        *(("type", "<u4"), ("flags", "<u4"), ("offset", "<u8"), ("address", "<u8")),
-        *(("physical", "<u8"), ("file_size", "<u8"), ("size", "<u8"), ("alignment", "<u8")),
-    ]
-)
 _SHF_ALLOC, _SHT_SYMTAB, _SHN_LORESERVE = 2, 2, 0xFF00
-_MAX_SECTIONS = 1 << 16
 _MAX_SYMBOLS = 1 << 21
 _MAX_NAMES = 1 << 27
 UNKNOWN = 0xFFFF
@@ -72,30 +58,31 @@ def read_elf(path: Path) -> ElfFile:
         header = elf.read_header(reader)
         if not header.supported or header.type == elf.ET_CORE:
             raise TargetError(f"{reader.name}: is not a vmlinux or module of x86_64 or aarch64")
-        sections = _table(reader, header.shdrs, _SECTION, _MAX_SECTIONS)
-        tables = sections[sections["type"] == _SHT_SYMTAB]
-        if not len(tables) or header.shstrndx >= len(sections):
+        sections = elf.sections(reader, header)
+        tables = [section for section in sections if section.type == _SHT_SYMTAB]
+        if not tables or header.shstrndx >= len(sections):
             raise TargetError(
                 f"{reader.name}: has no symbol table: it was stripped; pass the file from the "
                 "debug info package"
             )
         names = _contents(reader, sections[header.shstrndx])
-        used = np.flatnonzero(sections["flags"] & np.uint64(_SHF_ALLOC))
+        used = [nth for nth, section in enumerate(sections) if section.flags & _SHF_ALLOC]
         table = tables[0]
-        if table["size"] > _MAX_SYMBOLS * _SYMBOL.itemsize or table["link"] >= len(sections):
+        if table.size > _MAX_SYMBOLS * _SYMBOL.itemsize or table.link >= len(sections):
             raise TargetError(f"{reader.name}: has a corrupt symbol table; copy it again")
         data = _contents(reader, table)
         symbols = np.frombuffer(data, _SYMBOL, len(data) // _SYMBOL.itemsize)
-        strings = _contents(reader, sections[int(table["link"])])
+        strings = _contents(reader, sections[table.link])
         symbols = symbols[(symbols["section"] != 0) & (symbols["name"] < len(strings))].copy()
         row = np.full(1 << 16, UNKNOWN, np.uint16)
-        row[used[used < _SHN_LORESERVE]] = np.arange(len(used[used < _SHN_LORESERVE]))
+        named = [nth for nth in used if nth < _SHN_LORESERVE]
+        row[named] = np.arange(len(named))
         symbols["section"] = row[symbols["section"]]
         is_module = header.type == elf.ET_REL
         return ElfFile(
-            [_string(names, place).decode(errors="replace") for place in sections["name"][used]],
-            sections["address"][used],
-            sections["size"][used],
+            [_string(names, sections[nth].name).decode(errors="replace") for nth in used],
+            np.array([sections[nth].addr for nth in used], np.uint64),
+            np.array([sections[nth].size for nth in used], np.uint64),
             symbols,
             [_string(strings, place) for place in symbols["name"].tolist()],
             (0, 0) if is_module else _extent(reader, header),
@@ -105,27 +92,15 @@ def read_elf(path: Path) -> ElfFile:
 def _extent(reader: FileReader, header: elf.Header) -> tuple[int, int]:
     # As drgn has it. Before Linux kernel commit 9d7de2aa8b41 ("x86/percpu/64: Use relative percpu
     # offsets") (in v6.15), a segment of per-CPU variables in between begins at address 0.
-    headers = _table(reader, header.phdrs, _PROGRAM_HEADER, _MAX_SECTIONS)
-    loads = headers[(headers["type"] == elf.PT_LOAD) & (headers["size"] > 0)]
-    if not len(loads):
-        return 0, 0
-    return int(loads["address"][0]), int(loads["address"][-1] + loads["size"][-1])
+    segments = elf.segments(reader, header)
+    loads = [each for each in segments if each.type == elf.PT_LOAD and each.memsz]
+    return (loads[0].vaddr, loads[-1].vaddr + loads[-1].memsz) if loads else (0, 0)
 
 
-def _table(
-    reader: FileReader, place: tuple[int, int, int], dtype: np.dtype[Any], most: int
-) -> npt.NDArray[Any]:
-    offset, count, size = place
-    if count > most or (count and size != dtype.itemsize):
-        raise TargetError(f"{reader.name}: has a corrupt ELF header; copy it again")
-    return np.frombuffer(reader.exact(offset, count * size, "ELF headers"), dtype, count)
-
-
-def _contents(reader: FileReader, section: npt.NDArray[Any]) -> bytes:
-    offset, size = int(section["offset"]), int(section["size"])
-    if size > _MAX_NAMES:
+def _contents(reader: FileReader, section: elf.Section) -> bytes:
+    if section.size > _MAX_NAMES:
         raise TargetError(f"{reader.name}: has a corrupt section header; copy it again")
-    return reader.exact(offset, size, "symbols")
+    return reader.exact(section.offset, section.size, "symbols")
 
 
 def _string(strings: bytes, place: int) -> bytes:
