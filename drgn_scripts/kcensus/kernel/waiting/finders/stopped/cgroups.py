@@ -12,9 +12,9 @@ from drgn import Object
 
 from kcensus.engine.memory import Words
 from kcensus.human import counted
+from kcensus.kernel.memcg.cgroup_mounts import cgroup_mount
 from kcensus.kernel.names import MISSING, kernfs_path
 from kcensus.kernel.tasks.tasks import TRAPS
-from kcensus.kernel.vfs.cgroup_mounts import cgroup_mount
 from kcensus.kernel.waiting.finder import Draft, Finder, Stall
 from kcensus.kernel.waiting.graph import TASK, EdgeKind, NodeKind
 from kcensus.results import Figure, Finding, Remedy, Severity
