@@ -41,12 +41,15 @@ _MAPPED = 0xFFFF_8882_0000_0000
 class Mirror(Sleepers):
     """dm-0 is a mirror on sda and sdb, which holds two bios."""
 
-    def __init__(self, *errors: int, default: int = 0, others: int = 0) -> None:
-        super().__init__(_TYPES, "io_schedule")
+    def __init__(
+        self, *errors: int, default: int = 0, others: int = 0, types: str = _TYPES
+    ) -> None:
+        super().__init__(types, "io_schedule")
         self.mirror = self.k.alloc("struct mirror_set", nr_mirrors=2)
         target = self.k.alloc("struct dm_target", private=self.mirror)
         self.k.set(self.mirror.ti, target)
-        self.k.set(self.mirror.default_mirror.counter, default)
+        if types == _TYPES:
+            self.k.set(self.mirror.default_mirror.counter, default)
         last = self.k.alloc("struct bio")
         self.k.set(self.mirror.holds.head, self.k.alloc("struct bio", bi_next=last))
         for at, (disk, number) in enumerate(((_SDA, b"8:0"), (_SDB, b"8:16"))):
@@ -95,6 +98,12 @@ def test_without_a_valid_leg_there_is_no_command(scene: Mirror) -> None:
     assert found is not None
     assert found.remedies == ()
     assert found.no_remedy
+
+
+def test_a_kernel_without_a_member_is_a_lookup_error() -> None:
+    scene = Mirror(0, 3, types=_TYPES.replace("24 struct atomic_t default_mirror", "24 int other"))
+    with pytest.raises(LookupError):
+        scene.run(Mirrors)
 
 
 def test_mirrors_without_errors_or_bios_and_damaged_ones_hold_nothing() -> None:
