@@ -16,7 +16,7 @@ from kcensus.kernel.names import ABSENT
 from kcensus.kernel.tasks.tasks import tasks
 from kcensus.sources.capsule import NotRecorded
 
-_CONTROLLER = re.compile(r"^nvme (nvme\d+): .*\btimeout\b")
+_CONTROLLER = re.compile(r"^nvme (nvme\d+): .*(?:\bI/O .*\btimeout\b|\bQID \d+ timeout\b)")
 """Message of a controller of NVMe, whose disks have its name as a prefix."""
 _DISKS = (
     re.compile(r"^sd [\d:]+: \[(\w+)\] .*(?:timing out command|hostbyte=DID_(?:TIME_OUT|NO_CONN))"),

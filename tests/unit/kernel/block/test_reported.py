@@ -11,6 +11,7 @@ from kcensus.kernel.block import reported as module
 from kcensus.kernel.block.reported import Messages, Reported, parse, told_by_log
 
 _LINES = [
+    (1.0, "nvme nvme1: Shutdown timeout set to 10 seconds"),
     (10.0, "nvme nvme0: I/O 12 QID 3 timeout, aborting"),
     (40.0, "nvme nvme0: I/O tag 12 (100c) opcode 0x2 (I/O Cmd) QID 3 timeout, reset controller"),
     (41.0, "sd 2:0:0:0: [sdb] tag#5 timing out command, waited 180s"),

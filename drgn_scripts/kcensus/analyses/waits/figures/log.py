@@ -22,12 +22,13 @@ _OOPS = re.compile(
 """Messages of die(), which ends the task. Other messages with registers, such as of soft lockups,
 are not oopses."""
 _VICTIM = re.compile(r"\bPID: (\d+) Comm: (.*?) (?:Not tainted|Tainted|Kdump)")
+_CPU = re.compile(r"\bCPU: (\d+) ")
 _PLACE = re.compile(r"\bRIP: [0-9a-f]{4}:([\w.]+)\+0x[0-9a-f/x]+(?: \[([\w-]+)\])?")
 _AFTER_VICTIM = 6
 """Lines after the name of a task that may have its registers."""
 _LOCKUP = re.compile(r"BUG: soft lockup - \S+ stuck for (\d+)s! \[.*:(\d+)\]")
 """A redacted log has another number of the CPU."""
-_HARD = re.compile(r"Watchdog detected hard LOCKUP on cpu ")
+_HARD = re.compile(r"Watchdog detected hard LOCKUP on cpu (\d+)")
 _THRESHOLD, _MAX_THRESHOLD = 10, 60
 """Default and most of watchdog_thresh: seconds without a timer interrupt that are a hard lockup."""
 _AFTER_HARD = 40
@@ -112,12 +113,15 @@ def _busy(lines: list[Line]) -> tuple[dict[int, tuple[float, str]], dict[int, tu
 def _hard_lockups(lines: list[Line]) -> dict[int, float]:
     """Return the time of the last hard lockup, by PID of the task on its CPU."""
     found: dict[int, float] = {}
-    start, near = 0.0, 0
+    start, number, near = 0.0, "", 0
     for stamp, line in lines:
-        if _HARD.search(line) and stamp is not None:
-            start, near = stamp, _AFTER_HARD
+        if (match := _HARD.search(line)) and stamp is not None:
+            start, number, near = stamp, match[1], _AFTER_HARD
         elif near > 0 and (match := _VICTIM.search(line)):
-            found[int(match[1])], near = start, 0
+            # Other CPUs may report their tasks in between.
+            cpu = _CPU.search(line)
+            if cpu is not None and cpu[1] == number:
+                found[int(match[1])], near = start, 0
         near = 0 if "Kernel panic" in line else near - 1
     return found
 
