@@ -13,6 +13,7 @@ from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.log import HUNG_TASK, Line, records
 from kcensus.kernel.names import ABSENT, MISSING
 from kcensus.kernel.symbols import described
+from kcensus.kernel.tasks.hung import Hang
 from kcensus.sources.capsule import NotRecorded
 from kcensus.text import task_name
 
@@ -51,6 +52,8 @@ class Log:
 
     hung: dict[int, int] = field(default_factory=dict)
     """Longest sleep that the hung task detector reported, seconds, by PID."""
+    last: dict[int, Hang] = field(default_factory=dict)
+    """Its last report, by PID."""
     owners: dict[int, tuple[float, int]] = field(default_factory=dict)
     """Time of the message (seconds since boot) and PID of the owner, by PID of the waiter."""
     names: dict[int, str] = field(default_factory=dict)
@@ -128,18 +131,20 @@ def _hard_lockups(lines: list[Line]) -> dict[int, float]:
 
 def _waits(
     lines: list[Line],
-) -> tuple[dict[int, int], dict[int, tuple[float, int]], dict[int, str]]:
-    """Return the hung tasks of the log, the owners of locks, and names of the hung tasks.
+) -> tuple[dict[int, int], dict[int, Hang], dict[int, tuple[float, int]], dict[int, str]]:
+    """Return the hung tasks of the log, the last report of each, the owners of locks, and names.
 
     Readers are left out, since they may have released the lock.
     """
     hung: dict[int, int] = {}
+    last: dict[int, Hang] = {}
     owners: dict[int, tuple[float, int]] = {}
     names: dict[int, str] = {}
     for stamp, line in lines:
         if match := HUNG_TASK.search(line):
             pid, seconds = int(match[2]), int(match[3])
             hung[pid], names[pid] = max(seconds, hung.get(pid, 0)), match[1]
+            last[pid] = Hang(-1.0 if stamp is None else stamp, seconds)
         elif (match := _BLOCKER.search(line)) and match[3] != "reader" and stamp is not None:
             owners[int(match[1])] = stamp, int(match[2])
-    return hung, owners, names
+    return hung, last, owners, names
