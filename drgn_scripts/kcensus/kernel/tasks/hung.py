@@ -34,6 +34,8 @@ def present(kernel: Kernel, hangs: Mapping[int, Hang]) -> dict[int, int]:
 
     :param hangs: the last message by PID
     """
+    if not hangs:
+        return {}
     known = tasks(kernel)
     rows = np.flatnonzero(np.isin(known.pid, np.array([*hangs], np.int64)))
     asleep = dict(zip(known.pid[rows].tolist(), _last_ran(kernel, rows).tolist(), strict=True))
