@@ -362,11 +362,7 @@ class Finder:
 
     def _frame_at(self, lane: int, place: int) -> str:
         """Return the function of the frame at an address on a stack."""
-        stacks = self.waits.stacks
-        rows = stacks.frames(lane)
-        inner = int(np.searchsorted(stacks.sp[rows], np.uint64(place), "right")) - 1
-        names = stacks.functions(lane)
-        return names[inner] if 0 <= inner < len(names) else ""
+        return self.waits.stacks.function_at(lane, place)
 
     def _add_threads(self, tables: Words, processes: Words) -> None:
         """Add the edges from processes to their threads.

@@ -30,9 +30,9 @@ _NO_MOUNT = (
     "thaw is known"
 )
 _NO_THAW = (
-    "Do not run fsfreeze --unfreeze: {} s_umount of the file system until the thaw, as it seems, and "
-    "the command would wait for that. Find the holder: `kcensus waits TARGET --table stacks --top "
-    "0`; without an end of its wait, only a restart ends the freeze"
+    "Do not run fsfreeze --unfreeze: {} s_umount of the file system until the thaw, as it seems, "
+    "and the command would wait for that. Find the holder: `kcensus waits TARGET --table stacks "
+    "--top 0`; without an end of its wait, only a restart ends the freeze"
 )
 _LOCKING = frozenset({"iterate_supers", "iterate_supers_type", "iterate_super", "deactivate_super"})
 _LOCKING |= {"reconfigure_super", "do_remount_sb", "do_umount", "writeback_sb_inodes"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 
 import drgn
 import numpy as np
@@ -132,7 +133,7 @@ class FrozenCgroups(Finder):
             risk="all tasks of a paused container continue",
             undo=f"echo {'1' if is_v2 else 'FROZEN'} > {file}",
         )
-        return Stall(stall.tasks, len(waiters), stall.seconds).finding(
+        return replace(stall, count=len(waiters)).finding(
             "waits-frozen-cgroup",
             shown,
             f"{counted(len(frozen), 'task')} of the frozen cgroup {shown}",
