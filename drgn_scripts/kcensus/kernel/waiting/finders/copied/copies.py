@@ -24,7 +24,7 @@ from kcensus.kernel.waiting.finder import Draft, Stall
 from kcensus.kernel.waiting.finders.copied.metadata import Metadata
 from kcensus.kernel.waiting.finders.io.devices import DEVICE, above, nodes_of
 from kcensus.kernel.waiting.finders.io.requests import REQUEST, serve_requests
-from kcensus.kernel.waiting.finders.mapped.suspended import mapped_disks, targets
+from kcensus.kernel.waiting.finders.mapped.suspended import mapped_disks, shown, targets
 from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
 from kcensus.kernel.waiting.joined import held, joined
 from kcensus.results import Figure, Finding
@@ -134,9 +134,8 @@ class Copies(Metadata):
             if not copied:
                 continue
             count = sum(each.copies for each in copied)
-            name = f"{counted(count, 'copy', plural='copies')} to snapshots of {disks[row].name}"
             self.copies[origin.address] = count
-            self.names[COPIES, origin.address] = f"{name} ({origin.name or 'unnamed'})"
+            self.names[COPIES, origin.address] = f"to snapshots of {shown(self, row, origin)}"
             self._delay(row, origin.address)
             self._to_cows(COPIES, origin.address, copied)
 
@@ -255,18 +254,23 @@ class Copies(Metadata):
 
     def hint(self, kind: NodeKind, address: int) -> str:
         """Return the number of copies, for the finding about the COW device."""
-        return self.names.get((kind, address), "") if kind is COPIES else ""
+        return self._copies(address) if kind is COPIES and address in self.copies else ""
+
+    def _copies(self, origin: int) -> str:
+        """Return the number of copies, and of what; not safe to print."""
+        count = counted(self.copies[origin], "copy", plural="copies")
+        return f"{count} {self.names[COPIES, origin]}"
 
     def finding(self, kind: NodeKind, address: int, stall: Stall) -> Finding | None:
         """Return the finding about writes to an origin, which copies or their limit delay."""
         if kind not in (COPIES, LIMIT):
             return None
         is_limit, name = kind is LIMIT, self.names[kind, address]
-        subject = name.partition(" snapshot " if is_limit else " snapshots of ")[2]
+        subject = name.removeprefix("of snapshot " if is_limit else "to snapshots of ")
         found = stall.finding(
             "waits-copies",
             printable(subject),
-            f"the copy limit {printable(name)}" if is_limit else printable(name),
+            printable(f"the copy limit {name}" if is_limit else self._copies(address)),
             "a write to an origin waits until its old content is in all snapshots"
             + ", of which each has a limit of copies in flight" * is_limit,
             advice="`kcensus kcopyd TARGET --table snapshots` has their COW devices",

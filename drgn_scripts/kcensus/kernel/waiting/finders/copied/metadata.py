@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Mapping
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -127,8 +128,11 @@ class Metadata(Finder):
         """Return the ``struct gendisk *`` of each ``struct dm_dev *``, or 0."""
         device = self._member("struct dm_dev", "bdev", devices)
         disk = places_of_devices(self.kernel, device, self.faults).disk
-        known = np.array([each.address for each in block_devices(self.kernel).disks], np.uint64)
-        return np.where((device != 0) & np.isin(disk, known), disk, np.uint64(0))
+        return np.where((device != 0) & np.isin(disk, self._known_disks), disk, np.uint64(0))
+
+    @cached_property
+    def _known_disks(self) -> Words:
+        return np.array([disk.address for disk in block_devices(self.kernel).disks], np.uint64)
 
 
 class OwnIos(Metadata):

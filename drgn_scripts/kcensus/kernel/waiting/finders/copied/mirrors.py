@@ -19,7 +19,8 @@ from kcensus.kernel.names import decode
 from kcensus.kernel.waiting.finder import Draft, Stall
 from kcensus.kernel.waiting.finders.copied.metadata import Metadata
 from kcensus.kernel.waiting.finders.io.devices import keep
-from kcensus.kernel.waiting.finders.mapped.suspended import shown, targets
+from kcensus.kernel.waiting.finders.mapped.suspended import mapped_disks, shown, targets
+from kcensus.kernel.waiting.finders.mapped.thin import LVM_NAME, volume_of
 from kcensus.kernel.waiting.graph import NodeKind
 from kcensus.results import Figure, Finding, Remedy
 from kcensus.text import pasteable, printable
@@ -60,6 +61,8 @@ class _Mirror:
     default: int
     """Index of the leg whose data are valid in any case; -1 for an impossible one."""
     bios: int
+    volume: str
+    """``VG/LV`` of a mirror of LVM; else empty."""
 
     @property
     def healthy(self) -> _Leg | None:
@@ -103,7 +106,9 @@ class Mirrors(Metadata):
             bios = self._count(head) if any(leg.errors for leg in legs) else 0
             if bios:
                 size = target.length if len(device.targets) == 1 else 0
-                self.mirrors[target.private] = _Mirror(device.name, size, legs, default, bios)
+                volume = self._volume(device.name, legs)
+                known = _Mirror(device.name, size, legs, default, bios, volume)
+                self.mirrors[target.private] = known
                 self.names[MIRROR, target.private] = shown(self, row, device)
                 kept[row] = target.private
         inside = int(self._offset(_TYPE, "holds")) if kept else 0
@@ -125,6 +130,20 @@ class Mirrors(Metadata):
     @cached_property
     def _disk_names(self) -> dict[int, str]:
         return {each.address: each.name for each in block_devices(self.kernel).disks}
+
+    def _volume(self, name: str, legs: list[_Leg]) -> str:
+        """Return the volume of a mirror of LVM, whose legs are volumes of their own."""
+        match = LVM_NAME.fullmatch(name)
+        images = [self._mapped_names.get(leg.disk, "").rpartition("_mimage_") for leg in legs]
+        if not match or any(image[0] != name or not image[2].isdecimal() for image in images):
+            return ""
+        return volume_of(match)
+
+    @cached_property
+    def _mapped_names(self) -> dict[str, str]:
+        """Name of each mapped device by the name of its disk."""
+        disks = block_devices(self.kernel).disks
+        return {disks[row].name: device.name for row, device in mapped_disks(self)}
 
     def _count(self, head: int) -> int:
         """Return the number of bios in a list; 0 if it is torn."""
@@ -173,13 +192,17 @@ def _remedies(mirror: _Mirror) -> Iterator[Remedy]:
     leg, name = mirror.healthy, pasteable(mirror.name)
     if leg is None or not mirror.size or not name:
         return
+    volume = pasteable(mirror.volume)
+    repair = f"`lvconvert --repair {volume}`"
+    how = f"{repair}, as by dmeventd," if volume else "dmeventd"
     yield Remedy(
-        effect=f"If dmeventd does not repair the mirror, use {printable(leg.text)} alone: the held "
+        effect=f"If {how} does not repair the mirror, use {printable(leg.text)} alone: the held "
         "writes go on there",
         command=f"dmsetup load {name} --table '0 {mirror.size} linear {leg.number} {leg.offset}' "
         f"&& dmsetup suspend --noflush --nolockfs {name} && dmsetup resume {name}",
-        risk="the data has no second copy any more, and the metadata of LVM still have the mirror: "
-        "repair it before the next restart",
+        risk="the data has no second copy any more"
+        + f", and the metadata of LVM still have the mirror: run {repair} before the next restart"
+        * bool(volume),
     )
 
 

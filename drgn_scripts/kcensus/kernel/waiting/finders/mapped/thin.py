@@ -28,8 +28,9 @@ from kcensus.text import printable
 
 THIN_POOL = NodeKind("thin pool without free space", ("struct pool",))
 _SECTOR = 512
-_LVM = re.compile(r"((?:[\w+.]|--)+)-((?:[\w+.]|--)+)-tpool")
-"""Names of LVM's pools: volume group and logical volume, with their hyphens doubled."""
+LVM_NAME = re.compile(r"((?:[\w+.]|--)+)-((?:[\w+.]|--)+)")
+"""Names of LVM's devices: volume group and logical volume, with their hyphens doubled."""
+_POOL = re.compile(f"{LVM_NAME.pattern}-tpool")
 _PLAIN = re.compile(r"[\w/-]+", re.ASCII)
 """Names of disks that are their own regular expression."""
 
@@ -139,7 +140,7 @@ class ThinPools(Finder):
 
     def _remedies(self, pool: _Pool) -> Iterator[Remedy]:
         """Yield the commands of LVM for a pool of its own, unless they would hang."""
-        match = _LVM.fullmatch(pool.name)
+        match = _POOL.fullmatch(pool.name)
         stuck = self._stuck(pool)
         below = stacks(self.kernel).below(pool.row)
         if not match or stuck & below:
@@ -174,8 +175,13 @@ class ThinPools(Finder):
         return found - above(stacks(self.kernel), pool.row)
 
 
+def volume_of(match: re.Match[str]) -> str:
+    """Return the ``VG/LV`` of a match of :data:`LVM_NAME`."""
+    return "/".join(part.replace("--", "-") for part in match.groups())
+
+
 def _commands(match: re.Match[str], options: str) -> Iterator[Remedy]:
-    volume = shlex.quote("/".join(part.replace("--", "-") for part in match.groups()))
+    volume = shlex.quote(volume_of(match))
     yield Remedy(
         effect="Extend the pool, which then issues the held writes; if its volume group is full, "
         "first add a disk with vgextend",

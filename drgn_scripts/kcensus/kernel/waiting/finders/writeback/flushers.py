@@ -181,7 +181,8 @@ class Writeback(Finder):
                 )
                 self.names[DIRTY, domain] = (
                     f"of memory cgroup {groups.path[int(row[index])]} ({dirty} dirty or in "
-                    f"writeback, limit {limit}: a share of its memory)"
+                    f"writeback, limit {limit}: vm.dirty_ratio of what memory.max leaves to its "
+                    "page cache)"
                 )
         return limited
 

@@ -111,8 +111,8 @@ def test_writes_to_an_origin_wait_for_its_copies_and_these_for_the_cow_device() 
         (DEVICE, _ORIGIN, DELAYED, _MAPPED, int(Strength.DERIVED)),
         (COPIES, _MAPPED, COPIED, _COW, int(Strength.POSSIBLE)),
     }
-    name = "47 copies to snapshots of dm-0 (home)"
-    assert finder.names[COPIES, _MAPPED] == finder.hint(COPIES, _MAPPED) == name
+    assert finder.names[COPIES, _MAPPED] == "to snapshots of dm-0 (home)"
+    assert finder.hint(COPIES, _MAPPED) == "47 copies to snapshots of dm-0 (home)"
     found = finder.finding(COPIES, _MAPPED, Stall(frozenset({1}), 1, 12.0))
     assert found is not None
     assert (found.id, found.severity) == ("waits-copies:dm-0 (home)", Severity.NOTICE)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -86,6 +87,28 @@ def test_a_mirror_with_a_failed_leg_holds_its_writes() -> None:
         "dmsetup load 'two legs' --table '0 4096 linear 8:0 2048' && "
         "dmsetup suspend --noflush --nolockfs 'two legs' && dmsetup resume 'two legs'"
     )
+
+
+def test_lvm_repairs_its_own_mirrors() -> None:
+    scene = Mirror(0, 3)
+    addresses = {"dm-1": _SDA, "dm-2": _SDB, "dm-0": _MIRROR}
+    disks = [
+        SimpleNamespace(address=address, name=name, private=_MAPPED + 64 * int(name[-1]))
+        for name, address in addresses.items()
+    ]
+    scene.remember(block_devices, SimpleNamespace(disks=disks))
+    (mirror,) = mapped_devices(scene.kernel).devices
+    legs = [
+        MappedDevice(_MAPPED + 64 * (at + 1), f"254:{at + 1}", f"shop-a--b_mimage_{at}", ())
+        for at in range(2)
+    ]
+    scene.remember(mapped_devices, MappedDevices([replace(mirror, name="shop-a--b"), *legs]))
+    _, finder = scene.run(Mirrors)
+    found = finder.finding(MIRROR, int(scene.mirror.address_), Stall(frozenset({1}), 1, 300.0))
+    assert found is not None
+    (remedy,) = found.remedies
+    assert remedy.effect.startswith("If `lvconvert --repair shop/a-b`, as by dmeventd, does not ")
+    assert "run `lvconvert --repair shop/a-b` before the next restart" in remedy.risk
 
 
 @pytest.mark.parametrize(
