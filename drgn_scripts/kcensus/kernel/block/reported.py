@@ -74,7 +74,7 @@ def parse(lines: Iterable[Line]) -> Reported:
     return found
 
 
-def told_by_log(kernel: Kernel, disk: str, pids: Iterable[int]) -> str:
+def log_evidence(kernel: Kernel, disk: str, pids: Iterable[int]) -> str:
     """Return a phrase about the messages on a disk and its waiters; printable, empty for none.
 
     :param disk: name of the disk

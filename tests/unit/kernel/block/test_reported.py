@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from kcensus.kernel.block import reported as module
-from kcensus.kernel.block.reported import Messages, Reported, parse, told_by_log
+from kcensus.kernel.block.reported import Messages, Reported, log_evidence, parse
 from kcensus.kernel.tasks.hung import Hang
 
 _LINES = [
@@ -50,6 +50,6 @@ def test_a_phrase_about_a_disk(
     monkeypatch.setattr(module, "reported", lambda _: known)
     monkeypatch.setattr(module, "present", lambda _, hangs: dict.fromkeys(hangs, 245))
     monkeypatch.setattr(module, "tasks", lambda _: SimpleNamespace(now_ns=50 * 10**9))
-    found = told_by_log(None, disk, pids)  # type: ignore[arg-type]
+    found = log_evidence(None, disk, pids)  # type: ignore[arg-type]
     assert found.startswith(start)
     assert bool(found) == bool(start)

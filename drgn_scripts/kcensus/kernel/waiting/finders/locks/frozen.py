@@ -164,7 +164,7 @@ class FrozenFileSystems(Finder):
         return who, is_stuck
 
     def _warnings(self, block: int, mount: str) -> Iterator[str]:
-        """Yield what else may hang."""
+        """Yield warnings about programs that may hang, too."""
         if mount == "/":
             yield "it is the root file system: programs that write hang, such as login and sudo"
         if block in self.faulting:

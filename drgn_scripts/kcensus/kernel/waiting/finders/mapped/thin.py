@@ -71,7 +71,7 @@ class ThinPools(Finder):
             try:
                 pool = int(thin.pool.value_())
                 if int(thin.thin_md.value_()) != device.address:
-                    self.faults["a thin device that is of another mapped device"] += 1
+                    self.faults["the thin device belongs to another mapped device"] += 1
                 elif pool in full and self._holds(thin):
                     kept[row] = pool
             except drgn.FaultError as error:
@@ -88,7 +88,7 @@ class ThinPools(Finder):
             try:
                 pool = Object(prog, "struct pool_c *", value=target.private).pool
                 if int(pool.pool_md.value_()) not in mapped:
-                    self.faults["a thin pool that is of no mapped device"] += 1
+                    self.faults["the thin pool belongs to no mapped device"] += 1
                     continue
                 features = pool.pf
                 if int(features.mode) == no_space and not bool(features.error_if_no_space):
@@ -198,7 +198,7 @@ def _commands(match: re.Match[str], options: str) -> Iterator[Remedy]:
         effect="If no space can be added, let writes fail that lack it",
         command=f"lvchange {options}--errorwhenfull y {volume}",
         risk="programs get I/O errors: file systems on thin volumes shut down or become read-only",
-        undo=f"lvchange {options}--errorwhenfull n {volume}",
+        undo=f"lvchange --errorwhenfull n {volume}",
     )
 
 
