@@ -117,8 +117,11 @@ _TRIED = {
         "dmsetup resume {}": _Trial("waits-mirror", "resumed", r"dmsetup resume log")
     },
     "kernel/waiting/finders/mapped/thin.py": {
-        "lvextend --size +1G {}": _Trial(_REMEDIES, "extended", r"lvextend --size \+1G shop/"),
-        "lvchange --errorwhenfull y {}": _Trial(_REMEDIES, "failed", r"lvchange --errorwhenfull y"),
+        # Where other disks do not answer, with the filter that the guest has in lvm.conf.
+        "lvextend {}--size +1G {}": _Trial(_REMEDIES, "extended", r"lvextend --size \+1G shop/"),
+        "lvchange {}--errorwhenfull y {}": _Trial(
+            _REMEDIES, "failed", r"lvchange --errorwhenfull y"
+        ),
     },
     "kernel/waiting/finders/servers/iscsi.py": {
         "check()": _Trial(_REMEDIES, "connected", r"/dev/tcp/127\.0\.0\.4/3260"),

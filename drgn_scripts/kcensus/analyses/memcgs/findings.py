@@ -11,11 +11,11 @@ import numpy as np
 
 from kcensus.analyses.memcgs.figures import Figures
 from kcensus.human import counted, human_bytes, of_ram
+from kcensus.kernel.memcg.cgroup_mounts import cgroup_mount
 from kcensus.kernel.memcg.charges import ANON, FILE, KERNEL, SHMEM
 from kcensus.kernel.memcg.limits import is_unified
 from kcensus.kernel.memcg.pins import CHILD, SOCKET
 from kcensus.kernel.mm.footprint import Tally
-from kcensus.kernel.vfs.cgroup_mounts import cgroup_mount
 from kcensus.results import Figure, Finding, Remedy, Severity, Unit, ratio
 from kcensus.results.severity import MIN_BYTES, severity_of
 from kcensus.text import pasteable, printable

@@ -13,10 +13,11 @@ from kcensus.human import counted, human_seconds
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.log import HUNG_TASK, Line, records
 from kcensus.kernel.names import ABSENT
+from kcensus.kernel.tasks.hung import Hang, present
 from kcensus.kernel.tasks.tasks import tasks
 from kcensus.sources.capsule import NotRecorded
 
-_CONTROLLER = re.compile(r"^nvme (nvme\d+): .*\btimeout\b")
+_CONTROLLER = re.compile(r"^nvme (nvme\d+): .*(?:\bI/O .*\btimeout\b|\bQID \d+ timeout\b)")
 """Message of a controller of NVMe, whose disks have its name as a prefix."""
 _DISKS = (
     re.compile(r"^sd [\d:]+: \[(\w+)\] .*(?:timing out command|hostbyte=DID_(?:TIME_OUT|NO_CONN))"),
@@ -45,8 +46,8 @@ class Reported:
 
     disks: dict[str, Messages] = field(default_factory=dict)
     """By name of the disk, or of its controller."""
-    hung: dict[int, int] = field(default_factory=dict)
-    """Longest sleep that the hung task detector reported, seconds, by PID."""
+    hung: dict[int, Hang] = field(default_factory=dict)
+    """Last report of the hung task detector, by PID."""
 
 
 @once
@@ -69,12 +70,11 @@ def parse(lines: Iterable[Line]) -> Reported:
                 own.stamp, own.text = -1.0 if stamp is None else stamp, line
                 break
         if match := HUNG_TASK.search(line):
-            pid, seconds = int(match[2]), int(match[3])
-            found.hung[pid] = max(seconds, found.hung.get(pid, 0))
+            found.hung[int(match[2])] = Hang(-1.0 if stamp is None else stamp, int(match[3]))
     return found
 
 
-def told_by_log(kernel: Kernel, disk: str, pids: Iterable[int]) -> str:
+def log_evidence(kernel: Kernel, disk: str, pids: Iterable[int]) -> str:
     """Return a phrase about the messages on a disk and its waiters; printable, empty for none.
 
     :param disk: name of the disk
@@ -91,7 +91,7 @@ def told_by_log(kernel: Kernel, disk: str, pids: Iterable[int]) -> str:
             text = own.text if len(own.text) <= _MAX_TEXT else f"{own.text[:_MAX_TEXT]}…"
             messages = counted(own.count, "message")
             parts.append(f'the log has {messages} about {name}{when}: "{text}"')
-    if hung := {pid: known.hung[pid] for pid in pids if pid in known.hung}:
+    if hung := present(kernel, {pid: known.hung[pid] for pid in pids if pid in known.hung}):
         longest = human_seconds(max(hung.values()))
         count = f"{len(hung):,} of these tasks"
         parts.append(f"the log reports {count} as blocked for more than {longest}")

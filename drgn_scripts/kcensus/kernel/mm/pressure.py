@@ -36,10 +36,7 @@ def pressures(kernel: Kernel) -> dict[str, float]:
         group = prog["psi_system"]
         if int(prog["psi_disabled"].key.enabled.counter):
             return {}
-        clock = drgn.offsetof(prog.type("struct rq"), "clock")
-        places = cpu_offsets(prog) + (int(prog["runqueues"].address_of_()) + clock)
-        now, _ = gather_words(kernel.memory, places, "u8", Faults())
-        if int(now.max()) - int(group.avg_last_update) > _STALE_NS:
+        if _is_stale(kernel, group):
             return {}
         averages = {key: _average(group, name) for key, name in _STATES.items()}
     except DAMAGED:
@@ -50,7 +47,7 @@ def pressures(kernel: Kernel) -> dict[str, float]:
 def pressure(kernel: Kernel, cgroup: int) -> float | None:
     """Return the share of the last 10 s in which some task of a cgroup lacked memory.
 
-    None if the kernel does not count that.
+    None if the kernel does not count that, or has not updated it for a while.
 
     :param cgroup: address of a ``struct cgroup``
     """
@@ -60,9 +57,18 @@ def pressure(kernel: Kernel, cgroup: int) -> float | None:
         group = drgn.Object(kernel.prog, "struct cgroup", address=cgroup).psi
         if group.type_.kind == drgn.TypeKind.POINTER and (not group or not group.enabled):
             return None
-        return _average(group, "PSI_MEM_SOME") or None
+        return None if _is_stale(kernel, group) else _average(group, "PSI_MEM_SOME") or None
     except DAMAGED:
         return None
+
+
+def _is_stale(kernel: Kernel, group: drgn.Object) -> bool:
+    """Return whether the averages of a ``struct psi_group`` are old."""
+    prog = kernel.prog
+    clock = drgn.offsetof(prog.type("struct rq"), "clock")
+    places = cpu_offsets(prog) + (int(prog["runqueues"].address_of_()) + clock)
+    now, _ = gather_words(kernel.memory, places, "u8", Faults())
+    return int(now.max()) - int(group.avg_last_update) > _STALE_NS
 
 
 def _average(group: drgn.Object, state: str) -> float | None:

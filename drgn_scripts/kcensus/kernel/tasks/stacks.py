@@ -74,6 +74,12 @@ class Stacks:
         """Return the functions of one stack, the innermost first; without inlined ones."""
         return [self.names[pc] for pc in self.pc[self.frames(stack)].tolist()]
 
+    def function_at(self, stack: int, place: int) -> str:
+        """Return the function of the frame at an address on a stack; empty outside."""
+        rows = self.frames(stack)
+        inner = int(np.searchsorted(self.sp[rows], np.uint64(place), "right")) - 1
+        return self.names[int(self.pc[rows][inner])] if inner >= 0 else ""
+
     def described(self, stack: int) -> list[str]:
         """Return the functions of one stack as the kernel prints them: ``name [module]``."""
         places = self.pc[self.frames(stack)].tolist()

@@ -88,6 +88,8 @@ class Draft(Attempts):
         """Id of the finding about what keeps a disk from serving I/O, by ``struct gendisk *``."""
         self.readers: dict[int, int] = {}
         """Number of readers by lock."""
+        self.keeping: set[int] = set()
+        """``struct gendisk *`` of disks that keep I/O, and of those above them."""
         self.kept: set[int] = set()
         """Locks without a task as holder, such as those of a frozen file system."""
         self.missing += waits.missing
@@ -194,8 +196,9 @@ class Finder:
     """Adds the nodes and edges of one subject to the graph, and the words for them.
 
     :meth:`note` determines objects of waits, and adds edges that follow from them alone;
-    :meth:`find` adds the holders of objects noted by any finder. All finders note before any of
-    them finds, so their order does not matter. Each may raise LookupError if the debug info lacks a
+    :meth:`find` adds the holders of objects noted by any finder; :meth:`conclude` adds edges whose
+    strength depends on what others found. All finders are done with one before any of them begins
+    the next, so their order does not matter. Each may raise LookupError if the debug info lacks a
     type, member or variable: its subject becomes a gap.
     """
 
@@ -233,6 +236,9 @@ class Finder:
 
     def find(self) -> None:
         """Add edges from objects to their holders to ``build``."""
+
+    def conclude(self) -> None:
+        """Add edges for which :meth:`find` of other finders is the evidence."""
 
     def of_interest(self, graph: Graph) -> Iterable[int]:
         """Return nodes whose waiters belong to the graph even in state S.
@@ -356,11 +362,7 @@ class Finder:
 
     def _frame_at(self, lane: int, place: int) -> str:
         """Return the function of the frame at an address on a stack."""
-        stacks = self.waits.stacks
-        rows = stacks.frames(lane)
-        inner = int(np.searchsorted(stacks.sp[rows], np.uint64(place), "right")) - 1
-        names = stacks.functions(lane)
-        return names[inner] if 0 <= inner < len(names) else ""
+        return self.waits.stacks.function_at(lane, place)
 
     def _add_threads(self, tables: Words, processes: Words) -> None:
         """Add the edges from processes to their threads.

@@ -104,6 +104,8 @@ def _drawn(draft: Draft) -> Graph:
         draft.attempt(finder.about, finder.note)
     for finder in draft.finders:
         draft.attempt(finder.about, finder.find)
+    for finder in draft.finders:
+        draft.attempt(finder.about, finder.conclude)
     blocked = draft.known.is_blocked[draft.rows]
     _add_waits(draft, blocked)
     is_timed = np.zeros(len(draft.waits), np.bool_)

@@ -15,6 +15,7 @@ import numpy as np
 from kcensus.engine.gather import gather, gather_words
 from kcensus.engine.layout import layout, word_dtype
 from kcensus.engine.memory import Faults, Guess, Mask, Numbers, Words
+from kcensus.kernel.block.bios import bios
 from kcensus.kernel.block.requests import requests
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.names import MISSING
@@ -117,7 +118,7 @@ def wait_ages(kernel: Kernel, waits: Waits) -> tuple[Numbers, Mask]:
     """Return the ages of waits in nanoseconds, or -1, and which may be longer.
 
     A task has waited since the allocation of the youngest of its own requests at least, proven by a
-    pointer.
+    pointer. A request with bios of others, too, may be older than the task's own bio.
 
     :param waits: all rows of :func:`.sleeps`
     """
@@ -128,26 +129,42 @@ def wait_ages(kernel: Kernel, waits: Waits) -> tuple[Numbers, Mask]:
     if not is_own.any():
         return since, is_least & (since >= 0)
     try:
-        joins, age = joined(kernel), requests(kernel).age_ns
+        joins, every, age = joined(kernel), bios(kernel), requests(kernel).age_ns
     except MISSING:
         return since, is_least & (since >= 0)  # a gap already
     pairs = np.flatnonzero(joins.is_proven & is_own[joins.wait])
-    return since_submitted(since, is_least, joins.wait[pairs], age[joins.request[pairs]])
+    request = joins.request[pairs]
+    is_shared = np.isin(request, shared(every.request, every.origin_private))
+    is_clone = np.isin(request, every.request[every.origin != every.address])
+    ages = np.where(is_shared, -1, age[request])
+    return since_submitted(since, is_least, joins.wait[pairs], ages, is_clone)
+
+
+def shared(request: Numbers, owner: Words) -> Numbers:
+    """Return the requests with bios of several owners, whose age is that of the first bio.
+
+    :param request: of each bio, ascending
+    :param owner: of each bio
+    """
+    found: Numbers = request[1:][(request[1:] == request[:-1]) & (owner[1:] != owner[:-1])]
+    return found
 
 
 def since_submitted(
-    since: Numbers, is_least: Mask, wait: Numbers, age: Numbers
+    since: Numbers, is_least: Mask, wait: Numbers, age: Numbers, is_clone: Mask
 ) -> tuple[Numbers, Mask]:
-    """Return the ages of waits with pairs of a wait and the age of its own request, or -1."""
+    """Return the ages of waits with pairs of a wait and the age of its own request, or -1.
+
+    :param is_clone: whether a device above has cloned the bio: after an error, it issues another
+    """
     known = age >= 0
     unknown = np.iinfo(np.int64).max
     youngest = np.full(len(since), unknown)
     np.minimum.at(youngest, wait[known], age[known])
     has_one = youngest < unknown
-    return (
-        np.where(has_one, np.maximum(since, youngest), since),
-        is_least & ~has_one & (since >= 0),
-    )
+    is_exact = has_one & ~np.isin(np.arange(len(since)), wait[known & is_clone])
+    since = np.where(has_one, np.maximum(since, youngest), since)
+    return since, is_least & ~is_exact & (since >= 0)
 
 
 def _in_loop(waits: Waits) -> Numbers:

@@ -39,7 +39,7 @@ def test_a_deadlock() -> None:
     values = {key: figure.value for key, figure in summary(figures).items()}
     assert [values[key] for key in (*keys, "tasks_undetermined")] == [1, 3, 2, 1, 0]
     # The kernel's log may report it.
-    figures.log = Log({101: 120, 102: 120})
+    figures.hung = {101: 120, 102: 120}
     assert "1 of these 2" in findings(figures)[0].evidence
 
 

@@ -41,6 +41,12 @@ def test_a_hard_lockup_names_the_task_of_its_cpu() -> None:
     assert _read(_HARD, _COMM, _LOCKUP).hard == frozenset()
 
 
+def test_a_task_of_another_cpu_has_no_hard_lockup() -> None:
+    other = _COMM.replace("CPU: 1", "CPU: 2").replace("110", "777")
+    assert _read(_HARD, other).hard == frozenset()
+    assert _read(_HARD, other, _COMM).hard == {110}
+
+
 def test_a_panic_names_the_task_of_another_cpu() -> None:
     log = _read(_HARD, "Kernel panic - not syncing: Hard LOCKUP", _COMM)
     assert (log.lockups, log.hard) == ({}, frozenset())

@@ -8,9 +8,11 @@ from types import SimpleNamespace
 import pytest
 
 from kcensus.kernel.block import reported as module
-from kcensus.kernel.block.reported import Messages, Reported, parse, told_by_log
+from kcensus.kernel.block.reported import Messages, Reported, log_evidence, parse
+from kcensus.kernel.tasks.hung import Hang
 
 _LINES = [
+    (1.0, "nvme nvme1: Shutdown timeout set to 10 seconds"),
     (10.0, "nvme nvme0: I/O 12 QID 3 timeout, aborting"),
     (40.0, "nvme nvme0: I/O tag 12 (100c) opcode 0x2 (I/O Cmd) QID 3 timeout, reset controller"),
     (41.0, "sd 2:0:0:0: [sdb] tag#5 timing out command, waited 180s"),
@@ -27,7 +29,7 @@ def test_messages_by_disk() -> None:
     found = parse(_LINES)
     counts = {name: (own.count, own.stamp) for name, own in found.disks.items()}
     assert counts == {"nvme0": (2, 40.0), "sdb": (2, 42.0), "vda": (1, 43.0), "nbd1": (1, -1.0)}
-    assert found.hung == {12: 245}
+    assert found.hung == {12: Hang(46.0, 245)}
 
 
 @pytest.mark.parametrize(
@@ -42,9 +44,12 @@ def test_messages_by_disk() -> None:
 def test_a_phrase_about_a_disk(
     monkeypatch: pytest.MonkeyPatch, disk: str, pids: tuple[int, ...], start: str
 ) -> None:
-    known = Reported({"nvme0": Messages(2, 40.0, "nvme nvme0: I/O 12 QID 3 timeout")}, {12: 245})
+    known = Reported(
+        {"nvme0": Messages(2, 40.0, "nvme nvme0: I/O 12 QID 3 timeout")}, {12: Hang(46.0, 245)}
+    )
     monkeypatch.setattr(module, "reported", lambda _: known)
+    monkeypatch.setattr(module, "present", lambda _, hangs: dict.fromkeys(hangs, 245))
     monkeypatch.setattr(module, "tasks", lambda _: SimpleNamespace(now_ns=50 * 10**9))
-    found = told_by_log(None, disk, pids)  # type: ignore[arg-type]
+    found = log_evidence(None, disk, pids)  # type: ignore[arg-type]
     assert found.startswith(start)
     assert bool(found) == bool(start)

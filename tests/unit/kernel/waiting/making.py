@@ -141,6 +141,7 @@ class Sleepers:
         found = finder(draft)
         found.note()
         found.find()
+        found.conclude()
         return draft.build.graph(), found
 
 

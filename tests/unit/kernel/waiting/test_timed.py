@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kcensus.kernel.waiting.timed import since_submitted, timed, wait_ages
-from tests.unit.kernel.waiting.making import Sleepers
+from kcensus.kernel.waiting.timed import shared, since_submitted, timed, wait_ages
+from tests.unit.kernel.waiting.making import Sleepers, words
 
 _TYPES = """
 struct hlist_node 16 : 0 void * next; 8 void * pprev
@@ -64,11 +64,17 @@ def test_a_timer_of_high_resolution(state: int, is_pending: bool) -> None:
 
 def test_a_task_that_woke_up_has_waited_since_its_last_request() -> None:
     # Two requests; none; asleep for longer than its request has existed; unknown.
-    since, is_least = np.array([5, 5, 70, 7]), np.ones(4, np.bool_)
-    wait, age = np.array([0, 0, 2, 3]), np.array([61, 60, 60, -1])
-    found, may_be_longer = since_submitted(since, is_least, wait, age)
-    assert found.tolist() == [60, 5, 70, 7]
-    assert may_be_longer.tolist() == [False, True, False, True]
+    # The last has a clone, which a device above may have issued again.
+    since, is_least = np.array([5, 5, 70, 7, 5]), np.ones(5, np.bool_)
+    wait, age = np.array([0, 0, 2, 3, 4]), np.array([61, 60, 60, -1, 60])
+    found, may_be_longer = since_submitted(since, is_least, wait, age, wait == 4)
+    assert found.tolist() == [60, 5, 70, 7, 60]
+    assert may_be_longer.tolist() == [False, True, False, True, True]
+
+
+def test_requests_with_bios_of_several_owners() -> None:
+    request, owner = np.array([0, 1, 1, 3, 3, 4]), words(1, 1, 1, 2, 3, 3)
+    assert shared(request, owner).tolist() == [3]
 
 
 def test_a_task_without_a_request_has_waited_at_least_since_its_last_sleep() -> None:

@@ -147,3 +147,24 @@ def test_bent_pointers_invent_nothing(case: Case, result: Result) -> None:
                 assert finding.tasks <= known[finding.id], (hex(place), finding.id)
             assert finding.kind != "waits-deadlock"
         poked.restore()
+
+
+@cases("waits-mirror")
+def test_a_cow_device_without_io_is_no_root(case: Case, result: Result) -> None:
+    """Copies may also wait for the origin, or for memory."""
+    target = opened(case.dump, *MODULES)
+    prog, poked = target.prog, Poked(target.prog)
+    (cow,) = (
+        device
+        for device in mapped_devices(Kernel(prog)).devices
+        if device.name.startswith("cow\\x20")
+    )
+    flags = cow.address + drgn.offsetof(prog.type("struct mapped_device"), "flags")
+    poked.word(flags, prog.read_u64(flags) & ~7)
+    found = {each.id for each in analyzed(target, "waits").findings}
+    poked.restore()
+    assert "waits-copies:dm-6 (origin-1)" in found
+    assert not {id_ for id_ in found if id_.startswith("waits-io:dm-0")}
+    assert {each.id for each in result.findings} - found == {
+        "waits-suspended:dm-0 (cow\\x20suspended)"
+    }

@@ -30,6 +30,7 @@ _ENDED_BY = {
 """The finding that each trial is about, by the start of its id, in the order of the trials."""
 _BY_ITSELF = {"waits-scsi"}
 """A recovery may end before its trial, which is about the next one."""
+_FILTER = """ --config 'devices { use_devicesfile=0 filter=["a|^/dev/ram0p?[0-9]*$|", "r|.*|"] }'"""
 _STAND_IN = {
     # No systemd; and the guest finds out numbers.
     "systemctl restart iscsid": r"(?m)^iscsid ",
@@ -82,7 +83,12 @@ def test_the_guest_tries_the_commands_of_the_findings(kernel: str) -> None:
     case = open_case(kernel, "waits-remedies")
     result = analyzed(case.target, "waits")
     for trial, start in _ENDED_BY.items():
-        commands = [each.command for each in _of(result, start).remedies if each.command]
+        # Other disks do not answer: the guest has the filter in its lvm.conf.
+        commands = [
+            each.command.replace(_FILTER, "")
+            for each in _of(result, start).remedies
+            if each.command
+        ]
         ran = _ran(case, trial)
         assert any(
             command in ran

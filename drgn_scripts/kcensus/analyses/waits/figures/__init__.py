@@ -15,6 +15,7 @@ from kcensus.engine.memory import Mask, Numbers
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.tasks.functions import ON_TIMERS
+from kcensus.kernel.tasks.hung import present
 from kcensus.kernel.tasks.tasks import switches, tasks
 from kcensus.kernel.waiting.cycles import Behind, Cycle, behind, cycles, roots
 from kcensus.kernel.waiting.graph import Graph
@@ -126,7 +127,7 @@ class Figures:
         ages[own], is_least[own] = waits.since_ns, waits.is_least
         for row in np.flatnonzero((ages < 0) & tasks.is_blocked).tolist():
             # The log reports tasks that have not run for so long.
-            if seconds := self.log.hung.get(int(tasks.pid[row])):
+            if seconds := self.hung.get(int(tasks.pid[row])):
                 ages[row], is_least[row] = seconds * 10**9, True
         return ages, is_least
 
@@ -233,6 +234,11 @@ class Figures:
                 chosen += self.first_tasks(root)[:1]
         first = list(dict.fromkeys(chosen))[:_MAX_STACKS]
         return list(dict.fromkeys((*first, *self.late[:_MAX_LATE])))
+
+    @cached_property
+    def hung(self) -> dict[int, int]:
+        """Seconds in the log's last report about each task that has not run since, by PID."""
+        return present(self.kernel, self.log.last)
 
     @cached_property
     def log(self) -> Log:

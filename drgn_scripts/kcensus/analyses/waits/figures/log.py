@@ -13,6 +13,7 @@ from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.log import HUNG_TASK, Line, records
 from kcensus.kernel.names import ABSENT, MISSING
 from kcensus.kernel.symbols import described
+from kcensus.kernel.tasks.hung import Hang
 from kcensus.sources.capsule import NotRecorded
 from kcensus.text import task_name
 
@@ -22,12 +23,13 @@ _OOPS = re.compile(
 """Messages of die(), which ends the task. Other messages with registers, such as of soft lockups,
 are not oopses."""
 _VICTIM = re.compile(r"\bPID: (\d+) Comm: (.*?) (?:Not tainted|Tainted|Kdump)")
+_CPU = re.compile(r"\bCPU: (\d+) ")
 _PLACE = re.compile(r"\bRIP: [0-9a-f]{4}:([\w.]+)\+0x[0-9a-f/x]+(?: \[([\w-]+)\])?")
 _AFTER_VICTIM = 6
 """Lines after the name of a task that may have its registers."""
 _LOCKUP = re.compile(r"BUG: soft lockup - \S+ stuck for (\d+)s! \[.*:(\d+)\]")
 """A redacted log has another number of the CPU."""
-_HARD = re.compile(r"Watchdog detected hard LOCKUP on cpu ")
+_HARD = re.compile(r"Watchdog detected hard LOCKUP on cpu (\d+)")
 _THRESHOLD, _MAX_THRESHOLD = 10, 60
 """Default and most of watchdog_thresh: seconds without a timer interrupt that are a hard lockup."""
 _AFTER_HARD = 40
@@ -50,6 +52,8 @@ class Log:
 
     hung: dict[int, int] = field(default_factory=dict)
     """Longest sleep that the hung task detector reported, seconds, by PID."""
+    last: dict[int, Hang] = field(default_factory=dict)
+    """Its last report, by PID."""
     owners: dict[int, tuple[float, int]] = field(default_factory=dict)
     """Time of the message (seconds since boot) and PID of the owner, by PID of the waiter."""
     names: dict[int, str] = field(default_factory=dict)
@@ -112,30 +116,35 @@ def _busy(lines: list[Line]) -> tuple[dict[int, tuple[float, str]], dict[int, tu
 def _hard_lockups(lines: list[Line]) -> dict[int, float]:
     """Return the time of the last hard lockup, by PID of the task on its CPU."""
     found: dict[int, float] = {}
-    start, near = 0.0, 0
+    start, number, near = 0.0, "", 0
     for stamp, line in lines:
-        if _HARD.search(line) and stamp is not None:
-            start, near = stamp, _AFTER_HARD
+        if (match := _HARD.search(line)) and stamp is not None:
+            start, number, near = stamp, match[1], _AFTER_HARD
         elif near > 0 and (match := _VICTIM.search(line)):
-            found[int(match[1])], near = start, 0
+            # Other CPUs may report their tasks in between.
+            cpu = _CPU.search(line)
+            if cpu is not None and cpu[1] == number:
+                found[int(match[1])], near = start, 0
         near = 0 if "Kernel panic" in line else near - 1
     return found
 
 
 def _waits(
     lines: list[Line],
-) -> tuple[dict[int, int], dict[int, tuple[float, int]], dict[int, str]]:
-    """Return the hung tasks of the log, the owners of locks, and names of the hung tasks.
+) -> tuple[dict[int, int], dict[int, Hang], dict[int, tuple[float, int]], dict[int, str]]:
+    """Return the hung tasks of the log, the last report of each, the owners of locks, and names.
 
     Readers are left out, since they may have released the lock.
     """
     hung: dict[int, int] = {}
+    last: dict[int, Hang] = {}
     owners: dict[int, tuple[float, int]] = {}
     names: dict[int, str] = {}
     for stamp, line in lines:
         if match := HUNG_TASK.search(line):
             pid, seconds = int(match[2]), int(match[3])
             hung[pid], names[pid] = max(seconds, hung.get(pid, 0)), match[1]
+            last[pid] = Hang(-1.0 if stamp is None else stamp, seconds)
         elif (match := _BLOCKER.search(line)) and match[3] != "reader" and stamp is not None:
             owners[int(match[1])] = stamp, int(match[2])
-    return hung, owners, names
+    return hung, last, owners, names

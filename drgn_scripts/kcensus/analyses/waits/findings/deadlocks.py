@@ -93,7 +93,7 @@ def _deadlock(figures: Figures, cycle: Cycle) -> Finding:
 
 
 def _reported(figures: Figures, tasks: list[int]) -> str:
-    count = sum(figures.tasks.pid(node) in figures.log.hung for node in tasks)
+    count = sum(figures.tasks.pid(node) in figures.hung for node in tasks)
     which = "all of these" if count == len(tasks) else f"{count:,} of these {len(tasks):,}"
     return f"the kernel log reports {which} tasks as hung" if count else ""
 

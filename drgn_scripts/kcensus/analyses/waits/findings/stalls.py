@@ -17,7 +17,7 @@ from kcensus.analyses.waits.findings.told import MAX_TOLD, Told, severity, stall
 from kcensus.analyses.waits.findings.words import awaited, does, kept, objects_of, places_above
 from kcensus.human import counted, human_seconds, listed
 from kcensus.kernel.block.disks import block_devices
-from kcensus.kernel.block.reported import told_by_log
+from kcensus.kernel.block.reported import log_evidence
 from kcensus.kernel.block.stacks import mounted_on
 from kcensus.kernel.names import MISSING
 from kcensus.kernel.waiting.finder import LOOK_AT_STACKS, Finder, Stall, danger
@@ -363,7 +363,7 @@ def _reported(figures: Figures, devices: list[int]) -> Iterator[str]:
         name = figures.waiting.names.get(
             (figures.graph.kind[node], int(figures.graph.address[node]))
         )
-        if name and (text := told_by_log(figures.kernel, name, ())):
+        if name and (text := log_evidence(figures.kernel, name, ())):
             yield text
 
 

@@ -11,8 +11,8 @@ from drgn import Object
 from kcensus.engine.memory import Words
 from kcensus.kernel.block.bios import group_paths
 from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.memcg.cgroup_mounts import cgroup_mount
 from kcensus.kernel.names import MISSING
-from kcensus.kernel.vfs.cgroup_mounts import cgroup_mount
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ import numpy as np
 
 from kcensus.human import human_bytes, human_ratio, listed
 from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.memcg.cgroup_mounts import cgroup_mount
 from kcensus.kernel.memcg.limits import is_unified, limits, memory_by_kind, unwritten
 from kcensus.kernel.memcg.memcgs import memcgs
 from kcensus.kernel.memcg.processes import largest
 from kcensus.kernel.mm.pressure import pressure
 from kcensus.kernel.tasks.tasks import tasks
-from kcensus.kernel.vfs.cgroup_mounts import cgroup_mount
 from kcensus.kernel.waiting.finder import Stall
 from kcensus.results import Figure, Finding, Remedy, Severity, Unit
 from kcensus.text import pasteable, printable, task_name

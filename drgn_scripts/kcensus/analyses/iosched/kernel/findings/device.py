@@ -19,7 +19,7 @@ from kcensus.analyses.iosched.degrees import (
 from kcensus.analyses.iosched.kernel.figures import Figures, Verdict
 from kcensus.analyses.iosched.kernel.tasks import STEPS, behind
 from kcensus.human import counted, human_seconds
-from kcensus.kernel.block.reported import told_by_log
+from kcensus.kernel.block.reported import log_evidence
 from kcensus.kernel.block.requests import State
 from kcensus.kernel.block.stacks import mounted_on
 from kcensus.results import Danger, Figure, Finding, Severity, Unit
@@ -65,7 +65,7 @@ def stuck(figures: Figures, row: int) -> Iterator[Finding]:
     # All requests, and tasks without one, wait for a device that does not answer.
     waiters = behind(figures, rows).pids | figures.tag_waiters(row).pids if silent >= SILENT else ()
     mounted = mounted_on(figures.kernel, row)
-    log = told_by_log(figures.kernel, figures.disks[row].name, sleepers.pids.union(waiters))
+    log = log_evidence(figures.kernel, figures.disks[row].name, sleepers.pids.union(waiters))
     yield Finding(
         id=f"requests-stuck:{name}",
         severity=how,

@@ -8,6 +8,7 @@ and these for what keeps them: the chain ends there.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -21,10 +22,11 @@ from kcensus.kernel.dm.snapshots import TARGETS, snapshots
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.waiting.finder import Draft, Stall
 from kcensus.kernel.waiting.finders.copied.metadata import Metadata
-from kcensus.kernel.waiting.finders.io.devices import DEVICE, nodes_of
+from kcensus.kernel.waiting.finders.io.devices import DEVICE, above, nodes_of
 from kcensus.kernel.waiting.finders.io.requests import REQUEST, serve_requests
-from kcensus.kernel.waiting.finders.mapped.suspended import mapped_disks, targets
+from kcensus.kernel.waiting.finders.mapped.suspended import mapped_disks, shown, targets
 from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
+from kcensus.kernel.waiting.joined import held, joined
 from kcensus.results import Figure, Finding
 from kcensus.results.severity import HUNG, LATE
 from kcensus.sources.capsule import NotRecorded
@@ -40,6 +42,10 @@ _LIMITS = "in_progress_wait", "cow_count"
 """Members of a snapshot that a write waits for when too many copies are in flight."""
 _PLACES = "struct wait_queue_head", "struct __wait_queue_head", "struct semaphore"
 _ORIGIN, _SNAPSHOT = "snapshot-origin", "struct dm_snapshot"
+_READS = frozenset({"vfs_read", "vfs_readv", "do_iter_read", "vfs_iocb_iter_read", "io_read"})
+_READS |= {"aio_read", "generic_file_splice_read", "filemap_fault", "filemap_read"}
+_READS |= {"generic_file_read_iter", "generic_file_buffered_read", "do_generic_file_read"}
+"""Functions that read files and block devices."""
 _MANY = 10
 """Least tasks of a warning, unless one is hung."""
 
@@ -66,6 +72,8 @@ class Copies(Metadata):
         super().__init__(draft)
         self.copies: dict[int, int] = {}
         """Copies in flight, by origin."""
+        self.unproven: list[tuple[NodeKind, int, int]] = []
+        """Copies or their limit, and rows of the disks that they may wait for."""
 
     def note(self) -> None:
         """Note the snapshots whose copies are too many for the tasks that wait."""
@@ -110,7 +118,8 @@ class Copies(Metadata):
             return
         if len(self._waiting()) and any(each.cow for each in own):
             stores = zip(self._stores(own).tolist(), (each.cow for each in own), strict=True)
-            self._to_metadata({store: cow for store, cow in stores if store}, "dm_snapshot.cow")
+            known = {store: cow for store, cow in stores if store}
+            self._to_metadata(known, "dm_snapshot.cow", frozenset({"dm_snapshot"}))
         disks, below = block_devices(self.kernel).disks, stacks(self.kernel)
         is_limit = np.array([kind is LIMIT for kind in self.draft.kind], np.bool_)
         limits = {*self.object[is_limit].tolist()}
@@ -125,17 +134,63 @@ class Copies(Metadata):
             if not copied:
                 continue
             count = sum(each.copies for each in copied)
-            name = f"{counted(count, 'copy', plural='copies')} to snapshots of {disks[row].name}"
             self.copies[origin.address] = count
-            self.names[COPIES, origin.address] = f"{name} ({origin.name or 'unnamed'})"
+            self.names[COPIES, origin.address] = f"to snapshots of {shown(self, row, origin)}"
+            self._delay(row, origin.address)
+            self._to_cows(COPIES, origin.address, copied)
+
+    def _delay(self, row: int, origin: int) -> None:
+        """Add edges to the copies from an origin, and from what tasks wait for that write to it.
+
+        :param row: of the origin's disk
+        """
+        disks = block_devices(self.kernel).disks
+        over = [disks[upper].address for upper in above(stacks(self.kernel), row)]
+        tasks = np.flatnonzero(np.isin(self.waits.disk, np.array(over, np.uint64)))
+        # The others wait for a known request or bio, and not for the device as such.
+        known_io = np.concatenate([joined(self.kernel).wait, held(self.kernel).wait])
+        tasks = np.setdiff1d(tasks[self.object[tasks] != 0], known_io)
+        readers = np.intersect1d(tasks, self._having(_READS))
+        strength = Strength.DERIVED
+        if len(readers):
+            # Reads wait for no copies, but share the node of the device.
+            strength = Strength.POSSIBLE
+            writers = np.setdiff1d(tasks, readers)
             self.build.edges(
                 DELAYED,
-                (DEVICE, np.array([disks[row].address], np.uint64)),
-                (COPIES, np.array([origin.address], np.uint64)),
+                ([self.draft.kind_of(lane) for lane in writers.tolist()], self.object[writers]),
+                (COPIES, np.full(len(writers), origin, np.uint64)),
                 "dm_snapshot.in_progress",
                 strength=Strength.DERIVED,
             )
-            self._to_cows(COPIES, origin.address, copied)
+        self.build.edges(
+            DELAYED,
+            (DEVICE, np.array([disks[row].address], np.uint64)),
+            (COPIES, np.array([origin], np.uint64)),
+            "dm_snapshot.in_progress",
+            strength=strength,
+        )
+
+    def conclude(self) -> None:
+        """Add edges to the COW devices of copies without a request.
+
+        They may read the origin, or wait for memory, unless something keeps the I/O of the COW.
+        """
+        disks = block_devices(self.kernel).disks
+        for kind, address, row in self.unproven:
+            is_kept = disks[row].address in self.draft.keeping
+            self.build.edges(
+                COPIED,
+                (kind, np.array([address], np.uint64)),
+                nodes_of(self, np.array([row], np.int64)),
+                "dm_snapshot.cow",
+                strength=Strength.DERIVED if is_kept else Strength.POSSIBLE,
+            )
+
+    @cached_property
+    def _rows(self) -> dict[int, int]:
+        """Row of each disk by its address."""
+        return {disk.address: row for row, disk in enumerate(block_devices(self.kernel).disks)}
 
     def _snapshots(self) -> list[_Snapshot]:
         """Return the snapshots, with their copies in flight."""
@@ -167,7 +222,7 @@ class Copies(Metadata):
         ]
 
     def _to_cows(self, kind: NodeKind, address: int, own: list[_Snapshot]) -> None:
-        """Add edges to the requests of the copies to snapshots, or else to the COW devices."""
+        """Add edges to the requests of the copies to snapshots, or else note the COW devices."""
         own = [each for each in own if each.cow]
         if not own:
             return
@@ -177,24 +232,18 @@ class Copies(Metadata):
         store = self._stores(own)
         # Exceptions are written by a client of their own, if there is a store on the disk.
         stored = self._member("struct pstore", "io_client", store, is_guess=True)
-        every = {disk.address: row for row, disk in enumerate(block_devices(self.kernel).disks)}
-        devices, rows = set[int](), set[int]()
+        rows = set[int]()
         for each, *mine in zip(own, clients.tolist(), stored.tolist(), strict=True):
             is_own = (known.client != 0) & np.isin(known.client, np.array(mine, np.uint64))
             rows.update(known.request[is_own].tolist())
             if not is_own.any():
-                devices.add(every[each.cow])
+                self.unproven.append((kind, address, self._rows[each.cow]))
         if rows:
             row, proof = np.array(sorted(rows), np.int64), "io.client"
             target = REQUEST, requests(self.kernel).address[row]
             source = kind, np.full(len(row), address, np.uint64)
             self.build.edges(COPIED, source, target, proof, strength=Strength.DERIVED)
             serve_requests(self, row)
-        if devices:
-            row, proof = np.array(sorted(devices), np.int64), "dm_snapshot.cow"
-            source = kind, np.full(len(row), address, np.uint64)
-            below = nodes_of(self, row)
-            self.build.edges(COPIED, source, below, proof, strength=Strength.DERIVED)
 
     def _stores(self, own: list[_Snapshot]) -> Words:
         """Return the data of each snapshot's store of exceptions, or 0 where it is damaged."""
@@ -205,18 +254,23 @@ class Copies(Metadata):
 
     def hint(self, kind: NodeKind, address: int) -> str:
         """Return the number of copies, for the finding about the COW device."""
-        return self.names.get((kind, address), "") if kind is COPIES else ""
+        return self._copies(address) if kind is COPIES and address in self.copies else ""
+
+    def _copies(self, origin: int) -> str:
+        """Return the number of copies, and of what; not safe to print."""
+        count = counted(self.copies[origin], "copy", plural="copies")
+        return f"{count} {self.names[COPIES, origin]}"
 
     def finding(self, kind: NodeKind, address: int, stall: Stall) -> Finding | None:
         """Return the finding about writes to an origin, which copies or their limit delay."""
         if kind not in (COPIES, LIMIT):
             return None
         is_limit, name = kind is LIMIT, self.names[kind, address]
-        subject = name.partition(" snapshot " if is_limit else " snapshots of ")[2]
+        subject = name.removeprefix("of snapshot " if is_limit else "to snapshots of ")
         found = stall.finding(
             "waits-copies",
             printable(subject),
-            f"the copy limit {printable(name)}" if is_limit else printable(name),
+            printable(f"the copy limit {name}" if is_limit else self._copies(address)),
             "a write to an origin waits until its old content is in all snapshots"
             + ", of which each has a limit of copies in flight" * is_limit,
             advice="`kcensus kcopyd TARGET --table snapshots` has their COW devices",

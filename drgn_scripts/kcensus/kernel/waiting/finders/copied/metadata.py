@@ -3,13 +3,15 @@
 
 A task that waits for it has the completion on its own stack. Requests in flight lead there. I/O
 that a device below keeps does not; but the functions of the target have the address of its data on
-the same stack.
+the same stack, in their own frames.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Mapping
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +23,7 @@ from kcensus.kernel.block.bios import bios
 from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.block.requests import requests
 from kcensus.kernel.kernel import Kernel, once
+from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.names import MISSING
 from kcensus.kernel.tasks.places import places_of_devices
 from kcensus.kernel.waiting.finder import Finder
@@ -80,26 +83,56 @@ class Metadata(Finder):
         """Return such tasks with a request in flight, and the rows of the requests."""
         lanes, known = self._waiting(), self._own_io()
         owner = self.object[lanes] - self._offset("struct sync_io", "wait")
-        lane, place = np.nonzero((owner[:, None] == known.context[None, :]) & (owner[:, None] != 0))
-        return lanes[lane], known.request[place]
+        asked = np.flatnonzero((known.context != 0) & np.isin(known.context, owner))
+        lane, place = np.nonzero(owner[:, None] == known.context[asked][None, :])
+        return lanes[lane], known.request[asked[place]]
 
-    def _to_metadata(self, disks: Mapping[int, int], evidence: str) -> None:
+    def _to_metadata(
+        self, disks: Mapping[int, int], evidence: str, modules: frozenset[str]
+    ) -> None:
         """Add edges from the completions of tasks without a request to devices with metadata.
 
+        Workers serve many targets in turn: what a former target left on the stack proves nothing.
+
         :param disks: ``struct gendisk *`` by the address that a task has on its stack, or 0
+        :param modules: those whose functions use the address
         """
         asked = {*np.setdiff1d(self._waiting(), self._joined()[0]).tolist()}
-        found = self._mentions(np.array([each for each in disks if disks[each]], np.uint64))
-        pairs = sorted({(lane, disks[address]) for lane, address, _ in found if lane in asked})
-        lane = np.array([lane for lane, _ in pairs], np.int64)
-        to_devices(self, lane, np.array([disk for _, disk in pairs], np.uint64), evidence)
+        mentions = self._mentions(np.array([each for each in disks if disks[each]], np.uint64))
+        sure, every = set[tuple[int, int]](), set[tuple[int, int]]()
+        for lane, address, place in mentions:
+            if lane in asked:
+                every.add((lane, disks[address]))
+                if self._module_at(lane, place) in modules:
+                    sure.add((lane, disks[address]))
+        uses = Counter(lane for lane, _ in sure)
+        sure = {(lane, disk) for lane, disk in sure if uses[lane] == 1}
+        for pairs, strength in ((sure, Strength.DERIVED), (every - sure, Strength.POSSIBLE)):
+            known = sorted(pairs)
+            lanes = np.array([lane for lane, _ in known], np.int64)
+            to = np.array([disk for _, disk in known], np.uint64)
+            to_devices(self, lanes, to, evidence, strength=strength)
+
+    def _module_at(self, lane: int, place: int) -> str:
+        """Return the module of the frame at an address on a stack, or of what has called dm_io().
+
+        That may save registers of its caller; functions of the kernel itself do, too.
+        """
+        stacks = self.waits.stacks
+        rows = stacks.frames(lane)
+        inner = max(int(np.searchsorted(stacks.sp[rows], np.uint64(place), "right")) - 1, 0)
+        names = (stacks.modules.get(pc, "") for pc in stacks.pc[rows][inner:].tolist())
+        return next((name for name in names if name not in ("", "dm_mod")), "")
 
     def _disks(self, devices: Words) -> Words:
         """Return the ``struct gendisk *`` of each ``struct dm_dev *``, or 0."""
         device = self._member("struct dm_dev", "bdev", devices)
         disk = places_of_devices(self.kernel, device, self.faults).disk
-        known = np.array([each.address for each in block_devices(self.kernel).disks], np.uint64)
-        return np.where((device != 0) & np.isin(disk, known), disk, np.uint64(0))
+        return np.where((device != 0) & np.isin(disk, self._known_disks), disk, np.uint64(0))
+
+    @cached_property
+    def _known_disks(self) -> Words:
+        return np.array([disk.address for disk in block_devices(self.kernel).disks], np.uint64)
 
 
 class OwnIos(Metadata):

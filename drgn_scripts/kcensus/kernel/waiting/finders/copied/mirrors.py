@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import drgn
 import numpy as np
@@ -19,13 +19,18 @@ from kcensus.kernel.names import decode
 from kcensus.kernel.waiting.finder import Draft, Stall
 from kcensus.kernel.waiting.finders.copied.metadata import Metadata
 from kcensus.kernel.waiting.finders.io.devices import keep
-from kcensus.kernel.waiting.finders.mapped.suspended import shown, targets
+from kcensus.kernel.waiting.finders.mapped.suspended import mapped_disks, shown, targets
+from kcensus.kernel.waiting.finders.mapped.thin import LVM_NAME, volume_of
 from kcensus.kernel.waiting.graph import NodeKind
 from kcensus.results import Figure, Finding, Remedy
-from kcensus.text import printable
+from kcensus.text import pasteable, printable
 
 MIRROR = NodeKind("mirror with a failed leg", ("struct mirror_set",))
 _TYPE = "struct mirror_set"
+_MEMBERS = (
+    *("ti", "nr_mirrors", "holds.head", "default_mirror.counter"),
+    *("mirror[0].ms", "mirror[0].dev", "mirror[0].offset", "mirror[0].error_count.counter"),
+)
 _MAX_LEGS = 64
 """A mirror has at most 9 legs."""
 _MAX_BIOS = 1 << 20
@@ -56,6 +61,8 @@ class _Mirror:
     default: int
     """Index of the leg whose data are valid in any case; -1 for an impossible one."""
     bios: int
+    volume: str
+    """``VG/LV`` of a mirror of LVM; else empty."""
 
     @property
     def healthy(self) -> _Leg | None:
@@ -82,11 +89,13 @@ class Mirrors(Metadata):
         """
         kept: dict[int, int] = {}
         found = targets(self, _TYPE, "mirror")
+        for member in _MEMBERS if found else ():
+            self._offset(_TYPE, member)  # drgn raises AttributeError for a missing one
         for row, device, target in found:
             mirror = Object(self.kernel.prog, f"{_TYPE} *", value=target.private)
             try:
                 if mirror.ti.private.value_() != target.private:
-                    self.faults["a mirror that is of another target"] += 1
+                    self.faults["the mirror set belongs to another target"] += 1
                     continue
                 legs, default = list(self._legs(mirror)), int(mirror.default_mirror.counter)
                 head = int(mirror.holds.head)
@@ -97,7 +106,9 @@ class Mirrors(Metadata):
             bios = self._count(head) if any(leg.errors for leg in legs) else 0
             if bios:
                 size = target.length if len(device.targets) == 1 else 0
-                self.mirrors[target.private] = _Mirror(device.name, size, legs, default, bios)
+                volume = self._volume(device.name, legs)
+                known = _Mirror(device.name, size, legs, default, bios, volume)
+                self.mirrors[target.private] = known
                 self.names[MIRROR, target.private] = shown(self, row, device)
                 kept[row] = target.private
         inside = int(self._offset(_TYPE, "holds")) if kept else 0
@@ -109,13 +120,30 @@ class Mirrors(Metadata):
         for index in range(min(int(mirror.nr_mirrors), _MAX_LEGS)):
             leg = mirror.mirror[index]
             if leg.ms.value_() != mirror.value_():
-                self.faults["a leg that is of another mirror"] += 1
+                self.faults["the leg belongs to another mirror set"] += 1
                 return
             number = decode(leg.dev.name.string_())
             disk = int(self._disks(np.array([int(leg.dev)], np.uint64))[0])
-            names = {each.address: each.name for each in block_devices(self.kernel).disks}
             errors = int(leg.error_count.counter)
-            yield _Leg(number, names.get(disk, ""), int(leg.offset), errors)
+            yield _Leg(number, self._disk_names.get(disk, ""), int(leg.offset), errors)
+
+    @cached_property
+    def _disk_names(self) -> dict[int, str]:
+        return {each.address: each.name for each in block_devices(self.kernel).disks}
+
+    def _volume(self, name: str, legs: list[_Leg]) -> str:
+        """Return the volume of a mirror of LVM, whose legs are volumes of their own."""
+        match = LVM_NAME.fullmatch(name)
+        images = [self._mapped_names.get(leg.disk, "").rpartition("_mimage_") for leg in legs]
+        if not match or any(image[0] != name or not image[2].isdecimal() for image in images):
+            return ""
+        return volume_of(match)
+
+    @cached_property
+    def _mapped_names(self) -> dict[str, str]:
+        """Name of each mapped device by the name of its disk."""
+        disks = block_devices(self.kernel).disks
+        return {disks[row].name: device.name for row, device in mapped_disks(self)}
 
     def _count(self, head: int) -> int:
         """Return the number of bios in a list; 0 if it is torn."""
@@ -136,7 +164,8 @@ class Mirrors(Metadata):
         device = self._member("struct log_c", "log_dev", context)
         disks = np.zeros(len(device), np.uint64)
         disks[device != 0] = self._disks(device[device != 0])
-        self._to_metadata(dict(zip(context.tolist(), disks.tolist(), strict=True)), "log_c.log_dev")
+        known = dict(zip(context.tolist(), disks.tolist(), strict=True))
+        self._to_metadata(known, "log_c.log_dev", frozenset({"dm_mirror", "dm_log"}))
 
     def finding(self, kind: NodeKind, address: int, stall: Stall) -> Finding | None:
         """Return the finding about a mirror, with the table without the failed leg."""
@@ -160,16 +189,20 @@ class Mirrors(Metadata):
 
 def _remedies(mirror: _Mirror) -> Iterator[Remedy]:
     """Yield the commands that take the failed legs out of the mirror."""
-    leg, name = mirror.healthy, shlex.quote(mirror.name)
-    if leg is None or not mirror.size or not mirror.name or printable(mirror.name) != mirror.name:
+    leg, name = mirror.healthy, pasteable(mirror.name)
+    if leg is None or not mirror.size or not name:
         return
+    volume = pasteable(mirror.volume)
+    repair = f"`lvconvert --repair {volume}`"
+    how = f"{repair}, as by dmeventd," if volume else "dmeventd"
     yield Remedy(
-        effect=f"If dmeventd does not repair the mirror, use {printable(leg.text)} alone: the held "
+        effect=f"If {how} does not repair the mirror, use {printable(leg.text)} alone: the held "
         "writes go on there",
         command=f"dmsetup load {name} --table '0 {mirror.size} linear {leg.number} {leg.offset}' "
         f"&& dmsetup suspend --noflush --nolockfs {name} && dmsetup resume {name}",
-        risk="the data has no second copy any more, and the metadata of LVM still have the mirror: "
-        "repair it before the next restart",
+        risk="the data has no second copy any more"
+        + f", and the metadata of LVM still have the mirror: run {repair} before the next restart"
+        * bool(volume),
     )
 
 

@@ -158,9 +158,11 @@ def keep(
     :param place: offset of the member in the object that proves it
     """
     known = stacks(finder.kernel)
-    pairs = [(upper, row) for row in kept for upper in sorted(_above(known, row))]
+    pairs = [(upper, row) for row in kept for upper in sorted(above(known, row))]
     if not pairs:
         return
+    disks = block_devices(finder.kernel).disks
+    finder.draft.keeping.update(disks[upper].address for upper, _ in pairs)
     uppers = np.array([upper for upper, _ in pairs], np.int64)
     lowers = np.array([kept[row] for _, row in pairs], np.uint64)
     is_own = np.array([upper == row for upper, row in pairs], np.bool_)
@@ -174,7 +176,7 @@ def keep(
     )
 
 
-def _above(known: Stacks, row: int) -> set[int]:
+def above(known: Stacks, row: int) -> set[int]:
     """Return a disk, and the rows above it up to loop devices, which have their own workers."""
     uppers: dict[int, list[int]] = defaultdict(list)
     for edge in known.edges:

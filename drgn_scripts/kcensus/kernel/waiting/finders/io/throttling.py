@@ -91,8 +91,8 @@ class Throttling(Finder):
             f"at most {policy['least']:,} in the background and {policy['most']:,} by tasks, for a "
             f"latency of {human_seconds(policy['target'] / 1e9)} ("
             f"/sys/block/{disk.replace('/', '!')}/queue/wbt_lat_usec is "
-            f"{policy['target'] // 1000}: a larger value admits more, 0 all writes, but the "
-            "command itself waits until all requests are done)"
+            f"{policy['target'] // 1000}; do not write it now: that freezes the queue, so that all "
+            "new I/O of the disk waits until the present requests are done)"
         )
 
 

@@ -34,7 +34,7 @@ class _Written(NamedTuple):
     item: int
     buffer: int
     place: int
-    """Of the pointer to the buffer."""
+    """Address of the member that points to the buffer."""
     evidence: str
 
 

@@ -8,7 +8,7 @@ inode stays on the stack, since it is needed for the release.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -16,11 +16,12 @@ from kcensus.engine.memory import Mask, Numbers, Words
 from kcensus.kernel.locking.owners import Mode, Strength, holders
 from kcensus.kernel.tasks.functions import plain
 from kcensus.kernel.tasks.stacks import Stacks
-from kcensus.kernel.waiting.finder import Finder
+from kcensus.kernel.waiting.finder import Draft, Finder
 from kcensus.kernel.waiting.finders.locks.locks import RWSEM
 from kcensus.kernel.waiting.frames import runnable_stacks
-from kcensus.kernel.waiting.graph import HELD, TASK
+from kcensus.kernel.waiting.graph import HELD, TASK, Graph
 from kcensus.kernel.waiting.objects.queued import picked_words
+from kcensus.results import Gap
 
 _RWSEM = "struct rw_semaphore"
 _DIRECT = frozenset({"iomap_dio_rw", "__iomap_dio_rw"})
@@ -39,6 +40,13 @@ class DirectReaders(Finder):
     """Finds the direct I/O that keeps writers from a file."""
 
     about = "direct I/O that holds rwsems"
+
+    def __init__(self, draft: Draft) -> None:
+        super().__init__(draft)
+        self.left_out = 0
+        """Runnable tasks beyond :data:`_MAX_RUNNABLE`."""
+        self.stacks: dict[int, tuple[Stacks, int]] = {}
+        """Stack of each task within direct I/O, by its row among all tasks."""
 
     def find(self) -> None:
         """Add edges from rwsems of inodes to tasks within direct I/O on these inodes.
@@ -80,12 +88,35 @@ class DirectReaders(Finder):
         known, waking = self.known, np.broadcast_to(self.known.is_waking, len(self.known))
         runnable = np.flatnonzero(
             ((known.state == 0) | waking) & ~known.is_on_cpu & ~known.has_exited
-        )[:_MAX_RUNNABLE]
-        asleep = self.rows[_within(self.waits.stacks)]
-        return np.union1d(asleep, runnable[_within(runnable_stacks(self.kernel, known, runnable))])
+        )
+        self.left_out = max(len(runnable) - _MAX_RUNNABLE, 0)
+        runnable = runnable[:_MAX_RUNNABLE]
+        found = [np.empty(0, np.int64)]
+        for rows, stacks in (
+            (runnable, runnable_stacks(self.kernel, known, runnable)),
+            (self.rows, self.waits.stacks),
+        ):
+            lanes = _within(stacks)
+            for row, lane in zip(rows[lanes].tolist(), lanes.tolist(), strict=True):
+                self.stacks[row] = stacks, lane
+            found.append(rows[lanes])
+        return np.unique(np.concatenate(found))
+
+    def gaps(self, graph: Graph) -> Iterator[Gap]:
+        """Yield the number of runnable tasks whose stacks are not read."""
+        if self.left_out:
+            yield Gap(
+                "runnable tasks",
+                f"beyond the first {_MAX_RUNNABLE:,}",
+                self.left_out,
+                "direct I/O of these may hold the rwsem of a file",
+            )
 
     def _in_files(self, rows: Numbers, locks: Words) -> Iterable[tuple[int, int]]:
-        """Yield the tasks with the inode of a lock on their stack, and the lock."""
+        """Yield the tasks with the inode of a lock in their frames of direct I/O, and the lock.
+
+        Other frames may have it of an earlier call, for another file.
+        """
         inode = locks - self._offset("struct inode", "i_rwsem")
         lock_of = dict(zip(inode.tolist(), locks.tolist(), strict=True))
         try:
@@ -99,11 +130,15 @@ class DirectReaders(Finder):
             return np.isin(words, wanted)
 
         size = self.waits.stacks.size
-        for index, words, _ in picked_words(
+        for index, words, places in picked_words(
             self.kernel.memory, self.known, rows, size, self.faults, is_one
         ):
-            for row, word in zip(rows[index].tolist(), words.tolist(), strict=True):
-                yield row, lock_of[word]
+            found = rows[index].tolist(), words.tolist(), places.tolist()
+            for row, word, place in zip(*found, strict=True):
+                stacks, lane = self.stacks[row]
+                # Functions save registers of their caller.
+                if plain(stacks.function_at(lane, place)) in _KEEPS | _DIRECT:
+                    yield row, lock_of[word]
 
 
 def _within(stacks: Stacks) -> Numbers:

@@ -29,6 +29,16 @@ _NO_MOUNT = (
     "Find the program that froze the file system (fsfreeze, LVM, a VM agent): no mount point to "
     "thaw is known"
 )
+_NO_THAW = (
+    "Do not run fsfreeze --unfreeze: {} s_umount of the file system until the thaw, as it seems, "
+    "and the command would wait for that. Find the holder: `kcensus waits TARGET --table stacks "
+    "--top 0`; without an end of its wait, only a restart ends the freeze"
+)
+_LOCKING = frozenset({"iterate_supers", "iterate_supers_type", "iterate_super", "deactivate_super"})
+_LOCKING |= {"reconfigure_super", "do_remount_sb", "do_umount", "writeback_sb_inodes"}
+_LOCKING |= {"super_cache_scan", "freeze_super", "sync_filesystem", "quotactl_block"}
+_LOCKING |= {"try_to_writeback_inodes_sb"}
+"""Functions that hold s_umount of a super block."""
 _FAULTS = frozenset({"do_page_mkwrite", "do_user_addr_fault", "__do_page_fault", "do_page_fault"})
 """Functions of page faults, which hold the memory map or a part of it."""
 _LEVELS = 3
@@ -111,12 +121,15 @@ class FrozenFileSystems(Finder):
         blocks = super_blocks(self.kernel)
         known = blocks.mount[blocks.address.tolist().index(address)]
         mount, quoted = printable(known) if known else "", pasteable(known)
-        held = self._held(address)
+        holder, is_stuck = self._holder(address, stall.tasks)
         thaw = Remedy(
             effect="Thaw the file system if the snapshot or backup that froze it has ended",
             command=f"fsfreeze --unfreeze {quoted}",
-            risk="a snapshot in progress becomes inconsistent",
+            risk="a snapshot in progress becomes inconsistent"
+            + f"; {holder} s_umount of the file system, and the command waits for that"
+            * bool(holder),
         )
+        held = _NO_THAW.format(holder) if is_stuck else ""
         return stall.finding(
             "waits-frozen",
             mount or hex(address),
@@ -126,27 +139,32 @@ class FrozenFileSystems(Finder):
             held or _NO_MOUNT,
         )
 
-    def _held(self, block: int) -> str:
-        """Return the advice where a thaw would hang, too: it needs s_umount; empty elsewhere."""
+    def _holder(self, block: int, behind: frozenset[int]) -> tuple[str, bool]:
+        """Return who holds s_umount, which a thaw needs, and whether that waits for the thaw.
+
+        :param behind: PIDs of the tasks that wait for the thaw
+        """
         lock = np.array([block], np.uint64) + self._offset("struct super_block", "s_umount")
         try:
             found = holders(self.kernel, "struct rw_semaphore", lock)
         except MISSING:
-            return ""
-        if not found.is_held[0] or not (found.is_write[0] or found.readers[0] > 0):
-            return ""
-        rows = self.known.rows(found.task)
-        names = [task_name(self.known.comm[row], self.known.pid[row]) for row in rows if row >= 0]
-        sure = found.is_write[0] and bool(names)
-        who = f"{names[0]} holds" if sure else f"{counted(int(found.readers[0]), 'reader', 'hold')}"
-        return (
-            f"Do not run fsfreeze --unfreeze: {who} s_umount of the file system, and the command "
-            "would wait for that. Find out what the holder waits for: `kcensus waits TARGET "
-            "--table stacks --top 0`; without an end of that wait, only a restart ends the freeze"
-        )
+            return "", False
+        readers = int(found.readers[0])
+        if not found.is_held[0] or not (found.is_write[0] or readers > 0):
+            return "", False
+        rows = [row for row in self.known.rows(found.task).tolist() if row >= 0]
+        if found.is_write[0] and rows:
+            pid = int(self.known.pid[rows[0]])
+            is_stuck = pid in behind and bool(self.known.is_blocked[rows[0]])
+            return f"{task_name(self.known.comm[rows[0]], pid)} holds", is_stuck
+        # The lock does not name the others: they are some of those that call these functions.
+        lanes = self._having(_LOCKING) if behind else np.empty(0, np.int64)
+        is_stuck = not behind.isdisjoint(self.waits.pid[lanes].tolist())
+        who = "an unknown writer holds" if found.is_write[0] else counted(readers, "reader", "hold")
+        return who, is_stuck
 
     def _warnings(self, block: int, mount: str) -> Iterator[str]:
-        """Yield what else may hang."""
+        """Yield warnings about programs that may hang, too."""
         if mount == "/":
             yield "it is the root file system: programs that write hang, such as login and sudo"
         if block in self.faulting:

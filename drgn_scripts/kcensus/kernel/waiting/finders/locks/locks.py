@@ -50,6 +50,9 @@ _MODES = {
     "down_write": Mode.WRITE,
     "rwbase_read_lock": Mode.READ,
     "rwbase_write_lock": Mode.WRITE,
+    # Which may have the ones above inlined.
+    "rt_read_lock": Mode.READ,
+    "rt_write_lock": Mode.WRITE,
 }
 """Modes of rwsems by part of a function's name."""
 _PAGE_FAULTS = frozenset({"do_user_addr_fault", "__do_page_fault", "do_page_fault"})

@@ -80,7 +80,7 @@ class MultipathMaps(Finder):
     def _queues(self, multipath: Object) -> bool:
         """Return whether a map has no path and queues I/O; never for a damaged one."""
         if multipath.ti.private.value_() != multipath.value_():
-            self.faults["a multipath map that is of another target"] += 1
+            self.faults["the multipath map belongs to another target"] += 1
             return False
         # Since v4.7 (commit not verified), nr_valid_paths is an atomic_t, and the flags are bits.
         paths = multipath.nr_valid_paths

@@ -13,19 +13,26 @@ import drgn
 from drgn import Object
 
 from kcensus.human import human_bytes, human_seconds
-from kcensus.kernel.names import ABSENT
+from kcensus.kernel.block.disks import block_devices
+from kcensus.kernel.block.requests import requests
+from kcensus.kernel.block.stacks import stacks
+from kcensus.kernel.names import ABSENT, MISSING
 from kcensus.kernel.waiting.finder import Draft, Finder, Stall
-from kcensus.kernel.waiting.finders.io.devices import keep
+from kcensus.kernel.waiting.finders.io.devices import above, keep
 from kcensus.kernel.waiting.finders.mapped.suspended import mapped_disks, shown, targets
 from kcensus.kernel.waiting.graph import NodeKind
 from kcensus.results import Figure, Finding, Remedy, Unit
+from kcensus.results.severity import LATE
 from kcensus.sources.capsule import NotRecorded
 from kcensus.text import printable
 
 THIN_POOL = NodeKind("thin pool without free space", ("struct pool",))
 _SECTOR = 512
-_LVM = re.compile(r"((?:[\w+.]|--)+)-((?:[\w+.]|--)+)-tpool")
-"""Names of LVM's pools: volume group and logical volume, with their hyphens doubled."""
+LVM_NAME = re.compile(r"((?:[\w+.]|--)+)-((?:[\w+.]|--)+)")
+"""Names of LVM's devices: volume group and logical volume, with their hyphens doubled."""
+_POOL = re.compile(f"{LVM_NAME.pattern}-tpool")
+_PLAIN = re.compile(r"[\w/-]+", re.ASCII)
+"""Names of disks that are their own regular expression."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,8 @@ class _Pool:
     """Not safe to print."""
     size: int
     """Bytes."""
+    row: int
+    """Of its disk."""
 
 
 class ThinPools(Finder):
@@ -62,7 +71,7 @@ class ThinPools(Finder):
             try:
                 pool = int(thin.pool.value_())
                 if int(thin.thin_md.value_()) != device.address:
-                    self.faults["a thin device that is of another mapped device"] += 1
+                    self.faults["the thin device belongs to another mapped device"] += 1
                 elif pool in full and self._holds(thin):
                     kept[row] = pool
             except drgn.FaultError as error:
@@ -79,12 +88,12 @@ class ThinPools(Finder):
             try:
                 pool = Object(prog, "struct pool_c *", value=target.private).pool
                 if int(pool.pool_md.value_()) not in mapped:
-                    self.faults["a thin pool that is of no mapped device"] += 1
+                    self.faults["the thin pool belongs to no mapped device"] += 1
                     continue
                 features = pool.pf
                 if int(features.mode) == no_space and not bool(features.error_if_no_space):
                     address = int(pool.value_())
-                    self.pools[address] = _Pool(device.name, target.length * _SECTOR)
+                    self.pools[address] = _Pool(device.name, target.length * _SECTOR, row)
                     self.names[THIN_POOL, address] = shown(self, row, device)
             except drgn.FaultError as error:
                 self.faults.note(error)
@@ -122,30 +131,72 @@ class ThinPools(Finder):
             "use",
             "pool.pf.mode is PM_OUT_OF_DATA_SPACE without error_if_no_space: writes to "
             f"new blocks are held{until}",
-            _remedies(pool.name),
+            self._remedies(pool),
             "Extend the data device of the pool, then load the pool's table with its new "
             "length and resume it (`dmsetup load`, `dmsetup resume`): it issues the held writes. "
             "Do not remove data to make room: fstrim and deletions wait for the pool, too",
             figures={"size": Figure(pool.size, Unit.BYTES)},
         )
 
+    def _remedies(self, pool: _Pool) -> Iterator[Remedy]:
+        """Yield the commands of LVM for a pool of its own, unless they would hang."""
+        match = _POOL.fullmatch(pool.name)
+        stuck = self._stuck(pool)
+        below = stacks(self.kernel).below(pool.row)
+        if not match or stuck & below:
+            return
+        options = ""
+        if stuck:
+            # LVM reads all disks that its filter accepts.
+            named = {row: device.name for row, device in mapped_disks(self)}
+            disks = block_devices(self.kernel).disks
+            own = sorted(
+                disks[row].name
+                for row in below - {pool.row}
+                if not named.get(row, "").startswith(f"{match[1]}-")
+            )
+            if not own or not all(map(_PLAIN.fullmatch, own)):
+                return
+            accepted = "".join(f'"a|^/dev/{each}p?[0-9]*$|", ' for each in own)
+            config = f'devices {{ use_devicesfile=0 filter=[{accepted}"r|.*|"] }}'
+            options = f"--config {shlex.quote(config)} "
+        yield from _commands(match, options)
 
-def _remedies(name: str) -> Iterator[Remedy]:
-    """Yield the commands of LVM for a pool of its own."""
-    match = _LVM.fullmatch(name)
-    if not match:
-        return
-    volume = shlex.quote("/".join(part.replace("--", "-") for part in match.groups()))
+    def _stuck(self, pool: _Pool) -> set[int]:
+        """Return the rows of the disks that do not answer, or whose I/O something keeps.
+
+        Those are left out that the pool itself stops: LVM does not read them.
+        """
+        disks, found = block_devices(self.kernel).disks, set[int]()
+        with contextlib.suppress(*MISSING):
+            every = requests(self.kernel)
+            found.update(every.disk[every.age_ns >= LATE * 1e9].tolist())
+        found |= {row for row, disk in enumerate(disks) if disk.address in self.draft.keeping}
+        return found - above(stacks(self.kernel), pool.row)
+
+
+def volume_of(match: re.Match[str]) -> str:
+    """Return the ``VG/LV`` of a match of :data:`LVM_NAME`."""
+    return "/".join(part.replace("--", "-") for part in match.groups())
+
+
+def _commands(match: re.Match[str], options: str) -> Iterator[Remedy]:
+    volume = shlex.quote(volume_of(match))
     yield Remedy(
         effect="Extend the pool, which then issues the held writes; if its volume group is full, "
         "first add a disk with vgextend",
-        command=f"lvextend --size +1G {volume}",
-        risk="the space is taken from the volume group; commands of LVM read all disks and hang if "
-        "one does not answer",
+        command=f"lvextend {options}--size +1G {volume}",
+        risk="the space is taken from the volume group; "
+        + (
+            "without the filter, which has the disks of the pool only, the command reads disks "
+            "that do not answer, and hangs: add other disks of the volume group to it"
+            if options
+            else "commands of LVM read all disks and hang if one does not answer"
+        ),
     )
     yield Remedy(
         effect="If no space can be added, let writes fail that lack it",
-        command=f"lvchange --errorwhenfull y {volume}",
+        command=f"lvchange {options}--errorwhenfull y {volume}",
         risk="programs get I/O errors: file systems on thin volumes shut down or become read-only",
         undo=f"lvchange --errorwhenfull n {volume}",
     )

@@ -125,7 +125,7 @@ class Arrays(Finder):
         containers = [_CONTAINER.match(decode_array(each)) for each in metadata]
         is_known = read["gendisk"] == np.array([disk.address for disk in disks], np.uint64)
         if count := np.count_nonzero(read.readable & ~is_known):
-            self.faults["an array that is of another disk"] += int(count)
+            self.faults["the array belongs to another disk"] += int(count)
         for at in np.flatnonzero(read.readable & is_known).tolist():
             column = {name: int(values[at]) for name, values in read.columns.items()}
             yield _Array(

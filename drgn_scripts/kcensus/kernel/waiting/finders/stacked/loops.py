@@ -92,7 +92,7 @@ class LoopDevices(Finder):
             _LOOP, address, {"disk": "lo_disk", "file": "lo_backing_file", "flags": "lo_flags"}
         )
         if count := np.count_nonzero(read.readable & (read["disk"] != disk)):
-            self.faults["a loop device that is of another disk"] += int(count)
+            self.faults["the loop device belongs to another disk"] += int(count)
         kept = (read["disk"] == disk) & (read["file"] != 0)
         flags = read["flags"][kept].astype(np.int64)
         return _Loops(rows[kept], disk[kept], address[kept], read["file"][kept], flags & _DIRECT_IO)

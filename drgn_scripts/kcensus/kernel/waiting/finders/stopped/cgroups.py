@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 
 import drgn
 import numpy as np
@@ -12,9 +13,9 @@ from drgn import Object
 
 from kcensus.engine.memory import Words
 from kcensus.human import counted
+from kcensus.kernel.memcg.cgroup_mounts import cgroup_mount
 from kcensus.kernel.names import MISSING, kernfs_path
 from kcensus.kernel.tasks.tasks import TRAPS
-from kcensus.kernel.vfs.cgroup_mounts import cgroup_mount
 from kcensus.kernel.waiting.finder import Draft, Finder, Stall
 from kcensus.kernel.waiting.graph import TASK, EdgeKind, NodeKind
 from kcensus.results import Figure, Finding, Remedy, Severity
@@ -132,7 +133,7 @@ class FrozenCgroups(Finder):
             risk="all tasks of a paused container continue",
             undo=f"echo {'1' if is_v2 else 'FROZEN'} > {file}",
         )
-        return Stall(stall.tasks, len(waiters), stall.seconds).finding(
+        return replace(stall, count=len(waiters)).finding(
             "waits-frozen-cgroup",
             shown,
             f"{counted(len(frozen), 'task')} of the frozen cgroup {shown}",

@@ -167,9 +167,10 @@ class Writeback(Finder):
             groups = memcgs(self.kernel)
             memcg = read["domain"] - self._offset("struct mem_cgroup", "cgwb_domain")
             row = groups.rows(memcg)
-            # Both limits throttle above their middle; the smaller ratio counts.
+            # Both limits throttle above their middle; the smaller ratio counts, and that of the
+            # system if they are equal.
             sound = read.readable & (read["share"] == word + share) & (row >= 0)
-            sound &= of_all.readable & (of_all["wb"] == word) & (read["ratio"] <= of_all["ratio"])
+            sound &= of_all.readable & (of_all["wb"] == word) & (read["ratio"] < of_all["ratio"])
             sound &= 2 * read["dirty"] > read["thresh"] + read["bg_thresh"]
             for index in np.flatnonzero(sound).tolist():
                 domain = int(read["domain"][index])
@@ -180,7 +181,8 @@ class Writeback(Finder):
                 )
                 self.names[DIRTY, domain] = (
                     f"of memory cgroup {groups.path[int(row[index])]} ({dirty} dirty or in "
-                    f"writeback, limit {limit}: a share of its memory)"
+                    f"writeback, limit {limit}: vm.dirty_ratio of what memory.max leaves to its "
+                    "page cache)"
                 )
         return limited
 

@@ -50,9 +50,13 @@ class Origin(Sleepers):
     """dm-1 is on dm-0, the origin, on ram0; each snapshot of these has a COW device."""
 
     def __init__(
-        self, *copies: tuple[int, int], function: str = "io_schedule", origin: int = _RAM
+        self,
+        *copies: tuple[int, int],
+        function: str = "io_schedule",
+        origin: int = _RAM,
+        others: tuple[str, ...] = (),
     ) -> None:
-        super().__init__(_TYPES, function)
+        super().__init__(_TYPES, function, *others)
         names = {_RAM: "ram0", _ORIGIN: "dm-0", _UPPER: "dm-1", _OTHER: "vda", _COW: "ram1"}
         disks = [
             SimpleNamespace(address=address, name=name, private=_MAPPED if name == "dm-0" else 0)
@@ -105,16 +109,41 @@ def test_writes_to_an_origin_wait_for_its_copies_and_these_for_the_cow_device() 
     graph, finder = scene.run(Copies)
     assert links(graph) == {
         (DEVICE, _ORIGIN, DELAYED, _MAPPED, int(Strength.DERIVED)),
-        (COPIES, _MAPPED, COPIED, _COW, int(Strength.DERIVED)),
+        (COPIES, _MAPPED, COPIED, _COW, int(Strength.POSSIBLE)),
     }
-    name = "47 copies to snapshots of dm-0 (home)"
-    assert finder.names[COPIES, _MAPPED] == finder.hint(COPIES, _MAPPED) == name
+    assert finder.names[COPIES, _MAPPED] == "to snapshots of dm-0 (home)"
+    assert finder.hint(COPIES, _MAPPED) == "47 copies to snapshots of dm-0 (home)"
     found = finder.finding(COPIES, _MAPPED, Stall(frozenset({1}), 1, 12.0))
     assert found is not None
     assert (found.id, found.severity) == ("waits-copies:dm-0 (home)", Severity.NOTICE)
     many = finder.finding(COPIES, _MAPPED, Stall(frozenset(range(10)), 10, 12.0))
     assert many is not None
     assert many.severity is Severity.WARNING
+
+
+def test_copies_wait_for_a_cow_device_whose_io_something_keeps() -> None:
+    scene = Origin((1, 1))
+
+    class Kept(Copies):
+        def find(self) -> None:
+            super().find()
+            self.draft.keeping.add(_COW)
+
+    graph, _ = scene.run(Kept)
+    assert (COPIES, _MAPPED, COPIED, _COW, int(Strength.DERIVED)) in links(graph)
+
+
+def test_reads_of_an_origin_wait_for_no_copies() -> None:
+    scene = Origin((1, 1), function="vfs_read", others=("vfs_write",))
+    for lane in range(2):
+        scene.wait(lane, 0xFFFF_8886_0000_0000 + 64 * lane, "struct dio")
+        scene.waits.disk[lane] = _ORIGIN
+    graph, _ = scene.run(Copies)
+    delayed = {each[1]: each[4] for each in links(graph) if each[2] is DELAYED}
+    assert delayed == {
+        _ORIGIN: int(Strength.POSSIBLE),
+        0xFFFF_8886_0000_0040: int(Strength.DERIVED),
+    }
 
 
 def test_copies_in_requests_wait_for_these() -> None:
@@ -137,9 +166,35 @@ def test_a_task_that_writes_exceptions_waits_for_the_cow_device(*, is_own: bool)
     completion = scene.stack[0] + 2048
     scene.wait(0, completion, "struct completion")
     scene.put(0, scene.store if is_own else scene.store + 8)
+    scene.waits.stacks.modules[int(scene.waits.stacks.pc[0])] = "dm_snapshot"
     graph, _ = scene.run(Copies)
-    found = {(each[1], each[3]) for each in links(graph)}
-    assert found == ({(completion, _COW)} if is_own else set())
+    found = {(each[1], each[3], each[4]) for each in links(graph)}
+    assert found == ({(completion, _COW, int(Strength.DERIVED))} if is_own else set())
+
+
+@pytest.mark.parametrize("module", ["dm_mod", "dm_mirror", ""])
+def test_a_store_on_the_stack_of_another_target_proves_nothing(module: str) -> None:
+    scene = Origin((0, 0), function="sync_io")
+    scene.wait(0, scene.stack[0] + 2048, "struct completion")
+    scene.put(0, scene.store)
+    scene.waits.stacks.modules[int(scene.waits.stacks.pc[0])] = module
+    graph, _ = scene.run(Copies)
+    assert {each[4] for each in links(graph)} == {int(Strength.POSSIBLE)}
+
+
+def test_two_devices_on_a_stack_are_both_only_possible() -> None:
+    scene = Origin((0, 0), function="sync_io")
+    scene.wait(0, scene.stack[0] + 2048, "struct completion")
+    scene.put(0, 1, 2)
+    scene.waits.stacks.modules[int(scene.waits.stacks.pc[0])] = "dm_snapshot"
+
+    class Two(Copies):
+        def find(self) -> None:
+            self._to_metadata({1: _COW, 2: _OTHER}, "two", frozenset({"dm_snapshot"}))
+
+    graph, _ = scene.run(Two)
+    found = {(each[3], each[4]) for each in links(graph)}
+    assert found == {(_COW, int(Strength.POSSIBLE)), (_OTHER, int(Strength.POSSIBLE))}
 
 
 def test_a_task_waits_for_the_request_that_names_its_completion() -> None:
@@ -157,7 +212,7 @@ def test_the_wait_queue_of_a_snapshot_is_its_limit_of_copies() -> None:
     made.wait(0, snapshot + 128, "struct wait_queue_head")
     graph, finder = made.run(Copies)
     assert (int(made.waits.object[0]), finder.draft.kind_of(0)) == (snapshot, LIMIT)
-    assert (LIMIT, snapshot, COPIED, _COW, int(Strength.DERIVED)) in links(graph)
+    assert (LIMIT, snapshot, COPIED, _COW, int(Strength.POSSIBLE)) in links(graph)
     found = finder.finding(LIMIT, snapshot, Stall(frozenset({1, 2}), 2, 12.0))
     assert found is not None
     assert (found.id, found.part_of) == ("waits-copies:home", "dm-snapshot-waiters:home")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -41,12 +42,15 @@ _MAPPED = 0xFFFF_8882_0000_0000
 class Mirror(Sleepers):
     """dm-0 is a mirror on sda and sdb, which holds two bios."""
 
-    def __init__(self, *errors: int, default: int = 0, others: int = 0) -> None:
-        super().__init__(_TYPES, "io_schedule")
+    def __init__(
+        self, *errors: int, default: int = 0, others: int = 0, types: str = _TYPES
+    ) -> None:
+        super().__init__(types, "io_schedule")
         self.mirror = self.k.alloc("struct mirror_set", nr_mirrors=2)
         target = self.k.alloc("struct dm_target", private=self.mirror)
         self.k.set(self.mirror.ti, target)
-        self.k.set(self.mirror.default_mirror.counter, default)
+        if types == _TYPES:
+            self.k.set(self.mirror.default_mirror.counter, default)
         last = self.k.alloc("struct bio")
         self.k.set(self.mirror.holds.head, self.k.alloc("struct bio", bi_next=last))
         for at, (disk, number) in enumerate(((_SDA, b"8:0"), (_SDB, b"8:16"))):
@@ -85,6 +89,28 @@ def test_a_mirror_with_a_failed_leg_holds_its_writes() -> None:
     )
 
 
+def test_lvm_repairs_its_own_mirrors() -> None:
+    scene = Mirror(0, 3)
+    addresses = {"dm-1": _SDA, "dm-2": _SDB, "dm-0": _MIRROR}
+    disks = [
+        SimpleNamespace(address=address, name=name, private=_MAPPED + 64 * int(name[-1]))
+        for name, address in addresses.items()
+    ]
+    scene.remember(block_devices, SimpleNamespace(disks=disks))
+    (mirror,) = mapped_devices(scene.kernel).devices
+    legs = [
+        MappedDevice(_MAPPED + 64 * (at + 1), f"254:{at + 1}", f"shop-a--b_mimage_{at}", ())
+        for at in range(2)
+    ]
+    scene.remember(mapped_devices, MappedDevices([replace(mirror, name="shop-a--b"), *legs]))
+    _, finder = scene.run(Mirrors)
+    found = finder.finding(MIRROR, int(scene.mirror.address_), Stall(frozenset({1}), 1, 300.0))
+    assert found is not None
+    (remedy,) = found.remedies
+    assert remedy.effect.startswith("If `lvconvert --repair shop/a-b`, as by dmeventd, does not ")
+    assert "run `lvconvert --repair shop/a-b` before the next restart" in remedy.risk
+
+
 @pytest.mark.parametrize(
     "scene",
     [Mirror(2, 3), Mirror(0, 3, default=1), Mirror(0, 3, default=7), Mirror(0, 3, others=1)],
@@ -95,6 +121,12 @@ def test_without_a_valid_leg_there_is_no_command(scene: Mirror) -> None:
     assert found is not None
     assert found.remedies == ()
     assert found.no_remedy
+
+
+def test_a_kernel_without_a_member_is_a_lookup_error() -> None:
+    scene = Mirror(0, 3, types=_TYPES.replace("24 struct atomic_t default_mirror", "24 int other"))
+    with pytest.raises(LookupError):
+        scene.run(Mirrors)
 
 
 def test_mirrors_without_errors_or_bios_and_damaged_ones_hold_nothing() -> None:

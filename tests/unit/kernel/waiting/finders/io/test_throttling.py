@@ -61,5 +61,5 @@ def test_the_disk_ends_the_wait_for_fewer_writes() -> None:
     hint = "write throttling of vda (wbt): 3 writes in flight, at most 2 in the background and 4"
     found = finder.hint(THROTTLING, place)
     assert found.startswith(hint)
-    assert "/sys/block/vda/queue/wbt_lat_usec is 2000" in found
+    assert "/sys/block/vda/queue/wbt_lat_usec is 2000; do not write it now" in found
     assert scene.waits.type[1:] == [_QUEUE, _QUEUE]

@@ -26,6 +26,7 @@ struct xfs_inode 256 : 96 struct inode i_vnode
 """
 _READER = 0x100
 _PC = 0xFFFF_FFFF_8200_0000
+_OUTSIDE = 1400
 
 
 class Reading(Sleepers):
@@ -38,16 +39,18 @@ class Reading(Sleepers):
         self.lock = int(inode.i_vnode.i_rwsem.address_)
         self.k.write_words(self.lock, readers * _READER)
         self.wait(0, self.lock, "struct rw_semaphore")
-        names = {_PC: "__iomap_dio_rw", _PC + 1: "xfs_file_dio_write_aligned"}
+        names = {_PC: "__iomap_dio_rw", _PC + 1: "xfs_file_dio_write_aligned", _PC + 2: "read"}
+        frames = np.array([1000, 1100, _OUTSIDE], np.uint64)
 
-        def stacks(*lanes: int) -> Stacks:
-            lane = np.repeat(np.array(lanes, np.int64), 2)
-            pc = np.tile(np.array([*names], np.uint64), len(lanes))
-            return Stacks(lane, pc, pc, np.zeros(len(pc), np.bool_), names, SIZE)
+        def stacks(first: int, *tasks: int) -> Stacks:
+            lane = np.repeat(first + np.arange(len(tasks)), len(names))
+            pc = np.tile(np.array([*names], np.uint64), len(tasks))
+            sp = np.concatenate([self.stack[task] + frames for task in tasks])
+            return Stacks(lane, pc, sp, np.zeros(len(pc), np.bool_), names, SIZE)
 
-        self.waits = replace(self.waits, stacks=stacks(1, 2)).part(np.arange(3))
+        self.waits = replace(self.waits, stacks=stacks(1, 1, 2)).part(np.arange(3))
         self.known.state[3] = 0
-        monkeypatch.setattr(module, "runnable_stacks", lambda *_: stacks(0))
+        monkeypatch.setattr(module, "runnable_stacks", lambda *_: stacks(0, 3))
 
 
 @pytest.mark.parametrize(("readers", "strength"), [(2, Strength.DERIVED), (3, Strength.POSSIBLE)])
@@ -63,6 +66,22 @@ def test_readers_of_a_file(
     assert links(graph) == {
         (RWSEM, scene.lock, HELD, scene.task[lane], int(strength)) for lane in (1, 3)
     }
+
+
+def test_an_inode_of_an_earlier_call_is_no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Reading(monkeypatch, 1)
+    scene.put(1, scene.inode, place=_OUTSIDE + 8)
+    scene.put(3, scene.inode, place=512)
+    graph, _ = scene.run(DirectReaders)
+    assert links(graph) == set()
+
+
+def test_runnable_tasks_beyond_the_limit_are_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Reading(monkeypatch, 1)
+    monkeypatch.setattr(module, "_MAX_RUNNABLE", 1)
+    scene.known.state[2] = 0
+    graph, finder = scene.run(DirectReaders)
+    assert [gap.count for gap in finder.gaps(graph)] == [1]
 
 
 def test_a_writer_has_no_readers(monkeypatch: pytest.MonkeyPatch) -> None:

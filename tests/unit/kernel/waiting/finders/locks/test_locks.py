@@ -73,6 +73,16 @@ def test_a_writer_that_drains_readers_waits_for_them() -> None:
     assert finder.draft.kind_of(0) is PERCPU_READERS
 
 
+@pytest.mark.parametrize(
+    ("function", "mode"), [("rt_write_lock", Mode.WRITE), ("rt_read_lock", Mode.READ)]
+)
+def test_the_mode_of_rwlocks_with_inlined_functions(function: str, mode: Mode) -> None:
+    scene = Sleepers(_TYPES, function)
+    scene.wait(0, 0xFFFF_8881_0000_0000, "struct rwbase_rt")
+    _, finder = scene.run(Locks)
+    assert finder.draft.mode[0] is mode
+
+
 def _in_faults(monkeypatch: pytest.MonkeyPatch, outer: str, is_sure: bool) -> dict[int, Strength]:
     """Return the holders of the lock of a memory map, for which a task waits within a function.
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from kcensus.kernel.block.disks import block_devices
+from kcensus.kernel.block.requests import requests
 from kcensus.kernel.block.stacks import Edge, Stacks, Via, stacks
 from kcensus.kernel.dm.devices import DmTarget, MappedDevice, MappedDevices, mapped_devices
 from kcensus.kernel.locking.owners import Strength
@@ -37,7 +39,7 @@ class Pools(Sleepers):
 
     def __init__(
         self, *, mode: int = _FULL, fails: int = 0, held: int = 8, name: str = "vg-thin--1-tpool",
-        md: int = _THIN,
+        md: int = _THIN, late: tuple[int, ...] = (),
     ) -> None:  # fmt: skip
         super().__init__(_TYPES, "io_schedule")
         self.k.enum("pool_mode", ["PM_WRITE", "PM_OUT_OF_DATA_SPACE", "PM_FAIL"])
@@ -50,8 +52,11 @@ class Pools(Sleepers):
             SimpleNamespace(address=address, name=disk, private=private)
             for address, disk, private in ((_POOL_DISK, "dm-0", _POOL), (_THIN_DISK, "dm-1", _THIN))
         ]
+        disks += [SimpleNamespace(address=0, name=name, private=0) for name in ("sda", "sdb")]
         self.remember(block_devices, SimpleNamespace(disks=disks))
-        self.remember(stacks, Stacks((Edge(1, 0, 0, Via.DM),)))
+        self.remember(stacks, Stacks((Edge(1, 0, 0, Via.DM), Edge(0, 2, 0, Via.DM))))
+        old = SimpleNamespace(disk=np.array(late), age_ns=np.full(len(late), 60 * 10**9))
+        self.remember(requests, old)
         known = [
             MappedDevice(at, "254:0", each, (DmTarget(kind, 0, 1 << 21, int(private.address_)),))
             for at, each, kind, private in (
@@ -78,6 +83,27 @@ def test_a_full_pool_keeps_the_writes_of_its_thin_devices() -> None:
         "lvchange --errorwhenfull y vg/thin-1",
     ]
     assert "1 min 0 s after" in found.evidence
+
+
+@pytest.mark.parametrize(
+    ("late", "options"),
+    [
+        ((3,), """--config 'devices { use_devicesfile=0 filter=["a|^/dev/sda"""
+         """p?[0-9]*$|", "r|.*|"] }' """),
+        ((1,), ""),
+        ((2,), None),
+    ],
+)  # fmt: skip
+def test_commands_of_lvm_do_not_read_disks_that_do_not_answer(
+    late: tuple[int, ...], options: str | None
+) -> None:
+    scene = Pools(late=late)
+    _, finder = scene.run(ThinPools)
+    found = finder.finding(THIN_POOL, int(scene.pool.address_), Stall(frozenset({1}), 1, 300.0))
+    assert found is not None
+    commands = [each.command for each in found.remedies]
+    assert commands[:1] == ([] if options is None else [f"lvextend {options}--size +1G vg/thin-1"])
+    assert bool(found.no_remedy) == (options is None)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -114,6 +115,9 @@ def test_the_finding(is_v2: bool, command: str) -> None:
     assert finding is not None
     assert finding.id == "waits-frozen-cgroup:/sys/fs/c group/a"
     assert "1 task waits for 1 task of the frozen cgroup" in finding.title
+    least = finder.finding(CGROUP, scene.cgroup["/a"], replace(scene.stall(12.0), is_least=True))
+    assert least is not None
+    assert "for at least 12.0 s" in least.title
     # The frozen task itself is no waiter.
     assert finding.figures["tasks"].value == 1
     assert [each.command for each in finding.remedies] == [command]

@@ -219,7 +219,7 @@ def test_a_writer_at_the_limit(monkeypatch: pytest.MonkeyPatch, dirty: int) -> N
     assert name in finder.hint(DIRTY, domain)
 
 
-@pytest.mark.parametrize("why", ["own", "below", "ratio", "domain", "flusher"])
+@pytest.mark.parametrize("why", ["own", "below", "ratio", "equal", "domain", "flusher"])
 def test_a_writer_at_the_limit_of_its_memory_cgroup(
     monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
@@ -245,7 +245,7 @@ def test_a_writer_at_the_limit_of_its_memory_cgroup(
         300 if why != "below" else 100,  # dirty
         200,
         100,
-        600 if why == "ratio" else 400,
+        {"ratio": 600, "equal": 500}.get(why, 400),
     )
     graph, finder = scene.run(Writeback)
     if why == "own":
