@@ -65,7 +65,7 @@ def test_a_pack_answers_as_the_debug_info_does(mixed_dump: Dump) -> None:
     assert answer(with_pack(mixed_dump)) == answer(opened(mixed_dump))
 
 
-@pytest.mark.slow
+@pytest.mark.usually  # a minute and more for each kernel
 @pytest.mark.parametrize("scenario", _SCENARIOS)
 def test_a_pack_answers_in_every_scenario(kernel: str, scenario: str) -> None:
     if kernel in kernels_of(scenario):
