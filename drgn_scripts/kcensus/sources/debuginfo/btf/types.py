@@ -245,11 +245,11 @@ class Btf:
                     last = self._words(row, 3 * len(members))[-2]
                     if self._extents.at("size", np.array([last]))[0] == 0:
                         members[-1].resolve = functools.partial(self._last_member_type, last)
-                return Node(_COMPOUND[kind], tag=name or None, size=value, members=members)
-            case Kind.FWD:
-                return self._declared(
-                    _COMPOUND[Kind.UNION if self._flag(row) else Kind.STRUCT], name
+                return Node(
+                    _compound(kind == Kind.UNION), tag=name or None, size=value, members=members
                 )
+            case Kind.FWD:
+                return self._declared(_compound(self._flag(row)), name)
             case Kind.ENUM | Kind.ENUM64:
                 return self._enum(row, name or None)
             case Kind.FUNC_PROTO:
@@ -349,4 +349,7 @@ class Btf:
 
 
 _VOID = Node(TypeKind.VOID)
-_COMPOUND = {Kind.STRUCT: TypeKind.STRUCT, Kind.UNION: TypeKind.UNION}
+
+
+def _compound(is_union: bool) -> TypeKind:
+    return TypeKind.UNION if is_union else TypeKind.STRUCT
