@@ -60,7 +60,7 @@ def open_target(
         command of crash or drgn runs, None and ``session`` are the kernel that is open there. At
         drgn's prompt itself they are not: there, pass ``prog`` to the functions of :mod:`kcensus`
     :param symbols: files and directories with debug info, tried before the environment variable
-        ``KCENSUSSYMBOLS``, separated by colons, and before drgn's own search
+        ``KCENSUS_SYMBOLS``, separated by colons, and before drgn's own search
     :param allow_truncated: open a dump that lacks its end; the missing memory is reported as a gap
     :param vmcoreinfo: file with the VMCOREINFO of a vmcore that has none, or a wrong one: its text,
         its ELF note, another dump of the same boot, or a copy of /sys/kernel/vmcoreinfo. Without

@@ -26,15 +26,10 @@ from kcensus.limits.memory import mapping_files
 from kcensus.sources.debuginfo import debuginfod, packages
 from kcensus.sources.debuginfo.given import Given, split_given
 from kcensus.sources.debuginfo.in_memory import InMemory, NotInMemory
-from kcensus.sources.debuginfo.loading import (
-    build_id_of,
-    holds,
-    modules_from_memory,
-    offset_of,
-    unreadable_modules,
-)
+from kcensus.sources.debuginfo.loading import holds, modules_from_memory, unreadable_modules
 from kcensus.sources.debuginfo.packs.choice import split_packs, use_pack
 from kcensus.sources.debuginfo.packs.loaded import PackDebugInfo
+from kcensus.sources.debuginfo.packs.modules import module_name
 from kcensus.sources.formats import elf
 from kcensus.sources.model import (
     SYMBOLS,
@@ -46,6 +41,7 @@ from kcensus.sources.model import (
     kernel_release,
 )
 from kcensus.sources.reader import FileReader, os_error
+from kcensus.sources.vmcoreinfo.text import vmcoreinfo_of
 from kcensus.text import printable
 
 # drgn decompresses gzip, xz, bzip2 and zstd.
@@ -153,8 +149,8 @@ class DebugInfo:
             if not os.path.isdir(path):
                 self._add_file(path)
         self._release = kernel_release(prog)
-        self._build_id = build_id_of(prog)
-        self._offset = offset_of(prog)
+        info = vmcoreinfo_of(prog)
+        self._build_id, self._offset = info.build_id, info.kernel_offset
         self._search(self._directories, self._directories)
 
     def _search(self, directories: Iterable[Path], kernel_directories: Iterable[Path]) -> None:
@@ -333,7 +329,9 @@ class DebugInfo:
             ]
             with mapping_files():
                 for module in loaded:
-                    named = [each for each in self._beside.files if _is_of(each, module.name)]
+                    named = [
+                        each for each in self._beside.files if module_name(each) == module.name
+                    ]
                     for path in (*self._modules, *named):
                         if module.wants_debug_file():
                             module.try_file(path)
@@ -386,10 +384,6 @@ class DebugInfo:
         ]
 
 
-def _is_of(path: Path, module: str) -> bool:
-    return path.name.partition(".ko")[0].replace("-", "_") == module
-
-
 def has_types(prog: drgn.Program) -> bool:
     """Return whether :func:`load_debug_info` gave a program types from elsewhere than DWARF."""
     return (PackDebugInfo.of(prog) or InMemory.of(prog)) is not None
@@ -410,10 +404,12 @@ def load_debug_info(target: Target, symbols: tuple[Path, ...]) -> Target:
     try:
         with mapping_files():
             debug_info.load_kernel()
-        target.modules = _Modules(debug_info, lambda: _memory_of_modules(prog), debug_info)
+        # Without types in memory, the search for symbols is not repeated for each analysis.
+        memory = functools.cache(lambda: _memory_of_modules(prog))
+        target.modules = _Modules(debug_info, memory, debug_info)
     except MissingDebugInfo as error:
         own: ModuleTypes
-        if pack := PackDebugInfo.of(prog) or use_pack(prog, packs, files):
+        if pack := use_pack(prog, packs, files):
             own, target.types = pack, "type pack"
         elif debug_info.names_no_kernel:
             own, target.types = InMemory.of(prog) or _in_memory(prog, given, error), "BTF"

@@ -104,17 +104,21 @@ class InMemory:
             raise TargetError(why) from error
         return found
 
-    def _address(self, name: str) -> int | None:
-        """Return the address of a symbol; None without any, or if several variables have the name.
+    def _symbol(self, name: str) -> drgn.Symbol | None:
+        """Return a symbol; None without any, or if several variables have the name.
 
         The source file of a variable is unknown, so that none of several can be the wanted one.
         """
         if self._symbols.address(name) is None and self._symbols.addresses(name):
             return None
         try:
-            return int(self._prog.symbol(name).address)
+            return self._prog.symbol(name)
         except LookupError:
             return None
+
+    def _address(self, name: str) -> int | None:
+        symbol = self._symbol(name)
+        return None if symbol is None else int(symbol.address)
 
     def _find_variable(
         self, prog: drgn.Program, name: str, flags: FindObjectFlags, filename: str | None
@@ -123,9 +127,8 @@ class InMemory:
             return None
         if name == "vmemmap":
             return self._vmemmap()
-        if (address := self._address(name)) is None:
+        if (symbol := self._symbol(name)) is None:
             return None
-        symbol = prog.symbol(name)
         try:
             type_ = declared(prog, name, lambda _: symbol.size or None)
         except Undeclared:
@@ -133,7 +136,7 @@ class InMemory:
             if symbol.kind == SymbolKind.FUNC:
                 return None
             raise
-        return drgn.Object(prog, type_, address=address)
+        return drgn.Object(prog, type_, address=symbol.address)
 
     def _vmemmap(self) -> drgn.Object | None:
         """Return what drgn has as ``vmemmap`` if the function vmemmap_populate() is known.

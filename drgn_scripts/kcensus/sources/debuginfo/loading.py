@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What VMCOREINFO and the memory of a dump say about its kernel and modules."""
+"""What the memory of a dump says about its kernel and modules."""
 
 from __future__ import annotations
 
@@ -9,27 +9,7 @@ from collections.abc import Iterable, Iterator
 
 import drgn
 
-from kcensus.sources.vmcoreinfo.text import Vmcoreinfo
 from kcensus.text import printable
-
-
-def build_id_of(prog: drgn.Program) -> str | None:
-    """Return the build ID in VMCOREINFO, which kernels before v5.9 lack."""
-    return _vmcoreinfo(prog).build_id
-
-
-def offset_of(prog: drgn.Program) -> int:
-    """Return the bytes by which the kernel is behind its linked addresses."""
-    return _vmcoreinfo(prog).kernel_offset
-
-
-def symbol_of(prog: drgn.Program, name: str) -> int | None:
-    """Return the address of a symbol in VMCOREINFO."""
-    return _vmcoreinfo(prog).symbols.get(name)
-
-
-def _vmcoreinfo(prog: drgn.Program) -> Vmcoreinfo:
-    return Vmcoreinfo(prog["VMCOREINFO"].string_())
 
 
 def holds(prog: drgn.Program, contents: Iterable[tuple[int, bytes]], offset: int) -> bool:

@@ -106,3 +106,8 @@ class Vmcoreinfo:
 def has_release(uts: bytes, release: str) -> bool:
     """Return whether ``uts``, the start of a struct uts_namespace, is that of a kernel."""
     return b"Linux\0" in uts and b"\0" + release.encode() + b"\0" in uts
+
+
+def vmcoreinfo_of(prog: drgn.Program) -> Vmcoreinfo:
+    """Return the VMCOREINFO with which a program was opened."""
+    return Vmcoreinfo(prog["VMCOREINFO"].string_())

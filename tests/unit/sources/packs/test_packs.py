@@ -26,6 +26,7 @@ from kcensus.sources.debuginfo.packs.loaded import PackDebugInfo
 from kcensus.sources.debuginfo.packs.modules import module_files
 from kcensus.sources.model import Target, TargetError
 from kcensus.sources.types.table import BadTypes
+from kcensus.sources.vmcoreinfo.text import Vmcoreinfo
 from tests.running import document
 from tests.unit.capsules import recorded
 from tests.unit.sources.btf.test_places import elf
@@ -133,15 +134,22 @@ def test_a_type_that_is_only_declared_has_the_members_of_its_module(
     assert fresh.type("struct outer").member("to").type.type.has_member("value")
 
 
+def _describe(patch: pytest.MonkeyPatch, build_id: str, **symbols: int) -> None:
+    """Give dumps a VMCOREINFO."""
+    lines = [f"BUILD-ID={build_id}", *(f"SYMBOL({name})={at:x}" for name, at in symbols.items())]
+    info = Vmcoreinfo("".join(f"{line}\n" for line in lines).encode())
+    patch.setattr("kcensus.sources.debuginfo.packs.choice.vmcoreinfo_of", lambda _: info)
+
+
 def test_the_pack_of_a_dump_is_found_by_its_build_id(capsule: Path, pack: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kcensus.sources.debuginfo.packs.choice.build_id_of", lambda _: BUILD_ID)
+        _describe(patch, BUILD_ID)
         prog = program(capsule)
         info = use_pack(prog, (), [pack.parent])
         assert info is not None
         assert use_pack(prog, [pack], ()) is info
         assert info.places() == [("vmlinux", f"{pack} (type pack)")]
-        patch.setattr("kcensus.sources.debuginfo.packs.choice.build_id_of", lambda _: "00")
+        _describe(patch, "00")
         assert use_pack(program(capsule), (), [pack.parent]) is None
         with pytest.raises(TargetError, match="is a type pack of another kernel"):
             use_pack(program(capsule), [pack], [])
@@ -162,8 +170,7 @@ def test_a_pack_that_contradicts_vmcoreinfo_is_refused(capsule: Path, pack: Path
     del about["parts"]
     pack.write_bytes(put_together(about, parts))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kcensus.sources.debuginfo.packs.choice.build_id_of", lambda _: BUILD_ID)
-        patch.setattr("kcensus.sources.debuginfo.packs.choice.symbol_of", lambda *_: LOW + 1)
+        _describe(patch, BUILD_ID, _stext=LOW + 1)
         with pytest.raises(TargetError, match="_stext is at 0xffffffff81000000 by the type pack"):
             use_pack(program(capsule), [pack], [])
 

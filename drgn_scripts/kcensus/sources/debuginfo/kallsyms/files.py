@@ -13,7 +13,7 @@ import numpy as np
 from kcensus.sources.debuginfo.kallsyms import decode
 from kcensus.sources.debuginfo.kallsyms.symbols import BadKallsyms, Symbols
 from kcensus.sources.reader import FileReader, os_error
-from kcensus.sources.vmcoreinfo.text import Vmcoreinfo
+from kcensus.sources.vmcoreinfo.text import Vmcoreinfo, vmcoreinfo_of
 
 # System.map of 7.3 has 11 MB, and /proc/kallsyms with many modules twice as much.
 _MAX_BYTES = 128 << 20
@@ -48,7 +48,7 @@ def from_file(path: str | Path, prog: drgn.Program) -> Symbols:
     :raises BadKallsyms: the file is not such a list, or not of this kernel
     :raises TargetError: the file cannot be read
     """
-    table = parsed(_contents(path), Vmcoreinfo(prog["VMCOREINFO"].string_()))
+    table = parsed(_contents(path), vmcoreinfo_of(prog))
     address = table.address("linux_banner")
     if address is not None:
         try:

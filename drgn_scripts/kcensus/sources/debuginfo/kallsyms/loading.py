@@ -12,7 +12,7 @@ import drgn
 
 from kcensus.sources.debuginfo.kallsyms import decode, search
 from kcensus.sources.debuginfo.kallsyms.symbols import BadKallsyms, Symbols
-from kcensus.sources.vmcoreinfo.text import Vmcoreinfo
+from kcensus.sources.vmcoreinfo.text import Vmcoreinfo, vmcoreinfo_of
 
 # Since Linux kernel commit f09bddbd8661 ("vmcoreinfo: add kallsyms_num_syms symbol") (in v6.0).
 _PREFIX = "kallsyms_"
@@ -26,7 +26,7 @@ def load(prog: drgn.Program) -> Symbols:
 
     :raises BadKallsyms: the table is missing, damaged, or contradicts VMCOREINFO
     """
-    info = Vmcoreinfo(prog["VMCOREINFO"].string_())
+    info = vmcoreinfo_of(prog)
     if all(_PREFIX + name in info.symbols for name in _NEEDED):
         return by_vmcoreinfo(prog, info)
     return search.find(reader(prog), info.own_symbols())

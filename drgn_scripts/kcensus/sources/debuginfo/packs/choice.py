@@ -11,10 +11,11 @@ from pathlib import Path
 
 import drgn
 
-from kcensus.sources.debuginfo.loading import build_id_of, holds, offset_of, symbol_of
+from kcensus.sources.debuginfo.loading import holds
 from kcensus.sources.debuginfo.packs.file import SUFFIX, Pack, is_pack
 from kcensus.sources.debuginfo.packs.loaded import PackDebugInfo
 from kcensus.sources.model import TargetError, kernel_release
+from kcensus.sources.vmcoreinfo.text import Vmcoreinfo, vmcoreinfo_of
 
 _MAX_PACKS = 1 << 12
 """Most packs of a directory to compare with a dump without a build ID."""
@@ -38,11 +39,12 @@ def use_pack(
     """
     if (known := PackDebugInfo.of(prog)) is not None:
         return known
-    build_id, offset = build_id_of(prog), offset_of(prog)
+    vmcoreinfo = vmcoreinfo_of(prog)
+    build_id, offset = vmcoreinfo.build_id, vmcoreinfo.kernel_offset
     given = [Pack(path) for path in packs]
     for pack in (*given, *_in_directories(places, build_id)):
         if _is_of(pack, prog, build_id, offset):
-            _check(pack, prog, offset)
+            _check(pack, vmcoreinfo)
             info = PackDebugInfo(prog, pack, offset)
             info.register()
             return info
@@ -76,10 +78,11 @@ def _is_of(pack: Pack, prog: drgn.Program, build_id: str | None, offset: int) ->
     return holds(prog, pack.head.contents, offset)
 
 
-def _check(pack: Pack, prog: drgn.Program, offset: int) -> None:
+def _check(pack: Pack, vmcoreinfo: Vmcoreinfo) -> None:
     """Refuse a pack whose symbols are elsewhere than VMCOREINFO says."""
+    offset = vmcoreinfo.kernel_offset
     for name, linked in pack.head.anchors:
-        address = symbol_of(prog, name)
+        address = vmcoreinfo.symbols.get(name)
         if address is not None and linked + offset & (1 << 64) - 1 != address:
             raise TargetError(
                 f"{pack.name}: does not belong to this dump: {name} is at {linked + offset:#x} by "

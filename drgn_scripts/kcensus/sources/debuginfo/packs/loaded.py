@@ -31,15 +31,11 @@ class PackDebugInfo:
     """The types, objects and symbols of a pack, as debug info of one program.
 
     :param offset: bytes between the addresses as linked and in memory (``KERNELOFFSET``)
-    :param is_last: whether a name that the pack's maker did not look for is an error, because no
-        other source of types follows
     :raises TargetError: the pack is corrupt
     """
 
-    def __init__(
-        self, prog: drgn.Program, pack: Pack, offset: int, *, is_last: bool = True
-    ) -> None:
-        self._prog, self._pack, self._offset, self._is_last = prog, pack, offset, is_last
+    def __init__(self, prog: drgn.Program, pack: Pack, offset: int) -> None:
+        self._prog, self._pack, self._offset = prog, pack, offset
         self._low, self._high = pack.head.extent
         try:
             self._contents = read_contents(pack.document(), self._lacking)
@@ -81,7 +77,7 @@ class PackDebugInfo:
             # The vmlinux may have been loaded since.
             if self._prog.main_module().debug_file_path:
                 return False
-        return self._is_last
+        return True
 
     def _complete(self, scope: Scope) -> None:
         """Give types that are only declared elsewhere the members that they have in a scope."""
