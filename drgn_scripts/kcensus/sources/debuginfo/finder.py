@@ -3,7 +3,7 @@
 
 drgn searches by build ID and in the standard paths of distributions. This module also searches the
 user's directories for a vmlinux at any path. Both ask debuginfod servers only if the user wants
-that: the download takes minutes; see debuginfod.py.
+that: the download takes minutes; see debuginfod/.
 
 Dumps of kernels before 5.9 lack the build ID, and drgn then takes any vmlinux that it finds. For
 these, this module compares each vmlinux with the dump.

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kcensus.progress import SilentProgress
-from kcensus.sources.debuginfo.debuginfod import Servers
+from kcensus.sources.debuginfo.debuginfod.client import Servers
 from kcensus.sources.model import RequestError
 from tests.unit.sources.test_open import BUILD_ID, vmlinux
 

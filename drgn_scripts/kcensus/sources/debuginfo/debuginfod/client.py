@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Download debug info from debuginfod servers, if the user asks for it.
+"""Download debug info from debuginfod servers.
 
 drgn does not, for kernels: their files have 300 MB to 1 GB, and it has no progress bar. Downloads
 are kept where elfutils' clients keep theirs, if they are ELF files with the wanted build ID:
@@ -15,9 +15,8 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
@@ -207,24 +206,3 @@ def _cache() -> Path:
     old = home / ".debuginfod_client_cache"
     base = Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache")
     return old if old.is_dir() else base / "debuginfod_client"
-
-
-_servers: ContextVar[Servers | None] = ContextVar("servers", default=None)
-
-
-@contextmanager
-def allowed(progress: Progress) -> Iterator[None]:
-    """Let targets that are opened meanwhile, and their modules, have their debug info downloaded.
-
-    :raises RequestError: as for :class:`Servers`
-    """
-    token = _servers.set(Servers(progress))
-    try:
-        yield
-    finally:
-        _servers.reset(token)
-
-
-def current() -> Servers | None:
-    """Return the servers to use; None if the user did not ask for any."""
-    return _servers.get()
