@@ -155,17 +155,9 @@ _CREATE = options.command(
 )
 
 
-@click.pass_context
-def _show_help(ctx: click.Context) -> None:
-    if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
-
-
-COMMAND = click.Group(
+COMMAND = options.group(
     "capsule",
-    callback=_show_help,
-    invoke_without_command=True,
-    help=(
+    (
         "Extract the part of a vmcore that the analyses need, small enough to attach to a "
         "ticket.\n\nA capsule holds the memory and types that analyses read. Every command takes "
         "it in place of the vmcore, without debug info.\n\nIt holds no pages of programs or files. "
@@ -173,6 +165,5 @@ COMMAND = click.Group(
         "variables of kernel functions: addresses, numbers, and possibly part of a path or of data "
         "being copied or encrypted."
     ),
-    context_settings=options.CONTEXT_SETTINGS,
-    commands=[_CREATE],
+    [_CREATE],
 )

@@ -69,22 +69,13 @@ _SAVE = options.command(
 )
 
 
-@click.pass_context
-def _show_help(ctx: click.Context) -> None:
-    if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
-
-
-COMMAND = click.Group(
+COMMAND = options.group(
     "types",
-    callback=_show_help,
-    invoke_without_command=True,
-    help=(
+    (
         "Save what kcensus needs of a kernel's debug info as a small file, a type pack.\n\nWith "
         "it, dumps of that kernel are read on machines without its debug info. Line numbers and "
-        "inlined functions need the debug info itself, and so do stacks of tasks that were "
-        "running."
+        "arguments of functions, such as the lock that a running task spins for, need the debug "
+        "info itself."
     ),
-    context_settings=options.CONTEXT_SETTINGS,
-    commands=[_SAVE],
+    [_SAVE],
 )

@@ -393,6 +393,23 @@ def command(
     return _Command(examples, name, **attributes, context_settings=CONTEXT_SETTINGS)
 
 
+def group(name: str, help_: str, commands: Sequence[click.Command]) -> click.Group:
+    """Return a command that is a prefix of others, and shows its help by itself."""
+
+    def show_help(ctx: click.Context) -> None:
+        if ctx.invoked_subcommand is None:
+            click.echo(ctx.get_help())
+
+    return click.Group(
+        name,
+        callback=click.pass_context(show_help),
+        invoke_without_command=True,
+        help=help_,
+        context_settings=CONTEXT_SETTINGS,
+        commands=commands,
+    )
+
+
 def example_lines(examples: Sequence[tuple[str, str]]) -> str:
     """Return examples as help shows them: inside crash and drgn, on the kernel open there."""
     if session_is_open():
