@@ -37,6 +37,7 @@ from tests.catalogue import CATALOGUE
 from tests.running import document
 from tests.unit.capsules import HEADER, RUN, Parts, put_together, take_apart
 from tests.unit.fakekernel import DIRECT_MAP, PAGE, VMEMMAP
+from tests.unit.fuzzing import peak_bytes
 
 MAX_SECONDS = 10
 """Limit for a case; most take less than 0.01 s."""
@@ -468,11 +469,7 @@ def _main() -> None:
     limit = pages * resource.getpagesize() + (1 << 30)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     tally = do(good, int(seed), int(first), int(end))
-    # Not ru_maxrss, in which a process begins with the peak of the one that started it.
-    peak = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert peak
-    tally["peak_bytes"] = int(peak[1]) << 10
-    print(json.dumps(tally))
+    print(json.dumps(tally | {"peak_bytes": peak_bytes()}))
 
 
 assert HEADER.size == 68

@@ -32,6 +32,7 @@ from kcensus.sources import open_target
 from kcensus.sources.capsule.container import BLOCK_PAGES, PageStore, Reader
 from tests.catalogue import CATALOGUE
 from tests.running import document
+from tests.unit.fuzzing import peak_bytes
 
 _KERNEL_IMAGE = 0xFFFFFFFF80000000
 """``__START_KERNEL_map`` of x86_64."""
@@ -194,14 +195,6 @@ def run_case(intact: Recorded, seed: int, number: int) -> str:
     if status:
         text += f"\nended by {signal.Signals(-status).name}"
     return f"case {number}, {change}: {text.strip()}" if text.strip() else ""
-
-
-def peak_bytes() -> int:
-    """Return the largest amount of memory of this process since it was forked."""
-    # Not ru_maxrss, in which a process begins with the peak of the one that started it.
-    peak = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert peak
-    return int(peak[1]) << 10
 
 
 def run_cases(path: str, seed: int, first: int, end: int) -> Iterator[str]:

@@ -12,6 +12,7 @@ from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.cgroup_mounts import CgroupMount, cgroup_mount
 from kcensus.kernel.vfs.super_blocks import super_blocks
 from tests.unit.fakekernel import FakeKernel
+from tests.unit.readers import set_read
 
 _TYPES = """
 struct cgroup_root 64 : 0 struct kernfs_root * kf_root
@@ -40,7 +41,7 @@ def test_the_mount_point_of_a_hierarchy(type_: str, mount: str, is_unified: bool
     block = k.alloc("struct super_block", s_fs_info=info)
     kernel = Kernel(k.prog)
     blocks = SimpleNamespace(type=[type_], address=np.array([block.address_]), mount=[mount])
-    kernel._read[super_blocks.__wrapped__] = blocks  # type: ignore[attr-defined]  # of functools
+    set_read(kernel, super_blocks, blocks)
     cgroup = int(k.alloc("struct cgroup", root=root).address_)
     assert cgroup_mount(kernel, cgroup, "blkio") == CgroupMount(mount, is_unified)
 

@@ -8,11 +8,8 @@ damages a page for each 50; see fuzz_capsule.py, fuzz_report.py and lost_pages.p
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -20,6 +17,7 @@ import pytest
 from kcensus.analyses import analyses
 from kcensus.samples import DIRECTORY
 from tests.unit.capsules import recorded
+from tests.unit.fuzzing import add_up
 
 SEED = 20
 MAX_BYTES = 1 << 30
@@ -29,24 +27,7 @@ MAX_BYTES = 1 << 30
 def test_corrupt_capsules_fail_cleanly(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     cases = pytestconfig.getoption("--fuzz-cases")
     capsule = recorded(tmp_path / "good.capsule", list(analyses().values()))
-    processes = min(len(os.sched_getaffinity(0)), 8)
-    bounds = [cases * number // processes for number in range(processes + 1)]
-
-    def tally_of(first: int, end: int) -> Counter[str]:
-        command = [sys.executable, "-m", "tests.unit.fuzz_capsule", str(capsule), str(SEED)]
-        # Standard error is pytest's own, and shows tracebacks.
-        done = subprocess.run(
-            [*command, str(first), str(end)], stdout=subprocess.PIPE, text=True, check=False
-        )
-        last = done.stdout.splitlines()[-1]
-        assert done.returncode == 0, f"case {last} of seed {SEED}: status {done.returncode}"
-        tally = Counter(json.loads(last))
-        assert tally["refused"] + tally["opened"] == end - first
-        assert tally.pop("peak_bytes") < MAX_BYTES
-        return tally
-
-    with ThreadPoolExecutor(processes) as pool:
-        total = sum(pool.map(tally_of, bounds, bounds[1:]), Counter[str]())
+    total = add_up("tests.unit.fuzz_capsule", SEED, cases, max_bytes=MAX_BYTES, input_=capsule)
     # Both outcomes are frequent.
     assert total["refused"] > cases // 5
     assert total["opened"] > cases // 5

@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import drgn
@@ -13,6 +10,7 @@ import pytest
 
 from kcensus.sources.debuginfo.btf import places
 from tests.lab import Dump
+from tests.unit.fuzzing import add_up
 
 SEED = 29
 MAX_BYTES = 500 << 20
@@ -35,13 +33,7 @@ def test_modules_are_refused_or_usable(
     files = [tmp_path / name for name in ("vmlinux", *modules)]
     for file, btf in zip(files, (kernel, *modules.values()), strict=True):
         file.write_bytes(btf.data)
-    small = [str(file) for file in files[1:] if file.stat().st_size < _MAX_MODULE]
+    small = [file for file in files[1:] if file.stat().st_size < _MAX_MODULE]
     cases = max(pytestconfig.getoption("--fuzz-cases"), 100)
-    numbers = [str(SEED), "0", str(cases)]
-    words = [sys.executable, "-m", "tests.unit.sources.btf.fuzz_btf", *numbers, str(files[0])]
-    done = subprocess.run([*words, *small], stdout=subprocess.PIPE, text=True, check=False)
-    last = done.stdout.splitlines()[-1]
-    assert done.returncode == 0, f"case {last} of seed {SEED}: status {done.returncode}"
-    tally = json.loads(last)
-    assert tally["refused"] + tally["opened"] == cases
-    assert tally["peak_bytes"] < MAX_BYTES
+    module = "tests.unit.sources.btf.fuzz_btf"
+    add_up(module, SEED, cases, max_bytes=MAX_BYTES, more=(files[0], *small))

@@ -27,6 +27,7 @@ from kcensus.kernel.waiting.graph import Builder
 from kcensus.results import Finding, Severity
 from kcensus.sources import open_target
 from tests.leads import references
+from tests.unit.readers import set_read
 
 NONE = np.empty(0, np.int64)
 SECOND = 10**9
@@ -95,7 +96,7 @@ def figures(**driver: Any) -> Figures:
         "waiting": SimpleNamespace(causes={}, graph=Builder().graph(), finders=()),
         "hardware": SimpleNamespace(disk=np.zeros(1, np.int64), is_stopped=np.array([False])),
         "kernel": SimpleNamespace(
-            _read={reported.__wrapped__: Reported()},  # type: ignore[attr-defined]  # of functools
+            _read={},
             prog=SimpleNamespace(type=lambda name: SimpleNamespace(has_member=lambda member: True)),
         ),
         "clock": SimpleNamespace(ns=NOW, hz=250),
@@ -110,6 +111,7 @@ def figures(**driver: Any) -> Figures:
         "joins": SimpleNamespace(wait=NONE, request=NONE, is_proven=np.empty(0, np.bool_)),
     }
     vars(found).update(plain)
+    set_read(plain["kernel"], reported, Reported())
     return found
 
 

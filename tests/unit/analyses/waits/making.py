@@ -21,6 +21,7 @@ from kcensus.kernel.waiting.reader import Waiting
 from kcensus.results import Finding
 from tests.unit.fakekernel import FakeKernel
 from tests.unit.kernel.waiting.making import waits_of
+from tests.unit.readers import set_read
 
 _TASKS, _LOCKS = 0xFFFF_8881_0000_0000, 0xFFFF_8882_0000_0000
 _FUNCTION = 0xFFFF_FFFF_8100_0000
@@ -48,7 +49,7 @@ class Scene:
     def figures(self) -> Figures:
         kernel = Kernel(FakeKernel().prog)
         found = self._waiting()
-        kernel._read[reader.waiting.__wrapped__] = found  # type: ignore[attr-defined]  # of functools
+        set_read(kernel, reader.waiting, found)
         return Figures(kernel)
 
     def _waiting(self) -> Waiting:

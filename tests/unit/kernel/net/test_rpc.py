@@ -15,6 +15,7 @@ from kcensus.kernel.net.nfsd import serving
 from kcensus.kernel.net.rpc import Calls, calls
 from tests.unit.fakekernel import FakeKernel
 from tests.unit.kernel.waiting.making import words
+from tests.unit.readers import set_read
 
 _COMMON = """
 struct list_head 16 : 0 struct list_head * next; 8 struct list_head * prev
@@ -61,7 +62,7 @@ class Scene:
         self.k = k = FakeKernel("6.10", _COMMON + types)
         self.kernel = Kernel(k.prog)
         ages = SimpleNamespace(since=lambda stamps: 90 - stamps.astype(np.int64))
-        self.kernel._read[clock.__wrapped__] = ages  # type: ignore[attr-defined]  # of functools
+        set_read(self.kernel, clock, ages)
         own, generic = k.alloc("struct sunrpc_net"), k.alloc("struct net_generic")
         net = k.alloc("struct net", gen=generic)
         k.write_words(int(generic.address_) + inside, int(own.address_))

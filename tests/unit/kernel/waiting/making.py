@@ -21,6 +21,7 @@ from kcensus.kernel.waiting.objects.queues import queue_owner
 from kcensus.kernel.waiting.sleeps import sleeps
 from kcensus.kernel.waiting.waits import Waits
 from tests.unit.fakekernel import FakeKernel
+from tests.unit.readers import set_read
 
 F = TypeVar("F", bound=Finder)
 
@@ -108,7 +109,7 @@ class Sleepers:
         self.faults = Faults()
 
     def remember(self, reader: Callable[[Kernel], Any], value: Any) -> None:
-        self.kernel._read[reader.__wrapped__] = value  # type: ignore[attr-defined]  # of functools
+        set_read(self.kernel, reader, value)
 
     def wait(self, lane: int, address: int, type_: str) -> None:
         self.waits.object[lane], self.waits.type[lane] = address, type_

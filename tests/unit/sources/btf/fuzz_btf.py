@@ -27,6 +27,7 @@ from kcensus.sources.debuginfo.btf.finders import Types, register
 from kcensus.sources.debuginfo.btf.format import HEADER, BadBtf, Kind
 from kcensus.sources.debuginfo.btf.types import Btf
 from kcensus.sources.types.nodes import build
+from tests.unit.fuzzing import peak_bytes
 from tests.unit.sources.btf.making import Section, every_kind
 
 MAX_SECONDS = 60
@@ -192,10 +193,7 @@ def main() -> None:
         tally["opened"] += 1
         tally["types"] += _use(btf, base)
     faulthandler.cancel_dump_traceback_later()
-    # Not ru_maxrss, in which a process begins with the peak of the one that started it.
-    status = Path("/proc/self/status").read_text()
-    peak = int(status.partition("VmHWM:")[2].split()[0]) << 10
-    print(json.dumps(tally | {"peak_bytes": peak}))
+    print(json.dumps(tally | {"peak_bytes": peak_bytes()}))
 
 
 if __name__ == "__main__":

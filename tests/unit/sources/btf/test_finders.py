@@ -11,7 +11,7 @@ from kcensus.sources.debuginfo.btf.finders import Types, register
 from kcensus.sources.debuginfo.btf.format import Kind
 from kcensus.sources.debuginfo.btf.types import Btf
 from tests.unit.sources.btf.making import Section, every_kind
-from tests.unit.sources.btf.test_types import PLATFORM, built
+from tests.unit.sources.btf.test_types import PLATFORM, built, value
 
 ADDRESSES = {"run": 0x1000, "rows": 0x2000, "node": 0x3000}
 
@@ -84,6 +84,6 @@ def test_modules_complete_each_other() -> None:
     device = built(types.find(TypeKind.STRUCT, "device"))
     assert device.member("private").type.type.size == 32
     assert built(types.find(TypeKind.STRUCT, "private")).size == 32
-    assert types.enumerator("MORE")[1] == 3  # type: ignore[index]
+    assert value(types, "MORE") == 3
     assert types.variable("counter") is not None
     assert types.function("run") is not None

@@ -9,6 +9,7 @@ import drgn
 import pytest
 from drgn import Qualifiers, TypeKind
 
+from kcensus.sources.debuginfo.btf.finders import Types
 from kcensus.sources.debuginfo.btf.format import BadBtf, Kind
 from kcensus.sources.debuginfo.btf.types import Btf
 from kcensus.sources.types.nodes import Ref, build
@@ -26,6 +27,12 @@ def made(section: Section, kind: TypeKind, name: str, base: Btf | None = None) -
 def built(ref: Ref | None) -> drgn.Type:
     assert ref is not None
     return build(drgn.Program(PLATFORM), ref)
+
+
+def value(types: Btf | Types, enumerator: str) -> int:
+    pair = types.enumerator(enumerator)
+    assert pair is not None
+    return pair[1]
 
 
 def member(type_: drgn.Type, name: str) -> drgn.Type:
@@ -92,7 +99,9 @@ def test_members_have_offsets_widths_and_types() -> None:
 
 def test_values_of_an_object() -> None:
     prog = drgn.Program(PLATFORM)
-    type_ = build(prog, Btf(every_kind().data()).find(TypeKind.STRUCT, "all"))  # type: ignore[arg-type]
+    ref = Btf(every_kind().data()).find(TypeKind.STRUCT, "all")
+    assert ref is not None
+    type_ = build(prog, ref)
     data = bytearray(64)
     data[:8] = (0b11110 | 1000 << 3).to_bytes(4, "little") + b"\5\1\0\0"
     data[16:24] = (7).to_bytes(8, "little")
@@ -120,15 +129,17 @@ def test_an_enum_with_a_negative_value_is_signed_without_the_flag() -> None:
     section.enum("old", [("MINUS", -2), ("PLUS", 2)])
     section.enum64("new", [("TOP", 1 << 63)])
     btf = Btf(section.data())
-    assert [btf.enumerator(name)[1] for name in ("MINUS", "TOP")] == [-2, 1 << 63]  # type: ignore[index]
+    assert [value(btf, name) for name in ("MINUS", "TOP")] == [-2, 1 << 63]
 
 
 def test_an_enumerator_that_does_not_fit_its_enum_is_left_out() -> None:
     section = Section()
     section.enum("tiny", [("BIG", 300), ("SMALL", 3)], size=1)
     btf = Btf(section.data())
-    assert (btf.enumerator("BIG"), btf.enumerator("SMALL")[1]) == (None, 3)  # type: ignore[index]
-    assert [name for name, _ in btf.find(TypeKind.ENUM, "tiny").node.enumerators] == ["SMALL"]  # type: ignore[union-attr]
+    assert (btf.enumerator("BIG"), value(btf, "SMALL")) == (None, 3)
+    tiny = btf.find(TypeKind.ENUM, "tiny")
+    assert tiny is not None
+    assert tiny.node.enumerators == (("SMALL", 3),)
 
 
 def test_functions_have_parameters() -> None:
@@ -212,7 +223,7 @@ def test_a_module_continues_ids_and_strings() -> None:
     type_ = built(btf.find(TypeKind.STRUCT, "own"))
     assert member(type_, "next").type_name() == "struct node *"
     assert built(btf.find(TypeKind.TYPEDEF, "u32")).name == "u32"
-    assert btf.enumerator("BUSY")[1] == 5  # type: ignore[index]
+    assert value(btf, "BUSY") == 5
     assert btf.function("run") is not None
     assert [*btf.variables()] == ["rows", "others"]
 
@@ -286,4 +297,4 @@ def test_an_enum_of_more_than_65535_values() -> None:
     section = Section()
     values = [(f"v{number}", number) for number in range(70_000)]
     section.enum("many", values)
-    assert Btf(section.data()).enumerator("v69999")[1] == 69_999  # type: ignore[index]
+    assert value(Btf(section.data()), "v69999") == 69_999

@@ -41,6 +41,7 @@ from tests.unit.fuzz_capsule import (
     grow_types,
     one_sentence,
 )
+from tests.unit.fuzzing import peak_bytes
 from tests.unit.sources.packs.synthetic import LOW, pack_of, program, put_together, take_apart
 
 
@@ -125,9 +126,7 @@ def run(capsule: Path, seed: int, first: int, end: int) -> Counter[str]:
                 tally["failed analyses"] += len(report.errors)
                 tally["reports"] += 1
     faulthandler.cancel_dump_traceback_later()
-    # Not ru_maxrss, in which a process begins with the peak of the one that started it.
-    status = Path("/proc/self/status").read_text()
-    tally["peak_bytes"] = int(status.partition("VmHWM:")[2].split()[0]) << 10
+    tally["peak_bytes"] = peak_bytes()
     return tally
 
 

@@ -3,12 +3,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import drgn
@@ -29,6 +23,7 @@ from kcensus.sources.types.table import BadTypes
 from kcensus.sources.vmcoreinfo.text import Vmcoreinfo
 from tests.running import document
 from tests.unit.capsules import recorded
+from tests.unit.fuzzing import add_up
 from tests.unit.sources.btf.test_places import elf
 from tests.unit.sources.packs.synthetic import (
     BUILD_ID,
@@ -236,21 +231,7 @@ def test_modules_of_other_releases_are_left_out(tmp_path: Path) -> None:
 def test_corrupt_packs_fail_cleanly(capsule: Path, pytestconfig: pytest.Config) -> None:
     """``pytest --fuzz-cases 2000`` opens as many packs, and reports with a twentieth of them."""
     cases = pytestconfig.getoption("--fuzz-cases")
-    processes = min(len(os.sched_getaffinity(0)), 8)
-    bounds = [cases * number // processes for number in range(processes + 1)]
-
-    def tally_of(first: int, end: int) -> Counter[str]:
-        module = "tests.unit.sources.packs.fuzz_pack"
-        command = [sys.executable, "-m", module, str(capsule), *map(str, (SEED, first, end))]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-        last = done.stdout.splitlines()[-1]
-        assert done.returncode == 0, f"case {last} of seed {SEED}: status {done.returncode}"
-        tally = Counter(json.loads(last))
-        assert tally["refused"] + tally["opened"] == end - first
-        assert tally.pop("peak_bytes") < MAX_BYTES
-        return tally
-
-    with ThreadPoolExecutor(processes) as pool:
-        total = sum(pool.map(tally_of, bounds, bounds[1:]), Counter[str]())
+    module = "tests.unit.sources.packs.fuzz_pack"
+    total = add_up(module, SEED, cases, max_bytes=MAX_BYTES, input_=capsule)
     assert total["refused"] > cases // 5
     assert total["opened"] > cases // 10
