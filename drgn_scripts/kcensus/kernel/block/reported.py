@@ -7,15 +7,12 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-import drgn
-
 from kcensus.human import counted, human_seconds
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.log import HUNG_TASK, Line, records
-from kcensus.kernel.names import ABSENT
+from kcensus.kernel.names import DAMAGED
 from kcensus.kernel.tasks.hung import Hang, present
 from kcensus.kernel.tasks.tasks import tasks
-from kcensus.sources.capsule import NotRecorded
 
 _CONTROLLER = re.compile(r"^nvme (nvme\d+): .*(?:\bI/O .*\btimeout\b|\bQID \d+ timeout\b)")
 """Message of a controller of NVMe, whose disks have its name as a prefix."""
@@ -55,7 +52,7 @@ def reported(kernel: Kernel) -> Reported:
     """Return the messages; none if the log cannot be read."""
     try:
         return parse(records(kernel.prog))
-    except (*ABSENT, NotRecorded, ValueError, AttributeError, TypeError, drgn.FaultError):
+    except DAMAGED:
         return Reported()
 
 

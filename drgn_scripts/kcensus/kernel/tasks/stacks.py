@@ -74,11 +74,20 @@ class Stacks:
         """Return the functions of one stack, the innermost first; without inlined ones."""
         return [self.names[pc] for pc in self.pc[self.frames(stack)].tolist()]
 
-    def function_at(self, stack: int, place: int) -> str:
-        """Return the function of the frame at an address on a stack; empty outside."""
+    def places_from(self, stack: int, place: int) -> list[int]:
+        """Return ``pc`` of the frame at an address on a stack, and of its callers."""
         rows = self.frames(stack)
         inner = int(np.searchsorted(self.sp[rows], np.uint64(place), "right")) - 1
-        return self.names[int(self.pc[rows][inner])] if inner >= 0 else ""
+        return self.pc[rows][inner:].tolist() if inner >= 0 else []
+
+    def function_at(self, stack: int, place: int) -> str:
+        """Return the function of the frame at an address on a stack; empty outside."""
+        return next((self.names[pc] for pc in self.places_from(stack, place)), "")
+
+    def having(self, functions: frozenset[str]) -> Numbers:
+        """Return the stacks with any of the functions, ascending."""
+        places = [pc for pc, name in self.names.items() if plain(name) in functions]
+        return np.unique(self.lane[np.isin(self.pc, np.array(places, np.uint64))])
 
     def described(self, stack: int) -> list[str]:
         """Return the functions of one stack as the kernel prints them: ``name [module]``."""

@@ -24,7 +24,7 @@ from kcensus.human import counted, human_seconds
 from kcensus.kernel.code.call_sites import CallSites
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import Mode
-from kcensus.kernel.tasks.functions import WaitKind, plain
+from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.tasks.tasks import Tasks
 from kcensus.kernel.waiting.attempts import Attempts
 from kcensus.kernel.waiting.graph import (
@@ -307,10 +307,7 @@ class Finder:
 
     def _having(self, functions: frozenset[str]) -> Numbers:
         """Return the tasks with any of the functions on their stack, ascending."""
-        stacks = self.waits.stacks
-        places = [pc for pc, name in stacks.names.items() if plain(name) in functions]
-        is_one = np.isin(stacks.pc, np.array(places, np.uint64))
-        return np.unique(stacks.lane[is_one])
+        return self.waits.stacks.having(functions)
 
     def _of_type(self, *types: str) -> Numbers:
         """Return the tasks with an object of any of the types."""

@@ -7,14 +7,11 @@ import contextlib
 import re
 from dataclasses import dataclass, field, replace
 
-import drgn
-
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.log import HUNG_TASK, Line, records
-from kcensus.kernel.names import ABSENT, MISSING
+from kcensus.kernel.names import DAMAGED, MISSING
 from kcensus.kernel.symbols import described
 from kcensus.kernel.tasks.hung import Hang
-from kcensus.sources.capsule import NotRecorded
 from kcensus.text import task_name
 
 _OOPS = re.compile(
@@ -74,7 +71,7 @@ def kernel_log(kernel: Kernel) -> Log:
     """Return the kernel log's messages about tasks; empty if the log cannot be read."""
     try:
         lines = records(kernel.prog)
-    except (*ABSENT, NotRecorded, ValueError, AttributeError, TypeError, drgn.FaultError):
+    except DAMAGED:
         return Log()
     log = Log(*_waits(lines), _oopses(lines), *_busy(lines))
     hard = _hard_lockups(lines)

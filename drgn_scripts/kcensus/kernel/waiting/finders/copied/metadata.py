@@ -119,9 +119,9 @@ class Metadata(Finder):
         That may save registers of its caller; functions of the kernel itself do, too.
         """
         stacks = self.waits.stacks
-        rows = stacks.frames(lane)
-        inner = max(int(np.searchsorted(stacks.sp[rows], np.uint64(place), "right")) - 1, 0)
-        names = (stacks.modules.get(pc, "") for pc in stacks.pc[rows][inner:].tolist())
+        # Below all frames are the registers that the innermost one has saved.
+        places = stacks.places_from(lane, place) or stacks.pc[stacks.frames(lane)].tolist()
+        names = (stacks.modules.get(pc, "") for pc in places)
         return next((name for name in names if name not in ("", "dm_mod")), "")
 
     def _disks(self, devices: Words) -> Words:

@@ -143,12 +143,7 @@ class DirectReaders(Finder):
 
 def _within(stacks: Stacks) -> Numbers:
     """Return the stacks with functions that keep an rwsem, and call direct I/O."""
-    return np.intersect1d(_having(stacks, _DIRECT), _having(stacks, _KEEPS))
-
-
-def _having(stacks: Stacks, functions: frozenset[str]) -> Numbers:
-    places = [pc for pc, name in stacks.names.items() if plain(name) in functions]
-    return stacks.lane[np.isin(stacks.pc, np.array(places, np.uint64))]
+    return np.intersect1d(stacks.having(_DIRECT), stacks.having(_KEEPS))
 
 
 FINDER = DirectReaders
