@@ -152,8 +152,8 @@ def reading(*, several: bool = False) -> list[click.Parameter]:
         files(
             "-s --symbols",
             "DEBUGINFO",
-            "A vmlinux, a module, a type pack, BTF, System.map, or a directory of these. May be"
-            " repeated.",
+            "A vmlinux, a module, a type pack, BTF, System.map, or a directory with such files."
+            " May be repeated.",
             multiple=True,
         ),
         option(

@@ -89,7 +89,7 @@ class Draft(Attempts):
         self.readers: dict[int, int] = {}
         """Number of readers by lock."""
         self.keeping: set[int] = set()
-        """``struct gendisk *`` of disks that keep I/O, and of those above them."""
+        """``struct gendisk *`` of disks that keep I/O, and of the disks above."""
         self.kept: set[int] = set()
         """Locks without a task as holder, such as those of a frozen file system."""
         self.missing += waits.missing

@@ -436,7 +436,7 @@ def _in_memory(prog: drgn.Program, given: Given, missing: MissingDebugInfo) -> I
 
 
 class _Modules:
-    """Modules from a first source of types, and those that it lacks from a second one.
+    """Modules from a first source of types, and its missing modules from a second one.
 
     :param second: makes the second source, or None if there is none
     """

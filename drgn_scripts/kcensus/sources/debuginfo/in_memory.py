@@ -46,7 +46,7 @@ class InMemory:
         finders.register(prog, self._types, self._address)
         prog.register_object_finder(_FINDER, self._find_variable, enable_index=-1)
         self._known: dict[str, str] = {}
-        """By name of a loaded module, the sentence about what it lacks; empty for none."""
+        """By name of a loaded module, the sentence about its missing types, or nothing."""
         self._of_modules: tuple[dict[str, Btf], list[str]] | None = None
         prog.cache[_KEY] = self
 
@@ -167,7 +167,7 @@ class InMemory:
         return bool(self._known.get(name))
 
     def _load(self, name: str, module: drgn.Object) -> str:
-        """Add the types and symbols of a loaded module; return what it lacks."""
+        """Add the types and symbols of a loaded module; return the sentence about missing ones."""
         if self._of_modules is None:
             head = self._symbols.address("btf_modules")
             self._of_modules = places.of_modules(self._prog, self._btf, head) if head else ({}, [])

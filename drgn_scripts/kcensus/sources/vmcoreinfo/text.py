@@ -75,7 +75,7 @@ class Vmcoreinfo:
 
     @property
     def architecture(self) -> drgn.Architecture:
-        """The architecture, of those that kcensus reads: the lines of arm64 name its own."""
+        """x86_64 or aarch64: only aarch64 has the lines tested here."""
         is_arm = self.number("kimage_voffset") is not None or self.number("VA_BITS") is not None
         return drgn.Architecture.AARCH64 if is_arm else drgn.Architecture.X86_64
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Check all types of a BTF section together, so that each can be used later without a check.
 
-drgn recurses through aliases and structs, so cycles of these are as fatal as a wrong size.
+drgn recurses through aliases and structs: a cycle is as fatal as a wrong size.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ALIASES = (Kind.TYPEDEF, *QUALIFIERS)
 _CHAINED = (*_ALIASES, Kind.PTR, Kind.ARRAY, Kind.FUNC_PROTO)
 _REFERRING = (*_ALIASES, Kind.PTR, Kind.FUNC, Kind.FUNC_PROTO, Kind.VAR, Kind.DECL_TAG)
 _DECLARATIONS = (Kind.FUNC, Kind.VAR, Kind.DATASEC, Kind.DECL_TAG, *range(Kind.LOC_PARAM, KINDS))
-"""Kinds of records that are no types, unknown ones included."""
+"""Kinds of records other than types, unknown kinds included."""
 COMPOUNDS = (Kind.STRUCT, Kind.UNION)
 ENUMS = (Kind.ENUM, Kind.ENUM64)
 _SCALARS = (Kind.INT, Kind.FLOAT, *ENUMS)
@@ -119,7 +119,7 @@ def check(columns: Columns, base: Extents, text_size: int) -> Extents:
 
 
 def _check_depth(columns: Columns, first: int, target: Array) -> None:
-    """Take away the types that refer to none, then those that referred to these only, and so on.
+    """Remove the types without references, again and again, until no type is left.
 
     Members do not count, because they may refer to any type.
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Let drgn find types, enumerators, functions and variables in BTF.
 
-The names of the finders, ``btf`` for types and ``btf_symbol`` for objects, are those that are
-proposed for drgn itself; where drgn has finders of these names, ours are not needed.
+The finders have the names proposed for drgn itself: ``btf`` for types, ``btf_symbol`` for objects.
+A drgn with such finders keeps its own.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def from_file(
     """Return the types in a file.
 
     :param path: of BTF, of an ELF file with a section ``.BTF``, or of an archive (``.tar.xz``) with
-        BTF; so of those in /sys/kernel/btf, a vmlinux, a module, and an archive of btfhub
+        BTF: a file of /sys/kernel/btf, a vmlinux, a module, or an archive of btfhub
     :param prefix: text before the path in messages
     :param platform: of the kernel
     :raises TargetError: the file is unreadable, or its BTF is malformed

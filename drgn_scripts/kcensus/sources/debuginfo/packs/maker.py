@@ -56,7 +56,7 @@ class _Found:
 def make(vmlinux: Path, modules: Iterable[Path], names: Lookups) -> Made:
     """Return a pack of what the kernel and its modules have of ``names``.
 
-    :param modules: files of modules; those that no analysis needs are left out
+    :param modules: files of modules; modules that no analysis needs are left out
     :raises TargetError: the vmlinux cannot be read, or has no debug info
     """
     head, kernel = _kernel(vmlinux)

@@ -74,7 +74,7 @@ class XfsAil(Finder):
     def _oldest(self, known: Mounts, row: int, first: int) -> _Written | None:
         """Return the first item of a list, if its buffer is being written."""
         item = np.array([first], np.uint64) - self._offset(_ITEM, "li_ail")
-        # Since v5.8 (commit not verified), items of inodes have the buffer of these, too.
+        # Since v5.8 (commit not verified), log items of inodes have a buffer, too.
         has_buffer = self.kernel.prog.type(_ITEM).has_member("li_buf")
         names = {"list": "li_ailp", "type": "li_type"} | (
             {"buffer": "li_buf"} if has_buffer else {}

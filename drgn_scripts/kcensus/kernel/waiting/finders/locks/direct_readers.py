@@ -84,7 +84,7 @@ class DirectReaders(Finder):
             )
 
     def _rows(self) -> Numbers:
-        """Return the rows among all tasks of those within direct I/O."""
+        """Return the tasks within direct I/O, as rows among all tasks."""
         known, waking = self.known, np.broadcast_to(self.known.is_waking, len(self.known))
         runnable = np.flatnonzero(
             ((known.state == 0) | waking) & ~known.is_on_cpu & ~known.has_exited
@@ -109,7 +109,7 @@ class DirectReaders(Finder):
                 "runnable tasks",
                 f"beyond the first {_MAX_RUNNABLE:,}",
                 self.left_out,
-                "direct I/O of these may hold the rwsem of a file",
+                "their direct I/O may hold the rwsem of a file",
             )
 
     def _in_files(self, rows: Numbers, locks: Words) -> Iterable[tuple[int, int]]:

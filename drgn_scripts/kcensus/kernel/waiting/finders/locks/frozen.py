@@ -157,7 +157,7 @@ class FrozenFileSystems(Finder):
             pid = int(self.known.pid[rows[0]])
             is_stuck = pid in behind and bool(self.known.is_blocked[rows[0]])
             return f"{task_name(self.known.comm[rows[0]], pid)} holds", is_stuck
-        # The lock does not name the others: they are some of those that call these functions.
+        # The lock names no other holder; some of the callers of these functions hold it.
         lanes = self._having(_LOCKING) if behind else np.empty(0, np.int64)
         is_stuck = not behind.isdisjoint(self.waits.pid[lanes].tolist())
         who = "an unknown writer holds" if found.is_write[0] else counted(readers, "reader", "hold")
