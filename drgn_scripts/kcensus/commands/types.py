@@ -52,7 +52,8 @@ _SAVE = options.command(
     ],
     "Write DIR/BUILD-ID.kctypes: the types, variables and symbols of VMLINUX and MODULES that "
     "kcensus uses.\n\nMODULES are files (`.ko`, `.ko.debug`) and directories with modules; "
-    "modules that no analysis needs, or of another release, are left out. Default: the modules beside "
+    "modules that no analysis needs, or of another release, are left out. Default: the modules "
+    "beside "
     "VMLINUX, or in its debug tree. Every command finds the pack of a dump in a directory given "
     "with -s or in KCENSUS_SYMBOLS, by the build ID, or for kernels before 5.9 by the banner in "
     "the dump's memory. It is a megabyte or so in place of the debug info's several "
