@@ -26,7 +26,12 @@ from kcensus.limits.memory import mapping_files
 from kcensus.sources.debuginfo import debuginfod, packages
 from kcensus.sources.debuginfo.given import Given, split_given
 from kcensus.sources.debuginfo.in_memory import InMemory, NotInMemory
-from kcensus.sources.debuginfo.loading import holds, modules_from_memory, unreadable_modules
+from kcensus.sources.debuginfo.loading import (
+    holds,
+    loaded_modules,
+    modules_from_memory,
+    unreadable_modules,
+)
 from kcensus.sources.debuginfo.packs.choice import split_packs, use_pack
 from kcensus.sources.debuginfo.packs.loaded import PackDebugInfo
 from kcensus.sources.debuginfo.packs.modules import module_name
@@ -320,13 +325,7 @@ class DebugInfo:
         logger = logging.getLogger("drgn")
         logger.addHandler(warnings)
         try:
-            with modules_from_memory():
-                self.prog.create_loaded_modules()
-            loaded = [
-                module
-                for module in self.prog.modules()
-                if isinstance(module, drgn.RelocatableModule) and module.name in wanted
-            ]
+            loaded = loaded_modules(self.prog, wanted)
             with mapping_files():
                 for module in loaded:
                     named = [

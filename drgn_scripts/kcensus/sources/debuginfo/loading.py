@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import drgn
 
@@ -19,6 +19,21 @@ def holds(prog: drgn.Program, contents: Iterable[tuple[int, bytes]], offset: int
         with contextlib.suppress(drgn.FaultError, ValueError, OverflowError):
             equal.add(bytes(prog.read(address + offset, len(data))) == data)
     return equal == {True}
+
+
+def loaded_modules(prog: drgn.Program, wanted: Collection[str]) -> list[drgn.RelocatableModule]:
+    """Return drgn's modules of the loaded ones with the names.
+
+    :raises Exception: the kernel's list of modules is unreadable; drgn's errors have no common base
+        class
+    """
+    with modules_from_memory():
+        prog.create_loaded_modules()
+    return [
+        module
+        for module in prog.modules()
+        if isinstance(module, drgn.RelocatableModule) and module.name in wanted
+    ]
 
 
 def unreadable_modules(names: set[str], reason: str) -> str:

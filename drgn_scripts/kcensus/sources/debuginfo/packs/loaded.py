@@ -10,7 +10,7 @@ from functools import cached_property
 import drgn
 from drgn import FindObjectFlags, TypeKind
 
-from kcensus.sources.debuginfo.loading import modules_from_memory, unreadable_modules
+from kcensus.sources.debuginfo.loading import loaded_modules, unreadable_modules
 from kcensus.sources.debuginfo.packs.file import Pack
 from kcensus.sources.debuginfo.packs.scopes import Found, Scope, read_contents
 from kcensus.sources.debuginfo.packs.symbols import Columns, SymbolTable, kernel_table, module_table
@@ -167,19 +167,13 @@ class PackDebugInfo:
         if not wanted:
             return []
         try:
-            with modules_from_memory():
-                self._prog.create_loaded_modules()
-            loaded = {
-                module.name: module
-                for module in self._prog.modules()
-                if isinstance(module, drgn.RelocatableModule) and module.name in wanted
-            }
+            loaded = loaded_modules(self._prog, wanted)
         except MemoryError:
             raise
         except Exception as error:
             # drgn's errors have no common base class. Analyses work without modules.
             return [unreadable_modules(wanted, str(error))]
-        return list(filter(None, map(self._use, loaded.values())))
+        return list(filter(None, map(self._use, loaded)))
 
     def _use(self, module: drgn.RelocatableModule) -> str:
         """Use what the pack has of a module; return a sentence if it has nothing."""
