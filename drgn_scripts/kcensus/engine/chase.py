@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -10,7 +11,7 @@ from typing import TypeAlias
 import drgn
 import numpy as np
 
-from kcensus.engine.gather import gather, plausible
+from kcensus.engine.gather import gather, plausible, plausible_range
 from kcensus.engine.layout import Layout, layout
 from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words
 
@@ -158,14 +159,9 @@ def circular(memory: Memory, head: int, faults: Faults, *, limit: int) -> tuple[
     """
     links = layout(memory.prog, "struct list_head", ["next", "prev"])
     found: list[Words] = [np.empty(0, np.uint64)]
-    damage, ends = Damage(), np.array([head], np.uint64)
-    for way, member in links.fields.items():
-        first = np.array([memory.word(head + member.offset)], np.uint64)
-        if not first[0]:
-            damage.unreadable.append(np.zeros(1, np.int64))  # an empty list leads to itself
-            continue
-        step = _around(pointer_step(memory, links, way, faults))
-        found.append(collect(first, step, limit=limit, damage=damage, ends=ends)[1])
+    damage = Damage()
+    for member in links.fields.values():
+        found.append(_along(memory, head, member.offset, faults, limit, damage))
         if not damage.lists:
             break
     nodes = np.concatenate(found)
@@ -173,14 +169,38 @@ def circular(memory: Memory, head: int, faults: Faults, *, limit: int) -> tuple[
     return nodes[np.sort(order)], damage.lists
 
 
-def _around(step: Step) -> Step:
-    """Return a step in a circle: no member of it leads to nothing."""
+def _along(
+    memory: Memory, head: int, offset: int, faults: Faults, limit: int, damage: Damage
+) -> Words:
+    """Return the nodes of one ring along the pointers at ``offset``, by a read of each.
 
-    def around(nodes: Words, lanes: Lanes) -> tuple[Words, Mask]:
-        following, readable = step(nodes, lanes)
-        return following, readable & (following != 0)
-
-    return around
+    A step of :func:`chase` takes 25 µs, which many lists share, and a read 2 µs.
+    """
+    nodes, places = array("Q"), plausible_range(offset + 8)
+    node = mark = memory.word(head + offset)
+    lap, steps, lane = 1, 0, np.zeros(1, np.int64)
+    while node != head:
+        if len(nodes) == limit:
+            damage.too_long.append(lane)
+            break
+        if node:
+            nodes.append(node)
+        if node not in places:  # no member of a ring leads to NULL
+            damage.unreadable.append(lane)
+            break
+        try:
+            node = memory.word(node + offset)
+        except drgn.FaultError as error:
+            faults.note(error)
+            damage.unreadable.append(lane)
+            break
+        if node == mark:
+            damage.cyclic.append(lane)
+            break
+        steps += 1
+        if steps == lap:
+            mark, lap, steps = node, lap * 2, 0
+    return np.array(nodes, np.uint64)
 
 
 def pointer_step(memory: Memory, link: Layout, name: str, faults: Faults) -> Step:

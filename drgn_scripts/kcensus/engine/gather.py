@@ -303,8 +303,13 @@ def plausible(addresses: Words, span: int) -> Mask:
     A dump may serve low addresses as if they were physical, so following a damaged pointer there
     would give plausible nonsense instead of a fault.
     """
-    half = np.uint64(1 << 63)
-    return (addresses >= half) & (addresses <= np.uint64((1 << 64) - (span + 65536)))
+    places = plausible_range(span)
+    return (addresses >= np.uint64(places.start)) & (addresses < np.uint64(places.stop))
+
+
+def plausible_range(span: int) -> range:
+    """Return the addresses for which :func:`plausible` holds."""
+    return range(1 << 63, (1 << 64) - (span + 65535))
 
 
 def _note_strays(addresses: Words, faults: Faults) -> None:
