@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.lab import live
+from tests.lab import Live, live
 from tests.lab.qemu import Died
 
 _LIMIT = 90
@@ -17,15 +17,21 @@ _LIMIT = 90
 
 @pytest.mark.kernels("6.1")
 def test_sysrq_restarts_while_sync_hangs(kernel: str) -> None:
-    console, end = "", time.monotonic() + _LIMIT
-    # QEMU ends where the guest restarts.
-    with pytest.raises(Died), live(kernel, "waits-restart") as guest:
+    console = ""
+
+    def wait(guest: Live) -> None:
+        nonlocal console
+        end = time.monotonic() + _LIMIT
         while time.monotonic() < end:
             time.sleep(0.5)
             try:
                 guest.machine.check()
             finally:
                 console = guest.console.read_text(errors="replace")
+
+    # QEMU ends where the guest restarts.
+    with live(kernel, "waits-restart") as guest, pytest.raises(Died):
+        wait(guest)
     asleep = re.findall(r"restart: \d+ \((\S+)\) D ", console)
     assert {"dd", "sync"} <= {*asleep}
     assert "sysrq: Resetting" in console
