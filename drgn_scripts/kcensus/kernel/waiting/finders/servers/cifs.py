@@ -221,8 +221,8 @@ def _evidence(server: _Server, mounts: list[str]) -> Iterator[str]:
 def _ends(server: _Server, mounts: list[str], hard: list[str]) -> Iterator[Remedy]:
     """Yield what ends requests to a server that accepts connections, and answers nothing.
 
-    ``umount --force`` does not: in all kernels, cifs_umount_begin() wakes the tasks up, and they
-    sleep again until there is an answer.
+    ``umount --force`` does not: in kernels from 5.10 to 7.3, cifs_umount_begin() wakes the tasks
+    up, and they sleep again until there is an answer.
     """
     try:
         address = ipaddress.ip_address(server.host)
