@@ -77,7 +77,10 @@ def test_an_unreachable_server_ends_requests(case: Case) -> None:
         _, remedy = found[host].remedies
         assert remedy.command == f"ip route add unreachable {host}"
         assert ("hard mounts (/hard)" in remedy.effect) is (mount == "hard")
-    assert _asleep(case, "unreachable") == {"hard-write"}
+    # In 6.12, a write that was repeated when the client connected again waits for credits.
+    left = _asleep(case, "unreachable")
+    assert {"hard-write"} <= left <= {"hard-write", "late-write"}
+    assert left == {"hard-write"} or case.dump.kernel == "6.12"
 
 
 def test_all_go_on_once_the_server_answers(case: Case) -> None:

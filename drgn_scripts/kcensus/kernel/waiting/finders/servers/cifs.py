@@ -223,6 +223,9 @@ def _ends(server: _Server, mounts: list[str], hard: list[str]) -> Iterator[Remed
 
     ``umount --force`` does not: in kernels from 5.10 to 7.3, cifs_umount_begin() wakes the tasks
     up, and they sleep again until there is an answer.
+
+    A write that waits for credits may not see that the server is unreachable: in 6.12, one of a
+    soft mount that was repeated after the client had connected again waited on.
     """
     try:
         address = ipaddress.ip_address(server.host)
@@ -236,9 +239,9 @@ def _ends(server: _Server, mounts: list[str], hard: list[str]) -> Iterator[Remed
     places = listed([printable(mount) for mount in hard], _MAX_TOLD)
     yield Remedy(
         effect=f"If the server does not come back, make it unreachable: its requests fail within "
-        f"{seconds}(`umount --force` ends none)"
-        + f", except writes to hard mounts ({places}): only an answer or a restart of the machine "
-        "ends these" * bool(hard),
+        f"{seconds}(`umount --force` ends none); writes "
+        + (f"to hard mounts ({places}) wait on" if hard else "that need credits may wait on")
+        + " until it answers or the machine restarts",
         command=f"{ip} route add unreachable {address}",
         risk=f"all connections to {address} end; programs get I/O errors, and data that is not on "
         "the server yet is lost",
