@@ -8,30 +8,33 @@ import time
 
 import pytest
 
-from tests.lab import Live, live
+from tests.lab import live
 from tests.lab.qemu import Died
 
 _LIMIT = 90
 """Seconds until the guest has restarted."""
 
 
-@pytest.mark.kernels("6.1")
-def test_sysrq_restarts_while_sync_hangs(kernel: str) -> None:
-    console = ""
+def _watch(kernel: str, consoles: list[str]) -> None:
+    """Keep what the guest writes to its console.
 
-    def wait(guest: Live) -> None:
-        nonlocal console
-        end = time.monotonic() + _LIMIT
+    :raises Died: the guest has restarted, which ends QEMU
+    """
+    end = time.monotonic() + _LIMIT
+    with live(kernel, "waits-restart") as guest:
         while time.monotonic() < end:
             time.sleep(0.5)
             try:
                 guest.machine.check()
             finally:
-                console = guest.console.read_text(errors="replace")
+                consoles.append(guest.console.read_text(errors="replace"))
 
-    # QEMU ends where the guest restarts.
-    with live(kernel, "waits-restart") as guest, pytest.raises(Died):
-        wait(guest)
-    asleep = re.findall(r"restart: \d+ \((\S+)\) D ", console)
+
+@pytest.mark.kernels("6.1")
+def test_sysrq_restarts_while_sync_hangs(kernel: str) -> None:
+    consoles: list[str] = []
+    with pytest.raises(Died):
+        _watch(kernel, consoles)
+    asleep = re.findall(r"restart: \d+ \((\S+)\) D ", consoles[-1])
     assert {"dd", "sync"} <= {*asleep}
-    assert "sysrq: Resetting" in console
+    assert "sysrq: Resetting" in consoles[-1]
