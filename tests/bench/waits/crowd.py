@@ -73,18 +73,30 @@ class Crowd:
         """Let the tasks of the chain, and as many behind it, wait for mutexes."""
         prog, chain = self.prog, self.chain
         mutex, waiter = prog.type("struct mutex"), prog.type("struct mutex_waiter")
-        head = np.uint64(drgn.offsetof(mutex, "wait_list"))
         link = drgn.offsetof(waiter, "list")
         (place,) = self._waiters(task, drgn.offsetof(waiter, "task"))
-        node = self.stack[: 2 * chain] + np.uint64(self.size - _PAGE + place + link)
+        start = self.stack[: 2 * chain] + np.uint64(self.size - _PAGE + place)
+        node = start + np.uint64(link)
         lock = np.concatenate([np.arange(chain), np.full(chain, chain)])
-        # A ring for each lock: its head, and its waiters in the order of their numbers.
-        after, before = self.lock[lock] + head, self.lock[lock] + head
+        # A ring for each lock: its waiters in the order of their numbers, and, until Linux kernel
+        # commit 25500ba7e77c (in v7.1), a head in the lock.
+        if mutex.has_member("wait_list"):
+            head = np.uint64(drgn.offsetof(mutex, "wait_list"))
+            first, last = self.lock[lock] + head, self.lock[lock] + head
+            self._set(self.locks, int(head), node[: chain + 1])
+            self._set(self.locks, int(head) + 8, np.append(node[:chain], node[-1]))
+        else:
+            first = np.append(node[:chain], np.full(chain, node[chain]))
+            last = np.append(node[:chain], np.full(chain, node[-1]))
+            self._set(self.locks, drgn.offsetof(mutex, "first_waiter"), start[: chain + 1])
+            # No waiter leads to its lock: the task and its stack name it.
+            old = np.uint64(task.blocked_on)
+            for pages in (self.stacks[: 2 * chain], self.tasks[: 2 * chain]):
+                np.copyto(pages, self.lock[lock][:, None], where=pages == old)
+        after, before = first.copy(), last.copy()
         after[chain:-1], before[chain + 1 :] = node[chain + 1 :], node[chain:-1]
         at = (place + link) // 8
         self.stacks[: 2 * chain, at], self.stacks[: 2 * chain, at + 1] = after, before
-        self._set(self.locks, int(head), node[: chain + 1])
-        self._set(self.locks, int(head) + 8, np.append(node[:chain], node[-1]))
         # Each mutex is the next task's, that at the end of the chain a sleeping one's, and the one
         # that the others wait for the first task's. MUTEX_FLAG_WAITERS is 1.
         owner = np.concatenate([self.task[1:chain], self.task[[-1, 0]]])

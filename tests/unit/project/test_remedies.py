@@ -123,6 +123,11 @@ _TRIED = {
             _REMEDIES, "failed", r"lvchange --errorwhenfull y"
         ),
     },
+    "kernel/waiting/finders/servers/cifs.py": {
+        "{} route add unreachable {}": _Trial(
+            "waits-smb", "unreachable", r"10\.0\.0\.6.* ip route add unreachable \$host"
+        )
+    },
     "kernel/waiting/finders/servers/iscsi.py": {
         "check()": _Trial(_REMEDIES, "connected", r"/dev/tcp/127\.0\.0\.4/3260"),
         # What the unit starts: no guest of a scenario has systemd.
@@ -155,8 +160,7 @@ _TRIED = {
     },
 }
 """The trial of each command, by file of the package."""
-# No trial: `umount --force` of a mount of SMB, which needs a server that first answers (that of NFS
-# is tried), and `echo b > /proc/sysrq-trigger`, which is no command of a remedy: it ends the guest.
+# `echo b > /proc/sysrq-trigger` is no command of a remedy: it ends the guest, see `waits-restart`.
 # Sentences also name commands that only read (`dmsetup info`, `multipath -ll`, `dmesg`).
 
 

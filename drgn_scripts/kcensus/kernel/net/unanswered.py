@@ -20,7 +20,7 @@ def remedies(
     port: int | str,
     service: str,
     mounts: Sequence[str],
-    aborted: str,
+    aborted: str = "",
     *,
     is_connected: bool,
 ) -> Iterator[Remedy]:
@@ -28,7 +28,8 @@ def remedies(
 
     :param service: of the server, such as ``NFS``
     :param mounts: mount points; not safe to print
-    :param aborted: what to abort, and what to do next, with ``{}`` in the place of a mount
+    :param aborted: what the end of a mount aborts, and what to do next, with ``{}`` in its place;
+        empty if it aborts nothing
     """
     what, command = check(host, port, service, is_connected=is_connected)
     where = f" on {listed([printable(mount) for mount in mounts], _MAX_TOLD)}" * bool(mounts)
@@ -37,7 +38,7 @@ def remedies(
         f"find{where}: they would hang, too",
         command=command,
     )
-    for mount in [each for each in mounts if printable(each) == each][:_MAX_TOLD]:
+    for mount in [each for each in mounts if aborted and printable(each) == each][:_MAX_TOLD]:
         yield Remedy(
             effect=f"If the server does not come back, abort {aborted.replace('{}', mount)}",
             command=f"umount --force --no-canonicalize {shlex.quote(mount)}",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import drgn
 import numpy as np
 import numpy.typing as npt
 
@@ -43,6 +44,31 @@ def present(kernel: Kernel, hangs: Mapping[int, Hang]) -> dict[int, int]:
         pid: hang.seconds
         for pid, hang in hangs.items()
         if pid in asleep and hang.stamp >= 0 and asleep[pid] <= hang.stamp
+    }
+
+
+def replaced(kernel: Kernel, hangs: Mapping[int, Hang]) -> set[int]:
+    """Return the PIDs whose task started after the message, which is about another task.
+
+    :param hangs: the last message by PID
+    """
+    known = tasks(kernel)
+    rows = np.flatnonzero(np.isin(known.pid, np.array([*hangs], np.int64)))
+    type_, per_second = kernel.prog.type("struct task_struct"), 1e9
+    try:
+        # Until Linux kernel commit ccbf62d8a284 ("sched: Make task->start_time nanoseconds based")
+        # (in v3.17), a struct timespec.
+        if type_.member("start_time").type.kind == drgn.TypeKind.STRUCT:
+            members, per_second = layout(kernel.prog, type_, {"start": "start_time.tv_sec"}), 1.0
+        else:
+            members = layout(kernel.prog, type_, {"start": "start_time"})
+    except MISSING:
+        return set()
+    start = gather(kernel.memory, known.address[rows], members, Faults())["start"] / per_second
+    return {
+        pid
+        for pid, at in zip(known.pid[rows].tolist(), start.tolist(), strict=True)
+        if 0 <= hangs[pid].stamp < at
     }
 
 

@@ -10,11 +10,21 @@ import pytest
 
 from kcensus.analyses.waits.figures import Figures
 from kcensus.analyses.waits.figures.log import Log
+from kcensus.kernel.tasks.hung import Hang
 from kcensus.results import Severity
 from tests.unit.analyses.waits.making import Scene, findings, owned
 
 _SECOND = 10**9
 _CONVOY = Scene(13, dict.fromkeys(range(1, 13), 0), owned(1))
+
+
+def _log(*hung: tuple[str, int, int]) -> Log:
+    """Return the log with a message about each task, by name, PID and seconds."""
+    return Log(
+        hung={(pid, name): seconds for name, pid, seconds in hung},
+        last={pid: Hang(30.0, seconds) for _, pid, seconds in hung},
+        names={pid: name for name, pid, _ in hung},
+    )
 
 
 def _running(scene: Scene, arrived: float, log: Log) -> Figures:
@@ -80,13 +90,30 @@ def test_the_end_of_a_thread_is_that_of_its_process(monkeypatch: pytest.MonkeyPa
 
 def test_hung_tasks_of_other_findings_are_a_part_of_these() -> None:
     figures = _CONVOY.figures()
-    figures.log = Log(hung={101: 120, 102: 240}, names={101: "task-1", 102: "task-2"})
+    figures.log = _log(("task-1", 101, 120), ("task-2", 102, 240))
     hung = {each.id: each for each in findings(figures)}["log-hung-task"]
     assert (hung.part_of, hung.no_remedy) == ("waits-behind:100", "")
     assert hung.figures["tasks"].value == 2
-    figures.log = Log(hung={101: 120, 999: 240}, names={101: "task-1", 999: "gone"})
+    figures = _CONVOY.figures()
+    figures.log = _log(("task-1", 101, 120), ("gone", 999, 240))
     hung = {each.id: each for each in findings(figures)}["log-hung-task"]
     assert hung.part_of == ""
     assert hung.evidence == "no longer in state D: gone (PID 999)"
     assert hung.tasks == {101}
     assert hung.no_remedy
+
+
+def test_hung_tasks_whose_pid_others_have() -> None:
+    # Two tasks, one after the other.
+    figures = _CONVOY.figures()
+    figures.log = _log(("before", 101, 120), ("task-1", 101, 240))
+    hung = {each.id: each for each in findings(figures)}["log-hung-task"]
+    assert (hung.part_of, hung.figures["tasks"].value, sorted(hung.tasks)) == ("", 2, [101])
+    assert hung.evidence == "no longer in state D: before (PID 101)"
+    # The present task has started after the message.
+    figures = _CONVOY.figures()
+    figures.log = _log(("before", 101, 120))
+    figures.reported = set()
+    hung = {each.id: each for each in findings(figures)}["log-hung-task"]
+    assert (hung.part_of, hung.figures["tasks"].value, sorted(hung.tasks)) == ("", 1, [])
+    assert hung.evidence == "no longer in state D: before (PID 101)"

@@ -83,4 +83,10 @@ def test_a_warning_kills_no_task(line: str) -> None:
 def test_a_task_that_is_reported_again_counts_once() -> None:
     line = "INFO: task spin-behind:107 blocked for more than {} seconds."
     log = _read(line.format(1), line.format(2), line.format(3))
-    assert (log.hung, log.names) == ({107: 3}, {107: "spin-behind"})
+    assert (log.hung, log.names) == ({(107, "spin-behind"): 3}, {107: "spin-behind"})
+
+
+def test_tasks_with_the_same_pid_are_two() -> None:
+    line = "INFO: task {}:107 blocked for more than {} seconds."
+    log = _read(line.format("first", 120), line.format("second", 60), line.format("second", 90))
+    assert (log.hung, log.names) == ({(107, "first"): 120, (107, "second"): 90}, {107: "second"})

@@ -8,13 +8,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kcensus.kernel.tasks.hung import Hang, present
+from kcensus.kernel.tasks.hung import Hang, present, replaced
 from kcensus.kernel.tasks.tasks import tasks
 from tests.unit.kernel.waiting.making import Sleepers
 
 _TYPES = """
 struct task_struct 64
+    32 unsigned long start_time;
     8 unsigned long last_switch_count; 16 unsigned long nvcsw; 24 unsigned long nivcsw
+"""
+_OLD_TYPES = """
+struct timespec 16 : 0 long tv_sec; 8 long tv_nsec
+struct task_struct 64
+    32 struct timespec start_time
 """
 _SECOND = 10**9
 
@@ -40,3 +46,19 @@ def test_a_task_that_ran_after_the_message_hangs_no_more(
     hangs = {100: Hang(850.0, 120), 999: Hang(850.0, 120)}
     assert present(scene.kernel, hangs) == ({100: 120} if is_hung else {})
     assert present(scene.kernel, {100: Hang(-1.0, 120)}) == {}
+
+
+@pytest.mark.parametrize(("start", "is_other"), [(100, False), (900, True)])
+def test_a_task_that_started_after_the_message_is_another_one(start: int, is_other: bool) -> None:
+    scene = Sleepers(_TYPES, "io_schedule")
+    scene.k.write_words(scene.task[0] + 32, start * _SECOND)
+    hangs = {100: Hang(850.0, 120), 999: Hang(850.0, 120)}
+    assert replaced(scene.kernel, hangs) == ({100} if is_other else set())
+    assert replaced(scene.kernel, {100: Hang(-1.0, 120)}) == set()
+
+
+def test_a_start_in_seconds() -> None:
+    scene = Sleepers(_OLD_TYPES, "io_schedule")
+    scene.k.write_words(scene.task[0] + 32, 900, 5)
+    assert replaced(scene.kernel, {100: Hang(850.0, 120)}) == {100}
+    assert replaced(scene.kernel, {100: Hang(950.0, 120)}) == set()

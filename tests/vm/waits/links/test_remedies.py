@@ -111,6 +111,20 @@ def test_the_kernel_takes_what_the_findings_promise(kernel: str) -> None:
     assert truth["deadline@recovered"].split() == ["running", "60"]
 
 
+@pytest.mark.kernels("6.1")
+def test_a_deadline_skips_steps_of_a_recovery(kernel: str) -> None:
+    truth = open_case(kernel, "waits-remedies").dump.truth
+    seconds = {}
+    for line in truth["deadlines"].splitlines():
+        deadline, is_taken, value, start, end = line.split()
+        # The recovery that has begun takes none.
+        assert (is_taken, value) == ("refused", deadline)
+        seconds[deadline] = float(end) - float(start)
+    # Buses and hosts settle for 10 s each; a step takes 3 s, and one is under way.
+    assert 5 + 10 <= seconds["5"] < 5 + 10 + 3 * 3
+    assert seconds["off"] > seconds["5"] + 10
+
+
 @pytest.mark.kernels("5.10")
 def test_limits_of_cgroup_v1_are_lifted(kernel: str) -> None:
     case = open_case(kernel, "waits-cgroup1")

@@ -15,7 +15,7 @@ from kcensus.engine.memory import Mask, Numbers
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.tasks.functions import ON_TIMERS
-from kcensus.kernel.tasks.hung import present
+from kcensus.kernel.tasks.hung import present, replaced
 from kcensus.kernel.tasks.tasks import switches, tasks
 from kcensus.kernel.waiting.cycles import Behind, Cycle, behind, cycles, roots
 from kcensus.kernel.waiting.graph import Graph
@@ -239,6 +239,11 @@ class Figures:
     def hung(self) -> dict[int, int]:
         """Seconds in the log's last report about each task that has not run since, by PID."""
         return present(self.kernel, self.log.last)
+
+    @cached_property
+    def reported(self) -> set[int]:
+        """PIDs of the tasks that the log reports, but for those that others have by now."""
+        return self.log.last.keys() - replaced(self.kernel, self.log.last)
 
     @cached_property
     def log(self) -> Log:

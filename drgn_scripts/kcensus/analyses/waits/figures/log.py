@@ -47,14 +47,15 @@ the waiter and the owner of an rwsem."""
 class Log:
     """Messages of the kernel log about tasks."""
 
-    hung: dict[int, int] = field(default_factory=dict)
-    """Longest sleep that the hung task detector reported, seconds, by PID."""
+    hung: dict[tuple[int, str], int] = field(default_factory=dict)
+    """Longest sleep that the hung task detector reported, seconds, by PID and name of the task:
+    PIDs are used again."""
     last: dict[int, Hang] = field(default_factory=dict)
     """Its last report, by PID."""
     owners: dict[int, tuple[float, int]] = field(default_factory=dict)
     """Time of the message (seconds since boot) and PID of the owner, by PID of the waiter."""
     names: dict[int, str] = field(default_factory=dict)
-    """Names of the hung tasks, by PID."""
+    """Name of the hung task in the last report, by PID."""
     oopses: list[str] = field(default_factory=list)
     """Tasks named after an oops, which kills them; printable."""
     seen: dict[int, tuple[float, str]] = field(default_factory=dict)
@@ -128,19 +129,22 @@ def _hard_lockups(lines: list[Line]) -> dict[int, float]:
 
 def _waits(
     lines: list[Line],
-) -> tuple[dict[int, int], dict[int, Hang], dict[int, tuple[float, int]], dict[int, str]]:
+) -> tuple[
+    dict[tuple[int, str], int], dict[int, Hang], dict[int, tuple[float, int]], dict[int, str]
+]:
     """Return the hung tasks of the log, the last report of each, the owners of locks, and names.
 
     Readers are left out, since they may have released the lock.
     """
-    hung: dict[int, int] = {}
+    hung: dict[tuple[int, str], int] = {}
     last: dict[int, Hang] = {}
     owners: dict[int, tuple[float, int]] = {}
     names: dict[int, str] = {}
     for stamp, line in lines:
         if match := HUNG_TASK.search(line):
-            pid, seconds = int(match[2]), int(match[3])
-            hung[pid], names[pid] = max(seconds, hung.get(pid, 0)), match[1]
+            name, pid, seconds = match[1], int(match[2]), int(match[3])
+            hung[pid, name] = max(seconds, hung.get((pid, name), 0))
+            names[pid] = name
             last[pid] = Hang(-1.0 if stamp is None else stamp, seconds)
         elif (match := _BLOCKER.search(line)) and match[3] != "reader" and stamp is not None:
             owners[int(match[1])] = stamp, int(match[2])

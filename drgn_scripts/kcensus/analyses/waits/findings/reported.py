@@ -20,20 +20,21 @@ def hung_tasks(figures: Figures, others: Sequence[Told]) -> Iterator[Told]:
     It names no cause: where other findings are about all of its tasks, it is a part of the one
     about most of them.
     """
-    hung, tasks = figures.log.hung, figures.waiting.tasks
+    hung, tasks, known = figures.log.hung, figures.waiting.tasks, figures.reported
     if not hung:
         return
-    about = {told.finding.id: told.finding.tasks & hung.keys() for told in others}
+    about = {told.finding.id: told.finding.tasks & known for told in others}
     owner = max(about, key=lambda name: len(about[name]), default="")
-    is_told = frozenset().union(*about.values()) == hung.keys()
+    is_told = frozenset().union(*about.values()) == known and len(known) == len(hung)
     longest = max(hung.values())
-    blocked = {*tasks.pid[np.flatnonzero(tasks.is_blocked)].tolist()}
-    over = sorted(hung.keys() - blocked)
-    still, names = len(hung) - len(over), [figures.log.names.get(pid, "?") for pid in over]
-    gone = listed([task_name(name, pid) for name, pid in zip(names, over, strict=True)])
+    blocked = known & {*tasks.pid[np.flatnonzero(tasks.is_blocked)].tolist()}
+    # Of two tasks with the same PID, the log reports the present one last.
+    still = {(pid, figures.log.names[pid]) for pid in blocked}
+    over = sorted(hung.keys() - still)
+    gone = listed([task_name(name, pid) for pid, name in over])
     finding = Finding(
         id="log-hung-task",
-        tasks=figures.tasks.pids(figures.task_nodes) & hung.keys(),
+        tasks=figures.tasks.pids(figures.task_nodes) & known,
         is_generic=True,
         is_vague=True,
         severity=Severity.WARNING,
@@ -43,7 +44,7 @@ def hung_tasks(figures: Figures, others: Sequence[Told]) -> Iterator[Told]:
         evidence=f"no longer in state D: {gone}" if gone else "",
         figures={"seconds": Figure(longest, Unit.SECONDS), "tasks": Figure(len(hung))},
         part_of=owner if is_told else "",
-        no_remedy="" if is_told else _next_step(still),
+        no_remedy="" if is_told else _next_step(len(still)),
     )
     yield Told(finding, [])
 

@@ -29,6 +29,8 @@ _BLOCKED = {
     "QUIESCE": "a program or power management has quiesced it",
 }
 """States in which a device takes no I/O, and why."""
+_SETTLE = 10
+"""HOST_RESET_SETTLE_TIME: seconds after the reset of a host."""
 
 
 class ScsiHosts(Finder):
@@ -158,9 +160,11 @@ def _remedies(host: Host) -> Iterator[Remedy]:
     )
     place = f"/sys/class/scsi_host/host{host.number}/eh_deadline"
     yield Remedy(
-        effect="After the recovery (the kernel refuses it before), limit the next ones to 60 s",
+        effect="After the recovery (the kernel refuses it before), shorten the next ones: after "
+        "60 s, they skip the resets of disks, targets and buses that are left, and reset the host, "
+        f"which takes another {_SETTLE} s and a step",
         command=f"echo 60 > {place}",
-        risk="after 60 s, a recovery resets the whole host, and I/O of its other disks is repeated",
+        risk="the reset interrupts all disks of the host; their I/O is repeated",
         undo=f"echo {'off' if host.deadline < 0 else host.deadline} > {place}",
         until="reboot",
     )

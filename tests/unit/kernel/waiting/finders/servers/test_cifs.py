@@ -12,9 +12,10 @@ from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.kernel.waiting.finder import Stall
 from kcensus.kernel.waiting.finders.io.pages import PAGE
+from kcensus.kernel.waiting.finders.servers import cifs
 from kcensus.kernel.waiting.finders.servers.cifs import SERVER, SmbServers
 from kcensus.kernel.waiting.graph import SERVED
-from kcensus.results import Severity
+from kcensus.results import Finding, Severity
 from tests.unit.kernel.waiting.making import Sleepers, links, words
 
 _TYPES = """
@@ -24,12 +25,12 @@ struct super_block 64 : 8 void * s_fs_info
 struct inode 64 : 16 struct super_block * i_sb
 struct cifs_sb_info 64 : 8 struct tcon_link * master_tlink
 struct tcon_link 64 : 8 struct cifs_tcon * tl_tcon
-struct cifs_tcon 64 : 8 struct cifs_ses * ses
+struct cifs_tcon 64 : 8 struct cifs_ses * ses; 16 bool retry
 struct cifs_ses 64 : 8 struct TCP_Server_Info * server
 struct wait_queue_head 24
 struct TCP_Server_Info 256 : 0 struct list_head tcp_ses_list; 16 char * hostname; \
 24 unsigned int tcpStatus; 32 char [128] dstaddr; 160 struct wait_queue_head response_q; \
-192 struct wait_queue_head request_q
+192 struct wait_queue_head request_q; 216 unsigned long echo_interval
 """
 _QUEUE, _PAGE = "struct wait_queue_head", 0xFFFF_EA00_0000_1000
 
@@ -46,8 +47,8 @@ class Mounted(Sleepers):
         head = int(k.variable("cifs_tcp_ses_list", "struct list_head").address_)
         self.ring(head, *([self.server] if is_listed else []))
         session = k.alloc("struct cifs_ses", server=server)
-        tree = k.alloc("struct cifs_tcon", ses=session)
-        link = k.alloc("struct tcon_link", tl_tcon=tree)
+        self.tree = k.alloc("struct cifs_tcon", ses=session)
+        link = k.alloc("struct tcon_link", tl_tcon=self.tree)
         own = k.alloc("struct cifs_sb_info", master_tlink=link)
         block = k.alloc("struct super_block", s_fs_info=own)
         self.inode = int(k.alloc("struct inode", i_sb=block).address_)
@@ -81,18 +82,60 @@ def test_a_server_on_no_list_is_none() -> None:
     assert finder.servers == {}
 
 
-@pytest.mark.parametrize(
-    ("mount", "commands"),
-    [("/share", ["", "umount --force --no-canonicalize /share"]), ("/\x1b", [""])],
-)
-def test_the_finding(mount: str, commands: list[str]) -> None:
-    scene = Mounted("wait_for_response", mount=mount)
+def _finding(scene: Mounted) -> Finding:
     scene.wait(0, scene.server + 160, _QUEUE)
     _, finder = scene.run(SmbServers)
     found = finder.finding(SERVER, scene.server, Stall(frozenset({100}), 1, 12.0))
     assert found is not None
+    assert finder.finding(SERVER, scene.server, Stall(frozenset({100}), 1, 0.5)) is None
+    return found
+
+
+@pytest.mark.parametrize("mount", ["/share", "/\x1b"])
+def test_the_finding(mount: str) -> None:
+    found = _finding(Mounted("wait_for_response", mount=mount))
     assert (found.id, found.severity) == ("waits-smb:filer", Severity.WARNING)
-    assert [remedy.command for remedy in found.remedies] == commands
+    assert [remedy.command for remedy in found.remedies] == [""]
     assert "state ?" in found.evidence
     assert "\x1b" not in found.evidence
-    assert finder.finding(SERVER, scene.server, Stall(frozenset({100}), 1, 0.5)) is None
+
+
+@pytest.mark.parametrize(
+    ("host", "commands"),
+    [
+        ("10.0.0.6", ["", "ip route add unreachable 10.0.0.6"]),
+        ("2001:db8::6", ["", "ip -6 route add unreachable 2001:db8::6"]),
+        # No route comes before the machine's own addresses, and one link has no route to another.
+        ("127.0.0.6", [""]),
+        ("fe80::6", [""]),
+    ],
+)
+@pytest.mark.parametrize("is_hard", [False, True])
+def test_a_silent_server_is_made_unreachable(
+    host: str, commands: list[str], is_hard: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cifs, "hz", lambda _: 250)
+    monkeypatch.setattr(cifs, "address_at", lambda *_: (host, 445))
+    scene = Mounted("wait_for_response")
+    scene.k.write_words(scene.server + 216, 60 * 250)
+    monkeypatch.setitem(cifs._STATES, "", "is connected")
+    monkeypatch.setattr(cifs, "_CONNECTED", ("",))
+    if is_hard:
+        scene.k.set(scene.tree.retry, 1)
+    found = _finding(scene)
+    assert [remedy.command for remedy in found.remedies] == commands
+    assert "after 3 min 0 s without" in found.evidence
+    if commands[1:]:
+        assert found.remedies[1].undo == commands[1].replace("add", "del")
+        assert ("hard mounts (/share)" in found.remedies[1].effect) is is_hard
+
+
+def test_an_impossible_interval_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cifs, "hz", lambda _: 250)
+    monkeypatch.setattr(cifs, "address_at", lambda *_: ("10.0.0.6", 445))
+    monkeypatch.setattr(cifs, "_CONNECTED", ("",))
+    scene = Mounted("wait_for_response")
+    scene.k.write_words(scene.server + 216, 1 << 60)
+    found = _finding(scene)
+    assert "without an answer" not in found.evidence
+    assert "some minutes" in found.remedies[1].effect
