@@ -333,7 +333,7 @@ def _detect(
 ) -> tuple[list[str], dict[str, Detected]]:
     """Return a sentence for each module without debug info, and the states by patch id."""
     lacking = context.need_modules(*modules(patches))
-    types = context.target.types if context.target else "DWARF"
+    types = context.target.type_sources if context.target else "DWARF"
     prober = Prober(context.kernel.prog, lacking, types)
     return lacking, detect(patches, prober)
 

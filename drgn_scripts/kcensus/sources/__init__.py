@@ -72,7 +72,7 @@ def open_target(
     if spec == "":
         raise TargetError("the target is ''; leave it out to read the running kernel")
     listed = filter(None, os.environ.get(SYMBOLS, "").split(os.pathsep))
-    places = (*_existing("-s", symbols), *_existing(SYMBOLS, listed))
+    named, shared = tuple(_existing("-s", symbols)), tuple(_existing(SYMBOLS, listed))
     info = _existing("--vmcoreinfo", [vmcoreinfo] if vmcoreinfo is not None else [])
     words = []
     if spec is not None and not session.is_session(spec):
@@ -85,7 +85,7 @@ def open_target(
             # A session's target is that of the next command, too: it stays as it is.
             if info and source is not vmcore.SOURCE:
                 raise RequestError("--vmcoreinfo: is only for the file of a vmcore")
-            target = source.open(Request(spec, places, allow_truncated, *info))
+            target = source.open(Request(spec, named, shared, allow_truncated, *info))
             return replace(target, words=shlex.join(words))
     raise TargetError(f"'{printable(spec or '')}' is not a target that kcensus can open")
 

@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging.handlers
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,27 +23,15 @@ import drgn
 from kcensus.human import listed
 from kcensus.limits.memory import mapping_files
 from kcensus.sources.debuginfo import debuginfod, packages
-from kcensus.sources.debuginfo.given import Given, split_given
-from kcensus.sources.debuginfo.in_memory import InMemory, NotInMemory
 from kcensus.sources.debuginfo.loading import (
     holds,
     loaded_modules,
     modules_from_memory,
     unreadable_modules,
 )
-from kcensus.sources.debuginfo.packs.choice import split_packs, use_pack
-from kcensus.sources.debuginfo.packs.loaded import PackDebugInfo
 from kcensus.sources.debuginfo.packs.modules import module_name
 from kcensus.sources.formats import elf
-from kcensus.sources.model import (
-    SYMBOLS,
-    MissingDebugInfo,
-    ModuleTypes,
-    Target,
-    TargetError,
-    check_platform,
-    kernel_release,
-)
+from kcensus.sources.model import MissingDebugInfo, TargetError, kernel_release
 from kcensus.sources.reader import FileReader, os_error
 from kcensus.sources.vmcoreinfo.text import vmcoreinfo_of
 from kcensus.text import printable
@@ -54,7 +41,6 @@ _COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ\0", b"BZh", b"\x28\xb5\x2f\xfd")
 # Levels of folders to search below a directory that the user passed. An unpacked package needs six:
 # usr/lib/debug/lib/modules/RELEASE/vmlinux.
 _MAX_DEPTH = 8
-_MAX_WARNINGS = 1 << 20
 _NOT_SEARCHED = ("/proc", "/sys", "/dev")
 # Where distributions install a vmlinux; drgn's defaults.
 _STANDARD_PATHS = (
@@ -140,17 +126,22 @@ class DebugInfo:
     """The debug info of one program of a kernel; loaded debug info is kept.
 
     :param symbols: files and directories that the user passed, tried first
+    :param shared: others, for many kernels
     :raises TargetError: one of them cannot contain debug info
     """
 
-    def __init__(self, prog: drgn.Program, symbols: tuple[Path, ...]) -> None:
+    def __init__(
+        self, prog: drgn.Program, symbols: tuple[Path, ...], shared: tuple[Path, ...] = ()
+    ) -> None:
         self.prog = prog
         self._servers = debuginfod.current()
         self._kernels: list[_Vmlinux] = []
         self._modules: list[Path] = []
+        self._shared = frozenset(shared)
+        every = (*symbols, *shared)
         # Unlike Path.is_dir(), os.path.isdir() never raises.
-        self._directories = [path.absolute() for path in symbols if os.path.isdir(path)]
-        for path in symbols:
+        self._directories = [path.absolute() for path in every if os.path.isdir(path)]
+        for path in every:
             if not os.path.isdir(path):
                 self._add_file(path)
         self._release = kernel_release(prog)
@@ -206,13 +197,9 @@ class DebugInfo:
 
     @property
     def names_no_kernel(self) -> bool:
-        """Whether the user passed no vmlinux of another kernel with -s.
-
-        In the environment variable, they are for many kernels.
-        """
-        listed = os.environ.get(SYMBOLS, "").split(os.pathsep)
+        """Whether the user passed no vmlinux of another kernel for this one."""
         return all(
-            os.fspath(each.path) in listed or self._is_of_this_build(each) for each in self._kernels
+            each.path in self._shared or self._is_of_this_build(each) for each in self._kernels
         )
 
     @property
@@ -320,12 +307,8 @@ class DebugInfo:
 
     def need_modules(self, *names: str) -> list[str]:
         wanted = {name.replace("-", "_") for name in names}
-        warnings = logging.handlers.BufferingHandler(_MAX_WARNINGS)
-        warnings.setLevel(logging.WARNING)
-        logger = logging.getLogger("drgn")
-        logger.addHandler(warnings)
+        loaded, sentences = loaded_modules(self.prog, wanted)
         try:
-            loaded = loaded_modules(self.prog, wanted)
             with mapping_files():
                 for module in loaded:
                     named = [
@@ -343,18 +326,11 @@ class DebugInfo:
         except Exception as error:
             # drgn's errors have no common base class. Analyses work without modules.
             return [unreadable_modules(wanted, str(error))]
-        finally:
-            logger.removeHandler(warnings)
-        sentences = [
+        return sentences + [
             packages.missing_module(each.name, self._release, each.build_id and each.build_id.hex())
             for each in loaded
             if each.wants_debug_file()
         ]
-        # drgn only logs unreadable parts of the kernel's list of modules.
-        unseen = wanted - {module.name for module in loaded}
-        if unseen and warnings.buffer:
-            sentences.append(unreadable_modules(unseen, warnings.buffer[-1].getMessage()))
-        return sentences
 
     def _download(self, module: drgn.Module) -> None:
         if self._servers and module.wants_debug_file() and module.build_id:
@@ -381,84 +357,3 @@ class DebugInfo:
             for module in self.prog.modules()
             if (path := printable(module.debug_file_path or ""))
         ]
-
-
-def has_types(prog: drgn.Program) -> bool:
-    """Return whether :func:`load_debug_info` gave a program types from elsewhere than DWARF."""
-    return (PackDebugInfo.of(prog) or InMemory.of(prog)) is not None
-
-
-def load_debug_info(target: Target, symbols: tuple[Path, ...]) -> Target:
-    """Give the program of ``target`` types and symbols, once; return the target.
-
-    They come from debug info, else from a type pack, else from the kernel's own memory.
-
-    :raises TargetError: the machine is not supported, or the debug info is missing or unusable
-    """
-    prog = target.prog
-    check_platform(prog, target.name)
-    packs, files = split_packs(symbols)
-    given, files = split_given(files)
-    debug_info = DebugInfo(prog, files)
-    try:
-        with mapping_files():
-            debug_info.load_kernel()
-        # Without types in memory, the search for symbols is not repeated for each analysis.
-        memory = functools.cache(lambda: _memory_of_modules(prog))
-        target.modules = _Modules(debug_info, memory, debug_info)
-    except MissingDebugInfo as error:
-        own: ModuleTypes
-        if pack := use_pack(prog, packs, files):
-            own, target.types = pack, "type pack"
-        elif debug_info.names_no_kernel:
-            own, target.types = InMemory.of(prog) or _in_memory(prog, given, error), "BTF"
-        else:
-            raise
-        target.modules = _Modules(own, lambda: debug_info, debug_info)
-    return target
-
-
-def _memory_of_modules(prog: drgn.Program) -> InMemory | None:
-    """Return the kernel's own types, for modules without debug info."""
-    try:
-        return InMemory.of(prog) or InMemory(prog, Given())
-    except (NotInMemory, TargetError):
-        return None
-
-
-def _in_memory(prog: drgn.Program, given: Given, missing: MissingDebugInfo) -> InMemory:
-    try:
-        return InMemory(prog, given)
-    except NotInMemory as error:
-        text = f"{missing}; a type pack can replace it, and the dump itself cannot: {error}"
-        raise MissingDebugInfo(text, missing.build_id) from error
-
-
-class _Modules:
-    """Modules from a first source of types, and its missing modules from a second one.
-
-    :param second: makes the second source, or None if there is none
-    """
-
-    def __init__(
-        self, first: ModuleTypes, second: Callable[[], ModuleTypes | None], debug_info: DebugInfo
-    ) -> None:
-        self._first, self._second, self._debug_info = first, second, debug_info
-
-    def need_modules(self, *names: str) -> list[str]:
-        wanted = [name.replace("-", "_") for name in names]
-        sentences = self._first.need_modules(*wanted)
-        lacking = [name for name in wanted if self._first.lacks(name)]
-        if lacking and (second := self._second()):
-            second.need_modules(*lacking)
-            left = [name for name in wanted if name not in lacking or not second.has(name)]
-            if len(left) < len(wanted):
-                sentences = self._first.need_modules(*left)
-        return [*sentences, *self._debug_info.troubles]
-
-    def places(self) -> list[tuple[str, str]]:
-        first, memory = self._first.places(), InMemory.of(self._debug_info.prog)
-        others = [each for each in (self._debug_info, memory) if each not in (self._first, None)]
-        known = {name for name, _ in first}
-        more = [place for each in others if each for place in each.places()]
-        return [*first, *(place for place in more if place[0] not in known)]
