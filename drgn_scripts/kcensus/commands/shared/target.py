@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kcensus.analyses import ALIASES, Analysis, analyses
+from kcensus.commands.shared.errors import complain
 from kcensus.commands.shared.options import Reading, session_is_open
 from kcensus.human import human_bytes
 from kcensus.limits import is_own_process, memory, yield_to_others
@@ -64,6 +65,8 @@ def opened(spec: str | None, reading: Reading) -> Iterator[tuple[Target, Progres
                 allow_truncated=reading.allow_truncated,
                 vmcoreinfo=reading.vmcoreinfo,
             )
+        for note in target.notes:
+            complain(note)
         yield target, progress
 
 

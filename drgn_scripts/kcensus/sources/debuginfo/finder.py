@@ -33,14 +33,14 @@ from kcensus.sources.debuginfo.packs.modules import module_name
 from kcensus.sources.formats import elf
 from kcensus.sources.model import MissingDebugInfo, TargetError, kernel_release
 from kcensus.sources.reader import FileReader, os_error
-from kcensus.sources.vmcoreinfo.text import vmcoreinfo_of
+from kcensus.sources.vmcoreinfo.text import version_in_memory, vmcoreinfo_of
 from kcensus.text import printable
 
 # drgn decompresses gzip, xz, bzip2 and zstd.
 _COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ\0", b"BZh", b"\x28\xb5\x2f\xfd")
 # Levels of folders to search below a directory that the user passed. An unpacked package needs six:
 # usr/lib/debug/lib/modules/RELEASE/vmlinux.
-_MAX_DEPTH = 8
+MAX_DEPTH = 8
 _NOT_SEARCHED = ("/proc", "/sys", "/dev")
 # Where distributions install a vmlinux; drgn's defaults.
 _STANDARD_PATHS = (
@@ -59,7 +59,9 @@ _WITHOUT_BUILD_ID = (
 
 
 @dataclass(frozen=True)
-class _Vmlinux:
+class Vmlinux:
+    """A vmlinux, and what distinguishes it from those of other builds."""
+
     path: Path
     identity: elf.Identity = field(default_factory=elf.Identity)
 
@@ -69,21 +71,22 @@ class _Vmlinux:
         return printable(os.fspath(self.path)) + (f" ({facts})" if facts else "")
 
 
-def _vmlinux_at(path: Path) -> Iterator[_Vmlinux]:
+def vmlinux_at(path: Path) -> Iterator[Vmlinux]:
     """Yield the file at a path if it is a readable ELF file."""
     with contextlib.suppress(TargetError), FileReader(path) as reader:
         if reader.read(0, 4) == elf.MAGIC:
-            yield _Vmlinux(path, elf.identity(reader, elf.read_header(reader)))
+            yield Vmlinux(path, elf.identity(reader, elf.read_header(reader)))
 
 
-def _vmlinux_below(directory: Path) -> Iterator[_Vmlinux]:
+def vmlinux_below(directory: Path) -> Iterator[Vmlinux]:
+    """Yield the readable vmlinux in a directory, at most :data:`MAX_DEPTH` levels below it."""
     base = len(directory.parts)
     for folder, folders, files in os.walk(directory):
-        if len(Path(folder).parts) - base >= _MAX_DEPTH or folder in _NOT_SEARCHED:
+        if len(Path(folder).parts) - base >= MAX_DEPTH or folder in _NOT_SEARCHED:
             folders.clear()
         for name in sorted(files):
             if "vmlinux" in name:
-                yield from _vmlinux_at(Path(folder, name))
+                yield from vmlinux_at(Path(folder, name))
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,7 @@ class DebugInfo:
     ) -> None:
         self.prog = prog
         self._servers = debuginfod.current()
-        self._kernels: list[_Vmlinux] = []
+        self._kernels: list[Vmlinux] = []
         self._modules: list[Path] = []
         self._shared = frozenset(shared)
         every = (*symbols, *shared)
@@ -147,6 +150,11 @@ class DebugInfo:
         self._release = kernel_release(prog)
         info = vmcoreinfo_of(prog)
         self._build_id, self._offset = info.build_id, info.kernel_offset
+        version = "" if info.build_id else version_in_memory(prog)
+        self._missing_kernel = packages.missing_kernel(self._release, info.build_id, version)
+        build = f"build ID {info.build_id}" if info.build_id else version
+        self.kernel = f"{self._release} ({build})" if build else self._release
+        """The release with the build ID, else with the version in memory; printable."""
         self._search(self._directories, self._directories)
 
     def _search(self, directories: Iterable[Path], kernel_directories: Iterable[Path]) -> None:
@@ -182,9 +190,9 @@ class DebugInfo:
                 if header.type == elf.ET_REL:
                     self._modules.append(path)
                 else:
-                    self._kernels.append(_Vmlinux(path, elf.identity(reader, header)))
+                    self._kernels.append(Vmlinux(path, elf.identity(reader, header)))
             elif start.startswith(_COMPRESSED) and path.name.startswith("vmlinux"):
-                self._kernels.append(_Vmlinux(path))
+                self._kernels.append(Vmlinux(path))
             elif start.startswith(_COMPRESSED):
                 self._modules.append(path)
             elif start[514:518] == b"HdrS":
@@ -212,7 +220,7 @@ class DebugInfo:
         """Load the debug info of the kernel; raise :class:`TargetError` if that fails."""
         if not self._missing():
             return
-        tried: list[_Vmlinux] = []
+        tried: list[Vmlinux] = []
         if self._build_id is not None:
             tried += self._kernels
             self._try(tried)
@@ -225,22 +233,22 @@ class DebugInfo:
         if self._missing() and self._servers and self._build_id:
             what = f"the debug info of kernel {printable(self._release)}"
             if path := self._servers.debug_file(self._build_id, what):
-                self._try([_Vmlinux(path)])
+                self._try([Vmlinux(path)])
         if self._missing():
             why = "; ".join([self._why_missing(tried), *self.troubles])
             raise MissingDebugInfo(why, self._build_id)
 
-    def _candidates(self) -> Iterator[_Vmlinux]:
+    def _candidates(self) -> Iterator[Vmlinux]:
         """Yield the files that drgn has not tried by itself."""
         if self._build_id is None:
             yield from self._kernels
         for directory in self._directories:
-            yield from _vmlinux_below(directory)
+            yield from vmlinux_below(directory)
         if self._build_id is None and "/" not in self._release:
             for path in _STANDARD_PATHS:
-                yield from _vmlinux_at(Path(path.format(self._release)))
+                yield from vmlinux_at(Path(path.format(self._release)))
 
-    def _is_of_this_build(self, vmlinux: _Vmlinux) -> bool:
+    def _is_of_this_build(self, vmlinux: Vmlinux) -> bool:
         # Since Linux kernel commit 0935288c6e00 ("kdump: append kernel build-id string to
         # VMCOREINFO") (in v5.9), the build IDs tell. Before, the banner and the build ID of the
         # file must be in memory at their places in the file.
@@ -248,7 +256,7 @@ class DebugInfo:
             return vmlinux.identity.build_id == self._build_id
         return holds(self.prog, vmlinux.identity.contents, self._offset)
 
-    def _try(self, files: list[_Vmlinux]) -> None:
+    def _try(self, files: list[Vmlinux]) -> None:
         try:
             if self._build_id is not None:
                 with modules_from_memory():
@@ -275,7 +283,7 @@ class DebugInfo:
             return bool(self.prog.main_module().wants_debug_file())
         return True
 
-    def _why_missing(self, tried: list[_Vmlinux]) -> str:
+    def _why_missing(self, tried: list[Vmlinux]) -> str:
         for file in tried:
             if self._is_of_this_build(file):
                 return (
@@ -291,7 +299,7 @@ class DebugInfo:
         for file in self._kernels:
             if file.identity == elf.Identity():
                 return f"{file}: is compressed, or has no identity; decompress it first"
-        missing = packages.missing_kernel(self._release, self._build_id)
+        missing = self._missing_kernel
         if not tried:
             return missing
         names = listed([*map(str, tried)], _MAX_NAMED)

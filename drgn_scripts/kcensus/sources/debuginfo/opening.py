@@ -21,7 +21,15 @@ from kcensus.sources.debuginfo.given import Given, split_given
 from kcensus.sources.debuginfo.in_memory import InMemory, NotInMemory
 from kcensus.sources.debuginfo.packs.choice import split_packs, use_pack
 from kcensus.sources.debuginfo.packs.loaded import PackDebugInfo
-from kcensus.sources.model import MissingDebugInfo, ModuleTypes, Target, TargetError, check_platform
+from kcensus.sources.debuginfo.unused import unused
+from kcensus.sources.model import (
+    SYMBOLS,
+    MissingDebugInfo,
+    ModuleTypes,
+    Target,
+    TargetError,
+    check_platform,
+)
 
 _Second = Callable[[], ModuleTypes | None]
 """Makes a source of types; returns None if there is none."""
@@ -69,10 +77,16 @@ def load_debug_info(
             target.modules = _Modules(pack, [lambda: debug_info, second], debug_info)
         elif debug_info.names_no_kernel:
             own = memory()
+            why = "" if isinstance(own, InMemory) else str(error)
+            passed = (("-s", (*packs, *files)), (SYMBOLS, (*shared_packs, *shared)))
+            notes = tuple(filter(None, (unused(*each, debug_info.kernel, why) for each in passed)))
             if not isinstance(own, InMemory):
-                text = f"{error}; a type pack can replace it, and the dump itself cannot: {own}"
-                raise MissingDebugInfo(text, error.build_id) from error
-            target.types = "BTF"
+                text = (
+                    f"{why}; or pass a type pack of it with -s, which `kcensus types save` writes "
+                    f"where its debug info is; the dump itself cannot replace it: {own}"
+                )
+                raise MissingDebugInfo("; ".join((text, *notes)), error.build_id) from error
+            target.types, target.notes = "BTF", notes
             target.modules = _Modules(own, [lambda: debug_info], debug_info)
         else:
             raise
