@@ -110,7 +110,7 @@ def test_modules_without_btf_are_a_gap() -> None:
     dump = build("5.10", "mixed")
     target = open_target(str(dump.core), [pack_of_kernel(dump.vmlinux)])
     (sentence,) = target.need_modules("dm-mod")
-    assert "lacks it; pass its file to `kcensus types save`" in sentence
+    assert "has no such module; pass the files of modules to `kcensus types save`" in sentence
     assert target.type_sources == "type pack"
     assert target.prog.type("struct inet_sock").size
     assert target.type_sources == "type pack, BTF"

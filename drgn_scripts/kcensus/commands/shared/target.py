@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -37,6 +38,10 @@ def progress_bars(no_progress: bool) -> AbstractContextManager[Progress]:
     return nullcontext(SilentProgress())
 
 
+# In a session, each command gets the same target.
+_complain_once = functools.cache(complain)
+
+
 @contextmanager
 def opened(spec: str | None, reading: Reading) -> Iterator[tuple[Target, Progress]]:
     """Open a target, and show progress while it is used; yield to other programs of its machine.
@@ -66,7 +71,7 @@ def opened(spec: str | None, reading: Reading) -> Iterator[tuple[Target, Progres
                 vmcoreinfo=reading.vmcoreinfo,
             )
         for note in target.notes:
-            complain(note)
+            _complain_once(note)
         yield target, progress
 
 

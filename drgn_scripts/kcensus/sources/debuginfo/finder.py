@@ -147,14 +147,14 @@ class DebugInfo:
         for path in every:
             if not os.path.isdir(path):
                 self._add_file(path)
-        self._release = kernel_release(prog)
+        self.release = kernel_release(prog)
+        """Printable."""
         info = vmcoreinfo_of(prog)
         self._build_id, self._offset = info.build_id, info.kernel_offset
         version = "" if info.build_id else version_in_memory(prog)
-        self._missing_kernel = packages.missing_kernel(self._release, info.build_id, version)
-        build = f"build ID {info.build_id}" if info.build_id else version
-        self.kernel = f"{self._release} ({build})" if build else self._release
-        """The release with the build ID, else with the version in memory; printable."""
+        self._missing_kernel = packages.missing_kernel(self.release, info.build_id, version)
+        self.build = f"build ID {info.build_id}" if info.build_id else version
+        """Build ID, else the version in memory, of the kernel; printable, and empty if unknown."""
         self._search(self._directories, self._directories)
 
     def _search(self, directories: Iterable[Path], kernel_directories: Iterable[Path]) -> None:
@@ -173,7 +173,7 @@ class DebugInfo:
             if loaded := self.prog.main_module().debug_file_path:
                 given = [each.path for each in self._kernels]
                 links = [path for path in given if os.path.realpath(path) == loaded]
-                found = beside([*links, Path(loaded)], self._release)
+                found = beside([*links, Path(loaded)], self.release)
                 self._search(found.roots, found.folders)
                 return found
         return Beside()
@@ -231,7 +231,7 @@ class DebugInfo:
             if self._is_of_this_build(candidate):
                 self._try([candidate])
         if self._missing() and self._servers and self._build_id:
-            what = f"the debug info of kernel {printable(self._release)}"
+            what = f"the debug info of kernel {printable(self.release)}"
             if path := self._servers.debug_file(self._build_id, what):
                 self._try([Vmlinux(path)])
         if self._missing():
@@ -244,9 +244,9 @@ class DebugInfo:
             yield from self._kernels
         for directory in self._directories:
             yield from vmlinux_below(directory)
-        if self._build_id is None and "/" not in self._release:
+        if self._build_id is None and "/" not in self.release:
             for path in _STANDARD_PATHS:
-                yield from vmlinux_at(Path(path.format(self._release)))
+                yield from vmlinux_at(Path(path.format(self.release)))
 
     def _is_of_this_build(self, vmlinux: Vmlinux) -> bool:
         # Since Linux kernel commit 0935288c6e00 ("kdump: append kernel build-id string to
@@ -274,7 +274,7 @@ class DebugInfo:
         except Exception as error:
             # drgn's errors have no common base class.
             raise TargetError(
-                f"debug info of kernel {self._release} cannot be loaded "
+                f"debug info of kernel {self.release} cannot be loaded "
                 f"(drgn: {printable(str(error))})"
             ) from error
 
@@ -308,7 +308,7 @@ class DebugInfo:
             does = "does" if len(tried) == 1 else "do"
             wanted = f"build ID {self._build_id}" if self._build_id else _WITHOUT_BUILD_ID
             return (
-                f"{names}: {does} not belong to this kernel, {self._release} ({wanted}); "
+                f"{names}: {does} not belong to this kernel, {self.release} ({wanted}); "
                 "pass the vmlinux of exactly that build"
             )
         return f"{missing}; found only {names}"
@@ -335,7 +335,7 @@ class DebugInfo:
             # drgn's errors have no common base class. Analyses work without modules.
             return [unreadable_modules(wanted, str(error))]
         return sentences + [
-            packages.missing_module(each.name, self._release, each.build_id and each.build_id.hex())
+            packages.missing_module(each.name, self.release, each.build_id and each.build_id.hex())
             for each in loaded
             if each.wants_debug_file()
         ]

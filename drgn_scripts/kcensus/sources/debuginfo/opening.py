@@ -78,8 +78,9 @@ def load_debug_info(
         elif debug_info.names_no_kernel:
             own = memory()
             why = "" if isinstance(own, InMemory) else str(error)
+            kernel = debug_info.release, debug_info.build
             passed = (("-s", (*packs, *files)), (SYMBOLS, (*shared_packs, *shared)))
-            notes = tuple(filter(None, (unused(*each, debug_info.kernel, why) for each in passed)))
+            notes = tuple(filter(None, (unused(*each, *kernel, why) for each in passed)))
             if not isinstance(own, InMemory):
                 text = (
                     f"{why}; or pass a type pack of it with -s, which `kcensus types save` writes "

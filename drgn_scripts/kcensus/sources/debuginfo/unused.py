@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from kcensus.human import listed
@@ -17,16 +18,19 @@ from kcensus.text import printable
 _MAX_NAMED = 3
 
 
-def unused(origin: str, places: Sequence[Path], kernel: str, error: str = "") -> str:
+def unused(
+    origin: str, places: Sequence[Path], release: str, build: str = "", error: str = ""
+) -> str:
     """Return a sentence about places with nothing for a kernel; empty if they may serve later.
 
     :param origin: how they were passed: ``-s``
     :param places: directories, and files with debug info or type packs
-    :param kernel: the kernel, with its build ID or version
+    :param release: of the kernel
+    :param build: its build ID or version, if known
     :param error: the sentence that this one ends; what it says is left out
     """
     directories = [path for path in places if os.path.isdir(path)]
-    if not places or any(map(_has_modules, places)):
+    if not places or any(_has_modules(place, release) for place in places):
         return ""
     packs = [path for path in places if path not in directories and is_pack(path)]
     files = [each for path in places if path not in directories for each in vmlinux_at(path)]
@@ -45,6 +49,7 @@ def unused(origin: str, places: Sequence[Path], kernel: str, error: str = "") ->
     held = f"only {has} ({builds})" if has else "neither a type pack nor a vmlinux"
     if error:
         return f"{origin} {shown} has {held}"
+    kernel = f"{release} ({build})" if build else release
     return f"{origin} {shown}: has nothing for kernel {kernel}, {held}; the dump's own types serve"
 
 
@@ -60,7 +65,8 @@ def _packs_in(directory: Path) -> Iterator[Path]:
         yield from (directory / name for name in names)
 
 
-def _has_modules(place: Path) -> bool:
+def _has_modules(place: Path, release: str) -> bool:
+    """Return whether a place has modules of the release, or of an unknown one."""
     if not os.path.isdir(place):
         return ".ko" in place.name
     base = len(place.parts)
@@ -68,5 +74,8 @@ def _has_modules(place: Path) -> bool:
         if len(Path(folder).parts) - base >= MAX_DEPTH:
             folders.clear()
         if any(".ko" in name for name in files):
-            return True
+            parts = Path(folder).parts
+            releases = [after for before, after in pairwise(parts) if before == "modules"]
+            if not releases or release in releases:
+                return True
     return False

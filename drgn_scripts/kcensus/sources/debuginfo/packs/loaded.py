@@ -215,7 +215,7 @@ class PackDebugInfo:
         name = module.name
         scope = self._contents.modules.get(name)
         if scope is None:
-            return self._missing(name, "lacks it")
+            return self._missing(name, "has no such module")
         build_id = module.build_id.hex() if module.build_id else None
         if build_id and scope.build_id and build_id != scope.build_id:
             return self._missing(name, f"has it with another build ID than {build_id}")
@@ -238,8 +238,8 @@ class PackDebugInfo:
         self._lacked.add(name)
         where = f"module {printable(name)} of kernel {kernel_release(self._prog)}"
         return (
-            f"debug info of {where} is missing: the type pack {self._pack.name} {why}; pass its "
-            "file to `kcensus types save`, too, or with -s"
+            f"debug info of {where} is missing: the type pack {self._pack.name} {why}; pass the "
+            "files of modules to `kcensus types save`, too, or with -s"
         )
 
     def _module_table(
