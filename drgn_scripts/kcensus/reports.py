@@ -129,6 +129,9 @@ def report(context: Context, wanted: Iterable[Analysis], *, more: int = 0) -> Re
     for number, each in enumerate(chosen, 1):
         with context.kernel.progress.step(f"{number} of {len(chosen) + more}: {each.name}", 0):
             sections.append(_section(each.name, functools.partial(run, each)))
+    if context.target is not None and head.machine is not None:
+        # The sources of the modules' types are known by now.
+        head.machine = replace(head.machine, types=context.target.type_sources)
     return Report(head, sections, _doctor(context))
 
 

@@ -90,6 +90,9 @@ def test_modules_that_a_pack_lacks_come_from_btf(case: str) -> None:
     dump = build(kernel, scenario)
     target = open_target(str(dump.core), [pack_of_kernel(dump.vmlinux)])
     assert (target.type_sources, InMemory.of(target.prog)) == ("type pack", None)
+    made = examine(Context.of(target, jobs=1))
+    assert made.head.machine is not None
+    assert made.head.machine.types == "type pack, BTF"
     assert answer(target) == answer(opened(dump))
     assert target.type_sources == "type pack, BTF"
     assert target.modules is not None
