@@ -76,11 +76,6 @@ class InMemory:
         known = prog.cache.get(_KEY)
         return known if isinstance(known, InMemory) else None
 
-    @property
-    def is_used(self) -> bool:
-        """Whether a type or object was found here, or a module's types are loaded."""
-        return self.types.is_used or "" in self._known.values()
-
     def _find_symbols(self) -> Symbols:
         if path := self._given.symbols:
             try:

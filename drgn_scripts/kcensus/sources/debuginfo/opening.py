@@ -68,13 +68,13 @@ def load_debug_info(
     try:
         with mapping_files():
             debug_info.load_kernel()
-        target.modules = _Modules(debug_info, [second], debug_info)
+        modules = _Modules(debug_info, [second], debug_info)
     except MissingDebugInfo as error:
         places = (*files, *shared)
         if pack := use_pack(prog, packs, places, shared_packs):
             target.types = "type pack"
             pack.rest = functools.partial(_types_of, memory)
-            target.modules = _Modules(pack, [lambda: debug_info, second], debug_info)
+            modules = _Modules(pack, [lambda: debug_info, second], debug_info)
         elif debug_info.names_no_kernel:
             own = memory()
             why = "" if isinstance(own, InMemory) else str(error)
@@ -88,16 +88,11 @@ def load_debug_info(
                 )
                 raise MissingDebugInfo("; ".join((text, *notes)), error.build_id) from error
             target.types, target.notes = "BTF", notes
-            target.modules = _Modules(own, [lambda: debug_info], debug_info)
+            modules = _Modules(own, [lambda: debug_info], debug_info)
         else:
             raise
-    target.completed = lambda: target.types != "BTF" and _is_used(prog)
+    target.modules, target.completed = modules, modules.is_completed
     return target
-
-
-def _is_used(prog: drgn.Program) -> bool:
-    memory = InMemory.of(prog)
-    return memory is not None and memory.is_used
 
 
 def _in_memory(prog: drgn.Program, given: Given) -> InMemory | str:
@@ -128,6 +123,7 @@ class _Modules:
 
     def __init__(self, first: ModuleTypes, others: list[_Second], debug_info: DebugInfo) -> None:
         self._first, self._others, self._debug_info = first, others, debug_info
+        self._has_modules_of_memory = False
 
     def need_modules(self, *names: str) -> list[str]:
         wanted = [name.replace("-", "_") for name in names]
@@ -137,12 +133,20 @@ class _Modules:
             if not lacking or (source := make()) is None:
                 continue
             source.need_modules(*lacking)
-            if isinstance(self._first, PackDebugInfo) and isinstance(source, InMemory):
-                self._first.complete(source.types)
+            if isinstance(source, InMemory):
+                self._has_modules_of_memory |= any(map(source.has, lacking))
+                if isinstance(self._first, PackDebugInfo):
+                    self._first.complete(source.types)
             left = [name for name in wanted if name not in lacking or not source.has(name)]
             if len(left) < len(wanted):
                 wanted, sentences = left, self._first.need_modules(*left)
         return [*sentences, *self._debug_info.troubles]
+
+    def is_completed(self) -> bool:
+        """Return whether types in memory have completed a first source that is not memory."""
+        memory = InMemory.of(self._debug_info.prog)
+        looked_up = isinstance(self._first, PackDebugInfo) and memory and memory.types.is_used
+        return self._has_modules_of_memory or bool(looked_up)
 
     def places(self) -> list[tuple[str, str]]:
         first, memory = self._first.places(), InMemory.of(self._debug_info.prog)
