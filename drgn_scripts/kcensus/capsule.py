@@ -102,7 +102,7 @@ def create(
             "format": target.format,
             "analyses": names,
             "failed": failed,
-            "types": target.types,
+            "types": target.type_sources,
             "redacted": ["names"] if redaction else [],
             "kept": sorted(set(keep)) if redaction else [],
         },

@@ -129,6 +129,9 @@ def report(context: Context, wanted: Iterable[Analysis], *, more: int = 0) -> Re
     for number, each in enumerate(chosen, 1):
         with context.kernel.progress.step(f"{number} of {len(chosen) + more}: {each.name}", 0):
             sections.append(_section(each.name, functools.partial(run, each)))
+    if context.target is not None and head.machine is not None:
+        # The sources of the modules' types are known by now.
+        head.machine = replace(head.machine, types=context.target.type_sources)
     return Report(head, sections, _doctor(context))
 
 
@@ -333,7 +336,7 @@ def _detect(
 ) -> tuple[list[str], dict[str, Detected]]:
     """Return a sentence for each module without debug info, and the states by patch id."""
     lacking = context.need_modules(*modules(patches))
-    types = context.target.types if context.target else "DWARF"
+    types = context.target.type_sources if context.target else "DWARF"
     prober = Prober(context.kernel.prog, lacking, types)
     return lacking, detect(patches, prober)
 

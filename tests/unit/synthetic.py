@@ -214,6 +214,8 @@ def open_synthetic(
         recorded_for=None,
         missing_end="the dump lacks its last 4.0 KiB" if spec == "truncated" else "",
         types="DWARF",
+        type_sources="DWARF",
+        notes=(),
         has_pseudonyms="redacted" in spec,
         words=f"{spec} --allow-truncated" if allow_truncated else spec,
     )

@@ -103,7 +103,7 @@ class Context:
         """The machine, as every output names it."""
         if self.target is None:
             return machine(self.kernel)
-        names, types = self.target.has_pseudonyms, self.target.types
+        names, types = self.target.has_pseudonyms, self.target.type_sources
         return replace(machine(self.kernel), has_pseudonyms=names, types=types)
 
     @property

@@ -10,7 +10,7 @@ import drgn
 
 from kcensus.analyses.runner import Context
 from kcensus.progress import Progress
-from kcensus.sources import Target, open_target
+from kcensus.sources import Target, open_target, shared_places
 from kcensus.sources.opened import adopt
 
 Readable: TypeAlias = drgn.Program | Target | str | os.PathLike[str]
@@ -28,7 +28,7 @@ def target_of(source: Readable) -> Target:
     if isinstance(source, Target):
         return source
     if isinstance(source, drgn.Program):
-        return adopt(source)
+        return adopt(source, shared=shared_places())
     if isinstance(source, (str, os.PathLike)):
         return open_target(source)
     kind = type(source).__name__

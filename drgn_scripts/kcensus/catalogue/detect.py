@@ -34,7 +34,7 @@ class Prober:
     A name in a module without loaded debug info is unknown: a failed lookup proves nothing.
 
     :param lacking: one sentence for each module without debug info
-    :param types: their source, :attr:`Target.types <kcensus.sources.model.Target.types>`
+    :param types: their sources, :attr:`~kcensus.sources.model.Target.type_sources`
     """
 
     def __init__(
@@ -42,7 +42,9 @@ class Prober:
     ) -> None:
         self._prog = prog
         self._lacking = tuple(lacking)
+        # In BTF, functions that the compiler has inlined are missing.
         self._knows_inlined = types != "BTF"
+        self._knows_inlined_in_modules = "BTF" not in types
 
     def ask(self, probe: Probe, modules: Sequence[str] = ()) -> Answer:
         """Return whether the name of ``probe`` exists.
@@ -74,7 +76,8 @@ class Prober:
             name, modules = f"{name} of {module}", (module, *modules)
         else:
             exists = self._symbol(name)
-            if not exists and probe.may_be_inlined and not self._knows_inlined:
+            known = self._knows_inlined_in_modules if modules else self._knows_inlined
+            if not exists and probe.may_be_inlined and not known:
                 reason = f"no {kind.value} {name}; it may be inlined, which only the vmlinux tells"
                 return Answer(None, reason)
         return self._answer(exists, f"{kind.value} {name}", modules)

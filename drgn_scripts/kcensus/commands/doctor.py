@@ -184,6 +184,8 @@ def _examine(target: Target, result: Result) -> str:
     corrupt = f"is corrupt: its checksums do not match: {sections}; copy it again"
     if not sections:
         corrupt = ""
+        # The machine names the sources of the modules' types, too.
+        context.load_modules([*analyses().values()])
         result.machine = context.machine
         result.gaps += [
             Gap(each.what, each.reason, 1, each.effect)

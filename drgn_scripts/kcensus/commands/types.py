@@ -29,7 +29,9 @@ def _save(vmlinux: Path, modules: tuple[Path, ...], output: Path) -> Exit:
     with replacing(path) as part:
         part.write_bytes(made.data)
     count = len(made.modules)
-    listed = f"{count} module{'s' * (count != 1)}" + f" ({', '.join(made.modules)})" * bool(count)
+    listed = f"{count} module{'s' * (count != 1)} ({', '.join(made.modules)})"
+    if not count:
+        listed = "no modules: pass theirs, too, unless they are built in or have BTF in the dump"
     click.echo(
         f"{printable(str(path))}: {len(made.data):,} bytes for {made.head}: {made.types} types, "
         f"and {printable(listed)}"

@@ -56,7 +56,7 @@ def run(prog: Program, name: str, args: Sequence[str]) -> Any:
     with (
         _unchanged_options(prog),
         _unchanged_stream(),
-        session(lambda request: adopt(prog, request.symbols), keep),
+        session(lambda request: adopt(prog, request.symbols, request.shared), keep),
     ):
         status = run_command(args, errors.append)
     if answers and status in (Exit.FINDING, Exit.INCONCLUSIVE, Exit.INCOMPLETE):

@@ -40,7 +40,7 @@ def script(*command: str) -> NoReturn:
             f"kcensus: {sys.executable}, the Python of this drgn, lacks {error.name!r}; run "
             f"`{sys.executable} -m pip install -r requirements.lock` in the clone"
         )
-    with session(lambda request: adopt(prog, request.symbols)):
+    with session(lambda request: adopt(prog, request.symbols, request.shared)):
         sys.exit(main([*command, *sys.argv[1:]]))
 
 

@@ -194,7 +194,7 @@ class Machine:
     build_id: str = ""
     """Build ID of the vmlinux, in hexadecimal digits."""
     types: str = ""
-    """Source of the types and symbols: ``DWARF``, ``BTF`` or ``type pack``."""
+    """Sources of the types and symbols: ``DWARF``, ``BTF``, ``type pack``, ``type pack, BTF`` …"""
     taken_by: str = ""
     """Cause of the dump: a panic message, or another one."""
     is_panic: bool = False

@@ -23,7 +23,14 @@ from kcensus.sources.model import SYMBOLS, Request, RequestError, Source, Target
 from kcensus.sources.reader import os_error
 from kcensus.text import printable
 
-__all__ = ["RequestError", "Target", "TargetError", "is_running_kernel", "open_target"]
+__all__ = [
+    "RequestError",
+    "Target",
+    "TargetError",
+    "is_running_kernel",
+    "open_target",
+    "shared_places",
+]
 
 _MODULE = re.compile(r"\.ko(\.|$)")
 _MANY = 3
@@ -71,8 +78,7 @@ def open_target(
     spec = os.fspath(spec) if spec is not None else session.SPEC if session.is_open() else None
     if spec == "":
         raise TargetError("the target is ''; leave it out to read the running kernel")
-    listed = filter(None, os.environ.get(SYMBOLS, "").split(os.pathsep))
-    places = (*_existing("-s", symbols), *_existing(SYMBOLS, listed))
+    named, shared = tuple(_existing("-s", symbols)), shared_places()
     info = _existing("--vmcoreinfo", [vmcoreinfo] if vmcoreinfo is not None else [])
     words = []
     if spec is not None and not session.is_session(spec):
@@ -85,9 +91,18 @@ def open_target(
             # A session's target is that of the next command, too: it stays as it is.
             if info and source is not vmcore.SOURCE:
                 raise RequestError("--vmcoreinfo: is only for the file of a vmcore")
-            target = source.open(Request(spec, places, allow_truncated, *info))
+            target = source.open(Request(spec, named, shared, allow_truncated, *info))
             return replace(target, words=shlex.join(words))
     raise TargetError(f"'{printable(spec or '')}' is not a target that kcensus can open")
+
+
+def shared_places() -> tuple[Path, ...]:
+    """Return the files and directories in ``KCENSUS_SYMBOLS``, which are for many kernels.
+
+    :raises RequestError: one of them does not exist
+    """
+    listed = filter(None, os.environ.get(SYMBOLS, "").split(os.pathsep))
+    return tuple(_existing(SYMBOLS, listed))
 
 
 def _in_directories(symbols: Iterable[str | os.PathLike[str]]) -> list[str]:

@@ -18,7 +18,7 @@ from drgn.helpers.linux.mm import pfn_to_virt
 
 from kcensus.sources import faults
 from kcensus.sources.custom import MAX_MEMORY_BYTES, add_direct_map, program_of, read_page_tables
-from kcensus.sources.debuginfo.finder import load_debug_info
+from kcensus.sources.debuginfo.opening import load_debug_info
 from kcensus.sources.formats import elf
 from kcensus.sources.formats.sniff import Sniffed, sniff
 from kcensus.sources.model import ModuleDebugInfo, Request, Target, TargetError, unsupported_machine
@@ -235,7 +235,7 @@ def open_crash(crash: Crash, request: Request) -> Target:
     own = (*facts.namelists, *facts.modules)
     symbols = tuple(Path(path).absolute() for path in own if os.path.isfile(path))
     try:
-        load_debug_info(target, (*request.symbols, *symbols))
+        load_debug_info(target, (*request.symbols, *symbols), request.shared)
     except TargetError as error:
         if any(os.path.isfile(path) for path in facts.namelists) or not facts.namelists:
             raise

@@ -20,7 +20,7 @@ import drgn
 
 from kcensus.human import listed
 from kcensus.sources.debuginfo import debuginfod
-from kcensus.sources.debuginfo.finder import load_debug_info
+from kcensus.sources.debuginfo.opening import load_debug_info
 from kcensus.sources.model import (
     MissingDebugInfo,
     Request,
@@ -59,9 +59,9 @@ def _open(request: Request) -> Target:
     name, kernel = request.spec or _NAME, kernel_release(prog)
     target = Target(prog, name, kind="live", format="live", live=True, kernel=kernel, facts=_facts)
     try:
-        return load_debug_info(target, request.symbols)
+        return load_debug_info(target, request.symbols, request.shared)
     except MissingDebugInfo as error:
-        if request.symbols:
+        if request.symbols or request.shared:
             raise
         raise TargetError(f"{error}{missing_debug_info(kernel, error.build_id)}") from error
 

@@ -104,10 +104,14 @@ class Target:
     missing_end: str = ""
     """Sentence about the missing end of a truncated dump; empty if it is complete."""
     types: str = "DWARF"
-    """Source of the types and symbols: ``DWARF``, ``BTF`` or ``type pack``.
+    """First source of the types and symbols: ``DWARF``, ``BTF`` or ``type pack``.
 
     Of a capsule, of the recorded dump.
     """
+    completed: Callable[[], bool] = field(default=bool, repr=False, compare=False)
+    """Returns whether BTF has so far given types that the first source lacks."""
+    notes: tuple[str, ...] = field(default=(), compare=False)
+    """Sentences about places of debug info that have nothing for this kernel."""
     has_pseudonyms: bool = False
     """Whether names are pseudonyms, in a redacted capsule."""
     words: str | None = None
@@ -119,6 +123,11 @@ class Target:
     """Further files of a dump, not named by the user."""
     verify: Callable[[], list[str]] = field(default=list, repr=False, compare=False)
     """Reads all of a capsule; returns the names of its corrupt sections."""
+
+    @property
+    def type_sources(self) -> str:
+        """Sources of the types used so far, such as ``type pack, BTF``."""
+        return f"{self.types}, BTF" if self.completed() else self.types
 
     def need_modules(self, *names: str) -> list[str]:
         """Load the debug info of the named kernel modules; dashes and underscores are the same.
@@ -135,7 +144,9 @@ class Request:
     spec: str | None
     """None for the running kernel."""
     symbols: tuple[Path, ...] = ()
-    """Files and directories with debug info, tried first."""
+    """Files and directories with debug info that the user passed, tried first."""
+    shared: tuple[Path, ...] = ()
+    """Those of :data:`SYMBOLS`, which are for many kernels."""
     allow_truncated: bool = False
     vmcoreinfo: Path | None = None
     """File with the VMCOREINFO of a dump that has none, or a wrong one."""

@@ -11,7 +11,7 @@ from shlex import quote
 import drgn
 
 from kcensus.sources.capsule import NotRecorded
-from kcensus.sources.debuginfo.finder import has_types, load_debug_info
+from kcensus.sources.debuginfo.opening import has_types, load_debug_info
 from kcensus.sources.formats.sniff import Sniffed, sniff
 from kcensus.sources.model import Target, TargetError, check_platform, kernel_release
 from kcensus.text import printable
@@ -25,11 +25,14 @@ def remember(target: Target) -> None:
     target.prog.config[_KEY] = target
 
 
-def adopt(prog: drgn.Program, symbols: tuple[Path, ...] = ()) -> Target:
+def adopt(
+    prog: drgn.Program, symbols: tuple[Path, ...] = (), shared: tuple[Path, ...] = ()
+) -> Target:
     """Return the target of a program of a Linux kernel, with missing debug info loaded.
 
     :param symbols: files and directories with debug info, tried first; the directories become
         options of the program
+    :param shared: others, for many kernels
     :raises TargetError: the program is not a Linux kernel, the machine is not supported, or the
         debug info of the kernel is not found
     """
@@ -39,14 +42,14 @@ def adopt(prog: drgn.Program, symbols: tuple[Path, ...] = ()) -> Target:
         )
     known = prog.config.get(_KEY)
     if isinstance(known, Target):
-        if not symbols or known.recorded_for is not None:
+        if not (symbols or shared) or known.recorded_for is not None:
             return known
-        return load_debug_info(replace(known), symbols)
+        return load_debug_info(replace(known), symbols, shared)
     target = _live(prog) if prog.flags & drgn.ProgramFlags.IS_LIVE else _dump(prog)
     if not has_types(prog) and _has_own_types(prog):
         check_platform(prog, target.name)
         return target
-    return load_debug_info(target, symbols)
+    return load_debug_info(target, symbols, shared)
 
 
 def _live(prog: drgn.Program) -> Target:

@@ -14,7 +14,7 @@ import struct
 
 import drgn
 
-from kcensus.sources.debuginfo.finder import load_debug_info
+from kcensus.sources.debuginfo.opening import load_debug_info
 from kcensus.sources.model import Request, Source, Target, TargetError, kernel_release
 from kcensus.sources.reader import os_reason
 from kcensus.text import printable
@@ -84,7 +84,7 @@ def _open(request: Request) -> Target:
     # Not shareable: workers would write to the same connection.
     format, kernel = "live (QEMU guest over QMP)", kernel_release(prog)
     target = Target(prog, name, kind="qmp", format=format, live=True, kernel=kernel)
-    return load_debug_info(target, request.symbols)
+    return load_debug_info(target, request.symbols, request.shared)
 
 
 SOURCE = Source(lambda spec: spec is not None and spec.startswith(_PREFIX), _open)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import drgn
 
 from kcensus.limits import is_own_process
-from kcensus.sources.debuginfo.finder import load_debug_info
+from kcensus.sources.debuginfo.opening import load_debug_info
 from kcensus.sources.formats.sniff import sniff
 from kcensus.sources.model import Request, Source, Target, TargetError
 from kcensus.sources.reader import os_error
@@ -47,7 +47,8 @@ def _open(request: Request) -> Target:
         raise TargetError(f"{name}: is not a dump of a Linux kernel")
     # drgn opens another name of /proc/kcore, which live.py does not claim, as live.
     live = bool(prog.flags & drgn.ProgramFlags.IS_LIVE)
-    return load_debug_info(sniffed.target(prog, name, live, not live), request.symbols)
+    target = sniffed.target(prog, name, live, not live)
+    return load_debug_info(target, request.symbols, request.shared)
 
 
 SOURCE = Source(lambda spec: spec is not None, _open, fallback=True)

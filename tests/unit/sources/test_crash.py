@@ -214,8 +214,8 @@ def symbols(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Where debug info was looked for; none of it is loaded."""
     asked: list[Path] = []
 
-    def load(target: Target, symbols: tuple[Path, ...]) -> Target:
-        asked.extend(symbols)
+    def load(target: Target, symbols: tuple[Path, ...], shared: tuple[Path, ...]) -> Target:
+        asked.extend((*symbols, *shared))
         return target
 
     monkeypatch.setattr(crash, "load_debug_info", load)

@@ -15,6 +15,7 @@ from kcensus.analyses.runner import Context
 from kcensus.render.json import write_json
 from kcensus.reports import examine
 from kcensus.sources import Target, TargetError, open_target
+from kcensus.sources.debuginfo.in_memory import InMemory
 from kcensus.sources.debuginfo.lookups import lookups
 from kcensus.sources.debuginfo.packs.maker import make
 from kcensus.sources.debuginfo.packs.modules import module_files
@@ -30,9 +31,9 @@ _SCENARIOS = (
 
 
 @cache
-def _directory() -> tempfile.TemporaryDirectory[str]:
+def _directory(of: str = "") -> tempfile.TemporaryDirectory[str]:
     # Deleted when the interpreter ends.
-    return tempfile.TemporaryDirectory(prefix="kcensus-packs-")
+    return tempfile.TemporaryDirectory(prefix=f"kcensus-packs{of}-")
 
 
 @cache
@@ -41,6 +42,15 @@ def pack_of(vmlinux: Path) -> Path:
     names = lookups()
     made = make(vmlinux, module_files(vmlinux, [vmlinux.parent], names.modules)[0], names)
     path = Path(_directory().name, made.head.file_name)
+    path.write_bytes(made.data)
+    return path
+
+
+@cache
+def pack_of_kernel(vmlinux: Path) -> Path:
+    """The pack of a kernel, without modules."""
+    made = make(vmlinux, [], lookups())
+    path = Path(_directory("-alone").name, made.head.file_name)
     path.write_bytes(made.data)
     return path
 
@@ -57,12 +67,56 @@ def with_pack(dump: Dump) -> Target:
 def answer(target: Target) -> str:
     """The report of a target as JSON, without its name, its types and the words that open it."""
     out = io.StringIO()
-    write_json(examine(Context.of(replace(target, name="target", words="", types=""), jobs=1)), out)
+    write_json(
+        examine(
+            Context.of(replace(target, name="target", words="", types="", completed=bool), jobs=1)
+        ),
+        out,
+    )
     return out.getvalue()
 
 
 def test_a_pack_answers_as_the_debug_info_does(mixed_dump: Dump) -> None:
-    assert answer(with_pack(mixed_dump)) == answer(opened(mixed_dump))
+    target = with_pack(mixed_dump)
+    assert answer(target) == answer(opened(mixed_dump))
+    assert target.type_sources == "type pack"
+    assert InMemory.of(target.prog) is None
+
+
+@pytest.mark.parametrize("case", ["6.1-kcopyd-unlimited", "7.3-mixed", "6.12-waits-stacked"])
+@pytest.mark.usually("6.1-kcopyd-unlimited")
+def test_modules_that_a_pack_lacks_come_from_btf(case: str) -> None:
+    kernel, _, scenario = case.partition("-")
+    dump = build(kernel, scenario)
+    target = open_target(str(dump.core), [pack_of_kernel(dump.vmlinux)])
+    assert (target.type_sources, InMemory.of(target.prog)) == ("type pack", None)
+    made = examine(Context.of(target, jobs=1))
+    assert made.head.machine is not None
+    assert made.head.machine.types == "type pack, BTF"
+    assert answer(target) == answer(opened(dump))
+    assert target.type_sources == "type pack, BTF"
+    assert target.modules is not None
+    sources = {place for _, place in target.modules.places()}
+    assert "types (BTF) and symbols in memory" in sources
+    # At a prompt, so does every other name.
+    with_debug_info = opened(dump).prog
+    for name in ("struct inet_sock", "struct signal_struct"):
+        own, known = (prog.type(name) for prog in (target.prog, with_debug_info))
+        assert own.size == known.size
+        assert [(each.name, each.bit_offset, each.type.type_name()) for each in own.members] == [
+            (each.name, each.bit_offset, each.type.type_name()) for each in known.members
+        ]
+    assert int(target.prog.constant("TCP_LISTEN")) == int(with_debug_info.constant("TCP_LISTEN"))
+
+
+def test_modules_without_btf_are_a_gap() -> None:
+    dump = build("5.10", "mixed")
+    target = open_target(str(dump.core), [pack_of_kernel(dump.vmlinux)])
+    (sentence,) = target.need_modules("dm-mod")
+    assert "has no such module; pass the files of modules to `kcensus types save`" in sentence
+    assert target.type_sources == "type pack"
+    assert target.prog.type("struct inet_sock").size
+    assert target.type_sources == "type pack, BTF"
 
 
 @pytest.mark.usually  # a minute and more for each kernel

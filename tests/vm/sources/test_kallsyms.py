@@ -14,6 +14,7 @@ import pytest
 from kcensus.sources import Target
 from kcensus.sources.debuginfo import kallsyms
 from kcensus.sources.debuginfo.kallsyms import BadKallsyms, Symbols, loading, search
+from kcensus.sources.debuginfo.loading import loaded_modules
 from kcensus.sources.vmcoreinfo.text import Vmcoreinfo
 from tests.lab import Dump
 from tests.unit.sources.kallsyms.tables import program
@@ -100,8 +101,8 @@ def test_a_system_map_is_the_same(
 def test_modules_have_the_symbols_of_their_files(mixed_dump: Dump) -> None:
     prog = opened(mixed_dump, "dm_mod", "dm_snapshot").prog
     expected = linked(prog)
-    modules = kallsyms.loaded_modules(prog)
-    indexes = [kallsyms.module_symbols(modules[name]) for name in ("dm_mod", "dm_snapshot")]
+    modules, _ = loaded_modules(prog, {"dm_mod", "dm_snapshot"})
+    indexes = [kallsyms.module_symbols(module.object) for module in modules]
     symbols = [symbol for index in indexes for symbol in index(prog, None, None, False)]
     places = [
         span

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kcensus.analyses import ALIASES, Analysis, analyses
+from kcensus.commands.shared.errors import complain
 from kcensus.commands.shared.options import Reading, session_is_open
 from kcensus.human import human_bytes
 from kcensus.limits import is_own_process, memory, yield_to_others
@@ -34,6 +36,10 @@ def progress_bars(no_progress: bool) -> AbstractContextManager[Progress]:
 
         return terminal_progress(sys.stderr)
     return nullcontext(SilentProgress())
+
+
+# In a session, each command gets the same target.
+_complain_once = functools.cache(complain)
 
 
 @contextmanager
@@ -64,6 +70,8 @@ def opened(spec: str | None, reading: Reading) -> Iterator[tuple[Target, Progres
                 allow_truncated=reading.allow_truncated,
                 vmcoreinfo=reading.vmcoreinfo,
             )
+        for note in target.notes:
+            _complain_once(note)
         yield target, progress
 
 

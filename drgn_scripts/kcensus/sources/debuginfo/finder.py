@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging.handlers
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,37 +23,24 @@ import drgn
 from kcensus.human import listed
 from kcensus.limits.memory import mapping_files
 from kcensus.sources.debuginfo import debuginfod, packages
-from kcensus.sources.debuginfo.given import Given, split_given
-from kcensus.sources.debuginfo.in_memory import InMemory, NotInMemory
 from kcensus.sources.debuginfo.loading import (
     holds,
     loaded_modules,
     modules_from_memory,
     unreadable_modules,
 )
-from kcensus.sources.debuginfo.packs.choice import split_packs, use_pack
-from kcensus.sources.debuginfo.packs.loaded import PackDebugInfo
 from kcensus.sources.debuginfo.packs.modules import module_name
 from kcensus.sources.formats import elf
-from kcensus.sources.model import (
-    SYMBOLS,
-    MissingDebugInfo,
-    ModuleTypes,
-    Target,
-    TargetError,
-    check_platform,
-    kernel_release,
-)
+from kcensus.sources.model import MissingDebugInfo, TargetError, kernel_release
 from kcensus.sources.reader import FileReader, os_error
-from kcensus.sources.vmcoreinfo.text import vmcoreinfo_of
+from kcensus.sources.vmcoreinfo.text import version_in_memory, vmcoreinfo_of
 from kcensus.text import printable
 
 # drgn decompresses gzip, xz, bzip2 and zstd.
 _COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ\0", b"BZh", b"\x28\xb5\x2f\xfd")
 # Levels of folders to search below a directory that the user passed. An unpacked package needs six:
 # usr/lib/debug/lib/modules/RELEASE/vmlinux.
-_MAX_DEPTH = 8
-_MAX_WARNINGS = 1 << 20
+MAX_DEPTH = 8
 _NOT_SEARCHED = ("/proc", "/sys", "/dev")
 # Where distributions install a vmlinux; drgn's defaults.
 _STANDARD_PATHS = (
@@ -73,7 +59,9 @@ _WITHOUT_BUILD_ID = (
 
 
 @dataclass(frozen=True)
-class _Vmlinux:
+class Vmlinux:
+    """A vmlinux, and what distinguishes it from those of other builds."""
+
     path: Path
     identity: elf.Identity = field(default_factory=elf.Identity)
 
@@ -83,21 +71,22 @@ class _Vmlinux:
         return printable(os.fspath(self.path)) + (f" ({facts})" if facts else "")
 
 
-def _vmlinux_at(path: Path) -> Iterator[_Vmlinux]:
+def vmlinux_at(path: Path) -> Iterator[Vmlinux]:
     """Yield the file at a path if it is a readable ELF file."""
     with contextlib.suppress(TargetError), FileReader(path) as reader:
         if reader.read(0, 4) == elf.MAGIC:
-            yield _Vmlinux(path, elf.identity(reader, elf.read_header(reader)))
+            yield Vmlinux(path, elf.identity(reader, elf.read_header(reader)))
 
 
-def _vmlinux_below(directory: Path) -> Iterator[_Vmlinux]:
+def vmlinux_below(directory: Path) -> Iterator[Vmlinux]:
+    """Yield the readable vmlinux in a directory, at most :data:`MAX_DEPTH` levels below it."""
     base = len(directory.parts)
     for folder, folders, files in os.walk(directory):
-        if len(Path(folder).parts) - base >= _MAX_DEPTH or folder in _NOT_SEARCHED:
+        if len(Path(folder).parts) - base >= MAX_DEPTH or folder in _NOT_SEARCHED:
             folders.clear()
         for name in sorted(files):
             if "vmlinux" in name:
-                yield from _vmlinux_at(Path(folder, name))
+                yield from vmlinux_at(Path(folder, name))
 
 
 @dataclass(frozen=True)
@@ -140,22 +129,32 @@ class DebugInfo:
     """The debug info of one program of a kernel; loaded debug info is kept.
 
     :param symbols: files and directories that the user passed, tried first
+    :param shared: others, for many kernels
     :raises TargetError: one of them cannot contain debug info
     """
 
-    def __init__(self, prog: drgn.Program, symbols: tuple[Path, ...]) -> None:
+    def __init__(
+        self, prog: drgn.Program, symbols: tuple[Path, ...], shared: tuple[Path, ...] = ()
+    ) -> None:
         self.prog = prog
         self._servers = debuginfod.current()
-        self._kernels: list[_Vmlinux] = []
+        self._kernels: list[Vmlinux] = []
         self._modules: list[Path] = []
+        self._shared = frozenset(shared)
+        every = (*symbols, *shared)
         # Unlike Path.is_dir(), os.path.isdir() never raises.
-        self._directories = [path.absolute() for path in symbols if os.path.isdir(path)]
-        for path in symbols:
+        self._directories = [path.absolute() for path in every if os.path.isdir(path)]
+        for path in every:
             if not os.path.isdir(path):
                 self._add_file(path)
-        self._release = kernel_release(prog)
+        self.release = kernel_release(prog)
+        """Printable."""
         info = vmcoreinfo_of(prog)
         self._build_id, self._offset = info.build_id, info.kernel_offset
+        version = "" if info.build_id else version_in_memory(prog)
+        self._missing_kernel = packages.missing_kernel(self.release, info.build_id, version)
+        self.build = f"build ID {info.build_id}" if info.build_id else version
+        """Build ID, else the version in memory, of the kernel; printable, and empty if unknown."""
         self._search(self._directories, self._directories)
 
     def _search(self, directories: Iterable[Path], kernel_directories: Iterable[Path]) -> None:
@@ -174,7 +173,7 @@ class DebugInfo:
             if loaded := self.prog.main_module().debug_file_path:
                 given = [each.path for each in self._kernels]
                 links = [path for path in given if os.path.realpath(path) == loaded]
-                found = beside([*links, Path(loaded)], self._release)
+                found = beside([*links, Path(loaded)], self.release)
                 self._search(found.roots, found.folders)
                 return found
         return Beside()
@@ -191,9 +190,9 @@ class DebugInfo:
                 if header.type == elf.ET_REL:
                     self._modules.append(path)
                 else:
-                    self._kernels.append(_Vmlinux(path, elf.identity(reader, header)))
+                    self._kernels.append(Vmlinux(path, elf.identity(reader, header)))
             elif start.startswith(_COMPRESSED) and path.name.startswith("vmlinux"):
-                self._kernels.append(_Vmlinux(path))
+                self._kernels.append(Vmlinux(path))
             elif start.startswith(_COMPRESSED):
                 self._modules.append(path)
             elif start[514:518] == b"HdrS":
@@ -206,13 +205,9 @@ class DebugInfo:
 
     @property
     def names_no_kernel(self) -> bool:
-        """Whether the user passed no vmlinux of another kernel with -s.
-
-        In the environment variable, they are for many kernels.
-        """
-        listed = os.environ.get(SYMBOLS, "").split(os.pathsep)
+        """Whether the user passed no vmlinux of another kernel for this one."""
         return all(
-            os.fspath(each.path) in listed or self._is_of_this_build(each) for each in self._kernels
+            each.path in self._shared or self._is_of_this_build(each) for each in self._kernels
         )
 
     @property
@@ -225,7 +220,7 @@ class DebugInfo:
         """Load the debug info of the kernel; raise :class:`TargetError` if that fails."""
         if not self._missing():
             return
-        tried: list[_Vmlinux] = []
+        tried: list[Vmlinux] = []
         if self._build_id is not None:
             tried += self._kernels
             self._try(tried)
@@ -236,24 +231,24 @@ class DebugInfo:
             if self._is_of_this_build(candidate):
                 self._try([candidate])
         if self._missing() and self._servers and self._build_id:
-            what = f"the debug info of kernel {printable(self._release)}"
+            what = f"the debug info of kernel {printable(self.release)}"
             if path := self._servers.debug_file(self._build_id, what):
-                self._try([_Vmlinux(path)])
+                self._try([Vmlinux(path)])
         if self._missing():
             why = "; ".join([self._why_missing(tried), *self.troubles])
             raise MissingDebugInfo(why, self._build_id)
 
-    def _candidates(self) -> Iterator[_Vmlinux]:
+    def _candidates(self) -> Iterator[Vmlinux]:
         """Yield the files that drgn has not tried by itself."""
         if self._build_id is None:
             yield from self._kernels
         for directory in self._directories:
-            yield from _vmlinux_below(directory)
-        if self._build_id is None and "/" not in self._release:
+            yield from vmlinux_below(directory)
+        if self._build_id is None and "/" not in self.release:
             for path in _STANDARD_PATHS:
-                yield from _vmlinux_at(Path(path.format(self._release)))
+                yield from vmlinux_at(Path(path.format(self.release)))
 
-    def _is_of_this_build(self, vmlinux: _Vmlinux) -> bool:
+    def _is_of_this_build(self, vmlinux: Vmlinux) -> bool:
         # Since Linux kernel commit 0935288c6e00 ("kdump: append kernel build-id string to
         # VMCOREINFO") (in v5.9), the build IDs tell. Before, the banner and the build ID of the
         # file must be in memory at their places in the file.
@@ -261,7 +256,7 @@ class DebugInfo:
             return vmlinux.identity.build_id == self._build_id
         return holds(self.prog, vmlinux.identity.contents, self._offset)
 
-    def _try(self, files: list[_Vmlinux]) -> None:
+    def _try(self, files: list[Vmlinux]) -> None:
         try:
             if self._build_id is not None:
                 with modules_from_memory():
@@ -279,7 +274,7 @@ class DebugInfo:
         except Exception as error:
             # drgn's errors have no common base class.
             raise TargetError(
-                f"debug info of kernel {self._release} cannot be loaded "
+                f"debug info of kernel {self.release} cannot be loaded "
                 f"(drgn: {printable(str(error))})"
             ) from error
 
@@ -288,7 +283,7 @@ class DebugInfo:
             return bool(self.prog.main_module().wants_debug_file())
         return True
 
-    def _why_missing(self, tried: list[_Vmlinux]) -> str:
+    def _why_missing(self, tried: list[Vmlinux]) -> str:
         for file in tried:
             if self._is_of_this_build(file):
                 return (
@@ -304,7 +299,7 @@ class DebugInfo:
         for file in self._kernels:
             if file.identity == elf.Identity():
                 return f"{file}: is compressed, or has no identity; decompress it first"
-        missing = packages.missing_kernel(self._release, self._build_id)
+        missing = self._missing_kernel
         if not tried:
             return missing
         names = listed([*map(str, tried)], _MAX_NAMED)
@@ -313,19 +308,15 @@ class DebugInfo:
             does = "does" if len(tried) == 1 else "do"
             wanted = f"build ID {self._build_id}" if self._build_id else _WITHOUT_BUILD_ID
             return (
-                f"{names}: {does} not belong to this kernel, {self._release} ({wanted}); "
+                f"{names}: {does} not belong to this kernel, {self.release} ({wanted}); "
                 "pass the vmlinux of exactly that build"
             )
         return f"{missing}; found only {names}"
 
     def need_modules(self, *names: str) -> list[str]:
         wanted = {name.replace("-", "_") for name in names}
-        warnings = logging.handlers.BufferingHandler(_MAX_WARNINGS)
-        warnings.setLevel(logging.WARNING)
-        logger = logging.getLogger("drgn")
-        logger.addHandler(warnings)
+        loaded, sentences = loaded_modules(self.prog, wanted)
         try:
-            loaded = loaded_modules(self.prog, wanted)
             with mapping_files():
                 for module in loaded:
                     named = [
@@ -343,18 +334,11 @@ class DebugInfo:
         except Exception as error:
             # drgn's errors have no common base class. Analyses work without modules.
             return [unreadable_modules(wanted, str(error))]
-        finally:
-            logger.removeHandler(warnings)
-        sentences = [
-            packages.missing_module(each.name, self._release, each.build_id and each.build_id.hex())
+        return sentences + [
+            packages.missing_module(each.name, self.release, each.build_id and each.build_id.hex())
             for each in loaded
             if each.wants_debug_file()
         ]
-        # drgn only logs unreadable parts of the kernel's list of modules.
-        unseen = wanted - {module.name for module in loaded}
-        if unseen and warnings.buffer:
-            sentences.append(unreadable_modules(unseen, warnings.buffer[-1].getMessage()))
-        return sentences
 
     def _download(self, module: drgn.Module) -> None:
         if self._servers and module.wants_debug_file() and module.build_id:
@@ -381,84 +365,3 @@ class DebugInfo:
             for module in self.prog.modules()
             if (path := printable(module.debug_file_path or ""))
         ]
-
-
-def has_types(prog: drgn.Program) -> bool:
-    """Return whether :func:`load_debug_info` gave a program types from elsewhere than DWARF."""
-    return (PackDebugInfo.of(prog) or InMemory.of(prog)) is not None
-
-
-def load_debug_info(target: Target, symbols: tuple[Path, ...]) -> Target:
-    """Give the program of ``target`` types and symbols, once; return the target.
-
-    They come from debug info, else from a type pack, else from the kernel's own memory.
-
-    :raises TargetError: the machine is not supported, or the debug info is missing or unusable
-    """
-    prog = target.prog
-    check_platform(prog, target.name)
-    packs, files = split_packs(symbols)
-    given, files = split_given(files)
-    debug_info = DebugInfo(prog, files)
-    try:
-        with mapping_files():
-            debug_info.load_kernel()
-        # Without types in memory, the search for symbols is not repeated for each analysis.
-        memory = functools.cache(lambda: _memory_of_modules(prog))
-        target.modules = _Modules(debug_info, memory, debug_info)
-    except MissingDebugInfo as error:
-        own: ModuleTypes
-        if pack := use_pack(prog, packs, files):
-            own, target.types = pack, "type pack"
-        elif debug_info.names_no_kernel:
-            own, target.types = InMemory.of(prog) or _in_memory(prog, given, error), "BTF"
-        else:
-            raise
-        target.modules = _Modules(own, lambda: debug_info, debug_info)
-    return target
-
-
-def _memory_of_modules(prog: drgn.Program) -> InMemory | None:
-    """Return the kernel's own types, for modules without debug info."""
-    try:
-        return InMemory.of(prog) or InMemory(prog, Given())
-    except (NotInMemory, TargetError):
-        return None
-
-
-def _in_memory(prog: drgn.Program, given: Given, missing: MissingDebugInfo) -> InMemory:
-    try:
-        return InMemory(prog, given)
-    except NotInMemory as error:
-        text = f"{missing}; a type pack can replace it, and the dump itself cannot: {error}"
-        raise MissingDebugInfo(text, missing.build_id) from error
-
-
-class _Modules:
-    """Modules from a first source of types, and its missing modules from a second one.
-
-    :param second: makes the second source, or None if there is none
-    """
-
-    def __init__(
-        self, first: ModuleTypes, second: Callable[[], ModuleTypes | None], debug_info: DebugInfo
-    ) -> None:
-        self._first, self._second, self._debug_info = first, second, debug_info
-
-    def need_modules(self, *names: str) -> list[str]:
-        wanted = [name.replace("-", "_") for name in names]
-        sentences = self._first.need_modules(*wanted)
-        lacking = [name for name in wanted if self._first.lacks(name)]
-        if lacking and (second := self._second()):
-            second.need_modules(*lacking)
-            left = [name for name in wanted if name not in lacking or not second.has(name)]
-            if len(left) < len(wanted):
-                sentences = self._first.need_modules(*left)
-        return [*sentences, *self._debug_info.troubles]
-
-    def places(self) -> list[tuple[str, str]]:
-        first, memory = self._first.places(), InMemory.of(self._debug_info.prog)
-        others = [each for each in (self._debug_info, memory) if each not in (self._first, None)]
-        known = {name for name, _ in first}
-        more = [place for each in others if each for place in each.places()]
-        return [*first, *(place for place in more if place[0] not in known)]

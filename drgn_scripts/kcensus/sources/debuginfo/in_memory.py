@@ -6,6 +6,8 @@ Like debug info, those of a module are loaded when an analysis needs it.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import drgn
 from drgn import FindObjectFlags, SymbolKind
 
@@ -17,7 +19,7 @@ from kcensus.sources.debuginfo.btf.verify import verify
 from kcensus.sources.debuginfo.given import Given
 from kcensus.sources.debuginfo.globals import Undeclared, declared
 from kcensus.sources.debuginfo.kallsyms import BadKallsyms, Symbols
-from kcensus.sources.debuginfo.loading import unreadable_modules
+from kcensus.sources.debuginfo.loading import loaded_modules
 from kcensus.sources.model import TargetError, kernel_release
 from kcensus.text import printable
 
@@ -30,20 +32,38 @@ class NotInMemory(Exception):
     """A kernel's memory lacks types or symbols; the text is a clause without a subject."""
 
 
+class SymbolPlaces(Protocol):
+    """The symbols of a kernel without its modules."""
+
+    def address(self, name: str) -> int | None:
+        """Return the address of a symbol; None if there is none or no single one."""
+        ...
+
+    def addresses(self, name: str) -> list[int]: ...
+
+
 class InMemory:
     """The types and symbols in the memory of a kernel, unless the user passed files with them.
 
+    :param symbols: the symbols of the program, if it has some; else, those in memory are registered
     :raises NotInMemory: it has none, or they are unusable
     :raises TargetError: the files are unusable
     """
 
-    def __init__(self, prog: drgn.Program, given: Given) -> None:
+    def __init__(
+        self, prog: drgn.Program, given: Given, symbols: SymbolPlaces | None = None
+    ) -> None:
         self._prog, self._given = prog, given
-        self._symbols = self._find_symbols()
-        self._btf = self._find_types()
-        self._types = finders.Types(self._btf)
-        self._symbols.register(prog)
-        finders.register(prog, self._types, self._address)
+        self._symbols: SymbolPlaces
+        if symbols is None:
+            found = self._find_symbols()
+            self._symbols, self._btf = found, self._find_types(found)
+            found.register(prog)
+        else:
+            self._symbols, self._btf = symbols, self._find_types(symbols)
+        self._has_own_symbols = symbols is None
+        self.types = finders.Types(self._btf)
+        finders.register(prog, self.types, self._address)
         prog.register_object_finder(_FINDER, self._find_variable, enable_index=-1)
         self._known: dict[str, str] = {}
         """By name of a loaded module, the sentence about its missing types, or nothing."""
@@ -75,8 +95,8 @@ class InMemory:
             )
         return found
 
-    def _find_types(self) -> Btf:
-        start, stop = map(self._symbols.address, ("__start_BTF", "__stop_BTF"))
+    def _find_types(self, symbols: SymbolPlaces) -> Btf:
+        start, stop = map(symbols.address, ("__start_BTF", "__stop_BTF"))
         if start is None or stop is None:
             if not self._given.btf:
                 raise NotInMemory("it was built without types (BTF)")
@@ -152,13 +172,10 @@ class InMemory:
     def need_modules(self, *names: str) -> list[str]:
         wanted = dict.fromkeys(name.replace("-", "_") for name in names)
         new = {name for name in wanted if name not in self._known}
-        try:
-            loaded = kallsyms.loaded_modules(self._prog) if new else {}
-        except kallsyms.DAMAGED as error:
-            return [unreadable_modules(new, str(error))]
-        for name in new & loaded.keys():
-            self._known[name] = self._load(name, loaded[name])
-        return [sentence for name in wanted if (sentence := self._known.get(name))]
+        loaded, sentences = loaded_modules(self._prog, new) if new else ([], [])
+        for module in loaded:
+            self._known[module.name] = self._load(module.name, module.object)
+        return [*sentences, *(why for name in wanted if (why := self._known.get(name)))]
 
     def has(self, name: str) -> bool:
         return self._known.get(name) == ""
@@ -182,7 +199,7 @@ class InMemory:
             symbols = kallsyms.module_symbols(module)
         except ValueError as error:
             return f"module {printable(name)}: its symbols are unreadable ({error})"
-        self._types.add(name, types[name])
+        self.types.add(name, types[name])
         self._prog.register_symbol_finder(f"{_FINDER}: {name}", symbols, enable_index=-1)
         return ""
 
@@ -192,8 +209,9 @@ class InMemory:
             for path in (self._given.btf, self._given.symbols)
         )
         modules = self._of_modules[0] if self._of_modules else {}
+        also = f", symbols (kallsyms) {symbols}" * self._has_own_symbols
         return [
-            ("vmlinux", f"types (BTF) {types}, symbols (kallsyms) {symbols}"),
+            ("vmlinux", f"types (BTF) {types}{also}"),
             *(
                 (printable(name), "types (BTF) and symbols in memory")
                 for name in sorted(modules)

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import contextlib
+import logging.handlers
 import os
 from collections.abc import Collection, Iterable, Iterator
 
 import drgn
 
 from kcensus.text import printable
+
+_MAX_WARNINGS = 1 << 20
 
 
 def holds(prog: drgn.Program, contents: Iterable[tuple[int, bytes]], offset: int) -> bool:
@@ -21,22 +24,41 @@ def holds(prog: drgn.Program, contents: Iterable[tuple[int, bytes]], offset: int
     return equal == {True}
 
 
-def loaded_modules(prog: drgn.Program, wanted: Collection[str]) -> list[drgn.RelocatableModule]:
+def loaded_modules(
+    prog: drgn.Program, wanted: Collection[str]
+) -> tuple[list[drgn.RelocatableModule], list[str]]:
     """Return drgn's modules of the loaded ones with the names.
 
-    :raises Exception: the kernel's list of modules is unreadable; drgn's errors have no common base
-        class
+    :param wanted: names without dashes
+    :return: also a sentence if the kernel's list of modules is unreadable, as far as that matters
     """
-    with modules_from_memory():
-        prog.create_loaded_modules()
-    return [
-        module
-        for module in prog.modules()
-        if isinstance(module, drgn.RelocatableModule) and module.name in wanted
-    ]
+    # drgn only logs unreadable parts of the list.
+    warnings = logging.handlers.BufferingHandler(_MAX_WARNINGS)
+    warnings.setLevel(logging.WARNING)
+    logger = logging.getLogger("drgn")
+    logger.addHandler(warnings)
+    try:
+        with modules_from_memory():
+            prog.create_loaded_modules()
+        modules = [
+            module
+            for module in prog.modules()
+            if isinstance(module, drgn.RelocatableModule) and module.name in wanted
+        ]
+    except MemoryError:
+        raise
+    except Exception as error:
+        # drgn's errors have no common base class. Analyses work without modules.
+        return [], [unreadable_modules(wanted, str(error))]
+    finally:
+        logger.removeHandler(warnings)
+    unseen = set(wanted) - {module.name for module in modules}
+    if unseen and warnings.buffer:
+        return modules, [unreadable_modules(unseen, warnings.buffer[-1].getMessage())]
+    return modules, []
 
 
-def unreadable_modules(names: set[str], reason: str) -> str:
+def unreadable_modules(names: Collection[str], reason: str) -> str:
     """Return the sentence about an unreadable list of modules."""
     return (
         f"cannot determine whether the modules {', '.join(sorted(names))} are loaded "

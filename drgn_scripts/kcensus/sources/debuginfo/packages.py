@@ -140,10 +140,14 @@ def _remedy(release: str, build_id: str | None, file: str) -> str:
     )
 
 
-def missing_kernel(release: str, build_id: str | None) -> str:
-    """Return a sentence about missing debug info of the kernel, and how to get it."""
+def missing_kernel(release: str, build_id: str | None, version: str = "") -> str:
+    """Return a sentence about missing debug info of the kernel, and how to get it.
+
+    :param version: of a kernel without a build ID, such as ``#1 SMP Fri Jul 1 12:00:00 UTC 2022``
+    """
     remedy = _remedy(release, build_id, "its vmlinux")
-    return f"debug info of kernel {printable(release)} is missing: {remedy}"
+    kernel = f"{printable(release)} ({printable(version)})" if version else printable(release)
+    return f"debug info of kernel {kernel} is missing: {remedy}"
 
 
 def missing_module(name: str, release: str, build_id: str | None) -> str:

@@ -97,10 +97,16 @@ class Reader:
     """Makes nodes from untrusted rows, or raises :class:`BadTypes`.
 
     :param lacking: returns the error for the type of a member that was not recorded
+    :param elsewhere: returns the type of such a member from another source, or None
     """
 
-    def __init__(self, rows: Any, lacking: Callable[[str], Exception]) -> None:
-        self._lacking = lacking
+    def __init__(
+        self,
+        rows: Any,
+        lacking: Callable[[str], Exception],
+        elsewhere: Callable[[Node, Member], MemberType | None] | None = None,
+    ) -> None:
+        self._lacking, self._elsewhere = lacking, elsewhere
         self._nodes: list[Node] = []
         depths: dict[Node, int] = {}
         for row in as_list(rows):
@@ -192,9 +198,12 @@ class Reader:
 
         def resolve() -> MemberType:
             label = f"the type of {owner.tag or '(anonymous)'}.{name or '(anonymous)'}"
+            if self._elsewhere is not None and (found := self._elsewhere(owner, member)):
+                return found
             raise self._lacking(label)
 
-        return Member(name, offset, resolve, resolved)
+        member = Member(name, offset, resolve, resolved)
+        return member
 
 
 class Extent(NamedTuple):

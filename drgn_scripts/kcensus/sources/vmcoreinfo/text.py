@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 import drgn
 
+from kcensus.text import printable
+
 Read = Callable[[int, int], bytes | bytearray]
 """Function that returns physical memory: (address, size); raises :class:`drgn.FaultError`."""
 
@@ -19,6 +21,8 @@ _PAGE_SIZES = ("4096", "16384", "65536")
 _X86_IMAGE = 0xFFFF_FFFF_8000_0000
 """Address of physical_base in the mapping of the image, __START_KERNEL_map."""
 _UTS_BYTES = 1024
+_UTS_FIELD = 65
+_UTS_PLACES = (2 * _UTS_FIELD, 3 * _UTS_FIELD)
 
 
 class BadVmcoreinfo(ValueError):
@@ -106,6 +110,24 @@ class Vmcoreinfo:
 def has_release(uts: bytes, release: str) -> bool:
     """Return whether ``uts``, the start of a struct uts_namespace, is that of a kernel."""
     return b"Linux\0" in uts and b"\0" + release.encode() + b"\0" in uts
+
+
+def version_in_memory(prog: drgn.Program) -> str:
+    """Return the version of a kernel, such as ``#1 SMP Debian 5.10.251-1 (2026-01-01)``.
+
+    No types are needed. It is printable; empty if it is unreadable.
+    """
+    info = vmcoreinfo_of(prog)
+    place, release = info.symbols.get("init_uts_ns"), (info.word("OSRELEASE") or "").encode()
+    try:
+        uts = bytes(prog.read(place or 0, _UTS_BYTES)) if place and release else b""
+    except (drgn.FaultError, ValueError, OverflowError):
+        return ""
+    # struct new_utsname: the system's and the node's name, the release and the version.
+    start = uts.find(b"Linux\0")
+    fields = [uts[start + at :][:_UTS_FIELD].partition(b"\0")[0] for at in _UTS_PLACES]
+    is_own = start >= 0 and fields[0] == release
+    return printable(fields[1].decode(errors="replace")) if is_own else ""
 
 
 def vmcoreinfo_of(prog: drgn.Program) -> Vmcoreinfo:

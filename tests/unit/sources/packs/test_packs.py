@@ -148,6 +148,10 @@ def test_the_pack_of_a_dump_is_found_by_its_build_id(capsule: Path, pack: Path) 
         assert use_pack(program(capsule), (), [pack.parent]) is None
         with pytest.raises(TargetError, match="is a type pack of another kernel"):
             use_pack(program(capsule), [pack], [])
+        # One for many kernels is no mistake.
+        assert use_pack(program(capsule), (), [], [pack]) is None
+        _describe(patch, BUILD_ID)
+        assert use_pack(program(capsule), (), [], [pack]) is not None
 
 
 def test_without_a_build_id_the_banner_must_be_in_memory(capsule: Path, pack: Path) -> None:

@@ -15,7 +15,8 @@ from kcensus.sources.formats.sniff import sniff
 from kcensus.sources.vmcoreinfo import memory
 from kcensus.sources.vmcoreinfo.given import Place, at_place, read_vmcoreinfo
 from kcensus.sources.vmcoreinfo.search import search_vmcoreinfo
-from kcensus.sources.vmcoreinfo.text import BadVmcoreinfo, Vmcoreinfo
+from kcensus.sources.vmcoreinfo.text import BadVmcoreinfo, Vmcoreinfo, version_in_memory
+from tests.unit.sources.kallsyms.tables import program
 from tests.unit.sources.test_sniff import PRSTATUS, elf_core, kdump, note, one_line
 
 MIB = 1 << 20
@@ -232,3 +233,19 @@ def test_it_is_for_vmcores_only(tmp_path: Path) -> None:
         open_target("sample", vmcoreinfo=own)
     with pytest.raises(RequestError, match="no such file"):
         open_target("sample", vmcoreinfo=tmp_path / "none")
+
+
+def test_the_version_of_a_kernel_is_read_without_types() -> None:
+    at = IMAGE + UTS - PHYS_BASE
+    version = b"#1 SMP Debian 6.1.1-1\x1b (2026-01-01)"
+    words = (b"Linux", b"host", RELEASE.encode(), version)
+    uts = b"".join(word.ljust(65, b"\0") for word in words)
+    # In older kernels, such as 4.18, a reference count comes first.
+    for start in (b"", b"\4\0\0\0"):
+        data = (start + uts).ljust(4096, b"\0")
+        known = version_in_memory(program(text(), data, start=at))
+        assert known == "#1 SMP Debian 6.1.1-1\\x1b (2026-01-01)"
+    for wrong in (uts.replace(b"6.1.0", b"6.2.0"), bytes(4096), b"Linux\0"):
+        data = wrong.ljust(4096, b"\0")
+        assert version_in_memory(program(text(), data, start=at)) == ""
+    assert version_in_memory(program(text(), data, start=at + 8192)) == ""

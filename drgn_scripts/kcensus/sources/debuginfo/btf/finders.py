@@ -8,16 +8,19 @@ A drgn with such finders keeps its own.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import drgn
 from drgn import FindObjectFlags, TypeKind
 
 from kcensus.sources.debuginfo.btf.types import Btf
-from kcensus.sources.types.nodes import Ref, build
+from kcensus.sources.types.nodes import COMPOUND, Ref, build
 
 TYPES, OBJECTS = "btf", "btf_symbol"
 Address = Callable[[str], int | None]
 """Returns the address of a symbol, or None."""
+_TAGGED = (*COMPOUND, TypeKind.ENUM)
+_Found = TypeVar("_Found")
 
 
 class Types:
@@ -29,15 +32,18 @@ class Types:
     def __init__(self, kernel: Btf) -> None:
         self._all = {"": kernel}
         self._found: dict[tuple[TypeKind, str], Ref | None] = {}
-        kernel.complete = self._complete
+        self.is_used = False
+        """Whether a struct, an enum or an object was found here."""
+        kernel.complete = self.only
 
     def add(self, module: str, btf: Btf) -> None:
         """Add the types of a module; before a type is used that a module may complete."""
-        btf.complete = self._complete
+        btf.complete = self.only
         self._all[module] = btf
         self._found.clear()
 
-    def _complete(self, kind: TypeKind, name: str) -> Ref | None:
+    def only(self, kind: TypeKind, name: str) -> Ref | None:
+        """Return the only definition of a struct or union in all; None without a single one."""
         refs = [ref for each in self._all.values() if (ref := each.only(kind, name))]
         return refs[0] if len(refs) == 1 else None
 
@@ -47,22 +53,29 @@ class Types:
         if key not in self._found:
             refs = (each.find(kind, name, own=True) for each in self._all.values())
             self._found[key] = next(filter(None, refs), None)
-        return self._found[key]
+        ref = self._found[key]
+        # drgn asks for integers that it has itself, too.
+        self.is_used |= ref is not None and kind in _TAGGED
+        return ref
 
     def enumerator(self, name: str) -> tuple[Ref, int] | None:
         """Return an enum and a value as :meth:`find` does a type."""
         pairs = (each.enumerator(name, own=True) for each in self._all.values())
-        return next(filter(None, pairs), None)
+        return self._used(next(filter(None, pairs), None))
 
     def function(self, name: str) -> Ref | None:
         """Return the type of a function as :meth:`find` does a type."""
         refs = (each.function(name, own=True) for each in self._all.values())
-        return next(filter(None, refs), None)
+        return self._used(next(filter(None, refs), None))
 
     def variable(self, name: str) -> Ref | None:
         """Return the type of a variable as :meth:`find` does a type."""
         refs = (each.variable(name) for each in self._all.values())
-        return next(filter(None, refs), None)
+        return self._used(next(filter(None, refs), None))
+
+    def _used(self, found: _Found) -> _Found:
+        self.is_used |= found is not None
+        return found
 
 
 def register(prog: drgn.Program, types: Types, address: Address | None = None) -> None:

@@ -60,7 +60,10 @@ def of_modules(prog: drgn.Program, kernel: Btf, head: int) -> tuple[dict[str, Bt
     :param head: address of the symbol ``btf_modules``
 
     Since Linux kernel commit 36e68442d1af ("bpf: Load and verify kernel module BTFs") (in v5.11),
-    the kernel keeps BTF of modules in this list.
+    the kernel keeps BTF of modules in this list. Since Linux kernel commit 8646db238997
+    ("libbpf,bpf: Share BTF relocate-related code with kernel") (in v6.11), modules may have a base
+    of their own (``.BTF.base``); on load, the kernel rewrites the IDs and names of their BTF in
+    place for its own BTF, or leaves the module out of the list.
     """
     modules: dict[str, Btf] = {}
     sentences: list[str] = []

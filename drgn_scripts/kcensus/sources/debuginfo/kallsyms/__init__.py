@@ -5,19 +5,7 @@ from __future__ import annotations
 
 from kcensus.sources.debuginfo.kallsyms.files import from_file
 from kcensus.sources.debuginfo.kallsyms.loading import load
-from kcensus.sources.debuginfo.kallsyms.module_symbols import (
-    DAMAGED,
-    loaded_modules,
-    module_symbols,
-)
+from kcensus.sources.debuginfo.kallsyms.module_symbols import module_symbols
 from kcensus.sources.debuginfo.kallsyms.symbols import BadKallsyms, Symbols
 
-__all__ = [
-    "DAMAGED",
-    "BadKallsyms",
-    "Symbols",
-    "from_file",
-    "load",
-    "loaded_modules",
-    "module_symbols",
-]
+__all__ = ["BadKallsyms", "Symbols", "from_file", "load", "module_symbols"]

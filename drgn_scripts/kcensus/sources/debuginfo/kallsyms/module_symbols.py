@@ -8,32 +8,15 @@ from __future__ import annotations
 
 import drgn
 from drgn.helpers.linux.kallsyms import module_kallsyms
-from drgn.helpers.linux.list import list_for_each_entry
 
 from kcensus.text import printable
 
-DAMAGED = (
+_DAMAGED = (
     *(drgn.FaultError, drgn.OutOfBoundsError, LookupError, AttributeError),
     *(TypeError, ValueError, OverflowError, MemoryError),
 )
-"""Raised for a damaged list or table of modules."""
-_MAX_MODULES = 1 << 14
+"""Raised for a damaged symbol table."""
 _MAX_SYMBOLS = 1 << 20
-
-
-def loaded_modules(prog: drgn.Program) -> dict[str, drgn.Object]:
-    """Return the ``struct module`` of each loaded module by name, not safe to print.
-
-    :raises Exception: one of :data:`DAMAGED`; the list of modules is damaged
-    """
-    loaded: dict[str, drgn.Object] = {}
-    seen: set[int] = set()
-    for module in list_for_each_entry("struct module", prog["modules"].address_of_(), "list"):
-        if module.value_() in seen or len(seen) > _MAX_MODULES:
-            raise ValueError("the list of modules has a circle")
-        seen.add(module.value_())
-        loaded[module.name.string_().decode(errors="surrogateescape")] = module
-    return loaded
 
 
 def module_symbols(module: drgn.Object) -> drgn.SymbolIndex:
@@ -49,5 +32,5 @@ def module_symbols(module: drgn.Object) -> drgn.SymbolIndex:
         if count > _MAX_SYMBOLS:
             raise ValueError(f"num_symtab is {count}")
         return drgn.SymbolIndex(module_kallsyms(module) if count else [])
-    except DAMAGED as error:
+    except _DAMAGED as error:
         raise ValueError(printable(str(error))) from error

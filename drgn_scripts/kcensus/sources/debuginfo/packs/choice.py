@@ -28,12 +28,13 @@ def split_packs(paths: Collection[Path]) -> tuple[tuple[Path, ...], tuple[Path, 
 
 
 def use_pack(
-    prog: drgn.Program, packs: Iterable[Path], places: Iterable[Path]
+    prog: drgn.Program, packs: Iterable[Path], places: Iterable[Path], shared: Iterable[Path] = ()
 ) -> PackDebugInfo | None:
     """Register the pack of a program's kernel; return None if there is none.
 
-    :param packs: files that the user passed
+    :param packs: files that the user passed for this kernel
     :param places: directories, and other files
+    :param shared: packs of many kernels
     :raises TargetError: a pack that the user passed is of another kernel or corrupt, or the pack of
         this kernel is
     """
@@ -42,7 +43,7 @@ def use_pack(
     vmcoreinfo = vmcoreinfo_of(prog)
     build_id, offset = vmcoreinfo.build_id, vmcoreinfo.kernel_offset
     given = [Pack(path) for path in packs]
-    for pack in (*given, *_in_directories(places, build_id)):
+    for pack in (*given, *_readable(shared), *_in_directories(places, build_id)):
         if _is_of(pack, prog, build_id, offset):
             _check(pack, vmcoreinfo)
             info = PackDebugInfo(prog, pack, offset)
@@ -66,9 +67,13 @@ def _in_directories(places: Iterable[Path], build_id: str | None) -> Iterator[Pa
             continue
         with suppress(OSError):
             names = sorted(name for name in os.listdir(directory) if name.endswith(SUFFIX))
-            for name in islice(names, _MAX_PACKS):
-                with suppress(TargetError):
-                    yield Pack(directory / name)
+            yield from _readable(directory / name for name in islice(names, _MAX_PACKS))
+
+
+def _readable(paths: Iterable[Path]) -> Iterator[Pack]:
+    for path in paths:
+        with suppress(TargetError):
+            yield Pack(path)
 
 
 def _is_of(pack: Pack, prog: drgn.Program, build_id: str | None, offset: int) -> bool:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy.typing as npt
 from kcensus.sources.formats import elf
 from kcensus.sources.model import TargetError
 from kcensus.sources.reader import FileReader
+from kcensus.text import printable
 
 _SYMBOL = np.dtype(
     [
@@ -49,6 +51,8 @@ def read_elf(path: Path) -> ElfFile:
 
     :raises TargetError: the file is not a vmlinux or module of a supported machine, or is corrupt
     """
+    if os.path.isdir(path):
+        raise TargetError(f"{printable(str(path))}: is a directory; pass the vmlinux inside it")
     with FileReader(path) as reader:
         if reader.read(0, 4) != elf.MAGIC:
             raise TargetError(

@@ -3,19 +3,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cached_property
 
 import drgn
 from drgn import FindObjectFlags, TypeKind
 
-from kcensus.sources.debuginfo.loading import loaded_modules, unreadable_modules
+from kcensus.sources.debuginfo.btf.finders import Types
+from kcensus.sources.debuginfo.loading import loaded_modules
 from kcensus.sources.debuginfo.packs.file import Pack
 from kcensus.sources.debuginfo.packs.scopes import Found, Scope, read_contents
 from kcensus.sources.debuginfo.packs.symbols import Columns, SymbolTable, kernel_table, module_table
 from kcensus.sources.model import kernel_release
-from kcensus.sources.types.nodes import COMPOUND, NotRecorded, build, forget
+from kcensus.sources.types.nodes import (
+    COMPOUND,
+    Member,
+    MemberType,
+    Node,
+    NotRecorded,
+    build,
+    forget,
+)
 from kcensus.sources.types.table import BadTypes
 from kcensus.text import printable
 
@@ -37,8 +46,10 @@ class PackDebugInfo:
     def __init__(self, prog: drgn.Program, pack: Pack, offset: int) -> None:
         self._prog, self._pack, self._offset = prog, pack, offset
         self._low, self._high = pack.head.extent
+        self.rest: Callable[[], Types | str] = lambda: ""
+        """Registers finders of another source, and returns its types; or why there is none."""
         try:
-            self._contents = read_contents(pack.document(), self._lacking)
+            self._contents = read_contents(pack.document(), self._lacking, self._member_of_rest)
             self._columns = pack.symbols()
         except BadTypes as error:
             raise pack.corrupt(error) from error
@@ -62,14 +73,41 @@ class PackDebugInfo:
         self._prog.register_symbol_finder(name, self._find_symbols, enable_index=-1)
 
     @cached_property
-    def _table(self) -> SymbolTable:
+    def table(self) -> SymbolTable:
+        """The symbols of the kernel."""
         return kernel_table(self._columns, self._pack.head.extent, self._offset)
 
     def _lacking(self, what: str) -> NotRecorded:
+        rest = self.rest() if self._is_only() else ""
+        why = f", and the dump cannot complete it: {rest}" if rest and isinstance(rest, str) else ""
         return NotRecorded(
             f"the type pack {self._pack.name} lacks {printable(what)}: it has what kcensus itself "
-            "uses; pass the vmlinux with -s, or write the pack again with `kcensus types save`"
+            f"uses{why}; pass the vmlinux with -s, or write the pack again with `kcensus types "
+            "save`"
         )
+
+    def _go_on(self, what: str) -> None:
+        """Let drgn ask the finders of the other source; raise an error if there is none."""
+        if self._is_only() and isinstance(self.rest(), str):
+            raise self._lacking(what)
+
+    def _member_of_rest(self, owner: Node, member: Member) -> MemberType | None:
+        """Return the type of a member, of a struct whose members kcensus does not use."""
+        types = self.rest() if owner.tag and self._is_only() else ""
+        ref = None if isinstance(types, str) else types.find(owner.kind, owner.tag or "")
+        if ref is None or ref.node.size != owner.size:
+            return None
+        place = member.name, member.bit_offset
+        same = (each for each in ref.node.members or () if (each.name, each.bit_offset) == place)
+        found = next(same, None)
+        return None if found is None else found.type()
+
+    def complete(self, types: Types) -> None:
+        """Give types that are only declared the members that they have in another source."""
+        for label, nodes in [*self._contents.incomplete.items()]:
+            ref = types.only(nodes[0].kind, nodes[0].tag or "")
+            if ref is not None:
+                self._fill(label, ref.node)
 
     def _is_only(self) -> bool:
         """Return whether no other source of types follows, so that an unknown name is an error."""
@@ -83,9 +121,12 @@ class PackDebugInfo:
         """Give types that are only declared elsewhere the members that they have in a scope."""
         for label, ref in scope.types.items():
             if ref is not None and ref.node.size is not None:
-                for node in self._contents.incomplete.pop(label, ()):
-                    node.size, node.members = ref.node.size, ref.node.members
-                    forget(self._prog, node)
+                self._fill(label, ref.node)
+
+    def _fill(self, label: str, definition: Node) -> None:
+        for node in self._contents.incomplete.pop(label, ()):
+            node.size, node.members = definition.size, definition.members
+            forget(self._prog, node)
 
     def _scopes(self) -> Iterator[tuple[Scope, drgn.RelocatableModule | None]]:
         yield self._contents.kernel, None
@@ -94,7 +135,7 @@ class PackDebugInfo:
     def _find_type(
         self, prog: drgn.Program, kinds: drgn.TypeKindSet, name: str, filename: str | None
     ) -> drgn.Type | None:
-        is_known = False
+        is_known, label = False, name
         for kind in TypeKind:
             if kind not in kinds:
                 continue
@@ -105,8 +146,8 @@ class PackDebugInfo:
                 if ref is not None and ref.node.kind == kind:
                     return build(prog, ref)
             is_known |= kind in _PRIMITIVE
-        if not is_known and self._is_only():
-            raise self._lacking(f"the type {name}")
+        if not is_known:
+            self._go_on(f"the type {label}")
         return None
 
     def _find_object(
@@ -122,8 +163,8 @@ class PackDebugInfo:
                     return drgn.Object(prog, build(prog, found.ref), address=address)
                 if is_there:
                     return drgn.Object.from_bytes_(prog, build(prog, found.ref), found.value)
-        if key not in self._contents.asked and self._is_only():
-            raise self._lacking(f"the variable or constant {name}")
+        if key not in self._contents.asked:
+            self._go_on(f"the variable or constant {name}")
         return None
 
     def _place(
@@ -142,7 +183,7 @@ class PackDebugInfo:
     def _find_symbols(
         self, prog: drgn.Program, name: str | None, address: int | None, one: bool
     ) -> list[drgn.Symbol]:
-        tables = [self._table, *self._tables.values()]
+        tables = [self.table, *self._tables.values()]
         if address is not None:
             found = self._at(address)
             matches = [symbol for symbol in found if name is None or symbol.name == name]
@@ -154,7 +195,7 @@ class PackDebugInfo:
 
     def _at(self, address: int) -> list[drgn.Symbol]:
         if self._low <= address - self._offset < self._high:
-            return self._table.at(address)
+            return self.table.at(address)
         for name, (_, module) in self._modules.items():
             if any(low <= address < high for low, high in module.address_ranges or ()):
                 return self._tables[name].at(address)
@@ -166,21 +207,15 @@ class PackDebugInfo:
         wanted = {name.replace("-", "_") for name in names} - set(self._modules)
         if not wanted:
             return []
-        try:
-            loaded = loaded_modules(self._prog, wanted)
-        except MemoryError:
-            raise
-        except Exception as error:
-            # drgn's errors have no common base class. Analyses work without modules.
-            return [unreadable_modules(wanted, str(error))]
-        return list(filter(None, map(self._use, loaded)))
+        loaded, sentences = loaded_modules(self._prog, wanted)
+        return sentences + list(filter(None, map(self._use, loaded)))
 
     def _use(self, module: drgn.RelocatableModule) -> str:
         """Use what the pack has of a module; return a sentence if it has nothing."""
         name = module.name
         scope = self._contents.modules.get(name)
         if scope is None:
-            return self._missing(name, "lacks it")
+            return self._missing(name, "has no such module")
         build_id = module.build_id.hex() if module.build_id else None
         if build_id and scope.build_id and build_id != scope.build_id:
             return self._missing(name, f"has it with another build ID than {build_id}")
@@ -203,8 +238,8 @@ class PackDebugInfo:
         self._lacked.add(name)
         where = f"module {printable(name)} of kernel {kernel_release(self._prog)}"
         return (
-            f"debug info of {where} is missing: the type pack {self._pack.name} {why}; pass its "
-            "file to `kcensus types save`, too, or with -s"
+            f"debug info of {where} is missing: the type pack {self._pack.name} {why}; pass the "
+            "files of modules to `kcensus types save`, too, or with -s"
         )
 
     def _module_table(

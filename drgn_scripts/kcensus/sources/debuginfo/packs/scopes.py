@@ -11,7 +11,7 @@ import drgn
 
 from kcensus.sources.debuginfo.lookups import label_of
 from kcensus.sources.debuginfo.packs.file import bytes_of
-from kcensus.sources.types.nodes import COMPOUND, Node, Ref
+from kcensus.sources.types.nodes import COMPOUND, Member, MemberType, Node, Ref
 from kcensus.sources.types.table import (
     BadTypes,
     Reader,
@@ -70,13 +70,18 @@ class Contents:
     """Types that are only declared, by label."""
 
 
-def read_contents(document: Mapping[str, Any], lacking: Callable[[str], Exception]) -> Contents:
+def read_contents(
+    document: Mapping[str, Any],
+    lacking: Callable[[str], Exception],
+    elsewhere: Callable[[Node, Member], MemberType | None] | None = None,
+) -> Contents:
     """Return the contents of a pack.
 
     :param lacking: returns the error for the type of a member that the pack lacks
+    :param elsewhere: returns the type of such a member from another source, or None
     :raises BadTypes: they are invalid
     """
-    table = Reader(document.get("types"), lacking)
+    table = Reader(document.get("types"), lacking, elsewhere)
     scopes = [_scope(as_object(each), table) for each in as_list(document.get("scopes"), 1)]
     if len(scopes) > _MAX_SCOPES or scopes[0].module:
         raise BadTypes("the kernel's types are missing")

@@ -174,6 +174,21 @@ class SymbolTable:
         rows.sort(key=lambda row: not self._columns.flags[row] & _FIRST)
         return [self._symbol(row) for row in rows]
 
+    def addresses(self, name: str) -> list[int]:
+        """Return the addresses of all symbols of a name, ascending."""
+        return sorted(symbol.address for symbol in self.named(name))
+
+    def address(self, name: str) -> int | None:
+        """Return the address of a symbol, or None if there is none or no single one.
+
+        Of several with the name, it is the global one.
+        """
+        symbols = self.named(name)
+        if len({symbol.address for symbol in symbols}) > 1:
+            symbols = [each for each in symbols if each.binding == drgn.SymbolBinding.GLOBAL]
+        places = {symbol.address for symbol in symbols}
+        return places.pop() if len(places) == 1 else None
+
     def all(self) -> list[drgn.Symbol]:
         """Return all symbols, by address."""
         return [self._symbol(row) for row in self._order.tolist()]

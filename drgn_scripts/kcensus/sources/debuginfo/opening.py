@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Choose the sources of a program's types and symbols, in their order of preference.
+
+Debug info comes first, then a type pack, then the kernel's own memory. A later source gives what an
+earlier one lacks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
+import drgn
+
+from kcensus.limits.memory import mapping_files
+from kcensus.sources.debuginfo.btf.finders import Types
+from kcensus.sources.debuginfo.finder import DebugInfo
+from kcensus.sources.debuginfo.given import Given, split_given
+from kcensus.sources.debuginfo.in_memory import InMemory, NotInMemory
+from kcensus.sources.debuginfo.packs.choice import split_packs, use_pack
+from kcensus.sources.debuginfo.packs.loaded import PackDebugInfo
+from kcensus.sources.debuginfo.unused import unused
+from kcensus.sources.model import (
+    SYMBOLS,
+    MissingDebugInfo,
+    ModuleTypes,
+    Target,
+    TargetError,
+    check_platform,
+)
+
+_Second = Callable[[], ModuleTypes | None]
+"""Makes a source of types; returns None if there is none."""
+
+
+def has_types(prog: drgn.Program) -> bool:
+    """Return whether :func:`load_debug_info` gave a program types from elsewhere than DWARF."""
+    return (PackDebugInfo.of(prog) or InMemory.of(prog)) is not None
+
+
+def load_debug_info(
+    target: Target, symbols: tuple[Path, ...], shared: tuple[Path, ...] = ()
+) -> Target:
+    """Give the program of ``target`` types and symbols, once; return the target.
+
+    :param symbols: files and directories that the user passed for this target
+    :param shared: others, for many kernels
+    :raises TargetError: the machine is not supported, or the debug info is missing or unusable
+    """
+    prog = target.prog
+    check_platform(prog, target.name)
+    packs, files = split_packs(symbols)
+    shared_packs, shared = split_packs(shared)
+    given, files = split_given(files)
+    shared_given, shared = split_given(shared)
+    given = Given(given.btf or shared_given.btf, given.symbols or shared_given.symbols)
+    debug_info = DebugInfo(prog, files, shared)
+    memory = functools.cache(lambda: _in_memory(prog, given))
+
+    def second() -> InMemory | None:
+        with contextlib.suppress(TargetError):
+            made = memory()
+            return made if isinstance(made, InMemory) else None
+        return None
+
+    try:
+        with mapping_files():
+            debug_info.load_kernel()
+        modules = _Modules(debug_info, [second], debug_info)
+    except MissingDebugInfo as error:
+        places = (*files, *shared)
+        if pack := use_pack(prog, packs, places, shared_packs):
+            target.types = "type pack"
+            pack.rest = functools.partial(_types_of, memory)
+            modules = _Modules(pack, [lambda: debug_info, second], debug_info)
+        elif debug_info.names_no_kernel:
+            own = memory()
+            why = "" if isinstance(own, InMemory) else str(error)
+            kernel = debug_info.release, debug_info.build
+            passed = (("-s", (*packs, *files)), (SYMBOLS, (*shared_packs, *shared)))
+            notes = tuple(filter(None, (unused(*each, *kernel, why) for each in passed)))
+            if not isinstance(own, InMemory):
+                text = (
+                    f"{why}; or pass a type pack of it with -s, which `kcensus types save` writes "
+                    f"where its debug info is; the dump itself cannot replace it: {own}"
+                )
+                raise MissingDebugInfo("; ".join((text, *notes)), error.build_id) from error
+            target.types, target.notes = "BTF", notes
+            modules = _Modules(own, [lambda: debug_info], debug_info)
+        else:
+            raise
+    target.modules, target.completed = modules, modules.is_completed
+    return target
+
+
+def _in_memory(prog: drgn.Program, given: Given) -> InMemory | str:
+    """Return the kernel's own types, registered behind others; or why there are none.
+
+    :raises TargetError: the files that the user passed are unusable
+    """
+    if (known := InMemory.of(prog)) is not None:
+        return known
+    pack = PackDebugInfo.of(prog)
+    try:
+        # A pack has all symbols of the kernel.
+        return InMemory(prog, given, None if pack is None else pack.table)
+    except NotInMemory as error:
+        return str(error)
+
+
+def _types_of(memory: Callable[[], InMemory | str]) -> Types | str:
+    try:
+        made = memory()
+    except TargetError as error:
+        return str(error)
+    return made if isinstance(made, str) else made.types
+
+
+class _Modules:
+    """Modules from a first source of types, and its missing modules from the next ones."""
+
+    def __init__(self, first: ModuleTypes, others: list[_Second], debug_info: DebugInfo) -> None:
+        self._first, self._others, self._debug_info = first, others, debug_info
+        self._has_modules_of_memory = False
+
+    def need_modules(self, *names: str) -> list[str]:
+        wanted = [name.replace("-", "_") for name in names]
+        sentences = self._first.need_modules(*wanted)
+        for make in self._others:
+            lacking = [name for name in wanted if self._first.lacks(name)]
+            if not lacking or (source := make()) is None:
+                continue
+            source.need_modules(*lacking)
+            if isinstance(source, InMemory):
+                self._has_modules_of_memory |= any(map(source.has, lacking))
+                if isinstance(self._first, PackDebugInfo):
+                    self._first.complete(source.types)
+            left = [name for name in wanted if name not in lacking or not source.has(name)]
+            if len(left) < len(wanted):
+                wanted, sentences = left, self._first.need_modules(*left)
+        return [*sentences, *self._debug_info.troubles]
+
+    def is_completed(self) -> bool:
+        """Return whether types in memory have completed a first source that is not memory."""
+        memory = InMemory.of(self._debug_info.prog)
+        looked_up = isinstance(self._first, PackDebugInfo) and memory and memory.types.is_used
+        return self._has_modules_of_memory or bool(looked_up)
+
+    def places(self) -> list[tuple[str, str]]:
+        first, memory = self._first.places(), InMemory.of(self._debug_info.prog)
+        others = [each for each in (self._debug_info, memory) if each not in (self._first, None)]
+        known = {name for name, _ in first}
+        more = [place for each in others if each for place in each.places()]
+        return [*first, *(place for place in more if place[0] not in known)]

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Say what places of debug info hold, where they have nothing for a kernel."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from kcensus.human import listed
+from kcensus.sources.debuginfo.finder import MAX_DEPTH, vmlinux_at, vmlinux_below
+from kcensus.sources.debuginfo.packs.file import SUFFIX, Pack, is_pack
+from kcensus.sources.model import TargetError
+from kcensus.text import printable
+
+_MAX_NAMED = 3
+
+
+def unused(
+    origin: str, places: Sequence[Path], release: str, build: str = "", error: str = ""
+) -> str:
+    """Return a sentence about places with nothing for a kernel; empty if they may serve later.
+
+    :param origin: how they were passed: ``-s``
+    :param places: directories, and files with debug info or type packs
+    :param release: of the kernel
+    :param build: its build ID or version, if known
+    :param error: the sentence that this one ends; what it says is left out
+    """
+    directories = [path for path in places if os.path.isdir(path)]
+    if not places or any(_has_modules(place, release) for place in places):
+        return ""
+    packs = [path for path in places if path not in directories and is_pack(path)]
+    files = [each for path in places if path not in directories for each in vmlinux_at(path)]
+    packs += [path for directory in directories for path in _packs_in(directory)]
+    files += [each for directory in directories for each in vmlinux_below(directory)]
+    if any(str(file) in error for file in files):
+        if not packs:
+            return ""
+        files = []
+    counts = {"type pack" + "s" * (len(packs) != 1): len(packs), "vmlinux": len(files)}
+    has = " and ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+    # Only the named packs are read.
+    named = [*map(_build, packs[:_MAX_NAMED]), *packs[_MAX_NAMED:], *files]
+    builds = listed([*map(str, named)], _MAX_NAMED, "; ")
+    shown = listed([printable(os.fspath(path)) for path in places], _MAX_NAMED)
+    held = f"only {has} ({builds})" if has else "neither a type pack nor a vmlinux"
+    if error:
+        return f"{origin} {shown} has {held}"
+    kernel = f"{release} ({build})" if build else release
+    return f"{origin} {shown}: has nothing for kernel {kernel}, {held}; the dump's own types serve"
+
+
+def _build(pack: Path) -> str:
+    with contextlib.suppress(TargetError):
+        return str(Pack(pack).head)
+    return f"{printable(os.fspath(pack))}, which is unreadable"
+
+
+def _packs_in(directory: Path) -> Iterator[Path]:
+    with contextlib.suppress(OSError):
+        names = sorted(name for name in os.listdir(directory) if name.endswith(SUFFIX))
+        yield from (directory / name for name in names)
+
+
+def _has_modules(place: Path, release: str) -> bool:
+    """Return whether a place has modules of the release, or of an unknown one."""
+    if not os.path.isdir(place):
+        return ".ko" in place.name
+    base = len(place.parts)
+    for folder, folders, files in os.walk(place):
+        if len(Path(folder).parts) - base >= MAX_DEPTH:
+            folders.clear()
+        if any(".ko" in name for name in files):
+            parts = Path(folder).parts
+            releases = [after for before, after in pairwise(parts) if before == "modules"]
+            if not releases or release in releases:
+                return True
+    return False
