@@ -10,7 +10,8 @@ from kcensus.sources.debuginfo.kallsyms.module_symbols import (
     loaded_modules,
     module_symbols,
 )
-from kcensus.sources.debuginfo.kallsyms.symbols import BadKallsyms, Symbols
+from kcensus.sources.debuginfo.kallsyms.symbol_names import BadKallsyms
+from kcensus.sources.debuginfo.kallsyms.symbols import Symbols
 
 __all__ = [
     "DAMAGED",

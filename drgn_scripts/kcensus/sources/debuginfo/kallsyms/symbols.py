@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from drgn import Program, Symbol, SymbolBinding, SymbolKind
 
-from kcensus.sources.debuginfo.names import Names, Text
+from kcensus.sources.debuginfo.kallsyms.symbol_names import SymbolNames
 
 FINDER = "kcensus kallsyms"
 """Name of the symbol finder."""
@@ -25,44 +25,22 @@ _FUNCTIONS = "tTwW"
 _OBJECTS = "aAbBcCdDgGrRsSvV"
 
 
-class BadKallsyms(ValueError):
-    """A symbol table is missing, damaged or of another kernel; the text is one sentence's end."""
-
-
 class Symbols:
     """A symbol table, in ascending order of addresses.
 
-    :param text: per symbol a newline, its type as of nm(1), and its name; without another newline
+    :param names: types and names
     :param address: uint64, as many, ascending
     """
 
-    def __init__(self, text: bytes, address: npt.NDArray[np.uint64]) -> None:
-        self._text = text
-        characters = np.frombuffer(text, np.uint8)
-        lines = np.flatnonzero(characters == ord("\n"))
-        if len(lines) != len(address):
+    def __init__(self, names: SymbolNames, address: npt.NDArray[np.uint64]) -> None:
+        if len(names) != len(address):
             raise ValueError("there must be as many addresses as names")
-        if len(lines) and (int(characters.max()) > 127 or lines[-1] + 1 >= len(text)):
-            raise ValueError("a symbol is not ASCII, or has no type")
-        self._types = characters[lines + 1].tobytes().decode("ascii")
-        # An array takes 8 bytes a name, a list of strings 80.
-        self._start, self._end = lines + 2, np.append(lines[1:], len(text))
+        self.name_column, self._types = names, names.types
         self.address_column = address
         """Addresses of all symbols, shape (n,), ascending. Not to be changed."""
 
     def __len__(self) -> int:
-        return len(self._start)
-
-    @functools.cached_property
-    def _index(self) -> Names:
-        return Names(Text(np.frombuffer(self._text, np.uint8), self._end).keys(self._start))
-
-    def _name(self, row: int) -> str:
-        return self._text[self._start[row] : self._end[row]].decode("ascii")
-
-    def _named(self, name: str) -> list[int]:
-        """Return the rows of a name, ascending."""
-        return [row for row in self._index.candidates(name) if self._name(row) == name]
+        return len(self._types)
 
     @functools.cached_property
     def _ends(self) -> npt.NDArray[np.uint64]:
@@ -80,7 +58,7 @@ class Symbols:
 
     def names(self) -> list[str]:
         """Return all names, in ascending order of addresses."""
-        return [line[1:] for line in self._text.decode("ascii").split("\n")[1:]]
+        return self.name_column.all()
 
     def types(self) -> list[str]:
         """Return the types of all symbols, as of nm(1): ``T`` a global function, ``d`` static data.
@@ -92,7 +70,7 @@ class Symbols:
 
     def addresses(self, name: str) -> list[int]:
         """Return the addresses of all symbols of this name, ascending."""
-        return [int(self.address_column[row]) for row in self._named(name)]
+        return [int(self.address_column[row]) for row in self.name_column.named(name)]
 
     def address(self, name: str) -> int | None:
         """Return the address of the symbol, or None if there is none or no single one.
@@ -100,7 +78,7 @@ class Symbols:
         Static functions and variables of several files may have the same name. Then it is the
         global symbol, of which a kernel has one; without a global one any choice would be a guess.
         """
-        rows = self._named(name)
+        rows = self.name_column.named(name)
         places = {int(self.address_column[row]) for row in rows}
         if len(places) > 1:
             globals_ = (row for row in rows if self._types[row] in _GLOBAL)
@@ -130,7 +108,7 @@ class Symbols:
 
     def symbol(self, row: int) -> Symbol:
         """Return a row as a symbol of drgn, whose size is an upper bound."""
-        kind, name = self._types[row], self._name(row)
+        kind, name = self._types[row], self.name_column[row]
         address = int(self.address_column[row])
         if kind in _WEAK:
             binding = SymbolBinding.WEAK
@@ -151,7 +129,7 @@ class Symbols:
         if address is not None:
             rows = self.containing(address)
         if name is not None:
-            named = self._named(name)
+            named = self.name_column.named(name)
             rows = named if address is None else sorted({*named}.intersection(rows))
         # The order of preference of drgn among symbols of an ELF file: global, weak, local.
         if one:
@@ -159,7 +137,7 @@ class Symbols:
         return [self.symbol(row) for row in rows]
 
     def _preference(self, row: int) -> tuple[bool, int]:
-        kind, name = self._types[row], self._name(row)
+        kind, name = self._types[row], self.name_column[row]
         # A system call without arguments is one function with a name for 32 bit, too.
         return name.startswith("__ia32_"), 1 if kind in _WEAK else 0 if kind in _GLOBAL else 2
 
