@@ -100,6 +100,8 @@ def _marks(stream: bytes, count: int) -> Iterator[npt.NDArray[np.int64]]:
 
 def _parallel(stream: bytes, count: int, marks: npt.NDArray[np.int64]) -> Lengths | None:
     """Return the places of symbols, following them from all marks at once; None if that fails."""
+    if len(marks) > 1 and not _reaches(stream, int(marks[1])):
+        return None
     data, last = np.frombuffer(stream, np.uint8), len(stream) - 1
     first = np.empty((len(marks), _PER_MARKER), np.int64)
     place, end = marks, 0
@@ -116,6 +118,17 @@ def _parallel(stream: bytes, count: int, marks: npt.NDArray[np.int64]) -> Length
     starts = first.reshape(-1)[:count]
     fits = (place[:-1] == marks[1:]).all() and (np.diff(starts) > 1).all() and end <= last + 1
     return Lengths(starts, end) if fits else None
+
+
+def _reaches(stream: bytes, mark: int) -> bool:
+    """Return whether the first symbols end at the second mark."""
+    place = 0
+    for _ in range(_PER_MARKER):
+        if place + 1 >= len(stream):
+            return False
+        length = stream[place]
+        place += 1 + length if length < 128 else 2 + length - 128 + (stream[place + 1] << 7)
+    return place == mark
 
 
 def _lengths(stream: bytes, count: int) -> Lengths:

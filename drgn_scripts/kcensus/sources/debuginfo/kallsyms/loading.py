@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import drgn
 
-from kcensus.sources.debuginfo.kallsyms import decode, search
+from kcensus.sources.debuginfo.kallsyms import decode, exports, search
+from kcensus.sources.debuginfo.kallsyms.missing import Missing
 from kcensus.sources.debuginfo.kallsyms.symbol_names import TOKENS, BadKallsyms
 from kcensus.sources.debuginfo.kallsyms.symbols import Symbols
 from kcensus.sources.vmcoreinfo.text import Vmcoreinfo, vmcoreinfo_of
@@ -27,10 +28,19 @@ def load(prog: drgn.Program) -> Symbols:
 
     :raises BadKallsyms: the table is missing, damaged, or contradicts VMCOREINFO
     """
-    info = vmcoreinfo_of(prog)
+    return load_from(reader(prog), vmcoreinfo_of(prog))
+
+
+def load_from(read: decode.Read, info: Vmcoreinfo) -> Symbols:
+    """Return the symbols in memory as :func:`load` does."""
     if all(_PREFIX + name in info.symbols for name in _NEEDED):
-        return by_vmcoreinfo(prog, info)
-    return search.find(reader(prog), info.own_symbols())
+        table = by_vmcoreinfo(read, info)
+    else:
+        table = search.find(read, info.own_symbols())
+    exported = exports.compare(read, table)
+    table.doubts.update(exported.doubts)
+    table.doubt = Missing(read, table, exported.rows)
+    return table
 
 
 def reader(prog: drgn.Program) -> decode.Read:
@@ -47,7 +57,7 @@ def reader(prog: drgn.Program) -> decode.Read:
     return read
 
 
-def by_vmcoreinfo(prog: drgn.Program, info: Vmcoreinfo) -> Symbols:
+def by_vmcoreinfo(read: decode.Read, info: Vmcoreinfo) -> Symbols:
     """Return the symbols from the tables that VMCOREINFO names.
 
     :raises BadKallsyms: the table is damaged, or contradicts VMCOREINFO
@@ -57,7 +67,6 @@ def by_vmcoreinfo(prog: drgn.Program, info: Vmcoreinfo) -> Symbols:
         for name, place in info.symbols.items()
         if name.startswith(_PREFIX)
     }
-    read = reader(prog)
     count = decode.number(read(places["num_syms"], 4))
     if not decode.MIN_SYMBOLS <= count <= decode.MAX_SYMBOLS:
         raise BadKallsyms(f"kallsyms_num_syms is {count}")

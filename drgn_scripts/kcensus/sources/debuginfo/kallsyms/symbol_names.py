@@ -22,8 +22,10 @@ MAX_TEXT_BYTES = 1 << 27
 _CHUNK = 1 << 18
 _ROWS = 1 << 13
 """Symbols whose codes are weighed together, as far as caches have room."""
-_OPENING = 4
-"""Codes at the start of a name."""
+_MAX_OPENING = 8
+"""Codes at the start of a name, as many as fit in a number."""
+_LOWER = (1 << 20) - 1
+_MAX_ALTERED = 64
 _LINE, _NOTHING = TOKENS, TOKENS + 1
 """Codes of a new line and of an empty string, behind those of the tokens."""
 
@@ -40,14 +42,6 @@ def _weights() -> npt.NDArray[np.uint32]:
 
 WEIGHTS = _weights()
 """Weight of each character, uint32."""
-
-
-def keys_of(text: bytes, starts: Array) -> npt.NDArray[np.uint32]:
-    """Return the sums of weights of the pieces of ``text`` that begin at ``starts``, ascending.
-
-    A piece ends where the next one begins.
-    """
-    return np.add.reduceat(WEIGHTS.take(np.frombuffer(text, np.uint8)), starts, dtype=np.uint32)
 
 
 def key_of(name: str) -> int:
@@ -94,9 +88,11 @@ class SymbolNames:
 
     def __getitem__(self, row: int) -> str:
         """Return the name of a symbol."""
+        return b"".join([self._tokens[code] for code in self._codes(row)])[1:].decode("ascii")
+
+    def _codes(self, row: int) -> bytes:
         end = int(self._first[row + 1]) if row + 1 < len(self._first) else self._end
-        codes = self._stream[self._start[row] : end]
-        return b"".join([self._tokens[code] for code in codes])[1:].decode("ascii")
+        return self._stream[self._start[row] : end]
 
     def named(self, name: str) -> list[int]:
         """Return the rows of a name, ascending."""
@@ -108,24 +104,28 @@ class SymbolNames:
         Names that begin with the same codes are decided together.
         """
         codes = np.frombuffer(self._stream, np.uint8, self._end)
-        places = self._start[rows][:, None] + np.arange(_OPENING)
-        windows = codes[np.minimum(places, self._end - 1)].view("<u4")[:, 0]
-        _, which, inverse = np.unique(windows, return_index=True, return_inverse=True)
+        opening = np.zeros(len(rows), np.uint64)
         count = 0
-        for nth, row in enumerate(rows[which].tolist()):
-            first = int(self._start[row])
-            opening = b"".join([self._tokens[n] for n in self._stream[first : first + _OPENING]])
-            if not opening[1:].startswith(prefix.encode("ascii")):
-                alike = rows[inverse == nth] if len(opening) <= len(prefix) else ()
-                count += sum(not self[int(each)].startswith(prefix) for each in alike)
-                count += 0 if len(opening) <= len(prefix) else int((inverse == nth).sum())
-        return count
+        for size in range(1, _MAX_OPENING + 1):
+            places = np.minimum(self._start[rows] + (size - 1), self._end - 1)
+            opening = (opening << np.uint64(8)) | codes[places]
+            unique, inverse = np.unique(opening, return_inverse=True)
+            starts = [
+                b"".join([self._tokens[code] for code in each.to_bytes(size, "big")])[1:]
+                for each in unique.tolist()
+            ]
+            is_long = np.array([len(each) >= len(prefix) for each in starts])[inverse]
+            is_other = [not each.startswith(prefix.encode("ascii")) for each in starts]
+            count += int(np.count_nonzero(np.array(is_other)[inverse] & is_long))
+            rows, opening = rows[~is_long], opening[~is_long]
+            if not len(rows):
+                break
+        return count + len(rows)
 
     @functools.cached_property
     def keys(self) -> npt.NDArray[np.uint32]:
         """The sum of the weights of each name, without its type; shape (n,)."""
-        sums = [WEIGHTS[np.frombuffer(token, np.uint8)].sum() for token in self._tokens]
-        weights = np.array(sums).astype(np.uint32)
+        weights = self._weights
         codes = np.frombuffer(self._stream, np.uint8, self._end)
         result = np.empty(len(self), np.uint32)
         for row in range(0, len(self), _ROWS):
@@ -142,8 +142,49 @@ class SymbolNames:
         return result
 
     @functools.cached_property
+    def _weights(self) -> npt.NDArray[np.uint32]:
+        """The sum of the weights of each token."""
+        sums = [WEIGHTS[np.frombuffer(token, np.uint8)].sum() for token in self._tokens]
+        return np.array(sums).astype(np.uint32)
+
+    @functools.cached_property
     def _index(self) -> Names:
         return Names(self.keys)
+
+    def altered(self, name: str) -> list[int]:
+        """Return the rows whose names are ``name`` but for one flipped bit of a code."""
+        changes, is_lower = self._changes
+        change = self.keys - np.uint32(key_of(name))
+        rows = np.flatnonzero(is_lower.take(change & np.uint32(_LOWER)))
+        change = change[rows]
+        place = np.minimum(np.searchsorted(changes, change), len(changes) - 1)
+        rows = rows[changes[place] == change]
+        return [row for row in rows[:_MAX_ALTERED].tolist() if self._is_altered(row, name)]
+
+    @functools.cached_property
+    def _changes(self) -> tuple[Array, Array]:
+        """The changes of a key by a flipped bit, ascending; and which lower bits one of them has.
+
+        The first code of a symbol also has its type, which is not in the key.
+        """
+        letters = np.array([token[0] if token else 0 for token in self._tokens])
+        flipped = np.arange(TOKENS)[:, None] ^ (1 << np.arange(8))
+        weights = np.stack([self._weights, self._weights - WEIGHTS[letters]])
+        changes = np.unique(weights[:, flipped] - weights[:, :, None])
+        is_lower = np.zeros(_LOWER + 1, np.bool_)
+        is_lower[changes & np.uint32(_LOWER)] = True
+        return changes, is_lower
+
+    def _is_altered(self, row: int, name: str) -> bool:
+        codes = self._codes(row)
+        for nth, code in enumerate(codes):
+            before = b"".join([self._tokens[each] for each in codes[:nth]])
+            after = b"".join([self._tokens[each] for each in codes[nth + 1 :]])
+            for bit in range(8):
+                whole = before + self._tokens[code ^ 1 << bit] + after
+                if whole[1:] == name.encode("utf-8", "surrogateescape"):
+                    return True
+        return False
 
     def all(self) -> list[str]:
         """Return all names."""

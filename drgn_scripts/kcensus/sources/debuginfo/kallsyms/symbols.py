@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -38,9 +38,24 @@ class Symbols:
         self.name_column, self._types = names, names.types
         self.address_column = address
         """Addresses of all symbols, shape (n,), ascending. Not to be changed."""
+        self.doubts: dict[str, str] = {}
+        """By name of a symbol in doubt, the reason as a clause; such symbols count as missing."""
+        self.doubt: Callable[[str], str | None] = lambda name: None
+        """Returns why a name may be missing only because the table is damaged, as a clause."""
+        self._rows: dict[str, list[int]] = {}
 
     def __len__(self) -> int:
         return len(self._types)
+
+    def _named(self, name: str) -> list[int]:
+        """Return the rows of a name, ascending; none if it is in doubt."""
+        if name in self.doubts:
+            return []
+        if name not in self._rows:
+            rows = self._rows[name] = self.name_column.named(name)
+            if not rows and (reason := self.doubt(name)):
+                self.doubts[name] = reason
+        return self._rows[name]
 
     @functools.cached_property
     def _ends(self) -> npt.NDArray[np.uint64]:
@@ -70,7 +85,7 @@ class Symbols:
 
     def addresses(self, name: str) -> list[int]:
         """Return the addresses of all symbols of this name, ascending."""
-        return [int(self.address_column[row]) for row in self.name_column.named(name)]
+        return [int(self.address_column[row]) for row in self._named(name)]
 
     def address(self, name: str) -> int | None:
         """Return the address of the symbol, or None if there is none or no single one.
@@ -78,7 +93,7 @@ class Symbols:
         Static functions and variables of several files may have the same name. Then it is the
         global symbol, of which a kernel has one; without a global one any choice would be a guess.
         """
-        rows = self.name_column.named(name)
+        rows = self._named(name)
         places = {int(self.address_column[row]) for row in rows}
         if len(places) > 1:
             globals_ = (row for row in rows if self._types[row] in _GLOBAL)
@@ -129,7 +144,7 @@ class Symbols:
         if address is not None:
             rows = self.containing(address)
         if name is not None:
-            named = self.name_column.named(name)
+            named = self._named(name)
             rows = named if address is None else sorted({*named}.intersection(rows))
         # The order of preference of drgn among symbols of an ELF file: global, weak, local.
         if one:
