@@ -66,9 +66,33 @@ def tokens(table: bytes, index: bytes) -> list[bytes]:
     if any(table[place] for place in ends.tolist()):
         raise BadKallsyms("kallsyms_token_index does not fit kallsyms_token_table")
     found = [table[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
-    if not all(33 <= byte < 127 for token in found for byte in token):
+    if not all(33 <= byte < 127 for byte in b"".join(found)):
         raise BadKallsyms("kallsyms_token_table has a character that no symbol has")
+    _check_pairs(found)
     return found
+
+
+def _check_pairs(table: list[bytes]) -> None:
+    """Raise :class:`BadKallsyms` unless each token is a character, or a pair of other tokens.
+
+    A character is its own code. The other codes stand for the most frequent pairs, and
+    scripts/kallsyms.c finds these from the highest code on, each time in what is left to compress.
+    """
+    codes = {token: bytes([code]) for code, token in enumerate(table) if len(token) == 1}
+    if any(token != code for token, code in codes.items()):
+        raise BadKallsyms("kallsyms_token_table has a character at a wrong place")
+    pairs: dict[bytes, bytes] = {}
+    for code in range(TOKENS - 1, -1, -1):
+        token = left = table[code]
+        if len(token) < 2:
+            continue
+        if not all(token[n : n + 1] in codes for n in range(len(token))):
+            raise BadKallsyms("kallsyms_token_table has a character that no symbol has")
+        for pair, short in pairs.items():
+            left = left.replace(pair, short)
+        if len(left) != 2:
+            raise BadKallsyms("kallsyms_token_table has a token that is no pair of others")
+        pairs[left] = bytes([code])
 
 
 def lengths(stream: bytes, count: int, markers: npt.NDArray[np.int64] | None = None) -> Lengths:

@@ -127,9 +127,7 @@ def _parsed(data: bytes, start: int, form: _Form) -> tuple[Array, Array] | None:
     names = columns[:, 1]
     # With another form, most numbers are no addresses of names.
     middle = np.sort(names)[len(names) // 2]
-    near = (names >= middle - np.uint64(_MAX_STRINGS_BYTES // 2)) & (
-        names < middle + np.uint64(_MAX_STRINGS_BYTES // 2)
-    )
+    near = names - middle + np.uint64(_MAX_STRINGS_BYTES // 2) < _MAX_STRINGS_BYTES
     if np.count_nonzero(~near) > _MAX_DIFFERENCES:
         return None
     return columns[near, 0], columns[near, 1]

@@ -38,8 +38,7 @@ def load_from(read: decode.Read, info: Vmcoreinfo) -> Symbols:
     else:
         table = search.find(read, info.own_symbols())
     exported = exports.compare(read, table)
-    table.doubts.update(exported.doubts)
-    table.doubt = Missing(read, table, exported.rows)
+    table.suspect(exported.doubts, Missing(read, table, exported.rows))
     return table
 
 

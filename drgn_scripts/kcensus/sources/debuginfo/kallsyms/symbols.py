@@ -40,12 +40,21 @@ class Symbols:
         """Addresses of all symbols, shape (n,), ascending. Not to be changed."""
         self.doubts: dict[str, str] = {}
         """By name of a symbol in doubt, the reason as a clause; such symbols count as missing."""
-        self.doubt: Callable[[str], str | None] = lambda name: None
-        """Returns why a name may be missing only because the table is damaged, as a clause."""
+        self._doubt: Callable[[str], str | None] = lambda name: None
         self._rows: dict[str, list[int]] = {}
 
     def __len__(self) -> int:
         return len(self._types)
+
+    def suspect(self, doubts: dict[str, str], doubt: Callable[[str], str | None]) -> None:
+        """Let some symbols be in doubt.
+
+        :param doubts: reasons by name
+        :param doubt: returns why a name that is not in the table is in doubt, or None
+        """
+        self.doubts.update(doubts)
+        self._doubt = doubt
+        self._rows.clear()
 
     def _named(self, name: str) -> list[int]:
         """Return the rows of a name, ascending; none if it is in doubt."""
@@ -53,7 +62,7 @@ class Symbols:
             return []
         if name not in self._rows:
             rows = self._rows[name] = self.name_column.named(name)
-            if not rows and (reason := self.doubt(name)):
+            if not rows and (reason := self._doubt(name)):
                 self.doubts[name] = reason
         return self._rows[name]
 
