@@ -95,8 +95,8 @@ def _read_order(read: Read, table: Symbols) -> Array | None:
     """Return the rows of all symbols in the order of their names, or None.
 
     Since Linux kernel commit 60443c88f3a8 ("kallsyms: Improve the performance of
-    kallsyms_lookup_name()") (in v6.2), a table has them in numbers of 3 bytes. Newer kernels have
-    a symbol for it.
+    kallsyms_lookup_name()") (in v6.2), a table has them in numbers of 3 bytes. Kernels from about
+    v6.10 on (commit not verified) have a symbol for it.
     """
     place = table.address(_ORDER)
     if place is None:

@@ -177,6 +177,9 @@ class SymbolNames:
 
     def _is_altered(self, row: int, name: str) -> bool:
         codes = self._codes(row)
+        # A code has at least one character, and the type comes on top.
+        if len(codes) > len(name) + 1:
+            return False
         for nth, code in enumerate(codes):
             before = b"".join([self._tokens[each] for each in codes[:nth]])
             after = b"".join([self._tokens[each] for each in codes[nth + 1 :]])
