@@ -231,6 +231,13 @@ class Context:
         gaps += module_gaps(lacking, "structures of these modules are not read")
         return gaps + self._unrecorded(analysis)
 
+    def _doubts(self) -> list[Gap]:
+        doubts = self.target.doubts if self.target is not None else {}
+        return [
+            Gap(f"symbol {printable(name)}", printable(reason), 1, _DOUBTFUL)
+            for name, reason in doubts.items()
+        ]
+
     def _unrecorded(self, analysis: Analysis) -> list[Gap]:
         recorded_for = self.target.recorded_for if self.target is not None else None
         if recorded_for is None or analysis.name in recorded_for:
@@ -259,6 +266,7 @@ class Context:
             contradictions = self.kernel.size.contradictions
             gaps = [Gap(each.what, each.reason, 1, each.effect) for each in contradictions]
             answer = replace(answer, gaps=answer.gaps + gaps)
+        answer = replace(answer, gaps=answer.gaps + self._doubts())
         parts = {key: value for key, value in vars(answer).items() if key != "source"}
         target = self.name if self.target is not None or self.release else "(no target)"
         return Result(

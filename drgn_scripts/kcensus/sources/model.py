@@ -110,6 +110,8 @@ class Target:
     """
     completed: Callable[[], bool] = field(default=bool, repr=False, compare=False)
     """Returns whether BTF has so far given types that the first source lacks."""
+    doubts: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    """By name of a symbol that was looked up so far and is in doubt, the reason as a clause."""
     notes: tuple[str, ...] = field(default=(), compare=False)
     """Sentences about places of debug info that have nothing for this kernel."""
     has_pseudonyms: bool = False

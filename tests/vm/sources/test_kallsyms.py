@@ -63,7 +63,7 @@ def test_search_and_vmcoreinfo_give_the_symbols_of_the_vmlinux(
 ) -> None:
     assert len(searched) > 50_000
     if "kallsyms_names" in info.symbols:
-        named = loading.by_vmcoreinfo(bare, info)
+        named = loading.by_vmcoreinfo(loading.reader(bare), info)
         assert pairs(named) == pairs(searched)
         assert named.types() == searched.types()
     # The end of the image is not in drgn's range of it.

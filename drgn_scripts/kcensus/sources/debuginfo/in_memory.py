@@ -55,9 +55,11 @@ class InMemory:
     ) -> None:
         self._prog, self._given = prog, given
         self._symbols: SymbolPlaces
+        self.doubts: dict[str, str] = {}
+        """By name of a symbol in doubt, the reason as a clause; such symbols count as missing."""
         if symbols is None:
             found = self._find_symbols()
-            self._symbols, self._btf = found, self._find_types(found)
+            self._symbols, self._btf, self.doubts = found, self._find_types(found), found.doubts
             found.register(prog)
         else:
             self._symbols, self._btf = symbols, self._find_types(symbols)
@@ -156,6 +158,9 @@ class InMemory:
             if symbol.kind == SymbolKind.FUNC:
                 return None
             raise
+        if doubt := _misfit(symbol, type_):
+            self.doubts[name] = doubt
+            return None
         return drgn.Object(prog, type_, address=symbol.address)
 
     def _vmemmap(self) -> drgn.Object | None:
@@ -218,3 +223,19 @@ class InMemory:
                 if self._known.get(name) == ""
             ),
         ]
+
+
+def _misfit(symbol: drgn.Symbol, type_: drgn.Type) -> str:
+    """Return why a variable cannot be at its symbol, as a clause; empty if it can.
+
+    An address with a flipped bit is in order among others, but seldom aligned.
+    """
+    try:
+        size, alignment = drgn.sizeof(type_), drgn.alignof(type_)
+    except TypeError:  # incomplete, like an array without a length
+        return ""
+    if symbol.address % alignment:
+        return f"0x{symbol.address:x} is no multiple of {alignment}, as its type wants"
+    if size > symbol.size > 0:
+        return f"its type takes {size} bytes, and the next symbol is {symbol.size} bytes behind"
+    return ""

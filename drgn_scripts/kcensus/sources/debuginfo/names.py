@@ -48,26 +48,35 @@ class Text:
 
 
 @functools.lru_cache(maxsize=4096)
-def _key(name: bytes) -> np.uint64:
-    text = Text(np.frombuffer(name + b"\0", np.uint8), np.array([len(name)]))
-    key: np.uint64 = text.keys(np.zeros(1, np.int64))[0]
-    return key
+def key_of(name: str) -> int:
+    """Return the key of a name, as of :meth:`Text.keys`."""
+    data = name.encode("utf-8", "surrogateescape")
+    text = Text(np.frombuffer(data + b"\0", np.uint8), np.array([len(data)]))
+    return int(text.keys(np.zeros(1, np.int64))[0])
 
 
 class Names:
-    """An index of names.
+    """An index of names by key.
 
-    :param keys: of the names, as of :meth:`Text.keys`
+    :param keys: of the names, unsigned integers whose upper bits are as good as random
+    :param rows: the row of each key, ascending; by default, all rows
     """
 
-    def __init__(self, keys: Array) -> None:
-        self._order = np.argsort(keys, kind="stable")
-        self._sorted = keys[self._order]
+    def __init__(self, keys: Array, rows: Array | None = None) -> None:
+        self._keys = keys
+        self._shift = keys.itemsize * 8 - 16
+        upper = (keys >> keys.dtype.type(self._shift)).astype(np.uint16)
+        # NumPy sorts 16 bits in a tenth of the time of 64, and a few names share these.
+        self._order = np.argsort(upper, kind="stable")
+        self._sorted = upper[self._order]
+        self._rows = rows
 
-    def candidates(self, name: str) -> Iterator[int]:
-        """Yield the rows that may have a name, in order."""
-        key = _key(name.encode("utf-8", "surrogateescape"))
-        first = int(np.searchsorted(self._sorted, key))
-        end = int(np.searchsorted(self._sorted, key, "right"))
+    def candidates(self, key: int) -> Iterator[int]:
+        """Yield the rows that may have the name with a key, in order."""
+        upper = np.uint16(key >> self._shift)
+        first = int(np.searchsorted(self._sorted, upper))
+        end = int(np.searchsorted(self._sorted, upper, "right"))
         for start in range(first, end, 1024):
-            yield from self._order[start : min(start + 1024, end)].tolist()
+            places = self._order[start : min(start + 1024, end)]
+            places = places[self._keys[places] == self._keys.dtype.type(key)]
+            yield from (places if self._rows is None else self._rows[places]).tolist()

@@ -87,7 +87,7 @@ def load_debug_info(
                     f"where its debug info is; the dump itself cannot replace it: {own}"
                 )
                 raise MissingDebugInfo("; ".join((text, *notes)), error.build_id) from error
-            target.types, target.notes = "BTF", notes
+            target.types, target.notes, target.doubts = "BTF", notes, own.doubts
             modules = _Modules(own, [lambda: debug_info], debug_info)
         else:
             raise

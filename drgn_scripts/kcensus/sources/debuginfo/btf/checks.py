@@ -28,6 +28,8 @@ ENUMS = (Kind.ENUM, Kind.ENUM64)
 _SCALARS = (Kind.INT, Kind.FLOAT, *ENUMS)
 _SIZED = (*_SCALARS, *COMPOUNDS)
 _SCALAR_SIZES = (1, 2, 4, 8, 16)
+Elements = tuple[Array, Array]
+"""Row and first word of each element, as of :meth:`Columns.elements`."""
 
 
 class Extents:
@@ -63,13 +65,18 @@ class Extents:
     def at(self, column: str, ids: Array) -> Array:
         """Return the values of a column for types of any ID below :attr:`end`."""
         own: Array = getattr(self, column)
-        if self.base is None:
-            return own[ids]
+        if self.base is None or self.first <= len(own):
+            return self._all(column).take(ids)
         result = np.empty(len(ids), own.dtype)
         is_own = ids >= self.first
         result[is_own] = own[ids[is_own] - self.first]
         result[~is_own] = self.base.at(column, ids[~is_own])
         return result
+
+    def _all(self, column: str) -> Array:
+        """Return the values of a column for all types, also those of the base."""
+        own: Array = getattr(self, column)
+        return np.concatenate([self.base._all(column), own]) if self.base else own
 
     def behind(self, column: str, target: Array) -> Array:
         """Return the ends of the chains of ``target``, IDs of one type for each own one."""
@@ -105,25 +112,26 @@ def check(columns: Columns, base: Extents, text_size: int) -> Extents:
         raise BadBtf("a type refers to a type that does not exist")
     if bool((columns.name >= max(text_size, 1)).any()):
         raise BadBtf("the name of a type lies outside the strings")
-    _check_elements(columns, extents.end, text_size)
+    parameters = columns.elements((Kind.FUNC_PROTO,))
+    _check_elements(columns, parameters, extents.end, text_size)
     _check_references(columns.kind, extents.at("kind", target))
-    _check_depth(columns, extents.first, target)
+    _check_depth(columns, parameters, extents.first, target)
     is_alias = among(columns.kind, _ALIASES)
     extents.alias = extents.behind("alias", np.where(is_alias, target, own))
     is_alias[arrays] = True
     extents.core = extents.behind("core", np.where(is_alias, target, own))
-    _check_functions(columns, extents)
+    _check_functions(columns, parameters, extents)
     _measure(columns, extents, arrays, target[arrays])
     _check_members(columns, extents, text_size)
     return extents
 
 
-def _check_depth(columns: Columns, first: int, target: Array) -> None:
+def _check_depth(columns: Columns, parameters: Elements, first: int, target: Array) -> None:
     """Remove the types without references, again and again, until no type is left.
 
     Members do not count, because they may refer to any type.
     """
-    row, word = columns.elements((Kind.FUNC_PROTO,))
+    row, word = parameters
     chained = np.flatnonzero(among(columns.kind, _CHAINED))
     source = np.concatenate([chained, row])
     ids = np.concatenate([target[chained], columns.words[word + 1]])
@@ -146,9 +154,9 @@ def _check_references(kind: Array, target: Array) -> None:
         raise BadBtf("a function has no prototype")
 
 
-def _check_functions(columns: Columns, extents: Extents) -> None:
+def _check_functions(columns: Columns, parameters: Elements, extents: Extents) -> None:
     """Check that functions neither take nor return a function, but only pointers to some."""
-    _, word = columns.elements((Kind.FUNC_PROTO,))
+    _, word = parameters
     returned = columns.value[columns.kind == Kind.FUNC_PROTO]
     used = extents.at("alias", np.concatenate([columns.words[word + 1], returned]))
     if bool(among(extents.at("kind", used), (Kind.FUNC_PROTO, *_DECLARATIONS)).any()):
@@ -189,10 +197,10 @@ def _measure(columns: Columns, extents: Extents, arrays: Array, elements: Array)
     extents.values = extents.at("values", extents.alias)
 
 
-def _check_elements(columns: Columns, types: int, text_size: int) -> None:
+def _check_elements(columns: Columns, parameters: Elements, types: int, text_size: int) -> None:
     """Check names and types of parameters, enumerators and variables in sections."""
-    for kinds, typed in (((Kind.FUNC_PROTO,), 1), (ENUMS, None), ((Kind.DATASEC,), 0)):
-        _, word = columns.elements(kinds)
+    enumerators, variables = columns.elements(ENUMS), columns.elements((Kind.DATASEC,))
+    for (_, word), typed in ((parameters, 1), (enumerators, None), (variables, 0)):
         if typed != 0 and bool((columns.words[word] >= max(text_size, 1)).any()):
             raise BadBtf("the name of a parameter or enumerator lies outside the strings")
         if typed is not None and bool((columns.words[word + typed] >= types).any()):
@@ -204,7 +212,7 @@ def _check_members(columns: Columns, extents: Extents, text_size: int) -> None:
     row, word = columns.elements(COMPOUNDS)
     if not len(row):
         return
-    name, type_, offset = (columns.words[word + nth] for nth in range(3))
+    name, type_, offset = (columns.words.take(word + nth) for nth in range(3))
     if bool((name >= max(text_size, 1)).any()):
         raise BadBtf("the name of a member lies outside the strings")
     if bool((type_ >= extents.end).any()):

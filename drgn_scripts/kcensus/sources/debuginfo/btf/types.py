@@ -10,8 +10,8 @@ import numpy as np
 from drgn import Qualifiers, TypeKind
 
 from kcensus.sources.debuginfo.btf.checks import ENUMS, QUALIFIERS, VOID, Extents, check
-from kcensus.sources.debuginfo.btf.format import Array, Columns, Kind, read_columns
-from kcensus.sources.debuginfo.names import Names, Text
+from kcensus.sources.debuginfo.btf.format import Array, Columns, Kind, among, read_columns
+from kcensus.sources.debuginfo.names import Names, Text, key_of
 from kcensus.sources.types.nodes import Member, MemberType, Node, Parameter, Ref
 
 _BITS = {
@@ -36,6 +36,7 @@ _KINDS = {
     TypeKind.FLOAT: (Kind.FLOAT,),
 }
 """Kinds in BTF of a kind in drgn."""
+_DECLARATIONS = frozenset({Kind.FUNC, Kind.VAR})
 _SPELLINGS = {
     "short": "short int", "unsigned short": "short unsigned int", "unsigned": "unsigned int",
     "long": "long int", "unsigned long": "long unsigned int", "long long": "long long int",
@@ -114,7 +115,7 @@ class Btf:
     def enumerator(self, name: str, *, own: bool = False) -> tuple[Ref, int] | None:
         """Return the enum of an enumerator, and its value, or None; ``own`` as for :meth:`find`."""
         rows, _ = self._enumerators
-        for nth in self._enumerator_names.candidates(name):
+        for nth in self._enumerator_names.candidates(key_of(name)):
             ref = self._ref(self._first + int(rows[nth]))
             for label, value in ref.node.enumerators or ():
                 if label == name:
@@ -142,14 +143,24 @@ class Btf:
                 yield row
 
     def _named(self, name: str, kinds: tuple[Kind, ...]) -> Iterator[int]:
-        for row in self._names.candidates(name) if name else ():
+        # Most names are those of functions, which are seldom asked for.
+        names = self._declarations if _DECLARATIONS.issuperset(kinds) else self._names
+        for row in names.candidates(key_of(name)) if name else ():
             is_meant = self._columns.kind[row] in kinds
             if is_meant and self._text(int(self._columns.name[row])) == name:
                 yield row
 
     @functools.cached_property
     def _names(self) -> Names:
-        return Names(self._keys(self._columns.name.astype(np.int64)))
+        return self._index(~among(self._columns.kind, _DECLARATIONS))
+
+    @functools.cached_property
+    def _declarations(self) -> Names:
+        return self._index(among(self._columns.kind, _DECLARATIONS))
+
+    def _index(self, is_meant: Array) -> Names:
+        rows = np.flatnonzero(is_meant & (self._columns.name > 0))
+        return Names(self._keys(self._columns.name[rows].astype(np.int64)), rows)
 
     @functools.cached_property
     def _enumerators(self) -> tuple[Array, Array]:

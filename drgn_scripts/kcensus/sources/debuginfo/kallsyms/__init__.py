@@ -6,6 +6,7 @@ from __future__ import annotations
 from kcensus.sources.debuginfo.kallsyms.files import from_file
 from kcensus.sources.debuginfo.kallsyms.loading import load
 from kcensus.sources.debuginfo.kallsyms.module_symbols import module_symbols
-from kcensus.sources.debuginfo.kallsyms.symbols import BadKallsyms, Symbols
+from kcensus.sources.debuginfo.kallsyms.symbol_names import BadKallsyms
+from kcensus.sources.debuginfo.kallsyms.symbols import Symbols
 
 __all__ = ["BadKallsyms", "Symbols", "from_file", "load", "module_symbols"]

@@ -15,17 +15,16 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kcensus.sources.debuginfo.kallsyms.symbols import BadKallsyms, Symbols
+from kcensus.sources.debuginfo.kallsyms.symbol_names import TOKENS, BadKallsyms, SymbolNames
+from kcensus.sources.debuginfo.kallsyms.symbols import Symbols
 
 Read = Callable[[int, int], bytes]
 """Function that returns memory of the kernel: (address, size); raises :class:`BadKallsyms`."""
 
-TOKENS = 256
 MIN_SYMBOLS, MAX_SYMBOLS = 1 << 10, 1 << 21
 MAX_TOKEN_BYTES = 1 << 14
 # 7.3 has 3.2 MB.
 MAX_NAMES_BYTES = 1 << 25
-_MAX_TEXT_BYTES = 1 << 27
 _PER_MARKER = 256
 _PAGE_BYTES = 4096
 # A piece of a page that is shorter may be zeros by itself.
@@ -34,9 +33,6 @@ _MIN_PIECE_BYTES = 64
 # 1,024. Up to 5.x, all empty strings with the namespaces of exported symbols are one string.
 _MAX_ALIASES = 512
 _NAMESPACE = "__kstrtabns_"
-# Tokens that stand for a length: a new line, and nothing for the second byte of a length.
-_LINE, _NOTHING = TOKENS, TOKENS + 1
-_CHUNK = 1 << 18
 _MAX_PADDING = 64
 # Letters of nm(1) that a linked kernel has, see is_ignored_symbol() of scripts/mksysmap.
 _TYPES = np.frombuffer(b"AaBbCcDdGgIiNnRrSsTtuVvWw", np.uint8)
@@ -55,14 +51,6 @@ class Lengths(NamedTuple):
         return self.first[::_PER_MARKER]
 
 
-class Names(NamedTuple):
-    """All names, in the table's order."""
-
-    text: bytes
-    """Per symbol a newline, the type and the name, without a newline at the end."""
-    number: int
-
-
 def tokens(table: bytes, index: bytes) -> list[bytes]:
     """Return the 256 tokens.
 
@@ -78,17 +66,42 @@ def tokens(table: bytes, index: bytes) -> list[bytes]:
     if any(table[place] for place in ends.tolist()):
         raise BadKallsyms("kallsyms_token_index does not fit kallsyms_token_table")
     found = [table[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
-    if not all(33 <= byte < 127 for token in found for byte in token):
+    if not all(33 <= byte < 127 for byte in b"".join(found)):
         raise BadKallsyms("kallsyms_token_table has a character that no symbol has")
+    _check_pairs(found)
     return found
 
 
-def lengths(stream: bytes, count: int) -> Lengths:
+def _check_pairs(table: list[bytes]) -> None:
+    """Raise :class:`BadKallsyms` unless each token is a character, or a pair of other tokens.
+
+    A character is its own code. The other codes stand for the most frequent pairs, and
+    scripts/kallsyms.c finds these from the highest code on, each time in what is left to compress.
+    """
+    codes = {token: bytes([code]) for code, token in enumerate(table) if len(token) == 1}
+    if any(token != code for token, code in codes.items()):
+        raise BadKallsyms("kallsyms_token_table has a character at a wrong place")
+    pairs: dict[bytes, bytes] = {}
+    for code in range(TOKENS - 1, -1, -1):
+        token = left = table[code]
+        if len(token) < 2:
+            continue
+        if not all(token[n : n + 1] in codes for n in range(len(token))):
+            raise BadKallsyms("kallsyms_token_table has a character that no symbol has")
+        for pair, short in pairs.items():
+            left = left.replace(pair, short)
+        if len(left) != 2:
+            raise BadKallsyms("kallsyms_token_table has a token that is no pair of others")
+        pairs[left] = bytes([code])
+
+
+def lengths(stream: bytes, count: int, markers: npt.NDArray[np.int64] | None = None) -> Lengths:
     """Return the places of ``count`` symbols at the start of ``stream``.
 
+    :param markers: the place of each 256th symbol, if known; otherwise they may follow the names
     :raises BadKallsyms: a length is impossible
     """
-    for marks in _marks(stream, count):
+    for marks in _marks(stream, count) if markers is None else [markers]:
         if found := _parallel(stream, count, marks):
             return found
     return _lengths(stream, count)
@@ -111,6 +124,8 @@ def _marks(stream: bytes, count: int) -> Iterator[npt.NDArray[np.int64]]:
 
 def _parallel(stream: bytes, count: int, marks: npt.NDArray[np.int64]) -> Lengths | None:
     """Return the places of symbols, following them from all marks at once; None if that fails."""
+    if len(marks) > 1 and not _reaches(stream, int(marks[1])):
+        return None
     data, last = np.frombuffer(stream, np.uint8), len(stream) - 1
     first = np.empty((len(marks), _PER_MARKER), np.int64)
     place, end = marks, 0
@@ -127,6 +142,17 @@ def _parallel(stream: bytes, count: int, marks: npt.NDArray[np.int64]) -> Length
     starts = first.reshape(-1)[:count]
     fits = (place[:-1] == marks[1:]).all() and (np.diff(starts) > 1).all() and end <= last + 1
     return Lengths(starts, end) if fits else None
+
+
+def _reaches(stream: bytes, mark: int) -> bool:
+    """Return whether the first symbols end at the second mark."""
+    place = 0
+    for _ in range(_PER_MARKER):
+        if place + 1 >= len(stream):
+            return False
+        length = stream[place]
+        place += 1 + length if length < 128 else 2 + length - 128 + (stream[place + 1] << 7)
+    return place == mark
 
 
 def _lengths(stream: bytes, count: int) -> Lengths:
@@ -150,44 +176,19 @@ def _lengths(stream: bytes, count: int) -> Lengths:
     return Lengths(np.frombuffer(starts, np.int64), place)
 
 
-def names(stream: bytes, places: Lengths, table: list[bytes]) -> Names:
+def names(stream: bytes, places: Lengths, table: list[bytes]) -> SymbolNames:
     """Return the names of symbols.
 
     :param stream: the compressed names
     :param table: the 256 tokens
-    :raises BadKallsyms: a character is impossible
+    :raises BadKallsyms: a symbol is impossible
     """
     first = places.first
-    codes = np.frombuffer(stream, np.uint8, places.bytes).astype(np.uint16)
-    codes[first[codes[first] >= 128] + 1] = _NOTHING
-    codes[first] = _LINE
-    text = _expanded(codes, [*table, b"\n", b""])
-    characters = np.frombuffer(text, np.uint8)
-    lines = np.flatnonzero(characters == ord("\n"))
-    if lines[-1] + 2 >= len(text) or (np.diff(lines) < 3).any():
-        raise BadKallsyms("kallsyms_names has a symbol without a name")
-    if not np.isin(characters[lines + 1], _TYPES).all():
+    is_long = np.frombuffer(stream, np.uint8, places.bytes)[first] >= 128
+    found = SymbolNames(stream, first, first + 1 + is_long, places.bytes, table)
+    if not np.isin(np.frombuffer(found.types.encode("ascii"), np.uint8), _TYPES).all():
         raise BadKallsyms("kallsyms_names has a symbol of an unknown type")
-    return Names(text, len(first))
-
-
-def _expanded(codes: npt.NDArray[np.uint16], strings: list[bytes]) -> bytes:
-    """Return the string of each code, joined."""
-    letters = np.frombuffer(b"".join(strings), np.uint8)
-    lengths = np.array([len(each) for each in strings], np.int32)
-    starts = (np.cumsum(lengths) - lengths).astype(np.int32)
-    parts, left = list[bytes](), _MAX_TEXT_BYTES
-    for first in range(0, len(codes), _CHUNK):
-        chunk = codes[first : first + _CHUNK]
-        length = lengths[chunk]
-        ends = np.cumsum(length, dtype=np.int64)
-        left -= int(ends[-1])
-        if left < 0:
-            raise BadKallsyms("the names of kallsyms are too long")
-        ends = ends.astype(np.int32)
-        places = np.repeat(starts[chunk] - (ends - length), length)
-        parts.append(letters[places + np.arange(len(places), dtype=np.int32)].tobytes())
-    return b"".join(parts)
+    return found
 
 
 def has_markers(stream: bytes, found: Lengths) -> bool:
@@ -249,15 +250,15 @@ class Offsets(NamedTuple):
         yield base + np.frombuffer(self.data, "<u4", count)
 
 
-def symbols(found: Names, offsets: Offsets, known: dict[str, int]) -> Symbols:
+def symbols(found: SymbolNames, offsets: Offsets, known: dict[str, int]) -> Symbols:
     """Return the table whose addresses are those of VMCOREINFO.
 
     :param known: SYMBOL lines of VMCOREINFO, with ``_stext``
     :raises BadKallsyms: no form of addresses fits
     """
     error: BadKallsyms | None = None
-    for addresses in offsets.forms(found.number):
-        table = Symbols(found.text, addresses)
+    for addresses in offsets.forms(len(found)):
+        table = Symbols(found, addresses)
         try:
             check_order(table)
             check_known(table, known)
@@ -274,10 +275,10 @@ def check_order(table: Symbols) -> None:
     addresses = table.address_column
     if (addresses[1:] < addresses[:-1]).any():
         raise BadKallsyms("the addresses of kallsyms do not ascend")
-    if (addresses[_MAX_ALIASES:] == addresses[:-_MAX_ALIASES]).any():
-        names = [name.startswith(_NAMESPACE) for name in table.names()]
-        addresses = addresses[~np.array(names)]
-        if (addresses[_MAX_ALIASES:] == addresses[:-_MAX_ALIASES]).any():
+    many = np.flatnonzero(addresses[_MAX_ALIASES:] == addresses[:-_MAX_ALIASES])
+    for place in np.unique(addresses[many]).tolist():
+        rows = np.flatnonzero(addresses == place)
+        if table.name_column.count_without(_NAMESPACE, rows) > _MAX_ALIASES:
             raise BadKallsyms(f"kallsyms has more than {_MAX_ALIASES} symbols at one address")
 
 

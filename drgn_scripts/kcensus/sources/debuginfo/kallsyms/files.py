@@ -11,7 +11,8 @@ import drgn
 import numpy as np
 
 from kcensus.sources.debuginfo.kallsyms import decode
-from kcensus.sources.debuginfo.kallsyms.symbols import BadKallsyms, Symbols
+from kcensus.sources.debuginfo.kallsyms.symbol_names import BadKallsyms, of_text
+from kcensus.sources.debuginfo.kallsyms.symbols import Symbols
 from kcensus.sources.reader import FileReader, os_error
 from kcensus.sources.vmcoreinfo.text import Vmcoreinfo, vmcoreinfo_of
 
@@ -105,12 +106,13 @@ def parsed(data: bytes, info: Vmcoreinfo) -> Symbols:
     address = address[order]
     text = b"".join(names[row] for row in order.tolist())
     known = info.own_symbols()
-    linked = Symbols(text, address)
+    names_ = of_text(text)
+    linked = Symbols(names_, address)
     stext = known.get("_stext")
     offset = info.kernel_offset
     if offset and stext is not None and stext not in linked.addresses("_stext"):
         moves = (address >= _KERNEL_HALF) & (address < _FIXED)
-        table = Symbols(text, address + np.uint64(offset) * moves.astype(np.uint64))
+        table = Symbols(names_, address + np.uint64(offset) * moves.astype(np.uint64))
         is_boot = False
     else:
         # The offset of KASLR is another one at each boot.

@@ -14,20 +14,23 @@ fit together, and the symbols of VMCOREINFO must be at its addresses; see decode
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from kcensus.sources.debuginfo.kallsyms import decode
-from kcensus.sources.debuginfo.kallsyms.symbols import BadKallsyms, Symbols
+from kcensus.sources.debuginfo.kallsyms.symbol_names import TOKENS, BadKallsyms, SymbolNames
+from kcensus.sources.debuginfo.kallsyms.symbols import Symbols
 from kcensus.sources.vmcoreinfo.search import stretches
 
 _DIGITS = b"".join(b"%c\0" % digit for digit in b"0123456789")
-# The next code is no character of a symbol; tables of Unicode have it after the digits.
-_COLON = b":\0"
+# The next code is no character of a symbol; tables of Unicode have it after the digits. A regular
+# expression is found in half the time of bytes.
+_START = re.compile(re.escape(_DIGITS) + rb"(?!:\0)")
 _FIRST_DIGIT = ord("0")
-_CHUNK_BYTES = 4 << 20
+_CHUNK_BYTES = 1 << 20
 _PAGE_BYTES = 4096
 # The largest images of distributions are a quarter of this.
 _MAX_IMAGE_BYTES = 256 << 20
@@ -38,7 +41,7 @@ _MAX_NUMBERS = 8
 _ALIGNMENTS = (4, 8)
 # Compressed bytes of 256 symbols with their lengths.
 _MIN_STEP, _MAX_STEP = 256 * 2, 256 * 512
-_MIN_MARKERS = decode.MIN_SYMBOLS // decode.TOKENS
+_MIN_MARKERS = decode.MIN_SYMBOLS // TOKENS
 # On arm64, the header of the image is before _stext.
 _MAX_BASE_BYTES = 16 << 20
 _NEAR_BYTES = 1 << 17
@@ -57,6 +60,8 @@ class _Tokens(NamedTuple):
 class _Markers(NamedTuple):
     start: int
     number: int
+    width: int
+    """Bytes of each."""
     last: int
     """Place of the last marked symbol in the names."""
 
@@ -115,11 +120,8 @@ def _digits(read: decode.Read, start: int, lost: list[int]) -> Iterator[int]:
     for address, data in _chunks(read, start, lost):
         joined = before + data if end == address else data
         end = address + len(data)
-        place = joined.find(_DIGITS)
-        while place >= 0:
-            if not joined.startswith(_COLON, place + len(_DIGITS)):
-                yield end - len(joined) + place
-            place = joined.find(_DIGITS, place + 1)
+        for match in _START.finditer(joined):
+            yield end - len(joined) + match.start()
         before = joined[1 - len(_DIGITS) :]
 
 
@@ -127,15 +129,15 @@ def _tokens(read: decode.Read, digits: int) -> _Tokens:
     """Return the tables that have the tokens of digits at ``digits``."""
     data = _readable(read, digits, decode.MAX_TOKEN_BYTES)
     place = 0
-    for _ in range(_FIRST_DIGIT, decode.TOKENS):
+    for _ in range(_FIRST_DIGIT, TOKENS):
         place = data.find(b"\0", place) + 1
         if not place:
             raise BadKallsyms("kallsyms_token_table has no end")
     problem = BadKallsyms("kallsyms_token_index does not follow kallsyms_token_table")
     for alignment in _ALIGNMENTS:
         index_at = -(-(digits + place) // alignment) * alignment
-        index = data[index_at - digits :][: 2 * decode.TOKENS]
-        if len(index) < 2 * decode.TOKENS:
+        index = data[index_at - digits :][: 2 * TOKENS]
+        if len(index) < 2 * TOKENS:
             continue
         start = digits - int.from_bytes(index[2 * _FIRST_DIGIT :][:2], "little")
         try:
@@ -166,6 +168,10 @@ def _before(read: decode.Read, address: int, size: int) -> bytes:
     """Return up to ``size`` bytes that end at ``address``, fewer if an earlier page is missing."""
     parts: list[bytes] = []
     end, least = address, max(address - size, 0)
+    try:
+        return read(least, end - least)
+    except BadKallsyms:
+        pass  # Some page is missing.
     while end > least:
         start = max((end - 1) // _PAGE_BYTES * _PAGE_BYTES, least)
         try:
@@ -219,12 +225,12 @@ def _markers(data: bytes, end: int, dtype: str) -> _Markers | None:
     if length < _MIN_MARKERS:
         return None
     start = end - len(data) + skip + first * width
-    return _Markers(start, length, int(numbers[first + length - 1]))
+    return _Markers(start, length, width, int(numbers[first + length - 1]))
 
 
 def _names(
     read: decode.Read, markers: _Markers, tokens: list[bytes]
-) -> Iterator[tuple[int, decode.Names]]:
+) -> Iterator[tuple[int, SymbolNames]]:
     """Yield the names that fit the markers, and the address of their number."""
     if not 0 <= markers.last <= decode.MAX_NAMES_BYTES:
         return
@@ -236,8 +242,11 @@ def _names(
         raise BadKallsyms(f"the page at 0x{page:x}, a part of kallsyms_names, is not in the dump")
     skip = -start % 4
     numbers = np.frombuffer(data, "<u4", max(stretch - skip, 0) // 4 + 1, skip)
-    least, most = decode.TOKENS * (markers.number - 1), decode.TOKENS * markers.number
+    least, most = TOKENS * (markers.number - 1), TOKENS * markers.number
     rows = np.flatnonzero((numbers > least) & (numbers <= most))
+    table = read(markers.start, 8 * markers.number)
+    dtype = f"<u{markers.width}"
+    marks = np.frombuffer(table, dtype, markers.number).astype(np.int64)
     # The names, of bytes that are seldom 0, hardly ever have such a number.
     for place in (rows * 4 + skip).tolist()[: -_MAX_NUMBERS - 1 : -1]:
         count = int(numbers[(place - skip) // 4])
@@ -246,26 +255,25 @@ def _names(
         for width in _ALIGNMENTS:
             stream = data[place + width :]
             try:
-                lengths = decode.lengths(stream, count)
+                lengths = decode.lengths(stream, count, marks)
             except BadKallsyms:
                 continue
             padding = len(stream) - lengths.bytes
-            if 0 <= padding < max(_ALIGNMENTS) and lengths.marks[-1] == markers.last:
-                whole = stream + read(markers.start, 8 * markers.number)
-                if decode.has_markers(whole, lengths):
-                    decode.check_pages(stream, start + place + width, "kallsyms_names")
-                    yield start + place, decode.names(stream, lengths, tokens)
+            is_right = 0 <= padding < max(_ALIGNMENTS) and lengths.marks[-1] == markers.last
+            if is_right and decode.has_markers(stream + table, lengths):
+                decode.check_pages(stream, start + place + width, "kallsyms_names")
+                yield start + place, decode.names(stream, lengths, tokens)
 
 
 def _places(
-    read: decode.Read, after: int, number: int, names: decode.Names, stext: int
+    read: decode.Read, after: int, number: int, names: SymbolNames, stext: int
 ) -> Iterator[_Place]:
     """Yield the possible places of the addresses: one, unless they are after the tokens.
 
     :param after: address after the tokens
     :param number: address of the number of symbols
     """
-    count = names.number
+    count = len(names)
     # Before the number, there is the base of offsets, or else the last of the addresses.
     last = decode.number(read(number - 8, 8))
     if _is_base(last, stext):
@@ -283,7 +291,7 @@ def _is_base(value: int, stext: int) -> bool:
     return 0 <= stext - value < _MAX_BASE_BYTES
 
 
-def _offsets(read: decode.Read, place: _Place, names: decode.Names) -> decode.Offsets:
-    data = read(place.start, place.width * names.number)
+def _offsets(read: decode.Read, place: _Place, names: SymbolNames) -> decode.Offsets:
+    data = read(place.start, place.width * len(names))
     decode.check_pages(data, place.start, "kallsyms_offsets")
     return decode.Offsets(data, place.start, place.base)

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 from drgn import Program, Symbol, SymbolBinding, SymbolKind
 
-from kcensus.sources.debuginfo.names import Names, Text
+from kcensus.sources.debuginfo.kallsyms.symbol_names import SymbolNames
 
 FINDER = "kcensus kallsyms"
 """Name of the symbol finder."""
@@ -25,44 +25,46 @@ _FUNCTIONS = "tTwW"
 _OBJECTS = "aAbBcCdDgGrRsSvV"
 
 
-class BadKallsyms(ValueError):
-    """A symbol table is missing, damaged or of another kernel; the text is one sentence's end."""
-
-
 class Symbols:
     """A symbol table, in ascending order of addresses.
 
-    :param text: per symbol a newline, its type as of nm(1), and its name; without another newline
+    :param names: types and names
     :param address: uint64, as many, ascending
     """
 
-    def __init__(self, text: bytes, address: npt.NDArray[np.uint64]) -> None:
-        self._text = text
-        characters = np.frombuffer(text, np.uint8)
-        lines = np.flatnonzero(characters == ord("\n"))
-        if len(lines) != len(address):
+    def __init__(self, names: SymbolNames, address: npt.NDArray[np.uint64]) -> None:
+        if len(names) != len(address):
             raise ValueError("there must be as many addresses as names")
-        if len(lines) and (int(characters.max()) > 127 or lines[-1] + 1 >= len(text)):
-            raise ValueError("a symbol is not ASCII, or has no type")
-        self._types = characters[lines + 1].tobytes().decode("ascii")
-        # An array takes 8 bytes a name, a list of strings 80.
-        self._start, self._end = lines + 2, np.append(lines[1:], len(text))
+        self.name_column, self._types = names, names.types
         self.address_column = address
         """Addresses of all symbols, shape (n,), ascending. Not to be changed."""
+        self.doubts: dict[str, str] = {}
+        """By name of a symbol in doubt, the reason as a clause; such symbols count as missing."""
+        self._doubt: Callable[[str], str | None] = lambda name: None
+        self._rows: dict[str, list[int]] = {}
 
     def __len__(self) -> int:
-        return len(self._start)
+        return len(self._types)
 
-    @functools.cached_property
-    def _index(self) -> Names:
-        return Names(Text(np.frombuffer(self._text, np.uint8), self._end).keys(self._start))
+    def suspect(self, doubts: dict[str, str], doubt: Callable[[str], str | None]) -> None:
+        """Let some symbols be in doubt.
 
-    def _name(self, row: int) -> str:
-        return self._text[self._start[row] : self._end[row]].decode("ascii")
+        :param doubts: reasons by name
+        :param doubt: returns why a name that is not in the table is in doubt, or None
+        """
+        self.doubts.update(doubts)
+        self._doubt = doubt
+        self._rows.clear()
 
     def _named(self, name: str) -> list[int]:
-        """Return the rows of a name, ascending."""
-        return [row for row in self._index.candidates(name) if self._name(row) == name]
+        """Return the rows of a name, ascending; none if it is in doubt."""
+        if name in self.doubts:
+            return []
+        if name not in self._rows:
+            rows = self._rows[name] = self.name_column.named(name)
+            if not rows and (reason := self._doubt(name)):
+                self.doubts[name] = reason
+        return self._rows[name]
 
     @functools.cached_property
     def _ends(self) -> npt.NDArray[np.uint64]:
@@ -80,7 +82,7 @@ class Symbols:
 
     def names(self) -> list[str]:
         """Return all names, in ascending order of addresses."""
-        return [line[1:] for line in self._text.decode("ascii").split("\n")[1:]]
+        return self.name_column.all()
 
     def types(self) -> list[str]:
         """Return the types of all symbols, as of nm(1): ``T`` a global function, ``d`` static data.
@@ -130,7 +132,7 @@ class Symbols:
 
     def symbol(self, row: int) -> Symbol:
         """Return a row as a symbol of drgn, whose size is an upper bound."""
-        kind, name = self._types[row], self._name(row)
+        kind, name = self._types[row], self.name_column[row]
         address = int(self.address_column[row])
         if kind in _WEAK:
             binding = SymbolBinding.WEAK
@@ -159,7 +161,7 @@ class Symbols:
         return [self.symbol(row) for row in rows]
 
     def _preference(self, row: int) -> tuple[bool, int]:
-        kind, name = self._types[row], self._name(row)
+        kind, name = self._types[row], self.name_column[row]
         # A system call without arguments is one function with a name for 32 bit, too.
         return name.startswith("__ia32_"), 1 if kind in _WEAK else 0 if kind in _GLOBAL else 2
 
