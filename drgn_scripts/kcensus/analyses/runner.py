@@ -26,10 +26,12 @@ from kcensus.sources import Target, faults
 from kcensus.sources.capsule import NotRecorded
 from kcensus.sources.debuginfo.packages import module_gaps
 from kcensus.sources.model import kernel_release
+from kcensus.text import printable
 
 _MAX_JOBS = 8
 """With more processes, memory bandwidth is the limit, and each process takes memory."""
 _CHANGED = "the kernel changed while it was read"
+_DOUBTFUL = "counts as missing: figures that need it are missing; pass the System.map with -s"
 UNEXPECTED = (drgn.FaultError, AttributeError, OverflowError, TypeError)
 """Causes of an :class:`AnalysisError` whose traceback may be informative."""
 _TORN = (

@@ -8,10 +8,9 @@
 - in the name of a symbol that kcensus looks up, all: the symbol is in doubt, or the table refused;
 - in the address of an exported symbol, all.
 
-Not found are the lower bits of addresses of other symbols: there is no second source for them. An
-address only has to be between its neighbours. Of a hundred flips in the addresses of symbols that
-kcensus looks up and the kernel does not export, 20 are unnoticed. That is one of 60,000 flips
-anywhere in the tables.
+Not found are some bits of the addresses of other symbols: there is no second source for them. An
+address has to be between its neighbours, and one of a variable has to be aligned and has to leave
+room for its type.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ import pytest
 
 from kcensus.sources import Target
 from kcensus.sources.debuginfo.globals import declarations
+from kcensus.sources.debuginfo.in_memory import misfit
 from kcensus.sources.debuginfo.kallsyms import BadKallsyms, Symbols, exports, loading
 from kcensus.sources.debuginfo.kallsyms.decode import Read
 from kcensus.sources.debuginfo.lookups import lookups
@@ -51,6 +51,11 @@ class Tables:
         self.names = sorted(names.union(*declarations().values()))
         self.known = {name: self.table.addresses(name) for name in self.names}
         self.rows = [row for name in self.names for row in self.table._named(name)]
+        self.types = {
+            name: target.prog[name].type_
+            for name, places in self.known.items()
+            if len(places) == 1 and name in declarations() and name in target.prog
+        }
         self.spans = self._spans(target.prog)
 
     def _spans(self, prog: drgn.Program) -> dict[str, range]:
@@ -100,9 +105,14 @@ class Tables:
         """Return the names that kcensus looks up and gets other addresses for, without a doubt."""
         if table is None:
             return []
-        found = {name: table.addresses(name) for name in self.names}
-        return [name for name in self.names if found[name] != self.known[name]
-                and name not in table.doubts]  # fmt: skip
+        changed = [name for name in self.names if table.addresses(name) != self.known[name]]
+        return [name for name in changed if not (name in table.doubts or self._misfit(table, name))]
+
+    def _misfit(self, table: Symbols, name: str) -> str:
+        address = table.address(name)
+        if address is None or name not in self.types:
+            return ""
+        return misfit(address, table.size(name) or 0, self.types[name])
 
 
 @pytest.fixture(scope="module")

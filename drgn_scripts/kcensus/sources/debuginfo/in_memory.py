@@ -158,7 +158,7 @@ class InMemory:
             if symbol.kind == SymbolKind.FUNC:
                 return None
             raise
-        if doubt := _misfit(symbol, type_):
+        if doubt := misfit(symbol.address, symbol.size, type_):
             self.doubts[name] = doubt
             return None
         return drgn.Object(prog, type_, address=symbol.address)
@@ -225,17 +225,19 @@ class InMemory:
         ]
 
 
-def _misfit(symbol: drgn.Symbol, type_: drgn.Type) -> str:
-    """Return why a variable cannot be at its symbol, as a clause; empty if it can.
+def misfit(address: int, room: int, type_: drgn.Type) -> str:
+    """Return why a variable cannot be at an address, as a clause; empty if it can.
 
     An address with a flipped bit is in order among others, but seldom aligned.
+
+    :param room: bytes to the next symbol; 0 if unknown
     """
     try:
         size, alignment = drgn.sizeof(type_), drgn.alignof(type_)
     except TypeError:  # incomplete, like an array without a length
         return ""
-    if symbol.address % alignment:
-        return f"0x{symbol.address:x} is no multiple of {alignment}, as its type wants"
-    if size > symbol.size > 0:
-        return f"its type takes {size} bytes, and the next symbol is {symbol.size} bytes behind"
+    if address % alignment:
+        return f"its address 0x{address:x} is not a multiple of {alignment}, which its type needs"
+    if size > room > 0:
+        return f"its type takes {size} bytes, and the next symbol is {room} bytes behind it"
     return ""
