@@ -125,8 +125,16 @@ def test_limits_of_cgroup_v1_are_lifted(kernel: str) -> None:
 
 @pytest.mark.kernels("6.1")
 def test_a_reader_gets_the_cpu_of_a_task_that_loses_its_priority(kernel: str) -> None:
-    """What a finding about waits-rcu advises."""
+    """Throttling keeps that task off its CPU at the moment of the dump: the CPU is idle."""
     dump = build(kernel, "waits-priority")
+    case = open_case(kernel, "waits-priority")
+    pid = next(pid for pid, task in case.truth.tasks.items() if task.comm == "rcu-above")
+    found = {each.id: each for each in analyzed(case.target, "waits").findings}
+    culprit = found[f"waits-behind:{pid}"]
+    assert [each.command for each in culprit.remedies] == [f"chrt -o -p 0 {pid}"]
+    assert "FIFO 50" in culprit.evidence
+    assert "look idle" in culprit.evidence
+    assert not any("waits-behind" in each and "preempted" in found[each].title for each in found)
     running = {
         name: set(re.findall(r"CPU: 2 .*Comm: (rcu-\S+)", dump.truth[f"waits.log.{name}"]))
         for name in ("before", "lowered")
