@@ -12,7 +12,7 @@ from kcensus.analyses.waits.figures import Figures
 from kcensus.analyses.waits.figures.tasks import State
 from kcensus.analyses.waits.findings.busy import lockup, loops, release, starves
 from kcensus.analyses.waits.findings.known import patch_behind
-from kcensus.analyses.waits.findings.remedies import go_on, kills, let_go, restart, thaw
+from kcensus.analyses.waits.findings.remedies import go_on, kills, let_go, restart, served, thaw
 from kcensus.analyses.waits.findings.told import MAX_TOLD, Told, severity, stall, tasks_have
 from kcensus.analyses.waits.findings.words import awaited, does, kept, objects_of, places_above
 from kcensus.human import counted, human_seconds, listed
@@ -45,7 +45,7 @@ def behind(figures: Figures, subjects: list[int], of_devices: Collection[str] = 
     """
     waits = stall(figures, subjects[0])
     how = severity(waits.count, waits.seconds) or Severity.NOTICE
-    if figures.tasks.is_halted(subjects[0]):
+    if figures.tasks.is_halted(subjects[0]) or served(figures, subjects[0]):
         how = max(how, waits.severity())
     waiters = figures.waiters(*subjects)
     if figures.tasks.is_program({*subjects, *waiters}):
