@@ -36,6 +36,7 @@ _STAND_IN = {
     "systemctl restart iscsid": r"(?m)^iscsid ",
     r"echo 1 > /sys/fs/fuse/connections/\d+/abort": r"echo 1 > /sys/fs/fuse/connections/\$n/abort",
     r"echo '\d+:\d+ 10000' > /sys/fs/cgroup/light/io.weight": r"10000\\?\" > \S+/light/io.weight",
+    r"lvextend --size \+\d+M shop/first": r"lvextend --size \+1G shop/first",
     r"kill -KILL \d+": r"kill -KILL \$\{each#/proc/\}",
 }
 """Commands of findings whose numbers only the guest knows, and their form in its trials."""
@@ -141,3 +142,13 @@ def test_a_reader_gets_the_cpu_of_a_task_that_loses_its_priority(kernel: str) ->
     }
     assert running["before"] == {"rcu-above"}
     assert "rcu-preempted" in running["lowered"]
+
+
+@pytest.mark.kernels("6.1")
+def test_a_mount_in_progress_ends_with_its_program(kernel: str) -> None:
+    case = open_case(kernel, "waits-mount")
+    (finding,) = analyzed(case.target, "waits").findings
+    (pid,) = finding.tasks & _waiting(case, "before")
+    assert finding.kind == "waits-smb"
+    assert [each.command for each in finding.remedies][1:] == [f"kill -KILL {pid}"]
+    assert pid not in _waiting(case, "killed")

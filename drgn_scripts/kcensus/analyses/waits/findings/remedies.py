@@ -18,6 +18,9 @@ from kcensus.kernel.waiting.finders.events.core_dumps import DUMPING
 from kcensus.results import Remedy
 from kcensus.text import task_name
 
+_MOUNTS = frozenset({"vfs_get_tree", "vfs_kern_mount", "mount_fs"})
+"""Functions that make the super block of a new mount."""
+
 
 def restart(figures: Figures) -> str:
     """Return what to do where only a restart ends a wait; a dump need not be taken again."""
@@ -57,6 +60,19 @@ def kills(figures: Figures, node: int, effect: str) -> Iterator[Remedy]:
             effect=f"Kill {what} to {effect} (signals wake it up)",
             command=f"kill -KILL {tgid}",
             risk=risk + (", and its core dump is cut short" * is_dumping),
+        )
+
+
+def mounts(figures: Figures, node: int) -> Iterator[Remedy]:
+    """Yield the ends of the mounts in progress that wait for a node, where a signal wakes them."""
+    waiters = sorted(figures.waiters(node), key=figures.tasks.pid)
+    tasks = [each for each in waiters if not _MOUNTS.isdisjoint(figures.tasks.functions(each))]
+    for task in [each for each in tasks if figures.tasks.is_killable(each)][:MAX_TOLD]:
+        yield Remedy(
+            effect=f"Or end the mount that {figures.names.of(task)} attempts (the signal wakes it "
+            "up)",
+            command=f"kill -KILL {figures.tasks.tgid(task)}",
+            risk="none for data, as nothing is mounted yet; what needs the mount fails",
         )
 
 
