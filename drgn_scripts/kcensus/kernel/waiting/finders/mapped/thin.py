@@ -188,11 +188,13 @@ class ThinPools(Finder):
     def _advice(self, pool: _Pool) -> str:
         """Return what to do without commands of LVM."""
         name, data = pasteable(pool.name), printable(pool.data)
+        # A pseudonym may be that of a pool of LVM.
+        is_known = bool(name and pool.table) and not pool.group and not self.kernel.has_pseudonyms
         steps = (
             f"Extend its data device {data}, then load its table with the new length in sectors in "
             f"place of {pool.size // _SECTOR}, and resume it: `dmsetup load {name} --table "
             f"'{pool.table}'`, `dmsetup resume {name}`"
-            if name and pool.table and not pool.group
+            if is_known
             else "Extend the data device of the pool, then load the pool's table with its new "
             "length and resume it (`dmsetup load`, `dmsetup resume`)"
         )
