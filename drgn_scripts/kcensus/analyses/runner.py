@@ -74,6 +74,7 @@ class Context:
             target.prog,
             live=target.live,
             is_capsule=target.recorded_for is not None,
+            has_pseudonyms=target.has_pseudonyms,
             jobs=_jobs(target, jobs),
             chunk_bytes=chunk_bytes or CHUNK_BYTES,
             progress=progress,

@@ -59,6 +59,7 @@ class Kernel:
     :param prog: program of a Linux kernel
     :param live: whether the kernel may change while it is read
     :param is_capsule: whether the program reads a capsule
+    :param has_pseudonyms: whether names are pseudonyms, in a redacted capsule
     :param jobs: worker processes for bulk reads; 1 where they cannot share the program
     :param chunk_bytes: upper bound of one bulk read
     :param progress: shows how far long reads are
@@ -70,6 +71,7 @@ class Kernel:
         *,
         live: bool = False,
         is_capsule: bool = False,
+        has_pseudonyms: bool = False,
         jobs: int = 1,
         chunk_bytes: int = CHUNK_BYTES,
         progress: Progress | None = None,
@@ -77,6 +79,7 @@ class Kernel:
         self.prog = prog
         self.live = live
         self.is_capsule = is_capsule
+        self.has_pseudonyms = has_pseudonyms
         self.jobs = jobs
         self.chunk_bytes = chunk_bytes
         self.progress = progress or SilentProgress()
@@ -88,6 +91,7 @@ class Kernel:
             self.prog,
             live=self.live,
             is_capsule=self.is_capsule,
+            has_pseudonyms=self.has_pseudonyms,
             jobs=self.jobs,
             chunk_bytes=self.chunk_bytes,
             progress=self.progress,

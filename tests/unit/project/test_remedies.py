@@ -64,6 +64,7 @@ _TRIED = {
         "kill -KILL {}": _Trial(_REMEDIES, "killed", _KILL),
     },
     "analyses/waits/findings/remedies.py": {
+        # `waits-mount` has that of a mount in progress.
         "kill -KILL {}": _Trial(_REMEDIES, "killed", _KILL),
         "kill -CONT {}": _Trial(_STOPPED, "continue", r"kill -CONT \$"),
         "kill {}; sleep 1; kill -CONT ": _Trial(_STOPPED, "continue", r"tracer\) kill \$"),
@@ -118,7 +119,7 @@ _TRIED = {
     },
     "kernel/waiting/finders/mapped/thin.py": {
         # Where other disks do not answer, with the filter that the guest has in lvm.conf.
-        "lvextend {}--size +1G {}": _Trial(_REMEDIES, "extended", r"lvextend --size \+1G shop/"),
+        "lvextend {}--size +{}M {}": _Trial(_REMEDIES, "extended", r"lvextend --size \+1G shop/"),
         "lvchange {}--errorwhenfull y {}": _Trial(
             _REMEDIES, "failed", r"lvchange --errorwhenfull y"
         ),

@@ -26,8 +26,7 @@ LOOK_AT_DEVICE = (
 )
 SWITCH_HANGS = (
     "Do not switch the scheduler while the device does not answer: the command would hang until "
-    "the requests in the driver complete, and block new requests. Look first in the kernel log for "
-    "timeouts and resets"
+    "the requests in the driver complete, and block new requests"
 )
 SWITCH_RISK = (
     "the command and new requests wait until the queue is empty; weights and limits of the old "

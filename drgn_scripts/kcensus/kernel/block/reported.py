@@ -3,16 +3,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import drgn
+
 from kcensus.human import counted, human_seconds
+from kcensus.kernel.block.disks import Disk
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.log import HUNG_TASK, Line, records
-from kcensus.kernel.names import DAMAGED
+from kcensus.kernel.names import DAMAGED, decode
 from kcensus.kernel.tasks.hung import Hang, present
 from kcensus.kernel.tasks.tasks import tasks
+from kcensus.text import printable
 
 _CONTROLLER = re.compile(r"^nvme (nvme\d+): .*(?:\bI/O .*\btimeout\b|\bQID \d+ timeout\b)")
 """Message of a controller of NVMe, whose disks have its name as a prefix."""
@@ -24,6 +29,23 @@ _DISKS = (
 """Messages about disks."""
 _MAX_TEXT = 100
 """Most characters of a message to show."""
+_MAX_LINES = 3
+"""Most lines of the log to quote."""
+_BEFORE = 5.0
+"""Seconds before the start of a wait whose lines may tell its cause."""
+_MAX_PARENTS = 8
+"""Most devices above a disk: SCSI device, target, session, host, controller, bus."""
+_PARENTS = re.compile(
+    r"\d+:\d+:\d+:\d+|(?:host|session|nvme|virtio)\d+|rport-[\d:-]+|"
+    r"[\da-f]{4}:[\da-f]{2}:[\d.a-f]+"
+)
+"""Names of such devices as messages have them; the last one is an address of PCI."""
+_USUAL = re.compile(
+    r"^\s+(?:\? |\S+\+0x|<|\[<)|^(?:task:|Workqueue: |INFO: task |CPU: |Call Trace)|"
+    r"mounted filesystem|[Mm]ounting |clean mount|logical blocks|physical blocks|capacity change|"
+    r"Attached SCSI|Write Protect|Mode Sense|Write cache|poll queues"
+)
+"""Lines about stacks of tasks, and those of every start of a disk or file system."""
 
 
 @dataclass
@@ -50,10 +72,15 @@ class Reported:
 @once
 def reported(kernel: Kernel) -> Reported:
     """Return the messages; none if the log cannot be read."""
+    return parse(_lines(kernel))
+
+
+@once
+def _lines(kernel: Kernel) -> list[Line]:
     try:
-        return parse(records(kernel.prog))
+        return records(kernel.prog)
     except DAMAGED:
-        return Reported()
+        return []
 
 
 def parse(lines: Iterable[Line]) -> Reported:
@@ -85,11 +112,82 @@ def log_evidence(kernel: Kernel, disk: str, pids: Iterable[int]) -> str:
             now = tasks(kernel).now_ns / 1e9
             ago = f", the last {human_seconds(max(now - own.stamp, 0.0))} before the dump"
             when = ago if own.stamp >= 0 and now >= 0 else ""
-            text = own.text if len(own.text) <= _MAX_TEXT else f"{own.text[:_MAX_TEXT]}…"
             messages = counted(own.count, "message")
-            parts.append(f'the log has {messages} about {name}{when}: "{text}"')
+            parts.append(f'the log has {messages} about {name}{when}: "{_cut(own.text)}"')
     if hung := present(kernel, {pid: known.hung[pid] for pid in pids if pid in known.hung}):
         longest = human_seconds(max(hung.values()))
         count = f"{len(hung):,} of these tasks"
         parts.append(f"the log reports {count} as blocked for more than {longest}")
     return "; ".join(parts)
+
+
+def log_advice(kernel: Kernel, disk: Disk, seconds: float) -> str:
+    """Return the lines of the log about a disk, and what to do next, as sentences; printable.
+
+    :param seconds: for which the disk has been late
+    """
+    # Addresses of devices, which are numbers, have no pseudonyms.
+    lines = [] if kernel.has_pseudonyms else _lines(kernel)
+    stamps = [stamp for stamp, _ in lines if stamp is not None]
+    now = tasks(kernel).now_ns / 1e9 if stamps else -1.0
+    if now < 0:
+        return (
+            "Look in the kernel log for timeouts, resets and lost paths of the device, and at the "
+            "statistics of the storage"
+        )
+    since, names = max(now - seconds - _BEFORE, stamps[0]), _names(kernel, disk)
+    about = [
+        f'"{stamp:.2f} s: {_cut(text.strip())}"'
+        for stamp, text in lines
+        if stamp is not None and stamp >= since and _is_about(names, text)
+    ]
+    others = [printable(name) for name in names[1:]]
+    called = printable(disk.name) + (f" ({', '.join(others)})" if others else "")
+    if about:
+        which = f" (the last of {len(about):,} lines)" if len(about) > _MAX_LINES else ""
+        return (
+            f"The kernel log says of {called}: {', '.join(about[-_MAX_LINES:])}{which}. Check what "
+            "these lines name: path, controller or storage"
+        )
+    is_virtual = any(name.startswith("virtio") for name in others)
+    who = "the hypervisor's side about its storage" if is_virtual else "those who run the storage"
+    return f"The kernel log has no line about {called} since {since:.1f} s after boot: ask {who}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…"
+
+
+def _is_about(names: list[str], line: str) -> bool:
+    if _USUAL.search(line):
+        return False
+    # A partition has the name of its disk as a prefix.
+    first, *others = (re.escape(name) for name in names)
+    known = "|".join((rf"{first}(?:p?\d+)?", *others))
+    return re.search(rf"(?<![\w/:.-])(?:{known})(?![\w-])", line) is not None
+
+
+def _names(kernel: Kernel, disk: Disk) -> list[str]:
+    """Return the names of a disk and the devices that it is on; not safe to print."""
+    found = [disk.name]
+    with contextlib.suppress(*DAMAGED):
+        parent = _device(kernel, disk.address).parent.read_()
+        for _ in range(_MAX_PARENTS):
+            if not parent or not parent.kobj.name:
+                break
+            name = decode(parent.kobj.name.string_())
+            if _PARENTS.fullmatch(name):
+                found.append(name)
+            if name.startswith("session"):
+                found.append(f"connection{name.removeprefix('session')}:0")
+            parent = parent.parent.read_()
+    return [*dict.fromkeys(found)]
+
+
+def _device(kernel: Kernel, disk: int) -> drgn.Object:
+    """Return the ``struct device`` of a disk."""
+    part = drgn.Object(kernel.prog, "struct gendisk", address=disk).part0
+    # Since Linux kernel commit 0d02129e76ed ("block: merge struct block_device and struct
+    # hd_struct") (in v5.11, not verified), a block_device in place of an embedded hd_struct.
+    is_pointer = part.type_.kind is drgn.TypeKind.POINTER
+    return part.bd_device if is_pointer else part.member_("__dev")

@@ -29,6 +29,9 @@ class RunQueues:
     is_idle: Mask
     is_online: Mask
     faults: Faults
+    is_throttled: Mask
+    """Whether its real-time tasks wait for the next period of ``sched_rt_period_us``: then it looks
+    idle, or runs others."""
 
 
 @once
@@ -38,7 +41,9 @@ def run_queues(kernel: Kernel) -> RunQueues:
     :raises LookupError: the debug info lacks a type or variable
     """
     prog, faults = kernel.prog, Faults()
-    members = layout(prog, "struct rq", ["curr", "idle"], {"cpu": "cpu", "online": "online"})
+    # Since v6.12 (commit not verified), the member is there with CONFIG_RT_GROUP_SCHED only.
+    optional = {"cpu": "cpu", "online": "online", "throttled": "rt.rt_throttled"}
+    members = layout(prog, "struct rq", ["curr", "idle"], optional)
     queues = np.uint64(int(prog["runqueues"].address_of_())) + cpu_offsets(prog)
     read = gather(kernel.memory, queues, members, faults)
     known = np.flatnonzero(read.readable)
@@ -54,4 +59,5 @@ def run_queues(kernel: Kernel) -> RunQueues:
         is_idle=current == read["idle"][known],
         is_online=online,
         faults=faults,
+        is_throttled=read.columns.get("throttled", np.zeros(len(queues)))[known] != 0,
     )

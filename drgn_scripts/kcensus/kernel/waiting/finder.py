@@ -264,6 +264,10 @@ class Finder:
         """
         yield from ()
 
+    def served(self, kind: NodeKind, address: int) -> str:
+        """Return what ends with the task that serves an object; printable, and usually empty."""
+        return ""
+
     def finding(self, kind: NodeKind, address: int, stall: Stall) -> Finding | None:
         """Return the finding about an object without a task as holder, instead of the usual one."""
         return None

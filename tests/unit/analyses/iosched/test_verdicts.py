@@ -97,6 +97,7 @@ def figures(**driver: Any) -> Figures:
         "hardware": SimpleNamespace(disk=np.zeros(1, np.int64), is_stopped=np.array([False])),
         "kernel": SimpleNamespace(
             _read={},
+            has_pseudonyms=True,
             prog=SimpleNamespace(type=lambda name: SimpleNamespace(has_member=lambda member: True)),
         ),
         "clock": SimpleNamespace(ns=NOW, hz=250),

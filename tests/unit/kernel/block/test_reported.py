@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kcensus.kernel.block import reported as module
-from kcensus.kernel.block.reported import Messages, Reported, log_evidence, parse
+from kcensus.kernel.block.reported import Messages, Reported, log_advice, log_evidence, parse
 from kcensus.kernel.tasks.hung import Hang
 
 _LINES = [
@@ -55,3 +55,63 @@ def test_a_phrase_about_a_disk(
     found = log_evidence(kernel, disk, pids)
     assert found.startswith(start)
     assert bool(found) == bool(start)
+
+
+def _advice(
+    monkeypatch: pytest.MonkeyPatch, *lines: str, names: list[str], has_pseudonyms: bool = False
+) -> str:
+    """The advice about a disk that is late for 20 s, 100 s after boot; lines are from 90 s on."""
+    stamped = [(1.0, "Linux version"), *((90.0 + at, line) for at, line in enumerate(lines))]
+    monkeypatch.setattr(module, "records", lambda _: stamped)
+    monkeypatch.setattr(module, "tasks", lambda _: SimpleNamespace(now_ns=100 * 10**9))
+    disk: Any = SimpleNamespace(name=names[0])
+    monkeypatch.setattr(module, "_names", lambda *_: names)
+    kernel: Any = SimpleNamespace(prog=None, _read={}, has_pseudonyms=has_pseudonyms)
+    return log_advice(kernel, disk, 20.0)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "sd 2:0:0:0: Power-on or device reset occurred",
+        "XFS (sdb1): metadata I/O error",
+        "scsi host2: iSCSI session recovery",
+        " connection1:0: detected conn error (1020)",
+    ],
+)
+def test_lines_about_a_disk_are_quoted(monkeypatch: pytest.MonkeyPatch, line: str) -> None:
+    names = ["sdb", "2:0:0:0", "host2", "connection1:0"]
+    found = _advice(monkeypatch, line, "sd 2:0:0:0: [sdb] Attached SCSI disk", names=names)
+    assert f'"90.00 s: {line.strip()}"' in found
+    assert "Attached" not in found
+
+
+def test_only_the_last_lines_are_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [f"nvme nvme0: reset {number} {'x' * 200}" for number in range(5)]
+    found = _advice(monkeypatch, *lines, names=["nvme0n1", "nvme0"])
+    assert "the last of 5 lines" in found
+    assert [f"reset {number}" in found for number in range(5)] == [False, False, True, True, True]
+    assert len(found) < 500
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "sd 12:0:0:0: Power-on or device reset occurred",
+        "XFS (sdbc): metadata I/O error",
+        "task:kworker/sdb   state:D",
+        "Workqueue: xfs-cil/sdb xlog_cil_push_work [xfs]",
+        " scsi_eh_ready_devs+0x6d4/0xc80 [host2]",
+    ],
+)
+def test_a_log_without_lines_about_a_disk(monkeypatch: pytest.MonkeyPatch, line: str) -> None:
+    found = _advice(monkeypatch, line, names=["sdb", "2:0:0:0", "host2"])
+    assert "no line about sdb (2:0:0:0, host2) since 75.0 s" in found
+    assert "hypervisor" not in found
+    found = _advice(monkeypatch, line, names=["vda", "virtio0"])
+    assert "ask the hypervisor" in found
+
+
+def test_names_in_a_redacted_log_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = _advice(monkeypatch, "sd 2:0:0:0: reset", names=["sdb"], has_pseudonyms=True)
+    assert found.startswith("Look in the kernel log")

@@ -113,6 +113,8 @@ def test_the_mirror_counts_what_the_guest_shows(case: Case, result: Result) -> N
     legs = next(word for word in status.split() if set(word) <= {"A", "D"})
     assert finding.figures["failed"].value == legs.count("D") == 1
     assert finding.figures["bios"].value == _WRITERS["mirror of two"]
+    synced = f"{finding.figures['regions_in_sync'].value}/{finding.figures['regions'].value}"
+    assert synced in status.split()
 
 
 _POINTERS = {

@@ -36,6 +36,7 @@ _STAND_IN = {
     "systemctl restart iscsid": r"(?m)^iscsid ",
     r"echo 1 > /sys/fs/fuse/connections/\d+/abort": r"echo 1 > /sys/fs/fuse/connections/\$n/abort",
     r"echo '\d+:\d+ 10000' > /sys/fs/cgroup/light/io.weight": r"10000\\?\" > \S+/light/io.weight",
+    r"lvextend --size \+\d+M shop/first": r"lvextend --size \+1G shop/first",
     r"kill -KILL \d+": r"kill -KILL \$\{each#/proc/\}",
 }
 """Commands of findings whose numbers only the guest knows, and their form in its trials."""
@@ -139,11 +140,29 @@ def test_limits_of_cgroup_v1_are_lifted(kernel: str) -> None:
 
 @pytest.mark.kernels("6.1")
 def test_a_reader_gets_the_cpu_of_a_task_that_loses_its_priority(kernel: str) -> None:
-    """What a finding about waits-rcu advises."""
+    """Throttling keeps that task off its CPU at the moment of the dump: the CPU is idle."""
     dump = build(kernel, "waits-priority")
+    case = open_case(kernel, "waits-priority")
+    pid = next(pid for pid, task in case.truth.tasks.items() if task.comm == "rcu-above")
+    found = {each.id: each for each in analyzed(case.target, "waits").findings}
+    culprit = found[f"waits-behind:{pid}"]
+    assert [each.command for each in culprit.remedies] == [f"chrt -o -p 0 {pid}"]
+    assert "FIFO 50" in culprit.evidence
+    assert "look idle" in culprit.evidence
+    assert not any("waits-behind" in each and "preempted" in found[each].title for each in found)
     running = {
         name: set(re.findall(r"CPU: 2 .*Comm: (rcu-\S+)", dump.truth[f"waits.log.{name}"]))
         for name in ("before", "lowered")
     }
     assert running["before"] == {"rcu-above"}
     assert "rcu-preempted" in running["lowered"]
+
+
+@pytest.mark.kernels("6.1")
+def test_a_mount_in_progress_ends_with_its_program(kernel: str) -> None:
+    case = open_case(kernel, "waits-mount")
+    (finding,) = analyzed(case.target, "waits").findings
+    (pid,) = finding.tasks & _waiting(case, "before")
+    assert finding.kind == "waits-smb"
+    assert [each.command for each in finding.remedies][1:] == [f"kill -KILL {pid}"]
+    assert pid not in _waiting(case, "killed")

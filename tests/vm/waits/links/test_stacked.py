@@ -25,6 +25,7 @@ from kcensus.kernel.waiting.finders.stacked.loops import BACKED, FILE
 from kcensus.kernel.waiting.graph import RUN_BY, TASK, NodeKind
 from kcensus.results import Result
 from tests.lab.truth import waits as truth_of
+from tests.vm.cases import analyzed
 from tests.vm.waits.scenarios import FOUND, cases, params
 from tests.vm.waits.test_graph import Case
 
@@ -94,6 +95,10 @@ def test_roots_are_those_of_dmsetup_and_sysfs(case: Case) -> None:
     assert {name.split("(")[1][:-1] for name in _roots(case, MULTIPATH)} == maps
     full = {name for name, line in status.items() if "out_of_data_space" in line}
     assert {name.split("(")[1][:-1] for name in _roots(case, THIN_POOL)} == full
+    lines = dict(line.split(": ", 1) for line in truth["dmsetup-table"].splitlines())
+    found = analyzed(case.target, "waits").findings
+    (advice,) = (each.no_remedy for each in found if each.kind == "waits-thin")
+    assert f"--table '{lines[full.pop()].strip()}'" in advice
     arrays = re.findall(r"block/(\w+)/md/array_state:(.+)", truth["array-states"])
     pending = {name for name, state in arrays if state == "write-pending"}
     assert set(_roots(case, STATE)) == pending == {"md1"}

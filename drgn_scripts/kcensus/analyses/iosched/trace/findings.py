@@ -129,7 +129,7 @@ def _starved(figures: Figures, device: int) -> Iterator[Finding]:
             **({} if lost is None else {"turns_lost": Figure(lost, Unit.COUNT, "turns lost")}),
         },
         remedies=() if hangs else (_remedy(device, schedulers),),
-        no_remedy=SWITCH_HANGS if hangs else "",
+        no_remedy=f"{SWITCH_HANGS}. {LOOK_AT_DEVICE}" if hangs else "",
         patch="cfq-async-starvation" if lost else "",
     )
 

@@ -123,6 +123,12 @@ class TaskNodes:
                 gone |= {node} if known.slab_cache.name.string_() == _TASK_CACHE else set()
         return gone
 
+    def module(self, node: int) -> str:
+        """Return the module of the function in which a task is; empty for the kernel itself."""
+        own = self.function(node)
+        names = (module for _, name, module in self.frames(node) if plain(name) == own)
+        return next(names, "")
+
     def entry(self, node: int) -> str:
         """Return the way of a task into the kernel: a system call, or a function with module."""
         return self._described(node, printable(entered_by(self.functions(node))))

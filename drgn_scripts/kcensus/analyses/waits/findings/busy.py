@@ -12,7 +12,7 @@ from kcensus.analyses.waits.findings.told import MAX_TOLD, Told, degree, stall
 from kcensus.analyses.waits.findings.words import kept, runs
 from kcensus.human import human_seconds, listed
 from kcensus.kernel.waiting.finder import danger
-from kcensus.kernel.waiting.finders.cpus.occupied import RUNS, STARVED
+from kcensus.kernel.waiting.finders.cpus.occupied import RUNS, STARVED, THROTTLED
 from kcensus.kernel.waiting.graph import TASK
 from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit
 from kcensus.text import task_name
@@ -21,7 +21,7 @@ _POLICIES = {1: "-f", 2: "-r"}
 """SCHED_FIFO and SCHED_RR: options of chrt."""
 _NO_INTERRUPTS = (
     "The CPU takes no interrupts: neither a signal nor the scheduler reaches its task. A function "
-    "on its stack has disabled them (sysrq-l, or crash's `bt -a`); restart the machine"
+    "on its stack has disabled them; restart the machine"
 )
 _MAX_LOCKUPS = 3
 """Most findings about CPUs, by the length of their lockups."""
@@ -55,11 +55,11 @@ def _kind(figures: Figures, pid: int) -> str:
 
 
 def release(figures: Figures, node: int) -> Iterator[Remedy]:
-    """Yield the remedies that take the CPU from a task that runs."""
+    """Yield the remedies that take the CPU from a task that runs, or is throttled there."""
     name, pid = figures.names.of(node), figures.tasks.pid(node)
     if pid in figures.log.hard and lockup(figures, node):
         return
-    if _starves(figures, node) and (priority := figures.tasks.real_time(node)) is not None:
+    if starves(figures, node) and (priority := figures.tasks.real_time(node)) is not None:
         policy, level = priority
         option = _POLICIES.get(policy)
         yield Remedy(
@@ -78,11 +78,32 @@ def release(figures: Figures, node: int) -> Iterator[Remedy]:
         )
 
 
-def _starves(figures: Figures, node: int) -> bool:
+def starves(figures: Figures, node: int) -> bool:
     """Return whether a task keeps its CPU from others."""
-    graph = figures.graph.sure
-    cpus = [int(graph.source[edge]) for edge in graph.preceding[node] if graph.edge[edge] is RUNS]
+    graph, occupies = figures.graph.sure, (RUNS, THROTTLED)
+    edges = graph.preceding[node]
+    cpus = [int(graph.source[edge]) for edge in edges if graph.edge[edge] in occupies]
     return any(graph.edge[edge] is STARVED for cpu in cpus for edge in graph.preceding[cpu])
+
+
+def loops(figures: Figures, node: int) -> str:
+    """Return what to do about a task that runs and is not to be killed.
+
+    :param node: -1 for a task of no node
+    """
+    function = figures.tasks.function(node) if node >= 0 else ""
+    module = figures.tasks.module(node) if function else ""
+    start = f"Ask the vendor of the module {module} about" if module else "Search known bugs for"
+    return (
+        f"{start} a loop in {function or 'the functions on its stack'} (`kcensus waits TARGET "
+        "--table stacks --top 0` has the stack). No signal ends a loop in the kernel: if the task "
+        "does not get on, restart the machine"
+    )
+
+
+def stacks_of_cpus(figures: Figures) -> str:
+    """Return the command for the stacks of all CPUs."""
+    return "`echo l > /proc/sysrq-trigger; dmesg`" if figures.kernel.live else "crash's `bt -a`"
 
 
 def spinlock(figures: Figures, node: int) -> Told:
@@ -112,7 +133,7 @@ def spinlock(figures: Figures, node: int) -> Told:
         no_remedy=f"Look at {holders} first: only the holder of the lock can release it"
         if holders
         else "Find the task that holds it, which runs, too: compare the functions of all CPUs "
-        "(sysrq-l, or crash's `bt -a`)",
+        f"({stacks_of_cpus(figures)})",
     )
     return Told(finding, [node, *spinners], ends)
 
@@ -129,7 +150,7 @@ def stuck(figures: Figures, told: set[int]) -> Iterator[Told]:
         if node in told:
             continue
         cpu, pid = int(tasks.cpu[row]), int(tasks.pid[row])
-        advice = _NO_INTERRUPTS if pid in figures.log.hard else RUNS.advice
+        advice = _NO_INTERRUPTS if pid in figures.log.hard else loops(figures, node)
         name = task_name(tasks.comm[row], pid)
         finding = Finding(
             id=f"waits-cpu:{cpu}",

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from kcensus.analyses.waits.figures import Figures
 from kcensus.analyses.waits.figures.tasks import State
 from kcensus.analyses.waits.findings.busy import spinlock, stuck
+from kcensus.analyses.waits.findings.remedies import mounts
 from kcensus.analyses.waits.findings.stalls import alone, behind, exited, for_devices, unheld
 from kcensus.analyses.waits.findings.told import MAX_TOLD, Told, degree, stall
 from kcensus.analyses.waits.findings.words import kept, places_above
@@ -118,7 +119,9 @@ def _own(figures: Figures, node: int) -> Iterator[Told]:
             story = found.story or tuple(_kept_by(figures, node))
             places = places_above(figures, [node], found.title)
             evidence = "; ".join(filter(None, (found.evidence, *places)))
-            yield Told(replace(found, story=story, evidence=evidence), [node])
+            ends = () if found.no_remedy else tuple(mounts(figures, node))
+            remedies = (*found.remedies, *ends)
+            yield Told(replace(found, story=story, evidence=evidence, remedies=remedies), [node])
 
 
 def _kept_by(figures: Figures, node: int) -> Iterator[str]:

@@ -10,12 +10,16 @@ import numpy as np
 
 from kcensus.analyses.waits.figures import Figures
 from kcensus.analyses.waits.findings.told import MAX_TOLD
+from kcensus.analyses.waits.findings.words import objects_of
 from kcensus.human import listed
 from kcensus.kernel.tasks.functions import plain
 from kcensus.kernel.tasks.tasks import TRACED
 from kcensus.kernel.waiting.finders.events.core_dumps import DUMPING
 from kcensus.results import Remedy
 from kcensus.text import task_name
+
+_MOUNTS = frozenset({"vfs_get_tree", "vfs_kern_mount", "mount_fs"})
+"""Functions that make the super block of a new mount."""
 
 
 def restart(figures: Figures) -> str:
@@ -46,11 +50,39 @@ def kills(figures: Figures, node: int, effect: str) -> Iterator[Remedy]:
         process, tgid = figures.tasks.process(node)
         # A fatal signal to a thread ends its whole process.
         what = f"process {task_name(process, tgid)} of thread {name}" if tgid != pid else name
+        ends, risk = served(figures, node), "its work is lost"
+        if ends:
+            effect = f"end {listed(ends, 2)}, which it serves"
+            risk = (
+                "programs there get errors until it is mounted again; what the server keeps is lost"
+            )
         yield Remedy(
             effect=f"Kill {what} to {effect} (signals wake it up)",
             command=f"kill -KILL {tgid}",
-            risk="its work is lost" + (", and its core dump is cut short" * is_dumping),
+            risk=risk + (", and its core dump is cut short" * is_dumping),
         )
+
+
+def mounts(figures: Figures, node: int) -> Iterator[Remedy]:
+    """Yield the ends of the mounts in progress that wait for a node, where a signal wakes them."""
+    waiters = sorted(figures.waiters(node), key=figures.tasks.pid)
+    tasks = [each for each in waiters if not _MOUNTS.isdisjoint(figures.tasks.functions(each))]
+    for task in [each for each in tasks if figures.tasks.is_killable(each)][:MAX_TOLD]:
+        yield Remedy(
+            effect=f"Or end the mount that {figures.names.of(task)} attempts (the signal wakes it "
+            "up)",
+            command=f"kill -KILL {figures.tasks.tgid(task)}",
+            risk="none for data, as nothing is mounted yet; what needs the mount fails",
+        )
+
+
+def served(figures: Figures, node: int) -> list[str]:
+    """Return what ends with a task, as it serves the objects that others wait for."""
+    graph, found = figures.graph, dict[str, None]()
+    for each in objects_of(figures, node):
+        kind, address = graph.kind[each], int(graph.address[each])
+        found |= {f.served(kind, address): None for f in figures.waiting.finders}
+    return [name for name in found if name]
 
 
 def go_on(figures: Figures, node: int) -> Remedy:

@@ -10,9 +10,9 @@ import numpy as np
 
 from kcensus.analyses.waits.figures import Figures
 from kcensus.analyses.waits.figures.tasks import State
-from kcensus.analyses.waits.findings.busy import lockup, release
+from kcensus.analyses.waits.findings.busy import lockup, loops, release, starves
 from kcensus.analyses.waits.findings.known import patch_behind
-from kcensus.analyses.waits.findings.remedies import go_on, kills, let_go, restart, thaw
+from kcensus.analyses.waits.findings.remedies import go_on, kills, let_go, restart, served, thaw
 from kcensus.analyses.waits.findings.told import MAX_TOLD, Told, severity, stall, tasks_have
 from kcensus.analyses.waits.findings.words import awaited, does, kept, objects_of, places_above
 from kcensus.human import counted, human_seconds, listed
@@ -21,7 +21,6 @@ from kcensus.kernel.block.reported import log_evidence
 from kcensus.kernel.block.stacks import mounted_on
 from kcensus.kernel.names import MISSING
 from kcensus.kernel.waiting.finder import LOOK_AT_STACKS, Finder, Stall, danger
-from kcensus.kernel.waiting.finders.cpus.occupied import RUNS
 from kcensus.kernel.waiting.finders.io.devices import DISK
 from kcensus.kernel.waiting.finders.io.requests import REQUEST
 from kcensus.kernel.waiting.graph import TASK
@@ -46,7 +45,7 @@ def behind(figures: Figures, subjects: list[int], of_devices: Collection[str] = 
     """
     waits = stall(figures, subjects[0])
     how = severity(waits.count, waits.seconds) or Severity.NOTICE
-    if figures.tasks.is_halted(subjects[0]):
+    if figures.tasks.is_halted(subjects[0]) or served(figures, subjects[0]):
         how = max(how, waits.severity())
     waiters = figures.waiters(*subjects)
     if figures.tasks.is_program({*subjects, *waiters}):
@@ -104,7 +103,7 @@ def _remedies(figures: Figures, node: int, waiters: set[int]) -> Iterator[Remedy
         yield go_on(figures, node)
     if figures.tasks.state(node) is State.FROZEN:
         yield thaw(figures, node)
-    if figures.tasks.is_running(node):
+    if figures.tasks.is_running(node) or starves(figures, node):
         yield from release(figures, node)
     if figures.tasks.has_other_process(node, waiters):
         yield from kills(figures, node, "release its locks and other objects")
@@ -116,8 +115,10 @@ def _no_remedy(figures: Figures, node: int) -> str:
     edges = [graph.edge[edge].advice for edge in graph.preceding[node]]
     reached = np.flatnonzero(graph.reached([node])).tolist()
     ends = [graph.kind[each].advice for each in reached if graph.kind[each].is_device]
-    default = RUNS.advice if figures.tasks.is_running(node) else _LOOK
-    return next(filter(None, [*edges, *ends]), default)
+    advice = next(filter(None, [*edges, *ends]), "")
+    if figures.tasks.is_running(node):
+        return ". ".join(filter(None, [advice, loops(figures, node)]))
+    return advice or _LOOK
 
 
 def exited(figures: Figures, subject: int) -> Told:

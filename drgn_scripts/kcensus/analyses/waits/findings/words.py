@@ -12,9 +12,13 @@ from kcensus.analyses.waits.figures.tasks import State
 from kcensus.analyses.waits.findings.told import MAX_TOLD
 from kcensus.human import human_seconds, listed
 from kcensus.kernel.locking.owners import Strength
+from kcensus.kernel.waiting.finders.cpus.occupied import THROTTLED
 from kcensus.kernel.waiting.finders.cpus.spinning import SPINLOCK
 from kcensus.kernel.waiting.graph import THREAD
 from kcensus.text import task_name
+
+_POLICIES = {1: "FIFO", 2: "RR"}
+"""SCHED_FIFO and SCHED_RR."""
 
 
 def holds(figures: Figures, edge: int) -> str:
@@ -114,12 +118,32 @@ def awaited(figures: Figures, task: int) -> list[int]:
 
 
 def _instead(figures: Figures, task: int) -> str:
+    """Return why a runnable task does not run, as a phrase; empty if unknown."""
     tasks, row = figures.waiting.tasks, int(figures.task_rows[task])
+    level = priority(figures, task)
+    words = f" on CPU {tasks.cpu[row]}" + f" with priority {level}" * bool(level)
     runs = np.flatnonzero(tasks.is_on_cpu & (tasks.cpu == tasks.cpu[row])).tolist()
+    if is_throttled(figures, task):
+        return (
+            f"{words}; the kernel throttles real-time tasks there at the moment "
+            "(sched_rt_runtime_us), so the CPU may look idle"
+        )
     if not runs:
-        return ""
-    name = task_name(tasks.comm[runs[0]], tasks.pid[runs[0]])
-    return f" on CPU {tasks.cpu[row]}, which runs {name}"
+        return words * bool(level)
+    return f"{words}, which runs {task_name(tasks.comm[runs[0]], tasks.pid[runs[0]])}"
+
+
+def priority(figures: Figures, task: int) -> str:
+    """Return the real-time priority of a task, such as ``FIFO 50``; empty for other tasks."""
+    policy, level = figures.tasks.real_time(task) or (0, 0)
+    return f"{_POLICIES[policy]} {level}" if policy in _POLICIES else ""
+
+
+def is_throttled(figures: Figures, task: int) -> bool:
+    """Return whether a task does not run as real-time tasks are throttled on its CPU."""
+    graph = figures.graph
+    edges = (edge for edge in graph.preceding[task] if graph.edge[edge] is THROTTLED)
+    return any("rt_throttled" in graph.evidence[edge] for edge in edges)
 
 
 def places_above(figures: Figures, nodes: Sequence[int], title: str = "") -> list[str]:

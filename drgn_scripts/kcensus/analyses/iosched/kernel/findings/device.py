@@ -8,18 +8,11 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from kcensus.analyses.iosched.degrees import (
-    IN_DRIVER,
-    IN_SCHEDULER,
-    LOOK_AT_DEVICE,
-    SILENT,
-    severity,
-    shortest,
-)
+from kcensus.analyses.iosched.degrees import IN_DRIVER, IN_SCHEDULER, SILENT, severity, shortest
 from kcensus.analyses.iosched.kernel.figures import Figures, Verdict
 from kcensus.analyses.iosched.kernel.tasks import STEPS, behind
 from kcensus.human import counted, human_seconds
-from kcensus.kernel.block.reported import log_evidence
+from kcensus.kernel.block.reported import log_advice, log_evidence
 from kcensus.kernel.block.requests import State
 from kcensus.kernel.block.stacks import mounted_on
 from kcensus.results import Danger, Figure, Finding, Severity, Unit
@@ -33,10 +26,7 @@ _FROZEN = (
     "The freeze completes with the remaining requests: `kcensus iosched TARGET --table requests "
     "--top 0` lists them"
 )
-_QUIESCED = (
-    "Look in the kernel log for a reset or suspend, during which the driver quiesces its queues; "
-    "the waiting requests: `kcensus iosched TARGET --table requests --top 0`"
-)
+_QUIESCED = "The driver quiesces its queues during a reset or suspend"
 _CHANGING = (
     "Look again in a few seconds: a freeze lasts only for the moment in which the scheduler or "
     "limits of the queue change"
@@ -90,7 +80,7 @@ def stuck(figures: Figures, row: int) -> Iterator[Finding]:
             "waiting": Figure(waiting),
             "sleepers": Figure(len(sleepers.pids)),
         },
-        no_remedy=LOOK_AT_DEVICE,
+        no_remedy=log_advice(figures.kernel, figures.disks[row], longest),
         part_of=f"requests-stuck:{printable(figures.disks[below[0]].name)}" if below else "",
     )
 
@@ -174,8 +164,8 @@ def overdue(figures: Figures, row: int) -> Iterator[Finding]:
             "sleepers": Figure(len(sleepers.pids)),
         },
         no_remedy=(
-            "Look for driver errors in the kernel log; on the running machine, growing counts in "
-            f"/sys/block/{name}/stat show that requests complete"
+            f"{log_advice(figures.kernel, disk, longest)}. On the running machine, growing counts "
+            f"in /sys/block/{name}/stat show that requests complete"
         )
         if is_empty
         else "Reduce the load; `iostat -xd 2 5` shows how busy the device is",
@@ -188,7 +178,8 @@ def frozen(figures: Figures, row: int) -> Iterator[Finding]:
     if disk.freeze_depth <= 0 and (disk.quiesce_depth <= 0 or not left):
         return
     asleep = sum(function in _ENTRIES for function in figures.waits.function)
-    name = printable(disk.name)
+    name, rows = printable(disk.name), figures.rows(row)
+    longest = float(figures.requests.age_ns[rows].max(initial=0)) / 1e9
     what = "frozen" if disk.freeze_depth > 0 else "quiesced"
     effect = "no request can enter" if disk.freeze_depth > 0 else "nothing is dispatched"
     yield Finding(
@@ -204,7 +195,11 @@ def frozen(figures: Figures, row: int) -> Iterator[Finding]:
             "requests": Figure(left),
             "sleepers": Figure(asleep),
         },
-        no_remedy=(_FROZEN if disk.freeze_depth > 0 else _QUIESCED) if left else _CHANGING,
+        no_remedy=_CHANGING
+        if not left
+        else _FROZEN
+        if disk.freeze_depth > 0
+        else f"{_QUIESCED}. {log_advice(figures.kernel, figures.disks[row], longest)}",
     )
 
 

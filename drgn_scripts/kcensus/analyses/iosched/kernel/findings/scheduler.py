@@ -22,6 +22,7 @@ from kcensus.analyses.iosched.kernel.figures import Figures, Queue, Verdict
 from kcensus.analyses.iosched.kernel.tasks import behind
 from kcensus.human import counted, human_seconds
 from kcensus.kernel.block.disks import Disk, QueueKind
+from kcensus.kernel.block.reported import log_advice
 from kcensus.kernel.tasks.tasks import tasks
 from kcensus.results import Danger, Figure, Finding, Remedy, Unit
 from kcensus.text import printable, task_name
@@ -202,7 +203,9 @@ def _advice(figures: Figures, queue: Queue, silent: float) -> str:
     """
     if figures.is_by_class(queue):
         return _LOWER_CLASSES
-    return SWITCH_HANGS if silent >= SILENT else _NO_NAME
+    if silent < SILENT:
+        return _NO_NAME
+    return f"{SWITCH_HANGS}. {log_advice(figures.kernel, figures.disks[queue.disk], silent)}"
 
 
 def _classes(figures: Figures, queue: Queue) -> tuple[Remedy, ...]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +16,8 @@ from kcensus.engine.chase import Damage, chase, pointer_step
 from kcensus.engine.layout import layout
 from kcensus.human import counted, listed
 from kcensus.kernel.block.disks import block_devices
-from kcensus.kernel.names import decode
+from kcensus.kernel.names import ABSENT, decode
+from kcensus.kernel.tasks.programs import REPAIRERS, processes
 from kcensus.kernel.waiting.finder import Draft, Stall
 from kcensus.kernel.waiting.finders.copied.metadata import Metadata
 from kcensus.kernel.waiting.finders.io.devices import keep
@@ -34,6 +36,8 @@ _MEMBERS = (
 _MAX_LEGS = 64
 """A mirror has at most 9 legs."""
 _MAX_BIOS = 1 << 20
+_LOGS = (b"core", b"disk")
+"""Kinds of logs with a ``struct log_c``."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +67,32 @@ class _Mirror:
     bios: int
     volume: str
     """``VG/LV`` of a mirror of LVM; else empty."""
+    regions: int = 0
+    """Number of regions by the log; 0 if the log is not readable, or of another kind."""
+    synced: int = 0
+    """Regions that are the same on all legs."""
 
     @property
     def healthy(self) -> _Leg | None:
         """The leg with valid data, unless it has failed, too."""
         leg = self.legs[self.default] if 0 <= self.default < len(self.legs) else None
         return leg if leg and not leg.errors else None
+
+    @property
+    def copies(self) -> str:
+        """A sentence about which leg has which data; empty if no leg is healthy."""
+        if self.healthy is None:
+            return ""
+        name = printable(self.healthy.text)
+        if not self.regions:
+            return (
+                f"{name} is the default leg, which has all data as far as dm-mirror knows; its "
+                "log is not readable here: `dmsetup status` shows the regions in sync"
+            )
+        start = f"{self.synced:,} of {self.regions:,} regions are in sync"
+        rest = self.regions - self.synced
+        only = f"; data of the other {rest:,} is only on {name}, the default leg"
+        return f"{start}{only if rest else f': {name} has all data'}"
 
 
 class Mirrors(Metadata):
@@ -107,7 +131,8 @@ class Mirrors(Metadata):
             if bios:
                 size = target.length if len(device.targets) == 1 else 0
                 volume = self._volume(device.name, legs)
-                known = _Mirror(device.name, size, legs, default, bios, volume)
+                regions = self._regions(mirror)
+                known = _Mirror(device.name, size, legs, default, bios, volume, *regions)
                 self.mirrors[target.private] = known
                 self.names[MIRROR, target.private] = shown(self, row, device)
                 kept[row] = target.private
@@ -145,6 +170,19 @@ class Mirrors(Metadata):
         disks = block_devices(self.kernel).disks
         return {disks[row].name: device.name for row, device in mapped_disks(self)}
 
+    def _regions(self, mirror: Object) -> tuple[int, int]:
+        """Return the number of regions, and how many are in sync; zeros if unknown."""
+        with contextlib.suppress(drgn.FaultError, *ABSENT, AttributeError):
+            log = mirror.rh.log
+            # A log of another kind has another context.
+            if log.type.name.string_() in _LOGS:
+                context = Object(self.kernel.prog, "struct log_c *", value=log.context.value_())
+                regions, synced = int(context.region_count), int(context.sync_count)
+                is_own = context.ti.value_() == mirror.ti.value_()
+                if is_own and regions == int(mirror.nr_regions) and synced <= regions:
+                    return regions, synced
+        return 0, 0
+
     def _count(self, head: int) -> int:
         """Return the number of bios in a list; 0 if it is torn."""
         first, damage = np.array([head] if head else [], np.uint64), Damage()
@@ -179,31 +217,53 @@ class Mirrors(Metadata):
             f"the mirror {title}, which holds writes: {listed(failed)} failed",
             f"mirror_set.holds has {counted(mirror.bios, 'bio')}, which wait until a "
             "program (dmeventd of LVM) replaces the table of the mirror; errors: "
-            + listed([f"{printable(leg.text)} {leg.errors:,}" for leg in mirror.legs]),
-            _remedies(mirror),
+            + listed([f"{printable(leg.text)} {leg.errors:,}" for leg in mirror.legs])
+            + (f"; {mirror.copies}" if mirror.copies else ""),
+            self._remedies(mirror),
             "Replace the table of the mirror by one without the failed legs, and suspend it with "
             "--noflush --nolockfs for that; `dmsetup status` marks failed legs (D)",
-            figures={"bios": Figure(mirror.bios), "failed": Figure(len(failed))},
+            figures={
+                "bios": Figure(mirror.bios),
+                "failed": Figure(len(failed)),
+                "regions": Figure(mirror.regions),
+                "regions_in_sync": Figure(mirror.synced),
+            },
         )
 
+    def _remedies(self, mirror: _Mirror) -> Iterator[Remedy]:
+        """Yield the commands that take the failed legs out of the mirror."""
+        leg, name = mirror.healthy, pasteable(mirror.name)
+        if leg is None or not mirror.size or not name:
+            return
+        volume = pasteable(mirror.volume)
+        repair = f"`lvconvert --repair {volume}`"
+        only = f"use {printable(leg.text)} alone: the held writes go on there"
+        yield Remedy(
+            effect=f"First try {repair}, as dmeventd does ({self._repairing()}). If that fails or "
+            f"hangs, {only}"
+            if volume
+            else f"If no program repairs the mirror ({self._repairing()}), {only}",
+            command=f"dmsetup load {name} --table '0 {mirror.size} linear {leg.number} "
+            f"{leg.offset}' && dmsetup suspend --noflush --nolockfs {name} && "
+            f"dmsetup resume {name}",
+            risk="the data has no second copy any more"
+            + (
+                ""
+                if mirror.regions
+                else "; check `dmsetup status` first: A is a leg without errors"
+            )
+            + f", and the metadata of LVM still have the mirror: run {repair} before the next "
+            "restart" * bool(volume),
+        )
 
-def _remedies(mirror: _Mirror) -> Iterator[Remedy]:
-    """Yield the commands that take the failed legs out of the mirror."""
-    leg, name = mirror.healthy, pasteable(mirror.name)
-    if leg is None or not mirror.size or not name:
-        return
-    volume = pasteable(mirror.volume)
-    repair = f"`lvconvert --repair {volume}`"
-    how = f"{repair}, as by dmeventd," if volume else "dmeventd"
-    yield Remedy(
-        effect=f"If {how} does not repair the mirror, use {printable(leg.text)} alone: the held "
-        "writes go on there",
-        command=f"dmsetup load {name} --table '0 {mirror.size} linear {leg.number} {leg.offset}' "
-        f"&& dmsetup suspend --noflush --nolockfs {name} && dmsetup resume {name}",
-        risk="the data has no second copy any more"
-        + f", and the metadata of LVM still have the mirror: run {repair} before the next restart"
-        * bool(volume),
-    )
+    def _repairing(self) -> str:
+        """Return a phrase about the programs that repair mirrors."""
+        if self.kernel.has_pseudonyms:
+            return "names of processes are not in this capsule"
+        found = processes(self.kernel, self.known, REPAIRERS)
+        if not found:
+            return "no process has the name dmeventd or lvconvert"
+        return f"{listed([*found.values()], 3)} is running"
 
 
 FINDER = Mirrors

@@ -12,14 +12,10 @@ from kcensus.kernel.waiting.finder import Finder
 from kcensus.kernel.waiting.graph import TASK, EdgeKind, NodeKind
 
 CPU = NodeKind("CPU", ("struct rq",))
-RUNS = EdgeKind(
-    "runs",
-    "runs on",
-    is_context=True,
-    advice="See whether the task gets on: compare its stack of two moments (sysrq-l, or crash's "
-    "bt). No signal ends a loop in the kernel without cond_resched(): then restart the machine",
-)
+RUNS = EdgeKind("runs", "runs on", is_context=True)
 """From a CPU to its task."""
+THROTTLED = EdgeKind("throttles", "has the first claim to", is_context=True)
+"""From a CPU to its task of the highest real-time priority, which gets it back in a moment."""
 STARVED = EdgeKind("needs", "keeps its CPU from")
 """From a runnable task, or work for the CPU, to the CPU that it does not get."""
 _STARVED_NS = 10**9
@@ -42,7 +38,7 @@ class Occupied(Finder):
         """Add edges from each starved task to its CPU, and from that to the running task.
 
         A task is starved by one that has not left the CPU since, or by a real-time task of a higher
-        priority.
+        priority, even while that is throttled.
 
         :raises LookupError: the debug info lacks a type
         """
@@ -53,11 +49,13 @@ class Occupied(Finder):
         starved = np.flatnonzero(waits)[:_MOST_RUNNABLE]
         if not len(starved) or known.now_ns < 0:
             return
+        runnable = starved
         off = self._runnable_ns(starved)
         starved, off = starved[off >= _STARVED_NS], off[off >= _STARVED_NS]
         queues = run_queues(self.kernel)
         cpu = np.array([queues.row.get(each, -1) for each in known.cpu[starved].tolist()], np.int64)
         starved, off, cpu = starved[cpu >= 0], off[cpu >= 0], cpu[cpu >= 0]
+        self._throttled(runnable, starved, cpu)
         current = known.rows(queues.current[cpu])
         sound = (current >= 0) & ~queues.is_idle[cpu]
         starved, off, cpu, current = starved[sound], off[sound], cpu[sound], current[sound]
@@ -65,18 +63,54 @@ class Occupied(Finder):
         before, after = self._priority(current), self._priority(starved)
         is_longer = on + _TOLERANCE_NS >= off
         is_above = (before < _MAX_RT_PRIO) & (before < after)
-        for mask, evidence in (
-            (is_longer, "rq.curr, sched_info.last_arrival"),
-            (is_above & ~is_longer, "rq.curr, task.prio"),
-        ):
-            self.build.edges(
-                STARVED,
-                (TASK, known.address[starved[mask]]),
-                (CPU, queues.address[cpu[mask]]),
-                evidence,
-                strength=Strength.DERIVED,
-            )
+        self._starve(starved[is_longer], cpu[is_longer], "rq.curr, sched_info.last_arrival")
+        is_above_only = is_above & ~is_longer
+        self._starve(starved[is_above_only], cpu[is_above_only], "rq.curr, task.prio")
         add_cpus(self, np.unique(cpu[is_longer | is_above]))
+
+    def _starve(self, starved: Numbers, cpu: Numbers, evidence: str) -> None:
+        """Add edges from starved tasks to their CPUs.
+
+        :param cpu: row of each CPU
+        """
+        self.build.edges(
+            STARVED,
+            (TASK, self.known.address[starved]),
+            (CPU, run_queues(self.kernel).address[cpu]),
+            evidence,
+            strength=Strength.DERIVED,
+        )
+
+    def _throttled(self, runnable: Numbers, starved: Numbers, cpu: Numbers) -> None:
+        """Add edges from starved real-time tasks to the one of the highest priority on their CPU.
+
+        It is off the CPU for a moment, in which the CPU is idle, or runs a task without priority.
+
+        :param cpu: row of the CPU of each starved task
+        """
+        known, queues = self.known, run_queues(self.kernel)
+        before, after = self._priority(runnable), self._priority(starved)
+        current = known.rows(queues.current)
+        # Since v6.12 (commit not verified), a deadline server runs other tasks instead.
+        is_served = ~queues.is_idle & (current >= 0)
+        is_served &= self._priority(current) >= _MAX_RT_PRIO
+        number = {row: each for each, row in queues.row.items()}
+        for row in np.unique(cpu[(queues.is_throttled | is_served)[cpu]]).tolist():
+            own = (known.cpu[runnable] == number[row]) & (before >= 0) & (before < _MAX_RT_PRIO)
+            first = int(before[own].min(initial=_MAX_RT_PRIO))
+            behind = starved[(cpu == row) & (after > first) & (after < _MAX_RT_PRIO)]
+            if not len(behind):
+                continue
+            is_throttled = bool(queues.is_throttled[row])
+            evidence = "rt_rq.rt_throttled, task.prio" if is_throttled else "task.on_rq, task.prio"
+            self._starve(behind, np.full(len(behind), row), evidence)
+            ahead = known.address[runnable[own & (before == first)]]
+            address = queues.address[row]
+            source = CPU, np.full(len(ahead), address)
+            strength = Strength.DERIVED
+            self.build.edges(THROTTLED, source, (TASK, ahead), evidence, strength=strength)
+            self.names[CPU, int(address)] = f"{number[row]}{' (throttled)' * is_throttled}"
+            self.types[CPU, int(address)] = "struct rq"
 
     def _runnable_ns(self, rows: Numbers) -> Numbers:
         """Return for how long tasks have been runnable without a CPU, or -1 if unknown."""

@@ -72,12 +72,9 @@ class _Flavor:
 
 
 GRACE_PERIOD = NodeKind("RCU grace period", (_STATE, _NODE))
-_ADVICE = (
-    "Look at the stack of the task (sysrq-l, or crash's bt) for a loop without cond_resched(), and "
-    "at its CPU for a thread of higher priority: only the task itself can leave its RCU read-side "
-    "section"
+HELD_UP = EdgeKind(
+    "held up by", "holds up", advice="Only the task itself can leave its RCU read-side section"
 )
-HELD_UP = EdgeKind("held up by", "holds up", advice=_ADVICE)
 
 
 class GracePeriods(Finder):

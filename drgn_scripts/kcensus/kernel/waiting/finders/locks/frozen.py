@@ -11,6 +11,7 @@ from kcensus.engine.memory import Words
 from kcensus.human import counted
 from kcensus.kernel.locking.owners import Strength, holders
 from kcensus.kernel.names import MISSING
+from kcensus.kernel.tasks.programs import FREEZERS, condition
 from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.kernel.waiting.finder import Draft, Finder, Stall
 from kcensus.kernel.waiting.finders.locks.locks import PERCPU_RWSEM
@@ -122,8 +123,10 @@ class FrozenFileSystems(Finder):
         known = blocks.mount[blocks.address.tolist().index(address)]
         mount, quoted = printable(known) if known else "", pasteable(known)
         holder, is_stuck = self._holder(address, stall.tasks)
+        thawing = set(self.waits.pid[self._having(_THAWS)].tolist())
         thaw = Remedy(
-            effect="Thaw the file system if the snapshot or backup that froze it has ended",
+            effect="Thaw the file system"
+            + condition(self.kernel, self.known, FREEZERS, "frozen", stall.tasks, thawing),
             command=f"fsfreeze --unfreeze {quoted}",
             risk="a snapshot in progress becomes inconsistent"
             + f"; {holder} s_umount of the file system, and the command waits for that"

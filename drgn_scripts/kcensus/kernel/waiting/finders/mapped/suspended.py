@@ -10,6 +10,7 @@ import numpy as np
 from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.block.stacks import Via, kind_of, stacks
 from kcensus.kernel.dm.devices import BLOCK_IO_FOR_SUSPEND, DmTarget, MappedDevice, mapped_devices
+from kcensus.kernel.tasks.programs import DEVICE_MAPPER, condition
 from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.kernel.waiting.finder import Draft, Finder, Stall
 from kcensus.kernel.waiting.finders.io.devices import keep
@@ -85,8 +86,8 @@ class SuspendedDevices(Finder):
         name = pasteable(known[address].name) if address in known else ""
         title = printable(self.names[kind, address])
         resume = Remedy(
-            effect="Resume the device once the tool that suspended it has ended (lvm, dmsetup, a "
-            "snapshot)",
+            effect="Resume the device"
+            + condition(self.kernel, self.known, DEVICE_MAPPER, "suspended", stall.tasks),
             command=f"dmsetup resume {name}",
             risk="a table that is loaded in the meantime becomes active",
         )

@@ -7,16 +7,17 @@ import contextlib
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import drgn
 from drgn import Object
 
-from kcensus.human import human_bytes, human_seconds
+from kcensus.human import counted, human_bytes, human_seconds
 from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.block.requests import requests
 from kcensus.kernel.block.stacks import stacks
-from kcensus.kernel.names import ABSENT, MISSING
+from kcensus.kernel.dm.devices import DmTarget, mapped_devices
+from kcensus.kernel.names import ABSENT, DAMAGED, MISSING, decode
 from kcensus.kernel.waiting.finder import Draft, Finder, Stall
 from kcensus.kernel.waiting.finders.io.devices import above, keep
 from kcensus.kernel.waiting.finders.mapped.suspended import mapped_disks, shown, targets
@@ -24,10 +25,12 @@ from kcensus.kernel.waiting.graph import NodeKind
 from kcensus.results import Figure, Finding, Remedy, Unit
 from kcensus.results.severity import LATE
 from kcensus.sources.capsule import NotRecorded
-from kcensus.text import printable
+from kcensus.text import pasteable, printable
 
 THIN_POOL = NodeKind("thin pool without free space", ("struct pool",))
 _SECTOR = 512
+_EXTENT = 4 << 20
+"""Default size of extents of a volume group."""
 LVM_NAME = re.compile(r"((?:[\w+.]|--)+)-((?:[\w+.]|--)+)")
 """Names of LVM's devices: volume group and logical volume, with their hyphens doubled."""
 _POOL = re.compile(f"{LVM_NAME.pattern}-tpool")
@@ -43,6 +46,16 @@ class _Pool:
     """Bytes."""
     row: int
     """Of its disk."""
+    table: str
+    """Its line of ``dmsetup table``; empty if unknown."""
+    data: str
+    """Name, or number, of its data device; not safe to print."""
+
+    @property
+    def group(self) -> str:
+        """Volume group of LVM, as in names of devices; empty for another pool."""
+        match = _POOL.fullmatch(self.name)
+        return match[1] if match else ""
 
 
 class ThinPools(Finder):
@@ -55,6 +68,8 @@ class ThinPools(Finder):
     def __init__(self, draft: Draft) -> None:
         super().__init__(draft)
         self.pools: dict[int, _Pool] = {}
+        self.held: set[int] = set()
+        """Pools that hold writes."""
 
     def find(self) -> None:
         """Add edges from thin devices with held bios to their pools.
@@ -76,6 +91,7 @@ class ThinPools(Finder):
                     kept[row] = pool
             except drgn.FaultError as error:
                 self.faults.note(error)
+        self.held = {*kept.values()}
         inside = int(self._offset("struct pool", "pf"))
         keep(self, THIN_POOL, kept, "pool.pf.mode", inside)
 
@@ -93,11 +109,33 @@ class ThinPools(Finder):
                 features = pool.pf
                 if int(features.mode) == no_space and not bool(features.error_if_no_space):
                     address = int(pool.value_())
-                    self.pools[address] = _Pool(device.name, target.length * _SECTOR, row)
+                    size, line = target.length * _SECTOR, self._line(target)
+                    self.pools[address] = _Pool(device.name, size, row, *line)
                     self.names[THIN_POOL, address] = shown(self, row, device)
             except drgn.FaultError as error:
                 self.faults.note(error)
         return set(self.pools)
+
+    def _line(self, target: DmTarget) -> tuple[str, str]:
+        """Return the line of a pool in ``dmsetup table``, and the name of its data device."""
+        pool = Object(self.kernel.prog, "struct pool_c *", value=target.private)
+        with contextlib.suppress(*DAMAGED):
+            data, metadata = (
+                decode(each.name.string_()) for each in (pool.data_dev, pool.metadata_dev)
+            )
+            features, flags = pool.requested_pf, list[str]()
+            for word, is_set in (
+                ("skip_block_zeroing", not features.zero_new_blocks),
+                ("ignore_discard", not features.discard_enabled),
+                ("no_discard_passdown", not features.discard_passdown),
+                ("error_if_no_space", features.error_if_no_space),
+            ):
+                flags += [word] if is_set else []
+            words = (metadata, data, int(pool.pool.sectors_per_block), int(pool.low_water_blocks))
+            line = " ".join(map(str, (0, target.length, "thin-pool", *words, len(flags), *flags)))
+            name = mapped_devices(self.kernel).by_number().get(data, "")
+            return line, f"{name} ({data})" if name else data
+        return "", ""
 
     @staticmethod
     def _holds(thin: Object) -> bool:
@@ -116,6 +154,7 @@ class ThinPools(Finder):
         if kind is not THIN_POOL:
             return None
         pool, title = self.pools[address], printable(self.names[kind, address])
+        first, *others = self._alike(address)
         seconds = self._timeout()
         until = (
             ""
@@ -124,43 +163,77 @@ class ThinPools(Finder):
             if seconds
             else "; it holds them without a time limit (no_space_timeout is 0)"
         )
-        return stall.finding(
+        full = counted(len(others), "other pool is", plural="other pools are")
+        more = f"; {full} full in the volume group"
+        found = stall.finding(
             "waits-thin",
             title,
             f"free space in the thin pool {title}, all {human_bytes(pool.size)} of which are in "
             "use",
             "pool.pf.mode is PM_OUT_OF_DATA_SPACE without error_if_no_space: writes to "
-            f"new blocks are held{until}",
-            self._remedies(pool),
-            "Extend the data device of the pool, then load the pool's table with its new "
-            "length and resume it (`dmsetup load`, `dmsetup resume`): it issues the held writes. "
-            "Do not remove data to make room: fstrim and deletions wait for the pool, too",
+            f"new blocks are held{until}{more * bool(others)}",
+            map(_briefly, self._remedies(pool)) if address != first else self._remedies(pool),
+            self._advice(pool),
             figures={"size": Figure(pool.size, Unit.BYTES)},
+        )
+        owner = f"waits-thin:{printable(self.names[kind, first])}"
+        return found if address == first else replace(found, part_of=owner)
+
+    def _alike(self, address: int) -> list[int]:
+        """Return the full pools of the volume group of a pool, by name; only it without one."""
+        group, name = self.pools[address].group, lambda each: self.pools[each].name
+        mates = [each for each in self.held if group and self.pools[each].group == group]
+        return sorted(mates, key=name) or [address]
+
+    def _advice(self, pool: _Pool) -> str:
+        """Return what to do without commands of LVM."""
+        name, data = pasteable(pool.name), printable(pool.data)
+        # A pseudonym may be that of a pool of LVM.
+        is_known = bool(name and pool.table) and not pool.group and not self.kernel.has_pseudonyms
+        steps = (
+            f"Extend its data device {data}, then load its table with the new length in sectors in "
+            f"place of {pool.size // _SECTOR}, and resume it: `dmsetup load {name} --table "
+            f"'{pool.table}'`, `dmsetup resume {name}`"
+            if is_known
+            else "Extend the data device of the pool, then load the pool's table with its new "
+            "length and resume it (`dmsetup load`, `dmsetup resume`)"
+        )
+        return (
+            f"{steps}: it issues the held writes. Do not remove data to make room: fstrim and "
+            "deletions wait for the pool, too"
         )
 
     def _remedies(self, pool: _Pool) -> Iterator[Remedy]:
         """Yield the commands of LVM for a pool of its own, unless they would hang."""
         match = _POOL.fullmatch(pool.name)
         stuck = self._stuck(pool)
-        below = stacks(self.kernel).below(pool.row)
+        below = self._disks_of(pool.group) | stacks(self.kernel).below(pool.row)
         if not match or stuck & below:
             return
         options = ""
         if stuck:
-            # LVM reads all disks that its filter accepts.
+            # LVM reads all disks that its filter accepts, and needs all of the volume group.
             named = {row: device.name for row, device in mapped_disks(self)}
             disks = block_devices(self.kernel).disks
             own = sorted(
                 disks[row].name
                 for row in below - {pool.row}
-                if not named.get(row, "").startswith(f"{match[1]}-")
+                if not _is_of(pool.group, named.get(row, ""))
             )
             if not own or not all(map(_PLAIN.fullmatch, own)):
                 return
             accepted = "".join(f'"a|^/dev/{each}p?[0-9]*$|", ' for each in own)
             config = f'devices {{ use_devicesfile=0 filter=[{accepted}"r|.*|"] }}'
             options = f"--config {shlex.quote(config)} "
-        yield from _commands(match, options)
+        yield from _commands(match, options, pool.size)
+
+    def _disks_of(self, group: str) -> set[int]:
+        """Return the rows of the disks below all volumes of a volume group."""
+        every, found = stacks(self.kernel), set[int]()
+        for row, device in mapped_disks(self):
+            if _is_of(group, device.name):
+                found |= every.below(row) - {row}
+        return found
 
     def _stuck(self, pool: _Pool) -> set[int]:
         """Return the rows of the disks that do not answer, or whose I/O something keeps.
@@ -175,30 +248,43 @@ class ThinPools(Finder):
         return found - above(stacks(self.kernel), pool.row)
 
 
+def _is_of(group: str, name: str) -> bool:
+    """Return whether a device is of a volume group, both as in names of devices."""
+    # Hyphens of the volume group are doubled.
+    return bool(group) and re.match(f"{re.escape(group)}-(?!-)", name) is not None
+
+
 def volume_of(match: re.Match[str]) -> str:
     """Return the ``VG/LV`` of a match of :data:`LVM_NAME`."""
     return "/".join(part.replace("--", "-") for part in match.groups())
 
 
-def _commands(match: re.Match[str], options: str) -> Iterator[Remedy]:
+def _briefly(remedy: Remedy) -> Remedy:
+    """Return a remedy of one of several pools, without what is said of the first."""
+    is_undone = bool(remedy.undo)
+    effect = "Let its writes fail that lack space" if is_undone else "Extend this pool, too"
+    return replace(remedy, effect=effect, risk="")
+
+
+def _commands(match: re.Match[str], options: str, size: int) -> Iterator[Remedy]:
     volume = shlex.quote(volume_of(match))
+    more = max(size // 4, _EXTENT) >> 20
+    reads = (
+        "the filter has the known disks of the volume group, as others do not answer"
+        if options
+        else "the command reads all disks, and hangs if one does not answer"
+    )
     yield Remedy(
-        effect="Extend the pool, which then issues the held writes; if its volume group is full, "
-        "first add a disk with vgextend",
-        command=f"lvextend {options}--size +1G {volume}",
-        risk="the space is taken from the volume group; "
-        + (
-            "without the filter, which has the disks of the pool only, the command reads disks "
-            "that do not answer, and hangs: add other disks of the volume group to it"
-            if options
-            else "commands of LVM read all disks and hang if one does not answer"
-        ),
+        effect="Extend the pool, which then issues the held writes (a full volume group needs "
+        "vgextend first)",
+        command=f"lvextend {options}--size +{more}M {volume}",
+        risk=f"it takes space of the volume group; {reads}",
     )
     yield Remedy(
         effect="If no space can be added, let writes fail that lack it",
         command=f"lvchange {options}--errorwhenfull y {volume}",
         risk="programs get I/O errors: file systems on thin volumes shut down or become read-only",
-        undo=f"lvchange --errorwhenfull n {volume}",
+        undo=f"lvchange {options}--errorwhenfull n {volume}",
     )
 
 

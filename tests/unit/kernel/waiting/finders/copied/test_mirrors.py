@@ -31,9 +31,14 @@ struct bio_list 16 : 0 struct bio * head
 struct mirror 40
     0 struct mirror_set * ms; 8 struct atomic_t error_count; 24 struct dm_dev * dev
     32 unsigned long offset
+struct dm_dirty_log_type 64 : 0 char * name
+struct dm_dirty_log 32 : 0 struct dm_dirty_log_type * type; 8 void * context
+struct dm_region_hash 64 : 0 struct dm_dirty_log * log
+struct log_c 64 : 0 struct dm_target * ti; 8 unsigned int region_count; 16 unsigned long sync_count
 struct mirror_set 256
     0 struct dm_target * ti; 8 struct bio_list holds; 24 struct atomic_t default_mirror
     28 unsigned int nr_mirrors; 32 struct mirror[2] mirror
+    128 struct dm_region_hash * rh; 136 unsigned long nr_regions
 """
 _SDA, _SDB, _MIRROR = (0xFFFF_8881_0000_0000 + 0x1000 * at for at in range(3))
 _MAPPED = 0xFFFF_8882_0000_0000
@@ -72,6 +77,17 @@ class Mirror(Sleepers):
         known = MappedDevice(_MAPPED, "254:0", "two legs", tuple(targets))
         self.remember(mapped_devices, MappedDevices([known]))
 
+    def keep_log(self, kind: bytes, regions: int, synced: int, *, is_own: bool = True) -> None:
+        """Give it a log of regions."""
+        target = self.mirror.ti.value_() if is_own else 0
+        log = self.k.alloc("struct log_c", region_count=regions, sync_count=synced, ti=target)
+        name = self.k.alloc("char [16]")
+        self.k.write(int(name.address_), kind + b"\0")
+        type_ = self.k.alloc("struct dm_dirty_log_type", name=int(name.address_))
+        dirty = self.k.alloc("struct dm_dirty_log", type=type_, context=int(log.address_))
+        self.k.set(self.mirror.rh, self.k.alloc("struct dm_region_hash", log=dirty))
+        self.k.set(self.mirror.nr_regions, 64)
+
 
 def test_a_mirror_with_a_failed_leg_holds_its_writes() -> None:
     scene = Mirror(0, 3)
@@ -107,8 +123,33 @@ def test_lvm_repairs_its_own_mirrors() -> None:
     found = finder.finding(MIRROR, int(scene.mirror.address_), Stall(frozenset({1}), 1, 300.0))
     assert found is not None
     (remedy,) = found.remedies
-    assert remedy.effect.startswith("If `lvconvert --repair shop/a-b`, as by dmeventd, does not ")
+    assert remedy.effect.startswith("First try `lvconvert --repair shop/a-b`")
     assert "run `lvconvert --repair shop/a-b` before the next restart" in remedy.risk
+
+
+@pytest.mark.parametrize(
+    ("log", "is_own", "expected"),
+    [
+        ((b"core", 64, 61), True, (64, 61, "the other 3 is only on sda")),
+        ((b"disk", 64, 64), True, (64, 64, "in sync: sda has all data")),
+        ((b"userspace", 64, 61), True, (0, 0, "not readable here")),
+        ((b"core", 64, 65), True, (0, 0, "not readable here")),
+        ((b"core", 63, 61), True, (0, 0, "not readable here")),
+        ((b"core", 64, 61), False, (0, 0, "not readable here")),
+    ],
+)
+def test_the_log_has_the_regions_in_sync(
+    log: tuple[bytes, int, int], is_own: bool, expected: tuple[int, int, str]
+) -> None:
+    scene = Mirror(0, 3)
+    scene.keep_log(*log, is_own=is_own)
+    _, finder = scene.run(Mirrors)
+    found = finder.finding(MIRROR, int(scene.mirror.address_), Stall(frozenset({1}), 1, 300.0))
+    assert found is not None
+    figures = found.figures["regions"].value, found.figures["regions_in_sync"].value
+    assert figures == expected[:2]
+    assert expected[2] in found.evidence
+    assert ("dmsetup status" in found.remedies[0].risk) == (not expected[0])
 
 
 @pytest.mark.parametrize(

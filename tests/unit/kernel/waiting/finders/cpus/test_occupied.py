@@ -12,7 +12,7 @@ from kcensus.engine.memory import Faults
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.tasks.run_queues import RunQueues, run_queues
 from kcensus.kernel.tasks.tasks import tasks
-from kcensus.kernel.waiting.finders.cpus.occupied import CPU, RUNS, STARVED, Occupied
+from kcensus.kernel.waiting.finders.cpus.occupied import CPU, RUNS, STARVED, THROTTLED, Occupied
 from kcensus.kernel.waiting.graph import TASK
 from tests.unit.kernel.waiting.making import Sleepers, links, words
 
@@ -29,29 +29,38 @@ class Runnable(Sleepers):
 
     :param off: seconds since task 0 is runnable, of 100; 0 if unknown
     :param on: seconds since task 1 got it
+    :param third: whether task 2 is runnable there, too
     """
 
-    def __init__(self, off: float, on: float, *priority: int, is_idle: bool = False) -> None:
-        super().__init__(_TYPES, "copy", "loop")
+    def __init__(
+        self,
+        off: float,
+        on: float,
+        *priority: int,
+        is_idle: bool = False,
+        is_throttled: bool = False,
+        third: bool = False,
+    ) -> None:
+        super().__init__(_TYPES, "copy", "loop", *(["above"] * third))
         for task, value in zip(self.task, priority, strict=True):
             self.k.write_words(task + 8, value)
         self.k.write_words(self.task[0] + 32, int((100 - off) * _SECOND) if off else 0)
-        seconds = np.array([off, on]) * _SECOND
+        seconds = np.array([off, on, 0.5])[: 2 + third] * _SECOND
         self.known = replace(
             self.known,
-            state=words(0, 0),
-            cpu=np.array([0, 0]),
-            is_queued=np.array([True, True]),
-            is_on_cpu=np.array([False, True]),
-            off_cpu_ns=np.array([50 * _SECOND, 0]),
+            state=words(0, 0, 0)[: 2 + third],
+            cpu=np.zeros(2 + third, np.int64),
+            is_queued=np.ones(2 + third, np.bool_),
+            is_on_cpu=np.arange(2 + third) == 1,
+            off_cpu_ns=np.array([50 * _SECOND, 0, 0])[: 2 + third],
             now_ns=100 * _SECOND,
             arrived_ns=seconds.astype(np.int64),
         )
         self.remember(tasks, self.known)
         current, idle = words(self.task[1]), np.array([is_idle])
         queues = words(_RQ)
-        online = np.array([True])
-        known = RunQueues({0: 0}, queues, current, queues, idle, online, Faults())
+        online, throttled = np.array([True]), np.array([is_throttled])
+        known = RunQueues({0: 0}, queues, current, queues, idle, online, Faults(), throttled)
         self.remember(run_queues, known)
 
 
@@ -88,4 +97,46 @@ def test_a_task_that_waits_for_its_turn(
     off: float, on: float, priority: tuple[int, int], is_idle: bool
 ) -> None:
     graph, _ = Runnable(off, on, *priority, is_idle=is_idle).run(Occupied)
+    assert not len(graph.source)
+
+
+@pytest.mark.parametrize(
+    ("current", "is_idle", "is_throttled", "evidence"),
+    [
+        (120, True, True, "rt_rq.rt_throttled, task.prio"),
+        (120, False, True, "rt_rq.rt_throttled, task.prio"),
+        (120, False, False, "task.on_rq, task.prio"),  # the deadline server runs it
+    ],
+)
+def test_the_first_of_the_real_time_tasks_is_off_the_cpu(
+    current: int, is_idle: bool, is_throttled: bool, evidence: str
+) -> None:
+    scene = Runnable(
+        5.0, 0.1, 98, current, 49, is_idle=is_idle, is_throttled=is_throttled, third=True
+    )
+    graph, finder = scene.run(Occupied)
+    sure = int(Strength.DERIVED)
+    assert links(graph) == {
+        (TASK, scene.task[0], STARVED, _RQ, sure),
+        (CPU, _RQ, THROTTLED, scene.task[2], sure),
+    }
+    assert {*graph.evidence} == {evidence}
+    assert finder.names[CPU, _RQ] == ("0 (throttled)" if is_throttled else "0")
+
+
+@pytest.mark.parametrize(
+    ("own", "above", "is_throttled"),
+    [
+        (49, 98, True),  # it is the first itself
+        (49, 49, True),
+        (120, 49, True),  # throttling is for the benefit of such a task
+        (98, 120, True),
+        (98, 49, False),  # an idle CPU takes the first in a moment
+    ],
+)
+def test_a_real_time_task_without_another_one_ahead(
+    own: int, above: int, is_throttled: bool
+) -> None:
+    scene = Runnable(5.0, 0.1, own, 120, above, is_idle=True, is_throttled=is_throttled, third=True)
+    graph, _ = scene.run(Occupied)
     assert not len(graph.source)

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from kcensus.kernel.vfs.files import OpenFiles, open_files
-from kcensus.kernel.waiting.finders.events.fuse import FuseRequests
-from kcensus.kernel.waiting.graph import SERVED, THREAD
+from kcensus.kernel.vfs.super_blocks import super_blocks
+from kcensus.kernel.waiting.finders.events.fuse import FUSE, FuseRequests
+from kcensus.kernel.waiting.graph import SERVED, TASK, THREAD
 from tests.unit.kernel.waiting.making import Sleepers, edges, words
 
 _COMMON = """
@@ -30,9 +33,10 @@ struct fuse_req 64 : 8 struct fuse_chan * chan
 }
 
 
+@pytest.mark.parametrize("mount", ["/home", ""])
 @pytest.mark.parametrize("connections", [1, 2])
 @pytest.mark.parametrize("era", _FUSES)
-def test_fuse_requests(era: str, connections: int) -> None:
+def test_fuse_requests(era: str, connections: int, mount: str) -> None:
     scene = Sleepers(_COMMON + _FUSES[era], "request_wait_answer", "server", "server")
     k, tables = scene.k, [0xFFFF_8881_0000_0000, 0xFFFF_8881_0000_1000]
     operations = k.variable("fuse_dev_operations", "char [8]")
@@ -45,6 +49,7 @@ def test_fuse_requests(era: str, connections: int) -> None:
         k.set(request.fm, k.alloc("struct fuse_mount", fc=connection[0]))
     elif era == "7.3":
         k.set(request.chan, connection[0])
+        k.write_words(connection[0] + 8, int(k.alloc("struct fuse_conn").address_))
     scene.wait(0, request.address_, "struct fuse_req")
     # The file of another file system has the same private data.
     other = k.alloc("struct file")
@@ -62,7 +67,13 @@ def test_fuse_requests(era: str, connections: int) -> None:
             tables=words(0, *tables),
         ),
     )
-    graph, _ = scene.run(FuseRequests)
+    blocks = SimpleNamespace(
+        type=["fuseblk", "fuse.sshfs", "ext4"],
+        device=np.array([48, 0 if mount else 47, 0], np.uint32),
+        mount=["/other", "/home", "/"],
+    )
+    scene.remember(super_blocks, blocks)
+    graph, finder = scene.run(FuseRequests)
     if era == "5.9" and connections == 2:
         # The request does not say to which one it belongs.
         assert len(graph) == 0
@@ -71,3 +82,9 @@ def test_fuse_requests(era: str, connections: int) -> None:
         (request.address_, SERVED, tables[0]),
         (tables[0], THREAD, scene.task[1]),
     }
+    (remedy,) = finder.remedies(FUSE, request.address_, "cp (PID 100)")
+    place = f" on {mount}" if mount else ""
+    about = f"the FUSE file system{place}, server task (PID 101)"
+    assert remedy.effect == f"Abort FUSE connection 0 ({about}) that cp (PID 100) waits for"
+    assert finder.served(FUSE, request.address_) == f"the FUSE file system{place}"
+    assert finder.served(TASK, request.address_) == ""

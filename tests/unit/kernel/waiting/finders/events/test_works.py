@@ -191,7 +191,8 @@ def test_pending_work_of_a_cpu_without_progress(
     queues = words(_RQ)
     idle, online = np.array([False]), np.array([True])
     current = scene.known.address[[1]]
-    scene.remember(run_queues, RunQueues({0: 0}, queues, current, queues, idle, online, Faults()))
+    known = RunQueues({0: 0}, queues, current, queues, idle, online, Faults(), ~online)
+    scene.remember(run_queues, known)
     graph, _ = scene.run(Works)
     wanted = {
         "work": {(WORK, _ITEM, QUEUED, _NEXT), (WORK, _NEXT, RUN_BY, scene.task[1])},

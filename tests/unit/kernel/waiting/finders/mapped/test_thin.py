@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,9 +22,14 @@ from tests.unit.kernel.waiting.making import Sleepers, links
 _TYPES = """
 struct task_struct 64
 struct bio_list 16 : 0 void * head
-struct pool_features 8 : 0 unsigned int mode; 4 _Bool error_if_no_space
-struct pool 64 : 0 void * pool_md; 8 struct pool_features pf
-struct pool_c 64 : 8 struct pool * pool
+struct dm_dev 64 : 8 char[16] name
+struct pool_features 8
+    0 unsigned int mode; 4 _Bool error_if_no_space; 5 _Bool zero_new_blocks
+    6 _Bool discard_enabled; 7 _Bool discard_passdown
+struct pool 64 : 0 void * pool_md; 8 struct pool_features pf; 16 unsigned int sectors_per_block
+struct pool_c 64
+    8 struct pool * pool; 16 struct dm_dev * data_dev; 24 struct dm_dev * metadata_dev
+    32 unsigned long low_water_blocks; 40 struct pool_features requested_pf
 struct thin_c 128
     0 struct pool * pool; 8 void * thin_md; 16 struct bio_list deferred_bio_list
     32 struct bio_list retry_on_resume_list
@@ -45,7 +51,7 @@ class Pools(Sleepers):
         self.k.enum("pool_mode", ["PM_WRITE", "PM_OUT_OF_DATA_SPACE", "PM_FAIL"])
         self.pool = self.k.alloc("struct pool", pool_md=_POOL)
         self.k.fill(self.pool.pf, mode=mode, error_if_no_space=fails)
-        data = self.k.alloc("struct pool_c", pool=self.pool)
+        self.data = data = self.k.alloc("struct pool_c", pool=self.pool)
         thin = self.k.alloc("struct thin_c", pool=self.pool, thin_md=md)
         self.k.set(thin.retry_on_resume_list.head, held)
         disks = [
@@ -79,7 +85,7 @@ def test_a_full_pool_keeps_the_writes_of_its_thin_devices() -> None:
     assert found is not None
     assert found.figures["size"].value == 1 << 30
     assert [each.command for each in found.remedies] == [
-        "lvextend --size +1G vg/thin-1",
+        "lvextend --size +256M vg/thin-1",
         "lvchange --errorwhenfull y vg/thin-1",
     ]
     assert "1 min 0 s after" in found.evidence
@@ -102,8 +108,12 @@ def test_commands_of_lvm_do_not_read_disks_that_do_not_answer(
     found = finder.finding(THIN_POOL, int(scene.pool.address_), Stall(frozenset({1}), 1, 300.0))
     assert found is not None
     commands = [each.command for each in found.remedies]
-    assert commands[:1] == ([] if options is None else [f"lvextend {options}--size +1G vg/thin-1"])
+    assert commands[:1] == (
+        [] if options is None else [f"lvextend {options}--size +256M vg/thin-1"]
+    )
     assert bool(found.no_remedy) == (options is None)
+    if options is not None:
+        assert found.remedies[1].undo == f"lvchange {options}--errorwhenfull n vg/thin-1"
 
 
 @pytest.mark.parametrize(
@@ -120,3 +130,36 @@ def test_a_pool_that_is_not_of_lvm_has_advice(name: str) -> None:
     found = finder.finding(THIN_POOL, int(scene.pool.address_), Stall(frozenset({1}), 1, 5.0))
     assert found is not None
     assert (found.remedies, bool(found.no_remedy)) == ((), True)
+
+
+def test_a_pool_without_lvm_shows_its_table() -> None:
+    scene = Pools(name="pool")
+    data, metadata = (scene.k.alloc("struct dm_dev", name=each) for each in (b"254:0", b"8:1"))
+    scene.k.fill(scene.data, data_dev=data, metadata_dev=metadata, low_water_blocks=7)
+    scene.k.fill(scene.data.requested_pf, zero_new_blocks=0, discard_enabled=1, discard_passdown=1)
+    scene.k.set(scene.pool.sectors_per_block, 128)
+    _, finder = scene.run(ThinPools)
+    found = finder.finding(THIN_POOL, int(scene.pool.address_), Stall(frozenset({1}), 1, 5.0))
+    assert found is not None
+    table = "0 2097152 thin-pool 8:1 254:0 128 7 1 skip_block_zeroing"
+    assert f"dmsetup load pool --table '{table}'" in found.no_remedy
+    assert "in place of 2097152" in found.no_remedy
+
+
+def test_pools_of_a_volume_group_are_one_finding() -> None:
+    scene = Pools()
+    _, finder = scene.run(ThinPools)
+    address, other = int(scene.pool.address_), 0xFFFF_8883_0000_0000
+    for name, owner in (("vg-other-tpool", "dm-7"), ("vg--x-thin-tpool", ""), ("pool", "")):
+        finder.pools[other] = replace(finder.pools[address], name=name)
+        finder.names[THIN_POOL, other] = f"dm-7 ({name})"
+        finder.held = {address, other}
+        found = finder.finding(THIN_POOL, address, Stall(frozenset({1}), 1, 5.0))
+        assert found is not None
+        assert found.part_of == (f"waits-thin:dm-7 ({name})" if owner else "")
+        assert ("1 other pool is full" in found.evidence) == bool(owner)
+        assert [each.command for each in found.remedies] == [
+            "lvextend --size +256M vg/thin-1",
+            "lvchange --errorwhenfull y vg/thin-1",
+        ]
+        assert any(each.risk for each in found.remedies) == (not owner)
