@@ -245,7 +245,7 @@ def _folded(
             findings.append(finding)
     own: dict[str, list[Finding]] = {section.name: [] for section in sections}
     failed = [section.name for section in sections if not section.result]
-    for finding in fold(_with_status(findings, catalogue), ram_bytes):
+    for finding in fold(_with_status(findings, catalogue), ram_bytes, owners):
         if any(f"`kcensus {name} " in finding.no_remedy for name in failed):
             finding = replace(finding, no_remedy=LOOK_AT_STACKS)
         own[owners[finding.id]].append(finding)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from kcensus.results.figures import Figure
 from kcensus.results.severity import Danger, Severity, severity_of
@@ -121,14 +122,22 @@ def rank(finding: Finding) -> tuple[bool, bool, int, bool, int, int]:
     )
 
 
-def fold(findings: Iterable[Finding], ram_bytes: int | None = None) -> list[Finding]:
+def fold(
+    findings: Iterable[Finding],
+    ram_bytes: int | None = None,
+    analyses: Mapping[str, str] = MappingProxyType({}),
+) -> list[Finding]:
     """Put findings about the same memory, or the same tasks, under the one that explains it.
 
     A generic finding becomes part of a finding that explains at least half of its bytes or tasks,
     or leaves too few bytes to be a finding; otherwise explained bytes are subtracted from it, and
     its severity is that of the rest. No byte is then in two findings of the top level.
 
+    What makes tasks wait is at least as severe as their wait, if the same analysis found both: a
+    stall is as severe in a report as in the answer of its analysis.
+
     :param ram_bytes: RAM of the machine; None if unknown
+    :param analyses: name of the analysis of each finding, by id; all are of one by default
     :return: the findings in the order of :func:`rank`; each :attr:`Finding.part_of` names one of
         the top level
     """
@@ -145,8 +154,8 @@ def fold(findings: Iterable[Finding], ram_bytes: int | None = None) -> list[Find
         if owner:
             parts.append(replace(finding, part_of=owner))
             tasks[owner] |= finding.tasks
-            if finding.tasks and owner in top:
-                # What makes these tasks wait is at least as severe as their wait.
+            is_own = analyses.get(finding.id) == analyses.get(owner)
+            if finding.tasks and owner in top and is_own:
                 worst = max(finding.severity, top[owner].severity)
                 top[owner] = replace(top[owner], severity=worst)
         else:
