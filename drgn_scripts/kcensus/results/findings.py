@@ -80,6 +80,8 @@ class Finding:
     """Whether the patch was merged."""
     part_of: str = ""
     """:attr:`id` of the finding that explains this one; empty for the top level."""
+    covers: frozenset[str] = frozenset()
+    """Ids of findings that are parts of this one if its best remedy has all commands of theirs."""
     analysis: str = ""
     """Name of the analysis, in results of :mod:`kcensus`; empty elsewhere."""
 
@@ -148,6 +150,7 @@ def fold(
     tasks = {each.id: each.tasks for each in everything}
     for finding in everything:
         rest, owner = finding, finding.part_of if finding.part_of in ids - {finding.id} else ""
+        owner = owner or _covering(finding, everything)
         if finding.is_generic and not owner:
             rest, owner = _rest(finding, top.values(), ram_bytes)
             owner = owner or _of_same_tasks(finding, top.values(), tasks)
@@ -163,6 +166,17 @@ def fold(
     parents = {each.id: each.part_of for each in parts}
     folded = [replace(each, part_of=_root(each.id, parents)) for each in parts]
     return sorted([*top.values(), *folded], key=rank)
+
+
+def _covering(finding: Finding, others: Iterable[Finding]) -> str:
+    """Return the id of the finding whose best remedy has all commands of a finding's own."""
+    own = _commands(finding)
+    ids = (o.id for o in others if finding.id in o.covers and own and own <= _commands(o))
+    return next(ids, "")
+
+
+def _commands(finding: Finding) -> set[str]:
+    return {line for each in finding.remedies[:1] for line in each.command.splitlines()}
 
 
 def _of_same_tasks(

@@ -249,6 +249,18 @@ def test_of_two_symptoms_the_vague_one_is_part_of_the_other() -> None:
     assert [each.part_of for each in fold([size, cause], 2000 * MIB)] == ["", "negatives"]
 
 
+@pytest.mark.parametrize(("commands", "is_part"), [("a\nb\nc", True), ("a\nc", False)])
+def test_a_finding_is_covered_by_one_with_its_commands(commands: str, is_part: bool) -> None:
+    delay = finding("delay", remedies=(Remedy(effect="Release", command="b\na"),))
+    copies = finding(
+        "copies",
+        remedies=(Remedy(effect="Release", command=commands),),
+        covers=frozenset({"delay", "gone"}),
+    )
+    folded = {each.id: each.part_of for each in fold([delay, copies])}
+    assert folded == {"copies": "", "delay": "copies" * is_part}
+
+
 def test_a_symptom_of_another_analysis_does_not_make_its_cause_more_severe() -> None:
     some, more = frozenset({1}), frozenset({2})
     causes = [finding(f"map:{name}", tasks=tasks) for name, tasks in (("a", some), ("b", more))]

@@ -90,6 +90,8 @@ class Draft(Attempts):
         """Number of readers by lock."""
         self.keeping: set[int] = set()
         """``struct gendisk *`` of disks that keep I/O, and of the disks above."""
+        self.keepers: dict[int, list[tuple[NodeKind, int]]] = {}
+        """Objects that keep the I/O of disks, by ``struct gendisk *``."""
         self.kept: set[int] = set()
         """Locks without a task as holder, such as those of a frozen file system."""
         self.missing += waits.missing

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from kcensus.analyses.waits.figures import Figures
 from kcensus.analyses.waits.figures.tasks import State
+from kcensus.analyses.waits.findings.alike import merged
 from kcensus.analyses.waits.findings.busy import spinlock, stuck
 from kcensus.analyses.waits.findings.stalls import alone, behind, exited, for_devices, unheld
 from kcensus.analyses.waits.findings.told import MAX_TOLD, Told, degree, stall
@@ -33,7 +34,7 @@ _MAX_SUBJECTS = 32
 def stalls(figures: Figures) -> Iterator[Told]:
     """Yield the findings about long waits, or waits of many tasks, outside of cycles."""
     roots = _sorted(figures)
-    yield from _largest(roots.own)
+    yield from _largest(merged(roots.own))
     told = _of_cycles(figures) | figures.waiters(*(told.nodes[0] for told in roots.own))
     in_io = figures.waiters(*roots.devices) - told
     of_devices = list(for_devices(figures, roots.devices, in_io))
