@@ -208,6 +208,6 @@ def test_requests_have_the_tags(case: Case) -> None:
         )
     }
     texts = [f"{count} {words}" for words, count in counts.items() if count]
-    assert name == f"of vda (16 of 16 in use: {', '.join(texts)})"
+    assert name == f"of vda (driver: 16 of 16 in use, {', '.join(texts)})"
     waiters = {case.pid(int(graph.source[edge])) for edge in graph.preceding[node]}
     assert waiters == _sleepers(case, "blk_mq_get_tag")
