@@ -16,6 +16,9 @@ from kcensus.results.figures import Figure
 from kcensus.results.severity import Danger, Severity, severity_of
 from kcensus.text import printable
 
+_KNOWN = "-incomplete", "-unsupported"
+"""Ends of the kinds of findings about analyses without a result."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Remedy:
@@ -109,14 +112,17 @@ def matters(finding: Finding) -> bool:
     return finding.severity >= Severity.NOTICE and not finding.part_of
 
 
-def rank(finding: Finding) -> tuple[bool, bool, int, bool, int, int]:
+def rank(finding: Finding) -> tuple[bool, int, int, bool, int, int]:
     """Return the sort key of a finding: incomplete first, parts last, else by severity and size.
 
-    The size is that of memory, then the number of tasks.
+    The size is that of memory, then the number of tasks. What is missing because kcensus does not
+    know the kernel, or lacks debug info, comes after what is wrong.
     """
+    is_missing = finding.danger is Danger.INCOMPLETE
+    is_known = is_missing and finding.kind.endswith(_KNOWN) and finding.severity < Severity.CRITICAL
     return (
         bool(finding.part_of),
-        finding.danger is not Danger.INCOMPLETE,
+        2 if is_known else not is_missing,
         -finding.severity,
         finding.danger is Danger.NONE,
         -(finding.holds or 0),
