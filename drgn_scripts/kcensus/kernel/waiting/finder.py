@@ -275,6 +275,11 @@ class Finder:
         the device behind it; not safe to print, and usually empty."""
         return ""
 
+    def passage(self, kind: NodeKind, address: int, stall: Stall) -> Finding | None:
+        """Return the finding about an object that stops tasks by itself on their way to a device,
+        as part of that about the device."""
+        return None
+
     def gaps(self, graph: Graph) -> Iterator[Gap]:
         """Yield the unreadable parts of the subject."""
         yield from ()

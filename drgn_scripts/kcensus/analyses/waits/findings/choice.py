@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from kcensus.analyses.waits.figures import Figures
 from kcensus.analyses.waits.figures.tasks import State
 from kcensus.analyses.waits.findings.alike import merged
+from kcensus.analyses.waits.findings.between import passages
 from kcensus.analyses.waits.findings.busy import spinlock, stuck
 from kcensus.analyses.waits.findings.stalls import alone, behind, exited, for_devices, unheld
 from kcensus.analyses.waits.findings.told import MAX_TOLD, Told, degree, stall
@@ -39,6 +40,7 @@ def stalls(figures: Figures) -> Iterator[Told]:
     in_io = figures.waiters(*roots.devices) - told
     of_devices = list(for_devices(figures, roots.devices, in_io))
     yield from of_devices
+    yield from passages(figures, of_devices)
     known = {told.finding.id for told in of_devices}
     groups = _groups(figures, roots.tasks)
     # One command continues or thaws each stopped or frozen task.
