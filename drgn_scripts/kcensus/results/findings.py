@@ -84,7 +84,8 @@ class Finding:
     part_of: str = ""
     """:attr:`id` of the finding that explains this one; empty for the top level."""
     covers: frozenset[str] = frozenset()
-    """Ids of findings that are parts of this one if its best remedy has all commands of theirs."""
+    """Ids of findings that are parts of this one if they are not more severe, and its best remedy
+    has all commands of theirs."""
     analysis: str = ""
     """Name of the analysis, in results of :mod:`kcensus`; empty elsewhere."""
 
@@ -175,10 +176,16 @@ def fold(
 
 
 def _covering(finding: Finding, others: Iterable[Finding]) -> str:
-    """Return the id of the finding whose best remedy has all commands of a finding's own."""
-    own = _commands(finding)
-    ids = (o.id for o in others if finding.id in o.covers and own and own <= _commands(o))
-    return next(ids, "")
+    """Return the id of a finding that covers another, is as severe, and has all its commands."""
+    own, severity = _commands(finding), finding.severity
+    return next(
+        (
+            other.id
+            for other in others
+            if finding.id in other.covers and other.severity >= severity and own <= _commands(other)
+        ),
+        "",
+    )
 
 
 def _commands(finding: Finding) -> set[str]:

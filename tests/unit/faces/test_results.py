@@ -261,6 +261,14 @@ def test_a_finding_is_covered_by_one_with_its_commands(commands: str, is_part: b
     assert folded == {"copies": "", "delay": "copies" * is_part}
 
 
+@pytest.mark.parametrize("severity", [Severity.CRITICAL, Severity.NOTICE])
+def test_a_finding_covers_none_that_is_more_severe(severity: Severity) -> None:
+    waits = finding("io:sda", Severity.WARNING, no_remedy="Look at the disk", is_generic=True)
+    starved = finding("starved:sda", severity, covers=frozenset({"io:sda"}))
+    folded = {each.id: each.part_of for each in fold([waits, starved])}
+    assert folded["io:sda"] == "starved:sda" * (severity is Severity.CRITICAL)
+
+
 def test_a_symptom_of_another_analysis_does_not_make_its_cause_more_severe() -> None:
     some, more = frozenset({1}), frozenset({2})
     causes = [finding(f"map:{name}", tasks=tasks) for name, tasks in (("a", some), ("b", more))]
