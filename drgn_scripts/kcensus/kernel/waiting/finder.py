@@ -275,6 +275,10 @@ class Finder:
         the device behind it; not safe to print, and usually empty."""
         return ""
 
+    def alike(self, kind: NodeKind, address: int) -> Sequence[int]:
+        """Return the objects that the finding about one of them is about, itself included."""
+        return (address,)
+
     def passage(self, kind: NodeKind, address: int, stall: Stall) -> Finding | None:
         """Return the finding about an object that stops tasks by itself on their way to a device,
         as part of that about the device."""
