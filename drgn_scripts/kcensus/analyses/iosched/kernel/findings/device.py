@@ -143,12 +143,13 @@ def overdue(figures: Figures, row: int) -> Iterator[Finding]:
     if how is None:
         return
     name, scheduler = printable(disk.name), printable(disk.scheduler)
+    place = "without a scheduler" if scheduler == "none" else f"in {scheduler}"
     held = figures.hardware.is_stopped[figures.hardware.disk == row]
     stopped, past = int(np.count_nonzero(held)), int(np.count_nonzero(requests.late_ns[rows] > 0))
     sleepers = behind(figures, inserted)
     if is_empty:
         title = (
-            f"{name}: {counted(len(inserted), 'request', 'wait')} in {scheduler} for up to "
+            f"{name}: {counted(len(inserted), 'request', 'wait')} {place} for up to "
             f"{human_seconds(longest)}, and the driver has none"
         )
         evidence = (
