@@ -21,8 +21,8 @@ def dirty_limit(cgroup: str, name: str, stall: Stall) -> Finding:
     return stall.finding(
         "waits-dirty-limit",
         printable(cgroup),
-        f"the limit of dirty pages {printable(name)}",
-        "",
+        printable(f"the limit of dirty pages of memory cgroup {cgroup}"),
+        printable(f"limit of dirty pages {name}"),
         advice=_MORE,
         severity=min(stall.severity(), Severity.NOTICE),
     )
