@@ -156,7 +156,7 @@ def _incomplete(sides: Sequence[Report]) -> Iterator[Finding]:
     ]
     if failed:
         doctors = [side.doctor for side in sides if side.errors]
-        yield incomplete("diff", "comparison", failed, doctors)
+        yield from incomplete("diff", "comparison", failed, doctors)
 
 
 def _growth(sides: Sequence[Report], tables: Mapping[str, Table]) -> list[Finding]:

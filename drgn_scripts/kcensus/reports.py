@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from shlex import quote
 
 import drgn
 
 from kcensus.analyses import Analysis, AnalysisError, analyses
-from kcensus.analyses.runner import UNEXPECTED, Context
+from kcensus.analyses.runner import LACKING, UNEXPECTED, UNSUPPORTED, Context
 from kcensus.catalogue import Catalogue, Detected, Patch, Prober, State, detect, load, modules
 from kcensus.catalogue.model import HAS_IT
 from kcensus.catalogue.price import analyses_wanted, evidence_of, weigh
@@ -45,6 +45,8 @@ _PATCHES_HEADLINE = ("absent_fixes", "undetermined")
 _MANY_DIFFER = 3
 """Least checks that differ on a damaged dump."""
 _MAX_NAMED = 8
+_OF_STALLS = ("iosched", "waits")
+"""Analyses that find stalls."""
 
 
 @dataclass(frozen=True)
@@ -98,9 +100,8 @@ class Report:
             (name, finding) for name, result in self.results.items() for finding in result.findings
         ]
         named += [("report", finding) for finding in self.head.findings]
-        if self.errors:
-            finding = incomplete("report", "report", self.errors.items(), [self.doctor])
-            named.append(("report", finding))
+        found = incomplete("report", "report", self.errors.items(), [self.doctor])
+        named += [("report", finding) for finding in found]
         return sorted(named, key=lambda pair: rank(pair[1]))
 
 
@@ -143,25 +144,54 @@ def _doctor(context: Context) -> str:
 
 def incomplete(
     kind: str, what: str, failed: Collection[tuple[str, str]], doctors: Iterable[str]
-) -> Finding:
-    """Return the finding that a report or comparison (``what``) is incomplete.
+) -> Iterator[Finding]:
+    """Yield the findings that a report or comparison (``what``) is incomplete.
 
     :param failed: names of analyses without a result, and the reasons
     :param doctors: commands that show the gaps of the targets
     """
-    names = ", ".join(dict.fromkeys(name for name, _ in failed))
-    return Finding(
-        id=f"{kind}-incomplete",
-        severity=Severity.CRITICAL,
-        danger=Danger.INCOMPLETE,
-        title=f"this {what} is incomplete: {names} failed",
-        evidence="; ".join(dict.fromkeys(why for _, why in failed)),
-        figures={"failed": Figure(len(failed))},
-        remedies=tuple(
-            Remedy(effect="Show the missing parts of the target", command=doctor)
-            for doctor in doctors
-        ),
-    )
+    unsupported = [each for each in failed if UNSUPPORTED in each[1]]
+    if unsupported:
+        names = [*dict.fromkeys(name for name, _ in unsupported)]
+        is_for_stalls = not {*names}.isdisjoint(_OF_STALLS)
+        yield Finding(
+            id=f"{kind}-unsupported",
+            severity=Severity.NOTICE,
+            danger=Danger.INCOMPLETE,
+            title=f"{_and(names)} {'does' if len(names) == 1 else 'do'} not support this kernel",
+            evidence="; ".join(dict.fromkeys(why for _, why in unsupported)),
+            figures={"failed": Figure(len(unsupported))},
+            no_remedy="Nothing: no debug info helps"
+            + ("" if is_for_stalls else "; the search for stalls does without them"),
+        )
+    others = [each for each in failed if UNSUPPORTED not in each[1]]
+    if others:
+        is_lacking = all(LACKING in why for _, why in others)
+        names = [*dict.fromkeys(name for name, _ in others)]
+        yield Finding(
+            id=f"{kind}-incomplete",
+            severity=Severity.WARNING if is_lacking else Severity.CRITICAL,
+            danger=Danger.INCOMPLETE,
+            title=f"this {what} is incomplete: {_and(names)} "
+            + (f"lack{'s' * (len(names) == 1)} debug info" if is_lacking else "failed"),
+            evidence="; ".join(dict.fromkeys(why for _, why in others)),
+            figures={"failed": Figure(len(others))},
+            remedies=tuple(
+                Remedy(
+                    effect="Add the debug info that the evidence names, with -s; this command "
+                    "shows which files are used"
+                    if is_lacking
+                    else "Show the missing parts of the target",
+                    command=doctor,
+                )
+                for doctor in doctors
+            ),
+        )
+
+
+def _and(names: Sequence[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def conclude(result: Result, catalogue: Catalogue) -> Result:
@@ -248,7 +278,7 @@ def _folded(
             findings.append(finding)
     own: dict[str, list[Finding]] = {section.name: [] for section in sections}
     failed = [section.name for section in sections if not section.result]
-    for finding in fold(_with_status(findings, catalogue), ram_bytes):
+    for finding in fold(_with_status(findings, catalogue), ram_bytes, owners):
         if any(f"`kcensus {name} " in finding.no_remedy for name in failed):
             finding = replace(finding, no_remedy=LOOK_AT_STACKS)
         own[owners[finding.id]].append(finding)

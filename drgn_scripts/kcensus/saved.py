@@ -31,6 +31,8 @@ from kcensus.text import printable
 _MAX_SIGNED = (1 << 63) - 1
 _MAX_UNSIGNED = (1 << 64) - 1
 _MAX_DIGITS = 20
+_OF_ERRORS = "report-incomplete", "report-unsupported"
+"""Ids of findings that follow from the errors of analyses."""
 _READABLE = (2, SCHEMA)
 """Schemas of documents that can be read: before 3, addresses are numbers."""
 _DIGITS, _ADDRESS = re.compile(r"-?[1-9][0-9]{15,19}"), re.compile("0x[0-9a-f]{1,16}")
@@ -143,13 +145,13 @@ def _report(document: Mapping[str, Any]) -> Report:
     head.findings = [
         _finding(each)
         for each in document["findings"]
-        if each.get("analysis") == "report" and each["id"] != "report-incomplete"
+        if each.get("analysis") == "report" and each["id"] not in _OF_ERRORS
     ]
     order = [name for name in (*analyses(), *sections) if name in sections]
     doctor = (
         "\n".join(remedy["command"])
         for finding in document["findings"]
-        if finding["id"] == "report-incomplete"
+        if finding["id"] in _OF_ERRORS
         for remedy in finding["remedies"]
     )
     return Report(head, [sections[name] for name in dict.fromkeys(order)], next(doctor, ""))

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import drgn
@@ -14,6 +16,25 @@ from kcensus.sources.model import kernel_release
 
 _GRUBBY = ("RHEL", "Fedora", "Oracle Linux", "Amazon Linux", "openEuler")
 """Beginnings of the names of distributions that change the kernel command line with grubby."""
+
+
+def together(remedies: Sequence[Sequence[Remedy]]) -> tuple[Remedy, ...]:
+    """Return the remedies for several objects, those with the same effect and risk as one.
+
+    :param remedies: of each object, the best one first
+    """
+    found: dict[tuple[str, str, str], Remedy] = {}
+    for place in range(max(map(len, remedies), default=0)):
+        for each in (own[place] for own in remedies if place < len(own)):
+            key = each.effect, each.risk, each.until
+            known = found.get(key)
+            if known is None or not (known.command and each.command):
+                found.setdefault(key, each)
+            elif each.command not in known.command.splitlines():
+                undo = "\n".join(filter(None, (known.undo, each.undo)))
+                command = f"{known.command}\n{each.command}"
+                found[key] = replace(known, command=command, undo=undo)
+    return tuple(found.values())
 
 
 def written(effect: str, file: str, value: object, before: object = None, **more: Any) -> Remedy:

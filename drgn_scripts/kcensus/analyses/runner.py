@@ -19,6 +19,7 @@ from kcensus.engine.workers import WorkersKilled
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.knobs import has_knob
 from kcensus.kernel.machine import machine
+from kcensus.kernel.vfs.list_lru import NoListLru
 from kcensus.limits import memory
 from kcensus.progress import Progress
 from kcensus.results import Answer, Check, CheckStatus, Finding, Gap, Gauge, Machine, Result, Unit
@@ -32,6 +33,12 @@ _MAX_JOBS = 8
 """With more processes, memory bandwidth is the limit, and each process takes memory."""
 _CHANGED = "the kernel changed while it was read"
 _DOUBTFUL = "counts as missing: figures that need it are missing; pass the System.map with -s"
+UNSUPPORTED = "does not support this kernel"
+"""In sentences about kernels whose layout kcensus does not know: no debug info helps."""
+LACKING = "the debug info or the memory model of this kernel lacks what"
+"""Beginning of sentences about types and variables that the debug info lacks."""
+_NO_MEMBER = "has no member"
+"""In errors of drgn: the type is known."""
 UNEXPECTED = (drgn.FaultError, AttributeError, OverflowError, TypeError)
 """Causes of an :class:`AnalysisError` whose traceback may be informative."""
 _TORN = (
@@ -140,16 +147,17 @@ class Context:
         """
         try:
             return (self._run_twice if self.kernel.live else self._run)(analysis, params)
-        except (UnsupportedAllocator, NotRecorded) as error:
+        except NotRecorded as error:
             raise AnalysisError(str(error)) from error
+        except (UnsupportedAllocator, NoListLru) as error:
+            raise AnalysisError(f"{analysis.name} {UNSUPPORTED}: {error}") from error
         except (LookupError, drgn.ObjectAbsentError) as error:
+            if _NO_MEMBER in str(error):
+                raise AnalysisError(f"{analysis.name} {UNSUPPORTED}: {error}") from error
             is_drgns = isinstance(error, drgn.ObjectNotFoundError)
             if isinstance(error, (IndexError, KeyError)) and not is_drgns:
                 raise  # a bug of ours, not something missing from the target
-            raise AnalysisError(
-                "the debug info or the memory model of this kernel lacks what "
-                f"{analysis.name} needs: {error}"
-            ) from error
+            raise AnalysisError(f"{LACKING} {analysis.name} needs: {error}") from error
         except drgn.FaultError as error:
             raise AnalysisError(faults.sentence(error, analysis.name, self.kernel.live)) from error
         except WorkersKilled as error:

@@ -161,9 +161,9 @@ COMMAND = options.group(
         "Extract the part of a vmcore that the analyses need, small enough to attach to a "
         "ticket.\n\nA capsule holds the memory and types that analyses read. Every command takes "
         "it in place of the vmcore, without debug info.\n\nIt holds no pages of programs or files. "
-        "For iosched and waits, it holds the kernel stacks of sleeping tasks, with the local "
-        "variables of kernel functions: addresses, numbers, and possibly part of a path or of data "
-        "being copied or encrypted."
+        "For iosched, kcopyd and waits, it holds the kernel stacks of sleeping tasks, with the "
+        "local variables of kernel functions: addresses, numbers, and possibly part of a path or "
+        "of data being copied or encrypted."
     ),
     [_CREATE],
 )

@@ -18,8 +18,8 @@ as a command to paste; then one line per analysis, and the checks against the ke
 --full adds the evidence and all remedies of each finding, and the figures and tables of each
 analysis. `kcensus explain ID` explains a finding.
 
-A failed analysis does not stop the others: the first finding is then that the report is incomplete,
-and the exit status is 6. TARGET can be a file that --json wrote."""
+A failed analysis does not stop the others: a finding then says that the report is incomplete, and
+the exit status is 6. TARGET can be a file that --json wrote."""
 
 
 def _run(

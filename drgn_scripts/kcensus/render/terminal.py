@@ -138,21 +138,19 @@ def _print_finding(
         plain.patch_text(finding) if finding.patch_is_fix or not short else "",
         f"{counted(more, 'more remedy', plural='more remedies')}: --full" if more else "",
     )
-    named = listed([_part(each, finding) for each in parts], _MAX_PARTS, "; ") if short else ""
+    named = listed([_part(each) for each in parts], _MAX_PARTS, "; ") if short else ""
     prose(_joined(about, screen), f"Also explains: {named}" if named else "")
     if not short:
         for part in parts:
             _print_finding("", part, (), screen, short)
 
 
-def _part(finding: results.Finding, cause: results.Finding) -> str:
-    """Return the id of a part of a finding, and its size; of its tasks, those of the cause."""
-    if finding.holds:
-        return f"{finding.id} ({human(finding.holds, results.Unit.BYTES)})"
-    if not finding.tasks:
-        return finding.id
-    own, every = len(finding.tasks & cause.tasks), counted(len(finding.tasks), "task")
-    return f"{finding.id} ({f'{own:,} of {every}' if 0 < own < len(finding.tasks) else every})"
+def _part(finding: results.Finding) -> str:
+    """Return the id of a part of a finding, and its bytes or tasks as in its own title."""
+    size = human(finding.holds, results.Unit.BYTES) if finding.holds else ""
+    if not size and (tasks := finding.figures.get("tasks")) and tasks.value:
+        size = counted(int(tasks.value), "task")
+    return f"{finding.id} ({size})" if size else finding.id
 
 
 def _joined(facts: Sequence[str], screen: Screen) -> str:

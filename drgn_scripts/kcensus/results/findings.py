@@ -10,10 +10,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from kcensus.results.figures import Figure
 from kcensus.results.severity import Danger, Severity, severity_of
 from kcensus.text import printable
+
+_KNOWN = "-incomplete", "-unsupported"
+"""Ends of the kinds of findings about analyses without a result."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +83,9 @@ class Finding:
     """Whether the patch was merged."""
     part_of: str = ""
     """:attr:`id` of the finding that explains this one; empty for the top level."""
+    covers: frozenset[str] = frozenset()
+    """Ids of findings that are parts of this one if they are not more severe, and its best remedy
+    has all commands of theirs."""
     analysis: str = ""
     """Name of the analysis, in results of :mod:`kcensus`; empty elsewhere."""
 
@@ -106,14 +113,17 @@ def matters(finding: Finding) -> bool:
     return finding.severity >= Severity.NOTICE and not finding.part_of
 
 
-def rank(finding: Finding) -> tuple[bool, bool, int, bool, int, int]:
+def rank(finding: Finding) -> tuple[bool, int, int, bool, int, int]:
     """Return the sort key of a finding: incomplete first, parts last, else by severity and size.
 
-    The size is that of memory, then the number of tasks.
+    The size is that of memory, then the number of tasks. What is missing because kcensus does not
+    know the kernel, or lacks debug info, comes after what is wrong.
     """
+    is_missing = finding.danger is Danger.INCOMPLETE
+    is_known = is_missing and finding.kind.endswith(_KNOWN) and finding.severity < Severity.CRITICAL
     return (
         bool(finding.part_of),
-        finding.danger is not Danger.INCOMPLETE,
+        2 if is_known else not is_missing,
         -finding.severity,
         finding.danger is Danger.NONE,
         -(finding.holds or 0),
@@ -121,14 +131,22 @@ def rank(finding: Finding) -> tuple[bool, bool, int, bool, int, int]:
     )
 
 
-def fold(findings: Iterable[Finding], ram_bytes: int | None = None) -> list[Finding]:
+def fold(
+    findings: Iterable[Finding],
+    ram_bytes: int | None = None,
+    analyses: Mapping[str, str] = MappingProxyType({}),
+) -> list[Finding]:
     """Put findings about the same memory, or the same tasks, under the one that explains it.
 
     A generic finding becomes part of a finding that explains at least half of its bytes or tasks,
     or leaves too few bytes to be a finding; otherwise explained bytes are subtracted from it, and
     its severity is that of the rest. No byte is then in two findings of the top level.
 
+    What makes tasks wait is at least as severe as their wait, if the same analysis found both: a
+    stall is as severe in a report as in the answer of its analysis.
+
     :param ram_bytes: RAM of the machine; None if unknown
+    :param analyses: name of the analysis of each finding, by id; all are of one by default
     :return: the findings in the order of :func:`rank`; each :attr:`Finding.part_of` names one of
         the top level
     """
@@ -139,14 +157,15 @@ def fold(findings: Iterable[Finding], ram_bytes: int | None = None) -> list[Find
     tasks = {each.id: each.tasks for each in everything}
     for finding in everything:
         rest, owner = finding, finding.part_of if finding.part_of in ids - {finding.id} else ""
+        owner = owner or _covering(finding, everything)
         if finding.is_generic and not owner:
             rest, owner = _rest(finding, top.values(), ram_bytes)
             owner = owner or _of_same_tasks(finding, top.values(), tasks)
         if owner:
             parts.append(replace(finding, part_of=owner))
             tasks[owner] |= finding.tasks
-            if finding.tasks and owner in top:
-                # What makes these tasks wait is at least as severe as their wait.
+            is_own = analyses.get(finding.id) == analyses.get(owner)
+            if finding.tasks and owner in top and is_own:
                 worst = max(finding.severity, top[owner].severity)
                 top[owner] = replace(top[owner], severity=worst)
         else:
@@ -154,6 +173,23 @@ def fold(findings: Iterable[Finding], ram_bytes: int | None = None) -> list[Find
     parents = {each.id: each.part_of for each in parts}
     folded = [replace(each, part_of=_root(each.id, parents)) for each in parts]
     return sorted([*top.values(), *folded], key=rank)
+
+
+def _covering(finding: Finding, others: Iterable[Finding]) -> str:
+    """Return the id of a finding that covers another, is as severe, and has all its commands."""
+    own, severity = _commands(finding), finding.severity
+    return next(
+        (
+            other.id
+            for other in others
+            if finding.id in other.covers and other.severity >= severity and own <= _commands(other)
+        ),
+        "",
+    )
+
+
+def _commands(finding: Finding) -> set[str]:
+    return {line for each in finding.remedies[:1] for line in each.command.splitlines()}
 
 
 def _of_same_tasks(

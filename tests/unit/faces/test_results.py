@@ -249,6 +249,38 @@ def test_of_two_symptoms_the_vague_one_is_part_of_the_other() -> None:
     assert [each.part_of for each in fold([size, cause], 2000 * MIB)] == ["", "negatives"]
 
 
+@pytest.mark.parametrize(("commands", "is_part"), [("a\nb\nc", True), ("a\nc", False)])
+def test_a_finding_is_covered_by_one_with_its_commands(commands: str, is_part: bool) -> None:
+    delay = finding("delay", remedies=(Remedy(effect="Release", command="b\na"),))
+    copies = finding(
+        "copies",
+        remedies=(Remedy(effect="Release", command=commands),),
+        covers=frozenset({"delay", "gone"}),
+    )
+    folded = {each.id: each.part_of for each in fold([delay, copies])}
+    assert folded == {"copies": "", "delay": "copies" * is_part}
+
+
+@pytest.mark.parametrize("severity", [Severity.CRITICAL, Severity.NOTICE])
+def test_a_finding_covers_none_that_is_more_severe(severity: Severity) -> None:
+    waits = finding("io:sda", Severity.WARNING, no_remedy="Look at the disk", is_generic=True)
+    starved = finding("starved:sda", severity, covers=frozenset({"io:sda"}))
+    folded = {each.id: each.part_of for each in fold([waits, starved])}
+    assert folded["io:sda"] == "starved:sda" * (severity is Severity.CRITICAL)
+
+
+def test_a_symptom_of_another_analysis_does_not_make_its_cause_more_severe() -> None:
+    some, more = frozenset({1}), frozenset({2})
+    causes = [finding(f"map:{name}", tasks=tasks) for name, tasks in (("a", some), ("b", more))]
+    symptom = finding("late:a", Severity.CRITICAL, tasks=some, part_of="map:a")
+    names = {"map:a": "waits", "map:b": "waits", "late:a": "iosched"}
+    folded = {each.id: each for each in fold([symptom, *causes], analyses=names)}
+    assert folded["late:a"].part_of == "map:a"
+    assert folded["map:a"].severity is folded["map:b"].severity is causes[0].severity
+    own = fold([symptom, *causes], analyses=dict.fromkeys(names, "waits"))
+    assert [each.severity for each in own if each.id == "map:a"] == [Severity.CRITICAL]
+
+
 def test_a_symptom_is_explained_by_a_cause_and_its_parts_together() -> None:
     """Tasks wait for writes and reads of one disk, which are starved apart."""
     writes, reads = frozenset({1, 2}), frozenset({3, 4})

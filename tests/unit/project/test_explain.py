@@ -39,7 +39,7 @@ def emitted() -> Iterator[str]:
 COMPUTED = {
     "dentries-negative",
     *("dm-snapshot-full", "dm-snapshot-invalid"),
-    *("diff-incomplete", "report-incomplete"),
+    *("diff-incomplete", "report-incomplete", "diff-unsupported", "report-unsupported"),
     *("kcopyd-stall", "workqueue-stall"),
     *("waits-deadlock", "waits-deadlock-possible"),
 }

@@ -21,7 +21,7 @@ from kcensus.kernel.dm.kcopyd import Kcopyd
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.log import records
 from kcensus.kernel.workqueues import Workqueues, workqueues
-from kcensus.results import CheckStatus, Severity
+from kcensus.results import CheckStatus, Severity, fold
 from kcensus.sources import open_target
 from tests.lab import build, kernels
 from tests.lab.scenario import load
@@ -280,6 +280,22 @@ def test_the_whole_bill(kernel: str) -> None:
     assert sum(only.memory.values()) == case.figure("total_bytes") == only.holds
 
 
+def test_what_keeps_the_cow_devices_comes_before_the_limit(kernel: str) -> None:
+    case = open_case(kernel, "kcopyd-unlimited")
+    (only,) = case.result.findings
+    first, second = only.remedies[:2]
+    cows = {f"dmsetup suspend --nolockfs cow-{n} && dmsetup resume cow-{n}" for n in (1, 2, 3)}
+    assert {*first.command.splitlines()} == cows
+    assert "snapshot_cow_threshold" in second.command
+    waits = analyzed(case.target, "waits").findings
+    (delays,) = (each for each in waits if each.kind == "waits-delay")
+    assert {*delays.remedies[0].command.splitlines()} == cows
+    assert delays.figures["tasks"].value == 1
+    assert delays.tasks <= only.tasks
+    parts = {each.id: each.part_of for each in fold([only, *waits])}
+    assert parts[delays.id] == only.id
+
+
 def listed_bytes(zoneinfo: str) -> int:
     """Bytes on the page lists of CPUs, which are in no counter of meminfo."""
     return PAGE * sum(map(int, re.findall(r"^\s+count:\s+(\d+)", zoneinfo, re.MULTILINE)))
@@ -293,7 +309,8 @@ def test_remedies_return_what_they_say(kernel: str) -> None:
     returns = {remedy.command: remedy.returns for remedy in unthrottled.remedies if remedy.returns}
     limit = returns.pop("echo 2048 > /sys/module/dm_snapshot/parameters/snapshot_cow_threshold")
     shrink = returns.pop("echo 1 > /sys/kernel/slab/kcopyd_job/shrink", 0)
-    assert not returns
+    # The delays of the COW devices are released first.
+    assert all(command.startswith("dmsetup suspend") for command in returns)
     # Kernels whose min_partial is at most 10 keep no empty slabs to speak of.
     freed = returned_by(truth, "shrink", "slabinfo")["kcopyd_job"]
     assert freed == pytest.approx(shrink, rel=0.1) if shrink else freed < 1 << 20

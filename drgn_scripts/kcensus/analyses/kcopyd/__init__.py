@@ -55,5 +55,6 @@ cow_count, the threshold at the creation of the snapshot.
         "dm_writecache",
         "dm_zoned",
     ),
+    more_modules="kcensus.kernel.waiting.finders:modules",
     without_target=("log",),
 )

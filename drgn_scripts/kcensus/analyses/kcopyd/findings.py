@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import drgn
@@ -12,8 +13,9 @@ import numpy as np
 
 from kcensus.analyses.kcopyd.census import DEFAULT_THRESHOLD
 from kcensus.analyses.kcopyd.figures import Figures
+from kcensus.analyses.kcopyd.kept import Keeper, keepers, waits
 from kcensus.analyses.kcopyd.log_events import LogEvents
-from kcensus.analyses.remedies import sysctl, written
+from kcensus.analyses.remedies import sysctl, together, written
 from kcensus.human import counted, human_bytes, human_ratio, human_seconds, listed
 from kcensus.kernel.dm.snapshots import UNLIMITED, Limit, Snapshot
 from kcensus.kernel.names import DAMAGED
@@ -216,21 +218,31 @@ def _memory(figures: Figures) -> Iterator[Finding]:
     danger = Danger.OOM if severity >= Severity.WARNING else Danger.NONE
     if unlimited := figures.unlimited:
         copies = sum(figures.copies(snapshot) or 0 for snapshot in unlimited)
+        kept, stalls = keepers(figures.kernel, unlimited), waits(figures.kernel)
+        stalls += [each.finding for each in kept]
         yield Finding(
             id="kcopyd-unthrottled",
-            severity=severity,
+            severity=max([severity, *(each.severity for each in stalls if each.tasks)]),
             danger=danger,
+            tasks=frozenset().union(*(each.tasks for each in stalls)),
+            covers=frozenset(each.finding.id for each in kept),
             title=(
                 f"dm-snapshot copy-on-write is unthrottled: {copies:,} copies in flight hold {size}"
             ),
             evidence=(
                 f"{listed}; {counted(len(unlimited), 'snapshot')} with more than "
-                f"{DEFAULT_THRESHOLD:,} copies; {_cause(figures)}"
+                f"{DEFAULT_THRESHOLD:,} copies; {_cause(figures)}" + _kept(kept)
             ),
             figures=numbers | _counts(copies=copies, snapshots=len(unlimited)),
             memory=memory,
             users={place: of for place, of in figures.users.items() if place in memory},
-            remedies=(remedies := (*_limit(figures), *_shrink(figures))),
+            remedies=(
+                remedies := (
+                    *_first(kept, figures.returned_by(0) or None),
+                    *_limit(figures),
+                    *_shrink(figures),
+                )
+            ),
             no_remedy="" if remedies else _NO_FEWER,
             patch=_LIMIT_PATCH if figures.census.limit is Limit.NONE else "",
         )
@@ -255,6 +267,23 @@ def _memory(figures: Figures) -> Iterator[Finding]:
             users={place: of for place, of in figures.users.items() if place in memory},
             remedies=remedies,
             no_remedy="" if remedies else _no_lower(figures),
+        )
+
+
+def _kept(kept: Sequence[Keeper]) -> str:
+    names = listed([each.name for each in kept])
+    return f"; the copies wait for what keeps their COW devices: {names}" if kept else ""
+
+
+def _first(kept: Sequence[Keeper], returns: int | None = None) -> Iterator[Remedy]:
+    """Yield the remedies that let the copies in flight complete, before any limit."""
+    for each in together([each.finding.remedies[:1] for each in kept]):
+        effect = f"First {each.effect[0].lower()}{each.effect[1:]}"
+        yield replace(
+            each,
+            effect=f"{effect}; a limit that is set before makes writers wait for these copies",
+            returns=returns,
+            is_upper_bound=returns is not None,
         )
 
 
@@ -365,12 +394,17 @@ def _waiters(figures: Figures) -> Iterator[Finding]:
             "more slowly than the origin is written; waiting: "
             f"{listed(tasks)}"
         )
+        kept, stalls = keepers(figures.kernel, [snapshot]), waits(figures.kernel, snapshot)
+        evidence += _kept(kept)
+        remedies = (*higher, _SHOW_BUSY) if is_low else (_SHOW_BUSY, *higher)
+        how = Severity.WARNING if is_semaphore else Severity.NOTICE
+        how = max([how, *(each.severity for each in stalls)])
         if is_semaphore:
             evidence += "; the tasks wait for cow_count, and may hold _origins_lock"
         yield Finding(
             id=f"dm-snapshot-waiters:{snapshot.device.name}",
-            severity=Severity.WARNING if is_semaphore else Severity.NOTICE,
-            danger=Danger.STALL if is_semaphore else Danger.NONE,
+            severity=how,
+            danger=Danger.STALL if how >= Severity.WARNING else Danger.NONE,
             title=(
                 f"{counted(len(tasks), 'task', 'wait')} for the copy limit of snapshot "
                 f"{snapshot.device.name}"
@@ -379,7 +413,8 @@ def _waiters(figures: Figures) -> Iterator[Finding]:
             evidence=evidence,
             tasks=frozenset(int(task.pid) for task in snapshot.waiters),
             figures=_counts(tasks=len(tasks), copies=copies, limit=limit),
-            remedies=(*higher, _SHOW_BUSY) if is_low else (_SHOW_BUSY, *higher),
+            remedies=(*_first(kept), *remedies),
+            covers=frozenset(each.finding.id for each in kept),
             patch=_LIMIT_PATCH if is_semaphore else "",
         )
 

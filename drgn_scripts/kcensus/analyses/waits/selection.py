@@ -231,11 +231,13 @@ class _Writer:
 
 
 def several(figures: Figures, nodes: Iterable[int]) -> tuple[str, str]:
-    """Return the number of tasks among nodes, and their longest sleep, as texts."""
+    """Return the number of tasks among nodes, or the name of the only one, and their longest sleep,
+    as texts."""
     tasks = [node for node in nodes if figures.graph.is_task[node]]
     oldest = max((int(figures.ages[node]) for node in tasks), default=-1)
     since = f"{'the longest ' * (len(tasks) > 1)}for {human_seconds(oldest / 1e9)}"
-    return counted(len(tasks), "more task"), since if oldest >= 0 else ""
+    name = figures.names.of(tasks[0]) if len(tasks) == 1 else counted(len(tasks), "more task")
+    return name, since if oldest >= 0 else ""
 
 
 def is_unheld(figures: Figures, node: int) -> bool:

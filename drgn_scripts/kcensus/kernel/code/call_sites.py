@@ -11,7 +11,7 @@ from __future__ import annotations
 import bisect
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -449,6 +449,16 @@ class CallSites:
         """Return the start of the function with a return address, or None."""
         extent = self._extent(pc - 1)
         return None if extent is None else extent[0]
+
+    def calls(self, name: str, callees: Iterable[str]) -> bool | None:
+        """Return whether the code of a function calls one of others; None if unknown."""
+        wanted = {address for each in callees for address in self.addresses(each)}
+        try:
+            extents = [self._extent(address) for address in self.addresses(name)]
+            targets = {to for each in extents if each for _, to in self._branches(each)}
+        except drgn.FaultError:
+            return None
+        return not wanted.isdisjoint(targets) if self._is_x86 and wanted and targets else None
 
     def addresses(self, name: str) -> list[int]:
         """Return the addresses of the functions with a name; none without symbols."""

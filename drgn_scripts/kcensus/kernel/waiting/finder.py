@@ -90,6 +90,8 @@ class Draft(Attempts):
         """Number of readers by lock."""
         self.keeping: set[int] = set()
         """``struct gendisk *`` of disks that keep I/O, and of the disks above."""
+        self.keepers: dict[int, list[tuple[NodeKind, int]]] = {}
+        """Objects that keep the I/O of disks, by ``struct gendisk *``."""
         self.kept: set[int] = set()
         """Locks without a task as holder, such as those of a frozen file system."""
         self.missing += waits.missing
@@ -276,6 +278,15 @@ class Finder:
         """Return a sentence about an object of one of the kinds, as evidence of the finding about
         the device behind it; not safe to print, and usually empty."""
         return ""
+
+    def alike(self, kind: NodeKind, address: int) -> Sequence[int]:
+        """Return the objects that the finding about one of them is about, itself included."""
+        return (address,)
+
+    def passage(self, kind: NodeKind, address: int, stall: Stall) -> Finding | None:
+        """Return the finding about an object that stops tasks by itself on their way to a device,
+        as part of that about the device."""
+        return None
 
     def gaps(self, graph: Graph) -> Iterator[Gap]:
         """Yield the unreadable parts of the subject."""

@@ -37,6 +37,8 @@ class Waiting:
     """States of objects, as words that follow their names."""
     causes: dict[int, str] = field(default_factory=dict)
     """Id of the finding about what keeps a disk from serving I/O, by ``struct gendisk *``."""
+    keepers: dict[int, list[tuple[NodeKind, int]]] = field(default_factory=dict)
+    """Objects that keep the I/O of disks, by ``struct gendisk *``."""
     readers: dict[int, int] = field(default_factory=dict)
     """Number of readers by lock."""
     finders: Sequence[Finder] = ()
@@ -89,6 +91,7 @@ def waiting(kernel: Kernel) -> Waiting:
         names=draft.names,
         states=draft.states,
         causes=draft.causes,
+        keepers=draft.keepers,
         readers=draft.readers,
         finders=draft.finders,
         missing=draft.missing,

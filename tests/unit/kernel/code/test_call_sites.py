@@ -137,3 +137,11 @@ def test_code_that_is_not_in_the_dump() -> None:
     calls = CallSites(code.kernel())
     assert calls.held(code.labels["here"]) == []
     assert calls.unreadable == 1
+
+
+def test_which_functions_the_code_of_another_one_calls() -> None:
+    calls, _ = sites(write=("call down_read", *_SLEEP, RET))
+    assert calls.calls("write", ["down_read", "up_read"]) is True
+    assert calls.calls("write", ["up_read"]) is False
+    assert calls.calls("write", ["unknown"]) is None
+    assert calls.calls("unknown", ["up_read"]) is None

@@ -44,3 +44,11 @@ def test_the_finding_about_the_disk_names_the_cgroup(case: Case) -> None:
     result = analyzed(case.target, "waits")
     (finding,) = (each for each in result.findings if each.id == "waits-io:vda")
     assert "limit of dirty pages of memory cgroup /small" in finding.evidence
+
+
+def test_the_limit_is_a_part_of_the_finding_about_the_disk(case: Case) -> None:
+    findings = analyzed(case.target, "waits").findings
+    (limit,) = (each for each in findings if each.kind == "waits-dirty-limit")
+    assert (limit.id, limit.part_of) == ("waits-dirty-limit:/small", "waits-io:vda")
+    assert limit.figures["tasks"].value == len(limit.tasks) == 3
+    assert limit.no_remedy

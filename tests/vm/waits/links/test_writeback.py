@@ -104,6 +104,15 @@ def test_a_share_of_a_disk(case: Case) -> None:
     assert _behind(case, node) == _processes(case, "spare") == _sleepers(case, "ioc_rqos_throttle")
 
 
+def test_whether_a_write_of_the_model_waits(case: Case) -> None:
+    """Since v6.2, it freezes the queue."""
+    findings = analyzed(case.target, "waits").findings
+    for finding in (each for each in findings if each.kind == "waits-io-cost"):
+        freezes = case.dump.kernel not in ("5.10", "6.1")
+        assert ("freezes the queue" in finding.no_remedy) == freezes
+        assert ("does not freeze" in finding.no_remedy) != freezes
+
+
 def test_tasks_that_sync_wait_for_flushers(case: Case) -> None:
     found = case.found.graph
     nodes = _nodes(case, WRITEBACK)
@@ -208,6 +217,6 @@ def test_requests_have_the_tags(case: Case) -> None:
         )
     }
     texts = [f"{count} {words}" for words, count in counts.items() if count]
-    assert name == f"of vda (16 of 16 in use: {', '.join(texts)})"
+    assert name == f"of vda (driver: 16 of 16 in use, {', '.join(texts)})"
     waiters = {case.pid(int(graph.source[edge])) for edge in graph.preceding[node]}
     assert waiters == _sleepers(case, "blk_mq_get_tag")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
@@ -127,6 +128,11 @@ class Figures:
         rows = np.flatnonzero(is_tag & (self.waits.disk == np.uint64(self.disks[disk].address)))
         longest = int(self.waits.since_ns[rows].max(initial=0)) / 1e9
         return TagWaiters(frozenset(self.waits.pid[rows].tolist()), longest)
+
+    def longest_wait(self, pids: Collection[int]) -> float:
+        """Return the longest wait of some tasks in state D, seconds; 0 for none."""
+        rows = np.isin(self.waits.pid, [*pids])
+        return int(self.waits.since_ns[rows].max(initial=0)) / 1e9
 
     @cached_property
     def inserted_by(self) -> Numbers:

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field, replace
 
 from kcensus.analyses.waits.figures import Figures
 from kcensus.analyses.waits.figures.tasks import State
+from kcensus.analyses.waits.findings.alike import merged
+from kcensus.analyses.waits.findings.between import passages
 from kcensus.analyses.waits.findings.busy import spinlock, stuck
 from kcensus.analyses.waits.findings.remedies import mounts
 from kcensus.analyses.waits.findings.stalls import alone, behind, exited, for_devices, unheld
-from kcensus.analyses.waits.findings.told import MAX_TOLD, Told, degree, stall
+from kcensus.analyses.waits.findings.told import MAX_TOLD, Told, degree, stall, together
 from kcensus.analyses.waits.findings.words import kept, places_above
 from kcensus.kernel.names import MISSING
 from kcensus.kernel.tasks.functions import ON_TIMERS
@@ -34,11 +36,13 @@ _MAX_SUBJECTS = 32
 def stalls(figures: Figures) -> Iterator[Told]:
     """Yield the findings about long waits, or waits of many tasks, outside of cycles."""
     roots = _sorted(figures)
-    yield from _largest(roots.own)
-    told = _of_cycles(figures) | figures.waiters(*(told.nodes[0] for told in roots.own))
+    yield from _largest(merged(roots.own))
+    own = (node for told in roots.own for node in told.nodes)
+    told = _of_cycles(figures) | figures.waiters(*own)
     in_io = figures.waiters(*roots.devices) - told
     of_devices = list(for_devices(figures, roots.devices, in_io))
     yield from of_devices
+    yield from passages(figures, of_devices)
     known = {told.finding.id for told in of_devices}
     groups = _groups(figures, roots.tasks)
     # One command continues or thaws each stopped or frozen task.
@@ -85,10 +89,13 @@ class _Roots:
 
 
 def _sorted(figures: Figures) -> _Roots:
-    graph, roots = figures.graph.sure, _Roots()
+    graph, roots, done = figures.graph.sure, _Roots(), set[int]()
     for root in figures.roots:
+        if root in done:
+            continue
         if own := list(_own(figures, root)):
             roots.own += own
+            done.update(node for told in own for node in told.nodes)
         elif graph.kind[root].is_io or _may_be_io(figures, root):
             roots.devices.append(root)
             roots.tasks += _to_blame(figures, figures.first_tasks(root))
@@ -112,16 +119,19 @@ def _own(figures: Figures, node: int) -> Iterator[Told]:
         if kind not in finder.kinds or type(finder).finding is Finder.finding:
             continue  # counting the tasks behind each root takes long
         try:
-            found = finder.finding(kind, address, stall(figures, node))
+            alike = [(kind, each) for each in finder.alike(kind, address)]
+            nodes = [figures.graph.index[each] for each in alike if each in figures.graph.index]
+            nodes = [each for each in nodes if each in figures.roots]
+            found = finder.finding(kind, address, together(figures, nodes))
         except MISSING:
             continue  # the usual finding says less
         if found is not None:
-            story = found.story or tuple(_kept_by(figures, node))
-            places = places_above(figures, [node], found.title)
+            story = found.story or tuple(line for each in nodes for line in _kept_by(figures, each))
+            places = places_above(figures, nodes, found.title)
             evidence = "; ".join(filter(None, (found.evidence, *places)))
-            ends = () if found.no_remedy else tuple(mounts(figures, node))
+            ends = [] if found.no_remedy else [each for own in nodes for each in mounts(figures, own)]
             remedies = (*found.remedies, *ends)
-            yield Told(replace(found, story=story, evidence=evidence, remedies=remedies), [node])
+            yield Told(replace(found, story=story, evidence=evidence, remedies=remedies), nodes)
 
 
 def _kept_by(figures: Figures, node: int) -> Iterator[str]:

@@ -14,8 +14,15 @@ from kcensus.analyses.waits.findings.busy import lockup, loops, release, starves
 from kcensus.analyses.waits.findings.known import patch_behind
 from kcensus.analyses.waits.findings.remedies import go_on, kills, let_go, restart, served, thaw
 from kcensus.analyses.waits.findings.told import MAX_TOLD, Told, severity, stall, tasks_have
-from kcensus.analyses.waits.findings.words import awaited, does, kept, objects_of, places_above
-from kcensus.human import counted, human_seconds, listed
+from kcensus.analyses.waits.findings.words import (
+    awaited,
+    does,
+    kept,
+    objects_of,
+    places_above,
+    states,
+)
+from kcensus.human import human_seconds, listed
 from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.block.reported import log_evidence
 from kcensus.kernel.block.stacks import mounted_on
@@ -226,13 +233,18 @@ def _by_targets(figures: Figures, roots: list[int]) -> dict[tuple[int, ...], lis
 
 
 def _for_device(figures: Figures, devices: list[int], tasks: set[int]) -> Told | None:
+    """Return the finding about a device; its numbers are those of all tasks behind it.
+
+    :param tasks: those that no other finding is about
+    """
     longest = max(tasks, key=lambda node: (int(figures.ages[node]), -node), default=-1)
     seconds = max(int(figures.ages[longest]) / 1e9, 0.0) if longest >= 0 else 0.0
     is_least = longest >= 0 and bool(figures.is_least[longest])
-    waits = Stall(figures.tasks.pids(tasks), len(tasks), seconds, is_least)
-    how = severity(waits.count, waits.seconds)
-    if how is None or waits.seconds < LATE:
+    how = severity(len(tasks), seconds)
+    if how is None or seconds < LATE:
         return None
+    every = tasks | figures.waiters(*devices)
+    waits = Stall(figures.tasks.pids(every), len(every), seconds, is_least)
     names = listed([figures.names.object(node) for node in devices], MAX_TOLD)
     late = {node for node in tasks if figures.ages[node] >= LATE * 1e9}
     place = figures.tasks.place(longest)
@@ -245,7 +257,7 @@ def _for_device(figures: Figures, devices: list[int], tasks: set[int]) -> Told |
         evidence="; ".join(
             [
                 f"longest wait: {figures.names.of(longest)}{f' in {place}' if place else ''}",
-                *_states(figures, tasks),
+                *states(figures, every, devices),
                 *_stacked(figures, devices),
                 *_hints(figures, tasks),
                 *_reported(figures, devices),
@@ -318,24 +330,6 @@ def _devices(figures: Figures, roots: list[int], *, is_sure: bool = False) -> li
         if any(graph.edge[edge].is_wait for edge in graph.preceding[node])
     ]
     return sorted(filter(is_last, awaited_ones), key=figures.names.object)
-
-
-def _states(figures: Figures, tasks: set[int]) -> Iterator[str]:
-    """Yield the numbers of requests that tasks wait for, by their states, and of these tasks."""
-    graph, states = figures.graph.sure, figures.waiting.states
-    known: dict[tuple[str, str], list[int]] = {}
-    for node in np.flatnonzero(graph.reached(tasks)).tolist():
-        key = graph.kind[node], int(graph.address[node])
-        if key in states:
-            known.setdefault((key[0].value, states[key]), []).append(node)
-    if not known:
-        return
-    waiters = len(figures.waiters(*(node for nodes in known.values() for node in nodes)) & tasks)
-    counts = sorted(known.items(), key=lambda item: -len(item[1]))
-    words = ", ".join(f"{counted(len(nodes), kind)} {state}" for (kind, state), nodes in counts)
-    yield f"{counted(waiters, 'task', 'wait')} for {words}"
-    if rest := len(tasks) - waiters:
-        yield f"{counted(rest, 'task', 'wait')} for the device without a known request"
 
 
 def _stacked(figures: Figures, devices: list[int]) -> Iterator[str]:

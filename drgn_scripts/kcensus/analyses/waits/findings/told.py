@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kcensus.analyses.waits.figures import Figures
 from kcensus.human import counted
@@ -57,6 +57,15 @@ def stall(figures: Figures, *nodes: int) -> Stall:
     tasks = figures.tasks.pids(figures.waiters(*nodes))
     is_least = oldest >= 0 and bool(figures.is_least[oldest])
     return Stall(tasks, count, _oldest(figures, nodes[0]), is_least)
+
+
+def together(figures: Figures, nodes: Sequence[int]) -> Stall:
+    """Return the tasks behind any of the nodes, with their number and the longest wait."""
+    longest = max((stall(figures, node) for node in nodes), key=lambda each: each.seconds)
+    if len(nodes) == 1:
+        return longest
+    tasks = figures.waiters(*nodes)
+    return replace(longest, tasks=figures.tasks.pids(tasks), count=len(tasks))
 
 
 def _oldest(figures: Figures, node: int) -> float:

@@ -3,18 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from kcensus.analyses.waits.figures import Figures
 from kcensus.analyses.waits.figures.tasks import State
 from kcensus.analyses.waits.findings.told import MAX_TOLD
-from kcensus.human import human_seconds, listed
+from kcensus.human import counted, human_seconds, listed
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.waiting.finders.cpus.occupied import THROTTLED
 from kcensus.kernel.waiting.finders.cpus.spinning import SPINLOCK
-from kcensus.kernel.waiting.graph import THREAD
+from kcensus.kernel.waiting.graph import THREAD, NodeKind
 from kcensus.text import task_name
 
 _POLICIES = {1: "FIFO", 2: "RR"}
@@ -167,3 +167,38 @@ def places_above(figures: Figures, nodes: Sequence[int], title: str = "") -> lis
     ]
     more = len(words) - MAX_TOLD
     return words[:MAX_TOLD] + ([f"{more:,} more devices are stacked"] if more > 0 else [])
+
+
+def states(figures: Figures, tasks: set[int], devices: list[int]) -> Iterator[str]:
+    """Yield the number of requests of the devices that tasks wait for, by their states, and of
+    these tasks.
+
+    Requests of devices above are on the way there.
+    """
+    graph, known_states = figures.graph.sure, figures.waiting.states
+    known: dict[NodeKind, dict[str, list[int]]] = {}
+    for node in np.flatnonzero(graph.reached(tasks)).tolist():
+        ends = {int(graph.target[edge]) for edge in graph.following[node]}
+        state = known_states.get((graph.kind[node], int(graph.address[node])))
+        if state is not None and not ends.isdisjoint(devices):
+            known.setdefault(graph.kind[node], {}).setdefault(state, []).append(node)
+    if not known:
+        return
+    found = [node for own in known.values() for nodes in own.values() for node in nodes]
+    waiters = len(figures.waiters(*found) & tasks)
+    its = "its" if len(devices) == 1 else "their"
+    words = listed(
+        [
+            f"{sum(map(len, own.values())):,} of {its} {kind.value}s {_in_states(own)}"
+            for kind, own in known.items()
+        ]
+    )
+    yield f"{counted(waiters, 'task', 'wait')} for {words}"
+    if rest := len(tasks) - waiters:
+        yield f"{counted(rest, 'task', 'wait')} for the device without a known request"
+
+
+def _in_states(nodes: Mapping[str, Sequence[int]]) -> str:
+    if len(nodes) == 1:
+        return next(iter(nodes))
+    return f"({', '.join(f'{len(each):,} {state}' for state, each in nodes.items())})"

@@ -55,12 +55,13 @@ def stuck(figures: Figures, row: int) -> Iterator[Finding]:
     # All requests, and tasks without one, wait for a device that does not answer.
     waiters = behind(figures, rows).pids | figures.tag_waiters(row).pids if silent >= SILENT else ()
     mounted = mounted_on(figures.kernel, row)
-    log = log_evidence(figures.kernel, figures.disks[row].name, sleepers.pids.union(waiters))
+    pids = sleepers.pids.union(waiters)
+    log = log_evidence(figures.kernel, figures.disks[row].name, pids)
     yield Finding(
         id=f"requests-stuck:{name}",
-        severity=how,
+        severity=max(how, severity(figures.longest_wait(pids), STEPS) or how),
         danger=Danger.STALL,
-        tasks=sleepers.pids.union(waiters),
+        tasks=pids,
         title=f"{name}{f' ({mounted})' * bool(mounted)}: {counted(count, 'request')} "
         f"{'is' if count == 1 else 'are'} in the driver, for up to {human_seconds(longest)}; "
         f"the last was dispatched {human_seconds(silent)} ago",
@@ -132,12 +133,13 @@ def overdue(figures: Figures, row: int) -> Iterator[Finding]:
     if how is None:
         return
     name, scheduler = printable(disk.name), printable(disk.scheduler)
+    place = "without a scheduler" if scheduler == "none" else f"in {scheduler}"
     held = figures.hardware.is_stopped[figures.hardware.disk == row]
     stopped, past = int(np.count_nonzero(held)), int(np.count_nonzero(requests.late_ns[rows] > 0))
     sleepers = behind(figures, inserted)
     if is_empty:
         title = (
-            f"{name}: {counted(len(inserted), 'request', 'wait')} in {scheduler} for up to "
+            f"{name}: {counted(len(inserted), 'request', 'wait')} {place} for up to "
             f"{human_seconds(longest)}, and the driver has none"
         )
         evidence = (

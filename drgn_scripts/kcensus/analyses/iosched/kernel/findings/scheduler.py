@@ -94,12 +94,13 @@ def starved(figures: Figures, row: int) -> Iterator[Finding]:
             severity=how,
             danger=Danger.STALL,
             title=(
-                f"{name}: {scheduler} starves {kind} requests: later requests overtook them for "
-                f"{human_seconds(served)} after their expiry ({times:,} times "
-                f"{human_seconds(expiry)}); {counted(overdue, 'request')} "
-                f"{'is' if overdue == 1 else 'are'} overdue"
+                f"{name}: {scheduler} starves {kind} requests: later ones go first for "
+                f"{human_seconds(served)} after their expiry of {human_seconds(expiry)}; "
+                f"{overdue:,} {'is' if overdue == 1 else 'are'} overdue"
             ),
             tasks=sleepers.pids,
+            # The tasks that wait for the disk without a known request, too.
+            covers=frozenset({f"waits-io:{name}"}),
             evidence=_evidence(figures, first, label)
             + (
                 f". The newest request in the driver was dispatched {human_seconds(silent)} ago"

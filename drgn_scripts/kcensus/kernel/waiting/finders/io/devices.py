@@ -163,6 +163,8 @@ def keep(
         return
     disks = block_devices(finder.kernel).disks
     finder.draft.keeping.update(disks[upper].address for upper, _ in pairs)
+    for upper, row in pairs:
+        finder.draft.keepers.setdefault(disks[upper].address, []).append((kind, kept[row]))
     uppers = np.array([upper for upper, _ in pairs], np.int64)
     lowers = np.array([kept[row] for _, row in pairs], np.uint64)
     is_own = np.array([upper == row for upper, row in pairs], np.bool_)

@@ -116,10 +116,23 @@ class Requests(Finder):
                 if (count := int(np.count_nonzero(held == state)))
             ]
             used, depth = int(sets.used[place[0]]), int(sets.depth[place[0]])
-            amounts = ": ".join(
-                [f"{used:,} of {depth:,} in use", *filter(None, [", ".join(states)])]
-            )
-            self.names[TAGS, map_] = f"of {disks[disk].name} ({amounts})"
+            owner = self._owner_of_tags(map_, map_of[sets.rows(hardware.sched_tags)], disk)
+            amounts = ", ".join([f"{used:,} of {depth:,} in use", *states])
+            self.names[TAGS, map_] = f"of {disks[disk].name} ({owner}: {amounts})"
+
+    def _owner_of_tags(self, map_: int, of_schedulers: Words, disk: int) -> str:
+        """Return whose tags a map has, and of which hardware queue of a disk if it has several.
+
+        :param of_schedulers: maps of the tags of the schedulers, by hardware queue
+        """
+        hardware = hardware_queues(self.kernel)
+        is_own = hardware.disk == disk
+        is_scheduler = is_own & (of_schedulers == np.uint64(map_))
+        if not is_scheduler.any():
+            return "driver"
+        number = hardware.number[is_scheduler]
+        several = int(np.count_nonzero(is_own)) > len(number) == 1
+        return f"scheduler, hardware queue {int(number[0])}" if several else "scheduler"
 
     def find(self) -> None:
         """Add edges to the requests of block devices that must complete first."""

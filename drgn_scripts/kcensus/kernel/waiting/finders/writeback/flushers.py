@@ -21,13 +21,14 @@ from kcensus.kernel.memcg.memcgs import memcgs
 from kcensus.kernel.mm.vmstat import node_page_state
 from kcensus.kernel.vfs.files import file_paths
 from kcensus.kernel.vfs.super_blocks import super_blocks
-from kcensus.kernel.waiting.finder import Draft, Finder
+from kcensus.kernel.waiting.finder import Draft, Finder, Stall
 from kcensus.kernel.waiting.finders.io.devices import nodes_of
 from kcensus.kernel.waiting.finders.limits.io_max import LIMIT
+from kcensus.kernel.waiting.findings.dirty_limits import dirty_limit
 from kcensus.kernel.waiting.graph import HELD, SERVED, TASK, EdgeKind, Graph, NodeKind
 from kcensus.kernel.waiting.objects.queued import KERNEL
 from kcensus.kernel.workqueues import workqueues
-from kcensus.results import Gap
+from kcensus.results import Finding, Gap
 from kcensus.sources.capsule import NotRecorded
 
 _BDI, _FLUSHER = "struct backing_dev_info", "struct bdi_writeback"
@@ -69,6 +70,8 @@ class Writeback(Finder):
         """Most dirty pages of the system, if it is close to that."""
         self.of_memcg: dict[int, set[int]] = {}
         """Flushers of the writers at a memory cgroup's own limit of dirty pages, by its domain."""
+        self.memcgs: dict[int, str] = {}
+        """Path of each memory cgroup, by its domain; not safe to print."""
 
     def note(self) -> None:
         """Note the devices and limits that tasks wait for.
@@ -179,8 +182,9 @@ class Writeback(Finder):
                     human_bytes(int(read[each][index]) * self.kernel.memory.page_size)
                     for each in ("dirty", "thresh")
                 )
+                self.memcgs[domain] = path = groups.path[int(row[index])]
                 self.names[DIRTY, domain] = (
-                    f"of memory cgroup {groups.path[int(row[index])]} ({dirty} dirty or in "
+                    f"of memory cgroup {path} ({dirty} dirty or in "
                     f"writeback, limit {limit}: vm.dirty_ratio of what memory.max leaves to its "
                     "page cache)"
                 )
@@ -375,6 +379,12 @@ class Writeback(Finder):
         if kind is DIRTY:
             return f"tasks may not write more at the {kind.value} {name}" if name else ""
         return f"{kind.value} {name}" if kind is FLUSHER and name else ""
+
+    def passage(self, kind: NodeKind, address: int, stall: Stall) -> Finding | None:
+        """Return the finding about a memory cgroup's own limit of dirty pages."""
+        if kind is not DIRTY or address not in self.memcgs:
+            return None
+        return dirty_limit(self.memcgs[address], self.names[kind, address], stall)
 
     def gaps(self, graph: Graph) -> Iterator[Gap]:
         """Yield the damaged lists of flushers."""

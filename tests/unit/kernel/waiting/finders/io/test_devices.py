@@ -152,7 +152,7 @@ def test_requests_and_their_disks() -> None:
         (TAGS, _TAGS, SERVED, _LOOP, _PROVEN),
         (DEVICE, _LOOP, STACKED, _VDA, _PROVEN),
     }
-    assert finder.names[TAGS, _TAGS] == "of loop0 (2 of 2 in use)"
+    assert finder.names[TAGS, _TAGS] == "of loop0 (driver: 2 of 2 in use)"
     assert finder.names[REQUEST, _REQUEST] == "vda at sector 8"
     assert finder.draft.states == {(REQUEST, _REQUEST): "not dispatched"}
     assert [gap.count for gap in finder.gaps(graph)] == [3]

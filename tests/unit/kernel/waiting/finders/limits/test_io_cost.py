@@ -69,7 +69,7 @@ def test_a_weight_before_it_was_a_fraction(monkeypatch: pytest.MonkeyPatch) -> N
     _, finder = scene.run(IoCosts)
     found = finder.finding(COST, scene.groups[0], Stall(frozenset({100}), 1, 3.0))
     assert found is not None
-    assert found.evidence.startswith("io.weight 100 gives the cgroup 25.0% of 8:0;")
+    assert found.evidence.startswith("parts of 8:0 by cgroup: /spare 25.0% (io.weight 100);")
 
 
 @pytest.mark.parametrize(("part", "commands"), [(25, 1), (100, 0)])
@@ -85,8 +85,27 @@ def test_a_share(monkeypatch: pytest.MonkeyPatch, part: int, commands: int) -> N
     assert scene.waits.type == ["struct ioc_gq", _QUEUE]
     found = finder.finding(COST, address, Stall(frozenset({100}), 1, 3.0))
     assert found is not None
-    assert found.evidence.startswith(f"io.weight 100 gives the cgroup {part}.0% of 8:0;")
+    assert found.id == "waits-io-cost:sda"
+    assert found.evidence.startswith(f"parts of 8:0 by cgroup: /spare {part}.0% (io.weight 100);")
     assert "25 % to 100 %" in found.evidence
     assert len(found.remedies) == commands
+    assert ("io.cost.model takes sda for slower" in found.no_remedy) == (not commands)
     if commands:
         assert found.remedies[0].command == "echo '8:0 10000' > /sys/fs/cgroup/spare/io.weight"
+
+
+@pytest.mark.parametrize(
+    ("freezes", "words"),
+    [(True, "only when they have gone on"), (False, "does not freeze"), (None, "may freeze")],
+)
+def test_a_slow_model(monkeypatch: pytest.MonkeyPatch, freezes: bool | None, words: str) -> None:
+    scene = Shared(100)
+    cgroup = BlockCgroup("/spare", "/sys/fs/cgroup", is_unified=True)
+    monkeypatch.setattr(
+        io_cost, "block_cgroups", lambda _, groups: dict.fromkeys(groups.tolist(), cgroup)
+    )
+    _, finder = scene.run(IoCosts)
+    monkeypatch.setattr(finder.draft.sites, "calls", lambda *_: freezes)
+    found = finder.finding(COST, scene.groups[0], Stall(frozenset({100}), 1, 3.0))
+    assert found is not None
+    assert words in found.no_remedy
