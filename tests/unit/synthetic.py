@@ -216,6 +216,7 @@ def open_synthetic(
         types="DWARF",
         type_sources="DWARF",
         notes=(),
+        doubts={},
         has_pseudonyms="redacted" in spec,
         words=f"{spec} --allow-truncated" if allow_truncated else spec,
     )

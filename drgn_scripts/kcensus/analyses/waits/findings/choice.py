@@ -129,8 +129,9 @@ def _own(figures: Figures, node: int) -> Iterator[Told]:
             story = found.story or tuple(line for each in nodes for line in _kept_by(figures, each))
             places = places_above(figures, nodes, found.title)
             evidence = "; ".join(filter(None, (found.evidence, *places)))
-            ends = [] if found.no_remedy else [each for own in nodes for each in mounts(figures, own)]
-            remedies = (*found.remedies, *ends)
+            remedies = found.remedies
+            if not found.no_remedy:
+                remedies += tuple(each for own in nodes for each in mounts(figures, own))
             yield Told(replace(found, story=story, evidence=evidence, remedies=remedies), nodes)
 
 
