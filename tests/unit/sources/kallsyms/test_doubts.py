@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import struct
 
+import numpy as np
 import pytest
 
 from kcensus.sources.debuginfo import kallsyms
-from kcensus.sources.debuginfo.kallsyms import BadKallsyms, Symbols, decode
+from kcensus.sources.debuginfo.kallsyms import BadKallsyms, Symbols, decode, exports
+from kcensus.sources.debuginfo.kallsyms.symbol_names import of_text
 from tests.unit.sources.kallsyms.tables import TABLES, many, program, write
 
 _EXPORTS = TABLES + 0x8_0000
@@ -87,6 +89,23 @@ def test_lost_exports_are_not_compared() -> None:
     kernel = Kernel()
     kernel.data[_EXPORTS - TABLES :] = bytes(len(kernel.data) - _EXPORTS + TABLES)
     kernel.load()
+
+
+def test_names_of_two_tables_are_never_far_apart() -> None:
+    tables = {
+        1 << 20: struct.pack("<QQ", 1 << 32, 1 << 33) * _COUNT,
+        2 << 20: struct.pack("<QQ", 1 << 32, 1 << 60) * _COUNT,
+    }
+    ends = [at for start in tables for at in (start, start + 16 * _COUNT)]
+    names = [f"__{way}___ksymtab{kind}" for kind in ("", "_gpl") for way in ("start", "stop")]
+    text = "".join(f"\nR{name}" for name in names).encode()
+    table = Symbols(of_text(text), np.array(ends, np.uint64))
+
+    def read(address: int, size: int) -> bytes:
+        assert size == 16 * _COUNT
+        return tables[address]
+
+    assert not len(exports.compare(read, table).rows)
 
 
 @pytest.mark.parametrize("era", ["5.10", "6.4"])

@@ -69,6 +69,9 @@ def compare(read: Read, table: Symbols) -> Exports:
     if not len(values):
         return _NOTHING
     first, last = int(names.min()), int(names.max())
+    # Both tables have their names in one section.
+    if last - first > _MAX_STRINGS_BYTES:
+        return _NOTHING
     try:
         data = read(first, last - first + 1)
         data += read(last + 1, _MAX_NAME_BYTES)
