@@ -33,6 +33,8 @@ _EXTENT = 4 << 20
 """Default size of extents of a volume group."""
 LVM_NAME = re.compile(r"((?:[\w+.]|--)+)-((?:[\w+.]|--)+)")
 """Names of LVM's devices: volume group and logical volume, with their hyphens doubled."""
+_NUMBER = re.compile(r"\d+:\d+", re.ASCII)
+"""``dm_dev.name``, a number of a device."""
 _POOL = re.compile(f"{LVM_NAME.pattern}-tpool")
 _PLAIN = re.compile(r"[\w/-]+", re.ASCII)
 """Names of disks that are their own regular expression."""
@@ -49,7 +51,7 @@ class _Pool:
     table: str
     """Its line of ``dmsetup table``; empty if unknown."""
     data: str
-    """Name, or number, of its data device; not safe to print."""
+    """Name, or number, of its data device; not safe to print. Empty if unknown."""
 
     @property
     def group(self) -> str:
@@ -123,6 +125,8 @@ class ThinPools(Finder):
             data, metadata = (
                 decode(each.name.string_()) for each in (pool.data_dev, pool.metadata_dev)
             )
+            if not all(map(_NUMBER.fullmatch, (data, metadata))):
+                return "", ""
             features, flags = pool.requested_pf, list[str]()
             for word, is_set in (
                 ("skip_block_zeroing", not features.zero_new_blocks),

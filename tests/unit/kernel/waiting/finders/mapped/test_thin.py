@@ -132,6 +132,18 @@ def test_a_pool_that_is_not_of_lvm_has_advice(name: str) -> None:
     assert (found.remedies, bool(found.no_remedy)) == ((), True)
 
 
+@pytest.mark.parametrize("damaged", [b"", b"8:1'; reboot'", b"8:1\x1b"])
+def test_a_damaged_name_of_a_device_is_in_no_command(damaged: bytes) -> None:
+    scene = Pools(name="pool")
+    for names in ((damaged, b"8:1"), (b"254:0", damaged)):
+        data, metadata = (scene.k.alloc("struct dm_dev", name=each) for each in names)
+        scene.k.fill(scene.data, data_dev=data, metadata_dev=metadata)
+        _, finder = scene.run(ThinPools)
+        found = finder.finding(THIN_POOL, int(scene.pool.address_), Stall(frozenset({1}), 1, 5.0))
+        assert found is not None
+        assert "--table" not in found.no_remedy
+
+
 def test_a_pool_without_lvm_shows_its_table() -> None:
     scene = Pools(name="pool")
     data, metadata = (scene.k.alloc("struct dm_dev", name=each) for each in (b"254:0", b"8:1"))
