@@ -41,7 +41,8 @@ def run_queues(kernel: Kernel) -> RunQueues:
     :raises LookupError: the debug info lacks a type or variable
     """
     prog, faults = kernel.prog, Faults()
-    # Since v6.12 (commit not verified), the member is there with CONFIG_RT_GROUP_SCHED only.
+    # Since Linux kernel commit 5f6bd380c7bd ("sched/rt: Remove default bandwidth control") (in
+    # v6.12), the member is there with CONFIG_RT_GROUP_SCHED only.
     optional = {"cpu": "cpu", "online": "online", "throttled": "rt.rt_throttled"}
     members = layout(prog, "struct rq", ["curr", "idle"], optional)
     queues = np.uint64(int(prog["runqueues"].address_of_())) + cpu_offsets(prog)

@@ -55,11 +55,14 @@ class Occupied(Finder):
         queues = run_queues(self.kernel)
         cpu = np.array([queues.row.get(each, -1) for each in known.cpu[starved].tolist()], np.int64)
         starved, off, cpu = starved[cpu >= 0], off[cpu >= 0], cpu[cpu >= 0]
-        self._throttled(runnable, starved, cpu)
         current = known.rows(queues.current[cpu])
+        on = np.where((current >= 0) & ~queues.is_idle[cpu], known.arrived_ns[current], 0)
+        # A throttling, or the deadline server, gives the CPU to others for a moment only.
+        is_short = on < np.where(queues.is_throttled[cpu], off, _STARVED_NS)
+        self._throttled(runnable, starved[is_short], cpu[is_short])
         sound = (current >= 0) & ~queues.is_idle[cpu]
         starved, off, cpu, current = starved[sound], off[sound], cpu[sound], current[sound]
-        on = known.arrived_ns[current]
+        on = on[sound]
         before, after = self._priority(current), self._priority(starved)
         is_longer = on + _TOLERANCE_NS >= off
         is_above = (before < _MAX_RT_PRIO) & (before < after)
@@ -91,7 +94,8 @@ class Occupied(Finder):
         known, queues = self.known, run_queues(self.kernel)
         before, after = self._priority(runnable), self._priority(starved)
         current = known.rows(queues.current)
-        # Since v6.12 (commit not verified), a deadline server runs other tasks instead.
+        # Since Linux kernel commit d741f297bcea ("sched/fair: Fair server interface") and others
+        # (in v6.12), a deadline server runs other tasks instead.
         is_served = ~queues.is_idle & (current >= 0)
         is_served &= self._priority(current) >= _MAX_RT_PRIO
         number = {row: each for each, row in queues.row.items()}

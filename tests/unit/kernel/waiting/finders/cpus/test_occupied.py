@@ -124,6 +124,18 @@ def test_the_first_of_the_real_time_tasks_is_off_the_cpu(
     assert finder.names[CPU, _RQ] == ("0 (throttled)" if is_throttled else "0")
 
 
+@pytest.mark.parametrize("is_throttled", [False, True])
+def test_a_task_that_has_the_cpu_all_the_time_is_the_only_culprit(is_throttled: bool) -> None:
+    # Neither a throttling nor the deadline server lets a task run for so long.
+    scene = Runnable(5.0, 6.0, 98, 120, 49, is_throttled=is_throttled, third=True)
+    graph, _ = scene.run(Occupied)
+    sure = int(Strength.DERIVED)
+    assert links(graph) == {
+        (TASK, scene.task[0], STARVED, _RQ, sure),
+        (CPU, _RQ, RUNS, scene.task[1], sure),
+    }
+
+
 @pytest.mark.parametrize(
     ("own", "above", "is_throttled"),
     [
