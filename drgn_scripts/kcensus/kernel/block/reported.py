@@ -188,6 +188,6 @@ def _device(kernel: Kernel, disk: int) -> drgn.Object:
     """Return the ``struct device`` of a disk."""
     part = drgn.Object(kernel.prog, "struct gendisk", address=disk).part0
     # Since Linux kernel commit 0d02129e76ed ("block: merge struct block_device and struct
-    # hd_struct") (in v5.11, not verified), a block_device in place of an embedded hd_struct.
+    # hd_struct") (in v5.11), a block_device in place of an embedded hd_struct.
     is_pointer = part.type_.kind is drgn.TypeKind.POINTER
     return part.bd_device if is_pointer else part.member_("__dev")

@@ -31,6 +31,7 @@ _SLOW_MODEL = (
     "wait to other cgroups. The tasks go on by themselves, as the model allows. Correct the model "
     "for later I/O"
 )
+_LIGHT = "Raise io.weight of the waiting cgroups, which have a small part of the disk"
 _WRITES = {
     True: ", but only when they have gone on: on this kernel, a write to io.cost.model or "
     "io.cost.qos freezes the queue, so that it and all new I/O of the disk wait for them",
@@ -114,8 +115,8 @@ class IoCosts(Finder):
             return None
         shares, (least, most) = self._shares(self.alike(kind, address)), self._speeds(address)
         device, disk = self.devices[address], printable(self.disks[address])
-        # Since Linux kernel commit 2c0647988433 ("blk-iocost: don't release 'ioc->lock' while
-        # updating params") (in v6.2, commit not verified).
+        # Since Linux kernel commit 2b2da2f6dc80 ("blk-iocost: prevent configuration update
+        # concurrent with io throttling") (in v6.2).
         freezes = self.draft.sites.calls("ioc_cost_model_write", _FREEZES)
         is_slow = sum(each.part for each in shares) >= _WHOLE
         remedies = [
@@ -136,7 +137,7 @@ class IoCosts(Finder):
             remedies,
         )
         slow = _SLOW_MODEL.format(disk=disk) + _WRITES[freezes]
-        return replace(found, no_remedy=slow if is_slow or not remedies else "")
+        return replace(found, no_remedy=slow if is_slow else "" if remedies else _LIGHT)
 
     def _shares(self, groups: Sequence[int]) -> list[_Share]:
         """Return the shares, the largest first."""

@@ -94,6 +94,22 @@ def test_a_share(monkeypatch: pytest.MonkeyPatch, part: int, commands: int) -> N
         assert found.remedies[0].command == "echo '8:0 10000' > /sys/fs/cgroup/spare/io.weight"
 
 
+@pytest.mark.parametrize("path", ["", "/a\x1b"])
+def test_a_small_share_of_an_unknown_cgroup(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    scene = Shared(25)
+    cgroup = BlockCgroup(path, "/sys/fs/cgroup", is_unified=True)
+    monkeypatch.setattr(
+        io_cost, "block_cgroups", lambda _, groups: dict.fromkeys(groups.tolist(), cgroup)
+    )
+    _, finder = scene.run(IoCosts)
+    found = finder.finding(COST, scene.groups[0], Stall(frozenset({100}), 1, 3.0))
+    assert found is not None
+    assert found.remedies == ()
+    # Its model is not at fault.
+    assert "io.weight" in found.no_remedy
+    assert "io.cost.model" not in found.no_remedy
+
+
 @pytest.mark.parametrize(
     ("freezes", "words"),
     [(True, "only when they have gone on"), (False, "does not freeze"), (None, "may freeze")],
