@@ -264,10 +264,10 @@ def volume_of(match: re.Match[str]) -> str:
 
 
 def _briefly(remedy: Remedy) -> Remedy:
-    """Return a remedy of one of several pools, without what is said of the first."""
-    is_undone = bool(remedy.undo)
-    effect = "Let its writes fail that lack space" if is_undone else "Extend this pool, too"
-    return replace(remedy, effect=effect, risk="")
+    """Return a remedy of one of several pools, shorter than that of the first."""
+    if remedy.undo:
+        return replace(remedy, effect="Let its writes fail that lack space")
+    return replace(remedy, effect="Extend this pool, too", risk="")
 
 
 def _commands(match: re.Match[str], options: str, size: int) -> Iterator[Remedy]:
