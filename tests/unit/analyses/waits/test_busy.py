@@ -10,6 +10,7 @@ import pytest
 
 from kcensus.analyses.waits.figures import Figures
 from kcensus.analyses.waits.figures.log import Log
+from kcensus.analyses.waits.findings.remedies import mounts
 from kcensus.kernel.tasks.hung import Hang
 from kcensus.results import Severity
 from tests.unit.analyses.waits.making import Scene, findings, owned
@@ -86,6 +87,15 @@ def test_the_end_of_a_thread_is_that_of_its_process(monkeypatch: pytest.MonkeyPa
     (remedy,) = finding.remedies
     assert remedy.command == "kill -KILL 90"
     assert "process shop (PID 90) of thread task-" in remedy.effect
+
+
+def test_the_end_of_a_mount_is_that_of_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = Scene(2, {1: 0}, owned(1), functions={1: "vfs_get_tree"}, interruptible={1}).figures()
+    monkeypatch.setattr(figures.tasks, "process", lambda _: ("shop", 90))
+    (remedy,) = mounts(figures, 0)
+    assert remedy.command == "kill -KILL 90"
+    assert "process shop (PID 90) of thread task-1" in remedy.effect
+    assert remedy.risk
 
 
 def test_hung_tasks_of_other_findings_are_a_part_of_these() -> None:

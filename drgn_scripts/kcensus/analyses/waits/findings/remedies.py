@@ -46,10 +46,7 @@ def kills(figures: Figures, node: int, effect: str) -> Iterator[Remedy]:
                     yield replace(remedy, effect=f"{remedy.effect} to {effect}")
     elif figures.tasks.is_killable(node):
         is_dumping = not DUMPING.isdisjoint(map(plain, figures.tasks.functions(node)))
-        name, pid = figures.names.of(node), figures.tasks.pid(node)
-        process, tgid = figures.tasks.process(node)
-        # A fatal signal to a thread ends its whole process.
-        what = f"process {task_name(process, tgid)} of thread {name}" if tgid != pid else name
+        what, pid = _victim(figures, node)
         ends, risk = served(figures, node), "its work is lost"
         if ends:
             effect = f"end {listed(ends, 2)}, which it serves"
@@ -58,9 +55,17 @@ def kills(figures: Figures, node: int, effect: str) -> Iterator[Remedy]:
             )
         yield Remedy(
             effect=f"Kill {what} to {effect} (signals wake it up)",
-            command=f"kill -KILL {tgid}",
+            command=f"kill -KILL {pid}",
             risk=risk + (", and its core dump is cut short" * is_dumping),
         )
+
+
+def _victim(figures: Figures, node: int) -> tuple[str, int]:
+    """Return the process that a fatal signal to a task ends, as a phrase, and its PID."""
+    name, pid = figures.names.of(node), figures.tasks.pid(node)
+    process, tgid = figures.tasks.process(node)
+    what = f"process {task_name(process, tgid)} of thread {name}" if tgid != pid else name
+    return what, tgid
 
 
 def mounts(figures: Figures, node: int) -> Iterator[Remedy]:
@@ -68,11 +73,12 @@ def mounts(figures: Figures, node: int) -> Iterator[Remedy]:
     waiters = sorted(figures.waiters(node), key=figures.tasks.pid)
     tasks = [each for each in waiters if not _MOUNTS.isdisjoint(figures.tasks.functions(each))]
     for task in [each for each in tasks if figures.tasks.is_killable(each)][:MAX_TOLD]:
+        what, pid = _victim(figures, task)
         yield Remedy(
-            effect=f"Or end the mount that {figures.names.of(task)} attempts (the signal wakes it "
-            "up)",
-            command=f"kill -KILL {figures.tasks.tgid(task)}",
-            risk="none for data, as nothing is mounted yet; what needs the mount fails",
+            effect=f"Or end the mount in progress: kill {what} (the signal wakes it up)",
+            command=f"kill -KILL {pid}",
+            risk="nothing is mounted yet, so that no data of it is lost; other work of the process "
+            "is",
         )
 
 
