@@ -123,6 +123,18 @@ def test_a_lost_page_is_refused(part: str) -> None:
         kallsyms.load(program(written.vmcoreinfo(symbols), written.data[:at]))
 
 
+@pytest.mark.parametrize("length", [b"\0", b"\x80\0"])
+@pytest.mark.parametrize("row", [7, -1])
+def test_a_lost_length_is_refused(row: int, length: bytes) -> None:
+    symbols = many(1100)
+    written = write(symbols, "6.4")
+    first = kallsyms.load(program(written.vmcoreinfo(symbols), written.data)).name_column._first
+    place = written.places["kallsyms_names"] - TABLES + int(first[row])
+    written.data[place : place + len(length)] = length
+    with pytest.raises(BadKallsyms):
+        kallsyms.load(program(written.vmcoreinfo(symbols), written.data))
+
+
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_wrong_places_are_refused(data: st.DataObject) -> None:

@@ -68,8 +68,8 @@ class SymbolNames:
         self._first, self._start, self._end = first, start, end
         codes = np.frombuffer(stream, np.uint8, end)
         lengths = np.array([len(token) for token in tokens])
-        opening = codes[start]
         count = np.append(first[1:], end) - start
+        opening = codes.take(start, mode="clip")  # the last symbol may have no code
         if bool((count < 1).any() or ((count < 2) & (lengths[opening] < 2)).any()):
             raise BadKallsyms("kallsyms_names has a symbol without a name")
         if not lengths.all():
