@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 
 import drgn
@@ -54,10 +55,10 @@ def load_debug_info(
     packs, files = split_packs(symbols)
     shared_packs, shared = split_packs(shared)
     given, files = split_given(files)
-    shared_given, shared = split_given(shared)
-    given = Given(given.btf or shared_given.btf, given.symbols or shared_given.symbols)
+    split = [split_given([path]) for path in shared]
+    shared = tuple(path for _, others in split for path in others)
     debug_info = DebugInfo(prog, files, shared)
-    memory = functools.cache(lambda: _in_memory(prog, given))
+    memory = functools.cache(lambda: _in_memory(prog, given, [each for each, _ in split]))
 
     def second() -> InMemory | None:
         with contextlib.suppress(TargetError):
@@ -95,19 +96,32 @@ def load_debug_info(
     return target
 
 
-def _in_memory(prog: drgn.Program, given: Given) -> InMemory | str:
+def _in_memory(prog: drgn.Program, given: Given, shared: Sequence[Given]) -> InMemory | str:
     """Return the kernel's own types, registered behind others; or why there are none.
 
+    :param shared: files for many kernels; those of other kernels count as not given
     :raises TargetError: the files that the user passed are unusable
     """
     if (known := InMemory.of(prog)) is not None:
         return known
     pack = PackDebugInfo.of(prog)
-    try:
-        # A pack has all symbols of the kernel.
-        return InMemory(prog, given, None if pack is None else pack.table)
-    except NotInMemory as error:
-        return str(error)
+    # A pack has all symbols of the kernel.
+    table = None if pack is None else pack.table
+    why: NotInMemory | TargetError | None = None
+    types = [given.btf] if given.btf else [*filter(None, (each.btf for each in shared)), None]
+    symbols = (
+        [given.symbols]
+        if given.symbols
+        else [*filter(None, (each.symbols for each in shared)), None]
+    )
+    for pair in product(types, symbols):
+        try:
+            return InMemory(prog, Given(*pair), table)
+        except (NotInMemory, TargetError) as error:
+            why = error
+    if isinstance(why, TargetError):
+        raise why
+    return str(why)
 
 
 def _types_of(memory: Callable[[], InMemory | str]) -> Types | str:

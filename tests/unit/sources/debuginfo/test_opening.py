@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Types and symbols in files for many kernels count only if they are of the dump's kernel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import drgn
+import pytest
+
+from kcensus.sources.debuginfo import opening
+from kcensus.sources.debuginfo.given import Given
+from kcensus.sources.debuginfo.in_memory import InMemory, NotInMemory
+from kcensus.sources.model import TargetError
+
+_OWN, _OTHER, _LATER = Path("own"), Path("other"), Path("later")
+
+
+class _Memory(InMemory):
+    """Accepts the file ``own``; ``is_whole`` says whether the dump has all."""
+
+    is_whole = True
+
+    def __init__(self, prog: drgn.Program, given: Given, symbols: object = None) -> None:
+        if _OTHER in (given.btf, given.symbols):
+            raise TargetError("it is of another kernel")
+        if not self.is_whole and given.symbols is None:
+            raise NotInMemory("it has no symbols")
+        self.given = given
+
+
+@pytest.mark.parametrize(
+    ("given", "shared", "expected"),
+    [
+        (Given(), [], Given()),
+        (Given(), [Given(symbols=_OTHER)], Given()),
+        (Given(), [Given(btf=_OTHER), Given(symbols=_OWN)], Given(symbols=_OWN)),
+        (Given(), [Given(symbols=_OTHER), Given(symbols=_OWN)], Given(symbols=_OWN)),
+        (Given(), [Given(btf=_OWN), Given(symbols=_OTHER)], Given(btf=_OWN)),
+        (Given(symbols=_OWN), [Given(symbols=_LATER)], Given(symbols=_OWN)),
+    ],
+)
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_files_for_many_kernels(
+    monkeypatch: pytest.MonkeyPatch,
+    is_whole: bool,
+    given: Given,
+    shared: list[Given],
+    expected: Given,
+) -> None:
+    monkeypatch.setattr(opening, "InMemory", _Memory)
+    monkeypatch.setattr(_Memory, "is_whole", is_whole)
+    found = opening._in_memory(drgn.Program(), given, shared)
+    if not is_whole and expected.symbols is None:
+        assert found == "it has no symbols"
+    else:
+        assert isinstance(found, _Memory)
+        assert found.given == expected
+
+
+def test_a_file_for_this_kernel_must_be_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "InMemory", _Memory)
+    with pytest.raises(TargetError):
+        opening._in_memory(drgn.Program(), Given(symbols=_OTHER), [Given(symbols=_OWN)])
