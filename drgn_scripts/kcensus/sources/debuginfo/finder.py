@@ -40,7 +40,7 @@ from kcensus.text import printable
 _COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ\0", b"BZh", b"\x28\xb5\x2f\xfd")
 # Levels of folders to search below a directory that the user passed. An unpacked package needs six:
 # usr/lib/debug/lib/modules/RELEASE/vmlinux.
-MAX_DEPTH = 8
+_MAX_DEPTH = 8
 _NOT_SEARCHED = ("/proc", "/sys", "/dev")
 # Where distributions install a vmlinux; drgn's defaults.
 _STANDARD_PATHS = (
@@ -78,15 +78,21 @@ def vmlinux_at(path: Path) -> Iterator[Vmlinux]:
             yield Vmlinux(path, elf.identity(reader, elf.read_header(reader)))
 
 
-def vmlinux_below(directory: Path) -> Iterator[Vmlinux]:
-    """Yield the readable vmlinux in a directory, at most :data:`MAX_DEPTH` levels below it."""
+def below(directory: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Yield the folders of debug info in a directory, itself included, and the names of files."""
     base = len(directory.parts)
     for folder, folders, files in os.walk(directory):
-        if len(Path(folder).parts) - base >= MAX_DEPTH or folder in _NOT_SEARCHED:
+        if len(Path(folder).parts) - base >= _MAX_DEPTH or folder in _NOT_SEARCHED:
             folders.clear()
+        yield Path(folder), files
+
+
+def vmlinux_below(directory: Path) -> Iterator[Vmlinux]:
+    """Yield the readable vmlinux in a directory."""
+    for folder, files in below(directory):
         for name in sorted(files):
             if "vmlinux" in name:
-                yield from vmlinux_at(Path(folder, name))
+                yield from vmlinux_at(folder / name)
 
 
 @dataclass(frozen=True)

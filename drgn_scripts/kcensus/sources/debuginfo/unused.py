@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from kcensus.human import listed
-from kcensus.sources.debuginfo.finder import MAX_DEPTH, vmlinux_at, vmlinux_below
+from kcensus.sources.debuginfo.finder import below, vmlinux_at, vmlinux_below
 from kcensus.sources.debuginfo.packs.file import SUFFIX, Pack, is_pack
 from kcensus.sources.model import TargetError
 from kcensus.text import printable
@@ -69,13 +69,9 @@ def _has_modules(place: Path, release: str) -> bool:
     """Return whether a place has modules of the release, or of an unknown one."""
     if not os.path.isdir(place):
         return ".ko" in place.name
-    base = len(place.parts)
-    for folder, folders, files in os.walk(place):
-        if len(Path(folder).parts) - base >= MAX_DEPTH:
-            folders.clear()
+    for folder, files in below(place):
         if any(".ko" in name for name in files):
-            parts = Path(folder).parts
-            releases = [after for before, after in pairwise(parts) if before == "modules"]
+            releases = [after for before, after in pairwise(folder.parts) if before == "modules"]
             if not releases or release in releases:
                 return True
     return False
