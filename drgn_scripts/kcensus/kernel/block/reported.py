@@ -31,6 +31,8 @@ _MAX_TEXT = 100
 """Most characters of a message to show."""
 _MAX_LINES = 3
 """Most lines of the log to quote."""
+_MAX_READ = 1 << 14
+"""Most lines of the log to compare with the names of each disk."""
 _BEFORE = 5.0
 """Seconds before the start of a wait whose lines may tell its cause."""
 _MAX_PARENTS = 8
@@ -98,6 +100,17 @@ def parse(lines: Iterable[Line]) -> Reported:
     return found
 
 
+@once
+def _told(kernel: Kernel) -> tuple[float, list[float], list[str]]:
+    """Return the first of the last stamps of the log, or -1; and stamps and texts since then.
+
+    Lines of :data:`_USUAL` are left out.
+    """
+    lines = [(at, text) for at, text in _lines(kernel)[-_MAX_READ:] if at is not None]
+    rare = [(at, text) for at, text in lines if not _USUAL.search(text)]
+    return lines[0][0] if lines else -1.0, [at for at, _ in rare], [text for _, text in rare]
+
+
 def log_evidence(kernel: Kernel, disk: str, pids: Iterable[int]) -> str:
     """Return a phrase about the messages on a disk and its waiters; printable, empty for none.
 
@@ -126,20 +139,23 @@ def log_advice(kernel: Kernel, disk: Disk, seconds: float) -> str:
 
     :param seconds: for which the disk has been late
     """
+    first, stamps, texts = _told(kernel)
     # Addresses of devices, which are numbers, have no pseudonyms.
-    lines = [] if kernel.has_pseudonyms else _lines(kernel)
-    stamps = [stamp for stamp, _ in lines if stamp is not None]
-    now = tasks(kernel).now_ns / 1e9 if stamps else -1.0
+    is_known = first >= 0 and not kernel.has_pseudonyms
+    now = tasks(kernel).now_ns / 1e9 if is_known else -1.0
     if now < 0:
         return (
             "Look in the kernel log for timeouts, resets and lost paths of the device, and at the "
             "statistics of the storage"
         )
-    since, names = max(now - seconds - _BEFORE, stamps[0]), _names(kernel, disk)
+    since, names = max(now - seconds - _BEFORE, first), _names(kernel, disk)
+    pattern = _pattern(names)
+    # With many disks, the pattern alone would take long.
+    rows = {row for name in names for row, text in enumerate(texts) if name in text}
     about = [
-        f'"{stamp:.2f} s: {_cut(text.strip())}"'
-        for stamp, text in lines
-        if stamp is not None and stamp >= since and _is_about(names, text)
+        f'"{stamps[row]:.2f} s: {_cut(texts[row].strip())}"'
+        for row in sorted(rows)
+        if stamps[row] >= since and pattern.search(texts[row])
     ]
     others = [printable(name) for name in names[1:]]
     called = printable(disk.name) + (f" ({', '.join(others)})" if others else "")
@@ -150,7 +166,11 @@ def log_advice(kernel: Kernel, disk: Disk, seconds: float) -> str:
             "these lines name: path, controller or storage"
         )
     is_virtual = any(name.startswith("virtio") for name in others)
-    who = "the hypervisor's side about its storage" if is_virtual else "those who run the storage"
+    who = (
+        "the hypervisor's side about its storage"
+        if is_virtual
+        else "the administrator of the storage"
+    )
     return f"The kernel log has no line about {called} since {since:.1f} s after boot: ask {who}"
 
 
@@ -158,13 +178,13 @@ def _cut(text: str) -> str:
     return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…"
 
 
-def _is_about(names: list[str], line: str) -> bool:
-    if _USUAL.search(line):
-        return False
-    # A partition has the name of its disk as a prefix.
+def _pattern(names: list[str]) -> re.Pattern[str]:
+    """Return the pattern of lines about a disk, its partitions, or the devices that it is on."""
     first, *others = (re.escape(name) for name in names)
-    known = "|".join((rf"{first}(?:p?\d+)?", *others))
-    return re.search(rf"(?<![\w/:.-])(?:{known})(?![\w-])", line) is not None
+    # Partition 2 of sda is sda2; of nvme0n1, it is nvme0n1p2.
+    partition = r"(?:p\d+)?" if names[0][-1:].isdigit() else r"\d*"
+    known = "|".join((first + partition, *others))
+    return re.compile(rf"(?<![\w/:.-])(?:{known})(?![\w-])")
 
 
 def _names(kernel: Kernel, disk: Disk) -> list[str]:

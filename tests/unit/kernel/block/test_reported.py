@@ -112,6 +112,23 @@ def test_a_log_without_lines_about_a_disk(monkeypatch: pytest.MonkeyPatch, line:
     assert "ask the hypervisor" in found
 
 
+@pytest.mark.parametrize(
+    ("name", "line", "is_about"),
+    [
+        ("nbd1", "block nbd1: Connection timed out", True),
+        ("nbd1", "block nbd12: Connection timed out", False),
+        ("dm-1", "Buffer I/O error on dev dm-12, logical block 0", False),
+        ("nvme0n1", "EXT4-fs (nvme0n1p2): I/O error", True),
+        ("nvme0n1", "EXT4-fs (nvme0n12): I/O error", False),
+        ("sda", "EXT4-fs (sda12): I/O error", True),
+    ],
+)
+def test_partitions_have_the_name_of_their_disk(
+    monkeypatch: pytest.MonkeyPatch, name: str, line: str, is_about: bool
+) -> None:
+    assert (line in _advice(monkeypatch, line, names=[name])) == is_about
+
+
 def test_names_in_a_redacted_log_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
     found = _advice(monkeypatch, "sd 2:0:0:0: reset", names=["sdb"], has_pseudonyms=True)
     assert found.startswith("Look in the kernel log")
