@@ -15,7 +15,7 @@ from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults
 from kcensus.human import listed
-from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.tasks.tasks import Tasks
 from kcensus.text import task_name
 
@@ -68,11 +68,24 @@ REPAIRERS = Programs("dmeventd", frozenset({"dmeventd", "lvconvert", "lvm"}))
 """They repair mirrors."""
 
 
+@once
+def _known(kernel: Kernel) -> dict[Programs, dict[int, str]]:
+    """Return what :func:`processes` has found: each of many findings asks for the same."""
+    return {}
+
+
 def processes(kernel: Kernel, known: Tasks, programs: Programs) -> dict[int, str]:
     """Return the names of processes that may be of some programs, by PID; printable.
 
     :raises LookupError: the debug info lacks a type or member
     """
+    found = _known(kernel)
+    if programs not in found:
+        found[programs] = _processes(kernel, known, programs)
+    return found[programs]
+
+
+def _processes(kernel: Kernel, known: Tasks, programs: Programs) -> dict[int, str]:
     is_alive = ~np.broadcast_to(known.has_exited | known.is_kthread, len(known))
     rows = [row for row in np.flatnonzero(is_alive).tolist() if programs.include(known.comm[row])]
     if not rows:
