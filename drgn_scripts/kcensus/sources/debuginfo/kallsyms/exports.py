@@ -96,6 +96,12 @@ def compare(read: Read, table: Symbols) -> Exports:
     return Exports(np.sort(rows[rows >= 0]), doubts)
 
 
+def doubtful(table: Symbols) -> str:
+    """Return a symbol that says where the exported symbols are, and is in doubt; or nothing."""
+    limits = [name for each in _TABLES for name in each]
+    return next((n for n in limits if table.address(n) is None and n in table.doubts), "")
+
+
 def _read_tables(read: Read, table: Symbols) -> tuple[Array, Array]:
     """Return the addresses of all exported symbols, and of their names, uint64."""
     values, names = [np.zeros(0, np.uint64)], [np.zeros(0, np.uint64)]

@@ -39,6 +39,8 @@ def load_from(read: decode.Read, info: Vmcoreinfo) -> Symbols:
         table = search.find(read, info.own_symbols())
     exported = exports.compare(read, table)
     table.suspect(exported.doubts, Missing(read, table, exported.rows))
+    if name := exports.doubtful(table):
+        raise BadKallsyms(f"there is no {name}; {table.doubts[name]}")
     return table
 
 

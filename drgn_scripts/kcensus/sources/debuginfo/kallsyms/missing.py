@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Doubt that a symbol is missing: its name may be in the table with a flipped bit.
 
-Names differ in a single bit of a code by chance, too. No doubt is raised by a name that is proven
-to be right by the exported symbols, by the order of names, or by its use in kcensus.
+Names differ in a single bit of a code or token by chance, too. No doubt is raised by a name that is
+proven to be right by the exported symbols, by the order of names, or by its use in kcensus.
 """
 
 from __future__ import annotations
@@ -38,11 +38,19 @@ class Missing:
 
     def __call__(self, name: str) -> str | None:
         """Return why a missing name is in doubt, as a clause, or None."""
-        for row in self._table.name_column.altered(name):
-            other = self._table.name_column[row]
-            if not self._is_right(row, other, name):
-                return f"kallsyms has {other}, which differs in a single bit of a code"
+        names = self._table.name_column
+        for row in names.altered(name):
+            if not self._is_right(row, names[row], name):
+                return f"kallsyms has {names[row]}, which differs in a single bit of a code"
+        for row in names.misspelled(name, self._sound):
+            if names[row] not in _REAL and names[row] not in _known():
+                return f"kallsyms has {names[row]}, which differs in a single bit of a token"
         return None
+
+    @functools.cached_property
+    def _sound(self) -> frozenset[int]:
+        """The tokens in names of exported symbols, whose names are known to be right."""
+        return self._table.name_column.tokens_of(self._exported)
 
     def _is_right(self, row: int, name: str, missing: str) -> bool:
         """Return whether the name of a row is right."""

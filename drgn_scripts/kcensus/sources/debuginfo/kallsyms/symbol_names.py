@@ -189,6 +189,26 @@ class SymbolNames:
                     return True
         return False
 
+    def tokens_of(self, rows: Array) -> frozenset[int]:
+        """Return the codes in the names of some symbols."""
+        return frozenset(b"".join([self._codes(row) for row in rows.tolist()]))
+
+    def misspelled(self, name: str, sound: frozenset[int]) -> list[int]:
+        """Return the rows whose names are ``name`` but for one flipped bit of a token.
+
+        :param sound: codes of tokens that are right
+        """
+        found: list[int] = []
+        for code in {*range(len(self._tokens))} - sound:
+            wrong = self._tokens[code].decode("ascii")
+            for right in _flipped(wrong):
+                if right in name:
+                    found += self.named(name.replace(right, wrong))
+                # The first token also has the type.
+                if len(right) > 1 and name.startswith(right[1:]):
+                    found += self.named(wrong[1:] + name[len(right) - 1 :])
+        return found
+
     def all(self) -> list[str]:
         """Return all names."""
         codes = np.frombuffer(self._stream, np.uint8, self._end).astype(np.uint16)
@@ -196,6 +216,17 @@ class SymbolNames:
         codes[self._first] = _LINE
         text = _expanded(codes, [*self._tokens, b"\n", b""])
         return [line[1:] for line in text.decode("ascii").split("\n")[1:]]
+
+
+@functools.cache
+def _flipped(token: str) -> tuple[str, ...]:
+    """Return a token with each of its bits flipped, as far as that is a token."""
+    flipped = (
+        token[:nth] + chr(ord(letter) ^ 1 << bit) + token[nth + 1 :]
+        for nth, letter in enumerate(token)
+        for bit in range(7)
+    )
+    return tuple(each for each in flipped if each.isprintable())
 
 
 def of_text(text: bytes) -> SymbolNames:
