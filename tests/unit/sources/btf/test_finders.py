@@ -36,9 +36,14 @@ def test_types(prog: drgn.Program, name: str) -> None:
     ).replace("unsigned long int", "unsigned long")
 
 
-def test_no_types_of_a_file(prog: drgn.Program) -> None:
+def test_the_only_type_is_that_of_a_file(prog: drgn.Program) -> None:
+    assert prog.type("struct node", "fs/node.c").type_name() == "struct node"
+    kernel = every_kind()
+    kernel.struct("node", 8)
+    twice = drgn.Program(PLATFORM)
+    register(twice, Types(Btf(kernel.data())), ADDRESSES.get)
     with pytest.raises(LookupError):
-        prog.type("struct node", "fs/node.c")
+        twice.type("struct node", "fs/node.c")
 
 
 def test_objects(prog: drgn.Program) -> None:

@@ -93,9 +93,10 @@ def register(prog: drgn.Program, types: Types, address: Address | None = None) -
     def find_type(
         prog: drgn.Program, kinds: drgn.TypeKindSet, name: str, filename: str | None
     ) -> drgn.Type | None:
-        # BTF does not tell in which file a type is defined.
-        for kind in TypeKind if filename is None else ():
-            if kind in kinds and (ref := types.find(kind, name)):
+        for kind in TypeKind:
+            # BTF does not tell in which file a type is defined: of several, none is taken.
+            find = types.find if filename is None else types.only
+            if kind in kinds and (ref := find(kind, name)):
                 return build(prog, ref)
         return None
 
