@@ -171,7 +171,13 @@ def fold(
         else:
             top[finding.id] = replace(rest, part_of="")
     parents = {each.id: each.part_of for each in parts}
-    folded = [replace(each, part_of=_root(each.id, parents)) for each in parts]
+    for part in parts:
+        if _root(part.id, parents) not in top:  # two are parts of each other
+            top[part.id] = replace(part, part_of="")
+            del parents[part.id]
+    folded = [
+        replace(each, part_of=_root(each.id, parents)) for each in parts if each.id in parents
+    ]
     return sorted([*top.values(), *folded], key=rank)
 
 

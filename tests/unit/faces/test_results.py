@@ -269,6 +269,14 @@ def test_a_finding_covers_none_that_is_more_severe(severity: Severity) -> None:
     assert folded["io:sda"] == "starved:sda" * (severity is Severity.CRITICAL)
 
 
+def test_of_findings_that_are_parts_of_each_other_one_is_at_the_top() -> None:
+    first = finding("first", covers=frozenset({"second"}), part_of="second")
+    folded = {each.id: each.part_of for each in fold([first, finding("second")])}
+    assert folded == {"first": "second", "second": ""}
+    folded = {each.id: each.part_of for each in fold([first, finding("second", part_of="first")])}
+    assert sorted(folded.values()) in (["", "first"], ["", "second"])
+
+
 def test_a_symptom_of_another_analysis_does_not_make_its_cause_more_severe() -> None:
     some, more = frozenset({1}), frozenset({2})
     causes = [finding(f"map:{name}", tasks=tasks) for name, tasks in (("a", some), ("b", more))]

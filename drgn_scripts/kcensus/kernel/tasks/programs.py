@@ -129,6 +129,6 @@ def condition(
         waits = "waits" if len(found) == 1 else "wait"
         return f": {names} may have {done} it, but {waits} for the end of that, too"
     return (
-        f": no process has a name like {programs.label}, so the one that has {done} it has "
+        f": no process has a name like {programs.label}; the program that has {done} it has "
         "probably ended"
     )
