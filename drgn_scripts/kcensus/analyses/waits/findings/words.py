@@ -90,6 +90,8 @@ def runs(figures: Figures, task: int) -> str:
         words += f"; the log has it in {seen[1]}, {human_seconds(max(ago, 0.0))} before"
     lock, holders = spins_for(figures, task)
     hint = f", possibly held by {listed(holders, 2)}" if holders else ""
+    if not lock and tasks.spins_unknown(int(figures.task_rows[task])):
+        lock = "an unknown spinlock"
     return f"{words}, and spins for {lock}{hint}" if lock else words
 
 
