@@ -74,6 +74,25 @@ def test_a_task_that_spins_for_an_unknown_lock_is_not_blamed_for_a_loop(version:
     assert "vmlinux" in unknown.no_remedy
 
 
+@pytest.mark.parametrize(
+    ("scenario", "ids", "module"),
+    [
+        ("waits-stacked", ["requests-overdue:dm-5"], "dm_multipath"),
+        ("waits-scsi", ["requests-overdue:sdb", "waits-io:sda", "tasks-blocked"], "scsi_mod"),
+    ],
+)
+def test_findings_name_modules_without_types(scenario: str, ids: list[str], module: str) -> None:
+    dump = build("5.10", scenario)
+    context = Context.of(open_target(str(dump.core)), jobs=1)
+    results = [context.run(analyses()[name]) for name in ("iosched", "waits")]
+    found = {each.id: each for result in results for each in result.findings}
+    for each in ids:
+        assert module in found[each].no_remedy
+    context = Context.of(open_target(str(dump.core), dump.debug), jobs=1)
+    complete = [context.run(analyses()[name]) for name in ("iosched", "waits")]
+    assert not any("type pack" in each.no_remedy for r in complete for each in r.findings)
+
+
 @pytest.mark.parametrize("form", ["kdump-elf", "kdump-lzo", "kdump-zstd"])
 def test_filtered_dumps_with_kaslr(form: str, tmp_path: Path) -> None:
     """Written by makedumpfile -d 31, which keeps the pages of the image."""
