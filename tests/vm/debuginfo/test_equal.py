@@ -88,6 +88,13 @@ def test_findings_name_modules_without_types(scenario: str, ids: list[str], modu
     found = {each.id: each for result in results for each in result.findings}
     for each in ids:
         assert module in found[each].no_remedy
+    # One gap of a kind for each module, however many disks and subjects it costs.
+    for result in results:
+        told = [(gap.what, gap.reason) for gap in result.gaps]
+        assert len(told) == len({*told})
+        assert len(told) <= {"waits-stacked": 8, "waits-scsi": 2}[scenario]
+        lost = {"waits of tasks", "stacked disks"}
+        assert all("of module" in reason for what, reason in told if what in lost)
     context = Context.of(open_target(str(dump.core), dump.debug), jobs=1)
     complete = [context.run(analyses()[name]) for name in ("iosched", "waits")]
     assert not any("type pack" in each.no_remedy for r in complete for each in r.findings)

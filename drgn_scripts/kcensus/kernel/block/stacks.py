@@ -31,14 +31,15 @@ _MAX_LOWER = 1 << 16
 
 
 class Via(Enum):
-    """Kinds of stacking of disks: how their names begin, and the member with the lower devices."""
+    """Kinds of stacking of disks: how their names begin, the member with the lower devices, and the
+    module that has its type."""
 
-    DM = "dm-", "dm_table.devices"
-    MD = "md", "mddev.disks"
-    LOOP = "loop", "loop_device.lo_backing_file"
+    DM = "dm-", "dm_table.devices", "dm_mod"
+    MD = "md", "mddev.disks", "md_mod"
+    LOOP = "loop", "loop_device.lo_backing_file", "loop"
 
-    def __init__(self, prefix: str, member: str) -> None:
-        self.prefix, self.member = prefix, member
+    def __init__(self, prefix: str, member: str, module: str) -> None:
+        self.prefix, self.member, self.module = prefix, member, module
 
 
 _DRIVERS = (
