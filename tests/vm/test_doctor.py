@@ -57,7 +57,7 @@ def test_without_debug_info_of_modules_the_package_is_said_once(
     assert gap["what"] == "debug info of modules dm_delay, dm_mod, dm_snapshot, xfs"
     assert json.dumps(document).count("apt install") == 1
     missing = {row["analysis"]: row["missing"] for row in document["tables"]["analyses"]}
-    assert missing["kcopyd"] == "debug info of modules dm_mod, dm_snapshot"
+    assert missing["kcopyd"] == "debug info of modules dm_delay, dm_mod, dm_snapshot"
 
 
 @pytest.mark.usefixtures("without_btf")

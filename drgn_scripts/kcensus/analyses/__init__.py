@@ -94,6 +94,8 @@ class Analysis:
     them."""
     reads_stacks: bool = False
     """Whether it unwinds stacks, and reads machine code, which kcensus does on x86-64 only."""
+    reads_arguments: bool = False
+    """Whether it reads arguments of functions, which only DWARF locates."""
     more_modules: str = ""
     """``module:function``; the function returns further ones, which readers declare."""
     without_target: tuple[str, ...] = ()

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kcensus.engine.slub.slabs import ScanReport, SlabMap
+from kcensus.human import listed
 from kcensus.kernel.block.disks import block_devices
+from kcensus.kernel.block.stacks import Stacks, kind_of
 from kcensus.kernel.block.unlisted import unlisted_disks
 from kcensus.kernel.kernel import Kernel, already
 from kcensus.results import Gap, nonzero_gaps
@@ -19,6 +21,11 @@ from kcensus.text import printable
 if TYPE_CHECKING:
     from kcensus.kernel.waiting.reader import Waiting
     from kcensus.kernel.waiting.waits import Waits
+
+_MAX_NAMES = 16
+"""Most disks or subjects to name in a gap."""
+_OF_READERS = {"XFS": "xfs", "Scsi_Host": "scsi_mod"}
+"""Module of a subject that is of no finder, by a word of the subject."""
 
 
 def reasons(*faults: Mapping[str, int]) -> str:
@@ -74,6 +81,63 @@ def disk_gaps(kernel: Kernel) -> list[Gap]:
     ]
 
 
+def stack_gaps(kernel: Kernel, found: Stacks) -> list[Gap]:
+    """Return the stacked disks with unknown lower disks, a gap for each reason."""
+    disks, groups = block_devices(kernel).disks, defaultdict[str, list[str]](list)
+    for row, reason in sorted(found.unknown.items()):
+        via = kind_of(disks[row])
+        if via is not None and via.module in kernel.untyped_modules:
+            reason = _untyped(via.module)
+        groups[reason].append(disks[row].name)
+    return [
+        Gap("stacked disks", reason, len(names), f"the disks below {_few(names)} are unknown")
+        for reason, names in groups.items()
+    ]
+
+
+def _untyped(module: str) -> str:
+    return f"types of module {module} are missing"
+
+
+def _missing(subjects: Sequence[str]) -> str:
+    return f"waits known from these are missing: {_few(subjects)}"
+
+
+def _few(names: Sequence[str]) -> str:
+    return printable(listed(names, _MAX_NAMES))
+
+
+def _subject_gaps(waiting: Waiting) -> list[Gap]:
+    """Return the subjects that could not be read, a gap for each module without types."""
+    kernels = [finder.kernel for finder in waiting.finders[:1]]
+    untyped = kernels[0].untyped_modules if kernels else frozenset[str]()
+    groups = defaultdict[str, list[str]](list)
+    alone = []
+    for what in dict.fromkeys(waiting.missing):
+        needed = [name for each in waiting.finders if each.about == what for name in each.modules]
+        needed += [name for word, name in _OF_READERS.items() if word in what]
+        module = next((name for name in needed if name in untyped), "")
+        if module:
+            groups[module].append(what)
+        else:
+            alone.append(what)
+    return [
+        *(
+            Gap("waits of tasks", _untyped(module), len(whats), _missing(whats))
+            for module, whats in groups.items()
+        ),
+        *(
+            Gap(
+                "waits of tasks",
+                f"cannot be read: {what}",
+                1,
+                "waits known from this part are missing",
+            )
+            for what in alone
+        ),
+    ]
+
+
 def wait_gaps(
     slab_map: SlabMap | None, waiting: Waiting, waits: Waits, *more: Mapping[str, int]
 ) -> list[Gap]:
@@ -87,10 +151,7 @@ def wait_gaps(
     faults = [each for each in (waits.faults, tasks.faults, waiting.faults, *more) if each]
     is_cut = 0 if "stacks of tasks" in waiting.missing else np.count_nonzero(waits.stacks.is_cut)
     own = nonzero_gaps(
-        *(
-            Gap("waits of tasks", what, 1, "waits known from this part are missing")
-            for what in waiting.missing
-        ),
+        *_subject_gaps(waiting),
         Gap(
             "waits of tasks",
             "lists of waiters contradict the stack",

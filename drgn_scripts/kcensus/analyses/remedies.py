@@ -10,12 +10,29 @@ from typing import Any
 import drgn
 
 from kcensus.kernel.size import attempt
-from kcensus.results import Remedy
+from kcensus.results import Finding, Remedy
 from kcensus.sources.debuginfo.packages import package
 from kcensus.sources.model import kernel_release
+from kcensus.text import printable
 
 _GRUBBY = ("RHEL", "Fedora", "Oracle Linux", "Amazon Linux", "openEuler")
 """Beginnings of the names of distributions that change the kernel command line with grubby."""
+
+
+def with_types_first(finding: Finding, modules: Sequence[str]) -> Finding:
+    """Return a finding that says which types are missing that may tell its cause.
+
+    :param modules: their names; may be empty
+    """
+    if not modules or not (finding.remedies or finding.no_remedy):
+        return finding  # another finding has the next step
+    words = (
+        f"Types of module{'s' * (len(modules) > 1)} {printable(', '.join(modules))} are missing, "
+        "and the cause may be there: pass the debug info, or a type pack, with -s first"
+    )
+    if finding.remedies:
+        return replace(finding, evidence=". ".join(filter(None, (finding.evidence, words))))
+    return replace(finding, no_remedy=f"{words}. {finding.no_remedy}")
 
 
 def together(remedies: Sequence[Sequence[Remedy]]) -> tuple[Remedy, ...]:

@@ -25,7 +25,7 @@ from kcensus.progress import Progress
 from kcensus.results import Answer, Check, CheckStatus, Finding, Gap, Gauge, Machine, Result, Unit
 from kcensus.sources import Target, faults
 from kcensus.sources.capsule import NotRecorded
-from kcensus.sources.debuginfo.packages import module_gaps
+from kcensus.sources.debuginfo.packages import module_gaps, modules_of
 from kcensus.sources.model import kernel_release
 from kcensus.text import printable
 
@@ -239,7 +239,9 @@ class Context:
     def _gaps(self, analysis: Analysis) -> list[Gap]:
         gaps = self.truncation()
         lacking = self.need_modules(*analysis.needed_modules)
-        gaps += module_gaps(lacking, "structures of these modules are not read")
+        own = module_gaps(lacking, "structures of these modules are not read")
+        self.kernel.untyped_modules |= {name for gap in own for name in modules_of(gap)}
+        gaps += own
         return gaps + self._unrecorded(analysis)
 
     def _doubts(self) -> list[Gap]:

@@ -137,6 +137,16 @@ def _unread_stacks(target: Target, analysis: Analysis) -> list[str]:
     ]
 
 
+def _unknown_arguments(target: Target, analysis: Analysis) -> list[str]:
+    """Return a sentence if an analysis would read arguments of functions that types cannot tell."""
+    if not analysis.reads_arguments or target.types == "DWARF":
+        return []
+    return [
+        "arguments of functions are known with the vmlinux's debug info only (-s): spinlocks that "
+        "tasks spin for are unknown"
+    ]
+
+
 def _left_out(target: Target, is_filtered: bool) -> list[Gap]:
     """Return the gap of a filtered dump of a kernel that older makedumpfiles misread.
 
@@ -207,7 +217,7 @@ def _examine(target: Target, result: Result) -> str:
     """Names of the analyses that lack something, by the sentence about it."""
     for name, analysis in analyses().items():
         lacks = [*target.need_modules(*analysis.needed_modules)] if analysis.needed_modules else []
-        lacks += _unread_stacks(target, analysis)
+        lacks += _unread_stacks(target, analysis) or _unknown_arguments(target, analysis)
         works = "partly" if lacks or truncation else "yes"
         if absent := _absent(target, analysis):
             lacks, works = [f"this kernel has no {absent}, which {name} needs"], "no"

@@ -83,11 +83,13 @@ class Kernel:
         self.jobs = jobs
         self.chunk_bytes = chunk_bytes
         self.progress = progress or SilentProgress()
+        self.untyped_modules = frozenset[str]()
+        """Loaded modules of which types are wanted and missing."""
         self._read: dict[Callable[[Kernel], Any], Any] = {}
 
     def renewed(self) -> Kernel:
         """Return the same kernel without results of readers."""
-        return Kernel(
+        renewed = Kernel(
             self.prog,
             live=self.live,
             is_capsule=self.is_capsule,
@@ -96,6 +98,8 @@ class Kernel:
             chunk_bytes=self.chunk_bytes,
             progress=self.progress,
         )
+        renewed.untyped_modules = self.untyped_modules
+        return renewed
 
     @cached_property
     def memory(self) -> Memory:

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kcensus.analyses import remedies
-from kcensus.results import Remedy
+from kcensus.results import Finding, Remedy, Severity
 from tests.unit.fakekernel import FakeKernel
 
 
@@ -43,3 +45,19 @@ def test_without_a_release_there_is_no_command() -> None:
     made = remedies.at_boot(FakeKernel().prog, "Turn it off", "a=b")
     assert isinstance(made, Remedy)
     assert made.command == made.undo == ""
+
+
+@pytest.mark.parametrize("modules", [[], ["dm_mod"], ["dm_mod", "dm_multipath"]])
+def test_missing_types_come_before_other_advice(modules: list[str]) -> None:
+    named = ", ".join(modules)
+    asked = Finding(id="x", severity=Severity.NOTICE, title="t", evidence="e", no_remedy="Ask")
+    found = remedies.with_types_first(asked, modules)
+    assert (named in found.no_remedy, found.no_remedy.endswith("Ask")) == (True, True)
+    assert (found == asked) == (not modules)
+    # A remedy hides the next step.
+    remedy = Remedy(effect="Do", command="do", risk="none")
+    found = remedies.with_types_first(replace(asked, no_remedy="", remedies=(remedy,)), modules)
+    assert (named in found.evidence, found.no_remedy) == (True, "")
+    # The other finding has the next step.
+    part = replace(asked, no_remedy="", part_of="y")
+    assert remedies.with_types_first(part, modules) == part

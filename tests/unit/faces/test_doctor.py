@@ -12,7 +12,7 @@ import pytest
 
 from kcensus.analyses import analyses
 from kcensus.cli import main
-from kcensus.commands.doctor import _absent, _left_out, _unread_stacks
+from kcensus.commands.doctor import _absent, _left_out, _unknown_arguments, _unread_stacks
 from kcensus.sources import Target
 
 ARM = drgn.Platform(drgn.Architecture.AARCH64)
@@ -29,6 +29,16 @@ def test_stacks_of_another_architecture_are_not_read() -> None:
     assert unread == {"iosched", "waits"}
     assert "aarch64" in _unread_stacks(on_arm, analyses()["waits"])[0]
     assert not any(_unread_stacks(on_x86, each) for each in analyses().values())
+
+
+@pytest.mark.parametrize(
+    ("types", "names"), [("BTF", {"waits"}), ("type pack", {"waits"}), ("DWARF", set())]
+)
+def test_arguments_of_functions_are_known_by_dwarf_only(types: str, names: set[str]) -> None:
+    opened = target(drgn.Program(X86))
+    opened.types = types
+    lacking = {name for name, each in analyses().items() if _unknown_arguments(opened, each)}
+    assert lacking == names
 
 
 def test_a_kernel_without_what_an_analysis_needs() -> None:

@@ -354,8 +354,8 @@ def _no_lower(figures: Figures) -> str:
             "shows their devices"
         )
     return (
-        "Install the debug info of dm_mod and dm_snapshot, which shows the owners of the jobs: "
-        "`kcensus doctor TARGET` names the package"
+        "Pass the debug info of dm_mod and dm_snapshot, or a type pack with them, with -s: it has "
+        "the owners of the jobs. `kcensus doctor TARGET` names the package"
     )
 
 

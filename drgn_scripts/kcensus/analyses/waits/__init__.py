@@ -13,6 +13,7 @@ from kcensus.kernel.block import MODULES
 ANALYSIS = Analysis(
     name="waits",
     reads_stacks=True,
+    reads_arguments=True,
     question="who waits for whom, is there a deadlock, and who is stuck behind it?",
     gauges="kcensus.analyses.waits.checks:gauges",
     headline=("deadlocks", "tasks_blocked", "longest_wait"),

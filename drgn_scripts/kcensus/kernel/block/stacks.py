@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import stat
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -30,14 +31,25 @@ _MAX_LOWER = 1 << 16
 
 
 class Via(Enum):
-    """Kinds of stacking of disks: how their names begin, and the member with the lower devices."""
+    """Kinds of stacking of disks: how their names begin, the member with the lower devices, and the
+    module that has its type."""
 
-    DM = "dm-", "dm_table.devices"
-    MD = "md", "mddev.disks"
-    LOOP = "loop", "loop_device.lo_backing_file"
+    DM = "dm-", "dm_table.devices", "dm_mod"
+    MD = "md", "mddev.disks", "md_mod"
+    LOOP = "loop", "loop_device.lo_backing_file", "loop"
 
-    def __init__(self, prefix: str, member: str) -> None:
-        self.prefix, self.member = prefix, member
+    def __init__(self, prefix: str, member: str, module: str) -> None:
+        self.prefix, self.member, self.module = prefix, member, module
+
+
+_DRIVERS = (
+    (Via.DM.prefix, re.compile(r"dm_\w+")),
+    (Via.MD.prefix, re.compile(r"md_mod|raid\w+")),
+    (Via.LOOP.prefix, re.compile(r"loop")),
+    ("nbd", re.compile(r"nbd")),
+    *((name, re.compile(r"\w*scsi\w*")) for name in ("sd", "sr")),
+)
+"""Modules that serve disks, by the first letters of the disks' names."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +146,22 @@ def stacks(kernel: Kernel) -> Stacks:
             edges.update(Edge(row, under, part, kind) for under, part in lower)
     order = sorted(edges, key=lambda edge: (edge.upper, edge.lower, edge.partition))
     return Stacks(tuple(order), unknown, faults)
+
+
+def untyped_below(kernel: Kernel, disk: int) -> list[str]:
+    """Return the modules without types that serve a disk, or the known disks below it.
+
+    Empty where the disks are unknown.
+
+    :param disk: its row
+    """
+    found = set[str]()
+    with contextlib.suppress(*DAMAGED):
+        disks = block_devices(kernel).disks if kernel.untyped_modules else ()
+        for row in stacks(kernel).below(disk) if disks else ():
+            own = [of for start, of in _DRIVERS if disks[row].name.startswith(start)]
+            found |= {name for name in kernel.untyped_modules for of in own if of.fullmatch(name)}
+    return sorted(found)
 
 
 def kind_of(disk: Disk) -> Via | None:

@@ -74,6 +74,11 @@ class Stacks:
         """Return the functions of one stack, the innermost first; without inlined ones."""
         return [self.names[pc] for pc in self.pc[self.frames(stack)].tolist()]
 
+    def modules_of(self, stack: int) -> set[str]:
+        """Return the modules of the functions of one stack."""
+        places = self.pc[self.frames(stack)].tolist() if self.modules else []
+        return {self.modules[pc] for pc in places if pc in self.modules}
+
     def places_from(self, stack: int, place: int) -> list[int]:
         """Return ``pc`` of the frame at an address on a stack, and of its callers."""
         rows = self.frames(stack)

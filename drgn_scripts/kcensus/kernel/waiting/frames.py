@@ -120,6 +120,12 @@ def runs_in(functions: Sequence[str]) -> str:
     return next((name for name in names if not is_spin(name)), "")
 
 
+def spins(kernel: Kernel, task: int) -> bool:
+    """Return whether a running task is in the slow path of a spinlock."""
+    symbols = symbols_of(kernel)
+    return any(symbols(inside)[0] in SPINS for _, inside in running_frames(kernel, task))
+
+
 def is_spin(name: str) -> bool:
     """Return whether a function takes a lock by spinning for it."""
     return name in SPINS or name.lstrip("_").startswith(_LOCKS)

@@ -25,6 +25,7 @@ from kcensus.limits.memory import mapping_files
 from kcensus.sources.debuginfo import debuginfod, packages
 from kcensus.sources.debuginfo.loading import (
     holds,
+    is_out_of_tree,
     loaded_modules,
     modules_from_memory,
     unreadable_modules,
@@ -341,7 +342,12 @@ class DebugInfo:
             # drgn's errors have no common base class. Analyses work without modules.
             return [unreadable_modules(wanted, str(error))]
         return sentences + [
-            packages.missing_module(each.name, self.release, each.build_id and each.build_id.hex())
+            packages.missing_module(
+                each.name,
+                self.release,
+                each.build_id and each.build_id.hex(),
+                is_out_of_tree=is_out_of_tree(each.object),
+            )
             for each in loaded
             if each.wants_debug_file()
         ]

@@ -19,7 +19,7 @@ from kcensus.sources.debuginfo.btf.verify import verify
 from kcensus.sources.debuginfo.given import Given
 from kcensus.sources.debuginfo.globals import Undeclared, declared
 from kcensus.sources.debuginfo.kallsyms import BadKallsyms, Symbols
-from kcensus.sources.debuginfo.loading import loaded_modules
+from kcensus.sources.debuginfo.loading import is_out_of_tree, loaded_modules
 from kcensus.sources.model import TargetError, kernel_release
 from kcensus.text import printable
 
@@ -198,7 +198,8 @@ class InMemory:
             # Of the module itself, else of the whole list.
             own = [each for each in sentences if each.startswith(f"module {name}:")]
             general = [each for each in sentences if not each.startswith("module ")]
-            missing = packages.missing_module(name, kernel_release(self._prog), None)
+            release, is_foreign = kernel_release(self._prog), is_out_of_tree(module)
+            missing = packages.missing_module(name, release, None, is_out_of_tree=is_foreign)
             return (own or general or [missing])[0]
         try:
             symbols = kallsyms.module_symbols(module)

@@ -13,6 +13,8 @@ import drgn
 from kcensus.text import printable
 
 _MAX_WARNINGS = 1 << 20
+_TAINT_OOT_MODULE = 1 << 12
+"""Bit of ``module.taints``: its modinfo has no ``intree=Y``."""
 
 
 def holds(prog: drgn.Program, contents: Iterable[tuple[int, bytes]], offset: int) -> bool:
@@ -56,6 +58,16 @@ def loaded_modules(
     if unseen and warnings.buffer:
         return modules, [unreadable_modules(unseen, warnings.buffer[-1].getMessage())]
     return modules, []
+
+
+def is_out_of_tree(module: drgn.Object) -> bool:
+    """Return whether a module was built outside of the kernel's tree; False if unknown.
+
+    :param module: ``struct module``
+    """
+    with contextlib.suppress(Exception):  # drgn's errors have no common base class
+        return bool(int(module.taints) & _TAINT_OOT_MODULE)
+    return False
 
 
 def unreadable_modules(names: Collection[str], reason: str) -> str:

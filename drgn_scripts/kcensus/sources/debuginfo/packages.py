@@ -125,8 +125,8 @@ def package(release: str) -> Package | None:
     return None
 
 
-def _remedy(release: str, build_id: str | None, file: str) -> str:
-    known = package(release)
+def _remedy(release: str, build_id: str | None, file: str, *, is_packaged: bool = True) -> str:
+    known = package(release) if is_packaged else None
     if known is not None:
         return (
             f"install it with `{known.command}` ({known.distribution}; {known.note}), or pass "
@@ -150,9 +150,17 @@ def missing_kernel(release: str, build_id: str | None, version: str = "") -> str
     return f"debug info of kernel {kernel} is missing: {remedy}"
 
 
-def missing_module(name: str, release: str, build_id: str | None) -> str:
-    """Return a sentence about missing debug info of a loaded module, and how to get it."""
-    remedy = _remedy(release, build_id, "its file with debug info")
+def missing_module(
+    name: str, release: str, build_id: str | None, *, is_out_of_tree: bool = False
+) -> str:
+    """Return a sentence about missing debug info of a loaded module, and how to get it.
+
+    :param is_out_of_tree: whether the package of the kernel does not have it
+    """
+    file = "its file with debug info, or a type pack with it,"
+    remedy = _remedy(release, build_id, file, is_packaged=not is_out_of_tree)
+    if is_out_of_tree:
+        remedy += "; it was built outside of the kernel's tree, whose packages do not have it"
     where = f"module {printable(name)} of kernel {printable(release)}"
     return f"debug info of {where} is missing: {remedy}"
 

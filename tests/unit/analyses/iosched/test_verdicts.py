@@ -98,6 +98,7 @@ def figures(**driver: Any) -> Figures:
         "kernel": SimpleNamespace(
             _read={},
             has_pseudonyms=True,
+            untyped_modules=frozenset(),
             prog=SimpleNamespace(type=lambda name: SimpleNamespace(has_member=lambda member: True)),
         ),
         "clock": SimpleNamespace(ns=NOW, hz=250),

@@ -80,6 +80,34 @@ def test_a_hard_lockup_has_no_remedy_but_a_restart(monkeypatch: pytest.MonkeyPat
     assert "hard lockup, of 35.0 s" in found.evidence
 
 
+def test_a_task_that_spins_for_an_unknown_lock_is_not_blamed_for_a_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    figures = _running(_CONVOY, 28.0, Log(lockups={100: (5.0, 22)}))
+    monkeypatch.setattr(figures.tasks, "spins_unknown", lambda row: row == 0)
+    (found,) = findings(figures)
+    assert (found.id, found.severity) == ("waits-spinning:100", Severity.WARNING)
+    assert found.figures["tasks"].value == 12
+    assert 100 in found.tasks
+    assert "vmlinux" in found.no_remedy
+    assert "loop" not in found.no_remedy
+    # No known task waits for it.
+    figures = _running(Scene(2, {}, {}), 28.0, Log(lockups={100: (5.0, 22)}))
+    monkeypatch.setattr(figures.tasks, "spins_unknown", lambda row: row == 0)
+    (found,) = findings(figures)
+    assert found.id == "waits-cpu:0"
+    assert "loop" not in found.no_remedy
+
+
+def test_tasks_that_spin_have_a_finding_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The same tasks wait for both: the second may hold the lock of the first.
+    waits = dict.fromkeys(range(2, 14), 0)
+    scene = Scene(14, waits, owned(1), also={0: 1})
+    figures = scene.figures()
+    monkeypatch.setattr(figures.tasks, "spins_unknown", lambda row: row == 0)
+    assert {each.id for each in findings(figures)} == {"waits-spinning:100", "waits-behind:101"}
+
+
 def test_the_end_of_a_thread_is_that_of_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
     figures = Scene(2, {0: 1, 1: 0}, owned(2), interruptible={0, 1}).figures()
     monkeypatch.setattr(figures.tasks, "process", lambda _: ("shop", 90))

@@ -106,3 +106,27 @@ def test_edges_are_looked_at_once() -> None:
     found = Stacks(Edges(Edge(upper, 0, 0, Via.DM) for upper in range(1, 1000)))
     assert all(found.bottom(row) == {0} for row in range(1000))
     assert Edges.passes == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "below", "modules"),
+    [
+        ("dm-0", "vda", ["dm_mod", "dm_multipath"]),
+        ("dm-0", "sda", ["dm_mod", "dm_multipath", "libiscsi", "scsi_mod"]),
+        ("md0", "vda", ["raid1"]),
+        ("loop0", "md0", ["loop", "raid1"]),
+        ("nvme0n1", "vda", []),
+    ],
+)
+def test_modules_without_types_that_serve_a_disk(
+    name: str, below: str, modules: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disks = [SimpleNamespace(name=each) for each in (name, below)]
+    stack = Stacks((Edge(0, 1, 0, Via.DM),))
+    monkeypatch.setattr(stacks, "block_devices", lambda _: SimpleNamespace(disks=disks))
+    monkeypatch.setattr(stacks, "stacks", lambda _: stack)
+    kernel = Kernel(FakeKernel().prog)
+    assert stacks.untyped_below(kernel, 0) == []
+    kernel.untyped_modules |= {"dm_mod", "dm_multipath", "raid1", "loop", "scsi_mod", "libiscsi"}
+    assert stacks.untyped_below(kernel, 0) == modules
+    assert stacks.untyped_below(kernel.renewed(), 0) == modules

@@ -50,6 +50,25 @@ def test_where_a_task_runs(functions: list[str], function: str) -> None:
     assert frames.runs_in(functions) == function
 
 
+@pytest.mark.parametrize(
+    ("functions", "is_spinning"),
+    [
+        (["native_queued_spin_lock_slowpath", "_raw_spin_lock", "spin_waiter"], True),
+        (["asm_sysvec_x", "__pv_queued_spin_lock_slowpath"], True),  # interrupted there
+        (["_raw_spin_lock", "spin_waiter"], False),  # on its way in or out
+        ([], False),
+    ],
+)
+def test_a_task_that_spins(functions: list[str], is_spinning: bool) -> None:
+    kernel: Any = None
+    places = [*enumerate(range(len(functions)))]
+    with (
+        mock.patch.object(frames, "running_frames", return_value=places),
+        mock.patch.object(frames, "symbols_of", return_value=lambda at: (functions[at], "")),
+    ):
+        assert frames.spins(kernel, 0) == is_spinning
+
+
 @pytest.mark.parametrize(("count", "debug_file"), [(3, None), (3, ""), (1024, "/vmlinux")])
 def test_a_stack_that_drgn_guesses_is_none(count: int, debug_file: str | None) -> None:
     assert unwound(count, debug_file) == []

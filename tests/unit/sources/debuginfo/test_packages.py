@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kcensus.sources.debuginfo import packages
+from kcensus.sources.debuginfo.loading import is_out_of_tree
 
 EL, EL7 = "RHEL, CentOS, AlmaLinux, Rocky or Oracle Linux", "RHEL, CentOS or Oracle Linux"
 EULER = "openEuler, Anolis OS or Alibaba Cloud Linux"
@@ -99,6 +102,26 @@ def test_all_names_and_the_version_of_a_package_are_said() -> None:
     assert gap.reason.startswith("install it with `apt install linux-image-6.1.0-18-amd64-dbg`")
     assert gap.what == "debug info of modules dm_mod, xfs"
     assert packages.modules_of(gap) == ["dm_mod", "xfs"]
+
+
+def test_a_module_that_is_not_of_the_package() -> None:
+    sentences = [
+        packages.missing_module(name, "6.1.0-18-amd64", None, is_out_of_tree=name == "vendors")
+        for name in ("dm_mod", "vendors")
+    ]
+    assert ["apt install" in each for each in sentences] == [True, False]
+    gaps = packages.module_gaps(sentences, "")
+    assert [packages.modules_of(gap) for gap in gaps] == [["dm_mod"], ["vendors"]]
+    # The alternative to the package and the file.
+    assert all("type pack" in gap.reason for gap in gaps)
+
+
+@pytest.mark.parametrize(("taints", "is_foreign"), [(1 << 12, True), (4097, True), (1, False)])
+def test_a_module_that_was_built_outside_of_the_tree(taints: int, is_foreign: bool) -> None:
+    module: Any = SimpleNamespace(taints=taints)
+    unknown: Any = None
+    assert is_out_of_tree(module) == is_foreign
+    assert not is_out_of_tree(unknown)
 
 
 def test_modules_with_build_ids_of_their_own_have_one_remedy() -> None:

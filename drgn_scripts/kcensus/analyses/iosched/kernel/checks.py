@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from kcensus.analyses.gaps import disk_gaps, reasons, scan_gaps, wait_gaps
+from kcensus.analyses.gaps import disk_gaps, reasons, scan_gaps, stack_gaps, wait_gaps
 from kcensus.analyses.iosched.kernel.figures import Figures
 from kcensus.kernel.block.disks import QueueKind, in_flight
 from kcensus.kernel.block.hardware import hardware_queues, tags_in_use
@@ -108,10 +108,7 @@ def gaps(figures: Figures) -> list[Gap]:
             Gap("requests", lack, 1, "requests of legacy disks on no list are missing")
             for lack in requests.lacks
         ),
-        *(
-            Gap("stacked disks", what, 1, f"the disks below {figures.disks[row].name} are unknown")
-            for row, what in sorted(figures.stacks.unknown.items())
-        ),
+        *stack_gaps(figures.kernel, figures.stacks),
         *disk_gaps(figures.kernel),
         *nonzero_gaps(
             Gap(

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from kcensus.analyses.iosched.degrees import severity, shortest_ns
 from kcensus.analyses.iosched.kernel.figures import Figures
 from kcensus.analyses.iosched.kernel.sleepers import disk_names, holders
+from kcensus.analyses.remedies import with_types_first
 from kcensus.engine.memory import Numbers
 from kcensus.human import counted, human_seconds, listed
 from kcensus.kernel.block.requests import State
@@ -133,7 +134,7 @@ def blocked(figures: Figures, ids: Collection[str] = ()) -> Iterator[Finding]:
     (kind, disk), most = causes.most_common(1)[0]
     cause = f"tags-exhausted:{printable(disk)}"
     is_tag = kind is WaitKind.TAG and most == len(rows) and cause in ids
-    yield Finding(
+    finding = Finding(
         id="tasks-blocked",
         tasks=frozenset(waits.pid[rows].tolist()),
         is_generic=True,
@@ -147,6 +148,10 @@ def blocked(figures: Figures, ids: Collection[str] = ()) -> Iterator[Finding]:
         no_remedy=LOOK_AT_STACKS,
         part_of=cause if is_tag else "",
     )
+    if untyped := figures.kernel.untyped_modules:
+        on_stacks = {name for row in rows.tolist() for name in waits.stacks.modules_of(row)}
+        finding = with_types_first(finding, sorted(on_stacks & untyped))
+    yield finding
 
 
 def _stacked(figures: Figures, names: Collection[str]) -> Iterator[str]:

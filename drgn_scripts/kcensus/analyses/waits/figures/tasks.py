@@ -22,7 +22,14 @@ from kcensus.kernel.tasks.stacks import Stacks
 from kcensus.kernel.tasks.tasks import TRAPS
 from kcensus.kernel.waiting.cycles import Behind
 from kcensus.kernel.waiting.finders.stopped.tracers import TRACES
-from kcensus.kernel.waiting.frames import interrupted_in, runnable_stacks, running_frames, runs_in
+from kcensus.kernel.waiting.frames import (
+    has_dwarf,
+    interrupted_in,
+    runnable_stacks,
+    running_frames,
+    runs_in,
+    spins,
+)
 from kcensus.kernel.waiting.reader import Waiting
 from kcensus.sources.capsule import NotRecorded
 from kcensus.text import printable
@@ -176,6 +183,16 @@ class TaskNodes:
             running = running_frames(self._kernel, int(self._graph.address[node]))
             self._frames[node] = [(pc, *symbols(inside)) for pc, inside in running]
         return self._frames[node]
+
+    def spins_unknown(self, row: int) -> bool:
+        """Return whether a task spins for a spinlock that only debug info could tell.
+
+        :param row: of the task, among all tasks
+        """
+        tasks = self._waiting.tasks
+        if row < 0 or not tasks.is_on_cpu[row] or has_dwarf(self._kernel):
+            return False
+        return spins(self._kernel, int(tasks.address[row]))
 
     def in_program(self, node: int) -> bool:
         """Return whether a task runs in its program, not in the kernel."""

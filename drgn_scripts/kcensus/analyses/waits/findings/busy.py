@@ -9,7 +9,7 @@ import numpy as np
 
 from kcensus.analyses.waits.figures import Figures
 from kcensus.analyses.waits.findings.told import MAX_TOLD, Told, degree, stall
-from kcensus.analyses.waits.findings.words import kept, runs
+from kcensus.analyses.waits.findings.words import kept, objects_of, runs
 from kcensus.human import human_seconds, listed
 from kcensus.kernel.waiting.finder import danger
 from kcensus.kernel.waiting.finders.cpus.occupied import RUNS, STARVED, THROTTLED
@@ -138,6 +138,35 @@ def spinlock(figures: Figures, node: int) -> Told:
     return Told(finding, [node, *spinners], ends)
 
 
+def unknown_spinlock(figures: Figures, node: int) -> Told:
+    """Return the finding about a task that others wait for, and that spins for an unknown lock."""
+    waits = stall(figures, node)
+    words = lockup(figures, node)
+    how = degree(figures, node) or Severity.NOTICE
+    how = max(how, Severity.WARNING) if words else how
+    story = (f"{figures.names.of(node)} {runs(figures, node)}", kept(figures, node), words)
+    finding = Finding(
+        id=f"waits-spinning:{figures.tasks.pid(node)}",
+        severity=how,
+        danger=danger(how),
+        tasks=waits.tasks | figures.tasks.pids([node]),
+        title=f"{waits.title(figures.names.of(node))}; it spins for an unknown spinlock",
+        evidence="; ".join(filter(None, story)),
+        figures=waits.figures,
+        no_remedy=_find_holder(figures),
+    )
+    return Told(finding, [node], objects_of(figures, node))
+
+
+def _find_holder(figures: Figures) -> str:
+    """Return what to do about a task that spins for an unknown lock."""
+    return (
+        "Pass the vmlinux with -s: its debug info tells the lock, and the tasks that may hold it. "
+        "Without it, compare the functions of all CPUs: the holder runs, too "
+        f"({stacks_of_cpus(figures)})"
+    )
+
+
 def stuck(figures: Figures, told: set[int]) -> Iterator[Told]:
     """Yield the findings about lockups of tasks that no other finding is about.
 
@@ -151,17 +180,21 @@ def stuck(figures: Figures, told: set[int]) -> Iterator[Told]:
             continue
         cpu, pid = int(tasks.cpu[row]), int(tasks.pid[row])
         advice = _NO_INTERRUPTS if pid in figures.log.hard else loops(figures, node)
+        is_spinning = figures.tasks.spins_unknown(row)
+        advice = _find_holder(figures) if is_spinning else advice
+        remedies = tuple(release(figures, node)) if node >= 0 and not is_spinning else ()
         name = task_name(tasks.comm[row], pid)
         finding = Finding(
             id=f"waits-cpu:{cpu}",
             severity=Severity.WARNING,
             danger=Danger.STALL,
             tasks=frozenset({pid}),
-            title=f"CPU {cpu} is stuck for {human_seconds(seconds)}: {name} does not leave it",
+            title=f"CPU {cpu} is stuck for {human_seconds(seconds)}: {name} does not leave it"
+            + ", and spins for an unknown spinlock" * is_spinning,
             evidence=f"the kernel log reports a {_kind(figures, pid)}, and the task still runs "
             "there" + (f"; it {runs(figures, node)}" if node >= 0 else _seen(figures, row)),
             figures={"seconds": Figure(seconds, Unit.SECONDS)},
-            remedies=(remedies := tuple(release(figures, node)) if node >= 0 else ()),
+            remedies=remedies,
             no_remedy="" if remedies else advice,
         )
         yield Told(finding, [node] if node >= 0 else [])

@@ -11,7 +11,7 @@ from kcensus.analyses.waits.figures import Figures
 from kcensus.analyses.waits.figures.tasks import State
 from kcensus.analyses.waits.findings.alike import merged
 from kcensus.analyses.waits.findings.between import passages
-from kcensus.analyses.waits.findings.busy import spinlock, stuck
+from kcensus.analyses.waits.findings.busy import spinlock, stuck, unknown_spinlock
 from kcensus.analyses.waits.findings.remedies import mounts
 from kcensus.analyses.waits.findings.stalls import alone, behind, exited, for_devices, unheld
 from kcensus.analyses.waits.findings.told import MAX_TOLD, Told, degree, stall, together
@@ -48,8 +48,12 @@ def stalls(figures: Figures) -> Iterator[Told]:
     # One command continues or thaws each stopped or frozen task.
     others = [each for each in groups[_MAX_FINDINGS:] if figures.tasks.state(each[0]) in _HALTED]
     for subjects in [*groups[:_MAX_FINDINGS], *others[: _MAX_OWN - _MAX_FINDINGS]]:
-        is_dead = figures.tasks.state(subjects[0]) is State.EXITED
-        yield exited(figures, subjects[0]) if is_dead else behind(figures, subjects, known)
+        if figures.tasks.state(subjects[0]) is State.EXITED:
+            yield exited(figures, subjects[0])
+        elif _spins(figures, subjects[0]):
+            yield unknown_spinlock(figures, subjects[0])
+        else:
+            yield behind(figures, subjects, known)
         told |= {*subjects, *figures.waiters(*subjects)}
     for node in roots.spinlocks[:_MAX_FINDINGS]:
         yield spinlock(figures, node)
@@ -195,14 +199,22 @@ def _groups(figures: Figures, tasks: list[int]) -> list[list[int]]:
     ]
     groups: dict[frozenset[int], list[int]] = {}
     for node in notable[:_MAX_SUBJECTS]:
-        # Each exited task is a finding of its own.
-        dead = {-1 - node} if figures.tasks.state(node) is State.EXITED else set()
-        groups.setdefault(frozenset(figures.waiters(node) | dead), []).append(node)
+        # Each task that has exited, or spins, is a finding of its own.
+        is_own = figures.tasks.state(node) is State.EXITED or _spins(figures, node)
+        own = {-1 - node} if is_own else set()
+        groups.setdefault(frozenset(figures.waiters(node) | own), []).append(node)
     # Tasks in state D first: programs may wait for each other on purpose.
     is_program = {
         waiters: figures.tasks.is_program(n for n in waiters if n >= 0) for waiters in groups
     }
-    return [groups[waiters] for waiters in sorted(groups, key=lambda each: is_program[each])]
+    # Then those that may be the cause of others: a task that spins waits itself.
+    order = sorted(groups, key=lambda each: (is_program[each], _spins(figures, groups[each][0])))
+    return [groups[waiters] for waiters in order]
+
+
+def _spins(figures: Figures, node: int) -> bool:
+    """Return whether a task spins for an unknown lock."""
+    return figures.tasks.spins_unknown(int(figures.task_rows[node]))
 
 
 def _is_helper(figures: Figures, node: int) -> bool:

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import numpy as np
 
+from kcensus.analyses.remedies import with_types_first
 from kcensus.analyses.waits.figures import Figures
 from kcensus.analyses.waits.figures.tasks import State
 from kcensus.analyses.waits.findings.busy import lockup, loops, release, starves
@@ -21,6 +22,7 @@ from kcensus.analyses.waits.findings.words import (
     objects_of,
     places_above,
     states,
+    untyped,
 )
 from kcensus.human import human_seconds, listed
 from kcensus.kernel.block.disks import block_devices
@@ -193,7 +195,8 @@ def unheld(figures: Figures, node: int, of_devices: Collection[str] = ()) -> Tol
         no_remedy=kind.advice or (_LOOK if is_one else search if kind.is_lock else LOOK_AT_STACKS),
         part_of=_cause(figures, _devices(figures, [node]), of_devices),
     )
-    return Told(finding, [node], ends, figures.first_tasks(node)[:MAX_TOLD])
+    first = figures.first_tasks(node)[:MAX_TOLD]
+    return Told(with_types_first(finding, untyped(figures, first)), [node], ends, first)
 
 
 def for_devices(figures: Figures, roots: list[int], tasks: set[int]) -> Iterator[Told]:
@@ -274,6 +277,7 @@ def _for_device(figures: Figures, devices: list[int], tasks: set[int]) -> Told |
         figures=waits.figures,
         no_remedy=next(filter(None, (kind.advice for kind in kinds)), LOOK_AT_STACKS),
     )
+    finding = with_types_first(finding, untyped(figures, [longest], devices))
     return Told(finding, devices, [longest])
 
 
@@ -381,4 +385,5 @@ def alone(figures: Figures, tasks: list[int]) -> Iterator[Told]:
         figures={"tasks": Figure(len(tasks)), "longest": Figure(longest, Unit.SECONDS)},
         no_remedy=LOOK_AT_STACKS,
     )
+    finding = with_types_first(finding, untyped(figures, shown))
     yield Told(finding, [], [n for each in shown for n in (each, *awaited(figures, each))])

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 
 import numpy as np
 
@@ -11,7 +12,10 @@ from kcensus.analyses.waits.figures import Figures
 from kcensus.analyses.waits.figures.tasks import State
 from kcensus.analyses.waits.findings.told import MAX_TOLD
 from kcensus.human import counted, human_seconds, listed
+from kcensus.kernel.block.disks import block_devices
+from kcensus.kernel.block.stacks import untyped_below
 from kcensus.kernel.locking.owners import Strength
+from kcensus.kernel.names import MISSING
 from kcensus.kernel.waiting.finders.cpus.occupied import THROTTLED
 from kcensus.kernel.waiting.finders.cpus.spinning import SPINLOCK
 from kcensus.kernel.waiting.graph import THREAD, NodeKind
@@ -90,6 +94,8 @@ def runs(figures: Figures, task: int) -> str:
         words += f"; the log has it in {seen[1]}, {human_seconds(max(ago, 0.0))} before"
     lock, holders = spins_for(figures, task)
     hint = f", possibly held by {listed(holders, 2)}" if holders else ""
+    if not lock and tasks.spins_unknown(int(figures.task_rows[task])):
+        lock = "an unknown spinlock"
     return f"{words}, and spins for {lock}{hint}" if lock else words
 
 
@@ -202,3 +208,18 @@ def _in_states(nodes: Mapping[str, Sequence[int]]) -> str:
     if len(nodes) == 1:
         return next(iter(nodes))
     return f"({', '.join(f'{len(each):,} {state}' for state, each in nodes.items())})"
+
+
+def untyped(figures: Figures, tasks: Sequence[int], devices: Sequence[int] = ()) -> list[str]:
+    """Return the modules without types on the stacks of tasks, and those that serve devices."""
+    untyped, found = figures.kernel.untyped_modules, set[str]()
+    if not untyped:
+        return []
+    with suppress(*MISSING):
+        rows = {disk.address: row for row, disk in enumerate(block_devices(figures.kernel).disks)}
+        for device in devices:
+            row = rows.get(int(figures.graph.address[device]), -1)
+            found |= {*untyped_below(figures.kernel, row)} if row >= 0 else set()
+    return sorted(
+        found | {module for each in tasks for _, _, module in figures.tasks.frames(each)} & untyped
+    )

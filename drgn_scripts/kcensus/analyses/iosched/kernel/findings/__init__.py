@@ -12,6 +12,8 @@ from kcensus.analyses.iosched.kernel.figures import Figures
 from kcensus.analyses.iosched.kernel.findings.device import exhausted, frozen, overdue, stuck
 from kcensus.analyses.iosched.kernel.findings.scheduler import starved
 from kcensus.analyses.iosched.kernel.tasks import blocked
+from kcensus.analyses.remedies import with_types_first
+from kcensus.kernel.block.stacks import untyped_below
 from kcensus.kernel.waiting.finder import Stall
 from kcensus.kernel.waiting.finders.io.devices import DEVICE
 from kcensus.kernel.waiting.reader import Waiting
@@ -35,6 +37,8 @@ def _of_disk(figures: Figures, row: int) -> list[Finding]:
     """
     kinds = (frozen, stuck, overdue, starved, exhausted)
     found = [each for kind in kinds for each in kind(figures, row)]
+    if lacking := untyped_below(figures.kernel, row):
+        found = [with_types_first(each, lacking) for each in found]
     disk = figures.disks[row].address
     if cause := figures.waiting.causes.get(disk, "") or _below(figures.waiting, disk):
         found = [replace(each, part_of=each.part_of or cause) for each in found]

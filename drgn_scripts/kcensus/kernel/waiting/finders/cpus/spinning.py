@@ -15,9 +15,8 @@ import numpy as np
 from kcensus.engine.memory import Words
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.names import DAMAGED
-from kcensus.kernel.symbols import symbols_of
 from kcensus.kernel.waiting.finder import Finder
-from kcensus.kernel.waiting.frames import SPINS, has_dwarf, running_frames, running_trace
+from kcensus.kernel.waiting.frames import SPINS, has_dwarf, running_trace, spins
 from kcensus.kernel.waiting.graph import HELD, TASK, WAITS, Graph, NodeKind
 from kcensus.results import Gap
 
@@ -50,7 +49,8 @@ class Spinning(Finder):
             if (trace := running_trace(self.kernel, int(self.known.address[row]))) is not None
         }
         if not traces and not has_dwarf(self.kernel):
-            self._nameless = sum(map(self._spins, longest[:_MAX_RUNNING].tolist()))
+            addresses = self.known.address[longest[:_MAX_RUNNING]].tolist()
+            self._nameless = sum(spins(self.kernel, task) for task in addresses)
         spinning = {row: lock for row, trace in traces.items() if (lock := _lock(trace))}
         if not spinning:
             return
@@ -73,11 +73,6 @@ class Spinning(Finder):
                 "address in registers or on the stack",
                 strength=Strength.POSSIBLE,
             )
-
-    def _spins(self, row: int) -> bool:
-        symbols = symbols_of(self.kernel)
-        frames = running_frames(self.kernel, int(self.known.address[row]))
-        return any(symbols(place)[0] in SPINS for _, place in frames)
 
     def gaps(self, graph: Graph) -> Iterator[Gap]:
         """Yield the tasks whose spinlock is unknown."""
