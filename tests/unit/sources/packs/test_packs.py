@@ -14,9 +14,10 @@ from kcensus.analyses.runner import Context
 from kcensus.samples import DIRECTORY
 from kcensus.sources import open_target
 from kcensus.sources.capsule import NotRecorded
+from kcensus.sources.debuginfo.lookups import lookups
 from kcensus.sources.debuginfo.packs.choice import split_packs, use_pack
 from kcensus.sources.debuginfo.packs.file import Pack, encode
-from kcensus.sources.debuginfo.packs.loaded import PackDebugInfo
+from kcensus.sources.debuginfo.packs.loaded import NotInPack, PackDebugInfo
 from kcensus.sources.debuginfo.packs.modules import module_files
 from kcensus.sources.model import Target, TargetError
 from kcensus.sources.types.table import BadTypes
@@ -87,11 +88,33 @@ def test_types_objects_and_symbols_are_found(capsule: Path, pack: Path) -> None:
 
 def test_what_a_pack_does_not_know_is_not_absent(capsule: Path, pack: Path) -> None:
     prog = loaded(capsule, pack)
-    with pytest.raises(NotRecorded, match="pass the vmlinux with -s"):
+    with pytest.raises(NotInPack, match="pass the vmlinux with -s"):
         prog.type("struct nobody_uses")
-    with pytest.raises(NotRecorded, match="pass the vmlinux with -s"):
-        prog["nobody_uses"]
+    with pytest.raises(NotInPack, match="pass the vmlinux with -s"):
+        prog["first"]  # a symbol
+    assert issubclass(NotInPack, LookupError)
     assert prog.type("unsigned long").size == 8
+
+
+def test_a_name_without_a_symbol_is_not_found_as_in_debug_info(capsule: Path, pack: Path) -> None:
+    """drgn's helpers try the names of several kernels, and expect these errors."""
+    prog = loaded(capsule, pack)
+    with pytest.raises(KeyError):
+        prog["nobody_uses"]
+    for find in (prog.variable, prog.constant, prog.function):
+        with pytest.raises(drgn.ObjectNotFoundError):
+            find("nobody_uses")
+
+
+def test_what_an_older_pack_lacks_is_not_absent(capsule: Path, pack: Path) -> None:
+    prog = loaded(capsule, pack)
+    known = PackDebugInfo.of(prog)
+    assert known is not None
+    asked = {name for name, _ in known._contents.asked}
+    name = min(name for name in lookups().constants if name not in asked)
+    with pytest.raises(NotRecorded, match="kcensus types save") as caught:
+        prog.constant(name)
+    assert not isinstance(caught.value, LookupError)
 
 
 def test_a_type_that_is_only_declared_has_the_members_of_its_module(
