@@ -28,8 +28,21 @@ _KEY = "kcensus: types and symbols in memory"
 """Key of :attr:`drgn.Program.cache`."""
 
 
+# Since Linux kernel commit 341dfcf8d78e ("btf: expose BTF info through sysfs") (in v5.4), every
+# kernel with BTF and sysfs has this function, which is among the symbols without variables, too.
+_READS_BTF = "btf_vmlinux_init"
+_WITHOUT_BTF = "it was built without types (BTF)"
+
+
 class NotInMemory(Exception):
-    """A kernel's memory lacks types or symbols; the text is a clause without a subject."""
+    """A kernel's memory lacks types or symbols; the text is a clause without a subject.
+
+    :param is_final: whether the kernel was built without them, so that no other dump has them
+    """
+
+    def __init__(self, why: str, is_final: bool = False) -> None:
+        super().__init__(why)
+        self.is_final = is_final
 
 
 class SymbolPlaces(Protocol):
@@ -88,9 +101,15 @@ class InMemory:
             try:
                 found = kallsyms.load(self._prog)
             except BadKallsyms as error:
-                why = f"its symbols (kallsyms) are unusable: {error}; pass its System.map with -s"
+                why = (
+                    f"its symbols (kallsyms) are unusable: {error}; if it has types (BTF), pass "
+                    "its System.map with -s"
+                )
                 raise NotInMemory(why) from error
         if found.address("init_uts_ns") is None:
+            # A System.map has no types.
+            if not self._given.btf and not found.addresses(_READS_BTF):
+                raise NotInMemory(_WITHOUT_BTF, is_final=True)
             raise NotInMemory(
                 "its symbols (kallsyms) have no variables (CONFIG_KALLSYMS_ALL); pass its "
                 "System.map with -s"
@@ -101,7 +120,7 @@ class InMemory:
         start, stop = map(symbols.address, ("__start_BTF", "__stop_BTF"))
         if start is None or stop is None:
             if not self._given.btf:
-                raise NotInMemory("it was built without types (BTF)")
+                raise NotInMemory(_WITHOUT_BTF, is_final=True)
             return self._given_types()
         try:
             own = places.from_memory(self._prog, start, stop)

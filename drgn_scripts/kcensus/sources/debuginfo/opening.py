@@ -83,6 +83,11 @@ def load_debug_info(
             passed = (("-s", (*packs, *files)), (SYMBOLS, (*shared_packs, *shared)))
             notes = tuple(filter(None, (unused(*each, *kernel, why) for each in passed)))
             if not isinstance(own, InMemory):
+                if target.missing_end and not own.is_final:
+                    raise TargetError(
+                        f"{target.name}: {target.missing_end}, and the rest does not have both "
+                        "the types (BTF) and the symbols of the kernel; copy the dump again"
+                    ) from error
                 text = (
                     f"{why}; or pass a type pack of it with -s, which `kcensus types save` writes "
                     f"where its debug info is; the dump itself cannot replace it: {own}"
@@ -96,7 +101,7 @@ def load_debug_info(
     return target
 
 
-def _in_memory(prog: drgn.Program, given: Given, shared: Sequence[Given]) -> InMemory | str:
+def _in_memory(prog: drgn.Program, given: Given, shared: Sequence[Given]) -> InMemory | NotInMemory:
     """Return the kernel's own types, registered behind others; or why there are none.
 
     :param shared: files for many kernels; those of other kernels count as not given
@@ -121,15 +126,16 @@ def _in_memory(prog: drgn.Program, given: Given, shared: Sequence[Given]) -> InM
             why = error
     if isinstance(why, TargetError):
         raise why
-    return str(why)
+    assert why is not None
+    return why
 
 
-def _types_of(memory: Callable[[], InMemory | str]) -> Types | str:
+def _types_of(memory: Callable[[], InMemory | NotInMemory]) -> Types | str:
     try:
         made = memory()
     except TargetError as error:
         return str(error)
-    return made if isinstance(made, str) else made.types
+    return made.types if isinstance(made, InMemory) else str(made)
 
 
 class _Modules:

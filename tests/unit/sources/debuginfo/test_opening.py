@@ -8,10 +8,12 @@ from pathlib import Path
 import drgn
 import pytest
 
-from kcensus.sources.debuginfo import opening
+from kcensus.sources.debuginfo import kallsyms, opening
 from kcensus.sources.debuginfo.given import Given
 from kcensus.sources.debuginfo.in_memory import InMemory, NotInMemory
-from kcensus.sources.model import TargetError
+from kcensus.sources.model import MissingDebugInfo, TargetError
+from tests.unit.capsules import target_of
+from tests.unit.fakekernel import FakeKernel
 
 _OWN, _OTHER, _LATER = Path("own"), Path("other"), Path("later")
 
@@ -52,7 +54,7 @@ def test_files_for_many_kernels(
     monkeypatch.setattr(_Memory, "is_whole", is_whole)
     found = opening._in_memory(drgn.Program(), given, shared)
     if not is_whole and expected.symbols is None:
-        assert found == "it has no symbols"
+        assert str(found) == "it has no symbols"
     else:
         assert isinstance(found, _Memory)
         assert found.given == expected
@@ -62,3 +64,53 @@ def test_a_file_for_this_kernel_must_be_of_it(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(opening, "InMemory", _Memory)
     with pytest.raises(TargetError):
         opening._in_memory(drgn.Program(), Given(symbols=_OTHER), [Given(symbols=_OWN)])
+
+
+@pytest.mark.parametrize(
+    ("missing_end", "is_final", "expected"),
+    [
+        ("", False, MissingDebugInfo),
+        ("lacks its end", True, MissingDebugInfo),
+        ("lacks its end", False, TargetError),
+    ],
+)
+def test_a_truncated_dump_needs_its_rest(
+    monkeypatch: pytest.MonkeyPatch, missing_end: str, is_final: bool, expected: type
+) -> None:
+    """A kernel that was built without types needs debug info all the same."""
+
+    def lacking(*_: object) -> NotInMemory:
+        return NotInMemory("it was cut off", is_final)
+
+    monkeypatch.setattr(opening, "_in_memory", lacking)
+    target = target_of(FakeKernel())
+    target.missing_end = missing_end
+    with pytest.raises(TargetError) as caught:
+        opening.load_debug_info(target, ())
+    assert type(caught.value) is expected
+    assert ("copy the dump again" in str(caught.value)) == (expected is TargetError)
+
+
+class _Symbols:
+    """The symbols of a kernel without CONFIG_KALLSYMS_ALL."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+
+    def address(self, name: str) -> int | None:
+        return 0x1000 if name in self._names else None
+
+    def addresses(self, name: str) -> list[int]:
+        return [0x1000] if name in self._names else []
+
+
+@pytest.mark.parametrize("has_btf", [True, False])
+def test_a_system_map_helps_only_kernels_with_types(
+    monkeypatch: pytest.MonkeyPatch, has_btf: bool
+) -> None:
+    symbols = _Symbols("schedule", *["btf_vmlinux_init"] * has_btf)
+    monkeypatch.setattr(kallsyms, "load", lambda _: symbols)
+    with pytest.raises(NotInMemory) as caught:
+        InMemory(drgn.Program(), Given())
+    assert ("System.map" in str(caught.value)) == has_btf
+    assert caught.value.is_final != has_btf
