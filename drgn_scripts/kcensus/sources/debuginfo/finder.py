@@ -31,7 +31,7 @@ from kcensus.sources.debuginfo.loading import (
 )
 from kcensus.sources.debuginfo.packs.modules import module_name
 from kcensus.sources.formats import elf
-from kcensus.sources.model import MissingDebugInfo, TargetError, kernel_release
+from kcensus.sources.model import SYMBOLS, MissingDebugInfo, TargetError, kernel_release
 from kcensus.sources.reader import FileReader, os_error
 from kcensus.sources.vmcoreinfo.text import version_in_memory, vmcoreinfo_of
 from kcensus.text import printable
@@ -136,7 +136,7 @@ class DebugInfo:
 
     :param symbols: files and directories that the user passed, tried first
     :param shared: others, for many kernels
-    :raises TargetError: one of them cannot contain debug info
+    :raises TargetError: one of ``symbols`` cannot contain debug info
     """
 
     def __init__(
@@ -146,13 +146,21 @@ class DebugInfo:
         self._servers = debuginfod.current()
         self._kernels: list[Vmlinux] = []
         self._modules: list[Path] = []
-        self._shared = frozenset(shared)
+        self._shared = frozenset(shared) - frozenset(symbols)
         every = (*symbols, *shared)
         # Unlike Path.is_dir(), os.path.isdir() never raises.
         self._directories = [path.absolute() for path in every if os.path.isdir(path)]
+        self.unusable: dict[Path, str] = {}
+        """Files in ``shared`` that cannot contain debug info, with a sentence each."""
         for path in every:
-            if not os.path.isdir(path):
-                self._add_file(path)
+            if os.path.isdir(path):
+                continue
+            try:
+                self._add_file(path, SYMBOLS if path in self._shared else "-s")
+            except TargetError as error:
+                if path not in self._shared:
+                    raise
+                self.unusable[path] = str(error)
         self.release = kernel_release(prog)
         """Printable."""
         info = vmcoreinfo_of(prog)
@@ -184,8 +192,8 @@ class DebugInfo:
                 return found
         return Beside()
 
-    def _add_file(self, path: Path) -> None:
-        with FileReader(path, "-s ") as reader:
+    def _add_file(self, path: Path, origin: str) -> None:
+        with FileReader(path, f"{origin} ") as reader:
             start = reader.read(0, 1024)
             if start.startswith(elf.MAGIC):
                 header = elf.read_header(reader)

@@ -92,11 +92,8 @@ class InMemory:
         return known if isinstance(known, InMemory) else None
 
     def _find_symbols(self) -> Symbols:
-        if path := self._given.symbols:
-            try:
-                found = kallsyms.from_file(path, self._prog)
-            except BadKallsyms as error:
-                raise TargetError(f"-s {printable(str(path))}: {error}") from error
+        if self._given.symbols:
+            found = self._given.read_symbols(self._prog)
         else:
             try:
                 found = kallsyms.load(self._prog)
@@ -131,17 +128,22 @@ class InMemory:
             return self._given_types()
         # Files that agree with VMCOREINFO can still be of another build.
         if self._given.btf and self._given_types().data != own.data:
-            raise TargetError(f"-s {self._given.btf}: differs from the types (BTF) in the dump")
+            raise TargetError(
+                f"{self._given.name(self._given.btf)}: differs from the types (BTF) in the dump, "
+                "which serve without it; leave it out"
+            )
         return own
 
     def _given_types(self) -> Btf:
         path = self._given.btf
         assert path is not None
-        found = places.from_file(path, prefix="-s ", platform=self._prog.platform)
+        found = places.from_file(
+            path, prefix=self._given.prefix(path), platform=self._prog.platform
+        )
         try:
             verify(self._prog, found)
         except BadBtf as error:
-            why = f"-s {printable(str(path))}: the types (BTF) are unusable: {error}"
+            why = f"{self._given.name(path)}: has unusable types (BTF): {error}"
             raise TargetError(why) from error
         return found
 

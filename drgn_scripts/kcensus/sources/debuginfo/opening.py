@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -53,12 +54,12 @@ def load_debug_info(
     prog = target.prog
     check_platform(prog, target.name)
     packs, files = split_packs(symbols)
-    shared_packs, shared = split_packs(shared)
+    shared_packs, shared = split_packs([path for path in shared if path not in symbols])
     given, files = split_given(files)
-    split = [split_given([path]) for path in shared]
-    shared = tuple(path for _, others in split for path in others)
+    others, shared, unusable = _split_shared(shared)
     debug_info = DebugInfo(prog, files, shared)
-    memory = functools.cache(lambda: _in_memory(prog, given, [each for each, _ in split]))
+    unusable |= debug_info.unusable
+    memory = functools.cache(lambda: _in_memory(prog, given, others, unusable))
 
     def second() -> InMemory | None:
         with contextlib.suppress(TargetError):
@@ -71,17 +72,18 @@ def load_debug_info(
             debug_info.load_kernel()
         modules = _Modules(debug_info, [second], debug_info)
     except MissingDebugInfo as error:
-        places = (*files, *shared)
-        if pack := use_pack(prog, packs, places, shared_packs):
+        if pack := use_pack(prog, packs, files, (*shared_packs, *shared), unusable):
             target.types = "type pack"
             pack.rest = functools.partial(_types_of, memory)
+            if given.btf:
+                memory()  # or an unusable file would go unnoticed
             modules = _Modules(pack, [lambda: debug_info, second], debug_info)
         elif debug_info.names_no_kernel:
             own = memory()
             why = "" if isinstance(own, InMemory) else str(error)
             kernel = debug_info.release, debug_info.build
             passed = (("-s", (*packs, *files)), (SYMBOLS, (*shared_packs, *shared)))
-            notes = tuple(filter(None, (unused(*each, *kernel, why) for each in passed)))
+            notes = [unused(*each, *kernel, why, unusable) for each in passed]
             if not isinstance(own, InMemory):
                 if target.missing_end and not own.is_final:
                     raise TargetError(
@@ -92,19 +94,49 @@ def load_debug_info(
                     f"{why}; or pass a type pack of it with -s, which `kcensus types save` writes "
                     f"where its debug info is; the dump itself cannot replace it: {own}"
                 )
-                raise MissingDebugInfo("; ".join((text, *notes)), error.build_id) from error
-            target.types, target.notes, target.doubts = "BTF", notes, own.doubts
+                notes = [*unusable.values(), text, *filter(None, notes)]
+                raise MissingDebugInfo("; ".join(notes), error.build_id) from error
+            target.types, target.notes, target.doubts = (
+                "BTF",
+                tuple(filter(None, notes)),
+                own.doubts,
+            )
             modules = _Modules(own, [lambda: debug_info], debug_info)
         else:
             raise
+    if given.symbols and InMemory.of(prog) is None:
+        Given(symbols=given.symbols).read_symbols(prog)
     target.modules, target.completed = modules, modules.is_completed
+    target.notes = (*unusable.values(), *target.notes)
     return target
 
 
-def _in_memory(prog: drgn.Program, given: Given, shared: Sequence[Given]) -> InMemory | NotInMemory:
+def _split_shared(shared: Iterable[Path]) -> tuple[list[Given], tuple[Path, ...], dict[Path, str]]:
+    """Return files of types and symbols for many kernels, other paths, and a sentence about each
+    unusable one."""
+    given, others, unusable = [], list[Path](), dict[Path, str]()
+    for path in shared:
+        try:
+            each, rest = split_given([path], SYMBOLS)
+        except TargetError as error:
+            unusable[path] = str(error)
+            continue
+        others += rest
+        if not rest:
+            given.append(replace(each, shared=frozenset([path])))
+    return given, tuple(others), unusable
+
+
+def _in_memory(
+    prog: drgn.Program,
+    given: Given,
+    shared: Sequence[Given],
+    unusable: dict[Path, str] | None = None,
+) -> InMemory | NotInMemory:
     """Return the kernel's own types, registered behind others; or why there are none.
 
     :param shared: files for many kernels; those of other kernels count as not given
+    :param unusable: is filled with these files, with a sentence each
     :raises TargetError: the files that the user passed are unusable
     """
     if (known := InMemory.of(prog)) is not None:
@@ -119,11 +151,16 @@ def _in_memory(prog: drgn.Program, given: Given, shared: Sequence[Given]) -> InM
         if given.symbols
         else [*filter(None, (each.symbols for each in shared)), None]
     )
+    of_many = frozenset[Path]().union(*(each.shared for each in shared))
     for pair in product(types, symbols):
+        files = Given(*pair, of_many)
         try:
-            return InMemory(prog, Given(*pair), table)
+            return InMemory(prog, files, table)
         except (NotInMemory, TargetError) as error:
             why = error
+            for path in of_many.intersection(filter(None, pair)):
+                if unusable is not None and str(error).startswith(files.name(path)):
+                    unusable[path] = str(error)
     if isinstance(why, TargetError):
         raise why
     assert why is not None

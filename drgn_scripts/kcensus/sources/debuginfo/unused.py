@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,7 +19,12 @@ _MAX_NAMED = 3
 
 
 def unused(
-    origin: str, places: Sequence[Path], release: str, build: str = "", error: str = ""
+    origin: str,
+    places: Sequence[Path],
+    release: str,
+    build: str = "",
+    error: str = "",
+    unusable: Collection[Path] = (),
 ) -> str:
     """Return a sentence about places with nothing for a kernel; empty if they may serve later.
 
@@ -28,7 +33,9 @@ def unused(
     :param release: of the kernel
     :param build: its build ID or version, if known
     :param error: the sentence that this one ends; what it says is left out
+    :param unusable: places and packs about which there is a sentence already
     """
+    places = [path for path in places if path not in unusable]
     directories = [path for path in places if os.path.isdir(path)]
     if not places or any(_has_modules(place, release) for place in places):
         return ""
@@ -56,7 +63,7 @@ def unused(
 def _build(pack: Path) -> str:
     with contextlib.suppress(TargetError):
         return str(Pack(pack).head)
-    return f"{printable(os.fspath(pack))}, which is unreadable"
+    return f"{printable(os.fspath(pack))}, which is damaged: copy it again"
 
 
 def _packs_in(directory: Path) -> Iterator[Path]:

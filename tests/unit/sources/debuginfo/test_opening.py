@@ -15,6 +15,7 @@ from kcensus.sources.model import MissingDebugInfo, TargetError
 from tests.unit.capsules import target_of
 from tests.unit.fakekernel import FakeKernel
 
+_SYMBOL = b"ffffffff81000000 T _stext\n"
 _OWN, _OTHER, _LATER = Path("own"), Path("other"), Path("later")
 
 
@@ -25,7 +26,7 @@ class _Memory(InMemory):
 
     def __init__(self, prog: drgn.Program, given: Given, symbols: object = None) -> None:
         if _OTHER in (given.btf, given.symbols):
-            raise TargetError("it is of another kernel")
+            raise TargetError(f"{given.name(_OTHER)}: is of another kernel")
         if not self.is_whole and given.symbols is None:
             raise NotInMemory("it has no symbols")
         self.given = given
@@ -58,6 +59,36 @@ def test_files_for_many_kernels(
     else:
         assert isinstance(found, _Memory)
         assert found.given == expected
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_sentence_about_each_unusable_file(
+    monkeypatch: pytest.MonkeyPatch, is_whole: bool
+) -> None:
+    monkeypatch.setattr(opening, "InMemory", _Memory)
+    monkeypatch.setattr(_Memory, "is_whole", is_whole)
+    shared = [
+        Given(symbols=_OTHER, shared=frozenset([_OTHER])),
+        Given(symbols=_OWN, shared=frozenset([_OWN])),
+    ]
+    unusable: dict[Path, str] = {}
+    opening._in_memory(drgn.Program(), Given(), shared, unusable)
+    assert unusable == {_OTHER: f"KCENSUS_SYMBOLS {_OTHER}: is of another kernel"}
+
+
+def test_unusable_files_for_many_kernels(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("none", "empty", "text", "map", "vmlinux")]
+    for path, content in zip(paths[1:], (b"", b"x", _SYMBOL, b"\x7fELF"), strict=True):
+        path.write_bytes(content)
+    given, others, unusable = opening._split_shared(paths)
+    assert given == [Given(symbols=tmp_path / "map")]
+    assert others == (tmp_path / "text", tmp_path / "vmlinux")
+    assert [*unusable] == paths[:2]
+    target = target_of(FakeKernel())
+    with pytest.raises(TargetError) as caught:
+        opening.load_debug_info(target, (), tuple(paths))
+    for name in ("none: no such file", "empty: is empty", "text: is not an ELF file"):
+        assert f"KCENSUS_SYMBOLS {tmp_path}/{name}" in str(caught.value)
 
 
 def test_a_file_for_this_kernel_must_be_of_it(monkeypatch: pytest.MonkeyPatch) -> None:

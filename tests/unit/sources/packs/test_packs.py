@@ -197,6 +197,43 @@ def test_a_pack_that_contradicts_vmcoreinfo_is_refused(capsule: Path, pack: Path
             use_pack(program(capsule), [pack], [])
 
 
+def _damages(good: bytes) -> list[bytes]:
+    header, digest = b"XXXX" + good[4:], good[:-1] + bytes([good[-1] ^ 1])
+    return [b"", header, good[:40], good[:-1], digest]
+
+
+@pytest.mark.parametrize("damage", range(5))
+def test_a_damaged_pack_is_to_be_copied_again(capsule: Path, pack: Path, damage: int) -> None:
+    good = pack.parent / "good" / pack.name
+    good.parent.mkdir()
+    good.write_bytes(pack.read_bytes())
+    pack.write_bytes(_damages(pack.read_bytes())[damage])
+    assert split_packs([pack]) == ((pack,), ())
+    with pytest.MonkeyPatch.context() as patch:
+        _describe(patch, BUILD_ID)
+        for given, places in (([pack], []), ([], [pack.parent])):
+            with pytest.raises(TargetError, match="copy it again"):
+                use_pack(program(capsule), given, places)
+        # Of many kernels: the next one serves.
+        for shared in (pack, pack.parent):
+            unusable: dict[Path, str] = {}
+            info = use_pack(program(capsule), [], [], [shared, good.parent], unusable)
+            assert info is not None
+            assert info.places() == [("vmlinux", f"{good} (type pack)")]
+            assert [*unusable] == [pack]
+            assert unusable[pack].startswith(f"KCENSUS_SYMBOLS {pack}: ")
+        # Without a build ID, the damaged one may be of another kernel.
+        _describe(patch, "")
+        patch.setattr("kcensus.sources.debuginfo.packs.choice.holds", lambda *_: True)
+        places, unusable = [pack.parent, good.parent], {}
+        if damage < 4:
+            assert use_pack(program(capsule), [], places, [], unusable) is not None
+            assert [*unusable] == [pack]
+        else:  # its head says that it is of this one
+            with pytest.raises(TargetError, match="copy it again"):
+                use_pack(program(capsule), [], places, [], unusable)
+
+
 def test_files_that_are_not_packs_are_refused(pack: Path, tmp_path: Path) -> None:
     good = pack.read_bytes()
     other = tmp_path / "other"
