@@ -48,3 +48,14 @@ def test_files_of_another_kernel_are_refused(mixed_dump: Dump, tmp_path: Path) -
             open_target(str(mixed_dump.core), [path])
     with pytest.raises(TargetError, match="another file of this kind"):
         open_target(str(mixed_dump.core), [_btf(other, tmp_path), _btf(mixed_dump, tmp_path)])
+
+
+def test_a_module_of_another_kernel_is_refused() -> None:
+    dump, other = build("5.10", "mixed"), build("6.1", "mixed")
+    own, foreign = (
+        next(path for path in each.debug if path.name == "dm_mod.ko") for each in (dump, other)
+    )
+    with pytest.raises(TargetError, match="another build of the module dm_mod"):
+        open_target(str(dump.core), [foreign])
+    # Files may be for several dumps.
+    assert open_target(str(dump.core), [foreign, own]).notes == ()

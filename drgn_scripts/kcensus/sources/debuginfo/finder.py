@@ -145,7 +145,8 @@ class DebugInfo:
         self.prog = prog
         self._servers = debuginfod.current()
         self._kernels: list[Vmlinux] = []
-        self._modules: list[Path] = []
+        self.module_files: list[Path] = []
+        """Passed files of modules."""
         self._shared = frozenset(shared) - frozenset(symbols)
         every = (*symbols, *shared)
         # Unlike Path.is_dir(), os.path.isdir() never raises.
@@ -202,13 +203,13 @@ class DebugInfo:
                         f"{reader.name}: is a dump, not a file with debug info; pass the vmlinux"
                     )
                 if header.type == elf.ET_REL:
-                    self._modules.append(path)
+                    self.module_files.append(path)
                 else:
                     self._kernels.append(Vmlinux(path, elf.identity(reader, header)))
             elif start.startswith(_COMPRESSED) and path.name.startswith("vmlinux"):
                 self._kernels.append(Vmlinux(path))
             elif start.startswith(_COMPRESSED):
-                self._modules.append(path)
+                self.module_files.append(path)
             elif start[514:518] == b"HdrS":
                 raise TargetError(
                     f"{reader.name}: is a bootable kernel image without debug info; pass the "
@@ -336,7 +337,7 @@ class DebugInfo:
                     named = [
                         each for each in self._beside.files if module_name(each) == module.name
                     ]
-                    for path in (*self._modules, *named):
+                    for path in (*self.module_files, *named):
                         if module.wants_debug_file():
                             module.try_file(path)
                 missing = [module for module in loaded if module.wants_debug_file()]

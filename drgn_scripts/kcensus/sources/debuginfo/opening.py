@@ -23,7 +23,7 @@ from kcensus.sources.debuginfo.given import Given, split_given
 from kcensus.sources.debuginfo.in_memory import InMemory, NotInMemory
 from kcensus.sources.debuginfo.packs.choice import split_packs, use_pack
 from kcensus.sources.debuginfo.packs.loaded import PackDebugInfo
-from kcensus.sources.debuginfo.unused import unused
+from kcensus.sources.debuginfo.unused import foreign_modules, unused
 from kcensus.sources.model import (
     SYMBOLS,
     MissingDebugInfo,
@@ -106,6 +106,11 @@ def load_debug_info(
             raise
     if given.symbols and InMemory.of(prog) is None:
         Given(symbols=given.symbols).read_symbols(prog)
+    foreign = foreign_modules(prog, debug_info.module_files, shared)
+    for path, sentence in foreign.items():
+        if path in files:
+            raise TargetError(sentence)
+        unusable[path] = sentence
     target.modules, target.completed = modules, modules.is_completed
     target.notes = (*unusable.values(), *target.notes)
     return target

@@ -9,10 +9,14 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+import drgn
+
 from kcensus.human import listed
 from kcensus.sources.debuginfo.finder import below, vmlinux_at, vmlinux_below
+from kcensus.sources.debuginfo.loading import loaded_modules
 from kcensus.sources.debuginfo.packs.file import SUFFIX, Pack, is_pack
-from kcensus.sources.model import TargetError
+from kcensus.sources.debuginfo.packs.modules import module_name
+from kcensus.sources.model import SYMBOLS, TargetError, kernel_release
 from kcensus.text import printable
 
 _MAX_NAMED = 3
@@ -82,3 +86,37 @@ def _has_modules(place: Path, release: str) -> bool:
             if not releases or release in releases:
                 return True
     return False
+
+
+def foreign_modules(
+    prog: drgn.Program, files: Sequence[Path], shared: Collection[Path]
+) -> dict[Path, str]:
+    """Return a sentence about each file of a loaded module that is of another build of it.
+
+    Such a file counts only if no other one is of the loaded build: files may be for several dumps.
+
+    :param files: of modules
+    :param shared: those in ``KCENSUS_SYMBOLS``
+    """
+    by_name: dict[str, list[Path]] = {}
+    for path in files:
+        by_name.setdefault(module_name(path), []).append(path)
+    foreign = {}
+    for module in loaded_modules(prog, by_name)[0] if by_name else ():
+        own = module.build_id.hex() if module.build_id else None
+        # A compressed file has none.
+        builds = {path: _build_id(path) for path in by_name[module.name]}
+        if not own or own in builds.values() or None in builds.values():
+            continue
+        for path, build_id in builds.items():
+            origin = SYMBOLS if path in shared else "-s"
+            foreign[path] = (
+                f"{origin} {printable(os.fspath(path))}: is of another build of the module "
+                f"{printable(module.name)} (build ID {build_id}) than the loaded one ({own}); pass "
+                f"the file of exactly this kernel, {kernel_release(prog)}"
+            )
+    return foreign
+
+
+def _build_id(path: Path) -> str | None:
+    return next((each.identity.build_id for each in vmlinux_at(path)), None)
