@@ -66,6 +66,22 @@ def split_given(paths: Iterable[Path], origin: str = "-s") -> tuple[Given, tuple
     return Given(given.get("btf"), given.get("symbols")), tuple(others)
 
 
+_IN_DIRECTORY = ("System.map-{0}", "System.map", "{0}.btf", "{0}.btf.tar.xz", "vmlinux.btf")
+
+
+def in_directories(paths: Iterable[Path], release: str) -> list[Path]:
+    """Return the lists of symbols and BTF in directories, and in ``boot`` below, by their names.
+
+    Files without a release in their name may be of another kernel.
+
+    :param release: of the kernel, untrusted
+    """
+    names = [name.format(release) for name in _IN_DIRECTORY]
+    folders = [folder for path in paths if os.path.isdir(path) for folder in (path, path / "boot")]
+    files = (folder / name for folder in folders for name in names if "/" not in name)
+    return [path for path in files if os.path.isfile(path)]
+
+
 def _kind(path: Path, origin: str) -> str:
     if re.search(r"\.btf(\.tar)?(\.xz)?$", path.name):
         return "btf"

@@ -6,6 +6,7 @@ Like debug info, those of a module are loaded when an analysis needs it.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Protocol
 
 import drgn
@@ -90,6 +91,12 @@ class InMemory:
         """Return what is registered in a program."""
         known = prog.cache.get(_KEY)
         return known if isinstance(known, InMemory) else None
+
+    @property
+    def files(self) -> list[Path]:
+        """Files that serve in place of memory."""
+        symbols = self._given.symbols if self._has_own_symbols else None
+        return [path for path in (self._given.btf, symbols) if path]
 
     def _find_symbols(self) -> Symbols:
         if self._given.symbols:

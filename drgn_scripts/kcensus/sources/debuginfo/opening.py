@@ -19,7 +19,7 @@ import drgn
 from kcensus.limits.memory import mapping_files
 from kcensus.sources.debuginfo.btf.finders import Types
 from kcensus.sources.debuginfo.finder import DebugInfo
-from kcensus.sources.debuginfo.given import Given, split_given
+from kcensus.sources.debuginfo.given import Given, in_directories, split_given
 from kcensus.sources.debuginfo.in_memory import InMemory, NotInMemory
 from kcensus.sources.debuginfo.packs.choice import split_packs, use_pack
 from kcensus.sources.debuginfo.packs.loaded import PackDebugInfo
@@ -56,9 +56,14 @@ def load_debug_info(
     packs, files = split_packs(symbols)
     shared_packs, shared = split_packs([path for path in shared if path not in symbols])
     given, files = split_given(files)
-    others, shared, unusable = _split_shared(shared)
+    others, shared, unusable = _split_many(shared, SYMBOLS)
     debug_info = DebugInfo(prog, files, shared)
     unusable |= debug_info.unusable
+    found, _, more = _split_many(in_directories(files, debug_info.release), "-s")
+    others = [*found, *others]
+    found, _, more_shared = _split_many(in_directories(shared, debug_info.release), SYMBOLS)
+    others += found
+    unusable |= more | more_shared
     memory = functools.cache(lambda: _in_memory(prog, given, others, unusable))
 
     def second() -> InMemory | None:
@@ -83,7 +88,9 @@ def load_debug_info(
             why = "" if isinstance(own, InMemory) else str(error)
             kernel = debug_info.release, debug_info.build
             passed = (("-s", (*packs, *files)), (SYMBOLS, (*shared_packs, *shared)))
-            notes = [unused(*each, *kernel, why, unusable) for each in passed]
+            named = [*unusable, *(own.files if isinstance(own, InMemory) else ())]
+            named += [folder for path in named for folder in path.parents]
+            notes = [unused(*each, *kernel, why, named) for each in passed]
             if not isinstance(own, InMemory):
                 if target.missing_end and not own.is_final:
                     raise TargetError(
@@ -116,19 +123,24 @@ def load_debug_info(
     return target
 
 
-def _split_shared(shared: Iterable[Path]) -> tuple[list[Given], tuple[Path, ...], dict[Path, str]]:
+def _split_many(
+    paths: Iterable[Path], origin: str
+) -> tuple[list[Given], tuple[Path, ...], dict[Path, str]]:
     """Return files of types and symbols for many kernels, other paths, and a sentence about each
-    unusable one."""
+    unusable one.
+
+    :param origin: how they were passed
+    """
     given, others, unusable = [], list[Path](), dict[Path, str]()
-    for path in shared:
+    for path in paths:
         try:
-            each, rest = split_given([path], SYMBOLS)
+            each, rest = split_given([path], origin)
         except TargetError as error:
             unusable[path] = str(error)
             continue
         others += rest
         if not rest:
-            given.append(replace(each, shared=frozenset([path])))
+            given.append(replace(each, shared=frozenset([path] if origin == SYMBOLS else [])))
     return given, tuple(others), unusable
 
 
@@ -140,7 +152,8 @@ def _in_memory(
 ) -> InMemory | NotInMemory:
     """Return the kernel's own types, registered behind others; or why there are none.
 
-    :param shared: files for many kernels; those of other kernels count as not given
+    :param shared: files for many kernels, and of directories; those of other kernels count as not
+        given
     :param unusable: is filled with these files, with a sentence each
     :raises TargetError: the files that the user passed are unusable
     """
@@ -156,14 +169,15 @@ def _in_memory(
         if given.symbols
         else [*filter(None, (each.symbols for each in shared)), None]
     )
-    of_many = frozenset[Path]().union(*(each.shared for each in shared))
+    of_many = {path for each in shared for path in (each.btf, each.symbols)}
+    in_variable = frozenset[Path]().union(*(each.shared for each in shared))
     for pair in product(types, symbols):
-        files = Given(*pair, of_many)
+        files = Given(*pair, in_variable)
         try:
             return InMemory(prog, files, table)
         except (NotInMemory, TargetError) as error:
             why = error
-            for path in of_many.intersection(filter(None, pair)):
+            for path in filter(None, of_many.intersection(pair)):
                 if unusable is not None and str(error).startswith(files.name(path)):
                     unusable[path] = str(error)
     if isinstance(why, TargetError):

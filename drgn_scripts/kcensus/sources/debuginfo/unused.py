@@ -28,7 +28,7 @@ def unused(
     release: str,
     build: str = "",
     error: str = "",
-    unusable: Collection[Path] = (),
+    known: Collection[Path] = (),
 ) -> str:
     """Return a sentence about places with nothing for a kernel; empty if they may serve later.
 
@@ -37,9 +37,9 @@ def unused(
     :param release: of the kernel
     :param build: its build ID or version, if known
     :param error: the sentence that this one ends; what it says is left out
-    :param unusable: places and packs about which there is a sentence already
+    :param known: files that serve or are unusable, and their directories, which are left out
     """
-    places = [path for path in places if path not in unusable]
+    places = [path for path in places if path not in known]
     directories = [path for path in places if os.path.isdir(path)]
     if not places or any(_has_modules(place, release) for place in places):
         return ""

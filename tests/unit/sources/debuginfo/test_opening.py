@@ -80,7 +80,7 @@ def test_unusable_files_for_many_kernels(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("none", "empty", "text", "map", "vmlinux")]
     for path, content in zip(paths[1:], (b"", b"x", _SYMBOL, b"\x7fELF"), strict=True):
         path.write_bytes(content)
-    given, others, unusable = opening._split_shared(paths)
+    given, others, unusable = opening._split_many(paths, "KCENSUS_SYMBOLS")
     assert given == [Given(symbols=tmp_path / "map")]
     assert others == (tmp_path / "text", tmp_path / "vmlinux")
     assert [*unusable] == paths[:2]
