@@ -227,9 +227,22 @@ class DebugInfo:
 
     @property
     def troubles(self) -> list[str]:
-        """Sentences about servers that failed."""
-        found = self._servers.troubles if self._servers else []
-        return [f"debug info was not downloaded: {each}" for each in dict.fromkeys(found)]
+        """Sentences about servers that failed to send debug info of modules."""
+        return self._servers.sentences("module") if self._servers else []
+
+    @property
+    def kernel_troubles(self) -> list[str]:
+        """Sentences that say why no server sent the debug info of the kernel, if the user asked for
+        it."""
+        if self._servers is None or not self._missing():
+            return []
+        if self._build_id is None:
+            return [
+                "the servers in DEBUGINFOD_URLS were not asked for the vmlinux: VMCOREINFO has no "
+                "build ID (kernels before 5.9)"
+            ]
+        absent = f"debug info of kernel {self.release} is not on the servers in DEBUGINFOD_URLS"
+        return self._servers.sentences("kernel", self.release) or [absent]
 
     def load_kernel(self) -> None:
         """Load the debug info of the kernel; raise :class:`TargetError` if that fails."""
@@ -246,11 +259,11 @@ class DebugInfo:
             if self._is_of_this_build(candidate):
                 self._try([candidate])
         if self._missing() and self._servers and self._build_id:
-            what = f"the debug info of kernel {printable(self.release)}"
+            what = f"kernel {self.release}"
             if path := self._servers.debug_file(self._build_id, what):
                 self._try([Vmlinux(path)])
         if self._missing():
-            why = "; ".join([self._why_missing(tried), *self.troubles])
+            why = "; ".join([self._why_missing(tried), *self.kernel_troubles])
             raise MissingDebugInfo(why, self._build_id)
 
     def _candidates(self) -> Iterator[Vmlinux]:
@@ -357,7 +370,7 @@ class DebugInfo:
 
     def _download(self, module: drgn.Module) -> None:
         if self._servers and module.wants_debug_file() and module.build_id:
-            what = f"the debug info of module {printable(module.name)}"
+            what = f"module {printable(module.name)}"
             if path := self._servers.debug_file(module.build_id.hex(), what):
                 module.try_file(path)
 

@@ -119,7 +119,7 @@ def load_debug_info(
             raise TargetError(sentence)
         unusable[path] = sentence
     target.modules, target.completed = modules, modules.is_completed
-    target.notes = (*unusable.values(), *target.notes)
+    target.notes = (*debug_info.kernel_troubles, *unusable.values(), *target.notes)
     return target
 
 
