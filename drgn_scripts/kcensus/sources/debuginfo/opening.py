@@ -21,6 +21,7 @@ from kcensus.sources.debuginfo.btf.finders import Types
 from kcensus.sources.debuginfo.finder import DebugInfo
 from kcensus.sources.debuginfo.given import Given, in_directories, split_given
 from kcensus.sources.debuginfo.in_memory import InMemory, NotInMemory
+from kcensus.sources.debuginfo.loading import held_warning
 from kcensus.sources.debuginfo.packs.choice import split_packs, use_pack
 from kcensus.sources.debuginfo.packs.loaded import PackDebugInfo
 from kcensus.sources.debuginfo.unused import foreign_modules, unused
@@ -42,6 +43,7 @@ def has_types(prog: drgn.Program) -> bool:
     return (PackDebugInfo.of(prog) or InMemory.of(prog)) is not None
 
 
+@held_warning()
 def load_debug_info(
     target: Target, symbols: tuple[Path, ...], shared: tuple[Path, ...] = ()
 ) -> Target:

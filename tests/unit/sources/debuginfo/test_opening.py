@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from pathlib import Path
 
 import drgn
@@ -11,6 +13,7 @@ import pytest
 from kcensus.sources.debuginfo import kallsyms, opening
 from kcensus.sources.debuginfo.given import Given
 from kcensus.sources.debuginfo.in_memory import InMemory, NotInMemory
+from kcensus.sources.debuginfo.loading import held_warning
 from kcensus.sources.model import MissingDebugInfo, TargetError
 from tests.unit.capsules import target_of
 from tests.unit.fakekernel import FakeKernel
@@ -145,3 +148,20 @@ def test_a_system_map_helps_only_kernels_with_types(
         InMemory(drgn.Program(), Given())
     assert ("System.map" in str(caught.value)) == has_btf
     assert caught.value.is_final != has_btf
+
+
+@pytest.mark.parametrize("is_served", [True, False])
+def test_drgns_warning_is_shown_only_with_an_error(
+    caplog: pytest.LogCaptureFixture, is_served: bool
+) -> None:
+    logger = logging.getLogger("drgn")
+    with contextlib.suppress(TargetError), held_warning():
+        logger.warning("%s", "missing debugging symbols for kernel 6.1.0")
+        logger.warning("another one")
+        if not is_served:
+            raise TargetError
+    assert [record.getMessage()[:7] for record in caplog.records] == [
+        "another",
+        *["missing"] * (not is_served),
+    ]
+    assert logger.filters == []
