@@ -100,9 +100,8 @@ def of_helpers() -> Lookups:
     """Return names that kcensus does not use, but drgn's helpers at a prompt do: those for paths,
     control groups, the states and load of tasks, taints, page flags, users and swap."""
     tags = ("kernfs_root", "user_struct", "swap_info_struct", "taint_flag", "hstate")
-    labels = ("enum pageflags", *(f"struct {tag}" for tag in tags))
     constants = {"__NR_PAGEFLAGS", "CSS_ONLINE", "CSS_RELEASED", "SWP_USED", "SWP_WRITEOK"}
-    return Lookups({label: set() for label in labels}, set(_OF_HELPERS.split()), constants)
+    return Lookups({f"struct {tag}": set() for tag in tags}, set(_OF_HELPERS.split()), constants)
 
 
 def save(names: Lookups) -> None:
