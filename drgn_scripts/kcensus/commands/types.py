@@ -15,11 +15,12 @@ from kcensus.text import printable
 
 def _save(vmlinux: Path, modules: tuple[Path, ...], output: Path) -> Exit:
     from kcensus.outputs import prepare, replacing
-    from kcensus.sources.debuginfo.lookups import lookups
+    from kcensus.sources.debuginfo.lookups import lookups, of_helpers
     from kcensus.sources.debuginfo.packs.maker import make
     from kcensus.sources.debuginfo.packs.modules import module_files
 
     names = lookups()
+    names.add(of_helpers())
     files, others = module_files(vmlinux, modules, names.modules)
     made = make(vmlinux, files, names)
     for sentence in (*others, *made.skipped):

@@ -16,6 +16,7 @@ from kcensus.progress import SilentProgress
 from kcensus.sources import Target, TargetError, open_target
 from kcensus.sources.capsule import NotRecorded
 from kcensus.sources.capsule.recorder import Recorder
+from kcensus.sources.debuginfo.packs.loaded import NotInPack
 from tests.unit.capsules import Parts, put_together, take_apart, target_of
 from tests.unit.fakekernel import DIRECT_MAP, PAGE, FakeKernel
 
@@ -275,6 +276,19 @@ def test_missing_module_debug_info_is_recorded(world: World) -> None:
     world.recorder = Recorder(target)
     assert world.recorder.target.need_modules("dm_mod") == lacking
     assert world.replay().need_modules("dm_mod") == lacking
+
+
+def test_what_a_pack_lacks_is_not_recorded_as_absent(world: World) -> None:
+    def unknown(*_: object) -> None:
+        raise NotInPack
+
+    world.k.prog.register_type_finder("pack", unknown, enable_index=-1)
+    world.k.prog.register_object_finder("pack", unknown, enable_index=-1)
+    with pytest.raises(NotRecorded):
+        world.prog.type("struct nowhere")
+    with pytest.raises(NotRecorded):
+        world.prog["nowhere"]
+    assert not any("nowhere" in key for key in world.recorder._lookups.objects)
 
 
 Refuses = Callable[[Callable[[Parts], None], str], None]

@@ -9,14 +9,22 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import drgn
 import pytest
+from drgn.helpers.linux.cgroup import cgroup_path
+from drgn.helpers.linux.fs import path_lookup
+from drgn.helpers.linux.mm import decode_page_flags, pfn_to_page
+from drgn.helpers.linux.panic import tainted
+from drgn.helpers.linux.pid import find_task
+from drgn.helpers.linux.sched import loadavg, task_state_to_char
 
 from kcensus.analyses.runner import Context
 from kcensus.render.json import write_json
 from kcensus.reports import examine
 from kcensus.sources import Target, TargetError, open_target
 from kcensus.sources.debuginfo.in_memory import InMemory
-from kcensus.sources.debuginfo.lookups import lookups
+from kcensus.sources.debuginfo.lookups import lookups, of_helpers
+from kcensus.sources.debuginfo.packs.loaded import PackDebugInfo
 from kcensus.sources.debuginfo.packs.maker import make
 from kcensus.sources.debuginfo.packs.modules import module_files
 from tests.lab import Dump, build, kernels_of
@@ -147,6 +155,29 @@ def test_a_pack_of_another_kernel_is_refused(kernel: str) -> None:
     pack = pack_of(build(other, "mixed").vmlinux)
     with pytest.raises(TargetError, match="is a type pack of another kernel than this one"):
         open_target(str(build(kernel, "mixed").core), [pack])
+
+
+def test_drgns_helpers_answer_without_btf(mixed_dump: Dump, tmp_path: Path) -> None:
+    names = lookups()
+    names.add(of_helpers())
+    made = make(mixed_dump.vmlinux, [], names)
+    path = tmp_path / made.head.file_name
+    path.write_bytes(made.data)
+
+    def answers(prog: drgn.Program) -> list[object]:
+        init = find_task(prog, 1)
+        return [
+            path_lookup(prog, "/").dentry.value_(),
+            *map(cgroup_path, (init.cgroups.dfl_cgrp, prog["cgrp_dfl_root"].cgrp.address_of_())),
+            *(task_state_to_char(init), loadavg(prog), tainted(prog)),
+            decode_page_flags(pfn_to_page(prog, 4096)),
+        ]
+
+    target = open_target(str(mixed_dump.core), [path])
+    pack = PackDebugInfo.of(target.prog)
+    assert pack is not None
+    pack.rest = lambda: "it has none"
+    assert answers(target.prog) == answers(opened(mixed_dump).prog)
 
 
 @pytest.mark.newest

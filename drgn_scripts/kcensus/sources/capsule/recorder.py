@@ -90,6 +90,8 @@ class Recorder:
         query = f"{kind} {name}" if kind in _TAGGED else name
         try:
             ref = self._types.ref(self._prog.type(query, filename))
+        except NotRecorded:  # even if it is a LookupError: unknown, not absent
+            raise
         except (LookupError, SyntaxError):
             return None
         return ref if ref.node.kind.name.lower() == kind else None
@@ -97,6 +99,8 @@ class Recorder:
     def find_object(self, name: str, flags: int, filename: str | None) -> ObjectData | None:
         try:
             variable = self._prog.object(name, drgn.FindObjectFlags(flags), filename)
+        except NotRecorded:
+            raise
         except LookupError:
             return None
         is_value = not variable.absent_ and variable.address_ is None

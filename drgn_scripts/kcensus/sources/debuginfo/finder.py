@@ -32,7 +32,7 @@ from kcensus.sources.debuginfo.loading import (
 )
 from kcensus.sources.debuginfo.packs.modules import module_name
 from kcensus.sources.formats import elf
-from kcensus.sources.model import MissingDebugInfo, TargetError, kernel_release
+from kcensus.sources.model import SYMBOLS, MissingDebugInfo, TargetError, kernel_release
 from kcensus.sources.reader import FileReader, os_error
 from kcensus.sources.vmcoreinfo.text import version_in_memory, vmcoreinfo_of
 from kcensus.text import printable
@@ -137,7 +137,7 @@ class DebugInfo:
 
     :param symbols: files and directories that the user passed, tried first
     :param shared: others, for many kernels
-    :raises TargetError: one of them cannot contain debug info
+    :raises TargetError: one of ``symbols`` cannot contain debug info
     """
 
     def __init__(
@@ -146,14 +146,23 @@ class DebugInfo:
         self.prog = prog
         self._servers = debuginfod.current()
         self._kernels: list[Vmlinux] = []
-        self._modules: list[Path] = []
-        self._shared = frozenset(shared)
+        self.module_files: list[Path] = []
+        """Passed files of modules."""
+        self._shared = frozenset(shared) - frozenset(symbols)
         every = (*symbols, *shared)
         # Unlike Path.is_dir(), os.path.isdir() never raises.
         self._directories = [path.absolute() for path in every if os.path.isdir(path)]
+        self.unusable: dict[Path, str] = {}
+        """Files in ``shared`` that cannot contain debug info, with a sentence each."""
         for path in every:
-            if not os.path.isdir(path):
-                self._add_file(path)
+            if os.path.isdir(path):
+                continue
+            try:
+                self._add_file(path, SYMBOLS if path in self._shared else "-s")
+            except TargetError as error:
+                if path not in self._shared:
+                    raise
+                self.unusable[path] = str(error)
         self.release = kernel_release(prog)
         """Printable."""
         info = vmcoreinfo_of(prog)
@@ -185,8 +194,8 @@ class DebugInfo:
                 return found
         return Beside()
 
-    def _add_file(self, path: Path) -> None:
-        with FileReader(path, "-s ") as reader:
+    def _add_file(self, path: Path, origin: str) -> None:
+        with FileReader(path, f"{origin} ") as reader:
             start = reader.read(0, 1024)
             if start.startswith(elf.MAGIC):
                 header = elf.read_header(reader)
@@ -195,13 +204,13 @@ class DebugInfo:
                         f"{reader.name}: is a dump, not a file with debug info; pass the vmlinux"
                     )
                 if header.type == elf.ET_REL:
-                    self._modules.append(path)
+                    self.module_files.append(path)
                 else:
                     self._kernels.append(Vmlinux(path, elf.identity(reader, header)))
             elif start.startswith(_COMPRESSED) and path.name.startswith("vmlinux"):
                 self._kernels.append(Vmlinux(path))
             elif start.startswith(_COMPRESSED):
-                self._modules.append(path)
+                self.module_files.append(path)
             elif start[514:518] == b"HdrS":
                 raise TargetError(
                     f"{reader.name}: is a bootable kernel image without debug info; pass the "
@@ -219,9 +228,22 @@ class DebugInfo:
 
     @property
     def troubles(self) -> list[str]:
-        """Sentences about servers that failed."""
-        found = self._servers.troubles if self._servers else []
-        return [f"debug info was not downloaded: {each}" for each in dict.fromkeys(found)]
+        """Sentences about servers that failed to send debug info of modules."""
+        return self._servers.sentences("module") if self._servers else []
+
+    @property
+    def kernel_troubles(self) -> list[str]:
+        """Sentences that say why no server sent the debug info of the kernel, if the user asked for
+        it."""
+        if self._servers is None or not self._missing():
+            return []
+        if self._build_id is None:
+            return [
+                "the servers in DEBUGINFOD_URLS were not asked for the vmlinux: VMCOREINFO has no "
+                "build ID (kernels before 5.9)"
+            ]
+        absent = f"debug info of kernel {self.release} is not on the servers in DEBUGINFOD_URLS"
+        return self._servers.sentences("kernel", self.release) or [absent]
 
     def load_kernel(self) -> None:
         """Load the debug info of the kernel; raise :class:`TargetError` if that fails."""
@@ -238,11 +260,11 @@ class DebugInfo:
             if self._is_of_this_build(candidate):
                 self._try([candidate])
         if self._missing() and self._servers and self._build_id:
-            what = f"the debug info of kernel {printable(self.release)}"
+            what = f"kernel {self.release}"
             if path := self._servers.debug_file(self._build_id, what):
                 self._try([Vmlinux(path)])
         if self._missing():
-            why = "; ".join([self._why_missing(tried), *self.troubles])
+            why = "; ".join([self._why_missing(tried), *self.kernel_troubles])
             raise MissingDebugInfo(why, self._build_id)
 
     def _candidates(self) -> Iterator[Vmlinux]:
@@ -329,7 +351,7 @@ class DebugInfo:
                     named = [
                         each for each in self._beside.files if module_name(each) == module.name
                     ]
-                    for path in (*self._modules, *named):
+                    for path in (*self.module_files, *named):
                         if module.wants_debug_file():
                             module.try_file(path)
                 missing = [module for module in loaded if module.wants_debug_file()]
@@ -354,7 +376,7 @@ class DebugInfo:
 
     def _download(self, module: drgn.Module) -> None:
         if self._servers and module.wants_debug_file() and module.build_id:
-            what = f"the debug info of module {printable(module.name)}"
+            what = f"module {printable(module.name)}"
             if path := self._servers.debug_file(module.build_id.hex(), what):
                 module.try_file(path)
 

@@ -6,6 +6,7 @@ Like debug info, those of a module are loaded when an analysis needs it.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Protocol
 
 import drgn
@@ -28,8 +29,21 @@ _KEY = "kcensus: types and symbols in memory"
 """Key of :attr:`drgn.Program.cache`."""
 
 
+# Since Linux kernel commit 341dfcf8d78e ("btf: expose BTF info through sysfs") (in v5.4), every
+# kernel with BTF and sysfs has this function, which is among the symbols without variables, too.
+_READS_BTF = "btf_vmlinux_init"
+_WITHOUT_BTF = "it was built without types (BTF)"
+
+
 class NotInMemory(Exception):
-    """A kernel's memory lacks types or symbols; the text is a clause without a subject."""
+    """A kernel's memory lacks types or symbols; the text is a clause without a subject.
+
+    :param is_final: whether the kernel was built without them, so that no other dump has them
+    """
+
+    def __init__(self, why: str, is_final: bool = False) -> None:
+        super().__init__(why)
+        self.is_final = is_final
 
 
 class SymbolPlaces(Protocol):
@@ -78,19 +92,28 @@ class InMemory:
         known = prog.cache.get(_KEY)
         return known if isinstance(known, InMemory) else None
 
+    @property
+    def files(self) -> list[Path]:
+        """Files that serve in place of memory."""
+        symbols = self._given.symbols if self._has_own_symbols else None
+        return [path for path in (self._given.btf, symbols) if path]
+
     def _find_symbols(self) -> Symbols:
-        if path := self._given.symbols:
-            try:
-                found = kallsyms.from_file(path, self._prog)
-            except BadKallsyms as error:
-                raise TargetError(f"-s {printable(str(path))}: {error}") from error
+        if self._given.symbols:
+            found = self._given.read_symbols(self._prog)
         else:
             try:
                 found = kallsyms.load(self._prog)
             except BadKallsyms as error:
-                why = f"its symbols (kallsyms) are unusable: {error}; pass its System.map with -s"
+                why = (
+                    f"its symbols (kallsyms) are unusable: {error}; if it has types (BTF), pass "
+                    "its System.map with -s"
+                )
                 raise NotInMemory(why) from error
         if found.address("init_uts_ns") is None:
+            # A System.map has no types.
+            if not self._given.btf and not found.addresses(_READS_BTF):
+                raise NotInMemory(_WITHOUT_BTF, is_final=True)
             raise NotInMemory(
                 "its symbols (kallsyms) have no variables (CONFIG_KALLSYMS_ALL); pass its "
                 "System.map with -s"
@@ -101,7 +124,7 @@ class InMemory:
         start, stop = map(symbols.address, ("__start_BTF", "__stop_BTF"))
         if start is None or stop is None:
             if not self._given.btf:
-                raise NotInMemory("it was built without types (BTF)")
+                raise NotInMemory(_WITHOUT_BTF, is_final=True)
             return self._given_types()
         try:
             own = places.from_memory(self._prog, start, stop)
@@ -112,17 +135,22 @@ class InMemory:
             return self._given_types()
         # Files that agree with VMCOREINFO can still be of another build.
         if self._given.btf and self._given_types().data != own.data:
-            raise TargetError(f"-s {self._given.btf}: differs from the types (BTF) in the dump")
+            raise TargetError(
+                f"{self._given.name(self._given.btf)}: differs from the types (BTF) in the dump, "
+                "which serve without it; leave it out"
+            )
         return own
 
     def _given_types(self) -> Btf:
         path = self._given.btf
         assert path is not None
-        found = places.from_file(path, prefix="-s ", platform=self._prog.platform)
+        found = places.from_file(
+            path, prefix=self._given.prefix(path), platform=self._prog.platform
+        )
         try:
             verify(self._prog, found)
         except BadBtf as error:
-            why = f"-s {printable(str(path))}: the types (BTF) are unusable: {error}"
+            why = f"{self._given.name(path)}: has unusable types (BTF): {error}"
             raise TargetError(why) from error
         return found
 

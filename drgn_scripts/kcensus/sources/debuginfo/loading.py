@@ -17,6 +17,32 @@ _TAINT_OOT_MODULE = 1 << 12
 """Bit of ``module.taints``: its modinfo has no ``intree=Y``."""
 
 
+@contextlib.contextmanager
+def held_warning() -> Iterator[None]:
+    """Leave out drgn's warning about a kernel without debug info, unless an error follows.
+
+    Other types may serve.
+    """
+    held: list[logging.LogRecord] = []
+
+    def is_shown(record: logging.LogRecord) -> bool:
+        if not record.getMessage().startswith("missing debugging symbols for kernel"):
+            return True
+        held.append(record)
+        return False
+
+    logger = logging.getLogger("drgn")
+    logger.addFilter(is_shown)
+    is_served = False
+    try:
+        yield
+        is_served = True
+    finally:
+        logger.removeFilter(is_shown)
+        for record in () if is_served else held:
+            logger.handle(record)
+
+
 def holds(prog: drgn.Program, contents: Iterable[tuple[int, bytes]], offset: int) -> bool:
     """Return whether memory has these bytes at their linked addresses; False without any."""
     equal = set()

@@ -88,6 +88,22 @@ def lookups() -> Lookups:
     return Lookups(types, **{kind: set(document[kind]) for kind in KINDS})
 
 
+_OF_HELPERS = """
+task_state_array avenrun taint_flags uidhash_table swap_info nr_swapfiles sysctl_overcommit_kbytes
+sysctl_overcommit_memory sysctl_overcommit_ratio total_swap_pages
+hugetlb_max_hstate hstates default_hstate_idx vm_committed_as sysfs_root_kn
+saved_command_line userspace_init_fs
+"""
+
+
+def of_helpers() -> Lookups:
+    """Return names that kcensus does not use, but drgn's helpers at a prompt do: those for paths,
+    control groups, the states and load of tasks, taints, page flags, users and swap."""
+    tags = ("kernfs_root", "user_struct", "swap_info_struct", "taint_flag", "hstate")
+    constants = {"__NR_PAGEFLAGS", "CSS_ONLINE", "CSS_RELEASED", "SWP_USED", "SWP_WRITEOK"}
+    return Lookups({f"struct {tag}": set() for tag in tags}, set(_OF_HELPERS.split()), constants)
+
+
 def save(names: Lookups) -> None:
     """Write the recorded names, one a line."""
     document = names.to_json()

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -18,11 +19,12 @@ import drgn
 from kcensus.limits.memory import mapping_files
 from kcensus.sources.debuginfo.btf.finders import Types
 from kcensus.sources.debuginfo.finder import DebugInfo
-from kcensus.sources.debuginfo.given import Given, split_given
+from kcensus.sources.debuginfo.given import Given, in_directories, split_given
 from kcensus.sources.debuginfo.in_memory import InMemory, NotInMemory
+from kcensus.sources.debuginfo.loading import held_warning
 from kcensus.sources.debuginfo.packs.choice import split_packs, use_pack
 from kcensus.sources.debuginfo.packs.loaded import PackDebugInfo
-from kcensus.sources.debuginfo.unused import unused
+from kcensus.sources.debuginfo.unused import foreign_modules, unused
 from kcensus.sources.model import (
     SYMBOLS,
     MissingDebugInfo,
@@ -41,6 +43,7 @@ def has_types(prog: drgn.Program) -> bool:
     return (PackDebugInfo.of(prog) or InMemory.of(prog)) is not None
 
 
+@held_warning()
 def load_debug_info(
     target: Target, symbols: tuple[Path, ...], shared: tuple[Path, ...] = ()
 ) -> Target:
@@ -53,12 +56,17 @@ def load_debug_info(
     prog = target.prog
     check_platform(prog, target.name)
     packs, files = split_packs(symbols)
-    shared_packs, shared = split_packs(shared)
+    shared_packs, shared = split_packs([path for path in shared if path not in symbols])
     given, files = split_given(files)
-    split = [split_given([path]) for path in shared]
-    shared = tuple(path for _, others in split for path in others)
+    others, shared, unusable = _split_many(shared, SYMBOLS)
     debug_info = DebugInfo(prog, files, shared)
-    memory = functools.cache(lambda: _in_memory(prog, given, [each for each, _ in split]))
+    unusable |= debug_info.unusable
+    found, _, more = _split_many(in_directories(files, debug_info.release), "-s")
+    others = [*found, *others]
+    found, _, more_shared = _split_many(in_directories(shared, debug_info.release), SYMBOLS)
+    others += found
+    unusable |= more | more_shared
+    memory = functools.cache(lambda: _in_memory(prog, given, others, unusable))
 
     def second() -> InMemory | None:
         with contextlib.suppress(TargetError):
@@ -71,35 +79,84 @@ def load_debug_info(
             debug_info.load_kernel()
         modules = _Modules(debug_info, [second], debug_info)
     except MissingDebugInfo as error:
-        places = (*files, *shared)
-        if pack := use_pack(prog, packs, places, shared_packs):
+        if pack := use_pack(prog, packs, files, (*shared_packs, *shared), unusable):
             target.types = "type pack"
             pack.rest = functools.partial(_types_of, memory)
+            if given.btf:
+                memory()  # or an unusable file would go unnoticed
             modules = _Modules(pack, [lambda: debug_info, second], debug_info)
         elif debug_info.names_no_kernel:
             own = memory()
             why = "" if isinstance(own, InMemory) else str(error)
             kernel = debug_info.release, debug_info.build
             passed = (("-s", (*packs, *files)), (SYMBOLS, (*shared_packs, *shared)))
-            notes = tuple(filter(None, (unused(*each, *kernel, why) for each in passed)))
+            named = [*unusable, *(own.files if isinstance(own, InMemory) else ())]
+            named += [folder for path in named for folder in path.parents]
+            notes = [unused(*each, *kernel, why, named) for each in passed]
             if not isinstance(own, InMemory):
+                if target.missing_end and not own.is_final:
+                    raise TargetError(
+                        f"{target.name}: {target.missing_end}, and the rest does not have both "
+                        "the types (BTF) and the symbols of the kernel; copy the dump again"
+                    ) from error
                 text = (
                     f"{why}; or pass a type pack of it with -s, which `kcensus types save` writes "
                     f"where its debug info is; the dump itself cannot replace it: {own}"
                 )
-                raise MissingDebugInfo("; ".join((text, *notes)), error.build_id) from error
-            target.types, target.notes, target.doubts = "BTF", notes, own.doubts
+                notes = [*unusable.values(), text, *filter(None, notes)]
+                raise MissingDebugInfo("; ".join(notes), error.build_id) from error
+            target.types, target.notes, target.doubts = (
+                "BTF",
+                tuple(filter(None, notes)),
+                own.doubts,
+            )
             modules = _Modules(own, [lambda: debug_info], debug_info)
         else:
             raise
+    if given.symbols and InMemory.of(prog) is None:
+        Given(symbols=given.symbols).read_symbols(prog)
+    foreign = foreign_modules(prog, debug_info.module_files, shared)
+    for path, sentence in foreign.items():
+        if path in files:
+            raise TargetError(sentence)
+        unusable[path] = sentence
     target.modules, target.completed = modules, modules.is_completed
+    target.notes = (*debug_info.kernel_troubles, *unusable.values(), *target.notes)
     return target
 
 
-def _in_memory(prog: drgn.Program, given: Given, shared: Sequence[Given]) -> InMemory | str:
+def _split_many(
+    paths: Iterable[Path], origin: str
+) -> tuple[list[Given], tuple[Path, ...], dict[Path, str]]:
+    """Return files of types and symbols for many kernels, other paths, and a sentence about each
+    unusable one.
+
+    :param origin: how they were passed
+    """
+    given, others, unusable = [], list[Path](), dict[Path, str]()
+    for path in paths:
+        try:
+            each, rest = split_given([path], origin)
+        except TargetError as error:
+            unusable[path] = str(error)
+            continue
+        others += rest
+        if not rest:
+            given.append(replace(each, shared=frozenset([path] if origin == SYMBOLS else [])))
+    return given, tuple(others), unusable
+
+
+def _in_memory(
+    prog: drgn.Program,
+    given: Given,
+    shared: Sequence[Given],
+    unusable: dict[Path, str] | None = None,
+) -> InMemory | NotInMemory:
     """Return the kernel's own types, registered behind others; or why there are none.
 
-    :param shared: files for many kernels; those of other kernels count as not given
+    :param shared: files for many kernels, and of directories; those of other kernels count as not
+        given
+    :param unusable: is filled with these files, with a sentence each
     :raises TargetError: the files that the user passed are unusable
     """
     if (known := InMemory.of(prog)) is not None:
@@ -114,22 +171,29 @@ def _in_memory(prog: drgn.Program, given: Given, shared: Sequence[Given]) -> InM
         if given.symbols
         else [*filter(None, (each.symbols for each in shared)), None]
     )
+    of_many = {path for each in shared for path in (each.btf, each.symbols)}
+    in_variable = frozenset[Path]().union(*(each.shared for each in shared))
     for pair in product(types, symbols):
+        files = Given(*pair, in_variable)
         try:
-            return InMemory(prog, Given(*pair), table)
+            return InMemory(prog, files, table)
         except (NotInMemory, TargetError) as error:
             why = error
+            for path in filter(None, of_many.intersection(pair)):
+                if unusable is not None and str(error).startswith(files.name(path)):
+                    unusable[path] = str(error)
     if isinstance(why, TargetError):
         raise why
-    return str(why)
+    assert why is not None
+    return why
 
 
-def _types_of(memory: Callable[[], InMemory | str]) -> Types | str:
+def _types_of(memory: Callable[[], InMemory | NotInMemory]) -> Types | str:
     try:
         made = memory()
     except TargetError as error:
         return str(error)
-    return made if isinstance(made, str) else made.types
+    return made.types if isinstance(made, InMemory) else str(made)
 
 
 class _Modules:

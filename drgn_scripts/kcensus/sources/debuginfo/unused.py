@@ -5,21 +5,30 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+import drgn
+
 from kcensus.human import listed
 from kcensus.sources.debuginfo.finder import below, vmlinux_at, vmlinux_below
+from kcensus.sources.debuginfo.loading import loaded_modules
 from kcensus.sources.debuginfo.packs.file import SUFFIX, Pack, is_pack
-from kcensus.sources.model import TargetError
+from kcensus.sources.debuginfo.packs.modules import module_name
+from kcensus.sources.model import SYMBOLS, TargetError, kernel_release
 from kcensus.text import printable
 
 _MAX_NAMED = 3
 
 
 def unused(
-    origin: str, places: Sequence[Path], release: str, build: str = "", error: str = ""
+    origin: str,
+    places: Sequence[Path],
+    release: str,
+    build: str = "",
+    error: str = "",
+    known: Collection[Path] = (),
 ) -> str:
     """Return a sentence about places with nothing for a kernel; empty if they may serve later.
 
@@ -28,7 +37,9 @@ def unused(
     :param release: of the kernel
     :param build: its build ID or version, if known
     :param error: the sentence that this one ends; what it says is left out
+    :param known: files that serve or are unusable, and their directories, which are left out
     """
+    places = [path for path in places if path not in known]
     directories = [path for path in places if os.path.isdir(path)]
     if not places or any(_has_modules(place, release) for place in places):
         return ""
@@ -56,7 +67,7 @@ def unused(
 def _build(pack: Path) -> str:
     with contextlib.suppress(TargetError):
         return str(Pack(pack).head)
-    return f"{printable(os.fspath(pack))}, which is unreadable"
+    return f"{printable(os.fspath(pack))}, which is damaged: copy it again"
 
 
 def _packs_in(directory: Path) -> Iterator[Path]:
@@ -75,3 +86,37 @@ def _has_modules(place: Path, release: str) -> bool:
             if not releases or release in releases:
                 return True
     return False
+
+
+def foreign_modules(
+    prog: drgn.Program, files: Sequence[Path], shared: Collection[Path]
+) -> dict[Path, str]:
+    """Return a sentence about each file of a loaded module that is of another build of it.
+
+    Such a file counts only if no other one is of the loaded build: files may be for several dumps.
+
+    :param files: of modules
+    :param shared: those in ``KCENSUS_SYMBOLS``
+    """
+    by_name: dict[str, list[Path]] = {}
+    for path in files:
+        by_name.setdefault(module_name(path), []).append(path)
+    foreign = {}
+    for module in loaded_modules(prog, by_name)[0] if by_name else ():
+        own = module.build_id.hex() if module.build_id else None
+        # A compressed file has none.
+        builds = {path: _build_id(path) for path in by_name[module.name]}
+        if not own or own in builds.values() or None in builds.values():
+            continue
+        for path, build_id in builds.items():
+            origin = SYMBOLS if path in shared else "-s"
+            foreign[path] = (
+                f"{origin} {printable(os.fspath(path))}: is of another build of the module "
+                f"{printable(module.name)} (build ID {build_id}) than the loaded one ({own}); pass "
+                f"the file of exactly this kernel, {kernel_release(prog)}"
+            )
+    return foreign
+
+
+def _build_id(path: Path) -> str | None:
+    return next((each.identity.build_id for each in vmlinux_at(path)), None)

@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from kcensus.progress import SilentProgress
+from kcensus.sources import open_target
+from kcensus.sources.debuginfo import debuginfod
 from kcensus.sources.debuginfo.debuginfod.client import Servers
-from kcensus.sources.model import RequestError
-from tests.unit.sources.test_open import BUILD_ID, vmlinux
+from kcensus.sources.model import MissingDebugInfo, RequestError
+from tests.unit.sources.test_open import BUILD_ID, dump, vmlinux
 
 _PAGE = b"<html>Sign in to use this network.</html>"
 Serve = Callable[[Callable[[BaseHTTPRequestHandler], None]], str]
@@ -63,11 +65,11 @@ def test_only_debug_info_of_the_build_is_kept(serve: Serve, tmp_path: Path) -> N
     for body in (_PAGE, other, wanted[:70]):
         serve(sends(body))
         servers = Servers(SilentProgress())
-        assert servers.debug_file(BUILD_ID, "vmlinux") is None
-        assert "not an ELF file with this build ID" in servers.troubles[0]
+        assert servers.debug_file(BUILD_ID, "kernel 6.1.0") is None
+        assert "not an ELF file with this build ID" in next(iter(servers.troubles))
         assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
     serve(sends(wanted))
-    path = Servers(SilentProgress()).debug_file(BUILD_ID, "vmlinux")
+    path = Servers(SilentProgress()).debug_file(BUILD_ID, "kernel 6.1.0")
     assert path is not None
     assert path.read_bytes() == wanted
 
@@ -78,7 +80,7 @@ def test_another_file_in_the_cache_is_replaced(serve: Serve, tmp_path: Path) -> 
     kept.parent.mkdir(parents=True)
     kept.write_bytes(_PAGE)
     serve(sends(wanted))
-    assert Servers(SilentProgress()).debug_file(BUILD_ID, "vmlinux") == kept
+    assert Servers(SilentProgress()).debug_file(BUILD_ID, "kernel 6.1.0") == kept
     assert kept.read_bytes() == wanted
 
 
@@ -86,7 +88,7 @@ def test_words_of_elfutils_are_no_urls(serve: Serve, monkeypatch: pytest.MonkeyP
     url = serve(sends(_PAGE))
     monkeypatch.setenv("DEBUGINFOD_URLS", f"ima:enforcing {url} ima:ignore {url}/more")
     servers = Servers(SilentProgress())
-    assert servers.debug_file(BUILD_ID, "vmlinux") is None
+    assert servers.debug_file(BUILD_ID, "kernel 6.1.0") is None
     assert len(servers.troubles) == 2
     for bad in ("ima:enforcing", "http://[bad", "ftp://127.0.0.1"):
         monkeypatch.setenv("DEBUGINFOD_URLS", bad)
@@ -110,8 +112,32 @@ def test_a_server_that_trickles_is_left(
     servers, start = Servers(SilentProgress()), time.monotonic()
     try:
         # Both would go on until 64 KiB or 1 MiB are there.
-        assert servers.debug_file(BUILD_ID, "vmlinux") is None
+        assert servers.debug_file(BUILD_ID, "kernel 6.1.0") is None
     finally:
         is_over.set()
     assert time.monotonic() - start < 10
-    assert "in 1 s" in servers.troubles[0]
+    assert "in 1 s" in next(iter(servers.troubles))
+
+
+def test_sentences_name_what_was_not_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEBUGINFOD_URLS", "http://127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    servers = Servers(SilentProgress())
+    for what in ("kernel 6.1.0", "module xfs", "module dm_mod", "module xfs"):
+        assert servers.debug_file(BUILD_ID, what) is None
+    (sentence,) = servers.sentences("module")
+    assert sentence.startswith("debug info of modules xfs, dm_mod was not downloaded: http://")
+    (sentence,) = servers.sentences("kernel", "6.1.0")
+    assert "of kernel 6.1.0 was" in sentence
+    assert servers.sentences("kernel", "6.1") == []
+
+
+@pytest.mark.parametrize(
+    ("build_id", "words"), [(BUILD_ID, "not on the servers"), (None, "were not asked")]
+)
+def test_why_no_server_has_the_kernel(
+    serve: Serve, tmp_path: Path, build_id: str | None, words: str
+) -> None:
+    serve(lambda request: request.send_error(404))
+    with debuginfod.allowed(SilentProgress()), pytest.raises(MissingDebugInfo, match=f"{words}.*"):
+        open_target(str(dump(tmp_path / "vmcore", build_id=build_id)))

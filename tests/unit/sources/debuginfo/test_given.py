@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kcensus.sources.debuginfo.given import Given, split_given
+from kcensus.sources.debuginfo.given import Given, in_directories, split_given
 from kcensus.sources.debuginfo.packs.choice import split_packs
 from kcensus.sources.model import TargetError
 
@@ -32,3 +32,13 @@ def test_the_symbols_of_the_running_kernel() -> None:
     path = Path("/proc/kallsyms")
     packs, files = split_packs([path])
     assert (packs, *split_given(files)) == ((), Given(symbols=path), ())
+
+
+def test_files_in_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "boot").mkdir()
+    names = ["System.map-6.1.0", "vmlinux.btf", "boot/System.map", "boot/6.1.0.btf.tar.xz"]
+    for name in (*names, "System.map-6.1.1", "6.1.1.btf", "boot/config-6.1.0"):
+        (tmp_path / name).touch()
+    paths = [tmp_path, tmp_path / "System.map-6.1.1", tmp_path / "none"]
+    assert in_directories(paths, "6.1.0") == [tmp_path / name for name in names]
+    assert in_directories(paths, "../6.1.0") == [tmp_path / names[1], tmp_path / names[2]]

@@ -4,11 +4,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
+
+from kcensus.sources.debuginfo import unused as room
 from kcensus.sources.debuginfo.packs.file import encode
-from kcensus.sources.debuginfo.unused import unused
+from kcensus.sources.debuginfo.unused import foreign_modules, unused
+from tests.unit.fakekernel import FakeKernel
 from tests.unit.sources.packs.synthetic import head, symbols
-from tests.unit.sources.test_open import OTHER_ID, vmlinux
+from tests.unit.sources.test_open import BUILD_ID, OTHER_ID, vmlinux
 
 KERNEL = "6.1.0", "build ID 00ff"
 
@@ -65,3 +70,25 @@ def test_an_error_does_not_say_it_twice(tmp_path: Path) -> None:
     pack(tmp_path / "aa.kctypes", "aa")
     held = f"-s {tmp_path} has only 1 type pack (0.0.0-synthetic, build ID aa)"
     assert unused("-s", [tmp_path], *KERNEL, error) == held
+
+
+def test_modules_of_another_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("own", "other"):
+        (tmp_path / folder).mkdir()
+    own = vmlinux(tmp_path / "own" / "dm-mod.ko", BUILD_ID)
+    other = vmlinux(tmp_path / "other" / "dm-mod.ko.debug", OTHER_ID)
+    absent = vmlinux(tmp_path / "other" / "xfs.ko", OTHER_ID)
+    loaded = [SimpleNamespace(name="dm_mod", build_id=bytes.fromhex(BUILD_ID))]
+    monkeypatch.setattr(room, "loaded_modules", lambda *_: (loaded, []))
+    prog = FakeKernel().prog
+    assert foreign_modules(prog, [], []) == {}
+    assert foreign_modules(prog, [own, other, absent], []) == {}
+    found = foreign_modules(prog, [other, absent], [other])
+    assert [*found] == [other]
+    assert found[other].startswith(f"KCENSUS_SYMBOLS {other}: ")
+    assert BUILD_ID in found[other]
+    compressed = tmp_path / "dm-mod.ko.xz"
+    compressed.write_bytes(b"\xfd7zXZ\0")
+    assert foreign_modules(prog, [compressed], []) == {}
+    loaded[0].build_id = None
+    assert foreign_modules(prog, [other], []) == {}

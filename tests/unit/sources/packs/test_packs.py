@@ -14,9 +14,10 @@ from kcensus.analyses.runner import Context
 from kcensus.samples import DIRECTORY
 from kcensus.sources import open_target
 from kcensus.sources.capsule import NotRecorded
+from kcensus.sources.debuginfo.lookups import lookups
 from kcensus.sources.debuginfo.packs.choice import split_packs, use_pack
 from kcensus.sources.debuginfo.packs.file import Pack, encode
-from kcensus.sources.debuginfo.packs.loaded import PackDebugInfo
+from kcensus.sources.debuginfo.packs.loaded import NotInPack, PackDebugInfo
 from kcensus.sources.debuginfo.packs.modules import module_files
 from kcensus.sources.model import Target, TargetError
 from kcensus.sources.types.table import BadTypes
@@ -87,11 +88,33 @@ def test_types_objects_and_symbols_are_found(capsule: Path, pack: Path) -> None:
 
 def test_what_a_pack_does_not_know_is_not_absent(capsule: Path, pack: Path) -> None:
     prog = loaded(capsule, pack)
-    with pytest.raises(NotRecorded, match="pass the vmlinux with -s"):
+    with pytest.raises(NotInPack, match="pass the vmlinux with -s"):
         prog.type("struct nobody_uses")
-    with pytest.raises(NotRecorded, match="pass the vmlinux with -s"):
-        prog["nobody_uses"]
+    with pytest.raises(NotInPack, match="pass the vmlinux with -s"):
+        prog["first"]  # a symbol
+    assert issubclass(NotInPack, LookupError)
     assert prog.type("unsigned long").size == 8
+
+
+def test_a_name_without_a_symbol_is_not_found_as_in_debug_info(capsule: Path, pack: Path) -> None:
+    """drgn's helpers try the names of several kernels, and expect these errors."""
+    prog = loaded(capsule, pack)
+    with pytest.raises(KeyError):
+        prog["nobody_uses"]
+    for find in (prog.variable, prog.constant, prog.function):
+        with pytest.raises(drgn.ObjectNotFoundError):
+            find("nobody_uses")
+
+
+def test_what_an_older_pack_lacks_is_not_absent(capsule: Path, pack: Path) -> None:
+    prog = loaded(capsule, pack)
+    known = PackDebugInfo.of(prog)
+    assert known is not None
+    asked = {name for name, _ in known._contents.asked}
+    name = min(name for name in lookups().constants if name not in asked)
+    with pytest.raises(NotRecorded, match="kcensus types save") as caught:
+        prog.constant(name)
+    assert not isinstance(caught.value, LookupError)
 
 
 def test_a_type_that_is_only_declared_has_the_members_of_its_module(
@@ -172,6 +195,43 @@ def test_a_pack_that_contradicts_vmcoreinfo_is_refused(capsule: Path, pack: Path
         _describe(patch, BUILD_ID, _stext=LOW + 1)
         with pytest.raises(TargetError, match="_stext is at 0xffffffff81000000 by the type pack"):
             use_pack(program(capsule), [pack], [])
+
+
+def _damages(good: bytes) -> list[bytes]:
+    header, digest = b"XXXX" + good[4:], good[:-1] + bytes([good[-1] ^ 1])
+    return [b"", header, good[:40], good[:-1], digest]
+
+
+@pytest.mark.parametrize("damage", range(5))
+def test_a_damaged_pack_is_to_be_copied_again(capsule: Path, pack: Path, damage: int) -> None:
+    good = pack.parent / "good" / pack.name
+    good.parent.mkdir()
+    good.write_bytes(pack.read_bytes())
+    pack.write_bytes(_damages(pack.read_bytes())[damage])
+    assert split_packs([pack]) == ((pack,), ())
+    with pytest.MonkeyPatch.context() as patch:
+        _describe(patch, BUILD_ID)
+        for given, places in (([pack], []), ([], [pack.parent])):
+            with pytest.raises(TargetError, match="copy it again"):
+                use_pack(program(capsule), given, places)
+        # Of many kernels: the next one serves.
+        for shared in (pack, pack.parent):
+            unusable: dict[Path, str] = {}
+            info = use_pack(program(capsule), [], [], [shared, good.parent], unusable)
+            assert info is not None
+            assert info.places() == [("vmlinux", f"{good} (type pack)")]
+            assert [*unusable] == [pack]
+            assert unusable[pack].startswith(f"KCENSUS_SYMBOLS {pack}: ")
+        # Without a build ID, the damaged one may be of another kernel.
+        _describe(patch, "")
+        patch.setattr("kcensus.sources.debuginfo.packs.choice.holds", lambda *_: True)
+        places, unusable = [pack.parent, good.parent], {}
+        if damage < 4:
+            assert use_pack(program(capsule), [], places, [], unusable) is not None
+            assert [*unusable] == [pack]
+        else:  # its head says that it is of this one
+            with pytest.raises(TargetError, match="copy it again"):
+                use_pack(program(capsule), [], places, [], unusable)
 
 
 def test_files_that_are_not_packs_are_refused(pack: Path, tmp_path: Path) -> None:

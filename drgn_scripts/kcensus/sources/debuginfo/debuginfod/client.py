@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from kcensus.human import human_bytes
+from kcensus.human import human_bytes, listed
 from kcensus.progress import Progress
 from kcensus.sources.formats import elf
 from kcensus.sources.model import RequestError, TargetError
-from kcensus.sources.reader import FileReader
+from kcensus.sources.reader import FileReader, os_reason
 from kcensus.text import printable
 
 _URLS, _CACHE, _TIMEOUT = "DEBUGINFOD_URLS", "DEBUGINFOD_CACHE_PATH", "DEBUGINFOD_TIMEOUT"
@@ -37,6 +37,7 @@ _LEAST_BYTES = 100 << 10
 """Least bytes in that time, as of elfutils."""
 _BLOCK = 1 << 20
 _MAX_BYTES = 1 << 33
+_MAX_NAMED = 8
 _BUILD_ID = re.compile(r"[0-9a-f]{2,128}")
 
 
@@ -50,8 +51,8 @@ class Servers:
     """
 
     progress: Progress
-    troubles: list[str] = field(default_factory=list)
-    """Sentences about servers that failed, without 404."""
+    troubles: dict[str, list[str]] = field(default_factory=dict)
+    """By server and its failure, without 404: the kernel or modules that were wanted."""
 
     def __post_init__(self) -> None:
         words = os.environ.get(_URLS, "").split()
@@ -67,7 +68,7 @@ class Servers:
     def debug_file(self, build_id: str, what: str) -> Path | None:
         """Return the file with the debug info of a build, downloaded once; None if there is none.
 
-        :param what: the kernel or module, for the progress bar
+        :param what: ``kernel RELEASE`` or ``module NAME``, printable
         """
         if not _BUILD_ID.fullmatch(build_id):
             return None
@@ -84,11 +85,29 @@ class Servers:
                     troubles.append(f"{printable(url)}: HTTP status {error.code}")
             except (OSError, HTTPException, ValueError) as error:
                 reason = getattr(error, "reason", error)
-                troubles.append(f"{printable(url)}: {printable(str(reason))}")
+                why = os_reason(reason) if isinstance(reason, OSError) else printable(str(reason))
+                troubles.append(f"{printable(url)}: {why}")
             else:
                 return path
-        self.troubles += troubles
+        for trouble in troubles:
+            wanted = self.troubles.setdefault(trouble, [])
+            wanted += [what] * (what not in wanted)
         return None
+
+    def sentences(self, kind: str, name: str = "") -> list[str]:
+        """Return what was not downloaded, and why.
+
+        :param kind: ``kernel`` or ``module``
+        :param name: of a single one
+        """
+        sentences = []
+        for trouble, wanted in self.troubles.items():
+            split = [what.partition(" ") for what in wanted]
+            names = [each for of, _, each in split if of == kind and name in ("", each)]
+            if names:
+                what = f"{kind}{'s' * (len(names) > 1)} {listed(names, _MAX_NAMED)}"
+                sentences.append(f"debug info of {what} was not downloaded: {trouble}")
+        return sentences
 
     def _download(self, server: str, build_id: str, path: Path, what: str) -> None:
         url = f"{server.rstrip('/')}/buildid/{build_id}/debuginfo"
@@ -113,7 +132,7 @@ class Servers:
 
     def _store(self, read: Callable[[int], bytes], handle: int, size: int, what: str) -> None:
         done = 0
-        title = f"downloading {what}" + (f", {human_bytes(size)}" if size else "")
+        title = f"downloading the debug info of {what}" + (f", {human_bytes(size)}" if size else "")
         with os.fdopen(handle, "wb") as file, self.progress.step(title, size) as step:
             while block := read(_BLOCK):
                 done += len(block)

@@ -282,10 +282,12 @@ def check_order(table: Symbols) -> None:
             raise BadKallsyms(f"kallsyms has more than {_MAX_ALIASES} symbols at one address")
 
 
-def check_known(table: Symbols, known: dict[str, int]) -> None:
+def check_known(table: Symbols, known: dict[str, int], source: str = "kallsyms") -> None:
     """Raise :class:`BadKallsyms` unless symbols are where VMCOREINFO says they are.
 
     ``_stext`` must be in the table; data symbols are in it only with CONFIG_KALLSYMS_ALL.
+
+    :param source: where the symbols come from
     """
     if "_stext" not in known:
         raise BadKallsyms("VMCOREINFO lacks SYMBOL(_stext), which verifies kallsyms")
@@ -294,7 +296,7 @@ def check_known(table: Symbols, known: dict[str, int]) -> None:
         if known[name] not in places and (places or name == "_stext"):
             where = f"at 0x{places[0]:x}" if places else "missing"
             raise BadKallsyms(
-                f"{name} is {where} in kallsyms, but at 0x{known[name]:x} in VMCOREINFO"
+                f"{name} is {where} in {source}, but at 0x{known[name]:x} in VMCOREINFO"
             )
 
 

@@ -28,6 +28,7 @@ _FIXED = 0xFFFF_FFFF_FF00_0000
 _MIN_KNOWN = 3
 _BANNER = b"Linux version "
 _PROC = "/proc/kallsyms"
+_EXACT = "; pass the System.map of exactly this build"
 
 
 def is_symbols(start: bytes) -> bool:
@@ -58,7 +59,7 @@ def from_file(path: str | Path, prog: drgn.Program) -> Symbols:
             banner = _BANNER  # Its page is not in the dump.
         if banner != _BANNER:
             raise BadKallsyms(
-                f"the symbols belong to another kernel: linux_banner is not at 0x{address:x}"
+                f"belongs to another kernel: linux_banner is not at 0x{address:x}{_EXACT}"
             )
     return table
 
@@ -118,9 +119,9 @@ def parsed(data: bytes, info: Vmcoreinfo) -> Symbols:
         # The offset of KASLR is another one at each boot.
         table, is_boot = linked, bool(offset)
     try:
-        decode.check_known(table, known)
+        decode.check_known(table, known, "the file")
     except BadKallsyms as error:
-        raise BadKallsyms(f"the symbols belong to another kernel: {error}") from error
+        raise BadKallsyms(f"belongs to another kernel: {error}{_EXACT}") from error
     if not is_boot and sum(bool(table.addresses(name)) for name in known) <= _MIN_KNOWN:
         raise BadKallsyms("the file has too few symbols of VMCOREINFO to tell the kernel")
     return table

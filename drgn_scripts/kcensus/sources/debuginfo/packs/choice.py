@@ -14,7 +14,7 @@ import drgn
 from kcensus.sources.debuginfo.loading import holds
 from kcensus.sources.debuginfo.packs.file import SUFFIX, Pack, is_pack
 from kcensus.sources.debuginfo.packs.loaded import PackDebugInfo
-from kcensus.sources.model import TargetError, kernel_release
+from kcensus.sources.model import SYMBOLS, TargetError, kernel_release
 from kcensus.sources.vmcoreinfo.text import Vmcoreinfo, vmcoreinfo_of
 
 _MAX_PACKS = 1 << 12
@@ -28,27 +28,56 @@ def split_packs(paths: Collection[Path]) -> tuple[tuple[Path, ...], tuple[Path, 
 
 
 def use_pack(
-    prog: drgn.Program, packs: Iterable[Path], places: Iterable[Path], shared: Iterable[Path] = ()
+    prog: drgn.Program,
+    packs: Iterable[Path],
+    places: Iterable[Path],
+    shared: Iterable[Path] = (),
+    unusable: dict[Path, str] | None = None,
 ) -> PackDebugInfo | None:
     """Register the pack of a program's kernel; return None if there is none.
 
     :param packs: files that the user passed for this kernel
     :param places: directories, and other files
-    :param shared: packs of many kernels
+    :param shared: packs of many kernels, and directories
+    :param unusable: is filled with those of ``shared`` that are corrupt, and those of a directory
+        that may be of another kernel, with a sentence each
     :raises TargetError: a pack that the user passed is of another kernel or corrupt, or the pack of
-        this kernel is
+        this kernel in ``places`` is
     """
+    unusable = {} if unusable is None else unusable
     if (known := PackDebugInfo.of(prog)) is not None:
         return known
     vmcoreinfo = vmcoreinfo_of(prog)
     build_id, offset = vmcoreinfo.build_id, vmcoreinfo.kernel_offset
     given = [Pack(path) for path in packs]
-    for pack in (*given, *_readable(shared), *_in_directories(places, build_id)):
-        if _is_of(pack, prog, build_id, offset):
-            _check(pack, vmcoreinfo)
-            info = PackDebugInfo(prog, pack, offset)
-            info.register()
+
+    def use(pack: Pack) -> PackDebugInfo | None:
+        if not _is_of(pack, prog, build_id, offset):
+            return None
+        _check(pack, vmcoreinfo)
+        info = PackDebugInfo(prog, pack, offset)
+        info.register()
+        return info
+
+    for pack in given:
+        if info := use(pack):
             return info
+    for path in _in_directories(places, build_id):
+        try:
+            pack = Pack(path)
+        except TargetError as error:
+            if build_id is not None:
+                raise
+            unusable[path] = f"-s {error}"
+            continue
+        if info := use(pack):
+            return info
+    for path in _all_of(shared, build_id):
+        try:
+            if info := use(Pack(path)):
+                return info
+        except TargetError as error:
+            unusable[path] = f"{SYMBOLS} {error}"
     if given:
         wanted = f"build ID {build_id}" if build_id else "VMCOREINFO has no build ID"
         raise TargetError(
@@ -58,22 +87,25 @@ def use_pack(
     return None
 
 
-def _in_directories(places: Iterable[Path], build_id: str | None) -> Iterator[Pack]:
+def _all_of(paths: Iterable[Path], build_id: str | None) -> Iterator[Path]:
+    for path in paths:
+        if os.path.isdir(path):
+            yield from _in_directories([path], build_id)
+        elif is_pack(path):
+            yield path
+
+
+def _in_directories(places: Iterable[Path], build_id: str | None) -> Iterator[Path]:
+    """Yield the packs in directories that may be of a kernel."""
     for directory in filter(os.path.isdir, places):
         if build_id is not None:
             path = directory / f"{build_id}{SUFFIX}"
-            if is_pack(path):
-                yield Pack(path)
+            if path.is_file():
+                yield path
             continue
         with suppress(OSError):
             names = sorted(name for name in os.listdir(directory) if name.endswith(SUFFIX))
-            yield from _readable(directory / name for name in islice(names, _MAX_PACKS))
-
-
-def _readable(paths: Iterable[Path]) -> Iterator[Pack]:
-    for path in paths:
-        with suppress(TargetError):
-            yield Pack(path)
+            yield from (directory / name for name in islice(names, _MAX_PACKS))
 
 
 def _is_of(pack: Pack, prog: drgn.Program, build_id: str | None, offset: int) -> bool:

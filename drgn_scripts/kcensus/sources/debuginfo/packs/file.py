@@ -63,7 +63,12 @@ class Head:
 
 
 def is_pack(path: Path) -> bool:
-    """Return whether a file begins with the magic of a type pack; False if it is unreadable."""
+    """Return whether a file has the name of a type pack, or begins with the magic of one.
+
+    A damaged pack may have only the name.
+    """
+    if path.suffix == SUFFIX:
+        return True
     try:
         with FileReader(path) as reader:
             return reader.read(0, len(MAGIC)) == MAGIC
@@ -107,6 +112,8 @@ class Pack:
             self.name = reader.name
             header = reader.exact(0, _HEADER.size, "header")
             magic, version, size, self._digest = _HEADER.unpack(header)
+            if magic != MAGIC and path.suffix == SUFFIX:
+                raise self.corrupt("it does not begin like one")
             if magic != MAGIC:
                 raise TargetError(
                     f"{self.name}: is not a type pack; pass one that `kcensus types save` wrote"

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import cached_property
+from functools import cache, cached_property
 
 import drgn
 from drgn import FindObjectFlags, TypeKind
 
+from kcensus.sources.debuginfo import lookups
 from kcensus.sources.debuginfo.btf.finders import Types
 from kcensus.sources.debuginfo.loading import loaded_modules
 from kcensus.sources.debuginfo.packs.file import Pack
@@ -31,9 +32,25 @@ from kcensus.text import printable
 _TAGGED = (*COMPOUND, TypeKind.ENUM)
 _PRIMITIVE = (TypeKind.VOID, TypeKind.INT, TypeKind.BOOL, TypeKind.FLOAT)
 """drgn has its own."""
+_WITH_SYMBOL = FindObjectFlags.VARIABLE | FindObjectFlags.FUNCTION
 _MASK = (1 << 64) - 1
 _KEY = "kcensus: type pack"
 """Key of :attr:`drgn.Program.cache`."""
+
+
+class NotInPack(NotRecorded, LookupError):
+    """A pack lacks what kcensus itself does not use.
+
+    Those who ask for it, such as drgn's helpers, can go on with another name.
+    """
+
+
+@cache
+def _own_names() -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names of all types and objects that this version of kcensus looks up."""
+    own = lookups.lookups()
+    objects = own.variables | own.constants | own.functions | own.objects
+    return frozenset(own.types), frozenset(name.partition(" ")[0] for name in objects)
 
 
 class PackDebugInfo:
@@ -77,19 +94,19 @@ class PackDebugInfo:
         """The symbols of the kernel."""
         return kernel_table(self._columns, self._pack.head.extent, self._offset)
 
-    def _lacking(self, what: str) -> NotRecorded:
+    def _lacking(self, what: str, is_own: bool = True) -> NotRecorded:
         rest = self.rest() if self._is_only() else ""
         why = f", and the dump cannot complete it: {rest}" if rest and isinstance(rest, str) else ""
-        return NotRecorded(
-            f"the type pack {self._pack.name} lacks {printable(what)}: it has what kcensus itself "
-            f"uses{why}; pass the vmlinux with -s, or write the pack again with `kcensus types "
-            "save`"
-        )
+        lacks = f"the type pack {self._pack.name} lacks {printable(what)}"
+        has = f"{lacks}: it has what kcensus itself uses{why}; pass the vmlinux with -s"
+        if not is_own:
+            return NotInPack(has)
+        return NotRecorded(f"{has}, or write the pack again with `kcensus types save`")
 
-    def _go_on(self, what: str) -> None:
+    def _go_on(self, what: str, is_own: bool) -> None:
         """Let drgn ask the finders of the other source; raise an error if there is none."""
         if self._is_only() and isinstance(self.rest(), str):
-            raise self._lacking(what)
+            raise self._lacking(what, is_own)
 
     def _member_of_rest(self, owner: Node, member: Member) -> MemberType | None:
         """Return the type of a member, of a struct whose members kcensus does not use."""
@@ -147,7 +164,7 @@ class PackDebugInfo:
                     return build(prog, ref)
             is_known |= kind in _PRIMITIVE
         if not is_known:
-            self._go_on(f"the type {label}")
+            self._go_on(f"the type {label}", label in _own_names()[0])
         return None
 
     def _find_object(
@@ -164,7 +181,11 @@ class PackDebugInfo:
                 if is_there:
                     return drgn.Object.from_bytes_(prog, build(prog, found.ref), found.value)
         if key not in self._contents.asked:
-            self._go_on(f"the variable or constant {name}")
+            # A pack of an older kcensus lacks names that this one uses. Of other names, one without
+            # a symbol is not found, as in debug info, so that drgn's helpers try the next one.
+            is_own = name in _own_names()[1]
+            if is_own or (flags & _WITH_SYMBOL and self._find_symbols(prog, name, None, True)):
+                self._go_on(f"the variable or constant {name}", is_own)
         return None
 
     def _place(
