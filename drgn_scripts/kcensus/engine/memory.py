@@ -60,6 +60,20 @@ class Guess(Faults):
     """
 
 
+def direct_map_start(prog: drgn.Program) -> int:
+    """Return the virtual address of physical address 0.
+
+    :raises LookupError: it is unknown
+    """
+    try:
+        return int(pfn_to_virt(prog, 0))
+    except Exception as error:
+        # Of a kernel whose variables are unknown, drgn says so with the base of all exceptions.
+        if type(error) is Exception:
+            raise LookupError(str(error)) from error
+        raise
+
+
 class Memory:
     """Reader of a program's pages in bulk.
 
@@ -102,7 +116,7 @@ class Memory:
         # If drgn walks page tables, as for QEMU's dumps, the walk is half of the time of reading a
         # page. If the dump or its reader knows virtual addresses, it is the other way round. So
         # both are tried, with a page that every dump has: the page of a task.
-        start = int(pfn_to_virt(self.prog, 0))
+        start = direct_map_start(self.prog)
         direct = range(start, int(pfn_to_virt(self.prog, self.prog["max_pfn"])))
         try:
             probe = int(self.prog["init_task"].tasks.next)

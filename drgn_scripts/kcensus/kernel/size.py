@@ -12,9 +12,10 @@ from typing import TypeVar
 import drgn
 from drgn.helpers.linux.bitops import for_each_set_bit
 from drgn.helpers.linux.cpumask import for_each_online_cpu, for_each_possible_cpu
-from drgn.helpers.linux.mm import pfn_to_virt, totalram_pages
+from drgn.helpers.linux.mm import totalram_pages
 from drgn.helpers.linux.nodemask import for_each_node_state, nr_node_ids
 
+from kcensus.engine.memory import direct_map_start
 from kcensus.engine.slub.percpu import node_ids
 from kcensus.human import human_bytes
 from kcensus.kernel.names import DAMAGED
@@ -63,7 +64,7 @@ def machine_size(prog: drgn.Program) -> MachineSize:
         reason = f"node_states has node {highest} as the last possible one, nr_node_ids is {ids}"
         effect = "figures by node may be wrong"
         size.contradictions.append(Contradiction("NUMA nodes", reason, effect))
-    base = attempt(lambda: int(pfn_to_virt(prog, 0)))
+    base = attempt(lambda: direct_map_start(prog))
     if base is not None and base >> 63 != 1:
         reason = f"it begins at {base:#x}"
         effect = "objects cannot be told from their addresses: figures are too low"

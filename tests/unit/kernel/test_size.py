@@ -7,9 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import drgn
 import pytest
 
 from kcensus.analyses.runner import Context
+from kcensus.engine import memory
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.machine import _taken_by, machine
 from kcensus.kernel.size import machine_size
@@ -104,7 +106,17 @@ def test_a_panic_that_a_user_asked_for_has_no_cause_to_look_for(
         assert machine(Kernel(open_target("sample").prog)).is_panic is is_panic
 
 
+def test_a_direct_map_that_drgn_does_not_find(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(prog: drgn.Program, pfn: int) -> drgn.Object:
+        raise Exception("could not find variable in direct mapping")  # as drgn does
+
+    monkeypatch.setattr(memory, "pfn_to_virt", lost)
+    assert machine_size(FakeKernel().prog).cpus == 2
+    with pytest.raises(LookupError):
+        memory.direct_map_start(FakeKernel().prog)
+
+
 def test_a_direct_map_that_begins_nowhere() -> None:
-    with mock.patch("kcensus.kernel.size.pfn_to_virt", return_value=0):
+    with mock.patch("kcensus.kernel.size.direct_map_start", return_value=0):
         found = machine_size(FakeKernel().prog).contradictions
     assert [each.what for each in found] == ["direct map"]

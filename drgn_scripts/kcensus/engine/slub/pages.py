@@ -11,11 +11,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from drgn.helpers.linux.mm import for_each_valid_page_range, pfn_to_virt
+from drgn.helpers.linux.mm import for_each_valid_page_range
 
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import Layout, layout
-from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words
+from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words, direct_map_start
 from kcensus.engine.slub.percpu import online_nodes
 from kcensus.sources.capsule import NotRecorded
 from kcensus.sources.capsule.uses import Use
@@ -88,7 +88,7 @@ class PageMap:
         """Valid page frame numbers: (first, one past the last)."""
         self.base: int = ranges[0][2].value_() if ranges else 0
         """Address of the struct page of page frame 0, present or not."""
-        self.direct_map: int = pfn_to_virt(prog, 0).value_()
+        self.direct_map: int = direct_map_start(prog)
         """Address of page frame 0 in the direct map, present or not."""
         self.page_shift = memory.page_shift
 
