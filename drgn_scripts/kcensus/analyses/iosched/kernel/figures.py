@@ -126,12 +126,14 @@ class Figures:
         """Return the tasks in state D that wait for a free request of a disk."""
         is_tag = np.array([kind is WaitKind.TAG for kind in self.waits.kind], np.bool_)
         rows = np.flatnonzero(is_tag & (self.waits.disk == np.uint64(self.disks[disk].address)))
-        longest = int(self.waits.since_ns[rows].max(initial=0)) / 1e9
-        return TagWaiters(frozenset(self.waits.pid[rows].tolist()), longest)
+        return TagWaiters(frozenset(self.waits.pid[rows].tolist()), self._longest(rows))
 
     def longest_wait(self, pids: Collection[int]) -> float:
         """Return the longest wait of some tasks in state D, seconds; 0 for none."""
-        rows = np.isin(self.waits.pid, [*pids])
+        return self._longest(np.flatnonzero(np.isin(self.waits.pid, [*pids])))
+
+    def _longest(self, rows: Numbers) -> float:
+        """Return the longest of some waits, seconds; 0 for none."""
         return int(self.waits.since_ns[rows].max(initial=0)) / 1e9
 
     @cached_property

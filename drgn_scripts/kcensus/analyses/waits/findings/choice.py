@@ -125,7 +125,7 @@ def _own(figures: Figures, node: int) -> Iterator[Told]:
         try:
             alike = [(kind, each) for each in finder.alike(kind, address)]
             nodes = [figures.graph.index[each] for each in alike if each in figures.graph.index]
-            nodes = [each for each in nodes if each in figures.roots]
+            nodes = [each for each in nodes if each == node or each in figures.roots]
             found = finder.finding(kind, address, together(figures, nodes))
         except MISSING:
             continue  # the usual finding says less

@@ -91,7 +91,7 @@ def _check_pairs(table: list[bytes]) -> None:
         for pair, short in pairs.items():
             left = left.replace(pair, short)
         if len(left) != 2:
-            raise BadKallsyms("kallsyms_token_table has a token that is no pair of others")
+            raise BadKallsyms("kallsyms_token_table has a token that is not a pair of others")
         pairs[left] = bytes([code])
 
 

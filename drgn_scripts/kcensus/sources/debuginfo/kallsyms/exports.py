@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Compare symbols with those that the kernel exports to modules.
+"""Compare symbols with the exported symbols of the kernel.
 
 __ksymtab has names and addresses of 9,000 to 13,000 symbols in strings and numbers of their own:
 kallsyms has no checksum, but they share most tokens of names and every page of addresses.
@@ -134,7 +134,7 @@ def _parsed(data: bytes, start: int, form: _Form) -> tuple[Array, Array] | None:
         columns += (np.uint64(start) + places)[:, None]
         columns[:, 1] += np.uint64(4)
     names = columns[:, 1]
-    # With another form, most numbers are no addresses of names.
+    # With another form, most numbers are not addresses of names.
     middle = np.sort(names)[len(names) // 2]
     near = names - middle + np.uint64(_MAX_STRINGS_BYTES // 2) < _MAX_STRINGS_BYTES
     if np.count_nonzero(~near) > _MAX_DIFFERENCES:

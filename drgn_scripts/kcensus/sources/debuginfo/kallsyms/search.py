@@ -26,8 +26,8 @@ from kcensus.sources.debuginfo.kallsyms.symbols import Symbols
 from kcensus.sources.vmcoreinfo.search import stretches
 
 _DIGITS = b"".join(b"%c\0" % digit for digit in b"0123456789")
-# The next code is no character of a symbol; tables of Unicode have it after the digits. A regular
-# expression is found in half the time of bytes.
+# The next code is not a character of a symbol; tables of Unicode have it after the digits. A
+# regular expression is found in half the time of bytes.
 _START = re.compile(re.escape(_DIGITS) + rb"(?!:\0)")
 _FIRST_DIGIT = ord("0")
 _CHUNK_BYTES = 1 << 20
