@@ -16,6 +16,7 @@ from pathlib import Path
 import drgn
 from drgn.helpers.linux.mm import pfn_to_virt
 
+from kcensus.arch import KNOWN
 from kcensus.sources import faults
 from kcensus.sources.custom import MAX_MEMORY_BYTES, add_direct_map, program_of, read_page_tables
 from kcensus.sources.debuginfo.opening import load_debug_info
@@ -48,7 +49,7 @@ _BLOCK_BYTES = 64 << 10
 _MAX_BLOCKS = 1024
 """Most blocks of a dump to keep: 64 MiB."""
 
-_ARCHITECTURES = {"X86_64": drgn.Architecture.X86_64, "ARM64": drgn.Architecture.AARCH64}
+_ARCHITECTURES = {each.crash: each.drgn for each in KNOWN}
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import drgn
 
+from kcensus.arch import architecture_of, names
 from kcensus.text import printable
 
 SYMBOLS = "KCENSUS_SYMBOLS"
@@ -167,11 +168,9 @@ class Source:
 
 
 def check_platform(prog: drgn.Program, name: str) -> None:
-    """Raise :class:`TargetError` unless the machine is a 64-bit little-endian x86_64 or aarch64."""
+    """Raise :class:`TargetError` unless kcensus reads kernels of the machine's architecture."""
     platform = prog.platform
-    required = drgn.PlatformFlags.IS_64_BIT | drgn.PlatformFlags.IS_LITTLE_ENDIAN
-    known = (drgn.Architecture.X86_64, drgn.Architecture.AARCH64)
-    if platform is None or platform.arch not in known or platform.flags & required != required:
+    if architecture_of(platform) is None:
         machine = platform.arch.name.lower() if platform is not None else "unknown"
         raise unsupported_machine(name, machine)
 
@@ -180,7 +179,7 @@ def unsupported_machine(name: str, machine: str) -> TargetError:
     """Return the error for a kernel of another architecture; ``machine`` must be printable."""
     return TargetError(
         f"{name}: comes from a machine of architecture '{machine}', "
-        "but kcensus reads only x86_64 and aarch64 (64-bit, little-endian)"
+        f"but kcensus reads only {names()}, 64-bit"
     )
 
 

@@ -20,7 +20,7 @@ PACKAGE = ROOT / "drgn_scripts" / "kcensus"
 
 LAYERS = (
     # From the bottom to the top: a module imports from its own layer and those below.
-    *("text", "samples", "progress", "outputs", "results", "human", "charts", "limits"),
+    *("text", "arch", "samples", "progress", "outputs", "results", "human", "charts", "limits"),
     *("sources", "engine", "kernel"),
     *("analyses", "explain", "catalogue", "redaction", "reports", "capsule"),
     *("render", "compare", "saved", "store", "watch", "api", "plots"),
@@ -29,7 +29,7 @@ LAYERS = (
 KERNEL_LAYERS = (
     # The rooms of kernel/: first the ground, then subsystems, and waiting on top.
     *("names", "size", "log", "lists", "idr", "kernel", "symbols", "clock", "knobs"),
-    *("mm", "machine", "tasks", "locking", "code"),
+    *("mm", "machine", "arch", "tasks", "locking", "code"),
     *("dm", "workqueues", "vfs", "memcg", "slab", "net", "block", "xfs", "waiting"),
 )
 _MAX_FILES = 12

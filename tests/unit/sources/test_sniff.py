@@ -238,10 +238,7 @@ def test_another_architecture(
     file: Callable[[bytes], Path], machine: int, data: int, bits: int, name: str
 ) -> None:
     content = elf_core([VMCOREINFO], machine=machine, data=data, bits=bits)
-    assert refusal(file(content)) == (
-        f"comes from a machine of architecture '{name}', but kcensus reads only x86_64 and aarch64 "
-        "(64-bit, little-endian)"
-    )
+    assert f"architecture '{name}'" in refusal(file(content))
 
 
 @pytest.mark.parametrize("many", [False, True])

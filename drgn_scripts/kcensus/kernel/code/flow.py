@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from kcensus.kernel.code.instructions import Instruction, Kind, UndecodableError, decode
+from kcensus.kernel.arch.x86_64.instructions import Instruction, Kind, UndecodableError, decode
 
 Extent = tuple[int, int]
 _MAX_PARTS = 8

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from itertools import takewhile
 
+from kcensus.arch import KNOWN
+
 
 class WaitKind(Enum):
     """Kind of a task's wait: its name in tables, and its words in sentences."""
@@ -101,7 +103,10 @@ ON_TIMERS = frozenset(
     ["msleep", "usleep_range", "usleep_range_state", "xfsaild", "balance_dirty_pages"]
 )
 """Functions that sleep until a timer fires, whatever else happens."""
-_ENTRIES = ("__x64_sys_", "__ia32_sys_", "__arm64_sys_", "__se_sys_", "__do_sys_", "ksys_", "sys_")
+_ENTRIES = (
+    *(prefix for each in KNOWN for prefix in each.syscalls),
+    *("__se_sys_", "__do_sys_", "ksys_", "sys_"),
+)
 _THREADS = frozenset({"kthread", "ret_from_fork", "ret_from_fork_asm", "kernel_thread_helper"})
 
 

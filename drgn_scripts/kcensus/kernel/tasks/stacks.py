@@ -16,11 +16,11 @@ from kcensus.engine.gather import gather, gather_words
 from kcensus.engine.layout import Layout, layout, word_dtype
 from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words
 from kcensus.engine.rows import spread
+from kcensus.kernel.arch.x86_64 import orc
+from kcensus.kernel.arch.x86_64.orc import OrcTables, has_tables
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.symbols import described, symbols_of
-from kcensus.kernel.tasks import orc
 from kcensus.kernel.tasks.functions import plain
-from kcensus.kernel.tasks.orc import OrcTables, has_tables
 from kcensus.sources.capsule.uses import Use
 
 _MAX_FRAMES = 256

@@ -12,6 +12,7 @@ from typing import Any
 
 import drgn
 
+from kcensus.arch import KNOWN
 from kcensus.samples import capsule as bundled_capsule
 from kcensus.sources.capsule.container import BadCapsule, PageStore, Reader, corrupt, is_capsule
 from kcensus.sources.capsule.lookups import Lookups, Machine, ObjectData, assemble, is_assembled
@@ -32,7 +33,6 @@ from kcensus.text import printable
 __all__ = ["BadCapsule", "NotRecorded", "is_assembled", "open_capsule"]
 
 _PAGE_SIZES = (4096, 16384, 65536)
-_ARCHITECTURES = ("X86_64", "AARCH64")
 _MAX_MEMORY = 1 << 52
 _MAX_ANALYSES = 256
 
@@ -151,7 +151,7 @@ def _machine(reader: Reader) -> Machine:
     facts = as_object(reader.manifest.get("machine"))
     arch = as_text(facts.get("arch"))
     page_size = as_integer(facts.get("page_size"), max(_PAGE_SIZES))
-    if arch not in _ARCHITECTURES or page_size not in _PAGE_SIZES:
+    if arch not in {each.drgn.name for each in KNOWN} or page_size not in _PAGE_SIZES:
         raise BadTypes("the architecture or page size is unknown")
     memory = as_integer(facts.get("memory_bytes"), _MAX_MEMORY, 1)
     direct_map = as_integer(facts.get("direct_map"), (1 << 64) - memory)

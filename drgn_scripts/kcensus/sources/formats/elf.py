@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from kcensus.arch import by_machine
 from kcensus.sources.model import TargetError
 from kcensus.sources.reader import FileReader
 
@@ -21,7 +22,6 @@ ET_REL, ET_CORE = 1, 4
 PT_LOAD, PT_NOTE = 1, 4
 NT_AUXV = 6
 NT_GNU_BUILD_ID = 3
-_EM_X86_64, _EM_AARCH64 = 62, 183
 _SHT_NOTE, _SHT_NOBITS = 7, 8
 
 _PN_XNUM = 0xFFFF
@@ -35,8 +35,7 @@ _MAX_NOTES = 64 << 20
 
 _MACHINES = {
     2: "sparc", 3: "i386", 8: "mips", 20: "ppc", 21: "ppc64", 22: "s390x", 40: "arm",
-    43: "sparc64", 50: "ia64", _EM_X86_64: "x86_64", _EM_AARCH64: "aarch64", 243: "riscv",
-    258: "loongarch",
+    43: "sparc64", 50: "ia64", 62: "x86_64", 183: "aarch64", 243: "riscv", 258: "loongarch",
 }  # fmt: skip
 
 
@@ -47,7 +46,7 @@ class Header:
     type: int
     machine: str
     supported: bool
-    """Whether kcensus reads memory of this machine: x86_64 or aarch64, little-endian."""
+    """Whether kcensus reads memory of this machine."""
     phdrs: tuple[int, int, int] = (0, 0, 0)
     """Program headers: offset, number, bytes of each."""
     shdrs: tuple[int, int, int] = (0, 0, 0)
@@ -91,7 +90,7 @@ def read_header(reader: FileReader) -> Header:
         name = f"32-bit {name}"
     if not little:
         name = f"{name} (big-endian)"
-    if ident[4] != 2 or not little or machine not in (_EM_X86_64, _EM_AARCH64):
+    if ident[4] != 2 or by_machine(machine, is_little=little) is None:
         return Header(type_, name, False)
     fields = _EHDR.unpack(reader.exact(16, _EHDR.size, "ELF header"))
     _, _, _, _, phoff, shoff, _, _, phentsize, phnum, shentsize, shnum, shstrndx = fields

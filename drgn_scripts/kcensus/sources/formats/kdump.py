@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kcensus.arch import by_name
 from kcensus.sources.model import DamagedError, TargetError, unsupported_machine
 from kcensus.sources.reader import FileReader
 from kcensus.text import printable
@@ -39,7 +40,6 @@ _NO_VMEMMAP = 0x10
 
 # A block is as large as a page of the dumped machine.
 _BLOCK_SIZES = (4 << 10, 16 << 10, 64 << 10)
-_MACHINES = ("x86_64", "aarch64")
 # A bitmap for 128 TiB of 4 KiB pages; a larger one is not counted.
 _MAX_BITMAP = 4 << 30
 _CHUNK = 1 << 20
@@ -88,7 +88,7 @@ def parse_header(start: bytes, name: str) -> KdumpHeader:
     # struct new_utsname: six strings of 65 bytes.
     uts = [start[12 + 65 * i : 12 + 65 * (i + 1)].split(b"\0")[0] for i in range(6)]
     sysname, machine = uts[0], printable(uts[4])
-    if machine and machine not in _MACHINES:
+    if machine and by_name(machine) is None:
         raise unsupported_machine(name, machine)
     (version,) = struct.unpack_from("<i", start, 8)
     status, block_size, sub_blocks, bitmap_blocks, max_mapnr = struct.unpack_from("<5I", start, 424)

@@ -79,7 +79,7 @@ def _open_raw(path: str, given: Vmcoreinfo | None) -> drgn.Program:
             image = whole.moved(start)
             if 0 <= start < 1 << 52 and info.describes(image.read):
                 size = image.ranges[-1][0] + image.ranges[-1][1]
-                arch, text = info.architecture, info.text
+                arch, text = info.architecture.drgn, info.text
                 return program_of(arch, text, image.read, memory_bytes=size)
     raise BadVmcoreinfo(
         "its memory has no VMCOREINFO"

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import drgn
 
+from kcensus.arch import KNOWN, Architecture
 from kcensus.text import printable
 
 Read = Callable[[int, int], bytes | bytearray]
@@ -18,8 +19,6 @@ Read = Callable[[int, int], bytes | bytearray]
 _VALUES = ("mem_section", "vmemmap")
 _NEEDED = ("_stext", "init_uts_ns", "swapper_pg_dir")
 _PAGE_SIZES = ("4096", "16384", "65536")
-_X86_IMAGE = 0xFFFF_FFFF_8000_0000
-"""Address of physical_base in the mapping of the image, __START_KERNEL_map."""
 _UTS_BYTES = 1024
 _UTS_FIELD = 65
 _UTS_PLACES = (2 * _UTS_FIELD, 3 * _UTS_FIELD)
@@ -78,18 +77,16 @@ class Vmcoreinfo:
         )
 
     @property
-    def architecture(self) -> drgn.Architecture:
-        """x86_64 or aarch64: only aarch64 has the lines tested here."""
-        is_arm = self.number("kimage_voffset") is not None or self.number("VA_BITS") is not None
-        return drgn.Architecture.AARCH64 if is_arm else drgn.Architecture.X86_64
+    def architecture(self) -> Architecture:
+        """The architecture, by the lines that only one has; else the first known one."""
+        found = (
+            each for each in KNOWN if any(self.number(name) is not None for name in each.marks)
+        )
+        return next(found, KNOWN[0])
 
     def physical(self, address: int) -> int | None:
         """Return the physical address of a variable of the image; None if it is unknown."""
-        if self.architecture == drgn.Architecture.AARCH64:
-            voffset = self.number("kimage_voffset")
-            return None if voffset is None else (address - voffset) % (1 << 64)
-        base = self.number("phys_base")
-        return None if base is None else (address - _X86_IMAGE + base) % (1 << 64)
+        return self.architecture.physical(address, self.number)
 
     def describes(self, read: Read) -> bool | None:
         """Return whether memory has the release of this kernel in init_uts_ns.

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from kcensus.kernel.code.instructions import Kind, UndecodableError, decode
+from kcensus.kernel.arch.x86_64.instructions import Kind, UndecodableError, decode
 
 _AT = 0xFFFFFFFF81000000
 

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from kcensus.engine.memory import Faults, Memory, Words
-from kcensus.kernel.tasks import orc, stacks
-from kcensus.kernel.tasks.orc import OrcTables, Rules, has_tables
+from kcensus.kernel.arch.x86_64 import orc
+from kcensus.kernel.arch.x86_64.orc import OrcTables, Rules, has_tables
+from kcensus.kernel.tasks import stacks
 from kcensus.kernel.tasks.stacks import _Walk
 from tests.unit.fakekernel import PAGE, FakeKernel
 

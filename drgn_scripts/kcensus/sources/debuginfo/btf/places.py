@@ -11,6 +11,7 @@ from pathlib import Path
 import drgn
 from drgn import TypeKind
 
+from kcensus.arch import architecture_of
 from kcensus.sources.debuginfo.btf.format import MAGIC, MAX_BYTES, BadBtf
 from kcensus.sources.debuginfo.btf.types import Btf
 from kcensus.sources.formats import elf
@@ -41,7 +42,8 @@ def from_memory(prog: drgn.Program, start: int, stop: int, base: Btf | None = No
 
 def _has_signed_char(platform: drgn.Platform | None) -> bool:
     """Return the choice of the machine's ABI."""
-    return platform is None or platform.arch != drgn.Architecture.AARCH64
+    architecture = architecture_of(platform)
+    return architecture is None or architecture.has_signed_char
 
 
 def _read(prog: drgn.Program, address: int, size: int) -> bytes:

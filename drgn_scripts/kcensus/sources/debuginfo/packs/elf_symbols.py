@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kcensus.arch import names as architectures
 from kcensus.sources.formats import elf
 from kcensus.sources.model import TargetError
 from kcensus.sources.reader import FileReader
@@ -61,7 +62,7 @@ def read_elf(path: Path) -> ElfFile:
             )
         header = elf.read_header(reader)
         if not header.supported or header.type == elf.ET_CORE:
-            raise TargetError(f"{reader.name}: is not a vmlinux or module of x86_64 or aarch64")
+            raise TargetError(f"{reader.name}: is not a vmlinux or module of {architectures()}")
         sections = elf.sections(reader, header)
         tables = [section for section in sections if section.type == _SHT_SYMTAB]
         if not tables or header.shstrndx >= len(sections):

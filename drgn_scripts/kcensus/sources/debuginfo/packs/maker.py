@@ -11,6 +11,7 @@ from typing import Any
 
 import drgn
 
+from kcensus.arch import KNOWN
 from kcensus.sources.debuginfo.lookups import Lookups
 from kcensus.sources.debuginfo.packs.elf_symbols import ElfFile, read_elf
 from kcensus.sources.debuginfo.packs.file import Head, encode
@@ -26,7 +27,7 @@ from kcensus.text import printable
 
 _ANCHORS = ("_stext", "init_uts_ns", "swapper_pg_dir")
 """Symbols that VMCOREINFO has, too."""
-_ARCHITECTURES = {"x86_64": drgn.Architecture.X86_64, "aarch64": drgn.Architecture.AARCH64}
+_ARCHITECTURES = {each.name: each.platform for each in KNOWN}
 _SECTION_SHIFT = 32
 """While a module is read, section N is at address N + 1 << 32."""
 
@@ -108,7 +109,7 @@ def _kernel(vmlinux: Path) -> tuple[Head, Columns]:
 
 def _program(path: Path, arch: str, module: ElfFile | None = None) -> drgn.Program:
     """Return a program with the types of one file, at the addresses as linked."""
-    prog = drgn.Program(drgn.Platform(_ARCHITECTURES[arch]))
+    prog = drgn.Program(_ARCHITECTURES[arch])
     if module is None:
         loaded = prog.extra_module("kernel", create=True)
     else:

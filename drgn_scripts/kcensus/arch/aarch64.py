@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""arm64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import drgn
+
+from kcensus.arch.model import Architecture
+
+
+def _physical(address: int, number: Callable[[str], int | None]) -> int | None:
+    offset = number("kimage_voffset")
+    return None if offset is None else (address - offset) % (1 << 64)
+
+
+ARCHITECTURE = Architecture(
+    name="aarch64",
+    drgn=drgn.Architecture.AARCH64,
+    elf_machine=183,
+    crash="ARM64",
+    has_signed_char=False,
+    # The linear map is in the lower half of the kernel's addresses, from 2^52 or 2^48 bytes below
+    # the end on; modules and the image are in the upper one, which is above it with both.
+    image=0xFFFF_8000_0000_0000,
+    pc="pc",
+    sp="sp",
+    arguments=tuple(f"regs[{number}]" for number in range(6)),
+    syscalls=("__arm64_sys_", "__arm64_compat_sys_"),
+    interrupts=("el1h_64_", "el1t_64_", "el1_", "__el1_irq"),
+    marks=("kimage_voffset", "VA_BITS"),
+    physical=_physical,
+)

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The facts about an architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import drgn
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """One architecture; addresses and sizes are bytes."""
+
+    name: str
+    """As uname(2) has it, in dumps and in type packs."""
+    drgn: drgn.Architecture
+    elf_machine: int
+    """``e_machine`` of ELF files."""
+    crash: str
+    """As the crash utility names it."""
+    has_signed_char: bool
+    """The choice of the machine's ABI; the kernel's own since Linux kernel commit 3bc753c06dd0
+    ("kbuild: treat char as always unsigned") (in v6.2)."""
+    image: int
+    """Lowest address at which the kernel, its modules and their variables can be."""
+    pc: str
+    """Member of ``struct pt_regs`` with the interrupted instruction."""
+    sp: str
+    """Member with the stack pointer."""
+    arguments: tuple[str, ...]
+    """Members with the arguments of a system call."""
+    syscalls: tuple[str, ...]
+    """Prefixes of the functions of system calls, besides those of all architectures."""
+    interrupts: tuple[str, ...]
+    """Prefixes of the functions that an interrupt or exception calls first."""
+    marks: tuple[str, ...]
+    """Numbers of VMCOREINFO, ``NUMBER(name)``, that only this architecture has."""
+    physical: Callable[[int, Callable[[str], int | None]], int | None]
+    """Returns the physical address of a variable of the image, given its address and a look-up of
+    VMCOREINFO's numbers; None if it is unknown."""
+    is_little: bool = True
+
+    def is_of(self, platform: drgn.Platform) -> bool:
+        """Return whether a program is of this architecture, with 64 bits and its byte order."""
+        flags = drgn.PlatformFlags
+        is_little = bool(platform.flags & flags.IS_LITTLE_ENDIAN)
+        is_wide = bool(platform.flags & flags.IS_64_BIT)
+        return platform.arch == self.drgn and is_wide and is_little == self.is_little
+
+    @property
+    def platform(self) -> drgn.Platform:
+        """What drgn wants to know of it."""
+        return drgn.Platform(self.drgn)

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""x86-64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import drgn
+
+from kcensus.arch.model import Architecture
+
+_IMAGE = 0xFFFF_FFFF_8000_0000
+"""Address of physical_base in the mapping of the image, __START_KERNEL_map."""
+
+
+def _physical(address: int, number: Callable[[str], int | None]) -> int | None:
+    base = number("phys_base")
+    return None if base is None else (address - _IMAGE + base) % (1 << 64)
+
+
+ARCHITECTURE = Architecture(
+    name="x86_64",
+    drgn=drgn.Architecture.X86_64,
+    elf_machine=62,
+    crash="X86_64",
+    has_signed_char=True,
+    image=_IMAGE,
+    pc="ip",
+    sp="sp",
+    arguments=("di", "si", "dx", "r10", "r8", "r9"),
+    syscalls=("__x64_sys_", "__ia32_sys_"),
+    # The last ones until Linux 5.7; later ones begin with asm_.
+    interrupts=("asm_", "apic_timer_interrupt", "reschedule_interrupt", "retint_kernel"),
+    marks=("phys_base",),
+    physical=_physical,
+)
