@@ -66,7 +66,7 @@ def test_lines_are_parsed() -> None:
     assert info.word("BUILD-ID") is None
     assert "mem_section" in info.symbols
     assert "mem_section" not in info.own_symbols()
-    assert info.architecture == drgn.Architecture.X86_64
+    assert info.architecture.drgn == drgn.Architecture.X86_64
     assert info.physical(info.symbols["init_uts_ns"]) == UTS
     assert Vmcoreinfo(b"BUILD-ID= 0a1b\n").build_id == "0a1b"
     assert Vmcoreinfo(b"BUILD-ID=0a1b;reboot\n").build_id is None
