@@ -71,7 +71,7 @@ def test_lines_are_parsed() -> None:
     assert Vmcoreinfo(b"BUILD-ID= 0a1b\n").build_id == "0a1b"
     assert Vmcoreinfo(b"BUILD-ID=0a1b;reboot\n").build_id is None
     arm = Vmcoreinfo(b"NUMBER(VA_BITS)=48\nNUMBER(kimage_voffset)=0xffff7fffc0000000\n")
-    assert arm.architecture == drgn.Architecture.AARCH64
+    assert arm.architecture.drgn == drgn.Architecture.AARCH64
     assert arm.physical(0xFFFF_8000_0800_0000) == 0x4800_0000
     assert not arm.is_complete()
 
