@@ -92,7 +92,7 @@ def shared_kernel(name: str, *, refresh: bool = False) -> Kernel:
 
 def _arguments(kernel: Kernel, case: Scenario) -> list[str]:
     """QEMU's arguments, but for those that name files."""
-    command_line = image.COMMAND_LINE
+    command_line = f"{kernel.architecture.console} {image.COMMAND_LINE}"
     if case.disk:
         command_line += f" {image.DISK_COMMAND_LINE}"
     if case.boot:
@@ -100,7 +100,7 @@ def _arguments(kernel: Kernel, case: Scenario) -> list[str]:
     if image.crashes(case):
         command_line += f" crashkernel={image.CRASH_MEMORY}M"
     arguments = [
-        *qemu.emulated(),
+        *qemu.emulated(kernel.architecture, kernel.cpu),
         *("-smp", str(case.cpus), "-m", f"{case.memory}M"),
         # Through it the kernel says where its VMCOREINFO is, which the dump needs.
         *("-device", "vmcoreinfo"),
@@ -124,7 +124,8 @@ def _key(kernel: Kernel, case: Scenario) -> str:
         digest.update(step.line().encode())
     if case.disk:
         digest.update(repr(_disks(case.disk, Path())).encode())
-    for path in [*image.guest_sources(), *image.program_sources(case)]:
+    ours = kernel.architecture.headers
+    for path in [*image.guest_sources(), *ours, *image.program_sources(case)]:
         digest.update(path.name.encode() + path.read_bytes())
     for name in sorted(headers.names() & set(case.modules)):
         digest.update(headers.source(name).read_bytes())
@@ -201,7 +202,7 @@ def _boot(
     what = f"{case.name} on {kernel.release}"
     with (
         qemu.keeping(console, f"{case.name}-{kernel.name}", what),
-        Machine(arguments, console, seconds) as machine,
+        Machine(kernel.architecture, arguments, console, seconds) as machine,
     ):
         yield machine
 
