@@ -29,7 +29,7 @@ class Architecture:
     compiler: str
     """What compiles for it: a prefix of GCC's tools."""
     includes: tuple[Path, ...] = ()
-    """Directories with headers of our own, which the guest's programs are compiled with."""
+    """Directories of the guest's programs with what is special: headers, and whole programs."""
     libraries: str = ""
     """The directory of a package with its shared libraries."""
 

@@ -49,6 +49,11 @@ class Dump:
     """How long it took to make."""
 
     @property
+    def like(self) -> str:
+        """The kernel of amd64 that has the same scenarios: this one, or one of its series."""
+        return store.like(self.kernel)
+
+    @property
     def core(self) -> Path:
         """The dump in its first format."""
         return next(iter(self.formats.values()))
@@ -125,7 +130,7 @@ def _key(kernel: Kernel, case: Scenario) -> str:
     if case.disk:
         digest.update(repr(_disks(case.disk, Path())).encode())
     ours = kernel.architecture.headers
-    for path in [*image.guest_sources(), *ours, *image.program_sources(case)]:
+    for path in [*image.guest_sources(), *ours, *image.program_sources(case, kernel.machine)]:
         digest.update(path.name.encode() + path.read_bytes())
     for name in sorted(headers.names() & set(case.modules)):
         digest.update(headers.source(name).read_bytes())

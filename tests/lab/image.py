@@ -100,7 +100,7 @@ class Archive:
 
     def add_program(self, command: str) -> None:
         """A command of this machine with its libraries, or one of ``guest/programs``."""
-        if source := source_of(command):
+        if source := source_of(command, self._machine):
             with tempfile.TemporaryDirectory(prefix="lab-") as directory:
                 program = Path(directory) / command
                 compile_program(program, source, machine=self._machine)
@@ -124,9 +124,12 @@ def _padded(data: bytes) -> bytes:
     return data + bytes(-len(data) % 4)
 
 
-def source_of(name: str) -> Path | None:
+def source_of(name: str, machine: str = AMD64) -> Path | None:
     """The source of a program of ours; nothing for one of this machine."""
-    return next(PROGRAMS.rglob(f"{name}.c"), None)
+    for directory in (*architecture(machine).includes, PROGRAMS):
+        if path := next(directory.rglob(f"{name}.c"), None):
+            return path
+    return None
 
 
 def guest_sources() -> list[Path]:
@@ -140,9 +143,18 @@ def compile_program(program: Path, *sources: Path, machine: str = AMD64) -> None
     host.run([f"{made_for.compiler}gcc", *flags, "-o", str(program), *map(str, sources)])
 
 
-def program_sources(case: Scenario) -> list[Path]:
-    """The sources of the programs of ours that a scenario's commands use."""
-    return [path for name in sorted(case.programs) if (path := source_of(name))]
+def program_sources(case: Scenario, machine: str) -> list[Path]:
+    """The sources of the programs of ours that a scenario's commands use, as `machine` has them.
+
+    One for another machine includes the usual one.
+    """
+    found = {
+        path: None
+        for name in sorted(case.programs)
+        for each in (AMD64, machine)
+        if (path := source_of(name, each))
+    }
+    return list(found)
 
 
 def _mounts() -> list[Step]:

@@ -451,17 +451,17 @@ def _read(name: str) -> dict[str, Any]:
 def kernels_of(name: str) -> list[str]:
     data = _read(name)
     wanted: list[str] = [*data.get("kernels", kernels()), *data.get("more-kernels", [])]
-    if unknown := set(wanted) - set(kernels(every=True)):
+    without = data.get("without", [])
+    if unknown := {*wanted, *without} - set(kernels(every=True)):
         raise LabError(f"{name}: unknown kernel {', '.join(sorted(unknown))}")
-    if data.get("any-machine", True):
-        wanted += [other for kernel in list(wanted) for other in alike(kernel)]
-    return wanted
+    wanted += [other for kernel in list(wanted) for other in alike(kernel)]
+    return [kernel for kernel in wanted if kernel not in without]
 
 
 def load(name: str, kernel: str) -> Scenario:
     """The scenario ``name`` as ``kernel`` runs it."""
     data = _read(name)
-    for key in ("kernels", "more-kernels", "any-machine"):
+    for key in ("kernels", "more-kernels", "without"):
         data.pop(key, None)
     # What a table [kernel."X"] says holds for that kernel, and those of other machines like it.
     which = like(kernel)
