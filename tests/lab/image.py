@@ -143,7 +143,7 @@ def compile_program(program: Path, *sources: Path, machine: str = AMD64) -> None
     host.run([f"{made_for.compiler}gcc", *flags, "-o", str(program), *map(str, sources)])
 
 
-def program_sources(case: Scenario, machine: str) -> list[Path]:
+def program_sources(case: Scenario, machine: str = AMD64) -> list[Path]:
     """The sources of the programs of ours that a scenario's commands use, as `machine` has them.
 
     One for another machine includes the usual one.
@@ -280,7 +280,8 @@ def _mkfs_options() -> bytes:
 
 def build_image(kernel: Kernel, case: Scenario, directory: Path) -> Path:
     program = directory / "init"
-    compile_program(program, *(path for path in guest_sources() if path.suffix == ".c"), machine=kernel.machine)
+    sources = [path for path in guest_sources() if path.suffix == ".c"]
+    compile_program(program, *sources, machine=kernel.machine)
     image = _image(kernel, program, guest_steps(kernel, case))
     for command in case.programs:
         image.add_program(command)

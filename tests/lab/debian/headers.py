@@ -52,7 +52,7 @@ def _build(name: str, text: bytes, tree: Path, directory: Path) -> None:
         # gcc 12 built 6.1, and a newer one will do for a module.
         compiler = f"{_prefix(tree)}gcc"
         compiler = f"{compiler}-12" if host.which(f"{compiler}-12") else compiler
-        host.run(["make", *_make(tree), "-C", str(tree), f"M={directory}", f"CC={compiler}", "modules"])
+        host.run([*_make(tree, directory), f"CC={compiler}", "modules"])
     else:
         _build_in(root, tree, directory)
     kept = (directory / f"{name}.ko").read_bytes()
@@ -71,7 +71,7 @@ def _build_in(root: Path, tree: Path, directory: Path) -> None:
         shutil.rmtree(inside, ignore_errors=True)
         shutil.copytree(directory, inside)
         try:
-            make = ["make", *_make(tree), "-C", f"/{tree.relative_to(root)}", f"M=/{inside.relative_to(root)}"]
+            make = _make(*(Path("/", path.relative_to(root)) for path in (tree, inside)))
             # objtool reads a limit of its process in /proc.
             enter = ["unshare", "--pid", "--fork", f"--mount-proc={root}/proc", "chroot", str(root)]
             host.run([*enter, *make, f"CC={_prefix(tree)}{_COMPILER}", "modules"], env=_ENVIRONMENT)
@@ -85,17 +85,16 @@ def _prefix(tree: Path) -> str:
     return architecture(ARM64 if ARM64 in tree.name else AMD64).compiler
 
 
-def _make(tree: Path) -> list[str]:
-    """The arguments of make for a kernel of another architecture than this machine's."""
+def _make(tree: Path, directory: Path) -> list[str]:
+    """The command that builds a module, but for its compiler."""
     prefix = _prefix(tree)
-    return [f"ARCH={ARM64}", f"CROSS_COMPILE={prefix}"] if prefix else []
+    cross = [f"ARCH={ARM64}", f"CROSS_COMPILE={prefix}"] if prefix else []
+    return ["make", *cross, "-C", str(tree), f"M={directory}"]
 
 
 def _headers(suite_name: str, release: str, version: str) -> Path:
     final = host.cache() / "headers" / f"{release}-{version.replace('~', '_')}"
-    match = re.fullmatch(
-        rf"(\d+\.\d+)(.*?)-(?:(cloud|rt)-)?({AMD64}|{ARM64})(?:-16k)?", release
-    )
+    match = re.fullmatch(rf"(\d+\.\d+)(.*?)-(?:(cloud|rt)-)?({AMD64}|{ARM64})(?:-16k)?", release)
     if not match:
         raise LabError(f"No headers are known for {release}.")
     machine = match[4]
@@ -159,4 +158,4 @@ def _add_compiler(suite_name: str, root: Path, machine: str) -> None:
 def _root(tree: Path) -> Path | None:
     """The directory in which the tools for these headers run; nothing if they do so here."""
     root = tree.parents[2]
-    return root if (root / "usr" / "bin" / "make").exists() else None
+    return root if any((root / "usr" / "bin").glob(f"*{_COMPILER}")) else None

@@ -115,6 +115,10 @@ class _Wanted:
     scenarios: list[str] = field(default_factory=list)
 
     @property
+    def is_usual(self) -> bool:
+        return (self.flavor, self.machine) == (_USUAL, AMD64)
+
+    @property
     def ending(self) -> str:
         """How the name of its release ends."""
         if self.flavor in _PAGES:
@@ -130,9 +134,9 @@ def _declared() -> dict[str, _Wanted]:
 def kernels(*, every: bool = False) -> list[str]:
     """The names of the kernels, oldest first.
 
-    :param every: include those of other flavours, which few scenarios have
+    :param every: include those of other flavours, which few scenarios have, and other machines
     """
-    return [name for name, each in _declared().items() if every or (each.flavor, each.machine) == (_USUAL, AMD64)]
+    return [name for name, each in _declared().items() if every or each.is_usual]
 
 
 def like(name: str) -> str:
