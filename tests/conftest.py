@@ -121,7 +121,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
         marker = metafunc.definition.get_closest_marker("kernels")
         names = list(marker.args if marker else kernels())
-        if metafunc.definition.get_closest_marker("machines"):
+        if marker is None and metafunc.definition.get_closest_marker("machines"):
             names += [other for name in kernels() for other in alike(name)]
         metafunc.parametrize("kernel", names, scope="session")
 

@@ -199,9 +199,7 @@ def guest_steps(kernel: Kernel, case: Scenario) -> list[Step]:
         *_loads(kernel, modules(case), parameterized),
     ]
     if crashes(case):
-        command_line = f"{kernel.architecture.console} {_CRASH_COMMAND_LINE}"
-        crash = ("/crash/vmlinuz", "/crash/initrd", command_line)
-        steps += [Step("crash-load", crash), Step("crash-prepare")]
+        steps += [_crash_load(kernel), Step("crash-prepare")]
     steps += [
         *case.steps,
         *([_FOLD] if case.folds_counters else ()),
@@ -220,6 +218,16 @@ def guest_steps(kernel: Kernel, case: Scenario) -> list[Step]:
     for trial in case.trials:
         steps += _trial_steps(case, trial)
     return steps
+
+
+def _crash_load(kernel: Kernel) -> Step:
+    image, initrd = "/crash/vmlinuz", "/crash/initrd"
+    command_line = f"{kernel.architecture.console} {_CRASH_COMMAND_LINE}"
+    if kernel.machine == AMD64:
+        return Step("crash-load", (image, initrd, command_line))
+    # Debian's kernels of arm64 have no kexec_file_load() (CONFIG_KEXEC_FILE).
+    options = (f"--initrd={initrd}", f"--command-line={command_line}")
+    return Step("run", ("/bin/kexec", "--load-panic", image, *options))
 
 
 def _trial_steps(case: Scenario, trial: Trial) -> list[Step]:

@@ -12,11 +12,14 @@ from ..architectures import architecture
 from ..host import LabError, say
 from . import mirror
 
+_PACKAGES = {"kexec": "kexec-tools"}
+"""The packages of programs that only guests have."""
+
 
 def program(command: str, machine: str) -> dict[str, Path]:
     """Return what runs a command of this machine there: files by their names in the guest."""
-    path = Path(host.find(command)).resolve()
-    root = _unpacked(_package(path), machine)
+    path = Path(host.which(command) or command).resolve()
+    root = _unpacked(_PACKAGES.get(command) or _package(path), machine)
     # A file of /bin is one of /usr/bin.
     inside = next((p for p in root.rglob(path.name) if p.parent.name in ("bin", "sbin")), None)
     if inside is None:

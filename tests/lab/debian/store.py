@@ -39,6 +39,9 @@ _MODULES = {
     *("ext4", "crc32c_generic", "virtio_net", "virtio_rng", "libcrc32c"),
 }
 
+_SOFT_DEPENDENCIES = {"libcrc32c": ["crc32c_generic"]}
+"""What a module needs, without the symbols of it, where that is not built in."""
+
 _PAGES = ("16k", "64k")
 """Flavours that stand behind the architecture in a release: they differ in the page size."""
 
@@ -93,7 +96,7 @@ class Kernel:
 
         def add(name: str) -> None:
             if name not in order and (path := self.module(name)):
-                for other in _dependencies(path.read_bytes()):
+                for other in [*_dependencies(path.read_bytes()), *_SOFT_DEPENDENCIES.get(name, ())]:
                     add(other)
                 order[name] = None
 
