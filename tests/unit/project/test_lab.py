@@ -57,17 +57,19 @@ def test_a_trial_reads_again_under_its_own_name(monkeypatch: pytest.MonkeyPatch)
     assert steps[-1].arguments == ("shrink",)
 
 
-def test_what_a_trial_returned() -> None:
+@pytest.mark.parametrize("page", [4, 16])
+def test_what_a_trial_returned(page: int) -> None:
     head = "slabinfo - version: 2.1\n# name\n"
     line = "dentry {} {} 192 21 1 : tunables 0 0 0 : slabdata {} {} 0\n"
     truth = {
         "slabinfo.4": head + line.format(100, 100, 5, 5),
         "slabinfo@drop": head + line.format(20, 42, 2, 2),
-        "meminfo": "SUnreclaim: 100 kB\nHugePages_Total: 0\n",
+        "zoneinfo": "Node 0, zone DMA\n   managed  10\nNode 1, zone\n        managed  2\n",
+        "meminfo": f"MemTotal: {12 * page} kB\nSUnreclaim: 100 kB\nHugePages_Total: 0\n",
         "meminfo@drop": "SUnreclaim: 60 kB\nHugePages_Total: 0\n",
     }
-    assert trials.returned_by(truth, "drop", "slabinfo") == {"dentry": 3 * 4096}
-    assert trials.returned_by(truth, "drop", "meminfo") == {"SUnreclaim": 40 << 10}
+    assert trials.returned_by(truth, "drop", "slabinfo") == {"dentry": 3 * (page << 10)}
+    assert trials.returned_by(truth, "drop", "meminfo")["SUnreclaim"] == 40 << 10
 
 
 @pytest.fixture
