@@ -60,6 +60,11 @@ class Case(Generic[_Oracle]):
     def prog(self) -> drgn.Program:
         return self.target.prog
 
+    @property
+    def page(self) -> int:
+        """Bytes of a page."""
+        return int(self.prog["PAGE_SIZE"])
+
     def figure(self, name: str) -> Any:
         return self.result.summary[name].value
 
