@@ -11,6 +11,9 @@ from kcensus.arch.model import Architecture
 
 _ARGUMENTS = tuple(f"regs[{number}]" for number in range(6))
 
+_FROM_PROGRAMS = ("el0t_64_irq", "el0t_32_irq", "el0_irq")
+"""Entries of interrupts of programs."""
+
 
 def _physical(address: int, number: Callable[[str], int | None]) -> int | None:
     offset = number("kimage_voffset")
@@ -30,8 +33,15 @@ ARCHITECTURE = Architecture(
     sp="sp",
     arguments=_ARGUMENTS,
     compat_arguments=_ARGUMENTS,
+    unwound=("pc", "sp", "x29", "x30"),
     syscalls=("__arm64_sys_", "__arm64_compat_sys_"),
-    interrupts=("el1h_64_", "el1t_64_", "el1_", "__el1_irq"),
+    interrupts=("el1h_64_", "el1t_64_", "el1_", "__el1_irq", *_FROM_PROGRAMS),
+    device_interrupts=(
+        *(f"el1{mode}_64_{kind}" for mode in "ht" for kind in ("irq", "fiq", "error")),
+        *("el1_irq", "el1_interrupt", "__el1_irq", *_FROM_PROGRAMS),
+    ),
+    spins=(),
+    switches=("__switch_to", "arm64_preempt_schedule_irq"),
     marks=("kimage_voffset", "VA_BITS"),
     physical=_physical,
 )
