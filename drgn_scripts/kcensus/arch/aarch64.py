@@ -11,8 +11,8 @@ from kcensus.arch.model import Architecture
 
 _ARGUMENTS = tuple(f"regs[{number}]" for number in range(6))
 
-_FROM_PROGRAMS = ("el0t_64_irq", "el0t_32_irq", "el0_irq")
-"""Entries of interrupts of programs."""
+_FROM_PROGRAMS = ("el0t_64_irq", "el0t_32_irq", "el0_irq", "vectors")
+"""Entries of interrupts of programs, and the code before any entry."""
 
 
 def _physical(address: int, number: Callable[[str], int | None]) -> int | None:
@@ -33,7 +33,7 @@ ARCHITECTURE = Architecture(
     sp="sp",
     arguments=_ARGUMENTS,
     compat_arguments=_ARGUMENTS,
-    unwound=("pc", "sp", "x29", "x30"),
+    unwound=("x29", "x30"),
     syscalls=("__arm64_sys_", "__arm64_compat_sys_"),
     interrupts=("el1h_64_", "el1t_64_", "el1_", "__el1_irq", *_FROM_PROGRAMS),
     device_interrupts=(

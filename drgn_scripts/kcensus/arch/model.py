@@ -34,8 +34,9 @@ class Architecture:
     compat_arguments: tuple[str, ...]
     """The same for programs of 32 bits."""
     unwound: tuple[str, ...]
-    """Registers with which a walk along the stack of a running task starts, as drgn names them:
-    instruction, stack and frame pointers, and the link register where there is one."""
+    """Registers with which a walk along the stack of a running task starts, besides the instruction
+    and stack pointers, as drgn names them: the frame pointer, and a link register if there is
+    one."""
     syscalls: tuple[str, ...]
     """Prefixes of the functions of system calls, besides those of all architectures."""
     interrupts: tuple[str, ...]

@@ -143,7 +143,7 @@ def running_stack(kernel: Kernel, stack: int, registers: Sequence[int]) -> list[
     it goes on in another one, such as that of interrupts, it is cut on x86-64.
 
     :param stack: lowest address of the task's stack
-    :param registers: those of ``Architecture.unwound``
+    :param registers: instruction and stack pointer, and those of ``Architecture.unwound``
     :raises LookupError: as for :func:`stacks`
     """
     low, size = np.array([stack], np.uint64), stack_size(kernel.prog)

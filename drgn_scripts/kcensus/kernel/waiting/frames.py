@@ -88,10 +88,14 @@ def has_dwarf(kernel: Kernel) -> bool:
 def _unwound(kernel: Kernel, task: int) -> list[tuple[int, int]]:
     """Return the stack of a running task by its registers and the kernel's own tables."""
     object_ = Object(kernel.prog, "struct task_struct *", value=task)
-    registers = kernel.prog.stack_trace(object_)[0].registers()
+    frame = kernel.prog.stack_trace(object_)[0]
+    if frame.pc < _KERNEL:
+        return []
+    registers = frame.registers()
     architecture = architecture_of(kernel.prog.platform)
     names = architecture.unwound if architecture is not None else ()
-    return running_stack(kernel, int(object_.stack), [int(registers[name]) for name in names])
+    values = [frame.pc, frame.sp, *(int(registers[name]) for name in names)]
+    return running_stack(kernel, int(object_.stack), values)
 
 
 def running_trace(kernel: Kernel, task: int) -> drgn.StackTrace | None:
