@@ -123,6 +123,8 @@ class Unwinder:
         callers, saving = self._interrupted(lanes, base, callers, saved, is_zero)
         good = (ok & ~is_zero) | saving | by_link
         good &= self._is_further(lanes, frames, callers) & self._is_code(callers.pc)
+        # Stacks can be in the same region of addresses as code.
+        good &= ~self.stacks.inside(callers.pc, lanes)
         return Step(callers, done, ~good & ~done)
 
     def _by_link(self, frames: Frames, target: Words) -> Mask:
