@@ -42,6 +42,9 @@ ARCHITECTURE = Architecture(
     ),
     spins=(),
     switches=("__switch_to", "arm64_preempt_schedule_irq"),
+    tag=0xFF << 56,
+    # With CONFIG_KASAN_SW_TAGS, and with CONFIG_KASAN_HW_TAGS.
+    tagging=("__hwasan_tag_memory", "kasan_flag_enabled"),
     marks=("kimage_voffset", "VA_BITS"),
     physical=_physical,
 )

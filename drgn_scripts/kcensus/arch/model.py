@@ -48,6 +48,10 @@ class Architecture:
     is ``lock``."""
     switches: tuple[str, ...]
     """Functions in which any task leaves its CPU, besides those of all architectures."""
+    tag: int
+    """Bits of pointers that may hold a tag instead of ones; 0 without."""
+    tagging: tuple[str, ...]
+    """Symbols of kernels that may tag pointers."""
     marks: tuple[str, ...]
     """Numbers of VMCOREINFO, ``NUMBER(name)``, that only this architecture has."""
     physical: Callable[[int, Callable[[str], int | None]], int | None]

@@ -38,6 +38,8 @@ ARCHITECTURE = Architecture(
     device_interrupts=("asm_sysvec_", "asm_common_interrupt", "asm_exc_nmi", *_OLD_INTERRUPTS),
     spins=("native_queued_spin_lock_slowpath", "__pv_queued_spin_lock_slowpath"),
     switches=(),
+    tag=0,
+    tagging=(),
     marks=("phys_base",),
     physical=_physical,
 )

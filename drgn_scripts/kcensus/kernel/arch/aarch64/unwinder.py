@@ -22,7 +22,6 @@ import numpy as np
 from drgn.helpers.linux.cpumask import for_each_possible_cpu
 from drgn.helpers.linux.percpu import per_cpu
 
-from kcensus.arch.aarch64 import ARCHITECTURE
 from kcensus.engine.chase import Lanes
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import Layout, layout
@@ -31,7 +30,7 @@ from kcensus.kernel.arch.model import Frames, StackMemory, Step
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.names import ABSENT, DAMAGED
 from kcensus.kernel.size import stack_size
-from kcensus.kernel.symbols import symbols_of
+from kcensus.kernel.symbols import image_range, symbols_of
 
 _FINAL, _REGISTERS = 1, 2
 """FRAME_META_TYPE_FINAL and FRAME_META_TYPE_PT_REGS."""
@@ -43,8 +42,6 @@ _SIGN = np.uint64(1 << 55)
 _VA_BITS = 48
 _MAX_ENTRY = 512
 """Most bytes of frames of entry code below the registers at the end of a stack."""
-_REACH = 1 << 31
-"""Largest distance of modules below the kernel."""
 _STACKS = ("irq_stack_ptr", "sdei_stack_normal_ptr", "sdei_stack_critical_ptr")
 """Per-CPU pointers to stacks of the size of a task's."""
 _OVERFLOW = "overflow_stack"
@@ -71,7 +68,8 @@ class Unwinder:
             self._record = record.offset
             self._has_types = drgn.sizeof(record.type) > 16
         self._mask = np.uint64(pac_mask(prog))
-        self._code = np.uint64(_first_code(prog))
+        code = image_range(prog)
+        self._first, self._last = np.uint64(code.start), np.uint64(code.stop - 1)
         self._symbols = symbols_of(stacks.kernel)
 
     @property
@@ -181,7 +179,8 @@ class Unwinder:
         return np.asarray((there >= 0) & (outwards | ((here == there) & ahead)))
 
     def _is_code(self, places: Words) -> Mask:
-        return np.asarray((places >= self._code) & ((places & np.uint64(3)) == 0))
+        inside = (places >= self._first) & (places <= self._last)
+        return np.asarray(inside & ((places & np.uint64(3)) == 0))
 
 
 def pac_mask(prog: drgn.Program) -> int:
@@ -204,16 +203,6 @@ def _number(prog: drgn.Program, name: str) -> int | None:
         found = re.search(pattern, text, re.MULTILINE)
         return int(found[1], 0) if found else None
     return None
-
-
-def _first_code(prog: drgn.Program) -> int:
-    """Return the lowest address of code of the kernel and its modules."""
-    with suppress(*DAMAGED):
-        # Until Linux kernel commit 14c127c957c1 ("arm64: mm: Flip kernel VA space") (in v5.4), the
-        # kernel was in the lower half of its addresses.
-        text = int(prog.symbol("_text").address)
-        return min(ARCHITECTURE.image, text - _REACH)
-    return ARCHITECTURE.image
 
 
 def cpu_stacks(kernel: Kernel) -> tuple[tuple[int, int], ...]:
