@@ -71,6 +71,10 @@ def running_frames(kernel: Kernel, task: int) -> list[tuple[int, int]]:
         for frame in running_trace(kernel, task) or ():
             if not frame.is_inline and frame.pc >= _KERNEL:
                 places.append((frame.pc, frame.pc if frame.interrupted else frame.pc - 1))
+        if _has_link(kernel):
+            # Of an interrupted function without unwind information, drgn loses the caller, which
+            # is known to the link register only.
+            places = max(places, _unwound(kernel, task), key=len)
     return places
 
 
@@ -83,6 +87,11 @@ def has_dwarf(kernel: Kernel) -> bool:
     with contextlib.suppress(LookupError):
         return bool(kernel.prog.main_module().debug_file_path)
     return False
+
+
+def _has_link(kernel: Kernel) -> bool:
+    architecture = architecture_of(kernel.prog.platform)
+    return architecture is not None and len(architecture.unwound) > 1
 
 
 def _unwound(kernel: Kernel, task: int) -> list[tuple[int, int]]:
