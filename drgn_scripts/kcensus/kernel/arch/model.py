@@ -95,7 +95,9 @@ class StackMemory:
         faults: Faults,
         others: tuple[tuple[int, int], ...] = (),
     ) -> None:
-        self.kernel, self.faults, self.others = kernel, faults, others
+        self.kernel, self.faults = kernel, faults
+        ordered = np.array(sorted(others), np.uint64).reshape(-1, 2)
+        self._lows, self._highs = ordered[:, 0], ordered[:, 1]
         self.memory: Memory = kernel.memory
         self.low, self.high = low, low + np.uint64(size)
         self.word = word_dtype(kernel.prog)
@@ -110,9 +112,11 @@ class StackMemory:
     def index(self, addresses: Words, lanes: Lanes, room: int = 8) -> Numbers:
         """Return the stack of each aligned address: 0 for the task's, then the others, or -1."""
         index = np.where(self.inside(addresses, lanes, room), 0, -1)
-        for number, (low, high) in enumerate(self.others, 1):
-            within = (addresses >= np.uint64(low)) & (addresses <= np.uint64(high - room))
-            index[within & ((addresses & np.uint64(7)) == 0)] = number
+        if len(self._lows):
+            at = np.searchsorted(self._lows, addresses, "right") - 1
+            within = (at >= 0) & (addresses <= self._highs[at] - np.uint64(room))
+            within &= (index < 0) & ((addresses & np.uint64(7)) == 0)
+            index[within] = at[within] + 1
         return index
 
     def load(self, addresses: Words, lanes: Lanes, wanted: Mask) -> tuple[Words, Mask]:

@@ -19,16 +19,15 @@ from contextlib import suppress
 
 import drgn
 import numpy as np
-from drgn.helpers.linux.cpumask import for_each_possible_cpu
-from drgn.helpers.linux.percpu import per_cpu
 
 from kcensus.engine.chase import Lanes
-from kcensus.engine.gather import gather
-from kcensus.engine.layout import Layout, layout
-from kcensus.engine.memory import Guess, Mask, Words
+from kcensus.engine.gather import gather, gather_words
+from kcensus.engine.layout import Layout, layout, word_dtype
+from kcensus.engine.memory import Faults, Guess, Mask, Words
+from kcensus.engine.slub.percpu import cpu_offsets
 from kcensus.kernel.arch.model import Frames, StackMemory, Step
 from kcensus.kernel.kernel import Kernel
-from kcensus.kernel.names import ABSENT, DAMAGED
+from kcensus.kernel.names import DAMAGED
 from kcensus.kernel.size import stack_size
 from kcensus.kernel.symbols import image_range, symbols_of
 
@@ -44,8 +43,8 @@ _MAX_ENTRY = 512
 """Most bytes of frames of entry code below the registers at the end of a stack."""
 _STACKS = ("irq_stack_ptr", "sdei_stack_normal_ptr", "sdei_stack_critical_ptr")
 """Per-CPU pointers to stacks of the size of a task's."""
-_OVERFLOW = "overflow_stack"
-_MAX_CPUS = 8192
+_OVERFLOW, _OVERFLOW_SIZE = "overflow_stack", 4096
+"""Per-CPU array, and OVERFLOW_STACK_SIZE."""
 
 
 class Unwinder:
@@ -207,16 +206,15 @@ def _number(prog: drgn.Program, name: str) -> int | None:
 
 def cpu_stacks(kernel: Kernel) -> tuple[tuple[int, int], ...]:
     """Return start and end of the CPUs' stacks for interrupts, overflows and firmware events."""
-    prog, size, found = kernel.prog, stack_size(kernel.prog), list[tuple[int, int]]()
+    prog, found = kernel.prog, list[tuple[int, int]]()
+    word, size = word_dtype(prog), stack_size(prog)
     for name in (*_STACKS, _OVERFLOW):
-        with suppress(*ABSENT, *DAMAGED, AttributeError, ValueError):
-            variable = prog[name]
-            for cpu in for_each_possible_cpu(prog):
-                each = per_cpu(variable, cpu)
-                if name == _OVERFLOW:
-                    start, length = int(each.address_ or 0), drgn.sizeof(each)
-                else:
-                    start, length = int(each), size
-                if start and len(found) < _MAX_CPUS:
-                    found.append((start, start + length))
+        # Symbols are enough, which kernels without debug info have, too.
+        with suppress(*DAMAGED):
+            places = cpu_offsets(prog) + np.uint64(prog.symbol(name).address)
+            if name == _OVERFLOW:
+                found += [(place, place + _OVERFLOW_SIZE) for place in places.tolist()]
+            else:
+                starts, _ = gather_words(kernel.memory, places, word, Faults())
+                found += [(start, start + size) for start in starts.tolist() if start]
     return tuple(found)
