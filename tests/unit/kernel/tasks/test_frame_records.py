@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -39,14 +39,14 @@ class Task:
 
     release: str
     numbers: str = "NUMBER(KERNELPACMASK)=0xff7f000000000000\n"
-    pc: list[int] = field(default_factory=list)
+    entry: str = "el0t_64_sync"
 
     def __post_init__(self) -> None:
         types = _NEW if self.release == "7.3" else _OLD
         self.k = Machine(types, vmcoreinfo=self.numbers)
         self.low = int(self.k.alloc(f"char [{_SIZE}]", alone=True).address_)
         self.high = self.low + _SIZE
-        self.names: dict[str, int] = {"_text": _CODE}
+        self.names: dict[str, int] = {"_text": _CODE, self.entry: _CODE + 64}
         self.at = self.high - _REGISTERS
         self.fp = 0
 
@@ -129,14 +129,22 @@ def test_an_interrupted_function(release: str, link: tuple[str, int], callers: l
 
 
 def test_a_kernel_thread_before_v5_14_has_no_last_record() -> None:
-    task = Task("6.12")
+    task = Task("6.12", entry="el0_sync")
     task.call("ret_from_fork")
     task.call("kthread")
     assert task.walked() == (["__switch_to", "kthread", "ret_from_fork"], False)
 
 
+@pytest.mark.parametrize("release", _RECORD)
+def test_a_stack_since_v5_14_without_its_last_record_is_cut(release: str) -> None:
+    task = Task(release)
+    task.call("ret_from_fork")
+    task.call("kthread")
+    assert task.walked() == (["__switch_to", "kthread", "ret_from_fork"], True)
+
+
 def test_a_new_thread_before_v5_14_has_no_record() -> None:
-    task = Task("6.12")
+    task = Task("6.12", entry="el0_sync")
     assert task.walked(task.code("ret_from_fork")) == (["ret_from_fork"], False)
 
 

@@ -43,6 +43,7 @@ _MAX_ENTRY = 512
 """Most bytes of frames of entry code below the registers at the end of a stack."""
 _STACKS = ("irq_stack_ptr", "sdei_stack_normal_ptr", "sdei_stack_critical_ptr")
 """Per-CPU pointers to stacks of the size of a task's."""
+_NEW_ENTRY = "el0t_64_sync"
 _OVERFLOW, _OVERFLOW_SIZE = "overflow_stack", 4096
 """Per-CPU array, and OVERFLOW_STACK_SIZE."""
 
@@ -66,6 +67,7 @@ class Unwinder:
             record = prog.type("struct pt_regs").member("stackframe")
             self._record = record.offset
             self._has_types = drgn.sizeof(record.type) > 16
+        self._has_last = _has_last_records(prog)
         self._mask = np.uint64(pac_mask(prog))
         code = image_range(prog)
         self._first, self._last = np.uint64(code.start), np.uint64(code.stop - 1)
@@ -74,7 +76,7 @@ class Unwinder:
     @property
     def ends_at_entry(self) -> bool:
         """Whether the entry of kernel threads ends a stack: until v5.14, it has no record."""
-        return True
+        return not self._has_last
 
     def starts(self, task: Words, sp: Words) -> tuple[Frames, Mask]:
         """Return the innermost frames of tasks without a CPU, and a mask of the known ones."""
@@ -104,8 +106,9 @@ class Unwinder:
         top = self.stacks.high[lanes] - np.uint64(self.registers.size)
         done = is_zero & (base == top + np.uint64(self._record))
         done &= (kind == _FINAL) | ~np.bool_(self._has_types)
-        # Without a caller's x29, a stack ends at its upper end only: elsewhere, it is damaged.
-        done |= (base == 0) & (frames.sp >= top - np.uint64(_MAX_ENTRY))
+        if not self._has_last:
+            # Without a caller's x29, a stack ends at its upper end only: elsewhere, it is damaged.
+            done |= (base == 0) & (frames.sp >= top - np.uint64(_MAX_ENTRY))
         by_link = self._by_link(frames, target)
         done &= ~by_link
         sp = np.where(back == 0, base + np.uint64(16), back)
@@ -180,6 +183,19 @@ class Unwinder:
     def _is_code(self, places: Words) -> Mask:
         inside = (places >= self._first) & (places <= self._last)
         return np.asarray(inside & ((places & np.uint64(3)) == 0))
+
+
+def _has_last_records(prog: drgn.Program) -> bool:
+    """Return whether any stack ends with a record.
+
+    These came with the release that named the entries of exceptions anew (v5.14, subject not
+    verified).
+    """
+    try:
+        prog.symbol(_NEW_ENTRY)
+    except LookupError:
+        return False
+    return True
 
 
 def pac_mask(prog: drgn.Program) -> int:
