@@ -8,14 +8,20 @@ import pytest
 from drgn import Object
 from drgn.helpers.linux.pid import for_each_task
 
+from kcensus.arch import architecture_of
+from kcensus.arch.aarch64 import ARCHITECTURE as AARCH64
 from kcensus.engine.memory import Faults
 from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.tasks.registers import UNKNOWN, arguments, user_registers
 from kcensus.kernel.tasks.stacks import stacks
 from kcensus.kernel.tasks.tasks import Tasks, tasks
+from kcensus.kernel.waiting.frames import _unwound
 from kcensus.sources import Target
 from tests.lab import Dump, build
 from tests.vm.cases import opened
 from tests.vm.oracles import waits as oracle
+
+pytestmark = pytest.mark.machines
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +59,7 @@ def test_every_stack_equals_drgns(target: Target, dump: Dump, known: Tasks) -> N
     # Without the debug info of modules: their functions are unwound and named nevertheless.
     rows = np.flatnonzero(~known.is_on_cpu)
     faults = Faults()
-    found = stacks(Kernel(target.prog), known.stack[rows], known.sp[rows], faults)
+    found = stacks(Kernel(target.prog), known, rows, faults)
     whole = opened(dump, "dm_mod", "dm_snapshot")
     in_modules = 0
     for stack, row in enumerate(rows.tolist()):
@@ -62,11 +68,35 @@ def test_every_stack_equals_drgns(target: Target, dump: Dump, known: Tasks) -> N
         assert found.pc[found.frames(stack)].tolist() == places, known.comm[row]
         names = [whole.prog.symbol(place - 1).name for place in places]
         assert found.functions(stack) == names
-        in_modules += "do_origin" in names
+        in_modules += "dm_snapshot" in found.modules_of(stack)
     assert in_modules >= 3
     assert not found.is_cut.any()
     assert not faults
     assert len(rows) > 60
+
+
+def test_stacks_of_running_tasks_hold_drgns(target: Target, known: Tasks) -> None:
+    kernel, is_arm64 = Kernel(target.prog), architecture_of(target.prog.platform) == AARCH64
+    for row in np.flatnonzero(known.is_on_cpu).tolist():
+        task = Object(target.prog, "struct task_struct *", int(known.address[row]))
+        places = oracle.places(target.prog, task)
+        own = [place for place, _ in _unwound(kernel, int(known.address[row]))]
+        if is_arm64:
+            # drgn may lack the caller of an interrupted function.
+            rest = iter(own)
+            assert all(place in rest for place in places), known.comm[row]
+        else:
+            # A stack of interrupts ends there.
+            assert own == places[: len(own)], known.comm[row]
+
+
+def test_registers_of_programs(target: Target, known: Tasks) -> None:
+    kernel, faults = Kernel(target.prog), Faults()
+    found = user_registers(kernel, known.stack, faults)
+    assert set(found.row.tolist()) == set(np.flatnonzero(~known.is_kthread).tolist())
+    passed = arguments(kernel, known.stack, 0, faults)
+    assert (passed[known.is_kthread] == UNKNOWN).all()
+    assert not faults
 
 
 def test_ages_of_waits(known: Tasks) -> None:

@@ -7,16 +7,22 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import drgn
 import pytest
 
 from kcensus.kernel.waiting import frames
 
+X86, ARM64 = (drgn.Platform(each) for each in (drgn.Architecture.X86_64, drgn.Architecture.AARCH64))
+
 
 def unwound(
-    count: int, debug_file: str | None = "/vmlinux", inlined: tuple[int, ...] = ()
+    count: int,
+    debug_file: str | None = "/vmlinux",
+    inlined: tuple[int, ...] = (),
+    platform: drgn.Platform = X86,
 ) -> list[tuple[int, int]]:
     """Return the frames that remain of ``count`` of drgn's, some of which are inlined."""
-    prog = mock.Mock()
+    prog = mock.Mock(platform=platform)
     prog.main_module.return_value = SimpleNamespace(debug_file_path=debug_file)
     prog.stack_trace.return_value = [
         SimpleNamespace(pc=0xFFFF_FFFF_8100_0000 + at, interrupted=not at, is_inline=at in inlined)
@@ -32,6 +38,15 @@ def test_a_stack_that_drgn_unwinds() -> None:
     assert unwound(2) == [(inner, inner), (inner + 1, inner)]
 
 
+def test_a_stack_of_which_drgn_lacks_a_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of code without unwind information, the caller is in the link register only."""
+    own = [(at, at) for at in range(3)]
+    monkeypatch.setattr(frames, "_unwound", lambda *_: own)
+    assert unwound(2, platform=ARM64) == own
+    assert len(unwound(4, platform=ARM64)) == 4
+    assert len(unwound(2)) == 2
+
+
 def test_inlined_functions_are_of_the_frame_around_them() -> None:
     inner = 0xFFFF_FFFF_8100_0000
     assert unwound(3, inlined=(1,)) == [(inner, inner), (inner + 2, inner + 1)]
@@ -42,6 +57,9 @@ def test_inlined_functions_are_of_the_frame_around_them() -> None:
     [
         (["native_queued_spin_lock_slowpath", "_raw_spin_lock", "spin_waiter"], "spin_waiter"),
         (["sysvec_x", "asm_sysvec_apic_timer_interrupt", "copy.isra.0", "read"], "copy"),
+        (["gic_handle_irq", "el1_interrupt", "el1h_64_irq_handler", "el1h_64_irq", "copy"], "copy"),
+        (["do_mem_abort", "el1_abort", "el1h_64_sync_handler", "el1h_64_sync"], "do_mem_abort"),
+        (["vectors"], ""),
         (["queued_write_lock_slowpath"], ""),
         ([], ""),
     ],
