@@ -8,9 +8,18 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from kcensus.kernel.arch.x86_64.instructions import Instruction, Kind, UndecodableError, decode
+from kcensus.kernel.arch.instructions import (
+    Decoder,
+    Instruction,
+    Kind,
+    Traced,
+    UnclearError,
+    UndecodableError,
+)
+from kcensus.kernel.arch.registers import SLOT, Values, joined, only, write
 
 Extent = tuple[int, int]
+_SLOT = frozenset({SLOT})
 _MAX_PARTS = 8
 """Most parts of one function: compilers split off one."""
 
@@ -40,31 +49,34 @@ class Block:
     """Starts of possible next blocks; none at the end of the function."""
 
 
-class UnclearError(Exception):
-    """Some ways through a function are unknown."""
-
-
 class Flow:
     """The blocks of one function."""
 
     def __init__(
         self,
         extent: Extent,
+        decoder: Decoder,
         code_of: Callable[[Extent], bytes],
         extent_of: Callable[[int], Extent | None],
         part: Extent | None = None,
+        resolve: Callable[[int], int] = int,
     ) -> None:
         """Follow a function from its beginning.
 
         :param code_of: reads code; raises drgn.FaultError
         :param extent_of: returns the function or part at an address
         :param part: a part of the function, in addition to the parts found
+        :param resolve: returns the function that a veneer jumps to, or the address as it is
         :raises UnclearError: it jumps by a table, or has unknown instructions
         """
-        self.extent = extent
+        self.extent, self.decoder, self._resolve = extent, decoder, resolve
         self._code = {each: code_of(each) for each in (extent, part) if each is not None}
         self._code_of, self._extent_of = code_of, extent_of
         self._known: dict[int, Instruction] = {}
+        self._steps: dict[int, list[Instruction]] = {}
+        """Instructions of each block, by its start."""
+        self._starting: dict[int, Values] = {}
+        """Registers at the start of each block, of decoders that trace them."""
         self._follow()
         self.blocks = self._made()
 
@@ -110,7 +122,7 @@ class Flow:
         start, end = self.extent
         while at < len(code):
             try:
-                step = decode(code, at, part[0])
+                step = self.decoder.decode(code, at, part[0])
             except UndecodableError:
                 return False
             if step.kind in (Kind.JUMP, Kind.BRANCH) and start < step.target < end:
@@ -127,11 +139,13 @@ class Flow:
                 if part is None:
                     break
                 try:
-                    step = decode(self._code[part], address - part[0], part[0])
+                    step = self.decoder.decode(self._code[part], address - part[0], part[0])
                 except UndecodableError as error:
                     raise UnclearError(str(error)) from None
                 if step.kind is Kind.TABLE:
                     raise UnclearError("a table of jumps")
+                if step.kind in (Kind.CALL, Kind.JUMP) and step.target:
+                    step = step._replace(target=self._resolve(step.target))
                 self._known[address] = step
                 if step.kind is Kind.BRANCH or (
                     step.kind is Kind.JUMP and self._part(step.target) is not None
@@ -158,18 +172,71 @@ class Flow:
         blocks: dict[int, Block] = {}
         for start in sorted(starts & set(self._known)):
             block = blocks[start] = Block(start)
-            address, argument, inside = start, 0, None
-            while True:
-                step = self._known[address]
-                is_away = step.kind is Kind.JUMP and step.target not in self._known
-                if step.kind is Kind.CALL or is_away:
-                    block.sites.append(Site(step.end, step.target, argument, inside, 0))
-                elif step.counted:
-                    block.sites.append(Site(step.end, 0, 0, None, step.counted))
-                if step.argument is not None:
-                    argument, inside = step.argument, step.inside
-                block.following = self._after(step)
-                if block.following != [step.end] or step.end in starts:
-                    break
-                address = step.end
+            steps = self._steps[start] = [self._known[start]]
+            while (after := self._after(steps[-1])) == [steps[-1].end] and after[0] not in starts:
+                steps.append(self._known[after[0]])
+            block.following = after
+        values = self._values(blocks) if self.decoder.first >= 0 else {}
+        for start, block in blocks.items():
+            self._add_sites(block, dict(values[start]) if start in values else None)
+        self._starting = values
         return blocks
+
+    def _add_sites(self, block: Block, values: Values | None) -> None:
+        argument, inside = 0, None
+        for step in self._steps[block.start]:
+            if values is not None:
+                argument = only(values, self.decoder.first)
+            counted = step.counted or _counted(step, values)
+            if step.kind is Kind.CALL or self._is_away(step):
+                block.sites.append(Site(step.end, step.target, argument, inside, 0))
+            elif counted:
+                block.sites.append(Site(step.end, 0, 0, None, counted))
+            if step.argument is not None:
+                argument, inside = step.argument, step.inside
+            if values is not None:
+                for change in step.writes:
+                    write(values, change)
+
+    def _is_away(self, step: Instruction) -> bool:
+        return step.kind is Kind.JUMP and step.target not in self._known
+
+    def _values(self, blocks: dict[int, Block]) -> dict[int, Values]:
+        """Return the possible values of registers at the start of each reachable block."""
+        changes = {
+            start: [change for step in steps for change in step.writes]
+            for start, steps in self._steps.items()
+        }
+        known: dict[int, Values] = {self.extent[0]: {}}
+        pending = [self.extent[0]]
+        while pending:
+            start = pending.pop()
+            values = dict(known[start])
+            for change in changes[start]:
+                write(values, change)
+            for after in blocks[start].following:
+                more = joined(known[after], values) if after in known else values
+                if more != known.get(after):
+                    known[after] = more
+                    pending.append(after)
+        return known
+
+    def traced(self) -> Traced:
+        """Yield the reachable instructions, with the possible values of registers before each.
+
+        Jumps inside the function are yielded as branches.
+        """
+        for start, known in self._starting.items():
+            values = dict(known)
+            for step in self._steps[start]:
+                is_inside = step.kind is Kind.JUMP and not self._is_away(step)
+                yield step._replace(kind=Kind.BRANCH) if is_inside else step, values
+                for change in step.writes:
+                    write(values, change)
+
+
+def _counted(step: Instruction, values: Values | None) -> int:
+    """Return the change of a per-CPU variable behind a register, from values of registers."""
+    if step.adds is None or values is None or values.get(step.adds[0]) != _SLOT:
+        return 0
+    return {1: 1, 0xFFFFFFFF: -1}.get(only(values, step.adds[1]), 0)
