@@ -67,6 +67,8 @@ class Decoder(Protocol):
     """Least bytes of an instruction."""
     first: int
     """Register with the first argument; -1 if the decoder does not trace registers."""
+    per_cpu: str
+    """Name of a function that returns the distance of this CPU's variables; empty for none."""
     veneer: int
     """Most bytes of a piece of code that only jumps to a function far away; 0 for none."""
 

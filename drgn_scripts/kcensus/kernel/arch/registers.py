@@ -16,6 +16,9 @@ Values = dict[int, frozenset[int]]
 """Possible values of registers: addresses and numbers, or one of the marks below."""
 _MAX_VALUES = 8
 
+SLOTS = 64
+"""A value kept on the stack has a number, too: from here on, by the distance in bytes."""
+
 UNKNOWN, MEMBER, PER_CPU, SLOT, ANY = -1, -2, -3, -4, -5
 """Any value; one with a distance from an unknown one; the distance of this CPU's variables; the
 address of this CPU's variable behind an unknown pointer; and one of too many values."""
@@ -33,6 +36,8 @@ class How(Enum):
     EITHER = "one of two registers"
     INSERTED = "a register with other bits in a part"
     PER_CPU = "the distance of this CPU's variables"
+    STACK = "an address on the stack"
+    FRAME = "the stack grows or shrinks"
 
 
 class Write(NamedTuple):
@@ -49,6 +54,10 @@ class Write(NamedTuple):
 
 def write(values: Values, change: Write) -> None:
     """Carry out a change."""
+    if change.how is How.FRAME:
+        for slot in [each for each in values if each >= SLOTS]:
+            del values[slot]
+        return
     made = _made(values, change)
     if made is None or made == _NONE:
         values.pop(change.register, None)
@@ -79,7 +88,7 @@ def _made(values: Values, change: Write) -> frozenset[int] | None:
     how, number = change.how, change.number
     if how is How.NUMBER:
         return frozenset({number})
-    if how is How.UNKNOWN:
+    if how in (How.UNKNOWN, How.STACK):
         return None
     if how is How.PER_CPU:
         return frozenset({PER_CPU})

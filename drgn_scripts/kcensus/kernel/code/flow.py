@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from kcensus.kernel.arch.instructions import (
     UnclearError,
     UndecodableError,
 )
-from kcensus.kernel.arch.registers import SLOT, Values, joined, only, write
+from kcensus.kernel.arch.registers import SLOT, SLOTS, How, Values, Write, joined, only, write
 
 Extent = tuple[int, int]
 _SLOT = frozenset({SLOT})
@@ -60,6 +60,7 @@ class Flow:
         extent_of: Callable[[int], Extent | None],
         part: Extent | None = None,
         resolve: Callable[[int], int] = int,
+        per_cpu: Container[int] = (),
     ) -> None:
         """Follow a function from its beginning.
 
@@ -67,9 +68,11 @@ class Flow:
         :param extent_of: returns the function or part at an address
         :param part: a part of the function, in addition to the parts found
         :param resolve: returns the function that a veneer jumps to, or the address as it is
+        :param per_cpu: functions that return the distance of this CPU's variables
         :raises UnclearError: it jumps by a table, or has unknown instructions
         """
         self.extent, self.decoder, self._resolve = extent, decoder, resolve
+        self._per_cpu = per_cpu
         self._code = {each: code_of(each) for each in (extent, part) if each is not None}
         self._code_of, self._extent_of = code_of, extent_of
         self._known: dict[int, Instruction] = {}
@@ -78,6 +81,8 @@ class Flow:
         self._starting: dict[int, Values] = {}
         """Registers at the start of each block, of decoders that trace them."""
         self._follow()
+        if decoder.first >= 0:
+            self._forget_shared()
         self.blocks = self._made()
 
     @cached_property
@@ -146,6 +151,9 @@ class Flow:
                     raise UnclearError("a table of jumps")
                 if step.kind in (Kind.CALL, Kind.JUMP) and step.target:
                     step = step._replace(target=self._resolve(step.target))
+                    if step.target in self._per_cpu:
+                        result = Write(self.decoder.first, How.PER_CPU)
+                        step = step._replace(writes=(*step.writes, result))
                 self._known[address] = step
                 if step.kind is Kind.BRANCH or (
                     step.kind is Kind.JUMP and self._part(step.target) is not None
@@ -157,6 +165,22 @@ class Flow:
                 if step.kind in (Kind.JUMP, Kind.END) or step.end >= part[1]:
                     break
                 address = step.end
+
+    def _forget_shared(self) -> None:
+        """Forget values that are kept on the stack where other functions may change them: from the
+        first place on whose address is taken."""
+        steps = self._known
+        places = [
+            change.number
+            for step in steps.values()
+            for change in step.writes
+            if change.how is How.STACK
+        ]
+        least = SLOTS + min(places, default=1 << 16)
+        for address, step in steps.items():
+            if any(change.register >= least for change in step.writes):
+                writes = tuple(each for each in step.writes if each.register < least)
+                steps[address] = step._replace(writes=writes)
 
     def _after(self, step: Instruction) -> list[int]:
         ways = [step.target] if step.kind in (Kind.JUMP, Kind.BRANCH) else []

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import drgn
 
 from kcensus.kernel.arch.decoders import UNREAD, decoder_of
@@ -46,7 +48,20 @@ class Text:
         :raises UnclearError: it jumps by a table, or has unknown instructions
         :raises drgn.FaultError: it is not in the dump
         """
-        return Flow(extent, self.decoder, self.read, self.functions.extent, part, self._resolved)
+        return Flow(
+            extent,
+            self.decoder,
+            self.read,
+            self.functions.extent,
+            part,
+            self._resolved,
+            self._per_cpu,
+        )
+
+    @cached_property
+    def _per_cpu(self) -> frozenset[int]:
+        name = self.decoder.per_cpu
+        return frozenset(self.functions.addresses(name) if name else ())
 
     def traced(self, place: int) -> Traced:
         """Return the instructions of the function at an address, with registers."""

@@ -43,6 +43,8 @@ class AArch64:
 
     step = _SIZE
     first = 0
+    # Compilers do not always inline it.
+    per_cpu = "__kern_my_cpu_offset"
     veneer = 5 * _SIZE
 
     def decode(self, code: bytes, at: int, start: int) -> Instruction:

@@ -12,14 +12,16 @@ import functools
 from typing import NamedTuple
 
 from kcensus.kernel.arch.instructions import Instruction, Kind, UndecodableError
-from kcensus.kernel.arch.registers import How, Write
+from kcensus.kernel.arch.registers import SLOTS, How, Write
 
 _ZERO = 31
 """Register number of zero, and of the stack pointer."""
-_LINK, _SIZE = 30, 4
+_FRAME, _LINK, _SIZE = 29, 30, 4
 _WORD = (1 << 64) - 1
 _CLOBBERED = (*(Write(register) for register in range(19)), Write(_LINK))
 """Registers that a called function may change."""
+_MOVED_STACK = (Write(_ZERO, How.FRAME),)
+"""Also of instructions that change an unknown part of the stack."""
 _TRAP = 1000
 """Number of the breakpoint of __builtin_trap(). Those of BUG() and WARN() are the same: after them,
 code may go on."""
@@ -47,6 +49,11 @@ def decode(code: bytes, at: int, start: int) -> Instruction:
     if len(plain) < _SIZE:
         raise UndecodableError("an instruction is cut")
     word, place = int.from_bytes(plain, "little"), start + at
+    if at + 2 * _SIZE == len(code) and _word(code, at + _SIZE) >> 16 == 0xFFFF:
+        # An address, no instructions: ftrace's for the function that comes next. Code that calls
+        # panic() or the like ends before it. Since Linux kernel commit baaf553d3bc3 ("arm64:
+        # Implement HAVE_DYNAMIC_FTRACE_WITH_CALL_OPS") (in v6.3).
+        return Instruction(place + _SIZE, Kind.END, 0, None, None, 0)
     kind, distance, writes, stores, adds, page = _shape(word)
     target = 0
     if page:
@@ -64,7 +71,7 @@ def decode(code: bytes, at: int, start: int) -> Instruction:
     for write in writes:
         if write.register == 0:
             argument = 0
-            is_moved = write.how is How.MOVED and write.base not in (0, _ZERO)
+            is_moved = write.how is How.MOVED and 0 < write.base < _ZERO
             # Signed, as far as instructions have signs.
             inside = write.number if is_moved else None
     if inside is not None and inside >> 63:
@@ -136,7 +143,13 @@ def _numbers(word: int) -> _Shape:
         number = (word >> 10 & 0xFFF) << (12 if word >> 22 & 1 else 0)
         number = -number if word >> 30 & 1 else number
         # With tags of memory (form 3), the number is none.
-        if form == 2 and is_wide and register != _ZERO and base != _ZERO:
+        if register == _ZERO:
+            return _Shape(writes=_MOVED_STACK)
+        if form == 2 and base in (_ZERO, _FRAME) and register != _FRAME:
+            # How far the frame is from the end of the stack is not known here.
+            place = number if base == _ZERO else 0
+            return _Shape(writes=(Write(register, How.STACK, number=place),))
+        if form == 2 and is_wide:
             moved = Write(register, How.MOVED, base, number=number & _WORD)
             return _Shape(writes=(moved,))
     elif form == 5:
@@ -153,6 +166,8 @@ def _numbers(word: int) -> _Shape:
             return _Shape(writes=(Write(register, How.NUMBER, number=number & whole),))
     elif form == 4 and word >> 29 & 3 == 3 and register == _ZERO:
         return _Shape()  # tst
+    if form == 4 and register == _ZERO:
+        return _Shape(writes=_MOVED_STACK)
     return _Shape(writes=(Write(register),) if register != _ZERO else ())
 
 
@@ -219,9 +234,17 @@ def _memory(word: int) -> _Shape:
         # copies and tags
         return _Shape(writes=_unknown((register, base, status)), stores=_held((register,)))
     if form == 2:
-        changed = _unknown(back) if word >> 23 & 1 else ()
+        changed = _back(base) if word >> 23 & 1 else ()
+        if base == _ZERO and word >> 22 & 1 == 0 and (is_vector or word >> 31 == 0):
+            return _Shape(
+                writes=_MOVED_STACK, stores=() if is_vector else _held((register, second))
+            )
         if is_vector:
             return _Shape(writes=changed)
+        if base == _ZERO and word >> 31 and not changed and word >> 30 & 1 == 0:
+            place, is_load = _signed(word >> 15 & 127, 7) * 8, word >> 22 & 1 != 0
+            pair = ((register, place), (second, place + 8))
+            return _kept([_slot(*each, is_load=is_load) for each in pair], pair, is_load=is_load)
         if word >> 22 & 1:
             return _Shape(writes=changed + _unknown((register, second)))
         return _Shape(writes=changed, stores=_held((register, second)))
@@ -230,13 +253,12 @@ def _memory(word: int) -> _Shape:
 
 def _one(word: int, register: int, base: int, is_vector: int) -> _Shape:
     """Read a load or store of one register."""
-    back = (base,) if base != _ZERO else ()
     opcode, is_unsigned, way = word >> 22 & 3, word >> 24 & 1, word >> 10 & 3
     if is_unsigned or word >> 21 & 1 == 0:
-        changed = _unknown(back) if not is_unsigned and way in (1, 3) else ()
+        changed = _back(base) if not is_unsigned and way in (1, 3) else ()
     elif way == 0 and not is_vector:
         # LSE: the value from memory replaces the first register.
-        is_add = word & 0xFFA0FC1F == 0xB820001F  # stadd of 32 bits
+        is_add = word & 0xFF20FC00 == 0xB8200000  # stadd and ldadd of 32 bits
         source = word >> 16 & 31
         return _Shape(
             writes=_unknown((register,)),
@@ -245,15 +267,44 @@ def _one(word: int, register: int, base: int, is_vector: int) -> _Shape:
         )
     else:
         # With a signed pointer, or an offset in a register.
-        changed = _unknown(back) if way & 1 else ()
+        changed = _back(base) if way & 1 else ()
         if way & 1:
             return _Shape(writes=changed + _unknown((register,)))
+    if base == _ZERO and opcode & 1 == 0 and (is_vector or not is_unsigned):
+        return _Shape(writes=_MOVED_STACK, stores=() if is_vector else _held((register,)))
     if is_vector:
         return _Shape(writes=changed)
+    if is_unsigned and base == _ZERO and opcode < 2:
+        place, is_wide = (word >> 10 & 0xFFF) << (word >> 30), word >> 30 == 3
+        if is_wide:
+            kept = [_slot(register, place, is_load=opcode == 1)]
+            return _kept(kept, ((register, place),), is_load=opcode == 1)
+        if opcode == 0:
+            return _Shape(writes=(Write(SLOTS + (place & -8)),), stores=_held((register,)))
     if opcode == 0:
         return _Shape(writes=changed, stores=_held((register,)))
     is_prefetch = word >> 30 == 3 and opcode == 2
     return _Shape(writes=changed if is_prefetch else changed + _unknown((register,)))
+
+
+def _back(base: int) -> tuple[Write, ...]:
+    """Return the change of a register by the access through it."""
+    return _MOVED_STACK if base == _ZERO else (Write(base),)
+
+
+def _slot(register: int, place: int, *, is_load: bool) -> Write:
+    """Return how a register is loaded from the stack, or kept there."""
+    if is_load:
+        return Write(register, How.MOVED, SLOTS + place)
+    if register == _ZERO:
+        return Write(SLOTS + place, How.NUMBER)
+    return Write(SLOTS + place, How.MOVED, register)
+
+
+def _kept(writes: list[Write], pair: tuple[tuple[int, int], ...], *, is_load: bool) -> _Shape:
+    if is_load:
+        return _Shape(writes=tuple(each for each in writes if each.register != _ZERO))
+    return _Shape(writes=tuple(writes), stores=_held([register for register, _ in pair]))
 
 
 def _registers(word: int) -> tuple[Write, ...]:

@@ -38,6 +38,7 @@ class X86:
 
     step = 1
     first = -1
+    per_cpu = ""
     veneer = 0
 
     def decode(self, code: bytes, at: int, start: int) -> Instruction:
