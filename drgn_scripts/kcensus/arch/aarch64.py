@@ -9,6 +9,11 @@ import drgn
 
 from kcensus.arch.model import Architecture
 
+_ARGUMENTS = tuple(f"regs[{number}]" for number in range(6))
+
+_FROM_PROGRAMS = ("el0t_64_irq", "el0t_32_irq", "el0_irq", "vectors")
+"""Entries of interrupts of programs, and the code before any entry."""
+
 
 def _physical(address: int, number: Callable[[str], int | None]) -> int | None:
     offset = number("kimage_voffset")
@@ -26,9 +31,20 @@ ARCHITECTURE = Architecture(
     image=0xFFFF_8000_0000_0000,
     pc="pc",
     sp="sp",
-    arguments=tuple(f"regs[{number}]" for number in range(6)),
+    arguments=_ARGUMENTS,
+    compat_arguments=_ARGUMENTS,
+    unwound=("x29", "x30"),
     syscalls=("__arm64_sys_", "__arm64_compat_sys_"),
-    interrupts=("el1h_64_", "el1t_64_", "el1_", "__el1_irq"),
+    interrupts=("el1h_64_", "el1t_64_", "el1_", "__el1_irq", *_FROM_PROGRAMS),
+    device_interrupts=(
+        *(f"el1{mode}_64_{kind}" for mode in "ht" for kind in ("irq", "fiq", "error")),
+        *("el1_irq", "el1_interrupt", "__el1_irq", *_FROM_PROGRAMS),
+    ),
+    spins=(),
+    switches=("__switch_to", "arm64_preempt_schedule_irq"),
+    tag=0xFF << 56,
+    # With CONFIG_KASAN_SW_TAGS, and with CONFIG_KASAN_HW_TAGS.
+    tagging=("__hwasan_tag_memory", "kasan_flag_enabled"),
     marks=("kimage_voffset", "VA_BITS"),
     physical=_physical,
 )

@@ -31,10 +31,27 @@ class Architecture:
     """Member with the stack pointer."""
     arguments: tuple[str, ...]
     """Members with the arguments of a system call."""
+    compat_arguments: tuple[str, ...]
+    """The same for programs of 32 bits."""
+    unwound: tuple[str, ...]
+    """Registers with which a walk along the stack of a running task starts, besides the instruction
+    and stack pointers, as drgn names them: the frame pointer, and a link register if there is
+    one."""
     syscalls: tuple[str, ...]
     """Prefixes of the functions of system calls, besides those of all architectures."""
     interrupts: tuple[str, ...]
     """Prefixes of the functions that an interrupt or exception calls first."""
+    device_interrupts: tuple[str, ...]
+    """The same for interrupts only: what follows is not the work of the interrupted task."""
+    spins: tuple[str, ...]
+    """Functions that spin until a lock is free, besides those of all architectures; their argument
+    is ``lock``."""
+    switches: tuple[str, ...]
+    """Functions in which any task leaves its CPU, besides those of all architectures."""
+    tag: int
+    """Bits of pointers that may hold a tag instead of ones; 0 without."""
+    tagging: tuple[str, ...]
+    """Symbols of kernels that may tag pointers."""
     marks: tuple[str, ...]
     """Numbers of VMCOREINFO, ``NUMBER(name)``, that only this architecture has."""
     physical: Callable[[int, Callable[[str], int | None]], int | None]

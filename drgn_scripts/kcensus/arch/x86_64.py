@@ -12,6 +12,9 @@ from kcensus.arch.model import Architecture
 _IMAGE = 0xFFFF_FFFF_8000_0000
 """Address of physical_base in the mapping of the image, __START_KERNEL_map."""
 
+_OLD_INTERRUPTS = ("apic_timer_interrupt", "reschedule_interrupt", "retint_kernel")
+"""Entries of interrupts until Linux 5.7; later ones begin with ``asm_``."""
+
 
 def _physical(address: int, number: Callable[[str], int | None]) -> int | None:
     base = number("phys_base")
@@ -28,9 +31,15 @@ ARCHITECTURE = Architecture(
     pc="ip",
     sp="sp",
     arguments=("di", "si", "dx", "r10", "r8", "r9"),
+    compat_arguments=("bx", "cx", "dx", "si", "di", "bp"),
+    unwound=("rbp",),
     syscalls=("__x64_sys_", "__ia32_sys_"),
-    # The last ones until Linux 5.7; later ones begin with asm_.
-    interrupts=("asm_", "apic_timer_interrupt", "reschedule_interrupt", "retint_kernel"),
+    interrupts=("asm_", *_OLD_INTERRUPTS),
+    device_interrupts=("asm_sysvec_", "asm_common_interrupt", "asm_exc_nmi", *_OLD_INTERRUPTS),
+    spins=("native_queued_spin_lock_slowpath", "__pv_queued_spin_lock_slowpath"),
+    switches=(),
+    tag=0,
+    tagging=(),
     marks=("phys_base",),
     physical=_physical,
 )

@@ -12,6 +12,8 @@ from kcensus.commands import Exit
 from kcensus.commands.shared import options
 from kcensus.commands.shared.output import check_output, show
 from kcensus.commands.shared.target import opened
+from kcensus.kernel.tasks.stacks import has_reader
+from kcensus.kernel.waiting.reader import unread_code
 from kcensus.results import Figure, Gap, Result, Unit, ratio
 from kcensus.text import printable
 
@@ -127,14 +129,21 @@ def _architecture(target: Target) -> str:
 
 
 def _unread_stacks(target: Target, analysis: Analysis) -> list[str]:
-    """Return a sentence if an analysis would read stacks that kcensus does not read."""
-    architecture = _architecture(target)
-    if not analysis.reads_stacks or architecture == "x86_64":
+    """Return a sentence if an analysis would read stacks or code that kcensus does not read."""
+    architecture, platform = _architecture(target), target.prog.platform
+    if not analysis.reads_stacks or platform is None:
         return []
-    return [
-        f"kcensus does not read the stacks and the machine code of {architecture}: what tasks wait "
-        "for is known from the kernel's lists and pointers only"
-    ]
+    if not has_reader(platform):
+        return [
+            f"kcensus does not read the stacks and the machine code of {architecture}: what tasks "
+            "wait for is known from the kernel's lists and pointers only"
+        ]
+    if unread_code(platform):
+        return [
+            f"kcensus does not read the machine code of {architecture}: holders of locks that have "
+            "no owner are unknown"
+        ]
+    return []
 
 
 def _unknown_arguments(target: Target, analysis: Analysis) -> list[str]:

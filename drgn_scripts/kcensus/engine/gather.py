@@ -14,6 +14,7 @@ import numpy.typing as npt
 from kcensus.engine.layout import Field, Layout, word_dtype
 from kcensus.engine.memory import Bytes, Faults, Guess, Mask, Memory, Numbers, Words
 from kcensus.engine.rows import factorized, spread
+from kcensus.engine.tags import untagged
 from kcensus.sources.capsule.uses import Use, reading_nothing
 
 IMPOSSIBLE_COUNT = "a count that exceeds RAM"
@@ -53,6 +54,7 @@ def gather(
     :param may_be_zero: whether zeros are plausible, as in tables of counters or of bits
     """
     columns = {name: np.zeros(len(addresses), field.dtype) for name, field in layout.fields.items()}
+    addresses = untagged(addresses, memory.tag)
     readable = np.ones(len(addresses), np.bool_)
     for group in _groups(memory, layout):
         start = min((field.offset for field in group.values()), default=0)
@@ -134,7 +136,7 @@ def gather_arrays(
     :param use: of the elements; None if the caller notes what it uses
     :return: shape ``(len(addresses), length)``, and a mask of the readable rows
     """
-    element = np.dtype(dtype)
+    element, addresses = np.dtype(dtype), untagged(addresses, memory.tag)
     values = np.zeros((len(addresses), length), element)
     readable = np.zeros(len(addresses), np.bool_)
     span = max(length * element.itemsize, 1)
@@ -161,7 +163,7 @@ def gather_pointers(
     pointers, readable = gather_words(memory, places, word, faults)
     # Words are aligned; an unaligned pointer to them is damaged.
     readable &= (arrays[row] != 0) & (arrays[row] % np.uint64(word.itemsize) == 0)
-    return row, np.where(readable, pointers, np.uint64(0)), readable
+    return row, untagged(np.where(readable, pointers, np.uint64(0)), memory.tag), readable
 
 
 @dataclass(frozen=True)
@@ -197,7 +199,7 @@ def gather_words(
 
     :return: the words, zero if unreadable, and a mask of the readable ones
     """
-    word = np.dtype(dtype)
+    word, addresses = np.dtype(dtype), untagged(addresses, memory.tag)
     values = np.zeros(len(addresses), word)
     _note_strays(addresses, faults)
     index = index or PageIndex.of(memory, addresses)

@@ -8,13 +8,15 @@ import functools
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import drgn
 import numpy as np
 import numpy.typing as npt
 from drgn import TypeKind
+
+from kcensus.engine.tags import tag_of, untagged
 
 Path: TypeAlias = str | Sequence[str]
 """A member path such as ``d_lockref.count`` or ``shared[0]``, or alternatives: the first existing
@@ -48,6 +50,8 @@ class Field:
     signed: bool = False
     least_bytes: int = 0
     """Size of the smallest object that it counts, 0 where it counts none."""
+    tag: int = 0
+    """Bits of a pointer that may hold a tag."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ class Layout:
         """Turn the raw storage of field ``name`` into its value."""
         field = self.fields[name]
         if not field.bits:
-            return raw
+            return untagged(raw, field.tag)
         word = field.dtype.newbyteorder("=").type
         value: npt.NDArray[Any] = (raw >> word(field.shift)) & word((1 << field.bits) - 1)
         if field.signed:
@@ -103,7 +107,7 @@ def layout(
     """
     type_ = prog.type(type_name) if isinstance(type_name, str) else type_name
     type_ = _unaliased(type_)
-    little = _little_endian(prog)
+    little, tag = _little_endian(prog), tag_of(prog)
     if not isinstance(members, Mapping):
         members = {path: path for path in members}
     fields: dict[str, Field] = {}
@@ -112,7 +116,10 @@ def layout(
         for alternative in alternatives:
             member = _resolve(type_, alternative)
             if member is not None:
-                fields[name] = _field(alternative, *member, little)
+                field = _field(alternative, *member, little)
+                if tag and _unaliased(member[0]).kind == TypeKind.POINTER:
+                    field = replace(field, tag=tag)
+                fields[name] = field
                 break
         else:
             if name in members:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from drgn.helpers.linux.mm import pfn_to_virt
 
+from kcensus.engine.tags import tag_of, untagged_word
 from kcensus.engine.workers import each
 from kcensus.progress import Progress, SilentProgress
 from kcensus.sources.capsule.uses import Use, uses_of
@@ -91,6 +92,8 @@ class Memory:
     ) -> None:
         self.prog = prog
         self.uses = uses_of(prog)
+        self.tag = tag_of(prog)
+        """Bits of pointers that may hold a tag."""
         self.jobs = jobs
         self.progress = progress or SilentProgress()
         self.page_shift = int(prog["PAGE_SHIFT"])
@@ -171,10 +174,12 @@ class Memory:
         return address in self._direct_map
 
     def word(self, address: int) -> int:
-        """Read one ``unsigned long``; raise :class:`drgn.FaultError` where it is unreadable."""
+        """Read one pointer; raise :class:`drgn.FaultError` where it is unreadable."""
         if address in self._direct_map:
-            return int(self.prog.read_word(address - self._direct_map.start, physical=True))
-        return int(self.prog.read_word(address))
+            word = self.prog.read_word(address - self._direct_map.start, physical=True)
+        else:
+            word = self.prog.read_word(address)
+        return untagged_word(word, self.tag) if self.tag else word
 
     def span(
         self, address: int, pages: int, faults: Faults, use: Use | None = Use.UNKNOWN

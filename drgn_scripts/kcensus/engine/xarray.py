@@ -13,6 +13,7 @@ from kcensus.engine.chase import Lanes
 from kcensus.engine.gather import gather, gather_arrays
 from kcensus.engine.layout import layout, word_dtype
 from kcensus.engine.memory import Faults, Mask, Memory, Words
+from kcensus.engine.tags import untagged
 
 _INTERNAL = np.uint64(2)
 _KIND = np.uint64(3)
@@ -101,7 +102,7 @@ class XArrayWalk:
         )
         self.damage.unreadable += int((~readable).sum())
         row, slot = np.nonzero(slots)
-        entry = slots[row, slot]
+        entry = untagged(slots[row, slot], self.memory.tag)
         index = base[row] + (slot.astype(np.uint64) << np.uint64(shift))
         below = _is_node(entry) if shift else np.zeros(len(entry), np.bool_)
         plain = ~below & ((entry & _KIND) != _INTERNAL)

@@ -15,7 +15,7 @@ from kcensus.cli import main
 from kcensus.commands.doctor import _absent, _left_out, _unknown_arguments, _unread_stacks
 from kcensus.sources import Target
 
-ARM = drgn.Platform(drgn.Architecture.AARCH64)
+S390 = drgn.Platform(drgn.Architecture.S390X)
 X86 = drgn.Platform(drgn.Architecture.X86_64)
 
 
@@ -24,10 +24,10 @@ def target(prog: drgn.Program) -> Target:
 
 
 def test_stacks_of_another_architecture_are_not_read() -> None:
-    on_arm, on_x86 = (target(drgn.Program(each)) for each in (ARM, X86))
-    unread = {name for name, each in analyses().items() if _unread_stacks(on_arm, each)}
+    on_s390, on_x86 = (target(drgn.Program(each)) for each in (S390, X86))
+    unread = {name for name, each in analyses().items() if _unread_stacks(on_s390, each)}
     assert unread == {"iosched", "waits"}
-    assert "aarch64" in _unread_stacks(on_arm, analyses()["waits"])[0]
+    assert "s390x" in _unread_stacks(on_s390, analyses()["waits"])[0]
     assert not any(_unread_stacks(on_x86, each) for each in analyses().values())
 
 

@@ -53,7 +53,7 @@ def test_every_stack_equals_drgns(target: Target, dump: Dump, known: Tasks) -> N
     # Without the debug info of modules: their functions are unwound and named nevertheless.
     rows = np.flatnonzero(~known.is_on_cpu)
     faults = Faults()
-    found = stacks(Kernel(target.prog), known.stack[rows], known.sp[rows], faults)
+    found = stacks(Kernel(target.prog), known, rows, faults)
     whole = opened(dump, "dm_mod", "dm_snapshot")
     in_modules = 0
     for stack, row in enumerate(rows.tolist()):

@@ -195,7 +195,7 @@ class _Search:
         self.lost.append(unknown)
         full = drgn.offsetof(self.prog.type("struct node_barn"), "sheaves_full")
         ends = barns + np.uint64(full)
-        link = self.slab_map.word
+        link = self.slab_map.pointer
         heads = gather(self.memory, ends, link, self.faults)
         self.lost.append(cache_ids[~heads.readable])
         step = pointer_step(self.memory, link, "word", self.faults)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -26,6 +26,7 @@ from kcensus.engine.rows import rows_of
 from kcensus.engine.slub.pages import MAX_ORDER, PageChunk, PageMap
 from kcensus.engine.slub.percpu import node_ids
 from kcensus.engine.strings import c_strings
+from kcensus.engine.tags import untagged
 from kcensus.sources.capsule import NotRecorded
 
 _SLAB_MEMBERS: dict[str, Path] = {
@@ -219,11 +220,13 @@ class FreelistCode:
     """
 
     swab: bool = True
+    tag: int = 0
+    """Bits of pointers that may hold a tag."""
 
     def decode(self, stored: Words, place: Words, secret: Words | np.uint64) -> Words:
         """Return the next free object, given the words ``stored`` in memory at ``place``."""
         mixed = place.byteswap() if self.swab else place
-        return np.where(secret == 0, stored, stored ^ secret ^ mixed)
+        return untagged(np.where(secret == 0, stored, stored ^ secret ^ mixed), self.tag)
 
 
 Watcher: TypeAlias = Callable[[PageChunk], Any]
@@ -444,7 +447,7 @@ class SlabMap:
         # The right one leads to a free object of the same slab or to the end of the list.
         hardened = self.column("secret") != 0
         if not hardened.any():
-            return FreelistCode()
+            return FreelistCode(tag=self.memory.tag)
         slabs = self.survey.slabs
         rows = np.flatnonzero((slabs.freelist != 0) & (slabs.cache >= 0))
         slabs = slabs[rows[hardened[slabs.cache[rows]]][:_SAMPLE]]
@@ -455,7 +458,8 @@ class SlabMap:
             inside = (following >= slabs.address) & (following < slabs.address + size)
             return int((readable & ((following == 0) | inside)).sum())
 
-        return max(FreelistCode(swab=True), FreelistCode(swab=False), key=votes)
+        codes = [FreelistCode(swab, self.memory.tag) for swab in (True, False)]
+        return max(codes, key=votes)
 
     def next_free(
         self, code: FreelistCode, objects: Words, cache: npt.NDArray[np.int32]
@@ -469,6 +473,12 @@ class SlabMap:
     @cached_property
     def word(self) -> Layout:
         """An ``unsigned long`` by itself."""
+        word = self.pointer.fields["word"]
+        return replace(self.pointer, fields={"word": replace(word, tag=0)})
+
+    @cached_property
+    def pointer(self) -> Layout:
+        """A pointer by itself, as ``word``."""
         return layout(self.prog, "struct list_head", {"word": "next"})
 
     def column(self, name: str) -> Words:
@@ -553,7 +563,7 @@ class SlabMap:
         first, second = (drgn.offsetof(type_, path.format(node)) for node in (0, 1))
         steps = np.arange(nodes, dtype=np.uint64) * np.uint64(second - first) + np.uint64(first)
         places = (self.column("address")[ids][:, None] + steps[None, :]).ravel()
-        read = gather(self.memory, places, self.word, faults)
+        read = gather(self.memory, places, self.pointer, faults)
         pointers, lost = read["word"], ~read.readable
         owners = np.repeat(ids, nodes)
         if name == "barn" and not together:

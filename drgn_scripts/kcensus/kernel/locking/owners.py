@@ -20,6 +20,7 @@ from kcensus.engine.gather import Gathered, gather, gather_words
 from kcensus.engine.layout import Path, layout, word_dtype
 from kcensus.engine.memory import Faults, Mask, Numbers, Words
 from kcensus.engine.slub.percpu import cpu_offsets
+from kcensus.engine.tags import untagged
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.tasks.functions import RW_LOCK
 
@@ -114,11 +115,12 @@ class _Rows:
         self.is_write[readable] = is_write[readable]
         self.is_held[readable] = is_held[readable]
 
-    def holders(self, faults: Faults) -> Holders:
+    def holders(self, faults: Faults, tag: int) -> Holders:
         none, empty = np.empty(0, np.int64), np.empty(0, np.uint64)
+        task = np.concatenate([empty, *(part[1] for part in self.parts)])
         return Holders(
             lock=np.concatenate([none, *(part[0] for part in self.parts)]),
-            task=np.concatenate([empty, *(part[1] for part in self.parts)]),
+            task=untagged(task, tag),
             mode=[part[2] for part in self.parts for _ in part[0]],
             strength=np.concatenate(
                 [none, *(np.full(len(part[0]), int(part[3])) for part in self.parts)]
@@ -143,7 +145,7 @@ def holders(kernel: Kernel, type_name: str, locks: Words) -> Holders:
     read = _READERS_OF.get(type_name)
     if read is not None and len(locks):
         read(kernel, locks, rows, faults)
-    return rows.holders(faults)
+    return rows.holders(faults, kernel.memory.tag)
 
 
 def _read(

@@ -77,7 +77,7 @@ _PRIMITIVE_NAMES = """
 """
 """Functions of wake-ups, completions, semaphores, mutexes, rwsems, rt_mutexes (all locks of
 PREEMPT_RT), and bits, a line or more each."""
-_PRIMITIVES = frozenset(_PRIMITIVE_NAMES.split())
+_PRIMITIVES = frozenset(_PRIMITIVE_NAMES.split()).union(*(each.switches for each in KNOWN))
 """Functions that sleep for any caller."""
 
 _MUTEX, _RWSEM, _SEMAPHORE = "struct mutex", "struct rw_semaphore", "struct semaphore"
@@ -103,16 +103,20 @@ ON_TIMERS = frozenset(
     ["msleep", "usleep_range", "usleep_range_state", "xfsaild", "balance_dirty_pages"]
 )
 """Functions that sleep until a timer fires, whatever else happens."""
-_ENTRIES = (
-    *(prefix for each in KNOWN for prefix in each.syscalls),
-    *("__se_sys_", "__do_sys_", "ksys_", "sys_"),
-)
+_SYSCALLS = tuple(prefix for each in KNOWN for prefix in each.syscalls)
+_ENTRIES = (*_SYSCALLS, "__se_sys_", "__do_sys_", "ksys_", "sys_")
 _THREADS = frozenset({"kthread", "ret_from_fork", "ret_from_fork_asm", "kernel_thread_helper"})
 
 
 def plain(name: str) -> str:
     """Return the name of a function in the source, without suffixes such as ``.isra.0``."""
     return name.split(".")[0]
+
+
+def common(name: str) -> str:
+    """Return the name of a function as on all architectures: ``sys_…`` for a system call."""
+    prefix = next((each for each in _SYSCALLS if name.startswith(each)), "")
+    return f"sys_{name.removeprefix(prefix)}" if prefix else name
 
 
 def waits_in(functions: Sequence[str]) -> str:

@@ -170,7 +170,7 @@ def tasks(kernel: Kernel) -> Tasks:
         "state": ("__state", "state"),
     }
     optional = {
-        "sp": "thread.sp",
+        "sp": ("thread.sp", "thread.cpu_context.sp"),
         "on_cpu": "on_cpu",
         # Since Linux kernel commit bcf9033e5449 ("sched: move CPU field back into thread_info if
         # THREAD_INFO_IN_TASK=y") (in v5.16), the CPU is in thread_info again.

@@ -10,6 +10,7 @@ import drgn
 import numpy as np
 from drgn import Object
 
+from kcensus.arch import KNOWN, architecture_of
 from kcensus.engine.memory import Faults, Numbers
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.names import ABSENT
@@ -25,16 +26,14 @@ _KERNEL = 1 << 63
 """Below are the addresses of a program."""
 _MAX_INTERRUPT = 8
 """Most frames of the interrupt that preempted a task."""
-_ENTRIES = frozenset({"retint_kernel", "apic_timer_interrupt", "reschedule_interrupt"})
-"""Entries of interrupts until Linux 5.7; later ones begin with ``asm_``."""
 
 SPINS = frozenset(
-    {"native_queued_spin_lock_slowpath", "__pv_queued_spin_lock_slowpath"}
-    | {"queued_spin_lock_slowpath", "queued_read_lock_slowpath", "queued_write_lock_slowpath"}
-)
+    {"queued_spin_lock_slowpath", "queued_read_lock_slowpath", "queued_write_lock_slowpath"}
+).union(*(each.spins for each in KNOWN))
 """Functions that spin until a lock is free; their argument is ``lock``."""
 _LOCKS = ("raw_spin_lock", "raw_read_lock", "raw_write_lock")
-_INTERRUPTS = ("asm_sysvec_", "asm_common_interrupt", "asm_exc_nmi", *sorted(_ENTRIES))
+_INTERRUPTS = tuple(prefix for each in KNOWN for prefix in each.interrupts)
+_OF_DEVICES = tuple(prefix for each in KNOWN for prefix in each.device_interrupts)
 _UNREADABLE = (
     *(*ABSENT, NotRecorded, AttributeError, ValueError, NotImplementedError),
     drgn.FaultError,
@@ -44,7 +43,7 @@ _UNREADABLE = (
 def runnable_stacks(kernel: Kernel, tasks: Tasks, rows: Numbers) -> Stacks:
     """Return the stacks of tasks without a CPU, by their rows among all tasks."""
     try:
-        return stacks(kernel, tasks.stack[rows], tasks.sp[rows], Faults())
+        return stacks(kernel, tasks, rows, Faults())
     except LookupError:
         return unknown_stacks(len(rows))
 
@@ -56,7 +55,7 @@ def interrupted_in(functions: Sequence[str]) -> str:
     """
     names = [plain(name) for name in functions]
     inside = range(min(len(names), _MAX_INTERRUPT))
-    entries = [at for at in inside if names[at].startswith("asm_") or names[at] in _ENTRIES]
+    entries = [at for at in inside if names[at].startswith(_INTERRUPTS)]
     return waits_in(names[entries[-1] + 1 :] if entries else names)
 
 
@@ -89,9 +88,14 @@ def has_dwarf(kernel: Kernel) -> bool:
 def _unwound(kernel: Kernel, task: int) -> list[tuple[int, int]]:
     """Return the stack of a running task by its registers and the kernel's own tables."""
     object_ = Object(kernel.prog, "struct task_struct *", value=task)
-    registers = kernel.prog.stack_trace(object_)[0].registers()
-    pc, sp, bp = (int(registers[name]) for name in ("rip", "rsp", "rbp"))
-    return running_stack(kernel, int(object_.stack), pc, sp, bp)
+    frame = kernel.prog.stack_trace(object_)[0]
+    if frame.pc < _KERNEL:
+        return []
+    registers = frame.registers()
+    architecture = architecture_of(kernel.prog.platform)
+    names = architecture.unwound if architecture is not None else ()
+    values = [frame.pc, frame.sp, *(int(registers[name]) for name in names)]
+    return running_stack(kernel, int(object_.stack), values)
 
 
 def running_trace(kernel: Kernel, task: int) -> drgn.StackTrace | None:
@@ -115,7 +119,7 @@ def runs_in(functions: Sequence[str]) -> str:
     :param functions: the innermost first
     """
     names = [plain(name) for name in functions]
-    inside = [at for at, name in enumerate(names) if name.startswith(_INTERRUPTS)]
+    inside = [at for at, name in enumerate(names) if name.startswith(_OF_DEVICES)]
     names = names[inside[-1] + 1 :] if inside else names
     return next((name for name in names if not is_spin(name)), "")
 

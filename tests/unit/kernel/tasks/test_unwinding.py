@@ -13,10 +13,13 @@ import numpy as np
 import pytest
 
 from kcensus.engine.memory import Faults, Memory, Words
+from kcensus.kernel.arch.model import Frames, StackMemory
 from kcensus.kernel.arch.x86_64 import orc
 from kcensus.kernel.arch.x86_64.orc import OrcTables, Rules, has_tables
+from kcensus.kernel.arch.x86_64.unwinder import Unwinder
+from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.tasks import stacks
-from kcensus.kernel.tasks.stacks import _Walk
+from kcensus.kernel.tasks.stacks import Unwinders
 from tests.unit.fakekernel import PAGE, FakeKernel
 
 _RULES = 4096
@@ -154,38 +157,45 @@ def test_a_damaged_table_is_not_taken_for_an_older_format() -> None:
         OrcTables(memory, Faults())
 
 
-@pytest.mark.parametrize(
-    ("tables", "is_cut"),
-    [
-        (None, False),
-        (SimpleNamespace(mark_ends=False), False),
-        (SimpleNamespace(mark_ends=True), True),
-    ],
-    ids=["frame pointers", "ORC of v4.14", "ORC of v4.18"],
-)
+@pytest.mark.parametrize("ends_at_entry", [True, False])
 def test_a_kernel_thread_ends_at_its_entry(
-    tables: object, is_cut: bool, monkeypatch: pytest.MonkeyPatch
+    ends_at_entry: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kernels before 4.9 leave in bp what bp was when the thread was created."""
     pc = np.array([_CODE, _CODE + 16, _CODE, _CODE + 32], np.uint64)
     lane, cut = np.array([0, 0, 1, 1]), np.array([True, True])
-    walk = SimpleNamespace(
-        starts=lambda sp: (), run=lambda: (lane, pc, pc, pc > 0, cut), tables=tables
-    )
-    monkeypatch.setattr(stacks, "_Walk", lambda *_: walk)
+    unwinder = SimpleNamespace(starts=lambda *_: (), ends_at_entry=ends_at_entry)
+    monkeypatch.setattr(stacks, "walk", lambda *_: (lane, pc, pc, pc > 0, cut))
+    monkeypatch.setattr(stacks, "_unwinders", lambda _: Unwinders(lambda _: unwinder, lambda _: ()))
     names = {_CODE: "schedule", _CODE + 16: "ret_from_fork", _CODE + 32: "ret_from_space"}
     monkeypatch.setattr(stacks, "symbols_of", lambda _: lambda place: (names[place + 1], ""))
-    kernel: Any = SimpleNamespace(memory=None, prog={"THREAD_SIZE": 16384})
-    none = np.zeros(2, np.uint64)
-    found = stacks.stacks(kernel, none, none, Faults())
+    k = FakeKernel("6.10")
+    k.constant("THREAD_SIZE", 16384)
+    columns: Any = SimpleNamespace(**dict.fromkeys(("stack", "address", "sp"), pc))
+    found = stacks.stacks(Kernel(k.prog), columns, np.arange(2), Faults())
     # Tables that cannot tell the end are damaged.
-    assert found.is_cut.tolist() == [is_cut, True]
+    assert found.is_cut.tolist() == [not ends_at_entry, True]
+
+
+@pytest.mark.parametrize(
+    ("tables", "ends"),
+    [
+        (None, True),
+        (SimpleNamespace(mark_ends=False), True),
+        (SimpleNamespace(mark_ends=True), False),
+    ],
+    ids=["frame pointers", "ORC of v4.14", "ORC of v4.18"],
+)
+def test_tables_since_4_18_mark_the_ends_of_stacks(tables: Any, ends: bool) -> None:
+    k = FakeKernel("6.10", f"struct pt_regs 168 : {_REGISTERS}")
+    unwinder = Unwinder(StackMemory(Kernel(k.prog), np.empty(0, np.uint64), 16384, Faults()))
+    unwinder.tables = tables
+    assert unwinder.ends_at_entry == ends
 
 
 def test_steps_through_saved_registers_and_indirect_frames() -> None:
     k = FakeKernel("6.10", f"struct pt_regs 168 : {_REGISTERS}")
-    memory = Memory(k.prog)
-    assert not has_tables(memory.prog)
+    assert not has_tables(k.prog)
     stack = int(k.alloc("char [16384]", alone=True).address_)
     at = [stack + 8192 + 512 * step for step in range(6)]
     pc = [_CODE + 0x1000 * step for step in range(6)]
@@ -214,16 +224,18 @@ def test_steps_through_saved_registers_and_indirect_frames() -> None:
         rows = [given[place] for place in places.tolist()]
         return Rules(*(np.array(column, np.int64) for column in zip(*rows, strict=True)))
 
-    walk = _Walk(memory, np.array([stack], np.uint64), 16384, Faults())
+    memory = StackMemory(Kernel(k.prog), np.array([stack], np.uint64), 16384, Faults())
+    unwinder = Unwinder(memory)
     # Of a table, the walk uses the rules alone.
     tables: Any = SimpleNamespace(rules=rules)
-    walk.tables = tables
-    first, sp, bp = (np.array([each], np.uint64) for each in (pc[0], at[0], at[1] - 16))
-    lane, places, bottoms, _, is_cut = walk.run(first, sp, bp, np.array([True]))
+    unwinder.tables = tables
+    first, sp, bp, link = (np.array([each], np.uint64) for each in (pc[0], at[0], at[1] - 16, 0))
+    start, known = Frames(first, sp, bp, np.array([False]), link), np.array([True])
+    lane, places, bottoms, _, is_cut = stacks.walk(memory, unwinder, start, known)
     assert places.tolist() == pc
     assert bottoms.tolist() == at
     assert (lane.tolist(), is_cut.tolist()) == ([0] * 6, [False])
     # A place without a rule cuts the stack there.
     given[pc[3]] = (orc.NONE, orc.UNDEFINED, 0, orc.UNDEFINED, 0)
-    _, places, _, _, is_cut = walk.run(first, sp, bp, np.array([True]))
+    _, places, _, _, is_cut = stacks.walk(memory, unwinder, start, known)
     assert (places.tolist(), is_cut.tolist()) == (pc[:4], [True])

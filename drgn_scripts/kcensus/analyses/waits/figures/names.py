@@ -16,7 +16,7 @@ from kcensus.human import listed
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.processes import path_of, states_of
 from kcensus.kernel.names import ABSENT
-from kcensus.kernel.symbols import symbols_of
+from kcensus.kernel.symbols import image_range, symbols_of
 from kcensus.kernel.waiting.cycles import Behind, Cycle
 from kcensus.kernel.waiting.graph import PROCESS, TASK, NodeKind
 from kcensus.kernel.waiting.identities import worker_names
@@ -26,10 +26,6 @@ from kcensus.text import printable, task_name
 
 _MAX_NAMED = 1 << 10
 """Most objects to look up symbols for, by number of tasks behind them."""
-_CODE = (1 << 64) - (1 << 31)
-"""Lowest address of variables of the kernel and its modules on x86-64."""
-_MAX_MODULES = 1 << 31
-"""Largest distance of modules below the kernel on other architectures."""
 _MAX_LISTED = 3
 """Most programs or memory cgroups in a sentence."""
 _MAX_CGROUPS = 16
@@ -52,16 +48,11 @@ class Names:
         self._kernel, self._waiting, self._graph = kernel, waiting, waiting.graph
         self._tasks, self._behind, self._cycles = tasks, behind, cycles
 
-    def _first_variable(self) -> int:
-        try:
-            return min(_CODE, int(self._kernel.prog.symbol("_text").address) - _MAX_MODULES)
-        except (LookupError, NotRecorded):
-            return _CODE
-
     @cached_property
     def _symbols(self) -> dict[int, str]:
-        first = self._first_variable()
-        static = np.flatnonzero((self._graph.address >= np.uint64(first)) & ~self._graph.is_task)
+        image, address = image_range(self._kernel.prog), self._graph.address
+        inside = (address >= np.uint64(image.start)) & (address <= np.uint64(image.stop - 1))
+        static = np.flatnonzero(inside & ~self._graph.is_task)
         order = static[np.argsort(-self._behind.tasks[static], kind="stable")][:_MAX_NAMED]
         names = {}
         for node in order.tolist():

@@ -11,6 +11,7 @@ import numpy as np
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Guess, Mask, Numbers, Words
+from kcensus.engine.tags import untagged
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import RT_OWNER, RT_WRITER
 from kcensus.kernel.tasks.functions import RW_LOCK, WaitKind
@@ -76,7 +77,7 @@ def blockers(reading: Reading) -> None:
     _mutexes(reading)
     _rt_mutexes(reading)
     _rt_owners(reading)
-    blocker = reading.known.blocker[reading.rows]
+    blocker = untagged(reading.known.blocker[reading.rows], reading.kernel.memory.tag)
     lane = np.flatnonzero((blocker != 0) & (reading.object == 0))
     address = blocker[lane] & ~np.uint64(3)
     types = [_BLOCKER_TYPES[int(bits)] for bits in blocker[lane] & np.uint64(3)]

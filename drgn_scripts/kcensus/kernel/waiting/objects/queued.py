@@ -24,6 +24,7 @@ from kcensus.engine.gather import gather, gather_arrays, gather_words
 from kcensus.engine.layout import layout, word_dtype
 from kcensus.engine.memory import Faults, Guess, Mask, Memory, Numbers, Words
 from kcensus.engine.rows import rows_of
+from kcensus.engine.tags import untagged
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.waiters import entry_link, entry_type
 from kcensus.kernel.tasks.tasks import Tasks
@@ -168,7 +169,7 @@ class _Search:
 
         def step(nodes: Words, lanes: Lanes) -> tuple[Words, Mask]:
             owner, _ = gather_words(self.memory, nodes + distance[lanes], self.word, Guess())
-            row = self.known.rows(owner)
+            row = self.known.rows(untagged(owner, self.memory.tag))
             waits = (row >= 0) & self._on_stack(nodes, np.maximum(row, 0))
             read = gather(self.memory, nodes, self.links, self.faults)
             head[lanes[~waits]] = nodes[~waits]
@@ -205,6 +206,7 @@ def stack_words(
             values, _ = gather_arrays(memory, start[some], words, word, faults, None)
             unused = (known.sp[rows[some]] - start[some]) // np.uint64(8)
             values[np.arange(words, dtype=np.uint64) < unused[:, None]] = 0
+            values = untagged(values, memory.tag)
             # Any register is saved on a stack; of the words, only pointers are of use.
             row, column = np.nonzero(values >= _POINTERS)
             place = start[some][row] + np.uint64(8) * column.astype(np.uint64)

@@ -73,9 +73,7 @@ class Reading(Attempts):
         self.links: Queued | None = None
         count = len(self.rows)
         try:
-            self.stacks = stacks(
-                kernel, self.known.stack[self.rows], self.known.sp[self.rows], self.faults
-            )
+            self.stacks = stacks(kernel, self.known, self.rows, self.faults)
         except LookupError:
             # Lists of waiters prove objects without stacks.
             self.missing.append("stacks of tasks")

@@ -10,7 +10,7 @@ import numpy as np
 
 from kcensus.engine.memory import Mask, Numbers, Words
 from kcensus.kernel.locking.owners import Strength
-from kcensus.kernel.tasks.functions import WaitKind, plain
+from kcensus.kernel.tasks.functions import WaitKind, common, plain
 from kcensus.kernel.vfs.files import OpenFiles, open_files
 from kcensus.kernel.waiting.finder import Draft, Finder
 from kcensus.kernel.waiting.graph import PROCESS, EdgeKind, Graph, NodeKind
@@ -116,8 +116,7 @@ class Pipes(Finder):
         without any use for them.
         """
         is_idle = np.zeros(len(self.known), np.bool_)
-        names = map(plain, self.waits.function)
-        idle = [name.removeprefix("__x64_") in _IDLE for name in names]
+        idle = [common(plain(name)) in _IDLE for name in self.waits.function]
         is_idle[self.rows[np.array(idle, np.bool_)]] = True
         return np.setdiff1d(files.tables[is_idle], files.tables[~is_idle])
 

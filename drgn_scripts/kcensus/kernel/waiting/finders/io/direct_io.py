@@ -16,7 +16,7 @@ from kcensus.engine.chase import Lanes
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Guess, Mask, Words
-from kcensus.kernel.symbols import symbols_of
+from kcensus.kernel.symbols import image_range, symbols_of
 from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.tasks.places import places_of_devices
 from kcensus.kernel.tasks.stacks import Stacks
@@ -48,8 +48,6 @@ _KINDS = (
     # Since v4.10 (commit not verified).
     _Kind("blkdev_dio", "waiter", frozenset({"__blkdev_direct_IO", "blkdev_direct_IO"})),
 )
-_CODE = np.uint64((1 << 64) - (1 << 31))
-"""Lowest address of the kernel's own code and variables."""
 _SIMPLE, _SIMPLE_END = "__blkdev_direct_IO_simple", "blkdev_bio_end_io_simple"
 
 
@@ -74,10 +72,16 @@ def _in_frames(reading: Reading, asked: Mask, kind: _Kind) -> None:
         dio = layout(kernel.prog, f"struct {kind.name}", {"waiter": kind.waiter})
     except LookupError:
         return
+    image = image_range(kernel.prog)
+    first, last = np.uint64(image.start), np.uint64(image.stop - 1)
+
+    def is_heap(words: Words, _: Lanes) -> Mask:
+        outside = (words >= KERNEL) & ((words < first) | (words > last))
+        return np.asarray(outside & ((words & np.uint64(7)) == 0))
+
     for index, word, place in picked_words(
-        kernel.memory, known, reading.rows[lanes], reading.stacks.size, reading.faults,
-        lambda words, _: (words >= KERNEL) & (words < _CODE) & ((words & np.uint64(7)) == 0),
-    ):  # fmt: skip
+        kernel.memory, known, reading.rows[lanes], reading.stacks.size, reading.faults, is_heap
+    ):
         lane = lanes[index]
         row = reading.rows[lane]
         # Registers are saved between the stack pointer and the end of the function's own frame.
