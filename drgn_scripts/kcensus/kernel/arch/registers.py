@@ -36,6 +36,7 @@ class How(Enum):
     EITHER = "one of two registers"
     INSERTED = "a register with other bits in a part"
     PER_CPU = "the distance of this CPU's variables"
+    CALLED = "unknown values of all registers that a called function may change"
     STACK = "an address on the stack"
     FRAME = "the stack grows or shrinks"
 
@@ -49,12 +50,20 @@ class Write(NamedTuple):
     other: int = 0
     number: int = 0
     mask: int = 0
-    """Bits to replace by the number."""
+    """Bits to replace by the number; or a bit for each register that a called function changes."""
 
 
 def write(values: Values, change: Write) -> None:
     """Carry out a change."""
-    if change.how is How.FRAME:
+    how = change.how
+    if how is How.UNKNOWN:
+        values.pop(change.register, None)
+        return
+    if how is How.CALLED:
+        for register in [each for each in values if change.mask >> each & 1]:
+            del values[register]
+        return
+    if how is How.FRAME:
         for slot in [each for each in values if each >= SLOTS]:
             del values[slot]
         return
@@ -73,11 +82,12 @@ def only(values: Mapping[int, frozenset[int]], register: int) -> int:
 
 def joined(known: Values, more: Values) -> Values:
     """Return what registers may have where two ways meet."""
-    found = {}
+    found = dict(known)
     for register in known.keys() | more.keys():
         one, other = known.get(register, _NONE), more.get(register, _NONE)
-        every = one if one == other else one | other
-        found[register] = every if len(every) <= _MAX_VALUES and ANY not in every else _ANY
+        if one != other:
+            every = one | other
+            found[register] = every if len(every) <= _MAX_VALUES and ANY not in every else _ANY
     return found
 
 
@@ -88,7 +98,7 @@ def _made(values: Values, change: Write) -> frozenset[int] | None:
     how, number = change.how, change.number
     if how is How.NUMBER:
         return frozenset({number})
-    if how in (How.UNKNOWN, How.STACK):
+    if how is How.STACK:
         return None
     if how is How.PER_CPU:
         return frozenset({PER_CPU})

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -208,7 +209,11 @@ class Flow:
 
     def _add_sites(self, block: Block, values: Values | None) -> None:
         argument, inside = 0, None
-        for step in self._steps[block.start]:
+        steps = self._steps[block.start]
+        is_any = any(step.kind is Kind.CALL or step.adds or step.counted for step in steps)
+        if not is_any and not self._is_away(steps[-1]):
+            return
+        for step in steps:
             if values is not None:
                 argument = only(values, self.decoder.first)
             counted = step.counted or _counted(step, values)
@@ -232,17 +237,24 @@ class Flow:
             for start, steps in self._steps.items()
         }
         known: dict[int, Values] = {self.extent[0]: {}}
-        pending = [self.extent[0]]
+        # In the order of addresses, most blocks are after all those that lead to them.
+        pending, is_pending = [self.extent[0]], {self.extent[0]}
         while pending:
-            start = pending.pop()
+            start = heapq.heappop(pending)
+            is_pending.discard(start)
             values = dict(known[start])
             for change in changes[start]:
                 write(values, change)
             for after in blocks[start].following:
-                more = joined(known[after], values) if after in known else values
-                if more != known.get(after):
+                before = known.get(after)
+                if before == values:
+                    continue
+                more = values if before is None else joined(before, values)
+                if more != before:
                     known[after] = more
-                    pending.append(after)
+                    if after not in is_pending:
+                        is_pending.add(after)
+                        heapq.heappush(pending, after)
         return known
 
     def traced(self) -> Traced:

@@ -22,6 +22,7 @@ from kcensus.kernel.arch.registers import (
     SLOT,
     SLOTS,
     UNKNOWN,
+    How,
     Values,
     joined,
     only,
@@ -31,7 +32,7 @@ from tests.unit.kernel.code.assembler import made, words
 
 _AT = 0xFFFF_8000_8000_0FF8
 _LOCK = 0xFFFF_8000_81B0_0F10
-_CALLED = {*range(19), 30}
+_CALLED = sum(1 << register for register in (*range(19), 30))
 _NOP = words(0xD503201F)
 _SAMPLE = Path(__file__).with_name("aarch64.tsv").read_text().splitlines()
 
@@ -44,7 +45,11 @@ def test_against_objdump(line: str) -> None:
     assert found.kind is Kind(kind)
     assert found.target == (_AT + int(distance) if distance else 0)
     changed = {each.register for each in found.writes if each.register < 31}
-    assert changed == (_CALLED if writes == "call" else {*map(int, writes.split())})
+    if writes == "call":
+        (called,) = found.writes
+        assert (called.how, called.mask) == (How.CALLED, _CALLED)
+    else:
+        assert changed == {*map(int, writes.split())}
     assert (found.argument is None) == (0 not in changed)
 
 
@@ -115,7 +120,7 @@ def test_values_kept_on_the_stack() -> None:
     assert only(after(0xF90007E0, 0xF94007E1, values=lock), 1) == _LOCK
     # stp x0, xzr, [sp, #16]; ldp x2, x1, [sp, #16]
     pair = after(0xA9017FE0, 0xA94107E2, values=lock)
-    assert (only(pair, 2), pair[1]) == (_LOCK, {0})
+    assert (only(pair, 2), pair[1]) == (_LOCK, frozenset({0}))
     # str w1, [sp, #8] after it; sub sp, sp, #16; stp w0, w1, [sp]; str q0, [sp]
     for change in (0xB9000BE1, 0xD10043FF, 0x290007E0, 0x3D8003E0):
         assert SLOTS + 8 not in after(0xF90007E0, change, values=lock)

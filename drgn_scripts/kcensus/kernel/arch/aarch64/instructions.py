@@ -18,8 +18,8 @@ _ZERO = 31
 """Register number of zero, and of the stack pointer."""
 _FRAME, _LINK, _SIZE = 29, 30, 4
 _WORD = (1 << 64) - 1
-_CLOBBERED = (*(Write(register) for register in range(19)), Write(_LINK))
-"""Registers that a called function may change."""
+_CLOBBERED = (Write(0, How.CALLED, mask=1 << _LINK | (1 << 19) - 1),)
+"""A called function may change x0 to x18, and the link register."""
 _MOVED_STACK = (Write(_ZERO, How.FRAME),)
 """Also of instructions that change an unknown part of the stack."""
 _TRAP = 1000
