@@ -15,7 +15,7 @@ from kcensus.kernel.arch.x86_64.decoder import X86
 class _Unread:
     """Decoder of the other architectures: it knows no instruction."""
 
-    step, first, per_cpu, veneer = 1, -1, "", 0
+    first, per_cpu, veneer = -1, "", 0
 
     def decode(self, code: bytes, at: int, start: int) -> Instruction:
         raise UndecodableError("code of an architecture without a decoder")

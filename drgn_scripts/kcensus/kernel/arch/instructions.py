@@ -63,8 +63,6 @@ class Decoder(Protocol):
     Code is always given with the address of its first byte.
     """
 
-    step: int
-    """Least bytes of an instruction."""
     first: int
     """Register with the first argument; -1 if the decoder does not trace registers."""
     per_cpu: str

@@ -21,6 +21,8 @@ from kcensus.kernel.arch.registers import SLOT, SLOTS, How, Values, Write, joine
 
 Extent = tuple[int, int]
 _SLOT = frozenset({SLOT})
+_MAX_VISITS = 24
+"""Visits per block to find the values of registers: no function of a kernel needs more than 17."""
 _MAX_PARTS = 8
 """Most parts of one function: compilers split off one."""
 
@@ -70,7 +72,7 @@ class Flow:
         :param part: a part of the function, in addition to the parts found
         :param resolve: returns the function that a veneer jumps to, or the address as it is
         :param per_cpu: functions that return the distance of this CPU's variables
-        :raises UnclearError: it jumps by a table, or has unknown instructions
+        :raises UnclearError: it jumps by a table, has unknown instructions, or goes in circles
         """
         self.extent, self.decoder, self._resolve = extent, decoder, resolve
         self._per_cpu = per_cpu
@@ -239,7 +241,9 @@ class Flow:
         known: dict[int, Values] = {self.extent[0]: {}}
         # In the order of addresses, most blocks are after all those that lead to them.
         pending, is_pending = [self.extent[0]], {self.extent[0]}
-        while pending:
+        for _ in range(_MAX_VISITS * len(blocks)):
+            if not pending:
+                return known
             start = heapq.heappop(pending)
             is_pending.discard(start)
             values = dict(known[start])
@@ -255,7 +259,7 @@ class Flow:
                     if after not in is_pending:
                         is_pending.add(after)
                         heapq.heappush(pending, after)
-        return known
+        raise UnclearError("values of registers that keep changing")
 
     def traced(self) -> Traced:
         """Yield the reachable instructions, with the possible values of registers before each.

@@ -73,11 +73,12 @@ class Code:
             for item in items:
                 if isinstance(item, str) and item.endswith(":"):
                     self.labels[item[:-1]] = at
-                encoded = self._bytes(item, at)
+                encoded = self.encoded(item, at)
                 self.content[at - TEXT : at - TEXT + len(encoded)] = encoded
                 at += len(encoded)
 
-    def _bytes(self, item: Item, at: int) -> bytes:
+    def encoded(self, item: Item, at: int) -> bytes:
+        """Return the bytes of an item at an address."""
         if isinstance(item, bytes):
             return item
         if item.endswith(":"):
@@ -105,7 +106,7 @@ class ArmCode(Code):
     architecture = drgn.Architecture.AARCH64
     filler = 0
 
-    def _bytes(self, item: Item, at: int) -> bytes:
+    def encoded(self, item: Item, at: int) -> bytes:
         if isinstance(item, bytes):
             if item in _ARM:
                 return _ARM[item]

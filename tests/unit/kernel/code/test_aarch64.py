@@ -225,3 +225,12 @@ def test_veneers_of_modules() -> None:
     assert decoder.behind(old + jump, _AT) == far
     for code in (b"", _NOP * 5, made(16, _LOCK, _AT), made(0, _LOCK, _AT) + jump, words(1), jump):
         assert decoder.behind(code, _AT) == 0
+
+
+def test_values_on_the_stack_have_bounds() -> None:
+    lock = run(made(0, _LOCK, _AT))
+    # str x0, [sp, #512]; stp x0, x0, [sp, #-8]; str w0, [sp, #512]
+    for code in (0xF90103E0, 0xA93F83E0, 0xB90203E0):
+        assert after(code, values=lock).keys() <= {0, SLOTS}
+    # ldr x0, [sp, #512]
+    assert after(0xF94103E0, values=lock) == {}

@@ -41,7 +41,6 @@ _ANCHORS = 1 << 14
 class AArch64:
     """The decoder of arm64."""
 
-    step = _SIZE
     first = 0
     # Compilers do not always inline it.
     per_cpu = "__kern_my_cpu_offset"

@@ -22,6 +22,8 @@ _CLOBBERED = (Write(0, How.CALLED, mask=1 << _LINK | (1 << 19) - 1),)
 """A called function may change x0 to x18, and the link register."""
 _MOVED_STACK = (Write(_ZERO, How.FRAME),)
 """Also of instructions that change an unknown part of the stack."""
+_MAX_SLOTS = 512
+"""Bytes of the stack, from its end on, in which values are followed."""
 _TRAP = 1000
 """Number of the breakpoint of __builtin_trap(). Those of BUG() and WARN() are the same: after them,
 code may go on."""
@@ -243,8 +245,7 @@ def _memory(word: int) -> _Shape:
             return _Shape(writes=changed)
         if base == _ZERO and word >> 31 and not changed and word >> 30 & 1 == 0:
             place, is_load = _signed(word >> 15 & 127, 7) * 8, word >> 22 & 1 != 0
-            pair = ((register, place), (second, place + 8))
-            return _kept([_slot(*each, is_load=is_load) for each in pair], pair, is_load=is_load)
+            return _kept((register, place), (second, place + 8), is_load=is_load)
         if word >> 22 & 1:
             return _Shape(writes=changed + _unknown((register, second)))
         return _Shape(writes=changed, stores=_held((register, second)))
@@ -277,10 +278,9 @@ def _one(word: int, register: int, base: int, is_vector: int) -> _Shape:
     if is_unsigned and base == _ZERO and opcode < 2:
         place, is_wide = (word >> 10 & 0xFFF) << (word >> 30), word >> 30 == 3
         if is_wide:
-            kept = [_slot(register, place, is_load=opcode == 1)]
-            return _kept(kept, ((register, place),), is_load=opcode == 1)
+            return _kept((register, place), is_load=opcode == 1)
         if opcode == 0:
-            return _Shape(writes=(Write(SLOTS + (place & -8)),), stores=_held((register,)))
+            changed = (Write(SLOTS + (place & -8)),) if place < _MAX_SLOTS else ()
     if opcode == 0:
         return _Shape(writes=changed, stores=_held((register,)))
     is_prefetch = word >> 30 == 3 and opcode == 2
@@ -292,19 +292,25 @@ def _back(base: int) -> tuple[Write, ...]:
     return _MOVED_STACK if base == _ZERO else (Write(base),)
 
 
-def _slot(register: int, place: int, *, is_load: bool) -> Write:
-    """Return how a register is loaded from the stack, or kept there."""
+def _kept(*pairs: tuple[int, int], is_load: bool) -> _Shape:
+    """Read a load or store of registers at places on the stack."""
     if is_load:
-        return Write(register, How.MOVED, SLOTS + place)
-    if register == _ZERO:
-        return Write(SLOTS + place, How.NUMBER)
-    return Write(SLOTS + place, How.MOVED, register)
-
-
-def _kept(writes: list[Write], pair: tuple[tuple[int, int], ...], *, is_load: bool) -> _Shape:
-    if is_load:
-        return _Shape(writes=tuple(each for each in writes if each.register != _ZERO))
-    return _Shape(writes=tuple(writes), stores=_held([register for register, _ in pair]))
+        loads = (
+            Write(register, How.MOVED, SLOTS + place)
+            if 0 <= place < _MAX_SLOTS
+            else Write(register)
+            for register, place in pairs
+            if register != _ZERO
+        )
+        return _Shape(writes=tuple(loads))
+    stores = (
+        Write(SLOTS + place, How.NUMBER)
+        if register == _ZERO
+        else Write(SLOTS + place, How.MOVED, register)
+        for register, place in pairs
+        if 0 <= place < _MAX_SLOTS
+    )
+    return _Shape(writes=tuple(stores), stores=_held([register for register, _ in pairs]))
 
 
 def _registers(word: int) -> tuple[Write, ...]:

@@ -36,7 +36,6 @@ _ARGUMENTS = (7, 6, 2, 1, 8, 9)
 class X86:
     """The decoder of x86-64."""
 
-    step = 1
     first = -1
     per_cpu = ""
     veneer = 0
