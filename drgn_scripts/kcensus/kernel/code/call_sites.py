@@ -8,32 +8,22 @@ on all ways from there. If it does on some ways only, it may hold the lock.
 
 from __future__ import annotations
 
-import bisect
-import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
 import drgn
-import numpy as np
-from drgn.helpers.linux.kallsyms import module_kallsyms
-from drgn.helpers.linux.module import address_to_module, module_address_regions
 
-from kcensus.kernel.code.flow import Extent, Flow, UnclearError
+from kcensus.kernel.arch.instructions import UnclearError
+from kcensus.kernel.code.flow import Extent, Flow
+from kcensus.kernel.code.text import Text
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import Mode
-from kcensus.kernel.names import ABSENT, MISSING
 
-_MAX_CODE = 1 << 16
-"""Bytes of one function."""
-_MAX_LAST = 1 << 12
-"""Bytes of the last function of a module, which has no known end."""
 _MAX_LOCKS = 64
 """Locks of one function."""
-_MAX_SYMBOLS = 1 << 22
 _MAX_DEPTH = 1
 """Nesting of functions that only take a lock for their caller, such as ``cpus_read_lock()``."""
 
@@ -74,8 +64,6 @@ _CALLS: tuple[tuple[Action, str, Mode, str], ...] = (
     (Action.COMPLETE, _COMPLETION, Mode.NONE, "complete complete_all"),
     (Action.COMPLETE, _WORD, Mode.NONE, "wake_up_bit wake_up_var"),
 )
-_CALL, _JUMP = rb"[\xe8\xe9]", rb"(?:\xe9|\x0f[\x80-\x8f])"
-"""A call or tail jump; and a jump or branch, each with a distance of 32 bits."""
 _WAKE = "rcuwait_wake_up"
 """Wakes the writer in an inlined percpu_up_read(); its argument is a member of the lock."""
 
@@ -92,10 +80,6 @@ _CHANGES = {
 _READ = _PERCPU, Mode.READ
 _LEAST, _MOST = -3, 3
 """Bounds of a hold count, relative to the start of the function: "at least" and "at most"."""
-_NOT_TRY = b"\x31\xf6"
-"""xor %esi, %esi: the argument `try` of __percpu_down_read() is false."""
-_WINDOW = 24
-"""Bytes before a call to search for this instruction."""
 
 
 @dataclass(frozen=True)
@@ -229,11 +213,9 @@ class CallSites:
         self.kernel, self.prog = kernel, kernel.prog
         self._bodies: dict[tuple[int, int, int], _Body | None] = {}
         self._effects: dict[tuple[int, int], Effects] = {}
-        self._modules: dict[int, tuple[list[int], list[str]]] = {}
-        self._in_modules: dict[int, Extent | None] = {}
-        self._code: dict[Extent, bytes] = {}
         self._unreadable: set[int] = set()
-        self._is_x86 = getattr(self.prog.platform, "arch", None) == drgn.Architecture.X86_64
+        self._text = Text(self.prog)
+        self._functions = self._text.functions
 
     @property
     def unreadable(self) -> int:
@@ -311,7 +293,7 @@ class CallSites:
     # Functions
 
     def _body_at(self, pc: int, name: str) -> _Body | None:
-        extent = self._extent(pc - 1) if self._is_x86 else None
+        extent = self._functions.extent(pc - 1) if self._text.is_decoded else None
         # A function for locks itself counts and tries while it waits, without holding the lock.
         if extent is None or extent[0] in self.targets:
             return None
@@ -328,15 +310,15 @@ class CallSites:
 
     def _wholes(self, part: Extent, name: str) -> list[Extent]:
         """Return the functions to which a part placed apart may belong, by jumps and by name."""
-        targets = {target for _, target in self._branches(part, _JUMP)}
+        targets = self._text.jumped(part)
         base = name.split(".cold")[0]
         named = {*self.addresses(base)}
-        symbols = zip(*self._module_symbols(part[0]), strict=True)
+        symbols = zip(*self._functions.module_symbols(part[0]), strict=True)
         named |= {start for start, each in symbols if each == base}
-        wholes = {self._extent(each) for each in targets if not part[0] <= each < part[1]}
+        wholes = {self._functions.extent(each) for each in targets if not part[0] <= each < part[1]}
         return sorted(
             each
-            for each in wholes | {self._extent(start) for start in named}
+            for each in wholes | {self._functions.extent(start) for start in named}
             if each is not None and (each[0] not in targets or each[0] in named)
         )
 
@@ -360,7 +342,7 @@ class CallSites:
             target
             for each in (extent, part)
             if each is not None
-            for _, target in self._branches(each)
+            for target in self._text.called(each)
         }
         through = {
             target: own
@@ -369,7 +351,7 @@ class CallSites:
         }
         if not called & (set(known) | wakes) and not through:
             return None
-        flow = Flow(extent, self._read, self._extent, part)
+        flow = self._text.flow(extent, part)
         effects: dict[int, Effects] = {}
         completed: dict[int, int] = {}
         inner: dict[Key, frozenset[int]] = {}
@@ -387,7 +369,7 @@ class CallSites:
                     if action is Action.COMPLETE:
                         completed[site.end] = site.argument
                     else:
-                        is_sure = site.target in self._slow and self._is_no_try(site.end, flow)
+                        is_sure = site.target in self._slow and self._text.is_no_try(site.end, flow)
                         lock = type_, mode, site.argument
                         changes = _CHANGES[Action.TAKE if is_sure else action]
                         effects.setdefault(site.end, {})[lock] = changes
@@ -396,11 +378,6 @@ class CallSites:
         self._add_counts(effects, counted, woken)
         body = _Body(flow, effects, completed, inner)
         return body if len(body.keys) <= _MAX_LOCKS else None
-
-    def _is_no_try(self, end: int, flow: Flow) -> bool:
-        code = self._read(flow.part(end - 1))
-        before = end - 5 - flow.part(end - 1)[0]
-        return _NOT_TRY in code[max(before - _WINDOW, 0) : before]
 
     def _add_counts(
         self, effects: dict[int, Effects], counted: dict[int, int], woken: dict[int, int]
@@ -423,7 +400,7 @@ class CallSites:
         """Return the locks that a function takes or drops for its caller."""
         known = self._effects.get((target, depth))
         if known is None:
-            extent = self._extent(target)
+            extent = self._functions.extent(target)
             is_whole = extent is not None and extent[0] == target
             body = self._body(extent, depth) if extent is not None and is_whole else None
             keys = body.keys if body else set[Key]()
@@ -431,119 +408,40 @@ class CallSites:
             self._effects[target, depth] = known
         return known
 
-    def _read(self, extent: Extent) -> bytes:
-        if extent not in self._code:
-            self._code[extent] = self.prog.read(extent[0], extent[1] - extent[0])
-        return self._code[extent]
+    # All code
 
-    def _branches(self, extent: Extent, pattern: bytes = _CALL) -> Iterator[tuple[int, int]]:
-        """Yield the end and the target of possible calls and jumps."""
-        code = self._read(extent)
-        for found in re.finditer(pattern + rb"(?=(....))", code, re.DOTALL):
-            after = extent[0] + found.end() + 4
-            target = after + int.from_bytes(found[1], "little", signed=True)
-            if target >> 31 == (1 << 33) - 1:  # in kernel code
-                yield after, target
+    def completing(
+        self,
+        code: bytes,
+        start: int,
+        object_: int,
+        targets: Container[int],
+        harmless: Container[int],
+    ) -> set[int] | None:
+        """Return the return addresses of calls in code of a module with an object as argument.
+
+        :param targets: the functions to look for
+        :param harmless: functions that do not keep the object
+        :return: None if code passes the object to code that may keep it, or is unclear
+        """
+        completing = self._text.decoder.completing
+        return completing(code, start, object_, targets, harmless, self._text.traced)
 
     def start_of(self, pc: int) -> int | None:
         """Return the start of the function with a return address, or None."""
-        extent = self._extent(pc - 1)
+        extent = self._functions.extent(pc - 1)
         return None if extent is None else extent[0]
 
     def calls(self, name: str, callees: Iterable[str]) -> bool | None:
         """Return whether the code of a function calls one of others; None if unknown."""
         wanted = {address for each in callees for address in self.addresses(each)}
         try:
-            extents = [self._extent(address) for address in self.addresses(name)]
-            targets = {to for each in extents if each for _, to in self._branches(each)}
+            extents = [self._functions.extent(address) for address in self.addresses(name)]
+            targets = {to for each in extents if each for to in self._text.called(each)}
         except drgn.FaultError:
             return None
-        return not wanted.isdisjoint(targets) if self._is_x86 and wanted and targets else None
+        return not wanted.isdisjoint(targets) if wanted and targets else None
 
     def addresses(self, name: str) -> list[int]:
         """Return the addresses of the functions with a name; none without symbols."""
-        try:
-            return [int(symbol.address) for symbol in self.prog.symbols(name)]
-        except MISSING:
-            # A capsule of an earlier version lacks the names of attempts.
-            return []
-
-    @cached_property
-    def _starts(self) -> list[int]:
-        """Starts of the kernel's symbols from kallsyms in memory, ascending.
-
-        In ELF symbols, a look-up takes 2 ms, and a capsule would need all of them.
-        """
-        try:
-            place, count = self.addresses("kallsyms_offsets")[0], self._count()
-            offsets = np.frombuffer(self.prog.read(place, 4 * count), "<i4").astype(np.int64)
-            base = self.addresses("kallsyms_relative_base")
-            if not base:
-                # Since v7.0 or so (commit not verified), each is relative to its own place.
-                every = np.uint64(place) + (offsets + 4 * np.arange(count)).astype(np.uint64)
-                return sorted(every.tolist())
-            start = np.uint64(int.from_bytes(self.prog.read(base[0], 8), "little"))
-        except (LookupError, IndexError, drgn.FaultError):
-            return sorted({int(each.address) for each in self.prog.symbols()})
-        # With CONFIG_KALLSYMS_ABSOLUTE_PERCPU (up to v6.14, commit not verified), numbers below 0
-        # are relative to the base, the others are addresses of per-CPU variables.
-        below = offsets[offsets < 0]
-        distance = -1 - below if len(below) else offsets & 0xFFFFFFFF
-        return sorted((start + distance.astype(np.uint64)).tolist())
-
-    def _count(self) -> int:
-        """Return ``kallsyms_num_syms``, an unsigned int or, before v4.20, an unsigned long."""
-        place = self.addresses("kallsyms_num_syms")[0]
-        count = int.from_bytes(self.prog.read(place, 4), "little")
-        if not 0 < count <= _MAX_SYMBOLS:
-            raise LookupError("kallsyms_num_syms is impossible")
-        return count
-
-    def _extent(self, address: int) -> Extent | None:
-        starts = self._starts
-        after = bisect.bisect_right(starts, address)
-        # Modules are behind all of the kernel.
-        if 0 < after < len(starts) and address < starts[after - 1] + _MAX_CODE:
-            return starts[after - 1], min(starts[after], starts[after - 1] + _MAX_CODE)
-        if address not in self._in_modules:
-            self._in_modules[address] = self._extent_in_module(address)
-        return self._in_modules[address]
-
-    def _extent_in_module(self, address: int) -> Extent | None:
-        try:
-            symbol = self.prog.symbol(address)
-            return int(symbol.address), int(symbol.address + min(symbol.size, _MAX_CODE))
-        except MISSING:
-            pass
-        starts, _ = self._module_symbols(address)
-        row = bisect.bisect_right(starts, address)
-        if not row > 0:
-            return None
-        start = starts[row - 1]
-        end = starts[row] if row < len(starts) else start + _MAX_LAST
-        # The symbol after the last function may be data, far behind.
-        return start, min(end, start + _MAX_CODE, self._end_of_region(address))
-
-    def _end_of_region(self, address: int) -> int:
-        with suppress(*ABSENT, AttributeError, ValueError):
-            module = address_to_module(self.prog, address)
-            for low, size in module_address_regions(module) if module else ():
-                if low <= address < low + size:
-                    return int(low + size)
-        return 1 << 64
-
-    def _module_symbols(self, address: int) -> tuple[list[int], list[str]]:
-        """Return starts, ascending, and names of the symbols of the module at an address."""
-        try:
-            module = address_to_module(self.prog, address)
-            base = int(module) if module else 0
-            if base and base not in self._modules:
-                every = {int(each.address): each.name for each in module_kallsyms(module)}
-                self._modules[base] = sorted(every), [every[start] for start in sorted(every)]
-        except (
-            *(*MISSING, AttributeError, ValueError),
-            # The number of symbols of a damaged module.
-            *(drgn.OutOfBoundsError, MemoryError, OverflowError),
-        ):
-            return [], []
-        return self._modules.get(base, ([], []))
+        return self._functions.addresses(name)

@@ -10,7 +10,7 @@ import pytest
 from kcensus.kernel.code.call_sites import CallSites, Held
 from kcensus.kernel.locking.owners import Mode
 from tests.unit.kernel.code import assembler
-from tests.unit.kernel.code.assembler import LOCK, MOVE, RET, TABLE, TEST, Code, Item, of
+from tests.unit.kernel.code.assembler import LOCK, MOVE, RET, TABLE, TEST, ArmCode, Code, Item, of
 
 _OTHERS = (
     *("down_read", "down_read_trylock", "up_read", "down_write", "up_write", "down_read_killable"),
@@ -63,9 +63,14 @@ _COLD = {
 }
 
 
+@pytest.fixture(autouse=True, params=[Code, ArmCode], ids=["x86_64", "aarch64"])
+def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assembler, "MACHINE", request.param)
+
+
 def sites(**functions: Sequence[Item]) -> tuple[CallSites, int]:
     """Some functions, and where the one with a label sleeps."""
-    code = Code(functions, _OTHERS)
+    code = assembler.MACHINE(functions, _OTHERS)
     return CallSites(code.kernel()), code.labels["here"]
 
 
@@ -99,7 +104,7 @@ def test_type_mode_and_object() -> None:
 
 
 def test_the_distance_of_a_lock_from_its_object() -> None:
-    inside = b"\x48\x8d\x7b\x40"  # lea 0x40(%rbx), %rdi
+    inside = assembler.INSIDE
     (found,) = held(f=(inside, "call down_read", *_SLEEP, inside, "call up_read", RET))
     assert (found.object, found.inside) == (0, frozenset({0x40}))
     (found,) = held(f=(MOVE, "call down_read", *_SLEEP, RET))
@@ -117,7 +122,7 @@ def test_the_lock_that_a_called_function_has_dropped() -> None:
 
 
 def test_functions_for_locks_hold_nothing_themselves() -> None:
-    code = Code({"percpu_down_read": (*_READ, *_SLEEP, RET)}, _OTHERS)
+    code = assembler.MACHINE({"percpu_down_read": (*_READ, *_SLEEP, RET)}, _OTHERS)
     assert CallSites(code.kernel()).held(code.labels["here"]) == []
 
 
@@ -132,7 +137,7 @@ def test_what_it_completes() -> None:
 
 
 def test_code_that_is_not_in_the_dump() -> None:
-    code = Code({"f": (*_READ, *_SLEEP, RET)}, _OTHERS)
+    code = assembler.MACHINE({"f": (*_READ, *_SLEEP, RET)}, _OTHERS)
     code.is_lost = True
     calls = CallSites(code.kernel())
     assert calls.held(code.labels["here"]) == []

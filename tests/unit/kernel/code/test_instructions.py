@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from kcensus.kernel.arch.x86_64.instructions import Kind, UndecodableError, decode
+from kcensus.kernel.arch.instructions import Kind, UndecodableError
+from kcensus.kernel.arch.x86_64.instructions import decode
 
 _AT = 0xFFFFFFFF81000000
 

@@ -7,41 +7,7 @@ only BMI is decoded: the kernel has no vectors in code that takes locks.
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import NamedTuple
-
-
-class Kind(Enum):
-    """Next step after an instruction."""
-
-    NEXT = "next"
-    CALL = "call"
-    JUMP = "jump"
-    BRANCH = "branch"
-    END = "end"
-    """Return, or jump to a computed address."""
-    TABLE = "table"
-    """Jump to one of several addresses of a table."""
-
-
-class Instruction(NamedTuple):
-    """One instruction."""
-
-    end: int
-    kind: Kind
-    target: int
-    """Target of a call, jump or branch; 0 if computed."""
-    argument: int | None
-    """%rdi after the instruction: 0 if computed, None if unchanged."""
-    inside: int | None
-    """Distance of a computed %rdi from a register that has an object's address; None if unknown."""
-    counted: int
-    """1 or -1 if it counts a per-CPU variable of 32 bits behind a register up or down."""
-
-
-class UndecodableError(ValueError):
-    """Bytes are no known instruction."""
-
+from kcensus.kernel.arch.instructions import Instruction, Kind, UndecodableError
 
 _PREFIXES = frozenset(b"\x26\x2e\x36\x3e\x64\x65\x66\x67\xf0\xf2\xf3")
 _GS, _NARROW = 0x65, 0x66

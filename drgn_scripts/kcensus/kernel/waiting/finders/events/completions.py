@@ -9,13 +9,11 @@ any code may complete it.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Container, Iterator
-
 import drgn
 import numpy as np
 from drgn.helpers.linux.module import address_to_module, module_address_regions
 
+from kcensus.arch import architecture_of
 from kcensus.kernel.code.call_sites import Action, CallSites
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import Strength
@@ -24,21 +22,8 @@ from kcensus.kernel.tasks.functions import plain
 from kcensus.kernel.waiting.finder import Draft, Finder
 from kcensus.kernel.waiting.graph import COMPLETED_BY, TASK
 
-_VARIABLES = (1 << 64) - (1 << 31)
-"""Lowest address of the variables of the kernel and its modules, which code names."""
 _MAX_CODE = 1 << 22
 """Most bytes of a module's code to read."""
-_WINDOW = 40
-"""Most bytes between the address of an object and the call with it."""
-_TAKES = re.compile(rb"(?=([\x48\x49\x4c\x4d])(\xc7|\x8d)(.)(....))", re.DOTALL)
-"""mov $number, register; or lea distance(%rip), register."""
-_STORE = (
-    rb"[\x48\x49]\xc7(?:\x05....|[\x00-\x3f]|\x04.|[\x40-\x7f].|\x44..|[\x80-\xbf]....|\x84.....)"
-)
-"""Encoding of mov $number, memory, without the number."""
-_FIRST = 7
-"""%rdi."""
-_ARGUMENTS = (7, 6, 2, 1, 8, 9)
 _HARMLESS = """
     wait_for_completion wait_for_completion_timeout wait_for_completion_interruptible
     wait_for_completion_killable wait_for_completion_io wait_for_completion_state
@@ -46,7 +31,6 @@ _HARMLESS = """
     out_of_line_wait_on_bit_timeout __init_swait_queue_head __init_waitqueue_head _printk printk
 """
 """Functions that do not complete their argument."""
-_CALL = re.compile(rb"[\xe8\xe9](?=(....))", re.DOTALL)
 
 
 class Completions(Finder):
@@ -63,7 +47,11 @@ class Completions(Finder):
         """Add edges to the tasks with a function that completes an object."""
         sites = self.draft.sites
         lanes = self._of_type("struct completion", "unsigned long")
-        lanes = lanes[self.object[lanes] >= np.uint64(_VARIABLES)]
+        architecture = architecture_of(self.kernel.prog.platform)
+        if architecture is None:
+            return
+        # Code names only variables of the kernel and its modules.
+        lanes = lanes[self.object[lanes] >= np.uint64(architecture.image)]
         if not len(lanes):
             return
         kinds = {int(self.object[lane]): self.draft.kind_of(lane) for lane in lanes.tolist()}
@@ -126,61 +114,11 @@ def completers(kernel: Kernel, sites: CallSites, object_: int, pc: int) -> set[i
         if any(action is Action.COMPLETE for action, *_ in actions)
     }
     harmless = targets | {at for name in _HARMLESS.split() for at in sites.addresses(name)}
-    if escapes(code, start, object_, harmless):
+    calls = sites.completing(code, start, object_, targets, harmless)
+    if calls is None:
         return None
-    found = {sites.start_of(call) for call in calls_with(code, start, object_, targets)}
+    found = {sites.start_of(call) for call in calls}
     return None if None in found else {each for each in found if each is not None}
-
-
-def escapes(code: bytes, start: int, object_: int, harmless: Container[int]) -> bool:
-    """Return whether code passes the address of an object to unknown code.
-
-    It does by a store of the address, by a load into a register for no argument, or by a call of a
-    kernel function that is not known to complete the object, wait for it or print it.
-    """
-    for found in _TAKES.finditer(code):
-        prefix, is_lea, form = found[1][0], found[2] == b"\x8d", found[3][0]
-        number, end = int.from_bytes(found[4], "little", signed=True), found.end(4)
-        if is_lea:
-            address, register = start + end + number, form >> 3 & 7 | (prefix & 4) << 1
-            is_taken = form & 0xC7 == 0x05
-        else:
-            address, register = number % (1 << 64), form & 7 | (prefix & 1) << 3
-            is_taken = form & 0xF8 == 0xC0
-        if address != object_ or not is_taken:
-            continue
-        call = _CALL.search(code, end, end + _WINDOW)
-        if register not in _ARGUMENTS or call is None:
-            return True
-        target = start + call.start() + 5 + int.from_bytes(call[1], "little", signed=True)
-        is_own = start <= target < start + len(code)
-        if target not in harmless and (register == _FIRST or not is_own):
-            return True
-    word = (object_ & 0xFFFFFFFF).to_bytes(4, "little")
-    return re.search(_STORE + re.escape(word), code, re.DOTALL) is not None
-
-
-def calls_with(code: bytes, start: int, object_: int, targets: Container[int]) -> Iterator[int]:
-    """Yield the return addresses of calls of some functions with an object as their argument.
-
-    :param start: address of the code
-    :param targets: addresses of the functions
-    """
-    for place in _mentions(code, start, object_):
-        for call in _CALL.finditer(code, place, min(place + _WINDOW, len(code))):
-            after = start + call.start() + 5
-            if after + int.from_bytes(call[1], "little", signed=True) in targets:
-                yield after
-
-
-def _mentions(code: bytes, start: int, object_: int) -> Iterator[int]:
-    """Yield the offsets after each address of an object in code, absolute or relative."""
-    for found in re.finditer(re.escape((object_ & 0xFFFFFFFF).to_bytes(4, "little")), code):
-        yield found.end()
-    for found in re.finditer(rb"\x8d[\x05\x0d\x15\x1d\x25\x2d\x35\x3d](?=(....))", code, re.DOTALL):
-        after = found.end() + 4
-        if start + after + int.from_bytes(found[1], "little", signed=True) == object_:
-            yield after
 
 
 FINDER = Completions

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from kcensus.kernel.waiting.finders.events.completions import calls_with, escapes
+from kcensus.kernel.arch.x86_64.decoder import calls_with, escapes
 
 _CODE, _OBJECT, _COMPLETE = 0xFFFF_FFFF_C020_0000, 0xFFFF_FFFF_C020_4A40, 0xFFFF_FFFF_810C_0000
 

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Machine code of functions: their calls and jumps, through veneers, and their flow."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import drgn
+
+from kcensus.kernel.arch.decoders import UNREAD, decoder_of
+from kcensus.kernel.arch.instructions import Traced, UnclearError
+from kcensus.kernel.code.flow import Extent, Flow
+from kcensus.kernel.code.functions import Functions
+
+
+class Text:
+    """Machine code of the kernel and its modules, read once for each function."""
+
+    def __init__(self, prog: drgn.Program) -> None:
+        self.prog, self.functions = prog, Functions(prog)
+        decoder = decoder_of(prog.platform)
+        self.is_decoded = decoder is not None
+        self.decoder = UNREAD if decoder is None else decoder
+        self._code: dict[Extent, bytes] = {}
+        self._veneers: dict[int, int] = {}
+
+    def read(self, extent: Extent) -> bytes:
+        """Return the code of a function or part.
+
+        :raises drgn.FaultError: it is not in the dump
+        """
+        if extent not in self._code:
+            self._code[extent] = self.prog.read(extent[0], extent[1] - extent[0])
+        return self._code[extent]
+
+    def called(self, extent: Extent) -> set[int]:
+        """Return the functions that the code of one may call, or jump to."""
+        calls = self.decoder.calls(self.read(extent), extent[0])
+        return {self._resolved(target) for _, target in calls}
+
+    def jumped(self, extent: Extent) -> set[int]:
+        """Return the targets of possible jumps and branches of code."""
+        return {target for _, target in self.decoder.jumps(self.read(extent), extent[0])}
+
+    def flow(self, extent: Extent, part: Extent | None = None) -> Flow:
+        """Follow a function.
+
+        :raises UnclearError: it jumps by a table, or has unknown instructions
+        :raises drgn.FaultError: it is not in the dump
+        """
+        return Flow(
+            extent,
+            self.decoder,
+            self.read,
+            self.functions.extent,
+            part,
+            self._resolved,
+            self._per_cpu,
+        )
+
+    @cached_property
+    def _per_cpu(self) -> frozenset[int]:
+        name = self.decoder.per_cpu
+        return frozenset(self.functions.addresses(name) if name else ())
+
+    def traced(self, place: int) -> Traced:
+        """Return the instructions of the function at an address, with registers."""
+        extent = self.functions.extent(place)
+        if extent is None:
+            raise UnclearError("code of no function")
+        return self.flow(extent).traced()
+
+    def is_no_try(self, end: int, flow: Flow) -> bool:
+        """Return whether the second argument of the call with a return address is 0."""
+        part = flow.part(end - 1)
+        return self.decoder.is_no_try(self.read(part)[: end - part[0]])
+
+    def _resolved(self, target: int) -> int:
+        """Return the function that a veneer of a module jumps to, or the address as it is."""
+        starts = self.functions.starts
+        if not self.decoder.veneer or (starts and starts[0] <= target <= starts[-1]):
+            return target
+        if target not in self._veneers:
+            try:
+                code = self.prog.read(target, self.decoder.veneer)
+            except drgn.FaultError:
+                code = b""
+            self._veneers[target] = self.decoder.behind(code, target) or target
+        return self._veneers[target]
