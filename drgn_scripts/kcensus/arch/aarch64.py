@@ -30,5 +30,6 @@ ARCHITECTURE = Architecture(
     syscalls=("__arm64_sys_", "__arm64_compat_sys_"),
     interrupts=("el1h_64_", "el1t_64_", "el1_", "__el1_irq"),
     marks=("kimage_voffset", "VA_BITS"),
+    memdie=18,
     physical=_physical,
 )

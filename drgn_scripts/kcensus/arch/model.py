@@ -8,6 +8,14 @@ from dataclasses import dataclass
 
 import drgn
 
+KERNEL = 1 << 63
+"""Lowest address of the kernel, on all architectures here."""
+POINTERS = 0xFF << 56
+"""Lowest address of its memory: x86-64 has its direct map from 0xff11000000000000 on with 5 levels
+of page tables, arm64 its linear map from 0xfff0000000000000 on with 52 bits."""
+MAX_MEMORY_BYTES = 1 << 52
+"""A bound above all physical addresses, and below all addresses of kernels."""
+
 
 @dataclass(frozen=True)
 class Architecture:
@@ -37,9 +45,13 @@ class Architecture:
     """Prefixes of the functions that an interrupt or exception calls first."""
     marks: tuple[str, ...]
     """Numbers of VMCOREINFO, ``NUMBER(name)``, that only this architecture has."""
+    memdie: int
+    """Bit of ``thread_info.flags`` of a victim of the OOM killer, TIF_MEMDIE, before v4.10."""
     physical: Callable[[int, Callable[[str], int | None]], int | None]
     """Returns the physical address of a variable of the image, given its address and a look-up of
     VMCOREINFO's numbers; None if it is unknown."""
+    fixed: int = 1 << 64
+    """Lowest address that KASLR does not move, behind the kernel."""
     is_little: bool = True
 
     def is_of(self, platform: drgn.Platform) -> bool:

@@ -32,5 +32,8 @@ ARCHITECTURE = Architecture(
     # The last ones until Linux 5.7; later ones begin with asm_.
     interrupts=("asm_", "apic_timer_interrupt", "reschedule_interrupt", "retint_kernel"),
     marks=("phys_base",),
+    memdie=20,
     physical=_physical,
+    # The fixed mapping, where vsyscall is.
+    fixed=0xFFFF_FFFF_FF00_0000,
 )
