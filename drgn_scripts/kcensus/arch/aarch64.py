@@ -9,6 +9,8 @@ import drgn
 
 from kcensus.arch.model import Architecture
 
+_ARGUMENTS = tuple(f"regs[{number}]" for number in range(6))
+
 
 def _physical(address: int, number: Callable[[str], int | None]) -> int | None:
     offset = number("kimage_voffset")
@@ -26,7 +28,8 @@ ARCHITECTURE = Architecture(
     image=0xFFFF_8000_0000_0000,
     pc="pc",
     sp="sp",
-    arguments=tuple(f"regs[{number}]" for number in range(6)),
+    arguments=_ARGUMENTS,
+    compat_arguments=_ARGUMENTS,
     syscalls=("__arm64_sys_", "__arm64_compat_sys_"),
     interrupts=("el1h_64_", "el1t_64_", "el1_", "__el1_irq"),
     marks=("kimage_voffset", "VA_BITS"),

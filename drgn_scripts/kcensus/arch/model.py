@@ -39,6 +39,8 @@ class Architecture:
     """Member with the stack pointer."""
     arguments: tuple[str, ...]
     """Members with the arguments of a system call."""
+    compat_arguments: tuple[str, ...]
+    """The same for programs of 32 bits."""
     syscalls: tuple[str, ...]
     """Prefixes of the functions of system calls, besides those of all architectures."""
     interrupts: tuple[str, ...]

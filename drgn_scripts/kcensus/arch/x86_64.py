@@ -28,6 +28,7 @@ ARCHITECTURE = Architecture(
     pc="ip",
     sp="sp",
     arguments=("di", "si", "dx", "r10", "r8", "r9"),
+    compat_arguments=("bx", "cx", "dx", "si", "di", "bp"),
     syscalls=("__x64_sys_", "__ia32_sys_"),
     # The last ones until Linux 5.7; later ones begin with asm_.
     interrupts=("asm_", "apic_timer_interrupt", "reschedule_interrupt", "retint_kernel"),

@@ -26,6 +26,8 @@ MAX_NODES = 1024
 """``MAX_NUMNODES`` of the largest configuration."""
 MAX_CPUS = 8192
 """``NR_CPUS`` of the largest configuration."""
+_MAX_STACK = 1 << 18
+"""THREAD_SIZE of the largest configuration: KASAN with 64 KiB pages."""
 _TOLERANCE = 0.01
 """Counters of a running kernel are not read at the same time."""
 
@@ -48,6 +50,17 @@ class MachineSize:
     cpus: int | None = None
     nodes: int | None = None
     contradictions: list[Contradiction] = field(default_factory=list)
+
+
+def stack_size(prog: drgn.Program) -> int:
+    """Return THREAD_SIZE, the bytes of a kernel stack.
+
+    :raises LookupError: it is unknown or impossible
+    """
+    size = int(prog["THREAD_SIZE"])
+    if not 0 < size <= _MAX_STACK:
+        raise LookupError(f"a stack of {size} bytes is impossible")
+    return size
 
 
 def machine_size(prog: drgn.Program) -> MachineSize:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Readers of memory of one architecture each: stacks, and machine code."""
+"""Readers of memory of one architecture each: stacks, registers, and machine code."""

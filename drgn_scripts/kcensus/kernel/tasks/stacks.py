@@ -19,6 +19,7 @@ from kcensus.engine.rows import spread
 from kcensus.kernel.arch.x86_64 import orc
 from kcensus.kernel.arch.x86_64.orc import OrcTables, has_tables
 from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.size import stack_size
 from kcensus.kernel.symbols import described, symbols_of
 from kcensus.kernel.tasks.functions import plain
 from kcensus.sources.capsule.uses import Use
@@ -26,8 +27,6 @@ from kcensus.sources.capsule.uses import Use
 _MAX_FRAMES = 256
 _BLOCK = 1 << 11
 """Stacks to walk at a time, with their pages in memory."""
-_MAX_STACK = 1 << 18
-"""THREAD_SIZE of the largest configuration: KASAN with 64 KiB pages."""
 _ENTRY = "ret_from_fork"
 _MAX_PADDING = 64
 """TOP_OF_KERNEL_STACK_PADDING at the end of a stack, at most, and words below saved registers."""
@@ -109,9 +108,7 @@ def stacks(kernel: Kernel, stack: Words, sp: Words, faults: Faults) -> Stacks:
         tables are damaged
     """
     memory, prog = kernel.memory, kernel.prog
-    size = int(prog["THREAD_SIZE"])
-    if not 0 < size <= _MAX_STACK:
-        raise LookupError(f"a stack of {size} bytes is impossible")
+    size = stack_size(prog)
     walk = _Walk(memory, stack, size, faults)
     lane, pc, bottom, _, is_cut = walk.run(*walk.starts(sp))
     symbols = symbols_of(kernel)

@@ -26,11 +26,11 @@ import drgn
 import numpy as np
 from drgn.helpers.linux.mm import access_remote_vm, for_each_vma, vma_find
 
-from kcensus.engine.gather import gather
-from kcensus.engine.layout import Path, layout
+from kcensus.engine.layout import Path
 from kcensus.engine.memory import Numbers, Words
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.names import DAMAGED, decode_array
+from kcensus.kernel.tasks.registers import UNKNOWN, arguments
 from kcensus.kernel.vfs.files import file_paths
 from kcensus.kernel.waiting.finder import Draft, Finder
 from kcensus.kernel.waiting.finders.locks.locks import RT_MUTEX
@@ -61,15 +61,9 @@ _TID = (1 << 30) - 1
 _CONTENDED = 2
 """``pthread_mutex_t.__lock`` of the GNU C library while threads wait for it."""
 _MUTEX = struct.Struct("=IIiIi")
-"""``pthread_mutex_t`` on x86-64: __lock, __count, __owner, __nusers and __kind."""
+"""``pthread_mutex_t`` of programs of 64 bits: __lock, __count, __owner, __nusers and __kind."""
 _MAX_KIND = 0x3FF
 """Bits of ``pthread_mutex_t.__kind``: type, robustness, protocol and elision."""
-_PADDINGS = (0, 16)
-"""Bytes above the registers on a stack, TOP_OF_KERNEL_STACK_PADDING: 16 with CONFIG_X86_FRED."""
-_USER_SEGMENTS = (0x23, 0x33)
-"""__USER32_CS and __USER_CS."""
-_NONE = np.uint64((1 << 64) - 1)
-"""A register that is unknown."""
 _DAMAGED = (*DAMAGED, NotImplementedError)
 """Raised for a damaged memory map, with an unknown type of a node."""
 _MAX_NAMED = 1 << 8
@@ -191,9 +185,9 @@ class Futexes(Finder):
 
         :param within: offset of the word in its page
         """
-        address = self._registers(lanes, "di")
+        address = self._arguments(lanes, 0)
         page = np.uint64(self.kernel.memory.page_size - 1)
-        return np.where((address != _NONE) & (address & page == within), address, np.uint64(0))
+        return np.where((address != UNKNOWN) & (address & page == within), address, np.uint64(0))
 
     def _paths(self, lanes: Numbers, address: Words, rows: Numbers) -> dict[int, str]:
         """Return the path of the file that each task of some rows has mapped at an address."""
@@ -309,21 +303,12 @@ class Futexes(Finder):
 
     def _passed(self, lanes: Numbers) -> Numbers:
         """Return the value that each task passed to futex(2) as expected; -1 if unknown."""
-        values = self._registers(lanes, "dx")
-        return np.where(values == _NONE, -1, values.astype(np.int64) & 0xFFFF_FFFF)
+        values = self._arguments(lanes, 2)
+        return np.where(values == UNKNOWN, -1, values.astype(np.int64) & 0xFFFF_FFFF)
 
-    def _registers(self, lanes: Numbers, register: str) -> Words:
-        """Return a register of each task at its system call; all ones if unknown."""
-        registers = layout(self.kernel.prog, "struct pt_regs", {"value": register, "cs": "cs"})
-        top = self.known.stack[self.rows[lanes]] + np.uint64(self.waits.stacks.size)
-        values = np.full(len(lanes), _NONE)
-        for padding in _PADDINGS:
-            place = top - np.uint64(padding + registers.size)
-            read = gather(self.kernel.memory, place, registers, self.faults)
-            entered = read.readable & np.isin(read["cs"].astype(np.int64) & 0xFFFF, _USER_SEGMENTS)
-            entered &= values == _NONE
-            values[entered] = read["value"][entered].astype(np.uint64)
-        return values
+    def _arguments(self, lanes: Numbers, number: int) -> Words:
+        """Return an argument of the system call of each task; UNKNOWN where unknown."""
+        return arguments(self.kernel, self.known.stack[self.rows[lanes]], number, self.faults)
 
     def _threads(self, of: Words, *, is_any: bool) -> dict[tuple[int, int], int]:
         """Return threads by the ID of their process, or the address of their namespace, and their
