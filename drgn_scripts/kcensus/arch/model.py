@@ -47,6 +47,11 @@ class Architecture:
     """Prefixes of the functions that an interrupt or exception calls first."""
     marks: tuple[str, ...]
     """Numbers of VMCOREINFO, ``NUMBER(name)``, that only this architecture has."""
+    stack_pointer: str
+    """Member of ``struct task_struct`` with the stack pointer of a task that has no CPU."""
+    registers: str
+    """Its first member with registers of programs besides the general ones: all up to its end, or
+    behind it, is of them, also the keys of pointer authentication."""
     memdie: int
     """Bit of ``thread_info.flags`` of a victim of the OOM killer, TIF_MEMDIE, before v4.10."""
     physical: Callable[[int, Callable[[str], int | None]], int | None]

@@ -16,7 +16,7 @@ from tests.unit.project.test_layers import PACKAGE
 
 ROOMS = ("arch", "kernel/arch")
 NAMES = (
-    r"x86|amd64|aarch64|arm64|ppc64|s390|riscv|__ia32_|asm_(?:sysvec|exc|common)|_interrupt\b"
+    r"x86|X86_64|AARCH64|amd64|aarch64|arm64|ppc64|s390|riscv|__ia32_|asm_(?:sysvec|exc|common)|_interrupt\b"
     r"|physical_base|phys_base|kimage|page_offset_base|vmemmap_base|memstart_addr|vsyscall"
     # Registers, and members of pt_regs and thread_struct.
     r"|\b[re](?:ip|sp|bp|flags|[a-d]x|[sd]i)\b|\bcs\b|\b[fg]s_?base\b|\bcr[0-4]\b|cpu_context"
@@ -37,20 +37,18 @@ EXCEPTIONS = {
     "sources/formats/elf.py": {"x86", "aarch64", "ppc64", "riscv", "s390"},
     # What VMCOREINFO of a raw image says about the start of RAM.
     "sources/vmcoreinfo/opening.py": {"arm64", "1 << 52"},
+    # Which room has the readers.
+    "kernel/tasks/registers.py": {"x86", "X86_64", "aarch64", "AARCH64"},
     # Stacks and machine code of x86-64.
     "commands/doctor.py": {"x86"},
-    "kernel/code/call_sites.py": {"x86", "esi"},
+    "kernel/code/call_sites.py": {"x86", "X86_64", "esi"},
     "kernel/code/flow.py": {"x86"},
     "kernel/tasks/stacks.py": {"x86", "cs", "(1 << 64) - (1 << 31)"},
     "kernel/tasks/tasks.py": {"thread.sp"},
     "kernel/waiting/finders/events/completions.py": {"(1 << 64) - (1 << 31)", "rdi", "rip"},
-    "kernel/waiting/finders/locks/futexes.py": {"x86", "0x23", "0x33", "__USER_CS", "cs"},
+    "kernel/waiting/reader.py": {"X86_64"},
     "kernel/waiting/frames.py": (
         {"1 << 63", "rip", "rsp", "rbp", "asm_sysvec", "asm_common", "asm_exc", "_interrupt"}
-    ),
-    "redaction/wiped.py": (
-        {"0x23", "0x33", "__USER_CS", "arm64", "cpu_context", "cs"}
-        | {"thread.fpu", "thread.sp", "thread.uw"}
     ),
     # Where BTF has no vmemmap.
     "sources/debuginfo/in_memory.py": {"vmemmap_base"},
