@@ -5,6 +5,7 @@
 * At the top of the kernel stack of a program's task are its registers at the entry into the kernel,
   and at the end of its ``task_struct`` or behind it, and in memory of their own, its vector
   registers, and keys with which it signs pointers.
+* The guards of stacks are on all of them.
 * Below the stack pointer of a task without a CPU are frames of functions that returned.
 * Code and constants are the same on all machines.
 """
@@ -21,7 +22,7 @@ from drgn.helpers.linux.mm import follow_phys
 from drgn.helpers.linux.module import for_each_module
 
 from kcensus.arch import architecture_of
-from kcensus.engine.layout import Layout, layout, word_dtype
+from kcensus.engine.layout import Layout, layout
 from kcensus.engine.memory import Faults, Mask, Numbers, Words
 from kcensus.engine.rows import covered
 from kcensus.engine.slub.caches import find_caches
@@ -31,6 +32,8 @@ from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.size import stack_size
 from kcensus.kernel.tasks.registers import user_registers, vectors
 
+_MIN_GUARD = 1 << 32
+"""Guards are random; a smaller one is not, and may be another number."""
 _MAX_MODULES = 1 << 16
 _MAX_IMAGE = 1 << 30
 _MAX_LOG = 1 << 31
@@ -97,14 +100,14 @@ def free_slots(slab_map: SlabMap, frames: Mask, report: ScanReport) -> Ranges:
 
 
 def registers(kernel: Kernel, report: ScanReport) -> Ranges:
-    """Return the registers of programs, keys and guards, and the frames of functions that returned.
+    """Return the registers and keys of programs, and the frames of functions that returned.
 
     :raises LookupError: the debug info lacks tasks or registers, or the architecture is unknown
     """
     prog, slab_map, page = kernel.prog, kernel.slab_map, kernel.memory.page_size
     arch = architecture_of(prog.platform)
     if arch is None:
-        raise LookupError("the registers of programs are unknown on this architecture")
+        raise LookupError("where this architecture keeps registers of programs is unknown")
     size = np.uint64(stack_size(prog))
     caches = find_caches(slab_map, "struct task_struct")
     optional = {"sp": arch.stack_pointer, "on_cpu": "on_cpu"}
@@ -112,17 +115,13 @@ def registers(kernel: Kernel, report: ScanReport) -> Ranges:
     address, tasks = allocated(slab_map, caches, columns, report)
     spans = [_general(kernel, tasks["stack"], tasks["mm"] != 0), vectors(kernel, address, Faults())]
     type_ = prog.type("struct task_struct")
-    end = max((each.object_size for each in caches), default=0)
-    for member, last in ((arch.registers, end), ("stack_canary", 0)):
-        try:
-            first = int(drgn.offsetof(type_, member))
-        except LookupError:
-            # Registers that are no member follow the task.
-            first = int(drgn.sizeof(type_)) if last else 0
-        else:
-            last = last or first + word_dtype(prog).itemsize
-        if first < last:
-            spans.append((address + np.uint64(first), address + np.uint64(last)))
+    try:
+        first = int(drgn.offsetof(type_, arch.registers))
+    except LookupError:
+        first = int(drgn.sizeof(type_))  # they follow the task
+    last = max((each.object_size for each in caches), default=0)
+    if first < last:
+        spans.append((address + np.uint64(first), address + np.uint64(last)))
     if "sp" in tasks and "on_cpu" in tasks:
         # A task that exited has given its stack to another one.
         own = (tasks["sp"] >= tasks["stack"]) & (tasks["sp"] - tasks["stack"] < size)
@@ -130,6 +129,19 @@ def registers(kernel: Kernel, report: ScanReport) -> Ranges:
         spans.append((sp & ~np.uint64(page - 1), sp))
     starts, ends = (np.concatenate(each) for each in zip(*spans, strict=True))
     return _physical(kernel, *_by_pages(starts, ends, page))
+
+
+def guards(kernel: Kernel, report: ScanReport) -> Words:
+    """Return the guards of all stacks, ascending: random numbers that tasks have on their stacks.
+
+    :raises LookupError: the debug info lacks tasks
+    """
+    caches = find_caches(kernel.slab_map, "struct task_struct")
+    # Without CONFIG_STACKPROTECTOR, tasks have none; some architectures have one for all.
+    members = layout(kernel.prog, "struct task_struct", [], {"guard": "stack_canary"})
+    _, tasks = allocated(kernel.slab_map, caches, members, report)
+    found = np.unique(tasks["guard"]) if "guard" in tasks else np.empty(0, np.uint64)
+    return np.asarray(found[found > np.uint64(_MIN_GUARD)])
 
 
 def _general(kernel: Kernel, stacks: Words, has_mm: Mask) -> tuple[Words, Words]:

@@ -12,7 +12,7 @@ import pytest
 from kcensus.arch import by_name
 from kcensus.engine.slub.slabs import ScanReport
 from kcensus.kernel.kernel import Kernel
-from kcensus.redaction.wiped import registers
+from kcensus.redaction.wiped import guards, registers
 from tests.unit.fakekernel import DIRECT_MAP, PAGE, FakeKernel
 
 _TASK = (
@@ -103,14 +103,17 @@ def test_vector_registers_keys_and_guards_of_arm64() -> None:
     at = vectors + PAGE - 64
     k.write_words(first + 80, at, matrix, 64 | 32 << 32)
     k.write_words(second + 80, 0, 0, (1 << 64) - 1)
-    ranges = registers(Kernel(k.prog), ScanReport())
+    # The second task has no guard.
+    k.write_words(first + 40, 0xAB << 40)
+    k.write_words(second + 40, 0xABC)
+    kernel, report = Kernel(k.prog), ScanReport()
+    ranges = registers(kernel, report)
 
     def wiped(address: int, size: int) -> list[int]:
         return np.flatnonzero(ranges.inside(address - DIRECT_MAP, size)[0]).tolist()
 
-    assert wiped(first, 256) == [
-        *(start + place for start in (0, 128) for place in (*range(40, 48), *range(64, 128)))
-    ]
+    assert guards(kernel, report).tolist() == [0xAB << 40]
+    assert wiped(first, 256) == [*range(64, 128), *range(192, 256)]
     assert wiped(vectors, 2 * PAGE) == [*range(PAGE - 64, PAGE - 64 + 4 * 546)]
     assert wiped(matrix, 2 * PAGE) == [*range(32 * 32 + 64)]
 
