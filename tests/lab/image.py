@@ -280,7 +280,9 @@ def _mkfs_options() -> bytes:
 
 def build_image(kernel: Kernel, case: Scenario, directory: Path) -> Path:
     program = directory / "init"
-    compile_program(program, *(path for path in guest_sources() if path.suffix == ".c"), machine=kernel.machine)
+    compile_program(
+        program, *(path for path in guest_sources() if path.suffix == ".c"), machine=kernel.machine
+    )
     image = _image(kernel, program, guest_steps(kernel, case))
     for command in case.programs:
         image.add_program(command)

@@ -52,7 +52,9 @@ def _build(name: str, text: bytes, tree: Path, directory: Path) -> None:
         # gcc 12 built 6.1, and a newer one will do for a module.
         compiler = f"{_prefix(tree)}gcc"
         compiler = f"{compiler}-12" if host.which(f"{compiler}-12") else compiler
-        host.run(["make", *_make(tree), "-C", str(tree), f"M={directory}", f"CC={compiler}", "modules"])
+        host.run(
+            ["make", *_make(tree), "-C", str(tree), f"M={directory}", f"CC={compiler}", "modules"]
+        )
     else:
         _build_in(root, tree, directory)
     kept = (directory / f"{name}.ko").read_bytes()
@@ -71,7 +73,13 @@ def _build_in(root: Path, tree: Path, directory: Path) -> None:
         shutil.rmtree(inside, ignore_errors=True)
         shutil.copytree(directory, inside)
         try:
-            make = ["make", *_make(tree), "-C", f"/{tree.relative_to(root)}", f"M=/{inside.relative_to(root)}"]
+            make = [
+                "make",
+                *_make(tree),
+                "-C",
+                f"/{tree.relative_to(root)}",
+                f"M=/{inside.relative_to(root)}",
+            ]
             # objtool reads a limit of its process in /proc.
             enter = ["unshare", "--pid", "--fork", f"--mount-proc={root}/proc", "chroot", str(root)]
             host.run([*enter, *make, f"CC={_prefix(tree)}{_COMPILER}", "modules"], env=_ENVIRONMENT)
@@ -93,9 +101,7 @@ def _make(tree: Path) -> list[str]:
 
 def _headers(suite_name: str, release: str, version: str) -> Path:
     final = host.cache() / "headers" / f"{release}-{version.replace('~', '_')}"
-    match = re.fullmatch(
-        rf"(\d+\.\d+)(.*?)-(?:(cloud|rt)-)?({AMD64}|{ARM64})(?:-16k)?", release
-    )
+    match = re.fullmatch(rf"(\d+\.\d+)(.*?)-(?:(cloud|rt)-)?({AMD64}|{ARM64})(?:-16k)?", release)
     if not match:
         raise LabError(f"No headers are known for {release}.")
     machine = match[4]

@@ -132,7 +132,11 @@ def kernels(*, every: bool = False) -> list[str]:
 
     :param every: include those of other flavours, which few scenarios have
     """
-    return [name for name, each in _declared().items() if every or (each.flavor, each.machine) == (_USUAL, AMD64)]
+    return [
+        name
+        for name, each in _declared().items()
+        if every or (each.flavor, each.machine) == (_USUAL, AMD64)
+    ]
 
 
 def like(name: str) -> str:
