@@ -20,6 +20,8 @@ from kcensus.sources.vmcoreinfo.text import Vmcoreinfo, vmcoreinfo_of
 # System.map of 7.3 has 11 MB, and /proc/kallsyms with many modules twice as much.
 _MAX_BYTES = 128 << 20
 _LINE = re.compile(rb"^([0-9a-f]{8,16}) ([A-Za-z?]) ([!-~]{1,1024})(?:[ \t]+\[[!-~]{1,256}\])?$")
+# Labels of the assembler, with control characters; a kernel with KVM can have __kvm_nvhe_.L…
+_LABEL = re.compile(rb"^[0-9a-f]{8,16} [A-Za-z?] [!-~]{0,64}\.L[!-~\x01\x02]{1,1024}$")
 _FIRST_LINE = re.compile(rb"[0-9a-f]{8,16} [A-Za-z?] [!-~]")
 # Symbols of VMCOREINFO besides _stext that must be in the file: a kernel without KALLSYMS_ALL has
 # few, and _stext of many kernels is at the same place.
@@ -91,6 +93,8 @@ def parsed(data: bytes, info: Vmcoreinfo) -> Symbols:
     names: list[bytes] = []
     for number, line in enumerate(lines, 1):
         match = _LINE.match(line)
+        if match is None and _LABEL.match(line):
+            continue
         if match is None:
             raise BadKallsyms(f"line {number} is not an address, a type and a symbol")
         if not line.endswith(b"]"):
