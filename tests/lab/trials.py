@@ -37,7 +37,7 @@ def page_size(truth: Mapping[str, str]) -> int:
     return meminfo_bytes(truth["meminfo"])["MemTotal"] // pages
 
 
-def _slab_bytes(text: str, page: int) -> dict[str, int]:
+def slab_bytes(text: str, page: int) -> dict[str, int]:
     return {name: cache.pages * page for name, cache in slabinfo(text).items()}
 
 
@@ -53,7 +53,7 @@ def pairs(text: str) -> dict[str, int]:
 
 
 _READERS: dict[str, tuple[str, _Reader]] = {
-    "slabinfo": ("slabinfo.4", _slab_bytes),
+    "slabinfo": ("slabinfo.4", slab_bytes),
     "meminfo": ("meminfo", meminfo_bytes),
 }
 

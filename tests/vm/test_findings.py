@@ -24,7 +24,7 @@ from kcensus.results import CheckStatus, Danger, Finding, Unit
 from tests.lab import Dump, build
 from tests.lab.scenario import kernels_of, scenarios
 from tests.lab.scenario import load as scenario
-from tests.lab.trials import returned_by, slab_bytes
+from tests.lab.trials import page_size, returned_by, slab_bytes
 from tests.leads import dead_ends
 from tests.pictures import not_shown
 from tests.vm import cases
@@ -207,7 +207,7 @@ def test_shrink_returns_what_the_finding_says(kernel: str) -> None:
     dump = build(kernel, "slab-shrink")
     report = examine(opened(dump))
     cache, command = "shmem_inode_cache", "echo 1 > /sys/kernel/slab/shmem_inode_cache/shrink"
-    assert slab_bytes(dump.truth["slabinfo.4"])[cache] > 12 << 20
+    assert slab_bytes(dump.truth["slabinfo.4"], page_size(dump.truth))[cache] > 12 << 20
     returned = returned_by(dump.truth, "shrink", "slabinfo")[cache]
     (promised,) = (
         remedy.returns

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import drgn
 import numpy as np
 import numpy.typing as npt
 import pytest
+from drgn.helpers.linux.pid import for_each_task
 
 from kcensus.analyses import analyses
 from kcensus.capsule import create
@@ -20,12 +22,16 @@ from tests.lab import build
 from tests.vm.capsules import KEY, assert_same_without_names, pages
 from tests.vm.cases import analyzed, opened
 
+pytestmark = pytest.mark.machines
+
 _PIECE = 6
 """Bytes of a piece of a name."""
 _HASH, _BITS = np.uint64(0x9E37_79B9_7F4A_7C15), np.uint64(64 - 20)
-_SEEN = {"boot", "blocked", "cgroup", "created", "dm", "host", "interface", "key", "log"}
+_SEEN = {"boot", "blocked", "cgroup", "dm", "host", "interface", "key", "log"}
 _SEEN |= {"mount", "payload", "process", "register", "socket", "target-memory", "xattr-memory"}
 """Kinds of names on the pages of a capsule, so that redaction has to take them off."""
+_ON_STACKS = {"created"}
+"""The same, found by walks along stacks."""
 
 
 class Case(NamedTuple):
@@ -108,10 +114,26 @@ def test_the_search_finds_all_forms() -> None:
 def test_no_piece_of_a_name_is_left(case: Case) -> None:
     assert len(case.planted) > 120
     was = _found(case.was, case.planted)
-    assert {kind for kind, _ in was} >= _SEEN
+    is_amd64 = case.target.prog.platform.arch is drgn.Architecture.X86_64
+    assert {kind for kind, _ in was} >= (_SEEN | _ON_STACKS if is_amd64 else _SEEN)
     assert len(was) > 90
     assert _found(case.now, case.planted) == set()
     assert _found(case.rest, case.planted) == set()
+
+
+def test_no_guard_of_a_stack_and_no_key_is_left(case: Case) -> None:
+    """Arm64 also has keys with which each program, and the kernel for it, signs pointers."""
+    tasks = list(for_each_task(case.target.prog))
+    secrets = {task.stack_canary.value_() for task in tasks}
+    assert len(secrets) == len(tasks) > 40
+    for task in tasks:
+        for name in ("keys_user", "keys_kernel"):
+            if task.thread.type_.has_member(name):
+                keys = task.thread.member_(name)
+                raw = case.target.prog.read(keys.address_, drgn.sizeof(keys))
+                secrets |= set(np.frombuffer(raw, "<u8").tolist())
+    secrets.discard(0)
+    assert not secrets & set(np.frombuffer(case.now, "<u8").tolist())
 
 
 @pytest.mark.parametrize("name", ["dentries", "iosched", "memcgs", "slab", "waits"])

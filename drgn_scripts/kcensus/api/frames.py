@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from kcensus.arch import POINTERS
 from kcensus.results import Unit
 from kcensus.text import printable
 
-MIN_ADDRESS = np.uint64(0xFF << 56)
-"""Lowest kernel address of the supported architectures: x86_64 has its direct map at
-0xff11000000000000 with 5-level page tables, aarch64 at 0xfff0000000000000 with 52 bits."""
+MIN_ADDRESS = np.uint64(POINTERS)
+"""Lowest address of a kernel object."""
 
 _BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _DECIMALS = 2

@@ -193,7 +193,7 @@ def _check(caches: Sequence[SlabCache], columns: Layout, *, is_chosen: bool) -> 
     :param is_chosen: whether the user chose the cache, whose name is then unrelated to the type
     """
     smallest = min(cache.object_size for cache in caches)
-    # Objects may be smaller than their type: x86 cuts the unused end off every task_struct.
+    # Objects may be smaller than their type: the unused end of every task_struct is cut off.
     if any(f.offset + f.dtype.itemsize > smallest for f in columns.fields.values()):
         raise ValueError(
             f"{columns.type_name} has {columns.size} bytes, "

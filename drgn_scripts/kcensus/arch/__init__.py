@@ -9,9 +9,19 @@ from __future__ import annotations
 import drgn
 
 from kcensus.arch import aarch64, x86_64
-from kcensus.arch.model import Architecture
+from kcensus.arch.model import KERNEL, MAX_MEMORY_BYTES, POINTERS, Architecture
 
-__all__ = ["KNOWN", "Architecture", "architecture_of", "by_machine", "by_name", "names"]
+__all__ = [
+    "KERNEL",
+    "KNOWN",
+    "MAX_MEMORY_BYTES",
+    "POINTERS",
+    "Architecture",
+    "architecture_of",
+    "by_machine",
+    "by_name",
+    "names",
+]
 
 KNOWN: tuple[Architecture, ...] = (x86_64.ARCHITECTURE, aarch64.ARCHITECTURE)
 """The architectures whose kernels kcensus reads."""

@@ -8,6 +8,14 @@ from dataclasses import dataclass
 
 import drgn
 
+KERNEL = 1 << 63
+"""Lowest address of the kernel, on all architectures here."""
+POINTERS = 0xFF << 56
+"""Lowest address of its memory: x86-64 has its direct map from 0xff11000000000000 on with 5 levels
+of page tables, arm64 its linear map from 0xfff0000000000000 on with 52 bits."""
+MAX_MEMORY_BYTES = 1 << 52
+"""A bound above all physical addresses, and below all addresses of kernels."""
+
 
 @dataclass(frozen=True)
 class Architecture:
@@ -54,9 +62,18 @@ class Architecture:
     """Symbols of kernels that may tag pointers."""
     marks: tuple[str, ...]
     """Numbers of VMCOREINFO, ``NUMBER(name)``, that only this architecture has."""
+    stack_pointer: str
+    """Member of ``struct task_struct`` with the stack pointer of a task that has no CPU."""
+    registers: str
+    """Its first member with registers of programs besides the general ones: all up to its end, or
+    behind it, is of them, also the keys of pointer authentication."""
+    memdie: int
+    """Bit of ``thread_info.flags`` of a victim of the OOM killer, TIF_MEMDIE, before v4.10."""
     physical: Callable[[int, Callable[[str], int | None]], int | None]
     """Returns the physical address of a variable of the image, given its address and a look-up of
     VMCOREINFO's numbers; None if it is unknown."""
+    fixed: int = 1 << 64
+    """Lowest address that KASLR does not move, behind the kernel."""
     is_little: bool = True
 
     def is_of(self, platform: drgn.Platform) -> bool:

@@ -11,6 +11,7 @@ import drgn
 import numpy as np
 import numpy.typing as npt
 
+from kcensus.arch import KERNEL
 from kcensus.engine.layout import Field, Layout, word_dtype
 from kcensus.engine.memory import Bytes, Faults, Guess, Mask, Memory, Numbers, Words
 from kcensus.engine.rows import factorized, spread
@@ -311,12 +312,12 @@ def plausible(addresses: Words, span: int) -> Mask:
 
 def plausible_range(span: int) -> range:
     """Return the addresses for which :func:`plausible` holds."""
-    return range(1 << 63, (1 << 64) - (span + 65535))
+    return range(KERNEL, (1 << 64) - (span + 65535))
 
 
 def _note_strays(addresses: Words, faults: Faults) -> None:
     """Note pointers to no memory of the kernel, but NULL and small numbers in place of one."""
-    half, least = np.uint64(1 << 63), np.uint64(1 << 16)
+    half, least = np.uint64(KERNEL), np.uint64(1 << 16)
     if count := int(((addresses < half) & (addresses >= least)).sum()):
         faults += Faults({STRAY: count})
 

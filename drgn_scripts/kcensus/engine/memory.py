@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from drgn.helpers.linux.mm import pfn_to_virt
 
+from kcensus.arch import MAX_MEMORY_BYTES
 from kcensus.engine.tags import tag_of, untagged_word
 from kcensus.engine.workers import each
 from kcensus.progress import Progress, SilentProgress
@@ -24,8 +25,6 @@ T = TypeVar("T")
 
 CHUNK_BYTES = 4 << 20
 """Default unit of bulk reads: it stays in the processor's cache while it is cut into columns."""
-
-_MAX_BYTES = 1 << 52
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -100,7 +99,7 @@ class Memory:
         self.page_size = 1 << self.page_shift
         self.chunk_bytes = max(chunk_bytes, self.page_size)
         end = int(prog["max_pfn"]) << self.page_shift
-        self.end = end if 0 < end <= _MAX_BYTES else _MAX_BYTES
+        self.end = end if 0 < end <= MAX_MEMORY_BYTES else MAX_MEMORY_BYTES
         """End of physical memory in bytes, which bounds what can be in memory."""
         self._direct_map = self._find_direct_map()
         self._kept: dict[tuple[int, int], bytes] | None = None

@@ -15,6 +15,7 @@ from drgn.helpers.linux.cpumask import for_each_online_cpu, for_each_possible_cp
 from drgn.helpers.linux.mm import totalram_pages
 from drgn.helpers.linux.nodemask import for_each_node_state, nr_node_ids
 
+from kcensus.arch import MAX_MEMORY_BYTES
 from kcensus.engine.memory import direct_map_start
 from kcensus.engine.slub.percpu import node_ids
 from kcensus.human import human_bytes
@@ -25,7 +26,6 @@ MAX_NODES = 1024
 """``MAX_NUMNODES`` of the largest configuration."""
 MAX_CPUS = 8192
 """``NR_CPUS`` of the largest configuration."""
-_MAX_BYTES = 1 << 52
 _MAX_STACK = 1 << 18
 """THREAD_SIZE of the largest configuration: KASAN with 64 KiB pages."""
 _TOLERANCE = 0.01
@@ -100,7 +100,7 @@ def _highest_node(prog: drgn.Program) -> int:
 def _ram(prog: drgn.Program, size: MachineSize, nodes: list[tuple[int, int]] | None) -> None:
     page_size = int(prog["PAGE_SIZE"])
     end = attempt(lambda: int(prog["max_pfn"]) * page_size)
-    most = end if end and 0 < end <= _MAX_BYTES else _MAX_BYTES
+    most = end if end and 0 < end <= MAX_MEMORY_BYTES else MAX_MEMORY_BYTES
     total = attempt(lambda: int(totalram_pages(prog)) * page_size)
     zones = None if nodes is None else sum(managed for _, managed in nodes) * page_size
     possible = [value for value in (total, zones) if value is not None and 0 < value <= most]
@@ -157,7 +157,7 @@ def _cpus(prog: drgn.Program, size: MachineSize) -> None:
 def _percpu_areas(prog: drgn.Program) -> int:
     """Return the number of CPUs with a per-CPU area: an offset shared with no other CPU."""
     offsets = prog["__per_cpu_offset"].read_().value_()[:MAX_CPUS]
-    # For missing CPUs, x86 fills in the same value, aarch64 zeros.
+    # Missing CPUs all have the same value, or zeros.
     return sum(times == 1 for offset, times in Counter(offsets).items() if offset)
 
 

@@ -3,7 +3,9 @@
 
 * Free slots of slabs have remains of former objects, except for their freelist pointers.
 * At the top of the kernel stack of a program's task are its registers at the entry into the kernel,
-  and behind its ``task_struct`` its vector registers.
+  and at the end of its ``task_struct`` or behind it, and in memory of their own, its vector
+  registers, and keys with which it signs pointers.
+* The guards of stacks are on all of them.
 * Below the stack pointer of a task without a CPU are frames of functions that returned.
 * Code and constants are the same on all machines.
 """
@@ -19,20 +21,19 @@ import numpy as np
 from drgn.helpers.linux.mm import follow_phys
 from drgn.helpers.linux.module import for_each_module
 
-from kcensus.engine.gather import gather
-from kcensus.engine.layout import Layout, layout, word_dtype
+from kcensus.arch import architecture_of
+from kcensus.engine.layout import Layout, layout
 from kcensus.engine.memory import Faults, Mask, Numbers, Words
 from kcensus.engine.rows import covered
 from kcensus.engine.slub.caches import find_caches
 from kcensus.engine.slub.scan import View, allocated, visit
 from kcensus.engine.slub.slabs import ScanReport, SlabMap
 from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.size import stack_size
+from kcensus.kernel.tasks.registers import user_registers, vectors
 
-_USER_SEGMENTS = (0x23, 0x33)
-"""Code segments of programs, of 32 and 64 bits: __USER32_CS and __USER_CS."""
-_PADDINGS = (0, 16)
-"""Bytes above the registers on a stack, TOP_OF_KERNEL_STACK_PADDING: 16 with CONFIG_X86_FRED."""
-_MAX_STACK = 1 << 18
+_MIN_GUARD = 1 << 32
+"""Guards are random; a smaller one is not, and may be another number."""
 _MAX_MODULES = 1 << 16
 _MAX_IMAGE = 1 << 30
 _MAX_LOG = 1 << 31
@@ -99,66 +100,64 @@ def free_slots(slab_map: SlabMap, frames: Mask, report: ScanReport) -> Ranges:
 
 
 def registers(kernel: Kernel, report: ScanReport) -> Ranges:
-    """Return the registers of programs, and the frames of functions that returned.
+    """Return the registers and keys of programs, and the frames of functions that returned.
 
-    :raises LookupError: the debug info lacks tasks or registers
+    :raises LookupError: the debug info lacks tasks or registers, or the architecture is unknown
     """
-    prog, slab_map = kernel.prog, kernel.slab_map
-    size = int(prog["THREAD_SIZE"])
-    if not 0 < size <= _MAX_STACK:
-        return Ranges(np.empty(0, np.uint64), np.empty(0, np.int64))
+    prog, slab_map, page = kernel.prog, kernel.slab_map, kernel.memory.page_size
+    arch = architecture_of(prog.platform)
+    if arch is None:
+        raise LookupError("where this architecture keeps registers of programs is unknown")
+    size = np.uint64(stack_size(prog))
     caches = find_caches(slab_map, "struct task_struct")
-    optional = {"sp": ("thread.sp", "thread.cpu_context.sp"), "on_cpu": "on_cpu"}
+    optional = {"sp": arch.stack_pointer, "on_cpu": "on_cpu"}
     columns = layout(prog, "struct task_struct", ["stack", "mm"], optional)
     address, tasks = allocated(slab_map, caches, columns, report)
-    type_ = prog.type("struct pt_regs")
-    top = (tasks["stack"] + np.uint64(size))[tasks["mm"] != 0]
-    start, end = _registers(kernel, type_, top)
-    starts, ends = [start], [end]
-    first, last = _vector_registers(prog), max((each.object_size for each in caches), default=0)
+    spans = [_general(kernel, tasks["stack"], tasks["mm"] != 0), vectors(kernel, address, Faults())]
+    type_ = prog.type("struct task_struct")
+    try:
+        first = int(drgn.offsetof(type_, arch.registers))
+    except LookupError:
+        first = int(drgn.sizeof(type_))  # they follow the task
+    last = max((each.object_size for each in caches), default=0)
     if first < last:
-        starts.append(address + np.uint64(first))
-        ends.append(address + np.uint64(last))
+        spans.append((address + np.uint64(first), address + np.uint64(last)))
     if "sp" in tasks and "on_cpu" in tasks:
         # A task that exited has given its stack to another one.
-        own = (tasks["sp"] >= tasks["stack"]) & (tasks["sp"] - tasks["stack"] < np.uint64(size))
+        own = (tasks["sp"] >= tasks["stack"]) & (tasks["sp"] - tasks["stack"] < size)
         sp = tasks["sp"][own & (tasks["on_cpu"] == 0)]
-        starts.append(sp & ~np.uint64(kernel.memory.page_size - 1))
-        ends.append(sp)
-    return _physical(kernel, np.concatenate(starts), np.concatenate(ends))
+        spans.append((sp & ~np.uint64(page - 1), sp))
+    starts, ends = (np.concatenate(each) for each in zip(*spans, strict=True))
+    return _physical(kernel, *_by_pages(starts, ends, page))
 
 
-def _vector_registers(prog: drgn.Program) -> int:
-    """Return the offset of the vector registers, which end the memory of a task."""
-    type_ = prog.type("struct task_struct")
-    # Since v6.16 (commit not verified), they follow the task instead of ending it; see
-    # x86_task_fpu(). On arm64, thread.uw holds them.
-    for member in ("thread.fpu", "thread.uw"):
-        try:
-            return int(drgn.offsetof(type_, member))
-        except LookupError:
-            continue
-    return int(drgn.sizeof(type_))
+def guards(kernel: Kernel, report: ScanReport) -> Words:
+    """Return the guards of all stacks, ascending: random numbers that tasks have on their stacks.
+
+    :raises LookupError: the debug info lacks tasks
+    """
+    caches = find_caches(kernel.slab_map, "struct task_struct")
+    # Without CONFIG_STACKPROTECTOR, tasks have none; some architectures have one for all.
+    members = layout(kernel.prog, "struct task_struct", [], {"guard": "stack_canary"})
+    _, tasks = allocated(kernel.slab_map, caches, members, report)
+    found = np.unique(tasks["guard"]) if "guard" in tasks else np.empty(0, np.uint64)
+    return np.asarray(found[found > np.uint64(_MIN_GUARD)])
 
 
-def _registers(kernel: Kernel, type_: drgn.Type, top: Words) -> tuple[Words, Words]:
-    """Return start and end of the registers below the ends of stacks."""
-    size = np.uint64(drgn.sizeof(type_))
-    try:
-        segment = np.uint64(drgn.offsetof(type_, "cs"))
-    except LookupError:
-        return top - size, top  # arm64: task_pt_regs()
-    # The code segment stays: it marks the registers of a program for a walk along a stack.
-    word = np.uint64(word_dtype(kernel.prog).itemsize)
-    cs = layout(kernel.prog, type_, ["cs"])
-    starts, ends = [top[:0]], [top[:0]]
-    for padding in _PADDINGS:
-        start = top - np.uint64(padding) - size
-        read = gather(kernel.memory, start, cs, Faults())
-        entered = read.readable & np.isin(read["cs"].astype(np.uint64) & 0xFFFF, _USER_SEGMENTS)
-        start, top = start[entered], top[~entered]
-        starts += [start, start + segment + word]
-        ends += [start + segment, start + size]
+def _general(kernel: Kernel, stacks: Words, has_mm: Mask) -> tuple[Words, Words]:
+    """Return the start and the end of the general registers of programs at the ends of stacks.
+
+    They are also at the usual place where nothing shows that they are those of a program, such as
+    a program counter, which a program may have set to anything.
+    """
+    found = user_registers(kernel, stacks, Faults())
+    others = np.setdiff1d(np.flatnonzero(has_mm), found.row)
+    usual = stacks[others] + np.uint64(stack_size(kernel.prog) - found.size)
+    start = np.concatenate([found.start, usual])
+    # What a walk along a stack needs stays.
+    edges = [0, *(edge for at, size in found.kept for edge in (at, at + size)), found.size]
+    parts = [(low, high) for low, high in zip(edges[::2], edges[1::2], strict=True) if low < high]
+    starts, ends = ([start + np.uint64(part[side]) for part in parts] for side in (0, 1))
     return np.concatenate(starts), np.concatenate(ends)
 
 
@@ -235,6 +234,20 @@ def _by_page(start: int, end: int, page: int) -> tuple[Words, Words]:
     low = np.arange(start & -page, end, page, dtype=np.uint64)
     high = np.minimum(low + np.uint64(page), np.uint64(end))
     return np.maximum(low, np.uint64(start)), high
+
+
+def _by_pages(start: Words, end: Words, page: int) -> tuple[Words, Words]:
+    """Return the ranges with those that cross the end of a page cut into parts."""
+    mask = ~np.uint64(page - 1)
+    whole = (start & mask) == ((end - np.uint64(1)) & mask)
+    parts = [(start[whole], end[whole])]
+    parts += [
+        _by_page(low, high, page)
+        for low, high in zip(start[~whole].tolist(), end[~whole].tolist(), strict=True)
+        if low < high
+    ]
+    starts, ends = (np.concatenate(each) for each in zip(*parts, strict=True))
+    return starts, ends
 
 
 def _physical(kernel: Kernel, start: Words, end: Words) -> Ranges:

@@ -16,9 +16,9 @@ from pathlib import Path
 import drgn
 from drgn.helpers.linux.mm import pfn_to_virt
 
-from kcensus.arch import KNOWN
+from kcensus.arch import KNOWN, MAX_MEMORY_BYTES
 from kcensus.sources import faults
-from kcensus.sources.custom import MAX_MEMORY_BYTES, add_direct_map, program_of, read_page_tables
+from kcensus.sources.custom import add_direct_map, program_of, read_page_tables
 from kcensus.sources.debuginfo.opening import load_debug_info
 from kcensus.sources.formats import elf
 from kcensus.sources.formats.sniff import Sniffed, sniff

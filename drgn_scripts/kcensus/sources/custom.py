@@ -9,11 +9,10 @@ from typing import Any
 
 import drgn
 
+from kcensus.arch import MAX_MEMORY_BYTES
+
 Read = Callable[[int, int], bytes | bytearray]
 """Function that returns physical memory: (address, size); raises :class:`drgn.FaultError`."""
-
-MAX_MEMORY_BYTES = 1 << 52
-"""A bound above all physical addresses of x86_64 and aarch64."""
 
 
 def program_of(

@@ -7,6 +7,8 @@ import traceback
 
 import drgn
 
+from kcensus.arch import MAX_MEMORY_BYTES
+
 FILTERED = "filtered out of the dump"
 TRUNCATED = "beyond the end of a truncated dump"
 ABSENT = "not in the dump"
@@ -24,8 +26,6 @@ _PHRASES = (
     (ABSENT, ("memory segment", ABSENT)),
     (UNMAPPED, ("not mapped", "translat")),
 )
-_MAX_PHYSICAL = 1 << 52
-"""A bound below all kernel addresses, and above all physical addresses of x86_64 and aarch64."""
 _REMEDIES = {
     FILTERED: "dump with a lower level (makedumpfile -d 1)",
     TRUNCATED: "copy the dump again",
@@ -65,7 +65,7 @@ def sentence(error: drgn.FaultError, reader: str, live: bool = False) -> str:
     structure = f" (while reading {functions[-1]})" if functions else ""
     why, place = reason(error), f"{error.address:#x}"
     # drgn translates an address before it looks for it in the dump.
-    if why != UNMAPPED and error.address < _MAX_PHYSICAL:
+    if why != UNMAPPED and error.address < MAX_MEMORY_BYTES:
         place = f"physical address {place}"
     remedy = _REMEDIES[why]
     if live:

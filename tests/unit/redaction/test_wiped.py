@@ -3,31 +3,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import numpy as np
 import pytest
 
+from kcensus.arch import by_name
 from kcensus.engine.slub.slabs import ScanReport
 from kcensus.kernel.kernel import Kernel
-from kcensus.redaction.wiped import registers
+from kcensus.redaction.wiped import guards, registers
 from tests.unit.fakekernel import DIRECT_MAP, PAGE, FakeKernel
 
 _TASK = (
     "struct task_struct 128 : 8 void * stack; 16 struct list_head tasks; 32 struct mm_struct * mm"
 )
 _X86 = f"{_TASK}\nstruct pt_regs 168 : 128 unsigned long ip; 136 unsigned long cs"
-_ARM64 = f"{_TASK}\nstruct pt_regs 336 : 0 unsigned long sp; 264 unsigned long pstate"
+_ARM64 = f"""
+struct frame_record_meta 24 : 0 unsigned long fp
+struct pt_regs 336 : 248 unsigned long sp; 256 unsigned long pc; 264 unsigned long pstate
+    ; 304 struct frame_record_meta stackframe
+{_TASK}
+"""
 _STACK = 4 * PAGE
 
 
-def _wiped(types: str, *, cs: int = 0, padding: int = 0, mm: int = 1) -> list[int]:
-    """Return the wiped bytes of a task's stack, counted back from its end."""
+@pytest.fixture
+def arm64(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let kcensus take synthetic kernels for those of arm64."""
+    for module in ("kernel.tasks.registers", "redaction.wiped"):
+        arch = by_name("aarch64")
+        monkeypatch.setattr(f"kcensus.{module}.architecture_of", lambda _, arch=arch: arch)
+
+
+def _wiped(
+    types: str, *, words: Mapping[int, int] = MappingProxyType({}), mm: int = 1
+) -> list[int]:
+    """Return the wiped bytes of a task's stack, counted back from its end.
+
+    :param words: on the stack, by their distance from its end
+    """
     k = FakeKernel("6.10", base=types)
     k.constant("THREAD_SIZE", _STACK)
     stack = k.alloc("char", _STACK, alone=True)
     slab = k.slab(k.cache("task_struct", 128), free=range(1, 32))
     k.write_words(slab.object(0) + 8, stack.address_)
     k.write_words(slab.object(0) + 32, mm)
-    k.write_words(stack.address_ + _STACK - padding - 168 + 136, cs)
+    for place, word in words.items():
+        k.write_words(stack.address_ + _STACK - place, word)
     report = ScanReport()
     ranges = registers(Kernel(k.prog), report)
     assert report.complete
@@ -35,8 +58,21 @@ def _wiped(types: str, *, cs: int = 0, padding: int = 0, mm: int = 1) -> list[in
     return (_STACK - np.flatnonzero(wiped)).tolist()
 
 
-def test_of_arm64_they_are_at_the_end_of_the_stack() -> None:
-    assert _wiped(_ARM64) == [*range(336, 0, -1)]
+@pytest.mark.usefixtures("arm64")
+@pytest.mark.parametrize("padding", [0, 16])
+def test_of_arm64_the_frame_record_stays(padding: int) -> None:
+    program = {88 + padding: 0x7F00, 80 + padding: 0x4000, 72 + padding: 0}
+    expected = [*range(336 + padding, 32 + padding, -1), *range(8 + padding, padding, -1)]
+    assert _wiped(_ARM64, words=program) == expected
+    # Its memory map goes before its stack when a program ends.
+    assert _wiped(_ARM64, words=program, mm=0) == expected
+
+
+@pytest.mark.usefixtures("arm64")
+def test_of_arm64_they_are_at_the_end_of_the_stack_whatever_they_hold() -> None:
+    expected = [*range(336, 32, -1), *range(8, 0, -1)]
+    assert _wiped(_ARM64, words={88: (1 << 64) - 16, 80: 0x4000}) == expected
+    assert _wiped(_ARM64) == expected
     assert _wiped(_ARM64, mm=0) == []
 
 
@@ -44,8 +80,42 @@ def test_of_arm64_they_are_at_the_end_of_the_stack() -> None:
 @pytest.mark.parametrize("cs", [0x23, 0x33])
 def test_of_x86_the_code_segment_stays(cs: int, padding: int) -> None:
     expected = set(range(1 + padding, 169 + padding)) - set(range(25 + padding, 33 + padding))
-    assert set(_wiped(_X86, cs=cs, padding=padding)) == expected
-    assert _wiped(_X86, cs=0x10, padding=padding) == []
+    assert set(_wiped(_X86, words={padding + 32: cs})) == expected
+    assert set(_wiped(_X86, words={padding + 32: cs}, mm=0)) == expected
+    assert _wiped(_X86, words={padding + 32: 0x10}, mm=0) == []
+
+
+@pytest.mark.usefixtures("arm64")
+def test_vector_registers_keys_and_guards_of_arm64() -> None:
+    thread = (
+        "struct regs 16 : 0 unsigned long tp_value\n"
+        "struct context 8 : 0 unsigned long sp\n"
+        "struct thread_struct 56 : 0 struct context cpu_context; 8 struct regs uw; "
+        "24 void * sve_state; 32 void * sme_state; 40 unsigned int [2] vl; 48 unsigned long keys\n"
+    )
+    members = "; 40 unsigned long stack_canary; 56 struct thread_struct thread"
+    k = FakeKernel("6.10", base=thread + _ARM64.rstrip() + members)
+    k.constant("THREAD_SIZE", _STACK)
+    vectors, matrix = (int(k.alloc("char", 2 * PAGE, alone=True).address_) for _ in range(2))
+    slab = k.slab(k.cache("task_struct", 128), free=range(2, 32))
+    first, second = slab.object(0), slab.object(1)
+    # Vectors of 64 and 32 bytes, over the end of a page; then lengths that are impossible.
+    at = vectors + PAGE - 64
+    k.write_words(first + 80, at, matrix, 64 | 32 << 32)
+    k.write_words(second + 80, 0, 0, (1 << 64) - 1)
+    # The second task has no guard.
+    k.write_words(first + 40, 0xAB << 40)
+    k.write_words(second + 40, 0xABC)
+    kernel, report = Kernel(k.prog), ScanReport()
+    ranges = registers(kernel, report)
+
+    def wiped(address: int, size: int) -> list[int]:
+        return np.flatnonzero(ranges.inside(address - DIRECT_MAP, size)[0]).tolist()
+
+    assert guards(kernel, report).tolist() == [0xAB << 40]
+    assert wiped(first, 256) == [*range(64, 128), *range(192, 256)]
+    assert wiped(vectors, 2 * PAGE) == [*range(PAGE - 64, PAGE - 64 + 4 * 546)]
+    assert wiped(matrix, 2 * PAGE) == [*range(32 * 32 + 64)]
 
 
 def test_memory_below_the_stack_pointer_of_the_task_that_has_the_stack() -> None:

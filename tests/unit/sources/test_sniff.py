@@ -211,6 +211,7 @@ def test_an_unreadable_file(file: Callable[[bytes], Path], monkeypatch: pytest.M
             )
         ),
         (flattened(kdump(), end=False), "is truncated: it lacks the end"),
+        (kdump(machine=b"Unknown", sysname=b""), "QEMU wrote 'Unknown' as its machine"),
         *(
             (kdump(machine=machine), "comes from a machine of architecture")
             for machine in (b"s390x", b"ppc64le", b"i686", b"\x1b[2J")

@@ -27,7 +27,7 @@ LIST_LRU_ONE = 24
 """Bytes of a ``list_lru_one``: a list_head and a counter. (Linux kernel commit fb56fdf8b9a2
 ("mm/list_lru: split the lock to per-cgroup scope") (in v6.13) added a lock.)"""
 LIST_LRU_NODE = 64
-"""Bytes of a ``list_lru_node``: a cache line of x86."""
+"""Bytes of a ``list_lru_node``: a cache line."""
 HEADER = 16
 """Bytes of the ``rcu_head`` in a ``list_lru_memcg``, since Linux kernel commit 0c7c1bed7e13 ("mm:
 make counting of list_lru_one::nr_items lockless") (in v4.17)."""

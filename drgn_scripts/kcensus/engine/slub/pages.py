@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from drgn.helpers.linux.mm import for_each_valid_page_range
 
+from kcensus.arch import MAX_MEMORY_BYTES
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import Layout, layout
 from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words, direct_map_start
@@ -60,9 +61,9 @@ class PageChunk:
 
 
 _SECTION_BITS = range(21, 35)
-"""Possible SECTION_SIZE_BITS: x86 has 27, other machines up to 30."""
-_MAX_SECTIONS = 1 << (52 - 27)
-"""Most sections, of all physical addresses of x86."""
+"""Possible SECTION_SIZE_BITS: 27 to 30 are usual."""
+_MAX_SECTIONS = MAX_MEMORY_BYTES >> 27
+"""Most sections, of 128 MiB."""
 
 
 class PageMap:

@@ -98,7 +98,7 @@ def selected(
 
 
 def _check_fit(caches: Sequence[SlabCache], columns: Layout) -> None:
-    # Objects may be smaller than their type: x86 cuts the unused end off every task_struct.
+    # Objects may be smaller than their type: the unused end of every task_struct is cut off.
     smallest = min(caches, key=lambda cache: cache.object_size, default=None)
     end = max((f.offset + f.dtype.itemsize for f in columns.fields.values()), default=0)
     if smallest is not None and end > smallest.object_size:

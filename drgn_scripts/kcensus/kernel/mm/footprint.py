@@ -16,7 +16,7 @@ from kcensus.engine.slub.parked import parked
 from kcensus.engine.slub.slabs import ScanReport, SlabMap
 
 KMALLOC = (8, 16, 32, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096, 8192)
-"""Slot sizes of the kmalloc() caches of x86, bytes."""
+"""Slot sizes of the caches of kmalloc() where an object may begin at each 8th byte."""
 
 PAGES, VMALLOC, UNKNOWN, PER_CPU = -1, -2, -3, -4
 """Places of allocations outside slabs; other places are ids of slab caches."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from kcensus.arch import architecture_of
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Numbers
@@ -13,8 +14,6 @@ from kcensus.kernel.tasks.tasks import tasks
 
 _OOM_SKIP = np.uint64(1 << 21)
 """MMF_OOM_SKIP, a macro, since v4.9 (commit not verified): the victim's memory is reaped."""
-_MEMDIE = np.uint64(1 << 20)
-"""TIF_MEMDIE of x86: before v4.10, only a flag of the thread marks a victim."""
 
 
 def victims(kernel: Kernel, faults: Faults) -> Numbers:
@@ -29,10 +28,12 @@ def victims(kernel: Kernel, faults: Faults) -> Numbers:
     task = layout(prog, "struct task_struct", ["signal"], {"flags": "thread_info.flags"})
     read = gather(memory, known.address[blocked], task, faults)
     # Since Linux kernel commit 26db62f179d1 ("oom: keep mm of the killed task available") (in
-    # v4.10).
+    # v4.10). Before, only a flag of the thread marks a victim.
     if not prog.type("struct signal_struct").has_member("oom_mm"):
         flags = read.columns.get("flags", np.zeros(len(blocked), np.uint64))
-        return np.asarray(blocked[(flags.astype(np.uint64) & _MEMDIE) != 0])
+        arch = architecture_of(prog.platform)
+        mark = np.uint64(1 << arch.memdie if arch is not None else 0)
+        return np.asarray(blocked[(flags.astype(np.uint64) & mark) != 0])
     signal = layout(prog, "struct signal_struct", ["oom_mm"])
     spaces = gather(memory, read["signal"], signal, faults)["oom_mm"]
     is_victim = spaces != 0

@@ -12,6 +12,7 @@ import pandas as pd
 from drgn.helpers.linux.mm import totalram_pages
 from drgn.helpers.linux.nodemask import nr_node_ids
 
+from kcensus.arch import KERNEL
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Memory, Words
@@ -113,7 +114,7 @@ def hash_table(memory: Memory) -> tuple[int, int]:
         raise ValueError(f"d_hash_shift: '{shift}' is impossible")
     address = int(prog["dentry_hashtable"])
     # It is in the upper half of the address space, and does not reach beyond its end.
-    if address % 8 or not 1 << 63 <= address <= (1 << 64) - (8 << bits):
+    if address % 8 or not KERNEL <= address <= (1 << 64) - (8 << bits):
         raise ValueError(f"dentry_hashtable: '{address:#x}' is impossible")
     return address, 1 << bits
 

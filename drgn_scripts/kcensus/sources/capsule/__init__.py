@@ -12,7 +12,7 @@ from typing import Any
 
 import drgn
 
-from kcensus.arch import KNOWN
+from kcensus.arch import KNOWN, MAX_MEMORY_BYTES
 from kcensus.samples import capsule as bundled_capsule
 from kcensus.sources.capsule.container import BadCapsule, PageStore, Reader, corrupt, is_capsule
 from kcensus.sources.capsule.lookups import Lookups, Machine, ObjectData, assemble, is_assembled
@@ -33,7 +33,6 @@ from kcensus.text import printable
 __all__ = ["BadCapsule", "NotRecorded", "is_assembled", "open_capsule"]
 
 _PAGE_SIZES = (4096, 16384, 65536)
-_MAX_MEMORY = 1 << 52
 _MAX_ANALYSES = 256
 
 
@@ -98,7 +97,7 @@ def _target(reader: Reader, name: str) -> Target:
     failed = as_object(manifest.get("failed", {}))
     if max(len(analyses), len(failed)) > _MAX_ANALYSES:
         raise BadTypes("the list of analyses is too long")
-    stored = as_integer(as_object(manifest.get("pages")).get("stored"), _MAX_MEMORY)
+    stored = as_integer(as_object(manifest.get("pages")).get("stored"), MAX_MEMORY_BYTES)
     share = stored * machine.page_size / machine.memory_bytes
     redacted = _texts(manifest.get("redacted"))
 
@@ -153,7 +152,7 @@ def _machine(reader: Reader) -> Machine:
     page_size = as_integer(facts.get("page_size"), max(_PAGE_SIZES))
     if arch not in {each.drgn.name for each in KNOWN} or page_size not in _PAGE_SIZES:
         raise BadTypes("the architecture or page size is unknown")
-    memory = as_integer(facts.get("memory_bytes"), _MAX_MEMORY, 1)
+    memory = as_integer(facts.get("memory_bytes"), MAX_MEMORY_BYTES, 1)
     direct_map = as_integer(facts.get("direct_map"), (1 << 64) - memory)
     return Machine(arch, reader.section("vmcoreinfo", 1 << 16), page_size, memory, direct_map)
 

@@ -29,7 +29,7 @@ Scrub = Callable[[int, bytearray], None]
 """Changes pages in place before they are written: (first page frame, pages)."""
 
 _MAX_FRAMES = 1 << 40
-"""As many pages of 4 KiB as x86_64 and aarch64 can address."""
+"""As many pages of 4 KiB as :data:`kcensus.arch.MAX_MEMORY_BYTES` has."""
 _READ_PAGES = 4 * BLOCK_PAGES
 _TAGGED = ("struct", "union", "class", "enum")
 

@@ -16,12 +16,12 @@ import drgn
 import numpy as np
 import numpy.typing as npt
 
+from kcensus.arch import KERNEL
+
 _Words = npt.NDArray[np.uint64]
 _Numbers = npt.NDArray[np.int64]
 _Bits = npt.NDArray[np.uint8]
 
-_KERNEL = 1 << 63
-"""Least virtual address in the kernel."""
 _MAP_NORESERVE = 0x4000
 """Of mmap(2); Python has it since 3.11."""
 _KEY = "kcensus: the bytes in use"
@@ -29,7 +29,7 @@ _KEY = "kcensus: the bytes in use"
 _FEW = 8
 """Pages of a stretch up to which each is translated."""
 _TABLE = 512
-"""Pages that one page table maps, on x86-64; a stretch is no longer."""
+"""Fewest pages that a page table maps, with pages of 4 KiB; a stretch is no longer."""
 
 
 def _neighbours(pages: _Words) -> list[_Words]:
@@ -87,7 +87,7 @@ class Uses:
 
         :param address: virtual or physical
         """
-        if address >= _KERNEL:
+        if address >= KERNEL:
             begin, end = address >> self._page_shift, (address + size - 1) >> self._page_shift
             self._frames(np.arange(begin, end + 1, dtype=np.uint64))
         with self.reading(Use.NONE):

@@ -38,6 +38,8 @@ _PARTS = (("notes", 7, 4), ("eraseinfo", 9, 5))
 _INCOMPLETE = 0x8
 _NO_VMEMMAP = 0x10
 
+# What QEMU writes where its target has no ELF_MACHINE_UNAME.
+_NO_MACHINE = "Unknown"
 # A block is as large as a page of the dumped machine.
 _BLOCK_SIZES = (4 << 10, 16 << 10, 64 << 10)
 # A bitmap for 128 TiB of 4 KiB pages; a larger one is not counted.
@@ -88,6 +90,11 @@ def parse_header(start: bytes, name: str) -> KdumpHeader:
     # struct new_utsname: six strings of 65 bytes.
     uts = [start[12 + 65 * i : 12 + 65 * (i + 1)].split(b"\0")[0] for i in range(6)]
     sysname, machine = uts[0], printable(uts[4])
+    if machine == _NO_MACHINE:
+        raise TargetError(
+            f"{name}: QEMU wrote '{machine}' as its machine, so that no tool can open it; dump the "
+            "guest as ELF (dump-guest-memory without a format, virsh dump --memory-only)"
+        )
     if machine and by_name(machine) is None:
         raise unsupported_machine(name, machine)
     (version,) = struct.unpack_from("<i", start, 8)

@@ -52,6 +52,12 @@ def test_a_system_map_is_moved_by_kaslr(tmp_path: Path) -> None:
     assert columns(from_file(path, kernel(moved(linked())))) == moved(linked())
 
 
+def test_labels_of_the_assembler_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "System.map"
+    path.write_text(lines(linked()) + "ffffffff81000000 d __kvm_nvhe_.L14472\x021\n")
+    assert columns(from_file(path, kernel(moved(linked())))) == moved(linked())
+
+
 def test_proc_kallsyms_is_of_one_boot(tmp_path: Path) -> None:
     path = tmp_path / "kallsyms"
     module = "ffffffffc0000000 t xfs_init\t[xfs]\nffffffffc0000010 t bpf_prog_1\t[bpf]\n"

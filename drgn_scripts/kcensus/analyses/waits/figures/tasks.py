@@ -12,6 +12,7 @@ import drgn
 import numpy as np
 from drgn.helpers.linux.slab import slab_object_info
 
+from kcensus.arch import KERNEL
 from kcensus.engine.memory import Mask, Numbers
 from kcensus.human import human_seconds
 from kcensus.kernel.kernel import Kernel
@@ -39,8 +40,6 @@ _MAX_RUNNABLE = 1 << 10
 _TASK_CACHE = b"task_struct"
 _EXITKILL = 1 << 23
 """PT_EXITKILL in ``task.ptrace``."""
-_KERNEL = 1 << 63
-"""Lowest address of the kernel."""
 _MAX_RT_PRIO = 100
 _INTERRUPTIBLE, _UNINTERRUPTIBLE, _WAKEKILL = 1, 2, 0x180
 """Bits of a task's state. Since Linux kernel commit 8ef9925b02c2 ("sched/debug: Add explicit
@@ -197,7 +196,7 @@ class TaskNodes:
     def in_program(self, node: int) -> bool:
         """Return whether a task runs in its program, not in the kernel."""
         frames = self._running(node)
-        return bool(frames) and frames[0][0] < _KERNEL
+        return bool(frames) and frames[0][0] < KERNEL
 
     def real_time(self, node: int) -> tuple[int, int] | None:
         """Return policy and priority of a real-time task, as chrt has them; None for others."""

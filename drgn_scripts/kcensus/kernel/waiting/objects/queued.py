@@ -19,6 +19,7 @@ from enum import Enum
 import drgn
 import numpy as np
 
+from kcensus import arch
 from kcensus.engine.chase import Damage, Lanes, chase
 from kcensus.engine.gather import gather, gather_arrays, gather_words
 from kcensus.engine.layout import layout, word_dtype
@@ -32,10 +33,10 @@ from kcensus.sources.capsule.uses import Use
 
 _MAX_WAITERS = 1 << 16
 """Most waiters to pass on the way to a head, besides the given tasks."""
-KERNEL = np.uint64(1 << 63)
+KERNEL = np.uint64(arch.KERNEL)
 """Lowest kernel address."""
-_POINTERS = np.uint64(0xFF << 56)
-"""Least address in the kernel, on x86-64 with 5 levels of page tables."""
+_POINTERS = np.uint64(arch.POINTERS)
+"""Lowest address of the kernel's memory."""
 _MAX_BYTES = 1 << 23
 """Most bytes of stacks to read at a time."""
 

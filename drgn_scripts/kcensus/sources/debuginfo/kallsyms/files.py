@@ -10,6 +10,7 @@ from pathlib import Path
 import drgn
 import numpy as np
 
+from kcensus.arch import KERNEL
 from kcensus.sources.debuginfo.kallsyms import decode
 from kcensus.sources.debuginfo.kallsyms.symbol_names import BadKallsyms, of_text
 from kcensus.sources.debuginfo.kallsyms.symbols import Symbols
@@ -19,10 +20,9 @@ from kcensus.sources.vmcoreinfo.text import Vmcoreinfo, vmcoreinfo_of
 # System.map of 7.3 has 11 MB, and /proc/kallsyms with many modules twice as much.
 _MAX_BYTES = 128 << 20
 _LINE = re.compile(rb"^([0-9a-f]{8,16}) ([A-Za-z?]) ([!-~]{1,1024})(?:[ \t]+\[[!-~]{1,256}\])?$")
+# Labels of the assembler, with control characters; a kernel with KVM can have __kvm_nvhe_.L…
+_LABEL = re.compile(rb"^[0-9a-f]{8,16} [A-Za-z?] [!-~]{0,64}\.L[!-~\x01\x02]{1,1024}$")
 _FIRST_LINE = re.compile(rb"[0-9a-f]{8,16} [A-Za-z?] [!-~]")
-_KERNEL_HALF = 1 << 63
-# The fixed mapping, where vsyscall is; KASLR does not move it.
-_FIXED = 0xFFFF_FFFF_FF00_0000
 # Symbols of VMCOREINFO besides _stext that must be in the file: a kernel without KALLSYMS_ALL has
 # few, and _stext of many kernels is at the same place.
 _MIN_KNOWN = 3
@@ -93,6 +93,8 @@ def parsed(data: bytes, info: Vmcoreinfo) -> Symbols:
     names: list[bytes] = []
     for number, line in enumerate(lines, 1):
         match = _LINE.match(line)
+        if match is None and _LABEL.match(line):
+            continue
         if match is None:
             raise BadKallsyms(f"line {number} is not an address, a type and a symbol")
         if not line.endswith(b"]"):
@@ -112,7 +114,9 @@ def parsed(data: bytes, info: Vmcoreinfo) -> Symbols:
     stext = known.get("_stext")
     offset = info.kernel_offset
     if offset and stext is not None and stext not in linked.addresses("_stext"):
-        moves = (address >= _KERNEL_HALF) & (address < _FIXED)
+        # Per-CPU variables are below, as places in a CPU's area.
+        fixed = np.uint64(info.architecture.fixed - 1)
+        moves = (address >= KERNEL) & (address <= fixed)
         table = Symbols(names_, address + np.uint64(offset) * moves.astype(np.uint64))
         is_boot = False
     else:

@@ -42,7 +42,7 @@ _ALIGNMENTS = (4, 8)
 # Compressed bytes of 256 symbols with their lengths.
 _MIN_STEP, _MAX_STEP = 256 * 2, 256 * 512
 _MIN_MARKERS = decode.MIN_SYMBOLS // TOKENS
-# On arm64, the header of the image is before _stext.
+# The header of an image may be before _stext.
 _MAX_BASE_BYTES = 16 << 20
 _NEAR_BYTES = 1 << 17
 # Linux 6.2 and 6.3 have 3 bytes per symbol between markers and tokens.

@@ -10,13 +10,14 @@ import numpy as np
 import numpy.typing as npt
 from drgn import Program, Symbol, SymbolBinding, SymbolKind
 
+from kcensus.arch import KERNEL, KNOWN
 from kcensus.sources.debuginfo.kallsyms.symbol_names import SymbolNames
 
 FINDER = "kcensus kallsyms"
 """Name of the symbol finder."""
 
-# Below, there are the places of variables in a CPU's area, which are no addresses.
-_KERNEL_HALF = 1 << 63
+# Prefixes of system calls of 32 bit.
+_SECOND = tuple(prefix for each in KNOWN for prefix in each.syscalls[1:])
 _WEAK = "vVwW"
 # Not A: scripts/kallsyms.c makes that of static per-CPU variables, too.
 _GLOBAL = "BCDGRSTVW"
@@ -72,7 +73,7 @@ class Symbols:
         column = self.address_column
         after = np.searchsorted(column, column, side="right")
         ends = column[np.minimum(after, len(column) - 1)]
-        return np.where((column < _KERNEL_HALF) & (ends >= _KERNEL_HALF), column, ends)
+        return np.where((column < KERNEL) & (ends >= KERNEL), column, ends)
 
     @functools.cached_property
     def _data(self) -> range:
@@ -123,7 +124,7 @@ class Symbols:
     def containing(self, address: int) -> Sequence[int]:
         """Return the rows of the symbols at the highest address that is not above ``address``."""
         column = self.address_column
-        if not _KERNEL_HALF <= address < 1 << 64:
+        if not KERNEL <= address < 1 << 64:
             return ()
         stop = int(np.searchsorted(column, np.uint64(address), side="right"))
         if not stop or address >= self._ends[stop - 1]:
@@ -163,7 +164,7 @@ class Symbols:
     def _preference(self, row: int) -> tuple[bool, int]:
         kind, name = self._types[row], self.name_column[row]
         # A system call without arguments is one function with a name for 32 bit, too.
-        return name.startswith("__ia32_"), 1 if kind in _WEAK else 0 if kind in _GLOBAL else 2
+        return name.startswith(_SECOND), 1 if kind in _WEAK else 0 if kind in _GLOBAL else 2
 
     def register(self, prog: Program, enable_index: int | None = -1) -> None:
         """Let ``prog.symbol()`` find these symbols, by default after those of debug info."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import drgn
 import numpy as np
 
+from kcensus.arch import MAX_MEMORY_BYTES
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.kernel.locking.owners import Strength
@@ -94,10 +95,11 @@ class Pages(Finder):
         if not len(lanes):
             return
         size = np.uint64(drgn.sizeof(self.kernel.prog.type("struct page")))
+        most = np.uint64(MAX_MEMORY_BYTES >> self.kernel.memory.page_shift) * size
         first = np.uint64(int(self.kernel.prog["vmemmap"]))
         start = self.object[lanes] - self._offset("struct page", "_refcount.counter")
         is_count = (start >= first) & ((start - first) % size == 0)
-        is_count &= start - first < np.uint64(1 << 46)
+        is_count &= start - first < most
         for lane, address in zip(lanes[is_count].tolist(), start[is_count].tolist(), strict=True):
             self.object[lane], self.type[lane] = address, "struct page"
         pages = np.unique(start[is_count])
