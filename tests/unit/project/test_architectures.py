@@ -39,17 +39,6 @@ EXCEPTIONS = {
     "sources/vmcoreinfo/opening.py": {"arm64", "1 << 52"},
     # Which room has the readers.
     "kernel/tasks/registers.py": {"x86", "X86_64", "aarch64", "AARCH64"},
-    # Stacks and machine code of x86-64.
-    "commands/doctor.py": {"x86"},
-    "kernel/code/call_sites.py": {"x86", "X86_64", "esi"},
-    "kernel/code/flow.py": {"x86"},
-    "kernel/tasks/stacks.py": {"x86", "cs", "(1 << 64) - (1 << 31)"},
-    "kernel/tasks/tasks.py": {"thread.sp"},
-    "kernel/waiting/finders/events/completions.py": {"(1 << 64) - (1 << 31)", "rdi", "rip"},
-    "kernel/waiting/reader.py": {"X86_64"},
-    "kernel/waiting/frames.py": (
-        {"1 << 63", "rip", "rsp", "rbp", "asm_sysvec", "asm_common", "asm_exc", "_interrupt"}
-    ),
     # Where BTF has no vmemmap.
     "sources/debuginfo/in_memory.py": {"vmemmap_base"},
     # Numbers of 63 and 64 bits.
