@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import drgn
 
+UPPER_HALF = range(1 << 63, 1 << 64)
+
 
 @dataclass(frozen=True)
 class Architecture:
@@ -41,6 +43,8 @@ class Architecture:
     """Returns the physical address of a variable of the image, given its address and a look-up of
     VMCOREINFO's numbers; None if it is unknown."""
     is_little: bool = True
+    addresses: range = UPPER_HALF
+    """The addresses of the kernel's memory, from the lowest possible one on."""
 
     def is_of(self, platform: drgn.Platform) -> bool:
         """Return whether a program is of this architecture, with 64 bits and its byte order."""

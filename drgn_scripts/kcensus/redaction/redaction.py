@@ -28,6 +28,7 @@ import drgn
 import numpy as np
 import numpy.typing as npt
 
+from kcensus.engine.layout import number_dtype
 from kcensus.engine.memory import Bytes, Words
 from kcensus.engine.slub.slabs import ScanReport
 from kcensus.kernel.kernel import Kernel
@@ -118,7 +119,8 @@ class Redaction:
                 continue
             if isinstance(batch, Hashes):
                 numbers = pseudonyms.numbers(batch.value.astype(np.uint64))
-                data = numbers[:, None].view(np.uint8)
+                word = number_dtype(self._kernel.prog, "u4")
+                data = numbers.astype(word)[:, None].view(np.uint8)
                 patches = Patches(batch.physical, data, np.full(len(data), 4))
             else:
                 # A zero after each row keeps the rows apart.

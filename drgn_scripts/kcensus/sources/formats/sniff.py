@@ -165,10 +165,11 @@ def _core_header(reader: FileReader) -> elf.Header:
 
 
 def _elf(reader: FileReader, is_open: bool, searched: bool) -> Sniffed:
-    segments = elf.segments(reader, _core_header(reader))
+    header = _core_header(reader)
+    segments = elf.segments(reader, header)
     lacks = ""
     if not is_open:
-        notes = elf.core_notes(reader, segments)
+        notes = elf.core_notes(reader, header, segments)
         if not any(owner == b"VMCOREINFO" for owner, _, _ in notes):
             lacks = _no_vmcoreinfo(notes)
             if not searched or lacks == _PROCESS:

@@ -105,7 +105,7 @@ class Reading(Attempts):
         types = type_ if isinstance(type_, list) else [type_] * len(lane)
         proofs = evidence if isinstance(evidence, list) else [evidence] * len(lane)
         # An address outside of the kernel was read from a damaged waiter.
-        sound = plausible(object_.astype(np.uint64), 1)
+        sound = plausible(self.kernel.memory, object_.astype(np.uint64), 1)
         for row, address, is_sound, name, proof in zip(
             lane.tolist(), object_.tolist(), sound.tolist(), types, proofs, strict=True
         ):
