@@ -117,10 +117,13 @@ def one_cpu() -> Iterator[None]:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "kernel" in metafunc.fixturenames:
-        from tests.lab import kernels
+        from tests.lab import alike, kernels
 
         marker = metafunc.definition.get_closest_marker("kernels")
-        metafunc.parametrize("kernel", marker.args if marker else kernels(), scope="session")
+        names = list(marker.args if marker else kernels())
+        if marker is None and metafunc.definition.get_closest_marker("machines"):
+            names += [other for name in kernels() for other in alike(name)]
+        metafunc.parametrize("kernel", names, scope="session")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -187,16 +190,17 @@ def _is_rare(item: pytest.Item) -> bool:
 
     An argument of the mark is one parameter, or several with blanks between them, all of which the
     test must have. Without the mark, a test is usually run on the oldest and the newest kernel, and
-    with the mark ``newest`` on the latter.
+    with the mark ``newest`` on the latter; of those of other machines, on what is built unasked.
     """
-    from tests.lab import kernels
+    from tests.lab import alike, kernels, usual_scenarios
 
     usually = item.get_closest_marker("usually") or item.get_closest_marker("kernels")
     params = item.callspec.params if hasattr(item, "callspec") else {}
     if usually is None and "kernel" not in params:
         return False
     oldest, *_, newest = kernels()
-    ends = (newest,) if item.get_closest_marker("newest") else (oldest, newest)
+    ends = [newest] if item.get_closest_marker("newest") else [oldest, newest]
+    ends += [other for name in kernels() for other in alike(name) if usual_scenarios(other)]
     wanted = usually.args if usually else ends
     values = {str(each) for each in params.values() if isinstance(each, str | int)}
     return not any({*str(each).split()} <= values for each in wanted)

@@ -49,6 +49,11 @@ class Dump:
     """How long it took to make."""
 
     @property
+    def like(self) -> str:
+        """The kernel of amd64 that has the same scenarios: this one, or one of its series."""
+        return store.like(self.kernel)
+
+    @property
     def core(self) -> Path:
         """The dump in its first format."""
         return next(iter(self.formats.values()))
@@ -92,7 +97,7 @@ def shared_kernel(name: str, *, refresh: bool = False) -> Kernel:
 
 def _arguments(kernel: Kernel, case: Scenario) -> list[str]:
     """QEMU's arguments, but for those that name files."""
-    command_line = image.COMMAND_LINE
+    command_line = f"{kernel.architecture.console} {image.COMMAND_LINE}"
     if case.disk:
         command_line += f" {image.DISK_COMMAND_LINE}"
     if case.boot:
@@ -100,7 +105,7 @@ def _arguments(kernel: Kernel, case: Scenario) -> list[str]:
     if image.crashes(case):
         command_line += f" crashkernel={image.CRASH_MEMORY}M"
     arguments = [
-        *qemu.emulated(),
+        *qemu.emulated(kernel.architecture, kernel.cpu),
         *("-smp", str(case.cpus), "-m", f"{case.memory}M"),
         # Through it the kernel says where its VMCOREINFO is, which the dump needs.
         *("-device", "vmcoreinfo"),
@@ -124,7 +129,8 @@ def _key(kernel: Kernel, case: Scenario) -> str:
         digest.update(step.line().encode())
     if case.disk:
         digest.update(repr(_disks(case.disk, Path())).encode())
-    for path in [*image.guest_sources(), *image.program_sources(case)]:
+    ours = kernel.architecture.headers
+    for path in [*image.guest_sources(), *ours, *image.program_sources(case, kernel.machine)]:
         digest.update(path.name.encode() + path.read_bytes())
     for name in sorted(headers.names() & set(case.modules)):
         digest.update(headers.source(name).read_bytes())
@@ -201,7 +207,7 @@ def _boot(
     what = f"{case.name} on {kernel.release}"
     with (
         qemu.keeping(console, f"{case.name}-{kernel.name}", what),
-        Machine(arguments, console, seconds) as machine,
+        Machine(kernel.architecture, arguments, console, seconds) as machine,
     ):
         yield machine
 

@@ -17,6 +17,8 @@ from pathlib import Path
 # What has to be there, and the package that brings it.
 _COMMANDS = {
     "qemu-system-x86_64": "qemu-system-x86",
+    "qemu-system-aarch64": "qemu-system-arm",
+    "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu",
     "makedumpfile": "makedumpfile",
     "blktrace": "blktrace",
     "dmsetup": "dmsetup",
@@ -39,7 +41,10 @@ _COMMANDS = {
     "depmod": "kmod",
     "ssh": "openssh-client",
 }
-_FILES = {"/usr/lib/x86_64-linux-gnu/libc.a": "libc6-dev"}
+_FILES = {
+    "/usr/lib/x86_64-linux-gnu/libc.a": "libc6-dev",
+    "/usr/aarch64-linux-gnu/lib/libc.a": "libc6-dev-arm64-cross",
+}
 
 _START = time.monotonic()
 

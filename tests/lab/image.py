@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from . import host, scenario
+from .architectures import AMD64, architecture
+from .debian import programs
 from .debian.store import Kernel
 from .scenario import Scenario, Step, Trial
 
@@ -18,14 +20,12 @@ GUEST = Path(__file__).parent / "guest"
 PROGRAMS = GUEST / "programs"
 """Programs for the commands of scenarios, one per file."""
 
-CONSOLE = "console=ttyS0 quiet panic=-1 tsc=reliable no_timer_check mitigations=off"
-"""Boot parameters of every kernel: a busy host keeps time badly, and emulation is slow."""
-
-COMMAND_LINE = f"{CONSOLE} nowatchdog audit=0"
+COMMAND_LINE = "nowatchdog audit=0"
+"""Boot parameters, after those that every kernel of an architecture has."""
 DISK_COMMAND_LINE = "no_hash_pointers"
 """What a guest with a disk gets in addition, so that debugfs has the addresses of requests."""
 
-_CRASH_COMMAND_LINE = f"{CONSOLE} nr_cpus=1 reset_devices numa=off"
+_CRASH_COMMAND_LINE = "nr_cpus=1 reset_devices numa=off"
 
 CRASH_MEMORY = 256
 """MiB set apart for the kernel that writes the dump."""
@@ -80,7 +80,8 @@ _TRIAL_RECORDS = {
 class Archive:
     """A cpio archive in the format that the kernel unpacks."""
 
-    def __init__(self) -> None:
+    def __init__(self, machine: str = AMD64) -> None:
+        self._machine = machine
         self._parts: list[bytes] = []
         self._names: set[str] = set()
 
@@ -99,11 +100,15 @@ class Archive:
 
     def add_program(self, command: str) -> None:
         """A command of this machine with its libraries, or one of ``guest/programs``."""
-        if source := source_of(command):
+        if source := source_of(command, self._machine):
             with tempfile.TemporaryDirectory(prefix="lab-") as directory:
                 program = Path(directory) / command
-                compile_program(program, source)
+                compile_program(program, source, machine=self._machine)
                 self.add(f"bin/{command}", program.read_bytes())
+            return
+        if self._machine != AMD64:
+            for name, file in programs.program(command, self._machine).items():
+                self.add(name, file.read_bytes())
             return
         path = host.find(command)
         self.add(f"bin/{command}", Path(path).read_bytes())
@@ -119,23 +124,37 @@ def _padded(data: bytes) -> bytes:
     return data + bytes(-len(data) % 4)
 
 
-def source_of(name: str) -> Path | None:
+def source_of(name: str, machine: str = AMD64) -> Path | None:
     """The source of a program of ours; nothing for one of this machine."""
-    return next(PROGRAMS.rglob(f"{name}.c"), None)
+    for directory in (*architecture(machine).includes, PROGRAMS):
+        if path := next(directory.rglob(f"{name}.c"), None):
+            return path
+    return None
 
 
 def guest_sources() -> list[Path]:
     return sorted([*GUEST.glob("*.c"), *GUEST.glob("*.h")])
 
 
-def compile_program(program: Path, *sources: Path) -> None:
+def compile_program(program: Path, *sources: Path, machine: str = AMD64) -> None:
+    made_for = architecture(machine)
     flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Wno-format-truncation", "-static"]
-    host.run(["gcc", *flags, "-o", str(program), *map(str, sources)])
+    flags += [f"-I{path}" for path in made_for.includes]
+    host.run([f"{made_for.compiler}gcc", *flags, "-o", str(program), *map(str, sources)])
 
 
-def program_sources(case: Scenario) -> list[Path]:
-    """The sources of the programs of ours that a scenario's commands use."""
-    return [path for name in sorted(case.programs) if (path := source_of(name))]
+def program_sources(case: Scenario, machine: str = AMD64) -> list[Path]:
+    """The sources of the programs of ours that a scenario's commands use, as `machine` has them.
+
+    One for another machine includes the usual one.
+    """
+    found = {
+        path: None
+        for name in sorted(case.programs)
+        for each in (AMD64, machine)
+        if (path := source_of(name, each))
+    }
+    return list(found)
 
 
 def _mounts() -> list[Step]:
@@ -180,8 +199,7 @@ def guest_steps(kernel: Kernel, case: Scenario) -> list[Step]:
         *_loads(kernel, modules(case), parameterized),
     ]
     if crashes(case):
-        crash = ("/crash/vmlinuz", "/crash/initrd", _CRASH_COMMAND_LINE)
-        steps += [Step("crash-load", crash), Step("crash-prepare")]
+        steps += [_crash_load(kernel), Step("crash-prepare")]
     steps += [
         *case.steps,
         *([_FOLD] if case.folds_counters else ()),
@@ -200,6 +218,16 @@ def guest_steps(kernel: Kernel, case: Scenario) -> list[Step]:
     for trial in case.trials:
         steps += _trial_steps(case, trial)
     return steps
+
+
+def _crash_load(kernel: Kernel) -> Step:
+    image, initrd = "/crash/vmlinuz", "/crash/initrd"
+    command_line = f"{kernel.architecture.console} {_CRASH_COMMAND_LINE}"
+    if kernel.machine == AMD64:
+        return Step("crash-load", (image, initrd, command_line))
+    # Debian's kernels of arm64 have no kexec_file_load() (CONFIG_KEXEC_FILE).
+    options = (f"--initrd={initrd}", f"--command-line={command_line}")
+    return Step("run", ("/bin/kexec", "--load-panic", image, *options))
 
 
 def _trial_steps(case: Scenario, trial: Trial) -> list[Step]:
@@ -232,7 +260,7 @@ def _crash_steps(kernel: Kernel, case: Scenario) -> list[Step]:
 
 
 def _image(kernel: Kernel, program: Path, steps: list[Step]) -> Archive:
-    image = Archive()
+    image = Archive(kernel.machine)
     image.add("init", program.read_bytes())
     image.add("steps", "".join(step.line() for step in steps).encode(), 0o100644)
     for step in steps:
@@ -260,7 +288,8 @@ def _mkfs_options() -> bytes:
 
 def build_image(kernel: Kernel, case: Scenario, directory: Path) -> Path:
     program = directory / "init"
-    compile_program(program, *(path for path in guest_sources() if path.suffix == ".c"))
+    sources = [path for path in guest_sources() if path.suffix == ".c"]
+    compile_program(program, *sources, machine=kernel.machine)
     image = _image(kernel, program, guest_steps(kernel, case))
     for command in case.programs:
         image.add_program(command)

@@ -28,6 +28,7 @@ from types import TracebackType
 from typing import Any
 
 from . import host
+from .architectures import Architecture
 from .host import LabError
 from .scenario import THROTTLE
 
@@ -71,14 +72,15 @@ def copy_sparse(source: int, path: Path) -> None:
         out.truncate(out.tell())
 
 
-def emulated(cpu: str = "max,la57=off,cx16=off") -> list[str]:
+def emulated(architecture: Architecture, cpu: str = "") -> list[str]:
     """Return the arguments of QEMU for every guest.
 
-    Some versions emulate cmpxchg16b wrongly, and five-level page tables slowly.
+    :param cpu: by default that of the architecture
     """
     return [
         *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
-        *("-cpu", cpu, "-accel", "tcg,thread=multi"),
+        *architecture.board,
+        *("-cpu", cpu or architecture.cpu, "-accel", "tcg,thread=multi"),
     ]
 
 
@@ -110,7 +112,9 @@ def keeping(console: Path, name: str, what: str) -> Iterator[None]:
 class Machine:
     """A running guest; it ends with the context."""
 
-    def __init__(self, arguments: list[str], console: Path, seconds: float) -> None:
+    def __init__(
+        self, architecture: Architecture, arguments: list[str], console: Path, seconds: float
+    ) -> None:
         self._log = console.with_name("qemu.log")
         self._seconds = seconds
         self._deadline = time.monotonic() + seconds
@@ -121,9 +125,9 @@ class Machine:
         command = [
             # Whatever becomes of this process, no guest outlives it.
             *(host.find("setpriv"), "--pdeathsig", "KILL", "--"),
-            host.find("qemu-system-x86_64"),
+            host.find(architecture.emulator),
             *("-serial", f"file:{console}"),
-            *("-chardev", f"socket,id=serial,fd={serial.fileno()}", "-serial", "chardev:serial"),
+            *("-chardev", f"socket,id=serial,fd={serial.fileno()}", *architecture.reports),
             *("-chardev", f"socket,id=qmp,fd={qmp.fileno()}", "-mon", "chardev=qmp,mode=control"),
             *arguments,
         ]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .debian.store import kernels
+from .debian.store import alike, kernels, like, usual_scenarios
 from .host import LabError
 
 if sys.version_info >= (3, 11):
@@ -451,23 +451,29 @@ def _read(name: str) -> dict[str, Any]:
 def kernels_of(name: str) -> list[str]:
     data = _read(name)
     wanted: list[str] = [*data.get("kernels", kernels()), *data.get("more-kernels", [])]
-    if unknown := set(wanted) - set(kernels(every=True)):
+    without = data.get("without", [])
+    if unknown := {*wanted, *without} - set(kernels(every=True)):
         raise LabError(f"{name}: unknown kernel {', '.join(sorted(unknown))}")
-    return wanted
+    wanted += [other for kernel in list(wanted) for other in alike(kernel)]
+    return [kernel for kernel in wanted if kernel not in without]
 
 
 def load(name: str, kernel: str) -> Scenario:
     """The scenario ``name`` as ``kernel`` runs it."""
     data = _read(name)
-    for key in ("kernels", "more-kernels"):
+    for key in ("kernels", "more-kernels", "without"):
         data.pop(key, None)
-    # What a table [kernel."X"] says holds for that kernel alone.
-    data |= data.pop("kernel", {}).get(kernel, {})
+    # What a table [kernel."X"] says holds for that kernel, and those of other machines like it.
+    which = like(kernel)
+    tables = data.pop("kernel", {})
+    data |= tables.get(which, {}) | tables.get(kernel, {})
+    if (usual := usual_scenarios(kernel)) is not None:
+        data["on-request"] = name not in usual
     # And so does a step that names its kernels.
     steps = data.get("step", [])
-    data["step"] = [step for step in steps if kernel in step.pop("kernels", [kernel])]
+    data["step"] = [step for step in steps if which in step.pop("kernels", [which])]
     trials = data.get("trial", [])
-    data["trial"] = [trial for trial in trials if kernel in trial.pop("kernels", [kernel])]
+    data["trial"] = [trial for trial in trials if which in trial.pop("kernels", [which])]
     table = _Table(data, name)
     formats = tuple(table.get("formats", list, ["elf"]))
     if unknown := set(formats) - set(FORMATS):

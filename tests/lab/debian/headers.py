@@ -11,6 +11,7 @@ import stat
 from pathlib import Path
 
 from .. import host
+from ..architectures import AMD64, ARM64, architecture
 from ..host import LabError, say
 from . import mirror
 
@@ -49,8 +50,9 @@ def _build(name: str, text: bytes, tree: Path, directory: Path) -> None:
     (directory / "Makefile").write_text(f"obj-m := {name}.o\n")
     if (root := _root(tree)) is None:
         # gcc 12 built 6.1, and a newer one will do for a module.
-        compiler = "gcc-12" if host.which("gcc-12") else "gcc"
-        host.run(["make", "-C", str(tree), f"M={directory}", f"CC={compiler}", "modules"])
+        compiler = f"{_prefix(tree)}gcc"
+        compiler = f"{compiler}-12" if host.which(f"{compiler}-12") else compiler
+        host.run([*_make(tree, directory), f"CC={compiler}", "modules"])
     else:
         _build_in(root, tree, directory)
     kept = (directory / f"{name}.ko").read_bytes()
@@ -69,20 +71,33 @@ def _build_in(root: Path, tree: Path, directory: Path) -> None:
         shutil.rmtree(inside, ignore_errors=True)
         shutil.copytree(directory, inside)
         try:
-            make = ["make", "-C", f"/{tree.relative_to(root)}", f"M=/{inside.relative_to(root)}"]
+            make = _make(*(Path("/", path.relative_to(root)) for path in (tree, inside)))
             # objtool reads a limit of its process in /proc.
             enter = ["unshare", "--pid", "--fork", f"--mount-proc={root}/proc", "chroot", str(root)]
-            host.run([*enter, *make, f"CC={_COMPILER}", "modules"], env=_ENVIRONMENT)
+            host.run([*enter, *make, f"CC={_prefix(tree)}{_COMPILER}", "modules"], env=_ENVIRONMENT)
             shutil.copytree(inside, directory, symlinks=True, dirs_exist_ok=True)
         finally:
             shutil.rmtree(inside)
 
 
+def _prefix(tree: Path) -> str:
+    """What the names of the tools for these headers start with."""
+    return architecture(ARM64 if ARM64 in tree.name else AMD64).compiler
+
+
+def _make(tree: Path, directory: Path) -> list[str]:
+    """The command that builds a module, but for its compiler."""
+    prefix = _prefix(tree)
+    cross = [f"ARCH={ARM64}", f"CROSS_COMPILE={prefix}"] if prefix else []
+    return ["make", *cross, "-C", str(tree), f"M={directory}"]
+
+
 def _headers(suite_name: str, release: str, version: str) -> Path:
     final = host.cache() / "headers" / f"{release}-{version.replace('~', '_')}"
-    match = re.fullmatch(r"(\d+\.\d+)(.*)-(cloud|rt)-amd64", release)
+    match = re.fullmatch(rf"(\d+\.\d+)(.*?)-(?:(cloud|rt)-)?({AMD64}|{ARM64})(?:-16k)?", release)
     if not match:
         raise LabError(f"No headers are known for {release}.")
+    machine = match[4]
     tree = final / "usr" / "src" / f"linux-headers-{release}"
     with host.locked(f"headers-{release}"):
         if not tree.is_dir():
@@ -97,26 +112,24 @@ def _headers(suite_name: str, release: str, version: str) -> Path:
             tools = name if name in kbuild else f"linux-kbuild-{match[1]}"
             say(f"headers {release}: downloading")
             with host.new_directory(final) as directory:
-                _unpack(suite, [f"linux-headers-{release}", common, tools], directory)
+                # The tools are of this machine, whatever the kernel is for.
+                own = mirror.Suite(suite_name, machine)
+                own.update()
+                mirror.unpack(own, [f"linux-headers-{release}"], directory)
+                mirror.unpack(suite, [common, tools], directory)
                 if not _compiles_here(directory / tree.relative_to(final)):
-                    _add_compiler(suite_name.removesuffix("-backports"), directory)
+                    _add_compiler(suite_name.removesuffix("-backports"), directory, machine)
             if _root(tree) is None:
                 makefile = tree / "Makefile"
                 makefile.write_text(makefile.read_text().replace("/usr/src", str(tree.parent)))
     return tree
 
 
-def _unpack(suite: mirror.Suite, packages: list[str], directory: Path) -> None:
-    for package in suite.download(packages, directory):
-        host.run(["dpkg-deb", "-x", str(package), str(directory)])
-        package.unlink()
-
-
 _COMPILER = "gcc-14"
 _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 
 # What the kernel's makefiles run, besides their own tools.
-_PACKAGES = (_COMPILER, "make", "dash", "bash", "coreutils", "mawk", "sed", "grep", "findutils")
+_PACKAGES = ("make", "dash", "bash", "coreutils", "mawk", "sed", "grep", "findutils")
 _LIBRARIES_OF_TOOLS = ("libelf1t64", "libssl3t64", "pahole")
 
 
@@ -127,14 +140,17 @@ def _compiles_here(tree: Path) -> bool:
     return built_by is None or int(version.partition(".")[0]) >= int(built_by[1]) // 10_000
 
 
-def _add_compiler(suite_name: str, root: Path) -> None:
+def _add_compiler(suite_name: str, root: Path, machine: str) -> None:
     """Unpack the compiler of a suite, with all that it needs to run in ``root``."""
     suite = mirror.Suite(suite_name)
     suite.update()
     say(f"{_COMPILER} of {suite_name}: downloading")
-    packages = suite.closure([*_PACKAGES, *_LIBRARIES_OF_TOOLS])
+    # A compiler's package ends with what it compiles for, and its program starts with that.
+    prefix = architecture(machine).compiler
+    compiler = f"{_COMPILER}-{prefix}".rstrip("-")
+    packages = suite.closure([compiler, *_PACKAGES, *_LIBRARIES_OF_TOOLS])
     # This one brings the links from /bin to /usr/bin and so on.
-    _unpack(suite, ["base-files", *(name for name in packages if name != "base-files")], root)
+    mirror.unpack(suite, ["base-files", *(name for name in packages if name != "base-files")], root)
     (root / "usr/bin/awk").symlink_to("mawk")
     os.mknod(root / "dev" / "null", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
 
@@ -142,4 +158,4 @@ def _add_compiler(suite_name: str, root: Path) -> None:
 def _root(tree: Path) -> Path | None:
     """The directory in which the tools for these headers run; nothing if they do so here."""
     root = tree.parents[2]
-    return root if (root / "usr" / "bin" / _COMPILER).exists() else None
+    return root if any((root / "usr" / "bin").glob(f"*{_COMPILER}")) else None

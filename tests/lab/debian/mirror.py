@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from .. import host
+from ..architectures import AMD64
 from ..host import LabError
 
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
@@ -90,11 +91,15 @@ def _options(mirror: _Mirror) -> str:
 
 
 class Suite:
-    """The packages of one suite, with its updates as far as the mirrors have them."""
+    """The packages of one suite, with its updates as far as the mirrors have them.
 
-    def __init__(self, name: str) -> None:
+    :param machine: the architecture of the packages, as Debian names it
+    """
+
+    def __init__(self, name: str, machine: str = AMD64) -> None:
         self.name = name
-        self._home = host.cache() / "apt" / name
+        self._machine = machine
+        self._home = host.cache() / "apt" / (name if machine == AMD64 else f"{name}-{machine}")
         self._environment = {"APT_CONFIG": str(self._home / "apt.conf")}
 
     @property
@@ -121,6 +126,8 @@ class Suite:
             f'Dir::Etc::sourcelist "{self.sources}";\n'
             'Dir::Etc::sourceparts "/dev/null";\n'
             'Acquire::Languages "none";\n'
+            f'APT::Architecture "{self._machine}";\n'
+            f'APT::Architectures {{ "{self._machine}"; }};\n'
         )
         try:
             self._apt("apt-get", "update")
@@ -163,6 +170,13 @@ class Suite:
             "-oAcquire::Retries=3",
         ]
         return host.run([tool, *options, *arguments], cwd=cwd, env=self._environment)
+
+
+def unpack(suite: Suite, packages: list[str], directory: Path) -> None:
+    """Download packages and unpack all their files into a directory."""
+    for package in suite.download(packages, directory):
+        host.run(["dpkg-deb", "-x", str(package), str(directory)])
+        package.unlink()
 
 
 def newer(left: str, right: str) -> bool:

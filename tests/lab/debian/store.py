@@ -10,11 +10,12 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
 from .. import host
+from ..architectures import AMD64, Architecture, architecture
 from ..host import LabError, say
 from . import headers, mirror
 
@@ -38,6 +39,12 @@ _MODULES = {
     *("ext4", "crc32c_generic", "virtio_net", "virtio_rng", "libcrc32c"),
 }
 
+_SOFT_DEPENDENCIES = {"libcrc32c": ["crc32c_generic"]}
+"""What a module needs, without the symbols of it, where that is not built in."""
+
+_PAGES = ("16k", "64k")
+"""Flavours that stand behind the architecture in a release: they differ in the page size."""
+
 _USUAL = "cloud"
 """Debian's flavour of kernels that every scenario has."""
 
@@ -53,6 +60,14 @@ class Kernel:
     suite: str
     nodes: int
     path: Path
+    machine: str = AMD64
+    """Debian's name of its architecture."""
+    cpu: str = ""
+    """QEMU's name of the CPU; by default that of the architecture."""
+
+    @property
+    def architecture(self) -> Architecture:
+        return architecture(self.machine)
 
     @property
     def vmlinux(self) -> Path:
@@ -81,7 +96,7 @@ class Kernel:
 
         def add(name: str) -> None:
             if name not in order and (path := self.module(name)):
-                for other in _dependencies(path.read_bytes()):
+                for other in [*_dependencies(path.read_bytes()), *_SOFT_DEPENDENCIES.get(name, ())]:
                     add(other)
                 order[name] = None
 
@@ -97,6 +112,21 @@ class _Wanted:
     series: str
     nodes: int = 1
     flavor: str = _USUAL
+    machine: str = AMD64
+    cpu: str = ""
+    like: str = ""
+    scenarios: list[str] = field(default_factory=list)
+
+    @property
+    def is_usual(self) -> bool:
+        return (self.flavor, self.machine) == (_USUAL, AMD64)
+
+    @property
+    def ending(self) -> str:
+        """How the name of its release ends."""
+        if self.flavor in _PAGES:
+            return f"{self.machine}-{self.flavor}"
+        return f"{self.flavor}-{self.machine}"
 
 
 def _declared() -> dict[str, _Wanted]:
@@ -107,9 +137,25 @@ def _declared() -> dict[str, _Wanted]:
 def kernels(*, every: bool = False) -> list[str]:
     """The names of the kernels, oldest first.
 
-    :param every: include those of other flavours, which few scenarios have
+    :param every: include those of other flavours, which few scenarios have, and other machines
     """
-    return [name for name, each in _declared().items() if every or each.flavor == _USUAL]
+    return [name for name, each in _declared().items() if every or each.is_usual]
+
+
+def like(name: str) -> str:
+    """The kernel whose scenarios this one has: itself, or the one of this machine's like it."""
+    return _declared()[name].like or name
+
+
+def alike(name: str) -> list[str]:
+    """The kernels of other architectures that have the scenarios of this one."""
+    return [other.name for other in _declared().values() if other.like == name]
+
+
+def usual_scenarios(name: str) -> list[str] | None:
+    """What is dumped of a kernel without being named; nothing if the scenarios say that."""
+    wanted = _declared()[name]
+    return wanted.scenarios if wanted.like else None
 
 
 def stored(name: str) -> bool:
@@ -131,7 +177,12 @@ def _stored(wanted: _Wanted, pointer: Path, modules: list[str]) -> Kernel | None
     path = pointer.parent / data["directory"]
     if data["modules"] != modules or data["suite"] != wanted.suite or not path.is_dir():
         return None
-    return Kernel(wanted.name, data["release"], data["version"], wanted.suite, wanted.nodes, path)
+    return _kernel(wanted, data["release"], data["version"], path)
+
+
+def _kernel(wanted: _Wanted, release: str, version: str, path: Path) -> Kernel:
+    suite, nodes, machine, cpu = wanted.suite, wanted.nodes, wanted.machine, wanted.cpu
+    return Kernel(wanted.name, release, version, suite, nodes, path, machine, cpu)
 
 
 def kernel(name: str, modules: Iterable[str] = (), *, refresh: bool = False) -> Kernel:
@@ -158,15 +209,15 @@ def kernel(name: str, modules: Iterable[str] = (), *, refresh: bool = False) -> 
         kept = {**found, "suite": wanted.suite, "modules": all_modules}
         pointer.with_suffix(".new").write_text(json.dumps(kept))
         pointer.with_suffix(".new").replace(pointer)
-    return Kernel(name, release, version, wanted.suite, wanted.nodes, directory)
+    return _kernel(wanted, release, version, directory)
 
 
 def _fetch(wanted: _Wanted, modules: list[str]) -> tuple[str, str, Path]:
     say(f"kernel {wanted.name}: looking into {wanted.suite}")
-    suite = mirror.Suite(wanted.suite)
+    suite = mirror.Suite(wanted.suite, wanted.machine)
     suite.update()
     versions = suite.packages("linux-")
-    pattern = re.compile(rf"linux-image-(\d+\.\d+\.\d+\S*-{wanted.flavor}-amd64)-dbg")
+    pattern = re.compile(rf"linux-image-(\d+\.\d+\.\d+\S*-{wanted.ending})-dbg")
     releases = [match[1] for name in versions if (match := pattern.fullmatch(name))]
     if not releases:
         raise LabError(f"{wanted.suite} has no {wanted.flavor} kernel with debug information.")

@@ -30,7 +30,7 @@ _MODULES = (
     *("virtio_pci", "virtio_blk", "virtio_net", "virtio_rng"),
     *("ext4", "crc32c_generic", "qemu_fw_cfg"),
 )
-_COMMAND_LINE = f"{image.CONSOLE} audit=0 systemd.show_status=false clearcpuid={_CX16}"
+_COMMAND_LINE = f"audit=0 systemd.show_status=false clearcpuid={_CX16}"
 _MEMORY = 1024
 _CPUS = 2
 _LOAD_MIB, _CODE_MIB = 512, 64
@@ -173,13 +173,13 @@ def _arguments(kernel: Kernel, made: Base, directory: Path, boot: str) -> list[s
     with load.open("wb") as file:
         file.truncate(_LOAD_MIB << 20)
     return [
-        *qemu.emulated(_CPU),
+        *qemu.emulated(kernel.architecture, _CPU),
         *("-smp", str(_CPUS), "-m", f"{_MEMORY}M", "-device", "virtio-rng-pci"),
         # With the module, it lets those who read the memory from outside find the kernel in it.
         *("-device", "vmcoreinfo"),
         *("-kernel", str(kernel.image), "-initrd", str(_initrd(kernel, directory))),
         *("-qmp", f"unix:{directory / 'qmp'},server=on,wait=off"),
-        *("-append", f"{_COMMAND_LINE} {boot}".rstrip()),
+        *("-append", f"{kernel.architecture.console} {_COMMAND_LINE} {boot}".rstrip()),
         *("-netdev", "user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:0-:22"),
         *("-device", "virtio-net-pci,netdev=net,romfile="),
         *_drives(
@@ -224,7 +224,7 @@ def _booted(arguments: list[str], directory: Path, kernel: Kernel, seconds: floa
         qemu.keeping(console, f"running-{kernel.name}", f"Debian on {kernel.release}"),
         ExitStack() as ends,
     ):
-        machine = ends.enter_context(Machine(arguments, console, seconds))
+        machine = ends.enter_context(Machine(kernel.architecture, arguments, console, seconds))
         machine.phase("ready")
         machine.extend(_DAY)
         ends.pop_all()

@@ -14,11 +14,20 @@ from typing import Any
 import pytest
 
 from tests.lab import dumps, image, scenario
+from tests.lab.architectures import AMD64, architecture
 from tests.lab.host import LabError
 from tests.lab.qemu import THROTTLED, Machine
 from tests.lab.truth import io
 
-KERNEL: Any = SimpleNamespace(nodes=1, closure=lambda _: [], release="6.1", version="1")
+KERNEL: Any = SimpleNamespace(
+    nodes=1,
+    closure=lambda _: [],
+    release="6.1",
+    version="1",
+    machine=AMD64,
+    cpu="",
+    architecture=architecture(AMD64),
+)
 
 
 def test_a_disk_is_read_before_the_dump_and_its_traces_are_kept_after_it() -> None:
@@ -42,7 +51,7 @@ def test_guests_without_a_disk_stay_as_they_are(monkeypatch: pytest.MonkeyPatch)
     cases = [without, scenario.load("iosched-bfq", "6.1")]
     keys = [dumps._key(KERNEL, case) for case in cases]
     sources = {False: [], True: [Path(__file__)]}
-    monkeypatch.setattr(image, "program_sources", lambda case: sources[bool(case.disk)])
+    monkeypatch.setattr(image, "program_sources", lambda case, _: sources[bool(case.disk)])
     again = [dumps._key(KERNEL, case) for case in cases]
     assert [key == other for key, other in zip(keys, again, strict=True)] == [True, False]
 

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.lab import dumps, image, scenario
-from tests.lab.debian.store import kernels
+from tests.lab.debian.store import alike, kernels, like, usual_scenarios
 from tests.lab.truth import waits
 from tests.unit.project.test_lab_io import KERNEL, packed
 from tests.vm.waits.scenarios import FOUND, MADE
@@ -122,11 +124,31 @@ def test_what_tests_usually_have_is_built_beforehand(name: str) -> None:
 
 
 def test_kernels_of_another_flavor_are_for_scenarios_that_name_them() -> None:
-    others = {*kernels(every=True)} - {*kernels()}
+    others = {name for name in {*kernels(every=True)} - {*kernels()} if like(name) == name}
     assert others == {"6.1-rt"}
     asked = {name for name in scenario.scenarios() if others & {*scenario.kernels_of(name)}}
     assert asked == {"waits-abba", "waits-completion", "waits-kinds", "waits-rwsem", "waits-self"}
     assert all(scenario.load(name, "6.1-rt").on_request for name in asked)
+
+
+@pytest.mark.parametrize("name", ["mixed", "negatives", "waits-rcu", "waits-convoy", "iosched-bfq"])
+def test_a_kernel_of_another_machine_has_the_scenarios_of_one_of_amd64(name: str) -> None:
+    """Those that name it in `without` apart; and the same steps, but for what is built unasked."""
+    asked = scenario.kernels_of(name)
+    others = {other: kernel for kernel in asked for other in alike(kernel)}
+    assert all((other in asked) == (name != "waits-convoy") for other in others)
+    for other, kernel in others.items():
+        case, same = scenario.load(name, other), scenario.load(name, kernel)
+        assert case == replace(same, on_request=name not in (usual_scenarios(other) or ()))
+
+
+def test_scenarios_that_are_built_unasked_exist() -> None:
+    lists = {name: usual_scenarios(name) for name in kernels(every=True)}
+    assert {name for name, usual in lists.items() if usual} == {"6.12-arm64"}
+    assert [name for name, usual in lists.items() if usual is None] == [*kernels(), "6.1-rt"]
+    for usual in filter(None, lists.values()):
+        assert {*usual} <= {*scenario.scenarios()}
+        assert all("6.12-arm64" in scenario.kernels_of(name) for name in usual)
 
 
 def test_a_scenario_adds_to_the_kernels_command_line() -> None:

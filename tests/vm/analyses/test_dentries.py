@@ -29,6 +29,8 @@ from tests.vm import cases, elf_edit
 from tests.vm.cases import analyzed, opened, remedy
 from tests.vm.oracles.dentries import REFERENCED, SHRINK, OracleDentries
 
+pytestmark = pytest.mark.machines
+
 Case = cases.Case[OracleDentries]
 
 PAGE = 4096

@@ -23,7 +23,7 @@ from kcensus.kernel.log import records
 from kcensus.kernel.workqueues import Workqueues, workqueues
 from kcensus.results import CheckStatus, Severity, fold
 from kcensus.sources import open_target
-from tests.lab import build, kernels
+from tests.lab import alike, build, kernels
 from tests.lab.scenario import load
 from tests.lab.trials import returned_by, slabinfo
 from tests.running import on, rows, runner
@@ -48,7 +48,8 @@ def open_case(kernel: str, scenario: str) -> Case:
 CASES = [
     pytest.param((kernel, name), marks=[pytest.mark.usually] * load(name, kernel).on_request)
     for name in SCENARIOS
-    for kernel in kernels()
+    for like in kernels()
+    for kernel in (like, *alike(like))
 ]
 
 

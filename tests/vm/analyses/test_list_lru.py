@@ -25,6 +25,8 @@ from tests.vm import cases
 from tests.vm.cases import analyzed, opened, remedy
 from tests.vm.oracles.list_lru import LruTruth, Oracle
 
+pytestmark = pytest.mark.machines
+
 Case = cases.Case[Oracle]
 
 
@@ -66,7 +68,7 @@ def test_summary_equals_the_slow_walk(case: Case) -> None:
         "structural_bytes": oracle.total("bytes") + maps,
         "highest_id": highest,
         "ids_in_use": len(oracle.by_id),
-        "nr_cache_ids_needed": highest + 1 if case.dump.kernel == "5.10" else None,
+        "nr_cache_ids_needed": highest + 1 if case.dump.like == "5.10" else None,
         "super_blocks": len({truth.super_block for truth in oracle.lrus.values()} - {0}),
     }
     assert {name: case.figure(name) for name in expected} == expected
@@ -151,7 +153,7 @@ def test_kernels_own_counters(case: Case) -> None:
     assert checks["dentry lists"].counter == int(case.dump.truth["dentry-state"].split()[1])
     assert checks["inode lists"].counter == int(case.dump.truth["inode-nr"].split()[1])
     assert case.result.gaps == []
-    if case.dump.kernel != "5.10":
+    if case.dump.like != "5.10":
         assert growth is None
         return
     # What the guest's slabinfo shows before and after is what the lists are, but for free slots.
@@ -164,7 +166,7 @@ def test_kernels_own_counters(case: Case) -> None:
 
 def test_arrays_shrink_no_more(case: Case) -> None:
     """On 5.10 all slots are there; since 5.18 only those that were used."""
-    if case.dump.kernel != "5.10":
+    if case.dump.like != "5.10":
         assert case.figure("nr_cache_ids") is None
         assert 0 < case.figure("slots") < 500
         assert case.figure("dead_slots") == 0
@@ -196,9 +198,9 @@ def test_model_gives_what_was_measured(case: Case) -> None:
     assert model.pointers > 0
     assert measured == replace(model, maps=measured.maps)
     # Since 6.7 they are several allocations, and a lower bound.
-    is_late = case.dump.kernel in ("6.12", "7.3")
+    is_late = case.dump.like in ("6.12", "7.3")
     assert model.maps == pytest.approx(measured.maps, rel=0.35 if is_late else 0.01)
-    arrays = case.dump.kernel == "5.10"
+    arrays = case.dump.like == "5.10"
     assert measured.stage is (Stage.ARRAYS if arrays else Stage.XARRAY)
     maps = {stage: cost.maps for stage, cost in figures.costs.items()}
     projected = {
@@ -212,7 +214,7 @@ def test_model_gives_what_was_measured(case: Case) -> None:
 
 def test_lists_on_demand(case: Case) -> None:
     """What 5.18 would keep: lists for cgroups that have something there, and for those above."""
-    if case.dump.kernel != "5.10":
+    if case.dump.like != "5.10":
         lists = case.oracle.total("slots")
     else:
         holders = {
@@ -228,7 +230,7 @@ def test_lists_on_demand(case: Case) -> None:
     assert frame.loc["on demand", "list_bytes"] == lists * size
     assert frame.loc["on demand", "pointer_bytes"] == case.figure("memcg_aware") * max(
         case.oracle.total("pointer_bytes") // case.figure("memcg_aware"),
-        2048 if case.dump.kernel != "5.10" else 0,
+        2048 if case.dump.like != "5.10" else 0,
     )
 
 
@@ -238,7 +240,7 @@ def test_nodes_of_xarrays_follow_from_ids(case: Case) -> None:
     lane = [row for row, truth in enumerate(lrus) for _ in truth.ids]
     index = [id_ for truth in lrus for id_ in truth.ids]
     expected = case.oracle.total("xa_nodes")
-    if case.dump.kernel == "5.10":
+    if case.dump.like == "5.10":
         # Each would have 766 ids: twelve nodes, and one above them.
         expected = case.oracle.total("memcg_aware") * 13
     assert xa_nodes(np.array(lane), np.array(index, np.uint64)) == expected > 200
@@ -252,7 +254,7 @@ def test_where_the_bytes_are(case: Case) -> None:
     lists = frame[frame["kind"] == "lists"]
     assert lists["objects"].sum() == case.figure("slots")
     assert (frame["share"] <= 1).all()
-    if case.dump.kernel == "5.10":
+    if case.dump.like == "5.10":
         assert lists["place"].tolist() == ["kmalloc-32"]
         assert lists["share"].item() > 0.97
 

@@ -13,6 +13,8 @@ from tests.vm import cases
 from tests.vm.cases import analyzed, opened, remedy
 from tests.vm.oracles.memcgs import Oracle
 
+pytestmark = pytest.mark.machines
+
 Case = cases.Case[Oracle]
 
 PODS, JOBS, NETS = 200, 200, 20
@@ -28,7 +30,7 @@ def case(kernel: str) -> Case:
 
 def reparents_pages(case: Case) -> bool:
     """Since 7.1, pages go to the parent with the memory cgroup, and no longer pin it."""
-    return case.dump.kernel == "7.3"
+    return case.dump.like == "7.3"
 
 
 def test_equals_the_slow_walk(case: Case) -> None:
@@ -56,7 +58,7 @@ def test_equals_what_the_guest_counts(case: Case) -> None:
         return
     assert case.figure("memcgs_offline") == PODS + JOBS + NETS
     assert ours == {"file": FILE, "shmem": SHMEM, "anon": ANON}
-    if case.dump.kernel != "5.10":  # there, memory.stat is folded in batches of 32 pages per CPU
+    if case.dump.like != "5.10":  # there, memory.stat is folded in batches of 32 pages per CPU
         assert counted["file"] == ours["file"] + ours["shmem"]
         assert counted["shmem"] == ours["shmem"]
         assert counted["anon"] == ours["anon"]
@@ -79,7 +81,7 @@ def test_structures_are_what_slabs_grew_by(case: Case) -> None:
 
 def test_per_cpu_areas_are_what_the_parent_is_charged(case: Case) -> None:
     """The kernel charges an area and, for each 4 bytes of it, a pointer to its owner."""
-    if case.dump.kernel not in ("6.1", "6.12"):
+    if case.dump.like not in ("6.1", "6.12"):
         return
     truth = case.dump.truth
     grown = (pairs(truth[name])["percpu"] for name in ("memory.stat:/gone", "memory.stat.before"))
@@ -118,7 +120,7 @@ def test_what_pins_them(case: Case) -> None:
 
 def test_checks_agree_and_nothing_is_missing(case: Case) -> None:
     states = {check.name: check.status for check in case.result.checks}
-    older = case.dump.kernel in ("5.10", "6.1")
+    older = case.dump.like in ("5.10", "6.1")
     assert states.pop("offline memory cgroups") == (
         CheckStatus.ABSENT if older else CheckStatus.AGREE
     )
@@ -153,7 +155,7 @@ def test_remedies_return_what_they_claim(case: Case) -> None:
         "6.1": (("reclaim", "memory.reclaim", ""),),
         "6.12": (("drop-caches", "echo 1", ""),),
         "7.3": (),
-    }[case.dump.kernel]
+    }[case.dump.like]
     if reparents_pages(case):
         assert not [each for each in case.result.findings if each.id == "memcgs-offline"]
         return
