@@ -60,6 +60,10 @@ class Case(Generic[_Oracle]):
     def prog(self) -> drgn.Program:
         return self.target.prog
 
+    @property
+    def page_size(self) -> int:
+        return int(self.prog["PAGE_SIZE"])
+
     def figure(self, name: str) -> Any:
         return self.result.summary[name].value
 

@@ -33,8 +33,6 @@ pytestmark = pytest.mark.machines
 
 Case = cases.Case[OracleDentries]
 
-PAGE = 4096
-
 
 @pytest.fixture(scope="module")
 def case(mixed_dump: Dump, mixed_target: Target) -> Case:
@@ -240,14 +238,16 @@ def test_fragmentation(case: Case) -> None:
         sums = expected.setdefault(pinned, Counter())
         sums.update(slabs=1, dentries=len(dentries), negative_unused=len(dentries) - pinned)
     # Slabs without a single dentry are not in the slow walk, which goes by dentry.
-    expected[0]["slabs"] += int(case.figure("slab_bytes") // PAGE) - len(slabs)
+    count = int(case.figure("slab_bytes")) // case.page_size
+    expected[0]["slabs"] += count - len(slabs)
     frame = case.table("fragmentation")
     counted = frame.set_index("pinned_by")[["slabs", "dentries", "negative_unused"]]
     assert {at: +Counter(sums) for at, sums in counted.T.to_dict().items()} == {
         at: +sums for at, sums in expected.items()
     }
     assert case.figure("pages_freeable") == expected[0]["slabs"]
-    assert (frame["dentries"] + frame["free_slots"]).sum() == case.figure("slab_bytes") // PAGE * 21
+    slots = case.page_size // drgn.sizeof(case.prog.type("struct dentry"))
+    assert (frame["dentries"] + frame["free_slots"]).sum() == count * slots
 
 
 def test_processes(case: Case) -> None:

@@ -41,7 +41,7 @@ def test_equals_the_slow_walk(case: Case) -> None:
     assert dict(zip(frame.index, frame.itertuples(index=False, name=None), strict=True)) == {
         address: (
             *(truth.path, truth.references, truth.slab_bytes, truth.per_cpu),
-            *(truth.pages[kind] * 4096 for kind in kinds),
+            *(truth.pages[kind] * case.page_size for kind in kinds),
         )
         for address, truth in case.oracle.memcgs.items()
     }

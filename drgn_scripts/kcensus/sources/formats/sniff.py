@@ -160,8 +160,14 @@ def _core_header(reader: FileReader) -> elf.Header:
             "vmcore, and a vmlinux with -s"
         )
     if not header.supported:
-        raise unsupported_machine(reader.name, header.machine)
+        error = unsupported_machine(reader.name, header.machine)
+        # QEMU 7.2 takes the byte order of a hypervisor, which its guest does not have.
+        is_qemu = header.machine == "ppc64 (big-endian)"
+        raise TargetError(f"{error}; {_POWER}") if is_qemu else error
     return header
+
+
+_POWER = "QEMU writes dumps of ppc64le guests in this order, too: use kdump in the guest instead"
 
 
 def _elf(reader: FileReader, is_open: bool, searched: bool) -> Sniffed:
