@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-AMD64, ARM64 = "amd64", "arm64"
+AMD64, ARM64, PPC64EL, S390X = "amd64", "arm64", "ppc64el", "s390x"
 """Architectures as Debian names them."""
 
 _COMMON = "quiet panic=-1 {}mitigations=off"
@@ -32,6 +32,12 @@ class Architecture:
     """Directories of the guest's programs with what is special: headers, and whole programs."""
     libraries: str = ""
     """The directory of a package with its shared libraries."""
+    loader: str = ""
+    """The interpreter that its programs name."""
+    flavor: str = ""
+    """The kernels' name for it, unless that is Debian's of the architecture."""
+    has_vmcoreinfo: bool = True
+    """Whether QEMU has the device through which a kernel tells it where VMCOREINFO is."""
 
     @property
     def headers(self) -> list[Path]:
@@ -61,6 +67,33 @@ _ALL = {
         compiler="aarch64-linux-gnu-",
         includes=(_GUEST / "arm64",),
         libraries="aarch64-linux-gnu",
+        loader="lib/ld-linux-aarch64.so.1",
+    ),
+    PPC64EL: Architecture(
+        emulator="qemu-system-ppc64",
+        # Against side channels, which an emulator cannot help.
+        board=("-machine", "pseries,cap-cfpc=broken,cap-sbbc=broken,cap-ibs=broken"),
+        cpu="power9",
+        reports=("-serial", "chardev:serial"),
+        console=f"console=hvc0 {_COMMON.format('')}",
+        compiler="powerpc64le-linux-gnu-",
+        includes=(_GUEST / "terminal",),
+        libraries="powerpc64le-linux-gnu",
+        loader="lib64/ld64.so.2",
+        flavor="powerpc64le",
+        has_vmcoreinfo=False,
+    ),
+    S390X: Architecture(
+        emulator="qemu-system-s390x",
+        board=("-machine", "s390-ccw-virtio"),
+        cpu="qemu",
+        reports=("-device", "virtio-serial-ccw", "-device", "virtserialport,chardev=serial"),
+        console=f"console=ttyS0 {_COMMON.format('')}",
+        compiler="s390x-linux-gnu-",
+        includes=(_GUEST / "terminal",),
+        libraries="s390x-linux-gnu",
+        loader="lib/ld64.so.1",
+        has_vmcoreinfo=False,
     ),
 }
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import host, image, qemu, truth
+from . import elf, host, image, qemu, truth
 from .debian import headers, store
 from .debian.store import Kernel
 from .host import LabError, say
@@ -108,7 +108,7 @@ def _arguments(kernel: Kernel, case: Scenario) -> list[str]:
         *qemu.emulated(kernel.architecture, kernel.cpu),
         *("-smp", str(case.cpus), "-m", f"{case.memory}M"),
         # Through it the kernel says where its VMCOREINFO is, which the dump needs.
-        *("-device", "vmcoreinfo"),
+        *(("-device", "vmcoreinfo") if kernel.architecture.has_vmcoreinfo else ()),
         *("-append", command_line),
     ]
     for node in range(kernel.nodes) if kernel.nodes > 1 else ():
@@ -240,6 +240,8 @@ def _make(kernel: Kernel, case: Scenario, directory: Path, seconds: float) -> No
             reports |= machine.phase("after")
             for trial in case.trials:
                 reports |= _without_repeats(machine.phase(trial.name))
+    if place := reports.get(image.VMCOREINFO):
+        elf.add_vmcoreinfo(directory / "vmcore.elf", place)
     if image.crashes(case):
         _trim(case, directory, dumped)
     if case.disk:

@@ -18,7 +18,11 @@ from pathlib import Path
 _COMMANDS = {
     "qemu-system-x86_64": "qemu-system-x86",
     "qemu-system-aarch64": "qemu-system-arm",
+    "qemu-system-ppc64": "qemu-system-ppc",
+    "qemu-system-s390x": "qemu-system-misc",
     "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu",
+    "powerpc64le-linux-gnu-gcc": "gcc-powerpc64le-linux-gnu",
+    "s390x-linux-gnu-gcc": "gcc-s390x-linux-gnu",
     "makedumpfile": "makedumpfile",
     "blktrace": "blktrace",
     "dmsetup": "dmsetup",
@@ -44,6 +48,8 @@ _COMMANDS = {
 _FILES = {
     "/usr/lib/x86_64-linux-gnu/libc.a": "libc6-dev",
     "/usr/aarch64-linux-gnu/lib/libc.a": "libc6-dev-arm64-cross",
+    "/usr/powerpc64le-linux-gnu/lib/libc.a": "libc6-dev-ppc64el-cross",
+    "/usr/s390x-linux-gnu/lib/libc.a": "libc6-dev-s390x-cross",
 }
 
 _START = time.monotonic()

@@ -36,6 +36,9 @@ CRASH_DISKS = {"kdump-elf": "/dev/vda", "kdump-lzo": "/dev/vdb", "kdump-zlib": "
 LAST = "last"
 """The report of a guest with a disk that follows the one before the dump."""
 
+VMCOREINFO = "vmcoreinfo"
+"""Where VMCOREINFO is, of a guest whose dump lacks it."""
+
 _FOLD = Step("write", ("/proc/sys/vm/stat_refresh", "1"))
 
 _LOAD_PROGRAMS = ("kexec", "grep", "sed", "mount", "umount")
@@ -193,6 +196,10 @@ def guest_steps(kernel: Kernel, case: Scenario) -> list[Step]:
     nodes = "/sys/devices/system/node"
     node_records = {f"vmstat.node{n}": f"{nodes}/node{n}/vmstat" for n in range(kernel.nodes)}
     records = _RECORDS | node_records | dict(case.records)
+    if not kernel.nodes:
+        records = {name: path for name, path in records.items() if "numa" not in path}
+    if not kernel.architecture.has_vmcoreinfo:
+        records[VMCOREINFO] = "/sys/kernel/vmcoreinfo"
     steps = [
         *_mounts(),
         Step("mount", ("cgroup2", "cgroup2", "/sys/fs/cgroup", "")),

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import drgn
 
-from kcensus.arch import aarch64, x86_64
-from kcensus.arch.model import KERNEL, MAX_MEMORY_BYTES, POINTERS, Architecture
+from kcensus.arch import aarch64, ppc64le, s390x, x86_64
+from kcensus.arch.model import KERNEL, MAX_MEMORY_BYTES, POINTERS, UPPER_HALF, Architecture
 
 __all__ = [
     "KERNEL",
@@ -17,13 +17,16 @@ __all__ = [
     "MAX_MEMORY_BYTES",
     "POINTERS",
     "Architecture",
+    "addresses_of",
     "architecture_of",
     "by_machine",
     "by_name",
     "names",
 ]
 
-KNOWN: tuple[Architecture, ...] = (x86_64.ARCHITECTURE, aarch64.ARCHITECTURE)
+KNOWN: tuple[Architecture, ...] = tuple(
+    each.ARCHITECTURE for each in (x86_64, aarch64, ppc64le, s390x)
+)
 """The architectures whose kernels kcensus reads."""
 
 
@@ -32,6 +35,12 @@ def architecture_of(platform: drgn.Platform | None) -> Architecture | None:
     if platform is None:
         return None
     return next((each for each in KNOWN if each.is_of(platform)), None)
+
+
+def addresses_of(platform: drgn.Platform | None) -> range:
+    """Return the addresses at which the memory of a program's kernel can be."""
+    architecture = architecture_of(platform)
+    return UPPER_HALF if architecture is None else architecture.addresses
 
 
 def by_name(name: str) -> Architecture | None:

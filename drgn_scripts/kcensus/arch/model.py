@@ -9,12 +9,13 @@ from dataclasses import dataclass
 import drgn
 
 KERNEL = 1 << 63
-"""Lowest address of the kernel, on all architectures here."""
+"""Lowest address of the kernel, on most architectures."""
 POINTERS = 0xFF << 56
 """Lowest address of its memory: x86-64 has its direct map from 0xff11000000000000 on with 5 levels
 of page tables, arm64 its linear map from 0xfff0000000000000 on with 52 bits."""
 MAX_MEMORY_BYTES = 1 << 52
 """A bound above all physical addresses, and below all addresses of kernels."""
+UPPER_HALF = range(KERNEL, 1 << 64)
 
 
 @dataclass(frozen=True)
@@ -39,27 +40,10 @@ class Architecture:
     """Member with the stack pointer."""
     arguments: tuple[str, ...]
     """Members with the arguments of a system call."""
-    compat_arguments: tuple[str, ...]
-    """The same for programs of 32 bits."""
-    unwound: tuple[str, ...]
-    """Registers with which a walk along the stack of a running task starts, besides the instruction
-    and stack pointers, as drgn names them: the frame pointer, and a link register if there is
-    one."""
     syscalls: tuple[str, ...]
     """Prefixes of the functions of system calls, besides those of all architectures."""
     interrupts: tuple[str, ...]
     """Prefixes of the functions that an interrupt or exception calls first."""
-    device_interrupts: tuple[str, ...]
-    """The same for interrupts only: what follows is not the work of the interrupted task."""
-    spins: tuple[str, ...]
-    """Functions that spin until a lock is free, besides those of all architectures; their argument
-    is ``lock``."""
-    switches: tuple[str, ...]
-    """Functions in which any task leaves its CPU, besides those of all architectures."""
-    tag: int
-    """Bits of pointers that may hold a tag instead of ones; 0 without."""
-    tagging: tuple[str, ...]
-    """Symbols of kernels that may tag pointers."""
     marks: tuple[str, ...]
     """Numbers of VMCOREINFO, ``NUMBER(name)``, that only this architecture has."""
     stack_pointer: str
@@ -67,14 +51,33 @@ class Architecture:
     registers: str
     """Its first member with registers of programs besides the general ones: all up to its end, or
     behind it, is of them, also the keys of pointer authentication."""
-    memdie: int
-    """Bit of ``thread_info.flags`` of a victim of the OOM killer, TIF_MEMDIE, before v4.10."""
     physical: Callable[[int, Callable[[str], int | None]], int | None]
     """Returns the physical address of a variable of the image, given its address and a look-up of
     VMCOREINFO's numbers; None if it is unknown."""
+    compat_arguments: tuple[str, ...] = ()
+    """The same for programs of 32 bits."""
+    unwound: tuple[str, ...] = ()
+    """Registers with which a walk along the stack of a running task starts, besides the instruction
+    and stack pointers, as drgn names them: the frame pointer, and a link register if there is
+    one."""
+    device_interrupts: tuple[str, ...] = ()
+    """The same for interrupts only: what follows is not the work of the interrupted task."""
+    spins: tuple[str, ...] = ()
+    """Functions that spin until a lock is free, besides those of all architectures; their argument
+    is ``lock``."""
+    switches: tuple[str, ...] = ()
+    """Functions in which any task leaves its CPU, besides those of all architectures."""
+    tag: int = 0
+    """Bits of pointers that may hold a tag instead of ones; 0 without."""
+    tagging: tuple[str, ...] = ()
+    """Symbols of kernels that may tag pointers."""
+    memdie: int = 20
+    """Bit of ``thread_info.flags`` of a victim of the OOM killer, TIF_MEMDIE, before v4.10."""
     fixed: int = 1 << 64
     """Lowest address that KASLR does not move, behind the kernel."""
     is_little: bool = True
+    addresses: range = UPPER_HALF
+    """The addresses of the kernel's memory, from the lowest possible one on."""
 
     def is_of(self, platform: drgn.Platform) -> bool:
         """Return whether a program is of this architecture, with 64 bits and its byte order."""

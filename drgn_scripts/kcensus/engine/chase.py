@@ -176,7 +176,7 @@ def _along(
 
     A step of :func:`chase` takes 25 µs, which many lists share, and a read 2 µs.
     """
-    nodes, places = array("Q"), plausible_range(offset + 8)
+    nodes, places = array("Q"), plausible_range(memory, offset + 8)
     node = mark = memory.word(head + offset)
     lap, steps, lane = 1, 0, np.zeros(1, np.int64)
     while node != head:
@@ -212,7 +212,7 @@ def pointer_step(memory: Memory, link: Layout, name: str, faults: Faults) -> Ste
             read = gather(memory, nodes, link, faults)
             return read[name], read.readable
         following = np.zeros(len(nodes), np.uint64)
-        readable = plausible(nodes, offset + 8)
+        readable = plausible(memory, nodes, offset + 8)
         for lane in np.flatnonzero(readable).tolist():
             try:
                 following[lane] = memory.word(int(nodes[lane]) + offset)

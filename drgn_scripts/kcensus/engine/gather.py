@@ -11,14 +11,15 @@ import drgn
 import numpy as np
 import numpy.typing as npt
 
-from kcensus.arch import KERNEL
-from kcensus.engine.layout import Field, Layout, word_dtype
+from kcensus.engine.layout import Field, Layout, native, word_dtype
 from kcensus.engine.memory import Bytes, Faults, Guess, Mask, Memory, Numbers, Words
 from kcensus.engine.rows import factorized, spread
 from kcensus.engine.tags import untagged
 from kcensus.sources.capsule.uses import Use, reading_nothing
 
 IMPOSSIBLE_COUNT = "a count that exceeds RAM"
+LEAST = 1 << 16
+"""Lower addresses are NULL, or small numbers in place of a pointer."""
 STRAY = "a pointer to no memory of the kernel"
 """Reason of :class:`Faults` for an address below the kernel's."""
 ZEROED = "all zero, though an object must be there"
@@ -54,7 +55,9 @@ def gather(
 
     :param may_be_zero: whether zeros are plausible, as in tables of counters or of bits
     """
-    columns = {name: np.zeros(len(addresses), field.dtype) for name, field in layout.fields.items()}
+    columns = {
+        name: np.zeros(len(addresses), native(field.dtype)) for name, field in layout.fields.items()
+    }
     addresses = untagged(addresses, memory.tag)
     readable = np.ones(len(addresses), np.bool_)
     for group in _groups(memory, layout):
@@ -138,7 +141,7 @@ def gather_arrays(
     :return: shape ``(len(addresses), length)``, and a mask of the readable rows
     """
     element, addresses = np.dtype(dtype), untagged(addresses, memory.tag)
-    values = np.zeros((len(addresses), length), element)
+    values = np.zeros((len(addresses), length), native(element))
     readable = np.zeros(len(addresses), np.bool_)
     span = max(length * element.itemsize, 1)
     for rows, offsets, buffer, ok in _blocks(memory, addresses, span, faults, True):
@@ -201,11 +204,11 @@ def gather_words(
     :return: the words, zero if unreadable, and a mask of the readable ones
     """
     word, addresses = np.dtype(dtype), untagged(addresses, memory.tag)
-    values = np.zeros(len(addresses), word)
-    _note_strays(addresses, faults)
+    values = np.zeros(len(addresses), native(word))
+    _note_strays(memory, addresses, faults)
     index = index or PageIndex.of(memory, addresses)
     # An aligned word lies on one page, so it is enough to check pages.
-    good = plausible(index.page, memory.page_size)
+    good = plausible(memory, index.page, memory.page_size)
     order = np.argsort(index.page[good])
     pages = index.page[good][order]
     rank = np.full(len(index.page), -1)
@@ -238,8 +241,8 @@ def _blocks(
 ) -> Iterator[tuple[Numbers, Numbers, Bytes, Mask]]:
     """Yield (rows of ``addresses``, their offsets in the buffer, buffer, whether readable)."""
     shift = np.uint64(memory.page_shift)
-    _note_strays(addresses, faults)
-    order = np.flatnonzero(plausible(addresses, span))
+    _note_strays(memory, addresses, faults)
+    order = np.flatnonzero(plausible(memory, addresses, span))
     if not len(order):
         return
     ascending = addresses[order]
@@ -300,25 +303,27 @@ def is_lost(memory: Memory, variable: drgn.Object) -> bool:
         return False
 
 
-def plausible(addresses: Words, span: int) -> Mask:
-    """Return which addresses can be the kernel's: in the upper half, and not wrapping around.
+def plausible(memory: Memory, addresses: Words, span: int) -> Mask:
+    """Return which addresses can be the kernel's, and do not reach beyond the last one.
 
     A dump may serve low addresses as if they were physical, so following a damaged pointer there
     would give plausible nonsense instead of a fault.
     """
-    places = plausible_range(span)
+    places = plausible_range(memory, span)
     return (addresses >= np.uint64(places.start)) & (addresses < np.uint64(places.stop))
 
 
-def plausible_range(span: int) -> range:
+def plausible_range(memory: Memory, span: int) -> range:
     """Return the addresses for which :func:`plausible` holds."""
-    return range(KERNEL, (1 << 64) - (span + 65535))
+    places = memory.places
+    return range(max(places.start, LEAST), places.stop - (span + 65535))
 
 
-def _note_strays(addresses: Words, faults: Faults) -> None:
+def _note_strays(memory: Memory, addresses: Words, faults: Faults) -> None:
     """Note pointers to no memory of the kernel, but NULL and small numbers in place of one."""
-    half, least = np.uint64(KERNEL), np.uint64(1 << 16)
-    if count := int(((addresses < half) & (addresses >= least)).sum()):
+    first, last = np.uint64(memory.places.start), np.uint64(memory.places.stop - 1)
+    outside = (addresses < first) | (addresses > last)
+    if count := int((outside & (addresses >= np.uint64(LEAST))).sum()):
         faults += Faults({STRAY: count})
 
 

@@ -107,7 +107,7 @@ def layout(
     """
     type_ = prog.type(type_name) if isinstance(type_name, str) else type_name
     type_ = _unaliased(type_)
-    little, tag = _little_endian(prog), tag_of(prog)
+    little, tag = is_little_endian(prog), tag_of(prog)
     if not isinstance(members, Mapping):
         members = {path: path for path in members}
     fields: dict[str, Field] = {}
@@ -183,12 +183,23 @@ def pointee_names(type_: drgn.Type, paths: Iterable[str]) -> dict[str, str]:
     return names
 
 
+def native(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return a dtype in this machine's byte order, which pandas needs, and views of columns."""
+    return dtype.newbyteorder("=")
+
+
 def word_dtype(prog: drgn.Program) -> np.dtype[Any]:
     """Return the dtype of the program's ``unsigned long`` and pointers, which have 64 bits."""
-    return _dtype("u8", _little_endian(prog))
+    return number_dtype(prog, "u8")
 
 
-def _little_endian(prog: drgn.Program) -> bool:
+def number_dtype(prog: drgn.Program, code: str) -> np.dtype[Any]:
+    """Return the dtype of a number in the program's byte order; ``i4`` is an ``int``."""
+    return _dtype(code, is_little_endian(prog))
+
+
+def is_little_endian(prog: drgn.Program) -> bool:
+    """Return the byte order of a program."""
     platform = prog.platform
     return platform is None or bool(platform.flags & drgn.PlatformFlags.IS_LITTLE_ENDIAN)
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from drgn.helpers.linux.mm import pfn_to_virt
 
-from kcensus.arch import MAX_MEMORY_BYTES
+from kcensus.arch import MAX_MEMORY_BYTES, addresses_of
 from kcensus.engine.tags import tag_of, untagged_word
 from kcensus.engine.workers import each
 from kcensus.progress import Progress, SilentProgress
@@ -101,6 +101,8 @@ class Memory:
         end = int(prog["max_pfn"]) << self.page_shift
         self.end = end if 0 < end <= MAX_MEMORY_BYTES else MAX_MEMORY_BYTES
         """End of physical memory in bytes, which bounds what can be in memory."""
+        self.places = addresses_of(prog.platform)
+        """Addresses at which the kernel's memory can be."""
         self._direct_map = self._find_direct_map()
         self._kept: dict[tuple[int, int], bytes] | None = None
 

@@ -29,7 +29,7 @@ def c_strings(memory: Memory, addresses: Words, faults: Faults) -> list[bytes | 
         for row in np.flatnonzero(done).tolist():
             strings[rows[row]] = text[row, : stops[row]].tobytes()
         rows = rows[~done]
-    for row in rows[plausible(addresses[rows], _LENGTHS[-1])].tolist():
+    for row in rows[plausible(memory, addresses[rows], _LENGTHS[-1])].tolist():
         # Near the end of a readable page, a short string may be complete.
         try:
             string = memory.prog.read_c_string(int(addresses[row]), max_size=_LENGTHS[-1])

@@ -11,6 +11,7 @@ import drgn
 from drgn.helpers.linux.panic import panic_message, panic_task
 from drgn.helpers.linux.timekeeping import ktime_get_real_seconds, uptime
 
+from kcensus.engine.layout import is_little_endian
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.log import is_sound
 from kcensus.kernel.mm.pressure import pressures
@@ -78,7 +79,8 @@ def _build_id(prog: drgn.Program) -> str:
         if line.startswith(b"BUILD-ID="):
             return printable(line[len("BUILD-ID=") :])
     start, stop = (prog.symbol(f"__{end}_notes").address for end in ("start", "stop"))
-    for owner, kind, content in notes(prog.read(start, min(stop - start, 4096))):
+    read = prog.read(start, min(stop - start, 4096))
+    for owner, kind, content in notes(read, is_little=is_little_endian(prog)):
         if (owner, kind) == (b"GNU", NT_GNU_BUILD_ID):
             return content.hex()
     return ""

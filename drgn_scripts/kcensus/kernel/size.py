@@ -15,7 +15,7 @@ from drgn.helpers.linux.cpumask import for_each_online_cpu, for_each_possible_cp
 from drgn.helpers.linux.mm import totalram_pages
 from drgn.helpers.linux.nodemask import for_each_node_state, nr_node_ids
 
-from kcensus.arch import MAX_MEMORY_BYTES
+from kcensus.arch import MAX_MEMORY_BYTES, addresses_of
 from kcensus.engine.memory import direct_map_start
 from kcensus.engine.slub.percpu import node_ids
 from kcensus.human import human_bytes
@@ -78,7 +78,7 @@ def machine_size(prog: drgn.Program) -> MachineSize:
         effect = "figures by node may be wrong"
         size.contradictions.append(Contradiction("NUMA nodes", reason, effect))
     base = attempt(lambda: direct_map_start(prog))
-    if base is not None and base >> 63 != 1:
+    if base is not None and base not in addresses_of(prog.platform):
         reason = f"it begins at {base:#x}"
         effect = "objects cannot be told from their addresses: figures are too low"
         size.contradictions.append(Contradiction("direct map", reason, effect))

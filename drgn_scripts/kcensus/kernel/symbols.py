@@ -12,7 +12,7 @@ from drgn import Object, Program
 from drgn.helpers.linux.kallsyms import module_kallsyms
 from drgn.helpers.linux.module import address_to_module
 
-from kcensus.arch import architecture_of
+from kcensus.arch import KERNEL, architecture_of
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.names import MISSING, decode
 
@@ -20,7 +20,6 @@ _UNKNOWN = (*MISSING, AttributeError, ValueError)
 _MAX_SYMBOLS = 1 << 20
 _MAX_MODULES = 1 << 31
 """Largest distance of modules below the kernel."""
-_LOWEST = 1 << 63
 _LABEL = "_after_hwframe"
 """End of the names of labels in entry functions: without sizes, kallsyms makes them functions."""
 
@@ -31,7 +30,7 @@ def image_range(prog: Program) -> range:
     Addresses of other memory may be among them.
     """
     architecture = architecture_of(prog.platform)
-    image = architecture.image if architecture is not None else _LOWEST
+    image = architecture.image if architecture is not None else KERNEL
     with contextlib.suppress(*_UNKNOWN):
         # Until Linux kernel commit 14c127c957c1 ("arm64: mm: Flip kernel VA space") (in v5.4),
         # arm64 had the image in the lower half of the kernel's addresses.

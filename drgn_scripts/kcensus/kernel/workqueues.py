@@ -18,7 +18,7 @@ from drgn.helpers.linux.percpu import per_cpu
 
 from kcensus.engine.chase import Damage, Lanes, collect, pointer_step
 from kcensus.engine.gather import Gathered, gather, gather_arrays
-from kcensus.engine.layout import Layout, layout
+from kcensus.engine.layout import Layout, layout, word_dtype
 from kcensus.engine.memory import Faults, Memory, Numbers, Words
 from kcensus.kernel.clock import elapsed, hz
 from kcensus.kernel.idr import idr_entries
@@ -287,7 +287,7 @@ class _Reader:
         offset = np.uint64(drgn.offsetof(self.pool_type, "busy_hash"))
         buckets = self.pool_type.member("busy_hash").type.length or 0
         hashes = np.array([pool.address for pool in pools], np.uint64) + offset
-        heads, _ = gather_arrays(self.memory, hashes, buckets, np.uint64, self.faults)
+        heads, _ = gather_arrays(self.memory, hashes, buckets, word_dtype(self.prog), self.faults)
         steps = np.uint64(8) * np.arange(buckets, dtype=np.uint64)
         lanes, nodes = self._hashed((hashes[:, None] + steps).ravel(), heads.ravel())
         worker_type = self.prog.type("struct worker")

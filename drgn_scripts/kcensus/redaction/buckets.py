@@ -17,6 +17,7 @@ from drgn.helpers.linux.mm import follow_phys
 from kcensus.analyses.dentries.census import NO_SLOT, DentryCensus
 from kcensus.analyses.dentries.chains import FEWER, KINDS
 from kcensus.engine.gather import gather_arrays
+from kcensus.engine.layout import word_dtype
 from kcensus.engine.memory import Bytes, Faults, Memory, Numbers, Words
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.vfs.dcache import flags, hash_table
@@ -38,8 +39,8 @@ def moved_dentries(kernel: Kernel, key: bytes) -> list[tuple[Words, Bytes]]:
     memory = kernel.memory
     census = DentryCensus(kernel, flags(memory, super_blocks(kernel).root), ("chains",))
     table, count = hash_table(memory)
-    place = np.array([table], np.uint64)
-    heads, readable = gather_arrays(memory, place, count, np.uint64, Faults(), use=None)
+    place, word = np.array([table], np.uint64), word_dtype(memory.prog)
+    heads, readable = gather_arrays(memory, place, count, word, Faults(), use=None)
     if not readable.all():
         raise ValueError("the hash table of dentries is not readable")
     random = np.random.Generator(np.random.Philox(key=int.from_bytes(key[:16], "little")))
@@ -64,9 +65,9 @@ def moved_dentries(kernel: Kernel, key: bytes) -> list[tuple[Words, Bytes]]:
     known = (first > direct) & (first < direct + np.uint64(memory.end))
     back = starts[torn[known]]
     return [
-        (first[known] - direct, back[:, None].view(np.uint8)),
-        (_physical(memory, starts, direct), heads[:, None].view(np.uint8)),
-        (node - direct, words.view(np.uint8)),
+        (first[known] - direct, back.astype(word)[:, None].view(np.uint8)),
+        (_physical(memory, starts, direct), heads.astype(word)[:, None].view(np.uint8)),
+        (node - direct, words.astype(word).view(np.uint8)),
     ]
 
 

@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kcensus.arch import architecture_of
-from kcensus.engine.layout import word_dtype
+from kcensus.engine.layout import number_dtype, word_dtype
 from kcensus.engine.memory import Bytes, Words
 from kcensus.engine.slub.slabs import ScanReport
 from kcensus.kernel.kernel import Kernel
@@ -123,7 +123,8 @@ class Redaction:
                 continue
             if isinstance(batch, Hashes):
                 numbers = pseudonyms.numbers(batch.value.astype(np.uint64))
-                data = numbers[:, None].view(np.uint8)
+                word = number_dtype(self._kernel.prog, "u4")
+                data = numbers.astype(word)[:, None].view(np.uint8)
                 patches = Patches(batch.physical, data, np.full(len(data), 4))
             else:
                 # A zero after each row keeps the rows apart.

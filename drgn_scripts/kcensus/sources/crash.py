@@ -289,6 +289,7 @@ def _elf_segments(reader: FileReader) -> list[elf.Segment]:
 def _note(path: str) -> bytes:
     """Return VMCOREINFO from the notes of an ELF dump; empty for any other file."""
     with contextlib.suppress(TargetError), FileReader(path) as reader:
-        notes = elf.core_notes(reader, _elf_segments(reader))
+        segments = _elf_segments(reader)
+        notes = elf.core_notes(reader, elf.read_header(reader), segments) if segments else []
         return next((text for owner, _, text in notes if owner == b"VMCOREINFO"), b"")
     return b""

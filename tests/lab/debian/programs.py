@@ -24,13 +24,13 @@ def program(command: str, machine: str) -> dict[str, Path]:
     inside = next((p for p in root.rglob(path.name) if p.parent.name in ("bin", "sbin")), None)
     if inside is None:
         raise LabError(f"no {command} for {machine}")
-    libraries = architecture(machine).libraries
+    libraries, interpreter = architecture(machine).libraries, architecture(machine).loader
     loader = root / "lib" / libraries
     found = {f"bin/{command}": inside}
     for library in _needed(inside, root / "usr/lib" / libraries, loader):
         # The program names its interpreter, the others are searched for.
-        place = "lib" if library.name.startswith("ld-linux") else f"lib/{libraries}"
-        found[f"{place}/{library.name}"] = library
+        is_loader = library.name == Path(interpreter).name
+        found[interpreter if is_loader else f"lib/{libraries}/{library.name}"] = library
     return found
 
 

@@ -124,9 +124,9 @@ class _Wanted:
     @property
     def ending(self) -> str:
         """How the name of its release ends."""
-        if self.flavor in _PAGES:
-            return f"{self.machine}-{self.flavor}"
-        return f"{self.flavor}-{self.machine}"
+        machine = architecture(self.machine).flavor or self.machine
+        parts = [machine, self.flavor] if self.flavor in _PAGES else [self.flavor, machine]
+        return "-".join(filter(None, parts))
 
 
 def _declared() -> dict[str, _Wanted]:
@@ -263,7 +263,7 @@ def _unpack(
         with mirror.contents(package) as files:
             for name, stream in files:
                 base = name.rpartition("/")[2]
-                if base.startswith("vmlinuz"):
+                if base.startswith(("vmlinuz", "vmlinux")):
                     (directory / "vmlinuz").write_bytes(stream.read())
                 elif match := re.fullmatch(r"(.+)\.ko(\.xz)?", base):
                     loadable[match[1].replace("-", "_")] = stream.read()

@@ -28,10 +28,10 @@ VMCOREINFO = (b"VMCOREINFO", 0, b"OSRELEASE=6.1.0-synthetic\nPAGESIZE=4096\n")
 PRSTATUS = (b"CORE", 1, bytes(336))
 
 
-def note(owner: bytes, type_: int, contents: bytes) -> bytes:
+def note(owner: bytes, type_: int, contents: bytes, order: str = "<") -> bytes:
     padded = owner + b"\0" * (4 - len(owner) % 4)
     body = contents + b"\0" * (-len(contents) % 4)
-    return struct.pack("<III", len(owner) + 1, len(contents), type_) + padded + body
+    return struct.pack(f"{order}III", len(owner) + 1, len(contents), type_) + padded + body
 
 
 def elf_core(
@@ -46,8 +46,8 @@ def elf_core(
     many: bool = False,
 ) -> bytes:
     """A synthetic ELF file with one note segment and one segment of ``loaded`` zeros."""
-    body = b"".join(note(*each) for each in notes)
     order = "<" if data == 1 else ">"
+    body = b"".join(note(*each, order) for each in notes)
     headers = 64 + 2 * 56 + (64 if many else 0)
     ident = b"\x7fELF" + bytes([bits, data, 1]) + bytes(9)
     shoff, phnum, shnum = (64 + 2 * 56, 0xFFFF, 1) if many else (0, 2, 0)
@@ -58,7 +58,7 @@ def elf_core(
     start = headers + len(body)
     phdrs += struct.pack(order + "IIQQQQQQ", 1, 7, start, 0, 0, loaded, loaded, 4096)
     # For more than 65534 program headers, sh_info of the first section has their number.
-    shdr = struct.pack("<IIQQQQIIQQ", 0, 0, 0, 0, 0, 0, 0, 2, 0, 0) if many else b""
+    shdr = struct.pack(f"{order}IIQQQQIIQQ", 0, 0, 0, 0, 0, 0, 0, 2, 0, 0) if many else b""
     return ehdr + phdrs + shdr + body + bytes(loaded if present is None else present)
 
 
@@ -71,19 +71,21 @@ def kdump(
     sysname: bytes = b"Linux",
     block: int = BLOCK,
     written: int | None = None,
+    order: str = "<",
 ) -> bytes:
     """A synthetic kdump-compressed file: headers, bitmaps, descriptors and pages full of 0xaa."""
     words = (sysname, b"synthetic", b"6.1.0", b"#1", machine, b"")
     uts = b"".join(word.ljust(65, b"\0") for word in words)
-    header = b"KDUMP   " + struct.pack("<i", 6) + uts.ljust(396, b"\0") + bytes(16)
+    header = b"KDUMP   " + struct.pack(f"{order}i", 6) + uts.ljust(396, b"\0") + bytes(16)
     mapnr, pages, page_bytes = 4096, 5, 100
-    header += struct.pack("<IiiIIIIIIi", status, block, 1, 2, mapnr, 0, 0, 0, 0, 1)
-    sub = struct.pack("<Qii", 0, level, split) + bytes(80) + struct.pack("<Q", mapnr)
+    header += struct.pack(f"{order}IiiIIIIIIi", status, block, 1, 2, mapnr, 0, 0, 0, 0, 1)
+    sub = struct.pack(f"{order}Qii", 0, level, split) + bytes(80)
+    sub += struct.pack(f"{order}Q", mapnr)
     bitmap = ((1 << pages) - 1).to_bytes(block, "little")
     descs_at = 4 * block
     data_at = descs_at + 24 * pages
     descs = b"".join(
-        struct.pack("<QIIQ", data_at + i * page_bytes, page_bytes, status & 0x27, 0)
+        struct.pack(f"{order}QIIQ", data_at + i * page_bytes, page_bytes, status & 0x27, 0)
         if written is None or i < written
         else bytes(24)
         for i in range(pages)
@@ -214,7 +216,7 @@ def test_an_unreadable_file(file: Callable[[bytes], Path], monkeypatch: pytest.M
         (kdump(machine=b"Unknown", sysname=b""), "QEMU wrote 'Unknown' as its machine"),
         *(
             (kdump(machine=machine), "comes from a machine of architecture")
-            for machine in (b"s390x", b"ppc64le", b"i686", b"\x1b[2J")
+            for machine in (b"riscv64", b"ppc64", b"i686", b"\x1b[2J")
         ),
     ],
 )
@@ -227,8 +229,9 @@ def test_a_file_that_is_not_a_whole_dump(
 @pytest.mark.parametrize(
     ("machine", "data", "bits", "name"),
     [
-        (22, 2, 2, "s390x (big-endian)"),
-        (21, 1, 2, "ppc64"),
+        (22, 1, 2, "s390x"),
+        (21, 2, 2, "ppc64 (big-endian)"),
+        (243, 1, 2, "riscv"),
         (183, 2, 2, "aarch64 (big-endian)"),
         (62, 1, 1, "32-bit x86_64"),
         (3, 1, 1, "i386"),
@@ -243,9 +246,9 @@ def test_another_architecture(
 
 
 @pytest.mark.parametrize("many", [False, True])
-@pytest.mark.parametrize("machine", [62, 183])
-def test_an_elf_dump(file: Callable[[bytes], Path], machine: int, many: bool) -> None:
-    content = elf_core([PRSTATUS, VMCOREINFO], machine=machine, many=many)
+@pytest.mark.parametrize(("machine", "data"), [(62, 1), (183, 1), (21, 1), (22, 2)])
+def test_an_elf_dump(file: Callable[[bytes], Path], machine: int, data: int, many: bool) -> None:
+    content = elf_core([PRSTATUS, VMCOREINFO], machine=machine, data=data, many=many)
     assert sniff(file(content)) == Sniffed("ELF")
 
 
@@ -272,6 +275,9 @@ def test_a_kdump(
 
 def test_other_whole_dumps(file: Callable[[bytes], Path]) -> None:
     assert not sniff(file(kdump(block=65536, machine=b"aarch64"))).truncated
+    whole = kdump(machine=b"s390x", order=">")
+    assert sniff(file(whole)).format == "kdump-compressed (lzo, dump level 31)"
+    assert refusal(file(whole[:-1])).startswith("is truncated: 1 of ")
     assert sniff(file(flattened(elf_core([VMCOREINFO])))).format == "ELF, flattened"
     for content in (kdump(sysname=b""), flattened(kdump(sysname=b""))):
         assert "QEMU" in sniff(file(content)).if_refused

@@ -158,7 +158,8 @@ class OracleDentries:
         type_ = prog.type("struct dentry")
         offset = drgn.offsetof(type_, "d_hash")
         found = []
-        for (head,) in struct.iter_unpack("<Q", table):
+        order = "<" if prog.platform.flags & drgn.PlatformFlags.IS_LITTLE_ENDIAN else ">"
+        for (head,) in struct.iter_unpack(f"{order}Q", table):
             chain = []
             node = head & ~1
             while node:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from kcensus.analyses.dentries.name_patterns import Families, families, merged, trimmed
+from kcensus.analyses.dentries.name_patterns import WORD, Families, families, merged, trimmed
 from kcensus.engine.gather import gather_arrays
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Numbers, Words
@@ -369,9 +369,8 @@ class DentryCensus:
             )
             if count >= _FAR:
                 # Read no further than the name: the next page may be missing.
-                dtype = self.slab_map.word.fields["word"].dtype
                 names, readable = gather_arrays(
-                    self.memory, pointers[chosen], count - _FAR, dtype, part.faults, Use.TEXT
+                    self.memory, pointers[chosen], count - _FAR, WORD, part.faults, Use.TEXT
                 )
                 readable &= names[:, 0] != 0
                 lose(rows[~readable])

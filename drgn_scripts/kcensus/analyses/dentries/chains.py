@@ -26,6 +26,7 @@ from kcensus.analyses.dentries.census import (
     DentryCensus,
 )
 from kcensus.engine.chase import Damage, Lanes, chase
+from kcensus.engine.layout import word_dtype
 from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words
 from kcensus.engine.rows import spread
 from kcensus.sources.capsule.uses import Use
@@ -111,7 +112,7 @@ class Chains:
                 lost = np.repeat(~readable, memory.page_size // 8)[span]
                 self.buckets_unreadable += int(np.count_nonzero(lost))
             # Bit 0 of a head is its lock.
-            heads = data.view(np.uint64)[span] & ~np.uint64(1)
+            heads = data.view(word_dtype(memory.prog))[span] & ~np.uint64(1)
             self.add(self.census.slots_of(heads, self.census.hash_link))
         return self
 

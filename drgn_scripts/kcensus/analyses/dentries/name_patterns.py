@@ -36,7 +36,7 @@ _CLASSES[ord("A") : ord("Z") + 1] = _UPPER
 _CLASSES[ord("A") : ord("F") + 1] = _UPPER_HEX
 _CLASSES[128:] = _BEYOND  # parts of letters, if the name is UTF-8
 _CLASS_TABLE = _CLASSES.tobytes()
-_WORD = np.dtype("<u8")
+WORD = np.dtype("<u8")
 """Little-endian on any machine: the first byte of a name is the lowest."""
 
 
@@ -46,7 +46,7 @@ def trimmed(columns: Iterable[npt.NDArray[Any]], lengths: Numbers) -> Words:
     :param columns: the first eight bytes of all names, the second eight, …, with all their ends
     :return: shape (words, names), so that equal words of all names are adjacent in memory
     """
-    words = np.stack([column.astype(_WORD, copy=False) for column in columns])
+    words = np.stack([column.astype(WORD, copy=False) for column in columns])
     words[-1] &= _KEEP[lengths - 8 * (len(words) - 1)]
     return words
 
@@ -83,7 +83,7 @@ def families(
     :param sums: columns to add up in addition to the number of names
     """
     # Python's own table lookup takes a quarter of the time of NumPy's, which widens the indexes.
-    classes = np.frombuffer(words.tobytes().translate(_CLASS_TABLE), _WORD).reshape(words.shape)
+    classes = np.frombuffer(words.tobytes().translate(_CLASS_TABLE), WORD).reshape(words.shape)
     # Digits and letters become A, the rest stays: classes are below 0x80, so no byte overflows.
     runs = ((classes + np.uint64(0x7F7F7F7F7F7F7F7F)) & _HIGH_BITS) >> np.uint64(7)
     shape = (words & ~(runs * np.uint64(0xFF))) | (runs * np.uint64(ord("A")))

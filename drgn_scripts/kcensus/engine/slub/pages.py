@@ -15,7 +15,7 @@ from drgn.helpers.linux.mm import for_each_valid_page_range
 
 from kcensus.arch import MAX_MEMORY_BYTES
 from kcensus.engine.gather import gather
-from kcensus.engine.layout import Layout, layout
+from kcensus.engine.layout import Layout, layout, native
 from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words, direct_map_start
 from kcensus.engine.slub.percpu import online_nodes
 from kcensus.sources.capsule import NotRecorded
@@ -57,7 +57,9 @@ class PageChunk:
 
     def records(self, layout: Layout, stride: int) -> npt.NDArray[Any]:
         """Return the structs as an array with the layout's dtype."""
-        return self.raw.view(layout.dtype(stride))
+        records = self.raw.view(layout.dtype(stride))
+        own = records.dtype
+        return records if own.isnative else records.astype(native(own))
 
 
 _SECTION_BITS = range(21, 35)
@@ -224,7 +226,7 @@ class PageMap:
         """
         if self.large_kmalloc_type is None:
             return self._unmarked_pages(records)
-        page_type = records["mapcount"].view(np.uint32) >> np.uint32(24)
+        page_type = records["mapcount"].astype(np.uint32) >> np.uint32(24)
         heads = np.flatnonzero(page_type == self.large_kmalloc_type)
         heads = heads[heads + 1 < len(records)]
         # Since Linux kernel commit ebc1baf5c9b4 ("mm: free up a word in the first tail page")

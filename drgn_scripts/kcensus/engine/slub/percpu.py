@@ -12,6 +12,7 @@ from drgn.helpers.linux.cpumask import for_each_possible_cpu
 from drgn.helpers.linux.nodemask import nr_node_ids
 from drgn.helpers.linux.percpu import per_cpu_ptr
 
+from kcensus.engine.layout import word_dtype
 from kcensus.engine.memory import Words
 from kcensus.sources.capsule import NotRecorded
 
@@ -44,7 +45,9 @@ def _cpu_offsets(prog: drgn.Program) -> Words:
         raw = array.to_bytes_()
     except (LookupError, drgn.FaultError, NotRecorded):
         return np.unique(offsets)  # with one processor, or an incomplete array
-    every, count = np.unique(np.frombuffer(raw, np.uint64), return_counts=True)
+    every, count = np.unique(
+        np.frombuffer(raw, word_dtype(prog)).astype(np.uint64), return_counts=True
+    )
     return np.union1d(offsets, every[(count == 1) & (every != 0)])
 
 

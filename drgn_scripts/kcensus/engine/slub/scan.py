@@ -15,7 +15,7 @@ import pandas as pd
 
 from kcensus.engine.chase import Damage, Lanes, chase
 from kcensus.engine.gather import use_of
-from kcensus.engine.layout import Field, Layout
+from kcensus.engine.layout import Field, Layout, native
 from kcensus.engine.memory import Bytes, Mask, Memory, Numbers, Words
 from kcensus.engine.slub.parked import Parked, parked
 from kcensus.engine.slub.slabs import ScanReport, SlabCache, SlabMap, Slabs
@@ -190,7 +190,8 @@ class View:
         self, dtype: np.dtype[Any], offset: int, shape: tuple[int, ...], inner: tuple[int, ...]
     ) -> npt.NDArray[Any]:
         strides = self.slab_bytes, self.cache.slot_size, *inner
-        return np.ndarray(shape, dtype, self.buffer, self.cache.left_pad + offset, strides)
+        cut = np.ndarray(shape, dtype, self.buffer, self.cache.left_pad + offset, strides)
+        return cut if dtype.isnative else cut.astype(native(dtype))
 
 
 def visit(

@@ -17,7 +17,7 @@ import numpy as np
 
 from kcensus.engine.chase import Lanes
 from kcensus.engine.gather import Gathered, gather, gather_words
-from kcensus.engine.layout import Path, layout, word_dtype
+from kcensus.engine.layout import Path, layout, number_dtype
 from kcensus.engine.memory import Faults, Mask, Numbers, Words
 from kcensus.engine.slub.percpu import cpu_offsets
 from kcensus.engine.tags import untagged
@@ -298,7 +298,7 @@ def _percpu_rwsems(kernel: Kernel, locks: Words, rows: _Rows, faults: Faults) ->
 def _inside(kernel: Kernel, counters: Words, faults: Faults) -> Numbers:
     """Return the number of readers: the sum of the counters of all possible CPUs."""
     total = np.zeros(len(counters), np.int64)
-    word = np.dtype(np.uint32).newbyteorder(word_dtype(kernel.prog).byteorder)
+    word = number_dtype(kernel.prog, "u4")
     for offset in cpu_offsets(kernel.prog):
         values, _ = gather_words(kernel.memory, counters + offset, word, faults)
         total += values.astype(np.uint32).view(np.int32)

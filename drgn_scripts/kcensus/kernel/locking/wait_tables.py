@@ -83,7 +83,7 @@ def bit_waiters(kernel: Kernel) -> BitWaiters:
         )
         # Waiting tasks have such a structure. Other entries, such as waiters of cachefiles, have no
         # task.
-        is_sound = columns.readable & plausible(columns["object"], 1)
+        is_sound = columns.readable & plausible(kernel.memory, columns["object"], 1)
         tasks.append(waiters.task[is_sound])
         objects.append(columns["object"][is_sound])
         pages.append(np.full(int(is_sound.sum()), is_page))

@@ -11,7 +11,7 @@ import numpy as np
 from drgn.helpers.linux.hugetlb import hugetlb_total_pages
 from drgn.helpers.linux.mmzone import NODE_DATA
 
-from kcensus.engine.layout import word_dtype
+from kcensus.engine.layout import number_dtype
 from kcensus.engine.slub.percpu import cpu_offsets, online_nodes
 from kcensus.kernel.size import attempt
 from kcensus.sources.capsule.uses import reading_numbers
@@ -119,7 +119,7 @@ def _per_cpu(pointer: drgn.Object, array: str = "", index: int = 0) -> int:
         type_ = type_.member(array).type.type
         start += index * drgn.sizeof(type_)
     size, is_signed = drgn.sizeof(type_), bool(type_.unaliased().is_signed)
-    number = np.dtype(f"{'i' if is_signed else 'u'}{size}").newbyteorder(word_dtype(prog).byteorder)
+    number = number_dtype(prog, f"{'i' if is_signed else 'u'}{size}")
     places = ((start + offset) % (1 << 64) for offset in cpu_offsets(prog).tolist())
     with reading_numbers(prog):
         counts = np.frombuffer(b"".join(prog.read(place, size) for place in places), number)

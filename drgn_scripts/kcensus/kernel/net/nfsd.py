@@ -7,7 +7,7 @@ import drgn
 import numpy as np
 
 from kcensus.engine.gather import gather, gather_arrays
-from kcensus.engine.layout import layout
+from kcensus.engine.layout import layout, number_dtype
 from kcensus.engine.memory import Faults, Guess, Mask, Numbers, Words
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.net.rpc import Calls
@@ -60,7 +60,7 @@ def _is_same(kernel: Kernel, here: Words, there: Words) -> Mask:
     (one, is_there), (other, is_here) = (
         gather_arrays(kernel.memory, at, _BYTES, np.uint8, Guess(), None) for at in (here, there)
     )
-    family = np.ascontiguousarray(one[:, :2]).view(np.uint16).reshape(-1)
+    family = np.ascontiguousarray(one[:, :2]).view(number_dtype(kernel.prog, "u2")).reshape(-1)
     same = one == other
     same[family == _IPV4, _BYTES_OF_IPV4:] = True
     matches: Mask = is_there & is_here & same.all(axis=1)

@@ -10,7 +10,7 @@ import drgn
 import numpy as np
 
 from kcensus.engine.gather import gather, gather_arrays
-from kcensus.engine.layout import layout, word_dtype
+from kcensus.engine.layout import layout, number_dtype
 from kcensus.engine.memory import Faults, Guess, Words
 from kcensus.kernel.kernel import Kernel
 
@@ -111,7 +111,7 @@ def _address(kernel: Kernel, sock: int, family: int) -> tuple[str, int]:
 def address_at(kernel: Kernel, place: int) -> tuple[str, int]:
     """Return address and port in a ``struct sockaddr_in`` or ``sockaddr_in6``; empty for others."""
     raw = _bytes(kernel, place, 2)
-    family = int(np.frombuffer(raw.ljust(2, b"\0"), word_dtype(kernel.prog).str[0] + "u2")[0])
+    family = int(np.frombuffer(raw.ljust(2, b"\0"), number_dtype(kernel.prog, "u2"))[0])
     host = _host(kernel, place + _INSIDE.get(family, 0), family)
     return host, _port(kernel, place + 2) if host else 0
 

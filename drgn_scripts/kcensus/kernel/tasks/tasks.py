@@ -11,6 +11,7 @@ from functools import cached_property
 import drgn
 import numpy as np
 
+from kcensus.arch import KNOWN
 from kcensus.engine.chase import circular
 from kcensus.engine.gather import Gathered, gather
 from kcensus.engine.layout import layout, pointee_names
@@ -170,7 +171,7 @@ def tasks(kernel: Kernel) -> Tasks:
         "state": ("__state", "state"),
     }
     optional = {
-        "sp": ("thread.sp", "thread.cpu_context.sp"),
+        "sp": tuple(each.stack_pointer for each in KNOWN),
         "on_cpu": "on_cpu",
         # Since Linux kernel commit bcf9033e5449 ("sched: move CPU field back into thread_info if
         # THREAD_INFO_IN_TASK=y") (in v5.16), the CPU is in thread_info again.

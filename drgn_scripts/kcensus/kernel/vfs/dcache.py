@@ -12,7 +12,6 @@ import pandas as pd
 from drgn.helpers.linux.mm import totalram_pages
 from drgn.helpers.linux.nodemask import nr_node_ids
 
-from kcensus.arch import KERNEL
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Memory, Words
@@ -112,9 +111,8 @@ def hash_table(memory: Memory) -> tuple[int, int]:
     # By default the table takes a thousandth of memory; dhash_entries= can ask for more.
     if not 0 < bits <= 32 or 8 << bits > int(totalram_pages(prog)) << memory.page_shift:
         raise ValueError(f"d_hash_shift: '{shift}' is impossible")
-    address = int(prog["dentry_hashtable"])
-    # It is in the upper half of the address space, and does not reach beyond its end.
-    if address % 8 or not KERNEL <= address <= (1 << 64) - (8 << bits):
+    address, places = int(prog["dentry_hashtable"]), memory.places
+    if address % 8 or not places.start <= address <= places.stop - (8 << bits):
         raise ValueError(f"dentry_hashtable: '{address:#x}' is impossible")
     return address, 1 << bits
 

@@ -10,7 +10,7 @@ import drgn
 import numpy as np
 from drgn import Object
 
-from kcensus.arch import KNOWN, architecture_of
+from kcensus.arch import KERNEL, KNOWN, architecture_of
 from kcensus.engine.memory import Faults, Numbers
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.names import ABSENT
@@ -22,8 +22,6 @@ from kcensus.sources.capsule import NotRecorded
 from kcensus.text import printable
 
 _MAX_FRAMES = 256
-_KERNEL = 1 << 63
-"""Below are the addresses of a program."""
 _MAX_INTERRUPT = 8
 """Most frames of the interrupt that preempted a task."""
 
@@ -69,7 +67,7 @@ def running_frames(kernel: Kernel, task: int) -> list[tuple[int, int]]:
         if not has_dwarf(kernel):
             return _unwound(kernel, task)
         for frame in running_trace(kernel, task) or ():
-            if not frame.is_inline and frame.pc >= _KERNEL:
+            if not frame.is_inline and frame.pc >= KERNEL:
                 places.append((frame.pc, frame.pc if frame.interrupted else frame.pc - 1))
         if _has_link(kernel):
             # Of an interrupted function without unwind information, drgn loses the caller, which
@@ -98,7 +96,7 @@ def _unwound(kernel: Kernel, task: int) -> list[tuple[int, int]]:
     """Return the stack of a running task by its registers and the kernel's own tables."""
     object_ = Object(kernel.prog, "struct task_struct *", value=task)
     frame = kernel.prog.stack_trace(object_)[0]
-    if frame.pc < _KERNEL:
+    if frame.pc < KERNEL:
         return []
     registers = frame.registers()
     architecture = architecture_of(kernel.prog.platform)

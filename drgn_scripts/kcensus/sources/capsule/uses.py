@@ -87,7 +87,7 @@ class Uses:
 
         :param address: virtual or physical
         """
-        if address >= KERNEL:
+        if address >= min(KERNEL, self._direct):
             begin, end = address >> self._page_shift, (address + size - 1) >> self._page_shift
             self._frames(np.arange(begin, end + 1, dtype=np.uint64))
         with self.reading(Use.NONE):

@@ -7,6 +7,7 @@ for more than 65534 program headers, ``PN_XNUM`` in elf(5).
 
 from __future__ import annotations
 
+import functools
 import re
 import struct
 from collections.abc import Iterator
@@ -25,10 +26,8 @@ NT_GNU_BUILD_ID = 3
 _SHT_NOTE, _SHT_NOBITS = 7, 8
 
 _PN_XNUM = 0xFFFF
-_EHDR = struct.Struct("<HHIQQQIHHHHHH")
-_PHDR = struct.Struct("<IIQQQQQQ")
-_SHDR = struct.Struct("<IIQQQQIIQQ")
-_NHDR = struct.Struct("<III")
+# Without a byte order.
+_EHDR, _PHDR, _SHDR, _NHDR = "HHIQQQIHHHHHH", "IIQQQQQQ", "IIQQQQIIQQ", "III"
 # Far more than any kernel writes; bounds the allocation for a corrupt header.
 _MAX_HEADERS = 1 << 20
 _MAX_NOTES = 64 << 20
@@ -51,6 +50,8 @@ class Header:
     """Program headers: offset, number, bytes of each."""
     shdrs: tuple[int, int, int] = (0, 0, 0)
     shstrndx: int = 0
+    is_little: bool = True
+    """Byte order of the file's structures."""
 
 
 class Segment(NamedTuple):
@@ -84,21 +85,26 @@ def read_header(reader: FileReader) -> Header:
     """Return the header of a file that starts with :data:`MAGIC`."""
     ident = reader.exact(0, 20, "ELF header")
     little = ident[5] != 2
-    type_, machine = struct.unpack_from("<HH" if little else ">HH", ident, 16)
-    name = _MACHINES.get(machine, f"ELF machine {machine}")
-    if name.startswith(("x86_64", "aarch64")) and ident[4] != 2:
-        name = f"32-bit {name}"
-    if not little:
-        name = f"{name} (big-endian)"
-    if ident[4] != 2 or by_machine(machine, is_little=little) is None:
-        return Header(type_, name, False)
-    fields = _EHDR.unpack(reader.exact(16, _EHDR.size, "ELF header"))
+    type_, machine = _layout("HH", is_little=little).unpack_from(ident, 16)
+    architecture = by_machine(machine, is_little=little)
+    if ident[4] != 2 or architecture is None:
+        name = _MACHINES.get(machine, f"ELF machine {machine}")
+        if architecture is not None:
+            name = f"32-bit {architecture.name}"
+        return Header(type_, name if little else f"{name} (big-endian)", False)
+    ehdr, shdr = _layout(_EHDR, is_little=little), _layout(_SHDR, is_little=little)
+    fields = ehdr.unpack(reader.exact(16, ehdr.size, "ELF header"))
     _, _, _, _, phoff, shoff, _, _, phentsize, phnum, shentsize, shnum, shstrndx = fields
     if phnum == _PN_XNUM:
         # sh_info of the first section header has the real number.
-        phnum = _SHDR.unpack(reader.exact(shoff, _SHDR.size, "ELF section headers"))[7]
+        phnum = shdr.unpack(reader.exact(shoff, shdr.size, "ELF section headers"))[7]
     phdrs, shdrs = (phoff, phnum, phentsize), (shoff, shnum, shentsize)
-    return Header(type_, name, True, phdrs, shdrs, shstrndx)
+    return Header(type_, architecture.name, True, phdrs, shdrs, shstrndx, little)
+
+
+@functools.cache
+def _layout(code: str, *, is_little: bool) -> struct.Struct:
+    return struct.Struct(f"{'<' if is_little else '>'}{code}")
 
 
 def _table(
@@ -114,7 +120,7 @@ def _table(
 
 def segments(reader: FileReader, header: Header) -> list[Segment]:
     """Return the program headers."""
-    table = _table(reader, header.phdrs, _PHDR)
+    table = _table(reader, header.phdrs, _layout(_PHDR, is_little=header.is_little))
     return [
         Segment(type_, offset, filesz, paddr, memsz, vaddr)
         for type_, _, offset, vaddr, paddr, filesz, memsz, _ in table
@@ -123,15 +129,16 @@ def segments(reader: FileReader, header: Header) -> list[Segment]:
 
 def sections(reader: FileReader, header: Header) -> list[Section]:
     """Return the section headers; none of a machine that is not supported."""
-    return [Section(*fields) for fields in _table(reader, header.shdrs, _SHDR)]
+    layout = _layout(_SHDR, is_little=header.is_little)
+    return [Section(*fields) for fields in _table(reader, header.shdrs, layout)]
 
 
-def notes(data: bytes) -> Iterator[tuple[bytes, int, bytes]]:
+def notes(data: bytes, *, is_little: bool) -> Iterator[tuple[bytes, int, bytes]]:
     """Yield (owner, type, contents) of the notes in a note segment or section, while intact."""
-    start = 0
-    while start + _NHDR.size <= len(data):
-        namesz, descsz, type_ = _NHDR.unpack_from(data, start)
-        name = start + _NHDR.size
+    start, nhdr = 0, _layout(_NHDR, is_little=is_little)
+    while start + nhdr.size <= len(data):
+        namesz, descsz, type_ = nhdr.unpack_from(data, start)
+        name = start + nhdr.size
         desc = name + (namesz + 3) // 4 * 4
         if desc + descsz > len(data):
             return
@@ -139,13 +146,17 @@ def notes(data: bytes) -> Iterator[tuple[bytes, int, bytes]]:
         start = desc + (descsz + 3) // 4 * 4
 
 
-def core_notes(reader: FileReader, segments: list[Segment]) -> list[tuple[bytes, int, bytes]]:
+def core_notes(
+    reader: FileReader, header: Header, segments: list[Segment]
+) -> list[tuple[bytes, int, bytes]]:
     """Return the notes of all note segments."""
     return [
         note
         for segment in segments
         if segment.type == PT_NOTE and segment.filesz <= _MAX_NOTES
-        for note in notes(reader.exact(segment.offset, segment.filesz, "ELF notes"))
+        for note in notes(
+            reader.exact(segment.offset, segment.filesz, "ELF notes"), is_little=header.is_little
+        )
     ]
 
 
@@ -187,7 +198,7 @@ def identity(reader: FileReader, header: Header) -> Identity:
     for name, type_, _, address, offset, size, *_ in table:
         if type_ == _SHT_NOTE and size <= _MAX_NOTES and build_id is None:
             data = reader.exact(offset, size, "ELF notes")
-            for owner, kind, description in notes(data):
+            for owner, kind, description in notes(data, is_little=header.is_little):
                 if owner == b"GNU" and kind == NT_GNU_BUILD_ID:
                     build_id = description.hex()
                     memory.append((address + data.index(description), description))

@@ -26,6 +26,7 @@ FLAT_MAGIC = b"makedumpfile\0\0\0\0"
 HEADER_BYTES = 464
 _SUB_HEADER = struct.Struct("<QiiQQQQQQQQQQQ")
 _PAGE_DESC = struct.Struct("<QIIQ")
+_BIG_ENDIAN = {each: struct.Struct(f">{each.format[1:]}") for each in (_SUB_HEADER, _PAGE_DESC)}
 _DESCRIPTOR = np.dtype([("offset", "<i8"), ("size", "<u4"), ("flags", "<u4"), ("page", "<u8")])
 _FLAT_RECORD = struct.Struct(">qq")
 _FLAT_HEADER_BYTES = 4096
@@ -69,6 +70,8 @@ class KdumpHeader:
     no_vmemmap: bool
     """``makedumpfile -e``"""
     from_qemu: bool
+    is_little: bool
+    """Byte order of the structures: that of the dumped machine."""
     parts: tuple[tuple[str, int, int], ...]
     """What the sub-header refers to, of :data:`_PARTS`: name, position and size in the file."""
 
@@ -95,16 +98,21 @@ def parse_header(start: bytes, name: str) -> KdumpHeader:
             f"{name}: QEMU wrote '{machine}' as its machine, so that no tool can open it; dump the "
             "guest as ELF (dump-guest-memory without a format, virsh dump --memory-only)"
         )
-    if machine and by_name(machine) is None:
+    architecture = by_name(machine)
+    if machine and architecture is None:
         raise unsupported_machine(name, machine)
-    (version,) = struct.unpack_from("<i", start, 8)
-    status, block_size, sub_blocks, bitmap_blocks, max_mapnr = struct.unpack_from("<5I", start, 424)
+    is_little = architecture is None or architecture.is_little
+    order = "<" if is_little else ">"
+    (version,) = struct.unpack_from(f"{order}i", start, 8)
+    status, block_size, sub_blocks, bitmap_blocks, max_mapnr = struct.unpack_from(
+        f"{order}5I", start, 424
+    )
     if block_size not in _BLOCK_SIZES or not 0 < sub_blocks < 1 << 20 or not bitmap_blocks:
         raise corrupt
     level = split = 0
     parts: list[tuple[str, int, int]] = []
     if version >= 1 and len(start) >= block_size + _SUB_HEADER.size:
-        sub = _SUB_HEADER.unpack_from(start, block_size)
+        sub = _ordered(_SUB_HEADER, is_little).unpack_from(start, block_size)
         level = sub[1]
         if version >= 2:
             split = sub[2]
@@ -123,8 +131,13 @@ def parse_header(start: bytes, name: str) -> KdumpHeader:
         no_vmemmap=bool(status & _NO_VMEMMAP),
         # makedumpfile copies the kernel's utsname; QEMU fills in the machine only.
         from_qemu=not sysname,
+        is_little=is_little,
         parts=tuple(parts),
     )
+
+
+def _ordered(structure: struct.Struct, is_little: bool) -> struct.Struct:
+    return structure if is_little else _BIG_ENDIAN[structure]
 
 
 def read_header(reader: FileReader) -> KdumpHeader:
@@ -169,7 +182,7 @@ def check_length(reader: FileReader, header: KdumpHeader) -> str:
     most = end + pages * header.block_size
     unwritten = False
     last = (0, 0)
-    for position, length, _, _ in _PAGE_DESC.iter_unpack(table):
+    for position, length, _, _ in _ordered(_PAGE_DESC, header.is_little).iter_unpack(table):
         if length > header.block_size or position + length > most:
             raise _corrupt(reader)
         unwritten |= position == 0 or length == 0
@@ -197,9 +210,10 @@ def check_length(reader: FileReader, header: KdumpHeader) -> str:
 
 def _check_descriptors(reader: FileReader, header: KdumpHeader, table: range) -> None:
     step = _CHUNK // _PAGE_DESC.size * _PAGE_DESC.size
+    own = _DESCRIPTOR if header.is_little else _DESCRIPTOR.newbyteorder(">")
     for start in table[:_MAX_TABLE:step]:
         data = reader.read(start, min(step, table.stop - start))
-        descriptors = np.frombuffer(data, _DESCRIPTOR)
+        descriptors = np.frombuffer(data, own)
         position, length = descriptors["offset"], descriptors["size"].astype(np.int64)
         outside = (position < 0) | (position > reader.size - length)
         if (outside | (length > header.block_size)).any():

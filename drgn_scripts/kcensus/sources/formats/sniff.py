@@ -160,15 +160,22 @@ def _core_header(reader: FileReader) -> elf.Header:
             "vmcore, and a vmlinux with -s"
         )
     if not header.supported:
-        raise unsupported_machine(reader.name, header.machine)
+        error = unsupported_machine(reader.name, header.machine)
+        # QEMU 7.2 takes the byte order of a hypervisor, which its guest does not have.
+        is_qemu = header.machine == "ppc64 (big-endian)"
+        raise TargetError(f"{error}; {_POWER}") if is_qemu else error
     return header
 
 
+_POWER = "QEMU writes dumps of ppc64le guests in this order, too: use kdump in the guest instead"
+
+
 def _elf(reader: FileReader, is_open: bool, searched: bool) -> Sniffed:
-    segments = elf.segments(reader, _core_header(reader))
+    header = _core_header(reader)
+    segments = elf.segments(reader, header)
     lacks = ""
     if not is_open:
-        notes = elf.core_notes(reader, segments)
+        notes = elf.core_notes(reader, header, segments)
         if not any(owner == b"VMCOREINFO" for owner, _, _ in notes):
             lacks = _no_vmcoreinfo(notes)
             if not searched or lacks == _PROCESS:

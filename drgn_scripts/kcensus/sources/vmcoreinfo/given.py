@@ -35,7 +35,8 @@ def read_vmcoreinfo(path: str | Path) -> bytes | Place:
     with FileReader(path, "--vmcoreinfo ") as reader:
         start = reader.read(0, _MAX_BYTES)
         if start.startswith(elf.MAGIC):
-            notes = elf.core_notes(reader, elf.segments(reader, elf.read_header(reader)))
+            header = elf.read_header(reader)
+            notes = elf.core_notes(reader, header, elf.segments(reader, header))
             text = next((text for owner, _, text in notes if owner == _OWNER), b"")
         elif start.startswith((kdump.MAGIC, kdump.FLAT_MAGIC)):
             text = _of_kdump(path)
@@ -59,7 +60,9 @@ def at_place(place: Place, read: Read) -> bytes:
 
 
 def _of_note(data: bytes) -> bytes:
-    return next((text for owner, _, text in elf.notes(data) if owner == _OWNER), b"")
+    # In the other byte order, the lengths are far too large.
+    notes = (each for is_little in (True, False) for each in elf.notes(data, is_little=is_little))
+    return next((text for owner, _, text in notes if owner == _OWNER), b"")
 
 
 def _of_kdump(path: str | Path) -> bytes:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import drgn
 
+from kcensus.arch import Architecture, by_name
 from kcensus.sources.formats import elf
 from kcensus.sources.reader import FileReader
 
@@ -26,7 +27,11 @@ class _Part(NamedTuple):
 class FileMemory:
     """Memory of a file that stays open; forked processes may read it, too."""
 
-    def __init__(self, path: str | Path, parts: list[_Part]) -> None:
+    def __init__(
+        self, path: str | Path, parts: list[_Part], architecture: Architecture | None = None
+    ) -> None:
+        self.architecture = architecture
+        """As its headers say; None for a raw image."""
         self._file = open(path, "rb")  # noqa: SIM115, as long as the program lives
         self._parts = list(_disjoint(parts))
 
@@ -81,13 +86,14 @@ def of_elf(path: str | Path) -> FileMemory:
     :raises TargetError: its headers are damaged
     """
     with FileReader(path) as reader:
-        segments = elf.segments(reader, elf.read_header(reader))
+        header = elf.read_header(reader)
+        segments = elf.segments(reader, header)
         parts = [
             _Part(segment.paddr, min(segment.filesz, reader.size - segment.offset), segment.offset)
             for segment in segments
             if segment.type == elf.PT_LOAD and segment.paddr + segment.filesz <= _NO_ADDRESS
         ]
-    return FileMemory(path, parts)
+    return FileMemory(path, parts, by_name(header.machine))
 
 
 def of_raw(path: str | Path) -> FileMemory:

@@ -52,10 +52,25 @@ def open_dump(path: str, sniffed: Sniffed, given: Path | None) -> tuple[drgn.Pro
             f"{name}: {sniffed.no_vmcoreinfo}; {error} either: if you have that of this boot, pass "
             "it with --vmcoreinfo"
         ) from error
-    prog = drgn.Program(vmcoreinfo=info.text)
-    prog.set_core_dump(path)
+    prog = _open_elf(path, info) if sniffed.no_vmcoreinfo else None
+    if prog is None:
+        prog = drgn.Program(vmcoreinfo=info.text)
+        prog.set_core_dump(path)
     _check(prog, info, name)
     return prog, described
+
+
+def _open_elf(path: str, info: Vmcoreinfo) -> drgn.Program | None:
+    """Return a program of an ELF dump whose only segment begins at physical address 0.
+
+    Without VMCOREINFO in the dump, drgn takes this for an unknown address. QEMU writes such dumps
+    on Z. None for other dumps.
+    """
+    stored = memory.of_elf(path)
+    if stored.architecture is None or [start for start, _ in stored.ranges] != [0]:
+        return None
+    size = stored.ranges[0][1]
+    return program_of(stored.architecture.drgn, info.text, stored.read, memory_bytes=size)
 
 
 def _physical(path: str, sniffed: Sniffed) -> Read:

@@ -353,7 +353,7 @@ class Figures:
         # Direct I/O of memory that is shared or mapped: the page is the buffer.
         direct = [name.startswith("blkdev_bio_end_io") or "dio" in name for name in self.owners]
         # A page of no file has other words in place of its mapping.
-        inodes[np.array(direct, np.bool_) | ~plausible(inodes, 1)] = 0
+        inodes[np.array(direct, np.bool_) | ~plausible(self.kernel.memory, inodes, 1)] = 0
         paths = file_paths(self.kernel, inodes, bios.faults)
         return [paths.get(inode, "") for inode in inodes.tolist()]
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from drgn.helpers.linux.module import address_to_module
 
 from kcensus.engine.gather import gather, gather_arrays
-from kcensus.engine.layout import layout, word_dtype
+from kcensus.engine.layout import layout, number_dtype
 from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words
 from kcensus.kernel.names import ABSENT
 
@@ -98,7 +98,7 @@ class OrcTables:
             raise LookupError("the table of ORC is unreadable or damaged")
         self._registers = np.array([numbering.get(each, OTHER) for each in range(16)])
         self._modules: dict[int, tuple[int, int, int]] = {}
-        self._number = np.dtype("i4").newbyteorder(word_dtype(prog).byteorder)
+        self._number = number_dtype(prog, "i4")
 
     @property
     def mark_ends(self) -> bool:

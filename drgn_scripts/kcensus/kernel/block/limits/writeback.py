@@ -9,7 +9,7 @@ import drgn
 import numpy as np
 
 from kcensus.engine.gather import gather, gather_words
-from kcensus.engine.layout import Layout, layout
+from kcensus.engine.layout import Layout, layout, number_dtype
 from kcensus.engine.memory import Faults, Numbers, Words
 from kcensus.engine.rows import Addressed, rows_of
 from kcensus.engine.slub.percpu import cpu_offsets
@@ -132,7 +132,7 @@ def dirty_pages(kernel: Kernel, flushers: Words, faults: Faults) -> tuple[Number
         count = read["count"].astype(np.int64)
         if len(flushers) * len(offsets) <= _MAX_PARTS:
             places = (read["parts"][:, None] + offsets[None, :]).ravel()
-            parts, readable = gather_words(memory, places, np.dtype("i4"), faults)
+            parts, readable = gather_words(memory, places, number_dtype(prog, "i4"), faults)
             count += np.where(readable, parts, 0).reshape(len(flushers), -1).sum(1)
         found.append(np.maximum(count, 0))
     return found[0], found[1]

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import drgn
 import numpy as np
 
+from kcensus.engine.layout import word_dtype
 from kcensus.engine.memory import Words
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.names import DAMAGED
@@ -98,7 +99,7 @@ class Spinning(Finder):
             content = self.kernel.prog.read(start & ~7, low + size - (start & ~7))
         except DAMAGED:
             return np.empty(0, np.uint64)
-        return np.frombuffer(content, np.uint64)
+        return np.frombuffer(content, word_dtype(self.kernel.prog)).astype(np.uint64)
 
 
 def _lock(trace: drgn.StackTrace) -> int:

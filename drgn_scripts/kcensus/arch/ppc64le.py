@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""POWER, little-endian, with the radix MMU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import drgn
+
+from kcensus.arch.model import Architecture
+
+_LINEAR = 0xC000_0000_0000_0000
+"""Address of physical address 0; the image is in this mapping, too."""
+
+
+def _physical(address: int, number: Callable[[str], int | None]) -> int | None:
+    return address - _LINEAR if address >= _LINEAR else None
+
+
+ARCHITECTURE = Architecture(
+    name="ppc64le",
+    drgn=drgn.Architecture.PPC64,
+    elf_machine=21,
+    crash="PPC64",
+    has_signed_char=False,
+    image=_LINEAR,
+    pc="nip",
+    sp="gpr[1]",
+    arguments=("orig_gpr3", *(f"gpr[{number}]" for number in range(4, 9))),
+    # The functions of system calls have no prefix of their own.
+    syscalls=(),
+    interrupts=("hardware_interrupt_common", "decrementer_common", "doorbell_super_common"),
+    marks=("RADIX_MMU",),
+    stack_pointer="thread.ksp",
+    registers="thread.fp_state",
+    physical=_physical,
+)
