@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""arm64."""
+"""arm64: stacks and registers."""
