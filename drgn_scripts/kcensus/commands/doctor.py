@@ -12,8 +12,6 @@ from kcensus.commands import Exit
 from kcensus.commands.shared import options
 from kcensus.commands.shared.output import check_output, show
 from kcensus.commands.shared.target import opened
-from kcensus.kernel.tasks.stacks import has_reader
-from kcensus.kernel.waiting.reader import unread_code
 from kcensus.results import Figure, Gap, Result, Unit, ratio
 from kcensus.text import printable
 
@@ -130,6 +128,9 @@ def _architecture(target: Target) -> str:
 
 def _unread_stacks(target: Target, analysis: Analysis) -> list[str]:
     """Return a sentence if an analysis would read stacks or code that kcensus does not read."""
+    from kcensus.kernel.tasks.stacks import has_reader
+    from kcensus.kernel.waiting.reader import unread_code
+
     architecture, platform = _architecture(target), target.prog.platform
     if not analysis.reads_stacks or platform is None:
         return []

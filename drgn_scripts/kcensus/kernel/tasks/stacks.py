@@ -123,11 +123,12 @@ def stacks(kernel: Kernel, tasks: Tasks, rows: Numbers, faults: Faults) -> Stack
     size = stack_size(kernel.prog)
     memory = StackMemory(kernel, tasks.stack[rows], size, faults)
     unwinder = _unwinders(kernel.prog).unwinder(memory)
-    lane, pc, bottom, _, is_cut = walk(
+    lane, pc, bottom, is_exact, is_cut = walk(
         memory, unwinder, *unwinder.starts(tasks.address[rows], tasks.sp[rows])
     )
-    symbols = symbols_of(kernel)
-    known = {place: symbols(place - 1) for place in np.unique(pc).tolist()}
+    symbols, exact = symbols_of(kernel), set(pc[is_exact].tolist())
+    # A function may be interrupted at its first instruction.
+    known = {place: symbols(place - (place not in exact)) for place in np.unique(pc).tolist()}
     names = {place: name for place, (name, _) in known.items()}
     modules = {place: module for place, (_, module) in known.items() if module}
     if unwinder.ends_at_entry:

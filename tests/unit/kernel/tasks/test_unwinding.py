@@ -165,7 +165,7 @@ def test_a_kernel_thread_ends_at_its_entry(
     pc = np.array([_CODE, _CODE + 16, _CODE, _CODE + 32], np.uint64)
     lane, cut = np.array([0, 0, 1, 1]), np.array([True, True])
     unwinder = SimpleNamespace(starts=lambda *_: (), ends_at_entry=ends_at_entry)
-    monkeypatch.setattr(stacks, "walk", lambda *_: (lane, pc, pc, pc > 0, cut))
+    monkeypatch.setattr(stacks, "walk", lambda *_: (lane, pc, pc, pc == 0, cut))
     monkeypatch.setattr(stacks, "_unwinders", lambda _: Unwinders(lambda _: unwinder, lambda _: ()))
     names = {_CODE: "schedule", _CODE + 16: "ret_from_fork", _CODE + 32: "ret_from_space"}
     monkeypatch.setattr(stacks, "symbols_of", lambda _: lambda place: (names[place + 1], ""))
@@ -175,6 +175,21 @@ def test_a_kernel_thread_ends_at_its_entry(
     found = stacks.stacks(Kernel(k.prog), columns, np.arange(2), Faults())
     # Tables that cannot tell the end are damaged.
     assert found.is_cut.tolist() == [not ends_at_entry, True]
+
+
+def test_a_function_interrupted_at_its_first_instruction(monkeypatch: pytest.MonkeyPatch) -> None:
+    pc = np.array([_CODE + 16, _CODE + 32], np.uint64)
+    lane, cut, exact = np.array([0, 0]), np.array([False]), np.array([False, True])
+    unwinder = SimpleNamespace(starts=lambda *_: (), ends_at_entry=False)
+    monkeypatch.setattr(stacks, "walk", lambda *_: (lane, pc, pc, exact, cut))
+    monkeypatch.setattr(stacks, "_unwinders", lambda _: Unwinders(lambda _: unwinder, lambda _: ()))
+    names = {_CODE + 15: "schedule", _CODE + 32: "memcpy"}
+    monkeypatch.setattr(stacks, "symbols_of", lambda _: lambda place: (names[place], ""))
+    k = FakeKernel("6.10")
+    k.constant("THREAD_SIZE", 16384)
+    columns: Any = SimpleNamespace(**dict.fromkeys(("stack", "address", "sp"), pc))
+    found = stacks.stacks(Kernel(k.prog), columns, np.arange(1), Faults())
+    assert found.functions(0) == ["schedule", "memcpy"]
 
 
 @pytest.mark.parametrize(

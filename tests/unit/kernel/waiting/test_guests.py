@@ -26,8 +26,8 @@ from kcensus.analyses.runner import Context
 from kcensus.engine.gather import Gathered, gather
 from kcensus.engine.layout import Layout, layout
 from kcensus.engine.memory import Faults, Memory, Words
+from kcensus.kernel.arch.x86_64 import unwinder as unwinder_module
 from kcensus.kernel.kernel import Kernel
-from kcensus.kernel.tasks import stacks as stacks_module
 from kcensus.kernel.tasks import tasks as tasks_module
 from kcensus.kernel.tasks.functions import ON_TIMERS, WaitKind
 from kcensus.kernel.tasks.tasks import tasks
@@ -246,7 +246,7 @@ def test_stacks_before_there_was_a_frame_of_inactive_tasks(
     prog.register_symbol_finder(
         "older", lambda _, name, *__: [schedule] if name == "__schedule" else [], enable_index=0
     )
-    monkeypatch.setattr(stacks_module, "layout", layout_without("inactive_task_frame"))
+    monkeypatch.setattr(unwinder_module, "layout", layout_without("inactive_task_frame"))
     old = blocked(Kernel(prog))
     assert not old.stacks.is_cut.any()
     for row in range(len(found)):

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""arm64: frame records, and machine code."""
+"""arm64: stacks, registers and machine code."""

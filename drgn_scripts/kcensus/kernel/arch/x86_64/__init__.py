@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""x86-64: ORC tables and machine code."""
+"""x86-64: stacks, registers and machine code."""
