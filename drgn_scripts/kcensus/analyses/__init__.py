@@ -93,7 +93,7 @@ class Analysis:
     """Members, such as ``struct mem_cgroup.nodeinfo``, without which it fails: older kernels lack
     them."""
     reads_stacks: bool = False
-    """Whether it unwinds stacks, and reads machine code."""
+    """Whether it unwinds stacks, and reads machine code, which kcensus does on x86-64 only."""
     reads_arguments: bool = False
     """Whether it reads arguments of functions, which only DWARF locates."""
     more_modules: str = ""

@@ -33,8 +33,8 @@ ARCHITECTURE = Architecture(
     syscalls=("__arm64_sys_", "__arm64_compat_sys_"),
     interrupts=("el1h_64_", "el1t_64_", "el1_", "__el1_irq"),
     marks=("kimage_voffset", "VA_BITS"),
+    physical=_physical,
     stack_pointer="thread.cpu_context.sp",
     registers="thread.uw",
     memdie=18,
-    physical=_physical,
 )

@@ -47,6 +47,9 @@ class Architecture:
     """Prefixes of the functions that an interrupt or exception calls first."""
     marks: tuple[str, ...]
     """Numbers of VMCOREINFO, ``NUMBER(name)``, that only this architecture has."""
+    physical: Callable[[int, Callable[[str], int | None]], int | None]
+    """Returns the physical address of a variable of the image, given its address and a look-up of
+    VMCOREINFO's numbers; None if it is unknown."""
     stack_pointer: str
     """Member of ``struct task_struct`` with the stack pointer of a task that has no CPU."""
     registers: str
@@ -54,9 +57,6 @@ class Architecture:
     behind it, is of them, also the keys of pointer authentication."""
     memdie: int
     """Bit of ``thread_info.flags`` of a victim of the OOM killer, TIF_MEMDIE, before v4.10."""
-    physical: Callable[[int, Callable[[str], int | None]], int | None]
-    """Returns the physical address of a variable of the image, given its address and a look-up of
-    VMCOREINFO's numbers; None if it is unknown."""
     fixed: int = 1 << 64
     """Lowest address that KASLR does not move, behind the kernel."""
     is_little: bool = True

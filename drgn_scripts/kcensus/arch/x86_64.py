@@ -33,12 +33,12 @@ ARCHITECTURE = Architecture(
     # The last ones until Linux 5.7; later ones begin with asm_.
     interrupts=("asm_", "apic_timer_interrupt", "reschedule_interrupt", "retint_kernel"),
     marks=("phys_base",),
+    physical=_physical,
     stack_pointer="thread.sp",
     # Since v6.16 (commit not verified), they follow the task instead of ending it; see
     # x86_task_fpu().
     registers="thread.fpu",
     memdie=20,
-    physical=_physical,
     # The fixed mapping, where vsyscall is.
     fixed=0xFFFF_FFFF_FF00_0000,
 )

@@ -16,7 +16,7 @@ from tests.unit.project.test_layers import PACKAGE
 
 ROOMS = ("arch", "kernel/arch")
 NAMES = (
-    r"x86|X86_64|AARCH64|amd64|aarch64|arm64|ppc64|s390|riscv|__ia32_|asm_(?:sysvec|exc|common)|_interrupt\b"
+    r"x86|X86_64|AARCH64|amd64|aarch64|arm64|ppc64|s390|riscv|__ia32_|__x64_|asm_(?:sysvec|exc|common)|_interrupt\b"
     r"|physical_base|phys_base|kimage|page_offset_base|vmemmap_base|memstart_addr|vsyscall"
     # Registers, and members of pt_regs and thread_struct.
     r"|\b[re](?:ip|sp|bp|flags|[a-d]x|[sd]i)\b|\bcs\b|\b[fg]s_?base\b|\bcr[0-4]\b|cpu_context"
@@ -40,6 +40,10 @@ EXCEPTIONS = {
     # Which room has the readers.
     "kernel/tasks/registers.py": {"x86", "X86_64", "aarch64", "AARCH64"},
     # Stacks and machine code of x86-64.
+    "analyses/__init__.py": {"x86"},
+    "analyses/waits/figures/names.py": {"x86", "(1 << 64) - (1 << 31)"},
+    "kernel/waiting/finders/events/pipes.py": {"__x64_"},
+    "kernel/waiting/finders/io/direct_io.py": {"(1 << 64) - (1 << 31)"},
     "commands/doctor.py": {"x86"},
     "kernel/code/call_sites.py": {"x86", "X86_64", "esi"},
     "kernel/code/flow.py": {"x86"},

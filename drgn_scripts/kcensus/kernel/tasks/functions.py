@@ -103,11 +103,10 @@ ON_TIMERS = frozenset(
     ["msleep", "usleep_range", "usleep_range_state", "xfsaild", "balance_dirty_pages"]
 )
 """Functions that sleep until a timer fires, whatever else happens."""
-SYSTEM_CALLS = (
+_ENTRIES = (
     *(prefix for each in KNOWN for prefix in each.syscalls),
     *("__se_sys_", "__do_sys_", "ksys_", "sys_"),
 )
-"""Prefixes of the functions of system calls."""
 _THREADS = frozenset({"kthread", "ret_from_fork", "ret_from_fork_asm", "kernel_thread_helper"})
 
 
@@ -132,7 +131,7 @@ def entered_by(functions: Sequence[str]) -> str:
     """
     names = [plain(name) for name in functions]
     for name in reversed(names):
-        for prefix in SYSTEM_CALLS:
+        for prefix in _ENTRIES:
             if name.startswith(prefix):
                 return name.removeprefix(prefix)
     if "process_one_work" in names[1:]:

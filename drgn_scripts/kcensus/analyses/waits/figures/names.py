@@ -11,7 +11,6 @@ from functools import cached_property
 import numpy as np
 
 from kcensus.analyses.waits.figures.tasks import State, TaskNodes
-from kcensus.arch import KERNEL, architecture_of
 from kcensus.engine.memory import Faults
 from kcensus.human import listed
 from kcensus.kernel.kernel import Kernel
@@ -27,8 +26,10 @@ from kcensus.text import printable, task_name
 
 _MAX_NAMED = 1 << 10
 """Most objects to look up symbols for, by number of tasks behind them."""
+_CODE = (1 << 64) - (1 << 31)
+"""Lowest address of variables of the kernel and its modules on x86-64."""
 _MAX_MODULES = 1 << 31
-"""Largest distance of modules below the kernel."""
+"""Largest distance of modules below the kernel on other architectures."""
 _MAX_LISTED = 3
 """Most programs or memory cgroups in a sentence."""
 _MAX_CGROUPS = 16
@@ -52,12 +53,10 @@ class Names:
         self._tasks, self._behind, self._cycles = tasks, behind, cycles
 
     def _first_variable(self) -> int:
-        arch = architecture_of(self._kernel.prog.platform)
-        image = arch.image if arch is not None else KERNEL
         try:
-            return max(image, int(self._kernel.prog.symbol("_text").address) - _MAX_MODULES)
+            return min(_CODE, int(self._kernel.prog.symbol("_text").address) - _MAX_MODULES)
         except (LookupError, NotRecorded):
-            return image
+            return _CODE
 
     @cached_property
     def _symbols(self) -> dict[int, str]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from kcensus.engine.memory import Mask, Numbers, Words
 from kcensus.kernel.locking.owners import Strength
-from kcensus.kernel.tasks.functions import SYSTEM_CALLS, WaitKind, plain
+from kcensus.kernel.tasks.functions import WaitKind, plain
 from kcensus.kernel.vfs.files import OpenFiles, open_files
 from kcensus.kernel.waiting.finder import Draft, Finder
 from kcensus.kernel.waiting.graph import PROCESS, EdgeKind, Graph, NodeKind
@@ -24,8 +24,7 @@ IDLE_END = EdgeKind("other end also open in", "also has open the other end of", 
 _IDLE = frozenset(
     {"do_wait", "__do_wait", "do_poll", "do_sys_poll", "ep_poll", "do_epoll_wait", "do_select"}
     | {"core_sys_select", "poll_schedule_timeout", "do_sigtimedwait", "sigsuspend"}
-    | {"do_nanosleep", "hrtimer_nanosleep"}
-    | {f"{prefix}pause" for prefix in SYSTEM_CALLS}
+    | {"do_nanosleep", "hrtimer_nanosleep", "sys_pause"}
 )
 """Functions in which processes wait for an event of any kind, or for a child."""
 
@@ -118,7 +117,7 @@ class Pipes(Finder):
         """
         is_idle = np.zeros(len(self.known), np.bool_)
         names = map(plain, self.waits.function)
-        idle = [name in _IDLE for name in names]
+        idle = [name.removeprefix("__x64_") in _IDLE for name in names]
         is_idle[self.rows[np.array(idle, np.bool_)]] = True
         return np.setdiff1d(files.tables[is_idle], files.tables[~is_idle])
 

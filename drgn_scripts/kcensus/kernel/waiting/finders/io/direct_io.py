@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kcensus.arch import architecture_of
 from kcensus.engine.chase import Lanes
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
@@ -49,6 +48,8 @@ _KINDS = (
     # Since v4.10 (commit not verified).
     _Kind("blkdev_dio", "waiter", frozenset({"__blkdev_direct_IO", "blkdev_direct_IO"})),
 )
+_CODE = np.uint64((1 << 64) - (1 << 31))
+"""Lowest address of the kernel's own code and variables."""
 _SIMPLE, _SIMPLE_END = "__blkdev_direct_IO_simple", "blkdev_bio_end_io_simple"
 
 
@@ -65,8 +66,6 @@ def direct_io(reading: Reading) -> None:
 def _in_frames(reading: Reading, asked: Mask, kind: _Kind) -> None:
     """Note the structures of a kind with an address in the frames of waiting functions."""
     kernel, known, size = reading.kernel, reading.known, np.uint64(reading.stacks.size)
-    arch = architecture_of(kernel.prog.platform)
-    most = np.uint64(arch.image if arch is not None else (1 << 64) - 1)
     end = _frame_ends(reading.stacks, kind.functions)
     lanes = np.flatnonzero(asked & (end != 0))
     if not len(lanes):
@@ -77,7 +76,7 @@ def _in_frames(reading: Reading, asked: Mask, kind: _Kind) -> None:
         return
     for index, word, place in picked_words(
         kernel.memory, known, reading.rows[lanes], reading.stacks.size, reading.faults,
-        lambda words, _: (words >= KERNEL) & (words < most) & ((words & np.uint64(7)) == 0),
+        lambda words, _: (words >= KERNEL) & (words < _CODE) & ((words & np.uint64(7)) == 0),
     ):  # fmt: skip
         lane = lanes[index]
         row = reading.rows[lane]
