@@ -29,8 +29,9 @@ NUMBERS = {
 }
 _PARTS = r"1 << 63|1 << 52|0xFF << 56|\(1 << 64\) - \(1 << \d+\)"
 EXCEPTIONS = {
-    # The names of packages, files, ELF machines and type packs are those of architectures.
+    # The names of packages, files, samples, ELF machines and type packs are those of architectures.
     "commands/types.py": {"amd64"},
+    "samples/__init__.py": {"arm64"},
     "sources/debuginfo/packages.py": (
         {"x86", "amd64", "aarch64", "arm64", "ppc64", "s390", "riscv"}
     ),
