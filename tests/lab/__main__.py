@@ -92,9 +92,9 @@ def _list(arguments: argparse.Namespace) -> None:
         print(f"{name:24} {kernel:14} {state}")
 
 
-def _samples(_arguments: argparse.Namespace) -> None:
+def _samples(arguments: argparse.Namespace) -> None:
     host.install_packages()
-    samples.make()
+    samples.make(arguments.name)
 
 
 def _clean(_arguments: argparse.Namespace) -> None:
@@ -115,6 +115,9 @@ def _main() -> None:
     def command(name: str, function: Callable[[argparse.Namespace], None], text: str) -> None:
         sub = commands.add_parser(name, help=text, description=text)
         sub.set_defaults(function=function)
+        if name == "samples":
+            known = [*samples.GUESTS, samples.SERIES]
+            sub.add_argument("name", nargs="*", metavar="NAME", help=f"of {', '.join(known)}")
         if name in ("clean", "samples"):
             return
         sub.add_argument("--kernel", metavar="K", action="append", help="only this kernel")

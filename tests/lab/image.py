@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from . import host, scenario
-from .architectures import AMD64, architecture
 from .debian import programs
+from .debian.machines import AMD64, architecture
 from .debian.store import Kernel
 from .scenario import Scenario, Step, Trial
 

@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import Any
 
 from . import host
-from .architectures import Architecture
+from .debian.machines import Architecture
 from .host import LabError
 from .scenario import THROTTLE
 

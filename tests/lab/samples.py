@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Record the bundled samples again: ``python3 -m tests.lab samples``.
+"""Record the bundled samples again: ``python3 -m tests.lab samples [NAME]...``.
 
 Two guests, one workload: a kernel before the patches and one after them. A guest whose disk's
-scheduler starves writes, and one with a deadlock. A series of a host that boots twice, and grows in
-its second boot. What the guests counted lies beside the tests that hold the samples against it.
+scheduler starves writes, one with a deadlock, and the same deadlock on arm64. A series of a host
+that boots twice, and grows in its second boot. What the guests counted lies beside the tests that
+hold the samples against it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ GUESTS = {
     "sample-after": ("6.12", "sample"),
     "sample-io": ("6.1", "iosched-starved"),
     "sample-waits": ("6.1", "waits-four"),
+    "sample-arm64": ("6.12-arm64", "waits-four"),
 }
 """Kernel and scenario of each sample."""
 SERIES = "sample-series"
@@ -43,17 +46,20 @@ _KEPT_OF_OTHERS = ("cgroup.stat", "created.json", "dmsetup-status")
 _SMALLEST = 19
 
 
-def make() -> None:
-    """Record all guests, with all analyses there are."""
+def make(names: Sequence[str] = ()) -> None:
+    """Record guests, with all analyses there are, and the series; by default all of them."""
     # Here, so that the lab builds dumps without the package.
     from kcensus.analyses import analyses
     from kcensus.capsule import create
     from kcensus.samples import DIRECTORY
     from kcensus.sources import open_target
 
-    shutil.rmtree(TRUTH, ignore_errors=True)
-    TRUTH.mkdir(parents=True)
+    if not names:
+        shutil.rmtree(TRUTH, ignore_errors=True)
+    TRUTH.mkdir(parents=True, exist_ok=True)
     for name, (kernel, scenario) in GUESTS.items():
+        if names and name not in names:
+            continue
         dump = build(kernel, scenario)
         path = DIRECTORY / f"{name}.capsule"
         target = open_target(dump.formats["elf"], dump.debug)
@@ -64,7 +70,8 @@ def make() -> None:
             say(f"{name}: {analysis} is not in it: {error}")
         _write(name, {"release": dump.release, **_kept(dump)})
         say(f"{path}: {path.stat().st_size:,} bytes, {made.stored:,} pages")
-    make_series()
+    if not names or SERIES in names:
+        make_series()
 
 
 def make_series() -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.util import find_spec
 
 import pytest
 
@@ -15,7 +16,11 @@ from tests.leads import broken, dead_ends
 from tests.sample.conftest import NAMES, open_sample
 
 
-@pytest.mark.parametrize("name", CAPSULES)
+@pytest.mark.parametrize("name", [
+    name for name in CAPSULES
+    # Until stacks of arm64 are read.
+    if name != "sample-arm64" or find_spec("kcensus.kernel.arch.aarch64.unwinder")
+])  # fmt: skip
 def test_of_a_report(name: str) -> None:
     assert list(dead_ends(open_sample(name).report)) == []
 

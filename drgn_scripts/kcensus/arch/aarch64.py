@@ -46,8 +46,8 @@ ARCHITECTURE = Architecture(
     # With CONFIG_KASAN_SW_TAGS, and with CONFIG_KASAN_HW_TAGS.
     tagging=("__hwasan_tag_memory", "kasan_flag_enabled"),
     marks=("kimage_voffset", "VA_BITS"),
+    physical=_physical,
     stack_pointer="thread.cpu_context.sp",
     registers="thread.uw",
     memdie=18,
-    physical=_physical,
 )

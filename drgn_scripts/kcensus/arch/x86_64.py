@@ -41,12 +41,12 @@ ARCHITECTURE = Architecture(
     tag=0,
     tagging=(),
     marks=("phys_base",),
+    physical=_physical,
     stack_pointer="thread.sp",
     # Since v6.16 (commit not verified), they follow the task instead of ending it; see
     # x86_task_fpu().
     registers="thread.fpu",
     memdie=20,
-    physical=_physical,
     # The fixed mapping, where vsyscall is.
     fixed=0xFFFF_FFFF_FF00_0000,
 )

@@ -28,9 +28,10 @@ from kcensus.engine.rows import covered
 from kcensus.engine.slub.caches import find_caches
 from kcensus.engine.slub.scan import View, allocated, visit
 from kcensus.engine.slub.slabs import ScanReport, SlabMap
+from kcensus.kernel.arch.vectors import vectors
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.size import stack_size
-from kcensus.kernel.tasks.registers import user_registers, vectors
+from kcensus.kernel.tasks.registers import user_registers
 
 _MIN_GUARD = 1 << 32
 """Guards are random; a smaller one is not, and may be another number."""
@@ -113,7 +114,10 @@ def registers(kernel: Kernel, report: ScanReport) -> Ranges:
     optional = {"sp": arch.stack_pointer, "on_cpu": "on_cpu"}
     columns = layout(prog, "struct task_struct", ["stack", "mm"], optional)
     address, tasks = allocated(slab_map, caches, columns, report)
-    spans = [_general(kernel, tasks["stack"], tasks["mm"] != 0), vectors(kernel, address, Faults())]
+    spans = [
+        _general(kernel, tasks["stack"], tasks["mm"] != 0),
+        vectors(kernel.memory, address, Faults()),
+    ]
     type_ = prog.type("struct task_struct")
     try:
         first = int(drgn.offsetof(type_, arch.registers))

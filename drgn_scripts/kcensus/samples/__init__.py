@@ -12,6 +12,7 @@ CAPSULES = {
     "sample-after": "the same workload on a kernel with the patches",
     "sample-io": "a kernel whose I/O scheduler starves writes",
     "sample-waits": "a kernel with a deadlock of four tasks",
+    "sample-arm64": "the same deadlock on arm64",
 }
 """Contents of each capsule, by name."""
 

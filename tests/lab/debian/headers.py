@@ -11,9 +11,9 @@ import stat
 from pathlib import Path
 
 from .. import host
-from ..architectures import AMD64, ARM64, architecture
 from ..host import LabError, say
 from . import mirror
+from .machines import AMD64, ARM64, architecture
 
 SOURCES = Path(__file__).parents[1] / "guest" / "modules"
 

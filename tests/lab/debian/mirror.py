@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import IO
 
 from .. import host
-from ..architectures import AMD64
 from ..host import LabError
+from .machines import AMD64
 
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 

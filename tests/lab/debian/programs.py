@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .. import host
-from ..architectures import architecture
 from ..host import LabError, say
 from . import mirror
+from .machines import architecture
 
 _PACKAGES = {"kexec": "kexec-tools"}
 """The packages of programs that only guests have."""

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import IO
 
 from .. import host
-from ..architectures import AMD64, Architecture, architecture
 from ..host import LabError, say
 from . import headers, mirror
+from .machines import AMD64, Architecture, architecture
 
 if sys.version_info >= (3, 11):
     import tomllib

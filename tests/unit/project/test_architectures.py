@@ -16,7 +16,7 @@ from tests.unit.project.test_layers import PACKAGE
 
 ROOMS = ("arch", "kernel/arch")
 NAMES = (
-    r"x86|X86_64|AARCH64|amd64|aarch64|arm64|ppc64|s390|riscv|__ia32_|asm_(?:sysvec|exc|common)|_interrupt\b"
+    r"x86|X86_64|AARCH64|amd64|aarch64|arm64|ppc64|s390|riscv|__ia32_|__x64_|asm_(?:sysvec|exc|common)|_interrupt\b"
     r"|physical_base|phys_base|kimage|page_offset_base|vmemmap_base|memstart_addr|vsyscall"
     # Registers, and members of pt_regs and thread_struct.
     r"|\b[re](?:ip|sp|bp|flags|[a-d]x|[sd]i)\b|\bcs\b|\b[fg]s_?base\b|\bcr[0-4]\b|cpu_context"
@@ -29,8 +29,9 @@ NUMBERS = {
 }
 _PARTS = r"1 << 63|1 << 52|0xFF << 56|\(1 << 64\) - \(1 << \d+\)"
 EXCEPTIONS = {
-    # The names of packages, files, ELF machines and type packs are those of architectures.
+    # The names of packages, files, samples, ELF machines and type packs are those of architectures.
     "commands/types.py": {"amd64"},
+    "samples/__init__.py": {"arm64"},
     "sources/debuginfo/packages.py": (
         {"x86", "amd64", "aarch64", "arm64", "ppc64", "s390", "riscv"}
     ),

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.lab import dumps, host, image, scenario, trials
-from tests.lab.architectures import AMD64, ARM64, architecture
 from tests.lab.debian import headers, mirror, programs, store
+from tests.lab.debian.machines import AMD64, ARM64, architecture
 from tests.lab.host import LabError
 from tests.lab.qemu import TooSlow
 from tests.unit.project.test_lab_io import KERNEL

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.lab import dumps, image, scenario
-from tests.lab.architectures import AMD64, architecture
+from tests.lab.debian.machines import AMD64, architecture
 from tests.lab.host import LabError
 from tests.lab.qemu import THROTTLED, Machine
 from tests.lab.truth import io

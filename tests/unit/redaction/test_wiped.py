@@ -31,7 +31,7 @@ _STACK = 4 * PAGE
 @pytest.fixture
 def arm64(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let kcensus take synthetic kernels for those of arm64."""
-    for module in ("kernel.tasks.registers", "redaction.wiped"):
+    for module in ("kernel.tasks.registers", "kernel.arch.vectors", "redaction.wiped"):
         arch = by_name("aarch64")
         monkeypatch.setattr(f"kcensus.{module}.architecture_of", lambda _, arch=arch: arch)
 

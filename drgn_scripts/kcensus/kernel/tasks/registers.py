@@ -13,7 +13,6 @@ from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Memory, Words
 from kcensus.kernel.arch.aarch64 import registers as aarch64
-from kcensus.kernel.arch.aarch64.vectors import vectors as vectors_of_aarch64
 from kcensus.kernel.arch.model import UserRegisters
 from kcensus.kernel.arch.x86_64 import registers as x86_64
 from kcensus.kernel.kernel import Kernel
@@ -24,9 +23,6 @@ UNKNOWN = np.uint64((1 << 64) - 1)
 _READERS: Mapping[drgn.Architecture, Callable[[Memory, Words, Faults], UserRegisters]] = {
     drgn.Architecture.X86_64: x86_64.user_registers,
     drgn.Architecture.AARCH64: aarch64.user_registers,
-}
-_VECTORS: Mapping[drgn.Architecture, Callable[[Memory, Words, Faults], tuple[Words, Words]]] = {
-    drgn.Architecture.AARCH64: vectors_of_aarch64
 }
 
 
@@ -41,18 +37,6 @@ def user_registers(kernel: Kernel, stacks: Words, faults: Faults) -> UserRegiste
         raise LookupError("the place of the registers of programs is unknown on this architecture")
     top = stacks + np.uint64(stack_size(kernel.prog))
     return _READERS[architecture.drgn](kernel.memory, top, faults)
-
-
-def vectors(kernel: Kernel, tasks: Words, faults: Faults) -> tuple[Words, Words]:
-    """Return the start and the end of all registers of programs outside of their tasks and stacks.
-
-    :param tasks: addresses of the ``struct task_struct``
-    """
-    architecture = architecture_of(kernel.prog.platform)
-    reader = _VECTORS.get(architecture.drgn) if architecture is not None else None
-    if reader is None:
-        return tasks[:0], tasks[:0]
-    return reader(kernel.memory, tasks, faults)
 
 
 def arguments(kernel: Kernel, stacks: Words, number: int, faults: Faults) -> Words:

@@ -18,6 +18,7 @@ from kcensus.analyses.iosched.kernel.findings import scheduler as starved_module
 from kcensus.analyses.iosched.kernel.findings.device import exhausted, frozen, overdue, stuck
 from kcensus.analyses.iosched.kernel.findings.scheduler import starved, switches
 from kcensus.analyses.iosched.kernel.tasks import blocked
+from kcensus.arch.model import UPPER_HALF
 from kcensus.kernel.block.disks import QueueKind
 from kcensus.kernel.block.operations import Operations
 from kcensus.kernel.block.reported import Reported, reported
@@ -96,6 +97,7 @@ def figures(**driver: Any) -> Figures:
         "waiting": SimpleNamespace(causes={}, graph=Builder().graph(), finders=()),
         "hardware": SimpleNamespace(disk=np.zeros(1, np.int64), is_stopped=np.array([False])),
         "kernel": SimpleNamespace(
+            memory=SimpleNamespace(places=UPPER_HALF),
             _read={},
             has_pseudonyms=True,
             untyped_modules=frozenset(),

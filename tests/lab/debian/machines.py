@@ -10,7 +10,7 @@ AMD64, ARM64, PPC64EL, S390X = "amd64", "arm64", "ppc64el", "s390x"
 """Architectures as Debian names them."""
 
 _COMMON = "quiet panic=-1 {}mitigations=off"
-_GUEST = Path(__file__).parent / "guest"
+_GUEST = Path(__file__).parents[1] / "guest"
 
 
 @dataclass(frozen=True)
