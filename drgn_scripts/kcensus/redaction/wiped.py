@@ -28,7 +28,7 @@ from kcensus.engine.rows import covered
 from kcensus.engine.slub.caches import find_caches
 from kcensus.engine.slub.scan import View, allocated, visit
 from kcensus.engine.slub.slabs import ScanReport, SlabMap
-from kcensus.kernel.arch.vectors import vectors
+from kcensus.kernel.arch.readers import readers_of
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.size import stack_size
 from kcensus.kernel.tasks.registers import user_registers
@@ -106,8 +106,8 @@ def registers(kernel: Kernel, report: ScanReport) -> Ranges:
     :raises LookupError: the debug info lacks tasks or registers, or the architecture is unknown
     """
     prog, slab_map, page = kernel.prog, kernel.slab_map, kernel.memory.page_size
-    arch = architecture_of(prog.platform)
-    if arch is None:
+    arch, readers = architecture_of(prog.platform), readers_of(prog.platform)
+    if arch is None or readers is None:
         raise LookupError("where this architecture keeps registers of programs is unknown")
     size = np.uint64(stack_size(prog))
     caches = find_caches(slab_map, "struct task_struct")
@@ -116,7 +116,7 @@ def registers(kernel: Kernel, report: ScanReport) -> Ranges:
     address, tasks = allocated(slab_map, caches, columns, report)
     spans = [
         _general(kernel, tasks["stack"], tasks["mm"] != 0),
-        vectors(kernel.memory, address, Faults()),
+        readers.vectors(kernel.memory, address, Faults()),
     ]
     type_ = prog.type("struct task_struct")
     try:

@@ -11,6 +11,7 @@ import pytest
 
 from kcensus.arch import by_name
 from kcensus.engine.slub.slabs import ScanReport
+from kcensus.kernel.arch.readers import readers_of
 from kcensus.kernel.kernel import Kernel
 from kcensus.redaction.wiped import guards, registers
 from tests.unit.fakekernel import DIRECT_MAP, PAGE, FakeKernel
@@ -31,9 +32,12 @@ _STACK = 4 * PAGE
 @pytest.fixture
 def arm64(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let kcensus take synthetic kernels for those of arm64."""
-    for module in ("kernel.tasks.registers", "kernel.arch.vectors", "redaction.wiped"):
-        arch = by_name("aarch64")
-        monkeypatch.setattr(f"kcensus.{module}.architecture_of", lambda _, arch=arch: arch)
+    arch = by_name("aarch64")
+    assert arch is not None
+    readers = readers_of(arch.platform)
+    monkeypatch.setattr("kcensus.redaction.wiped.architecture_of", lambda _: arch)
+    for module in ("kernel.tasks.registers", "redaction.wiped"):
+        monkeypatch.setattr(f"kcensus.{module}.readers_of", lambda _: readers)
 
 
 def _wiped(

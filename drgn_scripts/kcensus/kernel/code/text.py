@@ -7,8 +7,9 @@ from functools import cached_property
 
 import drgn
 
-from kcensus.kernel.arch.decoders import UNREAD, decoder_of
 from kcensus.kernel.arch.instructions import Traced, UnclearError
+from kcensus.kernel.arch.readers import readers_of
+from kcensus.kernel.arch.unread import UNREAD
 from kcensus.kernel.code.flow import Extent, Flow
 from kcensus.kernel.code.functions import Functions
 
@@ -18,9 +19,9 @@ class Text:
 
     def __init__(self, prog: drgn.Program) -> None:
         self.prog, self.functions = prog, Functions(prog)
-        decoder = decoder_of(prog.platform)
-        self.is_decoded = decoder is not None
-        self.decoder = UNREAD if decoder is None else decoder
+        readers = readers_of(prog.platform)
+        self.is_decoded = readers is not None
+        self.decoder = UNREAD if readers is None else readers.decoder
         self._code: dict[Extent, bytes] = {}
         self._veneers: dict[int, int] = {}
 

@@ -3,27 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
-import drgn
 import numpy as np
 
 from kcensus.arch import architecture_of
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
-from kcensus.engine.memory import Faults, Memory, Words
-from kcensus.kernel.arch.aarch64 import registers as aarch64
+from kcensus.engine.memory import Faults, Words
 from kcensus.kernel.arch.model import UserRegisters
-from kcensus.kernel.arch.x86_64 import registers as x86_64
+from kcensus.kernel.arch.readers import readers_of
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.size import stack_size
 
 UNKNOWN = np.uint64((1 << 64) - 1)
 """An argument that is unknown."""
-_READERS: Mapping[drgn.Architecture, Callable[[Memory, Words, Faults], UserRegisters]] = {
-    drgn.Architecture.X86_64: x86_64.user_registers,
-    drgn.Architecture.AARCH64: aarch64.user_registers,
-}
 
 
 def user_registers(kernel: Kernel, stacks: Words, faults: Faults) -> UserRegisters:
@@ -32,11 +24,11 @@ def user_registers(kernel: Kernel, stacks: Words, faults: Faults) -> UserRegiste
     :param stacks: lowest addresses of the stacks; those of kernel threads have none
     :raises LookupError: no reader for this architecture, or the debug info lacks the registers
     """
-    architecture = architecture_of(kernel.prog.platform)
-    if architecture is None or architecture.drgn not in _READERS:
+    readers = readers_of(kernel.prog.platform)
+    if readers is None:
         raise LookupError("the place of the registers of programs is unknown on this architecture")
     top = stacks + np.uint64(stack_size(kernel.prog))
-    return _READERS[architecture.drgn](kernel.memory, top, faults)
+    return readers.user_registers(kernel.memory, top, faults)
 
 
 def arguments(kernel: Kernel, stacks: Words, number: int, faults: Faults) -> Words:

@@ -7,21 +7,18 @@ records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
 
 import drgn
 import numpy as np
 
-from kcensus.arch import architecture_of
 from kcensus.engine.chase import Lanes
 from kcensus.engine.memory import Faults, Mask, Numbers, Words
 from kcensus.engine.rows import spread
-from kcensus.kernel.arch.aarch64 import unwinder as aarch64
 from kcensus.kernel.arch.model import Frames, StackMemory, Unwinder
-from kcensus.kernel.arch.x86_64 import unwinder as x86_64
+from kcensus.kernel.arch.readers import Readers, readers_of
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.size import stack_size
 from kcensus.kernel.symbols import described, symbols_of
@@ -32,19 +29,6 @@ _MAX_FRAMES = 256
 _BLOCK = 1 << 11
 """Stacks to walk at a time, with their pages in memory."""
 _ENTRY = "ret_from_fork"
-
-
-class Unwinders(NamedTuple):
-    """What makes the unwinder of an architecture, and finds stacks that CPUs have besides."""
-
-    unwinder: Callable[[StackMemory], Unwinder]
-    cpu_stacks: Callable[[Kernel], tuple[tuple[int, int], ...]]
-
-
-_UNWINDERS: Mapping[drgn.Architecture, Unwinders] = {
-    drgn.Architecture.X86_64: Unwinders(x86_64.Unwinder, lambda _: ()),
-    drgn.Architecture.AARCH64: Unwinders(aarch64.Unwinder, aarch64.cpu_stacks),
-}
 
 
 @dataclass(frozen=True)
@@ -122,7 +106,7 @@ def stacks(kernel: Kernel, tasks: Tasks, rows: Numbers, faults: Faults) -> Stack
     """
     size = stack_size(kernel.prog)
     memory = StackMemory(kernel, tasks.stack[rows], size, faults)
-    unwinder = _unwinders(kernel.prog).unwinder(memory)
+    unwinder = _readers(kernel.prog).unwinder(memory)
     lane, pc, bottom, is_exact, is_cut = walk(
         memory, unwinder, *unwinder.starts(tasks.address[rows], tasks.sp[rows])
     )
@@ -141,19 +125,19 @@ def running_stack(kernel: Kernel, stack: int, registers: Sequence[int]) -> list[
     """Return the stack of a running task by the registers of its CPU.
 
     Each frame is its return address, and an address in the function; the innermost is first. Where
-    it goes on in another one, such as that of interrupts, it is cut on x86-64.
+    the stack goes on in another one, such as that of interrupts, it is cut on some architectures.
 
     :param stack: lowest address of the task's stack
     :param registers: instruction and stack pointer, and those of ``Architecture.unwound``
     :raises LookupError: as for :func:`stacks`
     """
     low, size = np.array([stack], np.uint64), stack_size(kernel.prog)
-    make, cpu_stacks = _unwinders(kernel.prog)
-    memory = StackMemory(kernel, low, size, Faults(), cpu_stacks(kernel))
+    readers = _readers(kernel.prog)
+    memory = StackMemory(kernel, low, size, Faults(), readers.cpu_stacks(kernel))
     pc, sp, base, link = (np.array([each], np.uint64) for each in (*registers, 0)[:4])
     started = np.ones(1, np.bool_)
     _, places, _, exact, _ = walk(
-        memory, make(memory), Frames(pc, sp, base, started, link), started
+        memory, readers.unwinder(memory), Frames(pc, sp, base, started, link), started
     )
     inside = places - (~exact).astype(np.uint64)
     return [*zip(places.tolist(), inside.tolist(), strict=True)]
@@ -167,15 +151,14 @@ def unknown_stacks(count: int) -> Stacks:
 
 def has_reader(platform: drgn.Platform | None) -> bool:
     """Return whether kcensus unwinds stacks of an architecture."""
-    architecture = architecture_of(platform)
-    return architecture is not None and architecture.drgn in _UNWINDERS
+    return readers_of(platform) is not None
 
 
-def _unwinders(prog: drgn.Program) -> Unwinders:
-    architecture = architecture_of(prog.platform)
-    if architecture is None or architecture.drgn not in _UNWINDERS:
+def _readers(prog: drgn.Program) -> Readers:
+    readers = readers_of(prog.platform)
+    if readers is None:
         raise LookupError("kcensus does not unwind stacks of this architecture")
-    return _UNWINDERS[architecture.drgn]
+    return readers
 
 
 def walk(

@@ -11,7 +11,7 @@ import drgn
 import numpy as np
 
 from kcensus.engine.memory import Faults, Mask
-from kcensus.kernel.arch.decoders import decoder_of
+from kcensus.kernel.arch.readers import readers_of
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.tasks.tasks import Tasks, tasks
 from kcensus.kernel.waiting.finder import Draft, Finder
@@ -151,6 +151,6 @@ def _of_interest(draft: Draft, graph: Graph, blocked: Mask) -> Mask:
 
 def unread_code(platform: drgn.Platform | None) -> list[str]:
     """Return a gap's subject for machine code that :class:`CallSites` does not read."""
-    if platform is None or decoder_of(platform) is not None:
+    if platform is None or readers_of(platform) is not None:
         return []
     return [f"machine code of {platform.arch.name.lower()}, which shows the holders of locks"]

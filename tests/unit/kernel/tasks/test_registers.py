@@ -66,6 +66,6 @@ def test_registers_of_arm64_programs() -> None:
 
 def test_other_architectures_have_no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     k = FakeKernel("6.10", _X86)
-    monkeypatch.setattr("kcensus.kernel.tasks.registers.architecture_of", lambda _: None)
+    monkeypatch.setattr("kcensus.kernel.tasks.registers.readers_of", lambda _: None)
     with pytest.raises(LookupError):
         user_registers(Kernel(k.prog), np.empty(0, np.uint64), Faults())

@@ -19,7 +19,6 @@ from kcensus.kernel.arch.x86_64.orc import OrcTables, Rules, has_tables
 from kcensus.kernel.arch.x86_64.unwinder import Unwinder
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.tasks import stacks
-from kcensus.kernel.tasks.stacks import Unwinders
 from tests.unit.fakekernel import PAGE, FakeKernel
 
 _RULES = 4096
@@ -166,7 +165,8 @@ def test_a_kernel_thread_ends_at_its_entry(
     lane, cut = np.array([0, 0, 1, 1]), np.array([True, True])
     unwinder = SimpleNamespace(starts=lambda *_: (), ends_at_entry=ends_at_entry)
     monkeypatch.setattr(stacks, "walk", lambda *_: (lane, pc, pc, pc == 0, cut))
-    monkeypatch.setattr(stacks, "_unwinders", lambda _: Unwinders(lambda _: unwinder, lambda _: ()))
+    readers = SimpleNamespace(unwinder=lambda _: unwinder, cpu_stacks=lambda _: ())
+    monkeypatch.setattr(stacks, "_readers", lambda _: readers)
     names = {_CODE: "schedule", _CODE + 16: "ret_from_fork", _CODE + 32: "ret_from_space"}
     monkeypatch.setattr(stacks, "symbols_of", lambda _: lambda place: (names[place + 1], ""))
     k = FakeKernel("6.10")
@@ -182,7 +182,8 @@ def test_a_function_interrupted_at_its_first_instruction(monkeypatch: pytest.Mon
     lane, cut, exact = np.array([0, 0]), np.array([False]), np.array([False, True])
     unwinder = SimpleNamespace(starts=lambda *_: (), ends_at_entry=False)
     monkeypatch.setattr(stacks, "walk", lambda *_: (lane, pc, pc, exact, cut))
-    monkeypatch.setattr(stacks, "_unwinders", lambda _: Unwinders(lambda _: unwinder, lambda _: ()))
+    readers = SimpleNamespace(unwinder=lambda _: unwinder, cpu_stacks=lambda _: ())
+    monkeypatch.setattr(stacks, "_readers", lambda _: readers)
     names = {_CODE + 15: "schedule", _CODE + 32: "memcpy"}
     monkeypatch.setattr(stacks, "symbols_of", lambda _: lambda place: (names[place], ""))
     k = FakeKernel("6.10")

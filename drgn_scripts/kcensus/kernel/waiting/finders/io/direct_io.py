@@ -48,8 +48,6 @@ _KINDS = (
     # Since v4.10 (commit not verified).
     _Kind("blkdev_dio", "waiter", frozenset({"__blkdev_direct_IO", "blkdev_direct_IO"})),
 )
-_CODE = np.uint64((1 << 64) - (1 << 31))
-"""Lowest address of the kernel's own code and variables."""
 _SIMPLE, _SIMPLE_END = "__blkdev_direct_IO_simple", "blkdev_bio_end_io_simple"
 
 

@@ -1,15 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The decoders of machine code."""
+"""A decoder for the architectures that have none."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator
 
-import drgn
-
-from kcensus.kernel.arch.aarch64.decoder import AArch64
 from kcensus.kernel.arch.instructions import Decoder, Instruction, Traced, UndecodableError
-from kcensus.kernel.arch.x86_64.decoder import X86
 
 
 class _Unread:
@@ -45,12 +41,3 @@ class _Unread:
 
 
 UNREAD: Decoder = _Unread()
-_DECODERS: dict[drgn.Architecture, Decoder] = {
-    drgn.Architecture.X86_64: X86(),
-    drgn.Architecture.AARCH64: AArch64(),
-}
-
-
-def decoder_of(platform: drgn.Platform | None) -> Decoder | None:
-    """Return the decoder of a program's machine code; None if there is none."""
-    return None if platform is None else _DECODERS.get(platform.arch)
