@@ -37,7 +37,8 @@ def page_size(truth: Mapping[str, str]) -> int:
     return meminfo_bytes(truth["meminfo"])["MemTotal"] // pages
 
 
-def _slab_bytes(text: str, page: int) -> dict[str, int]:
+def slab_bytes(text: str, page: int = 4096) -> dict[str, int]:
+    """Bytes of the slabs of each cache, where a page has so many."""
     return {name: cache.pages * page for name, cache in slabinfo(text).items()}
 
 
@@ -53,7 +54,7 @@ def pairs(text: str) -> dict[str, int]:
 
 
 _READERS: dict[str, tuple[str, _Reader]] = {
-    "slabinfo": ("slabinfo.4", _slab_bytes),
+    "slabinfo": ("slabinfo.4", slab_bytes),
     "meminfo": ("meminfo", meminfo_bytes),
 }
 
