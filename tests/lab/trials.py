@@ -38,6 +38,7 @@ def page_size(truth: Mapping[str, str]) -> int:
 
 
 def slab_bytes(text: str, page: int) -> dict[str, int]:
+    """Bytes of the slabs of each cache, where a page has so many."""
     return {name: cache.pages * page for name, cache in slabinfo(text).items()}
 
 
