@@ -230,7 +230,7 @@ def test_gather_arrays_reads_what_a_loop_reads(
     data = [plain(address, max(length * element.itemsize, 1)) for address in addresses]
     assert readable.tolist() == [each is not None for each in data]
     assert values.shape == (len(addresses), length)
-    assert values.dtype == element
+    assert values.dtype == element.newbyteorder("=")
     nothing = bytes(length * element.itemsize)
     for row, each in zip(values, data, strict=True):
         truth = np.frombuffer(each if each is not None and length else nothing, element)
@@ -417,7 +417,7 @@ def test_gather_words_reads_what_a_loop_reads(
     values, readable = gather_words(memory, words(*aligned), dtype, Faults())
     data = [plain(address, word.itemsize) for address in aligned]
     assert readable.tolist() == [each is not None for each in data]
-    assert values.dtype == word
+    assert values.dtype == word.newbyteorder("=")
     assert values.tolist() == [0 if each is None else np.frombuffer(each, word)[0] for each in data]
 
 
