@@ -14,12 +14,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import elf, host, image, qemu, truth
+from . import host, image, qemu, truth
 from .debian import headers, store
 from .debian.store import Kernel
 from .host import LabError, say
 from .qemu import THROTTLED, Lost, Machine
 from .scenario import Disk, Scenario, load, scenarios
+from .truth.vmcoreinfo import add_vmcoreinfo
 
 # To be raised when the lab itself changes what ends up in a dump.
 _EDITION = 3
@@ -241,7 +242,7 @@ def _make(kernel: Kernel, case: Scenario, directory: Path, seconds: float) -> No
             for trial in case.trials:
                 reports |= _without_repeats(machine.phase(trial.name))
     if place := reports.get(image.VMCOREINFO):
-        elf.add_vmcoreinfo(directory / "vmcore.elf", place)
+        add_vmcoreinfo(directory / "vmcore.elf", place)
     if image.crashes(case):
         _trim(case, directory, dumped)
     if case.disk:

@@ -14,6 +14,7 @@ EHDR = struct.Struct("<16sHHIQQQIHHHHHH")
 PHDR = struct.Struct("<IIQQQQQQ")
 PT_LOAD = 1
 PAGE = 4096
+_S390 = 22
 
 
 def copy(source: Path, target: Path) -> None:
@@ -23,9 +24,15 @@ def copy(source: Path, target: Path) -> None:
 
 def headers(file: IO[bytes]) -> tuple[list[int], list[tuple[int, ...]]]:
     """Return the header of an ELF file, and its program headers."""
-    header = list(EHDR.unpack(file.read(EHDR.size)))
+    ident = file.read(EHDR.size)
+    header = list(_ordered(EHDR, ident).unpack(ident))
+    phdr = _ordered(PHDR, ident)
     file.seek(header[5])
-    return header, [PHDR.unpack(file.read(PHDR.size)) for _ in range(header[10])]
+    return header, [phdr.unpack(file.read(phdr.size)) for _ in range(header[10])]
+
+
+def _ordered(structure: struct.Struct, ident: bytes) -> struct.Struct:
+    return structure if ident[5] == 1 else struct.Struct(f">{structure.format[1:]}")
 
 
 def without_pages(source: Path, target: Path, pfns: Iterable[int]) -> None:
@@ -35,18 +42,20 @@ def without_pages(source: Path, target: Path, pfns: Iterable[int]) -> None:
     with target.open("r+b") as dump:
         header, old = headers(dump)
         new: list[tuple[int, ...]] = []
+        # On Z, virtual address 0 is one; elsewhere it is none.
+        is_mapped = header[2] == _S390 or any(phdr[3] for phdr in old)
         for phdr in old:
-            new += _split(phdr, missing) if phdr[0] == PT_LOAD else [phdr]
+            new += _split(phdr, missing, is_mapped) if phdr[0] == PT_LOAD else [phdr]
         assert len(new) < 0xFFFF
         dump.seek(0, 2)
         header[5], header[10] = dump.tell(), len(new)
         for phdr in new:
-            dump.write(PHDR.pack(*phdr))
+            dump.write(_ordered(PHDR, header[0]).pack(*phdr))
         dump.seek(0)
-        dump.write(EHDR.pack(*header))
+        dump.write(_ordered(EHDR, header[0]).pack(*header))
 
 
-def _split(phdr: tuple[int, ...], missing: list[int]) -> list[tuple[int, ...]]:
+def _split(phdr: tuple[int, ...], missing: list[int], is_mapped: bool) -> list[tuple[int, ...]]:
     """A PT_LOAD cut into those around the missing pages."""
     type_, flags, offset, vaddr, paddr, filesz, _, align = phdr
     parts: list[tuple[int, ...]] = []
@@ -56,7 +65,7 @@ def _split(phdr: tuple[int, ...], missing: list[int]) -> list[tuple[int, ...]]:
             continue
         if page > start:
             skip, size = start - paddr, page - start
-            at = vaddr + skip if vaddr else 0
+            at = vaddr + skip if is_mapped else 0
             parts.append((type_, flags, offset + skip, at, start, size, size, align))
         start = page + PAGE
     return parts

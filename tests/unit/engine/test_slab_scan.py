@@ -52,7 +52,9 @@ def fill(kernel: FakeKernel, slab: Slab) -> None:
     for slot in slab.allocated():
         address = slab.object(slot)
         number = address >> 3 & 0xFFFFFFFF
-        kernel.write(address + 8, number.to_bytes(4, "little") + bytes([slot & 31 | 0xE0]))
+        # The bits after it are no zeros.
+        low = slot & 31 | 0xE0 if kernel.byte_order == "little" else (slot & 31) << 3 | 7
+        kernel.write(address + 8, number.to_bytes(4, kernel.byte_order) + bytes([low]))
         kernel.write(address + 13, b"%05d" % slot)
         kernel.write_words(address + 24, address)
 

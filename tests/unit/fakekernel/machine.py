@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import mmap
-import struct
 from collections.abc import Mapping, Sequence
+from typing import ClassVar, Literal
 
 import drgn
 from drgn import Object, Program, Symbol, SymbolBinding, SymbolKind, TypeEnumerator, TypeKind
@@ -36,12 +36,17 @@ class Machine:
     The first 2 MB hold page tables, the ``struct page`` array and :meth:`alloc`'s heap.
     """
 
+    byte_order: ClassVar[Literal["little", "big"]] = "little"
+    """Of all that is in memory; no x86-64 is big-endian, but drgn reads one."""
+
     def __init__(self, *types: Table | str, vmcoreinfo: str = "") -> None:
         self.ram = mmap.mmap(-1, RANGES[-1][1] * PAGE, mmap.MAP_PRIVATE)
         self.holes: set[int] = set()
         """Page frames that cannot be read."""
         self.symbols: dict[str, Object] = {}
-        flags = Flags.IS_64_BIT | Flags.IS_LITTLE_ENDIAN
+        flags = Flags.IS_64_BIT
+        if self.byte_order == "little":
+            flags |= Flags.IS_LITTLE_ENDIAN
         self.prog = Program(drgn.Platform(drgn.Architecture.X86_64, flags))
         self.prog.set_linux_kernel_custom(
             "OSRELEASE=0.0.0-synthetic\nPAGESIZE=4096\nKERNELOFFSET=0\nNUMBER(phys_base)=0\n"
@@ -71,7 +76,7 @@ class Machine:
 
         def entry(table: int, address: int, shift: int, value: int) -> None:
             place = table * PAGE + (address >> shift & 511) * 8
-            self.ram[place : place + 8] = value.to_bytes(8, "little")
+            self.ram[place : place + 8] = value.to_bytes(8, self.byte_order)
 
         entry(_PGD, DIRECT_MAP, 39, _DIRECT_PUD * PAGE | 3)
         entry(_DIRECT_PUD, DIRECT_MAP, 30, 0x83)
@@ -171,11 +176,14 @@ class Machine:
         bits = place.bit_field_size_
         if bits is None:
             size = drgn.sizeof(place)
-            self.write(place.address_, (number % (1 << 8 * size)).to_bytes(size, "little"))
+            self.write(place.address_, (number % (1 << 8 * size)).to_bytes(size, self.byte_order))
             return
-        mask = (1 << bits) - 1 << place.bit_offset_
-        word = self.word(place.address_) & ~mask | (number << place.bit_offset_ & mask)
-        self.write(place.address_, word.to_bytes(8, "little"))
+        shift = place.bit_offset_
+        if self.byte_order == "big":
+            shift = 64 - shift - bits
+        mask = (1 << bits) - 1 << shift
+        word = self.word(place.address_) & ~mask | (number << shift & mask)
+        self.write_words(place.address_, word)
 
     def write(self, address: int, data: bytes) -> None:
         at = self.physical(address)
@@ -191,11 +199,11 @@ class Machine:
                 self.ram[last] = self.ram[last] or 1
 
     def write_words(self, address: int, *words: int) -> None:
-        self.write(address, struct.pack(f"<{len(words)}Q", *words))
+        self.write(address, b"".join(word.to_bytes(8, self.byte_order) for word in words))
 
     def word(self, address: int) -> int:
         at = self.physical(address)
-        return int.from_bytes(self.ram[at : at + 8], "little")
+        return int.from_bytes(self.ram[at : at + 8], self.byte_order)
 
     def list_add_tail(self, node: Object, head: Object) -> None:
         """Add a node at the end of a list, after :meth:`list_init` of its head."""

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from itertools import groupby, pairwise
 from pathlib import Path
+from typing import Literal
 
 import drgn
 import pandas as pd
@@ -364,11 +365,13 @@ def test_damage(case: Case, tmp_path: Path) -> None:
     sibling = drgn.offsetof(type_, "d_sib" if type_.has_member("d_sib") else "d_child")
     dump = tmp_path / "damaged"
     elf_edit.without_pages(case.dump.formats["elf"], dump, pages)
+    is_little = bool(prog.platform.flags & drgn.PlatformFlags.IS_LITTLE_ENDIAN)
+    order: Literal["little", "big"] = "little" if is_little else "big"
     for place, value in (
         (chain[1] + hash_link, chain[0] + hash_link),
         (ring[-1] + sibling, ring[10] + sibling),
     ):
-        elf_edit.poke(dump, int(virt_to_phys(prog, place)), value.to_bytes(8, "little"))
+        elf_edit.poke(dump, int(virt_to_phys(prog, place)), value.to_bytes(8, order))
 
     target = open_target(str(dump), case.dump.debug)
     start = time.monotonic()

@@ -98,7 +98,7 @@ def test_per_cpu_areas_are_what_the_parent_is_charged(case: Case) -> None:
     others = ("struct cgroup_rstat_cpu", "struct psi_group_cpu")
     free = 4 + sum(-(-drgn.sizeof(prog.type(name)) // 4) * 4 for name in others)
     accounted = case.figure("per_cpu_bytes") - free * cpus * case.figure("memcgs_offline")
-    assert charged == pytest.approx(accounted * (cpus + 2) / cpus, rel=0.01)
+    assert charged == pytest.approx(accounted * (cpus + 2) / cpus, rel=0.02)
 
 
 def test_what_pins_them(case: Case) -> None:

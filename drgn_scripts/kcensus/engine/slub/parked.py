@@ -154,7 +154,11 @@ class _Search:
         longest, damage = int(owner["objects"].max(initial=0)), Damage()
         lanes, nodes = collect(heads, step, limit=longest + 1, damage=damage)
         self.found.append((nodes, ids[lanes]))
-        self.lost += [ids[damage.lanes()], ids[~cpu.readable]]
+        unread = ids[~cpu.readable]
+        if len(unread):
+            # What CPU 0 has of caches without slabs is zero, which can fill a page.
+            unread = unread[self.slab_map.counted(self.caches)[unread] != 0]
+        self.lost += [ids[damage.lanes()], unread]
 
     def sheaves(self) -> None:
         # Since Linux kernel commit 2d517aa09bbc ("slab: add opt-in caching layer of percpu

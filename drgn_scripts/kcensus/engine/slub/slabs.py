@@ -406,26 +406,28 @@ class SlabMap:
         chosen = is_wanted[slabs.cache]
         if not report.memmap:
             found = np.bincount(slabs.cache[chosen], minlength=len(self.caches))
-            counted = self._counted(wanted)
+            counted = self.counted(wanted)
             report.slabs_missing += int((counted - found - self.survey.invalid[1:]).clip(0).sum())
         if not self.shared:
             _ = self.freelist_code  # needs the survey
             del self.survey
         return slabs[chosen & (slabs.inuse > 0) if in_use else chosen]
 
-    def _counted(self, caches: Sequence[SlabCache]) -> Numbers:
-        """Return the kernel's numbers of slabs by id, of some caches; 0 if unknown."""
-        counted = np.zeros(len(self.caches), np.int64)
+    def counted(self, caches: Sequence[SlabCache]) -> Numbers:
+        """Return the kernel's numbers of slabs by id, of some caches; -1 if unknown."""
+        counted = np.full(len(self.caches), -1)
         if self.live:
             return counted
         try:
             # Only with CONFIG_SLUB_DEBUG.
             member = layout(self.prog, "struct kmem_cache_node", {"count": "nr_slabs.counter"})
-            nodes, ids, _ = self.per_node("node", caches, Faults())
+            nodes, ids, unknown = self.per_node("node", caches, Faults())
         except (LookupError, NotRecorded):
             return counted
-        count = gather(self.memory, nodes, member, Faults())["count"].astype(np.int64)
-        np.add.at(counted, ids, count)
+        read = gather(self.memory, nodes, member, Faults())
+        counted[ids] = 0
+        np.add.at(counted, ids, read["count"].astype(np.int64))
+        counted[unknown] = counted[ids[~read.readable]] = -1
         return counted
 
     def slab_pages(self, slabs: Slabs) -> Numbers:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""VMCOREINFO for dumps of machines for which QEMU has no way to put it there."""
+"""What a guest says of its VMCOREINFO, put into its dump where QEMU has no way to do so."""
 
 from __future__ import annotations
 
 import struct
 from pathlib import Path
 
-from .host import LabError
+from ..host import LabError
 
 _EHDR, _PHDR, _NHDR = "HHIQQQIHHHHHH", "IIQQQQQQ", "III"
 _LOAD, _NOTE = 1, 4
