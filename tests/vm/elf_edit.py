@@ -8,7 +8,7 @@ import struct
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 EHDR = struct.Struct("<16sHHIQQQIHHHHHH")
 PHDR = struct.Struct("<IIQQQQQQ")
@@ -22,7 +22,7 @@ def copy(source: Path, target: Path) -> None:
     target.chmod(0o600)
 
 
-def headers(file: IO[bytes]) -> tuple[list[int], list[tuple[int, ...]]]:
+def headers(file: IO[bytes]) -> tuple[list[Any], list[tuple[int, ...]]]:
     """Return the header of an ELF file, and its program headers."""
     ident = file.read(EHDR.size)
     header = list(_ordered(EHDR, ident).unpack(ident))
