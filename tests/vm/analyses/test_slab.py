@@ -194,7 +194,8 @@ def test_kernels_own_counters(case: Case) -> None:
     # all compound pages that can be its are, in these guests.
     assert unreclaimable.status is CheckStatus.EXPLAINED
     bound = unreclaimable.explained or unreclaimable.at_most
-    assert bound is not None and unreclaimable.difference is not None
+    assert bound is not None
+    assert unreclaimable.difference is not None
     if case.dump.kernel.endswith("s390x"):
         # Its page tables are compound pages, too.
         assert unreclaimable.difference < bound
