@@ -19,6 +19,8 @@ from tests.lab import build
 from tests.vm.cases import command, opened
 from tests.vm.iosched.cases import SCHEDULERS, STARVED, usually
 
+pytestmark = pytest.mark.machines
+
 # Of struct blk_io_trace: time, action, and the length of what follows.
 _EVENT = struct.Struct("<8xQ12xI14xH")
 _NOTIFY = 1 << 26

@@ -24,6 +24,8 @@ from tests.vm.cases import analyzed, opened
 from tests.vm.oracles.waits import sleepers
 from tests.vm.waits.scenarios import CYCLES, FOUND, MADE, MODULES, params
 
+pytestmark = pytest.mark.machines
+
 _WAITING = {
     "waits-abba": 6,
     "waits-four": 4,

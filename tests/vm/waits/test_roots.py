@@ -21,6 +21,8 @@ from tests.lab import build
 from tests.vm.cases import opened
 from tests.vm.waits.scenarios import FOUND, MADE, MODULES, params
 
+pytestmark = pytest.mark.machines
+
 _LEAST_NS = 10**9
 """Shorter sleeps are no stalls."""
 _OF_PROGRAMS = "waits-coredump", "waits-futex", "waits-healthy"
