@@ -22,7 +22,7 @@ from tests.vm.iosched.cases import SCHEDULERS, STARVED, usually
 from tests.vm.oracles import block as oracle
 from tests.vm.oracles import waits
 
-pytestmark = usually
+pytestmark = [usually, pytest.mark.machines]
 
 
 def _target(kernel: str, scenario: str) -> Target:
