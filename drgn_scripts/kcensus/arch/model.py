@@ -43,6 +43,8 @@ class Architecture:
     """Returns the physical address of a variable of the image, given its address and a look-up of
     VMCOREINFO's numbers; None if it is unknown."""
     is_little: bool = True
+    is_traced: bool = False
+    """Whether stacks are those of drgn, because kcensus itself has no reader."""
     addresses: range = UPPER_HALF
     """The addresses of the kernel's memory, from the lowest possible one on."""
 

@@ -32,4 +32,5 @@ ARCHITECTURE = Architecture(
     interrupts=("hardware_interrupt_common", "decrementer_common", "doorbell_super_common"),
     marks=("RADIX_MMU",),
     physical=_physical,
+    is_traced=True,
 )

@@ -32,6 +32,7 @@ ARCHITECTURE = Architecture(
     marks=(),
     physical=_physical,
     is_little=False,
+    is_traced=True,
     # Four levels of page tables map 8 PiB.
     addresses=range(1 << 53),
 )
