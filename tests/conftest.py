@@ -130,7 +130,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     with_all = config.getoption("--all")
     # What is named runs, too.
     with_slow = with_all or config.getoption("--slow") or any("::" in each for each in config.args)
-    left_out = {item for item in items if not with_all and _is_rare(item)}
+    left_out = {item for item in items if _is_impossible(item) or (not with_all and _is_rare(item))}
     if config.getoption("--bench-smoke"):
         left_out.update(item for item in items if item.get_closest_marker("long"))
     if not with_slow:
@@ -183,6 +183,17 @@ def _between(items: list[pytest.Item]) -> Iterator[pytest.Item]:
         cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for each in cases.values():
         yield from each[1:-1]
+
+
+def _is_impossible(item: pytest.Item) -> bool:
+    """Return whether the kernel of another machine that a test is for cannot run its scenario."""
+    params = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    words = {each for each in params if isinstance(each, str)}
+    if not any("-arm64" in word for word in words):
+        return False
+    from tests.lab import kernels_of, scenarios
+
+    return any(not words & {*kernels_of(name)} for name in words.intersection(scenarios()))
 
 
 def _is_rare(item: pytest.Item) -> bool:

@@ -89,7 +89,7 @@ def _list(arguments: argparse.Namespace) -> None:
         state = "cached" if dumps.cached(kernel, name) else missing
         if case.live:
             state = "live"
-        print(f"{name:12} {kernel:6} {state}")
+        print(f"{name:24} {kernel:14} {state}")
 
 
 def _samples(_arguments: argparse.Namespace) -> None:

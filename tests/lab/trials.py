@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-_PAGE = 4096
-
-_Reader = Callable[[str], dict[str, int]]
+_Reader = Callable[[str, int], dict[str, int]]
 
 
 class Slabs(NamedTuple):
@@ -32,11 +31,18 @@ def slabinfo(text: str) -> dict[str, Slabs]:
     return caches
 
 
-def slab_bytes(text: str) -> dict[str, int]:
-    return {name: cache.pages * _PAGE for name, cache in slabinfo(text).items()}
+def page_size(truth: Mapping[str, str]) -> int:
+    """Bytes of a page: what /proc/meminfo has in kB, /proc/zoneinfo has in pages."""
+    pages = sum(map(int, re.findall(r"^ +managed +(\d+)", truth["zoneinfo"], re.MULTILINE)))
+    return meminfo_bytes(truth["meminfo"])["MemTotal"] // pages
 
 
-def meminfo_bytes(meminfo: str) -> dict[str, int]:
+def slab_bytes(text: str, page: int = 4096) -> dict[str, int]:
+    """Bytes of the slabs of each cache, where a page has so many."""
+    return {name: cache.pages * page for name, cache in slabinfo(text).items()}
+
+
+def meminfo_bytes(meminfo: str, _page: int = 0) -> dict[str, int]:
     """Bytes of each line of ``/proc/meminfo`` that is in kB."""
     lines = (line.replace(":", "").split() for line in meminfo.splitlines())
     return {fields[0]: int(fields[1]) << 10 for fields in lines if fields[2:] == ["kB"]}
@@ -61,6 +67,7 @@ def returned_by(truth: Mapping[str, str], trial: str, file: str, after: str = ""
     :param after: the trial before it; empty if it is the first: the values of the dump
     """
     name, read = _READERS[file]
-    before = read(truth[f"{file}@{after}" if after else name])
-    now = read(truth[f"{file}@{trial}"])
+    page = page_size(truth)
+    before = read(truth[f"{file}@{after}" if after else name], page)
+    now = read(truth[f"{file}@{trial}"], page)
     return {key: value - now.get(key, 0) for key, value in before.items()}

@@ -61,7 +61,8 @@ class Case(Generic[_Oracle]):
         return self.target.prog
 
     @property
-    def page_size(self) -> int:
+    def page(self) -> int:
+        """Bytes of a page."""
         return int(self.prog["PAGE_SIZE"])
 
     def figure(self, name: str) -> Any:

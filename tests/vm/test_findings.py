@@ -22,6 +22,7 @@ from kcensus.kernel.knobs import has_knob, knobs
 from kcensus.reports import Report, examine
 from kcensus.results import CheckStatus, Danger, Finding, Unit
 from tests.lab import Dump, build
+from tests.lab.debian.store import like
 from tests.lab.scenario import kernels_of, scenarios
 from tests.lab.scenario import load as scenario
 from tests.lab.trials import returned_by, slab_bytes
@@ -44,7 +45,8 @@ def dumped() -> Iterator[tuple[str, str]]:
     for name in scenarios():
         for kernel in kernels_of(name):
             case = scenario(name, kernel)
-            if not case.live and not case.on_request:
+            # On other machines, stacks are not read, and what is found of waits leads nowhere.
+            if not case.live and not case.on_request and like(kernel) == kernel:
                 yield name, kernel
 
 

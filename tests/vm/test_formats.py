@@ -39,10 +39,12 @@ def document(dump: Dump, path: Path, *, jobs: int = 1, allow_truncated: bool = F
     return json.loads(cases.document(target, analyses()["slab"], jobs))
 
 
-@pytest.fixture(scope="module")
-def crashed() -> Dump:
+@pytest.fixture(
+    scope="module", params=["6.1", pytest.param("6.1-arm64", marks=pytest.mark.usually)]
+)
+def crashed(request: pytest.FixtureRequest) -> Dump:
     """One crash of 6.1, dumped by its own crash kernel in three formats."""
-    return build("6.1", "negatives")
+    return build(request.param, "negatives")
 
 
 @pytest.mark.parametrize("format_", ["kdump-lzo", "kdump-zlib"])

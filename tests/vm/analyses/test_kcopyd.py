@@ -102,7 +102,7 @@ def test_jobs_are_the_slabs_active_objects(case: Case) -> None:
     # What slabinfo calls active includes free objects of CPUs.
     assert slabs["objects_active"] <= counted.active
     assert (slabs["objects_total"], slabs["slot_size"]) == (counted.total, counted.slot_size)
-    assert case.figure("job_bytes") == counted.pages * case.page_size
+    assert case.figure("job_bytes") == counted.pages * case.page
 
 
 def test_snapshots_equal_dmsetup_status(case: Case) -> None:

@@ -50,7 +50,7 @@ def test_every_cache_equals_the_slow_walk(case: Case) -> None:
         case.result, "caches", "cache", "slabs", "objects_total", "objects_active", "bytes"
     )
     assert sorted(found) == sorted(
-        (name, truth.slabs, truth.total, len(truth.active), truth.pages * case.page_size)
+        (name, truth.slabs, truth.total, len(truth.active), truth.pages * case.page)
         for name, truth in case.oracle.truth.items()
     )
 
@@ -134,7 +134,7 @@ def test_nodes(case: Case) -> None:
     for truth in case.oracle.truth.values():
         expected.update(truth.nodes)
     frame = case.table("nodes")
-    assert dict(zip(frame["node"], frame["bytes"] // case.page_size, strict=True)) == expected
+    assert dict(zip(frame["node"], frame["bytes"] // case.page, strict=True)) == expected
     assert frame["objects_active"].sum() == case.figure("objects_active")
 
 
@@ -176,7 +176,7 @@ def test_old_controller(case: Case, caches: Any) -> None:
     old = packed = 0
     for name, truth in case.oracle.truth.items():
         row = caches.loc[name]
-        slab = case.page_size << int(row["order"])
+        slab = case.page << int(row["order"])
         groups = list(truth.charged.values())
         groups.append(len(truth.active) - sum(groups))
         per_slab = int(row["objects_per_slab"])
@@ -216,7 +216,7 @@ def test_meminfo_of_the_guest(case: Case) -> None:
         counter = checks[name].counter
         assert counter is not None
         # /proc/meminfo leaves out what CPUs have counted and not folded yet: below 125 pages each.
-        assert abs(meminfo[name] // case.page_size - counter) < 125 * 2 * len(case.table("nodes"))
+        assert abs(meminfo[name] // case.page - counter) < 125 * 2 * len(case.table("nodes"))
 
 
 def test_users_of_kmalloc_have_allocated_objects(case: Case) -> None:

@@ -111,8 +111,9 @@ def test_workers_read_a_compressed_dump(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.usually  # it boots one
-def test_a_guest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with live("6.1", "churn") as guest:
+@pytest.mark.parametrize("name", ["6.1", "6.12-arm64"])
+def test_a_guest(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with live(name, "churn") as guest:
         guest.stop()
         symbols = options(guest.debug)
         code = f'run_command(prog, "kcensus list-lru --json > {tmp_path}/out")'

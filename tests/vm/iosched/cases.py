@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lab import kernels
+from tests.lab import kernels, kernels_of
 from tests.lab.scenario import load
 
 SCHEDULERS = {
@@ -22,7 +22,8 @@ STARVED = ("iosched-starved", "iosched-starved-deadline")
 USUAL = tuple(
     f"{kernel} {scenario}"
     for scenario in SCHEDULERS
-    for kernel in kernels()
+    for kernel in kernels(every=True)
+    if kernel in kernels_of(scenario)
     if not load(scenario, kernel).on_request
 )
 """A guest takes a minute or two to make: the lab builds ahead what is not only on request."""

@@ -12,6 +12,7 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from kcensus.analyses import analyses
+from tests.lab import kernels, usual_scenarios
 
 MODULES = analyses()["waits"].needed_modules
 """The kernel modules whose debug info `waits` uses."""
@@ -71,9 +72,14 @@ CYCLES: dict[str, list[set[str]]] = {
 """The tasks of each cycle, by name, without what follows the slash of a worker's."""
 
 
+def built_elsewhere(scenario: str) -> list[str]:
+    """Return the kernels of other machines that have a scenario without being asked."""
+    return [name for name in kernels(every=True) if scenario in (usual_scenarios(name) or ())]
+
+
 def params(scenarios: Mapping[str, tuple[str, ...]]) -> list[ParameterSet]:
     return [
-        pytest.param(name, marks=pytest.mark.usually(*kernels), id=name)
+        pytest.param(name, marks=pytest.mark.usually(*kernels, *built_elsewhere(name)), id=name)
         for name, kernels in scenarios.items()
     ]
 
