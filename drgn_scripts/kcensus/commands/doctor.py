@@ -8,12 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kcensus.analyses import analyses
-from kcensus.arch import architecture_of
 from kcensus.commands import Exit
 from kcensus.commands.shared import options
 from kcensus.commands.shared.output import check_output, show
 from kcensus.commands.shared.target import opened
-from kcensus.kernel.tasks.traced import MOST
 from kcensus.results import Figure, Gap, Result, Unit, ratio
 from kcensus.text import printable
 
@@ -133,6 +131,9 @@ def _unread_stacks(target: Target, analysis: Analysis) -> list[str]:
     architecture = _architecture(target)
     if not analysis.reads_stacks or architecture == "x86_64":
         return []
+    from kcensus.arch import architecture_of
+    from kcensus.kernel.tasks.traced import MOST
+
     known = architecture_of(target.prog.platform)
     if known is not None and known.is_traced:
         return [

@@ -99,6 +99,7 @@ def figures(**driver: Any) -> Figures:
             _read={},
             has_pseudonyms=True,
             untyped_modules=frozenset(),
+            memory=SimpleNamespace(places=range(1 << 63, 1 << 64)),
             prog=SimpleNamespace(type=lambda name: SimpleNamespace(has_member=lambda member: True)),
         ),
         "clock": SimpleNamespace(ns=NOW, hz=250),
