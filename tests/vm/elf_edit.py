@@ -15,6 +15,7 @@ PHDR = struct.Struct("<IIQQQQQQ")
 PT_LOAD = 1
 PAGE = 4096
 _S390 = 22
+_LITTLE = 1
 
 
 def copy(source: Path, target: Path) -> None:
@@ -25,14 +26,14 @@ def copy(source: Path, target: Path) -> None:
 def headers(file: IO[bytes]) -> tuple[list[Any], list[tuple[int, ...]]]:
     """Return the header of an ELF file, and its program headers."""
     ident = file.read(EHDR.size)
-    header = list(_ordered(EHDR, ident).unpack(ident))
-    phdr = _ordered(PHDR, ident)
+    header = list(_ordered(EHDR, ident[5]).unpack(ident))
+    phdr = _ordered(PHDR, ident[5])
     file.seek(header[5])
     return header, [phdr.unpack(file.read(phdr.size)) for _ in range(header[10])]
 
 
-def _ordered(structure: struct.Struct, ident: bytes) -> struct.Struct:
-    return structure if ident[5] == 1 else struct.Struct(f">{structure.format[1:]}")
+def _ordered(structure: struct.Struct, data: int) -> struct.Struct:
+    return structure if data == _LITTLE else struct.Struct(f">{structure.format[1:]}")
 
 
 def without_pages(source: Path, target: Path, pfns: Iterable[int]) -> None:
@@ -41,6 +42,8 @@ def without_pages(source: Path, target: Path, pfns: Iterable[int]) -> None:
     missing = sorted(set(pfns))
     with target.open("r+b") as dump:
         header, old = headers(dump)
+        dump.seek(5)
+        data = dump.read(1)[0]
         new: list[tuple[int, ...]] = []
         # On Z, virtual address 0 is one; elsewhere it is none.
         is_mapped = header[2] == _S390 or any(phdr[3] for phdr in old)
@@ -50,9 +53,9 @@ def without_pages(source: Path, target: Path, pfns: Iterable[int]) -> None:
         dump.seek(0, 2)
         header[5], header[10] = dump.tell(), len(new)
         for phdr in new:
-            dump.write(_ordered(PHDR, header[0]).pack(*phdr))
+            dump.write(_ordered(PHDR, data).pack(*phdr))
         dump.seek(0)
-        dump.write(_ordered(EHDR, header[0]).pack(*header))
+        dump.write(_ordered(EHDR, data).pack(*header))
 
 
 def _split(phdr: tuple[int, ...], missing: list[int], is_mapped: bool) -> list[tuple[int, ...]]:

@@ -29,9 +29,11 @@ ARCHITECTURE = Architecture(
     arguments=("orig_gpr3", *(f"gpr[{number}]" for number in range(4, 9))),
     # The functions of system calls have no prefix of their own.
     syscalls=(),
-    interrupts=("hardware_interrupt_common", "decrementer_common", "doorbell_super_common"),
+    interrupts=(),
     marks=("RADIX_MMU",),
     stack_pointer="thread.ksp",
     registers="thread.fp_state",
     physical=_physical,
+    switches=("__switch_to",),
+    is_traced=True,
 )

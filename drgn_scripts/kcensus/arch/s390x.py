@@ -28,12 +28,13 @@ ARCHITECTURE = Architecture(
     sp="gprs[15]",
     arguments=("orig_gpr2", *(f"gprs[{number}]" for number in range(3, 8))),
     syscalls=("__s390x_sys_", "__s390_sys_"),
-    interrupts=("ext_int_handler", "io_int_handler", "mcck_int_handler", "pgm_check_handler"),
+    interrupts=(),
     marks=(),
     stack_pointer="thread.ksp",
     registers="thread.fpu",
     physical=_physical,
     is_little=False,
+    is_traced=True,
     # Four levels of page tables map 8 PiB.
     addresses=range(1 << 53),
 )

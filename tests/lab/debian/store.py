@@ -16,7 +16,7 @@ from typing import IO
 
 from .. import host
 from ..host import LabError, say
-from . import headers, mirror
+from . import compiled, headers, mirror
 from .machines import AMD64, Architecture, architecture
 
 if sys.version_info >= (3, 11):
@@ -215,6 +215,9 @@ def kernel(name: str, modules: Iterable[str] = (), *, refresh: bool = False) -> 
 def _fetch(wanted: _Wanted, modules: list[str]) -> tuple[str, str, Path]:
     say(f"kernel {wanted.name}: looking into {wanted.suite}")
     suite = mirror.Suite(wanted.suite, wanted.machine)
+    script = compiled.recipe(wanted.machine, wanted.flavor)
+    if script.exists():
+        return compiled.compiled(wanted.name, suite, wanted.series, script)
     suite.update()
     versions = suite.packages("linux-")
     pattern = re.compile(rf"linux-image-(\d+\.\d+\.\d+\S*-{wanted.ending})-dbg")

@@ -60,8 +60,9 @@ def test_equals_what_the_guest_counts(case: Case) -> None:
         assert ours == dict.fromkeys(ours, 0)
         return
     assert case.figure("memcgs_offline") == PODS + JOBS + NETS
-    # Where a page has 4 KiB, a process has written to one more.
-    written = (1 << 20) + (4096 if case.page == 4096 else 0)
+    # But for larger pages of arm64, a process has written to one more.
+    is_fewer = case.page > 4096 and "arm64" in case.dump.kernel
+    written = (1 << 20) + (0 if is_fewer else case.page)
     assert ours == {
         "file": JOBS * 2 * in_pages(120_000, case.page),
         "shmem": PODS * in_pages(60_000, case.page),
@@ -100,7 +101,9 @@ def test_per_cpu_areas_are_what_the_parent_is_charged(case: Case) -> None:
     others = ("struct cgroup_rstat_cpu", "struct psi_group_cpu")
     free = 4 + sum(-(-drgn.sizeof(prog.type(name)) // 4) * 4 for name in others)
     accounted = case.figure("per_cpu_bytes") - free * cpus * case.figure("memcgs_offline")
-    assert charged == pytest.approx(accounted * (cpus + 2) / cpus, rel=0.02)
+    # The kernel adds up counters of CPUs once they have enough pages, and a larger page holds more.
+    share = 0.01 if case.page < 1 << 16 else 0.05
+    assert charged == pytest.approx(accounted * (cpus + 2) / cpus, rel=share)
 
 
 def test_what_pins_them(case: Case) -> None:

@@ -7,6 +7,7 @@ import drgn
 import numpy as np
 from drgn import Object
 
+from kcensus.arch import architecture_of
 from kcensus.engine.memory import Words
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.names import DAMAGED
@@ -25,8 +26,12 @@ def traced_stacks(kernel: Kernel, task: Words, stack: Words) -> Stacks:
 
     :param task: addresses of ``struct task_struct``
     :param stack: lowest addresses of their stacks
-    :raises LookupError: the debug info is not DWARF, or lacks a type
+    :raises LookupError: kcensus has a reader of its own, the debug info is not DWARF, or lacks a
+        type
     """
+    architecture = architecture_of(kernel.prog.platform)
+    if architecture is None or not architecture.is_traced:
+        raise LookupError("drgn is not asked for stacks of this architecture")
     if not kernel.prog.main_module().debug_file_path:
         raise LookupError("drgn unwinds stacks with DWARF only")
     size = int(kernel.prog["THREAD_SIZE"])

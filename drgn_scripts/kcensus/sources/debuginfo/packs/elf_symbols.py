@@ -76,7 +76,8 @@ def read_elf(path: Path) -> ElfFile:
         if table.size > _MAX_SYMBOLS * _SYMBOL.itemsize or table.link >= len(sections):
             raise TargetError(f"{reader.name}: has a corrupt symbol table; copy it again")
         data = _contents(reader, table)
-        symbols = np.frombuffer(data, _SYMBOL, len(data) // _SYMBOL.itemsize)
+        stored = _SYMBOL.newbyteorder("<" if header.is_little else ">")
+        symbols = np.frombuffer(data, stored, len(data) // stored.itemsize).astype(_SYMBOL)
         strings = _contents(reader, sections[table.link])
         symbols = symbols[(symbols["section"] != 0) & (symbols["name"] < len(strings))].copy()
         row = np.full(1 << 16, UNKNOWN, np.uint16)
