@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kcensus.engine.memory import Faults
-from kcensus.kernel.arch.aarch64.unwinder import Unwinder, pac_mask
+from kcensus.kernel.arch.aarch64.unwinder import Unwinder, cpu_stacks, pac_mask
 from kcensus.kernel.arch.model import Frames, StackMemory
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.tasks.stacks import walk
@@ -215,6 +215,20 @@ def test_a_running_task_on_the_stack_of_interrupts() -> None:
     task.k.write_words(outer, task.at)
     _, places, _, _, is_cut = walk(memory, unwinder, start, none == 0)
     assert (len(places), is_cut.tolist()) == (3, [True])
+
+
+def test_damaged_pointers_to_the_stacks_of_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    k = Machine(_NEW)
+    k.constant("THREAD_SIZE", _SIZE)
+    pointers = k.alloc("unsigned long [4]")
+    start = int(k.alloc("char [4096]", alone=True).address_)
+    k.write_words(int(pointers.address_), start, (1 << 64) - 8, 0, 0x7F00)
+    k.functions({"irq_stack_ptr": int(pointers.address_), "overflow_stack": (1 << 64) - 32})
+    offsets = np.arange(0, 32, 8, dtype=np.uint64)
+    monkeypatch.setattr("kcensus.kernel.arch.aarch64.unwinder.cpu_offsets", lambda _: offsets)
+    found = cpu_stacks(Kernel(k.prog))
+    assert found == ((start, start + _SIZE),)
+    StackMemory(Kernel(k.prog), np.empty(0, np.uint64), _SIZE, Faults(), found)
 
 
 @pytest.mark.parametrize(
