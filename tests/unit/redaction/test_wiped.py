@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
 
+import drgn
 import numpy as np
 import pytest
 
@@ -13,7 +15,9 @@ from kcensus.arch import by_name
 from kcensus.engine.slub.slabs import ScanReport
 from kcensus.kernel.arch.readers import readers_of
 from kcensus.kernel.kernel import Kernel
+from kcensus.redaction.redaction import Redaction
 from kcensus.redaction.wiped import guards, registers
+from kcensus.sources import Target
 from tests.unit.fakekernel import DIRECT_MAP, PAGE, FakeKernel
 
 _TASK = (
@@ -139,3 +143,11 @@ def test_memory_below_the_stack_pointer_of_the_task_that_has_the_stack() -> None
     ranges = registers(Kernel(k.prog), ScanReport())
     wiped, _ = ranges.inside(stack - DIRECT_MAP, _STACK)
     assert np.flatnonzero(wiped).tolist() == [*range(2 * PAGE, 2 * PAGE + 64)]
+
+
+def test_an_architecture_without_readers_is_refused_before_anything_is_written() -> None:
+    prog = drgn.Program(drgn.Platform(drgn.Architecture.S390X))
+    target = Target(prog, "x", "vmcore", "synthetic", live=False, kernel="x")
+    recorder: Any = SimpleNamespace(uses=object())
+    with pytest.raises(LookupError, match="architecture"):
+        Redaction(target, recorder, None)
