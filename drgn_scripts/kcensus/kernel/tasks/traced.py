@@ -10,6 +10,7 @@ from drgn import Object
 from kcensus.engine.memory import Words
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.names import DAMAGED
+from kcensus.kernel.size import stack_size
 from kcensus.kernel.symbols import symbols_of
 from kcensus.kernel.tasks.stacks import Stacks
 
@@ -29,7 +30,7 @@ def traced_stacks(kernel: Kernel, task: Words, stack: Words) -> Stacks:
     """
     if not kernel.prog.main_module().debug_file_path:
         raise LookupError("drgn unwinds stacks with DWARF only")
-    size = int(kernel.prog["THREAD_SIZE"])
+    size = stack_size(kernel.prog)
     is_cut = np.ones(len(task), np.bool_)
     lanes, pcs, sps = list[int](), list[int](), list[int]()
     for lane, address in enumerate(task[:MOST].tolist()):
@@ -62,7 +63,7 @@ def _frames(prog: drgn.Program, task: int) -> list[tuple[int, int]]:
         for frame in list(trace)[:_MAX_FRAMES]:
             if not frame.is_inline:
                 frames.append((int(frame.pc), int(frame.sp)))
-    except (*DAMAGED, AttributeError, ValueError):
+    except DAMAGED:
         # The frames before the damaged one are good.
         return frames
     return frames
