@@ -3,10 +3,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
-import pytest
-
 from kcensus.arch import architecture_of
 from tests.sample.conftest import open_sample
 
@@ -30,9 +26,6 @@ def test_dentries_are_those_that_the_guest_counted() -> None:
     assert figures == (total, unused, negative)
 
 
-@pytest.mark.skipif(
-    find_spec("kcensus.kernel.arch.aarch64.unwinder") is None, reason="stacks are not read"
-)
 def test_it_has_the_deadlock_of_four_tasks() -> None:
     result = open_sample(NAME).run("waits")
     assert result.amount("deadlocks") == 1

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib.util import find_spec
 
 import pytest
 
@@ -16,11 +15,7 @@ from tests.leads import broken, dead_ends
 from tests.sample.conftest import NAMES, open_sample
 
 
-@pytest.mark.parametrize("name", [
-    name for name in CAPSULES
-    # Until stacks of arm64 are read.
-    if name != "sample-arm64" or find_spec("kcensus.kernel.arch.aarch64.unwinder")
-])  # fmt: skip
+@pytest.mark.parametrize("name", CAPSULES)
 def test_of_a_report(name: str) -> None:
     assert list(dead_ends(open_sample(name).report)) == []
 
