@@ -185,7 +185,7 @@ class _Search:
 def stack_words(
     memory: Memory, known: Tasks, rows: Numbers, size: int, faults: Faults
 ) -> Iterator[tuple[Lanes, Words, Words]]:
-    """Yield the words on the stacks of tasks, in chunks of stacks with equally many pages in use.
+    """Yield the words on the stacks of tasks, in chunks of stacks of which as many are read.
 
     :param rows: of the tasks
     :param size: bytes of a stack
@@ -193,14 +193,14 @@ def stack_words(
         have shape (stacks, words), and are 0 if unreadable, or below the stack pointer
     """
     page = np.uint64(memory.page_size)
-    start = known.sp[rows] & ~(page - np.uint64(1))
+    # A page may have several stacks.
+    start = np.maximum(known.sp[rows] & ~(page - np.uint64(1)), known.stack[rows])
     top = known.stack[rows] + np.uint64(size)
     sound = (known.sp[rows] >= known.stack[rows]) & (known.sp[rows] < top)
-    pages = np.where(sound, ((top - start) // page).astype(np.int64), 0)
-    for count in np.unique(pages[pages > 0]).tolist():
-        lanes = np.flatnonzero(pages == count)
-        words = count * memory.page_size // 8
-        chunk = max(_MAX_BYTES // (count * memory.page_size), 1)
+    used = np.where(sound, (top - start) // np.uint64(8), 0).astype(np.int64)
+    for words in np.unique(used[used > 0]).tolist():
+        lanes = np.flatnonzero(used == words)
+        chunk = max(_MAX_BYTES // (words * 8), 1)
         for cut in range(0, len(lanes), chunk):
             some = lanes[cut : cut + chunk]
             word = word_dtype(memory.prog)
