@@ -19,9 +19,9 @@ from enum import Enum
 import drgn
 import numpy as np
 
-from kcensus import arch
+from kcensus.arch import POINTERS
 from kcensus.engine.chase import Damage, Lanes, chase
-from kcensus.engine.gather import gather, gather_arrays, gather_words
+from kcensus.engine.gather import gather, gather_arrays, gather_words, plausible
 from kcensus.engine.layout import layout, word_dtype
 from kcensus.engine.memory import Faults, Guess, Mask, Memory, Numbers, Words
 from kcensus.engine.rows import rows_of
@@ -33,10 +33,6 @@ from kcensus.sources.capsule.uses import Use
 
 _MAX_WAITERS = 1 << 16
 """Most waiters to pass on the way to a head, besides the given tasks."""
-KERNEL = np.uint64(arch.KERNEL)
-"""Lowest kernel address."""
-_POINTERS = np.uint64(arch.POINTERS)
-"""Lowest address of the kernel's memory."""
 _MAX_BYTES = 1 << 23
 """Most bytes of stacks to read at a time."""
 
@@ -209,7 +205,7 @@ def stack_words(
             values[np.arange(words, dtype=np.uint64) < unused[:, None]] = 0
             values = untagged(values, memory.tag)
             # Any register is saved on a stack; of the words, only pointers are of use.
-            row, column = np.nonzero(values >= _POINTERS)
+            row, column = np.nonzero(values >= np.uint64(POINTERS))
             place = start[some][row] + np.uint64(8) * column.astype(np.uint64)
             memory.note(place, 8, Use.UNKNOWN)
             yield some, start[some], values
@@ -221,14 +217,16 @@ def picked_words(
     rows: Numbers,
     size: int,
     faults: Faults,
-    pick: Callable[[Words, Lanes], Mask],
+    pick: Callable[[Words, Lanes], Mask] | None = None,
 ) -> Iterator[tuple[Lanes, Words, Words]]:
     """Yield index in ``rows``, word and address of some words on stacks, in chunks.
 
-    :param pick: returns a mask of the words and indexes of a chunk of :func:`stack_words`
+    :param pick: returns a mask of the words and indexes of a chunk of :func:`stack_words`; by
+        default, of the words that can be addresses in the kernel
     """
     for some, start, words in stack_words(memory, known, rows, size, faults):
-        row, column = np.nonzero(pick(words, some))
+        picked = pick(words, some) if pick is not None else plausible(memory, words, 8)
+        row, column = np.nonzero(picked)
         yield some[row], words[row, column], start[row] + np.uint64(8) * column.astype(np.uint64)
 
 
