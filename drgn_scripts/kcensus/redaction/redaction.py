@@ -95,8 +95,13 @@ class Redaction:
     ) -> None:
         if recorder.uses is None:
             raise ValueError("the recorder has not noted the uses of memory")
-        if readers_of(target.prog.platform) is None:
-            raise LookupError("where this architecture keeps registers of programs is unknown")
+        platform = target.prog.platform
+        if readers_of(platform) is None:
+            name = platform.arch.name.lower() if platform is not None else "unknown"
+            raise LookupError(
+                f"kcensus does not find the registers of programs on architecture '{name}', which "
+                "may hold anything; create the capsule without --redact"
+            )
         target.need_modules("dm_mod", *MODULES)
         self._kernel = Kernel(target.prog, progress=progress)
         self._recorder, self._uses = recorder, recorder.uses

@@ -262,8 +262,8 @@ def test_stacks_that_share_a_page() -> None:
     sp = np.array([low + half - 16, low + half + 64, low + half], np.uint64)
     known: Any = SimpleNamespace(stack=stack, sp=sp)
     found = {}
-    for lanes, start, words in stack_words(Memory(k.prog), known, np.arange(3), half, Faults()):
-        for lane, first, own in zip(lanes.tolist(), start.tolist(), words.tolist(), strict=True):
+    for lanes, start, values in stack_words(Memory(k.prog), known, np.arange(3), half, Faults()):
+        for lane, first, own in zip(lanes.tolist(), start.tolist(), values.tolist(), strict=True):
             found[lane] = first - low, [word for word in own if word]
     assert found == {
         0: (0, [PAGE // 16 - 1, PAGE // 16]),
