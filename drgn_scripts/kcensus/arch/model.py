@@ -45,8 +45,8 @@ class Architecture:
     stack_pointer: str
     """Member of ``struct task_struct`` with the stack pointer of a task that has no CPU."""
     registers: str
-    """Its first member with registers of programs besides the general ones: all up to its end, or
-    behind it, is of them, also the keys of pointer authentication."""
+    """Its first member with registers of programs besides the general ones, such as vectors and the
+    keys of pointer authentication: from there to the end of its slot, there is nothing else."""
     physical: Callable[[int, Callable[[str], int | None]], int | None]
     """Returns the physical address of a variable of the image, given its address and a look-up of
     VMCOREINFO's numbers; None if it is unknown."""
