@@ -417,7 +417,7 @@ def test_gather_words_reads_what_a_loop_reads(
     values, readable = gather_words(memory, words(*aligned), dtype, Faults())
     data = [plain(address, word.itemsize) for address in aligned]
     assert readable.tolist() == [each is not None for each in data]
-    assert values.dtype == word
+    assert values.dtype == word.newbyteorder("=")
     assert values.tolist() == [0 if each is None else np.frombuffer(each, word)[0] for each in data]
 
 
