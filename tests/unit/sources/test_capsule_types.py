@@ -406,7 +406,7 @@ def test_invalid_answers(refuses: Refuses, kind: str, row: Any, sentence: str) -
 @pytest.mark.parametrize(
     ("key", "value", "sentence"),
     [
-        ("arch", "PPC64", "architecture"),
+        ("arch", "RISCV64", "architecture"),
         ("arch", None, "unprintable"),
         ("arch", "AARCH64", "VMCOREINFO does not describe"),
         ("page_size", 65536, "page size differs"),
