@@ -29,8 +29,6 @@ ARCHITECTURE = Architecture(
     # The linear map is in the lower half of the kernel's addresses, from 2^52 or 2^48 bytes below
     # the end on; modules and the image are in the upper one, which is above it with both.
     image=0xFFFF_8000_0000_0000,
-    pc="pc",
-    sp="sp",
     arguments=_ARGUMENTS,
     compat_arguments=_ARGUMENTS,
     unwound=("x29", "x30"),
@@ -45,7 +43,8 @@ ARCHITECTURE = Architecture(
     tag=0xFF << 56,
     # With CONFIG_KASAN_SW_TAGS, and with CONFIG_KASAN_HW_TAGS.
     tagging=("__hwasan_tag_memory", "kasan_flag_enabled"),
-    marks=("kimage_voffset", "VA_BITS"),
+    # Not VA_BITS, which kernels of RISC-V have, too.
+    marks=("kimage_voffset",),
     physical=_physical,
     stack_pointer="thread.cpu_context.sp",
     registers="thread.uw",

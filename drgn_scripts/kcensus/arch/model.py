@@ -34,12 +34,8 @@ class Architecture:
     ("kbuild: treat char as always unsigned") (in v6.2)."""
     image: int
     """Lowest address at which the kernel, its modules and their variables can be."""
-    pc: str
-    """Member of ``struct pt_regs`` with the interrupted instruction."""
-    sp: str
-    """Member with the stack pointer."""
     arguments: tuple[str, ...]
-    """Members with the arguments of a system call."""
+    """Members of ``struct pt_regs`` with the arguments of a system call."""
     syscalls: tuple[str, ...]
     """Prefixes of the functions of system calls, besides those of all architectures."""
     interrupts: tuple[str, ...]
@@ -49,19 +45,20 @@ class Architecture:
     stack_pointer: str
     """Member of ``struct task_struct`` with the stack pointer of a task that has no CPU."""
     registers: str
-    """Its first member with registers of programs besides the general ones: all up to its end, or
-    behind it, is of them, also the keys of pointer authentication."""
+    """Its first member with registers of programs besides the general ones, such as vectors and the
+    keys of pointer authentication: from there to the end of its slot, there is nothing else."""
     physical: Callable[[int, Callable[[str], int | None]], int | None]
     """Returns the physical address of a variable of the image, given its address and a look-up of
     VMCOREINFO's numbers; None if it is unknown."""
     compat_arguments: tuple[str, ...] = ()
-    """The same for programs of 32 bits."""
+    """As ``arguments``, of programs of 32 bits."""
     unwound: tuple[str, ...] = ()
     """Registers with which a walk along the stack of a running task starts, besides the instruction
     and stack pointers, as drgn names them: the frame pointer, and a link register if there is
     one."""
     device_interrupts: tuple[str, ...] = ()
-    """The same for interrupts only: what follows is not the work of the interrupted task."""
+    """Prefixes of the functions that an interrupt calls first, without those of exceptions: their
+    work is not that of the interrupted task."""
     spins: tuple[str, ...] = ()
     """Functions that spin until a lock is free, besides those of all architectures; their argument
     is ``lock``."""
@@ -71,8 +68,9 @@ class Architecture:
     """Bits of pointers that may hold a tag instead of ones; 0 without."""
     tagging: tuple[str, ...] = ()
     """Symbols of kernels that may tag pointers."""
-    memdie: int = 20
-    """Bit of ``thread_info.flags`` of a victim of the OOM killer, TIF_MEMDIE, before v4.10."""
+    memdie: int | None = None
+    """Bit of ``thread_info.flags`` of a victim of the OOM killer, TIF_MEMDIE, before v4.10; None if
+    it is unknown."""
     fixed: int = 1 << 64
     """Lowest address that KASLR does not move, behind the kernel."""
     is_little: bool = True

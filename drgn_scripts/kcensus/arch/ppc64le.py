@@ -24,8 +24,6 @@ ARCHITECTURE = Architecture(
     crash="PPC64",
     has_signed_char=False,
     image=_LINEAR,
-    pc="nip",
-    sp="gpr[1]",
     arguments=("orig_gpr3", *(f"gpr[{number}]" for number in range(4, 9))),
     # The functions of system calls have no prefix of their own.
     syscalls=(),

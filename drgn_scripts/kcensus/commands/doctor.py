@@ -128,32 +128,16 @@ def _architecture(target: Target) -> str:
 
 def _unread_stacks(target: Target, analysis: Analysis) -> list[str]:
     """Return a sentence if an analysis would read stacks or code that kcensus does not read."""
-    from kcensus.arch import architecture_of
-    from kcensus.kernel.tasks.stacks import has_reader
     from kcensus.kernel.tasks.traced import MOST
     from kcensus.kernel.waiting.reader import unread_code
 
-    architecture, platform = _architecture(target), target.prog.platform
-    if not analysis.reads_stacks or platform is None:
+    if not analysis.reads_stacks or not unread_code(target.prog.platform):
         return []
-    if not has_reader(platform):
-        known = architecture_of(platform)
-        if known is not None and known.is_traced:
-            return [
-                f"kcensus does not read the machine code of {architecture}, which shows the "
-                f"holders of locks, and has the stacks of {MOST} tasks at most, from drgn, which "
-                "needs DWARF"
-            ]
-        return [
-            f"kcensus does not read the stacks and the machine code of {architecture}: what tasks "
-            "wait for is known from the kernel's lists and pointers only"
-        ]
-    if unread_code(platform):
-        return [
-            f"kcensus does not read the machine code of {architecture}: holders of locks that have "
-            "no owner are unknown"
-        ]
-    return []
+    return [
+        f"kcensus does not read the machine code of {_architecture(target)}: holders of locks "
+        f"without an owner are unknown; drgn unwinds the stacks of at most {MOST} sleeping tasks, "
+        "with DWARF only"
+    ]
 
 
 def _unknown_arguments(target: Target, analysis: Analysis) -> list[str]:

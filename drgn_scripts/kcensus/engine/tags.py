@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kcensus.arch import architecture_of
+from kcensus.sources.capsule import NotRecorded
 
 _KEY = "kcensus tag"
 
@@ -52,6 +53,7 @@ def _has(prog: drgn.Program, names: tuple[str, ...]) -> Iterator[bool]:
     for name in names:
         try:
             prog.symbol(name)
-        except LookupError:
+        except (LookupError, NotRecorded):
+            # A capsule of an earlier version lacks the names of attempts.
             continue
         yield True

@@ -13,6 +13,7 @@ from drgn.helpers.linux.kallsyms import module_kallsyms
 from drgn.helpers.linux.module import address_to_module
 
 from kcensus.arch import KERNEL, architecture_of
+from kcensus.engine.memory import direct_map_start
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.names import MISSING, decode
 
@@ -37,6 +38,10 @@ def image_range(prog: Program) -> range:
         text = int(prog.symbol("_text").address)
         if text < image:
             return range(max(text - _MAX_MODULES, 0), image)
+        # With addresses of fewer bits, such as 39 or 42, the direct map begins there, too.
+        end = direct_map_start(prog) + (int(prog["max_pfn"]) << int(prog["PAGE_SHIFT"]))
+        if image < end <= text:
+            return range(end, 1 << 64)
     return range(image, 1 << 64)
 
 

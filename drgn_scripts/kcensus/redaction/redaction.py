@@ -28,10 +28,10 @@ import drgn
 import numpy as np
 import numpy.typing as npt
 
-from kcensus.arch import architecture_of
 from kcensus.engine.layout import number_dtype, word_dtype
 from kcensus.engine.memory import Bytes, Words
 from kcensus.engine.slub.slabs import ScanReport
+from kcensus.kernel.arch.readers import readers_of
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.names import DAMAGED
 from kcensus.progress import Progress
@@ -95,8 +95,13 @@ class Redaction:
     ) -> None:
         if recorder.uses is None:
             raise ValueError("the recorder has not noted the uses of memory")
-        if architecture_of(target.prog.platform) is None:
-            raise LookupError("where this architecture keeps registers of programs is unknown")
+        platform = target.prog.platform
+        if readers_of(platform) is None:
+            name = platform.arch.name.lower() if platform is not None else "unknown"
+            raise LookupError(
+                f"kcensus does not find the registers of programs on architecture '{name}', which "
+                "may hold anything; create the capsule without --redact"
+            )
         target.need_modules("dm_mod", *MODULES)
         self._kernel = Kernel(target.prog, progress=progress)
         self._recorder, self._uses = recorder, recorder.uses

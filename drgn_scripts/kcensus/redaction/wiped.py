@@ -129,8 +129,10 @@ def registers(kernel: Kernel, report: ScanReport) -> Ranges:
     if "sp" in tasks and "on_cpu" in tasks:
         # A task that exited has given its stack to another one.
         own = (tasks["sp"] >= tasks["stack"]) & (tasks["sp"] - tasks["stack"] < size)
-        sp = tasks["sp"][own & (tasks["on_cpu"] == 0)]
-        spans.append((sp & ~np.uint64(page - 1), sp))
+        own &= tasks["on_cpu"] == 0
+        sp, low = tasks["sp"][own], tasks["stack"][own]
+        # A page may have several stacks.
+        spans.append((np.maximum(sp & ~np.uint64(page - 1), low), sp))
     starts, ends = (np.concatenate(each) for each in zip(*spans, strict=True))
     return _physical(kernel, *_by_pages(starts, ends, page))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import drgn
 import numpy as np
 import pytest
 
@@ -17,6 +18,7 @@ from kcensus.engine.memory import Faults, Memory
 from kcensus.engine.tags import tag_of, untagged
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import holders
+from kcensus.sources.capsule import NotRecorded
 from tests.unit.fakekernel import FakeKernel
 
 _TAG = 0xFF << 56
@@ -70,6 +72,14 @@ def test_reads_at_and_of_tagged_pointers(k: FakeKernel) -> None:
     assert readable.all()
     assert gather_words(memory, start, "u8", faults)[1].all()
     assert not faults
+
+
+def test_a_capsule_that_did_not_ask_for_tags(k: FakeKernel) -> None:
+    def lacking(*_: object) -> list[drgn.Symbol]:
+        raise NotRecorded("kasan_flag_enabled")
+
+    k.prog.register_symbol_finder("earlier version", lacking, enable_index=0)
+    assert tag_of(k.prog) == Memory(k.prog).tag == 0
 
 
 def test_the_owner_of_a_lock_loses_its_tag(k: FakeKernel) -> None:

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
 
+import drgn
 import numpy as np
 import pytest
 
@@ -13,7 +15,10 @@ from kcensus.arch import by_name
 from kcensus.engine.slub.slabs import ScanReport
 from kcensus.kernel.arch.readers import readers_of
 from kcensus.kernel.kernel import Kernel
+from kcensus.progress import SilentProgress
+from kcensus.redaction.redaction import Redaction
 from kcensus.redaction.wiped import guards, registers
+from kcensus.sources import Target
 from tests.unit.fakekernel import DIRECT_MAP, PAGE, FakeKernel
 
 _TASK = (
@@ -122,20 +127,42 @@ def test_vector_registers_keys_and_guards_of_arm64() -> None:
     assert wiped(matrix, 2 * PAGE) == [*range(32 * 32 + 64)]
 
 
-def test_memory_below_the_stack_pointer_of_the_task_that_has_the_stack() -> None:
+def _below(tasks: Sequence[tuple[int, int]], size: int) -> list[int]:
+    """Return the wiped bytes of four pages with the stacks of two tasks.
+
+    :param tasks: places of the stack and of the stack pointer in these pages
+    """
     k = FakeKernel(
         "6.10",
         base="struct thread_struct 8 : 0 unsigned long sp\n"
         "struct pt_regs 168 : 136 unsigned long cs\n"
         f"{_TASK}; 40 int on_cpu; 48 struct thread_struct thread",
     )
-    k.constant("THREAD_SIZE", _STACK)
-    stack = int(k.alloc("char", _STACK, alone=True).address_)
+    k.constant("THREAD_SIZE", size)
+    memory = int(k.alloc("char", 4 * PAGE, alone=True).address_)
     slab = k.slab(k.cache("task_struct", 128), free=range(2, 32))
-    # The second task has exited, and its stack is that of the first.
-    for slot, own, sp in ((0, stack, 2 * PAGE + 64), (1, 0, 3 * PAGE + 512)):
-        k.write_words(slab.object(slot) + 8, own)
-        k.write_words(slab.object(slot) + 48, stack + sp)
+    for slot, (stack, sp) in enumerate(tasks):
+        k.write_words(slab.object(slot) + 8, memory + stack)
+        k.write_words(slab.object(slot) + 48, memory + sp)
     ranges = registers(Kernel(k.prog), ScanReport())
-    wiped, _ = ranges.inside(stack - DIRECT_MAP, _STACK)
-    assert np.flatnonzero(wiped).tolist() == [*range(2 * PAGE, 2 * PAGE + 64)]
+    return np.flatnonzero(ranges.inside(memory - DIRECT_MAP, 4 * PAGE)[0]).tolist()
+
+
+def test_memory_below_the_stack_pointer_of_the_task_that_has_the_stack() -> None:
+    # The second task has exited, and its stack is that of the first.
+    tasks = [(0, 2 * PAGE + 64), (-8 * PAGE, 3 * PAGE + 512)]
+    assert _below(tasks, _STACK) == [*range(2 * PAGE, 2 * PAGE + 64)]
+
+
+def test_stacks_that_share_a_page() -> None:
+    half = PAGE // 2
+    expected = [*range(64), *range(half, half + 128)]
+    assert _below([(0, 64), (half, half + 128)], half) == expected
+
+
+def test_an_architecture_without_readers_is_refused_before_anything_is_written() -> None:
+    prog = drgn.Program(drgn.Platform(drgn.Architecture.S390X))
+    target = Target(prog, "x", "vmcore", "synthetic", live=False, kernel="x")
+    recorder: Any = SimpleNamespace(uses=object())
+    with pytest.raises(LookupError, match="architecture"):
+        Redaction(target, recorder, None, SilentProgress())

@@ -12,6 +12,7 @@ import numpy as np
 from drgn.helpers.linux.kallsyms import module_kallsyms
 from drgn.helpers.linux.module import address_to_module, module_address_regions
 
+from kcensus.engine.layout import number_dtype
 from kcensus.kernel.code.flow import Extent
 from kcensus.kernel.names import ABSENT, MISSING
 
@@ -49,13 +50,14 @@ class Functions:
         """
         try:
             place, count = self.addresses("kallsyms_offsets")[0], self._count()
-            offsets = np.frombuffer(self.prog.read(place, 4 * count), "<i4").astype(np.int64)
+            number = number_dtype(self.prog, "i4")
+            offsets = np.frombuffer(self.prog.read(place, 4 * count), number).astype(np.int64)
             base = self.addresses("kallsyms_relative_base")
             if not base:
                 # Since v7.0 or so (commit not verified), each is relative to its own place.
                 every = np.uint64(place) + (offsets + 4 * np.arange(count)).astype(np.uint64)
                 return sorted(every.tolist())
-            start = np.uint64(int.from_bytes(self.prog.read(base[0], 8), "little"))
+            start = np.uint64(self.prog.read_u64(base[0]))
         except (LookupError, IndexError, drgn.FaultError):
             return sorted({int(each.address) for each in self.prog.symbols()})
         # With CONFIG_KALLSYMS_ABSOLUTE_PERCPU (up to v6.14, commit not verified), numbers below 0
@@ -65,9 +67,11 @@ class Functions:
         return sorted((start + distance.astype(np.uint64)).tolist())
 
     def _count(self) -> int:
-        """Return ``kallsyms_num_syms``, an unsigned int or, before v4.20, an unsigned long."""
-        place = self.addresses("kallsyms_num_syms")[0]
-        count = int.from_bytes(self.prog.read(place, 4), "little")
+        """Return ``kallsyms_num_syms``, an unsigned int or, before v4.20, an unsigned long.
+
+        Such a long in big-endian order seems to be 0.
+        """
+        count = int(self.prog.read_u32(self.addresses("kallsyms_num_syms")[0]))
         if not 0 < count <= _MAX_SYMBOLS:
             raise LookupError("kallsyms_num_syms is impossible")
         return count

@@ -149,11 +149,6 @@ def unknown_stacks(count: int) -> Stacks:
     return Stacks(np.empty(0, np.int64), none, none, np.ones(count, np.bool_), {}, 0)
 
 
-def has_reader(platform: drgn.Platform | None) -> bool:
-    """Return whether kcensus unwinds stacks of an architecture."""
-    return readers_of(platform) is not None
-
-
 def _readers(prog: drgn.Program) -> Readers:
     readers = readers_of(prog.platform)
     if readers is None:

@@ -11,6 +11,7 @@ from kcensus.arch import architecture_of
 from kcensus.engine.memory import Words
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.names import DAMAGED
+from kcensus.kernel.size import stack_size
 from kcensus.kernel.symbols import symbols_of
 from kcensus.kernel.tasks.stacks import Stacks
 
@@ -34,7 +35,7 @@ def traced_stacks(kernel: Kernel, task: Words, stack: Words) -> Stacks:
         raise LookupError("drgn is not asked for stacks of this architecture")
     if not kernel.prog.main_module().debug_file_path:
         raise LookupError("drgn unwinds stacks with DWARF only")
-    size = int(kernel.prog["THREAD_SIZE"])
+    size = stack_size(kernel.prog)
     is_cut = np.ones(len(task), np.bool_)
     lanes, pcs, sps = list[int](), list[int](), list[int]()
     for lane, address in enumerate(task[:MOST].tolist()):
@@ -67,7 +68,7 @@ def _frames(prog: drgn.Program, task: int) -> list[tuple[int, int]]:
         for frame in list(trace)[:_MAX_FRAMES]:
             if not frame.is_inline:
                 frames.append((int(frame.pc), int(frame.sp)))
-    except (*DAMAGED, AttributeError, ValueError):
+    except DAMAGED:
         # The frames before the damaged one are good.
         return frames
     return frames

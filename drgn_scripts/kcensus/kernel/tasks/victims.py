@@ -32,7 +32,9 @@ def victims(kernel: Kernel, faults: Faults) -> Numbers:
     if not prog.type("struct signal_struct").has_member("oom_mm"):
         flags = read.columns.get("flags", np.zeros(len(blocked), np.uint64))
         arch = architecture_of(prog.platform)
-        mark = np.uint64(1 << arch.memdie if arch is not None else 0)
+        if arch is None or arch.memdie is None:
+            return blocked[:0]
+        mark = np.uint64(1 << arch.memdie)
         return np.asarray(blocked[(flags.astype(np.uint64) & mark) != 0])
     signal = layout(prog, "struct signal_struct", ["oom_mm"])
     spaces = gather(memory, read["signal"], signal, faults)["oom_mm"]

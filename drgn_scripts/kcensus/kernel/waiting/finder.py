@@ -339,7 +339,7 @@ class Finder:
         return [(lane, address, place) for (lane, address), place in seen.items()]
 
     def _picked(
-        self, lanes: Numbers, pick: Callable[[Words, Numbers], Mask]
+        self, lanes: Numbers, pick: Callable[[Words, Numbers], Mask] | None = None
     ) -> Iterator[tuple[Numbers, Words, Words]]:
         """Yield the words of :func:`picked_words` on the stacks of tasks, by lane."""
         memory, size = self.kernel.memory, self.waits.stacks.size

@@ -29,7 +29,7 @@ _KEY = "kcensus: the bytes in use"
 _FEW = 8
 """Pages of a stretch up to which each is translated."""
 _TABLE = 512
-"""Fewest pages that a page table maps, with pages of 4 KiB; a stretch is no longer."""
+"""Most pages of a stretch: as many as a page table maps on most machines with pages of 4 KiB."""
 
 
 def _neighbours(pages: _Words) -> list[_Words]:

@@ -121,9 +121,22 @@ def test_values_kept_on_the_stack() -> None:
     # stp x0, xzr, [sp, #16]; ldp x2, x1, [sp, #16]
     pair = after(0xA9017FE0, 0xA94107E2, values=lock)
     assert (only(pair, 2), pair[1]) == (_LOCK, frozenset({0}))
-    # str w1, [sp, #8] after it; sub sp, sp, #16; stp w0, w1, [sp]; str q0, [sp]
-    for change in (0xB9000BE1, 0xD10043FF, 0x290007E0, 0x3D8003E0):
+    # str w1, [sp, #8] after it; sub sp, sp, #16; sub sp, sp, x1; stp w0, w1, [sp]; str q0, [sp];
+    # str x1, [x29, #24]; stp x1, x2, [x29, #16]
+    changes = (0xB9000BE1, 0xD10043FF, 0xCB2163FF, 0x290007E0, 0x3D8003E0, 0xF9000FA1, 0xA9010BA1)
+    for change in changes:
         assert SLOTS + 8 not in after(0xF90007E0, change, values=lock)
+
+
+def test_loads_and_sums_with_the_stack_pointer() -> None:
+    kept = after(0xF90007E0, values=run(made(0, _LOCK, _AT)))
+    # ldrsw x0, [sp, x1]; ldursw x0, [sp, #-4]; ldr x0, [x29, #24]
+    for load in (0xB8A16BE0, 0xB89FC3E0, 0xF9400FA0):
+        assert after(load, values=kept) == {SLOTS + 8: frozenset({_LOCK})}
+    # add x0, sp, w1, uxtw; add x0, x29, x1, uxtx; add x0, sp, #8: other functions may write there.
+    for code in (0x8B2143E0, 0x8B2163A0, 0x910023E0):
+        assert decode(words(code), 0, _AT).writes[0].how is How.STACK
+    assert decode(words(0x8B214040), 0, _AT).writes[0].how is How.UNKNOWN  # add x0, x2, w1, uxtw
 
 
 @pytest.mark.parametrize(

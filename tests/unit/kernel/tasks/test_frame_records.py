@@ -8,12 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from kcensus.arch import by_name
 from kcensus.engine.memory import Faults
-from kcensus.kernel.arch.aarch64.unwinder import Unwinder, pac_mask
+from kcensus.kernel.arch.aarch64.unwinder import Unwinder, cpu_stacks, pac_mask
 from kcensus.kernel.arch.model import Frames, StackMemory
 from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.symbols import image_range
 from kcensus.kernel.tasks.stacks import walk
-from tests.unit.fakekernel import Machine
+from tests.unit.fakekernel import FakeKernel, Machine
 
 _SIZE = 16384
 _CODE = 0xFFFF_8000_8000_0000
@@ -215,6 +217,41 @@ def test_a_running_task_on_the_stack_of_interrupts() -> None:
     task.k.write_words(outer, task.at)
     _, places, _, _, is_cut = walk(memory, unwinder, start, none == 0)
     assert (len(places), is_cut.tolist()) == (3, [True])
+
+
+def test_damaged_pointers_to_the_stacks_of_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    k = Machine(_NEW)
+    k.constant("THREAD_SIZE", _SIZE)
+    pointers = k.alloc("unsigned long [4]")
+    start = int(k.alloc("char [4096]", alone=True).address_)
+    k.write_words(int(pointers.address_), start, (1 << 64) - 8, 0, 0x7F00)
+    k.functions({"irq_stack_ptr": int(pointers.address_), "overflow_stack": (1 << 64) - 32})
+    offsets = np.arange(0, 32, 8, dtype=np.uint64)
+    monkeypatch.setattr("kcensus.kernel.arch.aarch64.unwinder.cpu_offsets", lambda _: offsets)
+    found = cpu_stacks(Kernel(k.prog))
+    assert found == ((start, start + _SIZE),)
+    StackMemory(Kernel(k.prog), np.empty(0, np.uint64), _SIZE, Faults(), found)
+
+
+@pytest.mark.parametrize(
+    ("text", "linear", "first"),
+    [
+        (0xFFFF_8000_8000_0000, 0xFFFF << 48, 0xFFFF_8000_0000_0000),
+        (0xFFFF_8000_8000_0000, 0xFFF0 << 48, 0xFFFF_8000_0000_0000),
+        (0xFFFF_FFC0_0800_0000, 0xFFFF_FF80_0000_0000, 0),
+        # Before v5.4.
+        (0xFFFF_0000_0808_0000, 0xFFFF_8000_0000_0000, 0xFFFE_FFFF_8808_0000),
+        (0xFFFF_FF80_0808_0000, 0xFFFF_FFC0_0000_0000, 0xFFFF_8000_0000_0000),
+    ],
+    ids=["48 bits", "52 bits", "39 bits", "48 bits of old", "39 bits of old"],
+)
+def test_where_code_is(text: int, linear: int, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    k = FakeKernel()
+    k.functions({"_text": text})
+    monkeypatch.setattr("kcensus.kernel.symbols.architecture_of", lambda _: by_name("aarch64"))
+    monkeypatch.setattr("kcensus.kernel.symbols.direct_map_start", lambda _: linear)
+    end = linear + (int(k.prog["max_pfn"]) << 12)
+    assert image_range(k.prog).start == (first or end)
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
-from kcensus.engine.memory import Faults
+from kcensus.engine.memory import Faults, Memory
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.wait_tables import bit_waiters
 from kcensus.kernel.locking.waiters import completion_waiters, queue_waiters, semaphore_waiters
 from kcensus.kernel.waiting.finder import Finder
-from kcensus.kernel.waiting.objects.queued import Queued, Shape, queued
-from tests.unit.fakekernel import FakeKernel
+from kcensus.kernel.waiting.objects.queued import Queued, Shape, queued, stack_words
+from tests.unit.fakekernel import PAGE, FakeKernel
 from tests.unit.kernel.waiting.making import SIZE, Sleepers, words
 
 _FUNCTION = 0xFFFF_FFFF_8100_0000
@@ -247,3 +250,22 @@ def test_a_completion_with_the_task_behind_it_is_no_lock(fake: Fake) -> None:
     found = fake.queued(0)
     assert (found.node.tolist(), found.head.tolist()) == ([waiter], [head])
     assert found.shape == [Shape.SIMPLE]
+
+
+def test_stacks_that_share_a_page() -> None:
+    """Where pages are larger than stacks, as on POWER with pages of 64 KiB."""
+    k, half = FakeKernel("6.10"), PAGE // 2
+    low = int(k.alloc("char", PAGE, alone=True).address_)
+    k.write_words(low, *range(1, PAGE // 8 + 1))
+    stack = np.array([low, low + half, low], np.uint64)
+    # The third stack pointer is of the other stack.
+    sp = np.array([low + half - 16, low + half + 64, low + half], np.uint64)
+    known: Any = SimpleNamespace(stack=stack, sp=sp)
+    found = {}
+    for lanes, start, values in stack_words(Memory(k.prog), known, np.arange(3), half, Faults()):
+        for lane, first, own in zip(lanes.tolist(), start.tolist(), values.tolist(), strict=True):
+            found[lane] = first - low, [word for word in own if word]
+    assert found == {
+        0: (0, [PAGE // 16 - 1, PAGE // 16]),
+        1: (half, [*range(PAGE // 16 + 9, PAGE // 8 + 1)]),
+    }

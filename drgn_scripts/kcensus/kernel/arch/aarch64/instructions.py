@@ -25,7 +25,8 @@ _WORD = (1 << 64) - 1
 _CLOBBERED = (Write(0, How.CALLED, mask=1 << _LINK | (1 << 19) - 1),)
 """A called function may change x0 to x18, and the link register."""
 _MOVED_STACK = (Write(_ZERO, How.FRAME),)
-"""Also of instructions that change an unknown part of the stack."""
+"""Also of instructions that change an unknown part of the stack, such as stores through x29, whose
+distance from its end is unknown."""
 _MAX_SLOTS = 512
 """Bytes of the stack, from its end on, in which values are followed."""
 _TRAP = 1000
@@ -245,6 +246,8 @@ def _memory(word: int) -> _Shape:
             return _Shape(
                 writes=_MOVED_STACK, stores=() if is_vector else _held((register, second))
             )
+        if base == _FRAME and word >> 22 & 1 == 0:
+            changed = (*changed, *_MOVED_STACK)
         if is_vector:
             return _Shape(writes=changed)
         if base == _ZERO and word >> 31 and not changed and word >> 30 & 1 == 0:
@@ -275,8 +278,12 @@ def _one(word: int, register: int, base: int, is_vector: int) -> _Shape:
         changed = _back(base) if way & 1 else ()
         if way & 1:
             return _Shape(writes=changed + _unknown((register,)))
-    if base == _ZERO and opcode & 1 == 0 and (is_vector or not is_unsigned):
+    # Of general registers, 2 is a load with sign.
+    is_store = opcode == 0 or (is_vector and opcode == 2)
+    if base == _ZERO and is_store and (is_vector or not is_unsigned):
         return _Shape(writes=_MOVED_STACK, stores=() if is_vector else _held((register,)))
+    if base == _FRAME and is_store:
+        changed = (*changed, *_MOVED_STACK)
     if is_vector:
         return _Shape(writes=changed)
     if is_unsigned and base == _ZERO and opcode < 2:
@@ -320,6 +327,12 @@ def _kept(*pairs: tuple[int, int], is_load: bool) -> _Shape:
 def _registers(word: int) -> tuple[Write, ...]:
     """Read an instruction that computes with registers."""
     register, base, other = word & 31, word >> 5 & 31, word >> 16 & 31
+    if word >> 21 & 255 == 0b01011001 and word >> 29 & 1 == 0:
+        # With an extended register, 31 is the stack pointer.
+        if register == _ZERO:
+            return _MOVED_STACK
+        if base in (_ZERO, _FRAME):
+            return (Write(register, How.STACK),)
     if register == _ZERO or word >> 21 & 255 == 0b11010010:
         # Flags only; for ccmp, the lowest bits are flags.
         return ()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import drgn
 import numpy as np
 
+from kcensus.arch import KERNEL
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Memory, Words
@@ -15,7 +16,6 @@ _MODE = np.uint64(0x1F)
 """PSR_MODE_MASK, and PSR_MODE32_BIT of a program of 32 bits."""
 _NATIVE, _COMPAT = np.uint64(0), np.uint64(0x10)
 """PSR_MODE_EL0t and PSR_AA32_MODE_USR."""
-_KERNEL = np.uint64(1 << 63)
 _PADDINGS = (0, 16)
 """Bytes above the registers on a stack: 16 until Linux kernel commit 34be98f4944f ("arm64: kernel:
 remove {THREAD,IRQ_STACK}_START_SP") (in v4.14)."""
@@ -36,7 +36,7 @@ def user_registers(memory: Memory, top: Words, faults: Faults) -> UserRegisters:
         entered = read.readable & np.isin(mode, (_NATIVE, _COMPAT)) & ~found
         # Zeros seem to be of a program, whose mode is 0.
         entered &= (read["pc"] | read["sp"]) != 0
-        entered &= (read["pc"] < _KERNEL) & (read["sp"] < _KERNEL)
+        entered &= (read["pc"] < np.uint64(KERNEL)) & (read["sp"] < np.uint64(KERNEL))
         found |= entered
         start[entered], is_compat[entered] = place[entered], mode[entered] == _COMPAT
     row = np.flatnonzero(found)

@@ -21,7 +21,7 @@ import drgn
 import numpy as np
 
 from kcensus.engine.chase import Lanes
-from kcensus.engine.gather import gather, gather_words
+from kcensus.engine.gather import gather, gather_words, plausible
 from kcensus.engine.layout import Layout, layout, word_dtype
 from kcensus.engine.memory import Faults, Guess, Mask, Words
 from kcensus.engine.slub.percpu import cpu_offsets
@@ -227,10 +227,12 @@ def cpu_stacks(kernel: Kernel) -> tuple[tuple[int, int], ...]:
     for name in (*_STACKS, _OVERFLOW):
         # Symbols are enough, which kernels without debug info have, too.
         with suppress(*DAMAGED):
-            places = cpu_offsets(prog) + np.uint64(prog.symbol(name).address)
+            starts, length = cpu_offsets(prog) + np.uint64(prog.symbol(name).address), size
             if name == _OVERFLOW:
-                found += [(place, place + _OVERFLOW_SIZE) for place in places.tolist()]
+                length = _OVERFLOW_SIZE
             else:
-                starts, _ = gather_words(kernel.memory, places, word, Faults())
-                found += [(start, start + size) for start in starts.tolist() if start]
+                starts, _ = gather_words(kernel.memory, starts, word, Faults())
+            # Damaged ones may reach beyond the last address.
+            starts = starts[plausible(kernel.memory, starts, length)]
+            found += [(start, start + length) for start in starts.tolist()]
     return tuple(found)

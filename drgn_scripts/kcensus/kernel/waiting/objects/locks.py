@@ -8,7 +8,7 @@ from itertools import chain
 import drgn
 import numpy as np
 
-from kcensus.engine.gather import gather
+from kcensus.engine.gather import gather, plausible, plausible_range
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Guess, Mask, Numbers, Words
 from kcensus.engine.tags import untagged
@@ -16,7 +16,7 @@ from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import RT_OWNER, RT_WRITER
 from kcensus.kernel.tasks.functions import RW_LOCK, WaitKind
 from kcensus.kernel.tasks.tasks import INTERRUPTIBLE, Tasks
-from kcensus.kernel.waiting.objects.queued import KERNEL, Queued, Shape, picked_words
+from kcensus.kernel.waiting.objects.queued import Queued, Shape, picked_words
 from kcensus.kernel.waiting.objects.reading import Reading
 
 _BLOCKER_TYPES = ("struct mutex", "struct semaphore", "struct rw_semaphore", "struct rw_semaphore")
@@ -59,9 +59,7 @@ def percpu_writers(reading: Reading) -> None:
     members = layout(kernel.prog, type_, {"task": "writer.task"}, optional)
     lanes, size = np.array(waiting, np.int64), reading.stacks.size
     rows = reading.rows[lanes]
-    for index, candidate, _ in picked_words(
-        kernel.memory, known, rows, size, reading.faults, lambda words, _: words >= KERNEL
-    ):
+    for index, candidate, _ in picked_words(kernel.memory, known, rows, size, reading.faults):
         read = gather(kernel.memory, candidate, members, Guess())
         task, low = known.address[rows[index]], known.stack[rows[index]]
         # The stack has the address of the task, too, and addresses of itself.
@@ -152,9 +150,7 @@ def _note_owned(
     # Other objects have the address of a task there, too.
     waiters = {"root": f"{path}.waiters.rb_root.rb_node", "first": f"{path}.waiters.rb_leftmost"}
     members = layout(kernel.prog, type_, {"owner": f"{path}.owner", **readers}, waiters)
-    for index, word, _ in picked_words(
-        kernel.memory, known, rows, size, reading.faults, lambda words, _: words >= KERNEL
-    ):
+    for index, word, _ in picked_words(kernel.memory, known, rows, size, reading.faults):
         for start in (word, word - inside):
             read = gather(kernel.memory, start, members, Guess())
             is_own = read.readable & (read["owner"] & RT_OWNER == known.address[rows[index]])
@@ -240,7 +236,7 @@ class _Rings:
     """
 
     def __init__(self, kernel: Kernel, nodes: list[list[int]]) -> None:
-        self._memory = kernel.memory
+        self._memory, self._places = kernel.memory, plausible_range(kernel.memory, 8)
         self._after: dict[int, int] = {}
         self._number: dict[int, int] = {}
         self._torn: dict[int, Words] = {}
@@ -268,7 +264,7 @@ class _Rings:
         """Return the nodes after a node, and whether they lead back to it."""
         way, seen, node = list[int](), set[int](), start
         # A null pointer in a torn ring would be the first waiter of all free locks.
-        while node not in seen and node >= KERNEL and len(way) < _MAX_WAITERS:
+        while node not in seen and node in self._places and len(way) < _MAX_WAITERS:
             way.append(node)
             seen.add(node)
             if node not in self._after:
@@ -303,11 +299,11 @@ def _locks(
     mm = gather(memory, known.address[rows], of_task, Faults())["mm"]
     lock = np.uint64(drgn.offsetof(prog.type("struct mm_struct"), "mmap_lock"))
     has_memory = np.flatnonzero(mm)
-    words = picked_words(memory, known, rows, size, Faults(), lambda words, _: words >= KERNEL)
+    words = picked_words(memory, known, rows, size, Faults())
     locks: dict[int, set[int]] = {}
     for task, address, _ in chain(words, [(has_memory, mm[has_memory] + lock, mm)]):
         first = gather(memory, address, members, Guess())["first_waiter"]
-        some = np.flatnonzero(first >= KERNEL)
+        some = np.flatnonzero(plausible(memory, first, 8))
         task, address, first = task[some], address[some], first[some]
         owner = gather(memory, first, of_waiter, Guess())["task"]
         low = known.stack[rows[task]]

@@ -19,9 +19,9 @@ from enum import Enum
 import drgn
 import numpy as np
 
-from kcensus import arch
+from kcensus.arch import POINTERS
 from kcensus.engine.chase import Damage, Lanes, chase
-from kcensus.engine.gather import gather, gather_arrays, gather_words
+from kcensus.engine.gather import gather, gather_arrays, gather_words, plausible
 from kcensus.engine.layout import layout, word_dtype
 from kcensus.engine.memory import Faults, Guess, Mask, Memory, Numbers, Words
 from kcensus.engine.rows import rows_of
@@ -33,10 +33,6 @@ from kcensus.sources.capsule.uses import Use
 
 _MAX_WAITERS = 1 << 16
 """Most waiters to pass on the way to a head, besides the given tasks."""
-KERNEL = np.uint64(arch.KERNEL)
-"""Lowest kernel address."""
-_POINTERS = np.uint64(arch.POINTERS)
-"""Lowest address of the kernel's memory."""
 _MAX_BYTES = 1 << 23
 """Most bytes of stacks to read at a time."""
 
@@ -185,7 +181,7 @@ class _Search:
 def stack_words(
     memory: Memory, known: Tasks, rows: Numbers, size: int, faults: Faults
 ) -> Iterator[tuple[Lanes, Words, Words]]:
-    """Yield the words on the stacks of tasks, in chunks of stacks with equally many pages in use.
+    """Yield the words on the stacks of tasks, in chunks of stacks of which as many are read.
 
     :param rows: of the tasks
     :param size: bytes of a stack
@@ -193,14 +189,14 @@ def stack_words(
         have shape (stacks, words), and are 0 if unreadable, or below the stack pointer
     """
     page = np.uint64(memory.page_size)
-    start = known.sp[rows] & ~(page - np.uint64(1))
+    # A page may have several stacks.
+    start = np.maximum(known.sp[rows] & ~(page - np.uint64(1)), known.stack[rows])
     top = known.stack[rows] + np.uint64(size)
     sound = (known.sp[rows] >= known.stack[rows]) & (known.sp[rows] < top)
-    pages = np.where(sound, ((top - start) // page).astype(np.int64), 0)
-    for count in np.unique(pages[pages > 0]).tolist():
-        lanes = np.flatnonzero(pages == count)
-        words = count * memory.page_size // 8
-        chunk = max(_MAX_BYTES // (count * memory.page_size), 1)
+    used = np.where(sound, (top - start) // np.uint64(8), 0).astype(np.int64)
+    for words in np.unique(used[used > 0]).tolist():
+        lanes = np.flatnonzero(used == words)
+        chunk = max(_MAX_BYTES // (words * 8), 1)
         for cut in range(0, len(lanes), chunk):
             some = lanes[cut : cut + chunk]
             word = word_dtype(memory.prog)
@@ -209,7 +205,7 @@ def stack_words(
             values[np.arange(words, dtype=np.uint64) < unused[:, None]] = 0
             values = untagged(values, memory.tag)
             # Any register is saved on a stack; of the words, only pointers are of use.
-            row, column = np.nonzero(values >= _POINTERS)
+            row, column = np.nonzero(values >= np.uint64(POINTERS))
             place = start[some][row] + np.uint64(8) * column.astype(np.uint64)
             memory.note(place, 8, Use.UNKNOWN)
             yield some, start[some], values
@@ -221,14 +217,16 @@ def picked_words(
     rows: Numbers,
     size: int,
     faults: Faults,
-    pick: Callable[[Words, Lanes], Mask],
+    pick: Callable[[Words, Lanes], Mask] | None = None,
 ) -> Iterator[tuple[Lanes, Words, Words]]:
     """Yield index in ``rows``, word and address of some words on stacks, in chunks.
 
-    :param pick: returns a mask of the words and indexes of a chunk of :func:`stack_words`
+    :param pick: returns a mask of the words and indexes of a chunk of :func:`stack_words`; by
+        default, of the words that can be addresses in the kernel
     """
     for some, start, words in stack_words(memory, known, rows, size, faults):
-        row, column = np.nonzero(pick(words, some))
+        picked = pick(words, some) if pick is not None else plausible(memory, words, 8)
+        row, column = np.nonzero(picked)
         yield some[row], words[row, column], start[row] + np.uint64(8) * column.astype(np.uint64)
 
 

@@ -13,11 +13,11 @@ import drgn
 import numpy as np
 from drgn.helpers.linux.module import address_to_module, module_address_regions
 
-from kcensus.arch import architecture_of
 from kcensus.kernel.code.call_sites import Action, CallSites
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.names import ABSENT
+from kcensus.kernel.symbols import image_range
 from kcensus.kernel.tasks.functions import plain
 from kcensus.kernel.waiting.finder import Draft, Finder
 from kcensus.kernel.waiting.graph import COMPLETED_BY, TASK
@@ -47,11 +47,9 @@ class Completions(Finder):
         """Add edges to the tasks with a function that completes an object."""
         sites = self.draft.sites
         lanes = self._of_type("struct completion", "unsigned long")
-        architecture = architecture_of(self.kernel.prog.platform)
-        if architecture is None:
-            return
         # Code names only variables of the kernel and its modules.
-        lanes = lanes[self.object[lanes] >= np.uint64(architecture.image)]
+        image, address = image_range(self.kernel.prog), self.object[lanes]
+        lanes = lanes[(address >= np.uint64(image.start)) & (address <= np.uint64(image.stop - 1))]
         if not len(lanes):
             return
         kinds = {int(self.object[lane]): self.draft.kind_of(lane) for lane in lanes.tolist()}

@@ -24,8 +24,7 @@ IDLE_END = EdgeKind("other end also open in", "also has open the other end of", 
 _IDLE = frozenset(
     {"do_wait", "__do_wait", "do_poll", "do_sys_poll", "ep_poll", "do_epoll_wait", "do_select"}
     | {"core_sys_select", "poll_schedule_timeout", "do_sigtimedwait", "sigsuspend"}
-    | {"do_nanosleep", "hrtimer_nanosleep"}
-    | {"sys_pause"}
+    | {"do_nanosleep", "hrtimer_nanosleep", "sys_pause"}
 )
 """Functions in which processes wait for an event of any kind, or for a child."""
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kcensus.engine.chase import Lanes
-from kcensus.engine.gather import gather
+from kcensus.engine.gather import gather, plausible
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Guess, Mask, Words
 from kcensus.kernel.symbols import image_range, symbols_of
@@ -23,7 +23,7 @@ from kcensus.kernel.tasks.stacks import Stacks
 from kcensus.kernel.waiting.finder import Finder
 from kcensus.kernel.waiting.finders.io.devices import to_devices
 from kcensus.kernel.waiting.graph import NodeKind
-from kcensus.kernel.waiting.objects.queued import KERNEL, own_mentions, picked_words
+from kcensus.kernel.waiting.objects.queued import own_mentions, picked_words
 from kcensus.kernel.waiting.objects.reading import Reading
 
 IO = NodeKind("I/O", waits=(WaitKind.REQUEST,), is_io=True)
@@ -76,7 +76,7 @@ def _in_frames(reading: Reading, asked: Mask, kind: _Kind) -> None:
     first, last = np.uint64(image.start), np.uint64(image.stop - 1)
 
     def is_heap(words: Words, _: Lanes) -> Mask:
-        outside = (words >= KERNEL) & ((words < first) | (words > last))
+        outside = plausible(kernel.memory, words, 8) & ((words < first) | (words > last))
         return np.asarray(outside & ((words & np.uint64(7)) == 0))
 
     for index, word, place in picked_words(
@@ -188,7 +188,7 @@ class DirectIo(Finder):
         )
         inside = np.uint64(bio.fields["private"].offset)
         found = [(own, self.object[own])]
-        for lane, word, place in self._picked(lanes, lambda words, _: words >= KERNEL):
+        for lane, word, place in self._picked(lanes):
             is_own = word == self.object[lane]
             found += [(lane, word), (lane[is_own], place[is_own] - inside)]
         lane, address = (np.concatenate(part) for part in zip(*found, strict=True))

@@ -20,7 +20,6 @@ from kcensus.kernel.waiting.finder import Finder
 from kcensus.kernel.waiting.finders.io.devices import to_devices
 from kcensus.kernel.waiting.finders.io.journals import LOG
 from kcensus.kernel.waiting.graph import HELD, RUN_BY, SERVED, TASK, NodeKind
-from kcensus.kernel.waiting.objects.queued import KERNEL
 from kcensus.kernel.waiting.objects.reading import Reading
 from kcensus.kernel.workqueues import workqueues
 from kcensus.kernel.xfs.mounts import Mounts, log_waiters, mounts
@@ -165,7 +164,7 @@ class XfsLogs(Finder):
         stacks = self.waits.stacks
         codes = [pc for pc, name in stacks.names.items() if name.startswith("xfs_")]
         in_xfs = np.unique(stacks.lane[np.isin(stacks.pc, np.array(codes, np.uint64))])
-        for lane, word, at in self._picked(in_xfs, lambda words, _: words >= KERNEL):
+        for lane, word, at in self._picked(in_xfs):
             found.append((self.waits.task[lane], word, at))
         owner, transaction, place = (np.concatenate(part) for part in zip(*found, strict=True))
         members = {"mount": "t_mountp", "ticket": "t_ticket"}

@@ -8,7 +8,6 @@ import numpy as np
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.waiting.finder import Finder
 from kcensus.kernel.waiting.graph import HELD, TASK, NodeKind
-from kcensus.kernel.waiting.objects.queued import KERNEL
 
 AREA = NodeKind("area of memory map", ("struct vm_area_struct",))
 _AREA_WRITERS = frozenset(
@@ -39,7 +38,7 @@ class Areas(Finder):
         writer = self._member("struct mm_struct", "vma_writer_wait.task", every[lanes])
         lanes = lanes[writer == self.waits.task[lanes]]
         members = {"vm_mm": "vm_mm", "count": "vm_refcnt.refs.counter"}
-        for lane, candidate, _ in self._picked(lanes, lambda words, _: words >= KERNEL):
+        for lane, candidate, _ in self._picked(lanes):
             read = self._read("struct vm_area_struct", candidate, members, is_guess=True)
             kept = read.readable & (read["vm_mm"] == every[lane])
             kept &= (read["count"].astype(np.int64) & _EXCLUDES_READERS) != 0

@@ -26,7 +26,6 @@ from kcensus.kernel.waiting.finders.io.devices import nodes_of
 from kcensus.kernel.waiting.finders.limits.io_max import LIMIT
 from kcensus.kernel.waiting.findings.dirty_limits import dirty_limit
 from kcensus.kernel.waiting.graph import HELD, SERVED, TASK, EdgeKind, Graph, NodeKind
-from kcensus.kernel.waiting.objects.queued import KERNEL
 from kcensus.kernel.workqueues import workqueues
 from kcensus.results import Finding, Gap
 from kcensus.sources.capsule import NotRecorded
@@ -106,7 +105,7 @@ class Writeback(Finder):
         completion, next to it, and the file system.
         """
         blocks, done = super_blocks(self.kernel), self._offset(_WORK, "done")
-        for lane, word, place in self._picked(lanes, lambda words, _: words >= KERNEL):
+        for lane, word, place in self._picked(lanes):
             own = word == self.object[lane]
             block = self._member(_WORK, "sb", place[own] - done, is_guess=True)
             row = blocks.rows(block)
@@ -355,7 +354,7 @@ class Writeback(Finder):
         )
         found: dict[int, set[int]] = {}
         lanes = np.array(sorted(bdi_of), np.int64)
-        for lane, word, _ in self._picked(lanes, lambda words, _: words >= KERNEL):
+        for lane, word, _ in self._picked(lanes):
             read = gather(self.kernel.memory, word, inode, Guess())
             row = blocks.rows(read["block"])
             bdi = np.array([bdi_of[each] for each in lane.tolist()], np.uint64)
