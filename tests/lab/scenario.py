@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .debian.store import alike, kernels, like, usual_scenarios
+from .debian.headers import names as our_modules
+from .debian.store import alike, is_compiled, kernels, like, usual_scenarios
 from .host import LabError
 
 if sys.version_info >= (3, 11):
@@ -455,6 +456,8 @@ def kernels_of(name: str) -> list[str]:
     if unknown := {*wanted, *without} - set(kernels(every=True)):
         raise LabError(f"{name}: unknown kernel {', '.join(sorted(unknown))}")
     wanted += [other for kernel in list(wanted) for other in alike(kernel)]
+    if any(step.get("name") in our_modules() for step in data.get("step", [])):
+        without = [*without, *filter(is_compiled, wanted)]
     return [kernel for kernel in wanted if kernel not in without]
 
 

@@ -142,6 +142,11 @@ def kernels(*, every: bool = False) -> list[str]:
     return [name for name, each in _declared().items() if every or each.is_usual]
 
 
+def is_compiled(name: str) -> bool:
+    """Return whether the lab compiles a kernel itself: modules of ours have no headers of it."""
+    return compiled.recipe(_declared()[name].machine, _declared()[name].flavor).exists()
+
+
 def like(name: str) -> str:
     """The kernel whose scenarios this one has: itself, or the one of this machine's like it."""
     return _declared()[name].like or name
