@@ -34,8 +34,6 @@ class Architecture:
     ("kbuild: treat char as always unsigned") (in v6.2)."""
     image: int
     """Lowest address at which the kernel, its modules and their variables can be."""
-    arguments: tuple[str, ...]
-    """Members of ``struct pt_regs`` with the arguments of a system call."""
     syscalls: tuple[str, ...]
     """Prefixes of the functions of system calls, besides those of all architectures."""
     interrupts: tuple[str, ...]
@@ -44,14 +42,16 @@ class Architecture:
     """Numbers of VMCOREINFO, ``NUMBER(name)``, that only this architecture has."""
     stack_pointer: str
     """Member of ``struct task_struct`` with the stack pointer of a task that has no CPU."""
-    registers: str
-    """Its first member with registers of programs besides the general ones, such as vectors and the
-    keys of pointer authentication: from there to the end of its slot, there is nothing else."""
     physical: Callable[[int, Callable[[str], int | None]], int | None]
     """Returns the physical address of a variable of the image, given its address and a look-up of
     VMCOREINFO's numbers; None if it is unknown."""
+    arguments: tuple[str, ...] = ()
+    """Members of ``struct pt_regs`` with the arguments of a system call."""
     compat_arguments: tuple[str, ...] = ()
     """As ``arguments``, of programs of 32 bits."""
+    registers: str = ""
+    """First member of ``struct task_struct`` with registers of programs besides the general ones, such
+    as vectors and the keys of pointer authentication: up to the end of its slot, all are of them."""
     unwound: tuple[str, ...] = ()
     """Registers with which a walk along the stack of a running task starts, besides the instruction
     and stack pointers, as drgn names them: the frame pointer, and a link register if there is

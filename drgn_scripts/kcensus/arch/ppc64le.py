@@ -24,13 +24,11 @@ ARCHITECTURE = Architecture(
     crash="PPC64",
     has_signed_char=False,
     image=_LINEAR,
-    arguments=("orig_gpr3", *(f"gpr[{number}]" for number in range(4, 9))),
     # The functions of system calls have no prefix of their own.
     syscalls=(),
     interrupts=(),
     marks=("RADIX_MMU",),
     stack_pointer="thread.ksp",
-    registers="thread.fp_state",
     physical=_physical,
     switches=("__switch_to",),
     is_traced=True,

@@ -24,12 +24,10 @@ ARCHITECTURE = Architecture(
     # ("s390/mm: Uncouple physical vs virtual address spaces") (in v6.10), at a higher one; the
     # image is in that mapping, or above it.
     image=0,
-    arguments=("orig_gpr2", *(f"gprs[{number}]" for number in range(3, 8))),
     syscalls=("__s390x_sys_", "__s390_sys_"),
     interrupts=(),
     marks=(),
     stack_pointer="thread.ksp",
-    registers="thread.fpu",
     physical=_physical,
     is_little=False,
     is_traced=True,

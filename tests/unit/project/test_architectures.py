@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from kcensus.arch import KNOWN
+from kcensus.kernel.arch import readers
 from tests.unit.project.test_layers import PACKAGE
 
 ROOMS = ("arch", "kernel/arch")
@@ -122,3 +123,8 @@ c = 0xFFFF_FFFF_8000_0000, (1 << 64) - (1 << 31)
 
 def test_architectures_differ() -> None:
     assert len({each.name for each in KNOWN}) == len({each.drgn for each in KNOWN}) == len(KNOWN)
+
+
+def test_readers_are_of_known_architectures() -> None:
+    assert set(readers._READERS) < {each.drgn for each in KNOWN}
+    assert all(readers.readers_of(each.platform) or each.is_traced for each in KNOWN)
