@@ -133,6 +133,12 @@ def _unread_stacks(target: Target, analysis: Analysis) -> list[str]:
 
     if not analysis.reads_stacks or not unread_code(target.prog.platform):
         return []
+    if target.types != "DWARF":
+        return [
+            "kcensus reads neither the machine code nor, without DWARF, the stacks of "
+            f"{_architecture(target)}: what tasks wait for is known from the kernel's lists and "
+            "pointers only"
+        ]
     return [
         f"kcensus does not read the machine code of {_architecture(target)}: holders of locks "
         f"without an owner are unknown; drgn unwinds the stacks of at most {MOST} sleeping tasks, "

@@ -139,6 +139,8 @@ class Stall:
 
     def title(self, name: str) -> str:
         """Return the number of tasks, their object, and the longest wait as text."""
+        if not self.count:
+            return f"no known task waits for {name}"
         start = f"{counted(self.count, 'task', 'wait')} for {name}, "
         if self.seconds < 0:
             return f"{start}for an unknown time"

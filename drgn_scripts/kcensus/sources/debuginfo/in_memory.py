@@ -99,6 +99,12 @@ class InMemory:
         return [path for path in (self._given.btf, symbols) if path]
 
     def _find_symbols(self) -> Symbols:
+        platform = self._prog.platform
+        if platform is not None and not platform.flags & drgn.PlatformFlags.IS_LITTLE_ENDIAN:
+            raise NotInMemory(
+                "types (BTF) and symbols (kallsyms) of a big-endian kernel are not read; pass its "
+                "vmlinux with debug info, or a type pack, with -s"
+            )
         if self._given.symbols:
             found = self._given.read_symbols(self._prog)
         else:
