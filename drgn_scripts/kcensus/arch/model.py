@@ -51,7 +51,7 @@ class Architecture:
     """As ``arguments``, of programs of 32 bits."""
     registers: str = ""
     """First member of ``struct task_struct`` with registers of programs besides the general ones,
-    such as vectors and keys of pointer authentication: up to the end of its slot, all is of them."""
+    such as vectors and keys of pointer authentication; up to the end of its slot, all is theirs."""
     unwound: tuple[str, ...] = ()
     """Registers with which a walk along the stack of a running task starts, besides the instruction
     and stack pointers, as drgn names them: the frame pointer, and a link register if there is

@@ -102,8 +102,7 @@ class InMemory:
         platform = self._prog.platform
         if platform is not None and not platform.flags & drgn.PlatformFlags.IS_LITTLE_ENDIAN:
             raise NotInMemory(
-                "types (BTF) and symbols (kallsyms) of a big-endian kernel are not read; pass its "
-                "vmlinux with debug info, or a type pack, with -s"
+                "types (BTF) and symbols (kallsyms) of a big-endian kernel are not read"
             )
         if self._given.symbols:
             found = self._given.read_symbols(self._prog)
