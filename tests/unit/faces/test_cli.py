@@ -310,7 +310,7 @@ print(*{"numpy", "pandas", "drgn", "msgspec", "networkx"} & {*sys.modules})
     ("program", "words", "completed"),
     [
         ("kcensus", "rep", "report"),
-        ("kcensus", "diff sam", "sample sample-after sample-io sample-waits"),
+        ("kcensus", "diff sam", "sample sample-after sample-io sample-waits sample-arm64"),
         ("kcensus", r"slab '/a\ b/vmcore' --table kma", "kmalloc"),
         ("kcensus", "slab '\"/a b/vmcore\"' --table kma", "kmalloc"),
         (r"~/a\ path/kcensus", "rep", "report"),

@@ -68,7 +68,7 @@ def _place(dump: Dump) -> tuple[str, ...]:
     return f"--kaslr=0x{offset[1]}", "-m", f"phys_base={int(base[1]) % (1 << 64):#x}"
 
 
-@pytest.mark.usually("6.1 sadump")
+@pytest.mark.usually
 @pytest.mark.parametrize("format_", _MAKERS)
 def test_formats(format_: str, dump: Dump, expected: Any, tmp_path: Path) -> None:
     path = tmp_path / format_
@@ -83,7 +83,7 @@ def test_formats(format_: str, dump: Dump, expected: Any, tmp_path: Path) -> Non
     assert _report_inside(session, dump.debug, tmp_path, path) == expected
 
 
-@pytest.mark.usually("6.1")
+@pytest.mark.usually
 def test_split_dump(dump: Dump, expected: Any, tmp_path: Path) -> None:
     parts = (tmp_path / "vmcore-1", tmp_path / "vmcore-2")
     formats.split(dump.formats["elf"], parts)
