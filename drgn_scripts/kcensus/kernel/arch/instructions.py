@@ -57,6 +57,21 @@ Traced = Iterator[tuple[Instruction, Values]]
 """The instructions of a function, with the registers before each."""
 
 
+class Search(NamedTuple):
+    """A search in the code of a module for calls with one of its objects as first argument."""
+
+    code: bytes
+    start: int
+    """Address of the code."""
+    object: int
+    targets: Container[int]
+    """The called functions to look for."""
+    harmless: Container[int]
+    """Functions that do not keep the address of the object."""
+    traced: Callable[[int], Traced]
+    """Follows the function at an address; raises :class:`UnclearError` and ``drgn.FaultError``."""
+
+
 class Decoder(Protocol):
     """Reads the machine code of one architecture.
 
@@ -89,20 +104,6 @@ class Decoder(Protocol):
     def behind(self, code: bytes, start: int) -> int:
         """Return the function to which a veneer jumps; 0 if the code is none."""
 
-    def completing(
-        self,
-        code: bytes,
-        start: int,
-        object_: int,
-        targets: Container[int],
-        harmless: Container[int],
-        traced: Callable[[int], Traced],
-    ) -> set[int] | None:
-        """Return the return addresses of calls with an object of a module as first argument.
-
-        :param targets: the called functions to look for
-        :param harmless: functions that do not keep the address of the object
-        :param traced: follows the function at an address; raises :class:`UnclearError` and
-            ``drgn.FaultError``
-        :return: None if code passes the address to code that may keep it
-        """
+    def completing(self, search: Search) -> set[int] | None:
+        """Return the return addresses of the calls; None if code passes the address of the object
+        to code that may keep it."""

@@ -16,7 +16,7 @@ from functools import cached_property
 
 import drgn
 
-from kcensus.kernel.arch.instructions import UnclearError
+from kcensus.kernel.arch.instructions import Search, UnclearError
 from kcensus.kernel.code.flow import Extent, Flow
 from kcensus.kernel.code.text import Text
 from kcensus.kernel.kernel import Kernel
@@ -424,8 +424,10 @@ class CallSites:
         :param harmless: functions that do not keep the object
         :return: None if code passes the object to code that may keep it, or is unclear
         """
-        completing = self._text.decoder.completing
-        return completing(code, start, object_, targets, harmless, self._text.traced)
+        if not self._text.is_decoded:
+            return None
+        search = Search(code, start, object_, targets, harmless, self._text.traced)
+        return self._text.decoder.completing(search)
 
     def start_of(self, pc: int) -> int | None:
         """Return the start of the function with a return address, or None."""
@@ -434,6 +436,8 @@ class CallSites:
 
     def calls(self, name: str, callees: Iterable[str]) -> bool | None:
         """Return whether the code of a function calls one of others; None if unknown."""
+        if not self._text.is_decoded:
+            return None
         wanted = {address for each in callees for address in self.addresses(each)}
         try:
             extents = [self._functions.extent(address) for address in self.addresses(name)]

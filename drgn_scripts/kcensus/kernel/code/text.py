@@ -7,9 +7,8 @@ from functools import cached_property
 
 import drgn
 
-from kcensus.kernel.arch.instructions import Traced, UnclearError
+from kcensus.kernel.arch.instructions import Decoder, Traced, UnclearError
 from kcensus.kernel.arch.readers import readers_of
-from kcensus.kernel.arch.unread import UNREAD
 from kcensus.kernel.code.flow import Extent, Flow
 from kcensus.kernel.code.functions import Functions
 
@@ -19,11 +18,20 @@ class Text:
 
     def __init__(self, prog: drgn.Program) -> None:
         self.prog, self.functions = prog, Functions(prog)
-        readers = readers_of(prog.platform)
-        self.is_decoded = readers is not None
-        self.decoder = UNREAD if readers is None else readers.decoder
+        self._readers = readers_of(prog.platform)
         self._code: dict[Extent, bytes] = {}
         self._veneers: dict[int, int] = {}
+
+    @property
+    def is_decoded(self) -> bool:
+        """Whether there is a decoder, without which only :meth:`read` works."""
+        return self._readers is not None
+
+    @property
+    def decoder(self) -> Decoder:
+        """The decoder of the architecture."""
+        assert self._readers is not None, "machine code of an architecture without a decoder"
+        return self._readers.decoder
 
     def read(self, extent: Extent) -> bytes:
         """Return the code of a function or part.

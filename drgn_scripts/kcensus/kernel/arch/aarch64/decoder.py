@@ -6,14 +6,14 @@ An address of a variable is made by two instructions and more, so registers are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 
 import drgn
 import numpy as np
 import numpy.typing as npt
 
 from kcensus.kernel.arch.aarch64.instructions import decode
-from kcensus.kernel.arch.instructions import Instruction, Kind, Traced, UnclearError
+from kcensus.kernel.arch.instructions import Instruction, Kind, Search, UnclearError
 from kcensus.kernel.arch.instructions import UndecodableError as Undecodable
 from kcensus.kernel.arch.registers import ANY, Values, only, write
 
@@ -87,16 +87,9 @@ class AArch64:
                 write(values, change)
         return 0
 
-    def completing(
-        self,
-        code: bytes,
-        start: int,
-        object_: int,
-        targets: Container[int],
-        harmless: Container[int],
-        traced: Callable[[int], Traced],
-    ) -> set[int] | None:
+    def completing(self, search: Search) -> set[int] | None:
         """Return the return addresses of calls with an object of a module as first argument."""
+        code, start, object_, targets, harmless, traced = search
         found, known = set[int](), set[int]()
         try:
             for place in _mentions(code, start, object_):

@@ -7,9 +7,9 @@ Addresses of variables are operands of 32 bits of one instruction, so registers 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container, Iterator
 
-from kcensus.kernel.arch.instructions import Instruction, Traced
+from kcensus.kernel.arch.instructions import Instruction, Search
 from kcensus.kernel.arch.x86_64.instructions import decode
 
 _CALL, _JUMP = rb"[\xe8\xe9]", rb"(?:\xe9|\x0f[\x80-\x8f])"
@@ -60,16 +60,9 @@ class X86:
         """Return 0: all code is within reach of a call."""
         return 0
 
-    def completing(
-        self,
-        code: bytes,
-        start: int,
-        object_: int,
-        targets: Container[int],
-        harmless: Container[int],
-        traced: Callable[[int], Traced],
-    ) -> set[int] | None:
+    def completing(self, search: Search) -> set[int] | None:
         """Return the return addresses of calls with an object of a module as first argument."""
+        code, start, object_, targets, harmless, _ = search
         if escapes(code, start, object_, harmless):
             return None
         return {*calls_with(code, start, object_, targets)}
