@@ -7,7 +7,6 @@ for more than 65534 program headers, ``PN_XNUM`` in elf(5).
 
 from __future__ import annotations
 
-import functools
 import re
 import struct
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kcensus.arch import by_machine
+from kcensus.sources.formats.order import ordered
 from kcensus.sources.model import TargetError
 from kcensus.sources.reader import FileReader
 
@@ -26,8 +26,11 @@ NT_GNU_BUILD_ID = 3
 _SHT_NOTE, _SHT_NOBITS = 7, 8
 
 _PN_XNUM = 0xFFFF
-# Without a byte order.
-_EHDR, _PHDR, _SHDR, _NHDR = "HHIQQQIHHHHHH", "IIQQQQQQ", "IIQQQQIIQQ", "III"
+_TYPE = struct.Struct("<HH")
+_EHDR = struct.Struct("<HHIQQQIHHHHHH")
+_PHDR = struct.Struct("<IIQQQQQQ")
+_SHDR = struct.Struct("<IIQQQQIIQQ")
+_NHDR = struct.Struct("<III")
 # Far more than any kernel writes; bounds the allocation for a corrupt header.
 _MAX_HEADERS = 1 << 20
 _MAX_NOTES = 64 << 20
@@ -85,14 +88,14 @@ def read_header(reader: FileReader) -> Header:
     """Return the header of a file that starts with :data:`MAGIC`."""
     ident = reader.exact(0, 20, "ELF header")
     little = ident[5] != 2
-    type_, machine = _layout("HH", is_little=little).unpack_from(ident, 16)
+    type_, machine = ordered(_TYPE, is_little=little).unpack_from(ident, 16)
     architecture = by_machine(machine, is_little=little)
     if ident[4] != 2 or architecture is None:
         name = _MACHINES.get(machine, f"ELF machine {machine}")
         if architecture is not None:
             name = f"32-bit {architecture.name}"
         return Header(type_, name if little else f"{name} (big-endian)", False)
-    ehdr, shdr = _layout(_EHDR, is_little=little), _layout(_SHDR, is_little=little)
+    ehdr, shdr = ordered(_EHDR, is_little=little), ordered(_SHDR, is_little=little)
     fields = ehdr.unpack(reader.exact(16, ehdr.size, "ELF header"))
     _, _, _, _, phoff, shoff, _, _, phentsize, phnum, shentsize, shnum, shstrndx = fields
     if phnum == _PN_XNUM:
@@ -100,11 +103,6 @@ def read_header(reader: FileReader) -> Header:
         phnum = shdr.unpack(reader.exact(shoff, shdr.size, "ELF section headers"))[7]
     phdrs, shdrs = (phoff, phnum, phentsize), (shoff, shnum, shentsize)
     return Header(type_, architecture.name, True, phdrs, shdrs, shstrndx, little)
-
-
-@functools.cache
-def _layout(code: str, *, is_little: bool) -> struct.Struct:
-    return struct.Struct(f"{'<' if is_little else '>'}{code}")
 
 
 def _table(
@@ -120,7 +118,7 @@ def _table(
 
 def segments(reader: FileReader, header: Header) -> list[Segment]:
     """Return the program headers."""
-    table = _table(reader, header.phdrs, _layout(_PHDR, is_little=header.is_little))
+    table = _table(reader, header.phdrs, ordered(_PHDR, is_little=header.is_little))
     return [
         Segment(type_, offset, filesz, paddr, memsz, vaddr)
         for type_, _, offset, vaddr, paddr, filesz, memsz, _ in table
@@ -129,13 +127,13 @@ def segments(reader: FileReader, header: Header) -> list[Segment]:
 
 def sections(reader: FileReader, header: Header) -> list[Section]:
     """Return the section headers; none of a machine that is not supported."""
-    layout = _layout(_SHDR, is_little=header.is_little)
+    layout = ordered(_SHDR, is_little=header.is_little)
     return [Section(*fields) for fields in _table(reader, header.shdrs, layout)]
 
 
 def notes(data: bytes, *, is_little: bool) -> Iterator[tuple[bytes, int, bytes]]:
     """Yield (owner, type, contents) of the notes in a note segment or section, while intact."""
-    start, nhdr = 0, _layout(_NHDR, is_little=is_little)
+    start, nhdr = 0, ordered(_NHDR, is_little=is_little)
     while start + nhdr.size <= len(data):
         namesz, descsz, type_ = nhdr.unpack_from(data, start)
         name = start + nhdr.size

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kcensus.arch import by_name
+from kcensus.sources.formats.order import ordered
 from kcensus.sources.model import DamagedError, TargetError, unsupported_machine
 from kcensus.sources.reader import FileReader
 from kcensus.text import printable
@@ -26,7 +27,6 @@ FLAT_MAGIC = b"makedumpfile\0\0\0\0"
 HEADER_BYTES = 464
 _SUB_HEADER = struct.Struct("<QiiQQQQQQQQQQQ")
 _PAGE_DESC = struct.Struct("<QIIQ")
-_BIG_ENDIAN = {each: struct.Struct(f">{each.format[1:]}") for each in (_SUB_HEADER, _PAGE_DESC)}
 _DESCRIPTOR = np.dtype([("offset", "<i8"), ("size", "<u4"), ("flags", "<u4"), ("page", "<u8")])
 _FLAT_RECORD = struct.Struct(">qq")
 _FLAT_HEADER_BYTES = 4096
@@ -112,7 +112,7 @@ def parse_header(start: bytes, name: str) -> KdumpHeader:
     level = split = 0
     parts: list[tuple[str, int, int]] = []
     if version >= 1 and len(start) >= block_size + _SUB_HEADER.size:
-        sub = _ordered(_SUB_HEADER, is_little).unpack_from(start, block_size)
+        sub = ordered(_SUB_HEADER, is_little=is_little).unpack_from(start, block_size)
         level = sub[1]
         if version >= 2:
             split = sub[2]
@@ -134,10 +134,6 @@ def parse_header(start: bytes, name: str) -> KdumpHeader:
         is_little=is_little,
         parts=tuple(parts),
     )
-
-
-def _ordered(structure: struct.Struct, is_little: bool) -> struct.Struct:
-    return structure if is_little else _BIG_ENDIAN[structure]
 
 
 def read_header(reader: FileReader) -> KdumpHeader:
@@ -182,7 +178,9 @@ def check_length(reader: FileReader, header: KdumpHeader) -> str:
     most = end + pages * header.block_size
     unwritten = False
     last = (0, 0)
-    for position, length, _, _ in _ordered(_PAGE_DESC, header.is_little).iter_unpack(table):
+    for position, length, _, _ in ordered(_PAGE_DESC, is_little=header.is_little).iter_unpack(
+        table
+    ):
         if length > header.block_size or position + length > most:
             raise _corrupt(reader)
         unwritten |= position == 0 or length == 0
