@@ -38,7 +38,6 @@ ARCHITECTURE = Architecture(
         *(f"el1{mode}_64_{kind}" for mode in "ht" for kind in ("irq", "fiq", "error")),
         *("el1_irq", "el1_interrupt", "__el1_irq", *_FROM_PROGRAMS),
     ),
-    spins=(),
     switches=("__switch_to", "arm64_preempt_schedule_irq"),
     tag=0xFF << 56,
     # With CONFIG_KASAN_SW_TAGS, and with CONFIG_KASAN_HW_TAGS.

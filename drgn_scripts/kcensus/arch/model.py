@@ -74,8 +74,6 @@ class Architecture:
     fixed: int = 1 << 64
     """Lowest address that KASLR does not move, behind the kernel."""
     is_little: bool = True
-    is_traced: bool = False
-    """Whether stacks are those of drgn, because kcensus itself has no reader."""
     addresses: range = UPPER_HALF
     """The addresses of the kernel's memory, from the lowest possible one on."""
 

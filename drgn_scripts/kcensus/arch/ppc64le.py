@@ -31,5 +31,4 @@ ARCHITECTURE = Architecture(
     stack_pointer="thread.ksp",
     physical=_physical,
     switches=("__switch_to",),
-    is_traced=True,
 )

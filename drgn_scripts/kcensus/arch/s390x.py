@@ -30,7 +30,6 @@ ARCHITECTURE = Architecture(
     stack_pointer="thread.ksp",
     physical=_physical,
     is_little=False,
-    is_traced=True,
     # Four levels of page tables map 8 PiB.
     addresses=range(1 << 53),
 )

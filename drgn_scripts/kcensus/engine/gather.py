@@ -309,8 +309,12 @@ def plausible(memory: Memory, addresses: Words, span: int) -> Mask:
     A dump may serve low addresses as if they were physical, so following a damaged pointer there
     would give plausible nonsense instead of a fault.
     """
-    places = plausible_range(memory, span)
-    return (addresses >= np.uint64(places.start)) & (addresses < np.uint64(places.stop))
+    return within(addresses, plausible_range(memory, span))
+
+
+def within(addresses: Words, places: range) -> Mask:
+    """Return which addresses are in a range, which may reach to the end of all addresses."""
+    return (addresses >= np.uint64(places.start)) & (addresses <= np.uint64(places.stop - 1))
 
 
 def plausible_range(memory: Memory, span: int) -> range:
@@ -321,8 +325,7 @@ def plausible_range(memory: Memory, span: int) -> range:
 
 def _note_strays(memory: Memory, addresses: Words, faults: Faults) -> None:
     """Note pointers to no memory of the kernel, but NULL and small numbers in place of one."""
-    first, last = np.uint64(memory.places.start), np.uint64(memory.places.stop - 1)
-    outside = (addresses < first) | (addresses > last)
+    outside = ~within(addresses, memory.places)
     if count := int((outside & (addresses >= np.uint64(LEAST))).sum()):
         faults += Faults({STRAY: count})
 

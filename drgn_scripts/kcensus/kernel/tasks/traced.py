@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import drgn
 import numpy as np
 from drgn import Object
 
-from kcensus.arch import architecture_of
 from kcensus.engine.memory import Words
+from kcensus.kernel.arch.readers import readers_of
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.names import DAMAGED
 from kcensus.kernel.size import stack_size
@@ -18,6 +20,17 @@ from kcensus.kernel.tasks.stacks import Stacks
 MOST = 256
 """Most stacks to unwind: drgn takes 11 ms for one of ppc64le, and 14 ms for one of s390x."""
 _MAX_FRAMES = 256
+
+
+def has_dwarf(kernel: Kernel) -> bool:
+    """Return whether drgn has the debug info that its stack traces need.
+
+    Without it, they have the registers of the innermost frame, and then up to 1,024 frames of
+    whatever the frame pointer leads to.
+    """
+    with contextlib.suppress(LookupError):
+        return bool(kernel.prog.main_module().debug_file_path)
+    return False
 
 
 def traced_stacks(kernel: Kernel, task: Words, stack: Words) -> Stacks:
@@ -30,10 +43,9 @@ def traced_stacks(kernel: Kernel, task: Words, stack: Words) -> Stacks:
     :raises LookupError: kcensus has a reader of its own, the debug info is not DWARF, or lacks a
         type
     """
-    architecture = architecture_of(kernel.prog.platform)
-    if architecture is None or not architecture.is_traced:
+    if readers_of(kernel.prog.platform) is not None:
         raise LookupError("drgn is not asked for stacks of this architecture")
-    if not kernel.prog.main_module().debug_file_path:
+    if not has_dwarf(kernel):
         raise LookupError("drgn unwinds stacks with DWARF only")
     size = stack_size(kernel.prog)
     is_cut = np.ones(len(task), np.bool_)

@@ -18,6 +18,7 @@ from kcensus.kernel.symbols import described, symbols_of
 from kcensus.kernel.tasks.functions import plain, waits_in
 from kcensus.kernel.tasks.stacks import Stacks, running_stack, stacks, unknown_stacks
 from kcensus.kernel.tasks.tasks import Tasks, tasks
+from kcensus.kernel.tasks.traced import has_dwarf
 from kcensus.sources.capsule import NotRecorded
 from kcensus.text import printable
 
@@ -74,17 +75,6 @@ def running_frames(kernel: Kernel, task: int) -> list[tuple[int, int]]:
             # is known to the link register only.
             places = max(places, _unwound(kernel, task), key=len)
     return places
-
-
-def has_dwarf(kernel: Kernel) -> bool:
-    """Return whether drgn has the debug info that its stack traces need.
-
-    Without it, they have the registers of the innermost frame, and then up to 1,024 frames of
-    whatever the frame pointer leads to.
-    """
-    with contextlib.suppress(LookupError):
-        return bool(kernel.prog.main_module().debug_file_path)
-    return False
 
 
 def _has_link(kernel: Kernel) -> bool:

@@ -11,6 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from kcensus.analyses.waits.figures.tasks import State, TaskNodes
+from kcensus.engine.gather import within
 from kcensus.engine.memory import Faults
 from kcensus.human import listed
 from kcensus.kernel.kernel import Kernel
@@ -50,8 +51,7 @@ class Names:
 
     @cached_property
     def _symbols(self) -> dict[int, str]:
-        image, address = image_range(self._kernel.prog), self._graph.address
-        inside = (address >= np.uint64(image.start)) & (address <= np.uint64(image.stop - 1))
+        inside = within(self._graph.address, image_range(self._kernel.prog))
         static = np.flatnonzero(inside & ~self._graph.is_task)
         order = static[np.argsort(-self._behind.tasks[static], kind="stable")][:_MAX_NAMED]
         names = {}

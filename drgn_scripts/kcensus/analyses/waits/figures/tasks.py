@@ -21,10 +21,10 @@ from kcensus.kernel.symbols import described, symbols_of
 from kcensus.kernel.tasks.functions import entered_by, plain
 from kcensus.kernel.tasks.stacks import Stacks
 from kcensus.kernel.tasks.tasks import TRAPS
+from kcensus.kernel.tasks.traced import has_dwarf
 from kcensus.kernel.waiting.cycles import Behind
 from kcensus.kernel.waiting.finders.stopped.tracers import TRACES
 from kcensus.kernel.waiting.frames import (
-    has_dwarf,
     interrupted_in,
     runnable_stacks,
     running_frames,

@@ -13,6 +13,7 @@ import drgn
 import numpy as np
 from drgn.helpers.linux.module import address_to_module, module_address_regions
 
+from kcensus.engine.gather import within
 from kcensus.kernel.code.call_sites import Action, CallSites
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import Strength
@@ -48,8 +49,7 @@ class Completions(Finder):
         sites = self.draft.sites
         lanes = self._of_type("struct completion", "unsigned long")
         # Code names only variables of the kernel and its modules.
-        image, address = image_range(self.kernel.prog), self.object[lanes]
-        lanes = lanes[(address >= np.uint64(image.start)) & (address <= np.uint64(image.stop - 1))]
+        lanes = lanes[within(self.object[lanes], image_range(self.kernel.prog))]
         if not len(lanes):
             return
         kinds = {int(self.object[lane]): self.draft.kind_of(lane) for lane in lanes.tolist()}

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kcensus.engine.chase import Lanes
-from kcensus.engine.gather import gather, plausible
+from kcensus.engine.gather import gather, plausible, within
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Guess, Mask, Words
 from kcensus.kernel.symbols import image_range, symbols_of
@@ -73,10 +73,9 @@ def _in_frames(reading: Reading, asked: Mask, kind: _Kind) -> None:
     except LookupError:
         return
     image = image_range(kernel.prog)
-    first, last = np.uint64(image.start), np.uint64(image.stop - 1)
 
     def is_heap(words: Words, _: Lanes) -> Mask:
-        outside = plausible(kernel.memory, words, 8) & ((words < first) | (words > last))
+        outside = plausible(kernel.memory, words, 8) & ~within(words, image)
         return np.asarray(outside & ((words & np.uint64(7)) == 0))
 
     for index, word, place in picked_words(
