@@ -69,16 +69,16 @@ def prepare(store: Path) -> None:
     :raises OutputError: it cannot be made
     :raises StoreError: it is another table
     """
-    uri = _uri(store)
-    with _writing(store):
+    place = uri(store)
+    with writing(store):
         make_directory(store)
         try:
             DeltaTable.create(
-                uri, Schema.from_arrow(SCHEMA), mode="ignore", partition_by=[*PARTITIONS],
+                place, Schema.from_arrow(SCHEMA), mode="ignore", partition_by=[*PARTITIONS],
                 configuration=_SETTINGS,
             )  # fmt: skip
         except DeltaError:
-            if not DeltaTable.is_deltatable(uri):  # else another process made it meanwhile
+            if not DeltaTable.is_deltatable(place):  # else another process made it meanwhile
                 raise
         path = Path(os.path.realpath(store))
         sync(path / LOG)
@@ -90,7 +90,7 @@ def prepare(store: Path) -> None:
     _table(store)
 
 
-def _uri(store: Path) -> str:
+def uri(store: Path) -> str:
     """Return the name of a directory in delta-rs.
 
     :raises StoreError: delta-rs mistakes some of its characters, and ends the process for others
@@ -114,9 +114,9 @@ def _table(store: Path) -> DeltaTable:
         raise StoreError(
             f"'{name}' is not a store: `kcensus record TARGET --store {quote(name)}` makes one"
         )
-    uri = _uri(store)
+    place = uri(store)
     try:
-        table = DeltaTable(uri)
+        table = DeltaTable(place)
         has = {field.name for field in table.schema().fields}
     except (DeltaError, OSError, ValueError) as error:
         raise StoreError(
@@ -138,7 +138,7 @@ def add(store: Path, record: Record) -> bool:
     :return: whether it is new
     :raises OutputError: it cannot be written
     """
-    with _writing(store):
+    with writing(store):
         for _ in range(_MAX_TRIES):
             table = _table(store)
             count = (table.transaction_version(record.host) or 0) + 1
@@ -203,7 +203,7 @@ def merge(table: DeltaTable, host: str) -> None:
 
 
 @contextlib.contextmanager
-def _writing(store: Path) -> Iterator[None]:
+def writing(store: Path) -> Iterator[None]:
     """Give new files no more permissions than the store has, by default those of its owner.
 
     :raises StoreError: another user could lead what is written elsewhere, by a link

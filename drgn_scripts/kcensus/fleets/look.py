@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The work on one target, in a process of its own: its identity, and its report."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import time
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import drgn
+import msgspec
+import pyarrow as pa
+
+from kcensus import saved
+from kcensus.analyses import analyses
+from kcensus.analyses.runner import Context
+from kcensus.catalogue import load
+from kcensus.fleets.apart import Job
+from kcensus.fleets.tables import report_rows
+from kcensus.limits import memory
+from kcensus.reports import Report, examine, report
+from kcensus.results import Machine
+from kcensus.samples import capsule
+from kcensus.sources import TargetError, open_target
+from kcensus.sources.debuginfo import debuginfod
+from kcensus.sources.reader import FileReader
+from kcensus.store.records import record
+from kcensus.text import printable
+
+_WHOLE = 4 << 30
+"""Most bytes of a file of which all are read for its digest."""
+_BLOCK, _BLOCKS = 1 << 20, 1024
+"""Size and number of the parts of a larger file that are, evenly distributed."""
+_ERRORS = (drgn.FaultError, LookupError, OSError, ValueError, TypeError, saved.BadDocument)
+
+
+class Content(msgspec.Struct):
+    """Identity of a file's content."""
+
+    sha256: str = ""
+    digest: str = ""
+    """``whole`` or ``sampled``."""
+    size_bytes: int = 0
+    modified_ns: int = 0
+    error: str = ""
+
+
+class Looked(msgspec.Struct):
+    """A report as rows."""
+
+    facts: dict[str, Any] = {}
+    """Columns of the table ``targets``."""
+    tables: dict[str, bytes] = {}
+    """By table, rows as Arrow streams; ``figures`` has those of a store of ``kcensus record``."""
+
+
+def content(job: Job) -> bytes:
+    """Return the :class:`Content` of a target."""
+    path = capsule(job.path) or job.path
+    try:
+        with FileReader(path) as file:
+            status = os.stat(path)
+            found = Content("", "", file.size, status.st_mtime_ns)
+            digest, found.digest = hashlib.sha256(), "whole"
+            starts = range(0, file.size, _BLOCK)
+            if file.size > _WHOLE:
+                found.digest = "sampled"
+                digest.update(file.size.to_bytes(8, "little"))
+                starts = range(0, file.size, file.size // _BLOCKS)
+            for start in starts:
+                digest.update(file.read(start, min(_BLOCK, file.size - start)))
+            found.sha256 = digest.hexdigest()
+    except TargetError as error:
+        found = Content(error=str(error))
+    return msgspec.msgpack.encode(found)
+
+
+def look(job: Job) -> bytes:
+    """Return the :class:`Looked` of a target."""
+    facts: dict[str, Any] = {"step": "open"}
+    tables: dict[str, bytes] = {}
+    try:
+        with memory.limited(job.memory):
+            made = _report(job, facts)
+            facts["step"] = "analyse"
+            _fill(made, job, facts, tables)
+    except MemoryError:
+        memory.lift()
+        facts |= {"state": "failed", "error": memory.exceeded("reading the target")}
+    except TargetError as error:
+        facts |= {"state": "failed", "error": str(error)}
+    except Exception as error:
+        what = str(error) if isinstance(error, _ERRORS) else f"{type(error).__name__}: {error}"
+        facts |= {"state": "failed", "error": what}
+    memory.lift()
+    return msgspec.msgpack.encode(Looked(facts, tables))
+
+
+def _report(job: Job, facts: dict[str, Any]) -> Report:
+    if saved.is_document(job.path):
+        return saved.load(job.path)
+    with debuginfod.allowed() if job.debuginfod else nullcontext():
+        target = open_target(job.path, job.symbols)
+    facts |= {"release": target.kernel, "types": target.type_sources, "step": "analyse"}
+    context = Context.of(target, jobs=1)
+    if not job.analyses:
+        return examine(context, load())
+    known = analyses()
+    return report(context, [known[name] for name in job.analyses])
+
+
+def _fill(made: Report, job: Job, facts: dict[str, Any], tables: dict[str, bytes]) -> None:
+    wanted = [each for each in analyses().values() if each.name in {*made.results, *made.errors}]
+    entry = record(made, wanted, time.time(), is_saved=saved.is_document(job.path))
+    machine = made.head.machine or Machine()
+    common = {"day": f"{entry.time:%Y-%m-%d}", "attempt": job.attempt, "host": entry.host}
+    facts |= common | {
+        "time": entry.time.timestamp(),
+        "boot": machine.boot,
+        "release": machine.kernel or made.head.kernel,
+        "build_id": machine.build_id,
+        "types": machine.types,
+        "panic": machine.taken_by * machine.is_panic,
+        "record": entry.id,
+        "analyses": ",".join(each.name for each in wanted),
+        "state": "incomplete" if made.errors else "done",
+        "error": "; ".join(f"{name}: {why}" for name, why in made.errors.items()),
+    }
+    if made.results and {*made.results} != {"patches"}:
+        facts["step"] = ""
+        rows = report_rows(made, common) | {"figures": entry.rows}
+        tables |= {name: _stream(each) for name, each in rows.items()}
+    else:
+        facts["state"] = "failed"
+
+
+def _stream(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+def rows_of(stream: bytes) -> pa.Table:
+    """Return the rows of a stream."""
+    return pa.ipc.open_stream(stream).read_all()
+
+
+WORK: Mapping[str, Callable[[Job], bytes]] = {"content": content, "report": look}
+"""The work of a job, by name."""

@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Run reports on many targets, on any executor of jobs, and keep them in a store.
+
+Each target ends with one row in the table ``targets``, whatever becomes of it. Equal contents are
+read once.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+import uuid
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import pyarrow as pa
+
+from kcensus.fleets.apart import Answer, Job
+from kcensus.fleets.look import Content, Looked, rows_of
+from kcensus.fleets.store import TRANSIENT, Writer, writer
+from kcensus.fleets.tables import VERSION, arrow, utc
+from kcensus.render.plain import installed_version
+from kcensus.text import printable
+
+_BATCH, _BATCH_SECONDS = 64, 15.0
+"""Targets, and seconds, after which finished targets are written."""
+_LINES = 3
+"""First lines of an error to keep."""
+
+
+class Future(Protocol):
+    """What Dask and :mod:`concurrent.futures` have in common."""
+
+    def result(self) -> Any: ...
+    def cancel(self) -> Any: ...
+    def add_done_callback(self, call: Callable[[Any], Any], /) -> Any: ...
+
+
+class Executor(Protocol):
+    """Runs jobs elsewhere."""
+
+    width: int
+    """Number of jobs that run at a time."""
+
+    def submit(self, job: Job) -> Future: ...
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of each target."""
+
+    seconds: float = 600.0
+    memory: int = 4 << 30
+    """Bytes of private memory."""
+    retries: int = 2
+    """Attempts after the first one, where a worker died."""
+
+
+@dataclass
+class Tally:
+    """What became of the targets."""
+
+    states: Counter[str] = field(default_factory=Counter)
+    """Number of targets by state; ``known`` are in the store already."""
+    seconds: float = 0.0
+
+
+@dataclass
+class _Target:
+    path: str
+    attempt: str = field(default_factory=lambda: uuid.uuid4().hex)
+    work: str = "content"
+    content: Content = field(default_factory=Content)
+    died: int = 0
+    started: float = 0.0
+
+
+class Run:
+    """One run over targets."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        store: Writer,
+        limits: Limits,
+        template: Job,
+        done: Callable[[int], object],
+    ) -> None:
+        self._executor, self._store, self._limits, self._done = executor, store, limits, done
+        self._template = template
+        self._ended: queue.SimpleQueue[tuple[_Target, Future]] = queue.SimpleQueue()
+        self._running: dict[str, Future] = {}
+        self._batch: list[Mapping[str, pa.Table]] = []
+        self._written = time.monotonic()
+        self._waiting: dict[str, list[_Target]] = {}
+        """By digest of a content that is being read, the other targets with it."""
+        self.tally = Tally()
+        self._by_digest, self._by_file = self._known()
+
+    def _known(self) -> tuple[dict[str, str], dict[tuple[str, int, int], str]]:
+        """Return what the store has of this version: attempts by digest, digests by file."""
+        names = "attempt target state sha256 size_bytes modified_ns kcensus schema analyses".split()
+        rows = self._store.targets().select(names).to_pylist()
+        wanted = ",".join(self._template.analyses)
+        own = [
+            row
+            for row in rows
+            if row["kcensus"] == installed_version() and row["schema"] == VERSION
+            and (row["analyses"] == wanted or not wanted or row["state"] == "failed")
+        ]  # fmt: skip
+        by_digest = {
+            row["sha256"]: row["attempt"]
+            for row in own
+            if row["sha256"] and row["state"] != "duplicate"
+        }
+        by_file = {(row["target"], row["size_bytes"], row["modified_ns"]): row["sha256"] for row in own}
+        return by_digest, by_file
+
+    def over(self, paths: Sequence[str], unreadable: Mapping[str, str]) -> Tally:
+        """Run all; on return each has a row."""
+        start = time.monotonic()
+        for path, why in unreadable.items():
+            target = _Target(path, started=time.time())
+            target.content.error = f"the directory cannot be read: {why}"
+            self._fail(target, "content", target.content.error)
+        todo = deque(map(_Target, paths))
+        try:
+            while todo or self._running:
+                while todo and len(self._running) < self._executor.width * 2 + 2:
+                    self._submit(todo.popleft())
+                self._take()
+        finally:
+            for future in self._running.values():
+                future.cancel()
+            self._write()
+        self.tally.seconds = time.monotonic() - start
+        return self.tally
+
+    def _submit(self, target: _Target) -> None:
+        target.started = target.started or time.time()
+        job = msgspec.structs.replace(
+            self._template, path=target.path, work=target.work, attempt=target.attempt
+        )
+        future = self._executor.submit(job)
+        self._running[target.attempt] = future
+        future.add_done_callback(lambda ended: self._ended.put((target, ended)))
+
+    def _take(self) -> None:
+        """Wait for one job, and go on with its target."""
+        left = self._written + _BATCH_SECONDS - time.monotonic()
+        try:
+            target, future = self._ended.get(timeout=max(left, 0.01))
+        except queue.Empty:
+            self._write()
+            return
+        del self._running[target.attempt]
+        try:
+            answer, worker = future.result()
+        except Exception as error:  # of Dask: the worker or its host died
+            target.died += 1
+            if target.died <= self._limits.retries:
+                self._submit(target)
+            else:
+                self._fail(target, "worker", f"its worker died {target.died} times: {error}")
+            return
+        if answer.ended == "time":
+            self._fail(target, "time", f"took longer than {self._limits.seconds:g} s", answer)
+        elif answer.ended or not answer.content:
+            why = "its process was killed, probably for lack of memory"
+            self._fail(target, "killed", why, answer)
+        elif target.work == "content":
+            self._identified(target, msgspec.msgpack.decode(answer.content, type=Content))
+        else:
+            looked = msgspec.msgpack.decode(answer.content, type=Looked)
+            tables = {name: rows_of(stream) for name, stream in looked.tables.items()}
+            self._end(target, looked.facts, answer, worker, tables)
+
+    def _identified(self, target: _Target, content: Content) -> None:
+        """Read a target whose content is new."""
+        target.content = content
+        file = target.path, content.size_bytes, content.modified_ns
+        digest = content.sha256
+        if content.error:
+            self._fail(target, "content", content.error)
+        elif self._by_file.get(file) == digest:
+            self._count("known")
+        elif digest in self._by_digest:
+            self._duplicate(target)
+        elif digest in self._waiting:
+            self._waiting[digest].append(target)
+        else:
+            self._waiting[digest] = []
+            target.work = "report"
+            self._submit(target)
+
+    def _duplicate(self, target: _Target) -> None:
+        of = self._by_digest[target.content.sha256]
+        self._add(target, {"state": "duplicate", "duplicate_of": of}, Answer(), "", {})
+
+    def _fail(self, target: _Target, step: str, error: str, answer: Answer | None = None) -> None:
+        facts = {"state": "failed", "step": step, "error": error}
+        self._end(target, facts, answer or Answer(), "", {})
+
+    def _end(
+        self,
+        target: _Target,
+        facts: dict[str, Any],
+        answer: Answer,
+        worker: str,
+        tables: Mapping[str, pa.Table],
+    ) -> None:
+        self._add(target, facts, answer, worker, tables)
+        digest = target.content.sha256
+        others = self._waiting.pop(digest, [])
+        if others and facts.get("step") in TRANSIENT:  # the others may do better
+            first, *others = others
+            first.work, self._waiting[digest] = "report", others
+            self._submit(first)
+            return
+        if digest:
+            self._by_digest[digest] = target.attempt
+        for other in others:
+            self._duplicate(other)
+
+    def _add(
+        self,
+        target: _Target,
+        facts: dict[str, Any],
+        answer: Answer,
+        worker: str,
+        tables: Mapping[str, pa.Table],
+    ) -> None:
+        content = target.content
+        taken = facts.get("time", target.started)
+        error = "; ".join(str(facts.get("error", "")).splitlines()[:_LINES])
+        row = {
+            "day": f"{utc(taken):%Y-%m-%d}",
+            **facts,
+            "attempt": target.attempt,
+            "target": target.path,
+            "time": utc(taken),
+            "error": printable(error),
+            "sha256": content.sha256,
+            "digest": content.digest,
+            "size_bytes": content.size_bytes,
+            "modified_ns": content.modified_ns,
+            "started": utc(target.started),
+            "seconds": answer.seconds,
+            "peak_bytes": answer.peak_bytes,
+            "worker": worker,
+            "kcensus": installed_version(),
+            "schema": VERSION,
+        }
+        self._batch.append({**tables, "targets": arrow("targets", [row], {})})
+        self._count(str(facts["state"]))
+        if len(self._batch) >= _BATCH:
+            self._write()
+
+    def _count(self, state: str) -> None:
+        self.tally.states[state] += 1
+        self._done(1)
+
+    def _write(self) -> None:
+        batch, self._batch = self._batch, []
+        if batch:
+            self._store.add(batch)
+        self._written = time.monotonic()
+
+
+def fleet(
+    paths: Sequence[str],
+    store: Path,
+    executor: Executor,
+    *,
+    unreadable: Mapping[str, str] | None = None,
+    limits: Limits | None = None,
+    symbols: Sequence[str] = (),
+    analyses: Sequence[str] = (),
+    debuginfod: bool = False,
+    done: Callable[[int], object] = lambda number: None,
+) -> Tally:
+    """Report on targets, and keep the results in a store.
+
+    :param unreadable: reasons by directory; each gets a row, too
+    :param done: called with the number of targets that were finished
+    :raises FleetError: another process writes to the store
+    :raises OutputError: it cannot be written; a later run goes on
+    """
+    limits = limits or Limits()
+    template = Job(
+        "", "", "", limits.seconds, limits.memory, tuple(symbols), tuple(analyses), debuginfod
+    )
+    with writer(store) as made:
+        return Run(executor, made, limits, template, done).over(paths, unreadable or {})
+
+

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The store of a fleet: a directory of Delta Lake tables, written by one process.
+
+A batch of targets is written table by table, ``targets`` last: a target counts once it has a row
+there. Rows of a writer that was killed before belong to no row of ``targets``; the next run removes
+them. ``figures`` is a store of ``kcensus record``, so that ``kcensus trend`` reads it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable, Schema, write_deltalake
+from deltalake.exceptions import DeltaError
+
+from kcensus.fleets import FleetError
+from kcensus.fleets.tables import SCHEMAS
+from kcensus.store import dataset
+from kcensus.store.layout import LOG
+from kcensus.text import printable
+
+FIGURES = "figures"
+_LOCK = ".kcensus-lock"
+_MERGED_EVERY = 64
+"""Batches after which the small files of a table are merged."""
+_SETTINGS = {
+    "delta.deletedFileRetentionDuration": "interval 1 days",
+    "delta.logRetentionDuration": "interval 1 days",
+}
+TRANSIENT = ("content", "time", "killed", "worker")
+"""Steps whose failures may not happen again: another run repeats them."""
+
+
+@contextlib.contextmanager
+def writer(store: Path) -> Iterator[Writer]:
+    """Make a store, unless it exists, and write to it.
+
+    :raises FleetError: another process writes to it
+    :raises OutputError: it cannot be written
+    """
+    dataset.prepare(store / FIGURES)
+    with dataset.writing(store):
+        lock = os.open(store / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise FleetError(
+                f"'{printable(str(store))}' is in use by another `kcensus fleet run`; wait for its "
+                "end, or choose another store"
+            ) from None
+        try:
+            for name, schema in SCHEMAS.items():
+                DeltaTable.create(
+                    dataset.uri(store / name), Schema.from_arrow(schema), mode="ignore",
+                    partition_by=["day"], configuration=_SETTINGS,
+                )  # fmt: skip
+            made = Writer(store)
+            made.clean()
+            yield made
+        finally:
+            os.close(lock)
+
+
+class Writer:
+    """Writes to a store, while no other process does."""
+
+    def __init__(self, store: Path) -> None:
+        self._store = store
+        self._batches = 0
+
+    def clean(self) -> None:
+        """Remove the rows of killed writers, and those of failures that may not happen again."""
+        steps = ", ".join(f"'{step}'" for step in TRANSIENT)
+        targets = self._table("targets")
+        targets.delete(f"state = 'failed' AND step IN ({steps})")
+        known = self.column("attempt")
+        for name in SCHEMAS:
+            if name != "targets":
+                attempts = pc.unique(self._read(name, ["attempt"])["attempt"])
+                lost = pc.filter(attempts, pc.invert(pc.is_in(attempts, known)))
+                for attempt in lost.to_pylist():
+                    self._table(name).delete(f"attempt = '{attempt}'")
+
+    def targets(self) -> pa.Table:
+        """Return the rows of ``targets``."""
+        return self._read("targets", None)
+
+    def column(self, name: str) -> pa.Array:
+        """Return a column of ``targets``."""
+        return self._read("targets", [name])[name].combine_chunks()
+
+    def add(self, batch: Sequence[Mapping[str, pa.Table]]) -> None:
+        """Add the rows of targets, each by table; on return they are on disk.
+
+        :raises OutputError: they cannot be written; no row of ``targets`` is then
+        """
+        self._batches += 1
+        with dataset.writing(self._store):
+            for name in (*(each for each in SCHEMAS if each != "targets"), FIGURES, "targets"):
+                parts = [rows[name] for rows in batch if name in rows and rows[name].num_rows]
+                if name == FIGURES:
+                    parts = self._new(parts)
+                if parts:
+                    self._append(name, pa.concat_tables(parts))
+
+    def _new(self, parts: Sequence[pa.Table]) -> list[pa.Table]:
+        """Return the records that ``figures`` lacks: a killed writer may have added them."""
+        own = {part["record"][0].as_py(): part for part in parts}
+        if not own:
+            return []
+        table = self._table(FIGURES).to_pyarrow_dataset()
+        days = pa.array({part["day"][0].as_py() for part in own.values()}, pa.string())
+        known = table.to_table(
+            columns=["record"],
+            filter=pc.field("day").isin(days) & pc.field("record").isin(pa.array([*own])),
+        )
+        for record in pc.unique(known["record"]).to_pylist():
+            del own[record]
+        return [*own.values()]
+
+    def _append(self, name: str, rows: pa.Table) -> None:
+        table = self._table(name)
+        write_deltalake(
+            table, rows, mode="append", schema_mode="merge", writer_properties=dataset.WRITING
+        )
+        root = Path(os.path.realpath(self._store / name))
+        commit = root / LOG / f"{self._table(name).version():020}.json"
+        actions = map(msgspec.json.decode, commit.read_bytes().splitlines())
+        files = [root / unquote(each["add"]["path"]) for each in actions if "add" in each]
+        folders = {folder for file in files for folder in file.parents if root in folder.parents}
+        for path in (*files, *folders, commit, root / LOG, root):
+            dataset.sync(path)
+        if self._batches % _MERGED_EVERY == 0:
+            with contextlib.suppress(DeltaError, OSError):
+                self._table(name).optimize.compact(writer_properties=dataset.WRITING)
+
+    def _table(self, name: str) -> DeltaTable:
+        return DeltaTable(dataset.uri(self._store / name))
+
+    def _read(self, name: str, columns: list[str] | None) -> pa.Table:
+        return self._table(name).to_pyarrow_dataset().to_table(columns=columns)
+
+
+def read(store: Path, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+    """Return the rows of a table, only of targets that the store has completely.
+
+    :raises FleetError: it is not the store of a fleet
+    """
+    if not (store / name / LOG).is_dir():
+        shown = printable(str(store))
+        raise FleetError(
+            f"'{shown}' is not the store of a fleet: `kcensus fleet run TARGETS --store {shown}` "
+            "makes one"
+        )
+    try:
+        def rows(table: str, only: Sequence[str] | None) -> Any:
+            found = DeltaTable(dataset.uri(store / table)).to_pyarrow_dataset()
+            return found.to_table(columns=[*only] if only else None)
+
+        found = rows(name, columns)
+        if name in SCHEMAS and name != "targets":
+            known = rows("targets", ["attempt"])["attempt"].combine_chunks()
+            found = found.filter(pc.is_in(found["attempt"], known))
+        return found
+    except (OSError, DeltaError, pa.ArrowException) as error:
+        raise FleetError(
+            f"the store '{printable(str(store))}' cannot be read: {printable(str(error))}"
+        ) from None
+
+

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Columns of the tables in the store of a fleet, and the rows of a report in them."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from kcensus.fleets.causes import features
+from kcensus.reports import Report
+from kcensus.results import Severity
+from kcensus.text import bounded, printable
+
+VERSION = 1
+"""Version of the tables: raised when a column is renamed or removed, or its meaning changes."""
+_MAX_TEXT = 2000
+_MAX_GAPS = 1000
+_EXACT = 1 << 63
+_OF_EACH = {
+    "day": (pa.string(), "Day of time, in UTC: 2026-01-31."),
+    "attempt": (pa.string(), "Identifies the row of targets that this row belongs to."),
+    "host": (pa.string(), "Name of the host; a pseudonym in redacted capsules."),
+}
+COLUMNS = {
+    "targets": {
+        **_OF_EACH,
+        "target": (pa.string(), "Path or name, as given."),
+        "state": (pa.string(), "done, incomplete (an analysis failed), failed, or duplicate."),
+        "step": (pa.string(), "Step that failed: content, open, analyse, time, killed, worker."),
+        "error": (pa.string(), "First lines of the error."),
+        "duplicate_of": (pa.string(), "Attempt with the same content; empty otherwise."),
+        "time": (pa.timestamp("us", "UTC"), "Time of the dump, or of the run if unknown."),
+        "boot": (pa.string(), "Identifies the boot."),
+        "release": (pa.string(), "Release of the kernel."),
+        "build_id": (pa.string(), "Build ID of the vmlinux."),
+        "types": (pa.string(), "Sources of types: DWARF, type pack, BTF."),
+        "panic": (pa.string(), "Panic message; empty without a panic."),
+        "record": (pa.string(), "Identifies the numbers in the table figures."),
+        "sha256": (pa.string(), "Digest of the content."),
+        "digest": (pa.string(), "whole, or sampled (of a large file)."),
+        "size_bytes": (pa.int64(), "Size of the file."),
+        "modified_ns": (pa.int64(), "Time of its last change, since 1970."),
+        "started": (pa.timestamp("us", "UTC"), "Begin of the run."),
+        "seconds": (pa.float64(), "Duration of the run of this target."),
+        "peak_bytes": (pa.int64(), "Most resident memory of its process."),
+        "worker": (pa.string(), "Worker that ran it."),
+        "kcensus": (pa.string(), "Version of kcensus."),
+        "schema": (pa.int32(), "Version of these tables."),
+        "analyses": (pa.string(), "Analyses that ran, separated by commas."),
+    },
+    "findings": {
+        **_OF_EACH,
+        "analysis": (pa.string(), "Name of the analysis."),
+        "finding": (pa.string(), "Identifier: kind, or kind:subject."),
+        "kind": (pa.string(), "Kind of the finding."),
+        "severity": (pa.string(), "info, notice, warning, critical."),
+        "title": (pa.string(), "One sentence."),
+        "holds_bytes": (pa.int64(), "Memory of the subject; null if it is not about memory."),
+        "returns_bytes": (pa.int64(), "Memory that the best remedy gives back; null if none does."),
+        "patch": (pa.string(), "Patch that fixes it, in the catalogue; empty if none does."),
+        "part_of": (pa.string(), "Finding that explains this one; empty on the top level."),
+    },
+    "checks": {
+        **_OF_EACH,
+        "analysis": (pa.string(), "Name of the analysis."),
+        "check": (pa.string(), "Name of the check."),
+        "status": (pa.string(), "agree, differ, explained, absent."),
+        "ours": (pa.int64(), "Our figure."),
+        "counter": (pa.int64(), "The kernel's number."),
+        "source": (pa.string(), "Place of the counter."),
+    },
+    "gaps": {
+        **_OF_EACH,
+        "analysis": (pa.string(), "Name of the analysis."),
+        "what": (pa.string(), "Missing data."),
+        "reason": (pa.string(), "Reason."),
+        "count": (pa.int64(), "Number of missing parts."),
+        "effect": (pa.string(), "Affected figures."),
+    },
+    "patches": {
+        **_OF_EACH,
+        "release": (pa.string(), "Release of the kernel."),
+        "patch": (pa.string(), "Identifier in the catalogue."),
+        "kind": (pa.string(), "Kind of the patch."),
+        "state": (pa.string(), "present, absent, partial, not applicable, undetermined."),
+        "cost_bytes": (pa.float64(), "Memory that its absence costs here; null if unknown."),
+        "cost_seconds": (pa.float64(), "Longest wait that its absence costs; null if unknown."),
+    },
+    "features": {
+        **_OF_EACH,
+        "kind": (pa.string(), "deadlock, panic, finding, stack."),
+        "feature": (pa.string(), "What targets of one cause have in common."),
+        "weight": (pa.float64(), "Weight in the comparison of targets."),
+        "tasks": (pa.int64(), "Number of tasks; null if it is not about tasks."),
+    },
+}
+"""Type and meaning of each column, by table and name."""
+SCHEMAS = {
+    table: pa.schema([(name, kind) for name, (kind, _) in columns.items()])
+    for table, columns in COLUMNS.items()
+}
+
+
+def report_rows(report: Report, common: Mapping[str, str]) -> dict[str, pa.Table]:
+    """Return the rows of a report by table, other than ``targets``.
+
+    :param common: day, attempt and host
+    """
+    patches = report.results.get("patches")
+    rows: dict[str, Iterable[Mapping[str, Any]]] = {
+        "findings": (
+            {
+                "analysis": name,
+                "finding": each.id,
+                "kind": each.kind,
+                "severity": each.severity.name.lower(),
+                "title": each.title,
+                "holds_bytes": _exact(each.holds),
+                "returns_bytes": _exact(each.returns),
+                "patch": each.patch,
+                "part_of": each.part_of,
+            }
+            for name, each in report.findings
+        ),
+        "checks": (
+            {
+                "analysis": name,
+                "check": each.name,
+                "status": each.status.value,
+                "ours": _exact(each.ours),
+                "counter": _exact(each.counter),
+                "source": each.source,
+            }
+            for name, result in report.results.items()
+            for each in result.checks
+        ),
+        "gaps": (
+            {
+                "analysis": name,
+                "what": each.what,
+                "reason": each.reason,
+                "count": _exact(each.count),
+                "effect": each.effect,
+            }
+            for name, result in report.results.items()
+            for each in result.gaps[:_MAX_GAPS]
+        ),
+        "patches": (
+            {"release": report.head.kernel, **row}
+            for row in (
+                patches.tables["patches"]
+                .frame[["patch", "kind", "state", "cost_bytes", "cost_seconds"]]
+                .to_dict("records")
+                if patches
+                else ()
+            )
+        ),
+        "features": (each._asdict() for each in features(report)),
+    }
+    return {table: arrow(table, found, common) for table, found in rows.items()}
+
+
+def arrow(
+    table: str, rows: Iterable[Mapping[str, Any]], common: Mapping[str, Any]
+) -> pa.Table:
+    """Return rows as an Arrow table of :data:`SCHEMAS`; texts are printable and bounded."""
+    plain = [{**common, **row} for row in rows]
+    return pa.table(
+        {
+            name: pa.array([_value(row.get(name), kind) for row in plain], kind)
+            for name, (kind, _) in COLUMNS[table].items()
+        }
+    )
+
+
+def _value(value: Any, kind: pa.DataType) -> Any:
+    if pa.types.is_string(kind):
+        return bounded(printable(str(value)), _MAX_TEXT) if value is not None else ""
+    if value is None or value != value:  # NaN, and NA of pandas below
+        return None
+    if pa.types.is_floating(kind):
+        return _float(value)
+    return value
+
+
+def _float(value: Any) -> float | None:
+    try:
+        return float(value)
+    except TypeError:  # NA of pandas
+        return None
+
+
+def _exact(value: int | None) -> int | None:
+    """Return an integer of 64 bits; None for any other one."""
+    return int(value) if value is not None and -_EXACT <= value < _EXACT else None
+
+
+def utc(seconds: float) -> datetime.datetime:
+    """Return a time in UTC, from seconds since 1970."""
+    return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
+
+
+def rank(severity: str) -> int:
+    """Return the order of a severity."""
+    return int(Severity[severity.upper()])

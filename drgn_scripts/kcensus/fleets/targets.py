@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The targets of a fleet: files, patterns, directories, and lists of them."""
+
+from __future__ import annotations
+
+import glob
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from kcensus.samples import capsule
+from kcensus.sources.capsule.container import MAGIC as CAPSULE
+from kcensus.sources.formats import elf, kdump
+
+_STARTS = (CAPSULE, kdump.MAGIC, kdump.FLAT_MAGIC)
+"""First bytes of the targets in a directory; files with others are left out."""
+_CORE = b"\x04\0", b"\0\x04"
+"""``e_type`` of an ELF core dump (ET_CORE), little- and big-endian."""
+_HEAD = 64
+_MAX_PATH = 4096
+
+
+@dataclass
+class Found:
+    """Targets by path, and what was left out on the way."""
+
+    targets: list[str] = field(default_factory=list)
+    unreadable: dict[str, str] = field(default_factory=dict)
+    """Reasons by the paths of directories that cannot be read."""
+    others: int = 0
+    """Number of files in directories that are not targets."""
+
+
+def find(words: Iterable[str], lines: Iterable[str] = ()) -> Found:
+    """Return the targets that words name, each path once, in their order.
+
+    A word is the path of a file or directory, the name of a bundled capsule, or a pattern, in which
+    ``**`` stands for all directories below. A directory stands for the dumps, capsules and
+    documents below it; links to directories are not followed. A file is a target whatever is in
+    it: the run says why it is not readable.
+
+    :param lines: for the word ``-``: more words, one per line
+    """
+    found, seen = Found(), set()
+    for word in words:
+        for each in _lines(lines) if word == "-" else (word,):
+            for path in _expand(each, found):
+                key = os.path.abspath(path) if os.path.lexists(path) else path
+                if key not in seen:
+                    seen.add(key)
+                    found.targets.append(path)
+    return found
+
+
+def _lines(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the words in lines; a line that is longer than any path is cut, and does not exist."""
+    for line in lines:
+        if word := line.rstrip("\n")[:_MAX_PATH]:
+            yield word
+
+
+def _expand(word: str, found: Found) -> Iterator[str]:
+    if os.path.isdir(word):
+        yield from _below(word, found)
+    elif os.path.lexists(word) or capsule(word) or not glob.has_magic(word):
+        yield word
+    else:
+        matches = sorted(glob.glob(word, recursive=True))
+        yield from (each for each in matches if not os.path.isdir(each))
+        if not matches:
+            yield word  # it does not exist, which its row says
+
+
+def _below(directory: str, found: Found) -> Iterator[str]:
+    def failed(error: OSError) -> None:
+        found.unreadable[str(error.filename)] = error.strerror or str(error)
+
+    for folder, folders, names in os.walk(directory, onerror=failed):
+        folders.sort()
+        for name in sorted(names):
+            path = os.path.join(folder, name)
+            if _is_target(path):
+                yield path
+            else:
+                found.others += 1
+
+
+def _is_target(path: str) -> bool:
+    """Return whether a file begins like a target; one without permission does, to be reported."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return False  # opening a FIFO waits for its writer
+        with open(path, "rb", buffering=0) as file:
+            head = file.read(_HEAD)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    is_core = head.startswith(elf.MAGIC) and head[16:18] in _CORE
+    is_document = head.lstrip().startswith(b"{") and b'"schema"' in head
+    return is_core or is_document or head.startswith(_STARTS)
