@@ -10,11 +10,11 @@ class FleetError(Exception):
     """A fleet cannot be read; the message is one sentence for the user."""
 
 
-def require_fleet() -> None:
-    """Check that the libraries for fleets are installed.
+def require_fleet(*more: str) -> None:
+    """Check that the libraries for fleets, and ``more``, are installed.
 
     :raises FleetError: one is not
     """
-    for name in ("distributed", "deltalake", "pyarrow"):
+    for name in ("distributed", "deltalake", "pyarrow", *more):
         if find_spec(name) is None:
             raise FleetError(f"a fleet needs {name}: install kcensus[fleet]")

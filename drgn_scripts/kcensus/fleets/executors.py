@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import os
 import socket
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from kcensus.fleets import apart
 from kcensus.fleets.apart import Answer, Job
 
 if TYPE_CHECKING:
-    from distributed import Client, Future
+    import distributed
 
 
 def work(job: Job) -> tuple[Answer, str]:
@@ -23,7 +23,7 @@ def work(job: Job) -> tuple[Answer, str]:
 class Cluster:
     """A Dask cluster. A lost worker's jobs go to others; its own retries suspect all of them."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: distributed.Client) -> None:
         self._client = client
 
     @property
@@ -31,7 +31,7 @@ class Cluster:
         """Number of jobs that run at a time."""
         return max(sum(self._client.nthreads().values()), 1)
 
-    def submit(self, job: Job) -> Future:
+    def submit(self, job: Job) -> distributed.Future:
         return self._client.submit(work, job, pure=False, key=f"{job.work}-{job.attempt}-{os.urandom(4).hex()}")
 
 
@@ -42,5 +42,11 @@ class Threads:
         self.width = width
         self._pool = ThreadPoolExecutor(width)
 
-    def submit(self, job: Job) -> object:
+    def submit(self, job: Job) -> Future[tuple[Answer, str]]:
         return self._pool.submit(work, job)
+
+    def __enter__(self) -> Threads:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(cancel_futures=True)

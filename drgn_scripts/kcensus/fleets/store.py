@@ -151,9 +151,17 @@ class Writer:
         return self._table(name).to_pyarrow_dataset().to_table(columns=columns)
 
 
-def read(store: Path, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+def read(
+    store: Path,
+    name: str,
+    columns: Sequence[str] | None = None,
+    *,
+    where: pc.Expression | None = None,
+) -> pa.Table:
     """Return the rows of a table, only of targets that the store has completely.
 
+    :param columns: all if None
+    :param where: of the rows to read
     :raises FleetError: it is not the store of a fleet
     """
     if not (store / name / LOG).is_dir():
@@ -162,19 +170,21 @@ def read(store: Path, name: str, columns: Sequence[str] | None = None) -> pa.Tab
             f"'{shown}' is not the store of a fleet: `kcensus fleet run TARGETS --store {shown}` "
             "makes one"
         )
-    try:
-        def rows(table: str, only: Sequence[str] | None) -> Any:
-            found = DeltaTable(dataset.uri(store / table)).to_pyarrow_dataset()
-            return found.to_table(columns=[*only] if only else None)
 
-        found = rows(name, columns)
-        if name in SCHEMAS and name != "targets":
-            known = rows("targets", ["attempt"])["attempt"].combine_chunks()
-            found = found.filter(pc.is_in(found["attempt"], known))
+    def rows(
+        table: str, only: Sequence[str] | None, where: pc.Expression | None = None
+    ) -> pa.Table:
+        found = DeltaTable(dataset.uri(store / table)).to_pyarrow_dataset()
+        return found.to_table(columns=[*only] if only else None, filter=where)
+
+    try:
+        found = rows(name, columns, where)
+        key = "record" if name == FIGURES else "attempt"
+        if name != "targets" and key in found.column_names:
+            known = rows("targets", [key])[key].combine_chunks()
+            found = found.filter(pc.is_in(found[key], known))
         return found
     except (OSError, DeltaError, pa.ArrowException) as error:
         raise FleetError(
             f"the store '{printable(str(store))}' cannot be read: {printable(str(error))}"
         ) from None
-
-

@@ -21,6 +21,7 @@ def verdict(error: Exception) -> tuple[Exit, str, bool]:
 
     from kcensus.analyses import AnalysisError, ParamError
     from kcensus.analyses.runner import UNEXPECTED
+    from kcensus.fleets import FleetError
     from kcensus.limits import memory
     from kcensus.outputs import OutputError
     from kcensus.saved import BadDocument
@@ -34,7 +35,7 @@ def verdict(error: Exception) -> tuple[Exit, str, bool]:
         case TargetError() | AnalysisError() | NotRecorded():
             is_expected = not isinstance(error.__cause__, UNEXPECTED)
             return Exit.TARGET, str(error), is_expected
-        case BadDocument() | StoreError():
+        case BadDocument() | StoreError() | FleetError():
             return Exit.TARGET, str(error), True
         case BadCapsule():
             return Exit.TARGET, f"the capsule {error}", True

@@ -87,15 +87,15 @@ def _at_least(minimum: int) -> Callable[[str], int]:
     return number
 
 
-def _size(minimum: int, examples: str) -> Callable[[str], int]:
-    def size(text: str) -> int:
+def size(minimum: int, examples: str) -> Callable[[str], int]:
+    def parsed(text: str) -> int:
         match = re.fullmatch(r"(\d{1,15})\s*([kmg]?)(i?b)?", text.strip().lower(), re.ASCII)
         size = int(match[1]) << _SUFFIXES[match[2]] if match else 0
         if not minimum <= size < 1 << 63:
             raise click.BadParameter(f"{text!r} is not a size >= {examples}")
         return size
 
-    return size
+    return parsed
 
 
 def _share(text: str) -> int:
@@ -137,6 +137,25 @@ def flag(names: str, words: str, **attributes: Any) -> click.Option:
     return click.Option(names.split(), is_flag=True, help=words, **attributes)
 
 
+def symbols() -> click.Option:
+    """Return the option for debug info."""
+    return files(
+        "-s --symbols",
+        "DEBUGINFO",
+        "A vmlinux, a module, a type pack, BTF, System.map, or a directory with such files."
+        " May be repeated.",
+        multiple=True,
+    )
+
+
+def debuginfod() -> click.Option:
+    """Return the option to download debug info."""
+    return flag(
+        "--debuginfod",
+        "Download missing debug info from the servers in DEBUGINFOD_URLS: 300 MB and more.",
+    )
+
+
 def reading(*, several: bool = False) -> list[click.Parameter]:
     """Return the options of :class:`Reading`.
 
@@ -149,13 +168,7 @@ def reading(*, several: bool = False) -> list[click.Parameter]:
         " Default: search the dump's memory.",
     )
     return [
-        files(
-            "-s --symbols",
-            "DEBUGINFO",
-            "A vmlinux, a module, a type pack, BTF, System.map, or a directory with such files."
-            " May be repeated.",
-            multiple=True,
-        ),
+        symbols(),
         option(
             "--jobs -j",
             "N",
@@ -164,10 +177,7 @@ def reading(*, several: bool = False) -> list[click.Parameter]:
         ),
         flag("--allow-truncated", "Read a truncated dump."),
         *([] if several else [own]),
-        flag(
-            "--debuginfod",
-            "Download missing debug info from the servers in DEBUGINFOD_URLS: 300 MB and more.",
-        ),
+        debuginfod(),
         option(
             "--cpu-share",
             "PERCENT",
@@ -181,14 +191,14 @@ def reading(*, several: bool = False) -> list[click.Parameter]:
             "SIZE",
             "Take at most this much private memory, in one process. Default: on the running"
             " kernel, half of what is available, but 320M at least; otherwise no limit.",
-            type=_size(MIN_BYTES, f"{MIN_BYTES >> 20}M, such as 512M or 2G"),
+            type=size(MIN_BYTES, f"{MIN_BYTES >> 20}M, such as 512M or 2G"),
             callback=_own_process,
         ),
         option(
             "--chunk-size",
             "SIZE",
             "Bytes per bulk read, e.g. 4M. For tuning.",
-            type=_size(_MIN_CHUNK, "4K, such as 65536, 512K or 4M"),
+            type=size(_MIN_CHUNK, "4K, such as 65536, 512K or 4M"),
         ),
         *running(),
     ]

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The commands ``kcensus fleet report`` and ``kcensus fleet show``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kcensus.commands import Exit
+from kcensus.commands.shared import options
+from kcensus.commands.shared.output import check_output, check_tables, show
+from kcensus.fleets import require_fleet
+
+_REPORT = """Show what the targets in a store suffer from.
+
+Dumps with the same findings, deadlock, panic or stacks of blocked tasks are one cause, whatever
+their hosts, devices and addresses. Each cause is a finding with the dump that is most like all
+others, to open first. Then follow hosts with figures far from those of hosts with the same kernel,
+fixes that kernels lack with their costs, growth per host, and targets without a report."""
+
+_SHOW = """Show the dumps of one cause, and what differs in some of them.
+
+CAUSE is an id of `kcensus fleet report`, or its beginning."""
+
+
+def _report(store: Path, reading: options.Reading, showing: options.Showing) -> Exit:
+    require_fleet("scipy")
+    from kcensus.fleets.report import FIRST_TABLES, TABLES, report
+
+    check_output(showing)
+    check_tables(showing, [spec.name for spec in TABLES])
+    return show(report(store), showing, FIRST_TABLES)
+
+
+def _show(
+    cause: str, store: Path, reading: options.Reading, showing: options.Showing
+) -> Exit:
+    require_fleet("scipy")
+    from kcensus.fleets.report import TABLES_OF_A_CAUSE
+    from kcensus.fleets.report import show as one
+
+    check_output(showing)
+    check_tables(showing, [spec.name for spec in TABLES_OF_A_CAUSE])
+    return show(one(store, cause), showing)
+
+
+REPORT = options.command(
+    "report",
+    _report,
+    [
+        click.Argument(["store"], type=options.PATH),
+        *options.showing(),
+        options.help_tables("kcensus.fleets.report:TABLES"),
+        *options.running(),
+    ],
+    _REPORT,
+    (
+        ("kcensus fleet report fleet", "causes first, the gravest on top"),
+        ("kcensus fleet report fleet --html fleet.html", "a page to send"),
+        ("kcensus fleet report fleet --json | jq '.tables.causes[]'", "for a script"),
+    ),
+)
+SHOW = options.command(
+    "show",
+    _show,
+    [
+        click.Argument(["cause"]),
+        click.Argument(["store"], type=options.PATH),
+        *options.showing(),
+        options.help_tables("kcensus.fleets.report:TABLES_OF_A_CAUSE"),
+        *options.running(),
+    ],
+    _SHOW,
+    (("kcensus fleet show 9e7a82c9 fleet", "the dumps of one cause"),),
+)

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The command ``kcensus fleet run``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kcensus.commands import Exit
+from kcensus.commands.shared import options
+from kcensus.commands.shared.errors import complain
+from kcensus.commands.shared.target import chosen_analyses, progress_bars
+from kcensus.fleets import FleetError, require_fleet
+from kcensus.human import counted
+from kcensus.limits.memory import MIN_BYTES
+
+if TYPE_CHECKING:
+    from kcensus.fleets.run import Executor
+
+_HELP = """Report on many targets, and keep the results in a store.
+
+TARGETS are vmcores, capsules, files of --json, directories with them, and patterns; - reads more of
+them from standard input, one per line. Each target is read in a process of its own with limits of
+time and memory, so that a damaged dump stops no other. A target that cannot be read becomes a row
+that says why. Equal files are read once.
+
+The store can be used again: what this version of kcensus has read is not read again, and a run that
+was stopped goes on. It takes about 100 KB per target, and `kcensus trend STORE/figures` reads it.
+
+By default the work is done on this machine, by as many processes as CPUs. --scheduler gives it to
+the workers of a Dask cluster, which need kcensus, and the targets and debug info at the same paths;
+only this process writes to the store."""
+
+_MEMORY = 4 << 30
+_FEW = 4
+"""Targets per process up to which no cluster is started: its start takes 3 seconds."""
+
+
+def _run(
+    targets: tuple[str, ...],
+    store: Path,
+    scheduler: str | None,
+    workers: int | None,
+    seconds: int,
+    retries: int,
+    analyses: str | None,
+    performance_report: Path | None,
+    reading: options.Reading,
+) -> Exit:
+    require_fleet()
+    from kcensus.fleets.run import Limits, fleet
+    from kcensus.fleets.targets import find
+
+    wanted = [each.name for each in chosen_analyses(analyses)] if analyses else []
+    found = find(targets, sys.stdin if "-" in targets else ())
+    if not found.targets and not found.unreadable:
+        raise click.UsageError("TARGETS name no file.")
+    total = len(found.targets) + len(found.unreadable)
+    width = workers or len(os.sched_getaffinity(0))
+    address = scheduler or os.environ.get("DASK_SCHEDULER_ADDRESS")
+    is_small = not address and not performance_report and total <= _FEW * width
+    with (
+        _threads(min(width, total)) if is_small else _cluster(address, width) as executor,
+        _measured(performance_report),
+        progress_bars(reading.no_progress) as progress,
+        progress.step("reports", total) as step,
+    ):
+        tally = fleet(
+            found.targets,
+            store,
+            executor,
+            unreadable=found.unreadable,
+            limits=Limits(seconds, reading.max_memory or _MEMORY, retries),
+            symbols=[str(path.resolve()) for path in reading.symbols],
+            analyses=wanted,
+            debuginfod=reading.debuginfod,
+            done=step.advance,
+        )
+    states = ", ".join(f"{number:,} {state}" for state, number in tally.states.most_common())
+    click.echo(f"{counted(total, 'target')} in {tally.seconds:.1f} s: {states}")
+    if found.others:
+        complain(f"{counted(found.others, 'other file')} in the directories left out")
+    click.echo(f"kcensus fleet report {store}", err=True)
+    return Exit.INCOMPLETE if tally.states["failed"] or tally.states["incomplete"] else Exit.DONE
+
+
+@contextmanager
+def _threads(width: int) -> Iterator[Executor]:
+    from kcensus.fleets.executors import Threads
+
+    with Threads(width) as executor:
+        yield executor
+
+
+@contextmanager
+def _cluster(address: str | None, width: int) -> Iterator[Executor]:
+    """Yield a Dask cluster: that of a scheduler, or one on this machine."""
+    from distributed import Client, LocalCluster
+
+    from kcensus.fleets.executors import Cluster
+
+    with nullcontext() if address else LocalCluster(
+        n_workers=width, threads_per_worker=1, dashboard_address="127.0.0.1:0"
+    ) as local:
+        try:
+            client = Client(address or local, timeout=30)
+        except (OSError, ValueError) as error:
+            raise FleetError(f"the scheduler '{address}' cannot be reached: {error}") from None
+        with client:
+            complain(f"dashboard of the cluster: {client.dashboard_link}")
+            yield Cluster(client)
+
+
+@contextmanager
+def _measured(path: Path | None) -> Iterator[Any]:
+    if path is None:
+        yield None
+        return
+    from distributed import performance_report
+
+    with performance_report(filename=str(path)):
+        yield None
+
+
+RUN = options.command(
+    "run",
+    _run,
+    [
+        options.words("targets", "TARGETS..."),
+        options.files("--store", "DIR", "The store; created if missing.", required=True),
+        options.option(
+            "--scheduler", "ADDRESS",
+            "Scheduler of a Dask cluster, such as tcp://host:8786. Default:"
+            " DASK_SCHEDULER_ADDRESS, or this machine.",
+        ),
+        options.option(
+            "--workers", "N", "Processes on this machine. Default: one per CPU.",
+            type=click.IntRange(1),
+        ),
+        options.option(
+            "seconds --timeout", "INTERVAL", "Most time for a target: 30s, 10m.",
+            type=options.interval, default="10m", show_default=True,
+        ),
+        options.option(
+            "--max-memory", "SIZE", "Most private memory for a target. Default: 4G.",
+            type=options.size(MIN_BYTES, f"{MIN_BYTES >> 20}M, such as 512M or 2G"),
+        ),
+        options.option(
+            "--retries", "N", "Attempts after a worker died.", type=click.IntRange(0, 10),
+            default=2, show_default=True,
+        ),
+        options.symbols(),
+        options.debuginfod(),
+        options.analyses(),
+        options.files("--performance-report", "FILE", "Write Dask's page about the run."),
+        *options.running(),
+    ],
+    _HELP,
+    (
+        ("kcensus fleet run /var/crash --store fleet", "all dumps below a directory"),
+        ("kcensus fleet run '/srv/cases/**/vmcore' --store fleet --timeout 5m", "a pattern"),
+        ("find /srv -name vmcore | kcensus fleet run - --store fleet", "a list"),
+        ("kcensus fleet run - --store fleet --scheduler tcp://head:8786 <list", "a Dask cluster"),
+        ("kcensus fleet report fleet", "what they suffer from"),
+    ),
+)  # fmt: skip
