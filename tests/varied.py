@@ -65,7 +65,9 @@ class Varied:
         pages[self.time] = time.to_bytes(8, "little")
         index = self.reader.index(self.page_size)
         runs = np.zeros(len(index.first), RUN)
-        for name, values in zip(RUN.names or (), (index.first, index.pages, index.status)):
+        for name, values in zip(
+            RUN.names or (), (index.first, index.pages, index.status), strict=True
+        ):
             runs[name] = values
         step = BLOCK_PAGES * self.page_size
         manifest = dict(self.reader.manifest)

@@ -21,7 +21,6 @@ import threading
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import Any
 
 import msgspec
 
@@ -196,5 +195,3 @@ def _ended(child: int) -> tuple[int | None, int]:
             return status, usage.ru_maxrss << 10
         time.sleep(0.005)
     return None, 0
-
-

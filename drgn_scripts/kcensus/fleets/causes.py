@@ -14,11 +14,7 @@ from kcensus.results import Finding, Severity, matters
 _NUMBER = re.compile(r"0x[0-9a-f]+|\b[0-9a-f]{8,}\b|\d+")
 _PLACE = re.compile(r"\+0x[0-9a-f]+(/0x[0-9a-f]+)?")
 """Offset in a function, and its size: they differ between builds of a kernel."""
-_WEIGHTS = {
-    Severity.CRITICAL: 3.0,
-    Severity.WARNING: 2.0,
-    Severity.NOTICE: 0.5,
-}
+_WEIGHTS = {Severity.CRITICAL: 3.0, Severity.WARNING: 2.0, Severity.NOTICE: 0.5}
 _DEADLOCK, _PANIC, _STACK = 6.0, 6.0, 1.0
 _MAX_STACKS = 8
 """Most kinds of stacks; the ones with the most tasks."""

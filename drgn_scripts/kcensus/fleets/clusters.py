@@ -144,6 +144,8 @@ def failures(targets: pd.DataFrame) -> pd.DataFrame:
         for error, target in zip(failed["error"], failed["target"], strict=True)
     ]
     grouped = failed.assign(error=error).groupby(["step", "error"])["target"]
-    return grouped.agg(targets="size", example="first").reset_index().sort_values(
-        "targets", ascending=False
+    return (
+        grouped.agg(targets="size", example="first")
+        .reset_index()
+        .sort_values("targets", ascending=False)
     )

@@ -32,7 +32,9 @@ class Cluster:
         return max(sum(self._client.nthreads().values()), 1)
 
     def submit(self, job: Job) -> distributed.Future:
-        return self._client.submit(work, job, pure=False, key=f"{job.work}-{job.attempt}-{os.urandom(4).hex()}")
+        return self._client.submit(
+            work, job, pure=False, key=f"{job.work}-{job.attempt}-{os.urandom(4).hex()}"
+        )
 
 
 class Threads:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -29,7 +28,6 @@ from kcensus.sources import TargetError, open_target
 from kcensus.sources.debuginfo import debuginfod
 from kcensus.sources.reader import FileReader
 from kcensus.store.records import record
-from kcensus.text import printable
 
 _WHOLE = 4 << 30
 """Most bytes of a file of which all are read for its digest."""

@@ -189,9 +189,7 @@ class Cause:
     @cached_property
     def leading(self) -> pd.Series | None:
         """The first finding of the representative; None without one."""
-        found = self.fleet.findings.loc[
-            self.fleet.findings.index == self.cluster.representative
-        ]
+        found = self.fleet.findings.loc[self.fleet.findings.index == self.cluster.representative]
         return found.iloc[0] if len(found) else None
 
     @property
@@ -441,9 +439,7 @@ def show(store: Path, name: str) -> Result:
     made.tables = make_tables(TABLES_OF_A_CAUSE, {"dumps": members.iloc[order]})
     made.gaps = [
         Gap("dumps with equal content", "read once", len(twins), "not counted in dumps")
-        for twins in [
-            Fleet(store).targets.query("duplicate_of in @cause.cluster.attempts")
-        ]
+        for twins in [Fleet(store).targets.query("duplicate_of in @cause.cluster.attempts")]
         if len(twins)
     ]
     return made

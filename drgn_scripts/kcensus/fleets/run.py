@@ -103,7 +103,17 @@ class Run:
 
     def _known(self) -> tuple[dict[str, str], dict[tuple[str, int, int], str]]:
         """Return what the store has of this version: attempts by digest, digests by file."""
-        names = "attempt target state sha256 size_bytes modified_ns kcensus schema analyses".split()
+        names = [
+            "attempt",
+            "target",
+            "state",
+            "sha256",
+            "size_bytes",
+            "modified_ns",
+            "kcensus",
+            "schema",
+            "analyses",
+        ]
         rows = self._store.targets().select(names).to_pylist()
         wanted = ",".join(self._template.analyses)
         own = [
@@ -117,7 +127,9 @@ class Run:
             for row in own
             if row["sha256"] and row["state"] != "duplicate"
         }
-        by_file = {(row["target"], row["size_bytes"], row["modified_ns"]): row["sha256"] for row in own}
+        by_file = {
+            (row["target"], row["size_bytes"], row["modified_ns"]): row["sha256"] for row in own
+        }
         return by_digest, by_file
 
     def over(self, paths: Sequence[str], unreadable: Mapping[str, str]) -> Tally:
@@ -296,5 +308,3 @@ def fleet(
     )
     with writer(store) as made:
         return Run(executor, made, limits, template, done).over(paths, unreadable or {})
-
-

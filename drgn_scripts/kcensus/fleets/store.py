@@ -13,7 +13,6 @@ import fcntl
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 import msgspec

@@ -163,9 +163,7 @@ def report_rows(report: Report, common: Mapping[str, str]) -> dict[str, pa.Table
     return {table: arrow(table, found, common) for table, found in rows.items()}
 
 
-def arrow(
-    table: str, rows: Iterable[Mapping[str, Any]], common: Mapping[str, Any]
-) -> pa.Table:
+def arrow(table: str, rows: Iterable[Mapping[str, Any]], common: Mapping[str, Any]) -> pa.Table:
     """Return rows as an Arrow table of :data:`SCHEMAS`; texts are printable and bounded."""
     plain = [{**common, **row} for row in rows]
     return pa.table(

@@ -8,6 +8,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from kcensus.samples import capsule
 from kcensus.sources.capsule.container import MAGIC as CAPSULE
@@ -46,7 +47,7 @@ def find(words: Iterable[str], lines: Iterable[str] = ()) -> Found:
     for word in words:
         for each in _lines(lines) if word == "-" else (word,):
             for path in _expand(each, found):
-                key = os.path.abspath(path) if os.path.lexists(path) else path
+                key = os.path.realpath(path) if os.path.lexists(path) else path
                 if key not in seen:
                     seen.add(key)
                     found.targets.append(path)
@@ -66,7 +67,9 @@ def _expand(word: str, found: Found) -> Iterator[str]:
     elif os.path.lexists(word) or capsule(word) or not glob.has_magic(word):
         yield word
     else:
-        matches = sorted(glob.glob(word, recursive=True))
+        # glob.glob() follows links to directories, also to those above.
+        anchor = Path(word).anchor
+        matches = sorted(map(str, Path(anchor).glob(word.removeprefix(anchor))))
         yield from (each for each in matches if not os.path.isdir(each))
         if not matches:
             yield word  # it does not exist, which its row says

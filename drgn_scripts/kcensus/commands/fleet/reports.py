@@ -33,9 +33,7 @@ def _report(store: Path, reading: options.Reading, showing: options.Showing) -> 
     return show(report(store), showing, FIRST_TABLES)
 
 
-def _show(
-    cause: str, store: Path, reading: options.Reading, showing: options.Showing
-) -> Exit:
+def _show(cause: str, store: Path, reading: options.Reading, showing: options.Showing) -> Exit:
     require_fleet("scipy")
     from kcensus.fleets.report import TABLES_OF_A_CAUSE
     from kcensus.fleets.report import show as one

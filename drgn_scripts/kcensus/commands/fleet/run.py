@@ -105,9 +105,13 @@ def _cluster(address: str | None, width: int) -> Iterator[Executor]:
 
     from kcensus.fleets.executors import Cluster
 
-    with nullcontext() if address else LocalCluster(
-        n_workers=width, threads_per_worker=1, dashboard_address="127.0.0.1:0"
-    ) as local:
+    with (
+        nullcontext()
+        if address
+        else LocalCluster(
+            n_workers=width, threads_per_worker=1, dashboard_address="127.0.0.1:0"
+        ) as local
+    ):
         try:
             client = Client(address or local, timeout=30)
         except (OSError, ValueError) as error:

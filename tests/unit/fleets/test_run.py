@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Runs with jobs that end as told: each target has one row, whatever becomes of it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from kcensus.fleets import FleetError, run, store
+from kcensus.fleets.apart import Answer, Job
+from kcensus.fleets.look import Content, Looked
+from kcensus.fleets.tables import arrow
+from kcensus.outputs import OutputError
+
+Ended = tuple[Answer, str]
+
+
+def content(job: Job) -> Ended:
+    """Return the content of ``NAME`` or ``NAME=CONTENT``."""
+    digest = hashlib.sha256(job.path.partition("=")[2].encode() or job.path.encode()).hexdigest()
+    return Answer(content=msgspec.msgpack.encode(Content(digest, "whole", 1, 1))), "w"
+
+
+def looked(job: Job) -> Ended:
+    common = {"day": "2026-01-02", "attempt": job.attempt, "host": job.path}
+    row = {"analysis": "slab", "finding": "x", "kind": "x", "severity": "notice", "title": job.path}
+    sink = pa.BufferOutputStream()
+    rows = arrow("findings", [row], common)
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    facts = {**common, "time": 1767312000.0, "state": "done", "step": "", "analyses": "slab"}
+    made = Looked(facts, {"findings": sink.getvalue().to_pybytes()})
+    return Answer("", 0.1, 1 << 20, msgspec.msgpack.encode(made)), "w"
+
+
+class Told:
+    """An executor that does each job at once; ``ends`` has other ends by path."""
+
+    width = 2
+
+    def __init__(self, **ends: Callable[[Job], Ended]) -> None:
+        self.ends, self.jobs = ends, []  # type: ignore[var-annotated]
+
+    def submit(self, job: Job) -> Future[Ended]:
+        self.jobs.append((job.work, job.path))
+        future: Future[Ended] = Future()
+        try:
+            end = self.ends.get(job.path.partition("=")[0]) if job.work == "report" else None
+            future.set_result((end or (content if job.work == "content" else looked))(job))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+def ended(how: str) -> Callable[[Job], Ended]:
+    return lambda job: (Answer(how), "w")
+
+
+def died(times: int) -> Callable[[Job], Ended]:
+    left = [times]
+
+    def work(job: Job) -> Ended:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise RuntimeError("KilledWorker")
+        return looked(job)
+
+    return work
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "fleet"
+
+
+def over(place: Path, paths: list[str], told: Told | None = None, **more: Any) -> Counter[str]:
+    return run.fleet(paths, place, told or Told(), **more).states
+
+
+def rows(place: Path, table: str = "targets") -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = store.read(place, table).to_pylist()
+    return found
+
+
+def test_each_target_has_one_row_and_its_findings(place: Path) -> None:
+    paths = [f"t{number}" for number in range(70)]  # more than a batch
+    assert over(place, paths) == {"done": 70}
+    assert sorted(row["target"] for row in rows(place)) == sorted(paths)
+    attempts = {row["attempt"] for row in rows(place)}
+    assert {row["attempt"] for row in rows(place, "findings")} == attempts
+    assert len(rows(place, "findings")) == 70
+
+
+def test_equal_content_is_read_once(place: Path) -> None:
+    told = Told()
+    assert over(place, ["a=x", "b=x", "c=x", "d"], told) == {"done": 2, "duplicate": 2}
+    assert [path for work, path in told.jobs if work == "report"] == ["a=x", "d"]
+    known = {row["target"]: row for row in rows(place)}
+    assert known["b=x"]["duplicate_of"] == known["a=x"]["attempt"]
+
+
+@pytest.mark.parametrize(("how", "step"), [("time", "time"), ("killed", "killed")])
+def test_an_end_without_an_answer_is_a_row_and_the_next_twin_is_tried(
+    place: Path, how: str, step: str
+) -> None:
+    told = Told(a=ended(how))
+    assert over(place, ["a=x", "b=x"], told) == {"failed": 1, "done": 1}
+    assert {row["step"] for row in rows(place)} == {step, ""}
+
+
+def test_a_dead_worker_is_replaced_and_then_given_up(place: Path) -> None:
+    limits = run.Limits(retries=2)
+    states = over(place, ["a", "b"], Told(a=died(2), b=died(3)), limits=limits)
+    assert states == {"done": 1, "failed": 1}
+    assert {row["target"]: row["step"] for row in rows(place)} == {"a": "", "b": "worker"}
+
+
+def test_a_second_run_reads_only_what_is_new_or_may_go_better(place: Path) -> None:
+    over(place, ["a", "b", "c"], Told(b=ended("time"), c=ended("killed")))
+    told = Told(c=ended("killed"))
+    assert over(place, ["a", "b", "c", "d"], told) == {"known": 1, "done": 2, "failed": 1}
+    assert [path for work, path in told.jobs if work == "report"] == ["b", "c", "d"]
+    assert sorted(row["target"] for row in rows(place)) == ["a", "b", "c", "d"]
+
+
+def test_unreadable_directories_have_rows(place: Path) -> None:
+    assert over(place, ["a"], unreadable={"/secret": "Permission denied"}) == {
+        "failed": 1, "done": 1,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def killed_writer(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A store whose writer was killed between the findings and the row of a target."""
+    original = store.Writer._append
+
+    def append(self: store.Writer, name: str, table: pa.Table) -> None:
+        if name == "targets":
+            raise OSError(28, "No space left on device")
+        original(self, name, table)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.Writer, "_append", append)
+        with pytest.raises(OutputError):
+            over(place, ["a", "b"])
+    return place
+
+
+def test_a_writer_that_was_stopped_leaves_nothing(killed_writer: Path) -> None:
+    assert rows(killed_writer) == []
+    assert rows(killed_writer, "findings") == []
+    assert over(killed_writer, ["a", "b"]) == {"done": 2}
+    assert len(rows(killed_writer, "findings")) == 2
+
+
+def test_one_writer_at_a_time(place: Path) -> None:
+    with store.writer(place), pytest.raises(FleetError):
+        over(place, ["a"])
+
+
+def test_another_table_is_not_a_fleet(tmp_path: Path) -> None:
+    with pytest.raises(FleetError):
+        store.read(tmp_path, "targets")

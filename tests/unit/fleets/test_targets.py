@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kcensus.fleets.targets import find
+from kcensus.sources.capsule.container import MAGIC
+
+CORE = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x04\0" + bytes(46)
+DOCUMENT = b'{\n  "schema": 3,\n  "kcensus": "1"\n}'
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for name, data in {
+        "a/vmcore": CORE,
+        "a/vmlinux": CORE[:16] + b"\x02\0" + CORE[18:],
+        "b/big-endian": CORE[:5] + b"\x02" + CORE[6:16] + b"\0\x04" + CORE[18:],
+        "b/x.capsule": MAGIC,
+        "b/report.json": DOCUMENT,
+        "b/other.json": b'{"a": 1}',
+        "b/kdump": b"KDUMP   ",
+        "b/flat": b"makedumpfile\0\0\0\0",
+        "c/notes.txt": b"hello",
+        "c/empty": b"",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(data)
+    os.mkfifo(tmp_path / "c" / "fifo")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    return tmp_path
+
+
+def names(paths: list[str], tree: Path) -> list[str]:
+    return [os.path.relpath(path, tree) for path in paths]
+
+
+def test_a_directory_has_its_dumps_capsules_and_documents(tree: Path) -> None:
+    found = find([str(tree)])
+    own = ["a/vmcore", "b/big-endian", "b/flat", "b/kdump", "b/report.json", "b/x.capsule"]
+    assert names(found.targets, tree) == own
+    assert found.others == 5
+
+
+def test_a_named_file_is_a_target_whatever_is_in_it(tree: Path) -> None:
+    paths = [str(tree / "c" / name) for name in ("notes.txt", "fifo", "empty", "missing")]
+    assert find(paths).targets == paths
+
+
+def test_a_pattern_has_files_only(tree: Path) -> None:
+    found = find([str(tree / "*" / "vm*"), str(tree / "**" / "kdump"), str(tree / "*.none")])
+    assert names(found.targets, tree) == ["a/vmcore", "a/vmlinux", "b/kdump", "*.none"]
+
+
+def test_lines_are_words_and_each_path_is_once(tree: Path) -> None:
+    core = str(tree / "a" / "vmcore")
+    lines = [f"{core}\n", "\n", f"{tree}/a/../a/vmcore\n", "sample\n", "x" * 10_000]
+    found = find(["-", core, "sample"], lines)
+    assert found.targets == [core, "sample", "x" * 4096]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every directory")
+def test_a_directory_without_permission_is_named(tree: Path) -> None:
+    (tree / "a").chmod(0)
+    found = find([str(tree)])
+    assert list(found.unreadable) == [str(tree / "a")]
