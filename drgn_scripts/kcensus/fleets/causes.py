@@ -41,10 +41,11 @@ def features(report: Report) -> Iterator[Feature]:
     if waits := report.results.get("waits"):
         if cycles := waits.tables.get("cycles"):
             for _, rows in cycles.frame.groupby("cycle"):
+                columns = (rows[name] for name in ("waits_for", "mode", "function"))
                 edges = sorted(
                     {
-                        " ".join(filter(None, (general(row.waits_for), row.mode, row.function)))
-                        for row in rows.itertuples()
+                        " ".join(filter(None, (general(waits_for), mode, function)))
+                        for waits_for, mode, function in zip(*columns, strict=True)
                     }
                 )
                 yield Feature("deadlock", "; ".join(edges), _DEADLOCK, len(rows))

@@ -29,7 +29,8 @@ class Cluster:
     @property
     def width(self) -> int:
         """Number of jobs that run at a time."""
-        return max(sum(self._client.nthreads().values()), 1)
+        width: int = max(sum(self._client.nthreads().values()), 1)
+        return width
 
     def submit(self, job: Job) -> distributed.Future:
         return self._client.submit(

@@ -21,6 +21,7 @@ from kcensus.catalogue import load
 from kcensus.fleets.apart import Job
 from kcensus.fleets.tables import report_rows
 from kcensus.limits import memory
+from kcensus.progress import SilentProgress
 from kcensus.reports import Report, examine, report
 from kcensus.results import Machine
 from kcensus.samples import capsule
@@ -101,7 +102,7 @@ def look(job: Job) -> bytes:
 def _report(job: Job, facts: dict[str, Any]) -> Report:
     if saved.is_document(job.path):
         return saved.load(job.path)
-    with debuginfod.allowed() if job.debuginfod else nullcontext():
+    with debuginfod.allowed(SilentProgress()) if job.debuginfod else nullcontext():
         target = open_target(job.path, job.symbols)
     facts |= {"release": target.kernel, "types": target.type_sources, "step": "analyse"}
     context = Context.of(target, jobs=1)
@@ -141,7 +142,8 @@ def _stream(table: pa.Table) -> bytes:
     options = pa.ipc.IpcWriteOptions(compression="zstd")
     with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
         writer.write_table(table)
-    return sink.getvalue().to_pybytes()
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
 
 
 def rows_of(stream: bytes) -> pa.Table:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -99,10 +99,7 @@ class Fleet:
     def outliers(self) -> pd.DataFrame:
         """Figures of hosts far from those of their peers, the hosts with the same kernel."""
         names = ["record", "host", "release", "analysis", "metric", "unit", "value"]
-        rows = read(
-            self.store, FIGURES, names,
-            where=(pc.field("part") == "summary") & (pc.field("unit") == "bytes"),
-        ).to_pandas()  # fmt: skip
+        rows = self._bytes(names)
         latest = self.read.drop_duplicates("host").set_index("record")["target"]
         rows = rows[rows["record"].isin(latest.index) & (rows["value"] > 0)]
         peers = rows.groupby(["release", "analysis", "metric"])["value"]
@@ -117,12 +114,19 @@ class Fleet:
         found = rows.assign(median=middle, times=times, excess=rows["value"] - middle)[is_out]
         found = found.sort_values("excess", ascending=False, kind="stable")
         found = found[found.groupby("host").cumcount() < _PER_HOST]
-        return found.assign(target=found["record"].map(latest)).reset_index(drop=True)
+        found = found.assign(target=found["record"].map(latest))
+        return found.reset_index(drop=True)
+
+    def _bytes(self, columns: Sequence[str]) -> pd.DataFrame:
+        """Return the amounts of memory in summaries."""
+        where = (pc.field("part") == "summary") & (pc.field("unit") == "bytes")
+        frame: pd.DataFrame = read(self.store, FIGURES, columns, where=where).to_pandas()
+        return frame
 
     @cached_property
     def missing_patches(self) -> pd.DataFrame:
         """Patches that kernels lack, by patch and kernel, with their costs over the hosts."""
-        rows = read(self.store, "patches").to_pandas()
+        rows: pd.DataFrame = read(self.store, "patches").to_pandas()
         rows = rows[rows["attempt"].isin(self.read.drop_duplicates("host").index)]
         absent = rows[(rows["state"] == "absent") & (rows["kind"] == "fix")]
         found = absent.groupby(["patch", "release"]).agg(
@@ -137,10 +141,7 @@ class Fleet:
     @cached_property
     def growth(self) -> pd.DataFrame:
         """Growth between the first and the last dump of each host's latest boot."""
-        rows = read(
-            self.store, FIGURES, ["host", "boot", "time", "analysis", "metric", "value"],
-            where=(pc.field("part") == "summary") & (pc.field("unit") == "bytes"),
-        ).to_pandas()  # fmt: skip
+        rows = self._bytes(["host", "boot", "time", "analysis", "metric", "value"])
         rows = rows.sort_values("time", kind="stable")
         latest = rows.groupby("host")["boot"].transform("last")
         rows = rows[(rows["boot"] == latest) & (rows["boot"] != "")]
@@ -221,7 +222,8 @@ class Cause:
 
     @property
     def since(self) -> pd.Timestamp:
-        return self.members["time"].min()
+        first: pd.Timestamp = self.members["time"].min()
+        return first
 
     @property
     def first(self) -> str:

@@ -43,8 +43,10 @@ class Future(Protocol):
 class Executor(Protocol):
     """Runs jobs elsewhere."""
 
-    width: int
-    """Number of jobs that run at a time."""
+    @property
+    def width(self) -> int:
+        """Number of jobs that run at a time."""
+        ...
 
     def submit(self, job: Job) -> Future: ...
 

@@ -149,7 +149,7 @@ def report_rows(report: Report, common: Mapping[str, str]) -> dict[str, pa.Table
             for each in result.gaps[:_MAX_GAPS]
         ),
         "patches": (
-            {"release": report.head.kernel, **row}
+            {"release": report.head.kernel, **{str(key): value for key, value in row.items()}}
             for row in (
                 patches.tables["patches"]
                 .frame[["patch", "kind", "state", "cost_bytes", "cost_seconds"]]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import pandas as pd
 import pyarrow as pa
@@ -15,7 +15,7 @@ A, B, C, D = (("finding", name) for name in "abcd")
 HEAVY = ("deadlock", "x")
 
 
-def table(sets: dict[str, Iterable[tuple[str, str]]], weights: dict[str, float]) -> pa.Table:
+def table(sets: Mapping[str, Iterable[tuple[str, str]]], weights: dict[str, float]) -> pa.Table:
     rows = [
         {"attempt": attempt, "kind": kind, "feature": text, "weight": weights.get(text, 1.0)}
         for attempt, keys in sets.items()
@@ -26,7 +26,7 @@ def table(sets: dict[str, Iterable[tuple[str, str]]], weights: dict[str, float])
 
 
 def found(
-    sets: dict[str, Iterable[tuple[str, str]]], weights: dict[str, float] | None = None
+    sets: Mapping[str, Iterable[tuple[str, str]]], weights: dict[str, float] | None = None
 ) -> list[Cluster]:
     return clusters(table(sets, weights or {}), [*sets])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -138,7 +138,7 @@ def test_unreadable_directories_have_rows(place: Path) -> None:
 
 
 @pytest.fixture
-def killed_writer(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def killed_writer(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A store whose writer was killed between the findings and the row of a target."""
     original = store.Writer._append
 
