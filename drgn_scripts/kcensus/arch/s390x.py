@@ -28,7 +28,10 @@ ARCHITECTURE = Architecture(
     interrupts=(),
     marks=(),
     stack_pointer="thread.ksp",
+    link="r14",
     physical=_physical,
+    # PSW_MASK_PSTATE.
+    state=("pswm", 1 << 48),
     is_little=False,
     # Four levels of page tables map 8 PiB.
     addresses=range(1 << 53),

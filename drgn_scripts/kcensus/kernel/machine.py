@@ -11,6 +11,7 @@ import drgn
 from drgn.helpers.linux.panic import panic_message, panic_task
 from drgn.helpers.linux.timekeeping import ktime_get_real_seconds, uptime
 
+from kcensus.arch import name_of
 from kcensus.engine.layout import is_little_endian
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.log import is_sound
@@ -43,6 +44,8 @@ def machine(kernel: Kernel) -> Machine:
         or attempt(lambda: _clock(prog)[0]),
         uptime_seconds=attempt(lambda: float(uptime(prog))) or attempt(lambda: _clock(prog)[1]),
         boot=attempt(lambda: boot_id(prog)) or "",
+        architecture=name_of(prog.platform),
+        page_size_bytes=attempt(lambda: int(prog["PAGE_SIZE"])),
         ram_bytes=kernel.ram_bytes or None,
         cpus=kernel.size.cpus,
         nodes=kernel.size.nodes,

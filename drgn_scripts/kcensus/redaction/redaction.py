@@ -28,6 +28,7 @@ import drgn
 import numpy as np
 import numpy.typing as npt
 
+from kcensus.arch import name_of
 from kcensus.engine.layout import number_dtype, word_dtype
 from kcensus.engine.memory import Bytes, Words
 from kcensus.engine.slub.slabs import ScanReport
@@ -96,10 +97,11 @@ class Redaction:
         if recorder.uses is None:
             raise ValueError("the recorder has not noted the uses of memory")
         platform = target.prog.platform
-        if readers_of(platform) is None:
-            name = platform.arch.name.lower() if platform is not None else "unknown"
+        readers = readers_of(platform)
+        if readers is None or readers.user_registers is None:
             raise LookupError(
-                f"kcensus does not find the registers of programs on architecture '{name}', which "
+                "kcensus does not find the registers of programs on architecture "
+                f"'{name_of(platform)}', which "
                 "may hold anything; create the capsule without --redact"
             )
         target.need_modules("dm_mod", *MODULES)

@@ -18,20 +18,21 @@ class Text:
 
     def __init__(self, prog: drgn.Program) -> None:
         self.prog, self.functions = prog, Functions(prog)
-        self._readers = readers_of(prog.platform)
+        readers = readers_of(prog.platform)
+        self._decoder = readers.decoder if readers is not None else None
         self._code: dict[Extent, bytes] = {}
         self._veneers: dict[int, int] = {}
 
     @property
     def is_decoded(self) -> bool:
         """Whether there is a decoder, without which only :meth:`read` works."""
-        return self._readers is not None
+        return self._decoder is not None
 
     @property
     def decoder(self) -> Decoder:
         """The decoder of the architecture."""
-        assert self._readers is not None, "machine code of an architecture without a decoder"
-        return self._readers.decoder
+        assert self._decoder is not None, "machine code of an architecture without a decoder"
+        return self._decoder
 
     def read(self, extent: Extent) -> bytes:
         """Return the code of a function or part.

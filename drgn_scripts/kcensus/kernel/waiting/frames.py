@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Sequence
+from functools import partial
 
 import drgn
 import numpy as np
@@ -18,7 +20,6 @@ from kcensus.kernel.symbols import described, symbols_of
 from kcensus.kernel.tasks.functions import plain, waits_in
 from kcensus.kernel.tasks.stacks import Stacks, running_stack, stacks, unknown_stacks
 from kcensus.kernel.tasks.tasks import Tasks, tasks
-from kcensus.kernel.tasks.traced import has_dwarf
 from kcensus.sources.capsule import NotRecorded
 from kcensus.text import printable
 
@@ -37,6 +38,17 @@ _UNREADABLE = (
     *(*ABSENT, NotRecorded, AttributeError, ValueError, NotImplementedError),
     drgn.FaultError,
 )
+
+
+def has_dwarf(kernel: Kernel) -> bool:
+    """Return whether drgn has the debug info that its stack traces need.
+
+    Without it, they have the registers of the innermost frame, and then up to 1,024 frames of
+    whatever the frame pointer leads to.
+    """
+    with contextlib.suppress(LookupError):
+        return bool(kernel.prog.main_module().debug_file_path)
+    return False
 
 
 def runnable_stacks(kernel: Kernel, tasks: Tasks, rows: Numbers) -> Stacks:
@@ -67,8 +79,9 @@ def running_frames(kernel: Kernel, task: int) -> list[tuple[int, int]]:
     with contextlib.suppress(*_UNREADABLE):
         if not has_dwarf(kernel):
             return _unwound(kernel, task)
-        for frame in running_trace(kernel, task) or ():
-            if not frame.is_inline and frame.pc >= KERNEL:
+        trace = running_trace(kernel, task) or ()
+        for frame in itertools.takewhile(partial(_is_of_kernel, kernel.prog), trace):
+            if not frame.is_inline:
                 places.append((frame.pc, frame.pc if frame.interrupted else frame.pc - 1))
         if _has_link(kernel):
             # Of an interrupted function without unwind information, drgn loses the caller, which
@@ -77,22 +90,44 @@ def running_frames(kernel: Kernel, task: int) -> list[tuple[int, int]]:
     return places
 
 
+def runs_program(kernel: Kernel, task: int) -> bool:
+    """Return whether a running task is in its program, not in the kernel; False if unknown."""
+    with contextlib.suppress(*_UNREADABLE):
+        trace = kernel.prog.stack_trace(Object(kernel.prog, "struct task_struct *", value=task))
+        return not _is_of_kernel(kernel.prog, trace[0])
+    return False
+
+
+def _is_of_kernel(prog: drgn.Program, frame: drgn.StackFrame) -> bool:
+    """Return whether the code of a frame is the kernel's, as are its callees."""
+    architecture = architecture_of(prog.platform)
+    if architecture is None or not architecture.state:
+        return bool(frame.pc >= KERNEL)
+    name, bit = architecture.state
+    with contextlib.suppress(LookupError):
+        return bool(frame.pc) and not frame.register(name) & bit
+    # Only saved registers have the state, and only the callers of functions have others.
+    return bool(frame.pc)
+
+
 def _has_link(kernel: Kernel) -> bool:
     architecture = architecture_of(kernel.prog.platform)
-    return architecture is not None and len(architecture.unwound) > 1
+    return architecture is not None and bool(architecture.link)
 
 
 def _unwound(kernel: Kernel, task: int) -> list[tuple[int, int]]:
     """Return the stack of a running task by its registers and the kernel's own tables."""
     object_ = Object(kernel.prog, "struct task_struct *", value=task)
     frame = kernel.prog.stack_trace(object_)[0]
-    if frame.pc < KERNEL:
+    architecture = architecture_of(kernel.prog.platform)
+    if architecture is None or not _is_of_kernel(kernel.prog, frame):
         return []
     registers = frame.registers()
-    architecture = architecture_of(kernel.prog.platform)
-    names = architecture.unwound if architecture is not None else ()
-    values = [frame.pc, frame.sp, *(int(registers[name]) for name in names)]
-    return running_stack(kernel, int(object_.stack), values)
+    base, link = (
+        int(registers[name]) if name else 0
+        for name in (architecture.frame_pointer, architecture.link)
+    )
+    return running_stack(kernel, int(object_.stack), (frame.pc, frame.sp, base, link))
 
 
 def running_trace(kernel: Kernel, task: int) -> drgn.StackTrace | None:

@@ -12,7 +12,6 @@ import drgn
 import numpy as np
 from drgn.helpers.linux.slab import slab_object_info
 
-from kcensus.arch import KERNEL
 from kcensus.engine.memory import Mask, Numbers
 from kcensus.human import human_seconds
 from kcensus.kernel.kernel import Kernel
@@ -21,14 +20,15 @@ from kcensus.kernel.symbols import described, symbols_of
 from kcensus.kernel.tasks.functions import entered_by, plain
 from kcensus.kernel.tasks.stacks import Stacks
 from kcensus.kernel.tasks.tasks import TRAPS
-from kcensus.kernel.tasks.traced import has_dwarf
 from kcensus.kernel.waiting.cycles import Behind
 from kcensus.kernel.waiting.finders.stopped.tracers import TRACES
 from kcensus.kernel.waiting.frames import (
+    has_dwarf,
     interrupted_in,
     runnable_stacks,
     running_frames,
     runs_in,
+    runs_program,
     spins,
 )
 from kcensus.kernel.waiting.reader import Waiting
@@ -195,8 +195,7 @@ class TaskNodes:
 
     def in_program(self, node: int) -> bool:
         """Return whether a task runs in its program, not in the kernel."""
-        frames = self._running(node)
-        return bool(frames) and frames[0][0] < KERNEL
+        return self.is_running(node) and runs_program(self._kernel, int(self._graph.address[node]))
 
     def real_time(self, node: int) -> tuple[int, int] | None:
         """Return policy and priority of a real-time task, as chrt has them; None for others."""

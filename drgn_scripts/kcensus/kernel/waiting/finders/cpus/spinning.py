@@ -16,9 +16,8 @@ from kcensus.engine.layout import word_dtype
 from kcensus.engine.memory import Words
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.names import DAMAGED
-from kcensus.kernel.tasks.traced import has_dwarf
 from kcensus.kernel.waiting.finder import Finder
-from kcensus.kernel.waiting.frames import SPINS, running_trace, spins
+from kcensus.kernel.waiting.frames import SPINS, has_dwarf, running_trace, spins
 from kcensus.kernel.waiting.graph import HELD, TASK, WAITS, Graph, NodeKind
 from kcensus.results import Gap
 
