@@ -46,10 +46,16 @@ _UBUNTU = (
     "realtime|bluefield|xilinx|snapdragon|virtual"
 )
 _SUSE = "preempt|azure|rt|rt_debug|64kb|kvmsmall|pae|xen|debug|vanilla|longterm"
-_DEBIAN = (
-    r"amd64|arm64|arm64-16k|686|686-pae|armmp|armmp-lpae|powerpc64le|powerpc64le-64k|s390x|riscv64|"
-    r"loong64"
-)
+# Flavours by the architecture of the package, which apt needs on a machine of another one.
+_DEBIAN = {
+    "": "amd64",
+    "arm64": "arm64|arm64-16k",
+    "i386": "686|686-pae",
+    "armhf": "armmp|armmp-lpae",
+    "ppc64el": "powerpc64le|powerpc64le-64k",
+    **{name: name for name in ("s390x", "riscv64", "loong64")},
+}
+_SNAPSHOT = "superseded kernels are in the snapshot archive"
 
 # Sentences of missing_module(), and the part of its remedy that is of one module.
 _MISSING = re.compile(r"debug info of module (\S+) .*? is missing: (.*)")
@@ -84,11 +90,16 @@ _RULES = (
         _REPO,
     ),
     (r"[\w.-]+\.(?:azl|cm)\d+", "Azure Linux", "tdnf install kernel-debuginfo-{release}", _REPO),
-    (
-        rf"\d+\.\d+[\w.+~-]*-(?:(?:cloud|rt)-)?(?:{_DEBIAN})",
-        "Debian",
-        "apt install linux-image-{release}-dbg",
-        "superseded kernels are in the snapshot archive",
+    *(
+        (
+            rf"\d+\.\d+[\w.+~-]*-(?:(?:cloud|rt)-)?(?:{flavours})",
+            "Debian",
+            "apt install linux-image-{release}-dbg" + f":{name}" * bool(name),
+            f"{_SNAPSHOT}; elsewhere, first `dpkg --add-architecture {name}`"
+            if name
+            else _SNAPSHOT,
+        )
+        for name, flavours in _DEBIAN.items()
     ),
     # The version of the package adds a rebuild count to the release, so it is not known here.
     (

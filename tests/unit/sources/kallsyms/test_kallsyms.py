@@ -37,6 +37,14 @@ def test_a_long_name() -> None:
     assert columns(table) == symbols
 
 
+def test_a_symbol_in_a_section_of_an_unknown_kind() -> None:
+    symbols = many(1100)
+    symbols[9] = ("?", *symbols[9][1:])
+    written = write(symbols, "6.4")
+    table = kallsyms.load(program(written.vmcoreinfo(symbols), written.data))
+    assert columns(table) == symbols
+
+
 @pytest.fixture
 def table() -> Symbols:
     symbols = many(1100, percpu=True)
