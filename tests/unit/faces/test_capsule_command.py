@@ -246,6 +246,20 @@ def test_a_healthy_machine_is_one_line(
     healthy = analysis_of("healthy", lambda kernel: Answer(**parts))
     made = report(Context.of(target_of(machine)), [healthy])
     assert sentence in words_of(made)
+    assert made.head.machine is not None
+    assert "panic" not in words_of(made)
+    made.head.machine = replace(made.head.machine, is_panic=True)
+    assert f"{sentence} The panic itself is not analysed." in words_of(made)
+
+
+@pytest.mark.parametrize(("live", "is_capsule"), [(False, False), (True, False), (False, True)])
+def test_a_vmcore_is_too_large_to_send(machine: Machine, live: bool, is_capsule: bool) -> None:
+    context = Context.of(replace(target_of(machine), live=live))
+    context.kernel.is_capsule = is_capsule
+    made = report(context, [analysis_of("healthy", lambda kernel: Answer())])
+    assert made.capsule.endswith(" case.capsule") != (live or is_capsule)
+    assert made.capsule in words_of(made)
+    assert ("case.capsule" in words_of(made)) == bool(made.capsule)
 
 
 _POINTING = [
