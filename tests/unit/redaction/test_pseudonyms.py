@@ -44,6 +44,14 @@ def test_the_shape_stays_and_every_word_changes(raw: bytes) -> None:
             assert new[word.start()] != word[0][0]
 
 
+def test_escapes_stay_escapes() -> None:
+    plain, mangled = _replaced(b"data base"), _replaced(rb"data\x20base")
+    assert mangled == plain.replace(b" ", rb"\x20")
+    assert _replaced(rb"by\x2dlabel\x41") != rb"by\x2dlabel\x41"
+    assert re.fullmatch(rb"\w\w\\x2d\w{5}\\x[0-9][0-9]", _replaced(rb"by\x2dlabel\x41"))
+    assert re.fullmatch(rb"\w{2}\\[a-z]{2}", _replaced(rb"by\xy"))
+
+
 @pytest.mark.slow
 @given(st.lists(names, max_size=8), st.sampled_from([b"/", b"-", b"\0", b". "]))
 def test_equal_words_get_equal_pseudonyms(parts: list[bytes], glue: bytes) -> None:
