@@ -68,7 +68,7 @@ class BackChain:
         by_link = called_by_link(self.stacks, frames, target, self._is_code(frames.link))
         pc = np.where(by_link, frames.link, target)
         sp = np.where(by_link, frames.sp, back)
-        link, exact = np.zeros(len(lanes), np.uint64), saves & ~by_link & ok
+        link, exact = np.zeros(len(lanes), np.uint64), saves & ~is_last & ~by_link & ok
         exact &= self.stacks.index(place, lanes, self.chain.registers.size) >= 0
         read = gather(
             self.stacks.memory, np.where(exact, place, np.uint64(0)), self.chain.registers, Guess()
@@ -80,16 +80,8 @@ class BackChain:
         callers = Frames(pc, sp, link, exact, np.where(exact, read["link"], link))
         done = ok & ~by_link & (is_last | is_user)
         good = by_link | exact | target_ok
-        good &= self._is_further(lanes, frames, callers) & self._is_code(callers.pc)
+        good &= self.stacks.is_further(lanes, frames, callers) & self._is_code(callers.pc)
         return Step(callers, done, ~good & ~done)
-
-    def _is_further(self, lanes: Lanes, frames: Frames, callers: Frames) -> Mask:
-        """Return which callers' frames are at higher addresses, or in a stack further out."""
-        here, there = self.stacks.index(frames.sp, lanes), self.stacks.index(callers.sp, lanes)
-        # A function that called nothing may have used no stack.
-        ahead = (callers.sp > frames.sp) | (frames.is_exact & (callers.sp == frames.sp))
-        outwards = (here > 0) & (here != there)
-        return np.asarray((there >= 0) & (outwards | ((here == there) & ahead)))
 
     def _is_code(self, places: Words) -> Mask:
         inside = (places >= self._first) & (places <= self._last) & (places != 0)

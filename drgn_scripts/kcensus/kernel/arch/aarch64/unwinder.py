@@ -125,7 +125,7 @@ class Unwinder:
         saved = ok & ~by_link & np.where(is_zero, kind == _REGISTERS, self._record > 0)
         callers, saving = self._interrupted(lanes, base, callers, saved, is_zero)
         good = (ok & ~is_zero) | saving | by_link
-        good &= self._is_further(lanes, frames, callers) & self._is_code(callers.pc)
+        good &= self.stacks.is_further(lanes, frames, callers) & self._is_code(callers.pc)
         # Stacks can be in the same region of addresses as code.
         good &= ~self.stacks.inside(callers.pc, lanes)
         return Step(callers, done, ~good & ~done)
@@ -157,15 +157,6 @@ class Unwinder:
         for column, value in zip(columns, values, strict=True):
             column[rows[found]] = value[found]
         return Frames(columns[0], columns[1], columns[2], saving, columns[3]), saving
-
-    def _is_further(self, lanes: Lanes, frames: Frames, callers: Frames) -> Mask:
-        """Return which callers' frames are at higher addresses, or in a stack further out."""
-        here, there = self.stacks.index(frames.sp, lanes), self.stacks.index(callers.sp, lanes)
-        # An interrupted function may have used no stack.
-        ahead = (callers.sp > frames.sp) | (frames.is_exact & (callers.sp == frames.sp))
-        # From a stack of the CPU, a walk goes on in another one, and never leaves the task's.
-        outwards = (here > 0) & (here != there)
-        return np.asarray((there >= 0) & (outwards | ((here == there) & ahead)))
 
     def _is_code(self, places: Words) -> Mask:
         inside = (places >= self._first) & (places <= self._last)
