@@ -7,13 +7,7 @@ from functools import cached_property
 
 import drgn
 
-from kcensus.kernel.arch.instructions import (
-    Decoder,
-    Kind,
-    Traced,
-    UnclearError,
-    UndecodableError,
-)
+from kcensus.kernel.arch.instructions import Decoder, Kind, Traced, UnclearError, UndecodableError
 from kcensus.kernel.arch.readers import readers_of
 from kcensus.kernel.code.flow import Extent, Flow
 from kcensus.kernel.code.functions import Functions

@@ -29,8 +29,8 @@ from kcensus.kernel.waiting.frames import (
     runnable_stacks,
     running_frames,
     runs_in,
-    staying,
     spins,
+    staying,
 )
 from kcensus.kernel.waiting.reader import Waiting
 from kcensus.sources.capsule import NotRecorded
