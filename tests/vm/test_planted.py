@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,10 +13,14 @@ import drgn
 import numpy as np
 import numpy.typing as npt
 import pytest
+from drgn.helpers.linux.mm import follow_phys
 from drgn.helpers.linux.pid import for_each_task
 
 from kcensus.analyses import analyses
 from kcensus.capsule import create
+from kcensus.engine.slub.slabs import ScanReport
+from kcensus.kernel.kernel import Kernel
+from kcensus.redaction.wiped import registers
 from kcensus.sources import Target, open_target
 from kcensus.sources.capsule.container import Reader
 from tests.lab import build
@@ -24,6 +29,8 @@ from tests.vm.cases import analyzed, opened
 
 pytestmark = pytest.mark.machines
 
+_VECTOR = b"kCq!"
+"""The begin of 16 bytes in registers."""
 _PIECE = 6
 """Bytes of a piece of a name."""
 _HASH, _BITS = np.uint64(0x9E37_79B9_7F4A_7C15), np.uint64(64 - 20)
@@ -148,3 +155,30 @@ def test_the_log_can_stay(case: Case, tmp_path: Path) -> None:
     # Lines of the kernel have its command line, the program in core_pattern, and hung tasks.
     assert {"log"} <= left <= {"blocked", "boot", "crashed", "interface", "log", "sysctl"}
     assert Reader(str(path)).manifest["kept"] == ["log"]
+
+
+@pytest.mark.kernels("6.12-arm64", "7.3-arm64")
+@pytest.mark.usually
+def test_no_vector_register_is_left(kernel: str, tmp_path: Path) -> None:
+    target = opened(build(kernel, "vectors"))
+    wiped, filled = registers(Kernel(target.prog), ScanReport()), Counter[str]()
+    for task in for_each_task(target.prog):
+        if task.comm.string_() != b"vector-load":
+            continue
+        lengths = [length.value_() for length in task.thread.vl]
+        sizes = {"sve_state": max(lengths) // 16 * 546, "sme_state": lengths[1] ** 2}
+        for name, size in sizes.items():
+            if not task.thread.type_.has_member(name) or not task.thread.member_(name):
+                continue
+            place = task.thread.member_(name).value_()
+            filled[name] += target.prog.read(place, len(_VECTOR)) == _VECTOR
+            # Objects of slabs are together in physical memory, too.
+            physical = follow_phys(target.prog["init_mm"].address_of_(), place).value_()
+            assert wiped.inside(physical, size)[0].all()
+    is_new = kernel == "7.3-arm64"
+    assert filled["sve_state"] >= 7
+    assert filled["sme_state"] == (2 if is_new else 0)
+    paths = [tmp_path / name for name in ("whole", "redacted")]
+    for path, redact in zip(paths, ([], ["names"]), strict=True):
+        create(target, path, list(analyses().values()), redact=redact, key=KEY, level=1)
+    assert [_VECTOR in pages(path) for path in paths] == [True, False]

@@ -7,10 +7,11 @@ from functools import cached_property
 
 import drgn
 
-from kcensus.kernel.arch.instructions import Decoder, Traced, UnclearError
+from kcensus.kernel.arch.instructions import Decoder, Kind, Traced, UnclearError, UndecodableError
 from kcensus.kernel.arch.readers import readers_of
 from kcensus.kernel.code.flow import Extent, Flow
 from kcensus.kernel.code.functions import Functions
+from kcensus.kernel.kernel import Kernel, once
 
 
 class Text:
@@ -51,6 +52,26 @@ class Text:
     def jumped(self, extent: Extent) -> set[int]:
         """Return the targets of possible jumps and branches of code."""
         return {target for _, target in self.decoder.jumps(self.read(extent), extent[0])}
+
+    def is_passing(self, extent: Extent) -> bool:
+        """Return whether a function has neither a loop nor a call, so that no task stays in it.
+
+        A jump to another function leaves it: that one is on the stack then.
+
+        :raises drgn.FaultError: it is not in the dump
+        """
+        code, start = self.read(extent), extent[0]
+        end = start
+        while end < extent[1]:
+            try:
+                step = self.decoder.decode(code, end - start, start)
+            except UndecodableError:
+                return False
+            is_back = step.kind in (Kind.JUMP, Kind.BRANCH) and start <= step.target < step.end
+            if is_back or step.kind in (Kind.CALL, Kind.TABLE):
+                return False
+            end = step.end
+        return True
 
     def flow(self, extent: Extent, part: Extent | None = None) -> Flow:
         """Follow a function.
@@ -97,3 +118,9 @@ class Text:
                 code = b""
             self._veneers[target] = self.decoder.behind(code, target) or target
         return self._veneers[target]
+
+
+@once
+def text_of(kernel: Kernel) -> Text:
+    """Return the machine code of a kernel, which its readers share."""
+    return Text(kernel.prog)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import drgn
@@ -14,6 +14,7 @@ from drgn import Object
 
 from kcensus.arch import KERNEL, KNOWN, architecture_of
 from kcensus.engine.memory import Faults, Numbers
+from kcensus.kernel.code.text import text_of
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.names import ABSENT
 from kcensus.kernel.symbols import described, symbols_of
@@ -156,6 +157,29 @@ def runs_in(functions: Sequence[str]) -> str:
     return next((name for name in names if not is_spin(name)), "")
 
 
+def staying(kernel: Kernel, frames: Iterable[tuple[int, str]], function: str) -> str:
+    """Return the function that keeps a task: one, or its caller if no task stays in it.
+
+    A loop that calls a function without loops, such as ``kthread_should_stop()``, may be
+    interrupted in that one.
+
+    :param frames: address in the code and name of each, the innermost first
+    :param function: of one of the frames
+    """
+    rest = itertools.dropwhile(lambda frame: plain(frame[1]) != function, frames)
+    inner, caller = next(rest, None), next(rest, None)
+    if inner is None or caller is None:
+        return function
+    text = text_of(kernel)
+    with contextlib.suppress(*_UNREADABLE):
+        extent = text.functions.extent(inner[0]) if text.is_decoded else None
+        # A call may be the last thing in a function.
+        is_own = extent is not None and symbols_of(kernel)(inner[0])[0] == inner[1]
+        if extent is not None and is_own and text.is_passing(extent):
+            return plain(caller[1])
+    return function
+
+
 def spins(kernel: Kernel, task: int) -> bool:
     """Return whether a running task is in the slow path of a spinlock."""
     symbols = symbols_of(kernel)
@@ -176,12 +200,16 @@ def place_of(kernel: Kernel, pid: int) -> str:
             running = running_frames(kernel, int(known.address[row]))
             names = [symbols(inside) for _, inside in running]
             function = runs_in([name for name, _ in names])
+            inner = [pc for pc, _ in running]
         else:
             found = runnable_stacks(kernel, known, np.array([row]))
             inner = found.pc[found.frames(0)].tolist()
             names = [(found.names[pc], found.modules.get(pc, "")) for pc in inner]
             functions = [name for name, _ in names]
             function = waits_in(functions) if known.is_asleep[row] else interrupted_in(functions)
+        if not known.is_asleep[row]:
+            frames = zip(inner, (name for name, _ in names), strict=True)
+            function = staying(kernel, frames, function)
         module = next((module for name, module in names if plain(name) == function), "")
         return printable(described(function, module)) if function else ""
     return ""

@@ -30,6 +30,7 @@ from kcensus.kernel.waiting.frames import (
     runs_in,
     runs_program,
     spins,
+    staying,
 )
 from kcensus.kernel.waiting.reader import Waiting
 from kcensus.sources.capsule import NotRecorded
@@ -102,8 +103,10 @@ class TaskNodes:
         row = self._waiting.row(node)
         if row >= 0:
             return printable(self._waiting.waits.function[row])
-        functions = self.functions(node)
-        return printable((runs_in if self.is_running(node) else interrupted_in)(functions))
+        frames = [(pc, name) for pc, name, _ in self._frames_of(node)]
+        names = [name for _, name in frames]
+        function = (runs_in if self.is_running(node) else interrupted_in)(names)
+        return printable(staying(self._kernel, frames, function))
 
     def place(self, node: int) -> str:
         """Return the function in which a task is, with its module, as the kernel prints it."""
@@ -223,15 +226,15 @@ class TaskNodes:
 
     def frames(self, node: int) -> list[tuple[int, str, str]]:
         """Return address, function and module of the frames of a task, the innermost first."""
-        found, row = self._stack(node)
-        if row >= 0:
-            frames = [
-                (pc, found.names[pc], found.modules.get(pc, ""))
-                for pc in found.pc[found.frames(row)].tolist()
-            ]
-        else:
-            frames = self._running(node)
+        frames = self._frames_of(node)
         return [(pc, printable(name), printable(module)) for pc, name, module in frames]
+
+    def _frames_of(self, node: int) -> list[tuple[int, str, str]]:
+        found, row = self._stack(node)
+        if row < 0:
+            return self._running(node)
+        places = found.pc[found.frames(row)].tolist()
+        return [(pc, found.names[pc], found.modules.get(pc, "")) for pc in places]
 
     def state(self, node: int) -> State:
         """Return the state of a task."""

@@ -58,6 +58,7 @@ _MODES = {
 _PAGE_FAULTS = frozenset({"do_user_addr_fault", "__do_page_fault", "do_page_fault"})
 _FAULTS = _PAGE_FAULTS | {"__mm_populate", "get_user_pages_unlocked"}
 """Functions that call others with the lock of their own address space, but with no other rwsem."""
+_HANDLER, _AREA_LOCK = "handle_mm_fault", "lock_vma_under_rcu"
 _MKWRITES = frozenset({MKWRITE})
 _UNNAMED = (_PERCPU, _RWSEM, RW_LOCK, _SEMAPHORE)
 """Locks that do not always name their holders."""
@@ -229,7 +230,7 @@ class Locks(Finder):
                     and each.is_taken
                     and not each.is_taking
                 ):
-                    mapped.setdefault(lane, (name, is_sure))
+                    mapped.setdefault(lane, (name, is_sure or self._maps(frame)))
                 # The lock to drop next may be the object of the wait further inside.
                 if not each.is_taken and self.type[lane] == each.type:
                     continue
@@ -366,6 +367,20 @@ class Locks(Finder):
     def _claim(self, lock: tuple[str, int], lane: int, claim: Claim) -> None:
         if lane not in self.claims[lock] or self.claims[lock][lane].strength < claim.strength:
             self.claims[lock][lane] = claim
+
+    def _maps(self, frame: int) -> bool:
+        """Return whether a page fault has locked the whole address space, not an area of it.
+
+        It calls :data:`_HANDLER` with one of these locks, and took the last one before the call.
+        """
+        stacks, sites = self.waits.stacks, self.draft.sites
+        inner, pc = frame - 1, int(stacks.pc[frame])
+        if inner < 0 or stacks.lane[inner] != stacks.lane[frame]:
+            return False
+        if plain(stacks.names[int(stacks.pc[inner])]) != _HANDLER:
+            return False
+        takers = sites.takers(pc, stacks.names[pc], _RWSEM, Mode.READ)
+        return bool(takers) and takers.isdisjoint({0, *sites.addresses(_AREA_LOCK)})
 
     def _on_stacks(self, computed: _Taken) -> None:
         """Find the addresses of locks on the stacks of tasks with other objects."""
