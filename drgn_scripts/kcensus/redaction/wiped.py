@@ -30,7 +30,7 @@ from kcensus.engine.slub.scan import View, allocated, visit
 from kcensus.engine.slub.slabs import ScanReport, SlabMap
 from kcensus.kernel.arch.readers import readers_of
 from kcensus.kernel.kernel import Kernel
-from kcensus.kernel.size import stack_size
+from kcensus.kernel.size import attempt, stack_size
 from kcensus.kernel.tasks.registers import user_registers
 
 _MIN_GUARD = 1 << 32
@@ -146,7 +146,11 @@ def guards(kernel: Kernel, report: ScanReport) -> Words:
     # Without CONFIG_STACKPROTECTOR, tasks have none; some architectures have one for all.
     members = layout(kernel.prog, "struct task_struct", [], {"guard": "stack_canary"})
     _, tasks = allocated(kernel.slab_map, caches, members, report)
-    found = np.unique(tasks["guard"]) if "guard" in tasks else np.empty(0, np.uint64)
+    if "guard" not in tasks:
+        return np.empty(0, np.uint64)
+    # The first task is not in a slab; the boot CPU keeps its guard in a variable, too.
+    first = attempt(lambda: kernel.prog["init_task"].stack_canary.value_()) or 0
+    found = np.union1d(tasks["guard"], np.uint64(first))
     return np.asarray(found[found > np.uint64(_MIN_GUARD)])
 
 

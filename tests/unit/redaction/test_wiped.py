@@ -122,6 +122,9 @@ def test_vector_registers_keys_and_guards_of_arm64() -> None:
         return np.flatnonzero(ranges.inside(address - DIRECT_MAP, size)[0]).tolist()
 
     assert guards(kernel, report).tolist() == [0xAB << 40]
+    k.variable("init_task", "struct task_struct")
+    k.set(k.symbols["init_task"].stack_canary, 0xCD << 40)
+    assert guards(kernel, report).tolist() == [0xAB << 40, 0xCD << 40]
     assert wiped(first, 256) == [*range(64, 128), *range(192, 256)]
     assert wiped(vectors, 2 * PAGE) == [*range(PAGE - 64, PAGE - 64 + 4 * 546)]
     assert wiped(matrix, 2 * PAGE) == [*range(32 * 32 + 64)]
