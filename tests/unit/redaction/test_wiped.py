@@ -98,10 +98,12 @@ def test_of_x86_the_code_segment_stays(cs: int, padding: int) -> None:
 def test_vector_registers_keys_and_guards_of_arm64() -> None:
     thread = (
         "struct regs 16 : 0 unsigned long tp_value\n"
-        "struct key 16 : 0 unsigned long lo; 8 unsigned long hi\nstruct keys 16 : 0 struct key apia\n"
+        "struct key 16 : 0 unsigned long lo; 8 unsigned long hi\n"
+        "struct keys 16 : 0 struct key apia\n"
         "struct context 8 : 0 unsigned long sp\n"
         "struct thread_struct 64 : 0 struct context cpu_context; 8 struct regs uw; "
-        "24 void * sve_state; 32 void * sme_state; 40 unsigned int [2] vl; 48 struct keys keys_kernel\n"
+        "24 void * sve_state; 32 void * sme_state; 40 unsigned int [2] vl; "
+        "48 struct keys keys_kernel\n"
     )
     members = "; 40 unsigned long stack_canary; 56 struct thread_struct thread"
     k = FakeKernel("6.10", base=thread + _ARM64.rstrip() + members)
