@@ -107,8 +107,8 @@ def bios_of(kernel: Kernel, heads: Words, tails: Words, *, limit: int = _MAX_CHA
     is_cut = nodes[ends] != tails[lanes[ends]]
     cut = np.union1d(damage.lanes(), lanes[ends[is_cut]])
     # Since Linux kernel commit 4f024f3797c4 ("block: Abstract out bvec iterator") (in v3.14), the
-    # rest of a bio is a struct. Since v4.8 (commit not verified), bi_rw is called bi_opf; in v7.3,
-    # bi_bvec_done is bi_offset.
+    # rest of a bio is a struct. Since Linux kernel commit 1eff9d322a44 ("block: rename bio bi_rw to
+    # bi_opf") (in v4.8), bi_rw is called bi_opf; in v7.3, bi_bvec_done is bi_offset.
     columns = layout(
         prog,
         type_,
