@@ -74,8 +74,7 @@ def queues(kernel: Kernel, disk: Disk) -> SchedulerQueues:
 
 def _queues(data: Data) -> Words:
     """Return the queues on the lists of active and idle ones, and the queues on no list."""
-    # Since v6.3 ("block, bfq: split sync bfq_queues on a per-actuator basis", Linux kernel commit
-    # 9778369a2d6c, is of the same series), there is a list per actuator.
+    # Since v6.3 (commit not verified), there is a list per actuator.
     paths = ["idle_list"]
     member = data.type.member("active_list").type
     if member.kind == drgn.TypeKind.ARRAY:
