@@ -17,14 +17,16 @@ from drgn.helpers.linux.mm import follow_phys
 from drgn.helpers.linux.pid import for_each_task
 
 from kcensus.analyses import analyses
+from kcensus.analyses.runner import Context
 from kcensus.capsule import create
 from kcensus.engine.slub.slabs import ScanReport
 from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.machine import machine
 from kcensus.redaction.wiped import registers
 from kcensus.sources import Target, open_target
 from kcensus.sources.capsule.container import Reader
 from tests.lab import build
-from tests.vm.capsules import KEY, assert_same_without_names, pages
+from tests.vm.capsules import KEY, assert_same_without_names, page_size, pages
 from tests.vm.cases import analyzed, opened
 
 pytestmark = pytest.mark.machines
@@ -35,10 +37,10 @@ _PIECE = 6
 """Bytes of a piece of a name."""
 _HASH, _BITS = np.uint64(0x9E37_79B9_7F4A_7C15), np.uint64(64 - 20)
 _SEEN = {"boot", "blocked", "cgroup", "dm", "host", "interface", "key", "log"}
-_SEEN |= {"mount", "payload", "process", "register", "socket", "target-memory", "xattr-memory"}
+_SEEN |= {"mount", "payload", "process", "register", "socket", "target-memory"}
 """Kinds of names on the pages of a capsule, so that redaction has to take them off."""
-_ON_STACKS = {"created"}
-"""The same, found by walks along stacks."""
+_ON_X86 = {"created", "xattr-memory"}
+"""The same, beside what walks along stacks of x86-64 find."""
 
 
 class Case(NamedTuple):
@@ -60,10 +62,10 @@ def case(kernel: str, tmp_path_factory: pytest.TempPathFactory) -> Case:
     target, path = opened(dump), tmp_path_factory.mktemp("planted") / "capsule"
     made = create(target, path, list(analyses().values()), redact=["names"], key=KEY, level=1)
     assert (made.failed, made.unredacted) == ({}, [])
-    reader = Reader(str(path))
-    index = reader.index(4096)
+    reader, size = Reader(str(path)), page_size(path)
+    index = reader.index(size)
     was = b"".join(
-        target.prog.read(first * 4096, count * 4096, physical=True)
+        target.prog.read(first * size, count * size, physical=True)
         for first, count in zip(index.first.tolist(), index.pages.tolist(), strict=True)
     )
     sections = [reader.section(name) for name in ("lookups", "vmcoreinfo", "index")]
@@ -122,7 +124,7 @@ def test_no_piece_of_a_name_is_left(case: Case) -> None:
     assert len(case.planted) > 120
     was = _found(case.was, case.planted)
     is_amd64 = case.target.prog.platform.arch is drgn.Architecture.X86_64
-    assert {kind for kind, _ in was} >= (_SEEN | _ON_STACKS if is_amd64 else _SEEN)
+    assert {kind for kind, _ in was} >= (_SEEN | _ON_X86 if is_amd64 else _SEEN)
     assert len(was) > 90
     assert _found(case.now, case.planted) == set()
     assert _found(case.rest, case.planted) == set()
@@ -130,7 +132,7 @@ def test_no_piece_of_a_name_is_left(case: Case) -> None:
 
 def test_no_guard_of_a_stack_and_no_key_is_left(case: Case) -> None:
     """Arm64 also has keys with which each program, and the kernel for it, signs pointers."""
-    tasks = list(for_each_task(case.target.prog))
+    tasks = [*for_each_task(case.target.prog), case.target.prog["init_task"]]
     secrets = {task.stack_canary.value_() for task in tasks}
     assert len(secrets) == len(tasks) > 40
     for task in tasks:
@@ -141,6 +143,13 @@ def test_no_guard_of_a_stack_and_no_key_is_left(case: Case) -> None:
                 secrets |= set(np.frombuffer(raw, "<u8").tolist())
     secrets.discard(0)
     assert not secrets & set(np.frombuffer(case.now, "<u8").tolist())
+
+
+def test_the_boot_is_known_without_a_guard(case: Case) -> None:
+    boot = machine(Kernel(case.target.prog)).boot
+    assert boot
+    assert Context.of(case.redacted).machine.boot == boot
+    assert machine(Kernel(case.redacted.prog)).boot == ""  # as kcensus did before
 
 
 @pytest.mark.parametrize("name", ["dentries", "iosched", "memcgs", "slab", "waits"])

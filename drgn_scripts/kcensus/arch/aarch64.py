@@ -49,4 +49,13 @@ ARCHITECTURE = Architecture(
     stack_pointer="thread.cpu_context.sp",
     registers="thread.uw",
     memdie=18,
+    keys=tuple(
+        f"thread.keys_{whose}.{key}.{half}"
+        for whose, keys in (
+            ("user", ("apia", "apib", "apda", "apdb", "apga")),
+            ("kernel", ("apia",)),
+        )
+        for key in keys
+        for half in ("lo", "hi")
+    ),
 )

@@ -76,6 +76,8 @@ class Architecture:
     memdie: int | None = None
     """Bit of ``thread_info.flags`` of a victim of the OOM killer, TIF_MEMDIE, before v4.10; None if
     it is unknown."""
+    keys: tuple[str, ...] = ()
+    """Members of ``struct task_struct`` that are keys which sign pointers, a word each."""
     fixed: int = 1 << 64
     """Lowest address that KASLR does not move, behind the kernel."""
     is_little: bool = True

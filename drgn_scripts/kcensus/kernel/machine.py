@@ -104,8 +104,8 @@ def _taken_by(prog: drgn.Program) -> str:
     is_known = is_sound(prog)
     message = panic_message(prog) if is_known else None
     text = printable(message.decode("utf-8", "backslashreplace")) if message else ""
-    # -1 until panic() or crash_kexec() ends the kernel on a CPU, since "panic, x86: Fix re-entrance
-    # problem due to panic on NMI" (commit not verified) (in v4.5).
+    # -1 until panic() or crash_kexec() ends the kernel on a CPU, since Linux kernel commit
+    # 1717f2096b54 ("panic, x86: Fix re-entrance problem due to panic on NMI") (in v4.5).
     if attempt(lambda: int(prog["panic_cpu"].counter)) == _RUNS:
         has_oops = text or (attempt(lambda: int(prog["tainted_mask"])) or 0) & _TAINT_DIE
         oops = ", after an oops" if has_oops else ""

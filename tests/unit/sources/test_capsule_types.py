@@ -445,7 +445,7 @@ def test_invalid_vmcoreinfo(refuses: Refuses, text: bytes) -> None:
     [
         *(("redacted", None), ("redacted", ["\x1b[2J"]), ("pages", {}), ("pages", {"stored": -1})),
         *(("analyses", value) for value in ("types", ["types"] * 257, [1])),
-        ("format", None),
+        *(("format", None), ("boot", None), ("boot", ["0"]), ("boot", "\n")),
     ],
 )
 def test_invalid_manifests(refuses: Refuses, key: str, value: Any) -> None:

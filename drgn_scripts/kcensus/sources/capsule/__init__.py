@@ -137,6 +137,7 @@ def _target(reader: Reader, name: str) -> Target:
         missing_end="the recorded dump lacks its end" if format.endswith(", truncated") else "",
         types=as_text(manifest.get("types", "DWARF")),
         has_pseudonyms="names" in redacted,
+        boot=as_text(manifest.get("boot", "")),
         failed={as_text(name): as_text(reason) for name, reason in failed.items()},
         verify=reader.verify,
     )

@@ -166,8 +166,8 @@ class Unwinder:
 def _has_last_records(prog: drgn.Program) -> bool:
     """Return whether any stack ends with a record.
 
-    These came with the release that named the entries of exceptions anew (v5.14, subject not
-    verified).
+    These came with the release that named the entries of exceptions anew, in Linux kernel commit
+    a5b43a87a760 ("arm64: entry: template the entry asm functions") (in v5.14).
     """
     try:
         prog.symbol(_NEW_ENTRY)
@@ -179,8 +179,9 @@ def _has_last_records(prog: drgn.Program) -> bool:
 def pac_mask(prog: drgn.Program) -> int:
     """Return the bits of an address of kernel code that may hold its PAC; all are 1 without one.
 
-    VMCOREINFO has them since v5.8 (commit not verified), 0 for a machine without PAC. Else, they
-    are the bits above those of addresses.
+    VMCOREINFO has them since Linux kernel commit 203b1152d18c ("arm64/crash_core: Export
+    KERNELPACMASK in vmcoreinfo") (in v5.8), 0 for a machine without PAC. Else, they are the bits
+    above those of addresses.
     """
     mask = _number(prog, "KERNELPACMASK")
     if mask is not None:
