@@ -15,7 +15,7 @@ from kcensus.analyses import analyses
 from tests.lab.system import Running
 from tests.lab.trials import slabinfo
 
-pytestmark = pytest.mark.usually("6.1")
+pytestmark = [pytest.mark.usually("6.1"), pytest.mark.machines("6.12-arm64")]
 
 PAGE = 4096
 _DRIVER = Path(__file__).with_name("census.py")
