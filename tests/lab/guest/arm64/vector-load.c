@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -61,10 +62,12 @@ static void spin(enum how how, long length)
 int main(void)
 {
 	const int is_capable[] = { 1, 1, !!(getauxval(AT_HWCAP2) & SME), !!(getauxval(AT_HWCAP2) & SME) };
+	volatile int *ready = mmap(NULL, sizeof(int), PROT_READ | PROT_WRITE,
+				   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	char piece[17];
 	size_t i;
 
-	if (!(getauxval(AT_HWCAP) & SVE))
+	if (!(getauxval(AT_HWCAP) & SVE) || ready == MAP_FAILED)
 		return 1;
 	for (i = 0; i < sizeof(processes) / sizeof(*processes); i++) {
 		enum how how = processes[i].how;
@@ -73,6 +76,7 @@ int main(void)
 
 		if (!is_capable[how])
 			continue;
+		*ready = 0;
 		pid = fork();
 		if (pid < 0)
 			return 1;
@@ -83,8 +87,11 @@ int main(void)
 				snprintf(piece, sizeof(piece), "kCq!%03zu.%06d..", i, at / 16);
 				memcpy(text + at, piece, 16);
 			}
+			*ready = 1;
 			spin(how, processes[i].length);
 		}
+		while (!*ready)
+			usleep(10000);
 		usleep(300000);
 		if ((how == STOPPED || how == STREAMING) && kill(pid, SIGSTOP) < 0)
 			return 1;
