@@ -29,8 +29,8 @@ enum how { STOPPED, PREEMPTED, STREAMING, ZA };
 static const struct { enum how how; int length; } processes[] = {
 	{ STOPPED, 16 }, { STOPPED, 32 }, { STOPPED, 64 }, { STOPPED, MOST },
 	{ STREAMING, 32 }, { STREAMING, MOST }, { ZA, 16 }, { ZA, 64 },
-	/* More than CPUs. */
-	{ PREEMPTED, 32 }, { PREEMPTED, 32 }, { PREEMPTED, 64 }, { PREEMPTED, 64 },
+	/* More than CPUs. QEMU 7.2 writes a wrong dump of CPUs whose vectors differ in length. */
+	{ PREEMPTED, 64 }, { PREEMPTED, 64 }, { PREEMPTED, 64 }, { PREEMPTED, 64 },
 };
 
 static unsigned char text[MOST * MOST] __attribute__((aligned(MOST)));
