@@ -23,6 +23,7 @@ class Text:
         self._decoder = readers.decoder if readers is not None else None
         self._code: dict[Extent, bytes] = {}
         self._veneers: dict[int, int] = {}
+        self._passing: dict[Extent, bool] = {}
 
     @property
     def is_decoded(self) -> bool:
@@ -60,6 +61,11 @@ class Text:
 
         :raises drgn.FaultError: it is not in the dump
         """
+        if extent not in self._passing:
+            self._passing[extent] = self._is_passing(extent)
+        return self._passing[extent]
+
+    def _is_passing(self, extent: Extent) -> bool:
         code, start = self.read(extent), extent[0]
         end = start
         while end < extent[1]:
