@@ -101,8 +101,8 @@ class Redaction:
         if readers is None or readers.user_registers is None:
             raise LookupError(
                 "kcensus does not find the registers of programs on architecture "
-                f"'{name_of(platform)}', which "
-                "may hold anything; create the capsule without --redact"
+                f"'{name_of(platform)}', which may hold anything; create the capsule without "
+                "--redact"
             )
         target.need_modules("dm_mod", *MODULES)
         self._kernel = Kernel(target.prog, progress=progress)

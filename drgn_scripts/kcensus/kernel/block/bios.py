@@ -307,8 +307,8 @@ def _folios(memory: Memory, page: Words, faults: Faults) -> tuple[Words, Words]:
     is_file = (mapping != 0) & ((mapping & _MAPPING_FLAGS) == 0)
     inode = np.zeros(len(page), np.uint64)
     host = layout(prog, "struct address_space", ["host"])
-    # A page without a mapping of its own, such as a slab's, has another pointer there: it hardly
-    # leads to another slab, where inodes are.
+    # A page without a mapping of its own, such as a slab's, has another pointer there, which may
+    # lead into the image of the kernel. Inodes are in slabs, and so in the direct map.
     found = gather(memory, mapping[is_file], host, Faults())["host"]
     inode[is_file] = np.where(pages.valid(pages.pfn(found)), found, np.uint64(0))
     return folio, inode

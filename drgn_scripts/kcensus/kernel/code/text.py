@@ -57,7 +57,8 @@ class Text:
     def is_passing(self, extent: Extent) -> bool:
         """Return whether a function has neither a loop nor a call, so that no task stays in it.
 
-        A jump to another function leaves it: that one is on the stack then.
+        A jump to another function leaves it: that one is on the stack then. A jump to a part of it
+        that is placed apart, or from there, may be one of a loop.
 
         :raises drgn.FaultError: it is not in the dump
         """
@@ -73,11 +74,25 @@ class Text:
                 step = self.decoder.decode(code, end - start, start)
             except UndecodableError:
                 return False
-            is_back = step.kind in (Kind.JUMP, Kind.BRANCH) and start <= step.target < step.end
-            if is_back or step.kind in (Kind.CALL, Kind.TABLE):
+            if step.kind in (Kind.CALL, Kind.TABLE):
                 return False
+            if step.kind in (Kind.JUMP, Kind.BRANCH):
+                is_inside = extent[0] <= step.target < extent[1]
+                is_back = is_inside and step.target < step.end
+                if is_back or not (is_inside or self._is_function(step.target)):
+                    return False
             end = step.end
         return True
+
+    def _is_function(self, address: int) -> bool:
+        """Return whether a function begins at an address, not a part of one that rarely runs."""
+        found = self.functions.extent(address)
+        if found is None or found[0] != address:
+            return False
+        try:
+            return ".cold" not in self.prog.symbol(address).name
+        except LookupError:
+            return False
 
     def flow(self, extent: Extent, part: Extent | None = None) -> Flow:
         """Follow a function.

@@ -100,14 +100,14 @@ def runs_program(kernel: Kernel, task: int) -> bool:
 
 
 def _is_of_kernel(prog: drgn.Program, frame: drgn.StackFrame) -> bool:
-    """Return whether the code of a frame is the kernel's, as are its callees."""
+    """Return whether a frame is of the kernel, given that all frames further inside are."""
     architecture = architecture_of(prog.platform)
     if architecture is None or not architecture.state:
         return bool(frame.pc >= KERNEL)
     name, bit = architecture.state
     with contextlib.suppress(LookupError):
         return bool(frame.pc) and not frame.register(name) & bit
-    # Only saved registers have the state, and only the callers of functions have others.
+    # Only registers that were saved have the state; other frames are of callers in the kernel.
     return bool(frame.pc)
 
 

@@ -186,10 +186,14 @@ def test_the_last_call_that_takes_a_lock(expected: set[str], function: Sequence[
         (False, ("again:", TEST, "jne again", RET)),
         (False, (TEST, "call sleep", RET)),
         (False, (TEST, TABLE)),
+        (False, (TEST, "jne f.cold", "on:", MOVE, RET)),
+        (False, (TEST, "jmp middle")),
     ],
 )
 def test_functions_in_which_no_task_stays(is_passing: bool, function: Sequence[Item]) -> None:
-    code = assembler.MACHINE({"f": function, "g": (RET,)}, _OTHERS)
+    code = assembler.MACHINE(
+        {"f": function, "g": (RET, "middle:", MOVE, RET), "f.cold": ("jmp on",)}, _OTHERS
+    )
     kernel, start = code.kernel(), code.labels["f"]
     extent = text_of(kernel).functions.extent(start)
     assert extent is not None

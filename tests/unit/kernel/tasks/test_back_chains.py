@@ -153,7 +153,7 @@ class Z(Task):
 
 TASKS: dict[str, Callable[[], Task]] = {
     "ppc64le": Power,
-    "ppc64le before 6.2": lambda: Power(96, 0x7265_6773_6865_7265),
+    "ppc64le before 6.1": lambda: Power(96, 0x7265_6773_6865_7265),
     "s390x": Z,
 }
 

@@ -242,7 +242,7 @@ class Figures:
 
     @cached_property
     def awaited_by_hung(self) -> Mask:
-        """Which nodes keep a task that the log reports as hung, and that has not run since."""
+        """Which nodes are, or keep, a task that the log reports as hung and has not run since."""
         hung = [node for node in self.task_nodes if self.tasks.pid(node) in self.hung]
         return self.graph.sure.reached(hung)
 

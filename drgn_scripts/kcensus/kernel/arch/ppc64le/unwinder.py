@@ -14,8 +14,9 @@ from kcensus.kernel.arch.model import Frames, StackMemory
 _RETURN = 16
 """STACK_FRAME_LR_SAVE, in bytes."""
 _MARKERS = (np.uint64(0x5347_4552), np.uint64(0x7265_6773_6865_7265))
-"""STACK_FRAME_REGS_MARKER, and that until "powerpc/64: use 32-bit immediate for
-STACK_FRAME_REGS_MARKER" (commit not verified)."""
+"""STACK_FRAME_REGS_MARKER, and that until Linux kernel commit 17773afdcd15 ("powerpc/64: use 32-bit
+immediate for STACK_FRAME_REGS_MARKER") (in v6.1). The new one is in the byte order of Linux kernel
+commit 19c95df1277c ("powerpc: Reverse stack frame marker on little endian") (in v6.1)."""
 _PLACES = (32, 96)
 """Offsets of the marker in the frame of an interrupt, with the smallest frame of ELF ABI version 2
 and, before, with that of version 1. Behind the marker and 8 unused bytes are the registers."""

@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from kcensus.arch.s390x import PSTATE
 from kcensus.engine.chase import Lanes
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Mask, Words
 from kcensus.kernel.arch.back_chain import BackChain, Chain
 from kcensus.kernel.arch.model import Frames, StackMemory
-
-_USER = 1 << 48
-"""PSW_MASK_PSTATE."""
 
 
 class Unwinder(BackChain):
@@ -28,7 +26,7 @@ class Unwinder(BackChain):
         back, r14 = frame.fields["back"].offset, frame.fields["r14"].offset
         members = {"pc": "psw.addr", "sp": "gprs[15]", "link": "gprs[14]", "state": "psw.mask"}
         registers = layout(prog, "struct pt_regs", members)
-        super().__init__(stacks, Chain(back, r14, registers, _USER, 2))
+        super().__init__(stacks, Chain(back, r14, registers, PSTATE, 2))
         self._size = frame.size
 
     def saved(self, lanes: Lanes, frames: Frames, back: Words) -> tuple[Words, Mask, Mask]:

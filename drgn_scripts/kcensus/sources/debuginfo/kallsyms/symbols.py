@@ -19,7 +19,7 @@ FINDER = "kcensus kallsyms"
 
 # Prefixes of system calls of 32 bit.
 _SECOND = tuple(prefix for each in KNOWN for prefix in each.syscalls[1:])
-# Ends of sections, such as __sched_text_start: debug info has them without a kind.
+# Bounds of sections, such as __sched_text_start: debug info has them without a kind.
 _BOUNDARY = re.compile(r"_\w*(?:text|_start|_begin|_end)")
 _WEAK = "vVwW"
 # Not A: scripts/kallsyms.c makes that of static per-CPU variables, too.

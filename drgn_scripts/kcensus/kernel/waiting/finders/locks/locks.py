@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 
@@ -212,6 +212,8 @@ class Locks(Finder):
         computed: _Taken = defaultdict(list)
         repeated: _Taken = defaultdict(list)
         mapped: dict[int, tuple[str, bool]] = {}
+        # Tasks behind one lock are at few places.
+        maps = cache(self._maps)
         gone: dict[int, list[Held]] = defaultdict(list)
         interesting = np.array([pc for pc, each in held.items() if each], np.uint64)
         for frame in np.flatnonzero(np.isin(stacks.pc, interesting)).tolist():
@@ -229,8 +231,11 @@ class Locks(Finder):
                     and is_left
                     and each.is_taken
                     and not each.is_taking
+                    and lane not in mapped
                 ):
-                    mapped.setdefault(lane, (name, is_sure or self._maps(frame)))
+                    has_callee = frame > 0 and stacks.lane[frame - 1] == lane
+                    callee = int(stacks.pc[frame - 1]) if has_callee else 0
+                    mapped[lane] = name, is_sure or maps(pc, callee)
                 # The lock to drop next may be the object of the wait further inside.
                 if not each.is_taken and self.type[lane] == each.type:
                     continue
@@ -368,18 +373,17 @@ class Locks(Finder):
         if lane not in self.claims[lock] or self.claims[lock][lane].strength < claim.strength:
             self.claims[lock][lane] = claim
 
-    def _maps(self, frame: int) -> bool:
+    def _maps(self, pc: int, callee: int) -> bool:
         """Return whether a page fault has locked the whole address space, not an area of it.
 
         It calls :data:`_HANDLER` with one of these locks, and took the last one before the call.
+
+        :param callee: return address in the function that it called; 0 without one
         """
-        stacks, sites = self.waits.stacks, self.draft.sites
-        inner, pc = frame - 1, int(stacks.pc[frame])
-        if inner < 0 or stacks.lane[inner] != stacks.lane[frame]:
+        names, sites = self.waits.stacks.names, self.draft.sites
+        if plain(names.get(callee, "")) != _HANDLER:
             return False
-        if plain(stacks.names[int(stacks.pc[inner])]) != _HANDLER:
-            return False
-        takers = sites.takers(pc, stacks.names[pc], _RWSEM, Mode.READ)
+        takers = sites.takers(pc, names[pc], _RWSEM, Mode.READ)
         return bool(takers) and takers.isdisjoint({0, *sites.addresses(_AREA_LOCK)})
 
     def _on_stacks(self, computed: _Taken) -> None:
