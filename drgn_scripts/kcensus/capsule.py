@@ -25,6 +25,7 @@ from kcensus.redaction import Redaction, new_key
 from kcensus.reports import report
 from kcensus.sources import Target, TargetError
 from kcensus.sources.capsule.recorder import Recorder
+from kcensus.sources.debuginfo.packages import modules_of
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ class Made:
     """Pages in the capsule."""
     unreadable: int
     """Pages that were requested but could not be read."""
+    lacking: list[str]
+    """Names of modules whose types are missing: nothing adds them to a capsule later."""
     unredacted: list[str]
     """What may hold names or data of programs, in one phrase each."""
 
@@ -115,7 +118,9 @@ def create(
         scrub=redaction,
     )
     unredacted += redaction.missing if redaction else []
-    return Made(names, failed, **counts, unredacted=unredacted)
+    gaps = [gap for section in made.sections if section.result for gap in section.result.gaps]
+    lacking = sorted({name for gap in gaps for name in modules_of(gap)})
+    return Made(names, failed, **counts, lacking=lacking, unredacted=unredacted)
 
 
 def leave_out_programs(recorder: Recorder, target: Target) -> None:

@@ -48,6 +48,8 @@ ARCHITECTURE = Architecture(
     physical=_physical,
     stack_pointer="thread.cpu_context.sp",
     registers="thread.uw",
+    # From entry.S; the address is in ELR_EL1.
+    vectors=frozenset({"vectors"}),
     memdie=18,
     keys=tuple(
         f"thread.keys_{whose}.{key}.{half}"

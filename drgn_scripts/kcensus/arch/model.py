@@ -73,6 +73,9 @@ class Architecture:
     """Bits of pointers that may hold a tag instead of ones; 0 without."""
     tagging: tuple[str, ...] = ()
     """Symbols of kernels that may tag pointers."""
+    vectors: frozenset[str] = frozenset()
+    """Symbols of the code that an exception reaches first, where the interrupted address is still
+    in a register that dumps do not have."""
     memdie: int | None = None
     """Bit of ``thread_info.flags`` of a victim of the OOM killer, TIF_MEMDIE, before v4.10; None if
     it is unknown."""

@@ -170,6 +170,15 @@ def test_modules_without_debug_info_are_named_with_their_package(machine: Machin
     assert "install with `apt install linux-image-6.1.0-56-cloud-amd64-dbg`" in shown
 
 
+def test_a_capsule_names_modules_without_types(machine: Machine, tmp_path: Path) -> None:
+    def need_modules(*names: str) -> list[str]:
+        return [missing_module(name, "6.1.0-56-cloud-amd64", None) for name in names]
+
+    target = replace(target_of(machine), modules=mock.Mock(need_modules=need_modules))
+    made = create(target, tmp_path / "case", [replace(CALM, modules=("xfs", "dm_mod"))])
+    assert made.lacking == ["dm_mod", "xfs"]
+
+
 def test_doctor_calls_no_analysis_of_a_truncated_dump_complete(truncated: Target) -> None:
     result = Result("doctor", "a dump", "")
     assert _examine(truncated, result) == ""

@@ -34,6 +34,7 @@ SPINS = frozenset(
 """Functions that spin until a lock is free; their argument is ``lock``."""
 _LOCKS = ("raw_spin_lock", "raw_read_lock", "raw_write_lock")
 _INTERRUPTS = tuple(prefix for each in KNOWN for prefix in each.interrupts)
+_VECTORS = frozenset().union(*(each.vectors for each in KNOWN))
 _OF_DEVICES = tuple(prefix for each in KNOWN for prefix in each.device_interrupts)
 _UNREADABLE = (
     *(*ABSENT, NotRecorded, AttributeError, ValueError, NotImplementedError),
@@ -155,6 +156,14 @@ def runs_in(functions: Sequence[str]) -> str:
     inside = [at for at, name in enumerate(names) if name.startswith(_OF_DEVICES)]
     names = names[inside[-1] + 1 :] if inside else names
     return next((name for name in names if not is_spin(name)), "")
+
+
+def is_at_vector(functions: Sequence[str]) -> bool:
+    """Return whether an exception has just come in: the interrupted function may lack a frame.
+
+    :param functions: of a running task, the innermost first
+    """
+    return bool(functions) and plain(functions[0]) in _VECTORS
 
 
 def staying(kernel: Kernel, frames: Iterable[tuple[int, str]], function: str) -> str:

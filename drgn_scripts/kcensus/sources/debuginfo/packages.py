@@ -176,6 +176,14 @@ def missing_module(
     return f"debug info of {where} is missing: {remedy}"
 
 
+def at_recording(sentence: str) -> str:
+    """Return a sentence of :func:`missing_module` of a capsule, which takes no types later."""
+    start, found, remedy = sentence.partition(" is missing: ")
+    if not found:
+        return sentence
+    return f"{start}{found}record the capsule again from its vmcore; for that, {remedy}"
+
+
 class Lack(NamedTuple):
     """Missing debug info that one remedy provides."""
 

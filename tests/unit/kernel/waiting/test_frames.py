@@ -99,6 +99,19 @@ def test_where_a_task_runs(functions: list[str], function: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("functions", "is_vague"),
+    [
+        (["vectors", "spin_waiter"], True),
+        (["queued_spin_lock_slowpath", "vectors"], False),
+        (["el1h_64_irq", "copy"], False),
+        ([], False),
+    ],
+)
+def test_whether_the_interrupted_function_is_known(functions: list[str], is_vague: bool) -> None:
+    assert frames.is_at_vector(functions) == is_vague
+
+
+@pytest.mark.parametrize(
     ("functions", "is_spinning"),
     [
         (["native_queued_spin_lock_slowpath", "_raw_spin_lock", "spin_waiter"], True),

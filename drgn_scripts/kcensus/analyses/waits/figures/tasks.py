@@ -25,6 +25,7 @@ from kcensus.kernel.waiting.finders.stopped.tracers import TRACES
 from kcensus.kernel.waiting.frames import (
     has_dwarf,
     interrupted_in,
+    is_at_vector,
     runnable_stacks,
     running_frames,
     runs_in,
@@ -107,6 +108,10 @@ class TaskNodes:
         names = [name for _, name in frames]
         function = (runs_in if self.is_running(node) else interrupted_in)(names)
         return printable(staying(self._kernel, frames, function))
+
+    def is_at_vector(self, node: int) -> bool:
+        """Return whether a task may be in a function that :meth:`function` calls."""
+        return self.is_running(node) and is_at_vector(self.functions(node))
 
     def place(self, node: int) -> str:
         """Return the function in which a task is, with its module, as the kernel prints it."""
