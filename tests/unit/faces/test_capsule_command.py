@@ -20,6 +20,7 @@ import pytest
 from kcensus import cli, samples
 from kcensus.analyses import Analysis, AnalysisError
 from kcensus.analyses.runner import Context
+from kcensus.capsule import create
 from kcensus.commands.doctor import _examine
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.waiting.finder import LOOK_AT_STACKS
