@@ -121,8 +121,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
         marker = metafunc.definition.get_closest_marker("kernels")
         names = list(marker.args if marker else kernels())
-        if marker is None and metafunc.definition.get_closest_marker("machines"):
-            names += [other for name in kernels() for other in alike(name)]
+        machines = metafunc.definition.get_closest_marker("machines")
+        if marker is None and machines:
+            names += machines.args or [other for name in kernels() for other in alike(name)]
         metafunc.parametrize("kernel", names, scope="session")
 
 

@@ -30,6 +30,8 @@ def answer(prompt: pexpect.spawn[str], line: str, until: str = PROMPT) -> str:
     """Return what a line makes the prompt show."""
     prompt.sendline(line)
     prompt.expect_exact(line)
+    # readline may draw the prompt and the line again, before it takes the line.
+    prompt.expect_exact("\r\n")
     prompt.expect_exact(until)
     return str(prompt.before).strip()
 

@@ -18,11 +18,14 @@ from kcensus.engine.gather import gather
 from kcensus.engine.memory import Faults, Memory
 from kcensus.engine.slub.pages import PageMap
 from kcensus.kernel.log import records
+from kcensus.kernel.machine import boot_id
+from kcensus.kernel.size import attempt
 from kcensus.progress import Progress, SilentProgress
 from kcensus.redaction import Redaction, new_key
 from kcensus.reports import report
 from kcensus.sources import Target, TargetError
 from kcensus.sources.capsule.recorder import Recorder
+from kcensus.sources.debuginfo.packages import modules_of
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,8 @@ class Made:
     """Pages in the capsule."""
     unreadable: int
     """Pages that were requested but could not be read."""
+    lacking: list[str]
+    """Names of modules whose types are missing: nothing adds them to a capsule later."""
     unredacted: list[str]
     """What may hold names or data of programs, in one phrase each."""
 
@@ -99,6 +104,8 @@ def create(
         path,
         {
             "kernel": target.kernel,
+            # Redaction takes the guard away that it is made of.
+            "boot": attempt(lambda: boot_id(target.prog)) or "",
             "format": target.format,
             "analyses": names,
             "failed": failed,
@@ -111,7 +118,9 @@ def create(
         scrub=redaction,
     )
     unredacted += redaction.missing if redaction else []
-    return Made(names, failed, **counts, unredacted=unredacted)
+    gaps = [gap for section in made.sections if section.result for gap in section.result.gaps]
+    lacking = sorted({name for gap in gaps for name in modules_of(gap)})
+    return Made(names, failed, **counts, lacking=lacking, unredacted=unredacted)
 
 
 def leave_out_programs(recorder: Recorder, target: Target) -> None:

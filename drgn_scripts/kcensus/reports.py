@@ -82,6 +82,8 @@ class Report:
     sections: list[Section]
     doctor: str = ""
     """Command that shows the gaps of the target."""
+    capsule: str = ""
+    """Command that extracts what analyses need of the target, a vmcore; empty for another one."""
 
     @property
     def results(self) -> dict[str, Result]:
@@ -133,13 +135,15 @@ def report(context: Context, wanted: Iterable[Analysis], *, more: int = 0) -> Re
     if context.target is not None and head.machine is not None:
         # The sources of the modules' types are known by now.
         head.machine = replace(head.machine, types=context.target.type_sources)
-    return Report(head, sections, _doctor(context))
+    is_vmcore = context.target is not None and not (head.live or context.kernel.is_capsule)
+    capsule = f"{_command(context, 'capsule create')} case.capsule" if is_vmcore else ""
+    return Report(head, sections, _command(context, "doctor"), capsule)
 
 
-def _doctor(context: Context) -> str:
-    """Return the command that shows the gaps of the target, with the options to open it."""
+def _command(context: Context, name: str) -> str:
+    """Return a command for the target, with the options to open it."""
     words = context.placeholders.get("TARGET", quote(context.name))
-    return f"kcensus doctor {words}".rstrip()
+    return f"kcensus {name} {words}".rstrip()
 
 
 def incomplete(

@@ -192,9 +192,8 @@ def _machine(fields: Mapping[str, Any] | None) -> results.Machine | None:
         return None
     names = {field.name for field in dataclasses.fields(results.Machine)}
     known = {name: fields[name] for name in names if fields.get(name) is not None}
-    known |= {
-        name: _number(known[name]) for name in ("ram_bytes", "cpus", "nodes") if name in known
-    }
+    numbers = ("page_size_bytes", "ram_bytes", "cpus", "nodes")
+    known |= {name: _number(known[name]) for name in numbers if name in known}
     known["memory"] = {name: _number(size) for name, size in known.get("memory", {}).items()}
     if "time" in known:
         known["time"] = datetime.datetime.fromisoformat(known["time"]).timestamp()

@@ -183,6 +183,7 @@ def _xfs(table: _Table, context: _Context) -> Iterator[Step]:
 
 @_verb
 def _ext4(table: _Table, context: _Context) -> Iterator[Step]:
+    context.modules["ext4"] = None
     device, path = table.get("device", str), context.text(table.get("path", str))
     # All is on the disk: nothing is initialized later, or known to be empty without a look at it.
     features = "^metadata_csum,^uninit_bg,^resize_inode"

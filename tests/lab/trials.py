@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 _Reader = Callable[[str, int], dict[str, int]]
@@ -29,6 +29,14 @@ def slabinfo(text: str) -> dict[str, Slabs]:
         slabs = int(rest[8])
         caches[name] = Slabs(int(active), int(total), int(size), slabs, int(pages) * slabs)
     return caches
+
+
+def kmalloc_slot(caches: Iterable[str], size: int) -> int:
+    """Bytes that kmalloc() takes for some, by names of slab caches; arm64 may lack small ones."""
+    slots = (re.fullmatch(r"kmalloc-(\d+)(k?)", name) for name in caches)
+    return min(
+        slot for each in slots if each and (slot := int(each[1]) << 10 * bool(each[2])) >= size
+    )
 
 
 def page_size(truth: Mapping[str, str]) -> int:

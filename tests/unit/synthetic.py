@@ -218,6 +218,7 @@ def open_synthetic(
         notes=(),
         doubts={},
         has_pseudonyms="redacted" in spec,
+        boot="",
         words=f"{spec} --allow-truncated" if allow_truncated else spec,
     )
 

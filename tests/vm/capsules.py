@@ -51,9 +51,15 @@ class Capsules:
 
 
 def pages(path: Path) -> bytes:
-    reader = Reader(str(path))
-    index = reader.index(4096)
-    return b"".join(reader.block(index, at, 4096) for at in range(len(index.offsets) - 1))
+    """Return the stored pages of a capsule."""
+    reader, size = Reader(str(path)), page_size(path)
+    index = reader.index(size)
+    return b"".join(reader.block(index, at, size) for at in range(len(index.offsets) - 1))
+
+
+def page_size(path: Path) -> int:
+    """Return the bytes of a page of the recorded kernel."""
+    return int(Reader(str(path)).manifest["machine"]["page_size"])
 
 
 def assert_same_without_names(redacted: Result, plain: Result) -> None:

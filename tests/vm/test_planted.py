@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,26 +13,34 @@ import drgn
 import numpy as np
 import numpy.typing as npt
 import pytest
+from drgn.helpers.linux.mm import follow_phys
 from drgn.helpers.linux.pid import for_each_task
 
 from kcensus.analyses import analyses
+from kcensus.analyses.runner import Context
 from kcensus.capsule import create
+from kcensus.engine.slub.slabs import ScanReport
+from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.machine import machine
+from kcensus.redaction.wiped import registers
 from kcensus.sources import Target, open_target
 from kcensus.sources.capsule.container import Reader
 from tests.lab import build
-from tests.vm.capsules import KEY, assert_same_without_names, pages
+from tests.vm.capsules import KEY, assert_same_without_names, page_size, pages
 from tests.vm.cases import analyzed, opened
 
 pytestmark = pytest.mark.machines
 
+_VECTOR = b"kCq!"
+"""The begin of 16 bytes in registers."""
 _PIECE = 6
 """Bytes of a piece of a name."""
 _HASH, _BITS = np.uint64(0x9E37_79B9_7F4A_7C15), np.uint64(64 - 20)
 _SEEN = {"boot", "blocked", "cgroup", "dm", "host", "interface", "key", "log"}
-_SEEN |= {"mount", "payload", "process", "register", "socket", "target-memory", "xattr-memory"}
+_SEEN |= {"mount", "payload", "process", "register", "socket", "target-memory"}
 """Kinds of names on the pages of a capsule, so that redaction has to take them off."""
-_ON_STACKS = {"created"}
-"""The same, found by walks along stacks."""
+_ON_X86 = {"created", "xattr-memory"}
+"""The same, beside what walks along stacks of x86-64 find."""
 
 
 class Case(NamedTuple):
@@ -53,10 +62,10 @@ def case(kernel: str, tmp_path_factory: pytest.TempPathFactory) -> Case:
     target, path = opened(dump), tmp_path_factory.mktemp("planted") / "capsule"
     made = create(target, path, list(analyses().values()), redact=["names"], key=KEY, level=1)
     assert (made.failed, made.unredacted) == ({}, [])
-    reader = Reader(str(path))
-    index = reader.index(4096)
+    reader, size = Reader(str(path)), page_size(path)
+    index = reader.index(size)
     was = b"".join(
-        target.prog.read(first * 4096, count * 4096, physical=True)
+        target.prog.read(first * size, count * size, physical=True)
         for first, count in zip(index.first.tolist(), index.pages.tolist(), strict=True)
     )
     sections = [reader.section(name) for name in ("lookups", "vmcoreinfo", "index")]
@@ -115,7 +124,7 @@ def test_no_piece_of_a_name_is_left(case: Case) -> None:
     assert len(case.planted) > 120
     was = _found(case.was, case.planted)
     is_amd64 = case.target.prog.platform.arch is drgn.Architecture.X86_64
-    assert {kind for kind, _ in was} >= (_SEEN | _ON_STACKS if is_amd64 else _SEEN)
+    assert {kind for kind, _ in was} >= (_SEEN | _ON_X86 if is_amd64 else _SEEN)
     assert len(was) > 90
     assert _found(case.now, case.planted) == set()
     assert _found(case.rest, case.planted) == set()
@@ -123,7 +132,7 @@ def test_no_piece_of_a_name_is_left(case: Case) -> None:
 
 def test_no_guard_of_a_stack_and_no_key_is_left(case: Case) -> None:
     """Arm64 also has keys with which each program, and the kernel for it, signs pointers."""
-    tasks = list(for_each_task(case.target.prog))
+    tasks = [*for_each_task(case.target.prog), case.target.prog["init_task"]]
     secrets = {task.stack_canary.value_() for task in tasks}
     assert len(secrets) == len(tasks) > 40
     for task in tasks:
@@ -134,6 +143,13 @@ def test_no_guard_of_a_stack_and_no_key_is_left(case: Case) -> None:
                 secrets |= set(np.frombuffer(raw, "<u8").tolist())
     secrets.discard(0)
     assert not secrets & set(np.frombuffer(case.now, "<u8").tolist())
+
+
+def test_the_boot_is_known_without_a_guard(case: Case) -> None:
+    boot = machine(Kernel(case.target.prog)).boot
+    assert boot
+    assert Context.of(case.redacted).machine.boot == boot
+    assert machine(Kernel(case.redacted.prog)).boot == ""  # as kcensus did before
 
 
 @pytest.mark.parametrize("name", ["dentries", "iosched", "memcgs", "slab", "waits"])
@@ -148,3 +164,30 @@ def test_the_log_can_stay(case: Case, tmp_path: Path) -> None:
     # Lines of the kernel have its command line, the program in core_pattern, and hung tasks.
     assert {"log"} <= left <= {"blocked", "boot", "crashed", "interface", "log", "sysctl"}
     assert Reader(str(path)).manifest["kept"] == ["log"]
+
+
+@pytest.mark.kernels("6.12-arm64", "7.3-arm64")
+@pytest.mark.usually
+def test_no_vector_register_is_left(kernel: str, tmp_path: Path) -> None:
+    target = opened(build(kernel, "vectors"))
+    wiped, filled = registers(Kernel(target.prog), ScanReport()), Counter[str]()
+    for task in for_each_task(target.prog):
+        if task.comm.string_() != b"vector-load":
+            continue
+        lengths = [length.value_() for length in task.thread.vl]
+        sizes = {"sve_state": max(lengths) // 16 * 546, "sme_state": lengths[1] ** 2}
+        for name, size in sizes.items():
+            if not task.thread.type_.has_member(name) or not task.thread.member_(name):
+                continue
+            place = task.thread.member_(name).value_()
+            filled[name] += target.prog.read(place, len(_VECTOR)) == _VECTOR
+            # Objects of slabs are together in physical memory, too.
+            physical = follow_phys(target.prog["init_mm"].address_of_(), place).value_()
+            assert wiped.inside(physical, size)[0].all()
+    is_new = kernel == "7.3-arm64"
+    assert filled["sve_state"] >= 7
+    assert filled["sme_state"] == (2 if is_new else 0)
+    paths = [tmp_path / name for name in ("whole", "redacted")]
+    for path, redact in zip(paths, ([], ["names"]), strict=True):
+        create(target, path, list(analyses().values()), redact=redact, key=KEY, level=1)
+    assert [_VECTOR in pages(path) for path in paths] == [True, False]

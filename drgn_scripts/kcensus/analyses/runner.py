@@ -113,8 +113,13 @@ class Context:
         """The machine, as every output names it."""
         if self.target is None:
             return machine(self.kernel)
-        names, types = self.target.has_pseudonyms, self.target.type_sources
-        return replace(machine(self.kernel), has_pseudonyms=names, types=types)
+        known = machine(self.kernel)
+        return replace(
+            known,
+            boot=self.target.boot or known.boot,
+            has_pseudonyms=self.target.has_pseudonyms,
+            types=self.target.type_sources,
+        )
 
     @property
     def placeholders(self) -> dict[str, str]:

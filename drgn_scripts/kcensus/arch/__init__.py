@@ -21,6 +21,7 @@ __all__ = [
     "architecture_of",
     "by_machine",
     "by_name",
+    "name_of",
     "names",
 ]
 
@@ -41,6 +42,14 @@ def addresses_of(platform: drgn.Platform | None) -> range:
     """Return the addresses at which the memory of a program's kernel can be."""
     architecture = architecture_of(platform)
     return UPPER_HALF if architecture is None else architecture.addresses
+
+
+def name_of(platform: drgn.Platform | None) -> str:
+    """Return the name of a program's architecture: uname(2)'s, or drgn's, or "unknown"."""
+    if platform is None:
+        return "unknown"
+    architecture = architecture_of(platform)
+    return platform.arch.name.lower() if architecture is None else architecture.name
 
 
 def by_name(name: str) -> Architecture | None:

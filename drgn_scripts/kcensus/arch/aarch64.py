@@ -31,7 +31,8 @@ ARCHITECTURE = Architecture(
     image=0xFFFF_8000_0000_0000,
     arguments=_ARGUMENTS,
     compat_arguments=_ARGUMENTS,
-    unwound=("x29", "x30"),
+    frame_pointer="x29",
+    link="x30",
     syscalls=("__arm64_sys_", "__arm64_compat_sys_"),
     interrupts=("el1h_64_", "el1t_64_", "el1_", "__el1_irq", *_FROM_PROGRAMS),
     device_interrupts=(
@@ -47,5 +48,16 @@ ARCHITECTURE = Architecture(
     physical=_physical,
     stack_pointer="thread.cpu_context.sp",
     registers="thread.uw",
+    # From entry.S; the address is in ELR_EL1.
+    vectors=frozenset({"vectors"}),
     memdie=18,
+    keys=tuple(
+        f"thread.keys_{whose}.{key}.{half}"
+        for whose, keys in (
+            ("user", ("apia", "apib", "apda", "apdb", "apga")),
+            ("kernel", ("apia",)),
+        )
+        for key in keys
+        for half in ("lo", "hi")
+    ),
 )

@@ -52,10 +52,15 @@ class Architecture:
     registers: str = ""
     """First member of ``struct task_struct`` with registers of programs besides the general ones,
     such as vectors and keys of pointer authentication; up to the end of its slot, all is theirs."""
-    unwound: tuple[str, ...] = ()
-    """Registers with which a walk along the stack of a running task starts, besides the instruction
-    and stack pointers, as drgn names them: the frame pointer, and a link register if there is
-    one."""
+    frame_pointer: str = ""
+    """Register that leads from frame to frame, as drgn names it; empty where the stack pointer
+    does."""
+    link: str = ""
+    """Register with the return address of the innermost function, as drgn names it; empty where
+    that is on the stack."""
+    state: tuple[str, int] | None = None
+    """Register with the state of the processor, as drgn names it, and the bit that programs have;
+    None where addresses tell programs from the kernel."""
     device_interrupts: tuple[str, ...] = ()
     """Prefixes of the functions that an interrupt calls first, without those of exceptions: their
     work is not that of the interrupted task."""
@@ -68,9 +73,14 @@ class Architecture:
     """Bits of pointers that may hold a tag instead of ones; 0 without."""
     tagging: tuple[str, ...] = ()
     """Symbols of kernels that may tag pointers."""
+    vectors: frozenset[str] = frozenset()
+    """Symbols of the code that an exception reaches first, where the interrupted address is still
+    in a register that dumps do not have."""
     memdie: int | None = None
     """Bit of ``thread_info.flags`` of a victim of the OOM killer, TIF_MEMDIE, before v4.10; None if
     it is unknown."""
+    keys: tuple[str, ...] = ()
+    """Members of ``struct task_struct`` that are keys which sign pointers, a word each."""
     fixed: int = 1 << 64
     """Lowest address that KASLR does not move, behind the kernel."""
     is_little: bool = True

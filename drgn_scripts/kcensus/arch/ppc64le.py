@@ -29,6 +29,7 @@ ARCHITECTURE = Architecture(
     interrupts=(),
     marks=("RADIX_MMU",),
     stack_pointer="thread.ksp",
+    link="lr",
     physical=_physical,
     switches=("__switch_to",),
 )

@@ -9,6 +9,9 @@ import drgn
 
 from kcensus.arch.model import Architecture
 
+PSTATE = 1 << 48
+"""PSW_MASK_PSTATE: the processor runs a program."""
+
 
 def _physical(address: int, number: Callable[[str], int | None]) -> int | None:
     return None
@@ -28,7 +31,9 @@ ARCHITECTURE = Architecture(
     interrupts=(),
     marks=(),
     stack_pointer="thread.ksp",
+    link="r14",
     physical=_physical,
+    state=("pswm", PSTATE),
     is_little=False,
     # Four levels of page tables map 8 PiB.
     addresses=range(1 << 53),

@@ -30,7 +30,7 @@ ARCHITECTURE = Architecture(
     image=_IMAGE,
     arguments=("di", "si", "dx", "r10", "r8", "r9"),
     compat_arguments=("bx", "cx", "dx", "si", "di", "bp"),
-    unwound=("rbp",),
+    frame_pointer="rbp",
     syscalls=("__x64_sys_", "__ia32_sys_"),
     interrupts=("asm_", *_OLD_INTERRUPTS),
     device_interrupts=("asm_sysvec_", "asm_common_interrupt", "asm_exc_nmi", *_OLD_INTERRUPTS),
@@ -38,8 +38,8 @@ ARCHITECTURE = Architecture(
     marks=("phys_base",),
     physical=_physical,
     stack_pointer="thread.sp",
-    # Since v6.16 (commit not verified), they follow the task instead of ending it; see
-    # x86_task_fpu().
+    # Since Linux kernel commit cb7ca40a3882 ("x86/fpu: Make task_struct::thread constant size") (in
+    # v6.16), they follow the task instead of ending it; see x86_task_fpu().
     registers="thread.fpu",
     memdie=20,
     # The fixed mapping, where vsyscall is.

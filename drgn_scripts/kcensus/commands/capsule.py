@@ -50,6 +50,11 @@ def _create(
         )
     for name, error in made.failed.items():
         complain(f"{name} failed on this target: {error}")
+    if made.lacking:
+        complain(
+            f"no debug info of {', '.join(made.lacking)}: the capsule will never show what needs "
+            "it; pass it with -s and record again (`kcensus doctor` has the reasons)"
+        )
     for sentence in made.unredacted:
         complain(f"not redacted: {sentence}")
     names = ", ".join(name for name in made.analyses if name not in made.failed)

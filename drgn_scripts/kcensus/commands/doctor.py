@@ -121,28 +121,16 @@ def _lacks(affected: Mapping[str, Sequence[str]]) -> list[Gap]:
     return gaps
 
 
-def _architecture(target: Target) -> str:
-    platform = target.prog.platform
-    return platform.arch.name.lower() if platform is not None else "unknown"
-
-
-def _unread_stacks(target: Target, analysis: Analysis) -> list[str]:
-    """Return a sentence if an analysis would read stacks or code that kcensus does not read."""
-    from kcensus.kernel.tasks.traced import MOST
+def _unread_code(target: Target, analysis: Analysis) -> list[str]:
+    """Return a sentence if an analysis would read machine code that kcensus does not."""
+    from kcensus.arch import name_of
     from kcensus.kernel.waiting.reader import unread_code
 
     if not analysis.reads_stacks or not unread_code(target.prog.platform):
         return []
-    if target.types != "DWARF":
-        return [
-            "kcensus reads neither the machine code nor, without DWARF, the stacks of "
-            f"{_architecture(target)}: what tasks wait for is known from the kernel's lists and "
-            "pointers only"
-        ]
     return [
-        f"kcensus does not read the machine code of {_architecture(target)}: holders of locks "
-        f"without an owner are unknown; drgn unwinds the stacks of at most {MOST} sleeping tasks, "
-        "with DWARF only"
+        f"kcensus does not read the machine code of {name_of(target.prog.platform)}: holders of "
+        "locks without an owner are unknown"
     ]
 
 
@@ -192,6 +180,7 @@ def _absent(target: Target, analysis: Analysis) -> str:
 def _examine(target: Target, result: Result) -> str:
     """Fill in the result; return the reason why the target is unusable although it opens, or ""."""
     from kcensus.analyses.runner import Context
+    from kcensus.arch import name_of
     from kcensus.kernel.kernel import Kernel
     from kcensus.results.tables import make_tables
     from kcensus.sources.debuginfo.packages import by_remedy
@@ -211,7 +200,9 @@ def _examine(target: Target, result: Result) -> str:
             for each in context.kernel.size.contradictions
         ]
     result.summary["format"] = Figure(target.format, Unit.TEXT, "format")
-    result.summary["architecture"] = Figure(_architecture(target), Unit.TEXT, "architecture")
+    result.summary["architecture"] = Figure(
+        name_of(target.prog.platform), Unit.TEXT, "architecture"
+    )
     for key, label, value in target.facts():
         result.summary[key] = Figure(value, Unit.TEXT, label)
     if target.recorded_for is not None:
@@ -226,7 +217,7 @@ def _examine(target: Target, result: Result) -> str:
     """Names of the analyses that lack something, by the sentence about it."""
     for name, analysis in analyses().items():
         lacks = [*target.need_modules(*analysis.needed_modules)] if analysis.needed_modules else []
-        lacks += _unread_stacks(target, analysis) or _unknown_arguments(target, analysis)
+        lacks += _unread_code(target, analysis) or _unknown_arguments(target, analysis)
         works = "partly" if lacks or truncation else "yes"
         if absent := _absent(target, analysis):
             lacks, works = [f"this kernel has no {absent}, which {name} needs"], "no"

@@ -11,6 +11,7 @@ import drgn
 from drgn.helpers.linux.panic import panic_message, panic_task
 from drgn.helpers.linux.timekeeping import ktime_get_real_seconds, uptime
 
+from kcensus.arch import name_of
 from kcensus.engine.layout import is_little_endian
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.log import is_sound
@@ -43,6 +44,8 @@ def machine(kernel: Kernel) -> Machine:
         or attempt(lambda: _clock(prog)[0]),
         uptime_seconds=attempt(lambda: float(uptime(prog))) or attempt(lambda: _clock(prog)[1]),
         boot=attempt(lambda: boot_id(prog)) or "",
+        architecture=name_of(prog.platform),
+        page_size_bytes=attempt(lambda: int(prog["PAGE_SIZE"])),
         ram_bytes=kernel.ram_bytes or None,
         cpus=kernel.size.cpus,
         nodes=kernel.size.nodes,
@@ -101,8 +104,8 @@ def _taken_by(prog: drgn.Program) -> str:
     is_known = is_sound(prog)
     message = panic_message(prog) if is_known else None
     text = printable(message.decode("utf-8", "backslashreplace")) if message else ""
-    # -1 until panic() or crash_kexec() ends the kernel on a CPU, since "panic, x86: Fix re-entrance
-    # problem due to panic on NMI" (commit not verified) (in v4.5).
+    # -1 until panic() or crash_kexec() ends the kernel on a CPU, since Linux kernel commit
+    # 1717f2096b54 ("panic, x86: Fix re-entrance problem due to panic on NMI") (in v4.5).
     if attempt(lambda: int(prog["panic_cpu"].counter)) == _RUNS:
         has_oops = text or (attempt(lambda: int(prog["tainted_mask"])) or 0) & _TAINT_DIE
         oops = ", after an oops" if has_oops else ""

@@ -67,6 +67,18 @@ def default_limit(available: int) -> int | None:
     return None if available < MIN_AVAILABLE else max(available // 2, MIN_BYTES)
 
 
+def is_enforced() -> bool:
+    """Return whether the system takes a limit: user-mode emulation of a processor drops it."""
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    soft, hard = before
+    other = 1 << 50 if soft == resource.RLIM_INFINITY else soft - _PAGE
+    resource.setrlimit(resource.RLIMIT_DATA, (other, hard))
+    try:
+        return resource.getrlimit(resource.RLIMIT_DATA)[0] == other
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
 def current() -> int | None:
     """Return the limit in bytes; None without one."""
     return _limit

@@ -5,7 +5,7 @@ A *word* is a maximal run of letters, digits and bytes that are not ASCII; the r
 stays. Each word is replaced by one of the same length, digits by digits, ``a`` to ``f`` by ``a``
 to ``f``, ``g`` to ``z`` by ``g`` to ``z``, and capitals likewise: ``tmp.d41d8cd9`` may become
 ``qvk.b80c3fa2``, so that patterns of names still group. Bytes that are not ASCII become ``g`` to
-``z``.
+``z``. An escape such as ``\\x20`` stays one.
 
 Within one shape, the replacement is a permutation that depends on a secret key: a Feistel network
 with keyed BLAKE2 as round function. So equal words get equal pseudonyms, and different ASCII words
@@ -34,7 +34,10 @@ _BATCH = 1 << 14
 _AMOUNTS = hashlib.blake2b.MAX_DIGEST_SIZE // 2
 """16-bit numbers in a digest."""
 
-_WORD = re.compile(rb"[0-9A-Za-z\x80-\xff]+")
+# In names of device-mapper and systemd, \x and two hexadecimal digits are a character; those of
+# blanks and punctuation tell nothing, the digits of others are a part of the next word.
+_ESCAPE = rb"\\x(?:[01][0-9a-f]|2[0-9a-f]|3[a-f]|40|5[b-f]|60|7[b-f]|(?=[0-9a-fA-F]{2}))"
+_WORD = re.compile(rb"(%b)|[0-9A-Za-z\x80-\xff]+" % _ESCAPE)
 # The first letter of each letter's alphabet, and the length of the alphabet.
 _FIRST, _SIZE = np.full(256, ord("g"), np.uint8), np.full(256, 20, np.uint16)
 for _start, _end in (b"09", b"af", b"gz", b"AF", b"GZ"):
@@ -73,12 +76,12 @@ class Pseudonyms:
         :param wanted: mask of the same shape; a stretch of true begins and ends where a name does
         """
         names = np.where(wanted, buffer, np.uint8(0)).tobytes()
-        words = list(set(_WORD.findall(names)))
+        words = list({word[0] for word in _WORD.finditer(names) if word[1] is None})
         pseudonyms: dict[bytes, bytes] = {}
         for start in range(0, len(words), _BATCH):
             batch = words[start : start + _BATCH]
             pseudonyms.update(zip(batch, self._pseudonyms(batch), strict=True))
-        replaced = _WORD.sub(lambda word: pseudonyms[word[0]], names)
+        replaced = _WORD.sub(lambda word: word[1] or pseudonyms[word[0]], names)
         np.copyto(buffer, np.frombuffer(replaced, np.uint8), where=wanted)
 
     def _pseudonyms(self, words: list[bytes]) -> list[bytes]:

@@ -10,7 +10,7 @@ While a capsule is written, its pages are changed:
 * Names chosen by users are replaced where the kernel keeps them even if they are also words of the
   kernel, and hashes of names (``d_name.hash``) by pseudonyms of numbers; dentries change
   their hash chains, see :mod:`~kcensus.redaction.buckets`.
-* The memory in :mod:`~kcensus.redaction.wiped` is zeroed, and so are the guards of stacks.
+* The memory in :mod:`~kcensus.redaction.wiped` is zeroed, and so are the guards of stacks and keys.
 
 What remains readable:
 
@@ -28,6 +28,7 @@ import drgn
 import numpy as np
 import numpy.typing as npt
 
+from kcensus.arch import name_of
 from kcensus.engine.layout import number_dtype, word_dtype
 from kcensus.engine.memory import Bytes, Words
 from kcensus.engine.slub.slabs import ScanReport
@@ -39,7 +40,7 @@ from kcensus.redaction.buckets import moved_dentries
 from kcensus.redaction.pseudonyms import Pseudonyms
 from kcensus.redaction.tokens import MAX_TOKEN_BYTES, KernelText, printable_lengths
 from kcensus.redaction.user_names import MODULES, Hashes, UserNames, kernel_words, symbol_names
-from kcensus.redaction.wiped import Ranges, constants, free_slots, guards, log_text, registers
+from kcensus.redaction.wiped import Ranges, constants, free_slots, log_text, registers, secrets
 from kcensus.sources import Target
 from kcensus.sources.capsule.recorder import Recorder
 from kcensus.sources.capsule.uses import Use
@@ -96,17 +97,18 @@ class Redaction:
         if recorder.uses is None:
             raise ValueError("the recorder has not noted the uses of memory")
         platform = target.prog.platform
-        if readers_of(platform) is None:
-            name = platform.arch.name.lower() if platform is not None else "unknown"
+        readers = readers_of(platform)
+        if readers is None or readers.user_registers is None:
             raise LookupError(
-                f"kcensus does not find the registers of programs on architecture '{name}', which "
-                "may hold anything; create the capsule without --redact"
+                "kcensus does not find the registers of programs on architecture "
+                f"'{name_of(platform)}', which may hold anything; create the capsule without "
+                "--redact"
             )
         target.need_modules("dm_mod", *MODULES)
         self._kernel = Kernel(target.prog, progress=progress)
         self._recorder, self._uses = recorder, recorder.uses
         self._wiped: tuple[Ranges, Ranges] | None = None
-        self._guards = np.empty(0, np.uint64)
+        self._secrets = np.empty(0, np.uint64)
         self._pseudonyms = Pseudonyms(key) if key is not None else None
         self._patches: list[Patches] = []
         self._spans = np.empty((0, 2), np.int64)
@@ -159,7 +161,7 @@ class Redaction:
             report = ScanReport()
             slots = free_slots(self._kernel.slab_map, self._recorder.touched, report)
             self._wiped = slots, registers(self._kernel, report)
-            self._guards = guards(self._kernel, report)
+            self._secrets = secrets(self._kernel, report)
             if not report.complete:
                 self.missing.append("free objects of slabs that are corrupt or not in the dump")
         start = first_frame << self._kernel.memory.page_shift
@@ -178,10 +180,10 @@ class Redaction:
         unused = (uses == 0) & ~self._constants.inside(start, len(buffer))[0]
         buffer[unused | free | self._wiped[1].inside(start, len(buffer))[0]] = 0
         buffer[links] = following
-        if len(self._guards):
+        if len(self._secrets):
             words = buffer.view(word_dtype(self._kernel.prog))
             places = np.flatnonzero(words)
-            words[places[np.isin(words[places], self._guards)]] = 0
+            words[places[np.isin(words[places], self._secrets)]] = 0
         # Readers take a page of zeros for a lost one, if a pointer leads to it.
         unused = unused.reshape(by_page.shape)
         emptied = np.flatnonzero(~was_empty & ~by_page.any(axis=1) & unused.any(axis=1))

@@ -5,7 +5,7 @@
 * At the top of the kernel stack of a program's task are its registers at the entry into the kernel,
   and at the end of its ``task_struct`` or behind it, and in memory of their own, its vector
   registers, and keys with which it signs pointers.
-* The guards of stacks are on all of them.
+* The guards of stacks are on all of them, and keys where registers were saved.
 * Below the stack pointer of a task without a CPU are frames of functions that returned.
 * Code and constants are the same on all machines.
 """
@@ -22,6 +22,7 @@ from drgn.helpers.linux.mm import follow_phys
 from drgn.helpers.linux.module import for_each_module
 
 from kcensus.arch import architecture_of
+from kcensus.engine.gather import gather
 from kcensus.engine.layout import Layout, layout
 from kcensus.engine.memory import Faults, Mask, Numbers, Words
 from kcensus.engine.rows import covered
@@ -30,11 +31,11 @@ from kcensus.engine.slub.scan import View, allocated, visit
 from kcensus.engine.slub.slabs import ScanReport, SlabMap
 from kcensus.kernel.arch.readers import readers_of
 from kcensus.kernel.kernel import Kernel
-from kcensus.kernel.size import stack_size
+from kcensus.kernel.size import attempt, stack_size
 from kcensus.kernel.tasks.registers import user_registers
 
-_MIN_GUARD = 1 << 32
-"""Guards are random; a smaller one is not, and may be another number."""
+_MIN_SECRET = 1 << 32
+"""Guards and keys are random; a smaller one is not, and may be another number."""
 _MAX_MODULES = 1 << 16
 _MAX_IMAGE = 1 << 30
 _MAX_LOG = 1 << 31
@@ -137,17 +138,24 @@ def registers(kernel: Kernel, report: ScanReport) -> Ranges:
     return _physical(kernel, *_by_pages(starts, ends, page))
 
 
-def guards(kernel: Kernel, report: ScanReport) -> Words:
-    """Return the guards of all stacks, ascending: random numbers that tasks have on their stacks.
+def secrets(kernel: Kernel, report: ScanReport) -> Words:
+    """Return random numbers that may be anywhere on stacks, ascending: the guards of all stacks,
+    and keys that sign pointers, which are in registers while the kernel loads them.
 
     :raises LookupError: the debug info lacks tasks
     """
+    prog, arch = kernel.prog, architecture_of(kernel.prog.platform)
     caches = find_caches(kernel.slab_map, "struct task_struct")
     # Without CONFIG_STACKPROTECTOR, tasks have none; some architectures have one for all.
-    members = layout(kernel.prog, "struct task_struct", [], {"guard": "stack_canary"})
+    wanted = ("stack_canary", *(arch.keys if arch is not None else ()))
+    members = layout(prog, "struct task_struct", [], {name: name for name in wanted})
     _, tasks = allocated(kernel.slab_map, caches, members, report)
-    found = np.unique(tasks["guard"]) if "guard" in tasks else np.empty(0, np.uint64)
-    return np.asarray(found[found > np.uint64(_MIN_GUARD)])
+    # The first task is not in a slab; the boot CPU keeps its guard in a variable, too.
+    boot = attempt(lambda: prog["init_task"].address_) or 0
+    first = gather(kernel.memory, np.array([boot], np.uint64), members, Faults())
+    columns = [*tasks.values(), *first.columns.values()]
+    found = np.unique(np.concatenate([np.empty(0, np.uint64), *columns]))
+    return np.asarray(found[found > np.uint64(_MIN_SECRET)])
 
 
 def _general(kernel: Kernel, stacks: Words, has_mm: Mask) -> tuple[Words, Words]:

@@ -237,8 +237,11 @@ def machine_facts(result: results.Result) -> list[tuple[str, str]]:
         ]
     machine = result.machine or results.Machine()
     kernel = machine.kernel or result.kernel
+    page = machine.page_size_bytes
     sizes = (
         ("", "" if machine.host == NO_HOST else machine.host),
+        ("", machine.architecture),
+        (" KiB pages", page and f"{page / 1024:g}"),
         (" RAM", machine.ram_bytes and human(machine.ram_bytes, results.Unit.BYTES)),
         (" CPU" if machine.cpus == 1 else " CPUs", machine.cpus),
         (" NUMA node" if machine.nodes == 1 else " NUMA nodes", machine.nodes),

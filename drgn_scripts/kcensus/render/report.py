@@ -66,14 +66,19 @@ def write_report(
         return
     lines = [(Text(section.name), [_headline(section, screen)]) for section in report.sections]
     screen.section("Analyses", lines)
-    more = Text(f"{_MORE_LIVE if report.head.live else _MORE}\n{_ONE}")
-    trust = {"Checks": _checks(report), "Gaps": _gaps(report), "More": more}
+    words = f"{_MORE_LIVE if report.head.live else _MORE}\n{_ONE}"
+    if report.capsule:
+        command = printable(report.capsule)
+        words += f"\n`{command}` extracts what the analyses need, small enough to send"
+    trust = {"Checks": _checks(report), "Gaps": _gaps(report), "More": Text(words)}
     screen.tagged((Text(tag), [words]) for tag, words in trust.items())
 
 
 def _health(report: Report) -> str:
     statuses, gaps = _statuses(report), len(_named_gaps(report))
     subject = "Nothing serious found" if report.findings else "Nothing found"
+    is_panic = report.head.machine is not None and report.head.machine.is_panic
+    panic = " The panic itself is not analysed." * is_panic
     differing, checks = statuses[CheckStatus.DIFFER], statuses.total()
     faults = {
         f"{counted(len(report.errors), 'analysis', plural='analyses')} failed": report.errors,
@@ -82,10 +87,10 @@ def _health(report: Report) -> str:
     }
     if any(faults.values()):
         words = ", ".join(fault for fault, is_there in faults.items() if is_there)
-        return f"{subject}, but {words} (see below)."
+        return f"{subject}, but {words} (see below).{panic}"
     agree, explained = statuses[CheckStatus.AGREE], statuses[CheckStatus.EXPLAINED]
     differ = f", {explained} differ{'s' * (explained == 1)} as explained" if explained else ""
-    return f"{subject}: {counted(agree, 'check', 'agree')}{differ}, no gaps."
+    return f"{subject}: {counted(agree, 'check', 'agree')}{differ}, no gaps.{panic}"
 
 
 def _duration(section: Section) -> tuple[Text, list[Text]]:

@@ -208,6 +208,9 @@ class Machine:
     pressure: Mapping[str, float] = field(default_factory=dict)
     """Shares of the last 10 s in which tasks were stalled (PSI): ``io_some``, ``io_full``,
     ``memory_some``, ``memory_full``, ``cpu_some``; empty if unknown."""
+    architecture: str = ""
+    """As uname(2) names it."""
+    page_size_bytes: int | None = None
 
 
 @dataclass

@@ -117,6 +117,8 @@ class Target:
     """Sentences about places of debug info that have nothing for this kernel."""
     has_pseudonyms: bool = False
     """Whether names are pseudonyms, in a redacted capsule."""
+    boot: str = ""
+    """Digest that identifies the boot, as a capsule states it; empty if memory has to tell."""
     words: str | None = None
     """Words of a command that open the target again, quoted for a shell: ``vmcore -s vmlinux``.
     Empty for the kernel that commands without a target read; None if unknown."""

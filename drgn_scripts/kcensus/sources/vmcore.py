@@ -27,7 +27,8 @@ def _open(request: Request) -> Target:
     if sniffed.needs_libkdumpfile and not getattr(drgn, "_with_libkdumpfile", True):
         raise TargetError(
             f"{name}: is {sniffed.format}, but this drgn was built without libkdumpfile; install a "
-            "drgn built with it, such as drgn's wheels on PyPI"
+            "drgn built with it, such as drgn's wheels on PyPI, or install libkdumpfile-dev and "
+            "compile drgn again: pip install --force-reinstall --no-cache-dir drgn"
         )
     if is_own_process():
         end_with_sentence(name)

@@ -11,6 +11,7 @@ import shutil
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import IO
 
@@ -129,6 +130,7 @@ class _Wanted:
         return "-".join(filter(None, parts))
 
 
+@cache
 def _declared() -> dict[str, _Wanted]:
     data = tomllib.loads((_HERE / "kernels.toml").read_text())
     return {name: _Wanted(name, **entry) for name, entry in data.items()}

@@ -4,36 +4,22 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import shutil
-import tempfile
-import venv
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from packaging.requirements import Requirement
-
 from .. import host
 from ..debian import mirror
+from ..debian.machines import AMD64
 from ..host import say
-from . import disk
-
-SUITE = "bookworm"
-_PYTHON = "3.11"
-_MACHINE = {
-    "python_version": _PYTHON,
-    "python_full_version": f"{_PYTHON}.2",
-    "sys_platform": "linux",
-    "platform_machine": "x86_64",
-}
+from . import disk, wheels
+from .wheels import LOCK, PYTHON, SUITE
 
 _PACKAGES = (
     *("systemd", "systemd-sysv", "openssh-server", "procps", "kmod", "iproute2", "less"),
     *("dmsetup", "e2fsprogs", "xfsprogs", "python3", "python3-venv"),
 )
 _MIB = 4096
-_LOCK = Path(__file__).parents[3] / "requirements.lock"
 FILES = Path(__file__).parents[1] / "guest" / "system"
 
 # Without them, a guest boots twice as fast: emulation makes every process take a second.
@@ -63,6 +49,7 @@ class Base:
     """The root file system, which all guests share and none changes."""
 
     path: Path
+    machine: str = AMD64
 
     @property
     def tree(self) -> Path:
@@ -81,29 +68,32 @@ class Base:
 
     def run(self, *command: str) -> str:
         """Run a program of the root file system on this machine, and return what it prints."""
-        environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"}
-        settings = [f"{name}={value}" for name, value in environment.items()]
-        return host.run(["chroot", str(self.tree), "/usr/bin/env", "-i", *settings, *command])
+        return wheels.enter(self.tree, *command)
 
 
-def base() -> Base:
-    """The root file system, from the cache or made now."""
-    digest = hashlib.sha256(repr((SUITE, _PACKAGES, _MIB)).encode() + _LOCK.read_bytes())
-    for path in [Path(__file__), *sorted(FILES.glob("*.service"))]:
+def base(machine: str) -> Base:
+    """The root file system of an architecture, from the cache or made now.
+
+    What it runs itself, this machine runs: for another one, with QEMU's emulation of a user's
+    programs (package qemu-user-static).
+    """
+    digest = hashlib.sha256(repr((SUITE, _PACKAGES, _MIB, machine)).encode() + LOCK.read_bytes())
+    for path in [Path(__file__), Path(wheels.__file__), *sorted(FILES.glob("*.service"))]:
         digest.update(path.read_bytes())
     final = host.cache() / "systems" / f"base-{digest.hexdigest()[:12]}"
+    wheels.emulate(machine)
     if not final.is_dir():
         host.install_packages()
         with host.locked(final.name):
             if not final.is_dir():
                 with host.new_directory(final) as directory:
-                    _make(Base(directory))
-    return Base(final)
+                    _make(Base(directory, machine))
+    return Base(final, machine)
 
 
 def _make(made: Base) -> None:
     made.tree.mkdir()
-    host.run(["tar", "-xf", str(_debian()), "--numeric-owner", "-C", str(made.tree)])
+    host.run(["tar", "-xf", str(_debian(made.machine)), "--numeric-owner", "-C", str(made.tree)])
     say(f"root file system of {SUITE}: installing what kcensus needs")
     made.tree.joinpath(CODE).mkdir(parents=True)
     _install(made)
@@ -111,18 +101,20 @@ def _make(made: Base) -> None:
     disk.make(made.disk, made.tree, _MIB, "-L", "root")
 
 
-def _debian() -> Path:
+def _debian(machine: str) -> Path:
     """Return an archive of Debian's packages as installed, from the cache or made now."""
-    key = hashlib.sha256(repr((SUITE, _PACKAGES)).encode()).hexdigest()[:12]
+    of = () if machine == AMD64 else (machine,)
+    key = hashlib.sha256(repr((SUITE, _PACKAGES, *of)).encode()).hexdigest()[:12]
     final = host.cache() / "systems" / f"debian-{key}"
     with host.locked(final.name):
         if not final.is_dir():
-            suite = mirror.Suite(SUITE)
+            suite = mirror.Suite(SUITE, machine)
             suite.update()
             say(f"root file system of {SUITE}: unpacking")
             with host.new_directory(final) as directory:
                 command = ["mmdebstrap", "--quiet", "--variant=minbase"]
-                command += [f"--include={','.join(_PACKAGES)}", "--skip=output/dev"]
+                command += [f"--architectures={machine}", f"--include={','.join(_PACKAGES)}"]
+                command += ["--skip=output/dev", "--skip=check/qemu"]
                 target = str(directory / "debian.tar")
                 host.run([*command, SUITE, target, str(suite.sources)])
     return final / "debian.tar"
@@ -152,36 +144,13 @@ def _set_up(made: Base) -> None:
     made.run("systemctl", "--quiet", "set-default", "multi-user.target")
 
 
-def _wanted() -> Iterator[str]:
-    """Yield the requirements of the lock that apply to the guest, with their hashes."""
-    joined = _LOCK.read_text().replace("\\\n", "")
-    for line in re.findall(r"^[^#\s].*", joined, re.MULTILINE):
-        requirement, *hashes = re.split(r"\s+(?=--hash)", line)
-        parsed = Requirement(requirement)
-        if parsed.marker is None or parsed.marker.evaluate(_MACHINE):
-            yield " ".join([f"{parsed.name}{parsed.specifier}", *map(str.strip, hashes)])
-
-
 def _install(made: Base) -> None:
-    wheels = made.tree / WHEELS
-    wheels.mkdir()
-    with tempfile.TemporaryDirectory(prefix="lab-") as name:
-        # Not every virtual environment has pip.
-        venv.create(name, with_pip=True)
-        wanted = Path(name) / "requirements.txt"
-        wanted.write_text("".join(f"{line}\n" for line in _wanted()))
-        options = [
-            *("--python-version", _PYTHON, "--implementation", "cp", "--only-binary", ":all:"),
-            # As new as the C library of the suite.
-            *(f"--platform=manylinux_2_{minor}_x86_64" for minor in (36, 34, 28, 27, 24, 17)),
-            *("--platform=manylinux2014_x86_64", "--no-deps", "--require-hashes", "--quiet"),
-        ]
-        pip = [f"{name}/bin/python", "-m", "pip", "download"]
-        host.run([*pip, *options, "--dest", str(wheels), "-r", str(wanted)])
-    made.run("python3", "-m", "venv", f"/{VENV}")
-    found = [f"/{WHEELS}/{path.name}" for path in sorted(wheels.glob("*.whl"))]
-    made.run(f"/{VENV}/bin/pip", "install", "--quiet", "--no-index", "--no-deps", *found)
-    site = made.tree / VENV / "lib" / f"python{_PYTHON}" / "site-packages"
+    directory = made.tree / WHEELS
+    directory.mkdir()
+    wheels.fetch(made.machine, made.tree, directory)
+    made.run("python3", "-m", "venv", "--without-pip", f"/{VENV}")
+    site = made.tree / VENV / "lib" / f"python{PYTHON}" / "site-packages"
+    wheels.install(made.machine, site, *sorted(directory.glob("*.whl")))
     (site / "kcensus.pth").write_text(f"/{CODE}/lib\n")
     command = made.tree / VENV / "bin" / "kcensus"
     command.write_text(

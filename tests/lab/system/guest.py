@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .. import host, image, qemu
+from ..debian import programs
+from ..debian.machines import AMD64
 from ..debian.store import Kernel
 from ..dumps import shared_kernel
 from ..host import LabError, say
 from ..qemu import Machine, TooSlow
-from . import disk
-from .base import FILES, VENV, Base, base
+from . import disk, wheels
+from .base import FILES, Base, base
 
 # NumPy insists on cmpxchg16b (X86_FEATURE_CX16), without using it; a kernel that uses it dies.
 _CX16 = 4 * 32 + 13
@@ -30,7 +32,7 @@ _MODULES = (
     *("virtio_pci", "virtio_blk", "virtio_net", "virtio_rng"),
     *("ext4", "crc32c_generic", "qemu_fw_cfg"),
 )
-_COMMAND_LINE = f"audit=0 systemd.show_status=false clearcpuid={_CX16}"
+_COMMAND_LINE = "audit=0 systemd.show_status=false"
 _MEMORY = 1024
 _CPUS = 2
 _LOAD_MIB, _CODE_MIB = 512, 64
@@ -121,10 +123,17 @@ class Running:
         return ["-F", "none", *(f"-o{name}={value}" for name, value in settings.items())]
 
 
+def _busybox(kernel: Kernel) -> Path:
+    if kernel.machine == AMD64:
+        return Path(host.find("busybox"))
+    (found,) = programs.program("busybox", kernel.machine).values()
+    return found
+
+
 def _initrd(kernel: Kernel, directory: Path) -> Path:
     archive = image.Archive()
     archive.add("init", _INIT.read_bytes())
-    archive.add("bin/busybox", Path(host.find("busybox")).read_bytes())
+    archive.add("bin/busybox", _busybox(kernel).read_bytes())
     order = kernel.closure(_MODULES)
     archive.add("modules/order", "".join(f"{name}\n" for name in order).encode(), 0o100644)
     for name in order:
@@ -140,18 +149,18 @@ def _code_disk(made: Base, directory: Path) -> Path:
 
     Unlike the root file system, it is made for each guest: it takes a few seconds.
     """
-    with tempfile.TemporaryDirectory(prefix="code-", dir=made.tree / "srv") as name:
+    with tempfile.TemporaryDirectory(prefix="code-") as name:
         tree = Path(name)
         host.run(
             [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tree)],
             cwd=_CHECKOUT,
         )
         (wheel,) = tree.glob("*.whl")
-        inside = f"/{tree.relative_to(made.tree)}"
-        pip = [f"/{VENV}/bin/pip", "install", "--quiet", "--no-index", "--no-deps"]
-        made.run(*pip, "--target", f"{inside}/lib", f"{inside}/{wheel.name}")
+        wheels.install(made.machine, tree / "lib", wheel)
         (tree / "bin").mkdir()
-        image.compile_program(tree / "bin" / "churn", image.PROGRAMS / "churn.c")
+        image.compile_program(
+            tree / "bin" / "churn", image.PROGRAMS / "churn.c", machine=made.machine
+        )
         shutil.copy(FILES / "load.sh", tree / "bin" / "load")
         (tree / "bin" / "load").chmod(0o755)
         disk.make(directory / "code.ext4", tree, _CODE_MIB, "-O", "^has_journal")
@@ -170,16 +179,19 @@ def _drives(*paths: tuple[str, str]) -> list[str]:
 
 def _arguments(kernel: Kernel, made: Base, directory: Path, boot: str) -> list[str]:
     load = directory / "load"
+    cpu, boot = kernel.cpu, f"{kernel.architecture.console} {_COMMAND_LINE} {boot}".rstrip()
+    if kernel.machine == AMD64:
+        cpu, boot = _CPU, f"{boot} clearcpuid={_CX16}"
     with load.open("wb") as file:
         file.truncate(_LOAD_MIB << 20)
     return [
-        *qemu.emulated(kernel.architecture, _CPU),
+        *qemu.emulated(kernel.architecture, cpu),
         *("-smp", str(_CPUS), "-m", f"{_MEMORY}M", "-device", "virtio-rng-pci"),
         # With the module, it lets those who read the memory from outside find the kernel in it.
         *("-device", "vmcoreinfo"),
         *("-kernel", str(kernel.image), "-initrd", str(_initrd(kernel, directory))),
         *("-qmp", f"unix:{directory / 'qmp'},server=on,wait=off"),
-        *("-append", f"{kernel.architecture.console} {_COMMAND_LINE} {boot}".rstrip()),
+        *("-append", boot),
         *("-netdev", "user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:0-:22"),
         *("-device", "virtio-net-pci,netdev=net,romfile="),
         *_drives(
@@ -199,7 +211,8 @@ def running(kernel: str, *, boot: str = "") -> Iterator[Running]:
     :param boot: more parameters for the kernel's command line
     """
     host.install_packages()
-    found, made = shared_kernel(kernel), base()
+    found = shared_kernel(kernel)
+    made = base(found.machine)
     # Not in the cache: the path of a socket may have 107 bytes.
     with tempfile.TemporaryDirectory(prefix="lab-") as name:
         directory = Path(name)

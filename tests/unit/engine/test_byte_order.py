@@ -16,6 +16,7 @@ from kcensus.engine.chase import Damage, collect, pointer_step
 from kcensus.engine.gather import gather, gather_arrays, gather_pointers, gather_words
 from kcensus.engine.layout import layout, number_dtype, word_dtype
 from kcensus.engine.memory import Faults, Memory, Words
+from tests.unit.analyses.dentries import test_damage as damaged
 from tests.unit.analyses.dentries import test_dentries as dentries
 from tests.unit.analyses.memcgs import test_memcgs as memcgs
 from tests.unit.engine import test_slab_scan as slabs
@@ -103,8 +104,8 @@ def test_objects_are_exactly_those_allocated(era: str) -> None:
 @pytest.mark.parametrize(
     "check",
     [
-        *(dentries.test_memory_cgroups, dentries.test_names_that_cannot_be_read),
-        *(dentries.test_hostile_names, dentries.test_parents_that_are_no_dentries),
+        *(dentries.test_memory_cgroups, damaged.test_names_that_cannot_be_read),
+        *(damaged.test_hostile_names, damaged.test_parents_that_are_no_dentries),
         *(memcgs.test_what_goes_with_its_children, memcgs.test_inodes_hold_writeback),
     ],
 )

@@ -20,6 +20,7 @@ import pytest
 from kcensus import cli, samples
 from kcensus.analyses import Analysis, AnalysisError
 from kcensus.analyses.runner import Context
+from kcensus.capsule import create
 from kcensus.commands.doctor import _examine
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.waiting.finder import LOOK_AT_STACKS
@@ -170,6 +171,15 @@ def test_modules_without_debug_info_are_named_with_their_package(machine: Machin
     assert "install with `apt install linux-image-6.1.0-56-cloud-amd64-dbg`" in shown
 
 
+def test_a_capsule_names_modules_without_types(machine: Machine, tmp_path: Path) -> None:
+    def need_modules(*names: str) -> list[str]:
+        return [missing_module(name, "6.1.0-56-cloud-amd64", None) for name in names]
+
+    target = replace(target_of(machine), modules=mock.Mock(need_modules=need_modules))
+    made = create(target, tmp_path / "case", [replace(CALM, modules=("xfs", "dm_mod"))])
+    assert made.lacking == ["dm_mod", "xfs"]
+
+
 def test_doctor_calls_no_analysis_of_a_truncated_dump_complete(truncated: Target) -> None:
     result = Result("doctor", "a dump", "")
     assert _examine(truncated, result) == ""
@@ -246,6 +256,20 @@ def test_a_healthy_machine_is_one_line(
     healthy = analysis_of("healthy", lambda kernel: Answer(**parts))
     made = report(Context.of(target_of(machine)), [healthy])
     assert sentence in words_of(made)
+    assert made.head.machine is not None
+    assert "panic" not in words_of(made)
+    made.head.machine = replace(made.head.machine, is_panic=True)
+    assert f"{sentence} The panic itself is not analysed." in words_of(made)
+
+
+@pytest.mark.parametrize(("live", "is_capsule"), [(False, False), (True, False), (False, True)])
+def test_a_vmcore_is_too_large_to_send(machine: Machine, live: bool, is_capsule: bool) -> None:
+    context = Context.of(replace(target_of(machine), live=live))
+    context.kernel.is_capsule = is_capsule
+    made = report(context, [analysis_of("healthy", lambda kernel: Answer())])
+    assert made.capsule.endswith(" case.capsule") != (live or is_capsule)
+    assert made.capsule in words_of(made)
+    assert ("case.capsule" in words_of(made)) == bool(made.capsule)
 
 
 _POINTING = [

@@ -12,7 +12,7 @@ import pytest
 
 from kcensus.analyses import analyses
 from kcensus.cli import main
-from kcensus.commands.doctor import _absent, _left_out, _unknown_arguments, _unread_stacks
+from kcensus.commands.doctor import _absent, _left_out, _unknown_arguments, _unread_code
 from kcensus.sources import Target
 
 S390 = drgn.Platform(drgn.Architecture.S390X)
@@ -23,12 +23,12 @@ def target(prog: drgn.Program) -> Target:
     return Target(prog, "x", "vmcore", "synthetic", live=False, kernel="x")
 
 
-def test_stacks_of_another_architecture_are_not_read() -> None:
+def test_machine_code_of_another_architecture_is_not_read() -> None:
     on_s390, on_x86 = (target(drgn.Program(each)) for each in (S390, X86))
-    unread = {name for name, each in analyses().items() if _unread_stacks(on_s390, each)}
+    unread = {name for name, each in analyses().items() if _unread_code(on_s390, each)}
     assert unread == {"iosched", "waits"}
-    assert "s390x" in _unread_stacks(on_s390, analyses()["waits"])[0]
-    assert not any(_unread_stacks(on_x86, each) for each in analyses().values())
+    assert "s390x" in _unread_code(on_s390, analyses()["waits"])[0]
+    assert not any(_unread_code(on_x86, each) for each in analyses().values())
 
 
 @pytest.mark.parametrize(

@@ -89,9 +89,10 @@ def test_the_machine_is_named() -> None:
     result.machine = Machine(
         host="web1", time=0.0, uptime_seconds=90.0, ram_bytes=1 << 30, cpus=1, nodes=2,
         kernel="6.1", version="#1", build_id="abcd", taken_by="panic: \x1b",
+        architecture="ppc64le", page_size_bytes=65536,
     )  # fmt: skip
     assert [line.strip() for line in on_terminal(result, 100).splitlines()[1:4]] == [
-        "Machine  web1, 1.0 GiB RAM, 1 CPU, 2 NUMA nodes, up 1 min 30 s",
+        "Machine  web1, ppc64le, 64 KiB pages, 1.0 GiB RAM, 1 CPU, 2 NUMA nodes, up 1 min 30 s",
         "Kernel   Linux 6.1 #1, build ID abcd",
         "Dump     1970-01-01 00:00:00 UTC, panic: \\x1b",
     ]

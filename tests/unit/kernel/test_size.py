@@ -11,6 +11,7 @@ import drgn
 import pytest
 
 from kcensus.analyses.runner import Context
+from kcensus.arch import KNOWN, name_of
 from kcensus.engine import memory
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.machine import _taken_by, machine
@@ -104,6 +105,20 @@ def test_a_panic_that_a_user_asked_for_has_no_cause_to_look_for(
 ) -> None:
     with mock.patch("kcensus.kernel.machine._taken_by", return_value=taken_by):
         assert machine(Kernel(open_target("sample").prog)).is_panic is is_panic
+
+
+@pytest.mark.parametrize(
+    ("name", "architecture"), [("sample", "x86_64"), ("sample-arm64", "aarch64")]
+)
+def test_the_architecture_and_the_page_size(name: str, architecture: str) -> None:
+    found = machine(Kernel(open_target(name).prog))
+    assert (found.architecture, found.page_size_bytes) == (architecture, 4096)
+
+
+def test_the_name_of_an_architecture() -> None:
+    power = drgn.Platform(drgn.Architecture.PPC64, drgn.PlatformFlags.IS_64_BIT)  # big-endian
+    assert (name_of(None), name_of(power)) == ("unknown", "ppc64")
+    assert [name_of(each.platform) for each in KNOWN] == [each.name for each in KNOWN]
 
 
 def test_a_direct_map_that_drgn_does_not_find(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -17,10 +18,19 @@ from kcensus.commands import Exit
 from kcensus.commands.shared.options import Reading
 from kcensus.commands.shared.target import opened
 from kcensus.limits import is_own_process
-from kcensus.limits.memory import MIN_AVAILABLE, MIN_BYTES, available_bytes, default_limit
+from kcensus.limits.memory import (
+    MIN_AVAILABLE,
+    MIN_BYTES,
+    available_bytes,
+    default_limit,
+    is_enforced,
+)
 
 COMMAND = "from kcensus.cli import main; import sys; status = main(); "
 END = "sys.exit(status)"
+needs_limit = pytest.mark.skipif(
+    not is_enforced(), reason="this system ignores RLIMIT_DATA, as qemu-user does"
+)
 
 
 def run(code: str, *args: str) -> subprocess.CompletedProcess[str]:
@@ -85,6 +95,7 @@ print(json.dumps([taken, time.monotonic() - start, sum(slept)]))
 
 
 @pytest.mark.slow
+@needs_limit
 def test_an_analysis_beyond_the_limit_fails_alone() -> None:
     """What it took is given back: the others have their figures."""
     greedy = """
@@ -110,6 +121,7 @@ sys.exit(cli.main())
     assert report["analyses"]["slab"]["summary"]["utilization"] > 0
 
 
+@needs_limit
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "status"),
@@ -134,6 +146,7 @@ patch({place!r}, side_effect=MemoryError).start()
     assert "Traceback" not in ended.stderr
 
 
+@needs_limit
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("mebibytes", "status"),
@@ -152,6 +165,7 @@ def test_what_the_least_limit_is_enough_for(mebibytes: int, status: Exit) -> Non
     assert "Traceback" not in ended.stderr
 
 
+@needs_limit
 def test_files_are_left_out_of_the_limit_after_the_target_was_opened_again() -> None:
     nested = """
 import resource
@@ -188,6 +202,13 @@ def test_limits_that_cannot_be_set(capsys: pytest.CaptureFixture[str]) -> None:
     ):
         assert cli.main(["slab", "sample", option, value]) == 2
         assert words in capsys.readouterr().err
+
+
+def test_a_limit_that_the_system_ignores_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
+    reading = Reading(max_memory=1 << 30)
+    with pytest.raises(click.UsageError, match="RLIMIT_DATA"), opened("sample", reading):
+        pass
 
 
 def test_available_memory(tmp_path: Path) -> None:

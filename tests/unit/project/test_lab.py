@@ -138,6 +138,8 @@ def test_packages_of_another_machine_have_lists_of_their_own(
 ) -> None:
     monkeypatch.setenv("KCENSUS_LAB_CACHE", str(tmp_path))
     monkeypatch.setattr(host, "run", lambda command, **_: "")
+    # This machine need not be Debian.
+    monkeypatch.setattr(mirror, "_mirrors", lambda: [mirror._Mirror("http://debian", "", False)])
     homes = [mirror.Suite("trixie", machine) for machine in (AMD64, ARM64)]
     for suite in homes:
         suite.update()

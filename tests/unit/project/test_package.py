@@ -7,6 +7,7 @@ import ast
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -184,6 +185,36 @@ def test_run_passes_over_a_python_that_is_too_old(tmp_path: Path) -> None:
     done = run_lint({"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHON": ""})
     assert (done.returncode, done.stdout) == (7, "")
     assert "Python 3.14.0" in done.stderr
+
+
+def write_program(path: Path, script: str) -> None:
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize(("machine", "lines"), [("x86_64", 0), ("aarch64", 1)])
+def test_run_says_what_pip_compiles_drgn_with(machine: str, lines: int, tmp_path: Path) -> None:
+    for name in ("run", "pyproject.toml", "requirements-dev.lock"):
+        shutil.copy(ROOT / name, tmp_path)
+    write_program(tmp_path / "uname", f"echo {machine}")
+    # Its pip fails.
+    write_program(
+        tmp_path / "python",
+        f"""case $1,$2 in
+-m,venv) mkdir -p .venv/bin; ln -s {tmp_path}/python .venv/bin/python ;;
+-m,pip) exit 1 ;;
+esac""",
+    )
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHON": str(tmp_path / "python")}
+    done = subprocess.run(
+        [tmp_path / "run", "demo"],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("apt install gcc") == lines
+    assert not (tmp_path / ".venv/complete").exists()
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 from kcensus.analyses.dentries.chains import FEWER
 from kcensus.kernel.kernel import Kernel
 from kcensus.redaction.buckets import exchanged, moved_dentries, shuffled
-from tests.unit.analyses.dentries.test_dentries import census, populated
+from tests.unit.analyses.dentries.scenes import census, populated
 
 _KEY = bytes(range(64))
 _FIGURES = ("buckets", "longest_chain", "longest_negative_run", "patched_negative", "patched_bytes")

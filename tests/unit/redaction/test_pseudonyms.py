@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcensus.redaction.pseudonyms import KEY_BYTES, Pseudonyms, new_key
+from kcensus.redaction.pseudonyms import _WORD, KEY_BYTES, Pseudonyms, new_key
 
 _KEY = b"not much of a secret"
 _NAMES = Pseudonyms(_KEY)
-_WORD = re.compile(rb"[0-9A-Za-z\x80-\xff]+")
 
 names = st.binary(min_size=1, max_size=300) | st.text(
     "abcdefxyzABCDEFXYZ0123456789.-_ é日", max_size=60
@@ -40,8 +39,16 @@ def test_the_shape_stays_and_every_word_changes(raw: bytes) -> None:
     new = _replaced(raw)
     assert [_kind(byte) for byte in new] == [_kind(byte) for byte in raw]
     for word in _WORD.finditer(raw):
-        if word[0][0] < 128:
+        if word[1] is None and word[0][0] < 128:  # else an escape
             assert new[word.start()] != word[0][0]
+
+
+def test_escapes_stay_escapes() -> None:
+    plain, mangled = _replaced(b"data base"), _replaced(rb"data\x20base")
+    assert mangled == plain.replace(b" ", rb"\x20")
+    assert _replaced(rb"by\x2dlabel\x41") != rb"by\x2dlabel\x41"
+    assert re.fullmatch(rb"\w\w\\x2d\w{5}\\x[0-9][0-9]", _replaced(rb"by\x2dlabel\x41"))
+    assert re.fullmatch(rb"\w{2}\\[a-z]{2}", _replaced(rb"by\xy"))
 
 
 @pytest.mark.slow

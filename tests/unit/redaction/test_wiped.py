@@ -17,7 +17,7 @@ from kcensus.kernel.arch.readers import readers_of
 from kcensus.kernel.kernel import Kernel
 from kcensus.progress import SilentProgress
 from kcensus.redaction.redaction import Redaction
-from kcensus.redaction.wiped import guards, registers
+from kcensus.redaction.wiped import registers, secrets
 from kcensus.sources import Target
 from tests.unit.fakekernel import DIRECT_MAP, PAGE, FakeKernel
 
@@ -98,9 +98,12 @@ def test_of_x86_the_code_segment_stays(cs: int, padding: int) -> None:
 def test_vector_registers_keys_and_guards_of_arm64() -> None:
     thread = (
         "struct regs 16 : 0 unsigned long tp_value\n"
+        "struct key 16 : 0 unsigned long lo; 8 unsigned long hi\n"
+        "struct keys 16 : 0 struct key apia\n"
         "struct context 8 : 0 unsigned long sp\n"
-        "struct thread_struct 56 : 0 struct context cpu_context; 8 struct regs uw; "
-        "24 void * sve_state; 32 void * sme_state; 40 unsigned int [2] vl; 48 unsigned long keys\n"
+        "struct thread_struct 64 : 0 struct context cpu_context; 8 struct regs uw; "
+        "24 void * sve_state; 32 void * sme_state; 40 unsigned int [2] vl; "
+        "48 struct keys keys_kernel\n"
     )
     members = "; 40 unsigned long stack_canary; 56 struct thread_struct thread"
     k = FakeKernel("6.10", base=thread + _ARM64.rstrip() + members)
@@ -115,13 +118,17 @@ def test_vector_registers_keys_and_guards_of_arm64() -> None:
     # The second task has no guard.
     k.write_words(first + 40, 0xAB << 40)
     k.write_words(second + 40, 0xABC)
+    k.write_words(second + 104, 0xEF << 40, 0x1234)
     kernel, report = Kernel(k.prog), ScanReport()
     ranges = registers(kernel, report)
 
     def wiped(address: int, size: int) -> list[int]:
         return np.flatnonzero(ranges.inside(address - DIRECT_MAP, size)[0]).tolist()
 
-    assert guards(kernel, report).tolist() == [0xAB << 40]
+    assert secrets(kernel, report).tolist() == [0xAB << 40, 0xEF << 40]
+    k.variable("init_task", "struct task_struct")
+    k.set(k.symbols["init_task"].stack_canary, 0xCD << 40)
+    assert secrets(kernel, report).tolist() == [0xAB << 40, 0xCD << 40, 0xEF << 40]
     assert wiped(first, 256) == [*range(64, 128), *range(192, 256)]
     assert wiped(vectors, 2 * PAGE) == [*range(PAGE - 64, PAGE - 64 + 4 * 546)]
     assert wiped(matrix, 2 * PAGE) == [*range(32 * 32 + 64)]

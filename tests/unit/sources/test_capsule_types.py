@@ -16,6 +16,7 @@ from kcensus.progress import SilentProgress
 from kcensus.sources import Target, TargetError, open_target
 from kcensus.sources.capsule import NotRecorded
 from kcensus.sources.capsule.recorder import Recorder
+from kcensus.sources.debuginfo.packages import by_remedy, missing_module
 from kcensus.sources.debuginfo.packs.loaded import NotInPack
 from tests.unit.capsules import Parts, put_together, take_apart, target_of
 from tests.unit.fakekernel import DIRECT_MAP, PAGE, FakeKernel
@@ -271,11 +272,15 @@ def test_unreadable_pages_keep_their_reasons(world: World) -> None:
 
 def test_missing_module_debug_info_is_recorded(world: World) -> None:
     target = target_of(world.k)
-    lacking = ["no debug info for dm_mod"]
+    lacking = ["no debug info for dm_mod", missing_module("dm_mod", "6.1.0-18-amd64", None)]
     target.modules = mock.Mock(need_modules=mock.Mock(return_value=lacking))
     world.recorder = Recorder(target)
     assert world.recorder.target.need_modules("dm_mod") == lacking
-    assert world.replay().need_modules("dm_mod") == lacking
+    first, last = world.replay().need_modules("dm_mod")
+    assert first == lacking[0]
+    (lack,) = by_remedy([last])
+    assert lack.modules == ["dm_mod"]
+    assert lack.remedy.startswith("record the capsule again")
 
 
 def test_what_a_pack_lacks_is_not_recorded_as_absent(world: World) -> None:
@@ -445,7 +450,7 @@ def test_invalid_vmcoreinfo(refuses: Refuses, text: bytes) -> None:
     [
         *(("redacted", None), ("redacted", ["\x1b[2J"]), ("pages", {}), ("pages", {"stored": -1})),
         *(("analyses", value) for value in ("types", ["types"] * 257, [1])),
-        ("format", None),
+        *(("format", None), ("boot", None), ("boot", ["0"]), ("boot", "\n")),
     ],
 )
 def test_invalid_manifests(refuses: Refuses, key: str, value: Any) -> None:

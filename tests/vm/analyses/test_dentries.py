@@ -24,7 +24,7 @@ from kcensus.kernel.vfs.files import open_paths
 from kcensus.results import CheckStatus
 from kcensus.sources import Target, open_target
 from tests.lab import Dump, build
-from tests.lab.trials import returned_by
+from tests.lab.trials import kmalloc_slot, returned_by
 from tests.running import rows
 from tests.vm import cases, elf_edit
 from tests.vm.cases import analyzed, opened, remedy
@@ -282,9 +282,9 @@ def test_processes(case: Case) -> None:
 def returned(dump: Dump, trial: str, after: str = "") -> int:
     """Bytes of dentries and of external names: nothing else is short-lived in the guest."""
     slabs = returned_by(dump.truth, trial, "slabinfo", after=after)
-    return slabs["dentry"] + sum(
-        size for name, size in slabs.items() if name in ("kmalloc-96", "kmalloc-rcl-96")
-    )
+    slot = kmalloc_slot(slabs, 96)
+    names = (f"kmalloc-{slot}", f"kmalloc-rcl-{slot}")
+    return slabs["dentry"] + sum(slabs[name] for name in names if name in slabs)
 
 
 @pytest.mark.usually("5.10", "7.3")

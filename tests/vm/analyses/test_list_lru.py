@@ -19,7 +19,7 @@ from kcensus.kernel.kernel import Kernel
 from kcensus.results import CheckStatus
 from kcensus.sources import Target
 from tests.lab import Dump, build
-from tests.lab.trials import pairs, slabinfo
+from tests.lab.trials import kmalloc_slot, pairs, slabinfo
 from tests.running import rows
 from tests.vm import cases
 from tests.vm.cases import analyzed, opened, remedy
@@ -226,6 +226,7 @@ def test_lists_on_demand(case: Case) -> None:
         lists = len(holders)
         assert lists >= sum(len(truth.holders) for truth in case.oracle.lrus.values()) > 90
     size = 64 if case.figure("nodes") == 2 else 32
+    size = kmalloc_slot(slabinfo(case.dump.truth["slabinfo.4"]), size)
     frame = case.table("projection").set_index("stage")
     assert frame.loc["on demand", "list_bytes"] == lists * size
     assert frame.loc["on demand", "pointer_bytes"] == case.figure("memcg_aware") * max(

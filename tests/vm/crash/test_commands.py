@@ -102,7 +102,7 @@ class Case:
         Commands to paste in crash have none, so that their lines end elsewhere.
         """
         text = path.read_text().replace(self.session.name, "TARGET")
-        return " ".join(re.sub(r"(`kcensus [\w-]+) TARGET\b", r"\1", text).split())
+        return " ".join(re.sub(r"(`kcensus [\w -]+) TARGET\b", r"\1", text).split())
 
     def document(self, path: Path) -> Any:
         return json.loads(path.read_text().replace(self.session.name, "TARGET"))

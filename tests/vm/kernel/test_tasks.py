@@ -15,13 +15,18 @@ from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.tasks.registers import UNKNOWN, arguments, user_registers
 from kcensus.kernel.tasks.stacks import stacks
 from kcensus.kernel.tasks.tasks import Tasks, tasks
-from kcensus.kernel.waiting.frames import _unwound
+from kcensus.kernel.waiting.frames import _unwound, interrupted_in
 from kcensus.sources import Target
 from tests.lab import Dump, build
 from tests.vm.cases import opened
 from tests.vm.oracles import waits as oracle
 
 pytestmark = pytest.mark.machines
+
+_CODE = 0xFFFF_8000_0000_0000
+"""No code of a kernel has a lower address."""
+_LEAF = "__arch_clear_user"
+"""A function of arm64 without a frame record, in assembler."""
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +78,34 @@ def test_every_stack_equals_drgns(target: Target, dump: Dump, known: Tasks) -> N
     assert not found.is_cut.any()
     assert not faults
     assert len(rows) > 60
+
+
+@pytest.mark.kernels("7.3", "7.3-arm64")
+@pytest.mark.usually
+def test_stacks_of_preempted_tasks_equal_drgns(kernel: str) -> None:
+    target = opened(build(kernel, "preempted"))
+    known = tasks(Kernel(target.prog))
+    rows = np.flatnonzero(~known.is_on_cpu & ~known.has_exited)
+    faults = Faults()
+    found = stacks(Kernel(target.prog), known, rows, faults)
+    preempted = 0
+    for stack, row in enumerate(rows.tolist()):
+        task = Object(target.prog, "struct task_struct *", int(known.address[row]))
+        # On x86-64, drgn may go on in the program, at what its registers happen to hold.
+        places = [each for each in oracle.places(target.prog, task) if each >= _CODE]
+        own, names = found.pc[found.frames(stack)].tolist(), found.functions(stack)
+        if _LEAF in names and own != places:
+            # drgn has no unwind information of it, and takes the caller's frame record for its own.
+            leaf = names.index(_LEAF)
+            assert names[leaf : leaf + 2] == [_LEAF, "read_zero"]
+            del own[leaf + 1]
+        assert own == places, known.comm[row]
+        if "preempt_schedule_irq" in names:
+            preempted += 1
+            assert interrupted_in(names) not in ("", "preempt_schedule_irq")
+    assert preempted >= 2
+    assert not found.is_cut.any()
+    assert not faults
 
 
 def test_stacks_of_running_tasks_hold_drgns(target: Target, known: Tasks) -> None:

@@ -135,10 +135,10 @@ def image(bare: drgn.Program, info: Vmcoreinfo) -> tuple[bytes, range]:
 def test_damaged_images_give_no_wrong_table(
     image: tuple[bytes, range], info: Vmcoreinfo, searched: Symbols, pytestconfig: pytest.Config
 ) -> None:
-    """``--fuzz-cases 4000`` damages a page of the tables in 1,000 images, a second for five."""
+    """``--fuzz-cases 10000`` damages a page of the tables in 1,000 images, a second for five."""
     data, pages = image
     start, refused, expected = info.symbols["_stext"], 0, columns(searched)
-    cases = max(pytestconfig.getoption("--fuzz-cases") // 4, 25)
+    cases = max(pytestconfig.getoption("--fuzz-cases") // 10, 25)
     texts = _texts(info)
     for case in range(cases):
         copy = bytearray(data)

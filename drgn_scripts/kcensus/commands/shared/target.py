@@ -104,6 +104,8 @@ def _limit(reading: Reading, is_local: bool) -> int | None:
 
         is_readable = is_local and os.access(KCORE, os.R_OK)
         return memory.current() or (_default_limit() if is_readable else None)
+    if not memory.is_enforced():
+        raise click.UsageError("--max-memory: this system ignores RLIMIT_DATA; omit the option.")
     return wanted
 
 

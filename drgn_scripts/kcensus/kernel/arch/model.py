@@ -119,6 +119,15 @@ class StackMemory:
             index[within] = at[within] + 1
         return index
 
+    def is_further(self, lanes: Lanes, frames: Frames, callers: Frames) -> Mask:
+        """Return which callers' frames are at higher addresses, or in a stack further out."""
+        here, there = self.index(frames.sp, lanes), self.index(callers.sp, lanes)
+        # An interrupted function may have used no stack.
+        ahead = (callers.sp > frames.sp) | (frames.is_exact & (callers.sp == frames.sp))
+        # From a stack of the CPU, a walk goes on in another one, and never leaves the task's.
+        outwards = (here > 0) & (here != there)
+        return np.asarray((there >= 0) & (outwards | ((here == there) & ahead)))
+
     def load(self, addresses: Words, lanes: Lanes, wanted: Mask) -> tuple[Words, Mask]:
         """Return words of the stacks; 0 for unwanted ones, and outside of any stack."""
         ok = wanted & (self.index(addresses, lanes) >= 0)

@@ -107,8 +107,8 @@ def bios_of(kernel: Kernel, heads: Words, tails: Words, *, limit: int = _MAX_CHA
     is_cut = nodes[ends] != tails[lanes[ends]]
     cut = np.union1d(damage.lanes(), lanes[ends[is_cut]])
     # Since Linux kernel commit 4f024f3797c4 ("block: Abstract out bvec iterator") (in v3.14), the
-    # rest of a bio is a struct. Since v4.8 (commit not verified), bi_rw is called bi_opf; in v7.3,
-    # bi_bvec_done is bi_offset.
+    # rest of a bio is a struct. Since Linux kernel commit 1eff9d322a44 ("block: rename bio bi_rw to
+    # bi_opf") (in v4.8), bi_rw is called bi_opf; in v7.3, bi_bvec_done is bi_offset.
     columns = layout(
         prog,
         type_,
@@ -307,8 +307,10 @@ def _folios(memory: Memory, page: Words, faults: Faults) -> tuple[Words, Words]:
     is_file = (mapping != 0) & ((mapping & _MAPPING_FLAGS) == 0)
     inode = np.zeros(len(page), np.uint64)
     host = layout(prog, "struct address_space", ["host"])
-    # A page without a mapping of its own, such as a slab's, has another pointer there.
-    inode[is_file] = gather(memory, mapping[is_file], host, Faults())["host"]
+    # A page without a mapping of its own, such as a slab's, has another pointer there, which may
+    # lead into the image of the kernel. Inodes are in slabs, and so in the direct map.
+    found = gather(memory, mapping[is_file], host, Faults())["host"]
+    inode[is_file] = np.where(pages.valid(pages.pfn(found)), found, np.uint64(0))
     return folio, inode
 
 

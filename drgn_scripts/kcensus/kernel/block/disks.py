@@ -297,15 +297,17 @@ def _queues(
 
     :param whole: the ``struct gendisk`` of each queue
     """
-    # Commits not verified: since v5.2 (in RHEL 8, too), mq_freeze_depth is an int; since v5.16,
-    # there is quiesce_depth, and before only a flag with a number that debug info lacks.
+    # Since Linux kernel commit 7996a8b5511a ("blk-mq: fix hang caused by freeze/unfreeze sequence")
+    # (in v5.2, and in RHEL 8), mq_freeze_depth is an int. Since v5.16 (commit not verified), there
+    # is quiesce_depth, and before only a flag with a number that debug info lacks.
     columns = layout(
         kernel.prog,
         "struct request_queue",
         {"elevator": "elevator"},
         {"mq_ops": "mq_ops", "request_fn": "request_fn", "hardware_queues": "nr_hw_queues"}
         | {"freeze_depth": ("mq_freeze_depth.counter", "mq_freeze_depth")}
-        # Commit not verified: a queue names its disk since v5.15.
+        # Since Linux kernel commit d152c682f03c ("block: add an explicit ->disk backpointer to the
+        # request_queue") (in v5.15), a queue names its disk.
         | {"quiesce_depth": "quiesce_depth", "disk": "disk"},
     )
     read = gather(kernel.memory, queues, columns, faults)

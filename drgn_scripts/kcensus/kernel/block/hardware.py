@@ -106,7 +106,8 @@ def hardware_queues(kernel: Kernel) -> HardwareQueues:
         prog,
         "struct blk_mq_hw_ctx",
         ["tags", "queue", "queue_num", "state", "nr_ctx"],
-        # Since v4.11 (commit not verified), blk-mq has schedulers.
+        # Since Linux kernel commit bd166ef183c2 ("blk-mq-sched: add framework for MQ capable IO
+        # schedulers") (in v4.11), blk-mq has schedulers.
         {"sched_tags": "sched_tags", "sched_data": "sched_data", "fq": "fq"},
     )
     read = gather(memory, address, columns, faults)
@@ -166,7 +167,8 @@ def _tags(memory: Memory, addresses: Words, faults: Faults) -> tuple[Tags, int]:
     prog = memory.prog
     type_ = prog.type("struct blk_mq_tags")
     address = addresses[addresses != 0]
-    # Before static_rqs (v4.11, commit not verified), rqs are the preallocated requests.
+    # Until Linux kernel commit 2af8cbe30531 ("blk-mq: split tag ->rqs[] into two") (in v4.11), rqs
+    # are the preallocated requests.
     required: dict[str, Path] = {name: name for name in ("nr_tags", "nr_reserved_tags", "rqs")}
     members = layout(prog, type_, required | {"static_rqs": ("static_rqs", "rqs")})
     read = gather(memory, address, members, faults)
@@ -175,8 +177,10 @@ def _tags(memory: Memory, addresses: Words, faults: Faults) -> tuple[Tags, int]:
     column = {name: values[read.readable] for name, values in read.columns.items()}
     maps: dict[str, Words] = {}
     for name in ("bitmap_tags", "breserved_tags"):
-        # From v5.10 to v5.15 (commit not verified), the maps are pointers: with
-        # BLK_MQ_F_TAG_HCTX_SHARED, hardware queues have tags of their own around one map.
+        # From Linux kernel commit 222a5ae03cdd ("blk-mq: Use pointers for blk_mq_tags bitmap tags")
+        # to ae0f1a732f4a ("blk-mq: Stop using pointers for blk_mq_tags bitmap tags") (v5.10 to
+        # v5.15), the maps are pointers: with BLK_MQ_F_TAG_HCTX_SHARED, hardware queues have tags of
+        # their own around one map.
         if type_.member(name).type.kind == drgn.TypeKind.POINTER:
             maps[name] = gather(memory, address, layout(prog, type_, [name]), faults)[name]
         else:

@@ -177,7 +177,8 @@ class _Reader:
                 "ref": ("ref.refs.counter", "ref.counter"),
             }
             | {"hctx": "mq_hctx", "sched_tag": "internal_tag", "ctx": "mq_ctx"}
-            # Since v6.12 (commit not verified), the priority is that of the first bio.
+            # Since Linux kernel commit 6975c1a486a4 ("block: remove the ioprio field from struct
+            # request") (in v6.13), the priority is that of the first bio.
             | {"ioprio": "ioprio", "started": "start_time_ns", "dispatched": "io_start_time_ns"}
             | {"deadline": ("deadline", "__deadline"), "timeout": "timeout"}
             | {"old_start": "start_time", "private": "elv.priv[0]", "private_1": "elv.priv[1]"},
@@ -424,8 +425,9 @@ class _Reader:
         ]
         if queue.has_member("requeue_list"):
             found.append((Place.REQUEUE, "queuelist", at(multi, queue, "requeue_list")))
-        # Since v6.6 (commit not verified), flushes use the same link as other lists, and flushes in
-        # the driver are only counted.
+        # Since Linux kernel commit 81ada09cc25e ("blk-flush: reuse rq queuelist in flush state
+        # machine") (in v6.6), flushes use the same link as other lists, and flushes in the driver
+        # are only counted.
         has_link = self.type.member("flush").type.has_member("list")
         link = "flush.list" if has_link else "queuelist"
         own = self._flush_queues()[1]

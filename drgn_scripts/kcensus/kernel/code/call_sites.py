@@ -18,7 +18,7 @@ import drgn
 
 from kcensus.kernel.arch.instructions import Search, UnclearError
 from kcensus.kernel.code.flow import Extent, Flow
-from kcensus.kernel.code.text import Text
+from kcensus.kernel.code.text import text_of
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import Mode
 
@@ -214,7 +214,7 @@ class CallSites:
         self._bodies: dict[tuple[int, int, int], _Body | None] = {}
         self._effects: dict[tuple[int, int], Effects] = {}
         self._unreadable: set[int] = set()
-        self._text = Text(self.prog)
+        self._text = text_of(kernel)
         self._functions = self._text.functions
 
     @property
@@ -268,6 +268,35 @@ class CallSites:
             is_taking = any(each[0] == key[0] for each in taking)
             inside = body.inside.get(key, frozenset())
             found.append(Held(*key, is_sure, is_taken, is_taking, is_dropped, inside))
+        return found
+
+    def takers(self, pc: int, name: str, type_: str, mode: Mode) -> set[int]:
+        """Return the functions whose call is the last one before ``pc`` that may take such a lock.
+
+        :return: on each way; 0 for a way without one, or with a drop after it. Empty if unknown
+        """
+        body = self._body_at(pc, name)
+        if body is None:
+            return set()
+        keys = [key for key in body.keys if key[:2] == (type_, mode)]
+        found, seen = set[int](), set[int]()
+        start, number = body.flow.sites[pc]
+        # The call itself runs afterwards.
+        pending = [(start, number)]
+        while pending:
+            start, number = pending.pop()
+            block = body.flow.blocks[start]
+            for site in reversed(block.sites[:number]):
+                changes = frozenset[int]().union(*(body.changes(site.end, key) for key in keys))
+                if any(changes):
+                    found.add(site.target if max(changes) > 0 else 0)
+                    break
+            else:
+                before = [each for each in body.flow.preceding[start] if each not in seen]
+                seen |= {*before}
+                pending += [(each, len(body.flow.blocks[each].sites)) for each in before]
+                if start == body.flow.extent[0]:
+                    found.add(0)
         return found
 
     def completes(self, pc: int, name: str = "") -> dict[int, bool]:

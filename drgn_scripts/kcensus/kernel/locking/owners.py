@@ -29,7 +29,7 @@ _MUTEX_FLAGS = np.uint64(7)
 _PICKUP = np.uint64(4)
 """MUTEX_FLAG_PICKUP: the mutex was handed over to its first waiter, which has yet to run.
 
-Since v4.11 (commit not verified).
+Since Linux kernel commit e274795ea7b7 ("locking/mutex: Fix mutex handoff") (in v4.11).
 """
 HANDED_OVER = "mutex.owner: handed over"
 """Evidence of a hand-over: a task that still waits for the mutex does not hold it."""

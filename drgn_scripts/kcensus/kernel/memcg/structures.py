@@ -140,7 +140,8 @@ class _Reader:
     def _cgroups(self, owners: Numbers, addresses: Words) -> None:
         """Count cgroups, each with an array of itself and its ancestors behind it."""
         # Since Linux kernel commit b11cfb5807e3 ("cgroup: record ancestor IDs and reimplement
-        # cgroup_is_descendant() using it") (in v4.5); pointers since v6.1 (commit not verified).
+        # cgroup_is_descendant() using it") (in v4.5); pointers since Linux kernel commit
+        # 7f203bc89eb6 ("cgroup: Replace cgroup->ancestor_ids[] with ->ancestors[]") (in v6.1).
         type_ = self.prog.type(CGROUP)
         size, each = drgn.sizeof(type_), 0
         if type_.members and type_.members[-1].type.kind == drgn.TypeKind.ARRAY:

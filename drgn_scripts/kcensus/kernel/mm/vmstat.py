@@ -151,7 +151,8 @@ def memory_use(prog: drgn.Program, ram_bytes: int) -> dict[str, int]:
     stacks = kib << 10 if kib is not None else count * size if count and size else None
     if stacks is not None:
         use["kernel_stacks"] = max(stacks, 0)
-    # As Percpu of /proc/meminfo, since v4.20 (commit not verified); before, it is unknown.
+    # As Percpu of /proc/meminfo, since Linux kernel commit 7e8a6304d541 ("/proc/meminfo: add percpu
+    # populated pages count") (in v4.20); before, it is unknown.
     per_cpu = attempt(lambda: int(prog["pcpu_nr_populated"]) * int(prog["pcpu_nr_units"]))
     if per_cpu is not None:
         use["per_cpu"] = per_cpu * page

@@ -25,7 +25,7 @@ def user_registers(kernel: Kernel, stacks: Words, faults: Faults) -> UserRegiste
     :raises LookupError: no reader for this architecture, or the debug info lacks the registers
     """
     readers = readers_of(kernel.prog.platform)
-    if readers is None:
+    if readers is None or readers.user_registers is None:
         raise LookupError("the place of the registers of programs is unknown on this architecture")
     top = stacks + np.uint64(stack_size(kernel.prog))
     return readers.user_registers(kernel.memory, top, faults)

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Kernel stacks of sleeping tasks, all unwound together, one frame of every stack a step.
 
-Like the kernel, this needs no debug info of functions, but ORC tables, frame pointers or frame
-records.
+Like the kernel, this needs no debug info of functions, but ORC tables, frame pointers, frame
+records or back chains.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -121,20 +120,22 @@ def stacks(kernel: Kernel, tasks: Tasks, rows: Numbers, faults: Faults) -> Stack
     return Stacks(lane, pc, bottom, is_cut, names, size, modules)
 
 
-def running_stack(kernel: Kernel, stack: int, registers: Sequence[int]) -> list[tuple[int, int]]:
+def running_stack(
+    kernel: Kernel, stack: int, registers: tuple[int, int, int, int]
+) -> list[tuple[int, int]]:
     """Return the stack of a running task by the registers of its CPU.
 
     Each frame is its return address, and an address in the function; the innermost is first. Where
     the stack goes on in another one, such as that of interrupts, it is cut on some architectures.
 
     :param stack: lowest address of the task's stack
-    :param registers: instruction and stack pointer, and those of ``Architecture.unwound``
+    :param registers: instruction, stack and frame pointer, and link register; 0 for none
     :raises LookupError: as for :func:`stacks`
     """
     low, size = np.array([stack], np.uint64), stack_size(kernel.prog)
     readers = _readers(kernel.prog)
     memory = StackMemory(kernel, low, size, Faults(), readers.cpu_stacks(kernel))
-    pc, sp, base, link = (np.array([each], np.uint64) for each in (*registers, 0)[:4])
+    pc, sp, base, link = (np.array([each], np.uint64) for each in registers)
     started = np.ones(1, np.bool_)
     _, places, _, exact, _ = walk(
         memory, readers.unwinder(memory), Frames(pc, sp, base, started, link), started

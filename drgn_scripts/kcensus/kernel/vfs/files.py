@@ -54,7 +54,8 @@ def dentry_paths(kernel: Kernel, first: Words, faults: Faults) -> dict[int, str]
 
     :param first: ``inode.i_dentry.first``
     """
-    # A member of an anonymous union since v6.18, of d_u before (commit not verified).
+    # A member of an anonymous union since Linux kernel commit 3b7d764a37d0 ("struct dentry: make
+    # ->d_u anonymous") (in v7.1), of d_u before.
     names = {"alias": ("d_u.d_alias.next", "d_alias.next")}
     alias = layout(kernel.prog, "struct dentry", names).fields["alias"]
     rows = np.flatnonzero(first)

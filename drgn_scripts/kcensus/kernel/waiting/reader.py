@@ -10,6 +10,7 @@ from functools import cached_property
 import drgn
 import numpy as np
 
+from kcensus.arch import name_of
 from kcensus.engine.memory import Faults, Mask
 from kcensus.kernel.arch.readers import readers_of
 from kcensus.kernel.kernel import Kernel, once
@@ -151,6 +152,7 @@ def _of_interest(draft: Draft, graph: Graph, blocked: Mask) -> Mask:
 
 def unread_code(platform: drgn.Platform | None) -> list[str]:
     """Return a gap's subject for machine code that :class:`CallSites` does not read."""
-    if platform is None or readers_of(platform) is not None:
+    readers = readers_of(platform)
+    if platform is None or (readers is not None and readers.decoder is not None):
         return []
-    return [f"machine code of {platform.arch.name.lower()}, which shows the holders of locks"]
+    return [f"machine code of {name_of(platform)}, which shows the holders of locks"]

@@ -8,6 +8,7 @@ specifies the file.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 import drgn
@@ -17,6 +18,7 @@ from kcensus.samples import capsule as bundled_capsule
 from kcensus.sources.capsule.container import BadCapsule, PageStore, Reader, corrupt, is_capsule
 from kcensus.sources.capsule.lookups import Lookups, Machine, ObjectData, assemble, is_assembled
 from kcensus.sources.custom import read_page_tables
+from kcensus.sources.debuginfo.packages import at_recording
 from kcensus.sources.model import (
     Request,
     Source,
@@ -66,7 +68,7 @@ class _Replay:
         raise self.lacking(f"the symbol {name}")
 
     def need_modules(self, *names: str) -> list[str]:
-        return self.lookups.modules.get(names, [])
+        return [*map(at_recording, self.lookups.modules.get(names, []))]
 
     def places(self) -> list[tuple[str, str]]:
         return [("all types", "in the capsule")]
@@ -137,6 +139,7 @@ def _target(reader: Reader, name: str) -> Target:
         missing_end="the recorded dump lacks its end" if format.endswith(", truncated") else "",
         types=as_text(manifest.get("types", "DWARF")),
         has_pseudonyms="names" in redacted,
+        boot=as_text(manifest.get("boot", "")),
         failed={as_text(name): as_text(reason) for name, reason in failed.items()},
         verify=reader.verify,
     )
@@ -166,7 +169,9 @@ def _path(spec: str) -> str:
 
 def _open(request: Request) -> Target:
     spec = request.spec or ""
-    return open_capsule(_path(spec), printable(spec))
+    target = open_capsule(_path(spec), printable(spec))
+    unused = ("-s is not used: a capsule has all its types",) if request.symbols else ()
+    return replace(target, notes=unused)
 
 
 SOURCE = Source(lambda spec: spec is not None and is_capsule(_path(spec)), _open)

@@ -46,10 +46,16 @@ _UBUNTU = (
     "realtime|bluefield|xilinx|snapdragon|virtual"
 )
 _SUSE = "preempt|azure|rt|rt_debug|64kb|kvmsmall|pae|xen|debug|vanilla|longterm"
-_DEBIAN = (
-    r"amd64|arm64|arm64-16k|686|686-pae|armmp|armmp-lpae|powerpc64le|powerpc64le-64k|s390x|riscv64|"
-    r"loong64"
-)
+# Flavours by the architecture of the package, which apt needs on a machine of another one.
+_DEBIAN = {
+    "": "amd64",
+    "arm64": "arm64|arm64-16k",
+    "i386": "686|686-pae",
+    "armhf": "armmp|armmp-lpae",
+    "ppc64el": "powerpc64le|powerpc64le-64k",
+    **{name: name for name in ("s390x", "riscv64", "loong64")},
+}
+_SNAPSHOT = "superseded kernels are in the snapshot archive"
 
 # Sentences of missing_module(), and the part of its remedy that is of one module.
 _MISSING = re.compile(r"debug info of module (\S+) .*? is missing: (.*)")
@@ -84,11 +90,16 @@ _RULES = (
         _REPO,
     ),
     (r"[\w.-]+\.(?:azl|cm)\d+", "Azure Linux", "tdnf install kernel-debuginfo-{release}", _REPO),
-    (
-        rf"\d+\.\d+[\w.+~-]*-(?:(?:cloud|rt)-)?(?:{_DEBIAN})",
-        "Debian",
-        "apt install linux-image-{release}-dbg",
-        "superseded kernels are in the snapshot archive",
+    *(
+        (
+            rf"\d+\.\d+[\w.+~-]*-(?:(?:cloud|rt)-)?(?:{flavours})",
+            "Debian",
+            "apt install linux-image-{release}-dbg" + f":{name}" * bool(name),
+            f"{_SNAPSHOT}; elsewhere, first `dpkg --add-architecture {name}`"
+            if name
+            else _SNAPSHOT,
+        )
+        for name, flavours in _DEBIAN.items()
     ),
     # The version of the package adds a rebuild count to the release, so it is not known here.
     (
@@ -163,6 +174,14 @@ def missing_module(
         remedy += "; it was built outside of the kernel's tree, whose packages do not have it"
     where = f"module {printable(name)} of kernel {printable(release)}"
     return f"debug info of {where} is missing: {remedy}"
+
+
+def at_recording(sentence: str) -> str:
+    """Return a sentence of :func:`missing_module` of a capsule, which takes no types later."""
+    start, found, remedy = sentence.partition(" is missing: ")
+    if not found:
+        return sentence
+    return f"{start}{found}record the capsule again from its vmcore; for that, {remedy}"
 
 
 class Lack(NamedTuple):

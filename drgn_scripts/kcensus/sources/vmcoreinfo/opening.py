@@ -89,6 +89,8 @@ def _open_raw(path: str, given: Vmcoreinfo | None) -> drgn.Program:
     whole = memory.of_raw(path)
     infos = candidates(whole.read, whole.ranges) if given is None else iter([given])
     for info in infos:
+        if info.architecture is None:
+            continue
         # RAM of arm64 begins at another address than 0, which the image may have or not.
         for start in dict.fromkeys((0, info.number("PHYS_OFFSET") or 0)):
             image = whole.moved(start)

@@ -77,16 +77,17 @@ class Vmcoreinfo:
         )
 
     @property
-    def architecture(self) -> Architecture:
-        """The architecture, by the lines that only one has; else the first known one."""
+    def architecture(self) -> Architecture | None:
+        """The architecture, by the lines that only one has; None without such a line."""
         found = (
             each for each in KNOWN if any(self.number(name) is not None for name in each.marks)
         )
-        return next(found, KNOWN[0])
+        return next(found, None)
 
     def physical(self, address: int) -> int | None:
         """Return the physical address of a variable of the image; None if it is unknown."""
-        return self.architecture.physical(address, self.number)
+        known = self.architecture
+        return None if known is None else known.physical(address, self.number)
 
     def describes(self, read: Read) -> bool | None:
         """Return whether memory has the release of this kernel in init_uts_ns.

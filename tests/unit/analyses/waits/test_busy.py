@@ -141,6 +141,21 @@ def test_hung_tasks_of_other_findings_are_a_part_of_these() -> None:
     assert hung.no_remedy
 
 
+def test_the_root_of_hung_tasks_of_the_log_is_a_finding() -> None:
+    """Few tasks, or short waits, are usual, but the kernel may have a lower limit."""
+    scene = Scene(3, {1: 0, 2: 0}, owned(1))
+    assert [each.id for each in findings(scene.figures())] == []
+    figures = scene.figures()
+    figures.log, figures.hung = _log(("task-1", 101, 5)), {101: 5}
+    found = {each.id: each for each in findings(figures)}
+    assert found.keys() == {"waits-behind:100", "log-hung-task"}
+    assert found["log-hung-task"].part_of == "waits-behind:100"
+    # It has run since.
+    figures = scene.figures()
+    figures.log, figures.hung = _log(("task-1", 101, 5)), {}
+    assert [each.id for each in findings(figures)] == ["log-hung-task"]
+
+
 def test_hung_tasks_whose_pid_others_have() -> None:
     # Two tasks, one after the other.
     figures = _CONVOY.figures()

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 import pytest
 
 from kcensus.kernel.code.call_sites import CallSites, Held
+from kcensus.kernel.code.text import text_of
 from kcensus.kernel.locking.owners import Mode
+from kcensus.kernel.waiting.frames import staying
 from tests.unit.kernel.code import assembler
 from tests.unit.kernel.code.assembler import LOCK, MOVE, RET, TABLE, TEST, ArmCode, Code, Item, of
 
@@ -150,3 +152,56 @@ def test_which_functions_the_code_of_another_one_calls() -> None:
     assert calls.calls("write", ["up_read"]) is False
     assert calls.calls("write", ["unknown"]) is None
     assert calls.calls("unknown", ["up_read"]) is None
+
+
+_AREA = of(LOCK), "call down_read_trylock", RET
+_WHOLE = of(LOCK), "call down_read_killable", RET
+_TWO_LOCKS = (TEST, "jne area", "again:", "call whole", *_SLEEP, TEST, "jne again", *_DROP, RET)
+_HANDLES_TWICE = ("area:", "call area_lock", "call sleep", *_DROP, RET)
+
+
+@pytest.mark.parametrize(
+    ("expected", "function"),
+    [
+        ({"whole"}, (*_TWO_LOCKS, *_HANDLES_TWICE)),
+        ({"", "whole"}, (TEST, "jne on", "call whole", "on:", *_SLEEP, RET)),
+        ({"", "whole"}, ("call whole", TEST, "jne on", *_DROP, "on:", *_SLEEP, RET)),
+        ({"area_lock", "whole"}, ("call whole", TEST, "jne on", "call area_lock", "on:", *_SLEEP)),
+        ({""}, (*_SLEEP, "call whole", RET)),
+        (set(), (*_SLEEP, RET)),
+    ],
+)
+def test_the_last_call_that_takes_a_lock(expected: set[str], function: Sequence[Item]) -> None:
+    calls, pc = sites(f=function, area_lock=_AREA, whole=_WHOLE)
+    found = calls.takers(pc, "f", "struct rw_semaphore", Mode.READ)
+    names = {start: name for name in ("area_lock", "whole") for start in calls.addresses(name)}
+    assert {names.get(each, "") for each in found} == expected
+
+
+@pytest.mark.parametrize(
+    ("is_passing", "function"),
+    [
+        (True, (TEST, "jne out", MOVE, "out:", RET)),
+        (True, (TEST, "jmp sleep")),
+        (False, ("again:", TEST, "jne again", RET)),
+        (False, (TEST, "call sleep", RET)),
+        (False, (TEST, TABLE)),
+        (False, (TEST, "jne f.cold", "on:", MOVE, RET)),
+        (False, (TEST, "jmp middle")),
+    ],
+)
+def test_functions_in_which_no_task_stays(is_passing: bool, function: Sequence[Item]) -> None:
+    code = assembler.MACHINE(
+        {"f": function, "g": (RET, "middle:", MOVE, RET), "f.cold": ("jmp on",)}, _OTHERS
+    )
+    kernel, start = code.kernel(), code.labels["f"]
+    extent = text_of(kernel).functions.extent(start)
+    assert extent is not None
+    assert text_of(kernel).is_passing(extent) == is_passing
+    names = [(start, "f.isra.0"), (code.labels["g"], "g")]
+    assert staying(kernel, names, "f") == "f"
+    names = [(start, "f"), (code.labels["g"], "g.part.0")]
+    assert staying(kernel, names, "f") == ("g" if is_passing else "f")
+    assert staying(kernel, names, "g") == "g"
+    code.is_lost = True
+    assert staying(code.kernel(), names, "f") == "f"

@@ -47,6 +47,36 @@ def test_a_stack_of_which_drgn_lacks_a_caller(monkeypatch: pytest.MonkeyPatch) -
     assert len(unwound(2)) == 2
 
 
+@pytest.mark.parametrize(
+    ("states", "count", "is_program"),
+    [([0, None, 1 << 48], 2, False), ([1 << 48], 0, True), ([0, None, 0], 3, False)],
+)
+def test_the_state_of_the_processor_tells_programs(
+    states: list[int | None], count: int, is_program: bool
+) -> None:
+    """On Z, programs have the addresses of the kernel."""
+
+    class Frame(SimpleNamespace):
+        def register(self, name: str) -> int:
+            if self.state is None:
+                raise LookupError
+            return {"pswm": int(self.state)}[name]
+
+    prog = mock.Mock(platform=drgn.Platform(drgn.Architecture.S390X))
+    prog.main_module.return_value = SimpleNamespace(debug_file_path="/vmlinux")
+    trace = [
+        Frame(pc=at + 1, interrupted=True, is_inline=False, state=s) for at, s in enumerate(states)
+    ]
+    prog.stack_trace.return_value = trace
+    kernel: Any = SimpleNamespace(prog=prog)
+    with (
+        mock.patch.object(frames, "Object"),
+        mock.patch.object(frames, "_unwound", return_value=[]),
+    ):
+        assert len(frames.running_frames(kernel, 1)) == count
+        assert frames.runs_program(kernel, 1) == is_program
+
+
 def test_inlined_functions_are_of_the_frame_around_them() -> None:
     inner = 0xFFFF_FFFF_8100_0000
     assert unwound(3, inlined=(1,)) == [(inner, inner), (inner + 2, inner + 1)]
@@ -66,6 +96,19 @@ def test_inlined_functions_are_of_the_frame_around_them() -> None:
 )
 def test_where_a_task_runs(functions: list[str], function: str) -> None:
     assert frames.runs_in(functions) == function
+
+
+@pytest.mark.parametrize(
+    ("functions", "is_vague"),
+    [
+        (["vectors", "spin_waiter"], True),
+        (["queued_spin_lock_slowpath", "vectors"], False),
+        (["el1h_64_irq", "copy"], False),
+        ([], False),
+    ],
+)
+def test_whether_the_interrupted_function_is_known(functions: list[str], is_vague: bool) -> None:
+    assert frames.is_at_vector(functions) == is_vague
 
 
 @pytest.mark.parametrize(

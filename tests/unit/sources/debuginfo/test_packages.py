@@ -19,9 +19,13 @@ EULER = "openEuler, Anolis OS or Alibaba Cloud Linux"
 
 PACKAGES = {
     ("Debian", "apt install linux-image-{}-dbg"): """
-        5.10.0-46-cloud-amd64 6.1.0-18-amd64 6.1.0-18-rt-arm64 4.19.0-20-686-pae
+        5.10.0-46-cloud-amd64 6.1.0-18-amd64
         5.10.0-0.bpo.9-amd64 6.1.0-0.deb11.13-amd64 6.12.9+bpo-cloud-amd64
         6.12.38+deb13-amd64 7.3.4+deb13-cloud-amd64 6.7.12-amd64""",
+    ("Debian", "apt install linux-image-{}-dbg:arm64"): "6.1.0-18-rt-arm64 6.12.9-arm64-16k",
+    ("Debian", "apt install linux-image-{}-dbg:i386"): "4.19.0-20-686-pae",
+    ("Debian", "apt install linux-image-{}-dbg:ppc64el"): "6.12.107+deb13-powerpc64le-64k",
+    ("Debian", "apt install linux-image-{}-dbg:s390x"): "6.12.107+deb13-s390x",
     ("Ubuntu", "apt install linux-image-{}-dbgsym"): """
         5.15.0-101-generic 4.15.0-213-lowlatency 6.8.0-1015-aws 6.8.0-1015-azure
         6.8.0-31-generic-64k 5.15.0-1052-realtime""",
@@ -69,7 +73,7 @@ UNKNOWN = [
     "6." + "1" * 100 + "-amd64",
 ]
 
-COMMAND = r"(?:(?:apt|dnf|tdnf|yum|zypper) )?(?:debuginfo-)?install [A-Za-z0-9][\w.+~-]*"
+COMMAND = r"(?:(?:apt|dnf|tdnf|yum|zypper) )?(?:debuginfo-)?install [A-Za-z0-9][\w.+~-]*(?::\w+)?"
 BUILD_ID = "3b43fad5034874490492495d552c0af6a5fab235"
 
 

@@ -14,7 +14,7 @@ BASE = 0xFFFF_FFFF_8100_0000
 """Address of ``_stext``."""
 TABLES = BASE + 0x20_0000
 ERAS = ("3.10", "4.6", "5.10", "6.1", "6.2", "6.4", "7.0")
-_LETTERS = "_etaoinsrhldcumfpgwybvkxjqz0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ.$"
+_LETTERS = "_etaoinsrhldcumfpgwybvkxjqz0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ.$?"
 _PAIRS = [a + b for a in "_etaoinsr" for b in "_etaoinsrhldcumf"]
 _OTHERS = iter(_PAIRS)
 _TOKENS = [chr(n) if chr(n) in _LETTERS else next(_OTHERS, "") for n in range(256)]

@@ -58,6 +58,13 @@ def test_labels_of_the_assembler_are_left_out(tmp_path: Path) -> None:
     assert columns(from_file(path, kernel(moved(linked())))) == moved(linked())
 
 
+def test_undefined_weak_symbols_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "System.map"
+    path.write_text(f"{'':16} w mach_get_cmos_time\n{'':16} w __crc_x\n" + lines(linked()))
+    assert is_symbols(path.read_bytes()[:1024])
+    assert columns(from_file(path, kernel(moved(linked())))) == moved(linked())
+
+
 def test_proc_kallsyms_is_of_one_boot(tmp_path: Path) -> None:
     path = tmp_path / "kallsyms"
     module = "ffffffffc0000000 t xfs_init\t[xfs]\nffffffffc0000010 t bpf_prog_1\t[bpf]\n"

@@ -37,11 +37,20 @@ def test_a_long_name() -> None:
     assert columns(table) == symbols
 
 
+def test_a_symbol_in_a_section_of_an_unknown_kind() -> None:
+    symbols = many(1100)
+    symbols[9] = ("?", *symbols[9][1:])
+    written = write(symbols, "6.4")
+    table = kallsyms.load(program(written.vmcoreinfo(symbols), written.data))
+    assert columns(table) == symbols
+
+
 @pytest.fixture
 def table() -> Symbols:
     symbols = many(1100, percpu=True)
     symbols[10] = ("T", symbols[9][1], symbols[10][2])
     symbols[11] = ("W", "alias", symbols[12][2])
+    symbols[13] = ("T", "__sched_text_start", symbols[14][2])
     written = write(symbols, "6.1", percpu=True)
     return kallsyms.load(program(written.vmcoreinfo(symbols), written.data))
 
@@ -85,6 +94,8 @@ def test_the_finder(table: Symbols) -> None:
     assert address is not None
     assert prog.symbol(address).name == "alias"
     assert {each.name for each in prog.symbols(address)} == {"alias", "function_8"}
+    # A function before the start of its section.
+    assert prog.symbol(table.addresses("__sched_text_start")[0]).name == "function_10"
     assert len(prog.symbols()) == len(table)
     # Places in a CPU's area are no addresses.
     for outside in (0, 64, BASE - 1, int(table.address_column[-1]) + 1, (1 << 64) - 1):

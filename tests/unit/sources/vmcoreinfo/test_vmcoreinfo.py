@@ -66,14 +66,18 @@ def test_lines_are_parsed() -> None:
     assert info.word("BUILD-ID") is None
     assert "mem_section" in info.symbols
     assert "mem_section" not in info.own_symbols()
+    assert info.architecture is not None
     assert info.architecture.drgn == drgn.Architecture.X86_64
     assert info.physical(info.symbols["init_uts_ns"]) == UTS
     assert Vmcoreinfo(b"BUILD-ID= 0a1b\n").build_id == "0a1b"
     assert Vmcoreinfo(b"BUILD-ID=0a1b;reboot\n").build_id is None
     arm = Vmcoreinfo(b"NUMBER(VA_BITS)=48\nNUMBER(kimage_voffset)=0xffff7fffc0000000\n")
+    assert arm.architecture is not None
     assert arm.architecture.drgn == drgn.Architecture.AARCH64
     assert arm.physical(0xFFFF_8000_0800_0000) == 0x4800_0000
     assert not arm.is_complete()
+    other = Vmcoreinfo(b"NUMBER(va_bits)=0x30\n")
+    assert (other.architecture, other.physical(0xFFFF_FFFF_8100_0000)) == (None, None)
 
 
 @given(st.binary(max_size=300))

@@ -241,6 +241,12 @@ class Figures:
         return present(self.kernel, self.log.last)
 
     @cached_property
+    def awaited_by_hung(self) -> Mask:
+        """Which nodes are, or keep, a task that the log reports as hung and has not run since."""
+        hung = [node for node in self.task_nodes if self.tasks.pid(node) in self.hung]
+        return self.graph.sure.reached(hung)
+
+    @cached_property
     def reported(self) -> set[int]:
         """PIDs of the tasks that the log reports, but for those that others have by now."""
         return self.log.last.keys() - replaced(self.kernel, self.log.last)

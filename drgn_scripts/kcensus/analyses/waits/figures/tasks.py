@@ -12,7 +12,6 @@ import drgn
 import numpy as np
 from drgn.helpers.linux.slab import slab_object_info
 
-from kcensus.arch import KERNEL
 from kcensus.engine.memory import Mask, Numbers
 from kcensus.human import human_seconds
 from kcensus.kernel.kernel import Kernel
@@ -21,15 +20,18 @@ from kcensus.kernel.symbols import described, symbols_of
 from kcensus.kernel.tasks.functions import entered_by, plain
 from kcensus.kernel.tasks.stacks import Stacks
 from kcensus.kernel.tasks.tasks import TRAPS
-from kcensus.kernel.tasks.traced import has_dwarf
 from kcensus.kernel.waiting.cycles import Behind
 from kcensus.kernel.waiting.finders.stopped.tracers import TRACES
 from kcensus.kernel.waiting.frames import (
+    has_dwarf,
     interrupted_in,
+    is_at_vector,
     runnable_stacks,
     running_frames,
     runs_in,
+    runs_program,
     spins,
+    staying,
 )
 from kcensus.kernel.waiting.reader import Waiting
 from kcensus.sources.capsule import NotRecorded
@@ -102,8 +104,14 @@ class TaskNodes:
         row = self._waiting.row(node)
         if row >= 0:
             return printable(self._waiting.waits.function[row])
-        functions = self.functions(node)
-        return printable((runs_in if self.is_running(node) else interrupted_in)(functions))
+        frames = [(pc, name) for pc, name, _ in self._frames_of(node)]
+        names = [name for _, name in frames]
+        function = (runs_in if self.is_running(node) else interrupted_in)(names)
+        return printable(staying(self._kernel, frames, function))
+
+    def is_at_vector(self, node: int) -> bool:
+        """Return whether a task may be in a function that :meth:`function` calls."""
+        return self.is_running(node) and is_at_vector(self.functions(node))
 
     def place(self, node: int) -> str:
         """Return the function in which a task is, with its module, as the kernel prints it."""
@@ -195,8 +203,7 @@ class TaskNodes:
 
     def in_program(self, node: int) -> bool:
         """Return whether a task runs in its program, not in the kernel."""
-        frames = self._running(node)
-        return bool(frames) and frames[0][0] < KERNEL
+        return self.is_running(node) and runs_program(self._kernel, int(self._graph.address[node]))
 
     def real_time(self, node: int) -> tuple[int, int] | None:
         """Return policy and priority of a real-time task, as chrt has them; None for others."""
@@ -224,15 +231,15 @@ class TaskNodes:
 
     def frames(self, node: int) -> list[tuple[int, str, str]]:
         """Return address, function and module of the frames of a task, the innermost first."""
-        found, row = self._stack(node)
-        if row >= 0:
-            frames = [
-                (pc, found.names[pc], found.modules.get(pc, ""))
-                for pc in found.pc[found.frames(row)].tolist()
-            ]
-        else:
-            frames = self._running(node)
+        frames = self._frames_of(node)
         return [(pc, printable(name), printable(module)) for pc, name, module in frames]
+
+    def _frames_of(self, node: int) -> list[tuple[int, str, str]]:
+        found, row = self._stack(node)
+        if row < 0:
+            return self._running(node)
+        places = found.pc[found.frames(row)].tolist()
+        return [(pc, found.names[pc], found.modules.get(pc, "")) for pc in places]
 
     def state(self, node: int) -> State:
         """Return the state of a task."""

@@ -94,8 +94,11 @@ def loops(figures: Figures, node: int) -> str:
     function = figures.tasks.function(node) if node >= 0 else ""
     module = figures.tasks.module(node) if function else ""
     start = f"Ask the vendor of the module {module} about" if module else "Search known bugs for"
+    place = function or "the functions on its stack"
+    if function and figures.tasks.is_at_vector(node):
+        place += ", or in a function that it calls, such as that of a spinlock"
     return (
-        f"{start} a loop in {function or 'the functions on its stack'} (`kcensus waits TARGET "
+        f"{start} a loop in {place} (`kcensus waits TARGET "
         "--table stacks --top 0` has the stack). No signal ends a loop in the kernel: if the task "
         "does not get on, restart the machine"
     )

@@ -47,8 +47,12 @@ def severity(count: int, seconds: float) -> Severity | None:
 
 
 def degree(figures: Figures, node: int) -> Severity | None:
-    """Return the severity of the waits for a node; None if they are usual."""
-    return severity(int(figures.behind.tasks[node]), _oldest(figures, node))
+    """Return the severity of the waits for a node; None if they are usual.
+
+    The kernel may report hung tasks earlier than usual (hung_task_timeout_secs).
+    """
+    own = severity(int(figures.behind.tasks[node]), _oldest(figures, node))
+    return Severity.NOTICE if own is None and figures.awaited_by_hung[node] else own
 
 
 def stall(figures: Figures, *nodes: int) -> Stall:

@@ -86,10 +86,13 @@ def runs(figures: Figures, task: int) -> str:
         return f"{words} in its program"
     if function:
         entry = tasks.entry(task)
-        words += f" in {function}" + (
-            f", entered by {entry}" if entry not in ("", function) else ""
+        words += (
+            f" in {function}"
+            + " or a function that it calls" * tasks.is_at_vector(task)
+            + (f", entered by {entry}" if entry not in ("", function) else "")
         )
-    elif (seen := figures.log.seen.get(tasks.pid(task))) is not None:
+    is_vague = not function or tasks.is_at_vector(task)
+    if is_vague and (seen := figures.log.seen.get(tasks.pid(task))) is not None:
         ago = figures.waiting.tasks.now_ns / 1e9 - seen[0]
         words += f"; the log has it in {seen[1]}, {human_seconds(max(ago, 0.0))} before"
     lock, holders = spins_for(figures, task)

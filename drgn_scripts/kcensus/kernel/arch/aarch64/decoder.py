@@ -67,8 +67,8 @@ class AArch64:
         """Return the function to which a veneer jumps; 0 if the code is none.
 
         Modules may be far from the kernel with CONFIG_RANDOMIZE_BASE. A ``struct plt_entry`` makes
-        the address in x16 by adrp and add; up to v4.20 or so (commit not verified), by three parts
-        of 16 bits.
+        the address in x16 by adrp and add; where it has members ``mov0``, ``mov1`` and ``mov2``, by
+        three parts of 16 bits.
         """
         values: Values = {}
         for at in range(0, len(code) - _SIZE + 1, _SIZE):

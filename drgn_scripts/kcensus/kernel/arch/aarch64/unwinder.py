@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from dataclasses import replace
 
 import drgn
 import numpy as np
@@ -25,11 +26,12 @@ from kcensus.engine.gather import gather, gather_words, plausible
 from kcensus.engine.layout import Layout, layout, word_dtype
 from kcensus.engine.memory import Faults, Guess, Mask, Words
 from kcensus.engine.slub.percpu import cpu_offsets
+from kcensus.kernel.arch.back_chain import called_by_link
 from kcensus.kernel.arch.model import Frames, StackMemory, Step
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.names import DAMAGED
 from kcensus.kernel.size import stack_size
-from kcensus.kernel.symbols import image_range, symbols_of
+from kcensus.kernel.symbols import image_range
 
 _FINAL, _REGISTERS = 1, 2
 """FRAME_META_TYPE_FINAL and FRAME_META_TYPE_PT_REGS."""
@@ -71,7 +73,6 @@ class Unwinder:
         self._mask = np.uint64(pac_mask(prog))
         code = image_range(prog)
         self._first, self._last = np.uint64(code.start), np.uint64(code.stop - 1)
-        self._symbols = symbols_of(stacks.kernel)
 
     @property
     def ends_at_entry(self) -> bool:
@@ -109,11 +110,13 @@ class Unwinder:
         if not self._has_last:
             # Without a caller's x29, a stack ends at its upper end only: elsewhere, it is damaged.
             done |= (base == 0) & (frames.sp >= top - np.uint64(_MAX_ENTRY))
-        by_link = self._by_link(frames, target)
+        link = self.stripped(frames.link)
+        known = replace(frames, link=link)
+        by_link = called_by_link(self.stacks, known, target, self._is_code(link))
         done &= ~by_link
         sp = np.where(back == 0, base + np.uint64(16), back)
         callers = Frames(
-            pc=np.where(by_link, self.stripped(frames.link), target),
+            pc=np.where(by_link, link, target),
             sp=np.where(by_link, base, sp),
             base=np.where(by_link, base, back),
             is_exact=~every,
@@ -122,26 +125,10 @@ class Unwinder:
         saved = ok & ~by_link & np.where(is_zero, kind == _REGISTERS, self._record > 0)
         callers, saving = self._interrupted(lanes, base, callers, saved, is_zero)
         good = (ok & ~is_zero) | saving | by_link
-        good &= self._is_further(lanes, frames, callers) & self._is_code(callers.pc)
+        good &= self.stacks.is_further(lanes, frames, callers) & self._is_code(callers.pc)
         # Stacks can be in the same region of addresses as code.
         good &= ~self.stacks.inside(callers.pc, lanes)
         return Step(callers, done, ~good & ~done)
-
-    def _by_link(self, frames: Frames, target: Words) -> Mask:
-        """Return which interrupted functions had no frame record, so that x29 is their caller's.
-
-        Such a function is a leaf, or at its begin or end. In any other function, x30 is in the
-        function itself, behind its last call, or before its first call, as in its record.
-
-        :param target: return addresses in the records at x29
-        """
-        link = self.stripped(frames.link)
-        wanted = frames.is_exact & self._is_code(link) & (link != target)
-        for row in np.flatnonzero(wanted).tolist():
-            own, _ = self._symbols(int(frames.pc[row]))
-            other, _ = self._symbols(int(link[row]) - 1)
-            wanted[row] = own.split(".")[0] != other.split(".")[0]
-        return np.asarray(wanted)
 
     def _interrupted(
         self, lanes: Lanes, base: Words, callers: Frames, wanted: Mask, is_marked: Mask
@@ -171,15 +158,6 @@ class Unwinder:
             column[rows[found]] = value[found]
         return Frames(columns[0], columns[1], columns[2], saving, columns[3]), saving
 
-    def _is_further(self, lanes: Lanes, frames: Frames, callers: Frames) -> Mask:
-        """Return which callers' frames are at higher addresses, or in a stack further out."""
-        here, there = self.stacks.index(frames.sp, lanes), self.stacks.index(callers.sp, lanes)
-        # An interrupted function may have used no stack.
-        ahead = (callers.sp > frames.sp) | (frames.is_exact & (callers.sp == frames.sp))
-        # From a stack of the CPU, a walk goes on in another one, and never leaves the task's.
-        outwards = (here > 0) & (here != there)
-        return np.asarray((there >= 0) & (outwards | ((here == there) & ahead)))
-
     def _is_code(self, places: Words) -> Mask:
         inside = (places >= self._first) & (places <= self._last)
         return np.asarray(inside & ((places & np.uint64(3)) == 0))
@@ -188,8 +166,8 @@ class Unwinder:
 def _has_last_records(prog: drgn.Program) -> bool:
     """Return whether any stack ends with a record.
 
-    These came with the release that named the entries of exceptions anew (v5.14, subject not
-    verified).
+    These came with the release that named the entries of exceptions anew, in Linux kernel commit
+    a5b43a87a760 ("arm64: entry: template the entry asm functions") (in v5.14).
     """
     try:
         prog.symbol(_NEW_ENTRY)
@@ -201,8 +179,9 @@ def _has_last_records(prog: drgn.Program) -> bool:
 def pac_mask(prog: drgn.Program) -> int:
     """Return the bits of an address of kernel code that may hold its PAC; all are 1 without one.
 
-    VMCOREINFO has them since v5.8 (commit not verified), 0 for a machine without PAC. Else, they
-    are the bits above those of addresses.
+    VMCOREINFO has them since Linux kernel commit 203b1152d18c ("arm64/crash_core: Export
+    KERNELPACMASK in vmcoreinfo") (in v5.8), 0 for a machine without PAC. Else, they are the bits
+    above those of addresses.
     """
     mask = _number(prog, "KERNELPACMASK")
     if mask is not None:

@@ -27,7 +27,9 @@ def vectors(memory: Memory, tasks: Words, faults: Faults) -> tuple[Words, Words]
         # Since Linux kernel commit bc0ee4760364 ("arm64/sve: Core task context handling") (in
         # v4.15).
         "sve": "thread.sve_state",
-        # Since v5.19; sme_state since v6.3 (commits not verified).
+        # Since Linux kernel commit 0033cd933964 ("arm64/sme: Implement ZA context switching") (in
+        # v5.19); renamed by Linux kernel commit ce514000da4f ("arm64/sme: Rename za_state to
+        # sme_state") (in v6.3).
         "sme": ("thread.sme_state", "thread.za_state"),
         "length": ("thread.vl[0]", "thread.sve_vl"),
         "streaming": "thread.vl[1]",

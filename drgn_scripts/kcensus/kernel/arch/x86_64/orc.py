@@ -33,8 +33,9 @@ UNDEFINED, PREVIOUS_SP, BP, SP, BP_INDIRECT, SP_INDIRECT, OTHER = range(7)
 
 _OLD_REGISTERS = {0: UNDEFINED, 1: PREVIOUS_SP, 4: BP, 5: SP, 8: BP_INDIRECT, 9: SP_INDIRECT}
 _NEW_REGISTERS = {0: UNDEFINED, 3: SP, 4: BP, 8: PREVIOUS_SP, 9: SP_INDIRECT, 10: BP_INDIRECT}
-"""ORC_REG_…, renumbered by v7.3 (commit not verified). They are macros, which debug info lacks; but
-most rules of any kernel start from the stack pointer."""
+"""ORC_REG_…, renumbered by Linux kernel commit 1735858caa4b ("objtool/x86: Reorder ORC register
+numbering") (in v7.1). They are macros, which debug info lacks; but most rules of any kernel start
+from the stack pointer."""
 _SAMPLE = 4096
 """Rules to sample for the number of the stack pointer: 24 KiB."""
 
@@ -138,8 +139,8 @@ class OrcTables:
         kind = np.where(known, names[np.where(known, kind, 0)], NONE)
         ends = (columns["sp_reg"] == UNDEFINED) & known & (kind != END)
         if "end" in columns:
-            # Since v4.18 (commit not verified), an entry without a stack pointer says whether the
-            # stack ends there.
+            # Since "x86/unwind/orc: Detect the end of the stack" (hash not verified) (in v4.18), an
+            # entry without a stack pointer says whether the stack ends there.
             kind[ends & (columns["end"] != 0)] = END
             ends &= columns["end"] == 0
         kind[ends] = NONE

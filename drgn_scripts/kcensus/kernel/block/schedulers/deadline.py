@@ -38,7 +38,8 @@ def queues(kernel: Kernel, disk: Disk) -> SchedulerQueues:
     :raises drgn.FaultError: ``struct deadline_data`` is unreadable
     """
     type_ = _type(kernel, disk)
-    # Since v5.14 (commit not verified), there are lists for each class of priority.
+    # Since Linux kernel commit c807ab520fc3 ("block/mq-deadline: Add I/O priority support") (in
+    # v5.14), there are lists for each class of priority.
     prefixes = ["per_prio[0].", "per_prio[1].", "per_prio[2]."]
     names = ["RT ", "BE ", "idle "]
     if not type_.has_member("per_prio"):

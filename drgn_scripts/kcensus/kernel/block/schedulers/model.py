@@ -227,7 +227,8 @@ class Data:
     def time_ns(self, member: str, unit: str = "time") -> int:
         """Return a duration in nanoseconds; at most a century if it is damaged."""
         value = self[member]
-        # Since v4.8 (commit not verified), the times of CFQ are nanoseconds in 64 bits.
+        # Since Linux kernel commit 9a7f38c42c2b ("cfq-iosched: Convert from jiffies to
+        # nanoseconds") (in v4.8), the times of CFQ are nanoseconds in 64 bits.
         if unit == "jiffies" or (unit == "time" and self.size(member) < 8):
             value *= 1_000_000_000 // clock(self.kernel).hz
         return min(max(value, 0), _MAX_TIME)

@@ -139,7 +139,8 @@ def _bitmaps(reading: Reading, links: Queued) -> tuple[Words, str]:
     if not len(some):
         return bitmaps, ""
     queue = links.head[some] - np.uint64(_queue_head(reading.kernel.prog))
-    # Since v5.0 (commit not verified), a waiter names its bitmap.
+    # Since Linux kernel commit 5d2ee7122c73 ("sbitmap: optimize wakeup check") (in v5.0), a waiter
+    # names its bitmap.
     with contextlib.suppress(LookupError):
         bitmaps[some] = _named_bitmaps(reading, links.node[some], queue)
         return bitmaps, "sbq_wait.sbq"

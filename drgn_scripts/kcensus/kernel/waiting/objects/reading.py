@@ -17,9 +17,8 @@ from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.tasks.functions import WaitKind, entered_by, kind_of, lock_type, waits_in
 from kcensus.kernel.tasks.places import Places, places_of_inodes
-from kcensus.kernel.tasks.stacks import Stacks, stacks, unknown_stacks
+from kcensus.kernel.tasks.stacks import stacks, unknown_stacks
 from kcensus.kernel.tasks.tasks import tasks
-from kcensus.kernel.tasks.traced import MOST, traced_stacks
 from kcensus.kernel.waiting.attempts import Attempts
 from kcensus.kernel.waiting.objects.queued import Queued
 
@@ -76,7 +75,9 @@ class Reading(Attempts):
         try:
             self.stacks = stacks(kernel, self.known, self.rows, self.faults)
         except LookupError:
-            self.stacks = self._traced(count)
+            # Lists of waiters prove objects without stacks.
+            self.missing.append("stacks of tasks")
+            self.stacks = unknown_stacks(count)
         # Tasks behind one disk have few different stacks.
         facts_of = functools.cache(functools.partial(Facts.of, kinds=kinds))
         self.facts = [facts_of(tuple(self.stacks.functions(row))) for row in range(count)]
@@ -89,19 +90,6 @@ class Reading(Attempts):
         self.device, self.sector, self.offset = (np.full(count, -1) for _ in range(3))
         self.sectors = np.zeros(count, np.int64)
         self.torn = self.contradicted = 0
-
-    def _traced(self, count: int) -> Stacks:
-        """Return the stacks as drgn has them, or unknown ones."""
-        own = self.known.address[self.rows], self.known.stack[self.rows]
-        try:
-            found = traced_stacks(self.kernel, *own)
-        except LookupError:
-            # Lists of waiters prove objects without stacks.
-            self.missing.append("stacks of tasks")
-            return unknown_stacks(count)
-        if count > MOST:
-            self.missing.append(f"stacks of {count - MOST} tasks")
-        return found
 
     def note(
         self,

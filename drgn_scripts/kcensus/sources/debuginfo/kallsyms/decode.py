@@ -34,8 +34,9 @@ _MIN_PIECE_BYTES = 64
 _MAX_ALIASES = 512
 _NAMESPACE = "__kstrtabns_"
 _MAX_PADDING = 64
-# Letters of nm(1) that a linked kernel has, see is_ignored_symbol() of scripts/mksysmap.
-_TYPES = np.frombuffer(b"AaBbCcDdGgIiNnRrSsTtuVvWw", np.uint8)
+# Letters of nm(1) that a linked kernel has, see is_ignored_symbol() of scripts/mksysmap. Of symbols
+# in a section of an unknown kind, it is a question mark.
+_TYPES = np.frombuffer(b"AaBbCcDdGgIiNnRrSsTtuVvWw?", np.uint8)
 
 
 class Lengths(NamedTuple):

@@ -10,7 +10,7 @@ from pathlib import Path
 import drgn
 import numpy as np
 
-from kcensus.arch import KERNEL
+from kcensus.arch import KERNEL, architecture_of
 from kcensus.sources.debuginfo.kallsyms import decode
 from kcensus.sources.debuginfo.kallsyms.symbol_names import BadKallsyms, of_text
 from kcensus.sources.debuginfo.kallsyms.symbols import Symbols
@@ -22,7 +22,9 @@ _MAX_BYTES = 128 << 20
 _LINE = re.compile(rb"^([0-9a-f]{8,16}) ([A-Za-z?]) ([!-~]{1,1024})(?:[ \t]+\[[!-~]{1,256}\])?$")
 # Labels of the assembler, with control characters; a kernel with KVM can have __kvm_nvhe_.L…
 _LABEL = re.compile(rb"^[0-9a-f]{8,16} [A-Za-z?] [!-~]{0,64}\.L[!-~\x01\x02]{1,1024}$")
-_FIRST_LINE = re.compile(rb"[0-9a-f]{8,16} [A-Za-z?] [!-~]")
+# nm(1) lists weak symbols that are nowhere defined first, without an address.
+_UNDEFINED = re.compile(rb"^ {8,16} [UVvWw] [!-~]{1,1024}$")
+_FIRST_LINE = re.compile(rb"(?:[0-9a-f]{8,16} [A-Za-z?]| {8,16} [UVvWw]) [!-~]")
 # Symbols of VMCOREINFO besides _stext that must be in the file: a kernel without KALLSYMS_ALL has
 # few, and _stext of many kernels is at the same place.
 _MIN_KNOWN = 3
@@ -50,7 +52,9 @@ def from_file(path: str | Path, prog: drgn.Program) -> Symbols:
     :raises BadKallsyms: the file is not such a list, or not of this kernel
     :raises TargetError: the file cannot be read
     """
-    table = parsed(_contents(path), vmcoreinfo_of(prog))
+    architecture = architecture_of(prog.platform)
+    fixed = architecture.fixed if architecture is not None else 1 << 64
+    table = parsed(_contents(path), vmcoreinfo_of(prog), fixed)
     address = table.address("linux_banner")
     if address is not None:
         try:
@@ -79,9 +83,10 @@ def _contents(path: str | Path) -> bytes:
     return data
 
 
-def parsed(data: bytes, info: Vmcoreinfo) -> Symbols:
+def parsed(data: bytes, info: Vmcoreinfo, fixed: int) -> Symbols:
     """Return the symbols in the lines of ``data``.
 
+    :param fixed: lowest address that KASLR does not move, behind the kernel
     :raises BadKallsyms: a line is no symbol, or a symbol not where VMCOREINFO says it is
     """
     lines = data.splitlines()
@@ -93,7 +98,7 @@ def parsed(data: bytes, info: Vmcoreinfo) -> Symbols:
     names: list[bytes] = []
     for number, line in enumerate(lines, 1):
         match = _LINE.match(line)
-        if match is None and _LABEL.match(line):
+        if match is None and (_LABEL.match(line) or _UNDEFINED.match(line)):
             continue
         if match is None:
             raise BadKallsyms(f"line {number} is not an address, a type and a symbol")
@@ -115,8 +120,7 @@ def parsed(data: bytes, info: Vmcoreinfo) -> Symbols:
     offset = info.kernel_offset
     if offset and stext is not None and stext not in linked.addresses("_stext"):
         # Per-CPU variables are below, as places in a CPU's area.
-        fixed = np.uint64(info.architecture.fixed - 1)
-        moves = (address >= KERNEL) & (address <= fixed)
+        moves = (address >= KERNEL) & (address <= np.uint64(fixed - 1))
         table = Symbols(names_, address + np.uint64(offset) * moves.astype(np.uint64))
         is_boot = False
     else:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
@@ -18,6 +19,8 @@ FINDER = "kcensus kallsyms"
 
 # Prefixes of system calls of 32 bit.
 _SECOND = tuple(prefix for each in KNOWN for prefix in each.syscalls[1:])
+# Bounds of sections, such as __sched_text_start: debug info has them without a kind.
+_BOUNDARY = re.compile(r"_\w*(?:text|_start|_begin|_end)")
 _WEAK = "vVwW"
 # Not A: scripts/kallsyms.c makes that of static per-CPU variables, too.
 _GLOBAL = "BCDGRSTVW"
@@ -161,10 +164,11 @@ class Symbols:
             rows = sorted(rows, key=self._preference)[:1]
         return [self.symbol(row) for row in rows]
 
-    def _preference(self, row: int) -> tuple[bool, int]:
+    def _preference(self, row: int) -> tuple[bool, bool, int]:
         kind, name = self._types[row], self.name_column[row]
+        binding = 1 if kind in _WEAK else 0 if kind in _GLOBAL else 2
         # A system call without arguments is one function with a name for 32 bit, too.
-        return name.startswith(_SECOND), 1 if kind in _WEAK else 0 if kind in _GLOBAL else 2
+        return bool(_BOUNDARY.fullmatch(name)), name.startswith(_SECOND), binding
 
     def register(self, prog: Program, enable_index: int | None = -1) -> None:
         """Let ``prog.symbol()`` find these symbols, by default after those of debug info."""

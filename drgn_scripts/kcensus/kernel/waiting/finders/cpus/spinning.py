@@ -16,9 +16,8 @@ from kcensus.engine.layout import word_dtype
 from kcensus.engine.memory import Words
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.names import DAMAGED
-from kcensus.kernel.tasks.traced import has_dwarf
 from kcensus.kernel.waiting.finder import Finder
-from kcensus.kernel.waiting.frames import SPINS, running_trace, spins
+from kcensus.kernel.waiting.frames import SPINS, has_dwarf, is_at_vector, running_trace, spins
 from kcensus.kernel.waiting.graph import HELD, TASK, WAITS, Graph, NodeKind
 from kcensus.results import Gap
 
@@ -38,6 +37,8 @@ class Spinning(Finder):
     kinds = (SPINLOCK,)
     _nameless = 0
     """Tasks that spin for an unknown spinlock."""
+    _at_vector = 0
+    """Tasks that may spin: an exception has just come in."""
 
     def find(self) -> None:
         """Add edges from spinning tasks to their lock, and to tasks that may hold it."""
@@ -53,6 +54,9 @@ class Spinning(Finder):
         if not traces and not has_dwarf(self.kernel):
             addresses = self.known.address[longest[:_MAX_RUNNING]].tolist()
             self._nameless = sum(spins(self.kernel, task) for task in addresses)
+        self._at_vector = sum(
+            is_at_vector([str(frame.name) for frame in trace][:1]) for trace in traces.values()
+        )
         spinning = {row: lock for row, trace in traces.items() if (lock := _lock(trace))}
         if not spinning:
             return
@@ -82,6 +86,10 @@ class Spinning(Finder):
             why = "arguments of functions are known with the vmlinux's debug info only (-s)"
             effect = "the locks that tasks spin for, and their holders, are missing"
             yield Gap("spinlocks", why, self._nameless, effect)
+        if self._at_vector:
+            why = "an exception had just come in; their address is in a register that dumps lack"
+            effect = "locks that these running tasks spin for, and their holders, may be missing"
+            yield Gap("interrupted functions", why, self._at_vector, effect)
 
     def _mentions_lock(self, row: int, trace: drgn.StackTrace, lock: int) -> bool:
         try:

@@ -54,7 +54,8 @@ class DirectReaders(Finder):
         The tasks sleep, or wait for a CPU. They are derived if the rwsem counts just as many
         readers.
         """
-        # Until v4.6 (commit not verified), inodes have a mutex.
+        # Until Linux kernel commit 9902af79c01a ("parallel lookups: actual switch to rwsem") (in
+        # v4.7), inodes have a mutex.
         if not self.kernel.prog.type("struct inode").has_member("i_rwsem"):
             return
         locks = np.unique(self.object[self._of_type(_RWSEM)])

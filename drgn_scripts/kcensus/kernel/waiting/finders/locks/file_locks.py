@@ -79,8 +79,8 @@ class FileLocks(Finder):
 
     def _layout(self) -> Layout:
         names = _members(owner="owner", flags="flags", pid="pid", file="file")
-        # Since v5.0 (commit not verified), requests wait for requests, too; until then, fl_next
-        # names the lock.
+        # Since Linux kernel commit fd7732e033e3 ("fs/locks: create a tree of dependent requests.")
+        # (in v5.0), requests wait for requests, too; until then, fl_next names the lock.
         blocker: dict[str, Path] = {"blocker": ("c.flc_blocker", "fl_blocker", "fl_next")}
         return layout(self.kernel.prog, _LOCK, {**names, **blocker}, {"ops": "fl_lmops"})
 

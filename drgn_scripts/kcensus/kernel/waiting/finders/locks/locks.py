@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 
@@ -58,6 +58,7 @@ _MODES = {
 _PAGE_FAULTS = frozenset({"do_user_addr_fault", "__do_page_fault", "do_page_fault"})
 _FAULTS = _PAGE_FAULTS | {"__mm_populate", "get_user_pages_unlocked"}
 """Functions that call others with the lock of their own address space, but with no other rwsem."""
+_HANDLER, _AREA_LOCK = "handle_mm_fault", "lock_vma_under_rcu"
 _MKWRITES = frozenset({MKWRITE})
 _UNNAMED = (_PERCPU, _RWSEM, RW_LOCK, _SEMAPHORE)
 """Locks that do not always name their holders."""
@@ -211,6 +212,8 @@ class Locks(Finder):
         computed: _Taken = defaultdict(list)
         repeated: _Taken = defaultdict(list)
         mapped: dict[int, tuple[str, bool]] = {}
+        # Tasks behind one lock are at few places.
+        maps = cache(self._maps)
         gone: dict[int, list[Held]] = defaultdict(list)
         interesting = np.array([pc for pc, each in held.items() if each], np.uint64)
         for frame in np.flatnonzero(np.isin(stacks.pc, interesting)).tolist():
@@ -228,8 +231,11 @@ class Locks(Finder):
                     and is_left
                     and each.is_taken
                     and not each.is_taking
+                    and lane not in mapped
                 ):
-                    mapped.setdefault(lane, (name, is_sure))
+                    has_callee = frame > 0 and stacks.lane[frame - 1] == lane
+                    callee = int(stacks.pc[frame - 1]) if has_callee else 0
+                    mapped[lane] = name, is_sure or maps(pc, callee)
                 # The lock to drop next may be the object of the wait further inside.
                 if not each.is_taken and self.type[lane] == each.type:
                     continue
@@ -366,6 +372,19 @@ class Locks(Finder):
     def _claim(self, lock: tuple[str, int], lane: int, claim: Claim) -> None:
         if lane not in self.claims[lock] or self.claims[lock][lane].strength < claim.strength:
             self.claims[lock][lane] = claim
+
+    def _maps(self, pc: int, callee: int) -> bool:
+        """Return whether a page fault has locked the whole address space, not an area of it.
+
+        It calls :data:`_HANDLER` with one of these locks, and took the last one before the call.
+
+        :param callee: return address in the function that it called; 0 without one
+        """
+        names, sites = self.waits.stacks.names, self.draft.sites
+        if plain(names.get(callee, "")) != _HANDLER:
+            return False
+        takers = sites.takers(pc, names[pc], _RWSEM, Mode.READ)
+        return bool(takers) and takers.isdisjoint({0, *sites.addresses(_AREA_LOCK)})
 
     def _on_stacks(self, computed: _Taken) -> None:
         """Find the addresses of locks on the stacks of tasks with other objects."""

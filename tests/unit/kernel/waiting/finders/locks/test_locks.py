@@ -83,13 +83,19 @@ def test_the_mode_of_rwlocks_with_inlined_functions(function: str, mode: Mode) -
     assert finder.draft.mode[0] is mode
 
 
-def _in_faults(monkeypatch: pytest.MonkeyPatch, outer: str, is_sure: bool) -> dict[int, Strength]:
+def _in_faults(
+    monkeypatch: pytest.MonkeyPatch,
+    outer: str,
+    is_sure: bool,
+    callee: str = "copy",
+    types: str = _TYPES,
+) -> dict[int, Strength]:
     """Return the holders of the lock of a memory map, for which a task waits within a function.
 
     A writer is in the queue before it.
     """
-    functions = ["down_read", "do_user_addr_fault", "copy", outer, "down_write"]
-    scene = Sleepers(_TYPES, "do_user_addr_fault", "writes")
+    functions = ["down_read", "do_user_addr_fault", callee, outer, "down_write"]
+    scene = Sleepers(types, "do_user_addr_fault", "writes")
     mm = int(scene.k.alloc("struct mm_struct").address_)
     scene.k.write_words(scene.task[0] + 8, mm)
     scene.k.write_words(mm, _READER_BIAS, _READER_OWNED)
@@ -117,6 +123,26 @@ def _in_faults(monkeypatch: pytest.MonkeyPatch, outer: str, is_sure: bool) -> di
 def test_a_fault_within_a_fault(monkeypatch: pytest.MonkeyPatch, is_sure: bool) -> None:
     # Without locks of areas, the outer one holds the lock, whatever its code says.
     assert _in_faults(monkeypatch, "do_user_addr_fault", is_sure) == {0: Strength.DERIVED}
+
+
+@pytest.mark.parametrize(
+    ("callee", "takers", "strength"),
+    [
+        ("handle_mm_fault", {0x2000}, Strength.DERIVED),
+        ("handle_mm_fault", {0x1000}, Strength.POSSIBLE),
+        ("handle_mm_fault", {0, 0x2000}, Strength.POSSIBLE),
+        ("handle_mm_fault", set(), Strength.POSSIBLE),
+        ("copy", {0x2000}, Strength.POSSIBLE),
+    ],
+)
+def test_a_fault_with_the_lock_of_an_area_or_of_the_whole_memory_map(
+    monkeypatch: pytest.MonkeyPatch, callee: str, takers: set[int], strength: Strength
+) -> None:
+    monkeypatch.setattr(CallSites, "takers", lambda *_: takers)
+    monkeypatch.setattr(CallSites, "addresses", lambda *_: [0x1000])
+    types = _TYPES.replace("vm_area_struct 64", "vm_area_struct 64 : 0 unsigned long vm_lock_seq")
+    outer = "do_user_addr_fault"
+    assert _in_faults(monkeypatch, outer, False, callee, types) == {0: strength}
 
 
 def test_a_function_whose_callees_take_the_lock_again(monkeypatch: pytest.MonkeyPatch) -> None:
