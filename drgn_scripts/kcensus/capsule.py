@@ -18,8 +18,6 @@ from kcensus.engine.gather import gather
 from kcensus.engine.memory import Faults, Memory
 from kcensus.engine.slub.pages import PageMap
 from kcensus.kernel.log import records
-from kcensus.kernel.machine import boot_id
-from kcensus.kernel.size import attempt
 from kcensus.progress import Progress, SilentProgress
 from kcensus.redaction import Redaction, new_key
 from kcensus.reports import report
@@ -105,7 +103,7 @@ def create(
         {
             "kernel": target.kernel,
             # Redaction takes the guard away that it is made of.
-            "boot": attempt(lambda: boot_id(target.prog)) or "",
+            "boot": made.head.machine.boot if made.head.machine is not None else "",
             "format": target.format,
             "analyses": names,
             "failed": failed,

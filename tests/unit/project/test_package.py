@@ -47,7 +47,8 @@ def tracked() -> list[Path]:
     if listed.returncode == 0:
         names = [Path(name) for name in listed.stdout.decode().split("\0") if name]
     else:
-        names = [path.relative_to(ROOT) for path in ROOT.rglob("*")]
+        found = [path.relative_to(ROOT) for path in ROOT.rglob("*")]
+        names = [name for name in found if name.parts[0] != ".venv"]
     return [ROOT / name for name in names if (ROOT / name).is_file()]
 
 

@@ -6,12 +6,13 @@ from every function that calls others.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 import numpy as np
 
 from kcensus.engine.chase import Lanes
-from kcensus.engine.gather import gather
+from kcensus.engine.gather import gather, within
 from kcensus.engine.layout import Layout
 from kcensus.engine.memory import Guess, Mask, Words
 from kcensus.kernel.arch.model import Frames, StackMemory, Step
@@ -33,7 +34,7 @@ class Chain(NamedTuple):
     """Of instructions."""
 
 
-class BackChain:
+class BackChain(ABC):
     """The steps; see :class:`kcensus.kernel.arch.model.Unwinder`."""
 
     ends_at_entry = False
@@ -41,15 +42,14 @@ class BackChain:
 
     def __init__(self, stacks: StackMemory, chain: Chain) -> None:
         self.stacks, self.chain = stacks, chain
-        code = image_range(stacks.memory.prog)
-        self._first, self._last = np.uint64(code.start), np.uint64(code.stop - 1)
+        self._code = image_range(stacks.memory.prog)
 
+    @abstractmethod
     def saved(self, lanes: Lanes, frames: Frames, back: Words) -> tuple[Words, Mask, Mask]:
         """Return where frames save registers of interrupted code, which do, and which are the last.
 
         :param back: the back chain of each frame
         """
-        raise NotImplementedError
 
     def starts(self, task: Words, sp: Words) -> tuple[Frames, Mask]:
         """Return the innermost frames of tasks without a CPU, and a mask of the known ones."""
@@ -84,7 +84,7 @@ class BackChain:
         return Step(callers, done, ~good & ~done)
 
     def _is_code(self, places: Words) -> Mask:
-        inside = (places >= self._first) & (places <= self._last) & (places != 0)
+        inside = within(places, self._code) & (places != 0)
         return np.asarray(inside & ((places & np.uint64(self.chain.alignment - 1)) == 0))
 
 

@@ -101,7 +101,7 @@ def runs_program(kernel: Kernel, task: int) -> bool:
 
 
 def _is_of_kernel(prog: drgn.Program, frame: drgn.StackFrame) -> bool:
-    """Return whether a frame is of the kernel, given that all frames further inside are."""
+    """Return whether a frame is of the kernel; all frames further inside must be."""
     architecture = architecture_of(prog.platform)
     if architecture is None or not architecture.state:
         return bool(frame.pc >= KERNEL)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import numpy as np
@@ -35,7 +36,7 @@ class Big(Machine):
     byte_order = "big"
 
 
-class Task:
+class Task(ABC):
     """A task whose stack is written from its end downwards."""
 
     registers: int
@@ -63,17 +64,17 @@ class Task:
         self.k.write_words(self.at + self.target, self.code(function))
         self.sp = self.at
 
+    @abstractmethod
     def end(self, *, is_program: bool) -> None:
         """The frame with which the stack of a program or of a kernel thread ends."""
-        raise NotImplementedError
 
+    @abstractmethod
     def interrupt(self, function: str, link: int) -> None:
         """Registers that an interrupt saved, and the frame of the entry."""
-        raise NotImplementedError
 
+    @abstractmethod
     def unwinder(self, memory: StackMemory) -> Unwinder:
         """The unwinder of the architecture."""
-        raise NotImplementedError
 
     def walked(self) -> tuple[list[str], bool]:
         """The functions, the innermost first, and whether the stack is cut."""

@@ -22,7 +22,7 @@ import drgn
 import numpy as np
 
 from kcensus.engine.chase import Lanes
-from kcensus.engine.gather import gather, gather_words, plausible
+from kcensus.engine.gather import gather, gather_words, plausible, within
 from kcensus.engine.layout import Layout, layout, word_dtype
 from kcensus.engine.memory import Faults, Guess, Mask, Words
 from kcensus.engine.slub.percpu import cpu_offsets
@@ -71,8 +71,7 @@ class Unwinder:
             self._has_types = drgn.sizeof(record.type) > 16
         self._has_last = _has_last_records(prog)
         self._mask = np.uint64(pac_mask(prog))
-        code = image_range(prog)
-        self._first, self._last = np.uint64(code.start), np.uint64(code.stop - 1)
+        self._code = image_range(prog)
 
     @property
     def ends_at_entry(self) -> bool:
@@ -159,15 +158,14 @@ class Unwinder:
         return Frames(columns[0], columns[1], columns[2], saving, columns[3]), saving
 
     def _is_code(self, places: Words) -> Mask:
-        inside = (places >= self._first) & (places <= self._last)
-        return np.asarray(inside & ((places & np.uint64(3)) == 0))
+        return np.asarray(within(places, self._code) & ((places & np.uint64(3)) == 0))
 
 
 def _has_last_records(prog: drgn.Program) -> bool:
     """Return whether any stack ends with a record.
 
-    These came with the release that named the entries of exceptions anew, in Linux kernel commit
-    a5b43a87a760 ("arm64: entry: template the entry asm functions") (in v5.14).
+    They came in the release of Linux kernel commit a5b43a87a760 ("arm64: entry: template the entry
+    asm functions") (in v5.14), which renamed the entries of exceptions.
     """
     try:
         prog.symbol(_NEW_ENTRY)

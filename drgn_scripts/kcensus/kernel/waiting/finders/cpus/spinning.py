@@ -8,6 +8,7 @@ registers or on its stack may hold it: a hint, not more.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 import drgn
 import numpy as np
@@ -55,7 +56,8 @@ class Spinning(Finder):
             addresses = self.known.address[longest[:_MAX_RUNNING]].tolist()
             self._nameless = sum(spins(self.kernel, task) for task in addresses)
         self._at_vector = sum(
-            is_at_vector([str(frame.name) for frame in trace][:1]) for trace in traces.values()
+            is_at_vector([str(frame.name) for frame in islice(trace, 1)])
+            for trace in traces.values()
         )
         spinning = {row: lock for row, trace in traces.items() if (lock := _lock(trace))}
         if not spinning:

@@ -376,7 +376,8 @@ class Locks(Finder):
     def _maps(self, pc: int, callee: int) -> bool:
         """Return whether a page fault has locked the whole address space, not an area of it.
 
-        It calls :data:`_HANDLER` with one of these locks, and took the last one before the call.
+        The fault calls :data:`_HANDLER` under one of the two; the last lock function before the
+        call tells which.
 
         :param callee: return address in the function that it called; 0 without one
         """
