@@ -1,81 +1,76 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The store of a fleet: a directory of Delta Lake tables, written by one process.
+"""The store of a fleet: Delta Lake tables, written by one process.
 
 A batch of targets is written table by table, ``targets`` last: a target counts once it has a row
 there. Rows of a writer that was killed before belong to no row of ``targets``; the next run removes
-them. ``figures`` is a store of ``kcensus record``, so that ``kcensus trend`` reads it.
+them. Runs are counted in the log of ``targets``: a run whose number is no longer the last one adds
+nothing. ``figures`` is a store of ``kcensus record``, so that ``kcensus trend`` reads it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from urllib.parse import unquote
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable, Schema, write_deltalake
-from deltalake.exceptions import DeltaError
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from kcensus.fleets import FleetError
+from kcensus.fleets.places import Place, place
 from kcensus.fleets.tables import SCHEMAS
-from kcensus.store import dataset
-from kcensus.store.layout import LOG
+from kcensus.store import dataset, layout
 from kcensus.text import printable
 
 FIGURES = "figures"
-_LOCK = ".kcensus-lock"
 _MERGED_EVERY = 64
 """Batches after which the small files of a table are merged."""
-_SETTINGS = {
-    "delta.deletedFileRetentionDuration": "interval 1 days",
-    "delta.logRetentionDuration": "interval 1 days",
-}
+_RUN = "kcensus-fleet-run"
+"""Name of the count of runs among the transactions of ``targets``."""
+_TAKEN = "another `kcensus fleet run` has begun to write to this store; let it end, and run again"
 TRANSIENT = ("content", "time", "killed", "worker")
 """Steps whose failures may not happen again: another run repeats them."""
 
 
 @contextlib.contextmanager
-def writer(store: Path) -> Iterator[Writer]:
+def writer(store: str | os.PathLike[str]) -> Iterator[Writer]:
     """Make a store, unless it exists, and write to it.
 
     :raises FleetError: another process writes to it
     :raises OutputError: it cannot be written
     """
-    dataset.prepare(store / FIGURES)
-    with dataset.writing(store):
-        lock = os.open(store / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
-            raise FleetError(
-                f"'{printable(str(store))}' is in use by another `kcensus fleet run`; wait for its "
-                "end, or choose another store"
-            ) from None
-        try:
-            for name, schema in SCHEMAS.items():
+    where = place(store)
+    with where.owned():
+        with where.writing():
+            for name, schema, partitions in (
+                *((name, schema, ["day"]) for name, schema in SCHEMAS.items()),
+                (FIGURES, layout.SCHEMA, [*layout.PARTITIONS]),
+            ):
                 DeltaTable.create(
-                    dataset.uri(store / name), Schema.from_arrow(schema), mode="ignore",
-                    partition_by=["day"], configuration=_SETTINGS,
+                    where.uri(name), Schema.from_arrow(schema), mode="ignore",
+                    partition_by=partitions, configuration=dataset.SETTINGS,
                 )  # fmt: skip
-            made = Writer(store)
+                where.sync(DeltaTable(where.uri(name)), name)
+            made = Writer(where)
+            made.begin()
             made.clean()
-            yield made
-        finally:
-            os.close(lock)
+        yield made
 
 
 class Writer:
     """Writes to a store, while no other process does."""
 
-    def __init__(self, store: Path) -> None:
-        self._store = store
+    def __init__(self, where: Place) -> None:
+        self._where = where
         self._batches = 0
+        self._run = 0
+
+    def begin(self) -> None:
+        """Count this run, which ends all others."""
+        self._run = (self._table("targets").transaction_version(_RUN) or 0) + 1
+        self._append("targets", SCHEMAS["targets"].empty_table())
 
     def clean(self) -> None:
         """Remove the rows of killed writers, and those of failures that may not happen again."""
@@ -104,7 +99,7 @@ class Writer:
         :raises OutputError: they cannot be written; no row of ``targets`` is then
         """
         self._batches += 1
-        with dataset.writing(self._store):
+        with self._where.writing():
             for name in (*(each for each in SCHEMAS if each != "targets"), FIGURES, "targets"):
                 parts = [rows[name] for rows in batch if name in rows and rows[name].num_rows]
                 if name == FIGURES:
@@ -129,29 +124,34 @@ class Writer:
 
     def _append(self, name: str, rows: pa.Table) -> None:
         table = self._table(name)
-        write_deltalake(
-            table, rows, mode="append", schema_mode="merge", writer_properties=dataset.WRITING
-        )
-        root = Path(os.path.realpath(self._store / name))
-        commit = root / LOG / f"{self._table(name).version():020}.json"
-        actions = map(msgspec.json.decode, commit.read_bytes().splitlines())
-        files = [root / unquote(each["add"]["path"]) for each in actions if "add" in each]
-        folders = {folder for file in files for folder in file.parents if root in folder.parents}
-        for path in (*files, *folders, commit, root / LOG, root):
-            dataset.sync(path)
+        own = None
+        if name == "targets":
+            if (table.transaction_version(_RUN) or 0) not in (self._run, self._run - 1):
+                raise FleetError(_TAKEN)
+            own = CommitProperties(app_transactions=[Transaction(_RUN, self._run)])
+        try:
+            write_deltalake(
+                table, rows, mode="append", schema_mode="merge",
+                writer_properties=dataset.WRITING, commit_properties=own,
+            )  # fmt: skip
+        except CommitFailedError:
+            if own is None:
+                raise
+            raise FleetError(_TAKEN) from None
+        self._where.sync(self._table(name), name)
         if self._batches % _MERGED_EVERY == 0:
             with contextlib.suppress(DeltaError, OSError):
                 self._table(name).optimize.compact(writer_properties=dataset.WRITING)
 
     def _table(self, name: str) -> DeltaTable:
-        return DeltaTable(dataset.uri(self._store / name))
+        return DeltaTable(self._where.uri(name))
 
     def _read(self, name: str, columns: list[str] | None) -> pa.Table:
         return self._table(name).to_pyarrow_dataset().to_table(columns=columns)
 
 
 def read(
-    store: Path,
+    store: str | os.PathLike[str],
     name: str,
     columns: Sequence[str] | None = None,
     *,
@@ -163,7 +163,8 @@ def read(
     :param where: of the rows to read
     :raises FleetError: it is not the store of a fleet
     """
-    if not (store / name / LOG).is_dir():
+    at = place(store)
+    if not at.has(name):
         shown = printable(str(store))
         raise FleetError(
             f"'{shown}' is not the store of a fleet: `kcensus fleet run TARGETS --store {shown}` "
@@ -173,7 +174,7 @@ def read(
     def rows(
         table: str, only: Sequence[str] | None, where: pc.Expression | None = None
     ) -> pa.Table:
-        found = DeltaTable(dataset.uri(store / table)).to_pyarrow_dataset()
+        found = DeltaTable(at.uri(table)).to_pyarrow_dataset()
         return found.to_table(columns=[*only] if only else None, filter=where)
 
     try:

@@ -44,7 +44,7 @@ _BLOCK = 2 << 20
 """Approximate bytes of a merged file; larger ones are not merged again."""
 _DELETED_EVERY = 512
 """Number of records of a host after which files merged a day ago are deleted."""
-_SETTINGS = {
+SETTINGS = {
     "delta.deletedFileRetentionDuration": "interval 1 days",
     "delta.logRetentionDuration": "interval 1 days",
 }
@@ -75,7 +75,7 @@ def prepare(store: Path) -> None:
         try:
             DeltaTable.create(
                 place, Schema.from_arrow(SCHEMA), mode="ignore", partition_by=[*PARTITIONS],
-                configuration=_SETTINGS,
+                configuration=SETTINGS,
             )  # fmt: skip
         except DeltaError:
             if not DeltaTable.is_deltatable(place):  # else another process made it meanwhile
