@@ -24,10 +24,9 @@ from deltalake.exceptions import DeltaError
 from kcensus.fleets import FleetError
 from kcensus.fleets.tables import SCHEMAS
 from kcensus.store import dataset
-from kcensus.store.layout import LOG
+from kcensus.store.layout import FIGURES, LOG
 from kcensus.text import printable
 
-FIGURES = "figures"
 _LOCK = ".kcensus-lock"
 _MERGED_EVERY = 64
 """Batches after which the small files of a table are merged."""

@@ -74,7 +74,7 @@ def _run(
     with (
         _threads(min(width, total)) if is_small else _cluster(address, width) as executor,
         _measured(performance_report),
-        progress_bars(reading.no_progress) as progress,
+        progress_bars(reading.no_progress, with_rate=True) as progress,
         progress.step("reports", total) as step,
     ):
         tally = fleet(
