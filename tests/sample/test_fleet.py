@@ -142,7 +142,7 @@ CLIENT = """
 from kcensus.fleets import run
 run._BATCH = 3
 from kcensus.__main__ import main
-main()
+raise SystemExit(main())
 """
 
 
@@ -171,11 +171,13 @@ def address_of(cluster: Cluster) -> str:
     return str(json.loads(cluster.file.read_text())["address"])
 
 
-def until(condition: Any, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
+def until(condition: Any, process: subprocess.Popen[bytes] | None = None) -> None:
+    deadline = time.monotonic() + 60
     while not condition():
+        if process is not None and process.poll() is not None:
+            raise AssertionError(process.communicate())
         assert time.monotonic() < deadline
-        time.sleep(0.05)
+        time.sleep(0.1)
 
 
 def number(store: Path) -> int:
@@ -190,19 +192,19 @@ def test_killed_workers_and_clients_lose_no_target(
 ) -> None:
     store, paths = tmp_path / "store", [*capsules, *(poison / name for name in POISON)]
     running = client(cluster, store, paths)
-    until(lambda: number(store) >= 3)
+    until(lambda: number(store) >= 3, running)
     with distributed.Client(address_of(cluster)) as view:
         view.wait_for_workers(2, timeout=20)
         workers = view.run(os.getpid)
     os.kill(next(iter(workers.values())), signal.SIGKILL)
-    until(lambda: number(store) >= 8)
+    until(lambda: number(store) >= 8, running)
     running.kill()
     running.communicate()
     assert 8 <= number(store) < len(paths)
 
     running = client(cluster, store, paths)
     before = number(store)
-    until(lambda: number(store) > before)
+    until(lambda: number(store) > before, running)
     running.send_signal(signal.SIGINT)
     _, errors = running.communicate(timeout=20)
     assert (running.returncode, b"interrupted" in errors) == (130, True)
