@@ -20,6 +20,7 @@ from typing import Any
 
 _PLACES = {
     "AnalysisError": "analyses",
+    "FleetError": "fleets",
     "Frame": "api.frames",
     "IncompleteWarning": "api.objects",
     "MergedCacheWarning": "api.objects",
@@ -30,6 +31,7 @@ _PLACES = {
     "TargetError": "sources",
     "as_object": "api.rows",
     "diff": "api.pairs",
+    "fleet": "api.fleet",
     "follow": "api.rows",
     "history": "api.history",
     "last": "api.answers",

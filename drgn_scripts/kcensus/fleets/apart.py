@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A process for each target, forked from one that has imported everything.
 
-A hostile dump can take all memory, hang, or end its process; it ends no worker of the cluster. The
-nurse, a child of the worker, imports once, forks a child for each job, and ends the child after its
-time. Workers of Dask have threads, which must not be forked, and are daemons of
+A hostile dump can take all memory, hang, or end its process; the worker of the cluster stays. The
+nurse, a child of the worker, imports once, forks a child for each job, and kills the child after
+its time. Workers of Dask have threads, which must not be forked, and are daemons of
 :mod:`multiprocessing`, which must not have children of that module.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import os
 import select
 import signal
@@ -19,8 +20,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import msgspec
 
@@ -30,6 +32,14 @@ _START = 120.0
 """Seconds for the nurse to import everything."""
 _MAX_ANSWER = 64 << 20
 _PR_SET_PDEATHSIG = 1
+_PROGRAM = """
+from kcensus.fleets import apart
+apart.begin()
+from kcensus.fleets import look
+look.import_all()
+apart.serve(look.WORK)
+"""
+"""Program of a nurse; :func:`begin` sets what libraries read while they are imported."""
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -47,14 +57,19 @@ class Job(msgspec.Struct, frozen=True):
     analyses: tuple[str, ...] = ()
     """All if empty."""
     debuginfod: bool = False
+    version: str = ""
+    """That of kcensus at the client; workers with another one refuse the job."""
+    known: tuple[int, int, str, str] = (0, 0, "", "")
+    """Size, time of the last change (ns), sha256 and kind of digest of the file in the store."""
 
 
 class Answer(msgspec.Struct):
     """What became of a job."""
 
     ended: str = ""
-    """``time``, or ``killed`` by a signal, or an empty text."""
+    """``time``, ``killed`` by a signal, ``large`` answer; or an empty text."""
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
     peak_bytes: int = 0
     """Most resident memory of the child."""
     content: bytes = b""
@@ -68,28 +83,33 @@ class Nurse:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", "from kcensus.fleets.apart import main; main()",
-                 str(theirs.fileno())],
+                [sys.executable, "-c", _PROGRAM, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=_environment(),
             )  # fmt: skip
         self._connection = Connection(ours.detach())
-        if not self._connection.poll(_START) or self._connection.recv_bytes() != b"ready":
-            self.close()
-            raise RuntimeError("the process for targets did not start")
+        with contextlib.suppress(EOFError, OSError):
+            if self._connection.poll(_START) and self._connection.recv_bytes() == b"ready":
+                return
+        self.close()
+        raise RuntimeError("the process for targets did not start")
 
     def run(self, job: Job) -> Answer:
         """Do a job.
 
-        :raises EOFError: the nurse was killed
+        :raises EOFError: the nurse was killed; :class:`OSError`, too
         """
         self._connection.send_bytes(msgspec.msgpack.encode(job))
         return msgspec.msgpack.decode(self._connection.recv_bytes(), type=Answer)
 
-    def close(self) -> None:
-        """End the nurse and its child."""
-        self._connection.close()
+    def kill(self) -> None:
+        """Kill the nurse, and with it its child; :meth:`run` in another thread then fails."""
         self._process.kill()
+
+    def close(self) -> None:
+        """End the nurse, and release its resources."""
+        self.kill()
         self._process.wait()
+        self._connection.close()
 
 
 def _environment() -> dict[str, str]:
@@ -97,41 +117,76 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
-_own = threading.local()
+class Nursery:
+    """A nurse for each thread that runs jobs."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._nurses: dict[int, Nurse] = {}
+        self._running: dict[str, Nurse] = {}
+        self._stopped: set[str] = set()
+
+    def run(self, job: Job) -> Answer:
+        """Do a job with the nurse of this thread; a killed one is replaced once.
+
+        :raises RuntimeError: the job was stopped, or nurses do not live here
+        """
+        me = threading.get_ident()
+        for _ in range(2):
+            self._check(job)
+            nurse = self._nurses.get(me) or Nurse()
+            with self._lock:
+                self._nurses[me] = self._running[job.attempt] = nurse
+            try:
+                self._check(job)
+                return nurse.run(job)
+            except (EOFError, OSError):
+                with self._lock:
+                    self._nurses.pop(me, None)
+                nurse.close()
+            finally:
+                with self._lock:
+                    del self._running[job.attempt]
+        raise RuntimeError("the process for targets was killed twice")
+
+    def _check(self, job: Job) -> None:
+        if job.attempt in self._stopped:
+            raise RuntimeError("the run was stopped")
+
+    def stop(self, attempts: Collection[str]) -> None:
+        """End jobs, also those that have not begun."""
+        with self._lock:
+            self._stopped.update(attempts)
+            for attempt in self._running.keys() & {*attempts}:
+                self._running[attempt].kill()
+
+    def close(self) -> None:
+        """End the nurses; no job is running."""
+        with self._lock:
+            while self._nurses:
+                self._nurses.popitem()[1].close()
 
 
-def run(job: Job) -> Answer:
-    """Do a job with the nurse of this thread; a killed one is replaced once."""
-    for is_last in (False, True):
-        nurse: Nurse | None = getattr(_own, "nurse", None)
-        if nurse is None:
-            nurse = _own.nurse = Nurse()
-        try:
-            return nurse.run(job)
-        except (EOFError, OSError):
-            nurse.close()
-            del _own.nurse
-            if is_last:
-                raise
-    raise AssertionError
-
-
-def main() -> None:
-    """Run the nurse, until its owner ends."""
+def begin() -> None:
+    """Make this process a nurse: it ends with its owner, and keeps libraries small."""
     _end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: its owner ends it
     from kcensus.limits import memory, own_process
 
     own_process()
     memory.prepare()
-    from kcensus.fleets import look
 
+
+def serve(works: Mapping[str, Callable[[Job], bytes]]) -> None:
+    """Do the jobs of the owner, each in a child, until it ends."""
+    gc.collect()
+    gc.freeze()  # a collection in a child would copy all pages with objects
     connection = Connection(int(sys.argv[1]))
     connection.send_bytes(b"ready")
     with contextlib.suppress(EOFError, OSError):
         while True:
             job = msgspec.msgpack.decode(connection.recv_bytes(), type=Job)
-            connection.send_bytes(msgspec.msgpack.encode(_watched(job, look.WORK[job.work])))
+            connection.send_bytes(msgspec.msgpack.encode(_watched(job, works[job.work])))
 
 
 def _end_with_parent() -> None:
@@ -148,14 +203,17 @@ def _watched(job: Job, work: Callable[[Job], bytes]) -> Answer:
         os.close(reader)
         _child(job, work, writer)
     os.close(writer)
-    content, is_late = _received(reader, start + job.seconds)
+    content, ended = _received(reader, start + job.seconds)
     os.close(reader)
-    if is_late:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child, signal.SIGKILL)
-    status, peak = _ended(child)
-    killed = "time" if is_late else "killed" if status and os.WIFSIGNALED(status) else ""
-    return Answer(killed, time.monotonic() - start, peak, b"" if killed else content)
+    if ended:
+        for kill in (os.killpg, os.kill):  # it may not have made its group yet
+            with contextlib.suppress(ProcessLookupError):
+                kill(child, signal.SIGKILL)
+    answer = _waited(child)
+    answer.seconds = time.monotonic() - start
+    answer.ended = ended or answer.ended
+    answer.content = b"" if answer.ended else content
+    return answer
 
 
 def _child(job: Job, work: Callable[[Job], bytes], writer: int) -> None:
@@ -165,7 +223,11 @@ def _child(job: Job, work: Callable[[Job], bytes], writer: int) -> None:
         os.setpgid(0, 0)
         _end_with_parent()
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+        os.dup2(null, 2)
+        with contextlib.suppress(OSError):  # if memory is short, the kernel takes this process
+            Path("/proc/self/oom_score_adj").write_text("1000")
         with open(writer, "wb") as file:
             file.write(work(job))
         status = 0
@@ -173,8 +235,8 @@ def _child(job: Job, work: Callable[[Job], bytes], writer: int) -> None:
         os._exit(status)
 
 
-def _received(reader: int, deadline: float) -> tuple[bytes, bool]:
-    """Return what a child wrote until it ended, and whether its time was over."""
+def _received(reader: int, deadline: float) -> tuple[bytes, str]:
+    """Return what a child wrote until it ended, and why it has to be killed; usually empty."""
     parts, size = [], 0
     while (left := deadline - time.monotonic()) > 0:
         if select.select([reader], [], [], left)[0]:
@@ -182,16 +244,18 @@ def _received(reader: int, deadline: float) -> tuple[bytes, bool]:
             parts.append(part)
             size += len(part)
             if not part or size > _MAX_ANSWER:
-                return b"".join(parts), bool(part)
-    return b"", True
+                return b"".join(parts), "large" if part else ""
+    return b"", "time"
 
 
-def _ended(child: int) -> tuple[int | None, int]:
-    """Return the status of a child and its most resident bytes; None if it does not end."""
+def _waited(child: int) -> Answer:
+    """Return how a child ended, and what it took; one that does not end is left alone."""
     deadline = time.monotonic() + _GRACE
     while time.monotonic() < deadline:
         pid, status, usage = os.wait4(child, os.WNOHANG)
         if pid:
-            return status, usage.ru_maxrss << 10
-        time.sleep(0.005)
-    return None, 0
+            killed = "killed" if os.WIFSIGNALED(status) else ""
+            cpu_seconds = usage.ru_utime + usage.ru_stime
+            return Answer(killed, 0.0, cpu_seconds, usage.ru_maxrss << 10)
+        time.sleep(0.001)
+    return Answer("killed")

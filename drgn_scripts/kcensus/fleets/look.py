@@ -3,17 +3,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import importlib
 import os
+import pkgutil
+import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from types import ModuleType
 from typing import Any
 
 import drgn
 import msgspec
 import pyarrow as pa
 
+import kcensus.analyses
+import kcensus.kernel
+import kcensus.sources
 from kcensus import saved
 from kcensus.analyses import analyses
 from kcensus.analyses.runner import Context
@@ -25,15 +33,29 @@ from kcensus.progress import SilentProgress
 from kcensus.reports import Report, examine, report
 from kcensus.results import Machine
 from kcensus.samples import capsule
-from kcensus.sources import TargetError, open_target
+from kcensus.sources import Target, TargetError, open_target
 from kcensus.sources.debuginfo import debuginfod
+from kcensus.sources.formats.coverage import coverage
+from kcensus.sources.formats.sniff import sniff
+from kcensus.sources.model import SYMBOLS, MissingDebugInfo, kernel_release
 from kcensus.sources.reader import FileReader
+from kcensus.sources.vmcoreinfo.opening import open_dump
+from kcensus.store.layout import bounded_host
 from kcensus.store.records import record
 
 _WHOLE = 4 << 30
 """Most bytes of a file of which all are read for its digest."""
 _BLOCK, _BLOCKS = 1 << 20, 1024
 """Size and number of the parts of a larger file that are, evenly distributed."""
+_LADDER = ("DWARF", "type pack", "BTF")
+"""Sources of types, in the order in which they are tried."""
+_TOTALS = "totals only"
+_NAMELESS = ("(none)", "(unknown)", "localhost", "localhost.localdomain")
+"""Names of hosts that many machines share."""
+_PACKAGES: tuple[ModuleType, ...] = (kcensus.analyses, kcensus.kernel, kcensus.sources)
+_MODULES = ("networkx", *(f"drgn.commands.{name}" for name in ("linux", "_builtin", "_crash")))
+"""What readers, and drgn with its first program, import when they need it."""
+_CRASH_TIME = re.compile(r"^CRASHTIME=(\d{9,11})$", re.MULTILINE)
 _ERRORS = (drgn.FaultError, LookupError, OSError, ValueError, TypeError, saved.BadDocument)
 
 
@@ -57,13 +79,31 @@ class Looked(msgspec.Struct):
     """By table, rows as Arrow streams; ``figures`` has those of a store of ``kcensus record``."""
 
 
+def import_all() -> None:
+    """Import what reports need; a child that has to takes half a second more."""
+    for package in _PACKAGES:
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
+    for name in _MODULES:
+        with contextlib.suppress(ImportError):  # drgn's own ones have other names in each version
+            importlib.import_module(name)
+    load()
+
+
 def content(job: Job) -> bytes:
-    """Return the :class:`Content` of a target."""
+    """Return the :class:`Content` of a target.
+
+    A file with the size and time of change of :attr:`Job.known` is not read again.
+    """
     path = capsule(job.path) or job.path
     try:
         with FileReader(path) as file:
             status = os.stat(path)
             found = Content("", "", file.size, status.st_mtime_ns)
+            *same, sha256, kind = job.known
+            if sha256 and same == [found.size_bytes, found.modified_ns]:
+                found.sha256, found.digest = sha256, kind
+                return msgspec.msgpack.encode(found)
             digest, found.digest = hashlib.sha256(), "whole"
             starts = range(0, file.size, _BLOCK)
             if file.size > _WHOLE:
@@ -90,6 +130,10 @@ def look(job: Job) -> bytes:
     except MemoryError:
         memory.lift()
         facts |= {"state": "failed", "error": memory.exceeded("reading the target")}
+    except MissingDebugInfo as error:
+        facts |= {"state": "failed", "step": "types", "error": str(error)} | _totals(
+            job.path, error
+        )
     except TargetError as error:
         facts |= {"state": "failed", "error": str(error)}
     except Exception as error:
@@ -102,9 +146,12 @@ def look(job: Job) -> bytes:
 def _report(job: Job, facts: dict[str, Any]) -> Report:
     if saved.is_document(job.path):
         return saved.load(job.path)
+    # Those of other kernels are no errors.
+    os.environ[SYMBOLS] = os.pathsep.join((*job.symbols, os.environ.get(SYMBOLS, "")))
     with debuginfod.allowed(SilentProgress()) if job.debuginfod else nullcontext():
-        target = open_target(job.path, job.symbols)
-    facts |= {"release": target.kernel, "types": target.type_sources, "step": "analyse"}
+        target = open_target(job.path)
+    facts |= {"release": target.kernel, "format": target.format, "step": "analyse"}
+    facts |= {"types": target.types, "tried": _tried(target)}
     context = Context.of(target, jobs=1)
     if not job.analyses:
         return examine(context, load())
@@ -112,17 +159,43 @@ def _report(job: Job, facts: dict[str, Any]) -> Report:
     return report(context, [known[name] for name in job.analyses])
 
 
+def _tried(target: Target) -> str:
+    """Return the sources of types that a dump lacks, and sentences about unusable files."""
+    lacking = _LADDER[: _LADDER.index(target.types)] if target.types in _LADDER else ()
+    return "; ".join(filter(None, (", ".join(lacking * (target.kind != "capsule")), *target.notes)))
+
+
+def _totals(path: str, error: MissingDebugInfo) -> dict[str, Any]:
+    """Return what the headers of a dump without types tell."""
+    facts: dict[str, Any] = {"types": _TOTALS, "tried": ", ".join(_LADDER)}
+    facts["build_id"] = error.build_id or ""
+    with contextlib.suppress(TargetError, LookupError, OSError, ValueError):
+        prog, header = open_dump(path, sniff(path, searched=True), None)
+        facts |= {"format": header.format, "release": kernel_release(prog)}
+        known = coverage(path)
+        facts |= {"ram_bytes": known.memory_bytes} if known else {}
+        found = _CRASH_TIME.search(prog["VMCOREINFO"].string_().decode("ascii", "replace"))
+        facts |= {"time": float(found[1])} if found else {}
+    return facts
+
+
 def _fill(made: Report, job: Job, facts: dict[str, Any], tables: dict[str, bytes]) -> None:
     wanted = [each for each in analyses().values() if each.name in {*made.results, *made.errors}]
     entry = record(made, wanted, time.time(), is_saved=saved.is_document(job.path))
     machine = made.head.machine or Machine()
-    common = {"day": f"{entry.time:%Y-%m-%d}", "attempt": job.attempt, "host": entry.host}
+    host, numbers = entry.host, entry.rows
+    if host in _NAMELESS:
+        host = bounded_host(f"{host} {machine.boot or 'unknown'}")
+        column = pa.array([host] * len(numbers), pa.string())
+        numbers = numbers.set_column(numbers.schema.get_field_index("host"), "host", column)
+    common = {"day": f"{entry.time:%Y-%m-%d}", "attempt": job.attempt, "host": host}
     facts |= common | {
         "time": entry.time.timestamp(),
         "boot": machine.boot,
         "release": machine.kernel or made.head.kernel,
         "build_id": machine.build_id,
-        "types": machine.types,
+        "types": machine.types or facts.get("types", ""),
+        "ram_bytes": machine.ram_bytes,
         "panic": machine.taken_by * machine.is_panic,
         "record": entry.id,
         "analyses": ",".join(each.name for each in wanted),
@@ -131,7 +204,7 @@ def _fill(made: Report, job: Job, facts: dict[str, Any], tables: dict[str, bytes
     }
     if made.results and {*made.results} != {"patches"}:
         facts["step"] = ""
-        rows = report_rows(made, common) | {"figures": entry.rows}
+        rows = report_rows(made, common) | {"figures": numbers}
         tables |= {name: _stream(each) for name, each in rows.items()}
     else:
         facts["state"] = "failed"

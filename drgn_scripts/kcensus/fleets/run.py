@@ -10,8 +10,9 @@ from __future__ import annotations
 import queue
 import time
 import uuid
+from asyncio import CancelledError
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,6 +20,7 @@ from typing import Any, Protocol
 import msgspec
 import pyarrow as pa
 
+from kcensus.analyses import analyses as known_analyses
 from kcensus.fleets.apart import Answer, Job
 from kcensus.fleets.look import Content, Looked, rows_of
 from kcensus.fleets.store import TRANSIENT, Writer, writer
@@ -30,6 +32,12 @@ _BATCH, _BATCH_SECONDS = 64, 15.0
 """Targets, and seconds, after which finished targets are written."""
 _LINES = 3
 """First lines of an error to keep."""
+_ENDS = {
+    "time": ("time", "took longer than {seconds:g} s; pass a longer --timeout"),
+    "large": ("killed", "its results are too large"),
+    "killed": ("killed", "its process was killed, probably for lack of memory"),
+}
+"""Step and error of a job that ended without an answer."""
 
 
 class Future(Protocol):
@@ -49,6 +57,14 @@ class Executor(Protocol):
         ...
 
     def submit(self, job: Job) -> Future: ...
+
+    def check(self) -> None:
+        """Raise :class:`FleetError` if no job can be done any more."""
+        ...
+
+    def stop(self, attempts: Collection[str]) -> None:
+        """End jobs that run."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -96,43 +112,32 @@ class Run:
         self._template = template
         self._ended: queue.SimpleQueue[tuple[_Target, Future]] = queue.SimpleQueue()
         self._running: dict[str, Future] = {}
+        self._most = executor.width * 2 + 2
+        """Jobs to submit at a time: each worker has the next one."""
         self._batch: list[Mapping[str, pa.Table]] = []
         self._written = time.monotonic()
         self._waiting: dict[str, list[_Target]] = {}
         """By digest of a content that is being read, the other targets with it."""
         self.tally = Tally()
-        self._by_digest, self._by_file = self._known()
+        self._by_digest: dict[str, str] = {}
+        """Attempts by the digest of their content."""
+        self._known: dict[str, tuple[int, int, str, str]] = {}
+        """By path, what :attr:`Job.known` tells the worker."""
+        self._load()
 
-    def _known(self) -> tuple[dict[str, str], dict[tuple[str, int, int], str]]:
-        """Return what the store has of this version: attempts by digest, digests by file."""
-        names = [
-            "attempt",
-            "target",
-            "state",
-            "sha256",
-            "size_bytes",
-            "modified_ns",
-            "kcensus",
-            "schema",
-            "analyses",
-        ]
-        rows = self._store.targets().select(names).to_pylist()
-        wanted = ",".join(self._template.analyses)
-        own = [
-            row
-            for row in rows
-            if row["kcensus"] == installed_version() and row["schema"] == VERSION
-            and (row["analyses"] == wanted or not wanted or row["state"] == "failed")
-        ]  # fmt: skip
-        by_digest = {
-            row["sha256"]: row["attempt"]
-            for row in own
-            if row["sha256"] and row["state"] != "duplicate"
-        }
-        by_file = {
-            (row["target"], row["size_bytes"], row["modified_ns"]): row["sha256"] for row in own
-        }
-        return by_digest, by_file
+    def _load(self) -> None:
+        """Read what this version of kcensus has done, with at least the same analyses."""
+        wanted = {*(self._template.analyses or known_analyses())}
+        for row in self._store.targets().to_pylist():
+            is_same = row["kcensus"] == installed_version() and row["schema"] == VERSION
+            is_enough = row["state"] in ("failed", "duplicate") or wanted <= {
+                *row["analyses"].split(",")
+            }
+            if row["sha256"] and is_same and is_enough and row["step"] not in TRANSIENT:
+                file = row["size_bytes"], row["modified_ns"], row["sha256"], row["digest"]
+                self._known[row["target"]] = file
+                if row["state"] != "duplicate":
+                    self._by_digest[row["sha256"]] = row["attempt"]
 
     def over(self, paths: Sequence[str], unreadable: Mapping[str, str]) -> Tally:
         """Run all; on return each has a row."""
@@ -144,12 +149,13 @@ class Run:
         todo = deque(map(_Target, paths))
         try:
             while todo or self._running:
-                while todo and len(self._running) < self._executor.width * 2 + 2:
+                while todo and len(self._running) < self._most:
                     self._submit(todo.popleft())
                 self._take()
         finally:
             for future in self._running.values():
                 future.cancel()
+            self._executor.stop([*self._running])
             self._write()
         self.tally.seconds = time.monotonic() - start
         return self.tally
@@ -157,8 +163,9 @@ class Run:
     def _submit(self, target: _Target) -> None:
         target.started = target.started or time.time()
         job = msgspec.structs.replace(
-            self._template, path=target.path, work=target.work, attempt=target.attempt
-        )
+            self._template, path=target.path, work=target.work, attempt=target.attempt,
+            known=self._known.get(target.path, self._template.known),
+        )  # fmt: skip
         future = self._executor.submit(job)
         self._running[target.attempt] = future
         future.add_done_callback(lambda ended: self._ended.put((target, ended)))
@@ -170,22 +177,23 @@ class Run:
             target, future = self._ended.get(timeout=max(left, 0.01))
         except queue.Empty:
             self._write()
+            self._executor.check()
             return
         del self._running[target.attempt]
         try:
             answer, worker = future.result()
-        except Exception as error:  # of Dask: the worker or its host died
+        except (Exception, CancelledError) as error:  # of Dask: the worker or its host died
+            self._executor.check()
             target.died += 1
             if target.died <= self._limits.retries:
                 self._submit(target)
             else:
-                self._fail(target, "worker", f"its worker died {target.died} times: {error}")
+                self._fail(target, "worker", f"its worker failed {target.died} times: {error}")
             return
-        if answer.ended == "time":
-            self._fail(target, "time", f"took longer than {self._limits.seconds:g} s", answer)
-        elif answer.ended or not answer.content:
-            why = "its process was killed, probably for lack of memory"
-            self._fail(target, "killed", why, answer)
+        ended = answer.ended if answer.content else answer.ended or "killed"
+        if ended:
+            step, why = _ENDS[ended]
+            self._fail(target, step, why.format(seconds=self._limits.seconds), answer)
         elif target.work == "content":
             self._identified(target, msgspec.msgpack.decode(answer.content, type=Content))
         else:
@@ -196,11 +204,11 @@ class Run:
     def _identified(self, target: _Target, content: Content) -> None:
         """Read a target whose content is new."""
         target.content = content
-        file = target.path, content.size_bytes, content.modified_ns
         digest = content.sha256
+        known = self._known.get(target.path)
         if content.error:
             self._fail(target, "content", content.error)
-        elif self._by_file.get(file) == digest:
+        elif known is not None and digest == known[2] and digest in self._by_digest:
             self._count("known")
         elif digest in self._by_digest:
             self._duplicate(target)
@@ -264,7 +272,9 @@ class Run:
             "modified_ns": content.modified_ns,
             "started": utc(target.started),
             "seconds": answer.seconds,
+            "cpu_seconds": answer.cpu_seconds,
             "peak_bytes": answer.peak_bytes,
+            "retries": target.died,
             "worker": worker,
             "kcensus": installed_version(),
             "schema": VERSION,
@@ -306,7 +316,8 @@ def fleet(
     """
     limits = limits or Limits()
     template = Job(
-        "", "", "", limits.seconds, limits.memory, tuple(symbols), tuple(analyses), debuginfod
-    )
+        "", "", "", limits.seconds, limits.memory, tuple(symbols), tuple(analyses), debuginfod,
+        installed_version(),
+    )  # fmt: skip
     with writer(store) as made:
         return Run(executor, made, limits, template, done).over(paths, unreadable or {})

@@ -22,11 +22,13 @@ from kcensus.fleets import FleetError
 from kcensus.fleets.places import Place, place
 from kcensus.fleets.tables import SCHEMAS
 from kcensus.store import dataset, layout
+from kcensus.store.layout import FIGURES
 from kcensus.text import printable
 
-FIGURES = "figures"
 _MERGED_EVERY = 64
 """Batches after which the small files of a table are merged."""
+_IN_ONE = 1000
+"""Attempts whose rows are deleted in one go."""
 _RUN = "kcensus-fleet-run"
 """Name of the count of runs among the transactions of ``targets``."""
 _TAKEN = "another `kcensus fleet run` has begun to write to this store; let it end, and run again"
@@ -73,25 +75,18 @@ class Writer:
         self._append("targets", SCHEMAS["targets"].empty_table())
 
     def clean(self) -> None:
-        """Remove the rows of killed writers, and those of failures that may not happen again."""
-        steps = ", ".join(f"'{step}'" for step in TRANSIENT)
-        targets = self._table("targets")
-        targets.delete(f"state = 'failed' AND step IN ({steps})")
-        known = self.column("attempt")
-        for name in SCHEMAS:
-            if name != "targets":
-                attempts = pc.unique(self._read(name, ["attempt"])["attempt"])
-                lost = pc.filter(attempts, pc.invert(pc.is_in(attempts, known)))
-                for attempt in lost.to_pylist():
-                    self._table(name).delete(f"attempt = '{attempt}'")
+        """Remove the rows of killed writers, and those of targets that were done again."""
+        known = self.targets()["attempt"]
+        for name in (*(each for each in SCHEMAS if each != "targets"), "targets"):
+            found = self._read(name, ["attempt"])["attempt"]
+            lost = pc.unique(pc.filter(found, pc.invert(pc.is_in(found, known.combine_chunks()))))
+            for start in range(0, len(lost), _IN_ONE):
+                attempts = ", ".join(f"'{each}'" for each in lost[start : start + _IN_ONE])
+                self._table(name).delete(f"attempt IN ({attempts})")
 
     def targets(self) -> pa.Table:
-        """Return the rows of ``targets``."""
-        return self._read("targets", None)
-
-    def column(self, name: str) -> pa.Array:
-        """Return a column of ``targets``."""
-        return self._read("targets", [name])[name].combine_chunks()
+        """Return the rows of ``targets`` that count."""
+        return current(self._read("targets", None))
 
     def add(self, batch: Sequence[Mapping[str, pa.Table]]) -> None:
         """Add the rows of targets, each by table; on return they are on disk.
@@ -150,6 +145,21 @@ class Writer:
         return self._table(name).to_pyarrow_dataset().to_table(columns=columns)
 
 
+def current(targets: pa.Table) -> pa.Table:
+    """Return the rows of ``targets`` that count, of each path and content the last one.
+
+    A failure that may not happen again counts until the target is done again.
+    """
+    if not len(targets):
+        return targets
+    keys = ["target", "sha256", "state", "step", "started"]
+    frame = targets.select(keys).to_pandas().sort_values("started", kind="stable")
+    is_last = ~frame.duplicated(["target", "sha256"], keep="last")
+    is_passing = (frame["state"] == "failed") & frame["step"].isin(TRANSIENT)
+    is_replaced = is_passing & frame.duplicated("target", keep="last")
+    return targets.take(pa.array(sorted(frame.index[is_last & ~is_replaced])))
+
+
 def read(
     store: str | os.PathLike[str],
     name: str,
@@ -178,10 +188,14 @@ def read(
         return found.to_table(columns=[*only] if only else None, filter=where)
 
     try:
+        if name == "targets":
+            found = current(rows(name, None))
+            found = found if where is None else found.filter(where)
+            return found.select([*columns]) if columns else found
         found = rows(name, columns, where)
         key = "record" if name == FIGURES else "attempt"
-        if name != "targets" and key in found.column_names:
-            known = rows("targets", [key])[key].combine_chunks()
+        if key in found.column_names:
+            known = current(rows("targets", None))[key].combine_chunks()
             found = found.filter(pc.is_in(found[key], known))
         return found
     except (OSError, DeltaError, pa.ArrowException) as error:

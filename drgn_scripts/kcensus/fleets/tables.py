@@ -12,31 +12,37 @@ import pyarrow as pa
 from kcensus.fleets.causes import features
 from kcensus.reports import Report
 from kcensus.results import Severity
+from kcensus.store.records import exact
 from kcensus.text import bounded, printable
 
 VERSION = 1
 """Version of the tables: raised when a column is renamed or removed, or its meaning changes."""
 _MAX_TEXT = 2000
 _MAX_GAPS = 1000
-_EXACT = 1 << 63
 _OF_EACH = {
     "day": (pa.string(), "Day of time, in UTC: 2026-01-31."),
     "attempt": (pa.string(), "Identifies the row of targets that this row belongs to."),
-    "host": (pa.string(), "Name of the host; a pseudonym in redacted capsules."),
+    "host": (pa.string(), "Host; a pseudonym in redacted capsules; with the boot if nameless."),
 }
 COLUMNS = {
     "targets": {
         **_OF_EACH,
         "target": (pa.string(), "Path or name, as given."),
         "state": (pa.string(), "done, incomplete (an analysis failed), failed, or duplicate."),
-        "step": (pa.string(), "Step that failed: content, open, analyse, time, killed, worker."),
+        "step": (
+            pa.string(),
+            "Step that failed: content, open, types, analyse, time, killed, worker.",
+        ),
         "error": (pa.string(), "First lines of the error."),
         "duplicate_of": (pa.string(), "Attempt with the same content; empty otherwise."),
         "time": (pa.timestamp("us", "UTC"), "Time of the dump, or of the run if unknown."),
         "boot": (pa.string(), "Identifies the boot."),
         "release": (pa.string(), "Release of the kernel."),
         "build_id": (pa.string(), "Build ID of the vmlinux."),
-        "types": (pa.string(), "Sources of types: DWARF, type pack, BTF."),
+        "types": (pa.string(), "Sources of types: DWARF, type pack, BTF; totals only: none."),
+        "tried": (pa.string(), "Sources of types that the dump lacks; unusable files of them."),
+        "format": (pa.string(), "Format of the dump; empty if unknown."),
+        "ram_bytes": (pa.int64(), "Memory of the machine; null if unknown."),
         "panic": (pa.string(), "Panic message; empty without a panic."),
         "record": (pa.string(), "Identifies the numbers in the table figures."),
         "sha256": (pa.string(), "Digest of the content."),
@@ -45,7 +51,9 @@ COLUMNS = {
         "modified_ns": (pa.int64(), "Time of its last change, since 1970."),
         "started": (pa.timestamp("us", "UTC"), "Begin of the run."),
         "seconds": (pa.float64(), "Duration of the run of this target."),
+        "cpu_seconds": (pa.float64(), "CPU time of its process."),
         "peak_bytes": (pa.int64(), "Most resident memory of its process."),
+        "retries": (pa.int64(), "Attempts that ended with their worker."),
         "worker": (pa.string(), "Worker that ran it."),
         "kcensus": (pa.string(), "Version of kcensus."),
         "schema": (pa.int32(), "Version of these tables."),
@@ -118,8 +126,8 @@ def report_rows(report: Report, common: Mapping[str, str]) -> dict[str, pa.Table
                 "kind": each.kind,
                 "severity": each.severity.name.lower(),
                 "title": each.title,
-                "holds_bytes": _exact(each.holds),
-                "returns_bytes": _exact(each.returns),
+                "holds_bytes": exact(each.holds),
+                "returns_bytes": exact(each.returns),
                 "patch": each.patch,
                 "part_of": each.part_of,
             }
@@ -130,8 +138,8 @@ def report_rows(report: Report, common: Mapping[str, str]) -> dict[str, pa.Table
                 "analysis": name,
                 "check": each.name,
                 "status": each.status.value,
-                "ours": _exact(each.ours),
-                "counter": _exact(each.counter),
+                "ours": exact(each.ours),
+                "counter": exact(each.counter),
                 "source": each.source,
             }
             for name, result in report.results.items()
@@ -142,7 +150,7 @@ def report_rows(report: Report, common: Mapping[str, str]) -> dict[str, pa.Table
                 "analysis": name,
                 "what": each.what,
                 "reason": each.reason,
-                "count": _exact(each.count),
+                "count": exact(each.count),
                 "effect": each.effect,
             }
             for name, result in report.results.items()
@@ -189,11 +197,6 @@ def _float(value: Any) -> float | None:
         return float(value)
     except TypeError:  # NA of pandas
         return None
-
-
-def _exact(value: int | None) -> int | None:
-    """Return an integer of 64 bits; None for any other one."""
-    return int(value) if value is not None and -_EXACT <= value < _EXACT else None
 
 
 def utc(seconds: float) -> datetime.datetime:

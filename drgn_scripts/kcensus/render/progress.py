@@ -11,6 +11,7 @@ from typing import TextIO
 
 import rich.progress
 from rich.console import Console
+from rich.text import Text
 
 from kcensus.outputs import before_termination
 from kcensus.progress import Progress, Step
@@ -57,16 +58,30 @@ class _Bars:
                 self._bars.update(outer, visible=True)
 
 
+class _Rate(rich.progress.ProgressColumn):
+    """The number of units that are done, and per minute."""
+
+    def render(self, task: rich.progress.Task) -> Text:
+        total = f" of {task.total:,.0f}" if task.total is not None else ""
+        rate = f", {task.speed * 60:,.0f} a minute" if task.speed else ""
+        return Text(f"{task.completed:,.0f}{total}{rate}")
+
+
 @contextmanager
-def terminal_progress(stream: TextIO, patience: float = _PATIENCE) -> Iterator[Progress]:
+def terminal_progress(
+    stream: TextIO, patience: float = _PATIENCE, *, with_rate: bool = False
+) -> Iterator[Progress]:
     """Draw bars with an estimate of the time left, from ``patience`` seconds on.
 
     However the context ends, the bars are erased and the cursor is shown.
+
+    :param with_rate: also show the number of units, and the rate
     """
     bars = rich.progress.Progress(
         rich.progress.TextColumn("{task.description}", markup=False),
         rich.progress.BarColumn(bar_width=24),
         rich.progress.TaskProgressColumn(),
+        *[_Rate()] * with_rate,
         rich.progress.TimeRemainingColumn(),
         console=Console(file=stream, markup=False, highlight=False, emoji=False),
         transient=True,

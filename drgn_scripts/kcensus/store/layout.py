@@ -50,8 +50,17 @@ ORDER = ("analysis", "metric", "subject", "part", "time")
 """Sort keys of the rows of a record: equal texts are neighbours and compress."""
 
 
+FIGURES = "figures"
+"""Directory in the store of a fleet that is a store of ``kcensus record``."""
+
+
 def located(store: Path) -> Path:
-    """Return the directory of a store; a bundled one, unless a file has its name."""
+    """Return the directory of a store; a bundled one, unless a file has its name.
+
+    In the store of a fleet, it is that of the figures.
+    """
+    if not (store / LOG).is_dir() and (store / FIGURES / LOG).is_dir():
+        return store / FIGURES
     bundled = DIRECTORY / store
     is_bundled = store.parent == Path() and not os.path.lexists(store)
     return bundled if is_bundled and os.path.isdir(bundled / LOG) else store

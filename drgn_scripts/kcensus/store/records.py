@@ -98,7 +98,7 @@ def record(
         "clock": "recorder" if time is None else "machine",
         "boot": boot,
         "uptime_seconds": uptime,
-        "ram_bytes": _exact(machine.ram_bytes),
+        "ram_bytes": exact(machine.ram_bytes),
         "release": printable(machine.kernel or report.head.kernel),
         "build_id": printable(machine.build_id),
         "live": report.head.live,
@@ -112,12 +112,12 @@ def record(
 
 def _numbers(report: Report, analysis: Analysis) -> Iterator[_Number]:
     def number(part: str, subject: str, metric: str, unit: Unit, value: Any) -> _Number:
-        exact = _exact(value)
-        known = value if exact is None else exact
+        whole = exact(value)
+        known = value if whole is None else whole
         is_finite = isinstance(known, numbers.Real) and math.isfinite(known)
         finite = float(known) if is_finite else None
         key = analysis.name, part, subject, printable(metric)
-        return _Number(*key, unit.value, finite, exact)
+        return _Number(*key, unit.value, finite, whole)
 
     result = report.results.get(analysis.name)
     yield number("quality", "", "failed", Unit.COUNT, int(result is None))
@@ -143,7 +143,7 @@ def _numbers(report: Report, analysis: Analysis) -> Iterator[_Number]:
                     yield number(spec.name, subject, metric, table.columns[metric].unit, value)
 
 
-def _exact(value: Any) -> int | None:
+def exact(value: Any) -> int | None:
     """Return an integer of 64 bits; None for any other value."""
     is_exact = isinstance(value, (numbers.Integral, np.bool_))
     return int(value) if is_exact and -_MAX_EXACT <= int(value) < _MAX_EXACT else None

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from shlex import quote
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,6 +22,7 @@ from kcensus.commands.shared.target import chosen_analyses, progress_bars
 from kcensus.fleets import FleetError, require_fleet
 from kcensus.human import counted
 from kcensus.limits.memory import MIN_BYTES
+from kcensus.text import printable
 
 if TYPE_CHECKING:
     from kcensus.fleets.run import Executor
@@ -40,6 +44,8 @@ only this process writes to the store."""
 _MEMORY = 4 << 30
 _FEW = 4
 """Targets per process up to which no cluster is started: its start takes 3 seconds."""
+_PATIENCE = 6.0
+"""Seconds to wait for the answer of a scheduler."""
 
 
 def _run(
@@ -53,7 +59,7 @@ def _run(
     performance_report: Path | None,
     reading: options.Reading,
 ) -> Exit:
-    require_fleet()
+    require_fleet(*["bokeh"] * (performance_report is not None))
     from kcensus.fleets.run import Limits, fleet
     from kcensus.fleets.targets import find
 
@@ -68,7 +74,7 @@ def _run(
     with (
         _threads(min(width, total)) if is_small else _cluster(address, width) as executor,
         _measured(performance_report),
-        progress_bars(reading.no_progress) as progress,
+        progress_bars(reading.no_progress, with_rate=True) as progress,
         progress.step("reports", total) as step,
     ):
         tally = fleet(
@@ -86,7 +92,7 @@ def _run(
     click.echo(f"{counted(total, 'target')} in {tally.seconds:.1f} s: {states}")
     if found.others:
         complain(f"{counted(found.others, 'other file')} in the directories left out")
-    click.echo(f"kcensus fleet report {store}", err=True)
+    complain(f"the causes: kcensus fleet report {quote(str(store))}")
     return Exit.INCOMPLETE if tally.states["failed"] or tally.states["incomplete"] else Exit.DONE
 
 
@@ -100,36 +106,44 @@ def _threads(width: int) -> Iterator[Executor]:
 
 @contextmanager
 def _cluster(address: str | None, width: int) -> Iterator[Executor]:
-    """Yield a Dask cluster: that of a scheduler, or one on this machine."""
+    """Yield a Dask cluster: that of a scheduler, or one on this machine.
+
+    :raises FleetError: it cannot be reached, or its workers are unusable
+    """
     from distributed import Client, LocalCluster
 
     from kcensus.fleets.executors import Cluster
 
-    with (
-        nullcontext()
-        if address
-        else LocalCluster(
-            n_workers=width, threads_per_worker=1, dashboard_address="127.0.0.1:0"
-        ) as local
-    ):
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # sentences of ours say it
+    local = nullcontext() if address else LocalCluster(
+        n_workers=width, threads_per_worker=1, dashboard_address="127.0.0.1:0",
+        memory_limit=0,  # targets have their own limit
+        silence_logs=logging.CRITICAL,
+    )  # fmt: skip
+    with local as own:
         try:
-            client = Client(address or local, timeout=30)
-        except (OSError, ValueError) as error:
-            raise FleetError(f"the scheduler '{address}' cannot be reached: {error}") from None
+            client = Client(own or address, timeout=_PATIENCE)
+        except Exception as error:  # another service may answer anything
+            why = printable(str(error).partition("\n")[0]) or type(error).__name__
+            raise FleetError(
+                f"'{printable(address or '')}' is not the address of a scheduler that answers: "
+                f"{why}; pass the one that `dask scheduler` shows, such as tcp://host:8786"
+            ) from None
         with client:
-            complain(f"dashboard of the cluster: {client.dashboard_link}")
+            if find_spec("bokeh"):
+                complain(f"dashboard of the cluster: {client.dashboard_link}")
             yield Cluster(client)
 
 
 @contextmanager
-def _measured(path: Path | None) -> Iterator[Any]:
+def _measured(path: Path | None) -> Iterator[None]:
     if path is None:
-        yield None
+        yield
         return
     from distributed import performance_report
 
     with performance_report(filename=str(path)):
-        yield None
+        yield
 
 
 RUN = options.command(

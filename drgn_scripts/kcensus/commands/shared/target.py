@@ -29,12 +29,14 @@ if TYPE_CHECKING:
     from kcensus.sources import Target
 
 
-def progress_bars(no_progress: bool) -> AbstractContextManager[Progress]:
+def progress_bars(
+    no_progress: bool, *, with_rate: bool = False
+) -> AbstractContextManager[Progress]:
     """Show progress on stderr if that is a terminal."""
     if sys.stderr.isatty() and not no_progress:
         from kcensus.render.progress import terminal_progress
 
-        return terminal_progress(sys.stderr)
+        return terminal_progress(sys.stderr, with_rate=with_rate)
     return nullcontext(SilentProgress())
 
 

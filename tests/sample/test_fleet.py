@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""`kcensus fleet run` on real Dask clusters: on this machine, and over TCP with workers killed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import kcensus
+from kcensus.cli import run as command
+from kcensus.fleets import store as stored
+from kcensus.samples import capsule
+from tests.varied import Varied
+
+distributed = pytest.importorskip("distributed")
+
+# One cheap analysis: 0.2 s for a capsule.
+ANALYSIS = "list-lru"
+POISON = {
+    "corrupt.capsule": "analyse", "empty": "content", "fifo": "content", "loop": "content",
+    "missing": "content", "socket": "content", "text": "open", "truncated.capsule": "open",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def capsules(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    place = tmp_path_factory.mktemp("fleet")
+    paths = []
+    for number in range(14):
+        path = place / f"{number:02}.capsule"
+        Varied.of("sample-waits").write(path, f"host{number % 7}", number + 1, number * 3600)
+        paths.append(path)
+    return paths
+
+
+@pytest.fixture(scope="module")
+def poison(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    place = tmp_path_factory.mktemp("poison")
+    sample = capsule("sample-waits")
+    assert sample
+    data = sample.read_bytes()
+    half = len(data) // 2
+    (place / "corrupt.capsule").write_bytes(data[:half] + bytes(4096) + data[half + 4096 :])
+    (place / "truncated.capsule").write_bytes(data[:half])
+    (place / "empty").touch()
+    (place / "text").write_text("no dump\n")
+    (place / "loop").symlink_to("loop")
+    os.mkfifo(place / "fifo")
+    with socket.socket(socket.AF_UNIX) as listening, contextlib.chdir(place):
+        listening.bind("socket")
+        yield place
+
+
+def rows(store: Path, table: str = "targets") -> pd.DataFrame:
+    return stored.read(store, table).to_pandas()
+
+
+def without_orphans(store: Path) -> None:
+    """Check that all rows belong to a target that counts, once the store is opened to write."""
+    with stored.writer(store) as writer:
+        known = set(writer.targets()["attempt"].to_pylist())
+        for name in stored.SCHEMAS:
+            assert {*writer._read(name, ["attempt"])["attempt"].to_pylist()} <= known
+
+
+def test_each_target_of_a_cluster_has_one_row(
+    capsules: list[Path], poison: Path, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    copies = [Path(shutil.copy(path, tmp_path)) for path in capsules[:2]]
+    paths = [*capsules, *copies, *(poison / name for name in POISON)]
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0", memory_limit=0
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        made = kcensus.fleet(paths, store=store, client=client, analyses=[ANALYSIS])
+        again = kcensus.fleet(paths, store=store, client=client, analyses=[ANALYSIS])
+    assert sorted(made["target"]) == sorted(map(str, paths))
+    assert made["state"].value_counts().to_dict() == {"done": 14, "failed": 8, "duplicate": 2}
+    failed = made[made["state"] == "failed"]
+    assert dict(zip(failed["target"].map(os.path.basename), failed["step"], strict=True)) == POISON
+    assert failed["error"].str.len().min() > 10
+    done = made[made["state"] == "done"]
+    assert done["host"].nunique() == 7
+    assert done["worker"].nunique() == 2
+    assert done["peak_bytes"].between(50 << 20, 1 << 30).all()
+    # What is done is not done again: its rows are the same.
+    same = made["state"] != "failed"
+    assert {*made["attempt"][same]} == {*again["attempt"][again["state"] != "failed"]}
+    assert len(again) == len(made)
+    without_orphans(store)
+    assert set(rows(store, "checks")["attempt"]) == {*done["attempt"]}
+    assert kcensus.history(store, part="summary")["host"].nunique() == 7
+    assert command(["trend", str(store), "--json"]) == 0
+
+
+class Cluster:
+    """A scheduler and workers that are processes of their own."""
+
+    def __init__(self, place: Path) -> None:
+        self.file, self.log = place / "scheduler.json", (place / "log").open("wb")
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.start("scheduler", "--port", "0", "--no-dashboard")
+
+    def start(self, what: str, *options: str) -> subprocess.Popen[bytes]:
+        words = [f"distributed.cli.dask_{what}", "--scheduler-file", str(self.file)]
+        process = subprocess.Popen(
+            [sys.executable, "-m", *words, "--host", "127.0.0.1", *options],
+            env=ENVIRONMENT, stdout=self.log, stderr=self.log,
+        )  # fmt: skip
+        self.processes.append(process)
+        return process
+
+    def worker(self) -> None:
+        self.start("worker", "--nthreads", "1", "--no-dashboard", "--memory-limit", "0")
+
+    def close(self) -> None:
+        for process in reversed(self.processes):
+            process.terminate()
+            process.wait(20)
+        self.log.close()
+
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+# Batches of few targets, so that some are written before the client is killed.
+CLIENT = """
+from kcensus.fleets import run
+run._BATCH = 3
+from kcensus.__main__ import main
+raise SystemExit(main())
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path)
+    try:
+        for _ in range(2):
+            made.worker()
+        yield made
+    finally:
+        made.close()
+
+
+def client(cluster: Cluster, store: Path, paths: list[Path]) -> subprocess.Popen[bytes]:
+    words = ["fleet", "run", *map(str, paths), "--store", str(store), "--analyses", ANALYSIS]
+    address = address_of(cluster)
+    return subprocess.Popen(
+        [sys.executable, "-c", CLIENT, *words, "--scheduler", address, "--no-progress"],
+        env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def address_of(cluster: Cluster) -> str:
+    until(lambda: cluster.file.exists() and cluster.file.stat().st_size)
+    return str(json.loads(cluster.file.read_text())["address"])
+
+
+def until(condition: Any, process: subprocess.Popen[bytes] | None = None) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        if process is not None and process.poll() is not None:
+            raise AssertionError(process.communicate())
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def number(store: Path) -> int:
+    with contextlib.suppress(kcensus.FleetError):
+        return len(stored.read(store, "targets"))
+    return 0
+
+
+@pytest.mark.slow
+def test_killed_workers_and_clients_lose_no_target(
+    cluster: Cluster, capsules: list[Path], poison: Path, tmp_path: Path
+) -> None:
+    store, paths = tmp_path / "store", [*capsules, *(poison / name for name in POISON)]
+    running = client(cluster, store, paths)
+    until(lambda: number(store) >= 3, running)
+    with distributed.Client(address_of(cluster)) as view:
+        view.wait_for_workers(2, timeout=20)
+        workers = view.run(os.getpid)
+    os.kill(next(iter(workers.values())), signal.SIGKILL)
+    until(lambda: number(store) >= 8, running)
+    running.kill()
+    running.communicate()
+    assert 8 <= number(store) < len(paths)
+
+    running = client(cluster, store, paths)
+    before = number(store)
+    until(lambda: number(store) > before, running)
+    running.send_signal(signal.SIGINT)
+    _, errors = running.communicate(timeout=20)
+    assert (running.returncode, b"interrupted" in errors) == (130, True)
+
+    running = client(cluster, store, paths)
+    output, errors = running.communicate(timeout=60)
+    assert (running.returncode, b"22 targets" in output) == (6, True), errors
+    made = rows(store)
+    assert sorted(made["target"]) == sorted(map(str, paths))
+    assert made["state"].value_counts().to_dict() == {"done": 14, "failed": 8}
+    without_orphans(store)
+    of_each = rows(store, "checks").groupby("attempt").size()
+    assert of_each.index.isin(made["attempt"]).all()
+    assert (len(of_each), of_each.nunique()) == (14, 1)
+    assert (
+        not rows(store, "figures")
+        .duplicated(["record", "analysis", "part", "subject", "metric"])
+        .any()
+    )

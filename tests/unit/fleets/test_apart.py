@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Children that hang, die or say too much, and nurses that are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from kcensus.fleets import apart
+from kcensus.fleets.apart import Job, Nursery
+
+# Of a nurse without imports: `job.path` says what its child does.
+PROGRAM = """
+import os, time
+from kcensus.fleets import apart
+def work(job):
+    if job.path == "hang":
+        time.sleep(60)
+    if job.path == "nurse":
+        os.kill(os.getppid(), 9)
+        time.sleep(60)
+    return job.path.encode()
+apart._end_with_parent()
+apart.serve({"report": work})
+"""
+
+
+def job(path: str, seconds: float = 30.0) -> Job:
+    return Job(path, "report", f"attempt-{path}", seconds, 1 << 30)
+
+
+def hang(job: Job) -> bytes:
+    time.sleep(60)
+    return b""
+
+
+def die(job: Job) -> bytes:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return b""
+
+
+def fail(job: Job) -> bytes:
+    raise RuntimeError("a bug")
+
+
+@pytest.mark.parametrize(
+    ("work", "ended", "content"),
+    [
+        (lambda job: b"done", "", b"done"),
+        (hang, "time", b""),
+        (die, "killed", b""),
+        (lambda job: bytes(2 << 20), "large", b""),
+        (fail, "", b""),
+    ],
+    ids=["done", "hang", "die", "large", "fail"],
+)
+def test_a_child_ends_somehow(
+    work: Callable[[Job], bytes], ended: str, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apart, "_MAX_ANSWER", 1 << 20)
+    answer = apart._watched(job("x", 0.3), work)
+    assert (answer.ended, answer.content) == (ended, content)
+    assert answer.seconds < 5
+    assert answer.peak_bytes > 1 << 20
+
+
+@pytest.fixture
+def nursery(monkeypatch: pytest.MonkeyPatch) -> Iterator[Nursery]:
+    monkeypatch.setattr(apart, "_PROGRAM", PROGRAM)
+    made = Nursery()
+    yield made
+    made.close()
+
+
+def test_a_nurse_does_one_job_after_another(nursery: Nursery) -> None:
+    assert [nursery.run(job(name)).content for name in "abc"] == [b"a", b"b", b"c"]
+    (nurse,) = nursery._nurses.values()
+    nurse.kill()
+    assert nursery.run(job("d")).content == b"d"
+
+
+def test_a_job_that_kills_nurses_is_given_up(nursery: Nursery) -> None:
+    with pytest.raises(RuntimeError, match="twice"):
+        nursery.run(job("nurse"))
+    assert nursery.run(job("a")).content == b"a"
+
+
+def test_a_stopped_job_ends_at_once_and_others_go_on(nursery: Nursery) -> None:
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            nursery.run(job("hang"))
+        except RuntimeError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    while not nursery._running:
+        time.sleep(0.01)
+    nursery.stop(["attempt-hang", "attempt-later"])
+    thread.join(10)
+    assert not thread.is_alive()
+    assert "stopped" in str(errors[0])
+    with pytest.raises(RuntimeError, match="stopped"):
+        nursery.run(job("later"))
+    assert nursery.run(job("a")).content == b"a"
+
+
+def test_a_nurse_that_does_not_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apart, "_PROGRAM", "raise SystemExit(3)")
+    with pytest.raises(RuntimeError, match="did not start"):
+        Nursery().run(job("a"))
