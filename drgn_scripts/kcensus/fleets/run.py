@@ -112,8 +112,8 @@ class Run:
         self._template = template
         self._ended: queue.SimpleQueue[tuple[_Target, Future]] = queue.SimpleQueue()
         self._running: dict[str, Future] = {}
-        self._most = executor.width * 2 + 2
-        """Jobs to submit at a time: each worker has the next one."""
+        self._most, self._checked = executor.width * 2 + 2, time.monotonic()
+        """Jobs to submit at a time, so that each worker has the next one; and since when."""
         self._batch: list[Mapping[str, pa.Table]] = []
         self._written = time.monotonic()
         self._waiting: dict[str, list[_Target]] = {}
@@ -149,6 +149,7 @@ class Run:
         todo = deque(map(_Target, paths))
         try:
             while todo or self._running:
+                self._check()
                 while todo and len(self._running) < self._most:
                     self._submit(todo.popleft())
                 self._take()
@@ -159,6 +160,13 @@ class Run:
             self._write()
         self.tally.seconds = time.monotonic() - start
         return self.tally
+
+    def _check(self) -> None:
+        """Look after the executor from time to time: its workers come and go."""
+        now = time.monotonic()
+        if now > self._checked + _BATCH_SECONDS:
+            self._executor.check()
+            self._most, self._checked = self._executor.width * 2 + 2, now
 
     def _submit(self, target: _Target) -> None:
         target.started = target.started or time.time()
@@ -177,7 +185,6 @@ class Run:
             target, future = self._ended.get(timeout=max(left, 0.01))
         except queue.Empty:
             self._write()
-            self._executor.check()
             return
         del self._running[target.attempt]
         try:

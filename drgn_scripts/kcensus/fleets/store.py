@@ -24,7 +24,8 @@ from deltalake.exceptions import DeltaError
 from kcensus.fleets import FleetError
 from kcensus.fleets.tables import SCHEMAS
 from kcensus.store import dataset
-from kcensus.store.layout import FIGURES, LOG
+from kcensus.store.layout import FIGURES as FIGURES
+from kcensus.store.layout import LOG
 from kcensus.text import printable
 
 _LOCK = ".kcensus-lock"

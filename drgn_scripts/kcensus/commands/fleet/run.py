@@ -114,7 +114,8 @@ def _cluster(address: str | None, width: int) -> Iterator[Executor]:
 
     from kcensus.fleets.executors import Cluster
 
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # sentences of ours say it
+    for name in ("distributed", "distributed.client"):  # sentences of ours say it
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     local = nullcontext() if address else LocalCluster(
         n_workers=width, threads_per_worker=1, dashboard_address="127.0.0.1:0",
         memory_limit=0,  # targets have their own limit

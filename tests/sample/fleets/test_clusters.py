@@ -22,6 +22,7 @@ import pytest
 import kcensus
 from kcensus.cli import run as command
 from kcensus.fleets import store as stored
+from kcensus.fleets.tables import SCHEMAS
 from kcensus.samples import capsule
 from tests.varied import Varied
 
@@ -65,14 +66,15 @@ def poison(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def rows(store: Path, table: str = "targets") -> pd.DataFrame:
-    return stored.read(store, table).to_pandas()
+    frame: pd.DataFrame = stored.read(store, table).to_pandas()
+    return frame
 
 
 def without_orphans(store: Path) -> None:
     """Check that all rows belong to a target that counts, once the store is opened to write."""
     with stored.writer(store) as writer:
         known = set(writer.targets()["attempt"].to_pylist())
-        for name in stored.SCHEMAS:
+        for name in SCHEMAS:
             assert {*writer._read(name, ["attempt"])["attempt"].to_pylist()} <= known
 
 
