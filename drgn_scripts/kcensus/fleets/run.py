@@ -28,8 +28,8 @@ from kcensus.fleets.tables import VERSION, arrow, utc
 from kcensus.render.plain import installed_version
 from kcensus.text import printable
 
-_BATCH, _BATCH_SECONDS = 64, 15.0
-"""Targets, and seconds, after which finished targets are written."""
+_BATCH, _BATCH_BYTES, _BATCH_SECONDS = 64, 64 << 20, 15.0
+"""Targets, bytes of their rows, and seconds, after which finished targets are written."""
 _LINES = 3
 """First lines of an error to keep."""
 _ENDS = {
@@ -115,6 +115,7 @@ class Run:
         self._most, self._checked = executor.width * 2 + 2, time.monotonic()
         """Jobs to submit at a time, so that each worker has the next one; and since when."""
         self._batch: list[Mapping[str, pa.Table]] = []
+        self._batch_bytes = 0
         self._written = time.monotonic()
         self._waiting: dict[str, list[_Target]] = {}
         """By digest of a content that is being read, the other targets with it."""
@@ -287,8 +288,9 @@ class Run:
             "schema": VERSION,
         }
         self._batch.append({**tables, "targets": arrow("targets", [row], {})})
+        self._batch_bytes += sum(table.nbytes for table in tables.values())
         self._count(str(facts["state"]))
-        if len(self._batch) >= _BATCH:
+        if len(self._batch) >= _BATCH or self._batch_bytes >= _BATCH_BYTES:
             self._write()
 
     def _count(self, state: str) -> None:
@@ -296,7 +298,7 @@ class Run:
         self._done(1)
 
     def _write(self) -> None:
-        batch, self._batch = self._batch, []
+        batch, self._batch, self._batch_bytes = self._batch, [], 0
         if batch:
             self._store.add(batch)
         self._written = time.monotonic()
