@@ -111,6 +111,19 @@ def test_each_target_of_a_cluster_has_one_row(
     assert command(["trend", str(store), "--json"]) == 0
 
 
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nowhere", "tcp://[::1"])
+def test_a_scheduler_that_does_not_answer_is_a_sentence(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kcensus.commands.fleet.run._PATIENCE", 0.3)
+    lines: list[str] = []
+    words = ["fleet", "run", "sample", "--store", str(tmp_path / "x"), "--scheduler", address]
+    assert command(words, lines.append) == 3
+    assert len(lines) == 1
+    assert f"'{address}'" in lines[0]
+    assert not (tmp_path / "x").exists()
+
+
 class Cluster:
     """A scheduler and workers that are processes of their own."""
 

@@ -46,7 +46,7 @@ with its own BTF; without any of them, its row has what its headers tell."""
 
 _MEMORY = 4 << 30
 _FEW = 16
-"""Targets per process up to which no cluster is started: that takes 2.5 s of CPU, and a capsule 1 s."""
+"""Targets per process up to which no cluster is started, which takes 2.5 s; a capsule takes 1 s."""
 _PATIENCE = 6.0
 """Seconds to wait for the answer of a scheduler."""
 
