@@ -62,7 +62,9 @@ def _run(
     performance_report: Path | None,
     reading: options.Reading,
 ) -> Exit:
-    require_fleet(*["bokeh"] * (performance_report is not None))
+    require_fleet()
+    if performance_report and not find_spec("bokeh"):
+        raise FleetError("--performance-report needs bokeh: pip install bokeh")
     from kcensus.fleets.run import Limits, fleet
     from kcensus.fleets.targets import find
 
