@@ -69,7 +69,7 @@ def fleet(
     if unknown := [name for name in analyses if name not in known()]:
         raise ValueError(f"unknown analysis {unknown[0]!r} (one of {', '.join(known())})")
     several = [paths] if isinstance(paths, (str, os.PathLike)) else paths
-    found = targets.find(map(os.fspath, several))
+    found = targets.find(os.fspath(path) for path in several)
     named = [*found.targets, *found.unreadable]
     if not named:
         raise FleetError("no target is named: pass paths of vmcores, capsules or directories")

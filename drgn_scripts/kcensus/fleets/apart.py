@@ -30,7 +30,8 @@ _GRACE = 5.0
 """Seconds for a killed child to end; one that waits for a dead server never does."""
 _START = 120.0
 """Seconds for the nurse to import everything."""
-_MAX_ANSWER = 64 << 20
+_MAX_ANSWER = 16 << 20
+"""Bytes; a report with all analyses takes 75 KB."""
 _PR_SET_PDEATHSIG = 1
 _PROGRAM = """
 from kcensus.fleets import apart

@@ -19,7 +19,7 @@ from kcensus.render.plain import installed_version
 if TYPE_CHECKING:
     import distributed
 
-_PATIENCE = 8.0
+_PATIENCE = 6.0
 """Seconds to wait for the first worker."""
 _MAX_WITHOUT = 600.0
 """Seconds to wait for a worker when all have gone."""
@@ -76,7 +76,10 @@ class Cluster:
     @property
     def width(self) -> int:
         """Number of jobs that run at a time; 0 while the cluster has no worker."""
-        return sum(self._client.nthreads().values())
+        try:
+            return sum(self._client.nthreads().values())
+        except OSError:  # the scheduler is gone, which check() finds
+            return 0
 
     def submit(self, job: Job) -> distributed.Future[tuple[Answer, str]]:
         """Give a job to the cluster."""

@@ -55,7 +55,7 @@ _NAMELESS = ("(none)", "(unknown)", "localhost", "localhost.localdomain")
 _PACKAGES: tuple[ModuleType, ...] = (kcensus.analyses, kcensus.kernel, kcensus.sources)
 _MODULES = ("networkx", *(f"drgn.commands.{name}" for name in ("linux", "_builtin", "_crash")))
 """What readers, and drgn with its first program, import when they need it."""
-_CRASH_TIME = re.compile(r"^CRASHTIME=(\d{9,11})$", re.MULTILINE)
+_CRASH_TIME = re.compile(r"^CRASHTIME=(\d{9,10})$", re.MULTILINE)
 _ERRORS = (drgn.FaultError, LookupError, OSError, ValueError, TypeError, saved.BadDocument)
 
 

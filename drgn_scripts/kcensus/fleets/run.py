@@ -28,8 +28,8 @@ from kcensus.fleets.tables import VERSION, arrow, utc
 from kcensus.render.plain import installed_version
 from kcensus.text import printable
 
-_BATCH, _BATCH_SECONDS = 64, 15.0
-"""Targets, and seconds, after which finished targets are written."""
+_BATCH, _BATCH_BYTES, _BATCH_SECONDS = 64, 64 << 20, 15.0
+"""Targets, bytes of their rows, and seconds, after which finished targets are written."""
 _LINES = 3
 """First lines of an error to keep."""
 _ENDS = {
@@ -112,9 +112,10 @@ class Run:
         self._template = template
         self._ended: queue.SimpleQueue[tuple[_Target, Future]] = queue.SimpleQueue()
         self._running: dict[str, Future] = {}
-        self._most = executor.width * 2 + 2
-        """Jobs to submit at a time: each worker has the next one."""
+        self._most, self._checked = executor.width * 2 + 2, time.monotonic()
+        """Jobs to submit at a time, so that each worker has the next one; and since when."""
         self._batch: list[Mapping[str, pa.Table]] = []
+        self._batch_bytes = 0
         self._written = time.monotonic()
         self._waiting: dict[str, list[_Target]] = {}
         """By digest of a content that is being read, the other targets with it."""
@@ -149,6 +150,7 @@ class Run:
         todo = deque(map(_Target, paths))
         try:
             while todo or self._running:
+                self._check()
                 while todo and len(self._running) < self._most:
                     self._submit(todo.popleft())
                 self._take()
@@ -159,6 +161,13 @@ class Run:
             self._write()
         self.tally.seconds = time.monotonic() - start
         return self.tally
+
+    def _check(self) -> None:
+        """Look after the executor from time to time: its workers come and go."""
+        now = time.monotonic()
+        if now > self._checked + _BATCH_SECONDS:
+            self._executor.check()
+            self._most, self._checked = self._executor.width * 2 + 2, now
 
     def _submit(self, target: _Target) -> None:
         target.started = target.started or time.time()
@@ -177,7 +186,6 @@ class Run:
             target, future = self._ended.get(timeout=max(left, 0.01))
         except queue.Empty:
             self._write()
-            self._executor.check()
             return
         del self._running[target.attempt]
         try:
@@ -280,8 +288,9 @@ class Run:
             "schema": VERSION,
         }
         self._batch.append({**tables, "targets": arrow("targets", [row], {})})
+        self._batch_bytes += sum(table.nbytes for table in tables.values())
         self._count(str(facts["state"]))
-        if len(self._batch) >= _BATCH:
+        if len(self._batch) >= _BATCH or self._batch_bytes >= _BATCH_BYTES:
             self._write()
 
     def _count(self, state: str) -> None:
@@ -289,7 +298,7 @@ class Run:
         self._done(1)
 
     def _write(self) -> None:
-        batch, self._batch = self._batch, []
+        batch, self._batch, self._batch_bytes = self._batch, [], 0
         if batch:
             self._store.add(batch)
         self._written = time.monotonic()

@@ -22,7 +22,7 @@ from kcensus.fleets import FleetError
 from kcensus.fleets.places import Place, place
 from kcensus.fleets.tables import SCHEMAS
 from kcensus.store import dataset, layout
-from kcensus.store.layout import FIGURES
+from kcensus.store.layout import FIGURES as FIGURES
 from kcensus.text import printable
 
 _MERGED_EVERY = 64

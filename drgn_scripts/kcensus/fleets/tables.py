@@ -27,7 +27,7 @@ _OF_EACH = {
 COLUMNS = {
     "targets": {
         **_OF_EACH,
-        "target": (pa.string(), "Path or name, as given."),
+        "target": (pa.string(), "Absolute path, or name of a bundled capsule."),
         "state": (pa.string(), "done, incomplete (an analysis failed), failed, or duplicate."),
         "step": (
             pa.string(),

@@ -34,7 +34,7 @@ class Found:
 
 
 def find(words: Iterable[str], lines: Iterable[str] = ()) -> Found:
-    """Return the targets that words name, each path once, in their order.
+    """Return the targets that words name, each path once, absolute, in their order.
 
     A word is the path of a file or directory, the name of a bundled capsule, or a pattern, in which
     ``**`` stands for all directories below. A directory stands for the dumps, capsules and
@@ -47,10 +47,11 @@ def find(words: Iterable[str], lines: Iterable[str] = ()) -> Found:
     for word in words:
         for each in _lines(lines) if word == "-" else (word,):
             for path in _expand(each, found):
-                key = os.path.realpath(path) if os.path.lexists(path) else path
-                if key not in seen:
+                is_name = not os.path.lexists(path) and capsule(path)
+                full = path if is_name else os.path.abspath(path)
+                if (key := os.path.realpath(full)) not in seen:
                     seen.add(key)
-                    found.targets.append(path)
+                    found.targets.append(full)
     return found
 
 
@@ -77,7 +78,7 @@ def _expand(word: str, found: Found) -> Iterator[str]:
 
 def _below(directory: str, found: Found) -> Iterator[str]:
     def failed(error: OSError) -> None:
-        found.unreadable[str(error.filename)] = error.strerror or str(error)
+        found.unreadable[os.path.abspath(error.filename)] = error.strerror or str(error)
 
     for folder, folders, names in os.walk(directory, onerror=failed):
         folders.sort()

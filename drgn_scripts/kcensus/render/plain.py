@@ -138,6 +138,7 @@ def _in_unit(values: Sequence[Plain], unit: results.Unit) -> Sequence[Plain]:
     return [f"{value:#x}" if type(value) is int else value for value in values]
 
 
+@functools.cache
 def installed_version() -> str:
     """Return the version of kcensus; ``unknown`` if it is not installed."""
     try:

@@ -52,6 +52,19 @@ def test_long_work_draws_even_before_it_advances(terminal: Terminal) -> None:
             wait_for("25%", terminal)
 
 
+def test_the_rate_is_shown_where_asked_for(terminal: Terminal) -> None:
+    with (
+        terminal_progress(terminal, patience=0, with_rate=True) as progress,
+        progress.step("reports", 2000) as step,
+    ):
+        wait_for("0 of 2,000", terminal)
+        for _ in range(3):
+            step.advance(300)
+            time.sleep(0.01)
+        wait_for("900 of 2,000, ", terminal)
+        wait_for(" a minute", terminal)
+
+
 def test_steps_in_a_step_are_one_line(terminal: Terminal) -> None:
     with terminal_progress(terminal, patience=0) as progress, progress.step("2 of 5: dentries", 0):
         wait_for("2 of 5: dentries", terminal)

@@ -34,13 +34,17 @@ class Client:
         return dict(self.versions)
 
 
+def cluster_of(client: Any) -> Cluster:
+    return Cluster(client)
+
+
 @pytest.fixture(autouse=True)
 def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executors, "installed_version", lambda: "1.5")
 
 
 def test_workers_with_the_same_kcensus_are_taken() -> None:
-    assert Cluster(Client(a="1.5", b="1.5")).width == 4
+    assert cluster_of(Client(a="1.5", b="1.5")).width == 4
 
 
 @pytest.mark.parametrize(
@@ -48,12 +52,12 @@ def test_workers_with_the_same_kcensus_are_taken() -> None:
 )
 def test_another_kcensus_is_refused(version: str | Exception, words: str) -> None:
     with pytest.raises(FleetError, match=words):
-        Cluster(Client(a="1.5", b=version))
+        cluster_of(Client(a="1.5", b=version))
 
 
 def test_a_cluster_without_workers_is_refused() -> None:
     with pytest.raises(FleetError, match="dask worker"):
-        Cluster(Client())
+        cluster_of(Client())
 
 
 def test_a_worker_that_joins_later_refuses_jobs_of_another_version() -> None:
@@ -65,7 +69,7 @@ def test_a_lost_scheduler_and_long_absence_of_workers_are_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     client = Client(a="1.5")
-    cluster = Cluster(client)
+    cluster = cluster_of(client)
     cluster.check()
     client.versions = {}
     cluster.check()
@@ -79,7 +83,7 @@ def test_a_lost_scheduler_and_long_absence_of_workers_are_told(
 
 def test_jobs_are_stopped_only_where_some_run() -> None:
     client = Client(a="1.5")
-    cluster = Cluster(client)
+    cluster = cluster_of(client)
     client.ran.clear()
     cluster.stop([])
     assert client.ran == []

@@ -19,6 +19,7 @@ from kcensus.fleets.apart import Answer, Job
 from kcensus.fleets.look import Content, Looked
 from kcensus.fleets.tables import arrow
 from kcensus.outputs import OutputError
+from kcensus.store.layout import located
 
 Ended = tuple[Answer, str]
 
@@ -31,12 +32,13 @@ def content(job: Job) -> Ended:
 
 def looked(job: Job) -> Ended:
     common = {"day": "2026-01-02", "attempt": job.attempt, "host": job.path}
+    names = ",".join(job.analyses)
     row = {"analysis": "slab", "finding": "x", "kind": "x", "severity": "notice", "title": job.path}
     sink = pa.BufferOutputStream()
     rows = arrow("findings", [row], common)
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_table(rows)
-    facts = {**common, "time": 1767312000.0, "state": "done", "step": "", "analyses": "slab"}
+    facts = {**common, "time": 1767312000.0, "state": "done", "step": "", "analyses": names}
     made = Looked(facts, {"findings": sink.getvalue().to_pybytes()})
     return Answer(content=msgspec.msgpack.encode(made)), "w"
 
@@ -47,19 +49,27 @@ class Told:
     width = 2
 
     def __init__(self, **ends: Callable[[Job], Ended]) -> None:
-        self.ends, self.jobs = ends, []  # type: ignore[var-annotated]
+        self.ends, self.content = ends, content
+        self.jobs: list[tuple[str, str]] = []
+        self.given: list[Job] = []
+        self.stopped: Collection[str] = ()
+        self.lost: Exception | None = None
+        self.finished = 0
 
-    def check(self) -> None: ...
+    def check(self) -> None:
+        if self.lost:
+            raise self.lost
 
     def stop(self, attempts: Collection[str]) -> None:
         self.stopped = attempts
 
     def submit(self, job: Job) -> Future[Ended]:
         self.jobs.append((job.work, job.path))
+        self.given.append(job)
         future: Future[Ended] = Future()
         try:
             end = self.ends.get(job.path.partition("=")[0]) if job.work == "report" else None
-            future.set_result((end or (content if job.work == "content" else looked))(job))
+            future.set_result((end or (self.content if job.work == "content" else looked))(job))
         except Exception as error:
             future.set_exception(error)
         return future
@@ -134,6 +144,74 @@ def test_a_second_run_reads_only_what_is_new_or_may_go_better(place: Path) -> No
     assert over(place, ["a", "b", "c", "d"], told) == {"known": 1, "done": 2, "failed": 1}
     assert [path for work, path in told.jobs if work == "report"] == ["b", "c", "d"]
     assert sorted(row["target"] for row in rows(place)) == ["a", "b", "c", "d"]
+
+
+def test_a_second_run_tells_workers_what_is_known(place: Path) -> None:
+    over(place, ["a=x", "b=x"])
+    told = Told()
+    over(place, ["a=x", "b=x", "c"], told)
+    digest = hashlib.sha256(b"x").hexdigest()
+    known = {job.path: job.known for job in told.given if job.work == "content"}
+    assert known["a=x"] == known["b=x"] == (1, 1, digest, "whole")
+    assert known["c"] == (0, 0, "", "")
+
+
+def test_more_analyses_are_a_reason_to_read_again_and_the_last_row_counts(place: Path) -> None:
+    over(place, ["a", "b"])
+    (first,) = {row["attempt"] for row in rows(place) if row["target"] == "a"}
+    assert over(place, ["a"], analyses=["slab", "waits"]) == {"done": 1}
+    found = {row["target"]: row["attempt"] for row in rows(place)}
+    assert sorted(found) == ["a", "b"]
+    assert found["a"] != first
+    assert {row["attempt"] for row in rows(place, "findings")} == {*found.values()}
+    with store.writer(place) as writer:  # which removes those of before
+        kept = writer._read("findings", ["attempt"])["attempt"].to_pylist()
+    assert sorted(kept) == sorted(found.values())
+
+
+def test_a_changed_file_has_two_rows(place: Path) -> None:
+    over(place, ["a"])
+    other = Told(a=looked)
+    other.content = lambda job: content(msgspec.structs.replace(job, path="a=new"))
+    assert over(place, ["a"], other) == {"done": 1}
+    assert [row["target"] for row in rows(place)] == ["a", "a"]
+
+
+def test_attempts_are_counted(place: Path) -> None:
+    over(place, ["a", "b"], Told(a=died(1)))
+    assert {row["target"]: row["retries"] for row in rows(place)} == {"a": 1, "b": 0}
+
+
+def test_a_run_ends_where_the_cluster_is_lost_and_keeps_what_is_done(place: Path) -> None:
+    told = Told(b=died(1))
+    told.lost = FleetError("lost")
+    with pytest.raises(FleetError, match="lost"):
+        over(place, ["a", "b", "c"], told)
+    assert {row["target"] for row in rows(place)} <= {"a", "c"}
+    over(place, ["a", "b", "c"])
+    assert sorted(row["target"] for row in rows(place)) == ["a", "b", "c"]
+
+
+def test_an_interrupt_stops_jobs_and_keeps_what_is_done(place: Path) -> None:
+    told = Told()
+
+    def interrupt(number: int) -> None:
+        if told.finished == 2:
+            raise KeyboardInterrupt
+        told.finished += 1
+
+    with pytest.raises(KeyboardInterrupt):
+        over(place, [f"t{number}" for number in range(9)], told, done=interrupt)
+    assert 2 <= len(rows(place)) <= 3
+    assert told.stopped
+    over(place, [f"t{number}" for number in range(9)])
+    assert len(rows(place)) == 9
+
+
+def test_the_figures_of_a_fleet_are_a_store_of_records(place: Path) -> None:
+    over(place, ["a"])
+    assert located(place) == place / "figures"
+    assert located(place / "figures") == place / "figures"
 
 
 def test_unreadable_directories_have_rows(place: Path) -> None:

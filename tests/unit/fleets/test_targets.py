@@ -50,6 +50,14 @@ def test_a_named_file_is_a_target_whatever_is_in_it(tree: Path) -> None:
     assert find(paths).targets == paths
 
 
+def test_paths_are_absolute_and_names_stay(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tree / "a")
+    found = find(["vmcore", "../c/empty", "*.none", "sample", "../b/x.*"])
+    paths = ("a/vmcore", "c/empty", "a/*.none", "b/x.capsule")
+    expected = [str(tree / path) for path in paths]
+    assert found.targets == [*expected[:3], "sample", expected[3]]
+
+
 def test_a_pattern_has_files_only(tree: Path) -> None:
     found = find([str(tree / "*" / "vm*"), str(tree / "**" / "kdump"), str(tree / "*.none")])
     assert names(found.targets, tree) == ["a/vmcore", "a/vmlinux", "b/kdump", "*.none"]
@@ -59,7 +67,7 @@ def test_lines_are_words_and_each_path_is_once(tree: Path) -> None:
     core = str(tree / "a" / "vmcore")
     lines = [f"{core}\n", "\n", f"{tree}/a/../a/vmcore\n", "sample\n", "x" * 10_000]
     found = find(["-", core, "sample"], lines)
-    assert found.targets == [core, "sample", "x" * 4096]
+    assert found.targets == [core, "sample", os.path.abspath("x" * 4096)]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads every directory")

@@ -35,15 +35,18 @@ time and memory, so that a damaged dump stops no other. A target that cannot be 
 that says why. Equal files are read once.
 
 The store can be used again: what this version of kcensus has read is not read again, and a run that
-was stopped goes on. It takes about 100 KB per target, and `kcensus trend STORE/figures` reads it.
+was stopped goes on. It takes about 50 KB per target; `kcensus trend STORE` reads it, too.
 
 By default the work is done on this machine, by as many processes as CPUs. --scheduler gives it to
-the workers of a Dask cluster, which need kcensus, and the targets and debug info at the same paths;
-only this process writes to the store."""
+the workers of a Dask cluster, which need this version of kcensus, and the targets and debug info at
+the same paths; only this process writes to the store.
+
+-s names debug info of any of the kernels. A dump without debug info is read with a type pack, or
+with its own BTF; without any of them, its row has what its headers tell."""
 
 _MEMORY = 4 << 30
-_FEW = 4
-"""Targets per process up to which no cluster is started: its start takes 3 seconds."""
+_FEW = 16
+"""Targets per process up to which no cluster is started, which takes 2.5 s; a capsule takes 1 s."""
 _PATIENCE = 6.0
 """Seconds to wait for the answer of a scheduler."""
 
@@ -59,7 +62,9 @@ def _run(
     performance_report: Path | None,
     reading: options.Reading,
 ) -> Exit:
-    require_fleet(*["bokeh"] * (performance_report is not None))
+    require_fleet()
+    if performance_report and not find_spec("bokeh"):
+        raise FleetError("--performance-report needs bokeh: pip install bokeh")
     from kcensus.fleets.run import Limits, fleet
     from kcensus.fleets.targets import find
 
@@ -114,7 +119,8 @@ def _cluster(address: str | None, width: int) -> Iterator[Executor]:
 
     from kcensus.fleets.executors import Cluster
 
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # sentences of ours say it
+    for name in ("distributed", "distributed.client"):  # sentences of ours say it
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     local = nullcontext() if address else LocalCluster(
         n_workers=width, threads_per_worker=1, dashboard_address="127.0.0.1:0",
         memory_limit=0,  # targets have their own limit
@@ -170,7 +176,7 @@ RUN = options.command(
             type=options.size(MIN_BYTES, f"{MIN_BYTES >> 20}M, such as 512M or 2G"),
         ),
         options.option(
-            "--retries", "N", "Attempts after a worker died.", type=click.IntRange(0, 10),
+            "--retries", "N", "Further attempts after a worker died.", type=click.IntRange(0, 10),
             default=2, show_default=True,
         ),
         options.symbols(),

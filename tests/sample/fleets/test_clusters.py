@@ -22,6 +22,7 @@ import pytest
 import kcensus
 from kcensus.cli import run as command
 from kcensus.fleets import store as stored
+from kcensus.fleets.tables import SCHEMAS
 from kcensus.samples import capsule
 from tests.varied import Varied
 
@@ -65,14 +66,15 @@ def poison(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def rows(store: Path, table: str = "targets") -> pd.DataFrame:
-    return stored.read(store, table).to_pandas()
+    frame: pd.DataFrame = stored.read(store, table).to_pandas()
+    return frame
 
 
 def without_orphans(store: Path) -> None:
     """Check that all rows belong to a target that counts, once the store is opened to write."""
     with stored.writer(store) as writer:
         known = set(writer.targets()["attempt"].to_pylist())
-        for name in stored.SCHEMAS:
+        for name in SCHEMAS:
             assert {*writer._read(name, ["attempt"])["attempt"].to_pylist()} <= known
 
 
@@ -107,6 +109,19 @@ def test_each_target_of_a_cluster_has_one_row(
     assert set(rows(store, "checks")["attempt"]) == {*done["attempt"]}
     assert kcensus.history(store, part="summary")["host"].nunique() == 7
     assert command(["trend", str(store), "--json"]) == 0
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nowhere", "tcp://[::1"])
+def test_a_scheduler_that_does_not_answer_is_a_sentence(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kcensus.commands.fleet.run._PATIENCE", 0.3)
+    lines: list[str] = []
+    words = ["fleet", "run", "sample", "--store", str(tmp_path / "x"), "--scheduler", address]
+    assert command(words, lines.append) == 3
+    assert len(lines) == 1
+    assert f"'{address}'" in lines[0]
+    assert not (tmp_path / "x").exists()
 
 
 class Cluster:
