@@ -3,14 +3,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from kcensus.commands import Exit
 from kcensus.commands.shared import options
-from kcensus.commands.shared.output import check_output, check_tables, show
+from kcensus.commands.shared.output import (
+    check_output,
+    check_tables,
+    console,
+    exit_status,
+    show,
+    write_files,
+)
 from kcensus.fleets import require_fleet
+from kcensus.text import printable
 
 _REPORT = """Show what the targets in a store suffer from.
 
@@ -26,17 +35,30 @@ CAUSE is an id of `kcensus fleet report`, or its beginning."""
 
 def _report(store: Path, reading: options.Reading, showing: options.Showing) -> Exit:
     require_fleet("scipy")
-    from kcensus.fleets.report import FIRST_TABLES, TABLES, report
+    from kcensus.fleets.report import Report
+    from kcensus.fleets.report.page import write_page
+    from kcensus.fleets.report.screen import write_fleet
+    from kcensus.fleets.report.tables import TABLES
 
     check_output(showing)
     check_tables(showing, [spec.name for spec in TABLES])
-    return show(report(store), showing, FIRST_TABLES)
+    report = Report(store)
+    has_page = showing.html is not None
+    if showing.html:
+        write_page(report, showing.html)
+        click.echo(printable(str(showing.html)), err=showing.json == "-")
+    if not write_files(report.result, replace(showing, html=None)) and not has_page:
+        if showing.tables or showing.every_table:
+            return show(report.result, showing)
+        with console(showing) as screen:
+            write_fleet(report, screen, showing.top)
+    return exit_status(report.result.findings, showing.fail_on)
 
 
 def _show(cause: str, store: Path, reading: options.Reading, showing: options.Showing) -> Exit:
     require_fleet("scipy")
-    from kcensus.fleets.report import TABLES_OF_A_CAUSE
     from kcensus.fleets.report import show as one
+    from kcensus.fleets.report.tables import TABLES_OF_A_CAUSE
 
     check_output(showing)
     check_tables(showing, [spec.name for spec in TABLES_OF_A_CAUSE])
@@ -49,7 +71,7 @@ REPORT = options.command(
     [
         click.Argument(["store"], type=options.PATH),
         *options.showing(),
-        options.help_tables("kcensus.fleets.report:TABLES"),
+        options.help_tables("kcensus.fleets.report.tables:TABLES"),
         *options.running(),
     ],
     _REPORT,
@@ -66,7 +88,7 @@ SHOW = options.command(
         click.Argument(["cause"]),
         click.Argument(["store"], type=options.PATH),
         *options.showing(),
-        options.help_tables("kcensus.fleets.report:TABLES_OF_A_CAUSE"),
+        options.help_tables("kcensus.fleets.report.tables:TABLES_OF_A_CAUSE"),
         *options.running(),
     ],
     _SHOW,
