@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
@@ -154,6 +153,10 @@ class Features:
         """
         if all(kind == STACK for kind, _ in common):
             return np.ones(len(self.keys))
+        return self._is_no_stack
+
+    @cached_property
+    def _is_no_stack(self) -> Floats:
         return np.array([float(kind != STACK) for kind, _ in self.keys])
 
     def differences(self, cluster: Cluster, target: int) -> tuple[tuple[Key, ...], tuple[Key, ...]]:

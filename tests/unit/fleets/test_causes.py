@@ -13,7 +13,7 @@ from kcensus.results.tables import Column, Table
 
 def table(rows: list[dict[str, object]]) -> Table:
     frame = pd.DataFrame(rows)
-    return Table(frame, {name: Column() for name in frame})
+    return Table(frame, {str(name): Column() for name in frame})
 
 
 def report(*findings: Finding, machine: Machine | None = None, **tables: Table) -> Report:

@@ -21,8 +21,8 @@ HOSTILE = "a\x1b[31m<script>[red]\u202e'; rm"
 
 
 def frame(report: Report, name: str) -> list[dict[str, object]]:
-    rows: list[dict[str, object]] = report.result.tables[name].frame.to_dict("records")
-    return rows
+    rows = report.result.tables[name].frame.to_dict("records")
+    return [{str(key): value for key, value in row.items()} for row in rows]
 
 
 def failed(name: str, error: str, step: str = "open") -> Target:
@@ -202,7 +202,7 @@ def test_show_of_another_name_is_refused(report: Report, name: str) -> None:
     assert str(error.value).isprintable()
 
 
-FACES = (["--json"], [], ["--top", "0"], ["--all"])
+FACES: tuple[list[str], ...] = (["--json"], [], ["--top", "0"], ["--all"])
 Capture = pytest.CaptureFixture[str]
 
 

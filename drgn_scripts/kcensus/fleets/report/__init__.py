@@ -153,6 +153,61 @@ class Report:
             ]
         return made
 
+    def cause(self, name: str) -> Cause:
+        """Return the cause with an id, or the beginning of one.
+
+        :raises FleetError: there is none, or several
+        """
+        found = [each for each in self.causes if each.id.startswith(name.lower())]
+        if len(found) == 1 and name:
+            return found[0]
+        known = listed([each.id for each in found or self.causes], 10) or "none"
+        what = "the id of no cause" if not found else "the beginning of several ids"
+        raise FleetError(f"'{printable(name)}' is {what}: choose from {known}")
+
+    def dumps(self, cause: Cause) -> Result:
+        """Return the dumps of a cause: the representative, those that differ, then the latest."""
+        fleet, cluster = self.fleet, cause.cluster
+        times = fleet.reports["time"].iloc[cluster.targets].astype("int64").to_numpy()
+        is_alike = ~np.isin(cluster.targets, cluster.unlike)
+        order = cluster.targets[
+            np.lexsort((-times, is_alike, cluster.targets != cluster.representative))
+        ]
+        differences = [
+            fleet.clusters.features.differences(cluster, int(each)) if each in unlike else ((), ())
+            for unlike in [{*cluster.unlike.tolist()}]
+            for each in order
+        ]
+        members = fleet.reports.iloc[order]
+        members = members.assign(
+            time=members["time"].dt.strftime(_TIME),
+            severity=[Severity(int(each)).name.lower() for each in fleet.severity.iloc[order]],
+            more=["; ".join(map(shown, more)) for more, _ in differences],
+            lacks=["; ".join(map(shown, lacks)) for _, lacks in differences],
+        )
+        made = Result("fleet", str(self.store), "", measures=False)
+        made.summary = {
+            "cause": Figure(cause.id, Unit.TEXT, "id"),
+            "title": Figure(cause.title, Unit.TEXT, "cause"),
+            "severity": Figure(cause.severity_name, Unit.TEXT, "severity"),
+            "hosts": Figure(cause.hosts, label="hosts"),
+            "dumps": Figure(cause.dumps, label="dumps"),
+            "outliers": Figure(cause.outliers, label="dumps that differ"),
+            "first": Figure(cause.first, Unit.TEXT, "first dump"),
+            "last": Figure(cause.last, Unit.TEXT, "last dump"),
+            "kernels": Figure(cause.kernels, Unit.TEXT, "kernels"),
+            "features": Figure(cause.features, Unit.TEXT, "in common"),
+            "example": Figure(cause.example, Unit.TEXT, "for example"),
+            "representative": Figure(cause.representative, Unit.TEXT, "open first"),
+            "command": Figure(cause.command, Unit.TEXT, "command"),
+        }
+        made.tables = make_tables(TABLES_OF_A_CAUSE, {"dumps": members})
+        twins = int(fleet.duplicates["duplicate_of"].isin(members["attempt"]).sum())
+        if twins:
+            effect = "they are not counted in dumps"
+            made.gaps = [Gap("dumps with equal content", "read once", twins, effect)]
+        return made
+
     def _findings(self) -> Iterator[Finding]:
         for each in self.causes:
             opened = Remedy(
@@ -166,9 +221,11 @@ class Report:
                 severity=each.severity,
                 title=each.title,
                 evidence=". ".join(
-                    filter(None, (each.extent(self.hosts), each.where, each.shown_example))
+                    filter(
+                        None,
+                        (each.extent(self.hosts), each.where, each.shown_example, each.differing),
+                    )
                 ),
-                story=(f"Differences: {each.differs}",) if each.differs else (),
                 figures={"hosts": Figure(each.hosts), "dumps": Figure(each.dumps)},
                 remedies=(opened, dumps) if each.command else (dumps,),
             )
@@ -193,55 +250,4 @@ def show(store: Path, name: str) -> Result:
     :raises FleetError: there is no such cause, or it is not the store of a fleet
     """
     report = Report(store)
-    cause = _named(report, name)
-    fleet, features = report.fleet, report.fleet.clusters.features
-    order = cause.cluster.targets[
-        np.lexsort(
-            (
-                -fleet.reports["time"].iloc[cause.cluster.targets].astype("int64").to_numpy(),
-                ~np.isin(cause.cluster.targets, cause.cluster.unlike),
-                cause.cluster.targets != cause.cluster.representative,
-            )
-        )
-    ]
-    differences = [features.differences(cause.cluster, int(each)) for each in order]
-    members = fleet.reports.iloc[order].assign(
-        severity=[Severity(int(each)).name.lower() for each in fleet.severity.iloc[order]],
-        more=["; ".join(map(shown, more)) for more, _ in differences],
-        lacks=["; ".join(map(shown, lacks)) for _, lacks in differences],
-    )
-    made = Result("fleet", str(store), "", measures=False)
-    made.summary = {
-        "title": Figure(cause.title, Unit.TEXT, "cause"),
-        "severity": Figure(cause.severity_name, Unit.TEXT, "severity"),
-        "hosts": Figure(cause.hosts, label="hosts"),
-        "dumps": Figure(cause.dumps, label="dumps"),
-        "outliers": Figure(cause.outliers, label="dumps that differ"),
-        "first": Figure(cause.first, Unit.TEXT, "first dump"),
-        "last": Figure(cause.last, Unit.TEXT, "last dump"),
-        "kernels": Figure(cause.kernels, Unit.TEXT, "kernels"),
-        "features": Figure(cause.features, Unit.TEXT, "in common"),
-        "example": Figure(cause.example, Unit.TEXT, "for example"),
-        "representative": Figure(cause.representative, Unit.TEXT, "open first"),
-        "command": Figure(cause.command, Unit.TEXT, "command"),
-    }
-    made.tables = make_tables(TABLES_OF_A_CAUSE, {"dumps": members})
-    twins = int(fleet.duplicates["duplicate_of"].isin(members["attempt"]).sum())
-    if twins:
-        made.gaps = [
-            Gap("dumps with equal content", "read once", twins, "they are not counted in dumps")
-        ]
-    return made
-
-
-def _named(report: Report, name: str) -> Cause:
-    """Return the cause with an id, or the beginning of one.
-
-    :raises FleetError: there is none, or several
-    """
-    found = [each for each in report.causes if each.id.startswith(name.lower())]
-    if len(found) == 1 and name:
-        return found[0]
-    known = listed([each.id for each in found or report.causes], 10) or "none"
-    what = "the id of no cause" if not found else "the beginning of several ids"
-    raise FleetError(f"'{printable(name)}' is {what}: choose from {known}")
+    return report.dumps(report.cause(name))

@@ -170,6 +170,11 @@ class Cause:
     def outliers(self) -> int:
         return len(self.cluster.unlike)
 
+    @property
+    def differing(self) -> str:
+        """How many are outliers, and :attr:`differs`; empty without one."""
+        return f"{counted(self.outliers, 'dump', 'differ')}: {self.differs}" if self.differs else ""
+
     @cached_property
     def differs(self) -> str:
         """What its outliers have beyond the common features, and lack."""
@@ -216,10 +221,8 @@ def _told_apart(causes: Sequence[Cause]) -> list[Cause]:
     for same in alike.values():
         count = Counter(key for each in same for key in each.cluster.common)
         for each in same:
-            own = [
-                text for key in each.cluster.common if count[key] < len(same) for _, text in [key]
-            ]
-            besides = own[0] if own and len(same) > 1 else ""
+            own = [key for key in each.cluster.common if count[key] < len(same)]
+            besides = min(own, key=count.__getitem__)[1] if own and len(same) > 1 else ""
             made.append(replace(each, besides=besides) if besides else each)
     return made
 

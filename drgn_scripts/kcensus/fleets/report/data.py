@@ -23,6 +23,8 @@ from kcensus.store.layout import UNKNOWN_HOST
 _DONE, _INCOMPLETE, _FAILED, _DUPLICATE = "done", "incomplete", "failed", "duplicate"
 _NO_CAUSE = r"-(?:incomplete|unsupported)$"
 """Kinds of findings about what kcensus could not do."""
+_SUPPOSED = "projected_", "old_"
+"""Beginnings of figures that would be, with or without a patch."""
 _SEVERITIES = {each.name.lower(): int(each) for each in Severity if each >= Severity.NOTICE}
 
 
@@ -109,7 +111,8 @@ class Fleet:
         names = ["record", "analysis", "metric", "ram_bytes", "value"]
         table = read(self.store, FIGURES, names, where=where)
         frame: pd.DataFrame = table.to_pandas(strings_to_categorical=True)
-        return frame[frame["value"].notna()]
+        is_measured = ~frame["metric"].str.startswith(_SUPPOSED)
+        return frame[frame["value"].notna() & is_measured]
 
     def patches(self, attempts: Sequence[str]) -> pd.DataFrame:
         """Return the fixes that the kernels of some reports lack."""

@@ -22,8 +22,6 @@ _MIN_SHARE = 0.005
 """Least share of RAM of an excess or of growth."""
 _PER_HOST = 2
 """Most figures of a host: several count the same memory."""
-_PROJECTED = "projected_"
-"""Beginning of figures that would be, with or without a patch."""
 _DAY = 86400.0
 _MAX_ERROR = 300
 _FIGURE = ["analysis", "metric"]
@@ -36,8 +34,7 @@ def outliers(fleet: Fleet) -> pd.DataFrame:
     """
     latest = fleet.latest.drop_duplicates("record").set_index("record")
     rows = fleet.amounts(latest.index.tolist())
-    is_measured = ~rows["metric"].str.startswith(_PROJECTED)
-    rows = rows[(rows["ram_bytes"] > 0) & (rows["value"] > 0) & is_measured]
+    rows = rows[(rows["ram_bytes"] > 0) & (rows["value"] > 0)]
     rows = rows.assign(
         release=rows["record"].map(latest["release"]), share=rows["value"] / rows["ram_bytes"]
     )
@@ -79,17 +76,19 @@ def growth(fleet: Fleet) -> pd.DataFrame:
     found = own["last"].join(
         [own[name]["value"].rename(name) for name in ("first", "middle")], how="inner"
     ).reset_index()  # fmt: skip
-    spans = some.groupby("machine")["time"].agg(["min", "max"])
-    days = (spans["max"] - spans["min"]).dt.total_seconds() / _DAY
-    found["days"] = found["host"].map(days).astype(float)
-    found["dumps"] = found["host"].map(some.groupby("machine").size())
-    found["bytes"] = found["value"] - found["first"]
+    spans = some.groupby("machine")["time"].agg(["min", "max", "size"])
+    seconds = (spans["max"] - spans["min"]).dt.total_seconds()
+    found = found.assign(
+        span_seconds=found["host"].map(seconds).astype(float),
+        dumps=found["host"].map(spans["size"]),
+        bytes=found["value"] - found["first"],
+    )
     is_steady = found["middle"].between(found["first"], found["value"])
     is_large = found["bytes"] >= _MIN_SHARE * found["ram_bytes"]
-    found = found[is_steady & is_large & (found["days"] > 0)]
-    found = found.assign(per_day=found["bytes"] / found["days"])
-    left = found["ram_bytes"] - found["value"]
-    found["full_seconds"] = np.where(left > 0, left / found["per_day"], 0.0) * _DAY
+    found = found[is_steady & is_large & (found["span_seconds"] > 0)]
+    per_second = found["bytes"] / found["span_seconds"]
+    left = (found["ram_bytes"] - found["value"]).clip(lower=0)
+    found = found.assign(per_day=per_second * _DAY, full_seconds=left / per_second)
     return _named(found.drop(columns="host"), fleet, "per_day")
 
 

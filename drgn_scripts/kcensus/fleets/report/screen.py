@@ -15,7 +15,7 @@ from kcensus.render.terminal import SEVERITY_STYLE
 from kcensus.results import Severity
 from kcensus.text import printable
 
-_FULL = 2
+_FULL = 3
 """One of so many causes is shown with all lines, the first ones."""
 _TAG = max(len(each.name) for each in Severity)
 _MORE = "--html FILE writes a page to send, --json all rows, --table NAME shows one table"
@@ -41,6 +41,25 @@ def write_fleet(report: Report, console: Console, top: int = 10) -> None:
             print_table(name, table, screen, -(-top // 2))
     if len(report.fleet.reports):
         screen.prose(_MORE)
+
+
+def write_dumps(report: Report, cause: Cause, console: Console, top: int = 10) -> None:
+    """Print the dumps of a cause.
+
+    :param top: rows of the table; 0 for all
+    """
+    screen, result = Screen(console), report.dumps(cause)
+    screen.prose(Text.assemble(("fleet", "bold"), f" in {printable(result.target)}"))
+    screen.blank()
+    _cause(cause, report, screen, is_full=True)
+    screen.tagged([(Text(), [Text(printable(f"In common: {cause.features}"))])], _TAG)
+    if cause.explanation:
+        screen.commands([f"kcensus explain {cause.explanation.kind}"], _TAG)
+    screen.blank()
+    for name, table in result.tables.items():
+        print_table(name, table, screen, top)
+    for gap in result.gaps:
+        screen.prose(f"{gap.count:,} more {gap.what}, {gap.reason}: {gap.effect}")
 
 
 def _causes(report: Report, screen: Screen, top: int) -> None:
@@ -72,8 +91,8 @@ def _cause(cause: Cause, report: Report, screen: Screen, *, is_full: bool) -> No
     screen.tagged([(tag, [Text(printable(cause.title), "bold"), Text(printable(extent))])], _TAG)
     if is_full and cause.example:
         prose(cause.shown_example)
-    if is_full and cause.outliers:
-        prose(f"{counted(cause.outliers, 'dump', 'differ')}: {cause.differs}")
+    if is_full and cause.differing:
+        prose(cause.differing)
     if cause.command:
         screen.commands([cause.command], _TAG)
     else:

@@ -46,7 +46,7 @@ PATCHES = TableSpec("missing_patches", "Missing fixes", {
     "release": Column(TEXT, "kernel", ALWAYS, "Release of the kernel."),
     "hosts": Column(COUNT, "", ALWAYS, "Number of hosts that lack it."),
     "concerned": Column(COUNT, "it costs", ALWAYS, "Hosts with a cost in their latest dump."),
-    "cost_bytes": Column(BYTES, "memory", ALWAYS, 
+    "cost_bytes": Column(BYTES, "memory", ALWAYS,
         "Memory that it costs all hosts; several fixes may save the same."),
     "stalled": Column(COUNT, "stalled tasks", ALWAYS, "Tasks that it stalls on all hosts."),
     "cost_seconds": Column(SECONDS, "longest delay", WIDE, "Longest delay of I/O on a host.",
@@ -72,20 +72,18 @@ GROWTH = TableSpec("growth", "Growth", {
     "value": Column(BYTES, "now", ALWAYS, "In the last dump."),
     "full_seconds": Column(SECONDS, "fills RAM in", ALWAYS,
         "Time until the figure is as large as RAM, at this rate."),
-    "days": Column(SECONDS, "in", WIDE, "Time between the first and the last dump.",
-        lambda rows: rows["days"] * 86400.0),
+    "span_seconds": Column(SECONDS, "in", WIDE, "Time between the first and the last dump."),
     "dumps": Column(COUNT, "", WIDE, "Number of dumps of this boot."),
     "target": _OPEN,
 }, "A figure of a host that grew in its latest boot.", rows="growth")  # fmt: skip
 TABLES = (CAUSES, FAILURES, PATCHES, OUTLIERS, GROWTH)
 DUMPS = TableSpec("dumps", "Dumps of this cause", {
     "host": Column(TEXT, "", ALWAYS, "Name of the host; its boot if it has none.", "machine"),
-    "time": Column(TEXT, "", ALWAYS, "Time of the dump, UTC.",
-        lambda rows: rows["time"].dt.strftime("%Y-%m-%d %H:%M")),
-    "severity": Column(TEXT, "", ALWAYS, "Of its gravest finding."),
+    "time": Column(TEXT, "", ALWAYS, "Time of the dump, UTC."),
     "target": Column(TEXT, "open", ALWAYS, "Its path."),
     "more": Column(TEXT, "also has", ALWAYS, "Features that most others lack."),
-    "lacks": Column(TEXT, "", ALWAYS, "Features that most others have."),
+    "lacks": Column(TEXT, "", WIDE, "Features that most others have."),
+    "severity": Column(TEXT, "", WIDE, "Of its gravest finding."),
     "release": Column(TEXT, "kernel", WIDE, "Release of the kernel."),
 }, "A dump; the representative first, then those that differ, then the latest.",
     rows="dumps")  # fmt: skip
