@@ -85,7 +85,7 @@ def test_the_representative_is_complete_and_the_latest(tmp_path: Path) -> None:
 
 def test_failures_of_one_reason_are_one_row(report: Report) -> None:
     most, other = frame(report, "failures")
-    assert (most["targets"], most["step"], most["error"]) == (2, "open", "TARGET: ends at 4,096")
+    assert (most["targets"], most["step"], most["error"]) == (2, "open", "ends at 4,096")
     assert (other["targets"], other["example"]) == (1, "/srv/10/vmcore")
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 
 from kcensus.fleets import FleetError
 from kcensus.fleets.report import figures
-from kcensus.fleets.report.causes import Cause, causes, shown, unread
+from kcensus.fleets.report.causes import Cause, causes, shown, span, unread
 from kcensus.fleets.report.data import Fleet
 from kcensus.fleets.report.tables import TABLES, TABLES_OF_A_CAUSE
 from kcensus.human import counted, listed
@@ -74,15 +74,15 @@ class Report:
             return [("Read", "no target yet; `kcensus fleet run TARGETS --store DIR` reads some")]
         words = f"{reports:,} of {counted(targets, 'target')}"
         if reports:
-            time = self.fleet.reports["time"]
-            words += f" on {counted(self.hosts, 'host')}"
-            words += f", dumped {time.min():{_TIME}} to {time.max():{_TIME}} UTC"
+            times = self.fleet.reports["time"]
+            dumped = span(f"{times.min():{_TIME}}", f"{times.max():{_TIME}}")
+            words += f" on {counted(self.hosts, 'host')}, dumped {dumped} UTC"
         if twins := len(self.fleet.duplicates):
             words += f" ({counted(twins, 'duplicate')} left out)"
         facts = [("Read", words)]
         if failed := len(self.fleet.failed):
             reasons = unread(self.failures, _MAX_REASONS)
-            facts.append(("Failed", f"{counted(failed, 'target')}, for these reasons"))
+            facts.append(("Failed", counted(failed, "target")))
             facts += [("", reason) for reason in reasons]
         if healthy := len(self.healthy):
             partly = int((self.healthy["state"] == "incomplete").sum())

@@ -155,7 +155,7 @@ class Cause:
         of = f"{self.hosts:,} of {counted(hosts, 'host')}"
         graver = [f"{n:,} {each.name.lower()}" for each, n in self.severities.items()]
         kinds = f" ({', '.join(graver)})" if len(graver) > 1 else ""
-        return f"{counted(self.dumps, 'dump')}{kinds} on {of}, {self.first} to {self.last}"
+        return f"{counted(self.dumps, 'dump')}{kinds} on {of}, {span(self.first, self.last)}"
 
     @property
     def where(self) -> str:
@@ -196,6 +196,11 @@ def shown(key: Key) -> str:
     return text if kind in ("finding", "panic") else f"{kind} {text}"
 
 
+def span(first: str, last: str) -> str:
+    """Return two times in a sentence."""
+    return first if first == last else f"{first} to {last}"
+
+
 def causes(fleet: Fleet) -> list[Cause]:
     """Return the causes, the gravest first, then those on most hosts."""
     found = fleet.clusters.found
@@ -230,7 +235,10 @@ def _told_apart(causes: Sequence[Cause]) -> list[Cause]:
 def unread(failures: pd.DataFrame, most: int) -> list[str]:
     """Return sentences about targets without a report, the most frequent reason first."""
     most = most if len(failures) > most + 1 else most + 1
-    lines = [f"{row.targets:,} {row.step}: {row.error}" for row in failures.head(most).itertuples()]
+    lines = [
+        f"{row.targets:,} {row.step}: {row.error}, such as {row.example}"
+        for row in failures.head(most).itertuples()
+    ]
     if len(failures) > most:
         rest = int(failures["targets"].iloc[most:].sum())
         lines.append(f"{rest:,} for {len(failures) - most} other reasons")

@@ -24,6 +24,8 @@ _PER_HOST = 2
 """Most figures of a host: several count the same memory."""
 _DAY = 86400.0
 _MAX_ERROR = 300
+_TARGET = "TARGET"
+_START = f"{_TARGET}: "
 _FIGURE = ["analysis", "metric"]
 
 
@@ -137,7 +139,9 @@ def failures(fleet: Fleet) -> pd.DataFrame:
     """Return the failed targets by step and reason, the most frequent first, with an example."""
     failed = fleet.failed
     errors = [
-        bounded(error.replace(target, "TARGET") if target else error, _MAX_ERROR)
+        bounded(
+            (error.replace(target, _TARGET) if target else error).removeprefix(_START), _MAX_ERROR
+        )
         for error, target in zip(failed["error"], failed["target"], strict=True)
     ]
     # Offsets and sizes in a reason are those of one target.

@@ -45,7 +45,7 @@ PATCHES = TableSpec("missing_patches", "Missing fixes", {
     "patch": Column(TEXT, "", ALWAYS, "Id, for `kcensus patches show`."),
     "release": Column(TEXT, "kernel", ALWAYS, "Release of the kernel."),
     "hosts": Column(COUNT, "", ALWAYS, "Number of hosts that lack it."),
-    "concerned": Column(COUNT, "it costs", ALWAYS, "Hosts with a cost in their latest dump."),
+    "concerned": Column(COUNT, "with a cost", ALWAYS, "Hosts with a cost in their latest dump."),
     "cost_bytes": Column(BYTES, "memory", ALWAYS,
         "Memory that it costs all hosts; several fixes may save the same."),
     "stalled": Column(COUNT, "stalled tasks", ALWAYS, "Tasks that it stalls on all hosts."),
