@@ -24,7 +24,8 @@ def test_host_boot_and_time_differ_and_the_cause_does_not(tmp_path: Path) -> Non
     one, two = reported(first), reported(second)
     machines = [each.head.machine for each in (one, two)]
     assert [each.host for each in machines if each] == ["one", "two.example.net"]
-    assert machines[0] and machines[1]
+    assert machines[0]
+    assert machines[1]
     assert machines[0].boot != machines[1].boot
     assert (machines[1].time or 0.0) - (machines[0].time or 0.0) == 86400
     assert [*features(one)] == [*features(two)] != []
