@@ -143,6 +143,13 @@ def test_outliers_are_shares_of_ram_far_above_those_of_peers(tmp_path: Path) -> 
     assert one["peers"] == pytest.approx(24.5 * MIB / GIB, rel=0.01)
 
 
+def test_hosts_without_an_amount_are_peers_too(tmp_path: Path) -> None:
+    amounts = [0] * 8 + [100 * MIB] * 2
+    dumps = [Target(f"{n}", f"h{n}", figures={"x": each}) for n, each in enumerate(amounts)]
+    found = frame(Report(made(tmp_path / "fleet", dumps)), "outliers")
+    assert [(row["host"], row["peers"]) for row in found] == [("h8", 0.0), ("h9", 0.0)]
+
+
 def test_growth_is_of_the_latest_boot_and_steady(tmp_path: Path) -> None:
     def dumps(host: str, *sizes: int, boot: str = "b") -> list[Target]:
         return [
@@ -200,6 +207,19 @@ def test_show_of_another_name_is_refused(report: Report, name: str) -> None:
     with pytest.raises(FleetError) as error:
         show(report.store, name)
     assert str(error.value).isprintable()
+
+
+def test_only_dumps_since_a_day(report: Report) -> None:
+    recent = Report(report.store, "2026-01-03")
+    assert recent.result.summary["reports"].value == 2
+    assert [each.dumps for each in recent.causes] == [2]
+    assert recent.show_command(recent.causes[0]).endswith(" --since 2026-01-03")
+    assert Report(report.store, "2027-01-01").facts[0][1].startswith("no target since")
+
+
+def test_since_is_a_day(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["fleet", "report", "x", "--since", "\x1b[31m"]) == Exit.USAGE
+    assert "\x1b" not in capsys.readouterr().err
 
 
 FACES: tuple[list[str], ...] = (["--json"], [], ["--top", "0"], ["--all"])

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import datetime
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,7 +40,23 @@ _SHOW = """Show the dumps of one cause, and what differs in some of them.
 CAUSE is an id of `kcensus fleet report`, or its beginning."""
 
 
-def _report(store: Path, reading: options.Reading, showing: options.Showing) -> Exit:
+def _day(text: str) -> str:
+    """Return a day: ``2026-01-31``."""
+    try:
+        return datetime.date.fromisoformat(text).isoformat()
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a day, such as 2026-01-31") from None
+
+
+def _since() -> click.Option:
+    return options.option(
+        "--since", "DAY", "Only dumps of this day, in UTC, and later ones.", type=_day
+    )
+
+
+def _report(
+    store: Path, since: str | None, reading: options.Reading, showing: options.Showing
+) -> Exit:
     require_fleet("scipy")
     from kcensus.fleets.report import Report
     from kcensus.fleets.report.page import write_page
@@ -49,7 +66,7 @@ def _report(store: Path, reading: options.Reading, showing: options.Showing) -> 
 
     check_output(showing)
     check_tables(showing, [spec.name for spec in TABLES])
-    report = Report(store)
+    report = Report(store, since or "")
     has_page = showing.html is not None
     if showing.html:
         write_page(report, showing.html)
@@ -69,7 +86,9 @@ def _report(store: Path, reading: options.Reading, showing: options.Showing) -> 
     return exit_status(report.result.findings, showing.fail_on)
 
 
-def _show(cause: str, store: Path, reading: options.Reading, showing: options.Showing) -> Exit:
+def _show(
+    cause: str, store: Path, since: str | None, reading: options.Reading, showing: options.Showing
+) -> Exit:
     require_fleet("scipy")
     from kcensus.fleets.report import Report
     from kcensus.fleets.report.screen import write_dumps
@@ -77,7 +96,7 @@ def _show(cause: str, store: Path, reading: options.Reading, showing: options.Sh
 
     check_output(showing)
     check_tables(showing, [spec.name for spec in TABLES_OF_A_CAUSE])
-    report = Report(store)
+    report = Report(store, since or "")
     found = report.cause(cause)
     result = report.dumps(found)
     if showing.tables or showing.every_table:
@@ -93,6 +112,7 @@ REPORT = options.command(
     _report,
     [
         click.Argument(["store"], type=options.PATH),
+        _since(),
         *options.showing(),
         options.help_tables("kcensus.fleets.report.tables:TABLES"),
         *options.running(),
@@ -100,6 +120,7 @@ REPORT = options.command(
     _REPORT,
     (
         ("kcensus fleet report fleet", "causes first, the gravest on top"),
+        ("kcensus fleet report fleet --since 2026-01-30", "those since Friday"),
         ("kcensus fleet report fleet --html fleet.html", "a page to send"),
         ("kcensus fleet report fleet --json | jq -r '.tables.causes[].command'", "for a script"),
     ),
@@ -110,6 +131,7 @@ SHOW = options.command(
     [
         click.Argument(["cause"]),
         click.Argument(["store"], type=options.PATH),
+        _since(),
         *options.showing(),
         options.help_tables("kcensus.fleets.report.tables:TABLES_OF_A_CAUSE"),
         *options.running(),

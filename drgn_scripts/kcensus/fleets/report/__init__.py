@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from shlex import quote
@@ -31,10 +31,12 @@ class Report:
     """What a fleet suffers from."""
 
     store: Path
-    fleet: Fleet = field(init=False)
+    since: str = ""
+    """Day of the first dumps to look at, in UTC: 2026-01-31; all if empty."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "fleet", Fleet(self.store))
+    @cached_property
+    def fleet(self) -> Fleet:
+        return Fleet(self.store, self.since)
 
     @cached_property
     def causes(self) -> list[Cause]:
@@ -71,7 +73,9 @@ class Report:
         """What was read and what was not, as labelled lines."""
         targets, reports = len(self.fleet.targets), len(self.fleet.reports)
         if not targets:
-            return [("Read", "no target yet; `kcensus fleet run TARGETS --store DIR` reads some")]
+            when = f"since {self.since}" if self.since else "yet"
+            hint = "`kcensus fleet run TARGETS --store DIR` reads some"
+            return [("Read", f"no target {when}; {hint}")]
         words = f"{reports:,} of {counted(targets, 'target')}"
         if reports:
             times = self.fleet.reports["time"]
@@ -111,7 +115,8 @@ class Report:
 
     def show_command(self, cause: Cause) -> str:
         """Return the command that shows the dumps of a cause."""
-        return f"kcensus fleet show {cause.id} {quote(str(self.store))}"
+        since = f" --since {self.since}" if self.since else ""
+        return f"kcensus fleet show {cause.id} {quote(str(self.store))}{since}"
 
     @cached_property
     def result(self) -> Result:

@@ -33,6 +33,16 @@ class Fleet:
     """A store."""
 
     store: Path
+    since: str = ""
+    """Day of the first dumps to look at, in UTC: 2026-01-31; all if empty."""
+
+    def _rows(
+        self, name: str, columns: Sequence[str], where: pc.Expression | None = None
+    ) -> pa.Table:
+        is_recent = pc.field("day") >= self.since
+        return read(
+            self.store, name, columns, where=is_recent if where is None else is_recent & where
+        )
 
     @cached_property
     def targets(self) -> pd.DataFrame:
@@ -44,7 +54,7 @@ class Fleet:
             *("attempt", "target", "state", "step", "error", "duplicate_of", "time", "boot"),
             *("host", "release", "panic", "record"),
         ]
-        frame: pd.DataFrame = read(self.store, "targets", names).to_pandas()
+        frame: pd.DataFrame = self._rows("targets", names).to_pandas()
         frame = frame.sort_values(["time", "target"], ascending=[False, True], ignore_index=True)
         has_name = ~frame["host"].isin(["", NO_HOST, UNKNOWN_HOST])
         boot = frame["boot"].str[:12].where(frame["boot"] != "", "unknown")
@@ -72,7 +82,7 @@ class Fleet:
     @cached_property
     def clusters(self) -> Clusters:
         columns = ["attempt", "kind", "feature", "weight"]
-        table = read(self.store, "features", columns, where=pc.field("weight") > 0)
+        table = self._rows("features", columns, pc.field("weight") > 0)
         return clusters(table, self.reports["attempt"].tolist())
 
     @cached_property
@@ -95,7 +105,7 @@ class Fleet:
     def _findings(self, where: pc.Expression) -> pd.DataFrame:
         names = [*("attempt", "analysis", "finding", "kind", "severity", "title", "holds_bytes")]
         where = where & (pc.field("part_of") == "") & (pc.field("analysis") != "report")
-        frame: pd.DataFrame = read(self.store, "findings", names, where=where).to_pandas()
+        frame: pd.DataFrame = self._rows("findings", names, where).to_pandas()
         return frame[~frame["kind"].str.contains(_NO_CAUSE)]
 
     def amounts(self, records: Sequence[str]) -> pd.DataFrame:
@@ -109,7 +119,7 @@ class Fleet:
             & pc.field("record").isin(pa.array(records, pa.string()))
         )
         names = ["record", "analysis", "metric", "ram_bytes", "value"]
-        table = read(self.store, FIGURES, names, where=where)
+        table = self._rows(FIGURES, names, where)
         frame: pd.DataFrame = table.to_pandas(strings_to_categorical=True)
         is_measured = ~frame["metric"].str.startswith(_SUPPOSED)
         return frame[frame["value"].notna() & is_measured]
@@ -122,12 +132,12 @@ class Fleet:
             & pc.field("attempt").isin(pa.array(attempts, pa.string()))
         )
         names = ["attempt", "release", "patch", "cost_bytes", "cost_seconds"]
-        frame: pd.DataFrame = read(self.store, "patches", names, where=where).to_pandas()
+        frame: pd.DataFrame = self._rows("patches", names, where).to_pandas()
         return frame
 
     def stalled(self) -> pd.DataFrame:
         """Return the tasks that missing patches stall: ``attempt``, ``patch``, ``tasks``."""
         names = ["attempt", "feature", "tasks"]
-        table = read(self.store, "features", names, where=pc.field("kind") == PATCH)
+        table = self._rows("features", names, pc.field("kind") == PATCH)
         frame: pd.DataFrame = table.to_pandas()
         return frame.rename(columns={"feature": "patch"})

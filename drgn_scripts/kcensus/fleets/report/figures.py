@@ -17,6 +17,8 @@ _FAR = 6.0
 """Robust standard deviations from the median of the peers."""
 _SD_OF_MAD = 1.4826
 """Standard deviation of normal values with a median absolute deviation of 1."""
+_LEAST_SD = 0.05
+"""Least standard deviation, as a share of the median."""
 _MIN_TIMES = 2.0
 _MIN_SHARE = 0.005
 """Least share of RAM of an excess or of growth."""
@@ -36,21 +38,22 @@ def outliers(fleet: Fleet) -> pd.DataFrame:
     """
     latest = fleet.latest.drop_duplicates("record").set_index("record")
     rows = fleet.amounts(latest.index.tolist())
-    rows = rows[(rows["ram_bytes"] > 0) & (rows["value"] > 0)]
+    rows = rows[rows["ram_bytes"] > 0]
     rows = rows.assign(
         release=rows["record"].map(latest["release"]), share=rows["value"] / rows["ram_bytes"]
     )
-    rows = rows[rows.groupby([*_FIGURE, "release"], observed=True)["share"].transform("size")
-                >= _MIN_PEERS]  # fmt: skip
-    keys = [*_FIGURE, "release"]
-    middle = rows.groupby(keys, observed=True)["share"].transform("median")
-    off = (rows["share"] - middle).abs()
-    spread = off.groupby([rows[key] for key in keys], observed=True).transform("median")
-    least = np.maximum(0.05 * middle, _MIN_SHARE / _FAR)
-    far: pd.Series = (rows["share"] - middle) / np.maximum(_SD_OF_MAD * spread, least)
-    excess = rows["share"] - middle
-    is_out = (far > _FAR) & (rows["share"] >= _MIN_TIMES * middle) & (excess >= _MIN_SHARE)
-    found = rows.assign(peers=middle, excess_bytes=excess * rows["ram_bytes"])[is_out]
+    peers = rows.groupby([*_FIGURE, "release"], observed=True)["share"]
+    median = peers.transform("median")
+    excess = rows["share"] - median
+    keys = [rows[key] for key in (*_FIGURE, "release")]
+    spread = excess.abs().groupby(keys, observed=True).transform("median")
+    is_out = (
+        (peers.transform("size") >= _MIN_PEERS)
+        & (excess > _FAR * np.maximum(_SD_OF_MAD * spread, _LEAST_SD * median))
+        & (rows["share"] >= _MIN_TIMES * median)
+        & (excess >= _MIN_SHARE)
+    )
+    found = rows.assign(peers=median, excess_bytes=excess * rows["ram_bytes"])[is_out]
     return _named(found, fleet, "excess_bytes")
 
 
@@ -64,9 +67,9 @@ def growth(fleet: Fleet) -> pd.DataFrame:
     dumps = dumps[dumps["boot"] == dumps.groupby("machine")["boot"].transform("last")]
     order = dumps.groupby("machine").cumcount()
     number = dumps.groupby("machine")["time"].transform("size")
-    picks = {"first": 0, "middle": number // 2, "last": number - 1}
     some = dumps[number > 1]
-    chosen = {name: some[(order == at)[number > 1]] for name, at in picks.items()}
+    picks = {"first": order == 0, "middle": order == number // 2, "last": order == number - 1}
+    chosen = {name: some[is_it[number > 1]] for name, is_it in picks.items()}
     known = fleet.amounts(pd.concat(chosen.values())["record"].unique().tolist())
     host = dumps.set_index("record")["machine"]
     own = {
