@@ -63,7 +63,7 @@ class Report:
         """The reports in which nothing was found, the incomplete ones included."""
         return self.fleet.reports.iloc[self.fleet.clusters.healthy]
 
-    @property
+    @cached_property
     def hosts(self) -> int:
         """The number of hosts with a report."""
         return int(self.fleet.reports["machine"].nunique())
@@ -95,7 +95,7 @@ class Report:
             facts.append(("Healthy", f"{counted(healthy, 'dump')} on {on}: nothing found{also}"))
         return facts
 
-    def first(self, name: str) -> Table:
+    def brief(self, name: str) -> Table:
         """Return a table without what decides nothing: costless fixes, more figures of a host."""
         table = self.result.tables[name]
         frame = table.frame
@@ -103,12 +103,9 @@ class Report:
             is_costly = frame["concerned"] > 0
             others = frame["patch"].nunique() - frame.loc[is_costly, "patch"].nunique()
             fixes = counted(others, "more fix", plural="more fixes")
-            note = (
-                f"{fixes} missing without a cost (--table missing_patches, --json)"
-                if others
-                else ""
-            )
-            return replace(table, frame=frame[is_costly].reset_index(drop=True), note=note)
+            note = f"{fixes} missing without a cost (--table missing_patches, --json)"
+            rows = frame[is_costly].reset_index(drop=True)
+            return replace(table, frame=rows, note=note if others else "")
         if name in ("outliers", "growth"):
             return replace(table, frame=frame.drop_duplicates("host", ignore_index=True))
         return table
@@ -124,7 +121,7 @@ class Report:
         fleet, healthy = self.fleet, self.healthy
         made = Result("fleet", str(self.store), "", measures=False)
         states = healthy["state"].value_counts()
-        span = fleet.reports["time"]
+        times = fleet.reports["time"]
         numbers = {
             "targets": (len(fleet.targets), "targets"),
             "reports": (len(fleet.reports), "with a report"),
@@ -138,24 +135,14 @@ class Report:
             ),
         }  # fmt: skip
         made.summary = {key: Figure(int(n), label=label) for key, (n, label) in numbers.items()}
-        if len(span):
-            for key, time, label in (
-                ("first", span.min(), "first dump"),
-                ("last", span.max(), "last dump"),
-            ):
-                made.summary[key] = Figure(f"{time:{_TIME}}", Unit.TEXT, label)
+        ends = {"first": (times.min(), "first dump"), "last": (times.max(), "last dump")}
+        for key, (time, label) in ends.items() if len(times) else ():
+            made.summary[key] = Figure(f"{time:{_TIME}}", Unit.TEXT, label)
         made.tables = make_tables(TABLES, self)
         made.findings = [*self._findings()]
-        left_out = len(fleet.clusters.left_out)
-        if left_out:
-            made.gaps = [
-                Gap(
-                    "dumps of rare kinds",
-                    "there are more kinds of dumps than can be compared",
-                    left_out,
-                    "they are in no cause",
-                )
-            ]
+        if left_out := len(fleet.clusters.left_out):
+            reason = "there are more kinds of dumps than can be compared"
+            made.gaps = [Gap("dumps of rare kinds", reason, left_out, "they are in no cause")]
         return made
 
     def cause(self, name: str) -> Cause:

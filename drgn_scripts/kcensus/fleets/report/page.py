@@ -22,7 +22,7 @@ def write_page(report: Report, path: Path) -> None:
     :raises OutputError: the file cannot be written
     """
     result = report.result
-    tables = {name: report.first(name) for name in result.tables if name != "causes"}
+    tables = {name: report.brief(name) for name in result.tables if name != "causes"}
     shown = {each.name: each for each in shown_tables(replace(result, tables=tables))}
     write_html(
         result,

@@ -36,7 +36,7 @@ def write_fleet(report: Report, console: Console, top: int = 10) -> None:
         words = f"{gap.count:,} {gap.what}: {gap.reason}; {gap.effect}"
         screen.tagged([(Text("MISSING", "bold yellow"), [Text(printable(words))])], _TAG)
     for name in ("missing_patches", "outliers", "growth"):
-        table = report.first(name)
+        table = report.brief(name)
         if len(table.frame):
             print_table(name, table, screen, -(-top // 2))
     if len(report.fleet.reports):
