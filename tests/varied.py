@@ -78,3 +78,30 @@ class Varied:
             blocks = (bytes(pages[start : start + step]) for start in range(0, len(pages), step))
             writer.pages(lambda: runs, blocks)
             writer.manifest(manifest)
+
+
+CAUSES = {
+    "sample": "copies without a limit",
+    "sample-after": "waits for copies",
+    "sample-io": "starved requests",
+    "sample-waits": "deadlock",
+    "sample-arm64": "deadlock",
+}
+"""The cause that each sample is made to have; two have the same one."""
+
+
+def fleet(directory: Path, number: int, dumps: int = 3) -> dict[str, str]:
+    """Write capsules of a fleet: hosts with several dumps over days, all of one cause.
+
+    :param dumps: capsules of each host, a day apart, in one boot
+    :return: the cause of each capsule, by path
+    """
+    made = {}
+    for at in range(number):
+        host = at // dumps
+        sample = [*CAUSES][host % len(CAUSES)]
+        path = directory / f"{host:05}-{at % dumps}.capsule"
+        later = 86400 * (at % dumps) + 60 * host
+        Varied.of(sample).write(path, f"host-{host:05}.example.net", host + 1, later)
+        made[str(path)] = CAUSES[sample]
+    return made

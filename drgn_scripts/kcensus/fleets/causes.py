@@ -5,26 +5,47 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from kcensus.reports import Report
-from kcensus.results import Finding, Severity, matters
+from kcensus.results import Danger, Finding, Result, Severity, matters
 
 _NUMBER = re.compile(r"0x[0-9a-f]+|\b[0-9a-f]{8,}\b|\d+")
 _PLACE = re.compile(r"\+0x[0-9a-f]+(/0x[0-9a-f]+)?")
 """Offset in a function, and its size: they differ between builds of a kernel."""
+_TASK = re.compile(r" \(task (.*)\)$")
+"""Task that panicked, at the end of the message."""
+_OF = re.compile(r" of (?=\S*/).*")
+"""File or mount that an object belongs to, at the end of its name."""
+_ALIASES = {"wait_on_page_bit_common": "folio_wait_bit_common", "anon_pipe_write": "pipe_write"}
+"""Functions that were renamed, and their other names."""
 _WEIGHTS = {Severity.CRITICAL: 3.0, Severity.WARNING: 2.0, Severity.NOTICE: 0.5}
-_DEADLOCK, _PANIC, _STACK = 6.0, 6.0, 1.0
+_MOST = max(_WEIGHTS.values())
+_SYMPTOMS = frozenset({"requests-stuck", "tasks-blocked", "waits-behind", "waits-io"})
+_SYMPTOM, _PART = 0.5, 1.0
+"""Kinds of findings that say who waits but not why, their highest weight, and that of their parts,
+which may say more."""
+_ECHOES = "tasks-blocked", "log-"
+"""Beginnings of kinds that only say again that tasks wait."""
+_DEADLOCK, _PANIC, _TASK_OF_PANIC, _STACK = 6.0, 3.0, 1.0, 0.2
+"""Weights of all edges of the cycles, of a message and its task, and of a stack: stacks decide
+where there is nothing else."""
 _MAX_STACKS = 8
 """Most kinds of stacks; the ones with the most tasks."""
+_MAX_EDGES, _MAX_FINDINGS = 32, 64
+"""Most edges of cycles, and most findings, the gravest."""
 _MIN_ASLEEP = 10.0
 """Seconds in state D from which on a stack tells something."""
+STACK = "stack"
+"""Kind of the features that vary from dump to dump of one cause."""
+PATCH = "patch"
+"""Kind of a feature without weight: the tasks that a missing patch stalls."""
 
 
 class Feature(NamedTuple):
     kind: str
-    """``deadlock``, ``panic``, ``finding`` or ``stack``."""
+    """``deadlock``, ``panic``, ``finding``, :data:`STACK`, or :data:`PATCH`."""
     feature: str
     weight: float
     tasks: int | None = None
@@ -34,38 +55,95 @@ def features(report: Report) -> Iterator[Feature]:
     """Yield the features of a report; each is equal on all machines with the cause."""
     machine = report.head.machine
     if machine is not None and machine.is_panic:
-        yield Feature("panic", general(machine.taken_by), _PANIC)
-    for name, finding in report.findings:
-        if matters(finding) and name != "report":
-            yield Feature("finding", _finding(finding), _WEIGHTS[finding.severity])
+        yield Feature("panic", general(_TASK.sub("", machine.taken_by)), _PANIC)
+        if task := _TASK.search(machine.taken_by):
+            yield Feature("panic", f"task {general(task[1])}", _TASK_OF_PANIC)
+    for kind, weight in _findings([finding for _, finding in report.findings]).items():
+        yield Feature("finding", kind, weight)
     if waits := report.results.get("waits"):
-        if cycles := waits.tables.get("cycles"):
-            for _, rows in cycles.frame.groupby("cycle"):
-                columns = (rows[name] for name in ("waits_for", "mode", "function"))
-                edges = sorted(
-                    {
-                        " ".join(filter(None, (general(waits_for), mode, function)))
-                        for waits_for, mode, function in zip(*columns, strict=True)
-                    }
-                )
-                yield Feature("deadlock", "; ".join(edges), _DEADLOCK, len(rows))
-        if tasks := waits.tables.get("tasks"):
-            stuck = tasks.frame[
-                tasks.frame["state"].str.startswith("D") & (tasks.frame["asleep"] >= _MIN_ASLEEP)
-            ]
-            count = Counter(zip(stuck["entry"], stuck["function"], strict=True))
-            for (entry, function), number in count.most_common(_MAX_STACKS):
-                ways = [general(each) for each in (entry, function) if each]
-                yield Feature("stack", " → ".join(ways), _STACK, number)
+        yield from _deadlocks(waits)
+        yield from _stacks(waits)
+    yield from _stalled([finding for _, finding in report.findings])
 
 
-def _finding(finding: Finding) -> str:
-    """Return the kind of a finding, with its subject if that is a name of the kernel's code.
+def _stalled(findings: Iterable[Finding]) -> Iterator[Feature]:
+    """Yield the patches whose lack stalls tasks; a document has only their numbers."""
+    tasks: dict[str, set[int]] = {}
+    least: dict[str, int] = {}
+    for finding in findings:
+        if patch := finding.patch:
+            tasks.setdefault(patch, set()).update(finding.tasks)
+            figure = finding.figures.get("tasks")
+            number = figure.value if figure and isinstance(figure.value, int) else 0
+            least[patch] = max(least.get(patch, 0), number, len(tasks[patch]))
+    yield from (Feature(PATCH, patch, 0.0, number) for patch, number in least.items() if number)
+
+
+def _findings(findings: Sequence[Finding]) -> dict[str, float]:
+    """Return the weight of each kind of finding: causes, and parts of symptoms."""
+    causes = [each for each in findings if is_cause(each)][:_MAX_FINDINGS]
+    symptoms = {each.id for each in causes if each.kind in _SYMPTOMS}
+    parts = [
+        each
+        for each in findings
+        if each.part_of in symptoms
+        and each.severity >= Severity.NOTICE
+        and not each.kind.startswith(_ECHOES)
+    ][:_MAX_FINDINGS]
+    weights: dict[str, float] = {}
+    for finding in (*causes, *parts):
+        kind = _kind(finding)
+        most = _SYMPTOM if kind in _SYMPTOMS else _PART if finding.part_of else _MOST
+        weights[kind] = max(weights.get(kind, 0.0), min(_WEIGHTS[finding.severity], most))
+    return weights
+
+
+def is_cause(finding: Finding) -> bool:
+    """Return whether a finding is about the machine, and worth an action."""
+    return matters(finding) and finding.danger is not Danger.INCOMPLETE
+
+
+def _kind(finding: Finding) -> str:
+    """Return the kind of a finding, with its subject if that is a name of code, or of a rule.
 
     Names of slab caches are; those of devices, directories and tasks are the machine's own.
     """
     _, _, subject = finding.id.partition(":")
-    return finding.id if f"slab:{subject}" in finding.memory else finding.kind
+    is_name = f"slab:{subject}" in finding.memory or finding.kind == "rule"
+    return finding.id if is_name else finding.kind
+
+
+def _deadlocks(waits: Result) -> Iterator[Feature]:
+    """Yield the edges of all cycles."""
+    if not (cycles := waits.tables.get("cycles")) or cycles.frame.empty:
+        return
+    columns = (cycles.frame[name] for name in ("waits_for", "mode", "function"))
+    edges = Counter(
+        f"{general(_OF.sub('', waits_for))}{f' ({mode})' if mode else ''} in {_named(function)}"
+        for waits_for, mode, function in zip(*columns, strict=True)
+    ).most_common(_MAX_EDGES)
+    for edge, tasks in edges:
+        yield Feature("deadlock", edge, _DEADLOCK / len(edges), tasks)
+
+
+def _stacks(waits: Result) -> Iterator[Feature]:
+    """Yield system calls and functions of tasks in state D."""
+    if not (tasks := waits.tables.get("tasks")):
+        return
+    stuck = tasks.frame[
+        tasks.frame["state"].str.startswith("D") & (tasks.frame["asleep"] >= _MIN_ASLEEP)
+    ]
+    count = stuck.groupby(["entry", "function"]).size()
+    stacks = Counter[str]()
+    for entry, function, number in count.reset_index().itertuples(index=False):
+        stacks[" → ".join(general(_named(each)) for each in (entry, function) if each)] += number
+    for ways, number in stacks.most_common(_MAX_STACKS):
+        yield Feature(STACK, ways, _STACK, number)
+
+
+def _named(function: str) -> str:
+    """Return a function by the name that kernels of all releases have for it."""
+    return _ALIASES.get(function, function.lstrip("_"))
 
 
 def general(text: str) -> str:

@@ -44,33 +44,37 @@ Findings: TypeAlias = Sequence[tuple[str, Finding]]
 """Findings with the names of their analyses; the names are empty if there is one analysis."""
 
 
-def write_html(subject: Result | Report, path: Path) -> list[Path]:
-    """Write a result or a report to ``path`` and return the files written."""
+def write_html(
+    subject: Result | Report, path: Path, template: str = "page.html", **more: object
+) -> list[Path]:
+    """Write a result or a report to ``path`` and return the files written.
+
+    :param template: a file in this folder that extends ``page.html``
+    :param more: what it needs
+    """
     head, findings, sections = _parts(subject)
     style, script = _file("page.css"), _file("page.js")
     sections, quiet = _by_urgency(findings, sections)
     explained = cards.explanations(findings)
-    page = rendered(
-        *_FOLDER,
-        "page.html",
-        **_context(head, findings, sections),
-        is_page=True,
-        quiet=quiet,
-        facts=[*machine_facts(head), *([] if head.compared else [("Target", head.target)])],
-        severities=cards.severities(findings),
-        anything_matters=any(matters(finding) for _, finding in findings),
+    context = _context(head, findings, sections) | {
+        "is_page": True,
+        "quiet": quiet,
+        "facts": [*machine_facts(head), *([] if head.compared else [("Target", head.target)])],
+        "severities": cards.severities(findings),
+        "anything_matters": any(matters(finding) for _, finding in findings),
         # Neither contains a name from a dump; both must stay as they are.
-        style=Markup(style),
-        script=Markup(script),
-        style_hash=_hash(style),
-        script_hash=_hash(script),
-        figures=figures,
-        first_tables=first_tables,
-        printed_rows=_PRINTED_ROWS,
-        shown_figure=shown_figure,
-        explanations=explained,
-        terms=cards.terms(explained),
-    )
+        "style": Markup(style),
+        "script": Markup(script),
+        "style_hash": _hash(style),
+        "script_hash": _hash(script),
+        "figures": figures,
+        "first_tables": first_tables,
+        "printed_rows": _PRINTED_ROWS,
+        "shown_figure": shown_figure,
+        "explanations": explained,
+        "terms": cards.terms(explained),
+    }
+    page = rendered(*_FOLDER, template, **{**context, **more})
     with replacing(path) as new:
         new.write_text(page, encoding="utf-8", newline="\n")
     return [path]

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What a fleet suffers from: causes, failures, missing fixes, hosts far off, and growth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from shlex import quote
+
+import numpy as np
+import pandas as pd
+
+from kcensus.fleets import FleetError
+from kcensus.fleets.report import figures
+from kcensus.fleets.report.causes import Cause, causes, shown, span, unread
+from kcensus.fleets.report.data import Fleet
+from kcensus.fleets.report.tables import TABLES, TABLES_OF_A_CAUSE
+from kcensus.human import counted, listed
+from kcensus.results import Danger, Figure, Finding, Gap, Remedy, Result, Severity, Unit
+from kcensus.results.tables import Table, make_tables
+from kcensus.text import printable
+
+_MAX_REASONS = 4
+_TIME = "%Y-%m-%d %H:%M"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a fleet suffers from."""
+
+    store: Path
+    since: str = ""
+    """Day of the first dumps to look at, in UTC: 2026-01-31; all if empty."""
+
+    @cached_property
+    def fleet(self) -> Fleet:
+        return Fleet(self.store, self.since)
+
+    @cached_property
+    def causes(self) -> list[Cause]:
+        return causes(self.fleet)
+
+    @cached_property
+    def failures(self) -> pd.DataFrame:
+        return figures.failures(self.fleet)
+
+    @cached_property
+    def missing_patches(self) -> pd.DataFrame:
+        return figures.missing_patches(self.fleet)
+
+    @cached_property
+    def outliers(self) -> pd.DataFrame:
+        return figures.outliers(self.fleet)
+
+    @cached_property
+    def growth(self) -> pd.DataFrame:
+        return figures.growth(self.fleet)
+
+    @property
+    def healthy(self) -> pd.DataFrame:
+        """The reports in which nothing was found, the incomplete ones included."""
+        return self.fleet.reports.iloc[self.fleet.clusters.healthy]
+
+    @cached_property
+    def hosts(self) -> int:
+        """The number of hosts with a report."""
+        return int(self.fleet.reports["machine"].nunique())
+
+    @cached_property
+    def facts(self) -> list[tuple[str, str]]:
+        """What was read and what was not, as labelled lines."""
+        targets, reports = len(self.fleet.targets), len(self.fleet.reports)
+        if not targets:
+            when = f"since {self.since}" if self.since else "yet"
+            hint = "`kcensus fleet run TARGETS --store DIR` reads some"
+            return [("Read", f"no target {when}; {hint}")]
+        words = f"{reports:,} of {counted(targets, 'target')}"
+        if reports:
+            times = self.fleet.reports["time"]
+            dumped = span(f"{times.min():{_TIME}}", f"{times.max():{_TIME}}")
+            words += f" on {counted(self.hosts, 'host')}, dumped {dumped} UTC"
+        if twins := len(self.fleet.duplicates):
+            words += f" ({counted(twins, 'duplicate')} left out)"
+        facts = [("Read", words)]
+        if failed := len(self.fleet.failed):
+            reasons = unread(self.failures, _MAX_REASONS)
+            facts.append(("Failed", counted(failed, "target")))
+            facts += [("", reason) for reason in reasons]
+        if healthy := len(self.healthy):
+            partly = int((self.healthy["state"] == "incomplete").sum())
+            also = f", but analyses failed in {partly:,} of them" if partly else ""
+            on = counted(int(self.healthy["machine"].nunique()), "host")
+            facts.append(("Healthy", f"{counted(healthy, 'dump')} on {on}: nothing found{also}"))
+        return facts
+
+    def brief(self, name: str) -> Table:
+        """Return a table without what decides nothing: costless fixes, more figures of a host."""
+        table = self.result.tables[name]
+        frame = table.frame
+        if name == "missing_patches":
+            is_costly = frame["concerned"] > 0
+            others = frame["patch"].nunique() - frame.loc[is_costly, "patch"].nunique()
+            fixes = counted(others, "more fix", plural="more fixes")
+            note = f"{fixes} missing without a cost (--table missing_patches, --json)"
+            rows = frame[is_costly].reset_index(drop=True)
+            return replace(table, frame=rows, note=note if others else "")
+        if name in ("outliers", "growth"):
+            return replace(table, frame=frame.drop_duplicates("host", ignore_index=True))
+        return table
+
+    def show_command(self, cause: Cause) -> str:
+        """Return the command that shows the dumps of a cause."""
+        since = f" --since {self.since}" if self.since else ""
+        return f"kcensus fleet show {cause.id} {quote(str(self.store))}{since}"
+
+    @cached_property
+    def result(self) -> Result:
+        """Everything, for all forms."""
+        fleet, healthy = self.fleet, self.healthy
+        made = Result("fleet", str(self.store), "", measures=False)
+        states = healthy["state"].value_counts()
+        times = fleet.reports["time"]
+        numbers = {
+            "targets": (len(fleet.targets), "targets"),
+            "reports": (len(fleet.reports), "with a report"),
+            "failed": (len(fleet.failed), "without a report"),
+            "duplicates": (len(fleet.duplicates), "with equal content"),
+            "hosts": (self.hosts, "hosts"),
+            "causes": (len(self.causes), "causes"),
+            "healthy": (int(states.get("done", 0)), "nothing found"),
+            "healthy_incomplete": (
+                int(states.get("incomplete", 0)), "nothing found, but incomplete",
+            ),
+        }  # fmt: skip
+        made.summary = {key: Figure(int(n), label=label) for key, (n, label) in numbers.items()}
+        ends = {"first": (times.min(), "first dump"), "last": (times.max(), "last dump")}
+        for key, (time, label) in ends.items() if len(times) else ():
+            made.summary[key] = Figure(f"{time:{_TIME}}", Unit.TEXT, label)
+        made.tables = make_tables(TABLES, self)
+        made.findings = [*self._findings()]
+        if left_out := len(fleet.clusters.left_out):
+            reason = "there are more kinds of dumps than can be compared"
+            made.gaps = [Gap("dumps of rare kinds", reason, left_out, "they are in no cause")]
+        return made
+
+    def cause(self, name: str) -> Cause:
+        """Return the cause with an id, or the beginning of one.
+
+        :raises FleetError: there is none, or several
+        """
+        found = [each for each in self.causes if each.id.startswith(name.lower())]
+        if len(found) == 1 and name:
+            return found[0]
+        known = listed([each.id for each in found or self.causes], 10) or "none"
+        what = "the id of no cause" if not found else "the beginning of several ids"
+        raise FleetError(f"'{printable(name)}' is {what}: choose from {known}")
+
+    def dumps(self, cause: Cause) -> Result:
+        """Return the dumps of a cause: the representative, those that differ, then the latest."""
+        fleet, cluster = self.fleet, cause.cluster
+        times = fleet.reports["time"].iloc[cluster.targets].astype("int64").to_numpy()
+        is_alike = ~np.isin(cluster.targets, cluster.unlike)
+        order = cluster.targets[
+            np.lexsort((-times, is_alike, cluster.targets != cluster.representative))
+        ]
+        differences = [
+            fleet.clusters.features.differences(cluster, int(each)) if each in unlike else ((), ())
+            for unlike in [{*cluster.unlike.tolist()}]
+            for each in order
+        ]
+        members = fleet.reports.iloc[order]
+        members = members.assign(
+            time=members["time"].dt.strftime(_TIME),
+            severity=[Severity(int(each)).name.lower() for each in fleet.severity.iloc[order]],
+            more=["; ".join(map(shown, more)) for more, _ in differences],
+            lacks=["; ".join(map(shown, lacks)) for _, lacks in differences],
+        )
+        made = Result("fleet", str(self.store), "", measures=False)
+        made.summary = {
+            "cause": Figure(cause.id, Unit.TEXT, "id"),
+            "title": Figure(cause.title, Unit.TEXT, "cause"),
+            "severity": Figure(cause.severity_name, Unit.TEXT, "severity"),
+            "hosts": Figure(cause.hosts, label="hosts"),
+            "dumps": Figure(cause.dumps, label="dumps"),
+            "outliers": Figure(cause.outliers, label="dumps that differ"),
+            "first": Figure(cause.first, Unit.TEXT, "first dump"),
+            "last": Figure(cause.last, Unit.TEXT, "last dump"),
+            "kernels": Figure(cause.kernels, Unit.TEXT, "kernels"),
+            "features": Figure(cause.features, Unit.TEXT, "in common"),
+            "example": Figure(cause.example, Unit.TEXT, "for example"),
+            "representative": Figure(cause.representative, Unit.TEXT, "open first"),
+            "command": Figure(cause.command, Unit.TEXT, "command"),
+        }
+        made.tables = make_tables(TABLES_OF_A_CAUSE, {"dumps": members})
+        twins = int(fleet.duplicates["duplicate_of"].isin(members["attempt"]).sum())
+        if twins:
+            effect = "they are not counted in dumps"
+            made.gaps = [Gap("dumps with equal content", "read once", twins, effect)]
+        return made
+
+    def _findings(self) -> Iterator[Finding]:
+        for each in self.causes:
+            opened = Remedy(
+                effect="Open the dump that is most like all of them", command=each.command
+            )
+            dumps = Remedy(
+                effect="List its dumps, and what differs in some", command=self.show_command(each)
+            )
+            yield Finding(
+                id=f"fleet-cause:{each.id}",
+                severity=each.severity,
+                title=each.title,
+                evidence=". ".join(
+                    filter(
+                        None,
+                        (each.extent(self.hosts), each.where, each.shown_example, each.differing),
+                    )
+                ),
+                figures={"hosts": Figure(each.hosts), "dumps": Figure(each.dumps)},
+                remedies=(opened, dumps) if each.command else (dumps,),
+            )
+        failed = len(self.fleet.failed)
+        if failed:
+            yield Finding(
+                id="fleet-incomplete",
+                severity=Severity.NOTICE,
+                danger=Danger.INCOMPLETE,
+                title=f"{failed:,} of {counted(len(self.fleet.targets), 'target')} have no report",
+                evidence="; ".join(unread(self.failures, _MAX_REASONS)),
+                figures={"failed": Figure(failed)},
+                no_remedy="The table failures has all reasons; once they are removed, the same "
+                "`kcensus fleet run` reads these targets again",
+            )
+
+
+def show(store: Path, name: str) -> Result:
+    """Return the dumps of one cause.
+
+    :param name: its id, or the beginning
+    :raises FleetError: there is no such cause, or it is not the store of a fleet
+    """
+    report = Report(store)
+    return report.dumps(report.cause(name))

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Tables of the reports on a fleet."""
+
+from __future__ import annotations
+
+from kcensus.results.tables import (
+    ALWAYS,
+    BYTES,
+    COUNT,
+    DATA,
+    RATIO,
+    SECONDS,
+    TEXT,
+    WIDE,
+    Column,
+    TableSpec,
+)
+
+_HOST = Column(TEXT, "", ALWAYS, "Name of the host; its boot if it has none.")
+_FIGURE = Column(TEXT, "", ALWAYS, "Analysis and key of its summary.")
+_OPEN = Column(TEXT, "open", WIDE, "Its latest dump.", "target")
+FAILURES = TableSpec("failures", "Targets without a report", {
+    "targets": Column(COUNT, "", ALWAYS, "Number of targets."),
+    "step": Column(TEXT, "", ALWAYS, "Step that failed."),
+    "error": Column(TEXT, "reason", ALWAYS, "Reason of the first one."),
+    "example": Column(TEXT, "", ALWAYS, "Path of the first one."),
+}, "Targets that failed in one step for one reason.", rows="failures")  # fmt: skip
+CAUSES = TableSpec("causes", "Causes", {
+    "cause": Column(TEXT, "", ALWAYS, "Id, for `kcensus fleet show`.", "id"),
+    "severity": Column(TEXT, "", ALWAYS, "Of the gravest dump.", "severity_name"),
+    "hosts": Column(COUNT, "", ALWAYS, "Number of hosts with it."),
+    "dumps": Column(COUNT, "", ALWAYS, "Number of dumps with it."),
+    "title": Column(TEXT, "cause", ALWAYS, "A sentence that fits all its dumps."),
+    "first": Column(TEXT, "since", ALWAYS, "Time of the first dump with it, UTC."),
+    "last": Column(TEXT, "until", WIDE, "Time of the last dump with it, UTC."),
+    "kernels": Column(TEXT, "", WIDE, "Most frequent kernels."),
+    "example": Column(TEXT, "for example", DATA, "Finding of the representative."),
+    "representative": Column(TEXT, "open first", WIDE, "The dump that is most like all others."),
+    "command": Column(TEXT, "", DATA, "Command that opens it; empty if its path has odd bytes."),
+    "outliers": Column(COUNT, "differ", WIDE, "Dumps with further features, or without some."),
+    "differs": Column(TEXT, "differences", DATA, "What outliers have further, or lack."),
+    "features": Column(TEXT, "in common", DATA, "What at least half of its dumps have."),
+}, "Dumps with the same findings, deadlock, panic or stacks.", rows="causes")  # fmt: skip
+PATCHES = TableSpec("missing_patches", "Missing fixes", {
+    "patch": Column(TEXT, "", ALWAYS, "Id, for `kcensus patches show`."),
+    "release": Column(TEXT, "kernel", ALWAYS, "Release of the kernel."),
+    "hosts": Column(COUNT, "", ALWAYS, "Number of hosts that lack it."),
+    "concerned": Column(COUNT, "with a cost", ALWAYS, "Hosts with a cost in their latest dump."),
+    "cost_bytes": Column(BYTES, "memory", ALWAYS,
+        "Memory that it costs all hosts; several fixes may save the same."),
+    "stalled": Column(COUNT, "stalled tasks", ALWAYS, "Tasks that it stalls on all hosts."),
+    "cost_seconds": Column(SECONDS, "longest delay", WIDE, "Longest delay of I/O on a host.",
+        unknown=(0,)),
+    "title": Column(TEXT, "", WIDE, "Title of the patch."),
+}, "A fix that a kernel lacks; of each host, the latest dump counts.",
+    rows="missing_patches")  # fmt: skip
+OUTLIERS = TableSpec("outliers", "Hosts far above their peers", {
+    "host": _HOST,
+    "figure": _FIGURE,
+    "value": Column(BYTES, "", ALWAYS, "In the latest dump."),
+    "share": Column(RATIO, "of its RAM", ALWAYS, "Share of the host's RAM."),
+    "peers": Column(RATIO, "peers", ALWAYS, "Median share of hosts with the same kernel."),
+    "release": Column(TEXT, "kernel", WIDE, "Release of the kernel."),
+    "target": _OPEN,
+}, "A figure that is a far larger share of RAM than on hosts with the same kernel.",
+    rows="outliers")  # fmt: skip
+GROWTH = TableSpec("growth", "Growth", {
+    "host": _HOST,
+    "figure": _FIGURE,
+    "per_day": Column(BYTES, "per day", ALWAYS, "Growth in a day."),
+    "bytes": Column(BYTES, "grown", ALWAYS, "Growth from the first to the last dump of the boot."),
+    "value": Column(BYTES, "now", ALWAYS, "In the last dump."),
+    "full_seconds": Column(SECONDS, "fills RAM in", ALWAYS,
+        "Time until the figure is as large as RAM, at this rate."),
+    "span_seconds": Column(SECONDS, "in", WIDE, "Time between the first and the last dump."),
+    "dumps": Column(COUNT, "", WIDE, "Number of dumps of this boot."),
+    "target": _OPEN,
+}, "A figure of a host that grew in its latest boot.", rows="growth")  # fmt: skip
+TABLES = (CAUSES, FAILURES, PATCHES, OUTLIERS, GROWTH)
+DUMPS = TableSpec("dumps", "Dumps of this cause", {
+    "host": Column(TEXT, "", ALWAYS, "Name of the host; its boot if it has none.", "machine"),
+    "time": Column(TEXT, "", ALWAYS, "Time of the dump, UTC."),
+    "target": Column(TEXT, "open", ALWAYS, "Its path."),
+    "more": Column(TEXT, "also has", ALWAYS, "Features that most others lack."),
+    "lacks": Column(TEXT, "", WIDE, "Features that most others have."),
+    "severity": Column(TEXT, "", WIDE, "Of its gravest finding."),
+    "release": Column(TEXT, "kernel", WIDE, "Release of the kernel."),
+}, "A dump; the representative first, then those that differ, then the latest.",
+    rows="dumps")  # fmt: skip
+TABLES_OF_A_CAUSE = (DUMPS,)
