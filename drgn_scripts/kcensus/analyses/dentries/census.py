@@ -40,6 +40,14 @@ NO_SLOT, FOREIGN = -1, -2
 """In a column of slots: a NULL pointer (or one to the head of a list); a pointer to something that
 is not a dentry of this census."""
 
+_UNREFERENCED = NEGATIVE | HASHED
+KINDS = _UNREFERENCED | BUSY | REFERENCED
+"""State bits that figures of chains depend on, besides the sizes of external names."""
+LINK_BITS = 3
+LINK_UNREFERENCED, LINK_NEGATIVE, LINK_EXTERNAL = 1, 2, 4
+"""Bits of a link, below the slot: an unreferenced negative dentry, a negative one, and one with an
+external name."""
+
 _MAX_ROWS = 1 << 20
 """Numbers of sums and families to collect before they are merged."""
 _MAX_NAME = 255
@@ -47,6 +55,31 @@ _HEADER, _LARGER, _SLACK = 24, 4, 256
 """Bytes before an external name, and most bytes of its slot: of its length, and of debugging."""
 _FAR = 128
 """Added to the number of words of an external name."""
+
+
+def links_dtype(slots: int) -> np.dtype[Any]:
+    """Return the type of a column of links between so many slots."""
+    return np.dtype(np.int32 if slots < (1 << (31 - LINK_BITS)) - 2 else np.int64)
+
+
+def links_of(
+    following: npt.NDArray[Any], state: npt.NDArray[np.uint16], dtype: npt.DTypeLike
+) -> npt.NDArray[Any]:
+    """Return the links of slots: where the hash chain goes on, and three bits of the slot itself.
+
+    :param following: next slot, :data:`NO_SLOT` or :data:`FOREIGN`
+    :return: slots less :data:`FOREIGN`, shifted by :data:`LINK_BITS`, and the bits; the least
+        number of the type where a slot is free
+    """
+    links = following.astype(dtype)
+    links -= FOREIGN
+    links <<= LINK_BITS
+    is_negative, is_external = (state & NEGATIVE) // NEGATIVE, (state & EXTERNAL) // EXTERNAL
+    bits = ((state & KINDS) == _UNREFERENCED) * np.uint16(LINK_UNREFERENCED)
+    bits |= is_negative * np.uint16(LINK_NEGATIVE) | is_external * np.uint16(LINK_EXTERNAL)
+    links |= bits
+    links[state == 0] = np.iinfo(links.dtype).min
+    return links
 
 
 @dataclass(frozen=True)
@@ -159,7 +192,7 @@ class DentryCensus:
         self.inline = offset["inline"]
         self.hash_link = offset["next"]
         """Bytes from the start of a dentry to ``d_hash``."""
-        self.links = {
+        self.offsets = {
             name: offset[name]
             for name, part in (("next", "chains"), ("sibling", "walk_cost"))
             if part in self.wanted
@@ -170,19 +203,19 @@ class DentryCensus:
         self.slots = Slots(self.slab_map, slabs)
         word, slot, shared = np.dtype(np.uint16), self.slots.dtype, self.memory.jobs > 1
         by_slot = {"state": word, "name_slot": word, "parent": slot}
-        self.out = Columns(
-            by_slot | dict.fromkeys(self.links, slot), len(self.slots), shared=shared
-        )
+        by_slot |= {"next": links_dtype(len(self.slots)), "sibling": slot}
+        by_slot = {name: by_slot[name] for name in ("state", "name_slot", "parent", *self.offsets)}
+        self.out = Columns(by_slot, len(self.slots), shared=shared)
         self.state = self.out["state"]
         """State bits; 0 for a free slot, and for one on a page that is missing from the dump."""
         self.parent = self.out["parent"]
         """Slot of the parent, or :data:`FOREIGN`."""
-        self.next, self.sibling = (
-            self.out[name] if name in self.links else np.empty(0, slot)
+        self.links, self.sibling = (
+            self.out[name] if name in self.offsets else np.empty(0, slot)
             for name in ("next", "sibling")
         )
-        """Slot of the next dentry in the hash chain and in the parent's list of children,
-        :data:`NO_SLOT` or :data:`FOREIGN`; empty unless wanted."""
+        """What :func:`links_of` returns for hash chains; and the slot of the next dentry in the
+        parent's list of children, :data:`NO_SLOT` or :data:`FOREIGN`; empty unless wanted."""
         self.name_slot = self.out["name_slot"]
         """Bytes of the slot that holds an external name, divided by 8; 0 for an inline name."""
         counts = ("dentries", "negative_unused", "in_use")
@@ -247,9 +280,12 @@ class DentryCensus:
         self.out["parent"][place] = parent.ravel()
         self.out["state"][place] = state.ravel()
         self.out["name_slot"][place] = 0 if name_bytes is None else (name_bytes >> 3).ravel()
-        for name, offset in self.links.items():
+        for name, offset in self.offsets.items():
             pointers = np.ascontiguousarray(view.column(name))
-            self.out[name][place] = self.slots_of(pointers, offset).ravel()
+            column = self.slots_of(pointers, offset)
+            if name == "next":
+                column = links_of(column, state, self.links.dtype)
+            self.out[name][place] = column.ravel()
         negative = state & (NEGATIVE | BUSY)
         unused = negative == NEGATIVE
         negative = (negative & NEGATIVE) != 0
