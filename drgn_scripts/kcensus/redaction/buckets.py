@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from drgn.helpers.linux.mm import follow_phys
 
-from kcensus.analyses.dentries.census import FOREIGN, KINDS, LINK_BITS, NO_SLOT, DentryCensus
+from kcensus.analyses.dentries.census import FOREIGN, LINK_BITS, NO_SLOT, DentryCensus
 from kcensus.analyses.dentries.walks import FEWER
 from kcensus.engine.gather import gather_arrays
 from kcensus.engine.layout import word_dtype
@@ -47,7 +47,8 @@ def moved_dentries(kernel: Kernel, key: bytes) -> list[tuple[Words, Bytes]]:
     order = shuffled(count, random)
     heads = heads[0][order]
     chain, slot = _chained(census, census.slots_of(heads & ~_LOCK, census.hash_link))
-    kinds = (census.state[slot] & KINDS).astype(np.int64) << 16 | census.name_slot[slot]
+    bits = census.links[slot] & ((1 << LINK_BITS) - 1)
+    kinds = bits.astype(np.int64) << 16 | census.name_slot[slot]
     slot = slot[exchanged(kinds, random)]
     node = census.slots.address(slot) + census.hash_link
     is_first = np.diff(chain, prepend=-1) != 0

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from kcensus.analyses.dentries.census import DentryCensus
+from kcensus.analyses.dentries.census import MANY, DentryCensus
 from kcensus.analyses.dentries.walks import FEWER, MAX_LENGTH, Walk, longest_chains, walk
 from kcensus.engine.layout import word_dtype
 from kcensus.engine.memory import Faults, Memory, Numbers
@@ -25,8 +25,6 @@ from kcensus.sources.capsule.uses import Use
 _MAX_LANES = 1 << 18
 _DENTRIES = 1 << 18
 """About as many dentries are looked at together, so that memory does not grow with their number."""
-_MANY = 1 << 21
-"""Dentries from which on worker processes pay."""
 
 
 class Chains:
@@ -94,7 +92,7 @@ class Chains:
         # A power of two, so that a block holds all buckets that are one bucket of a smaller table.
         block = max(len(heads) * _DENTRIES // max(len(links), 1), FEWER)
         block = min(1 << (block.bit_length() - 1), _MAX_LANES)
-        jobs = jobs if len(links) >= _MANY else 1
+        jobs = jobs if len(links) >= MANY else 1
 
         def walks(*, is_careful: bool, jobs: int) -> list[Walk]:
             def work(task: int) -> Walk:
