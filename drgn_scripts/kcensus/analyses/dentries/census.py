@@ -83,9 +83,8 @@ def links_of(
     links -= FOREIGN
     links <<= LINK_BITS
     is_negative, is_external = (state & NEGATIVE) // NEGATIVE, (state & EXTERNAL) // EXTERNAL
-    bits = ((state & (_UNREFERENCED | BUSY | REFERENCED)) == _UNREFERENCED) * np.uint16(
-        LINK_UNREFERENCED
-    )
+    unreferenced = (state & (_UNREFERENCED | BUSY | REFERENCED)) == _UNREFERENCED
+    bits = unreferenced * np.uint16(LINK_UNREFERENCED)
     bits |= is_negative * np.uint16(LINK_NEGATIVE) | is_external * np.uint16(LINK_EXTERNAL)
     links |= bits
     links[state == 0] = np.iinfo(links.dtype).min

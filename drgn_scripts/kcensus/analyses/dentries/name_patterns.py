@@ -15,7 +15,7 @@ All is in columns: a name is a row of words of eight bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,11 +120,12 @@ def _keys(words: Words, classes: Words, lengths: Numbers, parent: npt.NDArray[An
     for column in shape:
         key ^= column
         key = _mix(key)
-    for name, own in _ends(words, classes, lengths):
-        letters = _short_word(name, own)
-        # A word with digits is none.
-        letters *= (own & letters & _LOW_BITS) == 0
-        key = _mix(key ^ (name & letters))
+    ends, kinds = _ends(words, lengths), _ends(classes, lengths)
+    letters = _short_word(ends, kinds)
+    # A word with digits is none.
+    letters *= (kinds & letters & _LOW_BITS) == 0
+    for end in ends & letters:
+        key = _mix(key ^ end)
     return key
 
 
@@ -140,12 +141,10 @@ def _are_alike(words: Words, classes: Words, differs: Words, lengths: Numbers) -
     fixed = ~((runs[:, :1] >> np.uint64(7)) * np.uint64(0xFF))
     if (union & fixed).any():
         return False
-    ends = _ends(words[:, :1], classes[:, :1], lengths[:1])
-    others = _ends(union, union, lengths[:1])
-    return not any(
-        (_short_word(name, own) & other).any()
-        for (name, own), (other, _) in zip(ends, others, strict=True)
-    )
+    ends, kinds, others = _ends(
+        np.concatenate([words[:, :1], classes[:, :1], union], axis=1), lengths[:1]
+    ).T
+    return not (_short_word(ends, kinds) & others).any()
 
 
 def _in_runs(classes: Words) -> Words:
@@ -154,10 +153,12 @@ def _in_runs(classes: Words) -> Words:
     return (classes + np.uint64(0x7F7F7F7F7F7F7F7F)) & _HIGH_BITS
 
 
-def _ends(words: Words, classes: Words, lengths: Numbers) -> Iterator[tuple[Words, Words]]:
-    """Yield the first eight bytes of each name and their classes; then the last ones reversed."""
-    yield words[0], classes[0]
-    yield _last_word(words, lengths), _last_word(classes, lengths)
+def _ends(words: Words, lengths: Numbers) -> Words:
+    """Return the first eight bytes of each name, and the last eight in reverse order.
+
+    :return: shape (2, names)
+    """
+    return np.stack([words[0], _last_word(words, lengths)])
 
 
 def _mix(hashes: Words) -> Words:
