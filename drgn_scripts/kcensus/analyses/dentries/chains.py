@@ -16,9 +16,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from kcensus.analyses.dentries.census import MANY, DentryCensus
-from kcensus.analyses.dentries.walks import FEWER, MAX_LENGTH, Walk, longest_chains, walk
+from kcensus.analyses.dentries.walks import FEWER, MAX_LENGTH, Links, Walk, longest_chains, walk
 from kcensus.engine.layout import word_dtype
-from kcensus.engine.memory import Faults, Memory, Numbers
+from kcensus.engine.memory import Faults, Mask, Memory, Numbers
 from kcensus.engine.workers import each
 from kcensus.sources.capsule.uses import Use
 
@@ -105,11 +105,13 @@ class Chains:
 
         parts = walks(is_careful=False, jobs=jobs)
         # A part does not see what another one walks at the same time; the links tell afterwards.
-        inverted = (links < 0) & (links > np.iinfo(links.dtype).min)
         chained = sum(part.chained for part in parts)
-        if any(part.meets for part in parts) or np.count_nonzero(inverted) != chained:
+        blocks = [links[start : start + _MAX_LANES] for start in range(0, len(links), _MAX_LANES)]
+        inverted = sum(int(np.count_nonzero(_inverted(some))) for some in blocks)
+        if any(part.meets for part in parts) or inverted != chained:
             # Damage: what several chains share counts in the first of them.
-            np.invert(links, out=links, where=inverted)
+            for some in blocks:
+                np.invert(some, out=some, where=_inverted(some))
             parts = walks(is_careful=True, jobs=1)
         for part in parts:
             self._count(part)
@@ -123,3 +125,7 @@ class Chains:
         for name in ("chained", "trimmed", "trimmed_name_bytes", "trimmed_fewer", "cut"):
             setattr(self, name, getattr(self, name) + getattr(part, name))
         self.buckets += part.chains
+
+
+def _inverted(links: Links) -> Mask:
+    return np.asarray((links < 0) & (links > np.iinfo(links.dtype).min))
