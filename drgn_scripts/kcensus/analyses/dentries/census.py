@@ -26,8 +26,9 @@ from kcensus.engine.slub.scan import View, visit
 from kcensus.engine.slub.slabs import ScanReport
 from kcensus.engine.slub.slots import Slots
 from kcensus.engine.workers import Columns
-from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.kernel import Kernel, remember
 from kcensus.kernel.memcg.objcg import SlotOwners
+from kcensus.kernel.slab.kmalloc_users import names_of_dentries
 from kcensus.kernel.vfs.dcache import DENTRY_MEMBERS, Flags
 from kcensus.sources.capsule.uses import Use
 
@@ -58,6 +59,8 @@ _ALWAYS = ("flags", "pprev", "parent", "inode", "name", "length", "count", "supe
 """Members that are read whatever is wanted; those of :attr:`DentryCensus.offsets` may be added."""
 _SECOND, _THIRD = 1 << 16, 1 << 32
 """Units of the second and the third of several counts below 2^16 in one number."""
+_MAX_NAMES = 1 << 23
+"""External names to keep for other analyses, 64 MiB."""
 _MAX_NAME = 255
 _HEADER, _LARGER, _SLACK = 24, 4, 256
 """Bytes before an external name, and most bytes of its slot: of its length, and of debugging."""
@@ -169,6 +172,10 @@ class Tally:
     """Bytes of external names of unused negative dentries."""
     all_name_bytes: int = 0
     """Bytes of the slots that hold external names of any dentries."""
+    outside: Words | None = None
+    """Pointers to external names, of a part that was not merged; None without any."""
+    nameless: int = 0
+    """Dentries whose name is NULL."""
     vectors_unreadable: int = 0
     faults: Faults = field(default_factory=Faults)
 
@@ -187,6 +194,7 @@ class Tally:
             total.name_bytes.update(part.name_bytes)
             total.unused_name_bytes += part.unused_name_bytes
             total.all_name_bytes += part.all_name_bytes
+            total.nameless += part.nameless
             total.vectors_unreadable += part.vectors_unreadable
             total.faults.update(part.faults)
         for key in {key for part in parts for key in part.sums}:
@@ -254,13 +262,21 @@ class DentryCensus:
         """Per slab: whether all of its pages were readable, and its numbers of dentries, of unused
         negative dentries, and of dentries that reclaim cannot free."""
         parts: list[Tally] = []
+        names: list[Words] | None = [np.empty(0, np.uint64)]
         rows = 0
         for part in visit(self.slab_map, slabs, self.columns, self._look, self.report):
             parts.append(part)
             rows += part.rows
+            if names is not None and part.outside is not None:
+                names.append(part.outside)
+                names = names if sum(map(len, names)) <= _MAX_NAMES else None
+            part.outside = None
             if rows > _MAX_ROWS:
                 parts, rows = [Tally.merged(parts)], 0
         self.tally = Tally.merged(parts)
+        if names is not None and self.report == ScanReport() and not self.tally.nameless:
+            # So that the users of kmalloc() are found without reading all dentries again.
+            remember(names_of_dentries, kernel, np.concatenate(names))
 
     def count(self, having: int, lacking: int = 0) -> int:
         """Return how many dentries have all bits of one kind and none of another."""
@@ -389,9 +405,13 @@ class DentryCensus:
         if not outside.any():
             return None
         _mark(state, outside, EXTERNAL)
+        names = pointers[outside]
+        part.nameless = int(np.count_nonzero(names == 0))
+        beyond = (names - view.address()[outside]) >= np.uint64(self.columns.size)
+        part.outside = names[beyond & (names != 0)]
         # Several share a page.
         shift = np.uint64(self.memory.page_shift)
-        pages, row = np.unique(pointers[outside] >> shift, return_inverse=True)
+        pages, row = np.unique(names >> shift, return_inverse=True)
         cache = self.slab_map.containing(pages << shift, part.faults)
         size = np.where(cache >= 0, self.slab_map.column("slot_size")[cache].astype(np.int64), 0)
         name_bytes = np.zeros(state.shape, np.int64)
