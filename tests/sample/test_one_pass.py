@@ -12,9 +12,10 @@ from kcensus.analyses.runner import Context
 from kcensus.engine.memory import Faults, Memory
 from kcensus.engine.slub.pages import PageChunk, PageMap
 from kcensus.engine.slub.slabs import SlabMap
+from kcensus.kernel.slab.kmalloc_users import names_of_dentries
 from kcensus.reports import examine
 from kcensus.sources import open_target
-from tests.running import recorded_analyses
+from tests.running import on, recorded_analyses, runner
 
 
 @pytest.mark.slow
@@ -42,3 +43,17 @@ def test_a_report_makes_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made == {"Memory": 1, "SlabMap": 1}
     assert set(read.values()) == {1}
     assert len(read) == context.kernel.slab_map.pages.pages > 100_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sample", ["sample", "sample-io"])
+def test_slab_after_dentries_finds_what_it_finds_alone(sample: str) -> None:
+    """Names of dentries that a census has seen are not read again."""
+    prog = open_target(sample).prog
+    alone, context = runner("slab")(on(prog)), on(prog)
+    runner("dentries")(context)
+    assert names_of_dentries(context.kernel) is not None
+    together = runner("slab")(context)
+    assert (together.summary, together.gaps) == (alone.summary, alone.gaps)
+    for name, table in together.tables.items():
+        assert table.frame.equals(alone.tables[name].frame), name

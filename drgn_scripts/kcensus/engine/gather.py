@@ -17,6 +17,8 @@ from kcensus.engine.rows import factorized, spread
 from kcensus.engine.tags import untagged
 from kcensus.sources.capsule.uses import Use, reading_nothing
 
+_SHORT = 16
+"""Elements of an array that are read one after the other, each of all arrays."""
 IMPOSSIBLE_COUNT = "a count that exceeds RAM"
 LEAST = 1 << 16
 """Lower addresses are NULL, or small numbers in place of a pointer."""
@@ -146,8 +148,15 @@ def gather_arrays(
     span = max(length * element.itemsize, 1)
     for rows, offsets, buffer, ok in _blocks(memory, addresses, span, faults, True):
         readable[rows] = ok
-        places = offsets[:, None] + np.arange(length) * element.itemsize
-        values[rows[ok]] = _take(buffer, places[ok], element)
+        if not ok.all():
+            rows, offsets = rows[ok], offsets[ok]
+        if length <= _SHORT:
+            # The same element of all arrays at a time: half of the time of an index of all.
+            for column in range(length):
+                values[rows, column] = _take(buffer, offsets + column * element.itemsize, element)
+        else:
+            places = offsets[:, None] + np.arange(length) * element.itemsize
+            values[rows] = _take(buffer, places, element)
     if use is Use.NUMBER:
         use = use_of(element, faults)
     memory.note(addresses[readable], length * element.itemsize, use)

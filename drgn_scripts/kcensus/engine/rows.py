@@ -79,6 +79,24 @@ def factorized(
     return code, np.asarray(unique)
 
 
+def coded(values: npt.NDArray[Any]) -> tuple[Numbers, npt.NDArray[Any]]:
+    """Return codes of values as :func:`factorized`, fast where equal values come in runs.
+
+    Only a few values of memory that was just read: no bound of memory is checked.
+    """
+    if (values == values.flat[0]).all():
+        return np.zeros(values.size, np.int64), values.flat[:1]
+    values = values.ravel()
+    changes = np.flatnonzero(values[1:] != values[:-1]) + 1
+    if len(changes) * 4 > len(values):
+        return pd.factorize(values)
+    starts = np.concatenate([[0], changes])
+    code, keys = pd.factorize(values[starts])
+    if len(keys) == 1:
+        return np.zeros(len(values), np.int64), keys
+    return np.repeat(code, np.diff(starts, append=len(values))), keys
+
+
 def covered(begin: Numbers, size: Numbers, length: int) -> Mask:
     """Return which of ``length`` positions lie in ranges, with few overlaps."""
     marks = np.zeros(length + 1, np.int8)

@@ -151,6 +151,11 @@ def once(read: Callable[[Kernel], T]) -> Callable[[Kernel], T]:
     return remembered
 
 
+def remember(read: Callable[[Kernel], T], kernel: Kernel, value: T) -> None:
+    """Keep ``value``, which was found in passing, as the result of a reader of :func:`once`."""
+    kernel._read[getattr(read, "__wrapped__", read)] = value
+
+
 def already(read: Callable[[Kernel], T], kernel: Kernel) -> T | None:
     """Return the result of a reader of :func:`once`; None if it was not called yet."""
     value: T | None = kernel._read.get(getattr(read, "__wrapped__", read))

@@ -4,7 +4,7 @@
 The chain of a dentry is some 20 bits of the hash of its name and parent: with the shape of a
 pseudonym, that is enough to find the name again, and a known name tells the bits of all others in
 its chain. So dentries of one kind change places: what kcensus says of chains depends on the kinds
-of dentries alone. Groups of :data:`~kcensus.analyses.dentries.chains.FEWER` neighboring chains
+of dentries alone. Groups of :data:`~kcensus.analyses.dentries.walks.FEWER` neighboring chains
 stay together, since a smaller table would join them, but go elsewhere.
 """
 
@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from drgn.helpers.linux.mm import follow_phys
 
-from kcensus.analyses.dentries.census import NO_SLOT, DentryCensus
-from kcensus.analyses.dentries.chains import FEWER, KINDS
+from kcensus.analyses.dentries.census import FOREIGN, LINK_BITS, NO_SLOT, DentryCensus
+from kcensus.analyses.dentries.walks import FEWER
 from kcensus.engine.gather import gather_arrays
 from kcensus.engine.layout import word_dtype
 from kcensus.engine.memory import Bytes, Faults, Memory, Numbers, Words
@@ -47,7 +47,8 @@ def moved_dentries(kernel: Kernel, key: bytes) -> list[tuple[Words, Bytes]]:
     order = shuffled(count, random)
     heads = heads[0][order]
     chain, slot = _chained(census, census.slots_of(heads & ~_LOCK, census.hash_link))
-    kinds = (census.state[slot] & KINDS).astype(np.int64) << 16 | census.name_slot[slot]
+    bits = census.links[slot] & ((1 << LINK_BITS) - 1)
+    kinds = bits.astype(np.int64) << 16 | census.name_slot[slot]
     slot = slot[exchanged(kinds, random)]
     node = census.slots.address(slot) + census.hash_link
     is_first = np.diff(chain, prepend=-1) != 0
@@ -103,7 +104,7 @@ def _chained(census: DentryCensus, heads: npt.NDArray[np.int64]) -> tuple[Number
         seen[slot] = True
         lanes.append(lane)
         slots.append(slot)
-        following = census.next[slot]
+        following = (census.links[slot] >> LINK_BITS) + FOREIGN
         sound[lane[following < NO_SLOT]] = False
         lane, slot = lane[following >= 0], following[following >= 0]
     sound[lane] = False

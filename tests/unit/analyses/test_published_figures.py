@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from kcensus.analyses.dentries.chains import IN_A_ROW
+from kcensus.analyses.dentries.walks import IN_A_ROW
 from kcensus.analyses.kcopyd import census as kcopyd_census
 from kcensus.analyses.list_lru import model as lru
 from kcensus.catalogue import Patch, PublishedFigure

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kcensus.analyses.dentries.chains import FEWER
+from kcensus.analyses.dentries.walks import FEWER
 from kcensus.kernel.kernel import Kernel
 from kcensus.redaction.buckets import exchanged, moved_dentries, shuffled
 from tests.unit.analyses.dentries.scenes import census, populated

@@ -23,7 +23,7 @@ from drgn.helpers.linux.slab import (
     slab_cache_for_each_allocated_object,
 )
 
-from kcensus.analyses.dentries.chains import ORDER_BASE, mix
+from kcensus.analyses.dentries.walks import ORDER_BASE, mix
 from tests.vm.oracles import entries
 from tests.vm.oracles.slab import objcg_of
 

@@ -1,32 +1,34 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A census of dentries: one pass over their slabs, keeping 8 to 16 bytes per slot.
+"""A census of dentries: one pass over their slabs, keeping at most 14 bytes per slot.
 
 Sums are taken while a piece of memory is in the processor's cache. Only columns over *slots*
-(allocated or not) are kept: two words, and one to three pointers to dentries as slot numbers.
+(allocated or not) are kept, and only those that are wanted: pointers to dentries as slot numbers,
+with the bits that decide about a dentry, and the sizes of external names.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from kcensus.analyses.dentries.name_patterns import WORD, Families, families, merged, trimmed
 from kcensus.engine.gather import gather_arrays
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Numbers, Words
+from kcensus.engine.rows import coded
 from kcensus.engine.slub.caches import find_caches
 from kcensus.engine.slub.scan import View, visit
 from kcensus.engine.slub.slabs import ScanReport
 from kcensus.engine.slub.slots import Slots
 from kcensus.engine.workers import Columns
-from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.kernel import Kernel, remember
 from kcensus.kernel.memcg.objcg import SlotOwners
+from kcensus.kernel.slab.kmalloc_users import names_of_dentries
 from kcensus.kernel.vfs.dcache import DENTRY_MEMBERS, Flags
 from kcensus.sources.capsule.uses import Use
 
@@ -40,13 +42,73 @@ NO_SLOT, FOREIGN = -1, -2
 """In a column of slots: a NULL pointer (or one to the head of a list); a pointer to something that
 is not a dentry of this census."""
 
+_UNREFERENCED = NEGATIVE | HASHED
+LINK_BITS = 3
+LINK_UNREFERENCED, LINK_NEGATIVE, LINK_EXTERNAL = 1, 2, 4
+"""Bits of a link, below the slot: an unreferenced negative dentry, a negative one, and one with an
+external name."""
+KIN_BITS = 2
+KIN_NEGATIVE, KIN_POSITIVE = 1, 2
+"""Bits of the kin of a slot, below the parent; a readdir cursor has none of them."""
+
+MANY = 1 << 21
+"""Slots from which on worker processes pay for looking at columns."""
 _MAX_ROWS = 1 << 20
 """Numbers of sums and families to collect before they are merged."""
+_ALWAYS = ("flags", "pprev", "parent", "inode", "name", "length", "count", "super_block")
+"""Members that are read whatever is wanted; those of :attr:`DentryCensus.offsets` may be added."""
+_SECOND, _THIRD = 1 << 16, 1 << 32
+"""Units of the second and the third of several counts below 2^16 in one number."""
+_MAX_NAMES = 1 << 23
+"""External names to keep for other analyses, 64 MiB."""
 _MAX_NAME = 255
 _HEADER, _LARGER, _SLACK = 24, 4, 256
 """Bytes before an external name, and most bytes of its slot: of its length, and of debugging."""
 _FAR = 128
 """Added to the number of words of an external name."""
+
+
+def packed_dtype(slots: int, bits: int) -> np.dtype[Any]:
+    """Return the type of a column of so many slots, each with bits below it."""
+    return np.dtype(np.int32 if slots < (1 << (31 - bits)) - 2 else np.int64)
+
+
+def links_of(
+    following: npt.NDArray[Any], state: npt.NDArray[np.uint16], dtype: npt.DTypeLike
+) -> npt.NDArray[Any]:
+    """Return the links of slots: where the hash chain goes on, and three bits of the slot itself.
+
+    :param following: next slot, :data:`NO_SLOT` or :data:`FOREIGN`
+    :return: slots less :data:`FOREIGN`, shifted by :data:`LINK_BITS`, and the bits; the least
+        number of the type where a slot is free
+    """
+    links = following.astype(dtype)
+    links -= FOREIGN
+    links <<= LINK_BITS
+    is_negative, is_external = (state & NEGATIVE) // NEGATIVE, (state & EXTERNAL) // EXTERNAL
+    unreferenced = (state & (_UNREFERENCED | BUSY | REFERENCED)) == _UNREFERENCED
+    bits = unreferenced * np.uint16(LINK_UNREFERENCED)
+    bits |= is_negative * np.uint16(LINK_NEGATIVE) | is_external * np.uint16(LINK_EXTERNAL)
+    links |= bits
+    links[state == 0] = np.iinfo(links.dtype).min
+    return links
+
+
+def kin_of(
+    parent: npt.NDArray[Any], state: npt.NDArray[np.uint16], dtype: npt.DTypeLike
+) -> npt.NDArray[Any]:
+    """Return the kin of slots: their parent, and whether they are negative or positive.
+
+    :param parent: slot or :data:`FOREIGN`
+    :return: parents shifted by :data:`KIN_BITS`, and the bits; negative for slots that are on no
+        list of children of a dentry of the census
+    """
+    kin = parent.astype(dtype)
+    kin <<= KIN_BITS
+    kin |= (state & NEGATIVE) // NEGATIVE * np.uint16(KIN_NEGATIVE)
+    kin |= ((state & (NEGATIVE | CURSOR)) == 0) * np.uint16(KIN_POSITIVE)
+    kin[(state & (DENTRY | ROOT | DEAD)) != DENTRY] = FOREIGN << KIN_BITS
+    return kin
 
 
 @dataclass(frozen=True)
@@ -108,6 +170,12 @@ class Tally:
     """Bytes of external names of negative dentries, by the number of the cache in the slab map."""
     unused_name_bytes: int = 0
     """Bytes of external names of unused negative dentries."""
+    all_name_bytes: int = 0
+    """Bytes of the slots that hold external names of any dentries."""
+    outside: Words | None = None
+    """Pointers to external names, of a part that was not merged; None without any."""
+    nameless: int = 0
+    """Dentries whose name is NULL."""
     vectors_unreadable: int = 0
     faults: Faults = field(default_factory=Faults)
 
@@ -125,6 +193,8 @@ class Tally:
             total.names_unreadable += part.names_unreadable
             total.name_bytes.update(part.name_bytes)
             total.unused_name_bytes += part.unused_name_bytes
+            total.all_name_bytes += part.all_name_bytes
+            total.nameless += part.nameless
             total.vectors_unreadable += part.vectors_unreadable
             total.faults.update(part.faults)
         for key in {key for part in parts for key in part.sums}:
@@ -159,7 +229,7 @@ class DentryCensus:
         self.inline = offset["inline"]
         self.hash_link = offset["next"]
         """Bytes from the start of a dentry to ``d_hash``."""
-        self.links = {
+        self.offsets = {
             name: offset[name]
             for name, part in (("next", "chains"), ("sibling", "walk_cost"))
             if part in self.wanted
@@ -169,22 +239,20 @@ class DentryCensus:
         slabs = self.slab_map.index(self.caches, self.report)
         self.slots = Slots(self.slab_map, slabs)
         word, slot, shared = np.dtype(np.uint16), self.slots.dtype, self.memory.jobs > 1
-        by_slot = {"state": word, "name_slot": word, "parent": slot}
-        self.out = Columns(
-            by_slot | dict.fromkeys(self.links, slot), len(self.slots), shared=shared
+        by_slot: dict[str, np.dtype[Any]] = {}
+        if "next" in self.offsets:
+            by_slot |= {"next": packed_dtype(len(self.slots), LINK_BITS), "name_slot": word}
+        if "sibling" in self.offsets:
+            by_slot |= {"sibling": slot, "kin": packed_dtype(len(self.slots), KIN_BITS)}
+        self.out = Columns(by_slot, len(self.slots), shared=shared)
+        self.links, self.name_slot, self.sibling, self.kin = (
+            self.out[name] if name in by_slot else np.empty(0, slot)
+            for name in ("next", "name_slot", "sibling", "kin")
         )
-        self.state = self.out["state"]
-        """State bits; 0 for a free slot, and for one on a page that is missing from the dump."""
-        self.parent = self.out["parent"]
-        """Slot of the parent, or :data:`FOREIGN`."""
-        self.next, self.sibling = (
-            self.out[name] if name in self.links else np.empty(0, slot)
-            for name in ("next", "sibling")
-        )
-        """Slot of the next dentry in the hash chain and in the parent's list of children,
-        :data:`NO_SLOT` or :data:`FOREIGN`; empty unless wanted."""
-        self.name_slot = self.out["name_slot"]
-        """Bytes of the slot that holds an external name, divided by 8; 0 for an inline name."""
+        """What :func:`links_of` returns for hash chains; bytes of the slot that holds an external
+        name, divided by 8, or 0 for an inline name; the slot of the next dentry in the parent's
+        list of children, :data:`NO_SLOT` or :data:`FOREIGN`; and what :func:`kin_of` returns.
+        Empty unless wanted."""
         counts = ("dentries", "negative_unused", "in_use")
         self.by_slab = Columns(
             {"readable": np.dtype(np.bool_)} | dict.fromkeys(counts, word),
@@ -194,13 +262,21 @@ class DentryCensus:
         """Per slab: whether all of its pages were readable, and its numbers of dentries, of unused
         negative dentries, and of dentries that reclaim cannot free."""
         parts: list[Tally] = []
+        names: list[Words] | None = [np.empty(0, np.uint64)]
         rows = 0
         for part in visit(self.slab_map, slabs, self.columns, self._look, self.report):
             parts.append(part)
             rows += part.rows
+            if names is not None and part.outside is not None:
+                names.append(part.outside)
+                names = names if sum(map(len, names)) <= _MAX_NAMES else None
+            part.outside = None
             if rows > _MAX_ROWS:
                 parts, rows = [Tally.merged(parts)], 0
         self.tally = Tally.merged(parts)
+        if names is not None and self.report == ScanReport() and not self.tally.nameless:
+            # So that the users of kmalloc() are found without reading all dentries again.
+            remember(names_of_dentries, kernel, np.concatenate(names))
 
     def count(self, having: int, lacking: int = 0) -> int:
         """Return how many dentries have all bits of one kind and none of another."""
@@ -211,10 +287,6 @@ class DentryCensus:
         """Return the sums by one of the keys of :attr:`Tally.sums`."""
         none = Sums(np.empty(0, np.int64), np.empty((4, 0), np.int64))
         return self.tally.sums.get(key, none)
-
-    def external_bytes(self, chosen: slice | npt.NDArray[Any] = slice(None)) -> int:
-        """Return the bytes of the slots that hold external names of some dentries."""
-        return 8 * int(self.name_slot[chosen].sum(dtype=np.int64))
 
     def slots_of(self, pointers: Words, offset: np.uint64) -> npt.NDArray[Any]:
         """Return the slots of dentries, :data:`NO_SLOT` for NULL, or :data:`FOREIGN`.
@@ -236,20 +308,26 @@ class DentryCensus:
             if isinstance(view.rows, slice)
             else (first[:, None] + np.arange(width)).ravel()
         )
-        code, pointers = _factorized(view.column("parent"))
+        has_names = "patterns" in self.wanted
+        members = view.members((*_ALWAYS, *self.offsets), words="inline" if has_names else "")
+        code, pointers = coded(members["parent"])
         above = self.slots.of(pointers)
         above[above < 0] = FOREIGN
         parent = above[code].reshape(view.allocated.shape)
-        state = self._state(view, parent, first)
-        name_bytes = self._external(view, state, part)
-        if "patterns" in self.wanted:
-            self._names(view, state, parent, name_bytes, part)
-        self.out["parent"][place] = parent.ravel()
-        self.out["state"][place] = state.ravel()
-        self.out["name_slot"][place] = 0 if name_bytes is None else (name_bytes >> 3).ravel()
-        for name, offset in self.links.items():
-            pointers = np.ascontiguousarray(view.column(name))
-            self.out[name][place] = self.slots_of(pointers, offset).ravel()
+        state = self._state(view, members, parent, first)
+        name_bytes = self._external(view, members, state, part)
+        if has_names:
+            self._names(members, state, parent, name_bytes, part)
+        columns = {
+            name: self.slots_of(members[name], offset) for name, offset in self.offsets.items()
+        }
+        if "next" in columns:
+            columns["next"] = links_of(columns["next"], state, self.links.dtype)
+            columns["name_slot"] = _zeros(state) if name_bytes is None else name_bytes >> 3
+        if "sibling" in columns:
+            columns["kin"] = kin_of(parent, state, self.kin.dtype)
+        for name, column in columns.items():
+            self.out[name][place] = column.ravel()
         negative = state & (NEGATIVE | BUSY)
         unused = negative == NEGATIVE
         negative = (negative & NEGATIVE) != 0
@@ -257,17 +335,20 @@ class DentryCensus:
         part.by_state = np.bincount(state.ravel(), minlength=len(_STATES))
         if name_bytes is not None:
             part.unused_name_bytes = int(name_bytes[unused].sum())
+            part.all_name_bytes = int(name_bytes.sum())
         in_use = (state & (BUSY | DEAD | LOOKUP | CURSOR)) != 0
-        for name, chosen in (("dentries", dentry), ("negative_unused", unused), ("in_use", in_use)):
-            self.by_slab[name][view.rows] = np.count_nonzero(chosen, axis=1)
+        # SLUB has less than 2^15 slots in a slab. einsum() takes a third of the time of sum().
+        counts = np.einsum("ij->i", dentry + (unused * _SECOND) + (in_use * _THIRD))
+        for name, unit in (("dentries", 1), ("negative_unused", _SECOND), ("in_use", _THIRD)):
+            self.by_slab[name][view.rows] = counts // unit % _SECOND
         self.by_slab["readable"][view.rows] = view.readable
         keys = {
             "directory": ((code, above), dentry & ((state & (ROOT | DEAD)) == 0)),
-            "super_block": (_factorized(view.column("super_block")), dentry),
+            "super_block": (coded(members["super_block"]), dentry),
         }
         if "memcgs" in self.wanted:
             owner, part.vectors_unreadable = self.slot_owners.read(view.slabs, part.faults)
-            keys["owner"] = owners = _factorized(owner), dentry
+            keys["owner"] = owners = coded(owner), dentry
             on_lru = (state & (ON_LRU | ON_SHRINK)) == ON_LRU
             keys["owner_on_lru"] = owners[0], on_lru
         for name, (codes, counted) in keys.items():
@@ -275,19 +356,23 @@ class DentryCensus:
         return part
 
     def _state(
-        self, view: View, parent: npt.NDArray[Any], first: Numbers
+        self,
+        view: View,
+        members: Mapping[str, npt.NDArray[Any]],
+        parent: npt.NDArray[Any],
+        first: Numbers,
     ) -> npt.NDArray[np.uint16]:
-        flags, bits = np.ascontiguousarray(view.column("flags")), self.flags
-        count = view.column("count").astype(np.int32)
+        flags, bits = members["flags"], self.flags
+        count = members["count"].astype(np.int32, copy=False)
         own = first.astype(parent.dtype)[:, None] + np.arange(flags.shape[1], dtype=parent.dtype)
         state = np.full(flags.shape, DENTRY, np.uint16)
 
         def has(flag: int) -> Mask:
             return np.asarray((flags & np.uint32(flag)) != 0)
 
-        _mark(state, view.column("inode") == 0, NEGATIVE)
+        _mark(state, members["inode"] == 0, NEGATIVE)
         _mark(state, count > 0, BUSY)
-        _mark(state, view.column("pprev") != 0, HASHED)
+        _mark(state, members["pprev"] != 0, HASHED)
         _mark(state, parent == own, ROOT)
         _mark(state, has(bits.referenced), REFERENCED)
         _mark(state, has(bits.lru_list), ON_LRU)
@@ -298,28 +383,40 @@ class DentryCensus:
             _mark(state, count < 0, DEAD)
             # These have no inode, but are not negative: they do not record that a name is missing.
             state[(state & (LOOKUP | CURSOR | DEAD)) != 0] &= ~np.uint16(NEGATIVE)
-        state[~view.allocated] = 0
+        if view.kept is not None:
+            state[~view.kept] = 0
         return state
 
-    def _external(self, view: View, state: npt.NDArray[np.uint16], part: Tally) -> Numbers | None:
+    def _external(
+        self,
+        view: View,
+        members: Mapping[str, npt.NDArray[Any]],
+        state: npt.NDArray[np.uint16],
+        part: Tally,
+    ) -> Numbers | None:
         """Return the bytes of the slots that hold names; None if all names are inline."""
-        pointers = view.column("name")
+        pointers = members["name"]
         # Where each name would be if inline, less the address of its slab.
         slots = np.arange(pointers.shape[1], dtype=np.uint64) * np.uint64(view.cache.slot_size)
         slots += self.inline + np.uint64(view.cache.left_pad)
         outside = (pointers - view.slabs.address[:, None]) != slots
-        outside &= view.allocated
+        if view.kept is not None:
+            outside &= view.kept
         if not outside.any():
             return None
         _mark(state, outside, EXTERNAL)
+        names = pointers[outside]
+        part.nameless = int(np.count_nonzero(names == 0))
+        beyond = (names - view.address()[outside]) >= np.uint64(self.columns.size)
+        part.outside = names[beyond & (names != 0)]
         # Several share a page.
         shift = np.uint64(self.memory.page_shift)
-        pages, row = np.unique(pointers[outside] >> shift, return_inverse=True)
+        pages, row = np.unique(names >> shift, return_inverse=True)
         cache = self.slab_map.containing(pages << shift, part.faults)
         size = np.where(cache >= 0, self.slab_map.column("slot_size")[cache].astype(np.int64), 0)
         name_bytes = np.zeros(state.shape, np.int64)
         name_bytes[outside] = size[row]
-        length = view.column("length")[outside].astype(np.int64)
+        length = members["length"][outside].astype(np.int64)
         strange = (size[row] < length) | (size[row] > _LARGER * (length + _HEADER) + _SLACK)
         strange |= ~self.is_kmalloc[cache[row]]
         if others := int(np.count_nonzero(strange & (cache[row] >= 0))):
@@ -332,73 +429,67 @@ class DentryCensus:
 
     def _names(
         self,
-        view: View,
+        members: Mapping[str, npt.NDArray[Any]],
         state: npt.NDArray[np.uint16],
         parent: npt.NDArray[Any],
         name_bytes: Numbers | None,
         part: Tally,
     ) -> None:
-        outside = (state & EXTERNAL) != 0
-        length = np.ascontiguousarray(view.column("length"))
-        negative = (state & NEGATIVE) != 0
+        inline = members["inline"].reshape(len(members["inline"]), -1)
+        lengths, pointers, states, parents = (
+            column.ravel() for column in (members["length"], members["name"], state, parent)
+        )
+        outside, negative = (states & EXTERNAL) != 0, (states & NEGATIVE) != 0
         room = self.columns.fields["inline"].dtype.itemsize
-        pointers, inline = view.column("name"), view.words("inline")
-        good = negative & (length > 0) & (length <= _MAX_NAME)
         # A name has no NUL: one of zeros is lost.
-        good &= outside | ((length < room) & (inline[:, :, 0] != 0))
+        good = negative & (lengths > 0) & (lengths <= _MAX_NAME)
+        good &= outside | ((lengths < room) & (inline[0] != 0))
         by_words: dict[int, list[Families]] = {}
 
-        def sums(rows: Numbers) -> list[npt.NDArray[Any]]:
-            size = np.zeros(len(rows), np.int64) if name_bytes is None else name_bytes.ravel()[rows]
-            return [(states[rows] & BUSY) == 0, size]
+        def sums(rows: Any) -> list[npt.NDArray[Any]]:
+            unused = (states[rows] & BUSY) == 0
+            return [unused, _zeros(unused) if name_bytes is None else name_bytes.ravel()[rows]]
 
         def lose(rows: Numbers) -> None:
             if len(rows):
                 part.names_unreadable += [len(rows), *(int(column.sum()) for column in sums(rows))]
 
-        lengths, states, parents = length.ravel(), state.ravel(), parent.ravel()
-        lose(np.flatnonzero(negative & ~good))
+        if np.count_nonzero(good) != np.count_nonzero(negative):
+            lose(np.flatnonzero(negative & ~good))
         # Names of a family are equally long, so names of equally many words are looked at together.
-        words = np.where(good, (length + 7) >> 3, 0).astype(np.uint8)
-        words[good & outside] |= _FAR
-        for count in (np.flatnonzero(np.bincount(words.ravel())[1:]) + 1).tolist():
-            chosen = words == count
-            rows = np.flatnonzero(chosen)
-            columns: Iterable[npt.NDArray[Any]] = (
-                inline[:, :, word][chosen] for word in range(count)
-            )
+        words = ((lengths + np.uint32(7)) >> np.uint32(3)).astype(np.uint8) * good
+        words |= (good & outside) * np.uint8(_FAR)
+        counts = np.bincount(words)
+        for count in (np.flatnonzero(counts[1:]) + 1).tolist():
+            rows: Any = slice(None)
+            if counts[count] != len(words):
+                rows = np.flatnonzero(words == count)
+            columns = inline[:count, rows]
             if count >= _FAR:
                 # Read no further than the name: the next page may be missing.
                 names, readable = gather_arrays(
-                    self.memory, pointers[chosen], count - _FAR, WORD, part.faults, Use.TEXT
+                    self.memory, pointers[rows], count - _FAR, WORD, part.faults, Use.TEXT
                 )
                 readable &= names[:, 0] != 0
-                lose(rows[~readable])
-                rows, columns = rows[readable], names[readable].T
-            if len(rows):
-                long = lengths[rows].astype(np.int64)
+                columns = names.T
+                if not readable.all():
+                    rows = np.arange(len(words))[rows]
+                    lose(rows[~readable])
+                    rows, columns = rows[readable], columns[:, readable]
+            long = lengths[rows].astype(np.int64)
+            if len(long):
                 family = families(trimmed(columns, long), long, parents[rows], sums(rows))
                 by_words.setdefault(len(family.sample), []).append(family)
         part.families = {count: merged(some) for count, some in by_words.items()}
 
 
+def _zeros(like: npt.NDArray[Any]) -> Numbers:
+    """Return as many zeros, in memory of one."""
+    return np.broadcast_to(np.int64(0), like.shape)
+
+
 def _mark(state: npt.NDArray[np.uint16], where: Mask, bit: int) -> None:
     state |= where.astype(np.uint16) * np.uint16(bit)
-
-
-def _factorized(values: npt.NDArray[Any]) -> tuple[Numbers, npt.NDArray[Any]]:
-    """Return codes of values, and the value of each code; equal values often come in runs."""
-    if (values == values.flat[0]).all():
-        return np.zeros(values.size, np.int64), values.flat[:1]
-    values = values.ravel()
-    changes = np.flatnonzero(values[1:] != values[:-1]) + 1
-    if len(changes) * 4 > len(values):
-        return pd.factorize(values)
-    starts = np.concatenate([[0], changes])
-    code, keys = pd.factorize(values[starts])
-    if len(keys) == 1:
-        return np.zeros(len(values), np.int64), keys
-    return np.repeat(code, np.diff(starts, append=len(values))), keys
 
 
 def _by_code(

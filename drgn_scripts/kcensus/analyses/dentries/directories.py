@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -12,13 +13,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from kcensus.analyses.dentries.census import (
-    CURSOR,
-    DEAD,
-    DENTRY,
-    FOREIGN,
-    NEGATIVE,
-    NO_SLOT,
-    ROOT,
+    KIN_BITS,
+    KIN_NEGATIVE,
+    KIN_POSITIVE,
+    MANY,
     DentryCensus,
     Sums,
 )
@@ -26,6 +24,7 @@ from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Numbers, Words
 from kcensus.engine.rows import rows_of
+from kcensus.engine.workers import Columns, each
 from kcensus.kernel.vfs.dcache import watched
 from kcensus.kernel.vfs.files import OpenPaths
 from kcensus.kernel.vfs.paths import ancestry, resolve
@@ -40,7 +39,8 @@ _MAX_DEPTH = 4096
 _MAX_USED = 20
 _USED_SHARE, _USED_LEAST = 0.01, 100
 """Least share and number of negative dentries of a directory whose processes are looked for."""
-_BLOCK = 1 << 20
+_BLOCK = 1 << 17
+"""Slots to look at together: their columns stay in the processor's cache."""
 
 
 class Directories:
@@ -182,32 +182,54 @@ class Directories:
         successor of the same parent, and no two children the same one.
         """
         census = self.census
+        slots = len(census.slots)
         sweeps, ends, bad = (np.zeros(len(self.slot), np.int64) for _ in range(3))
-        reached, visited = np.zeros(len(census.slots), np.bool_), 0
-        for start in range(0, len(census.slots), _BLOCK):
-            block = slice(start, start + _BLOCK)
-            state, parent = census.state[block], census.parent[block]
-            following = census.sibling[block]
-            listed = _is_listed(state) & (parent >= 0)
-            # A list of list_heads ends in its head, which is in the parent, not where a dentry
-            # starts.
-            last = listed & ((following == NO_SLOT) | (following == FOREIGN))
-            self._tally(ends, parent[last])
-            rows = np.flatnonzero(listed & ~last)
-            successor, above = following[rows], parent[rows]
-            beyond = census.state[successor]
-            astray = (census.parent[successor] != above) | ~_is_listed(beyond)
-            again = reached[successor]
-            before, reached[successor] = visited, True
-            visited = int(np.count_nonzero(reached))
-            if visited - before != len(successor) - np.count_nonzero(again):
-                # Twice in this block is as bad as twice in two blocks.
-                ordered = np.sort(successor)
-                again |= np.isin(successor, ordered[1:][ordered[1:] == ordered[:-1]])
-            self._tally(bad, above[astray | again])
-            positive = (beyond & (NEGATIVE | CURSOR)) == 0
-            self._tally(sweeps, above[((state[rows] & NEGATIVE) != 0) & positive & ~astray])
+        jobs = census.memory.jobs if slots >= MANY else 1
+        reached = Columns({"": np.dtype(np.bool_)}, slots, shared=jobs > 1)[""]
+        reached[:] = False
+
+        def look(task: int) -> list[npt.NDArray[Any]]:
+            children = self._successors(task * _BLOCK)
+            reached[children.successor] = True
+            swept = (children.kin & KIN_NEGATIVE) != 0
+            swept &= (children.beyond & KIN_POSITIVE) != 0
+            parents = children.kin[swept] >> KIN_BITS
+            return [np.array([len(swept)]), children.last, children.astray, parents]
+
+        visited = 0
+        for (count,), last, astray, swept in each(look, -(-slots // _BLOCK), jobs):
+            visited += int(count)
+            for counts, parents in ((ends, last), (bad, astray), (sweeps, swept)):
+                self._tally(counts, parents)
+        if visited != np.count_nonzero(reached):
+            self._tally(bad, self._repeated())
         return sweeps, (ends != 1) | (bad > 0)
+
+    def _successors(self, start: int) -> _Children:
+        block = slice(start, start + _BLOCK)
+        kin, successor = self.census.kin[block], self.census.sibling[block]
+        # A list of list_heads ends in its head, which is in the parent, not where a dentry starts.
+        is_last, listed = successor < 0, kin >= 0
+        last = kin[listed & is_last] >> KIN_BITS
+        listed &= ~is_last
+        if not listed.all():
+            kin, successor = kin[listed], successor[listed]
+        beyond = self.census.kin[successor]
+        astray = (beyond >> KIN_BITS) != (kin >> KIN_BITS)
+        strays = kin[astray] >> KIN_BITS
+        if len(strays):
+            kin, successor, beyond = kin[~astray], successor[~astray], beyond[~astray]
+        return _Children(kin, successor, beyond, last, strays)
+
+    def _repeated(self) -> Numbers:
+        """Return the parents of children whose successor is that of another one, too."""
+        counts = np.zeros(len(self.census.slots), np.uint8)
+        starts = range(0, len(counts), _BLOCK)
+        for start in starts:
+            slots, number = np.unique(self._successors(start).successor, return_counts=True)
+            counts[slots] = np.minimum(counts[slots] + np.minimum(number, 2), 2)
+        parts = [self._successors(start) for start in starts]
+        return np.concatenate([each.kin[counts[each.successor] > 1] for each in parts]) >> KIN_BITS
 
     def _tally(self, counts: Numbers, parents: npt.NDArray[Any]) -> None:
         if len(parents):
@@ -215,7 +237,16 @@ class Directories:
             counts[np.searchsorted(self.slot, slots)] += number
 
 
-def _is_listed(state: npt.NDArray[np.uint16]) -> Mask:
-    """Return which dentries are on the list of children of their parent."""
-    listed: Mask = (state & (DENTRY | ROOT | DEAD)) == DENTRY
-    return listed
+@dataclass(frozen=True)
+class _Children:
+    """Children whose next sibling is one, too."""
+
+    kin: npt.NDArray[Any]
+    successor: npt.NDArray[Any]
+    """Slot of the next sibling."""
+    beyond: npt.NDArray[Any]
+    """Kin of the next sibling."""
+    last: npt.NDArray[Any]
+    """Parents of the last children of their lists."""
+    astray: npt.NDArray[Any]
+    """Parents of children that lead to no child of the same parent."""

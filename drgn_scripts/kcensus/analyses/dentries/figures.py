@@ -43,7 +43,7 @@ class Figures:
         self.slot_size = census.slot_size
         self.slab_pages = census.slab_map.slab_pages(census.slots.slabs)
         self.slab_bytes = int(self.slab_pages.sum()) << kernel.memory.page_shift
-        self.name_bytes = census.external_bytes()
+        self.name_bytes = census.tally.all_name_bytes
         self.share_of_ram = ratio(self.slab_bytes + self.name_bytes, kernel.ram_bytes)
         self.negative = census.count(NEGATIVE)
         self.negative_unused = census.count(NEGATIVE, BUSY)

@@ -15,7 +15,7 @@ All is in columns: a name is a row of words of eight bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kcensus.engine.memory import Bytes, Mask, Numbers, Words
-from kcensus.engine.rows import factorized
+from kcensus.engine.rows import coded, factorized
 
 _DIGIT, _LOWER_HEX, _LOWER, _UPPER_HEX, _UPPER, _BEYOND = 1, 2, 4, 8, 16, 32
 
@@ -40,13 +40,14 @@ WORD = np.dtype("<u8")
 """Little-endian on any machine: the first byte of a name is the lowest."""
 
 
-def trimmed(columns: Iterable[npt.NDArray[Any]], lengths: Numbers) -> Words:
+def trimmed(columns: npt.NDArray[Any], lengths: Numbers) -> Words:
     """Return names as columns of words, zero after their end.
 
-    :param columns: the first eight bytes of all names, the second eight, …, with all their ends
-    :return: shape (words, names), so that equal words of all names are adjacent in memory
+    :param columns: shape (words, names): the first eight bytes of all names, the second eight, …,
+        with all their ends; may be written to
+    :return: same shape, so that equal words of all names are adjacent in memory
     """
-    words = np.stack([column.astype(WORD, copy=False) for column in columns])
+    words = np.ascontiguousarray(columns, WORD)
     words[-1] &= _KEEP[lengths - 8 * (len(words) - 1)]
     return words
 
@@ -84,35 +85,80 @@ def families(
     """
     # Python's own table lookup takes a quarter of the time of NumPy's, which widens the indexes.
     classes = np.frombuffer(words.tobytes().translate(_CLASS_TABLE), WORD).reshape(words.shape)
-    # Digits and letters become A, the rest stays: classes are below 0x80, so no byte overflows.
-    runs = ((classes + np.uint64(0x7F7F7F7F7F7F7F7F)) & _HIGH_BITS) >> np.uint64(7)
+    differs = words ^ words[:, :1]
+    if _are_alike(words, classes, differs, lengths):
+        # Frequent: when one program makes most names, all names on a page are of one shape.
+        code, keys = coded(parent)
+        order, starts, first = _sorted_by(code, len(keys))
+        keys = _keys(words[:, first], classes[:, first], lengths[first], parent[first])
+    else:
+        code, keys = factorized(_keys(words, classes, lengths, parent))
+        order, starts, first = _sorted_by(code, len(keys))
+    if len(keys) == 1:
+        totals = [np.array([len(parent)]), *(np.array([column.sum()]) for column in sums)]
+    else:
+        # Sums of integers below 2^53 are exact in the doubles of bincount().
+        totals = [np.bincount(code, minlength=len(keys))]
+        totals += [np.bincount(code, column, len(keys)).astype(np.int64) for column in sums]
+        differs = words ^ words[:, first][:, code]
+    return Families(
+        keys,
+        parent[first].astype(np.int64),
+        words[:, first],
+        _reduced(np.bitwise_or, differs, order, starts),
+        _reduced(np.bitwise_or, classes, order, starts),
+        np.stack(totals),
+    )
+
+
+def _keys(words: Words, classes: Words, lengths: Numbers, parent: npt.NDArray[Any]) -> Words:
+    """Return the hash of the directory and the shape of each name."""
+    # Digits and letters become A, the rest stays.
+    runs = _in_runs(classes) >> np.uint64(7)
     shape = (words & ~(runs * np.uint64(0xFF))) | (runs * np.uint64(ord("A")))
     key = _mix(parent.astype(np.int64).view(np.uint64) + np.uint64(1))
     for column in shape:
         key ^= column
         key = _mix(key)
-    key = _mix(key ^ _short_word(words[0], classes[0]))
-    key = _mix(key ^ _short_word(_last_word(words, lengths), _last_word(classes, lengths)))
-    if (key == key[0]).all():
-        # Frequent: when one program makes most names, all names on a page are of one family.
-        code, keys = np.zeros(0, np.int64), key[:1]
-        totals = [np.array([column.sum()]) for column in (np.ones(len(key), np.bool_), *sums)]
-    else:
-        code, keys = factorized(key)
-        # Sums of integers below 2^53 are exact in the doubles of bincount().
-        totals = [np.bincount(code, minlength=len(keys))]
-        totals += [np.bincount(code, column, len(keys)).astype(np.int64) for column in sums]
-    order, starts, first = _sorted_by(code, len(keys))
-    sample = words[:, first]
-    differs = words ^ (sample[:, code] if len(keys) > 1 else sample)
-    return Families(
-        keys,
-        parent[first].astype(np.int64),
-        sample,
-        _reduced(np.bitwise_or, differs, order, starts),
-        _reduced(np.bitwise_or, classes, order, starts),
-        np.stack(totals),
-    )
+    ends, kinds = _ends(words, lengths), _ends(classes, lengths)
+    letters = _short_word(ends, kinds)
+    # A word with digits is none.
+    letters *= (kinds & letters & _LOW_BITS) == 0
+    for end in ends & letters:
+        key = _mix(key ^ end)
+    return key
+
+
+def _are_alike(words: Words, classes: Words, differs: Words, lengths: Numbers) -> bool:
+    """Return whether all names have the same shape.
+
+    :param differs: bits in which they differ from the first one
+    """
+    runs = _in_runs(classes)
+    if (lengths != lengths[0]).any() or (runs != runs[:, :1]).any():
+        return False
+    union = np.bitwise_or.reduce(differs, axis=1, keepdims=True)
+    fixed = ~((runs[:, :1] >> np.uint64(7)) * np.uint64(0xFF))
+    if (union & fixed).any():
+        return False
+    ends, kinds, others = _ends(
+        np.concatenate([words[:, :1], classes[:, :1], union], axis=1), lengths[:1]
+    ).T
+    return not (_short_word(ends, kinds) & others).any()
+
+
+def _in_runs(classes: Words) -> Words:
+    """Return words with the highest bit of each byte that is a letter or a digit."""
+    # Classes are below 0x80, so no byte overflows.
+    return (classes + np.uint64(0x7F7F7F7F7F7F7F7F)) & _HIGH_BITS
+
+
+def _ends(words: Words, lengths: Numbers) -> Words:
+    """Return the first eight bytes of each name, and the last eight in reverse order.
+
+    :return: shape (2, names)
+    """
+    return np.stack([words[0], _last_word(words, lengths)])
 
 
 def _mix(hashes: Words) -> Words:
@@ -127,16 +173,14 @@ _HIGH_BITS = np.uint64(0x8080808080808080)
 
 
 def _short_word(name: Words, classes: Words) -> Words:
-    """Return the letters at the start of a word if these are one to four, else 0."""
+    """Return a mask of the word at the start of each name if it has one to four bytes, else 0."""
     # Lowest byte without a class, found as strlen() does; classes are below 0x80.
     zero = (classes - _LOW_BITS) & ~classes & _HIGH_BITS
     end = (zero & (~zero + np.uint64(1))) >> np.uint64(7)
-    letters = end - np.uint64(1)
     short = (end > np.uint64(1)) & (end <= np.uint64(1 << 32))
     # A name that ends within the word has no separate first word.
     short &= (name & (end * np.uint64(0xFF))) != 0
-    short &= (classes & letters & _LOW_BITS) == 0
-    return (name & letters) * short
+    return (end - np.uint64(1)) * short
 
 
 def _last_word(words: Words, lengths: Numbers) -> Words:
@@ -155,6 +199,8 @@ def _sorted_by(code: Numbers, count: int) -> tuple[Numbers | None, Numbers, Numb
 
     The order is None if the codes are sorted.
     """
+    if count == 1:
+        return None, np.zeros(1, np.int64), np.zeros(1, np.int64)
     if (code[1:] >= code[:-1]).all():
         starts = np.searchsorted(code, np.arange(count))
         return None, starts, starts

@@ -15,11 +15,11 @@ from kcensus.analyses.dentries.census import (
     ON_SHRINK,
     REFERENCED,
 )
-from kcensus.analyses.dentries.chains import FEWER, IN_A_ROW
 from kcensus.analyses.dentries.checks import checks, gaps
 from kcensus.analyses.dentries.figures import Figures
 from kcensus.analyses.dentries.findings import findings
 from kcensus.analyses.dentries.tables import TABLES
+from kcensus.analyses.dentries.walks import FEWER, IN_A_ROW
 from kcensus.kernel.kernel import Kernel
 from kcensus.results import Answer, Figure, Unit
 from kcensus.results.tables import make_tables

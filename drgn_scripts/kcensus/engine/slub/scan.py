@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -23,6 +23,8 @@ from kcensus.engine.workers import Columns
 from kcensus.text import printable
 
 T = TypeVar("T")
+_CACHED_BYTES = 1 << 19
+"""Of slabs from which all members are cut before the next ones."""
 _ADDRESS = ""
 """Name of the column of addresses; no member has an empty name."""
 
@@ -163,6 +165,28 @@ class View:
         f = self.columns.fields[name]
         self._note(f)
         return self._cut(f.dtype, f.offset, self.shape, ())
+
+    def members(self, names: Iterable[str], words: str = "") -> dict[str, npt.NDArray[Any]]:
+        """Return members as of :meth:`column`, contiguous in memory, in a third of the time.
+
+        :param words: a further member, as of :meth:`words`, but of shape (words, slabs, slots)
+        """
+        sources = {name: self.stored(name) for name in names}
+        copies = {name: np.empty(source.shape, source.dtype) for name, source in sources.items()}
+        pairs = [(copies[name], source) for name, source in sources.items()]
+        if words:
+            each = np.moveaxis(self.words(words), 2, 0)
+            copies[words] = np.empty(each.shape, each.dtype)
+            pairs += zip(copies[words], each, strict=True)
+        # All are cut from some slabs that stay in the processor's cache, then from the next ones.
+        rows = max(_CACHED_BYTES // self.slab_bytes, 1)
+        for start in range(0, len(self.slabs), rows):
+            for copy, source in pairs:
+                copy[start : start + rows] = source[start : start + rows]
+        return {
+            name: column if name == words else self.columns.decode(name, column)
+            for name, column in copies.items()
+        }
 
     def matching(self, name: str, is_wanted: Callable[[npt.NDArray[Any]], Mask]) -> Words:
         """Return the addresses of allocated objects whose member is wanted; no other is used.

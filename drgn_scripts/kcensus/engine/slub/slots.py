@@ -27,12 +27,19 @@ class Slots:
         self.dtype: np.dtype[Any] = np.dtype(np.int32 if len(self) < 1 << 31 else np.int64)
         self._size = slab_map.column("slot_size")[slabs.cache]
         self._base = slabs.address + slab_map.column("left_pad")[slabs.cache]
+        pages = slab_map.slab_pages(slabs)
+        self._shift = np.uint64(slab_map.memory.page_shift)
+        pad = self._base - slabs.address
         self._regular = all(
             len(slabs) > 0 and bool((column == column[0]).all())
-            for column in (self._size, slabs.objects)
+            for column in (self._size, slabs.objects, pages, pad)
         )
-        self._shift = np.uint64(slab_map.memory.page_shift)
-        self._pages(slab_map.slab_pages(slabs))
+        if self._regular:
+            # Pages of a slab are a power of two, and aligned to their size.
+            self._within = np.uint64((int(pages[0]) << slab_map.memory.page_shift) - 1)
+            self._pad = pad[0]
+            self._regular = not (slabs.address & self._within).any()
+        self._pages(pages)
 
     def __len__(self) -> int:
         return int(self.first[-1])
@@ -63,21 +70,26 @@ class Slots:
             row: npt.NDArray[Any] = self._table[page.view(np.int64)]
         else:
             row = np.searchsorted(self.slabs.address, addresses, side="right") - 1
-        distance = addresses - self._base[row]
         if self._regular:
-            # Nearly always all slabs are alike, and three lookups less.
+            # Nearly always all slabs are alike, and four lookups less.
             size, count = self._size[0], int(self.slabs.objects[0])
+            distance = addresses & self._within
+            distance -= self._pad
             number = distance // size
-            first = row.astype(self.dtype) * count
-            fits = (row >= 0) & (number < np.uint64(count))
+            first = row.astype(self.dtype, copy=False) * self.dtype.type(count)
+            fits = number < np.uint64(count)
+            if len(row.ravel()) and row.min() < 0:
+                fits &= row >= 0
         else:
+            distance = addresses - self._base[row]
             size = self._size[row]
             number = distance // size
             first = self.first[row].astype(self.dtype)
             fits = (row >= 0) & (number < self.slabs.objects[row])
         fits &= number * size == distance
         slot: npt.NDArray[Any] = first + number.astype(self.dtype)
-        slot[~fits] = -1
+        if not fits.all():
+            slot[~fits] = -1
         return slot
 
     def address(self, slots: npt.NDArray[Any]) -> Words:

@@ -16,7 +16,8 @@ import pytest
 
 from kcensus.analyses.dentries import census as marks
 from kcensus.analyses.dentries.census import DENTRY, FOREIGN, HASHED, NEGATIVE, NO_SLOT
-from kcensus.analyses.dentries.chains import IN_A_ROW, ORDER_BASE, Chains, mix
+from kcensus.analyses.dentries.chains import Chains
+from kcensus.analyses.dentries.walks import IN_A_ROW, ORDER_BASE, mix
 from kcensus.engine.memory import Memory
 from tests.unit.fakekernel import DIRECT_MAP, PAGE, FakeKernel
 
@@ -32,12 +33,13 @@ STATES = (
 
 def walked(state: Sequence[int], following: Sequence[int], heads: Sequence[int]) -> Chains:
     """Walk chains; the external name of slot n has 8 * n bytes."""
+    marked = np.array(state, np.uint16)
+    marked[marked != 0] |= marks.EXTERNAL
     census: Any = SimpleNamespace(
         hash_link=8,
-        slots=range(len(state)),
-        state=np.array(state, np.uint16),
-        next=np.array(following, np.int32),
-        external_bytes=lambda slots: 8 * int(slots.sum(dtype=np.int64)),
+        slots=SimpleNamespace(dtype=np.dtype(np.int32)),
+        links=marks.links_of(np.array(following, np.int32), marked, np.int32),
+        name_slot=np.arange(len(state), dtype=np.int32),
     )
     chains = Chains(census)
     chains.add(np.array(heads, np.int32))
