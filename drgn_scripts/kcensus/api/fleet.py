@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kcensus.api.frames import Frame
@@ -44,7 +43,7 @@ def fleet(
     kcensus.fleets.FleetError: no target is named: pass paths of vmcores, capsules or directories
 
     :param paths: files, directories, patterns, names of bundled capsules
-    :param store: a directory; made if it does not exist
+    :param store: a directory, made if it does not exist, or a URL such as ``s3://bucket/fleet``
     :param client: of a Dask cluster, whose workers have the same paths; None for this machine
     :param workers: processes on this machine, by default one per CPU
     :param symbols: files and directories with debug info, for all targets
@@ -74,14 +73,13 @@ def fleet(
     if not named:
         raise FleetError("no target is named: pass paths of vmcores, capsules or directories")
     width = min(workers or len(os.sched_getaffinity(0)), len(named))
-    place = Path(store)
     with (
         _executor(client, width) as executor,
         (progress or SilentProgress()).step("reports", len(named)) as step,
     ):
         run.fleet(
             found.targets,
-            place,
+            store,
             executor,
             unreadable=found.unreadable,
             limits=run.Limits(timeout, max_memory, retries),
@@ -90,10 +88,13 @@ def fleet(
             debuginfod=debuginfod,
             done=step.advance,
         )
-    rows = stored.read(place, "targets").to_pandas()
+    rows = stored.read(store, "targets").to_pandas()
     frame = Frame(rows[rows["target"].isin(named)].reset_index(drop=True))
     columns = tables.COLUMNS["targets"]
-    frame.attrs = {"store": str(place), "help": {name: help for name, (_, help) in columns.items()}}
+    frame.attrs = {
+        "store": os.fspath(store),
+        "help": {name: help for name, (_, help) in columns.items()},
+    }
     return frame
 
 

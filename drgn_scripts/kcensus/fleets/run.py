@@ -7,6 +7,7 @@ read once.
 
 from __future__ import annotations
 
+import os
 import queue
 import time
 import uuid
@@ -14,7 +15,6 @@ from asyncio import CancelledError
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
@@ -306,7 +306,7 @@ class Run:
 
 def fleet(
     paths: Sequence[str],
-    store: Path,
+    store: str | os.PathLike[str],
     executor: Executor,
     *,
     unreadable: Mapping[str, str] | None = None,

@@ -18,7 +18,7 @@ def test_a_later_run_ends_an_earlier_one_where_there_is_no_lock(tmp_path: Path) 
     """As in an object store: what the earlier one adds after that counts nowhere."""
 
     def rows(attempt: str) -> dict[str, pa.Table]:
-        row = {"day": "2026-01-31", "attempt": attempt}
+        row = {"day": "2026-01-31", "attempt": attempt, "target": attempt}
         return {"findings": arrow("findings", [row], {}), "targets": arrow("targets", [row], {})}
 
     with writer(tmp_path) as earlier:

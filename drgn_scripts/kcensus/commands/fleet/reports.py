@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import datetime
 from dataclasses import replace
-from pathlib import Path
 
 import click
 
@@ -55,7 +54,7 @@ def _since() -> click.Option:
 
 
 def _report(
-    store: Path, since: str | None, reading: options.Reading, showing: options.Showing
+    store: str, since: str | None, reading: options.Reading, showing: options.Showing
 ) -> Exit:
     require_fleet("scipy")
     from kcensus.fleets.report import Report
@@ -87,7 +86,7 @@ def _report(
 
 
 def _show(
-    cause: str, store: Path, since: str | None, reading: options.Reading, showing: options.Showing
+    cause: str, store: str, since: str | None, reading: options.Reading, showing: options.Showing
 ) -> Exit:
     require_fleet("scipy")
     from kcensus.fleets.report import Report
@@ -111,7 +110,7 @@ REPORT = options.command(
     "report",
     _report,
     [
-        click.Argument(["store"], type=options.PATH),
+        click.Argument(["store"], type=options.PLACE),
         _since(),
         *options.showing(),
         options.help_tables("kcensus.fleets.report.tables:TABLES"),
@@ -130,7 +129,7 @@ SHOW = options.command(
     _show,
     [
         click.Argument(["cause"]),
-        click.Argument(["store"], type=options.PATH),
+        click.Argument(["store"], type=options.PLACE),
         _since(),
         *options.showing(),
         options.help_tables("kcensus.fleets.report.tables:TABLES_OF_A_CAUSE"),

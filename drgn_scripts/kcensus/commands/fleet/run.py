@@ -53,7 +53,7 @@ _PATIENCE = 6.0
 
 def _run(
     targets: tuple[str, ...],
-    store: Path,
+    store: str,
     scheduler: str | None,
     workers: int | None,
     seconds: int,
@@ -157,7 +157,10 @@ RUN = options.command(
     _run,
     [
         options.words("targets", "TARGETS..."),
-        options.files("--store", "DIR", "The store; created if missing.", required=True),
+        options.option(
+            "--store", "DIR", "The store, created if missing; or a URL: s3://bucket/fleet.",
+            type=options.PLACE, required=True,
+        ),
         options.option(
             "--scheduler", "ADDRESS",
             "Scheduler of a Dask cluster, such as tcp://host:8786. Default:"

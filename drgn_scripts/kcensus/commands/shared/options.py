@@ -36,6 +36,8 @@ class _Path(click.Path):
 
 
 PATH = _Path(path_type=Path)
+PLACE = _Path(path_type=str)
+"""A path or a URL."""
 
 _SUFFIXES = {"": 0, "k": 10, "m": 20, "g": 30}
 _MIN_CHUNK = 4096

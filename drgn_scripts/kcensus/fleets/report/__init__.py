@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from shlex import quote
 
 import numpy as np
@@ -30,7 +30,7 @@ _TIME = "%Y-%m-%d %H:%M"
 class Report:
     """What a fleet suffers from."""
 
-    store: Path
+    store: str | os.PathLike[str]
     since: str = ""
     """Day of the first dumps to look at, in UTC: 2026-01-31; all if empty."""
 
@@ -235,7 +235,7 @@ class Report:
             )
 
 
-def show(store: Path, name: str) -> Result:
+def show(store: str | os.PathLike[str], name: str) -> Result:
     """Return the dumps of one cause.
 
     :param name: its id, or the beginning

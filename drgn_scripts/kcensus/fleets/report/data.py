@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -32,7 +32,7 @@ _SEVERITIES = {each.name.lower(): int(each) for each in Severity if each >= Seve
 class Fleet:
     """A store."""
 
-    store: Path
+    store: str | os.PathLike[str]
     since: str = ""
     """Day of the first dumps to look at, in UTC: 2026-01-31; all if empty."""
 
