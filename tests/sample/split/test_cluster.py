@@ -137,6 +137,7 @@ def test_followers_end_with_their_command_and_worker(machines: Machines, vmcore:
     for number in (signal.SIGINT, signal.SIGKILL):
         command = subprocess.Popen([sys.executable, "-m", "kcensus", *words], stdout=-3, stderr=-3)
         until(lambda: len(machines.followers()) == 2)
+        time.sleep(4)  # they open it, and begin
         if number == signal.SIGKILL:  # of a worker and its neighbour's follower
             os.kill(machines.followers()[0], number)
             machines.workers[1].kill()

@@ -84,7 +84,7 @@ def test_a_dump_that_shrinks_is_an_error() -> None:
     hands = InProcess(open_target("sample").prog, {2: Outcome(error="x", signal=7)})
     divider = Divider(hands, 1)
     with pytest.raises(WorkersKilled, match="SIGBUS"):
-        [*divider.each(str, 100, 1)]
+        list(divider.each(str, 100, 1))
     assert hands.dropped > 0
 
 
@@ -102,4 +102,4 @@ def test_an_error_of_a_task_is_that_of_one_process() -> None:
 
     results: Iterator[int] = Divider(Failing(drgn.Program()), 1).each(work, 100, 1)
     with pytest.raises(ZeroDivisionError):
-        [*results]
+        list(results)

@@ -34,7 +34,9 @@ class Cluster:
 
     def __init__(self, address: str, order: Order, most: int = _MOST_PROCESSES) -> None:
         # Its tracebacks about lost connections would follow our sentence.
-        logging.getLogger("distributed").setLevel(logging.CRITICAL)
+        for name in ("distributed", *logging.root.manager.loggerDict):
+            if name.split(".")[0] == "distributed":
+                logging.getLogger(name).setLevel(logging.CRITICAL)
         self._order = order
         self._address = printable(address)
         self.processes = 0
@@ -77,9 +79,7 @@ class Cluster:
         refused = []
         for worker, future in self._opening.items():
             try:
-                reason = _refusal(future.result(max(deadline - time.monotonic(), 0.1)), ours, own)
-            except (TimeoutError, distributed.TimeoutError):
-                reason = f"has not opened the target after {_OPEN:.0f} seconds"
+                reason = _refusal(self._first(worker, future, deadline), ours, own)
             except ImportError as error:
                 reason = f"cannot import kcensus: {error}"
             except Exception as error:  # of another version, or the worker is lost
@@ -93,6 +93,16 @@ class Cluster:
             more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
             raise FleetError(refused[0] + more)
         return [f"{sentence}; it is left out" for sentence in refused]
+
+    def _first(self, worker: str, opening: Any, deadline: float) -> Opened:
+        while time.monotonic() < deadline:
+            try:
+                opened: Opened = opening.result(_LOOK)
+                return opened
+            except (TimeoutError, distributed.TimeoutError):
+                if worker not in self._known():
+                    return Opened("the worker has ended")
+        return Opened(f"it was not open after {_OPEN:.0f} seconds")
 
     def send(self, content: bytes) -> Any:
         try:
@@ -127,10 +137,14 @@ class Cluster:
         known = [share for share in shares if share is not None]
         _briefly(lambda: self._client.cancel(known))
 
-    def _alive(self) -> list[str]:
-        """Return those of the workers that the scheduler has; empty without a scheduler."""
+    def _known(self) -> dict[str, int]:
+        """Return the threads of the workers that the scheduler has; empty without a scheduler."""
         known: dict[str, int] = {}
         _briefly(lambda: known.update(self._client.nthreads()))
+        return known
+
+    def _alive(self) -> list[str]:
+        known = self._known()
         return [worker for worker in self._workers if worker in known]
 
     def close(self) -> None:
@@ -152,8 +166,8 @@ def _refusal(opened: Opened, ours: dict[str, str], own: dict[str, str]) -> str:
             return f"has {name} {theirs}, and this machine {version}; install the same"
     if opened.error:
         return (
-            f"cannot open the target: {opened.error}; it must be under the same path on all "
-            "workers, with its debug info"
+            f"cannot open the target ({opened.error}); put it, and its debug info, under the same "
+            "path on all workers"
         )
     for path, content in ours.items():
         if opened.files.get(path) != content:
