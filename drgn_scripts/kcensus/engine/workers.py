@@ -64,7 +64,7 @@ def each(work: Callable[[int], T], tasks: int, jobs: int) -> Iterator[T]:
             yield futures.popleft().result()
     except BrokenProcessPool as error:
         pool.shutdown(wait=True)
-        codes = {-worker.exitcode for worker in workers if (worker.exitcode or 0) < 0}
+        codes = {-code for worker in workers if (code := worker.exitcode or 0) < 0}
         # The pool terminates the other workers when one of them dies.
         raise killed(min(codes - {signal.SIGTERM}, default=int(signal.SIGTERM))) from error
     finally:

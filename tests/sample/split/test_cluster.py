@@ -17,10 +17,9 @@ from typing import Any
 import pytest
 
 from kcensus import cli
-from kcensus.fleets.split import follower
+from kcensus.fleets.split import Order, follower, travel
+from kcensus.fleets.split.cluster import Cluster
 from kcensus.samples import capsule
-
-distributed = pytest.importorskip("distributed")
 
 pytestmark = pytest.mark.slow
 
@@ -132,26 +131,55 @@ def test_a_scheduler_that_does_not_answer(vmcore: str, capsys: pytest.CaptureFix
     assert time.monotonic() - start < 20
 
 
-def test_followers_end_with_their_command_and_worker(machines: Machines, vmcore: str) -> None:
-    words = ["dentries", vmcore, "--scheduler", machines.address, "--chunk-size", "4K", "--json"]
-    for number in (signal.SIGINT, signal.SIGKILL):
-        command = subprocess.Popen([sys.executable, "-m", "kcensus", *words], stdout=-3, stderr=-3)
-        until(lambda: len(machines.followers()) == 2)
-        time.sleep(4)  # they open it, and begin
-        if number == signal.SIGKILL:  # of a worker and its neighbour's follower
-            os.kill(machines.followers()[0], number)
-            machines.workers[1].kill()
-            machines.workers[1].wait()
-            assert command.wait(_SECONDS) == 0
-        else:
-            command.send_signal(number)
-            assert command.wait(_SECONDS) == 130
-        until(lambda: machines.followers() == [])
+def meanwhile(monkeypatch: pytest.MonkeyPatch, action: Callable[[], None]) -> None:
+    """Do something in the middle: with the fourth share."""
+    submit, count = Cluster.submit, iter(range(1_000_000))
+
+    def submitted(self: Cluster, *share: Any) -> Any:
+        if next(count) == 3:
+            action()
+        return submit(self, *share)
+
+    monkeypatch.setattr(Cluster, "submit", submitted)
+
+
+def test_an_interrupted_command_leaves_nothing(
+    machines: Machines, vmcore: str, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def interrupt() -> None:
+        assert len(machines.followers()) == 2
+        raise KeyboardInterrupt
+
+    meanwhile(monkeypatch, interrupt)
+    status, out, _ = report(capsys, "dentries", vmcore, "--scheduler", machines.address)
+    assert (status, out) == (130, "")
+    until(lambda: machines.followers() == [])
+
+
+def test_a_worker_is_killed(
+    machines: Machines, vmcore: str, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def kill() -> None:
+        machines.workers[1].kill()
+        machines.workers[1].wait()
+
+    alone = report(capsys, "dentries", vmcore)
+    meanwhile(monkeypatch, kill)
+    status, out, error = report(capsys, "dentries", vmcore, "--scheduler", machines.address)
+    assert (status, out) == alone[:2]
+    assert error.count("\n") <= 1  # what was lost with it may be done here
+    until(lambda: machines.followers() == [])
+
+
+def test_a_target_that_a_worker_lacks() -> None:
+    order = Order("lacking", "/nonexistent/vmcore")
+    assert follower.prepare(order, 1).error == "/nonexistent/vmcore: no such file"
+    assert follower.share(order, "any", b"", 0, 1).error
 
 
 def test_a_killed_process_is_replaced_once() -> None:
-    from kcensus.fleets.split import Order, travel
-
     order = Order("once", str(capsule("sample")))
     assert follower.prepare(order, 1).error == ""
     content, _ = travel.packed(lambda task: os.kill(os.getpid(), signal.SIGKILL))

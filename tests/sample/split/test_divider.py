@@ -10,11 +10,13 @@ from typing import Any
 import drgn
 import pytest
 
+from kcensus import cli
 from kcensus.analyses.runner import Context
 from kcensus.engine.workers import WorkersKilled
 from kcensus.fleets.split import Outcome, travel
 from kcensus.fleets.split.leader import Divider
 from kcensus.reports import examine
+from kcensus.samples import capsule
 from kcensus.sources import open_target
 from tests.running import document
 from tests.sample.conftest import open_sample
@@ -103,3 +105,19 @@ def test_an_error_of_a_task_is_that_of_one_process() -> None:
     results: Iterator[int] = Divider(Failing(drgn.Program()), 1).each(work, 100, 1)
     with pytest.raises(ZeroDivisionError):
         list(results)
+
+
+@pytest.mark.parametrize("target", ["sample", str(capsule("sample"))])
+def test_a_small_target_is_read_here(target: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["slab", target, "--json"]
+    alone = (cli.main(words), *capsys.readouterr())
+    status = cli.main([*words, "--scheduler", "tcp://127.0.0.1:9"])  # none is there
+    out, error = capsys.readouterr()
+    assert (status, out) == alone[:2]
+    assert error.startswith("kcensus: the workers of --scheduler are not used: ")
+    assert error.count("\n") == 1
+
+
+def test_jobs_are_for_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["slab", "sample", "--scheduler", "tcp://127.0.0.1:9", "--jobs", "2"]) == 2
+    assert "omit --jobs" in capsys.readouterr().err
