@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import dask
 import distributed
 
 from kcensus.fleets import FleetError
@@ -19,8 +20,9 @@ _ANSWER = 5.0
 """Seconds for the scheduler to answer."""
 _OPEN = 60.0
 """Seconds for workers to open the target."""
-_LOOK = 2.0
-"""Seconds between two looks at whether the workers are still there."""
+_LOOK = 10.0
+"""Seconds between two looks at whether the workers are still there; a lost one is noticed when the
+connection to it fails, after half of that."""
 _MOST_PROCESSES = 64
 """The leader takes the answers of more no faster."""
 
@@ -37,6 +39,8 @@ class Cluster:
         for name in ("distributed", *logging.root.manager.loggerDict):
             if name.split(".")[0] == "distributed":
                 logging.getLogger(name).setLevel(logging.CRITICAL)
+        # It would try to reach a lost worker for 30 seconds.
+        dask.config.set({"distributed.comm.timeouts.connect": f"{_ANSWER:.0f}s"})
         self._order = order
         self._address = printable(address)
         self.processes = 0
