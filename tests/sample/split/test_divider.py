@@ -39,7 +39,7 @@ class InProcess:
     def submit(self, work: str, handle: Any, tasks: range) -> Any:
         self.shares += 1
         lost = self.lost.get(self.shares)
-        return Outcome(travel.answer(*handle, tasks)) if lost is None else lost
+        return Outcome(travel.answer(handle[0], handle[1], tasks)) if lost is None else lost
 
     def outcome(self, share: Any) -> Outcome:
         assert isinstance(share, Outcome)
@@ -99,7 +99,7 @@ def test_an_error_of_a_task_is_that_of_one_process() -> None:
             return (
                 Outcome(error="ZeroDivisionError: …")
                 if 50 in tasks
-                else Outcome(travel.answer(*handle, tasks))
+                else Outcome(travel.answer(handle[0], handle[1], tasks))
             )
 
     results: Iterator[int] = Divider(Failing(drgn.Program()), 1).each(work, 100, 1)

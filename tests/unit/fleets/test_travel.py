@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from typing import Any
 
 import drgn
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 from kcensus.engine.workers import Columns
 from kcensus.fleets.split import identity, travel
 
-_TYPES = {"few": np.dtype(np.uint16), "many": np.dtype(np.int64)}
+_TYPES: dict[str, np.dtype[Any]] = {"few": np.dtype(np.uint16), "many": np.dtype(np.int64)}
 
 
 def test_a_program_stays_at_home() -> None:
