@@ -15,7 +15,7 @@ import kcensus.kernel.memcg.charges  # noqa: F401  # sees the pages in the pass 
 from kcensus.analyses import Analysis, AnalysisError
 from kcensus.engine.memory import CHUNK_BYTES
 from kcensus.engine.slub.slabs import UnsupportedAllocator
-from kcensus.engine.workers import WorkersKilled
+from kcensus.engine.workers import Each, WorkersKilled, each
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.knobs import has_knob
 from kcensus.kernel.machine import machine
@@ -71,20 +71,24 @@ class Context:
         progress: Progress | None = None,
         jobs: int | None = None,
         chunk_bytes: int | None = None,
+        divide: Each | None = None,
     ) -> Context:
         """Make the context of analyses on ``target``.
 
         :param jobs: worker processes; by default one per CPU (at most 8) for compressed dumps, else
             one. Always one where the target cannot be shared between processes
+        :param divide: does the tasks of bulk reads, in place of processes of this machine
         """
         kernel = Kernel(
             target.prog,
             live=target.live,
             is_capsule=target.recorded_for is not None,
             has_pseudonyms=target.has_pseudonyms,
-            jobs=_jobs(target, jobs),
+            # From two on, columns are made so that others can fill them.
+            jobs=_jobs(target, jobs) if divide is None else 2,
             chunk_bytes=chunk_bytes or CHUNK_BYTES,
             progress=progress,
+            divide=divide or each,
         )
         return Context(kernel, target)
 

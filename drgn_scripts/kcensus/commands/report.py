@@ -9,6 +9,7 @@ from kcensus.commands import Exit
 from kcensus.commands.shared import options
 from kcensus.commands.shared.errors import complain
 from kcensus.commands.shared.output import check_output, console, exit_status, write_files
+from kcensus.commands.shared.split import dividing
 from kcensus.commands.shared.target import context_of, load_catalogue, opened
 
 _HELP = """Run all analyses and detect patches.
@@ -39,8 +40,12 @@ def _run(
     if saved.is_document(target):
         report = saved.load(str(target))
     else:
-        with opened(target, reading) as (opened_target, progress):
-            report = examine(context_of(opened_target, progress, reading), patches)
+        with (
+            dividing(target, reading) as divide,
+            opened(target, reading) as (opened_target, progress),
+        ):
+            context = context_of(opened_target, progress, reading, divide(opened_target))
+            report = examine(context, patches)
     session.keep(report)
     if showing.csv or showing.parquet:
         for name, error in report.errors.items():
@@ -64,6 +69,7 @@ COMMAND = options.command(
         ),
         options.catalogue(),
         *options.showing(tables=False),
+        options.scheduler(),
         *options.reading(),
     ],
     _HELP,

@@ -16,7 +16,7 @@ from drgn.helpers.linux.mm import pfn_to_virt
 
 from kcensus.arch import MAX_MEMORY_BYTES, addresses_of
 from kcensus.engine.tags import tag_of, untagged_word
-from kcensus.engine.workers import each
+from kcensus.engine.workers import Each, each
 from kcensus.progress import Progress, SilentProgress
 from kcensus.sources.capsule.uses import Use, uses_of
 from kcensus.sources.faults import reason
@@ -79,6 +79,7 @@ class Memory:
 
     :param chunk_bytes: upper bound of one bulk read; peak memory is a small multiple of it
     :param jobs: worker processes of :meth:`each`; 1 if they cannot share the program
+    :param divide: does the tasks of :meth:`each`, in place of processes of this machine
     """
 
     def __init__(
@@ -88,8 +89,10 @@ class Memory:
         *,
         jobs: int = 1,
         progress: Progress | None = None,
+        divide: Each = each,
     ) -> None:
         self.prog = prog
+        self.divide = divide
         self.uses = uses_of(prog)
         self.tag = tag_of(prog)
         """Bits of pointers that may hold a tag."""
@@ -138,7 +141,7 @@ class Memory:
     def each(self, title: str, work: Callable[[int], T], tasks: int) -> Iterator[T]:
         """Yield ``work(0)`` … ``work(tasks - 1)`` as :func:`workers.each` does, with progress."""
         with self.progress.step(title, tasks) as step:
-            for result in each(work, tasks, self.jobs):
+            for result in self.divide(work, tasks, self.jobs):
                 yield result
                 step.advance()
 

@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.context import ForkContext, ForkProcess
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 T = TypeVar("T")
+Each: TypeAlias = Callable[[Callable[[int], Any], int, int], Iterator[Any]]
+"""Form of :func:`each`, which other machines can do, too."""
 
 _PR_SET_PDEATHSIG = 1
 """Of prctl(2)."""
@@ -62,7 +64,9 @@ def each(work: Callable[[int], T], tasks: int, jobs: int) -> Iterator[T]:
             yield futures.popleft().result()
     except BrokenProcessPool as error:
         pool.shutdown(wait=True)
-        raise _killed(workers) from error
+        codes = {-code for worker in workers if (code := worker.exitcode or 0) < 0}
+        # The pool terminates the other workers when one of them dies.
+        raise killed(min(codes - {signal.SIGTERM}, default=int(signal.SIGTERM))) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
         _work = None
@@ -96,10 +100,8 @@ def _forking(started: list[ForkProcess]) -> ForkContext:
     return Context()
 
 
-def _killed(workers: Sequence[ForkProcess]) -> WorkersKilled:
-    codes = {-worker.exitcode for worker in workers if worker.exitcode and worker.exitcode < 0}
-    # The pool terminates the other workers when one of them dies.
-    number = min(codes - {signal.SIGTERM}, default=int(signal.SIGTERM))
+def killed(number: int) -> WorkersKilled:
+    """Return the error of a worker that signal ``number`` killed."""
     names = {each.value: each.name for each in signal.Signals}
     return WorkersKilled(
         f"{names.get(number, f'signal {number}')} killed a worker process while it read the "
@@ -113,7 +115,11 @@ def _call(task: int) -> Any:
 
 
 class Columns:
-    """Columns for a fixed number of rows, filled in pieces, if ``shared`` by several processes."""
+    """Columns for a fixed number of rows, filled in pieces, if ``shared`` by several processes.
+
+    A task assigns to its own rows of a column, or to a slice of the column, so that these can be
+    sent from another machine. Rows that no task fills are 0 where the columns are shared.
+    """
 
     def __init__(
         self, dtypes: Mapping[str, np.dtype[Any]], room: int, *, shared: bool = False

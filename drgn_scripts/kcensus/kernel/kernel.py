@@ -13,6 +13,7 @@ import drgn
 from kcensus.engine.memory import CHUNK_BYTES, Memory
 from kcensus.engine.slub.pages import PageChunk, PageMap
 from kcensus.engine.slub.slabs import SlabMap, Watcher
+from kcensus.engine.workers import Each, each
 from kcensus.kernel.size import MachineSize, machine_size
 from kcensus.progress import Progress, SilentProgress
 
@@ -63,6 +64,7 @@ class Kernel:
     :param jobs: worker processes for bulk reads; 1 where they cannot share the program
     :param chunk_bytes: upper bound of one bulk read
     :param progress: shows how far long reads are
+    :param divide: does the tasks of bulk reads, in place of processes of this machine
     """
 
     def __init__(
@@ -75,8 +77,10 @@ class Kernel:
         jobs: int = 1,
         chunk_bytes: int = CHUNK_BYTES,
         progress: Progress | None = None,
+        divide: Each = each,
     ) -> None:
         self.prog = prog
+        self.divide = divide
         self.live = live
         self.is_capsule = is_capsule
         self.has_pseudonyms = has_pseudonyms
@@ -97,6 +101,7 @@ class Kernel:
             jobs=self.jobs,
             chunk_bytes=self.chunk_bytes,
             progress=self.progress,
+            divide=self.divide,
         )
         renewed.untyped_modules = self.untyped_modules
         return renewed
@@ -104,7 +109,13 @@ class Kernel:
     @cached_property
     def memory(self) -> Memory:
         """Bulk access to the kernel's memory."""
-        return Memory(self.prog, self.chunk_bytes, jobs=self.jobs, progress=self.progress)
+        return Memory(
+            self.prog,
+            self.chunk_bytes,
+            jobs=self.jobs,
+            progress=self.progress,
+            divide=self.divide,
+        )
 
     @cached_property
     def slab_map(self) -> SlabMap:

@@ -13,6 +13,7 @@ from kcensus.analyses import Analysis, Param
 from kcensus.commands import Exit
 from kcensus.commands.shared import options, values
 from kcensus.commands.shared.output import check_output, check_tables, show
+from kcensus.commands.shared.split import dividing
 from kcensus.commands.shared.target import context_of, opened, progress_bars, saved_result
 from kcensus.text import printable
 
@@ -33,6 +34,7 @@ def analysis_command(analysis: Analysis) -> click.Command:
             *options.showing(),
             *([options.files("--dot", "FILE", _DOT)] if analysis.has_picture else []),
             options.help_tables(analysis.specs),
+            options.scheduler(),
             *options.reading(),
         ],
         f"{analysis.question}\n\n{inspect.cleandoc(analysis.description)}".rstrip(),
@@ -77,8 +79,12 @@ def _run(
                     f"--{name} needs the dump itself: '{printable(str(target))}' is a saved result."
                 )
     elif analysis.needs_target(target, params):
-        with opened(target, reading) as (opened_target, progress):
-            result = analyse(context_of(opened_target, progress, reading), analysis, **params)
+        with (
+            dividing(target, reading) as divide,
+            opened(target, reading) as (opened_target, progress),
+        ):
+            context = context_of(opened_target, progress, reading, divide(opened_target))
+            result = analyse(context, analysis, **params)
     else:
         with progress_bars(reading.no_progress) as progress:
             result = analyse(Context.without_target(progress), analysis, **params)

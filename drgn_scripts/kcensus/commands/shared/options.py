@@ -60,6 +60,8 @@ class Reading:
     """Percent of one CPU; None for no limit."""
     max_memory: int | None = None
     """Bytes of private memory; None for the default of the target."""
+    scheduler: str | None = None
+    """Address of a Dask scheduler, whose workers read, too."""
 
 
 @dataclass(frozen=True)
@@ -204,6 +206,16 @@ def reading(*, several: bool = False) -> list[click.Parameter]:
         ),
         *running(),
     ]
+
+
+def scheduler() -> click.Option:
+    """Return the option that lets workers of a cluster read the target, too."""
+    return option(
+        "--scheduler",
+        "ADDRESS",
+        "Split a large vmcore over the workers of a Dask cluster, such as tcp://host:8786, which"
+        " need kcensus, and the target and debug info at the same paths.",
+    )
 
 
 def running() -> list[click.Parameter]:

@@ -26,6 +26,7 @@ from kcensus.text import printable
 if TYPE_CHECKING:
     from kcensus.analyses.runner import Context
     from kcensus.catalogue import Catalogue
+    from kcensus.engine.workers import Each
     from kcensus.sources import Target
 
 
@@ -157,13 +158,20 @@ def saved_result(path: str | None, name: str) -> Result | None:
     return result
 
 
-def context_of(target: Target, progress: Progress, reading: Reading) -> Context:
-    """Return the context for analyses of ``target``."""
+def context_of(
+    target: Target, progress: Progress, reading: Reading, divide: Each | None = None
+) -> Context:
+    """Return the context for analyses of ``target``.
+
+    :param divide: of :func:`kcensus.commands.shared.split.dividing`
+    """
     from kcensus.analyses.runner import Context
 
     is_limited = reading.cpu_share is not None or reading.max_memory is not None
     jobs = 1 if is_limited else reading.jobs
-    return Context.of(target, progress=progress, jobs=jobs, chunk_bytes=reading.chunk_size)
+    return Context.of(
+        target, progress=progress, jobs=jobs, chunk_bytes=reading.chunk_size, divide=divide
+    )
 
 
 def chosen_analyses(text: str | None) -> list[Analysis]:
