@@ -276,7 +276,8 @@ class DentryCensus:
         self.tally = Tally.merged(parts)
         if names is not None and self.report == ScanReport() and not self.tally.nameless:
             # So that the users of kmalloc() are found without reading all dentries again.
-            remember(names_of_dentries, kernel, np.concatenate(names))
+            outside: Words | None = np.concatenate(names)
+            remember(names_of_dentries, kernel, outside)
 
     def count(self, having: int, lacking: int = 0) -> int:
         """Return how many dentries have all bits of one kind and none of another."""

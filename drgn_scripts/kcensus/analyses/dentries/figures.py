@@ -5,15 +5,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
+from typing import Any
 
 import drgn
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from kcensus.analyses.dentries.census import BUSY, NEGATIVE, DentryCensus
 from kcensus.analyses.dentries.chains import Chains
 from kcensus.analyses.dentries.directories import Directories
 from kcensus.analyses.dentries.name_patterns import patterns
+from kcensus.engine.memory import Numbers
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.memcgs import memcgs
 from kcensus.kernel.mm.vmstat import node_page_state
@@ -76,13 +79,13 @@ class Figures:
             row[row >= 0] = self.groups.list_owner[row[row >= 0]]
             self.charged_on_lrus = int(on_lru.values[0, (on_lru.key != 0) & (row != 0)].sum())
             """Dentries on LRU lists of memory cgroups other than the root."""
-        slabs = self._slabs()
-        by_pins = slabs.groupby("pinned_by", as_index=False)
-        self.fragmentation = by_pins.sum() if "fragmentation" in wanted else None
+        slabs = self._slabs_by_pins()
+        self.fragmentation = slabs if "fragmentation" in wanted else None
         """Slabs by the number of dentries that pin them: all but unused negative ones."""
         self.pages_freeable = int(slabs["pages"][slabs["pinned_by"] == 0].sum())
         """Slab pages that hold only unused negative dentries."""
-        self.kept = int(slabs["negative_unused"][slabs["in_use"] > 0].sum())
+        in_use = census.by_slab["readable"] & (census.by_slab["in_use"] > 0)
+        self.kept = int(census.by_slab["negative_unused"][in_use].sum(dtype=np.int64))
         """Unused negative dentries that share their slab with dentries in use."""
         self.chains: Chains | None = None
         self.no_chains = ""
@@ -107,25 +110,30 @@ class Figures:
             self.processes = self.directories.processes(directories, paths)
             self.paths_damaged = paths.damaged + paths.faults.total()
 
-    def _slabs(self) -> pd.DataFrame:
-        census = self.census
-        dentries, unused, in_use = (
-            census.by_slab[name].astype(np.int64)
-            for name in ("dentries", "negative_unused", "in_use")
-        )
-        slabs = pd.DataFrame(
+    def _slabs_by_pins(self) -> pd.DataFrame:
+        """Return sums over the readable slabs, one column after the other to save memory."""
+        by_slab, readable = self.census.by_slab, self.census.by_slab["readable"]
+        dentries, unused = (by_slab[name][readable] for name in ("dentries", "negative_unused"))
+        pinned_by = (dentries - unused).astype(np.int64)
+        slabs = np.bincount(pinned_by)
+        rows = np.flatnonzero(slabs)
+
+        def total(column: npt.NDArray[Any]) -> Numbers:
+            # Sums of integers below 2^53 are exact in the doubles of bincount().
+            return np.bincount(pinned_by, column)[rows].astype(np.int64)
+
+        pages, of_dentries = total(self.slab_pages[readable]), total(dentries)
+        return pd.DataFrame(
             {
-                "pinned_by": dentries - unused,
-                "in_use": in_use,
-                "slabs": 1,
-                "pages": self.slab_pages,
-                "bytes": self.slab_pages << self.kernel.memory.page_shift,
-                "dentries": dentries,
-                "negative_unused": unused,
-                "free_slots": census.slots.slabs.objects.astype(np.int64) - dentries,
+                "pinned_by": rows,
+                "slabs": slabs[rows],
+                "pages": pages,
+                "bytes": pages << self.kernel.memory.page_shift,
+                "dentries": of_dentries,
+                "negative_unused": total(unused),
+                "free_slots": total(self.census.slots.slabs.objects[readable]) - of_dentries,
             }
         )
-        return slabs[census.by_slab["readable"]]
 
     @property
     def memory(self) -> dict[str, int]:

@@ -71,7 +71,7 @@ class Walk:
 
 
 class _Chains:
-    """What is known of chains so far, as columns; an empty slot of all that can follow is 0."""
+    """What is known of chains so far, as columns, all 0 for an empty chain."""
 
     def __init__(self, count: int) -> None:
         self.length, self.negative, self.longest, self.lead, self.broken = (
@@ -107,8 +107,7 @@ class _Chains:
         is_there = row != 0
         self.lead += (self.broken == 0) & is_there
         self.number += (row & LINK_UNREFERENCED) * np.uint64(power)
-        beyond: Mask = run > IN_A_ROW
-        return beyond & is_there
+        return np.asarray((run > IN_A_ROW) & is_there)
 
     def extend(self, chain: int, bits: Numbers, power: int) -> Mask:
         """Add several dentries to one chain; as :meth:`add` does."""
@@ -203,8 +202,8 @@ def walk(
     for lane, slot in zip(own.tolist(), node.tolist(), strict=True):
         nodes, found, end = _rest(links, slot)
         if len(nodes):
-            bits = found & _ALL_BITS
-            trim(nodes, bits, chains.extend(lane, bits, power))
+            rest = found & _ALL_BITS
+            trim(nodes, rest, chains.extend(lane, rest, power))
         cut[lane] |= end != NO_SLOT
         part.meets |= end >= 0
     part.cut = int(np.count_nonzero(cut))
@@ -269,9 +268,10 @@ def mix(number: Words, length: Words, rank: Words) -> Words:
 def _trimmed_at_joints(chains: _Chains) -> int:
     """Return how many more dentries are beyond the limit if :data:`FEWER` neighbors are one."""
     # Row n holds the chain n of each group.
-    number, length, lead, broken = (
+    number: Words = np.ascontiguousarray(chains.number.reshape(-1, FEWER).T)
+    length, lead, broken = (
         np.ascontiguousarray(column.reshape(-1, FEWER).T)
-        for column in (chains.number, chains.length, chains.lead, chains.broken)
+        for column in (chains.length, chains.lead, chains.broken)
     )
     rank = np.zeros(number.shape, np.uint64)
     for step in range(1, FEWER):

@@ -43,7 +43,7 @@ def test_families_are_those_of_one_name_at_a_time(shapes: int, parents: int) -> 
     choice = random.Random(shapes * 10 + parents)
     for _ in range(200):
         shape, wide = choice.sample(SHAPES, shapes), choice.choice(["ab", "01", "0aF", "xyz.9"])
-        names = []
+        names: list[tuple[int, bytes]] = []
         while len(names) < 30:
             parts = ["".join(choice.choices(wide, k=choice.randint(2, 3))) for _ in range(2)]
             name = choice.choice(shape).format(*parts).ljust(9, choice.choice("_z7")).encode()
