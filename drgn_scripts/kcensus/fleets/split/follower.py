@@ -173,14 +173,25 @@ def main() -> None:
     connection = Connection(int(sys.argv[1]))
     with contextlib.suppress(EOFError, OSError):
         order: Order = connection.recv()
-        try:
-            target = _open(order)
-            files = identity((order.path, *map(os.path.abspath, target.paths)))
-            connection.send(Opened("", versions(), files))
-        except Exception as error:
-            connection.send(Opened(str(error) or type(error).__name__, versions()))
-            return
-        _serve(connection, target)
+        with memory.limited(_share_of_memory()):
+            try:
+                target = _open(order)
+                files = identity((order.path, *map(os.path.abspath, target.paths)))
+                connection.send(Opened("", versions(), files))
+            except Exception as error:
+                connection.send(Opened(str(error) or type(error).__name__, versions()))
+                return
+            _serve(connection, target)
+
+
+def _share_of_memory() -> int | None:
+    """Return the bytes that each of as many processes as CPUs can have; None if unknown."""
+    from kcensus.limits.memory import MIN_BYTES, available_bytes
+
+    available = available_bytes()
+    if available is None:
+        return None
+    return max(available // (len(os.sched_getaffinity(0)) + 1), MIN_BYTES)
 
 
 def _end_with_parent(parent: int) -> None:
