@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+import pandas as pd
+
 from kcensus.reports import Report
 from kcensus.results import Danger, Finding, Result, Severity, matters
 
@@ -113,14 +115,22 @@ def _kind(finding: Finding) -> str:
     return finding.id if is_name else finding.kind
 
 
+def _table(waits: Result, name: str, columns: Sequence[str]) -> pd.DataFrame | None:
+    """Return columns of a table; None if it has no rows, or is of a version without them."""
+    table = waits.tables.get(name)
+    if table is None or table.frame.empty or not {*columns} <= {*table.frame.columns}:
+        return None
+    return table.frame[[*columns]]
+
+
 def _deadlocks(waits: Result) -> Iterator[Feature]:
     """Yield the edges of all cycles."""
-    if not (cycles := waits.tables.get("cycles")) or cycles.frame.empty:
+    cycles = _table(waits, "cycles", ("waits_for", "mode", "function"))
+    if cycles is None:
         return
-    columns = (cycles.frame[name] for name in ("waits_for", "mode", "function"))
     edges = Counter(
         f"{general(_OF.sub('', waits_for))}{f' ({mode})' if mode else ''} in {_named(function)}"
-        for waits_for, mode, function in zip(*columns, strict=True)
+        for waits_for, mode, function in cycles.itertuples(index=False)
     ).most_common(_MAX_EDGES)
     for edge, tasks in edges:
         yield Feature("deadlock", edge, _DEADLOCK / len(edges), tasks)
@@ -128,11 +138,10 @@ def _deadlocks(waits: Result) -> Iterator[Feature]:
 
 def _stacks(waits: Result) -> Iterator[Feature]:
     """Yield system calls and functions of tasks in state D."""
-    if not (tasks := waits.tables.get("tasks")):
+    tasks = _table(waits, "tasks", ("state", "asleep", "entry", "function"))
+    if tasks is None:
         return
-    stuck = tasks.frame[
-        tasks.frame["state"].str.startswith("D") & (tasks.frame["asleep"] >= _MIN_ASLEEP)
-    ]
+    stuck = tasks[tasks["state"].str.startswith("D") & (tasks["asleep"] >= _MIN_ASLEEP)]
     count = stuck.groupby(["entry", "function"]).size()
     stacks = Counter[str]()
     for entry, function, number in count.reset_index().itertuples(index=False):

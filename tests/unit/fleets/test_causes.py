@@ -95,6 +95,11 @@ def test_stacks_are_those_of_tasks_long_in_state_d() -> None:
     assert (one.kind, one.feature, one.tasks) == ("stack", "preadN → iomap_dio_rw", 2)
 
 
+def test_tables_without_rows_or_columns_have_no_features() -> None:
+    made = report(tasks=table([]), cycles=table([{"waits_for": "mutex a"}]))
+    assert [*features(made)] == []
+
+
 def test_a_panic_is_its_message_and_the_kind_of_its_task() -> None:
     machine = Machine(taken_by="Fatal exception (task kworker/1:1)", is_panic=True)
     assert keys(report(machine=machine)) == {
