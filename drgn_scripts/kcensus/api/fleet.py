@@ -53,8 +53,8 @@ def fleet(
     :param max_memory: most bytes of private memory for a target
     :param retries: attempts at a target after its worker died
     :param progress: shows how many targets are done
-    :return: the rows of the table ``targets`` of the store for these targets; ``attrs`` has
-        ``store``, and by column ``help``
+    :return: the rows of the table ``targets`` of the store for these targets, in their order;
+        ``attrs`` has ``store``, and by column ``help``
     :raises FleetError: no target is named; workers are missing, or have another kcensus; or another
         process writes to the store
     :raises OutputError: the store cannot be written; a later run goes on
@@ -89,7 +89,10 @@ def fleet(
             done=step.advance,
         )
     rows = stored.read(store, "targets").to_pandas()
-    frame = Frame(rows[rows["target"].isin(named)].reset_index(drop=True))
+    order = {name: number for number, name in enumerate(named)}
+    rows = rows[rows["target"].isin(order)]
+    rows = rows.sort_values("target", key=lambda targets: targets.map(order), ignore_index=True)
+    frame = Frame(rows)
     columns = tables.COLUMNS["targets"]
     frame.attrs = {
         "store": os.fspath(store),

@@ -212,7 +212,7 @@ def _fill(made: Report, job: Job, facts: dict[str, Any], tables: dict[str, bytes
 
 def _stream(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
     with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
         writer.write_table(table)
     content: bytes = sink.getvalue().to_pybytes()
@@ -221,7 +221,8 @@ def _stream(table: pa.Table) -> bytes:
 
 def rows_of(stream: bytes) -> pa.Table:
     """Return the rows of a stream."""
-    return pa.ipc.open_stream(stream).read_all()
+    options = pa.ipc.IpcReadOptions(use_threads=False)  # threads take longer than so few rows
+    return pa.ipc.open_stream(stream, options=options).read_all()
 
 
 WORK: Mapping[str, Callable[[Job], bytes]] = {"content": content, "report": look}

@@ -124,21 +124,28 @@ class Run:
         """Attempts by the digest of their content."""
         self._known: dict[str, tuple[int, int, str, str]] = {}
         """By path, what :attr:`Job.known` tells the worker."""
+        self._done_before: set[tuple[str, str]] = set()
+        """Paths with the digests of their contents."""
         self._load()
 
     def _load(self) -> None:
         """Read what this version of kcensus has done, with at least the same analyses."""
         wanted = {*(self._template.analyses or known_analyses())}
-        for row in self._store.targets().to_pylist():
-            is_same = row["kcensus"] == installed_version() and row["schema"] == VERSION
-            is_enough = row["state"] in ("failed", "duplicate") or wanted <= {
-                *row["analyses"].split(",")
-            }
-            if row["sha256"] and is_same and is_enough and row["step"] not in TRANSIENT:
+        rows = [
+            row
+            for row in self._store.targets().to_pylist()
+            if row["sha256"] and row["kcensus"] == installed_version() and row["schema"] == VERSION
+        ]
+        for row in rows:
+            is_failed = row["state"] == "failed" and row["step"] not in TRANSIENT
+            if is_failed or wanted <= {*row["analyses"].split(",")}:
+                self._by_digest[row["sha256"]] = row["attempt"]
+        done = {*self._by_digest.values()}
+        for row in rows:
+            if row["attempt"] in done or row["duplicate_of"] in done:
                 file = row["size_bytes"], row["modified_ns"], row["sha256"], row["digest"]
                 self._known[row["target"]] = file
-                if row["state"] != "duplicate":
-                    self._by_digest[row["sha256"]] = row["attempt"]
+                self._done_before.add((row["target"], row["sha256"]))
 
     def over(self, paths: Sequence[str], unreadable: Mapping[str, str]) -> Tally:
         """Run all; on return each has a row."""
@@ -213,10 +220,9 @@ class Run:
         """Read a target whose content is new."""
         target.content = content
         digest = content.sha256
-        known = self._known.get(target.path)
         if content.error:
             self._fail(target, "content", content.error)
-        elif known is not None and digest == known[2] and digest in self._by_digest:
+        elif (target.path, digest) in self._done_before:
             self._count("known")
         elif digest in self._by_digest:
             self._duplicate(target)

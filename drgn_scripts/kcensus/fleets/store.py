@@ -137,6 +137,7 @@ class Writer:
         if self._batches % _MERGED_EVERY == 0:
             with contextlib.suppress(DeltaError, OSError):
                 self._table(name).optimize.compact(writer_properties=dataset.WRITING)
+                self._table(name).vacuum(dry_run=False)
 
     def _table(self, name: str) -> DeltaTable:
         return DeltaTable(self._where.uri(name))
@@ -148,16 +149,23 @@ class Writer:
 def current(targets: pa.Table) -> pa.Table:
     """Return the rows of ``targets`` that count, of each path and content the last one.
 
-    A failure that may not happen again counts until the target is done again.
+    A failure that may not happen again counts until the target is done again. Duplicates name the
+    row of their content that counts.
     """
     if not len(targets):
         return targets
-    keys = ["target", "sha256", "state", "step", "started"]
+    keys = ["target", "sha256", "state", "step", "started", "attempt", "duplicate_of"]
     frame = targets.select(keys).to_pandas().sort_values("started", kind="stable")
     is_last = ~frame.duplicated(["target", "sha256"], keep="last")
     is_passing = (frame["state"] == "failed") & frame["step"].isin(TRANSIENT)
     is_replaced = is_passing & frame.duplicated("target", keep="last")
-    return targets.take(pa.array(sorted(frame.index[is_last & ~is_replaced])))
+    kept = frame[is_last & ~is_replaced].sort_index()
+    is_copy = kept["state"] == "duplicate"
+    originals = kept[~is_copy].drop_duplicates("sha256", keep="last").set_index("sha256")["attempt"]
+    of = kept["sha256"].map(originals).where(is_copy).fillna(kept["duplicate_of"])
+    place = targets.schema.get_field_index("duplicate_of")
+    rows = targets.take(pa.array(kept.index))
+    return rows.set_column(place, "duplicate_of", pa.array(of, pa.string()))
 
 
 def read(

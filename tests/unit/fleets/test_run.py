@@ -169,12 +169,27 @@ def test_more_analyses_are_a_reason_to_read_again_and_the_last_row_counts(place:
     assert sorted(kept) == sorted(found.values())
 
 
+def test_a_copy_names_the_row_of_its_content_that_counts(place: Path) -> None:
+    over(place, ["a=x", "b=x", "c=x"])
+    more = ["slab", "waits"]
+    assert over(place, ["a=x", "b=x"], analyses=more) == {"done": 1, "duplicate": 1}
+    known = {row["target"]: row for row in rows(place)}
+    assert len(known) == len(rows(place)) == 3
+    (original,) = (row["attempt"] for row in known.values() if row["state"] == "done")
+    copies = [row["duplicate_of"] for row in known.values() if row["state"] == "duplicate"]
+    assert copies == [original, original]
+    assert over(place, ["a=x", "b=x", "c=x"], analyses=more) == {"known": 3}
+
+
 def test_a_changed_file_has_two_rows(place: Path) -> None:
     over(place, ["a"])
     other = Told(a=looked)
     other.content = lambda job: content(msgspec.structs.replace(job, path="a=new"))
     assert over(place, ["a"], other) == {"done": 1}
     assert [row["target"] for row in rows(place)] == ["a", "a"]
+    # Whatever is there now, it is known.
+    assert over(place, ["a"], other) == over(place, ["a"]) == {"known": 1}
+    assert [row["state"] for row in rows(place)] == ["done", "done"]
 
 
 def test_attempts_are_counted(place: Path) -> None:
