@@ -110,11 +110,7 @@ class Kernel:
     def memory(self) -> Memory:
         """Bulk access to the kernel's memory."""
         return Memory(
-            self.prog,
-            self.chunk_bytes,
-            jobs=self.jobs,
-            progress=self.progress,
-            divide=self.divide,
+            self.prog, self.chunk_bytes, jobs=self.jobs, progress=self.progress, divide=self.divide
         )
 
     @cached_property
