@@ -12,15 +12,13 @@ from collections.abc import Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from kcensus.fleets import FleetError
+from kcensus.fleets import FleetError, clients
 from kcensus.fleets.apart import Answer, Job, Nursery
 from kcensus.render.plain import installed_version
 
 if TYPE_CHECKING:
     import distributed
 
-_PATIENCE = 6.0
-"""Seconds to wait for the first worker."""
 _MAX_WITHOUT = 600.0
 """Seconds to wait for a worker when all have gone."""
 
@@ -53,7 +51,7 @@ class Cluster:
         self._client = client
         self._seen = time.monotonic()
         try:
-            client.wait_for_workers(1, timeout=_PATIENCE)
+            client.wait_for_workers(1, timeout=clients.PATIENCE)
         except TimeoutError:
             raise FleetError(
                 f"the cluster has no worker: start some with `dask worker {self._address} "

@@ -4,17 +4,14 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -24,6 +21,7 @@ from kcensus.cli import run as command
 from kcensus.fleets import store as stored
 from kcensus.fleets.tables import SCHEMAS
 from kcensus.samples import capsule
+from tests.machines import ENVIRONMENT, Machines, until
 from tests.varied import Varied
 
 distributed = pytest.importorskip("distributed")
@@ -115,7 +113,7 @@ def test_each_target_of_a_cluster_has_one_row(
 def test_a_scheduler_that_does_not_answer_is_a_sentence(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kcensus.commands.fleet.run._PATIENCE", 0.3)
+    monkeypatch.setattr("kcensus.fleets.clients.PATIENCE", 0.3)
     lines: list[str] = []
     words = ["fleet", "run", "sample", "--store", str(tmp_path / "x"), "--scheduler", address]
     assert command(words, lines.append) == 3
@@ -124,34 +122,6 @@ def test_a_scheduler_that_does_not_answer_is_a_sentence(
     assert not (tmp_path / "x").exists()
 
 
-class Cluster:
-    """A scheduler and workers that are processes of their own."""
-
-    def __init__(self, place: Path) -> None:
-        self.file, self.log = place / "scheduler.json", (place / "log").open("wb")
-        self.processes: list[subprocess.Popen[bytes]] = []
-        self.start("scheduler", "--port", "0", "--no-dashboard")
-
-    def start(self, what: str, *options: str) -> subprocess.Popen[bytes]:
-        words = [f"distributed.cli.dask_{what}", "--scheduler-file", str(self.file)]
-        process = subprocess.Popen(
-            [sys.executable, "-m", *words, "--host", "127.0.0.1", *options],
-            env=ENVIRONMENT, stdout=self.log, stderr=self.log,
-        )  # fmt: skip
-        self.processes.append(process)
-        return process
-
-    def worker(self) -> None:
-        self.start("worker", "--nthreads", "1", "--no-dashboard", "--memory-limit", "0")
-
-    def close(self) -> None:
-        for process in reversed(self.processes):
-            process.terminate()
-            process.wait(20)
-        self.log.close()
-
-
-ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 # Batches of few targets, so that some are written before the client is killed.
 CLIENT = """
 from kcensus.fleets import run
@@ -162,37 +132,20 @@ raise SystemExit(main())
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path)
+def machines(tmp_path: Path) -> Iterator[Machines]:
+    made = Machines(tmp_path)
     try:
-        for _ in range(2):
-            made.worker()
         yield made
     finally:
         made.close()
 
 
-def client(cluster: Cluster, store: Path, paths: list[Path]) -> subprocess.Popen[bytes]:
+def client(machines: Machines, store: Path, paths: list[Path]) -> subprocess.Popen[bytes]:
     words = ["fleet", "run", *map(str, paths), "--store", str(store), "--analyses", ANALYSIS]
-    address = address_of(cluster)
     return subprocess.Popen(
-        [sys.executable, "-c", CLIENT, *words, "--scheduler", address, "--no-progress"],
+        [sys.executable, "-c", CLIENT, *words, "--scheduler", machines.address, "--no-progress"],
         env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
-
-
-def address_of(cluster: Cluster) -> str:
-    until(lambda: cluster.file.exists() and cluster.file.stat().st_size)
-    return str(json.loads(cluster.file.read_text())["address"])
-
-
-def until(condition: Any, process: subprocess.Popen[bytes] | None = None) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        if process is not None and process.poll() is not None:
-            raise AssertionError(process.communicate())
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def number(store: Path) -> int:
@@ -203,12 +156,12 @@ def number(store: Path) -> int:
 
 @pytest.mark.slow
 def test_killed_workers_and_clients_lose_no_target(
-    cluster: Cluster, capsules: list[Path], poison: Path, tmp_path: Path
+    machines: Machines, capsules: list[Path], poison: Path, tmp_path: Path
 ) -> None:
     store, paths = tmp_path / "store", [*capsules, *(poison / name for name in POISON)]
-    running = client(cluster, store, paths)
+    running = client(machines, store, paths)
     until(lambda: number(store) >= 3, running)
-    with distributed.Client(address_of(cluster)) as view:
+    with distributed.Client(machines.address) as view:
         view.wait_for_workers(2, timeout=20)
         workers = view.run(os.getpid)
     os.kill(next(iter(workers.values())), signal.SIGKILL)
@@ -217,14 +170,14 @@ def test_killed_workers_and_clients_lose_no_target(
     running.communicate()
     assert 8 <= number(store) < len(paths)
 
-    running = client(cluster, store, paths)
+    running = client(machines, store, paths)
     before = number(store)
     until(lambda: number(store) > before, running)
     running.send_signal(signal.SIGINT)
     _, errors = running.communicate(timeout=20)
     assert (running.returncode, b"interrupted" in errors) == (130, True)
 
-    running = client(cluster, store, paths)
+    running = client(machines, store, paths)
     output, errors = running.communicate(timeout=60)
     assert (running.returncode, b"22 targets" in output) == (6, True), errors
     made = rows(store)

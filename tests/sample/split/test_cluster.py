@@ -8,72 +8,36 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import distributed
 import pytest
 
 from kcensus import cli
 from kcensus.fleets.split import Order, follower, travel
 from kcensus.fleets.split.cluster import Cluster
 from kcensus.samples import capsule
+from tests.machines import Machines, until
 
 pytestmark = pytest.mark.slow
 
-_SECONDS = 60.0
 
-
-def until(found: Callable[[], Any]) -> Any:
-    """Return the first true value of ``found``."""
-    deadline = time.monotonic() + _SECONDS
-    while not (value := found()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return value
-
-
-class Machines:
-    """A scheduler and two workers, which think that they are on other machines."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.scheduler = self._started("scheduler", "--host", "127.0.0.1", "--port", "0")
-        log = folder / "scheduler.log"
-        self.address = until(lambda: re.search(r"Scheduler at: +(tcp://\S+)", log.read_text()))[1]
-        self.workers = [
-            self._started("worker", self.address, "--nthreads", "1", "--no-nanny", number=number)
-            for number in range(2)
-        ]
-        until(lambda: log.read_text().count("Register worker") == 2)
-
-    def _started(self, role: str, *words: str, number: int = 0) -> subprocess.Popen[bytes]:
-        name = role + str(number) * (role == "worker")
-        with open(self.folder / f"{name}.log", "wb") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", f"distributed.cli.dask_{role}", "--no-dashboard", *words],
-                stdout=log, stderr=subprocess.STDOUT, cwd=self.folder,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            )  # fmt: skip
-
-    def followers(self) -> list[int]:
-        """Return the processes of workers that hold a target."""
-        listed = subprocess.run(["ps", "-eo", "pid,ppid"], capture_output=True, text=True)
-        own = {str(worker.pid) for worker in self.workers}
-        pairs = [line.split() for line in listed.stdout.splitlines()]
-        return [int(pid) for pid, parent in pairs if parent in own]
-
-    def close(self) -> None:
-        for process in (*self.workers, self.scheduler):
-            process.kill()
-            process.wait()
+def followers(machines: Machines) -> list[int]:
+    """Return the processes of workers that hold a target."""
+    listed = subprocess.run(["ps", "-eo", "pid,ppid"], capture_output=True, text=True)
+    own = {str(worker.pid) for worker in machines.workers}
+    pairs = [line.split() for line in listed.stdout.splitlines()]
+    return [int(pid) for pid, parent in pairs if parent in own]
 
 
 @pytest.fixture(scope="module")
 def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
-    made = Machines(tmp_path_factory.mktemp("machines"))
+    made = Machines(tmp_path_factory.mktemp("machines"), "--no-nanny")
+    with distributed.Client(made.address) as client:
+        client.wait_for_workers(2, timeout=60)
     yield made
     made.close()
 
@@ -97,7 +61,7 @@ def test_the_split_result_is_that_of_one_process(
         alone = report(capsys, command, vmcore)
         assert report(capsys, command, vmcore, "--scheduler", machines.address) == alone
         assert (alone[0], alone[2]) == (0, "")
-    until(lambda: machines.followers() == [])
+    until(lambda: followers(machines) == [])
 
 
 def test_another_file_is_refused(
@@ -110,7 +74,7 @@ def test_another_file_is_refused(
     assert (status, out) == (3, "")
     assert f"has another file at '{vmcore}'" in error
     assert error.count("\n") == 1
-    until(lambda: machines.followers() == [])
+    until(lambda: followers(machines) == [])
 
 
 def test_another_version_is_refused(
@@ -148,13 +112,13 @@ def test_an_interrupted_command_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     def interrupt() -> None:
-        assert len(machines.followers()) == 2
+        assert len(followers(machines)) == 2
         raise KeyboardInterrupt
 
     meanwhile(monkeypatch, interrupt)
     status, out, _ = report(capsys, "dentries", vmcore, "--scheduler", machines.address)
     assert (status, out) == (130, "")
-    until(lambda: machines.followers() == [])
+    until(lambda: followers(machines) == [])
 
 
 def test_a_worker_is_killed(
@@ -170,7 +134,7 @@ def test_a_worker_is_killed(
     status, out, error = report(capsys, "dentries", vmcore, "--scheduler", machines.address)
     assert (status, out) == alone[:2]
     assert error.count("\n") <= 1  # what was lost with it may be done here
-    until(lambda: machines.followers() == [])
+    until(lambda: followers(machines) == [])
 
 
 def test_a_target_that_a_worker_lacks() -> None:

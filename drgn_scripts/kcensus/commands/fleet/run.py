@@ -22,7 +22,6 @@ from kcensus.commands.shared.target import chosen_analyses, progress_bars
 from kcensus.fleets import FleetError, require_fleet
 from kcensus.human import counted
 from kcensus.limits.memory import MIN_BYTES
-from kcensus.text import printable
 
 if TYPE_CHECKING:
     from kcensus.fleets.run import Executor
@@ -47,14 +46,11 @@ with its own BTF; without any of them, its row has what its headers tell."""
 _MEMORY = 4 << 30
 _FEW = 16
 """Targets per process up to which no cluster is started, which takes 2.5 s; a capsule takes 1 s."""
-_PATIENCE = 6.0
-"""Seconds to wait for the answer of a scheduler."""
 
 
 def _run(
     targets: tuple[str, ...],
     store: str,
-    scheduler: str | None,
     workers: int | None,
     seconds: int,
     retries: int,
@@ -74,7 +70,7 @@ def _run(
         raise click.UsageError("TARGETS name no file.")
     total = len(found.targets) + len(found.unreadable)
     width = workers or len(os.sched_getaffinity(0))
-    address = scheduler or os.environ.get("DASK_SCHEDULER_ADDRESS")
+    address = reading.scheduler or os.environ.get("DASK_SCHEDULER_ADDRESS")
     is_small = not address and not performance_report and total <= _FEW * width
     with (
         _threads(min(width, total)) if is_small else _cluster(address, width) as executor,
@@ -115,30 +111,21 @@ def _cluster(address: str | None, width: int) -> Iterator[Executor]:
 
     :raises FleetError: it cannot be reached, or its workers are unusable
     """
-    from distributed import Client, LocalCluster
+    from distributed import LocalCluster
 
+    from kcensus.fleets import clients
     from kcensus.fleets.executors import Cluster
 
-    for name in ("distributed", "distributed.client"):  # sentences of ours say it
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    clients.silence()
     local = nullcontext() if address else LocalCluster(
         n_workers=width, threads_per_worker=1, dashboard_address="127.0.0.1:0",
         memory_limit=0,  # targets have their own limit
         silence_logs=logging.CRITICAL,
     )  # fmt: skip
-    with local as own:
-        try:
-            client = Client(own or address, timeout=_PATIENCE)
-        except Exception as error:  # another service may answer anything
-            why = printable(str(error).partition("\n")[0]) or type(error).__name__
-            raise FleetError(
-                f"'{printable(address or '')}' is not the address of a scheduler that answers: "
-                f"{why}; pass the one that `dask scheduler` shows, such as tcp://host:8786"
-            ) from None
-        with client:
-            if find_spec("bokeh"):
-                complain(f"dashboard of the cluster: {client.dashboard_link}")
-            yield Cluster(client)
+    with local as own, clients.client(own or address) as client:
+        if find_spec("bokeh"):
+            complain(f"dashboard of the cluster: {client.dashboard_link}")
+        yield Cluster(client)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from typing import Any
 import dask
 import distributed
 
-from kcensus.fleets import FleetError
+from kcensus.fleets import FleetError, clients
 from kcensus.fleets.split import Opened, Order, Outcome, follower, identity, versions
 from kcensus.text import printable
 
@@ -35,25 +34,12 @@ class Cluster:
     """
 
     def __init__(self, address: str, order: Order, most: int = _MOST_PROCESSES) -> None:
-        # Its tracebacks about lost connections would follow our sentence.
-        for name in ("distributed", *logging.root.manager.loggerDict):
-            if name.split(".")[0] == "distributed":
-                logging.getLogger(name).setLevel(logging.CRITICAL)
+        clients.silence()
         # It would try to reach a lost worker for 30 seconds.
         dask.config.set({"distributed.comm.timeouts.connect": f"{_ANSWER:.0f}s"})
         self._order = order
-        self._address = printable(address)
         self.processes = 0
-        try:
-            self._client = distributed.Client(
-                address, timeout=_ANSWER, direct_to_workers=True, set_as_default=False
-            )
-        except (OSError, ValueError, TypeError, RuntimeError, ImportError) as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise FleetError(
-                f"the scheduler '{self._address}' cannot be reached ({printable(reason)}); "
-                "pass --scheduler tcp://HOST:8786 of a running `dask scheduler`"
-            ) from None
+        self._client = clients.client(address, direct_to_workers=True, set_as_default=False)
         self._workers: list[str] = []
         self._opening: dict[str, Any] = {}
         self._threads: dict[str, int] = {}
@@ -67,8 +53,8 @@ class Cluster:
         if not self._opening:
             self.close()
             raise FleetError(
-                f"the scheduler '{self._address}' has no workers; start some with "
-                f"`dask worker {self._address}`"
+                f"the scheduler '{printable(address)}' has no workers; start some with "
+                f"`dask worker {printable(address)}`"
             )
 
     def opened(self, paths: tuple[str, ...]) -> list[str]:
