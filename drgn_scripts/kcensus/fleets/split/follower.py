@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from kcensus.fleets.split import Opened, Order, Outcome, identity, versions
 
 if TYPE_CHECKING:
+    from kcensus.fleets.split import travel
     from kcensus.sources import Target
 
 _START = 120.0
@@ -225,9 +226,22 @@ def _serve(connection: Connection[Any, Any], target: Target) -> None:
         try:
             if content is not None:
                 work, columns = None, []  # frees memory
-                work, columns = travel.unpacked(content, target.prog)
+                work, columns = _unpacked(content, target)
             assert work is not None
             outcome = Outcome(travel.answer(work, columns, tasks))
         except Exception as error:
             outcome = Outcome(error=f"{type(error).__name__}: {error}")
         connection.send(outcome)
+
+
+def _unpacked(content: bytes, target: Target) -> tuple[travel.Work, list[Any]]:
+    from kcensus.fleets.split import travel
+
+    try:
+        return travel.unpacked(content, target.prog)
+    except LookupError:  # the leader has loaded the debug info of modules, which takes a second
+        from kcensus.analyses import analyses
+
+        known = analyses().values()
+        target.need_modules(*sorted({name for each in known for name in each.needed_modules}))
+        return travel.unpacked(content, target.prog)
