@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kcensus.engine.memory import Faults, Memory
 from kcensus.engine.slub.slabs import FreelistCode, ScanReport, SlabMap, Slabs
+from kcensus.engine.slub.slots import Slots
 from tests.unit.fakekernel import DIRECT_MAP, ERAS, PAGE, VMEMMAP, FakeKernel, Slab
 
 pytestmark = pytest.mark.ends
@@ -323,3 +324,22 @@ def test_reports_add_up_and_anything_lost_is_incomplete() -> None:
         total.add(part)
     assert [getattr(total, name) for name in names] == [8, 10, 12, 14]
     assert (total.memmap, total.slabs) == ({"lost": 4}, {"lost": 6})
+
+
+@pytest.mark.parametrize("apart", [1, 10_000])
+def test_an_address_outside_of_all_slabs_has_no_slot(apart: int) -> None:
+    """Near slabs have a table from pages to slabs; slabs that lie far apart have none."""
+    k = FakeKernel(next(iter(ERAS)))
+    k.cache("plain", 192)
+    found = slab_map(k)
+    cache = next(each for each in found.caches if each.name == "plain")
+    start = np.uint64(DIRECT_MAP)
+    address = start + np.array([0, apart * PAGE], np.uint64)
+    none, few = np.zeros(2, np.uint64), np.full(2, 21, np.uint16)
+    caches = np.full(2, found.caches.index(cache), np.int32)
+    slots = Slots(found, Slabs(address, caches, few, few, none, few, {}))
+    assert (slots._table is None) == (apart > 1)
+    behind = np.array([PAGE * (apart + 5) + 192, PAGE * max(apart // 2, 3)], np.uint64)
+    inside = np.array([0, 192, apart * PAGE, apart * PAGE + 192], np.uint64)
+    assert slots.of(start + inside).tolist() == [0, 1, 21, 22]
+    assert slots.of(start + behind).tolist() == [-1, -1]

@@ -40,6 +40,8 @@ class Slots:
             self._pad = pad[0]
             self._regular = not (slabs.address & self._within).any()
         self._pages(pages)
+        # Without the table, an address may lie behind the slab that is below it.
+        self._regular &= self._table is not None
 
     def __len__(self) -> int:
         return int(self.first[-1])
