@@ -56,10 +56,7 @@ def answer(work: Work, columns: Sequence[_Column], tasks: range) -> bytes:
         column.places = []
     results = [work(task) for task in tasks]
     # A place is often the same object for all columns, and is written once.
-    rows = [
-        [(place, column.view(np.ndarray)[place]) for place in column.places or ()]
-        for column in columns
-    ]
+    rows = [[(place, column.filled[place]) for place in column.places or ()] for column in columns]
     return pickle.dumps((results, rows), protocol=5)
 
 
@@ -73,22 +70,38 @@ def taken(content: bytes, columns: Sequence[Array]) -> list[Any]:
 
 
 class _Column(np.ndarray[Any, Any]):
-    """A column on a worker, which notes the places that tasks fill."""
+    """A column on a worker, which notes the places that tasks fill.
+
+    It takes values at places alone, and hands out slices to fill: any other way to write to it, as
+    with ``out=``, raises :class:`ValueError`, and the leader does the tasks.
+    """
 
     places: list[Any] | None = None
     """None for an array that was derived from a column."""
+    filled: Array
+    """The same memory, writable."""
+
+    @staticmethod
+    def blank(dtype: np.dtype[Any], length: int) -> _Column:
+        filled = np.zeros(length, dtype)
+        column = filled.view(_Column)
+        column.filled = filled
+        column.flags.writeable = False
+        return column
 
     def __setitem__(self, place: Any, values: Any) -> None:
-        if self.places is not None:
-            self.places.append(place)
-        super().__setitem__(place, values)
+        if self.places is None:
+            super().__setitem__(place, values)
+            return
+        self.places.append(place)
+        self.filled[place] = values
 
     def __getitem__(self, place: Any) -> Any:
-        # A slice may be filled later.
-        if self.places is not None and isinstance(place, slice):
+        if self.places is None:
+            return super().__getitem__(place)
+        if isinstance(place, slice):  # it may be filled later
             self.places.append(place)
-        part = super().__getitem__(place)
-        return part.view(np.ndarray) if isinstance(part, _Column) else part
+        return self.filled[place]
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -106,7 +119,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             if not isinstance(value, int):
                 raise pickle.PicklingError(f"an object of type {item.type_.type_name()}")
             return "object", item.type_.type_name(), value
-        if type(item) is np.ndarray and _is_blank(item):
+        if type(item) is np.ndarray and _is_shared(item):
+            if item.any() or item.ndim != 1:
+                return "filled", item.copy()
             known = [number for number, each in enumerate(self.columns) if each is item]
             if not known:
                 self.columns.append(item)
@@ -126,11 +141,13 @@ def _bare(kind: type[Any]) -> Any:
     return object.__new__(kind)
 
 
-def _is_blank(array: Array) -> bool:
-    """Return whether an array is a shared column that no task has filled."""
+def _is_shared(array: Array) -> bool:
+    """Return whether an array is a column, or a part of one, that several processes can fill."""
     base: object = array.base
+    while isinstance(base, np.ndarray):
+        base = base.base
     base = base.obj if isinstance(base, memoryview) else base
-    return isinstance(base, mmap.mmap) and not array.any()
+    return isinstance(base, mmap.mmap)
 
 
 class _Unpickler(pickle.Unpickler):
@@ -153,6 +170,10 @@ class _Unpickler(pickle.Unpickler):
                 return drgn.Object(self._prog, name, value)
             case ("column", number, dtype, length):
                 if number not in self._columns:
-                    self._columns[number] = np.zeros(length, dtype).view(_Column)
+                    self._columns[number] = _Column.blank(dtype, length)
                 return self._columns[number]
+            case ("filled", array):
+                # Filled by earlier tasks; what these would add to it were lost.
+                array.flags.writeable = False
+                return array
         raise pickle.UnpicklingError(f"unknown id {id_!r}")

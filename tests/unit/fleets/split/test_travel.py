@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,49 @@ def test_filled_columns_travel_with_their_values() -> None:
     assert [each is out["many"] for each in columns] == [True]
     work, _ = travel.unpacked(content, drgn.Program())
     assert [work(task) for task in range(4)] == [0, 7, 0, 0]
+
+
+def _masked(out: Columns) -> None:
+    out["few"][np.arange(12) % 3 == 1] = 5
+
+
+def _copied(out: Columns) -> None:
+    np.copyto(out["few"][2:9], 7)
+
+
+@pytest.mark.parametrize("fill", [_masked, _copied])
+def test_ways_to_fill_columns(fill: Callable[[Columns], None]) -> None:
+    out, expected = (Columns(_TYPES, 12, shared=True) for _ in range(2))
+    content, columns = travel.packed(lambda task: fill(out))
+    work, theirs = travel.unpacked(content, drgn.Program())
+    travel.taken(travel.answer(work, theirs, range(1)), columns)
+    fill(expected)
+    assert out["few"].tolist() == expected["few"].tolist() != [0] * 12
+
+
+def _whole(out: Columns) -> None:
+    np.copyto(out["few"], 7, where=np.arange(12) > 3)
+
+
+def _summed(out: Columns) -> None:
+    np.add(out["few"], np.uint16(1), out=out["few"])
+
+
+def _flat(out: Columns) -> None:
+    out["few"].reshape(4, 3)[0] = 1
+
+
+def _again(out: Columns) -> None:
+    out["many"][3] = 1
+
+
+@pytest.mark.parametrize("fill", [_whole, _summed, _flat, _again])
+def test_what_would_be_lost_raises(fill: Callable[[Columns], None]) -> None:
+    out = Columns(_TYPES, 12, shared=True)
+    out["many"][0] = 1
+    work, theirs = travel.unpacked(travel.packed(lambda task: fill(out))[0], drgn.Program())
+    with pytest.raises(ValueError, match="read-only"):
+        travel.answer(work, theirs, range(1))
 
 
 def test_what_has_no_name_does_not_travel() -> None:
