@@ -84,8 +84,8 @@ class Context:
             live=target.live,
             is_capsule=target.recorded_for is not None,
             has_pseudonyms=target.has_pseudonyms,
-            # From two on, columns are made so that others can fill them.
-            jobs=_jobs(target, jobs) if divide is None else 2,
+            # Threads of a cluster's client must not be forked.
+            jobs=_jobs(target, jobs) if divide is None else 1,
             chunk_bytes=chunk_bytes or CHUNK_BYTES,
             progress=progress,
             divide=divide or each,

@@ -146,6 +146,11 @@ class Memory:
                 step.advance()
 
     @property
+    def fills_elsewhere(self) -> bool:
+        """Whether tasks of :meth:`each` fill columns from other processes, so must share them."""
+        return self.jobs > 1 or self.divide is not each
+
+    @property
     def chunk_pages(self) -> int:
         """Pages in one bulk read."""
         return self.chunk_bytes >> self.page_shift

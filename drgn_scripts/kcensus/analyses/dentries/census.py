@@ -238,7 +238,8 @@ class DentryCensus:
         self.report = ScanReport()
         slabs = self.slab_map.index(self.caches, self.report)
         self.slots = Slots(self.slab_map, slabs)
-        word, slot, shared = np.dtype(np.uint16), self.slots.dtype, self.memory.jobs > 1
+        word, slot = np.dtype(np.uint16), self.slots.dtype
+        shared = self.memory.fills_elsewhere
         by_slot: dict[str, np.dtype[Any]] = {}
         if "next" in self.offsets:
             by_slot |= {"next": packed_dtype(len(self.slots), LINK_BITS), "name_slot": word}

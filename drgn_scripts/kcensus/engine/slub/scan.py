@@ -47,7 +47,7 @@ def allocated(
     out = Columns(
         {_ADDRESS: np.dtype(np.uint64)} | {name: f.dtype for name, f in columns.fields.items()},
         int(slabs.objects.sum()),
-        shared=slab_map.memory.jobs > 1,
+        shared=slab_map.memory.fills_elsewhere,
     )
 
     def extract(view: View, _report: ScanReport) -> tuple[int, int]:

@@ -38,6 +38,7 @@ class Cluster:
         # It would try to reach a lost worker for 30 seconds.
         dask.config.set({"distributed.comm.timeouts.connect": f"{_ANSWER:.0f}s"})
         self._order = order
+        most = min(most, _MOST_PROCESSES)
         self.processes = 0
         self._client = clients.client(address, direct_to_workers=True, set_as_default=False)
         self._workers: list[str] = []

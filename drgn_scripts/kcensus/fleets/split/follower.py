@@ -82,8 +82,16 @@ class Follower:
         except subprocess.TimeoutExpired:
             return 0
 
+    def is_alive(self) -> bool:
+        """Return whether the process runs: it ends by itself when it has nothing to do."""
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        """End the process; the thread that waits for its answer closes it."""
+        self._process.kill()
+
     def close(self) -> None:
-        """End the process."""
+        """End the process, which no thread uses."""
         self._connection.close()
         self._process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -98,6 +106,15 @@ class _Group:
         self.idle: list[Follower] = []
         self.all: list[Follower] = []
         self.is_closed = False
+
+    def keep(self, *followers: Follower) -> None:
+        """Keep processes for further shares, unless the command has ended meanwhile."""
+        with _lock:
+            if not self.is_closed:
+                self.idle += followers
+                return
+        for each in followers:
+            each.close()
 
 
 _groups: dict[str, _Group] = {}
@@ -116,10 +133,8 @@ def prepare(order: Order, processes: int) -> Opened:
     failed = next((each for each in opened if each.error), None)
     if failed is not None:
         close(order.id)
-        return failed
-    with _lock:
-        group.idle += started
-    return opened[0]
+    group.keep(*started)
+    return failed or opened[0]
 
 
 def share(order: Order, work: str, content: bytes, first: int, end: int) -> Outcome:
@@ -130,7 +145,9 @@ def share(order: Order, work: str, content: bytes, first: int, end: int) -> Outc
             group = _groups.setdefault(order.id, _Group(order))
             if group.is_closed:
                 return outcome
-            follower = group.idle.pop() if group.idle else None
+            follower = next((each for each in group.idle if each.is_alive()), None)
+            if follower is not None:
+                group.idle.remove(follower)
             is_new = follower is None
             if follower is None:
                 follower = Follower(order)
@@ -143,8 +160,7 @@ def share(order: Order, work: str, content: bytes, first: int, end: int) -> Outc
             except (EOFError, OSError):
                 outcome = Outcome(error="its process ended", signal=follower.signal())
             else:
-                with _lock:
-                    group.idle.append(follower)
+                group.keep(follower)
                 return outcome
         with _lock:
             if follower in group.all:
@@ -158,8 +174,10 @@ def close(id_: str) -> None:
     with _lock:
         group = _groups.setdefault(id_, _Group(Order(id_, "")))
         group.is_closed = True
-        followers, group.all, group.idle = group.all, [], []
+        followers, idle, group.all, group.idle = group.all, group.idle, [], []
     for follower in followers:
+        follower.kill()
+    for follower in idle:
         follower.close()
 
 
