@@ -24,7 +24,7 @@ from kcensus.analyses import analyses as known_analyses
 from kcensus.fleets.apart import Answer, Job
 from kcensus.fleets.look import Content, Looked, rows_of
 from kcensus.fleets.store import TRANSIENT, Writer, writer
-from kcensus.fleets.tables import VERSION, arrow, utc
+from kcensus.fleets.tables import VERSION, arrow, stored, utc
 from kcensus.render.plain import installed_version
 from kcensus.text import printable
 
@@ -96,6 +96,11 @@ class _Target:
     died: int = 0
     started: float = 0.0
 
+    @property
+    def name(self) -> str:
+        """Path as in the store; the same for paths that differ in an escaped character."""
+        return stored(self.path)
+
 
 class Run:
     """One run over targets."""
@@ -123,9 +128,9 @@ class Run:
         self._by_digest: dict[str, str] = {}
         """Attempts by the digest of their content."""
         self._known: dict[str, tuple[int, int, str, str]] = {}
-        """By path, what :attr:`Job.known` tells the worker."""
+        """By path as in the store, what :attr:`Job.known` tells the worker."""
         self._done_before: set[tuple[str, str]] = set()
-        """Paths with the digests of their contents."""
+        """Paths as in the store, with the digests of their contents."""
         self._load()
 
     def _load(self) -> None:
@@ -180,7 +185,7 @@ class Run:
         target.started = target.started or time.time()
         job = msgspec.structs.replace(
             self._template, path=target.path, work=target.work, attempt=target.attempt,
-            known=self._known.get(target.path, self._template.known),
+            known=self._known.get(target.name, self._template.known),
         )  # fmt: skip
         future = self._executor.submit(job)
         self._running[target.attempt] = future
@@ -222,7 +227,7 @@ class Run:
         digest = content.sha256
         if content.error:
             self._fail(target, "content", content.error)
-        elif (target.path, digest) in self._done_before:
+        elif (target.name, digest) in self._done_before:
             self._count("known")
         elif digest in self._by_digest:
             self._duplicate(target)
@@ -277,7 +282,7 @@ class Run:
             "day": f"{utc(taken):%Y-%m-%d}",
             **facts,
             "attempt": target.attempt,
-            "target": target.path,
+            "target": target.name,
             "time": utc(taken),
             "error": printable(error),
             "sha256": content.sha256,

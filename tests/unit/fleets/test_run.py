@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
+import os
 from collections import Counter
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +23,22 @@ from kcensus.fleets.look import Content, Looked
 from kcensus.fleets.tables import arrow
 from kcensus.outputs import OutputError
 from kcensus.store.layout import located
+from kcensus.text import printable
 
 Ended = tuple[Answer, str]
 
 
 def content(job: Job) -> Ended:
     """Return the content of ``NAME`` or ``NAME=CONTENT``."""
-    digest = hashlib.sha256(job.path.partition("=")[2].encode() or job.path.encode()).hexdigest()
+    digest = hashlib.sha256(os.fsencode(job.path.partition("=")[2] or job.path)).hexdigest()
     return Answer(content=msgspec.msgpack.encode(Content(digest, "whole", 1, 1))), "w"
 
 
 def looked(job: Job) -> Ended:
-    common = {"day": "2026-01-02", "attempt": job.attempt, "host": job.path}
+    host = printable(job.path)
+    common = {"day": "2026-01-02", "attempt": job.attempt, "host": host}
     names = ",".join(job.analyses)
-    row = {"analysis": "slab", "finding": "x", "kind": "x", "severity": "notice", "title": job.path}
+    row = {"analysis": "slab", "finding": "x", "kind": "x", "severity": "notice", "title": host}
     sink = pa.BufferOutputStream()
     rows = arrow("findings", [row], common)
     with pa.ipc.new_stream(sink, rows.schema) as writer:
@@ -179,6 +184,28 @@ def test_a_copy_names_the_row_of_its_content_that_counts(place: Path) -> None:
     copies = [row["duplicate_of"] for row in known.values() if row["state"] == "duplicate"]
     assert copies == [original, original]
     assert over(place, ["a=x", "b=x", "c=x"], analyses=more) == {"known": 3}
+
+
+@pytest.mark.parametrize("path", ["/a\x01", "/a\udcff", f"/{'a' * 3000}"])
+def test_paths_that_the_store_writes_in_another_way_are_known_again(place: Path, path: str) -> None:
+    assert over(place, [path]) == {"done": 1}
+    told = Told()
+    assert over(place, [path], told) == {"known": 1}
+    assert told.given[0].known[:2] == (1, 1)
+    assert [row["state"] for row in rows(place)] == ["done"]
+    assert len(rows(place, "findings")) == 1
+
+
+def test_the_frame_has_paths_that_are_no_utf_8(
+    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module("kcensus.api.fleet")
+    monkeypatch.setattr(module, "_executor", lambda *_: nullcontext(Told()))
+    paths = [f"{tmp_path}/{name}" for name in ("b\udcff", "a\x01")]
+    for path in paths:
+        Path(path).touch()
+    frame = module.fleet(paths, store=place, analyses=["slab"])
+    assert frame["target"].tolist() == [f"{tmp_path}/b\\xff", f"{tmp_path}/a\\x01"]
 
 
 def test_a_changed_file_has_two_rows(place: Path) -> None:
