@@ -149,17 +149,21 @@ class Writer:
 def current(targets: pa.Table) -> pa.Table:
     """Return the rows of ``targets`` that count, of each path and content the last one.
 
-    A failure that may not happen again counts until the target is done again. Duplicates name the
+    A failure that may not happen again counts until the target is done again; it does not replace
+    a report on the same content, nor, if the file was not read, any other row. Duplicates name the
     row of their content that counts.
     """
     if not len(targets):
         return targets
     keys = ["target", "sha256", "state", "step", "started", "attempt", "duplicate_of"]
     frame = targets.select(keys).to_pandas().sort_values("started", kind="stable")
-    is_last = ~frame.duplicated(["target", "sha256"], keep="last")
-    is_passing = (frame["state"] == "failed") & frame["step"].isin(TRANSIENT)
-    is_replaced = is_passing & frame.duplicated("target", keep="last")
-    kept = frame[is_last & ~is_replaced].sort_index()
+    is_failed = frame["state"] == "failed"
+    is_passing = is_failed & frame["step"].isin(TRANSIENT)
+    has_report = (~is_failed).groupby([frame["target"], frame["sha256"]]).transform("any")
+    has_other = (frame["sha256"] == "") & (~is_passing).groupby(frame["target"]).transform("any")
+    has_later = frame.duplicated("target", keep="last")
+    kept = frame[~(is_passing & (has_report | has_other | has_later))]
+    kept = kept[~kept.duplicated(["target", "sha256"], keep="last")].sort_index()
     is_copy = kept["state"] == "duplicate"
     originals = kept[~is_copy].drop_duplicates("sha256", keep="last").set_index("sha256")["attempt"]
     of = kept["sha256"].map(originals).where(is_copy).fillna(kept["duplicate_of"])

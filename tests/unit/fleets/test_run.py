@@ -186,6 +186,33 @@ def test_a_copy_names_the_row_of_its_content_that_counts(place: Path) -> None:
     assert over(place, ["a=x", "b=x", "c=x"], analyses=more) == {"known": 3}
 
 
+def away(job: Job) -> Ended:
+    return Answer(content=msgspec.msgpack.encode(Content(error="Stale file handle"))), "w"
+
+
+def test_a_failure_that_passes_does_not_replace_a_report(place: Path) -> None:
+    over(place, ["a", "b"], Told(b=died(9)))
+    told = Told()
+    told.content = away
+    assert over(place, ["a", "b"], told) == {"failed": 2}
+    assert {row["target"]: row["step"] for row in rows(place)} == {"a": "", "b": "content"}
+    more = ["slab", "waits"]
+    assert over(place, ["a"], Told(a=ended("time")), analyses=more) == {"failed": 1}
+    assert over(place, ["a", "b"]) == {"known": 1, "done": 1}
+    assert sorted((row["target"], row["state"]) for row in rows(place)) == [
+        ("a", "done"), ("b", "done"),
+    ]  # fmt: skip
+    assert sorted(row["host"] for row in rows(place, "findings")) == ["a", "b"]
+
+
+def test_a_failure_on_another_content_is_a_row(place: Path) -> None:
+    over(place, ["a"])
+    told = Told(a=ended("time"))
+    told.content = lambda job: content(msgspec.structs.replace(job, path="a=new"))
+    assert over(place, ["a"], told) == {"failed": 1}
+    assert sorted(row["state"] for row in rows(place)) == ["done", "failed"]
+
+
 @pytest.mark.parametrize("path", ["/a\x01", "/a\udcff", f"/{'a' * 3000}"])
 def test_paths_that_the_store_writes_in_another_way_are_known_again(place: Path, path: str) -> None:
     assert over(place, [path]) == {"done": 1}
