@@ -30,6 +30,8 @@ from kcensus.text import printable
 
 _BATCH, _BATCH_BYTES, _BATCH_SECONDS = 64, 64 << 20, 15.0
 """Targets, bytes of their rows, and seconds, after which finished targets are written."""
+_MOST_TRIES = 2
+"""Targets with one content that are tried where failures may pass; all others fail like them."""
 _LINES = 3
 """First lines of an error to keep."""
 _ENDS = {
@@ -124,6 +126,8 @@ class Run:
         self._written = time.monotonic()
         self._waiting: dict[str, list[_Target]] = {}
         """By digest of a content that is being read, the other targets with it."""
+        self._failures: dict[str, list[dict[str, Any]]] = {}
+        """By digest, facts of the failures that may pass."""
         self.tally = Tally()
         self._by_digest: dict[str, str] = {}
         """Attempts by the digest of their content."""
@@ -233,6 +237,8 @@ class Run:
             self._duplicate(target)
         elif digest in self._waiting:
             self._waiting[digest].append(target)
+        elif len(failures := self._failures.get(digest, [])) >= _MOST_TRIES:
+            self._add(target, failures[-1], Answer(), "", {})
         else:
             self._waiting[digest] = []
             target.work = "report"
@@ -256,16 +262,15 @@ class Run:
     ) -> None:
         self._add(target, facts, answer, worker, tables)
         digest = target.content.sha256
-        others = self._waiting.pop(digest, [])
-        if others and facts.get("step") in TRANSIENT:  # the others may do better
-            first, *others = others
-            first.work, self._waiting[digest] = "report", others
-            self._submit(first)
+        if not digest:
             return
-        if digest:
+        if facts.get("step") in TRANSIENT:  # the next one may do better
+            why = {name: facts[name] for name in ("state", "step", "error")}
+            self._failures.setdefault(digest, []).append(why)
+        else:
             self._by_digest[digest] = target.attempt
-        for other in others:
-            self._duplicate(other)
+        for other in self._waiting.pop(digest, []):
+            self._identified(other, other.content)
 
     def _add(
         self,

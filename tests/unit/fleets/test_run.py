@@ -136,6 +136,21 @@ def test_an_end_without_an_answer_is_a_row_and_the_next_twin_is_tried(
     assert {row["step"] for row in rows(place)} == {step, ""}
 
 
+def test_many_copies_of_what_fails_are_tried_twice(place: Path) -> None:
+    names = [f"{letter}=x" for letter in "abcdefgh"]  # more than are submitted at a time
+    told = Told(**dict.fromkeys("abcdefgh", ended("time")))
+    assert over(place, names, told) == {"failed": 8}
+    assert [path for work, path in told.jobs if work == "report"] == ["a=x", "b=x"]
+    assert {(row["step"], row["error"]) for row in rows(place)} == {
+        ("time", "took longer than 600 s; pass a longer --timeout"),
+    }  # fmt: skip
+
+
+def test_a_copy_that_is_found_after_a_failure_is_no_duplicate_of_it(place: Path) -> None:
+    names = ["a=x", *map(str, range(9)), "z=x"]
+    assert over(place, names, Told(a=ended("time"))) == {"failed": 1, "done": 10}
+
+
 def test_a_dead_worker_is_replaced_and_then_given_up(place: Path) -> None:
     limits = run.Limits(retries=2)
     states = over(place, ["a", "b"], Told(a=died(2), b=died(3)), limits=limits)
