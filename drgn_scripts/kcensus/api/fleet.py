@@ -89,7 +89,7 @@ def fleet(
             done=step.advance,
         )
     rows = stored.read(store, "targets").to_pandas()
-    order = {name: number for number, name in enumerate(named)}
+    order = {name: number for number, name in enumerate(map(tables.stored, named))}
     rows = rows[rows["target"].isin(order)]
     rows = rows.sort_values("target", key=lambda targets: targets.map(order), ignore_index=True)
     frame = Frame(rows)

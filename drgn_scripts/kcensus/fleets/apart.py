@@ -99,7 +99,7 @@ class Nurse:
 
         :raises EOFError: the nurse was killed; :class:`OSError`, too
         """
-        self._connection.send_bytes(msgspec.msgpack.encode(job))
+        self._connection.send(job)  # pickled: the names of files may be no UTF-8
         return msgspec.msgpack.decode(self._connection.recv_bytes(), type=Answer)
 
     def kill(self) -> None:
@@ -186,7 +186,7 @@ def serve(works: Mapping[str, Callable[[Job], bytes]]) -> None:
     connection.send_bytes(b"ready")
     with contextlib.suppress(EOFError, OSError):
         while True:
-            job = msgspec.msgpack.decode(connection.recv_bytes(), type=Job)
+            job: Job = connection.recv()
             connection.send_bytes(msgspec.msgpack.encode(_watched(job, works[job.work])))
 
 

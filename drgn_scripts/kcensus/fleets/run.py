@@ -24,12 +24,14 @@ from kcensus.analyses import analyses as known_analyses
 from kcensus.fleets.apart import Answer, Job
 from kcensus.fleets.look import Content, Looked, rows_of
 from kcensus.fleets.store import TRANSIENT, Writer, writer
-from kcensus.fleets.tables import VERSION, arrow, utc
+from kcensus.fleets.tables import VERSION, arrow, stored, utc
 from kcensus.render.plain import installed_version
 from kcensus.text import printable
 
 _BATCH, _BATCH_BYTES, _BATCH_SECONDS = 64, 64 << 20, 15.0
 """Targets, bytes of their rows, and seconds, after which finished targets are written."""
+_MOST_TRIES = 2
+"""Targets with one content that are tried where failures may pass; all others fail like them."""
 _LINES = 3
 """First lines of an error to keep."""
 _ENDS = {
@@ -96,6 +98,11 @@ class _Target:
     died: int = 0
     started: float = 0.0
 
+    @property
+    def name(self) -> str:
+        """Path as in the store; the same for paths that differ in an escaped character."""
+        return stored(self.path)
+
 
 class Run:
     """One run over targets."""
@@ -119,13 +126,15 @@ class Run:
         self._written = time.monotonic()
         self._waiting: dict[str, list[_Target]] = {}
         """By digest of a content that is being read, the other targets with it."""
+        self._failures: dict[str, list[dict[str, Any]]] = {}
+        """By digest, facts of the failures that may pass."""
         self.tally = Tally()
         self._by_digest: dict[str, str] = {}
         """Attempts by the digest of their content."""
         self._known: dict[str, tuple[int, int, str, str]] = {}
-        """By path, what :attr:`Job.known` tells the worker."""
+        """By path as in the store, what :attr:`Job.known` tells the worker."""
         self._done_before: set[tuple[str, str]] = set()
-        """Paths with the digests of their contents."""
+        """Paths as in the store, with the digests of their contents."""
         self._load()
 
     def _load(self) -> None:
@@ -180,7 +189,7 @@ class Run:
         target.started = target.started or time.time()
         job = msgspec.structs.replace(
             self._template, path=target.path, work=target.work, attempt=target.attempt,
-            known=self._known.get(target.path, self._template.known),
+            known=self._known.get(target.name, self._template.known),
         )  # fmt: skip
         future = self._executor.submit(job)
         self._running[target.attempt] = future
@@ -222,12 +231,14 @@ class Run:
         digest = content.sha256
         if content.error:
             self._fail(target, "content", content.error)
-        elif (target.path, digest) in self._done_before:
+        elif (target.name, digest) in self._done_before:
             self._count("known")
         elif digest in self._by_digest:
             self._duplicate(target)
         elif digest in self._waiting:
             self._waiting[digest].append(target)
+        elif len(failures := self._failures.get(digest, [])) >= _MOST_TRIES:
+            self._add(target, failures[-1], Answer(), "", {})
         else:
             self._waiting[digest] = []
             target.work = "report"
@@ -251,16 +262,15 @@ class Run:
     ) -> None:
         self._add(target, facts, answer, worker, tables)
         digest = target.content.sha256
-        others = self._waiting.pop(digest, [])
-        if others and facts.get("step") in TRANSIENT:  # the others may do better
-            first, *others = others
-            first.work, self._waiting[digest] = "report", others
-            self._submit(first)
+        if not digest:
             return
-        if digest:
+        if facts.get("step") in TRANSIENT:  # the next one may do better
+            why = {name: facts[name] for name in ("state", "step", "error")}
+            self._failures.setdefault(digest, []).append(why)
+        else:
             self._by_digest[digest] = target.attempt
-        for other in others:
-            self._duplicate(other)
+        for other in self._waiting.pop(digest, []):
+            self._identified(other, other.content)
 
     def _add(
         self,
@@ -277,7 +287,7 @@ class Run:
             "day": f"{utc(taken):%Y-%m-%d}",
             **facts,
             "attempt": target.attempt,
-            "target": target.path,
+            "target": target.name,
             "time": utc(taken),
             "error": printable(error),
             "sha256": content.sha256,

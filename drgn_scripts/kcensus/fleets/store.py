@@ -68,9 +68,17 @@ class Writer:
         self._where = where
         self._batches = 0
         self._run = 0
+        self._tables: dict[str, DeltaTable] = {}
+        """As of their last use; loading one again reads the log of all its files."""
+        self._records: set[str] | None = None
+        """Those in ``figures``, once some are added."""
 
     def begin(self) -> None:
-        """Count this run, which ends all others."""
+        """Count this run, which ends all others.
+
+        :raises FleetError: another one began at the same time
+        """
+        # Of two runs that read the same number, the commit of the later one conflicts.
         self._run = (self._table("targets").transaction_version(_RUN) or 0) + 1
         self._append("targets", SCHEMAS["targets"].empty_table())
 
@@ -100,6 +108,12 @@ class Writer:
                 if name == FIGURES:
                     parts = self._new(parts)
                 if parts:
+                    self._table(name).update_incremental()
+                    if (
+                        name == "targets"
+                        and self._table(name).transaction_version(_RUN) != self._run
+                    ):
+                        raise FleetError(_TAKEN)
                     self._append(name, pa.concat_tables(parts))
 
     def _new(self, parts: Sequence[pa.Table]) -> list[pa.Table]:
@@ -107,23 +121,17 @@ class Writer:
         own = {part["record"][0].as_py(): part for part in parts}
         if not own:
             return []
-        table = self._table(FIGURES).to_pyarrow_dataset()
-        days = pa.array({part["day"][0].as_py() for part in own.values()}, pa.string())
-        known = table.to_table(
-            columns=["record"],
-            filter=pc.field("day").isin(days) & pc.field("record").isin(pa.array([*own])),
-        )
-        for record in pc.unique(known["record"]).to_pylist():
-            del own[record]
-        return [*own.values()]
+        if self._records is None:
+            found = self._table(FIGURES).to_pyarrow_dataset().to_batches(columns=["record"])
+            self._records = {each for rows in found for each in rows["record"].unique().to_pylist()}
+        new = [part for record, part in own.items() if record not in self._records]
+        self._records |= {*own}
+        return new
 
     def _append(self, name: str, rows: pa.Table) -> None:
         table = self._table(name)
-        own = None
-        if name == "targets":
-            if (table.transaction_version(_RUN) or 0) not in (self._run, self._run - 1):
-                raise FleetError(_TAKEN)
-            own = CommitProperties(app_transactions=[Transaction(_RUN, self._run)])
+        run = CommitProperties(app_transactions=[Transaction(_RUN, self._run)])
+        own = run if name == "targets" else None
         try:
             write_deltalake(
                 table, rows, mode="append", schema_mode="merge",
@@ -133,14 +141,16 @@ class Writer:
             if own is None:
                 raise
             raise FleetError(_TAKEN) from None
-        self._where.sync(self._table(name), name)
+        self._where.sync(table, name)
         if self._batches % _MERGED_EVERY == 0:
             with contextlib.suppress(DeltaError, OSError):
-                self._table(name).optimize.compact(writer_properties=dataset.WRITING)
-                self._table(name).vacuum(dry_run=False)
+                table.optimize.compact(writer_properties=dataset.WRITING)
+                table.vacuum(dry_run=False)
 
     def _table(self, name: str) -> DeltaTable:
-        return DeltaTable(self._where.uri(name))
+        if name not in self._tables:
+            self._tables[name] = DeltaTable(self._where.uri(name))
+        return self._tables[name]
 
     def _read(self, name: str, columns: list[str] | None) -> pa.Table:
         return self._table(name).to_pyarrow_dataset().to_table(columns=columns)
@@ -149,17 +159,21 @@ class Writer:
 def current(targets: pa.Table) -> pa.Table:
     """Return the rows of ``targets`` that count, of each path and content the last one.
 
-    A failure that may not happen again counts until the target is done again. Duplicates name the
+    A failure that may not happen again counts until the target is done again; it does not replace
+    a report on the same content, nor, if the file was not read, any other row. Duplicates name the
     row of their content that counts.
     """
     if not len(targets):
         return targets
     keys = ["target", "sha256", "state", "step", "started", "attempt", "duplicate_of"]
     frame = targets.select(keys).to_pandas().sort_values("started", kind="stable")
-    is_last = ~frame.duplicated(["target", "sha256"], keep="last")
-    is_passing = (frame["state"] == "failed") & frame["step"].isin(TRANSIENT)
-    is_replaced = is_passing & frame.duplicated("target", keep="last")
-    kept = frame[is_last & ~is_replaced].sort_index()
+    is_failed = frame["state"] == "failed"
+    is_passing = is_failed & frame["step"].isin(TRANSIENT)
+    has_report = (~is_failed).groupby([frame["target"], frame["sha256"]]).transform("any")
+    has_other = (frame["sha256"] == "") & (~is_passing).groupby(frame["target"]).transform("any")
+    has_later = frame.duplicated("target", keep="last")
+    kept = frame[~(is_passing & (has_report | has_other | has_later))]
+    kept = kept[~kept.duplicated(["target", "sha256"], keep="last")].sort_index()
     is_copy = kept["state"] == "duplicate"
     originals = kept[~is_copy].drop_duplicates("sha256", keep="last").set_index("sha256")["attempt"]
     of = kept["sha256"].map(originals).where(is_copy).fillna(kept["duplicate_of"])

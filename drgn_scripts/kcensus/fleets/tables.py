@@ -184,7 +184,7 @@ def arrow(table: str, rows: Iterable[Mapping[str, Any]], common: Mapping[str, An
 
 def _value(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_string(kind):
-        return bounded(printable(str(value)), _MAX_TEXT) if value is not None else ""
+        return stored(str(value)) if value is not None else ""
     if value is None or value != value:  # NaN, and NA of pandas below
         return None
     if pa.types.is_floating(kind):
@@ -197,6 +197,11 @@ def _float(value: Any) -> float | None:
         return float(value)
     except TypeError:  # NA of pandas
         return None
+
+
+def stored(name: str) -> str:
+    """Return a text as it stands in the tables: printable, and bounded."""
+    return bounded(printable(name), _MAX_TEXT)
 
 
 def utc(seconds: float) -> datetime.datetime:

@@ -24,7 +24,7 @@ def work(job):
     if job.path == "nurse":
         os.kill(os.getppid(), 9)
         time.sleep(60)
-    return job.path.encode()
+    return os.fsencode(job.path)
 apart._end_with_parent()
 apart.serve({"report": work})
 """
@@ -82,6 +82,10 @@ def test_a_nurse_does_one_job_after_another(nursery: Nursery) -> None:
     (nurse,) = nursery._nurses.values()
     nurse.kill()
     assert nursery.run(job("d")).content == b"d"
+
+
+def test_a_nurse_takes_paths_that_are_no_utf_8(nursery: Nursery) -> None:
+    assert nursery.run(job("/a\udcff")).content == b"/a\xff"
 
 
 def test_a_job_that_kills_nurses_is_given_up(nursery: Nursery) -> None:

@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
+import os
 from collections import Counter
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +23,22 @@ from kcensus.fleets.look import Content, Looked
 from kcensus.fleets.tables import arrow
 from kcensus.outputs import OutputError
 from kcensus.store.layout import located
+from kcensus.text import printable
 
 Ended = tuple[Answer, str]
 
 
 def content(job: Job) -> Ended:
     """Return the content of ``NAME`` or ``NAME=CONTENT``."""
-    digest = hashlib.sha256(job.path.partition("=")[2].encode() or job.path.encode()).hexdigest()
+    digest = hashlib.sha256(os.fsencode(job.path.partition("=")[2] or job.path)).hexdigest()
     return Answer(content=msgspec.msgpack.encode(Content(digest, "whole", 1, 1))), "w"
 
 
 def looked(job: Job) -> Ended:
-    common = {"day": "2026-01-02", "attempt": job.attempt, "host": job.path}
+    host = printable(job.path)
+    common = {"day": "2026-01-02", "attempt": job.attempt, "host": host}
     names = ",".join(job.analyses)
-    row = {"analysis": "slab", "finding": "x", "kind": "x", "severity": "notice", "title": job.path}
+    row = {"analysis": "slab", "finding": "x", "kind": "x", "severity": "notice", "title": host}
     sink = pa.BufferOutputStream()
     rows = arrow("findings", [row], common)
     with pa.ipc.new_stream(sink, rows.schema) as writer:
@@ -131,6 +136,21 @@ def test_an_end_without_an_answer_is_a_row_and_the_next_twin_is_tried(
     assert {row["step"] for row in rows(place)} == {step, ""}
 
 
+def test_many_copies_of_what_fails_are_tried_twice(place: Path) -> None:
+    names = [f"{letter}=x" for letter in "abcdefgh"]  # more than are submitted at a time
+    told = Told(**dict.fromkeys("abcdefgh", ended("time")))
+    assert over(place, names, told) == {"failed": 8}
+    assert [path for work, path in told.jobs if work == "report"] == ["a=x", "b=x"]
+    assert {(row["step"], row["error"]) for row in rows(place)} == {
+        ("time", "took longer than 600 s; pass a longer --timeout"),
+    }  # fmt: skip
+
+
+def test_a_copy_that_is_found_after_a_failure_is_no_duplicate_of_it(place: Path) -> None:
+    names = ["a=x", *map(str, range(9)), "z=x"]
+    assert over(place, names, Told(a=ended("time"))) == {"failed": 1, "done": 10}
+
+
 def test_a_dead_worker_is_replaced_and_then_given_up(place: Path) -> None:
     limits = run.Limits(retries=2)
     states = over(place, ["a", "b"], Told(a=died(2), b=died(3)), limits=limits)
@@ -179,6 +199,55 @@ def test_a_copy_names_the_row_of_its_content_that_counts(place: Path) -> None:
     copies = [row["duplicate_of"] for row in known.values() if row["state"] == "duplicate"]
     assert copies == [original, original]
     assert over(place, ["a=x", "b=x", "c=x"], analyses=more) == {"known": 3}
+
+
+def away(job: Job) -> Ended:
+    return Answer(content=msgspec.msgpack.encode(Content(error="Stale file handle"))), "w"
+
+
+def test_a_failure_that_passes_does_not_replace_a_report(place: Path) -> None:
+    over(place, ["a", "b"], Told(b=died(9)))
+    told = Told()
+    told.content = away
+    assert over(place, ["a", "b"], told) == {"failed": 2}
+    assert {row["target"]: row["step"] for row in rows(place)} == {"a": "", "b": "content"}
+    more = ["slab", "waits"]
+    assert over(place, ["a"], Told(a=ended("time")), analyses=more) == {"failed": 1}
+    assert over(place, ["a", "b"]) == {"known": 1, "done": 1}
+    assert sorted((row["target"], row["state"]) for row in rows(place)) == [
+        ("a", "done"), ("b", "done"),
+    ]  # fmt: skip
+    assert sorted(row["host"] for row in rows(place, "findings")) == ["a", "b"]
+
+
+def test_a_failure_on_another_content_is_a_row(place: Path) -> None:
+    over(place, ["a"])
+    told = Told(a=ended("time"))
+    told.content = lambda job: content(msgspec.structs.replace(job, path="a=new"))
+    assert over(place, ["a"], told) == {"failed": 1}
+    assert sorted(row["state"] for row in rows(place)) == ["done", "failed"]
+
+
+@pytest.mark.parametrize("path", ["/a\x01", "/a\udcff", f"/{'a' * 3000}"])
+def test_paths_that_the_store_writes_in_another_way_are_known_again(place: Path, path: str) -> None:
+    assert over(place, [path]) == {"done": 1}
+    told = Told()
+    assert over(place, [path], told) == {"known": 1}
+    assert told.given[0].known[:2] == (1, 1)
+    assert [row["state"] for row in rows(place)] == ["done"]
+    assert len(rows(place, "findings")) == 1
+
+
+def test_the_frame_has_paths_that_are_no_utf_8(
+    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module("kcensus.api.fleet")
+    monkeypatch.setattr(module, "_executor", lambda *_: nullcontext(Told()))
+    paths = [f"{tmp_path}/{name}" for name in ("b\udcff", "a\x01")]
+    for path in paths:
+        Path(path).touch()
+    frame = module.fleet(paths, store=place, analyses=["slab"])
+    assert frame["target"].tolist() == [f"{tmp_path}/b\\xff", f"{tmp_path}/a\\x01"]
 
 
 def test_a_changed_file_has_two_rows(place: Path) -> None:

@@ -10,8 +10,9 @@ import pytest
 
 from kcensus.fleets import FleetError
 from kcensus.fleets.places import Bucket, Directory, place
-from kcensus.fleets.store import Writer, read, writer
+from kcensus.fleets.store import FIGURES, Writer, read, writer
 from kcensus.fleets.tables import arrow
+from tests.unit.fleets import stores
 
 
 def test_a_later_run_ends_an_earlier_one_where_there_is_no_lock(tmp_path: Path) -> None:
@@ -31,6 +32,48 @@ def test_a_later_run_ends_an_earlier_one_where_there_is_no_lock(tmp_path: Path) 
         later.add([rows("c")])
     for table in ("targets", "findings"):
         assert sorted(read(tmp_path, table)["attempt"].to_pylist()) == ["a", "c"]
+
+
+def test_of_two_runs_that_begin_at_a_time_one_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with writer(tmp_path):
+        pass
+    first, second = Writer(place(tmp_path)), Writer(place(tmp_path))
+    append = Writer._append
+
+    def after_the_other(self: Writer, name: str, rows: pa.Table) -> None:
+        if self is first:
+            append(second, name, rows)
+        append(self, name, rows)
+
+    monkeypatch.setattr(Writer, "_append", after_the_other)
+    second._run = 2
+    with pytest.raises(FleetError, match="another"):
+        first.begin()
+
+
+def test_records_are_added_once(tmp_path: Path) -> None:
+    rows = [stores.rows(stores.Target("a", figures={"slab": 1}))]
+    for _ in range(2):  # as after a killed writer
+        with writer(tmp_path) as store:
+            store.add(rows)
+            store.add(rows)
+    assert len(read(tmp_path, FIGURES)) == 1
+
+
+def test_a_batch_costs_the_same_in_a_large_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log of a store has an entry for each host and day."""
+    with writer(tmp_path) as store:
+        for name in "abc":
+            store.add([stores.rows(stores.Target(name, host=name, figures={"slab": 1}))])
+        monkeypatch.delattr("deltalake.DeltaTable.to_pyarrow_dataset")
+        monkeypatch.delattr("deltalake.DeltaTable.__init__")
+        store.add([stores.rows(stores.Target("d", host="d", figures={"slab": 1}))])
+        monkeypatch.undo()
+    assert len(read(tmp_path, FIGURES)) == 4
 
 
 @pytest.mark.parametrize(
