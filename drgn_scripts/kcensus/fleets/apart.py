@@ -26,6 +26,8 @@ from pathlib import Path
 
 import msgspec
 
+from kcensus.limits.children import environment, python
+
 _GRACE = 5.0
 """Seconds for a killed child to end; one that waits for a dead server never does."""
 _START = 120.0
@@ -84,8 +86,8 @@ class Nurse:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=_environment(),
+                [*python(_PROGRAM), str(theirs.fileno())],
+                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=environment(),
             )  # fmt: skip
         self._connection = Connection(ours.detach())
         with contextlib.suppress(EOFError, OSError):
@@ -111,11 +113,6 @@ class Nurse:
         self.kill()
         self._process.wait()
         self._connection.close()
-
-
-def _environment() -> dict[str, str]:
-    """Return the environment of a nurse, in which this module can be imported."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 class Nursery:
