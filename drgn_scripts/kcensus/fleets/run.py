@@ -213,8 +213,7 @@ class Run:
             self._identified(target, msgspec.msgpack.decode(answer.content, type=Content))
         else:
             looked = msgspec.msgpack.decode(answer.content, type=Looked)
-            tables = {name: rows_of(stream) for name, stream in looked.tables.items()}
-            self._end(target, looked.facts, answer, worker, tables)
+            self._end(target, looked.facts, answer, worker, looked.tables)
 
     def _identified(self, target: _Target, content: Content) -> None:
         """Read a target whose content is new."""
@@ -247,9 +246,9 @@ class Run:
         facts: dict[str, Any],
         answer: Answer,
         worker: str,
-        tables: Mapping[str, pa.Table],
+        streams: Mapping[str, bytes],
     ) -> None:
-        self._add(target, facts, answer, worker, tables)
+        self._add(target, facts, answer, worker, streams)
         digest = target.content.sha256
         others = self._waiting.pop(digest, [])
         if others and facts.get("step") in TRANSIENT:  # the others may do better
@@ -268,8 +267,24 @@ class Run:
         facts: dict[str, Any],
         answer: Answer,
         worker: str,
-        tables: Mapping[str, pa.Table],
+        streams: Mapping[str, bytes],
     ) -> None:
+        try:
+            tables = {name: rows_of(stream) for name, stream in streams.items()}
+            tables["targets"] = self._row(target, facts, answer, worker)
+        except Exception as error:  # of what is in the target: others go on
+            why = f"its results cannot be stored: {error}"
+            facts = {"state": "failed", "step": "analyse", "error": why}
+            tables = {"targets": self._row(target, facts, answer, worker)}
+        self._batch.append(tables)
+        self._batch_bytes += sum(table.nbytes for table in tables.values())
+        self._count(str(facts["state"]))
+        if len(self._batch) >= _BATCH or self._batch_bytes >= _BATCH_BYTES:
+            self._write()
+
+    def _row(
+        self, target: _Target, facts: Mapping[str, Any], answer: Answer, worker: str
+    ) -> pa.Table:
         content = target.content
         taken = facts.get("time", target.started)
         error = "; ".join(str(facts.get("error", "")).splitlines()[:_LINES])
@@ -293,11 +308,7 @@ class Run:
             "kcensus": installed_version(),
             "schema": VERSION,
         }
-        self._batch.append({**tables, "targets": arrow("targets", [row], {})})
-        self._batch_bytes += sum(table.nbytes for table in tables.values())
-        self._count(str(facts["state"]))
-        if len(self._batch) >= _BATCH or self._batch_bytes >= _BATCH_BYTES:
-            self._write()
+        return arrow("targets", [row], {})
 
     def _count(self, state: str) -> None:
         self.tally.states[state] += 1

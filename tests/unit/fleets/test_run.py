@@ -131,6 +131,25 @@ def test_an_end_without_an_answer_is_a_row_and_the_next_twin_is_tried(
     assert {row["step"] for row in rows(place)} == {step, ""}
 
 
+def answered(**facts: Any) -> Callable[[Job], Ended]:
+    made = {"state": "done", "step": "", "analyses": "slab", **facts}
+    return lambda job: (Answer(content=msgspec.msgpack.encode(Looked(made))), "w")
+
+
+def test_results_that_cannot_be_stored_are_a_row(place: Path) -> None:
+    looked = Looked({"state": "done"}, {"findings": b"no stream"})
+    told = Told(
+        a=answered(time=1e300),
+        b=lambda job: (Answer(content=msgspec.msgpack.encode(looked)), "w"),
+        c=answered(ram_bytes=1 << 63),
+    )
+    assert over(place, ["a", "b", "c", "d"], told) == {"failed": 2, "done": 2}
+    known = {row["target"]: row for row in rows(place)}
+    assert [known[name]["step"] for name in "abcd"] == ["analyse", "analyse", "", ""]
+    assert "cannot be stored" in known["a"]["error"]
+    assert known["c"]["ram_bytes"] is None
+
+
 def test_a_dead_worker_is_replaced_and_then_given_up(place: Path) -> None:
     limits = run.Limits(retries=2)
     states = over(place, ["a", "b"], Told(a=died(2), b=died(3)), limits=limits)
