@@ -184,7 +184,9 @@ def serve(works: Mapping[str, Callable[[Job], bytes]]) -> None:
     with contextlib.suppress(EOFError, OSError):
         while True:
             job = msgspec.msgpack.decode(connection.recv_bytes(), type=Job)
-            connection.send_bytes(msgspec.msgpack.encode(_watched(job, works[job.work])))
+            connection.send_bytes(
+                msgspec.msgpack.encode(_watched(job, works[job.work], connection))
+            )
 
 
 def _end_with_parent() -> None:
@@ -192,14 +194,15 @@ def _end_with_parent() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _watched(job: Job, work: Callable[[Job], bytes]) -> Answer:
+def _watched(job: Job, work: Callable[[Job], bytes], owner: Connection) -> Answer:
     """Do a job in a child, and return what became of it."""
-    start = time.monotonic()
+    start, nurse = time.monotonic(), os.getpid()
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
         os.close(reader)
-        _child(job, work, writer)
+        owner.close()  # else it could not see the end of the nurse before that of this child
+        _child(job, work, writer, nurse)
     os.close(writer)
     content, ended = _received(reader, start + job.seconds)
     os.close(reader)
@@ -214,12 +217,14 @@ def _watched(job: Job, work: Callable[[Job], bytes]) -> Answer:
     return answer
 
 
-def _child(job: Job, work: Callable[[Job], bytes], writer: int) -> None:
+def _child(job: Job, work: Callable[[Job], bytes], writer: int, nurse: int) -> None:
     """Do the work of a child, which ends here."""
     status = 1
     try:
         os.setpgid(0, 0)
         _end_with_parent()
+        if os.getppid() != nurse:
+            return  # it ended meanwhile
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 1)

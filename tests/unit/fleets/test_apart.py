@@ -8,15 +8,16 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing import Pipe
 
 import pytest
 
 from kcensus.fleets import apart
-from kcensus.fleets.apart import Job, Nursery
+from kcensus.fleets.apart import Answer, Job, Nursery
 
 # Of a nurse without imports: `job.path` says what its child does.
 PROGRAM = """
-import os, time
+import ctypes, os, time
 from kcensus.fleets import apart
 def work(job):
     if job.path == "hang":
@@ -24,6 +25,10 @@ def work(job):
     if job.path == "nurse":
         os.kill(os.getppid(), 9)
         time.sleep(60)
+    if job.path == "orphan":
+        ctypes.CDLL(None).prctl(1, 0)  # as if the nurse had ended before it was called
+        os.kill(os.getppid(), 9)
+        time.sleep(20)
     return job.path.encode()
 apart._end_with_parent()
 apart.serve({"report": work})
@@ -32,6 +37,11 @@ apart.serve({"report": work})
 
 def job(path: str, seconds: float = 30.0) -> Job:
     return Job(path, "report", f"attempt-{path}", seconds, 1 << 30)
+
+
+def watched(job: Job, work: Callable[[Job], bytes]) -> Answer:
+    with Pipe()[0] as connection:
+        return apart._watched(job, work, connection)
 
 
 def hang(job: Job) -> bytes:
@@ -63,10 +73,15 @@ def test_a_child_ends_somehow(
     work: Callable[[Job], bytes], ended: str, content: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(apart, "_MAX_ANSWER", 1 << 20)
-    answer = apart._watched(job("x", 0.3), work)
+    answer = watched(job("x", 0.3), work)
     assert (answer.ended, answer.content) == (ended, content)
     assert answer.seconds < 5
     assert answer.peak_bytes > 1 << 20
+
+
+def test_a_child_whose_nurse_has_ended_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getppid", lambda: 1)
+    assert watched(job("x"), lambda job: b"done").content == b""
 
 
 @pytest.fixture
@@ -88,6 +103,13 @@ def test_a_job_that_kills_nurses_is_given_up(nursery: Nursery) -> None:
     with pytest.raises(RuntimeError, match="twice"):
         nursery.run(job("nurse"))
     assert nursery.run(job("a")).content == b"a"
+
+
+def test_the_end_of_a_nurse_shows_before_that_of_its_child(nursery: Nursery) -> None:
+    start = time.monotonic()
+    with pytest.raises(RuntimeError, match="twice"):
+        nursery.run(job("orphan"))
+    assert time.monotonic() - start < 15
 
 
 def test_a_stopped_job_ends_at_once_and_others_go_on(nursery: Nursery) -> None:
