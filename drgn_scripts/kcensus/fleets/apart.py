@@ -34,6 +34,11 @@ _START = 120.0
 """Seconds for the nurse to import everything."""
 _MAX_ANSWER = 16 << 20
 """Bytes; a report with all analyses takes 75 KB."""
+_MAX_ERROR = 4096
+"""Bytes of the text of an error."""
+_FAILED = 3
+_ENDS = {0: "", _FAILED: "failed"}
+"""What the status of a child stands for; any other one is not ours."""
 _PR_SET_PDEATHSIG = 1
 _PROGRAM = """
 from kcensus.fleets import apart
@@ -70,13 +75,14 @@ class Answer(msgspec.Struct):
     """What became of a job."""
 
     ended: str = ""
-    """``time``, ``killed`` by a signal, ``large`` answer; or an empty text."""
+    """``time``, ``killed`` by a signal or a library, ``large`` answer, or ``failed``;
+    empty if it did the job."""
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     peak_bytes: int = 0
     """Most resident memory of the child."""
     content: bytes = b""
-    """What the child returned."""
+    """What the child returned; the error of one that failed."""
 
 
 class Nurse:
@@ -213,7 +219,7 @@ def _watched(job: Job, work: Callable[[Job], bytes], owner: Connection) -> Answe
     answer = _waited(child)
     answer.seconds = time.monotonic() - start
     answer.ended = ended or answer.ended
-    answer.content = b"" if answer.ended else content
+    answer.content = content if answer.ended in ("", "failed") else b""
     return answer
 
 
@@ -231,9 +237,14 @@ def _child(job: Job, work: Callable[[Job], bytes], writer: int, nurse: int) -> N
         os.dup2(null, 2)
         with contextlib.suppress(OSError):  # if memory is short, the kernel takes this process
             Path("/proc/self/oom_score_adj").write_text("1000")
+        try:
+            made, ended = work(job), 0
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+            made, ended = text.encode("utf-8", "backslashreplace")[:_MAX_ERROR], _FAILED
         with open(writer, "wb") as file:
-            file.write(work(job))
-        status = 0
+            file.write(made)
+        status = ended
     finally:
         os._exit(status)
 
@@ -257,8 +268,8 @@ def _waited(child: int) -> Answer:
     while time.monotonic() < deadline:
         pid, status, usage = os.wait4(child, os.WNOHANG)
         if pid:
-            killed = "killed" if os.WIFSIGNALED(status) else ""
+            ended = _ENDS.get(os.waitstatus_to_exitcode(status), "killed")
             cpu_seconds = usage.ru_utime + usage.ru_stime
-            return Answer(killed, 0.0, cpu_seconds, usage.ru_maxrss << 10)
+            return Answer(ended, 0.0, cpu_seconds, usage.ru_maxrss << 10)
         time.sleep(0.001)
     return Answer("killed")

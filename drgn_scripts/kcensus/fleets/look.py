@@ -38,7 +38,7 @@ from kcensus.sources.debuginfo import debuginfod
 from kcensus.sources.formats.coverage import coverage
 from kcensus.sources.formats.sniff import sniff
 from kcensus.sources.model import SYMBOLS, MissingDebugInfo, kernel_release
-from kcensus.sources.reader import FileReader
+from kcensus.sources.reader import FileReader, os_error
 from kcensus.sources.vmcoreinfo.opening import open_dump
 from kcensus.store.layout import bounded_host
 from kcensus.store.records import exact, record
@@ -115,6 +115,8 @@ def content(job: Job) -> bytes:
             found.sha256 = digest.hexdigest()
     except TargetError as error:
         found = Content(error=str(error))
+    except OSError as error:
+        found = Content(error=str(os_error(job.path, error)))
     return msgspec.msgpack.encode(found)
 
 

@@ -35,6 +35,7 @@ _LINES = 3
 _ENDS = {
     "time": ("time", "took longer than {seconds:g} s; pass a longer --timeout"),
     "large": ("killed", "its results are too large"),
+    "failed": ("killed", "its process failed: {error}"),
     "killed": ("killed", "its process was killed, probably for lack of memory"),
 }
 """Step and error of a job that ended without an answer."""
@@ -208,7 +209,9 @@ class Run:
         ended = answer.ended if answer.content else answer.ended or "killed"
         if ended:
             step, why = _ENDS[ended]
-            self._fail(target, step, why.format(seconds=self._limits.seconds), answer)
+            text = answer.content.decode(errors="replace")
+            why = why.format(seconds=self._limits.seconds, error=text)
+            self._fail(target, step, why, answer)
         elif target.work == "content":
             self._identified(target, msgspec.msgpack.decode(answer.content, type=Content))
         else:

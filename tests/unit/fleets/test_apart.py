@@ -55,27 +55,32 @@ def die(job: Job) -> bytes:
 
 
 def fail(job: Job) -> bytes:
-    raise RuntimeError("a bug")
+    raise RuntimeError("a bug\udcff")
 
 
 @pytest.mark.parametrize(
-    ("work", "ended", "content"),
+    ("work", "seconds", "ended", "content"),
     [
-        (lambda job: b"done", "", b"done"),
-        (hang, "time", b""),
-        (die, "killed", b""),
-        (lambda job: bytes(2 << 20), "large", b""),
-        (fail, "", b""),
+        (lambda job: b"done", 30.0, "", b"done"),
+        (hang, 0.3, "time", b""),
+        (die, 30.0, "killed", b""),
+        (lambda job: os._exit(9), 30.0, "killed", b""),
+        (lambda job: bytes(2 << 20), 30.0, "large", b""),
+        (fail, 30.0, "failed", b"RuntimeError: a bug\\udcff"),
     ],
-    ids=["done", "hang", "die", "large", "fail"],
+    ids=["done", "hang", "die", "exit", "large", "fail"],
 )
 def test_a_child_ends_somehow(
-    work: Callable[[Job], bytes], ended: str, content: bytes, monkeypatch: pytest.MonkeyPatch
+    work: Callable[[Job], bytes],
+    seconds: float,
+    ended: str,
+    content: bytes,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(apart, "_MAX_ANSWER", 1 << 20)
-    answer = watched(job("x", 0.3), work)
+    answer = watched(job("x", seconds), work)
     assert (answer.ended, answer.content) == (ended, content)
-    assert answer.seconds < 5
+    assert answer.seconds < 20
     assert answer.peak_bytes > 1 << 20
 
 

@@ -68,6 +68,17 @@ def test_a_file_that_cannot_be_read_has_a_reason(tmp_path: Path) -> None:
     assert "no such file" in content(tmp_path / "missing").error
 
 
+def test_a_file_that_goes_away_has_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(_: object) -> None:
+        raise FileNotFoundError
+
+    (tmp_path / "x").write_bytes(b"abc")
+    monkeypatch.setattr(look, "FileReader", gone)
+    assert "no such file" in content(tmp_path / "x").error
+
+
 def test_without_types_the_rungs_that_were_tried_are_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -131,6 +131,13 @@ def test_an_end_without_an_answer_is_a_row_and_the_next_twin_is_tried(
     assert {row["step"] for row in rows(place)} == {step, ""}
 
 
+def test_the_error_of_a_process_is_in_its_row(place: Path) -> None:
+    told = Told(a=lambda job: (Answer("failed", content=b"OddError: {why}"), "w"))
+    assert over(place, ["a"], told) == {"failed": 1}
+    (row,) = rows(place)
+    assert (row["step"], row["error"]) == ("killed", "its process failed: OddError: {why}")
+
+
 def answered(**facts: Any) -> Callable[[Job], Ended]:
     made = {"state": "done", "step": "", "analyses": "slab", **facts}
     return lambda job: (Answer(content=msgspec.msgpack.encode(Looked(made))), "w")
