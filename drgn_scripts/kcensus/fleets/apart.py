@@ -150,7 +150,7 @@ class Nursery:
                 nurse.close()
             finally:
                 with self._lock:
-                    del self._running[job.attempt]
+                    self._running.pop(job.attempt, None)  # Dask may run a job twice
         raise RuntimeError("the process for targets was killed twice")
 
     def _check(self, job: Job) -> None:

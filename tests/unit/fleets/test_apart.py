@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import Pipe
 
 import pytest
@@ -22,6 +23,8 @@ from kcensus.fleets import apart
 def work(job):
     if job.path == "hang":
         time.sleep(60)
+    if job.path == "wait":
+        time.sleep(1)
     if job.path == "nurse":
         os.kill(os.getppid(), 9)
         time.sleep(60)
@@ -102,6 +105,12 @@ def test_a_nurse_does_one_job_after_another(nursery: Nursery) -> None:
     (nurse,) = nursery._nurses.values()
     nurse.kill()
     assert nursery.run(job("d")).content == b"d"
+
+
+def test_a_job_may_run_twice_at_a_time(nursery: Nursery) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        answers = pool.map(nursery.run, [job("wait")] * 2)
+        assert [answer.content for answer in answers] == [b"wait"] * 2
 
 
 def test_a_job_that_kills_nurses_is_given_up(nursery: Nursery) -> None:
