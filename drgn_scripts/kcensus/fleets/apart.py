@@ -26,12 +26,19 @@ from pathlib import Path
 
 import msgspec
 
+from kcensus.limits.children import environment, python
+
 _GRACE = 5.0
 """Seconds for a killed child to end; one that waits for a dead server never does."""
 _START = 120.0
 """Seconds for the nurse to import everything."""
 _MAX_ANSWER = 16 << 20
 """Bytes; a report with all analyses takes 75 KB."""
+_MAX_ERROR = 4096
+"""Bytes of the text of an error."""
+_FAILED = 3
+_ENDS = {0: "", _FAILED: "failed"}
+"""What the status of a child stands for; any other one is not ours."""
 _PR_SET_PDEATHSIG = 1
 _PROGRAM = """
 from kcensus.fleets import apart
@@ -68,13 +75,14 @@ class Answer(msgspec.Struct):
     """What became of a job."""
 
     ended: str = ""
-    """``time``, ``killed`` by a signal, ``large`` answer; or an empty text."""
+    """``time``, ``killed`` by a signal or a library, ``large`` answer, or ``failed``;
+    empty if it did the job."""
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     peak_bytes: int = 0
     """Most resident memory of the child."""
     content: bytes = b""
-    """What the child returned."""
+    """What the child returned; the error of one that failed."""
 
 
 class Nurse:
@@ -84,8 +92,8 @@ class Nurse:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=_environment(),
+                [*python(_PROGRAM), str(theirs.fileno())],
+                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=environment(),
             )  # fmt: skip
         self._connection = Connection(ours.detach())
         with contextlib.suppress(EOFError, OSError):
@@ -111,11 +119,6 @@ class Nurse:
         self.kill()
         self._process.wait()
         self._connection.close()
-
-
-def _environment() -> dict[str, str]:
-    """Return the environment of a nurse, in which this module can be imported."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 class Nursery:
@@ -147,7 +150,7 @@ class Nursery:
                 nurse.close()
             finally:
                 with self._lock:
-                    del self._running[job.attempt]
+                    self._running.pop(job.attempt, None)  # Dask may run a job twice
         raise RuntimeError("the process for targets was killed twice")
 
     def _check(self, job: Job) -> None:
@@ -187,7 +190,8 @@ def serve(works: Mapping[str, Callable[[Job], bytes]]) -> None:
     with contextlib.suppress(EOFError, OSError):
         while True:
             job: Job = connection.recv()
-            connection.send_bytes(msgspec.msgpack.encode(_watched(job, works[job.work])))
+            content = msgspec.msgpack.encode(_watched(job, works[job.work], connection))
+            connection.send_bytes(content)
 
 
 def _end_with_parent() -> None:
@@ -195,14 +199,15 @@ def _end_with_parent() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _watched(job: Job, work: Callable[[Job], bytes]) -> Answer:
+def _watched(job: Job, work: Callable[[Job], bytes], owner: Connection) -> Answer:
     """Do a job in a child, and return what became of it."""
-    start = time.monotonic()
+    start, nurse = time.monotonic(), os.getpid()
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
         os.close(reader)
-        _child(job, work, writer)
+        owner.close()  # else it could not see the end of the nurse before that of this child
+        _child(job, work, writer, nurse)
     os.close(writer)
     content, ended = _received(reader, start + job.seconds)
     os.close(reader)
@@ -213,25 +218,32 @@ def _watched(job: Job, work: Callable[[Job], bytes]) -> Answer:
     answer = _waited(child)
     answer.seconds = time.monotonic() - start
     answer.ended = ended or answer.ended
-    answer.content = b"" if answer.ended else content
+    answer.content = content if answer.ended in ("", "failed") else b""
     return answer
 
 
-def _child(job: Job, work: Callable[[Job], bytes], writer: int) -> None:
+def _child(job: Job, work: Callable[[Job], bytes], writer: int, nurse: int) -> None:
     """Do the work of a child, which ends here."""
     status = 1
     try:
         os.setpgid(0, 0)
         _end_with_parent()
+        if os.getppid() != nurse:
+            return  # it ended meanwhile
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 1)
         os.dup2(null, 2)
         with contextlib.suppress(OSError):  # if memory is short, the kernel takes this process
             Path("/proc/self/oom_score_adj").write_text("1000")
+        try:
+            made, ended = work(job), 0
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+            made, ended = text.encode("utf-8", "backslashreplace")[:_MAX_ERROR], _FAILED
         with open(writer, "wb") as file:
-            file.write(work(job))
-        status = 0
+            file.write(made)
+        status = ended
     finally:
         os._exit(status)
 
@@ -255,8 +267,8 @@ def _waited(child: int) -> Answer:
     while time.monotonic() < deadline:
         pid, status, usage = os.wait4(child, os.WNOHANG)
         if pid:
-            killed = "killed" if os.WIFSIGNALED(status) else ""
+            ended = _ENDS.get(os.waitstatus_to_exitcode(status), "killed")
             cpu_seconds = usage.ru_utime + usage.ru_stime
-            return Answer(killed, 0.0, cpu_seconds, usage.ru_maxrss << 10)
+            return Answer(ended, 0.0, cpu_seconds, usage.ru_maxrss << 10)
         time.sleep(0.001)
     return Answer("killed")

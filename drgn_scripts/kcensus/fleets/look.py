@@ -38,10 +38,10 @@ from kcensus.sources.debuginfo import debuginfod
 from kcensus.sources.formats.coverage import coverage
 from kcensus.sources.formats.sniff import sniff
 from kcensus.sources.model import SYMBOLS, MissingDebugInfo, kernel_release
-from kcensus.sources.reader import FileReader
+from kcensus.sources.reader import FileReader, os_error
 from kcensus.sources.vmcoreinfo.opening import open_dump
 from kcensus.store.layout import bounded_host
-from kcensus.store.records import record
+from kcensus.store.records import exact, record
 
 _WHOLE = 4 << 30
 """Most bytes of a file of which all are read for its digest."""
@@ -115,6 +115,8 @@ def content(job: Job) -> bytes:
             found.sha256 = digest.hexdigest()
     except TargetError as error:
         found = Content(error=str(error))
+    except OSError as error:
+        found = Content(error=str(os_error(job.path, error)))
     return msgspec.msgpack.encode(found)
 
 
@@ -173,7 +175,7 @@ def _totals(path: str, error: MissingDebugInfo) -> dict[str, Any]:
         prog, header = open_dump(path, sniff(path, searched=True), None)
         facts |= {"format": header.format, "release": kernel_release(prog)}
         known = coverage(path)
-        facts |= {"ram_bytes": known.memory_bytes} if known else {}
+        facts |= {"ram_bytes": exact(known.memory_bytes)} if known else {}
         found = _CRASH_TIME.search(prog["VMCOREINFO"].string_().decode("ascii", "replace"))
         facts |= {"time": float(found[1])} if found else {}
     return facts
@@ -195,7 +197,7 @@ def _fill(made: Report, job: Job, facts: dict[str, Any], tables: dict[str, bytes
         "release": machine.kernel or made.head.kernel,
         "build_id": machine.build_id,
         "types": machine.types or facts.get("types", ""),
-        "ram_bytes": machine.ram_bytes,
+        "ram_bytes": exact(machine.ram_bytes),
         "panic": machine.taken_by * machine.is_panic,
         "record": entry.id,
         "analyses": ",".join(each.name for each in wanted),

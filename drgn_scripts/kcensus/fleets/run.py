@@ -37,6 +37,7 @@ _LINES = 3
 _ENDS = {
     "time": ("time", "took longer than {seconds:g} s; pass a longer --timeout"),
     "large": ("killed", "its results are too large"),
+    "failed": ("killed", "its process failed: {error}"),
     "killed": ("killed", "its process was killed, probably for lack of memory"),
 }
 """Step and error of a job that ended without an answer."""
@@ -217,13 +218,14 @@ class Run:
         ended = answer.ended if answer.content else answer.ended or "killed"
         if ended:
             step, why = _ENDS[ended]
-            self._fail(target, step, why.format(seconds=self._limits.seconds), answer)
+            text = answer.content.decode(errors="replace")
+            why = why.format(seconds=self._limits.seconds, error=text)
+            self._fail(target, step, why, answer)
         elif target.work == "content":
             self._identified(target, msgspec.msgpack.decode(answer.content, type=Content))
         else:
             looked = msgspec.msgpack.decode(answer.content, type=Looked)
-            tables = {name: rows_of(stream) for name, stream in looked.tables.items()}
-            self._end(target, looked.facts, answer, worker, tables)
+            self._end(target, looked.facts, answer, worker, looked.tables)
 
     def _identified(self, target: _Target, content: Content) -> None:
         """Read a target whose content is new."""
@@ -258,9 +260,9 @@ class Run:
         facts: dict[str, Any],
         answer: Answer,
         worker: str,
-        tables: Mapping[str, pa.Table],
+        streams: Mapping[str, bytes],
     ) -> None:
-        self._add(target, facts, answer, worker, tables)
+        self._add(target, facts, answer, worker, streams)
         digest = target.content.sha256
         if not digest:
             return
@@ -278,8 +280,24 @@ class Run:
         facts: dict[str, Any],
         answer: Answer,
         worker: str,
-        tables: Mapping[str, pa.Table],
+        streams: Mapping[str, bytes],
     ) -> None:
+        try:
+            tables = {name: rows_of(stream) for name, stream in streams.items()}
+            tables["targets"] = self._row(target, facts, answer, worker)
+        except Exception as error:  # of what is in the target: others go on
+            why = f"its results cannot be stored: {error}"
+            facts = {"state": "failed", "step": "analyse", "error": why}
+            tables = {"targets": self._row(target, facts, answer, worker)}
+        self._batch.append(tables)
+        self._batch_bytes += sum(table.nbytes for table in tables.values())
+        self._count(str(facts["state"]))
+        if len(self._batch) >= _BATCH or self._batch_bytes >= _BATCH_BYTES:
+            self._write()
+
+    def _row(
+        self, target: _Target, facts: Mapping[str, Any], answer: Answer, worker: str
+    ) -> pa.Table:
         content = target.content
         taken = facts.get("time", target.started)
         error = "; ".join(str(facts.get("error", "")).splitlines()[:_LINES])
@@ -303,11 +321,7 @@ class Run:
             "kcensus": installed_version(),
             "schema": VERSION,
         }
-        self._batch.append({**tables, "targets": arrow("targets", [row], {})})
-        self._batch_bytes += sum(table.nbytes for table in tables.values())
-        self._count(str(facts["state"]))
-        if len(self._batch) >= _BATCH or self._batch_bytes >= _BATCH_BYTES:
-            self._write()
+        return arrow("targets", [row], {})
 
     def _count(self, state: str) -> None:
         self.tally.states[state] += 1

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -126,8 +127,8 @@ def report_rows(report: Report, common: Mapping[str, str]) -> dict[str, pa.Table
                 "kind": each.kind,
                 "severity": each.severity.name.lower(),
                 "title": each.title,
-                "holds_bytes": exact(each.holds),
-                "returns_bytes": exact(each.returns),
+                "holds_bytes": each.holds,
+                "returns_bytes": each.returns,
                 "patch": each.patch,
                 "part_of": each.part_of,
             }
@@ -138,8 +139,8 @@ def report_rows(report: Report, common: Mapping[str, str]) -> dict[str, pa.Table
                 "analysis": name,
                 "check": each.name,
                 "status": each.status.value,
-                "ours": exact(each.ours),
-                "counter": exact(each.counter),
+                "ours": each.ours,
+                "counter": each.counter,
                 "source": each.source,
             }
             for name, result in report.results.items()
@@ -150,7 +151,7 @@ def report_rows(report: Report, common: Mapping[str, str]) -> dict[str, pa.Table
                 "analysis": name,
                 "what": each.what,
                 "reason": each.reason,
-                "count": exact(each.count),
+                "count": each.count,
                 "effect": each.effect,
             }
             for name, result in report.results.items()
@@ -172,7 +173,10 @@ def report_rows(report: Report, common: Mapping[str, str]) -> dict[str, pa.Table
 
 
 def arrow(table: str, rows: Iterable[Mapping[str, Any]], common: Mapping[str, Any]) -> pa.Table:
-    """Return rows as an Arrow table of :data:`SCHEMAS`; texts are printable and bounded."""
+    """Return rows as an Arrow table of :data:`SCHEMAS`.
+
+    Texts are printable and bounded; a number that its column cannot hold is null.
+    """
     plain = [{**common, **row} for row in rows]
     return pa.table(
         {
@@ -184,19 +188,27 @@ def arrow(table: str, rows: Iterable[Mapping[str, Any]], common: Mapping[str, An
 
 def _value(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_string(kind):
+<<<<<<< HEAD
         return stored(str(value)) if value is not None else ""
     if value is None or value != value:  # NaN, and NA of pandas below
         return None
     if pa.types.is_floating(kind):
         return _float(value)
     return value
+=======
+        return bounded(printable(str(value)), _MAX_TEXT) if value is not None else ""
+    if pa.types.is_integer(kind):
+        return exact(value)
+    return _float(value) if pa.types.is_floating(kind) else value
+>>>>>>> s43-f2
 
 
 def _float(value: Any) -> float | None:
     try:
-        return float(value)
-    except TypeError:  # NA of pandas
+        number = float(value)
+    except (TypeError, OverflowError):  # None, NA of pandas; a huge integer
         return None
+    return None if math.isnan(number) else number
 
 
 def stored(name: str) -> str:

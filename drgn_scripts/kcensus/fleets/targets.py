@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kcensus.fleets import FleetError
 from kcensus.samples import capsule
 from kcensus.sources.capsule.container import MAGIC as CAPSULE
 from kcensus.sources.formats import elf, kdump
@@ -42,6 +43,7 @@ def find(words: Iterable[str], lines: Iterable[str] = ()) -> Found:
     it: the run says why it is not readable.
 
     :param lines: for the word ``-``: more words, one per line
+    :raises FleetError: a word is empty
     """
     found, seen = Found(), set()
     for word in words:
@@ -49,10 +51,17 @@ def find(words: Iterable[str], lines: Iterable[str] = ()) -> Found:
             for path in _expand(each, found):
                 is_name = not os.path.lexists(path) and capsule(path)
                 full = path if is_name else os.path.abspath(path)
-                if (key := os.path.realpath(full)) not in seen:
+                if (key := _real(full)) not in seen:
                     seen.add(key)
                     found.targets.append(full)
     return found
+
+
+def _real(path: str) -> str:
+    try:
+        return os.path.realpath(path)
+    except ValueError:  # no file can have this name
+        return path
 
 
 def _lines(lines: Iterable[str]) -> Iterator[str]:
@@ -63,14 +72,18 @@ def _lines(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _expand(word: str, found: Found) -> Iterator[str]:
+    if not word:
+        raise FleetError("a target is empty text; is a variable of the shell not set?")
     if os.path.isdir(word):
         yield from _below(word, found)
     elif os.path.lexists(word) or capsule(word) or not glob.has_magic(word):
         yield word
     else:
         # glob.glob() follows links to directories, also to those above.
-        anchor = Path(word).anchor
-        matches = sorted(map(str, Path(anchor).glob(word.removeprefix(anchor))))
+        try:
+            matches = sorted(map(str, Path(Path(word).anchor).glob(word.lstrip("/"))))
+        except (OSError, ValueError):  # no pattern, such as `**x`, or no file can have this name
+            matches = []
         yield from (each for each in matches if not os.path.isdir(each))
         if not matches:
             yield word  # it does not exist, which its row says

@@ -88,6 +88,7 @@ def test_each_target_of_a_cluster_has_one_row(
         ) as cluster,
         distributed.Client(cluster) as client,
     ):
+        workers = {f"{socket.gethostname()}:{each}" for each in client.run(os.getpid).values()}
         made = kcensus.fleet(paths, store=store, client=client, analyses=[ANALYSIS])
         again = kcensus.fleet(paths, store=store, client=client, analyses=[ANALYSIS])
     assert [*made["target"]] == [*map(str, paths)]
@@ -97,7 +98,7 @@ def test_each_target_of_a_cluster_has_one_row(
     assert failed["error"].str.len().min() > 10
     done = made[made["state"] == "done"]
     assert done["host"].nunique() == 7
-    assert done["worker"].nunique() == 2
+    assert {*done["worker"]} <= workers  # one may have done all before the other is ready
     assert done["peak_bytes"].between(50 << 20, 1 << 30).all()
     # What is done is not done again: its rows are the same.
     same = made["state"] != "failed"
@@ -122,10 +123,16 @@ def test_a_scheduler_that_does_not_answer_is_a_sentence(
     assert not (tmp_path / "x").exists()
 
 
-# Batches of few targets, so that some are written before the client is killed.
+# Batches of few targets, slowly, so that some but not all are written before the client is killed.
 CLIENT = """
-from kcensus.fleets import run
+import time
+from kcensus.fleets import run, store
 run._BATCH = 3
+add = store.Writer.add
+def slow(self, batch):
+    add(self, batch)
+    time.sleep(0.3)
+store.Writer.add = slow
 from kcensus.__main__ import main
 raise SystemExit(main())
 """

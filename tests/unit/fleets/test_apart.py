@@ -8,23 +8,35 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import Pipe
 
 import pytest
 
 from kcensus.fleets import apart
-from kcensus.fleets.apart import Job, Nursery
+from kcensus.fleets.apart import Answer, Job, Nursery
 
 # Of a nurse without imports: `job.path` says what its child does.
 PROGRAM = """
-import os, time
+import ctypes, os, time
 from kcensus.fleets import apart
 def work(job):
     if job.path == "hang":
         time.sleep(60)
+    if job.path == "wait":
+        time.sleep(1)
     if job.path == "nurse":
         os.kill(os.getppid(), 9)
         time.sleep(60)
+<<<<<<< HEAD
     return os.fsencode(job.path)
+=======
+    if job.path == "orphan":
+        ctypes.CDLL(None).prctl(1, 0)  # as if the nurse had ended before it was called
+        os.kill(os.getppid(), 9)
+        time.sleep(20)
+    return job.path.encode()
+>>>>>>> s43-f2
 apart._end_with_parent()
 apart.serve({"report": work})
 """
@@ -32,6 +44,11 @@ apart.serve({"report": work})
 
 def job(path: str, seconds: float = 30.0) -> Job:
     return Job(path, "report", f"attempt-{path}", seconds, 1 << 30)
+
+
+def watched(job: Job, work: Callable[[Job], bytes]) -> Answer:
+    with Pipe()[0] as connection:
+        return apart._watched(job, work, connection)
 
 
 def hang(job: Job) -> bytes:
@@ -45,28 +62,38 @@ def die(job: Job) -> bytes:
 
 
 def fail(job: Job) -> bytes:
-    raise RuntimeError("a bug")
+    raise RuntimeError("a bug\udcff")
 
 
 @pytest.mark.parametrize(
-    ("work", "ended", "content"),
+    ("work", "seconds", "ended", "content"),
     [
-        (lambda job: b"done", "", b"done"),
-        (hang, "time", b""),
-        (die, "killed", b""),
-        (lambda job: bytes(2 << 20), "large", b""),
-        (fail, "", b""),
+        (lambda job: b"done", 30.0, "", b"done"),
+        (hang, 0.3, "time", b""),
+        (die, 30.0, "killed", b""),
+        (lambda job: os._exit(9), 30.0, "killed", b""),
+        (lambda job: bytes(2 << 20), 30.0, "large", b""),
+        (fail, 30.0, "failed", b"RuntimeError: a bug\\udcff"),
     ],
-    ids=["done", "hang", "die", "large", "fail"],
+    ids=["done", "hang", "die", "exit", "large", "fail"],
 )
 def test_a_child_ends_somehow(
-    work: Callable[[Job], bytes], ended: str, content: bytes, monkeypatch: pytest.MonkeyPatch
+    work: Callable[[Job], bytes],
+    seconds: float,
+    ended: str,
+    content: bytes,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(apart, "_MAX_ANSWER", 1 << 20)
-    answer = apart._watched(job("x", 0.3), work)
+    answer = watched(job("x", seconds), work)
     assert (answer.ended, answer.content) == (ended, content)
-    assert answer.seconds < 5
+    assert answer.seconds < 20
     assert answer.peak_bytes > 1 << 20
+
+
+def test_a_child_whose_nurse_has_ended_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getppid", lambda: 1)
+    assert watched(job("x"), lambda job: b"done").content == b""
 
 
 @pytest.fixture
@@ -84,14 +111,28 @@ def test_a_nurse_does_one_job_after_another(nursery: Nursery) -> None:
     assert nursery.run(job("d")).content == b"d"
 
 
+<<<<<<< HEAD
 def test_a_nurse_takes_paths_that_are_no_utf_8(nursery: Nursery) -> None:
     assert nursery.run(job("/a\udcff")).content == b"/a\xff"
+=======
+def test_a_job_may_run_twice_at_a_time(nursery: Nursery) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        answers = pool.map(nursery.run, [job("wait")] * 2)
+        assert [answer.content for answer in answers] == [b"wait"] * 2
+>>>>>>> s43-f2
 
 
 def test_a_job_that_kills_nurses_is_given_up(nursery: Nursery) -> None:
     with pytest.raises(RuntimeError, match="twice"):
         nursery.run(job("nurse"))
     assert nursery.run(job("a")).content == b"a"
+
+
+def test_the_end_of_a_nurse_shows_before_that_of_its_child(nursery: Nursery) -> None:
+    start = time.monotonic()
+    with pytest.raises(RuntimeError, match="twice"):
+        nursery.run(job("orphan"))
+    assert time.monotonic() - start < 15
 
 
 def test_a_stopped_job_ends_at_once_and_others_go_on(nursery: Nursery) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from kcensus.fleets import look
 from kcensus.fleets.apart import Job
 from kcensus.fleets.look import Content, Looked
 from kcensus.sources import TargetError
+from kcensus.sources.formats.coverage import Coverage
 from kcensus.sources.model import MissingDebugInfo
 
 
@@ -66,6 +68,17 @@ def test_a_file_that_cannot_be_read_has_a_reason(tmp_path: Path) -> None:
     assert "no such file" in content(tmp_path / "missing").error
 
 
+def test_a_file_that_goes_away_has_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(_: object) -> None:
+        raise FileNotFoundError
+
+    (tmp_path / "x").write_bytes(b"abc")
+    monkeypatch.setattr(look, "FileReader", gone)
+    assert "no such file" in content(tmp_path / "x").error
+
+
 def test_without_types_the_rungs_that_were_tried_are_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,3 +100,14 @@ def test_an_error_is_a_row(error: Exception, words: str, monkeypatch: pytest.Mon
     facts = looked("/nowhere", monkeypatch, error)
     assert (facts["state"], facts["step"]) == ("failed", "open")
     assert words in facts["error"]
+
+
+def test_more_memory_than_a_column_holds_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    header = SimpleNamespace(format="ELF")
+    monkeypatch.setattr(look, "open_dump", lambda *_: ({}, header))
+    monkeypatch.setattr(look, "sniff", lambda *_, **__: None)
+    monkeypatch.setattr(look, "kernel_release", lambda _: "6.1")
+    monkeypatch.setattr(look, "coverage", lambda _: Coverage(0, 1 << 70, ""))
+    facts = looked("/nowhere", monkeypatch, MissingDebugInfo("no debug info", "ab12"))
+    assert facts["release"] == "6.1"
+    assert facts["ram_bytes"] is None

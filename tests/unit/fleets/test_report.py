@@ -12,7 +12,7 @@ import pytest
 from kcensus import cli
 from kcensus.commands import Exit
 from kcensus.fleets import FleetError, tables
-from kcensus.fleets.report import Report, show
+from kcensus.fleets.report import Report
 from kcensus.results import Severity
 from tests.unit.fleets.stores import GIB, Target, made
 
@@ -195,7 +195,7 @@ def test_missing_patches_cost_the_latest_dump_of_each_host(tmp_path: Path) -> No
 
 def test_show_has_the_representative_then_those_that_differ(report: Report) -> None:
     cause = report.causes[0]
-    result = show(report.store, cause.id[:6])
+    result = report.dumps(report.cause(cause.id[:6]))
     dumps = result.tables["dumps"].frame
     assert dumps["target"].tolist() == [f"/srv/{name}/vmcore" for name in "132"]
     assert dumps["more"].tolist() == ["", "x", ""]
@@ -205,7 +205,7 @@ def test_show_has_the_representative_then_those_that_differ(report: Report) -> N
 @pytest.mark.parametrize("name", ["", "zz", "\x1b[31m"])
 def test_show_of_another_name_is_refused(report: Report, name: str) -> None:
     with pytest.raises(FleetError) as error:
-        show(report.store, name)
+        report.cause(name)
     assert str(error.value).isprintable()
 
 

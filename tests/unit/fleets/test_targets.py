@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 from __future__ import annotations
 
+import io
 import os
 from pathlib import Path
 
 import pytest
 
+from kcensus.commands.fleet import run
+from kcensus.fleets import FleetError
 from kcensus.fleets.targets import find
 from kcensus.sources.capsule.container import MAGIC
 
@@ -75,3 +78,24 @@ def test_a_directory_without_permission_is_named(tree: Path) -> None:
     (tree / "a").chmod(0)
     found = find([str(tree)])
     assert list(found.unreadable) == [str(tree / "a")]
+
+
+@pytest.mark.parametrize(
+    "word", ["/tmp/**kcensus-none", "/*/" + "x" * 300, "a\0b", "*\0", "\ud800"]
+)
+def test_a_word_that_no_file_can_have_is_a_target_that_does_not_exist(word: str) -> None:
+    assert find([word]).targets == [os.path.abspath(word)]
+
+
+def test_a_pattern_may_begin_with_more_slashes(tree: Path) -> None:
+    assert names(find([f"//{tree}/b/kd*"]).targets, tree) == ["b/kdump"]
+
+
+def test_empty_text_is_not_this_directory() -> None:
+    with pytest.raises(FleetError, match="empty"):
+        find([""])
+
+
+def test_lines_may_have_any_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"/none/\xff\n"), "utf-8"))
+    assert find("-", run._lines()).targets == ["/none/\udcff"]

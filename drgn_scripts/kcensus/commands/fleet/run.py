@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
@@ -65,7 +66,7 @@ def _run(
     from kcensus.fleets.targets import find
 
     wanted = [each.name for each in chosen_analyses(analyses)] if analyses else []
-    found = find(targets, sys.stdin if "-" in targets else ())
+    found = find(targets, _lines() if "-" in targets else ())
     if not found.targets and not found.unreadable:
         raise click.UsageError("TARGETS name no file.")
     total = len(found.targets) + len(found.unreadable)
@@ -95,6 +96,13 @@ def _run(
         complain(f"{counted(found.others, 'other file')} in the directories left out")
     complain(f"the causes: kcensus fleet report {quote(str(store))}")
     return Exit.INCOMPLETE if tally.states["failed"] or tally.states["incomplete"] else Exit.DONE
+
+
+def _lines() -> Iterable[str]:
+    """Return the lines of the standard input, in which names of files may have any bytes."""
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")
+    return sys.stdin or ()
 
 
 @contextmanager

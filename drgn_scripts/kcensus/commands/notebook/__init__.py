@@ -200,7 +200,8 @@ def _open(notebook: Notebook, values: Mapping[str, Value]) -> Exit:
             f"'{path}' exists; open it with `jupyter lab {path}`, or rename it to start again."
         )
     _check_packages()
-    from kcensus.commands.notebook.execute import prepared, python
+    from kcensus.commands.notebook.execute import prepared
+    from kcensus.limits.children import python
 
     _write(prepared(notebook, values), path, False)
     if find_spec("jupyterlab") is not None:

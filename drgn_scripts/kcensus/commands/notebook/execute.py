@@ -7,7 +7,6 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
@@ -27,6 +26,7 @@ from nbformat import NotebookNode
 from papermill.exceptions import PapermillExecutionError
 
 from kcensus.commands.notebook.library import Notebook, Value
+from kcensus.limits.children import python
 from kcensus.progress import Progress
 
 assert matplotlib.font_manager
@@ -35,9 +35,6 @@ assert matplotlib.font_manager
 _SHARP = "--InlineBackend.figure_formats={'svg'}"
 """Plots are drawings, which are sharp on paper."""
 _DISPLAY = "--InteractiveShellApp.extra_extensions=kcensus.commands.notebook.display"
-_WITHOUT_DIRECTORY = "import sys; sys.path[:] = filter(None, sys.path); "
-"""Python statements after which nothing is imported from the current directory: as that of a
-customer's dump, it may have a ``drgn.py`` of its own."""
 _MAX_TEMPORARY = 64
 """Most bytes of the path of a directory for sockets, whose paths may have 107 bytes."""
 
@@ -78,11 +75,6 @@ class _KernelSpecs(KernelSpecManager):
             # Neither reads the user's start-up files nor leaves anything in them.
             env={"IPYTHONDIR": self.data_dir},
         )
-
-
-def python(statements: str) -> list[str]:
-    """Return a command that runs statements, without imports from the current directory."""
-    return [sys.executable, "-c", _WITHOUT_DIRECTORY + statements]
 
 
 class _Run:

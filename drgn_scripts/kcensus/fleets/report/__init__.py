@@ -233,13 +233,3 @@ class Report:
                 no_remedy="The table failures has all reasons; once they are removed, the same "
                 "`kcensus fleet run` reads these targets again",
             )
-
-
-def show(store: str | os.PathLike[str], name: str) -> Result:
-    """Return the dumps of one cause.
-
-    :param name: its id, or the beginning
-    :raises FleetError: there is no such cause, or it is not the store of a fleet
-    """
-    report = Report(store)
-    return report.dumps(report.cause(name))

@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from kcensus.fleets.split import Opened, Order, Outcome, identity, versions
+from kcensus.limits.children import environment, python
 
 if TYPE_CHECKING:
     from kcensus.fleets.split import travel
@@ -42,14 +43,10 @@ class Follower:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", "from kcensus.fleets.split.follower import main; main()",
+                [*python("from kcensus.fleets.split.follower import main; main()"),
                  str(theirs.fileno())],
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
-                env={
-                    **os.environ,
-                    "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-                    "KCENSUS_SYMBOLS": order.places,
-                },
+                env=environment() | {"KCENSUS_SYMBOLS": order.places},
             )  # fmt: skip
         self._connection = Connection(ours.detach())
         self._connection.send(order)
