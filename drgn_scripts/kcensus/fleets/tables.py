@@ -188,19 +188,10 @@ def arrow(table: str, rows: Iterable[Mapping[str, Any]], common: Mapping[str, An
 
 def _value(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_string(kind):
-<<<<<<< HEAD
         return stored(str(value)) if value is not None else ""
-    if value is None or value != value:  # NaN, and NA of pandas below
-        return None
-    if pa.types.is_floating(kind):
-        return _float(value)
-    return value
-=======
-        return bounded(printable(str(value)), _MAX_TEXT) if value is not None else ""
     if pa.types.is_integer(kind):
         return exact(value)
     return _float(value) if pa.types.is_floating(kind) else value
->>>>>>> s43-f2
 
 
 def _float(value: Any) -> float | None:

@@ -28,15 +28,14 @@ def work(job):
     if job.path == "nurse":
         os.kill(os.getppid(), 9)
         time.sleep(60)
-<<<<<<< HEAD
     return os.fsencode(job.path)
-=======
+
+
     if job.path == "orphan":
         ctypes.CDLL(None).prctl(1, 0)  # as if the nurse had ended before it was called
         os.kill(os.getppid(), 9)
         time.sleep(20)
     return job.path.encode()
->>>>>>> s43-f2
 apart._end_with_parent()
 apart.serve({"report": work})
 """
@@ -111,15 +110,14 @@ def test_a_nurse_does_one_job_after_another(nursery: Nursery) -> None:
     assert nursery.run(job("d")).content == b"d"
 
 
-<<<<<<< HEAD
 def test_a_nurse_takes_paths_that_are_no_utf_8(nursery: Nursery) -> None:
     assert nursery.run(job("/a\udcff")).content == b"/a\xff"
-=======
+
+
 def test_a_job_may_run_twice_at_a_time(nursery: Nursery) -> None:
     with ThreadPoolExecutor(2) as pool:
         answers = pool.map(nursery.run, [job("wait")] * 2)
         assert [answer.content for answer in answers] == [b"wait"] * 2
->>>>>>> s43-f2
 
 
 def test_a_job_that_kills_nurses_is_given_up(nursery: Nursery) -> None:

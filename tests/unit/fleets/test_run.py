@@ -136,7 +136,6 @@ def test_an_end_without_an_answer_is_a_row_and_the_next_twin_is_tried(
     assert {row["step"] for row in rows(place)} == {step, ""}
 
 
-<<<<<<< HEAD
 def test_many_copies_of_what_fails_are_tried_twice(place: Path) -> None:
     names = [f"{letter}=x" for letter in "abcdefgh"]  # more than are submitted at a time
     told = Told(**dict.fromkeys("abcdefgh", ended("time")))
@@ -150,7 +149,8 @@ def test_many_copies_of_what_fails_are_tried_twice(place: Path) -> None:
 def test_a_copy_that_is_found_after_a_failure_is_no_duplicate_of_it(place: Path) -> None:
     names = ["a=x", *map(str, range(9)), "z=x"]
     assert over(place, names, Told(a=ended("time"))) == {"failed": 1, "done": 10}
-=======
+
+
 def test_the_error_of_a_process_is_in_its_row(place: Path) -> None:
     told = Told(a=lambda job: (Answer("failed", content=b"OddError: {why}"), "w"))
     assert over(place, ["a"], told) == {"failed": 1}
@@ -175,7 +175,6 @@ def test_results_that_cannot_be_stored_are_a_row(place: Path) -> None:
     assert [known[name]["step"] for name in "abcd"] == ["analyse", "analyse", "", ""]
     assert "cannot be stored" in known["a"]["error"]
     assert known["c"]["ram_bytes"] is None
->>>>>>> s43-f2
 
 
 def test_a_dead_worker_is_replaced_and_then_given_up(place: Path) -> None:
