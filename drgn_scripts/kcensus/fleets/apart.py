@@ -186,8 +186,8 @@ def serve(works: Mapping[str, Callable[[Job], bytes]]) -> None:
     gc.collect()
     gc.freeze()  # a collection in a child would copy all pages with objects
     connection = Connection(int(sys.argv[1]))
-    connection.send_bytes(b"ready")
     with contextlib.suppress(EOFError, OSError):
+        connection.send_bytes(b"ready")
         while True:
             job: Job = connection.recv()
             content = msgspec.msgpack.encode(_watched(job, works[job.work], connection))

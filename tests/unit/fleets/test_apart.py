@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -93,6 +94,14 @@ def test_a_child_ends_somehow(
 def test_a_child_whose_nurse_has_ended_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getppid", lambda: 1)
     assert watched(job("x"), lambda job: b"done").content == b""
+
+
+def test_a_nurse_whose_owner_has_ended_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = Pipe()
+    ours.close()
+    monkeypatch.setattr(sys, "argv", ["-c", str(os.dup(theirs.fileno()))])
+    monkeypatch.setattr("gc.freeze", lambda: None)
+    apart.serve({})
 
 
 @pytest.fixture

@@ -165,9 +165,9 @@ class Report:
         order = cluster.targets[
             np.lexsort((-times, is_alike, cluster.targets != cluster.representative))
         ]
+        unlike = {*cluster.unlike.tolist()}
         differences = [
             fleet.clusters.features.differences(cluster, int(each)) if each in unlike else ((), ())
-            for unlike in [{*cluster.unlike.tolist()}]
             for each in order
         ]
         members = fleet.reports.iloc[order]
