@@ -29,14 +29,11 @@ def work(job):
     if job.path == "nurse":
         os.kill(os.getppid(), 9)
         time.sleep(60)
-    return os.fsencode(job.path)
-
-
     if job.path == "orphan":
         ctypes.CDLL(None).prctl(1, 0)  # as if the nurse had ended before it was called
         os.kill(os.getppid(), 9)
         time.sleep(20)
-    return job.path.encode()
+    return os.fsencode(job.path)
 apart._end_with_parent()
 apart.serve({"report": work})
 """
