@@ -299,13 +299,15 @@ def test_attempts_are_counted(place: Path) -> None:
 
 
 def test_a_run_ends_where_the_cluster_is_lost_and_keeps_what_is_done(place: Path) -> None:
-    told = Told(b=died(1))
+    names = [f"t{number}" for number in range(9)]  # more than are submitted at a time
+    told = Told(t7=died(1))
     told.lost = FleetError("lost")
     with pytest.raises(FleetError, match="lost"):
-        over(place, ["a", "b", "c"], told)
-    assert {row["target"] for row in rows(place)} <= {"a", "c"}
-    over(place, ["a", "b", "c"])
-    assert sorted(row["target"] for row in rows(place)) == ["a", "b", "c"]
+        over(place, names, told)
+    kept = {row["target"] for row in rows(place)}
+    assert {"t0", "t1"} <= kept < {*names} - {"t7"}
+    assert over(place, names) == {"known": len(kept), "done": 9 - len(kept)}
+    assert sorted(row["target"] for row in rows(place)) == names
 
 
 def test_an_interrupt_stops_jobs_and_keeps_what_is_done(place: Path) -> None:
