@@ -131,7 +131,8 @@ def look(job: Job) -> bytes:
             _fill(made, job, facts, tables)
     except MemoryError:
         memory.lift()
-        facts |= {"state": "failed", "error": memory.exceeded("reading the target")}
+        why = memory.exceeded("reading the target")
+        facts |= {"state": "failed", "step": "killed", "error": why}
     except MissingDebugInfo as error:
         facts |= {"state": "failed", "step": "types", "error": str(error)} | _totals(
             job.path, error

@@ -118,6 +118,9 @@ class Run:
     ) -> None:
         self._executor, self._store, self._limits, self._done = executor, store, limits, done
         self._template = template
+        self._debug_info = stored(
+            os.pathsep.join((*template.symbols, *["debuginfod"] * template.debuginfod))
+        )
         self._ended: queue.SimpleQueue[tuple[_Target, Future]] = queue.SimpleQueue()
         self._running: dict[str, Future] = {}
         self._most, self._checked = executor.width * 2 + 2, time.monotonic()
@@ -139,7 +142,10 @@ class Run:
         self._load()
 
     def _load(self) -> None:
-        """Read what this version of kcensus has done, with at least the same analyses."""
+        """Read what this version of kcensus has done, with at least the same analyses.
+
+        Failures and incomplete reports count where this run offers nothing more.
+        """
         wanted = {*(self._template.analyses or known_analyses())}
         rows = [
             row
@@ -147,8 +153,11 @@ class Run:
             if row["sha256"] and row["kcensus"] == installed_version() and row["schema"] == VERSION
         ]
         for row in rows:
-            is_failed = row["state"] == "failed" and row["step"] not in TRANSIENT
-            if is_failed or wanted <= {*row["analyses"].split(",")}:
+            is_failed = row["state"] == "failed"
+            has_all = wanted <= {*row["analyses"].split(",")}
+            is_done = row["step"] not in TRANSIENT if is_failed else has_all
+            may_go_better = is_failed or row["state"] == "incomplete"
+            if is_done and not (may_go_better and self._offers_more(row)):
                 self._by_digest[row["sha256"]] = row["attempt"]
         done = {*self._by_digest.values()}
         for row in rows:
@@ -156,6 +165,12 @@ class Run:
                 file = row["size_bytes"], row["modified_ns"], row["sha256"], row["digest"]
                 self._known[row["target"]] = file
                 self._done_before.add((row["target"], row["sha256"]))
+
+    def _offers_more(self, row: Mapping[str, Any]) -> bool:
+        """Return whether this run allows more memory, or other debug info, than that of a row."""
+        before, now = row.get("debug_info") or "", self._debug_info
+        is_new = before != now and not {*now.split(os.pathsep)} <= {*before.split(os.pathsep), ""}
+        return is_new or self._limits.memory > (row.get("memory_limit") or 0)
 
     def over(self, paths: Sequence[str], unreadable: Mapping[str, str]) -> Tally:
         """Run all; on return each has a row."""
@@ -320,6 +335,8 @@ class Run:
             "worker": worker,
             "kcensus": installed_version(),
             "schema": VERSION,
+            "memory_limit": self._limits.memory,
+            "debug_info": self._debug_info,
         }
         return arrow("targets", [row], {})
 

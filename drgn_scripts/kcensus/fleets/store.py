@@ -15,7 +15,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
+from deltalake import (
+    CommitProperties,
+    DeltaTable,
+    QueryBuilder,
+    Schema,
+    Transaction,
+    write_deltalake,
+)
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from kcensus.fleets import FleetError
@@ -122,8 +129,10 @@ class Writer:
         if not own:
             return []
         if self._records is None:
-            found = self._table(FIGURES).to_pyarrow_dataset().to_batches(columns=["record"])
-            self._records = {each for rows in found for each in rows["record"].unique().to_pylist()}
+            # Of many small files, a fifth of the CPU time that pyarrow takes.
+            query = QueryBuilder().register(FIGURES, self._table(FIGURES))
+            found = query.execute(f"SELECT DISTINCT record FROM {FIGURES}").read_all()
+            self._records = {*pa.table(found)["record"].to_pylist()}
         new = [part for record, part in own.items() if record not in self._records]
         self._records |= {*own}
         return new

@@ -59,6 +59,8 @@ COLUMNS = {
         "kcensus": (pa.string(), "Version of kcensus."),
         "schema": (pa.int32(), "Version of these tables."),
         "analyses": (pa.string(), "Analyses that ran, separated by commas."),
+        "memory_limit": (pa.int64(), "Most private memory of its process that was allowed."),
+        "debug_info": (pa.string(), "Paths of -s, separated by colons; debuginfod if allowed."),
     },
     "findings": {
         **_OF_EACH,

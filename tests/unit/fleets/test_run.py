@@ -227,6 +227,38 @@ def test_a_copy_names_the_row_of_its_content_that_counts(place: Path) -> None:
     assert over(place, ["a=x", "b=x", "c=x"], analyses=more) == {"known": 3}
 
 
+def told_facts(**facts: str) -> Callable[[Job], Ended]:
+    def work(job: Job) -> Ended:
+        made = msgspec.msgpack.decode(looked(job)[0].content, type=Looked)
+        return Answer(content=msgspec.msgpack.encode(Looked(made.facts | facts, made.tables))), "w"
+
+    return work
+
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize("facts", [
+    {"state": "failed", "step": "types", "analyses": "", "error": "no debug info; pass -s"},
+    {"state": "incomplete"},
+])  # fmt: skip
+def test_more_memory_or_debug_info_is_a_reason_to_read_again(
+    place: Path, facts: dict[str, str]
+) -> None:
+    paths, told = ["a=x", "b=x", "c"], Told(a=told_facts(**facts))
+    first = {facts["state"]: 1, "duplicate": 1, "done": 1}
+    assert over(place, paths, told, symbols=["/d"], limits=run.Limits(memory=GIB)) == first
+    for less in ({}, {"symbols": ["/d"], "limits": run.Limits(memory=GIB >> 1)}):
+        assert over(place, paths, **{"limits": run.Limits(memory=GIB), **less}) == {"known": 3}
+    again = {facts["state"]: 1, "duplicate": 1, "known": 1}
+    more: list[dict[str, Any]] = [{"memory": 2 * GIB}, {"symbols": ["/e"]}, {"debuginfod": True}]
+    for each in more:
+        limits = run.Limits(memory=each.pop("memory", 2 * GIB))
+        for states in again, {"known": 3}:
+            assert over(place, paths, told, limits=limits, **each) == states
+    assert len(rows(place)) == 3
+
+
 def away(job: Job) -> Ended:
     return Answer(content=msgspec.msgpack.encode(Content(error="Stale file handle"))), "w"
 
@@ -293,13 +325,15 @@ def test_attempts_are_counted(place: Path) -> None:
 
 
 def test_a_run_ends_where_the_cluster_is_lost_and_keeps_what_is_done(place: Path) -> None:
-    told = Told(b=died(1))
+    names = [f"t{number}" for number in range(9)]  # more than are submitted at a time
+    told = Told(t7=died(1))
     told.lost = FleetError("lost")
     with pytest.raises(FleetError, match="lost"):
-        over(place, ["a", "b", "c"], told)
-    assert {row["target"] for row in rows(place)} <= {"a", "c"}
-    over(place, ["a", "b", "c"])
-    assert sorted(row["target"] for row in rows(place)) == ["a", "b", "c"]
+        over(place, names, told)
+    kept = {row["target"] for row in rows(place)}
+    assert {"t0", "t1"} <= kept < {*names} - {"t7"}
+    assert over(place, names) == {"known": len(kept), "done": 9 - len(kept)}
+    assert sorted(row["target"] for row in rows(place)) == names
 
 
 def test_an_interrupt_stops_jobs_and_keeps_what_is_done(place: Path) -> None:
