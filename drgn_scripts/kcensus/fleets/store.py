@@ -168,7 +168,7 @@ class Writer:
 def current(targets: pa.Table) -> pa.Table:
     """Return the rows of ``targets`` that count, of each path and content the last one.
 
-    A failure that may not happen again counts until the target is done again; it does not replace
+    A failure on other content than the file has now counts no more. A failure that may not happen again counts until the target is done again; it does not replace
     a report on the same content, nor, if the file was not read, any other row. Duplicates name the
     row of their content that counts.
     """
@@ -182,9 +182,15 @@ def current(targets: pa.Table) -> pa.Table:
     has_other = (frame["sha256"] == "") & (~is_passing).groupby(frame["target"]).transform("any")
     has_later = frame.duplicated("target", keep="last")
     kept = frame[~(is_passing & (has_report | has_other | has_later))]
-    kept = kept[~kept.duplicated(["target", "sha256"], keep="last")].sort_index()
+    kept = kept[~kept.duplicated(["target", "sha256"], keep="last")]
+    is_mended = (kept["state"] == "failed") & kept.duplicated("target", keep="last")
+    kept = kept[~is_mended].sort_index()
     is_copy = kept["state"] == "duplicate"
-    originals = kept[~is_copy].drop_duplicates("sha256", keep="last").set_index("sha256")["attempt"]
+    originals = (
+        kept[~is_copy & (kept["sha256"] != "")]
+        .drop_duplicates("sha256", keep="last")
+        .set_index("sha256")["attempt"]
+    )
     of = kept["sha256"].map(originals).where(is_copy).fillna(kept["duplicate_of"])
     place = targets.schema.get_field_index("duplicate_of")
     rows = targets.take(pa.array(kept.index))

@@ -10,8 +10,8 @@ import pytest
 
 from kcensus.fleets import FleetError
 from kcensus.fleets.places import Bucket, Directory, place
-from kcensus.fleets.store import FIGURES, Writer, read, writer
-from kcensus.fleets.tables import arrow
+from kcensus.fleets.store import FIGURES, Writer, current, read, writer
+from kcensus.fleets.tables import arrow, utc
 from tests.unit.fleets import stores
 
 
@@ -89,3 +89,25 @@ def test_a_batch_costs_the_same_in_a_large_store(
 )
 def test_a_url_is_an_object_store(name: str, kind: type) -> None:
     assert isinstance(place(name), kind)
+
+
+def row(attempt: str, started: int, state: str, sha256: str, step: str = "") -> dict[str, object]:
+    known = {"attempt": attempt, "target": "a", "state": state, "sha256": sha256, "step": step}
+    return known | {"started": utc(started), "day": "2026-01-31"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        # A file that was mended; a report on what was under the name before stays.
+        ([row("1", 1, "failed", "x", "open"), row("2", 2, "done", "y")], "2"),
+        ([row("1", 1, "done", "x"), row("2", 2, "done", "y")], "12"),
+        ([row("1", 1, "done", "x"), row("2", 2, "failed", "y", "open")], "12"),
+        # A disk that was away for a time.
+        ([row("1", 1, "failed", "x", "open"), row("2", 2, "failed", "", "content")], "1"),
+        ([row("1", 1, "failed", "", "content"), row("2", 2, "failed", "", "content")], "2"),
+    ],
+)
+def test_the_rows_of_a_target_that_count(rows: list[dict[str, object]], expected: str) -> None:
+    found = current(arrow("targets", rows, {}))
+    assert "".join(found["attempt"].to_pylist()) == expected
