@@ -168,9 +168,10 @@ class Writer:
 def current(targets: pa.Table) -> pa.Table:
     """Return the rows of ``targets`` that count, of each path and content the last one.
 
-    A failure on other content than the file has now counts no more. A failure that may not happen again counts until the target is done again; it does not replace
-    a report on the same content, nor, if the file was not read, any other row. Duplicates name the
-    row of their content that counts.
+    A failure on other content than the file has now counts no more. A failure that may not happen
+    again counts until the target is done again; it does not replace a report on the same content,
+    nor, if the file was not read, any other row. Duplicates name the row of their content that
+    counts.
     """
     if not len(targets):
         return targets
@@ -191,7 +192,9 @@ def current(targets: pa.Table) -> pa.Table:
         .drop_duplicates("sha256", keep="last")
         .set_index("sha256")["attempt"]
     )
-    of = kept["sha256"].map(originals).where(is_copy).fillna(kept["duplicate_of"])
+    of = kept["duplicate_of"].mask(
+        is_copy & kept["sha256"].isin(originals.index), kept["sha256"].map(originals)
+    )
     place = targets.schema.get_field_index("duplicate_of")
     rows = targets.take(pa.array(kept.index))
     return rows.set_column(place, "duplicate_of", pa.array(of, pa.string()))
