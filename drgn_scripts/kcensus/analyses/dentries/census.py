@@ -173,7 +173,7 @@ class Tally:
     all_name_bytes: int = 0
     """Bytes of the slots that hold external names of any dentries."""
     outside: Words | None = None
-    """Pointers to external names, of a part that was not merged; None without any."""
+    """Pointers to external names; None without any."""
     nameless: int = 0
     """Dentries whose name is NULL."""
     vectors_unreadable: int = 0
@@ -197,6 +197,8 @@ class Tally:
             total.nameless += part.nameless
             total.vectors_unreadable += part.vectors_unreadable
             total.faults.update(part.faults)
+        outside = [part.outside for part in parts if part.outside is not None]
+        total.outside = np.concatenate(outside) if outside else None
         for key in {key for part in parts for key in part.sums}:
             total.sums[key] = Sums.merged([part.sums[key] for part in parts if key in part.sums])
         for words in sorted({words for part in parts for words in part.families}):
@@ -264,7 +266,10 @@ class DentryCensus:
         parts: list[Tally] = []
         names: list[Words] | None = [np.empty(0, np.uint64)]
         rows = 0
-        for part in visit(self.slab_map, slabs, self.columns, self._look, self.report):
+        looks = visit(
+            self.slab_map, slabs, self.columns, self._look, self.report, merge=Tally.merged
+        )
+        for part in looks:
             parts.append(part)
             rows += part.rows
             if names is not None and part.outside is not None:
