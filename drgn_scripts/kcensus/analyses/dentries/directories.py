@@ -12,13 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from kcensus.analyses.dentries.census import (
-    KIN_BITS,
-    KIN_NEGATIVE,
-    KIN_POSITIVE,
-    DentryCensus,
-    Sums,
-)
+from kcensus.analyses.dentries.census import DentryCensus
+from kcensus.analyses.dentries.columns.bits import KIN_BITS, KIN_NEGATIVE, KIN_POSITIVE
+from kcensus.analyses.dentries.columns.tally import Sums
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Numbers, Words
