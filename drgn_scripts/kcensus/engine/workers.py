@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import mmap
 import os
 import signal
@@ -53,7 +54,7 @@ def each(work: Callable[[int], T], tasks: int, jobs: int) -> Iterator[T]:
     global _work
     _work = work
     workers: list[ForkProcess] = []
-    pool = ProcessPoolExecutor(jobs, _forking(workers), _leave_signals, (os.getpid(),))
+    pool = ProcessPoolExecutor(jobs, _forking(workers), _begin, (os.getpid(),))
     try:
         with warnings.catch_warnings():
             # Python warns of the threads of drgn's debug information loader, which is idle by now,
@@ -72,11 +73,13 @@ def each(work: Callable[[int], T], tasks: int, jobs: int) -> Iterator[T]:
         _work = None
 
 
-def _leave_signals(parent: int) -> None:
-    """Leave signals to the parent: it handles Ctrl-C, and says what killed a worker.
+def _begin(parent: int) -> None:
+    """Begin a worker; it leaves signals to the parent, which handles Ctrl-C, and reports deaths.
 
     A worker ends with its parent, whatever ends that.
     """
+    # A full garbage collection would write to, and so copy, each page with objects of the parent.
+    gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGBUS, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # as nohup ignores SIGHUP

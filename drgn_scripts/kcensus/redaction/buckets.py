@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from drgn.helpers.linux.mm import follow_phys
 
-from kcensus.analyses.dentries.census import FOREIGN, LINK_BITS, NO_SLOT, DentryCensus
+from kcensus.analyses.dentries.census import DentryCensus
+from kcensus.analyses.dentries.columns.bits import FOREIGN, LINK_BITS, NO_SLOT
 from kcensus.analyses.dentries.walks import FEWER
 from kcensus.engine.gather import gather_arrays
 from kcensus.engine.layout import word_dtype

@@ -8,14 +8,34 @@ with the bits that decide about a dentry, and the sizes of external names.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from kcensus.analyses.dentries.columns.bits import (
+    BUSY,
+    CURSOR,
+    DEAD,
+    DENTRY,
+    EXTERNAL,
+    FOREIGN,
+    HASHED,
+    KIN_BITS,
+    LINK_BITS,
+    LOOKUP,
+    NEGATIVE,
+    ON_LRU,
+    ON_SHRINK,
+    REFERENCED,
+    ROOT,
+    STATES,
+    kin_of,
+    links_of,
+    packed_dtype,
+)
+from kcensus.analyses.dentries.columns.tally import Sums, Tally
 from kcensus.analyses.dentries.name_patterns import WORD, Families, families, merged, trimmed
 from kcensus.engine.gather import gather_arrays
 from kcensus.engine.layout import layout
@@ -32,25 +52,6 @@ from kcensus.kernel.slab.kmalloc_users import names_of_dentries
 from kcensus.kernel.vfs.dcache import DENTRY_MEMBERS, Flags
 from kcensus.sources.capsule.uses import Use
 
-# Bits of DentryCensus.state.
-_BITS = [1 << bit for bit in range(12)]
-DENTRY, NEGATIVE, BUSY, REFERENCED, ON_LRU, ON_SHRINK, LOOKUP, CURSOR, DEAD = _BITS[:9]
-HASHED, ROOT, EXTERNAL = _BITS[9:]
-_STATES = np.arange(1 << 12)
-
-NO_SLOT, FOREIGN = -1, -2
-"""In a column of slots: a NULL pointer (or one to the head of a list); a pointer to something that
-is not a dentry of this census."""
-
-_UNREFERENCED = NEGATIVE | HASHED
-LINK_BITS = 3
-LINK_UNREFERENCED, LINK_NEGATIVE, LINK_EXTERNAL = 1, 2, 4
-"""Bits of a link, below the slot: an unreferenced negative dentry, a negative one, and one with an
-external name."""
-KIN_BITS = 2
-KIN_NEGATIVE, KIN_POSITIVE = 1, 2
-"""Bits of the kin of a slot, below the parent; a readdir cursor has none of them."""
-
 MANY = 1 << 21
 """Slots from which on worker processes pay for looking at columns."""
 _MAX_ROWS = 1 << 20
@@ -66,143 +67,6 @@ _HEADER, _LARGER, _SLACK = 24, 4, 256
 """Bytes before an external name, and most bytes of its slot: of its length, and of debugging."""
 _FAR = 128
 """Added to the number of words of an external name."""
-
-
-def packed_dtype(slots: int, bits: int) -> np.dtype[Any]:
-    """Return the type of a column of so many slots, each with bits below it."""
-    return np.dtype(np.int32 if slots < (1 << (31 - bits)) - 2 else np.int64)
-
-
-def links_of(
-    following: npt.NDArray[Any], state: npt.NDArray[np.uint16], dtype: npt.DTypeLike
-) -> npt.NDArray[Any]:
-    """Return the links of slots: where the hash chain goes on, and three bits of the slot itself.
-
-    :param following: next slot, :data:`NO_SLOT` or :data:`FOREIGN`
-    :return: slots less :data:`FOREIGN`, shifted by :data:`LINK_BITS`, and the bits; the least
-        number of the type where a slot is free
-    """
-    links = following.astype(dtype)
-    links -= FOREIGN
-    links <<= LINK_BITS
-    is_negative, is_external = (state & NEGATIVE) // NEGATIVE, (state & EXTERNAL) // EXTERNAL
-    unreferenced = (state & (_UNREFERENCED | BUSY | REFERENCED)) == _UNREFERENCED
-    bits = unreferenced * np.uint16(LINK_UNREFERENCED)
-    bits |= is_negative * np.uint16(LINK_NEGATIVE) | is_external * np.uint16(LINK_EXTERNAL)
-    links |= bits
-    links[state == 0] = np.iinfo(links.dtype).min
-    return links
-
-
-def kin_of(
-    parent: npt.NDArray[Any], state: npt.NDArray[np.uint16], dtype: npt.DTypeLike
-) -> npt.NDArray[Any]:
-    """Return the kin of slots: their parent, and whether they are negative or positive.
-
-    :param parent: slot or :data:`FOREIGN`
-    :return: parents shifted by :data:`KIN_BITS`, and the bits; negative for slots that are on no
-        list of children of a dentry of the census
-    """
-    kin = parent.astype(dtype)
-    kin <<= KIN_BITS
-    kin |= (state & NEGATIVE) // NEGATIVE * np.uint16(KIN_NEGATIVE)
-    kin |= ((state & (NEGATIVE | CURSOR)) == 0) * np.uint16(KIN_POSITIVE)
-    kin[(state & (DENTRY | ROOT | DEAD)) != DENTRY] = FOREIGN << KIN_BITS
-    return kin
-
-
-@dataclass(frozen=True)
-class Sums:
-    """Dentries added up by a key: super block, memory cgroup or directory."""
-
-    key: npt.NDArray[Any]
-    """Ascending where parts have been merged."""
-    values: Numbers
-    """Shape (4, keys): dentries, negative ones, unused negative ones, and bytes of the external
-    names of negative ones."""
-
-    def __len__(self) -> int:
-        return len(self.key)
-
-    def __getitem__(self, rows: Mask | Numbers) -> Sums:
-        return Sums(self.key[rows], self.values[:, rows])
-
-    def columns(self, slot_size: int) -> dict[str, Numbers]:
-        """Return the sums as columns of tables; bytes are slots and external names."""
-        dentries, negative, unused, name_bytes = self.values
-        return {
-            "dentries": dentries,
-            "negative": negative,
-            "negative_unused": unused,
-            "negative_bytes": negative * slot_size + name_bytes,
-        }
-
-    def by_row(self, row: Numbers, size: int) -> Sums:
-        """Add up keys of the same row, which is below ``size``; rows without a key are 0."""
-        columns = [np.bincount(row, column, size) for column in self.values]
-        return Sums(np.arange(size), np.stack(columns).astype(np.int64))
-
-    @staticmethod
-    def merged(parts: Sequence[Sums]) -> Sums:
-        """Add up equal keys of several parts."""
-        keys, row = np.unique(np.concatenate([part.key for part in parts]), return_inverse=True)
-        sums = Sums(row, np.concatenate([part.values for part in parts], axis=1))
-        return replace(sums.by_row(row, len(keys)), key=keys)
-
-
-@dataclass
-class Tally:
-    """Sums over pieces of memory."""
-
-    by_state: Numbers = field(default_factory=lambda: np.zeros(len(_STATES), np.int64))
-    """Dentries by combination of bits."""
-    sums: dict[str, Sums] = field(default_factory=dict)
-    """Sums by ``super_block`` (address), ``directory`` (slot of the parent or :data:`FOREIGN`; only
-    dentries on a list of children), and ``owner`` (``struct obj_cgroup *``, or in kernels without
-    it ``struct mem_cgroup *``; 0 for uncharged dentries), and ``owner_on_lru`` (of dentries on
-    LRU lists)."""
-    families: dict[int, Families] = field(default_factory=dict)
-    """Names of negative dentries by their number of words. Sums: all names, names of unused
-    dentries, and bytes of external names."""
-    names_unreadable: Numbers = field(default_factory=lambda: np.zeros(3, np.int64))
-    """Names that could not be read; sums as in :attr:`families`."""
-    name_bytes: Counter[int] = field(default_factory=Counter)
-    """Bytes of external names of negative dentries, by the number of the cache in the slab map."""
-    unused_name_bytes: int = 0
-    """Bytes of external names of unused negative dentries."""
-    all_name_bytes: int = 0
-    """Bytes of the slots that hold external names of any dentries."""
-    outside: Words | None = None
-    """Pointers to external names, of a part that was not merged; None without any."""
-    nameless: int = 0
-    """Dentries whose name is NULL."""
-    vectors_unreadable: int = 0
-    faults: Faults = field(default_factory=Faults)
-
-    @property
-    def rows(self) -> int:
-        """Numbers of sums and families: a measure of their memory."""
-        return sum(map(len, self.sums.values())) + sum(map(len, self.families.values()))
-
-    @staticmethod
-    def merged(parts: Sequence[Tally]) -> Tally:
-        """Add up several parts."""
-        total = Tally()
-        for part in parts:
-            total.by_state += part.by_state
-            total.names_unreadable += part.names_unreadable
-            total.name_bytes.update(part.name_bytes)
-            total.unused_name_bytes += part.unused_name_bytes
-            total.all_name_bytes += part.all_name_bytes
-            total.nameless += part.nameless
-            total.vectors_unreadable += part.vectors_unreadable
-            total.faults.update(part.faults)
-        for key in {key for part in parts for key in part.sums}:
-            total.sums[key] = Sums.merged([part.sums[key] for part in parts if key in part.sums])
-        for words in sorted({words for part in parts for words in part.families}):
-            some = [part.families[words] for part in parts if words in part.families]
-            total.families[words] = merged(some)
-        return total
 
 
 class DentryCensus:
@@ -265,7 +129,10 @@ class DentryCensus:
         parts: list[Tally] = []
         names: list[Words] | None = [np.empty(0, np.uint64)]
         rows = 0
-        for part in visit(self.slab_map, slabs, self.columns, self._look, self.report):
+        looks = visit(
+            self.slab_map, slabs, self.columns, self._look, self.report, merge=Tally.merged
+        )
+        for part in looks:
             parts.append(part)
             rows += part.rows
             if names is not None and part.outside is not None:
@@ -282,7 +149,7 @@ class DentryCensus:
 
     def count(self, having: int, lacking: int = 0) -> int:
         """Return how many dentries have all bits of one kind and none of another."""
-        chosen = ((_STATES & having) == having) & ((_STATES & lacking) == 0)
+        chosen = ((STATES & having) == having) & ((STATES & lacking) == 0)
         return int(self.tally.by_state[chosen].sum())
 
     def sums(self, key: str) -> Sums:
@@ -334,7 +201,7 @@ class DentryCensus:
         unused = negative == NEGATIVE
         negative = (negative & NEGATIVE) != 0
         dentry = (state & DENTRY) != 0
-        part.by_state = np.bincount(state.ravel(), minlength=len(_STATES))
+        part.by_state = np.bincount(state.ravel(), minlength=len(STATES))
         if name_bytes is not None:
             part.unused_name_bytes = int(name_bytes[unused].sum())
             part.all_name_bytes = int(name_bytes.sum())

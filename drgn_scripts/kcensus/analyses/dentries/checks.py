@@ -9,7 +9,7 @@ from contextlib import suppress
 import drgn
 import numpy as np
 
-from kcensus.analyses.dentries.census import DEAD, DENTRY, HASHED, NEGATIVE, ON_LRU, ON_SHRINK
+from kcensus.analyses.dentries.columns.bits import DEAD, DENTRY, HASHED, NEGATIVE, ON_LRU, ON_SHRINK
 from kcensus.analyses.dentries.directories import ORPHANS
 from kcensus.analyses.dentries.figures import Figures
 from kcensus.analyses.dentries.tables import (

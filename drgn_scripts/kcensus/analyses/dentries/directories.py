@@ -12,14 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from kcensus.analyses.dentries.census import (
-    KIN_BITS,
-    KIN_NEGATIVE,
-    KIN_POSITIVE,
-    MANY,
-    DentryCensus,
-    Sums,
-)
+from kcensus.analyses.dentries.census import DentryCensus
+from kcensus.analyses.dentries.columns.bits import KIN_BITS, KIN_NEGATIVE, KIN_POSITIVE
+from kcensus.analyses.dentries.columns.tally import Sums
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Numbers, Words
@@ -39,6 +34,8 @@ _MAX_DEPTH = 4096
 _MAX_USED = 20
 _USED_SHARE, _USED_LEAST = 0.01, 100
 """Least share and number of negative dentries of a directory whose processes are looked for."""
+_MANY = 1 << 24
+"""Slots from which on worker processes pay: a look takes 10 ns per slot."""
 _BLOCK = 1 << 17
 """Slots to look at together: their columns stay in the processor's cache."""
 
@@ -184,7 +181,7 @@ class Directories:
         census = self.census
         slots = len(census.slots)
         sweeps, ends, bad = (np.zeros(len(self.slot), np.int64) for _ in range(3))
-        jobs = census.memory.jobs if slots >= MANY else 1
+        jobs = census.memory.jobs if slots >= _MANY else 1
         reached = Columns({"": np.dtype(np.bool_)}, slots, shared=jobs > 1)[""]
         reached[:] = False
 

@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from kcensus.analyses.dentries.census import BUSY, NEGATIVE, DentryCensus
+from kcensus.analyses.dentries.census import DentryCensus
 from kcensus.analyses.dentries.chains import Chains
+from kcensus.analyses.dentries.columns.bits import BUSY, NEGATIVE
 from kcensus.analyses.dentries.directories import Directories
 from kcensus.analyses.dentries.name_patterns import patterns
 from kcensus.engine.memory import Numbers

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import drgn
 import numpy as np
 
-from kcensus.analyses.dentries.census import BUSY, DEAD, DENTRY
+from kcensus.analyses.dentries.columns.bits import BUSY, DEAD, DENTRY
 from kcensus.analyses.dentries.figures import Figures
 from kcensus.analyses.remedies import sysctl, written
 from kcensus.human import counted, human_bytes, human_ratio, human_seconds, listed

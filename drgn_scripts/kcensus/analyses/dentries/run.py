@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from kcensus.analyses import ParamError
 from kcensus.analyses.dentries import PARTS
-from kcensus.analyses.dentries.census import (
+from kcensus.analyses.dentries.checks import checks, gaps
+from kcensus.analyses.dentries.columns.bits import (
     BUSY,
     CURSOR,
     DEAD,
@@ -15,7 +16,6 @@ from kcensus.analyses.dentries.census import (
     ON_SHRINK,
     REFERENCED,
 )
-from kcensus.analyses.dentries.checks import checks, gaps
 from kcensus.analyses.dentries.figures import Figures
 from kcensus.analyses.dentries.findings import findings
 from kcensus.analyses.dentries.tables import TABLES

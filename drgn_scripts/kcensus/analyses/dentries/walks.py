@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from kcensus.analyses.dentries.census import (
+from kcensus.analyses.dentries.columns.bits import (
     FOREIGN,
     LINK_BITS,
     LINK_EXTERNAL,
@@ -41,7 +41,7 @@ _PRESENT = 1 << LINK_BITS
 """Set in the row of a step for the chains that have a dentry there."""
 
 Links: TypeAlias = npt.NDArray[np.signedinteger[Any]]
-"""As of :func:`~kcensus.analyses.dentries.census.links_of`; inverted where a walk has been."""
+"""As of :func:`~kcensus.analyses.dentries.columns.bits.links_of`; inverted behind a walk."""
 
 
 @dataclass

@@ -23,6 +23,9 @@ from kcensus.engine.workers import Columns
 from kcensus.text import printable
 
 T = TypeVar("T")
+_SHARES, _MOST_MERGED = 16, 8
+"""Least tasks of a worker process, so that all end at nearly the same time, and most batches of
+slabs in one, where their results are merged."""
 _CACHED_BYTES = 1 << 19
 """Of slabs from which all members are cut before the next ones."""
 _ADDRESS = ""
@@ -224,11 +227,13 @@ def visit(
     columns: Layout,
     work: Callable[[View, ScanReport], T],
     report: ScanReport,
+    merge: Callable[[list[T]], T] | None = None,
 ) -> Iterator[T]:
     """Yield the results of ``work`` for slabs of :meth:`SlabMap.index`, a few megabytes at a time.
 
     :param work: called in :attr:`Memory.jobs` worker processes; its result must be picklable, and
         memory that it writes must be shared
+    :param merge: makes one result of several, so that worker processes send fewer
     """
     memory = slab_map.memory
     batches = list(_batches(slab_map, slabs))
@@ -237,21 +242,30 @@ def visit(
     stores = parked(slab_map, caches)
     report.lists_lost += stores.lost
 
-    def show(task: int) -> tuple[T, ScanReport]:
-        part = ScanReport()
-        own = slabs[batches[task]]
+    def show(batch: int, part: ScanReport) -> T:
+        own = slabs[batches[batch]]
         pages = int(slab_map.slab_pages(own[:1])[0])
         step = np.arange(pages, dtype=np.uint64) << np.uint64(memory.page_shift)
         addresses = (own.address[:, None] + step[None, :]).ravel()
         buffer, readable = memory.pages(addresses, part.slabs)
         cache = slab_map.caches[own.cache[0]]
-        view = View(batches[task], starts[task], memory, own, cache, columns, buffer, readable)
+        view = View(batches[batch], starts[batch], memory, own, cache, columns, buffer, readable)
         view.kept = _kept(slab_map, view, stores, part)
-        return work(view, part), part
+        return work(view, part)
+
+    together = 1
+    if merge is not None and memory.jobs > 1:
+        together = min(max(len(batches) // (memory.jobs * _SHARES), 1), _MOST_MERGED)
+
+    def do(task: int) -> tuple[T, ScanReport]:
+        part = ScanReport()
+        some = range(len(batches))[task * together : (task + 1) * together]
+        results = [show(batch, part) for batch in some]
+        return results[0] if len(results) == 1 or merge is None else merge(results), part
 
     # Computed once here rather than in each worker process.
     _ = slab_map.freelist_code
-    for result, part in memory.each("slab objects", show, len(batches)):
+    for result, part in memory.each("slab objects", do, -(-len(batches) // together)):
         report.add(part)
         yield result
 

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from kcensus.analyses.dentries import census as marks
-from kcensus.analyses.dentries.census import DENTRY, FOREIGN, HASHED, NEGATIVE, NO_SLOT
 from kcensus.analyses.dentries.chains import Chains
+from kcensus.analyses.dentries.columns import bits as marks
+from kcensus.analyses.dentries.columns.bits import DENTRY, FOREIGN, HASHED, NEGATIVE, NO_SLOT
 from kcensus.analyses.dentries.walks import IN_A_ROW, ORDER_BASE, mix
 from kcensus.engine.memory import Memory
 from tests.unit.fakekernel import DIRECT_MAP, PAGE, FakeKernel

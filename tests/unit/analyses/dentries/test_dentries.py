@@ -6,8 +6,9 @@ from __future__ import annotations
 import pytest
 
 from kcensus.analyses import ParamError
+from kcensus.engine.slub import scan
 from kcensus.results import CheckStatus
-from tests.running import rows
+from tests.running import on, rows, runner
 from tests.unit.analyses.dentries.scenes import census, damage, figures, mounted, populate, watch
 from tests.unit.fakekernel.dcache import BUCKETS, NAME_SLOT, SLOT, FakeDcache
 
@@ -203,3 +204,14 @@ def test_walks_that_nobody_can_make_come_last() -> None:
     dcache.finish()
     result = census(dcache)
     assert rows(result, "walk_cost", "state", "children") == [("mounted", 1), ("unmounted", 3)]
+
+
+def test_workers_merge_their_sums(dcache: FakeDcache, monkeypatch: pytest.MonkeyPatch) -> None:
+    populate(dcache, flood=300)
+    whole = census(dcache)
+    monkeypatch.setattr(scan, "_SHARES", 1)
+    many = runner("dentries")(on(dcache.machine.prog, jobs=2, chunk_bytes=1))
+    assert figures(many, *many.summary) == figures(whole, *whole.summary)
+    for name in whole.tables:
+        assert many.tables[name].frame.equals(whole.tables[name].frame), name
+    assert damage(many) == damage(whole)
