@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +20,7 @@ from kcensus.fleets.store import FIGURES, read
 from kcensus.render.plain import NO_HOST
 from kcensus.results import Severity
 from kcensus.store.layout import UNKNOWN_HOST
+from kcensus.text import pasteable
 
 _DONE, _INCOMPLETE, _FAILED, _DUPLICATE = "done", "incomplete", "failed", "duplicate"
 _NO_CAUSE = r"-(?:incomplete|unsupported)$"
@@ -46,19 +48,25 @@ class Fleet:
 
     @cached_property
     def targets(self) -> pd.DataFrame:
-        """The rows of ``targets``, the latest dump first, with the ``machine`` of each.
+        """The rows of ``targets``, the latest dump first, with its ``machine`` and ``command``.
 
-        Hosts without a name are told apart by their boots.
+        Hosts without a name are told apart by their boots. The command opens the dump.
         """
         names = [
             *("attempt", "target", "state", "step", "error", "duplicate_of", "time", "boot"),
-            *("host", "release", "panic", "record"),
+            *("host", "release", "build_id", "panic", "record", "symbols"),
         ]
-        frame: pd.DataFrame = self._rows("targets", names).to_pandas()
+        rows = self._rows("targets", ())
+        frame: pd.DataFrame = rows.select([n for n in names if n in rows.column_names]).to_pandas()
+        frame = frame.reindex(columns=names).fillna({"symbols": ""})  # older stores lack it
         frame = frame.sort_values(["time", "target"], ascending=[False, True], ignore_index=True)
         has_name = ~frame["host"].isin(["", NO_HOST, UNKNOWN_HOST])
         boot = frame["boot"].str[:12].where(frame["boot"] != "", "unknown")
-        return frame.assign(machine=frame["host"].where(has_name, "(no name) boot " + boot))
+        pairs = zip(frame["target"], frame["symbols"], strict=True)
+        return frame.assign(
+            machine=frame["host"].where(has_name, "(no name) boot " + boot),
+            command=[opening(target, symbols) for target, symbols in pairs],
+        )
 
     @cached_property
     def reports(self) -> pd.DataFrame:
@@ -141,3 +149,17 @@ class Fleet:
         table = self._rows("features", names, pc.field("kind") == PATCH)
         frame: pd.DataFrame = table.to_pandas()
         return frame.rename(columns={"feature": "patch"})
+
+
+def opening(target: str, symbols: str) -> str:
+    """Return the command that opens a dump; empty if a name in it cannot be pasted.
+
+    :param symbols: options with the debug info that it was read with, quoted: ``-s PATH -s PATH``
+    """
+    try:
+        options = shlex.split(symbols)
+    except ValueError:  # a quote without its end
+        return ""
+    words = [pasteable(each) for each in (target, *options)]
+    is_known = all(words) and {*options[::2]} <= {"-s"} and len(options) % 2 == 0
+    return " ".join(("kcensus report", *words)) if is_known else ""
