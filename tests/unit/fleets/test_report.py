@@ -43,7 +43,7 @@ def report(tmp_path: Path) -> Report:
                 Target("4", "nfs", 1, findings={"kcopyd-stall": "critical"}, release="5.10"),
                 Target("5", "ok"),
                 Target("6", "part", row={"state": "incomplete"}),
-                Target("7", row={"state": "duplicate", "duplicate_of": "2", "record": ""}),
+                Target("7", row={"state": "duplicate", "sha256": "2", "record": ""}),
                 failed("8", "/srv/8/vmcore: ends at 4,096"),
                 failed("9", "/srv/9/vmcore: ends at 8,192"),
                 failed("10", "took longer than 600 s", "time"),
