@@ -24,7 +24,7 @@ from kcensus.analyses import analyses as known_analyses
 from kcensus.fleets.apart import Answer, Job
 from kcensus.fleets.look import Content, Looked, rows_of
 from kcensus.fleets.store import TRANSIENT, Writer, writer
-from kcensus.fleets.tables import VERSION, arrow, stored, utc
+from kcensus.fleets.tables import DEBUGINFOD, VERSION, arrow, stored, utc
 from kcensus.render.plain import installed_version
 from kcensus.text import printable
 
@@ -119,7 +119,7 @@ class Run:
         self._executor, self._store, self._limits, self._done = executor, store, limits, done
         self._template = template
         self._debug_info = stored(
-            os.pathsep.join((*template.symbols, *["debuginfod"] * template.debuginfod))
+            os.pathsep.join((*template.symbols, *[DEBUGINFOD] * template.debuginfod))
         )
         self._ended: queue.SimpleQueue[tuple[_Target, Future]] = queue.SimpleQueue()
         self._running: dict[str, Future] = {}

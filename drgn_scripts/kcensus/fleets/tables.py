@@ -20,6 +20,8 @@ VERSION = 1
 """Version of the tables: raised when a column is renamed or removed, or its meaning changes."""
 _MAX_TEXT = 2000
 _MAX_GAPS = 1000
+DEBUGINFOD = "debuginfod"
+"""Stands among paths of debug info where its servers were asked."""
 _OF_EACH = {
     "day": (pa.string(), "Day of time, in UTC: 2026-01-31."),
     "attempt": (pa.string(), "Identifies the row of targets that this row belongs to."),

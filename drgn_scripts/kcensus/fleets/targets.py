@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -19,6 +20,9 @@ _STARTS = (CAPSULE, kdump.MAGIC, kdump.FLAT_MAGIC)
 """First bytes of the targets in a directory; files with others are left out."""
 _CORE = b"\x04\0", b"\0\x04"
 """``e_type`` of an ELF core dump (ET_CORE), little- and big-endian."""
+_NAMES = re.compile(r"(?!.*\.(?:txt|log)$)(?:vmcore|core\.|dump\.|kdump(?!_)|.*\.capsule$)")
+"""Names of dumps and capsules, but not of the logs and locks beside them."""
+_TEXT = bytes((*b"\t\n\r\f\x1b", *range(0x20, 0x7F)))
 _HEAD = 64
 _MAX_PATH = 4096
 
@@ -39,7 +43,8 @@ def find(words: Iterable[str], lines: Iterable[str] = ()) -> Found:
 
     A word is the path of a file or directory, the name of a bundled capsule, or a pattern, in which
     ``**`` stands for all directories below. A directory stands for the dumps, capsules and
-    documents below it; links to directories are not followed. A file is a target whatever is in
+    documents below it, and for files that are named like dumps and are empty or damaged; links to
+    directories are not followed. A file is a target whatever is in
     it: the run says why it is not readable.
 
     :param lines: for the word ``-``: more words, one per line
@@ -65,9 +70,13 @@ def _real(path: str) -> str:
 
 
 def _lines(lines: Iterable[str]) -> Iterator[str]:
-    """Yield the words in lines; a line that is longer than any path is cut, and does not exist."""
+    """Yield the words in lines, without the blanks around them unless a file has them in its name.
+
+    A line that is longer than any path is cut, and does not exist.
+    """
     for line in lines:
-        if word := line.rstrip("\n")[:_MAX_PATH]:
+        word = line.rstrip("\n")[:_MAX_PATH]
+        if word := word if os.path.lexists(word) else word.strip():
             yield word
 
 
@@ -104,7 +113,10 @@ def _below(directory: str, found: Found) -> Iterator[str]:
 
 
 def _is_target(path: str) -> bool:
-    """Return whether a file begins like a target; one without permission does, to be reported."""
+    """Return whether a file begins like a target, or is named like one and is not text.
+
+    One without permission is a target, to be reported.
+    """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             return False  # opening a FIFO waits for its writer
@@ -116,4 +128,7 @@ def _is_target(path: str) -> bool:
         return False
     is_core = head.startswith(elf.MAGIC) and head[16:18] in _CORE
     is_document = head.lstrip().startswith(b"{") and b'"schema"' in head
-    return is_core or is_document or head.startswith(_STARTS)
+    if is_core or is_document or head.startswith(_STARTS):
+        return True
+    is_other = head.startswith(elf.MAGIC) or (head and not head.translate(None, _TEXT))
+    return bool(_NAMES.match(os.path.basename(path))) and not is_other

@@ -50,6 +50,7 @@ def rows(target: Target) -> dict[str, pa.Table]:
     own = {
         "target": f"/srv/{target.name}/vmcore", "state": "done", "time": time, "boot": target.boot,
         "release": target.release, "record": f"r-{target.name}",
+        "sha256": target.name,
     }  # fmt: skip
     features = [("finding", kind, WEIGHTS[severity]) for kind, severity in target.findings.items()]
     tables: dict[str, list[dict[str, Any]]] = {

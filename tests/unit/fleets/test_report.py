@@ -13,6 +13,7 @@ from kcensus import cli
 from kcensus.commands import Exit
 from kcensus.fleets import FleetError, tables
 from kcensus.fleets.report import Report
+from kcensus.fleets.report.data import opening
 from kcensus.results import Severity
 from tests.unit.fleets.stores import GIB, Target, made
 
@@ -42,7 +43,7 @@ def report(tmp_path: Path) -> Report:
                 Target("4", "nfs", 1, findings={"kcopyd-stall": "critical"}, release="5.10"),
                 Target("5", "ok"),
                 Target("6", "part", row={"state": "incomplete"}),
-                Target("7", row={"state": "duplicate", "duplicate_of": "2", "record": ""}),
+                Target("7", row={"state": "duplicate", "sha256": "2", "record": ""}),
                 failed("8", "/srv/8/vmcore: ends at 4,096"),
                 failed("9", "/srv/9/vmcore: ends at 8,192"),
                 failed("10", "took longer than 600 s", "time"),
@@ -276,3 +277,46 @@ def test_hostile_names_are_inert_at_each_face(
     assert text.count("<script>") == 1
     assert "&lt;script&gt;" in text
     assert all(each not in text for each in ("\x1b", "\u202e"))
+
+
+@pytest.mark.parametrize(
+    ("target", "debug_info", "command"),
+    [
+        ("/srv/vmcore", "", "kcensus report /srv/vmcore"),
+        ("/srv/vmcore", "/debug:/a b", "kcensus report /srv/vmcore -s /debug -s '/a b'"),
+        ("/srv/a b", "debuginfod", "kcensus report '/srv/a b' --debuginfod"),
+        ("/srv/vmcore", "/x; rm", "kcensus report /srv/vmcore -s '/x; rm'"),
+        ("/srv/vmcore", "\x1b", ""),
+        ("\x1b", "", ""),
+    ],
+)
+def test_a_dump_is_opened_with_its_debug_info(target: str, debug_info: str, command: str) -> None:
+    assert opening(target, debug_info) == command
+
+
+def test_each_failed_path_has_a_row(report: Report) -> None:
+    assert [row["target"] for row in frame(report, "failed")] == [
+        "/srv/8/vmcore", "/srv/9/vmcore", "/srv/10/vmcore",
+    ]  # fmt: skip
+
+
+def test_missing_types_are_a_reason_per_kernel(tmp_path: Path) -> None:
+    dumps = [
+        replace(one, release=release)
+        for name, release in (("1", "4.18.0"), ("2", "4.18.0"), ("3", "4.19.40"))
+        for one in [failed(name, f"debug info of kernel {release} is missing", "types")]
+    ]
+    both = frame(Report(made(tmp_path / "fleet", dumps)), "failures")
+    assert [(row["targets"], row["error"]) for row in both] == [
+        (2, "debug info of kernel 4.18.0 is missing"),
+        (1, "debug info of kernel 4.19.40 is missing"),
+    ]
+
+
+def test_each_cause_names_a_host_on_a_line(tmp_path: Path, capsys: Capture) -> None:
+    dumps = [
+        Target(f"{n}", f"host-{n}", findings={f"kind-{n}{'x' * 300}": "critical"}) for n in range(9)
+    ]
+    text = output(capsys, "report", str(made(tmp_path / "fleet", dumps)))
+    assert all(f"On host-{n}:" in text for n in range(9))
+    assert max(map(len, text.splitlines())) <= 100

@@ -73,6 +73,40 @@ def test_lines_are_words_and_each_path_is_once(tree: Path) -> None:
     assert found.targets == [core, "sample", os.path.abspath("x" * 4096)]
 
 
+def test_lines_of_other_systems_have_blanks_around(tree: Path) -> None:
+    core = str(tree / "a" / "vmcore")
+    (tree / " blank ").write_bytes(CORE)
+    found = find(["-"], [f"  {core}\r\n", "sample\r\n", "\r\n", f"{tree}/ blank \n"])
+    assert found.targets == [core, "sample", f"{tree}/ blank "]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "is_target"),
+    [
+        ("vmcore", b"", True),
+        ("vmcore-incomplete", b"\xff" * 64, True),
+        ("vmcore", bytes(64), True),
+        ("core.77", b"\x01garbage", True),
+        ("dump.202601311200", b"", True),
+        ("kdump.1", b"", True),
+        ("x.capsule", b"", True),
+        ("vmcore-dmesg.txt", b"", False),
+        ("vmcore-dmesg", b"[    0.000000] Linux version 6.1\n", False),
+        ("kexec-dmesg.log", b"", False),
+        ("kdump_lock", b"", False),
+        ("kdump.conf", b"path /var/crash\n", False),
+        ("core.so", CORE[:16] + b"\x03\0" + CORE[18:], False),
+        ("notes", b"\xff" * 64, False),
+    ],
+)
+def test_a_damaged_file_is_a_target_if_it_is_named_like_one(
+    name: str, data: bytes, is_target: bool, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    found = find([str(tmp_path)])
+    assert (found.targets == [str(tmp_path / name)], found.others) == (is_target, not is_target)
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads every directory")
 def test_a_directory_without_permission_is_named(tree: Path) -> None:
     (tree / "a").chmod(0)

@@ -47,6 +47,11 @@ class Report:
         return figures.failures(self.fleet)
 
     @cached_property
+    def failed(self) -> pd.DataFrame:
+        """The targets without a report."""
+        return self.fleet.failed.sort_values(["step", "target"], ignore_index=True)
+
+    @cached_property
     def missing_patches(self) -> pd.DataFrame:
         return figures.missing_patches(self.fleet)
 
@@ -86,7 +91,7 @@ class Report:
         facts = [("Read", words)]
         if failed := len(self.fleet.failed):
             reasons = unread(self.failures, _MAX_REASONS)
-            facts.append(("Failed", counted(failed, "target")))
+            facts.append(("Failed", f"{counted(failed, 'target')} (--table failed has all paths)"))
             facts += [("", reason) for reason in reasons]
         if healthy := len(self.healthy):
             partly = int((self.healthy["state"] == "incomplete").sum())
@@ -230,6 +235,6 @@ class Report:
                 title=f"{failed:,} of {counted(len(self.fleet.targets), 'target')} have no report",
                 evidence="; ".join(unread(self.failures, _MAX_REASONS)),
                 figures={"failed": Figure(failed)},
-                no_remedy="The table failures has all reasons; once they are removed, the same "
-                "`kcensus fleet run` reads these targets again",
+                no_remedy="The table failures has all reasons, and failed all paths; once the "
+                "reasons are removed, the same `kcensus fleet run` reads these targets again",
             )

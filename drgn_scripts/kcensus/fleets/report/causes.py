@@ -17,7 +17,6 @@ from kcensus.fleets.clusters import Cluster, Key
 from kcensus.fleets.report.data import Fleet
 from kcensus.human import counted, listed
 from kcensus.results import Severity
-from kcensus.text import pasteable
 
 _MAX_NAMED = 3
 _TIME = "%Y-%m-%d %H:%M"
@@ -131,8 +130,7 @@ class Cause:
     @property
     def command(self) -> str:
         """The command that opens the representative; empty if its path cannot be pasted."""
-        path = pasteable(self.representative)
-        return f"kcensus report {path}" if path else ""
+        return str(self._opened["command"])
 
     @property
     def first(self) -> str:
@@ -164,7 +162,8 @@ class Cause:
 
     @property
     def shown_example(self) -> str:
-        return f"On {self.host}: {self.example}" if self.example else ""
+        """The host of the representative, and its finding."""
+        return f"On {self.host}: {self.example}" if self.example else f"On {self.host}"
 
     @property
     def outliers(self) -> int:
@@ -235,11 +234,11 @@ def _told_apart(causes: Sequence[Cause]) -> list[Cause]:
 def unread(failures: pd.DataFrame, most: int) -> list[str]:
     """Return sentences about targets without a report, the most frequent reason first."""
     most = most if len(failures) > most + 1 else most + 1
-    lines = [
-        f"{row.targets:,} {row.step}: {row.error}, such as {row.example}"
-        for row in failures.head(most).itertuples()
-    ]
+    lines = []
+    for row in failures.head(most).to_dict("records"):
+        such = ", such as" if row["targets"] > 1 else ":"
+        lines.append(f"{row['targets']:,} {row['step']}{such} {row['example']}: {row['error']}")
     if len(failures) > most:
         rest = int(failures["targets"].iloc[most:].sum())
-        lines.append(f"{rest:,} for {len(failures) - most} other reasons")
+        lines.append(f"{rest:,} for {len(failures) - most} other reasons (--table failures)")
     return lines

@@ -16,9 +16,11 @@ import pyarrow.compute as pc
 from kcensus.fleets.causes import PATCH
 from kcensus.fleets.clusters import Clusters, clusters
 from kcensus.fleets.store import FIGURES, read
+from kcensus.fleets.tables import DEBUGINFOD
 from kcensus.render.plain import NO_HOST
 from kcensus.results import Severity
 from kcensus.store.layout import UNKNOWN_HOST
+from kcensus.text import pasteable
 
 _DONE, _INCOMPLETE, _FAILED, _DUPLICATE = "done", "incomplete", "failed", "duplicate"
 _NO_CAUSE = r"-(?:incomplete|unsupported)$"
@@ -46,19 +48,23 @@ class Fleet:
 
     @cached_property
     def targets(self) -> pd.DataFrame:
-        """The rows of ``targets``, the latest dump first, with the ``machine`` of each.
+        """The rows of ``targets``, the latest dump first, with its ``machine`` and ``command``.
 
-        Hosts without a name are told apart by their boots.
+        Hosts without a name are told apart by their boots. The command opens the dump.
         """
         names = [
             *("attempt", "target", "state", "step", "error", "duplicate_of", "time", "boot"),
-            *("host", "release", "panic", "record"),
+            *("host", "release", "build_id", "panic", "record", "debug_info"),
         ]
         frame: pd.DataFrame = self._rows("targets", names).to_pandas()
         frame = frame.sort_values(["time", "target"], ascending=[False, True], ignore_index=True)
         has_name = ~frame["host"].isin(["", NO_HOST, UNKNOWN_HOST])
         boot = frame["boot"].str[:12].where(frame["boot"] != "", "unknown")
-        return frame.assign(machine=frame["host"].where(has_name, "(no name) boot " + boot))
+        pairs = zip(frame["target"], frame["debug_info"], strict=True)
+        return frame.assign(
+            machine=frame["host"].where(has_name, "(no name) boot " + boot),
+            command=[opening(target, debug_info) for target, debug_info in pairs],
+        )
 
     @cached_property
     def reports(self) -> pd.DataFrame:
@@ -141,3 +147,15 @@ class Fleet:
         table = self._rows("features", names, pc.field("kind") == PATCH)
         frame: pd.DataFrame = table.to_pandas()
         return frame.rename(columns={"feature": "patch"})
+
+
+def opening(target: str, debug_info: str) -> str:
+    """Return the command that opens a dump; empty if a name in it cannot be pasted.
+
+    :param debug_info: column of ``targets``: paths of debug info, separated by colons
+    """
+    words = ["kcensus", "report", target]
+    for path in filter(None, debug_info.split(os.pathsep)):
+        words += ["--debuginfod"] if path == DEBUGINFOD else ["-s", path]
+    pasted = [pasteable(each) for each in words]
+    return " ".join(pasted) if all(pasted) else ""

@@ -26,6 +26,8 @@ _PER_HOST = 2
 """Most figures of a host: several count the same memory."""
 _DAY = 86400.0
 _MAX_ERROR = 300
+_TYPES = "types"
+"""Step in which the debug info of a kernel was missing."""
 _TARGET = "TARGET"
 _START = f"{_TARGET}: "
 _FIGURE = ["analysis", "metric"]
@@ -103,6 +105,7 @@ def _named(rows: pd.DataFrame, fleet: Fleet, size: str) -> pd.DataFrame:
     rows = rows.assign(
         host=rows["record"].map(known["machine"]).astype(str),
         target=rows["record"].map(known["target"]).astype(str),
+        command=rows["record"].map(known["command"]).astype(str),
         figure=rows["analysis"].astype(str) + "." + rows["metric"].astype(str),
     )
     rows = rows.sort_values([size, "host", "figure"], ascending=[False, True, True])
@@ -139,7 +142,10 @@ def missing_patches(fleet: Fleet) -> pd.DataFrame:
 
 
 def failures(fleet: Fleet) -> pd.DataFrame:
-    """Return the failed targets by step and reason, the most frequent first, with an example."""
+    """Return the failed targets by step and reason, the most frequent first, with an example.
+
+    Types that are missing are one reason per kernel: each needs debug info of its own.
+    """
     failed = fleet.failed
     errors = [
         bounded(
@@ -149,7 +155,9 @@ def failures(fleet: Fleet) -> pd.DataFrame:
     ]
     # Offsets and sizes in a reason are those of one target.
     failed = failed.assign(reason=errors, general=[*map(general, errors)])
-    grouped = failed.groupby(["step", "general"], sort=True)
+    kernel = failed["build_id"].where(failed["build_id"] != "", failed["release"])
+    failed["kernel"] = kernel.where(failed["step"] == _TYPES, "")
+    grouped = failed.groupby(["step", "general", "kernel"], sort=True)
     found = grouped.agg(
         targets=("target", "size"), error=("reason", "first"), example=("target", "first")
     )

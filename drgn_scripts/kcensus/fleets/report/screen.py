@@ -9,7 +9,7 @@ from rich.text import Text
 from kcensus.fleets.report import Report
 from kcensus.fleets.report.causes import Cause
 from kcensus.human import counted
-from kcensus.render.screen import Screen
+from kcensus.render.screen import GUTTER, INDENT, Screen
 from kcensus.render.screen.table import print_table
 from kcensus.render.terminal import SEVERITY_STYLE
 from kcensus.results import Severity
@@ -89,8 +89,12 @@ def _cause(cause: Cause, report: Report, screen: Screen, *, is_full: bool) -> No
     tag = Text(cause.severity.name, SEVERITY_STYLE[cause.severity])
     extent = f"{cause.id}: {cause.extent(report.hosts)}"
     screen.tagged([(tag, [Text(printable(cause.title), "bold"), Text(printable(extent))])], _TAG)
-    if is_full and cause.example:
+    if is_full:
         prose(cause.shown_example)
+    else:
+        line = Text(printable(cause.shown_example))
+        line.truncate(screen.prose_width - INDENT - _TAG - 2 * GUTTER, overflow="ellipsis")
+        screen.tagged([(Text(), [line])], _TAG)
     if is_full and cause.differing:
         prose(cause.differing)
     if cause.command:

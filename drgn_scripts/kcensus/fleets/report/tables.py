@@ -18,15 +18,23 @@ from kcensus.results.tables import (
 
 _HOST = Column(TEXT, "", ALWAYS, "Name of the host; its boot if it has none.")
 _FIGURE = Column(TEXT, "", ALWAYS, "Analysis and key of its summary.")
-_OPEN = Column(TEXT, "open", WIDE, "Its latest dump.", "target")
+_DUMP = Column(TEXT, "dump", DATA, "Path of its latest dump.", "target")
+_OPEN = Column(TEXT, "open", WIDE, "Command that opens its latest dump; empty if it has odd bytes.")
 FAILURES = TableSpec("failures", "Targets without a report", {
     "targets": Column(COUNT, "", ALWAYS, "Number of targets."),
     "step": Column(TEXT, "", ALWAYS, "Step that failed."),
     "error": Column(TEXT, "reason", ALWAYS, "Reason of the first one."),
     "example": Column(TEXT, "", ALWAYS, "Path of the first one."),
 }, "Targets that failed in one step for one reason.", rows="failures")  # fmt: skip
+FAILED = TableSpec("failed", "Paths without a report", {
+    "target": Column(TEXT, "", ALWAYS, "Its path."),
+    "step": Column(TEXT, "", ALWAYS, "Step that failed."),
+    "release": Column(TEXT, "kernel", WIDE, "Release of the kernel, if known."),
+    "build_id": Column(TEXT, "build ID", DATA, "Build ID of the vmlinux, if known."),
+    "error": Column(TEXT, "reason", ALWAYS, "Reason."),
+}, "A target that failed, by step and path.", rows="failed")  # fmt: skip
 CAUSES = TableSpec("causes", "Causes", {
-    "cause": Column(TEXT, "", ALWAYS, "Id, for `kcensus fleet show`.", "id"),
+    "cause": Column(TEXT, "id", ALWAYS, "Id, for `kcensus fleet show`.", "id"),
     "severity": Column(TEXT, "", ALWAYS, "Of the gravest dump.", "severity_name"),
     "hosts": Column(COUNT, "", ALWAYS, "Number of hosts with it."),
     "dumps": Column(COUNT, "", ALWAYS, "Number of dumps with it."),
@@ -61,7 +69,8 @@ OUTLIERS = TableSpec("outliers", "Hosts far above their peers", {
     "share": Column(RATIO, "of its RAM", ALWAYS, "Share of the host's RAM."),
     "peers": Column(RATIO, "peers", ALWAYS, "Median share of hosts with the same kernel."),
     "release": Column(TEXT, "kernel", WIDE, "Release of the kernel."),
-    "target": _OPEN,
+    "target": _DUMP,
+    "command": _OPEN,
 }, "A figure that is a far larger share of RAM than on hosts with the same kernel.",
     rows="outliers")  # fmt: skip
 GROWTH = TableSpec("growth", "Growth", {
@@ -74,13 +83,15 @@ GROWTH = TableSpec("growth", "Growth", {
         "Time until the figure is as large as RAM, at this rate."),
     "span_seconds": Column(SECONDS, "in", WIDE, "Time between the first and the last dump."),
     "dumps": Column(COUNT, "", WIDE, "Number of dumps of this boot."),
-    "target": _OPEN,
+    "target": _DUMP,
+    "command": _OPEN,
 }, "A figure of a host that grew in its latest boot.", rows="growth")  # fmt: skip
-TABLES = (CAUSES, FAILURES, PATCHES, OUTLIERS, GROWTH)
+TABLES = (CAUSES, FAILURES, FAILED, PATCHES, OUTLIERS, GROWTH)
 DUMPS = TableSpec("dumps", "Dumps of this cause", {
     "host": Column(TEXT, "", ALWAYS, "Name of the host; its boot if it has none.", "machine"),
     "time": Column(TEXT, "", ALWAYS, "Time of the dump, UTC."),
-    "target": Column(TEXT, "open", ALWAYS, "Its path."),
+    "target": Column(TEXT, "dump", DATA, "Its path."),
+    "command": Column(TEXT, "open", ALWAYS, "Command that opens it; empty if it has odd bytes."),
     "more": Column(TEXT, "also has", ALWAYS, "Features that most others lack."),
     "lacks": Column(TEXT, "", WIDE, "Features that most others have."),
     "severity": Column(TEXT, "", WIDE, "Of its gravest finding."),

@@ -110,7 +110,7 @@ class Screen:
     def __init__(self, console: Console) -> None:
         self.console = console
         self.width = console.width
-        self._prose_width = min(self.width, _MAX_PROSE)
+        self.prose_width = min(self.width, _MAX_PROSE)
         self.is_unicode = console.encoding.startswith("utf")
 
     def show(self, section: RenderableType) -> None:
@@ -143,7 +143,7 @@ class Screen:
     def prose(self, text: Text | str, indent: int = 0) -> None:
         """Print a paragraph."""
         words = Text(text) if isinstance(text, str) else text
-        for line in wrapped(words, max(self._prose_width - indent, 1)):
+        for line in wrapped(words, max(self.prose_width - indent, 1)):
             self._line(Text(" " * indent).append_text(line))
 
     def tagged(self, rows: Iterable[tuple[Text, Sequence[Text]]], tag_width: int = 0) -> None:
@@ -153,7 +153,7 @@ class Screen:
         """
         rows = list(rows)
         tag_width = max([tag_width, *(tag.cell_len for tag, _ in rows)])
-        room = max(self._prose_width - INDENT - tag_width - 2 * GUTTER, 1)
+        room = max(self.prose_width - INDENT - tag_width - 2 * GUTTER, 1)
         for tag, paragraphs in rows:
             lines = [line for each in paragraphs for line in wrapped(each, room)]
             for number, line in enumerate(lines or [Text()]):
