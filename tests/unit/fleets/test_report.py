@@ -215,7 +215,9 @@ def test_only_dumps_since_a_day(report: Report) -> None:
     assert recent.result.summary["reports"].value == 2
     assert [each.dumps for each in recent.causes] == [2]
     assert recent.show_command(recent.causes[0]).endswith(" --since 2026-01-03")
-    assert Report(report.store, "2027-01-01").facts[0][1].startswith("no target since")
+    assert Report(report.store, "2027-01-01").facts == [
+        ("Read", "no target since 2027-01-01; the last dump is of 2026-01-04 00:00")
+    ]
 
 
 def test_since_is_a_day(capsys: pytest.CaptureFixture[str]) -> None:
