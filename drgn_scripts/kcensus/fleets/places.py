@@ -18,13 +18,16 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from kcensus.fleets import FleetError
+from kcensus.fleets.tables import SCHEMAS
 from kcensus.outputs import OutputError
 from kcensus.outputs import prepare as make_directory
 from kcensus.store import dataset
-from kcensus.store.layout import LOG
+from kcensus.store.layout import FIGURES, LOG
 from kcensus.text import bounded, printable
 
 _LOCK = ".kcensus-lock"
+_OWN = {_LOCK, FIGURES, *SCHEMAS}
+"""Names in a store; a run that is killed early leaves the first ones."""
 _SCHEME = re.compile(r"(?:s3a?|gs|az|adl|abfss?)://[^/]+/.", re.ASCII)
 
 
@@ -75,6 +78,7 @@ class Directory:
     def owned(self) -> Iterator[None]:
         with self.writing():
             make_directory(self._path)
+            self._check_own()
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             lock = os.open(self._path / _LOCK, flags, 0o600)
         try:
@@ -88,6 +92,19 @@ class Directory:
             yield
         finally:
             os.close(lock)
+
+    def _check_own(self) -> None:
+        """Refuse a directory with other things: tables would be scattered among them.
+
+        :raises FleetError: it has a file, and is no store of a fleet
+        """
+        with os.scandir(self._path) as entries:
+            has_others = any(entry.name not in _OWN for entry in entries)
+        if has_others and not any(self.has(each) for each in SCHEMAS):
+            raise FleetError(
+                f"'{printable(str(self._path))}' has files, and is no store of a fleet; name an "
+                "empty directory, or one that does not exist"
+            )
 
     def writing(self) -> contextlib.AbstractContextManager[None]:
         return dataset.writing(self._path)

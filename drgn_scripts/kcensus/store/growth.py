@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from kcensus.human import human, human_seconds, shown_time
+from kcensus.human import human, human_seconds, listed, shown_time
 from kcensus.progress import Progress
 from kcensus.results import Danger, Figure, Finding, Gap, Remedy, Result, Severity, Unit
 from kcensus.results.tables import (
@@ -57,6 +57,7 @@ _MAX_SECONDS = 3650 * _DAY
 _MAX_CAUSES = 3
 _MAX_PARTS = 2
 _MAX_CHARTS = 2
+_MAX_STALE = 3
 _UNNAMED = (UNKNOWN_HOST, "(none)", "localhost")
 """Names of several machines."""
 
@@ -324,9 +325,11 @@ def _gaps(found: Trends, hosts: Iterable[str]) -> Iterator[Gap]:
     if over := sum(each.is_over and each.slope is not None for each in found.all):
         why = f"the running boot has fewer than {MIN_POINTS} points"
         yield Gap("series", why, over, "trends of these series come from an earlier boot")
-    for host, last in found.stale.items():
-        why = f"the last record of {printable(host)} was taken at {last:%Y-%m-%d %H:%M} UTC"
-        yield Gap("hosts", why, 1, "later growth is unknown; findings are at most a notice")
+    if stale := sorted(found.stale.items(), key=lambda each: each[1], reverse=True):
+        last = [f"{printable(host)}: {time:%Y-%m-%d %H:%M} UTC" for host, time in stale]
+        why = f"no recent record; the last ones are of {listed(last, _MAX_STALE, '; ')}"
+        effect = "later growth is unknown; findings are at most a notice"
+        yield Gap("hosts", why, len(stale), effect)
     for names, why, effect in (
         (found.ahead, "records with a time in the future",
          "the boot of these records counts as the oldest"),
@@ -510,7 +513,7 @@ def _evidence(trend: Trend, limit: Limit, until: Ends, causes: Sequence[Trend]) 
     if _is_reclaimable(trend):
         yield "the kernel can reclaim most of this memory before memory runs out"
     if trend.is_stale:
-        yield "the host is no longer recorded"
+        yield "the host has no recent record"
     if causes:
         names = "; ".join(f"{each.words} {_shown_rate(each)}" for each in causes)
         yield f"fastest parts: {names}"

@@ -215,7 +215,9 @@ def test_only_dumps_since_a_day(report: Report) -> None:
     assert recent.result.summary["reports"].value == 2
     assert [each.dumps for each in recent.causes] == [2]
     assert recent.show_command(recent.causes[0]).endswith(" --since 2026-01-03")
-    assert Report(report.store, "2027-01-01").facts[0][1].startswith("no target since")
+    assert Report(report.store, "2027-01-01").facts == [
+        ("Read", "no target since 2027-01-01; the last dump is of 2026-01-04 00:00")
+    ]
 
 
 def test_since_is_a_day(capsys: pytest.CaptureFixture[str]) -> None:
@@ -320,3 +322,23 @@ def test_each_cause_names_a_host_on_a_line(tmp_path: Path, capsys: Capture) -> N
     text = output(capsys, "report", str(made(tmp_path / "fleet", dumps)))
     assert all(f"On host-{n}:" in text for n in range(9))
     assert max(map(len, text.splitlines())) <= 100
+
+
+def test_a_table_is_shown_alone(report: Report, capsys: Capture) -> None:
+    text = output(capsys, "report", str(report.store), "--table", "failed")
+    assert text.startswith("Paths without a report\n")
+    assert "Summary" not in text
+    words = ["show", report.causes[0].id, str(report.store), "--table", "dumps"]
+    assert output(capsys, *words).startswith("Dumps of this cause\n")
+
+
+def test_the_page_has_the_dumps_of_each_cause(
+    report: Report, tmp_path: Path, capsys: Capture
+) -> None:
+    output(capsys, "report", str(report.store), "--html", str(tmp_path / "page.html"))
+    text = (tmp_path / "page.html").read_text().replace("<wbr>", "")
+    assert "<title>Reports in the store" in text
+    for name in "1234":
+        assert f"kcensus report /srv/{name}/vmcore" in text
+    for name in ("8", "9", "10"):
+        assert f"/srv/{name}/vmcore" in text

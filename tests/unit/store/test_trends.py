@@ -277,6 +277,14 @@ def test_series_with_the_same_values_come_last() -> None:
     assert found == [("slab_bytes", ""), ("negative", ""), ("negative_bytes", "slab.slab_bytes")]
 
 
+def test_hosts_without_recent_records_are_one_gap() -> None:
+    rows = history({SLAB: np.arange(40) * 1e7})
+    hosts = [rows.assign(host=f"h{n}", record=rows["record"] + f"-{n}") for n in range(5)]
+    (gap,) = growth(pd.concat(hosts, ignore_index=True), "store", now=1e10).gaps
+    assert gap.count == 5
+    assert gap.reason.endswith("; and 2 more")
+
+
 def test_its_explanation_has_the_constants() -> None:
     text = kinds()["reaches-limit"].determined
     assert f"more than {ceilings.MAX_EXTRAPOLATION} times the" in text

@@ -59,7 +59,7 @@ def _report(
     require_fleet("scipy")
     from kcensus.fleets.report import Report
     from kcensus.fleets.report.page import write_page
-    from kcensus.fleets.report.screen import write_fleet
+    from kcensus.fleets.report.screen import write_fleet, write_tables
     from kcensus.fleets.report.tables import TABLES
     from kcensus.render.terminal import write_terminal
 
@@ -72,14 +72,10 @@ def _report(
         click.echo(printable(str(showing.html)), err=showing.json == "-")
     if not write_files(report.result, replace(showing, html=None)) and not has_page:
         with console(showing) as screen:
-            if showing.tables or showing.every_table:
-                write_terminal(
-                    replace(report.result, findings=[]),
-                    screen,
-                    showing.top,
-                    showing.tables,
-                    every=showing.every_table,
-                )
+            if showing.every_table:
+                write_terminal(replace(report.result, findings=[]), screen, showing.top, every=True)
+            elif showing.tables:
+                write_tables(report.result, screen, showing.tables, showing.top)
             else:
                 write_fleet(report, screen, showing.top)
     return exit_status(report.result.findings, showing.fail_on)
@@ -90,7 +86,7 @@ def _show(
 ) -> Exit:
     require_fleet("scipy")
     from kcensus.fleets.report import Report
-    from kcensus.fleets.report.screen import write_dumps
+    from kcensus.fleets.report.screen import write_dumps, write_tables
     from kcensus.fleets.report.tables import TABLES_OF_A_CAUSE
 
     check_output(showing)
@@ -98,11 +94,14 @@ def _show(
     report = Report(store, since or "")
     found = report.cause(cause)
     result = report.dumps(found)
-    if showing.tables or showing.every_table:
+    if showing.every_table:
         return show(result, showing)
     if not write_files(result, showing):
         with console(showing) as screen:
-            write_dumps(report, found, screen, showing.top)
+            if showing.tables:
+                write_tables(result, screen, showing.tables, showing.top)
+            else:
+                write_dumps(report, found, screen, showing.top)
     return exit_status(result.findings, showing.fail_on)
 
 

@@ -7,7 +7,7 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,11 +21,12 @@ from kcensus.commands.shared import options
 from kcensus.commands.shared.errors import complain
 from kcensus.commands.shared.target import chosen_analyses, progress_bars
 from kcensus.fleets import FleetError, require_fleet
-from kcensus.human import counted
+from kcensus.human import counted, listed
 from kcensus.limits.memory import MIN_BYTES
+from kcensus.text import printable
 
 if TYPE_CHECKING:
-    from kcensus.fleets.run import Executor
+    from kcensus.fleets.run import Executor, Tally
 
 _HELP = """Report on many targets, and keep the results in a store.
 
@@ -65,15 +66,18 @@ def _run(
     from kcensus.fleets.run import Limits, fleet
     from kcensus.fleets.targets import find
 
+    if workers and reading.scheduler:
+        raise click.UsageError("--workers is for this machine; --scheduler has workers of its own.")
     wanted = [each.name for each in chosen_analyses(analyses)] if analyses else []
     found = find(targets, _lines() if "-" in targets else ())
     if not found.targets and not found.unreadable:
-        raise click.UsageError("TARGETS name no file.")
+        raise click.UsageError(_nothing(targets, found.others))
     total = len(found.targets) + len(found.unreadable)
     width = workers or len(os.sched_getaffinity(0))
     address = reading.scheduler or os.environ.get("DASK_SCHEDULER_ADDRESS")
     is_small = not address and not performance_report and total <= _FEW * width
     with (
+        _resumable(),
         _threads(min(width, total)) if is_small else _cluster(address, width) as executor,
         _measured(performance_report),
         progress_bars(reading.no_progress, with_rate=True) as progress,
@@ -91,10 +95,12 @@ def _run(
             done=step.advance,
         )
     states = ", ".join(f"{number:,} {state}" for state, number in tally.states.most_common())
+    if tally.states["known"]:
+        states += _failed_before(found.targets, store, tally)
     click.echo(f"{counted(total, 'target')} in {tally.seconds:.1f} s: {states}")
     if found.others:
         complain(f"{counted(found.others, 'other file')} in the directories left out")
-    complain(f"the causes: kcensus fleet report {quote(str(store))}")
+    complain(f"the causes: `kcensus fleet report {quote(store)}`")
     return Exit.INCOMPLETE if tally.states["failed"] or tally.states["incomplete"] else Exit.DONE
 
 
@@ -103,6 +109,42 @@ def _lines() -> Iterable[str]:
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="surrogateescape")
     return sys.stdin or ()
+
+
+def _failed_before(paths: Sequence[str], store: str, tally: Tally) -> str:
+    """Return in words how many of the known targets have no report; empty without one."""
+    from kcensus.fleets.store import read
+    from kcensus.fleets.tables import stored
+
+    rows = read(store, "targets", ["target", "state"]).to_pandas()
+    latest = rows.drop_duplicates("target", keep="last")
+    own = latest["target"].isin([*map(stored, paths)])
+    number = int((own & (latest["state"] == "failed")).sum()) - tally.states["failed"]
+    return f" ({number:,} of the known ones without a report)" if number > 0 else ""
+
+
+def _nothing(words: Sequence[str], others: int) -> str:
+    """Return why there is no target."""
+    if not words:
+        return (
+            "TARGETS are missing: give vmcores, capsules, directories with them, or - for a list."
+        )
+    named = [printable(each) for each in words if each != "-"]
+    if not named:
+        return "- names no target: standard input has no line with a path."
+    lists = " and standard input" if "-" in words else ""
+    left_out = f" ({counted(others, 'other file')} left out)" if others else ""
+    return f"no vmcore, capsule or document in {listed(named, 3)}{lists}{left_out}."
+
+
+@contextmanager
+def _resumable() -> Iterator[None]:
+    """Say on Ctrl-C how to go on; what was read until then is in the store."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        complain("the store keeps what was read; the same command goes on")
+        raise
 
 
 @contextmanager

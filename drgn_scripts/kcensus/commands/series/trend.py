@@ -26,7 +26,7 @@ the series last changed its course. "No trend" means that chance or a cycle expl
 The series that reaches its limit first is on top: RAM for memory, 65,535 for ids of memory cgroups,
 snapshot_cow_threshold for copies of a snapshot. A limit reached already or within 30 days is a
 finding, so that --fail-on can alert. The finding is at most a notice if the kernel can reclaim most
-of the growth, if fewer than {URGENT_POINTS} records show it, or if the host is no longer recorded.
+of the growth, if fewer than {URGENT_POINTS} records show it, or if the host has no recent record.
 Beyond {MAX_EXTRAPOLATION} times the span of its records, a series has no forecast and no finding.
 
 Without --metric, all amounts of all analyses get a trend; shares, settings and savings by patches

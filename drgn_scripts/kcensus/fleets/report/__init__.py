@@ -78,9 +78,11 @@ class Report:
         """What was read and what was not, as labelled lines."""
         targets, reports = len(self.fleet.targets), len(self.fleet.reports)
         if not targets:
-            when = f"since {self.since}" if self.since else "yet"
-            hint = "`kcensus fleet run TARGETS --store DIR` reads some"
-            return [("Read", f"no target {when}; {hint}")]
+            last = Fleet(self.store).targets["time"].max() if self.since else None
+            if last is None or pd.isna(last):
+                hint = f"`kcensus fleet run TARGETS --store {quote(str(self.store))}` reads some"
+                return [("Read", f"no target yet; {hint}")]
+            return [("Read", f"no target since {self.since}; the last dump is of {last:{_TIME}}")]
         words = f"{reports:,} of {counted(targets, 'target')}"
         if reports:
             times = self.fleet.reports["time"]

@@ -9,6 +9,8 @@ import pandas as pd
 from kcensus.catalogue import load
 from kcensus.fleets.causes import general
 from kcensus.fleets.report.data import Fleet
+from kcensus.results import Unit
+from kcensus.store.ceilings import noun_of
 from kcensus.text import bounded
 
 _MIN_PEERS = 5
@@ -108,8 +110,16 @@ def _named(rows: pd.DataFrame, fleet: Fleet, size: str) -> pd.DataFrame:
         command=rows["record"].map(known["command"]).astype(str),
         figure=rows["analysis"].astype(str) + "." + rows["metric"].astype(str),
     )
+    names = {each: _words(*each.split(".", 1)) for each in rows["figure"].unique()}
+    rows["words"] = rows["figure"].map(names).astype(str)
     rows = rows.sort_values([size, "host", "figure"], ascending=[False, True, True])
     return rows[rows.groupby("host").cumcount() < _PER_HOST].reset_index(drop=True)
+
+
+def _words(analysis: str, metric: str) -> str:
+    """Return the name of an amount of memory: ``reclaimable memory of slab``."""
+    noun = noun_of(analysis, metric, Unit.BYTES.value)
+    return noun if analysis in noun else f"{noun} of {analysis}"
 
 
 def missing_patches(fleet: Fleet) -> pd.DataFrame:

@@ -7,11 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from kcensus.fleets.report import Report
+from kcensus.fleets.report.causes import Cause
 from kcensus.render.html import write_html
-from kcensus.render.html.tables import shown_tables
+from kcensus.render.html.tables import ShownTable, shown_tables
 from kcensus.render.plain import installed_version
+from kcensus.results.tables import Show
+from kcensus.text import printable
 
 _MAX_CAUSES = 100
+_MAX_DUMPS = 20
+"""Most dumps of a cause."""
 _FEW = 5
 """Most reasons of failures to show above the causes without a click."""
 
@@ -23,13 +28,15 @@ def write_page(report: Report, path: Path) -> None:
     """
     result = report.result
     tables = {name: report.brief(name) for name in result.tables if name != "causes"}
-    shown = {each.name: each for each in shown_tables(replace(result, tables=tables))}
+    shown = {each.name: _roomy(each) for each in shown_tables(replace(result, tables=tables))}
     write_html(
         result,
         path,
         "fleet.html",
         facts=[*filter(all, report.facts), ("kcensus", installed_version())],
+        title=f"Reports in the store {printable(result.target)}",
         failures=shown.pop("failures", None),
+        failed=shown.pop("failed", None),
         few=_FEW,
         tables=[*shown.values()],
         causes=report.causes[:_MAX_CAUSES],
@@ -37,4 +44,19 @@ def write_page(report: Report, path: Path) -> None:
         number_of_hosts=report.hosts,
         number_of_reports=len(report.fleet.reports),
         show_command=report.show_command,
+        dumps=lambda cause: _dumps(report, cause),
     )
+
+
+def _dumps(report: Report, cause: Cause) -> ShownTable:
+    """Return the first dumps of a cause; it has one at least."""
+    return _roomy(next(shown_tables(report.dumps(cause), _MAX_DUMPS)))
+
+
+def _roomy(table: ShownTable) -> ShownTable:
+    """Return a table whose wide columns a narrow screen leaves out."""
+    columns = [
+        (column, heading, f"{style} roomy".strip() if column.show is Show.WIDE else style)
+        for column, heading, style in table.columns
+    ]
+    return replace(table, columns=columns)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.text import Text
 
@@ -12,7 +14,7 @@ from kcensus.human import counted
 from kcensus.render.screen import GUTTER, INDENT, Screen
 from kcensus.render.screen.table import print_table
 from kcensus.render.terminal import SEVERITY_STYLE
-from kcensus.results import Severity
+from kcensus.results import Result, Severity
 from kcensus.text import printable
 
 _FULL = 3
@@ -28,7 +30,7 @@ def write_fleet(report: Report, console: Console, top: int = 10) -> None:
     """
     screen = Screen(console)
     result = report.result
-    screen.prose(Text.assemble(("fleet", "bold"), f" in {printable(result.target)}"))
+    screen.prose(_headline(result))
     screen.tagged((Text(name), [Text(printable(words))]) for name, words in report.facts)
     screen.blank()
     _causes(report, screen, top)
@@ -49,7 +51,7 @@ def write_dumps(report: Report, cause: Cause, console: Console, top: int = 10) -
     :param top: rows of the table; 0 for all
     """
     screen, result = Screen(console), report.dumps(cause)
-    screen.prose(Text.assemble(("fleet", "bold"), f" in {printable(result.target)}"))
+    screen.prose(_headline(result))
     screen.blank()
     _cause(cause, report, screen, is_full=True)
     screen.tagged([(Text(), [Text(printable(f"In common: {cause.features}"))])], _TAG)
@@ -60,6 +62,20 @@ def write_dumps(report: Report, cause: Cause, console: Console, top: int = 10) -
         print_table(name, table, screen, top)
     for gap in result.gaps:
         screen.prose(f"{gap.count:,} more {gap.what}, {gap.reason}: {gap.effect}")
+
+
+def write_tables(result: Result, console: Console, names: Sequence[str], top: int = 10) -> None:
+    """Print some tables of a result, and nothing else.
+
+    :param top: rows of each; 0 for all
+    """
+    screen = Screen(console)
+    for name in names:
+        print_table(name, result.tables[name], screen, top)
+
+
+def _headline(result: Result) -> Text:
+    return Text.assemble(("Reports", "bold"), f" in the store {printable(result.target)}")
 
 
 def _causes(report: Report, screen: Screen, top: int) -> None:

@@ -17,14 +17,15 @@ from kcensus.results.tables import (
 )
 
 _HOST = Column(TEXT, "", ALWAYS, "Name of the host; its boot if it has none.")
-_FIGURE = Column(TEXT, "", ALWAYS, "Analysis and key of its summary.")
+_FIGURE = Column(TEXT, "key", DATA, "Analysis and key of its summary.", "figure")
+_WORDS = Column(TEXT, "figure", ALWAYS, "The amount in words.")
 _DUMP = Column(TEXT, "dump", DATA, "Path of its latest dump.", "target")
 _OPEN = Column(TEXT, "open", WIDE, "Command that opens its latest dump; empty if it has odd bytes.")
 FAILURES = TableSpec("failures", "Targets without a report", {
     "targets": Column(COUNT, "", ALWAYS, "Number of targets."),
     "step": Column(TEXT, "", ALWAYS, "Step that failed."),
     "error": Column(TEXT, "reason", ALWAYS, "Reason of the first one."),
-    "example": Column(TEXT, "", ALWAYS, "Path of the first one."),
+    "example": Column(TEXT, "", WIDE, "Path of the first one."),
 }, "Targets that failed in one step for one reason.", rows="failures")  # fmt: skip
 FAILED = TableSpec("failed", "Paths without a report", {
     "target": Column(TEXT, "", ALWAYS, "Its path."),
@@ -65,6 +66,7 @@ PATCHES = TableSpec("missing_patches", "Missing fixes", {
 OUTLIERS = TableSpec("outliers", "Hosts far above their peers", {
     "host": _HOST,
     "figure": _FIGURE,
+    "words": _WORDS,
     "value": Column(BYTES, "", ALWAYS, "In the latest dump."),
     "share": Column(RATIO, "of its RAM", ALWAYS, "Share of the host's RAM."),
     "peers": Column(RATIO, "peers", ALWAYS, "Median share of hosts with the same kernel."),
@@ -76,6 +78,7 @@ OUTLIERS = TableSpec("outliers", "Hosts far above their peers", {
 GROWTH = TableSpec("growth", "Growth", {
     "host": _HOST,
     "figure": _FIGURE,
+    "words": _WORDS,
     "per_day": Column(BYTES, "per day", ALWAYS, "Growth in a day."),
     "bytes": Column(BYTES, "grown", ALWAYS, "Growth from the first to the last dump of the boot."),
     "value": Column(BYTES, "now", ALWAYS, "In the last dump."),
