@@ -192,3 +192,15 @@ def test_a_known_target_without_a_report_is_counted(
     out, err = capsys.readouterr()
     assert "1 known (1 of the known ones without a report)" in out
     assert f"`kcensus fleet report {tmp_path}/store`" in err
+
+
+def test_an_interrupt_says_that_the_same_command_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kcensus.fleets.run.fleet", interrupted)
+    words = ["fleet", "run", "sample", "--store", str(tmp_path / "store")]
+    assert cli.main(words) == Exit.INTERRUPTED
+    assert "the same command goes on" in capsys.readouterr().err

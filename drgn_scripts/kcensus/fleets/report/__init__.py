@@ -49,7 +49,8 @@ class Report:
     @cached_property
     def failed(self) -> pd.DataFrame:
         """The targets without a report."""
-        return self.fleet.failed.sort_values(["step", "target"], ignore_index=True)
+        failed = figures.failed_targets(self.fleet)
+        return failed.sort_values(["step", "target"], ignore_index=True)
 
     @cached_property
     def missing_patches(self) -> pd.DataFrame:
@@ -93,8 +94,8 @@ class Report:
         facts = [("Read", words)]
         if failed := len(self.fleet.failed):
             reasons = unread(self.failures, _MAX_REASONS)
-            facts.append(("Failed", f"{counted(failed, 'target')} (--table failed has all paths)"))
-            facts += [("", reason) for reason in reasons]
+            facts.append(("Failed", counted(failed, "target")))
+            facts += [("", each) for each in (*reasons, "--table failed has all paths")]
         if healthy := len(self.healthy):
             partly = int((self.healthy["state"] == "incomplete").sum())
             also = f", but analyses failed in {partly:,} of them" if partly else ""

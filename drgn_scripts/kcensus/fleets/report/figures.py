@@ -156,13 +156,8 @@ def failures(fleet: Fleet) -> pd.DataFrame:
 
     Types that are missing are one reason per kernel: each needs debug info of its own.
     """
-    failed = fleet.failed
-    errors = [
-        bounded(
-            (error.replace(target, _TARGET) if target else error).removeprefix(_START), _MAX_ERROR
-        )
-        for error, target in zip(failed["error"], failed["target"], strict=True)
-    ]
+    failed = failed_targets(fleet)
+    errors = failed["error"]
     # Offsets and sizes in a reason are those of one target.
     failed = failed.assign(reason=errors, general=[*map(general, errors)])
     kernel = failed["build_id"].where(failed["build_id"] != "", failed["release"])
@@ -172,3 +167,15 @@ def failures(fleet: Fleet) -> pd.DataFrame:
         targets=("target", "size"), error=("reason", "first"), example=("target", "first")
     )
     return found.sort_values("targets", ascending=False, kind="stable").reset_index()
+
+
+def failed_targets(fleet: Fleet) -> pd.DataFrame:
+    """Return the targets without a report, the latest first; their errors do not name them."""
+    failed = fleet.failed
+    errors = [
+        bounded(
+            (error.replace(target, _TARGET) if target else error).removeprefix(_START), _MAX_ERROR
+        )
+        for error, target in zip(failed["error"], failed["target"], strict=True)
+    ]
+    return failed.assign(error=errors)
