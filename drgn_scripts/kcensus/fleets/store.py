@@ -35,7 +35,7 @@ from kcensus.text import printable
 _MERGED_EVERY = 64
 """Batches after which the small files of a table are merged."""
 _IN_ONE = 1000
-"""Attempts whose rows are deleted in one go."""
+"""Attempts or records whose rows are deleted in one go."""
 _RUN = "kcensus-fleet-run"
 """Name of the count of runs among the transactions of ``targets``."""
 _TAKEN = "another `kcensus fleet run` has begun to write to this store; let it end, and run again"
@@ -77,8 +77,8 @@ class Writer:
         self._run = 0
         self._tables: dict[str, DeltaTable] = {}
         """As of their last use; loading one again reads the log of all its files."""
-        self._records: set[str] | None = None
-        """Those in ``figures``, once some are added."""
+        self._records: dict[str, str] | None = None
+        """Versions of kcensus by the records in ``figures``, once some are added."""
 
     def begin(self) -> None:
         """Count this run, which ends all others.
@@ -95,9 +95,7 @@ class Writer:
         for name in (*(each for each in SCHEMAS if each != "targets"), "targets"):
             found = self._read(name, ["attempt"])["attempt"]
             lost = pc.unique(pc.filter(found, pc.invert(pc.is_in(found, known.combine_chunks()))))
-            for start in range(0, len(lost), _IN_ONE):
-                attempts = ", ".join(f"'{each}'" for each in lost[start : start + _IN_ONE])
-                self._table(name).delete(f"attempt IN ({attempts})")
+            self._delete(name, "attempt", lost.to_pylist())
 
     def targets(self) -> pa.Table:
         """Return the rows of ``targets`` that count."""
@@ -106,36 +104,47 @@ class Writer:
     def add(self, batch: Sequence[Mapping[str, pa.Table]]) -> None:
         """Add the rows of targets, each by table; on return they are on disk.
 
+        :raises FleetError: another run has begun
         :raises OutputError: they cannot be written; no row of ``targets`` is then
         """
         self._batches += 1
         with self._where.writing():
+            targets = self._table("targets")
+            targets.update_incremental()
+            if targets.transaction_version(_RUN) != self._run:  # later, its commit conflicts
+                raise FleetError(_TAKEN)
             for name in (*(each for each in SCHEMAS if each != "targets"), FIGURES, "targets"):
                 parts = [rows[name] for rows in batch if name in rows and rows[name].num_rows]
                 if name == FIGURES:
                     parts = self._new(parts)
                 if parts:
-                    self._table(name).update_incremental()
-                    if (
-                        name == "targets"
-                        and self._table(name).transaction_version(_RUN) != self._run
-                    ):
-                        raise FleetError(_TAKEN)
                     self._append(name, pa.concat_tables(parts))
 
     def _new(self, parts: Sequence[pa.Table]) -> list[pa.Table]:
-        """Return the records that ``figures`` lacks: a killed writer may have added them."""
+        """Return the records that ``figures`` lacks: a killed writer may have added them.
+
+        Those of another kcensus are removed, to be replaced.
+        """
         own = {part["record"][0].as_py(): part for part in parts}
         if not own:
             return []
         if self._records is None:
             # Of many small files, a fifth of the CPU time that pyarrow takes.
             query = QueryBuilder().register(FIGURES, self._table(FIGURES))
-            found = query.execute(f"SELECT DISTINCT record FROM {FIGURES}").read_all()
-            self._records = {*pa.table(found)["record"].to_pylist()}
-        new = [part for record, part in own.items() if record not in self._records]
-        self._records |= {*own}
-        return new
+            found = query.execute(f"SELECT DISTINCT record, kcensus FROM {FIGURES}").read_all()
+            columns = pa.table(found).to_pydict()
+            self._records = dict(zip(columns["record"], columns["kcensus"], strict=True))
+        versions = {record: part["kcensus"][0].as_py() for record, part in own.items()}
+        new = [each for each in own if self._records.get(each, ...) != versions[each]]
+        if replaced := [each for each in new if each in self._records]:
+            self._delete(FIGURES, "record", replaced)
+        self._records |= versions
+        return [own[each] for each in new]
+
+    def _delete(self, name: str, column: str, values: Sequence[str]) -> None:
+        for start in range(0, len(values), _IN_ONE):
+            some = ", ".join(f"'{each}'" for each in values[start : start + _IN_ONE])
+            self._table(name).delete(f"{column} IN ({some})")
 
     def _append(self, name: str, rows: pa.Table) -> None:
         table = self._table(name)

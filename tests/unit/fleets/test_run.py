@@ -248,10 +248,9 @@ def test_more_memory_or_debug_info_is_a_reason_to_read_again(
     paths, told = ["a=x", "b=x", "c"], Told(a=told_facts(**facts))
     first = {facts["state"]: 1, "duplicate": 1, "done": 1}
     assert over(place, paths, told, symbols=["/d"], limits=run.Limits(memory=GIB)) == first
-    fewer: list[dict[str, Any]] = [{"limits": run.Limits(memory=GIB)}]
-    fewer.append({"symbols": ["/d"], "limits": run.Limits(memory=GIB >> 1)})
-    for less in fewer:
-        assert over(place, paths, **less) == {"known": 3}
+    assert over(place, paths, limits=run.Limits(memory=GIB)) == {"known": 3}
+    less = run.Limits(memory=GIB >> 1)
+    assert over(place, paths, symbols=["/d"], limits=less) == {"known": 3}
     again = {facts["state"]: 1, "duplicate": 1, "known": 1}
     more: list[dict[str, Any]] = [{"memory": 2 * GIB}, {"symbols": ["/e"]}, {"debuginfod": True}]
     for each in more:

@@ -12,6 +12,7 @@ from kcensus.fleets import FleetError
 from kcensus.fleets.places import Bucket, Directory, place
 from kcensus.fleets.store import FIGURES, Writer, current, read, writer
 from kcensus.fleets.tables import arrow, utc
+from kcensus.store.layout import SCHEMA
 from tests.unit.fleets import stores
 
 
@@ -60,6 +61,16 @@ def test_records_are_added_once(tmp_path: Path) -> None:
             store.add(rows)
             store.add(rows)
     assert len(read(tmp_path, FIGURES)) == 1
+
+
+def test_figures_of_another_kcensus_are_replaced(tmp_path: Path) -> None:
+    for version, size in (("1", 3), ("2", 4), ("2", 5)):
+        rows = stores.rows(stores.Target("a", figures={"slab": size}))
+        place_of = SCHEMA.get_field_index("kcensus")
+        rows[FIGURES] = rows[FIGURES].set_column(place_of, SCHEMA.field("kcensus"), [[version]])
+        with writer(tmp_path) as store:
+            store.add([rows, stores.rows(stores.Target("b", figures={"slab": 1}))])
+    assert sorted(read(tmp_path, FIGURES)["value"].to_pylist()) == [1, 4]
 
 
 def test_a_batch_costs_the_same_in_a_large_store(
