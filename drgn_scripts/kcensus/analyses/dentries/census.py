@@ -128,7 +128,7 @@ class DentryCensus:
         negative dentries, and of dentries that reclaim cannot free."""
         parts: list[Tally] = []
         names: list[Words] | None = [np.empty(0, np.uint64)]
-        rows = outside = 0
+        rows = kept = 0
         looks = visit(
             self.slab_map, slabs, self.columns, self._look, self.report, merge=Tally.merged
         )
@@ -137,8 +137,8 @@ class DentryCensus:
             rows += part.rows
             if names is not None and part.outside is not None:
                 names.append(part.outside)
-                outside += len(part.outside)
-                names = names if outside <= _MAX_NAMES else None
+                kept += len(part.outside)
+                names = names if kept <= _MAX_NAMES else None
             part.outside = None
             if rows > _MAX_ROWS:
                 parts, rows = [Tally.merged(parts)], 0
