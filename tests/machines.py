@@ -58,5 +58,9 @@ class Machines:
         for process in (*self.workers, self.scheduler):
             process.terminate()
         for process in (*self.workers, self.scheduler):
-            process.wait(20)
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:  # Dask waits for a worker that was killed
+                process.kill()
+                process.wait()
         self._log.close()

@@ -315,11 +315,15 @@ def test_missing_types_are_a_reason_per_kernel(tmp_path: Path) -> None:
     ]
 
 
-def test_each_cause_names_a_host_on_a_line(tmp_path: Path, capsys: Capture) -> None:
+def test_each_cause_names_a_host_on_a_line(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # commands have the path of the store, and are not broken
     dumps = [
         Target(f"{n}", f"host-{n}", findings={f"kind-{n}{'x' * 300}": "critical"}) for n in range(9)
     ]
-    text = output(capsys, "report", str(made(tmp_path / "fleet", dumps)))
+    made(tmp_path / "fleet", dumps)
+    text = output(capsys, "report", "fleet")
     assert all(f"On host-{n}:" in text for n in range(9))
     assert max(map(len, text.splitlines())) <= 100
 
