@@ -76,6 +76,7 @@ def without_orphans(store: Path) -> None:
             assert {*writer._read(name, ["attempt"])["attempt"].to_pylist()} <= known
 
 
+@pytest.mark.slow
 def test_each_target_of_a_cluster_has_one_row(
     capsules: list[Path], poison: Path, tmp_path: Path
 ) -> None:

@@ -55,6 +55,7 @@ def divided(name: str, hands: InProcess | None, least: int = 1) -> tuple[Any, Di
     return json.loads(document(examine(context))), divider
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sample", "sample-waits", "sample-arm64"])
 def test_a_divided_report_is_that_of_one_process(name: str) -> None:
     found, divider = divided(name, None)

@@ -76,6 +76,8 @@ def test_steps_in_a_step_are_one_line(terminal: Terminal) -> None:
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
 def test_the_terminal_is_left_as_it_was(terminal: Terminal, error: type[BaseException]) -> None:
+    threads = threading.active_count()
+
     def interrupted() -> None:
         with terminal_progress(terminal, patience=0) as progress, progress.step("reading", 2):
             wait_for("reading", terminal)
@@ -87,7 +89,7 @@ def test_the_terminal_is_left_as_it_was(terminal: Terminal, error: type[BaseExce
     assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h") == 1
     # Nothing follows the erasure of the line but the cursor's return.
     assert shown.replace("\x1b[?25h", "").rstrip("\r").endswith("\x1b[2K")
-    assert threading.active_count() == 1
+    assert threading.active_count() <= threads
 
 
 @pytest.mark.slow

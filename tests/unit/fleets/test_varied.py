@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import kcensus
 from kcensus.analyses import analyses
 from kcensus.analyses.runner import Context
@@ -37,6 +39,7 @@ def test_two_samples_of_one_cause_have_its_features_in_common() -> None:
     assert x86 & arm == x86
 
 
+@pytest.mark.slow
 def test_hosts_of_a_fleet_have_dumps_of_one_cause(tmp_path: Path) -> None:
     made = fleet(tmp_path, 2, dumps=2)
     assert [Path(path).name for path in made] == ["00000-0.capsule", "00000-1.capsule"]
