@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -12,9 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from kcensus.limits.children import environment
+
 T = TypeVar("T")
 
-ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+ENVIRONMENT = environment()
 _SECONDS = 60.0
 
 

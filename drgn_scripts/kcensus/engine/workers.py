@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import mmap
 import os
@@ -19,12 +18,11 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from kcensus.limits.children import end_with
+
 T = TypeVar("T")
 Each: TypeAlias = Callable[[Callable[[int], Any], int, int], Iterator[Any]]
 """Form of :func:`each`, which other machines can do, too."""
-
-_PR_SET_PDEATHSIG = 1
-"""Of prctl(2)."""
 
 _work: Callable[[int], Any] | None = None
 
@@ -84,9 +82,7 @@ def _begin(parent: int) -> None:
     for number in (signal.SIGBUS, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # as nohup ignores SIGHUP
             signal.signal(number, signal.SIG_DFL)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
-    if os.getppid() != parent:  # it ended meanwhile
-        os._exit(1)
+    end_with(parent)
 
 
 def _forking(started: list[ForkProcess]) -> ForkContext:

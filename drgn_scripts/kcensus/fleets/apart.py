@@ -10,13 +10,10 @@ its time. Workers of Dask have threads, which must not be forked, and are daemon
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import os
 import select
 import signal
-import socket
-import subprocess
 import sys
 import threading
 import time
@@ -26,7 +23,7 @@ from pathlib import Path
 
 import msgspec
 
-from kcensus.limits.children import environment, python
+from kcensus.limits.children import connected, end_with
 
 _GRACE = 5.0
 """Seconds for a killed child to end; one that waits for a dead server never does."""
@@ -39,7 +36,6 @@ _MAX_ERROR = 4096
 _FAILED = 3
 _ENDS = {0: "", _FAILED: "failed"}
 """What the status of a child stands for; any other one is not ours."""
-_PR_SET_PDEATHSIG = 1
 _PROGRAM = """
 from kcensus.fleets import apart
 apart.begin()
@@ -89,13 +85,7 @@ class Nurse:
     """The process that forks a child for each job; its owner runs one job at a time."""
 
     def __init__(self) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [*python(_PROGRAM), str(theirs.fileno())],
-                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=environment(),
-            )  # fmt: skip
-        self._connection = Connection(ours.detach())
+        self._process, self._connection = connected(_PROGRAM)
         with contextlib.suppress(EOFError, OSError):
             if self._connection.poll(_START) and self._connection.recv_bytes() == b"ready":
                 return
@@ -173,7 +163,7 @@ class Nursery:
 
 def begin() -> None:
     """Make this process a nurse: it ends with its owner, and keeps libraries small."""
-    _end_with_parent()
+    end_with(os.getppid())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: its owner ends it
     from kcensus.limits import memory, own_process
 
@@ -192,11 +182,6 @@ def serve(works: Mapping[str, Callable[[Job], bytes]]) -> None:
             job: Job = connection.recv()
             content = msgspec.msgpack.encode(_watched(job, works[job.work], connection))
             connection.send_bytes(content)
-
-
-def _end_with_parent() -> None:
-    """Be killed when the thread that started this process ends; Linux only."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _watched(job: Job, work: Callable[[Job], bytes], owner: Connection) -> Answer:
@@ -227,9 +212,7 @@ def _child(job: Job, work: Callable[[Job], bytes], writer: int, nurse: int) -> N
     status = 1
     try:
         os.setpgid(0, 0)
-        _end_with_parent()
-        if os.getppid() != nurse:
-            return  # it ended meanwhile
+        end_with(nurse)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 1)
@@ -238,7 +221,7 @@ def _child(job: Job, work: Callable[[Job], bytes], writer: int, nurse: int) -> N
             Path("/proc/self/oom_score_adj").write_text("1000")
         try:
             made, ended = work(job), 0
-        except Exception as error:
+        except Exception as error:  # a fault of kcensus; the owner tells it from a kill
             text = f"{type(error).__name__}: {error}"
             made, ended = text.encode("utf-8", "backslashreplace")[:_MAX_ERROR], _FAILED
         with open(writer, "wb") as file:

@@ -1,11 +1,18 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Commands that run Python in a process of its own."""
+"""Processes that end with their parent, and run Python without the current directory."""
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
+import socket
+import subprocess
 import sys
+from multiprocessing.connection import Connection
 
+_PR_SET_PDEATHSIG = 1
+"""Of prctl(2)."""
 _WITHOUT_DIRECTORY = "import sys; sys.path[:] = filter(None, sys.path); "
 """Python statements after which nothing is imported from the current directory: as that of a
 customer's dump, it may have a ``drgn.py`` of its own."""
@@ -19,3 +26,26 @@ def python(statements: str) -> list[str]:
 def environment() -> dict[str, str]:
     """Return an environment in which the process imports what this one can."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+def connected(statements: str, **variables: str) -> tuple[subprocess.Popen[bytes], Connection]:
+    """Start Python, and return the process and this end of a connection to it.
+
+    The process has the file descriptor of its end as ``sys.argv[1]``.
+
+    :param variables: of its environment, besides those of :func:`environment`
+    """
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(
+            [*python(statements), str(theirs.fileno())],
+            pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=environment() | variables,
+        )  # fmt: skip
+    return process, Connection(ours.detach())
+
+
+def end_with(parent: int) -> None:
+    """Be killed when the thread that started this process ends; end if ``parent`` has ended."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    if os.getppid() != parent:
+        os._exit(1)

@@ -34,7 +34,7 @@ def work(job):
         os.kill(os.getppid(), 9)
         time.sleep(20)
     return os.fsencode(job.path)
-apart._end_with_parent()
+apart.end_with(os.getppid())
 apart.serve({"report": work})
 """
 

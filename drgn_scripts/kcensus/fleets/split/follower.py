@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -20,7 +19,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from kcensus.fleets.split import Opened, Order, Outcome, identity, versions
-from kcensus.limits.children import environment, python
+from kcensus.limits.children import connected
 
 if TYPE_CHECKING:
     from kcensus.fleets.split import travel
@@ -40,15 +39,9 @@ class Follower:
     """A process that opens a target; one thread at a time uses it."""
 
     def __init__(self, order: Order) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [*python("from kcensus.fleets.split.follower import main; main()"),
-                 str(theirs.fileno())],
-                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
-                env=environment() | {"KCENSUS_SYMBOLS": order.places},
-            )  # fmt: skip
-        self._connection = Connection(ours.detach())
+        self._process, self._connection = connected(
+            "from kcensus.fleets.split.follower import main; main()", KCENSUS_SYMBOLS=order.places
+        )
         self._connection.send(order)
         self._work = ""
 
@@ -194,7 +187,7 @@ def main() -> None:
                 target = _open(order)
                 files = identity((order.path, *map(os.path.abspath, target.paths)))
                 connection.send(Opened("", versions(), files))
-            except Exception as error:
+            except Exception as error:  # of a damaged dump, too; the leader leaves the worker out
                 connection.send(Opened(str(error) or type(error).__name__, versions()))
                 return
             _serve(connection, target)
@@ -244,7 +237,7 @@ def _serve(connection: Connection[Any, Any], target: Target) -> None:
                 work, columns = _unpacked(content, target)
             assert work is not None
             outcome = Outcome(travel.answer(work, columns, tasks))
-        except Exception as error:
+        except Exception as error:  # the leader does the tasks, and meets the same error
             outcome = Outcome(error=f"{type(error).__name__}: {error}")
         connection.send(outcome)
 
