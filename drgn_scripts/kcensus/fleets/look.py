@@ -40,7 +40,7 @@ from kcensus.sources.formats.sniff import sniff
 from kcensus.sources.model import SYMBOLS, MissingDebugInfo, kernel_release
 from kcensus.sources.reader import FileReader, os_error
 from kcensus.sources.vmcoreinfo.opening import open_dump
-from kcensus.store.layout import bounded_host
+from kcensus.store.layout import UNNAMED, bounded_host
 from kcensus.store.records import exact, record
 
 _WHOLE = 4 << 30
@@ -50,7 +50,7 @@ _BLOCK, _BLOCKS = 1 << 20, 1024
 _LADDER = ("DWARF", "type pack", "BTF")
 """Sources of types, in the order in which they are tried."""
 _TOTALS = "totals only"
-_NAMELESS = ("(none)", "(unknown)", "localhost", "localhost.localdomain")
+_NAMELESS = (*UNNAMED, "localhost.localdomain")
 """Names of hosts that many machines share."""
 _PACKAGES: tuple[ModuleType, ...] = (kcensus.analyses, kcensus.kernel, kcensus.sources)
 _MODULES = ("networkx", *(f"drgn.commands.{name}" for name in ("linux", "_builtin", "_crash")))
@@ -139,7 +139,7 @@ def look(job: Job) -> bytes:
         )
     except TargetError as error:
         facts |= {"state": "failed", "error": str(error)}
-    except Exception as error:
+    except Exception as error:  # of a damaged or hostile target: its row says so
         what = str(error) if isinstance(error, _ERRORS) else f"{type(error).__name__}: {error}"
         facts |= {"state": "failed", "error": what}
     memory.lift()
@@ -149,7 +149,7 @@ def look(job: Job) -> bytes:
 def _report(job: Job, facts: dict[str, Any]) -> Report:
     if saved.is_document(job.path):
         return saved.load(job.path)
-    # Those of other kernels are no errors.
+    # Not as -s, with which a file of another kernel is an error.
     os.environ[SYMBOLS] = os.pathsep.join((*job.symbols, os.environ.get(SYMBOLS, "")))
     with debuginfod.allowed(SilentProgress()) if job.debuginfod else nullcontext():
         target = open_target(job.path)

@@ -29,8 +29,6 @@ _LOCK = ".kcensus-lock"
 _OWN = {_LOCK, FIGURES, *SCHEMAS}
 """Names in a store; a run that is killed early leaves the first ones."""
 _SCHEME = re.compile(r"(?:s3a?|gs|az|adl|abfss?)://[^/]+/.", re.ASCII)
-
-
 _MAX_REASON = 300
 
 

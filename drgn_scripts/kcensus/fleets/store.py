@@ -39,6 +39,8 @@ _IN_ONE = 1000
 _RUN = "kcensus-fleet-run"
 """Name of the count of runs among the transactions of ``targets``."""
 _TAKEN = "another `kcensus fleet run` has begun to write to this store; let it end, and run again"
+_KEYS = ["target", "sha256", "state", "step", "started", "attempt", "duplicate_of"]
+"""Columns of ``targets`` that decide which rows count."""
 TRANSIENT = ("content", "time", "killed", "worker")
 """Steps whose failures may not happen again: another run repeats them."""
 
@@ -184,8 +186,7 @@ def current(targets: pa.Table) -> pa.Table:
     """
     if not len(targets):
         return targets
-    keys = ["target", "sha256", "state", "step", "started", "attempt", "duplicate_of"]
-    frame = targets.select(keys).to_pandas().sort_values("started", kind="stable")
+    frame = targets.select(_KEYS).to_pandas().sort_values("started", kind="stable")
     is_failed = frame["state"] == "failed"
     is_passing = is_failed & frame["step"].isin(TRANSIENT)
     has_report = (~is_failed).groupby([frame["target"], frame["sha256"]]).transform("any")
@@ -244,7 +245,7 @@ def read(
         found = rows(name, columns, where)
         key = "record" if name == FIGURES else "attempt"
         if key in found.column_names:
-            known = current(rows("targets", None))[key].combine_chunks()
+            known = current(rows("targets", [*_KEYS, "record"]))[key].combine_chunks()
             found = found.filter(pc.is_in(found[key], known))
         return found
     except (OSError, DeltaError, pa.ArrowException) as error:

@@ -37,7 +37,7 @@ from kcensus.store.ceilings import (
     severity_of,
 )
 from kcensus.store.chart import chart
-from kcensus.store.layout import UNKNOWN_HOST
+from kcensus.store.layout import UNNAMED
 from kcensus.store.statistics import MIN_POINTS, medians
 from kcensus.store.trends import Ends, State, Trend, Trends, trends
 from kcensus.text import printable
@@ -58,8 +58,6 @@ _MAX_CAUSES = 3
 _MAX_PARTS = 2
 _MAX_CHARTS = 2
 _MAX_STALE = 3
-_UNNAMED = (UNKNOWN_HOST, "(none)", "localhost")
-"""Names of several machines."""
 
 
 class _Shown(NamedTuple):
@@ -333,7 +331,7 @@ def _gaps(found: Trends, hosts: Iterable[str]) -> Iterator[Gap]:
     for names, why, effect in (
         (found.ahead, "records with a time in the future",
          "the boot of these records counts as the oldest"),
-        ([each for each in hosts if each in _UNNAMED], "not the name of one host",
+        ([each for each in hosts if each in UNNAMED], "not the name of one host",
          "records of several machines may be mixed"),
     ):  # fmt: skip
         if names:

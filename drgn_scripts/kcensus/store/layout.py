@@ -15,6 +15,8 @@ from kcensus.text import bounded
 LOG = "_delta_log"
 """Directory in a store with the log, which lists the files with rows."""
 UNKNOWN_HOST = "(unknown)"
+UNNAMED = (UNKNOWN_HOST, "(none)", "localhost")
+"""Names of several machines."""
 
 _MAX_HOST = 200
 """Most bytes of an encoded name; file systems take 255, with ``host=``."""

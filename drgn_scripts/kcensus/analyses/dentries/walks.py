@@ -37,6 +37,7 @@ LISTED = 20
 """Buckets with the longest chains to list."""
 _MAX_STEPS = 1024
 """Dentries of a chain to look at in bulk: a step takes 40 µs even if few chains are that long."""
+_ALL_BITS = (1 << LINK_BITS) - 1
 _PRESENT = 1 << LINK_BITS
 """Set in the row of a step for the chains that have a dentry there."""
 
@@ -209,9 +210,6 @@ def walk(
     part.cut = int(np.count_nonzero(cut))
     _tally(part, chains, first)
     return part
-
-
-_ALL_BITS = (1 << LINK_BITS) - 1
 
 
 def _rest(links: Links, slot: int) -> tuple[Numbers, Numbers, int]:

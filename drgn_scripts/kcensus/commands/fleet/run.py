@@ -26,7 +26,7 @@ from kcensus.limits.memory import MIN_BYTES
 from kcensus.text import printable
 
 if TYPE_CHECKING:
-    from kcensus.fleets.run import Executor, Tally
+    from kcensus.fleets.run import Executor
 
 _HELP = """Report on many targets, and keep the results in a store.
 
@@ -45,7 +45,6 @@ the same paths; only this process writes to the store.
 -s names debug info of any of the kernels. A dump without debug info is read with a type pack, or
 with its own BTF; without any of them, its row has what its headers tell."""
 
-_MEMORY = 4 << 30
 _FEW = 16
 """Targets per process up to which no cluster is started, which takes 2.5 s; a capsule takes 1 s."""
 
@@ -63,6 +62,7 @@ def _run(
     require_fleet()
     if performance_report and not find_spec("bokeh"):
         raise FleetError("--performance-report needs bokeh: pip install bokeh")
+    from kcensus.fleets.executors import Threads
     from kcensus.fleets.run import Limits, fleet
     from kcensus.fleets.targets import find
 
@@ -78,7 +78,7 @@ def _run(
     is_small = not address and not performance_report and total <= _FEW * width
     with (
         _resumable(),
-        _threads(min(width, total)) if is_small else _cluster(address, width) as executor,
+        Threads(min(width, total)) if is_small else _cluster(address, width) as executor,
         _measured(performance_report),
         progress_bars(reading.no_progress, with_rate=True) as progress,
         progress.step("reports", total) as step,
@@ -88,15 +88,15 @@ def _run(
             store,
             executor,
             unreadable=found.unreadable,
-            limits=Limits(seconds, reading.max_memory or _MEMORY, retries),
+            limits=Limits(seconds, reading.max_memory or Limits.memory, retries),
             symbols=[str(path.resolve()) for path in reading.symbols],
             analyses=wanted,
             debuginfod=reading.debuginfod,
             done=step.advance,
         )
     states = ", ".join(f"{number:,} {state}" for state, number in tally.states.most_common())
-    if tally.states["known"]:
-        states += _failed_before(found.targets, store, tally)
+    if tally.failed_before:
+        states += f" ({tally.failed_before:,} of the known ones without a report)"
     click.echo(f"{counted(total, 'target')} in {tally.seconds:.1f} s: {states}")
     if found.others:
         complain(f"{counted(found.others, 'other file')} in the directories left out")
@@ -109,18 +109,6 @@ def _lines() -> Iterable[str]:
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="surrogateescape")
     return sys.stdin or ()
-
-
-def _failed_before(paths: Sequence[str], store: str, tally: Tally) -> str:
-    """Return in words how many of the known targets have no report; empty without one."""
-    from kcensus.fleets.store import read
-    from kcensus.fleets.tables import stored
-
-    rows = read(store, "targets", ["target", "state"]).to_pandas()
-    latest = rows.drop_duplicates("target", keep="last")
-    own = latest["target"].isin([*map(stored, paths)])
-    number = int((own & (latest["state"] == "failed")).sum()) - tally.states["failed"]
-    return f" ({number:,} of the known ones without a report)" if number > 0 else ""
 
 
 def _nothing(words: Sequence[str], others: int) -> str:
@@ -145,14 +133,6 @@ def _resumable() -> Iterator[None]:
     except KeyboardInterrupt:
         complain("the store keeps what was read; the same command goes on")
         raise
-
-
-@contextmanager
-def _threads(width: int) -> Iterator[Executor]:
-    from kcensus.fleets.executors import Threads
-
-    with Threads(width) as executor:
-        yield executor
 
 
 @contextmanager

@@ -30,8 +30,6 @@ _LEAST_BYTES = 4 << 30
 """Least size of an uncompressed dump that workers read faster: to begin takes them 1.5 seconds, in
 which one process reads 1.6 GiB of slabs. A page compressed with zlib takes five times as long, and
 an eighth of the file."""
-_COMPRESSED = (b"KDUMP   ", b"makedumpfile")
-"""First bytes of such files."""
 _BYTES_PER_PROCESS = 512 << 20
 
 
@@ -77,9 +75,11 @@ def _sizes(spec: str | None) -> tuple[int, int]:
     """Return the bytes of a target's file, 0 if it is none, and how many a split needs."""
     if spec is None or not os.path.isfile(spec):
         return 0, 1
+    from kcensus.sources.formats import kdump
+
     try:
         with open(spec, "rb") as file:
-            is_compressed = file.read(16).startswith(_COMPRESSED)
+            is_compressed = file.read(16).startswith((kdump.MAGIC, kdump.FLAT_MAGIC))
             size = os.fstat(file.fileno()).st_size
     except OSError:  # opening the target says why
         return 0, 1

@@ -14,7 +14,7 @@ import pandas as pd
 
 from kcensus.fleets import FleetError
 from kcensus.fleets.report import figures
-from kcensus.fleets.report.causes import Cause, causes, shown, span, unread
+from kcensus.fleets.report.causes import TIME, Cause, causes, shown, span, unread
 from kcensus.fleets.report.data import Fleet
 from kcensus.fleets.report.tables import TABLES, TABLES_OF_A_CAUSE
 from kcensus.human import counted, listed
@@ -23,7 +23,6 @@ from kcensus.results.tables import Table, make_tables
 from kcensus.text import printable
 
 _MAX_REASONS = 4
-_TIME = "%Y-%m-%d %H:%M"
 
 
 @dataclass(frozen=True)
@@ -83,11 +82,11 @@ class Report:
             if last is None or pd.isna(last):
                 hint = f"`kcensus fleet run TARGETS --store {quote(str(self.store))}` reads some"
                 return [("Read", f"no target yet; {hint}")]
-            return [("Read", f"no target since {self.since}; the last dump is of {last:{_TIME}}")]
+            return [("Read", f"no target since {self.since}; the last dump is of {last:{TIME}}")]
         words = f"{reports:,} of {counted(targets, 'target')}"
         if reports:
             times = self.fleet.reports["time"]
-            dumped = span(f"{times.min():{_TIME}}", f"{times.max():{_TIME}}")
+            dumped = span(f"{times.min():{TIME}}", f"{times.max():{TIME}}")
             words += f" on {counted(self.hosts, 'host')}, dumped {dumped} UTC"
         if twins := len(self.fleet.duplicates):
             words += f" ({counted(twins, 'duplicate')} left out)"
@@ -145,7 +144,7 @@ class Report:
         made.summary = {key: Figure(int(n), label=label) for key, (n, label) in numbers.items()}
         ends = {"first": (times.min(), "first dump"), "last": (times.max(), "last dump")}
         for key, (time, label) in ends.items() if len(times) else ():
-            made.summary[key] = Figure(f"{time:{_TIME}}", Unit.TEXT, label)
+            made.summary[key] = Figure(f"{time:{TIME}}", Unit.TEXT, label)
         made.tables = make_tables(TABLES, self)
         made.findings = [*self._findings()]
         if left_out := len(fleet.clusters.left_out):
@@ -180,7 +179,7 @@ class Report:
         ]
         members = fleet.reports.iloc[order]
         members = members.assign(
-            time=members["time"].dt.strftime(_TIME),
+            time=members["time"].dt.strftime(TIME),
             severity=[Severity(int(each)).name.lower() for each in fleet.severity.iloc[order]],
             more=["; ".join(map(shown, more)) for more, _ in differences],
             lacks=["; ".join(map(shown, lacks)) for _, lacks in differences],

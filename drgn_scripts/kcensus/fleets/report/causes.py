@@ -19,7 +19,8 @@ from kcensus.human import counted, listed
 from kcensus.results import Severity
 
 _MAX_NAMED = 3
-_TIME = "%Y-%m-%d %H:%M"
+TIME = "%Y-%m-%d %H:%M"
+"""Form of times, in UTC."""
 
 
 @dataclass(frozen=True)
@@ -134,11 +135,11 @@ class Cause:
 
     @property
     def first(self) -> str:
-        return f"{self.members['time'].min():{_TIME}}"
+        return f"{self.members['time'].min():{TIME}}"
 
     @property
     def last(self) -> str:
-        return f"{self.members['time'].max():{_TIME}}"
+        return f"{self.members['time'].max():{TIME}}"
 
     @property
     def kernels(self) -> str:

@@ -172,7 +172,7 @@ def _briefly(action: Callable[[], Any]) -> None:
     def quiet() -> None:
         try:
             action()
-        except Exception:
+        except Exception:  # the scheduler is lost, so nothing is left to end
             return
 
     thread = threading.Thread(target=quiet, daemon=True)

@@ -104,7 +104,7 @@ class _Column(np.ndarray[Any, Any]):
         return self.filled[place]
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, protocol=5)
         self.columns: list[Array] = []
