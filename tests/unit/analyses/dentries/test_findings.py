@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from drgn import Object
 
-from kcensus.analyses.dentries.findings import _WALKS
+from kcensus.analyses.dentries.findings.watched import WALKS
 from kcensus.kernel.vfs.dcache import Flags, flags
 from kcensus.results import Danger, Finding, Result, Severity
 from tests.running import rows
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.ends
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a finding be about as little memory as a synthetic kernel has."""
     monkeypatch.setattr("kcensus.results.severity.MIN_BYTES", 1)
-    monkeypatch.setattr("kcensus.analyses.dentries.findings.MIN_BYTES", 1)
+    monkeypatch.setattr("kcensus.analyses.dentries.findings.negatives.MIN_BYTES", 1)
 
 
 def found(result: Result) -> dict[str, Finding]:
@@ -161,8 +161,8 @@ def test_who_is_in_a_directory() -> None:
 @pytest.mark.parametrize("lazy", [False, True])
 @pytest.mark.parametrize("damaged", [False, True])
 def test_a_long_walk(monkeypatch: pytest.MonkeyPatch, lazy: bool, damaged: bool) -> None:
-    monkeypatch.setitem(_WALKS, Severity.NOTICE, 10)
-    monkeypatch.setattr("kcensus.analyses.dentries.findings._clears_lazily", lambda _: lazy)
+    monkeypatch.setitem(WALKS, Severity.NOTICE, 10)
+    monkeypatch.setattr("kcensus.analyses.dentries.findings.watched._clears_lazily", lambda _: lazy)
     dcache, made = populated()
     watch(dcache, made["dir"])
     if damaged:
