@@ -178,7 +178,7 @@ class View:
         copies = {name: np.empty(source.shape, source.dtype) for name, source in sources.items()}
         pairs = [(copies[name], source) for name, source in sources.items()]
         if words:
-            each = np.moveaxis(self.words(words), 2, 0)
+            each = self.words(words).transpose(2, 0, 1)
             copies[words] = np.empty(each.shape, each.dtype)
             pairs += zip(copies[words], each, strict=True)
         # All are cut from some slabs that stay in the processor's cache, then from the next ones.
@@ -232,7 +232,7 @@ def visit(
     """Yield the results of ``work`` for slabs of :meth:`SlabMap.index`, a few megabytes at a time.
 
     :param work: called in :attr:`Memory.jobs` worker processes; its result must be picklable, and
-        memory that it writes must be shared
+        memory that it writes must be shared; the memory of its view is used again for the next one
     :param merge: makes one result of several, so that worker processes send fewer
     """
     memory = slab_map.memory
@@ -241,13 +241,18 @@ def visit(
     caches = [slab_map.caches[id_] for id_ in np.unique(slabs.cache).tolist()]
     stores = parked(slab_map, caches)
     report.lists_lost += stores.lost
+    buffers: dict[int, Bytes] = {}
 
     def show(batch: int, part: ScanReport) -> T:
         own = slabs[batches[batch]]
         pages = int(slab_map.slab_pages(own[:1])[0])
         step = np.arange(pages, dtype=np.uint64) << np.uint64(memory.page_shift)
         addresses = (own.address[:, None] + step[None, :]).ravel()
-        buffer, readable = memory.pages(addresses, part.slabs)
+        size = max(len(addresses), memory.chunk_pages) << memory.page_shift
+        if size not in buffers:
+            buffers.clear()
+            buffers[size] = np.empty(size, np.uint8)
+        buffer, readable = memory.pages(addresses, part.slabs, buffers[size])
         cache = slab_map.caches[own.cache[0]]
         view = View(batches[batch], starts[batch], memory, own, cache, columns, buffer, readable)
         view.kept = _kept(slab_map, view, stores, part)

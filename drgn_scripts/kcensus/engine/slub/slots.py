@@ -47,8 +47,11 @@ class Slots:
         return int(self.first[-1])
 
     def _pages(self, pages: Numbers) -> None:
-        """Make the table from pages to slabs, unless they lie too far apart for one."""
-        self._table: npt.NDArray[np.int32] | None = None
+        """Make the table from pages to slabs, unless they lie too far apart for one.
+
+        If all slabs are alike, it has the first slot of each slab in place of its row.
+        """
+        self._table: npt.NDArray[Any] | None = None
         self._start = np.uint64(0)
         if not len(pages):
             return
@@ -57,9 +60,13 @@ class Slots:
         span = int(frame[-1] - frame[0]) + int(pages[-1])
         if span > _SPARSE * int(pages.sum()) + 4096:
             return
-        self._table = np.full(span + 1, -1, np.int32)
         row, within = spread(pages)
-        self._table[(frame - self._start).astype(np.int64)[row] + within] = row
+        if self._regular:
+            self._table = np.full(span + 1, -1 - int(self.slabs.objects[0]), self.dtype)
+            self._table[(frame - self._start).astype(np.int64)[row] + within] = self.first[row]
+        else:
+            self._table = np.full(span + 1, -1, np.int32)
+            self._table[(frame - self._start).astype(np.int64)[row] + within] = row
 
     def of(self, addresses: Words) -> npt.NDArray[Any]:
         """Return numbers of the slots at addresses, in :attr:`dtype`; -1 where no slot begins."""
@@ -74,24 +81,20 @@ class Slots:
             row = np.searchsorted(self.slabs.address, addresses, side="right") - 1
         if self._regular:
             # Nearly always all slabs are alike, and four lookups less.
-            size, count = self._size[0], int(self.slabs.objects[0])
             distance = addresses & self._within
             distance -= self._pad
-            number = distance // size
-            first = row.astype(self.dtype, copy=False) * self.dtype.type(count)
-            fits = number < np.uint64(count)
-            if len(row.ravel()) and row.min() < 0:
-                fits &= row >= 0
+            number = distance // self._size[0]
+            slot: npt.NDArray[Any] = row + number.astype(self.dtype)
+            strange = number * self._size[0] != distance
+            strange |= (number >= self.slabs.objects[0]) | (slot < 0)
         else:
             distance = addresses - self._base[row]
             size = self._size[row]
             number = distance // size
-            first = self.first[row].astype(self.dtype)
-            fits = (row >= 0) & (number < self.slabs.objects[row])
-        fits &= number * size == distance
-        slot: npt.NDArray[Any] = first + number.astype(self.dtype)
-        if not fits.all():
-            slot[~fits] = -1
+            slot = self.first[row].astype(self.dtype) + number.astype(self.dtype)
+            strange = (row < 0) | (number >= self.slabs.objects[row]) | (number * size != distance)
+        if strange.any():
+            slot[strange] = -1
         return slot
 
     def address(self, slots: npt.NDArray[Any]) -> Words:
