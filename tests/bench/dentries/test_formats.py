@@ -43,7 +43,9 @@ def test_report_of_a_compressed_dump(
     read = Memory._read
 
     def counting(memory: Memory, address: int, size: int) -> bytes:
-        pages.update(range(address >> memory.page_shift, ((address + size - 1) >> memory.page_shift) + 1))
+        pages.update(
+            range(address >> memory.page_shift, ((address + size - 1) >> memory.page_shift) + 1)
+        )
         return read(memory, address, size)
 
     monkeypatch.setattr(Memory, "_read", counting)

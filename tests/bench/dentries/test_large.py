@@ -115,12 +115,12 @@ def _command(name: str, dump: Dump, group: Path | None = None) -> tuple[bytes, C
     forget(dump.formats["elf"])
     done: list[subprocess.CompletedProcess[bytes]] = []
 
-    def join() -> None:
-        if group is not None:
-            group.write_text(str(os.getpid()))
+    if group is not None:
+        # The shell joins the group, and becomes the command.
+        words = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(group), *words]
 
     def run() -> None:
-        done.append(subprocess.run(words, check=True, stdout=subprocess.PIPE, preexec_fn=join))
+        done.append(subprocess.run(words, check=True, stdout=subprocess.PIPE))
 
     took = cost(run)
     return done[0].stdout, took

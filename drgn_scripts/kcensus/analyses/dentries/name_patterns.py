@@ -162,9 +162,10 @@ def _are_alike(words: Words, differs: Words, union: Words, lengths: Numbers) -> 
     :param differs: bits that differ between the names
     :param union: the classes of all names
     """
-    alike: Mask = ~(differs & (_others(union) * np.uint64(0xFF))).any(axis=0)
+    fixed = _others(union) * np.uint64(0xFF)
     short = _short_word(_ends(words, lengths), _ends(union, lengths))
-    return alike & ~(short & _ends(differs, lengths)).any(axis=0)
+    strange = np.concatenate([differs & fixed, _ends(differs, lengths) & short])
+    return np.asarray((strange == 0).all(axis=0))
 
 
 def _others(classes: Words) -> Words:
@@ -228,9 +229,7 @@ def _sorted_by(code: Numbers, count: int) -> tuple[Numbers | None, Numbers, Numb
     return order, starts, order[starts]
 
 
-def _reduced(
-    operation: np.ufunc, columns: npt.NDArray[Any], starts: Numbers
-) -> npt.NDArray[Any]:
+def _reduced(operation: np.ufunc, columns: npt.NDArray[Any], starts: Numbers) -> npt.NDArray[Any]:
     """Reduce each stretch of the columns; stretches begin at ``starts``."""
     whole: npt.NDArray[Any]
     if len(starts) == 1:
