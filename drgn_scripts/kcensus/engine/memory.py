@@ -225,16 +225,12 @@ class Memory:
                 readable[start : start + count] = True
         return buffer, readable
 
-    def pages(
-        self, addresses: Words, faults: Faults, buffer: Bytes | None = None
-    ) -> tuple[Bytes, Mask | None]:
+    def pages(self, addresses: Words, faults: Faults) -> tuple[Bytes, Mask | None]:
         """Read the pages at ``addresses``, which are page-aligned and ascending.
 
         Neighbors lie together in the result, so that an object across both can be cut from it. The
         caller notes which of the bytes it uses, with :meth:`note`.
 
-        :param buffer: memory that may be used for the result, of at least its size: the system
-            clears new memory before each use, which takes longer than copying pages to it
         :return: ``len(addresses) * page_size`` bytes, and a mask as of :meth:`span`
         """
         breaks = np.flatnonzero(np.diff(addresses) != self.page_size) + 1
@@ -242,8 +238,7 @@ class Memory:
         ends = [*breaks.tolist(), len(addresses)]
         if len(starts) == 1:
             return self.span(int(addresses[0]), len(addresses), faults, None)
-        size = len(addresses) << self.page_shift
-        buffer = np.empty(size, np.uint8) if buffer is None else buffer[:size]
+        buffer = np.empty(len(addresses) << self.page_shift, np.uint8)
         # A memoryview takes bytes at half the cost of an array's slice, and there are many.
         view, shift = buffer.data, self.page_shift
         readable: Mask | None = None

@@ -232,7 +232,7 @@ def visit(
     """Yield the results of ``work`` for slabs of :meth:`SlabMap.index`, a few megabytes at a time.
 
     :param work: called in :attr:`Memory.jobs` worker processes; its result must be picklable, and
-        memory that it writes must be shared; the memory of its view is used again for the next one
+        memory that it writes must be shared
     :param merge: makes one result of several, so that worker processes send fewer
     """
     memory = slab_map.memory
@@ -241,18 +241,13 @@ def visit(
     caches = [slab_map.caches[id_] for id_ in np.unique(slabs.cache).tolist()]
     stores = parked(slab_map, caches)
     report.lists_lost += stores.lost
-    buffers: dict[int, Bytes] = {}
 
     def show(batch: int, part: ScanReport) -> T:
         own = slabs[batches[batch]]
         pages = int(slab_map.slab_pages(own[:1])[0])
         step = np.arange(pages, dtype=np.uint64) << np.uint64(memory.page_shift)
         addresses = (own.address[:, None] + step[None, :]).ravel()
-        size = max(len(addresses), memory.chunk_pages) << memory.page_shift
-        if size not in buffers:
-            buffers.clear()
-            buffers[size] = np.empty(size, np.uint8)
-        buffer, readable = memory.pages(addresses, part.slabs, buffers[size])
+        buffer, readable = memory.pages(addresses, part.slabs)
         cache = slab_map.caches[own.cache[0]]
         view = View(batches[batch], starts[batch], memory, own, cache, columns, buffer, readable)
         view.kept = _kept(slab_map, view, stores, part)
