@@ -117,7 +117,7 @@ class Columns:
     """Columns for a fixed number of rows, filled in pieces, if ``shared`` by several processes.
 
     A task assigns to its own rows of a column, or to a slice of the column, so that these can be
-    sent from another machine. Rows that no task fills are 0 where the columns are shared.
+    sent from another machine. Rows that no task fills are 0, and take no memory.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Columns:
         def column(dtype: np.dtype[Any]) -> npt.NDArray[Any]:
             if shared and room * dtype.itemsize:
                 return np.frombuffer(mmap.mmap(-1, room * dtype.itemsize), dtype)
-            return np.empty(room, dtype)
+            return np.zeros(room, dtype)
 
         self._columns = {name: column(dtype) for name, dtype in dtypes.items()}
 

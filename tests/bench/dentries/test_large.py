@@ -8,13 +8,17 @@ memory and 2 GB of disk. With ``KCENSUS_BENCH_HUGE=1`` it is that of 55 million.
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import pytest
 
+from tests.bench.dentries.cgroup import forget, limited
 from tests.bench.timing import Cost, cost, peak_memory, report
-from tests.lab import build
+from tests.lab import Dump, build
 from tests.running import on, runner
 from tests.vm.cases import opened
 
@@ -102,3 +106,40 @@ def test_two_jobs(sizes: tuple[Measured, Measured], slack: float) -> None:
     # What bounds the gain on idle processors: on a busy machine, elapsed time says little.
     assert many.two_jobs.cpu <= 1.2 * slack * many.all_tables.cpu
     assert few.two_jobs.elapsed <= 1.05 * slack * few.all_tables.elapsed
+
+
+def _command(name: str, dump: Dump, group: Path | None = None) -> tuple[bytes, Cost]:
+    """Run a whole command on a dump that is not in the page cache."""
+    symbols = [word for path in dump.debug for word in ("-s", str(path))]
+    words = [sys.executable, "-m", "kcensus", name, str(dump.formats["elf"]), *symbols, "--json"]
+    forget(dump.formats["elf"])
+    done: list[subprocess.CompletedProcess[bytes]] = []
+
+    if group is not None:
+        # The shell joins the group, and becomes the command.
+        words = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(group), *words]
+
+    def run() -> None:
+        done.append(subprocess.run(words, check=True, stdout=subprocess.PIPE))
+
+    took = cost(run)
+    return done[0].stdout, took
+
+
+def test_less_memory_than_the_dump(slack: float) -> None:
+    dump = build("6.12", LARGE)
+    most = dump.formats["elf"].stat().st_size * 4 // 14
+    whole, free = _command("dentries", dump)
+    with limited(most) as group:
+        again, tight = _command("dentries", dump, group)
+    _, everything = _command("report", dump)
+    report(
+        f"whole commands, {LARGE}, not in the page cache",
+        dentries_cpu_s=free.cpu,
+        report_cpu_s=everything.cpu,
+        memory_to_dump=4 / 14,
+        limited_cpu_to_free=tight.cpu / free.cpu,
+        limited_elapsed_to_free=tight.elapsed / free.elapsed,
+    )
+    assert again == whole
+    assert tight.cpu <= 1.5 * slack * free.cpu

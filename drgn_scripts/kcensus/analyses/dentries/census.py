@@ -193,7 +193,8 @@ class DentryCensus:
         }
         if "next" in columns:
             columns["next"] = links_of(columns["next"], state, self.links.dtype)
-            columns["name_slot"] = _zeros(state) if name_bytes is None else name_bytes >> 3
+            if name_bytes is not None:
+                columns["name_slot"] = name_bytes >> 3
         if "sibling" in columns:
             columns["kin"] = kin_of(parent, state, self.kin.dtype)
         for name, column in columns.items():

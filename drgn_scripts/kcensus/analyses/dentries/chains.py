@@ -23,7 +23,7 @@ from kcensus.engine.workers import each
 from kcensus.sources.capsule.uses import Use
 
 _MAX_LANES = 1 << 18
-_DENTRIES = 1 << 18
+_DENTRIES = 1 << 20
 """About as many dentries are looked at together, so that memory does not grow with their number."""
 
 

@@ -25,10 +25,8 @@ import numpy.typing as npt
 from kcensus.engine.memory import Bytes, Mask, Numbers, Words
 from kcensus.engine.rows import coded, factorized
 
-_DIGIT, _LOWER_HEX, _LOWER, _UPPER_HEX, _UPPER, _BEYOND = 1, 2, 4, 8, 16, 32
-
-
-_CLASSES = np.zeros(256, np.uint8)
+_DIGIT, _LOWER_HEX, _LOWER, _UPPER_HEX, _UPPER, _BEYOND, _NONE = 1, 2, 4, 8, 16, 32, 64
+_CLASSES = np.full(256, _NONE, np.uint8)
 _CLASSES[ord("0") : ord("9") + 1] = _DIGIT
 _CLASSES[ord("a") : ord("z") + 1] = _LOWER
 _CLASSES[ord("a") : ord("f") + 1] = _LOWER_HEX
@@ -36,7 +34,7 @@ _CLASSES[ord("A") : ord("Z") + 1] = _UPPER
 _CLASSES[ord("A") : ord("F") + 1] = _UPPER_HEX
 _CLASSES[128:] = _BEYOND  # parts of letters, if the name is UTF-8
 _CLASS_TABLE = _CLASSES.tobytes()
-WORD = np.dtype("<u8")
+WORD, _HALF = np.dtype("<u8"), np.dtype("<u4")
 """Little-endian on any machine: the first byte of a name is the lowest."""
 
 
@@ -48,6 +46,8 @@ def trimmed(columns: npt.NDArray[Any], lengths: Numbers) -> Words:
     :return: same shape, so that equal words of all names are adjacent in memory
     """
     words = np.ascontiguousarray(columns, WORD)
+    if (lengths == lengths[0]).all():
+        lengths = lengths[:1]
     words[-1] &= _KEEP[lengths - 8 * (len(words) - 1)]
     return words
 
@@ -83,39 +83,65 @@ def families(
 
     :param sums: columns to add up in addition to the number of names
     """
-    # Python's own table lookup takes a quarter of the time of NumPy's, which widens the indexes.
-    classes = np.frombuffer(words.tobytes().translate(_CLASS_TABLE), WORD).reshape(words.shape)
-    differs = words ^ words[:, :1]
-    if _are_alike(words, classes, differs, lengths):
-        # Frequent: when one program makes most names, all names on a page are of one shape.
-        code, keys = coded(parent)
+    classes = _classes(words)
+    code, groups = coded(parent)
+    if (lengths != lengths[0]).any():
+        code, groups = coded(code << 8 | lengths)
+    order, starts, first = _sorted_by(code, len(groups))
+    differs, union = _united(words, classes, order, starts)
+    keys = _keys(words[:, first], classes[:, first], lengths[first], parent[first])
+    alike = _are_alike(words[:, first], differs, union, lengths[first])
+    if not alike.all():
+        # Rare: names of one length in a directory nearly always come from one program.
+        each, rows = keys[code], np.flatnonzero(~alike[code])
+        each[rows] = _keys(words[:, rows], classes[:, rows], lengths[rows], parent[rows])
+        code, keys = factorized(each)
         order, starts, first = _sorted_by(code, len(keys))
-        keys = _keys(words[:, first], classes[:, first], lengths[first], parent[first])
-    else:
-        code, keys = factorized(_keys(words, classes, lengths, parent))
-        order, starts, first = _sorted_by(code, len(keys))
+        differs, union = _united(words, classes, order, starts)
     if len(keys) == 1:
         totals = [np.array([len(parent)]), *(np.array([column.sum()]) for column in sums)]
     else:
         # Sums of integers below 2^53 are exact in the doubles of bincount().
         totals = [np.bincount(code, minlength=len(keys))]
         totals += [np.bincount(code, column, len(keys)).astype(np.int64) for column in sums]
-        differs = words ^ words[:, first][:, code]
     return Families(
         keys,
         parent[first].astype(np.int64),
         words[:, first],
-        _reduced(np.bitwise_or, differs, order, starts),
-        _reduced(np.bitwise_or, classes, order, starts),
+        differs,
+        union & ~_NONES,
         np.stack(totals),
     )
+
+
+def _classes(words: Words) -> Words:
+    """Return the classes of all bytes of names."""
+    halves = words.view(_HALF).reshape(*words.shape, 2)
+    classes = np.empty_like(halves)
+    for half, out in zip(halves.transpose(0, 2, 1), classes.transpose(0, 2, 1), strict=True):
+        for column, classified in zip(half, out, strict=True):
+            # Much of the names is the same in all of them. Python's own table lookup takes a
+            # quarter of the time of NumPy's, which widens the indexes.
+            varying = column[:1] if (column == column[0]).all() else column
+            classified[:] = np.frombuffer(varying.tobytes().translate(_CLASS_TABLE), _HALF)
+    return classes.reshape(len(words), -1).view(WORD)
+
+
+def _united(
+    words: Words, classes: Words, order: Numbers | None, starts: Numbers
+) -> tuple[Words, Words]:
+    """Return the bits that differ between the names of each group, and their classes."""
+    if order is not None:
+        words, classes = words[:, order], classes[:, order]
+    some, every = (_reduced(np.bitwise_or, words, starts), _reduced(np.bitwise_and, words, starts))
+    return some ^ every, _reduced(np.bitwise_or, classes, starts)
 
 
 def _keys(words: Words, classes: Words, lengths: Numbers, parent: npt.NDArray[Any]) -> Words:
     """Return the hash of the directory and the shape of each name."""
     # Digits and letters become A, the rest stays.
-    runs = _in_runs(classes) >> np.uint64(7)
-    shape = (words & ~(runs * np.uint64(0xFF))) | (runs * np.uint64(ord("A")))
+    others = _others(classes)
+    shape = (words & (others * np.uint64(0xFF))) | ((others ^ _LOW_BITS) * np.uint64(ord("A")))
     key = _mix(parent.astype(np.int64).view(np.uint64) + np.uint64(1))
     for column in shape:
         key ^= column
@@ -129,28 +155,22 @@ def _keys(words: Words, classes: Words, lengths: Numbers, parent: npt.NDArray[An
     return key
 
 
-def _are_alike(words: Words, classes: Words, differs: Words, lengths: Numbers) -> bool:
-    """Return whether all names have the same shape.
+def _are_alike(words: Words, differs: Words, union: Words, lengths: Numbers) -> Mask:
+    """Return which groups of equally long names have one shape each.
 
-    :param differs: bits in which they differ from the first one
+    :param words: one name of each
+    :param differs: bits that differ between the names
+    :param union: the classes of all names
     """
-    runs = _in_runs(classes)
-    if (lengths != lengths[0]).any() or (runs != runs[:, :1]).any():
-        return False
-    union = np.bitwise_or.reduce(differs, axis=1, keepdims=True)
-    fixed = ~((runs[:, :1] >> np.uint64(7)) * np.uint64(0xFF))
-    if (union & fixed).any():
-        return False
-    ends, kinds, others = _ends(
-        np.concatenate([words[:, :1], classes[:, :1], union], axis=1), lengths[:1]
-    ).T
-    return not (_short_word(ends, kinds) & others).any()
+    fixed = _others(union) * np.uint64(0xFF)
+    short = _short_word(_ends(words, lengths), _ends(union, lengths))
+    strange = np.concatenate([differs & fixed, _ends(differs, lengths) & short])
+    return np.asarray((strange == 0).all(axis=0))
 
 
-def _in_runs(classes: Words) -> Words:
-    """Return words with the highest bit of each byte that is a letter or a digit."""
-    # Classes are below 0x80, so no byte overflows.
-    return (classes + np.uint64(0x7F7F7F7F7F7F7F7F)) & _HIGH_BITS
+def _others(classes: Words) -> Words:
+    """Return words with the lowest bit of each byte that is neither a letter nor a digit."""
+    return (classes & _NONES) >> np.uint64(6)
 
 
 def _ends(words: Words, lengths: Numbers) -> Words:
@@ -169,14 +189,13 @@ def _mix(hashes: Words) -> Words:
 
 
 _LOW_BITS = np.uint64(0x0101010101010101)
-_HIGH_BITS = np.uint64(0x8080808080808080)
+_NONES = np.uint64(_NONE * 0x0101010101010101)
 
 
 def _short_word(name: Words, classes: Words) -> Words:
     """Return a mask of the word at the start of each name if it has one to four bytes, else 0."""
-    # Lowest byte without a class, found as strlen() does; classes are below 0x80.
-    zero = (classes - _LOW_BITS) & ~classes & _HIGH_BITS
-    end = (zero & (~zero + np.uint64(1))) >> np.uint64(7)
+    others = _others(classes)
+    end = others & (~others + np.uint64(1))
     short = (end > np.uint64(1)) & (end <= np.uint64(1 << 32))
     # A name that ends within the word has no separate first word.
     short &= (name & (end * np.uint64(0xFF))) != 0
@@ -204,21 +223,20 @@ def _sorted_by(code: Numbers, count: int) -> tuple[Numbers | None, Numbers, Numb
     if (code[1:] >= code[:-1]).all():
         starts = np.searchsorted(code, np.arange(count))
         return None, starts, starts
-    # NumPy sorts two bytes by radix.
-    narrow = code.astype(np.uint16) if count <= 1 << 16 else code
-    order = np.argsort(narrow, kind="stable")
+    # NumPy sorts one or two bytes by radix.
+    order = np.argsort(code.astype(np.min_scalar_type(count)), kind="stable")
     starts = np.searchsorted(code[order], np.arange(count))
     return order, starts, order[starts]
 
 
-def _reduced(
-    operation: np.ufunc, columns: npt.NDArray[Any], order: Numbers | None, starts: Numbers
-) -> npt.NDArray[Any]:
-    if order is None and len(starts) == 1:
-        whole: npt.NDArray[Any] = operation.reduce(columns, axis=1, keepdims=True)
-        return whole
-    parts = (column if order is None else column[order] for column in columns)
-    return np.stack([operation.reduceat(part, starts) for part in parts])
+def _reduced(operation: np.ufunc, columns: npt.NDArray[Any], starts: Numbers) -> npt.NDArray[Any]:
+    """Reduce each stretch of the columns; stretches begin at ``starts``."""
+    whole: npt.NDArray[Any]
+    if len(starts) == 1:
+        whole = operation.reduce(columns, axis=1, keepdims=True)
+    else:
+        whole = operation.reduceat(columns, starts, axis=1)
+    return whole
 
 
 def merged(parts: Sequence[Families]) -> Families:
@@ -233,13 +251,15 @@ def merged(parts: Sequence[Families]) -> Families:
     )
     sample = samples[:, first]
     differs |= samples ^ sample[:, code]
+    if order is not None:
+        differs, classes, sums = (columns[:, order] for columns in (differs, classes, sums))
     return Families(
         keys,
         np.concatenate([part.parent for part in parts])[first],
         sample,
-        _reduced(np.bitwise_or, differs, order, starts),
-        _reduced(np.bitwise_or, classes, order, starts),
-        _reduced(np.add, sums, order, starts),
+        _reduced(np.bitwise_or, differs, starts),
+        _reduced(np.bitwise_or, classes, starts),
+        _reduced(np.add, sums, starts),
     )
 
 

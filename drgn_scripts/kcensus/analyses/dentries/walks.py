@@ -160,11 +160,12 @@ def walk(
             cut[gone if isinstance(base, slice) else base[gone]] = True
         lanes, node = lanes[kept], node[kept]
 
-    def trim(nodes: npt.NDArray[Any], bits: npt.NDArray[Any], beyond: Mask) -> None:
+    def trim(nodes: npt.NDArray[Any], bits: npt.NDArray[Any], beyond: Mask, own: Any) -> None:
+        """Count the dentries beyond the limit; bits of nodes are those of the rows ``own``."""
         part.trimmed += int(np.count_nonzero(beyond))
-        long = np.flatnonzero(bits & LINK_EXTERNAL)
-        if len(long):
-            names = name_slot[nodes[long[beyond[long]]]]
+        long = beyond & ((bits & LINK_EXTERNAL) != 0)
+        if long.any():
+            names = name_slot[nodes[long[own]]]
             part.trimmed_name_bytes += 8 * int(names.sum(dtype=np.int64))
 
     keep(node != NO_SLOT, are_cut=False)
@@ -184,10 +185,9 @@ def walk(
         if not len(node):
             break
         links[node] = ~link
-        bits = (link & _ALL_BITS).astype(np.uint8)
         row = np.zeros(len(active.length), np.uint8)
-        row[lanes] = bits | _PRESENT
-        trim(node, bits, active.add(row, power)[lanes])
+        row[lanes] = (link & _ALL_BITS).astype(np.uint8) | _PRESENT
+        trim(node, row, active.add(row, power), lanes)
         power = power * ORDER_BASE % (1 << 64)
         node = (link >> LINK_BITS).astype(np.intp) + FOREIGN
         keep(node != NO_SLOT, are_cut=False)
@@ -204,7 +204,7 @@ def walk(
         nodes, found, end = _rest(links, slot)
         if len(nodes):
             rest = found & _ALL_BITS
-            trim(nodes, rest, chains.extend(lane, rest, power))
+            trim(nodes, rest, chains.extend(lane, rest, power), slice(None))
         cut[lane] |= end != NO_SLOT
         part.meets |= end >= 0
     part.cut = int(np.count_nonzero(cut))

@@ -178,7 +178,7 @@ class View:
         copies = {name: np.empty(source.shape, source.dtype) for name, source in sources.items()}
         pairs = [(copies[name], source) for name, source in sources.items()]
         if words:
-            each = np.moveaxis(self.words(words), 2, 0)
+            each = self.words(words).transpose(2, 0, 1)
             copies[words] = np.empty(each.shape, each.dtype)
             pairs += zip(copies[words], each, strict=True)
         # All are cut from some slabs that stay in the processor's cache, then from the next ones.

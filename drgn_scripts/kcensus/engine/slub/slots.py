@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from kcensus.engine.memory import Numbers, Words
 from kcensus.engine.rows import spread
@@ -21,23 +22,20 @@ class Slots:
 
     def __init__(self, slab_map: SlabMap, slabs: Slabs) -> None:
         self.slabs = slabs
-        counts = slabs.objects.astype(np.int64)
-        self.first: Numbers = np.concatenate([[0], np.cumsum(counts)])
+        self.first: Numbers = np.zeros(len(slabs) + 1, np.int64)
         """Number of the first slot of each slab, and the number of all slots at the end."""
+        np.cumsum(slabs.objects, out=self.first[1:])
         self.dtype: np.dtype[Any] = np.dtype(np.int32 if len(self) < 1 << 31 else np.int64)
-        self._size = slab_map.column("slot_size")[slabs.cache]
-        self._base = slabs.address + slab_map.column("left_pad")[slabs.cache]
-        pages = slab_map.slab_pages(slabs)
+        self._size, self._pad = slab_map.column("slot_size"), slab_map.column("left_pad")
         self._shift = np.uint64(slab_map.memory.page_shift)
-        pad = self._base - slabs.address
+        pages, caches = slab_map.slab_pages(slabs), pd.unique(slabs.cache)
         self._regular = all(
             len(slabs) > 0 and bool((column == column[0]).all())
-            for column in (self._size, slabs.objects, pages, pad)
+            for column in (self._size[caches], self._pad[caches], slabs.objects, pages)
         )
         if self._regular:
             # Pages of a slab are a power of two, and aligned to their size.
             self._within = np.uint64((int(pages[0]) << slab_map.memory.page_shift) - 1)
-            self._pad = pad[0]
             self._regular = not (slabs.address & self._within).any()
         self._pages(pages)
         # Without the table, an address may lie behind the slab that is below it.
@@ -47,8 +45,11 @@ class Slots:
         return int(self.first[-1])
 
     def _pages(self, pages: Numbers) -> None:
-        """Make the table from pages to slabs, unless they lie too far apart for one."""
-        self._table: npt.NDArray[np.int32] | None = None
+        """Make the table from pages to slabs, unless they lie too far apart for one.
+
+        If all slabs are alike, it has the first slot of each slab in place of its row.
+        """
+        self._table: npt.NDArray[Any] | None = None
         self._start = np.uint64(0)
         if not len(pages):
             return
@@ -57,9 +58,15 @@ class Slots:
         span = int(frame[-1] - frame[0]) + int(pages[-1])
         if span > _SPARSE * int(pages.sum()) + 4096:
             return
-        self._table = np.full(span + 1, -1, np.int32)
-        row, within = spread(pages)
-        self._table[(frame - self._start).astype(np.int64)[row] + within] = row
+        frame -= self._start
+        if self._regular:
+            self._table = np.full(span + 1, -1 - int(self.slabs.objects[0]), self.dtype)
+            for page in range(int(pages[0])):
+                self._table[page:][frame.view(np.int64)] = self.first[:-1]
+        else:
+            self._table = np.full(span + 1, -1, np.int32)
+            row, within = spread(pages)
+            self._table[frame.view(np.int64)[row] + within] = row
 
     def of(self, addresses: Words) -> npt.NDArray[Any]:
         """Return numbers of the slots at addresses, in :attr:`dtype`; -1 where no slot begins."""
@@ -73,28 +80,27 @@ class Slots:
         else:
             row = np.searchsorted(self.slabs.address, addresses, side="right") - 1
         if self._regular:
-            # Nearly always all slabs are alike, and four lookups less.
-            size, count = self._size[0], int(self.slabs.objects[0])
-            distance = addresses & self._within
-            distance -= self._pad
+            # Nearly always all slabs are alike, and five lookups less.
+            cache = self.slabs.cache[0]
+            size, distance = self._size[cache], addresses & self._within
+            distance -= self._pad[cache]
             number = distance // size
-            first = row.astype(self.dtype, copy=False) * self.dtype.type(count)
-            fits = number < np.uint64(count)
-            if len(row.ravel()) and row.min() < 0:
-                fits &= row >= 0
+            slot: npt.NDArray[Any] = row + number.astype(self.dtype)
+            strange = number * size != distance
+            strange |= (number >= self.slabs.objects[0]) | (slot < 0)
         else:
-            distance = addresses - self._base[row]
-            size = self._size[row]
+            caches = self.slabs.cache[row]
+            size, distance = self._size[caches], addresses - self.slabs.address[row]
+            distance -= self._pad[caches]
             number = distance // size
-            first = self.first[row].astype(self.dtype)
-            fits = (row >= 0) & (number < self.slabs.objects[row])
-        fits &= number * size == distance
-        slot: npt.NDArray[Any] = first + number.astype(self.dtype)
-        if not fits.all():
-            slot[~fits] = -1
+            slot = self.first[row].astype(self.dtype) + number.astype(self.dtype)
+            strange = (row < 0) | (number >= self.slabs.objects[row]) | (number * size != distance)
+        if strange.any():
+            slot[strange] = -1
         return slot
 
     def address(self, slots: npt.NDArray[Any]) -> Words:
         row = np.searchsorted(self.first, slots, side="right") - 1
         number = (slots - self.first[row]).astype(np.uint64)
-        return self._base[row] + number * self._size[row]
+        cache = self.slabs.cache[row]
+        return self.slabs.address[row] + self._pad[cache] + number * self._size[cache]

@@ -156,7 +156,10 @@ class SlotOwners:
             _, child_owner = self.slab_map.lineage
             owner[:] = child_owner[slabs.cache][:, None]
             return owner, 0
-        charged, unreadable = self.vectors.read(slabs, self.vectors.find(slabs), faults)
+        vectors = self.vectors.find(slabs)
+        if not len(vectors.slab):
+            return owner, 0
+        charged, unreadable = self.vectors.read(slabs, vectors, faults)
         owner[charged.slab, charged.slot] = charged.objcg
         return owner, unreadable
 
