@@ -74,7 +74,9 @@ def _run(
         raise click.UsageError(_nothing(targets, found.others))
     total = len(found.targets) + len(found.unreadable)
     width = workers or len(os.sched_getaffinity(0))
-    address = reading.scheduler or os.environ.get("DASK_SCHEDULER_ADDRESS")
+    # --workers asks for this machine, whatever the environment has.
+    known = None if workers else os.environ.get("DASK_SCHEDULER_ADDRESS")
+    address = reading.scheduler or known
     is_small = not address and not performance_report and total <= _FEW * width
     with (
         _resumable(),
@@ -184,7 +186,9 @@ RUN = options.command(
             " DASK_SCHEDULER_ADDRESS, or this machine.",
         ),
         options.option(
-            "--workers", "N", "Processes on this machine. Default: one per CPU.",
+            "--workers", "N",
+            "Processes on this machine, also if DASK_SCHEDULER_ADDRESS is set. Default: one per"
+            " CPU.",
             type=click.IntRange(1),
         ),
         options.option(
