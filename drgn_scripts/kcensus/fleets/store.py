@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
@@ -29,6 +30,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from kcensus.fleets import FleetError
 from kcensus.fleets.places import Place, place
 from kcensus.fleets.tables import SCHEMAS
+from kcensus.limits import is_own_process
 from kcensus.store import dataset, layout
 from kcensus.store.layout import FIGURES as FIGURES
 from kcensus.text import printable
@@ -102,7 +104,7 @@ class Writer:
         :raises OutputError: they cannot be written; no row of ``targets`` is then
         """
         self._batches += 1
-        with self._where.writing():
+        with self._where.writing(), _quiet():
             targets = self._tables["targets"]
             targets.update_incremental()
             if targets.transaction_version(_RUN) != self._run:  # later, its commit conflicts
@@ -161,6 +163,26 @@ class Writer:
 
     def _read(self, name: str, columns: list[str] | None) -> pa.Table:
         return self._tables[name].to_pyarrow_dataset().to_table(columns=columns)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Drop the backtraces that threads of delta-rs print where a disk is full.
+
+    Other threads lose what they print meanwhile: a frame of the progress bar.
+    """
+    if not is_own_process():
+        yield
+        return
+    sys.stderr.flush()
+    kept, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(null)
 
 
 def _opened(where: Place, name: str) -> DeltaTable:

@@ -80,7 +80,9 @@ def _run(
     is_small = not address and not performance_report and total <= _FEW * width
     with (
         _resumable(),
-        Threads(min(width, total)) if is_small else _cluster(address, width) as executor,
+        Threads(min(width, total))
+        if is_small
+        else _cluster(address, width, measured=bool(performance_report)) as executor,
         _measured(performance_report),
         progress_bars(reading.no_progress, with_rate=True) as progress,
         progress.step("reports", total) as step,
@@ -138,17 +140,20 @@ def _resumable() -> Iterator[None]:
 
 
 @contextmanager
-def _cluster(address: str | None, width: int) -> Iterator[Executor]:
+def _cluster(address: str | None, width: int, *, measured: bool) -> Iterator[Executor]:
     """Yield a Dask cluster: that of a scheduler, or one on this machine.
 
+    :param measured: whether Dask measures itself, for its page
     :raises FleetError: it cannot be reached, or its workers are unusable
     """
+    import dask
     from distributed import LocalCluster
 
     from kcensus.fleets import clients
     from kcensus.fleets.executors import Cluster
 
     clients.silence()
+    dask.config.set({} if measured else clients.LEAN)
     local = nullcontext() if address else LocalCluster(
         n_workers=width, threads_per_worker=1, dashboard_address="127.0.0.1:0",
         memory_limit=0,  # targets have their own limit
