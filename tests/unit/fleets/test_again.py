@@ -85,10 +85,11 @@ def test_more_memory_or_debug_info_is_a_reason_to_read_again(
     assert over(place, paths, symbols=["/d"], limits=less) == {"known": 3}
     again = {facts["state"]: 1, "duplicate": 1, "known": 1}
     more: list[dict[str, Any]] = [{"memory": 2 * GIB}, {"symbols": ["/e"]}, {"debuginfod": True}]
+    more = more if facts["state"] == "failed" else more[:1]
     for each in more:
         limits = run.Limits(memory=each.pop("memory", 2 * GIB))
-        for states in again, {"known": 3}:
-            assert over(place, paths, told, limits=limits, **each) == states
+        assert over(place, paths, told, limits=limits, **each) == again
+    assert over(place, paths, told, limits=limits, **each) == {"known": 3}
     assert len(rows(place)) == 3
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import io
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from kcensus import cli
 from kcensus.commands import Exit
 from kcensus.commands.fleet import run
 from kcensus.fleets import FleetError
+from kcensus.fleets.executors import Threads
 from kcensus.fleets.targets import find
 from kcensus.sources.capsule.container import MAGIC
 from tests.unit.fleets.stores import Target, made
@@ -182,8 +184,14 @@ def test_a_store_may_hold_other_files_and_be_left_early(tmp_path: Path) -> None:
 
 
 def test_a_known_target_without_a_report_is_counted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    with Threads(1) as threads:  # one nurse for both runs: it takes a second to start
+        monkeypatch.setattr("kcensus.fleets.executors.Threads", lambda _: nullcontext(threads))
+        _known_target_without_a_report(tmp_path, capsys)
+
+
+def _known_target_without_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "vmcore").write_bytes(b"\xff" * 64)
     words = ["fleet", "run", str(tmp_path / "vmcore"), "--store", str(tmp_path / "store")]
     assert cli.main(words) == Exit.INCOMPLETE
