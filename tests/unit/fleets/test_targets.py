@@ -13,6 +13,7 @@ from kcensus.commands import Exit
 from kcensus.commands.fleet import run
 from kcensus.fleets import FleetError
 from kcensus.fleets.executors import Threads
+from kcensus.fleets.run import Tally
 from kcensus.fleets.targets import find
 from kcensus.sources.capsule.container import MAGIC
 from tests.unit.fleets.stores import Target, made
@@ -200,6 +201,17 @@ def _known_target_without_a_report(tmp_path: Path, capsys: pytest.CaptureFixture
     out, err = capsys.readouterr()
     assert "1 known (1 of the known ones without a report)" in out
     assert f"`kcensus fleet report {tmp_path}/store`" in err
+
+
+def test_workers_ask_for_this_machine_whatever_the_environment_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", "nowhere")
+    monkeypatch.setattr("kcensus.fleets.run.fleet", lambda *_, **__: Tally())
+    words = ["fleet", "run", "sample", "--store", str(tmp_path / "store")]
+    assert cli.main([*words, "--workers", "1"]) == Exit.DONE
+    assert cli.main(words) == Exit.TARGET
+    assert "'nowhere'" in capsys.readouterr().err
 
 
 def test_an_interrupt_says_that_the_same_command_goes_on(

@@ -123,11 +123,12 @@ class Fleet:
 
         :return: ``record``, ``analysis``, ``metric`` (categories), ``ram_bytes``, ``value``
         """
-        where = (
-            (pc.field("part") == "summary")
-            & (pc.field("unit") == "bytes")
-            & pc.field("record").isin(pa.array(records, pa.string()))
-        )
+        return self._amounts[self._amounts["record"].isin(records)].reset_index(drop=True)
+
+    @cached_property
+    def _amounts(self) -> pd.DataFrame:
+        """Those of all records; ``figures`` has a file for each host and day."""
+        where = (pc.field("part") == "summary") & (pc.field("unit") == "bytes")
         names = ["record", "analysis", "metric", "ram_bytes", "value"]
         table = self._rows(FIGURES, names, where)
         frame: pd.DataFrame = table.to_pandas(strings_to_categorical=True)
