@@ -16,7 +16,7 @@ from kcensus.sources.capsule.container import BLOCK_PAGES, RUN, Reader, writing
 
 @dataclass(frozen=True)
 class Varied:
-    """The pages of a bundled capsule, and where they name the host, the boot and the time."""
+    """The pages of a capsule, and where they name the host, the boot and the time."""
 
     reader: Reader
     pages: bytes
@@ -28,8 +28,8 @@ class Varied:
     @staticmethod
     @functools.cache
     def of(sample: str) -> Varied:
-        path = capsule(sample)
-        assert path is not None
+        """Read a capsule: the name of a bundled one, or a path."""
+        path = capsule(sample) or Path(sample)
         target, reader = open_target(sample), Reader(str(path))
         size = int(target.prog["PAGE_SIZE"])
         index = reader.index(size)
@@ -43,12 +43,17 @@ class Varied:
             return slice(start, start + length)
 
         prog = target.prog
-        keeper = prog["tk_core"].timekeeper
+        # Since Linux kernel commit 22c62b9a84b8 ("timekeeping: Introduce auxiliary timekeepers")
+        # (in v6.17), tk_core is a macro for an element of an array.
+        try:
+            core = prog["timekeeper_data"][0]
+        except LookupError:
+            core = prog["tk_core"]
         return Varied(
             reader, pages, size,
             place(prog["init_uts_ns"].name.nodename.address_, 65),
             place(prog["init_task"].stack_canary.address_, 8),
-            place(keeper.xtime_sec.address_, 8),
+            place(core.timekeeper.xtime_sec.address_, 8),
         )  # fmt: skip
 
     def write(self, path: Path, host: str, boot: int = 0, later: float = 0) -> None:

@@ -18,6 +18,8 @@ _PLACE = re.compile(r"\+0x[0-9a-f]+(/0x[0-9a-f]+)?")
 """Offset in a function, and its size: they differ between builds of a kernel."""
 _TASK = re.compile(r" \(task (.*)\)$")
 """Task that panicked, at the end of the message."""
+_FUNCTION = re.compile(r" in ([\w.]+(?: \[[\w-]+\])?)$", re.ASCII)
+"""Function of the oops, at the end of the message without the task."""
 _OF = re.compile(r" of (?=\S*/).*")
 """File or mount that an object belongs to, at the end of its name."""
 _ALIASES = {"wait_on_page_bit_common": "folio_wait_bit_common", "anon_pipe_write": "pipe_write"}
@@ -30,9 +32,10 @@ _SYMPTOM, _PART = 0.5, 1.0
 which may say more."""
 _ECHOES = "tasks-blocked", "log-"
 """Beginnings of kinds that only say again that tasks wait."""
-_DEADLOCK, _PANIC, _TASK_OF_PANIC, _STACK = 6.0, 3.0, 1.0, 0.2
-"""Weights of all edges of the cycles, of a message and its task, and of a stack: stacks decide
-where there is nothing else."""
+_DEADLOCK, _STACK = 6.0, 0.2
+"""Weights of all edges of the cycles, and of a stack: stacks decide where there is nothing else."""
+_PANIC, _MESSAGE_OF_PANIC, _TASK_OF_PANIC = 3.0, 1.0, 1.0
+"""Weights of the function of an oops, or else of the message; of a message with it; of its task."""
 _MAX_STACKS = 8
 """Most kinds of stacks; the ones with the most tasks."""
 _MAX_EDGES, _MAX_FINDINGS = 32, 64
@@ -57,7 +60,12 @@ def features(report: Report) -> Iterator[Feature]:
     """Yield the features of a report; each is equal on all machines with the cause."""
     machine = report.head.machine
     if machine is not None and machine.is_panic:
-        yield Feature("panic", general(_TASK.sub("", machine.taken_by)), _PANIC)
+        message = _TASK.sub("", machine.taken_by)
+        function = _FUNCTION.search(message)
+        weight = _MESSAGE_OF_PANIC if function else _PANIC
+        yield Feature("panic", general(_FUNCTION.sub("", message)), weight)
+        if function:
+            yield Feature("panic", f"in {general(_named(function[1]))}", _PANIC)
         if task := _TASK.search(machine.taken_by):
             yield Feature("panic", f"task {general(task[1])}", _TASK_OF_PANIC)
     for kind, weight in _findings([finding for _, finding in report.findings]).items():

@@ -14,6 +14,13 @@ if TYPE_CHECKING:
 
 PATIENCE = 6.0
 """Seconds to wait for the answer of a scheduler."""
+LEAN = {
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.tick.interval": "500ms",
+    "distributed.admin.system-monitor.interval": "5s",
+}
+"""Settings of a cluster whose tasks take a second: statistics about itself, which take 2 % of a CPU
+in each process by default, are off or rare."""
 
 
 def silence() -> None:

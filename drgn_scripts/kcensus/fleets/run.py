@@ -14,7 +14,7 @@ import uuid
 from asyncio import CancelledError
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import msgspec
@@ -25,6 +25,7 @@ from kcensus.fleets.apart import Answer, Job
 from kcensus.fleets.look import Content, Looked, rows_of
 from kcensus.fleets.store import TRANSIENT, Writer, writer
 from kcensus.fleets.tables import DEBUGINFOD, VERSION, arrow, stored, utc
+from kcensus.fleets.targets import changed
 from kcensus.render.plain import installed_version
 from kcensus.text import printable
 
@@ -32,6 +33,9 @@ _BATCH, _BATCH_BYTES, _BATCH_SECONDS = 64, 64 << 20, 15.0
 """Targets, bytes of their rows, and seconds, after which finished targets are written."""
 _MOST_TRIES = 2
 """Targets with one content that are tried where failures may pass; all others fail like them."""
+_MAX_HELD = 5.0
+"""Seconds that a target with new content waits for earlier ones: of equal ones, the first in order
+is read, unless its file is slow."""
 _LINES = 3
 """First lines of an error to keep."""
 _ENDS = {
@@ -100,11 +104,25 @@ class _Target:
     content: Content = field(default_factory=Content)
     died: int = 0
     started: float = 0.0
+    number: int = 0
+    """Place among the targets."""
+    held: float = 0.0
+    """Since when it waits for earlier ones."""
 
     @property
     def name(self) -> str:
         """Path as in the store; the same for paths that differ in an escaped character."""
         return stored(self.path)
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What becomes of a target: facts are columns of ``targets``, streams are rows by table."""
+
+    facts: Mapping[str, Any]
+    answer: Answer = field(default_factory=Answer)
+    worker: str = ""
+    streams: Mapping[str, bytes] = field(default_factory=dict)
 
 
 class Run:
@@ -123,6 +141,7 @@ class Run:
         self._debug_info = stored(
             os.pathsep.join((*template.symbols, *[DEBUGINFOD] * template.debuginfod))
         )
+        self._debug_info_changed = changed(template.symbols)
         self._ended: queue.SimpleQueue[tuple[_Target, Future]] = queue.SimpleQueue()
         self._running: dict[str, Future] = {}
         self._most, self._checked = executor.width * 2 + 2, time.monotonic()
@@ -132,6 +151,10 @@ class Run:
         self._written = time.monotonic()
         self._waiting: dict[str, list[_Target]] = {}
         """By digest of a content that is being read, the other targets with it."""
+        self._unread: set[int] = set()
+        """Numbers of targets whose content is being read."""
+        self._held: list[_Target] = []
+        """Targets with new content that wait for earlier ones, one of which may be equal."""
         self._failures: dict[str, list[dict[str, Any]]] = {}
         """By digest, facts of the failures that may pass."""
         self.tally = Tally()
@@ -171,23 +194,26 @@ class Run:
     def _offers_more(self, row: Mapping[str, Any]) -> bool:
         """Return whether this run allows more memory, or other debug info, than that of a row."""
         before, now = row.get("debug_info") or "", self._debug_info
-        is_new = before != now and not {*now.split(os.pathsep)} <= {*before.split(os.pathsep), ""}
-        return is_new or self._limits.memory > (row.get("memory_limit") or 0)
+        is_new = not {*now.split(os.pathsep)} <= {*before.split(os.pathsep), ""}
+        is_newer = self._debug_info_changed > row["started"].timestamp()
+        return is_new or is_newer or self._limits.memory > (row.get("memory_limit") or 0)
 
     def over(self, paths: Sequence[str], unreadable: Mapping[str, str]) -> Tally:
         """Run all; on return each has a row."""
         start = time.monotonic()
         for path, why in unreadable.items():
             target = _Target(path, started=time.time())
-            target.content.error = f"the directory cannot be read: {why}"
-            self._fail(target, "content", target.content.error)
-        todo = deque(map(_Target, paths))
+            self._fail(target, "content", f"the directory cannot be read: {why}")
+        todo = deque(_Target(path, number=number) for number, path in enumerate(paths))
         try:
             while todo or self._running:
                 self._check()
                 while todo and len(self._running) < self._most:
                     self._submit(todo.popleft())
                 self._take()
+                held, self._held = self._held, []
+                for target in held:
+                    self._identified(target, target.content)
         finally:
             for future in self._running.values():
                 future.cancel()
@@ -211,6 +237,8 @@ class Run:
         )  # fmt: skip
         future = self._executor.submit(job)
         self._running[target.attempt] = future
+        if target.work == "content":
+            self._unread.add(target.number)
         future.add_done_callback(lambda ended: self._ended.put((target, ended)))
 
     def _take(self) -> None:
@@ -222,6 +250,7 @@ class Run:
             self._write()
             return
         del self._running[target.attempt]
+        self._unread.discard(target.number)
         try:
             answer, worker = future.result()
         except (Exception, CancelledError) as error:  # of Dask: the worker or its host died
@@ -242,7 +271,7 @@ class Run:
             self._identified(target, msgspec.msgpack.decode(answer.content, type=Content))
         else:
             looked = msgspec.msgpack.decode(answer.content, type=Looked)
-            self._end(target, looked.facts, answer, worker, looked.tables)
+            self._end(target, _Outcome(looked.facts, answer, worker, looked.tables))
 
     def _identified(self, target: _Target, content: Content) -> None:
         """Read a target whose content is new."""
@@ -254,34 +283,31 @@ class Run:
             self.tally.failed_before += self._done_before[target.name, digest]
             self._count("known")
         elif digest in self._by_digest:
-            self._duplicate(target)
+            twin = {"state": "duplicate", "duplicate_of": self._by_digest[digest]}
+            self._add(target, _Outcome(twin))
         elif digest in self._waiting:
             self._waiting[digest].append(target)
         elif len(failures := self._failures.get(digest, [])) >= _MOST_TRIES:
-            self._add(target, failures[-1], Answer(), "", {})
+            self._add(target, _Outcome(failures[-1]))
+        elif min(self._unread, default=target.number) < target.number and self._may_wait(target):
+            self._held.append(target)
         else:
             self._waiting[digest] = []
             target.work = "report"
             self._submit(target)
 
-    def _duplicate(self, target: _Target) -> None:
-        of = self._by_digest[target.content.sha256]
-        self._add(target, {"state": "duplicate", "duplicate_of": of}, Answer(), "", {})
+    def _may_wait(self, target: _Target) -> bool:
+        """Return whether a target can wait for an earlier one that may be equal."""
+        target.held = target.held or time.monotonic()
+        return time.monotonic() < target.held + _MAX_HELD
 
     def _fail(self, target: _Target, step: str, error: str, answer: Answer | None = None) -> None:
         facts = {"state": "failed", "step": step, "error": error}
-        self._end(target, facts, answer or Answer(), "", {})
+        self._end(target, _Outcome(facts, answer or Answer()))
 
-    def _end(
-        self,
-        target: _Target,
-        facts: dict[str, Any],
-        answer: Answer,
-        worker: str,
-        streams: Mapping[str, bytes],
-    ) -> None:
-        self._add(target, facts, answer, worker, streams)
-        digest = target.content.sha256
+    def _end(self, target: _Target, outcome: _Outcome) -> None:
+        self._add(target, outcome)
+        digest, facts = target.content.sha256, outcome.facts
         if not digest:
             return
         if facts.get("step") in TRANSIENT:  # the next one may do better
@@ -292,31 +318,23 @@ class Run:
         for other in self._waiting.pop(digest, []):
             self._identified(other, other.content)
 
-    def _add(
-        self,
-        target: _Target,
-        facts: dict[str, Any],
-        answer: Answer,
-        worker: str,
-        streams: Mapping[str, bytes],
-    ) -> None:
+    def _add(self, target: _Target, outcome: _Outcome) -> None:
         try:
-            tables = {name: rows_of(stream) for name, stream in streams.items()}
-            tables["targets"] = self._row(target, facts, answer, worker)
+            tables = {name: rows_of(stream) for name, stream in outcome.streams.items()}
+            tables["targets"] = self._row(target, outcome)
         except Exception as error:  # of what is in the target: others go on
             why = f"its results cannot be stored: {error}"
             facts = {"state": "failed", "step": "analyse", "error": why}
-            tables = {"targets": self._row(target, facts, answer, worker)}
+            outcome = replace(outcome, facts=facts)
+            tables = {"targets": self._row(target, outcome)}
         self._batch.append(tables)
         self._batch_bytes += sum(table.nbytes for table in tables.values())
-        self._count(str(facts["state"]))
+        self._count(str(outcome.facts["state"]))
         if len(self._batch) >= _BATCH or self._batch_bytes >= _BATCH_BYTES:
             self._write()
 
-    def _row(
-        self, target: _Target, facts: Mapping[str, Any], answer: Answer, worker: str
-    ) -> pa.Table:
-        content = target.content
+    def _row(self, target: _Target, outcome: _Outcome) -> pa.Table:
+        content, facts, answer = target.content, outcome.facts, outcome.answer
         taken = facts.get("time", target.started)
         error = "; ".join(str(facts.get("error", "")).splitlines()[:_LINES])
         row = {
@@ -335,7 +353,7 @@ class Run:
             "cpu_seconds": answer.cpu_seconds,
             "peak_bytes": answer.peak_bytes,
             "retries": target.died,
-            "worker": worker,
+            "worker": outcome.worker,
             "kcensus": installed_version(),
             "schema": VERSION,
             "memory_limit": self._limits.memory,

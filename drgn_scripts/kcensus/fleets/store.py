@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,6 +30,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from kcensus.fleets import FleetError
 from kcensus.fleets.places import Place, place
 from kcensus.fleets.tables import SCHEMAS
+from kcensus.limits import is_own_process
 from kcensus.store import dataset, layout
 from kcensus.store.layout import FIGURES as FIGURES
 from kcensus.text import printable
@@ -55,15 +58,6 @@ def writer(store: str | os.PathLike[str]) -> Iterator[Writer]:
     where = place(store)
     with where.owned():
         with where.writing():
-            for name, schema, partitions in (
-                *((name, schema, ["day"]) for name, schema in SCHEMAS.items()),
-                (FIGURES, layout.SCHEMA, [*layout.PARTITIONS]),
-            ):
-                DeltaTable.create(
-                    where.uri(name), Schema.from_arrow(schema), mode="ignore",
-                    partition_by=partitions, configuration=dataset.SETTINGS,
-                )  # fmt: skip
-                where.sync(DeltaTable(where.uri(name)), name)
             made = Writer(where)
             made.begin()
             made.clean()
@@ -75,10 +69,10 @@ class Writer:
 
     def __init__(self, where: Place) -> None:
         self._where = where
+        self._tables = {name: _opened(where, name) for name in (*SCHEMAS, FIGURES)}
+        """As of their last use; loading one again reads the log of all its files."""
         self._batches = 0
         self._run = 0
-        self._tables: dict[str, DeltaTable] = {}
-        """As of their last use; loading one again reads the log of all its files."""
         self._records: dict[str, str] | None = None
         """Versions of kcensus by the records in ``figures``, once some are added."""
 
@@ -88,7 +82,7 @@ class Writer:
         :raises FleetError: another one began at the same time
         """
         # Of two runs that read the same number, the commit of the later one conflicts.
-        self._run = (self._table("targets").transaction_version(_RUN) or 0) + 1
+        self._run = (self._tables["targets"].transaction_version(_RUN) or 0) + 1
         self._append("targets", SCHEMAS["targets"].empty_table())
 
     def clean(self) -> None:
@@ -110,8 +104,8 @@ class Writer:
         :raises OutputError: they cannot be written; no row of ``targets`` is then
         """
         self._batches += 1
-        with self._where.writing():
-            targets = self._table("targets")
+        with self._where.writing(), _quiet():
+            targets = self._tables["targets"]
             targets.update_incremental()
             if targets.transaction_version(_RUN) != self._run:  # later, its commit conflicts
                 raise FleetError(_TAKEN)
@@ -132,7 +126,7 @@ class Writer:
             return []
         if self._records is None:
             # Of many small files, a fifth of the CPU time that pyarrow takes.
-            query = QueryBuilder().register(FIGURES, self._table(FIGURES))
+            query = QueryBuilder().register(FIGURES, self._tables[FIGURES])
             found = query.execute(f"SELECT DISTINCT record, kcensus FROM {FIGURES}").read_all()
             columns = pa.table(found).to_pydict()
             self._records = dict(zip(columns["record"], columns["kcensus"], strict=True))
@@ -146,10 +140,10 @@ class Writer:
     def _delete(self, name: str, column: str, values: Sequence[str]) -> None:
         for start in range(0, len(values), _IN_ONE):
             some = ", ".join(f"'{each}'" for each in values[start : start + _IN_ONE])
-            self._table(name).delete(f"{column} IN ({some})")
+            self._tables[name].delete(f"{column} IN ({some})")
 
     def _append(self, name: str, rows: pa.Table) -> None:
-        table = self._table(name)
+        table = self._tables[name]
         run = CommitProperties(app_transactions=[Transaction(_RUN, self._run)])
         own = run if name == "targets" else None
         try:
@@ -167,13 +161,43 @@ class Writer:
                 table.optimize.compact(writer_properties=dataset.WRITING)
                 table.vacuum(dry_run=False)
 
-    def _table(self, name: str) -> DeltaTable:
-        if name not in self._tables:
-            self._tables[name] = DeltaTable(self._where.uri(name))
-        return self._tables[name]
-
     def _read(self, name: str, columns: list[str] | None) -> pa.Table:
-        return self._table(name).to_pyarrow_dataset().to_table(columns=columns)
+        return self._tables[name].to_pyarrow_dataset().to_table(columns=columns)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Drop the backtraces that threads of delta-rs print where a disk is full.
+
+    Other threads lose what they print meanwhile: a frame of the progress bar.
+    """
+    if not is_own_process():
+        yield
+        return
+    sys.stderr.flush()
+    kept, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(null)
+
+
+def _opened(where: Place, name: str) -> DeltaTable:
+    """Return a table, made unless it exists."""
+    if where.has(name):
+        table = DeltaTable(where.uri(name))
+    else:
+        is_record = name == FIGURES
+        table = DeltaTable.create(
+            where.uri(name), Schema.from_arrow(layout.SCHEMA if is_record else SCHEMAS[name]),
+            mode="ignore", partition_by=[*layout.PARTITIONS] if is_record else ["day"],
+            configuration=dataset.SETTINGS,
+        )  # fmt: skip
+    where.sync(table, name)
+    return table
 
 
 def current(targets: pa.Table) -> pa.Table:
@@ -210,6 +234,52 @@ def current(targets: pa.Table) -> pa.Table:
     return rows.set_column(place, "duplicate_of", pa.array(of, pa.string()))
 
 
+class Reader:
+    """Reads a store: rows of the targets that it had completely when ``targets`` was first read."""
+
+    def __init__(self, store: str | os.PathLike[str]) -> None:
+        self._shown, self._place = printable(str(store)), place(store)
+
+    @cached_property
+    def _targets(self) -> pa.Table:
+        return current(self._rows("targets", None, None))
+
+    def _rows(
+        self, name: str, columns: Sequence[str] | None, where: pc.Expression | None
+    ) -> pa.Table:
+        found = DeltaTable(self._place.uri(name)).to_pyarrow_dataset()
+        return found.to_table(columns=[*columns] if columns else None, filter=where)
+
+    def read(
+        self, name: str, columns: Sequence[str] | None = None, *, where: pc.Expression | None = None
+    ) -> pa.Table:
+        """Return the rows of a table.
+
+        :param columns: all if None
+        :param where: of the rows to read
+        :raises FleetError: it is not the store of a fleet
+        """
+        if not self._place.has(name):
+            raise FleetError(
+                f"'{self._shown}' is not the store of a fleet: `kcensus fleet run TARGETS --store "
+                f"{self._shown}` makes one"
+            )
+        try:
+            if name == "targets":
+                found = self._targets if where is None else self._targets.filter(where)
+                return found.select([*columns]) if columns else found
+            found = self._rows(name, columns, where)
+            key = "record" if name == FIGURES else "attempt"
+            if key in found.column_names:
+                known = self._targets[key].combine_chunks()
+                found = found.filter(pc.is_in(found[key], known))
+            return found
+        except (OSError, DeltaError, pa.ArrowException) as error:
+            raise FleetError(
+                f"the store '{self._shown}' cannot be read: {printable(str(error))}"
+            ) from None
+
+
 def read(
     store: str | os.PathLike[str],
     name: str,
@@ -217,38 +287,5 @@ def read(
     *,
     where: pc.Expression | None = None,
 ) -> pa.Table:
-    """Return the rows of a table, only of targets that the store has completely.
-
-    :param columns: all if None
-    :param where: of the rows to read
-    :raises FleetError: it is not the store of a fleet
-    """
-    at = place(store)
-    if not at.has(name):
-        shown = printable(str(store))
-        raise FleetError(
-            f"'{shown}' is not the store of a fleet: `kcensus fleet run TARGETS --store {shown}` "
-            "makes one"
-        )
-
-    def rows(
-        table: str, only: Sequence[str] | None, where: pc.Expression | None = None
-    ) -> pa.Table:
-        found = DeltaTable(at.uri(table)).to_pyarrow_dataset()
-        return found.to_table(columns=[*only] if only else None, filter=where)
-
-    try:
-        if name == "targets":
-            found = current(rows(name, None))
-            found = found if where is None else found.filter(where)
-            return found.select([*columns]) if columns else found
-        found = rows(name, columns, where)
-        key = "record" if name == FIGURES else "attempt"
-        if key in found.column_names:
-            known = current(rows("targets", [*_KEYS, "record"]))[key].combine_chunks()
-            found = found.filter(pc.is_in(found[key], known))
-        return found
-    except (OSError, DeltaError, pa.ArrowException) as error:
-        raise FleetError(
-            f"the store '{printable(str(store))}' cannot be read: {printable(str(error))}"
-        ) from None
+    """Return the rows of a table, as :meth:`Reader.read`."""
+    return Reader(store).read(name, columns, where=where)

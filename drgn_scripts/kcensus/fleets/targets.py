@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import re
@@ -60,6 +61,24 @@ def find(words: Iterable[str], lines: Iterable[str] = ()) -> Found:
                     seen.add(key)
                     found.targets.append(full)
     return found
+
+
+def changed(paths: Iterable[str]) -> float:
+    """Return when files, or directories and the files below, last changed; seconds since 1970.
+
+    A file that is moved into a directory may be old, but the directory changes.
+    """
+    latest = 0.0
+    for path in paths:
+        below = (
+            os.path.join(folder, name)
+            for folder, _, names in os.walk(path)
+            for name in ("", *names)
+        )
+        for each in (path, *below):
+            with contextlib.suppress(OSError):
+                latest = max(latest, os.stat(each).st_mtime)
+    return latest
 
 
 def _real(path: str) -> str:

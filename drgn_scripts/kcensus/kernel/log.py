@@ -19,6 +19,13 @@ HUNG_TASK = re.compile(
     r"INFO: task (.*):(\d+) blocked(?: in I/O wait)? for more than (\d+) seconds"
 )
 """Message of the hung task detector: name and PID of the task, and seconds."""
+OOPS = re.compile(r"kernel BUG at|BUG: (?:unable to handle|kernel NULL)|Oops: |: [0-9a-f]{4} \[#\d")
+"""Messages of die(), which ends the task. Other messages with registers, such as of soft lockups,
+are not oopses."""
+PLACE = re.compile(
+    r"\b(?:RIP: [0-9a-f]{4}:|pc : )([\w.]+)\+0x[0-9a-f/x]+(?: \[([\w-]+)\])?", re.ASCII
+)
+"""Function and module of the instruction pointer, in a message with registers."""
 _MAX_RECORD_BITS = 24
 """Binary logarithm of the number of records of a log of half a gigabyte."""
 _MAX_BYTES = 1 << 31

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import drgn
 from drgn.helpers.linux.panic import panic_message, panic_task
@@ -14,10 +14,11 @@ from drgn.helpers.linux.timekeeping import ktime_get_real_seconds, uptime
 from kcensus.arch import name_of
 from kcensus.engine.layout import is_little_endian
 from kcensus.kernel.kernel import Kernel, once
-from kcensus.kernel.log import is_sound
+from kcensus.kernel.log import OOPS, PLACE, Line, is_sound, records
 from kcensus.kernel.mm.pressure import pressures
 from kcensus.kernel.mm.vmstat import memory_use
 from kcensus.kernel.size import attempt
+from kcensus.kernel.symbols import described
 from kcensus.results import Machine
 from kcensus.sources.formats.elf import NT_GNU_BUILD_ID, notes
 from kcensus.sources.model import kernel_release
@@ -104,6 +105,8 @@ def _taken_by(prog: drgn.Program) -> str:
     is_known = is_sound(prog)
     message = panic_message(prog) if is_known else None
     text = printable(message.decode("utf-8", "backslashreplace")) if message else ""
+    if text and (function := attempt(lambda: faulting(records(prog)))):
+        text += f" in {function}"
     # -1 until panic() or crash_kexec() ends the kernel on a CPU, since Linux kernel commit
     # 1717f2096b54 ("panic, x86: Fix re-entrance problem due to panic on NMI") (in v4.5).
     if attempt(lambda: int(prog["panic_cpu"].counter)) == _RUNS:
@@ -114,6 +117,20 @@ def _taken_by(prog: drgn.Program) -> str:
         return _NO_PANIC if is_known else ""
     by = _text(lambda: panic_task(prog).comm)
     return f"{text} (task {by})" if by else text
+
+
+def faulting(lines: Iterable[Line]) -> str:
+    """Return the function of the last oops in a log; empty without one.
+
+    The message of a panic after an oops often has only the kind of access.
+    """
+    function, is_near = "", False
+    for _, line in lines:
+        if OOPS.search(line):
+            is_near = True
+        elif is_near and (match := PLACE.search(line)):
+            function, is_near = described(match[1], match[2] or ""), False
+    return function
 
 
 def _text(ask: Callable[[], drgn.Object]) -> str:

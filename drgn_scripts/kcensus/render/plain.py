@@ -402,10 +402,20 @@ def directories(
 ) -> Iterator[tuple[Path, results.Result, dict[str, Table]]]:
     """Yield the directory of a result with its tables.
 
-    A report has a directory with all findings, and in it one for each result.
+    A report has a directory with all findings, and in it one for each result. A result that
+    measures nothing has checks, gaps, findings and their parts only where there are some.
     """
     if isinstance(subject, results.Result):
-        yield directory, subject, tables(subject) | _finding_tables(subject)
+        every = tables(subject) | _finding_tables(subject)
+        yield (
+            directory,
+            subject,
+            {
+                name: table
+                for name, table in every.items()
+                if subject.measures or name in subject.tables or len(table.frame)
+            },
+        )
         return
     whole = replace(subject.head, findings=[finding for _, finding in subject.findings])
     yield directory, whole, {"findings": tables(whole)["findings"], **_finding_tables(whole)}

@@ -13,6 +13,7 @@ import datetime
 import functools
 import operator
 import os
+import re
 import stat
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
@@ -59,6 +60,8 @@ _MAX_ROWS = 1 << 23
 """Most rows to read at once: 20,000 records, which take 3 GB."""
 _UNSYNCED = 16
 """Latest commits that a writer syncs with its own: earlier writers may have been killed before."""
+_OS_ERROR = re.compile(r"[^:\n]+\(os error \d+\)")
+"""As Rust prints it: ``No space left on device (os error 28)``."""
 _IN_PATHS = " /._-+=:,@~"
 """Characters of paths of stores besides letters and digits."""
 
@@ -230,8 +233,11 @@ def writing(store: Path) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    text = getattr(error, "strerror", None) or str(error).partition("\n")[0].rpartition(": ")[2]
-    return printable(text)
+    """Return the error of the system, anywhere in the text of delta-rs, or the end of its line."""
+    text = getattr(error, "strerror", None)
+    if not text and (found := _OS_ERROR.search(str(error))):
+        text = found[0].strip()
+    return printable(text or str(error).partition("\n")[0].rpartition(": ")[2])
 
 
 def _files(store: Path, names: Iterable[str]) -> list[Path]:

@@ -66,19 +66,19 @@ def test_a_divided_report_is_that_of_one_process(name: str) -> None:
 
 def test_what_is_lost_is_done_here() -> None:
     hands = InProcess(
-        open_target("sample").prog,
+        open_target("sample-arm64").prog,
         {1: Outcome(), 7: Outcome(error="OSError: gone"), 20: Outcome(error="x", signal=9)},
     )
-    found, divider = divided("sample", hands)
-    assert found == open_sample("sample").document
+    found, divider = divided("sample-arm64", hands)
+    assert found == open_sample("sample-arm64").document
     assert divider.redone >= 3
     assert divider.divided > divider.redone
 
 
 def test_what_is_short_is_not_divided() -> None:
-    hands = InProcess(open_target("sample").prog)
-    found, divider = divided("sample", hands, least=1000)
-    assert found == open_sample("sample").document
+    hands = InProcess(open_target("sample-arm64").prog)
+    found, divider = divided("sample-arm64", hands, least=1000)
+    assert found == open_sample("sample-arm64").document
     assert (hands.shares, divider.divided, divider.redone) == (0, 0, 0)
     assert 0 < divider.longest < 1000
 
@@ -108,7 +108,7 @@ def test_an_error_of_a_task_is_that_of_one_process() -> None:
         list(results)
 
 
-@pytest.mark.parametrize("target", ["sample", str(capsule("sample"))])
+@pytest.mark.parametrize("target", ["sample-arm64", str(capsule("sample-arm64"))])
 def test_a_small_target_is_read_here(target: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["slab", target, "--json"]
     alone = (cli.main(words), *capsys.readouterr())

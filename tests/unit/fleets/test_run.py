@@ -3,15 +3,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib
-import os
-from collections import Counter
-from collections.abc import Callable, Collection
 from concurrent.futures import Future
-from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -19,81 +12,10 @@ import pytest
 
 from kcensus.fleets import FleetError, run, store
 from kcensus.fleets.apart import Answer, Job
-from kcensus.fleets.look import Content, Looked
-from kcensus.fleets.tables import arrow
+from kcensus.fleets.look import Looked
 from kcensus.outputs import OutputError
 from kcensus.store.layout import located
-from kcensus.text import printable
-
-Ended = tuple[Answer, str]
-
-
-def content(job: Job) -> Ended:
-    """Return the content of ``NAME`` or ``NAME=CONTENT``."""
-    digest = hashlib.sha256(os.fsencode(job.path.partition("=")[2] or job.path)).hexdigest()
-    return Answer(content=msgspec.msgpack.encode(Content(digest, "whole", 1, 1))), "w"
-
-
-def looked(job: Job) -> Ended:
-    host = printable(job.path)
-    common = {"day": "2026-01-02", "attempt": job.attempt, "host": host}
-    names = ",".join(job.analyses)
-    row = {"analysis": "slab", "finding": "x", "kind": "x", "severity": "notice", "title": host}
-    sink = pa.BufferOutputStream()
-    rows = arrow("findings", [row], common)
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_table(rows)
-    facts = {**common, "time": 1767312000.0, "state": "done", "step": "", "analyses": names}
-    made = Looked(facts, {"findings": sink.getvalue().to_pybytes()})
-    return Answer(content=msgspec.msgpack.encode(made)), "w"
-
-
-class Told:
-    """An executor that does each job at once; ``ends`` has other ends by path."""
-
-    width = 2
-
-    def __init__(self, **ends: Callable[[Job], Ended]) -> None:
-        self.ends, self.content = ends, content
-        self.jobs: list[tuple[str, str]] = []
-        self.given: list[Job] = []
-        self.stopped: Collection[str] = ()
-        self.lost: Exception | None = None
-        self.finished = 0
-
-    def check(self) -> None:
-        if self.lost:
-            raise self.lost
-
-    def stop(self, attempts: Collection[str]) -> None:
-        self.stopped = attempts
-
-    def submit(self, job: Job) -> Future[Ended]:
-        self.jobs.append((job.work, job.path))
-        self.given.append(job)
-        future: Future[Ended] = Future()
-        try:
-            end = self.ends.get(job.path.partition("=")[0]) if job.work == "report" else None
-            future.set_result((end or (self.content if job.work == "content" else looked))(job))
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
-
-def ended(how: str) -> Callable[[Job], Ended]:
-    return lambda job: (Answer(how), "w")
-
-
-def died(times: int) -> Callable[[Job], Ended]:
-    left = [times]
-
-    def work(job: Job) -> Ended:
-        left[0] -= 1
-        if left[0] >= 0:
-            raise RuntimeError("KilledWorker")
-        return looked(job)
-
-    return work
+from tests.unit.fleets.told import Ended, Told, answered, content, died, ended, over, rows
 
 
 @pytest.fixture
@@ -101,13 +23,24 @@ def place(tmp_path: Path) -> Path:
     return tmp_path / "fleet"
 
 
-def over(place: Path, paths: list[str], told: Told | None = None, **more: Any) -> Counter[str]:
-    return run.fleet(paths, place, told or Told(), **{"analyses": ["slab"], **more}).states
+class Late(Told):
+    """An executor whose first content comes after those that follow."""
 
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self.after = after
+        self.first: list[tuple[Future[Ended], Job]] = []
 
-def rows(place: Path, table: str = "targets") -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = store.read(place, table).to_pylist()
-    return found
+    def submit(self, job: Job) -> Future[Ended]:
+        if not self.jobs:
+            self.jobs.append((job.work, job.path))
+            self.first.append((Future(), job))
+            return self.first[0][0]
+        future = super().submit(job)
+        if len(self.jobs) == self.after:
+            late, first = self.first.pop()
+            late.set_result(content(first))
+        return future
 
 
 def test_each_target_has_one_row_and_its_findings(place: Path) -> None:
@@ -125,6 +58,21 @@ def test_equal_content_is_read_once(place: Path) -> None:
     assert [path for work, path in told.jobs if work == "report"] == ["a=x", "d"]
     known = {row["target"]: row for row in rows(place)}
     assert known["b=x"]["duplicate_of"] == known["a=x"]["attempt"]
+
+
+def test_of_equal_contents_the_first_in_order_is_read(place: Path) -> None:
+    told = Late(after=6)
+    assert over(place, ["a=x", "b=x", *map(str, range(9))], told) == {"done": 10, "duplicate": 1}
+    assert {row["target"]: row["state"] for row in rows(place)}["b=x"] == "duplicate"
+
+
+def test_a_target_does_not_wait_long_for_earlier_ones(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "_MAX_HELD", 0.0)
+    told = Late(after=8)
+    assert over(place, ["a=x", "b=x", *map(str, range(9))], told) == {"done": 10, "duplicate": 1}
+    assert {row["target"]: row["state"] for row in rows(place)}["a=x"] == "duplicate"
 
 
 @pytest.mark.parametrize(("how", "step"), [("time", "time"), ("killed", "killed")])
@@ -158,11 +106,6 @@ def test_the_error_of_a_process_is_in_its_row(place: Path) -> None:
     assert (row["step"], row["error"]) == ("killed", "its process failed: OddError: {why}")
 
 
-def answered(**facts: Any) -> Callable[[Job], Ended]:
-    made = {"state": "done", "step": "", "analyses": "slab", **facts}
-    return lambda job: (Answer(content=msgspec.msgpack.encode(Looked(made))), "w")
-
-
 def test_results_that_cannot_be_stored_are_a_row(place: Path) -> None:
     looked = Looked({"state": "done"}, {"findings": b"no stream"})
     told = Told(
@@ -182,142 +125,6 @@ def test_a_dead_worker_is_replaced_and_then_given_up(place: Path) -> None:
     states = over(place, ["a", "b"], Told(a=died(2), b=died(3)), limits=limits)
     assert states == {"done": 1, "failed": 1}
     assert {row["target"]: row["step"] for row in rows(place)} == {"a": "", "b": "worker"}
-
-
-def test_a_second_run_reads_only_what_is_new_or_may_go_better(place: Path) -> None:
-    over(place, ["a", "b", "c"], Told(b=ended("time"), c=ended("killed")))
-    told = Told(c=ended("killed"))
-    assert over(place, ["a", "b", "c", "d"], told) == {"known": 1, "done": 2, "failed": 1}
-    assert [path for work, path in told.jobs if work == "report"] == ["b", "c", "d"]
-    assert sorted(row["target"] for row in rows(place)) == ["a", "b", "c", "d"]
-
-
-def test_a_second_run_tells_workers_what_is_known(place: Path) -> None:
-    over(place, ["a=x", "b=x"])
-    told = Told()
-    over(place, ["a=x", "b=x", "c"], told)
-    digest = hashlib.sha256(b"x").hexdigest()
-    known = {job.path: job.known for job in told.given if job.work == "content"}
-    assert known["a=x"] == known["b=x"] == (1, 1, digest, "whole")
-    assert known["c"] == (0, 0, "", "")
-
-
-def test_more_analyses_are_a_reason_to_read_again_and_the_last_row_counts(place: Path) -> None:
-    over(place, ["a", "b"])
-    (first,) = {row["attempt"] for row in rows(place) if row["target"] == "a"}
-    assert over(place, ["a"], analyses=["slab", "waits"]) == {"done": 1}
-    found = {row["target"]: row["attempt"] for row in rows(place)}
-    assert sorted(found) == ["a", "b"]
-    assert found["a"] != first
-    assert {row["attempt"] for row in rows(place, "findings")} == {*found.values()}
-    with store.writer(place) as writer:  # which removes those of before
-        kept = writer._read("findings", ["attempt"])["attempt"].to_pylist()
-    assert sorted(kept) == sorted(found.values())
-
-
-def test_a_copy_names_the_row_of_its_content_that_counts(place: Path) -> None:
-    over(place, ["a=x", "b=x", "c=x"])
-    more = ["slab", "waits"]
-    assert over(place, ["a=x", "b=x"], analyses=more) == {"done": 1, "duplicate": 1}
-    known = {row["target"]: row for row in rows(place)}
-    assert len(known) == len(rows(place)) == 3
-    (original,) = (row["attempt"] for row in known.values() if row["state"] == "done")
-    copies = [row["duplicate_of"] for row in known.values() if row["state"] == "duplicate"]
-    assert copies == [original, original]
-    assert over(place, ["a=x", "b=x", "c=x"], analyses=more) == {"known": 3}
-
-
-def told_facts(**facts: str) -> Callable[[Job], Ended]:
-    def work(job: Job) -> Ended:
-        made = msgspec.msgpack.decode(looked(job)[0].content, type=Looked)
-        return Answer(content=msgspec.msgpack.encode(Looked(made.facts | facts, made.tables))), "w"
-
-    return work
-
-
-GIB = 1 << 30
-
-
-@pytest.mark.parametrize("facts", [
-    {"state": "failed", "step": "types", "analyses": "", "error": "no debug info; pass -s"},
-    {"state": "incomplete"},
-])  # fmt: skip
-def test_more_memory_or_debug_info_is_a_reason_to_read_again(
-    place: Path, facts: dict[str, str]
-) -> None:
-    paths, told = ["a=x", "b=x", "c"], Told(a=told_facts(**facts))
-    first = {facts["state"]: 1, "duplicate": 1, "done": 1}
-    assert over(place, paths, told, symbols=["/d"], limits=run.Limits(memory=GIB)) == first
-    assert over(place, paths, limits=run.Limits(memory=GIB)) == {"known": 3}
-    less = run.Limits(memory=GIB >> 1)
-    assert over(place, paths, symbols=["/d"], limits=less) == {"known": 3}
-    again = {facts["state"]: 1, "duplicate": 1, "known": 1}
-    more: list[dict[str, Any]] = [{"memory": 2 * GIB}, {"symbols": ["/e"]}, {"debuginfod": True}]
-    for each in more:
-        limits = run.Limits(memory=each.pop("memory", 2 * GIB))
-        for states in again, {"known": 3}:
-            assert over(place, paths, told, limits=limits, **each) == states
-    assert len(rows(place)) == 3
-
-
-def away(job: Job) -> Ended:
-    return Answer(content=msgspec.msgpack.encode(Content(error="Stale file handle"))), "w"
-
-
-def test_a_failure_that_passes_does_not_replace_a_report(place: Path) -> None:
-    over(place, ["a", "b"], Told(b=died(9)))
-    told = Told()
-    told.content = away
-    assert over(place, ["a", "b"], told) == {"failed": 2}
-    assert {row["target"]: row["step"] for row in rows(place)} == {"a": "", "b": "content"}
-    more = ["slab", "waits"]
-    assert over(place, ["a"], Told(a=ended("time")), analyses=more) == {"failed": 1}
-    assert over(place, ["a", "b"]) == {"known": 1, "done": 1}
-    assert sorted((row["target"], row["state"]) for row in rows(place)) == [
-        ("a", "done"), ("b", "done"),
-    ]  # fmt: skip
-    assert sorted(row["host"] for row in rows(place, "findings")) == ["a", "b"]
-
-
-def test_a_failure_on_another_content_is_a_row(place: Path) -> None:
-    over(place, ["a"])
-    told = Told(a=ended("time"))
-    told.content = lambda job: content(msgspec.structs.replace(job, path="a=new"))
-    assert over(place, ["a"], told) == {"failed": 1}
-    assert sorted(row["state"] for row in rows(place)) == ["done", "failed"]
-
-
-@pytest.mark.parametrize("path", ["/a\x01", "/a\udcff", f"/{'a' * 3000}"])
-def test_paths_that_the_store_writes_in_another_way_are_known_again(place: Path, path: str) -> None:
-    assert over(place, [path]) == {"done": 1}
-    told = Told()
-    assert over(place, [path], told) == {"known": 1}
-    assert told.given[0].known[:2] == (1, 1)
-    assert [row["state"] for row in rows(place)] == ["done"]
-    assert len(rows(place, "findings")) == 1
-
-
-def test_the_frame_has_paths_that_are_no_utf_8(
-    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = importlib.import_module("kcensus.api.fleet")
-    monkeypatch.setattr(module, "_executor", lambda *_: nullcontext(Told()))
-    paths = [f"{tmp_path}/{name}" for name in ("b\udcff", "a\x01")]
-    for path in paths:
-        Path(path).touch()
-    frame = module.fleet(paths, store=place, analyses=["slab"])
-    assert frame["target"].tolist() == [f"{tmp_path}/b\\xff", f"{tmp_path}/a\\x01"]
-
-
-def test_a_changed_file_has_two_rows(place: Path) -> None:
-    over(place, ["a"])
-    other = Told(a=looked)
-    other.content = lambda job: content(msgspec.structs.replace(job, path="a=new"))
-    assert over(place, ["a"], other) == {"done": 1}
-    assert [row["target"] for row in rows(place)] == ["a", "a"]
-    # Whatever is there now, it is known.
-    assert over(place, ["a"], other) == over(place, ["a"]) == {"known": 1}
-    assert [row["state"] for row in rows(place)] == ["done", "done"]
 
 
 def test_attempts_are_counted(place: Path) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import io
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from kcensus import cli
 from kcensus.commands import Exit
 from kcensus.commands.fleet import run
 from kcensus.fleets import FleetError
+from kcensus.fleets.executors import Threads
+from kcensus.fleets.run import Tally
 from kcensus.fleets.targets import find
 from kcensus.sources.capsule.container import MAGIC
 from tests.unit.fleets.stores import Target, made
@@ -182,8 +185,14 @@ def test_a_store_may_hold_other_files_and_be_left_early(tmp_path: Path) -> None:
 
 
 def test_a_known_target_without_a_report_is_counted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    with Threads(1) as threads:  # one nurse for both runs: it takes a second to start
+        monkeypatch.setattr("kcensus.fleets.executors.Threads", lambda _: nullcontext(threads))
+        _known_target_without_a_report(tmp_path, capsys)
+
+
+def _known_target_without_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "vmcore").write_bytes(b"\xff" * 64)
     words = ["fleet", "run", str(tmp_path / "vmcore"), "--store", str(tmp_path / "store")]
     assert cli.main(words) == Exit.INCOMPLETE
@@ -192,6 +201,17 @@ def test_a_known_target_without_a_report_is_counted(
     out, err = capsys.readouterr()
     assert "1 known (1 of the known ones without a report)" in out
     assert f"`kcensus fleet report {tmp_path}/store`" in err
+
+
+def test_workers_ask_for_this_machine_whatever_the_environment_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", "nowhere")
+    monkeypatch.setattr("kcensus.fleets.run.fleet", lambda *_, **__: Tally())
+    words = ["fleet", "run", "sample", "--store", str(tmp_path / "store")]
+    assert cli.main([*words, "--workers", "1"]) == Exit.DONE
+    assert cli.main(words) == Exit.TARGET
+    assert "'nowhere'" in capsys.readouterr().err
 
 
 def test_an_interrupt_says_that_the_same_command_goes_on(

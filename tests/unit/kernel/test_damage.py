@@ -5,12 +5,16 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from drgn import Object
 
-from kcensus.engine.memory import Memory
+from kcensus.engine.layout import layout
+from kcensus.engine.memory import Faults, Memory
+from kcensus.kernel.block.limits import writeback
 from kcensus.kernel.clock import hz
 from kcensus.kernel.idr import idr_entries
+from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.log import records
 from kcensus.kernel.symbols import Symbols
 from tests.unit.fakekernel import FakeKernel
@@ -106,3 +110,12 @@ def test_an_old_log_that_does_not_lead_to_its_end(first: int, following: int) ->
         k.write_words(int(k.prog["log_buf"]) + first, 0, 8)
     with pytest.raises(ValueError, match="kernel log"):
         records(k.prog)
+
+
+def test_no_flusher_has_no_dirty_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    k = FakeKernel("6.10", "struct percpu_counter 40 : 8 long count; 32 int * counters")
+    counter = layout(k.prog, "struct percpu_counter", {"count": "count", "parts": "counters"})
+    monkeypatch.setattr(writeback, "_counters", lambda prog: [counter, counter])
+    monkeypatch.setattr(writeback, "cpu_offsets", lambda prog: np.zeros(2, np.uint64))
+    none = np.zeros(0, np.uint64)
+    assert [len(each) for each in writeback.dirty_pages(Kernel(k.prog), none, Faults())] == [0, 0]

@@ -14,7 +14,7 @@ from kcensus.analyses.runner import Context
 from kcensus.arch import KNOWN, name_of
 from kcensus.engine import memory
 from kcensus.kernel.kernel import Kernel
-from kcensus.kernel.machine import _taken_by, machine
+from kcensus.kernel.machine import _taken_by, faulting, machine
 from kcensus.kernel.size import machine_size
 from kcensus.results import Answer
 from kcensus.sources import open_target
@@ -88,6 +88,25 @@ def test_a_kernel_may_run_on_after_an_oops(
         mock.patch("kcensus.kernel.machine.panic_task", side_effect=LookupError),
     ):
         assert _taken_by(prog).endswith(ends)
+
+
+_NULL = "BUG: kernel NULL pointer dereference, address: 0000000000000008"
+
+
+@pytest.mark.parametrize(
+    ("lines", "function"),
+    [
+        ([_NULL, "Oops: 0002 [#1] SMP", "RIP: 0010:bio_endio+0x5e/0x70 [dm_mod]", "RIP: 0033:0x7f"],
+         "bio_endio [dm_mod]"),
+        ([_NULL, "pc : bio_endio+0x5e/0x70", "lr : submit_bio+0x1/0x2"], "bio_endio"),
+        ([_NULL, "RIP: 0010:first+0x1/0x2", _NULL, "RIP: 0010:second+0x1/0x2", "RIP: 0010:x+0x1/2"],
+         "second"),
+        (["watchdog: BUG: soft lockup - CPU#0 stuck for 22s!", "RIP: 0010:spin+0x1/0x2"], ""),
+        ([_NULL], ""),
+    ],
+)  # fmt: skip
+def test_the_function_of_the_last_oops(lines: list[str], function: str) -> None:
+    assert faulting((0.0, line) for line in lines) == function
 
 
 @pytest.mark.parametrize(

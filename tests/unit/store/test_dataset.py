@@ -339,3 +339,17 @@ def test_a_fifo_in_the_place_of_a_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(path)
     with pytest.raises(StoreError, match="no regular file"):
         dataset.read(store)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("Generic error: Unable to copy: No space left on device (os error 28)",
+         "No space left on device (os error 28)"),
+        ("Generic error\n\nsource: x: No space left on device (os error 28)\nmore",
+         "No space left on device (os error 28)"),
+        ("Delta error: version 3 exists\nmore", "version 3 exists"),
+    ],
+)  # fmt: skip
+def test_the_reason_is_the_error_of_the_system(text: str, reason: str) -> None:
+    assert dataset._reason(OSError(text)) == reason

@@ -74,11 +74,15 @@ def _run(
         raise click.UsageError(_nothing(targets, found.others))
     total = len(found.targets) + len(found.unreadable)
     width = workers or len(os.sched_getaffinity(0))
-    address = reading.scheduler or os.environ.get("DASK_SCHEDULER_ADDRESS")
+    # --workers asks for this machine, whatever the environment has.
+    known = None if workers else os.environ.get("DASK_SCHEDULER_ADDRESS")
+    address = reading.scheduler or known
     is_small = not address and not performance_report and total <= _FEW * width
     with (
         _resumable(),
-        Threads(min(width, total)) if is_small else _cluster(address, width) as executor,
+        Threads(min(width, total))
+        if is_small
+        else _cluster(address, width, measured=bool(performance_report)) as executor,
         _measured(performance_report),
         progress_bars(reading.no_progress, with_rate=True) as progress,
         progress.step("reports", total) as step,
@@ -136,17 +140,20 @@ def _resumable() -> Iterator[None]:
 
 
 @contextmanager
-def _cluster(address: str | None, width: int) -> Iterator[Executor]:
+def _cluster(address: str | None, width: int, *, measured: bool) -> Iterator[Executor]:
     """Yield a Dask cluster: that of a scheduler, or one on this machine.
 
+    :param measured: whether Dask measures itself, for its page
     :raises FleetError: it cannot be reached, or its workers are unusable
     """
+    import dask
     from distributed import LocalCluster
 
     from kcensus.fleets import clients
     from kcensus.fleets.executors import Cluster
 
     clients.silence()
+    dask.config.set({} if measured else clients.LEAN)
     local = nullcontext() if address else LocalCluster(
         n_workers=width, threads_per_worker=1, dashboard_address="127.0.0.1:0",
         memory_limit=0,  # targets have their own limit
@@ -184,7 +191,9 @@ RUN = options.command(
             " DASK_SCHEDULER_ADDRESS, or this machine.",
         ),
         options.option(
-            "--workers", "N", "Processes on this machine. Default: one per CPU.",
+            "--workers", "N",
+            "Processes on this machine, also if DASK_SCHEDULER_ADDRESS is set. Default: one per"
+            " CPU.",
             type=click.IntRange(1),
         ),
         options.option(

@@ -98,7 +98,9 @@ class Cause:
     def _title(self) -> str:
         panics = [text for kind, text in self.cluster.common if kind == "panic"]
         if panics:
-            return f"Panic: {panics[0]}"
+            panics.sort(key=lambda text: text.startswith("in "))  # the message, then its function
+            words = [text for text in panics if not text.startswith("task ")]
+            return f"Panic: {' '.join(words) or panics[0]}"
         if self.leading is None:
             return f"Blocked tasks in {listed([text for _, text in self.cluster.common], 1, '; ')}"
         _, _, subject = str(self.leading["finding"]).partition(":")

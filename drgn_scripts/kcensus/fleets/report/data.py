@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from kcensus.fleets.causes import PATCH
 from kcensus.fleets.clusters import Clusters, clusters
-from kcensus.fleets.store import FIGURES, read
+from kcensus.fleets.store import FIGURES, Reader
 from kcensus.fleets.tables import DEBUGINFOD
 from kcensus.render.plain import NO_HOST
 from kcensus.results import Severity
@@ -42,9 +42,13 @@ class Fleet:
         self, name: str, columns: Sequence[str], where: pc.Expression | None = None
     ) -> pa.Table:
         is_recent = pc.field("day") >= self.since
-        return read(
-            self.store, name, columns, where=is_recent if where is None else is_recent & where
+        return self._reader.read(
+            name, columns, where=is_recent if where is None else is_recent & where
         )
+
+    @cached_property
+    def _reader(self) -> Reader:
+        return Reader(self.store)
 
     @cached_property
     def targets(self) -> pd.DataFrame:
@@ -119,11 +123,12 @@ class Fleet:
 
         :return: ``record``, ``analysis``, ``metric`` (categories), ``ram_bytes``, ``value``
         """
-        where = (
-            (pc.field("part") == "summary")
-            & (pc.field("unit") == "bytes")
-            & pc.field("record").isin(pa.array(records, pa.string()))
-        )
+        return self._amounts[self._amounts["record"].isin(records)].reset_index(drop=True)
+
+    @cached_property
+    def _amounts(self) -> pd.DataFrame:
+        """Those of all records; ``figures`` has a file for each host and day."""
+        where = (pc.field("part") == "summary") & (pc.field("unit") == "bytes")
         names = ["record", "analysis", "metric", "ram_bytes", "value"]
         table = self._rows(FIGURES, names, where)
         frame: pd.DataFrame = table.to_pandas(strings_to_categorical=True)

@@ -108,6 +108,16 @@ def test_a_panic_is_its_message_and_the_kind_of_its_task() -> None:
     }
 
 
+def test_an_oops_is_the_function_in_which_it_happened() -> None:
+    text = "BUG: kernel NULL pointer dereference, address: 0000000000000008"
+    machine = Machine(taken_by=f"{text} in __bio_endio [dm_mod] (task kworker/1:1)", is_panic=True)
+    assert keys(report(machine=machine)) == {
+        ("panic", "BUG: kernel NULL pointer dereference, address: N"): 1.0,
+        ("panic", "in bio_endio [dm_mod]"): 3.0,
+        ("panic", "task kworker/N:N"): 1.0,
+    }
+
+
 def test_tasks_that_a_missing_patch_stalls_are_counted_once() -> None:
     made = report(
         finding("a", patch="p", tasks=frozenset({1, 2})),

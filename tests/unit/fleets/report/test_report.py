@@ -225,7 +225,7 @@ def test_since_is_a_day(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\x1b" not in capsys.readouterr().err
 
 
-FACES: tuple[list[str], ...] = (["--json"], [], ["--top", "0"], ["--all"])
+FACES: tuple[list[str], ...] = (["--json"], ["--top", "0"], ["--all"])
 Capture = pytest.CaptureFixture[str]
 
 
@@ -346,3 +346,12 @@ def test_the_page_has_the_dumps_of_each_cause(
         assert f"kcensus report /srv/{name}/vmcore" in text
     for name in ("8", "9", "10"):
         assert f"/srv/{name}/vmcore" in text
+
+
+def test_files_of_a_cause_have_rows(tmp_path: Path, capsys: Capture) -> None:
+    store = made(tmp_path / "fleet", [Target("1", findings={"x": "critical"})])
+    (cause,) = json.loads(output(capsys, "report", str(store), "--json"))["tables"]["causes"]
+    output(capsys, "show", cause["cause"], str(store), "--csv", str(tmp_path / "csv"))
+    lines = {each.name: each.read_text().count("\n") for each in (tmp_path / "csv").glob("*.csv")}
+    assert {*lines} == {"dumps.csv", "summary.csv"}
+    assert lines["dumps.csv"] == 2

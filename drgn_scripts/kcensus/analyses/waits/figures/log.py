@@ -8,20 +8,14 @@ import re
 from dataclasses import dataclass, field, replace
 
 from kcensus.kernel.kernel import Kernel
-from kcensus.kernel.log import HUNG_TASK, Line, records
+from kcensus.kernel.log import HUNG_TASK, OOPS, PLACE, Line, records
 from kcensus.kernel.names import DAMAGED, MISSING
 from kcensus.kernel.symbols import described
 from kcensus.kernel.tasks.hung import Hang
 from kcensus.text import task_name
 
-_OOPS = re.compile(
-    r"kernel BUG at|BUG: (?:unable to handle|kernel NULL)|Oops: |: [0-9a-f]{4} \[#\d"
-)
-"""Messages of die(), which ends the task. Other messages with registers, such as of soft lockups,
-are not oopses."""
 _VICTIM = re.compile(r"\bPID: (\d+) Comm: (.*?) (?:Not tainted|Tainted|Kdump)")
 _CPU = re.compile(r"\bCPU: (\d+) ")
-_PLACE = re.compile(r"\bRIP: [0-9a-f]{4}:([\w.]+)\+0x[0-9a-f/x]+(?: \[([\w-]+)\])?")
 _AFTER_VICTIM = 6
 """Lines after the name of a task that may have its registers."""
 _LOCKUP = re.compile(r"BUG: soft lockup - \S+ stuck for (\d+)s! \[.*:(\d+)\]")
@@ -89,7 +83,7 @@ def _oopses(lines: list[Line]) -> list[str]:
     found: dict[str, None] = {}
     is_near = 0
     for _, line in lines:
-        is_near = _AFTER_OOPS if _OOPS.search(line) else is_near - 1
+        is_near = _AFTER_OOPS if OOPS.search(line) else is_near - 1
         if is_near > 0 and (match := _VICTIM.search(line)):
             found[task_name(match[2], match[1])] = None
     return list(found)
@@ -103,7 +97,7 @@ def _busy(lines: list[Line]) -> tuple[dict[int, tuple[float, str]], dict[int, tu
     for stamp, line in lines:
         if match := _VICTIM.search(line):
             pid, near = int(match[1]), _AFTER_VICTIM
-        elif near > 0 and (match := _PLACE.search(line)) and stamp is not None:
+        elif near > 0 and (match := PLACE.search(line)) and stamp is not None:
             seen[pid], near = (stamp, described(match[1], match[2] or "")), 0
         elif (match := _LOCKUP.search(line)) and stamp is not None:
             lockups[int(match[2])] = stamp, int(match[1])

@@ -131,9 +131,9 @@ def dirty_pages(kernel: Kernel, flushers: Words, faults: Faults) -> tuple[Number
         read = gather(memory, owners, counter, faults)
         count = read["count"].astype(np.int64)
         if len(flushers) * len(offsets) <= _MAX_PARTS:
-            places = (read["parts"][:, None] + offsets[None, :]).ravel()
-            parts, readable = gather_words(memory, places, number_dtype(prog, "i4"), faults)
-            count += np.where(readable, parts, 0).reshape(len(flushers), -1).sum(1)
+            places = read["parts"][:, None] + offsets[None, :]
+            parts, readable = gather_words(memory, places.ravel(), number_dtype(prog, "i4"), faults)
+            count += np.where(readable, parts, 0).reshape(places.shape).sum(1)
         found.append(np.maximum(count, 0))
     return found[0], found[1]
 

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Runs on a store that has targets already."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from kcensus.fleets import run, store
+from kcensus.fleets.apart import Answer, Job
+from kcensus.fleets.look import Content
+from tests.unit.fleets.told import Ended, Told, content, died, ended, looked, over, rows, told_facts
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "fleet"
+
+
+def test_a_second_run_reads_only_what_is_new_or_may_go_better(place: Path) -> None:
+    over(place, ["a", "b", "c"], Told(b=ended("time"), c=ended("killed")))
+    told = Told(c=ended("killed"))
+    assert over(place, ["a", "b", "c", "d"], told) == {"known": 1, "done": 2, "failed": 1}
+    assert [path for work, path in told.jobs if work == "report"] == ["b", "c", "d"]
+    assert sorted(row["target"] for row in rows(place)) == ["a", "b", "c", "d"]
+
+
+def test_a_second_run_tells_workers_what_is_known(place: Path) -> None:
+    over(place, ["a=x", "b=x"])
+    told = Told()
+    over(place, ["a=x", "b=x", "c"], told)
+    digest = hashlib.sha256(b"x").hexdigest()
+    known = {job.path: job.known for job in told.given if job.work == "content"}
+    assert known["a=x"] == known["b=x"] == (1, 1, digest, "whole")
+    assert known["c"] == (0, 0, "", "")
+
+
+def test_more_analyses_are_a_reason_to_read_again_and_the_last_row_counts(place: Path) -> None:
+    over(place, ["a", "b"])
+    (first,) = {row["attempt"] for row in rows(place) if row["target"] == "a"}
+    assert over(place, ["a"], analyses=["slab", "waits"]) == {"done": 1}
+    found = {row["target"]: row["attempt"] for row in rows(place)}
+    assert sorted(found) == ["a", "b"]
+    assert found["a"] != first
+    assert {row["attempt"] for row in rows(place, "findings")} == {*found.values()}
+    with store.writer(place) as writer:  # which removes those of before
+        kept = writer._read("findings", ["attempt"])["attempt"].to_pylist()
+    assert sorted(kept) == sorted(found.values())
+
+
+def test_a_copy_names_the_row_of_its_content_that_counts(place: Path) -> None:
+    over(place, ["a=x", "b=x", "c=x"])
+    more = ["slab", "waits"]
+    assert over(place, ["a=x", "b=x"], analyses=more) == {"done": 1, "duplicate": 1}
+    known = {row["target"]: row for row in rows(place)}
+    assert len(known) == len(rows(place)) == 3
+    (original,) = (row["attempt"] for row in known.values() if row["state"] == "done")
+    copies = [row["duplicate_of"] for row in known.values() if row["state"] == "duplicate"]
+    assert copies == [original, original]
+    assert over(place, ["a=x", "b=x", "c=x"], analyses=more) == {"known": 3}
+
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize("facts", [
+    {"state": "failed", "step": "types", "analyses": "", "error": "no debug info; pass -s"},
+    {"state": "incomplete"},
+])  # fmt: skip
+def test_more_memory_or_debug_info_is_a_reason_to_read_again(
+    place: Path, facts: dict[str, str]
+) -> None:
+    paths, told = ["a=x", "b=x", "c"], Told(a=told_facts(**facts))
+    first = {facts["state"]: 1, "duplicate": 1, "done": 1}
+    assert over(place, paths, told, symbols=["/d"], limits=run.Limits(memory=GIB)) == first
+    assert over(place, paths, limits=run.Limits(memory=GIB)) == {"known": 3}
+    less = run.Limits(memory=GIB >> 1)
+    assert over(place, paths, symbols=["/d"], limits=less) == {"known": 3}
+    again = {facts["state"]: 1, "duplicate": 1, "known": 1}
+    more: list[dict[str, Any]] = [{"memory": 2 * GIB}, {"symbols": ["/e"]}, {"debuginfod": True}]
+    more = more if facts["state"] == "failed" else more[:1]
+    for each in more:
+        limits = run.Limits(memory=each.pop("memory", 2 * GIB))
+        assert over(place, paths, told, limits=limits, **each) == again
+    assert over(place, paths, told, limits=limits, **each) == {"known": 3}
+    assert len(rows(place)) == 3
+
+
+def test_new_debug_info_in_a_known_directory_is_a_reason_to_read_again(
+    place: Path, tmp_path: Path
+) -> None:
+    debug = tmp_path / "debug"
+    debug.mkdir()
+    told = Told(a=told_facts(state="failed", step="types", analyses=""))
+    assert over(place, ["a", "b"], told, symbols=[str(debug)]) == {"failed": 1, "done": 1}
+    assert over(place, ["a", "b"], told, symbols=[str(debug)]) == {"known": 2}
+    (debug / "vmlinux").touch()
+    os.utime(debug / "vmlinux", (1, 1))  # an old file that was moved there
+    assert over(place, ["a", "b"], symbols=[str(debug)]) == {"known": 1, "done": 1}
+    assert over(place, ["a", "b"], symbols=[str(debug)]) == {"known": 2}
+
+
+def away(job: Job) -> Ended:
+    return Answer(content=msgspec.msgpack.encode(Content(error="Stale file handle"))), "w"
+
+
+def test_a_failure_that_passes_does_not_replace_a_report(place: Path) -> None:
+    over(place, ["a", "b"], Told(b=died(9)))
+    told = Told()
+    told.content = away
+    assert over(place, ["a", "b"], told) == {"failed": 2}
+    assert {row["target"]: row["step"] for row in rows(place)} == {"a": "", "b": "content"}
+    more = ["slab", "waits"]
+    assert over(place, ["a"], Told(a=ended("time")), analyses=more) == {"failed": 1}
+    assert over(place, ["a", "b"]) == {"known": 1, "done": 1}
+    assert sorted((row["target"], row["state"]) for row in rows(place)) == [
+        ("a", "done"), ("b", "done"),
+    ]  # fmt: skip
+    assert sorted(row["host"] for row in rows(place, "findings")) == ["a", "b"]
+
+
+def test_a_failure_on_another_content_is_a_row(place: Path) -> None:
+    over(place, ["a"])
+    told = Told(a=ended("time"))
+    told.content = lambda job: content(msgspec.structs.replace(job, path="a=new"))
+    assert over(place, ["a"], told) == {"failed": 1}
+    assert sorted(row["state"] for row in rows(place)) == ["done", "failed"]
+
+
+@pytest.mark.parametrize("path", ["/a\x01", "/a\udcff", f"/{'a' * 3000}"])
+def test_paths_that_the_store_writes_in_another_way_are_known_again(place: Path, path: str) -> None:
+    assert over(place, [path]) == {"done": 1}
+    told = Told()
+    assert over(place, [path], told) == {"known": 1}
+    assert told.given[0].known[:2] == (1, 1)
+    assert [row["state"] for row in rows(place)] == ["done"]
+    assert len(rows(place, "findings")) == 1
+
+
+def test_the_frame_has_paths_that_are_no_utf_8(
+    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module("kcensus.api.fleet")
+    monkeypatch.setattr(module, "_executor", lambda *_: nullcontext(Told()))
+    paths = [f"{tmp_path}/{name}" for name in ("b\udcff", "a\x01")]
+    for path in paths:
+        Path(path).touch()
+    frame = module.fleet(paths, store=place, analyses=["slab"])
+    assert frame["target"].tolist() == [f"{tmp_path}/b\\xff", f"{tmp_path}/a\\x01"]
+
+
+def test_a_changed_file_has_two_rows(place: Path) -> None:
+    over(place, ["a"])
+    other = Told(a=looked)
+    other.content = lambda job: content(msgspec.structs.replace(job, path="a=new"))
+    assert over(place, ["a"], other) == {"done": 1}
+    assert [row["target"] for row in rows(place)] == ["a", "a"]
+    # Whatever is there now, it is known.
+    assert over(place, ["a"], other) == over(place, ["a"]) == {"known": 1}
+    assert [row["state"] for row in rows(place)] == ["done", "done"]
