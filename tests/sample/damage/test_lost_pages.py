@@ -9,9 +9,8 @@ from functools import cache
 import drgn
 import numpy as np
 import pytest
-from drgn import Object, cast, container_of
+from drgn import Object
 from drgn.helpers.linux.mm import virt_to_page
-from drgn.helpers.linux.mmzone import NODE_DATA
 
 from kcensus.analyses.iosched.kernel.run import of_kernel
 from kcensus.analyses.kcopyd.census import take
@@ -21,7 +20,6 @@ from kcensus.engine.slub.caches import find_caches
 from kcensus.engine.slub.scan import allocated
 from kcensus.engine.slub.slabs import ScanReport
 from kcensus.kernel.block.bios import bios
-from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.dm.devices import mapped_devices
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.charges import charges
@@ -141,26 +139,10 @@ def _pool() -> tuple[str, str, int]:
     return "sample", "kcopyd", int(pools[0].attrs)
 
 
-def _counters() -> tuple[str, str, int]:
-    return "sample", "dentries", int(NODE_DATA(_kernel("sample").prog, 0).vm_stat.address_)
-
-
 def _descriptors() -> tuple[str, str, int]:
     ring = _kernel("sample").prog["prb"].desc_ring
     middle = (int(ring.tail_id.counter) + int(ring.head_id.counter)) // 2
     return "sample", "kcopyd", int(ring.descs[middle % (1 << int(ring.count_bits))].address_)
-
-
-def _lower() -> tuple[str, str, int]:
-    """The block device below a mapped device."""
-    kernel = _kernel("sample")
-    for disk in block_devices(kernel).disks:
-        table = Object(kernel.prog, "struct mapped_device *", disk.private).map
-        if disk.name.startswith("dm-") and table:
-            node = cast("struct dm_table *", table).devices.next
-            device = container_of(node, "struct dm_dev_internal", "list").dm_dev
-            return "sample", "iosched", int(device.bdev)
-    raise AssertionError
 
 
 def _symbols() -> tuple[str, str, int]:
@@ -174,8 +156,8 @@ def _symbols() -> tuple[str, str, int]:
 
 @pytest.mark.parametrize(
     "place",
-    [lambda: _variable("jiffies_64"), _device, _pool, _counters, _descriptors, _lower, _symbols],
-    ids=["jiffies", "device", "pool", "counters", "descriptors", "lower", "symbols"],
+    [lambda: _variable("jiffies_64"), _device, _pool, _descriptors, _symbols],
+    ids=["jiffies", "device", "pool", "descriptors", "symbols"],
 )
 def test_what_a_pointer_or_a_name_leads_to(place: Callable[[], tuple[str, str, int]]) -> None:
     """Read one by one, not by gather()."""
