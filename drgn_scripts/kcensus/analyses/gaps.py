@@ -12,9 +12,13 @@ import numpy as np
 from kcensus.engine.slub.slabs import ScanReport, SlabMap
 from kcensus.human import listed
 from kcensus.kernel.block.disks import block_devices
-from kcensus.kernel.block.stacks import Stacks, kind_of
+from kcensus.kernel.block.stacks import Stacks, kind_of, stacks
 from kcensus.kernel.block.unlisted import unlisted_disks
+from kcensus.kernel.dm.devices import mapped_devices
 from kcensus.kernel.kernel import Kernel, already
+from kcensus.kernel.log import Log
+from kcensus.kernel.symbols import symbols_of
+from kcensus.kernel.workqueues import workqueues
 from kcensus.results import Gap, nonzero_gaps
 from kcensus.text import printable
 
@@ -62,15 +66,22 @@ def _scan_gaps(slab_map: SlabMap, report: ScanReport, objects: str) -> Iterator[
 
 
 def disk_gaps(kernel: Kernel) -> list[Gap]:
-    """Return the damaged parts of disks, if an analysis has read these."""
+    """Return the damaged parts of disks, of stacked and mapped ones too, if they were read."""
+    own = []
+    if (found := already(stacks, kernel)) is not None:
+        reason, effect = reasons(found.faults), "the disks below some are unknown"
+        own += nonzero_gaps(Gap("stacked disks", reason, found.faults.total(), effect))
+    if (mapped := already(mapped_devices, kernel)) is not None:
+        reason, effect = "unreadable or inconsistent", "waits through these devices may be missing"
+        own += nonzero_gaps(Gap("mapped devices or tables", reason, mapped.damaged, effect))
     if (devices := already(block_devices, kernel)) is None:
-        return []
+        return own
     # On a running kernel, disks come and go between the readings.
     unlisted = [] if kernel.live else unlisted_disks(kernel)
     lost = devices.damage + Counter(
         {(name, "the list of devices lacks it"): 1 for name in unlisted}
     )
-    return [
+    return own + [
         Gap(
             f"disk {printable(name)}" if name else "disks",
             what,
@@ -79,6 +90,28 @@ def disk_gaps(kernel: Kernel) -> list[Gap]:
         )
         for (name, what), count in sorted(lost.items())
     ]
+
+
+def pool_gaps(kernel: Kernel) -> list[Gap]:
+    """Return what is damaged of workqueues and of names of functions, if they were read."""
+    own = []
+    if (names := already(symbols_of, kernel)) is not None:
+        effect = "waits known from functions of modules may be missing"
+        reason = f"they contradict their number: {_few(sorted(names.damaged))}"
+        own += nonzero_gaps(Gap("symbols of modules", reason, len(names.damaged), effect))
+    if (found := already(workqueues, kernel)) is None:
+        return own
+    reason, effect = "torn, unreadable or inconsistent", "workers that wait may be missing"
+    lost = found.damaged
+    if not kernel.live and found.cpu_pools is not None:
+        lost += max(found.cpu_pools - found.bound_pools, 0)
+    return own + nonzero_gaps(Gap("worker pools or lists of workqueues", reason, lost, effect))
+
+
+def log_gaps(log: Log) -> list[Gap]:
+    """Return what is damaged of the kernel log."""
+    effect = "reports of hung tasks, lockups and disks may be missing"
+    return nonzero_gaps(Gap("kernel log", printable(log.damage), log.lost, effect))
 
 
 def stack_gaps(kernel: Kernel, found: Stacks) -> list[Gap]:

@@ -16,6 +16,7 @@ from kcensus.analyses import Analysis, AnalysisError
 from kcensus.engine.memory import CHUNK_BYTES
 from kcensus.engine.slub.slabs import UnsupportedAllocator
 from kcensus.engine.workers import Each, WorkersKilled, each
+from kcensus.human import listed
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.knobs import has_knob
 from kcensus.kernel.machine import machine
@@ -26,11 +27,14 @@ from kcensus.results import Answer, Check, CheckStatus, Finding, Gap, Gauge, Mac
 from kcensus.sources import Target, faults
 from kcensus.sources.capsule import NotRecorded
 from kcensus.sources.debuginfo.packages import module_gaps, modules_of
+from kcensus.sources.faults import ZEROED
 from kcensus.sources.model import kernel_release
 from kcensus.text import printable
 
 _MAX_JOBS = 8
 """With more processes, memory bandwidth is the limit, and each process takes memory."""
+_MAX_NAMED = 16
+"""Most variables to name in a gap."""
 _CHANGED = "the kernel changed while it was read"
 _DOUBTFUL = "counts as missing: figures that need it are missing; pass the System.map with -s"
 UNSUPPORTED = "does not support this kernel"
@@ -260,6 +264,13 @@ class Context:
             for name, reason in doubts.items()
         ]
 
+    def _lost_variables(self) -> list[Gap]:
+        names = self.kernel.lost_variables
+        effect = (
+            f"figures that depend on these may be wrong: {printable(listed(names, _MAX_NAMED))}"
+        )
+        return [Gap("variables", ZEROED, len(names), effect)] if names else []
+
     def _unrecorded(self, analysis: Analysis) -> list[Gap]:
         recorded_for = self.target.recorded_for if self.target is not None else None
         if recorded_for is None or analysis.name in recorded_for:
@@ -287,6 +298,7 @@ class Context:
         if self.release and answer.measures:
             contradictions = self.kernel.size.contradictions
             gaps = [Gap(each.what, each.reason, 1, each.effect) for each in contradictions]
+            gaps += self._lost_variables()
             answer = replace(answer, gaps=answer.gaps + gaps)
         answer = replace(answer, gaps=answer.gaps + self._doubts())
         parts = {key: value for key, value in vars(answer).items() if key != "source"}

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import drgn
 import numpy as np
 import numpy.typing as npt
 
@@ -15,7 +14,8 @@ from kcensus.engine.layout import Field, Layout, native, word_dtype
 from kcensus.engine.memory import Bytes, Faults, Guess, Mask, Memory, Numbers, Words
 from kcensus.engine.rows import factorized, spread
 from kcensus.engine.tags import untagged
-from kcensus.sources.capsule.uses import Use, reading_nothing
+from kcensus.sources.capsule.uses import Use
+from kcensus.sources.faults import ZEROED
 
 _SHORT = 16
 """Elements of an array that are read one after the other, each of all arrays."""
@@ -24,8 +24,6 @@ LEAST = 1 << 16
 """Lower addresses are NULL, or small numbers in place of a pointer."""
 STRAY = "a pointer to no memory of the kernel"
 """Reason of :class:`Faults` for an address below the kernel's."""
-ZEROED = "all zero, though an object must be there"
-"""Reason of :class:`Faults` for a page of zeros to which a pointer leads."""
 
 
 @dataclass(frozen=True)
@@ -299,17 +297,6 @@ def _lost(buffer: Bytes, pages: int, readable: Mask | None, faults: Faults) -> M
     kept = np.ones(pages, np.bool_) if readable is None else readable.copy()
     kept[empty] = False
     return kept
-
-
-def is_lost(memory: Memory, variable: drgn.Object) -> bool:
-    """Return whether a variable is zero because its whole page is; unreadable ones are not."""
-    prog = memory.prog
-    size = int(prog["PAGE_SIZE"])
-    try:
-        with reading_nothing(prog):
-            return not any(prog.read(int(variable.address_) & -size, size))
-    except (drgn.FaultError, LookupError):
-        return False
 
 
 def plausible(memory: Memory, addresses: Words, span: int) -> Mask:

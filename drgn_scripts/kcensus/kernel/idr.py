@@ -3,15 +3,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 
 import numpy as np
-from drgn import Object
+from drgn import Object, offsetof
 from drgn.helpers.linux.idr import idr_for_each
 
+from kcensus.engine.gather import gather, gather_arrays
+from kcensus.engine.layout import layout, word_dtype
 from kcensus.engine.memory import Faults, Memory, Words
 from kcensus.engine.xarray import XArrayWalk
+from kcensus.sources.capsule import NotRecorded
 
+_MAX_LEVELS = 11
+"""Levels of a radix tree with 64 slots in a node and indexes of 64 bits."""
 _MAX_ENTRIES = 1 << 20
 """Minors of device mapper are up to 2^20; memory cgroups have 2^16 ids."""
 
@@ -32,6 +38,22 @@ def xarray_entries(memory: Memory, array: Object, faults: Faults) -> tuple[Words
     return index[order], entry[order], walk.damage.unreadable + walk.damage.torn
 
 
+def _lost_nodes(memory: Memory, head: int) -> int:
+    """Return the unreadable nodes of a radix tree, up to v4.19; a page of zeros ends no walk."""
+    type_ = memory.prog.type("struct radix_tree_node")
+    members, word = layout(memory.prog, type_, ["count"]), word_dtype(memory.prog)
+    start, length = np.uint64(offsetof(type_, "slots")), type_.member("slots").type.length or 0
+    level, lost, faults = np.array([head], np.uint64), 0, Faults()
+    for _ in range(_MAX_LEVELS):
+        # Bit 0 without bit 1 marks a node, RADIX_TREE_INTERNAL_NODE.
+        nodes = np.unique(level[level & np.uint64(3) == 1]) - np.uint64(1)
+        if not len(nodes):
+            break
+        lost += int((~gather(memory, nodes, members, faults).readable).sum())
+        level = gather_arrays(memory, nodes + start, length, word, faults)[0].ravel()
+    return lost
+
+
 def idr_entries(memory: Memory, idr: Object) -> tuple[list[int], int]:
     """Return the pointers in a ``struct idr``, by number, and the number of damaged nodes.
 
@@ -48,6 +70,9 @@ def idr_entries(memory: Memory, idr: Object) -> tuple[list[int], int]:
                 known.append(int(entry))
         except RecursionError:
             return known, 1
-        return known, int(len(known) == _MAX_ENTRIES)
+        lost = 0
+        with contextlib.suppress(NotRecorded):  # in capsules of older versions
+            lost = 0 if tree is None else _lost_nodes(memory, int(tree.rnode))
+        return known, lost + int(len(known) == _MAX_ENTRIES)
     _, words, damaged = xarray_entries(memory, tree, Faults())
     return words.tolist(), damaged

@@ -14,6 +14,7 @@ from kcensus.engine.memory import CHUNK_BYTES, Memory
 from kcensus.engine.slub.pages import PageChunk, PageMap
 from kcensus.engine.slub.slabs import SlabMap, Watcher
 from kcensus.engine.workers import Each, each
+from kcensus.engine.zeros import lost_variables, note_variables
 from kcensus.kernel.size import MachineSize, machine_size
 from kcensus.progress import Progress, SilentProgress
 
@@ -109,9 +110,15 @@ class Kernel:
     @cached_property
     def memory(self) -> Memory:
         """Bulk access to the kernel's memory."""
+        note_variables(self.prog)
         return Memory(
             self.prog, self.chunk_bytes, jobs=self.jobs, progress=self.progress, divide=self.divide
         )
+
+    @property
+    def lost_variables(self) -> list[str]:
+        """Names of variables that readers of :attr:`memory` looked up, and that are lost."""
+        return lost_variables(self.prog) if "memory" in vars(self) else []
 
     @cached_property
     def slab_map(self) -> SlabMap:

@@ -5,11 +5,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import drgn
-from drgn import Object, sizeof
+import numpy as np
+from drgn import Object, offsetof, sizeof
 from drgn.helpers.linux.printk import get_printk_records
 
+from kcensus.engine.layout import word_dtype
+from kcensus.engine.memory import Words
+from kcensus.kernel.kernel import Kernel, once
+from kcensus.kernel.names import DAMAGED
 from kcensus.text import printable
 
 Line = tuple[float | None, str]
@@ -28,12 +34,20 @@ PLACE = re.compile(
 """Function and module of the instruction pointer, in a message with registers."""
 _MAX_RECORD_BITS = 24
 """Binary logarithm of the number of records of a log of half a gigabyte."""
+_RECORDS_LOOKED_AT = 16
+"""Newest records whose texts are looked at: one would do, but for records without text."""
+_MAX_TEXT_BITS = 31
+"""Binary logarithm of the most bytes of text, of LOG_BUF_LEN_MAX."""
+_NUMBERS = 1 << 62
+"""Numbers of records; the two bits above them are the state."""
+_WRITTEN = np.array([1 << 62, 2 << 62], np.uint64)
+"""States of a record that is committed, or finalized."""
 _MAX_BYTES = 1 << 31
 """LOG_BUF_LEN_MAX, of the log up to v5.9."""
 
 
 def is_sound(prog: drgn.Program) -> bool:
-    """Return whether head and tail of the ring buffer are possible; drgn walks any distance.
+    """Return whether head, tail and text of the ring buffer are possible; drgn walks any distance.
 
     :raises drgn.FaultError: they are unreadable
     """
@@ -42,11 +56,58 @@ def is_sound(prog: drgn.Program) -> bool:
         ring = prog["prb"].desc_ring
         bits = int(ring.count_bits)
         distance = (int(ring.head_id.counter) - int(ring.tail_id.counter)) % (1 << 62)
+        is_possible = bits <= _MAX_RECORD_BITS and distance < 1 << bits
+        return is_possible and _has_texts(prog["prb"])
     except LookupError:
         return True
     except (AttributeError, TypeError):
         return False  # not a struct printk_ringbuffer
-    return bits <= _MAX_RECORD_BITS and distance < 1 << bits
+
+
+def _has_texts(ring: Object) -> bool:
+    """Return whether the newest records have their number at the beginning of their texts.
+
+    The text of a record is a ``struct prb_data_block``: its number, then characters.
+    """
+    texts = ring.text_data_ring
+    size, start = 1 << min(int(texts.size_bits), _MAX_TEXT_BITS), int(texts.data)
+    number, state, begin = _descriptors(ring, _RECORDS_LOOKED_AT)
+    # Odd positions are of records without text.
+    has_text = np.isin(state - number, _WRITTEN) & (begin % np.uint64(2) == 0)
+    return all(
+        ring.prog_.read_word(start + position % size) == each
+        for each, position in zip(number[has_text].tolist(), begin[has_text].tolist(), strict=True)
+    )
+
+
+def _descriptors(ring: Object, most: int) -> tuple[Words, Words, Words]:
+    """Return the numbers of the newest records, their state words, and positions of their texts.
+
+    The state word is the number, with the state in its upper two bits: :data:`_WRITTEN` or not.
+    """
+    descs, prog = ring.desc_ring, ring.prog_
+    type_ = descs.descs.type_.type
+    length, size = 1 << int(descs.count_bits), sizeof(type_)
+    head, tail = (int(each.counter) % _NUMBERS for each in (descs.head_id, descs.tail_id))
+    count = min((head - tail) % _NUMBERS + 1, most, length)
+    first = (head - count + 1) % length
+    start, before_end = int(descs.descs), min(count, length - first)
+    raw = prog.read(start + first * size, before_end * size)
+    raw += prog.read(start, (count - before_end) * size) if count > before_end else b""
+
+    def column(member: str) -> Words:
+        word = word_dtype(prog)
+        cut = np.ndarray(count, word, raw, offsetof(type_, member), (size,))
+        return cut.astype(np.uint64)
+
+    number = (np.uint64(head) - np.arange(count, dtype=np.uint64)[::-1]) % np.uint64(_NUMBERS)
+    return number, column("state_var.counter"), column("text_blk_lpos.begin")
+
+
+def _missing(ring: Object) -> int:
+    """Return how many records are on pages of zeros; drgn takes them for not yet written."""
+    number, state, _ = _descriptors(ring, 1 << _MAX_RECORD_BITS)
+    return int(np.count_nonzero((state == 0) & (number != 0)))
 
 
 def records(prog: drgn.Program) -> list[Line]:
@@ -64,9 +125,33 @@ def records(prog: drgn.Program) -> list[Line]:
             (record.timestamp, record.text if number == 0 or record.seq else b"\0")
             for number, record in enumerate(get_printk_records(prog))
         ]
+        texts += [(0, b"\0")] * _missing(prog["prb"])
     else:
         texts = [*_structured(prog)]
     return [(stamp / 1e9, printable(line)) for stamp, text in texts for line in text.split(b"\n")]
+
+
+@dataclass(frozen=True)
+class Log:
+    """What could be read of the kernel log; nothing, without damage, of a kernel without one."""
+
+    lines: list[Line] = field(default_factory=list)
+    lost: int = 0
+    """Lines that are all zero, or 1 of a damaged log."""
+    damage: str = ""
+
+
+@once
+def read_log(kernel: Kernel) -> Log:
+    """Return the kernel log."""
+    try:
+        lines = records(kernel.prog)
+    except (drgn.FaultError, ValueError) as error:
+        return Log(lost=1, damage=str(error))
+    except DAMAGED:
+        return Log()
+    lost = sum(is_lost(text) for _, text in lines)
+    return Log(lines, lost, "all zero" if lost else "")
 
 
 def is_lost(text: str) -> bool:

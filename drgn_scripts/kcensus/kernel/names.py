@@ -8,7 +8,9 @@ from drgn import Object
 from drgn.helpers.linux.kernfs import kernfs_parent
 
 from kcensus.engine.memory import Faults
+from kcensus.engine.zeros import is_zeroed
 from kcensus.sources.capsule import NotRecorded
+from kcensus.sources.faults import ZEROED
 
 ABSENT = (LookupError, drgn.FaultError, drgn.ObjectAbsentError)
 """Raised for a variable without debug info, on a missing page, or of a module not loaded."""
@@ -46,10 +48,15 @@ def decode_array(raw: bytes) -> str:
 def name_at(pointer: Object) -> str:
     """Return the string at a ``char *``, cut to 256 bytes; empty for a null pointer.
 
-    :raises drgn.FaultError: it is unreadable
+    :raises drgn.FaultError: it is unreadable, or empty on a page of zeros
     """
     address = int(pointer)
-    return decode(pointer.prog_.read_c_string(address, max_size=_MAX_NAME)) if address else ""
+    if not address:
+        return ""
+    text = pointer.prog_.read_c_string(address, max_size=_MAX_NAME)
+    if not text and is_zeroed(pointer.prog_, address):
+        raise drgn.FaultError(ZEROED, address)
+    return decode(text)
 
 
 def kernfs_path(node: Object) -> str:

@@ -18,8 +18,10 @@ from drgn.helpers.linux.nodemask import for_each_node_state, nr_node_ids
 from kcensus.arch import MAX_MEMORY_BYTES, addresses_of
 from kcensus.engine.memory import direct_map_start
 from kcensus.engine.slub.percpu import node_ids
+from kcensus.engine.zeros import present
 from kcensus.human import human_bytes
 from kcensus.kernel.names import DAMAGED
+from kcensus.sources import faults
 
 T = TypeVar("T")
 MAX_NODES = 1024
@@ -68,7 +70,14 @@ def machine_size(prog: drgn.Program) -> MachineSize:
     size = MachineSize()
     if not attempt(lambda: prog.flags & drgn.ProgramFlags.IS_LINUX_KERNEL):
         return size
-    nodes = attempt(lambda: _pages_by_node(prog))
+    nodes = None
+    try:
+        nodes = _pages_by_node(prog)
+    except drgn.FaultError as error:
+        effect = "counters of memory, and shares of them, may be unknown"
+        size.contradictions.append(Contradiction("NUMA nodes", faults.reason(error), effect))
+    except DAMAGED:
+        pass
     _ram(prog, size, nodes)
     _cpus(prog, size)
     size.nodes = attempt(lambda: _count(for_each_node_state(prog["N_MEMORY"]), MAX_NODES))
@@ -121,7 +130,10 @@ def _shown(value: int | None) -> str:
 
 
 def _pages_by_node(prog: drgn.Program) -> list[tuple[int, int]]:
-    """Return (present, managed) pages of each node."""
+    """Return (present, managed) pages of each node.
+
+    :raises drgn.FaultError: they are unreadable, or their counters are on a page of zeros
+    """
     try:
         pointers = prog["node_data"]
         nodes = [node[0] for node in itertools.islice(pointers.read_(), MAX_NODES) if node]
@@ -129,6 +141,10 @@ def _pages_by_node(prog: drgn.Program) -> list[tuple[int, int]]:
         nodes = [prog["contig_page_data"]]  # without CONFIG_NUMA
     pages = []
     for node in nodes:
+        # Since Linux kernel commit 75ef71840539 ("mm, vmstat: add infrastructure for per-node
+        # vmstats") (in v4.8); all readers of counters need it.
+        if node.type_.has_member("vm_stat"):
+            present(node.vm_stat)
         managed = 0
         for zone in node.node_zones:
             count = zone.managed_pages

@@ -8,7 +8,7 @@ import contextlib
 from typing import NamedTuple
 
 import drgn
-from drgn import Object, Program
+from drgn import Object, Program, sizeof
 from drgn.helpers.linux.kallsyms import module_kallsyms
 from drgn.helpers.linux.module import address_to_module
 
@@ -64,6 +64,8 @@ class Symbols:
         self._places: dict[int, Place] = {}
         self._tables: dict[int, list[tuple[int, int, str]]] = {}
         """Start, size and name of the symbols of each module, by its address."""
+        self.damaged: set[str] = set()
+        """Modules whose symbols contradict their number; not safe to print."""
 
     def __call__(self, address: int) -> tuple[str, str]:
         """Return name and module of a function, or its address without a symbol."""
@@ -110,6 +112,10 @@ class Symbols:
         if base not in self._tables:
             self._tables[base] = []
             self._tables[base] = sorted(module_symbols(module))
+            names = [name for _, _, name in self._tables[base]]
+            # The kernel keeps no symbol without a name, but the first one, which is null.
+            if names.count("") > 1 or (not names and _has_symbols(module)):
+                self.damaged.add(decode(module.name.string_()))
         return self._tables[base]
 
 
@@ -118,6 +124,15 @@ def module_symbols(module: Object) -> list[tuple[int, int, str]]:
     with contextlib.suppress(*_UNKNOWN, drgn.OutOfBoundsError, MemoryError):
         return _symbols(module)
     return []
+
+
+def _has_symbols(module: Object) -> bool:
+    """Return whether the kernel has symbols of a module, in memory that is readable."""
+    with contextlib.suppress(*_UNKNOWN):
+        home = module.kallsyms
+        size = int(home.num_symtab) * sizeof(home.symtab[0])
+        return size > 0 and bool(module.prog_.read(int(home.symtab), min(size, _MAX_SYMBOLS)))
+    return False
 
 
 def _symbols(module: Object) -> list[tuple[int, int, str]]:

@@ -145,7 +145,7 @@ class _Reader:
             threshold=self.threshold,
             has_watchdog=self.has_watchdog,
             cpu_pools=self._cpu_pools(),
-            damaged=self.damaged,
+            damaged=self.damaged + self.faults.total(),
         )
 
     def _gather(self, addresses: Words, columns: Layout) -> Gathered:

@@ -15,11 +15,14 @@ ABSENT = "not in the dump"
 UNMAPPED = "not mapped"
 UNREADABLE = "unreadable"
 UNRECORDED = "not in the capsule"
+ZEROED = "all zero, though an object must be there"
+"""Of a page of zeros to which a pointer leads."""
 
 REASONS = (FILTERED, TRUNCATED, ABSENT, UNMAPPED, UNREADABLE, UNRECORDED)
 """All reasons. Append only: capsules store positions in this tuple."""
 
 _PHRASES = (
+    (ZEROED, (ZEROED,)),
     (UNRECORDED, (UNRECORDED,)),
     (FILTERED, ("excluded", "not saved", FILTERED)),
     (TRUNCATED, ("short read", "end of file", "truncated")),
@@ -33,6 +36,7 @@ _REMEDIES = {
     UNMAPPED: "the dump is damaged there; the other analyses may not need it",
     UNREADABLE: "the dump is damaged there; copy it again",
     UNRECORDED: "record the capsule again from its vmcore",
+    ZEROED: "the dump is damaged there; copy it again",
 }
 _LIVE_REMEDY = (
     "the kernel probably changed while it was read: run it again, or take a vmcore and pass it"

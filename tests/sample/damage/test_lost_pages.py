@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 import drgn
@@ -11,17 +12,23 @@ import pytest
 from drgn import Object
 from drgn.helpers.linux.mm import virt_to_page
 
+from kcensus.analyses.iosched.kernel.run import of_kernel
 from kcensus.analyses.kcopyd.census import take
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults
 from kcensus.engine.slub.caches import find_caches
 from kcensus.engine.slub.scan import allocated
 from kcensus.engine.slub.slabs import ScanReport
+from kcensus.kernel.block.bios import bios
+from kcensus.kernel.dm.devices import mapped_devices
 from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.memcg.charges import charges
 from kcensus.kernel.memcg.memcgs import memcgs
 from kcensus.kernel.memcg.objcg import OwnerVectors
+from kcensus.kernel.symbols import symbols_of
 from kcensus.kernel.vfs.list_lru import list_lrus
 from kcensus.kernel.vfs.super_blocks import super_blocks
+from kcensus.kernel.workqueues import workqueues
 from kcensus.samples import DIRECTORY
 from kcensus.sources import open_target
 from tests.unit.lost_pages import Damaged
@@ -112,3 +119,68 @@ def test_a_name_in_another_dentry() -> None:
     row = np.flatnonzero(inline & (found["inode"] == 0))[0]
     place = int(address[row]) + columns.fields["name"].offset
     _is_shown(damaged, *damaged.bent(place, int(found["name"][row]) + 0x110))
+
+
+def _variable(name: str) -> tuple[str, str, int]:
+    return "sample", "kcopyd", int(_kernel("sample").prog[name].address_)
+
+
+def _device() -> tuple[str, str, int]:
+    """Bios of copies are those of the device, too."""
+    devices = mapped_devices(_kernel("sample")).devices
+    copied = {each.cow for each in take(_kernel("sample")).snapshots.all}
+    return "sample", "kcopyd", next(each.address for each in devices if each.number in copied)
+
+
+def _pool() -> tuple[str, str, int]:
+    kernel = _kernel("sample")
+    pools = [Object(kernel.prog, "struct worker_pool *", each.address)
+             for each in workqueues(kernel).pools if each.nice]  # fmt: skip
+    return "sample", "kcopyd", int(pools[0].attrs)
+
+
+def _descriptors() -> tuple[str, str, int]:
+    ring = _kernel("sample").prog["prb"].desc_ring
+    middle = (int(ring.tail_id.counter) + int(ring.head_id.counter)) // 2
+    return "sample", "kcopyd", int(ring.descs[middle % (1 << int(ring.count_bits))].address_)
+
+
+def _symbols() -> tuple[str, str, int]:
+    """Of a module without debug info: they name functions on stacks."""
+    kernel = _kernel("sample-waits")
+    of_kernel(kernel)
+    (address,) = symbols_of(kernel)._tables
+    module = Object(kernel.prog, "struct module *", address)
+    return "sample-waits", "iosched", int(module.kallsyms.strtab)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [lambda: _variable("jiffies_64"), _device, _pool, _descriptors, _symbols],
+    ids=["jiffies", "device", "pool", "descriptors", "symbols"],
+)
+def test_what_a_pointer_or_a_name_leads_to(place: Callable[[], tuple[str, str, int]]) -> None:
+    """Read one by one, not by gather()."""
+    sample, analysis, address = place()
+    damaged = _damaged(sample, analysis)
+    _is_shown(damaged, damaged.frames(address)[-1], bytes(4096))
+
+
+def test_an_end_of_a_bio_that_is_no_function() -> None:
+    damaged, kernel = _damaged("sample-io", "iosched"), _kernel("sample-io")
+    bio = Object(kernel.prog, "struct bio *", int(bios(kernel).address[0]))
+    _is_shown(damaged, *damaged.bent(int(bio.bi_end_io.address_), int(bio)))
+
+
+def test_the_text_of_the_log_elsewhere() -> None:
+    damaged, ring = _damaged("sample-waits", "waits"), _kernel("sample-waits").prog["prb"]
+    texts = ring.text_data_ring.data
+    _is_shown(damaged, *damaged.bent(int(texts.address_), int(texts) + 0x10))
+
+
+def test_an_inode_of_no_file_system() -> None:
+    damaged, kernel = _damaged("sample", "memcgs"), _kernel("sample")
+    charged = charges(kernel).mappings.sort_values("pages", ascending=False)
+    space = Object(kernel.prog, "struct address_space *", int(charged["mapping"].iloc[0]))
+    place = int(space.host.i_sb.address_)
+    _is_shown(damaged, *damaged.bent(place, int(space.host)))

@@ -17,17 +17,16 @@ from hypothesis import strategies as st
 from kcensus.engine.gather import (
     IMPOSSIBLE_COUNT,
     STRAY,
-    ZEROED,
     gather,
     gather_arrays,
     gather_pointers,
     gather_words,
-    is_lost,
 )
 from kcensus.engine.layout import Layout, layout
 from kcensus.engine.memory import Faults, Memory, Words
 from kcensus.engine.strings import c_strings
-from kcensus.sources.faults import reason
+from kcensus.engine.zeros import is_lost
+from kcensus.sources.faults import ZEROED, reason
 from tests.unit.fakekernel import DIRECT_MAP, PAGE, VMEMMAP, Machine
 
 TYPES = """
@@ -130,12 +129,11 @@ def test_a_struct_on_a_page_of_zeros_is_lost() -> None:
 
 def test_a_variable_is_lost_with_its_page() -> None:
     machine = Machine()
-    memory = Memory(machine.prog)
     null, gone, dropped = (machine.alloc("void *", alone=True) for _ in range(3))
     at = machine.physical(gone.address_)
     machine.ram[at : at + PAGE] = bytes(PAGE)
     machine.drop(dropped.address_)
-    assert [is_lost(memory, each) for each in (null, gone, dropped)] == [False, True, False]
+    assert [is_lost(each) for each in (null, gone, dropped)] == [False, True, False]
 
 
 def reads_of(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:

@@ -313,6 +313,20 @@ def test_what_cannot_be_read_of_the_parked_is_counted(what: str) -> None:
     assert check(k, cache).lists_lost == (2 if what == "cpu" else 1)
 
 
+@pytest.mark.parametrize("is_active", [True, False])
+def test_a_page_of_zeros_of_a_cpu_is_lost_if_a_slab_is_active_on_it(is_active: bool) -> None:
+    """With child caches of memory cgroups, a CPU has pages of caches that it never used."""
+    k, cache = one("4.19", [], [])
+    if is_active:
+        place = cache.slabs[0].struct.address_ + 40
+        k.write_words(place, k.word(place) | 1 << 31)  # frozen
+    for cpu in range(2):
+        active = k.per_cpu("struct kmem_cache_cpu", int(cache.object.cpu_slab), cpu)
+        at = k.physical(active.address_) & -PAGE
+        k.ram[at : at + PAGE] = bytes(PAGE)
+    assert check(k, cache).lists_lost == int(is_active)
+
+
 def test_a_cpu_list_whose_slab_cannot_be_identified_is_lost() -> None:
     k, cache = one("6.10", *[[]] * 70)
     k.cpu_slab(cache.slabs[64], 0, [7, 8, 9])

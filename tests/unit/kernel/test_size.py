@@ -18,6 +18,7 @@ from kcensus.kernel.machine import _taken_by, faulting, machine
 from kcensus.kernel.size import machine_size
 from kcensus.results import Answer
 from kcensus.sources import open_target
+from kcensus.sources.faults import ZEROED
 from tests.running import analysis_of
 from tests.unit.capsules import target_of
 from tests.unit.fakekernel import PAGE, FakeKernel
@@ -39,6 +40,13 @@ def test_totalram_pages_is_held_against_the_zones(pages: int | None) -> None:
         k.set(k.symbols["_totalram_pages"].counter, pages)
     size = machine_size(k.prog)
     assert (size.ram_bytes, [each.what for each in size.contradictions]) == (RAM, ["RAM"])
+
+
+def test_counters_of_a_node_on_a_page_of_zeros() -> None:
+    k = FakeKernel()
+    at = k.physical(k.symbols["node_data"][0].vm_stat.address_) & -PAGE
+    k.ram[at : at + PAGE] = bytes(PAGE)
+    assert ZEROED in {each.reason for each in machine_size(k.prog).contradictions}
 
 
 def test_possible_nodes_are_held_against_their_number() -> None:

@@ -28,7 +28,7 @@ LAYERS = (
 )
 KERNEL_LAYERS = (
     # The rooms of kernel/: first the ground, then subsystems, and waiting on top.
-    *("names", "size", "log", "lists", "idr", "kernel", "symbols", "clock", "knobs"),
+    *("names", "size", "lists", "idr", "kernel", "log", "symbols", "clock", "knobs"),
     *("mm", "machine", "arch", "tasks", "locking", "code"),
     *("dm", "workqueues", "vfs", "memcg", "slab", "net", "block", "xfs", "waiting"),
 )

@@ -12,10 +12,10 @@ import drgn
 import numpy as np
 from drgn import Object, Program
 
-from kcensus.engine.gather import ZEROED, is_lost
 from kcensus.engine.slub.parked import parked
 from kcensus.engine.slub.percpu import cpu_offsets
 from kcensus.engine.slub.slabs import ScanReport, SlabMap
+from kcensus.engine.zeros import is_lost
 from kcensus.kernel.dm import snapshots as dm_snapshots
 from kcensus.kernel.dm.bios import BioUse, bios_in_use, set_at
 from kcensus.kernel.dm.devices import (
@@ -30,6 +30,7 @@ from kcensus.kernel.dm.snapshots import Limit, Snapshots
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.workqueues import Workqueues, workqueues
 from kcensus.sources.capsule import NotRecorded
+from kcensus.sources.faults import ZEROED
 
 _FAILURES = (LookupError, drgn.FaultError, drgn.ObjectAbsentError, NotRecorded)
 """Errors of an unreadable part of the kernel; other parts are still read."""
@@ -153,6 +154,7 @@ def take(kernel: Kernel) -> Census:
         memmap=slabs_report.memmap,
         slabs_invalid=slabs_report.slabs_invalid,
         slabs_missing=slabs_report.slabs_missing,
+        lists_lost=slabs_report.lists_lost,
     )
     return census
 
@@ -205,7 +207,7 @@ def _read_snapshots(census: Census, kernel: Kernel) -> None:
         return
     try:
         census.threshold = dm_snapshots.cow_threshold(kernel.prog)
-        if census.threshold == 0 and is_lost(kernel.memory, kernel.prog["cow_threshold"]):
+        if census.threshold == 0 and is_lost(kernel.prog["cow_threshold"]):
             census.threshold, census.errors["snapshot_cow_threshold"] = None, ZEROED
     except drgn.FaultError as error:
         census.errors["snapshot_cow_threshold"] = str(error)
@@ -364,7 +366,9 @@ def _slab_uses(slab_map: SlabMap, roles: dict[int, str], report: ScanReport) -> 
         np.bincount(root, counts, len(slab_map.caches)).astype(np.int64)
         for counts in (slab_map.slab_pages(slabs), slabs.objects, slabs.inuse)
     )
-    rows, _ = parked(slab_map, wanted).slots(slab_map, slabs)
+    stores = parked(slab_map, wanted)
+    report.lists_lost += stores.lost
+    rows, _ = stores.slots(slab_map, slabs)
     used = slabs.inuse - np.bincount(rows, minlength=len(slabs))
     active = inuse - np.bincount(root[rows], minlength=len(inuse))
     empty = np.bincount(root[used == 0], slab_map.slab_pages(slabs)[used == 0], len(inuse))

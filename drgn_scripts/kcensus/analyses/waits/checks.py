@@ -9,10 +9,11 @@ from collections.abc import Iterator
 import drgn
 import numpy as np
 
-from kcensus.analyses.gaps import disk_gaps, wait_gaps
+from kcensus.analyses.gaps import disk_gaps, log_gaps, pool_gaps, wait_gaps
 from kcensus.analyses.waits.figures import Figures
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import Strength
+from kcensus.kernel.log import read_log
 from kcensus.kernel.names import DAMAGED, MISSING
 from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.tasks.tasks import NOLOAD, UNINTERRUPTIBLE, run_queue_sums
@@ -151,11 +152,12 @@ def gaps(figures: Figures) -> list[Gap]:
             "holders known from code alone are missing",
         ),
     )
-    disks = disk_gaps(figures.kernel)
+    parts = disk_gaps(figures.kernel) + pool_gaps(figures.kernel)
+    parts += log_gaps(read_log(figures.kernel))
     slab_map = None
     with contextlib.suppress(drgn.FaultError):
         slab_map = figures.kernel.slab_map
-    return own + disks + wait_gaps(slab_map, waiting, waits)
+    return own + parts + wait_gaps(slab_map, waiting, waits)
 
 
 def _unlisted(figures: Figures) -> int:

@@ -18,7 +18,7 @@ from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Numbers, Words
 from kcensus.engine.slub.pages import MAX_ORDER
 from kcensus.engine.slub.percpu import cpu_offsets
-from kcensus.engine.slub.slabs import SlabCache, SlabMap, Slabs
+from kcensus.engine.slub.slabs import ScanReport, SlabCache, SlabMap, Slabs
 
 Ids: TypeAlias = npt.NDArray[np.int32]
 """Indexes in :attr:`SlabMap.caches`."""
@@ -135,9 +135,7 @@ class _Search:
         active = layout(
             self.prog, "struct kmem_cache_cpu", {"freelist": "freelist", "slab": ("slab", "page")}
         )
-        # With child caches of memory cgroups, a page may be full of some that a CPU never used.
-        idle = self.cache_type.has_member("memcg_params")
-        cpu = gather(self.memory, addresses, active, self.faults, may_be_zero=idle)
+        cpu = gather(self.memory, addresses, active, self.faults)
         owner = gather(self.memory, cpu["slab"], self.slab_map.layout, self.faults)
         # A list without an active slab of this cache is a leftover.
         valid = owner.readable & (self.slab_map.cache_ids(owner["cache"]) == ids)
@@ -154,11 +152,29 @@ class _Search:
         longest, damage = int(owner["objects"].max(initial=0)), Damage()
         lanes, nodes = collect(heads, step, limit=longest + 1, damage=damage)
         self.found.append((nodes, ids[lanes]))
-        unread = ids[~cpu.readable]
-        if len(unread):
-            # What CPU 0 has of caches without slabs is zero, which can fill a page.
-            unread = unread[self.slab_map.counted(self.caches)[unread] != 0]
-        self.lost += [ids[damage.lanes()], unread]
+        self.lost.append(ids[damage.lanes()])
+        if len(rows := np.flatnonzero(~cpu.readable)):
+            # What a CPU has of caches that it never used is zero. With child caches of memory
+            # cgroups that fills pages, else only what CPU 0 has of caches without slabs.
+            idle = self.cache_type.has_member("memcg_params")
+            again = gather(self.memory, addresses[rows], active, self.faults, may_be_zero=idle)
+            unread = ids[rows[~again.readable]]
+            self.lost.append(unread[self.slab_map.counted(self.caches)[unread] != 0])
+            self.lost.append(self.unused(np.unique(ids[rows[again.readable]]), cpu["slab"]))
+
+    def unused(self, ids: Ids, active: Words) -> Ids:
+        """Return those of some caches with a slab that is active on a CPU, but not in ``active``.
+
+        :param active: struct pages of the known active slabs
+        """
+        members = layout(self.prog, self.slab_map.layout.type_name, ["frozen"])
+        wanted = [cache for cache in self.caches if cache.id in ids]
+        slabs = self.slab_map.index(wanted, ScanReport())
+        # The objects of an active slab are on the CPU's list, not on its own.
+        full = slabs[(slabs.freelist == 0) & (slabs.inuse == slabs.objects)]
+        place = self.slab_map.pages.struct_page(self.slab_map.pages.pfn(full.address))
+        is_active = gather(self.memory, place, members, self.faults)["frozen"] != 0
+        return np.unique(full.cache[is_active & ~np.isin(place, active)])
 
     def sheaves(self) -> None:
         # Since Linux kernel commit 2d517aa09bbc ("slab: add opt-in caching layer of percpu

@@ -15,7 +15,7 @@ from drgn import Object
 from kcensus.engine.chase import Damage, Lanes, collect, pointer_step
 from kcensus.engine.gather import gather, gather_arrays
 from kcensus.engine.layout import layout, word_dtype
-from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words
+from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words, direct_map_start
 from kcensus.engine.rows import Addressed, spread, within
 from kcensus.engine.slub.pages import PageMap
 from kcensus.kernel.block.operations import Operations
@@ -139,6 +139,10 @@ def bios_of(kernel: Kernel, heads: Words, tails: Words, *, limit: int = _MAX_CHA
     )
     # Only bi_private leads from a request to its owner.
     _, has_owner = gather_arrays(memory, private[private != 0], 1, word_dtype(prog), Faults())
+    # All code outside of the direct map may lack symbols, but none inside of it.
+    is_inside = column["end_io"] - np.uint64(direct_map_start(prog)) < np.uint64(memory.end)
+    named = np.array([*functions], np.uint64)
+    is_bent = is_inside & (column["end_io"] != 0) & ~np.isin(column["end_io"], named)
     return Bios(
         address=nodes,
         request=lanes,
@@ -151,7 +155,7 @@ def bios_of(kernel: Kernel, heads: Words, tails: Words, *, limit: int = _MAX_CHA
         folio=folio,
         inode=inode,
         functions=functions,
-        torn=len(cut) + int((~known).sum()) + lost + int((~has_owner).sum()),
+        torn=len(cut) + int((~known).sum()) + lost + int((~has_owner).sum() + is_bent.sum()),
         faults=faults,
     )
 

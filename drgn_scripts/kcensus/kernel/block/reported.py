@@ -13,7 +13,7 @@ import drgn
 from kcensus.human import counted, human_seconds
 from kcensus.kernel.block.disks import Disk
 from kcensus.kernel.kernel import Kernel, once
-from kcensus.kernel.log import HUNG_TASK, Line, records
+from kcensus.kernel.log import HUNG_TASK, Line, read_log
 from kcensus.kernel.names import DAMAGED, decode
 from kcensus.kernel.tasks.hung import Hang, present
 from kcensus.kernel.tasks.tasks import tasks
@@ -74,15 +74,7 @@ class Reported:
 @once
 def reported(kernel: Kernel) -> Reported:
     """Return the messages; none if the log cannot be read."""
-    return parse(_lines(kernel))
-
-
-@once
-def _lines(kernel: Kernel) -> list[Line]:
-    try:
-        return records(kernel.prog)
-    except DAMAGED:
-        return []
+    return parse(read_log(kernel).lines)
 
 
 def parse(lines: Iterable[Line]) -> Reported:
@@ -106,7 +98,7 @@ def _told(kernel: Kernel) -> tuple[float, list[float], list[str]]:
 
     Lines of :data:`_USUAL` are left out.
     """
-    lines = [(at, text) for at, text in _lines(kernel)[-_MAX_READ:] if at is not None]
+    lines = [(at, text) for at, text in read_log(kernel).lines[-_MAX_READ:] if at is not None]
     rare = [(at, text) for at, text in lines if not _USUAL.search(text)]
     return lines[0][0] if lines else -1.0, [at for at, _ in rare], [text for _, text in rare]
 

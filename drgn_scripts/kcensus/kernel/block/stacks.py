@@ -7,6 +7,7 @@ import contextlib
 import re
 import stat
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -16,6 +17,7 @@ import numpy as np
 from drgn import Object, cast
 
 from kcensus.engine.memory import Faults
+from kcensus.engine.zeros import present
 from kcensus.human import listed
 from kcensus.kernel.block.disks import BlockDevices, Disk, block_devices
 from kcensus.kernel.kernel import Kernel, once
@@ -186,19 +188,27 @@ def _row(devices: BlockDevices, bdev: Object) -> _Lower:
     return [(int(devices.partitions.disk[row]), int(devices.partitions.number[row]))]
 
 
+def _below(devices: BlockDevices, bdevs: Iterable[Object], faults: Faults) -> _Lower:
+    """Return the disks that a driver names; each of them is on the kernel's list."""
+    rows = [_row(devices, each) for each in bdevs]
+    if lost := rows.count([]):
+        faults["a disk below another one is on no list"] += lost
+    return [lower for row in rows for lower in row]
+
+
 def _dm(kernel: Kernel, disk: Disk, devices: BlockDevices, faults: Faults) -> _Lower:
     mapped = Object(kernel.prog, "struct mapped_device *", value=disk.private)
-    table = cast("struct dm_table *", mapped.map)
+    table = cast("struct dm_table *", present(mapped[0]).map)
     if not table:
         return []
     listed = _listed(kernel, table.devices, "struct dm_dev_internal", "list", faults)
-    return [lower for each in listed for lower in _row(devices, each.dm_dev.bdev)]
+    return _below(devices, (each.dm_dev.bdev for each in listed), faults)
 
 
 def _md(kernel: Kernel, disk: Disk, devices: BlockDevices, faults: Faults) -> _Lower:
     array = Object(kernel.prog, "struct mddev *", value=disk.private)
-    listed = _listed(kernel, array.disks, "struct md_rdev", "same_set", faults)
-    return [lower for each in listed for lower in _row(devices, each.bdev)]
+    listed = _listed(kernel, present(array[0]).disks, "struct md_rdev", "same_set", faults)
+    return _below(devices, (each.bdev for each in listed), faults)
 
 
 def _listed(
@@ -220,7 +230,7 @@ def _loop(kernel: Kernel, disk: Disk, devices: BlockDevices, faults: Faults) -> 
     :raises LookupError: the disk is not on the kernel's list
     """
     loop = Object(kernel.prog, "struct loop_device *", value=disk.private)
-    file = loop.lo_backing_file
+    file = present(loop[0]).lo_backing_file
     if not file:
         return []
     inode = file.f_mapping.host

@@ -15,6 +15,7 @@ from drgn import Object, Program, cast, sizeof
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Memory
+from kcensus.engine.zeros import present
 from kcensus.kernel.idr import idr_entries
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.lists import list_members
@@ -121,18 +122,18 @@ def _names(memory: Memory) -> tuple[int, int]:
 
 def _device(md: Object, devices: MappedDevices) -> MappedDevice:
     """Return a device with its targets up to the first unreadable or impossible one."""
-    number, name = decode(md.name.string_()), ""
+    number, name = decode(present(md[0]).name.string_()), ""
     targets: list[DmTarget] = []
     try:
         # Since Linux kernel commit b82096afc8af ("dm ioctl: replace device hash with red-black
         # tree") (in v5.13), hash_cell is a node of a tree; interface_ptr points to it either way.
         cell = cast("struct hash_cell *", md.interface_ptr)
-        name = name_at(cell.name) if cell else ""
+        name = name_at(present(cell[0]).name) if cell else ""
     except (drgn.FaultError, LookupError):
         devices.damaged += 1
     try:
         table, end = cast("struct dm_table *", md.map), 0
-        for index in range(int(table.num_targets) if table else 0):
+        for index in range(int(present(table[0]).num_targets) if table else 0):
             target = table.targets[index]
             begin, length = int(target.begin), int(target.len)
             if begin != end or not length:  # the targets of a table have no gaps

@@ -14,12 +14,13 @@ import numpy.typing as npt
 import pandas as pd
 
 from kcensus.engine.chase import Damage, Lanes, collect, pointer_step
-from kcensus.engine.gather import gather, gather_words, is_lost
+from kcensus.engine.gather import gather, gather_words
 from kcensus.engine.layout import layout, word_dtype
 from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words
 from kcensus.engine.rows import Addressed
 from kcensus.engine.slub.percpu import node_ids
 from kcensus.engine.strings import c_strings
+from kcensus.engine.zeros import is_lost
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.names import DAMAGED, decode
 from kcensus.text import printable
@@ -105,7 +106,7 @@ def memcgs(kernel: Kernel) -> Memcgs:
                 found = _walk(kernel.memory, root)
                 # There is a root at least, unless the pointer to it is bent.
                 return replace(found, damaged=max(found.damaged, int(not len(found))))
-            damaged = int(is_lost(kernel.memory, root))
+            damaged = int(is_lost(root))
         # Objects can then not be attributed to memory cgroups, but still be counted.
         except LookupError as error:
             damaged, unread = 1, f"their layout is unknown to kcensus ({printable(str(error))})"

@@ -280,6 +280,8 @@ class _Search:
         paths = dentry_paths(self.kernel, inode["first"], self.faults)
         blocks, numbers = super_blocks(self.kernel), inode["number"].tolist()
         owner = blocks.rows(inode["block"]).tolist()
+        if lost := int(np.count_nonzero(inode.readable & (np.array(owner, np.int64) < 0))):
+            self.faults["inodes of no super block"] += lost
         return pd.DataFrame(
             {
                 "path": [paths.get(row, f"inode {each}") for row, each in enumerate(numbers)],

@@ -13,19 +13,21 @@ from typing import TypeAlias
 import drgn
 import numpy as np
 
-from kcensus.engine.gather import ZEROED, gather, gather_arrays, gather_pointers, is_lost
+from kcensus.engine.gather import gather, gather_arrays, gather_pointers
 from kcensus.engine.layout import layout, word_dtype
 from kcensus.engine.memory import Faults, Words
 from kcensus.engine.slub.caches import find_caches
 from kcensus.engine.slub.scan import View, allocated, visit
 from kcensus.engine.slub.slabs import ScanReport
 from kcensus.engine.xarray import XArrayWalk
+from kcensus.engine.zeros import is_lost
 from kcensus.kernel.dm.devices import mapped_devices
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.memcg.memcgs import PER_NODE, memcgs, per_node
 from kcensus.kernel.names import integer
 from kcensus.kernel.vfs.list_lru import list_lrus
 from kcensus.kernel.vfs.super_blocks import super_blocks
+from kcensus.sources.faults import ZEROED
 
 Objects: TypeAlias = Iterator[tuple[str, Words]]
 _MAX_IDS = 1 << 16
@@ -46,7 +48,7 @@ def _list_lrus(kernel: Kernel, report: ScanReport) -> Objects:
         type_ = kernel.prog.type("struct list_lru_memcg")
         first = np.uint64(drgn.offsetof(type_, "lru"))
         known = integer(kernel.prog, "memcg_nr_cache_ids", faults) or 0
-        if not known and is_lost(memory, kernel.prog["memcg_nr_cache_ids"]):
+        if not known and is_lost(kernel.prog["memcg_nr_cache_ids"]):
             faults.update(Faults({ZEROED: 1}))
         ids = min(max(known, 0), _MAX_IDS)
         block = max(memory.chunk_bytes // (8 * max(ids, 1)), 1)

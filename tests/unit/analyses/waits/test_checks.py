@@ -31,7 +31,7 @@ def scene(monkeypatch: pytest.MonkeyPatch, *lines: tuple[float, str]) -> Figures
     """Task 103 has slept for 4 s, and waits for 102, which has slept for 3 s; 100 runs."""
     made = Scene(4, {3: 0, 2: 1}, {0: (2, Strength.PROVEN), 1: (0, Strength.PROVEN)}).figures()
     made.waiting.tasks = replace(made.waiting.tasks, now_ns=_NOW * 10**9)
-    monkeypatch.setattr("kcensus.analyses.waits.figures.log.records", lambda _: lines)
+    monkeypatch.setattr("kcensus.kernel.log.records", lambda _: lines)
     return made
 
 

@@ -18,7 +18,7 @@ _LOCKUP = "watchdog: BUG: soft lockup - CPU#1 stuck for 3s! [spin-holder:110]"
 
 def _read(*lines: str) -> of_log.Log:
     stamped = [(float(at), line) for at, line in enumerate(lines)]
-    with mock.patch.object(of_log, "records", return_value=stamped):
+    with mock.patch("kcensus.kernel.log.records", return_value=stamped):
         return of_log.kernel_log(Kernel(FakeKernel().prog))
 
 

@@ -62,7 +62,7 @@ def _advice(
 ) -> str:
     """The advice about a disk that is late for 20 s, 100 s after boot; lines are from 90 s on."""
     stamped = [(1.0, "Linux version"), *((90.0 + at, line) for at, line in enumerate(lines))]
-    monkeypatch.setattr(module, "records", lambda _: stamped)
+    monkeypatch.setattr("kcensus.kernel.log.records", lambda _: stamped)
     monkeypatch.setattr(module, "tasks", lambda _: SimpleNamespace(now_ns=100 * 10**9))
     disk: Any = SimpleNamespace(name=names[0])
     monkeypatch.setattr(module, "_names", lambda *_: names)

@@ -130,3 +130,11 @@ def test_modules_without_types_that_serve_a_disk(
     kernel.untyped_modules |= {"dm_mod", "dm_multipath", "raid1", "loop", "scsi_mod", "libiscsi"}
     assert stacks.untyped_below(kernel, 0) == modules
     assert stacks.untyped_below(kernel.renewed(), 0) == modules
+
+
+def test_a_disk_below_that_is_on_no_list_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacks, "_row", lambda _, bdev: [(bdev, 0)] if bdev else [])
+    devices: Any = None
+    faults, bdevs = Faults(), [1, 0, 2]
+    found = stacks._below(devices, bdevs, faults)
+    assert (found, faults.total()) == ([(1, 0), (2, 0)], 1)

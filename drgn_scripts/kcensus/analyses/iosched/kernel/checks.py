@@ -8,11 +8,20 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from kcensus.analyses.gaps import disk_gaps, reasons, scan_gaps, stack_gaps, wait_gaps
+from kcensus.analyses.gaps import (
+    disk_gaps,
+    log_gaps,
+    pool_gaps,
+    reasons,
+    scan_gaps,
+    stack_gaps,
+    wait_gaps,
+)
 from kcensus.analyses.iosched.kernel.figures import Figures
 from kcensus.kernel.block.disks import QueueKind, in_flight
 from kcensus.kernel.block.hardware import hardware_queues, tags_in_use
 from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.log import read_log
 from kcensus.kernel.names import DAMAGED
 from kcensus.kernel.tasks.tasks import tasks
 from kcensus.results import Check, Gap, Gauge, nonzero_gaps
@@ -98,7 +107,7 @@ def gaps(figures: Figures) -> list[Gap]:
             lacking[what] = lacking.get(what, 0) + 1
     faults = [requests.faults, figures.devices.faults, figures.hardware.faults]
     faults += [scheduler.faults for scheduler in figures.schedulers]
-    faults += [figures.bios.faults, figures.stacks.faults]
+    faults.append(figures.bios.faults)
     return [
         *(
             Gap("schedulers of disks", what, count, "their queues and starved requests are unknown")
@@ -110,6 +119,8 @@ def gaps(figures: Figures) -> list[Gap]:
         ),
         *stack_gaps(figures.kernel, figures.stacks),
         *disk_gaps(figures.kernel),
+        *pool_gaps(figures.kernel),
+        *log_gaps(read_log(figures.kernel)),
         *nonzero_gaps(
             Gap(
                 "hardware queues and their tags",

@@ -8,8 +8,8 @@ import re
 from dataclasses import dataclass, field, replace
 
 from kcensus.kernel.kernel import Kernel
-from kcensus.kernel.log import HUNG_TASK, OOPS, PLACE, Line, records
-from kcensus.kernel.names import DAMAGED, MISSING
+from kcensus.kernel.log import HUNG_TASK, OOPS, PLACE, Line, read_log
+from kcensus.kernel.names import MISSING
 from kcensus.kernel.symbols import described
 from kcensus.kernel.tasks.hung import Hang
 from kcensus.text import task_name
@@ -64,10 +64,7 @@ class Log:
 
 def kernel_log(kernel: Kernel) -> Log:
     """Return the kernel log's messages about tasks; empty if the log cannot be read."""
-    try:
-        lines = records(kernel.prog)
-    except DAMAGED:
-        return Log()
+    lines = read_log(kernel).lines
     log = Log(*_waits(lines), _oopses(lines), *_busy(lines))
     hard = _hard_lockups(lines)
     stamps = {pid: at for pid, at in hard.items() if at >= log.lockups.get(pid, (at,))[0]}
