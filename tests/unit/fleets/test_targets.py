@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import io
 import os
+import tempfile
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -113,11 +114,19 @@ def test_a_damaged_file_is_a_target_if_it_is_named_like_one(
     assert (found.targets == [str(tmp_path / name)], found.others) == (is_target, not is_target)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every directory")
-def test_a_directory_without_permission_is_named(tree: Path) -> None:
-    (tree / "a").chmod(0)
-    found = find([str(tree)])
-    assert list(found.unreadable) == [str(tree / "a")]
+def test_a_directory_without_permission_is_named() -> None:
+    user, nobody = os.geteuid(), 65534
+    with tempfile.TemporaryDirectory() as place:
+        os.chmod(place, 0o755)
+        closed = Path(place, "closed")
+        closed.mkdir(0)
+        if user == 0:
+            os.seteuid(nobody)  # root reads every directory
+        try:
+            found = find([place])
+        finally:
+            os.seteuid(user)
+    assert list(found.unreadable) == [str(closed)]
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,11 @@ def _share_of_memory() -> int | None:
 
 
 def _end_with_parent(parent: int) -> None:
-    """End this process when the worker has ended, also within a share."""
+    """End this process when the worker has ended, also within a share.
+
+    The signal of prctl(2) would come when the thread that started it ends, and threads of a Dask
+    worker come and go.
+    """
     while os.getppid() == parent:
         time.sleep(_LOOK)
     os._exit(1)
