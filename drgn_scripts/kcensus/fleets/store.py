@@ -62,6 +62,8 @@ def writer(store: str | os.PathLike[str]) -> Iterator[Writer]:
             made.begin()
             made.clean()
         yield made
+        with where.writing():
+            made.merge()
 
 
 class Writer:
@@ -157,9 +159,21 @@ class Writer:
             raise FleetError(_TAKEN) from None
         self._where.sync(table, name)
         if self._batches % _MERGED_EVERY == 0:
-            with contextlib.suppress(DeltaError, OSError):
-                table.optimize.compact(writer_properties=dataset.WRITING)
-                table.vacuum(dry_run=False)
+            self._merge(name)
+
+    def merge(self) -> None:
+        """Merge small files: for a report, each of them is as much work as many rows."""
+        if self._batches:
+            with _quiet():
+                for name in self._tables:
+                    self._merge(name)
+
+    def _merge(self, name: str) -> None:
+        table = self._tables[name]
+        with contextlib.suppress(DeltaError, OSError):  # nothing is lost; the next run does it
+            table.optimize.compact(writer_properties=dataset.WRITING)
+            self._where.sync(table, name)
+            table.vacuum(dry_run=False)
 
     def _read(self, name: str, columns: list[str] | None) -> pa.Table:
         return self._tables[name].to_pyarrow_dataset().to_table(columns=columns)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from kcensus.fleets import FleetError
 from kcensus.fleets.places import Bucket, Directory, place
@@ -52,6 +53,16 @@ def test_of_two_runs_that_begin_at_a_time_one_goes_on(
     second._run = 2
     with pytest.raises(FleetError, match="another"):
         first.begin()
+
+
+def test_a_run_leaves_one_file_of_each_day(tmp_path: Path) -> None:
+    for run in range(2):
+        with writer(tmp_path) as store:
+            for number in range(3):
+                store.add([stores.rows(stores.Target(f"{run}{number}"))])
+    files = DeltaTable(place(tmp_path).uri("targets")).file_uris()
+    assert len(files) == len({Path(file).parent for file in files}) > 0
+    assert len(read(tmp_path, "targets")) == 6
 
 
 def test_records_are_added_once(tmp_path: Path) -> None:
