@@ -70,7 +70,8 @@ class Directory:
         return dataset.uri(self._path / table)
 
     def has(self, table: str) -> bool:
-        return (self._path / table / LOG).is_dir()
+        # A full disk may leave a log without a commit.
+        return DeltaTable.is_deltatable(self.uri(table))
 
     @contextlib.contextmanager
     def owned(self) -> Iterator[None]:

@@ -244,10 +244,12 @@ class Run:
     def _take(self) -> None:
         """Wait for one job, and go on with its target."""
         left = self._written + _BATCH_SECONDS - time.monotonic()
+        wait = min(left, _MAX_HELD) if self._held else left
         try:
-            target, future = self._ended.get(timeout=max(left, 0.01))
+            target, future = self._ended.get(timeout=max(wait, 0.01))
         except queue.Empty:
-            self._write()
+            if left <= wait:
+                self._write()
             return
         del self._running[target.attempt]
         self._unread.discard(target.number)

@@ -185,13 +185,14 @@ def _quiet() -> Iterator[None]:
 
     Other threads lose what they print meanwhile: a frame of the progress bar.
     """
-    if not is_own_process():
+    if not is_own_process() or sys.stderr is None:  # with 2>&-
         yield
         return
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # it may be a file on that disk
+        sys.stderr.flush()
     kept, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 2)
     try:
+        os.dup2(null, 2)
         yield
     finally:
         os.dup2(kept, 2)
@@ -282,11 +283,11 @@ class Reader:
             if name == "targets":
                 found = self._targets if where is None else self._targets.filter(where)
                 return found.select([*columns]) if columns else found
+            targets = self._targets  # first: the rows of a later target may not be complete
             found = self._rows(name, columns, where)
             key = "record" if name == FIGURES else "attempt"
             if key in found.column_names:
-                known = self._targets[key].combine_chunks()
-                found = found.filter(pc.is_in(found[key], known))
+                found = found.filter(pc.is_in(found[key], targets[key].combine_chunks()))
             return found
         except (OSError, DeltaError, pa.ArrowException) as error:
             raise FleetError(

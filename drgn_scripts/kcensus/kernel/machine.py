@@ -14,7 +14,7 @@ from drgn.helpers.linux.timekeeping import ktime_get_real_seconds, uptime
 from kcensus.arch import name_of
 from kcensus.engine.layout import is_little_endian
 from kcensus.kernel.kernel import Kernel, once
-from kcensus.kernel.log import OOPS, PLACE, Line, is_sound, records
+from kcensus.kernel.log import OOPS, PLACE, Line, is_sound, read_log
 from kcensus.kernel.mm.pressure import pressures
 from kcensus.kernel.mm.vmstat import memory_use
 from kcensus.kernel.size import attempt
@@ -30,6 +30,8 @@ _RUNS = -1
 _TAINT_DIE = 1 << 7
 _WANTED = re.compile(f"^{_NO_PANIC}|sysrq", re.IGNORECASE)
 """Dumps without a panic, or with one that a user requested."""
+_OF_OOPS = re.compile(r"^(?!Kernel panic).|Fatal exception|Attempted to kill")
+"""Messages of an oops, and of a panic that follows one at once; others may come days later."""
 
 
 @once
@@ -38,7 +40,7 @@ def machine(kernel: Kernel) -> Machine:
     prog = kernel.prog
     if not attempt(lambda: prog.flags & drgn.ProgramFlags.IS_LINUX_KERNEL):
         return Machine()
-    taken_by = "" if kernel.live else attempt(lambda: _taken_by(prog)) or ""
+    taken_by = "" if kernel.live else attempt(lambda: _taken_by(kernel)) or ""
     return Machine(
         host=_text(lambda: prog["init_uts_ns"].name.nodename),
         time=attempt(lambda: float(ktime_get_real_seconds(prog)))
@@ -101,11 +103,12 @@ def boot_id(prog: drgn.Program) -> str:
     return digest.hexdigest()[:12] if canary else ""
 
 
-def _taken_by(prog: drgn.Program) -> str:
+def _taken_by(kernel: Kernel) -> str:
+    prog = kernel.prog
     is_known = is_sound(prog)
     message = panic_message(prog) if is_known else None
     text = printable(message.decode("utf-8", "backslashreplace")) if message else ""
-    if text and (function := attempt(lambda: faulting(records(prog)))):
+    if _OF_OOPS.search(text) and (function := attempt(lambda: faulting(read_log(kernel).lines))):
         text += f" in {function}"
     # -1 until panic() or crash_kexec() ends the kernel on a CPU, since Linux kernel commit
     # 1717f2096b54 ("panic, x86: Fix re-entrance problem due to panic on NMI") (in v4.5).

@@ -114,7 +114,8 @@ class Symbols:
             self._tables[base] = sorted(module_symbols(module))
             names = [name for _, _, name in self._tables[base]]
             # The kernel keeps no symbol without a name, but the first one, which is null.
-            if names.count("") > 1 or (not names and _has_symbols(module)):
+            is_nameless = names.count("") > 1 and not _is_livepatch(module)
+            if is_nameless or (not names and _has_symbols(module)):
                 self.damaged.add(decode(module.name.string_()))
         return self._tables[base]
 
@@ -124,6 +125,17 @@ def module_symbols(module: Object) -> list[tuple[int, int, str]]:
     with contextlib.suppress(*_UNKNOWN, drgn.OutOfBoundsError, MemoryError):
         return _symbols(module)
     return []
+
+
+def _is_livepatch(module: Object) -> bool:
+    """Return whether the kernel keeps all symbols of a module, those of sections included.
+
+    Since Linux kernel commit 1ce15ef4f605 ("module: preserve Elf information for livepatch
+    modules") (in v4.7).
+    """
+    with contextlib.suppress(*_UNKNOWN):
+        return bool(module.klp)
+    return False
 
 
 def _has_symbols(module: Object) -> bool:

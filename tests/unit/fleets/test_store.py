@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,7 +13,7 @@ from deltalake import DeltaTable
 
 from kcensus.fleets import FleetError
 from kcensus.fleets.places import Bucket, Directory, place
-from kcensus.fleets.store import FIGURES, Writer, current, read, writer
+from kcensus.fleets.store import FIGURES, Writer, _quiet, current, read, writer
 from kcensus.fleets.tables import arrow, utc
 from kcensus.store.layout import SCHEMA
 from tests.unit.fleets import stores
@@ -63,6 +65,27 @@ def test_a_run_leaves_one_file_of_each_day(tmp_path: Path) -> None:
     files = DeltaTable(place(tmp_path).uri("targets")).file_uris()
     assert len(files) == len({Path(file).parent for file in files}) > 0
     assert len(read(tmp_path, "targets")) == 6
+
+
+def test_a_log_without_a_commit_is_no_table(tmp_path: Path) -> None:
+    """As a full disk leaves it."""
+    (tmp_path / "findings" / "_delta_log").mkdir(parents=True)
+    with writer(tmp_path) as store:
+        store.add([stores.rows(stores.Target("a"))])
+    assert len(read(tmp_path, "targets")) == 1
+
+
+def test_the_standard_error_is_back_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kcensus.fleets.store.is_own_process", lambda: True)
+    before, within = os.fstat(2), []
+    with contextlib.suppress(KeyboardInterrupt), _quiet():
+        within.append(os.fstat(2).st_rdev)
+        raise KeyboardInterrupt
+    assert within == [os.stat(os.devnull).st_rdev]
+    assert os.path.samestat(before, os.fstat(2))
+    monkeypatch.setattr("sys.stderr", None)
+    with _quiet():
+        assert os.path.samestat(before, os.fstat(2))
 
 
 def test_records_are_added_once(tmp_path: Path) -> None:

@@ -57,6 +57,21 @@ def test_symbols_of_a_module_without_debug_info(monkeypatch: pytest.MonkeyPatch)
     assert found(0x2040) == ("0x2040", "dm_x")
 
 
+@pytest.mark.parametrize("is_livepatch", [False, True])
+def test_only_a_livepatch_keeps_symbols_without_names(
+    monkeypatch: pytest.MonkeyPatch, is_livepatch: bool
+) -> None:
+    members = "0 char [56] name; 56 unsigned int num_symtab; 60 bool klp"
+    k = FakeKernel("6.10", f"struct module 64 : {members}")
+    module = k.alloc("struct module", num_symtab=3, name=b"x\0", klp=is_livepatch).address_of_()
+    symbols = [SimpleNamespace(address=at, size=1, name="") for at in range(3)]
+    monkeypatch.setattr("kcensus.kernel.symbols.address_to_module", lambda *_: module)
+    monkeypatch.setattr("kcensus.kernel.symbols.module_kallsyms", lambda _: symbols)
+    found = Symbols(k.prog)
+    found(2)
+    assert found.damaged == (set() if is_livepatch else {"x"})
+
+
 _NAMED = ((0x1000, 64, "copy"), (0x2000, 64, "locks"), (0x1800, 16, "end"))
 
 

@@ -14,6 +14,7 @@ from kcensus.analyses.runner import Context
 from kcensus.arch import KNOWN, name_of
 from kcensus.engine import memory
 from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.log import Log
 from kcensus.kernel.machine import _taken_by, faulting, machine
 from kcensus.kernel.size import machine_size
 from kcensus.results import Answer
@@ -95,7 +96,8 @@ def test_a_kernel_may_run_on_after_an_oops(
         mock.patch("kcensus.kernel.machine.is_sound", return_value=True),
         mock.patch("kcensus.kernel.machine.panic_task", side_effect=LookupError),
     ):
-        assert _taken_by(prog).endswith(ends)
+        kernel: Any = SimpleNamespace(prog=prog)
+        assert _taken_by(kernel).endswith(ends)
 
 
 _NULL = "BUG: kernel NULL pointer dereference, address: 0000000000000008"
@@ -115,6 +117,26 @@ _NULL = "BUG: kernel NULL pointer dereference, address: 0000000000000008"
 )  # fmt: skip
 def test_the_function_of_the_last_oops(lines: list[str], function: str) -> None:
     assert faulting((0.0, line) for line in lines) == function
+
+
+@pytest.mark.parametrize(
+    ("message", "is_of_oops"),
+    [
+        ("BUG: kernel NULL pointer dereference, address: 0000000000000008", True),
+        ("Kernel panic - not syncing: Fatal exception in interrupt", True),
+        ("Kernel panic - not syncing: hung_task: blocked tasks", False),
+    ],
+)
+def test_only_the_panic_of_an_oops_has_its_function(message: str, is_of_oops: bool) -> None:
+    log = Log([(0.0, _NULL), (0.0, "RIP: 0010:bio_endio+0x5e/0x70")])
+    kernel: Any = SimpleNamespace(prog={})
+    with (
+        mock.patch("kcensus.kernel.machine.panic_message", return_value=message.encode()),
+        mock.patch("kcensus.kernel.machine.is_sound", return_value=True),
+        mock.patch("kcensus.kernel.machine.read_log", return_value=log),
+        mock.patch("kcensus.kernel.machine.panic_task", side_effect=LookupError),
+    ):
+        assert _taken_by(kernel).endswith(" in bio_endio") == is_of_oops
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,8 @@ class _Search:
         :param active: struct pages of the known active slabs
         """
         members = layout(self.prog, self.slab_map.layout.type_name, ["frozen"])
-        wanted = [cache for cache in self.caches if cache.id in ids]
+        chosen = {*ids.tolist()}
+        wanted = [cache for cache in self.caches if cache.id in chosen]
         slabs = self.slab_map.index(wanted, ScanReport())
         # The objects of an active slab are on the CPU's list, not on its own.
         full = slabs[(slabs.freelist == 0) & (slabs.inuse == slabs.objects)]
