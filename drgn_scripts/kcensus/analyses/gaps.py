@@ -93,23 +93,27 @@ def disk_gaps(kernel: Kernel) -> list[Gap]:
 
 
 def pool_gaps(kernel: Kernel) -> list[Gap]:
-    """Return what is damaged of workqueues and of names of functions, if they were read."""
-    own = []
-    if (names := already(symbols_of, kernel)) is not None:
-        effect = "waits known from functions of modules may be missing"
-        reason = f"they contradict their number: {_few(sorted(names.damaged))}"
-        own += nonzero_gaps(Gap("symbols of modules", reason, len(names.damaged), effect))
+    """Return a gap for damaged workqueues, if they were read."""
     if (found := already(workqueues, kernel)) is None:
-        return own
+        return []
     reason, effect = "torn, unreadable or inconsistent", "workers that wait may be missing"
     lost = found.damaged
     if not kernel.live and found.cpu_pools is not None:
         lost += max(found.cpu_pools - found.bound_pools, 0)
-    return own + nonzero_gaps(Gap("worker pools or lists of workqueues", reason, lost, effect))
+    return nonzero_gaps(Gap("worker pools or lists of workqueues", reason, lost, effect))
+
+
+def symbol_gaps(kernel: Kernel) -> list[Gap]:
+    """Return a gap for damaged symbols of modules, if they were read."""
+    if (names := already(symbols_of, kernel)) is None:
+        return []
+    reason = f"they contradict their number: {_few(sorted(names.damaged))}"
+    effect = "waits known from functions of modules may be missing"
+    return nonzero_gaps(Gap("symbols of modules", reason, len(names.damaged), effect))
 
 
 def log_gaps(log: Log) -> list[Gap]:
-    """Return what is damaged of the kernel log."""
+    """Return a gap for damaged records of the kernel log."""
     effect = "reports of hung tasks, lockups and disks may be missing"
     return nonzero_gaps(Gap("kernel log", printable(log.damage), log.lost, effect))
 

@@ -15,6 +15,10 @@ from kcensus.sources.faults import ZEROED
 
 T = TypeVar("T", bound=Object)
 _FINDER = "kcensus variables"
+_NEVER_ZERO = frozenset(
+    {"init_task", "jiffies", "jiffies_64", "max_pfn", "nr_cpu_ids", "nr_threads", "prb", "tk_core"}
+)
+"""Variables without a list that are not 0 on any kernel that runs."""
 
 
 def is_zeroed(prog: Program, address: int) -> bool:
@@ -60,21 +64,38 @@ def note_variables(prog: Program) -> None:
 def lost_variables(prog: Program) -> list[str]:
     """Return the names of variables that were looked up, and are on pages that are all zero.
 
-    Variables of a kernel, or of a module, share their pages with others that are not zero.
+    A variable that may be 0 can be alone on a page that was never written. So it is lost if another
+    one that was looked up is on its page, or if it is never 0 itself.
     """
     noted = cast("dict[tuple[str, FindObjectFlags, str | None], None]", prog.cache[note_variables])
-    lost, places, per_cpu = set(), addresses_of(prog.platform), _per_cpu(prog)
+    places, per_cpu = addresses_of(prog.platform), _per_cpu(prog)
+    pages: dict[int, dict[str, Object]] = {}
     for name, flags, file in [*noted]:
         try:
-            address = prog.object(name, flags, file).address_
+            variable = prog.object(name, flags, file)
+            address = variable.address_
         except (LookupError, drgn.FaultError, drgn.ObjectAbsentError, NotRecorded):
             continue
         # The address of a per-CPU variable can be an offset.
         if address is None or address not in places or address in per_cpu:
             continue
         if is_zeroed(prog, address):
-            lost.add(name)
-    return sorted(lost)
+            pages.setdefault(address & -int(prog["PAGE_SIZE"]), {})[name] = variable
+    return sorted(
+        name
+        for found in pages.values()
+        for name, variable in found.items()
+        if len(found) > 1 or name in _NEVER_ZERO or _has_list(variable)
+    )
+
+
+def _has_list(variable: Object) -> bool:
+    """Return whether a variable is, or has, the head of a list: it points to itself if empty."""
+    type_ = variable.type_
+    if type_.kind != drgn.TypeKind.STRUCT:
+        return False
+    heads = (type_, *(member.type for member in type_.members or ()))
+    return any(each.type_name() == "struct list_head" for each in heads)
 
 
 def _per_cpu(prog: Program) -> range:

@@ -18,7 +18,7 @@ _PLACE = re.compile(r"\+0x[0-9a-f]+(/0x[0-9a-f]+)?")
 """Offset in a function, and its size: they differ between builds of a kernel."""
 _TASK = re.compile(r" \(task (.*)\)$")
 """Task that panicked, at the end of the message."""
-_FUNCTION = re.compile(r" in ([\w.]+(?: \[[\w-]+\])?)$", re.ASCII)
+_FUNCTION = re.compile(r" in (?!interrupt$)([\w.]+(?: \[[\w-]+\])?)$", re.ASCII)
 """Function of the oops, at the end of the message without the task."""
 _OF = re.compile(r" of (?=\S*/).*")
 """File or mount that an object belongs to, at the end of its name."""

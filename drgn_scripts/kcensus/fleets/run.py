@@ -193,9 +193,10 @@ class Run:
 
     def _offers_more(self, row: Mapping[str, Any]) -> bool:
         """Return whether this run allows more memory, or other debug info, than that of a row."""
-        before, now = row.get("debug_info") or "", self._debug_info
-        is_new = not {*now.split(os.pathsep)} <= {*before.split(os.pathsep), ""}
+        before = (row.get("debug_info") or "").split(os.pathsep)
+        is_new = not {*self._debug_info.split(os.pathsep)} <= {*before, ""}
         is_newer = self._debug_info_changed > row["started"].timestamp()
+        is_newer &= bool(row["tried"]) or row["step"] in ("types", "open")
         return is_new or is_newer or self._limits.memory > (row.get("memory_limit") or 0)
 
     def over(self, paths: Sequence[str], unreadable: Mapping[str, str]) -> Tally:
@@ -208,7 +209,7 @@ class Run:
         try:
             while todo or self._running:
                 self._check()
-                while todo and len(self._running) < self._most:
+                while todo and len(self._running) + len(self._held) < self._most:
                     self._submit(todo.popleft())
                 self._take()
                 held, self._held = self._held, []

@@ -183,7 +183,8 @@ class Writer:
 def _quiet() -> Iterator[None]:
     """Drop the backtraces that threads of delta-rs print where a disk is full.
 
-    Other threads lose what they print meanwhile: a frame of the progress bar.
+    Other threads lose what they print meanwhile, and processes that they start have no standard
+    error: a frame of the progress bar, and the messages of a nurse that was replaced.
     """
     if not is_own_process() or sys.stderr is None:  # with 2>&-
         yield

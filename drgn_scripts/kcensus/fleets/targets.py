@@ -8,6 +8,7 @@ import glob
 import os
 import re
 import stat
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,7 +67,8 @@ def find(words: Iterable[str], lines: Iterable[str] = ()) -> Found:
 def changed(paths: Iterable[str]) -> float:
     """Return when files, or directories and the files below, last changed; seconds since 1970.
 
-    A file that is moved into a directory may be old, but the directory changes.
+    A file that is moved into a directory may be old, but the directory changes. Times in the future
+    count as now.
     """
     latest = 0.0
     for path in paths:
@@ -78,7 +80,7 @@ def changed(paths: Iterable[str]) -> float:
         for each in (path, *below):
             with contextlib.suppress(OSError):
                 latest = max(latest, os.stat(each).st_mtime)
-    return latest
+    return min(latest, time.time())
 
 
 def _real(path: str) -> str:

@@ -30,6 +30,8 @@ _RUNS = -1
 _TAINT_DIE = 1 << 7
 _WANTED = re.compile(f"^{_NO_PANIC}|sysrq", re.IGNORECASE)
 """Dumps without a panic, or with one that a user requested."""
+_AFTER_OOPS = 16
+"""Lines after an oops that may have its registers."""
 _OF_OOPS = re.compile(r"^(?!Kernel panic).|Fatal exception|Attempted to kill")
 """Messages of an oops, and of a panic that follows one at once; others may come days later."""
 
@@ -123,17 +125,17 @@ def _taken_by(kernel: Kernel) -> str:
 
 
 def faulting(lines: Iterable[Line]) -> str:
-    """Return the function of the last oops in a log; empty without one.
+    """Return the function of the first oops in a log; empty without one.
 
-    The message of a panic after an oops often has only the kind of access.
+    The message of a panic after an oops often has only the kind of access. Of several, drgn's
+    helper returns the first, too.
     """
-    function, is_near = "", False
+    near = 0
     for _, line in lines:
-        if OOPS.search(line):
-            is_near = True
-        elif is_near and (match := PLACE.search(line)):
-            function, is_near = described(match[1], match[2] or ""), False
-    return function
+        near = _AFTER_OOPS if OOPS.search(line) else near - 1
+        if near > 0 and (match := PLACE.search(line)):
+            return described(match[1], match[2] or "")
+    return ""
 
 
 def _text(ask: Callable[[], drgn.Object]) -> str:

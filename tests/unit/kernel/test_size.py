@@ -110,12 +110,13 @@ _NULL = "BUG: kernel NULL pointer dereference, address: 0000000000000008"
          "bio_endio [dm_mod]"),
         ([_NULL, "pc : bio_endio+0x5e/0x70", "lr : submit_bio+0x1/0x2"], "bio_endio"),
         ([_NULL, "RIP: 0010:first+0x1/0x2", _NULL, "RIP: 0010:second+0x1/0x2", "RIP: 0010:x+0x1/2"],
-         "second"),
+         "first"),
+        ([_NULL, *["Code:"] * 16, "RIP: 0010:later+0x1/0x2"], ""),
         (["watchdog: BUG: soft lockup - CPU#0 stuck for 22s!", "RIP: 0010:spin+0x1/0x2"], ""),
         ([_NULL], ""),
     ],
 )  # fmt: skip
-def test_the_function_of_the_last_oops(lines: list[str], function: str) -> None:
+def test_the_function_of_the_first_oops(lines: list[str], function: str) -> None:
     assert faulting((0.0, line) for line in lines) == function
 
 

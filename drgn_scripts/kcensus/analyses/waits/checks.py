@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import drgn
 import numpy as np
 
-from kcensus.analyses.gaps import disk_gaps, log_gaps, pool_gaps, wait_gaps
+from kcensus.analyses.gaps import disk_gaps, log_gaps, pool_gaps, symbol_gaps, wait_gaps
 from kcensus.analyses.waits.figures import Figures
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import Strength
@@ -152,7 +152,7 @@ def gaps(figures: Figures) -> list[Gap]:
             "holders known from code alone are missing",
         ),
     )
-    parts = disk_gaps(figures.kernel) + pool_gaps(figures.kernel)
+    parts = disk_gaps(figures.kernel) + pool_gaps(figures.kernel) + symbol_gaps(figures.kernel)
     parts += log_gaps(read_log(figures.kernel))
     slab_map = None
     with contextlib.suppress(drgn.FaultError):

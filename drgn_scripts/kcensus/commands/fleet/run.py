@@ -153,16 +153,16 @@ def _cluster(address: str | None, width: int, *, measured: bool) -> Iterator[Exe
     from kcensus.fleets.executors import Cluster
 
     clients.silence()
-    dask.config.set({} if measured else clients.LEAN)
-    local = nullcontext() if address else LocalCluster(
-        n_workers=width, threads_per_worker=1, dashboard_address="127.0.0.1:0",
-        memory_limit=0,  # targets have their own limit
-        silence_logs=logging.CRITICAL,
-    )  # fmt: skip
-    with local as own, clients.client(own or address) as client:
-        if find_spec("bokeh"):
-            complain(f"dashboard of the cluster: {client.dashboard_link}")
-        yield Cluster(client)
+    with dask.config.set({} if measured else clients.LEAN):
+        local = nullcontext() if address else LocalCluster(
+            n_workers=width, threads_per_worker=1, dashboard_address="127.0.0.1:0",
+            memory_limit=0,  # targets have their own limit
+            silence_logs=logging.CRITICAL,
+        )  # fmt: skip
+        with local as own, clients.client(own or address) as client:
+            if find_spec("bokeh"):
+                complain(f"dashboard of the cluster: {client.dashboard_link}")
+            yield Cluster(client)
 
 
 @contextmanager

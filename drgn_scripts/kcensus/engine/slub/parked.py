@@ -160,7 +160,8 @@ class _Search:
             again = gather(self.memory, addresses[rows], active, self.faults, may_be_zero=idle)
             unread = ids[rows[~again.readable]]
             self.lost.append(unread[self.slab_map.counted(self.caches)[unread] != 0])
-            self.lost.append(self.unused(np.unique(ids[rows[again.readable]]), cpu["slab"]))
+            if not self.slab_map.live:  # there, slabs change their CPU between the readings
+                self.lost.append(self.unused(np.unique(ids[rows[again.readable]]), cpu["slab"]))
 
     def unused(self, ids: Ids, active: Words) -> Ids:
         """Return those of some caches with a slab that is active on a CPU, but not in ``active``.

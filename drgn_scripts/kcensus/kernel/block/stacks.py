@@ -20,6 +20,7 @@ from kcensus.engine.memory import Faults
 from kcensus.engine.zeros import present
 from kcensus.human import listed
 from kcensus.kernel.block.disks import BlockDevices, Disk, block_devices
+from kcensus.kernel.block.unlisted import is_removed
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.lists import list_members
 from kcensus.kernel.names import DAMAGED
@@ -188,12 +189,16 @@ def _row(devices: BlockDevices, bdev: Object) -> _Lower:
     return [(int(devices.partitions.disk[row]), int(devices.partitions.number[row]))]
 
 
-def _below(devices: BlockDevices, bdevs: Iterable[Object], faults: Faults) -> _Lower:
-    """Return the disks that a driver names; each of them is on the kernel's list."""
-    rows = [_row(devices, each) for each in bdevs]
-    if lost := rows.count([]):
-        faults["a disk below another one is on no list"] += lost
-    return [lower for row in rows for lower in row]
+def _below(kernel: Kernel, bdevs: Iterable[Object], faults: Faults) -> _Lower:
+    """Return the disks that a driver names; unless removed, each is on the kernel's list."""
+    devices, found = block_devices(kernel), list[tuple[int, int]]()
+    for bdev in bdevs:
+        row = _row(devices, bdev)
+        # On a running kernel, disks come and go between the readings.
+        if not row and not kernel.live and not (bdev and is_removed(bdev.bd_disk)):
+            faults["a disk below another one is on no list"] += 1
+        found += row
+    return found
 
 
 def _dm(kernel: Kernel, disk: Disk, devices: BlockDevices, faults: Faults) -> _Lower:
@@ -202,13 +207,13 @@ def _dm(kernel: Kernel, disk: Disk, devices: BlockDevices, faults: Faults) -> _L
     if not table:
         return []
     listed = _listed(kernel, table.devices, "struct dm_dev_internal", "list", faults)
-    return _below(devices, (each.dm_dev.bdev for each in listed), faults)
+    return _below(kernel, (each.dm_dev.bdev for each in listed), faults)
 
 
 def _md(kernel: Kernel, disk: Disk, devices: BlockDevices, faults: Faults) -> _Lower:
     array = Object(kernel.prog, "struct mddev *", value=disk.private)
     listed = _listed(kernel, present(array[0]).disks, "struct md_rdev", "same_set", faults)
-    return _below(devices, (each.bdev for each in listed), faults)
+    return _below(kernel, (each.bdev for each in listed), faults)
 
 
 def _listed(

@@ -44,13 +44,24 @@ def missing_from(devices: BlockDevices, kernel: Kernel) -> list[str]:
 def _is_device(disk: Object) -> bool:
     """Return whether a disk is on the list of all devices: it was added, and not removed since."""
     with contextlib.suppress(drgn.FaultError, NotRecorded):
+        return _is_listed(disk)
+    return False
+
+
+def _is_listed(disk: Object) -> bool:
+    part = disk.part0
+    device = part.bd_device if part.type_.kind == drgn.TypeKind.POINTER else part.member_("__dev")
+    # Since v5.1, the node is in the private part of the device.
+    holder = device if device.type_.has_member("knode_class") else device.p
+    return bool(holder.knode_class.n_klist)
+
+
+def is_removed(disk: Object) -> bool:
+    """Return whether a disk was removed; tables of device mapper may keep it for long."""
+    with contextlib.suppress(drgn.FaultError, NotRecorded):
         part = disk.part0
-        device = (
-            part.bd_device if part.type_.kind == drgn.TypeKind.POINTER else part.member_("__dev")
-        )
-        # Since v5.1, the node is in the private part of the device.
-        holder = device if device.type_.has_member("knode_class") else device.p
-        return bool(holder.knode_class.n_klist)
+        is_disk = part.type_.kind != drgn.TypeKind.POINTER or part.bd_disk == disk
+        return bool(disk) and is_disk and not _is_listed(disk)
     return False
 
 

@@ -133,8 +133,14 @@ def test_modules_without_types_that_serve_a_disk(
 
 
 def test_a_disk_below_that_is_on_no_list_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stacks, "_row", lambda _, bdev: [(bdev, 0)] if bdev else [])
-    devices: Any = None
-    faults, bdevs = Faults(), [1, 0, 2]
-    found = stacks._below(devices, bdevs, faults)
-    assert (found, faults.total()) == ([(1, 0), (2, 0)], 1)
+    """Unless it was removed, or the kernel runs."""
+    rows = {"vda": [(1, 0)], "lost": [], "removed": []}
+    monkeypatch.setattr(stacks, "block_devices", lambda _: None)
+    monkeypatch.setattr(stacks, "_row", lambda _, bdev: rows[bdev.bd_disk])
+    monkeypatch.setattr(stacks, "is_removed", lambda disk: disk == "removed")
+    bdevs: Any = [SimpleNamespace(bd_disk=name) for name in rows]
+    for live, lost in ((False, 1), (True, 0)):
+        kernel: Any = SimpleNamespace(live=live)
+        faults = Faults()
+        assert stacks._below(kernel, bdevs, faults) == [(1, 0)]
+        assert faults.total() == lost

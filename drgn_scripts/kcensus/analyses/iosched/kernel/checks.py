@@ -15,6 +15,7 @@ from kcensus.analyses.gaps import (
     reasons,
     scan_gaps,
     stack_gaps,
+    symbol_gaps,
     wait_gaps,
 )
 from kcensus.analyses.iosched.kernel.figures import Figures
@@ -120,6 +121,7 @@ def gaps(figures: Figures) -> list[Gap]:
         *stack_gaps(figures.kernel, figures.stacks),
         *disk_gaps(figures.kernel),
         *pool_gaps(figures.kernel),
+        *symbol_gaps(figures.kernel),
         *log_gaps(read_log(figures.kernel)),
         *nonzero_gaps(
             Gap(
