@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from kcensus.fleets.split import travel
     from kcensus.sources import Target
 
+_KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
+"""Environment for glibc: the memory of an answer is used again for the next one. The system, which
+clears what it gives, takes 3.5 s in place of 11 s for 55 million dentries."""
 _START = 120.0
 """Seconds to open a target."""
 _IDLE = 60.0
@@ -40,8 +43,9 @@ class Follower:
 
     def __init__(self, order: Order) -> None:
         self._process, self._connection = connected(
-            "from kcensus.fleets.split.follower import main; main()", KCENSUS_SYMBOLS=order.places
-        )
+            "from kcensus.fleets.split.follower import main; main()",
+            KCENSUS_SYMBOLS=order.places, **_KEEP_MEMORY,
+        )  # fmt: skip
         self._connection.send(order)
         self._work = ""
 

@@ -18,8 +18,8 @@ from kcensus.fleets.split import Outcome, travel
 LEAST_TASKS = 64
 """Tasks from which on they are divided: fewer take less than the way to the workers and back, which
 is 0.2 to 0.4 seconds; a task takes 7 ms."""
-_MOST_TASKS = 64
-"""Of a share: each task returns up to a megabyte."""
+_MOST_TASKS = 16
+"""Of a share: each task returns up to 6 MB."""
 _SHARES = 8
 """Per process, so that all end at nearly the same time."""
 _WAITING = 3
