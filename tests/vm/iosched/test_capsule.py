@@ -113,7 +113,8 @@ def test_registers_of_programs_are_wiped(case: Case) -> None:
         start = int(task) + _vectors(prog)
         length = int(task) + cache.object_size - start
         old, new = _known(plain, start, length), _known(redacted, start, length)
-        assert not any(new)
+        # Of an emptied page, one byte is not 0, so that it does not count as lost.
+        assert new.strip(b"\0") in (b"", b"\xff")
         kept += any(old)
         if not task.mm:
             continue
