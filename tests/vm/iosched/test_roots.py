@@ -57,11 +57,7 @@ def test_a_look_up_wakes_those_that_wait_for_its_name() -> None:
 
 @pytest.mark.parametrize(
     ("release", "scenario", "disk"),
-    [
-        ("6.1", "iosched-bfq", "vda"),
-        ("6.1", "waits-convoy", "sda"),
-        ("7.3", "iosched-kyber", "vda"),
-    ],
+    [("6.1", "iosched-bfq", "vda"), ("7.3", "iosched-kyber", "vda")],
 )
 def test_a_disk_is_one_finding(release: str, scenario: str, disk: str) -> None:
     findings = analyzed(opened(build(release, scenario), "xfs"), "waits").findings
