@@ -44,7 +44,7 @@ class _Pages(PageStore):
 
     changed: dict[int, bytes] = {}
     read_frames: dict[int, str] | None = None
-    """The frames in the order they were read in, and their first readers; None if nobody asks."""
+    """The frames in reading order, and their first readers; None while they are not noted."""
     size = 4096
 
     def read(self, address: int, count: int) -> bytes:

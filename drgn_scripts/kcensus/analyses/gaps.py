@@ -16,7 +16,7 @@ from kcensus.kernel.block.stacks import Stacks, kind_of, stacks
 from kcensus.kernel.block.unlisted import unlisted_disks
 from kcensus.kernel.dm.devices import mapped_devices
 from kcensus.kernel.kernel import Kernel, already
-from kcensus.kernel.log import Log
+from kcensus.kernel.log import Log, read_log
 from kcensus.kernel.symbols import symbols_of
 from kcensus.kernel.workqueues import workqueues
 from kcensus.results import Gap, nonzero_gaps
@@ -65,7 +65,13 @@ def _scan_gaps(slab_map: SlabMap, report: ScanReport, objects: str) -> Iterator[
     yield Gap("freelists of CPUs, or sheaves", "torn or unreadable", report.lists_lost, effect)
 
 
-def disk_gaps(kernel: Kernel) -> list[Gap]:
+def shared_gaps(kernel: Kernel) -> list[Gap]:
+    """Return the gaps of disks, workqueues, symbols and the log, which several analyses read."""
+    disks, pools = _disk_gaps(kernel), _pool_gaps(kernel)
+    return disks + pools + _symbol_gaps(kernel) + _log_gaps(read_log(kernel))
+
+
+def _disk_gaps(kernel: Kernel) -> list[Gap]:
     """Return the damaged parts of disks, of stacked and mapped ones too, if they were read."""
     own = []
     if (found := already(stacks, kernel)) is not None:
@@ -92,7 +98,7 @@ def disk_gaps(kernel: Kernel) -> list[Gap]:
     ]
 
 
-def pool_gaps(kernel: Kernel) -> list[Gap]:
+def _pool_gaps(kernel: Kernel) -> list[Gap]:
     """Return a gap for damaged workqueues, if they were read."""
     if (found := already(workqueues, kernel)) is None:
         return []
@@ -103,7 +109,7 @@ def pool_gaps(kernel: Kernel) -> list[Gap]:
     return nonzero_gaps(Gap("worker pools or lists of workqueues", reason, lost, effect))
 
 
-def symbol_gaps(kernel: Kernel) -> list[Gap]:
+def _symbol_gaps(kernel: Kernel) -> list[Gap]:
     """Return a gap for damaged symbols of modules, if they were read."""
     if (names := already(symbols_of, kernel)) is None:
         return []
@@ -112,7 +118,7 @@ def symbol_gaps(kernel: Kernel) -> list[Gap]:
     return nonzero_gaps(Gap("symbols of modules", reason, len(names.damaged), effect))
 
 
-def log_gaps(log: Log) -> list[Gap]:
+def _log_gaps(log: Log) -> list[Gap]:
     """Return a gap for damaged records of the kernel log."""
     effect = "reports of hung tasks, lockups and disks may be missing"
     return nonzero_gaps(Gap("kernel log", printable(log.damage), log.lost, effect))

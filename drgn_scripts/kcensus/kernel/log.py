@@ -135,7 +135,7 @@ def records(prog: drgn.Program) -> list[Line]:
 
 @dataclass(frozen=True)
 class Log:
-    """What could be read of the kernel log; nothing, without damage, of a kernel without one."""
+    """The kernel log; empty and undamaged if the kernel has none."""
 
     lines: list[Line] = field(default_factory=list)
     lost: int = 0

@@ -2,9 +2,9 @@
 """A Result as a directory of CSV files, safe to open in a spreadsheet.
 
 ``summary.csv`` has one figure per row, after the identity of the result; each table has a file, and
-so have checks, gaps, findings, and the parts of findings, with all rows and columns. Of these, a
-result that measures nothing, such as those of ``diff``, ``trend`` and ``fleet``, has only the ones
-with rows. Numbers are exact, in the unit that JSON names, and addresses hexadecimal; a missing
+so have checks, gaps, findings, and the parts of findings, with all rows and columns. Results of
+``diff``, ``trend`` and ``fleet`` measure nothing: they have no file of checks, gaps or findings
+without rows. Numbers are exact, in the unit that JSON names, and addresses hexadecimal; a missing
 value is an empty cell.
 """
 

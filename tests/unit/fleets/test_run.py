@@ -24,7 +24,7 @@ def place(tmp_path: Path) -> Path:
 
 
 class Late(Told):
-    """An executor whose first content comes after those that follow."""
+    """An executor that returns the first content late, after the contents of later targets."""
 
     def __init__(self, after: int) -> None:
         super().__init__()

@@ -70,7 +70,7 @@ class Told:
         try:
             end = self.ends.get(job.path.partition("=")[0]) if job.work == "report" else None
             future.set_result((end or (self.content if job.work == "content" else looked))(job))
-        except Exception as error:
+        except Exception as error:  # the executor passes any error of a job on
             future.set_exception(error)
         return future
 

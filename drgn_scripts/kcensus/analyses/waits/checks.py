@@ -9,11 +9,10 @@ from collections.abc import Iterator
 import drgn
 import numpy as np
 
-from kcensus.analyses.gaps import disk_gaps, log_gaps, pool_gaps, symbol_gaps, wait_gaps
+from kcensus.analyses.gaps import shared_gaps, wait_gaps
 from kcensus.analyses.waits.figures import Figures
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import Strength
-from kcensus.kernel.log import read_log
 from kcensus.kernel.names import DAMAGED, MISSING
 from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.tasks.tasks import NOLOAD, UNINTERRUPTIBLE, run_queue_sums
@@ -152,12 +151,10 @@ def gaps(figures: Figures) -> list[Gap]:
             "holders known from code alone are missing",
         ),
     )
-    parts = disk_gaps(figures.kernel) + pool_gaps(figures.kernel) + symbol_gaps(figures.kernel)
-    parts += log_gaps(read_log(figures.kernel))
     slab_map = None
     with contextlib.suppress(drgn.FaultError):
         slab_map = figures.kernel.slab_map
-    return own + parts + wait_gaps(slab_map, waiting, waits)
+    return own + shared_gaps(figures.kernel) + wait_gaps(slab_map, waiting, waits)
 
 
 def _unlisted(figures: Figures) -> int:

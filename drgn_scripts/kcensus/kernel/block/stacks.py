@@ -189,9 +189,11 @@ def _row(devices: BlockDevices, bdev: Object) -> _Lower:
     return [(int(devices.partitions.disk[row]), int(devices.partitions.number[row]))]
 
 
-def _below(kernel: Kernel, bdevs: Iterable[Object], faults: Faults) -> _Lower:
+def _below(
+    kernel: Kernel, devices: BlockDevices, bdevs: Iterable[Object], faults: Faults
+) -> _Lower:
     """Return the disks that a driver names; unless removed, each is on the kernel's list."""
-    devices, found = block_devices(kernel), list[tuple[int, int]]()
+    found: _Lower = []
     for bdev in bdevs:
         row = _row(devices, bdev)
         # On a running kernel, disks come and go between the readings.
@@ -207,13 +209,13 @@ def _dm(kernel: Kernel, disk: Disk, devices: BlockDevices, faults: Faults) -> _L
     if not table:
         return []
     listed = _listed(kernel, table.devices, "struct dm_dev_internal", "list", faults)
-    return _below(kernel, (each.dm_dev.bdev for each in listed), faults)
+    return _below(kernel, devices, (each.dm_dev.bdev for each in listed), faults)
 
 
 def _md(kernel: Kernel, disk: Disk, devices: BlockDevices, faults: Faults) -> _Lower:
     array = Object(kernel.prog, "struct mddev *", value=disk.private)
     listed = _listed(kernel, present(array[0]).disks, "struct md_rdev", "same_set", faults)
-    return _below(kernel, (each.bdev for each in listed), faults)
+    return _below(kernel, devices, (each.bdev for each in listed), faults)
 
 
 def _listed(

@@ -135,12 +135,12 @@ def test_modules_without_types_that_serve_a_disk(
 def test_a_disk_below_that_is_on_no_list_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless it was removed, or the kernel runs."""
     rows = {"vda": [(1, 0)], "lost": [], "removed": []}
-    monkeypatch.setattr(stacks, "block_devices", lambda _: None)
     monkeypatch.setattr(stacks, "_row", lambda _, bdev: rows[bdev.bd_disk])
     monkeypatch.setattr(stacks, "is_removed", lambda disk: disk == "removed")
     bdevs: Any = [SimpleNamespace(bd_disk=name) for name in rows]
+    devices: Any = None
     for live, lost in ((False, 1), (True, 0)):
         kernel: Any = SimpleNamespace(live=live)
         faults = Faults()
-        assert stacks._below(kernel, bdevs, faults) == [(1, 0)]
+        assert stacks._below(kernel, devices, bdevs, faults) == [(1, 0)]
         assert faults.total() == lost

@@ -8,21 +8,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from kcensus.analyses.gaps import (
-    disk_gaps,
-    log_gaps,
-    pool_gaps,
-    reasons,
-    scan_gaps,
-    stack_gaps,
-    symbol_gaps,
-    wait_gaps,
-)
+from kcensus.analyses.gaps import reasons, scan_gaps, shared_gaps, stack_gaps, wait_gaps
 from kcensus.analyses.iosched.kernel.figures import Figures
 from kcensus.kernel.block.disks import QueueKind, in_flight
 from kcensus.kernel.block.hardware import hardware_queues, tags_in_use
 from kcensus.kernel.kernel import Kernel
-from kcensus.kernel.log import read_log
 from kcensus.kernel.names import DAMAGED
 from kcensus.kernel.tasks.tasks import tasks
 from kcensus.results import Check, Gap, Gauge, nonzero_gaps
@@ -119,10 +109,7 @@ def gaps(figures: Figures) -> list[Gap]:
             for lack in requests.lacks
         ),
         *stack_gaps(figures.kernel, figures.stacks),
-        *disk_gaps(figures.kernel),
-        *pool_gaps(figures.kernel),
-        *symbol_gaps(figures.kernel),
-        *log_gaps(read_log(figures.kernel)),
+        *shared_gaps(figures.kernel),
         *nonzero_gaps(
             Gap(
                 "hardware queues and their tags",
