@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 import timeit
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -25,6 +26,12 @@ T = TypeVar("T")
 
 CHUNK_BYTES = 4 << 20
 """Default unit of bulk reads: it stays in the processor's cache while it is cut into columns."""
+_TRIAL_SECONDS, _GAIN_SECONDS = 0.02, 0.2
+"""How long to work alone before worker processes, and what these must save.
+
+Two of them take 50 ms of each CPU to start, and several times that in a process of some gigabytes,
+whose page tables a fork copies.
+"""
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -139,11 +146,34 @@ class Memory:
         return min(timeit.repeat(lambda: self.prog.read(address, 8, physical), number=1, repeat=9))
 
     def each(self, title: str, work: Callable[[int], T], tasks: int) -> Iterator[T]:
-        """Yield ``work(0)`` … ``work(tasks - 1)`` as :func:`workers.each` does, with progress."""
+        """Yield ``work(0)`` … ``work(tasks - 1)`` as :func:`workers.each` does, with progress.
+
+        This process begins alone; worker processes do what is left if that takes long enough.
+        """
         with self.progress.step(title, tasks) as step:
-            for result in self.divide(work, tasks, self.jobs):
+            done = 0
+            if self.divide is each and self.jobs > 1:
+                for result in self._begin(work, tasks):
+                    yield result
+                    step.advance()
+                    done += 1
+            rest = (lambda task: work(done + task)) if done else work
+            for result in self.divide(rest, tasks - done, self.jobs):
                 yield result
                 step.advance()
+
+    def _begin(self, work: Callable[[int], T], tasks: int) -> Iterator[T]:
+        """Yield results of the first tasks, until worker processes would gain with the others."""
+        seconds = 0.0
+        for task in range(tasks):
+            # What the caller does with a result is not measured.
+            start = time.perf_counter()
+            result = work(task)
+            seconds += time.perf_counter() - start
+            yield result
+            left = seconds / (task + 1) * (tasks - task - 1)
+            if seconds >= _TRIAL_SECONDS and left * (1 - 1 / self.jobs) >= _GAIN_SECONDS:
+                break
 
     @property
     def fills_elsewhere(self) -> bool:

@@ -23,7 +23,7 @@ from kcensus.engine.workers import Columns
 from kcensus.text import printable
 
 T = TypeVar("T")
-_SHARES, _MOST_MERGED = 16, 8
+_SHARES, _MOST_MERGED = 64, 8
 """Least tasks of a worker process, so that all end at nearly the same time, and most batches of
 slabs in one, where their results are merged."""
 _CACHED_BYTES = 1 << 19
