@@ -142,6 +142,12 @@ def gaps(figures: Figures) -> list[Gap]:
                 "a request was being allocated or freed, or is damaged",
             ),
             Gap(
+                "tags of requests",
+                "not in use",
+                _unused_tags(figures),
+                "the numbers of tags in use are too low",
+            ),
+            Gap(
                 "mempools of requests",
                 "unreadable",
                 damage["pools"],
@@ -167,6 +173,19 @@ def gaps(figures: Figures) -> list[Gap]:
         ),
         *_of_tasks(figures),
     ]
+
+
+def _unused_tags(figures: Figures) -> int:
+    """Return the number of requests whose tag in the driver is free; 0 if these may have ended."""
+    requests, sets = figures.requests, figures.hardware.tag_sets
+    row = np.append(sets.rows(figures.hardware.tags), -1)[requests.hardware_queue]
+    # A flush borrows the tag of another request.
+    is_flush = requests.operations.is_flush(requests.operation)
+    held = np.flatnonzero((row >= 0) & (requests.tag >= 0) & ~is_flush)
+    if figures.kernel.live or not len(held):
+        return 0
+    used = sets.first[sets.bit_row] << 32 | sets.bit_tag
+    return int(np.isin(row[held] << 32 | requests.tag[held], used, invert=True).sum())
 
 
 def _of_tasks(figures: Figures) -> list[Gap]:
