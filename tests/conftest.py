@@ -115,6 +115,22 @@ def one_cpu() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _workers_at_once() -> Iterator[None]:
+    """Let worker processes do all tasks but the first, however little these are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kcensus.engine.memory._TRIAL_SECONDS", 0)
+        patch.setattr("kcensus.engine.memory._GAIN_SECONDS", 0)
+        yield
+
+
+@pytest.fixture
+def workers_that_gain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let worker processes begin as a user sees it."""
+    monkeypatch.setattr("kcensus.engine.memory._TRIAL_SECONDS", 0.02)
+    monkeypatch.setattr("kcensus.engine.memory._GAIN_SECONDS", 0.2)
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "kernel" in metafunc.fixturenames:
         from tests.lab import alike, kernels
@@ -143,6 +159,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         folder = item.path.relative_to(_TESTS).parts[0]
         if folder in ("vm", "bench"):
             item.add_marker(folder)
+            if folder == "bench" and isinstance(item, pytest.Function):
+                item.fixturenames.insert(0, "workers_that_gain")
         elif isinstance(item, pytest.Function):
             item.fixturenames.insert(0, "one_cpu")
 

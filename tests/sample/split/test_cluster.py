@@ -64,6 +64,20 @@ def test_the_split_result_is_that_of_one_process(
     until(lambda: followers(machines) == [])
 
 
+def test_two_workers_are_too_few_for_a_dump_that_is_not_compressed(
+    machines: Machines, vmcore: str, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    alone = report(capsys, "dentries", vmcore)
+    monkeypatch.delenv("KCENSUS_SPLIT_FROM")
+    monkeypatch.setattr("kcensus.commands.shared.split._LEAST_BYTES", 1)
+    monkeypatch.setattr("kcensus.fleets.split.leader.Divider.each", None)
+    status, out, error = report(capsys, "dentries", vmcore, "--scheduler", machines.address)
+    assert (status, out, error.count("\n")) == (0, alone[1], 1)
+    assert "3 workers" in error
+    until(lambda: followers(machines) == [])
+
+
 def test_another_file_is_refused(
     machines: Machines, vmcore: str, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,

@@ -17,7 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kcensus.engine.memory import Memory
 from kcensus.engine.workers import Columns, WorkersKilled, each
+from tests.unit.fakekernel import Machine
 
 pytestmark = pytest.mark.ends
 
@@ -95,6 +97,21 @@ def test_results_are_not_kept_once_they_were_taken(jobs: int) -> None:
     gc.collect()
     assert taken() is None
     list(results)
+
+
+def test_workers_begin_only_where_they_gain(request: pytest.FixtureRequest) -> None:
+    memory = Memory(Machine("").prog, jobs=2)
+
+    def of_this_process(tasks: int) -> list[bool]:
+        found = list(memory.each("tasks", lambda task: (task, os.getpid()), tasks))
+        assert [task for task, _ in found] == [*range(tasks)]
+        return [process == os.getpid() for _, process in found]
+
+    assert of_this_process(9) == [True] + [False] * 8
+    assert of_this_process(1) == [True]
+    assert of_this_process(0) == []
+    request.getfixturevalue("workers_that_gain")
+    assert all(of_this_process(9))
 
 
 def test_no_room_at_all() -> None:

@@ -31,6 +31,9 @@ _LEAST_BYTES = 4 << 30
 which one process reads 1.6 GiB of slabs. A page compressed with zlib takes five times as long, and
 an eighth of the file."""
 _BYTES_PER_PROCESS = 512 << 20
+_LEAST_PROCESSES = 3
+"""Of workers, for an uncompressed dump: this process has half of the work, and two send their half
+no faster than it would read it."""
 
 
 @contextmanager
@@ -47,7 +50,7 @@ def dividing(spec: str | None, reading: Reading) -> Iterator[Dividing]:
             "--scheduler leaves the work to its workers: omit --jobs, --cpu-share and --max-memory."
         )
     require_fleet()
-    size, least = _sizes(spec)
+    size, least, processes = _needs(spec)
     if size < least:
         reason = (
             f"a dump of {human_bytes(size)} is read as fast by one process; splitting one like "
@@ -65,16 +68,16 @@ def dividing(spec: str | None, reading: Reading) -> Iterator[Dividing]:
     cluster = Cluster(reading.scheduler, _order(str(spec), reading), most)
     divider = Divider(cluster)
     try:
-        yield lambda target: _divide(target, str(spec), cluster, divider)
+        yield lambda target: _divide(target, str(spec), cluster, divider, processes)
         _say(divider)
     finally:
         cluster.close()
 
 
-def _sizes(spec: str | None) -> tuple[int, int]:
-    """Return the bytes of a target's file, 0 if it is none, and how many a split needs."""
+def _needs(spec: str | None) -> tuple[int, int, int]:
+    """Return the bytes of a target's file, 0 if it is none; what a split needs; and processes."""
     if spec is None or not os.path.isfile(spec):
-        return 0, 1
+        return 0, 1, 1
     from kcensus.sources.formats import kdump
 
     try:
@@ -82,9 +85,10 @@ def _sizes(spec: str | None) -> tuple[int, int]:
             is_compressed = file.read(16).startswith((kdump.MAGIC, kdump.FLAT_MAGIC))
             size = os.fstat(file.fileno()).st_size
     except OSError:  # opening the target says why
-        return 0, 1
-    least = _LEAST_BYTES >> 3 * is_compressed
-    return size, int(os.environ.get(_BELOW, least))
+        return 0, 1, 1
+    if _BELOW in os.environ:
+        return size, int(os.environ[_BELOW]), 1
+    return (size, _LEAST_BYTES >> 3, 1) if is_compressed else (size, _LEAST_BYTES, _LEAST_PROCESSES)
 
 
 def _order(spec: str, reading: Reading) -> Order:
@@ -103,13 +107,23 @@ def _order(spec: str, reading: Reading) -> Order:
     )
 
 
-def _divide(target: Target, spec: str, cluster: Cluster, divider: Divider) -> Each | None:
+def _divide(
+    target: Target, spec: str, cluster: Cluster, divider: Divider, processes: int
+) -> Each | None:
     if not target.shareable:
-        complain(f"the workers of --scheduler are not used: a {target.kind} cannot be split")
+        divider.reason = f"a {target.kind} cannot be split"
+        complain(f"the workers of --scheduler are not used: {divider.reason}")
         return None
     files = (os.path.abspath(spec), *map(os.path.abspath, target.paths))
     for sentence in cluster.opened(files):
         complain(sentence)
+    if cluster.processes < processes:
+        divider.reason = (
+            f"{processes} workers are needed to read an uncompressed dump faster than one process, "
+            f"and there are {cluster.processes}"
+        )
+        complain(f"the workers of --scheduler are not used: {divider.reason}")
+        return None
     return divider.each
 
 
@@ -121,7 +135,7 @@ def _say(divider: Divider) -> None:
             f"this process did {divider.redone:,} of {total:,} tasks for the workers: "
             f"{divider.reason}"
         )
-    elif not divider.divided:
+    elif not divider.divided and not divider.reason:
         complain(
             f"the workers of --scheduler were not used: the longest pass over memory has "
             f"{divider.longest} tasks, and a split pays from {divider.least}"
