@@ -48,14 +48,13 @@ def decode_array(raw: bytes) -> str:
 def name_at(pointer: Object) -> str:
     """Return the string at a ``char *``, cut to 256 bytes; empty for a null pointer.
 
-    :raises drgn.FaultError: it is unreadable, or empty on a page of zeros
+    :raises drgn.FaultError: it is unreadable; it, or the pointer, is on a page of zeros
     """
-    address = int(pointer)
-    if not address:
-        return ""
-    text = pointer.prog_.read_c_string(address, max_size=_MAX_NAME)
-    if not text and is_zeroed(pointer.prog_, address):
-        raise drgn.FaultError(ZEROED, address)
+    prog, address = pointer.prog_, int(pointer)
+    text = prog.read_c_string(address, max_size=_MAX_NAME) if address else b""
+    place = address or pointer.address_ or 0
+    if not text and place and is_zeroed(prog, place):
+        raise drgn.FaultError(ZEROED, place)
     return decode(text)
 
 

@@ -20,6 +20,7 @@ from kcensus.engine.slub.caches import find_caches
 from kcensus.engine.slub.scan import allocated
 from kcensus.engine.slub.slabs import ScanReport
 from kcensus.kernel.block.bios import bios
+from kcensus.kernel.block.hardware import hardware_queues
 from kcensus.kernel.dm.devices import mapped_devices
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.charges import charges
@@ -119,6 +120,14 @@ def test_a_name_in_another_dentry() -> None:
     row = np.flatnonzero(inline & (found["inode"] == 0))[0]
     place = int(address[row]) + columns.fields["name"].offset
     _is_shown(damaged, *damaged.bent(place, int(found["name"][row]) + 0x110))
+
+
+def test_tags_of_a_driver() -> None:
+    damaged, kernel = _damaged("sample-io", "iosched"), _kernel("sample-io")
+    sets, hardware = hardware_queues(kernel).tag_sets, hardware_queues(kernel)
+    driver = np.isin(sets.address, hardware.tags[hardware.sched_tags != 0]) & (sets.used > 0)
+    tags = Object(kernel.prog, "struct blk_mq_tags *", value=int(sets.address[driver][0]))
+    _is_shown(damaged, damaged.frames(int(tags.bitmap_tags.sb.map))[-1], bytes(4096))
 
 
 def _variable(name: str) -> tuple[str, str, int]:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from drgn import Object
+from drgn import FaultError, Object
 
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Memory
@@ -16,8 +16,9 @@ from kcensus.kernel.clock import hz
 from kcensus.kernel.idr import idr_entries
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.log import records
+from kcensus.kernel.names import name_at
 from kcensus.kernel.symbols import Symbols
-from tests.unit.fakekernel import FakeKernel
+from tests.unit.fakekernel import PAGE, FakeKernel
 from tests.unit.fakekernel.list_lrus import FakeListLrus
 
 NOWHERE = 0xFFFF_C900_0000_0000
@@ -55,6 +56,17 @@ def test_symbols_of_a_module_without_debug_info(monkeypatch: pytest.MonkeyPatch)
     # Behind the end of the last one.
     assert found.place(0x2040) == ("", 0, "dm_x")
     assert found(0x2040) == ("0x2040", "dm_x")
+
+
+def test_a_name_without_a_pointer() -> None:
+    k = FakeKernel("6.10", "struct target_type 16 : 0 unsigned long features; 8 char * name")
+    page = int(k.alloc("struct target_type").address_) + PAGE & -PAGE
+    k.write(page, bytes(PAGE))
+    type_ = Object(k.prog, "struct target_type", address=page)
+    with pytest.raises(FaultError):
+        name_at(type_.name)
+    k.set(type_.features, 1)
+    assert name_at(type_.name) == ""
 
 
 @pytest.mark.parametrize("is_livepatch", [False, True])
