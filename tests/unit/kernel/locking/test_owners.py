@@ -54,6 +54,10 @@ struct percpu_rw_semaphore 24
     0 struct rw_semaphore rw_sem; 8 unsigned int * fast_read_ctr; 16 struct atomic_t slow_read_ctr
     20 struct atomic_t write_ctr
 """,
+    "percpu_rwsem of 6.12": """
+struct percpu_rw_semaphore 24
+    0 struct rcuwait writer; 8 struct atomic_t block; 16 unsigned int * read_count
+""",
     "percpu_rwsem of 5.7": (
         "struct percpu_rw_semaphore 16 : 0 struct rcuwait writer; 8 struct atomic_t block"
     ),
@@ -184,6 +188,19 @@ def test_percpu_rwsems_that_only_count_writers() -> None:
     assert len(found.task) == 0
     assert (found.is_write.tolist(), found.readers.tolist()) == ([True], [1])
     assert not old.holders(0, counters, 0).is_held.any()
+
+
+def test_a_writer_that_waits_for_readers_has_some() -> None:
+    lock = lock_of("percpu_rwsem of 6.12")
+    counters = lock.k.percpu_of("unsigned int")
+    lock.k.set(lock.k.per_cpu("unsigned int", counters, 1), 1)
+    assert lock.holders(_TASK, 1, counters).readers.tolist() == [1]
+    lock.k.set(lock.k.per_cpu("unsigned int", counters, 1), 0)
+    assert not lock.holders(0, 1, counters).readers.any()
+    place = lock.k.alloc(lock.type)
+    lock.k.write_words(place.address_, _TASK, 1, counters)
+    found = holders(Kernel(lock.k.prog), lock.type, np.array([place.address_], np.uint64))
+    assert found.faults.total() == 1
 
 
 def test_several_locks_at_once_and_one_that_is_not_in_the_dump() -> None:
