@@ -203,9 +203,8 @@ class DentryCensus:
         unused = negative == NEGATIVE
         negative = (negative & NEGATIVE) != 0
         dentry = (state & DENTRY) != 0
-        if not pointers.all() and (orphans := dentry.ravel() & (pointers == 0)[code]).any():
-            # A root is its own parent.
-            part.faults += Faults({"dentries without a parent": int(orphans.sum())})
+        typed = members["flags"] & np.uint32(self.flags.types)
+        part.without_inode = int(np.count_nonzero(dentry & (members["inode"] == 0) & (typed != 0)))
         part.by_state = np.bincount(state.ravel(), minlength=len(STATES))
         if name_bytes is not None:
             part.unused_name_bytes = int(name_bytes[unused].sum())

@@ -97,6 +97,8 @@ def _gaps(figures: Figures) -> Iterator[Gap]:
         unknown = blocks.rows(sums.key.astype(np.uint64)) < 0
         count, effect = int(sums.values[0, unknown].sum()), f"in the row {UNKNOWN_SUPER_BLOCK}"
         yield Gap("dentries", "the super block is on no list", count, effect)
+    effect = "dentries that may have an inode are counted as negative"
+    yield Gap("dentries", "flags of an inode, but no inode", tally.without_inode, effect)
     groups = figures.groups
     if groups is not None:
         effect = f"dentries of these slabs are in the row {NO_MEMCG}"

@@ -51,6 +51,15 @@ class Flags(NamedTuple):
     """0 if the kernel has no such flag."""
     cursor: int
 
+    @property
+    def types(self) -> int:
+        """The bits of the type of entry, all 0 of a negative dentry; 0 if they are unknown.
+
+        Since Linux kernel commit b18825a7c8e3 ("VFS: Put a small type field into
+        struct dentry::d_flags") (in v3.13), d_inode and the type are set and cleared together.
+        """
+        return next((7 << shift for shift, _, known in _ORDERS if known == self), 0)
+
 
 _ENUM = ("REFERENCED", "SHRINK_LIST", "LRU_LIST", "PAR_LOOKUP", "DENTRY_CURSOR")
 # Since Linux kernel commit b2b4483b5d05 ("dcache: convert dentry flag macros to enum") (in v6.15),

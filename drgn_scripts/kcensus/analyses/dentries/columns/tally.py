@@ -81,6 +81,8 @@ class Tally:
     """Pointers to external names; None without any."""
     nameless: int = 0
     """Dentries whose name is NULL."""
+    without_inode: int = 0
+    """Dentries whose flags tell the type of an inode, without one."""
     vectors_unreadable: int = 0
     faults: Faults = field(default_factory=Faults)
 
@@ -100,6 +102,7 @@ class Tally:
             total.unused_name_bytes += part.unused_name_bytes
             total.all_name_bytes += part.all_name_bytes
             total.nameless += part.nameless
+            total.without_inode += part.without_inode
             total.vectors_unreadable += part.vectors_unreadable
             total.faults.update(part.faults)
         outside = [part.outside for part in parts if part.outside is not None]
