@@ -85,17 +85,23 @@ def lost_variables(prog: Program) -> list[str]:
         name
         for found in pages.values()
         for name, variable in found.items()
-        if len(found) > 1 or name in _NEVER_ZERO or _has_list(variable)
+        if len(found) > 1 or name in _NEVER_ZERO or _is_initialized(variable)
     )
 
 
-def _has_list(variable: Object) -> bool:
-    """Return whether a variable is, or has, the head of a list: it points to itself if empty."""
+def _is_initialized(variable: Object) -> bool:
+    """Return whether a variable is never 0: a list that is empty points to itself.
+
+    Since Linux kernel commit 0a835c4f090a ("Reimplement IDR and IDA using the radix tree") (in
+    v4.11), an IDR has flags.
+    """
     type_ = variable.type_
     if type_.kind != drgn.TypeKind.STRUCT:
         return False
     heads = (type_, *(member.type for member in type_.members or ()))
-    return any(each.type_name() == "struct list_head" for each in heads)
+    return type_.has_member("idr_rt") or any(
+        each.type_name() == "struct list_head" for each in heads
+    )
 
 
 def _per_cpu(prog: Program) -> range:

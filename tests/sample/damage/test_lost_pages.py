@@ -130,8 +130,8 @@ def test_tags_of_a_driver() -> None:
     _is_shown(damaged, damaged.frames(int(tags.bitmap_tags.sb.map))[-1], bytes(4096))
 
 
-def _variable(name: str) -> tuple[str, str, int]:
-    return "sample", "kcopyd", int(_kernel("sample").prog[name].address_)
+def _variable(name: str, analysis: str = "kcopyd") -> tuple[str, str, int]:
+    return "sample", analysis, int(_kernel("sample").prog[name].address_)
 
 
 def _device() -> tuple[str, str, int]:
@@ -165,8 +165,12 @@ def _symbols() -> tuple[str, str, int]:
 
 @pytest.mark.parametrize(
     "place",
-    [lambda: _variable("jiffies_64"), _device, _pool, _descriptors, _symbols],
-    ids=["jiffies", "device", "pool", "descriptors", "symbols"],
+    [
+        lambda: _variable("jiffies_64"),
+        lambda: _variable("_minor_idr", "waits"),
+        *(_device, _pool, _descriptors, _symbols),
+    ],
+    ids=["jiffies", "minor numbers", "device", "pool", "descriptors", "symbols"],
 )
 def test_what_a_pointer_or_a_name_leads_to(place: Callable[[], tuple[str, str, int]]) -> None:
     """Read one by one, not by gather()."""

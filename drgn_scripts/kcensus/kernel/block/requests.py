@@ -137,6 +137,12 @@ class Requests(Addressed):
         return _since(self.now_ns, self.dispatched_ns)
 
 
+def _first_with(tags: Words, wanted: Words) -> Numbers:
+    """Return the first hardware queue with each of the tags wanted, which have one."""
+    order = np.argsort(tags, kind="stable")
+    return order[np.searchsorted(tags[order], wanted)]
+
+
 def _since(now: int, stamps: Words) -> Numbers:
     return np.where(stamps == 0, -1, (np.uint64(now) - stamps).view(np.int64))
 
@@ -356,11 +362,13 @@ class _Reader:
         bit = (sets.first[row] << 32) | (tag & 0xFFFF_FFFF)
         has_request = of_own | of_static | of_last | is_foreign
         self.damage["free_tags"] += len(np.setdiff1d(bit[driver | scheduler], bit[has_request]))
-        order = np.argsort(hardware.tags, kind="stable")
-        queue = order[np.searchsorted(hardware.tags[order], of_row) % max(len(order), 1)]
-        address = np.concatenate([static[of_own], static[of_static], current[of_last]])
-        queue = np.concatenate([queue[of_own], queue[of_static], queue[of_last]])
-        return address, queue
+        kinds = [
+            (hardware.sched_tags, static, of_own),
+            (hardware.tags, static, of_static),
+            (hardware.tags, current, of_last),
+        ]
+        queue = [_first_with(tags, of_row[rows]) for tags, _, rows in kinds]
+        return np.concatenate([found[rows] for _, found, rows in kinds]), np.concatenate(queue)
 
     def _is_foreign(self, found: Gathered, row: Lanes) -> Mask:
         """Return which requests are of a queue that shares the tags but has no disk: a tape's."""

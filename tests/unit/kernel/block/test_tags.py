@@ -171,17 +171,24 @@ class Host:
         )
 
 
-def tagged(host: Host) -> tuple[list[int], list[int], int]:
-    """Requests that the maps lead to, the queues of their tags, and bits that lack one."""
+def tagged(
+    host: Host, queues: HardwareQueues | None = None, *, has_context: bool = True
+) -> tuple[list[int], list[int], int]:
+    """Requests that the maps lead to, the queues of their tags, and bits that lack one.
+
+    :param has_context: whether requests point to their hardware queue
+    """
     reader: Any = _Reader.__new__(_Reader)
-    reader.hardware, reader.prog, reader.memory = host.hardware(), host.k.prog, Memory(host.k.prog)
+    reader.hardware = queues or host.hardware()
+    reader.prog, reader.memory = host.k.prog, Memory(host.k.prog)
     reader.faults, reader.damage, reader.lost = Faults(), Counter(), 0
     reader.devices = SimpleNamespace(
         disks=[SimpleNamespace(scheduler_data=0)],
         disk_rows=lambda queues: np.where(queues == _QUEUE, 0, -1),
     )
     columns = {"queue": "q", "tag": "tag", "sched_tag": "internal_tag", "ref": "ref"}
-    reader.columns = layout(host.k.prog, "struct request", columns | {"hctx": "mq_hctx"})
+    columns |= {"hctx": "mq_hctx"} if has_context else {}
+    reader.columns = layout(host.k.prog, "struct request", columns)
     address, queue = reader._tagged()
     return address.tolist(), queue.tolist(), reader.damage["free_tags"]
 
@@ -209,6 +216,20 @@ def test_a_tag_belongs_to_the_queue_whose_request_has_it(
     expected = {host.allocate(number, tag): number for tag, number in owners.items()}
     address, queue, lacking = tagged(host)
     assert (dict(zip(address, queue, strict=True)), lacking) == (expected, free)
+
+
+@pytest.mark.parametrize("has_context", [False, True])
+def test_the_queue_of_a_tag_of_a_scheduler(has_context: bool) -> None:
+    """Before v5.0, requests do not point to it."""
+    host = Host(3, shared=False)
+    found = host.hardware()
+    found.sched_tags, found.tags = found.tags, np.arange(3, dtype=np.uint64) + np.uint64(8)
+    expected = {}
+    for number, requests in enumerate(host.requests):
+        host.k.fill(requests[number], internal_tag=number, ref=1)
+        expected[int(requests[number].address_)] = number
+    address, queue, lacking = tagged(host, found, has_context=has_context)
+    assert (dict(zip(address, queue, strict=True)), lacking) == (expected, 3 * (_IN_USE - 1))
 
 
 @pytest.mark.parametrize(
