@@ -125,7 +125,7 @@ def _workers_at_once() -> Iterator[None]:
 
 
 @pytest.fixture
-def workers_that_gain(monkeypatch: pytest.MonkeyPatch) -> None:
+def workers_that_gain(_workers_at_once: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let worker processes begin as a user sees it."""
     monkeypatch.setattr("kcensus.engine.memory._TRIAL_SECONDS", 0.02)
     monkeypatch.setattr("kcensus.engine.memory._GAIN_SECONDS", 0.2)

@@ -27,10 +27,10 @@ T = TypeVar("T")
 CHUNK_BYTES = 4 << 20
 """Default unit of bulk reads: it stays in the processor's cache while it is cut into columns."""
 _TRIAL_SECONDS, _GAIN_SECONDS = 0.02, 0.2
-"""How long to work alone before worker processes, and what these must save.
+"""Time that one process works alone, and time that worker processes must then save.
 
-Two of them take 50 ms of each CPU to start, and several times that in a process of some gigabytes,
-whose page tables a fork copies.
+Two of them take 50 ms of each CPU to start. In a process of some gigabytes, it is several times as
+much: a fork copies the page tables.
 """
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -148,7 +148,7 @@ class Memory:
     def each(self, title: str, work: Callable[[int], T], tasks: int) -> Iterator[T]:
         """Yield ``work(0)`` … ``work(tasks - 1)`` as :func:`workers.each` does, with progress.
 
-        This process begins alone; worker processes do what is left if that takes long enough.
+        This process begins alone, and worker processes join for a longer time.
         """
         with self.progress.step(title, tasks) as step:
             done = 0
@@ -163,7 +163,7 @@ class Memory:
                 step.advance()
 
     def _begin(self, work: Callable[[int], T], tasks: int) -> Iterator[T]:
-        """Yield results of the first tasks, until worker processes would gain with the others."""
+        """Yield results of the first tasks, or of all if worker processes would not be faster."""
         seconds = 0.0
         for task in range(tasks):
             # What the caller does with a result is not measured.
@@ -171,8 +171,9 @@ class Memory:
             result = work(task)
             seconds += time.perf_counter() - start
             yield result
-            left = seconds / (task + 1) * (tasks - task - 1)
-            if seconds >= _TRIAL_SECONDS and left * (1 - 1 / self.jobs) >= _GAIN_SECONDS:
+            left = tasks - task - 1
+            gain = seconds / (task + 1) * (left - -(-left // self.jobs))
+            if seconds >= _TRIAL_SECONDS and gain >= _GAIN_SECONDS:
                 break
 
     @property

@@ -17,6 +17,7 @@ T = TypeVar("T", bound=Object)
 _FINDER = "kcensus variables"
 _NEVER_ZERO = frozenset(
     {"init_task", "jiffies", "jiffies_64", "max_pfn", "nr_cpu_ids", "nr_threads", "prb", "tk_core"}
+    | {"timekeeper_data"}
 )
 """Variables without a list that are not 0 on any kernel that runs."""
 

@@ -37,8 +37,8 @@ _FAILED = 3
 _ENDS = {0: "", _FAILED: "failed"}
 """What the status of a child stands for; any other one is not ours."""
 _MALLOC = {"MALLOC_TRIM_THRESHOLD_": f"{256 << 20}", "MALLOC_MMAP_THRESHOLD_": f"{32 << 20}"}
-"""Environment of a nurse: what a child frees, it uses again. Workers of Dask have a threshold of
-64 KiB, which suits their long lives, and would take a child a tenth of its time in page faults."""
+"""Environment of a nurse, in place of the 64 KiB of Dask's workers: a child reuses freed memory.
+Page faults took a tenth of its time."""
 _PROGRAM = """
 from kcensus.fleets import apart
 apart.begin()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import itertools
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import sys
 import time
 import weakref
 from concurrent.futures import Future, ProcessPoolExecutor, wait
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -99,19 +101,30 @@ def test_results_are_not_kept_once_they_were_taken(jobs: int) -> None:
     list(results)
 
 
-def test_workers_begin_only_where_they_gain(request: pytest.FixtureRequest) -> None:
+def _of_this_process(memory: Memory, tasks: int) -> list[bool]:
+    found = list(memory.each("tasks", lambda task: (task, os.getpid()), tasks))
+    assert [task for task, _ in found] == [*range(tasks)]
+    return [process == os.getpid() for _, process in found]
+
+
+@pytest.mark.usefixtures("workers_that_gain")
+def test_workers_begin_only_where_they_gain(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = Memory(Machine("").prog, jobs=2)
+    # Each task takes 8 ms.
+    clock = SimpleNamespace(perf_counter=itertools.count(step=0.008).__next__)
+    monkeypatch.setattr("kcensus.engine.memory.time", clock)
+    assert all(_of_this_process(memory, 9))
+    assert _of_this_process(memory, 80) == [True] * 3 + [False] * 77
+    # Each one takes a minute.
+    clock.perf_counter = itertools.count(step=60).__next__
+    assert all(_of_this_process(memory, 2))
+    assert _of_this_process(memory, 3) == [True, False, False]
+    assert _of_this_process(memory, 0) == []
 
-    def of_this_process(tasks: int) -> list[bool]:
-        found = list(memory.each("tasks", lambda task: (task, os.getpid()), tasks))
-        assert [task for task, _ in found] == [*range(tasks)]
-        return [process == os.getpid() for _, process in found]
 
-    assert of_this_process(9) == [True] + [False] * 8
-    assert of_this_process(1) == [True]
-    assert of_this_process(0) == []
-    request.getfixturevalue("workers_that_gain")
-    assert all(of_this_process(9))
+def test_workers_begin_at_once_in_tests() -> None:
+    memory = Memory(Machine("").prog, jobs=2)
+    assert _of_this_process(memory, 9) == [True] + [False] * 8
 
 
 def test_no_room_at_all() -> None:

@@ -108,7 +108,8 @@ class SlotReader:
         has_xarray = self.lrus.has_xarray
         heads = np.flatnonzero(self.lrus.xa_head if has_xarray else self.lrus.memcg_lrus)
         size = self.memory.chunk_bytes // (_SLOT_BYTES * max(len(self.ids_in_use), 1))
-        size = _LRUS if has_xarray else max(size, 1)
+        size = min(_LRUS, -(-len(heads) // (8 * self.memory.jobs))) if has_xarray else size
+        size = max(size, 1)
 
         def count(task: int) -> Slots:
             together = heads[task * size :][:size]

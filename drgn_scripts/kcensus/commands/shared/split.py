@@ -32,8 +32,8 @@ which one process reads 1.6 GiB of slabs. A page compressed with zlib takes five
 an eighth of the file."""
 _BYTES_PER_PROCESS = 512 << 20
 _LEAST_PROCESSES = 3
-"""Of workers, for an uncompressed dump: this process has half of the work, and two send their half
-no faster than it would read it."""
+"""Of workers, for an uncompressed dump: this process has half of the work, and two others send
+their half no faster than it would read it."""
 
 
 @contextmanager
@@ -65,7 +65,7 @@ def dividing(spec: str | None, reading: Reading) -> Iterator[Dividing]:
     from kcensus.fleets.split.leader import Divider
 
     most = max(size * _LEAST_BYTES // (least or _LEAST_BYTES) // _BYTES_PER_PROCESS, 2)
-    cluster = Cluster(reading.scheduler, _order(str(spec), reading), most)
+    cluster = Cluster(reading.scheduler, _order(str(spec), reading), most, processes)
     divider = Divider(cluster)
     try:
         yield lambda target: _divide(target, str(spec), cluster, divider, processes)
@@ -75,7 +75,7 @@ def dividing(spec: str | None, reading: Reading) -> Iterator[Dividing]:
 
 
 def _needs(spec: str | None) -> tuple[int, int, int]:
-    """Return the bytes of a target's file, 0 if it is none; what a split needs; and processes."""
+    """Return the bytes of a target's file, 0 if it is none; bytes and processes of a split."""
     if spec is None or not os.path.isfile(spec):
         return 0, 1, 1
     from kcensus.sources.formats import kdump
@@ -115,12 +115,15 @@ def _divide(
         complain(f"the workers of --scheduler are not used: {divider.reason}")
         return None
     files = (os.path.abspath(spec), *map(os.path.abspath, target.paths))
-    for sentence in cluster.opened(files):
-        complain(sentence)
-    if cluster.processes < processes:
+    able = cluster.threads
+    if able >= processes:
+        for sentence in cluster.opened(files):
+            complain(sentence)
+        able = cluster.processes
+    if able < processes:
         divider.reason = (
-            f"{processes} workers are needed to read an uncompressed dump faster than one process, "
-            f"and there are {cluster.processes}"
+            f"{processes} threads of workers read an uncompressed dump faster than one process, "
+            f"and there are {able}"
         )
         complain(f"the workers of --scheduler are not used: {divider.reason}")
         return None

@@ -30,10 +30,13 @@ class Cluster:
     """The workers of a scheduler, which begin to open a target at once.
 
     :param most: processes to use
+    :param least: threads of workers below which the target is not opened
     :raises FleetError: the scheduler does not answer, or has no workers
     """
 
-    def __init__(self, address: str, order: Order, most: int = _MOST_PROCESSES) -> None:
+    def __init__(
+        self, address: str, order: Order, most: int = _MOST_PROCESSES, least: int = 1
+    ) -> None:
         clients.silence()
         # It would try to reach a lost worker for 30 seconds.
         dask.config.set({"distributed.comm.timeouts.connect": f"{_ANSWER:.0f}s"})
@@ -44,14 +47,17 @@ class Cluster:
         self._workers: list[str] = []
         self._opening: dict[str, Any] = {}
         self._threads: dict[str, int] = {}
-        for worker, threads in sorted(self._client.nthreads().items()):
+        every = self._client.nthreads()
+        self.threads = sum(every.values())
+        """Of all workers."""
+        for worker, threads in sorted(every.items()) if self.threads >= least else ():
             number = min(threads, most - sum(self._threads.values()))
             if number > 0:
                 self._threads[worker] = number
                 self._opening[worker] = self._client.submit(
                     follower.prepare, order, number, workers=[worker], pure=False, priority=1
                 )
-        if not self._opening:
+        if not every:
             self.close()
             raise FleetError(
                 f"the scheduler '{printable(address)}' has no workers; start some with "

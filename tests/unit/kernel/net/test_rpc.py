@@ -139,5 +139,7 @@ def test_threads_that_serve_calls_of_the_same_kernel() -> None:
         _thread(scene, 78, 7),
         _thread(scene, 77, 7, is_own=False),
     ]
-    row, call = serving(scene.kernel, words(*threads), known, Faults())
+    faults = Faults()
+    row, call = serving(scene.kernel, words(*threads), known, faults)
     assert (row.tolist(), call.tolist()) == ([0], [0])
+    assert faults.total() == 1

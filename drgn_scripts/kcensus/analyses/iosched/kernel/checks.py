@@ -142,10 +142,10 @@ def gaps(figures: Figures) -> list[Gap]:
                 "a request was being allocated or freed, or is damaged",
             ),
             Gap(
-                "tags of requests",
-                "not in use",
+                "requests",
+                "with a tag that is not in use",
                 _unused_tags(figures),
-                "the numbers of tags in use are too low",
+                "a request was being freed, or the numbers of tags in use are too low",
             ),
             Gap(
                 "mempools of requests",
