@@ -14,6 +14,7 @@ from kcensus.human import listed
 from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.block.stacks import Stacks, kind_of, stacks
 from kcensus.kernel.block.unlisted import unlisted_disks
+from kcensus.kernel.clock import clock
 from kcensus.kernel.dm.devices import mapped_devices
 from kcensus.kernel.kernel import Kernel, already
 from kcensus.kernel.log import Log, read_log
@@ -66,9 +67,12 @@ def _scan_gaps(slab_map: SlabMap, report: ScanReport, objects: str) -> Iterator[
 
 
 def shared_gaps(kernel: Kernel) -> list[Gap]:
-    """Return the gaps of disks, workqueues, symbols and the log, which several analyses read."""
-    disks, pools = _disk_gaps(kernel), _pool_gaps(kernel)
-    return disks + pools + _symbol_gaps(kernel) + _log_gaps(read_log(kernel))
+    """Return the gaps of what several analyses read: disks, workqueues, symbols, clock and log."""
+    own = _disk_gaps(kernel) + _pool_gaps(kernel) + _symbol_gaps(kernel)
+    if (now := already(clock, kernel)) is not None:
+        reason, effect = "unreadable", "durations may be some seconds too short"
+        own += nonzero_gaps(Gap("idle times of CPUs", reason, now.lost, effect))
+    return own + _log_gaps(read_log(kernel))
 
 
 def _disk_gaps(kernel: Kernel) -> list[Gap]:

@@ -15,11 +15,16 @@ from kcensus.sources.faults import ZEROED
 
 T = TypeVar("T", bound=Object)
 _FINDER = "kcensus variables"
-_NEVER_ZERO = frozenset(
-    {"init_task", "jiffies", "jiffies_64", "max_pfn", "nr_cpu_ids", "nr_threads", "prb", "tk_core"}
-    | {"timekeeper_data"}
+_NEVER_ZERO = (
+    "__cpu_online_mask __cpu_possible_mask __cpu_present_mask __per_cpu_offset _job_cache "
+    "_totalram_pages bit_wait_table blockdev_superblock cgrp_dfl_root class_kset "
+    "clocksource_jiffies cpu_online_mask cpu_possible_mask dentry_hashtable exception_cache "
+    "folio_wait_table fs_bio_set init_mm init_pid_ns init_task init_uts_ns jiffies jiffies_64 "
+    "kthreadd_task log_buf max_pfn module_kset nr_cpu_ids nr_node_ids nr_threads "
+    "page_wait_table pcpu_nr_units pending_cache prb rcu_num_nodes rcu_state saved_command_line "
+    "slab_kset timekeeper timekeeper_data tk_core totalram_pages"
 )
-"""Variables without a list that are not 0 on any kernel that runs."""
+"""Variables without a list that are not 0 on any kernel that runs, separated by spaces."""
 
 
 def is_zeroed(prog: Program, address: int) -> bool:
@@ -86,7 +91,7 @@ def lost_variables(prog: Program) -> list[str]:
         name
         for found in pages.values()
         for name, variable in found.items()
-        if len(found) > 1 or name in _NEVER_ZERO or _is_initialized(variable)
+        if len(found) > 1 or name in _NEVER_ZERO.split() or _is_initialized(variable)
     )
 
 

@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from dataclasses import dataclass
 
 import drgn
 import numpy as np
+from drgn.helpers.linux.cpumask import for_each_online_cpu
+from drgn.helpers.linux.percpu import per_cpu
 
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
@@ -14,6 +18,7 @@ from kcensus.engine.memory import Faults, Numbers, Words
 from kcensus.engine.slub.percpu import cpu_offsets
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.names import MISSING
+from kcensus.kernel.size import MAX_CPUS
 
 _NS = 1_000_000_000
 _MAX_NS = 1 << 61
@@ -51,6 +56,8 @@ class Clock:
     source: str
     """``timekeeper``: its last update, at most a tick ago; ``idle``: later, when the last CPU with
     a stopped tick entered idle; ``jiffies``: the timekeeper could not be read."""
+    lost: int = 0
+    """CPUs whose last idle time could not be read: ``ns`` may be seconds early."""
 
     def since(self, stamps: Words) -> Numbers:
         """Return the nanoseconds since stamps of CLOCK_MONOTONIC; negative for the future."""
@@ -83,12 +90,12 @@ def clock(kernel: Kernel) -> Clock:
         # INITIAL_JIFFIES: as 32 bits, the machine starts five minutes before they run over.
         ticks = max(jiffies - ((1 << 32) - 300 * frequency), 0)
         return Clock(min(ticks * (_NS // frequency), _MAX_NS), jiffies, frequency, "jiffies")
-    idle = _idle_entry(kernel)
+    idle, lost = _idle_entry(kernel)
     # A CPU that entered idle a minute after the last tick of all is damage, not sleep.
     if ns < idle < ns + 60 * _NS:
         ticks = (idle - ns) * frequency // _NS
-        return Clock(idle, jiffies + ticks, frequency, "idle")
-    return Clock(ns, jiffies, frequency, "timekeeper")
+        return Clock(idle, jiffies + ticks, frequency, "idle", lost)
+    return Clock(ns, jiffies, frequency, "timekeeper", lost)
 
 
 def _timekeeper(prog: drgn.Program) -> int:
@@ -109,14 +116,23 @@ def _timekeeper(prog: drgn.Program) -> int:
     return ns
 
 
-def _idle_entry(kernel: Kernel) -> int:
-    """Return when the last CPU entered idle without its tick; 0 if unknown."""
+def _idle_entry(kernel: Kernel) -> tuple[int, int]:
+    """Return when the last CPU entered idle without its tick; 0 if unknown.
+
+    :return: also the number of online CPUs that do not tell
+    """
     prog = kernel.prog
     try:
         names = {"idle_entrytime": ("idle_entrytime.tv64", "idle_entrytime")}
         columns = layout(prog, "struct tick_sched", names)
         addresses = np.uint64(int(prog["tick_cpu_sched"].address_of_())) + cpu_offsets(prog)
     except MISSING:
-        return 0
+        return 0, 0
     read = gather(kernel.memory, addresses, columns, Faults())
-    return int(read["idle_entrytime"].max(initial=0))
+    unread = set(addresses[~read.readable].tolist())
+    if unread:  # the area of a CPU that was never online may be all zero
+        with contextlib.suppress(*MISSING):
+            online = itertools.islice(for_each_online_cpu(prog), MAX_CPUS)
+            places = {int(per_cpu(prog["tick_cpu_sched"], cpu).address_ or 0) for cpu in online}
+            unread &= places
+    return int(read["idle_entrytime"].max(initial=0)), len(unread)
