@@ -53,7 +53,7 @@ def fleet(
     :param max_memory: most bytes of private memory for a target
     :param retries: attempts at a target after its worker died
     :param progress: shows how many targets are done
-    :return: the rows of the table ``targets`` of the store for these targets, in their order;
+    :return: the present row of the table ``targets`` for each of these targets, in their order;
         ``attrs`` has ``store``, and by column ``help``
     :raises FleetError: no target is named; workers are missing, or have another kcensus; or another
         process writes to the store
@@ -90,7 +90,7 @@ def fleet(
         )
     rows = stored.read(store, "targets").to_pandas()
     order = {name: number for number, name in enumerate(map(tables.stored, named))}
-    rows = rows[rows["target"].isin(order)]
+    rows = rows[rows["target"].isin(order) & rows.pop("present")]
     rows = rows.sort_values("target", key=lambda targets: targets.map(order), ignore_index=True)
     frame = Frame(rows)
     columns = tables.COLUMNS["targets"]

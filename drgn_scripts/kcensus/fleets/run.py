@@ -91,8 +91,8 @@ class Tally:
 
     states: Counter[str] = field(default_factory=Counter)
     """Number of targets by state; ``known`` are in the store already."""
-    failed_before: int = 0
-    """Number of the known ones without a report."""
+    known: Counter[str] = field(default_factory=Counter)
+    """Number of the known ones by state."""
     seconds: float = 0.0
 
 
@@ -162,8 +162,8 @@ class Run:
         """Attempts by the digest of their content."""
         self._known: dict[str, tuple[int, int, str, str]] = {}
         """By path as in the store, what :attr:`Job.known` tells the worker."""
-        self._done_before: dict[tuple[str, str], bool] = {}
-        """Whether it failed, by path as in the store and digest of its content."""
+        self._done_before: dict[tuple[str, str], str] = {}
+        """State by path as in the store and digest of its content."""
         self._load()
 
     def _load(self) -> None:
@@ -186,10 +186,10 @@ class Run:
                 self._by_digest[row["sha256"]] = row["attempt"]
         done = {*self._by_digest.values()}
         for row in rows:
-            if row["attempt"] in done or row["duplicate_of"] in done:
+            if row["present"] and (row["attempt"] in done or row["duplicate_of"] in done):
                 file = row["size_bytes"], row["modified_ns"], row["sha256"], row["digest"]
                 self._known[row["target"]] = file
-                self._done_before[row["target"], row["sha256"]] = row["state"] == "failed"
+                self._done_before[row["target"], row["sha256"]] = row["state"]
 
     def _offers_more(self, row: Mapping[str, Any]) -> bool:
         """Return whether this run allows more memory, or other debug info, than that of a row."""
@@ -283,7 +283,7 @@ class Run:
         if content.error:
             self._fail(target, "content", content.error)
         elif (target.name, digest) in self._done_before:
-            self.tally.failed_before += self._done_before[target.name, digest]
+            self.tally.known[self._done_before[target.name, digest]] += 1
             self._count("known")
         elif digest in self._by_digest:
             twin = {"state": "duplicate", "duplicate_of": self._by_digest[digest]}

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import (
@@ -44,6 +45,8 @@ _RUN = "kcensus-fleet-run"
 _TAKEN = "another `kcensus fleet run` has begun to write to this store; let it end, and run again"
 _KEYS = ["target", "sha256", "state", "step", "started", "attempt", "duplicate_of"]
 """Columns of ``targets`` that decide which rows count."""
+REPORTED = ("done", "incomplete")
+"""States of targets with a report."""
 TRANSIENT = ("content", "time", "killed", "worker")
 """Steps whose failures may not happen again: another run repeats them."""
 
@@ -63,7 +66,7 @@ def writer(store: str | os.PathLike[str]) -> Iterator[Writer]:
             made.clean()
         yield made
         with where.writing():
-            made.merge()
+            made.end()
 
 
 class Writer:
@@ -96,8 +99,8 @@ class Writer:
             self._delete(name, "attempt", lost.to_pylist())
 
     def targets(self) -> pa.Table:
-        """Return the rows of ``targets`` that count."""
-        return current(self._read("targets", None))
+        """Return the rows of ``targets`` that count, with the column ``present``."""
+        return with_present(current(self._read("targets", None)))
 
     def add(self, batch: Sequence[Mapping[str, pa.Table]]) -> None:
         """Add the rows of targets, each by table; on return they are on disk.
@@ -161,10 +164,16 @@ class Writer:
         if self._batches % _MERGED_EVERY == 0:
             self._merge(name)
 
-    def merge(self) -> None:
-        """Merge small files: for a report, each of them is as much work as many rows."""
+    def end(self) -> None:
+        """Remove rows that count no more, and merge small files.
+
+        For a report, each file is as much work as many rows.
+        """
         if self._batches:
             with _quiet():
+                rows = self._read("targets", _KEYS)
+                if len(current(rows)) < len(rows):
+                    self.clean()
                 for name in self._tables:
                     self._merge(name)
 
@@ -219,10 +228,13 @@ def _opened(where: Place, name: str) -> DeltaTable:
 def current(targets: pa.Table) -> pa.Table:
     """Return the rows of ``targets`` that count, of each path and content the last one.
 
-    A failure on other content than the file has now counts no more. A failure that may not happen
-    again counts until the target is done again; it does not replace a report on the same content,
-    nor, if the file was not read, any other row. Duplicates name the row of their content that
-    counts.
+    The last row of a path has its present content. Of what it had before, reports count, unless
+    another path with that content has one. A file that has an earlier content again has a
+    duplicate of its own report.
+
+    A failure that may not happen again counts until the target is done again; it does not replace
+    a report on the same content, nor, if the file was not read, any other row. Duplicates name the
+    row of their content that counts.
     """
     if not len(targets):
         return targets
@@ -233,9 +245,16 @@ def current(targets: pa.Table) -> pa.Table:
     has_other = (frame["sha256"] == "") & (~is_passing).groupby(frame["target"]).transform("any")
     has_later = frame.duplicated("target", keep="last")
     kept = frame[~(is_passing & (has_report | has_other | has_later))]
-    kept = kept[~kept.duplicated(["target", "sha256"], keep="last")]
-    is_mended = (kept["state"] == "failed") & kept.duplicated("target", keep="last")
-    kept = kept[~is_mended].sort_index()
+    is_copy = kept["state"] == "duplicate"
+    paths = kept.drop_duplicates("attempt").set_index("attempt")["target"]
+    own = kept["duplicate_of"].map(paths) == kept["target"]
+    kept = kept.assign(is_back=is_copy & own)
+    kept = kept[~kept.duplicated(["target", "sha256", "is_back"], keep="last")]
+    is_before = kept.duplicated("target", keep="last")
+    is_report = kept["state"].isin(REPORTED)
+    elsewhere = kept["sha256"].isin(kept.loc[is_report & ~is_before, "sha256"])
+    elsewhere |= kept["sha256"].where(is_before & is_report).duplicated(keep="last")
+    kept = kept[~(is_before & (~is_report | elsewhere))].sort_index()
     is_copy = kept["state"] == "duplicate"
     originals = (
         kept[~is_copy & (kept["sha256"] != "")]
@@ -250,15 +269,49 @@ def current(targets: pa.Table) -> pa.Table:
     return rows.set_column(place, "duplicate_of", pa.array(of, pa.string()))
 
 
+def with_present(targets: pa.Table) -> pa.Table:
+    """Return rows that count with the column ``present``: whether it is the last of its path."""
+    frame = targets.select(["target", "started"]).to_pandas()
+    frame = frame.sort_values("started", kind="stable")
+    is_last = ~frame.duplicated("target", keep="last").sort_index()
+    return targets.append_column("present", pa.array(is_last, pa.bool_()))
+
+
+def located(targets: pa.Table) -> pa.Table:
+    """Return rows with the column ``present`` as the files are now.
+
+    Where the path of a report has another content now, and a duplicate has this one, the report
+    is of the duplicate's path, and replaces its row. Without a duplicate it is not ``present``.
+    """
+    frame = targets.select(["target", "state", "sha256", "present"]).to_pandas()
+    is_present = frame["present"].copy()
+    copies = frame[is_present & (frame["state"] == "duplicate")]
+    copies = copies.sort_values("target").drop_duplicates("sha256")
+    moved = frame[~is_present & frame["sha256"].isin(copies["sha256"])]
+    of = pd.Series(copies.index, copies["sha256"])[moved["sha256"]].to_numpy()
+    source = frame.index.to_series()
+    source[moved.index] = of
+    for name in ("target", "size_bytes", "modified_ns"):
+        number = targets.schema.get_field_index(name)
+        targets = targets.set_column(number, name, targets[name].take(pa.array(source)))
+    is_present[moved.index] = True
+    number = targets.schema.get_field_index("present")
+    targets = targets.set_column(number, "present", pa.array(is_present, pa.bool_()))
+    return targets.filter(pa.array(~frame.index.isin(of)))
+
+
 class Reader:
-    """Reads a store: rows of the targets that it had completely when ``targets`` was first read."""
+    """Reads a store: rows of the targets that it had completely when ``targets`` was first read.
+
+    Those of ``targets`` are :func:`located`.
+    """
 
     def __init__(self, store: str | os.PathLike[str]) -> None:
         self._shown, self._place = printable(str(store)), place(store)
 
     @cached_property
     def _targets(self) -> pa.Table:
-        return current(self._rows("targets", None, None))
+        return located(with_present(current(self._rows("targets", None, None))))
 
     def _rows(
         self, name: str, columns: Sequence[str] | None, where: pc.Expression | None

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from deltalake import DeltaTable
 
 from kcensus.fleets import run, store
 from kcensus.fleets.apart import Answer, Job
@@ -68,6 +69,10 @@ def test_a_copy_names_the_row_of_its_content_that_counts(place: Path) -> None:
 
 
 GIB = 1 << 30
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @pytest.mark.parametrize("facts", [
@@ -161,7 +166,48 @@ def test_a_changed_file_has_two_rows(place: Path) -> None:
     other = Told(a=looked)
     other.content = lambda job: content(msgspec.structs.replace(job, path="a=new"))
     assert over(place, ["a"], other) == {"done": 1}
-    assert [row["target"] for row in rows(place)] == ["a", "a"]
-    # Whatever is there now, it is known.
-    assert over(place, ["a"], other) == over(place, ["a"]) == {"known": 1}
-    assert [row["state"] for row in rows(place)] == ["done", "done"]
+    before, after = sorted(rows(place), key=lambda row: row["started"])
+    assert (before["target"], after["target"]) == ("a", "a")
+    assert (before["present"], after["present"]) == (False, True)
+    assert over(place, ["a"], other) == {"known": 1}
+
+
+def test_a_file_with_its_earlier_content_again_has_its_earlier_report(place: Path) -> None:
+    over(place, ["a"])
+    other = Told()
+    other.content = lambda job: content(msgspec.structs.replace(job, path="a=new"))
+    over(place, ["a"], other)
+    (first,) = (row["attempt"] for row in rows(place) if not row["present"])
+    (second,) = (row["attempt"] for row in rows(place) if row["present"])
+    for told, states, now in (
+        (Told(), {"duplicate": 1}, first), (Told(), {"known": 1}, first),
+        (other, {"duplicate": 1}, second), (other, {"known": 1}, second),
+        (Told(), {"duplicate": 1}, first),
+    ):  # fmt: skip
+        assert over(place, ["a"], told) == states
+        assert {row["attempt"]: row["present"] for row in rows(place)} == {
+            each: each == now for each in (first, second)
+        }
+
+
+def test_a_report_is_of_the_path_that_has_its_content_now(place: Path) -> None:
+    """As where older dumps get another name."""
+    over(place, ["a=x"])
+    told = Told()
+    told.content = lambda job: content(
+        msgspec.structs.replace(job, path={"a=x": "a=new", "b": "b=x"}[job.path])
+    )
+    assert over(place, ["a=x", "b"], told) == {"done": 1, "duplicate": 1}
+    assert {(row["target"], row["sha256"], row["state"]) for row in rows(place)} == {
+        ("b", digest("x"), "done"), ("a=x", digest("new"), "done"),
+    }  # fmt: skip
+    assert all(row["present"] for row in rows(place))
+    assert over(place, ["a=x", "b"], told) == {"known": 2}
+
+
+def test_a_run_leaves_one_row_of_a_target_that_was_read_again(place: Path) -> None:
+    told = Told(b=ended("time"))
+    for _ in range(3):
+        over(place, ["a", "b"], told)
+        found = DeltaTable(str(place / "targets")).to_pyarrow_table()["target"].to_pylist()
+        assert sorted(found) == ["a", "b"]

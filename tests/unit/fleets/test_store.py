@@ -141,6 +141,10 @@ def row(attempt: str, started: int, state: str, sha256: str, step: str = "") -> 
     return known | {"started": utc(started), "day": "2026-01-31"}
 
 
+def on(path: str, row: dict[str, object]) -> dict[str, object]:
+    return row | {"target": path}
+
+
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
@@ -151,6 +155,19 @@ def row(attempt: str, started: int, state: str, sha256: str, step: str = "") -> 
         # A disk that was away for a time.
         ([row("1", 1, "failed", "x", "open"), row("2", 2, "failed", "", "content")], "1"),
         ([row("1", 1, "failed", "", "content"), row("2", 2, "failed", "", "content")], "2"),
+        # What is on another path has its report there; a copy of what went is nothing.
+        (
+            [row("1", 1, "done", "x"), row("2", 2, "done", "y"), on("b", row("3", 3, "done", "x"))],
+            "23",
+        ),
+        (
+            [
+                on("b", row("1", 1, "done", "x")),
+                row("2", 2, "duplicate", "x"),
+                row("3", 3, "done", "y"),
+            ],
+            "13",
+        ),
     ],
 )
 def test_the_rows_of_a_target_that_count(rows: list[dict[str, object]], expected: str) -> None:

@@ -208,7 +208,7 @@ def _known_target_without_a_report(tmp_path: Path, capsys: pytest.CaptureFixture
     capsys.readouterr()
     cli.main(words)
     out, err = capsys.readouterr()
-    assert "1 known (1 of the known ones without a report)" in out
+    assert "1 known (of the known ones 1 without a report)" in out
     assert f"`kcensus fleet report {tmp_path}/store`" in err
 
 

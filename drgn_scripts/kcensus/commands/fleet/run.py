@@ -99,8 +99,10 @@ def _run(
             done=step.advance,
         )
     states = ", ".join(f"{number:,} {state}" for state, number in tally.states.most_common())
-    if tally.failed_before:
-        states += f" ({tally.failed_before:,} of the known ones without a report)"
+    words = {"failed": "without a report", "incomplete": "incomplete"}
+    before = [f"{tally.known[key]:,} {each}" for key, each in words.items() if tally.known[key]]
+    if before:
+        states += f" (of the known ones {', '.join(before)})"
     click.echo(f"{counted(total, 'target')} in {tally.seconds:.1f} s: {states}")
     if found.others:
         complain(f"{counted(found.others, 'other file')} in the directories left out")
