@@ -29,7 +29,8 @@ command that opens the dump most like all others, and what differs in some. Befo
 of targets without a report; after them fixes that kernels lack with their costs, hosts with figures
 far above those of hosts with the same kernel, and growth per host.
 
-In the document of --json, `summary` has the numbers of `targets`, `reports`, `failed`,
+In the document of --json, `summary` has the numbers of `targets`, `reports`,
+`replaced` (more dumps, whose paths have others now), `failed`, `incomplete` (an analysis failed),
 `duplicates`, `hosts`, `causes`, `healthy` (nothing was found) and `healthy_incomplete` (nothing was
 found, but an analysis failed), and the times of the `first` and `last` dump; `tables` has the
 tables below."""

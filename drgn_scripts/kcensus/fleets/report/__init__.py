@@ -23,6 +23,15 @@ from kcensus.results.tables import Table, make_tables
 from kcensus.text import printable
 
 _MAX_REASONS = 4
+_LABELS = {
+    "targets": "targets",
+    "reports": "with a report",
+    "replaced": "more dumps, whose paths have others now",
+    "failed": "without a report",
+    "incomplete": "with a report that lacks analyses",
+    "duplicates": "with equal content",
+}
+"""Labels of :attr:`Report.numbers`."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +52,30 @@ class Report:
 
     @cached_property
     def failures(self) -> pd.DataFrame:
-        return figures.failures(self.fleet)
+        return figures.reasons(self.failed)
 
     @cached_property
     def failed(self) -> pd.DataFrame:
         """The targets without a report."""
-        failed = figures.failed_targets(self.fleet)
-        return failed.sort_values(["step", "target"], ignore_index=True)
+        return figures.unread_targets(self.fleet.failed)
+
+    @cached_property
+    def incomplete(self) -> pd.DataFrame:
+        """The targets whose report lacks an analysis."""
+        return figures.unread_targets(self.fleet.incomplete.assign(step="analyse"))
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The number of targets by what became of them; those with a report are the rest."""
+        is_present = self.fleet.reports["present"]
+        return {
+            "targets": int(self.fleet.targets["present"].sum()),
+            "reports": int(is_present.sum()),
+            "replaced": int((~is_present).sum()),
+            "failed": len(self.fleet.failed),
+            "incomplete": len(self.fleet.incomplete),
+            "duplicates": len(self.fleet.duplicates),
+        }
 
     @cached_property
     def missing_patches(self) -> pd.DataFrame:
@@ -76,25 +102,29 @@ class Report:
     @cached_property
     def facts(self) -> list[tuple[str, str]]:
         """What was read and what was not, as labelled lines."""
-        targets, reports = len(self.fleet.targets), len(self.fleet.reports)
-        if not targets:
+        numbers = self.numbers
+        if not len(self.fleet.targets):
             last = Fleet(self.store).targets["time"].max() if self.since else None
             if last is None or pd.isna(last):
                 hint = f"`kcensus fleet run TARGETS --store {quote(str(self.store))}` reads some"
                 return [("Read", f"no target yet; {hint}")]
             return [("Read", f"no target since {self.since}; the last dump is of {last:{TIME}}")]
-        words = f"{reports:,} of {counted(targets, 'target')}"
-        if reports:
+        words = f"{numbers['reports']:,} of {counted(numbers['targets'], 'target')}"
+        if len(self.fleet.reports):
             times = self.fleet.reports["time"]
             dumped = span(f"{times.min():{TIME}}", f"{times.max():{TIME}}")
             words += f" on {counted(self.hosts, 'host')}, dumped {dumped} UTC"
-        if twins := len(self.fleet.duplicates):
+        if twins := numbers["duplicates"]:
             words += f" ({counted(twins, 'duplicate')} left out)"
         facts = [("Read", words)]
-        if failed := len(self.fleet.failed):
-            reasons = unread(self.failures, _MAX_REASONS)
-            facts.append(("Failed", counted(failed, "target")))
-            facts += [("", each) for each in (*reasons, "--table failed has all paths")]
+        if replaced := numbers["replaced"]:
+            dumps = counted(replaced, "more dump")
+            facts.append(("Replaced", f"{dumps} counted here; other dumps have their paths now"))
+        for state, rows in (("failed", self.failed), ("incomplete", self.incomplete)):
+            if len(rows):
+                lines = unread(figures.reasons(rows), _MAX_REASONS, state)
+                facts.append((state.capitalize(), counted(len(rows), "target")))
+                facts += [("", each) for each in (*lines, f"--table {state} has all paths")]
         if healthy := len(self.healthy):
             partly = int((self.healthy["state"] == "incomplete").sum())
             also = f", but analyses failed in {partly:,} of them" if partly else ""
@@ -130,10 +160,7 @@ class Report:
         states = healthy["state"].value_counts()
         times = fleet.reports["time"]
         numbers = {
-            "targets": (len(fleet.targets), "targets"),
-            "reports": (len(fleet.reports), "with a report"),
-            "failed": (len(fleet.failed), "without a report"),
-            "duplicates": (len(fleet.duplicates), "with equal content"),
+            **{key: (n, _LABELS[key]) for key, n in self.numbers.items()},
             "hosts": (self.hosts, "hosts"),
             "causes": (len(self.causes), "causes"),
             "healthy": (int(states.get("done", 0)), "nothing found"),
@@ -181,6 +208,7 @@ class Report:
         members = members.assign(
             time=members["time"].dt.strftime(TIME),
             severity=[Severity(int(each)).name.lower() for each in fleet.severity.iloc[order]],
+            replaced=np.where(members["present"], "", "yes"),
             more=["; ".join(map(shown, more)) for more, _ in differences],
             lacks=["; ".join(map(shown, lacks)) for _, lacks in differences],
         )
@@ -228,15 +256,29 @@ class Report:
                 figures={"hosts": Figure(each.hosts), "dumps": Figure(each.dumps)},
                 remedies=(opened, dumps) if each.command else (dumps,),
             )
-        failed = len(self.fleet.failed)
-        if failed:
+        numbers = self.numbers
+        targets = counted(numbers["targets"], "target")
+        if failed := numbers["failed"]:
             yield Finding(
                 id="fleet-incomplete",
                 severity=Severity.NOTICE,
                 danger=Danger.INCOMPLETE,
-                title=f"{failed:,} of {counted(len(self.fleet.targets), 'target')} have no report",
-                evidence="; ".join(unread(self.failures, _MAX_REASONS)),
+                title=f"{failed:,} of {targets} have no report",
+                evidence="; ".join(unread(self.failures, _MAX_REASONS, "failed")),
                 figures={"failed": Figure(failed)},
                 no_remedy="The table failures has all reasons, and failed all paths; once the "
                 "reasons are removed, the same `kcensus fleet run` reads these targets again",
+            )
+        if partly := numbers["incomplete"]:
+            yield Finding(
+                id="fleet-partial",
+                severity=Severity.NOTICE,
+                danger=Danger.INCOMPLETE,
+                title=f"Analyses failed in {partly:,} of {targets}",
+                evidence="; ".join(
+                    unread(figures.reasons(self.incomplete), _MAX_REASONS, "incomplete")
+                ),
+                figures={"incomplete": Figure(partly)},
+                no_remedy="The table incomplete has all errors; `kcensus fleet run` with more "
+                "--max-memory, or with -s, reads these targets again",
             )

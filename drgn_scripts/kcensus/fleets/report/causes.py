@@ -132,8 +132,18 @@ class Cause:
 
     @property
     def command(self) -> str:
-        """The command that opens the representative; empty if its path cannot be pasted."""
+        """The command that opens the representative; empty if there is none."""
         return str(self._opened["command"])
+
+    @property
+    def replaced(self) -> str:
+        """``yes`` if the path of the representative has another dump now."""
+        return "" if self._opened["present"] else "yes"
+
+    @property
+    def opening(self) -> str:
+        """What is to open where there is no command."""
+        return f"{self.representative}{', which has another dump now' * bool(self.replaced)}"
 
     @property
     def first(self) -> str:
@@ -234,14 +244,19 @@ def _told_apart(causes: Sequence[Cause]) -> list[Cause]:
     return made
 
 
-def unread(failures: pd.DataFrame, most: int) -> list[str]:
-    """Return sentences about targets without a report, the most frequent reason first."""
+def unread(failures: pd.DataFrame, most: int, state: str) -> list[str]:
+    """Return sentences about failed or incomplete targets, the most frequent reason first.
+
+    :param failures: by reason
+    :param most: reasons
+    """
     most = most if len(failures) > most + 1 else most + 1
+    table = "failures" if state == "failed" else state
     lines = []
     for row in failures.head(most).to_dict("records"):
         such = ", such as" if row["targets"] > 1 else ":"
         lines.append(f"{row['targets']:,} {row['step']}{such} {row['example']}: {row['error']}")
     if len(failures) > most:
         rest = int(failures["targets"].iloc[most:].sum())
-        lines.append(f"{rest:,} for {len(failures) - most} other reasons (--table failures)")
+        lines.append(f"{rest:,} for {len(failures) - most} other reasons (--table {table})")
     return lines

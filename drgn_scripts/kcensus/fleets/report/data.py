@@ -15,14 +15,14 @@ import pyarrow.compute as pc
 
 from kcensus.fleets.causes import PATCH
 from kcensus.fleets.clusters import Clusters, clusters
-from kcensus.fleets.store import FIGURES, Reader
+from kcensus.fleets.store import FIGURES, REPORTED, Reader
 from kcensus.fleets.tables import DEBUGINFOD
 from kcensus.render.plain import NO_HOST
 from kcensus.results import Severity
 from kcensus.store.layout import UNKNOWN_HOST
 from kcensus.text import pasteable
 
-_DONE, _INCOMPLETE, _FAILED, _DUPLICATE = "done", "incomplete", "failed", "duplicate"
+_INCOMPLETE, _FAILED, _DUPLICATE = "incomplete", "failed", "duplicate"
 _NO_CAUSE = r"-(?:incomplete|unsupported)$"
 """Kinds of findings about what kcensus could not do."""
 _SUPPOSED = "projected_", "old_"
@@ -54,27 +54,35 @@ class Fleet:
     def targets(self) -> pd.DataFrame:
         """The rows of ``targets``, the latest dump first, with its ``machine`` and ``command``.
 
-        Hosts without a name are told apart by their boots. The command opens the dump.
+        Hosts without a name are told apart by their boots. The command opens the dump; it is empty
+        where the path has another one now.
         """
         names = [
             *("attempt", "target", "state", "step", "error", "duplicate_of", "time", "boot"),
-            *("host", "release", "build_id", "panic", "record", "debug_info"),
+            *("host", "release", "build_id", "panic", "record", "debug_info", "present"),
         ]
         frame: pd.DataFrame = self._rows("targets", names).to_pandas()
         frame = frame.sort_values(["time", "target"], ascending=[False, True], ignore_index=True)
         has_name = ~frame["host"].isin(["", NO_HOST, UNKNOWN_HOST])
         boot = frame["boot"].str[:12].where(frame["boot"] != "", "unknown")
-        pairs = zip(frame["target"], frame["debug_info"], strict=True)
+        opened = zip(frame["target"], frame["debug_info"], frame["present"], strict=True)
         return frame.assign(
             machine=frame["host"].where(has_name, "(no name) boot " + boot),
-            command=[opening(target, debug_info) for target, debug_info in pairs],
+            command=[opening(*names) if is_present else "" for *names, is_present in opened],
         )
 
     @cached_property
     def reports(self) -> pd.DataFrame:
-        """The targets with a result, the complete ones first, then the latest."""
-        frame = self.targets[self.targets["state"].isin([_DONE, _INCOMPLETE])]
-        return frame.sort_values("state", kind="stable", ignore_index=True)
+        """The dumps with a result: those that can be opened, the complete ones, then the latest."""
+        frame = self.targets[self.targets["state"].isin(REPORTED)]
+        return frame.sort_values(
+            ["present", "state"], ascending=[False, True], kind="stable", ignore_index=True
+        )
+
+    @cached_property
+    def incomplete(self) -> pd.DataFrame:
+        """The targets whose report lacks an analysis."""
+        return self.targets[(self.targets["state"] == _INCOMPLETE) & self.targets["present"]]
 
     @cached_property
     def failed(self) -> pd.DataFrame:

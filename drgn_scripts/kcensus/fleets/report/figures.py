@@ -151,12 +151,12 @@ def missing_patches(fleet: Fleet) -> pd.DataFrame:
     )
 
 
-def failures(fleet: Fleet) -> pd.DataFrame:
-    """Return the failed targets by step and reason, the most frequent first, with an example.
+def reasons(failed: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of :func:`unread_targets` by step and reason, with an example.
 
-    Types that are missing are one reason per kernel: each needs debug info of its own.
+    The most frequent is first. Types that are missing are one reason per kernel: each needs debug
+    info of its own.
     """
-    failed = failed_targets(fleet)
     errors = failed["error"]
     # Offsets and sizes in a reason are those of one target.
     failed = failed.assign(reason=errors, general=[*map(general, errors)])
@@ -169,13 +169,12 @@ def failures(fleet: Fleet) -> pd.DataFrame:
     return found.sort_values("targets", ascending=False, kind="stable").reset_index()
 
 
-def failed_targets(fleet: Fleet) -> pd.DataFrame:
-    """Return the targets without a report, the latest first; their errors do not name them."""
-    failed = fleet.failed
+def unread_targets(failed: pd.DataFrame) -> pd.DataFrame:
+    """Return targets by step and path; their errors do not name them."""
     errors = [
         bounded(
             (error.replace(target, _TARGET) if target else error).removeprefix(_START), _MAX_ERROR
         )
         for error, target in zip(failed["error"], failed["target"], strict=True)
     ]
-    return failed.assign(error=errors)
+    return failed.assign(error=errors).sort_values(["step", "target"], ignore_index=True)

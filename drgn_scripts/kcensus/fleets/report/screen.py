@@ -116,4 +116,4 @@ def _cause(cause: Cause, report: Report, screen: Screen, *, is_full: bool) -> No
     if cause.command:
         screen.commands([cause.command], _TAG)
     else:
-        prose(f"Open {cause.representative}")
+        prose(f"Open {cause.opening}")

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kcensus.results.tables import (
     ALWAYS,
     BYTES,
@@ -34,6 +36,12 @@ FAILED = TableSpec("failed", "Paths without a report", {
     "build_id": Column(TEXT, "build ID", DATA, "Build ID of the vmlinux, if known."),
     "error": Column(TEXT, "reason", ALWAYS, "Reason."),
 }, "A target that failed, by step and path.", rows="failed")  # fmt: skip
+INCOMPLETE = TableSpec("incomplete", "Reports that lack analyses", {
+    "host": replace(_HOST, get="machine"),
+    "target": Column(TEXT, "dump", DATA, "Its path."),
+    "command": Column(TEXT, "open", WIDE, "Command that opens it; empty if it has odd bytes."),
+    "error": Column(TEXT, "failed analyses", ALWAYS, "Analyses that failed, each with the reason."),
+}, "A target whose report lacks analyses, by path.", rows="incomplete")  # fmt: skip
 CAUSES = TableSpec("causes", "Causes", {
     "cause": Column(TEXT, "id", ALWAYS, "Id, for `kcensus fleet show`.", "id"),
     "severity": Column(TEXT, "", ALWAYS, "Of the gravest dump.", "severity_name"),
@@ -45,7 +53,8 @@ CAUSES = TableSpec("causes", "Causes", {
     "kernels": Column(TEXT, "", WIDE, "Most frequent kernels."),
     "example": Column(TEXT, "for example", DATA, "Finding of the representative."),
     "representative": Column(TEXT, "open first", WIDE, "The dump that is most like all others."),
-    "command": Column(TEXT, "", DATA, "Command that opens it; empty if its path has odd bytes."),
+    "command": Column(TEXT, "", DATA, "Command that opens it; empty without one."),
+    "replaced": Column(TEXT, "", DATA, "yes: the path has another dump now."),
     "outliers": Column(COUNT, "differ", WIDE, "Dumps with further features, or without some."),
     "differs": Column(TEXT, "differences", DATA, "What outliers have further, or lack."),
     "features": Column(TEXT, "in common", DATA, "What at least half of its dumps have."),
@@ -89,12 +98,13 @@ GROWTH = TableSpec("growth", "Growth", {
     "target": _DUMP,
     "command": _OPEN,
 }, "A figure of a host that grew in its latest boot.", rows="growth")  # fmt: skip
-TABLES = (CAUSES, FAILURES, FAILED, PATCHES, OUTLIERS, GROWTH)
+TABLES = (CAUSES, FAILURES, FAILED, INCOMPLETE, PATCHES, OUTLIERS, GROWTH)
 DUMPS = TableSpec("dumps", "Dumps of this cause", {
     "host": Column(TEXT, "", ALWAYS, "Name of the host; its boot if it has none.", "machine"),
     "time": Column(TEXT, "", ALWAYS, "Time of the dump, UTC."),
     "target": Column(TEXT, "dump", DATA, "Its path."),
-    "command": Column(TEXT, "open", ALWAYS, "Command that opens it; empty if it has odd bytes."),
+    "command": Column(TEXT, "open", ALWAYS, "Command that opens it; empty without one."),
+    "replaced": Column(TEXT, "", WIDE, "yes: the path has another dump now."),
     "more": Column(TEXT, "also has", ALWAYS, "Features that most others lack."),
     "lacks": Column(TEXT, "", WIDE, "Features that most others have."),
     "severity": Column(TEXT, "", WIDE, "Of its gravest finding."),

@@ -55,8 +55,8 @@ def report(tmp_path: Path) -> Report:
 def test_each_target_is_counted_once(report: Report) -> None:
     summary = {key: each.value for key, each in report.result.summary.items()}
     assert summary == {
-        "targets": 10, "reports": 6, "failed": 3, "duplicates": 1, "hosts": 5, "causes": 2,
-        "healthy": 1, "healthy_incomplete": 1,
+        "targets": 10, "reports": 6, "replaced": 0, "failed": 3, "incomplete": 1, "duplicates": 1,
+        "hosts": 5, "causes": 2, "healthy": 1, "healthy_incomplete": 1,
         "first": "2026-01-01 00:00", "last": "2026-01-04 00:00",
     }  # fmt: skip
 
@@ -92,7 +92,7 @@ def test_failures_of_one_reason_are_one_row(report: Report) -> None:
 
 def test_failures_come_after_causes_in_the_findings(report: Report) -> None:
     kinds = [each.kind for each in report.result.findings]
-    assert kinds == ["fleet-cause", "fleet-cause", "fleet-incomplete"]
+    assert kinds == ["fleet-cause", "fleet-cause", "fleet-incomplete", "fleet-partial"]
 
 
 def test_hosts_without_a_name_are_told_apart_by_their_boots(tmp_path: Path) -> None:
