@@ -26,8 +26,8 @@ _REPORT = """Show what the targets in a store suffer from.
 Dumps with the same findings, deadlock, panic or stacks of blocked tasks are one cause, whatever
 their hosts, devices and addresses. Causes come in the order of severity and hosts, each with the
 command that opens the dump most like all others, and what differs in some. Before them are reasons
-of targets without a report; after them fixes that kernels lack with their costs, hosts with figures
-far above those of hosts with the same kernel, and growth per host.
+of targets without a report, or whose analyses failed; after them fixes that kernels lack with their
+costs, hosts with figures far above those of hosts with the same kernel, and growth per host.
 
 In the document of --json, `summary` has the numbers of `targets`, `reports`,
 `replaced` (more dumps, whose paths have others now), `failed`, `incomplete` (an analysis failed),

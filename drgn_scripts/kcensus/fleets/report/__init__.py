@@ -89,6 +89,24 @@ class Report:
     def growth(self) -> pd.DataFrame:
         return figures.growth(self.fleet)
 
+    @cached_property
+    def every_dump(self) -> pd.DataFrame:
+        """The dumps with a report, the gravest first, with their ``cause``."""
+        rows = self.fleet.reports
+        ids = np.full(len(rows), "", object)
+        grave = self.fleet.severity
+        names = {int(each): each.name.lower() for each in Severity}
+        for each in self.causes:
+            ids[each.cluster.targets] = each.id
+        rows = rows.assign(
+            cause=ids,
+            time=rows["time"].dt.strftime(TIME),
+            severity=np.where(grave > 0, grave.map(names), ""),
+            replaced=np.where(rows["present"], "", "yes"),
+        )
+        order = np.lexsort((rows["target"], ids == "", -grave))
+        return rows.iloc[order].reset_index(drop=True)
+
     @property
     def healthy(self) -> pd.DataFrame:
         """The reports in which nothing was found, the incomplete ones included."""

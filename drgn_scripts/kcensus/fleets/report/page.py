@@ -17,8 +17,8 @@ from kcensus.text import printable
 _MAX_CAUSES = 100
 _MAX_DUMPS = 20
 """Most dumps of a cause."""
-_FEW = 5
-"""Most reasons of failures to show above the causes without a click."""
+_ELSEWHERE = {"causes", "dumps", "failures"}
+"""Tables that cards of causes, and the head, have the rows of."""
 
 
 def write_page(report: Report, path: Path) -> None:
@@ -27,7 +27,7 @@ def write_page(report: Report, path: Path) -> None:
     :raises OutputError: the file cannot be written
     """
     result = report.result
-    tables = {name: report.brief(name) for name in result.tables if name != "causes"}
+    tables = {name: report.brief(name) for name in result.tables if name not in _ELSEWHERE}
     shown = {each.name: _roomy(each) for each in shown_tables(replace(result, tables=tables))}
     write_html(
         result,
@@ -35,9 +35,6 @@ def write_page(report: Report, path: Path) -> None:
         "fleet.html",
         facts=[*filter(all, report.facts), ("kcensus", installed_version())],
         title=f"Reports in the store {printable(result.target)}",
-        failures=shown.pop("failures", None),
-        failed=shown.pop("failed", None),
-        few=_FEW,
         tables=[*shown.values()],
         causes=report.causes[:_MAX_CAUSES],
         number_of_causes=len(report.causes),

@@ -102,15 +102,17 @@ def _cause(cause: Cause, report: Report, screen: Screen, *, is_full: bool) -> No
     def prose(*lines: str, style: str = "") -> None:
         screen.tagged([(Text(), [Text(printable(words), style) for words in lines])], _TAG)
 
+    def short(words: str) -> None:
+        line = Text(printable(words))
+        line.truncate(screen.prose_width - INDENT - _TAG - 2 * GUTTER, overflow="ellipsis")
+        screen.tagged([(Text(), [line])], _TAG)
+
     tag = Text(cause.severity.name, SEVERITY_STYLE[cause.severity])
     extent = f"{cause.id}: {cause.extent(report.hosts)}"
     screen.tagged([(tag, [Text(printable(cause.title), "bold"), Text(printable(extent))])], _TAG)
-    if is_full:
-        prose(cause.shown_example)
-    else:
-        line = Text(printable(cause.shown_example))
-        line.truncate(screen.prose_width - INDENT - _TAG - 2 * GUTTER, overflow="ellipsis")
-        screen.tagged([(Text(), [line])], _TAG)
+    if cause.hosts > 1:
+        short(f"Hosts: {cause.named_hosts}")
+    (prose if is_full else short)(cause.shown_example)
     if is_full and cause.differing:
         prose(cause.differing)
     if cause.command:

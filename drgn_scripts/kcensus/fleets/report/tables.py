@@ -98,7 +98,16 @@ GROWTH = TableSpec("growth", "Growth", {
     "target": _DUMP,
     "command": _OPEN,
 }, "A figure of a host that grew in its latest boot.", rows="growth")  # fmt: skip
-TABLES = (CAUSES, FAILURES, FAILED, INCOMPLETE, PATCHES, OUTLIERS, GROWTH)
+ALL_DUMPS = TableSpec("dumps", "Dumps", {
+    "host": replace(_HOST, get="machine"),
+    "time": Column(TEXT, "", ALWAYS, "Time of the dump, UTC."),
+    "cause": Column(TEXT, "", ALWAYS, "Id of its cause; empty if healthy, or of a rare kind."),
+    "severity": Column(TEXT, "", ALWAYS, "Of its gravest finding; empty without one."),
+    "state": Column(TEXT, "", ALWAYS, "done, or incomplete (an analysis failed)."),
+    "target": Column(TEXT, "dump", ALWAYS, "Its path."),
+    "replaced": Column(TEXT, "", WIDE, "yes: the path has another dump now."),
+}, "A dump with a report, the gravest first.", rows="every_dump")  # fmt: skip
+TABLES = (CAUSES, ALL_DUMPS, FAILURES, FAILED, INCOMPLETE, PATCHES, OUTLIERS, GROWTH)
 DUMPS = TableSpec("dumps", "Dumps of this cause", {
     "host": Column(TEXT, "", ALWAYS, "Name of the host; its boot if it has none.", "machine"),
     "time": Column(TEXT, "", ALWAYS, "Time of the dump, UTC."),

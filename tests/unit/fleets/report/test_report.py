@@ -328,6 +328,34 @@ def test_each_cause_names_a_host_on_a_line(
     assert max(map(len, text.splitlines())) <= 100
 
 
+def test_each_dump_has_its_host_and_cause(report: Report) -> None:
+    first, second = (each.id for each in report.causes)
+    rows = {str(row["target"]).split("/")[2]: row for row in frame(report, "dumps")}
+    assert {name: (row["host"], row["cause"], row["severity"]) for name, row in rows.items()} == {
+        "1": ("web", first, "warning"), "2": ("db", first, "critical"),
+        "3": ("db", first, "warning"), "4": ("nfs", second, "critical"),
+        "5": ("ok", "", ""), "6": ("part", "", ""),
+    }  # fmt: skip
+    assert [*rows][:2] == ["2", "4"]
+    assert (rows["6"]["state"], rows["4"]["time"]) == ("incomplete", "2026-01-02 00:00")
+
+
+def test_each_cause_names_some_of_its_hosts(tmp_path: Path, capsys: Capture) -> None:
+    dumps = [Target(f"{n}", f"host-{n}", findings={"x": "critical"}) for n in range(7)]
+    report = Report(made(tmp_path / "fleet", dumps))
+    text = output(capsys, "report", str(report.store))
+    assert sum(f"host-{n}" in text for n in range(7)) == 3
+    assert report.causes[0].named_hosts in text
+
+
+def test_the_page_has_each_failed_path_once_below_the_causes(
+    report: Report, tmp_path: Path, capsys: Capture
+) -> None:
+    output(capsys, "report", str(report.store), "--html", str(tmp_path / "page.html"))
+    _, main = (tmp_path / "page.html").read_text().replace("<wbr>", "").split('id="causes"')
+    assert [main.count(f"/srv/{name}/vmcore") for name in (8, 9, 10)] == [1, 1, 1]
+
+
 def test_a_table_is_shown_alone(report: Report, capsys: Capture) -> None:
     text = output(capsys, "report", str(report.store), "--table", "failed")
     assert text.startswith("Paths without a report\n")
