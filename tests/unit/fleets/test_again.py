@@ -17,6 +17,7 @@ from deltalake import DeltaTable
 from kcensus.fleets import run, store
 from kcensus.fleets.apart import Answer, Job
 from kcensus.fleets.look import Content
+from kcensus.fleets.tables import COLUMNS
 from tests.unit.fleets.told import Ended, Told, content, died, ended, looked, over, rows, told_facts
 
 
@@ -159,6 +160,21 @@ def test_the_frame_has_paths_that_are_no_utf_8(
         Path(path).touch()
     frame = module.fleet(paths, store=place, analyses=["slab"])
     assert frame["target"].tolist() == [f"{tmp_path}/b\\xff", f"{tmp_path}/a\\x01"]
+
+
+def test_the_frame_has_the_present_row_of_each_target(
+    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module("kcensus.api.fleet")
+    path = tmp_path / "a"
+    told = Told()
+    told.content = lambda job: content(msgspec.structs.replace(job, path=path.read_text()))
+    monkeypatch.setattr(module, "_executor", lambda *_: nullcontext(told))
+    for text in ("x", "y"):
+        path.write_text(text)
+        frame = module.fleet(path, store=place, analyses=["slab"])
+        assert frame["sha256"].tolist() == [digest(text)]
+        assert {*frame} == {*COLUMNS["targets"]}
 
 
 def test_a_changed_file_has_two_rows(place: Path) -> None:
