@@ -68,7 +68,7 @@ class Fleet:
         opened = zip(frame["target"], frame["debug_info"], frame["present"], strict=True)
         return frame.assign(
             machine=frame["host"].where(has_name, "(no name) boot " + boot),
-            command=[opening(*names) if is_present else "" for *names, is_present in opened],
+            command=[opening(*words) if is_present else "" for *words, is_present in opened],
         )
 
     @cached_property
