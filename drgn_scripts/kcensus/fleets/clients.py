@@ -4,6 +4,10 @@
 from __future__ import annotations
 
 import logging
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any
 
 from kcensus.fleets import FleetError
@@ -46,3 +50,28 @@ def client(cluster: Any, **options: Any) -> distributed.Client:
             f"the scheduler '{printable(str(cluster))}' cannot be reached ({why}); pass the "
             "address that `dask scheduler` shows, such as tcp://host:8786"
         ) from None
+
+
+@contextmanager
+def local_cluster(width: int) -> Iterator[distributed.LocalCluster]:
+    """Yield a cluster of workers with one thread each on this machine, which Ctrl-C does not reach.
+
+    A terminal sends SIGINT to all of its processes. It is blocked while the cluster starts: the
+    threads and processes of the cluster, and later workers in place of lost ones, inherit that from
+    the first instruction on, and this thread gets it afterwards.
+    """
+    from distributed import LocalCluster
+
+    resource_tracker.ensure_running()  # it would be started later, and then unblocks SIGINT
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        cluster = LocalCluster(
+            n_workers=width, threads_per_worker=1, dashboard_address="127.0.0.1:0",
+            memory_limit=0,  # targets have their own limit
+            silence_logs=logging.CRITICAL,
+        )  # fmt: skip
+        with cluster:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            yield cluster
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

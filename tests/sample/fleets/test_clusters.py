@@ -148,12 +148,17 @@ def machines(tmp_path: Path) -> Iterator[Machines]:
         made.close()
 
 
-def client(machines: Machines, store: Path, paths: list[Path]) -> subprocess.Popen[bytes]:
-    words = ["fleet", "run", *map(str, paths), "--store", str(store), "--analyses", ANALYSIS]
+def started(store: Path, paths: list[Path], *words: str) -> subprocess.Popen[bytes]:
+    """Start a run in a process group of its own."""
+    common = ["fleet", "run", *map(str, paths), "--store", str(store), "--analyses", ANALYSIS]
     return subprocess.Popen(
-        [sys.executable, "-c", CLIENT, *words, "--scheduler", machines.address, "--no-progress"],
-        env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [sys.executable, "-c", CLIENT, *common, "--no-progress", *words],
+        env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0,
     )  # fmt: skip
+
+
+def client(machines: Machines, store: Path, paths: list[Path]) -> subprocess.Popen[bytes]:
+    return started(store, paths, "--scheduler", machines.address)
 
 
 def number(store: Path) -> int:
@@ -200,3 +205,17 @@ def test_killed_workers_and_clients_lose_no_target(
         .duplicated(["record", "analysis", "part", "subject", "metric"])
         .any()
     )
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_a_terminal_ends_a_local_cluster_without_a_traceback(
+    capsules: list[Path], poison: Path, tmp_path: Path
+) -> None:
+    paths = [*capsules, *(poison / name for name in POISON)]
+    running = started(tmp_path / "store", paths, "--workers", "1")
+    until(lambda: number(tmp_path / "store") >= 3, running)
+    os.killpg(running.pid, signal.SIGINT)
+    _, errors = running.communicate(timeout=20)  # all processes have closed stderr
+    lines = [line for line in errors.splitlines() if not line.startswith(b"kcensus: dashboard")]
+    assert (running.returncode, len(lines)) == (130, 2), errors
+    assert 3 <= number(tmp_path / "store") < len(paths)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import io
-import logging
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -149,18 +148,13 @@ def _cluster(address: str | None, width: int, *, measured: bool) -> Iterator[Exe
     :raises FleetError: it cannot be reached, or its workers are unusable
     """
     import dask
-    from distributed import LocalCluster
 
     from kcensus.fleets import clients
     from kcensus.fleets.executors import Cluster
 
     clients.silence()
     with dask.config.set({} if measured else clients.LEAN):
-        local = nullcontext() if address else LocalCluster(
-            n_workers=width, threads_per_worker=1, dashboard_address="127.0.0.1:0",
-            memory_limit=0,  # targets have their own limit
-            silence_logs=logging.CRITICAL,
-        )  # fmt: skip
+        local = nullcontext() if address else clients.local_cluster(width)
         with local as own, clients.client(own or address) as client:
             if find_spec("bokeh"):
                 complain(f"dashboard of the cluster: {client.dashboard_link}")
