@@ -57,6 +57,7 @@ def fleet(
         ``attrs`` has ``store``, and by column ``help``
     :raises FleetError: no target is named; workers are missing, or have another kcensus; or another
         process writes to the store
+    :raises TargetError: one of ``symbols`` cannot be read, or has no debug info of any kernel
     :raises OutputError: the store cannot be written; a later run goes on
     :raises ValueError: there is no such analysis
     """
@@ -72,6 +73,7 @@ def fleet(
     named = [*found.targets, *found.unreadable]
     if not named:
         raise FleetError("no target is named: pass paths of vmcores, capsules or directories")
+    places = targets.check_symbols(symbols, is_remote=client is not None)
     width = min(workers or len(os.sched_getaffinity(0)), len(named))
     with (
         _executor(client, width) as executor,
@@ -83,7 +85,7 @@ def fleet(
             executor,
             unreadable=found.unreadable,
             limits=run.Limits(timeout, max_memory, retries),
-            symbols=[os.path.abspath(path) for path in symbols],
+            symbols=places,
             analyses=analyses,
             debuginfod=debuginfod,
             done=step.advance,

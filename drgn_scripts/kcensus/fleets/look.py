@@ -42,6 +42,7 @@ from kcensus.sources.reader import FileReader, os_error
 from kcensus.sources.vmcoreinfo.opening import open_dump
 from kcensus.store.layout import UNNAMED, bounded_host
 from kcensus.store.records import exact, record
+from kcensus.text import printable
 
 _WHOLE = 4 << 30
 """Most bytes of a file of which all are read for its digest."""
@@ -143,6 +144,9 @@ def look(job: Job) -> bytes:
         what = str(error) if isinstance(error, _ERRORS) else f"{type(error).__name__}: {error}"
         facts |= {"state": "failed", "error": what}
     memory.lift()
+    for path in job.symbols:
+        for key in facts.keys() & {"tried", "error"}:
+            facts[key] = facts[key].replace(f"{SYMBOLS} {printable(path)}", f"-s {printable(path)}")
     return msgspec.msgpack.encode(Looked(facts, tables))
 
 

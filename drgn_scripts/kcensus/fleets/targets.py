@@ -16,6 +16,7 @@ from pathlib import Path
 from kcensus.fleets import FleetError
 from kcensus.samples import capsule
 from kcensus.sources.capsule.container import MAGIC as CAPSULE
+from kcensus.sources.debuginfo.unused import check
 from kcensus.sources.formats import elf, kdump
 
 _STARTS = (CAPSULE, kdump.MAGIC, kdump.FLAT_MAGIC)
@@ -62,6 +63,17 @@ def find(words: Iterable[str], lines: Iterable[str] = ()) -> Found:
                     seen.add(key)
                     found.targets.append(full)
     return found
+
+
+def check_symbols(paths: Iterable[str | os.PathLike[str]], *, is_remote: bool) -> list[str]:
+    """Return places of debug info of any kernels, absolute.
+
+    :param is_remote: whether others read the targets: what is not here may be there
+    :raises TargetError: one cannot be read, or has nothing for any kernel
+    """
+    places = [Path(path) for path in paths]
+    check(path for path in places if not is_remote or os.path.lexists(path))
+    return [os.path.abspath(path) for path in places]
 
 
 def changed(paths: Iterable[str]) -> float:

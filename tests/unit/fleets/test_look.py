@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -77,6 +78,16 @@ def test_a_file_that_goes_away_has_a_reason(
     (tmp_path / "x").write_bytes(b"abc")
     monkeypatch.setattr(look, "FileReader", gone)
     assert "no such file" in content(tmp_path / "x").error
+
+
+def test_a_place_that_came_by_the_option_is_named_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(_: str) -> None:
+        raise TargetError(f"{os.environ['KCENSUS_SYMBOLS']}; KCENSUS_SYMBOLS /a: x")
+
+    monkeypatch.setattr(look, "open_target", failing)
+    monkeypatch.setenv("KCENSUS_SYMBOLS", "")
+    answer = look.look(Job("sample", "report", "a", 1.0, 1 << 40, symbols=("/a",)))
+    assert msgspec.msgpack.decode(answer, type=Looked).facts["error"] == "/a:; -s /a: x"
 
 
 def test_without_types_the_rungs_that_were_tried_are_recorded(

@@ -15,7 +15,8 @@ from kcensus.commands.fleet import run
 from kcensus.fleets import FleetError
 from kcensus.fleets.executors import Threads
 from kcensus.fleets.run import Tally
-from kcensus.fleets.targets import find
+from kcensus.fleets.targets import check_symbols, find
+from kcensus.sources import TargetError
 from kcensus.sources.capsule.container import MAGIC
 from tests.unit.fleets.stores import Target, made
 
@@ -233,3 +234,28 @@ def test_an_interrupt_says_that_the_same_command_goes_on(
     words = ["fleet", "run", "sample", "--store", str(tmp_path / "store")]
     assert cli.main(words) == Exit.INTERRUPTED
     assert "the same command goes on" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["missing", "notes.txt", "empty", "folder"])
+def test_places_without_debug_info_of_any_kernel_are_refused(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "notes.txt").write_text("no debug info\n" * 100)
+    (tmp_path / "empty").touch()
+    (tmp_path / "folder").mkdir()
+    words = ["fleet", "run", "sample", "--store", str(tmp_path / "store"), "-s"]
+    assert cli.main([*words, str(tmp_path / name)]) == Exit.TARGET
+    (sentence,) = capsys.readouterr().err.splitlines()
+    assert f"-s {tmp_path / name}: " in sentence
+    assert not (tmp_path / "store").exists()
+
+
+def test_places_of_other_kernels_and_those_of_workers_alone_are_taken(tmp_path: Path) -> None:
+    (tmp_path / "vmlinux").write_bytes(CORE[:16] + b"\x02\0" + CORE[18:])
+    (tmp_path / "x.btf").touch()
+    places = [tmp_path / "vmlinux", tmp_path / "x.btf", tmp_path]
+    assert check_symbols(places, is_remote=False) == [*map(str, places)]
+    assert check_symbols([tmp_path / "missing"], is_remote=True) == [str(tmp_path / "missing")]
+    (tmp_path / "notes").write_text("no debug info\n")
+    with pytest.raises(TargetError):
+        check_symbols([tmp_path / "notes"], is_remote=True)

@@ -63,7 +63,7 @@ def _run(
         raise FleetError("--performance-report needs bokeh: pip install bokeh")
     from kcensus.fleets.executors import Threads
     from kcensus.fleets.run import Limits, fleet
-    from kcensus.fleets.targets import find
+    from kcensus.fleets.targets import check_symbols, find
 
     if workers and reading.scheduler:
         raise click.UsageError("--workers is for this machine; --scheduler has workers of its own.")
@@ -76,6 +76,7 @@ def _run(
     # --workers asks for this machine, whatever the environment has.
     known = None if workers else os.environ.get("DASK_SCHEDULER_ADDRESS")
     address = reading.scheduler or known
+    symbols = check_symbols(reading.symbols, is_remote=bool(address))
     is_small = not address and not performance_report and total <= _FEW * width
     with (
         _resumable(),
@@ -92,7 +93,7 @@ def _run(
             executor,
             unreadable=found.unreadable,
             limits=Limits(seconds, reading.max_memory or Limits.memory, retries),
-            symbols=[str(path.resolve()) for path in reading.symbols],
+            symbols=symbols,
             analyses=wanted,
             debuginfod=reading.debuginfod,
             done=step.advance,

@@ -79,6 +79,28 @@ def vmlinux_at(path: Path) -> Iterator[Vmlinux]:
             yield Vmlinux(path, elf.identity(reader, elf.read_header(reader)))
 
 
+def debug_file(path: Path, origin: str) -> Vmlinux | None:
+    """Return the vmlinux at a path that the user passed; None if it is the file of a module.
+
+    :raises TargetError: it cannot be read, or cannot contain debug info
+    """
+    with FileReader(path, f"{origin} ") as reader:
+        start, why = reader.read(0, 1024), "is not an ELF file with debug info"
+        if start.startswith(elf.MAGIC):
+            header = elf.read_header(reader)
+            if header.type != elf.ET_CORE:
+                is_module = header.type == elf.ET_REL
+                return None if is_module else Vmlinux(path, elf.identity(reader, header))
+            why = "is a dump, not a file with debug info; pass the vmlinux"
+        elif start.startswith(_COMPRESSED):
+            return Vmlinux(path) if path.name.startswith("vmlinux") else None
+        elif start[514:518] == b"HdrS":
+            why = (
+                "is a bootable kernel image without debug info; pass the vmlinux of the same build"
+            )
+        raise TargetError(f"{reader.name}: {why}")
+
+
 def below(directory: Path) -> Iterator[tuple[Path, list[str]]]:
     """Yield the folders of debug info in a directory, itself included, and the names of files."""
     base = len(directory.parts)
@@ -158,11 +180,16 @@ class DebugInfo:
             if os.path.isdir(path):
                 continue
             try:
-                self._add_file(path, SYMBOLS if path in self._shared else "-s")
+                kernel = debug_file(path, SYMBOLS if path in self._shared else "-s")
             except TargetError as error:
                 if path not in self._shared:
                     raise
                 self.unusable[path] = str(error)
+                continue
+            if kernel:
+                self._kernels.append(kernel)
+            else:
+                self.module_files.append(path)
         self.release = kernel_release(prog)
         """Printable."""
         info = vmcoreinfo_of(prog)
@@ -193,31 +220,6 @@ class DebugInfo:
                 self._search(found.roots, found.folders)
                 return found
         return Beside()
-
-    def _add_file(self, path: Path, origin: str) -> None:
-        with FileReader(path, f"{origin} ") as reader:
-            start = reader.read(0, 1024)
-            if start.startswith(elf.MAGIC):
-                header = elf.read_header(reader)
-                if header.type == elf.ET_CORE:
-                    raise TargetError(
-                        f"{reader.name}: is a dump, not a file with debug info; pass the vmlinux"
-                    )
-                if header.type == elf.ET_REL:
-                    self.module_files.append(path)
-                else:
-                    self._kernels.append(Vmlinux(path, elf.identity(reader, header)))
-            elif start.startswith(_COMPRESSED) and path.name.startswith("vmlinux"):
-                self._kernels.append(Vmlinux(path))
-            elif start.startswith(_COMPRESSED):
-                self.module_files.append(path)
-            elif start[514:518] == b"HdrS":
-                raise TargetError(
-                    f"{reader.name}: is a bootable kernel image without debug info; pass the "
-                    "vmlinux of the same build"
-                )
-            else:
-                raise TargetError(f"{reader.name}: is not an ELF file with debug info")
 
     @property
     def names_no_kernel(self) -> bool:

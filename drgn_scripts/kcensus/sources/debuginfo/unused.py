@@ -1,25 +1,51 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Say what places of debug info hold, where they have nothing for a kernel."""
+"""Say what places of debug info hold, where they have nothing for a kernel, or for none."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
-from collections.abc import Collection, Iterator, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 import drgn
 
 from kcensus.human import listed
-from kcensus.sources.debuginfo.finder import below, vmlinux_at, vmlinux_below
+from kcensus.sources.debuginfo.finder import below, debug_file, vmlinux_at, vmlinux_below
+from kcensus.sources.debuginfo.given import split_given
 from kcensus.sources.debuginfo.loading import loaded_modules
 from kcensus.sources.debuginfo.packs.file import SUFFIX, Pack, is_pack
 from kcensus.sources.debuginfo.packs.modules import module_name
 from kcensus.sources.model import SYMBOLS, TargetError, kernel_release
+from kcensus.sources.reader import os_error
 from kcensus.text import printable
 
 _MAX_NAMED = 3
+_NAMES = re.compile(rf"vmlinux|\.ko|\.debug$|\.btf|^System\.map|{re.escape(SUFFIX)}$")
+"""Names of files of debug info, types or symbols."""
+
+
+def check(places: Iterable[Path]) -> None:
+    """Check files and directories that the user passed with ``-s`` for many kernels.
+
+    :raises TargetError: one cannot be read, or has nothing for any kernel
+    """
+    for path in places:
+        if os.path.isdir(path):
+            name = f"-s {printable(os.fspath(path))}"
+            try:
+                os.listdir(path)
+            except OSError as error:
+                raise os_error(name, error) from error
+            if not any(map(_NAMES.search, itertools.chain(*(names for _, names in below(path))))):
+                raise TargetError(f"{name}: has neither debug info nor a type pack of any kernel")
+        elif is_pack(path):
+            Pack(path)
+        elif split_given([path])[1]:
+            debug_file(path, "-s")
 
 
 def unused(
