@@ -26,6 +26,7 @@ from kcensus.catalogue.result import TABLES
 from kcensus.render.plain import SCHEMA
 from kcensus.reports import Report, Section
 from kcensus.results.tables import Column, Table, TableSpec
+from kcensus.sources.reader import os_error
 from kcensus.text import printable
 
 _MAX_SIGNED = (1 << 63) - 1
@@ -36,6 +37,7 @@ _OF_ERRORS = "report-incomplete", "report-unsupported"
 _READABLE = (2, SCHEMA)
 """Schemas of documents that can be read: before 3, addresses are numbers."""
 _DIGITS, _ADDRESS = re.compile(r"-?[1-9][0-9]{15,19}"), re.compile("0x[0-9a-f]{1,16}")
+_AGAIN = "write it again from the dump, with --json"
 _COMPARED = ("ours", "counter", "moved", "difference")
 """Numbers of a check."""
 
@@ -66,27 +68,42 @@ def load(path: str) -> Report:
             document = json.load(
                 file, parse_int=_integer, parse_float=_finite, parse_constant=_finite
             )
-    except (OSError, ValueError, RecursionError) as failure:
-        raise BadDocument(f"'{name}' cannot be read as JSON: {failure}") from None
+    except OSError as failure:
+        raise BadDocument(str(os_error(name, failure))) from None
+    except (ValueError, RecursionError) as failure:
+        raise BadDocument(f"{name}: cannot be read as JSON ({_why(failure)}); {_AGAIN}") from None
     # Only documents need the validator.
     from kcensus.render.schema import error
 
     version = document.get("schema") if isinstance(document, dict) else None
     if version is None or "analysis" not in document:
-        raise BadDocument(f"'{name}' is not a document that --json wrote")
+        raise BadDocument(f"{name}: is not a document that --json wrote; {_AGAIN}")
     if version not in _READABLE:
         raise BadDocument(
-            f"'{name}' has schema {version!r}, this kcensus reads schemas "
-            f"{' and '.join(map(str, _READABLE))}: write it again from the dump"
+            f"{name}: has schema {version!r}, this kcensus reads schemas "
+            f"{' and '.join(map(str, _READABLE))}; {_AGAIN}"
         )
     document["schema"] = SCHEMA
     kind = "report_document" if "analyses" in document else "result_document"
     if problem := error(_without_rows(document), kind, allow_new=True):
-        raise BadDocument(f"'{name}' is damaged: {printable(problem)}")
+        raise BadDocument(f"{name}: is damaged ({printable(problem)}); {_AGAIN}")
     try:
         return _report(document)
     except (KeyError, TypeError, ValueError, OverflowError) as failure:
-        raise BadDocument(f"'{name}' is damaged: {type(failure).__name__}: {failure}") from None
+        why = f"{type(failure).__name__}: {failure}"
+        raise BadDocument(f"{name}: is damaged ({why}); {_AGAIN}") from None
+
+
+def _why(failure: ValueError | RecursionError) -> str:
+    """Return in words why a text is no JSON that :func:`load` reads."""
+    match failure:
+        case RecursionError():
+            return "nested too deeply"
+        case UnicodeDecodeError():
+            return f"byte {failure.start:,} is not UTF-8"
+        case json.JSONDecodeError():
+            return f"{failure.msg} in line {failure.lineno}, column {failure.colno}"
+    return str(failure)
 
 
 def _without_rows(document: Any) -> Any:

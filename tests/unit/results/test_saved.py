@@ -169,8 +169,21 @@ def test_rows_hold_nothing_but_scalars_and_depth_is_bounded(tmp_path: Path) -> N
         changed["tables"]["values"][0]["words"] = value
         with pytest.raises(saved.BadDocument, match="cannot be in a table"):
             saved.load(save(tmp_path, json.dumps(changed)))
-    with pytest.raises(saved.BadDocument, match="cannot be read as JSON"):
-        saved.load(save(tmp_path, '{"a":' * 100_000))
+
+
+@pytest.mark.parametrize(
+    "data", [b'{"a":' * 100_000, b'{"schema": 3, nope', b'{"a": "\xff"}', b'{"a": 1e999}', b"{}"]
+)
+def test_what_is_no_document_is_told_by_its_path_and_what_to_do(
+    data: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "garbage.json"
+    path.write_bytes(data)
+    assert cli.main(["report", str(path)]) == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"kcensus: {path}: ")
+    assert line.endswith("--json")
+    assert not any(word in line for word in ("recursion", "codec", "Error"))
 
 
 def test_names_of_a_report_stay_in_its_directory(tmp_path: Path) -> None:

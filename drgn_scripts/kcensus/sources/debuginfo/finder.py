@@ -80,10 +80,7 @@ def vmlinux_at(path: Path) -> Iterator[Vmlinux]:
 
 
 def debug_file(path: Path, origin: str) -> Vmlinux | None:
-    """Return the vmlinux at a path that the user passed; None if it is the file of a module.
-
-    :raises TargetError: it cannot be read, or cannot contain debug info
-    """
+    """Return the vmlinux at a path, None for a module; :class:`TargetError` if it is neither."""
     with FileReader(path, f"{origin} ") as reader:
         start, why = reader.read(0, 1024), "is not an ELF file with debug info"
         if start.startswith(elf.MAGIC):
