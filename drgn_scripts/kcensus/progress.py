@@ -17,6 +17,9 @@ class Step(Protocol):
     def advance(self, amount: int = 1) -> None:
         """Report that ``amount`` more units of the total are done."""
 
+    def skip(self, amount: int = 1) -> None:
+        """Report that ``amount`` more units were done before; they do not count for the speed."""
+
 
 class Progress(Protocol):
     """Takes the steps of an analysis."""
@@ -35,4 +38,7 @@ class SilentProgress:
         yield self
 
     def advance(self, amount: int = 1) -> None:
+        pass
+
+    def skip(self, amount: int = 1) -> None:
         pass

@@ -15,7 +15,7 @@ from kcensus.progress import Progress, SilentProgress
 if TYPE_CHECKING:
     import distributed
 
-    from kcensus.fleets.run import Executor
+    from kcensus.fleets.executors import Executor
 
 
 def fleet(
@@ -88,7 +88,7 @@ def fleet(
             symbols=places,
             analyses=analyses,
             debuginfod=debuginfod,
-            done=step.advance,
+            step=step,
         )
     rows = stored.read(store, "targets").to_pandas()
     order = {name: number for number, name in enumerate(map(tables.stored, named))}

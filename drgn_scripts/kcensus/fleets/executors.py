@@ -8,9 +8,9 @@ import importlib.metadata
 import os
 import socket
 import time
-from collections.abc import Collection
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kcensus.fleets import FleetError, clients
 from kcensus.fleets.apart import Answer, Job, Nursery
@@ -24,6 +24,33 @@ _MAX_WITHOUT = 600.0
 
 _nursery = Nursery()
 """That of a worker, whose threads are those of Dask."""
+
+
+class Future(Protocol):
+    """What Dask and :mod:`concurrent.futures` have in common."""
+
+    def result(self) -> Any: ...
+    def cancel(self) -> Any: ...
+    def add_done_callback(self, call: Callable[[Any], Any], /) -> Any: ...
+
+
+class Executor(Protocol):
+    """Runs jobs elsewhere."""
+
+    @property
+    def width(self) -> int:
+        """Number of jobs that run at a time."""
+        ...
+
+    def submit(self, job: Job) -> Future: ...
+
+    def check(self) -> None:
+        """Raise :class:`FleetError` if no job can be done any more."""
+        ...
+
+    def stop(self, attempts: Collection[str]) -> None:
+        """End jobs that run."""
+        ...
 
 
 def work(job: Job) -> tuple[Answer, str]:
@@ -113,7 +140,7 @@ class Threads:
         self.width = width
         self._pool, self._nursery = ThreadPoolExecutor(width), Nursery()
 
-    def submit(self, job: Job) -> Future[tuple[Answer, str]]:
+    def submit(self, job: Job) -> Future:
         """Give a job to the next free thread."""
         return self._pool.submit(lambda: (self._nursery.run(job), socket.gethostname()))
 

@@ -13,19 +13,21 @@ import time
 import uuid
 from asyncio import CancelledError
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 
 from kcensus.analyses import analyses as known_analyses
 from kcensus.fleets.apart import Answer, Job
+from kcensus.fleets.executors import Executor, Future
 from kcensus.fleets.look import Content, Looked, rows_of
 from kcensus.fleets.store import TRANSIENT, Writer, writer
 from kcensus.fleets.tables import DEBUGINFOD, VERSION, arrow, stored, utc
 from kcensus.fleets.targets import changed
+from kcensus.progress import SilentProgress, Step
 from kcensus.render.plain import installed_version
 from kcensus.text import printable
 
@@ -38,6 +40,8 @@ _MAX_HELD = 5.0
 is read, unless its file is slow."""
 _LINES = 3
 """First lines of an error to keep."""
+_MAX_REASONS = 3
+"""Failed targets whose errors are on the screen."""
 _ENDS = {
     "time": ("time", "took longer than {seconds:g} s; pass a longer --timeout"),
     "large": ("killed", "its results are too large"),
@@ -45,33 +49,6 @@ _ENDS = {
     "killed": ("killed", "its process was killed, probably for lack of memory"),
 }
 """Step and error of a job that ended without an answer."""
-
-
-class Future(Protocol):
-    """What Dask and :mod:`concurrent.futures` have in common."""
-
-    def result(self) -> Any: ...
-    def cancel(self) -> Any: ...
-    def add_done_callback(self, call: Callable[[Any], Any], /) -> Any: ...
-
-
-class Executor(Protocol):
-    """Runs jobs elsewhere."""
-
-    @property
-    def width(self) -> int:
-        """Number of jobs that run at a time."""
-        ...
-
-    def submit(self, job: Job) -> Future: ...
-
-    def check(self) -> None:
-        """Raise :class:`FleetError` if no job can be done any more."""
-        ...
-
-    def stop(self, attempts: Collection[str]) -> None:
-        """End jobs that run."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -94,6 +71,8 @@ class Tally:
     known: Counter[str] = field(default_factory=Counter)
     """Number of the known ones by state."""
     seconds: float = 0.0
+    reasons: dict[str, str] = field(default_factory=dict)
+    """Errors of the first failed targets, by path."""
 
 
 @dataclass
@@ -129,14 +108,9 @@ class Run:
     """One run over targets."""
 
     def __init__(
-        self,
-        executor: Executor,
-        store: Writer,
-        limits: Limits,
-        template: Job,
-        done: Callable[[int], object],
+        self, executor: Executor, store: Writer, limits: Limits, template: Job, step: Step
     ) -> None:
-        self._executor, self._store, self._limits, self._done = executor, store, limits, done
+        self._executor, self._store, self._limits, self._step = executor, store, limits, step
         self._template = template
         self._debug_info = stored(
             os.pathsep.join((*template.symbols, *[DEBUGINFOD] * template.debuginfod))
@@ -330,6 +304,8 @@ class Run:
             facts = {"state": "failed", "step": "analyse", "error": why}
             outcome = replace(outcome, facts=facts)
             tables = {"targets": self._row(target, outcome)}
+        if outcome.facts["state"] == "failed" and len(self.tally.reasons) < _MAX_REASONS:
+            self.tally.reasons[target.path] = str(outcome.facts.get("error", ""))
         self._batch.append(tables)
         self._batch_bytes += sum(table.nbytes for table in tables.values())
         self._count(str(outcome.facts["state"]))
@@ -366,7 +342,10 @@ class Run:
 
     def _count(self, state: str) -> None:
         self.tally.states[state] += 1
-        self._done(1)
+        if state == "known":
+            self._step.skip()
+        else:
+            self._step.advance()
 
     def _write(self) -> None:
         batch, self._batch, self._batch_bytes = self._batch, [], 0
@@ -385,12 +364,12 @@ def fleet(
     symbols: Sequence[str] = (),
     analyses: Sequence[str] = (),
     debuginfod: bool = False,
-    done: Callable[[int], object] = lambda number: None,
+    step: Step | None = None,
 ) -> Tally:
     """Report on targets, and keep the results in a store.
 
     :param unreadable: reasons by directory; each gets a row, too
-    :param done: called with the number of targets that were finished
+    :param step: takes each target
     :raises FleetError: another process writes to the store
     :raises OutputError: it cannot be written; a later run goes on
     """
@@ -400,4 +379,6 @@ def fleet(
         installed_version(),
     )  # fmt: skip
     with writer(store) as made:
-        return Run(executor, made, limits, template, done).over(paths, unreadable or {})
+        return Run(executor, made, limits, template, step or SilentProgress()).over(
+            paths, unreadable or {}
+        )

@@ -18,6 +18,7 @@ from kcensus.samples import capsule
 from kcensus.sources.capsule.container import MAGIC as CAPSULE
 from kcensus.sources.debuginfo.unused import check
 from kcensus.sources.formats import elf, kdump
+from kcensus.sources.reader import os_reason
 
 _STARTS = (CAPSULE, kdump.MAGIC, kdump.FLAT_MAGIC)
 """First bytes of the targets in a directory; files with others are left out."""
@@ -28,6 +29,7 @@ _NAMES = re.compile(r"(?!.*\.(?:txt|log)$)(?:vmcore|core\.|dump\.|kdump(?!_)|.*\
 _TEXT = bytes((*b"\t\n\r\f\x1b", *range(0x20, 0x7F)))
 _HEAD = 64
 _MAX_PATH = 4096
+_MAX_EXAMPLES = 3
 
 
 @dataclass
@@ -39,6 +41,8 @@ class Found:
     """Reasons by the paths of directories that cannot be read."""
     others: int = 0
     """Number of files in directories that are not targets."""
+    examples: dict[str, str] = field(default_factory=dict)
+    """Of the first of these, what they are, by path."""
 
 
 def find(words: Iterable[str], lines: Iterable[str] = ()) -> Found:
@@ -139,29 +143,36 @@ def _below(directory: str, found: Found) -> Iterator[str]:
         folders.sort()
         for name in sorted(names):
             path = os.path.join(folder, name)
-            if _is_target(path):
+            if not (other := _other(path)):
                 yield path
-            else:
-                found.others += 1
+                continue
+            found.others += 1
+            if len(found.examples) < _MAX_EXAMPLES:
+                found.examples[path] = other
 
 
-def _is_target(path: str) -> bool:
-    """Return whether a file begins like a target, or is named like one and is not text.
+def _other(path: str) -> str:
+    """Return what a file is that neither begins like a target nor, without being text, is named
+    like one; empty for a target.
 
     One without permission is a target, to be reported.
     """
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            return False  # opening a FIFO waits for its writer
+        if not stat.S_ISREG(mode := os.stat(path).st_mode):
+            # Opening a FIFO waits for its writer.
+            return "a named pipe" if stat.S_ISFIFO(mode) else "no regular file"
         with open(path, "rb", buffering=0) as file:
             head = file.read(_HEAD)
     except PermissionError:
-        return True
-    except OSError:
-        return False
+        return ""
+    except OSError as error:
+        return f"cannot be read ({os_reason(error)})"
     is_core = head.startswith(elf.MAGIC) and head[16:18] in _CORE
     is_document = head.lstrip().startswith(b"{") and b'"schema"' in head
     if is_core or is_document or head.startswith(_STARTS):
-        return True
-    is_other = head.startswith(elf.MAGIC) or (head and not head.translate(None, _TEXT))
-    return bool(_NAMES.match(os.path.basename(path))) and not is_other
+        return ""
+    is_text = bool(head) and not head.translate(None, _TEXT)
+    is_other = head.startswith(elf.MAGIC) or is_text
+    if _NAMES.match(os.path.basename(path)) and not is_other:
+        return ""
+    return "no dump by its content" if head else "empty"

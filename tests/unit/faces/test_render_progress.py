@@ -52,6 +52,17 @@ def test_long_work_draws_even_before_it_advances(terminal: Terminal) -> None:
             wait_for("25%", terminal)
 
 
+def test_what_was_done_before_has_no_speed(terminal: Terminal) -> None:
+    with (
+        terminal_progress(terminal, patience=0, with_rate=True) as progress,
+        progress.step("reports", 2000) as step,
+    ):
+        for _ in range(1000):
+            step.skip()
+        wait_for("1,000 of 2,000", terminal)
+    assert "a minute" not in terminal.getvalue()
+
+
 def test_the_rate_is_shown_where_asked_for(terminal: Terminal) -> None:
     with (
         terminal_progress(terminal, patience=0, with_rate=True) as progress,

@@ -18,6 +18,7 @@ from kcensus.fleets import run, store
 from kcensus.fleets.apart import Answer, Job
 from kcensus.fleets.look import Content
 from kcensus.fleets.tables import COLUMNS
+from kcensus.progress import SilentProgress
 from tests.unit.fleets.told import Ended, Told, content, died, ended, looked, over, rows, told_facts
 
 
@@ -32,6 +33,21 @@ def test_a_second_run_reads_only_what_is_new_or_may_go_better(place: Path) -> No
     assert over(place, ["a", "b", "c", "d"], told) == {"known": 1, "done": 2, "failed": 1}
     assert [path for work, path in told.jobs if work == "report"] == ["b", "c", "d"]
     assert sorted(row["target"] for row in rows(place)) == ["a", "b", "c", "d"]
+
+
+def test_what_is_known_does_not_count_for_the_speed(place: Path) -> None:
+    class Step(SilentProgress):
+        advanced = skipped = 0
+
+        def advance(self, amount: int = 1) -> None:
+            self.advanced += amount
+
+        def skip(self, amount: int = 1) -> None:
+            self.skipped += amount
+
+    over(place, ["a", "b"], step=(first := Step()))
+    over(place, ["a", "b", "c"], step=(second := Step()))
+    assert [(step.advanced, step.skipped) for step in (first, second)] == [(2, 0), (1, 2)]
 
 
 def test_a_second_run_tells_workers_what_is_known(place: Path) -> None:

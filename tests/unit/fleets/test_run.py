@@ -14,6 +14,7 @@ from kcensus.fleets import FleetError, run, store
 from kcensus.fleets.apart import Answer, Job
 from kcensus.fleets.look import Looked
 from kcensus.outputs import OutputError
+from kcensus.progress import SilentProgress
 from kcensus.store.layout import located
 from tests.unit.fleets.told import Ended, Told, answered, content, died, ended, over, rows
 
@@ -147,13 +148,14 @@ def test_a_run_ends_where_the_cluster_is_lost_and_keeps_what_is_done(place: Path
 def test_an_interrupt_stops_jobs_and_keeps_what_is_done(place: Path) -> None:
     told = Told()
 
-    def interrupt(number: int) -> None:
-        if told.finished == 2:
-            raise KeyboardInterrupt
-        told.finished += 1
+    class Interrupted(SilentProgress):
+        def advance(self, amount: int = 1) -> None:
+            if told.finished == 2:
+                raise KeyboardInterrupt
+            told.finished += 1
 
     with pytest.raises(KeyboardInterrupt):
-        over(place, [f"t{number}" for number in range(9)], told, done=interrupt)
+        over(place, [f"t{number}" for number in range(9)], told, step=Interrupted())
     assert 2 <= len(rows(place)) <= 3
     assert told.stopped
     over(place, [f"t{number}" for number in range(9)])
@@ -164,6 +166,14 @@ def test_the_figures_of_a_fleet_are_a_store_of_records(place: Path) -> None:
     over(place, ["a"])
     assert located(place) == place / "figures"
     assert located(place / "figures") == place / "figures"
+
+
+def test_the_first_failures_have_reasons(place: Path) -> None:
+    told = Told(**{f"t{number}": ended("time") for number in range(5)})
+    tally = run.fleet([f"t{number}" for number in range(5)], place, told)
+    assert tally.states == {"failed": 5}
+    assert [*tally.reasons] == ["t0", "t1", "t2"]
+    assert all("--timeout" in why for why in tally.reasons.values())
 
 
 def test_unreadable_directories_have_rows(place: Path) -> None:

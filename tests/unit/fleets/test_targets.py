@@ -54,6 +54,15 @@ def test_a_directory_has_its_dumps_capsules_and_documents(tree: Path) -> None:
     own = ["a/vmcore", "b/big-endian", "b/flat", "b/kdump", "b/report.json", "b/x.capsule"]
     assert names(found.targets, tree) == own
     assert found.others == 5
+    kinds = ["no dump by its content"] * 2 + ["empty"]
+    assert found.examples == dict(
+        zip(
+            (str(tree / name) for name in ("a/vmlinux", "b/other.json", "c/empty")),
+            kinds,
+            strict=True,
+        )
+    )
+    assert find([str(tree / "c")]).examples[str(tree / "c" / "fifo")] == "a named pipe"
 
 
 def test_a_named_file_is_a_target_whatever_is_in_it(tree: Path) -> None:
@@ -156,7 +165,7 @@ def test_lines_may_have_any_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ([], "TARGETS are missing"),
         (["-"], "standard input has no line with a path"),
-        (["."], "no vmcore, capsule or document in . (2 other files left out)"),
+        (["."], "no vmcore, capsule or document in .; left out: 2 other files"),
         (["-", "."], "in . and standard input (2 other files left out)"),
         (["x", "--workers", "2", "--scheduler", "tcp://a:1"], "--workers is for this machine"),
     ],
@@ -206,7 +215,8 @@ def _known_target_without_a_report(tmp_path: Path, capsys: pytest.CaptureFixture
     (tmp_path / "vmcore").write_bytes(b"\xff" * 64)
     words = ["fleet", "run", str(tmp_path / "vmcore"), "--store", str(tmp_path / "store")]
     assert cli.main(words) == Exit.INCOMPLETE
-    capsys.readouterr()
+    reasons = [line for line in capsys.readouterr().err.splitlines() if "the causes" not in line]
+    assert [line.split(": ")[:2] for line in reasons] == [["kcensus", f"{tmp_path}/vmcore"]]
     cli.main(words)
     out, err = capsys.readouterr()
     assert "1 known (of the known ones 1 without a report)" in out

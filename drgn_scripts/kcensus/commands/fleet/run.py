@@ -25,7 +25,8 @@ from kcensus.limits.memory import MIN_BYTES
 from kcensus.text import printable
 
 if TYPE_CHECKING:
-    from kcensus.fleets.run import Executor
+    from kcensus.fleets.executors import Executor
+    from kcensus.fleets.targets import Found
 
 _HELP = """Report on many targets, and keep the results in a store.
 
@@ -70,7 +71,7 @@ def _run(
     wanted = [each.name for each in chosen_analyses(analyses)] if analyses else []
     found = find(targets, _lines() if "-" in targets else ())
     if not found.targets and not found.unreadable:
-        raise click.UsageError(_nothing(targets, found.others))
+        raise click.UsageError(_nothing(targets, found))
     total = len(found.targets) + len(found.unreadable)
     width = workers or len(os.sched_getaffinity(0))
     # --workers asks for this machine, whatever the environment has.
@@ -96,7 +97,7 @@ def _run(
             symbols=symbols,
             analyses=wanted,
             debuginfod=reading.debuginfod,
-            done=step.advance,
+            step=step,
         )
     states = ", ".join(f"{number:,} {state}" for state, number in tally.states.most_common())
     words = {"failed": "without a report", "incomplete": "incomplete"}
@@ -104,8 +105,10 @@ def _run(
     if before:
         states += f" (of the known ones {', '.join(before)})"
     click.echo(f"{counted(total, 'target')} in {tally.seconds:.1f} s: {states}")
+    for path, why in tally.reasons.items():
+        complain(f"{path}: {why.removeprefix(f'{printable(path)}: ')}")
     if found.others:
-        complain(f"{counted(found.others, 'other file')} in the directories left out")
+        complain(f"left out in directories: {_left_out(found)}")
     complain(f"the causes: `kcensus fleet report {quote(store)}`")
     return Exit.INCOMPLETE if tally.states["failed"] or tally.states["incomplete"] else Exit.DONE
 
@@ -117,7 +120,14 @@ def _lines() -> Iterable[str]:
     return sys.stdin or ()
 
 
-def _nothing(words: Sequence[str], others: int) -> str:
+def _left_out(found: Found) -> str:
+    """Return how many files of directories were left out, and the first ones."""
+    named = [f"{printable(path)}: {why}" for path, why in found.examples.items()]
+    named += [""] * (found.others - len(named))
+    return f"{counted(found.others, 'other file')} ({listed(named, len(found.examples), '; ')})"
+
+
+def _nothing(words: Sequence[str], found: Found) -> str:
     """Return why there is no target."""
     if not words:
         return (
@@ -127,7 +137,7 @@ def _nothing(words: Sequence[str], others: int) -> str:
     if not named:
         return "- names no target: standard input has no line with a path."
     lists = " and standard input" if "-" in words else ""
-    left_out = f" ({counted(others, 'other file')} left out)" if others else ""
+    left_out = f"; left out: {_left_out(found)}" if found.others else ""
     return f"no vmcore, capsule or document in {listed(named, 3)}{lists}{left_out}."
 
 
