@@ -166,7 +166,7 @@ def test_lines_may_have_any_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
         ([], "TARGETS are missing"),
         (["-"], "standard input has no line with a path"),
         (["."], "no vmcore, capsule or document in .; left out: 2 other files"),
-        (["-", "."], "in . and standard input (2 other files left out)"),
+        (["-", "."], "in . and standard input; left out: 2 other files"),
         (["x", "--workers", "2", "--scheduler", "tcp://a:1"], "--workers is for this machine"),
     ],
 )

@@ -36,7 +36,7 @@ time and memory, so that a damaged dump stops no other. A target that cannot be 
 that says why. Equal files are read once.
 
 The store can be used again: what this version of kcensus has read is not read again, and a run that
-was stopped goes on. It takes about 50 KB per target; `kcensus trend STORE` reads it, too.
+was stopped goes on. It takes about 35 KB per target; `kcensus trend STORE` reads it, too.
 
 By default the work is done on this machine, by as many processes as CPUs. --scheduler gives it to
 the workers of a Dask cluster, which need this version of kcensus, and the targets and debug info at
