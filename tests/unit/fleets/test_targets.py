@@ -223,6 +223,17 @@ def _known_target_without_a_report(tmp_path: Path, capsys: pytest.CaptureFixture
     assert f"`kcensus fleet report {tmp_path}/store`" in err
 
 
+def test_a_reason_is_short_and_escaped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tally = Tally(reasons={"/a\x1b": "/a\\x1b: slab: " + "x" * 9000})
+    monkeypatch.setattr("kcensus.fleets.run.fleet", lambda *_, **__: tally)
+    cli.main(["fleet", "run", "sample", "--store", str(tmp_path / "store")])
+    line = capsys.readouterr().err.splitlines()[0]
+    assert line.startswith("kcensus: /a\\x1b: slab: xxx")
+    assert len(line) < 400
+
+
 def test_workers_ask_for_this_machine_whatever_the_environment_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,7 +22,7 @@ from kcensus.commands.shared.target import chosen_analyses, progress_bars
 from kcensus.fleets import FleetError, require_fleet
 from kcensus.human import counted, listed
 from kcensus.limits.memory import MIN_BYTES
-from kcensus.text import printable
+from kcensus.text import bounded, printable
 
 if TYPE_CHECKING:
     from kcensus.fleets.executors import Executor
@@ -45,6 +45,7 @@ the same paths; only this process writes to the store.
 -s names debug info of any of the kernels. A dump without debug info is read with a type pack, or
 with its own BTF; without any of them, its row has what its headers tell."""
 
+_MAX_REASON = 300
 _FEW = 16
 """Targets per process up to which no cluster is started, which takes 2.5 s; a capsule takes 1 s."""
 
@@ -106,7 +107,8 @@ def _run(
         states += f" (of the known ones {', '.join(before)})"
     click.echo(f"{counted(total, 'target')} in {tally.seconds:.1f} s: {states}")
     for path, why in tally.reasons.items():
-        complain(f"{path}: {why.removeprefix(f'{printable(path)}: ')}")
+        reason = why.removeprefix(f"{printable(path)}: ")  # of each analysis, if all failed
+        complain(f"{path}: {bounded(reason, _MAX_REASON)}")
     if found.others:
         complain(f"left out in directories: {_left_out(found)}")
     complain(f"the causes: `kcensus fleet report {quote(store)}`")
