@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 from dataclasses import replace
 
 import click
@@ -92,6 +93,8 @@ def _show(
 
     check_output(showing)
     check_tables(showing, [spec.name for spec in TABLES_OF_A_CAUSE])
+    if os.path.isdir(cause) and not os.path.exists(store):
+        raise click.UsageError("CAUSE comes first, and then STORE.")
     report = Report(store, since or "")
     found = report.cause(cause)
     result = report.dumps(found)

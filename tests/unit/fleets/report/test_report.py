@@ -383,3 +383,8 @@ def test_files_of_a_cause_have_rows(tmp_path: Path, capsys: Capture) -> None:
     lines = {each.name: each.read_text().count("\n") for each in (tmp_path / "csv").glob("*.csv")}
     assert {*lines} == {"dumps.csv", "summary.csv"}
     assert lines["dumps.csv"] == 2
+
+
+def test_a_store_in_place_of_a_cause(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["fleet", "show", str(tmp_path), "1234abcd"]) == Exit.USAGE
+    assert "CAUSE" in capsys.readouterr().err
