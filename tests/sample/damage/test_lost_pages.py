@@ -88,6 +88,13 @@ def test_page_structs_of_structures(sample: str) -> None:
     _is_shown(damaged, frame, bytes(4096))
 
 
+@pytest.mark.parametrize("sample", ["sample", "sample-after"])
+def test_a_memory_cgroup_without_a_node(sample: str) -> None:
+    damaged, kernel = _damaged(sample, "memcgs"), _kernel(sample)
+    first = drgn.offsetof(kernel.prog.type("struct mem_cgroup"), "nodeinfo")
+    _is_shown(damaged, *damaged.bent(int(memcgs(kernel).address[1]) + first, 0))
+
+
 def test_bios_of_copies() -> None:
     """Among them the clones of devices, which no job counts."""
     damaged, kernel = _damaged("sample", "kcopyd"), _kernel("sample")

@@ -126,6 +126,11 @@ def per_node(
     places = (groups.address[rows][:, None] + steps).ravel()
     pointers, readable = gather_words(memory, places, word_dtype(prog), faults)
     owners = np.repeat(rows, nodes)
+    # Each memory cgroup has one for each possible node.
+    known = (pointers != 0).reshape(-1, nodes).sum(axis=1)
+    is_lost = readable.reshape(-1, nodes).all(axis=1) & (known < known.max(initial=0))
+    if is_lost.any():
+        faults.update(Faults({"memory cgroups without a node": int(is_lost.sum())}))
     return owners[pointers != 0], pointers[pointers != 0], int((~readable).sum())
 
 
