@@ -107,6 +107,17 @@ def test_bios_of_copies() -> None:
         _is_shown(damaged, frames[0], bytes(4096), *frames[1:])
 
 
+def test_a_job_without_pages() -> None:
+    damaged, kernel = _damaged("sample", "kcopyd"), _kernel("sample")
+    job = kernel.prog.type("struct kcopyd_job")
+    columns = layout(kernel.prog, job, {"client": "kc", "pages": "pages"})
+    caches = find_caches(kernel.slab_map, "struct kcopyd_job", "kcopyd_job")
+    address, found = allocated(kernel.slab_map, caches, columns, ScanReport())
+    clients = take(kernel).clients.address
+    row = np.flatnonzero(np.isin(found["client"], clients) & (found["pages"] != 0))[0]
+    _is_shown(damaged, *damaged.bent(int(address[row]) + columns.fields["pages"].offset, 0))
+
+
 def test_a_pointer_to_an_object_of_another_size() -> None:
     damaged, kernel = _damaged("sample", "list-lru"), _kernel("sample")
     arrays = list_lrus(kernel).memcg_lrus

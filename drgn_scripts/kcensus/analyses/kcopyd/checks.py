@@ -31,6 +31,7 @@ _EFFECTS = {
     "pages of kmalloc() slabs": "idle clients of unknown targets may be missing",
     "mempools of clients": "their preallocated jobs may count as in use",
     "jobs": "these jobs are missing from the table clients",
+    "pages of jobs": "the memory of copies may be too low",
     "lists of clients": "jobs beyond the damage count as in flight",
     "devices or tables": "their clients have no owner, and their snapshots are missing",
     "snapshots or their lists": "exceptions, waiting tasks or chunk sizes may be wrong or missing",
@@ -139,6 +140,8 @@ def gaps(figures: Figures) -> list[Gap]:
     census, jobs, search = figures.census, figures.census.jobs, figures.census.search.slabs
     has_owner = np.isin(census.clients.address, np.array(list(census.owners), np.uint64))
     unowned = int(np.count_nonzero(~has_owner & (jobs.jobs > 0))) if census.has_jobs else 0
+    # A running kernel gives pages meanwhile.
+    pageless = jobs.pageless if census.nr_jobs_after is None else 0
     known = (
         ("clients", "no debug info of dm_mod", int(census.in_use and not census.has_jobs)),
         ("busy clients without a device", "no target of an active table owns them", unowned),
@@ -148,6 +151,7 @@ def gaps(figures: Figures) -> list[Gap]:
         ("mempools of clients", "unreadable", census.clients.reserves_lost),
         ("records of the kernel log", "all zero", figures.log.lost),
         ("jobs", "their client is unreadable", jobs.unknown),
+        ("pages of jobs", "missing, or about to be given", pageless),
         ("lists of clients", "torn", jobs.torn),
         ("devices or tables", "unreadable or inconsistent", census.devices.damaged),
         ("snapshots or their lists", "unreadable or inconsistent", census.snapshots.damaged),

@@ -118,6 +118,8 @@ class Jobs:
     """Pages found on these lists; None where a capsule lacks them."""
     free_pages_followed: int | None = None
     """Free reserved pages of all clients, by following ``dm_kcopyd_client.pages``."""
+    pageless: int = 0
+    """Jobs that need pages but have none, though they wait for none."""
     unknown: int = 0
     """Jobs with an unreadable client."""
     reserve: int = 0
@@ -271,6 +273,7 @@ class Kcopyd:
         starts = np.concatenate(
             [np.where(whole, job["pages"], 0), np.where(of_parts, part["pages"], 0)]
         )
+        pageless = whole & (job["pages"] == 0) & (sectors > 0)
         with contextlib.suppress(*ABSENT):
             # Zeroing shares zero_page_list.
             starts[starts == int(self.prog["zero_page_list"].address_of_().value_())] = 0
@@ -295,6 +298,7 @@ class Kcopyd:
             pages_expected=int(sizes.sum()),
             pages_followed=self._page_lists(starts),
             free_pages_followed=self._page_lists(clients.free_list),
+            pageless=int(pageless.sum()),
             unknown=unknown,
             reserve=int((~used).sum()),
             active=len(address),
