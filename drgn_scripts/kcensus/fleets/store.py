@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
@@ -42,6 +43,8 @@ _IN_ONE = 1000
 """Attempts or records whose rows are deleted in one go."""
 _RUN = "kcensus-fleet-run"
 """Name of the count of runs among the transactions of ``targets``."""
+_SETTLED = 0.5
+"""Seconds after an error for the other threads of delta-rs to fail, too."""
 _TAKEN = "another `kcensus fleet run` has begun to write to this store; let it end, and run again"
 _KEYS = ["target", "sha256", "state", "step", "started", "attempt", "duplicate_of"]
 """Columns of ``targets`` that decide which rows count."""
@@ -204,6 +207,9 @@ def _quiet() -> Iterator[None]:
     try:
         os.dup2(null, 2)
         yield
+    except BaseException:
+        time.sleep(_SETTLED)
+        raise
     finally:
         os.dup2(kept, 2)
         os.close(kept)
