@@ -148,6 +148,16 @@ def test_tags_of_a_driver() -> None:
     _is_shown(damaged, damaged.frames(int(tags.bitmap_tags.sb.map))[-1], bytes(4096))
 
 
+def test_an_external_name_that_is_no_object() -> None:
+    damaged, kernel = _damaged("sample", "slab"), _kernel("sample")
+    columns = layout(kernel.prog, "struct dentry", {"name": "d_name.name"})
+    caches = find_caches(kernel.slab_map, "struct dentry")
+    address, found = allocated(kernel.slab_map, caches, columns, ScanReport())
+    row = np.flatnonzero(found["name"] - address >= np.uint64(columns.size))[0]
+    place = int(address[row]) + columns.fields["name"].offset
+    _is_shown(damaged, *damaged.bent(place, int(found["name"][row]) + 8))
+
+
 def _variable(name: str, analysis: str = "kcopyd") -> tuple[str, str, int]:
     return "sample", analysis, int(_kernel("sample").prog[name].address_)
 

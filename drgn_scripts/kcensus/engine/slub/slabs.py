@@ -374,6 +374,11 @@ class SlabMap:
     def _kfence_pool(self) -> int:
         return int(self.prog["__kfence_pool"]) if "__kfence_pool" in self.prog else 0
 
+    def outside_kfence(self, addresses: Words) -> Mask:
+        """Return which addresses cannot be objects of KFENCE."""
+        outside: Mask = (addresses - np.uint64(self._kfence_pool)) >= _KFENCE_BYTES
+        return outside if self._kfence_pool else np.ones(len(addresses), np.bool_)
+
     def _is_kfence(self, slabs: Slabs) -> Mask:
         # Since Linux kernel commit 0ce20dd84089 ("mm: add Kernel Electric-Fence infrastructure")
         # (in v5.12), every other page of a pool looks like a slab of one object to kfree(). It has
@@ -588,5 +593,7 @@ class SlabMap:
         return found
 
 
+_KFENCE_BYTES = np.uint64(1 << 29)
+"""Of the largest pool: CONFIG_KFENCE_NUM_OBJECTS is 65,535 at most, of two pages each."""
 _SAMPLE = 64
 """Free lists to sample for :attr:`SlabMap.freelist_code`."""
