@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 
 import drgn
@@ -20,7 +19,7 @@ from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.memcgs import memcgs
 from kcensus.kernel.memcg.slab_charges import charged_bytes
 from kcensus.kernel.slab.counters import NodeCounters, node_counters, reclaimable
-from kcensus.kernel.slab.kmalloc_users import ALWAYS_IN_SLABS, CONTRIBUTORS, FROM_CACHES
+from kcensus.kernel.slab.kmalloc_users import ALWAYS_IN_SLABS, CONTRIBUTORS
 from kcensus.results.tables import ratios
 from kcensus.sources.capsule import NotRecorded
 from kcensus.sources.faults import reason
@@ -222,7 +221,6 @@ def attribute(kernel: Kernel, vectors: Words) -> Attribution:
     slots = Slots(slab_map, slabs[is_wanted[slabs.cache]])
     numbers: dict[str, int] = {}
     user = np.zeros(len(slots), np.uint8)
-    named: Counter[str] = Counter()
     failed, report = [], ScanReport()
 
     def note(name: str, addresses: Words) -> None:
@@ -231,7 +229,6 @@ def attribute(kernel: Kernel, vectors: Words) -> Attribution:
         if name in ALWAYS_IN_SLABS and lost.any():
             report.slabs.update(Faults({f"{name} that are no objects": int(lost.sum())}))
         slot = slot[slot >= 0]
-        named[name] += len(slot)
         # The first user to name an object has it.
         user[slot[user[slot] == 0]] = numbers.setdefault(name, len(numbers) + 1)
 
@@ -253,8 +250,4 @@ def attribute(kernel: Kernel, vectors: Words) -> Attribution:
         low, high = slots.first[start], slots.first[start + len(block)]
         cache = np.repeat(block.cache.astype(np.int64), block.objects)
         counts += np.bincount(cache * shape[1] + user[low:high], minlength=len(counts))
-    objects = counts.reshape(shape)[:, 1:]
-    owned = dict(zip(numbers, objects.sum(axis=0).tolist(), strict=True))
-    if twice := sum(named[name] - owned[name] for name in named.keys() - FROM_CACHES):
-        report.slabs.update(Faults({"pointers to objects of others": twice}))
-    return Attribution(list(numbers), objects, failed, report)
+    return Attribution(list(numbers), counts.reshape(shape)[:, 1:], failed, report)

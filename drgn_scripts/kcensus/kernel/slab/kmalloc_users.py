@@ -191,10 +191,6 @@ def _devices(kernel: Kernel, report: ScanReport) -> Objects:
     yield "device mapper", np.array(targets, np.uint64)
 
 
-FROM_CACHES = frozenset(
-    ("file descriptor tables", "kernfs names", "sk_buff data", "mount device names")
-)
-"""Users of objects that several pointers may name: their caches may hold other types, too."""
 ALWAYS_IN_SLABS = frozenset(("external dentry names", "list_lru lists", "obj_cgroup"))
 """Users of small objects only: larger ones have pages of their own."""
 Contributor: TypeAlias = Callable[[Kernel, ScanReport], Objects]
