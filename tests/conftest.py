@@ -51,7 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 # Settings of the user that change what a command prints or where it looks.
 _SETTINGS = re.compile(
-    "_?KCENSUS_(?!LAB_).*|DRGN_.*|DEBUGINFOD_URLS|PAGER|LESS.*|COLUMNS|LINES|LANG|LANGUAGE|LC_.*"
+    "_?KCENSUS_(?!LAB_|BENCH_).*|DRGN_.*|DEBUGINFOD_URLS|PAGER|LESS.*|COLUMNS|LINES|LANG|LANGUAGE|LC_.*"
     "|NO_COLOR|FORCE_COLOR|TTY_.*"
     "|PYTHON(DONTWRITEBYTECODE|IOENCODING|UNBUFFERED|UTF8|WARNINGS|STARTUP|_.*)"
 )
