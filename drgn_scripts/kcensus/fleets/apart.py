@@ -23,7 +23,7 @@ from pathlib import Path
 
 import msgspec
 
-from kcensus.limits.children import connected, end_with
+from kcensus.limits.children import KEEP_MEMORY, connected, end_with
 
 _GRACE = 5.0
 """Seconds for a killed child to end; one that waits for a dead server never does."""
@@ -36,9 +36,6 @@ _MAX_ERROR = 4096
 _FAILED = 3
 _ENDS = {0: "", _FAILED: "failed"}
 """What the status of a child stands for; any other one is not ours."""
-_MALLOC = {"MALLOC_TRIM_THRESHOLD_": f"{256 << 20}", "MALLOC_MMAP_THRESHOLD_": f"{32 << 20}"}
-"""Environment of a nurse, in place of the 64 KiB of Dask's workers: a child reuses freed memory.
-Page faults took a tenth of its time."""
 _PROGRAM = """
 from kcensus.fleets import apart
 apart.begin()
@@ -88,7 +85,9 @@ class Nurse:
     """The process that forks a child for each job; its owner runs one job at a time."""
 
     def __init__(self) -> None:
-        self._process, self._connection = connected(_PROGRAM, **_MALLOC)
+        self._process, self._connection = connected(
+            _PROGRAM, **KEEP_MEMORY
+        )  # else a child loses a tenth of its time
         with contextlib.suppress(EOFError, OSError):
             if self._connection.poll(_START) and self._connection.recv_bytes() == b"ready":
                 return
