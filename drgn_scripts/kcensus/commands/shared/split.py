@@ -58,7 +58,7 @@ def dividing(spec: str | None, reading: Reading) -> Iterator[Dividing]:
             if size
             else "only the file of a vmcore can be split"
         )
-        complain(f"the workers of --scheduler are not used: {reason}")
+        _refuse(reason)
         yield lambda _: None
         return
     from kcensus.fleets.split.cluster import Cluster
@@ -111,8 +111,7 @@ def _divide(
     target: Target, spec: str, cluster: Cluster, divider: Divider, processes: int
 ) -> Each | None:
     if not target.shareable:
-        divider.reason = f"a {target.kind} cannot be split"
-        complain(f"the workers of --scheduler are not used: {divider.reason}")
+        divider.reason = _refuse(f"a {target.kind} cannot be split")
         return None
     files = (os.path.abspath(spec), *map(os.path.abspath, target.paths))
     able = cluster.threads
@@ -121,13 +120,17 @@ def _divide(
             complain(sentence)
         able = cluster.processes
     if able < processes:
-        divider.reason = (
+        divider.reason = _refuse(
             f"{processes} threads of workers read an uncompressed dump faster than one process, "
             f"and there are {able}"
         )
-        complain(f"the workers of --scheduler are not used: {divider.reason}")
         return None
     return divider.each
+
+
+def _refuse(reason: str) -> str:
+    complain(f"the workers of --scheduler are not used: {reason}")
+    return reason
 
 
 def _say(divider: Divider) -> None:

@@ -140,9 +140,9 @@ class Report:
             facts.append(("Replaced", f"{dumps} counted here; other dumps have their paths now"))
         for state, rows in (("failed", self.failed), ("incomplete", self.incomplete)):
             if len(rows):
-                lines = unread(figures.reasons(rows), _MAX_REASONS, state)
                 facts.append((state.capitalize(), counted(len(rows), "target")))
-                facts += [("", each) for each in (*lines, f"--table {state} has all paths")]
+                facts += [("", each) for each in self._reasons(state)]
+                facts.append(("", f"--table {state} has all paths"))
         if healthy := len(self.healthy):
             partly = int((self.healthy["state"] == "incomplete").sum())
             also = f", but analyses failed in {partly:,} of them" if partly else ""
@@ -282,7 +282,7 @@ class Report:
                 severity=Severity.NOTICE,
                 danger=Danger.INCOMPLETE,
                 title=f"{failed:,} of {targets} have no report",
-                evidence="; ".join(unread(self.failures, _MAX_REASONS, "failed")),
+                evidence="; ".join(self._reasons("failed")),
                 figures={"failed": Figure(failed)},
                 no_remedy="The table failures has all reasons, and failed all paths; once the "
                 "reasons are removed, the same `kcensus fleet run` reads these targets again",
@@ -293,10 +293,13 @@ class Report:
                 severity=Severity.NOTICE,
                 danger=Danger.INCOMPLETE,
                 title=f"Analyses failed in {partly:,} of {targets}",
-                evidence="; ".join(
-                    unread(figures.reasons(self.incomplete), _MAX_REASONS, "incomplete")
-                ),
+                evidence="; ".join(self._reasons("incomplete")),
                 figures={"incomplete": Figure(partly)},
                 no_remedy="The table incomplete has all errors; `kcensus fleet run` with more "
                 "--max-memory, or with -s, reads these targets again",
             )
+
+    def _reasons(self, state: str) -> list[str]:
+        """Return why targets failed, or are incomplete."""
+        rows = self.failures if state == "failed" else figures.reasons(self.incomplete)
+        return unread(rows, _MAX_REASONS, state)
