@@ -173,6 +173,7 @@ def _read_clients(census: Census, kcopyd: Kcopyd, *, live: bool) -> None:
     census.clients, census.jobs = clients, kcopyd.count(clients, objects, columns)
     census.jobs.report = report
     if live:
+        census.jobs.pageless = 0  # it gives pages meanwhile
         after = kcopyd.clients(clients.address)
         if np.array_equal(after.address, clients.address):
             census.nr_jobs_after = int(after.nr_jobs.sum())

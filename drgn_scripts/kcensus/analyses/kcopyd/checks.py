@@ -140,8 +140,6 @@ def gaps(figures: Figures) -> list[Gap]:
     census, jobs, search = figures.census, figures.census.jobs, figures.census.search.slabs
     has_owner = np.isin(census.clients.address, np.array(list(census.owners), np.uint64))
     unowned = int(np.count_nonzero(~has_owner & (jobs.jobs > 0))) if census.has_jobs else 0
-    # A running kernel gives pages meanwhile.
-    pageless = jobs.pageless if census.nr_jobs_after is None else 0
     known = (
         ("clients", "no debug info of dm_mod", int(census.in_use and not census.has_jobs)),
         ("busy clients without a device", "no target of an active table owns them", unowned),
@@ -151,7 +149,7 @@ def gaps(figures: Figures) -> list[Gap]:
         ("mempools of clients", "unreadable", census.clients.reserves_lost),
         ("records of the kernel log", "all zero", figures.log.lost),
         ("jobs", "their client is unreadable", jobs.unknown),
-        ("pages of jobs", "missing, or about to be given", pageless),
+        ("pages of jobs", "missing, or about to be given", jobs.pageless),
         ("lists of clients", "torn", jobs.torn),
         ("devices or tables", "unreadable or inconsistent", census.devices.damaged),
         ("snapshots or their lists", "unreadable or inconsistent", census.snapshots.damaged),
