@@ -87,11 +87,12 @@ def lost_variables(prog: Program) -> list[str]:
             continue
         if is_zeroed(prog, address):
             pages.setdefault(address & -int(prog["PAGE_SIZE"]), {})[name] = variable
+    never_zero = _NEVER_ZERO.split()
     return sorted(
         name
         for found in pages.values()
         for name, variable in found.items()
-        if len(found) > 1 or name in _NEVER_ZERO.split() or _is_initialized(variable)
+        if len(found) > 1 or name in never_zero or _is_initialized(variable)
     )
 
 

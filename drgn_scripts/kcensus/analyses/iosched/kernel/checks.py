@@ -177,13 +177,13 @@ def gaps(figures: Figures) -> list[Gap]:
 
 def _unused_tags(figures: Figures) -> int:
     """Return the number of requests whose tag in the driver is free; 0 if these may have ended."""
+    if figures.kernel.live:
+        return 0
     requests, sets = figures.requests, figures.hardware.tag_sets
     row = np.append(sets.rows(figures.hardware.tags), -1)[requests.hardware_queue]
     # A flush borrows the tag of another request.
     is_flush = requests.operations.is_flush(requests.operation)
     held = np.flatnonzero((row >= 0) & (requests.tag >= 0) & ~is_flush)
-    if figures.kernel.live or not len(held):
-        return 0
     used = sets.first[sets.bit_row] << 32 | sets.bit_tag
     return int(np.isin(row[held] << 32 | requests.tag[held], used, invert=True).sum())
 
