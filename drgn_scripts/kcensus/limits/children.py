@@ -12,8 +12,8 @@ import sys
 from multiprocessing.connection import Connection
 
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
-"""Environment for glibc: a process uses freed memory again, which the system need not clear. That of
-Dask's workers, which their children inherit, gives back all but 64 KiB."""
+"""Environment for glibc: a process uses freed memory again, which the system need not clear. That
+of Dask's workers, which their children inherit, gives back all but 64 KiB."""
 _PR_SET_PDEATHSIG = 1
 """Of prctl(2)."""
 _WITHOUT_DIRECTORY = "import sys; sys.path[:] = filter(None, sys.path); "
