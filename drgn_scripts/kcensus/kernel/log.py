@@ -12,8 +12,9 @@ import numpy as np
 from drgn import Object, offsetof, sizeof
 from drgn.helpers.linux.printk import get_printk_records
 
+from kcensus.engine.gather import gather_words
 from kcensus.engine.layout import word_dtype
-from kcensus.engine.memory import Words
+from kcensus.engine.memory import Faults, Words
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.names import DAMAGED
 from kcensus.text import printable
@@ -112,6 +113,20 @@ def _missing(ring: Object) -> int:
     return int(np.count_nonzero((state == 0) & (number != 0)))
 
 
+def _elsewhere(kernel: Kernel) -> int:
+    """Return how many records lead to the text of another record."""
+    if "prb" not in kernel.prog:
+        return 0
+    texts = kernel.prog["prb"].text_data_ring
+    number, state, begin = _descriptors(kernel.prog["prb"], 1 << _MAX_RECORD_BITS)
+    has_text = np.isin(state - number, _WRITTEN) & (begin % np.uint64(2) == 0)
+    size = np.uint64(1 << min(int(texts.size_bits), _MAX_TEXT_BITS))
+    places = np.uint64(int(texts.data)) + begin[has_text] % size
+    # What is unreadable, or all zero, shows in the texts.
+    found, _ = gather_words(kernel.memory, places, word_dtype(kernel.prog), Faults())
+    return int(np.count_nonzero((found != 0) & (found != number[has_text])))
+
+
 def records(prog: drgn.Program) -> list[Line]:
     """Return the records of the kernel log, oldest first, one per line of text.
 
@@ -139,7 +154,7 @@ class Log:
 
     lines: list[Line] = field(default_factory=list)
     lost: int = 0
-    """Lines that are all zero, or 1 of a damaged log."""
+    """Lines that are all zero, records with another's text, or 1 of a damaged log."""
     damage: str = ""
 
 
@@ -152,8 +167,11 @@ def read_log(kernel: Kernel) -> Log:
         return Log(lost=1, damage=str(error))
     except DAMAGED:
         return Log()
-    lost = sum(is_lost(text) for _, text in lines)
-    return Log(lines, lost, "all zero" if lost else "")
+    if lost := sum(is_lost(text) for _, text in lines):
+        return Log(lines, lost, "all zero")
+    # A running kernel writes over texts meanwhile.
+    lost = 0 if kernel.live else _elsewhere(kernel)
+    return Log(lines, lost, "with the text of another record" if lost else "")
 
 
 def is_lost(text: str) -> bool:

@@ -182,6 +182,13 @@ def _descriptors() -> tuple[str, str, int]:
     return "sample", "kcopyd", int(ring.descs[middle % (1 << int(ring.count_bits))].address_)
 
 
+def test_a_record_of_the_log_that_leads_to_another_text() -> None:
+    damaged, ring = _damaged("sample", "kcopyd"), _kernel("sample").prog["prb"].desc_ring
+    middle = (int(ring.tail_id.counter) + int(ring.head_id.counter)) // 2
+    record = ring.descs[middle % (1 << int(ring.count_bits))]
+    _is_shown(damaged, *damaged.bent(int(record.text_blk_lpos.begin.address_), 0))
+
+
 def _symbols() -> tuple[str, str, int]:
     """Of a module without debug info: they name functions on stacks."""
     kernel = _kernel("sample-waits")

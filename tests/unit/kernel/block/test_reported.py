@@ -66,7 +66,7 @@ def _advice(
     monkeypatch.setattr(module, "tasks", lambda _: SimpleNamespace(now_ns=100 * 10**9))
     disk: Any = SimpleNamespace(name=names[0])
     monkeypatch.setattr(module, "_names", lambda *_: names)
-    kernel: Any = SimpleNamespace(prog=None, _read={}, has_pseudonyms=has_pseudonyms)
+    kernel: Any = SimpleNamespace(prog=None, live=True, _read={}, has_pseudonyms=has_pseudonyms)
     return log_advice(kernel, disk, 20.0)
 
 
