@@ -32,14 +32,15 @@ _SYMPTOM, _PART = 0.5, 1.0
 which may say more."""
 _ECHOES = "tasks-blocked", "log-"
 """Beginnings of kinds that only say again that tasks wait."""
-_DEADLOCK, _STACK = 6.0, 0.2
-"""Weights of all edges of the cycles, and of a stack: stacks decide where there is nothing else."""
+_DEADLOCK, _AWAITED, _STACK = 6.0, 1.0, 0.2
+"""Weights of all edges of the cycles, of all that tasks wait for behind one, and of a stack: stacks
+decide where there is nothing else."""
 _PANIC, _MESSAGE_OF_PANIC, _TASK_OF_PANIC = 3.0, 1.0, 1.0
 """Weights of the function of an oops, or else of the message; of a message with it; of its task."""
 _MAX_STACKS = 8
 """Most kinds of stacks; the ones with the most tasks."""
-_MAX_EDGES, _MAX_FINDINGS = 32, 64
-"""Most edges of cycles, and most findings, the gravest."""
+_MAX_EDGES, _MAX_AWAITED, _MAX_FINDINGS = 32, 4, 64
+"""Most edges of cycles, objects that most tasks are behind, and findings, the gravest."""
 _MIN_ASLEEP = 10.0
 """Seconds in state D from which on a stack tells something."""
 STACK = "stack"
@@ -50,7 +51,7 @@ PATCH = "patch"
 
 class Feature(NamedTuple):
     kind: str
-    """``deadlock``, ``panic``, ``finding``, :data:`STACK`, or :data:`PATCH`."""
+    """``deadlock``, ``panic``, ``finding``, ``awaited``, :data:`STACK`, or :data:`PATCH`."""
     feature: str
     weight: float
     tasks: int | None = None
@@ -68,10 +69,12 @@ def features(report: Report) -> Iterator[Feature]:
             yield Feature("panic", f"in {general(_named(function[1]))}", _PANIC)
         if task := _TASK.search(machine.taken_by):
             yield Feature("panic", f"task {general(task[1])}", _TASK_OF_PANIC)
-    for kind, weight in _findings([finding for _, finding in report.findings]).items():
-        yield Feature("finding", kind, weight)
+    found = _findings([finding for _, finding in report.findings])
+    yield from (Feature("finding", kind, weight) for kind, weight in found.items())
     if waits := report.results.get("waits"):
         yield from _deadlocks(waits)
+        if {*found} == {"waits-behind"}:
+            yield from _awaited(waits)
         yield from _stacks(waits)
     yield from _stalled([finding for _, finding in report.findings])
 
@@ -142,6 +145,19 @@ def _deadlocks(waits: Result) -> Iterator[Feature]:
     ).most_common(_MAX_EDGES)
     for edge, tasks in edges:
         yield Feature("deadlock", edge, _DEADLOCK / len(edges), tasks)
+
+
+def _awaited(waits: Result) -> Iterator[Feature]:
+    """Yield what tasks wait for behind a task that waits for nothing known."""
+    objects = _table(waits, "objects", ("kind", "name", "waiters", "behind"))
+    if objects is None:
+        return
+    awaited = objects[objects["waiters"] > 0].sort_values("behind", ascending=False, kind="stable")
+    names = [
+        general(f"{kind} {_OF.sub('', name)}")
+        for kind, name in awaited[["kind", "name"]].head(_MAX_AWAITED).itertuples(index=False)
+    ]
+    yield from (Feature("awaited", name, _AWAITED / len(names)) for name in dict.fromkeys(names))
 
 
 def _stacks(waits: Result) -> Iterator[Feature]:

@@ -95,6 +95,26 @@ def test_stacks_are_those_of_tasks_long_in_state_d() -> None:
     assert (one.kind, one.feature, one.tasks) == ("stack", "preadN → iomap_dio_rw", 2)
 
 
+def test_what_tasks_wait_for_tells_convoys_apart() -> None:
+    columns = ("kind", "name", "waiters", "behind")
+    rows = [
+        ("CPU", "1", 0, 5),
+        ("RCU grace period", "of rcu_preempt", 1, 4),
+        ("rwsem", "i_rwsem of /srv/a", 2, 4),
+    ]
+    objects = table([dict(zip(columns, row, strict=True)) for row in rows])
+    awaited = {
+        ("awaited", "RCU grace period of rcu_preempt"): 0.5,
+        ("awaited", "rwsem i_rwsem"): 0.5,
+    }
+    behind, known = ("finding", "waits-behind"), ("finding", "waits-smb")
+    assert keys(report(finding("waits-behind:7"), objects=objects)) == {behind: 0.5, **awaited}
+    assert {*keys(report(finding("waits-behind:7"), finding("waits-smb:a"), objects=objects))} == {
+        behind,
+        known,
+    }
+
+
 def test_tables_without_rows_or_columns_have_no_features() -> None:
     made = report(tasks=table([]), cycles=table([{"waits_for": "mutex a"}]))
     assert [*features(made)] == []
