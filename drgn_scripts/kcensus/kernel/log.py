@@ -156,6 +156,7 @@ class Log:
     lost: int = 0
     """Lines that are all zero, records with another's text, or 1 of a damaged log."""
     damage: str = ""
+    """What is wrong with the lost ones, or why there is no log."""
 
 
 @once
@@ -165,8 +166,8 @@ def read_log(kernel: Kernel) -> Log:
         lines = records(kernel.prog)
     except (drgn.FaultError, ValueError) as error:
         return Log(lost=1, damage=str(error))
-    except DAMAGED:
-        return Log()
+    except DAMAGED as error:
+        return Log(damage=str(error))
     if lost := sum(is_lost(text) for _, text in lines):
         return Log(lines, lost, "all zero")
     # A running kernel writes over texts meanwhile.

@@ -232,3 +232,12 @@ def test_an_inode_of_no_file_system() -> None:
     space = Object(kernel.prog, "struct address_space *", int(charged["mapping"].iloc[0]))
     place = int(space.host.i_sb.address_)
     _is_shown(damaged, *damaged.bent(place, int(space.host)))
+
+
+def test_an_object_charged_to_no_memory_cgroup() -> None:
+    damaged, kernel = _damaged("sample", "slab"), _kernel("sample")
+    slabs = kernel.slab_map.index(find_caches(kernel.slab_map, "struct dentry"), ScanReport())
+    reader = OwnerVectors(kernel.slab_map)
+    owners, _ = reader.read(slabs, reader.find(slabs), Faults())
+    charged = Object(kernel.prog, "struct obj_cgroup *", int(owners.objcg[0]))
+    _is_shown(damaged, *damaged.bent(int(charged.memcg.address_), int(charged.memcg) + 64))

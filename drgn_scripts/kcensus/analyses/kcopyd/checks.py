@@ -147,7 +147,7 @@ def gaps(figures: Figures) -> list[Gap]:
         ("targets", "their client is unreadable or invalid", census.targets_unreadable),
         ("pages of kmalloc() slabs", reasons(search), search.total()),
         ("mempools of clients", "unreadable", census.clients.reserves_lost),
-        ("records of the kernel log", "all zero", figures.log.lost),
+        ("records of the kernel log", figures.log.damage, figures.log.lost),
         ("jobs", "their client is unreadable", jobs.unknown),
         ("pages of jobs", "missing, or about to be given", jobs.pageless),
         ("lists of clients", "torn", jobs.torn),

@@ -52,7 +52,10 @@ class LogEvents:
     unknown: int = 0
     """Lines that start like a message but do not match."""
     lost: int = 0
-    """Records on pages of zeros: without time and text, or with a text of NUL bytes."""
+    """Records on pages of zeros (without time and text, or with a text of NUL bytes), or damaged in
+    another way."""
+    damage: str = "all zero"
+    """What is wrong with the lost ones."""
 
     def of(self, *kinds: str) -> list[Event]:
         """Return the events of some kinds."""

@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-import drgn
-
 from kcensus.analyses.kcopyd.census import Census, take
 from kcensus.analyses.kcopyd.checks import checks, gaps
 from kcensus.analyses.kcopyd.figures import Figures
@@ -15,7 +13,7 @@ from kcensus.analyses.kcopyd.findings import findings, log_findings
 from kcensus.analyses.kcopyd.log_events import LogEvents, log_file, parse
 from kcensus.analyses.kcopyd.tables import LOG_EVENTS, tables
 from kcensus.kernel.kernel import Kernel
-from kcensus.kernel.log import records
+from kcensus.kernel.log import read_log
 from kcensus.results import Answer, Figure, Scalar, Unit
 from kcensus.results.tables import make_tables
 
@@ -36,12 +34,10 @@ def run(kernel: Kernel, log: str | None = None) -> Answer:
         )
     census = take(kernel)
     if events is None:
-        try:
-            events = parse(records(kernel.prog))
-            if not events.lines:
-                census.errors["kernel log"] = "empty"
-        except (LookupError, ValueError, drgn.FaultError) as error:
-            events, census.errors["kernel log"] = LogEvents(), str(error)
+        read = read_log(kernel)
+        events = replace(parse(read.lines), lost=read.lost, damage=read.damage)
+        if not events.lines:
+            events, census.errors["kernel log"] = LogEvents(), read.damage or "empty"
     figures = Figures(kernel, census, events, is_log_file=log is not None)
     return Answer(
         summary=summary(figures) if census.in_use else _absent(figures),

@@ -147,6 +147,8 @@ def _gaps(figures: Figures) -> Iterator[Gap]:
     yield Gap("objects", charged, figures.overcharged, effect)
     effect = f"objects charged through them are in the row {UNKNOWN_MEMCG}"
     yield Gap("obj_cgroups", reason, census.objcgs_unreadable, effect)
+    effect = f"objects charged to them are in the row {UNKNOWN_MEMCG}"
+    yield Gap("memory cgroups", "no list has them", figures.memcgs_unlisted, effect)
     failed, report = figures.kmalloc.failed, figures.kmalloc.report
     effect = f"their objects are in rows {NOT_ATTRIBUTED} of the table kmalloc"
     yield Gap("users of kmalloc()", reasons(dict.fromkeys(failed, 1)), len(failed), effect)

@@ -77,6 +77,9 @@ class Figures:
             # ":0000192" is the kernel's own link to a merged cache.
             if not alias.startswith(":"):
                 self.sharers.setdefault(name, []).append(alias)
+        owners = census.owners["memcg"].to_numpy(np.uint64)
+        # On a running kernel, memory cgroups come and go between the readings.
+        self.memcgs_unlisted = 0 if kernel.live else self.groups.unlisted(owners)
         self.owners = self._owners()
         charged = np.bincount(self.owners["cache"], self.owners["objects"], len(self.caches))
         uncharged = self.active - charged.astype(np.int64)

@@ -83,6 +83,10 @@ class Memcgs(Addressed):
             owner[row] = owner[self.parent[row]]  # parents come first
         return owner
 
+    def unlisted(self, addresses: Words) -> int:
+        """Return how many of the pointers lead to none of these, where any are known."""
+        return int((self.rows(np.unique(addresses[addresses != 0])) < 0).sum()) if len(self) else 0
+
     @property
     def newer(self) -> int | None:
         """Online memory cgroups created after the oldest offline one; None if unknown."""
