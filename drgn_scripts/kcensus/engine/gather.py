@@ -102,8 +102,7 @@ def possible_counts(
     signed = counts.view(counts.dtype.str.replace("u", "i"))
     # The magnitude of the least integer is itself.
     fits: Mask = (signed <= most) & (signed >= -most)
-    if not fits.all():
-        faults += Faults({IMPOSSIBLE_COUNT: int((~fits).sum())})
+    faults.add(IMPOSSIBLE_COUNT, (~fits).sum())
     return fits
 
 
@@ -322,8 +321,7 @@ def plausible_range(memory: Memory, span: int) -> range:
 def _note_strays(memory: Memory, addresses: Words, faults: Faults) -> None:
     """Note pointers to no memory of the kernel, but NULL and small numbers in place of one."""
     outside = ~within(addresses, memory.places)
-    if count := int((outside & (addresses >= np.uint64(LEAST))).sum()):
-        faults += Faults({STRAY: count})
+    faults.add(STRAY, (outside & (addresses >= np.uint64(LEAST))).sum())
 
 
 def _take(buffer: Bytes, offsets: Numbers, dtype: np.dtype[Any]) -> npt.NDArray[Any]:

@@ -8,7 +8,7 @@ import timeit
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import drgn
 import numpy as np
@@ -58,6 +58,11 @@ class Faults(Counter[str]):
     def note(self, error: Exception, pages: int = 1) -> None:
         """Count ``pages`` unreadable because of ``error``."""
         self[reason(error)] += pages
+
+    def add(self, why: str, number: int | np.integer[Any]) -> None:
+        """Count ``number`` faults of a reason, if there are any."""
+        if number:
+            self[why] += int(number)
 
 
 class Guess(Faults):

@@ -39,7 +39,7 @@ from kcensus.analyses.dentries.columns.tally import Sums, Tally
 from kcensus.analyses.dentries.name_patterns import WORD, Families, families, merged, trimmed
 from kcensus.engine.gather import gather_arrays
 from kcensus.engine.layout import layout
-from kcensus.engine.memory import Faults, Mask, Numbers, Words
+from kcensus.engine.memory import Mask, Numbers, Words
 from kcensus.engine.rows import coded
 from kcensus.engine.slub.caches import find_caches
 from kcensus.engine.slub.scan import View, visit
@@ -292,8 +292,8 @@ class DentryCensus:
         length = members["length"][outside].astype(np.int64)
         strange = (size[row] < length) | (size[row] > _LARGER * (length + _HEADER) + _SLACK)
         strange |= ~self.is_kmalloc[cache[row]]
-        if others := int(np.count_nonzero(strange & (cache[row] >= 0))):
-            part.faults += Faults({"names in objects that cannot hold them": others})
+        others = np.count_nonzero(strange & (cache[row] >= 0))
+        part.faults.add("names in objects that cannot hold them", others)
         of_negatives = row[(state[outside] & NEGATIVE) != 0]
         caches, count = np.unique(cache[of_negatives], return_counts=True)
         for each, number in zip(caches[caches >= 0].tolist(), count[caches >= 0], strict=True):

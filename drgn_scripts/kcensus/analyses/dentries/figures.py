@@ -74,8 +74,8 @@ class Figures:
             owner = census.sums("owner").key.astype(np.uint64)
             owner = census.slot_owners.memcg(owner, self.faults)
             # On a running kernel, memory cgroups come and go between the readings.
-            if unlisted := 0 if kernel.live else self.groups.unlisted(owner):
-                self.faults.update({"no list has the memory cgroup": unlisted})
+            unlisted = 0 if kernel.live else self.groups.unlisted(owner)
+            self.faults.add("no list has the memory cgroup", unlisted)
             self.owner_rows = self.groups.rows(owner)
             """Row of the memory cgroup of each owner, -1 for unknown ones."""
             on_lru = census.sums("owner_on_lru")

@@ -196,8 +196,8 @@ class SlotReader:
         # A list that a running kernel freed meanwhile can have any count; few items came to a list
         # since the counter of its list_lru was read.
         over = items > self.most[lru]
+        part.faults.add("more items than their list_lru", over.sum())
         if over.any():
-            part.faults += Faults({"more items than their list_lru": int(over.sum())})
             items, readable = np.where(over, 0, items), readable & ~over
         ids, used = len(self.ids_in_use), np.flatnonzero(items)
         # Nearly always all slots have the same size, and few have items.

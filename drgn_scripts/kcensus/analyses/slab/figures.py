@@ -230,8 +230,7 @@ def attribute(kernel: Kernel, vectors: Words) -> Attribution:
         slot = slots.of(addresses)
         if name in ALWAYS_IN_SLABS:
             lost = (slot < 0) & (addresses != 0) & slab_map.outside_kfence(addresses)
-            if lost.any():
-                report.slabs.update(Faults({f"{name} are no objects": int(lost.sum())}))
+            report.slabs.add(f"{name} are no objects", lost.sum())
         slot = slot[slot >= 0]
         # The first user to name an object has it.
         user[slot[user[slot] == 0]] = numbers.setdefault(name, len(numbers) + 1)

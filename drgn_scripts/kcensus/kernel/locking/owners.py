@@ -291,8 +291,8 @@ def _percpu_rwsems(kernel: Kernel, locks: Words, rows: _Rows, faults: Faults) ->
     by_owner, proof = (owner != 0) & is_owned, "percpu_rw_semaphore.rw_sem.owner"
     rows.add(by_owner & blocked, owner, proof, places.get("owner", locks), Mode.WRITE)
     # The last reader to leave wakes the writer that waits.
-    if lost := int(np.count_nonzero((draining != 0) & (rows.readers == 0))):
-        faults.update({"writers wait for readers that are not counted": lost})
+    lost = np.count_nonzero((draining != 0) & (rows.readers == 0))
+    faults.add("writers wait for readers that are not counted", lost)
     # A writer that waits for the readers to leave already keeps new ones out.
     waits, proof = (draining != 0) & ~by_owner, "percpu_rw_semaphore.writer"
     rows.add(waits & blocked, draining, proof, places.get("writer", locks), Mode.WRITE)

@@ -133,8 +133,7 @@ def per_node(
     # Each memory cgroup has one for each possible node.
     known = (pointers != 0).reshape(-1, nodes).sum(axis=1)
     is_lost = readable.reshape(-1, nodes).all(axis=1) & (known < known.max(initial=0))
-    if is_lost.any():
-        faults.update(Faults({"memory cgroups without a node": int(is_lost.sum())}))
+    faults.add("memory cgroups without a node", is_lost.sum())
     return owners[pointers != 0], pointers[pointers != 0], int((~readable).sum())
 
 
@@ -274,7 +273,7 @@ def _names(memory: Memory, cgroups: Words, faults: Faults) -> list[str]:
     texts = c_strings(memory, names["name"], faults)
     flags = names.columns.get("flags", np.full(len(cgroups), _KERNFS_DIR, np.uint64))
     is_directory = flags & _KERNFS_TYPE_MASK == _KERNFS_DIR
-    faults += Faults({"in use for something else": int((names.readable & ~is_directory).sum())})
+    faults.add("in use for something else", (names.readable & ~is_directory).sum())
     return [
         decode(raw) if raw is not None and fits else "?"
         for raw, fits in zip(texts, is_directory.tolist(), strict=True)

@@ -136,8 +136,7 @@ class Footprint:
     def _note_strays(self, place: Numbers, asked: int, objects: Numbers, faults: Faults) -> None:
         """Note allocations outside of slabs, and in slabs of another size than they need."""
         lost = place == UNKNOWN
-        if count := int(objects[lost].sum()):
-            faults.update(Faults({"structures outside of slabs": count}))
+        faults.add("structures outside of slabs", objects[lost].sum())
         in_slab = place >= 0
         size, sizes = self.object_size[place[in_slab]], objects[in_slab]
         known, row = np.unique(size, return_inverse=True)
@@ -146,8 +145,7 @@ class Footprint:
         # kmalloc() takes the smallest slot that is large enough.
         fitting = self.kmalloc_sizes[np.searchsorted(self.kmalloc_sizes, asked) :][:1]
         is_wrong = is_wrong[row] | (self.is_kmalloc[place[in_slab]] & ~np.isin(size, fitting))
-        if strays := int(sizes[is_wrong].sum()):
-            faults.update(Faults({"structures in slabs of another size than they need": strays}))
+        faults.add("structures in slabs of another size than they need", sizes[is_wrong].sum())
 
     def place(self, number: int) -> str:
         """Return the name of a place: a cache's name, ``pages``, ``vmalloc`` or ``unknown``."""

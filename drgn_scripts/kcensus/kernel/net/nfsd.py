@@ -37,8 +37,7 @@ def serving(
     members = layout(prog, "struct svc_rqst", {"task": "rq_task", "xid": "rq_xid"})
     read = gather(memory, request, members, Guess())
     is_own = read.readable & (read["task"] == threads)
-    if lost := int((~is_own).sum()):
-        faults.update({"threads of the NFS server without their request": lost})
+    faults.add("threads of the NFS server without their request", (~is_own).sum())
     xid = np.where(is_own, read["xid"].astype(np.uint64), np.uint64(0))
     # Few calls have the number of any thread: compare these only.
     some = np.flatnonzero(np.isin(known.xid, xid[xid != 0]) & (known.transport != 0))

@@ -40,7 +40,7 @@ _MAX_UNITS = 1 << 12
 def _list_lrus(kernel: Kernel, report: ScanReport) -> Objects:
     memory, lrus, faults = kernel.memory, list_lrus(kernel), report.slabs
     faults.update(lrus.faults)
-    faults.update(Faults({"lists of list_lrus are torn": lrus.damaged} if lrus.damaged else {}))
+    faults.add("lists of list_lrus are torn", lrus.damaged)
     yield "list_lru_node arrays", lrus.node
     arrays = lrus.memcg_lrus[lrus.memcg_lrus != 0]
     yield "list_lru pointer arrays", arrays
@@ -49,7 +49,7 @@ def _list_lrus(kernel: Kernel, report: ScanReport) -> Objects:
         first = np.uint64(drgn.offsetof(type_, "lru"))
         known = integer(kernel.prog, "memcg_nr_cache_ids", faults) or 0
         if not known and is_lost(kernel.prog["memcg_nr_cache_ids"]):
-            faults.update(Faults({ZEROED: 1}))
+            faults.add(ZEROED, 1)
         ids = min(max(known, 0), _MAX_IDS)
         block = max(memory.chunk_bytes // (8 * max(ids, 1)), 1)
         for start in range(0, len(arrays), block):
@@ -172,9 +172,7 @@ def _file_tables(kernel: Kernel, report: ScanReport) -> Objects:
 def _super_blocks(kernel: Kernel, report: ScanReport) -> Objects:
     blocks = super_blocks(kernel)
     report.slabs.update(blocks.faults)
-    report.slabs.update(
-        Faults({"lists of super blocks are torn": blocks.damaged} if blocks.damaged else {})
-    )
+    report.slabs.add("lists of super blocks are torn", blocks.damaged)
     yield "super_block", super_blocks(kernel).address
 
 
@@ -183,9 +181,7 @@ def _devices(kernel: Kernel, report: ScanReport) -> Objects:
     devices, lost = mapped.devices, mapped.damaged
     if mapped.named is not None and not kernel.live:
         lost += abs(len(devices) - mapped.named)
-    report.slabs.update(
-        Faults({"mapped devices are unreadable or inconsistent": lost} if lost else {})
-    )
+    report.slabs.add("mapped devices are unreadable or inconsistent", lost)
     yield "device mapper", np.array([device.address for device in devices], np.uint64)
     targets = [target.private for device in devices for target in device.targets]
     yield "device mapper", np.array(targets, np.uint64)

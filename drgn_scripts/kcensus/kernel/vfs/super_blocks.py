@@ -97,11 +97,10 @@ def super_blocks(kernel: Kernel) -> SuperBlocks:
     kind_layout = layout(prog, "struct file_system_type", ["name"])
     kind_names = texts(memory, gather(memory, kinds, kind_layout, faults)["name"], faults)
     types = [kind_names[each] for each in kind.tolist()]
-    if nameless := sum(name in ("", "?") for name in types):
-        faults.update(Faults({"the file system type has no name": nameless}))
+    faults.add("the file system type has no name", sum(name in ("", "?") for name in types))
     with suppress(*MISSING):
-        if strays := _strays(memory, address, columns["type"], kinds, faults):
-            faults.update(Faults({"the file system type does not list the super block": strays}))
+        strays = _strays(memory, address, columns["type"], kinds, faults)
+        faults.add("the file system type does not list the super block", strays)
     subtypes = columns.get("subtype", np.zeros(len(types), np.uint64))
     rows = np.flatnonzero(subtypes)
     for row, text in zip(rows.tolist(), texts(memory, subtypes[rows], faults), strict=True):
