@@ -224,6 +224,8 @@ class FakeKernel(Machine):
         if era.sheaves:
             self.set(object_.cpu_sheaves, self.percpu_of("struct slub_percpu_sheaves"))
             self.set(object_.sheaf_capacity, 60)
+            for cpu in range(len(self._percpu)):
+                self.cpu_sheaf(cache, cpu, "main", self.sheaf([]))
         for node in range(NODES):
             pointer = object_.per_node[node].node if era.per_node else object_.node[node]
             self.set(pointer, self.alloc("struct kmem_cache_node"))

@@ -84,6 +84,8 @@ def parked(slab_map: SlabMap, caches: Sequence[SlabCache]) -> Parked:
     # An object of one cache that is in a sheaf of another one is damage.
     strays = int(np.count_nonzero(cache != cache[first][row]))
     lost = sum(known[id_][1] for id_ in ids.tolist()) + strays
+    if not lost and not slab_map.live:  # there, objects move between the readings
+        lost = len(addresses) - len(address)  # parked twice
     return Parked(address, cache[first], lost)
 
 
@@ -194,7 +196,8 @@ class _Search:
         header = layout(self.prog, "struct slab_sheaf", ["size"])
         sizes = gather(self.memory, sheaf, header, self.faults)
         wild = ~sizes.readable | (sizes["size"] > self.sheaf_capacity(cache))
-        self.lost += [ids[~cpu.readable], cache[wild]]
+        # A CPU always has a main sheaf.
+        self.lost += [ids[~cpu.readable | (cpu["main"] == 0)], cache[wild]]
         offset = np.uint64(drgn.offsetof(self.prog.type("struct slab_sheaf"), "objects"))
         word = self.slab_map.word.fields["word"].dtype
         for size in np.unique(sizes["size"][~wild]).tolist():
