@@ -118,6 +118,22 @@ def test_parked_objects_whose_slab_is_gone(era: str) -> None:
     assert gaps(result) == {"free objects of CPUs or sheaves": 3}
 
 
+def test_an_object_that_is_parked_twice() -> None:
+    made = world("7.0")
+    slab = made.slabs["d0"]
+    for cpu, slots in enumerate(((0, 1), (1,))):
+        sheaf = made.k.sheaf([(slab, slot) for slot in slots])
+        made.k.cpu_sheaf(slab.cache, cpu, "main", sheaf)
+    assert gaps(analyse(made.k)) == {"freelists of CPUs, or sheaves": 1}
+
+
+def test_a_cpu_without_a_main_sheaf() -> None:
+    made = world("7.0")
+    cache = made.slabs["d0"].cache.object
+    made.k.set(made.k.per_cpu("struct slub_percpu_sheaves", int(cache.cpu_sheaves), 1).main, 0)
+    assert gaps(analyse(made.k)) == {"freelists of CPUs, or sheaves": 1}
+
+
 def test_torn_memory_cgroups(charged: World) -> None:
     charged.k.write_words(charged.groups["a"].object.css.sibling.address_, 0x10)
     result = analyse(charged.k)
