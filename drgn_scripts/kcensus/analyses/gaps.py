@@ -15,6 +15,7 @@ from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.block.stacks import Stacks, kind_of, stacks
 from kcensus.kernel.block.unlisted import unlisted_disks
 from kcensus.kernel.clock import clock
+from kcensus.kernel.code.text import text_of
 from kcensus.kernel.dm.devices import mapped_devices
 from kcensus.kernel.kernel import Kernel, already
 from kcensus.kernel.log import Log, read_log
@@ -114,12 +115,19 @@ def _pool_gaps(kernel: Kernel) -> list[Gap]:
 
 
 def _symbol_gaps(kernel: Kernel) -> list[Gap]:
-    """Return a gap for damaged symbols of modules, if they were read."""
-    if (names := already(symbols_of, kernel)) is None:
-        return []
-    reason = f"they contradict their number: {_few(sorted(names.damaged))}"
-    effect = "waits known from functions of modules may be missing"
-    return nonzero_gaps(Gap("symbols of modules", reason, len(names.damaged), effect))
+    """Return gaps for damaged symbols, if they were read."""
+    own = []
+    if (names := already(symbols_of, kernel)) is not None:
+        reason = f"they contradict their number: {_few(sorted(names.damaged))}"
+        effect = "waits known from functions of modules may be missing"
+        own.append(Gap("symbols of modules", reason, len(names.damaged), effect))
+    if (text := already(text_of, kernel)) is not None:
+        reason, effect = (
+            "they are not where functions are",
+            "waits known from functions may be wrong",
+        )
+        own.append(Gap("symbols of the kernel", reason, text.functions.misplaced, effect))
+    return nonzero_gaps(*own)
 
 
 def _log_gaps(log: Log) -> list[Gap]:

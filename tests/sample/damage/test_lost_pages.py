@@ -21,6 +21,7 @@ from kcensus.engine.slub.scan import allocated
 from kcensus.engine.slub.slabs import ScanReport
 from kcensus.kernel.block.bios import bios
 from kcensus.kernel.block.hardware import hardware_queues
+from kcensus.kernel.code.functions import Functions
 from kcensus.kernel.dm.devices import mapped_devices
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.charges import charges
@@ -241,3 +242,9 @@ def test_an_object_charged_to_no_memory_cgroup() -> None:
     owners, _ = reader.read(slabs, reader.find(slabs), Faults())
     charged = Object(kernel.prog, "struct obj_cgroup *", int(owners.objcg[0]))
     _is_shown(damaged, *damaged.bent(int(charged.memcg.address_), int(charged.memcg) + 64))
+
+
+def test_the_base_of_the_symbols_elsewhere() -> None:
+    damaged, functions = _damaged("sample-waits", "waits"), Functions(_kernel("sample-waits").prog)
+    (base,) = functions.places("kallsyms_relative_base")
+    _is_shown(damaged, *damaged.bent(base, functions.starts[0] + 4096))

@@ -33,9 +33,26 @@ class Functions:
         self.prog = prog
         self._modules: dict[int, tuple[list[int], list[str]]] = {}
         self._in_modules: dict[int, Extent | None] = {}
+        self._named: set[int] = set()
 
     def addresses(self, name: str) -> list[int]:
         """Return the addresses of the functions with a name; none without symbols."""
+        found = self.places(name)
+        self._named.update(found)
+        return found
+
+    @property
+    def misplaced(self) -> int:
+        """Number of functions found by name, where :attr:`starts`, if read, have no symbol."""
+        starts = self.__dict__.get("starts") or [0]
+        return sum(
+            starts[bisect.bisect_left(starts, address)] != address
+            for address in self._named
+            if starts[0] < address < starts[-1]
+        )
+
+    def places(self, name: str) -> list[int]:
+        """Return the addresses of the symbols with a name; none without symbols."""
         try:
             return [int(symbol.address) for symbol in self.prog.symbols(name)]
         except MISSING:
@@ -49,10 +66,10 @@ class Functions:
         In ELF symbols, a look-up takes 2 ms, and a capsule would need all of them.
         """
         try:
-            place, count = self.addresses("kallsyms_offsets")[0], self._count()
+            place, count = self.places("kallsyms_offsets")[0], self._count()
             number = number_dtype(self.prog, "i4")
             offsets = np.frombuffer(self.prog.read(place, 4 * count), number).astype(np.int64)
-            base = self.addresses("kallsyms_relative_base")
+            base = self.places("kallsyms_relative_base")
             if not base:
                 # Since v7.0 or so (commit not verified), each is relative to its own place.
                 every = np.uint64(place) + (offsets + 4 * np.arange(count)).astype(np.uint64)
@@ -71,7 +88,7 @@ class Functions:
 
         Such a long in big-endian order seems to be 0.
         """
-        count = int(self.prog.read_u32(self.addresses("kallsyms_num_syms")[0]))
+        count = int(self.prog.read_u32(self.places("kallsyms_num_syms")[0]))
         if not 0 < count <= _MAX_SYMBOLS:
             raise LookupError("kallsyms_num_syms is impossible")
         return count

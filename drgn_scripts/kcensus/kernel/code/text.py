@@ -113,7 +113,7 @@ class Text:
     @cached_property
     def _per_cpu(self) -> frozenset[int]:
         name = self.decoder.per_cpu
-        return frozenset(self.functions.addresses(name) if name else ())
+        return frozenset(self.functions.places(name) if name else ())
 
     def traced(self, place: int) -> Traced:
         """Return the instructions of the function at an address, with registers."""
