@@ -13,7 +13,7 @@ import time
 import uuid
 from asyncio import CancelledError
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from kcensus.fleets.apart import Answer, Job
 from kcensus.fleets.executors import Executor, Future
 from kcensus.fleets.look import Content, Looked, rows_of
 from kcensus.fleets.store import TRANSIENT, Writer, writer
-from kcensus.fleets.tables import DEBUGINFOD, VERSION, arrow, stored, utc
+from kcensus.fleets.tables import DEBUGINFOD, MAX_TEXT, VERSION, arrow, stored, utc
 from kcensus.fleets.targets import changed
 from kcensus.progress import SilentProgress, Step
 from kcensus.render.plain import installed_version
@@ -138,6 +138,8 @@ class Run:
         """By path as in the store, what :attr:`Job.known` tells the worker."""
         self._done_before: dict[tuple[str, str], str] = {}
         """State by path as in the store and digest of its content."""
+        self._present: dict[str, str] = {}
+        """State of the newest row of each path."""
         self._load()
 
     def _load(self) -> None:
@@ -146,9 +148,11 @@ class Run:
         Failures and incomplete reports count where this run offers nothing more.
         """
         wanted = {*(self._template.analyses or known_analyses())}
+        every = self._store.targets().to_pylist()
+        self._present = {row["target"]: row["state"] for row in every if row["present"]}
         rows = [
             row
-            for row in self._store.targets().to_pylist()
+            for row in every
             if row["sha256"] and row["kcensus"] == installed_version() and row["schema"] == VERSION
         ]
         for row in rows:
@@ -176,6 +180,7 @@ class Run:
     def over(self, paths: Sequence[str], unreadable: Mapping[str, str]) -> Tally:
         """Run all; on return each has a row."""
         start = time.monotonic()
+        self._note_gone({stored(path) for path in (*paths, *unreadable)})
         for path, why in unreadable.items():
             target = _Target(path, started=time.time())
             self._fail(target, "content", f"the directory cannot be read: {why}")
@@ -196,6 +201,26 @@ class Run:
             self._write()
         self.tally.seconds = time.monotonic() - start
         return self.tally
+
+    def _note_gone(self, named: Set[str]) -> None:
+        """Add a row of each file in the store that is gone; failed ones may be named again.
+
+        Where none of the files exists, it is their disk that is not here.
+        """
+        # Samples are no paths, and a name that the store writes in another way cannot be looked up.
+        paths = [
+            path
+            for path in self._present
+            if os.path.isabs(path) and "\\" not in path and len(path) < MAX_TEXT
+        ]
+        is_there = {path: os.path.lexists(path) for path in paths}
+        if not any(is_there.values()):
+            return
+        for path, state in self._present.items():
+            is_named = path in named and state == "failed"
+            if state != "gone" and not is_there.get(path, True) and not is_named:
+                gone = _Target(path, started=time.time())
+                self._batch.append({"targets": self._row(gone, _Outcome({"state": "gone"}))})
 
     def _check(self) -> None:
         """Look after the executor from time to time: its workers come and go."""

@@ -234,8 +234,8 @@ def _opened(where: Place, name: str) -> DeltaTable:
 def current(targets: pa.Table) -> pa.Table:
     """Return the rows of ``targets`` that count, of each path and content the last one.
 
-    The last row of a path has its present content. Of what it had before, reports count, unless
-    another path with that content has one. A file that has an earlier content again has a
+    The last row of a path has its present content, or none. Of what it had before, reports count,
+    unless another path with that content has one. A file that has an earlier content again has a
     duplicate of its own report.
 
     A failure that may not happen again counts until the target is done again; it does not replace
@@ -286,8 +286,9 @@ def with_present(targets: pa.Table) -> pa.Table:
 def located(targets: pa.Table) -> pa.Table:
     """Return rows with the column ``present`` as the files are now.
 
-    Where the path of a report has another content now, and a duplicate has this one, the report
-    is of the duplicate's path, and replaces its row. Without a duplicate it is not ``present``.
+    Where the path of a report has another content now, or none, and a duplicate has this one, the
+    report is of the duplicate's path, and replaces its row. Without a duplicate it is not
+    ``present``. Rows of paths without a file are left out.
     """
     frame = targets.select(["target", "state", "sha256", "present"]).to_pandas()
     is_present = frame["present"].copy()
@@ -303,7 +304,7 @@ def located(targets: pa.Table) -> pa.Table:
     is_present[moved.index] = True
     number = targets.schema.get_field_index("present")
     targets = targets.set_column(number, "present", pa.array(is_present, pa.bool_()))
-    return targets.filter(pa.array(~frame.index.isin(of)))
+    return targets.filter(pa.array(~frame.index.isin(of) & (frame["state"] != "gone")))
 
 
 class Reader:

@@ -18,7 +18,7 @@ from kcensus.text import bounded, printable
 
 VERSION = 1
 """Version of the tables: raised when a column is renamed or removed, or its meaning changes."""
-_MAX_TEXT = 2000
+MAX_TEXT = 2000
 _MAX_GAPS = 1000
 DEBUGINFOD = "debuginfod"
 """Stands among paths of debug info where its servers were asked."""
@@ -31,7 +31,10 @@ COLUMNS = {
     "targets": {
         **_OF_EACH,
         "target": (pa.string(), "Absolute path, or name of a bundled capsule."),
-        "state": (pa.string(), "done, incomplete (an analysis failed), failed, or duplicate."),
+        "state": (
+            pa.string(),
+            "done, incomplete (an analysis failed), failed, duplicate, or gone (no file).",
+        ),
         "step": (
             pa.string(),
             "Step that failed: content, open, types, analyse, time, killed, worker.",
@@ -208,7 +211,7 @@ def _float(value: Any) -> float | None:
 
 def stored(name: str) -> str:
     """Return a text as it stands in the tables: printable, and bounded."""
-    return bounded(printable(name), _MAX_TEXT)
+    return bounded(printable(name), MAX_TEXT)
 
 
 def utc(seconds: float) -> datetime.datetime:

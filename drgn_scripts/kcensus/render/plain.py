@@ -11,14 +11,14 @@ import functools
 import importlib.metadata
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kcensus import results
 from kcensus.human import human, shown_time
-from kcensus.results.tables import Column, Table
+from kcensus.results.tables import Column, Show, Table
 from kcensus.text import printable
 
 if TYPE_CHECKING:
@@ -112,6 +112,12 @@ def shown_column(series: pd.Series[Any], column: Column) -> list[Plain]:
     """Return all values of a column for a screen: None for unknown ones."""
     values = plain_column(series)
     return [None if value in column.unknown else value for value in values]
+
+
+def is_shown(column: Column, values: Iterable[Plain]) -> bool:
+    """Return whether a screen has a column: not one for data, nor an optional one of blanks."""
+    has_values = any(value is not None and value != "" for value in values)
+    return column.show is Show.ALWAYS or (column.show is Show.WIDE and has_values)
 
 
 def rows(table: Table) -> Iterator[tuple[Plain, ...]]:

@@ -243,3 +243,33 @@ def test_a_run_leaves_one_row_of_a_target_that_was_read_again(place: Path) -> No
         over(place, ["a", "b"], told)
         found = DeltaTable(str(place / "targets")).to_pyarrow_table()["target"].to_pylist()
         assert sorted(found) == ["a", "b"]
+
+
+def test_a_file_that_is_gone_is_not_present_any_more(place: Path, tmp_path: Path) -> None:
+    """A failure on it is forgotten, and the report on it is of its copy, if there is one."""
+    kept, moved, lost, bad = (str(tmp_path / f"{name}.capsule") for name in ("k", "m", "l", "b"))
+    for path in (kept, moved, lost, bad):
+        Path(path).touch()
+    told = Told(**{bad: ended("killed")})
+    told.content = lambda job: content(
+        msgspec.structs.replace(job, path=job.path.removesuffix("-2"))
+    )
+    over(place, [kept, moved, lost, bad], told)
+    for path in (moved, lost, bad):
+        Path(path).unlink()
+    copy = moved + "-2"
+    Path(copy).touch()
+    assert over(place, [kept, copy], told) == {"known": 1, "duplicate": 1}
+    assert {(row["target"], row["present"]) for row in rows(place)} == {
+        (kept, True), (copy, True), (lost, False),
+    }  # fmt: skip
+    Path(lost).touch()
+    assert over(place, [lost], told) == {"duplicate": 1}
+    assert {row["target"]: row["present"] for row in rows(place)}[lost]
+
+
+def test_without_any_of_the_files_their_disk_is_not_here(place: Path, tmp_path: Path) -> None:
+    path = str(tmp_path / "a.capsule")
+    over(place, [path, "sample"])
+    over(place, ["sample"])
+    assert all(row["present"] for row in rows(place))

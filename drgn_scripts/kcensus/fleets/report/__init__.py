@@ -26,7 +26,7 @@ _MAX_REASONS = 4
 _LABELS = {
     "targets": "targets",
     "reports": "with a report",
-    "replaced": "more dumps, whose paths have others now",
+    "replaced": "more dumps, not at their paths any more",
     "failed": "without a report",
     "incomplete": "with a report that lacks analyses",
     "duplicates": "with equal content",
@@ -122,7 +122,7 @@ class Report:
         """What was read and what was not, as labelled lines."""
         numbers = self.numbers
         if not len(self.fleet.targets):
-            last = Fleet(self.store).targets["time"].max() if self.since else None
+            last = Fleet(self.store).reports["time"].max() if self.since else None
             if last is None or pd.isna(last):
                 hint = f"`kcensus fleet run TARGETS --store {quote(str(self.store))}` reads some"
                 return [("Read", f"no target yet; {hint}")]
@@ -137,7 +137,7 @@ class Report:
         facts = [("Read", words)]
         if replaced := numbers["replaced"]:
             dumps = counted(replaced, "more dump")
-            facts.append(("Replaced", f"{dumps} counted here; other dumps have their paths now"))
+            facts.append(("Replaced", f"{dumps} counted here, not at their paths any more"))
         for state, rows in (("failed", self.failed), ("incomplete", self.incomplete)):
             if len(rows):
                 facts.append((state.capitalize(), counted(len(rows), "target")))
@@ -241,7 +241,7 @@ class Report:
             "first": Figure(cause.first, Unit.TEXT, "first dump"),
             "last": Figure(cause.last, Unit.TEXT, "last dump"),
             "kernels": Figure(cause.kernels, Unit.TEXT, "kernels"),
-            "features": Figure(cause.features, Unit.TEXT, "in common"),
+            "features": Figure(cause.features, Unit.TEXT, "most have"),
             "example": Figure(cause.example, Unit.TEXT, "for example"),
             "representative": Figure(cause.representative, Unit.TEXT, "open first"),
             "command": Figure(cause.command, Unit.TEXT, "command"),

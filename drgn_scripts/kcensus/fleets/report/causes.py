@@ -30,7 +30,7 @@ class Cause:
     fleet: Fleet
     cluster: Cluster
     findings: pd.DataFrame
-    """Those of the representative, the gravest first."""
+    """Those of the representative, in the order of its report."""
 
     besides: str = ""
     """What it has beyond another cause with the same title."""
@@ -73,12 +73,11 @@ class Cause:
 
     @cached_property
     def leading(self) -> pd.Series | None:
-        """The finding of the representative that most of the dumps have; None without one."""
-        for kind, name in self.cluster.common:
-            is_it = (self.findings["finding"] == name) | (self.findings["kind"] == name)
-            if kind == "finding" and is_it.any():
-                return self.findings[is_it].iloc[0]
-        return self.findings.iloc[0] if len(self.findings) else None
+        """The first finding of the representative that most of the dumps have; None without one."""
+        names = [name for kind, name in self.cluster.common if kind == "finding"]
+        is_common = self.findings["finding"].isin(names) | self.findings["kind"].isin(names)
+        found = self.findings[is_common] if is_common.any() else self.findings
+        return found.iloc[0] if len(found) else None
 
     @cached_property
     def explanation(self) -> Explanation | None:
@@ -137,13 +136,15 @@ class Cause:
 
     @property
     def replaced(self) -> str:
-        """``yes`` if the path of the representative has another dump now."""
+        """``yes`` if the path of the representative has another dump now, or none."""
         return "" if self._opened["present"] else "yes"
 
     @property
     def opening(self) -> str:
         """What is to open where there is no command."""
-        return f"{self.representative}{', which has another dump now' * bool(self.replaced)}"
+        return (
+            f"{self.representative}{', which is another dump now, or gone' * bool(self.replaced)}"
+        )
 
     @property
     def first(self) -> str:

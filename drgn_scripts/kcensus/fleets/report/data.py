@@ -113,12 +113,9 @@ class Fleet:
         return pd.Series(np.where(is_panic, int(Severity.CRITICAL), known.astype(np.int64)))
 
     def findings(self, attempts: Sequence[str]) -> pd.DataFrame:
-        """Return the findings of some reports, the gravest first."""
+        """Return the findings of some reports, each in the order of the report."""
         rows = self._findings(pc.field("attempt").isin(pa.array(attempts, pa.string())))
-        rows = rows.assign(grave=rows["severity"].map(_SEVERITIES).fillna(0))
-        return rows.sort_values(
-            ["grave", "holds_bytes"], ascending=False, kind="stable", ignore_index=True
-        )
+        return rows.reset_index(drop=True)
 
     def _findings(self, where: pc.Expression) -> pd.DataFrame:
         names = [*("attempt", "analysis", "finding", "kind", "severity", "title", "holds_bytes")]

@@ -54,14 +54,14 @@ def write_dumps(report: Report, cause: Cause, console: Console, top: int = 10) -
     screen.prose(_headline(result))
     screen.blank()
     _cause(cause, report, screen, is_full=True)
-    screen.tagged([(Text(), [Text(printable(f"In common: {cause.features}"))])], _TAG)
+    screen.tagged([(Text(), [Text(printable(f"Most have: {cause.features}"))])], _TAG)
     if cause.explanation:
         screen.commands([f"kcensus explain {cause.explanation.kind}"], _TAG)
     screen.blank()
     for name, table in result.tables.items():
         print_table(name, table, screen, top)
     for gap in result.gaps:
-        screen.prose(f"{gap.count:,} more {gap.what}, {gap.reason}: {gap.effect}")
+        screen.prose(f"{gap.what.capitalize()}: {gap.count:,} more, {gap.reason}; {gap.effect}")
 
 
 def write_tables(result: Result, console: Console, names: Sequence[str], top: int = 10) -> None:

@@ -16,7 +16,7 @@ from kcensus.render.html.cards import first_links
 from kcensus.render.html.text import breakable
 from kcensus.reports import Section
 from kcensus.results import Bound, Figure, Result, Unit
-from kcensus.results.tables import Column, Show, Table
+from kcensus.results.tables import Column, Table
 from kcensus.text import printable
 
 _MAX_ROWS = 100
@@ -95,8 +95,7 @@ def _shown_table(name: str, table: Table, most: int, max_text: int | None) -> Sh
     columns, cells = [], []
     for key, column in table.columns.items():
         values = plain.shown_column(frame[key], column)
-        is_empty = all(value is None or value == "" for value in values)
-        if column.show is Show.DATA or (is_empty and column.show is not Show.ALWAYS):
+        if not plain.is_shown(column, values):
             continue
         longest = max((len(value) for value in values if isinstance(value, str)), default=0)
         style = "short" if longest <= _SHORT_CELL else "prose" if longest > _LONG_CELL else ""

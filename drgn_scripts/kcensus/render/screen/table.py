@@ -15,7 +15,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from kcensus.human import counted, human
-from kcensus.render.plain import Plain, label, shown_column
+from kcensus.render.plain import Plain, is_shown, label, shown_column
 from kcensus.render.screen import GUTTER, INDENT, Screen
 from kcensus.results import Unit
 from kcensus.results.tables import Column, Show, Table
@@ -55,11 +55,12 @@ def print_table(name: str, table: Table, screen: Screen, top: int) -> None:
     if any(column.is_drawn for column in table.columns.values()):
         top = 0
     total, frame = len(table.frame), table.frame.iloc[: top or None]
-    columns = [
-        _column(key, column, shown_column(frame[key], column))
+    shown = [
+        (key, column, shown_column(frame[key], column))
         for key, column in table.columns.items()
         if column.show is not Show.DATA
     ]
+    columns = [_column(*each) for each in shown if is_shown(*each[1:])]
     room = screen.width - INDENT
     if screen.console.is_terminal and screen.is_unicode:
         _draw_bars(columns, room)
