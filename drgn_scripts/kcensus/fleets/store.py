@@ -338,7 +338,7 @@ class Reader:
         if not self._place.has(name):
             raise FleetError(
                 f"'{self._shown}' is not the store of a fleet: `kcensus fleet run TARGETS --store "
-                f"{self._shown}` makes one"
+                "DIR` makes one"
             )
         try:
             if name == "targets":

@@ -142,9 +142,7 @@ class Cause:
     @property
     def opening(self) -> str:
         """What is to open where there is no command."""
-        return (
-            f"{self.representative}{', which is another dump now, or gone' * bool(self.replaced)}"
-        )
+        return f"{self.representative}{', which is not there any more' * bool(self.replaced)}"
 
     @property
     def first(self) -> str:
