@@ -84,6 +84,7 @@ def fleet(
             store,
             executor,
             unreadable=found.unreadable,
+            roots=found.roots,
             limits=run.Limits(timeout, max_memory, retries),
             symbols=places,
             analyses=analyses,

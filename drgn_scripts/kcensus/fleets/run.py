@@ -13,7 +13,7 @@ import time
 import uuid
 from asyncio import CancelledError
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,8 +25,8 @@ from kcensus.fleets.apart import Answer, Job
 from kcensus.fleets.executors import Executor, Future
 from kcensus.fleets.look import Content, Looked, rows_of
 from kcensus.fleets.store import TRANSIENT, Writer, writer
-from kcensus.fleets.tables import DEBUGINFOD, MAX_TEXT, VERSION, arrow, stored, utc
-from kcensus.fleets.targets import changed
+from kcensus.fleets.tables import DEBUGINFOD, VERSION, arrow, of_gone, stored, utc
+from kcensus.fleets.targets import changed, gone
 from kcensus.progress import SilentProgress, Step
 from kcensus.render.plain import installed_version
 from kcensus.text import printable
@@ -138,8 +138,8 @@ class Run:
         """By path as in the store, what :attr:`Job.known` tells the worker."""
         self._done_before: dict[tuple[str, str], str] = {}
         """State by path as in the store and digest of its content."""
-        self._present: dict[str, str] = {}
-        """State of the newest row of each path."""
+        self._present: list[str] = []
+        """Paths with a file, by their newest rows."""
         self._load()
 
     def _load(self) -> None:
@@ -149,7 +149,9 @@ class Run:
         """
         wanted = {*(self._template.analyses or known_analyses())}
         every = self._store.targets().to_pylist()
-        self._present = {row["target"]: row["state"] for row in every if row["present"]}
+        self._present = [
+            row["target"] for row in every if row["present"] and row["state"] != "gone"
+        ]
         rows = [
             row
             for row in every
@@ -177,10 +179,13 @@ class Run:
         is_newer &= bool(row["tried"]) or row["step"] in ("types", "open")
         return is_new or is_newer or self._limits.memory > (row.get("memory_limit") or 0)
 
-    def over(self, paths: Sequence[str], unreadable: Mapping[str, str]) -> Tally:
-        """Run all; on return each has a row."""
+    def over(
+        self, paths: Sequence[str], unreadable: Mapping[str, str], roots: Sequence[str]
+    ) -> Tally:
+        """Run all; on return each has a row, and so has what is gone below the roots."""
         start = time.monotonic()
-        self._note_gone({stored(path) for path in (*paths, *unreadable)})
+        if lost := gone(self._present, {*map(stored, paths)}, roots):
+            self._batch.append({"targets": of_gone(lost, installed_version())})
         for path, why in unreadable.items():
             target = _Target(path, started=time.time())
             self._fail(target, "content", f"the directory cannot be read: {why}")
@@ -201,26 +206,6 @@ class Run:
             self._write()
         self.tally.seconds = time.monotonic() - start
         return self.tally
-
-    def _note_gone(self, named: Set[str]) -> None:
-        """Add a row of each file in the store that is gone; failed ones may be named again.
-
-        Where none of the files exists, it is their disk that is not here.
-        """
-        # Samples are no paths, and a name that the store writes in another way cannot be looked up.
-        paths = [
-            path
-            for path in self._present
-            if os.path.isabs(path) and "\\" not in path and len(path) < MAX_TEXT
-        ]
-        is_there = {path: os.path.lexists(path) for path in paths}
-        if not any(is_there.values()):
-            return
-        for path, state in self._present.items():
-            is_named = path in named and state == "failed"
-            if state != "gone" and not is_there.get(path, True) and not is_named:
-                gone = _Target(path, started=time.time())
-                self._batch.append({"targets": self._row(gone, _Outcome({"state": "gone"}))})
 
     def _check(self) -> None:
         """Look after the executor from time to time: its workers come and go."""
@@ -385,6 +370,7 @@ def fleet(
     executor: Executor,
     *,
     unreadable: Mapping[str, str] | None = None,
+    roots: Sequence[str] = (),
     limits: Limits | None = None,
     symbols: Sequence[str] = (),
     analyses: Sequence[str] = (),
@@ -394,6 +380,7 @@ def fleet(
     """Report on targets, and keep the results in a store.
 
     :param unreadable: reasons by directory; each gets a row, too
+    :param roots: directories whose targets are all in ``paths``
     :param step: takes each target
     :raises FleetError: another process writes to the store
     :raises OutputError: it cannot be written; a later run goes on
@@ -405,5 +392,5 @@ def fleet(
     )  # fmt: skip
     with writer(store) as made:
         return Run(executor, made, limits, template, step or SilentProgress()).over(
-            paths, unreadable or {}
+            paths, unreadable or {}, roots
         )

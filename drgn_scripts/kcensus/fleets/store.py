@@ -245,6 +245,7 @@ def current(targets: pa.Table) -> pa.Table:
     if not len(targets):
         return targets
     frame = targets.select(_KEYS).to_pandas().sort_values("started", kind="stable")
+    frame = frame[~((frame["state"] == "gone") & frame.duplicated("target", keep="last"))]
     is_failed = frame["state"] == "failed"
     is_passing = is_failed & frame["step"].isin(TRANSIENT)
     has_report = (~is_failed).groupby([frame["target"], frame["sha256"]]).transform("any")
@@ -260,7 +261,12 @@ def current(targets: pa.Table) -> pa.Table:
     is_report = kept["state"].isin(REPORTED)
     elsewhere = kept["sha256"].isin(kept.loc[is_report & ~is_before, "sha256"])
     elsewhere |= kept["sha256"].where(is_before & is_report).duplicated(keep="last")
-    kept = kept[~(is_before & (~is_report | elsewhere))].sort_index()
+    is_copy = kept["state"] == "duplicate"
+    # A failure on a content that another path has now is that path's.
+    is_of_copy = kept["sha256"].isin(kept.loc[is_copy & ~is_before, "sha256"])
+    is_of_copy &= (kept["state"] == "failed") & (kept["sha256"] != "")
+    counts = (is_report & ~elsewhere) | is_of_copy | ~is_before
+    kept = kept[counts].sort_index()
     is_copy = kept["state"] == "duplicate"
     originals = (
         kept[~is_copy & (kept["sha256"] != "")]

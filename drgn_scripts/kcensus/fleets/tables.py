@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import datetime
 import math
+import time
+import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -18,7 +20,7 @@ from kcensus.text import bounded, printable
 
 VERSION = 1
 """Version of the tables: raised when a column is renamed or removed, or its meaning changes."""
-MAX_TEXT = 2000
+_MAX_TEXT = 2000
 _MAX_GAPS = 1000
 DEBUGINFOD = "debuginfod"
 """Stands among paths of debug info where its servers were asked."""
@@ -107,7 +109,7 @@ COLUMNS = {
     },
     "features": {
         **_OF_EACH,
-        "kind": (pa.string(), "deadlock, panic, finding, stack."),
+        "kind": (pa.string(), "deadlock, panic, finding, awaited, stack, or patch."),
         "feature": (pa.string(), "What targets of one cause have in common."),
         "weight": (pa.float64(), "Weight in the comparison of targets."),
         "tasks": (pa.int64(), "Number of tasks; null if it is not about tasks."),
@@ -193,6 +195,18 @@ def arrow(table: str, rows: Iterable[Mapping[str, Any]], common: Mapping[str, An
     )
 
 
+def of_gone(paths: Iterable[str], version: str) -> pa.Table:
+    """Return rows of ``targets`` for paths that have no file any more."""
+    now = utc(time.time())
+    common = {
+        "state": "gone", "started": now, "time": now, "day": f"{now:%Y-%m-%d}",
+        "kcensus": version, "schema": VERSION,
+    }  # fmt: skip
+    return arrow(
+        "targets", [{"attempt": uuid.uuid4().hex, "target": path} for path in paths], common
+    )
+
+
 def _value(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_string(kind):
         return stored(str(value)) if value is not None else ""
@@ -211,7 +225,7 @@ def _float(value: Any) -> float | None:
 
 def stored(name: str) -> str:
     """Return a text as it stands in the tables: printable, and bounded."""
-    return bounded(printable(name), MAX_TEXT)
+    return bounded(printable(name), _MAX_TEXT)
 
 
 def utc(seconds: float) -> datetime.datetime:

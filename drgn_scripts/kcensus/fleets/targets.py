@@ -9,7 +9,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,6 +43,8 @@ class Found:
     """Number of files in directories that are not targets."""
     examples: dict[str, str] = field(default_factory=dict)
     """Of the first of these, what they are, by path."""
+    roots: list[str] = field(default_factory=list)
+    """Directories with targets, absolute."""
 
 
 def find(words: Iterable[str], lines: Iterable[str] = ()) -> Found:
@@ -139,16 +141,43 @@ def _below(directory: str, found: Found) -> Iterator[str]:
     def failed(error: OSError) -> None:
         found.unreadable[os.path.abspath(error.filename)] = error.strerror or str(error)
 
+    has_targets = False
     for folder, folders, names in os.walk(directory, onerror=failed):
         folders.sort()
         for name in sorted(names):
             path = os.path.join(folder, name)
             if not (other := _other(path)):
+                has_targets = True
                 yield path
                 continue
             found.others += 1
             if len(found.examples) < _MAX_EXAMPLES:
                 found.examples[path] = other
+    if has_targets:  # else its disk may be away
+        found.roots.append(os.path.abspath(directory))
+
+
+def gone(known: Iterable[str], named: Set[str], roots: Iterable[str]) -> list[str]:
+    """Return the known paths below roots that have no file any more, but for named ones.
+
+    :param known: paths as in a store; files with odd names cannot be looked up
+    """
+    places = tuple(os.path.join(root, "") for root in roots)
+    return [
+        path
+        for path in known
+        if path not in named and path.startswith(places) and "\\" not in path and _is_gone(path)
+    ]
+
+
+def _is_gone(path: str) -> bool:
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        pass  # it may be there
+    return False
 
 
 def _other(path: str) -> str:

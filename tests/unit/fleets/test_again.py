@@ -6,6 +6,8 @@ from __future__ import annotations
 import hashlib
 import importlib
 import os
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from kcensus.fleets import run, store
 from kcensus.fleets.apart import Answer, Job
 from kcensus.fleets.look import Content
 from kcensus.fleets.tables import COLUMNS
+from kcensus.fleets.targets import find
 from kcensus.progress import SilentProgress
 from tests.unit.fleets.told import Ended, Told, content, died, ended, looked, over, rows, told_facts
 
@@ -245,31 +248,97 @@ def test_a_run_leaves_one_row_of_a_target_that_was_read_again(place: Path) -> No
         assert sorted(found) == ["a", "b"]
 
 
+def copied(job: Job) -> Ended:
+    """Return the content of a path, the same for its copy ``…-2``."""
+    return content(msgspec.structs.replace(job, path=job.path.removesuffix("-2")))
+
+
+def below(place: Path, root: Path, told: Told, *, named: Sequence[str] = ()) -> Counter[str]:
+    """Run over a directory, and what is named besides."""
+    found = find([str(root), *named])
+    return over(place, found.targets, told, roots=found.roots)
+
+
+def dumps(root: Path, *names: str) -> list[str]:
+    root.mkdir(exist_ok=True)
+    for name in names:
+        (root / name).touch()
+    return [str(root / name) for name in names]
+
+
+def states(place: Path) -> set[tuple[str, str, bool]]:
+    return {(Path(row["target"]).name, row["state"], row["present"]) for row in rows(place)}
+
+
 def test_a_file_that_is_gone_is_not_present_any_more(place: Path, tmp_path: Path) -> None:
     """A failure on it is forgotten, and the report on it is of its copy, if there is one."""
-    kept, moved, lost, bad = (str(tmp_path / f"{name}.capsule") for name in ("k", "m", "l", "b"))
-    for path in (kept, moved, lost, bad):
-        Path(path).touch()
+    root = tmp_path / "dumps"
+    _, moved, lost, bad = dumps(root, "vmcore", "vmcore-moved", "vmcore-lost", "vmcore-bad")
     told = Told(**{bad: ended("killed")})
-    told.content = lambda job: content(
-        msgspec.structs.replace(job, path=job.path.removesuffix("-2"))
-    )
-    over(place, [kept, moved, lost, bad], told)
+    told.content = copied
+    below(place, root, told)
     for path in (moved, lost, bad):
         Path(path).unlink()
-    copy = moved + "-2"
-    Path(copy).touch()
-    assert over(place, [kept, copy], told) == {"known": 1, "duplicate": 1}
-    assert {(row["target"], row["present"]) for row in rows(place)} == {
-        (kept, True), (copy, True), (lost, False),
+    dumps(root, "vmcore-moved-2")
+    assert below(place, root, told) == {"known": 1, "duplicate": 1}
+    assert states(place) == {
+        ("vmcore", "done", True), ("vmcore-moved-2", "done", True), ("vmcore-lost", "done", False),
     }  # fmt: skip
-    Path(lost).touch()
-    assert over(place, [lost], told) == {"duplicate": 1}
-    assert {row["target"]: row["present"] for row in rows(place)}[lost]
+    dumps(root, "vmcore-lost")
+    assert below(place, root, told) == {"known": 2, "duplicate": 1}
+    assert ("vmcore-lost", "done", True) in states(place)
 
 
-def test_without_any_of_the_files_their_disk_is_not_here(place: Path, tmp_path: Path) -> None:
-    path = str(tmp_path / "a.capsule")
-    over(place, [path, "sample"])
-    over(place, ["sample"])
-    assert all(row["present"] for row in rows(place))
+def test_a_failure_on_a_file_that_was_moved_stays(place: Path, tmp_path: Path) -> None:
+    root = tmp_path / "dumps"
+    _, bad = dumps(root, "vmcore", "vmcore-bad")
+    told = Told(**{bad: told_facts(state="failed", step="open")})
+    told.content = copied
+    below(place, root, told)
+    Path(bad).rename(f"{bad}-2")
+    assert below(place, root, told) == {"known": 1, "duplicate": 1}
+    assert states(place) == {("vmcore", "done", True), ("vmcore-bad-2", "failed", True)}
+
+
+def test_a_file_that_is_back_and_fails_has_a_row(place: Path, tmp_path: Path) -> None:
+    root = tmp_path / "dumps"
+    _, bad = dumps(root, "vmcore", "vmcore-bad")
+    told = Told()
+    told.content = lambda job: (ended("time") if job.path == bad else content)(job)
+    below(place, root, told)
+    Path(bad).unlink()
+    below(place, root, told)
+    assert states(place) == {("vmcore", "done", True)}
+    dumps(root, "vmcore-bad")
+    below(place, root, told)
+    assert states(place) == {("vmcore", "done", True), ("vmcore-bad", "failed", True)}
+
+
+def test_only_what_a_run_looks_through_is_gone(place: Path, tmp_path: Path) -> None:
+    """Not what is elsewhere, what is named, and what lies on a disk that may be away."""
+    one, other = tmp_path / "one", tmp_path / "other"
+    (kept,), (away, named) = dumps(one, "vmcore-1"), dumps(other, "vmcore-2", "vmcore-3")
+    told = Told(**{named: ended("killed")})
+    over(place, [kept, away, named, "sample"], told)
+    for path in (away, named):
+        Path(path).unlink()
+    before = states(place)
+    below(place, one, told, named=["sample"])
+    below(place, other, told, named=[kept])
+    assert states(place) == before
+    dumps(other, "vmcore-4")
+    below(place, other, told, named=[named])
+    assert states(place) == {
+        ("vmcore-1", "done", True), ("vmcore-2", "done", False), ("vmcore-3", "failed", True),
+        ("vmcore-4", "done", True), ("sample", "done", True),
+    }  # fmt: skip
+
+
+def test_all_dumps_of_a_directory_may_be_new(place: Path, tmp_path: Path) -> None:
+    root = tmp_path / "dumps"
+    for day in range(3):
+        (path,) = dumps(root, f"vmcore-{day}")
+        below(place, root, Told(**{path: ended("killed")} if day == 1 else {}))
+        Path(path).unlink()
+    assert {name for name, _, is_present in states(place) if is_present} == {"vmcore-2"}
+    assert "failed" not in {state for _, state, _ in states(place)}

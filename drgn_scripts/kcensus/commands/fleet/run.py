@@ -94,6 +94,7 @@ def _run(
             store,
             executor,
             unreadable=found.unreadable,
+            roots=found.roots,
             limits=Limits(seconds, reading.max_memory or Limits.memory, retries),
             symbols=symbols,
             analyses=wanted,

@@ -41,7 +41,7 @@ class Parked:
     """Addresses, ascending, unique."""
     cache: Ids
     lost: int
-    """Lists or sheaves that could not be followed to their end."""
+    """Lists or sheaves that could not be followed to their end; 1 if objects are parked twice."""
 
     def slots(self, slab_map: SlabMap, slabs: Slabs) -> tuple[Numbers, Numbers]:
         """Return rows of ascending slabs, and numbers of slots in them, with parked objects."""
@@ -85,7 +85,7 @@ def parked(slab_map: SlabMap, caches: Sequence[SlabCache]) -> Parked:
     strays = int(np.count_nonzero(cache != cache[first][row]))
     lost = sum(known[id_][1] for id_ in ids.tolist()) + strays
     if not lost and not slab_map.live:  # there, objects move between the readings
-        lost = len(addresses) - len(address)  # parked twice
+        lost = int(len(address) < len(addresses))
     return Parked(address, cache[first], lost)
 
 
@@ -191,12 +191,14 @@ class _Search:
         cpu = gather(self.memory, addresses, slots, self.faults)
         barn, barn_ids = self.full_sheaves()
         sheaf = np.concatenate([cpu["main"], cpu["spare"], barn])
-        cache = np.concatenate([ids, ids, barn_ids])[sheaf != 0]
-        sheaf = sheaf[sheaf != 0]
+        cache = np.concatenate([ids, ids, barn_ids])
+        # A CPU that exchanges its sheaves has one of them twice for a moment.
+        sheaf, first = np.unique(sheaf, return_index=True)
+        sheaf, cache = sheaf[sheaf != 0], cache[first][sheaf != 0]
         header = layout(self.prog, "struct slab_sheaf", ["size"])
         sizes = gather(self.memory, sheaf, header, self.faults)
         wild = ~sizes.readable | (sizes["size"] > self.sheaf_capacity(cache))
-        # A CPU always has a main sheaf.
+        # A CPU always has a main sheaf: init_percpu_sheaves() fails without memory for one.
         self.lost += [ids[~cpu.readable | (cpu["main"] == 0)], cache[wild]]
         offset = np.uint64(drgn.offsetof(self.prog.type("struct slab_sheaf"), "objects"))
         word = self.slab_map.word.fields["word"].dtype

@@ -125,7 +125,7 @@ class Report:
             last = Fleet(self.store).reports["time"].max() if self.since else None
             if last is None or pd.isna(last):
                 hint = f"`kcensus fleet run TARGETS --store {quote(str(self.store))}` reads some"
-                return [("Read", f"no target yet; {hint}")]
+                return [("Read", f"no target; {hint}")]
             return [("Read", f"no target since {self.since}; the last dump is of {last:{TIME}}")]
         words = f"{numbers['reports']:,} of {counted(numbers['targets'], 'target')}"
         if len(self.fleet.reports):

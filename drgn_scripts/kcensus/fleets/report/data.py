@@ -115,7 +115,9 @@ class Fleet:
     def findings(self, attempts: Sequence[str]) -> pd.DataFrame:
         """Return the findings of some reports, each in the order of the report."""
         rows = self._findings(pc.field("attempt").isin(pa.array(attempts, pa.string())))
-        return rows.reset_index(drop=True)
+        # The order by severity is the report's, too; a store may mix rows where it deletes some.
+        grave = rows["severity"].map(_SEVERITIES).astype(float).fillna(0)
+        return rows.iloc[(-grave).argsort(kind="stable")].reset_index(drop=True)
 
     def _findings(self, where: pc.Expression) -> pd.DataFrame:
         names = [*("attempt", "analysis", "finding", "kind", "severity", "title", "holds_bytes")]

@@ -84,7 +84,10 @@ class Memcgs(Addressed):
         return owner
 
     def unlisted(self, addresses: Words) -> int:
-        """Return how many of the pointers lead to none of these, where any are known."""
+        """Return how many of the pointers lead to none of these, where any are known.
+
+        Before 4.4 and on RHEL 7, removed memory cgroups are on no list, but may be charged.
+        """
         return int((self.rows(np.unique(addresses[addresses != 0])) < 0).sum()) if len(self) else 0
 
     @property
