@@ -212,6 +212,17 @@ def test_what_gaps_affect_is_marked() -> None:
     assert "Empty or zero (--all): empty" in shown
 
 
+def test_optional_columns_of_blanks_are_left_out(tmp_path: Path) -> None:
+    result = synthetic_result()
+    texts = {"x": [1, 2], "vacant": ["", ""], "whole": ["", ""], "partly": ["", "here"]}
+    shows = {"vacant": Show.WIDE, "whole": Show.ALWAYS, "partly": Show.WIDE}
+    columns = {name: Column(Unit.TEXT, show=show) for name, show in shows.items()}
+    result.tables = {"t": Table(pd.DataFrame(texts), {"x": Column(), **columns})}
+    write_html(result, page := tmp_path / "page.html")
+    for shown in (on_terminal(result, 100), page.read_text()):
+        assert ("vacant" in shown, "whole" in shown, "partly" in shown) == (False, True, True)
+
+
 def test_dropped_columns_are_named() -> None:
     narrow, wide = (on_terminal(synthetic_result(), width) for width in (40, 160))
     assert "no room for" not in wide

@@ -115,6 +115,15 @@ def test_causes_with_one_title_are_told_apart(tmp_path: Path) -> None:
     assert [title.partition(" (")[2] for title in titles] == ["mutex a)", "mutex b)"]
 
 
+def test_a_cause_has_the_title_of_the_first_finding_that_most_have(tmp_path: Path) -> None:
+    both = {"waits-io": "notice", "requests-starved": "notice"}
+    dumps = [Target(name, findings=both) for name in ("1", "2")]
+    dumps.append(Target("3", findings={"other": "notice", **both}))
+    (cause,) = Report(made(tmp_path / "fleet", dumps)).causes
+    assert cause.leading is not None
+    assert cause.leading["kind"] == "waits-io"
+
+
 def test_a_cause_without_a_finding_is_named_by_its_stacks(tmp_path: Path) -> None:
     dumps = [Target("1", features=[("stack", "read → f", 0.2)])]
     (one,) = Report(made(tmp_path / "fleet", dumps)).causes
