@@ -26,6 +26,7 @@ from kcensus.capsule import create
 from kcensus.engine.memory import Memory
 from kcensus.engine.slub.slabs import SlabMap
 from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.log import records
 from kcensus.progress import SilentProgress
 from kcensus.redaction import Redaction
 from kcensus.redaction.user_names import kernel_words
@@ -290,6 +291,12 @@ def test_names_of_processes_that_wait_are_pseudonyms(kernel: str, tmp_path: Path
     plain = analyzed(target, "waits")
     assert [each.id for each in result.findings] == [each.id for each in plain.findings]
     assert result.amount("deadlocks") == 1
+    # The words at the begin of records are the kernel's.
+    one, other = (
+        sum(text.startswith(("INFO:", "Call")) for _, text in records(each.prog))
+        for each in (redacted, target)
+    )
+    assert one == other > 0
     # Kernel threads are named by the kernel; the two processes are not in any text.
     for name in ("core-reader", "crash-with"):
         assert name in document(target, waits)

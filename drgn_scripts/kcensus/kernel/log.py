@@ -17,6 +17,7 @@ from kcensus.engine.layout import word_dtype
 from kcensus.engine.memory import Faults, Words
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.names import DAMAGED
+from kcensus.sources.capsule.uses import Use, reading_nothing
 from kcensus.text import printable
 
 Line = tuple[float | None, str]
@@ -75,12 +76,15 @@ def _has_texts(ring: Object) -> bool:
     number, state, begin = _descriptors(ring, _RECORDS_LOOKED_AT)
     # Odd positions are of records without text.
     has_text = np.isin(state - number, _WRITTEN) & (begin % np.uint64(2) == 0)
-    # Redacted capsules of older versions have texts without numbers; so has a page of zeros, which
-    # shows in the texts.
-    return all(
-        ring.prog_.read_word(start + position % size) in (0, each)
-        for each, position in zip(number[has_text].tolist(), begin[has_text].tolist(), strict=True)
-    )
+    # Redacted capsules have texts without numbers, whose printable bytes would else be taken for
+    # the begin of the texts; so has a page of zeros, which shows in the texts.
+    with reading_nothing(ring.prog_):
+        return all(
+            ring.prog_.read_word(start + position % size) in (0, each)
+            for each, position in zip(
+                number[has_text].tolist(), begin[has_text].tolist(), strict=True
+            )
+        )
 
 
 def _descriptors(ring: Object, most: int) -> tuple[Words, Words, Words]:
@@ -122,8 +126,9 @@ def _elsewhere(kernel: Kernel) -> int:
     has_text = np.isin(state - number, _WRITTEN) & (begin % np.uint64(2) == 0)
     size = np.uint64(1 << min(int(texts.size_bits), _MAX_TEXT_BITS))
     places = np.uint64(int(texts.data)) + begin[has_text] % size
-    # What is unreadable, or all zero, shows in the texts.
-    found, _ = gather_words(kernel.memory, places, word_dtype(kernel.prog), Faults())
+    # What is unreadable, or all zero, shows in the texts; redacted capsules have zeros here.
+    word = word_dtype(kernel.prog)
+    found, _ = gather_words(kernel.memory, places, word, Faults(), use=Use.NONE)
     return int(np.count_nonzero((found != 0) & (found != number[has_text])))
 
 
