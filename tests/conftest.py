@@ -115,20 +115,26 @@ def one_cpu() -> Iterator[None]:
         yield
 
 
+_WORKERS_BEGIN = ("_TRIAL_SECONDS", "_GAIN_SECONDS")
+
+
 @pytest.fixture(scope="session", autouse=True)
-def _workers_at_once() -> Iterator[None]:
+def _workers_at_once() -> Iterator[dict[str, float]]:
     """Let worker processes do all tasks but the first, however little these are."""
+    from kcensus.engine import memory
+
+    before = {name: getattr(memory, name) for name in _WORKERS_BEGIN}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kcensus.engine.memory._TRIAL_SECONDS", 0)
-        patch.setattr("kcensus.engine.memory._GAIN_SECONDS", 0)
-        yield
+        for name in before:
+            patch.setattr(memory, name, 0)
+        yield before
 
 
 @pytest.fixture
-def workers_that_gain(_workers_at_once: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def workers_that_gain(_workers_at_once: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
     """Let worker processes begin as a user sees it."""
-    monkeypatch.setattr("kcensus.engine.memory._TRIAL_SECONDS", 0.02)
-    monkeypatch.setattr("kcensus.engine.memory._GAIN_SECONDS", 0.2)
+    for name, seconds in _workers_at_once.items():
+        monkeypatch.setattr(f"kcensus.engine.memory.{name}", seconds)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

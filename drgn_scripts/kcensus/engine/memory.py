@@ -26,11 +26,12 @@ T = TypeVar("T")
 
 CHUNK_BYTES = 4 << 20
 """Default unit of bulk reads: it stays in the processor's cache while it is cut into columns."""
-_TRIAL_SECONDS, _GAIN_SECONDS = 0.02, 0.2
+_TRIAL_SECONDS, _GAIN_SECONDS = 0.05, 0.3
 """Time that one process works alone, and time that worker processes must then save.
 
-Two of them take 50 ms of each CPU to start. In a process of some gigabytes, it is several times as
-much: a fork copies the page tables.
+The first tasks are slower than others: pages are touched for the first time. Two processes take
+50 ms of each CPU to start. In a process of some gigabytes, it is several times as much: a fork
+copies the page tables.
 """
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]

@@ -114,7 +114,7 @@ def test_workers_begin_only_where_they_gain(monkeypatch: pytest.MonkeyPatch) -> 
     clock = SimpleNamespace(perf_counter=itertools.count(step=0.008).__next__)
     monkeypatch.setattr("kcensus.engine.memory.time", clock)
     assert all(_of_this_process(memory, 9))
-    assert _of_this_process(memory, 80) == [True] * 3 + [False] * 77
+    assert _of_this_process(memory, 100) == [True] * 7 + [False] * 93
     # Each one takes a minute.
     clock.perf_counter = itertools.count(step=60).__next__
     assert all(_of_this_process(memory, 2))
