@@ -122,10 +122,8 @@ def _symbol_gaps(kernel: Kernel) -> list[Gap]:
         effect = "waits known from functions of modules may be missing"
         own.append(Gap("symbols of modules", reason, len(names.damaged), effect))
     if (text := already(text_of, kernel)) is not None:
-        reason, effect = (
-            "they are not where functions are",
-            "waits known from functions may be wrong",
-        )
+        reason = "they are not where functions are"
+        effect = "waits known from functions may be wrong"
         own.append(Gap("symbols of the kernel", reason, text.functions.misplaced, effect))
     return nonzero_gaps(*own)
 

@@ -71,20 +71,23 @@ def _has_texts(ring: Object) -> bool:
 
     The text of a record is a ``struct prb_data_block``: its number, then characters.
     """
-    texts = ring.text_data_ring
-    size, start = 1 << min(int(texts.size_bits), _MAX_TEXT_BITS), int(texts.data)
-    number, state, begin = _descriptors(ring, _RECORDS_LOOKED_AT)
-    # Odd positions are of records without text.
-    has_text = np.isin(state - number, _WRITTEN) & (begin % np.uint64(2) == 0)
+    start, (number, offset) = int(ring.text_data_ring.data), _texts(ring, _RECORDS_LOOKED_AT)
     # Redacted capsules have texts without numbers, whose printable bytes would else be taken for
     # the begin of the texts; so has a page of zeros, which shows in the texts.
     with reading_nothing(ring.prog_):
         return all(
-            ring.prog_.read_word(start + position % size) in (0, each)
-            for each, position in zip(
-                number[has_text].tolist(), begin[has_text].tolist(), strict=True
-            )
+            ring.prog_.read_word(start + at) in (0, each)
+            for each, at in zip(number.tolist(), offset.tolist(), strict=True)
         )
+
+
+def _texts(ring: Object, most: int) -> tuple[Words, Words]:
+    """Return the numbers of the newest records with text, and the offsets of their texts."""
+    number, state, begin = _descriptors(ring, most)
+    # Odd positions are of records without text.
+    has_text = np.isin(state - number, _WRITTEN) & (begin % np.uint64(2) == 0)
+    size = np.uint64(1 << min(int(ring.text_data_ring.size_bits), _MAX_TEXT_BITS))
+    return number[has_text], begin[has_text] % size
 
 
 def _descriptors(ring: Object, most: int) -> tuple[Words, Words, Words]:
@@ -121,15 +124,13 @@ def _elsewhere(kernel: Kernel) -> int:
     """Return how many records lead to the text of another record."""
     if "prb" not in kernel.prog:
         return 0
-    texts = kernel.prog["prb"].text_data_ring
-    number, state, begin = _descriptors(kernel.prog["prb"], 1 << _MAX_RECORD_BITS)
-    has_text = np.isin(state - number, _WRITTEN) & (begin % np.uint64(2) == 0)
-    size = np.uint64(1 << min(int(texts.size_bits), _MAX_TEXT_BITS))
-    places = np.uint64(int(texts.data)) + begin[has_text] % size
+    ring = kernel.prog["prb"]
+    number, offset = _texts(ring, 1 << _MAX_RECORD_BITS)
+    places = np.uint64(int(ring.text_data_ring.data)) + offset
     # What is unreadable, or all zero, shows in the texts; redacted capsules have zeros here.
     word = word_dtype(kernel.prog)
     found, _ = gather_words(kernel.memory, places, word, Faults(), use=Use.NONE)
-    return int(np.count_nonzero((found != 0) & (found != number[has_text])))
+    return int(np.count_nonzero((found != 0) & (found != number)))
 
 
 def records(prog: drgn.Program) -> list[Line]:
