@@ -15,6 +15,7 @@ from kcensus.analyses import Analysis, AnalysisError, analyses
 from kcensus.analyses.runner import LACKING, UNEXPECTED, UNSUPPORTED, Context
 from kcensus.catalogue import Catalogue, Detected, Patch, Prober, State, detect, load, modules
 from kcensus.catalogue.model import HAS_IT
+from kcensus.catalogue.packages import where_fixed
 from kcensus.catalogue.price import analyses_wanted, evidence_of, weigh
 from kcensus.catalogue.result import patches_result
 from kcensus.catalogue.validate import Side
@@ -200,8 +201,14 @@ def _and(names: Sequence[str]) -> str:
 
 def conclude(result: Result, catalogue: Catalogue) -> Result:
     """Add the status of its patch to each finding, and fold findings about the same memory."""
-    findings = _with_status(result.findings, catalogue)
+    findings = _with_status(result.findings, catalogue, _kernel(result))
     return replace(result, findings=fold(findings, _ram_bytes(result)))
+
+
+def _kernel(result: Result) -> str:
+    """Return release and build of the kernel, which tell its distribution; empty if unknown."""
+    machine = result.machine
+    return f"{machine.kernel} {machine.version}" if machine else ""
 
 
 def _ram_bytes(result: Result) -> int | None:
@@ -218,13 +225,21 @@ def _missing(result: Result, detected: Mapping[str, Detected]) -> Result:
     return replace(result, findings=findings)
 
 
-def _with_status(findings: Iterable[Finding], catalogue: Catalogue) -> Iterator[Finding]:
+def _with_status(
+    findings: Iterable[Finding], catalogue: Catalogue, kernel: str
+) -> Iterator[Finding]:
+    """Yield findings with the fate of their patches, and packages of the kernel's distribution."""
     for finding in findings:
         patch = catalogue.patches.get(finding.patch)
         yield (
             finding
             if patch is None
-            else replace(finding, patch_status=patch.history, patch_is_fix=patch.is_upstream)
+            else replace(
+                finding,
+                patch_status=patch.history,
+                patch_is_fix=patch.is_upstream,
+                patch_packages=where_fixed(patch, kernel, catalogue.distributions),
+            )
         )
 
 
@@ -248,7 +263,7 @@ def examine(context: Context, catalogue: Catalogue | None = None) -> Report:
     ]
     if not made.head.live:
         made.head.findings = [*_damaged(sections)]
-    return replace(made, sections=_folded(sections, known, _ram_bytes(made.head)))
+    return replace(made, sections=_folded(sections, known, made.head))
 
 
 def _damaged(sections: Iterable[Section]) -> Iterator[Finding]:
@@ -271,7 +286,7 @@ def _damaged(sections: Iterable[Section]) -> Iterator[Finding]:
 
 
 def _folded(
-    sections: Iterable[Section], catalogue: Catalogue, ram_bytes: int | None
+    sections: Iterable[Section], catalogue: Catalogue, head: Result
 ) -> list[Section]:
     """Fold the findings of all sections together; each stays in its section."""
     sections = list(sections)
@@ -282,7 +297,8 @@ def _folded(
             findings.append(finding)
     own: dict[str, list[Finding]] = {section.name: [] for section in sections}
     failed = [section.name for section in sections if not section.result]
-    for finding in fold(_with_status(findings, catalogue), ram_bytes, owners):
+    known = _with_status(findings, catalogue, _kernel(head))
+    for finding in fold(known, _ram_bytes(head), owners):
         if any(f"`kcensus {name} " in finding.no_remedy for name in failed):
             finding = replace(finding, no_remedy=LOOK_AT_STACKS)
         own[owners[finding.id]].append(finding)
@@ -401,6 +417,7 @@ def _patches(
         target=context.name,
         kernel=context.release,
         live=context.kernel.live,
+        build=context.machine.version if context.machine else "",
         lacking=detection[0],
         failed=failed,
         priced=priced,

@@ -230,6 +230,7 @@ def _finding(fields: Mapping[str, Any]) -> results.Finding:
     own = "id title evidence no_remedy patch patch_status patch_is_fix part_of"
     return results.Finding(
         **_named(fields, own),
+        patch_packages=fields.get("patch_packages", ""),
         severity=results.Severity[fields["severity"].upper()],
         figures={
             key: results.Figure(

@@ -17,9 +17,14 @@ from pathlib import Path
 
 from msgspec import structs
 
-from kcensus.catalogue.model import FindingRule, Patch
-from kcensus.catalogue.schema import CatalogueError, check_references, read_file
-from kcensus.samples import PATCHES
+from kcensus.catalogue.model import Distribution, FindingRule, Patch
+from kcensus.catalogue.schema import (
+    CatalogueError,
+    check_references,
+    read_distributions,
+    read_file,
+)
+from kcensus.samples import DISTRIBUTIONS, PATCHES
 from kcensus.text import printable
 
 _GROUP = "kcensus.patches"
@@ -34,6 +39,8 @@ class Catalogue:
     """Patches by id, sorted by subsystem and id."""
     rules: tuple[FindingRule, ...] = ()
     """Rules of patch files and of files with rules only."""
+    distributions: tuple[Distribution, ...] = ()
+    """Distributions that packages are known of."""
 
     def validated(self, name: str, *, traces: bool) -> Patch:
         """Return the patch to judge, with its validation by traces if these are given.
@@ -71,13 +78,21 @@ def load(directories: Sequence[Path] = (), *, entry_points: bool = True) -> Cata
                     raise CatalogueError(printable(problem))
                 content = content.rules
             rules += [(str(path), rule) for rule in content]
-    check_references(patches, rules)
+    distributions = _distributions()
+    check_references(patches, rules, distributions)
     ordered = sorted(patches.values(), key=lambda patch: (patch.subsystem, patch.id))
-    return Catalogue({patch.id: patch for patch in ordered}, tuple(rule for _, rule in rules))
+    return Catalogue(
+        {patch.id: patch for patch in ordered}, tuple(rule for _, rule in rules), distributions
+    )
 
 
 # A notebook loads it for each report; it takes 60 ms.
 _read_once = functools.cache(read_file)
+
+
+@functools.cache
+def _distributions() -> tuple[Distribution, ...]:
+    return read_distributions(DISTRIBUTIONS)
 
 
 def _files(directory: Path) -> list[Path]:

@@ -101,6 +101,48 @@ class Backport(Record, frozen=True):
     note: str = ""
 
 
+class Package(Record, frozen=True):
+    """What the kernel packages of one distribution have of a patch."""
+
+    distribution: str
+    """:attr:`Distribution.name`."""
+    source: str
+    """Changelog or source that shows it, with its place."""
+    package: str = ""
+    """First package with the patch."""
+    release: str = ""
+    """Minor release of the distribution with :attr:`package`, such as ``8.4``."""
+    or_earlier: bool = False
+    """Whether an earlier package may have it, too: none was looked at."""
+    absent_up_to: str = ""
+    """Newest package that was looked at, in case it lacks the patch."""
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if bool(self.package) == bool(self.absent_up_to):
+            yield "package", "is required, or absent-up-to, but not both"
+        if (self.release or self.or_earlier) and not self.package:
+            yield "release" if self.release else "or-earlier", "is for a package with the patch"
+
+
+class Distribution(Record, frozen=True):
+    """The kernel of one release of a distribution."""
+
+    name: str
+    """``RHEL 8``."""
+    family: str
+    """``RHEL``; newer releases of a family follow older ones."""
+    base: Release
+    """Mainline release that the first package of the kernel is based on."""
+    kernel: str
+    """Regular expression: the beginning of the kernel's release and build."""
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        try:
+            re.compile(self.kernel)
+        except re.error as error:
+            yield "kernel", f"is not a regular expression ({error})"
+
+
 class ProbeKind(str, enum.Enum):
     """The kinds of names in the debug info: the fields of :class:`Probe`."""
 
@@ -379,6 +421,8 @@ class Patch(Record, frozen=True):
     """First mainline release; empty if there is none or it is not known."""
     commits: tuple[Commit, ...] = ()
     backports: tuple[Backport, ...] = ()
+    packages: tuple[Package, ...] = ()
+    """At most one of each distribution."""
     supersedes: tuple[Id, ...] = ()
     superseded_by: tuple[Id, ...] = ()
     fixes: tuple[Id, ...] = ()
@@ -407,6 +451,9 @@ class Patch(Record, frozen=True):
         names = [figure.name for figure in self.figures]
         if twice := next((name for name in names if names.count(name) > 1), ""):
             yield "figures", f"the name {twice!r} is used twice"
+        owners = [package.distribution for package in self.packages]
+        if twice := next((name for name in owners if owners.count(name) > 1), ""):
+            yield "packages", f"{twice!r} is listed twice"
 
     @property
     def is_upstream(self) -> bool:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 from kcensus.catalogue.files import Catalogue
 from kcensus.catalogue.model import HAS_IT, UNITS, Detected, Kind, State
+from kcensus.catalogue.packages import where_fixed
 from kcensus.catalogue.price import Price, findings, prices, weigh
 from kcensus.results import Figure, Gap, Result, Unit
 from kcensus.results.tables import (
@@ -65,6 +66,8 @@ PATCHES = TableSpec("patches", "Patches", {
         "Saving by the present patch on this kernel.",
         lambda row: row.bytes.get((row.patch.id, False))),
     "reason": Column(TEXT, "because", WIDE, "Evidence in the debug info."),
+    "packages": Column(TEXT, "", DATA,
+        "First package with the patch in the distribution of this kernel, as far as known."),
     "series": Column(TEXT, "part of", DATA, "Id of the series with this stage.",
         lambda row: row.series.get(row.patch.id)),
     **{
@@ -138,6 +141,7 @@ def patches_result(
     target: str,
     kernel: str,
     live: bool = False,
+    build: str = "",
     lacking: Sequence[str] = (),
     failed: Mapping[str, str] | None = None,
     priced: bool = True,
@@ -145,6 +149,7 @@ def patches_result(
     """Return the state of each patch on a kernel, with its costs or savings there.
 
     :param results: of the analyses of the same target, by name
+    :param build: of the kernel, which tells its distribution, with ``kernel``
     :param lacking: one sentence for each module without debug info
     :param failed: reasons of analyses without a result, by name
     :param priced: include costs and savings
@@ -170,7 +175,7 @@ def patches_result(
         ),
     )
     rows = {
-        "patches": _patch_rows(detected, all_prices, series),
+        "patches": _patch_rows(detected, all_prices, series, catalogue, f"{kernel} {build}"),
         "prices": largest if priced else None,
         "figures": _figure_rows(catalogue),
     }
@@ -197,7 +202,11 @@ def _class(detected: Detected) -> str:
 
 
 def _patch_rows(
-    detected: Mapping[str, Detected], all_prices: Sequence[Price], series: Mapping[str, str]
+    detected: Mapping[str, Detected],
+    all_prices: Sequence[Price],
+    series: Mapping[str, str],
+    catalogue: Catalogue,
+    kernel: str,
 ) -> list[SimpleNamespace]:
     amounts = {
         (price.detected.patch.id, price.is_cost): price.bytes
@@ -224,6 +233,12 @@ def _patch_rows(
         )
 
     return [
-        SimpleNamespace(**vars(detected[name]), bytes=amounts, seconds=delays, series=series)
+        SimpleNamespace(
+            **vars(detected[name]),
+            bytes=amounts,
+            seconds=delays,
+            series=series,
+            packages=where_fixed(detected[name].patch, kernel, catalogue.distributions) or None,
+        )
         for name in sorted(detected, key=order)
     ]

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import inspect
 
-from kcensus.catalogue.model import FindingRule, Patch
+from kcensus.catalogue.model import Distribution, FindingRule, Patch
 from kcensus.text import printable
 
 if sys.version_info >= (3, 11):
@@ -81,6 +81,19 @@ def read_file(path: Path) -> Patch | tuple[FindingRule, ...]:
         raise place.at(key).error("must be left out in the file of a patch")
     rules = tuple(msgspec.structs.replace(rule, patch=patch.id) for rule in patch.rules)
     return msgspec.structs.replace(patch, file=place.file, rules=rules)
+
+
+def read_distributions(path: Path) -> tuple[Distribution, ...]:
+    """Return the distributions of a file, the older ones of each family first.
+
+    :raises CatalogueError: as :func:`read_file`
+    """
+    place = _Place(str(path))
+    return _convert(place, _toml(place), _Distributions).distributions
+
+
+class _Distributions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    distributions: tuple[Distribution, ...]
 
 
 class _Rules(msgspec.Struct, frozen=True):
@@ -188,11 +201,14 @@ def _explained(
 
 
 def check_references(
-    patches: Mapping[str, Patch], rules: Sequence[tuple[str, FindingRule]]
+    patches: Mapping[str, Patch],
+    rules: Sequence[tuple[str, FindingRule]],
+    distributions: Sequence[Distribution],
 ) -> None:
     """Check that all ids in files exist, and that no series contains itself or another.
 
     :param rules: each with its file
+    :param distributions: those that packages may be of
     :raises CatalogueError: with the file and the key of the first violation
     """
     for patch in patches.values():
@@ -213,6 +229,12 @@ def check_references(
                     raise place.at(key).error(f"{identifier!r} refers to itself")
                 if key == "stages" and patches[identifier].stages:
                     raise place.at(key).error(f"{identifier!r} is a series itself")
+        names = [distribution.name for distribution in distributions]
+        for package in patch.packages:
+            if (name := package.distribution) not in names:
+                choices = ", ".join(names)
+                problem = f"unknown distribution {name!r} (choose from {choices})"
+                raise place.at("packages.distribution").error(problem)
     for file, rule in rules:
         if rule.patch and rule.patch not in patches:
             raise _Place(file).at("rules.patch").error(f"unknown patch {rule.patch!r}")

@@ -4,19 +4,22 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from msgspec import structs
 
 from kcensus.catalogue import model
-from kcensus.catalogue.model import Patch
+from kcensus.catalogue.files import Catalogue
+from kcensus.catalogue.model import Distribution, Patch
+from kcensus.catalogue.packages import Carried, carrier
 
 
-def document(patch: Patch) -> dict[str, Any]:
-    """Return the patch as values that :mod:`json` writes."""
+def document(patch: Patch, distributions: Sequence[Distribution]) -> dict[str, Any]:
+    """Return the patch, and its packages in all distributions, as values for :mod:`json`."""
     plain: dict[str, Any] = _plain(patch)
     del plain["file"]  # a path of this machine
+    plain["packages"] = [carrier(patch, each).document() for each in distributions]
     return plain
 
 
@@ -31,8 +34,11 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def story(patch: Patch, patches: Mapping[str, Patch], width: int = 80) -> str:
-    """Return the patch as paragraphs of at most ``width`` columns."""
+def story(patch: Patch, catalogue: Catalogue, width: int = 80, *, sources: bool = False) -> str:
+    """Return the patch as paragraphs of at most ``width`` columns.
+
+    :param sources: say where it is known from which packages have the patch
+    """
     prose = {
         "What it does": patch.summary,
         "Symptom on a machine without it": patch.symptom,
@@ -42,8 +48,9 @@ def story(patch: Patch, patches: Mapping[str, Patch], width: int = 80) -> str:
         "Posted": map(_posting, patch.postings),
         "Commits": map(_commit, patch.commits),
         "Backports": (_noted(port.kernel, port.note) for port in patch.backports),
+        "Packages": _packages(patch, catalogue.distributions, sources=sources),
         "Stages": (f"{stage.patch}: {stage.what}" for stage in patch.stages),
-        "See also": (f"{name}: {patches[name].title}" for name in patch.related),
+        "See also": (f"{name}: {catalogue.patches[name].title}" for name in patch.related),
         "Detection": _detection(patch),
         "Cost and saving": (
             f"{heading} {metric}: {metric.what}"
@@ -93,6 +100,20 @@ def _commit(commit: model.Commit) -> str:
     release = f"in v{commit.release}" if commit.release else ""
     note = "; ".join(filter(None, (release, commit.note)))
     return _noted(f"{commit.hash} {subject}".strip(), note)
+
+
+def _packages(
+    patch: Patch, distributions: Sequence[Distribution], *, sources: bool
+) -> Iterator[str]:
+    if not patch.is_upstream:
+        return
+    carriers = [carrier(patch, each) for each in distributions]
+    for each in carriers:
+        if each.known:
+            yield f"{each}. Evidence: {each.source}" if sources else str(each)
+    for carried in (Carried.BASE, Carried.UNKNOWN):
+        if names := ", ".join(each.name for each in carriers if each.carried is carried):
+            yield f"{carried.value}: {names}"
 
 
 def _noted(text: str, note: str) -> str:

@@ -27,7 +27,8 @@ patches, layout markers (which only change where tools look), and patches never 
 
 The cost of an absent patch, or the saving of a present one, is a figure of an analysis on the same
 target; the table "prices" names it. `kcensus patches show ID` shows everything the catalogue says
-about one patch.
+about one patch, and which package of a distribution has it first; with --all, also how that is
+known.
 
 Without TARGET, list the catalogue; inside crash and drgn, show the open kernel. /proc/kcore is the
 running kernel."""
@@ -74,11 +75,12 @@ def _show_story(catalogue: Catalogue, identifier: str, showing: options.Showing)
         hint = f"did you mean '{near}'?" if near else "`kcensus patches` lists all"
         raise click.UsageError(f"unknown patch '{printable(identifier)}' ({hint})")
     if showing.json:
-        text = dumps({"schema": SCHEMA, **document(patch)}, indent=2)
+        text = dumps({"schema": SCHEMA, **document(patch, catalogue.distributions)}, indent=2)
         stdout(encoding="utf-8").write(f"{text}\n")
     else:
         width = min(shutil.get_terminal_size((100, 0)).columns, 100)
-        stdout().write(story(patch, catalogue.patches, width))
+        every = showing.every_table
+        stdout().write(story(patch, catalogue, width, sources=every))
     return Exit.DONE
 
 
@@ -110,6 +112,7 @@ COMMAND = options.command(
         ("kcensus patches vmcore", "the state of every patch, and what it costs or saves there"),
         ("kcensus patches vmcore --no-prices", "the states alone, without running any analysis"),
         ("kcensus patches show list-lru-memory", "everything about one patch"),
+        ("kcensus patches show list-lru-xarray --all", "where its first packages are known from"),
         ("kcensus patches --catalogue /etc/our-patches vmcore", "add your own patches and rules"),
     ),
 )

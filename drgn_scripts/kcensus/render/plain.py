@@ -50,10 +50,11 @@ _AMOUNTS = (results.Unit.BYTES, results.Unit.COUNT, results.Unit.PAGES, results.
 """Units of numbers whose 0 means absence."""
 
 _COMPARED, _SIZES = ("ours", "counter", "moved", "difference"), ("holds_bytes", "returns_bytes")
-_TEXTS, _PATCH = ("severity", "danger", "title", "evidence"), ("patch", "patch_status")
+_TEXTS = ("severity", "danger", "title", "evidence")
+_PATCH = ("patch", "patch_status", "patch_is_fix", "patch_packages")
 _PARTS = {
     "checks": ("name", *_COMPARED, "status", "unit", "source", "note"),
-    "findings": ("id", *_TEXTS, *_SIZES, "part_of", *_PATCH, "patch_is_fix", "remedies"),
+    "findings": ("id", *_TEXTS, *_SIZES, "part_of", *_PATCH, "remedies"),
     "gaps": ("what", "reason", "count", "effect"),
 }
 """Attributes of checks, findings and gaps, in the order of their columns."""
@@ -195,6 +196,8 @@ def shown_figure(key: str, figure: results.Figure) -> tuple[str, str]:
 def finding_document(finding: results.Finding) -> dict[str, Any]:
     """Return a finding for JSON: with its figures, its memory and its remedies as data."""
     fields: dict[str, Any] = {name: plain(_attribute(finding, name)) for name in _PARTS["findings"]}
+    if not fields["patch_packages"]:
+        del fields["patch_packages"]
     fields["figures"] = {
         printable(key): {"value": value_of(figure), "unit": figure.unit.value}
         for key, figure in finding.figures.items()
@@ -359,8 +362,10 @@ def patch_text(finding: results.Finding) -> str:
     if not finding.patch:
         return ""
     status = finding.patch_status or "not in the catalogue"
-    role = "Fixed by" if finding.patch_is_fix else "Proposed"
-    return printable(f"{role}: {finding.patch} ({status})")
+    if not finding.patch_is_fix:
+        return printable(f"Proposed: {finding.patch} ({status})")
+    about = "; ".join(filter(None, (status, finding.patch_packages)))
+    return printable(f"Fixed by: {finding.patch} ({about})")
 
 
 def remedy_text(finding: results.Finding) -> str:

@@ -81,6 +81,9 @@ class Finding:
     """From the catalogue: ``merged in 5.18``, ``RFC 2021, unmerged``."""
     patch_is_fix: bool = False
     """Whether the patch was merged."""
+    patch_packages: str = ""
+    """From the catalogue: the first package with the patch in the distribution of this kernel;
+    empty if the distribution is unknown."""
     part_of: str = ""
     """:attr:`id` of the finding that explains this one; empty for the top level."""
     covers: frozenset[str] = frozenset()

@@ -26,6 +26,8 @@ def packaged_directory(package: Path) -> Path:
 
 PATCHES = packaged_directory(DIRECTORY.parent / "catalogue")
 """The catalogue: a file ``ID.toml`` for each patch."""
+DISTRIBUTIONS = PATCHES.with_name("distributions.toml")
+"""The kernels of distributions that the catalogue names packages of."""
 
 
 def capsule(name: str) -> Path | None:
