@@ -285,9 +285,7 @@ def _damaged(sections: Iterable[Section]) -> Iterator[Finding]:
     )
 
 
-def _folded(
-    sections: Iterable[Section], catalogue: Catalogue, head: Result
-) -> list[Section]:
+def _folded(sections: Iterable[Section], catalogue: Catalogue, head: Result) -> list[Section]:
     """Fold the findings of all sections together; each stays in its section."""
     sections = list(sections)
     owners, findings = {}, []

@@ -18,12 +18,7 @@ from pathlib import Path
 from msgspec import structs
 
 from kcensus.catalogue.model import Distribution, FindingRule, Patch
-from kcensus.catalogue.schema import (
-    CatalogueError,
-    check_references,
-    read_distributions,
-    read_file,
-)
+from kcensus.catalogue.schema import CatalogueError, check_references, read_distributions, read_file
 from kcensus.samples import DISTRIBUTIONS, PATCHES
 from kcensus.text import printable
 

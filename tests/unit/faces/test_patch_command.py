@@ -239,6 +239,8 @@ def test_a_target(run: Any) -> None:
     assert rows["slab-objcg-controller"]["saving_bytes"] == 30 * MIB
     assert rows["list-lru-memory"]["state"] == "absent"
     assert rows["list-lru-memory"]["cost_bytes"] is None
+    assert "9.1: since kernel-5.14.0-162.6.1.el9_1" in rows["list-lru-xarray"]["packages"]
+    assert rows["negative-dentry-bloat"]["packages"] is None
     reasons = [gap["reason"] for gap in document["gaps"]]
     assert "list-lru has no result: no list_lru here" in reasons
     bug = "dentries has no result: failed with ZeroDivisionError: a \\x1b bug"
@@ -296,9 +298,29 @@ def test_story_as_json(run: Any) -> None:
     assert "file" not in story
     waited = next(figure for figure in story["figures"] if figure["name"] == "waited")
     assert waited["value"] == 15.626265317
+    packages = {each["distribution"]: each for each in story["packages"]}
+    assert packages["Ubuntu 16.04"]["package"] == "linux 4.4.0-48.69"
+    assert packages["Ubuntu 16.04"]["source"]
+    assert packages["RHEL 7"]["absent_up_to"] == "kernel-3.10.0-1160.el7"
+    assert packages["RHEL 8"]["carried"] == "since its first release"
+    assert packages["UEK 4"]["carried"] == "not known"
     assert story["detection"]["rules"][0]["has"] == [
         {"kind": "member", "name": "struct request_queue.mq_ops"}
     ]
+
+
+def test_story_names_packages_and_with_all_their_sources(run: Any) -> None:
+    known = {each.distribution: each for each in CATALOGUE.patches["bfq-wakers"].packages}["RHEL 8"]
+    short, long = (
+        " ".join(run("show", "bfq-wakers", *args)[1].split()) for args in ((), ("--all",))
+    )
+    for words in (f"RHEL 8.2: since {known.package}", "since its first release: RHEL 9, RHEL 10"):
+        assert words in short
+        assert words in long
+    assert known.source not in short
+    assert known.source in long
+    # What mainline never merged is in no distribution's base.
+    assert "Packages" not in run("show", "negative-dentry-bloat")[1]
 
 
 @pytest.mark.parametrize(

@@ -98,13 +98,20 @@ def test_parts_are_below_the_finding_that_explains_them(tmp_path: Path) -> None:
 
 def test_patches_link_to_their_commits(tmp_path: Path) -> None:
     finding = Finding(
-        id="x", severity=Severity.NOTICE, title="x", patch="list-lru-xarray", patch_is_fix=True
+        id="x",
+        severity=Severity.NOTICE,
+        title="x",
+        patch="list-lru-xarray",
+        patch_status="merged in 5.18",
+        patch_is_fix=True,
+        patch_packages="RHEL 9.1: <since>",
     )
     result = Result("x", "x", "x", findings=[finding])
     column = (["list-lru-xarray", "unknown"], Column(Unit.TEXT))
     result.tables["patches"] = Table.of("Patches", {"patch": column})
     links = [link for link in write(result, tmp_path).values("href") if link[0] != "#"]
     assert links == ["https://git.kernel.org/linus/bbca91cca9a9"] * 2
+    assert "merged in 5.18; RHEL 9.1: <since>" in write(result, tmp_path).words
 
 
 def test_findings_link_to_their_explanations(tmp_path: Path) -> None:

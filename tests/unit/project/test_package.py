@@ -267,6 +267,7 @@ def test_the_wheel_has_one_import_package_and_the_catalogue(installed: Installed
     shipped = {name.name for name in names if name.suffix == ".toml" and "patches" in name.parts}
     assert shipped == checkout
     data = {"py.typed", "sample.capsule", "explain.toml", "frozen.toml", "glossary.toml"}
+    data |= {"distributions.toml"}
     data |= {"page.html", "page.css", "page.js"}
     assert data <= {name.name for name in names}
     notebooks = {path.name for path in (ROOT / "notebooks").glob("*.py")}

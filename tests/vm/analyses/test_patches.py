@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from kcensus.analyses import analyses
 from kcensus.capsule import create
 from kcensus.catalogue import Detected, Prober, State, detect, modules
+from kcensus.catalogue.packages import Carried, carrier
 from kcensus.sources import Target, open_target
 from tests.catalogue import CATALOGUE
 from tests.lab import build
@@ -153,6 +155,34 @@ def test_releases_agree_where_nothing_was_backported(kernel: str, mixed_target: 
         assert there == (one.state in (State.PRESENT, State.SUPERSEDED)), patch
         compared += 1
     assert compared > 25
+
+
+def test_packages_agree_with_types(mixed_target: Target) -> None:
+    """The catalogue's packages of a kernel's own distribution, against what types say."""
+    build = mixed_target.prog["init_uts_ns"].name
+    kernel, version = (getattr(build, name).string_().decode() for name in ("release", "version"))
+    text, compared = f"{kernel} {version}", 0
+    own = [each for each in CATALOGUE.distributions if re.match(each.kernel, text)]
+    assert bool(own) == (" Debian 7." not in text)
+    for patch, one in detected(mixed_target).items() if own else ():
+        known = carrier(one.patch, own[0])
+        if known.carried is Carried.UNKNOWN or one.state is State.UNDETERMINED:
+            continue
+        there = known.carried is Carried.BASE
+        if known.known is not None:
+            limit = known.known.package or known.known.absent_up_to
+            running = _debian(version[version.index("Debian ") :])
+            there = known.carried is Carried.SINCE and running >= _debian(limit)
+            if known.carried is Carried.ABSENT and running > _debian(limit):
+                continue
+        assert there == (one.state in (State.PRESENT, State.SUPERSEDED)), patch
+        compared += 1
+    assert compared > 15 or not own
+
+
+def _debian(version: str) -> list[int]:
+    """Order of a version such as ``linux 5.10.251-5``."""
+    return [int(part) for part in re.findall(r"\d+", version.split()[1])]
 
 
 @pytest.mark.parametrize(
