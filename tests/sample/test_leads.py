@@ -9,6 +9,7 @@ import pytest
 
 import kcensus
 from kcensus.compare import compare
+from kcensus.render.plain import patch_text
 from kcensus.results import Finding, Remedy, Severity
 from kcensus.samples import CAPSULES, DIRECTORY
 from tests.leads import broken, dead_ends
@@ -79,3 +80,16 @@ def test_broken_leads_are_seen(command: str, wrong: str) -> None:
         replace(finding, no_remedy="", remedies=(Remedy(effect="Look", command=command),)),
     ):
         assert list(broken([("slab", each)], report.results)) == ([said] if wrong else [])
+
+
+def test_fixes_name_packages_of_the_kernels_distribution() -> None:
+    findings = [finding for _, finding in open_sample("sample").report.findings]
+    fixes = {finding.patch: finding for finding in findings if finding.patch_is_fix}
+    assert "Debian 11: " in fixes["list-lru-xarray"].patch_packages
+    assert fixes["list-lru-xarray"].patch_packages in patch_text(fixes["list-lru-xarray"])
+    # Backports have other versions than the kernel of the same release.
+    after = [finding for _, finding in open_sample("sample-after").report.findings]
+    assert {finding.patch_packages for finding in [*findings, *after] if finding.patch} == {
+        "",
+        fixes["list-lru-xarray"].patch_packages,
+    }

@@ -24,7 +24,12 @@ def whole() -> Result:
     result = synthetic_result()
     result.machine = Machine(host="web1", time=1.5e9, uptime_seconds=0.5, ram_bytes=1 << 30)
     first = replace(
-        result.findings[1], danger=Danger.STALL, patch_is_fix=True, no_remedy="x", story=("a", "b")
+        result.findings[1],
+        danger=Danger.STALL,
+        patch_is_fix=True,
+        patch_packages="RHEL 9.1: since x",
+        no_remedy="x",
+        story=("a", "b"),
     )
     result.findings = [first, replace(result.findings[0], part_of=first.id)]
     values: dict[str, list[Any]] = {
