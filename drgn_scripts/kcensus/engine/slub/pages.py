@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
 
+import drgn
 import numpy as np
 import numpy.typing as npt
 from drgn.helpers.linux.mm import for_each_valid_page_range
@@ -66,6 +67,33 @@ _SECTION_BITS = range(21, 35)
 """Possible SECTION_SIZE_BITS: 27 to 30 are usual."""
 _MAX_SECTIONS = MAX_MEMORY_BYTES >> 27
 """Most sections, of 128 MiB."""
+_HIGHEST = "__highest_present_section_nr"
+
+
+def _valid_ranges(prog: drgn.Program) -> Iterator[tuple[int, int, drgn.Object]]:
+    """Yield drgn's ranges of valid page frames, up to the end of ``mem_section``.
+
+    Before Linux kernel commit c4e1be9ec113 ("mm, sparsemem: break out of loops early") (in v4.13),
+    drgn 0.3.0 takes NR_MEM_SECTIONS for the number of the last section: it follows a pointer behind
+    the end of the array.
+    """
+    if _HIGHEST in prog or "mem_section" not in prog:
+        yield from for_each_valid_page_range(prog)
+        return
+    roots = prog["mem_section"]
+    if roots.type_.type.kind != drgn.TypeKind.POINTER:
+        yield from for_each_valid_page_range(prog)
+        return
+    length, sections = roots.type_.length or 0, int(prog["SECTIONS_PER_ROOT"])
+    end = length * sections << (int(prog["SECTION_SIZE_BITS"]) - int(prog["PAGE_SHIFT"]))
+    try:
+        for first, last, array in for_each_valid_page_range(prog):
+            if first < end:
+                yield first, min(last, end), array
+    except drgn.FaultError as error:
+        behind = int(roots[length])
+        if not behind <= error.address < behind + sections * drgn.sizeof(roots.type_.type.type):
+            raise
 
 
 class PageMap:
@@ -83,10 +111,9 @@ class PageMap:
         # drgn shifts by it, and a large number would take all memory.
         if "SECTION_SIZE_BITS" in prog and int(prog["SECTION_SIZE_BITS"]) not in _SECTION_BITS:
             raise LookupError("the memory sections of this kernel have an impossible size")
-        highest = "__highest_present_section_nr"
-        if highest in prog and not 0 <= int(prog[highest]) < _MAX_SECTIONS:
-            raise LookupError(f"{highest}: '{int(prog[highest])}' is impossible")
-        ranges = list(for_each_valid_page_range(prog))
+        if _HIGHEST in prog and not 0 <= int(prog[_HIGHEST]) < _MAX_SECTIONS:
+            raise LookupError(f"{_HIGHEST}: '{int(prog[_HIGHEST])}' is impossible")
+        ranges = list(_valid_ranges(prog))
         self.ranges: list[tuple[int, int]] = [(start, end) for start, end, _ in ranges]
         """Valid page frame numbers: (first, one past the last)."""
         self.base: int = ranges[0][2].value_() if ranges else 0
