@@ -204,7 +204,9 @@ class DentryCensus:
         negative = (negative & NEGATIVE) != 0
         dentry = (state & DENTRY) != 0
         typed = members["flags"] & np.uint32(self.flags.types)
-        part.without_inode = int(np.count_nonzero(dentry & (members["inode"] == 0) & (typed != 0)))
+        # Up to v4.1 or so (commit not verified), and on RHEL 7, killed ones keep the flags.
+        alive = (state & (DENTRY | DEAD)) == DENTRY
+        part.without_inode = int(np.count_nonzero(alive & (members["inode"] == 0) & (typed != 0)))
         part.by_state = np.bincount(state.ravel(), minlength=len(STATES))
         if name_bytes is not None:
             part.unused_name_bytes = int(name_bytes[unused].sum())
