@@ -45,8 +45,10 @@ class Figures:
         self.tally = self.slots.tally
         """All structures by kind, and the caches or pages with them."""
         self.node_size = drgn.sizeof(kernel.prog.type("struct list_lru_node"))
-        self.node_bytes = self.footprint.sizes(
-            lrus.node, self.node_size * node_ids(kernel.prog), NODE_ARRAYS, self.tally
+        has_node, asked = lrus.node != 0, self.node_size * node_ids(kernel.prog)
+        self.node_bytes: Numbers = np.zeros(len(lrus), np.int64)
+        self.node_bytes[has_node] = self.footprint.sizes(
+            lrus.node[has_node], asked, NODE_ARRAYS, self.tally
         )
         array, node = np.nonzero(lrus.memcg_lrus)
         asked = reader.header + 8 * len(self.ids.row)

@@ -89,9 +89,6 @@ class SlotReader:
         prog = self.memory.prog
         self.word = word_dtype(prog)
         self.nodes = node_ids(prog)
-        one = prog.type("struct list_lru_one")
-        self.one_size = drgn.sizeof(one)
-        self.count = layout(prog, one, ["nr_items"]).fields["nr_items"]
         total = lrus.items.sum(axis=1)
         unknown = np.full_like(total, np.iinfo(np.int64).max)
         self.most = total + total // 4 + _SLACK if lrus.counts_all else unknown
@@ -99,6 +96,9 @@ class SlotReader:
         # make counting of list_lru_one::nr_items lockless") (in v4.17) put an rcu_head before it.
         self.header = 0
         if lrus.memcg_lrus.any() or lrus.xa_head.any():
+            one = prog.type("struct list_lru_one")
+            self.one_size = drgn.sizeof(one)
+            self.count = layout(prog, one, ["nr_items"]).fields["nr_items"]
             member = "node" if lrus.has_xarray else "lru"
             self.header = drgn.offsetof(prog.type("struct list_lru_memcg"), member)
 

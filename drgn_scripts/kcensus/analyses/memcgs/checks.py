@@ -11,7 +11,7 @@ from kcensus.analyses.memcgs.figures import Figures
 from kcensus.engine.memory import Faults
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.charges import lru_pages
-from kcensus.kernel.memcg.memcgs import dying, online_children
+from kcensus.kernel.memcg.memcgs import dying, number_of_cgroups, online_children
 from kcensus.kernel.names import DAMAGED
 from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.results import Check, Gap, Gauge, nonzero_gaps
@@ -22,11 +22,16 @@ def checks(figures: Figures) -> Iterator[Check]:
     """Compare the tree, the charged pages and the references with the kernel's counters."""
     live = figures.kernel.live
     groups, pins, charges = figures.groups, figures.pins, figures.charges
-    # All but the root, which is on no list of children.
-    ours, counter = int(groups.has_id[1:].sum()), int(groups.online_children.sum())
-    source = "cgroup_subsys_state.online_cnt"
-    check = Check("online memory cgroups", ours, counter, source=source)
-    yield check.over(counter, online_children(figures.kernel, groups)) if live else check
+    # Before the states had counts of their own, the hierarchy had one.
+    if (counter := number_of_cgroups(figures.kernel.prog)) is not None:
+        ours, source = int(groups.has_id.sum()), "cgroupfs_root.number_of_cgroups"
+        yield Check("online memory cgroups", ours, counter, source=source)
+    else:
+        # All but the root, which is on no list of children.
+        ours, counter = int(groups.has_id[1:].sum()), int(groups.online_children.sum())
+        source = "cgroup_subsys_state.online_cnt"
+        check = Check("online memory cgroups", ours, counter, source=source)
+        yield check.over(counter, online_children(figures.kernel, groups)) if live else check
     ours, source = int((~groups.has_id).sum()), "cgroup.nr_dying_subsys"
     yield Check("offline memory cgroups", ours, dying(figures.kernel.prog), source=source)
     counter_ = None

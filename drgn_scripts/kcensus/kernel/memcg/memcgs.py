@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from kcensus.engine.chase import Damage, Lanes, collect, pointer_step
-from kcensus.engine.gather import gather, gather_words
+from kcensus.engine.gather import Gathered, gather, gather_words
 from kcensus.engine.layout import layout, word_dtype
 from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words
 from kcensus.engine.rows import Addressed
@@ -28,6 +28,7 @@ from kcensus.text import printable
 _MAX_MEMCGS = 1 << 22
 _MAX_DEPTH = 1024
 PER_NODE = "struct mem_cgroup_per_node"
+_CSS = "struct cgroup_subsys_state"
 _WAYS = ("next", "prev")
 _KERNFS_TYPE_MASK, _KERNFS_DIR = 0xF, 1  # enum kernfs_node_type, include/linux/kernfs.h
 
@@ -111,6 +112,8 @@ def memcgs(kernel: Kernel) -> Memcgs:
         try:
             if root:
                 found = _walk(kernel.memory, root)
+                if not kernel.prog.type(_CSS).has_member("children"):
+                    found = _with_removed(kernel, found)
                 # There is a root at least, unless the pointer to it is bent.
                 return replace(found, damaged=max(found.damaged, int(not len(found))))
             damaged = int(is_lost(root))
@@ -128,7 +131,10 @@ def per_node(
 ) -> tuple[Numbers, Words, int]:
     """Return rows and addresses of ``struct mem_cgroup_per_node``, and the unreadable pointers."""
     prog, nodes = memory.prog, node_ids(memory.prog)
-    first = np.uint64(drgn.offsetof(prog.type("struct mem_cgroup"), "nodeinfo"))
+    type_ = prog.type("struct mem_cgroup")
+    # RHEL 7 has the array in a structure of its own.
+    place = "nodeinfo" if type_.has_member("nodeinfo") else "info.nodeinfo"
+    first = np.uint64(drgn.offsetof(type_, place))
     steps = np.arange(nodes, dtype=np.uint64) * np.uint64(8) + first
     places = (groups.address[rows][:, None] + steps).ravel()
     pointers, readable = gather_words(memory, places, word_dtype(prog), faults)
@@ -162,10 +168,21 @@ def dying(prog: drgn.Program) -> int | None:
     return None
 
 
+def number_of_cgroups(prog: drgn.Program) -> int | None:
+    """Return the kernel's count of cgroups of the hierarchy, the root included; None without one.
+
+    ``cgroup_root.nr_cgrps`` counts released ones until they are freed (commit not verified).
+    """
+    with contextlib.suppress(*DAMAGED):
+        root = prog["root_mem_cgroup"].css.member_("cgroup").root
+        return int(root.member_("number_of_cgroups"))
+    return None
+
+
 def online_children(kernel: Kernel, groups: Memcgs) -> int:
     """Return the present sum of :attr:`Memcgs.online_children`."""
     prog = kernel.prog
-    css = prog.type("struct cgroup_subsys_state")
+    css = prog.type(_CSS)
     members = layout(prog, css, ["flags", "cgroup"], {"online": "online_cnt.counter"})
     places = groups.address + np.uint64(drgn.offsetof(prog.type("struct mem_cgroup"), "css"))
     read = gather(kernel.memory, places, members, Faults())
@@ -177,12 +194,75 @@ def online_children(kernel: Kernel, groups: Memcgs) -> int:
     return int(counts[read["cgroup"] == groups.cgroup].sum())
 
 
+class _Tree:
+    """The states of memory cgroups, each with its children.
+
+    They are the nodes since Linux kernel commit d5c419b68e36 ("cgroup: move cgroup->sibling and
+    ->children into cgroup_subsys_state") (in v3.16).
+    """
+
+    def __init__(self, memory: Memory, faults: Faults) -> None:
+        self.memory, self.faults = memory, faults
+        self.node = memory.prog.type(_CSS)
+        required = {"flags": "flags", "cgroup": "cgroup", "parent": "parent"}
+        required |= {way: f"children.{way}" for way in _WAYS}
+        optional = {"serial": "serial_nr", "online": "online_cnt.counter"}
+        self.members = layout(memory.prog, self.node, required, optional)
+
+    def root(self, memcg: drgn.Object) -> int:
+        """Return the address of the node of the root."""
+        return int(memcg.css.address_of_())
+
+    def read(self, nodes: Words) -> Gathered:
+        """Return the columns of nodes; ``css`` has the addresses of their states."""
+        states = gather(self.memory, nodes, self.members, self.faults)
+        return replace(states, columns={**states.columns, "css": nodes})
+
+    def names(self, states: dict[str, npt.NDArray[Any]]) -> list[str]:
+        return _kernfs_names(self.memory, states["cgroup"], self.faults)
+
+
+class _CgroupTree(_Tree):
+    """Cgroups are the nodes, and have a pointer to the state of each controller."""
+
+    def __init__(self, memory: Memory, faults: Faults) -> None:
+        self.memory, self.faults = memory, faults
+        prog = memory.prog
+        self.node = prog.type("struct cgroup")
+        number = int(prog["mem_cgroup_subsys"].subsys_id)
+        required = {"css": f"subsys[{number}]", "parent": "parent", "name": "name"}
+        required |= {way: f"children.{way}" for way in _WAYS}
+        self.members = layout(prog, self.node, required)
+        self.states = layout(prog, _CSS, ["flags", "cgroup"])
+        self.text = np.uint64(drgn.offsetof(prog.type("struct cgroup_name"), "name"))
+
+    def root(self, memcg: drgn.Object) -> int:
+        return int(memcg.css.member_("cgroup"))
+
+    def read(self, nodes: Words) -> Gathered:
+        cgroups = gather(self.memory, nodes, self.members, self.faults)
+        states = gather(self.memory, cgroups["css"], self.states, self.faults)
+        fits = states["cgroup"] == nodes
+        self.faults.add("in use for something else", (states.readable & ~fits).sum())
+        readable = cgroups.readable & states.readable & fits
+        return Gathered({**cgroups.columns, **states.columns}, readable, readable)
+
+    def names(self, states: dict[str, npt.NDArray[Any]]) -> list[str]:
+        # Since Linux kernel commit 65dff759d294 ("cgroup: fix cgroup_path() vs rename() race") (in
+        # v3.10).
+        texts = c_strings(self.memory, states["name"] + self.text, self.faults)
+        return ["?" if raw is None else decode(raw) for raw in texts]
+
+
+def _tree(memory: Memory, faults: Faults) -> _Tree:
+    css = memory.prog.type(_CSS)
+    return (_Tree if css.has_member("children") else _CgroupTree)(memory, faults)
+
+
 def _walk(memory: Memory, root: drgn.Object) -> Memcgs:
     prog, faults = memory.prog, Faults()
-    memcg, css = prog.type("struct mem_cgroup"), prog.type("struct cgroup_subsys_state")
-    required = {"flags": "flags", "cgroup": "cgroup", "parent": "parent"}
-    required |= {way: f"children.{way}" for way in _WAYS}
-    members = layout(prog, css, required, {"serial": "serial_nr", "online": "online_cnt.counter"})
+    memcg = prog.type("struct mem_cgroup")
+    tree = _tree(memory, faults)
     online = np.uint32(prog.constant("CSS_ONLINE").value_())
     try:
         dying = np.uint32(prog.constant("CSS_DYING").value_())
@@ -190,26 +270,26 @@ def _walk(memory: Memory, root: drgn.Object) -> Memcgs:
         # CSS_DYING was added in Linux kernel commit 33c35aa48178 ("cgroup: Prevent kill_css()
         # from being called more than once") (in v4.12).
         dying = np.uint32(0)
-    level = np.array([root.css.address_of_().value_()], np.uint64)
+    level = np.array([tree.root(root)], np.uint64)
     above, parent, paths = np.zeros(1, np.uint64), np.array([-1]), list[str]()
     levels: list[tuple[npt.NDArray[Any], ...]] = []
     seen = np.empty(0, np.uint64)
     damaged = 0
     while len(level) and len(levels) < _MAX_DEPTH and len(seen) <= _MAX_MEMCGS:
-        states = gather(memory, level, members, faults)
+        states = tree.read(level)
         # A torn list leads anywhere, such as to the head or the nodes of another list.
         valid = states.readable & (states["parent"] == above)
         damaged += int((states.readable & ~valid).sum())
         level, parent = level[valid], parent[valid]
         state = {name: column[valid] for name, column in states.columns.items()}
-        for row, name in zip(parent.tolist(), _names(memory, state["cgroup"], faults), strict=True):
+        for row, name in zip(parent.tolist(), tree.names(state), strict=True):
             path = "" if row <= 0 else paths[row]
             paths.append("/" if row < 0 else f"{path}/{name}")
         zeros = np.zeros_like(level)
         counts = state.get("online", zeros), state.get("serial", zeros)
-        levels.append((level, parent, state["flags"], state["cgroup"], *counts))
+        levels.append((state["css"], parent, state["flags"], state["cgroup"], *counts))
         seen = np.union1d(seen, level)
-        lanes, below, torn = _children(memory, css, level, state, faults)
+        lanes, below, torn = _children(memory, tree.node, level, state, faults)
         damaged += torn
         # A torn list may lead back into the tree: count each memory cgroup once.
         fresh = ~np.isin(below, seen)
@@ -245,8 +325,35 @@ def _walk(memory: Memory, root: drgn.Object) -> Memcgs:
     )
 
 
+def _with_removed(kernel: Kernel, groups: Memcgs) -> Memcgs:
+    """Add removed memory cgroups that child caches keep; rmdir takes them off all lists.
+
+    Their cgroups may be freed; the name is in those of the caches: "dentry(7:name)".
+    """
+    _, owners = kernel.slab_map.lineage
+    owned = np.flatnonzero((owners != 0) & (groups.rows(owners) < 0))
+    address, first = np.unique(owners[owned], return_index=True)
+    count = len(address)
+    names = [kernel.slab_map.caches[cache].name for cache in owned[first].tolist()]
+    texts = [name.rpartition("(")[2].rpartition(")")[0].partition(":")[2] for name in names]
+    no, zeros = np.zeros(count, np.bool_), np.zeros(count, np.int64)
+    rows = {
+        "address": address, "parent": zeros, "online": no, "has_id": no, "kmemcg_id": zeros - 1,
+        "serial": zeros, "cgroup": zeros, "online_children": zeros,
+    }  # fmt: skip
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(groups, name), column.astype(getattr(groups, name).dtype)])
+        for name, column in rows.items()
+    }
+    return replace(groups, path=[*groups.path, *(f"/{text or '?'}" for text in texts)], **columns)
+
+
 def _children(
-    memory: Memory, css: drgn.Type, level: Words, state: dict[str, npt.NDArray[Any]], faults: Faults
+    memory: Memory,
+    node: drgn.Type,
+    level: Words,
+    state: dict[str, npt.NDArray[Any]],
+    faults: Faults,
 ) -> tuple[Lanes, Words, int]:
     """Return the rows of the parents and the addresses of children, and damaged lists.
 
@@ -254,7 +361,7 @@ def _children(
     before v6.12 has the number of offline children.
     """
     links = layout(memory.prog, "struct list_head", _WAYS)
-    children, sibling = (np.uint64(drgn.offsetof(css, name)) for name in ("children", "sibling"))
+    children, sibling = (np.uint64(drgn.offsetof(node, name)) for name in ("children", "sibling"))
     damage = Damage()
     parts = []
     for way in _WAYS:
@@ -268,7 +375,7 @@ def _children(
     return pairs["lane"].to_numpy(), pairs["node"].to_numpy() - sibling, torn
 
 
-def _names(memory: Memory, cgroups: Words, faults: Faults) -> list[str]:
+def _kernfs_names(memory: Memory, cgroups: Words, faults: Faults) -> list[str]:
     nodes = gather(memory, cgroups, layout(memory.prog, "struct cgroup", ["kn"]), faults)
     # On a running kernel, the node of a removed cgroup may be a file's meanwhile.
     member = layout(memory.prog, "struct kernfs_node", ["name"], {"flags": "flags"})

@@ -7,7 +7,8 @@ Every super block has two; other list_lrus are variables or members, named after
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import drgn
 import numpy as np
@@ -70,7 +71,7 @@ class ListLrus(Addressed):
     aware: Mask
     """Whether it has lists for memory cgroups."""
     node: Words
-    """Address of the array of ``list_lru_node``."""
+    """Address of the array of ``list_lru_node``; 0 for a plain list of a super block."""
     xa_head: Words
     """Head of the XArray of ``list_lru_memcg``; zeros before v5.18."""
     memcg_lrus: Words
@@ -107,7 +108,7 @@ def list_lrus(kernel: Kernel) -> ListLrus:
 def counted_items(memory: Memory, lrus: ListLrus) -> int | None:
     """Return the present sum of :attr:`ListLrus.items`; None without these counts."""
     faults = Faults()
-    items = _nodes(memory, lrus.node, faults).get("all")
+    items = _nodes(memory, lrus.node, faults).get("all") if lrus.counts_all else None
     return None if items is None or faults else int(items.astype(np.int64).sum())
 
 
@@ -125,14 +126,19 @@ class _Finder:
             self.type = self.prog.type("struct list_lru")
         except LookupError:
             raise NoListLru("no struct list_lru") from None
+        # "dcache: convert to use new lru list infrastructure" (commit not verified) (in v3.12)
+        # made these list_lrus; RHEL 7 has a list_head and a counter.
+        member = self.prog.type("struct super_block").member("s_dentry_lru")
+        self.is_plain = member.type.type_name() != "struct list_lru"
         if self.type.has_member("mlrus"):
             # Between Linux kernel commits 6a6b7b77cc0f ("mm: list_lru: transpose the array of
             # per-node per-memcg lru lists") and bbca91cca9a9 (both in v5.18).
             raise NoListLru("struct list_lru has the member mlrus, which was in no release")
 
     def all(self) -> ListLrus:
-        self._super_blocks()
-        self._xfs()
+        if not self.is_plain:
+            self._super_blocks()
+            self._xfs()
         self._variables()
         self._zswap_pools()
         name, listed = self._listed()
@@ -152,7 +158,7 @@ class _Finder:
         zeros = np.zeros_like(nodes["root"])
         memcg_lrus = nodes.get("memcg_lrus", zeros).astype(np.uint64)
         unknown = sum(owner == UNKNOWN for owner, _, _ in self.owners.values())
-        return ListLrus(
+        found = ListLrus(
             address=address,
             owner=[owner for owner, _, _ in owners],
             kind=np.array([KINDS.index(kind) for _, kind, _ in owners], np.int8),
@@ -174,16 +180,38 @@ class _Finder:
             damaged=self.damaged,
             faults=self.faults,
         )
+        return self._with_plain(found) if self.is_plain else found
+
+    def _with_plain(self, others: ListLrus) -> ListLrus:
+        """Add the lists of super blocks that are no list_lrus, with the kernel's counts of them."""
+        blocks = self.blocks.address
+        type_ = self.prog.type("struct super_block")
+        counts = {DENTRY: "s_nr_dentry_unused", INODE: "s_nr_inodes_unused"}
+        read = gather(self.memory, blocks, layout(self.prog, type_, counts), self.faults)
+        kinds = len(counts)
+        offsets = [drgn.offsetof(type_, f"s_{kind}_lru") for kind in counts]
+        address = (blocks[:, None] + np.array(offsets, np.uint64)).ravel()
+        items = np.zeros((len(address), others.items.shape[1]), np.int64)
+        items[:, 0] = np.stack([read[kind] for kind in counts], axis=1).ravel()
+        zeros, row = np.zeros(len(address), np.uint64), np.repeat(np.arange(len(blocks)), kinds)
+        kind = np.tile(np.array([KINDS.index(kind) for kind in counts], np.int8), len(blocks))
+        columns = {
+            "address": address, "kind": kind, "super_block": row, "aware": zeros != 0,
+            "node": zeros, "xa_head": zeros, "memcg_lrus": np.zeros_like(items, np.uint64),
+            "root_items": items, "items": items,
+        }  # fmt: skip
+        joined: dict[str, Any] = {
+            name: np.concatenate([column, getattr(others, name)])
+            for name, column in columns.items()
+        }
+        owner = [self.blocks.type[each] for each in row.tolist()] + others.owner
+        return replace(others, owner=owner, counts_all=False, **joined)
 
     def _add(self, address: int, owner: str, kind: str = OTHER, super_block: int = -1) -> None:
         self.owners.setdefault(address, (owner, kind, super_block))
 
     def _super_blocks(self) -> None:
         type_ = self.prog.type("struct super_block")
-        # "dcache: convert to use new lru list infrastructure" (commit not verified) (in v3.12)
-        # made this a list_lru; RHEL 7 has a list_head and a counter.
-        if type_.member("s_dentry_lru").type.type_name() != "struct list_lru":
-            raise NoListLru("super_block.s_dentry_lru is a plain list, not a struct list_lru")
         for kind, member in ((DENTRY, "s_dentry_lru"), (INODE, "s_inode_lru")):
             offset = drgn.offsetof(type_, member)
             for row, address in enumerate(self.blocks.address.tolist()):

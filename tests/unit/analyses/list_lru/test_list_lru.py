@@ -472,11 +472,19 @@ def test_plain_lists_of_rhel_7() -> None:
     types = table(fake.era)
     size, members = types["struct super_block"]
     members = members.replace("struct list_lru s_", "struct list_head s_")
-    types["struct super_block"] = (size, members)
+    counts = "128 long s_nr_dentry_unused\n192 long s_nr_inodes_unused\n"
+    types["struct super_block"] = (size, f"{members}\n{counts}")
     add_types(fake.kernel.prog, types, "plain")
-    fake.files.super_block("xfs", b"sda1")
-    with pytest.raises(AnalysisError, match="s_dentry_lru"):
-        run(on(fake.kernel.prog))
+    for dentries, inodes in ((5, 2), (7, 0)):
+        block = fake.files.super_block("xfs", b"sda1")
+        fake.kernel.write_words(block.address_ + 128, dentries)
+        fake.kernel.write_words(block.address_ + 192, inodes)
+    result = run(on(fake.kernel.prog))
+    summary = {key: figure.value for key, figure in result.summary.items()}
+    assert (summary["list_lrus"], summary["items"], summary["slots"]) == (4, 14, 0)
+    assert summary["structural_bytes"] == 0
+    owners = result.tables["owners"].frame
+    assert dict(zip(owners["kind"], owners["items"], strict=True)) == {"dentry": 12, "inode": 2}
 
 
 def test_no_list_lrus_or_those_of_a_kernel_from_the_middle_of_the_series() -> None:
