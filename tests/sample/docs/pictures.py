@@ -52,10 +52,7 @@ class Page:
     """Selector of the element to scroll to."""
 
 
-TERMINALS = {
-    "report": Terminal("report sample", 33),
-    "waits": Terminal("waits sample-waits", 32),
-}
+TERMINALS = {"report": Terminal("report sample", 33), "waits": Terminal("waits sample-waits", 32)}
 PAGES = {
     "page": Page("report sample"),
     "page-dark": Page("report sample", scheme="dark"),

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""All analyses on RHEL 7.9, against /proc of the guests and slow walks with drgn."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import drgn
+import numpy as np
+from drgn.helpers.linux.list import list_count_nodes, list_for_each_entry
+
+from kcensus.engine.memory import Faults
+from kcensus.kernel.memcg.memcgs import memcgs
+from kcensus.kernel.tasks.stacks import stacks
+from kcensus.kernel.tasks.tasks import tasks
+from kcensus.results import CheckStatus
+from tests.lab.trials import meminfo_bytes, slabinfo
+from tests.sample.rhel7.conftest import Guest
+
+_SLEEPS = frozenset(
+    (
+        *("__schedule", "schedule", "schedule_timeout", "io_schedule", "io_schedule_timeout"),
+        *("__wait_for_common", "wait_for_completion", "schedule_preempt_disabled"),
+        *("mutex_lock", "__mutex_lock_slowpath"),
+    )
+)
+"""Functions that /proc/PID/stack leaves out."""
+
+
+def test_no_gap_and_no_counter_that_differs(guest: Guest) -> None:
+    for name, result in guest.results.items():
+        assert not result.gaps, name
+        assert not [each for each in result.checks if each.status is CheckStatus.DIFFER], name
+
+
+def test_slab_is_that_of_slabinfo(guest: Guest) -> None:
+    caches = slabinfo(guest.truth["slabinfo"])
+    frame = guest.results["slab"].tables["caches"].frame.set_index("cache")
+    same = [
+        name
+        for name, row in caches.items()
+        if name in frame.index
+        and [*frame.loc[name, ["objects_total", "slabs"]]] == [row.total, row.slabs]
+    ]
+    # Between slabinfo and the dump a few caches change.
+    assert len(same) > 0.95 * len(frame)
+    assert {"dentry", "xfs_inode", "kmalloc-512"} <= {*same}
+    counted = meminfo_bytes(guest.truth["meminfo"])["Slab"]
+    assert abs(guest.value("slab", "slab_bytes") - counted) <= 256 << 10
+
+
+def test_dentries_are_those_of_dentry_state(guest: Guest) -> None:
+    dentries, unused, *_, negative, _ = map(int, guest.truth["dentry-state"].split())
+    # Processes end between dentry-state and the dump.
+    alive = guest.value("dentries", "dentries") - guest.value("dentries", "dead")
+    assert abs(alive - dentries) <= 2
+    assert abs(guest.value("dentries", "on_lru") - unused) <= 1
+    # The kernel counts the negative ones on LRU lists only.
+    assert 0 <= guest.value("dentries", "negative") - negative <= 1
+
+
+def test_lists_of_super_blocks_are_as_long_as_their_counters(guest: Guest) -> None:
+    blocks = guest.results["list-lru"].tables["super_blocks"].frame
+    assert blocks["dentries"].sum() == guest.value("dentries", "on_lru")
+    walked: Counter[str] = Counter()
+    for block in list_for_each_entry(
+        "struct super_block", guest.prog["super_blocks"].address_of_(), "s_list"
+    ):
+        name = block.s_id.string_().decode()
+        walked[f"{name} dentries"] += list_count_nodes(block.s_dentry_lru.address_of_())
+        walked[f"{name} inodes"] += list_count_nodes(block.s_inode_lru.address_of_())
+    found: Counter[str] = Counter()
+    for name, dentries, inodes in blocks[["id", "dentries", "inodes"]].values.tolist():
+        found[f"{name} dentries"] += dentries
+        found[f"{name} inodes"] += inodes
+    assert +found == +walked
+
+
+def test_memory_cgroups_are_those_of_proc_cgroups(guest: Guest) -> None:
+    assert guest.value("memcgs", "memcgs_online") == guest.truth["cgroups"]["memory"]
+    assert guest.value("memcgs", "memcgs_offline") == 0
+    number = int(guest.prog["mem_cgroup_subsys"].subsys_id)
+
+    def walk(cgroup: drgn.Object, path: str) -> Iterator[tuple[str, int]]:
+        yield path or "/", int(cgroup.subsys[number])
+        children = cgroup.children.address_of_()
+        for child in list_for_each_entry("struct cgroup", children, "sibling"):
+            yield from walk(child, f"{path}/{child.name.name.string_().decode()}")
+
+    groups, root = memcgs(guest.kernel), guest.prog["root_mem_cgroup"].css.cgroup
+    css = drgn.offsetof(guest.prog.type("struct mem_cgroup"), "css")
+    found = dict(zip(groups.path, (groups.address + np.uint64(css)).tolist(), strict=True))
+    assert found == dict(walk(root, ""))
+
+
+def test_child_caches_are_those_of_kmem_slabinfo(mixed: Guest) -> None:
+    slab_map, groups = mixed.kernel.slab_map, memcgs(mixed.kernel)
+    _, owners = slab_map.lineage
+    found: dict[str, set[str]] = {}
+    for cache, row in zip(slab_map.caches, groups.rows(owners).tolist(), strict=True):
+        if row >= 0:
+            found.setdefault(groups.path[row], set()).add(cache.name.partition("(")[0])
+    assert len(found) == 30
+    for path, caches in mixed.truth["kmem.slabinfo"].items():
+        assert found[path] == {*caches}, path
+        # All of them are empty.
+        assert not any(map(any, caches.values()))
+    frame = mixed.results["slab"].tables["memcgs"].frame
+    assert frame[frame["state"] == "online"]["objects"].sum() == 0
+
+
+def test_requests_are_those_in_flight(cfq: Guest) -> None:
+    in_flight = int(cfq.truth["stat"].split()[8])
+    assert in_flight == sum(map(int, cfq.truth["inflight"].split()))
+    assert cfq.value("iosched", "requests") == in_flight
+
+
+def test_stacks_are_those_of_proc_pid_stack(cfq: Guest) -> None:
+    found = tasks(cfq.kernel)
+    truth = {int(pid): places for pid, places in cfq.truth["stacks"].items()}
+    rows = np.array([int(np.flatnonzero(found.pid == pid)[0]) for pid in truth])
+    walked = stacks(cfq.kernel, found, rows, Faults())
+    assert not walked.is_cut.any()
+    for stack, (pid, places) in enumerate(truth.items()):
+        ours = walked.pc[walked.frames(stack)].tolist()
+        while walked.names[ours[0]] in _SLEEPS:
+            del ours[0]
+        assert [f"{place:016x}" for place in ours] == places, pid
+    assert cfq.value("waits", "tasks_blocked") == len(truth)
+
+
+def test_every_task_in_state_d_has_a_root(cfq: Guest) -> None:
+    edges = cfq.results["waits"].tables["tasks"].frame
+    assert len(edges) > 0
+    assert cfq.value("iosched", "sleepers") > 0
+
+
+def test_no_jobs_of_kcopyd(guest: Guest) -> None:
+    assert guest.value("kcopyd", "jobs") == 0
+    rows = slabinfo(guest.truth["slabinfo"])
+    assert rows["kcopyd_job"].active == 0
