@@ -7,9 +7,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import drgn
 import numpy as np
 
-from kcensus.engine.slub.slabs import ScanReport, SlabMap
+from kcensus.engine.slub.slabs import ScanReport, SlabMap, UnsupportedAllocator
 from kcensus.human import listed
 from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.block.stacks import Stacks, kind_of, stacks
@@ -192,11 +193,10 @@ def _subject_gaps(waiting: Waiting) -> list[Gap]:
 
 
 def wait_gaps(
-    slab_map: SlabMap | None, waiting: Waiting, waits: Waits, *more: Mapping[str, int]
+    kernel: Kernel, waiting: Waiting, waits: Waits, *more: Mapping[str, int]
 ) -> list[Gap]:
     """Return the unread parts of the graph of waits.
 
-    :param slab_map: None if its place is unreadable
     :param waits: those of the tasks that the analysis is about
     :param more: further faults, in pages by reason
     """
@@ -238,7 +238,10 @@ def wait_gaps(
             "waits through these pages are missing",
         ),
     )
-    if slab_map is None:
+    try:
+        return own + scan_gaps(kernel.slab_map, waits.report, "XFS buffers")
+    except UnsupportedAllocator:
+        return own  # XFS buffers are a subject that cannot be read
+    except drgn.FaultError:
         effect = "waits for XFS buffers may be missing"
         return [*own, Gap("struct page array", "its place is unreadable", 1, effect)]
-    return own + scan_gaps(slab_map, waits.report, "XFS buffers")

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-import drgn
 import numpy as np
 
 from kcensus.analyses.gaps import shared_gaps, wait_gaps
@@ -151,10 +150,7 @@ def gaps(figures: Figures) -> list[Gap]:
             "holders known from code alone are missing",
         ),
     )
-    slab_map = None
-    with contextlib.suppress(drgn.FaultError):
-        slab_map = figures.kernel.slab_map
-    return own + shared_gaps(figures.kernel) + wait_gaps(slab_map, waiting, waits)
+    return own + shared_gaps(figures.kernel) + wait_gaps(figures.kernel, waiting, waits)
 
 
 def _unlisted(figures: Figures) -> int:

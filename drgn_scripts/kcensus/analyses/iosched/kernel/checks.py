@@ -204,5 +204,4 @@ def _of_tasks(figures: Figures) -> list[Gap]:
             "tasks in state D are shown behind some of their requests only",
         ),
     )
-    slab_map = figures.kernel.slab_map
-    return own + wait_gaps(slab_map, figures.waiting, waits, figures.joins.faults)
+    return own + wait_gaps(figures.kernel, figures.waiting, waits, figures.joins.faults)
