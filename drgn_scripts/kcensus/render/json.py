@@ -29,15 +29,16 @@ _MAX_EXACT = 1 << 53
 
 def dumps(value: Any, *, indent: int | None = None) -> str:
     """Return JSON; integers beyond 2^53 become strings of their digits."""
-    return json.dumps(_exact(value), ensure_ascii=False, allow_nan=False, indent=indent)
+    return json.dumps(exact(value), ensure_ascii=False, allow_nan=False, indent=indent)
 
 
-def _exact(value: Any) -> Any:
+def exact(value: Any) -> Any:
+    """Return a value with integers beyond 2^53 as strings of their digits."""
     if type(value) is int:
         return value if -_MAX_EXACT <= value <= _MAX_EXACT else str(value)
     if isinstance(value, Mapping):
-        return {key: _exact(each) for key, each in value.items()}
-    return [_exact(each) for each in value] if isinstance(value, (list, tuple)) else value
+        return {key: exact(each) for key, each in value.items()}
+    return [exact(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
 def _write_rows(table: Table, out: TextIO, indent: str) -> None:
@@ -75,21 +76,27 @@ def write_json(subject: Result | Report, out: TextIO) -> None:
     A report has all findings, then the result of each analysis.
     """
     if isinstance(subject, Result):
-        document = _head(subject) | _document(subject)
+        document = head(subject) | result_document(subject)
     else:
-        document = _head(subject.head) | {
-            "findings": [
-                {"analysis": printable(name), **plain.finding_document(finding)}
-                for name, finding in subject.findings
-            ],
+        document = head(subject.head) | {
+            "findings": findings(subject),
             "failed": subject.errors,
-            "analyses": {name: _document(result) for name, result in subject.results.items()},
+            "analyses": {name: result_document(result) for name, result in subject.results.items()},
         }
     _write_object(document, out)
     out.write("\n")
 
 
-def _document(result: Result) -> dict[str, Any]:
+def findings(report: Report) -> list[dict[str, Any]]:
+    """Return the findings of a report, each with the name of its analysis."""
+    return [
+        {"analysis": printable(name), **plain.finding_document(finding)}
+        for name, finding in report.findings
+    ]
+
+
+def result_document(result: Result) -> dict[str, Any]:
+    """Return a result as plain values; its tables, checks and gaps are :class:`Table` still."""
     every = plain.tables(result)
     own = {name: every.pop(name) for name in result.tables}
     return {
@@ -124,5 +131,6 @@ def _about(result: Result) -> dict[str, Any]:
     return {**plain.identity(result), "machine": plain.machine_document(result.machine)}
 
 
-def _head(result: Result) -> dict[str, Any]:
+def head(result: Result) -> dict[str, Any]:
+    """Return the versions and the subject of a result."""
     return {"schema": plain.SCHEMA, "kcensus": plain.installed_version(), **_about(result)}

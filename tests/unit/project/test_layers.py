@@ -23,7 +23,7 @@ LAYERS = (
     *("text", "arch", "samples", "progress", "outputs", "results", "human", "charts", "limits"),
     *("sources", "engine", "kernel"),
     *("analyses", "explain", "catalogue", "redaction", "reports", "capsule"),
-    *("render", "compare", "saved", "store", "watch", "fleets", "api", "plots"),
+    *("render", "compare", "saved", "store", "watch", "fleets", "api", "plots", "agents"),
     *("commands", "cli", "prompts", "__main__"),
 )
 KERNEL_LAYERS = (

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""An open target, with the results that were computed for it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from kcensus import saved
+from kcensus.agents.answers import AnswerError
+from kcensus.agents.worker import Settings
+from kcensus.analyses import analyses
+from kcensus.analyses.runner import Context
+from kcensus.catalogue import load
+from kcensus.progress import Progress
+from kcensus.reports import Report, analyse, examine, price, report
+from kcensus.results import Result
+from kcensus.sources import Target, open_target
+from kcensus.text import printable
+
+_MAX_RESULTS = 32
+"""Results kept for a target; options make others of one analysis."""
+
+
+class Opened:
+    """A target, opened when the first question needs it; or the saved report of one."""
+
+    def __init__(self, spec: str | None, settings: Settings, progress: Progress) -> None:
+        self._spec, self._settings, self._progress = spec, settings, progress
+        self._context: Context | None = None
+        self._saved = saved.load(spec) if spec and saved.is_document(spec) else None
+        self._results: dict[tuple[str, str], Result] = {}
+        self._report: Report | None = None
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences about how the target was opened."""
+        target = self._context.target if self._context else None
+        return [*target.notes] if target else []
+
+    def target(self) -> Target:
+        """Return the target itself.
+
+        :raises AnswerError: there is only a saved report of it
+        """
+        if self._saved:
+            raise AnswerError("a saved report has no memory to read; ask about the dump itself")
+        target = self._fresh().target
+        assert target is not None
+        return target
+
+    def report(self) -> Report:
+        """Return the report: all analyses, and patches."""
+        if self._saved:
+            return self._saved
+        context = self._fresh()
+        if self._report is None or context.kernel.live:
+            self._report = examine(context, load())
+        return self._report
+
+    def compared(self, names: Collection[str]) -> Report:
+        """Return a report of some analyses, for a comparison."""
+        if made := self._saved:
+            return replace(made, sections=[each for each in made.sections if each.name in names])
+        return report(self._fresh(), [each for each in analyses().values() if each.name in names])
+
+    def has(self) -> Collection[str]:
+        """Return the analyses that there are."""
+        made = self._saved
+        return {*made.results, *made.errors} if made else analyses()
+
+    def result(self, name: str, params: Mapping[str, Any] | None = None) -> Result:
+        """Return the result of an analysis, or of ``patches``.
+
+        :param params: options other than their defaults
+        :raises AnswerError: a saved report lacks it, or cannot have the options
+        """
+        if self._saved:
+            return self._of_saved(self._saved, name, params or {})
+        context = self._fresh()
+        key = name, repr(sorted((params or {}).items()))
+        if context.kernel.live or key not in self._results:
+            if name == "patches":
+                made = price(context, load(), **(params or {}))
+            else:
+                made = analyse(context, analyses()[name], **(params or {}))
+            if len(self._results) >= _MAX_RESULTS:
+                self._results.clear()
+            self._results[key] = made
+        return self._results[key]
+
+    def _of_saved(self, made: Report, name: str, params: Mapping[str, Any]) -> Result:
+        if params:
+            raise AnswerError(f"a saved report cannot be computed again with {', '.join(params)}")
+        if name not in made.results:
+            why = made.errors.get(name) or f"it has {', '.join(made.results) or 'no result'}"
+            raise AnswerError(f"the saved report has no result of {name}: {printable(why)}")
+        return made.results[name]
+
+    def _fresh(self) -> Context:
+        """Return the context; for a running kernel, one without results of earlier reads."""
+        if self._context is None:
+            with self._progress.step("opening the target", 0):
+                target = open_target(
+                    self._spec,
+                    [Path(each) for each in self._settings.symbols],
+                    allow_truncated=self._settings.allow_truncated,
+                )
+            # One process, which the limit of memory is for.
+            self._context = Context.of(target, progress=self._progress, jobs=1)
+        elif self._context.kernel.live:
+            self._context = replace(self._context, kernel=self._context.kernel.renewed())
+        return self._context

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The process that reads targets for the server, and answers one question at a time.
+
+Its messages are JSON, since a hostile dump may have taken it over: the server trusts none of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+import msgspec
+
+from kcensus.limits import memory, own_process, yield_to_others
+from kcensus.limits.children import end_with
+from kcensus.progress import SilentProgress, Step
+from kcensus.text import bounded, printable
+
+MAX_ERROR = 2000
+"""Characters of a sentence about an error."""
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What the server was started with, for the processes that read targets."""
+
+    roots: tuple[str, ...] = ()
+    allow_live: bool = False
+    symbols: tuple[str, ...] = ()
+    allow_truncated: bool = False
+    memory: int | None = None
+    """Bytes of private memory; None for half of what is available."""
+
+
+class Question(msgspec.Struct, frozen=True):
+    """A call of a tool."""
+
+    work: str
+    arguments: dict[str, Any]
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """A message to the server: a step, the end of a call with an answer, or with an error."""
+
+    step: str = ""
+    answer: dict[str, Any] | None = None
+    error: str = ""
+
+
+class _Told(SilentProgress):
+    """Tells the server the titles of steps."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    @contextlib.contextmanager
+    def step(self, title: str, total: int) -> Iterator[Step]:
+        _send(self._connection, Reply(step=bounded(printable(title), 100)))
+        yield SilentProgress()
+
+
+def _send(connection: Connection, reply: Reply) -> None:
+    connection.send_bytes(msgspec.json.encode(reply))
+
+
+def main() -> None:
+    """Answer the questions of the server about the targets that it names, until it ends."""
+    end_with(os.getppid())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the server ends it
+    own_process()
+    memory.prepare()
+    connection = Connection(int(sys.argv[1]))
+    with contextlib.suppress(EOFError, OSError):
+        settings = msgspec.json.decode(connection.recv_bytes(), type=Settings)
+        specs = msgspec.json.decode(connection.recv_bytes(), type=list[str | None])
+        with memory.limited(_limit(settings.memory)):
+            _serve(connection, specs, settings)
+
+
+def _limit(wanted: int | None) -> int | None:
+    if wanted or not memory.is_enforced():
+        return wanted
+    available = memory.available_bytes()
+    return None if available is None else memory.default_limit(available) or memory.MIN_BYTES
+
+
+def _serve(connection: Connection, specs: Sequence[str | None], settings: Settings) -> None:
+    from kcensus.agents.opened import Opened
+
+    if None in specs:
+        yield_to_others()
+    opened: list[Opened] = []
+    while True:
+        question = msgspec.json.decode(connection.recv_bytes(), type=Question)
+        try:
+            if not opened:
+                told = _Told(connection)
+                opened = [Opened(spec, settings, told) for spec in specs]
+            from kcensus.agents.works import WORKS
+
+            reply = Reply(answer=WORKS[question.work](question.arguments, opened, settings))
+            content = msgspec.json.encode(reply)
+        except MemoryError:
+            memory.lift()
+            _send(connection, Reply(error=memory.exceeded("the answer")))
+            return  # with what is left of the memory, the next question could not be answered
+        except Exception as error:
+            content = msgspec.json.encode(Reply(error=_sentence(error, question.work)))
+        connection.send_bytes(content)
+
+
+def _sentence(error: Exception, work: str) -> str:
+    import drgn
+
+    from kcensus.agents.answers import AnswerError
+    from kcensus.agents.conditions import ConditionError
+    from kcensus.analyses import AnalysisError
+    from kcensus.saved import BadDocument
+    from kcensus.sources import TargetError, faults
+    from kcensus.sources.capsule import BadCapsule, NotRecorded
+
+    match error:
+        case AnswerError() | ConditionError() | AnalysisError() | NotRecorded():
+            sentence = str(error)
+        case TargetError() | BadDocument():
+            sentence = str(error)
+        case BadCapsule():
+            sentence = f"the capsule {error}"
+        case drgn.FaultError():
+            sentence = faults.sentence(error, work)
+        case _:
+            for line in "".join(traceback.format_exception(error)).splitlines():
+                sys.stderr.write(f"{printable(line)}\n")
+            kind = type(error).__name__
+            sentence = f"{work} failed with {kind}: {error} (the server's log shows where)"
+    return bounded(printable("; ".join(sentence.splitlines())), MAX_ERROR)
