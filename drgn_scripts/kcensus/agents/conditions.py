@@ -178,6 +178,10 @@ class Condition:
             isinstance(right, int) and 0 <= right <= _MAX_SHIFT
         ):
             raise self._error(f"shifts by something else than 0 to {_MAX_SHIFT}")
+        if isinstance(op, ast.RShift) and isinstance(left, pd.Series):  # pandas has no shifts
+            return left // (1 << right)
+        if isinstance(op, ast.LShift) and isinstance(left, pd.Series):
+            return left * (1 << right)
         return function(left, right)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from kcensus import saved
 from kcensus.agents.answers import AnswerError
-from kcensus.agents.worker import Settings
+from kcensus.agents.messages import Settings
 from kcensus.analyses import analyses
 from kcensus.analyses.runner import Context
 from kcensus.catalogue import load

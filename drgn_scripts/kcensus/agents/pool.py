@@ -12,8 +12,8 @@ import anyio
 import anyio.to_thread
 import msgspec
 
+from kcensus.agents.messages import MAX_ERROR, Question, Reply, Settings
 from kcensus.agents.places import Chosen
-from kcensus.agents.worker import MAX_ERROR, Question, Reply, Settings
 from kcensus.limits.children import KEEP_MEMORY, connected
 from kcensus.text import bounded, printable
 
@@ -81,16 +81,12 @@ class Pool:
         try:
             with anyio.fail_after(self._seconds):
                 async with self._calls:
-                    process = await self._of(key)
-                    async with process.lock:
-                        if self._processes.get(key) is not process:  # it ended with another call
-                            process = await self._of(key)
-                            await process.lock.acquire()
-                            try:
+                    while True:
+                        process = await self._of(key)
+                        async with process.lock:
+                            # It may have ended with the call before.
+                            if self._processes.get(key) is process:
                                 return await self._exchange(key, process, question, tell)
-                            finally:
-                                process.lock.release()
-                        return await self._exchange(key, process, question, tell)
         except TimeoutError:
             raise QuestionError(
                 f"the call took longer than {self._seconds:g} s and was ended; ask for less, or "
@@ -98,20 +94,20 @@ class Pool:
             ) from None
 
     async def _of(self, key: Key) -> _Process:
-        """Return the process for targets; there is room, since each call needs one at most."""
-        # A file that has changed is another target.
+        """Return the process for targets: a new one takes the place of an idle one.
+
+        Each call needs one at most, so that an idle one is found.
+        """
         paths = [chosen.path for chosen in key]
-        for other in [*self._processes]:
-            is_old = other != key and [chosen.path for chosen in other] == paths
-            if is_old and not self._processes[other].lock.locked():
-                await self._processes.pop(other).end()
-        if key not in self._processes:
+        while key not in self._processes:
             idle = [each for each, one in self._processes.items() if not one.lock.locked()]
-            idle.sort(key=lambda each: self._processes[each].used)
-            while idle and len(self._processes) >= _MAX_PROCESSES:
-                await self._processes.pop(idle.pop(0)).end()
-            if key not in self._processes:  # another call may have started it meanwhile
+            # A file that has changed is another target.
+            old = [each for each in idle if [chosen.path for chosen in each] == paths]
+            if not old and len(self._processes) < _MAX_PROCESSES:
                 self._processes[key] = _Process(self._settings, key)
+                break
+            last = min(old or idle, key=lambda each: self._processes[each].used)
+            await self._processes.pop(last).end()
         self._processes[key].used = next(self._clock)
         return self._processes[key]
 
@@ -130,7 +126,7 @@ class Pool:
                     is_done = True
                     return reply.answer
                 if reply.error:
-                    is_done = True
+                    is_done = not reply.is_last
                     raise QuestionError(bounded(printable(reply.error), MAX_ERROR))
                 tell(reply.step)
         except (EOFError, OSError, msgspec.MsgspecError):

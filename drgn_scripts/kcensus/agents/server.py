@@ -7,8 +7,10 @@ import asyncio
 import contextlib
 import importlib.metadata
 import json
+import os
 import re
 import signal
+import threading
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
@@ -20,11 +22,10 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
 
+from kcensus.agents.messages import Question, Settings
 from kcensus.agents.places import PlaceError, Places
 from kcensus.agents.pool import Pool, QuestionError
-from kcensus.agents.stdin import lines
 from kcensus.agents.tools import Tool, tools
-from kcensus.agents.worker import Question, Settings
 from kcensus.text import bounded, printable
 
 UNTRUSTED = (
@@ -73,6 +74,12 @@ _QUIET = 2.0
 """Seconds after which a client hears of progress, and between two messages."""
 _STEP = re.compile(r"\d+ of \d+: [a-z-]+|opening the target")
 """Titles of steps without a name of the dump."""
+
+
+_BLOCK = 1 << 16
+_MAX_LINE = 1 << 20
+"""Bytes of a message; a longer one is cut, and then no JSON."""
+_MAX_WAITING = 64
 
 
 class Agents:
@@ -176,11 +183,8 @@ def _result(
     )
 
 
-def make_server(places: Places, settings: Settings, seconds: float) -> Server[Any]:
-    """Return the server.
-
-    :param seconds: limit of a call
-    """
+def make_server(places: Places, pool: Pool) -> Server[Any]:
+    """Return the server, which closes the pool with its session."""
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Server[Any]) -> AsyncIterator[dict[str, Any]]:
@@ -192,7 +196,6 @@ def make_server(places: Places, settings: Settings, seconds: float) -> Server[An
     version = "unknown"
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         version = importlib.metadata.version("kcensus")
-    pool = Pool(settings, seconds)
     agents = Agents(places, pool)
     return Server(
         "kcensus",
@@ -205,15 +208,45 @@ def make_server(places: Places, settings: Settings, seconds: float) -> Server[An
     )
 
 
+async def _lines(descriptor: int) -> AsyncIterator[str]:
+    """Yield the lines of a file, pipe or terminal until its end.
+
+    A daemon thread reads them, without Python's buffer, whose lock it would hold at the end of the
+    process: Python waits for other threads, which nothing would wake up.
+    """
+    queue: asyncio.Queue[bytes | None] = asyncio.Queue(_MAX_WAITING)
+    loop = asyncio.get_running_loop()
+
+    def put(line: bytes | None) -> None:
+        asyncio.run_coroutine_threadsafe(queue.put(line), loop).result()
+
+    def read() -> None:
+        rest = b""
+        with contextlib.suppress(RuntimeError, asyncio.CancelledError):  # the loop has ended
+            with contextlib.suppress(OSError):
+                while block := os.read(descriptor, _BLOCK):
+                    *whole, rest = (rest + block).split(b"\n")
+                    rest = rest[:_MAX_LINE]
+                    for line in whole:
+                        put(line[:_MAX_LINE])
+            put(rest or None)
+            put(None)
+
+    threading.Thread(target=read, name="stdin", daemon=True).start()
+    while (line := await queue.get()) is not None:
+        yield line.decode("utf-8", "replace")
+
+
 def serve(places: Places, settings: Settings, seconds: float) -> None:
     """Speak the protocol on standard input and output until the client closes them.
 
+    :param seconds: limit of a call
     :raises KeyboardInterrupt: Ctrl-C ended it
     """
     interrupted = False
 
     async def run() -> None:
-        server = make_server(places, settings, seconds)
+        server = make_server(places, Pool(settings, seconds))
         with anyio.CancelScope() as scope:
 
             def interrupt() -> None:
@@ -223,7 +256,7 @@ def serve(places: Places, settings: Settings, seconds: float) -> None:
 
             asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupt)
             # It asks of a file only that its lines can be awaited.
-            async with stdio_server(cast(Any, lines())) as (read, write):
+            async with stdio_server(cast(Any, _lines(0))) as (read, write):
                 await server.run(read, write, server.create_initialization_options())
 
     try:

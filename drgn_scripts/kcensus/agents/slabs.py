@@ -13,8 +13,8 @@ import pandas as pd
 
 from kcensus.agents.answers import AnswerError, answer, page_of
 from kcensus.agents.conditions import Condition, ConditionError, Mask
+from kcensus.agents.messages import Settings
 from kcensus.agents.opened import Opened
-from kcensus.agents.worker import Settings
 from kcensus.api.objects import objects as all_objects
 from kcensus.render.plain import plain_column
 from kcensus.text import printable
@@ -106,8 +106,6 @@ def objects(arguments: Mapping[str, Any], opened: Sequence[Opened], _: Settings)
 
 def _values(series: pd.Series[Any], is_address: bool) -> list[Any]:
     values = plain_column(series)
-    return (
-        [f"{value:#x}" if type(value) is int else value for value in values]
-        if is_address
-        else values
-    )
+    if not is_address:
+        return values
+    return [f"{value:#x}" if type(value) is int else value for value in values]

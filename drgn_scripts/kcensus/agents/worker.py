@@ -13,43 +13,14 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
-from typing import Any
 
 import msgspec
 
+from kcensus.agents.messages import MAX_ERROR, Question, Reply, Settings
 from kcensus.limits import memory, own_process, yield_to_others
 from kcensus.limits.children import end_with
 from kcensus.progress import SilentProgress, Step
 from kcensus.text import bounded, printable
-
-MAX_ERROR = 2000
-"""Characters of a sentence about an error."""
-
-
-class Settings(msgspec.Struct, frozen=True):
-    """What the server was started with, for the processes that read targets."""
-
-    roots: tuple[str, ...] = ()
-    allow_live: bool = False
-    symbols: tuple[str, ...] = ()
-    allow_truncated: bool = False
-    memory: int | None = None
-    """Bytes of private memory; None for half of what is available."""
-
-
-class Question(msgspec.Struct, frozen=True):
-    """A call of a tool."""
-
-    work: str
-    arguments: dict[str, Any]
-
-
-class Reply(msgspec.Struct, frozen=True):
-    """A message to the server: a step, the end of a call with an answer, or with an error."""
-
-    step: str = ""
-    answer: dict[str, Any] | None = None
-    error: str = ""
 
 
 class _Told(SilentProgress):
@@ -107,14 +78,16 @@ def _serve(connection: Connection, specs: Sequence[str | None], settings: Settin
             content = msgspec.json.encode(reply)
         except MemoryError:
             memory.lift()
-            _send(connection, Reply(error=memory.exceeded("the answer")))
-            return  # with what is left of the memory, the next question could not be answered
+            # With the rest of the memory, the next question could not be answered.
+            _send(connection, Reply(error=memory.exceeded("the answer"), is_last=True))
+            return
         except Exception as error:
-            content = msgspec.json.encode(Reply(error=_sentence(error, question.work)))
+            content = msgspec.json.encode(Reply(error=sentence_of(error, question.work)))
         connection.send_bytes(content)
 
 
-def _sentence(error: Exception, work: str) -> str:
+def sentence_of(error: Exception, work: str) -> str:
+    """Return a sentence about an error; an unexpected one is logged with its place."""
     import drgn
 
     from kcensus.agents.answers import AnswerError

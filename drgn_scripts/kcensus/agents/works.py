@@ -10,11 +10,11 @@ from typing import Any
 
 from kcensus import explain as explanations
 from kcensus.agents.answers import AnswerError, answer, page_of, result_parts, rows_answer, table_of
+from kcensus.agents.messages import Settings
 from kcensus.agents.opened import Opened
 from kcensus.agents.places import LIVE, PlaceError, Places
 from kcensus.agents.slabs import objects
 from kcensus.agents.tools import severity_of, tool_name
-from kcensus.agents.worker import Settings
 from kcensus.analyses import ALIASES, analyses
 from kcensus.catalogue import load
 from kcensus.catalogue.story import document as patch_document

@@ -37,11 +37,13 @@ def _seconds(text: str) -> int:
 
 
 def _run(directories: tuple[Path, ...], live: bool, timeout: int, reading: options.Reading) -> Exit:
+    if options.session_is_open():
+        raise click.UsageError("a server for agents runs outside of crash and drgn: `kcensus mcp`")
     if find_spec("mcp") is None:
         raise click.UsageError("the server needs the package mcp: pip install 'kcensus[mcp]'")
+    from kcensus.agents.messages import Settings
     from kcensus.agents.places import PlaceError, Places
     from kcensus.agents.server import serve
-    from kcensus.agents.worker import Settings
 
     try:
         places = Places.of(directories, allow_live=live)
