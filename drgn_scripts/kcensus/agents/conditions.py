@@ -219,14 +219,13 @@ def _has_bytes(column: pd.Series[Any]) -> bool:
 def _tested(name: str, column: pd.Series[Any], part: str) -> Mask:
     if column.dtype.kind in "iufb":
         raise TypeError(f"{name}() is for columns of text")
-    is_bytes = _has_bytes(column)
-    texts: Any = np.asarray(column if is_bytes else column.fillna(""), "S" if is_bytes else "U")
-    wanted: Any = part.encode() if is_bytes else part
-    match name:
-        case "contains":
-            found = np.char.find(texts, wanted) >= 0
-        case "startswith":
-            found = np.char.startswith(texts, wanted)
-        case _:
-            found = np.char.endswith(texts, wanted)
-    return np.asarray(found, np.bool_)
+    if not _has_bytes(column):
+        texts: Any = column.fillna("").str
+        if name == "contains":
+            return np.asarray(texts.contains(part, regex=False), np.bool_)
+        return np.asarray(getattr(texts, name)(part), np.bool_)
+    arrays, wanted = np.asarray(column, np.bytes_), part.encode()
+    if name == "contains":
+        return np.asarray(np.char.find(arrays, wanted) >= 0)
+    test: Any = np.char.startswith if name == "startswith" else np.char.endswith
+    return np.asarray(test(arrays, wanted), np.bool_)

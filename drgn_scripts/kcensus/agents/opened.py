@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from kcensus import saved
 from kcensus.agents.answers import AnswerError
 from kcensus.agents.messages import Settings
-from kcensus.analyses import analyses
+from kcensus.analyses import Analysis, analyses
 from kcensus.analyses.runner import Context
 from kcensus.catalogue import load
 from kcensus.progress import Progress
@@ -24,6 +24,23 @@ _MAX_RESULTS = 32
 """Results kept for a target; options make others of one analysis."""
 
 
+@dataclass(frozen=True)
+class _Remembering(Context):
+    """A context that runs an analysis once; what is running changes between two questions."""
+
+    results: dict[str, Result] = field(default_factory=dict)
+
+    def run(self, analysis: Analysis, **params: Any) -> Result:
+        if self.kernel.live:
+            return super().run(analysis, **params)
+        key = f"{analysis.name} {sorted(params.items())!r}"
+        if key not in self.results:
+            if len(self.results) >= _MAX_RESULTS:
+                self.results.clear()
+            self.results[key] = super().run(analysis, **params)
+        return self.results[key]
+
+
 class Opened:
     """A target, opened when the first question needs it; or the saved report of one."""
 
@@ -31,7 +48,6 @@ class Opened:
         self._spec, self._settings, self._progress = spec, settings, progress
         self._context: Context | None = None
         self._saved = saved.load(spec) if spec and saved.is_document(spec) else None
-        self._results: dict[tuple[str, str], Result] = {}
         self._report: Report | None = None
 
     @property
@@ -79,17 +95,9 @@ class Opened:
         """
         if self._saved:
             return self._of_saved(self._saved, name, params or {})
-        context = self._fresh()
-        key = name, repr(sorted((params or {}).items()))
-        if context.kernel.live or key not in self._results:
-            if name == "patches":
-                made = price(context, load(), **(params or {}))
-            else:
-                made = analyse(context, analyses()[name], **(params or {}))
-            if len(self._results) >= _MAX_RESULTS:
-                self._results.clear()
-            self._results[key] = made
-        return self._results[key]
+        if name == "patches":
+            return price(self._fresh(), load(), **(params or {}))
+        return analyse(self._fresh(), analyses()[name], **(params or {}))
 
     def _of_saved(self, made: Report, name: str, params: Mapping[str, Any]) -> Result:
         if params:
@@ -109,7 +117,8 @@ class Opened:
                     allow_truncated=self._settings.allow_truncated,
                 )
             # One process, which the limit of memory is for.
-            self._context = Context.of(target, progress=self._progress, jobs=1)
+            made = Context.of(target, progress=self._progress, jobs=1)
+            self._context = _Remembering(made.kernel, made.target)
         elif self._context.kernel.live:
             self._context = replace(self._context, kernel=self._context.kernel.renewed())
         return self._context

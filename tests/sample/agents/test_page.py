@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from typing import Any
@@ -30,7 +31,7 @@ def is_part(part: Any, whole: Any) -> bool:
 
 def test_the_example_is_answered_so() -> None:
     documents = [json.loads(each.text) for each in blocks(_PAGE) if each.language == "json"]
-    pairs = [pair for pair in zip(documents, documents[1:], strict=False) if "tool" in pair[0]]
+    pairs = [pair for pair in itertools.pairwise(documents) if "tool" in pair[0]]
     assert len(pairs) == 2
     for call, shown in pairs:
         assert is_part(shown, answered(call["tool"], call["arguments"]))

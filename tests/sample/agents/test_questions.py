@@ -13,7 +13,8 @@ import pytest
 
 import kcensus
 from kcensus.agents.places import Places
-from tests.sample.agents.asking import Here, answered, document, refused
+from kcensus.agents.tools import tools
+from tests.sample.agents.asking import Call, Here, answered, called, document, refused
 
 Read = Callable[[Any], Any]
 
@@ -209,6 +210,16 @@ def test_objects_are_counted_by_value() -> None:
     assert answer["untrusted"]["rows"] == [
         {"d_sb": f"{key:#x}", "objects": count} for key, count in counts.head(2).items()
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["sample", "sample-waits"])
+def test_answers_do_not_depend_on_the_questions_before(target: str) -> None:
+    names = [each.name for each in tools().values() if each.work in ("analysis", "patches")]
+    calls: list[Call] = [(name, {"target": target}) for name in ("report", *names)]
+    forward = [each.structured_content for each in called(calls, pool=Here())]
+    backward = [each.structured_content for each in called(calls[::-1], pool=Here())]
+    assert forward == backward[::-1]
 
 
 @pytest.mark.parametrize(
