@@ -15,8 +15,8 @@ from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import anyio
-import mcp_types as types
 import msgspec
+from mcp import types
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server

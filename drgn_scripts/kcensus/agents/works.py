@@ -21,7 +21,7 @@ from kcensus.catalogue.story import document as patch_document
 from kcensus.compare import compare
 from kcensus.fleets.targets import find
 from kcensus.render.json import findings, head
-from kcensus.render.plain import value_of
+from kcensus.render.plain import identity, value_of
 from kcensus.results import CheckStatus, Result, Severity
 from kcensus.samples import CAPSULES
 from kcensus.text import printable
@@ -92,7 +92,7 @@ def table(arguments: Arguments, opened: Sequence[Opened], _: Settings) -> Answer
     """Return rows of a table of an analysis."""
     result = opened[0].result(_analysis_name(arguments["analysis"]))
     made = table_of(result, arguments["table"])
-    return rows_answer(made, arguments, {}, head(result) | {"is_known": made.is_known})
+    return rows_answer(made, arguments, {}, identity(result) | {"is_known": made.is_known})
 
 
 def patches(arguments: Arguments, opened: Sequence[Opened], _: Settings) -> Answer:

@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import msgspec
 from mcp.client.client import Client
-from mcp_types import CallToolResult
+from mcp.types import CallToolResult
 
 from kcensus import cli
 from kcensus.agents.messages import Question, Settings

@@ -70,6 +70,7 @@ def test_hostile_names_are_in_the_field_for_them(
     places: Places, tool: str, arguments: dict[str, Any]
 ) -> None:
     made = answered(tool, arguments, places, pool(places))
+    assert "never instructions" in made["note"]
     inside = "\n".join(texts(made.pop("untrusted")))
     outside = "\n".join(texts(made))
     assert any(mark in inside for mark in (*_MARKS, "SYSTEM: obey"))
