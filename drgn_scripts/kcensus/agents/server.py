@@ -11,7 +11,7 @@ import os
 import re
 import signal
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any, cast
 
 import anyio
@@ -218,7 +218,11 @@ async def _lines(descriptor: int) -> AsyncIterator[str]:
     loop = asyncio.get_running_loop()
 
     def put(line: bytes | None) -> None:
-        asyncio.run_coroutine_threadsafe(queue.put(line), loop).result()
+        putting = queue.put(line)
+        try:
+            asyncio.run_coroutine_threadsafe(putting, loop).result()
+        finally:
+            putting.close()  # it was not awaited if the loop has ended
 
     def read() -> None:
         rest = b""
@@ -237,11 +241,21 @@ async def _lines(descriptor: int) -> AsyncIterator[str]:
         yield line.decode("utf-8", "replace")
 
 
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    """Yield the errors in a group of task groups, or the error itself."""
+    parts = getattr(error, "exceptions", None)
+    if parts is None:
+        yield error
+    for each in parts or ():
+        yield from _leaves(each)
+
+
 def serve(places: Places, settings: Settings, seconds: float) -> None:
     """Speak the protocol on standard input and output until the client closes them.
 
     :param seconds: limit of a call
     :raises KeyboardInterrupt: Ctrl-C ended it
+    :raises BrokenPipeError: the client has closed standard output
     """
     interrupted = False
 
@@ -261,8 +275,10 @@ def serve(places: Places, settings: Settings, seconds: float) -> None:
 
     try:
         anyio.run(run)
-    except Exception:  # the transport can fail while it is cancelled
+    except Exception as error:  # the transport can fail while it is cancelled
         if not interrupted:
+            if any(isinstance(each, BrokenPipeError) for each in _leaves(error)):
+                raise BrokenPipeError from None
             raise
     if interrupted:
         raise KeyboardInterrupt

@@ -117,6 +117,24 @@ def test_ctrl_c_ends_it_cleanly(is_busy: bool) -> None:
     assert server.end()[1:] == ("", "kcensus: interrupted\n")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("closed", ["stdin", "stdout"])
+def test_a_client_that_goes_away_ends_it(closed: str) -> None:
+    server = Process()
+    if closed == "stdout":
+        assert server.process.stdout
+        server.process.stdout.close()
+    arguments = {"name": "report", "arguments": {"target": "sample"}}
+    server.send(id=1, method="tools/call", params=arguments)
+    server.send(id=2, method="ping")
+    assert server.process.stdin
+    if closed == "stdin":
+        server.process.stdin.close()
+    assert server.process.wait(30) == (Exit.DONE if closed == "stdin" else Exit.PIPE)
+    assert server.process.stderr
+    assert server.process.stderr.read() == ""
+
+
 def test_each_analysis_is_a_tool_without_options_that_name_files() -> None:
     for name, analysis in analyses().items():
         tool = tools()[name.replace("-", "_")]
