@@ -63,6 +63,8 @@ class Analysis:
     name: str
     question: str
     """One line for ``--help``."""
+    plain: str = ""
+    """What it looks at, for people who do not know the kernel: words of a list."""
     runner: str = ""
     """``module:function``; the function is called as ``run(kernel, **params)`` with a
     :class:`~kcensus.kernel.kernel.Kernel` and returns an :class:`~kcensus.results.Answer`. By

@@ -53,6 +53,7 @@ def _list(screen: Screen) -> None:
 def _finding(kind: explain.Explanation, screen: Screen) -> None:
     screen.prose(Text(f"{kind.kind}: {kind.title}", style="bold"))
     for heading, text in (
+        ("In plain words", kind.plain),
         ("What it means", kind.means),
         ("How it was determined", kind.determined),
         ("What to do", kind.remedy),

@@ -68,6 +68,15 @@ COMMAND = options.command(
             "every_table --all", "Like --full, with all tables and figures, zeros included."
         ),
         options.catalogue(),
+        options.option(
+            "--reply",
+            "[FILE]",
+            "Write plain text for a ticket to FILE, in words for the customer; without FILE, print"
+            " it.",
+            is_flag=False,
+            flag_value="-",
+        ),
+        options.flag("--brief", "With --html: findings alone, without figures and tables."),
         *options.showing(tables=False),
         options.scheduler(),
         *options.reading(),
@@ -76,8 +85,10 @@ COMMAND = options.command(
     (
         ("kcensus report sample", "try it on a kernel that comes with kcensus"),
         ("kcensus report vmcore -s vmlinux", "the first look at a dump"),
-        ("kcensus report vmcore --html report.html", "a page to attach to a ticket"),
-        ("kcensus report vmcore --json r.json --html r.html", "for a script and for a ticket"),
+        ("kcensus report vmcore --reply", "a text to paste into a ticket"),
+        ("kcensus report vmcore --html r.html --brief", "findings as a page to attach to a ticket"),
+        ("kcensus report vmcore --json r.json --html r.html", "for a script, and a whole page"),
+        ("kcensus report r.json --reply", "the text, from a document that --json wrote"),
         ("kcensus report vmcore --json | jq '.findings[]'", "findings for a script"),
     ),
 )

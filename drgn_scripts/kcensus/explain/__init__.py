@@ -29,6 +29,8 @@ class Explanation:
 
     kind: str
     title: str
+    plain: str
+    """What is wrong and what it does, in sentences for people who do not know the kernel."""
     means: str
     determined: str
     remedy: str

@@ -24,6 +24,7 @@ PARTS = (
 ANALYSIS = Analysis(
     name="dentries",
     question="where are the negative dentries, what do they cost, how many would a limit leave?",
+    plain="names of files that the kernel remembers",
     gauges="kcensus.analyses.dentries.checks:gauges",
     headline=("negative", "negative_bytes", "slab_bytes"),
     first_tables=("directories", "patterns", "super_blocks"),

@@ -15,6 +15,7 @@ ANALYSIS = Analysis(
     name="iosched",
     reads_stacks=True,
     question="which requests wait in an I/O scheduler, and which tasks wait for them?",
+    plain="reads and writes that wait for disks",
     gauges="kcensus.analyses.iosched.kernel.checks:gauges",
     specs="kcensus.analyses.iosched.run:TABLES",
     headline=("inserted", "worst_async_wait", "sleepers_behind_requests"),

@@ -12,6 +12,7 @@ from kcensus.analyses import Analysis, Param
 ANALYSIS = Analysis(
     name="kcopyd",
     question="which clients queue kcopyd jobs, and which worker pools stall behind them?",
+    plain="copies for snapshots and mirrors of volumes",
     gauges="kcensus.analyses.kcopyd.checks:gauges",
     headline=("jobs", "total_bytes", "stalled_pools"),
     first_tables=("clients", "snapshots", "pools"),

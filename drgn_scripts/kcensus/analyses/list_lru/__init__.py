@@ -13,6 +13,7 @@ ANALYSIS = Analysis(
     name="list-lru",
     needs=("struct super_block.s_dentry_lru.node",),
     question="what do per-memcg list_lrus cost, and which lists are in use?",
+    plain="lists that the kernel keeps for each file system and container",
     gauges="kcensus.analyses.list_lru.checks:gauges",
     headline=("structural_bytes", "share_of_ram", "dead_slot_bytes"),
     first_tables=("owners", "super_blocks", "projection"),

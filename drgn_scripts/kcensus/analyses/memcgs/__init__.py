@@ -13,6 +13,7 @@ ANALYSIS = Analysis(
     name="memcgs",
     needs=("struct mem_cgroup.nodeinfo",),
     question="what do memory cgroups hold, and what pins the offline (dying) ones?",
+    plain="memory of containers and services (control groups), removed ones included",
     gauges="kcensus.analyses.memcgs.checks:gauges",
     headline=("memcgs_offline", "offline_bytes", "share_of_ram"),
     first_tables=("pins", "mounts", "offline"),

@@ -12,6 +12,7 @@ from kcensus.analyses import Analysis
 ANALYSIS = Analysis(
     name="slab",
     question="how full are the slab caches, and who owns the objects?",
+    plain="the memory of the kernel itself",
     gauges="kcensus.analyses.slab.checks:gauges",
     headline=("slab_bytes", "share_of_ram", "utilization"),
     first_tables=("caches", "waste", "memcgs"),

@@ -15,6 +15,7 @@ ANALYSIS = Analysis(
     reads_stacks=True,
     reads_arguments=True,
     question="who waits for whom, is there a deadlock, and who is stuck behind it?",
+    plain="programs that hang or wait for each other",
     gauges="kcensus.analyses.waits.checks:gauges",
     headline=("deadlocks", "tasks_blocked", "longest_wait"),
     first_tables=("cycles", "tree"),

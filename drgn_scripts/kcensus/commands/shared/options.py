@@ -74,6 +74,10 @@ class Showing:
     parquet: Path | None = None
     html: Path | None = None
     dot: Path | None = None
+    reply: str | None = None
+    """As :attr:`json`."""
+    brief: bool = False
+    """Whether a page shows findings alone."""
     top: int = 10
     tables: tuple[str, ...] = ()
     """Tables to show; the first ones of the analysis where empty."""

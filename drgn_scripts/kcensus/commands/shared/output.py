@@ -27,12 +27,26 @@ if TYPE_CHECKING:
     from kcensus.reports import Report
 
 
+_STARTS = {"--json": b"{", "--reply": b"W"}
+"""First bytes of what options with an optional file write."""
+
+
 def check_output(showing: Showing) -> None:
     """Refuse a path that cannot be written, before any work is done."""
-    if showing.json == "":
-        raise click.UsageError("--json: '' is no file; give a name.")
-    document = Path(showing.json) if showing.json and showing.json != "-" else None
-    files = (("--json", document), ("--html", showing.html), ("--dot", showing.dot))
+    for option in ("json", "reply"):
+        if getattr(showing, option) == "":
+            raise click.UsageError(f"--{option}: '' is no file; give a name.")
+    if showing.json == showing.reply == "-":
+        raise click.UsageError("--json and --reply: only one can go to the screen; give a file.")
+    if showing.brief and not showing.html:
+        raise click.UsageError("--brief is about the page of --html; give that, too.")
+    document, text = map(_named, (showing.json, showing.reply))
+    files = (
+        ("--json", document),
+        ("--reply", text),
+        ("--html", showing.html),
+        ("--dot", showing.dot),
+    )
     for (one, path), (other, same) in combinations(files, 2):
         if path and same and os.path.realpath(path) == os.path.realpath(same):
             raise click.UsageError(f"{one} and {other} are both '{path}'; give two files.")
@@ -43,13 +57,14 @@ def check_output(showing: Showing) -> None:
             raise click.UsageError(f"{option}: '{path.parent}' is not a directory.")
     if showing.parquet and find_spec("pyarrow") is None:
         raise click.UsageError("--parquet needs pyarrow: install kcensus[parquet].")
-    if document and _is_target(document):
-        raise click.UsageError(
-            f"--json: '{document}' looks like a target; put it before --json, "
-            "or give the file of the document."
-        )
+    for option, path in (("--json", document), ("--reply", text)):
+        if path and _is_target(path, _STARTS[option]):
+            raise click.UsageError(
+                f"{option}: '{path}' looks like a target; put it before {option}, "
+                "or give the file to write."
+            )
     try:
-        for path in filter(None, (showing.html, document, showing.dot)):
+        for path in filter(None, (showing.html, document, text, showing.dot)):
             check_replaceable(path)
         for directory in filter(None, (showing.csv, showing.parquet)):
             prepare(directory)
@@ -57,11 +72,18 @@ def check_output(showing: Showing) -> None:
         raise click.UsageError(str(error)) from None
 
 
-def _is_target(path: Path) -> bool:
-    """Return whether ``--json`` would replace a vmcore: its file name is optional."""
+def _named(file: str | None) -> Path | None:
+    return Path(file) if file and file != "-" else None
+
+
+def _is_target(path: Path, start: bytes) -> bool:
+    """Return whether an option whose file is optional would replace a vmcore.
+
+    :param start: first byte of what the option writes
+    """
     if path.is_file():
         with path.open("rb") as file:
-            return file.read(1) not in (b"", b"{")
+            return file.read(1) not in (b"", start)
     return bool(samples.capsule(str(path))) or str(path).startswith("qmp:")
 
 
@@ -113,19 +135,21 @@ def write_files(subject: Result | Report, showing: Showing) -> bool:
     for form, module in (("csv", "csvdir"), ("parquet", "parquet"), ("html", "html")):
         if path := getattr(showing, form):
             write = resolve_name(f"kcensus.render.{module}:write_{form}")
-            written += write(subject, path)
-    if showing.json:
-        write = resolve_name("kcensus.render.json:write_json")
-        if showing.json == "-":
+            written += write(subject, path, **({"brief": showing.brief} if form == "html" else {}))
+    for form, place in (("json", showing.json), ("reply", showing.reply)):
+        if not place:
+            continue
+        write = resolve_name(f"kcensus.render.{form}:write_{form}")
+        if place == "-":
             write(subject, stdout(encoding="utf-8"))
-        else:
-            path = Path(showing.json)
-            with replacing(path) as part, part.open("w", encoding="utf-8") as file:
-                write(subject, file)
-            written.append(path)
+            continue
+        with replacing(Path(place)) as part, part.open("w", encoding="utf-8") as file:
+            write(subject, file)
+        written.append(Path(place))
+    on_screen = "-" in (showing.json, showing.reply)
     for path in written:
-        click.echo(printable(str(path)), err=showing.json == "-")
-    return bool(written or showing.json)
+        click.echo(printable(str(path)), err=on_screen)
+    return bool(written or on_screen)
 
 
 def console(showing: Showing) -> AbstractContextManager[Any]:

@@ -45,12 +45,18 @@ Findings: TypeAlias = Sequence[tuple[str, Finding]]
 
 
 def write_html(
-    subject: Result | Report, path: Path, template: str = "page.html", **more: object
+    subject: Result | Report,
+    path: Path,
+    template: str = "page.html",
+    *,
+    brief: bool = False,
+    **more: object,
 ) -> list[Path]:
     """Write a result or a report to ``path`` and return the files written.
 
     :param template: a file in this folder that extends ``page.html``
-    :param more: what it needs
+    :param brief: show findings and their explanations alone
+    :param more: what the template needs
     """
     head, findings, sections = _parts(subject)
     style, script = _file("page.css"), _file("page.js")
@@ -58,6 +64,7 @@ def write_html(
     explained = cards.explanations(findings)
     context = _context(head, findings, sections) | {
         "is_page": True,
+        "is_brief": brief,
         "quiet": quiet,
         "facts": [*machine_facts(head), *([] if head.compared else [("Target", head.target)])],
         "severities": cards.severities(findings),
