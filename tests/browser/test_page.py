@@ -99,6 +99,18 @@ def test_paper_has_whole_findings_and_the_rest_as_on_screen(tab: Tab, tmp_path: 
     assert tab.pdf().startswith(b"%PDF")
 
 
+def test_a_line_on_paper_names_what_is_not_printed(tab: Tab, tmp_path: Path) -> None:
+    empty = Section("quiet-one", Result("quiet-one", "x", "x"))
+    sections = [Section("synthetic", synthetic_result()), empty]
+    (path,) = write_html(Report(Result("report", "x", "x"), sections), tmp_path / "a.html")
+    tab.open(path)
+    tab.send("Emulation.setEmulatedMedia", media="print")
+    shown = "(place => document.querySelector(place).checkVisibility())"
+    assert not tab.evaluate(f"{shown}('.quiet')")
+    assert tab.evaluate(f"{shown}('main > .printed')")
+    assert "quiet-one" in tab.evaluate("document.querySelector('main > .printed').textContent")
+
+
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("pages")

@@ -63,8 +63,6 @@ class Analysis:
     name: str
     question: str
     """One line for ``--help``."""
-    plain: str = ""
-    """What it looks at, for people who do not know the kernel: words of a list."""
     runner: str = ""
     """``module:function``; the function is called as ``run(kernel, **params)`` with a
     :class:`~kcensus.kernel.kernel.Kernel` and returns an :class:`~kcensus.results.Answer`. By
@@ -104,6 +102,8 @@ class Analysis:
     without_target: tuple[str, ...] = ()
     """Parameters that replace the target: if one of them is given and no target is, none is
     opened."""
+    plain: str = ""
+    """What it looks at, for people who do not know the kernel: words of a list."""
 
     def needs_target(self, spec: str | None, params: Mapping[str, object]) -> bool:
         """Return whether a target has to be opened for ``params``."""

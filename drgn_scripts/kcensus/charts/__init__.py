@@ -46,6 +46,8 @@ class ChartSpec:
     """Index of the color of the first column; a column has the same color in all charts."""
     measure: str = ""
     """The counted things, if the label of the first column is not enough."""
+    sharers: str = ""
+    """Column with the number of things that share the bar of a name: of caches merged into one."""
     parts: str = ""
     """Column with the names of the parts of a bar, each as long as its value in the only column of
     ``values``; rows of one bar follow one another."""
@@ -114,19 +116,26 @@ def chart(result: Result, spec: ChartSpec, most: int = _MAX_BARS) -> Chart:
     unit = columns[keys[0]].unit
     if spec.parts:
         return _by_part(table, keys[0], spec)
-    # A column keeps its color if others are missing.
+    if not spec.offset:
+        names, lengths = _rows(table, keys, spec)
+        has_some = lengths.any(axis=0)
+        if has_some.any():
+            keys = [key for key, wanted in zip(keys, has_some.tolist(), strict=True) if wanted]
+            lengths = lengths[:, has_some]
+    # A column keeps its color if others are missing or zero.
     colors = tuple(COLORS[spec.first_color + spec.values.index(key)] for key in keys)
     labels = tuple(printable(columns[key].heading(key)) for key in keys)
     if spec.offset:
         bars, note = _timeline(table, keys, spec, unit)
         return Chart(spec.title, labels, bars, unit, colors, spec.measure, note)
-    names, lengths = _rows(table, keys, spec)
     shown = _MAX_STEPS if spec.is_ordered else most
     bars = _bars(names, lengths[:shown], unit)
     rest = lengths[shown:].sum(axis=1)
     note = f"and {len(rest):,} more: {in_words(rest.sum(), unit)}" if len(rest) else ""
     measure = "" if unit is Unit.BYTES else spec.measure or labels[0]
-    return Chart(spec.title, labels if len(keys) > 1 else (), bars, unit, colors, measure, note)
+    return Chart(
+        spec.title, labels if len(spec.values) > 1 else (), bars, unit, colors, measure, note
+    )
 
 
 def _by_part(table: Table, key: str, spec: ChartSpec) -> Chart:
@@ -191,6 +200,10 @@ def _rows(
     numbers = [column.to_numpy(np.float64, na_value=np.nan) for column in columns]
     values = np.maximum(np.nan_to_num(np.stack(numbers, axis=1), posinf=0), 0)
     names = [*map(_name, table.frame[spec.names])]
+    if spec.sharers in table.columns:
+        numbers = pd.to_numeric(table.frame[spec.sharers], errors="coerce").fillna(1)
+        named = zip(names, numbers, strict=True)
+        names = [f"{name} + {more - 1:,.0f} merged" if more > 1 else name for name, more in named]
     if spec.is_ordered:
         return names, values
     code, unique = pd.factorize(np.array(names, object))

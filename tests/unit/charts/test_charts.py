@@ -31,7 +31,7 @@ def test_every_chart_shows_columns_of_its_table() -> None:
     assert len(declared) >= 8
     for analysis, spec in declared:
         columns = {table.name: table for table in analysis.tables()}[spec.table].columns
-        assert {*spec.values, spec.names} <= set(columns), spec
+        assert {*spec.values, spec.names, spec.sharers} - {""} <= set(columns), spec
         assert len({columns[key].unit for key in spec.values}) == 1, spec
         assert spec.first_color + len(spec.values) <= len(COLORS)
     names = [(analysis.name, spec.name) for analysis, spec in declared]
@@ -215,3 +215,23 @@ def test_colors_differ_for_the_color_blind(vision: str) -> None:
     seen = [lab(np.array(_VISION[vision]) @ linear(color)) for color in COLORS]
     distances = [np.linalg.norm(one - other) for one, other in itertools.combinations(seen, 2)]
     assert min(distances) > 20
+
+
+def test_a_bar_of_merged_caches_says_so_and_a_part_of_zeros_is_left_out() -> None:
+    columns = {
+        "name": (["a", "b"], Column(Unit.TEXT)),
+        "used": ([3, 2], Column(Unit.BYTES)),
+        "free": ([0, 0], Column(Unit.BYTES)),
+        "tail": ([1, 0], Column(Unit.BYTES)),
+        "users": ([8, 1], Column()),
+    }
+    result = Result("x", "x", "x", tables={"t": Table.of("T", columns)})
+    spec = ChartSpec("c", "t", "C", ("used", "free", "tail"), "name", sharers="users")
+    made = charts.chart(result, spec)
+    assert [bar.name for bar in made.bars] == ["a + 7 merged", "b"]
+    assert made.legend == ("used", "tail")
+    assert made.colors == (COLORS[0], COLORS[2])
+    # One part alone is named, too: the other ones are zero.
+    columns["tail"] = ([0, 0], Column(Unit.BYTES))
+    result = Result("x", "x", "x", tables={"t": Table.of("T", columns)})
+    assert charts.chart(result, spec).legend == ("used",)

@@ -194,14 +194,18 @@ def test_sections_are_in_the_order_of_their_findings(tmp_path: Path) -> None:
     assert '<details class="quiet"' not in path.read_text()
 
 
-def test_a_cell_has_no_tiles_of_zeros() -> None:
+def test_no_tiles_of_zeros(tmp_path: Path) -> None:
     def section(name: str, *values: int) -> Section:
         summary = {f"{name}{at}": Figure(value) for at, value in enumerate(values)}
         return Section(name, Result(name, "x", "x", summary=summary))
 
     cell = cell_html(Report(Result("report", "x", "x"), [section("a", 0, 7), section("b", 0)]))
     assert re.findall(r"<dt>(\w\d)</dt>", cell) == ["a1"]
-    # Alone, a result has all of its figures.
+    # Where all are 0, the first one says it.
+    alone = Report(Result("report", "x", "x"), [section("a", 0, 7), section("b", 0, 0)])
+    write_html(alone, tmp_path / "a.html")
+    lists = re.findall('<dl class="tiles">(.*?)</dl>', (tmp_path / "a.html").read_text(), re.DOTALL)
+    assert re.findall(r"<dt>(\w\d)</dt>", "".join(lists)) == ["a1", "b0"]
     assert re.findall(r"<dt>(\w\d)</dt>", cell_html(section("b", 0).result or Result("", "", "")))
 
 
@@ -209,7 +213,7 @@ def test_a_merged_cache_is_named_with_its_objects(tmp_path: Path) -> None:
     memory, users = {"slab:bio-0": 5, "slab:skbuff": 3}, {"slab:skbuff": "bios <b>"}
     finding = Finding(id="x", severity=Severity.NOTICE, title="t", memory=memory, users=users)
     (path,) = write_html(Result("x", "x", "x", findings=[finding]), tmp_path / "a.html")
-    assert "slab:skbuff (bios &lt;b&gt;)" in path.read_text()
+    assert "bios &lt;b&gt; (in slab:skbuff)" in path.read_text()
     assert finding_document(finding)["users"] == users
 
 

@@ -225,6 +225,7 @@ CHARTS = (
         "Largest slab caches",
         ("active_bytes", "free_bytes", "padding_bytes", "tail_bytes"),
         "cache",
+        sharers="users",
     ),
     ChartSpec(
         "waste",

@@ -35,7 +35,7 @@ from kcensus.results.findings import leaders
 from kcensus.results.graphs import picture_of
 
 _FOLDER = ("kcensus.render", "html")
-_PRINTED_ROWS = 25
+_PRINTED_ROWS = 12
 """Rows of a table on paper; ``page.css`` has the number, too."""
 _CELL_ROWS, _CELL_TEXT = 20, 160
 """Rows of a table in a notebook, and characters of a text in it."""

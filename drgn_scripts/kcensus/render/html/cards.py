@@ -39,9 +39,8 @@ def severities(findings: Sequence[tuple[str, Finding]]) -> list[tuple[str, int]]
 
 def places(finding: Finding) -> list[tuple[str, int, str]]:
     """Return the places of a finding's memory: name, bytes and color, the largest first."""
-    users = finding.users
     named = {
-        f"{place} ({users[place]})" if place in users else place: size
+        f"{of} (in {place})" if (of := finding.users.get(place)) else place: size
         for place, size in finding.memory.items()
     }
     ordered = sorted(named.items(), key=lambda place: -place[1])

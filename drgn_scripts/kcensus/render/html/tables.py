@@ -28,13 +28,17 @@ line."""
 
 
 def tiles(section: Section) -> list[tuple[str, str]]:
-    """Return the names and values of a section's most telling figures."""
+    """Return the names and values of a section's most telling figures, without zeros.
+
+    Where all are 0, the first one says it.
+    """
     summary = section.result.summary if section.result else {}
-    return [plain.shown_figure(key, summary[key]) for key in section.headline_keys(_MAX_HEADLINE)]
+    first = section.headline_keys(1)
+    return nonzero_tiles(section) or [plain.shown_figure(key, summary[key]) for key in first]
 
 
 def nonzero_tiles(section: Section) -> list[tuple[str, str]]:
-    """Return the tiles of a section without zeros, of which a report would have many."""
+    """Return the tiles of a section; empty if all are 0."""
     summary = section.result.summary if section.result else {}
     keys = section.headline_keys(_MAX_HEADLINE)
     return [plain.shown_figure(k, summary[k]) for k in keys if not _is_nothing(summary[k])]
