@@ -146,13 +146,14 @@ if dentries := answer("dentries"):
         " The command of a finding can return more: it drops unused dentries of all kinds, with"
         " pages shared by both kinds, and external names."
     )
-    directories = plots.directories(dentries)
+    if has_negative := bool(dentries.result.amount("negative")):
+        directories = plots.directories(dentries)
 
 # %% [markdown]
 # The pattern of names is a hint at the program: the differing parts, such as digits, are replaced.
 
 # %%
-if dentries:
+if dentries and has_negative:
     patterns = plots.name_patterns(dentries)
 
 # %% [markdown]
@@ -186,7 +187,8 @@ if kcopyd := answer("kcopyd"):
         f" **{kcopyd.text('total_bytes')}**: {kcopyd.text('job_bytes')} are kcopyd_job slabs,"
         f" {kcopyd.text('page_bytes')} pages to copy, {kcopyd.text('bio_bytes')} bios."
     )
-    jobs = plots.kcopyd_jobs(kcopyd)
+    if kcopyd.result.amount("jobs"):
+        jobs = plots.kcopyd_jobs(kcopyd)
 
 # %% [markdown]
 # ## Dying memory cgroups
@@ -201,7 +203,8 @@ if memcgs := answer("memcgs"):
         f" {memcgs.text('memcgs_online')} online ones, and hold"
         f" **{memcgs.text('offline_bytes')}**."
     )
-    pins = plots.dying_memcgs(memcgs)
+    if memcgs.result.amount("memcgs_offline"):
+        pins = plots.dying_memcgs(memcgs)
 
 # %% [markdown]
 # ## Patches

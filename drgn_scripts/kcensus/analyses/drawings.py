@@ -79,6 +79,7 @@ def ram_use(
 def _ram_bar(
     title: str, lengths: Mapping[str, int], whole: int, colors: Sequence[str], note: str = ""
 ) -> Chart:
-    legend = tuple(f"{name}: {human(size, Unit.BYTES)}" for name, size in lengths.items())
-    bar = Bar("RAM", tuple(lengths.values()), human(whole, Unit.BYTES))
-    return Chart(title, legend, (bar,), Unit.BYTES, tuple(colors), note=note)
+    parts = [(*use, color) for use, color in zip(lengths.items(), colors, strict=False) if use[1]]
+    legend = tuple(f"{name}: {human(size, Unit.BYTES)}" for name, size, _ in parts)
+    bar = Bar("RAM", tuple(size for _, size, _ in parts), human(whole, Unit.BYTES))
+    return Chart(title, legend, (bar,), Unit.BYTES, tuple(each[2] for each in parts), note=note)

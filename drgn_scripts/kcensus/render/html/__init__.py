@@ -61,7 +61,7 @@ def write_html(
     head, findings, sections = _parts(subject)
     style, script = _file("page.css"), _file("page.js")
     sections, quiet = _by_urgency(findings, sections)
-    explained = cards.explanations(findings)
+    explained = cards.explanations(leaders(findings) if brief else findings)
     context = _context(head, findings, sections) | {
         "is_page": True,
         "is_brief": brief,
@@ -141,6 +141,7 @@ def _by_urgency(
 def _context(head: Result, findings: Findings, sections: Sequence[Section]) -> dict[str, object]:
     return {
         "head": head,
+        "is_brief": False,
         "title": _title(head),
         "ram_bytes": head.machine.ram_bytes if head.machine else None,
         "cards": leaders(findings),

@@ -76,7 +76,7 @@ if (navigator.clipboard) {
 // print what is collapsed by the style alone.
 let closed = [];
 addEventListener("beforeprint", () => {
-  closed = [...document.querySelectorAll(".finding details:not([open])")];
+  closed = [...document.querySelectorAll("body:not(.brief) .finding details:not([open])")];
   for (const each of closed) each.open = true;
 });
 addEventListener("afterprint", () => { for (const each of closed) each.open = false; });
