@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import matplotlib as mpl
@@ -48,7 +49,8 @@ def run(name: str, monkeypatch: pytest.MonkeyPatch, **parameters: object) -> dic
 def bars(ax: Axes) -> list[tuple[str, float]]:
     containers = [each for each in ax.containers if isinstance(each, BarContainer)]
     lengths = pd.DataFrame([[bar.get_width() for bar in parts] for parts in containers]).sum()
-    names = [label.get_text() for label in ax.get_yticklabels()]
+    # The bar of a merged cache: "bio-3 + 1 merged".
+    names = [re.sub(r" \+ [\d,]+ merged$", "", each.get_text()) for each in ax.get_yticklabels()]
     return list(zip(names, lengths.astype(float), strict=True))
 
 

@@ -118,10 +118,8 @@ def chart(result: Result, spec: ChartSpec, most: int = _MAX_BARS) -> Chart:
         return _by_part(table, keys[0], spec)
     if not spec.offset:
         names, lengths = _rows(table, keys, spec)
-        has_some = lengths.any(axis=0)
-        if has_some.any():
-            keys = [key for key, wanted in zip(keys, has_some.tolist(), strict=True) if wanted]
-            lengths = lengths[:, has_some]
+        if some := np.flatnonzero(lengths.sum(axis=0)).tolist():
+            keys, lengths = [keys[place] for place in some], lengths[:, some]
     # A column keeps its color if others are missing or zero.
     colors = tuple(COLORS[spec.first_color + spec.values.index(key)] for key in keys)
     labels = tuple(printable(columns[key].heading(key)) for key in keys)
@@ -201,8 +199,8 @@ def _rows(
     values = np.maximum(np.nan_to_num(np.stack(numbers, axis=1), posinf=0), 0)
     names = [*map(_name, table.frame[spec.names])]
     if spec.sharers in table.columns:
-        numbers = pd.to_numeric(table.frame[spec.sharers], errors="coerce").fillna(1)
-        named = zip(names, numbers, strict=True)
+        sharers = pd.to_numeric(table.frame[spec.sharers], errors="coerce").fillna(1)
+        named = zip(names, sharers.tolist(), strict=True)
         names = [f"{name} + {more - 1:,.0f} merged" if more > 1 else name for name, more in named]
     if spec.is_ordered:
         return names, values

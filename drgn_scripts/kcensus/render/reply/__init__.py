@@ -218,6 +218,7 @@ def _next(report: Report) -> Iterator[list[str]]:
     serious = [each for _, each in leaders(report.findings) if matters(each)]
     worst = next((each for each in serious if not _is_own(each)), None)
     moment = "before and after this step" if worst and worst.remedies else "as it is now"
+    commands: tuple[str, ...]
     if worst is None:
         commands, why = _ASK_LOG, ": what you saw, at which time, and the output of this command"
     elif worst.holds:
