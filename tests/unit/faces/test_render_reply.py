@@ -46,13 +46,14 @@ def lines(text: str) -> list[str]:
 
 
 def test_the_worst_comes_first_and_the_rest_is_a_line_each() -> None:
-    text = reply(made(LESSER, WORST))
+    text = reply(made(LESSER, WORST, replace(LESSER, id="dentries-negative:2", title="8 more")))
     shown = lines(text)
     assert explain.kinds()["waits-deadlock"].plain in shown[1]
     assert WORST.title in shown[2]
-    assert [each for each in shown if explain.kinds()["dentries-negative"].plain in each] == [
-        each for each in shown if each.startswith("- ")
-    ]
+    others = [each for each in shown if each.startswith("- ")]
+    assert [LESSER.title in others[0], "8 more" in others[1], len(others)] == [True, True, 2]
+    # A kind is explained once.
+    assert text.count(explain.kinds()["dentries-negative"].plain) == 1
     # Each command is a line of its own, and none is for kcensus.
     commands = [line for line in shown if line.startswith("    ")]
     assert commands[:3] == ["    kill -KILL 1", "    wait", "    u x"]
@@ -78,12 +79,15 @@ def test_an_incomplete_report_says_so() -> None:
     assert "no problem of the kinds" not in text
     assert "incomplete" in text
     assert "the type struct x is missing" in text
+    nothing = Report(Result("report", "x", "6.1"), [Section("waits", None, "no types")])
+    assert "no problem" not in reply(nothing)
+    assert "no types" in reply(nothing)
     report = made(WORST)
     (section,) = report.sections
     assert section.result
     section.result.gaps.append(Gap("debug info of module a, b", "none", 1, "x"))
     shown = lines(reply(report))
-    assert {"    modinfo -n a", "    modinfo -n b"} <= {*shown}
+    assert {"    modinfo -n a b"} <= {*shown}
 
 
 def test_names_of_the_dump_are_inert() -> None:
@@ -107,6 +111,8 @@ def test_words_of_the_kernel_are_explained_once_outside_of_paths() -> None:
     last = lines(reply(made(finding)))[-1]
     assert last.count("kcopyd: ") == 1
     assert "bfq" not in last
+    # A word of a group stands for itself.
+    assert "CFQ: " in lines(reply(made(replace(finding, evidence="CFQ"))))[-1]
 
 
 def test_a_document_makes_the_same_text(tmp_path: Path) -> None:

@@ -40,7 +40,9 @@ _URGENCY = {
     Severity.NOTICE: "minor",
     Severity.INFO: "for information",
 }
-_OF_KCENSUS = re.compile(r"(?<![^\s(])`kcensus [^`]*`")
+_OF_KCENSUS = re.compile(r"(?<![^\s(])`kcensus [^`]*`| with -s\b")
+_INSTALL = "install it with `"
+"""Part of the reason of a gap that we can mend ourselves."""
 _CLAUSES = re.compile(r"(?<=[;.]) ")
 _OWN = "kcensus "
 """Beginning of a command that the reader cannot run."""
@@ -86,8 +88,14 @@ def _subject(report: Report) -> str:
     ]
     about = f"We have analysed {kind}{f' of {host}' if host else ''}"
     named = ", ".join(filter(None, facts))
-    pseudonyms = " Names in it are replaced by others." if machine.has_pseudonyms else ""
-    return f"{about}{f' ({named})' if named else ''}.{pseudonyms}"
+    remarks = [
+        "Names in it are replaced by others." if machine.has_pseudonyms else "",
+        f"The machine had crashed ({machine.taken_by}); the crash itself is not a part of this "
+        "analysis."
+        if machine.is_panic
+        else "",
+    ]
+    return " ".join(filter(None, (f"{about}{f' ({named})' if named else ''}.", *remarks)))
 
 
 def _moment(machine: Machine) -> Iterator[str]:
@@ -106,10 +114,10 @@ def _problems(report: Report) -> Iterator[list[str]]:
         worst, *others = serious
         yield from _in_full(worst, report.head.live)
         if others:
-            lines = [f"- {_one_line(each)}" for each in others[:_MAX_OTHERS]]
+            lines = [f"- {line}" for line in _in_lines(worst.kind, others[:_MAX_OTHERS])]
             more = len(others) - _MAX_OTHERS
             yield ["Also found:", *lines, *([f"- and {more} more."] if more > 0 else [])]
-    else:
+    elif report.results:
         yield from _healthy(report, is_whole=not (report.errors or _gaps(report)))
     if minor:
         titles = listed([_without_commands(each.title) for each in minor], 2, "; ")
@@ -159,8 +167,13 @@ def _advice(remedy: Remedy, finding: Finding, is_live: bool) -> Iterator[list[st
     yield undo
 
 
-def _one_line(finding: Finding) -> str:
-    return f"{_plain(finding)} ({_URGENCY[finding.severity]}; {_without_commands(finding.title)})"
+def _in_lines(known: str, findings: Iterable[Finding]) -> Iterator[str]:
+    """Yield a line for each finding; a kind that was explained before is not explained again."""
+    seen = {known}
+    for finding in findings:
+        title = f"({_URGENCY[finding.severity]}; {_without_commands(finding.title)})"
+        yield f"{'The same problem' if finding.kind in seen else _plain(finding)} {title}"
+        seen.add(finding.kind)
 
 
 def _healthy(report: Report, *, is_whole: bool) -> Iterator[list[str]]:
@@ -176,11 +189,6 @@ def _healthy(report: Report, *, is_whole: bool) -> Iterator[list[str]]:
     counters = f" {counted(agree, 'figure')} agree with the kernel's own counters." * bool(agree)
     if names:
         yield [f"We have examined: {_list(names)}.{counters}"]
-    if report.head.machine is not None and report.head.machine.is_panic:
-        yield [
-            f"The machine had crashed ({report.head.machine.taken_by}). The crash itself is not a "
-            "part of this analysis."
-        ]
 
 
 def _unfinished(report: Report) -> Iterator[list[str]]:
@@ -228,11 +236,11 @@ def _next(report: Report) -> Iterator[list[str]]:
         why = ", if the problem lasts: the output of these commands, twice, a minute apart"
     yield [f"What we need next{why}:"]
     yield [f"{_INDENT}{command}" for command in commands]
-    modules = dict.fromkeys(name for gap in _gaps(report) for name in modules_of(gap))
-    named = [*filter(None, map(pasteable, modules))]
-    if named:
-        yield ["Please send also the files of these modules, or say which packages they are from:"]
-        yield [f"{_INDENT}modinfo -n {name}" for name in named]
+    lacking = (modules_of(gap) for gap in _gaps(report) if _INSTALL not in gap.reason)
+    names = dict.fromkeys(filter(None, map(pasteable, chain.from_iterable(lacking))))
+    if names:
+        yield ["Please send also these files, or say which packages they are from:"]
+        yield [f"{_INDENT}modinfo -n {' '.join(names)}"]
     elif report.errors:
         yield ["To complete the analysis, we need the exact version of the kernel:"]
         yield [f"{_INDENT}{command}" for command in _ASK_TYPES]
@@ -253,7 +261,8 @@ def _sentences(texts: Iterable[str]) -> str:
 
 
 def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    """Return a text that begins in upper case, unless it begins with a name."""
+    return text[:1].upper() + text[1:] if re.match(r"[a-z]+ (?!\()", text) else text
 
 
 def _without_commands(text: str) -> str:
@@ -269,18 +278,19 @@ def _list(names: Sequence[str]) -> str:
 def _words(lines: Iterable[str]) -> list[str]:
     """Return the words of the kernel in a text, with their meanings, in the order of the text."""
     pattern, meanings = _known_words()
-    found = (meanings[match[0].lower()] for line in lines for match in pattern.finditer(line))
-    return [*dict.fromkeys(found)][:_MAX_WORDS]
+    words: dict[str, str] = {}
+    for line in lines:
+        for match in pattern.finditer(line):
+            words.setdefault(meanings[match[0].lower()], match[0])
+    return [f"{word}: {meaning}" for meaning, word in words.items()][:_MAX_WORDS]
 
 
 @functools.cache
 def _known_words() -> tuple[re.Pattern[str], dict[str, str]]:
-    """Return a pattern of all words, and the first of each group with its meaning."""
+    """Return a pattern of all words, and their meanings."""
     groups = tomllib.loads(files(__name__).joinpath("words.toml").read_text("utf-8"))
     meanings = {
-        word.lower(): f"{names.partition(',')[0]}: {meaning}"
-        for names, meaning in groups.items()
-        for word in names.split(", ")
+        word.lower(): meaning for names, meaning in groups.items() for word in names.split(", ")
     }
     every = "|".join(map(re.escape, sorted(meanings, key=len, reverse=True)))
     # No words inside of paths and other names.
