@@ -141,7 +141,7 @@ def write_files(subject: Result | Report, showing: Showing) -> bool:
             continue
         write = resolve_name(f"kcensus.render.{form}:write_{form}")
         if place == "-":
-            write(subject, stdout(encoding="utf-8"))
+            write(subject, stdout(encoding="utf-8" if form == "json" else None))
             continue
         with replacing(Path(place)) as part, part.open("w", encoding="utf-8") as file:
             write(subject, file)
