@@ -104,10 +104,11 @@ def patches(arguments: Arguments, opened: Sequence[Opened], _: Settings) -> Answ
 
 def patch(arguments: Arguments, _: Sequence[Opened], __: Settings) -> Answer:
     """Return the catalogue's information about a patch."""
-    known, wanted = load().patches, arguments["id"]
-    if wanted not in known:
-        raise AnswerError(f"unknown patch '{printable(wanted)}'{_near(wanted, known)}")
-    return answer({}, patch=patch_document(known[wanted]))
+    catalogue, wanted = load(), arguments["id"]
+    if wanted not in catalogue.patches:
+        near = _near(wanted, catalogue.patches)
+        raise AnswerError(f"unknown patch '{printable(wanted)}'{near}")
+    return answer({}, patch=patch_document(catalogue.patches[wanted], catalogue.distributions))
 
 
 def diff(arguments: Arguments, opened: Sequence[Opened], _: Settings) -> Answer:
