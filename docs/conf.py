@@ -17,7 +17,10 @@ exclude_patterns = ["pictures"]
 highlight_language = "sh"
 nitpick_ignore_regex = [
     # Libraries whose documentation is elsewhere: the site is built without network.
-    (r"py:.*", r"(?!kcensus).*")
+    (r"py:.*", r"(?!kcensus).*"),
+    # Modules, and names that are not public, are in signatures; they have no page.
+    (r"py:mod", r".*"),
+    (r"py:.*", r"kcensus\.(?!plots\.)\w+\..*"),
 ]
 
 myst_enable_extensions = ["attrs_block", "colon_fence", "deflist"]
@@ -25,7 +28,6 @@ myst_heading_anchors = 3
 
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
-autodoc_preserve_defaults = True
 python_maximum_signature_line_length = 80
 
 html_theme = "furo"

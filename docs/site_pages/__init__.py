@@ -71,13 +71,13 @@ def linked(text: str, file: Path, page: str) -> str:
 
 def _make(app: Sphinx) -> None:
     for outer, page in OUTER.items():
-        _write(page, linked((ROOT / outer).read_text("utf-8"), ROOT / outer, page))
+        _write(f"{page}.md", linked((ROOT / outer).read_text("utf-8"), ROOT / outer, page))
     for page, text in reference.pages().items():
         _write(page, text)
 
 
 def _write(page: str, text: str) -> None:
-    path = DOCS / f"{page}.md"
+    path = DOCS / page
     path.parent.mkdir(parents=True, exist_ok=True)
     # Sphinx reads again what is newer.
     if not path.exists() or path.read_text("utf-8") != text:
@@ -91,7 +91,20 @@ def _read(app: Sphinx, page: str, source: list[str]) -> None:
         source[0] = _PAGES.sub(lambda match: match[0] if [*DOCS.glob(match[1])] else "", source[0])
 
 
+def _docstring(
+    app: Sphinx, what: str, name: str, member: object, options: object, lines: list[str]
+) -> None:
+    """Show paragraphs that help does not wrap as they are."""
+    made: list[str] = []
+    is_verbatim = False
+    for line in lines:
+        is_verbatim = (is_verbatim and bool(line)) or line == "\b"
+        made += ["::", ""] if line == "\b" else [f"   {line}" if is_verbatim else line]
+    lines[:] = made
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("builder-inited", _make)
     app.connect("source-read", _read)
+    app.connect("autodoc-process-docstring", _docstring)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

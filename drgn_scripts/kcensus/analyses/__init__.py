@@ -54,6 +54,8 @@ class Param:
     help: str
     choices: tuple[str, ...] = ()
     """Names to complete; the value is several of them, separated by commas."""
+    is_file: bool = False
+    """Whether shells complete the value to a file."""
 
 
 @dataclass(frozen=True)

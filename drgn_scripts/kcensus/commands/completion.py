@@ -16,16 +16,21 @@ _PATH = (
 ``~`` are no part of its path."""
 
 
-def _print(shell: str) -> None:
+def script(shell: str) -> str:
+    """Return the script for a shell."""
     kind = get_completion_class(shell)
     assert kind is not None
-    root = click.get_current_context().find_root().command
-    made = kind(root, {}, "kcensus", COMPLETE_VARIABLE)
+    # The script names the command, and asks it when it completes.
+    made = kind(click.Command("kcensus"), {}, "kcensus", COMPLETE_VARIABLE)
     # Not source(), which runs bash for its version.
-    script = made.source_template % made.source_vars()
+    text = made.source_template % made.source_vars()
     for typed, path in _PATH if shell == "bash" else ():
-        script = script.replace(typed, path)
-    click.echo(script)
+        text = text.replace(typed, path)
+    return text
+
+
+def _print(shell: str) -> None:
+    click.echo(script(shell))
 
 
 COMMAND = command(

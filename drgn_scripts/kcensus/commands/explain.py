@@ -5,17 +5,21 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import click
-from rich.text import Text
 
 from kcensus import explain
 from kcensus.analyses import analyses
 from kcensus.commands import Exit
 from kcensus.commands.shared import options, values
 from kcensus.commands.shared.output import console
-from kcensus.render.screen import INDENT, Screen
 from kcensus.text import printable
+
+if TYPE_CHECKING:
+    from kcensus.render.screen import Screen
+
+_INDENT = 2
 
 _HELP = """Explain a finding or a term.
 
@@ -30,6 +34,8 @@ def _run(words: tuple[str, ...], showing: options.Showing) -> Exit:
     columns = [] if not wanted or kind or term else _columns(wanted)
     if wanted and not (kind or term or columns):
         raise click.UsageError(_unknown(wanted))
+    from kcensus.render.screen import Screen
+
     with console(showing) as made:
         screen = Screen(made)
         if not wanted:
@@ -44,13 +50,17 @@ def _run(words: tuple[str, ...], showing: options.Showing) -> Exit:
 
 
 def _list(screen: Screen) -> None:
+    from rich.text import Text
+
     kinds = explain.kinds().items()
     screen.section("Findings", [(Text(kind), [Text(each.title)]) for kind, each in kinds])
     screen.heading("Terms")
-    screen.prose(", ".join(explain.terms()), INDENT)
+    screen.prose(", ".join(explain.terms()), _INDENT)
 
 
 def _finding(kind: explain.Explanation, screen: Screen) -> None:
+    from rich.text import Text
+
     screen.prose(Text(f"{kind.kind}: {kind.title}", style="bold"))
     for heading, text in (
         ("In plain words", kind.plain),
@@ -61,17 +71,21 @@ def _finding(kind: explain.Explanation, screen: Screen) -> None:
         screen.blank()
         screen.heading(heading)
         for paragraph in text.strip().split("\n\n"):
-            screen.prose(" ".join(paragraph.split()), INDENT)
+            screen.prose(" ".join(paragraph.split()), _INDENT)
     _terms(kind.terms, screen)
 
 
 def _term(term: explain.Term, screen: Screen) -> None:
+    from rich.text import Text
+
     screen.prose(Text(term.name, style="bold"))
-    screen.prose(term.means, INDENT)
+    screen.prose(term.means, _INDENT)
     _terms(term.see, screen)
 
 
 def _terms(names: Iterable[str], screen: Screen) -> None:
+    from rich.text import Text
+
     rows = [(Text(name), [Text(each.means)]) for name in names if (each := explain.term(name))]
     if rows:
         screen.blank()

@@ -259,9 +259,9 @@ def test_the_wheel_has_one_import_package_and_the_catalogue(installed: Installed
     with zipfile.ZipFile(installed.wheel) as archive:
         names = [Path(name) for name in archive.namelist()]
     folders = {name.parts[0] for name in names}
-    packages = {folder for folder in folders if not folder.endswith(".dist-info")}
+    packages = {each for each in folders if not each.endswith((".dist-info", ".data"))}
     assert packages == {"kcensus", "kcensus_drgn.py"}
-    assert len(folders) == 3
+    assert len(folders) == 4
     checkout = {path.name for path in (ROOT / "kernel_patches/catalogue").rglob("*.toml")}
     assert len(checkout) > 40
     shipped = {name.name for name in names if name.suffix == ".toml" and "patches" in name.parts}
@@ -272,6 +272,16 @@ def test_the_wheel_has_one_import_package_and_the_catalogue(installed: Installed
     assert data <= {name.name for name in names}
     notebooks = {path.name for path in (ROOT / "notebooks").glob("*.py")}
     assert notebooks <= {name.name for name in names if name.parts[:2] == ("kcensus", "notebooks")}
+
+
+@pytest.mark.slow
+def test_the_wheel_has_man_pages_and_completion(installed: Installed) -> None:
+    share = installed.place / "share"
+    pages = {path.name for path in share.glob("man/man1/*")}
+    assert {"kcensus.1", "kcensus-report.1"} | {f"kcensus-{name}.1" for name in analyses()} <= pages
+    shells = ("bash-completion/completions/kcensus", "zsh/site-functions/_kcensus")
+    for script in (*shells, "fish/vendor_completions.d/kcensus.fish"):
+        assert "_KCENSUS_COMPLETE" in (share / script).read_text()
 
 
 @pytest.mark.slow

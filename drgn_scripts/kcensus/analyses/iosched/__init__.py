@@ -72,6 +72,7 @@ kernel. A trace has messages of CFQ and BFQ only if the kernel was built to log 
             None,
             "Read a trace: PREFIX or directory of blktrace's files, or a file with the output of "
             "blkparse; needs no TARGET.",
+            is_file=True,
         ),
     ),
     modules=MODULES,

@@ -44,6 +44,7 @@ cow_count, the threshold at the creation of the snapshot.
             str,
             None,
             "Read the kernel log from this file instead of from memory; needs no TARGET.",
+            is_file=True,
         ),
     ),
     modules=(

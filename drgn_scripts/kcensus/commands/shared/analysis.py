@@ -47,13 +47,14 @@ def _own_option(param: Param) -> click.Option:
     if param.type is bool:
         both = f"{flag}/--no-{flag[2:]}" if param.default else flag
         return click.Option([both], is_flag=True, default=bool(param.default), help=param.help)
+    complete = values.several_of(lambda: param.choices) if param.choices else None
     return click.Option(
         [flag],
         type=param.type,
         default=param.default,
         show_default=param.default is not None,
         help=param.help,
-        shell_complete=values.several_of(lambda: param.choices) if param.choices else None,
+        shell_complete=values.files if param.is_file else complete,
     )
 
 

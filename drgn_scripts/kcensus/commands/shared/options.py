@@ -271,9 +271,9 @@ def target(
     )
 
 
-def words(name: str, metavar: str) -> click.Argument:
+def words(name: str, metavar: str, complete: values.Completer = values.targets) -> click.Argument:
     """Return an argument that takes any number of words, which can be targets."""
-    return click.Argument([name], nargs=-1, metavar=metavar, shell_complete=values.targets)
+    return click.Argument([name], nargs=-1, metavar=metavar, shell_complete=complete)
 
 
 def showing(*, tables: bool = True, top: int = 10) -> list[click.Parameter]:
@@ -305,6 +305,7 @@ def showing(*, tables: bool = True, top: int = 10) -> list[click.Parameter]:
             "Write one JSON document, with all rows, to FILE; without FILE, print it.",
             is_flag=False,
             flag_value="-",
+            shell_complete=values.files,
         ),
         files("--csv", "DIR", "Write CSV files to DIR, with all rows."),
         files("--parquet", "DIR", "Write Parquet files to DIR, all rows."),
@@ -376,16 +377,16 @@ def catalogue() -> click.Option:
     return files("--catalogue", "DIR", words, multiple=True)
 
 
-class _Command(click.Command):
+class Command(click.Command):
     """A command with examples that fit where it runs."""
 
     def __init__(self, examples: Sequence[tuple[str, str]], *args: Any, **values: Any) -> None:
         super().__init__(*args, **values)
-        self._examples = examples
+        self.examples = examples
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        if self._examples:
-            self.epilog = f"\b\nExamples:\n{example_lines(self._examples)}"
+        if self.examples:
+            self.epilog = f"\b\nExamples:\n{example_lines(self.examples)}"
         super().format_epilog(ctx, formatter)
 
 
@@ -418,7 +419,7 @@ def command(
         return (resolve_name(run) if isinstance(run, str) else run)(**values)
 
     attributes = {"callback": callback, "params": [*params], "help": help_}
-    return _Command(examples, name, **attributes, context_settings=CONTEXT_SETTINGS)
+    return Command(examples, name, **attributes, context_settings=CONTEXT_SETTINGS)
 
 
 def group(name: str, help_: str, commands: Sequence[click.Command]) -> click.Group:

@@ -28,8 +28,13 @@ _VALIDATION = re.compile(r"^\[validate\b", re.MULTILINE)
 def targets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the bundled capsules; a target can also be a file."""
     names = [name for name in CAPSULES if incomplete and name.startswith(incomplete)]
+    return [*files(ctx, param, incomplete), *map(CompletionItem, names)]
+
+
+def files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Let the shell complete a path."""
     # The script for bash loses the text before an item for files.
-    return [CompletionItem(incomplete, type="file"), *map(CompletionItem, names)]
+    return [CompletionItem(incomplete, type="file")]
 
 
 def one_of(names: Callable[[], Iterable[str]]) -> Completer:
@@ -101,6 +106,15 @@ def notebooks() -> list[str]:
     from kcensus.commands.notebook.library import PACKAGED
 
     return sorted(path.stem for path in PACKAGED.glob("*.py"))
+
+
+def analyses_and_targets(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Return the first word of `kcensus watch`, analyses separated by commas, or targets."""
+    several = several_of(names_of_analyses) if not ctx.params.get(param.name or "") else None
+    found = several(ctx, param, incomplete) if several else []
+    return [*targets(ctx, param, incomplete), *found]
 
 
 def names_of_analyses() -> list[str]:

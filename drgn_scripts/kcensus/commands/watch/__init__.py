@@ -7,7 +7,7 @@ import re
 
 import click
 
-from kcensus.commands.shared import options
+from kcensus.commands.shared import options, values
 from kcensus.watch import MAX_ROWS
 
 _LOOPBACK = "127.0.0.1"
@@ -49,7 +49,7 @@ COMMAND = options.command(
     "watch",
     "kcensus.commands.watch.loop:run",
     [
-        options.words("words", "[ANALYSIS,…] [TARGET]"),
+        options.words("words", "[ANALYSIS,…] [TARGET]", values.analyses_and_targets),
         options.option(
             "every --interval",
             "INTERVAL",

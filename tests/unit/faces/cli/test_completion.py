@@ -54,6 +54,10 @@ def test_a_shell_that_is_not_named(capsys: Capture) -> None:
         (["notebook", "capacity_report", "sample-i"], {"sample-io"}),
         (["report", "sample-i"], {"sample-io"}),
         (["slab", "/a b/vmcore", "--fail-on", "crit"], {"critical"}),
+        (["fleet", "rep"], {"report"}),
+        (["watch", "dentries,mem"], {"dentries,memcgs"}),
+        (["capsule", "create", "--analyses", "slab,wai"], {"slab,waits"}),
+        (["completion", "z"], {"zsh"}),
     ],
 )
 def test_values_are_completed(words: list[str], completed: set[str]) -> None:
@@ -61,6 +65,13 @@ def test_values_are_completed(words: list[str], completed: set[str]) -> None:
     found = {value for value, kind in cli.completions(args, incomplete) if kind == "plain"}
     assert completed <= found
     assert all(value.startswith(incomplete) for value in found)
+
+
+@pytest.mark.parametrize(
+    "words", [["slab", "--json"], ["iosched", "--trace"], ["kcopyd", "--log"], ["slab", "-s"]]
+)
+def test_paths_are_left_to_the_shell(words: list[str]) -> None:
+    assert [kind for _, kind in cli.completions(words, "/a b")] == ["file"]
 
 
 def test_names_of_tables_and_patches_are_all_there() -> None:
@@ -83,7 +94,7 @@ from kcensus import cli
 for words in (["slab", "--table"], ["dentries", "--only"], ["explain"], ["validate"],
               ["patches", "show"], ["notebook"], ["report"]):
     assert cli.completions(words, ""), words
-print(*{"numpy", "pandas", "drgn", "msgspec", "networkx"} & {*sys.modules})
+print(*{"numpy", "pandas", "drgn", "msgspec", "networkx", "rich"} & {*sys.modules})
 """
     assert subprocess.check_output([sys.executable, "-c", script], text=True) == "\n"
 
