@@ -25,6 +25,9 @@ nitpick_ignore_regex = [
 
 myst_enable_extensions = ["attrs_block", "colon_fence", "deflist"]
 myst_heading_anchors = 3
+# Options begin with two dashes.
+smartquotes = False
+default_role = "literal"
 
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"

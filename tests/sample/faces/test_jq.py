@@ -9,21 +9,19 @@ import json
 import re
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
 from kcensus import cli
 from kcensus.analyses import analyses
+from tests.pages import pages
 
-ROOT = Path(__file__).parents[3]
-_TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _HELP = [line for analysis in analyses().values() for line, _ in analysis.examples]
 _EXAMPLE = re.compile(r"kcensus (\S+) \S+ --json \| jq ((?:-[cr]+ )?)('[^']*'|\S+)")
 EXAMPLES = sorted(
     {
         match.groups()
-        for text in [*(path.read_text("utf-8") for path in _TEXTS), *_HELP]
+        for text in [*(path.read_text("utf-8") for path in pages()), *_HELP]
         for match in _EXAMPLE.finditer(text)
     }
 )

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Man pages, and scripts for completion, as packages install them below /usr/share.
 
-``./run man`` and the build of a wheel write them (``hatch_build.py``); the :class:`Manual` of each
-command is the reference of the site, too. The pages are not made by click-man, whose pages lack
-examples, headings of options, and the sections of ``kcensus --help``.
+``./run man`` and the build of a wheel write them (``contrib/hatch_build.py``); the :class:`Manual`
+of each command is the reference of the site, too. The pages are not made by click-man, whose pages
+lack examples, headings of options, and the sections of ``kcensus --help``.
 """
 
 from __future__ import annotations

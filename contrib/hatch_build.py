@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Adds man pages and scripts for completion to the wheel, below share/.
 
-``python hatch_build.py DIRECTORY [VERSION]`` writes them to a directory: `./run man`.
+``python contrib/hatch_build.py DIRECTORY [VERSION]`` writes them to a directory: `./run man`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-_ROOT = Path(__file__).parent
+_ROOT = Path(__file__).parents[1]
 _SHARE = _ROOT / "build" / "share"
 
 
