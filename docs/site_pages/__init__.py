@@ -9,6 +9,8 @@ import posixpath
 import re
 from pathlib import Path
 
+from pygments.lexer import RegexLexer, bygroups
+from pygments.token import Generic, Text
 from sphinx.application import Sphinx
 
 from site_pages import reference
@@ -34,6 +36,24 @@ _PAGES = re.compile(r"^((?:\w+/)?\w*\*)\n", re.MULTILINE)
 """Names of pages in a table of contents that may be missing."""
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?![a-z]+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 _BLOCK = re.compile(r"(^```.*?^```$|^:::.*?$|^(?: {4}|\t).*?$)", re.MULTILINE | re.DOTALL)
+
+
+class Console(RegexLexer):
+    """Commands behind ``$``, and their output, in which Pygments' own lexer sees prompts."""
+
+    name = "kcensus console"
+    tokens = {
+        "root": [
+            (r"^(\$ )(.*\\\n)", bygroups(Generic.Prompt, Text), "more"),
+            (r"^(\$ )(.*\n)", bygroups(Generic.Prompt, Text)),
+            (r".*\n", Generic.Output),
+        ],
+        "more": [
+            (r"^(> )(.*\\\n)", bygroups(Generic.Prompt, Text)),
+            (r"^(> )(.*\n)", bygroups(Generic.Prompt, Text), "#pop"),
+            (r"", Text, "#pop"),
+        ],
+    }
 
 
 def linked(text: str, file: Path, page: str) -> str:
@@ -104,6 +124,7 @@ def _docstring(
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
+    app.add_lexer("console", Console)
     app.connect("builder-inited", _make)
     app.connect("source-read", _read)
     app.connect("autodoc-process-docstring", _docstring)

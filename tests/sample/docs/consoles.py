@@ -15,7 +15,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import AbstractContextManager, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
@@ -98,6 +98,12 @@ def run_page(page: Path, directory: Path) -> Iterator[tuple[Block, list[tuple[St
                 yield block, [(step, _output(step.command)) for step in steps(block)]
 
 
+def recorded_only() -> AbstractContextManager[object]:
+    """Leave out analyses that the samples were not recorded for."""
+    recorded = {name: analyses.analyses()[name] for name in recorded_analyses()}
+    return mock.patch.object(analyses, "_discover", return_value=recorded)
+
+
 @contextmanager
 def _as_a_reader(directory: Path) -> Iterator[None]:
     """Have the width of the documentation, the recorded analyses, and `kcensus` in the PATH."""
@@ -107,7 +113,6 @@ def _as_a_reader(directory: Path) -> Iterator[None]:
         f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m kcensus "$@"\n'
     )
     (programs / "kcensus").chmod(0o755)
-    recorded = {name: analyses.analyses()[name] for name in recorded_analyses()}
     settings = {
         "COLUMNS": _COLUMNS,
         "PATH": f"{programs}:{os.environ['PATH']}",
@@ -116,10 +121,7 @@ def _as_a_reader(directory: Path) -> Iterator[None]:
     before = Path.cwd()
     os.chdir(directory)
     try:
-        with (
-            mock.patch.object(analyses, "_discover", return_value=recorded),
-            mock.patch.dict(os.environ, settings),
-        ):
+        with recorded_only(), mock.patch.dict(os.environ, settings):
             yield
     finally:
         os.chdir(before)

@@ -24,10 +24,10 @@ from unittest import mock
 from rich.console import Console
 from rich.text import Text
 
-from kcensus import analyses, cli
+from kcensus import cli
 from kcensus.render import screen
 from tests.pages import ROOT
-from tests.running import recorded_analyses
+from tests.sample.docs.consoles import recorded_only
 
 PICTURES = ROOT / "docs" / "pictures"
 HASHES = PICTURES / "pages.json"
@@ -56,7 +56,7 @@ TERMINALS = {"report": Terminal("report sample", 33), "waits": Terminal("waits s
 PAGES = {
     "page": Page("report sample"),
     "page-dark": Page("report sample", scheme="dark"),
-    "graph": Page("waits sample-waits", width=900, height=420, place="figure.ring"),
+    "graph": Page("waits sample-waits", width=900, height=396, place="figure.ring"),
 }
 
 
@@ -68,7 +68,7 @@ def terminal(picture: Terminal) -> str:
         consoles.append(_recorder())
         return consoles[-1]
 
-    with _recorded(), mock.patch.object(screen, "console_for", console_for):
+    with recorded_only(), mock.patch.object(screen, "console_for", console_for):
         assert cli.main(picture.command.split()) == 0
     (console,) = consoles
     shown = console.export_text(styles=True).splitlines()
@@ -92,7 +92,7 @@ def _recorder() -> Console:
 def html(picture: Page, directory: Path) -> Path:
     """Write the HTML page of a command."""
     path = directory / "page.html"
-    with _recorded(), redirect_stdout(io.StringIO()):
+    with recorded_only(), redirect_stdout(io.StringIO()):
         assert cli.main([*picture.command.split(), "--html", str(path)]) == 0
     return path
 
@@ -104,12 +104,6 @@ def fingerprint(page: Path) -> str:
 
 def _without_version(text: str) -> str:
     return text.replace(version("kcensus"), "0.2.0")
-
-
-def _recorded() -> mock._patch[object]:
-    """Leave out analyses that the samples were not recorded for."""
-    recorded = {name: analyses.analyses()[name] for name in recorded_analyses()}
-    return mock.patch.object(analyses, "_discover", return_value=recorded)
 
 
 def fingerprints() -> Mapping[str, str]:

@@ -67,11 +67,11 @@ def manuals(kcensus: click.Group) -> list[Manual]:
     formatter = context.make_formatter()
     kcensus.format_epilog(context, formatter)
     _read_epilog(str(kcensus.epilog), whole)
-    listed = {name: dict.fromkeys(names) for name, names in
-              (("Analyses", analyses()), ("Commands", commands()))}  # fmt: skip
     whole.sections = {
-        heading: [(name, summaries[name]) for name in names] for heading, names in listed.items()
-    } | whole.sections
+        "Analyses": [(name, summaries[name]) for name in analyses()],
+        "Commands": [(name, summaries[name]) for name in commands()],
+        **whole.sections,
+    }
     return [whole, *made]
 
 
@@ -150,9 +150,10 @@ def roff(manual: Manual, others: Sequence[str], version: str) -> str:
 
 
 def _usages(manual: Manual) -> Iterator[str]:
-    for each in manual.parts or [manual]:
+    for at, each in enumerate(manual.parts or [manual]):
         words = each.usage.removeprefix(each.name).strip()
-        yield from (f".B {_plain(each.name)}", _plain(words), ".br")
+        yield from ([".br"] if at else [])
+        yield from (f".B {_plain(each.name)}", _plain(words))
 
 
 def _body(manual: Manual, macro: str) -> Iterator[str]:
@@ -175,8 +176,9 @@ def _body(manual: Manual, macro: str) -> Iterator[str]:
             yield from (".TP", f"\\fB{_plain(names)}\\fP", *_text(words or "\\&"))
     if manual.notes:
         yield f".{macro} {'NOTES' if macro == 'SH' else 'Notes'}"
-        for note in manual.notes:
-            yield from (".PP", *_text(note))
+        for at, note in enumerate(manual.notes):
+            yield from ([".PP"] if at else [])
+            yield from _text(note)
 
 
 def _text(paragraph: str) -> list[str]:
