@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -91,3 +92,18 @@ def test_completion_is_where_shells_look(
 ) -> None:
     assert cli.main(["completion", shell]) == 0
     assert (share / place).read_text("utf-8") == capsys.readouterr().out
+
+
+def test_a_build_needs_click_only(tmp_path: Path) -> None:
+    """The build of a wheel has no other package, apart from those of hatchling."""
+    code = """
+import sys, pathlib
+before = {*sys.modules}
+from kcensus.cli import kcensus
+from kcensus.commands.shared import manual
+manual.write(pathlib.Path(sys.argv[1]), kcensus, "1")
+print(*{name.partition(".")[0] for name in {*sys.modules} - before} - {*sys.stdlib_module_names})
+"""
+    run = [sys.executable, "-c", code, str(tmp_path)]
+    imported = subprocess.check_output(run, text=True).split()
+    assert {*imported} <= {"click", "kcensus", "tomli"}
