@@ -193,7 +193,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             file, _, test = nodeid.partition("::")
-            if file.startswith("tests/sample/"):
+            if file.startswith("tests/sample/") and not file.startswith("tests/sample/docs/"):
                 file = "tests/sample"  # which examines each sample once
             words = known.intersection(re.split(r"[][ -]", test))
             return " ".join([file, *sorted(words)])
