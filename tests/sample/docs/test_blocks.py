@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import doctest
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -105,10 +106,12 @@ def test_other_languages_parse() -> None:
         tomllib.loads(block.text)
 
 
+def test_the_readme_is_short() -> None:
+    assert (ROOT / "README.md").read_text("utf-8").count("\n") <= 150
+
+
 def test_links_between_pages_lead_somewhere() -> None:
     # Those inside of docs/ are checked by Sphinx, too, with their anchors.
-    import re
-
     lost = [
         f"{name(page)}: {link}"
         for page in PAGES
