@@ -23,7 +23,7 @@ nitpick_ignore_regex = [
     (r"py:.*", r"kcensus\.(?!plots\.)\w+\..*"),
 ]
 
-myst_enable_extensions = ["attrs_block", "colon_fence", "deflist"]
+myst_enable_extensions = ["attrs_inline", "deflist"]
 myst_heading_anchors = 3
 # Options begin with two dashes.
 smartquotes = False
