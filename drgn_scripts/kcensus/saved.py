@@ -200,6 +200,7 @@ def _result(document: Mapping[str, Any]) -> results.Result:
         checks=[_check(each) for each in document["checks"]],
         findings=[_finding(each) for each in document["findings"]],
         gaps=[results.Gap(**_named(each, "what reason count effect")) for each in document["gaps"]],
+        provenance=document.get("provenance", ""),
         **_named(document, "measures nothing"),
     )
 

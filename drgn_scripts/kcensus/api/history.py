@@ -47,8 +47,8 @@ def history(
     :param subject: rows of the table, such as slab caches; empty in a summary
     :param since: time of the first record; UTC without a time zone
     :param until: time of the last record; UTC without a time zone
-    :return: sorted by host and time; ``attrs`` has ``store``, ``records``, ``hosts``, and by column
-        ``help``
+    :return: sorted by host and time; ``attrs`` has ``store``, ``provenance`` (how it was recorded,
+        if that is unusual), ``records``, ``hosts``, and by column ``help``
     :raises StoreError: it is not a store, or it is damaged
     """
     require_store()
@@ -72,6 +72,7 @@ def history(
     frame = frame[[*layout.COLUMNS]].sort_values(_SORTED_BY, ignore_index=True)
     frame.attrs = {
         "store": str(path),
+        "provenance": dataset.provenance(path),
         "records": int(frame["record"].nunique()),
         "hosts": sorted(frame["host"].unique()),
         "help": {name: help_ for name, (_, help_) in layout.COLUMNS.items()},
@@ -104,6 +105,7 @@ def trend(
     :raises KeyError: a column of :func:`kcensus.history` is missing
     """
     require_store("scipy")
+    from kcensus.store.dataset import provenance
     from kcensus.store.growth import FIRST_TABLES, growth
     from kcensus.store.selection import present, select
     from kcensus.store.trends import amounts, context_of
@@ -111,12 +113,17 @@ def trend(
     if isinstance(source, pd.DataFrame):
         rows = amounts(source)
         name = str(source.attrs.get("store", "a history"))
-        made = growth(source if rows.empty else rows, name, context=context_of(source))
+        made = growth(
+            source if rows.empty else rows, name, context=context_of(source),
+            provenance=str(source.attrs.get("provenance", "")),
+        )  # fmt: skip
         return Result(made, FIRST_TABLES)
     metrics, hosts = (_several(each) or () for each in (metric, host))
     store = Path(source)
     rows, context = select(store, metrics=metrics, hosts=hosts, since=_time(since))
-    result = growth(rows, str(source), context=context, now=present(store))
+    result = growth(
+        rows, str(source), context=context, now=present(store), provenance=provenance(store)
+    )
     return Result(result, () if metrics else FIRST_TABLES)
 
 

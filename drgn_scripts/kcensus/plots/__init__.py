@@ -32,9 +32,11 @@ from kcensus.api.answers import Report, Result
 from kcensus.catalogue import load
 from kcensus.charts import COLORS, Bar, Chart, ChartSpec, in_words
 from kcensus.charts import chart as bars_of
+from kcensus.charts.forecast import forecasts as forecasts_of
 from kcensus.human import human
 from kcensus.plots import drawing
 from kcensus.plots.drawing import style
+from kcensus.plots.forecast import draw as draw_forecast
 from kcensus.results import Machine, Unit
 from kcensus.text import printable
 
@@ -48,6 +50,8 @@ __all__ = (
     "charts",
     "directories",
     "dying_memcgs",
+    "forecast",
+    "forecasts",
     "growth",
     "kcopyd_jobs",
     "list_lru_owners",
@@ -215,6 +219,33 @@ def before_after(
         bars.append(Bar("", (0, second), in_words(second, unit) + change))
     legend = (f"before: Linux {older.kernel}", f"after: Linux {newer.kernel}")
     return drawing.draw(Chart(title, legend, tuple(bars), unit), ax, together=2)
+
+
+def forecasts(trend: AnyResult) -> list[str]:
+    """Return the titles of the forecasts of a result of :func:`kcensus.trend`."""
+    return [each.title for each in forecasts_of(_plain(_of(trend, "trend")))]
+
+
+def forecast(trend: AnyResult, number: int = 0, *, ax: Axes | None = None) -> Axes:
+    """Draw a growth on its way to its limit: records, trend, band, and when the limit is reached.
+
+    >>> import kcensus
+    >>> from kcensus import plots
+    >>> axes = plots.forecast(kcensus.trend("sample-series"))
+    >>> axes.get_title(loc="left")
+    'lab: slab memory'
+
+    Where no forecast is honest, the plot says why. The HTML page of ``kcensus trend`` has the same
+    charts.
+
+    :param number: place in :func:`forecasts`, the first to reach its limit on top
+    """
+    every = forecasts_of(_plain(_of(trend, "trend")))
+    if not every:
+        return drawing.nothing(drawing.axes_for(ax, "Forecast", bars=1))
+    if not 0 <= number < len(every):
+        raise ValueError(f"{number} is not a forecast: there are {len(every)}, from 0 on")
+    return draw_forecast(every[number], ax)
 
 
 def growth(

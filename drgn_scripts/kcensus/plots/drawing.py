@@ -243,6 +243,11 @@ def shown(name: str, longest: int = MAX_NAME) -> str:
     return _literal(shortened(_drawable(name), longest))
 
 
+def shown_text(text: str) -> str:
+    """Return lines to draw, with glyphs of the font."""
+    return "\n".join(_literal(_drawable(line)) for line in text.splitlines())
+
+
 def _literal(text: str) -> str:
     return text.replace("$", r"\$")
 

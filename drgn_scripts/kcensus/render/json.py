@@ -121,6 +121,7 @@ def result_document(result: Result) -> dict[str, Any]:
         "unknown_tables": [name for name, table in own.items() if not table.is_known],
         "measures": result.measures,
         "nothing": printable(result.nothing),
+        **({"provenance": printable(result.provenance)} if result.provenance else {}),
         "tables": own,
         **every,
         "findings": [plain.finding_document(finding) for finding in result.findings],

@@ -42,6 +42,8 @@ _MEMCG_IDS = {
 """Series with that limit, and their names in sentences."""
 _MEMCGS = ("memcgs", "memcgs_online", "memcgs_offline")
 """Counts of memory cgroups, in any analysis."""
+_WHOLES = {("slab", "slab_bytes"), ("memcgs", "offline_bytes"), ("list-lru", "ids_in_use")}
+"""Amounts that stand for a growth."""
 _SLABS = ("slab", "dentries", "list-lru")
 """Analyses of slab memory and its objects."""
 _COPIES = {("kcopyd", "in_flight"): "number of copies in flight"}
@@ -102,12 +104,20 @@ def growth_of(analysis: str, metric: str, unit: str) -> str:
     """Return the name of the growth that a series is a part of.
 
     Caches, objects, dentries, lists and structures are parts of slab memory, in bytes or as counts;
-    what is no part of another amount is a growth of its own.
+    so are the amounts of memory cgroups, in bytes, and the numbers of them and of what pins them.
+    What is no part of another amount is a growth of its own.
     """
     if (analysis, metric) in _MEMCG_IDS or metric in _MEMCGS:
         return "memory cgroups"
+    if analysis == "memcgs":
+        return "memory of memory cgroups" if unit == Unit.BYTES.value else "memory cgroups"
     is_slab = analysis in _SLABS or metric.endswith("structure_bytes")
     return "slab memory" if is_slab else noun_of(analysis, metric, unit)
+
+
+def is_whole(analysis: str, metric: str) -> bool:
+    """Return whether a summary figure is the amount that others of its growth are parts of."""
+    return (analysis, metric) in _WHOLES
 
 
 def is_setting(analysis: str, metric: str) -> bool:

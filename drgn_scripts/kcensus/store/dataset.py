@@ -240,12 +240,22 @@ def _reason(error: Exception) -> str:
     return printable(text or str(error).partition("\n")[0].rpartition(": ")[2])
 
 
-def _files(store: Path, names: Iterable[str]) -> list[Path]:
+def provenance(store: Path) -> str:
+    """Return how the records of a store were made, as the description of its table says.
+
+    :raises StoreError: it is not a store
+    """
+    return printable(_table(located(store)).metadata().description or "")
+
+
+def _files(store: Path, table: DeltaTable, names: Iterable[str]) -> list[Path]:
     """Return the files of a table by their URIs.
 
-    Each is the escaped path of the store, and then host, day and name of the file as they are.
+    Each is the escaped path of the store, and then host, day and name of the file as they are; the
+    bundled store has no directories of days.
     """
-    return [store.joinpath(*name.split("/")[-3:]) for name in names]
+    parts = len(table.metadata().partition_columns) + 1
+    return [store.joinpath(*name.split("/")[-parts:]) for name in names]
 
 
 def _sync(store: Path, table: DeltaTable, record: Record) -> None:
@@ -257,7 +267,7 @@ def _sync(store: Path, table: DeltaTable, record: Record) -> None:
     root = Path(os.path.realpath(store))
     filters = [(name, "=", value) for name, value in _place(record).items()]
     files = [root / LOG / f"{version:020}.json" for version in latest]
-    files += _files(root, table.file_uris(file_pruning_predicate=filters))
+    files += _files(root, table, table.file_uris(file_pruning_predicate=filters))
     directories = {root / above for file in files for above in file.relative_to(root).parents}
     for path in (*files, *sorted(directories)):
         with contextlib.suppress(FileNotFoundError):  # the log has it in a checkpoint
@@ -320,7 +330,7 @@ def _check_size(store: Path, table: DeltaTable, matches: ds.Expression | None) -
 
     :raises OSError: what would be read is too large, or is no file, such as a FIFO
     """
-    for file in _files(store, table.file_uris()):
+    for file in _files(store, table, table.file_uris()):
         if not stat.S_ISREG(os.stat(file).st_mode):
             raise OSError(0, "something that is no regular file")
     rows = 0

@@ -75,6 +75,35 @@ class Slope:
     """Common divisor of all differences; 0 if they are not whole."""
     is_cut: bool
     """Whether the series had another regime before."""
+    middle: float
+    """Median time of the points, around which the rate may turn."""
+    noise: float
+    """Distance from the line that most points of the regime keep, :data:`CONFIDENCE` of them."""
+
+    def band(self, times: Floats) -> Floats:
+        """Return the line, and the edges of its band, at some times, shape (3, n).
+
+        New points are in the band if the regime goes on: it turns the line around its middle to the
+        ends of the interval of the rate, and adds the noise.
+        """
+        line = self.after + self.rate * (times - self.last)
+        away = times - self.middle
+        turned = [(rate - self.rate) * away for rate in (self.low, self.high)]
+        low, high = np.minimum(*turned) - self.noise, np.maximum(*turned) + self.noise
+        return np.array([line, line + low, line + high])
+
+    def until(self, value: float) -> tuple[float, float, float]:
+        """Return the seconds from the last point until the line, and the upper and the lower edge
+        of its band, reach a value above; infinite if they never do."""
+        middle = self.after - self.rate * (self.last - self.middle)
+        edges = (self.rate, 0.0), (self.high, self.noise), (self.low, -self.noise)
+        expected, earliest, latest = (
+            max(self.middle + (value - middle - noise) / rate - self.last, 0.0)
+            if rate > 0
+            else np.inf
+            for rate, noise in edges
+        )
+        return expected, earliest, latest
 
 
 def slope(times: Floats, values: Floats) -> Slope | None:
@@ -97,7 +126,7 @@ def slope(times: Floats, values: Floats) -> Slope | None:
         earlier, *_, usual = theil_sen(*medians(times[:start], values[:start]))
         if earlier * rate > 0:  # a part of a longer rise
             chance = min(chance, float(stats.combine_pvalues([chance, usual]).pvalue))
-    middle = float(np.median(binned[1] - rate * binned[0]))
+    height = float(np.median(binned[1] - rate * binned[0]))
     resolution = _resolution(given[start:])
     if rate:
         # An amount in large units can have grown by one more between the first and the last point.
@@ -106,8 +135,9 @@ def slope(times: Floats, values: Floats) -> Slope | None:
     return Slope(
         rate, low, high, chance,
         first=float(regime[0]), last=float(regime[-1]), points=len(regime),
-        before=middle + rate * float(regime[0]), after=middle + rate * float(regime[-1]),
-        resolution=resolution, is_cut=start > 0,
+        before=height + rate * float(regime[0]), after=height + rate * float(regime[-1]),
+        resolution=resolution, is_cut=start > 0, middle=float(np.median(regime)),
+        noise=float(np.quantile(np.abs(given[start:] - height - rate * regime), CONFIDENCE)),
     )  # fmt: skip
 
 

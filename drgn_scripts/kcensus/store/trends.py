@@ -10,14 +10,12 @@ noise is around a line; of random walks, up to one in ten seems to grow or to sh
 from __future__ import annotations
 
 import enum
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from scipy import stats
 
@@ -30,16 +28,16 @@ from kcensus.store.ceilings import (
     Limit,
     is_hypothetical,
     is_setting,
+    is_whole,
     limit_of,
     noun_of,
 )
+from kcensus.store.points import SERIES, Clock, Series
 from kcensus.store.statistics import Slope, slope
 
 Ends = tuple[float, float, float]
 """Seconds to a limit: expected, earliest and latest; infinite where it may never be reached."""
 
-SERIES = ("host", "analysis", "part", "metric", "subject", "unit")
-"""Columns that together name a series."""
 NEEDED = (*SERIES, "record", "time", "boot", "uptime_seconds", "ram_bytes", "release", "value")
 """Columns of a history needed for trends."""
 CONTEXT = (("kcopyd", "limit"), ("slab", "reclaimable_bytes"))
@@ -53,14 +51,8 @@ _MIN_CHANGE = 0.001
 """Least change of a series that is more than steady, as a share of its value."""
 _MIN_STEPS = 2
 """Least change of it in multiples of its resolution."""
-_SAME_BOOT = 120.0
-"""Most seconds between computed times of one boot."""
-_MAX_AHEAD = 86400.0
-"""Most seconds by which a clock may be ahead of the reader's."""
 _STALE_INTERVALS, _STALE_SECONDS = 5, 3600.0
 """Intervals of its records, and seconds, after which a host is stale."""
-_COMPUTED = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\dZ|")
-"""A boot identified by its time, rounded to a minute; or by nothing."""
 
 
 class State(enum.Enum):
@@ -124,9 +116,19 @@ class Trend:
         return self.slope.rate if self.slope else 0.0
 
     @property
+    def after(self) -> float:
+        """The last value, without noise if there is a trend."""
+        return self.slope.after if self.slope else float(self.values[-1])
+
+    @property
     def span(self) -> float:
         """Seconds from the first to the last point of the trend."""
         return self.slope.last - self.slope.first if self.slope else 0.0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it stands for the growth that others are parts of."""
+        return self.part == "summary" and is_whole(self.analysis, self.metric)
 
     @property
     def is_at_limit(self) -> bool:
@@ -136,15 +138,15 @@ class Trend:
 
     @cached_property
     def until_limit(self) -> Ends | None:
-        """Seconds to the limit; None if the series does not grow, or has no limit."""
+        """Seconds to the limit; None if the series does not grow, or has no limit.
+
+        The earliest and the latest time are those of the band of the trend.
+        """
         if self.is_at_limit:
             return 0.0, 0.0, 0.0
         if not (self.slope and self.limit and self.is_current and self.state is State.GROWING):
             return None
-        room = max(self.limit.value - self.slope.after, 0.0)
-        rates = self.slope.rate, self.slope.high, self.slope.low
-        expected, earliest, latest = (room / rate if rate > 0 else np.inf for rate in rates)
-        return expected, earliest, latest
+        return self.slope.until(self.limit.value)
 
     @property
     def is_far(self) -> bool:
@@ -171,6 +173,12 @@ class Trends:
     """Hosts without recent records, and the time of their last record."""
     ahead: list[str]
     """Hosts with a boot in the future."""
+    series: Series
+
+    def points(self, trend: Trend) -> tuple[Floats, Floats, Numbers]:
+        """Return times, values and ordinals of boots of all points of a series, by time."""
+        key = (trend.host, trend.analysis, trend.part, trend.metric, trend.subject, trend.unit)
+        return self.series.points(self.series.members[key])
 
     def of(self, *states: State) -> list[Trend]:
         """Return the trends in any of the states."""
@@ -211,14 +219,15 @@ def trends(
     others = rows if context is None else context[list(NEEDED)].dropna(subset=["time"])
     records = pd.concat([rows, others]).drop_duplicates("record")
     records = records.sort_values(["host", "time"], kind="stable").reset_index(drop=True)
-    clock = _Clock.of(records, np.inf if now is None else now)
+    clock = Clock.of(records, np.inf if now is None else now)
     records["ordinal"] = clock.ordinal.to_numpy()
     records["seconds"] = clock.seconds.to_numpy()
     others = context_of(others)
     copies = _copies(pd.concat([rows, others]), clock)
     rows = rows[np.isfinite(rows["value"].astype(float))]
     rows = rows.sort_values(["host", "time"], kind="stable")
-    found = [*_all(rows, records, clock, copies, progress or SilentProgress())]
+    series = Series.of(rows, clock)
+    found = [*_all(series, rows, records, clock, copies, progress or SilentProgress())]
     _decide(found)
     # As objects: of strings, pandas makes an Arrow scalar each, which took 1.4 of 5 s.
     boots = records[records["record"].astype(object).isin(rows["record"].astype(object))]
@@ -239,75 +248,7 @@ def trends(
         boot=("boot", "first"), release=("release", "last"), records=("record", "size"),
         first=("time", "min"), last=("time", "max"),
     )  # fmt: skip
-    return Trends(found, table.drop(columns="ordinal"), stale, clock.ahead)
-
-
-@dataclass(frozen=True)
-class _Clock:
-    """The times of records, by record."""
-
-    seconds: pd.Series[float]
-    """Seconds since 1970; within a boot as exact as uptimes, if these are known."""
-    ordinal: pd.Series[int]
-    """Ordinal of the boot."""
-    ahead: list[str]
-    """Hosts with a boot in the future, which comes first."""
-
-    @staticmethod
-    def of(records: pd.DataFrame, now: float) -> _Clock:
-        seconds = _seconds(records)
-        # A clock that is set is no growth, and the time of a dump has whole seconds only.
-        uptime = records["uptime_seconds"].astype(float)
-        groups = [records["host"], _boots(records)]
-        known = uptime.notna().groupby(groups).transform("all")
-        booted = (seconds - uptime).groupby(groups).transform("median")
-        seconds = seconds.where(~known, booted + uptime)
-        latest = seconds.groupby(groups).transform("max")
-        is_ahead = latest > now + _MAX_AHEAD
-        # Boots are in the order of their last records, as several may be of one minute.
-        order = pd.DataFrame(
-            {"host": records["host"], "ahead": ~is_ahead, "last": latest, "boot": groups[1]}
-        )
-        kinds = order.drop_duplicates().sort_values(["host", "ahead", "last", "boot"])
-        kinds["ordinal"] = kinds.groupby("host").cumcount()
-        ordinal = order.merge(kinds, how="left")["ordinal"]
-        index = pd.Index(records["record"])
-        return _Clock(
-            pd.Series(seconds.to_numpy(float), index),
-            pd.Series(ordinal.to_numpy(np.int64), index),
-            sorted(records["host"][is_ahead].unique()),
-        )
-
-    def latest(self, rows: pd.DataFrame, names: Sequence[str]) -> npt.NDArray[np.bool_]:
-        """Return which rows are of the latest record with the same values in these columns."""
-        if rows.empty:
-            return np.zeros(0, bool)
-        ranks = pd.DataFrame({"ordinal": self.ordinal, "seconds": self.seconds})
-        order = ranks.sort_values(["ordinal", "seconds"], kind="stable").index
-        rank = rows["record"].map(pd.Series(np.arange(len(order)), order))
-        latest = rank.groupby([rows[name] for name in names]).transform("max")
-        return (rank == latest).to_numpy(bool)
-
-
-def _seconds(records: pd.DataFrame) -> pd.Series[float]:
-    return (records["time"] - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(seconds=1)
-
-
-def _boots(records: pd.DataFrame) -> pd.Series[str]:
-    """Return the identity of each record's boot; the records are sorted by host and time."""
-    names = records["boot"].astype(object)
-    is_computed = np.array([bool(_COMPUTED.fullmatch(boot)) for boot in names], bool)
-    some = records[is_computed]
-    uptime = some["uptime_seconds"].astype(float)
-    booted = _seconds(some) - uptime
-    before = some.shift()
-    is_near = (booted - booted.shift()).abs() <= _SAME_BOOT
-    begins = ((some["boot"] != before["boot"]) & ~is_near) | (uptime < uptime.shift())
-    begins &= some["host"] == before["host"]
-    counts = begins.groupby(some["host"]).cumsum()
-    names = names.copy()
-    names[is_computed] = [f"\0{count:09}" for count in counts]
-    return names
+    return Trends(found, table.drop(columns="ordinal"), stale, clock.ahead, series)
 
 
 def _stale(records: pd.DataFrame, now: float) -> dict[str, pd.Timestamp]:
@@ -320,51 +261,47 @@ def _stale(records: pd.DataFrame, now: float) -> dict[str, pd.Timestamp]:
     return found
 
 
-def _reclaimable(rows: pd.DataFrame, records: pd.DataFrame, clock: _Clock) -> dict[str, float]:
+def _reclaimable(rows: pd.DataFrame, records: pd.DataFrame, clock: Clock) -> dict[str, float]:
     some = rows[(rows["metric"] == "reclaimable_bytes") & (rows["part"] == "summary")]
-    return {each.host: each.rate for each in _all(some, records, clock, {}, SilentProgress())}
+    found = _all(Series.of(some, clock), some, records, clock, {}, SilentProgress())
+    return {each.host: each.rate for each in found}
 
 
 def _all(
+    found: Series,
     rows: pd.DataFrame,
     records: pd.DataFrame,
-    clock: _Clock,
+    clock: Clock,
     copies: Mapping[tuple[str, str], float],
     progress: Progress,
 ) -> Iterator[Trend]:
     """Yield the trend of each series, without its state."""
-    seconds = np.asarray(rows["record"].map(clock.seconds), np.float64)
-    ordinals = np.asarray(rows["record"].map(clock.ordinal), np.int64)
-    values = np.asarray(rows["value"], np.float64)
     ram = records.dropna(subset="ram_bytes").groupby("host")["ram_bytes"].last()
     is_latest = clock.latest(rows, SERIES[:4])
     running = clock.ordinal.groupby(records["host"].to_numpy()).max()
-    series = rows.groupby(list(SERIES), sort=False).indices
-    with progress.step("fitting trends", len(series)) as step:
-        # The keys are tuples, as several columns are grouped by.
-        for key, members in cast("Mapping[tuple[str, ...], Numbers]", series).items():
-            chosen, fitted = _latest_boot(seconds, values, ordinals, members)
+    with progress.step("fitting trends", len(found.members)) as step:
+        for key, members in found.members.items():
+            chosen, fitted = _latest_boot(found, members)
             host, analysis, part, metric, subject, unit = key
             limit = limit_of(analysis, metric, unit, ram.get(host), copies.get((host, subject)))
             yield Trend(
                 host, analysis, part, metric, subject, unit,
-                times=seconds[chosen],
-                values=values[chosen],
-                boot=int(ordinals[chosen[-1]]),
+                times=found.seconds[chosen],
+                values=found.values[chosen],
+                boot=int(found.ordinals[chosen[-1]]),
                 is_current=bool(is_latest[chosen[-1]]),
-                is_over=bool(ordinals[chosen[-1]] < running[host]),
+                is_over=bool(found.ordinals[chosen[-1]] < running[host]),
                 slope=fitted,
                 limit=limit,
             )  # fmt: skip
             step.advance()
 
 
-def _latest_boot(
-    seconds: Floats, values: Floats, ordinals: Numbers, members: Numbers
-) -> tuple[Numbers, Slope | None]:
+def _latest_boot(found: Series, members: Numbers) -> tuple[Numbers, Slope | None]:
     """Return the rows of a series in its latest boot with a slope, and the slope."""
+    seconds, values = found.seconds, found.values
     members = members[np.argsort(seconds[members], kind="stable")]
-    boots = ordinals[members]
+    boots = found.ordinals[members]
     for ordinal in np.unique(boots)[::-1]:
         chosen = members[boots == ordinal]
         if (fitted := slope(seconds[chosen], values[chosen])) is not None:
@@ -372,7 +309,7 @@ def _latest_boot(
     return members[boots == boots.max()], None
 
 
-def _copies(rows: pd.DataFrame, clock: _Clock) -> Mapping[tuple[str, str], float]:
+def _copies(rows: pd.DataFrame, clock: Clock) -> Mapping[tuple[str, str], float]:
     """Return the most copies in flight of each snapshot, by host and device.
 
     A limit missing from the latest record of the device, or unknown in it, was lifted.

@@ -29,8 +29,13 @@ finding, so that --fail-on can alert. The finding is at most a notice if the ker
 of the growth, if fewer than {URGENT_POINTS} records show it, or if the host has no recent record.
 Beyond {MAX_EXTRAPOLATION} times the span of its records, a series has no forecast and no finding.
 
+The band holds 95 % of new records if the growth goes on; its edges reach the limit at the earliest
+and the latest time. --html and --svg draw records, trend, band and limit.
+
 Without --metric, all amounts of all analyses get a trend; shares, settings and savings by patches
 do not."""
+
+_SVG = "Write the chart of the first growth, or of the one metric, as a picture."
 
 _UNITS = {"m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
@@ -59,20 +64,22 @@ def _run(
     showing: options.Showing,
 ) -> Exit:
     require_store("scipy")
+    from kcensus.store.dataset import provenance
     from kcensus.store.growth import BLOCKS, FIRST_TABLES, LETTERS, TABLES, growth
     from kcensus.store.selection import present, select
 
     check_output(showing)
     check_tables(showing, [spec.name for spec in TABLES])
-    is_screen = not any((showing.json, showing.csv, showing.parquet, showing.html))
+    is_screen = not any((showing.json, showing.csv, showing.parquet, showing.html, showing.svg))
     is_unicode = (stdout().encoding or "").lower().startswith("utf") or not is_screen
     with progress_bars(reading.no_progress) as progress:
         with progress.step("reading the store", 0):
             rows, context = select(store, metrics=metrics, hosts=hosts, since=since)
         levels = BLOCKS if is_unicode else LETTERS
         result = growth(
-            rows, str(store), context=context, now=present(store), levels=levels, progress=progress
-        )
+            rows, str(store), context=context, now=present(store), levels=levels,
+            provenance=provenance(store), progress=progress,
+        )  # fmt: skip
     # A user who asks for one metric wants its trend whichever way it goes.
     return show(result, showing, () if metrics else FIRST_TABLES)
 
@@ -96,15 +103,17 @@ COMMAND = options.command(
             type=_since,
         ),
         *options.showing(),
+        options.files("--svg", "FILE", _SVG),
         options.help_tables("kcensus.store.growth:TABLES"),
         *options.running(),
     ],
     _HELP,
     (
-        ("kcensus trend sample-series", "a store that comes with kcensus: it boots, then it grows"),
+        ("kcensus trend sample-series", "weeks of a guest that grows; they come with kcensus"),
         ("kcensus trend /var/lib/kcensus", "what grows on any host, the most urgent first"),
         ("kcensus trend store --host web7 --since 7d", "one host, in the last seven days"),
         ("kcensus trend store --metric slab.slab_bytes", "one figure of all hosts, also if steady"),
+        ("kcensus trend store --html growth.html --svg growth.svg", "charts, for a report"),
         (
             "kcensus trend store --fail-on warning --json",
             "for a monitor: status 1 if a week is left",

@@ -78,6 +78,7 @@ class Showing:
     """As :attr:`json`."""
     brief: bool = False
     """Whether a page shows findings alone."""
+    svg: Path | None = None
     top: int = 10
     tables: tuple[str, ...] = ()
     """Tables to show; the first ones of the analysis where empty."""

@@ -46,6 +46,7 @@ def check_output(showing: Showing) -> None:
         ("--reply", text),
         ("--html", showing.html),
         ("--dot", showing.dot),
+        ("--svg", showing.svg),
     )
     for (one, path), (other, same) in combinations(files, 2):
         if path and same and os.path.realpath(path) == os.path.realpath(same):
@@ -64,7 +65,7 @@ def check_output(showing: Showing) -> None:
                 "or give the file to write."
             )
     try:
-        for path in filter(None, (showing.html, document, text, showing.dot)):
+        for path in filter(None, (path for _, path in files)):
             check_replaceable(path)
         for directory in filter(None, (showing.csv, showing.parquet)):
             prepare(directory)
@@ -109,12 +110,12 @@ def show(
     from kcensus.sources import session
 
     session.keep(result)
-    if showing.dot:
-        from kcensus.render.graphs.dot import write_dot
-
-        write_dot(result, showing.dot)
-        click.echo(printable(str(showing.dot)), err=showing.json == "-")
-    if not write_files(result, showing) and not showing.dot:
+    pictures = {"dot:write_dot": showing.dot, "forecast:write_svg": showing.svg}
+    for writer, path in pictures.items():
+        if path:
+            resolve_name(f"kcensus.render.graphs.{writer}")(result, path)
+            click.echo(printable(str(path)), err=showing.json == "-")
+    if not write_files(result, showing) and not any(pictures.values()):
         from kcensus.render.terminal import write_terminal
 
         check_tables(showing, dict.fromkeys([*known, *result.tables]))

@@ -19,8 +19,10 @@ from typing import TypeAlias
 from markupsafe import Markup
 
 from kcensus.analyses.drawings import charts
+from kcensus.charts.forecast import forecasts
 from kcensus.human import human, human_ratio
 from kcensus.outputs import replacing
+from kcensus.render.graphs.forecast import svg as forecast_svg
 from kcensus.render.graphs.svg import legend
 from kcensus.render.graphs.svg import svg as graph_svg
 from kcensus.render.html import cards
@@ -153,6 +155,8 @@ def _context(head: Result, findings: Findings, sections: Sequence[Section]) -> d
         "anchor": anchor,
         "breakable": breakable,
         "charts": charts,
+        "forecasts": forecasts,
+        "forecast_svg": lambda forecast: Markup(forecast_svg(forecast)),
         "graph_legend": lambda: [(Markup(mark), words) for mark, words in legend()],
         "graph_svg": lambda panel: Markup(graph_svg(panel)),
         "headline": tiles,

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The trends of a history as a :class:`~kcensus.results.Result`, urgent growth first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+import pandas as pd
+
+from kcensus.human import human_seconds, listed
+from kcensus.progress import Progress
+from kcensus.results import Figure, Gap, Result, Unit
+from kcensus.results.tables import ALWAYS, TableSpec, make_tables
+from kcensus.store.growth.findings import findings
+from kcensus.store.growth.tables import BOOTS, FIRST_TABLES, TABLES, Shown
+from kcensus.store.growth.words import BLOCKS, LETTERS, course
+from kcensus.store.layout import UNNAMED
+from kcensus.store.statistics import MIN_POINTS
+from kcensus.store.trends import State, Trends, trends
+from kcensus.text import printable
+
+__all__ = ("BLOCKS", "FIRST_TABLES", "LETTERS", "TABLES", "course", "growth")
+_MAX_STALE = 3
+
+
+def growth(
+    history: pd.DataFrame,
+    name: str,
+    *,
+    context: pd.DataFrame | None = None,
+    now: float | None = None,
+    levels: str = BLOCKS,
+    provenance: str = "",
+    progress: Progress | None = None,
+) -> Result:
+    """Return the growth in a history, its rates, and the times to its limits.
+
+    :param history: a result of ``kcensus.history()``; every series in it gets a trend
+    :param name: of the store
+    :param context: rows without a trend that determine the severity of other series' growth
+    :param now: seconds since 1970; hosts without recent records have no urgent finding. None for a
+        history of hosts that no longer run
+    :param levels: characters of courses, the lowest one first
+    :param provenance: how the records were made, if that is unusual
+    :raises KeyError: a column is missing
+    """
+    found = trends(history, progress, context=context, now=now)
+    releases = ", ".join(dict.fromkeys(found.boots["release"]))
+    result = Result("trend", name, releases, measures=False, provenance=provenance)
+    hosts = found.boots["host"].unique()
+    seconds = [each.times[-1] - each.times[0] for each in found.all]
+    counts = {state: len(found.of(state)) for state in State}
+    ended = sum(not each.is_current for each in found.of(State.GROWING))
+    result.summary = {
+        "growing": Figure(counts[State.GROWING] - ended, label="series that grow"),
+        "grew": Figure(ended, label="series that grew and then ended"),
+        "shrinking": Figure(counts[State.SHRINKING], label="series that shrink"),
+        "no_trend": Figure(counts[State.STEADY], label="series without a trend"),
+        "too_few_points": Figure(counts[State.SHORT], label="series with too few points"),
+        "hosts": Figure(len(hosts), label="hosts"),
+        "boots": Figure(len(found.boots), label="boots"),
+        "records": Figure(int(found.boots["records"].sum()), label="records"),
+        "span_seconds": Figure(max(seconds, default=0.0), Unit.SECONDS, "longest series"),
+    }
+    specs: Sequence[TableSpec] = TABLES
+    if len(hosts) > 1:
+        specs = [_of_hosts(spec) for spec in TABLES]
+    result.tables = make_tables(specs, Shown(found, levels))
+    result.findings = [*findings(found)]
+    if not counts[State.GROWING] and not result.findings:
+        result.nothing = _nothing(counts, len(hosts), max(seconds, default=0.0))
+    result.gaps = [*_gaps(found, hosts)]
+    return result
+
+
+def _of_hosts(spec: TableSpec) -> TableSpec:
+    """Return a table of trends of several hosts, with the host first."""
+    if "host" not in spec.columns or spec is BOOTS:
+        return spec
+    host = {"host": replace(spec.columns["host"], show=ALWAYS)}
+    return replace(spec, columns=host | dict(spec.columns) | host)
+
+
+def _gaps(found: Trends, hosts: Iterable[str]) -> Iterator[Gap]:
+    short = len(found.of(State.SHORT))
+    if short and short < len(found.all):
+        why = f"fewer than {MIN_POINTS} points in each boot"
+        yield Gap("series", why, short, "the growth of these series is unknown")
+    if over := sum(each.is_over and each.slope is not None for each in found.all):
+        why = f"the running boot has fewer than {MIN_POINTS} points"
+        yield Gap("series", why, over, "trends of these series come from an earlier boot")
+    if stale := sorted(found.stale.items(), key=lambda each: each[1], reverse=True):
+        last = [f"{printable(host)}: {time:%Y-%m-%d %H:%M} UTC" for host, time in stale]
+        why = f"no recent record; the last ones are of {listed(last, _MAX_STALE, '; ')}"
+        effect = "later growth is unknown; findings are at most a notice"
+        yield Gap("hosts", why, len(stale), effect)
+    for names, why, effect in (
+        (found.ahead, "records with a time in the future",
+         "the boot of these records counts as the oldest"),
+        ([each for each in hosts if each in UNNAMED], "not the name of one host",
+         "records of several machines may be mixed"),
+    ):  # fmt: skip
+        if names:
+            yield Gap("hosts", f"{why}: {printable(', '.join(names))}", len(names), effect)
+
+
+def _nothing(counts: dict[State, int], hosts: int, seconds: float) -> str:
+    total, where = sum(counts.values()), f"{hosts:,} host{'s' * (hosts != 1)}"
+    if not total:
+        return "No series: the store has no record of these hosts, metrics and times."
+    if counts[State.SHORT] == total:
+        return f"Too few records: a trend needs {MIN_POINTS} of one boot ({total:,} series)."
+    return f"Nothing grows: {total:,} series of {where} over {human_seconds(seconds)}."
