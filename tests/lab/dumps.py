@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from . import host, image, qemu, truth
@@ -203,13 +204,20 @@ def _attempt(found: Kernel, case: Scenario, path: Path, seconds: float) -> None:
 
 @contextmanager
 def _boot(
-    kernel: Kernel, case: Scenario, directory: Path, more: list[str], seconds: float
+    kernel: Kernel,
+    case: Scenario,
+    directory: Path,
+    more: list[str],
+    seconds: float,
+    begin: datetime | None = None,
 ) -> Iterator[Machine]:
     """Boot a guest; if it fails, keep its console and say where."""
     initrd = image.build_image(kernel, case, directory)
     console = directory / "console.log"
     files = ["-kernel", str(kernel.image), "-initrd", str(initrd)]
     arguments = [*_arguments(kernel, case), *files, *more]
+    if begin is not None:
+        arguments = qemu.simulated(arguments, begin)
     what = f"{case.name} on {kernel.release}"
     with (
         qemu.keeping(console, f"{case.name}-{kernel.name}", what),
@@ -317,8 +325,12 @@ def _last_byte(path: Path) -> int:
 
 
 @contextmanager
-def live(kernel: str, scenario: str) -> Iterator[Live]:
-    """A guest in which ``scenario`` runs on, until the context ends."""
+def live(kernel: str, scenario: str, begin: datetime | None = None) -> Iterator[Live]:
+    """A guest in which ``scenario`` runs on, until the context ends.
+
+    :param begin: the start of a simulated clock, in UTC, that skips idle time; the guest is then
+        in the midst of its steps
+    """
     found, case = shared_kernel(kernel), load(scenario, kernel)
     host.install_packages()
     # Not in the cache: the path of a socket may have 107 bytes.
@@ -326,8 +338,9 @@ def live(kernel: str, scenario: str) -> Iterator[Live]:
         directory = Path(name)
         qmp = directory / "qmp"
         more = ["-qmp", f"unix:{qmp},server=on,wait=off"]
-        with _boot(found, case, directory, more, case.time_limit) as machine:
-            machine.phase("before")
+        with _boot(found, case, directory, more, case.time_limit, begin) as machine:
+            if begin is None:
+                machine.phase("before")
             yield Live(
                 release=found.release,
                 qmp=qmp,

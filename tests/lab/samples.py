@@ -2,9 +2,9 @@
 """Record the bundled samples again: ``python3 -m tests.lab samples [NAME]...``.
 
 Two guests, one workload: a kernel before the patches and one after them. A guest whose disk's
-scheduler starves writes, one with a deadlock, and the same deadlock on arm64. A series of a host
-that boots twice, and grows in its second boot. What the guests counted lies beside the tests that
-hold the samples against it.
+scheduler starves writes, one with a deadlock, and the same deadlock on arm64. A series of weeks,
+with a simulated clock, of a host that boots twice and grows. What the guests counted lies beside
+the tests that hold the samples against it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,12 @@ GUESTS = {
 SERIES = "sample-series"
 """A store; both boots are of one kernel."""
 _SERIES_KERNEL = "6.1"
-_BOOTS = {"quiet": 12, "growth": 40}
-"""Records of each scenario."""
-_SERIES_EVERY = 5
-"""Seconds between records."""
+_BOOTS = ((datetime(2026, 10, 19), 12), (datetime(2026, 10, 25, 12), 33))
+"""Begin, and records, of each boot of the scenario ``weeks``."""
+_SERIES_ANALYSES = "dentries,list-lru,memcgs,slab"
+_DESCRIPTION = (
+    "recorded with a simulated clock: one guest, {} records, each 12 simulated hours apart"
+)
 TRUTH = Path(__file__).parents[1] / "sample" / "truth"
 
 _KEPT = ("dentry-state", "slabinfo.4", "meminfo")
@@ -81,27 +84,33 @@ def make_series() -> None:
     path = DIRECTORY / SERIES
     with tempfile.TemporaryDirectory() as temporary:
         store = Path(temporary) / "store"
-        for scenario, count in _BOOTS.items():
-            with live(_SERIES_KERNEL, scenario) as guest:
-                series.record(guest, store, _SERIES_EVERY, count)
-                if scenario == "growth":
-                    rows = history(store).drop_duplicates("record").tail(count)
-                    names, cgroups = series.Work(guest).rates(rows["uptime_seconds"])
+        for begin, count in _BOOTS:
+            with live(_SERIES_KERNEL, "weeks", begin) as guest:
+                series.record_weeks(guest, store, count, _SERIES_ANALYSES)
+                rows = history(store).drop_duplicates("record").tail(count)
+                names, cgroups = series.Work(guest, "weeks").rates(rows["uptime_seconds"])
         shutil.rmtree(path, ignore_errors=True)
-        _copy_store(store, path)
+        records = sum(count for _, count in _BOOTS)
+        _copy_store(store, path, _DESCRIPTION.format(records))
     _write(SERIES, {"names": names, "cgroups": cgroups})
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-    say(f"{path}: {size:,} bytes, {sum(_BOOTS.values())} records")
+    say(f"{path}: {size:,} bytes, {records} records")
 
 
-def _copy_store(store: Path, path: Path) -> None:
-    """Copy a store as one file of sorted rows, and a log that does not name the directory."""
-    from deltalake import write_deltalake
+def _copy_store(store: Path, path: Path, description: str) -> None:
+    """Copy a store as one file of sorted rows, and a log that does not name the directory.
+
+    It has no directories of days, in which the same texts would be again and again.
+    """
+    from deltalake import DeltaTable, Schema, write_deltalake
 
     from kcensus.store import dataset
-    from kcensus.store.layout import LOG, ORDER
+    from kcensus.store.layout import LOG, ORDER, SCHEMA
 
-    dataset.prepare(path)
+    path.mkdir()
+    DeltaTable.create(
+        path, Schema.from_arrow(SCHEMA), partition_by=["host"], description=description
+    )
     rows = dataset.read(store).sort_by([(name, "ascending") for name in ORDER])
     write_deltalake(path, rows, mode="append", writer_properties=dataset.WRITING)
     for commit in (path / LOG).glob("*.json"):

@@ -5,27 +5,29 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from .dumps import Live, symbols
+from .host import LabError
 
 NAMES_PER_SECOND = 400
 """Names that the scenario ``growth`` looks up; none of them exists."""
 CGROUPS_PER_SECOND = 0.5
 """Memory cgroups that it makes."""
 _MAX_SECONDS = 900
+_POLL = 0.05
+"""Seconds between looks at the console of a guest with a simulated clock."""
 
 
 class Work:
-    """What a guest with the scenario ``growth`` did until now, by its own clock."""
+    """What a guest with the scenario ``growth`` or ``weeks`` did until now, by its own clock."""
 
-    def __init__(self, guest: Live) -> None:
-        words = (line.split() for line in guest.console.read_text(errors="replace").splitlines())
-        log = [each[1:] for each in words if len(each) == 4 and each[0] == "growth"]
-        self._times, self._names, self._cgroups = np.array(log, float).T
+    def __init__(self, guest: Live, scenario: str = "growth") -> None:
+        self._times, self._names, self._cgroups = np.array(_log(guest, scenario), float).T
         self._times /= 100
 
     def rates(self, uptime: pd.Series[float]) -> tuple[float, float]:
@@ -36,6 +38,13 @@ class Work:
             for counts in (self._names, self._cgroups)
         )
         return names, cgroups
+
+
+def _log(guest: Live, scenario: str) -> list[list[str]]:
+    """Return what a guest wrote to its console until now: times, names, cgroups."""
+    text = guest.console.read_text(errors="replace") if guest.console.exists() else ""
+    lines = text[: text.rfind("\n") + 1].splitlines()
+    return [words[1:] for line in lines if len(words := line.split()) == 4 and words[0] == scenario]
 
 
 def record(guest: Live, store: Path, every: int, count: int, analyses: str | None = None) -> None:
@@ -49,3 +58,23 @@ def record(guest: Live, store: Path, every: int, count: int, analyses: str | Non
     if analyses is not None:
         options.append(f"--analyses={analyses}")
     subprocess.run([*command, *options], check=True, capture_output=True, timeout=_MAX_SECONDS)
+
+
+def record_weeks(guest: Live, store: Path, count: int, analyses: str) -> None:
+    """Record a guest with a simulated clock each time that it says what it did until now."""
+    command = [sys.executable, "-m", "kcensus", "record", f"qmp:{guest.qmp}", f"--store={store}"]
+    for done in range(count):
+        guest.machine.extend(_MAX_SECONDS)
+        deadline = time.monotonic() + _MAX_SECONDS
+        while len(_log(guest, "weeks")) <= done:
+            guest.machine.check()
+            if time.monotonic() > deadline:
+                raise LabError(f"the guest took longer than {_MAX_SECONDS} s for its next hours")
+            time.sleep(_POLL)
+        guest.stop()
+        if len(_log(guest, "weeks")) != done + 1:
+            raise LabError("the guest went on before it was stopped")
+        # Its types are in BTF.
+        options = [f"--analyses={analyses}"]
+        subprocess.run([*command, *options], check=True, capture_output=True, timeout=_MAX_SECONDS)
+        guest.resume()
