@@ -9,9 +9,9 @@ from dataclasses import replace
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from matplotlib.dates import date2num
 
 import kcensus
+from kcensus.charts.forecast import forecasts
 from kcensus.store import StoreError
 from tests.notebooks.cells import assert_plots_show, bars, run
 
@@ -92,35 +92,18 @@ def test_explore(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_growth(monkeypatch: pytest.MonkeyPatch) -> None:
     variables = run("growth", monkeypatch)
-    history = kcensus.history("sample-series")
-    growing = kcensus.trend("sample-series").tables["growing"]
-    totals = growing[(growing["subject"] == "") & (growing["same_as"] == "")]
-    totals = totals[~totals["metric"].str.partition(".")[0].duplicated()]
+    result = kcensus.trend("sample-series")
+    made = forecasts(result.result)
     plots = [plt.figure(number).axes[0] for number in plt.get_fignums()]
-    assert len(plots) == min(len(totals), variables["charts"]) > 1
-    for ax, (_, row) in zip(plots, totals.iterrows(), strict=False):
-        analysis, metric = row["metric"].split(".")
-        points, line = ax.lines[:2]
-        same = history["analysis"].eq(analysis) & history["metric"].eq(metric)
-        same &= history["part"].eq("summary") & history["time"].ge(variables["starts"].max())
-        series = history[same].sort_values("time")
-        assert np.asarray(points.get_ydata()).tolist() == series["value"].to_list()
-        days = (series["time"] - series["time"].iloc[0]).dt.total_seconds().to_numpy() / 86400
-        fitted = np.asarray(line.get_ydata(), float)
-        in_regime = np.isfinite(fitted)
-        assert in_regime.sum() >= row["points"]
-        slope = np.polyfit(days[in_regime], fitted[in_regime], 1)[0]
-        assert slope == pytest.approx(row["rate_per_day"])
-        assert row["rate_per_day_low"] <= slope <= row["rate_per_day_high"]
-        # The band has the noise of the points, too.
-        values = series["value"].to_numpy()[in_regime]
-        edges = np.asarray(ax.collections[0].get_paths()[0].vertices)
-        times = date2num(  # type: ignore[no-untyped-call]  # Matplotlib lacks the type
-            series["time"].dt.tz_localize(None).to_numpy()[in_regime]
-        )
-        sides = [edges[np.abs(edges[:, 0] - time) < 1e-9, 1] for time in times]
-        pairs = zip(sides, values, strict=True)
-        assert np.mean([side.min() <= value <= side.max() for side, value in pairs]) >= 0.9
+    assert len(plots) == min(len(made), variables["charts"]) > 1
+    history = kcensus.history("sample-series", metric="slab_bytes", part="summary")
+    for ax, forecast in zip(plots, made, strict=False):
+        assert ax.get_title(loc="left") == forecast.title
+    records = [line for line in plots[0].lines if line.get_marker() == "."]
+    drawn = np.concatenate([np.asarray(line.get_ydata()) for line in records])
+    assert drawn.tolist() == history.sort_values("time")["value"].to_list()
+    row = result.tables["growing"].iloc[0]
+    assert made[0].reached[1] - made[0].last_record == pytest.approx(row["limit_seconds"], abs=2)
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,8 @@ def _forecast(row: dict[str, object], points: pd.DataFrame) -> Forecast:
     value, low, high = (_numbers(points[name]) for name in ("value", "low", "high"))
     measured = dict.fromkeys(boot[~is_trend])
     ends = [row[name] for name in ("earliest", "expected", "latest")]
-    known = [] if pd.isna(ends[1]) else _seconds([end or None for end in ends])
+    is_known = isinstance(ends[1], str) and ends[1] != ""
+    known = _seconds([end or None for end in ends]) if is_known else np.array([])
     limit = row["limit"]
     return Forecast(
         title=printable(str(row["title"])),
@@ -142,7 +143,7 @@ def _forecast(row: dict[str, object], points: pd.DataFrame) -> Forecast:
         high=high[is_trend],
         limit=printable(str(limit)) if isinstance(limit, str) else "",
         limit_value=float(str(row["limit_value"])) if isinstance(limit, str) else np.nan,
-        reached=tuple(np.nan_to_num(known, nan=np.inf).tolist()) if len(known) else (),
+        reached=tuple(np.nan_to_num(known, nan=np.inf).tolist()),
         says=printable(str(row["says"])),
     )
 

@@ -20,8 +20,8 @@ from kcensus.commands import Exit
 from kcensus.explain import explanation
 from kcensus.render.terminal import write_terminal
 from kcensus.results import Danger, Severity
-from kcensus.store.growth.chart import HEIGHT, chart
 from kcensus.store.growth import BLOCKS, LETTERS, course, growth
+from kcensus.store.growth.chart import HEIGHT, chart
 from kcensus.store.layout import bounded_host
 from kcensus.store.trends import trends
 from kcensus.text import printable
