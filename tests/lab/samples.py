@@ -78,7 +78,6 @@ def make(names: Sequence[str] = ()) -> None:
 
 
 def make_series() -> None:
-    from kcensus import history
     from kcensus.samples import DIRECTORY
 
     path = DIRECTORY / SERIES
@@ -87,12 +86,11 @@ def make_series() -> None:
         for begin, count in _BOOTS:
             with live(_SERIES_KERNEL, "weeks", begin) as guest:
                 series.record_weeks(guest, store, count, _SERIES_ANALYSES)
-                rows = history(store).drop_duplicates("record").tail(count)
-                names, cgroups = series.Work(guest, "weeks").rates(rows["uptime_seconds"])
+                log = [[int(word) for word in line] for line in series.log(guest, "weeks")]
         shutil.rmtree(path, ignore_errors=True)
         records = sum(count for _, count in _BOOTS)
         _copy_store(store, path, _DESCRIPTION.format(records))
-    _write(SERIES, {"names": names, "cgroups": cgroups})
+    _write(SERIES, {"last boot": log})
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     say(f"{path}: {size:,} bytes, {records} records")
 

@@ -24,10 +24,10 @@ _POLL = 0.05
 
 
 class Work:
-    """What a guest with the scenario ``growth`` or ``weeks`` did until now, by its own clock."""
+    """What a guest with the scenario ``growth`` did until now, by its own clock."""
 
-    def __init__(self, guest: Live, scenario: str = "growth") -> None:
-        self._times, self._names, self._cgroups = np.array(_log(guest, scenario), float).T
+    def __init__(self, guest: Live) -> None:
+        self._times, self._names, self._cgroups = np.array(log(guest, "growth"), float).T
         self._times /= 100
 
     def rates(self, uptime: pd.Series[float]) -> tuple[float, float]:
@@ -40,7 +40,7 @@ class Work:
         return names, cgroups
 
 
-def _log(guest: Live, scenario: str) -> list[list[str]]:
+def log(guest: Live, scenario: str) -> list[list[str]]:
     """Return what a guest wrote to its console until now: times, names, cgroups."""
     text = guest.console.read_text(errors="replace") if guest.console.exists() else ""
     lines = text[: text.rfind("\n") + 1].splitlines()
@@ -66,13 +66,13 @@ def record_weeks(guest: Live, store: Path, count: int, analyses: str) -> None:
     for done in range(count):
         guest.machine.extend(_MAX_SECONDS)
         deadline = time.monotonic() + _MAX_SECONDS
-        while len(_log(guest, "weeks")) <= done:
+        while len(log(guest, "weeks")) <= done:
             guest.machine.check()
             if time.monotonic() > deadline:
                 raise LabError(f"the guest took longer than {_MAX_SECONDS} s for its next hours")
             time.sleep(_POLL)
         guest.stop()
-        if len(_log(guest, "weeks")) != done + 1:
+        if len(log(guest, "weeks")) != done + 1:
             raise LabError("the guest went on before it was stopped")
         # Its types are in BTF.
         options = [f"--analyses={analyses}"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The bundled series: a host that boots twice, does nothing, then grows at a known rate."""
+"""The bundled series: weeks of a simulated clock, of a host that boots twice and grows."""
 
 from __future__ import annotations
 
@@ -9,23 +9,28 @@ from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
 import kcensus
+from kcensus.cli import main
+from kcensus.commands import Exit
 from kcensus.samples import DIRECTORY
 from kcensus.store import StoreError
+from kcensus.store.statistics import slope
 
 SERIES = "sample-series"
 _TRUTH = Path(__file__).parent / "truth" / f"{SERIES}.json"
 _DAY = 86400
-_MAX_BYTES = 200_000
+_MAX_BYTES = 300_000
 
 
 @pytest.fixture(scope="module")
-def rates() -> dict[str, float]:
-    """What the guest counted itself, per day."""
-    return {name: rate * _DAY for name, rate in json.loads(_TRUTH.read_text()).items()}
+def counted() -> pd.DataFrame:
+    """What the guest counted itself at each record of its last boot."""
+    log = json.loads(_TRUTH.read_text())["last boot"]
+    return pd.DataFrame(log, columns=["hundredths", "names", "cgroups"])
 
 
 @pytest.fixture(scope="module")
@@ -40,45 +45,74 @@ def growing() -> dict[tuple[str, str], dict[Hashable, Any]]:
     return {(row["metric"], row["subject"]): row for row in rows}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("metric", "subject", "of"),
-    [
-        ("dentries.directories.negative", "/srv/growth", {"names": 1}),
-        ("memcgs.memcgs_online", "", {"cgroups": 1}),
-        # Each cgroup has a dentry, too. sizeof(struct dentry) is 192.
-        ("slab.caches.active_bytes", "dentry", {"names": 192, "cgroups": 192}),
-    ],
-)
-def test_trends_are_what_the_guest_did(
-    growing: dict[tuple[str, str], dict[Hashable, Any]],
-    rates: dict[str, float],
-    metric: str,
-    subject: str,
-    of: dict[str, int],
+def test_its_clock_is_named_as_simulated(
+    rows: pd.DataFrame, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    row = growing[metric, subject]
-    rate = sum(rates[name] * factor for name, factor in of.items())
+    records, words = rows["record"].nunique(), "simulated clock"
+    assert words in rows.attrs["provenance"]
+    assert f"{records} records" in rows.attrs["provenance"]
+    document, page = tmp_path / "t.json", tmp_path / "t.html"
+    assert main(["trend", SERIES]) == Exit.DONE
+    assert words in capsys.readouterr().out
+    assert main(["trend", SERIES, "--json", str(document), "--html", str(page)]) == Exit.DONE
+    assert words in json.loads(document.read_text())["provenance"]
+    assert words in page.read_text()
+
+
+def test_all_clocks_of_the_guest_were_simulated(rows: pd.DataFrame) -> None:
+    records = rows.drop_duplicates("record").sort_values("time")
+    for _, boot in records.groupby("boot"):
+        wall = boot["time"].diff().dt.total_seconds().dropna()
+        uptime = boot["uptime_seconds"].diff().dropna()
+        assert wall.to_list() == pytest.approx([_DAY / 2] * len(wall), abs=60)
+        assert uptime.to_list() == pytest.approx(wall.to_list(), abs=2)
+    assert (records["time"].max() - records["time"].min()).days >= 21
+
+
+def test_records_are_what_the_guest_did(rows: pd.DataFrame, counted: pd.DataFrame) -> None:
+    latest = rows[rows["boot"] == rows["boot"].iloc[-1]]
+    offline = latest[(latest["metric"] == "memcgs_offline") & (latest["part"] == "summary")]
+    offline = offline.sort_values("time")
+    assert offline["value"].to_list() == counted["cgroups"].to_list()
+    late = offline["uptime_seconds"].to_numpy() - counted["hundredths"].to_numpy() / 100
+    assert late.min() >= -0.1  # a clock in memory is up to a tick early
+    assert late.max() <= 10
+
+
+def test_trend_is_what_the_guest_did(
+    growing: dict[tuple[str, str], dict[Hashable, Any]], counted: pd.DataFrame
+) -> None:
+    row = growing["memcgs.memcgs_offline", ""]
+    assert row["points"] >= 16
+    last = counted.tail(row["points"])
+    days = last["hundredths"] / 100 / _DAY
+    rate = np.polyfit(days, last["cgroups"], 1)[0]
     assert row["rate_per_day_low"] <= rate <= row["rate_per_day_high"]
     assert row["rate_per_day_high"] - row["rate_per_day_low"] < rate / 2
-    assert row["points"] >= 20
 
 
-@pytest.mark.slow
-def test_the_boot_that_does_nothing_has_no_trend(rows: pd.DataFrame) -> None:
-    first = rows[rows["boot"] == rows["boot"].iloc[0]]
-    assert first["record"].nunique() >= 12
-    result = kcensus.trend(first)
-    assert result.tables["growing"].empty, result.tables["growing"][["metric", "subject", "rate"]]
-
-
-@pytest.mark.slow
 def test_trends_do_not_cross_the_reboot(rows: pd.DataFrame) -> None:
-    boots = kcensus.trend(rows).tables["boots"]
-    assert len(boots) == 2
-    second = rows[rows["boot"] == rows["boot"].iloc[-1]]
+    boots = kcensus.trend(SERIES).tables["boots"]
+    assert len(boots) == rows["boot"].nunique() == 2
+    latest = rows["time"][rows["boot"] == rows["boot"].iloc[-1]]
     found = kcensus.trend(SERIES).tables["growing"]
-    assert (pd.to_datetime(found["since"]) >= second["time"].min().floor("s")).all()
+    assert (pd.to_datetime(found["since"]) >= latest.min().floor("s")).all()
+    # What the first boot held is gone in the second.
+    slabs = rows[(rows["metric"] == "slab_bytes") & (rows["part"] == "summary")]
+    before, after = (group["value"] for _, group in slabs.groupby("boot", sort=False))
+    assert after.iloc[0] < before.iloc[-1] / 2
+
+
+def test_a_forecast_of_half_of_the_records_holds_the_rest(rows: pd.DataFrame) -> None:
+    """The band of what was known earlier has the records that came later."""
+    slabs = rows[(rows["metric"] == "memcgs_offline") & (rows["boot"] == rows["boot"].iloc[-1])]
+    times = (slabs["time"] - slabs["time"].iloc[0]).dt.total_seconds().to_numpy(float)
+    values = slabs["value"].to_numpy(float)
+    half = len(values) // 2
+    fitted = slope(times[:half], values[:half])
+    assert fitted is not None
+    _, low, high = fitted.band(times[half:])
+    assert ((low <= values[half:]) & (values[half:] <= high)).mean() >= 0.9
 
 
 def test_series_is_small_and_has_all_analyses(rows: pd.DataFrame) -> None:

@@ -53,6 +53,8 @@ class Forecast:
     may never be reached; empty without a forecast."""
     says: str
     """The forecast in a sentence, or why there is none."""
+    note: str = ""
+    """How the records were made, if that is unusual."""
 
     @property
     def limit_words(self) -> str:
@@ -113,13 +115,13 @@ def forecasts(result: Result) -> list[Forecast]:
     rows, points = (table.frame for table in tables if table is not None)
     every = dict(iter(points.groupby("forecast"))) if len(points) else {}
     return [
-        _forecast(row, every[row["forecast"]])
+        _forecast(row, every[row["forecast"]], printable(result.provenance))
         for row in rows.to_dict("records")
         if row["forecast"] in every
     ]
 
 
-def _forecast(row: dict[str, object], points: pd.DataFrame) -> Forecast:
+def _forecast(row: dict[str, object], points: pd.DataFrame, note: str) -> Forecast:
     seconds = _seconds(points["time"])
     is_trend = points["is_trend"].to_numpy(bool)
     boot = points["boot"].to_numpy()
@@ -145,6 +147,7 @@ def _forecast(row: dict[str, object], points: pd.DataFrame) -> Forecast:
         limit_value=float(str(row["limit_value"])) if isinstance(limit, str) else np.nan,
         reached=tuple(np.nan_to_num(known, nan=np.inf).tolist()),
         says=printable(str(row["says"])),
+        note=note,
     )
 
 

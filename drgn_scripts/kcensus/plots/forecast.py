@@ -41,8 +41,8 @@ def draw(forecast: Forecast, ax: Axes | None) -> Axes:
     ax.set_ylim(0, forecast.top)
     drawing.scale(ax.yaxis, forecast.unit)
     drawing.scale_time(ax.xaxis)
-    says = textwrap.fill(forecast.says, _SHOWN)
-    ax.set_xlabel(drawing.shown_text(says), loc="left", fontsize="small")
+    says = "\n".join(textwrap.fill(each, _SHOWN) for each in (forecast.says, forecast.note))
+    ax.set_xlabel(drawing.shown_text(says.rstrip()), loc="left", fontsize="small")
     drawing.add_legend(ax)
     return ax
 

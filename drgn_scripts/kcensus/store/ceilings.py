@@ -42,7 +42,7 @@ _MEMCG_IDS = {
 """Series with that limit, and their names in sentences."""
 _MEMCGS = ("memcgs", "memcgs_online", "memcgs_offline")
 """Counts of memory cgroups, in any analysis."""
-_WHOLES = {("slab", "slab_bytes"), ("memcgs", "offline_bytes"), ("list-lru", "ids_in_use")}
+_WHOLES = {("slab", "slab_bytes"), ("memcgs", "offline_bytes"), ("memcgs", "memcgs_offline")}
 """Amounts that stand for a growth."""
 _SLABS = ("slab", "dentries", "list-lru")
 """Analyses of slab memory and its objects."""

@@ -58,6 +58,16 @@ PAGES = {
     "page-dark": Page("report sample", scheme="dark"),
     "graph": Page("waits sample-waits", width=900, height=396, place="figure.ring"),
 }
+CHARTS = {"growth": "trend sample-series"}
+"""Commands with ``--svg``."""
+
+
+def chart(command: str) -> str:
+    """Return the picture that a command writes."""
+    with tempfile.TemporaryDirectory() as directory, redirect_stdout(io.StringIO()):
+        path = Path(directory) / "chart.svg"
+        assert cli.main([*command.split(), "--svg", str(path)]) == 0
+        return path.read_text("utf-8")
 
 
 def terminal(picture: Terminal) -> str:
@@ -122,6 +132,8 @@ def draw() -> None:
     PICTURES.mkdir(exist_ok=True)
     for name, picture in TERMINALS.items():
         (PICTURES / f"{name}.svg").write_text(terminal(picture), "utf-8")
+    for name, command in CHARTS.items():
+        (PICTURES / f"{name}.svg").write_text(chart(command), "utf-8")
     with tempfile.TemporaryDirectory() as directory, chromium() as tab:
         for name, page in PAGES.items():
             path = html(page, Path(directory))

@@ -21,6 +21,13 @@ def test_terminals(name: str) -> None:
     assert (pictures.PICTURES / f"{name}.svg").read_text("utf-8") == drawn
 
 
+@pytest.mark.parametrize("name", pictures.CHARTS)
+def test_charts(name: str) -> None:
+    drawn = pictures.chart(pictures.CHARTS[name])
+    assert ET.fromstring(drawn).tag.endswith("svg")
+    assert (pictures.PICTURES / f"{name}.svg").read_text("utf-8") == drawn
+
+
 def test_pages() -> None:
     assert json.loads(pictures.HASHES.read_text()) == pictures.fingerprints()
 
@@ -28,6 +35,6 @@ def test_pages() -> None:
 def test_pictures_are_small_and_all_known() -> None:
     files = [path for path in pictures.PICTURES.iterdir() if path != pictures.HASHES]
     assert {path.name: size for path in files if (size := path.stat().st_size) > _MAX_BYTES} == {}
-    known = {f"{name}.svg" for name in pictures.TERMINALS}
+    known = {f"{name}.svg" for name in (*pictures.TERMINALS, *pictures.CHARTS)}
     known |= {f"{name}.webp" for name in pictures.PAGES}
     assert {path.name for path in files} == known

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import datetime
+import textwrap
 from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 
 from kcensus.charts import COLORS, in_words
-from kcensus.charts.forecast import BAND, Forecast, forecasts, ticks
+from kcensus.charts.forecast import BAND, Floats, Forecast, forecasts, ticks
 from kcensus.outputs import OutputError, replacing
 from kcensus.results import Result
 from kcensus.text import printable
@@ -20,8 +21,8 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 12, 26, 262
 """Edges of the plot; times, and the legend, are below it."""
 _RECORD, _TREND, _LIMIT = COLORS[0], COLORS[1], "#d93a2b"
 _PAPER, _INK = "#ffffff", "#16181c"
-_MAX_LINE = 100
-"""Characters of the sentence below a chart in a file; a longer one is cut into two lines."""
+_MAX_LINE = 92
+"""Characters of a line below a chart in a file."""
 _DAY = 86400.0
 _STEPS = (900, 3600, 3 * 3600, 6 * 3600, 12 * 3600, _DAY, 2 * _DAY, 7 * _DAY, 14 * _DAY, 28 * _DAY)
 """Seconds between two dates on the axis; multiples of the last one if that is too short."""
@@ -52,7 +53,8 @@ class _Drawing:
     def __init__(self, forecast: Forecast, is_file: bool) -> None:
         self._of = forecast
         self._above = 28 if is_file else 0
-        height = _HEIGHT + self._above + (38 if is_file else 0)
+        below = [*_lines(forecast.says), *_lines(forecast.note)] if is_file else []
+        height = _HEIGHT + self._above + (4 + 16 * len(below) if is_file else 0)
         self.root = ElementTree.Element(
             "svg",
             {
@@ -69,7 +71,7 @@ class _Drawing:
             }  # fmt: skip
             self._add("rect", x=0, y=-self._above, width=_WIDTH, height=height, fill=_PAPER)
             self._text(forecast.title, 8, -8, **{"font-size": 15, "font-weight": 600})
-            for line, words in enumerate(_lines(forecast.says)):
+            for line, words in enumerate(below):
                 self._text(words, 8, _HEIGHT + 8 + 16 * line)
         self._axes()
         self._trend()
@@ -108,7 +110,7 @@ class _Drawing:
         style = {"stroke": "currentColor", **attributes}
         self._add("line", x1=x1, y1=y1, x2=x2, y2=y2, **style)
 
-    def _path(self, times: np.ndarray, values: np.ndarray) -> str:  # type: ignore[type-arg]
+    def _path(self, times: Floats, values: Floats) -> str:
         places = zip(times.tolist(), values.tolist(), strict=True)
         return " ".join(f"{self._x(time):.1f},{self._y(value):.1f}" for time, value in places)
 
@@ -211,7 +213,4 @@ def _date(moment: float, span: float) -> str:
 
 
 def _lines(sentence: str) -> list[str]:
-    if len(sentence) <= _MAX_LINE:
-        return [sentence]
-    cut = sentence.rfind(" ", 0, _MAX_LINE)
-    return [sentence[:cut], sentence[cut + 1 :]]
+    return textwrap.wrap(sentence, _MAX_LINE)

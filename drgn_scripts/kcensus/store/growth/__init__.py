@@ -68,7 +68,7 @@ def growth(
         specs = [_of_hosts(spec) for spec in TABLES]
     result.tables = make_tables(specs, Shown(found, levels))
     result.findings = [*findings(found)]
-    if not counts[State.GROWING] and not result.findings:
+    if counts[State.GROWING] == ended and not result.findings:
         result.nothing = _nothing(counts, len(hosts), max(seconds, default=0.0))
     result.gaps = [*_gaps(found, hosts)]
     return result
@@ -111,4 +111,8 @@ def _nothing(counts: dict[State, int], hosts: int, seconds: float) -> str:
         return "No series: the store has no record of these hosts, metrics and times."
     if counts[State.SHORT] == total:
         return f"Too few records: a trend needs {MIN_POINTS} of one boot ({total:,} series)."
+    if ended := counts[State.GROWING]:
+        return (
+            f"Nothing grows now: {ended:,} series of {where} grew before, in a boot that is over."
+        )
     return f"Nothing grows: {total:,} series of {where} over {human_seconds(seconds)}."

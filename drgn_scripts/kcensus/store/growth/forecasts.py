@@ -69,7 +69,9 @@ class Drawn:
             records = len(trend.times)
             return f"{records:,} record{'s' * (records != 1)} of a boot; a trend needs {MIN_POINTS}"
         if not trend.is_current:
-            return f"the {'boot' if trend.is_over else 'series'} of this trend is over"
+            if trend.is_over:
+                return f"the running boot has fewer than {MIN_POINTS} records of it"
+            return "the latest record lacks it"
         if trend.is_far:
             return (
                 f"the limit is more than {duration(MAX_EXTRAPOLATION * trend.span)} away,"

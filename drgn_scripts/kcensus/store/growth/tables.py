@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
-from itertools import islice
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -46,6 +45,8 @@ from kcensus.text import printable
 _MAX_PARTS, _MAX_PART = 2, 20
 """Fastest parts to name, and characters of their names."""
 _MAX_CHARTS = 2
+_NOT_PARTS = ("memcgs", "structures")
+"""Tables whose rows count the same again, by owner or by kind."""
 _TIMES = ("first", "last")
 
 
@@ -112,7 +113,7 @@ class _Growth(NamedTuple):
 
     name: str
     trends: list[Trend]
-    """The one that stands for it first, if it grows; then the most urgent ones."""
+    """Those with a limit first; among them the one that stands for all; then the most urgent."""
     levels: str
 
     @property
@@ -142,7 +143,7 @@ class _Growth(NamedTuple):
         parts = [
             each
             for each in self.trends[1:]
-            if each.subject and each.unit == lead.unit and each.part != "memcgs"
+            if each.subject and each.unit == lead.unit and each.part not in _NOT_PARTS
         ]
         parts.sort(key=lambda each: -each.rate)
         shown = {
@@ -160,7 +161,7 @@ def growths(found: Trends, levels: str) -> list[_Growth]:
             name = growth_of(trend.analysis, trend.metric, trend.unit)
             groups.setdefault((trend.host, name), []).append(trend)
     for each in groups.values():
-        each.sort(key=lambda trend: not (trend.is_whole and trend.limit))
+        each.sort(key=lambda trend: (trend.limit is None, not trend.is_whole))
     return [_Growth(name, trends, levels) for (_, name), trends in groups.items()]
 
 
@@ -291,12 +292,13 @@ FIRST_TABLES = ("growths", "chart")
 
 
 def _drawn(shown: Shown) -> list[_Line]:
-    """Return the charts of the first growths on their way to a limit."""
+    """Return the charts of the first forecasts, or why they have none."""
     lines: list[_Line] = []
-    trends = (each.trends[0] for each in shown.growths)
-    on_the_way = (each for each in trends if each.limit and each.slope and near(each))
-    for trend in islice(on_the_way, _MAX_CHARTS):
-        lines += [_Line("")] * bool(lines)
-        lines.append(_Line(printable(f"{trend.host}: {trend.words}")))
-        lines += map(_Line, chart(trend, amount, shown.levels))
+    for each in shown.drawn[:_MAX_CHARTS]:
+        trend = each.trend
+        if trend.slope and near(trend):
+            lines += [_Line("")] * bool(lines)
+            lines += map(_Line, [each.title, *chart(trend, amount, shown.levels)])
+        else:
+            lines.append(_Line(printable(f"{each.title}: {each.says}")))
     return lines
