@@ -7,8 +7,9 @@ and files of pictures draw the same :class:`Forecast`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -77,7 +78,7 @@ class Forecast:
     @property
     def top(self) -> float:
         """Highest value of the chart. The band is cut at the limit."""
-        return _ROOM * (self.limit_value if self.shows_limit else self._highest)
+        return float(_ROOM * (self.limit_value if self.shows_limit else self._highest))
 
     def band(self) -> tuple[Floats, Floats, Floats, Floats]:
         """Return times, trend, and the edges of its band, all cut where they reach the limit."""
@@ -121,7 +122,7 @@ def forecasts(result: Result) -> list[Forecast]:
     ]
 
 
-def _forecast(row: dict[str, object], points: pd.DataFrame, note: str) -> Forecast:
+def _forecast(row: Mapping[Hashable, Any], points: pd.DataFrame, note: str) -> Forecast:
     seconds = _seconds(points["time"])
     is_trend = points["is_trend"].to_numpy(bool)
     boot = points["boot"].to_numpy()
@@ -144,7 +145,7 @@ def _forecast(row: dict[str, object], points: pd.DataFrame, note: str) -> Foreca
         low=low[is_trend],
         high=high[is_trend],
         limit=printable(str(limit)) if isinstance(limit, str) else "",
-        limit_value=float(str(row["limit_value"])) if isinstance(limit, str) else np.nan,
+        limit_value=float(row["limit_value"]) if isinstance(limit, str) else np.nan,
         reached=tuple(np.nan_to_num(known, nan=np.inf).tolist()),
         says=printable(str(row["says"])),
         note=note,

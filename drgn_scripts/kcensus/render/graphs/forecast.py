@@ -70,7 +70,7 @@ class _Drawing:
                 "font-family": "system-ui, sans-serif",
             }  # fmt: skip
             self._add("rect", x=0, y=-self._above, width=_WIDTH, height=height, fill=_PAPER)
-            self._text(forecast.title, 8, -8, **{"font-size": 15, "font-weight": 600})
+            self._text(forecast.title, 8, -8, font_size=15, font_weight=600)
             for line, words in enumerate(below):
                 self._text(words, 8, _HEIGHT + 8 + 16 * line)
         self._axes()
@@ -168,7 +168,7 @@ class _Drawing:
             return
         y = self._y(each.limit_value)
         self._line((_LEFT, y, _WIDTH - _RIGHT, y), stroke=_LIMIT, stroke_width=2)
-        self._text(each.limit_words, _LEFT + 4, y - 6, **{"font-weight": 600})
+        self._text(each.limit_words, _LEFT + 4, y - 6, font_weight=600)
         for place, time in enumerate(each.reached):
             if each.first <= time <= each.end and time > each.last_record:
                 x, is_expected = self._x(time), place == 1
