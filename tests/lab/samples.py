@@ -32,7 +32,7 @@ GUESTS = {
 SERIES = "sample-series"
 """A store; both boots are of one kernel."""
 _SERIES_KERNEL = "6.1"
-_BOOTS = ((datetime(2026, 10, 19), 12), (datetime(2026, 10, 25, 12), 33))
+_BOOTS = ((datetime(2026, 10, 19), 12), (datetime(2026, 10, 25, 12), 30))
 """Begin, and records, of each boot of the scenario ``weeks``."""
 _SERIES_ANALYSES = "dentries,list-lru,memcgs,slab"
 _DESCRIPTION = (

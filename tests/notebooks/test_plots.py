@@ -99,11 +99,15 @@ def test_growth(monkeypatch: pytest.MonkeyPatch) -> None:
     history = kcensus.history("sample-series", metric="slab_bytes", part="summary")
     for ax, forecast in zip(plots, made, strict=False):
         assert ax.get_title(loc="left") == forecast.title
-    records = [line for line in plots[0].lines if line.get_marker() == "."]
-    drawn = np.concatenate([np.asarray(line.get_ydata()) for line in records])
-    assert drawn.tolist() == history.sort_values("time")["value"].to_list()
-    row = result.tables["growing"].iloc[0]
-    assert made[0].reached[1] - made[0].last_record == pytest.approx(row["limit_seconds"], abs=2)
+    titles = [forecast.title for forecast in made]
+    slabs = plots[titles.index("lab: slab memory")]
+    records = [line for line in slabs.lines if line.get_marker() == "."]
+    values = np.concatenate([np.asarray(line.get_ydata()) for line in records])
+    assert values.tolist() == history.sort_values("time")["value"].to_list()
+    growing = result.tables["growing"].set_index(["metric", "subject"])
+    seconds = growing.loc[("slab.slab_bytes", ""), "limit_seconds"]
+    drawn = made[titles.index("lab: slab memory")]
+    assert drawn.reached[1] - drawn.last_record == pytest.approx(seconds, abs=2)
 
 
 @pytest.mark.parametrize(

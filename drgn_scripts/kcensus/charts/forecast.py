@@ -105,7 +105,7 @@ class Forecast:
     @property
     def end(self) -> float:
         """Time of the right end of the chart."""
-        return max([self.last_record, *self.times[-1:].tolist()])
+        return float(max([self.last_record, *self.times[-1:].tolist()]))
 
 
 def forecasts(result: Result) -> list[Forecast]:
