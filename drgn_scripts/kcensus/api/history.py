@@ -89,13 +89,15 @@ def trend(
 ) -> Result:
     """Return the growth in a store, its rates, and the times to its limits.
 
-    The table ``growing`` has the most urgent series first; ``shrinking`` and ``steady`` have the
+    The table ``growths`` has what grows, with the days of its limit; ``forecasts`` and
+    ``forecast_points`` what :func:`kcensus.plots.forecast` draws. ``growing`` has the most urgent
+    series first; ``shrinking`` and ``steady`` have the
     others. Rates have a 95 % interval.
 
     >>> import kcensus
-    >>> result = kcensus.trend("sample-series", metric="memcgs.memcgs_online")
-    >>> result.tables["growing"][["rate", "interval", "limit_in"]].iloc[0].to_list()
-    ['1,801/h', '1,785 to 1,815', 'memory cgroup ids beyond 44 min']
+    >>> result = kcensus.trend("sample-series", metric="memcgs.memcgs_offline")
+    >>> result.tables["growing"][["rate", "interval"]].iloc[0].to_list()
+    ['311/d', '160 to 408']
 
     :param source: a store, or rows of :func:`kcensus.history`: amounts among them get a trend, or
         all series if none is an amount

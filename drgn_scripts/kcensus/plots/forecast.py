@@ -48,7 +48,8 @@ def draw(forecast: Forecast, ax: Axes | None) -> Axes:
 
 
 def _dates(times: Floats) -> Floats:
-    return np.asarray(date2num((times * 1e6).astype("datetime64[us]")), np.float64)
+    moments = (times * 1e6).astype("datetime64[us]")
+    return np.asarray(date2num(moments), np.float64)  # type: ignore[no-untyped-call]
 
 
 def _reboot(ax: Axes, time: float) -> None:

@@ -44,6 +44,11 @@ _MEMCGS = ("memcgs", "memcgs_online", "memcgs_offline")
 """Counts of memory cgroups, in any analysis."""
 _WHOLES = {("slab", "slab_bytes"), ("memcgs", "offline_bytes"), ("memcgs", "memcgs_offline")}
 """Amounts that stand for a growth."""
+_NOUNS = {
+    ("memcgs", "offline_bytes"): "memory of offline memory cgroups",
+    ("memcgs", "memcgs_offline"): "number of offline memory cgroups",
+}
+"""Names of series in sentences that their keys do not make."""
 _SLABS = ("slab", "dentries", "list-lru")
 """Analyses of slab memory and its objects."""
 _COPIES = {("kcopyd", "in_flight"): "number of copies in flight"}
@@ -93,7 +98,7 @@ def limit_of(
 
 def noun_of(analysis: str, metric: str, unit: str) -> str:
     """Return the name of a series in sentences: ``slab memory``."""
-    if noun := (_MEMCG_IDS | _COPIES).get((analysis, metric)):
+    if noun := (_MEMCG_IDS | _COPIES | _NOUNS).get((analysis, metric)):
         return noun
     if unit != Unit.BYTES.value:
         return metric.replace("_", " ")

@@ -107,7 +107,7 @@ class Trend:
         if self.part != "summary":
             subject = f" of {self.subject}" if self.subject else ""
             return f"{noun}{subject} in {self.analysis} {self.part.replace('_', ' ')}"
-        is_clear = self.limit is not None and self.unit != Unit.BYTES.value
+        is_clear = self.is_whole or (self.limit is not None and self.unit != Unit.BYTES.value)
         return noun if is_clear or self.analysis in noun else f"{noun} of {self.analysis}"
 
     @property
