@@ -45,6 +45,12 @@ def growing() -> dict[tuple[str, str], dict[Hashable, Any]]:
     return {(row["metric"], row["subject"]): row for row in rows}
 
 
+def offline_in_last_boot(rows: pd.DataFrame) -> pd.DataFrame:
+    chosen = rows[(rows["analysis"] == "memcgs") & (rows["boot"] == rows["boot"].iloc[-1])]
+    chosen = chosen[(chosen["metric"] == "memcgs_offline") & (chosen["part"] == "summary")]
+    return chosen.sort_values("time")
+
+
 def test_its_clock_is_named_as_simulated(
     rows: pd.DataFrame, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -70,9 +76,7 @@ def test_all_clocks_of_the_guest_were_simulated(rows: pd.DataFrame) -> None:
 
 
 def test_records_are_what_the_guest_did(rows: pd.DataFrame, counted: pd.DataFrame) -> None:
-    latest = rows[rows["boot"] == rows["boot"].iloc[-1]]
-    offline = latest[(latest["metric"] == "memcgs_offline") & (latest["part"] == "summary")]
-    offline = offline.sort_values("time")
+    offline = offline_in_last_boot(rows)
     assert offline["value"].to_list() == counted["cgroups"].to_list()
     late = offline["uptime_seconds"].to_numpy() - counted["hundredths"].to_numpy() / 100
     assert late.min() >= -0.1  # a clock in memory is up to a tick early
@@ -106,9 +110,9 @@ def test_trends_do_not_cross_the_reboot(rows: pd.DataFrame) -> None:
 
 def test_a_forecast_of_half_of_the_records_holds_the_rest(rows: pd.DataFrame) -> None:
     """The band of what was known earlier has the records that came later."""
-    slabs = rows[(rows["metric"] == "memcgs_offline") & (rows["boot"] == rows["boot"].iloc[-1])]
-    times = (slabs["time"] - slabs["time"].iloc[0]).dt.total_seconds().to_numpy(float)
-    values = slabs["value"].to_numpy(float)
+    offline = offline_in_last_boot(rows)
+    times = (offline["time"] - offline["time"].iloc[0]).dt.total_seconds().to_numpy(float)
+    values = offline["value"].to_numpy(float)
     half = len(values) // 2
     fitted = slope(times[:half], values[:half])
     assert fitted is not None

@@ -155,8 +155,9 @@ class _Drawing:
                 self._add("circle", cx=self._x(time), cy=self._y(value), r=radius, fill=_RECORD)
             if previous is not None:
                 x = self._x((previous + float(times[0])) / 2)
-                self._line((x, _TOP, x, _BOTTOM), stroke_dasharray="2 3", stroke_opacity="0.6")
-                self._text("reboot", x + 4, _TOP + 11, font_size=11)
+                top = _TOP + 18  # below the limit and its name
+                self._line((x, top, x, _BOTTOM), stroke_dasharray="2 3", stroke_opacity="0.6")
+                self._text("reboot", x + 4, top + 11, font_size=11)
             previous = float(times[-1])
 
     def _limit(self) -> None:
