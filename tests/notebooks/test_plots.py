@@ -96,7 +96,7 @@ def test_growth(monkeypatch: pytest.MonkeyPatch) -> None:
     made = forecasts(result.result)
     plots = [plt.figure(number).axes[0] for number in plt.get_fignums()]
     assert len(plots) == min(len(made), variables["charts"]) > 1
-    history = kcensus.history("sample-series", metric="slab_bytes", part="summary")
+    history = kcensus.history("sample-series", analysis="slab", metric="slab_bytes", part="summary")
     for ax, forecast in zip(plots, made, strict=False):
         assert ax.get_title(loc="left") == forecast.title
     titles = [forecast.title for forecast in made]

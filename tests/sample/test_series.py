@@ -48,7 +48,8 @@ def growing() -> dict[tuple[str, str], dict[Hashable, Any]]:
 def offline_in_last_boot(rows: pd.DataFrame) -> pd.DataFrame:
     chosen = rows[(rows["analysis"] == "memcgs") & (rows["boot"] == rows["boot"].iloc[-1])]
     chosen = chosen[(chosen["metric"] == "memcgs_offline") & (chosen["part"] == "summary")]
-    return chosen.sort_values("time")
+    ordered: pd.DataFrame = chosen.sort_values("time")
+    return ordered
 
 
 def test_its_clock_is_named_as_simulated(

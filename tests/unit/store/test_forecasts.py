@@ -13,7 +13,7 @@ import pytest
 from matplotlib.dates import num2date
 
 from kcensus import plots, saved
-from kcensus.charts.forecast import Forecast, forecasts, ticks
+from kcensus.charts.forecast import Floats, Forecast, forecasts, ticks
 from kcensus.cli import main
 from kcensus.commands import Exit
 from kcensus.render.graphs.forecast import svg
@@ -67,8 +67,8 @@ def test_a_forecast_has_records_trend_band_and_limit() -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_new_records_are_in_the_band(seed: int) -> None:
     random = np.random.default_rng(seed)
-    times = np.arange(120) * 3600.0
-    values = 5.0 * times + random.normal(0, 1e4, 120)
+    times: Floats = np.linspace(0, 119 * 3600, 120)
+    values: Floats = 5.0 * times + random.normal(0, 1e4, 120)
     fitted = slope(times[:80], values[:80])
     assert fitted is not None
     line, low, high = fitted.band(times)
@@ -79,11 +79,11 @@ def test_new_records_are_in_the_band(seed: int) -> None:
 
 
 def test_the_band_reaches_a_value_at_its_ends() -> None:
-    times = np.arange(40) * 3600.0
+    times: Floats = np.linspace(0, 39 * 3600, 40)
     fitted = slope(times, 5.0 * times + np.random.default_rng(1).normal(0, 1e4, 40))
     assert fitted is not None
     value = 2 * fitted.after
-    ends = fitted.last + np.array(fitted.until(value))
+    ends: Floats = fitted.last + np.array(fitted.until(value))
     assert np.allclose(np.diagonal(fitted.band(ends)[[0, 2, 1]]), value)
     assert fitted.until(-value)[0] == 0  # it is behind
 
@@ -167,11 +167,13 @@ def test_matplotlib_and_svg_show_the_same() -> None:
     assert np.allclose(drawn, np.concatenate([values for _, values in made.boots]))
     days = {f"{pd.Timestamp(each, unit='s'):%Y-%m-%d}" for each in made.reached}
     assert {text.get_text() for text in ax.texts} == {"reboot", *days}
-    ends = [
-        line for line in ax.lines if line.get_color() == "#d93a2b" and len(line.get_xdata()) == 2
+    lines = [
+        np.asarray(each.get_data(), np.float64)
+        for each in ax.lines
+        if each.get_color() == "#d93a2b"
     ]
-    verticals = [float(line.get_xdata()[0]) for line in ends if line.get_ydata()[0] == 0]
-    seconds = [num2date(place).timestamp() for place in verticals]
+    verticals = [float(x[0]) for x, y in lines if y[0] == 0]
+    seconds = [num2date(each).timestamp() for each in verticals]  # type: ignore[no-untyped-call]
     assert np.allclose(seconds, made.reached, atol=1)
     plt.close("all")
     dots = ElementTree.fromstring(svg(made)).findall(".//{*}circle")
