@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import drgn
 import numpy as np
@@ -20,9 +21,10 @@ from kcensus.engine.slub.pages import PageMap
 from kcensus.kernel.log import records
 from kcensus.progress import Progress, SilentProgress
 from kcensus.redaction import Redaction, new_key
-from kcensus.reports import report
+from kcensus.reports import Report, report
 from kcensus.sources import Target, TargetError
 from kcensus.sources.capsule.recorder import Recorder
+from kcensus.sources.capsule.snapshot import Snapshot
 from kcensus.sources.debuginfo.packages import modules_of
 
 
@@ -45,6 +47,101 @@ class Made:
     """What may hold names or data of programs, in one phrase each."""
 
 
+class Recording:
+    """A target whose reads and lookups are recorded, and a capsule of them.
+
+    :param redact: kinds of content to redact: ``names``
+    :param keep: kinds of content that ``names`` leaves: ``log``, the text of the kernel log
+    :param key: secret of the pseudonyms of names; None for a random key, not saved
+    :param snapshot: the memory of a running kernel, which would change meanwhile
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        redact: Sequence[str] = (),
+        keep: Sequence[str] = (),
+        key: bytes | None = None,
+        snapshot: Snapshot | None = None,
+    ) -> None:
+        self.recorder = Recorder(target, has_uses="names" in redact, snapshot=snapshot)
+        self._original, self._redact, self._keep, self._key = target, redact, keep, key
+        # The names to redact are looked for in the memory of the capsule, but not recorded.
+        self._source = target
+        if snapshot is not None:
+            self._source = Recorder(target, snapshot=snapshot).target
+
+    @property
+    def target(self) -> Target:
+        """The recorded target, to run analyses on."""
+        return self.recorder.target
+
+    def probe_patches(self) -> None:
+        """Record the lookups of ``kcensus patches`` and ``validate``."""
+        _probe_patches(self.target)
+
+    def write(
+        self,
+        path: Path | BinaryIO,
+        made: Report,
+        *,
+        level: int = 3,
+        progress: Progress | None = None,
+    ) -> Made:
+        """Write a capsule of the reads so far.
+
+        :param path: or an open file, empty
+        :param made: what the recorded analyses found
+        :param level: zstd compression level, 1 to 19
+        :raises TargetError: names cannot be redacted
+        :raises OutputError: the capsule cannot be written
+        """
+        target, recorder = self._source, self.recorder
+        progress = progress or SilentProgress()
+        failed = {each.name: each.error for each in made.sections if each.result is None}
+        unredacted = []
+        try:
+            leave_out_programs(recorder, target)
+        except (LookupError, drgn.FaultError) as error:
+            unredacted.append(f"pages of programs and files: {error}")
+        names = [section.name for section in made.sections]
+        redaction = None
+        if "names" in self._redact:
+            keeps_log = "log" in self._keep
+            try:
+                if keeps_log:
+                    # All of it, whatever the analyses need.
+                    with suppress(LookupError, ValueError, drgn.FaultError):
+                        records(recorder.target.prog)
+                redaction = Redaction(
+                    target, recorder, self._key or new_key(), progress, keeps_log=keeps_log
+                )
+            except (LookupError, drgn.FaultError) as error:
+                raise TargetError(f"{target.name}: names cannot be redacted: {error}") from error
+        counts = recorder.write(
+            path,
+            {
+                "kernel": target.kernel,
+                # Redaction takes the guard away that it is made of.
+                "boot": made.head.machine.boot if made.head.machine is not None else "",
+                "format": target.format,
+                "analyses": names,
+                "failed": failed,
+                "types": self._original.type_sources,
+                "redacted": ["names"] if redaction else [],
+                "kept": sorted(set(self._keep)) if redaction else [],
+            },
+            level=level,
+            progress=progress,
+            scrub=redaction,
+        )
+        unredacted += redaction.missing if redaction else []
+        gaps = [gap for section in made.sections if section.result for gap in section.result.gaps]
+        lacking = sorted({name for gap in gaps for name in modules_of(gap)})
+        return Made(names, failed, **counts, lacking=lacking, unredacted=unredacted)
+
+
 def create(
     target: Target,
     path: Path,
@@ -60,65 +157,27 @@ def create(
     """Run ``analyses`` on ``target`` and write a capsule of their reads to ``path``.
 
     :param level: zstd compression level, 1 to 19
-    :param redact: kinds of content to redact: ``names``
-    :param keep: kinds of content that ``names`` leaves: ``log``, the text of the kernel log
-    :param key: secret of the pseudonyms of names; None for a random key, not saved
+    :param redact: as of :class:`Recording`, like ``keep`` and ``key``
     :param chunk_bytes: bytes that an analysis reads at a time; None for its default
     :raises TargetError: the target is live or a capsule, or all analyses failed
     :raises OutputError: the capsule cannot be written
     """
     if target.live:
         raise TargetError(
-            f"{target.name}: is live: its memory changes while it is recorded; dump it first"
+            f"{target.name}: is live: its memory changes while it is recorded; dump it first, or "
+            "run `kcensus collect`"
         )
     if target.recorded_for is not None:
         raise TargetError(f"{target.name}: is already a capsule; record the vmcore it came from")
     progress = progress or SilentProgress()
-    recorder = Recorder(target, has_uses="names" in redact)
-    made = report(Context.of(recorder.target, progress=progress, chunk_bytes=chunk_bytes), analyses)
-    failed = {section.name: section.error for section in made.sections if section.result is None}
-    if len(failed) == len(analyses):
-        raise TargetError(f"{target.name}: nothing to record: {next(iter(failed.values()), '')}")
-    _probe_patches(recorder.target)
-    unredacted = []
-    try:
-        leave_out_programs(recorder, target)
-    except (LookupError, drgn.FaultError) as error:
-        unredacted.append(f"pages of programs and files: {error}")
-    names = [analysis.name for analysis in analyses]
-    redaction = None
-    if "names" in redact:
-        try:
-            if "log" in keep:
-                # All of it, whatever the analyses need.
-                with suppress(LookupError, ValueError, drgn.FaultError):
-                    records(recorder.target.prog)
-            redaction = Redaction(
-                target, recorder, key or new_key(), progress, keeps_log="log" in keep
-            )
-        except (LookupError, drgn.FaultError) as error:
-            raise TargetError(f"{target.name}: names cannot be redacted: {error}") from error
-    counts = recorder.write(
-        path,
-        {
-            "kernel": target.kernel,
-            # Redaction takes the guard away that it is made of.
-            "boot": made.head.machine.boot if made.head.machine is not None else "",
-            "format": target.format,
-            "analyses": names,
-            "failed": failed,
-            "types": target.type_sources,
-            "redacted": ["names"] if redaction else [],
-            "kept": sorted(set(keep)) if redaction else [],
-        },
-        level=level,
-        progress=progress,
-        scrub=redaction,
-    )
-    unredacted += redaction.missing if redaction else []
-    gaps = [gap for section in made.sections if section.result for gap in section.result.gaps]
-    lacking = sorted({name for gap in gaps for name in modules_of(gap)})
-    return Made(names, failed, **counts, lacking=lacking, unredacted=unredacted)
+    recording = Recording(target, redact=redact, keep=keep, key=key)
+    context = Context.of(recording.target, progress=progress, chunk_bytes=chunk_bytes)
+    made = report(context, analyses)
+    if not made.results:
+        why = next(iter(made.errors.values()), "")
+        raise TargetError(f"{target.name}: nothing to record: {why}")
+    recording.probe_patches()
+    return recording.write(path, made, level=level, progress=progress)
 
 
 def leave_out_programs(recorder: Recorder, target: Target) -> None:

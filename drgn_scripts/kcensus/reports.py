@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from shlex import quote
+from typing import TypeAlias
 
 import drgn
 
@@ -74,6 +75,10 @@ class Section:
         return ([key for key in headline if key in summary] or list(summary))[:most]
 
 
+Sectioning: TypeAlias = "Callable[[str, Callable[[], Result]], Section]"
+"""Runs an analysis of a name, and returns its section."""
+
+
 @dataclass(frozen=True)
 class Report:
     """The outcomes of all analyses."""
@@ -108,8 +113,17 @@ class Report:
         return sorted(named, key=lambda pair: rank(pair[1]))
 
 
-def report(context: Context, wanted: Iterable[Analysis], *, more: int = 0) -> Report:
+def report(
+    context: Context,
+    wanted: Iterable[Analysis],
+    *,
+    more: int = 0,
+    section: Sectioning | None = None,
+) -> Report:
     """Run the analyses ``wanted``; a failing one does not stop the others.
+
+    :param more: sections that follow, for the progress
+    :param section: runs each, and may stop it; by default :func:`section_of`
 
     They share one :class:`Kernel`, so the ``struct page`` array is read once for all of them;
     unless the kernel is live, when the results of one reader would be out of date for the next.
@@ -132,7 +146,7 @@ def report(context: Context, wanted: Iterable[Analysis], *, more: int = 0) -> Re
     sections = []
     for number, each in enumerate(chosen, 1):
         with context.kernel.progress.step(f"{number} of {len(chosen) + more}: {each.name}", 0):
-            sections.append(_section(each.name, functools.partial(run, each)))
+            sections.append((section or section_of)(each.name, functools.partial(run, each)))
     if context.target is not None and head.machine is not None:
         # The sources of the modules' types are known by now.
         head.machine = replace(head.machine, types=context.target.type_sources)
@@ -243,9 +257,23 @@ def _with_status(
         )
 
 
-def examine(context: Context, catalogue: Catalogue | None = None) -> Report:
-    """Run all analyses, and detect all patches of a catalogue, by default the installed one."""
-    made = report(context, analyses().values(), more=1)
+def examine(
+    context: Context,
+    catalogue: Catalogue | None = None,
+    *,
+    order: Sequence[str] = (),
+    section: Sectioning | None = None,
+) -> Report:
+    """Run all analyses, and detect all patches of a catalogue, by default the installed one.
+
+    :param order: names of the first analyses to run, if there are reasons; the report has its own
+    :param section: as of :func:`report`
+    """
+    section = section or section_of
+    chosen = {name: analyses()[name] for name in order if name in analyses()} | {**analyses()}
+    made = report(context, chosen.values(), more=1, section=section)
+    by_name = {each.name: each for each in made.sections}
+    made = replace(made, sections=[by_name[name] for name in analyses()])
     known = load() if catalogue is None else catalogue
 
     detected: dict[str, Detected] = {}
@@ -257,13 +285,24 @@ def examine(context: Context, catalogue: Catalogue | None = None) -> Report:
 
     number = len(made.sections) + 1
     with context.kernel.progress.step(f"{number} of {number}: patches", 0):
-        sections = [*made.sections, _section("patches", judge)]
+        sections = [*made.sections, section("patches", judge)]
+    return concluded(replace(made, sections=sections), known, detected)
+
+
+def concluded(
+    made: Report, catalogue: Catalogue, detected: Mapping[str, Detected] | None = None
+) -> Report:
+    """Return a report of sections whose findings are folded together.
+
+    :param detected: states of patches
+    """
     sections = [
-        replace(each, result=each.result and _missing(each.result, detected)) for each in sections
+        replace(each, result=each.result and _missing(each.result, detected or {}))
+        for each in made.sections
     ]
     if not made.head.live:
         made.head.findings = [*_damaged(sections)]
-    return replace(made, sections=_folded(sections, known, made.head))
+    return replace(made, sections=_folded(sections, catalogue, made.head))
 
 
 def _damaged(sections: Iterable[Section]) -> Iterator[Finding]:
@@ -424,7 +463,8 @@ def _patches(
     return replace(result, machine=context.machine, gaps=gaps)
 
 
-def _section(name: str, run: Callable[[], Result]) -> Section:
+def section_of(name: str, run: Callable[[], Result]) -> Section:
+    """Run an analysis, and return what it found, or why it failed."""
     start = time.monotonic()
     try:
         result, error = run(), ""

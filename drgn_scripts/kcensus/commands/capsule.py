@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
@@ -11,10 +10,9 @@ import click
 from kcensus.commands import Exit
 from kcensus.commands.shared import options
 from kcensus.commands.shared.errors import complain
+from kcensus.commands.shared.redacting import check_out, key_of, redacting
 from kcensus.commands.shared.target import chosen_analyses, left_out, opened
 from kcensus.text import printable
-
-_MIN_KEY_BYTES, _MAX_KEY_BYTES = 16, 1 << 20
 
 
 def _create(
@@ -32,10 +30,8 @@ def _create(
 
     if out is None:  # in a session, the only word is OUT
         target, out = left_out("OUT"), Path(target)
-    wanted, key = chosen_analyses(analyses), _key(redact_key, redact)
-    if keep and "names" not in redact:
-        raise click.UsageError("--keep needs --redact names; add --redact names.")
-    _check_out(target, out, force)
+    wanted, key = chosen_analyses(analyses), key_of(redact_key, redact, keep)
+    check_out([target], out, force)
     with opened(target, reading) as (opened_target, progress):
         made = capsule.create(
             opened_target,
@@ -66,47 +62,6 @@ def _create(
     return Exit.INCOMPLETE if made.failed else Exit.DONE
 
 
-def _check_out(target: str, out: Path, force: bool) -> None:
-    """Refuse an impossible place before any work is done."""
-    from kcensus.sources.session import is_session
-
-    problem = ""
-    if is_session(out):
-        problem = "is the dump that is open here; choose another name"
-    elif os.path.lexists(out) and not force:
-        problem = "exists; choose another name, or add --force"
-    elif out.is_dir():
-        problem = "is a directory; give a file"
-    elif out.exists() and not out.is_file():
-        problem = "is not a regular file; choose another name"
-    elif out.exists() and os.path.exists(target) and out.samefile(target):
-        problem = "is the target itself; choose another name"
-    if problem:
-        raise click.UsageError(f"'{out}' {problem}.")
-    if not out.parent.is_dir():
-        raise click.UsageError(f"'{out.parent}' is not a directory.")
-
-
-def _key(path: Path | None, redact: tuple[str, ...]) -> bytes | None:
-    if path is None:
-        return None
-    if "names" not in redact:
-        raise click.UsageError("--redact-key needs --redact names; add --redact names.")
-    from kcensus.sources.reader import os_reason
-
-    try:
-        if path.exists() and not path.is_file():
-            raise click.UsageError(f"--redact-key: '{path}' is not a regular file; give one.")
-        with path.open("rb") as file:
-            key = file.read(_MAX_KEY_BYTES + 1)
-    except OSError as error:
-        raise click.UsageError(f"--redact-key: '{path}': {os_reason(error)}.") from None
-    if not _MIN_KEY_BYTES <= len(key) <= _MAX_KEY_BYTES:
-        problem = f"is no key; give a file of {_MIN_KEY_BYTES} bytes or more, up to 1 MiB"
-        raise click.UsageError(f"--redact-key: '{path}' {problem}.")
-    return key
-
-
 _CREATE = options.command(
     "create",
     _create,
@@ -122,27 +77,7 @@ _CREATE = options.command(
             show_default=True,
             help="Compression: 1 is the fastest, 19 the smallest.",
         ),
-        click.Option(
-            ["--redact"],
-            type=click.Choice(["names"]),
-            multiple=True,
-            help="Keep only memory that the analyses use, and replace all text in it except words"
-            " of the kernel with pseudonyms of the same shape: names of files, mounts, cgroups,"
-            " devices, processes and hosts, and the kernel log. In the log, a name that is also a"
-            " word of the kernel (`dd`, `server`) can stay.",
-        ),
-        click.Option(
-            ["--keep"],
-            type=click.Choice(["log"]),
-            multiple=True,
-            help="With --redact names, leave this as it is: the text of the kernel log.",
-        ),
-        options.files(
-            "--redact-key",
-            "FILE",
-            "A secret of 16 bytes or more; the same key gives the same pseudonyms in every"
-            " capsule. Default: a random key that is not saved.",
-        ),
+        *redacting(),
         options.flag("--force", "Overwrite OUT."),
         *options.reading(),
     ],

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
@@ -31,19 +32,24 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
-def connected(statements: str, **variables: str) -> tuple[subprocess.Popen[bytes], Connection]:
+def connected(
+    statements: str, files: Sequence[int] = (), **variables: str
+) -> tuple[subprocess.Popen[bytes], Connection]:
     """Start Python, and return the process and this end of a connection to it.
 
     The process has the file descriptor of its end as ``sys.argv[1]``.
 
+    :param files: further file descriptors that it has, by the same numbers
     :param variables: of its environment, besides those of :func:`environment`
     """
     ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(
             [*python(statements), str(theirs.fileno())],
-            pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=environment() | variables,
-        )  # fmt: skip
+            pass_fds=[theirs.fileno(), *files],
+            stdin=subprocess.DEVNULL,
+            env=environment() | variables,
+        )
     return process, Connection(ours.detach())
 
 

@@ -106,13 +106,17 @@ def _limit(reading: Reading, is_local: bool) -> int | None:
         from kcensus.sources.live import KCORE
 
         is_readable = is_local and os.access(KCORE, os.R_OK)
-        return memory.current() or (_default_limit() if is_readable else None)
+        return memory.current() or (default_limit() if is_readable else None)
     if not memory.is_enforced():
         raise click.UsageError("--max-memory: this system ignores RLIMIT_DATA; omit the option.")
     return wanted
 
 
-def _default_limit() -> int | None:
+def default_limit() -> int | None:
+    """Return the private memory that this process may take on this machine; None if unknown.
+
+    :raises TargetError: too little is available
+    """
     available = memory.available_bytes()
     if available is None:
         return None

@@ -54,7 +54,15 @@ def write_html(
     brief: bool = False,
     **more: object,
 ) -> list[Path]:
-    """Write a result or a report to ``path`` and return the files written.
+    """Write a result or a report to ``path`` and return the files written, as :func:`page_html`."""
+    page = page_html(subject, template, **more)
+    with replacing(path) as new:
+        new.write_text(page, encoding="utf-8", newline="\n")
+    return [path]
+
+
+def page_html(subject: Result | Report, template: str = "page.html", **more: object) -> str:
+    """Return a result or a report as a page.
 
     :param template: a file in this folder that extends ``page.html``
     :param brief: show findings and their explanations alone
@@ -83,10 +91,7 @@ def write_html(
         "explanations": explained,
         "terms": cards.terms(explained),
     }
-    page = rendered(*_FOLDER, template, **{**context, **more})
-    with replacing(path) as new:
-        new.write_text(page, encoding="utf-8", newline="\n")
-    return [path]
+    return rendered(*_FOLDER, template, **{**context, **more})
 
 
 def cell_html(subject: Result | Report, first: Sequence[str] = ()) -> str:

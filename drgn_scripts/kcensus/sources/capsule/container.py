@@ -98,15 +98,25 @@ class Index:
 
 
 @contextmanager
-def writing(path: Path, level: int = 3) -> Iterator[Writer]:
+def writing(path: Path | BinaryIO, level: int = 3) -> Iterator[Writer]:
     """Yield a writer of a capsule, which only its owner may read.
 
+    :param path: or an open file, empty
     :param level: zstd compression level; 3 is fast, 19 is small
     :raises OutputError: it cannot be written, as of :func:`replacing`
     """
-    with replacing(path, 0o600) as part, part.open("wb") as file:
+    with _opened(path) as file:
         file.write(bytes(_HEADER.size))
         yield Writer(file, level)
+
+
+@contextmanager
+def _opened(path: Path | BinaryIO) -> Iterator[BinaryIO]:
+    if isinstance(path, Path):
+        with replacing(path, 0o600) as part, part.open("wb") as file:
+            yield file
+    else:
+        yield path
 
 
 class Writer:

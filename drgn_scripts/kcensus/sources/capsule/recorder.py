@@ -5,20 +5,23 @@ from __future__ import annotations
 
 import json
 import mmap
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import drgn
 import numpy as np
 import numpy.typing as npt
+import zstandard
 from drgn.helpers.linux.mm import follow_phys, pfn_to_virt
 
 from kcensus.outputs import OutputError
 from kcensus.progress import Progress
 from kcensus.sources.capsule.container import BLOCK_PAGES, RUN, writing
 from kcensus.sources.capsule.lookups import Lookups, Machine, ObjectData, assemble
+from kcensus.sources.capsule.snapshot import Snapshot
 from kcensus.sources.capsule.uses import Uses, keep_uses
 from kcensus.sources.faults import REASONS, reason
 from kcensus.sources.model import Target
@@ -31,19 +34,24 @@ Scrub = Callable[[int, bytearray], None]
 _MAX_FRAMES = 1 << 40
 """As many pages of 4 KiB as :data:`kcensus.arch.MAX_MEMORY_BYTES` has."""
 _READ_PAGES = 4 * BLOCK_PAGES
+_SAMPLED = 64
+"""Pages in a row of a sample."""
 _TAGGED = ("struct", "union", "class", "enum")
 
 
 class Recorder:
     """Records all reads and lookups of a target.
 
-    :param target: a dump; the memory of a live kernel would change before it is written
+    :param target: a dump, or a live kernel with a snapshot
     :param has_uses: whether to note in :attr:`uses` which bytes are used
+    :param snapshot: memory of a live kernel, which would change before it is written
     """
 
-    def __init__(self, target: Target, *, has_uses: bool = False) -> None:
+    def __init__(
+        self, target: Target, *, has_uses: bool = False, snapshot: Snapshot | None = None
+    ) -> None:
         prog = target.prog
-        self._prog = prog
+        self._prog, self.snapshot = prog, snapshot
         self._types = Interner()
         self._lookups = Lookups()
         self._page_size = int(prog["PAGE_SIZE"])
@@ -123,6 +131,11 @@ class Recorder:
         self._touched[first : last + 1] = b"\1" * (last + 1 - first)
         if self.uses is not None:
             self.uses.read(address, count)
+        return self._memory(address, count)
+
+    def _memory(self, address: int, count: int) -> bytes:
+        if self.snapshot is not None:
+            return self.snapshot.read(address, count)
         data: bytes = self._prog.read(address, count, physical=True)
         return data
 
@@ -141,9 +154,29 @@ class Recorder:
         """Whether each page frame was read; a view that changes with each read."""
         return np.frombuffer(self._touched, np.bool_)
 
+    def sample(self, pages: int, level: int) -> tuple[float, float]:
+        """Compress some of the pages; return bytes and seconds per page, 0 without any."""
+        frames = np.flatnonzero(self.touched)
+        # Neighbours, as they are compressed together in a capsule.
+        blocks = max(pages // _SAMPLED, 1)
+        starts = np.linspace(0, max(len(frames) - _SAMPLED, 0), blocks).astype(int)
+        size = count = 0
+        begin = time.monotonic()
+        for start in np.unique(starts):
+            some = frames[start : start + _SAMPLED]
+            data = b"".join(
+                page
+                for frame in some.tolist()
+                for page in self._read_pages(frame, np.zeros(1, np.uint32), None)
+            )
+            size += len(zstandard.ZstdCompressor(level=level).compress(data))
+            count += len(some)
+        seconds = time.monotonic() - begin
+        return size / max(count, 1), seconds / max(count, 1)
+
     def write(
         self,
-        path: Path,
+        path: Path | BinaryIO,
         manifest: Mapping[str, Any],
         *,
         level: int,
@@ -152,8 +185,8 @@ class Recorder:
     ) -> dict[str, int]:
         """Write the recording as a capsule.
 
+        :param path: or an open file, empty
         :return: its ``bytes``, and how many pages are ``stored`` or ``unreadable``
-
         :raises OutputError: the capsule cannot be written, or a reader would refuse it
         """
         with writing(path, level) as writer:
@@ -196,7 +229,7 @@ class Recorder:
         self, frame: int, status: npt.NDArray[np.uint32], scrub: Scrub | None
     ) -> Iterator[bytes]:
         try:
-            data = self._prog.read(frame * self._page_size, len(status) * self._page_size, True)
+            data = self._memory(frame * self._page_size, len(status) * self._page_size)
         except (drgn.FaultError, ValueError) as error:
             if len(status) == 1:
                 status[0] = 1 + REASONS.index(reason(error))

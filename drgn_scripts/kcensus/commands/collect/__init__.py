@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Make one file for support: the report, a capsule, and the versions."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kcensus.commands import Exit
+from kcensus.commands.shared import options
+from kcensus.commands.shared.errors import complain
+from kcensus.commands.shared.redacting import check_out, key_of, redacting
+from kcensus.human import human_bytes
+from kcensus.text import printable
+
+if TYPE_CHECKING:
+    from kcensus.commands.collect.order import Account
+
+_SECONDS, _MAX_BYTES = 60, 64_000_000
+_NEWEST = 3
+_HELP = """Make one file for support: a report as text, JSON and HTML, a capsule, and the versions.
+
+TARGET is the running kernel by default (needs root), or a dump, a capsule, or a directory such as
+/var/crash, of which the newest three dumps are taken.
+
+The command takes at most 60 s and 64 MB. What it leaves out for that is in the README of the
+archive, in its manifest, and on screen. It yields to other programs, and takes at most half of the
+available memory. If it is stopped, there is no file, or the old one.
+
+With --redact names, the report is made from the redacted capsule: no file in the archive has names
+of files, mounts, cgroups, devices, processes and hosts."""
+
+
+def _run(
+    target: str | None,
+    out: Path | None,
+    full: bool,
+    max_time: int | None,
+    max_size: int | None,
+    force: bool,
+    redact: tuple[str, ...],
+    keep: tuple[str, ...],
+    redact_key: Path | None,
+    reading: options.Reading,
+) -> Exit:
+    if options.session_is_open():
+        raise click.UsageError("collect needs a process of its own; run it from a shell.")
+    if full and (max_time or max_size):
+        raise click.UsageError("--full lifts both limits; omit --max-time and --max-size.")
+    key = key_of(redact_key, redact, keep)
+    path = out or Path(time.strftime("kcensus-%Y%m%d-%H%M%S.tar.zst", time.gmtime()))
+    targets = _targets(target)
+    check_out(targets, path, force)
+    from kcensus.commands.collect import run
+    from kcensus.commands.shared.target import progress_bars
+    from kcensus.limits import is_own_process, yield_to_others
+
+    if is_own_process():
+        yield_to_others()
+    case = run.Case(
+        targets,
+        reading,
+        redact,
+        keep,
+        key,
+        None if full else max_time or _SECONDS,
+        None if full else max_size or _MAX_BYTES,
+    )
+    with progress_bars(reading.no_progress) as progress:
+        accounts, seconds, size = run.collect(case, path, progress)
+    return _shown(path, accounts, seconds, size)
+
+
+def _targets(target: str | None) -> list[str | None]:
+    """Return the target, or the newest dumps below a directory."""
+    if target is None or not os.path.isdir(target):
+        return [target]
+    from kcensus.fleets.targets import find
+    from kcensus.saved import is_document
+    from kcensus.sources import TargetError
+    from kcensus.sources.capsule.container import is_capsule
+
+    dumps = [
+        path for path in find([target]).targets if not is_capsule(path) and not is_document(path)
+    ]
+    if not dumps:
+        raise TargetError(f"'{printable(target)}' has no dumps below it; pass the file of one")
+    newest = sorted(dumps, key=lambda path: (-os.stat(path).st_mtime, path))
+    return [*newest[:_NEWEST]]
+
+
+def _shown(path: Path, accounts: Sequence[Account], seconds: float, size: int) -> Exit:
+    from kcensus.commands.collect.archive import left_out_of
+
+    click.echo(f"{printable(str(path))}: {human_bytes(size)} in {seconds:.0f} s")
+    for number, account in enumerate(accounts, 1):
+        kernel = f", Linux {account.kernel}" if account.kernel else ""
+        click.echo(f"  {number}/ {account.name}{kernel}")
+        for what, why in left_out_of(account):
+            complain(f"{number}/ lacks {what}: {why}")
+        for module in account.capsule.get("modules_without_debug_info", ()):
+            complain(f"{number}/ lacks debug info of {module}; pass it with -s")
+        for sentence in account.capsule.get("not_redacted", ()):
+            complain(f"{number}/ not redacted: {sentence}")
+    if not any(account.has_report for account in accounts):
+        return Exit.TARGET
+    is_complete = all(account.is_complete for account in accounts)
+    return Exit.DONE if is_complete else Exit.INCOMPLETE
+
+
+COMMAND = options.command(
+    "collect",
+    _run,
+    [
+        options.target(),
+        options.files(
+            "out -o --output",
+            "OUT",
+            "The file to write. Default: kcensus-DATE-TIME.tar.zst in this directory.",
+        ),
+        options.flag("--full", "Lift the limits of time and size."),
+        options.option(
+            "--max-time", "TIME", "Take at most this long, such as 5m.", type=options.interval
+        ),
+        options.option(
+            "--max-size",
+            "SIZE",
+            "Write at most this much, such as 200M.",
+            type=options.size(1 << 20, "1M, such as 64M"),
+        ),
+        *redacting(),
+        options.flag("--force", "Overwrite OUT."),
+        *options.reading(),
+    ],
+    _HELP,
+    (
+        ("sudo kcensus collect -o case.tar.zst", "the running kernel"),
+        ("kcensus collect /var/crash -o case.tar.zst", "the newest three dumps there"),
+        ("kcensus collect vmcore -o case.tar.zst --full", "without limits of time and size"),
+        (
+            "kcensus collect vmcore -o case.tar.zst --redact names",
+            "without names of files, mounts, cgroups, devices, processes and hosts",
+        ),
+        ("tar --zstd -xf case.tar.zst", "look at it before you send it"),
+    ),
+)

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Versions of kcensus, its libraries and the machine that runs it, without the name of the host."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+from contextlib import suppress
+
+_LIBRARIES = (
+    "drgn", "numpy", "pandas", "zstandard", "networkx", "msgspec", "rich", "jinja2", "click"
+)  # fmt: skip
+
+
+def versions() -> dict[str, str]:
+    """Return versions by name; ``kernel`` and ``distribution`` are of the machine here."""
+    known = {}
+    for name in ("kcensus", *_LIBRARIES):
+        with suppress(importlib.metadata.PackageNotFoundError):
+            known[name] = importlib.metadata.version(name)
+    system = os.uname()
+    distribution = {}
+    with suppress(OSError):
+        distribution = platform.freedesktop_os_release()
+    return {
+        **known,
+        "python": platform.python_version(),
+        "kernel": f"{system.sysname} {system.release} {system.version} {system.machine}",
+        "distribution": distribution.get("PRETTY_NAME", "unknown"),
+    }
