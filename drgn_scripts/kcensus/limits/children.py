@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
@@ -33,7 +32,7 @@ def environment() -> dict[str, str]:
 
 
 def connected(
-    statements: str, files: Sequence[int] = (), **variables: str
+    statements: str, *files: int, **variables: str
 ) -> tuple[subprocess.Popen[bytes], Connection]:
     """Start Python, and return the process and this end of a connection to it.
 

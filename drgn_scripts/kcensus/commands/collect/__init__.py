@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import click
@@ -100,13 +101,15 @@ def _shown(path: Path, accounts: Sequence[Account], seconds: float, size: int) -
     click.echo(f"{printable(str(path))}: {human_bytes(size)} in {seconds:.0f} s")
     for number, account in enumerate(accounts, 1):
         kernel = f", Linux {account.kernel}" if account.kernel else ""
-        click.echo(f"  {number}/ {account.name}{kernel}")
+        has = ["report"] * account.has_report + ["capsule"] * bool(account.capsule)
+        click.echo(f"  {number}/ {account.name}{kernel}: {' and '.join(has) or 'nothing'}")
         for what, why in left_out_of(account):
             complain(f"{number}/ lacks {what}: {why}")
         for module in account.capsule.get("modules_without_debug_info", ()):
             complain(f"{number}/ lacks debug info of {module}; pass it with -s")
         for sentence in account.capsule.get("not_redacted", ()):
             complain(f"{number}/ not redacted: {sentence}")
+    click.echo(f"Look at it before you send it: tar --zstd -xf {quote(printable(str(path)))}")
     if not any(account.has_report for account in accounts):
         return Exit.TARGET
     is_complete = all(account.is_complete for account in accounts)

@@ -103,8 +103,13 @@ def left_out_of(account: Account) -> list[tuple[str, str]]:
     lacking = list(account.left_out)
     if account.error:
         lacking.insert(0, ("report", account.error))
+    reasons: dict[str, list[str]] = {}
+    for name, why in account.analyses.items():
+        if why != "done":
+            reasons.setdefault(why, []).append(name)
     lacking += [
-        (f"analysis {name}", why) for name, why in account.analyses.items() if why != "done"
+        (f"{'analysis' if len(names) == 1 else 'analyses'} {', '.join(names)}", why)
+        for why, names in reasons.items()
     ]
     return [(what, printable(why)) for what, why in lacking]
 
@@ -130,6 +135,7 @@ def _target(number: int, account: Account) -> dict[str, Any]:
         "kernel": account.kernel,
         "format": account.format,
         "seconds": account.seconds,
+        "cpu_seconds": account.cpu_seconds,
         "analyses": {name: printable(why) for name, why in account.analyses.items()},
         "capsule": account.capsule,
         "error": printable(account.error),

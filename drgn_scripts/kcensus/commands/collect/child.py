@@ -45,6 +45,8 @@ _SPARSENESS = 16
 """Most times that the memory of a snapshot is larger than its capsule."""
 _REDACTING = 4
 """How much longer it takes to write a redacted capsule."""
+_PATCHES = 2.0
+"""Seconds more for patches, which take a moment and come last."""
 _OPEN = "opening the target"
 
 
@@ -94,8 +96,10 @@ class _Told:
 def main() -> None:
     """Do the order that the parent sends."""
     connection = Connection(int(sys.argv[1]))
-    order: Order = connection.recv()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    try:
+        order: Order = connection.recv()
+    except (EOFError, OSError):  # the parent was killed meanwhile
+        return
     end_with(order.parent)
     own_process()
     yield_to_others()
@@ -213,6 +217,8 @@ class _Work:
         from kcensus.reports import Section, section_of
 
         begin, until = time.monotonic(), self._order.analyses_until
+        if until is not None and name == "patches":
+            until += _PATCHES
         if until is not None and begin >= until:
             made = Section(name, None, f"not run before {TIME}; {LIFT}")
         else:
@@ -298,7 +304,7 @@ class _Work:
         if made.results:
             self._tell("has_report", True)
         else:
-            self._tell("error", "; ".join(dict.fromkeys(made.errors.values())))
+            self._tell("error", "no analysis has a result")
 
     # The capsule
 

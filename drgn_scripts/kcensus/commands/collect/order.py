@@ -49,6 +49,7 @@ class Account:
     format: str = ""
     seconds: dict[str, float] = field(default_factory=dict)
     """By part of the work."""
+    cpu_seconds: float = 0.0
     analyses: dict[str, str] = field(default_factory=dict)
     """``done``, or why there is no result, by analysis."""
     capsule: dict[str, Any] = field(default_factory=dict)

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+import resource
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +18,7 @@ from kcensus.commands.collect.archive import File, write
 from kcensus.commands.collect.order import CAPSULE, FORMS, LIFT, TIME, Account, Order
 from kcensus.commands.collect.versions import versions
 from kcensus.commands.shared.options import Reading
+from kcensus.limits import is_own_process
 from kcensus.limits.children import connected
 from kcensus.outputs import replacing
 from kcensus.progress import Progress
@@ -23,15 +26,17 @@ from kcensus.progress import Progress
 _PACKING = 0.06
 """Share of the time that is left for packing the archive, and the seconds it is at least."""
 _MIN_PACKING = 1.0
-_ANALYSES = 0.5
+_ANALYSES = 0.62
 """Share of a target's time after which its analyses stop."""
-_REPORTED = 0.72
+_REPORTED = 0.8
 """Share after which a process without a report is killed, so that one is made of its parts."""
-_RECORDED, _REREAD = 0.6, 0.85
+_RECORDED, _REREAD = 0.75, 0.9
 """Shares after which a redacted capsule must be complete, and the analyses of it stop."""
 _OVERHEAD = 64 << 10
 """Bytes of the archive for the README, the manifest and headers."""
 _POLL = 0.2
+_BUSY = 0.5
+"""Share of a CPU below which other programs have kept this one from it."""
 _PROGRAM = "from kcensus.commands.collect.child import main; main()"
 
 
@@ -54,7 +59,7 @@ def collect(case: Case, out: Path, progress: Progress) -> tuple[list[Account], f
 
     :raises OutputError: it cannot be written; then there is none, or the old one
     """
-    begin = time.monotonic()
+    begin = _begin()
     until = None
     if case.seconds is not None:
         until = begin + case.seconds - max(_PACKING * case.seconds, _MIN_PACKING)
@@ -95,6 +100,15 @@ def collect(case: Case, out: Path, progress: Progress) -> tuple[list[Account], f
             }
             size = write(part, files, _redacted(accounts, case), facts)
     return accounts, time.monotonic() - begin, size
+
+
+def _begin() -> float:
+    """Return when this process started, as of :func:`time.monotonic`: imports count, too."""
+    if not is_own_process():
+        return time.monotonic()
+    started = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - started / os.sysconf("SC_CLK_TCK")
+    return time.monotonic() - age
 
 
 def _name(spec: str | None, number: int, case: Case) -> str:
@@ -157,7 +171,18 @@ class _Target:
         if not account.has_report:
             for name in FORMS:
                 os.ftruncate(self._files[name], 0)
-            account.error = account.error or f"{account.step} exceeds {TIME}; {LIFT}"
+            account.error = account.error or self._late()
+
+    def _late(self) -> str:
+        account = self._account
+        sentence = f"{account.step} exceeds {TIME}; {LIFT}"
+        took = time.monotonic() - self._begin
+        if account.cpu_seconds < _BUSY * took:
+            sentence += (
+                f", and --max-time 10m raises it: other programs kept the CPUs busy, to which "
+                f"kcensus yields: it got {account.cpu_seconds:.0f} s of CPU time in {took:.0f} s"
+            )
+        return sentence
 
     def _collect(self) -> None:
         self._run(self._order("record", _ANALYSES, 1.0), _REPORTED)
@@ -215,8 +240,14 @@ class _Target:
         """
         account = self._account
         report_until = None if reported is None else self._at(reported)
-        process, connection = connected(_PROGRAM, [*self._files.values()])
-        has_ended = False
+        # Ctrl-C is for this process; the mask is inherited.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            process, connection = connected(_PROGRAM, *self._files.values())
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        used, has_ended = resource.getrusage(resource.RUSAGE_CHILDREN), False
+        cpu = used.ru_utime + used.ru_stime - account.cpu_seconds
         try:
             connection.send(order)
             with _steps(self._progress) as show:
@@ -240,6 +271,8 @@ class _Target:
             process.kill()
             process.wait()
             connection.close()
+            used = resource.getrusage(resource.RUSAGE_CHILDREN)
+            account.cpu_seconds = round(used.ru_utime + used.ru_stime - cpu, 2)
 
 
 def _note(account: Account, key: str, value: Any) -> None:
