@@ -9,7 +9,6 @@ from sos.report.plugins import DebianPlugin, Plugin, RedHatPlugin, SuSEPlugin, U
 
 
 class Kcensus(Plugin, RedHatPlugin, SuSEPlugin, DebianPlugin, UbuntuPlugin):
-
     short_desc = "Kernel memory, I/O and waiting tasks, of this kernel and the newest vmcores"
 
     plugin_name = "kcensus"
@@ -42,14 +41,16 @@ class Kcensus(Plugin, RedHatPlugin, SuSEPlugin, DebianPlugin, UbuntuPlugin):
 
     def _program(self):
         """Return the path of kcensus; empty if it is not installed."""
-        found = [path for path in map(os.path.expanduser, self.programs) if os.access(path, os.X_OK)]
+        found = [
+            path for path in map(os.path.expanduser, self.programs) if os.access(path, os.X_OK)
+        ]
         return found[0] if found else ""
 
     def _collect(self, program, name, target=""):
         """Collect into the archive of sos; the output says what was left out, and why."""
         out = os.path.join(self.directory, name + ".tar.zst")
         words = [program, "collect", target, "--no-progress", "--force"]
-        words += ["--max-time", "%ds" % self.seconds, "-o", out]
+        words += ["--max-time", f"{self.seconds}s", "-o", out]
         self.add_cmd_output(
             " ".join(filter(None, words)),
             suggest_filename="collect_" + name,

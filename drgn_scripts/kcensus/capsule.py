@@ -18,6 +18,8 @@ from kcensus.catalogue import Prober, ask_everything, load, modules
 from kcensus.engine.gather import gather
 from kcensus.engine.memory import Faults, Memory
 from kcensus.engine.slub.pages import PageMap
+from kcensus.engine.slub.slabs import UnsupportedAllocator
+from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.log import records
 from kcensus.progress import Progress, SilentProgress
 from kcensus.redaction import Redaction, new_key
@@ -76,6 +78,22 @@ class Recording:
     def target(self) -> Target:
         """The recorded target, to run analyses on."""
         return self.recorder.target
+
+    def take_slabs(self) -> None:
+        """Take all slabs of a running kernel at once: its objects change while others are read.
+
+        The ``struct page`` array that tells them is taken right before.
+        """
+        snapshot = self.recorder.snapshot
+        if snapshot is None:
+            return
+        with suppress(LookupError, drgn.FaultError, UnsupportedAllocator):
+            slab_map = Kernel(self._source.prog, live=True).slab_map
+            slabs = slab_map.survey.slabs
+            first = slab_map.pages.pfn(slabs.address).astype(np.int64)
+            counts = slab_map.slab_pages(slabs)
+            starts = np.repeat(first - np.cumsum(counts) + counts, counts)
+            snapshot.take(np.unique(starts + np.arange(len(starts))))
 
     def probe_patches(self) -> None:
         """Record the lookups of ``kcensus patches`` and ``validate``."""

@@ -116,7 +116,7 @@ def main() -> None:
         from kcensus.commands.shared.errors import verdict
 
         memory.lift()
-        if os.environ.get("KCENSUS_DEBUG", "") not in ("", "0"):
+        if order.is_debugging:
             import traceback
 
             traceback.print_exc()
@@ -184,6 +184,9 @@ class _Work:
             snapshot=self._snapshot(target) if target.live else None,
         )
         self._recording = recording
+        if target.live:
+            with self._timed("taking the slabs"):
+                recording.take_slabs()
         made = self._examined(recording.target)
         if not is_redacted:
             self._render(made)

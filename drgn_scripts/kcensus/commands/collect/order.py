@@ -36,6 +36,7 @@ class Order:
     """Time of :func:`time.monotonic`, which all processes share; None without a limit."""
     until: float | None = None
     max_bytes: int | None = None
+    is_debugging: bool = False
 
 
 @dataclass

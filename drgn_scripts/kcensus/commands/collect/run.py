@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -226,6 +227,8 @@ class _Target:
             analyses_until=self._at(analyses),
             until=self._at(end),
             max_bytes=self._max_bytes,
+            is_debugging="--debug" in sys.argv
+            or os.environ.get("KCENSUS_DEBUG", "") not in ("", "0"),
         )
 
     def _at(self, share: float) -> float | None:

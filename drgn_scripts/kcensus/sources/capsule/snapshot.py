@@ -11,11 +11,14 @@ from collections.abc import Iterator
 
 import drgn
 import numpy as np
+import numpy.typing as npt
 
 from kcensus.sources.faults import REASONS, reason
 
 _UNKNOWN, _KEPT, _FAULTS = 0, 1, 2
 """States of page frames; a fault is the last, plus its place in ``REASONS``."""
+_MAX_RUN = 1024
+"""Pages to read at once."""
 
 
 class Snapshot:
@@ -55,6 +58,21 @@ class Snapshot:
             )
         return bytes(self._prog.read(address, count, physical=True))
 
+    def take(self, frames: npt.NDArray[np.int64], share: float = 0.5) -> bool:
+        """Keep pages at once, so that they are of one moment; return whether there was room.
+
+        :param frames: ascending, each once
+        :param share: most of the room that they may take
+        """
+        frames = frames[(frames >= 0) & (frames < len(self._states))]
+        frames = frames[self._states[frames] == _UNKNOWN]
+        if len(frames) > share * self._left:
+            return False
+        for run in np.split(frames, np.flatnonzero(np.diff(frames) != 1) + 1):
+            for start in range(0, len(run), _MAX_RUN):
+                self._keep(int(run[start]), len(run[start : start + _MAX_RUN]))
+        return True
+
     def _keep(self, frame: int, count: int) -> None:
         """Read pages and keep them; by halves, down to those that cannot be read."""
         if count > self._left:
@@ -80,7 +98,7 @@ class Snapshot:
             self.is_full, self._left = True, 0
 
 
-def _runs(wanted: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Iterator[tuple[int, int]]:
+def _runs(wanted: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
     """Yield the first row of each run of wanted ones, and the row behind it."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], wanted, [False]]).astype(np.int8)))
     yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
