@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Plugins and scripts of ``contrib/`` run ``kcensus collect`` with options that it has."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from kcensus.commands.collect import COMMAND
+
+CONTRIB = Path(__file__).parents[3] / "contrib"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A home directory with a program ``kcensus`` that notes its words."""
+    program = tmp_path / "kcensus" / "bin" / "kcensus"
+    program.parent.mkdir(parents=True)
+    program.write_text(
+        f'#!/bin/sh\necho "$@" >>{tmp_path}/words\n'
+        'while [ $# -gt 1 ]; do [ "$1" = -o ] && : >"$2"; shift; done\n'
+    )
+    program.chmod(0o755)
+    return tmp_path
+
+
+def options_of(line: str) -> dict[str, Any]:
+    """Parse a line as the command does; it fails for unknown options."""
+    _, *words = shlex.split(line)
+    with COMMAND.make_context("collect", words) as context:
+        return context.params
+
+
+def collected(home: Path) -> list[dict[str, Any]]:
+    lines = (home / "words").read_text().splitlines()
+    return [options_of(line) for line in lines if line.startswith("collect")]
+
+
+def run(program: Path, *words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **variables}
+    return subprocess.run([program, *words], env=environment, capture_output=True, text=True)
+
+
+def test_supportconfig(home: Path) -> None:
+    done = run(CONTRIB / "supportutils" / "kcensus", HOME=str(home), LOG=str(home))
+    assert done.returncode == 0, done.stderr
+    first, *_ = collected(home)
+    assert (first["target"], first["max_time"]) == (None, 60)
+    assert first["out"] == home / "kcensus-kernel.tar.zst"
+
+
+def test_supportconfig_without_kcensus(tmp_path: Path) -> None:
+    if any(os.path.exists(f"{place}/kcensus") for place in ("/usr/bin", "/usr/local/bin")):
+        pytest.skip("kcensus is installed here")
+    assert run(CONTRIB / "supportutils" / "kcensus", HOME=str(tmp_path)).returncode == 111
+
+
+def test_kdump(home: Path) -> None:
+    """Each complete vmcore is taken once."""
+    crashes = home / "crash"
+    for name in ("1/vmcore", "2/dump.202611280000", "3/vmcore-incomplete", "4/dump-incomplete"):
+        path = crashes / name
+        path.parent.mkdir(parents=True)
+        path.touch()
+    (crashes / "1" / "vmcore-dmesg.txt").touch()
+    program = str(home / "kcensus" / "bin" / "kcensus")
+    for _ in range(2):
+        done = run(
+            CONTRIB / "kdump" / "kcensus-kdump", crashes, "--redact", "names", KCENSUS=program
+        )
+        assert done.returncode == 0, done.stderr
+    taken = collected(home)
+    assert [each["target"] for each in taken] == [
+        str(crashes / "1" / "vmcore"),
+        str(crashes / "2" / "dump.202611280000"),
+    ]
+    assert {each["redact"] for each in taken} == {("names",)}
+
+
+def test_sos(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Plugin:
+        added: list[tuple[str, dict[str, Any]]] = []
+
+        def get_cmd_output_path(self) -> str:
+            return "/archive"
+
+        def add_cmd_output(self, line: str, **values: Any) -> None:
+            self.added.append((line, values))
+
+    classes = ("RedHatPlugin", "SuSEPlugin", "DebianPlugin", "UbuntuPlugin")
+    plugins = ModuleType("sos.report.plugins")
+    vars(plugins).update({"Plugin": Plugin, **{name: type(name, (), {}) for name in classes}})
+    for name in ("sos", "sos.report"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, plugins.__name__, plugins)
+    monkeypatch.setenv("HOME", str(home))
+    spec = importlib.util.spec_from_file_location("plugin", CONTRIB / "sos" / "kcensus.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    plugin = module.Kcensus()
+    plugin.dumps = (str(home),)
+    assert plugin.check_enabled()
+    plugin.setup()
+    _, (kernel, values), (dumps, _) = Plugin.added
+    program, line = kernel.split(" ", 1)
+    assert os.access(program, os.X_OK)
+    options = options_of(line)
+    assert options["out"] == Path("/archive/kernel.tar.zst")
+    assert options["max_time"] < values["timeout"]
+    assert options_of(dumps.split(" ", 1)[1])["target"] == str(home)
