@@ -97,4 +97,4 @@ def test_a_capsule_of_a_changing_kernel(file: int, tmp_path: Path) -> None:
     assert {key: figure.value for key, figure in after.items()} == {
         key: figure.value for key, figure in before.items()
     }
-    assert before["slab_bytes"].value > 0
+    assert before["slab_bytes"].value not in (None, 0)

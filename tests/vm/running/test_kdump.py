@@ -28,7 +28,7 @@ _SAVED = "the vmcore is saved"
 _INIT = f"""#!/bin/busybox sh
 /bin/busybox --install -s /bin
 export PATH=/bin
-mkdir -p /proc /sys /dev /mnt
+mkdir -p /proc /sys /dev /mnt /tmp
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev
@@ -39,6 +39,7 @@ mkdir /mnt/crash
 makedumpfile -l -d 31 /proc/vmcore /mnt/crash/vmcore && sync && umount /mnt && echo "{_SAVED}"
 poweroff -f
 """
+_END = "Power down"
 _SECONDS = 600.0
 
 
@@ -77,8 +78,10 @@ def crash(kernel: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
             guest.run("nohup sh -c 'sleep 1; echo c >/proc/sysrq-trigger' >/dev/null 2>&1 &")
         until = time.monotonic() + _SECONDS
         place = guest.qmp.parent
-        while _SAVED not in (console := _text(place / "console.log")) and time.monotonic() < until:
+        console = ""
+        while not (_END in console or time.monotonic() > until):
             time.sleep(1)
+            console = _text(place / "console.log")
         assert _SAVED in console, console[-3000:]
         (directory / "20261128").mkdir()
         saved = directory / "20261128" / "vmcore"
