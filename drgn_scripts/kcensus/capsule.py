@@ -80,20 +80,25 @@ class Recording:
         return self.recorder.target
 
     def take_slabs(self) -> None:
-        """Take all slabs of a running kernel at once: its objects change while others are read.
+        """Take the ``struct page`` array and all slabs of a running kernel, as fast as they come.
 
-        The ``struct page`` array that tells them is taken right before.
+        They belong together, and change while they are analyzed.
         """
         snapshot = self.recorder.snapshot
         if snapshot is None:
             return
         with suppress(LookupError, drgn.FaultError, UnsupportedAllocator):
-            slab_map = Kernel(self._source.prog, live=True).slab_map
+            # Where they are, from a pass over the array that takes too long to be kept.
+            slab_map = Kernel(self._original.prog, live=True).slab_map
             slabs = slab_map.survey.slabs
             first = slab_map.pages.pfn(slabs.address).astype(np.int64)
             counts = slab_map.slab_pages(slabs)
             starts = np.repeat(first - np.cumsum(counts) + counts, counts)
-            snapshot.take(np.unique(starts + np.arange(len(starts))))
+            frames = np.unique(starts + np.arange(len(starts)))
+            pages = PageMap(Memory(self._source.prog))
+            for span in pages.chunk_spans():
+                pages.read(*span, Faults())
+            snapshot.take(frames)
 
     def probe_patches(self) -> None:
         """Record the lookups of ``kcensus patches`` and ``validate``."""

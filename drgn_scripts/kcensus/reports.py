@@ -286,21 +286,27 @@ def examine(
     number = len(made.sections) + 1
     with context.kernel.progress.step(f"{number} of {number}: patches", 0):
         sections = [*made.sections, section("patches", judge)]
-    return concluded(replace(made, sections=sections), known, detected)
+    is_torn = made.head.live or (context.target is not None and context.target.is_torn)
+    return concluded(replace(made, sections=sections), known, detected, is_torn=is_torn)
 
 
 def concluded(
-    made: Report, catalogue: Catalogue, detected: Mapping[str, Detected] | None = None
+    made: Report,
+    catalogue: Catalogue,
+    detected: Mapping[str, Detected] | None = None,
+    *,
+    is_torn: bool = False,
 ) -> Report:
     """Return a report of sections whose findings are folded together.
 
     :param detected: states of patches
+    :param is_torn: whether the kernel ran, so that checks may differ on an intact target
     """
     sections = [
         replace(each, result=each.result and _missing(each.result, detected or {}))
         for each in made.sections
     ]
-    if not made.head.live:
+    if not is_torn:
         made.head.findings = [*_damaged(sections)]
     return replace(made, sections=_folded(sections, catalogue, made.head))
 

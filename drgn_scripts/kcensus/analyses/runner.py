@@ -67,6 +67,9 @@ class Context:
     kernel: Kernel
     target: Target | None = None
     """None for a program that was opened elsewhere, and without a target."""
+    now: Kernel | None = None
+    """The running kernel, where :attr:`kernel` has its memory of a moment ago: its counters tell
+    how far they have moved since."""
 
     @staticmethod
     def of(
@@ -201,9 +204,9 @@ class Context:
     def _run(self, analysis: Analysis, params: Mapping[str, Any]) -> Result:
         defaults = {param.name: param.default for param in analysis.params}
         gaps = self._gaps(analysis)
-        before = self._counted(analysis)
+        before = self._counted(analysis, self.kernel)
         answer = analysis.load()(self.kernel, **{**defaults, **params})
-        after = self._counted(analysis)
+        after = self._counted(analysis, self.now.renewed() if self.now else self.kernel)
         answer = replace(
             answer,
             checks=[self._drifted(check, before, after) for check in answer.checks],
@@ -215,9 +218,9 @@ class Context:
         given = {name: quote(file) for name, file in files.items() if isinstance(file, str)}
         return replace(result, placeholders=self.placeholders | given)
 
-    def _counted(self, analysis: Analysis) -> dict[str, Gauge]:
+    def _counted(self, analysis: Analysis, kernel: Kernel) -> dict[str, Gauge]:
         try:
-            gauges = analysis.gauges_of(self.kernel) if self.kernel.live else ()
+            gauges = analysis.gauges_of(kernel) if kernel.live else ()
         except Exception:  # a check then lacks only the drift of its counter
             return {}
         return {gauge.source: gauge for gauge in gauges if gauge.source}

@@ -130,6 +130,11 @@ class Target:
     """Reads all of a capsule; returns the names of its corrupt sections."""
 
     @property
+    def is_torn(self) -> bool:
+        """Return whether the memory is of many moments: that of a running kernel."""
+        return self.live or self.format.endswith(" of live")
+
+    @property
     def type_sources(self) -> str:
         """Sources of the types used so far, such as ``type pack, BTF``."""
         return f"{self.types}, BTF" if self.completed() else self.types

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from kcensus.capsule import Recording
+    from kcensus.kernel.kernel import Kernel
     from kcensus.progress import Progress
     from kcensus.reports import Report, Section
     from kcensus.results import Result
@@ -164,6 +165,7 @@ class _Work:
 
     def _record(self, target: Target) -> None:
         from kcensus.capsule import Recording
+        from kcensus.kernel.kernel import Kernel
         from kcensus.sources import TargetError
 
         order, is_redacted = self._order, "names" in self._order.redact
@@ -187,7 +189,8 @@ class _Work:
         if target.live:
             with self._timed("taking the slabs"):
                 recording.take_slabs()
-        made = self._examined(recording.target)
+        now = Kernel(target.prog, live=True) if target.live else None
+        made = self._examined(recording.target, now)
         if not is_redacted:
             self._render(made)
         if made.results:
@@ -208,11 +211,13 @@ class _Work:
     def _report(self, target: Target) -> None:
         self._render(self._examined(target))
 
-    def _examined(self, target: Target) -> Report:
+    def _examined(self, target: Target, now: Kernel | None = None) -> Report:
         from kcensus.commands.shared.target import context_of
         from kcensus.reports import examine
 
         context = context_of(target, self._progress, self._order.reading)
+        if now is not None:
+            context = replace(context, now=now)
         self._keep(("head", (context.name, context.release, target.live)))
         return examine(context, order=FIRST, section=self._section)
 
@@ -275,7 +280,7 @@ class _Work:
                 sections[each] = Section(each, None, f"killed, or not run, at {TIME}; {LIFT}")
                 self._tell("analysis", (each, sections[each].error, 0.0))
         ordered = [sections[each] for each in (*analyses(), "patches")]
-        self._render(concluded(Report(head, ordered), load()))
+        self._render(concluded(Report(head, ordered), load(), is_torn=live))
 
     def _render(self, made: Report) -> None:
         from kcensus.render.html import page_html
