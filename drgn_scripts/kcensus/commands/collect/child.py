@@ -8,6 +8,7 @@ is when the time is over.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import pickle
 import shutil
@@ -193,7 +194,9 @@ class _Work:
         made = self._examined(recording.target, now)
         if not is_redacted:
             self._render(made)
-        if made.results:
+        has_results, made = bool(made.results), _without_tables(made)
+        gc.collect()  # results and kernels have cycles
+        if has_results:
             self._capsule(recording, made)
 
     def _snapshot(self, target: Target) -> Any:
@@ -241,6 +244,7 @@ class _Work:
         if TIME not in made.error and name != "patches":
             self._mark(name)
         self._keep(("section", made))
+        gc.collect()
         return made
 
     def _mark(self, name: str) -> None:
@@ -401,6 +405,15 @@ class _Work:
         with self._progress.step(step, 0):
             yield
         self._tell("seconds", (step, round(time.monotonic() - begin, 3)))
+
+
+def _without_tables(made: Report) -> Report:
+    """Return what a capsule needs of a report: its rows can take more memory than the capsule."""
+    sections = [
+        replace(each, result=replace(each.result, tables={})) if each.result else each
+        for each in made.sections
+    ]
+    return replace(made, sections=sections)
 
 
 @contextmanager

@@ -161,6 +161,15 @@ class _Target:
         self._begin, self._end, self._progress = begin, end, progress
 
     def collect(self) -> None:
+        from kcensus.commands.shared.target import default_limit
+        from kcensus.sources import TargetError
+
+        try:
+            if self._case.reading.max_memory is None:
+                default_limit()
+        except TargetError as error:  # before a process takes memory to say so
+            self._account.error = str(error)
+            return
         if self._case.redact:
             self._collect_redacted()
         else:
@@ -168,7 +177,8 @@ class _Target:
         account = self._account
         if not account.capsule and os.fstat(self._files[CAPSULE]).st_size:  # not complete
             os.ftruncate(self._files[CAPSULE], 0)
-            account.left_out.append((CAPSULE, f"writing it exceeds {TIME}; {LIFT}"))
+            if not any(what == CAPSULE for what, _ in account.left_out):
+                account.left_out.append((CAPSULE, f"writing it exceeds {TIME}; {LIFT}"))
         if not account.has_report:
             for name in FORMS:
                 os.ftruncate(self._files[name], 0)
