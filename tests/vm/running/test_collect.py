@@ -24,7 +24,7 @@ _LONG = 3600.0
 _DIRECTORY = "/run/collect"
 _OUT = f"{_DIRECTORY}/case.tar.zst"
 _FREE_MIB = 100
-_HEALTHY = 0.75
+_HEALTHY = 0.5
 """Least share of checks that agree or are explained, under load."""
 _TICKS = 150
 """CPU time between two moments, in hundredths of a second."""
