@@ -68,7 +68,9 @@ def test_under_load(guest: Running, tmp_path: Path) -> None:
 def test_redacted(guest: Running, tmp_path: Path) -> None:
     """No file of the archive has a name that the guest has."""
     names = guest.run("ls /srv/load/files | head -50; hostname").check().split()
-    done = guest.run(f"kcensus collect -o {_OUT} --full --redact names", timeout=_LONG)
+    done = guest.run(
+        f"kcensus collect -o {_OUT} --full --redact names --max-memory 800M", timeout=_LONG
+    )
     assert done.status == 0, done.stderr
     files = fetched(guest, tmp_path)
     assert manifest_of(files)["redacted"] == ["names"]
