@@ -55,13 +55,15 @@ def write_html(
     **more: object,
 ) -> list[Path]:
     """Write a result or a report to ``path`` and return the files written, as :func:`page_html`."""
-    page = page_html(subject, template, **more)
+    page = page_html(subject, template, brief=brief, **more)
     with replacing(path) as new:
         new.write_text(page, encoding="utf-8", newline="\n")
     return [path]
 
 
-def page_html(subject: Result | Report, template: str = "page.html", **more: object) -> str:
+def page_html(
+    subject: Result | Report, template: str = "page.html", *, brief: bool = False, **more: object
+) -> str:
     """Return a result or a report as a page.
 
     :param template: a file in this folder that extends ``page.html``
