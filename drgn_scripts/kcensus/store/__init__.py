@@ -17,4 +17,7 @@ def require_store(*more: str) -> None:
     """
     for name in ("pyarrow", "deltalake", *more):
         if find_spec(name) is None:
-            raise StoreError(f"stores and their trends need {name}: install kcensus[store]")
+            raise StoreError(
+                f"stores and their trends need {name}: install kcensus[store], "
+                "or the package kcensus-store"
+            )

@@ -24,7 +24,7 @@ from kcensus.catalogue import load
 from tests.running import recorded_analyses
 
 ROOT = Path(__file__).parents[3]
-LOCKS = ("requirements.lock", "requirements-dev.lock")
+LOCKS = tuple(path.name for path in sorted(ROOT.glob("requirements*.lock")))
 
 # Put together here so that this file does not find itself.
 MACHINE_PATHS = re.compile("/(?:" + "|".join(("work", "root")) + ")/")
@@ -131,9 +131,17 @@ def test_locked_packages_have_hashes(name: str) -> None:
     assert "index" not in text
 
 
-def test_both_locks_agree() -> None:
-    small, large = (re.findall(r"^(\S+==\S+)", (ROOT / name).read_text(), re.M) for name in LOCKS)
-    assert {*small} < {*large}
+def locked(name: str) -> set[str]:
+    return {*re.findall(r"^(\S+==\S+)", (ROOT / name).read_text(), re.MULTILINE)}
+
+
+def test_each_lock_is_part_of_the_next() -> None:
+    """What users run is what was tested."""
+    minimal, store, notebook, everything = map(
+        locked, (f"requirements{kind}.lock" for kind in ("-minimal", "", "-notebook", "-dev"))
+    )
+    assert minimal < store < notebook < everything
+    assert not [name for name in minimal if re.match("pyarrow|deltalake|scipy", name)]
 
 
 def test_python_m_is_the_command() -> None:

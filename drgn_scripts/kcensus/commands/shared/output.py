@@ -57,7 +57,9 @@ def check_output(showing: Showing) -> None:
         if path and not path.parent.is_dir():
             raise click.UsageError(f"{option}: '{path.parent}' is not a directory.")
     if showing.parquet and find_spec("pyarrow") is None:
-        raise click.UsageError("--parquet needs pyarrow: install kcensus[parquet].")
+        raise click.UsageError(
+            "--parquet needs pyarrow: install kcensus[parquet], or the package kcensus-store."
+        )
     for option, path in (("--json", document), ("--reply", text)):
         if path and _is_target(path, _STARTS[option]):
             raise click.UsageError(
