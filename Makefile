@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 # `make TARGET` is `./run TARGET`.
 
-TARGETS = demo test test-lab wheel lint docs man bench lab samples lock ci
+TARGETS = demo test test-lab wheel packages release lint docs man bench lab samples lock ci
 
 .PHONY: help $(TARGETS)
 help:
