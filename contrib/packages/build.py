@@ -76,9 +76,9 @@ def values_of_deb(tree: Tree, version: str) -> dict[str, str]:
     it working.
     """
     version = f"{version}-1+py{tree.python}"
-    needs = (f"python{tree.python}", *_DEB_NEEDS)
+    needs = [f"python{tree.python}", *_DEB_NEEDS]
     if tree.package == STORE:
-        needs = (f"kcensus (= {version})",)
+        needs = [f"kcensus (= {version})"]
     return _values(tree) | {
         "VERSION": version,
         "DEPENDS": ", ".join(needs),
@@ -90,9 +90,9 @@ def values_of_deb(tree: Tree, version: str) -> dict[str, str]:
 def values_of_rpm(tree: Tree, version: str) -> dict[str, str]:
     """Return the words for the spec; Fedora, RHEL and SUSE all have ``/usr/bin/python3.N``."""
     release = f"1.py{tree.python}"
-    needs = (f"/usr/bin/python{tree.python}", *_RPM_NEEDS)
+    needs = [f"/usr/bin/python{tree.python}", *_RPM_NEEDS]
     if tree.package == STORE:
-        needs = (f"kcensus = {version}-{release}",)
+        needs = [f"kcensus = {version}-{release}"]
     return _values(tree) | {
         "VERSION": version,
         "RELEASE": release,
@@ -106,12 +106,15 @@ def values_of_rpm(tree: Tree, version: str) -> dict[str, str]:
 def make_deb(tree: Tree, version: str, output: Path) -> None:
     """Pack a tree for Debian and Ubuntu."""
     values = values_of_deb(tree, version)
-    control = tree.path / "DEBIAN"
-    control.mkdir()
-    (control / "control").write_text(fill("control", values))
+    control = {"control": (0o644, fill("control", values))}
     for script, name in (("postinst", "INSTALLED"), ("prerm", "REMOVING"), ("postrm", "REMOVED")):
-        (control / script).write_text(f"#!/bin/sh\nset -e\n{values[name]}")
-        (control / script).chmod(0o755)
+        control[script] = (0o755, f"#!/bin/sh\nset -e\n{values[name]}")
+    folder = tree.path / "DEBIAN"
+    folder.mkdir()
+    folder.chmod(0o755)
+    for name, (mode, text) in control.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(mode)
     # Where zsh of Debian looks.
     zsh = tree.path / "usr/share/zsh"
     if zsh.is_dir():

@@ -69,8 +69,8 @@ def _build(clone: Path, uv: Path) -> Path:
     made = clone / "dist"
     _run(clone, "hatchling", "build", "-t", "wheel", "-t", "sdist", "-d", made)
     (wheel,) = made.glob("*.whl")
-    packages = ["--uv", uv, "--deb", *DEBS, "--rpm", *RPMS]
-    _run(clone, "contrib.packages.build", wheel, made, *packages)
+    packages = ["--deb", *DEBS, "--rpm", *RPMS]
+    _run(clone, "contrib.packages.build", wheel, made, "--uv", uv, *packages)
     return made
 
 
@@ -111,13 +111,12 @@ def try_all(place: Path, uv: Path, pythons: list[str]) -> None:
     report = [sys.executable, "-m", "kcensus", "report", "sample", "--json"]
     expected = place / "expected.json"
     expected.write_bytes(subprocess.check_output(report, cwd=ROOT))
-    script = ROOT / "contrib/packages/try.sh"
+    script, cache = ROOT / "contrib/packages/try.sh", ROOT / "build/chroots"
     for kind, suites in (("1+py{}_amd64.deb", DEBS), ("1.py{}.x86_64.rpm", RPMS)):
         for python, suite in suites.items():
             packages = packages_of(place, version_of(wheel), kind.format(python))
             if suite:
-                command = [script, suite, ROOT / "build/chroots", expected, *packages]
-                subprocess.run(command, check=True)
+                subprocess.run([script, suite, cache, expected, *packages], check=True)
     expected.unlink()
 
 

@@ -84,13 +84,22 @@ def make_trees(wheel: Path, python: str, uv: Path, place: Path) -> list[Tree]:
 
 def _install(tree: Tree, wheel: Path, uv: Path) -> None:
     # Copied: files of its cache must not change.
-    command = [uv, "pip", "install", "--quiet", "--target", tree.site, "--link-mode", "copy"]
+    command: list[str | Path] = [
+        uv,
+        "pip",
+        "install",
+        "--quiet",
+        "--target",
+        tree.site,
+        "--link-mode",
+        "copy",
+    ]
     command += ["--python", sys.executable, "--python-version", tree.python]
     command += ["--python-platform", _PLATFORM, "--no-build"]
-    lock = ["--require-hashes", "-r", ROOT / LOCKS[tree.package]]
+    lock: list[str | Path] = ["--require-hashes", "-r", ROOT / LOCKS[tree.package]]
     # By name, so that no file has the path of the wheel.
-    name = ["--no-deps", "--no-index", "--find-links", wheel.parent, wheel.name.split("-")[0]]
-    for wanted in (lock, name):
+    name: list[str | Path] = ["--no-deps", "--no-index", "--find-links", wheel.parent]
+    for wanted in (lock, [*name, wheel.name.split("-")[0]]):
         subprocess.run([*command, *wanted], check=True)
     _drop(
         # They name this machine, or are of use to installers only.
