@@ -41,7 +41,8 @@ def each(work: Callable[[int], T], tasks: int, jobs: int) -> Iterator[T]:
     """Yield results of ``work(0)`` … ``work(tasks - 1)``, in order.
 
     With more than one job, forked processes share the program, whose memory must be readable from
-    several at once. ``work`` may be a closure, its result must be picklable.
+    several at once. ``work`` may be a closure, its result must be picklable. Where there can be no
+    processes, this one does all.
 
     :raises WorkersKilled: a signal killed a process, as SIGBUS if a mapped file shrank
     """
@@ -50,9 +51,13 @@ def each(work: Callable[[int], T], tasks: int, jobs: int) -> Iterator[T]:
         yield from map(work, range(tasks))
         return
     global _work
-    _work = work
     workers: list[ForkProcess] = []
-    pool = ProcessPoolExecutor(jobs, _forking(workers), _begin, (os.getpid(),))
+    try:
+        pool = ProcessPoolExecutor(jobs, _forking(workers), _begin, (os.getpid(),))
+    except OSError:  # no semaphores: sandboxes and chroots can lack /dev/shm, or the right to write
+        yield from map(work, range(tasks))
+        return
+    _work = work
     try:
         with warnings.catch_warnings():
             # Python warns of the threads of drgn's debug information loader, which is idle by now,

@@ -42,6 +42,15 @@ def test_one_job_stays_in_this_process_and_more_leave_it() -> None:
     assert os.getpid() not in {*each(lambda task: os.getpid(), 4, 2)}
 
 
+def test_without_semaphores_this_process_does_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **named: object) -> None:
+        raise PermissionError
+
+    # As where /dev/shm is read-only.
+    monkeypatch.setattr("multiprocessing.synchronize.SemLock.__init__", refuse)
+    assert [*each(lambda task: (task, os.getpid()), 3, 2)] == [(n, os.getpid()) for n in range(3)]
+
+
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_an_error_in_a_task_is_raised_and_leaves_nothing_behind(jobs: int) -> None:
     def work(task: int) -> int:
