@@ -34,6 +34,7 @@ else
 fi
 cp /etc/resolv.conf /etc/hosts "$root/etc/"
 mount -t proc proc "$root/proc"
+chmod 1777 "$root/dev/shm" # debootstrap does not
 apt update
 case $1 in
 *.deb) needs=$(dpkg-deb -f "$1" Depends | sed 's/([^)]*)//g; s/,//g') ;;
@@ -57,7 +58,8 @@ install() { # PACKAGE: with what it needs from Debian
 }
 
 use() { # what everybody does first, without root
-    inside su nobody -s /bin/sh -c 'kcensus report sample --json' >"$root/tmp/report"
+    inside su nobody -s /bin/sh -c 'kcensus report sample --json' >"$root/tmp/report" ||
+        { grep -A 5 '"failed"' "$root/tmp/report" >&2; exit 1; }
     cmp "$root/tmp/report" "$expected"
     inside kcensus report sample --top 1 | grep -q 10,000
 }
