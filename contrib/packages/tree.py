@@ -23,11 +23,6 @@ LOCKS = {"kcensus": "requirements-minimal.lock", STORE: "requirements.lock"}
 
 _PLATFORM = "x86_64-manylinux_2_28"
 _SCRIPTS = ("kcensus", "drgn", "drgn-crash")
-_COMPLETIONS = {
-    "bash": "bash-completion/completions/kcensus",
-    "zsh": "zsh/site-functions/_kcensus",
-    "fish": "fish/vendor_completions.d/kcensus.fish",
-}
 _UNITS = Path("usr/lib/systemd/system")
 _UNIT_FILES = {"kcensus": ("kcensus-watch.*", "kcensus-.service.d/*"), STORE: ("kcensus-record.*",)}
 _HERE = ("packages", "container")
@@ -135,14 +130,7 @@ def _environment(tree: Tree) -> None:
 def _share(tree: Tree) -> None:
     """Add what the wheel has for /usr/share, and what contrib/ has for other programs."""
     share = tree.path / "usr/share"
-    if (tree.site / "share").is_dir():
-        shutil.copytree(tree.site / "share", share)
-    for shell, name in _COMPLETIONS.items():
-        if not (path := share / name).exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            command = [sys.executable, "-m", "kcensus", "completion", shell]
-            environment = {**os.environ, "PYTHONPATH": str(tree.site)}
-            path.write_bytes(subprocess.check_output(command, env=environment))
+    shutil.copytree(tree.site / "share", share)
     for folder in sorted((ROOT / "contrib").iterdir()):
         if folder.is_dir() and folder.name not in (*_HERE, "__pycache__"):
             shutil.copytree(folder, share / "kcensus" / folder.name)

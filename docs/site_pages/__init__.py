@@ -32,8 +32,6 @@ OUTER = {
 INSTEAD = {"README.md": "index", "SECURITY.md": "security"}
 """Pages in place of files that are no pages."""
 
-_PAGES = re.compile(r"^((?:\w+/)?\w*\*)\n", re.MULTILINE)
-"""Names of pages in a table of contents that may be missing."""
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?![a-z]+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 _BLOCK = re.compile(r"(^```.*?^```$|^:::.*?$|^(?: {4}|\t).*?$)", re.MULTILINE | re.DOTALL)
 
@@ -107,8 +105,6 @@ def _write(page: str, text: str) -> None:
 def _read(app: Sphinx, page: str, source: list[str]) -> None:
     if not page.startswith(("project/", "reference/")):
         source[0] = linked(source[0], DOCS / f"{page}.md", page)
-    if page == "index":
-        source[0] = _PAGES.sub(lambda match: match[0] if [*DOCS.glob(match[1])] else "", source[0])
 
 
 def _docstring(

@@ -116,7 +116,7 @@ def test_links_between_pages_lead_somewhere() -> None:
         f"{name(page)}: {link}"
         for page in PAGES
         for link in re.findall(r"\]\((?![a-z]+:|#)([^)#\s]+)", page.read_text("utf-8"))
-        if not (page.parent / link).exists() and not link.startswith("reference/")
+        if not (page.parent / link).exists() and "reference/" not in link
     ]
     assert lost == []
 
