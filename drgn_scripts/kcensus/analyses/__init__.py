@@ -92,7 +92,7 @@ class Analysis:
     modules: tuple[str, ...] = ()
     """Kernel modules whose debug info the analysis uses if the kernel has them loaded."""
     needs: tuple[str, ...] = ()
-    """Members, such as ``struct mem_cgroup.nodeinfo``, without which it fails: older kernels lack
+    """Members, such as ``struct mem_cgroup.css``, without which it fails: older kernels lack
     them."""
     reads_stacks: bool = False
     """Whether it unwinds stacks, and reads machine code, for which some architectures have no

@@ -58,6 +58,25 @@ def name_at(pointer: Object) -> str:
     return decode(text)
 
 
+def cgroup_path(cgroup: Object) -> str:
+    """Return the path of a ``struct cgroup`` in its hierarchy; empty if its parents do not end.
+
+    :raises LookupError: the debug info lacks a member
+    :raises drgn.FaultError: a part is unreadable
+    """
+    # Since Linux kernel commit 2bd59d48ebfb ("cgroup: convert to kernfs") (in v3.15), it has a node
+    # of kernfs; before, a name (RHEL 7, too).
+    if hasattr(cgroup, "kn"):
+        return kernfs_path(cgroup.kn)
+    names: list[str] = []
+    for _ in range(_MAX_NESTED):
+        if not cgroup.parent:
+            return "/" + "/".join(reversed(names))
+        names.append(decode(cgroup.name.name.string_()))
+        cgroup = cgroup.parent
+    return ""
+
+
 def kernfs_path(node: Object) -> str:
     """Return the path of a ``struct kernfs_node``; empty if its parents do not end.
 

@@ -149,6 +149,9 @@ class UserNames:
 
     def _cgroups(self) -> Iterator[Names | Hashes]:
         """Yield the names of cgroups: of kernfs nodes that a cgroup points back to."""
+        if not self.prog.type("struct cgroup").has_member("kn"):
+            yield from self._listed_cgroups()
+            return
         columns = layout(self.prog, "struct kernfs_node", ["name", "priv", "hash"])
         address, nodes = self._all("struct kernfs_node", columns)
         member = layout(self.prog, "struct cgroup", ["kn"])
@@ -161,6 +164,29 @@ class UserNames:
         self._cgroup_names = np.unique(np.concatenate([self._cgroup_names, *names]))
         hashes = address[is_cgroup] + np.uint64(columns.fields["hash"].offset)
         yield Hashes(hashes - self._direct, nodes["hash"][is_cgroup].astype(np.uint32))
+
+    def _listed_cgroups(self) -> Iterator[Names]:
+        """Yield the names of cgroups that have no kernfs node, as on RHEL 7."""
+        prog, names = self.prog, []
+        text = np.uint64(drgn.offsetof(prog.type("struct cgroup_name"), "name"))
+        node = np.uint64(drgn.offsetof(prog.type("struct cgroup"), "allcg_node"))
+        roots = list_for_each_entry(
+            "struct cgroupfs_root", prog["roots"].address_of_(), "root_list"
+        )
+        for root in islice(roots, _MAX_LISTED):
+            head = np.array([root.allcg_list.address_of_().value_()], np.uint64)
+            _, found, torn = list_members(self.memory, head, Faults(), limit=_MAX_GROUPS)
+            if len(torn):
+                self.missing.append("names of cgroups: a list is torn")
+            member = layout(prog, "struct cgroup", ["name"])
+            read = gather(self.memory, found - node, member, Faults())
+            for batch in self._strings(read["name"] + text):
+                names.append(batch.text.view(f"S{batch.text.shape[1]}")[:, 0])
+                yield batch
+            for name in ("name", "release_agent_path"):
+                place = int(root.member_(name).address_of_())
+                yield self._single(place - int(self._direct), root.member_(name).string_())
+        self._cgroup_names = np.unique(np.concatenate([self._cgroup_names, *names]))
 
     # Dentries
 

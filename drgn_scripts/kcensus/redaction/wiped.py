@@ -125,6 +125,11 @@ def registers(kernel: Kernel, report: ScanReport) -> Ranges:
     except LookupError:
         first = int(drgn.sizeof(type_))  # they follow the task
     last = max((each.object_size for each in caches), default=0)
+    # Since Linux kernel commit 0c8c0f03e3a2 ("x86/fpu, sched: Dynamically allocate 'struct fpu'")
+    # (in v4.2), thread is the last member of a task; RHEL 7 has others behind it.
+    members = {each.name: each.bit_offset // 8 for each in type_.members or () if each.name}
+    if "thread" in members and max(members.values()) > members["thread"]:
+        last = members["thread"] + drgn.sizeof(type_.member("thread").type)
     if first < last:
         spans.append((address + np.uint64(first), address + np.uint64(last)))
     if "sp" in tasks and "on_cpu" in tasks:

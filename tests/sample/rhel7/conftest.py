@@ -15,15 +15,15 @@ from kcensus.kernel.kernel import Kernel
 from kcensus.results import Result
 from kcensus.sources import open_target
 
-_DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parent / "data"
 
 
 class Guest:
     """A guest; each analysis runs once."""
 
     def __init__(self, name: str) -> None:
-        target = open_target(_DATA / f"{name}.capsule")
-        self.truth: dict[str, Any] = json.loads((_DATA / f"{name}.json").read_text())
+        target = open_target(DATA / f"{name}.capsule")
+        self.truth: dict[str, Any] = json.loads((DATA / f"{name}.json").read_text())
         self.prog = target.prog
         self.kernel = Kernel(target.prog)
         context = Context.of(target)

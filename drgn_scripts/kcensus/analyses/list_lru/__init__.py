@@ -11,7 +11,7 @@ from kcensus.analyses import Analysis, Param
 
 ANALYSIS = Analysis(
     name="list-lru",
-    needs=("struct super_block.s_dentry_lru.node",),
+    needs=("struct list_lru.node",),
     question="what do per-memcg list_lrus cost, and which lists are in use?",
     plain="lists that the kernel keeps for each file system and container",
     gauges="kcensus.analyses.list_lru.checks:gauges",

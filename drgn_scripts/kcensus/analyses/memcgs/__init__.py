@@ -11,7 +11,7 @@ from kcensus.analyses import Analysis
 
 ANALYSIS = Analysis(
     name="memcgs",
-    needs=("struct mem_cgroup.nodeinfo",),
+    needs=("struct mem_cgroup.css",),
     question="what do memory cgroups hold, and what pins the offline (dying) ones?",
     plain="memory of containers and services (control groups), removed ones included",
     gauges="kcensus.analyses.memcgs.checks:gauges",

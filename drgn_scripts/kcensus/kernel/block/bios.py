@@ -21,7 +21,7 @@ from kcensus.engine.slub.pages import PageMap
 from kcensus.kernel.block.operations import Operations
 from kcensus.kernel.block.requests import requests
 from kcensus.kernel.kernel import Kernel, once
-from kcensus.kernel.names import ABSENT, kernfs_path
+from kcensus.kernel.names import ABSENT, cgroup_path
 from kcensus.sources.capsule import NotRecorded
 
 _MAX_CHAIN = 1 << 12
@@ -324,7 +324,7 @@ def group_paths(kernel: Kernel, groups: Words) -> dict[int, str]:
     for address in np.unique(groups[groups != 0]).tolist():
         group = Object(kernel.prog, "struct blkcg_gq *", value=address)
         try:
-            path = kernfs_path(group.blkcg.css.cgroup.kn)
+            path = cgroup_path(group.blkcg.css.cgroup)
         except (*ABSENT, NotRecorded):
             continue
         if path:

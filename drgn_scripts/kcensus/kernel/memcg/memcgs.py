@@ -28,7 +28,7 @@ from kcensus.text import printable
 _MAX_MEMCGS = 1 << 22
 _MAX_DEPTH = 1024
 PER_NODE = "struct mem_cgroup_per_node"
-_CSS = "struct cgroup_subsys_state"
+_CSS, _MEMCG = "struct cgroup_subsys_state", "struct mem_cgroup"
 _WAYS = ("next", "prev")
 _KERNFS_TYPE_MASK, _KERNFS_DIR = 0xF, 1  # enum kernfs_node_type, include/linux/kernfs.h
 
@@ -131,7 +131,7 @@ def per_node(
 ) -> tuple[Numbers, Words, int]:
     """Return rows and addresses of ``struct mem_cgroup_per_node``, and the unreadable pointers."""
     prog, nodes = memory.prog, node_ids(memory.prog)
-    type_ = prog.type("struct mem_cgroup")
+    type_ = prog.type(_MEMCG)
     # RHEL 7 has the array in a structure of its own.
     place = "nodeinfo" if type_.has_member("nodeinfo") else "info.nodeinfo"
     first = np.uint64(drgn.offsetof(type_, place))
@@ -184,7 +184,7 @@ def online_children(kernel: Kernel, groups: Memcgs) -> int:
     prog = kernel.prog
     css = prog.type(_CSS)
     members = layout(prog, css, ["flags", "cgroup"], {"online": "online_cnt.counter"})
-    places = groups.address + np.uint64(drgn.offsetof(prog.type("struct mem_cgroup"), "css"))
+    places = groups.address + np.uint64(drgn.offsetof(prog.type(_MEMCG), "css"))
     read = gather(kernel.memory, places, members, Faults())
     if "online" not in members:
         return 0
@@ -261,7 +261,7 @@ def _tree(memory: Memory, faults: Faults) -> _Tree:
 
 def _walk(memory: Memory, root: drgn.Object) -> Memcgs:
     prog, faults = memory.prog, Faults()
-    memcg = prog.type("struct mem_cgroup")
+    memcg = prog.type(_MEMCG)
     tree = _tree(memory, faults)
     online = np.uint32(prog.constant("CSS_ONLINE").value_())
     try:
@@ -330,10 +330,19 @@ def _with_removed(kernel: Kernel, groups: Memcgs) -> Memcgs:
 
     Their cgroups may be freed; the name is in those of the caches: "dentry(7:name)".
     """
-    _, owners = kernel.slab_map.lineage
+    roots, owners = kernel.slab_map.lineage
     owned = np.flatnonzero((owners != 0) & (groups.rows(owners) < 0))
     address, first = np.unique(owners[owned], return_index=True)
-    count = len(address)
+    # One that is online is on a list: the list is torn, or the pointer is bent.
+    states = gather(
+        kernel.memory, address, layout(kernel.prog, _MEMCG, ["css.flags"]), groups.faults
+    )
+    online = np.uint32(kernel.prog.constant("CSS_ONLINE").value_())
+    removed = states.readable & ((states["css.flags"] & online) == 0)
+    lost = len(address) - int(removed.sum())
+    # Each child cache has an owner.
+    lost += int(((roots != np.arange(len(roots))) & (owners == 0)).sum())
+    address, first, count = address[removed], first[removed], int(removed.sum())
     names = [kernel.slab_map.caches[cache].name for cache in owned[first].tolist()]
     texts = [name.rpartition("(")[2].rpartition(")")[0].partition(":")[2] for name in names]
     no, zeros = np.zeros(count, np.bool_), np.zeros(count, np.int64)
@@ -345,7 +354,8 @@ def _with_removed(kernel: Kernel, groups: Memcgs) -> Memcgs:
         name: np.concatenate([getattr(groups, name), column.astype(getattr(groups, name).dtype)])
         for name, column in rows.items()
     }
-    return replace(groups, path=[*groups.path, *(f"/{text or '?'}" for text in texts)], **columns)
+    path = [*groups.path, *(f"/{text or '?'}" for text in texts)]
+    return replace(groups, path=path, damaged=groups.damaged + lost, **columns)
 
 
 def _children(

@@ -14,7 +14,7 @@ from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Numbers, Words
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.memcg.memcgs import memcgs
-from kcensus.kernel.names import DAMAGED, MISSING, kernfs_path
+from kcensus.kernel.names import DAMAGED, MISSING, cgroup_path
 from kcensus.kernel.tasks.tasks import tasks
 
 _TASK, _MM = "struct task_struct", "struct mm_struct"
@@ -72,8 +72,7 @@ def path_of(kernel: Kernel, state: int) -> str:
     :raises drgn.FaultError: a part is not in the dump
     """
     css = drgn.Object(kernel.prog, "struct cgroup_subsys_state *", value=state)
-    # Until v3.14 (commit not verified), a cgroup has no node of kernfs.
-    return kernfs_path(css.cgroup.member_("kn"))
+    return cgroup_path(css.cgroup)
 
 
 def _controller(prog: drgn.Program) -> int:

@@ -14,7 +14,7 @@ from drgn import Object
 from kcensus.engine.memory import Words
 from kcensus.human import counted
 from kcensus.kernel.memcg.cgroup_mounts import cgroup_mount
-from kcensus.kernel.names import MISSING, kernfs_path
+from kcensus.kernel.names import MISSING, cgroup_path
 from kcensus.kernel.tasks.tasks import TRAPS
 from kcensus.kernel.waiting.finder import Draft, Finder, Stall
 from kcensus.kernel.waiting.graph import TASK, EdgeKind, NodeKind
@@ -107,7 +107,7 @@ class FrozenCgroups(Finder):
         """
         path = ""
         with contextlib.suppress(*MISSING):
-            path = kernfs_path(Object(self.kernel.prog, "struct cgroup *", value=address).kn)
+            path = cgroup_path(Object(self.kernel.prog, "struct cgroup *", value=address))
         mount = cgroup_mount(self.kernel, address)
         return mount.path, path, mount.is_unified
 
