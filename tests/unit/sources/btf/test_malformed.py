@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from drgn import TypeKind
 
 from kcensus.sources.debuginfo.btf.format import BadBtf, Kind
 from kcensus.sources.debuginfo.btf.types import Btf
@@ -160,3 +161,20 @@ def test_a_module_cannot_make_a_circle_with_the_kernel() -> None:
     kernel.pointer(2)
     with pytest.raises(BadBtf):
         Btf(kernel.data())
+
+
+def test_a_struct_of_variable_length_loses_its_members() -> None:
+    """As in Amazon Linux 2 (4.14), whose other types are right."""
+    section = Section()
+    section.integer("int")
+    section.struct("", 0, ("op", 1, 0), ("mask", 1, 32))
+    section.pointer(2)
+    section.struct("outer", 8, ("args", 3, 0))
+    section.struct("empty", 0)
+    outer = Btf(section.data()).find(TypeKind.STRUCT, "outer")
+    assert outer is not None and outer.node.members is not None
+    pointer = outer.node.members[0].type().ref.node
+    assert pointer.type is not None and pointer.type.node.members == ()
+    with pytest.raises(BadBtf, match="ends beyond"):
+        section.struct("named", 0, ("op", 1, 0))
+        Btf(section.data())
