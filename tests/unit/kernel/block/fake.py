@@ -17,7 +17,7 @@ JIFFIES = (1 << 32) - 1000
 """Shortly before 32 bits run over."""
 NOW_NS = 50_000_000_000
 
-_TYPES = """
+TYPES = """
 struct rb_node 24
     0 unsigned long __rb_parent_color; 8 struct rb_node * rb_right; 16 struct rb_node * rb_left
 struct rb_root 8 : 0 struct rb_node * rb_node
@@ -55,8 +55,8 @@ SYNC, IDLE_WINDOW = 1 << 8, 1 << 5
 
 
 class FakeScheduler:
-    def __init__(self, scheduler: str, data_type: str) -> None:
-        self.k = FakeKernel("6.10", _TYPES)
+    def __init__(self, scheduler: str, data_type: str, types: str = TYPES) -> None:
+        self.k = FakeKernel("6.10", types)
         self.k.prog.register_type_finder("flags", self._enum, enable_index=0)
         clock = self.k.variable("clocksource_jiffies", "struct clocksource")
         self.k.fill(clock, mult=(10**9 // HZ) << 8, shift=8)

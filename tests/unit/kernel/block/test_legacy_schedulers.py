@@ -9,7 +9,7 @@ from drgn import Object
 
 from kcensus.kernel.block.schedulers import cfq, deadline
 from kcensus.kernel.block.schedulers.model import NEVER
-from tests.unit.kernel.block.fake import IDLE_WINDOW, SYNC, FakeScheduler
+from tests.unit.kernel.block.fake import IDLE_WINDOW, SYNC, TYPES, FakeScheduler
 
 MS = 1_000_000
 
@@ -17,8 +17,10 @@ MS = 1_000_000
 class FakeCfq(FakeScheduler):
     """CFQ as of v4.4: two queues in trees, an asynchronous one, and the active one."""
 
-    def __init__(self) -> None:
-        super().__init__("cfq", "struct cfq_data")
+    def __init__(self, is_btf: bool = False) -> None:
+        flat = TYPES.replace("[2][3] service_trees", "[6] service_trees")
+        types = flat.replace("[2][8] async_cfqq", "[16] async_cfqq") if is_btf else TYPES
+        super().__init__("cfq", "struct cfq_data", types)
         k = self.k
         for index, jiffies in enumerate((250, 125)):
             k.set(self.data.cfq_fifo_expire[index], jiffies)
@@ -32,9 +34,11 @@ class FakeCfq(FakeScheduler):
         self.idler = self.queue(1619, SYNC | IDLE_WINDOW, [])
         self.writer = self.queue(767, 0, [15_376, 15_000, -100])
         nodes = [each.rb_node for each in (self.reader, self.idler)]
-        self.tree(self.group.service_trees[1][1].rb, nodes)
-        self.tree(self.group.service_trees[1][0].rb, [self.writer.rb_node])
-        k.set(self.group.async_cfqq[1][4], self.writer)
+        trees, queues = self.group.service_trees, self.group.async_cfqq
+        first, second = (trees[3], trees[4]) if is_btf else (trees[1][0], trees[1][1])
+        self.tree(second.rb, nodes)
+        self.tree(first.rb, [self.writer.rb_node])
+        k.set(queues[12] if is_btf else queues[1][4], self.writer)
         self.active = self.queue(1700, SYNC, [])
         k.set(self.data.active_queue, self.active)
 
@@ -45,8 +49,10 @@ class FakeCfq(FakeScheduler):
         return queue
 
 
-def test_cfq_in_jiffies() -> None:
-    fake = FakeCfq()
+@pytest.mark.parametrize("is_btf", [False, True])
+def test_cfq_in_jiffies(is_btf: bool) -> None:
+    """BTF has an array of arrays as a single one."""
+    fake = FakeCfq(is_btf)
     found = cfq.queues(fake.kernel(), fake.disk)
     rows = {label: row for row, label in enumerate(found.label)}
     assert rows.keys() == {"cfq1618SN", "cfq1619S", "cfq767A", "cfq1700SN", "cfq0A"}

@@ -102,7 +102,8 @@ def _groups(data: Data) -> Words:
 def _queues(data: Data, groups: Words, others: Words) -> Words:
     """Return the queues in the service trees of groups, their asynchronous queues, and others."""
     type_ = data.prog.type("struct cfq_group")
-    trees = [*_tree_names(type_), "service_tree_idle"]
+    # By class and type; BTF has an array of arrays as a single one.
+    trees = [*element_paths(type_, "service_trees"), "service_tree_idle"]
     roots = layout(data.prog, type_, {name: [p.format(name) for p in _ROOTS] for name in trees})
     read = gather(data.memory, groups, roots, data.faults)
     data.torn += int((~read.readable).sum())
@@ -120,13 +121,3 @@ def _queues(data: Data, groups: Words, others: Words) -> Words:
     )
     found = np.unique(np.concatenate([nodes - node, others, *own.columns.values()]))
     return np.asarray(found[found != 0])
-
-
-def _tree_names(type_: drgn.Type) -> list[str]:
-    """Return the paths of the structs in ``service_trees[class][type]``."""
-    classes = type_.member("service_trees").type
-    return [
-        f"service_trees[{i}][{j}]"
-        for i in range(classes.length or 0)
-        for j in range(classes.type.length or 0)
-    ]
