@@ -107,10 +107,14 @@ def worker_names(kernel: Kernel) -> dict[int, str]:
 
 
 def _offsets(kernel: Kernel, type_: str) -> dict[int, str]:
-    found, struct = {}, kernel.prog.type(type_)
+    found: dict[int, str] = {}
+    struct = kernel.prog.type(type_)
     for path in _MEMBERS[type_].split():
         with contextlib.suppress(LookupError, TypeError):
-            found[drgn.offsetof(struct, path)] = _LEVELS.get(path, path.rpartition(".")[2])
+            # RHEL 8 has mm_struct.mmap_sem besides mmap_lock, in a union: the first name counts.
+            found.setdefault(
+                drgn.offsetof(struct, path), _LEVELS.get(path, path.rpartition(".")[2])
+            )
     return found
 
 
