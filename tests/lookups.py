@@ -233,7 +233,7 @@ def in_source() -> Lookups:
     return found
 
 
-def _dumps(words: list[str]) -> Iterator[tuple[str, str, list[str]]]:
+def dumps(words: list[str]) -> Iterator[tuple[str, str, list[str]]]:
     """Yield name, core and debug info of dumps."""
     lab = [word for word in words if ":" not in word]
     if not words:
@@ -252,7 +252,7 @@ def main(words: list[str]) -> None:
     logging.disable(logging.WARNING)
     known = lookups()
     known.add(in_source())
-    for name, core, debug in _dumps(words):
+    for name, core, debug in dumps(words):
         before = known.count()
         known.add(record(core, debug))
         save(known)

@@ -172,9 +172,11 @@ def test_a_struct_of_variable_length_loses_its_members() -> None:
     section.struct("outer", 8, ("args", 3, 0))
     section.struct("empty", 0)
     outer = Btf(section.data()).find(TypeKind.STRUCT, "outer")
-    assert outer is not None and outer.node.members is not None
+    assert outer is not None
+    assert outer.node.members is not None
     pointer = outer.node.members[0].type().ref.node
-    assert pointer.type is not None and pointer.type.node.members == ()
+    assert pointer.type is not None
+    assert pointer.type.node.members == ()
+    section.struct("named", 0, ("op", 1, 0))
     with pytest.raises(BadBtf, match="ends beyond"):
-        section.struct("named", 0, ("op", 1, 0))
         Btf(section.data())

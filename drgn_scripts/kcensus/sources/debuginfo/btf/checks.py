@@ -237,7 +237,8 @@ def _check_members(columns: Columns, extents: Extents, text_size: int) -> None:
     beyond = row[offset + np.where(bits, bits, size) > end]
     if len(beyond):
         _drop_members(columns, beyond)
-        return _check_members(columns, extents, text_size)
+        _check_members(columns, extents, text_size)
+        return
     _check_nesting(columns, extents, row, type_, kind == Kind.ARRAY)
 
 
