@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from kcensus.kernel.waiting.waits import Waits
 
 _MAX_NAMES = 16
+WAITS_MISSING = "waits known from these are missing: "
+"""Beginning of the effect of a gap; names of kinds of objects that tasks wait for follow."""
 """Most disks or subjects to name in a gap."""
 _OF_READERS = {"XFS": "xfs", "Scsi_Host": "scsi_mod"}
 """Module of a subject that is of no finder, by a word of the subject."""
@@ -154,7 +156,7 @@ def _untyped(module: str) -> str:
 
 
 def _missing(subjects: Sequence[str]) -> str:
-    return f"waits known from these are missing: {_few(subjects)}"
+    return f"{WAITS_MISSING}{_few(subjects)}"
 
 
 def _few(names: Sequence[str]) -> str:
@@ -177,18 +179,10 @@ def _subject_gaps(waiting: Waiting) -> list[Gap]:
             alone.append(what)
     return [
         *(
-            Gap("waits of tasks", _untyped(module), len(whats), _missing(whats))
+            Gap("kinds of waits", _untyped(module), len(whats), _missing(whats))
             for module, whats in groups.items()
         ),
-        *(
-            Gap(
-                "waits of tasks",
-                f"cannot be read: {what}",
-                1,
-                "waits known from this part are missing",
-            )
-            for what in alone
-        ),
+        *(Gap("kinds of waits", f"cannot be read: {what}", 1, _missing([what])) for what in alone),
     ]
 
 

@@ -11,11 +11,11 @@ from rich.text import Text
 
 from kcensus.human import counted, listed
 from kcensus.render import terminal
-from kcensus.render.plain import gap_subject, plain, shown_figure
+from kcensus.render.plain import plain, shown_figure
+from kcensus.render.reply.missing import Missing, missing
 from kcensus.render.screen import Screen
 from kcensus.reports import Report, Section
 from kcensus.results import Bound, CheckStatus, matters
-from kcensus.sources.debuginfo.packages import modules_of
 from kcensus.text import printable
 
 _MAX_HEADLINE = 3
@@ -75,7 +75,7 @@ def write_report(
 
 
 def _health(report: Report) -> str:
-    statuses, gaps = _statuses(report), len(_named_gaps(report))
+    statuses, gaps = _statuses(report), len(missing(report.results))
     subject = "Nothing serious found" if report.findings else "Nothing found"
     is_panic = report.head.machine is not None and report.head.machine.is_panic
     panic = " The panic itself is not analysed." * is_panic
@@ -141,37 +141,19 @@ def _checks(report: Report) -> Text:
 
 
 def _gaps(report: Report) -> Text:
-    gaps = _named_gaps(report)
-    if not gaps:
+    parts = missing(report.results)
+    if not parts:
         return Text("none")
     every = (gap for result in report.results.values() for gap in result.gaps)
     packages = dict.fromkeys(word for gap in every for word in _INSTALL.findall(gap.reason))
-    named = f" ({listed(gaps, _MAX_GAPS, '; ')})"
+    named = f" ({listed([_part(each) for each in parts], _MAX_GAPS, '; ')})"
     install = "".join(f"; install with `{printable(command)}`" for command in packages)
-    return Text.assemble((f"{len(gaps)} MISSING", "bold yellow"), named, install)
+    return Text.assemble((f"{len(parts)} MISSING", "bold yellow"), named, install)
 
 
-def _named_gaps(report: Report) -> list[str]:
-    """Return each gap once, with the affected analyses; debug info of modules is one."""
-    names: dict[tuple[int, str], list[str]] = {}
-    modules: dict[str, None] = {}
-    affected: set[str] = set()
-    for name, result in report.results.items():
-        for gap in result.gaps:
-            if lacking := modules_of(gap):
-                modules |= dict.fromkeys(lacking)
-                affected.add(name)
-            else:
-                names.setdefault((gap.count, gap.what), []).append(name)
-    gaps = [
-        f"{', '.join(dict.fromkeys(each))}: {printable(gap_subject(what, count))}"
-        for (count, what), each in names.items()
-    ]
-    if modules:
-        noun = "module" if len(modules) == 1 else "modules"
-        names_, analyses = (", ".join(sorted(each)) for each in (modules, affected))
-        gaps.insert(0, f"no debug info of {noun} {printable(names_)}: affects {analyses}")
-    return gaps
+def _part(part: Missing) -> str:
+    names = ", ".join(part.analyses)
+    return f"{part.subject}: affects {names}" if part.is_debug_info else f"{names}: {part.subject}"
 
 
 def _statuses(report: Report) -> Counter[CheckStatus]:

@@ -6,16 +6,20 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kcensus import cli, explain, saved
+from kcensus.analyses.gaps import WAITS_MISSING
 from kcensus.commands import Exit
 from kcensus.render.html import write_html
 from kcensus.render.json import write_json
 from kcensus.render.reply import reply
+from kcensus.render.report import write_report
+from kcensus.render.screen import console_for
 from kcensus.reports import Report, Section
-from kcensus.results import Finding, Gap, Machine, Remedy, Result, Severity
+from kcensus.results import Figure, Finding, Gap, Machine, Remedy, Result, Severity
 from tests.unit.pages import HOSTILE, SHOWN, hostile_result
 
 WORST = Finding(
@@ -88,6 +92,112 @@ def test_an_incomplete_report_says_so() -> None:
     section.result.gaps.append(Gap("debug info of module a, b", "none", 1, "x"))
     shown = lines(reply(report))
     assert {"    modinfo -n a b"} <= {*shown}
+
+
+def test_one_count_of_missing_data(tmp_path: Path) -> None:
+    gaps = [
+        Gap("debug info of module dm_mod, xfs", "none", 1, "x"),
+        Gap(
+            "kinds of waits", "types of module xfs are missing", 2, f"{WAITS_MISSING}logs, buffers"
+        ),
+        Gap("disks", "torn", 3, "x"),
+    ]
+    report = made(LESSER)
+    (section,) = report.sections
+    assert section.result
+    section.result.gaps += gaps
+    other = Result("waits", "x", "6.1", gaps=gaps[:2])
+    report = replace(report, sections=[section, Section("waits", other)])
+    text, screen = reply(report), io.StringIO()
+    write_report(report, console_for(screen))
+    assert "in 3 parts" in text
+    assert "3 MISSING" in screen.getvalue()
+    for brief in (True, False):
+        write_html(report, tmp_path / "a.html", brief=brief)
+        page = (tmp_path / "a.html").read_text()
+        assert "<dt>Gaps</dt><dd>3</dd>" in page
+        # Above the findings, in the words of the reply.
+        assert page.index("in 3 parts") < page.index('id="finding-')
+        for each in (text, page):
+            assert "2 kinds of waits" in each
+            assert "logs, buffers" in each
+
+
+def test_names_of_a_redacted_capsule_are_in_no_command(tmp_path: Path) -> None:
+    other = replace(WORST, id="waits-suspended:x", severity=Severity.WARNING)
+    report = made(WORST, other, machine=Machine(has_pseudonyms=True))
+    text = reply(report)
+    assert not [line for line in lines(text) if "kill" in line or "u x" in line]
+    assert "`kcensus report`" in text
+    write_html(report, tmp_path / "a.html")
+    assert "Do not run this" in (tmp_path / "a.html").read_text()
+    write_html(made(WORST), tmp_path / "a.html")
+    assert "Do not run this" not in (tmp_path / "a.html").read_text()
+
+
+def test_each_urgent_finding_has_its_step() -> None:
+    resume = Remedy(effect="Resume it", command="dmsetup resume a", risk="none")
+    second = replace(WORST, id="waits-suspended:a", title="a waits", remedies=(resume,))
+    third = replace(second, id="waits-suspended:b", title="b waits")
+    shown = lines(reply(made(WORST, second, third)))
+    assert shown.count("    dmsetup resume a") == 1
+    (last,) = (line for line in shown if "b waits" in line)
+    assert explain.kinds()["waits-suspended"].title in last
+    assert "Resume it" in last
+    # Only commands with numbers warn of those.
+    kill, resumed = (line for line in shown if line.endswith("run as root:"))
+    assert ["that moment" in kill, "that moment" in resumed] == [True, False]
+    many = [
+        replace(
+            second,
+            id=f"waits-suspended:{number}",
+            remedies=(replace(resume, command=f"dmsetup resume {number}\n" * 9),),
+        )
+        for number in range(9)
+    ]
+    assert len(lines(reply(made(WORST, *many)))) <= 35
+
+
+def test_the_tasks_of_a_part_are_in_the_evidence() -> None:
+    def part(number: int) -> Finding:
+        tasks = {"tasks": Figure(number)}
+        return replace(
+            WORST, id=f"waits-io:{number}", title=f"{number} tasks", part_of=WORST.id, figures=tasks
+        )
+
+    text = reply(made(WORST, part(3), part(14)))
+    assert "14 tasks" in text
+    assert "3 tasks" not in text
+    own = replace(WORST, figures={"tasks": Figure(2)})
+    assert "14 tasks" not in reply(made(own, part(14)))
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({}, "no kernel package is known"),
+        ({"patch": "a-b"}, "none is released"),
+        ({"patch": "a-b", "patch_is_fix": True}, "not known for this kernel"),
+        (
+            {"patch": "a-b", "patch_is_fix": True, "patch_packages": "Debian 12: since 6.1.5-1"},
+            "since 6.1.5-1",
+        ),
+        ({"evidence": "b. Perhaps it has the fix cfq-async-starvation"}, "not visible"),
+    ],
+)
+def test_a_kernel_with_a_fix(fields: dict[str, Any], said: str) -> None:
+    report = made(replace(WORST, **fields))
+    patches = Section("patches", Result("patches", "x", "6.1"))
+    report = replace(report, sections=[*report.sections, patches])
+    (line,) = (each for each in lines(reply(report)) if each.startswith("Kernel with a fix"))
+    assert said in line
+
+
+def test_nothing_urgent_comes_first() -> None:
+    shown = lines(reply(made(LESSER)))
+    assert "urgent" in shown[1]
+    assert "minor" in shown[2]
+    assert "urgent was" not in reply(made(WORST))
 
 
 def test_names_of_the_dump_are_inert() -> None:

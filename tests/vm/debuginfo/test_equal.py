@@ -93,7 +93,7 @@ def test_findings_name_modules_without_types(scenario: str, ids: list[str], modu
         told = [(gap.what, gap.reason) for gap in result.gaps]
         assert len(told) == len({*told})
         assert len(told) <= {"waits-stacked": 8, "waits-scsi": 2}[scenario]
-        lost = {"waits of tasks", "stacked disks"}
+        lost = {"kinds of waits", "stacked disks"}
         assert all("of module" in reason for what, reason in told if what in lost)
     context = Context.of(open_target(str(dump.core), dump.debug), jobs=1)
     complete = [context.run(analyses()[name]) for name in ("iosched", "waits")]

@@ -117,10 +117,10 @@ def test_without_debug_info_of_any_module(kernel: str, scenario: str) -> None:
     expected, answer = (of_kernel(Kernel(target.prog)) for target in (sound, bare))
     # What is built into the kernel has debug info.
     gaps = {(gap.what, gap.reason) for gap in answer.gaps}
-    reasons = " ".join(reason for what, reason in gaps if what == "waits of tasks")
+    reasons = " ".join(reason for what, reason in gaps if what == "kinds of waits")
     assert "XFS buffers" in reasons
     assert "XFS logs" in reasons
-    lacking = {"schedulers of disks", "stacked disks", "waits of tasks"}
+    lacking = {"schedulers of disks", "stacked disks", "kinds of waits", "waits of tasks"}
     assert {what for what, _ in gaps} <= lacking
     for name in ("requests", "dispatched", "sleepers"):
         assert answer.summary[name] == expected.summary[name], name

@@ -31,6 +31,7 @@ from kcensus.render.html.tables import figures, first_tables, nonzero_tiles, sho
 from kcensus.render.html.text import anchor, breakable, code, rendered
 from kcensus.render.placeholders import addressed
 from kcensus.render.plain import NO_HOST, machine_facts, remarks, remedy_facts, shown_figure
+from kcensus.render.reply.missing import missing, missing_words
 from kcensus.reports import Report, Section
 from kcensus.results import CheckStatus, Finding, Result, Unit, matters, rank
 from kcensus.results.findings import leaders
@@ -156,6 +157,7 @@ def _context(head: Result, findings: Findings, sections: Sequence[Section]) -> d
         "cards": leaders(findings),
         "parts": cards.parts(findings),
         "trust": _trust(sections),
+        "missing_words": missing_words(_results(sections)),
         "sections": sections,
         "patches": cards.patches(findings),
         "Unit": Unit,
@@ -197,11 +199,15 @@ def _title(head: Result) -> str:
     return f"kcensus {head.analysis} on {file if host in ('', NO_HOST) else host}"
 
 
+def _results(sections: Sequence[Section]) -> dict[str, Result]:
+    return {section.name: section.result for section in sections if section.result}
+
+
 def _trust(sections: Sequence[Section]) -> list[tuple[str, str]]:
     """Return the counts of checks, gaps and failed analyses."""
-    results = [section.result for section in sections if section.result]
-    statuses = Counter(check.status for result in results for check in result.checks)
-    gaps = sum(len(result.gaps) for result in results)
+    results = _results(sections)
+    statuses = Counter(check.status for result in results.values() for check in result.checks)
+    gaps = len(missing(results))
     failed = [section.name for section in sections if not section.result]
     words = {
         CheckStatus.AGREE: "agree",
