@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Severity of findings, with the thresholds that all analyses share.
 
-A finding about memory is judged by its bytes: below 1 MiB or 0.1 % of RAM there is none. A finding
-about a danger that has come true (a stall, a deadlock) is critical whatever its bytes. Thresholds
-for one subject only, such as the children of one directory, are in ``findings.py`` of its analysis.
+A finding about memory is judged by its bytes: below 1 MiB or 0.1 % of RAM there is none. A wait is
+judged by its time; a stalled worker pool, and a certain deadlock inside of the kernel, are critical
+at once. Thresholds for one subject only, such as the children of one directory, are in
+``findings.py`` of its analysis.
 """
 
 from __future__ import annotations

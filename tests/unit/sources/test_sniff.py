@@ -11,13 +11,16 @@ import lzma
 import os
 import socket
 import struct
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kcensus.commands.collect.archive import ROOT
 from kcensus.sources import TargetError
 from kcensus.sources.formats import kdump as kdump_format
 from kcensus.sources.formats.coverage import coverage
@@ -26,6 +29,12 @@ from kcensus.sources.formats.sniff import Sniffed, sniff
 BLOCK = 4096
 VMCOREINFO = (b"VMCOREINFO", 0, b"OSRELEASE=6.1.0-synthetic\nPAGESIZE=4096\n")
 PRSTATUS = (b"CORE", 1, bytes(336))
+
+
+def tar(name: str) -> bytes:
+    member = tarfile.TarInfo(name)
+    member.size = 1 << 20
+    return member.tobuf(tarfile.USTAR_FORMAT) + os.urandom(member.size)
 
 
 def note(owner: bytes, type_: int, contents: bytes, order: str = "<") -> bytes:
@@ -186,6 +195,9 @@ def test_an_unreadable_file(file: Callable[[bytes], Path], monkeypatch: pytest.M
         (gzip.compress(b"dump", mtime=0), "is compressed with gzip"),
         (lzma.compress(b"dump"), "is compressed with xz"),
         (b"\x28\xb5\x2f\xfd" + b"\x80" * 9, "is compressed with zstd"),
+        (zstandard.compress(b"dump" * 99), "is compressed with zstd"),
+        (zstandard.compress(tar("a")), "is a tar archive compressed with zstd"),
+        (zstandard.compress(tar(f"{ROOT}/README.txt")), "is an archive of `kcensus collect`"),
         (bytes(514) + b"HdrS\x0f\x02", "is a bootable kernel image"),
         (bytes(510) + b"\x55\xaa", "is the image of a disk"),
         (b"EMiL\1\0\0\0", "is in LiME's own format"),

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 
 import drgn
 
-from kcensus.human import counted, human_seconds
+from kcensus.human import counted, human_seconds, shown_time
 from kcensus.kernel.block.disks import Disk
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.log import HUNG_TASK, Line, read_log
+from kcensus.kernel.machine import machine
 from kcensus.kernel.names import DAMAGED, decode
 from kcensus.kernel.tasks.hung import Hang, present
 from kcensus.kernel.tasks.tasks import tasks
@@ -35,6 +36,8 @@ _MAX_READ = 1 << 14
 """Most lines of the log to compare with the names of each disk."""
 _BEFORE = 5.0
 """Seconds before the start of a wait whose lines may tell its cause."""
+_VIRTUAL = re.compile(r"x?vd[a-z]+$")
+"""Names of disks of virtio and Xen."""
 _MAX_PARENTS = 8
 """Most devices above a disk: SCSI device, target, session, host, controller, bus."""
 _PARENTS = re.compile(
@@ -154,16 +157,28 @@ def log_advice(kernel: Kernel, disk: Disk, seconds: float) -> str:
     if about:
         which = f" (the last of {len(about):,} lines)" if len(about) > _MAX_LINES else ""
         return (
-            f"The kernel log says of {called}: {', '.join(about[-_MAX_LINES:])}{which}. Check what "
-            "these lines name: path, controller or storage"
+            "Check the path, controller or storage that the kernel log names. It says of "
+            f"{called}: {', '.join(about[-_MAX_LINES:])}{which}"
         )
-    is_virtual = any(name.startswith("virtio") for name in others)
-    who = (
-        "the hypervisor's side about its storage"
-        if is_virtual
-        else "the administrator of the storage"
+    is_virtual = _VIRTUAL.match(names[0]) or any(name.startswith("virtio") for name in others)
+    who = "the hypervisor" if is_virtual else "the storage"
+    return (
+        f"Ask the administrator of {who} for errors and latency of {called} between {since:.1f} s "
+        f"and {now:.1f} s after boot{_utc(kernel, since, now)}: the kernel log has no line about "
+        "it in that time"
     )
-    return f"The kernel log has no line about {called} since {since:.1f} s after boot: ask {who}"
+
+
+def _utc(kernel: Kernel, since: float, until: float) -> str:
+    """Return two times after boot by the machine's clock, in brackets; empty if unknown."""
+    known = machine(kernel)
+    if known.time is None or known.uptime_seconds is None:
+        return ""
+    boot = known.time - known.uptime_seconds
+    first, last = shown_time(boot + since), shown_time(boot + until)
+    if not first or not last:
+        return ""
+    return f" ({first[:19].replace('T', ' ')} to {last[11:19]} UTC)"
 
 
 def _cut(text: str) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import drgn
+import zstandard
 
 from kcensus.human import human_bytes
 from kcensus.sources.formats import elf, kdump
@@ -22,6 +23,16 @@ from kcensus.sources.model import (
 from kcensus.sources.reader import FileReader
 
 _UNPACK = "is compressed with {0}; decompress it first ({1})"
+_UNPACK_TAR = "is a tar archive compressed with zstd; unpack it first (tar --zstd -xf)"
+_ZSTD = b"\x28\xb5\x2f\xfd"
+_ZSTD_BYTES = (1 << 17) + 64
+"""Bytes that hold the first block of zstd."""
+_CASE, _TAR_BYTES = b"kcensus-case/", 512
+"""Beginning of the first name in an archive of ``kcensus collect``; bytes of a header of tar."""
+_COLLECTED = (
+    "is an archive of `kcensus collect`: unpack it (tar --zstd -xf), read kcensus-case/README.txt "
+    "and kcensus-case/1/report.txt, and open kcensus-case/1/case.capsule"
+)
 _SAVED_QEMU = "is a saved QEMU state, not a memory dump; use QEMU's dump-guest-memory"
 _SAVED_LIBVIRT = "is a state saved by libvirt, not a memory dump; use `virsh dump --memory-only`"
 _PROCESS = "is a core dump of a process, not of a kernel"
@@ -36,7 +47,6 @@ _BLKPARSE = re.compile(rb" *\d+,\d+ +\d+ +\d+ +\d+\.\d{9} +\d+ ")
 _KNOWN: tuple[tuple[int, bytes, str], ...] = (
     (0, b"\x1f\x8b", _UNPACK.format("gzip", "gunzip")),
     (0, b"\xfd7zXZ\0", _UNPACK.format("xz", "unxz")),
-    (0, b"\x28\xb5\x2f\xfd", _UNPACK.format("zstd", "unzstd")),
     (0, b"BZh", _UNPACK.format("bzip2", "bunzip2")),
     (0, b"\x04\x22\x4d\x18", _UNPACK.format("lz4", "unlz4")),
     (0, b"PK\x03\x04", "is a zip archive; unpack it first (unzip)"),
@@ -121,7 +131,8 @@ def sniff(path: str | Path, *, is_open: bool = False, searched: bool = False) ->
                 if not is_open:
                     raise
                 return Sniffed("flattened", truncated=error.why)
-        why = _why_not_a_dump(start)
+        is_zstd = start.startswith(_ZSTD)
+        why = _of_zstd(reader.read(0, _ZSTD_BYTES)) if is_zstd else _why_not_a_dump(start)
         is_image = reader.size >= _MIN_IMAGE_BYTES and reader.size % _PAGE_BYTES == 0
         if searched and is_image and why in (_UNKNOWN, _ZEROS):
             return Sniffed("raw image", no_vmcoreinfo=why, is_raw=True)
@@ -139,6 +150,20 @@ def _why_not_a_dump(start: bytes) -> str:
     if _is_text(start):
         return "is a text file, not a memory dump; pass a vmcore"
     return _UNKNOWN
+
+
+def _of_zstd(start: bytes) -> str:
+    """Return what a file compressed with zstd is, and the next step."""
+    try:
+        with zstandard.ZstdDecompressor(max_window_size=8 << 20).stream_reader(start) as packed:
+            header = packed.read(_TAR_BYTES)
+    except zstandard.ZstdError:
+        header = b""
+    if header.startswith(_CASE):
+        return _COLLECTED
+    if header[257:].startswith(b"ustar"):
+        return _UNPACK_TAR
+    return _UNPACK.format("zstd", "unzstd")
 
 
 def _is_text(start: bytes) -> bool:

@@ -11,6 +11,7 @@ import pytest
 from kcensus.kernel.block import reported as module
 from kcensus.kernel.block.reported import Messages, Reported, log_advice, log_evidence, parse
 from kcensus.kernel.tasks.hung import Hang
+from kcensus.results import Machine
 
 _LINES = [
     (1.0, "nvme nvme1: Shutdown timeout set to 10 seconds"),
@@ -66,6 +67,8 @@ def _advice(
     monkeypatch.setattr(module, "tasks", lambda _: SimpleNamespace(now_ns=100 * 10**9))
     disk: Any = SimpleNamespace(name=names[0])
     monkeypatch.setattr(module, "_names", lambda *_: names)
+    known = Machine(time=1_000_000_100.0, uptime_seconds=100.0)
+    monkeypatch.setattr(module, "machine", lambda _: known)
     kernel: Any = SimpleNamespace(prog=None, live=True, _read={}, has_pseudonyms=has_pseudonyms)
     return log_advice(kernel, disk, 20.0)
 
@@ -106,10 +109,11 @@ def test_only_the_last_lines_are_quoted(monkeypatch: pytest.MonkeyPatch) -> None
 )
 def test_a_log_without_lines_about_a_disk(monkeypatch: pytest.MonkeyPatch, line: str) -> None:
     found = _advice(monkeypatch, line, names=["sdb", "2:0:0:0", "host2"])
-    assert "no line about sdb (2:0:0:0, host2) since 75.0 s" in found
+    assert "sdb (2:0:0:0, host2) between 75.0 s and 100.0 s" in found
+    assert "2001-09-09 01:47:55 to 01:48:20 UTC" in found
     assert "hypervisor" not in found
-    found = _advice(monkeypatch, line, names=["vda", "virtio0"])
-    assert "ask the hypervisor" in found
+    for names in (["vda"], ["vdz", "virtio0"]):
+        assert "administrator of the hypervisor" in _advice(monkeypatch, line, names=names)
 
 
 @pytest.mark.parametrize(

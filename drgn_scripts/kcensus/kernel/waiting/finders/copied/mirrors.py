@@ -252,8 +252,13 @@ class Mirrors(Metadata):
                 if mirror.regions
                 else "; check `dmsetup status` first: A is a leg without errors"
             )
-            + f", and the metadata of LVM still have the mirror: run {repair} before the next "
-            "restart" * bool(volume),
+            + (
+                f", and the metadata of LVM still have the mirror: run {repair} before the next "
+                f"restart. `lvconvert --type mirror -m 1 {volume}` adds a copy later"
+                if volume
+                else ". To have one again, load a table with a new leg and without the option "
+                "nosync: the mirror copies all data"
+            ),
         )
 
     def _repairing(self) -> str:

@@ -89,7 +89,8 @@ class SuspendedDevices(Finder):
             effect="Resume the device"
             + condition(self.kernel, self.known, DEVICE_MAPPER, "suspended", stall.tasks),
             command=f"dmsetup resume {name}",
-            risk="a table that is loaded in the meantime becomes active",
+            risk="a table that is loaded in the meantime becomes active. Use a shell whose "
+            "programs are on another file system; commands of lvm may hang themselves",
         )
         is_done = bool(self.flags.get(address, 0) & _SUSPENDED)
         advice = (
