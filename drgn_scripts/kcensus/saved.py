@@ -27,7 +27,7 @@ from kcensus.render.plain import SCHEMA
 from kcensus.reports import Report, Section
 from kcensus.results.tables import Column, Table, TableSpec
 from kcensus.sources.reader import os_error
-from kcensus.text import printable
+from kcensus.text import pasteable, printable
 
 _MAX_SIGNED = (1 << 63) - 1
 _MAX_UNSIGNED = (1 << 64) - 1
@@ -150,7 +150,10 @@ def _named(fields: Mapping[str, Any], names: str) -> dict[str, Any]:
 
 def _head(document: Mapping[str, Any]) -> results.Result:
     machine = _machine(document["machine"])
-    return results.Result(**_named(document, "analysis target kernel live"), machine=machine)
+    made = results.Result(**_named(document, "analysis target kernel live"), machine=machine)
+    # What opened the target is not in the document: further options may be needed.
+    made.placeholders = {"TARGET": "" if made.live else pasteable(made.target) or "DUMP"}
+    return made
 
 
 def _report(document: Mapping[str, Any]) -> Report:

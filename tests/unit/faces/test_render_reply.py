@@ -13,7 +13,7 @@ import pytest
 from kcensus import cli, explain, saved
 from kcensus.analyses.gaps import WAITS_MISSING
 from kcensus.commands import Exit
-from kcensus.render.html import write_html
+from kcensus.render.html import page_html, write_html
 from kcensus.render.json import write_json
 from kcensus.render.reply import reply
 from kcensus.render.report import write_report
@@ -147,6 +147,8 @@ def test_each_urgent_finding_has_its_step() -> None:
     # Only commands with numbers warn of those.
     kill, resumed = (line for line in shown if line.endswith("run as root:"))
     assert ["that moment" in kill, "that moment" in resumed] == [True, False]
+    stuck = [replace(WORST, id=f"waits-x:{at}", remedies=(), no_remedy="Restart") for at in (1, 2)]
+    assert reply(made(*stuck)).count("Restart.") == 1
     many = [
         replace(
             second,
@@ -232,6 +234,28 @@ def test_a_document_makes_the_same_text(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     path.write_text(file.getvalue())
     assert reply(saved.load(str(path))) == reply(report)
+
+
+@pytest.mark.parametrize(
+    ("target", "shown"), [("a b", "kcensus waits 'a b'"), ("a\x1b", "kcensus waits DUMP")]
+)
+def test_a_document_has_no_placeholders(tmp_path: Path, target: str, shown: str) -> None:
+    report, file, out = made(WORST), io.StringIO(), io.StringIO()
+    head = replace(report.head, target=target)
+    write_json(replace(report, head=head), file)
+    path = tmp_path / "r.json"
+    path.write_text(file.getvalue())
+    loaded = saved.load(str(path))
+    write_report(loaded, console_for(out))
+    assert shown in out.getvalue()
+    assert shown in page_html(loaded).replace("&#39;", "'")
+
+
+@pytest.mark.parametrize("word", ["urgent", "important", "minor"])
+def test_words_of_a_reply_lead_to_severity(word: str) -> None:
+    term = explain.term(word)
+    assert term
+    assert term.name == "severity"
 
 
 @pytest.mark.parametrize(

@@ -140,8 +140,10 @@ class _Steps:
             self.given.add(best.command)
             names = [f"({at}) {without_commands(each.effect)}" for at, each in enumerate(rest, 1)]
             if names:
-                yield [f"Other steps exist; ask us for the commands: {sentences(names)}"]
+                source = "that report has" if self.has_pseudonyms else "ask us for"
+                yield [f"Other steps exist; {source} the commands: {sentences(names)}"]
         if next_step := without_commands(finding.no_remedy):
+            self.given.add(next_step)
             yield [f"{'Otherwise' if remedies else label}: {next_step}."]
         elif not remedies:
             yield [f"{label}: nothing yet. We know no safe step, and look further into the data."]
@@ -153,15 +155,16 @@ class _Steps:
         """
         remedies, next_step = _remedies(finding)[:1], without_commands(finding.no_remedy)
         if not remedies:
-            yield from self._counted(
-                [[f"{start} What to do: {next_step}." if next_step else start]]
-            )
+            step = f" What to do: {next_step}." if next_step else ""
+            is_same = bool(step) and next_step in self.given
+            yield from self._counted([[start + (_SAME_STEP if is_same else step)]])
+            self.given.add(next_step)
             return
         (best,) = remedies
         start = f"{start} What to do: {without_commands(best.effect)}."
         had_condition = self.has_condition
         block = [*self._with_commands(best, finding, start)]
-        is_same = best.command and best.command in self.given
+        is_same = bool(best.command) and best.command in self.given
         if is_same or self.lines + sum(map(len, block)) > _MAX_LINES:
             self.has_condition = had_condition
             block = [[start + (_SAME_STEP if is_same else _ON_REQUEST * bool(best.command))]]
