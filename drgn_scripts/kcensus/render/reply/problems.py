@@ -44,9 +44,10 @@ _SAME_STEP = " The step above serves this, too."
 
 def problems(report: Report) -> Iterator[list[str]]:
     """Yield the paragraphs about findings: the worst in full, then the others."""
-    worst, *others = serious(report) or [None]
-    if worst is None:
+    found = serious(report)
+    if not found:
         return
+    worst, *others = found
     is_urgent = worst.severity >= Severity.WARNING
     if not is_urgent:
         yield ["Nothing urgent was found."]

@@ -60,8 +60,8 @@ def words(lines: Iterable[str]) -> list[str]:
     for line in lines:
         for match in pattern.finditer(line):
             found.setdefault(meanings[match[0].lower()], match[0])
-        if match := _ESCAPE.search(line):
-            found.setdefault("a space or another special character", f"{match[0]} in a name")
+        if escape := _ESCAPE.search(line):
+            found.setdefault("a space or another special character", f"{escape[0]} in a name")
     return [f"{word}: {meaning}" for meaning, word in found.items()][:_MAX_WORDS]
 
 
