@@ -232,14 +232,12 @@ def _fix(finding: Finding, report: Report) -> str:
     if not name:
         if "patches" not in report.results:
             return "Kernel with a fix: not examined."
-        return "Kernel with a fix: no kernel package is known to fix it."
+        return "Kernel with a fix: no kernel package is known to fix this problem."
     change = f"{name}{f' ({status})' if status else ''}"
     if not finding.patch_is_fix:
         return f"Kernel with a fix: none is released; a change was proposed: {change}."
     if "since " in packages:
-        return (
-            f"Kernel with a fix: a kernel package fixes it: {packages}. It has the change {change}."
-        )
+        return f"Kernel with a fix: a kernel package fixes this problem: {packages}. It has the change {change}."
     return (
         f"Kernel with a fix: later ones have the change {change}. Packages: {packages or unknown}."
     )
