@@ -237,7 +237,10 @@ def _fix(finding: Finding, report: Report) -> str:
     if not finding.patch_is_fix:
         return f"Kernel with a fix: none is released; a change was proposed: {change}."
     if "since " in packages:
-        return f"Kernel with a fix: a kernel package fixes this problem: {packages}. It has the change {change}."
+        return (
+            f"Kernel with a fix: a kernel package fixes this problem: {packages}. It has the "
+            f"change {change}."
+        )
     return (
         f"Kernel with a fix: later ones have the change {change}. Packages: {packages or unknown}."
     )
