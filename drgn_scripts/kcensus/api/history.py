@@ -109,7 +109,7 @@ def trend(
     require_store("scipy")
     from kcensus.store.dataset import provenance
     from kcensus.store.growth import FIRST_TABLES, growth
-    from kcensus.store.selection import present, select
+    from kcensus.store.selection import left_out, present, select
     from kcensus.store.trends import amounts, context_of
 
     if isinstance(source, pd.DataFrame):
@@ -124,8 +124,9 @@ def trend(
     store = Path(source)
     rows, context = select(store, metrics=metrics, hosts=hosts, since=_time(since))
     result = growth(
-        rows, str(source), context=context, now=present(store), provenance=provenance(store)
-    )
+        rows, str(source), context=context, now=present(store), provenance=provenance(store),
+        left_out=left_out(store, _time(since), hosts),
+    )  # fmt: skip
     return Result(result, () if metrics else FIRST_TABLES)
 
 

@@ -275,6 +275,7 @@ def machine_facts(result: results.Result) -> list[tuple[str, str]]:
         "Panic": [_PANIC * machine.is_panic],
         "Names": [_PSEUDONYMS * machine.has_pseudonyms],
         "Records": [result.provenance],
+        "Times": [result.counted],
         "kcensus": [installed_version(), f"JSON schema {SCHEMA}"] if result.machine else [],
     }
     shown = {name: ", ".join(map(printable, filter(None, facts))) for name, facts in lines.items()}

@@ -228,6 +228,8 @@ class Result(Answer):
     """The machine before and the one after, if the result compares two."""
     provenance: str = ""
     """How the target was made, if that is unusual: with a simulated clock."""
+    counted: str = ""
+    """Time from which on the times of a forecast count."""
     placeholders: Mapping[str, str] = field(default_factory=dict)
     """Words for placeholders in commands of kcensus, such as ``TARGET``, quoted for a shell; empty
     words for a command that needs none. Screens and pages show them, documents do not."""

@@ -27,8 +27,10 @@ MAX_EXTRAPOLATION = 10
 """Multiple of the span of a series; there is no forecast of a limit farther ahead. Caches after a
 boot, and batch jobs, grow for a short time."""
 URGENT_POINTS = 16
-"""Least points of a trend for more than a notice: fewer cannot show that growth slows, as a regime
-has 8 or more."""
+"""Least points of a trend for a critical finding about a limit farther ahead than its records reach
+back: fewer cannot show that growth slows, as a regime has 8 or more."""
+STALE_INTERVALS, STALE_SECONDS = 5, 3600.0
+"""Usual intervals of its records, and seconds, after which a host has no recent record."""
 REACHED = 0.98
 """Least share of its limit at which a series has reached it."""
 
@@ -78,6 +80,8 @@ class Limit:
     danger: Danger
     words: str = ""
     """Name in sentences, if it is another one."""
+    is_throttle: bool = False
+    """Whether tasks only wait at the limit, as they are meant to."""
 
 
 def limit_of(
@@ -91,9 +95,13 @@ def limit_of(
         words = "the limit of memory cgroup ids"
         return Limit("memory cgroup ids", MAX_MEMCG_ID, Danger.NONE, words)
     if (analysis, metric) in _COPIES:
-        return Limit("snapshot_cow_threshold", copies, Danger.STALL) if copies else None
+        return _threshold(copies) if copies else None
     is_memory = unit == Unit.BYTES.value and not _matches(metric, _NOT_MEMORY)
     return Limit("RAM", ram_bytes, Danger.OOM, "all of RAM") if is_memory and ram_bytes else None
+
+
+def _threshold(copies: float) -> Limit:
+    return Limit("snapshot_cow_threshold", copies, Danger.NONE, is_throttle=True)
 
 
 def noun_of(analysis: str, metric: str, unit: str) -> str:

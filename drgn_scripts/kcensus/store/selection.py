@@ -15,7 +15,7 @@ from kcensus.human import listed
 from kcensus.samples import DIRECTORY
 from kcensus.store import StoreError, dataset
 from kcensus.store.layout import bounded_host, located
-from kcensus.store.trends import CONTEXT, NEEDED, amounts, context_of
+from kcensus.store.trends import CONTEXT, LIVE, NEEDED, amounts, context_of
 from kcensus.text import printable
 
 _MAX_NAMES = 10
@@ -37,7 +37,7 @@ def select(
     hosts = [bounded_host(printable(host)) for host in hosts]
     keys = {name.rpartition(".")[2] for name in metrics}
     keys |= {metric for _, metric in CONTEXT} if keys else set()
-    every = _read(store, NEEDED, metric=keys or None, host=hosts or None, since=since)
+    every = _read(store, (*NEEDED, LIVE), metric=keys or None, host=hosts or None, since=since)
     rows = _matching(every, metrics) if metrics else amounts(every)
     # A name missing since a time must have been there at some time.
     for kind, wanted in (("metric", metrics), ("host", hosts)):
@@ -48,8 +48,25 @@ def select(
 
 
 def present(store: Path) -> float | None:
-    """Return the present time of a store's hosts; None for bundled stores."""
-    return None if DIRECTORY in located(store).parents else time.time()
+    """Return the present time of a store's hosts; None if its clock was simulated."""
+    is_bundled = DIRECTORY in located(store).parents
+    return None if is_bundled or dataset.provenance(store) else time.time()
+
+
+def left_out(
+    store: Path, since: datetime.datetime | None, hosts: Collection[str] = ()
+) -> dict[str, pd.Timestamp]:
+    """Return the hosts without a record since a time, and the times of their last records.
+
+    :param hosts: all if empty
+    """
+    if since is None:
+        return {}
+    wanted = [bounded_host(printable(host)) for host in hosts] or None
+    # One row of each record: every analysis has one.
+    rows = _read(store, ("host", "time"), host=wanted, metric=["failed"], part=["quality"])
+    last = rows.groupby("host")["time"].max()
+    return {str(host): time for host, time in last.items() if time < since}
 
 
 def _read(store: Path, columns: Iterable[str], **conditions: object) -> pd.DataFrame:
@@ -77,8 +94,9 @@ def _refuse_unknown(store: Path, kind: str, name: str) -> None:
     parts = name.split(".")
     if name in names or name in keys or (len(parts) == 3 and f"{parts[0]}.{parts[2]}" in names):
         return
-    near = difflib.get_close_matches(name, [*names, *keys], _MAX_NAMES) or sorted(names)
-    choices = listed([*map(printable, near)], _MAX_NAMES)
+    # Names of hosts are alike, so that all are as near.
+    near = difflib.get_close_matches(name, [*names, *keys], _MAX_NAMES) if keys else []
+    choices = listed([*map(printable, near or sorted(names))], _MAX_NAMES)
     raise StoreError(
         f"the store '{printable(str(store))}' has no {kind} '{printable(name)}'"
         + (f" (it has {choices})" if names else ": it has no record")

@@ -25,6 +25,8 @@ from kcensus.results import Unit
 from kcensus.store.ceilings import (
     MAX_EXTRAPOLATION,
     REACHED,
+    STALE_INTERVALS,
+    STALE_SECONDS,
     Limit,
     is_hypothetical,
     is_setting,
@@ -40,6 +42,8 @@ Ends = tuple[float, float, float]
 
 NEEDED = (*SERIES, "record", "time", "boot", "uptime_seconds", "ram_bytes", "release", "value")
 """Columns of a history needed for trends."""
+LIVE = "live"
+"""Column that says whether a kernel ran; of a history without it, all did."""
 CONTEXT = (("kcopyd", "limit"), ("slab", "reclaimable_bytes"))
 """Analysis and metric of series that determine the severity of other series' growth."""
 _AMOUNTS = (Unit.BYTES.value, Unit.COUNT.value, Unit.PAGES.value)
@@ -51,8 +55,8 @@ _MIN_CHANGE = 0.001
 """Least change of a series that is more than steady, as a share of its value."""
 _MIN_STEPS = 2
 """Least change of it in multiples of its resolution."""
-_STALE_INTERVALS, _STALE_SECONDS = 5, 3600.0
-"""Intervals of its records, and seconds, after which a host is stale."""
+_MIN_REGULAR = 3
+"""Least records of a running kernel from which on it is expected to be recorded again."""
 
 
 class State(enum.Enum):
@@ -86,7 +90,9 @@ class Trend:
     is_over: bool = False
     """Whether that boot is over."""
     is_stale: bool = False
-    """Whether recording of the host has stopped."""
+    """Whether the host has no recent record."""
+    age: float = 0.0
+    """Seconds from the last point until now; 0 if times are counted from the last point."""
     reclaimable_rate: float = 0.0
     """Growth of reclaimable slab memory of the host, bytes per second."""
     state: State = State.SHORT
@@ -149,6 +155,12 @@ class Trend:
         return self.slope.until(self.limit.value)
 
     @property
+    def is_past(self) -> bool:
+        """Whether the limit should have been reached by now."""
+        until = self.until_limit
+        return until is not None and not self.is_at_limit and bool(until[0] < self.age)
+
+    @property
     def is_far(self) -> bool:
         """Whether the limit is too far ahead for a forecast."""
         far = self.until_limit is not None and self.until_limit[0] > MAX_EXTRAPOLATION * self.span
@@ -156,9 +168,10 @@ class Trend:
 
     @property
     def urgency(self) -> tuple[float, float]:
-        """Sort key: first to reach its limit, then largest growth per day relative to its size."""
+        """Sort key: first date of its limit, then largest growth per day relative to its size."""
         size = max(abs(self.slope.before), abs(self.slope.after), 1.0) if self.slope else 1.0
-        return (self.until_limit or (np.inf,))[0], -abs(self.rate / size)
+        date = self.times[-1] + self.until_limit[0] if self.until_limit else np.inf
+        return -np.inf if self.is_at_limit else float(date), -abs(self.rate / size)
 
 
 @dataclass
@@ -171,6 +184,10 @@ class Trends:
     """Per host and boot: ``host``, ``boot``, ``release``, ``records``, ``first``, ``last``."""
     stale: dict[str, pd.Timestamp]
     """Hosts without recent records, and the time of their last record."""
+    silent: dict[str, float]
+    """Those of them that were recorded regularly while they ran, and seconds since then."""
+    now: float | None
+    """Seconds since 1970; None if times are counted from the last records."""
     ahead: list[str]
     """Hosts with a boot in the future."""
     series: Series
@@ -215,8 +232,8 @@ def trends(
     """
     if missing := [name for name in NEEDED if name not in history.columns]:
         raise KeyError(f"the history lacks {', '.join(missing)}")
-    rows = history[list(NEEDED)].dropna(subset=["time"])
-    others = rows if context is None else context[list(NEEDED)].dropna(subset=["time"])
+    rows = _needed(history)
+    others = rows if context is None else _needed(context)
     records = pd.concat([rows, others]).drop_duplicates("record")
     records = records.sort_values(["host", "time"], kind="stable").reset_index(drop=True)
     clock = Clock.of(records, np.inf if now is None else now)
@@ -231,10 +248,13 @@ def trends(
     _decide(found)
     # As objects: of strings, pandas makes an Arrow scalar each, which took 1.4 of 5 s.
     boots = records[records["record"].astype(object).isin(rows["record"].astype(object))]
-    stale = {} if now is None else _stale(boots, now)
+    stale, silent = ({}, {}) if now is None else _stale(boots, now)
+    last_live = boots.groupby("host")[LIVE].last() if now is not None else {}
     reclaimable = _reclaimable(others.dropna(subset="value"), records, clock)
     for each in found:
         each.is_stale = each.host in stale
+        if now is not None and last_live.get(each.host):
+            each.age = max(now - float(each.times[-1]), 0.0)
         each.reclaimable_rate = reclaimable.get(each.host, 0.0)
     # Among series with the same values, the one of a summary is best known.
     found.sort(key=lambda each: (*each.urgency, each.part != "summary"))
@@ -248,17 +268,26 @@ def trends(
         boot=("boot", "first"), release=("release", "last"), records=("record", "size"),
         first=("time", "min"), last=("time", "max"),
     )  # fmt: skip
-    return Trends(found, table.drop(columns="ordinal"), stale, clock.ahead, series)
+    boots = table.drop(columns="ordinal")
+    return Trends(found, boots, stale, silent, now, clock.ahead, series)
 
 
-def _stale(records: pd.DataFrame, now: float) -> dict[str, pd.Timestamp]:
-    found = {}
+def _needed(history: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows with a time, and their columns for trends."""
+    rows = history[list(NEEDED)].assign(live=history[LIVE] if LIVE in history.columns else True)
+    return rows.dropna(subset=["time"])
+
+
+def _stale(records: pd.DataFrame, now: float) -> tuple[dict[str, pd.Timestamp], dict[str, float]]:
+    found, silent = {}, {}
     for host, group in records.groupby("host"):
         seconds = np.sort(group["seconds"].to_numpy(float))
         interval = float(np.median(np.diff(seconds))) if len(seconds) > 1 else 0.0
-        if now - seconds[-1] > max(_STALE_INTERVALS * interval, _STALE_SECONDS):
+        if now - seconds[-1] > max(STALE_INTERVALS * interval, STALE_SECONDS):
             found[str(host)] = group["time"].max()
-    return found
+            if group[LIVE].tail(_MIN_REGULAR).sum() >= _MIN_REGULAR:
+                silent[str(host)] = now - float(seconds[-1])
+    return found, silent
 
 
 def _reclaimable(rows: pd.DataFrame, records: pd.DataFrame, clock: Clock) -> dict[str, float]:

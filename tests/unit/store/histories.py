@@ -68,9 +68,11 @@ def write_store(path: Path, rows: pd.DataFrame) -> Path:
     """Write a history as a store that ``kcensus record`` could have made."""
     dataset.prepare(path)
     rest: dict[str, Any] = {
-        "clock": "machine", "build_id": "", "live": True, "kcensus": "1", "schema": 2,
-        "exact": None,
+        "clock": "machine", "build_id": "", "kcensus": "1", "schema": 2, "exact": None,
     }  # fmt: skip
+    quality: dict[str, Any] = dict(part="quality", metric="failed", subject="", unit="count")
+    failed = rows.drop_duplicates("record").assign(**quality, value=0.0)
+    rows = pd.concat([rows, failed]).assign(live=rows.get("live", pd.Series([True])).iloc[0])
     day = rows["time"].dt.strftime("%Y-%m-%d")
     filled = rows.assign(**rest, day=day)[SCHEMA.names]
     write_deltalake(path, pa.Table.from_pandas(filled, SCHEMA, preserve_index=False), mode="append")

@@ -85,14 +85,49 @@ def test_finding_of_what_fills_ram() -> None:
     assert tables["boots"].frame["records"].tolist() == [60]
 
 
-def test_a_host_that_is_recorded_no_more_has_no_urgent_finding(
+def test_a_host_that_is_recorded_no_more_is_a_finding(
     store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["trend", str(store), "--json", "--fail-on", "warning"]) == Exit.DONE
+    assert main(["trend", str(store), "--json", "--fail-on", "warning"]) == Exit.FINDING
     document = json.loads(capsys.readouterr().out)
-    assert [each["severity"] for each in document["findings"]] == ["notice"]
-    assert [each["what"] for each in document["gaps"]] == ["hosts"]
-    assert "2026-01-02 07:" in document["findings"][0]["title"]
+    found = {each["id"]: each for each in document["findings"]}
+    assert {*found} == {"host-silent", "reaches-limit:db1:RAM"}
+    assert {each["severity"] for each in found.values()} == {"warning"}
+    # Its limit was due long ago.
+    reached = found["reaches-limit:db1:RAM"]
+    assert reached["figures"]["limit_seconds"]["value"] == 0
+    assert "was due 2026-01-02 07:" in reached["title"]
+
+
+def test_a_host_with_dumps_only_is_a_gap() -> None:
+    now = pd.Timestamp("2026-01-20", tz="UTC").timestamp()
+    result = growth(growing().assign(live=False), "store", now=now)
+    assert [each.severity for each in result.findings] == [Severity.NOTICE]
+    assert [each.what for each in result.gaps] == ["hosts"]
+    assert "2026-01-02 07:" in result.findings[0].title
+
+
+def test_the_first_limit_comes_first_and_times_count_from_now() -> None:
+    now = pd.Timestamp("2026-01-03", tz="UTC").timestamp()
+    late = growing("late", "2026-01-02T19:05Z")
+    early = growing("early", "2026-01-02T12:00Z")
+    result = growth(pd.concat([late, early]), "store", now=now)
+    assert [*result.tables["growths"].frame["host"]] == ["early", "late"]
+    assert [each.id for each in result.findings] == [
+        "host-silent", "reaches-limit:early:RAM", "reaches-limit:late:RAM",
+    ]  # fmt: skip
+    early_left, late_left = (each.figures["limit_seconds"].value for each in result.findings[1:])
+    assert float(late_left or 0) - float(early_left or 0) == pytest.approx(7 * 3600 + 300, abs=5)
+
+
+def test_the_day_to_act_before_is_the_earliest_of_all_growths() -> None:
+    memory: histories.Key = ("memcgs", "summary", "offline_bytes", "", "bytes")
+    grown, random = 20e6 * np.arange(60), np.random.default_rng(0)
+    rows = history({memory: GIB + grown, SLAB: GIB + 0.95 * grown + random.normal(0, 9e7, 60)})
+    result = growth(rows, "store")
+    (finding,) = result.findings
+    first = min(result.tables["growths"].frame["earliest"])
+    assert f"before {first}" in finding.remedies[0].effect
 
 
 def test_growth_of_a_boot_that_is_over_is_marked() -> None:
@@ -129,13 +164,14 @@ def test_limit_of_copies_with_one_metric(tmp_path: Path) -> None:
     in_flight: histories.Key = ("kcopyd", "snapshots", "in_flight", "dev", "count")
     threshold: histories.Key = ("kcopyd", "snapshots", "limit", "dev", "count")
     rows = history({in_flight: 1000 + 10 * np.arange(60), threshold: np.full(60, 2048)})
-    store = write_store(tmp_path / "store", rows)
-    ids = {
-        finding.id
+    store = write_store(tmp_path / "store", rows.assign(live=False))
+    found = {
+        (finding.id, finding.severity)
         for metric in (None, "in_flight")
         for finding in kcensus.trend(store, metric=metric).result.findings
     }
-    assert ids == {"reaches-limit:db1:snapshot_cow_threshold"}
+    # Tasks wait there, as they are meant to.
+    assert found == {("reaches-limit:db1:snapshot_cow_threshold", Severity.NOTICE)}
 
 
 @pytest.mark.slow
@@ -154,9 +190,9 @@ def test_a_sawtooth_is_no_finding() -> None:
     assert growth(history({SLAB: values}), "store").findings == []
 
 
-def test_few_points_are_at_most_a_notice() -> None:
+def test_few_points_are_at_most_a_warning() -> None:
     """They cannot show that growth slows; here it goes on, and fills RAM within the day."""
-    for count, severity in ((15, Severity.NOTICE), (16, Severity.CRITICAL)):
+    for count, severity in ((15, Severity.WARNING), (16, Severity.CRITICAL)):
         rows = history({SLAB: GIB + 100e6 * np.arange(count) + scatter(count, 1e6)})
         (finding,) = growth(rows, "store").findings
         assert finding.severity is severity
@@ -268,7 +304,9 @@ def test_since_takes_the_latest_records_only(
     assert main(["trend", str(store), "--json", "--since", "2026-01-01T04:00"]) == Exit.DONE
     assert json.loads(capsys.readouterr().out)["summary"]["records"] == 12
     assert main(["trend", str(store), "--json", "--since", "1d"]) == Exit.DONE
-    assert json.loads(capsys.readouterr().out)["summary"]["records"] == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["summary"]["records"] == 0
+    assert [(each["what"], each["count"]) for each in document["gaps"]] == [("hosts", 1)]
 
 
 def test_what_is_not_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -284,7 +322,7 @@ def test_function_takes_a_history(store: Path) -> None:
     result = kcensus.trend(rows)
     assert result.summary["growing"] == 1
     assert result.tables["growing"]["rate_per_day"].iloc[0] > 0
-    assert "slab memory grows" in repr(kcensus.trend(store))
+    assert "slab memory grew" in repr(kcensus.trend(store))
 
 
 def test_hostile_names_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ import pytest
 from kcensus.engine.memory import Floats
 from kcensus.explain import kinds
 from kcensus.results import Danger, Severity
+from kcensus.results import Severity
 from kcensus.store import ceilings
 from kcensus.store.ceilings import DEADLINES, is_hypothetical, limit_of, severity_of
 from kcensus.store.growth import growth
@@ -277,12 +278,18 @@ def test_series_with_the_same_values_come_last() -> None:
     assert found == [("slab_bytes", ""), ("negative", ""), ("negative_bytes", "slab.slab_bytes")]
 
 
-def test_hosts_without_recent_records_are_one_gap() -> None:
+def test_hosts_without_recent_records_are_one_finding_or_gap() -> None:
     rows = history({SLAB: np.arange(40) * 1e7})
     hosts = [rows.assign(host=f"h{n}", record=rows["record"] + f"-{n}") for n in range(5)]
-    (gap,) = growth(pd.concat(hosts, ignore_index=True), "store", now=1e10).gaps
+    every = pd.concat(hosts, ignore_index=True)
+    (gap,) = growth(every.assign(live=False), "store", now=1e10).gaps
     assert gap.count == 5
-    assert gap.reason.endswith("; and 2 more")
+    assert gap.reason.endswith(" and 2 more")
+    result = growth(every, "store", now=1e10)
+    assert result.gaps == []
+    assert {each.id: each.severity for each in result.findings}["host-silent"] is Severity.WARNING
+    # A record or two by hand are no promise of more.
+    assert growth(rows[rows["record"].isin(["db1-0", "db1-1"])], "store", now=1e10).findings == []
 
 
 def test_its_explanation_has_the_constants() -> None:

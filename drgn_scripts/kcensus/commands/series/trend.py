@@ -15,7 +15,7 @@ from kcensus.commands.shared import options
 from kcensus.commands.shared.output import check_output, check_tables, show, stdout
 from kcensus.commands.shared.target import progress_bars
 from kcensus.store import require_store
-from kcensus.store.ceilings import MAX_EXTRAPOLATION, URGENT_POINTS
+from kcensus.store.ceilings import MAX_EXTRAPOLATION, STALE_INTERVALS, URGENT_POINTS
 
 _HELP = f"""Show the growth in a store of `kcensus record`: its rates, and the times to its limits.
 
@@ -25,8 +25,14 @@ the series last changed its course. "No trend" means that chance or a cycle expl
 
 The series that reaches its limit first is on top: RAM for memory, 65,535 for ids of memory cgroups,
 snapshot_cow_threshold for copies of a snapshot. A limit reached already or within 30 days is a
-finding, so that --fail-on can alert. The finding is at most a notice if the kernel can reclaim most
-of the growth, if fewer than {URGENT_POINTS} records show it, or if the host has no recent record.
+finding, so that --fail-on can alert: critical from a day on, a warning from 7 days on. It is at most
+a notice if the kernel can reclaim most of the growth, or if the limit only makes tasks wait. It is
+at most a warning if fewer than {URGENT_POINTS} records show a growth that is slower than they reach
+back, or if the host has no recent record.
+
+Times count from now. A running host without a recent record, one of the last {STALE_INTERVALS} usual
+intervals between its records and of the last hour, is a finding, too. Of dumps, and of a simulated
+clock, times count from the last record.
 Beyond {MAX_EXTRAPOLATION} times the span of its records, a series has no forecast and no finding.
 
 The band holds 95 % of new records if the growth goes on; its edges reach the limit at the earliest
@@ -66,7 +72,7 @@ def _run(
     require_store("scipy")
     from kcensus.store.dataset import provenance
     from kcensus.store.growth import BLOCKS, FIRST_TABLES, LETTERS, TABLES, growth
-    from kcensus.store.selection import present, select
+    from kcensus.store.selection import left_out, present, select
 
     check_output(showing)
     check_tables(showing, [spec.name for spec in TABLES])
@@ -78,7 +84,8 @@ def _run(
         levels = BLOCKS if is_unicode else LETTERS
         result = growth(
             rows, str(store), context=context, now=present(store), levels=levels,
-            provenance=provenance(store), progress=progress,
+            provenance=provenance(store), left_out=left_out(store, since, hosts),
+            progress=progress,
         )  # fmt: skip
     # A user who asks for one metric wants its trend whichever way it goes.
     return show(result, showing, () if metrics else FIRST_TABLES)

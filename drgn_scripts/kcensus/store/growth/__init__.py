@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import pandas as pd
 
@@ -14,7 +15,7 @@ from kcensus.results import Figure, Gap, Result, Unit
 from kcensus.results.tables import ALWAYS, TableSpec, make_tables
 from kcensus.store.growth.findings import findings
 from kcensus.store.growth.tables import BOOTS, FIRST_TABLES, TABLES, Shown
-from kcensus.store.growth.words import BLOCKS, LETTERS, course
+from kcensus.store.growth.words import BLOCKS, LETTERS, clock, course
 from kcensus.store.layout import UNNAMED
 from kcensus.store.statistics import MIN_POINTS
 from kcensus.store.trends import State, Trends, trends
@@ -32,6 +33,7 @@ def growth(
     now: float | None = None,
     levels: str = BLOCKS,
     provenance: str = "",
+    left_out: Mapping[str, pd.Timestamp] = MappingProxyType({}),
     progress: Progress | None = None,
 ) -> Result:
     """Return the growth in a history, its rates, and the times to its limits.
@@ -39,10 +41,11 @@ def growth(
     :param history: a result of ``kcensus.history()``; every series in it gets a trend
     :param name: of the store
     :param context: rows without a trend that determine the severity of other series' growth
-    :param now: seconds since 1970; hosts without recent records have no urgent finding. None for a
-        history of hosts that no longer run
+    :param now: seconds since 1970, from which on times count, and records are recent. None for a
+        history of hosts that no longer run: times then count from the last records
     :param levels: characters of courses, the lowest one first
     :param provenance: how the records were made, if that is unusual
+    :param left_out: hosts without a record since the wanted time, and their last records
     :raises KeyError: a column is missing
     """
     found = trends(history, progress, context=context, now=now)
@@ -70,7 +73,8 @@ def growth(
     result.findings = [*findings(found)]
     if counts[State.GROWING] == ended and not result.findings:
         result.nothing = _nothing(counts, len(hosts), max(seconds, default=0.0))
-    result.gaps = [*_gaps(found, hosts)]
+    result.gaps = [*_gaps(found, hosts, left_out)]
+    result.counted = _counted(found)
     return result
 
 
@@ -82,18 +86,26 @@ def _of_hosts(spec: TableSpec) -> TableSpec:
     return replace(spec, columns=host | dict(spec.columns) | host)
 
 
-def _gaps(found: Trends, hosts: Iterable[str]) -> Iterator[Gap]:
-    short = len(found.of(State.SHORT))
-    if short and short < len(found.all):
-        why = f"fewer than {MIN_POINTS} points in each boot"
-        yield Gap("series", why, short, "the growth of these series is unknown")
+def _counted(found: Trends) -> str:
+    """Return the time from which on the time to limits counts."""
+    if found.now is None:
+        last = found.boots["last"].max()
+        return f"counted from the last record, {last:%Y-%m-%d %H:%M} UTC" if pd.notna(last) else ""
+    return f"counted from now, {clock(found.now)}"
+
+
+def _gaps(
+    found: Trends, hosts: Iterable[str], left_out: Mapping[str, pd.Timestamp]
+) -> Iterator[Gap]:
+    if left_out:
+        why = f"no record since the wanted time: {_last_records(left_out)}"
+        yield Gap("hosts", why, len(left_out), "nothing is known of their growth")
     if over := sum(each.is_over and each.slope is not None for each in found.all):
         why = f"the running boot has fewer than {MIN_POINTS} points"
         yield Gap("series", why, over, "trends of these series come from an earlier boot")
-    if stale := sorted(found.stale.items(), key=lambda each: each[1], reverse=True):
-        last = [f"{printable(host)}: {time:%Y-%m-%d %H:%M} UTC" for host, time in stale]
-        why = f"no recent record; the last ones are of {listed(last, _MAX_STALE, '; ')}"
-        effect = "later growth is unknown; findings are at most a notice"
+    if stale := {host: time for host, time in found.stale.items() if host not in found.silent}:
+        why = f"no recent record, only dumps: {_last_records(stale)}"
+        effect = "times count from their last records; findings are at most a notice"
         yield Gap("hosts", why, len(stale), effect)
     for names, why, effect in (
         (found.ahead, "records with a time in the future",
@@ -103,6 +115,12 @@ def _gaps(found: Trends, hosts: Iterable[str]) -> Iterator[Gap]:
     ):  # fmt: skip
         if names:
             yield Gap("hosts", f"{why}: {printable(', '.join(names))}", len(names), effect)
+
+
+def _last_records(hosts: Mapping[str, pd.Timestamp]) -> str:
+    ordered = sorted(hosts.items(), key=lambda each: each[1], reverse=True)
+    last = [f"{printable(host)} (last {time:%Y-%m-%d %H:%M} UTC)" for host, time in ordered]
+    return listed(last, _MAX_STALE)
 
 
 def _nothing(counts: dict[State, int], hosts: int, seconds: float) -> str:

@@ -6,20 +6,42 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from kcensus.human import human_seconds
+from kcensus.human import counted, human_seconds, listed
 from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit
-from kcensus.store.ceilings import URGENT_POINTS, Limit, growth_of, is_reclaimable, severity_of
-from kcensus.store.growth.words import DAY, amount, clock, day, duration, interval, per, shown_rate
+from kcensus.store.ceilings import (
+    STALE_INTERVALS,
+    STALE_SECONDS,
+    URGENT_POINTS,
+    Limit,
+    growth_of,
+    is_reclaimable,
+    severity_of,
+)
+from kcensus.store.growth.words import (
+    DAY,
+    amount,
+    clock,
+    day,
+    days,
+    duration,
+    interval,
+    per,
+    shown_rate,
+)
 from kcensus.store.trends import Ends, State, Trend, Trends
 from kcensus.text import printable
 
 _ENDS = ("limit_seconds", "limit_seconds_earliest", "limit_seconds_latest")
-_MAX_CAUSES = 3
+_MAX_CAUSES, _MAX_HOSTS = 3, 6
 
 
 def findings(found: Trends) -> Iterator[Finding]:
-    """Yield a finding for each host and limit reached soon, about the first most severe trend."""
+    """Yield a finding for each host and limit reached soon, about the first most severe trend.
+
+    The first limit comes first; hosts without a recent record are one more finding.
+    """
     most: dict[tuple[str, str], tuple[Severity, Trend, Limit, Ends]] = {}
+    earliest: dict[tuple[str, str], float] = {}
     wholes = {_growth(trend) for trend in found.of(State.GROWING) if trend.is_whole}
     for trend in found.all:
         limit, until = trend.limit, trend.until_limit
@@ -27,14 +49,20 @@ def findings(found: Trends) -> Iterator[Finding]:
             continue
         if _growth(trend) in wholes and not (trend.is_whole or trend.is_at_limit):
             continue  # the rate of a part is no better known
+        if not trend.is_far:
+            first = earliest.get((trend.host, limit.name), math.inf)
+            first = min(first, float(trend.times[-1]) + until[1])
+            earliest[trend.host, limit.name] = first
         severity = _severity(trend, until[0])
         if severity is None:
             continue
         now = most.get((trend.host, limit.name))
         if now is None or (severity, trend.is_whole) > (now[0], now[1].is_whole):
             most[trend.host, limit.name] = severity, trend, limit, until
-    for each in most.values():
-        yield _finding(*each, _fastest_parts(each[1], found))
+    if found.silent:
+        yield _silent(found)
+    for host_limit, each in sorted(most.items(), key=lambda item: item[1][1].urgency):
+        yield _finding(*each, earliest[host_limit], _fastest_parts(each[1], found))
 
 
 def _growth(trend: Trend) -> tuple[str, str, str, bool]:
@@ -50,38 +78,82 @@ def _is_reclaimable(trend: Trend) -> bool:
 
 
 def _severity(trend: Trend, seconds: float) -> Severity | None:
-    severity = None if trend.is_far else severity_of(seconds)
+    """Return the severity of a limit so many seconds after the last point."""
+    severity = None if trend.is_far else severity_of(seconds - trend.age)
     if severity is None:
         return None
+    if trend.limit and trend.limit.is_throttle:
+        return Severity.NOTICE
+    is_old = trend.is_stale and not trend.age
+    if is_old or _is_reclaimable(trend):
+        return min(severity, Severity.NOTICE)
     slope = None if trend.is_at_limit else trend.slope
-    if (slope and slope.points < URGENT_POINTS) or trend.is_stale or _is_reclaimable(trend):
-        severity = min(severity, Severity.NOTICE)
-    return severity
+    is_new = slope is not None and slope.points < URGENT_POINTS and seconds > trend.span
+    return min(severity, Severity.WARNING) if is_new or trend.is_stale else severity
+
+
+def _silent(found: Trends) -> Finding:
+    """Return the finding about hosts that are recorded no more."""
+    hosts = sorted(found.silent, key=lambda host: found.silent[host])
+    last = [
+        f"{host} since {found.stale[host]:%Y-%m-%d %H:%M} UTC ({duration(found.silent[host])})"
+        for host in hosts
+    ]
+    return Finding(
+        id="host-silent",
+        severity=Severity.WARNING,
+        title=printable(
+            f"{counted(len(hosts), 'host')} without a recent record: {listed(last, _MAX_HOSTS)}"
+        ),
+        evidence=(
+            f"recent is {STALE_INTERVALS} usual intervals of the host, and at least"
+            f" {human_seconds(STALE_SECONDS)}; a limit may have been reached unseen"
+        ),
+        figures={"hosts": Figure(len(hosts))},
+        remedies=(
+            Remedy(
+                effect="See on the host whether it runs, and why its timer does not record; "
+                "--since leaves hosts out that are gone",
+                command="systemctl status kcensus-record.timer",
+            ),
+        ),
+    )
 
 
 def _finding(
-    severity: Severity, trend: Trend, limit: Limit, until: Ends, causes: Sequence[Trend]
+    severity: Severity,
+    trend: Trend,
+    limit: Limit,
+    until: Ends,
+    earliest: float,
+    causes: Sequence[Trend],
 ) -> Finding:
     slope, unit = trend.slope, Unit(trend.unit)
-    value = slope.after if slope and not trend.is_at_limit else float(trend.values[-1])
+    value = float(trend.values[-1])
     share = f"{amount(trend, value)} of {amount(trend, limit.value)}"
     share += "" if unit is Unit.BYTES else " in use"
     reached = f"{limit.words or limit.name} ({share})"
     figures = {"value": Figure(value, unit), "limit": Figure(float(limit.value), unit)}
     for end, seconds in zip(_ENDS, until, strict=True):
-        figures[end] = Figure(seconds if math.isfinite(seconds) else None, Unit.SECONDS)
+        left = max(seconds - trend.age, 0.0)
+        figures[end] = Figure(left if math.isfinite(left) else None, Unit.SECONDS)
     if slope is not None:
         rates = {"": slope.rate, "_low": slope.low, "_high": slope.high}
         figures |= {f"rate_per_day{end}": Figure(rates[end] * DAY, unit) for end in rates}
     if slope is None or trend.is_at_limit:
         title = f"{trend.words} has reached {reached}"
+    elif trend.is_past:
+        last = day(trend, 0.0)
+        title = f"{trend.words} grew by {shown_rate(trend)}, and {reached} was due"
+        title += f" {day(trend, until[0])} (last record {last})"
     else:
         rate, when = shown_rate(trend), _when(trend, until)
         title = f"{trend.words} grows by {rate} and reaches {reached} {when}"
     if is_reclaimed := _is_reclaimable(trend):
         title += "; most of this memory is reclaimable"
-    is_ahead = slope is not None and until[1] > 0
-    before = f"Act before {day(trend, until[1])}: run" if is_ahead else "Run"
+    left = earliest - float(trend.times[-1])
+    is_ahead = slope is not None and left > trend.age
+    before = f"Act before {day(trend, left)}: run" if is_ahead else "Act now: run"
     remedy = printable(f"{before} on {trend.host} to see the findings and their remedies")
     return Finding(
         id=f"reaches-limit:{trend.host}:{limit.name}",
@@ -98,7 +170,7 @@ def _when(trend: Trend, until: Ends) -> str:
     """Return the expected time of the limit, and the earliest and the latest one."""
     if not until[0]:
         return "now"
-    expected, earliest, latest = (day(trend, seconds) for seconds in until)
+    expected, earliest, latest = days(trend, *until)
     return f"about {expected} (earliest {earliest}, latest {latest or 'never'})"
 
 
@@ -112,16 +184,20 @@ def _evidence(trend: Trend, limit: Limit, until: Ends, causes: Sequence[Trend]) 
             f"{interval(trend)}{per(trend)} (95 % interval) from {slope.points:,} records"
             f" over {human_seconds(trend.span)}"
         )
-        yield f"last record: {last}, {duration(until[0])} before the limit"
+        yield f"last record: {last}{f', {duration(trend.age)} ago' if trend.age else ''}"
+        if not trend.age:
+            yield f"counted from the last record, {duration(until[0])} are left"
+        elif not trend.is_past:
+            yield f"{duration(until[0] - trend.age)} are left"
         if slope.is_cut:
-            yield f"since {clock(slope.first)}; the series took another course before"
+            yield f"counted since {clock(slope.first)}, when the rate last changed"
         if slope.points < URGENT_POINTS:
             yield f"fewer than {URGENT_POINTS} records cannot show whether the growth slows"
         if until[0] > trend.span:
             times = until[0] / trend.span
             yield f"the forecast reaches {times:.1f} times as far as the records"
     if limit.danger is Danger.OOM and not trend.is_at_limit:
-        yield "other users of memory shorten the time"
+        yield "if nothing else used RAM; other users shorten the time"
     if _is_reclaimable(trend):
         yield "the kernel can reclaim most of this memory before memory runs out"
     if trend.is_stale:

@@ -32,7 +32,7 @@ from kcensus.store.growth.words import (
     DAY,
     amount,
     course,
-    day,
+    days,
     duration,
     interval,
     near,
@@ -100,7 +100,7 @@ class _Row(NamedTuple):
     def until(self, end: int) -> float | None:
         """Return the seconds to the limit, or at an end of the interval; None for never."""
         known = None if self.trend.is_far else self.trend.until_limit
-        seconds = known[end] if known else math.inf
+        seconds = max(known[end] - self.trend.age, 0.0) if known else math.inf
         return seconds if math.isfinite(seconds) else None
 
 
@@ -131,8 +131,8 @@ class _Growth(NamedTuple):
         """Expected, earliest and latest day of the limit; the first says if there is none."""
         trend = self.trends[0]
         if ends := near(trend):
-            expected, earliest, latest = (day(trend, seconds) for seconds in ends)
-            return expected, earliest, latest or "never"
+            expected, earliest, latest = days(trend, *ends)
+            return f"{expected}{' (past)' * trend.is_past}", earliest, latest or "never"
         far = f"beyond {duration(MAX_EXTRAPOLATION * trend.span)}" if trend.limit else ""
         return far, "", ""
 
@@ -193,7 +193,7 @@ _TREND = {
     "interval": Column(TEXT, "95 % interval", ALWAYS, "Interval of the rate.",
         lambda row: interval(row.trend)),
     "limit_in": Column(TEXT, "reaches", ALWAYS,
-        f"Limit, and time from the last record, within {MAX_EXTRAPOLATION} times the span.",
+        f"Limit, and time until it is reached, within {MAX_EXTRAPOLATION} times the span.",
         lambda row: shown_limit(row.trend)),
     "course": Column(TEXT, "", WIDE, "Values of the boot, scaled from the lowest to the highest.",
         lambda row: course(row.trend, row.levels)),

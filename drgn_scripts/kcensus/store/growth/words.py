@@ -45,7 +45,9 @@ def shown_limit(trend: Trend) -> str:
         return f"{trend.limit.name} reached"
     if trend.is_far:
         return f"{trend.limit.name} beyond {duration(MAX_EXTRAPOLATION * trend.span)}"
-    return f"{trend.limit.name} in {duration(trend.until_limit[0])}"
+    if trend.is_past:
+        return f"{trend.limit.name} was due"
+    return f"{trend.limit.name} in {duration(trend.until_limit[0] - trend.age)}"
 
 
 def near(trend: Trend) -> Ends | tuple[()]:
@@ -53,15 +55,25 @@ def near(trend: Trend) -> Ends | tuple[()]:
     return () if trend.is_far else trend.until_limit or ()
 
 
-def day(trend: Trend, seconds: float) -> str:
-    """Return the day, or the minute if it is near, so many seconds after the last record.
+def days(trend: Trend, *seconds: float) -> list[str]:
+    """Return days, or minutes if one is near or two are equal, so many seconds after the last point.
 
-    It is empty for a time that never comes.
+    A time that never comes is empty.
     """
-    time = shown_time(float(trend.times[-1]) + seconds) if math.isfinite(seconds) else None
-    if time is None:
-        return ""
-    return time[:10] if seconds > _MAX_MINUTES else f"{time[:10]} {time[11:16]}"
+    times = [
+        (shown_time(float(trend.times[-1]) + each) or "") if math.isfinite(each) else ""
+        for each in seconds
+    ]
+    shown = [time[:10] for time in times]
+    known = [day for day in shown if day]
+    if len({*known}) == len(known) and min(seconds) > _MAX_MINUTES:
+        return shown
+    return [f"{time[:10]} {time[11:16]}".rstrip() for time in times]
+
+
+def day(trend: Trend, seconds: float) -> str:
+    """Return the day, or the minute if it is near, so many seconds after the last point."""
+    return days(trend, seconds)[0]
 
 
 def duration(seconds: float) -> str:
