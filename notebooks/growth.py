@@ -16,7 +16,7 @@
 
 # %% tags=["parameters"]
 store = "sample-series"  # STORE: a directory that `kcensus record` wrote
-host = ""  # name of a host; the one with most records where empty
+host = ""  # name of a host; the one that is full first where empty
 since = ""  # time of the first record to use, such as 2026-01-31
 top = 8  # rows of each table
 charts = 4  # forecasts that are drawn
@@ -39,10 +39,12 @@ if records.empty:
 if host and host not in records:
     known = ", ".join(map(shown, records.index))
     raise StoreError(f"host: {host!r} is not in {store!r} (it has {known})")
-host = host or records.index[0]
+every = kcensus.trend(store, since=since or None).tables["growths"]
+urgent = every[every["expected"].str[:1].str.isdigit()] if len(every) else every
+host = host or (urgent if len(urgent) else records.reset_index())["host"].iloc[0]
 history = everything[everything["host"] == host]
 history.attrs = everything.attrs
-trend = kcensus.trend(history)
+trend = kcensus.trend(store, host=host, since=since or None)
 growing = trend.tables["growing"]
 # Neither what the latest record lacks nor what repeats another series.
 growing = growing[growing["is_current"].astype(bool) & (growing["same_as"].fillna("") == "")]
@@ -52,10 +54,20 @@ display({"text/plain": subject}, raw=True, metadata={"kcensus": {"subject": subj
 if provenance := history.attrs.get("provenance"):
     display(Markdown(f"**These records are {shown(provenance)}.**"))
 
+if len(records) > 1:
+    dates = urgent.drop_duplicates("host").set_index("host")["expected"].to_dict()
+    others = [
+        f"{shown(each)} ({dates[each]})" if each in dates else shown(each)
+        for each in [*dates, *records.index.difference([*dates])]
+        if each != host
+    ]
+    text = f"Other hosts, with the first day at which one is full: {', '.join(others)}"
+    display({"text/plain": text}, raw=True)
+
 # %% [markdown]
 # ## What grows, and until when
 #
-# A rate is the slope of the latest regime: since the last boot, and since the series last bent. "No
+# A rate counts since the last boot, and since the rate last changed. "No
 # trend" is an answer: the interval of the rate then includes 0, or so many series were tried that
 # one looks like this by chance.
 
@@ -71,7 +83,7 @@ display(
         " autocorrelation of the points accounted for."
     )
 )
-days = trend.tables["growths"].set_index("growth")[["rate", "limit", *ENDS, "mostly"]]
+days = trend.tables["growths"].set_index("growth")[["rate", "used", *ENDS, "parts"]]
 if len(days):
     display(days.frame(labels=True).rename_axis(index=None, columns="growth"))
     text = "Other users of memory make the time shorter; act before the earliest day"

@@ -7,6 +7,7 @@ and files of pictures draw the same :class:`Forecast`.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,9 @@ _FAR = 4
 """A limit this many times as large as all values is named, not drawn."""
 _CUTS = 400
 """Places at which a band can be cut."""
+_ENDS = ("earliest", "expected", "latest")
+_MARGIN = 0.02
+"""Part of the width to the right of a chart's end."""
 _ROOM = 1.06
 """Height of a chart, in multiples of its largest value."""
 
@@ -56,6 +60,8 @@ class Forecast:
     """The forecast in a sentence, or why there is none."""
     note: str = ""
     """How the records were made, if that is unusual."""
+    now: float = np.nan
+    """Time from which on the forecast counts; NaN if that is the last record."""
 
     @property
     def limit_words(self) -> str:
@@ -104,8 +110,23 @@ class Forecast:
 
     @property
     def end(self) -> float:
-        """Time of the right end of the chart."""
+        """Time of the right end of the trend, or of the records."""
         return float(max([self.last_record, *self.times[-1:].tolist()]))
+
+    @property
+    def right(self) -> float:
+        """Time of the right edge of the chart, which leaves room for the latest end."""
+        return self.end + _MARGIN * (self.end - self.first)
+
+    @property
+    def marks(self) -> list[tuple[float, str]]:
+        """Times in the chart, and their words: earliest, expected and latest end, first to last."""
+        names = sorted(zip(self.reached, _ENDS[: len(self.reached)], strict=True))
+        inside = [each for each in names if self.last_record < each[0] <= self.end + 1]
+        words = [f"{_moment(time):%Y-%m-%d}" for time, _ in inside]
+        if len({*words}) < len(words):
+            words = [f"{_moment(time):%Y-%m-%d %H:%M}" for time, _ in inside]
+        return [(time, f"{name} {when}") for (time, name), when in zip(inside, words, strict=True)]
 
 
 def forecasts(result: Result) -> list[Forecast]:
@@ -141,15 +162,20 @@ def _forecast(row: Mapping[Hashable, Any], points: pd.DataFrame, note: str) -> F
             for chosen in [~is_trend & (boot == each)]
         ),
         times=seconds[is_trend],
-        line=value[is_trend],
-        low=low[is_trend],
+        line=np.maximum(value[is_trend], 0.0),
+        low=np.maximum(low[is_trend], 0.0),
         high=high[is_trend],
         limit=printable(str(limit)) if isinstance(limit, str) else "",
         limit_value=float(row["limit_value"]) if isinstance(limit, str) else np.nan,
         reached=tuple(np.nan_to_num(known, nan=np.inf).tolist()),
         says=printable(str(row["says"])),
         note=note,
+        now=float(_seconds([row.get("now") or None])[0]),
     )
+
+
+def _moment(time: float) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(time, datetime.timezone.utc)
 
 
 def _seconds(times: Iterable[object]) -> Floats:

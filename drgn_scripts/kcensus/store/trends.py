@@ -249,7 +249,7 @@ def trends(
     # As objects: of strings, pandas makes an Arrow scalar each, which took 1.4 of 5 s.
     boots = records[records["record"].astype(object).isin(rows["record"].astype(object))]
     stale, silent = ({}, {}) if now is None else _stale(boots, now)
-    last_live = boots.groupby("host")[LIVE].last() if now is not None else {}
+    last_live = boots.groupby("host")[LIVE].last().to_dict()
     reclaimable = _reclaimable(others.dropna(subset="value"), records, clock)
     for each in found:
         each.is_stale = each.host in stale

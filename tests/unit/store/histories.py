@@ -70,7 +70,9 @@ def write_store(path: Path, rows: pd.DataFrame) -> Path:
     rest: dict[str, Any] = {
         "clock": "machine", "build_id": "", "kcensus": "1", "schema": 2, "exact": None,
     }  # fmt: skip
-    quality: dict[str, Any] = dict(part="quality", metric="failed", subject="", unit="count")
+    quality: dict[str, Any] = {
+        "part": "quality", "metric": "failed", "subject": "", "unit": "count",
+    }  # fmt: skip
     failed = rows.drop_duplicates("record").assign(**quality, value=0.0)
     rows = pd.concat([rows, failed]).assign(live=rows.get("live", pd.Series([True])).iloc[0])
     day = rows["time"].dt.strftime("%Y-%m-%d")

@@ -147,7 +147,8 @@ def test_without_records_there_is_nothing_to_draw(
 
 
 def test_a_picture_stands_alone(tmp_path: Path) -> None:
-    store = write_store(tmp_path / "store", history({SLAB: GIB + 20e6 * np.arange(60)}))
+    rows = history({SLAB: GIB + 20e6 * np.arange(60)}).assign(live=False)
+    store = write_store(tmp_path / "store", rows)
     picture = tmp_path / "a.svg"
     assert main(["trend", str(store), "--svg", str(picture)]) == Exit.DONE
     root = ElementTree.parse(picture).getroot()
@@ -165,8 +166,11 @@ def test_matplotlib_and_svg_show_the_same() -> None:
     records = [line for line in ax.lines if line.get_marker() == "."]
     drawn = np.concatenate([line.get_ydata() for line in records])
     assert np.allclose(drawn, np.concatenate([values for _, values in made.boots]))
-    days = {f"{pd.Timestamp(each, unit='s'):%Y-%m-%d}" for each in made.reached}
-    assert {text.get_text() for text in ax.texts} == {"reboot", *days}
+    words = [words for _, words in made.marks]
+    assert [each.split()[0] for each in words] == ["earliest", "expected", "latest"]
+    # All are of one day, so that they have hours.
+    assert len({*words}) == len({each.partition(" ")[2] for each in words}) == 3
+    assert {text.get_text() for text in ax.texts} == {"reboot", *words}
     lines = [
         np.asarray(each.get_data(), np.float64)
         for each in ax.lines
@@ -180,8 +184,33 @@ def test_matplotlib_and_svg_show_the_same() -> None:
     assert len(dots) == 80 + len(made.reached) + 1  # one in the legend
 
 
+def test_now_is_in_the_picture() -> None:
+    rows = history({SLAB: GIB + 20e6 * np.arange(60)})
+    now = rows["time"].max().timestamp() + 3000
+    result = growth(rows, "store", now=now)
+    made = only(result)
+    assert made.now == pytest.approx(now, abs=1)
+    texts = [each.text for each in ElementTree.fromstring(svg(made)).findall(".//{*}text")]
+    assert "now" in texts
+    assert "now" in [text.get_text() for text in plots.forecast(result).texts]
+    plt.close("all")
+    assert np.isnan(only(growth(rows, "store")).now)
+
+
+def test_amounts_are_not_below_0() -> None:
+    values = np.r_[np.zeros(20), 4e7 * np.arange(40)] + np.random.default_rng(0).random(60) * 5e7
+    result = growth(history({SLAB: values}), "store")
+    made = only(result)
+    assert min(made.low.min(), made.line.min()) >= 0
+    assert not result.tables["growing"].frame["before"].iloc[0].startswith("-")
+    # The used share is that of the last record.
+    used = result.tables["growths"].frame["used"].iloc[0]
+    assert used == f"{values[-1] / (8 * GIB):.0%} of RAM"
+
+
 def test_a_document_keeps_its_forecasts(tmp_path: Path) -> None:
-    store = write_store(tmp_path / "store", history({SLAB: GIB + 20e6 * np.arange(60)}))
+    rows = history({SLAB: GIB + 20e6 * np.arange(60)}).assign(live=False)
+    store = write_store(tmp_path / "store", rows)
     document = tmp_path / "t.json"
     assert main(["trend", str(store), "--json", str(document)]) == Exit.DONE
     read = saved.load(str(document)).results["trend"]

@@ -10,7 +10,6 @@ import pytest
 from kcensus.engine.memory import Floats
 from kcensus.explain import kinds
 from kcensus.results import Danger, Severity
-from kcensus.results import Severity
 from kcensus.store import ceilings
 from kcensus.store.ceilings import DEADLINES, is_hypothetical, limit_of, severity_of
 from kcensus.store.growth import growth

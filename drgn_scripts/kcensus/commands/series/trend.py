@@ -21,18 +21,18 @@ _HELP = f"""Show the growth in a store of `kcensus record`: its rates, and the t
 
 A trend is the median slope of all pairs of records of the latest boot (Theil and Sen), with a 95 %
 interval that allows for the likeness of neighbouring records, and for daily cycles. It begins where
-the series last changed its course. "No trend" means that chance or a cycle explains the rise.
+the rate last changed. "No trend" means that chance or a cycle explains the rise.
 
 The series that reaches its limit first is on top: RAM for memory, 65,535 for ids of memory cgroups,
 snapshot_cow_threshold for copies of a snapshot. A limit reached already or within 30 days is a
-finding, so that --fail-on can alert: critical from a day on, a warning from 7 days on. It is at most
-a notice if the kernel can reclaim most of the growth, or if the limit only makes tasks wait. It is
-at most a warning if fewer than {URGENT_POINTS} records show a growth that is slower than they reach
-back, or if the host has no recent record.
+finding, so that --fail-on can alert: critical from a day on, a warning from 7 days on. It is at
+most a notice if the kernel can reclaim most of the growth, or if the limit only makes tasks wait.
+It is at most a warning if fewer than {URGENT_POINTS} records show it, unless the limit is nearer
+than they reach back, or if the host has no recent record.
 
-Times count from now. A running host without a recent record, one of the last {STALE_INTERVALS} usual
-intervals between its records and of the last hour, is a finding, too. Of dumps, and of a simulated
-clock, times count from the last record.
+Times count from now; of dumps and of a simulated clock, from the last record. A record is recent
+for {STALE_INTERVALS} times the usual interval between records of its host, and at least an hour. A
+host that recorded its running kernel and has no recent record is a finding, too.
 Beyond {MAX_EXTRAPOLATION} times the span of its records, a series has no forecast and no finding.
 
 The band holds 95 % of new records if the growth goes on; its edges reach the limit at the earliest

@@ -16,17 +16,21 @@ from kcensus.outputs import OutputError, replacing
 from kcensus.results import Result
 from kcensus.text import printable
 
-_WIDTH, _HEIGHT = 640, 330
-_LEFT, _RIGHT, _TOP, _BOTTOM = 76, 12, 26, 262
-"""Edges of the plot; times, and the legend, are below it."""
+_WIDTH, _HEIGHT = 640, 400
+_LEFT, _RIGHT, _TOP, _BOTTOM = 84, 12, 84, 336
+"""Edges of the plot; ends are above it; times, and the legend, are below it."""
+_FONT, _SMALL, _LINE = 15, 14, 19
+"""Sizes of letters, which are readable at 400 pixels, and height of a line."""
 _RECORD, _TREND, _LIMIT = COLORS[0], COLORS[1], "#d93a2b"
 _PAPER, _INK = "#ffffff", "#16181c"
-_MAX_LINE = 92
+_MAX_LINE = 82
 """Characters of a line below a chart in a file."""
 _DAY = 86400.0
 _STEPS = (900, 3600, 3 * 3600, 6 * 3600, 12 * 3600, _DAY, 2 * _DAY, 7 * _DAY, 14 * _DAY, 28 * _DAY)
 """Seconds between two dates on the axis; multiples of the last one if that is too short."""
-_MAX_DATES = 7
+_MAX_DATES = 5
+_MAX_HOURS = 7 * _DAY
+"""Most seconds of an axis with hours."""
 
 
 def svg(forecast: Forecast, *, is_file: bool = False) -> str:
@@ -54,11 +58,11 @@ class _Drawing:
         self._of = forecast
         self._above = 28 if is_file else 0
         below = [*_lines(forecast.says), *_lines(forecast.note)] if is_file else []
-        height = _HEIGHT + self._above + (4 + 16 * len(below) if is_file else 0)
+        height = _HEIGHT + self._above + (6 + _LINE * len(below) if is_file else 0)
         self.root = ElementTree.Element(
             "svg",
             {
-                "xmlns": "http://www.w3.org/2000/svg", "role": "img", "font-size": "12",
+                "xmlns": "http://www.w3.org/2000/svg", "role": "img", "font-size": str(_FONT),
                 "viewBox": f"0 {-self._above} {_WIDTH} {height}", "width": "100%",
             },
         )  # fmt: skip
@@ -70,9 +74,9 @@ class _Drawing:
                 "font-family": "system-ui, sans-serif",
             }  # fmt: skip
             self._add("rect", x=0, y=-self._above, width=_WIDTH, height=height, fill=_PAPER)
-            self._text(forecast.title, 8, -8, font_size=15, font_weight=600)
+            self._text(forecast.title, 8, -6, font_size=18, font_weight=600)
             for line, words in enumerate(below):
-                self._text(words, 8, _HEIGHT + 8 + 16 * line)
+                self._text(words, 8, _HEIGHT + 10 + _LINE * line, font_size=_SMALL)
         self._axes()
         self._trend()
         self._records()
@@ -82,7 +86,7 @@ class _Drawing:
     # Places
 
     def _x(self, time: float) -> float:
-        span = (self._of.end - self._of.first) or 1.0
+        span = (self._of.right - self._of.first) or 1.0
         return _LEFT + (time - self._of.first) / span * (_WIDTH - _RIGHT - _LEFT)
 
     def _y(self, value: float) -> float:
@@ -121,13 +125,13 @@ class _Drawing:
             y = self._y(value)
             self._line((_LEFT, y, _WIDTH - _RIGHT, y), stroke_opacity="0.15")
             words = "0" if not value else in_words(value, self._of.unit).replace(".0 ", " ")
-            self._text(words, _LEFT - 6, y + 4, "end")
+            self._text(words, _LEFT - 6, y + 5, "end", font_size=_SMALL)
         span = self._of.end - self._of.first
         for moment in _dates(self._of.first, self._of.end):
             x = self._x(moment)
             self._line((x, _BOTTOM, x, _BOTTOM + 4), stroke_opacity="0.5")
-            if x < _WIDTH - 36:
-                self._text(_date(moment, span), x, _BOTTOM + 17, "middle", font_size=11)
+            if x < _WIDTH - 44:
+                self._text(_date(moment, span), x, _BOTTOM + 20, "middle", font_size=_SMALL)
         self._line((_LEFT, _BOTTOM, _WIDTH - _RIGHT, _BOTTOM), stroke_opacity="0.5")
 
     def _trend(self) -> None:
@@ -135,11 +139,17 @@ class _Drawing:
         if not len(each.times):
             return
         times, line, low, high = each.band()
-        around = f"{self._path(times, high)} {self._path(times[::-1], low[::-1])}"
-        self._add("polygon", points=around, fill=_TREND, fill_opacity="0.22")
+        is_ahead = times >= each.last_record
+        # Of the records, the band says little.
+        for part, opacity in ((times <= each.last_record, "0.1"), (is_ahead, "0.22")):
+            edges = times[part], high[part], low[part]
+            if len(edges[0]):
+                back = self._path(edges[0][::-1], edges[2][::-1])
+                around = f"{self._path(edges[0], edges[1])} {back}"
+                self._add("polygon", points=around, fill=_TREND, fill_opacity=opacity)
         is_below = line < each.limit_value if each.shows_limit else np.full(len(times), True)
         known = is_below & (times <= each.last_record)
-        ahead = is_below & (times >= each.last_record)
+        ahead = is_below & is_ahead
         for part, dashes in ((known, ""), (ahead, "5 4")):
             style = {"stroke-dasharray": dashes} if dashes else {}
             self._add(
@@ -155,10 +165,15 @@ class _Drawing:
                 self._add("circle", cx=self._x(time), cy=self._y(value), r=radius, fill=_RECORD)
             if previous is not None:
                 x = self._x((previous + float(times[0])) / 2)
-                top = _TOP + 18  # below the limit and its name
-                self._line((x, top, x, _BOTTOM), stroke_dasharray="2 3", stroke_opacity="0.6")
-                self._text("reboot", x + 4, top + 11, font_size=11)
+                self._upright(x, "reboot")
             previous = float(times[-1])
+        if self._of.last_record <= self._of.now <= self._of.right:
+            self._upright(self._x(self._of.now), "now")
+
+    def _upright(self, x: float, words: str) -> None:
+        top = _TOP + 20  # below the limit
+        self._line((x, top, x, _BOTTOM), stroke_dasharray="2 3", stroke_opacity="0.6")
+        self._text(words, x + 4, top + 13, font_size=_SMALL)
 
     def _limit(self) -> None:
         each = self._of
@@ -169,33 +184,28 @@ class _Drawing:
             return
         y = self._y(each.limit_value)
         self._line((_LEFT, y, _WIDTH - _RIGHT, y), stroke=_LIMIT, stroke_width=2)
-        self._text(each.limit_words, _LEFT + 4, y - 6, font_weight=600)
-        for place, time in enumerate(each.reached):
-            if each.first <= time <= each.end and time > each.last_record:
-                x, is_expected = self._x(time), place == 1
-                style = {} if is_expected else {"stroke_dasharray": "4 3"}
-                self._line((x, y, x, _BOTTOM), stroke=_LIMIT, stroke_opacity="0.8", **style)
-                self._add("circle", cx=x, cy=y, r="3.5" if is_expected else "2.5", fill=_LIMIT)
-                # One above the other, so that near dates do not overlap.
-                beside, anchor = (-4, "end") if x > _WIDTH - 120 else (4, "start")
-                words, height = _date(time, each.end - each.first), _BOTTOM - 6 - 15 * place
-                self._text(words, x + beside, height, anchor, font_size=11)
+        # Words to the left, and later ones above, cross no line.
+        self._line((_LEFT, 12, _LEFT + 18, 12), stroke=_LIMIT, stroke_width=2)
+        self._text(each.limit_words, _LEFT + 24, 17, font_weight=600)
+        for place, (time, words) in enumerate(each.marks):
+            x, is_expected = self._x(time), words.startswith("expected")
+            style = {} if is_expected else {"stroke_dasharray": "4 3"}
+            row = y - 8 - (_LINE - 1) * place
+            self._line((x, row - 11, x, _BOTTOM), stroke=_LIMIT, stroke_opacity="0.8", **style)
+            self._add("circle", cx=x, cy=y, r="3.5" if is_expected else "2.5", fill=_LIMIT)
+            self._text(words, x - 4, row, "end", font_size=_SMALL)
 
     def _legend(self) -> None:
-        y = _HEIGHT - 26
+        y = _HEIGHT - 14
         self._add("circle", cx=_LEFT + 5, cy=y - 4, r="3", fill=_RECORD)
         self._text("records", _LEFT + 14, y)
-        x = _LEFT + 74
+        x = _LEFT + 90
         if len(self._of.times):
             self._line((x, y - 4, x + 18, y - 4), stroke=_TREND, stroke_width=2)
             self._text("trend", x + 24, y)
-            self._add("rect", x=x + 70, y=y - 11, width=18, height=12, fill=_TREND,
+            self._add("rect", x=x + 82, y=y - 11, width=18, height=12, fill=_TREND,
                 fill_opacity="0.22")  # fmt: skip
-            self._text(BAND, x + 94, y)
-            x += 240
-        if self._of.reached and self._of.shows_limit:
-            self._line((x, y - 4, x + 18, y - 4), stroke=_LIMIT, stroke_dasharray="4 3")
-            self._text("earliest, expected, latest", x + 24, y)
+            self._text(BAND, x + 106, y)
 
 
 def _dates(first: float, end: float) -> list[float]:
@@ -210,7 +220,7 @@ def _dates(first: float, end: float) -> list[float]:
 def _date(moment: float, span: float) -> str:
     """Return a time as short as an axis of so many seconds allows."""
     at = datetime.datetime.fromtimestamp(moment, datetime.timezone.utc)
-    return f"{at:%m-%d %H:%M}" if span < _MAX_DATES * _DAY else f"{at:%Y-%m-%d}"
+    return f"{at:%m-%d %H:%M}" if span < _MAX_HOURS else f"{at:%Y-%m-%d}"
 
 
 def _lines(sentence: str) -> list[str]:

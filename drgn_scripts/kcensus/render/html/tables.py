@@ -82,14 +82,18 @@ class ShownTable:
 
 
 def shown_tables(
-    result: Result, rows: int = _MAX_ROWS, longest: int | None = None
+    result: Result, rows: int = _MAX_ROWS, longest: int | None = None, *, with_drawings: bool = True
 ) -> Iterator[ShownTable]:
     """Yield the tables with content that fit on a screen.
 
     :param rows: most rows of each table
     :param longest: characters of a text; longer ones are shortened in the middle
+    :param with_drawings: also tables that are drawings of characters
     """
     for name, table in result.tables.items():
+        is_drawing = all(column.is_drawn for column in table.columns.values())
+        if is_drawing and not with_drawings:
+            continue
         if plain.has_content(table) and not table.detail:
             yield _shown_table(name, table, rows, longest)
 

@@ -60,7 +60,9 @@ def growth(
         "grew": Figure(ended, label="series that grew and then ended"),
         "shrinking": Figure(counts[State.SHRINKING], label="series that shrink"),
         "no_trend": Figure(counts[State.STEADY], label="series without a trend"),
-        "too_few_points": Figure(counts[State.SHORT], label="series with too few points"),
+        "too_few_points": Figure(
+            counts[State.SHORT], label=f"series with fewer than {MIN_POINTS} points"
+        ),
         "hosts": Figure(len(hosts), label="hosts"),
         "boots": Figure(len(found.boots), label="boots"),
         "records": Figure(int(found.boots["records"].sum()), label="records"),

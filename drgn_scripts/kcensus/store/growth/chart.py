@@ -35,7 +35,7 @@ def chart(trend: Trend, amount: Callable[[Trend, float], str], levels: str) -> l
     values[~recorded] = slope.after + slope.rate * (times[~recorded] - slope.last)
     eighths = np.clip(values / limit.value * HEIGHT, 0, HEIGHT)
     point, rule, side = ("·", "╌", "│") if levels[0] == "▁" else (".", "-", "|")
-    names = amount(trend, limit.value), amount(trend, slope.after)
+    names = amount(trend, limit.value), amount(trend, float(trend.values[-1]))
     margin = max(map(len, names))
     now = min(int(eighths[recorded][-1]), HEIGHT - 1)
     lines = [f"{names[0]:>{margin}} {side}{rule * _WIDTH} {limit.name}"]

@@ -17,6 +17,7 @@ from kcensus.store.ceilings import (
     is_reclaimable,
     severity_of,
 )
+from kcensus.store.growth.parts import is_part, overlap_of
 from kcensus.store.growth.words import (
     DAY,
     amount,
@@ -62,7 +63,7 @@ def findings(found: Trends) -> Iterator[Finding]:
     if found.silent:
         yield _silent(found)
     for host_limit, each in sorted(most.items(), key=lambda item: item[1][1].urgency):
-        yield _finding(*each, earliest[host_limit], _fastest_parts(each[1], found))
+        yield _finding(*each, earliest[host_limit], _fastest_parts(each[1], found), found)
 
 
 def _growth(trend: Trend) -> tuple[str, str, str, bool]:
@@ -127,6 +128,7 @@ def _finding(
     until: Ends,
     earliest: float,
     causes: Sequence[Trend],
+    found: Trends,
 ) -> Finding:
     slope, unit = trend.slope, Unit(trend.unit)
     value = float(trend.values[-1])
@@ -160,7 +162,9 @@ def _finding(
         severity=severity,
         danger=Danger.NONE if is_reclaimed else limit.danger,
         title=printable(f"{trend.host}: {title}"),
-        evidence=printable("; ".join(_evidence(trend, limit, until, causes))),
+        evidence=printable(
+            "; ".join([*_evidence(trend, limit, until), *_parts(trend, causes, found)])
+        ),
         figures=figures,
         remedies=(Remedy(effect=remedy, command="kcensus report"),),
     )
@@ -174,7 +178,7 @@ def _when(trend: Trend, until: Ends) -> str:
     return f"about {expected} (earliest {earliest}, latest {latest or 'never'})"
 
 
-def _evidence(trend: Trend, limit: Limit, until: Ends, causes: Sequence[Trend]) -> Iterator[str]:
+def _evidence(trend: Trend, limit: Limit, until: Ends) -> Iterator[str]:
     """Yield the basis of a finding, and its uncertainties."""
     slope, last = trend.slope, clock(float(trend.times[-1]))
     if slope is None or trend.is_at_limit:
@@ -202,6 +206,15 @@ def _evidence(trend: Trend, limit: Limit, until: Ends, causes: Sequence[Trend]) 
         yield "the kernel can reclaim most of this memory before memory runs out"
     if trend.is_stale:
         yield "the host has no recent record"
+
+
+def _parts(trend: Trend, causes: Sequence[Trend], found: Trends) -> Iterator[str]:
+    """Yield the growth with the same bytes, and the fastest parts."""
+    other = overlap_of(_growth(trend)[1])
+    for each in found.of(State.GROWING):
+        if each.is_whole and each.is_current and _growth(each)[:2] == (trend.host, other):
+            yield f"overlaps {other}, which grows by {shown_rate(each)}: do not add them"
+            break
     if causes:
         names = "; ".join(f"{each.words} {shown_rate(each)}" for each in causes)
         yield f"fastest parts: {names}"
@@ -211,7 +224,7 @@ def _fastest_parts(trend: Trend, found: Trends) -> list[Trend]:
     parts = [
         each
         for each in found.of(State.GROWING)
-        if each.subject and each.is_current and not each.same_as
+        if each.subject and each.is_current and not each.same_as and is_part(each)
         and each.host == trend.host and each.limit == trend.limit
     ]  # fmt: skip
     return sorted(parts, key=lambda each: -each.rate)[:_MAX_CAUSES]

@@ -13,9 +13,10 @@ import numpy as np
 from kcensus.charts import forecast
 from kcensus.engine.memory import Floats
 from kcensus.human import shown_time
+from kcensus.results import Danger
 from kcensus.results.tables import COUNT, DATA, NONE, TEXT, Column, TableSpec
 from kcensus.store.ceilings import MAX_EXTRAPOLATION
-from kcensus.store.growth.words import amount, day, duration, interval, near, per
+from kcensus.store.growth.words import amount, days, duration, interval, near, per, without_limit
 from kcensus.store.statistics import MIN_POINTS, medians
 from kcensus.store.trends import State, Trend, Trends
 from kcensus.text import printable
@@ -23,7 +24,7 @@ from kcensus.text import printable
 _MAX_FORECASTS = 6
 _MAX_BOOTS, _MAX_POINTS = 8, 240
 """Latest boots, and points of all of them, in a chart."""
-_LONGEST = 2.5
+_LONGEST = 4.0
 """Most time in a chart after the last record, in multiples of the expected time to the limit."""
 
 
@@ -48,6 +49,11 @@ class Drawn:
         return (shown_time(float(self.trend.times[-1]) + ends[place]) or "") if known else ""
 
     @property
+    def now(self) -> float | None:
+        """Time from which on the forecast counts; None: that of the last record."""
+        return self.found.now if self.trend.age else None
+
+    @property
     def says(self) -> str:
         """The forecast in a sentence, or why there is none."""
         trend = self.trend
@@ -55,10 +61,12 @@ class Drawn:
         if trend.is_at_limit and limit:
             return f"{limit.name} is reached."
         if ends and limit:
-            expected, earliest, latest = (day(trend, seconds) for seconds in ends)
+            expected, earliest, latest = days(trend, *ends)
+            verb = "was due" if trend.is_past else "is reached about"
+            alone = " and nothing else used RAM" if limit.danger is Danger.OOM else ""
             return (
-                f"{limit.name} ({amount(trend, limit.value)}) is reached about {expected}: earliest"
-                f" {earliest}, latest {latest or 'never'}, if nothing changes."
+                f"{limit.name} ({amount(trend, limit.value)}) {verb} {expected}: earliest"
+                f" {earliest}, latest {latest or 'never'}, if nothing changed{alone}."
             )
         return f"No forecast: {self._why_none}."
 
@@ -81,7 +89,7 @@ class Drawn:
             return f"no trend; the rate is {interval(trend)}{per(trend)}"
         if trend.state is State.SHRINKING:
             return "it shrinks"
-        return "no limit is known"
+        return without_limit(trend)
 
 
 class _Point(NamedTuple):
@@ -164,6 +172,8 @@ FORECASTS = TableSpec(forecast.FORECASTS, "Forecasts", {
     "limit_value": Column(NONE, "", DATA, "Value of the limit.",
         lambda each: each.trend.limit and each.trend.limit.value),
     "unit": Column(TEXT, "", DATA, "Unit of the values.", "trend.unit"),
+    "now": Column(TEXT, "", DATA, "Time of the forecast; empty if it counts from the last record.",
+        lambda each: shown_time(each.now) if each.now else ""),
 }, "A growth with a limit; or, of a host without one, its fullest series.",
     detail=True)  # fmt: skip
 POINTS = TableSpec(forecast.POINTS, "Points of the forecasts", {

@@ -28,6 +28,7 @@ from kcensus.results.tables import (
 from kcensus.store.ceilings import MAX_EXTRAPOLATION, growth_of
 from kcensus.store.growth import forecasts
 from kcensus.store.growth.chart import chart
+from kcensus.store.growth.parts import is_part, overlap_of
 from kcensus.store.growth.words import (
     DAY,
     amount,
@@ -38,6 +39,7 @@ from kcensus.store.growth.words import (
     near,
     shown_limit,
     shown_rate,
+    without_limit,
 )
 from kcensus.store.trends import State, Trend, Trends
 from kcensus.text import printable
@@ -45,8 +47,6 @@ from kcensus.text import printable
 _MAX_PARTS, _MAX_PART = 2, 20
 """Fastest parts to name, and characters of their names."""
 _MAX_CHARTS = 2
-_NOT_PARTS = ("memcgs", "structures")
-"""Tables whose rows count the same again, by owner or by kind."""
 _TIMES = ("first", "last")
 
 
@@ -112,6 +112,8 @@ class _Growth(NamedTuple):
     """What grows together: parts of one amount, or one thing in bytes and as a count."""
 
     name: str
+    overlaps: str
+    """Name of another growth with the same bytes in part; empty without one."""
     trends: list[Trend]
     """Those with a limit first; among them the one that stands for all; then the most urgent."""
     levels: str
@@ -121,10 +123,17 @@ class _Growth(NamedTuple):
         return _Row(self.trends[0], self.levels)
 
     @property
-    def limit(self) -> str:
-        """The limit, and the share of it in use."""
+    def growth(self) -> str:
+        """The name, with that of a growth that has the same bytes."""
+        return self.name + (f" (overlaps {self.overlaps})" if self.overlaps else "")
+
+    @property
+    def used(self) -> str:
+        """The share of the limit in use, by the last record, or why there is no limit."""
         trend = self.trends[0]
-        return f"{trend.after / trend.limit.value:.0%} of {trend.limit.name}" if trend.limit else ""
+        if not trend.limit:
+            return without_limit(trend)
+        return f"{float(trend.values[-1]) / trend.limit.value:.0%} of {trend.limit.name}"
 
     @property
     def ends(self) -> tuple[str, str, str]:
@@ -137,13 +146,13 @@ class _Growth(NamedTuple):
         return far, "", ""
 
     @property
-    def mostly(self) -> str:
+    def parts(self) -> str:
         """The fastest parts of the leading series."""
         lead = self.trends[0]
         parts = [
             each
             for each in self.trends[1:]
-            if each.subject and each.unit == lead.unit and each.part not in _NOT_PARTS
+            if each.subject and each.unit == lead.unit and is_part(each)
         ]
         parts.sort(key=lambda each: -each.rate)
         shown = {
@@ -162,7 +171,12 @@ def growths(found: Trends, levels: str) -> list[_Growth]:
             groups.setdefault((trend.host, name), []).append(trend)
     for each in groups.values():
         each.sort(key=lambda trend: (trend.limit is None, not trend.is_whole))
-    return [_Growth(name, trends, levels) for (_, name), trends in groups.items()]
+    return [
+        _Growth(
+            name, overlap_of(name) if (host, overlap_of(name)) in groups else "", trends, levels
+        )
+        for (host, name), trends in groups.items()
+    ]
 
 
 def _rows(*states: State) -> Callable[[Shown], list[_Row]]:
@@ -188,7 +202,7 @@ def _boots(shown: Shown) -> pd.DataFrame:
 _TREND = {
     "metric": Column(TEXT, "", ALWAYS, "ANALYSIS.KEY, or ANALYSIS.TABLE.COLUMN."),
     "subject": Column(TEXT, "", ALWAYS, "Row of the table, such as a slab cache.", "trend.subject"),
-    "rate": Column(TEXT, "", ALWAYS, "Slope since the last change of course.",
+    "rate": Column(TEXT, "", ALWAYS, "Slope since the rate last changed.",
         lambda row: shown_rate(row.trend)),
     "interval": Column(TEXT, "95 % interval", ALWAYS, "Interval of the rate.",
         lambda row: interval(row.trend)),
@@ -201,9 +215,9 @@ _TREND = {
         "Time to the limit at both ends of the 95 % interval.",
         lambda row: " to ".join(dict.fromkeys(map(duration, near(row.trend)[1:])))),
     "host": Column(TEXT, "", WIDE, "Name of the host.", "trend.host"),
-    "before": Column(TEXT, "from", WIDE, "Fitted value at the begin of the trend.",
+    "before": Column(TEXT, "fitted from", WIDE, "Fitted value at the begin of the trend.",
         lambda row: row.trend.slope and amount(row.trend, row.trend.slope.before)),
-    "after": Column(TEXT, "to", WIDE, "Fitted value at the end of the trend.",
+    "after": Column(TEXT, "fitted to", WIDE, "Fitted value at the end of the trend.",
         lambda row: amount(row.trend, row.after)),
     "span_seconds": Column(SECONDS, "span", WIDE, "Time from the first to the last point.",
         lambda row: row.last - row.first),
@@ -218,7 +232,7 @@ _TREND = {
     "is_current": Column(NONE, "", DATA, "Whether the latest record of this boot has the series.",
         "trend.is_current"),
     "is_over": Column(NONE, "", DATA, "Whether the boot of the trend has ended.", "trend.is_over"),
-    "is_cut": Column(NONE, "", DATA, "Whether the series took another course before the trend.",
+    "is_cut": Column(NONE, "", DATA, "Whether the series had another rate before the trend.",
         _fitted("is_cut")),
     "unit": Column(TEXT, "", DATA, "Unit of the exact values.", "trend.unit"),
     "rate_per_day": Column(NONE, "", DATA, "Exact rate.", _fitted("rate", DAY)),
@@ -244,11 +258,11 @@ _TREND = {
         lambda row: row.until(2)),
 }  # fmt: skip
 GROWTHS = TableSpec("growths", "What grows, and when it is full", {
-    "growth": Column(TEXT, "", ALWAYS, "Series that are parts of one amount.", "name"),
+    "growth": Column(TEXT, "", ALWAYS,
+        "Series that are parts of one amount; growths that overlap must not be added."),
     "rate": Column(TEXT, "", ALWAYS, "Slope of the series that leads.",
         lambda row: shown_rate(row.lead.trend)),
-    "limit": Column(TEXT, "", ALWAYS, "Limit, and the share of it that is in use.",
-        lambda row: row.limit),
+    "used": Column(TEXT, "", ALWAYS, "Share of the limit in use by the last record."),
     "earliest": Column(TEXT, "", ALWAYS, "When the upper edge of the band is at the limit.",
         lambda row: row.ends[1]),
     "expected": Column(TEXT, "", ALWAYS,
@@ -256,7 +270,7 @@ GROWTHS = TableSpec("growths", "What grows, and when it is full", {
         lambda row: row.ends[0]),
     "latest": Column(TEXT, "", ALWAYS, "When the lower edge of the band is at the limit.",
         lambda row: row.ends[2]),
-    "mostly": Column(TEXT, "", ALWAYS, "Fastest parts."),
+    "parts": Column(TEXT, "largest parts", ALWAYS, "Parts that grow fastest."),
     "series": Column(COUNT, "", WIDE, "Series that are parts of it, in the table growing.",
         lambda row: len(row.trends)),
     "course": replace(_TREND["course"],

@@ -50,13 +50,20 @@ def shown_limit(trend: Trend) -> str:
     return f"{trend.limit.name} in {duration(trend.until_limit[0] - trend.age)}"
 
 
+def without_limit(trend: Trend) -> str:
+    """Return why a growing series has no limit."""
+    if trend.analysis == "memcgs" and trend.metric == "memcgs_offline":
+        return "no limit (offline ones release their ids)"
+    return "no limit is known"
+
+
 def near(trend: Trend) -> Ends | tuple[()]:
     """Return the times to the limit; empty without a limit, or without a forecast."""
     return () if trend.is_far else trend.until_limit or ()
 
 
 def days(trend: Trend, *seconds: float) -> list[str]:
-    """Return days, or minutes if one is near or two are equal, so many seconds after the last point.
+    """Return the days so many seconds after the last point, or minutes if one is near or two equal.
 
     A time that never comes is empty.
     """
@@ -94,7 +101,7 @@ def per(trend: Trend) -> str:
 
 def rate(trend: Trend, per_second: float) -> str:
     """Return a rate without its time."""
-    return amount(trend, per_second * (_HOUR if trend.span <= _MAX_HOURLY else DAY))
+    return _scaled(trend, per_second * (_HOUR if trend.span <= _MAX_HOURLY else DAY))
 
 
 def shown_rate(trend: Trend) -> str | None:
@@ -112,7 +119,11 @@ def interval(trend: Trend) -> str | None:
 
 
 def amount(trend: Trend, value: float) -> str:
-    """Return a value of a trend with its unit."""
+    """Return a value of a trend with its unit; a fitted one can be below 0, an amount cannot."""
+    return _scaled(trend, max(value, 0.0))
+
+
+def _scaled(trend: Trend, value: float) -> str:
     unit = Unit(trend.unit)
     is_whole = unit is Unit.BYTES or abs(value) >= 10
     return human(round(value) if is_whole else round(value, 2), unit)
