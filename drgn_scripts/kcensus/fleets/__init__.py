@@ -17,4 +17,4 @@ def require_fleet(*more: str) -> None:
     """
     for name in ("distributed", "deltalake", "pyarrow", *more):
         if find_spec(name) is None:
-            raise FleetError(f"a fleet needs {name}: install kcensus[fleet]")
+            raise FleetError(f"a fleet needs {name}: pip install 'kcensus[fleet]'")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import textwrap
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -68,7 +69,7 @@ def _trend(ax: Axes, forecast: Forecast) -> None:
     times, line, low, high = forecast.band()
     dates = _dates(times)
     known = times <= forecast.last_record
-    style = {"color": COLORS[1], "linewidth": 0}
+    style: dict[str, Any] = {"color": COLORS[1], "linewidth": 0}
     # Of the records, the band says little.
     ax.fill_between(dates, low, high, where=known, alpha=0.1, **style)
     ax.fill_between(dates, low, high, where=times >= forecast.last_record, alpha=0.22, label=BAND,

@@ -18,6 +18,6 @@ def require_store(*more: str) -> None:
     for name in ("pyarrow", "deltalake", *more):
         if find_spec(name) is None:
             raise StoreError(
-                f"stores and their trends need {name}: install kcensus[store], "
-                "or the package kcensus-store"
+                f"stores and their trends need {name}: pip install 'kcensus[store]', "
+                "or install the package kcensus-store"
             )

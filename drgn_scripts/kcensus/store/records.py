@@ -23,7 +23,7 @@ from kcensus.render.plain import installed_version
 from kcensus.reports import Report
 from kcensus.results import CheckStatus, Machine, Unit
 from kcensus.results.largest import largest
-from kcensus.store.layout import ORDER, SCHEMA, bounded_host, bounded_subject
+from kcensus.store.layout import ORDER, SCHEMA, UNNAMED, bounded_host, bounded_subject
 from kcensus.text import printable
 
 _VERSION = 2
@@ -63,7 +63,12 @@ class _Number(NamedTuple):
 
 
 def record(
-    report: Report, wanted: Sequence[Analysis], now: float, *, is_saved: bool = False
+    report: Report,
+    wanted: Sequence[Analysis],
+    now: float,
+    *,
+    is_saved: bool = False,
+    name: str = "",
 ) -> Record:
     """Return the record of a report.
 
@@ -74,6 +79,7 @@ def record(
     :param wanted: the analyses; one without a result has failed
     :param now: seconds since 1970, the time of a record if the dump has none
     :param is_saved: whether the report is from a document, which never changes
+    :param name: of the host, if the dump does not have the name of one
     """
     machine = report.head.machine or Machine()
     found = [number for analysis in wanted for number in _numbers(report, analysis)]
@@ -81,6 +87,8 @@ def record(
     time, uptime = _plausible(machine.time), _plausible(machine.uptime_seconds, 0)
     results = [each.name for each in wanted if each.name in report.results]
     host = bounded_host(printable(machine.host))
+    if name and host in UNNAMED:
+        host = bounded_host(printable(name))
     boot = printable(machine.boot) or _boot_time(time, uptime)
     names = [each.name for each in wanted]
     what: Any = [host, boot, time, machine.build_id, _VERSION, names, results]

@@ -8,7 +8,6 @@ from xml.etree import ElementTree
 
 import matplotlib.pyplot as plt
 import numpy as np
-import pandas as pd
 import pytest
 from matplotlib.dates import num2date
 

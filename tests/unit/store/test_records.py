@@ -108,6 +108,16 @@ def test_hostile_names_are_escaped_and_bounded() -> None:
     assert all(subject.isprintable() and len(subject) <= 512 for subject in subjects)
 
 
+def test_a_given_name_is_for_dumps_without_one() -> None:
+    made = report()
+    assert record(made, [ANALYSIS], NOON, name="web7").host == made.head.machine.host  # type: ignore[union-attr]
+    made.head.machine = Machine("(none)", NOON)
+    named = record(made, [ANALYSIS], NOON, name="web\x1b7")
+    assert named.host == "web\\x1b7"
+    assert {*named.rows["host"].to_pylist()} == {named.host}
+    assert named.id != record(made, [ANALYSIS], NOON).id
+
+
 @pytest.mark.parametrize("time", [None, float("nan"), -5.0, 2.5e11, 1e300])
 def test_without_a_time_it_is_that_of_recording(time: float | None) -> None:
     first = record(report(time=time), [ANALYSIS], NOON + 1)

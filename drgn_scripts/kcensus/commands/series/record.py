@@ -47,6 +47,7 @@ def _run(
     store: Path,
     every: int | None,
     count: int | None,
+    host: str,
     analyses: str | None,
     reading: options.Reading,
 ) -> Exit:
@@ -60,7 +61,7 @@ def _run(
     specs = targets or (None,)
 
     def record(spec: str | None) -> Exit:
-        return _record(spec, store, wanted, reading, needs_live=every is not None)
+        return _record(spec, store, wanted, reading, host, needs_live=every is not None)
 
     if every is None:
         return _each(specs, record, raises=len(specs) == 1)
@@ -97,12 +98,14 @@ def _record(
     store: Path,
     wanted: Sequence[Analysis],
     reading: options.Reading,
+    host: str,
     *,
     needs_live: bool,
 ) -> Exit:
     from kcensus import saved
     from kcensus.store import records
     from kcensus.store.apart import apart
+    from kcensus.store.layout import UNNAMED
 
     made = _report(spec, wanted, reading, needs_live=needs_live)
     has = {*made.results, *made.errors}
@@ -113,7 +116,11 @@ def _record(
     if not any(analysis.name in made.results for analysis in wanted):
         complain(f"nothing recorded of {made.head.target}: no analysis has a result")
         return Exit.TARGET
-    entry = records.record(made, wanted, time.time(), is_saved=saved.is_document(spec))
+    entry = records.record(made, wanted, time.time(), is_saved=saved.is_document(spec), name=host)
+    if entry.host in UNNAMED:
+        complain(
+            f"{made.head.target} has no name of a host: pass --host NAME to tell it from others"
+        )
     is_new = apart(_add, store, entry)
     done = f"recorded {entry.rows.num_rows:,} numbers" if is_new else "is in the store already"
     taken = f"{entry.host}, {entry.time:%Y-%m-%d %H:%M:%S} UTC"
@@ -208,12 +215,16 @@ COMMAND = options.command(
         options.option(
             "--count", "N", "With --every, stop after N rounds.", type=click.IntRange(1)
         ),
+        options.option(
+            "--host", "NAME", "Name of the host, for targets that do not have one.", default=""
+        ),
         options.analyses(),
         *options.reading(),
     ],
     _HELP,
     (
         ("kcensus record vmcore --store series", "one dump; any number of them, from any host"),
+        ("kcensus record vmcore --store series --host web7", "a dump without the name of its host"),
         ("kcensus record *.json --store series", "files of `kcensus report --json`"),
         ("kcensus record --store series --every 5m", "the running kernel, until Ctrl-C"),
         ("kcensus record qmp:/run/guest.qmp --store series --every 1h", "a QEMU guest"),

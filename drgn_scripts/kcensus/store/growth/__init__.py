@@ -113,7 +113,7 @@ def _gaps(
         (found.ahead, "records with a time in the future",
          "the boot of these records counts as the oldest"),
         ([each for each in hosts if each in UNNAMED], "not the name of one host",
-         "records of several machines may be mixed"),
+         "records of several machines may be mixed; kcensus record --host NAME tells them apart"),
     ):  # fmt: skip
         if names:
             yield Gap("hosts", f"{why}: {printable(', '.join(names))}", len(names), effect)
