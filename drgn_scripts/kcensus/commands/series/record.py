@@ -117,7 +117,7 @@ def _record(
         complain(f"nothing recorded of {made.head.target}: no analysis has a result")
         return Exit.TARGET
     entry = records.record(made, wanted, time.time(), is_saved=saved.is_document(spec), name=host)
-    if entry.host in UNNAMED:
+    if entry.host in UNNAMED and not needs_live:  # once, instead of each time
         complain(
             f"{made.head.target} has no name of a host: pass --host NAME to tell it from others"
         )
