@@ -189,8 +189,13 @@ def test_samples_and_documents_are_recorded_once(
     # A target that cannot be read does not stop the others.
     targets, store = [str(tmp_path / "none"), "sample"], tmp_path / "other"
     assert cli.main(["record", *targets, "--store", str(store)]) == Exit.TARGET
-    assert len(capsys.readouterr().err.splitlines()) == 1
+    unreadable, unnamed = capsys.readouterr().err.splitlines()
+    assert "none" in unreadable
+    assert "--host NAME" in unnamed
     assert kcensus.history(store).attrs["records"] == 1
+    assert cli.main(["record", "sample", "--store", str(store), "--host", "web7"]) == 0
+    assert "--host" not in capsys.readouterr().err
+    assert kcensus.history(store).attrs["hosts"] == ["(none)", "web7"]
 
 
 @pytest.mark.parametrize(
