@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from contrib.packages.tree import HOME, STORE, Tree, make_trees
+from contrib.packages.tree import HOME, STORE, UNITS, Tree, make_trees
 
 _TEMPLATES = Path(__file__).parent
 _SUMMARIES = {
@@ -39,7 +39,12 @@ _RPM_NEEDS = (
     *("libc.so.6(GLIBC_2.28)(64bit)", "libgcc_s.so.1()(64bit)", "libstdc++.so.6()(64bit)"),
     "libz.so.1()(64bit)",
 )
-_OWN = (HOME, *map(Path, ("usr/share/kcensus", "usr/share/doc", "usr/lib/systemd/system")))
+_OWN = (
+    HOME,
+    *map(Path, ("usr/share/kcensus", "usr/share/doc", "usr/lib/systemd/system")),
+    # zsh and fish need not be there.
+    *map(Path, ("usr/share/zsh", "usr/share/fish")),
+)
 """Directories at or below these belong to a package, except those of :data:`_SHARED`."""
 _SHARED = (Path("usr/share/doc"), Path("usr/lib/systemd/system"))
 
@@ -50,6 +55,12 @@ def version_of(wheel: Path) -> str:
     return re.sub(r"\.?(dev|a|b|rc)(?=\d)", r"~\1", upstream)
 
 
+def _series(version: str, later: int = 0) -> str:
+    """Return the first two numbers of a version, or those of a later series."""
+    major, minor = map(int, re.findall(r"\d+", version)[:2])
+    return f"{major}.{minor + later}"
+
+
 def fill(template: str, values: Mapping[str, str]) -> str:
     """Return a file of this directory with its words between ``@``."""
     text = (_TEMPLATES / template).read_text()
@@ -57,7 +68,7 @@ def fill(template: str, values: Mapping[str, str]) -> str:
 
 
 def _values(tree: Tree) -> dict[str, str]:
-    units = [path.name for path in tree.files if path.suffix in (".service", ".timer")]
+    units = [path.name for path in tree.files if path.parent == UNITS]
     values = {
         "PACKAGE": tree.package,
         "PYTHON": tree.python,
@@ -78,7 +89,9 @@ def values_of_deb(tree: Tree, version: str) -> dict[str, str]:
     version = f"{version}-1+py{tree.python}"
     needs = [f"python{tree.python}", *_DEB_NEEDS]
     if tree.package == STORE:
-        needs = [f"kcensus (= {version})"]
+        # One can be updated without the other.
+        base = f"kcensus (>= {_series(version)}~)", f"kcensus (<< {_series(version, 1)}~)"
+        needs = [f"python{tree.python}", *base]
     return _values(tree) | {
         "VERSION": version,
         "DEPENDS": ", ".join(needs),
@@ -92,7 +105,8 @@ def values_of_rpm(tree: Tree, version: str) -> dict[str, str]:
     release = f"1.py{tree.python}"
     needs = [f"/usr/bin/python{tree.python}", *_RPM_NEEDS]
     if tree.package == STORE:
-        needs = [f"kcensus = {version}-{release}"]
+        base = f"kcensus >= {_series(version)}~", f"kcensus < {_series(version, 1)}~"
+        needs = [f"/usr/bin/python{tree.python}", *base]
     return _values(tree) | {
         "VERSION": version,
         "RELEASE": release,

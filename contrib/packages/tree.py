@@ -23,7 +23,7 @@ LOCKS = {"kcensus": "requirements-minimal.lock", STORE: "requirements.lock"}
 
 _PLATFORM = "x86_64-manylinux_2_28"
 _SCRIPTS = ("kcensus", "drgn", "drgn-crash")
-_UNITS = Path("usr/lib/systemd/system")
+UNITS = Path("usr/lib/systemd/system")
 _UNIT_FILES = {"kcensus": ("kcensus-watch.*", "kcensus-.service.d/*"), STORE: ("kcensus-record.*",)}
 _HERE = ("packages", "container")
 """Folders of contrib/ that no package has."""
@@ -141,9 +141,9 @@ def _share(tree: Tree) -> None:
 def _units(tree: Tree) -> None:
     source = ROOT / "docs/monitoring/systemd"
     for path in (each for name in _UNIT_FILES[tree.package] for each in source.glob(name)):
-        target = tree.path / _UNITS / path.relative_to(source)
+        target = tree.path / UNITS / path.relative_to(source)
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(path.read_text().replace("/etc/systemd/system/", f"/{_UNITS}/"))
+        target.write_text(path.read_text().replace("/etc/systemd/system/", f"/{UNITS}/"))
 
 
 def _document(tree: Tree) -> None:

@@ -20,11 +20,13 @@ say() { printf '%s, %s: %s\n' "${0##*/}" "$suite" "$*" >&2; }
 inside() { env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 HOME=/ chroot "$root" "$@"; }
 quietly() { "$@" >"$root.log" 2>&1 </dev/null || { cat "$root.log" >&2; exit 1; }; }
 apt() { quietly inside env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends "$@"; }
-# dpkg removes /opt itself with the last file in it; the cache of man-db grows whatever is installed.
-files() { (cd "$root" && find . -xdev ! -path './tmp/*' ! -path './var/cache/man/*' ! -path ./opt -printf '%p %M %u:%g %l\n' | sort); }
+# dpkg removes /opt itself with the last file in it; the cache of man-db and the database of rpm grow
+# whatever is installed.
+files() { (cd "$root" && find . -xdev ! -path './tmp/*' ! -path './var/cache/man/*' ! -path './var/lib/rpm/*' ! -path ./opt -printf '%p %M %u:%g %l\n' | sort); }
 megabytes() { du -sm "$root/opt/kcensus" | cut -f1; }
 
 mkdir -p "$cache"
+chmod 755 "$root" # mktemp lets nobody else in
 if [ ! -e "$cache/$suite.tar" ]; then
     say "making a new one"
     quietly debootstrap --variant=minbase "$suite" "$root"
@@ -32,6 +34,7 @@ if [ ! -e "$cache/$suite.tar" ]; then
 else
     tar -C "$root" -xf "$cache/$suite.tar"
 fi
+chmod 755 "$root"
 cp /etc/resolv.conf /etc/hosts "$root/etc/"
 mount -t proc proc "$root/proc"
 chmod 1777 "$root/dev/shm" # debootstrap does not
@@ -42,6 +45,7 @@ case $1 in
 esac
 # shellcheck disable=SC2086
 apt install $needs man-db bash-completion
+case $1 in *.rpm) quietly inside rpm --initdb ;; esac
 mkdir "$root/tmp/packages"
 cp "$@" "$root/tmp/packages/"
 files >"$root/tmp/before"
