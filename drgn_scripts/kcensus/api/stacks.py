@@ -37,7 +37,8 @@ def stacks(source: Readable, tasks: Finding | Place | Iterable[Place]) -> TaskSt
     """Return the kernel stacks of the tasks of a finding, or of any tasks.
 
     They are unwound without the debug info of functions, so they have neither lines nor inlined
-    functions; ``prog.stack_trace(pid)`` has both where drgn has the debug info.
+    functions; ``prog.stack_trace(pid)`` has both with the DWARF of the kernel's vmlinux, and
+    returns frames that are no callers without it.
 
     >>> import kcensus
     >>> report = kcensus.report("sample-waits")
