@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kcensus.agents.conditions import Condition, ConditionError
+from kcensus.api.conditions import Condition, ConditionError
 from kcensus.render.json import exact, head, result_document
 from kcensus.render.plain import plain_column, rows, tables
 from kcensus.results import Result, Unit

@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 
 from kcensus.agents.answers import AnswerError, answer, page_of
-from kcensus.agents.conditions import Condition, ConditionError, Mask
 from kcensus.agents.messages import Settings
 from kcensus.agents.opened import Opened
+from kcensus.api.conditions import Condition, Mask
 from kcensus.api.objects import objects as all_objects
 from kcensus.render.plain import plain_column
 from kcensus.text import printable
@@ -75,7 +75,7 @@ def objects(arguments: Mapping[str, Any], opened: Sequence[Opened], _: Settings)
                 target, arguments["type"], members, cache=arguments["cache"], where=page,
                 memcg=arguments["memcg"] and not group_by, jobs=1,
             )  # fmt: skip
-    except (ConditionError, LookupError, ValueError, SyntaxError) as error:
+    except (LookupError, ValueError, SyntaxError) as error:
         raise AnswerError(str(error)) from None
     types = dict(frame.attrs.get("types", {}))
     document: dict[str, Any] = {

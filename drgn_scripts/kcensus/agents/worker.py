@@ -91,8 +91,8 @@ def sentence_of(error: Exception, work: str) -> str:
     import drgn
 
     from kcensus.agents.answers import AnswerError
-    from kcensus.agents.conditions import ConditionError
     from kcensus.analyses import AnalysisError
+    from kcensus.api.conditions import ConditionError
     from kcensus.saved import BadDocument
     from kcensus.sources import TargetError, faults
     from kcensus.sources.capsule import BadCapsule, NotRecorded

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Conditions on rows, as an agent writes them: ``state == "D" and seconds > 10``.
+"""Conditions on rows, as people and agents write them: ``state == "D" and seconds > 10``.
 
 They have the syntax of Python expressions, of which a few nodes are known. Nothing is given to
 ``eval()``, and no attribute is read: a dotted name is the name of a column.
@@ -8,7 +8,9 @@ They have the syntax of Python expressions, of which a few nodes are known. Noth
 from __future__ import annotations
 
 import ast
+import itertools
 import operator
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,6 +24,7 @@ _MAX_TEXT = 1000
 _MAX_NODES = 200
 _MAX_SHIFT = 63
 _MAX_SHOWN = 100
+_QUOTED = "__quoted_"  # stands for names in backticks, which may be keywords such as class
 _COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
@@ -34,6 +37,7 @@ _ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
     ast.BitAnd: operator.and_,
@@ -45,14 +49,15 @@ _ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
 _LOGIC = {ast.BitAnd: np.logical_and, ast.BitOr: np.logical_or, ast.BitXor: np.logical_xor}
 _TEXTS = ("contains", "startswith", "endswith")
 _SYNTAX = (
-    'compare columns with ==, !=, <, <=, >, >=, in; join with and, or, not; contains(column, "x"), '
-    'startswith(column, "x"), endswith(column, "x") and isnull(column) test texts'
+    "compare columns with ==, !=, <, <=, >, >=, in; join with and, or, not; column & 0x80 tests "
+    'bits; contains(column, "x"), startswith(column, "x"), endswith(column, "x") and '
+    "isnull(column) test texts"
 )
 
 Mask = npt.NDArray[np.bool_]
 
 
-class ConditionError(Exception):
+class ConditionError(ValueError):
     """A condition cannot be evaluated; the message is one sentence."""
 
 
@@ -67,8 +72,12 @@ class Condition:
         self._text = text
         if len(text) > _MAX_TEXT:
             raise ConditionError(f"where: is longer than {_MAX_TEXT:,} characters")
+        self._quoted = re.findall("`([^`]*)`", text)
+        numbers = itertools.count()
+        plain = re.sub("`[^`]*`", lambda _: f"{_QUOTED}{next(numbers)}", text).strip()
+        self._code = plain.encode(errors="replace")
         try:
-            self._tree = ast.parse(text.replace("`", "").strip(), mode="eval").body
+            self._tree = ast.parse(plain, mode="eval").body
         except (SyntaxError, ValueError, MemoryError, RecursionError):
             raise self._error(f"is not a condition: {_SYNTAX}") from None
         if sum(1 for _ in ast.walk(self._tree)) > _MAX_NODES:
@@ -80,16 +89,23 @@ class Condition:
         :raises ConditionError: it names another column, or compares what cannot be compared
         """
         try:
-            mask = self._value(self._tree, columns)
+            mask = self._truth(self._tree, columns)
+        except ConditionError:
+            raise
         except (TypeError, ValueError, ArithmeticError, NotImplementedError) as error:
             raise self._error(f"cannot be evaluated: {error}") from None
-        if isinstance(mask, bool):
-            return np.full(count, mask)
-        return self._mask(mask)
+        return np.full(count, mask) if isinstance(mask, bool) else mask
 
     def _error(self, why: str) -> ConditionError:
         shown = bounded(printable(self._text), _MAX_SHOWN)
         return ConditionError(f"where: '{shown}' {printable(why)}")
+
+    def _truth(self, node: ast.expr, columns: Mapping[str, Any]) -> Any:
+        """Return a mask; bits of integers are true where one is set, as in C."""
+        value = self._value(node, columns)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitAnd) and _is_number(value):
+            value = value != 0
+        return value if isinstance(value, bool) else self._mask(value)
 
     def _mask(self, value: Any) -> Mask:
         if isinstance(value, np.ndarray) and value.dtype == np.bool_:
@@ -100,7 +116,7 @@ class Condition:
 
     def _value(self, node: ast.expr, columns: Mapping[str, Any]) -> Any:
         match node:
-            case ast.Constant(value=bool() | int() | float() | str() | None as value):
+            case ast.Constant(value=bool() | int() | float() | str() | bytes() | None as value):
                 return value
             case ast.Name() | ast.Attribute() | ast.Subscript():
                 return self._column(node, columns)
@@ -109,11 +125,13 @@ class Condition:
             case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
                 return -value
             case ast.UnaryOp(op=ast.Not() | ast.Invert(), operand=operand):
-                return ~self._mask(self._value(operand, columns))
+                return np.logical_not(self._truth(operand, columns))
             case ast.BoolOp(op=op, values=parts):
-                masks = [self._mask(self._value(part, columns)) for part in parts]
+                masks = [self._truth(part, columns) for part in parts]
                 return (np.logical_and if isinstance(op, ast.And) else np.logical_or).reduce(masks)
             case ast.Compare(left=left, ops=ops, comparators=others):
+                if any(map(self._is_ambiguous, others)):
+                    raise self._error("has & or | beside comparisons: use and, or, or parentheses")
                 values = [self._value(each, columns) for each in (left, *others)]
                 pairs = zip(ops, values, values[1:], strict=False)
                 return np.logical_and.reduce([self._compared(*each) for each in pairs])
@@ -125,6 +143,11 @@ class Condition:
             case ast.Call(func=ast.Name(id="isnull"), args=[column], keywords=[]):
                 return np.asarray(self._column(column, columns).isna())
         raise self._error(f"has a part that is not known here: {_SYNTAX}")
+
+    def _is_ambiguous(self, node: ast.expr) -> bool:
+        """Whether ``a == 1 & b == 2`` is meant, in which Python computes ``1 & b`` first."""
+        is_bits = isinstance(node, ast.BinOp) and isinstance(node.op, (ast.BitAnd, ast.BitOr))
+        return is_bits and not self._code[: node.col_offset].rstrip().endswith(b"(")
 
     def _constant(self, node: ast.expr) -> Any:
         value = self._value(node, {})
@@ -141,6 +164,8 @@ class Condition:
 
     def _name(self, node: ast.expr) -> str:
         match node:
+            case ast.Name(id=name) if name.startswith(_QUOTED):
+                return self._quoted[int(name.removeprefix(_QUOTED))]
             case ast.Name(id=name):
                 return name
             case ast.Attribute(value=value, attr=name):

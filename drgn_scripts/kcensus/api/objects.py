@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from kcensus.api.conditions import Condition, Mask
 from kcensus.api.frames import Frame
 from kcensus.api.source import Readable, context_of
 from kcensus.engine.layout import (
@@ -37,9 +38,9 @@ from kcensus.sources.capsule import NotRecorded
 from kcensus.text import printable
 
 Filter: TypeAlias = str | Callable[[pd.DataFrame], Any]
-"""An expression for :meth:`pandas.DataFrame.eval`, or a function from a DataFrame of some objects
-to a mask of the objects to keep."""
-
+"""A :class:`~kcensus.api.conditions.Condition`, or a function from a DataFrame of some objects to a
+mask of the objects to keep."""
+Keep: TypeAlias = Condition | Callable[[pd.DataFrame], Any]
 
 _MAX_PADDING = 64
 """Most bytes of objects beyond their type: alignment, a flexible array."""
@@ -86,10 +87,10 @@ def objects(
         (``shared[0]``, ``shared[1]``, …); one of them alone is ``shared[0]``
     :param cache: name of the slab cache; by default the name of the type, with or without
         ``_cache`` (a merged cache has all of its names)
-    :param where: condition of the rows to keep: an expression such as ``"d_inode == 0"`` (backticks
-        for paths: ``"`d_lockref.count` > 0"``), or a function that takes a DataFrame of some
-        objects and returns a mask. It is applied chunk by chunk, so that dropped rows take no
-        memory
+    :param where: condition of the rows to keep, on ``members`` and ``address``, such as
+        ``"d_inode == 0 and d_lockref.count > 0"`` or ``"d_flags & 0x80"``, or a function that takes
+        a DataFrame of some objects and returns a mask. It is applied chunk by chunk, so that
+        dropped rows take no memory
     :param memcg: add a column ``memcg`` with the path of the memory cgroup charged for the object:
         empty without one, ``?`` if unknown
     :param jobs: worker processes; they pay only on compressed dumps
@@ -100,9 +101,11 @@ def objects(
         types of pointers' targets
     :raises LookupError: there is no such type, member or slab cache
     :raises NotRecorded: the type or member is missing from the capsule
-    :raises ValueError: a member lies beyond the end of the objects of the cache, ``where`` does not
-        give one boolean per row, or ``members`` is one string with several names
+    :raises ValueError: a member lies beyond the end of the objects of the cache, ``where`` names
+        another column or does not give one boolean per row, or ``members`` is one string with
+        several names
     """
+    keep = Condition(where) if isinstance(where, str) else where
     kernel = context_of(source, jobs=jobs, chunk_bytes=chunk_bytes, progress=progress).kernel
     # The index is a copy of it, and the vectors of owners are not needed: free most of its memory.
     slab_map = kernel.slab_map if memcg else SlabMap(kernel.memory, shared=False, live=kernel.live)
@@ -117,11 +120,13 @@ def objects(
         columns = Layout(type_name, 0, {})
     _check(caches, columns, is_chosen=is_chosen and type_ is not None)
     report = ScanReport()
-    if where is None and not memcg:
+    if isinstance(keep, Condition):
+        _mask(_empty(columns), keep)  # refuse it before anything is read
+    if keep is None and not memcg:
         address, values = allocated(slab_map, caches, columns, report)
         frame = pd.DataFrame(values, pd.Index(address, name="address", copy=False), copy=False)
     else:
-        frame = _filtered(kernel, slab_map, caches, columns, where, memcg, report)
+        frame = _filtered(kernel, slab_map, caches, columns, keep, memcg, report)
     report.lists_lost += slab_map.caches_torn + slab_map.caches_damaged
     if not report.complete:
         torn = report.slabs_torn + report.lists_lost
@@ -217,7 +222,7 @@ def _filtered(
     slab_map: SlabMap,
     caches: Sequence[SlabCache],
     columns: Layout,
-    where: Filter | None,
+    keep: Keep | None,
     memcg: bool,
     report: ScanReport,
 ) -> pd.DataFrame:
@@ -230,30 +235,32 @@ def _filtered(
             part.lists_lost += lost
             values["memcg"] = owner[view.allocated]
         frame = pd.DataFrame(values, pd.Index(view.address()[view.allocated], name="address"))
-        return frame if where is None else frame[_mask(frame, where)]
+        return frame if keep is None else frame[_mask(frame, keep)]
 
     slabs = slab_map.index(caches, report, in_use=True)
     parts = list(visit(slab_map, slabs, columns, look, report))
     if not parts:
-        empty = {name: np.empty(0, field.dtype) for name, field in columns.fields.items()}
-        empty |= {"memcg": np.empty(0, np.uint64)} if memcg else {}
-        parts = [pd.DataFrame(empty, pd.Index(np.empty(0, np.uint64), name="address"))]
+        empty = {"memcg": np.empty(0, np.uint64)} if memcg else {}
+        parts = [_empty(columns).assign(**empty)]
     frame = pd.concat(parts)
     if slots:
         frame["memcg"] = _paths(kernel, slots, frame["memcg"].to_numpy(), faults)
     return frame
 
 
-def _mask(frame: pd.DataFrame, where: Filter) -> npt.NDArray[np.bool_]:
-    try:
-        mask = np.asarray(where(frame) if callable(where) else frame.eval(where))
-    except (SyntaxError, TypeError, ValueError, NameError, NotImplementedError) as error:
-        if callable(where):
-            raise
-        raise ValueError(f"where={where!r} cannot be evaluated: {error}") from error
+def _empty(columns: Layout) -> pd.DataFrame:
+    values = {name: np.empty(0, field.dtype) for name, field in columns.fields.items()}
+    return pd.DataFrame(values, pd.Index(np.empty(0, np.uint64), name="address"))
+
+
+def _mask(frame: pd.DataFrame, keep: Keep) -> Mask:
+    if isinstance(keep, Condition):
+        # The owner is known by its address here, not yet by its path.
+        members = {name: frame[name] for name in frame.columns if name != "memcg"}
+        return keep({**members, "address": frame.index.to_series()}, len(frame))
+    mask = np.asarray(keep(frame))
     if mask.dtype != np.bool_ or mask.shape != (len(frame),):
-        shown = repr(where) if isinstance(where, str) else "the function"
-        raise ValueError(f"where: {shown} does not give one boolean per row (compare with ==)")
+        raise ValueError("where: the function does not give one boolean per row (compare with ==)")
     return mask
 
 

@@ -9,11 +9,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kcensus.agents.conditions import Condition, ConditionError
+from kcensus.api.conditions import Condition, ConditionError
 
 _COLUMNS: dict[str, pd.Series[Any]] = {
     "count": pd.Series([0, 5, 9], dtype=np.uint64),
     "d_lockref.count": pd.Series([-1, 0, 3]),
+    "class": pd.Series([1, 2, 3]),
     "shared[0]": pd.Series([1, 2, 3]),
     "state": pd.Series(["D", "R", None], dtype=object),
     "comm": pd.Series([b"kworker/1:1", b"sh", b"bash"], dtype=object),
@@ -33,6 +34,13 @@ _COLUMNS: dict[str, pd.Series[Any]] = {
         ("`d_lockref.count` >= 0", [0, 1, 1]),
         ("shared[0] != 2", [1, 0, 1]),
         ("count & 1 == 1", [0, 1, 1]),
+        ("(count & 1) != 0", [0, 1, 1]),
+        ("count & 0x8", [0, 0, 1]),
+        ("not count & 0x8", [1, 1, 0]),
+        ("count & 0x8 and seconds > 1 or count & 0x4", [0, 1, 1]),
+        ("count / 2 > 2.4", [0, 1, 1]),
+        ("`class` == 2", [0, 1, 0]),
+        ('comm == b"sh"', [0, 1, 0]),
         ("(count > 4) & (count < 9)", [0, 1, 0]),
         ("count >> 1 == 4 or count == 0", [1, 0, 1]),
         ("not count > 4", [1, 0, 0]),
@@ -64,6 +72,9 @@ def test_rows_that_meet_a_condition(text: str, expected: list[int]) -> None:
     [
         "",
         "count",
+        "count + 1",
+        "count == 5 & limit == 2",  # DataFrame.eval() has `and` here, Python `5 & limit`
+        "count == 5 | limit == 2",
         "count >",
         "count = 5",
         "nothing > 1",

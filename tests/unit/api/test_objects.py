@@ -267,10 +267,31 @@ def test_what_is_read_is_a_program_or_a_target() -> None:
         context_of(7)
 
 
+def test_a_filter_tests_flags_and_addresses() -> None:
+    k, _ = one("6.10", *[[1, 2]] * 5)
+    everything = objects(k.prog, "struct thing", ["low"])
+    odd = everything[everything["low"] & 1 != 0]
+    assert 0 < len(odd) < len(everything)
+    for where in ("low & 1", "(low & 1) != 0", "low & 1 == 1"):
+        assert objects(k.prog, "struct thing", ["low"], where=where).index.equals(odd.index)
+    first = everything.index[0]
+    assert objects(k.prog, "struct thing", where=f"address == {first}").index.tolist() == [first]
+
+
 @pytest.mark.parametrize(
-    "where", ["low = 1", "low + 1", "not low", "import os", "gone == 1", "low =="]
+    "where",
+    ["low = 1", "low + 1", "not low", "import os", "low ==", "@pd.io.common.os.system('id') == 0"],
 )
 def test_a_filter_that_is_not_one_boolean_per_row_is_refused(where: str) -> None:
     k, _ = one("6.10", [])
     with pytest.raises(ValueError, match="where"):
         objects(k.prog, "struct thing", ["low", "id"], where=where)
+
+
+@pytest.mark.parametrize("where", ["gone == 1", "low == 1 and memcg == 0"])
+def test_a_filter_that_names_another_column_is_refused_in_a_sentence(where: str) -> None:
+    k, _ = one("6.10", [])
+    with pytest.raises(ValueError, match=r"\(choose from low, id, address\)$") as refused:
+        objects(k.prog, "struct thing", ["low", "id"], where=where, memcg=True)
+    assert refused.value.__cause__ is None
+    assert refused.value.__suppress_context__ or refused.value.__context__ is None
