@@ -14,8 +14,8 @@ from kcensus.analyses.gaps import reasons, scan_gaps
 from kcensus.analyses.slab.census import Controller
 from kcensus.analyses.slab.figures import NO_MEMCG, NOT_ATTRIBUTED, UNKNOWN_MEMCG, Figures
 from kcensus.kernel.kernel import Kernel
-from kcensus.kernel.memcg.slab_charges import charged_bytes
-from kcensus.kernel.mm.vmstat import page_state
+from kcensus.kernel.memcg.slab_charges import charged_bytes, charged_source
+from kcensus.kernel.mm.vmstat import page_state, page_state_source
 from kcensus.kernel.slab.counters import reclaimable
 from kcensus.results import Check, Gap, Gauge, Unit, nonzero_gaps
 
@@ -84,7 +84,7 @@ def _page_checks(figures: Figures) -> Iterator[Check]:
             ours,
             counter,
             Unit.PAGES,
-            f"vmstat[{item}]",
+            page_state_source(slab_map.prog, *_names(item)),
             note if has_large else "",
             explained=large if has_large and is_marked else None,
             at_most=large if has_large and not is_marked else None,
@@ -92,9 +92,13 @@ def _page_checks(figures: Figures) -> Iterator[Check]:
 
 
 def _slab_pages(prog: Program, item: str) -> int | None:
+    return page_state(prog, *_names(item))
+
+
+def _names(item: str) -> tuple[str, str]:
     # Since Linux kernel commit d42f3245c7e2 ("mm: memcg: convert vmstat slab counters to bytes")
     # (in v5.9), the items are called …_B.
-    return page_state(prog, f"{item}_B", item)
+    return f"{item}_B", item
 
 
 def _charge_checks(figures: Figures) -> Iterator[Check]:
@@ -103,7 +107,7 @@ def _charge_checks(figures: Figures) -> Iterator[Check]:
     cache, objects = (figures.owners[name].to_numpy(np.int64) for name in ("cache", "objects"))
     # obj_full_size(): the slot and a pointer.
     charged = int((objects * (figures.slot_size[cache] + 8)).sum())
-    kernel, source = figures.kernel, "memcg_vmstats.state[NR_SLAB_*_B]"
+    kernel, source = figures.kernel, charged_source(figures.kernel.prog)
     # Memory cgroups have come or gone since the census.
     counter = charged_bytes(kernel.renewed() if kernel.live else kernel)
     check = Check("charged slab objects", charged, counter, Unit.BYTES, source)
@@ -121,7 +125,8 @@ def gauges(kernel: Kernel) -> Iterator[Gauge]:
     for name, (item, label) in _GAUGES.items():
         if (pages := _slab_pages(kernel.prog, item)) is not None:
             size = pages << kernel.memory.page_shift
-            yield Gauge(name.lower(), size, Unit.BYTES, label, f"vmstat[{item}]")
+            source = page_state_source(kernel.prog, *_names(item))
+            yield Gauge(name.lower(), size, Unit.BYTES, label, source)
 
 
 def gaps(figures: Figures) -> list[Gap]:

@@ -37,6 +37,14 @@ def charged_bytes(kernel: Kernel) -> int | None:
     return None if faults else total
 
 
+def charged_source(prog: drgn.Program) -> str:
+    """Return the kernel's own name of the counters of :func:`charged_bytes`."""
+    with contextlib.suppress(*MISSING):
+        if prog.type("struct mem_cgroup").member("vmstats").type.kind == drgn.TypeKind.ARRAY:
+            return "mem_cgroup.vmstats[NR_SLAB_*_B]"
+    return "memcg_vmstats.state[NR_SLAB_*_B]"
+
+
 class _Statistics:
     def __init__(self, kernel: Kernel, faults: Faults) -> None:
         self.memory, self.prog, self.faults = kernel.memory, kernel.prog, faults

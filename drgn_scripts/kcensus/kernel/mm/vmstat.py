@@ -62,6 +62,15 @@ def page_state(prog: drgn.Program, *names: str) -> int | None:
     return attempt(lambda: sum(_zone_page_state(zone, item) for zone in _zones(prog)))
 
 
+def page_state_source(prog: drgn.Program, *names: str) -> str:
+    """Return the kernel's own name of the counter of :func:`page_state`."""
+    for name in names:
+        if (item := _item(prog, (name,))) is not None:
+            which = "zone" if item.type_.type_name() == "enum zone_stat_item" else "node"
+            return f"vm_{which}_stat[{name}]"
+    return f"vm_node_stat[{names[0]}]"
+
+
 def _item(prog: drgn.Program, names: tuple[str, ...]) -> drgn.Object | None:
     for name in names:
         with suppress(LookupError):
