@@ -185,13 +185,13 @@ class Condition:
     """A property to compare between the sides."""
 
     what: str
-    before: float | None
-    after: float | None
+    before: float | str | None
+    after: float | str | None
     unit: Unit
     alike: bool | None
     """None if unknown."""
     problem: str = ""
-    """A clause; empty if the sides are comparable by it."""
+    """A clause; empty if the sides are comparable by it, or an unlike value discards no pair."""
 
 
 @dataclass(frozen=True)
@@ -213,6 +213,8 @@ class Pair:
     """The given states of the patch."""
     is_given: bool = False
     """Whether only the user asserts that the patch makes the difference."""
+    is_switched: bool = False
+    """Whether both sides have the patch, and only its switch differs."""
 
     @property
     def counts(self) -> bool:
@@ -317,8 +319,9 @@ def look_at(patch: Patch, before: Side, after: Side, *, as_given: bool = False) 
             * (new >= minimum)
         )
     return Pair(
-        before, after, old, new, unit, predicted, conditions, tuple(problems), note, is_given
-    )
+        before, after, old, new, unit, predicted, conditions, tuple(problems), note, is_given,
+        is_switched=not as_given and before.state in HAS_IT and after.state in HAS_IT,
+    )  # fmt: skip
 
 
 def _check_disks(patch: str, scheduler: str, before: Side, after: Side) -> Iterator[str]:
@@ -388,6 +391,12 @@ def _check_states(patch: str, switch: str, before: Side, after: Side, *, as_give
 def _conditions(validation: Validation, before: Side, after: Side) -> Iterator[Condition]:
     for what, name, unit, within in () if before.is_trace else _MACHINE:
         yield _condition(what, getattr(before, name), getattr(after, name), unit, within)
+    if before.nodes and after.nodes:
+        alike = before.nodes == after.nodes
+        yield Condition("NUMA nodes", before.nodes, after.nodes, Unit.COUNT, alike)
+    if before.kernel and after.kernel:
+        alike = series_of(before.kernel) == series_of(after.kernel)
+        yield Condition("kernels", before.kernel, after.kernel, Unit.TEXT, alike)
     for workload in validation.workload:
         what, minimum = workload.metric.what, workload.at_least
         try:
@@ -402,6 +411,11 @@ def _conditions(validation: Validation, before: Side, after: Side) -> Iterator[C
             needed = f"at least {_bound(minimum, unit)} are needed"
             condition = replace(condition, problem=f"the workload is too small: {sizes}, {needed}")
         yield condition
+
+
+def series_of(kernel: str) -> str:
+    """Return the first two numbers of a release: ``6.12`` of ``6.12.117+deb13-cloud-amd64``."""
+    return ".".join(kernel.split(".")[:2])
 
 
 def _bound(value: float, unit: Unit) -> str:
@@ -438,7 +452,7 @@ def judge(patch: Patch, pairs: Sequence[Pair]) -> Judgement:
     )
     if not useful:
         return judgement
-    if low >= judgement.confirmed_from:
+    if low >= judgement.confirmed_from and not all(pair.is_switched for pair in useful):
         return replace(judgement, verdict=Verdict.CONFIRMED)
     if high <= 0 or high < judgement.contradicted_below:
         return replace(judgement, verdict=Verdict.CONTRADICTED)
@@ -466,6 +480,11 @@ def _claimed(patch: Patch, unit: Unit) -> float | None:
     before = [size for moment, size in sizes if moment is Moment.BEFORE]
     after = [size for moment, size in sizes if moment is Moment.AFTER]
     return 1 - max(after) / max(before) if before and after else None
+
+
+def _claimed_what(patch: Patch) -> str:
+    claim = patch.validation.claim if patch.validation else ""
+    return next(figure.what for figure in patch.figures if claim and figure.run == claim)
 
 
 def validation_result(patch: Patch, judgement: Judgement) -> Result:
@@ -536,17 +555,24 @@ def _finding(patch: Patch, judgement: Judgement, old: float, new: float) -> Find
         but = f" (unknown: {', '.join(unknown)})" if unknown else ""
         how = "workload" if first.before.is_trace else "memory, CPUs and workload"
         reasons.insert(0, f"{what} alike in {how}{but}")
-        # Structures that each node has make a figure of more nodes larger.
-        nodes = {(pair.before.nodes, pair.after.nodes) for pair in useful}
-        reasons += [
-            f"NUMA nodes differ: {before} and {after}"
-            for before, after in nodes
-            if before and after and before != after
-        ]
+    # Structures that each node has make a figure of more nodes larger.
+    counted = [pair for pair in judgement.pairs if pair.counts]
+    nodes = {(pair.before.nodes, pair.after.nodes) for pair in counted}
+    reasons += [
+        f"NUMA nodes differ: {one} and {other}"
+        for one, other in sorted({each for each in nodes if all(each) and each[0] != each[1]})
+    ]
+    kernels = {(series_of(pair.before.kernel), series_of(pair.after.kernel)) for pair in counted}
+    reasons += [
+        f"the kernels differ by more than the patch: {one} and {other}"
+        for one, other in sorted(kernels)
+        if one != other
+    ]
     reasons += dict.fromkeys(pair.note for pair in judgement.pairs if pair.note)
     if judgement.predicted is not None:
         reasons.append(f"the model predicts {_less(judgement.predicted)} from BEFORE, at best")
-    if any(pair.counts for pair in judgement.pairs):
+    is_switched = bool(counted) and all(pair.is_switched for pair in counted)
+    if counted and not is_switched:
         least, most = (
             human_ratio(each) for each in (judgement.confirmed_from, judgement.contradicted_below)
         )
@@ -558,15 +584,27 @@ def _finding(patch: Patch, judgement: Judgement, old: float, new: float) -> Find
     if validation.switch and first.before.switch is not None:
         values = [human(side.switch, Unit.COUNT) for side in (first.before, first.after)]
         reasons.append(f"{validation.switch} is {values[0]} before and {values[1]} after")
+    no_remedy = _NEXT[judgement.verdict]
+    if is_switched:
+        effect = "limits" if judgement.change >= MIN_CHANGE else "does not limit"
+        reasons.insert(
+            0, f"both sides have {patch.id}: {validation.switch} {effect} {validation.metric.what}"
+        )
+        no_remedy = (
+            "Choose a BEFORE that lacks the patch, or pass --as-given if "
+            f"{validation.switch} of BEFORE switches it off"
+        )
     if judgement.claimed is not None:
-        reasons.append(f"published reduction, on another machine: {human_ratio(judgement.claimed)}")
+        reasons.append(
+            f"published, on another machine: {_less(judgement.claimed)} {_claimed_what(patch)}"
+        )
     return Finding(
         id=f"patch-{judgement.verdict.value}:{patch.id}",
         severity=_SEVERITY[judgement.verdict],
         title=f"{judgement.verdict.value}: {validation.metric.what} {before} before, {after} "
         f"after, {change}",
         evidence="; ".join(reasons),
-        no_remedy=_NEXT[judgement.verdict],
+        no_remedy=no_remedy,
         # If only the user's word says that the patch differs, something else may be the cause.
         patch="" if any(pair.is_given for pair in judgement.pairs) else patch.id,
     )

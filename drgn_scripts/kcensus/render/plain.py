@@ -359,6 +359,10 @@ def remedy_facts(remedy: results.Remedy, holds: int | None) -> dict[str, str]:
     return {name: printable(fact) for name, fact in facts.items() if fact}
 
 
+_VERDICTS = {"patch-confirmed", "patch-contradicted", "patch-inconclusive"}
+"""Kinds of findings about a patch, which fixes nothing in them."""
+
+
 def patch_text(finding: results.Finding) -> str:
     """Return the patch of a finding and its fate; empty without one."""
     if not finding.patch:
@@ -367,7 +371,8 @@ def patch_text(finding: results.Finding) -> str:
     if not finding.patch_is_fix:
         return printable(f"Proposed: {finding.patch} ({status})")
     about = "; ".join(filter(None, (status, finding.patch_packages)))
-    return printable(f"Fixed by: {finding.patch} ({about})")
+    is_judged = finding.kind in _VERDICTS
+    return printable(f"{'Patch' if is_judged else 'Fixed by'}: {finding.patch} ({about})")
 
 
 def remedy_text(finding: results.Finding) -> str:

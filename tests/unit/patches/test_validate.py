@@ -38,7 +38,11 @@ MIB = 1 << 20
 
 def measured(bytes_: int, **figures: int) -> Result:
     values = {"super_blocks": 100, "memcgs_online": 100, "projected_xarray_bytes": MIB}
-    values |= {"shrinker_map_bytes": 0, "structural_bytes": bytes_} | figures
+    values |= {
+        "shrinker_map_bytes": 0,
+        "projected_xarray_map_bytes": 0,
+        "structural_bytes": bytes_,
+    } | figures
     return Result("list-lru", "x", "0", summary=synthetic.figures(**values))
 
 
@@ -149,6 +153,20 @@ def test_what_is_near_enough_counts() -> None:
     assert "(unknown: CPUs, uptime)" in made.findings[0].evidence
 
 
+def test_other_kernels_and_nodes_are_conditions_that_discard_no_pair() -> None:
+    pair = look_at(SERIES, replace(BEFORE, nodes=1), replace(AFTER, nodes=2, kernel="6.12.1-x"))
+    unlike = {each.what for each in pair.conditions if each.alike is False}
+    assert (unlike, pair.counts) == ({"kernels", "NUMA nodes"}, True)
+    pair = look_at(SERIES, replace(BEFORE, nodes=1), replace(AFTER, nodes=1, kernel="6.1.9-x"))
+    assert all(each.alike for each in pair.conditions)
+
+
+def test_shrinker_maps_are_no_list_lrus() -> None:
+    before = side("A", State.ABSENT, 100 * MIB, shrinker_map_bytes=20 * MIB)
+    pair = look_at(SERIES, before, side("B", State.PRESENT, 70 * MIB, shrinker_map_bytes=62 * MIB))
+    assert (pair.old, pair.new, pair.change) == (80 * MIB, 8 * MIB, 0.9)
+
+
 def test_an_unknown_workload_is_inconclusive() -> None:
     results = {"list-lru": measured(10 * MIB)}
     del results["list-lru"].summary["super_blocks"]
@@ -199,7 +217,12 @@ def test_switches(before: int | None, after: int, why: str) -> None:
 def test_a_patch_that_is_switched_off_makes_a_pair() -> None:
     off = replace(side("A", State.PRESENT, 100 * MIB), switch=2**32 - 1)
     on = replace(AFTER, switch=2048)
-    assert judge(SWITCHED, [look_at(SWITCHED, off, on)]).verdict is Verdict.CONFIRMED
+    judgement = judge(SWITCHED, [look_at(SWITCHED, off, on)])
+    assert judgement.verdict is Verdict.INCONCLUSIVE
+    # It shows that the switch works, which is the patch only if the user says so.
+    assert "both sides have" in validation_result(SWITCHED, judgement).findings[0].evidence
+    given = judge(SWITCHED, [look_at(SWITCHED, off, on, as_given=True)])
+    assert given.verdict is Verdict.CONFIRMED
 
 
 CFQ = PATCHES["cfq-async-starvation"]

@@ -43,11 +43,13 @@ def test_list_lru_series_from_5_10_to_6_1(run: Run) -> None:
     # The figures are the analysis' own.
     for name, kernel in (("before", "5.10"), ("after", "6.1")):
         _, alone = run("list-lru", *words((kernel, "list-lru")))
-        assert summary[name] == alone["summary"]["structural_bytes"]
+        figures = alone["summary"]
+        assert summary[name] == figures["structural_bytes"] - figures["shrinker_map_bytes"]
     assert summary["change"] == 1 - summary["after"] / summary["before"] > 0.5
     # With fewer lists than 6.1 has, the model cannot promise too little.
     assert summary["predicted"] < summary["after"]
-    assert all(row["alike"] == "yes" for row in found["tables"]["conditions"])
+    unlike = {row["condition"] for row in found["tables"]["conditions"] if row["alike"] != "yes"}
+    assert unlike == {"kernels"}
 
 
 @pytest.mark.parametrize(
@@ -81,7 +83,9 @@ def test_limit_of_jobs_off_and_on(patch: str, run: Run) -> None:
     dumps = words(("6.1", "kcopyd-limit-off"), ("6.1", "kcopyd-limited"))
     status, found = run("validate", patch, *dumps)
     summary = found["summary"]
-    assert (status, summary["verdict"]) == (0, "confirmed")
+    assert (status, summary["verdict"]) == (5, "inconclusive")  # the limit, not the patch
+    status, given = run("validate", patch, *dumps, "--as-given")
+    assert (status, given["summary"]["verdict"]) == (0, "confirmed")
     alone = {}
     for name, scenario in (("before", "kcopyd-limit-off"), ("after", "kcopyd-limited")):
         alone[name] = run("kcopyd", *words(("6.1", scenario)))[1]["summary"]

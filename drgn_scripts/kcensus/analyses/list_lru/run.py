@@ -101,4 +101,6 @@ def summary(figures: Figures) -> dict[str, Figure]:
     for stage, (key, label) in _STAGES.items():
         how = "measured" if stage is figures.measured.stage else "modelled"
         totals[key] = Figure(figures.costs[stage].total, size, f"{label}, {how}")
+    maps = figures.costs[Stage.XARRAY].maps
+    totals["projected_xarray_map_bytes"] = Figure(maps, size, f"their shrinker maps, {how}")
     return totals
