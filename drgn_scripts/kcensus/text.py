@@ -58,3 +58,8 @@ def bounded(name: str, limit: int) -> str:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:12]
     return f"{name[: limit - 14]}…~{digest}"
+
+
+def how_to_install(extra: str) -> str:
+    """Return the command that installs an extra of kcensus, which no registry of packages has."""
+    return f"`pip install '.[{extra}]'` in the clone of kcensus"

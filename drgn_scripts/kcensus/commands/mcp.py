@@ -12,6 +12,7 @@ import click
 from kcensus.commands import Exit
 from kcensus.commands.shared import options
 from kcensus.limits.memory import MIN_BYTES
+from kcensus.text import how_to_install
 
 _HELP = """Answer the questions of agents about dumps: a server of the Model Context Protocol.
 
@@ -40,7 +41,7 @@ def _run(directories: tuple[Path, ...], live: bool, timeout: int, reading: optio
     if options.session_is_open():
         raise click.UsageError("a server for agents runs outside of crash and drgn: `kcensus mcp`")
     if find_spec("mcp") is None:
-        raise click.UsageError("the server needs the package mcp: pip install 'kcensus[mcp]'")
+        raise click.UsageError(f"the server needs the package mcp: {how_to_install('mcp')}.")
     from kcensus.agents.messages import Settings
     from kcensus.agents.places import PlaceError, Places
     from kcensus.agents.server import serve

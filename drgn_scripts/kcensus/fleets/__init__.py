@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
+from kcensus.text import how_to_install
+
 
 class FleetError(Exception):
     """A fleet cannot be read; the message is one sentence for the user."""
@@ -17,4 +19,4 @@ def require_fleet(*more: str) -> None:
     """
     for name in ("distributed", "deltalake", "pyarrow", *more):
         if find_spec(name) is None:
-            raise FleetError(f"a fleet needs {name}: pip install 'kcensus[fleet]'")
+            raise FleetError(f"a fleet needs {name}: {how_to_install('fleet')}")

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from kcensus.charts import COLORS, MAX_NAME, Chart, shortened, shortened_names
 from kcensus.human import human
 from kcensus.results import Unit
-from kcensus.text import printable
+from kcensus.text import how_to_install, printable
 
 try:
     import matplotlib as mpl
@@ -29,7 +29,7 @@ except ModuleNotFoundError as error:
     if error.name != "matplotlib":
         raise
     raise ImportError(
-        "kcensus.plots needs Matplotlib: pip install 'kcensus[notebook]'", name="matplotlib"
+        f"kcensus.plots needs Matplotlib: {how_to_install('notebook')}", name="matplotlib"
     ) from None
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
+from kcensus.text import how_to_install
+
 
 class StoreError(Exception):
     """A store cannot be used; the message is one sentence for the user."""
@@ -18,6 +20,6 @@ def require_store(*more: str) -> None:
     for name in ("pyarrow", "deltalake", *more):
         if find_spec(name) is None:
             raise StoreError(
-                f"stores and their trends need {name}: pip install 'kcensus[store]', "
-                "or install the package kcensus-store"
+                f"stores and their trends need {name}: {how_to_install('store')}, "
+                "or the package kcensus-store"
             )

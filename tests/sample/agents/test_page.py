@@ -20,6 +20,15 @@ def test_the_table_has_all_tools() -> None:
     assert re.findall(r"^\| `(\w+)` \|", listed, re.MULTILINE) == [*tools()]
 
 
+def test_the_table_has_all_arguments() -> None:
+    listed = _PAGE.read_text("utf-8").partition("| tool |")[2].partition("\n\n")[0]
+    for name, cell in re.findall(r"^\| `(\w+)` \|.*\| ([^|]*) \|$", listed, re.MULTILINE):
+        schema = tools()[name].schema()
+        needed, known = schema.get("required", []), schema["properties"]
+        written = [each if each in needed else f"[{each}]" for each in known]
+        assert sorted(cell.replace("`", "").split(", ")) == sorted(written), name
+
+
 def is_part(part: Any, whole: Any) -> bool:
     """Return whether a document has all that another one shows: the first elements of lists."""
     if isinstance(part, dict):

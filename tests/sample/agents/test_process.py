@@ -150,4 +150,4 @@ def test_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str],
     capsys.readouterr()
     monkeypatch.setattr("kcensus.commands.mcp.find_spec", lambda name: None)
     assert cli.main(["mcp"]) == Exit.USAGE
-    assert "pip install 'kcensus[mcp]'" in capsys.readouterr().err
+    assert "pip install '.[mcp]'" in capsys.readouterr().err

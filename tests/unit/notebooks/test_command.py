@@ -68,7 +68,7 @@ def test_a_session_is_out_of_reach(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("missing", "words", "status", "said", "left"),
     [
-        ("papermill", ["-o", "x.html"], Exit.FAILED, "pip install 'kcensus[notebook]'", []),
+        ("papermill", ["-o", "x.html"], Exit.FAILED, "pip install '.[notebook]'", []),
         ("jupyterlab", [], Exit.DONE, "pip install jupyterlab", ["capacity_report.ipynb"]),
     ],
 )

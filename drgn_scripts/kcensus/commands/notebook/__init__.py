@@ -20,7 +20,7 @@ from kcensus.commands.notebook.library import Notebook, Value, notebooks
 from kcensus.commands.shared import options, values
 from kcensus.commands.shared.target import progress_bars
 from kcensus.outputs import OutputError, check_writable, replacing
-from kcensus.text import printable
+from kcensus.text import how_to_install, printable
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -36,7 +36,7 @@ or as an .ipynb file for Jupyter. Without -o, it is written to the current direc
 file and opened in JupyterLab, where you run and change it.
 
 Notebooks run in a process of their own, in the Python environment of kcensus. They need the
-packages of `pip install 'kcensus[notebook]'`."""
+packages of `pip install '.[notebook]'` in the clone."""
 
 _FORMS = (".html", ".ipynb")
 _TARGET_ERRORS = (
@@ -176,7 +176,7 @@ def _check_packages() -> None:
     needed = ("ipykernel", "jupytext", "matplotlib", "papermill")
     if missing := [name for name in needed if find_spec(name) is None]:
         problem = f"notebooks need packages that are not installed ({', '.join(missing)})"
-        raise OutputError(f"{problem}: pip install 'kcensus[notebook]'")
+        raise OutputError(f"{problem}: {how_to_install('notebook')}")
 
 
 def _write(node: NotebookNode, path: Path, code: bool) -> None:

@@ -21,7 +21,7 @@ from kcensus.commands import Exit
 from kcensus.commands.shared.options import Showing, session_is_open
 from kcensus.outputs import OutputError, check_replaceable, prepare, replacing
 from kcensus.results import Danger, Finding, Result, Severity
-from kcensus.text import printable
+from kcensus.text import how_to_install, printable
 
 if TYPE_CHECKING:
     from kcensus.reports import Report
@@ -58,7 +58,7 @@ def check_output(showing: Showing) -> None:
             raise click.UsageError(f"{option}: '{path.parent}' is not a directory.")
     if showing.parquet and find_spec("pyarrow") is None:
         raise click.UsageError(
-            "--parquet needs pyarrow: install kcensus[parquet], or the package kcensus-store."
+            f"--parquet needs pyarrow: {how_to_install('parquet')}, or the package kcensus-store."
         )
     for option, path in (("--json", document), ("--reply", text)):
         if path and _is_target(path, _STARTS[option]):
