@@ -100,11 +100,17 @@ def objects(
         :class:`ScanReport` of unreadable memory, ``attrs["types"]`` the type at ``address`` and the
         types of pointers' targets
     :raises LookupError: there is no such type, member or slab cache
+    :raises TypeError: ``source`` is missing
     :raises NotRecorded: the type or member is missing from the capsule
     :raises ValueError: a member lies beyond the end of the objects of the cache, ``where`` names
         another column or does not give one boolean per row, or ``members`` is one string with
         several names
     """
+    if not isinstance(type_name, str) or (isinstance(source, str) and source.startswith("struct ")):
+        raise TypeError(
+            "objects() takes a program or target first: kcensus.objects(prog, 'struct dentry', "
+            "['d_inode'])"
+        )
     keep = Condition(where) if isinstance(where, str) else where
     kernel = context_of(source, jobs=jobs, chunk_bytes=chunk_bytes, progress=progress).kernel
     # The index is a copy of it, and the vectors of owners are not needed: free most of its memory.

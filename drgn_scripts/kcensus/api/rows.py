@@ -63,7 +63,7 @@ def addresses_of(places: Place | Iterable[Any]) -> Words:
     return np.fromiter(map(address_of, places), np.uint64)
 
 
-def as_object(source: Readable, row: pd.Series[Any] | int, type_name: str = "") -> drgn.Object:
+def as_object(source: Readable, row: pd.Series[Any] | Place, type_name: str = "") -> drgn.Object:
     """Return a drgn pointer to the object of a row, of a table or of :func:`objects`.
 
     drgn's helpers take pointers, and ``pointer.member`` is the object's member; ``pointer[0]`` is
@@ -80,9 +80,9 @@ def as_object(source: Readable, row: pd.Series[Any] | int, type_name: str = "") 
     'struct super_block *'
 
     :param source: the drgn program or target of the row
-    :param row: a row of the DataFrame, or an address
+    :param row: a row of the DataFrame, an address, or a drgn object or pointer
     :param type_name: such as ``struct dentry``; by default the type in ``attrs["types"]`` of the
-        row, which it has from its DataFrame
+        row, which it has from its DataFrame, or that of the object
     :raises LookupError: there is no such type
     :raises NotRecorded: the type is missing from the capsule
     :raises ValueError: the row has neither address nor type, or pandas made a float of the address
@@ -92,6 +92,11 @@ def as_object(source: Readable, row: pd.Series[Any] | int, type_name: str = "") 
         address = _address(row)
     else:
         address = address_of(row)
+    if isinstance(row, drgn.Object) and not type_name:
+        type_ = row.type_.unaliased()
+        if type_.kind in _STRUCTURES:
+            return row.address_of_()
+        type_name = type_.type.type_name() if type_.kind is drgn.TypeKind.POINTER else ""
     if not type_name:
         raise ValueError("the type of the object is unknown; pass its name, such as 'struct inode'")
     prog = program_of(source)

@@ -110,6 +110,7 @@ def _bound(function: Callable[..., Any], target: Target, *, no_progress: bool) -
 
     @functools.wraps(function)
     def call(*args: Any, **given: Any) -> Any:
+        args = _without_target(name, args, target)
         with warnings.catch_warnings(record=True) as caught:
             if "progress" in signature.parameters and given.get("progress") is None:
                 with progress_bars(no_progress) as progress:
@@ -127,6 +128,21 @@ def _bound(function: Callable[..., Any], target: Target, *, no_progress: bool) -
 
     call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return call
+
+
+def _without_target(name: str, args: tuple[Any, ...], target: Target) -> tuple[Any, ...]:
+    """Leave out the target as the first argument, which ``kcensus.slab(prog)`` needs."""
+    import drgn
+
+    from kcensus.sources import Target
+
+    if not args or not isinstance(args[0], (drgn.Program, Target)):
+        return args
+    if args[0] is target or args[0] is target.prog:
+        return args[1:]
+    raise TypeError(
+        f"{name}() reads the target of this prompt, {target.name}; kcensus.{name}() takes another"
+    )
 
 
 def _execute(code: str, place: str, prog: drgn.Program, names: dict[str, Any]) -> int:

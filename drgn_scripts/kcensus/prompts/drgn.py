@@ -53,6 +53,8 @@ def run(prog: Program, name: str, args: Sequence[str]) -> Any:
         answers.append(answer)
         last[getattr(result, "analysis", "report")] = answer
 
+    # No shell does it at this prompt.
+    args = [os.path.expanduser(word) for word in args]
     with (
         _unchanged_options(prog),
         _unchanged_stream(),

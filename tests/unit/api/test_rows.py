@@ -38,6 +38,9 @@ def test_a_row_knows_its_type(things: FakeKernel, frame: pd.DataFrame) -> None:
         assert (thing.value_(), thing.id.value_()) == (each.name, each["id"])
         assert thing.self.value_() == thing[0].address_
         assert as_object(things.prog, thing, "struct thing") == thing
+        for given in (thing, thing[0]):
+            assert as_object(things.prog, given).type_.type_name() == "struct thing *"
+            assert as_object(things.prog, given) == thing
         # A type that is passed goes first.
         assert as_object(things.prog, each, "unsigned char").type_.type_name() == "unsigned char *"
     table = frame.reset_index().assign(name="x")

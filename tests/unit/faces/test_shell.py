@@ -57,6 +57,22 @@ def prog() -> drgn.Program:
     return target.prog
 
 
+def test_functions_take_their_own_program_and_no_other(shell: Shell) -> None:
+    code = "assert len(objects(prog, 'dentry', 'd_flags')) == len(objects('dentry', 'd_flags'))"
+    assert shell("sample", "-e", code) == (0, "", "")
+    status, _, err = shell("sample", "-e", "slab(drgn.Program())")
+    assert status == 1
+    assert err.splitlines()[-1].startswith("TypeError: slab() reads the target of this prompt")
+
+
+def test_a_home_directory_is_expanded_at_the_prompt(
+    prog: drgn.Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(CommandFailed, match=re.escape(f"{tmp_path}/nothing")):
+        run_command(prog, "kcensus slab -s ~/nothing")
+
+
 @pytest.mark.slow
 def test_a_script_has_the_analyses_and_their_results(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
