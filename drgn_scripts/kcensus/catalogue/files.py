@@ -49,6 +49,12 @@ class Catalogue:
         if (validation := ways.get(name)) is None:
             problem = f"no validation{' by traces' * traces} is defined for"
             choices = ", ".join(each for each, way in ways.items() if way)
+            for series in self.patches.values():
+                if ways[series.id] and name in {stage.patch for stage in series.stages}:
+                    raise LookupError(
+                        f"{name} is a stage of {series.id}, which is validated as a whole: "
+                        f"`kcensus validate {series.id} BEFORE AFTER`"
+                    )
             raise LookupError(
                 f"{problem if name in ways else 'unknown patch'} '{printable(name)}' "
                 f"(choose from {choices})"

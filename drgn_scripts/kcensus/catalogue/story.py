@@ -46,7 +46,10 @@ def story(patch: Patch, catalogue: Catalogue, width: int = 80, *, sources: bool 
     }
     lists: dict[str, Iterable[str]] = {
         "Posted": map(_posting, patch.postings),
-        "Commits": map(_commit, patch.commits),
+        "Commits": (
+            *map(_commit, patch.commits),
+            *(("and those of its stages",) if patch.commits and patch.stages else ()),
+        ),
         "Backports": (_noted(port.kernel, port.note) for port in patch.backports),
         "Packages": _packages(patch, catalogue.distributions, sources=sources),
         "Stages": (f"{stage.patch}: {stage.what}" for stage in patch.stages),

@@ -55,6 +55,8 @@ def _run(
     if not words and not options.session_is_open():
         return show(catalogue_result(known), showing)
     spec = words[0] if words else None
+    if spec and spec in known.patches and not Path(spec).exists():
+        raise click.UsageError(f"{spec} is a patch: `kcensus patches show {spec}` describes it.")
     if result := saved_result(spec, "patches"):
         return show(result, showing)
     with opened(spec, reading) as (target, progress):

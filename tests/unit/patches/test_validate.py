@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,7 @@ from msgspec import structs
 
 import kcensus
 from kcensus import cli
-from kcensus.catalogue import CatalogueError, Detected, State, result, validate
+from kcensus.catalogue import CatalogueError, Detected, State, load, result, validate
 from kcensus.catalogue.schema import read_file
 from kcensus.catalogue.validate import Refused, Side, Verdict, judge, look_at, validation_result
 from kcensus.kernel.kernel import Kernel
@@ -23,6 +24,7 @@ from kcensus.results import Answer, Bound, Figure, Machine, Result, Severity, Un
 from kcensus.results.tables import Column, Table, TableSpec
 from kcensus.sources.model import Target
 from tests.catalogue import PATCHES
+from tests.pages import ROOT
 from tests.running import analysis_of
 from tests.unit import distributions as known
 from tests.unit import synthetic
@@ -568,3 +570,22 @@ def test_nonsense_is_refused_in_one_sentence(
 def test_every_column_has_a_line_of_help(spec: TableSpec) -> None:
     assert spec.help.endswith(".")
     assert all(column.help for column in spec.columns.values())
+
+
+def test_the_page_has_the_patches_that_can_be_judged() -> None:
+    page = (ROOT / "docs" / "analyses" / "patches.md").read_text("utf-8")
+    listed = page.partition("These patches can be judged: ")[2].partition("\n\n")[0]
+    names = [each for each in re.findall("`([a-z0-9-]+)`", listed) if each[0] != "-"]
+    assert sorted(names) == sorted(each.id for each in PATCHES.values() if each.validation)
+    by_traces = {each.id for each in PATCHES.values() if each.trace_validation}
+    assert {*names[-4:]} == by_traces
+
+
+def test_a_stage_names_its_series() -> None:
+    with pytest.raises(LookupError, match="kcensus validate list-lru-memory"):
+        load().validated("list-lru-xarray", traces=False)
+
+
+def test_a_patch_is_no_target(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["patches", "list-lru-memory"]) == 2
+    assert "kcensus patches show list-lru-memory" in capsys.readouterr().err
