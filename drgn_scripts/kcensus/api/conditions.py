@@ -72,7 +72,7 @@ class Condition:
         self._text = text
         if len(text) > _MAX_TEXT:
             raise ConditionError(f"where: is longer than {_MAX_TEXT:,} characters")
-        self._quoted = re.findall("`([^`]*)`", text)
+        self._quoted: list[str] = re.findall("`([^`]*)`", text)
         numbers = itertools.count()
         plain = re.sub("`[^`]*`", lambda _: f"{_QUOTED}{next(numbers)}", text).strip()
         self._code = plain.encode(errors="replace")

@@ -270,7 +270,7 @@ def test_what_is_read_is_a_program_or_a_target() -> None:
 def test_without_a_target_it_says_so() -> None:
     for words in (("struct dentry", ["d_flags"]), ("struct dentry", "d_flags")):
         with pytest.raises(TypeError, match=r"kcensus.objects\(prog, "):
-            objects(*words)  # type: ignore[arg-type]
+            objects(*words)
 
 
 def test_a_filter_tests_flags_and_addresses() -> None:

@@ -112,7 +112,7 @@ def test_addresses_that_became_floats_are_refused(things: FakeKernel, frame: pd.
     with pytest.raises(ValueError, match="floats"):
         rows(left.rename(columns={"self": "address"}), int(frame.index[0]))
     with pytest.raises(ValueError, match="floats"):
-        as_object(things.prog, float(frame.index[0]), "struct thing")  # type: ignore[arg-type]
+        as_object(things.prog, float(frame.index[0]), "struct thing")
 
 
 def test_any_integers_are_addresses(things: FakeKernel, frame: pd.DataFrame) -> None:
