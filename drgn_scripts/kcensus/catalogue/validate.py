@@ -414,7 +414,7 @@ def _conditions(validation: Validation, before: Side, after: Side) -> Iterator[C
 
 
 def series_of(kernel: str) -> str:
-    """Return the first two numbers of a release: ``6.12`` of ``6.12.117+deb13-cloud-amd64``."""
+    """Return the first two numbers of a release: ``6.12`` of ``6.12.117+deb13``."""
     return ".".join(kernel.split(".")[:2])
 
 
