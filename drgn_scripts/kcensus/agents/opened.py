@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from kcensus.catalogue import load
 from kcensus.progress import Progress
 from kcensus.reports import Report, analyse, examine, price, report
 from kcensus.results import Result
+from kcensus.samples import CAPSULES, capsule
 from kcensus.sources import Target, open_target
 from kcensus.text import printable
 
@@ -117,8 +119,17 @@ class Opened:
                     allow_truncated=self._settings.allow_truncated,
                 )
             # One process, which the limit of memory is for.
-            made = Context.of(target, progress=self._progress, jobs=1)
+            made = Context.of(_called(target, self._spec), progress=self._progress, jobs=1)
             self._context = _Remembering(made.kernel, made.target)
         elif self._context.kernel.live:
             self._context = replace(self._context, kernel=self._context.kernel.renewed())
         return self._context
+
+
+def _called(target: Target, path: str | None) -> Target:
+    """Return a target, a sample by the name that people know it by."""
+    for name in CAPSULES:
+        if path == str(capsule(name)):
+            words = target.words.replace(shlex.quote(str(path)), name)
+            return replace(target, name=name, words=words)
+    return target

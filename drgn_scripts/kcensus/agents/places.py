@@ -8,7 +8,7 @@ import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kcensus.samples import CAPSULES
+from kcensus.samples import CAPSULES, capsule
 from kcensus.text import bounded, printable
 
 LIVE = "live"
@@ -25,8 +25,7 @@ class Chosen:
     """A target that may be opened."""
 
     path: str | None
-    """An absolute path without symbolic links, or the name of a sample; None is the running
-    kernel."""
+    """An absolute path; None is the running kernel."""
     size: int = 0
     modified_ns: int = 0
     """Identify the content: a file that changes is another target."""
@@ -60,8 +59,9 @@ class Places:
         :raises PlaceError: there is no such target; the sentence is the same for files elsewhere
             that exist, and for those that do not
         """
-        if name in CAPSULES:
-            return Chosen(name)
+        if name in CAPSULES and (sample := capsule(name)):
+            # Never by name: a file so called in the current directory would win.
+            return Chosen(str(sample))
         if name == LIVE:
             if self.allow_live:
                 return Chosen(None)

@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from kcensus.agents.messages import Settings
+from kcensus.agents.opened import Opened
 from kcensus.agents.places import PlaceError, Places
+from kcensus.progress import SilentProgress
+from kcensus.samples import capsule
 
 
 @pytest.fixture
@@ -97,6 +101,16 @@ def test_the_whole_machine_does_not_have_its_running_kernel() -> None:
 
 def test_the_running_kernel_only_where_it_was_allowed(tmp_path: Path) -> None:
     assert Places.of([], allow_live=True).chosen("live").path is None
-    assert Places.of([]).chosen("sample").path == "sample"
     with pytest.raises(PlaceError):
         Places.of([tmp_path / "nothing"])
+
+
+def test_a_sample_is_the_one_that_comes_with_kcensus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sample").write_bytes(b"a file of the directory that the server runs in")
+    monkeypatch.chdir(tmp_path)
+    chosen = Places.of([]).chosen("sample")
+    assert chosen.path == str(capsule("sample"))
+    opened = Opened(chosen.path, Settings(allow_truncated=True), SilentProgress())
+    assert (opened.target().name, opened.target().words) == ("sample", "sample --allow-truncated")
