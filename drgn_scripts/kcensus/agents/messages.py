@@ -9,6 +9,8 @@ import msgspec
 
 MAX_ERROR = 2000
 """Characters of a sentence about an error."""
+MAX_PROCESSES = 3
+"""Processes that read targets at once."""
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -19,7 +21,7 @@ class Settings(msgspec.Struct, frozen=True):
     symbols: tuple[str, ...] = ()
     allow_truncated: bool = False
     memory: int | None = None
-    """Bytes of private memory; None for half of what is available."""
+    """Bytes of private memory; None for a share of what is available."""
 
 
 class Question(msgspec.Struct, frozen=True):

@@ -12,13 +12,12 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from kcensus.agents.messages import MAX_ERROR, Question, Reply, Settings
+from kcensus.agents.messages import MAX_ERROR, MAX_PROCESSES, Question, Reply, Settings
 from kcensus.agents.places import Chosen
 from kcensus.limits.children import KEEP_MEMORY, connected
 from kcensus.text import bounded, printable
 
 _PROGRAM = "from kcensus.agents import worker; worker.main()"
-_MAX_PROCESSES = 3
 _MAX_MESSAGE = 4 << 20
 _GRACE = 5.0
 """Seconds for a killed process to end; one that waits for a dead server never does."""
@@ -67,7 +66,7 @@ class Pool:
     def __init__(self, settings: Settings, seconds: float) -> None:
         self._settings, self._seconds = settings, seconds
         self._processes: dict[Key, _Process] = {}
-        self._calls = anyio.Semaphore(_MAX_PROCESSES)
+        self._calls = anyio.Semaphore(MAX_PROCESSES)
         self._clock = itertools.count(1)
 
     async def ask(self, key: Key, question: Question, tell: Callable[[str], None]) -> Any:
@@ -103,7 +102,7 @@ class Pool:
             idle = [each for each, one in self._processes.items() if not one.lock.locked()]
             # A file that has changed is another target.
             old = [each for each in idle if [chosen.path for chosen in each] == paths]
-            if not old and len(self._processes) < _MAX_PROCESSES:
+            if not old and len(self._processes) < MAX_PROCESSES:
                 self._processes[key] = _Process(self._settings, key)
                 break
             last = min(old or idle, key=lambda each: self._processes[each].used)

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 
 import msgspec
 
-from kcensus.agents.messages import MAX_ERROR, Question, Reply, Settings
+from kcensus.agents.messages import MAX_ERROR, MAX_PROCESSES, Question, Reply, Settings
 from kcensus.limits import memory, own_process, yield_to_others
 from kcensus.limits.children import end_with
 from kcensus.progress import SilentProgress, Step
@@ -49,15 +49,18 @@ def main() -> None:
     with contextlib.suppress(EOFError, OSError):
         settings = msgspec.json.decode(connection.recv_bytes(), type=Settings)
         specs = msgspec.json.decode(connection.recv_bytes(), type=list[str | None])
-        with memory.limited(_limit(settings.memory)):
+        try:
+            limit = settings.memory or _limit()
+        except memory.Shortage as error:
+            connection.recv_bytes()
+            _send(connection, Reply(error=str(error), is_last=True))
+            return
+        with memory.limited(limit):
             _serve(connection, specs, settings)
 
 
-def _limit(wanted: int | None) -> int | None:
-    if wanted or not memory.is_enforced():
-        return wanted
-    available = memory.available_bytes()
-    return None if available is None else memory.default_limit(available) or memory.MIN_BYTES
+def _limit() -> int | None:
+    return memory.affordable(MAX_PROCESSES) if memory.is_enforced() else None
 
 
 def _serve(connection: Connection, specs: Sequence[str | None], settings: Settings) -> None:

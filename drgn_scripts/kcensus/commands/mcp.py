@@ -84,7 +84,7 @@ COMMAND = options.command(
             "--max-memory",
             "SIZE",
             "Private memory of each process that reads a target; there are at most three. Default: "
-            "half of what is available when it starts.",
+            "a sixth of what is available when it starts, but at least 320 MiB.",
             type=options.size(MIN_BYTES, f"{MIN_BYTES >> 20}M, such as 512M or 2G"),
         ),
         options.flag("--allow-truncated", "Read truncated dumps."),

@@ -47,6 +47,8 @@ def connected(
             [*python(statements), str(theirs.fileno())],
             pass_fds=[theirs.fileno(), *files],
             stdin=subprocess.DEVNULL,
+            # Ours may carry a protocol, or JSON.
+            stdout=subprocess.DEVNULL,
             env=environment() | variables,
         )
     return process, Connection(ours.detach())

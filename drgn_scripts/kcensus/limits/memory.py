@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kcensus.human import human_bytes
+from kcensus.limits import cgroups
 
 MIN_BYTES = 320 << 20
 """Least limit: a report on a small machine reserves up to 280 MiB, and uses 120 to 170 MiB."""
@@ -32,6 +33,11 @@ _MAX_MAPPED = 4 << 30
 """Address space for the files that drgn maps in one go; a vmlinux has up to 1.5 GB."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) \S+ \S+ (\d+)")
+
+
+class Shortage(Exception):
+    """The machine has too little memory; the message is one sentence."""
+
 
 _limit: int | None = None
 _reading: int | None = None
@@ -53,18 +59,39 @@ def prepare() -> None:
 
 
 def available_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
-    """Return the bytes available to programs before the machine swaps; None if unknown."""
+    """Return the bytes available before the machine swaps or a cgroup is full; None if unknown."""
     text = meminfo.read_text() if meminfo.exists() else ""  # a sandbox shows processes only
     found = re.search(r"^MemAvailable:\s+(\d+) kB$", text, re.MULTILINE)
-    return int(found[1]) << 10 if found else None
+    every = (int(found[1]) << 10 if found else None, cgroups.available_bytes())
+    return min((each for each in every if each is not None), default=None)
 
 
-def default_limit(available: int) -> int | None:
+def default_limit(available: int, processes: int = 1) -> int | None:
     """Return half of the available memory, but at least :data:`MIN_BYTES`.
 
+    :param processes: that share it, and start at any time
     :return: bytes; None if fewer than :data:`MIN_AVAILABLE` are available
     """
-    return None if available < MIN_AVAILABLE else max(available // 2, MIN_BYTES)
+    return None if available < MIN_AVAILABLE else max(available // 2 // processes, MIN_BYTES)
+
+
+def affordable(processes: int = 1) -> int | None:
+    """Return the private memory that this process may take on this machine; None if unknown.
+
+    :param processes: as for :func:`default_limit`
+    :raises Shortage: too little is available
+    """
+    available = available_bytes()
+    if available is None:
+        return None
+    limit = default_limit(available, processes)
+    if limit is None:
+        raise Shortage(
+            f"this machine, or the cgroup, has {human_bytes(available)} of memory available, and"
+            f" kcensus needs {human_bytes(MIN_AVAILABLE)} or more; pass --max-memory"
+            f" {MIN_BYTES >> 20}M to run it anyway, or read a vmcore on another machine"
+        )
+    return limit
 
 
 def is_enforced() -> bool:

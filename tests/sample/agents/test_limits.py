@@ -13,6 +13,7 @@ import pytest
 from mcp.client.client import Client
 from mcp.shared.exceptions import MCPError
 
+from kcensus.agents import pool
 from kcensus.agents import server as serving
 from kcensus.agents.messages import Settings
 from kcensus.agents.places import Places
@@ -102,14 +103,14 @@ def test_targets_are_those_below_without_links_elsewhere(tmp_path: Path) -> None
     (root / "notes.txt").write_text("no dump")
     (root / "away.capsule").symlink_to(DIRECTORY / "sample.capsule")
     places = Places.of([root])
-    pool = Here(Settings(roots=places.roots))
-    rows = answered("targets", {}, places, pool)["untrusted"]["rows"]
+    here = Here(Settings(roots=places.roots))
+    rows = answered("targets", {}, places, here)["untrusted"]["rows"]
     assert [row["target"] for row in rows if "/" in row["target"]] == [str(root / "case.capsule")]
     assert {"sample", "sample-waits"} <= {row["target"] for row in rows}
     assert "live" not in {row["target"] for row in rows}
-    answer = answered("waits", {"target": "case.capsule"}, places, pool)
+    answer = answered("waits", {"target": "case.capsule"}, places, here)
     assert answer["untrusted"]["target"] == str(root / "case.capsule")
-    assert "not a target" in refused("waits", {"target": "away.capsule"}, places, pool)
+    assert "not a target" in refused("waits", {"target": "away.capsule"}, places, here)
 
 
 def _children() -> set[int]:
@@ -123,6 +124,15 @@ def test_a_call_that_takes_too_long_ends_its_process() -> None:
     sentence = refused("report", {"target": "sample"}, None, Pool(Settings(), 0.3))
     assert "--timeout" in sentence
     assert _children() == before
+
+
+@pytest.mark.slow
+def test_a_machine_without_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = "from kcensus.limits import memory; memory.available_bytes = lambda: 1 << 20; "
+    monkeypatch.setattr(pool, "_PROGRAM", full + pool._PROGRAM)
+    sentence = refused("slab", {"target": "sample"}, None, Pool(Settings(), 60))
+    assert "--max-memory" in sentence
+    assert answered("slab", {"target": "sample"}, None, Pool(Settings(memory=1 << 30), 60))
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import pytest
 from kcensus.fleets.apart import Nurse
 from kcensus.fleets.split import Order
 from kcensus.fleets.split.follower import Follower
+from kcensus.limits.children import connected
 
 
 @pytest.fixture
@@ -35,3 +36,10 @@ def test_a_follower_imports_nothing_from_the_directory(directory: Path) -> None:
     assert "no such file" in follower.opened().error
     follower.close()
     assert not (directory / "imported").exists()
+
+
+def test_output_of_a_child_is_not_ours(capfd: pytest.CaptureFixture[str]) -> None:
+    process, connection = connected("print('something', flush=True)")
+    with connection:
+        assert process.wait(30) == 0
+    assert capfd.readouterr().out == ""

@@ -17,7 +17,7 @@ from kcensus import cli
 from kcensus.commands import Exit
 from kcensus.commands.shared.options import Reading
 from kcensus.commands.shared.target import opened
-from kcensus.limits import is_own_process
+from kcensus.limits import is_own_process, memory
 from kcensus.limits.memory import (
     MIN_AVAILABLE,
     MIN_BYTES,
@@ -211,17 +211,33 @@ def test_a_limit_that_the_system_ignores_is_refused(monkeypatch: pytest.MonkeyPa
         pass
 
 
-def test_available_memory(tmp_path: Path) -> None:
+def test_available_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kcensus.limits.cgroups.available_bytes", lambda: None)
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal:  8000000 kB\nMemAvailable:    1024 kB\n")
     assert available_bytes(meminfo) == 1 << 20
     meminfo.write_text("MemTotal:  8000000 kB\n")
     assert available_bytes(meminfo) is None
     assert available_bytes(tmp_path / "absent") is None
+    monkeypatch.setattr("kcensus.limits.cgroups.available_bytes", lambda: 5 << 20)
+    assert available_bytes(tmp_path / "absent") == 5 << 20
+    meminfo.write_text("MemAvailable:    1024 kB\n")
+    assert available_bytes(meminfo) == 1 << 20
     # The default limit fits small machines.
     assert default_limit(MIN_AVAILABLE - 1) is None
     assert default_limit(MIN_AVAILABLE) == default_limit(300 << 20) == MIN_BYTES
     assert default_limit(8 << 30) == 4 << 30
+    assert default_limit(8 << 30, 4) == 1 << 30
+    assert default_limit(1 << 30, 4) == MIN_BYTES
+
+
+def test_too_little_memory_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    for available, limit in ((None, None), (MIN_AVAILABLE, MIN_BYTES), (6 << 30, 1 << 30)):
+        monkeypatch.setattr(memory, "available_bytes", lambda found=available: found)
+        assert memory.affordable(3) == limit
+    monkeypatch.setattr(memory, "available_bytes", lambda: MIN_AVAILABLE - 1)
+    with pytest.raises(memory.Shortage, match="--max-memory 320M"):
+        memory.affordable()
 
 
 def test_threads_are_few_and_their_stacks_small() -> None:

@@ -17,7 +17,6 @@ import click
 from kcensus.analyses import ALIASES, Analysis, analyses
 from kcensus.commands.shared.errors import complain
 from kcensus.commands.shared.options import Reading, session_is_open
-from kcensus.human import human_bytes
 from kcensus.limits import is_own_process, memory, yield_to_others
 from kcensus.progress import Progress, SilentProgress
 from kcensus.results import Result
@@ -117,20 +116,12 @@ def default_limit() -> int | None:
 
     :raises TargetError: too little is available
     """
-    available = memory.available_bytes()
-    if available is None:
-        return None
-    limit = memory.default_limit(available)
-    if limit is None:
-        from kcensus.sources import TargetError
+    from kcensus.sources import TargetError
 
-        least = memory.MIN_BYTES >> 20
-        raise TargetError(
-            f"this machine has {human_bytes(available)} of memory available, and kcensus needs"
-            f" {human_bytes(memory.MIN_AVAILABLE)} or more; pass --max-memory {least}M to run it"
-            " anyway, or read a vmcore on another machine"
-        )
-    return limit
+    try:
+        return memory.affordable()
+    except memory.Shortage as error:
+        raise TargetError(str(error)) from None
 
 
 def left_out(argument: str) -> str:
