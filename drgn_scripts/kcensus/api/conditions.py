@@ -203,11 +203,14 @@ class Condition:
             isinstance(right, int) and 0 <= right <= _MAX_SHIFT
         ):
             raise self._error(f"shifts by something else than 0 to {_MAX_SHIFT}")
-        if isinstance(op, ast.RShift) and isinstance(left, pd.Series):  # pandas has no shifts
-            return left // (1 << right)
-        if isinstance(op, ast.LShift) and isinstance(left, pd.Series):
-            return left * (1 << right)
-        return function(left, right)
+        if isinstance(left, pd.Series):  # pandas has no shifts
+            if isinstance(op, ast.RShift):
+                return left // (1 << right)
+            if isinstance(op, ast.LShift):
+                function, right = operator.mul, 1 << right
+        if any(_is_column_of(each, "f") or isinstance(each, float) for each in (left, right)):
+            return function(left, right)
+        return _exact(function, left, right)
 
 
 _MIRRORED: Mapping[type[ast.cmpop], ast.cmpop] = {
@@ -228,6 +231,43 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
+def _is_column_of(value: Any, kinds: str) -> bool:
+    return isinstance(value, pd.Series) and value.dtype.kind in kinds
+
+
+def _exact(function: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+    """Return an integer result, in a type that holds it: none wraps around.
+
+    :raises ArithmeticError: neither int64 nor uint64 does
+    """
+    if not any(isinstance(each, pd.Series) for each in (left, right)):
+        return function(left, right)
+    bounds = [_bounds(each) for each in (left, right)]
+    needed = [*bounds[0], *bounds[1]]
+    if function in (operator.add, operator.sub, operator.mul):
+        needed += [function(one, other) for one in bounds[0] for other in bounds[1]]
+    elif function is operator.floordiv and bounds[1][0] < 0:
+        needed.append(-bounds[0][0])
+    for kind in ("Int64", "UInt64"):
+        limits = np.iinfo(kind.lower())
+        if limits.min <= min(needed) and max(needed) <= limits.max:
+            return function(*(_cast(each, kind) for each in (left, right)))
+    raise ArithmeticError("the result does not fit into 64 bits")
+
+
+def _bounds(value: Any) -> tuple[int, int]:
+    if not isinstance(value, pd.Series):
+        return value, value
+    known = value.dropna()
+    return (int(known.min()), int(known.max())) if len(known) else (0, 0)
+
+
+def _cast(value: Any, kind: str) -> Any:
+    if not isinstance(value, pd.Series):
+        return value
+    return value.astype(kind.lower() if isinstance(value.dtype, np.dtype) else kind)
+
+
 def _like(column: pd.Series[Any], value: Any) -> Any:
     """Return a constant as the column has such values: an address may be written as a string."""
     if isinstance(value, str) and column.dtype.kind in "iu" and value.lower().startswith("0x"):
@@ -245,10 +285,12 @@ def _tested(name: str, column: pd.Series[Any], part: str) -> Mask:
     if column.dtype.kind in "iufb":
         raise TypeError(f"{name}() is for columns of text")
     if not _has_bytes(column):
+        if pd.api.types.infer_dtype(column, skipna=True) in ("integer", "floating", "boolean"):
+            raise TypeError(f"{name}() is for columns of text")
         texts: Any = column.fillna("").str
         if name == "contains":
-            return np.asarray(texts.contains(part, regex=False), np.bool_)
-        return np.asarray(getattr(texts, name)(part), np.bool_)
+            return np.asarray(texts.contains(part, regex=False, na=False), np.bool_)
+        return np.asarray(getattr(texts, name)(part, na=False), np.bool_)
     arrays, wanted = np.asarray(column, np.bytes_), part.encode()
     if name == "contains":
         return np.asarray(np.char.find(arrays, wanted) >= 0)

@@ -18,6 +18,8 @@ _COLUMNS: dict[str, pd.Series[Any]] = {
     "shared[0]": pd.Series([1, 2, 3]),
     "state": pd.Series(["D", "R", None], dtype=object),
     "comm": pd.Series([b"kworker/1:1", b"sh", b"bash"], dtype=object),
+    "number": pd.Series([1, 2, None], dtype=object),
+    "mixed": pd.Series(["5", 5, None], dtype=object),
     "limit": pd.Series(pd.array([None, 2, 7], "Int64")),
     "seconds": pd.Series([float("nan"), 1.5, 20.0]),
     "address": pd.Series([0xFFFF888003FFA000, 1, 2], dtype=np.uint64),
@@ -61,9 +63,30 @@ _COLUMNS: dict[str, pd.Series[Any]] = {
         ('address == "0xffff888003ffa000"', [1, 0, 0]),
         ("address == 0xffff888003ffa000", [1, 0, 0]),
         ("True", [1, 1, 1]),
+        # Results have the sign and the size that mathematics gives them.
+        ("count - 2 < 0", [1, 0, 0]),
+        ("2 - count > 0", [1, 0, 0]),
+        ("count * -1 == -5", [0, 1, 0]),
+        ("limit - 3 < 0", [0, 1, 0]),
+        ("address - 1 == 0xffff888003ff9fff", [1, 0, 0]),
+        ("address & 0xfff == 1", [0, 1, 0]),
+        ("count - d_lockref.count > 5", [0, 0, 1]),
+        ("d_lockref.count << 62 > 0", None),
+        ("address + address > 0", None),
+        ("address - count > 0", None),
+        ("address - 3 < 0", None),
+        ("count << 63 > 0", None),
+        ("count * 2 - 5 - 5 - 1 < 0", [1, 1, 0]),
+        ("seconds - 2 < 0", [0, 1, 0]),
+        ('contains(mixed, "5")', [1, 0, 0]),
+        ('startswith(mixed, "5")', [1, 0, 0]),
     ],
 )
-def test_rows_that_meet_a_condition(text: str, expected: list[int]) -> None:
+def test_rows_that_meet_a_condition(text: str, expected: list[int] | None) -> None:
+    if expected is None:
+        with pytest.raises(ConditionError, match="64 bits"):
+            Condition(text)(_COLUMNS, 3)
+        return
     assert Condition(text)(_COLUMNS, 3).tolist() == [bool(each) for each in expected]
 
 
@@ -87,6 +110,7 @@ def test_rows_that_meet_a_condition(text: str, expected: list[int]) -> None:
         "[x for x in count] == 1",
         "open('/etc/passwd') == 1",
         "contains(count, 'x')",
+        "contains(number, '1')",
         "contains(state, comm)",
         "contains(state, 'x', regex=True)",
         "state < 5",
