@@ -12,7 +12,7 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from kcensus.agents.messages import MAX_ERROR, MAX_PROCESSES, Question, Reply, Settings
+from kcensus.agents.messages import MAX_ERROR, MAX_PROCESSES, Question, Reply, Settings, check
 from kcensus.agents.places import Chosen
 from kcensus.limits.children import KEEP_MEMORY, connected
 from kcensus.text import bounded, printable
@@ -122,13 +122,14 @@ class Pool:
             while True:
                 reply = await process.reply()
                 if reply.answer is not None:
+                    check(reply.answer, bool(key))
                     is_done = True
                     return reply.answer
                 if reply.error:
                     is_done = not reply.is_last
                     raise QuestionError(bounded(printable(reply.error), MAX_ERROR))
                 tell(reply.step)
-        except (EOFError, OSError, msgspec.MsgspecError):
+        except (EOFError, OSError, RecursionError, msgspec.MsgspecError):
             status = await process.end()
             raise QuestionError(_death(status)) from None
         finally:

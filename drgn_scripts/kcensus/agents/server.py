@@ -21,6 +21,7 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
+from mcp.shared.message import SessionMessage
 
 from kcensus.agents.messages import Question, Settings
 from kcensus.agents.places import PlaceError, Places
@@ -241,6 +242,37 @@ async def _lines(descriptor: int) -> AsyncIterator[str]:
         yield line.decode("utf-8", "replace")
 
 
+def refusal(line: str) -> types.JSONRPCError | None:
+    """Return the reply to a line that is no message, which the SDK leaves without one."""
+    try:
+        types.jsonrpc_message_adapter.validate_json(line, by_name=False)
+        return None
+    except (ValueError, RecursionError):
+        pass
+    code, why, wanted = types.INVALID_REQUEST, "not a request of JSON-RPC", None
+    try:
+        given = json.loads(line)
+    except (ValueError, RecursionError):
+        code, why, given = types.PARSE_ERROR, f"not JSON of at most {_MAX_LINE:,} bytes", None
+    if isinstance(given, dict):
+        if ("id" not in given and "method" in given) or "result" in given or "error" in given:
+            return None  # a notification, or a reply
+        wanted = given.get("id")
+    is_id = type(wanted) is int or (isinstance(wanted, str) and wanted.isprintable())
+    error = types.ErrorData(code=code, message=f"the message is {why}")
+    return types.JSONRPCError(jsonrpc="2.0", id=wanted if is_id else None, error=error)
+
+
+async def _messages(lines: AsyncIterator[str], writing: asyncio.Future[Any]) -> AsyncIterator[str]:
+    """Yield the lines for the SDK, and reply to those that it would drop."""
+    async for line in lines:
+        refused = refusal(line) if line.strip() else None
+        if refused:
+            await (await writing).send(SessionMessage(refused))
+        else:
+            yield line
+
+
 def _leaves(error: BaseException) -> Iterator[BaseException]:
     """Yield the errors in a group of task groups, or the error itself."""
     parts = getattr(error, "exceptions", None)
@@ -270,7 +302,10 @@ def serve(places: Places, settings: Settings, seconds: float) -> None:
 
             asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupt)
             # It asks of a file only that its lines can be awaited.
-            async with stdio_server(cast(Any, _lines(0))) as (read, write):
+            writing: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            lines = _messages(_lines(0), writing)
+            async with stdio_server(cast(Any, lines)) as (read, write):
+                writing.set_result(write)
                 await server.run(read, write, server.create_initialization_options())
 
     try:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The process that reads targets for the server, and answers one question at a time.
 
-Its messages are JSON, since a hostile dump may have taken it over: the server trusts none of them.
+Its messages are JSON, since a hostile dump may have taken it over: the server checks all of them.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from mcp.client.client import Client
 from mcp.types import CallToolResult
 
 from kcensus import cli
-from kcensus.agents.messages import Question, Settings
+from kcensus.agents.messages import Question, Settings, check
 from kcensus.agents.opened import Opened
 from kcensus.agents.places import Places
 from kcensus.agents.pool import Key, Pool, QuestionError
@@ -42,7 +42,9 @@ class Here(Pool):
             made = WORKS[question.work](question.arguments, opened, self._given)
         except Exception as error:
             raise QuestionError(sentence_of(error, question.work)) from None
-        return msgspec.json.decode(msgspec.json.encode(made))
+        decoded = msgspec.json.decode(msgspec.json.encode(made))
+        check(decoded, bool(key))
+        return decoded
 
     def _opened(self, path: str | None) -> Opened:
         if path not in self._open:

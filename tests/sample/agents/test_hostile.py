@@ -122,6 +122,19 @@ def test_long_answers_are_cut_and_say_so() -> None:
         answer({f"{number}": "x" * 900 for number in range(100)})
 
 
+def test_one_row_that_is_too_long_is_shortened_and_never_left_out() -> None:
+    page = {"offset": 5, "returned": 2, "total": 7, "next_offset": None}
+    wide = {f"column{number}": "x" * 900 for number in range(80)}
+    made = answer({"rows": [wide, wide], "columns": ["y"]}, page=dict(page))
+    assert made["left_out"] == {"rows": 1}
+    assert (made["page"]["returned"], made["page"]["next_offset"]) == (1, 6)
+    (row,) = made["untrusted"]["rows"]
+    assert row.keys() == wide.keys()
+    assert {len(text) for text in row.values()} == {100}
+    with pytest.raises(AnswerError):
+        answer({"rows": [wide | {str(number): 0 for number in range(9000)}]}, page=dict(page))
+
+
 def test_numbers_that_json_readers_round_are_texts() -> None:
     assert answer({"big": 1 << 60, "small": 5})["untrusted"] == {"big": str(1 << 60), "small": 5}
 

@@ -16,6 +16,7 @@ from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from kcensus import cli
+from kcensus.agents.server import refusal
 from kcensus.agents.tools import tools
 from kcensus.analyses import analyses
 from kcensus.commands import Exit
@@ -89,6 +90,8 @@ def test_messages_that_are_none_are_survived() -> None:
     server = Process()
     for line in ("not json", "", "[]", "{}", '{"jsonrpc":"2.0","id":5}', "\0", "{" * 5000,
                  '{"jsonrpc":"2.0","id":6,"method":"tools/call","params":{"name":5}}',
+                 '{"jsonrpc":"2.0","id":7,"method":"ping","params":[1]}',
+                 '{"jsonrpc":"2.0","id":8,"method":"ping","params":{"a":"\\ud800"}}',
                  '{"jsonrpc":"2.0","method":"tools/call","params":{}}',
                  "x" * (3 << 20)):  # fmt: skip
         server.line(line)
@@ -97,6 +100,8 @@ def test_messages_that_are_none_are_survived() -> None:
     while not answers or answers[-1].get("id") != 9:
         answers.append(server.receive())
     assert [each["id"] for each in answers if "result" in each] == [9]
+    errors = [each["id"] for each in answers if "error" in each]
+    assert {5, 6, 7, 8} <= {*errors}
     status, out, log = server.end()
     assert (status, out) == (Exit.DONE, "")
     assert "Traceback" not in log
@@ -133,6 +138,30 @@ def test_a_client_that_goes_away_ends_it(closed: str) -> None:
     assert server.process.wait(30) == (Exit.DONE if closed == "stdin" else Exit.PIPE)
     assert server.process.stderr
     assert server.process.stderr.read() == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ('{"jsonrpc":"2.0","id":1,"method":"ping"}', None),
+        ('{"jsonrpc":"2.0","method":"notifications/initialized"}', None),
+        ('{"jsonrpc":"2.0","method":"x","params":5}', None),
+        ('{"jsonrpc":"2.0","id":1,"result":5}', None),
+        ("not json", (None, -32700)),
+        ("[" * 100_000, (None, -32700)),
+        ("[]", (None, -32600)),
+        ("{}", (None, -32600)),
+        ('{"jsonrpc":"2.0","id":"a","method":5}', ("a", -32600)),
+        ('{"jsonrpc":"2.0","id":"\\ud800","method":"ping"}', (None, -32600)),
+        ('{"jsonrpc":"2.0","id":7,"method":"ping","params":[1]}', (7, -32600)),
+        ('{"jsonrpc":"2.0","id":8,"method":"ping","params":{"a":"\\ud800"}}', (8, -32600)),
+    ],
+)
+def test_a_line_that_is_no_message_has_a_reply(
+    line: str, expected: tuple[int | str | None, int] | None
+) -> None:
+    found = refusal(line)
+    assert (found and (found.id, found.error.code)) == expected
 
 
 def test_each_analysis_is_a_tool_without_options_that_name_files() -> None:
