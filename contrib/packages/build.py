@@ -74,6 +74,12 @@ def _values(tree: Tree) -> dict[str, str]:
         "PYTHON": tree.python,
         "MODULES": " ".join(tree.modules),
         "UNITS": " ".join(units),
+        # Those of a timer run for a moment: the next time, they are of the new version.
+        "RESTARTED": " ".join(
+            name
+            for name in units
+            if name.endswith(".service") and name.replace(".service", ".timer") not in units
+        ),
         "SUMMARY": _SUMMARIES[tree.package],
     }
     scripts = {name: fill(f"{name}.sh", values) for name in ("installed", "removing", "removed")}

@@ -5,7 +5,12 @@ cd /opt/kcensus/lib/python@PYTHON@/site-packages
 /opt/kcensus/bin/python3 -m compileall -q @MODULES@ >/dev/null || true
 # Linkers filled these libraries up with zeros: as holes, they take 100 MB less.
 for library in drgn.libs/*.so*; do
+    [ -f "$library" ] || continue
     cp --preserve=all --sparse=always "$library" "$library.new"
     mv "$library.new" "$library"
 done
-[ ! -d /run/systemd/system ] || systemctl daemon-reload
+if [ -d /run/systemd/system ]; then
+    systemctl daemon-reload || true
+    # One that runs has the code of before the upgrade.
+    for unit in @RESTARTED@; do systemctl --quiet try-restart "$unit" || true; done
+fi

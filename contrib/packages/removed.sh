@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 # Runs on the machine after the files have been removed.
-[ ! -d /run/systemd/system ] || systemctl daemon-reload
+[ ! -d /run/systemd/system ] || systemctl daemon-reload || true

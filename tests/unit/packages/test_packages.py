@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -21,12 +22,14 @@ def tree(request: pytest.FixtureRequest, tmp_path: Path) -> Tree:
     made = Tree(request.param, "3.13", tmp_path / request.param)
     files = {"opt/kcensus/lib/python3.13/site-packages/some/module.py": ""}
     if made.package == STORE:
-        files["usr/lib/systemd/system/kcensus-record.timer"] = ""
+        for kind in ("service", "timer"):
+            files[f"usr/lib/systemd/system/kcensus-record.{kind}"] = ""
     else:
         files["opt/kcensus/bin/kcensus"] = ""
+        files["usr/lib/systemd/system/kcensus-watch.service"] = ""
     for name, text in files.items():
         path = made.path / name
-        path.parent.mkdir(parents=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return made
 
@@ -46,15 +49,71 @@ def test_nothing_is_left_open_in_a_package(tree: Tree) -> None:
         assert not re.search(r"@[A-Z]+@", filled)
         assert re.search(rf"^Version: {VERSION}", filled, re.MULTILINE)
     assert "compileall -q some" in values["INSTALLED"]
-    assert "find some -name __pycache__" in values["REMOVING"]
+    assert "in some __pycache__;" in values["REMOVING"]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Path:
+    """A root where systemd seems to run, and each call of systemctl fails."""
+    root = tmp_path / "root"
+    (root / "run/systemd/system").mkdir(parents=True)
+    (root / "bin").mkdir()
+    (root / "bin/systemctl").write_text(f'#!/bin/sh\necho "$@" >>{root}/calls\nexit 1\n')
+    (root / "bin/systemctl").chmod(0o755)
+    return root
+
+
+def _run(script: str, machine: Path, *arguments: str) -> tuple[int, str, list[str]]:
+    """Run a script for a root, and return its status, its complaints, and the calls."""
+    for place in ("/opt/kcensus", "/run/systemd"):
+        script = script.replace(place, f"{machine}{place}")
+    done = subprocess.run(
+        ["sh", "-e", "-c", script, "sh", *arguments],
+        capture_output=True, text=True, cwd="/", env={"PATH": f"{machine}/bin:/usr/bin:/bin"},
+    )  # fmt: skip
+    calls = machine / "calls"
+    return done.returncode, done.stderr, calls.read_text().splitlines() if calls.exists() else []
+
+
+@pytest.mark.parametrize("first", ["remove", "upgrade", "0", "1"])
+@pytest.mark.parametrize("is_there", [False, True])
+def test_removal_never_fails(tree: Tree, machine: Path, first: str, is_there: bool) -> None:
+    values = build.values_of_deb(tree, VERSION) | {"MODULES": "gone gone.py some"}
+    script = build.fill("removing.sh", values)
+    site = machine / "opt/kcensus/lib/python3.13/site-packages"
+    if is_there:
+        for folder in ("__pycache__", "some/__pycache__", "some/more/__pycache__", "other/a"):
+            (site / folder).mkdir(parents=True)
+    status, complaints, calls = _run(script, machine, first)
+    assert (status, complaints) == (0, "")
+    assert [each.split()[:3] for each in calls] == (
+        [["--quiet", "disable", "--now"]] if first in ("remove", "0") else []
+    )
+    assert not list(site.rglob("__pycache__"))
+    assert is_there == (site / "some/more").is_dir() == (site / "other/a").is_dir()
+    assert _run(values["REMOVED"], machine, first)[:2] == (0, "")
+
+
+def test_installation_restarts_what_runs(tree: Tree, machine: Path) -> None:
+    site = machine / "opt/kcensus/lib/python3.13/site-packages"
+    (site / "drgn.libs").mkdir(parents=True)
+    script = build.values_of_deb(tree, VERSION)["INSTALLED"]
+    expected = ["daemon-reload"]
+    if tree.package != STORE:
+        expected.append("--quiet try-restart kcensus-watch.service")
+    status, _, calls = _run(script, machine)
+    assert (status, calls) == (0, expected)
+    (site / "drgn.libs/libc.so.6").write_bytes(b"x")
+    assert _run(script, machine)[0] == 0
+    assert [path.name for path in (site / "drgn.libs").iterdir()] == ["libc.so.6"]
 
 
 def test_the_store_is_added_to_the_command_of_the_same_series(tree: Tree) -> None:
     deb, rpm = build.values_of_deb(tree, VERSION), build.values_of_rpm(tree, VERSION)
     if tree.package == STORE:
-        assert deb["DEPENDS"] == "python3.13, kcensus (>= 0.2~), kcensus (<< 0.3~)"
-        assert rpm["REQUIRES"] == "/usr/bin/python3.13, kcensus >= 0.2~, kcensus < 0.3~"
-        assert "disable --now kcensus-record.timer" in deb["REMOVING"]
+        assert deb["DEPENDS"] == f"kcensus (= {VERSION}-1+py3.13)"
+        assert rpm["REQUIRES"] == f"kcensus = {VERSION}-1.py3.13"
+        assert "disable --now kcensus-record.service kcensus-record.timer" in deb["REMOVING"]
     else:
         assert deb["DEPENDS"].startswith("python3.13, ")
         assert rpm["REQUIRES"].startswith("/usr/bin/python3.13, ")
