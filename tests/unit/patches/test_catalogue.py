@@ -114,15 +114,6 @@ def test_every_merged_patch_has_its_release() -> None:
     assert replace(merged[0], release="").history == "merged"
 
 
-def test_backports_to_rhel_8() -> None:
-    for patch, carrier in {
-        "negative-dentry-counter": "RHEL 8.1 and later",
-        "dm-kcopyd-callback-list": "RHEL 8",
-        "dm-snapshot-cow-semaphore": "RHEL 8.0 and 8.1",
-    }.items():
-        assert carrier in [port.kernel for port in CATALOGUE.patches[patch].backports], patch
-
-
 def test_supersedes_and_superseded_by_agree() -> None:
     for patch in CATALOGUE.patches.values():
         for other in patch.supersedes:
