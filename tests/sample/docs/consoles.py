@@ -14,7 +14,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,18 +128,23 @@ def _as_a_reader(directory: Path) -> Iterator[None]:
 
 
 def _output(command: str) -> str:
-    is_clean = os.listdir() == [".bin"]
-    if is_clean and command in _outputs:
-        return _outputs[command]
     first, rest = _parted(command)
     words = shlex.split(first) if first else []
     if words[:1] == ["kcensus"]:
-        printed = _kcensus(words[1:])
+        printed = _once(first, lambda: _kcensus(words[1:]))
         if rest:
             printed = _shell(rest, printed)
     else:
-        printed = _shell(command)
-    printed = "\n".join(line.rstrip() for line in printed.splitlines())
+        printed = _once(command, lambda: _shell(command))
+    return "\n".join(line.rstrip() for line in printed.splitlines())
+
+
+def _once(command: str, run: Callable[[], str]) -> str:
+    """Return the output of a command, which runs anew only where files can matter."""
+    is_clean = os.listdir() == [".bin"]
+    if is_clean and command in _outputs:
+        return _outputs[command]
+    printed = run()
     if is_clean and os.listdir() == [".bin"]:
         _outputs[command] = printed
     return printed

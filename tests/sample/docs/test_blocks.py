@@ -14,6 +14,7 @@ from pathlib import Path
 
 import click
 import pytest
+from _pytest.mark import ParameterSet
 from drgn.cli import default_globals
 
 import kcensus
@@ -29,6 +30,8 @@ else:
 PAGES = pages()
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 _UNTRIED = {"text", "yaml", "ini", "sql"}
+_LONG = {"docs/recipes.md", "docs/howto/planner.md", "docs/analyses/patches.md"}
+"""Pages whose commands take seconds."""
 _TRIED = {"console", "sh", "pycon", "python", "json", "toml"}
 
 
@@ -50,7 +53,12 @@ def test_every_block_has_a_language() -> None:
     assert {"console", "sh", "pycon"} <= {each.language for each in BLOCKS}
 
 
-@pytest.mark.parametrize("page", having("console"), ids=name)
+def _page(page: Path) -> ParameterSet:
+    marks = [pytest.mark.slow] if name(page) in _LONG else []
+    return pytest.param(page, marks=marks, id=name(page))
+
+
+@pytest.mark.parametrize("page", map(_page, having("console")))
 def test_consoles(page: Path, tmp_path: Path) -> None:
     for block, done in consoles.run_page(page, tmp_path):
         for step, printed in done:
