@@ -130,6 +130,6 @@ def _called(target: Target, path: str | None) -> Target:
     """Return a target, a sample by the name that people know it by."""
     for name in CAPSULES:
         if path == str(capsule(name)):
-            words = target.words.replace(shlex.quote(str(path)), name)
+            words = (target.words or name).replace(shlex.quote(str(path)), name)
             return replace(target, name=name, words=words)
     return target

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.metadata
 import json
 import os
 import re
@@ -27,6 +26,7 @@ from kcensus.agents.messages import Question, Settings
 from kcensus.agents.places import PlaceError, Places
 from kcensus.agents.pool import Pool, QuestionError
 from kcensus.agents.tools import Tool, tools
+from kcensus.render.plain import installed_version
 from kcensus.text import bounded, printable
 
 UNTRUSTED = (
@@ -194,13 +194,10 @@ def make_server(places: Places, pool: Pool) -> Server[Any]:
         finally:
             await pool.close()
 
-    version = "unknown"
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        version = importlib.metadata.version("kcensus")
     agents = Agents(places, pool)
     return Server(
         "kcensus",
-        version=version,
+        version=installed_version(),
         title="kcensus",
         instructions=INSTRUCTIONS,
         lifespan=lifespan,

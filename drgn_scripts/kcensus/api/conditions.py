@@ -265,7 +265,8 @@ def _bounds(value: Any) -> tuple[int, int]:
 def _cast(value: Any, kind: str) -> Any:
     if not isinstance(value, pd.Series):
         return value
-    return value.astype(kind.lower() if isinstance(value.dtype, np.dtype) else kind)
+    chosen: Any = kind.lower() if isinstance(value.dtype, np.dtype) else kind
+    return value.astype(chosen)
 
 
 def _like(column: pd.Series[Any], value: Any) -> Any:

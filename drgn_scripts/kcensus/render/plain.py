@@ -146,10 +146,10 @@ def _in_unit(values: Sequence[Plain], unit: results.Unit) -> Sequence[Plain]:
 
 
 @functools.cache
-def installed_version() -> str:
-    """Return the version of kcensus; ``unknown`` if it is not installed."""
+def installed_version(package: str = "kcensus") -> str:
+    """Return the version of kcensus, or of a library; ``unknown`` if it is not installed."""
     try:
-        return importlib.metadata.version("kcensus")
+        return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return "unknown"
 

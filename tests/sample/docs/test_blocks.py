@@ -30,8 +30,8 @@ else:
 PAGES = pages()
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 _UNTRIED = {"text", "yaml", "ini", "sql"}
-_LONG = {"docs/recipes.md", "docs/howto/planner.md", "docs/analyses/patches.md"}
-"""Pages whose commands take seconds."""
+_LONG = ("docs/recipes.md", "docs/analyses/patches.md", "docs/cases/", "docs/howto/", "docs/manual/")
+"""Pages whose commands take seconds, together."""
 _TRIED = {"console", "sh", "pycon", "python", "json", "toml"}
 
 
@@ -54,11 +54,11 @@ def test_every_block_has_a_language() -> None:
 
 
 def _page(page: Path) -> ParameterSet:
-    marks = [pytest.mark.slow] if name(page) in _LONG else []
+    marks = [pytest.mark.slow] if name(page).startswith(_LONG) else []
     return pytest.param(page, marks=marks, id=name(page))
 
 
-@pytest.mark.parametrize("page", map(_page, having("console")))
+@pytest.mark.parametrize("page", [_page(each) for each in having("console")])
 def test_consoles(page: Path, tmp_path: Path) -> None:
     for block, done in consoles.run_page(page, tmp_path):
         for step, printed in done:

@@ -21,6 +21,7 @@ def test_terminals(name: str) -> None:
     assert (pictures.PICTURES / f"{name}.svg").read_text("utf-8") == drawn
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", pictures.CHARTS)
 def test_charts(name: str) -> None:
     drawn = pictures.chart(pictures.CHARTS[name])
@@ -28,6 +29,7 @@ def test_charts(name: str) -> None:
     assert (pictures.PICTURES / f"{name}.svg").read_text("utf-8") == drawn
 
 
+@pytest.mark.slow
 def test_pages() -> None:
     assert json.loads(pictures.HASHES.read_text()) == pictures.fingerprints()
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 from contextlib import suppress
@@ -15,16 +14,14 @@ _LIBRARIES = (
 
 def versions() -> dict[str, str]:
     """Return versions by name; ``kernel`` and ``distribution`` are of the machine here."""
-    known = {}
-    for name in ("kcensus", *_LIBRARIES):
-        with suppress(importlib.metadata.PackageNotFoundError):
-            known[name] = importlib.metadata.version(name)
+    from kcensus.render.plain import installed_version
+
     system = os.uname()
     distribution = {}
     with suppress(OSError):
         distribution = platform.freedesktop_os_release()
     return {
-        **known,
+        **{name: installed_version(name) for name in ("kcensus", *_LIBRARIES)},
         "python": platform.python_version(),
         "kernel": f"{system.sysname} {system.release} {system.version} {system.machine}",
         "distribution": distribution.get("PRETTY_NAME", "unknown"),
