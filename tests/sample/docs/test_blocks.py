@@ -30,7 +30,10 @@ else:
 PAGES = pages()
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 _UNTRIED = {"text", "yaml", "ini", "sql"}
-_LONG = ("docs/recipes.md", "docs/analyses/patches.md", "docs/cases/", "docs/howto/", "docs/manual/")
+_LONG = (
+    *("docs/recipes.md", "docs/analyses/patches.md"),
+    *("docs/cases/", "docs/howto/", "docs/manual/"),
+)
 """Pages whose commands take seconds, together."""
 _TRIED = {"console", "sh", "pycon", "python", "json", "toml"}
 
