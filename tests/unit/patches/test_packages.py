@@ -57,12 +57,12 @@ KERNELS = {
 }
 # The kernels of the media, whose versions are shorter than those of updates, and others.
 MORE_KERNELS = (
-    ("SLES 12 SP5", "4.12.14-120-default #1 SMP Thu Nov 7 16:39:09 UTC 2019 (fd9dc36)"),
-    ("SLES 15 SP1", "4.12.14-195-default #1 SMP Tue May 7 10:55:11 UTC 2019 (8fba516)"),
+    ("SLES 12 SP5", "4.12.14-120-default #1 SMP"),
+    ("SLES 15 SP1", "4.12.14-195-default #1 SMP"),
     ("SLES 15 SP1", "4.12.14-150100.197.201-default #1 SMP"),
-    ("SLES 15 SP2", "5.3.18-22-default #1 SMP Wed Jun 3 12:16:43 UTC 2020 (720aeba)"),
+    ("SLES 15 SP2", "5.3.18-22-default #1 SMP"),
     ("SLES 15 SP2", "5.3.18-150200.24.203-default #1 SMP"),
-    ("SLES 15 SP3", "5.3.18-57-default #1 SMP Wed Apr 28 10:54:41 UTC 2021 (ba3c2e9)"),
+    ("SLES 15 SP3", "5.3.18-57-default #1 SMP"),
     ("SLES 15 SP3", "5.3.18-59.5-default #1 SMP"),
     ("SLES 15 SP4", "5.14.21-150400.22-default #1 SMP PREEMPT_DYNAMIC"),
     ("SLES 15 SP6", "6.4.0-150600.21-default #1 SMP PREEMPT_DYNAMIC"),
