@@ -111,8 +111,8 @@ def test_installation_restarts_what_runs(tree: Tree, machine: Path) -> None:
 def test_the_store_is_added_to_the_command_of_the_same_series(tree: Tree) -> None:
     deb, rpm = build.values_of_deb(tree, VERSION), build.values_of_rpm(tree, VERSION)
     if tree.package == STORE:
-        assert deb["DEPENDS"] == f"kcensus (= {VERSION}-1+py3.13)"
-        assert rpm["REQUIRES"] == f"kcensus = {VERSION}-1.py3.13"
+        assert deb["DEPENDS"] == "python3.13, kcensus (>= 0.2~), kcensus (<< 0.3~)"
+        assert rpm["REQUIRES"] == "/usr/bin/python3.13, kcensus >= 0.2~, kcensus < 0.3~"
         assert "disable --now kcensus-record.service kcensus-record.timer" in deb["REMOVING"]
     else:
         assert deb["DEPENDS"].startswith("python3.13, ")
