@@ -9,7 +9,7 @@ from kcensus.sources.debuginfo.lookups import lookups
 _OTHERS = {
     # Kernel 3.10 and vendors' kernels of that time have no BTF.
     *("cpu_online_mask", "cpu_possible_mask", "pid_hash", "pidhash_shift", "mem_hotplug"),
-    "mem_cgroup_subsys",
+    *("mem_cgroup_subsys", "roots"),
     # Only whether they exist is asked.
     *("dcache_negative_dentry_limit_sysctl", "dentry_fs_klimit_sysctl"),
 }
