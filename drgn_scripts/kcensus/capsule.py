@@ -13,6 +13,7 @@ import drgn
 import numpy as np
 
 from kcensus.analyses import Analysis
+from kcensus.analyses.failures import OTHER, kind_of
 from kcensus.analyses.runner import Context
 from kcensus.catalogue import Prober, ask_everything, load, modules
 from kcensus.engine.gather import gather
@@ -36,7 +37,8 @@ class Made:
 
     analyses: list[str]
     failed: dict[str, str]
-    """Reasons of failed analyses, in one sentence each. The capsule replays the failure."""
+    """Reasons of failed analyses, in one sentence each. The capsule has them, too; a redacted one
+    has their classes, because sentences have names."""
     bytes: int
     """Of the file."""
     stored: int
@@ -127,7 +129,8 @@ class Recording:
         try:
             leave_out_programs(recorder, target)
         except (LookupError, drgn.FaultError) as error:
-            unredacted.append(f"pages of programs and files: {error}")
+            # The capsule of a case has this phrase, so it must not have names.
+            unredacted.append(f"pages of programs and files ({kind_of(error)})")
         names = [section.name for section in made.sections]
         redaction = None
         if "names" in self._redact:
@@ -150,7 +153,7 @@ class Recording:
                 "boot": made.head.machine.boot if made.head.machine is not None else "",
                 "format": target.format,
                 "analyses": names,
-                "failed": failed,
+                "failed": _kinds(made) if redaction else failed,
                 "types": self._original.type_sources,
                 "redacted": ["names"] if redaction else [],
                 "kept": sorted(set(self._keep)) if redaction else [],
@@ -201,6 +204,10 @@ def create(
         raise TargetError(f"{target.name}: nothing to record: {why}")
     recording.probe_patches()
     return recording.write(path, made, level=level, progress=progress)
+
+
+def _kinds(made: Report) -> dict[str, str]:
+    return {each.name: each.kind or OTHER for each in made.sections if each.result is None}
 
 
 def leave_out_programs(recorder: Recorder, target: Target) -> None:

@@ -13,6 +13,7 @@ from typing import TypeAlias
 import drgn
 
 from kcensus.analyses import Analysis, AnalysisError, analyses
+from kcensus.analyses.failures import kind_of
 from kcensus.analyses.runner import LACKING, UNEXPECTED, UNSUPPORTED, Context
 from kcensus.catalogue import Catalogue, Detected, Patch, Prober, State, detect, load, modules
 from kcensus.catalogue.model import HAS_IT
@@ -60,6 +61,8 @@ class Section:
     error: str = ""
     """One sentence without a result."""
     seconds: float = 0.0
+    kind: str = ""
+    """Class of the error, without names of the machine; empty with a result."""
 
     @property
     def question(self) -> str:
@@ -472,11 +475,12 @@ def _patches(
 def section_of(name: str, run: Callable[[], Result]) -> Section:
     """Run an analysis, and return what it found, or why it failed."""
     start = time.monotonic()
+    result, error, kind = None, "", ""
     try:
-        result, error = run(), ""
+        result = run()
     except Exception as failed:  # the others are still worth having
-        result, error = None, failure(failed, name)
-    return Section(name, result, error, time.monotonic() - start)
+        error, kind = failure(failed, name), kind_of(failed)
+    return Section(name, result, error, time.monotonic() - start, kind)
 
 
 def failure(error: Exception, name: str) -> str:

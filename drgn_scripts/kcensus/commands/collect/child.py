@@ -176,6 +176,8 @@ class _Work:
                     f"{target.name}: is a capsule with names; collect with --redact names from the"
                     " vmcore that it was recorded from"
                 )
+            if is_redacted:  # its path may have names
+                target = replace(target, name=CAPSULE, words=CAPSULE)
             self._report(target)
             self._copy_capsule()
             return

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A redacted archive has no name that its target's path or its failures have."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import drgn
+import pytest
+
+from kcensus import samples
+from kcensus.analyses import AnalysisError
+from kcensus.analyses.failures import OTHER, kind_of
+from kcensus.reports import section_of
+from kcensus.results import Result
+from tests.sample.collect.test_archive import collected, unpacked
+from tests.unit.capsules import put_together, take_apart
+
+_HOST = "acme-secret-host"
+
+
+def content_of(path: Path) -> dict[str, bytes]:
+    """Return the files of an archive by name, and the parts of its capsules, decompressed."""
+    files = unpacked(path)
+    for name, data in [*files.items()]:
+        if name.endswith(".capsule"):
+            parts = take_apart(data)
+            files[f"{name}: manifest"] = json.dumps(parts.manifest).encode()
+            files[f"{name}: memory"] = b"".join(parts.blocks)
+            files |= {f"{name}: {part}": content for part, content in parts.sections.items()}
+    return files
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind"),
+    [
+        (LookupError(f"no object {_HOST}"), "lacks debug info"),
+        (drgn.FaultError(_HOST, 1), "memory is unreadable or missing"),
+        (ValueError(_HOST), OTHER),
+    ],
+)
+def test_a_failure_has_a_class(cause: Exception, kind: str) -> None:
+    def fail() -> Result:
+        raise AnalysisError(str(cause)) from cause
+
+    made = section_of("slab", fail)
+    assert _HOST in made.error
+    assert made.kind == kind == kind_of(cause)
+
+
+@pytest.mark.slow
+def test_the_path_of_a_redacted_capsule_stays_here(tmp_path: Path) -> None:
+    sample = samples.capsule("sample-waits")
+    assert sample is not None
+    path = tmp_path / _HOST / "case.capsule"
+    path.parent.mkdir()
+    parts = take_apart(sample.read_bytes())
+    parts.manifest["redacted"] = ["names"]
+    path.write_bytes(put_together(parts))
+    out = tmp_path / "case.tar.zst"
+    assert collected(path, "-o", out, "--redact", "names") == 0
+    files = content_of(out)
+    assert "1/report.txt" in files
+    assert [name for name, data in files.items() if _HOST.encode() in data] == []
