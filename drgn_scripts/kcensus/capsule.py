@@ -71,6 +71,7 @@ class Recording:
     ) -> None:
         self.recorder = Recorder(target, has_uses="names" in redact, snapshot=snapshot)
         self._original, self._redact, self._keep, self._key = target, redact, keep, key
+        self._redaction: Redaction | None = None
         # The names to redact are looked for in the memory of the capsule, but not recorded.
         self._source = target
         if snapshot is not None:
@@ -81,15 +82,18 @@ class Recording:
         """The recorded target, to run analyses on."""
         return self.recorder.target
 
-    def take_slabs(self) -> None:
+    def take_slabs(self) -> bool:
         """Take the ``struct page`` array and all slabs of a running kernel, as fast as they come.
 
-        They belong together, and change while they are analyzed.
+        They belong together, and change while they are analyzed. Return whether there was room.
         """
         snapshot = self.recorder.snapshot
         if snapshot is None:
-            return
+            return True
         with suppress(LookupError, drgn.FaultError, UnsupportedAllocator):
+            pages = PageMap(Memory(self._source.prog))
+            if not snapshot.has_room(pages.pages * pages.struct_size):
+                return False
             # Where they are, from a pass over the array that takes too long to be kept.
             slab_map = Kernel(self._original.prog, live=True).slab_map
             slabs = slab_map.survey.slabs
@@ -97,10 +101,34 @@ class Recording:
             counts = slab_map.slab_pages(slabs)
             starts = np.repeat(first - np.cumsum(counts) + counts, counts)
             frames = np.unique(starts + np.arange(len(starts)))
-            pages = PageMap(Memory(self._source.prog))
             for span in pages.chunk_spans():
                 pages.read(*span, Faults())
-            snapshot.take(frames)
+            return snapshot.take(frames)
+        return True
+
+    def find_names(self, progress: Progress | None = None) -> Redaction | None:
+        """Find the names to redact, once; this can take as long as an analysis.
+
+        :raises TargetError: names cannot be redacted
+        """
+        if "names" not in self._redact or self._redaction is not None:
+            return self._redaction
+        target, keeps_log = self._source, "log" in self._keep
+        try:
+            if keeps_log:
+                # All of it, whatever the analyses need.
+                with suppress(LookupError, ValueError, drgn.FaultError):
+                    records(self.recorder.target.prog)
+            self._redaction = Redaction(
+                target,
+                self.recorder,
+                self._key or new_key(),
+                progress or SilentProgress(),
+                keeps_log=keeps_log,
+            )
+        except (LookupError, drgn.FaultError) as error:
+            raise TargetError(f"{target.name}: names cannot be redacted: {error}") from error
+        return self._redaction
 
     def probe_patches(self) -> None:
         """Record the lookups of ``kcensus patches`` and ``validate``."""
@@ -132,19 +160,9 @@ class Recording:
             # The capsule of a case has this phrase, so it must not have names.
             unredacted.append(f"pages of programs and files ({kind_of(error)})")
         names = [section.name for section in made.sections]
-        redaction = None
-        if "names" in self._redact:
-            keeps_log = "log" in self._keep
-            try:
-                if keeps_log:
-                    # All of it, whatever the analyses need.
-                    with suppress(LookupError, ValueError, drgn.FaultError):
-                        records(recorder.target.prog)
-                redaction = Redaction(
-                    target, recorder, self._key or new_key(), progress, keeps_log=keeps_log
-                )
-            except (LookupError, drgn.FaultError) as error:
-                raise TargetError(f"{target.name}: names cannot be redacted: {error}") from error
+        redaction = self.find_names(progress)
+        if redaction is not None:
+            redaction.begin()
         counts = recorder.write(
             path,
             {

@@ -14,13 +14,11 @@ import msgspec
 
 from kcensus.agents.messages import MAX_ERROR, MAX_PROCESSES, Question, Reply, Settings, check
 from kcensus.agents.places import Chosen
-from kcensus.limits.children import KEEP_MEMORY, connected
+from kcensus.limits.children import KEEP_MEMORY, connected, end
 from kcensus.text import bounded, printable
 
 _PROGRAM = "from kcensus.agents import worker; worker.main()"
 _MAX_MESSAGE = 4 << 20
-_GRACE = 5.0
-"""Seconds for a killed process to end; one that waits for a dead server never does."""
 
 Key = tuple[Chosen, ...]
 
@@ -54,10 +52,8 @@ class _Process:
 
         The connection is closed when the thread that waits for a message lets go of it.
         """
-        self.process.kill()
-        with anyio.move_on_after(_GRACE, shield=True):
-            await anyio.to_thread.run_sync(self.process.wait, abandon_on_cancel=True)
-        return self.process.returncode
+        with anyio.CancelScope(shield=True):
+            return await anyio.to_thread.run_sync(end, self.process)
 
 
 class Pool:

@@ -71,6 +71,10 @@ def each(work: Callable[[int], T], tasks: int, jobs: int) -> Iterator[T]:
         codes = {-code for worker in workers if (code := worker.exitcode or 0) < 0}
         # The pool terminates the other workers when one of them dies.
         raise killed(min(codes - {signal.SIGTERM}, default=int(signal.SIGTERM))) from error
+    except BaseException:  # nobody waits for further results
+        for worker in workers:
+            worker.kill()
+        raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
         _work = None

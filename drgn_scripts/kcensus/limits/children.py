@@ -9,11 +9,14 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from multiprocessing.connection import Connection
 
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
 """Environment for glibc: a process uses freed memory again, which the system need not clear. That
 of Dask's workers, which their children inherit, gives back all but 64 KiB."""
+_GRACE = 5.0
+"""Seconds for a killed process to end; one that waits for a dead server never does."""
 _PR_SET_PDEATHSIG = 1
 """Of prctl(2)."""
 _WITHOUT_DIRECTORY = "import sys; sys.path[:] = filter(None, sys.path); "
@@ -52,6 +55,14 @@ def connected(
             env=environment() | variables,
         )
     return process, Connection(ours.detach())
+
+
+def end(process: subprocess.Popen[bytes]) -> int | None:
+    """Kill a process, and return its status; None if it does not end in time."""
+    process.kill()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_GRACE)
+    return process.returncode
 
 
 def end_with(parent: int) -> None:

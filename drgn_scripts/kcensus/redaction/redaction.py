@@ -112,6 +112,7 @@ class Redaction:
         self._pseudonyms = Pseudonyms(key) if key is not None else None
         self._patches: list[Patches] = []
         self._spans = np.empty((0, 2), np.int64)
+        self._missing: list[str] = []
         self.missing: list[str] = []
         """Parts that could not be redacted: one phrase each."""
         self._constants, content = constants(self._kernel)
@@ -122,6 +123,7 @@ class Redaction:
             self._kept.append(log_text(self._kernel))
         if self._pseudonyms is not None:
             self._collect(self._pseudonyms)
+        self._missing = [*self.missing]
 
     def _collect(self, pseudonyms: Pseudonyms) -> None:
         names = UserNames(self._kernel)
@@ -153,6 +155,11 @@ class Redaction:
         if not names.report.complete or names.report.objects_unreadable:
             self.missing.append("names in memory that is corrupt or missing from the dump")
         self._spans = np.array([patches.span for patches in self._patches]).reshape(-1, 2)
+
+    def begin(self) -> None:
+        """Begin a capsule: the recorder may have other pages than at the one before."""
+        self._wiped = None
+        self.missing = [*self._missing]
 
     def __call__(self, first_frame: int, pages: bytearray) -> None:
         """Redact pages in place."""

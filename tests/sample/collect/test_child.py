@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from kcensus.analyses import analyses
-from kcensus.commands.collect.child import _Bounded, _TooLarge, _Work
+from kcensus.commands.collect.child import _Work
+from kcensus.commands.collect.files import Bounded, TooLarge
 from kcensus.commands.collect.order import CAPSULE, FORMS, TIME, Order
 from kcensus.commands.shared.options import Reading
 from kcensus.results import Result
@@ -72,7 +73,7 @@ def test_a_killed_process_has_left_a_report(order: Order) -> None:
     os.ftruncate(file, os.fstat(file).st_size - 100)
     told = Told()
     _Work(replace(order, work="rescue"), told).run()
-    assert told.of("has_report") == [True]
+    assert told.of("form") == [*FORMS]
     size = os.fstat(order.files["report.json"]).st_size
     document = json.loads(os.pread(order.files["report.json"], size, 0))
     assert {*document["analyses"]} == {*analyses()}
@@ -83,8 +84,8 @@ def test_a_killed_process_has_left_a_report(order: Order) -> None:
 
 def test_a_file_does_not_grow_beyond_its_limit() -> None:
     with tempfile.TemporaryFile() as file:
-        bounded = _Bounded(file, 10)
+        bounded = Bounded(file, 10)
         bounded.write(bytes(8))
-        with pytest.raises(_TooLarge):
+        with pytest.raises(TooLarge):
             bounded.write(bytes(3))
         assert bounded.tell() == 8

@@ -72,8 +72,15 @@ def _run(
         None if full else max_time or _SECONDS,
         None if full else max_size or _MAX_BYTES,
     )
-    with progress_bars(reading.no_progress) as progress:
-        accounts, seconds, size = run.collect(case, path, progress)
+    try:
+        with progress_bars(reading.no_progress) as progress:
+            accounts, seconds, size = run.collect(case, path, progress)
+    except run.NothingError as nothing:
+        for account in nothing.accounts:
+            complain(account.error)
+        complain("nothing was written")
+        statuses = {account.status for account in nothing.accounts}
+        return Exit.USAGE if statuses == {Exit.USAGE} else Exit.TARGET
     return _shown(path, accounts, seconds, size)
 
 
@@ -102,7 +109,7 @@ def _shown(path: Path, accounts: Sequence[Account], seconds: float, size: int) -
     for number, account in enumerate(accounts, 1):
         kernel = f", Linux {account.kernel}" if account.kernel else ""
         has = ["report"] * account.has_report + ["capsule"] * bool(account.capsule)
-        click.echo(f"  {number}/ {account.name}{kernel}: {' and '.join(has) or 'nothing'}")
+        click.echo(f"  {number}/ {account.shown}{kernel}: {' and '.join(has) or 'nothing'}")
         for what, why in left_out_of(account):
             complain(f"{number}/ lacks {what}: {why}")
         for module in account.capsule.get("modules_without_debug_info", ()):

@@ -13,7 +13,9 @@ FORMS = ("report.txt", "report.json", "report.html")
 CAPSULE = "case.capsule"
 FIRST = ("waits", "iosched", "kcopyd", "list-lru", "memcgs", "slab", "dentries")
 """Analyses from cheap to dear."""
-TIME, SIZE = "the time limit", "the size limit"
+QUICK = FIRST[:3]
+"""Analyses to run before anything that grows with the machine."""
+TIME, SIZE = "the time limit (--max-time)", "the size limit (--max-size)"
 LIFT = "--full lifts it"
 
 
@@ -29,6 +31,8 @@ class Order:
     reading: Reading
     files: dict[str, int]
     """Descriptors by name; ``sections`` and ``pages`` are not for the archive."""
+    lacking: dict[str, str] = field(default_factory=dict)
+    """Analyses not to run, and why: the capsule lacks them."""
     redact: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
     key: bytes | None = None
@@ -45,7 +49,10 @@ class Account:
 
     spec: str | None
     name: str
-    """As the archive and the screen have it."""
+    """As the archive has it; without a path if that is redacted."""
+    shown: str = ""
+    """As the screen has it."""
+    is_redacted: bool = False
     kernel: str = ""
     format: str = ""
     seconds: dict[str, float] = field(default_factory=dict)
@@ -53,14 +60,26 @@ class Account:
     cpu_seconds: float = 0.0
     analyses: dict[str, str] = field(default_factory=dict)
     """``done``, or why there is no result, by analysis."""
+    kinds: dict[str, str] = field(default_factory=dict)
+    """The same without names of the machine."""
     capsule: dict[str, Any] = field(default_factory=dict)
     left_out: list[tuple[str, str]] = field(default_factory=list)
     """What, and why."""
     error: str = ""
     """Why there is no report."""
-    has_report: bool = False
+    error_kind: str = ""
+    """The same without names of the machine."""
+    status: int = 0
+    """Exit status of the error."""
+    forms: list[str] = field(default_factory=list)
+    """Complete forms of the report."""
     step: str = "starting"
     """What the process does."""
+
+    @property
+    def has_report(self) -> bool:
+        """Return whether there is a report in any form."""
+        return bool(self.forms)
 
     @property
     def is_complete(self) -> bool:

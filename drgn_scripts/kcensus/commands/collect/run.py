@@ -15,27 +15,35 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from kcensus.analyses import analyses
+from kcensus.analyses.failures import OTHER
+from kcensus.commands import Exit
 from kcensus.commands.collect.archive import File, write
 from kcensus.commands.collect.order import CAPSULE, FORMS, LIFT, TIME, Account, Order
 from kcensus.commands.collect.versions import versions
 from kcensus.commands.shared.options import Reading
 from kcensus.limits import is_own_process
-from kcensus.limits.children import connected
-from kcensus.outputs import replacing
+from kcensus.limits.children import connected, end
+from kcensus.outputs import OutputError, replacing
 from kcensus.progress import Progress
 
 _PACKING = 0.06
 """Share of the time that is left for packing the archive, and the seconds it is at least."""
 _MIN_PACKING = 1.0
-_ANALYSES = 0.62
+_ANALYSES = 0.75
 """Share of a target's time after which its analyses stop."""
-_REPORTED = 0.8
+_REPORTED = 0.88
 """Share after which a process without a report is killed, so that one is made of its parts."""
-_RECORDED, _REREAD = 0.75, 0.9
-"""Shares after which a redacted capsule must be complete, and the analyses of it stop."""
+_QUICK = 0.3
+"""Share after which the first analyses of a target stop whose names are redacted."""
+_REREAD, _RENDERED = 0.92, 0.95
+"""The same two shares for the report on a redacted capsule."""
 _OVERHEAD = 64 << 10
 """Bytes of the archive for the README, the manifest and headers."""
 _POLL = 0.2
+_MAX_MESSAGE = 1 << 20
 _BUSY = 0.5
 """Share of a CPU below which other programs have kept this one from it."""
 _PROGRAM = "from kcensus.commands.collect.child import main; main()"
@@ -55,9 +63,18 @@ class Case:
     max_bytes: int | None = None
 
 
+class NothingError(Exception):
+    """There is nothing to write; the targets' accounts say why."""
+
+    def __init__(self, accounts: Sequence[Account]) -> None:
+        super().__init__("there is nothing to write")
+        self.accounts = accounts
+
+
 def collect(case: Case, out: Path, progress: Progress) -> tuple[list[Account], float, int]:
     """Write the archive; return what became of each target, the seconds, and its size.
 
+    :raises NothingError: there is nothing to write; then there is no archive, or the old one, too
     :raises OutputError: it cannot be written; then there is none, or the old one
     """
     begin = _begin()
@@ -74,21 +91,25 @@ def collect(case: Case, out: Path, progress: Progress) -> tuple[list[Account], f
             share = None if left is None else left // others
             now = time.monotonic()
             end = None if until is None else now + (until - now) / others
-            account = Account(spec, _name(spec, number + 1, case))
+            account = Account(spec, *_names(spec, number + 1, case), bool(case.redact))
             accounts.append(account)
             opened = {
                 name: stack.enter_context(tempfile.TemporaryFile(dir=out.parent)).fileno()
                 for name in (*FORMS, CAPSULE, "sections", "pages")
             }
-            with progress.step(f"{number + 1} of {len(case.targets)}: {account.name}", 0):
+            with progress.step(f"{number + 1} of {len(case.targets)}: {account.shown}", 0):
                 _Target(case, account, opened, share, now, end, progress).collect()
             made = [File(number + 1, name, opened[name]) for name in (*FORMS, CAPSULE)]
+            if account.status == Exit.FAILED and not account.has_report:
+                raise OutputError(account.error)  # a full disk: nothing else can be written, too
             made = [each for each in made if each.bytes]
             files += made
             for name in ("sections", "pages"):
                 os.ftruncate(opened[name], 0)
             if left is not None:
                 left = max(left - _stored(made), 0)
+        if not any(each.has_report or each.capsule for each in accounts):
+            raise NothingError(accounts)
         with progress.step("packing the archive", 0):
             facts = {
                 "made_by": "kcensus collect",
@@ -99,7 +120,7 @@ def collect(case: Case, out: Path, progress: Progress) -> tuple[list[Account], f
                 "redacted": list(case.redact),
                 "kept": list(case.keep),
             }
-            size = write(part, files, _redacted(accounts, case), facts)
+            size = write(part, files, _redacted(accounts), facts)
     return accounts, time.monotonic() - begin, size
 
 
@@ -112,29 +133,21 @@ def _begin() -> float:
     return time.monotonic() - age
 
 
-def _name(spec: str | None, number: int, case: Case) -> str:
-    """Return the name of a target; its path may have the name of a host."""
+def _names(spec: str | None, number: int, case: Case) -> tuple[str, str]:
+    """Return the names of a target in the archive and on screen; its path may name a host."""
     from kcensus.text import printable
 
     if spec is None:
-        return "the running kernel"
-    return f"dump {number}" if case.redact else printable(spec)
+        return ("the running kernel",) * 2
+    return f"dump {number}" if case.redact else printable(spec), printable(spec)
 
 
-def _redacted(accounts: Sequence[Account], case: Case) -> list[Account]:
+def _redacted(accounts: Sequence[Account]) -> list[Account]:
     """Return accounts without sentences that may have names."""
-    if not case.redact:
-        return list(accounts)
-    hidden = "failed; the command showed why, with names that are not for this file"
     return [
-        replace(
-            each,
-            error=each.error and hidden,
-            analyses={
-                name: why if why == "done" or TIME in why else hidden
-                for name, why in each.analyses.items()
-            },
-        )
+        replace(each, error=each.error_kind or each.error and OTHER, analyses=each.kinds)
+        if each.is_redacted
+        else each
         for each in accounts
     ]
 
@@ -169,23 +182,41 @@ class _Target:
                 default_limit()
         except TargetError as error:  # before a process takes memory to say so
             self._account.error = str(error)
+            self._account.error_kind = "too little memory"
             return
         if self._case.redact:
             self._collect_redacted()
         else:
             self._collect()
+        self._conclude()
+
+    def _conclude(self) -> None:
+        """Drop what is not complete, and note what is missing."""
         account = self._account
-        if not account.capsule and os.fstat(self._files[CAPSULE]).st_size:  # not complete
+        if not account.capsule and os.fstat(self._files[CAPSULE]).st_size:
             os.ftruncate(self._files[CAPSULE], 0)
             if not any(what == CAPSULE for what, _ in account.left_out):
                 account.left_out.append((CAPSULE, f"writing it exceeds {TIME}; {LIFT}"))
-        if not account.has_report:
-            for name in FORMS:
+        told = {what for what, _ in account.left_out}
+        for name in FORMS:
+            if name not in account.forms:
                 os.ftruncate(self._files[name], 0)
-            account.error = account.error or self._late()
+                if account.has_report and name not in told:
+                    account.left_out.append((name, f"rendering it exceeds {TIME}; {LIFT}"))
+        if not account.has_report and not account.error:
+            account.error = account.error_kind = self._why()
+        if account.kernel:
+            why = account.error_kind or f"not run before {TIME}; {LIFT}"
+            for name in (*analyses(), "patches"):
+                account.analyses.setdefault(name, why)
+                account.kinds.setdefault(name, why)
 
-    def _late(self) -> str:
+    def _why(self) -> str:
+        """Return why there is no report although nothing failed."""
         account = self._account
+        for what, why in account.left_out:
+            if what in (CAPSULE, FORMS[0]):
+                return why
         sentence = f"{account.step} exceeds {TIME}; {LIFT}"
         took = time.monotonic() - self._begin
         if account.cpu_seconds < _BUSY * took:
@@ -196,33 +227,52 @@ class _Target:
         return sentence
 
     def _collect(self) -> None:
-        self._run(self._order("record", _ANALYSES, 1.0), _REPORTED)
+        self._reported(self._order("record", _ANALYSES, 1.0), _REPORTED)
+
+    def _reported(self, order: Order, share: float) -> None:
+        """Run a process that reports; if it does not in time, report what it has kept."""
+        self._run(order, share)
         account = self._account
         if not account.has_report and os.fstat(self._files["sections"]).st_size:
-            account.error, error = "", account.error
-            self._run(self._order("rescue", 1.0, 1.0), None)
-            account.error = account.error or ("" if account.has_report else error)
+            error = account.error, account.error_kind, account.status
+            account.error = account.error_kind = ""
+            self._run(replace(order, work="rescue", until=self._at(1.0)), None)
+            if not account.error and not account.has_report:
+                account.error, account.error_kind, account.status = error
 
     def _collect_redacted(self) -> None:
         """Report on the redacted capsule alone, so that no name comes from elsewhere."""
         account = self._account
-        self._run(self._order("record", _ANALYSES * _RECORDED, _RECORDED), None)
+        self._run(self._order("record", _QUICK, 1.0), None)
         if account.has_report or not account.capsule:  # the target is a redacted capsule
             return
-        failed = {name: why for name, why in account.analyses.items() if why != "done"}
+        account.error = account.error_kind = ""
+        has = account.capsule.get("analyses", ())
+        why = next((why for what, why in account.left_out if what.startswith(CAPSULE)), "")
+        failed = {name: each for name, each in account.analyses.items() if each != "done"}
+        kinds = {name: each for name, each in account.kinds.items() if each != "done"}
+        lacking = {
+            name: kinds.get(name) or f"not in the capsule: {why}"
+            for name in analyses()
+            if name not in has
+        }
         own = account.kernel, account.format
         order = replace(
             self._order("report", _REREAD, 1.0),
             spec=f"/proc/self/fd/{self._files[CAPSULE]}",
             reading=replace(self._case.reading, symbols=(), vmcoreinfo=None, allow_truncated=False),
+            lacking=lacking,
             redact=(),
         )
         if order.max_bytes is not None:
             rest = order.max_bytes - os.fstat(self._files[CAPSULE]).st_size
             order = replace(order, max_bytes=max(rest, 0))
-        self._run(order, None)
+        account.analyses, account.kinds = {}, {}
+        self._reported(order, _RENDERED)
         account.kernel, account.format = own
+        failed.pop("patches", "")  # these are of the second process
         account.analyses |= failed
+        account.kinds |= {name: kinds[name] for name in failed}
 
     def _order(self, work: str, analyses: float, end: float) -> Order:
         return Order(
@@ -266,7 +316,7 @@ class _Target:
             with _steps(self._progress) as show:
                 while not has_ended:
                     if connection.poll(_POLL):
-                        key, value = connection.recv()
+                        key, value = msgspec.json.decode(connection.recv_bytes(_MAX_MESSAGE))
                         has_ended = key == "end"
                         _note(account, key, value)
                         show(account.step)
@@ -275,14 +325,12 @@ class _Target:
                     is_stuck = report_until is not None and now > report_until
                     if is_late or (is_stuck and not account.has_report):
                         break
-        except (EOFError, OSError):
+        except (EOFError, OSError, ValueError):  # of msgspec, too
             if not account.error:
-                account.error = (
-                    f"the process was killed ({account.step}), probably for lack of memory"
-                )
+                account.error_kind = "the process was killed, probably for lack of memory"
+                account.error = f"{account.error_kind} ({account.step})"
         finally:
-            process.kill()
-            process.wait()
+            end(process)
             connection.close()
             used = resource.getrusage(resource.RUSAGE_CHILDREN)
             account.cpu_seconds = round(used.ru_utime + used.ru_stime - cpu, 2)
@@ -290,21 +338,25 @@ class _Target:
 
 def _note(account: Account, key: str, value: Any) -> None:
     """Note what a process has told."""
-    match key:
-        case "analysis":
-            name, why, seconds = value
-            account.analyses[name] = why
-            account.seconds[name] = seconds
-        case "seconds":
-            account.seconds[value[0]] = value[1]
-        case "left_out":
-            account.left_out.append(value)
-        case "error" if account.has_report:
-            account.left_out.append((CAPSULE, value))
-        case "end":
-            pass
-        case _:
-            setattr(account, key, value)
+    match key, value:
+        case "analysis", (str(name), str(why), str(kind), seconds):
+            account.analyses[name], account.kinds[name] = why, kind
+            account.seconds[name] = float(seconds)
+        case "seconds", (str(step), seconds):
+            account.seconds[step] = round(account.seconds.get(step, 0.0) + float(seconds), 3)
+        case "left_out", (str(what), str(why)):
+            account.left_out.append((what, why))
+        case "error", (str(why), str(kind), int(status)):
+            if account.has_report:
+                account.left_out.append((CAPSULE, kind if account.is_redacted else why))
+            else:
+                account.error, account.error_kind, account.status = why, kind, status
+        case "form", str(name) if name in FORMS and name not in account.forms:
+            account.forms.append(name)
+        case "capsule", dict(capsule):
+            account.capsule = capsule
+        case (("kernel" | "format" | "step"), str(text)):
+            setattr(account, key, text)
 
 
 @contextmanager

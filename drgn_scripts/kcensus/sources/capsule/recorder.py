@@ -154,8 +154,11 @@ class Recorder:
         """Whether each page frame was read; a view that changes with each read."""
         return np.frombuffer(self._touched, np.bool_)
 
-    def sample(self, pages: int, level: int) -> tuple[float, float]:
-        """Compress some of the pages; return bytes and seconds per page, 0 without any."""
+    def sample(self, pages: int, level: int, scrub: Scrub | None = None) -> tuple[float, float]:
+        """Compress some of the pages; return bytes and seconds per page, 0 without any.
+
+        :param scrub: as of :meth:`write`
+        """
         frames = np.flatnonzero(self.touched)
         # Neighbours, as they are compressed together in a capsule.
         blocks = max(pages // _SAMPLED, 1)
@@ -164,11 +167,8 @@ class Recorder:
         begin = time.monotonic()
         for start in np.unique(starts):
             some = frames[start : start + _SAMPLED]
-            data = b"".join(
-                page
-                for frame in some.tolist()
-                for page in self._read_pages(frame, np.zeros(1, np.uint32), None)
-            )
+            status = np.zeros(len(some), np.uint32)
+            data = b"".join(self._chunks(some, status, lambda _: None, scrub))
             size += len(zstandard.ZstdCompressor(level=level).compress(data))
             count += len(some)
         seconds = time.monotonic() - begin

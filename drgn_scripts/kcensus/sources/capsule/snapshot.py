@@ -58,6 +58,10 @@ class Snapshot:
             )
         return bytes(self._prog.read(address, count, physical=True))
 
+    def has_room(self, size: int, share: float = 0.5) -> bool:
+        """Return whether bytes fit into a share of the room that is left."""
+        return size <= share * self._left * self._page_size
+
     def take(self, frames: npt.NDArray[np.int64], share: float = 0.5) -> bool:
         """Keep pages at once, so that they are of one moment; return whether there was room.
 
@@ -66,7 +70,7 @@ class Snapshot:
         """
         frames = frames[(frames >= 0) & (frames < len(self._states))]
         frames = frames[self._states[frames] == _UNKNOWN]
-        if len(frames) > share * self._left:
+        if not self.has_room(len(frames) * self._page_size, share):
             return False
         for run in np.split(frames, np.flatnonzero(np.diff(frames) != 1) + 1):
             for start in range(0, len(run), _MAX_RUN):

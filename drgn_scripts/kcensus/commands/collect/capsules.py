@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The capsule of a case: of as many of the first analyses as time and size allow.
+
+Names to redact are found once. That, and writing pages without them, is about half of the time of a
+redacted case; the report is then made from the capsule, and takes about as long as the analyses.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+import numpy as np
+
+from kcensus.commands.collect.files import LEVEL, Bounded, TooLarge
+from kcensus.commands.collect.order import CAPSULE, LIFT, SIZE, TIME, Order
+from kcensus.commands.collect.timing import OutOfTime, alarm
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from kcensus.capsule import Recording
+    from kcensus.progress import Progress
+    from kcensus.reports import Report
+
+_SAMPLE_PAGES = 2048
+_MARGIN = 0.9
+"""Share of the limit of size that an estimate may reach."""
+_SLACK = 1.25
+"""Times an estimate of time that there must be left."""
+_SLABS, _NAMES = 0.25, 0.5
+"""Most shares of the time left to take the slabs, and to find the names to redact."""
+_ANALYSES = 0.4
+"""Share of the time left for analyses, when the names to redact are found."""
+_REPORT, _MIN_REPORT = 0.08, 3.0
+"""Share of the time for opening a redacted capsule and rendering its report, and least seconds."""
+_FOR_REPORT, _MAX_FOR_REPORT = 4, 4 << 20
+"""Part of the size, as a divisor, that the report of a redacted capsule may take; most bytes."""
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """The end of an analysis."""
+
+    name: str
+    seconds: float
+    frames: npt.NDArray[np.int64]
+    """All pages read until then."""
+
+
+class Capsules:
+    """The recording of a target, and its capsule."""
+
+    def __init__(
+        self,
+        order: Order,
+        recording: Recording,
+        progress: Progress,
+        tell: Callable[[str, Any], None],
+    ) -> None:
+        self._order, self._recording = order, recording
+        self._progress, self._tell = progress, tell
+        self._begin = time.monotonic()
+        self._is_prepared = False
+        self._why = ""
+        """Why there can be no capsule."""
+        self._marks: list[_Mark] = []
+
+    def mark(self, name: str, seconds: float) -> None:
+        """Note the end of an analysis."""
+        snapshot = self._recording.recorder.snapshot
+        if snapshot is None or not snapshot.is_full:
+            frames = np.flatnonzero(self._recording.recorder.touched)
+            self._marks.append(_Mark(name, seconds, frames))
+
+    def prepared(self, until: float | None) -> float | None:
+        """Do what longer analyses need, once; return when they must end.
+
+        :param until: when they must end so far
+        """
+        if self._is_prepared:
+            return until
+        self._is_prepared = True
+        if self._recording.target.live:
+            self._take_slabs(until)
+        if not self._order.redact:
+            return until
+        begin, end = time.monotonic(), self._order.until
+        try:
+            with (
+                alarm(None if end is None else begin + _NAMES * (end - begin)),
+                self._progress.step("finding names to redact", 0),
+            ):
+                self._recording.find_names(self._progress)
+        except OutOfTime:
+            self._why = f"finding the names to redact exceeds {TIME}"
+            return begin
+        now = time.monotonic()
+        self._tell("seconds", ("finding names to redact", round(now - begin, 3)))
+        return None if end is None else now + _ANALYSES * (end - now)
+
+    def _take_slabs(self, until: float | None) -> None:
+        now = time.monotonic()
+        had_room, title = True, "taking the slabs"
+        try:
+            with (
+                alarm(None if until is None else now + max(_SLABS * (until - now), 0)),
+                self._progress.step(title, 0),
+            ):
+                had_room = self._recording.take_slabs()
+        except OutOfTime:
+            had_room = False
+        self._tell("seconds", (title, round(time.monotonic() - now, 3)))
+        if not had_room:
+            why = "slabs are of several moments, so that figures of slab and dentries differ more"
+            self._tell("left_out", ("slabs of one moment", f"{why}; {LIFT}"))
+
+    def write(self, made: Report, left: int | None) -> None:
+        """Write the capsule.
+
+        :param made: what the recorded analyses found
+        :param left: bytes that it may take, with the report if that is made from it
+        """
+        if left is not None and self._order.redact:
+            left -= min(left // _FOR_REPORT, _MAX_FOR_REPORT)
+        recording, why = self._recording, self._why
+        recording.probe_patches()
+        count = 0 if why else len(self._marks)
+        begin, bytes_each, seconds_each = 0.0, 0.0, 0.0
+        if count:
+            try:
+                with alarm(self._until(1)):
+                    scrub = recording.find_names(self._progress)
+                    start = time.monotonic()
+                    if scrub is not None:
+                        scrub.begin()
+                        recording.recorder.sample(1, LEVEL, scrub)
+                    begin = time.monotonic() - start
+                    bytes_each, seconds_each = recording.recorder.sample(
+                        _SAMPLE_PAGES, LEVEL, scrub
+                    )
+            except OutOfTime:
+                count, why = 0, f"finding the names to redact exceeds {TIME}"
+        while count:
+            pages, until = len(self._marks[count - 1].frames), self._until(count)
+            needed = _SLACK * (begin + pages * seconds_each)
+            if left is not None and pages * bytes_each > _MARGIN * left:
+                why = f"about {pages * bytes_each / 1e6:,.0f} MB would exceed {SIZE}"
+            elif until is not None and time.monotonic() + needed > until and count > 1:
+                why = f"writing it would exceed {TIME}"
+            else:
+                try:
+                    with alarm(until):
+                        self._write(made, count, left)
+                    break
+                except OutOfTime:
+                    why = f"writing it exceeds {TIME}"
+                except TooLarge:
+                    why = f"it would exceed {SIZE}"
+                os.ftruncate(self._order.files[CAPSULE], 0)
+            count -= 1
+        self._tell_lacking(made, count, why)
+
+    def _until(self, count: int) -> float | None:
+        """Return when a capsule for the first analyses must be complete."""
+        end = self._order.until
+        if end is None or not self._order.redact:
+            return end
+        report = max(_REPORT * (end - self._begin), _MIN_REPORT)
+        return end - report - sum(mark.seconds for mark in self._marks[:count])
+
+    def _tell_lacking(self, made: Report, count: int, why: str) -> None:
+        names = [mark.name for mark in self._marks[:count]]
+        wanted = [each.name for each in made.sections if each.name != "patches"]
+        if lacking := [name for name in wanted if name not in names]:
+            snapshot = self._recording.recorder.snapshot
+            if not why and snapshot is not None and snapshot.is_full:
+                why = "the memory to keep exceeds the limits of size or of free disk space"
+            why = f"{why or f'{TIME} stopped the analyses'}; {LIFT}"
+            self._tell(
+                "left_out", (f"{CAPSULE} for {', '.join(lacking)}" if names else CAPSULE, why)
+            )
+
+    def _write(self, made: Report, count: int, left: int | None) -> None:
+        touched = self._recording.recorder.touched
+        touched[:] = False
+        touched[self._marks[count - 1].frames] = True
+        names = {mark.name for mark in self._marks[:count]}
+        sections = [each for each in made.sections if each.name in names]
+        file, begin, title = self._order.files[CAPSULE], time.monotonic(), "writing the capsule"
+        os.ftruncate(file, 0)
+        with self._progress.step(title, 0), open(os.dup(file), "wb") as out:
+            out.seek(0)
+            done = self._recording.write(
+                cast(BinaryIO, Bounded(out, left)),
+                replace(made, sections=sections),
+                progress=self._progress,
+            )
+        self._tell("seconds", (title, round(time.monotonic() - begin, 3)))
+        self._tell(
+            "capsule",
+            {
+                "analyses": done.analyses,
+                "pages": done.stored,
+                "unreadable_pages": done.unreadable,
+                "modules_without_debug_info": done.lacking,
+                "not_redacted": done.unredacted,
+            },
+        )
