@@ -53,7 +53,8 @@ class _Process:
         The connection is closed when the thread that waits for a message lets go of it.
         """
         with anyio.CancelScope(shield=True):
-            return await anyio.to_thread.run_sync(end, self.process)
+            await anyio.to_thread.run_sync(end, self.process)
+        return self.process.returncode
 
 
 class Pool:

@@ -109,22 +109,35 @@ def test_limits_leave_out_parts(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 @pytest.mark.slow
 def test_nothing_in_time(tmp_path: Path) -> None:
-    """An archive says why there is nothing in it."""
+    """Nothing takes the place of an old archive."""
     path = tmp_path / "case.tar.zst"
-    assert collected("sample", "-o", path, "--max-time", "1s") == Exit.TARGET
-    files = unpacked(path)
-    assert {*files} == {"README.txt", "manifest.json"}
-    assert manifest_of(files)["targets"][0]["error"]
-    assert manifest_of(files)["seconds"] < 10
+    path.write_text("old")
+    assert collected("sample", "-o", path, "--max-time", "1s", "--force") == Exit.TARGET
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == [path.name]
 
 
-def test_a_target_that_is_none(tmp_path: Path) -> None:
-    path, text = tmp_path / "case.tar.zst", tmp_path / "vmcore\x1b[31m"
-    text.write_text("no dump")
-    assert collected(text, "-o", path) == Exit.TARGET
-    files = unpacked(path)
-    assert "\x1b" not in files["README.txt"].decode()
-    assert "\\x1b" in manifest_of(files)["targets"][0]["error"]
+@pytest.mark.parametrize(
+    ("content", "status"),
+    [(b"no dump", Exit.TARGET), (b"", Exit.TARGET), (bytes(999), Exit.TARGET), (None, Exit.USAGE)],
+)
+@pytest.mark.parametrize("options", [(), ("--redact", "names")])
+def test_a_target_that_is_none(
+    content: bytes | None,
+    status: Exit,
+    options: tuple[str, ...],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path, target = tmp_path / "case.tar.zst", tmp_path / "vmcore\x1b[31m"
+    path.write_text("old")
+    if content is not None:
+        target.write_bytes(content)
+    assert collected(target, "-o", path, "--force", *options) == status
+    assert path.read_text() == "old"
+    said = capsys.readouterr()
+    assert (said.out, len(said.err.splitlines())) == ("", 2)
+    assert "\x1b" not in said.err
 
 
 @pytest.mark.parametrize(
@@ -135,6 +148,8 @@ def test_a_target_that_is_none(tmp_path: Path) -> None:
         ["sample", "--full", "--max-size", "5M"],
         ["sample", "-o", "no/such/directory"],
         ["sample", "--max-time", "soon"],
+        ["sample", "--max-time", "0"],
+        ["sample", "-o", "-"],
     ],
 )
 def test_wrong_usage(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,10 +54,13 @@ def _run(
     if full and (max_time or max_size):
         raise click.UsageError("--full lifts both limits; omit --max-time and --max-size.")
     key = key_of(redact_key, redact, keep)
+    if out is not None and str(out) == "-":
+        raise click.UsageError("-o: an archive is a file, not a stream; give a file a name.")
     path = out or Path(time.strftime("kcensus-%Y%m%d-%H%M%S.tar.zst", time.gmtime()))
     targets = _targets(target)
     check_out(targets, path, force)
     from kcensus.commands.collect import run
+    from kcensus.commands.collect.reasons import NO_FILE
     from kcensus.commands.shared.target import progress_bars
     from kcensus.limits import is_own_process, yield_to_others
 
@@ -79,9 +82,14 @@ def _run(
         for account in nothing.accounts:
             complain(account.error)
         complain("nothing was written")
-        statuses = {account.status for account in nothing.accounts}
-        return Exit.USAGE if statuses == {Exit.USAGE} else Exit.TARGET
+        is_wrong = all(each.error_kind == NO_FILE for each in nothing.accounts)
+        return Exit.USAGE if is_wrong else Exit.TARGET
     return _shown(path, accounts, seconds, size)
+
+
+def _duration(text: str) -> int:
+    """Return seconds; a number alone is seconds, too."""
+    return options.interval(f"{text}s" if text.strip().isdecimal() else text)
 
 
 def _targets(target: str | None) -> list[str | None]:
@@ -135,7 +143,10 @@ COMMAND = options.command(
         ),
         options.flag("--full", "Lift the limits of time and size."),
         options.option(
-            "--max-time", "TIME", "Take at most this long, such as 5m.", type=options.interval
+            "--max-time",
+            "TIME",
+            "Take at most this long, such as 5m; a number alone is seconds.",
+            type=_duration,
         ),
         options.option(
             "--max-size",

@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from kcensus.progress import Progress
     from kcensus.reports import Report
 
-_SAMPLE_PAGES = 2048
-_MARGIN = 0.9
-"""Share of the limit of size that an estimate may reach."""
+_SAMPLE_PAGES = 1024
+_MARGIN, _MAX_MARGIN = 0.9, 1.5
+"""Shares of the limit of size that an estimate may reach: the pages of the first analyses can take
+half of the average. Beyond the first, there must be time to try again."""
 _SLACK = 1.25
 """Times an estimate of time that there must be left."""
 _SLABS, _NAMES = 0.25, 0.5
@@ -37,7 +38,7 @@ _ANALYSES = 0.4
 """Share of the time left for analyses, when the names to redact are found."""
 _REPORT, _MIN_REPORT = 0.08, 3.0
 """Share of the time for opening a redacted capsule and rendering its report, and least seconds."""
-_FOR_REPORT, _MAX_FOR_REPORT = 4, 4 << 20
+_FOR_REPORT, _MAX_FOR_REPORT = 8, 4 << 20
 """Part of the size, as a divisor, that the report of a redacted capsule may take; most bytes."""
 
 
@@ -143,12 +144,14 @@ class Capsules:
                         _SAMPLE_PAGES, LEVEL, scrub
                     )
             except OutOfTime:
-                count, why = 0, f"finding the names to redact exceeds {TIME}"
+                count, why = 0, f"writing it without names exceeds {TIME}"
         while count:
             pages, until = len(self._marks[count - 1].frames), self._until(count)
-            needed = _SLACK * (begin + pages * seconds_each)
-            if left is not None and pages * bytes_each > _MARGIN * left:
-                why = f"about {pages * bytes_each / 1e6:,.0f} MB would exceed {SIZE}"
+            needed, size = _SLACK * (begin + pages * seconds_each), pages * bytes_each
+            if left is not None and size > _MARGIN * left:
+                needed *= 2
+            if left is not None and size > _MAX_MARGIN * left and count > 1:
+                why = f"about {size / 1e6:,.1f} MB would exceed {SIZE}"
             elif until is not None and time.monotonic() + needed > until and count > 1:
                 why = f"writing it would exceed {TIME}"
             else:

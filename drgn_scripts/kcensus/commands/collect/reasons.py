@@ -7,9 +7,10 @@ import os
 
 from kcensus.analyses.failures import OTHER, kind_of
 
+NO_FILE = "there is no such file"
 _OF_SENTENCES = {
-    "No such file": "there is no such file",
-    "no such file": "there is no such file",
+    "No such file": NO_FILE,
+    "no such file": NO_FILE,
     "--max-memory": "exceeds the memory limit",
     "of memory available": "too little memory",
     "is a capsule with names": "a capsule with names, which cannot be redacted",

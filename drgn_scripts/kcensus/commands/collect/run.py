@@ -145,7 +145,7 @@ def _names(spec: str | None, number: int, case: Case) -> tuple[str, str]:
 def _redacted(accounts: Sequence[Account]) -> list[Account]:
     """Return accounts without sentences that may have names."""
     return [
-        replace(each, error=each.error_kind or each.error and OTHER, analyses=each.kinds)
+        replace(each, error=each.error_kind or (each.error and OTHER), analyses=each.kinds)
         if each.is_redacted
         else each
         for each in accounts
@@ -267,6 +267,8 @@ class _Target:
         if order.max_bytes is not None:
             rest = order.max_bytes - os.fstat(self._files[CAPSULE]).st_size
             order = replace(order, max_bytes=max(rest, 0))
+        # The list of analyses says it.
+        account.left_out = [each for each in account.left_out if not each[0].startswith(CAPSULE)]
         account.analyses, account.kinds = {}, {}
         self._reported(order, _RENDERED)
         account.kernel, account.format = own
