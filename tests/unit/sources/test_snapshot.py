@@ -22,6 +22,8 @@ from tests.unit.capsules import kernel_with_slabs, target_of
 from tests.unit.fakekernel import DIRECT_MAP, PAGE, FakeKernel
 
 _FRAME = 300
+_FEW = 70
+"""Pages: more than an analysis reads of the machine, and less than twice its array of pages."""
 _ADDRESS = _FRAME * PAGE
 
 
@@ -98,3 +100,18 @@ def test_a_capsule_of_a_changing_kernel(file: int, tmp_path: Path) -> None:
         key: figure.value for key, figure in before.items()
     }
     assert before["slab_bytes"].value not in (None, 0)
+
+
+def test_without_room_for_all_pages_no_slabs_are_taken(file: int, tmp_path: Path) -> None:
+    """What was read before is kept, and has a capsule."""
+    kernel = kernel_with_slabs()
+    target = replace(target_of(kernel), live=True)
+    snapshot = Snapshot(kernel.prog, file, _FEW * PAGE)
+    recording = Recording(target, snapshot=snapshot)
+    made = report(Context.of(recording.target), [analyses()["memcgs"]])
+    kept = int(recording.recorder.touched.sum())
+    assert 0 < kept < _FEW
+    assert not recording.take_slabs()
+    assert not snapshot.is_full
+    path = tmp_path / "case.capsule"
+    assert recording.write(path, made).stored == kept
