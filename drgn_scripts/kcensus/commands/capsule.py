@@ -14,6 +14,9 @@ from kcensus.commands.shared.redacting import check_out, key_of, redacting
 from kcensus.commands.shared.target import chosen_analyses, left_out, opened
 from kcensus.text import printable
 
+PARTS = ("manifest", "types and symbols", "memory")
+"""Of a capsule."""
+
 
 def _create(
     target: str,
@@ -95,6 +98,44 @@ _CREATE = options.command(
 )
 
 
+def _search(target: str, words: tuple[str, ...]) -> Exit:
+    if not words:
+        raise click.UsageError("name at least one WORD, such as the name of the host.")
+    from kcensus import samples
+    from kcensus.sources import TargetError
+    from kcensus.sources.capsule.container import BadCapsule, Reader
+    from kcensus.sources.capsule.contents import contents
+
+    path = target if Path(target).exists() else str(samples.capsule(target) or target)
+    found = {(word, part): 0 for word in words for part in PARTS}
+    try:
+        for part, data in contents(Reader(path)):
+            for word in words:
+                found[word, part] += data.count(word.encode(errors="surrogateescape"))
+    except (BadCapsule, OSError) as error:
+        raise TargetError(f"{printable(target)}: {error}") from None
+    for (word, part), times in found.items():
+        if times:
+            click.echo(f"{printable(word)}: {times:,} times in the {part}")
+    if not any(found.values()):
+        click.echo(f"{printable(target)} has none of these words")
+    return Exit.FINDING if any(found.values()) else Exit.DONE
+
+
+_SEARCH = options.command(
+    "search",
+    _search,
+    [
+        options.target(required=True),
+        click.Argument(["words"], nargs=-1, required=False, metavar="WORD..."),
+    ],
+    "Look for words in all of a capsule, decompressed: its manifest, types and symbols, and memory. "
+    "TARGET is the capsule. Upper and lower case differ. The exit status is 1 if a word is there, "
+    "and 0 if none is.",
+    (("kcensus capsule search case.capsule web01.example.com web01", "is the host in it?"),),
+)
+
+
 COMMAND = options.group(
     "capsule",
     (
@@ -105,5 +146,5 @@ COMMAND = options.group(
         "local variables of kernel functions: addresses, numbers, and possibly part of a path or "
         "of data being copied or encrypted."
     ),
-    [_CREATE],
+    [_CREATE, _SEARCH],
 )

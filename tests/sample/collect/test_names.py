@@ -9,9 +9,10 @@ from pathlib import Path
 import drgn
 import pytest
 
-from kcensus import samples
+from kcensus import cli, samples
 from kcensus.analyses import AnalysisError
 from kcensus.analyses.failures import OTHER, kind_of
+from kcensus.commands import Exit
 from kcensus.reports import section_of
 from kcensus.results import Result
 from tests.sample.collect.test_archive import collected, unpacked
@@ -63,3 +64,17 @@ def test_the_path_of_a_redacted_capsule_stays_here(tmp_path: Path) -> None:
     files = content_of(out)
     assert "1/report.txt" in files
     assert [name for name, data in files.items() if _HOST.encode() in data] == []
+
+
+def test_a_capsule_is_searched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sample = samples.capsule("sample-waits")
+    assert sample is not None
+    parts = take_apart(sample.read_bytes())
+    parts.blocks[-1] = parts.blocks[-1][: -len(_HOST)] + _HOST.encode()
+    path = tmp_path / "case.capsule"
+    path.write_bytes(put_together(parts))
+    assert cli.main(["capsule", "search", str(path), "acme-other-host"]) == Exit.DONE
+    assert cli.main(["capsule", "search", str(path), "acme-other-host", _HOST]) == Exit.FINDING
+    assert _HOST in capsys.readouterr().out
+    assert cli.main(["capsule", "search", str(tmp_path / "none"), _HOST]) == Exit.TARGET
+    assert cli.main(["capsule", "search", str(path)]) == Exit.USAGE

@@ -85,6 +85,32 @@ def test_kdump(home: Path) -> None:
     assert {each["redact"] for each in taken} == {("names",)}
 
 
+def test_kdump_leaves_links_out(home: Path) -> None:
+    crashes = home / "crash"
+    (crashes / "1").mkdir(parents=True)
+    (home / "vmcore").touch()
+    (crashes / "1" / "vmcore").symlink_to(home / "vmcore")
+    (crashes / "2").symlink_to(home)
+    program = str(home / "kcensus" / "bin" / "kcensus")
+    done = run(CONTRIB / "kdump" / "kcensus-kdump", crashes, KCENSUS=program)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert not (home / "words").exists()
+
+
+def test_kdump_tries_once(tmp_path: Path) -> None:
+    """A vmcore that cannot be read has the reason beside it."""
+    program, vmcore = tmp_path / "kcensus", tmp_path / "crash" / "1" / "vmcore"
+    program.write_text("#!/bin/sh\necho truncated >&2\nexit 3\n")
+    program.chmod(0o755)
+    vmcore.parent.mkdir(parents=True)
+    vmcore.touch()
+    script, statuses = CONTRIB / "kdump" / "kcensus-kdump", []
+    for _ in range(2):
+        statuses.append(run(script, tmp_path / "crash", KCENSUS=str(program)).returncode)
+    assert statuses == [3, 0]
+    assert (vmcore.parent / "kcensus-case.failed").read_text() == "truncated\n"
+
+
 def test_sos(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Plugin:
         added: list[tuple[str, dict[str, Any]]] = []

@@ -10,8 +10,15 @@ import pytest
 
 from kcensus import cli
 from kcensus.analyses import analyses
+from kcensus.capsule import Recording
+from kcensus.commands import Exit
+from kcensus.commands.collect.order import SIZE
+from kcensus.reports import Report, Section
+from kcensus.results import Result
+from kcensus.sources import Target
 from tests.lab import Dump
 from tests.sample.collect.test_archive import manifest_of, unpacked
+from tests.unit.capsules import take_apart
 
 pytestmark = pytest.mark.newest
 
@@ -60,3 +67,44 @@ def test_figures_stay(archives: tuple[dict[str, bytes], dict[str, bytes]]) -> No
     plain, redacted = (json.loads(each["1/report.json"]) for each in archives)
     for name in ("slab", "memcgs", "kcopyd", "waits"):
         assert plain["analyses"][name]["summary"] == redacted["analyses"][name]["summary"]
+
+
+def test_the_path_stays_here(
+    mixed_dump: Dump, archives: tuple[dict[str, bytes], dict[str, bytes]]
+) -> None:
+    _, redacted = archives
+    parts = take_apart(redacted["1/case.capsule"])
+    everything = {
+        **redacted,
+        **parts.sections,
+        "memory": b"".join(parts.blocks),
+        "of the capsule": json.dumps(parts.manifest).encode(),
+    }
+    directory = mixed_dump.path.parent.name.encode()
+    assert [name for name, data in everything.items() if directory in data] == []
+
+
+def test_a_small_one_has_the_first_analyses(mixed_dump: Dump, tmp_path: Path) -> None:
+    out = tmp_path / "case.tar.zst"
+    words = ["--redact", "names", "--max-size", "1M", "--max-time", "10m"]
+    assert cli.main(["collect", str(mixed_dump.path), "-o", str(out), *words]) == Exit.INCOMPLETE
+    assert out.stat().st_size <= 1 << 20
+    files = unpacked(out)
+    assert {"1/report.txt", "1/case.capsule"} < {*files}
+    (target,) = manifest_of(files)["targets"]
+    assert {*target["analyses"]} == {*analyses(), "patches"}
+    lacking = {name for name, why in target["analyses"].items() if why != "done"}
+    report = json.loads(files["1/report.json"])
+    assert {"dentries"} <= lacking == {*report["failed"]}
+    assert {*report["analyses"]} >= {"waits"}
+    assert all(SIZE in why for why in report["failed"].values())
+
+
+def test_sentences_of_failures_stay_here(mixed_target: Target, tmp_path: Path) -> None:
+    recording = Recording(mixed_target, redact=["names"])
+    head = Result("report", "vmcore", mixed_target.kernel, False, None)
+    section = Section("slab", None, "no object acme-secret-host", kind="lacks debug info")
+    path = tmp_path / "case.capsule"
+    assert recording.write(path, Report(head, [section])).failed["slab"] == section.error
+    manifest = take_apart(path.read_bytes()).manifest
+    assert manifest["failed"] == {"slab": "lacks debug info"}
