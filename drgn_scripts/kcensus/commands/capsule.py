@@ -129,7 +129,7 @@ _SEARCH = options.command(
         options.target(required=True),
         click.Argument(["words"], nargs=-1, required=False, metavar="WORD..."),
     ],
-    "Look for words in all of a capsule, decompressed: its manifest, types and symbols, and memory. "
+    "Look for words in all of a capsule, decompressed: manifest, types, symbols and memory. "
     "TARGET is the capsule. Upper and lower case differ. The exit status is 1 if a word is there, "
     "and 0 if none is.",
     (("kcensus capsule search case.capsule web01.example.com web01", "is the host in it?"),),

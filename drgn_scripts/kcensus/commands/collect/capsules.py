@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
 
-from kcensus.commands.collect.files import LEVEL, Bounded, TooLarge
+from kcensus.commands.collect.files import LEVEL, Bounded, TooLarge, room_on
 from kcensus.commands.collect.order import CAPSULE, LIFT, SIZE, TIME, Order
 from kcensus.commands.collect.timing import OutOfTime, alarm
+from kcensus.limits import memory
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -38,8 +39,6 @@ _ANALYSES = 0.4
 """Share of the time left for analyses, when the names to redact are found."""
 _REPORT, _MIN_REPORT = 0.08, 3.0
 """Share of the time for opening a redacted capsule and rendering its report, and least seconds."""
-_FOR_REPORT, _MAX_FOR_REPORT = 8, 4 << 20
-"""Part of the size, as a divisor, that the report of a redacted capsule may take; most bytes."""
 
 
 @dataclass(frozen=True)
@@ -123,10 +122,11 @@ class Capsules:
         """Write the capsule.
 
         :param made: what the recorded analyses found
-        :param left: bytes that it may take, with the report if that is made from it
+        :param left: bytes that it may take
         """
-        if left is not None and self._order.redact:
-            left -= min(left // _FOR_REPORT, _MAX_FOR_REPORT)
+        if self._order.redact:
+            # The report comes first, and is made from it; then it may be too large to be sent.
+            left = room_on(self._order.files[CAPSULE], memory.MIN_BYTES)
         recording, why = self._recording, self._why
         recording.probe_patches()
         count = 0 if why else len(self._marks)

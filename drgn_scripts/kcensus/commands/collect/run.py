@@ -21,7 +21,8 @@ from kcensus.analyses import analyses
 from kcensus.analyses.failures import OTHER
 from kcensus.commands import Exit
 from kcensus.commands.collect.archive import File, write
-from kcensus.commands.collect.order import CAPSULE, FORMS, LIFT, TIME, Account, Order
+from kcensus.commands.collect.files import packed_bytes
+from kcensus.commands.collect.order import CAPSULE, FORMS, LIFT, SIZE, TIME, Account, Order
 from kcensus.commands.collect.versions import versions
 from kcensus.commands.shared.options import Reading
 from kcensus.limits import is_own_process
@@ -264,13 +265,17 @@ class _Target:
             lacking=lacking,
             redact=(),
         )
-        if order.max_bytes is not None:
-            rest = order.max_bytes - os.fstat(self._files[CAPSULE]).st_size
-            order = replace(order, max_bytes=max(rest, 0))
         # The list of analyses says it.
         account.left_out = [each for each in account.left_out if not each[0].startswith(CAPSULE)]
         account.analyses, account.kinds = {}, {}
         self._reported(order, _RENDERED)
+        capsule = self._files[CAPSULE]
+        if self._max_bytes is not None and account.has_report:
+            taken = sum(packed_bytes(self._files[name], 1) for name in account.forms)
+            if os.fstat(capsule).st_size > self._max_bytes - taken:
+                os.ftruncate(capsule, 0)
+                account.capsule = {}
+                account.left_out.append((CAPSULE, f"it exceeds {SIZE}; {LIFT}"))
         account.kernel, account.format = own
         failed.pop("patches", "")  # these are of the second process
         account.analyses |= failed
