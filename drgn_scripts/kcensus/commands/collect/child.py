@@ -93,8 +93,8 @@ def main() -> None:
             import traceback
 
             traceback.print_exc()
-        status, sentence, _ = verdict(error)
-        tell("error", (printable(sentence), reasons.of_target(error, order.spec), int(status)))
+        sentence = verdict(error)[1]
+        tell("error", (printable(sentence), reasons.of_target(error, order.spec)))
     tell("end", True)
     # Programs and pages need no release, and a large one takes time.
     sys.stderr.flush()
@@ -258,7 +258,7 @@ class _Work:
         from kcensus.render.screen import console_for
 
         if not made.results:
-            self._tell("error", ("no analysis has a result",) * 2 + (3,))
+            self._tell("error", ("no analysis has a result",) * 2)
             return
 
         def text(file: Any) -> None:

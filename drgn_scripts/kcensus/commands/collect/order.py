@@ -69,8 +69,8 @@ class Account:
     """Why there is no report."""
     error_kind: str = ""
     """The same without names of the machine."""
-    status: int = 0
-    """Exit status of the error."""
+    no_room: str = ""
+    """Why nothing can be written."""
     forms: list[str] = field(default_factory=list)
     """Complete forms of the report."""
     step: str = "starting"

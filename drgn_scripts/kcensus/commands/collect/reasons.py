@@ -7,6 +7,7 @@ import os
 
 from kcensus.analyses.failures import OTHER, kind_of
 
+NO_ROOM = "the output cannot be written"
 NO_FILE = "there is no such file"
 _OF_SENTENCES = {
     "No such file": NO_FILE,
@@ -24,7 +25,7 @@ _OF_SENTENCES = {
     "corrupt": "is corrupt",
     "is not a ": "is not a dump",
     "not recognized": "is not a dump",
-    "cannot write": "the output cannot be written",
+    "cannot write the output": NO_ROOM,
 }
 
 

@@ -19,10 +19,10 @@ import msgspec
 
 from kcensus.analyses import analyses
 from kcensus.analyses.failures import OTHER
-from kcensus.commands import Exit
 from kcensus.commands.collect.archive import File, write
 from kcensus.commands.collect.files import packed_bytes
 from kcensus.commands.collect.order import CAPSULE, FORMS, LIFT, SIZE, TIME, Account, Order
+from kcensus.commands.collect.reasons import NO_ROOM
 from kcensus.commands.collect.versions import versions
 from kcensus.commands.shared.options import Reading
 from kcensus.limits import is_own_process
@@ -101,8 +101,8 @@ def collect(case: Case, out: Path, progress: Progress) -> tuple[list[Account], f
             with progress.step(f"{number + 1} of {len(case.targets)}: {account.shown}", 0):
                 _Target(case, account, opened, share, now, end, progress).collect()
             made = [File(number + 1, name, opened[name]) for name in (*FORMS, CAPSULE)]
-            if account.status == Exit.FAILED and not account.has_report:
-                raise OutputError(account.error)  # a full disk: nothing else can be written, too
+            if account.no_room:
+                raise OutputError(account.no_room)
             made = [each for each in made if each.bytes]
             files += made
             for name in ("sections", "pages"):
@@ -235,11 +235,11 @@ class _Target:
         self._run(order, share)
         account = self._account
         if not account.has_report and os.fstat(self._files["sections"]).st_size:
-            error = account.error, account.error_kind, account.status
+            error = account.error, account.error_kind
             account.error = account.error_kind = ""
             self._run(replace(order, work="rescue", until=self._at(1.0)), None)
             if not account.error and not account.has_report:
-                account.error, account.error_kind, account.status = error
+                account.error, account.error_kind = error
 
     def _collect_redacted(self) -> None:
         """Report on the redacted capsule alone, so that no name comes from elsewhere."""
@@ -270,7 +270,7 @@ class _Target:
         account.analyses, account.kinds = {}, {}
         self._reported(order, _RENDERED)
         capsule = self._files[CAPSULE]
-        if self._max_bytes is not None and account.has_report:
+        if self._max_bytes is not None and account.forms:
             taken = sum(packed_bytes(self._files[name], 1) for name in account.forms)
             if os.fstat(capsule).st_size > self._max_bytes - taken:
                 os.ftruncate(capsule, 0)
@@ -353,11 +353,13 @@ def _note(account: Account, key: str, value: Any) -> None:
             account.seconds[step] = round(account.seconds.get(step, 0.0) + float(seconds), 3)
         case "left_out", (str(what), str(why)):
             account.left_out.append((what, why))
-        case "error", (str(why), str(kind), int(status)):
+        case "error", (str(why), str(kind)):
+            if kind == NO_ROOM:
+                account.no_room = why
             if account.has_report:
                 account.left_out.append((CAPSULE, kind if account.is_redacted else why))
             else:
-                account.error, account.error_kind, account.status = why, kind, status
+                account.error, account.error_kind = why, kind
         case "form", str(name) if name in FORMS and name not in account.forms:
             account.forms.append(name)
         case "capsule", dict(capsule):
