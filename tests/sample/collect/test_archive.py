@@ -48,7 +48,7 @@ def manifest_of(files: dict[str, bytes]) -> Any:
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("collect") / "case.tar.zst"
-    assert collected("sample-waits", "-o", path) == Exit.DONE
+    assert collected("sample-waits", "-o", path, "--max-time", "10m") == Exit.DONE
     return path
 
 
@@ -97,7 +97,7 @@ def test_an_old_file_stays(archive: Path, capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.slow
 def test_limits_leave_out_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "case.tar.zst"
-    assert collected("sample", "-o", path, "--max-size", "1M") == Exit.DONE
+    assert collected("sample", "-o", path, "--max-size", "1M", "--max-time", "10m") == Exit.DONE
     assert path.stat().st_size <= 1 << 20
     files = unpacked(path)
     assert {*files} > _FORMS
