@@ -47,8 +47,8 @@ def test_patch_validation(monkeypatch: pytest.MonkeyPatch) -> None:
     for place, patch in enumerate(variables["patches"]):
         verdict = kcensus.validate(patch, *targets)
         # Of the other patch, both samples have the limit's code: only the limit differs.
-        expected = "confirmed" if patch == "list-lru-memory" else "inconclusive"
-        assert verdict.summary["verdict"] == expected
+        judged = "confirmed" if patch == "list-lru-memory" else "inconclusive"
+        assert verdict.summary["verdict"] == judged
         before, after, predicted, claimed = (
             float(verdict.result.summary[key].value or 0)
             for key in ("before", "after", "predicted", "claimed_change")

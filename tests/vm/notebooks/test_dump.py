@@ -77,4 +77,8 @@ def test_growth_of_two_dumps_is_no_trend(mixed_dump: Dump, kernel: str, tmp_path
     debug = symbols(path for dump in dumps for path in dump.debug)
     assert cli.main([*arguments, "--no-progress", *debug]) == Exit.DONE
     assert cli.main(["notebook", "growth", str(store), "-o", str(output)]) == Exit.DONE
-    assert forms(check(output), "image/svg+xml") == []
+    # One chart, which says why there is no forecast.
+    assert len(forms(check(output), "image/svg+xml")) == 1
+    result = kcensus.trend(str(store))
+    assert result.tables["growing"].empty
+    assert not result.tables["forecasts"]["expected"].any()
