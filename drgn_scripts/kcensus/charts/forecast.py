@@ -72,9 +72,12 @@ class Forecast:
         return words if self.shows_limit else f"{words}, above this chart"
 
     @property
+    def _recorded(self) -> float:
+        return float(max((values.max() for _, values in self.boots), default=1.0))
+
+    @property
     def _highest(self) -> float:
-        values = [*(values.max() for _, values in self.boots), *self.high, 1.0]
-        return float(max(values))
+        return float(max([self._recorded, *self.high, 1.0]))
 
     @property
     def shows_limit(self) -> bool:
@@ -83,8 +86,9 @@ class Forecast:
 
     @property
     def top(self) -> float:
-        """Highest value of the chart. The band is cut at the limit."""
-        return float(_ROOM * (self.limit_value if self.shows_limit else self._highest))
+        """Highest value of the chart. The band is cut at the limit; records can be above it."""
+        highest = max(self.limit_value, self._recorded) if self.shows_limit else self._highest
+        return float(_ROOM * highest)
 
     def band(self) -> tuple[Floats, Floats, Floats, Floats]:
         """Return times, trend, and the edges of its band, all cut where they reach the limit."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -128,6 +129,13 @@ def test_a_far_limit_is_named_and_not_drawn() -> None:
     assert not made.shows_limit
     assert made.top < 1000
     assert "above" in made.limit_words
+
+
+def test_records_above_the_limit_are_in_the_chart() -> None:
+    made = only(growth(history({SLAB: GIB + 20e6 * np.arange(60)}), "store"))
+    above = replace(made, limit_value=made.boots[0][1].max() / 2)
+    assert above.shows_limit
+    assert above.top > above.boots[0][1].max()
 
 
 def test_without_records_there_is_nothing_to_draw(
