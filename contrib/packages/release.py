@@ -24,7 +24,7 @@ DEBS: dict[str, str | None] = {"3.11": "bookworm", "3.13": "trixie"}
 RPMS: dict[str, str | None] = {"3.12": None, "3.13": "trixie"}
 """Versions of Python with packages, and the Debian where they are tried: 3.12 is that of RHEL."""
 
-_TODO = """
+_REMAINING = """
 What is left for a person, with the files of {place}:
   1. set the version in pyproject.toml and the date in CHANGELOG.md, if this was a rehearsal
   2. install a .rpm where it belongs (RHEL, Fedora, SUSE): here it ran on Debian
@@ -155,7 +155,7 @@ def main() -> None:
     try_all(place, uv, given.python)
     write_sums(place)
     sys.stdout.write((place / "SHA256SUMS").read_text())
-    sys.stdout.write(_TODO.format(place=place.relative_to(ROOT), version=_version()))
+    sys.stdout.write(_REMAINING.format(place=place.relative_to(ROOT), version=_version()))
 
 
 if __name__ == "__main__":

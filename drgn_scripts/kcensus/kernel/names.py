@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import drgn
 from drgn import Object
 from drgn.helpers.linux.kernfs import kernfs_parent
@@ -68,13 +70,7 @@ def cgroup_path(cgroup: Object) -> str:
     # of kernfs; before, a name (RHEL 7, too).
     if hasattr(cgroup, "kn"):
         return kernfs_path(cgroup.kn)
-    names: list[str] = []
-    for _ in range(_MAX_NESTED):
-        if not cgroup.parent:
-            return "/" + "/".join(reversed(names))
-        names.append(decode(cgroup.name.name.string_()))
-        cgroup = cgroup.parent
-    return ""
+    return _path(cgroup, lambda each: each.parent, lambda each: decode(each.name.name.string_()))
 
 
 def kernfs_path(node: Object) -> str:
@@ -82,11 +78,15 @@ def kernfs_path(node: Object) -> str:
 
     :raises drgn.FaultError: a node is unreadable
     """
+    return _path(node, kernfs_parent, lambda each: name_at(each.name))
+
+
+def _path(node: Object, parent: Callable[[Object], Object], name: Callable[[Object], str]) -> str:
     names: list[str] = []
     for _ in range(_MAX_NESTED):
-        above = kernfs_parent(node)
+        above = parent(node)
         if not above:
             return "/" + "/".join(reversed(names))
-        names.append(name_at(node.name))
+        names.append(name(node))
         node = above
     return ""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import signal
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,11 +27,11 @@ def alarm(until: float | None) -> Iterator[None]:
     if until is None:
         yield
         return
-    raised: Callable[[], OutOfTime | None] = lambda: None  # noqa: E731
+    raised: weakref.ref[OutOfTime] | None = None
 
     def stop(*_: Any) -> None:
         nonlocal raised
-        if raised() is not None:
+        if raised is not None and raised() is not None:
             return
         error = OutOfTime()
         raised = weakref.ref(error)
