@@ -81,7 +81,10 @@ def main() -> None:
         limit_share(order.reading.cpu_share)
 
     def tell(key: str, value: Any) -> None:
-        connection.send_bytes(msgspec.json.encode((key, value)))
+        try:
+            connection.send_bytes(msgspec.json.encode((key, value)))
+        except BrokenPipeError:  # the parent was killed: nobody reads what follows
+            os._exit(1)
 
     try:
         _Work(order, tell).run()
