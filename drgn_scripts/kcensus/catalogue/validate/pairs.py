@@ -1,114 +1,34 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Check on pairs of targets, without and with a patch, whether it has the promised effect.
+"""Measure both sides of a pair, and refuse those that cannot be one.
 
 A pair is comparable if memory, CPUs and workload are alike and the uptimes are similar.
 """
 
 from __future__ import annotations
 
-import enum
 import re
-import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-
-from kcensus.catalogue.model import (
-    HAS_IT,
-    LACKS_IT,
-    UNITS,
-    Detected,
-    Metric,
-    Moment,
-    Patch,
-    State,
-    Validation,
-)
+from kcensus.catalogue.model import HAS_IT, LACKS_IT, Detected, Metric, Patch, State, Validation
 from kcensus.catalogue.price import Unmeasured, measure
-from kcensus.human import human, human_ratio, listed
-from kcensus.results import Bound, Figure, Finding, Result, Severity, Unit
-from kcensus.results.tables import (
-    ALWAYS,
-    DATA,
-    NONE,
-    RATIO,
-    TEXT,
-    WIDE,
-    Column,
-    TableSpec,
-    make_tables,
-)
+from kcensus.human import human
+from kcensus.results import Bound, Result, Unit
 
-MIN_CHANGE = 0.1
-"""Least relative change; smaller changes count as noise."""
-_PREDICTED_SHARE = 0.5
-"""Least share of the reduction that the model predicts from BEFORE. The model takes the least
-memory that the patch allows (slabs packed full, lists only where BEFORE has objects), so that a
-kernel with the patch uses more."""
 _MACHINE = (
     ("RAM", "ram_bytes", Unit.BYTES, 0.05),
     ("CPUs", "cpus", Unit.COUNT, 0.0),
     ("uptime", "uptime_seconds", Unit.SECONDS, 0.75),
 )
 """Properties to compare: name, attribute of :class:`Side`, unit, accepted relative difference."""
-_RESAMPLES = 10_000
 _LOGGED = re.compile("bfq|cfq")
 """Names of the queues of schedulers whose messages blktrace records."""
 
 
 class Refused(Exception):
     """Two targets are not a valid pair; the text is one sentence with the reason."""
-
-
-class Verdict(enum.Enum):
-    """The conclusion from all pairs together."""
-
-    CONFIRMED = "confirmed"
-    CONTRADICTED = "contradicted"
-    INCONCLUSIVE = "inconclusive"
-
-
-_SEVERITY = {
-    Verdict.CONFIRMED: Severity.INFO,
-    Verdict.CONTRADICTED: Severity.WARNING,
-    Verdict.INCONCLUSIVE: Severity.NOTICE,
-}
-_NEXT = {
-    Verdict.CONFIRMED: "",
-    Verdict.CONTRADICTED: "Check whether the patch is active, and the workload of both sides the "
-    'same: table "conditions"',
-    Verdict.INCONCLUSIVE: "Add pairs of the same workload with --more",
-}
-"""Next steps."""
-PAIRS = TableSpec("pairs", "Pairs", {
-    "before": Column(TEXT, "", ALWAYS, "Target without the patch.", "before.target"),
-    "after": Column(TEXT, "", ALWAYS, "Target with the patch.", "after.target"),
-    "state_before": Column(TEXT, "patch before", WIDE, "Patch state before.", "before.state.value"),
-    "state_after": Column(TEXT, "patch after", WIDE, "Patch state after.", "after.state.value"),
-    "switch_before": Column(NONE, "", DATA, "Variable that weakens the patch.", "before.switch"),
-    "switch_after": Column(NONE, "", DATA, "Variable that weakens the patch.", "after.switch"),
-    "old": Column(NONE, "figure before", ALWAYS, "Figure that the patch reduces."),
-    "new": Column(NONE, "figure after", ALWAYS, "Figure that the patch reduces."),
-    "change": Column(RATIO, "reduction", ALWAYS, "Share of the figure before."),
-    "useful": Column(NONE, "counts", ALWAYS, "Whether the pair is alike.", "counts"),
-}, "One pair of targets.")  # fmt: skip
-CONDITIONS = TableSpec("conditions", "Conditions of each pair", {
-    "pair": Column(NONE, "", WIDE, "Number of the pair.", "number"),
-    "condition": Column(TEXT, "", ALWAYS, "Property that must be alike.", "condition.what"),
-    "before": Column(TEXT, "", ALWAYS, "Value before.",
-        lambda row: human(row.condition.before, row.condition.unit)),
-    "after": Column(TEXT, "", ALWAYS, "Value after.",
-        lambda row: human(row.condition.after, row.condition.unit)),
-    "alike": Column(TEXT, "", ALWAYS, "Whether the values are alike.",
-        lambda row: {True: "yes", False: "no", None: "unknown"}[row.condition.alike]),
-    "problem": Column(TEXT, "", DATA, "Why the pair proves nothing.",
-        lambda row: row.condition.problem or None),
-}, "One condition of one pair.", rows=lambda pairs: _rows(pairs))  # fmt: skip
-TABLES = (PAIRS, CONDITIONS)
 
 
 @dataclass(frozen=True)
@@ -232,33 +152,6 @@ class Pair:
         if not self.old or self.predicted is None:
             return None
         return (self.old - self.predicted) / self.old
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """The verdict, with its basis."""
-
-    verdict: Verdict
-    reasons: tuple[str, ...]
-    pairs: tuple[Pair, ...]
-    change: float
-    """Median over pairs, with its 95 % confidence interval :attr:`low` to :attr:`high`."""
-    low: float
-    high: float
-    claimed: float | None
-    """The published change."""
-    predicted: float | None
-    """Median of the changes that the model predicts; None without a prediction."""
-
-    @property
-    def confirmed_from(self) -> float:
-        """Least change that confirms the patch."""
-        return max(MIN_CHANGE, _PREDICTED_SHARE * (self.predicted or 0))
-
-    @property
-    def contradicted_below(self) -> float:
-        """Change below which the patch is contradicted: none, or noise where much is predicted."""
-        return MIN_CHANGE if _PREDICTED_SHARE * (self.predicted or 0) >= MIN_CHANGE else 0.0
 
 
 def look_at(patch: Patch, before: Side, after: Side, *, as_given: bool = False) -> Pair:
@@ -430,200 +323,3 @@ def _condition(
     alike = abs(before - after) <= within * max(before, after)
     problem = f"the sides are not alike: {what} {human(before, unit)} and {human(after, unit)}"
     return Condition(what, before, after, unit, alike, "" if alike else problem)
-
-
-def judge(patch: Patch, pairs: Sequence[Pair]) -> Judgement:
-    """Return the verdict over all pairs that count."""
-    useful = [pair for pair in pairs if pair.counts]
-    reasons = list(dict.fromkeys(problem for pair in pairs for problem in pair.problems))
-    changes = [pair.change for pair in useful or pairs]
-    predictions = [pair.predicted_change for pair in useful or pairs]
-    known = [each for each in predictions if each is not None]
-    low, high = interval(changes)
-    judgement = Judgement(
-        verdict=Verdict.INCONCLUSIVE,
-        reasons=tuple(reasons),
-        pairs=tuple(pairs),
-        change=statistics.median(changes),
-        low=low,
-        high=high,
-        claimed=_claimed(patch, pairs[0].unit),
-        predicted=statistics.median(known) if known else None,
-    )
-    if not useful:
-        return judgement
-    if low >= judgement.confirmed_from and not all(pair.is_switched for pair in useful):
-        return replace(judgement, verdict=Verdict.CONFIRMED)
-    if high <= 0 or high < judgement.contradicted_below:
-        return replace(judgement, verdict=Verdict.CONTRADICTED)
-    return judgement
-
-
-def interval(changes: Sequence[float]) -> tuple[float, float]:
-    """Return the 95% confidence interval of the median, by resampling with a fixed seed."""
-    if len(changes) == 1:
-        return changes[0], changes[0]
-    values = np.sort(np.asarray(changes, float))
-    drawn = np.random.default_rng(0).choice(values, (_RESAMPLES, len(values)))
-    low, high = np.quantile(np.median(drawn, axis=1), (0.025, 0.975))
-    return float(low), float(high)
-
-
-def _claimed(patch: Patch, unit: Unit) -> float | None:
-    claim = patch.validation.claim if patch.validation else ""
-    # A run may also have figures in other units.
-    sizes = [
-        (figure.moment, figure.base)
-        for figure in patch.figures
-        if claim and figure.run == claim and UNITS[figure.unit][0] == unit.value
-    ]
-    before = [size for moment, size in sizes if moment is Moment.BEFORE]
-    after = [size for moment, size in sizes if moment is Moment.AFTER]
-    return 1 - max(after) / max(before) if before and after else None
-
-
-def _claimed_what(patch: Patch) -> str:
-    claim = patch.validation.claim if patch.validation else ""
-    return next(figure.what for figure in patch.figures if claim and figure.run == claim)
-
-
-def validation_result(patch: Patch, judgement: Judgement) -> Result:
-    """Return the verdict on a patch with its figures, pairs and conditions."""
-    validation = patch.validation
-    assert validation is not None
-    pairs = judgement.pairs
-    # Figures and verdict are from the same pairs.
-    shown = [pair for pair in pairs if pair.counts] or pairs
-    sides = [side for pair in pairs for side in (pair.before, pair.after)]
-    result = Result(
-        "validate",
-        f"{patch.id}: "
-        + listed([f"{each.before.target} against {each.after.target}" for each in pairs], 1),
-        ", then ".join(dict.fromkeys(side.kernel for side in sides)),
-        measures=False,
-    )
-    old = statistics.median(pair.old for pair in shown)
-    new = statistics.median(pair.new for pair in shown)
-    predictions = [pair.predicted for pair in shown if pair.predicted is not None]
-    predicted = statistics.median(predictions) if predictions else None
-    what, unit, ratio = validation.metric.what, pairs[0].unit, Unit.RATIO
-    result.summary = {
-        "verdict": Figure(judgement.verdict.value, Unit.TEXT, "verdict"),
-        "before": Figure(old, unit, f"{what} before"),
-        "after": Figure(new, unit, f"{what} after"),
-        "predicted": Figure(predicted, unit, "predicted after"),
-        "change": Figure(judgement.change, ratio, "reduction"),
-        "predicted_change": Figure(judgement.predicted, ratio, "predicted reduction"),
-        "confirmed_from": Figure(judgement.confirmed_from, ratio, "confirmed from a reduction of"),
-        "contradicted_below": Figure(
-            judgement.contradicted_below, ratio, "contradicted below a reduction of"
-        ),
-        "claimed_change": Figure(judgement.claimed, ratio, "published reduction"),
-        "pairs": Figure(len(pairs), Unit.COUNT, "pairs"),
-    }
-    if len(pairs) > 1:
-        result.summary |= {
-            "change_low": Figure(judgement.low, ratio, "reduction, 95% confidence, low"),
-            "change_high": Figure(judgement.high, ratio, "reduction, 95% confidence, high"),
-        }
-    result.tables = make_tables((_pairs(pairs, validation.switch), CONDITIONS), pairs)
-    result.findings = [_finding(patch, judgement, old, new)]
-    result.gaps = [
-        replace(gap, what=f"{gap.what} ({name} on {side.target})")
-        for side in sides
-        for name, other in side.results.items()
-        for gap in other.gaps
-    ]
-    return result
-
-
-def _less(reduction: float) -> str:
-    return f"{human_ratio(abs(reduction))} {'less' if reduction >= 0 else 'more'}"
-
-
-def _finding(patch: Patch, judgement: Judgement, old: float, new: float) -> Finding:
-    validation, first = patch.validation, judgement.pairs[0]
-    assert validation is not None
-    change = _less(judgement.change)
-    before, after = human(old, first.unit), human(new, first.unit)
-    reasons = list(judgement.reasons)
-    if judgement.verdict is not Verdict.INCONCLUSIVE:
-        useful = [pair for pair in judgement.pairs if pair.counts]
-        what = "the pair is" if len(useful) == 1 else f"{len(useful)} pairs are"
-        conditions = [condition for pair in useful for condition in pair.conditions]
-        unknown = dict.fromkeys(one.what for one in conditions if one.alike is None)
-        but = f" (unknown: {', '.join(unknown)})" if unknown else ""
-        how = "workload" if first.before.is_trace else "memory, CPUs and workload"
-        reasons.insert(0, f"{what} alike in {how}{but}")
-    # Structures that each node has make a figure of more nodes larger.
-    counted = [pair for pair in judgement.pairs if pair.counts]
-    nodes = {(pair.before.nodes, pair.after.nodes) for pair in counted}
-    reasons += [
-        f"NUMA nodes differ: {one} and {other}"
-        for one, other in sorted({each for each in nodes if all(each) and each[0] != each[1]})
-    ]
-    kernels = {(series_of(pair.before.kernel), series_of(pair.after.kernel)) for pair in counted}
-    reasons += [
-        f"the kernels differ by more than the patch: {one} and {other}"
-        for one, other in sorted(kernels)
-        if one != other
-    ]
-    reasons += dict.fromkeys(pair.note for pair in judgement.pairs if pair.note)
-    if judgement.predicted is not None:
-        reasons.append(f"the model predicts {_less(judgement.predicted)} from BEFORE, at best")
-    is_switched = bool(counted) and all(pair.is_switched for pair in counted)
-    if counted and not is_switched:
-        least, most = (
-            human_ratio(each) for each in (judgement.confirmed_from, judgement.contradicted_below)
-        )
-        reasons.append(
-            f"a reduction of {least} or more confirms the patch, one below {most} contradicts it"
-            if judgement.contradicted_below
-            else f"a reduction of {least} or more confirms the patch, none contradicts it"
-        )
-    if validation.switch and first.before.switch is not None:
-        values = [human(side.switch, Unit.COUNT) for side in (first.before, first.after)]
-        reasons.append(f"{validation.switch} is {values[0]} before and {values[1]} after")
-    no_remedy = _NEXT[judgement.verdict]
-    if is_switched:
-        effect = "limits" if judgement.change >= MIN_CHANGE else "does not limit"
-        reasons.insert(
-            0, f"both sides have {patch.id}: {validation.switch} {effect} {validation.metric.what}"
-        )
-        no_remedy = (
-            "Choose a BEFORE that lacks the patch, or pass --as-given if "
-            f"{validation.switch} of BEFORE switches it off"
-        )
-    if judgement.claimed is not None:
-        reasons.append(
-            f"published, on another machine: {_less(judgement.claimed)} {_claimed_what(patch)}"
-        )
-    return Finding(
-        id=f"patch-{judgement.verdict.value}:{patch.id}",
-        severity=_SEVERITY[judgement.verdict],
-        title=f"{judgement.verdict.value}: {validation.metric.what} {before} before, {after} "
-        f"after, {change}",
-        evidence="; ".join(reasons),
-        no_remedy=no_remedy,
-        # If only the user's word says that the patch differs, something else may be the cause.
-        patch="" if any(pair.is_given for pair in judgement.pairs) else patch.id,
-    )
-
-
-def _rows(pairs: Sequence[Pair]) -> list[SimpleNamespace]:
-    return [
-        SimpleNamespace(number=number, condition=condition)
-        for number, pair in enumerate(pairs, 1)
-        for condition in pair.conditions
-    ]
-
-
-def _pairs(pairs: Sequence[Pair], switch: str) -> TableSpec:
-    """Return the declaration of the table of pairs with the unit of their figure."""
-    columns = dict(PAIRS.columns)
-    for name in ("old", "new"):
-        columns[name] = replace(columns[name], unit=pairs[0].unit)
-    for name in ("before", "after") if switch else ():
-        column = columns[f"switch_{name}"]
-        columns[f"switch_{name}"] = replace(column, label=f"{switch} {name}", show=WIDE)
-    return replace(PAIRS, columns=columns)
