@@ -64,7 +64,9 @@ def write_report(
                 terminal.print_figures(section.result, screen, top, every=every)
                 screen.blank()
         return
-    lines = [(Text(section.name), [_headline(section, screen)]) for section in report.sections]
+    lines = [
+        (Text(section.name), [_headline(section, report, screen)]) for section in report.sections
+    ]
     screen.section("Analyses", lines)
     words = f"{_MORE_LIVE if report.head.live else _MORE}\n{_ONE}"
     if report.capsule:
@@ -100,7 +102,7 @@ def _duration(section: Section) -> tuple[Text, list[Text]]:
     return tag, [Text(f"{section.name}: {words}{seconds}")]
 
 
-def _headline(section: Section, screen: Screen) -> Text:
+def _headline(section: Section, report: Report, screen: Screen) -> Text:
     if section.result is None:
         return Text.assemble(("FAILED", "bold red"), f" {section.error}")
     if section.result.nothing:
@@ -113,6 +115,11 @@ def _headline(section: Section, screen: Screen) -> Text:
         for key in keys
         if key == keys[0] or plain(summary[key].value) != 0 or summary[key].bound is not Bound.EXACT
     ]
+    if section.name == "patches" and report.findings:
+        absent = section.result.summary.get("absent")
+        has_cause = any(finding.patch for _, finding in report.findings)
+        if absent is not None and absent.value and not has_cause:
+            figures.append("none tied to a finding")
     return Text((" · " if screen.is_unicode else " | ").join(figures))
 
 

@@ -30,9 +30,10 @@ _PATCHES = "known problems of this version of the kernel"
 _ASK_MEMORY = ("grep -E 'MemFree|MemAvailable|Slab|SReclaimable|SUnreclaim' /proc/meminfo",)
 _ASK_WAITS = (
     "ps -eo state,pid,etime,wchan:32,args | grep '^D'",
-    "grep . /sys/block/*/stat",
-    "dmesg -T | tail -n 200",
+    "echo w > /proc/sysrq-trigger; dmesg -T | tail -n 500",
 )
+"""The second writes the stacks of waiting tasks to the kernel's log."""
+_ASK_DISKS = ("grep . /sys/block/*/stat /sys/block/*/inflight /sys/block/*/queue/scheduler",)
 _ASK_LOG = ("dmesg -T | tail -n 200",)
 _ASK_TYPES = ("uname -r", "cat /etc/os-release")
 
@@ -137,7 +138,8 @@ def _next(report: Report) -> Iterator[list[str]]:
     elif worst.holds:
         commands, why = _ASK_MEMORY, f": the output of this command as root, {moment}"
     else:
-        commands = _ASK_WAITS
+        is_of_disks = worst.kind.startswith(("requests-", "waits-io"))
+        commands = _ASK_WAITS + _ASK_DISKS * is_of_disks
         why = ", if the problem lasts: the output of these commands as root, twice, a minute apart"
     yield [f"What we need next{why}:"]
     yield [f"{INDENT}{command}" for command in commands]

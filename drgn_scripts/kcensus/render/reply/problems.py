@@ -28,7 +28,8 @@ _URGENCY = {
 _OWN = "kcensus "
 """Beginning of a command that the reader cannot run."""
 _RUN = " Run as root:"
-_STILL = " Only if the machine has not been restarted since, and still hangs{}, run as root:"
+_STILL = " Only if the machine has not been restarted since, and {}, run as root:"
+_HANGS, _RUNS = "still hangs", "these processes still exist"
 _MOMENT = " (numbers of processes and devices are those of that moment)"
 _NUMBERS = re.compile(r"\b(?:kill|ionice)\b|\b\d+:\d+\b")
 """Commands with PIDs, or with numbers of devices."""
@@ -65,9 +66,11 @@ def problems(report: Report) -> Iterator[list[str]]:
         seen.add(finding.kind)
         if finding.severity >= Severity.WARNING:
             urgency = _URGENCY[finding.severity]
-            yield from steps.briefly(finding, f"Also wrong ({urgency}): {about} {title}.")
+            fixed = f" {capital(kernel)}." if (kernel := _fixed_in(finding)) else ""
+            yield from steps.briefly(finding, f"Also wrong ({urgency}): {about} {title}.{fixed}")
         else:
-            lines.append(f"- {about} ({_URGENCY[finding.severity]}; {title})")
+            fixed = f"; {kernel}" if (kernel := _fixed_in(finding)) else ""
+            lines.append(f"- {about} ({_URGENCY[finding.severity]}; {title}{fixed})")
     if more := len(others) - len(shown):
         lines.append(f"- and {more} more.")
     if lines:
@@ -120,8 +123,8 @@ class _Steps:
     report: Report
     given: set[str] = field(default_factory=set)
     """Commands so far."""
-    has_condition: bool = False
-    """Whether the text says when to run commands."""
+    condition: str = ""
+    """The last condition in the text for running commands."""
     lines: int = 0
     """Lines of the steps so far."""
 
@@ -163,11 +166,11 @@ class _Steps:
             return
         (best,) = remedies
         start = f"{start} What to do: {without_commands(best.effect)}."
-        had_condition = self.has_condition
+        before = self.condition
         block = [*self._with_commands(best, finding, start)]
         is_same = bool(best.command) and best.command in self.given
         if is_same or self.lines + sum(map(len, block)) > _MAX_LINES:
-            self.has_condition = had_condition
+            self.condition = before
             block = [[start + (_SAME_STEP if is_same else _ON_REQUEST * bool(best.command))]]
         yield from self._counted(block)
         self.given.add(best.command)
@@ -202,9 +205,11 @@ class _Steps:
             return _REPLACED
         if finding.holds or self.report.head.live:
             return _RUN
-        words = _LIKEWISE if self.has_condition else _STILL
-        self.has_condition = True
-        return words.format(_MOMENT if _NUMBERS.search(remedy.command) else "")
+        # Classes of I/O matter when the disk works again; the tasks alone have to be there.
+        condition = _RUNS if "ionice" in remedy.command else _HANGS
+        moment = _MOMENT if _NUMBERS.search(remedy.command) else ""
+        is_same, self.condition = condition == self.condition, condition
+        return _LIKEWISE.format(moment) if is_same else _STILL.format(condition + moment)
 
 
 def _indented(command: str) -> list[str]:
@@ -215,6 +220,15 @@ def _undetected(finding: Finding) -> str:
     """Return the patch in the evidence: memory does not show whether the kernel has it."""
     patches = () if finding.patch else load().patches
     return next((word for word in _NAMES.findall(finding.evidence) if word in patches), "")
+
+
+def _fixed_in(finding: Finding) -> str:
+    """Return a clause about the kernels with the fix of a further finding; empty without one."""
+    if not (finding.patch and finding.patch_is_fix):
+        return ""
+    packages = finding.patch_packages
+    where = packages if "since " in packages else f"{finding.patch}, {finding.patch_status}"
+    return f"fixed by a newer kernel: {where}"
 
 
 def _fix(finding: Finding, report: Report) -> str:

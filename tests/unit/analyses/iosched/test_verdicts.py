@@ -227,8 +227,8 @@ def test_starved_while_the_device_works(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_higher_class_overtakes_and_the_idle_one_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     (scheduler,) = found_of(monkeypatch, **{"class": REALTIME}).values()
-    assert scheduler.remedies[0].command == "ionice -c best-effort -p 105"
-    assert scheduler.remedies[0].undo == "ionice -c realtime -n 4 -p 105"
+    assert scheduler.remedies[0].command == "ionice -t -c best-effort -p 105"
+    assert scheduler.remedies[0].undo == "ionice -t -c realtime -n 4 -p 105"
     # Without the PIDs, there is no command, but a table of the tasks.
     monkeypatch.setattr(starved_module, "_MAX_PIDS", 0)
     scheduler = found_of(monkeypatch, **{"class": REALTIME})["requests-starved:sda-async"]
@@ -240,11 +240,12 @@ def test_a_higher_class_overtakes_and_the_idle_one_waits(monkeypatch: pytest.Mon
 def test_no_remedy_helps_while_the_device_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = {"class": REALTIME, "allocated": 9.0, "dispatched": 8.0}
     found = found_of(monkeypatch, **driver)
-    (remedy,) = found["requests-starved:sda-async"].remedies
-    (other,) = found_of(monkeypatch, **{"class": REALTIME})["requests-starved:sda-async"].remedies
+    remedy, setter = found["requests-starved:sda-async"].remedies
+    other, same = found_of(monkeypatch, **{"class": REALTIME})["requests-starved:sda-async"].remedies
     assert remedy.command == other.command
     assert "device" in remedy.effect
     assert "device" not in other.effect
+    assert setter == same
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,11 @@ class Figures:
         pairs = np.flatnonzero(self.joins.is_proven & np.append(is_own, np.False_)[self.joins.wait])
         return self.joins.wait[pairs], self.joins.request[pairs]
 
+    def own_waiters(self, rows: Numbers) -> Numbers:
+        """Return the PIDs of the tasks in state D whose own bios are in some requests."""
+        wait, request = self._own_requests(self.waits)
+        return self.waits.pid[wait[np.isin(request, rows)]]
+
     @cached_property
     def awaited(self) -> tuple[Numbers, Numbers]:
         """The request that delays each task most, and the row of its join; -1 without one.
@@ -138,7 +143,10 @@ class Figures:
 
     @cached_property
     def inserted_by(self) -> Numbers:
-        """PID of the task that inserted each request; 0 if unknown, -1 if several."""
+        """PID of the task that inserted each request; 0 if unknown, -1 for a queue of several.
+
+        Bios of other tasks may have been merged into it since.
+        """
         requests = self.requests
         found = np.zeros(len(requests), np.int64)
         for disk, scheduler in enumerate(self.schedulers):

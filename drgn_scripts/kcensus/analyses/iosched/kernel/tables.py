@@ -327,7 +327,7 @@ OWNERS = TableSpec("request_owners", "Requests by task and cgroup", {
     "disk": replace(_DISK, get=lambda groups: groups["name"].first()),
     "pid": Column(NONE, "PID", ALWAYS,
         "Task that inserted the requests, known from queues of BFQ or CFQ, or from direct I/O; "
-        "-1 several, 0 unknown.", unknown=(-1, 0)),
+        "-1 several, 0 unknown. Other tasks' bios may be merged into them.", unknown=(-1, 0)),
     "task": Column(TEXT, "", ALWAYS, "Name of the task.", lambda groups: groups["comm"].first()),
     "cgroup": Column(TEXT, "", ALWAYS, "Cgroup charged for the bios."),
     "owner": Column(TEXT, "ended by", ALWAYS, "bio.bi_end_io of the bios."),

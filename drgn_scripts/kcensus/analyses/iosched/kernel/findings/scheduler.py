@@ -35,8 +35,15 @@ _RUN = 4
 _MAX_PIDS = 64
 """Most PIDs in one command."""
 _LOWER_CLASSES = (
-    "Lower the I/O class of the tasks served first (ionice): `kcensus iosched TARGET --table "
+    "Lower the I/O class of the tasks served first (ionice), and where it was set "
+    "(IOSchedulingClass= of a unit, ionice in a script): `kcensus iosched TARGET --table "
     "request_owners` lists the tasks, or their cgroups"
+)
+_FIND_CLASS = Remedy(
+    effect="Find where the class was set, and set another one there: processes that are started "
+    "later get class realtime again. A program may also set it itself (ioprio_set)",
+    command="grep -rsE 'IOSchedulingClass|ionice' /etc/systemd /run/systemd /usr/lib/systemd "
+    "/etc/cron* /var/spool/cron /etc/rc.local /usr/local/bin /usr/local/sbin",
 )
 _NO_NAME = (
     "Write another scheduler to /sys/block/DISK/queue/scheduler; the name of the disk is damaged "
@@ -77,9 +84,7 @@ def starved(figures: Figures, row: int) -> Iterator[Finding]:
     # If both are equally severe, the order of the dictionary stays.
     for kind, how in sorted(degrees.items(), key=lambda each: -each[1]):
         first = worst[kind]
-        is_kind = figures.is_async(first)
-        same = [each for each in figures.queues_by_disk[row] if figures.is_async(each) == is_kind]
-        served, overdue = first.served_ns / 1e9, sum(queue.overdue for queue in same)
+        served, overdue = first.served_ns / 1e9, sum(queue.overdue for queue in kinds[kind])
         expiry, label = figures.expiry_ns(first) / 1e9, printable(figures.label(first))
         times = figures.times(first)
         times = round(times) if times >= 10 else round(times, 1)
@@ -172,7 +177,8 @@ def _remedies(figures: Figures, queue: Queue, silent: float) -> tuple[Remedy, ..
     :param silent: seconds without a dispatch; switching the scheduler would hang as long
     """
     if figures.is_by_class(queue):
-        return tuple(_delayed(remedy, silent) for remedy in _classes(figures, queue))
+        lowered = tuple(_delayed(remedy, silent) for remedy in _classes(figures, queue))
+        return (*lowered, _FIND_CLASS) if lowered else ()
     name = figures.disks[queue.disk].name
     if (value := _writes_starved(figures, queue)) and _is_plain(name):
         place = f"/sys/block/{name}/queue/iosched/writes_starved"
@@ -216,19 +222,21 @@ def _classes(figures: Figures, queue: Queue) -> tuple[Remedy, ...]:
     rows = figures.rows(queue.disk)
     # Requests of these tasks in the driver overtook it; those in the scheduler will.
     rows = rows[figures.ranks(rows) < 1]
-    pids = np.unique(figures.inserted_by[rows])
-    if pids[0] <= 0 or len(pids) > _MAX_PIDS:
+    # Bios of other tasks may have been merged into a request.
+    known, waiters = figures.inserted_by[rows], figures.own_waiters(rows)
+    pids = np.unique(np.concatenate((known, waiters)))
+    if (known <= 0).any() or len(pids) > _MAX_PIDS:
         return ()
     tasks = _words(pids.tolist())
     levels = np.unique(figures.requests.priority_level[rows])
     return (
         Remedy(
-            command=f"ionice -c best-effort -p {tasks}",
+            command=f"ionice -t -c best-effort -p {tasks}",
             effect="Lower the I/O class of the tasks served first from realtime to best-effort, "
             "the class of the starved queue",
-            risk="the I/O of these tasks waits longer; processes started later may get class "
-            "realtime again",
-            undo=f"ionice -c realtime -n {levels[0]} -p {tasks}" if len(levels) == 1 else "",
+            risk="the I/O of these tasks waits longer; -t passes over tasks that have ended, whose "
+            "numbers may belong to others by now",
+            undo=f"ionice -t -c realtime -n {levels[0]} -p {tasks}" if len(levels) == 1 else "",
             until="the tasks change their class, or exit",
         ),
     )
