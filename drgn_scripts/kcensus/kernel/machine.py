@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 
 import drgn
 from drgn.helpers.linux.panic import panic_message, panic_task
+from drgn.helpers.linux.sched import loadavg
 from drgn.helpers.linux.timekeeping import ktime_get_real_seconds, uptime
 
 from kcensus.arch import name_of
@@ -30,6 +31,7 @@ _RUNS = -1
 _TAINT_DIE = 1 << 7
 _WANTED = re.compile(f"^{_NO_PANIC}|sysrq", re.IGNORECASE)
 """Dumps without a panic, or with one that a user requested."""
+_LOADS = ("minutes_1", "minutes_5", "minutes_15")
 _AFTER_OOPS = 16
 """Lines after an oops that may have its registers."""
 _OF_OOPS = re.compile(r"^(?!Kernel panic).|Fatal exception|Attempted to kill")
@@ -60,6 +62,7 @@ def machine(kernel: Kernel) -> Machine:
         taken_by=taken_by,
         memory=attempt(lambda: memory_use(prog, kernel.ram_bytes)) or {},
         pressure=pressures(kernel),
+        load=attempt(lambda: dict(zip(_LOADS, loadavg(prog), strict=True))) or {},
         is_panic=bool(taken_by) and not _WANTED.search(taken_by),
     )
 

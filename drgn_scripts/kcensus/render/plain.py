@@ -167,7 +167,7 @@ def identity(result: results.Result) -> dict[str, Plain]:
 def origin(result: results.Result) -> dict[str, Plain]:
     """Return the fields of every result in CSV and Parquet: identity, machine, versions."""
     machine = machine_document(result.machine) or {}
-    parts = {name: machine.pop(name, {}) for name in ("memory", "pressure")}
+    parts = {name: machine.pop(name, {}) for name in ("memory", "pressure", "load")}
     return {
         **identity(result),
         **{f"machine_{name}": value for name, value in machine.items()},
@@ -260,7 +260,8 @@ def machine_facts(result: results.Result) -> list[tuple[str, str]]:
     taken = shown_time(machine.time) if machine.time is not None else None
     lines = {
         "Machine": [f"{value}{unit}" for unit, value in sizes if value]
-        + ([] if uptime is None else [f"up {human(uptime, results.Unit.SECONDS)}"]),
+        + ([] if uptime is None else [f"up {human(uptime, results.Unit.SECONDS)}"])
+        + _load_facts(machine),
         "Memory": memory_facts(machine),
         "Pressure": _pressure_facts(machine),
         "Kernel": [
@@ -291,6 +292,11 @@ def memory_facts(machine: results.Machine) -> list[str]:
         for name, size in uses
         if size >= least
     ]
+
+
+def _load_facts(machine: results.Machine) -> list[str]:
+    loads = " ".join(f"{each:.2f}" for each in machine.load.values())
+    return [f"load {loads}"] if loads else []
 
 
 def _pressure_facts(machine: results.Machine) -> list[str]:

@@ -211,6 +211,9 @@ class Machine:
     architecture: str = ""
     """As uname(2) names it."""
     page_size_bytes: int | None = None
+    load: Mapping[str, float] = field(default_factory=dict)
+    """Means of the tasks that ran or waited in state D, as in /proc/loadavg: ``minutes_1``,
+    ``minutes_5``, ``minutes_15``; empty if unknown."""
 
 
 @dataclass

@@ -241,7 +241,9 @@ def test_no_remedy_helps_while_the_device_is_silent(monkeypatch: pytest.MonkeyPa
     driver = {"class": REALTIME, "allocated": 9.0, "dispatched": 8.0}
     found = found_of(monkeypatch, **driver)
     remedy, setter = found["requests-starved:sda-async"].remedies
-    other, same = found_of(monkeypatch, **{"class": REALTIME})["requests-starved:sda-async"].remedies
+    other, same = found_of(monkeypatch, **{"class": REALTIME})[
+        "requests-starved:sda-async"
+    ].remedies
     assert remedy.command == other.command
     assert "device" in remedy.effect
     assert "device" not in other.effect
