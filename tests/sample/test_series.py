@@ -52,6 +52,7 @@ def offline_in_last_boot(rows: pd.DataFrame) -> pd.DataFrame:
     return ordered
 
 
+@pytest.mark.slow
 def test_its_clock_is_named_as_simulated(
     rows: pd.DataFrame, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -97,6 +98,7 @@ def test_trend_is_what_the_guest_did(
     assert row["rate_per_day_high"] - row["rate_per_day_low"] < rate
 
 
+@pytest.mark.slow
 def test_trends_do_not_cross_the_reboot(rows: pd.DataFrame) -> None:
     boots = kcensus.trend(SERIES).tables["boots"]
     assert len(boots) == rows["boot"].nunique() == 2

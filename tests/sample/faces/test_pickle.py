@@ -13,6 +13,8 @@ import pytest
 import kcensus
 from tests.running import document
 
+pytestmark = pytest.mark.slow
+
 
 def _targets() -> tuple[Any, Any]:
     return kcensus.open_target("sample"), kcensus.open_target("sample-after")

@@ -21,6 +21,8 @@ from kcensus.sources import open_target
 from tests.running import document
 from tests.sample.conftest import open_sample
 
+pytestmark = pytest.mark.slow
+
 _CHUNK = 64 << 10
 
 

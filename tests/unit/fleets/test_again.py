@@ -24,6 +24,8 @@ from kcensus.fleets.targets import find
 from kcensus.progress import SilentProgress
 from tests.unit.fleets.told import Ended, Told, content, died, ended, looked, over, rows, told_facts
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:

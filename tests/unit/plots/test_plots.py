@@ -406,7 +406,8 @@ def test_a_report_is_refused_in_one_sentence(report: Report) -> None:
             call(report)
 
 
-@pytest.mark.parametrize("module", [plots, pytest.param(answers, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("module", [plots, answers])
+@pytest.mark.slow
 def test_the_example_runs(module: ModuleType) -> None:
     outcome = doctest.testmod(module)
     assert (outcome.failed, outcome.attempted > 0) == (0, True)

@@ -122,6 +122,7 @@ def full() -> OutputError:
     return OutputError("cannot write to the store 's': No space left on device")
 
 
+@pytest.mark.slow
 def test_failures_do_not_stop_it(
     clock: Clock, recorded: Recorded, capsys: pytest.CaptureFixture[str]
 ) -> None:

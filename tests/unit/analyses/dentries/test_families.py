@@ -37,6 +37,7 @@ def by_key(found: Families) -> dict[int, tuple[object, ...]]:
     return {key: tuple(map(str, rest)) for key, *rest in rows}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shapes", [1, 3])
 @pytest.mark.parametrize("parents", [1, 4])
 def test_families_are_those_of_one_name_at_a_time(shapes: int, parents: int) -> None:

@@ -15,6 +15,8 @@ from kcensus import cli
 from kcensus.commands import Exit
 from tests.unit.faces.cli import Capture, Run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("args", [["--json"], ["--top", "0"], ["--help"]])
 def test_a_closed_pipe_is_not_an_error(

@@ -17,6 +17,8 @@ from kcensus.fleets.tables import utc
 from tests.unit.fleets.report.test_report import HOSTILE, Capture, frame, output
 from tests.unit.fleets.stores import Target, made
 
+pytestmark = pytest.mark.slow
+
 PATH = "/srv/crash/vmcore"
 
 
