@@ -47,6 +47,17 @@ def scan_gaps(slab_map: SlabMap, report: ScanReport, objects: str = "objects") -
     return nonzero_gaps(*_scan_gaps(slab_map, report, objects))
 
 
+def other_scan_gaps(kernel: Kernel, report: ScanReport, objects: str) -> list[Gap]:
+    """Return :func:`scan_gaps` of objects that are a part of an analysis.
+
+    Of an allocator that cannot be read there are none: the reader of the objects has a gap.
+    """
+    try:
+        return scan_gaps(kernel.slab_map, report, objects)
+    except UnsupportedAllocator:
+        return []
+
+
 def _scan_gaps(slab_map: SlabMap, report: ScanReport, objects: str) -> Iterator[Gap]:
     uncounted = f"{objects} in them are not counted"
     effect = f"slabs described there, and the {objects} in them, are not counted"
@@ -67,7 +78,8 @@ def _scan_gaps(slab_map: SlabMap, report: ScanReport, objects: str) -> Iterator[
     reason = "the freelist is torn, or contradicts the counters"
     yield Gap("slabs", reason, report.slabs_torn, effect)
     effect = f"free slots on them are counted as {objects}"
-    yield Gap("freelists of CPUs, or sheaves", "torn or unreadable", report.lists_lost, effect)
+    what = "arrays of free objects" if slab_map.is_slab else "freelists of CPUs, or sheaves"
+    yield Gap(what, "torn or unreadable", report.lists_lost, effect)
 
 
 def shared_gaps(kernel: Kernel) -> list[Gap]:
@@ -233,9 +245,7 @@ def wait_gaps(
         ),
     )
     try:
-        return own + scan_gaps(kernel.slab_map, waits.report, "XFS buffers")
-    except UnsupportedAllocator:
-        return own  # XFS buffers are a subject that cannot be read
+        return own + other_scan_gaps(kernel, waits.report, "XFS buffers")
     except drgn.FaultError:
         effect = "waits for XFS buffers may be missing"
         return [*own, Gap("struct page array", "its place is unreadable", 1, effect)]

@@ -28,8 +28,9 @@ from kcensus.engine.layout import (
 from kcensus.engine.memory import Faults, Words
 from kcensus.engine.rows import factorized
 from kcensus.engine.slub.caches import find_caches
+from kcensus.engine.slub.kmem_caches import SlabCache
 from kcensus.engine.slub.scan import View, allocated, visit
-from kcensus.engine.slub.slabs import ScanReport, SlabCache, SlabMap
+from kcensus.engine.slub.slabs import ScanReport, SlabMap
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.memcgs import memcgs
 from kcensus.kernel.memcg.objcg import SlotOwners

@@ -24,9 +24,9 @@ one is used."""
 
 _PAGE_BYTES, _OBJECT_BYTES, _SMALLEST_BYTES = 4096, 32, 8
 _COUNTS = (
-    (r"nr_slabs|nr_\w*pages|lru_zone_size", _PAGE_BYTES),
+    (r"nr_slabs|total_slabs|nr_\w*pages|lru_zone_size", _PAGE_BYTES),
     (r"nr_(items|jobs|mounts)", _OBJECT_BYTES),  # a dentry, an inode or a job has more
-    (r"total_objects", _SMALLEST_BYTES),
+    (r"(total|free)_objects", _SMALLEST_BYTES),
 )
 """Members that count objects in memory, and the size of the smallest of these objects."""
 _STEP = re.compile(r"([A-Za-z_]\w*)|\[(\d+)\]|(\.)")

@@ -124,7 +124,7 @@ class Kernel:
     def slab_map(self) -> SlabMap:
         """The slab caches, and the slabs of each.
 
-        :raises UnsupportedAllocator: the kernel uses SLAB or SLOB
+        :raises UnsupportedAllocator: the kernel uses SLOB, or SLAB as it was before 3.18
         :raises LookupError: its memory model is not supported, or its debug info is incomplete
         """
         return SlabMap(self.memory, VECTOR_MEMBERS, live=self.live, watcher=self._watcher)

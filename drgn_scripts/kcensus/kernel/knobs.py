@@ -112,6 +112,12 @@ def _has_sysfs_file(kset: str) -> Callable[[Kernel, list[str]], bool]:
     return look_up
 
 
+def _has_slab_file(kernel: Kernel, path: list[str]) -> bool | None:
+    if not kernel.prog.type("struct kmem_cache").has_member("oo"):
+        return False  # only SLUB has files of caches
+    return _has_sysfs_file("slab_kset")(kernel, path)
+
+
 def _kernfs_child(directory: Object, name: bytes) -> Object | None:
     prog = directory.prog_
     if directory.flags & prog["KERNFS_LINK"]:  # a cache merged with others
@@ -167,6 +173,6 @@ def _tree(root: Object) -> Iterator[Object]:
 _LOOK_UPS: dict[str, Callable[[Kernel, list[str]], bool | None]] = {
     "/proc/sys/": _has_sysctl,
     "/sys/module/": _has_sysfs_file("module_kset"),
-    "/sys/kernel/slab/": _has_sysfs_file("slab_kset"),
+    "/sys/kernel/slab/": _has_slab_file,
     "/sys/fs/cgroup/": _has_cgroup_file,
 }

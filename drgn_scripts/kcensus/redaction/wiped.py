@@ -27,6 +27,7 @@ from kcensus.engine.layout import Layout, layout
 from kcensus.engine.memory import Faults, Mask, Numbers, Words
 from kcensus.engine.rows import covered
 from kcensus.engine.slub.caches import find_caches
+from kcensus.engine.slub.free_indexes import used_part
 from kcensus.engine.slub.scan import View, allocated, visit
 from kcensus.engine.slub.slabs import ScanReport, SlabMap
 from kcensus.kernel.arch.readers import readers_of
@@ -77,6 +78,8 @@ def free_slots(slab_map: SlabMap, frames: Mask, report: ScanReport) -> Ranges:
     def look(view: View, _report: ScanReport) -> tuple[Words, Numbers, Numbers]:
         free = ~view.allocated & view.readable[:, None]
         address, cache = view.address()[free], view.cache
+        if slab_map.is_slab:
+            return _around_indexes(view, free)
         following = slab_map.freelist_code.decode(
             view.column("link")[free],
             address + np.uint64(cache.free_offset),
@@ -84,7 +87,7 @@ def free_slots(slab_map: SlabMap, frames: Mask, report: ScanReport) -> Ranges:
         )
         # An object in a sheaf has no freelist pointer, but remains of its former content.
         start = view.slabs.address[np.nonzero(free)[0]]
-        size = view.shape[1] * cache.slot_size + cache.left_pad
+        size = view.shape[1] * cache.slot_size + view.pad
         linked = (following == 0) | ((following >= start) & (following < start + np.uint64(size)))
         link = np.where(linked, cache.free_offset, -1)
         return address, np.full(len(address), cache.slot_size), link
@@ -99,6 +102,21 @@ def free_slots(slab_map: SlabMap, frames: Mask, report: ScanReport) -> Ranges:
         parts += visit(slab_map, slabs[offsets == offset], members, look, report)
     address, size, link = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     return Ranges(address - np.uint64(slab_map.pages.direct_map), size, link)
+
+
+def _around_indexes(view: View, free: Mask) -> tuple[Words, Numbers, Numbers]:
+    """Return the free slots of slabs of SLAB, without the numbers of free slots in one of them."""
+    address = view.address()[free]
+    row = np.nonzero(free)[0]
+    begin, length = used_part(view.memory, view.slabs)
+    begin, end = begin[row], begin[row] + length[row].astype(np.uint64)
+    slot_end = address + np.uint64(view.cache.slot_size)
+    # A slab whose list is elsewhere has whole slots.
+    has_list = (length[row] > 0) & (begin >= address) & (end <= slot_end)
+    first = np.where(has_list, begin, slot_end) - address
+    start = np.concatenate([address, end[has_list]])
+    size = np.concatenate([first, (slot_end - end)[has_list]]).astype(np.int64)
+    return start, size, np.full(len(start), -1)
 
 
 def registers(kernel: Kernel, report: ScanReport) -> Ranges:

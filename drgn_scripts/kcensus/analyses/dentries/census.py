@@ -74,7 +74,7 @@ class DentryCensus:
 
     :param flags: bits of ``d_flags``
     :param wanted: parts of the analysis; members that only other parts need are not read
-    :raises UnsupportedAllocator: the kernel does not use SLUB
+    :raises UnsupportedAllocator: the kernel uses SLOB, or SLAB as it was before 3.18
     :raises LookupError: its dentries cannot be found
     """
 
@@ -273,7 +273,7 @@ class DentryCensus:
         pointers = members["name"]
         # Where each name would be if inline, less the address of its slab.
         slots = np.arange(pointers.shape[1], dtype=np.uint64) * np.uint64(view.cache.slot_size)
-        slots += self.inline + np.uint64(view.cache.left_pad)
+        slots += self.inline + np.uint64(view.pad)
         outside = (pointers - view.slabs.address[:, None]) != slots
         if view.kept is not None:
             outside &= view.kept

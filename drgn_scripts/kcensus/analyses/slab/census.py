@@ -38,8 +38,6 @@ class Controller(enum.Enum):
 class Tally:
     """Numbers over a block of slabs, or over all of them."""
 
-    parked_found: int = 0
-    """Parked objects found in a slab."""
     vectors_unreadable: int = 0
     report: ScanReport = field(default_factory=ScanReport)
     vectors: Faults = field(default_factory=Faults)
@@ -74,6 +72,8 @@ class Census(Tally):
         """Slabs, their pages, slots and allocated objects; shape (nodes, caches)."""
         self.fill = np.zeros((caches, len(FILL)), np.int64)
         """Slabs by fill; shape (caches, len(FILL))."""
+        self.parked = np.zeros(caches, np.int64)
+        """Parked objects found in a slab; shape (caches,)."""
         self.empty_pages, self.sparse_free_bytes = np.zeros((2, caches), np.int64)
         """Pages of slabs without an allocated object, and bytes outside of allocated slots in slabs
         that are less than half full; shape (caches,)."""
@@ -102,7 +102,7 @@ class Census(Tally):
 class SlabCensus:
     """Taker of the census of one kernel.
 
-    :raises UnsupportedAllocator: the kernel does not use SLUB
+    :raises UnsupportedAllocator: the kernel uses SLOB, or SLAB as it was before 3.18
     :raises LookupError: its slabs cannot be found
     """
 
@@ -165,7 +165,7 @@ class SlabCensus:
         part = Part()
         slab_pages = self.slab_map.slab_pages(slabs)
         rows, _ = self.parked.slots(self.slab_map, slabs)
-        part.tally.parked_found = len(rows)
+        part.sums["parked"] = np.unique(slabs.cache[rows], return_counts=True)
         used = slabs.inuse - np.bincount(rows, minlength=len(slabs))
         part.tally.report.slabs_torn = int((used < 0).sum())
         used = np.maximum(used, 0)
@@ -207,7 +207,7 @@ class SlabCensus:
         cache = slabs.cache[vectors.slab].astype(np.int64)
         objects = slabs.objects[vectors.slab].astype(np.int64)
         slot = self.slab_map.column("slot_size").astype(np.int64)[cache]
-        pad = self.slab_map.column("left_pad").astype(np.int64)[cache]
+        pad = self.slab_map.pad(slabs, vectors.slab).astype(np.int64)
         slots_end = start + (pad + objects * slot).astype(np.uint64)
         inside = (vectors.address >= start) & (vectors.address < end)
         # A slab of kmalloc() can also hold its own vector as an object.

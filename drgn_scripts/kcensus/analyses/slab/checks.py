@@ -16,7 +16,7 @@ from kcensus.analyses.slab.figures import NO_MEMCG, NOT_ATTRIBUTED, UNKNOWN_MEMC
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.slab_charges import charged_bytes, charged_source
 from kcensus.kernel.mm.vmstat import page_state, page_state_source
-from kcensus.kernel.slab.counters import reclaimable
+from kcensus.kernel.slab.counters import names_of_counters, reclaimable
 from kcensus.results import Check, Gap, Gauge, Unit, nonzero_gaps
 
 _MAX_NAMED = 10
@@ -32,16 +32,17 @@ def _cache_checks(figures: Figures) -> Iterator[Check]:
     census, counters = figures.census, figures.counters
     slab_map, before = figures.slab_map, figures.counters_before
     slabs, objects = census.slabs.sum(axis=0), census.objects.sum(axis=0)
-    for ours, name in ((slabs, "nr_slabs"), (objects, "total_objects")):
-        source = f"kmem_cache_node.{name}"
-        if counters is None:
+    free = objects - census.active.sum(axis=0) - census.parked
+    counts = {"nr_slabs": slabs, "total_slabs": slabs}
+    counts |= {"total_objects": objects, "free_objects": free}
+    for name in names_of_counters(slab_map):
+        ours, source = counts[name], f"kmem_cache_node.{name}"
+        if counters is None or name not in counters.sums:
             yield Check(f"{name}, all caches", int(ours.sum()), None, source=source)
             continue
-        known, theirs = counters.readable, getattr(counters, name)
+        known, theirs = counters.readable, counters.sums[name]
         all_of_them = "all caches" if known.all() else f"{known.sum()} of {len(known)} caches"
-        earlier = (
-            theirs if before is None else np.where(before.readable, getattr(before, name), theirs)
-        )
+        earlier = theirs if before is None else np.where(before.readable, before.sums[name], theirs)
         differences = np.maximum(
             np.minimum(earlier, theirs) - ours, ours - np.maximum(earlier, theirs)
         )
@@ -142,7 +143,7 @@ def _gaps(figures: Figures) -> Iterator[Gap]:
     yield from scan_gaps(figures.slab_map, census.report)
     reason = "the kmem_cache is not on slab_caches"
     yield Gap("slabs", reason, census.unknown_slabs, "these slabs are not counted")
-    count = len(figures.slab_census.parked.address) - census.parked_found
+    count = len(figures.slab_census.parked.address) - int(census.parked.sum())
     reason = "their slabs are not in the struct page array"
     yield Gap("free objects of CPUs or sheaves", reason, count, "these slabs are not counted")
     reason, effect = reasons(census.vectors), f"objects of these slabs are in the row {NO_MEMCG}"

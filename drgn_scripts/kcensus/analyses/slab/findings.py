@@ -96,6 +96,8 @@ def _size_finding(figures: Figures) -> Iterator[Finding]:
 
 def _tracing(figures: Figures) -> Iterator[Remedy]:
     """Yield a command to count the allocations of the largest unexplained cache by function."""
+    if figures.slab_map.is_slab:
+        return  # slub_debug is of SLUB
     size = np.where(figures.reclaimable, 0, figures.bytes)
     for id_ in _largest(figures, size)[:1]:
         name, severity = figures.caches[id_].name, severity_of(size[id_], figures.kernel.ram_bytes)
@@ -132,7 +134,8 @@ def _waste_findings(figures: Figures) -> Iterator[Finding]:
         name, fill = figures.caches[id_].name, figures.fill[id_]
         sparse, slabs, empty = int(fill[:3].sum()), int(fill.sum()), int(fill[0])
         shrinkable = min(int(figures.empty_bytes[id_]), size)
-        if shrinkable < _WORTH_SHRINKING * size:
+        is_worth = shrinkable >= _WORTH_SHRINKING * size
+        if figures.slab_map.is_slab or not is_worth:
             shrinkable = 0
             severity = Severity(severity - 1)  # nothing to do about it
         used, total = int(figures.active_bytes[id_]), int(figures.bytes[id_])
@@ -169,16 +172,24 @@ def _waste_findings(figures: Figures) -> Iterator[Finding]:
             remedies=remedies,
             no_remedy=""
             if remedies
-            else (
-                "Expect little from reclaim: it frees these objects in the order of their last "
-                "use, so it empties few slabs"
-                if figures.reclaimable[id_]
-                else "End the users of the objects (unmount, close files, end processes): only "
-                "that returns the pages"
-            )
+            else _no_shrinking(figures, id_, has_empty=is_worth)
             + f"; {empty:,} of {slabs:,} slabs are empty, and a slab is freed only with its last "
             "object",
         )
+
+
+def _no_shrinking(figures: Figures, cache: int, *, has_empty: bool) -> str:
+    if has_empty and figures.slab_map.is_slab:
+        return "Wait: SLAB frees empty slabs by itself, some every few seconds"
+    if figures.reclaimable[cache]:
+        return (
+            "Expect little from reclaim: it frees these objects in the order of their last use, so "
+            "it empties few slabs"
+        )
+    return (
+        "End the users of the objects (unmount, close files, end processes): only that returns the "
+        "pages"
+    )
 
 
 def _no_accounting(figures: Figures, severity: Severity, returns: int) -> dict[str, Any]:

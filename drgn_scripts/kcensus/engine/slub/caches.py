@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import itertools
 
-from kcensus.engine.slub.slabs import SlabCache, SlabMap
+from kcensus.engine.slub.kmem_caches import SlabCache
+from kcensus.engine.slub.slabs import SlabMap
 
 _OTHER_NAMES = {
     "cred": "cred_jar",

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import drgn
 import numpy as np
@@ -16,15 +16,19 @@ from kcensus.engine.chase import Damage, Lanes, collect, pointer_step
 from kcensus.engine.gather import gather, gather_arrays
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Numbers, Words
+from kcensus.engine.slub.kmem_caches import SlabCache
 from kcensus.engine.slub.pages import MAX_ORDER
-from kcensus.engine.slub.percpu import cpu_offsets
-from kcensus.engine.slub.slabs import ScanReport, SlabCache, SlabMap, Slabs
+from kcensus.engine.slub.percpu import cpu_offsets, node_ids
+from kcensus.engine.slub.slabs import ScanReport, SlabMap, Slabs
+from kcensus.engine.tags import untagged
 
 Ids: TypeAlias = npt.NDArray[np.int32]
 """Indexes in :attr:`SlabMap.caches`."""
 
 _MAX_SHEAF = 1 << 16
-"""Largest number of objects in a sheaf, or of sheaves in a barn; more is damage."""
+"""Largest number of objects in a sheaf or array, or of sheaves in a barn; more is damage."""
+_KERNEL = np.uint64(1 << 63)
+"""Addresses of the kernel begin here or above."""
 _BLOCK = 1 << 18
 """Per-CPU structures to read at a time: with child caches there can be millions."""
 
@@ -34,7 +38,8 @@ class Parked:
     """Free objects that their slab counts as in use.
 
     They are on the freelist of a CPU (up to 6.19), or in a sheaf of a CPU or of a node's barn
-    (since 6.18). Slabs on percpu partial lists are not affected: their own freelists are complete.
+    (since 6.18); with SLAB, in an array of a CPU or of a node. Slabs on percpu partial lists are
+    not affected: their own freelists are complete.
     """
 
     address: Words
@@ -56,7 +61,7 @@ class Parked:
         row = np.searchsorted(slabs.address, self.address[low:high], side="right") - 1
         at = np.flatnonzero(self.cache[low:high] == slabs.cache[row])
         row, at = row[at], at + low
-        pad = slab_map.column("left_pad")[self.cache[at]]
+        pad = slab_map.pad(slabs, row)
         size = slab_map.column("slot_size")[self.cache[at]]
         distance = self.address[at] - slabs.address[row] - pad
         number = distance // size
@@ -74,6 +79,7 @@ def parked(slab_map: SlabMap, caches: Sequence[SlabCache]) -> Parked:
         search = _Search(slab_map, missing[start : start + block], offsets)
         search.cpu_freelists()
         search.sheaves()
+        search.array_caches()
         known.update(search.by_cache())
     ids = np.array([cache.id for cache in caches], np.int32)
     stores = [known[id_][0] for id_ in ids.tolist()]
@@ -201,12 +207,56 @@ class _Search:
         # A CPU always has a main sheaf: init_percpu_sheaves() fails without memory for one.
         self.lost += [ids[~cpu.readable | (cpu["main"] == 0)], cache[wild]]
         offset = np.uint64(drgn.offsetof(self.prog.type("struct slab_sheaf"), "objects"))
+        self.entries(sheaf[~wild] + offset, sizes["size"][~wild], cache[~wild])
+
+    def entries(self, arrays: Words, sizes: npt.NDArray[Any], ids: Ids, pad: str = "") -> None:
+        """Take the objects in arrays of pointers.
+
+        :param pad: what to add to a pointer, by :meth:`SlabMap.column`
+        """
         word = self.slab_map.word.fields["word"].dtype
-        for size in np.unique(sizes["size"][~wild]).tolist():
-            rows = np.flatnonzero(~wild & (sizes["size"] == size))
-            objects, ok = gather_arrays(self.memory, sheaf[rows] + offset, size, word, self.faults)
-            self.lost.append(cache[rows[~ok]])
-            self.found.append((objects[ok].ravel(), np.repeat(cache[rows[ok]], size)))
+        for size in np.unique(sizes).tolist():
+            rows = np.flatnonzero(sizes == size)
+            objects, ok = gather_arrays(self.memory, arrays[rows], size, word, self.faults)
+            self.lost.append(ids[rows[~ok]])
+            owner = np.repeat(ids[rows[ok]], size)
+            # SLAB marked objects for emergencies by bit 0, up to v4.5 (commit not verified).
+            address = untagged(objects[ok].ravel(), self.memory.tag) & ~np.uint64(1)
+            if pad:
+                address += self.slab_map.column(pad)[owner]
+            self.found.append((address, owner))
+
+    def array_caches(self) -> None:
+        """Take the objects in the arrays of SLAB: of CPUs, of nodes, and on the way to others."""
+        if not self.slab_map.is_slab:
+            return
+        own, own_ids = self.per_cpu("cpu_cache")
+        nodes, node_caches, unknown = self.slab_map.per_node("node", self.caches, self.faults)
+        members = layout(self.prog, "struct kmem_cache_node", ["shared", "alien"])
+        node = gather(self.memory, nodes, members, self.faults)
+        self.lost += [unknown, node_caches[~node.readable]]
+        shared = node["shared"] != 0
+        # Without CONFIG_NUMA, the pointer can be a number with a meaning of its own.
+        has_alien = node["alien"] >= _KERNEL
+        alien, alien_ids = self.aliens(node["alien"][has_alien], node_caches[has_alien])
+        array = np.concatenate([own, node["shared"][shared], alien])
+        ids = np.concatenate([own_ids, node_caches[shared], alien_ids])
+        type_ = self.prog.type("struct array_cache")
+        read = gather(self.memory, array, layout(self.prog, type_, ["avail", "limit"]), self.faults)
+        fits = read.readable & (read["avail"] <= np.minimum(read["limit"], _MAX_SHEAF))
+        self.lost.append(ids[~fits])
+        objects = array[fits] + np.uint64(drgn.offsetof(type_, "entry"))
+        self.entries(objects, read["avail"][fits], ids[fits], "left_pad")
+
+    def aliens(self, tables: Words, ids: Ids) -> tuple[Words, Ids]:
+        """Return the arrays of objects that belong to other nodes, and their caches."""
+        count = node_ids(self.prog)
+        word = self.slab_map.word.fields["word"].dtype
+        pointers, ok = gather_arrays(self.memory, tables, count, word, self.faults)
+        self.lost.append(ids[~ok])
+        offset = drgn.offsetof(self.prog.type("struct alien_cache"), "ac")
+        row, column = np.nonzero(pointers)
+        return pointers[row, column] + np.uint64(offset), ids[row]
 
     def sheaf_capacity(self, ids: Ids) -> Words:
         if not self.cache_type.has_member("sheaf_capacity"):

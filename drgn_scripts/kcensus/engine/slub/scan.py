@@ -17,8 +17,10 @@ from kcensus.engine.chase import Damage, Lanes, chase
 from kcensus.engine.gather import use_of
 from kcensus.engine.layout import Field, Layout, native
 from kcensus.engine.memory import Bytes, Mask, Memory, Numbers, Words
+from kcensus.engine.slub.free_indexes import free_slots
+from kcensus.engine.slub.kmem_caches import SlabCache
 from kcensus.engine.slub.parked import Parked, parked
-from kcensus.engine.slub.slabs import ScanReport, SlabCache, SlabMap, Slabs
+from kcensus.engine.slub.slabs import ScanReport, SlabMap, Slabs
 from kcensus.engine.workers import Columns
 from kcensus.text import printable
 
@@ -115,7 +117,7 @@ def _check_fit(caches: Sequence[SlabCache], columns: Layout) -> None:
 
 @dataclass
 class View:
-    """Slabs of one cache with equally many slots, in memory, as passed by :func:`visit`."""
+    """Slabs of one cache with equally many slots and pad, in memory, as passed by :func:`visit`."""
 
     rows: slice | Numbers
     """Rows among the slabs given to :func:`visit`."""
@@ -125,6 +127,8 @@ class View:
     slabs: Slabs
     cache: SlabCache
     columns: Layout
+    pad: int
+    """Bytes before the first object of each slab."""
     buffer: Bytes
     page_readable: Mask | None
     """Mask over pages; None: all are readable."""
@@ -155,7 +159,7 @@ class View:
 
     def address(self, out: Words | None = None) -> Words:
         """Return addresses of the slots, shape (slabs, slots), in ``out`` if given."""
-        first = self.slabs.address + np.uint64(self.cache.left_pad)
+        first = self.slabs.address + np.uint64(self.pad)
         slots = np.arange(self.shape[1], dtype=np.uint64) * np.uint64(self.cache.slot_size)
         return np.asarray(np.add(first[:, None], slots[None, :], out=out))
 
@@ -217,7 +221,7 @@ class View:
         self, dtype: np.dtype[Any], offset: int, shape: tuple[int, ...], inner: tuple[int, ...]
     ) -> npt.NDArray[Any]:
         strides = self.slab_bytes, self.cache.slot_size, *inner
-        cut = np.ndarray(shape, dtype, self.buffer, self.cache.left_pad + offset, strides)
+        cut = np.ndarray(shape, dtype, self.buffer, self.pad + offset, strides)
         return cut if dtype.isnative else cut.astype(native(dtype))
 
 
@@ -249,7 +253,10 @@ def visit(
         addresses = (own.address[:, None] + step[None, :]).ravel()
         buffer, readable = memory.pages(addresses, part.slabs)
         cache = slab_map.caches[own.cache[0]]
-        view = View(batches[batch], starts[batch], memory, own, cache, columns, buffer, readable)
+        pad = int(slab_map.pad(own[:1])[0])
+        view = View(
+            batches[batch], starts[batch], memory, own, cache, columns, pad, buffer, readable
+        )
         view.kept = _kept(slab_map, view, stores, part)
         return work(view, part)
 
@@ -271,8 +278,10 @@ def visit(
 
 
 def _batches(slab_map: SlabMap, slabs: Slabs) -> Iterator[slice | Numbers]:
-    """Yield rows of slabs to read together: of one cache and one size, a chunk at a time."""
-    kinds = slabs.cache.astype(np.int64) << 32 | slabs.objects
+    """Yield rows of slabs to read together: alike in all of a :class:`View`, a chunk at a time."""
+    kinds = slabs.cache.astype(np.int64) << 16 | slabs.objects
+    if slab_map.is_slab:
+        kinds |= slabs.extra["pad"].astype(np.int64) << 36
     # pd.unique() hashes where NumPy's sorts; there are as many slabs as memory, and few kinds.
     for kind in sorted(pd.unique(kinds).tolist()):
         rows = np.flatnonzero(kinds == kind)
@@ -287,16 +296,18 @@ def _batches(slab_map: SlabMap, slabs: Slabs) -> Iterator[slice | Numbers]:
 def _kept(slab_map: SlabMap, view: View, stores: Parked, report: ScanReport) -> Mask | None:
     """Return :attr:`View.kept`: slots neither on the slab's list, nor parked, nor unreadable."""
     slabs, cache = view.slabs, view.cache
-    rows = np.flatnonzero((slabs.freelist != 0) | (slabs.inuse < slabs.objects))
+    has_free = slabs.inuse < slabs.objects
+    rows = np.flatnonzero(has_free if slab_map.is_slab else has_free | (slabs.freelist != 0))
     parked_slots = stores.slots(slab_map, slabs)
     if not len(rows) and not len(parked_slots[0]) and view.page_readable is None:
         return None
     kept = np.ones(view.shape, np.bool_)
     if len(rows):
-        _drop_listed(slab_map, view, rows, kept, report)
+        torn = (_drop_indexed if slab_map.is_slab else _drop_listed)(slab_map, view, rows, kept)
+        _note_torn(view, rows, kept, torn, report)
     kept[parked_slots] = False
     if view.page_readable is not None:
-        slots = np.arange(view.shape[1]) * cache.slot_size + cache.left_pad
+        slots = np.arange(view.shape[1]) * cache.slot_size + view.pad
         first = slots >> slab_map.memory.page_shift
         last = (slots + cache.object_size - 1) >> slab_map.memory.page_shift
         missing = np.cumsum(~view.page_readable.reshape(len(slabs), -1), axis=1)
@@ -307,15 +318,23 @@ def _kept(slab_map: SlabMap, view: View, stores: Parked, report: ScanReport) -> 
     return kept
 
 
-def _drop_listed(
-    slab_map: SlabMap, view: View, rows: Numbers, kept: Mask, report: ScanReport
-) -> None:
-    """Clear the slots on the freelists of the slabs ``rows`` in ``kept``."""
+def _drop_indexed(slab_map: SlabMap, view: View, rows: Numbers, kept: Mask) -> Mask:
+    """Do what :func:`_drop_listed` does with SLUB, with SLAB."""
+    found = free_slots(slab_map.memory, view.slabs[rows])
+    kept[rows] = ~found.is_free
+    return found.is_torn
+
+
+def _drop_listed(slab_map: SlabMap, view: View, rows: Numbers, kept: Mask) -> Mask:
+    """Clear the slots on the freelists of the slabs ``rows`` in ``kept``.
+
+    :return: mask over ``rows`` of the slabs with a torn freelist
+    """
     cache, slabs, readable = view.cache, view.slabs, view.page_readable
     code, shift = slab_map.freelist_code, slab_map.memory.page_shift
     words = view.buffer.view(slab_map.word.fields["word"].dtype)
-    base = slabs.address[rows] + np.uint64(cache.left_pad)
-    starts = rows * view.slab_bytes + cache.left_pad + cache.free_offset
+    base = slabs.address[rows] + np.uint64(view.pad)
+    starts = rows * view.slab_bytes + view.pad + cache.free_offset
     size, offset = np.uint64(cache.slot_size), np.uint64(cache.free_offset)
     secret = np.uint64(cache.secret)
 
@@ -337,10 +356,17 @@ def _drop_listed(
     for lanes, nodes in chase(heads, step, limit=view.shape[1] + 1, damage=damage):
         number, fits = slot(nodes, lanes)
         kept[rows[lanes[fits]], number[fits]] = False
+    torn = np.zeros(len(rows), np.bool_)
+    torn[damage.lanes()] = True
+    return torn
+
+
+def _note_torn(view: View, rows: Numbers, kept: Mask, torn: Mask, report: ScanReport) -> None:
+    """Note the slabs ``rows`` with another number of free slots than they count."""
+    slabs, readable = view.slabs, view.page_readable
     expected = slabs.objects[rows].astype(np.int64) - slabs.inuse[rows]
     listed = (~kept[rows]).sum(axis=1)
-    torn = listed != expected
-    torn[damage.lanes()] = True
+    torn |= listed != expected
     if readable is not None:
         # In a completely unreadable slab, no object counts as allocated.
         torn &= readable.reshape(len(slabs), -1)[rows].any(axis=1)

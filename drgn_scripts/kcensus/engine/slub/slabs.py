@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The slab caches of a kernel, and an index of their slabs made from the ``struct page`` array.
+"""An index of the slabs of a kernel, made from the ``struct page`` array.
 
-Only SLUB is supported. Linux kernel commits c9929f0e344a ("mm/slob: remove CONFIG_SLOB") (in v6.4)
-and 16a1d968358a ("mm/slab: remove mm/slab.c and slab_def.h") (in v6.8) removed the other two.
+SLUB is supported, and SLAB with the layout of v3.18 and later. Linux kernel commits c9929f0e344a
+("mm/slob: remove CONFIG_SLOB") (in v6.4) and 16a1d968358a ("mm/slab: remove mm/slab.c and
+slab_def.h") (in v6.8) removed all but SLUB.
 """
 
 from __future__ import annotations
@@ -18,143 +19,24 @@ import numpy as np
 import numpy.typing as npt
 from drgn.helpers.linux.slab import get_slab_cache_aliases
 
-from kcensus.engine.chase import circular
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import Layout, LayoutError, Path, layout
 from kcensus.engine.memory import Faults, Mask, Memory, Numbers, Words, add_counts
 from kcensus.engine.rows import rows_of
-from kcensus.engine.slub.pages import MAX_ORDER, PageChunk, PageMap
+from kcensus.engine.slub.kmem_caches import SlabCache, slab_caches
+from kcensus.engine.slub.pages import PageChunk, PageMap
 from kcensus.engine.slub.percpu import node_ids
-from kcensus.engine.strings import c_strings
 from kcensus.engine.tags import untagged
 from kcensus.sources.capsule import NotRecorded
 
-_SLAB_MEMBERS: dict[str, Path] = {
-    "cache": "slab_cache",
-    "freelist": "freelist",
-    "inuse": "inuse",
-    "objects": "objects",
-}
+_SLAB_MEMBERS: dict[str, Path] = {"cache": "slab_cache", "freelist": "freelist"}
+_SLUB: dict[str, Path] = {"inuse": "inuse", "objects": "objects"}
+_SLAB: dict[str, Path] = {"inuse": "active", "first": "s_mem"}
+"""Further members with one of the allocators; up to v5.16, struct page has those of all."""
 
 
 class UnsupportedAllocator(LookupError):
-    """The kernel's slab allocator is not SLUB."""
-
-
-@dataclass(frozen=True)
-class SlabCache:
-    """The members of one ``struct kmem_cache`` needed by scans."""
-
-    id: int
-    """Index in :attr:`SlabMap.caches`."""
-    object: drgn.Object
-    """``struct kmem_cache *``"""
-    name: str
-    """Name as in the kernel; not safe to print."""
-    object_size: int
-    """Bytes requested by the user of the cache."""
-    slot_size: int
-    """Distance of two objects, bytes."""
-    objects_per_slab: int
-    """Slots in a slab of the usual order."""
-    most_objects: int
-    """Most slots in a slab of any order. Before Linux kernel commit 32a6f409b693 ("mm, slub: remove
-    runtime allocation order changes") (in v5.9), the order could be changed at run time."""
-    order: int
-    """Usual order of a slab; under pressure SLUB falls back to a smaller one."""
-    free_offset: int
-    """Offset of the pointer to the next free object in a free object."""
-    secret: int
-    """``kmem_cache.random``, 0 if free list pointers are not obfuscated."""
-    left_pad: int
-    """Bytes before the first object of a slab (``red_left_pad``)."""
-    flags: int
-    refcount: int
-    """Users of the cache: more than one if caches of other names were merged into it."""
-
-    @property
-    def address(self) -> int:
-        """Address of the ``struct kmem_cache``."""
-        return int(self.object.value_())
-
-    @property
-    def is_kmalloc(self) -> bool:
-        """Whether it is one of the caches of kmalloc(), of any kind."""
-        return self.name.startswith("kmalloc-")
-
-    @property
-    def merged(self) -> bool:
-        """Whether the cache serves users of several names."""
-        return self.refcount > 1
-
-
-_CACHE_MEMBERS = {
-    "object_size": "object_size",
-    "slot_size": "size",
-    "oo": "oo.x",
-    "free_offset": "offset",
-    "name": "name",
-    "flags": "flags",
-    "refcount": "refcount",
-}
-_CACHE_OPTIONAL = {
-    # With CONFIG_SLAB_FREELIST_HARDENED, since Linux kernel commit 2482ddec670f ("mm: add SLUB free
-    # list pointer obfuscation") (in v4.14).
-    "secret": "random",
-    # Since Linux kernel commit d86bd1bece6f ("mm/slub: support left redzone") (in v4.6).
-    "left_pad": "red_left_pad",
-    # Until Linux kernel commit 23587f7c5daa ("mm/slub: remove unused kmem_cache_order_objects max")
-    # (in v5.19).
-    "max": "max.x",
-}
-
-
-def _slab_caches(memory: Memory, faults: Faults) -> tuple[list[SlabCache], int, int]:
-    """Return all caches, and the numbers of torn ends of their list and of unusable caches.
-
-    drgn's ``for_each_slab_cache()`` ends in an exception at a torn end, and never on a cycle.
-    """
-    prog = memory.prog
-    type_ = prog.type("struct kmem_cache")
-    members = layout(prog, type_, _CACHE_MEMBERS, _CACHE_OPTIONAL)
-    head = prog["slab_caches"].address_of_().value_()
-    addresses, torn = circular(memory, head, faults, limit=_MAX_CACHES)
-    addresses -= np.uint64(drgn.offsetof(type_, "list"))
-    read = gather(memory, addresses, members, faults)
-    none = np.zeros(len(addresses), np.uint64)
-    numbers: dict[str, npt.NDArray[Any]] = {"secret": none, "left_pad": none, **read.columns}
-    oo = numbers.pop("oo")
-    numbers["order"], numbers["objects_per_slab"] = oo >> 16, oo & 0xFFFF
-    numbers["most_objects"] = np.maximum(oo & 0xFFFF, numbers.pop("max", oo) & 0xFFFF)
-    names = c_strings(memory, numbers.pop("name"), faults)
-    rows = np.flatnonzero(read.readable & _has_possible_geometry(memory, numbers)).tolist()
-    values: dict[str, list[Any]] = {name: column.tolist() for name, column in numbers.items()}
-    caches = [
-        SlabCache(
-            id=id_,
-            object=drgn.Object(prog, prog.pointer_type(type_), value=int(addresses[row])),
-            name=(names[row] or b"?").decode(errors="backslashreplace"),
-            **{name: column[row] for name, column in values.items()},
-        )
-        for id_, row in enumerate(rows)
-    ]
-    # What a cache without its name is for is unknown, such as whether it is one of kmalloc().
-    nameless = sum(not names[row] for row in rows)
-    return caches, torn, len(addresses) - len(rows) + nameless
-
-
-def _has_possible_geometry(memory: Memory, numbers: Mapping[str, npt.NDArray[Any]]) -> Mask:
-    """Return which caches can exist: their numbers determine all bounds of a scan."""
-    names = ("object_size", "slot_size", "free_offset", "left_pad", "order", "objects_per_slab")
-    size, slot, free, pad, order, objects = (numbers[name].astype(np.int64) for name in names)
-    slab = memory.page_size << np.minimum(order, MAX_ORDER)
-    possible: Mask = (order <= MAX_ORDER) & (objects > 0) & (objects * slot <= slab)
-    possible &= (size > 0) & (size <= slot) & (free % 8 == 0) & (free >= 0) & (free <= slot - 8)
-    return possible & (pad >= 0) & (pad < slot)
-
-
-_MAX_CACHES = 1 << 20
-"""Most caches, child caches of memory cgroups included; more are damage."""
+    """The kernel's slab allocator is SLOB, or SLAB of an old kernel."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +51,7 @@ class Slabs:
     inuse: npt.NDArray[np.uint16]
     """Objects in use by the kernel's count, with those in a CPU's free list or in a sheaf."""
     freelist: Words
+    """The first free object, with SLUB; the array of the numbers of free ones, with SLAB."""
     node: npt.NDArray[np.uint16]
     extra: Mapping[str, npt.NDArray[Any]]
 
@@ -268,7 +151,10 @@ class ScanReport:
 
 
 class SlabMap:
-    """The slab allocator of one kernel; raises :class:`UnsupportedAllocator` for SLAB and SLOB."""
+    """The slab allocator of one kernel.
+
+    :raises UnsupportedAllocator: it is SLOB, or SLAB with the layout of a kernel before v3.18
+    """
 
     def __init__(
         self,
@@ -291,22 +177,15 @@ class SlabMap:
         self.shared = shared
         self.live = live
         self.prog = memory.prog
-        if not self.prog.type("struct kmem_cache").has_member("oo"):
-            raise UnsupportedAllocator(
-                "this kernel uses SLAB or SLOB, and only the SLUB allocator is supported"
-            )
+        self.is_slab = _is_slab(self.prog)
+        """Whether it is SLAB rather than SLUB."""
         self.pages = PageMap(memory)
-        # Since Linux kernel commit d122019bf061 ("mm: Split slab into its own type") (in v5.17),
-        # struct slab is a type of its own, which still overlays struct page.
-        try:
-            slab_type = self.prog.type("struct slab")
-        except LookupError:
-            slab_type = self.prog.type("struct page")
-        self.layout = layout(self.prog, slab_type, _SLAB_MEMBERS, extra)
+        members = _SLAB_MEMBERS | (_SLAB if self.is_slab else _SLUB)
+        self.layout = layout(self.prog, _slab_type(self.prog), members, extra)
         self._extra = [name for name in extra or {} if name in self.layout]
         self.faults = Faults()
         """Unreadable pages of the caches' own structures."""
-        self.caches, self.caches_torn, self.caches_damaged = _slab_caches(memory, self.faults)
+        self.caches, self.caches_torn, self.caches_damaged = slab_caches(memory, self.faults)
         self.parked_of: dict[int, tuple[Words, int]] = {}
         """Results of :func:`parked` by cache: addresses, and number of lost lists."""
         self._columns: dict[str, Words] = {}
@@ -353,14 +232,18 @@ class SlabMap:
         def column(name: str) -> npt.NDArray[Any]:
             return self.layout.decode(name, records[name])
 
+        address, cache = self.pages.virt(rows + chunk.start_pfn), self.cache_ids(records["cache"])
+        extra = {name: column(name) for name in self._extra}
+        if self.is_slab:
+            extra["pad"] = self._pads(records["first"] - address, cache)
         slabs = Slabs(
-            address=self.pages.virt(rows + chunk.start_pfn),
-            cache=self.cache_ids(records["cache"]),
-            objects=column("objects").astype(np.uint16),
-            inuse=column("inuse").astype(np.uint16),
+            address=address,
+            cache=cache,
+            objects=self._objects(column, cache),
+            inuse=np.minimum(column("inuse"), 0xFFFF).astype(np.uint16),
             freelist=records["freelist"],
             node=self.pages.node(pages["flags"][rows]),
-            extra={name: column(name) for name in self._extra},
+            extra=extra,
         )
         if self._kfence_pool:
             slabs = slabs[~self._is_kfence(slabs)]
@@ -369,6 +252,37 @@ class SlabMap:
         large = self.pages.large_kmalloc_pages(pages)
         watched = [] if watch is None else [watch(chunk)]
         return Survey(slabs[valid], invalid, large, memmap, watched)
+
+    def _objects(
+        self, column: Callable[[str], npt.NDArray[Any]], cache: npt.NDArray[np.int32]
+    ) -> npt.NDArray[np.uint16]:
+        """Return the slots of each slab."""
+        if not self.is_slab:
+            return column("objects").astype(np.uint16)
+        if not self.caches:
+            return np.ones(len(cache), np.uint16)
+        return self.column("objects_per_slab").astype(np.uint16)[cache]
+
+    def _pads(self, distance: Words, cache: npt.NDArray[np.int32]) -> npt.NDArray[np.uint32]:
+        """Return where objects begin in slabs of SLAB; :data:`_NO_PAD` if that is impossible.
+
+        Slabs of a cache begin at different colours.
+
+        :param distance: from the begin of a slab to its first slot
+        """
+        if not self.caches:
+            return np.zeros(len(distance), np.uint32)
+        used = (self.column("objects_per_slab") * self.column("slot_size"))[cache]
+        end = np.uint64(self.memory.page_size) << self.column("order")[cache]
+        fits = (distance <= end) & (distance + used <= end)
+        pad = distance + self.column("left_pad")[cache]
+        return np.where(fits | (cache < 0), pad, np.uint64(_NO_PAD)).astype(np.uint32)
+
+    def pad(self, slabs: Slabs, rows: slice | Numbers = slice(None)) -> Words:
+        """Return the bytes before the first object of slabs."""
+        if self.is_slab:
+            return np.asarray(slabs.extra["pad"][rows]).astype(np.uint64)
+        return self.column("left_pad")[slabs.cache[rows]]
 
     @cached_property
     def _kfence_pool(self) -> int:
@@ -383,7 +297,9 @@ class SlabMap:
         # Since Linux kernel commit 0ce20dd84089 ("mm: add Kernel Electric-Fence infrastructure")
         # (in v5.12), every other page of a pool looks like a slab of one object to kfree(). It has
         # neither a count nor a freelist; an empty slab has a freelist.
-        bare: Mask = (slabs.objects <= 1) & (slabs.inuse == 0) & (slabs.freelist == 0)
+        bare: Mask = (slabs.inuse == 0) & (slabs.freelist == 0)
+        if not self.is_slab:  # there, each slab has as many objects as its cache says
+            bare &= slabs.objects <= 1
         bare &= slabs.address >= np.uint64(self._kfence_pool)
         return bare
 
@@ -393,6 +309,8 @@ class SlabMap:
         if self.caches:
             most = self.column("most_objects")[slabs.cache]
             valid &= (slabs.objects <= most) | (slabs.cache < 0)
+        if self.is_slab:
+            valid &= slabs.extra["pad"] != _NO_PAD
         return valid & (slabs.node <= max(self.pages.nodes, default=0))
 
     def index(
@@ -424,8 +342,8 @@ class SlabMap:
         if self.live:
             return counted
         try:
-            # Only with CONFIG_SLUB_DEBUG.
-            member = layout(self.prog, "struct kmem_cache_node", {"count": "nr_slabs.counter"})
+            # SLUB has it only with CONFIG_SLUB_DEBUG.
+            member = layout(self.prog, "struct kmem_cache_node", {"count": NR_SLABS})
             nodes, ids, unknown = self.per_node("node", caches, Faults())
         except (LookupError, NotRecorded):
             return counted
@@ -593,6 +511,39 @@ class SlabMap:
         return found
 
 
+def _is_slab(prog: drgn.Program) -> bool:
+    """Return whether the allocator is SLAB rather than SLUB.
+
+    :raises UnsupportedAllocator: it is neither, or too old
+    """
+    cache = prog.type("struct kmem_cache")
+    if cache.has_member("oo"):
+        return False
+    # Since Linux kernel commit bf0dea23a9c0 ("mm/slab: use percpu allocator for cpu cache")
+    # (in v3.18).
+    if cache.has_member("cpu_cache") and _slab_type(prog).has_member("s_mem"):
+        return True
+    raise UnsupportedAllocator(
+        "this kernel uses SLOB, or SLAB as it was before 3.18, whose objects cannot be told; "
+        "`kcensus waits` and `kcensus iosched` work on it"
+    )
+
+
+def _slab_type(prog: drgn.Program) -> drgn.Type:
+    # Since Linux kernel commit d122019bf061 ("mm: Split slab into its own type") (in v5.17),
+    # struct slab is a type of its own, which still overlays struct page.
+    try:
+        type_ = prog.type("struct slab")
+    except LookupError:
+        return prog.type("struct page")
+    # SLAB of old kernels had a type of that name, of which it allocated objects.
+    return type_ if type_.has_member("slab_cache") else prog.type("struct page")
+
+
+NR_SLABS = ("nr_slabs.counter", "total_slabs")
+"""Member of ``kmem_cache_node`` that counts slabs. SLAB has it since Linux kernel commit
+bf00bd345804 ("mm, slab: maintain total slab count instead of active count") (in v4.10)."""
+_NO_PAD = 0xFFFFFFFF
 _KFENCE_BYTES = np.uint64(1 << 29)
 """Of the largest pool: CONFIG_KFENCE_NUM_OBJECTS is 65,535 at most, of two pages each."""
 _SAMPLE = 64

@@ -26,12 +26,13 @@ class Slots:
         """Number of the first slot of each slab, and the number of all slots at the end."""
         np.cumsum(slabs.objects, out=self.first[1:])
         self.dtype: np.dtype[Any] = np.dtype(np.int32 if len(self) < 1 << 31 else np.int64)
-        self._size, self._pad = slab_map.column("slot_size"), slab_map.column("left_pad")
+        self._slab_map = slab_map
+        self._size = slab_map.column("slot_size")
         self._shift = np.uint64(slab_map.memory.page_shift)
         pages, caches = slab_map.slab_pages(slabs), pd.unique(slabs.cache)
         self._regular = all(
             len(slabs) > 0 and bool((column == column[0]).all())
-            for column in (self._size[caches], self._pad[caches], slabs.objects, pages)
+            for column in (self._size[caches], slab_map.pad(slabs), slabs.objects, pages)
         )
         if self._regular:
             # Pages of a slab are a power of two, and aligned to their size.
@@ -83,7 +84,7 @@ class Slots:
             # Nearly always all slabs are alike, and five lookups less.
             cache = self.slabs.cache[0]
             size, distance = self._size[cache], addresses & self._within
-            distance -= self._pad[cache]
+            distance -= self._pads(np.zeros(1, np.int64))
             number = distance // size
             slot: npt.NDArray[Any] = row + number.astype(self.dtype)
             strange = number * size != distance
@@ -91,7 +92,7 @@ class Slots:
         else:
             caches = self.slabs.cache[row]
             size, distance = self._size[caches], addresses - self.slabs.address[row]
-            distance -= self._pad[caches]
+            distance -= self._pads(row)
             number = distance // size
             slot = self.first[row].astype(self.dtype) + number.astype(self.dtype)
             strange = (row < 0) | (number >= self.slabs.objects[row]) | (number * size != distance)
@@ -103,4 +104,7 @@ class Slots:
         row = np.searchsorted(self.first, slots, side="right") - 1
         number = (slots - self.first[row]).astype(np.uint64)
         cache = self.slabs.cache[row]
-        return self.slabs.address[row] + self._pad[cache] + number * self._size[cache]
+        return self.slabs.address[row] + self._pads(row) + number * self._size[cache]
+
+    def _pads(self, row: Numbers) -> Words:
+        return self._slab_map.pad(self.slabs, row)

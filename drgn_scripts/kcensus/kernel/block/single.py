@@ -10,8 +10,9 @@ from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Words
 from kcensus.engine.slub.caches import find_caches
+from kcensus.engine.slub.kmem_caches import SlabCache
 from kcensus.engine.slub.scan import allocated
-from kcensus.engine.slub.slabs import ScanReport, SlabCache
+from kcensus.engine.slub.slabs import ScanReport
 from kcensus.kernel.block.disks import QueueKind, block_devices
 from kcensus.kernel.dm.kcopyd import pool_elements
 from kcensus.kernel.kernel import Kernel

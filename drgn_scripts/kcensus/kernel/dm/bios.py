@@ -14,8 +14,9 @@ from kcensus.engine.gather import gather
 from kcensus.engine.layout import Layout, layout
 from kcensus.engine.memory import Words
 from kcensus.engine.rows import rows_of
+from kcensus.engine.slub.kmem_caches import SlabCache
 from kcensus.engine.slub.scan import allocated
-from kcensus.engine.slub.slabs import ScanReport, SlabCache, SlabMap
+from kcensus.engine.slub.slabs import ScanReport, SlabMap
 from kcensus.kernel.dm.kcopyd import pool_elements
 
 _INLINE_VECS = 4

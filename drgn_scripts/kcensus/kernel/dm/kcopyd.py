@@ -19,8 +19,9 @@ from kcensus.engine.gather import gather, gather_pointers
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Guess, Mask, Memory, Numbers, Words
 from kcensus.engine.rows import Addressed, rows_of
+from kcensus.engine.slub.kmem_caches import SlabCache
 from kcensus.engine.slub.scan import View, allocated, visit
-from kcensus.engine.slub.slabs import ScanReport, SlabCache, SlabMap
+from kcensus.engine.slub.slabs import ScanReport, SlabMap
 from kcensus.kernel.names import ABSENT
 from kcensus.sources.capsule import NotRecorded
 

@@ -251,12 +251,12 @@ def test_a_kernel_whose_memory_model_is_unknown() -> None:
         del k.symbols[name]
     with pytest.raises(AnalysisError, match="memory model"):
         analyse(k)
-    # An allocator that is not SLUB.
+    # An allocator that is neither SLUB nor a SLAB of today.
     k = FakeKernel()
     k.cache("some", 64)
     members = {"struct kmem_cache": (256, "24 unsigned int size\n64 struct list_head list")}
     fakekernel.add_types(k.prog, members, "slab allocator")
-    with pytest.raises(AnalysisError, match="only the SLUB allocator"):
+    with pytest.raises(AnalysisError, match="SLOB, or SLAB"):
         analyse(k)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from kcensus.analyses.gaps import reasons, scan_gaps, shared_gaps, stack_gaps, wait_gaps
+from kcensus.analyses.gaps import other_scan_gaps, reasons, shared_gaps, stack_gaps, wait_gaps
 from kcensus.analyses.iosched.kernel.figures import Figures
 from kcensus.kernel.block.disks import QueueKind, in_flight
 from kcensus.kernel.block.hardware import hardware_queues, tags_in_use
@@ -167,7 +167,7 @@ def gaps(figures: Figures) -> list[Gap]:
             ),
         ),
         *(
-            scan_gaps(figures.kernel.slab_map, requests.report, "requests")
+            other_scan_gaps(figures.kernel, requests.report, "requests")
             if any(disk.kind == QueueKind.SINGLE for disk in figures.disks)
             else ()
         ),
