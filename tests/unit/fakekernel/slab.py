@@ -144,10 +144,6 @@ class SlabKernel(FakeKernel):
         self.set(self.node(cache, node).alien, table)
         return alien.ac
 
-    def settle(self) -> None:
-        """Make the allocator's counters agree with the slabs made so far."""
-        for cache in self.caches:
-            for node in range(NODES):
-                slabs = [slab for slab in cache.slabs if slab.node == node]
-                free = sum(len(slab.free) for slab in slabs)
-                self.fill(self.node(cache, node), total_slabs=len(slabs), free_objects=free)
+    def _count(self, node: Object, slabs: Sequence[Slab]) -> None:
+        free = sum(len(slab.free) for slab in slabs)
+        self.fill(node, total_slabs=len(slabs), free_objects=free)

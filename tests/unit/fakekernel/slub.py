@@ -384,9 +384,7 @@ class FakeKernel(Machine):
         for cache in self.caches:
             for node in range(NODES):
                 slabs = [slab for slab in cache.slabs if slab.node == node]
-                per_node = self.node(cache, node)
-                self.set(per_node.nr_slabs.counter, len(slabs))
-                self.set(per_node.total_objects.counter, sum(slab.objects for slab in slabs))
+                self._count(self.node(cache, node), slabs)
                 pages[node][not cache.reclaimable] += sum(1 << slab.order for slab in slabs)
         for node in range(NODES):
             pgdat = self.symbols["node_data"][node]
@@ -397,6 +395,10 @@ class FakeKernel(Machine):
                     stats = int(pgdat.per_cpu_nodestats)
                     diff = self.per_cpu("struct per_cpu_nodestat", stats, cpu)
                     self.set(diff.vm_node_stat_diff[1 + item], unfolded)
+
+    def _count(self, node: Object, slabs: Sequence[Slab]) -> None:
+        self.set(node.nr_slabs.counter, len(slabs))
+        self.set(node.total_objects.counter, sum(slab.objects for slab in slabs))
 
     def node(self, cache: Cache, node: int) -> Object:
         if self.era.per_node:
