@@ -10,22 +10,10 @@ import drgn
 import numpy as np
 from drgn.helpers.linux.list import list_count_nodes, list_for_each_entry
 
-from kcensus.engine.memory import Faults
 from kcensus.kernel.memcg.memcgs import memcgs
-from kcensus.kernel.tasks.stacks import stacks
-from kcensus.kernel.tasks.tasks import tasks
 from kcensus.results import CheckStatus
 from tests.lab.trials import meminfo_bytes, slabinfo
-from tests.sample.rhel7.conftest import Guest
-
-_SLEEPS = frozenset(
-    (
-        *("__schedule", "schedule", "schedule_timeout", "io_schedule", "io_schedule_timeout"),
-        *("__wait_for_common", "wait_for_completion", "schedule_preempt_disabled"),
-        *("mutex_lock", "__mutex_lock_slowpath"),
-    )
-)
-"""Functions that /proc/PID/stack leaves out."""
+from tests.sample.guest import Guest
 
 
 def test_no_gap_and_no_counter_that_differs(guest: Guest) -> None:
@@ -117,16 +105,8 @@ def test_requests_are_those_in_flight(cfq: Guest) -> None:
 
 
 def test_stacks_are_those_of_proc_pid_stack(cfq: Guest) -> None:
-    found = tasks(cfq.kernel)
-    truth = {int(pid): places for pid, places in cfq.truth["stacks"].items()}
-    rows = np.array([int(np.flatnonzero(found.pid == pid)[0]) for pid in truth])
-    walked = stacks(cfq.kernel, found, rows, Faults())
-    assert not walked.is_cut.any()
-    for stack, (pid, places) in enumerate(truth.items()):
-        ours = walked.pc[walked.frames(stack)].tolist()
-        while walked.names[ours[0]] in _SLEEPS:
-            del ours[0]
-        assert [f"{place:016x}" for place in ours] == places, pid
+    truth = cfq.truth["stacks"]
+    assert cfq.stacks() == truth
     assert cfq.value("waits", "tasks_blocked") == len(truth)
 
 
