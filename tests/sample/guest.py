@@ -13,6 +13,7 @@ from kcensus.analyses import analyses
 from kcensus.analyses.runner import Context
 from kcensus.engine.memory import Faults
 from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.tasks.functions import plain
 from kcensus.kernel.tasks.stacks import stacks
 from kcensus.kernel.tasks.tasks import tasks
 from kcensus.results import Result
@@ -22,7 +23,8 @@ _SLEEPS = frozenset(
     (
         *("__schedule", "schedule", "schedule_timeout", "io_schedule", "io_schedule_timeout"),
         *("__wait_for_common", "wait_for_completion", "schedule_preempt_disabled"),
-        *("mutex_lock", "__mutex_lock_slowpath"),
+        *("mutex_lock", "__mutex_lock_slowpath", "down_write", "rwsem_down_write_slowpath"),
+        *("down", "__down", "___down_common", "do_nanosleep"),
     )
 )
 """Functions that /proc/PID/stack leaves out."""
@@ -32,6 +34,7 @@ class Guest:
     """A guest; each analysis runs once."""
 
     def __init__(self, data: Path, name: str) -> None:
+        self.name = name
         target = open_target(data / f"{name}.capsule")
         self.truth: dict[str, Any] = json.loads((data / f"{name}.json").read_text())
         self.prog = target.prog
@@ -54,7 +57,7 @@ class Guest:
         ours = {}
         for stack, pid in enumerate(truth):
             places = walked.pc[walked.frames(stack)].tolist()
-            while walked.names[places[0]] in _SLEEPS:
+            while plain(walked.names[places[0]]) in _SLEEPS:
                 del places[0]
             ours[pid] = [f"{place:016x}" for place in places]
         return ours

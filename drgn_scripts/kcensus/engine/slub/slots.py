@@ -30,9 +30,11 @@ class Slots:
         self._size = slab_map.column("slot_size")
         self._shift = np.uint64(slab_map.memory.page_shift)
         pages, caches = slab_map.slab_pages(slabs), pd.unique(slabs.cache)
+        # Of SLUB, the pad is that of the cache.
+        pads = slab_map.pad(slabs) if slab_map.is_slab else slab_map.column("left_pad")[caches]
         self._regular = all(
             len(slabs) > 0 and bool((column == column[0]).all())
-            for column in (self._size[caches], slab_map.pad(slabs), slabs.objects, pages)
+            for column in (self._size[caches], pads, slabs.objects, pages)
         )
         if self._regular:
             # Pages of a slab are a power of two, and aligned to their size.
