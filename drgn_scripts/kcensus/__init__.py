@@ -20,6 +20,7 @@ from typing import Any
 
 _PLACES = {
     "AnalysisError": "analyses",
+    "CatalogueError": "catalogue",
     "FleetError": "fleets",
     "Frame": "api.frames",
     "IncompleteWarning": "api.objects",

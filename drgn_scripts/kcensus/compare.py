@@ -19,7 +19,7 @@ from kcensus.explain import explanation
 from kcensus.human import human, human_bytes, human_seconds, shown_time
 from kcensus.render.plain import Plain, plain, plain_column
 from kcensus.reports import Report, incomplete
-from kcensus.results import Figure, Finding, Gap, Machine, Result, Severity, Unit, fold
+from kcensus.results import Bound, Figure, Finding, Gap, Machine, Result, Severity, Unit, fold
 from kcensus.results.severity import severity_of
 from kcensus.results.tables import (
     ALWAYS,
@@ -120,11 +120,7 @@ def compare(before: Report, after: Report) -> Result:
     rows = sum(len(table.frame) for name, table in made.tables.items() if name not in _OWN_TABLES)
     growth = _growth(sides, made.tables)
     made.summary |= {
-        "grown_bytes": Figure(
-            sum(each.holds or 0 for each in growth if not each.part_of),
-            Unit.BYTES,
-            "memory that grew",
-        ),
+        "grown_bytes": _grown(growth),
         "figures_changed": Figure(changed, label="figures that changed"),
         "rows_changed": Figure(rows, label="table rows that changed"),
     }
@@ -210,6 +206,15 @@ def _growth(sides: Sequence[Report], tables: Mapping[str, Table]) -> list[Findin
     details.sort(key=lambda each: -int(each.figures["change"].value or 0))
     folded = [replace(each, no_remedy="") if each.part_of else each for each in fold(grown, ram)]
     return [*folded, *details[:_MAX_DETAILS]]
+
+
+def _grown(growth: Sequence[Finding]) -> Figure:
+    """Return the bytes of the findings; at least those of a row, which may be in one of them."""
+    held = sum(each.holds or 0 for each in growth if not each.part_of)
+    rows = (int(each.figures["change"].value or 0) for each in growth if not each.memory)
+    row = max(rows, default=0)
+    bound = Bound.AT_LEAST if row > held else Bound.EXACT
+    return Figure(max(held, row), Unit.BYTES, "memory that grew", bound)
 
 
 def _shown(analysis: str, table: str) -> str:
@@ -322,7 +327,7 @@ _FIGURES = TableSpec("figures", "Figures", {
     "analysis": Column(TEXT, "", ALWAYS, "Name of the analysis."),
     "figure": Column(TEXT, "key", DATA, "Key in the summary of the analysis.", "key"),
     "label": Column(TEXT, "figure", ALWAYS, "Label of the figure.",
-        lambda row: row.figure.label or row.key),
+        lambda row: _label(*row.labels) or row.key),
     "before": Column(TEXT, "", ALWAYS, "Value before.",
         lambda row: human(row.before, row.figure.unit)),
     "after": Column(TEXT, "", ALWAYS, "Value after.",
@@ -343,6 +348,8 @@ class _Change(NamedTuple):
     analysis: str
     key: str
     figure: Figure
+    labels: tuple[str, str]
+    """The labels on both sides, of which one may be empty."""
     before: Plain
     after: Plain
 
@@ -368,8 +375,18 @@ def _changes(pairs: Sequence[tuple[Result, Result]]) -> list[_Change]:
             sides = older.summary.get(key), newer.summary.get(key)
             before, after = (plain(side.value if side else None) for side in sides)
             if (figure := sides[0] or sides[1]) and before != after:
-                changes.append(_Change(older.analysis, key, figure, before, after))
+                first, second = (side.label if side else "" for side in sides)
+                changes.append(_Change(older.analysis, key, figure, (first, second), before, after))
     return sorted(changes, key=lambda each: (-each.share, each.analysis, each.key))
+
+
+def _label(before: str, after: str) -> str:
+    """Return the label of both sides: ``XArrays, modelled, then measured`` if their ends differ."""
+    if not before or not after or before == after:
+        return before or after
+    subject, _, end = after.rpartition(", ")
+    is_same = subject and before.startswith(f"{subject}, ")
+    return f"{before}, then {end if is_same else after}"
 
 
 def _shown_change(change: float | None, unit: Unit) -> str:

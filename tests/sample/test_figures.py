@@ -8,7 +8,10 @@ import re
 
 import pytest
 
+import kcensus
 from kcensus import cli
+from kcensus.analyses import analyses
+from kcensus.analyses.runner import Context
 from kcensus.render.schema import error
 from tests.catalogue import PATCHES
 from tests.lab.trials import meminfo_bytes
@@ -123,6 +126,38 @@ def test_patches_are_detected_from_the_sample_alone(
             may_be_unknown.add(patch.id)
     for state in states:
         assert {patch for patch, what in state.items() if what == "undetermined"} <= may_be_unknown
+
+
+def test_one_saving_of_the_list_lru_series(sample: Sample, before: Sample, after: Sample) -> None:
+    """Prices, projection, model and validation; shrinker maps are in none of them."""
+    lists = sample.run("list-lru")
+    rows = lists.tables["projection"].frame.iloc[1:].set_index("patch")["bytes"]
+    saved = rows[""] - rows
+    patches = sample.report.results["patches"].tables
+    priced = patches["prices"].frame.set_index("patch")["bytes"]
+    shown = patches["patches"].frame.set_index("patch")
+    total = saved["list-lru-xarray"]
+    assert priced["list-lru-memory"] == total > 0
+    is_old = sample is before
+    column = "cost_bytes" if is_old else "saving_bytes"
+    assert shown.loc["list-lru-memory", column] == total
+    if is_old:
+        for patch in saved.index.drop(""):
+            assert priced[patch] == saved[patch] >= 0
+    # The model of the same machine leaves out list_lrus that are not of super blocks.
+    value = {key: figure.value for key, figure in lists.summary.items()}
+    ids = value["nr_cache_ids"] or value["nr_cache_ids_if_arrays"]
+    size = f"nodes={value['nodes']},mounts={value['super_blocks']},ids={ids}"
+    model = analyses()["list-lru"]
+    modelled = Context.without_target().run(model, what_if=size).tables["projection"].frame
+    assert modelled["saved_bytes"].iloc[-1] == pytest.approx(total, rel=0.2)
+    verdict = kcensus.validate("list-lru-memory", before.target, after.target).summary
+    side = verdict["before" if is_old else "after"]
+    assert (
+        side
+        == value["structural_bytes"] - value["shrinker_map_bytes"]
+        == rows["" if is_old else "list-lru-xarray"]
+    )
 
 
 def test_every_patch_that_a_finding_names_can_be_looked_up(sample: Sample) -> None:

@@ -6,9 +6,11 @@ from __future__ import annotations
 import inspect
 import io
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from os import PathLike
+from pathlib import Path
 from typing import Any, overload
 
 from rich.console import Console
@@ -18,7 +20,7 @@ from kcensus.analyses import ALIASES, Analysis, analyses
 from kcensus.analyses.runner import Context
 from kcensus.api.frames import Frame
 from kcensus.api.source import Readable, context_of
-from kcensus.catalogue import load
+from kcensus.catalogue import Catalogue, load
 from kcensus.human import human
 from kcensus.progress import Progress
 from kcensus.render.html import cell_html
@@ -252,8 +254,23 @@ True
 """
 
 
+Directories = str | PathLike[str] | Iterable[str | PathLike[str]]
+"""A directory, or several."""
+
+
+def load_with(directories: Directories) -> Catalogue:
+    """Return the catalogue with the patches and rules of more directories."""
+    if isinstance(directories, (str, PathLike)):
+        directories = (directories,)
+    return load([Path(each).expanduser() for each in directories])
+
+
 def report(
-    source: Readable, *, jobs: int | None = None, progress: Progress | None = None
+    source: Readable,
+    *,
+    catalogue: Directories = (),
+    jobs: int | None = None,
+    progress: Progress | None = None,
 ) -> Report:
     """Run all analyses, and detect which patches the kernel has.
 
@@ -264,15 +281,22 @@ def report(
     ('kcopyd', 'WARNING', True)
 
     :param source: a drgn program, a target of :func:`kcensus.open_target`, or a path or name
+    :param catalogue: a directory with patches and rules of your own, or several
     :param jobs: worker processes; by default one per CPU for compressed dumps, otherwise 1
     :param progress: shows how far long reads are
     :return: findings first, then the :class:`Result` of each analysis
+    :raises CatalogueError: a file of your own is unusable; the message names it and the key
     """
-    return answer_of(reports.examine(context_of(source, jobs=jobs, progress=progress)))
+    known = load_with(catalogue)
+    return answer_of(reports.examine(context_of(source, jobs=jobs, progress=progress), known))
 
 
 def patches(
-    source: Readable, *, jobs: int | None = None, progress: Progress | None = None
+    source: Readable,
+    *,
+    catalogue: Directories = (),
+    jobs: int | None = None,
+    progress: Progress | None = None,
 ) -> Result:
     """Detect the patches of this kernel, and their costs and savings.
 
@@ -283,17 +307,18 @@ def patches(
 
     :func:`report` has the same parameters.
     """
-    return answer_of(reports.price(context_of(source, jobs=jobs, progress=progress), load()))
+    known = load_with(catalogue)
+    return answer_of(reports.price(context_of(source, jobs=jobs, progress=progress), known))
 
 
-def patch_ids() -> list[str]:
-    """Return the ids of all patches in the catalogue.
+def patch_ids(catalogue: Directories = ()) -> list[str]:
+    """Return the ids of all patches in the catalogue, and in directories of your own.
 
     >>> import kcensus
     >>> "list-lru-memory" in kcensus.patch_ids()
     True
     """
-    return [*load().patches]
+    return [*load_with(catalogue).patches]
 
 
 def shown(value: Scalar, unit: str = "text") -> str:

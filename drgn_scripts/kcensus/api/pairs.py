@@ -6,9 +6,9 @@ from __future__ import annotations
 from os import PathLike, fspath
 
 from kcensus import compare, reports
-from kcensus.api.answers import Report, Result, report
+from kcensus.api.answers import Directories, Report, Result, load_with, report
 from kcensus.api.source import Readable, context_of
-from kcensus.catalogue import Catalogue, Patch, load
+from kcensus.catalogue import Catalogue, Patch
 from kcensus.catalogue.validate import Refused, Side, judge, look_at, validation_result
 
 
@@ -28,7 +28,13 @@ def diff(before: Report | Readable, after: Report | Readable) -> Result:
 
 
 def validate(
-    patch: str, before: Readable, after: Readable, *, traces: bool = False, as_given: bool = False
+    patch: str,
+    before: Readable,
+    after: Readable,
+    *,
+    traces: bool = False,
+    as_given: bool = False,
+    catalogue: Directories = (),
 ) -> Result:
     """Judge whether a patch has the promised effect, like ``kcensus validate``.
 
@@ -44,11 +50,13 @@ def validate(
     :param traces: whether the two are traces
     :param as_given: assert that the patch, or a tunable, makes the difference; for traces also the
         scheduler and the disk
+    :param catalogue: a directory with patches and rules of your own, or several
+    :raises CatalogueError: a file of your own is unusable; the message names it and the key
     :raises LookupError: the catalogue has no such patch, or no validation of it
     :raises ValueError: the two are not a valid pair; the message has the reason
     :raises AnalysisError: an analysis that the patch needs cannot be run on one of them
     """
-    known = load()
+    known = load_with(catalogue)
     chosen = known.validated(patch, traces=traces)
     sides = [_side(chosen, side, known, traces=traces) for side in (before, after)]
     try:

@@ -47,8 +47,10 @@ class Catalogue:
             for patch in self.patches.values()
         }
         if (validation := ways.get(name)) is None:
+            is_known = name in ways
             problem = f"no validation{' by traces' * traces} is defined for"
             choices = ", ".join(each for each, way in ways.items() if way)
+            others = "" if is_known else "; a catalogue of your own adds others"
             for series in self.patches.values():
                 if ways[series.id] and name in {stage.patch for stage in series.stages}:
                     raise LookupError(
@@ -56,8 +58,8 @@ class Catalogue:
                         f"`kcensus validate {series.id} BEFORE AFTER`"
                     )
             raise LookupError(
-                f"{problem if name in ways else 'unknown patch'} '{printable(name)}' "
-                f"(choose from {choices})"
+                f"{problem if is_known else 'unknown patch'} '{printable(name)}' "
+                f"(choose from {choices}{others})"
             )
         return structs.replace(self.patches[name], validation=validation)
 

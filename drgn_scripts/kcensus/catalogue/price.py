@@ -11,7 +11,10 @@ from dataclasses import dataclass, replace
 from kcensus.catalogue.files import Catalogue
 from kcensus.catalogue.model import LACKS_IT, Detected, Evidence, FindingRule, Metric, State
 from kcensus.human import human
-from kcensus.results import Figure, Finding, Remedy, Result, Severity, Unit, rank
+from kcensus.results import Bound, Figure, Finding, Remedy, Result, Severity, Unit, rank
+
+_FLIPPED = {Bound.AT_LEAST: Bound.AT_MOST, Bound.AT_MOST: Bound.AT_LEAST}
+"""Bounds of a number without its minus sign."""
 
 
 class Unmeasured(Exception):
@@ -28,6 +31,26 @@ class Price:
     """None if it was not measured, for the reason in :attr:`why_not`."""
     unit: Unit
     why_not: str = ""
+    bound: Bound = Bound.EXACT
+
+    @property
+    def kind(self) -> str:
+        """Whether the absence or the presence costs or saves."""
+        saves = self.is_cost == self.is_negative
+        return f"{'absence' if self.is_cost else 'presence'} {'saves' if saves else 'costs'}"
+
+    @property
+    def amount(self) -> str | None:
+        """The amount of :attr:`kind` for a screen, such as ``at least 5.0 MiB``."""
+        if self.value is None:
+            return None
+        bound = _FLIPPED.get(self.bound, self.bound) if self.is_negative else self.bound
+        return f"{bound.value} {human(abs(self.value), self.unit)}".lstrip()
+
+    @property
+    def is_negative(self) -> bool:
+        """Whether the patch costs more than it saves here."""
+        return self.value is not None and self.value < 0
 
     @property
     def is_cost(self) -> bool:
@@ -99,6 +122,17 @@ def measure(metric: Metric, results: Mapping[str, Result]) -> tuple[float, Unit]
     return value, unit
 
 
+def _bound(metric: Metric, results: Mapping[str, Result]) -> Bound:
+    """Return the bound of a measured metric."""
+    summary = results[metric.analysis].summary
+    bound = summary[metric.key].bound
+    other = summary[metric.minus].bound if metric.minus else Bound.EXACT
+    return Bound.of(
+        over=bound in (Bound.AT_MOST, Bound.ABOUT) or other in (Bound.AT_LEAST, Bound.ABOUT),
+        under=bound in (Bound.AT_LEAST, Bound.ABOUT) or other in (Bound.AT_MOST, Bound.ABOUT),
+    )
+
+
 def _figure(result: Result, key: str) -> tuple[float, Unit]:
     figure = result.summary.get(key)
     if figure is None:
@@ -116,7 +150,9 @@ def prices(detected: Mapping[str, Detected], results: Mapping[str, Result]) -> l
     for patch in detected.values():
         if metric := metric_of(patch):
             try:
-                priced.append(Price(patch, metric, *measure(metric, results)))
+                value, unit = measure(metric, results)
+                bound = _bound(metric, results)
+                priced.append(Price(patch, metric, value, unit, bound=bound))
             except Unmeasured as error:
                 priced.append(Price(patch, metric, None, Unit.BYTES, str(error)))
     return priced

@@ -57,13 +57,14 @@ PATCHES = TableSpec("patches", "Patches", {
         lambda row: row.stage or None),
     "history": Column(TEXT, "mainline", ALWAYS,
         "When mainline merged it, or the state of its posting.", "patch.history"),
-    "cost_bytes": Column(BYTES, "absence costs", ALWAYS, "Cost of the absent patch on this kernel.",
+    "cost_bytes": Column(BYTES, "absence costs", ALWAYS, "Cost of the absent patch on this "
+        "kernel; negative if the patch would take more than it returns.",
         lambda row: row.bytes.get((row.patch.id, True))),
     "cost_seconds": Column(SECONDS, "absence delays", ALWAYS,
         "Delay of I/O by the absent patch on this kernel; 0 for none.",
         lambda row: row.seconds.get(row.patch.id), unknown=(0,)),
     "saving_bytes": Column(BYTES, "presence saves", WIDE,
-        "Saving by the present patch on this kernel.",
+        "Saving by the present patch on this kernel; negative if it takes more than it returns.",
         lambda row: row.bytes.get((row.patch.id, False))),
     "reason": Column(TEXT, "because", WIDE, "Evidence in the debug info."),
     "packages": Column(TEXT, "", DATA,
@@ -77,23 +78,19 @@ PATCHES = TableSpec("patches", "Patches", {
 }, "One patch or series, by state and cost.", rows="patches")  # fmt: skip
 
 
-def _kind(price: Price) -> str:
-    is_negative = price.value is not None and price.value < 0  # costs more than it saves
-    saves = "saves" if price.is_cost == is_negative else "costs"
-    return f"{'absence' if price.is_cost else 'presence'} {saves}"
-
-
 def _size(value: float | None) -> float | None:
     return None if value is None else abs(value)
 
 
 PRICES = TableSpec("prices", "How costs and savings are computed", {
     "patch": replace(_PATCH, get="detected.patch.id"),
-    "kind": Column(TEXT, "", WIDE, "absence costs, absence saves or presence saves.", _kind),
-    "bytes": Column(BYTES, "", ALWAYS, "Cost or saving.", lambda row: _size(row.bytes)),
-    "seconds": Column(SECONDS, "time", ALWAYS, "Cost or saving of time.",
+    "kind": Column(TEXT, "", ALWAYS, "absence costs or presence saves; absence saves or presence "
+        "costs, if the patch takes more than it returns here."),
+    "amount": Column(TEXT, "", ALWAYS, "Cost or saving, with its bound if it is one."),
+    "bytes": Column(BYTES, "", DATA, "Cost or saving.", lambda row: _size(row.bytes)),
+    "seconds": Column(SECONDS, "time", DATA, "Cost or saving of time.",
         lambda row: _size(row.seconds)),
-    "formula": Column(TEXT, "figure", ALWAYS, "Measured figure.",
+    "formula": Column(TEXT, "figure", WIDE, "Measured figure.",
         lambda price: str(price.metric)),
     "meaning": Column(TEXT, "", DATA, "Meaning of the figure.", "metric.what"),
 }, "A patch with a measured cost or saving, by size.", rows="prices")  # fmt: skip
@@ -211,8 +208,7 @@ def _patch_rows(
     amounts = {
         (price.detected.patch.id, price.is_cost): price.bytes
         for price in all_prices
-        # If the patch would cost memory here, its absence costs nothing; see the prices.
-        if price.bytes is not None and price.bytes >= 0
+        if price.bytes is not None
     }
     delays = {
         price.detected.patch.id: price.seconds

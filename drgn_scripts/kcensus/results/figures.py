@@ -24,7 +24,7 @@ class Unit(enum.Enum):
 
 
 class Bound(enum.Enum):
-    """Relation of a figure to the true value, if unreadable memory affects it."""
+    """Relation of a figure to the true value, if unreadable memory or a model affects it."""
 
     EXACT = ""
     AT_MOST = "at most"
@@ -49,7 +49,7 @@ class Figure:
     label: str = ""
     """Name on screen, at most five words."""
     bound: Bound = Bound.EXACT
-    """Effect of a gap on the figure; shown before the value."""
+    """Effect of a gap or of a model on the figure; shown before the value."""
 
 
 def ratio(part: float, whole: float) -> float:

@@ -20,7 +20,8 @@ from kcensus.catalogue import Catalogue, State
 from kcensus.catalogue.model import FindingRule, Metric
 from kcensus.catalogue.price import Unmeasured, analyses_wanted, findings, measure, prices
 from kcensus.catalogue.result import patches_result
-from kcensus.results import Answer, Result, Severity, Unit
+from kcensus.results import Answer, Bound, Result, Severity, Unit
+from kcensus.results.tables import ALWAYS
 from kcensus.sources import Target
 from tests.catalogue import CATALOGUE
 from tests.running import analysis_of
@@ -55,9 +56,9 @@ def made_on_rhel(results: dict[str, Result], **more: Any) -> Result:
 
 def test_a_metric_is_a_figure_or_a_difference() -> None:
     assert measure(Metric("slab", "slab_bytes", ""), RESULTS) == (90 * MIB, Unit.BYTES)
-    metric = Metric("list-lru", "structural_bytes", "", "projected_xarray_bytes")
-    assert measure(metric, RESULTS) == (650 * MIB, Unit.BYTES)
-    assert str(metric) == "list-lru.structural_bytes - list-lru.projected_xarray_bytes"
+    metric = Metric("list-lru", "projected_arrays_bytes", "", "projected_xarray_bytes")
+    assert measure(metric, RESULTS) == (750 * MIB, Unit.BYTES)
+    assert str(metric) == "list-lru.projected_arrays_bytes - list-lru.projected_xarray_bytes"
 
 
 @pytest.mark.parametrize(
@@ -78,14 +79,14 @@ def test_what_is_not_measured_is_not_guessed(metric: Metric, why: str) -> None:
 
 def test_absence_costs_and_presence_saves() -> None:
     older = {price.detected.patch.id: price for price in prices(on(known.RHEL_9_0), RESULTS)}
-    assert (older["list-lru-memory"].is_cost, older["list-lru-memory"].value) == (True, 650 * MIB)
-    assert older["list-lru-per-memcg-arrays"].value == 200 * MIB
-    assert older["list-lru-on-demand"].value == 640 * MIB
+    assert (older["list-lru-memory"].is_cost, older["list-lru-memory"].value) == (True, 750 * MIB)
+    assert older["list-lru-per-memcg-arrays"].value == 300 * MIB
+    assert older["list-lru-on-demand"].value == 740 * MIB
     assert older["slab-objcg-controller"].value == 30 * MIB
     assert not older["slab-objcg-controller"].is_cost
     newer = {price.detected.patch.id: price for price in prices(on(known.RHEL_9_2), RESULTS)}
     assert not set(newer) & {"list-lru-xarray", "dm-snapshot-cow-semaphore"}
-    assert (newer["list-lru-memory"].is_cost, newer["list-lru-memory"].value) == (False, 100 * MIB)
+    assert (newer["list-lru-memory"].is_cost, newer["list-lru-memory"].value) == (False, 750 * MIB)
     # A limit costs what is beyond it.
     mainline = {one.detected.patch.id: one for one in prices(on(known.MAINLINE_4_19), RESULTS)}
     assert mainline["dm-snapshot-cow-semaphore"].value == 4 * MIB
@@ -156,7 +157,7 @@ def test_result_puts_what_costs_most_first() -> None:
     # Its stages are below every patch of its own: the series contains their costs.
     stages = frame[frame["series"] == "list-lru-memory"]
     assert stages["patch"].tolist()[:2] == ["list-lru-xarray", "list-lru-on-demand"]
-    assert stages["cost_bytes"].tolist()[:2] == [650 * MIB, 640 * MIB]
+    assert stages["cost_bytes"].tolist()[:2] == [750 * MIB, 740 * MIB]
     own = frame[(frame["state"] == "absent") & (frame["kind"] == "fix") & frame["series"].isna()]
     assert own.index[own["status"] == "merged"].max() < stages.index.min()
     priced = frame[frame["saving_bytes"].notna()]
@@ -165,7 +166,7 @@ def test_result_puts_what_costs_most_first() -> None:
     assert sum(counts.values()) == len(frame)  # type: ignore[arg-type]
     assert counts[State.PRESENT] == (frame["state"] == "present").sum()
     prices_table = made.tables["prices"].frame.set_index("patch")
-    formula = "list-lru.structural_bytes - list-lru.projected_xarray_bytes"
+    formula = "list-lru.projected_arrays_bytes - list-lru.projected_xarray_bytes"
     assert prices_table.loc["list-lru-xarray", "formula"] == formula
     absent = frame[frame["state"] == "absent"]
     fixes = absent["status"].isin(["merged", "reworked"]) & (absent["kind"] == "fix")
@@ -178,13 +179,47 @@ def test_result_puts_what_costs_most_first() -> None:
     assert absent["patch"].tolist() == ordered["patch"].tolist()
 
 
-def test_a_patch_that_would_cost_memory_here_has_no_cost_of_absence() -> None:
-    worse = {"list-lru": result("list-lru", structural_bytes=MIB, projected_xarray_bytes=5 * MIB)}
-    tables = made_on_rhel(worse).tables
+def with_bounds(arrays: Bound, xarray: Bound, xarray_mib: int) -> dict[str, Result]:
+    """Return a result of list-lru with 1 MiB of arrays."""
+    made = result("list-lru", projected_arrays_bytes=MIB, projected_xarray_bytes=xarray_mib * MIB)
+    for key, bound in zip(made.summary, (arrays, xarray), strict=True):
+        made.summary[key] = replace(made.summary[key], bound=bound)
+    return {"list-lru": made}
+
+
+@pytest.mark.parametrize("is_cost", [True, False])
+def test_a_patch_that_takes_more_than_it_returns_has_a_sign(is_cost: bool) -> None:
+    found = on(known.RHEL_9_0 if is_cost else known.RHEL_9_2)
+    worse = with_bounds(Bound.EXACT, Bound.AT_LEAST, 5)
+    tables = patches_result(CATALOGUE, found, worse, target="x", kernel="5.14").tables
     patches, priced = (tables[name].frame.set_index("patch") for name in ("patches", "prices"))
-    assert patches["cost_bytes"].isna()["list-lru-xarray"]
-    kind, size = priced.loc["list-lru-xarray", ["kind", "bytes"]]
-    assert (kind, size) == ("absence saves", 4 * MIB)
+    row = patches.loc["list-lru-memory"]
+    assert row["cost_bytes" if is_cost else "saving_bytes"] == -4 * MIB
+    kind, amount, size = priced.loc["list-lru-memory", ["kind", "amount", "bytes"]]
+    assert kind == ("absence saves" if is_cost else "presence costs")
+    assert (amount, size) == ("at least 4.0 MiB", 4 * MIB)
+    for column in ("patch", "kind", "amount"):
+        assert tables["prices"].columns[column].show is ALWAYS
+
+
+@pytest.mark.parametrize(
+    ("arrays", "xarray", "expected"),
+    [
+        (Bound.EXACT, Bound.EXACT, Bound.EXACT),
+        (Bound.EXACT, Bound.AT_LEAST, Bound.AT_MOST),
+        (Bound.AT_LEAST, Bound.EXACT, Bound.AT_LEAST),
+        (Bound.AT_MOST, Bound.AT_LEAST, Bound.AT_MOST),
+        (Bound.AT_LEAST, Bound.AT_LEAST, Bound.ABOUT),
+        (Bound.EXACT, Bound.ABOUT, Bound.ABOUT),
+    ],
+)
+def test_a_price_is_as_exact_as_its_figures(arrays: Bound, xarray: Bound, expected: Bound) -> None:
+    (price,) = (
+        price
+        for price in prices(on(known.RHEL_9_0), with_bounds(arrays, xarray, 0))
+        if price.detected.patch.id == "list-lru-memory"
+    )
+    assert (price.bound, price.amount) == (expected, f"{expected.value} 1.0 MiB".lstrip())
 
 
 def test_result_says_what_was_not_measured_and_why() -> None:

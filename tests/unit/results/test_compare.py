@@ -18,7 +18,18 @@ from kcensus import cli
 from kcensus.commands import Entry
 from kcensus.compare import compare, compare_tables
 from kcensus.reports import Report, Section
-from kcensus.results import Danger, Figure, Finding, Gap, Machine, Result, Severity, Unit, parts_of
+from kcensus.results import (
+    Bound,
+    Danger,
+    Figure,
+    Finding,
+    Gap,
+    Machine,
+    Result,
+    Severity,
+    Unit,
+    parts_of,
+)
 from kcensus.results.tables import Column, Show, Table
 from tests.leads import references
 from tests.unit.synthetic import only_synthetic
@@ -232,6 +243,27 @@ def test_kernels_and_gaps_of_both_sides() -> None:
     assert compared(result(), result()).findings == []
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "label"),
+    [
+        ("arrays", "arrays", "arrays"),
+        ("arrays, measured", "arrays, modelled", "arrays, measured, then modelled"),
+        ("arrays, measured", "lists", "arrays, measured, then lists"),
+        (None, "lists", "lists"),
+        ("lists", None, "lists"),
+        ("", "", "n"),
+    ],
+)
+def test_a_figure_has_the_labels_of_both_sides(
+    before: str | None, after: str | None, label: str
+) -> None:
+    pair = result(), result()
+    for number, (side, name) in enumerate(zip(pair, (before, after), strict=True)):
+        if name is not None:
+            side.summary["n"] = Figure(number, Unit.BYTES, name)
+    assert compared(*pair).tables["figures"].frame["label"].tolist() == [label]
+
+
 def test_changes_of_an_unlimited_setting_and_of_ratios() -> None:
     made = compared(result(limit=2**32 - 1, n=5), result(limit=2048, n=7))
     frame = made.tables["figures"].frame.set_index("figure")
@@ -268,7 +300,20 @@ def test_what_grew_is_a_finding_and_its_cause_leads() -> None:
     assert cause.severity is Severity.WARNING
     assert (cache.id, cache.part_of) == ("grew:slab:dentry", cause.id)
     assert parts_of(cause, made.findings) == [cache]
-    assert made.summary["grown_bytes"].value == cause.holds
+    assert made.summary["grown_bytes"] == Figure(cause.holds, Unit.BYTES, "memory that grew")
+
+
+def test_a_row_that_grew_is_in_the_memory_that_grew() -> None:
+    """Without slab caches, its bytes are in no finding; with them, they may be."""
+    pair = grown()
+    for side, size in zip(pair, (1 << 20, 41 << 20), strict=True):
+        side.findings.clear()
+        side.tables = {"lists": table(["maps"], bytes=([size], Unit.BYTES))}
+    made = compared(*pair)
+    (row,) = made.findings
+    assert (row.figures["change"].value, row.holds) == (40 << 20, None)
+    grown_bytes = made.summary["grown_bytes"]
+    assert (grown_bytes.value, grown_bytes.bound) == (40 << 20, Bound.AT_LEAST)
 
 
 def test_a_cache_that_grew_keeps_its_severity_beside_a_partial_cause() -> None:

@@ -167,6 +167,13 @@ class Figures:
         return costs | {measured.stage: measured}
 
     @property
+    def lower_bounds(self) -> tuple[Stage, ...]:
+        """Stages that the model may underrate: empty lists that were in use, or ids that were."""
+        if self.measured.stage is Stage.XARRAY:
+            return Stage.ARRAYS, Stage.PER_MEMCG, Stage.ON_DEMAND
+        return Stage.ON_DEMAND, Stage.XARRAY
+
+    @property
     def formula(self) -> int:
         """The published estimate, bytes."""
         of, slot = self.population, self.footprint.allocator().size(model.LIST_LRU_ONE)

@@ -28,8 +28,7 @@ def _places(figures: Figures, *kinds: str) -> Counter[str]:
 
 def _arrays(figures: Figures) -> Iterator[Finding]:
     ids, slots, ram = figures.ids, figures.slots, figures.kernel.ram_bytes
-    total = figures.measured.total - figures.measured.maps
-    needed = figures.costs[Stage.XARRAY].total - figures.costs[Stage.XARRAY].maps
+    total, needed = figures.measured.total, figures.costs[Stage.XARRAY].total
     severity = severity_of(total - needed, ram)
     if ids.cache_ids is None or severity is None:
         return

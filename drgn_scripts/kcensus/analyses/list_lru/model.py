@@ -145,11 +145,12 @@ class Cost:
     lists: int
     """``list_lru_one``, or ``list_lru_memcg`` with the lists of all nodes."""
     maps: int = 0
+    """Shrinker maps, which the series does not touch: in no other figure."""
 
     @property
     def total(self) -> int:
-        """Sum of all parts."""
-        return self.node_arrays + self.pointers + self.lists + self.maps
+        """Sum of all parts without shrinker maps."""
+        return self.node_arrays + self.pointers + self.lists
 
 
 def cost(

@@ -12,7 +12,7 @@ from kcensus.analyses.list_lru.slots import EMPTY, UNUSED
 from kcensus.analyses.list_lru.tables import CENSUS, MODEL
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.mm.footprint import Allocator
-from kcensus.results import Answer, Figure, Unit, ratio
+from kcensus.results import Answer, Bound, Figure, Unit, ratio
 from kcensus.results.tables import make_tables
 
 _STAGES = {
@@ -100,7 +100,6 @@ def summary(figures: Figures) -> dict[str, Figure]:
     }
     for stage, (key, label) in _STAGES.items():
         how = "measured" if stage is figures.measured.stage else "modelled"
-        totals[key] = Figure(figures.costs[stage].total, size, f"{label}, {how}")
-    maps = figures.costs[Stage.XARRAY].maps
-    totals["projected_xarray_map_bytes"] = Figure(maps, size, f"their shrinker maps, {how}")
+        bound = Bound.AT_LEAST if stage in figures.lower_bounds else Bound.EXACT
+        totals[key] = Figure(figures.costs[stage].total, size, f"{label}, {how}", bound)
     return totals

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,8 +16,9 @@ from kcensus.analyses.list_lru import findings as findings_module
 from kcensus.analyses.list_lru.checks import checks, gaps, parse_before
 from kcensus.analyses.list_lru.figures import Figures
 from kcensus.analyses.list_lru.model import Population, Stage, cost
+from kcensus.analyses.list_lru.run import summary
 from kcensus.analyses.list_lru.slots import EMPTY, UNUSED
-from kcensus.analyses.list_lru.tables import MEMCGS, NO_MEMCG
+from kcensus.analyses.list_lru.tables import MEMCGS, NO_MEMCG, PROJECTION
 from kcensus.engine.gather import IMPOSSIBLE_COUNT
 from kcensus.engine.memory import Faults, Memory
 from kcensus.engine.slub.slabs import SlabMap
@@ -24,7 +26,7 @@ from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.memcgs import memcgs
 from kcensus.kernel.mm.footprint import PAGES, UNKNOWN, VMALLOC, Allocator, Footprint, Tally
 from kcensus.kernel.vfs.list_lru import KINDS
-from kcensus.results import Check, CheckStatus, severity
+from kcensus.results import Bound, Check, CheckStatus, severity
 from tests.running import on, runner
 from tests.unit.fakekernel import DIRECT_MAP, LRU_ERAS, PAGE, FakeKernel, table
 from tests.unit.fakekernel.files import FakeFiles
@@ -149,7 +151,7 @@ def test_the_waste_of_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(severity, "MIN_BYTES", 0)
     fake, made = busy("5.10")
     found = census(fake)
-    total = found.measured.total - found.measured.maps
+    total = found.measured.total
     waste = found.measured.total - found.costs[Stage.XARRAY].total
     for expected, share in severity.SHARES.items():
         found.kernel.ram_bytes = int(waste / share)
@@ -580,3 +582,26 @@ def test_what_shrinker_maps_cost() -> None:
     assert costs[Stage.ARRAYS] == 3 * 2 * 32
     assert costs[Stage.XARRAY] == 3 * 2 * 2048
     assert cost(Stage.XARRAY, Population(2, 4, 1, memcgs=3), Allocator()).maps == 0
+    without = replace(of, shrinkers=0)
+    for stage in Stage:
+        assert cost(stage, of, Allocator()).total == cost(stage, without, Allocator()).total
+
+
+@pytest.mark.parametrize("is_old", [True, False])
+def test_shrinker_maps_are_in_no_figure_of_the_series(is_old: bool) -> None:
+    fake, _ = busy("5.10" if is_old else "6.12")
+    found = census(fake)
+    measured = found.structural_bytes
+    found.map_bytes = 5 << 20
+    found.structural_bytes += found.map_bytes
+    made = summary(found)
+    arrays, xarray = (made[f"projected_{stage}_bytes"] for stage in ("arrays", "xarray"))
+    assert (arrays if is_old else xarray).value == measured
+    bounds = (Bound.EXACT, Bound.AT_LEAST) if is_old else (Bound.AT_LEAST, Bound.EXACT)
+    assert (arrays.bound, xarray.bound) == bounds
+    rows = PROJECTION.of(found.projection).frame
+    parts = ["node_array_bytes", "pointer_bytes", "list_bytes"]
+    assert (rows[parts].sum(axis=1) == rows["bytes"]).all()
+    assert rows["bytes"].iloc[0] == measured
+    assert (measured - rows["bytes"] == rows["saved_bytes"]).all()
+    assert rows["shrinker_map_bytes"].iloc[0] == 5 << 20
