@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import re
 import warnings
 from collections.abc import Callable, Sequence
@@ -35,7 +36,7 @@ from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.memcgs import memcgs
 from kcensus.kernel.memcg.objcg import SlotOwners
 from kcensus.progress import Progress
-from kcensus.sources.capsule import NotRecorded
+from kcensus.sources.capsule import NotRecorded, recorded_types
 from kcensus.text import printable
 
 Filter: TypeAlias = str | Callable[[pd.DataFrame], Any]
@@ -43,6 +44,9 @@ Filter: TypeAlias = str | Callable[[pd.DataFrame], Any]
 mask of the objects to keep."""
 Keep: TypeAlias = Condition | Callable[[pd.DataFrame], Any]
 
+_MEMCG = "memcg_address"
+_LIKE = 0.85
+"""Least likeness of a type that may have been meant, ``struct`` included."""
 _MAX_PADDING = 64
 """Most bytes of objects beyond their type: alignment, a flexible array."""
 
@@ -93,7 +97,8 @@ def objects(
         a DataFrame of some objects and returns a mask. It is applied chunk by chunk, so that
         dropped rows take no memory
     :param memcg: add a column ``memcg`` with the path of the memory cgroup charged for the object:
-        empty without one, ``?`` if unknown
+        empty without one, ``?`` if unknown; and ``memcg_address``, by which to group: removed
+        memory cgroups can have the same path
     :param jobs: worker processes; they pay only on compressed dumps
     :param chunk_bytes: bytes per bulk read
     :param progress: shows how far the scan is
@@ -151,6 +156,8 @@ def objects(
     if type_ is not None:
         types = pointee_names(type_, columns.fields)
         frame.attrs["types"] = {"address": columns.type_name, **types}
+    if memcg:
+        frame.attrs["types"] = frame.attrs.get("types", {}) | {_MEMCG: "struct mem_cgroup"}
     return frame
 
 
@@ -158,9 +165,14 @@ def type_of(prog: drgn.Program, name: str) -> drgn.Type:
     """Return a type.
 
     :raises LookupError: there is no such type; the message tells how to load a module's types
+    :raises NotRecorded: the capsule lacks it; the message has the type that is most like it
     """
     try:
         return prog.type(name)
+    except NotRecorded as error:
+        if like := difflib.get_close_matches(name, recorded_types(prog), 1, _LIKE):
+            raise NotRecorded(f"did you mean {printable(like[0])}? {error}") from None
+        raise
     except LookupError as error:
         raise LookupError(
             f"{error}; if a module defines it, load the debug info of modules first: at drgn's "
@@ -251,7 +263,8 @@ def _filtered(
         parts = [_empty(columns).assign(**empty)]
     frame = pd.concat(parts)
     if slots:
-        frame["memcg"] = _paths(kernel, slots, frame["memcg"].to_numpy(), faults)
+        paths, addresses = _memcgs(kernel, slots, frame["memcg"].to_numpy(), faults)
+        frame = frame.assign(memcg=paths, **{_MEMCG: addresses})
     return frame
 
 
@@ -271,11 +284,13 @@ def _mask(frame: pd.DataFrame, keep: Keep) -> Mask:
     return mask
 
 
-def _paths(
+def _memcgs(
     kernel: Kernel, slots: SlotOwners, owners: Words, faults: Faults
-) -> npt.NDArray[np.object_]:
-    """Return the path of each owner: empty without one, ``?`` if unknown."""
+) -> tuple[npt.NDArray[np.object_], Words]:
+    """Return path and address of each owner: empty and 0 without one, ``?`` if unknown."""
     code, known = factorized(owners)
-    groups = memcgs(kernel)
+    groups, address = memcgs(kernel), slots.memcg(known, faults)
     names = np.array([*map(printable, groups.path), "", "?"], object)
-    return names[np.where(known == 0, -2, groups.rows(slots.memcg(known, faults)))][code]
+    is_none = known == 0
+    paths = names[np.where(is_none, -2, groups.rows(address))]
+    return paths[code], np.where(is_none, np.uint64(0), address)[code]

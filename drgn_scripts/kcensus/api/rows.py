@@ -38,6 +38,9 @@ def address_of(place: Any) -> int:
     """
     if isinstance(place, (float, np.floating)):
         raise ValueError(f"{_MADE_FLOATS}; if a join did, use join(how='inner')")
+    if isinstance(place, str):
+        text = printable(place)
+        raise TypeError(f"'{text}' is a text, not an address: pass a column of addresses")
     if not isinstance(place, drgn.Object):
         return operator.index(place)
     is_structure = place.type_.unaliased_kind() in _STRUCTURES

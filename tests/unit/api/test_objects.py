@@ -248,6 +248,10 @@ def test_the_memory_cgroup_that_is_charged(era: str) -> None:
     frame = objects(k.prog, "struct thing", [], memcg=True)
     assert frame["memcg"][frame["memcg"] != ""].index.tolist() == charged
     assert set(frame["memcg"]) == {"", "/a"}
+    assert frame.index[frame["memcg_address"] == group.object.address_].tolist() == charged
+    assert set(frame["memcg_address"]) == {0, group.object.address_}
+    assert frame["memcg_address"].dtype == np.uint64
+    assert frame.attrs["types"]["memcg_address"] == "struct mem_cgroup"
     if era == "6.10":  # an owner that is unknown is not none
         k.set(group.objcg.memcg, 0x1000)
         frame = objects(k.prog, "struct thing", [], memcg=True)

@@ -57,6 +57,8 @@ def test_a_row_without_an_object_is_refused(things: FakeKernel, frame: pd.DataFr
     ):
         with pytest.raises(ValueError, match=reason):
             as_object(things.prog, row)
+    with pytest.raises(TypeError, match="'/a' is a text, not an address"):
+        rows(frame, pd.Series(["/a"]))
     # Rows need addresses, and objects, too.
     with pytest.raises(ValueError, match="no addresses"):
         rows(frame.reset_index(drop=True), int(frame.index[0]))

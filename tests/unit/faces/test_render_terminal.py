@@ -378,6 +378,18 @@ def test_a_name_is_broken_only_where_it_is_wider_than_its_share() -> None:
     assert patch not in on_terminal(result, 30)
 
 
+def test_a_path_is_broken_between_its_names() -> None:
+    path, version = "/var/crash/list-lru-5.10/vmcore.elf", "2026-10-19T12:00:01+00:00"
+    always = Column(Unit.TEXT, show=Show.ALWAYS)
+    row = {name: ([path], always) for name in ("before", "after")} | {"of": ([version], always)}
+    result = Result("synthetic", "t", "k", tables={"pairs": Table.of("", row)})
+    shown = on_terminal(result, 48)
+    parts = re.findall(r"\S+", shown[shown.index("/var/") :].partition("\n\n")[0])
+    ends = [part for part in parts if part[-1] in "/.-" or part in ("elf", "vmcore.elf")]
+    assert len(parts) - len(ends) == 2  # of the time alone
+    assert "".join(parts[::3]) == path
+
+
 def test_a_lesser_finding_names_its_explanation() -> None:
     result = synthetic_result()
     finding = replace(result.findings[0], severity=Severity.INFO)

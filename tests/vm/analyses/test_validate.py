@@ -45,6 +45,8 @@ def test_list_lru_series_from_5_10_to_6_1(run: Run) -> None:
         _, alone = run("list-lru", *words((kernel, "list-lru")))
         figures = alone["summary"]
         assert summary[name] == figures["structural_bytes"] - figures["shrinker_map_bytes"]
+        stage = "arrays" if name == "before" else "xarray"
+        assert summary[name] == figures[f"projected_{stage}_bytes"]
     assert summary["change"] == 1 - summary["after"] / summary["before"] > 0.5
     # With fewer lists than 6.1 has, the model cannot promise too little.
     assert summary["predicted"] < summary["after"]

@@ -40,8 +40,9 @@ _NEXT = {
 PAIRS = TableSpec("pairs", "Pairs", {
     "before": Column(TEXT, "", ALWAYS, "Target without the patch.", "before.target"),
     "after": Column(TEXT, "", ALWAYS, "Target with the patch.", "after.target"),
-    "state_before": Column(TEXT, "patch before", WIDE, "Patch state before.", "before.state.value"),
-    "state_after": Column(TEXT, "patch after", WIDE, "Patch state after.", "after.state.value"),
+    "state_before": Column(TEXT, "patch before", ALWAYS, "Patch state before.",
+        "before.state.value"),
+    "state_after": Column(TEXT, "patch after", ALWAYS, "Patch state after.", "after.state.value"),
     "switch_before": Column(NONE, "", DATA, "Variable that weakens the patch.", "before.switch"),
     "switch_after": Column(NONE, "", DATA, "Variable that weakens the patch.", "after.switch"),
     "old": Column(NONE, "figure before", ALWAYS, "Figure that the patch reduces."),

@@ -7,6 +7,7 @@ first, and a line below the table names them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
@@ -27,6 +28,8 @@ _MAX_CELL = 400
 """Characters of a cell, as of one that lists the workers of a pool; files have all of them."""
 _BAR = 8
 """Width of a bar, in characters."""
+_PARTS = re.compile(r"[^/._-]*[/._-]+|[^/._-]+")
+"""Parts of a path, each with the characters behind which it can be broken."""
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
@@ -172,6 +175,23 @@ def _shrink(columns: Sequence[_Shown], least: Sequence[int], excess: int) -> Non
         max(foldable, key=lambda column: column.width).width -= 1
 
 
+def _breakable(cell: str, width: int) -> str:
+    """Break paths wider than a column behind a slash, dash, dot or underscore, if they have one."""
+    if "/" not in cell:
+        return cell
+    words = cell.split(" ")
+    return " ".join(_broken(word, width) if cell_len(word) > width else word for word in words)
+
+
+def _broken(word: str, width: int) -> str:
+    lines = [""]
+    for part in _PARTS.findall(word):
+        if lines[-1] and cell_len(lines[-1] + part) > width:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(lines)
+
+
 def _lines(columns: Sequence[_Shown], cells: Sequence[str], screen: Screen) -> list[str]:
     """Return a row of the table: a line, or several with a folded cell."""
     folded = [
@@ -179,7 +199,9 @@ def _lines(columns: Sequence[_Shown], cells: Sequence[str], screen: Screen) -> l
         if cell_len(cell) <= column.width
         else [
             line.plain.rstrip()
-            for line in Text(cell).wrap(screen.console, column.width, overflow="fold")
+            for line in Text(_breakable(cell, column.width)).wrap(
+                screen.console, column.width, overflow="fold"
+            )
         ]
         for column, cell in zip(columns, cells, strict=True)
     ]

@@ -16,7 +16,14 @@ import drgn
 from kcensus.arch import KNOWN, MAX_MEMORY_BYTES
 from kcensus.samples import capsule as bundled_capsule
 from kcensus.sources.capsule.container import BadCapsule, PageStore, Reader, corrupt, is_capsule
-from kcensus.sources.capsule.lookups import Lookups, Machine, ObjectData, assemble, is_assembled
+from kcensus.sources.capsule.lookups import (
+    Lookups,
+    Machine,
+    ObjectData,
+    assemble,
+    is_assembled,
+    recorded_types,
+)
 from kcensus.sources.custom import read_page_tables
 from kcensus.sources.debuginfo.packages import at_recording
 from kcensus.sources.model import (
@@ -32,7 +39,7 @@ from kcensus.sources.types.nodes import NotRecorded, Ref
 from kcensus.sources.types.table import BadTypes, as_integer, as_list, as_object, as_text
 from kcensus.text import printable
 
-__all__ = ["BadCapsule", "NotRecorded", "is_assembled", "open_capsule"]
+__all__ = ["BadCapsule", "NotRecorded", "is_assembled", "open_capsule", "recorded_types"]
 
 _PAGE_SIZES = (4096, 16384, 65536)
 _MAX_ANALYSES = 256

@@ -165,7 +165,7 @@ class Machine:
 
 
 _ASSEMBLED = "kcensus: a capsule, or recorded for one"
-"""Key of :attr:`drgn.Program.cache`."""
+"""Key of :attr:`drgn.Program.cache`, with the lookups."""
 
 
 def is_assembled(prog: drgn.Program) -> bool:
@@ -173,11 +173,17 @@ def is_assembled(prog: drgn.Program) -> bool:
     return _ASSEMBLED in prog.cache
 
 
+def recorded_types(prog: drgn.Program) -> list[str]:
+    """Return the names of the types in a capsule, such as ``struct dentry``; none elsewhere."""
+    lookups: Lookups = prog.cache.get(_ASSEMBLED, Lookups())
+    return [f"{kind} {name}" for (kind, name, _), ref in lookups.types.items() if ref and name]
+
+
 def assemble(machine: Machine, lookups: Lookups, source: Source) -> drgn.Program:
     """Return a program that reads from ``source``, and adds its answers to ``lookups``."""
     arch, memory_bytes = drgn.Architecture[machine.arch], machine.memory_bytes
     prog = program_of(arch, machine.vmcoreinfo, source.read, memory_bytes=memory_bytes)
-    prog.cache[_ASSEMBLED] = True
+    prog.cache[_ASSEMBLED] = lookups
     add_direct_map(prog, machine.direct_map, memory_bytes, source.read)
 
     def find_type(
