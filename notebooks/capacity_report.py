@@ -167,9 +167,11 @@ if dentries and has_negative:
 # %%
 if list_lru := answer("list-lru"):
     say(
-        f"The lists use **{list_lru.text('structural_bytes')}**,"
-        f" {list_lru.text('share_of_ram')} of RAM. With the whole series they need"
-        f" {list_lru.text('projected_xarray_bytes')}."
+        f"All structures use **{list_lru.text('structural_bytes')}**,"
+        f" {list_lru.text('share_of_ram')} of RAM. Of these,"
+        f" {list_lru.text('shrinker_map_bytes')} are shrinker maps, which the series does not"
+        f" touch. The others need {list_lru.text('projected_arrays_bytes')} before the series, and"
+        f" {list_lru.text('projected_xarray_bytes')} with all of it."
     )
     projection = plots.list_lru_projection(list_lru)
 

@@ -145,19 +145,15 @@ def test_one_saving_of_the_list_lru_series(sample: Sample, before: Sample, after
         for patch in saved.index.drop(""):
             assert priced[patch] == saved[patch] >= 0
     # The model of the same machine leaves out list_lrus that are not of super blocks.
-    value = {key: figure.value for key, figure in lists.summary.items()}
-    ids = value["nr_cache_ids"] or value["nr_cache_ids_if_arrays"]
-    size = f"nodes={value['nodes']},mounts={value['super_blocks']},ids={ids}"
+    ids = lists.amount("nr_cache_ids") or lists.amount("nr_cache_ids_if_arrays")
+    size = f"nodes={lists.amount('nodes')},mounts={lists.amount('super_blocks')},ids={ids}"
     model = analyses()["list-lru"]
     modelled = Context.without_target().run(model, what_if=size).tables["projection"].frame
     assert modelled["saved_bytes"].iloc[-1] == pytest.approx(total, rel=0.2)
+    measured = lists.amount("structural_bytes") - lists.amount("shrinker_map_bytes")
+    assert measured == rows["" if is_old else "list-lru-xarray"]
     verdict = kcensus.validate("list-lru-memory", before.target, after.target).summary
-    side = verdict["before" if is_old else "after"]
-    assert (
-        side
-        == value["structural_bytes"] - value["shrinker_map_bytes"]
-        == rows["" if is_old else "list-lru-xarray"]
-    )
+    assert verdict["before" if is_old else "after"] == measured
 
 
 def test_every_patch_that_a_finding_names_can_be_looked_up(sample: Sample) -> None:

@@ -104,7 +104,11 @@ COLUMNS = {
         "patch": (pa.string(), "Identifier in the catalogue."),
         "kind": (pa.string(), "Kind of the patch."),
         "state": (pa.string(), "present, absent, partial, not applicable, undetermined."),
-        "cost_bytes": (pa.float64(), "Memory that its absence costs here; null if unknown."),
+        "cost_bytes": (
+            pa.float64(),
+            "Memory that its absence costs here; negative if the patch would take more than it "
+            "returns, null if unknown.",
+        ),
         "cost_seconds": (pa.float64(), "Longest wait that its absence costs; null if unknown."),
     },
     "features": {
