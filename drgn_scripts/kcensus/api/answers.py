@@ -27,7 +27,7 @@ from kcensus.render.html import cell_html
 from kcensus.render.plain import label, shown_figure
 from kcensus.render.report import write_report
 from kcensus.results import Check, CheckStatus, Finding, Gap, Scalar, Unit, rank
-from kcensus.results.tables import Table
+from kcensus.results.tables import Show, Table
 from kcensus.text import printable
 
 _MAX_ITEMS = 10
@@ -126,6 +126,11 @@ def _frame(table: Table) -> Frame:
         "labels": {name: label(name, column.label) for name, column in table.columns.items()},
         "help": {name: column.help for name, column in table.columns.items()},
         "types": {name: column.type for name, column in table.columns.items() if column.type},
+        "data_only": [
+            name
+            for name, each in table.columns.items()
+            if each.show is Show.DATA and name != "address"
+        ],
     }
     return frame
 

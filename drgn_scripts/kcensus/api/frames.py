@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -72,11 +73,23 @@ class Frame(pd.DataFrame):
 
     def __repr__(self) -> str:
         rows, columns = self.shape
-        excerpt = self.excerpt()
-        if len(excerpt) == rows:
+        excerpt, hidden = self.excerpt(), self._hidden()
+        if len(excerpt) == rows and not hidden:
             return repr(excerpt)
+        size = f"[{rows} rows x {columns} columns]"
         with pd.option_context("display.show_dimensions", False):
-            return f"{excerpt!r}\n\n[{rows} rows x {columns} columns]"
+            if not hidden:
+                return f"{excerpt!r}\n\n{size}"
+            # The others do not give way to an ellipsis in the middle: they go on below.
+            width = shutil.get_terminal_size((100, 0)).columns
+            with pd.option_context("display.max_columns", None, "display.width", width):
+                shown = repr(excerpt.drop(columns=hidden))
+        return f"{shown}\n\n{size}; not shown: {', '.join(hidden)}"
+
+    def _hidden(self) -> list[str]:
+        """Return the columns of a whole table that no screen has, except the row's address."""
+        is_whole = [*self.columns] == [*self.attrs.get("labels", ())]
+        return self.attrs.get("data_only", []) if is_whole else []
 
     def _repr_html_(self) -> str:
         rows, columns = self.shape

@@ -21,7 +21,8 @@ from kcensus.api.answers import Report, Result
 from kcensus.api.frames import Frame
 from kcensus.reports import Section
 from kcensus.results import Figure, Unit
-from kcensus.results.tables import Column, Table
+from kcensus.results.tables import ALWAYS, DATA, WIDE, Column, Table
+from kcensus.results.tables import address as address_column
 from tests.unit.pages import HOSTILE, SHOWN, Page, hostile_result
 from tests.unit.synthetic import HOSTILE as NAMES
 from tests.unit.synthetic import synthetic_result
@@ -103,6 +104,24 @@ def test_a_table_shows_units_and_escapes_names() -> None:
         assert (shown in repr(table)) or len(shown) > 50
     assert table["cache"].tolist() == list(NAMES)
     assert list(table.columns)[:2] == ["cache", "objects"]
+
+
+def test_a_whole_table_has_the_columns_of_a_screen() -> None:
+    """None gives way to an ellipsis; selected ones are shown."""
+    wide = "x" * 40
+    columns: dict[str, tuple[Any, Column]] = {
+        name: ([wide], Column(Unit.TEXT, show=show))
+        for name, show in (("a", ALWAYS), ("b", WIDE), ("c", DATA), ("d", ALWAYS), ("e", WIDE))
+    }
+    columns["address"] = np.array([0xFFFF888000000000], np.uint64), address_column("struct page")
+    table = answers._frame(Table.of("T", columns))
+    with pd.option_context("display.max_columns", 2):
+        shown = repr(table)
+        assert shown.count(wide) == 4
+        assert "0xffff888000000000" in shown
+        assert shown.endswith("[1 rows x 6 columns]; not shown: c")
+        assert repr(table[["a", "c"]]).count(wide) == 2
+        assert "not shown" not in repr(table.drop(columns="c"))
 
 
 @pytest.fixture
