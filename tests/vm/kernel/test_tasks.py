@@ -8,6 +8,7 @@ import pytest
 from drgn import Object
 from drgn.helpers.linux.pid import for_each_task
 
+from kcensus.api.stacks import stacks as task_stacks
 from kcensus.arch import architecture_of
 from kcensus.arch.aarch64 import ARCHITECTURE as AARCH64
 from kcensus.engine.memory import Faults
@@ -121,6 +122,16 @@ def test_stacks_of_running_tasks_hold_drgns(target: Target, known: Tasks) -> Non
         else:
             # A stack of interrupts ends there.
             assert own == places[: len(own)], known.comm[row]
+
+
+def test_a_task_in_user_space_is_not_unreadable() -> None:
+    """The dump was taken while init of the guest ran, and the kernel did not."""
+    target = opened(build("5.10", "mixed"))
+    frame = target.prog.stack_trace(1)[0]
+    assert frame.pc < _CODE
+    found = task_stacks(target, 1)
+    assert (found, found.reasons) == ({1: []}, {1: "running in user space"})
+    assert repr(found).endswith("(running in user space)")
 
 
 def test_registers_of_programs(target: Target, known: Tasks) -> None:
