@@ -3,17 +3,17 @@
 
 from __future__ import annotations
 
-import drgn
-
-from kcensus.engine.slub.slabs import UnsupportedAllocator
-from kcensus.kernel.vfs.list_lru import NoListLru
-from kcensus.sources.capsule import NotRecorded
-
 OTHER = "failed"
 
 
 def kind_of(error: BaseException) -> str:
     """Return the class of a failure, without anything of the target."""
+    import drgn  # the parent of a process that reads a target does without these
+
+    from kcensus.engine.slub.slabs import UnsupportedAllocator
+    from kcensus.kernel.vfs.list_lru import NoListLru
+    from kcensus.sources.capsule import NotRecorded
+
     cause = error.__cause__ or error
     match cause:
         case MemoryError():

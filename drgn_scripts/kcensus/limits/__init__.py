@@ -15,6 +15,7 @@ _SLICE = 0.02
 """Seconds of CPU time after which the process rests."""
 
 _owned = False
+_yields = False
 
 
 def own_process() -> None:
@@ -28,17 +29,24 @@ def is_own_process() -> bool:
     return _owned
 
 
-def yield_to_others() -> None:
-    """Take CPU time, disk and memory after all other programs, as far as this process may.
+def yield_to_others(*, is_nice: bool = True) -> None:
+    """Take memory after all other programs, and CPU time and disk, too, as far as possible.
 
     The I/O priority follows: task_nice_ioprio() in include/linux/ioprio.h makes (nice + 20) / 5 of
     a process without one, which is 7, the lowest of the class best-effort. The class idle would be
     too low: a process that waits for its turn may hold a lock of the file system.
+
+    :param is_nice: whether to yield CPU time and disk; the first call of a process decides
     """
-    # Linux has a nice value per thread, and new threads inherit their creator's.
-    for thread in os.listdir("/proc/self/task"):
-        with contextlib.suppress(OSError):  # the thread has ended, or is as nice already
-            os.setpriority(os.PRIO_PROCESS, int(thread), 19)
+    global _yields
+    if _yields:
+        return
+    _yields = True
+    if is_nice:
+        # Linux has a nice value per thread, and new threads inherit their creator's.
+        for thread in os.listdir("/proc/self/task"):
+            with contextlib.suppress(OSError):  # the thread has ended, or is as nice already
+                os.setpriority(os.PRIO_PROCESS, int(thread), 19)
     with contextlib.suppress(OSError):  # a sandbox has made /proc read-only
         Path("/proc/self/oom_score_adj").write_text("1000")
 

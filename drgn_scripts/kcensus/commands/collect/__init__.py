@@ -30,8 +30,8 @@ TARGET is the running kernel by default (needs root), or a dump, a capsule, or a
 /var/crash, of which the newest three dumps are taken.
 
 The command takes at most 60 s and 64 MB. What it leaves out for that is in the README of the
-archive, in its manifest, and on screen. It yields to other programs, and takes at most half of the
-available memory. If it is stopped, there is no file, or the old one.
+archive, in its manifest, and on screen. It takes at most half of the available memory. With --full,
+it yields to other programs (nice 19). If it is stopped, there is no file, or the old one.
 
 With --redact names, the report is made from the redacted capsule: no file in the archive has names
 of files, mounts, cgroups, devices, processes and hosts."""
@@ -65,7 +65,7 @@ def _run(
     from kcensus.limits import is_own_process, yield_to_others
 
     if is_own_process():
-        yield_to_others()
+        yield_to_others(is_nice=full)
     case = run.Case(
         targets,
         reading,

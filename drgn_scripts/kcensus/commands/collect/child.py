@@ -39,7 +39,9 @@ _SPARSENESS = 16
 """Most times that the memory of a snapshot is larger than its capsule."""
 _PATCHES = 2.0
 """Seconds more for patches, which take a moment and come last."""
-_OPEN = "opening the target"
+_OPEN, _RENDER = "opening the target", "rendering the report"
+_SOON = 0.5
+"""Least share of the time of a report that its analyses get."""
 
 
 class _Told:
@@ -75,7 +77,7 @@ def main() -> None:
         return
     end_with(order.parent)
     own_process()
-    yield_to_others()
+    yield_to_others(is_nice=order.until is None)
     memory.prepare()
     if order.reading.cpu_share is not None:
         limit_share(order.reading.cpu_share)
@@ -136,6 +138,18 @@ class _Work:
             else:
                 self._record(target)
 
+    def _leave_time(self) -> None:
+        """Stop analyses early enough to render the report.
+
+        Where other programs keep the CPUs busy, that takes up to as long as imports and opening.
+        """
+        order, now = self._order, time.monotonic()
+        is_rendered = order.work == "report" or not order.redact
+        if order.until is not None and self._analyses_until is not None and is_rendered:
+            least = now + _SOON * (order.until - now)
+            latest = order.until - (now - order.started)
+            self._analyses_until = min(self._analyses_until, max(least, latest))
+
     def _record(self, target: Target) -> None:
         from kcensus.capsule import Recording
         from kcensus.kernel.kernel import Kernel
@@ -194,6 +208,8 @@ class _Work:
         if now is not None:
             context = replace(context, now=now)
         self._keep(("head", (context.name, context.release, target.live)))
+        self._leave_time()
+        gc.freeze()  # modules: the collector looks at the rest after each analysis
         return examine(context, order=FIRST, section=self._section)
 
     def _section(self, name: str, run: Callable[[], Result]) -> Section:
@@ -215,13 +231,13 @@ class _Work:
             except OutOfTime:
                 seconds = time.monotonic() - begin
                 made = Section(name, None, f"stopped after {seconds:.0f} s at {TIME}; {LIFT}")
+            gc.collect()
         seconds = round(time.monotonic() - begin, 3)
         told = made.error or "done"
         self._tell("analysis", (name, told, made.kind or told, seconds))
         if self._capsules is not None and TIME not in made.error and name != "patches":
             self._capsules.mark(name, seconds)
         self._keep(("section", made))
-        gc.collect()
         return made
 
     def _keep(self, what: tuple[str, Any]) -> None:
@@ -255,24 +271,13 @@ class _Work:
         self._render(concluded(Report(head, ordered), load(), is_torn=live))
 
     def _render(self, made: Report) -> None:
-        from kcensus.render.html import page_html
-        from kcensus.render.json import write_json
-        from kcensus.render.report import write_report
-        from kcensus.render.screen import console_for
-
         if not made.results:
             self._tell("error", ("no analysis has a result",) * 2)
             return
 
-        def text(file: Any) -> None:
-            write_report(made, console_for(file), full=True)
-
-        forms: dict[str, Callable[[Any], object]] = {
-            "report.txt": text,
-            "report.json": lambda file: write_json(made, file),
-            "report.html": lambda file: file.write(page_html(made)),
-        }
-        with self._timed("rendering the report"):
+        self._tell("rendering", True)
+        with self._timed(_RENDER):
+            forms = _forms(made)
             for name in FORMS:
                 file = self._order.files[name]
                 os.ftruncate(file, 0)
@@ -314,6 +319,20 @@ class _Work:
         with self._progress.step(step, 0):
             yield
         self._tell("seconds", (step, round(time.monotonic() - begin, 3)))
+
+
+def _forms(made: Report) -> dict[str, Callable[[Any], object]]:
+    """Return the writers of all forms, which write to a file."""
+    from kcensus.render.html import page_html
+    from kcensus.render.json import write_json
+    from kcensus.render.report import write_report
+    from kcensus.render.screen import console_for
+
+    return {
+        "report.txt": lambda file: write_report(made, console_for(file), full=True),
+        "report.json": lambda file: write_json(made, file),
+        "report.html": lambda file: file.write(page_html(made)),
+    }
 
 
 def _without_tables(made: Report) -> Report:

@@ -39,6 +39,8 @@ class Order:
     analyses_until: float | None = None
     """Time of :func:`time.monotonic`, which all processes share; None without a limit."""
     until: float | None = None
+    started: float = 0.0
+    """When the process was started."""
     max_bytes: int | None = None
     is_debugging: bool = False
 
@@ -75,6 +77,8 @@ class Account:
     """Complete forms of the report."""
     step: str = "starting"
     """What the process does."""
+    is_rendering: bool = False
+    """Whether the process renders the report: another one would take longer."""
 
     @property
     def has_report(self) -> bool:

@@ -25,7 +25,7 @@ from kcensus.commands.collect.order import CAPSULE, FORMS, LIFT, SIZE, TIME, Acc
 from kcensus.commands.collect.reasons import NO_ROOM
 from kcensus.commands.collect.versions import versions
 from kcensus.commands.shared.options import Reading
-from kcensus.limits import is_own_process
+from kcensus.limits import is_own_process, memory
 from kcensus.limits.children import connected, end
 from kcensus.outputs import OutputError, replacing
 from kcensus.progress import Progress
@@ -175,13 +175,10 @@ class _Target:
         self._begin, self._end, self._progress = begin, end, progress
 
     def collect(self) -> None:
-        from kcensus.commands.shared.target import default_limit
-        from kcensus.sources import TargetError
-
         try:
             if self._case.reading.max_memory is None:
-                default_limit()
-        except TargetError as error:  # before a process takes memory to say so
+                memory.affordable()
+        except memory.Shortage as error:  # before a process takes memory to say so
             self._account.error = str(error)
             self._account.error_kind = "too little memory"
             return
@@ -194,9 +191,10 @@ class _Target:
     def _conclude(self) -> None:
         """Drop what is not complete, and note what is missing."""
         account = self._account
-        if not account.capsule and os.fstat(self._files[CAPSULE]).st_size:
+        is_told = any(what.startswith(CAPSULE) for what, _ in account.left_out)
+        if not account.capsule:
             os.ftruncate(self._files[CAPSULE], 0)
-            if not any(what == CAPSULE for what, _ in account.left_out):
+            if account.has_report and not is_told:
                 account.left_out.append((CAPSULE, f"writing it exceeds {TIME}; {LIFT}"))
         told = {what for what, _ in account.left_out}
         for name in FORMS:
@@ -222,8 +220,8 @@ class _Target:
         took = time.monotonic() - self._begin
         if account.cpu_seconds < _BUSY * took:
             sentence += (
-                f", and --max-time 10m raises it: other programs kept the CPUs busy, to which "
-                f"kcensus yields: it got {account.cpu_seconds:.0f} s of CPU time in {took:.0f} s"
+                f", and --max-time 10m raises it: other programs kept the CPUs busy, and kcensus"
+                f" got {account.cpu_seconds:.0f} s of CPU time in {took:.0f} s"
             )
         return sentence
 
@@ -293,6 +291,7 @@ class _Target:
             key=self._case.key,
             analyses_until=self._at(analyses),
             until=self._at(end),
+            started=time.monotonic(),
             max_bytes=self._max_bytes,
             is_debugging="--debug" in sys.argv
             or os.environ.get("KCENSUS_DEBUG", "") not in ("", "0"),
@@ -309,6 +308,7 @@ class _Target:
         :param reported: share of the time after which there must be a report
         """
         account = self._account
+        account.is_rendering = False
         report_until = None if reported is None else self._at(reported)
         # Ctrl-C is for this process; the mask is inherited.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -330,7 +330,8 @@ class _Target:
                     now = time.monotonic()
                     is_late = order.until is not None and now > order.until
                     is_stuck = report_until is not None and now > report_until
-                    if is_late or (is_stuck and not account.has_report):
+                    has_none = not (account.has_report or account.is_rendering)
+                    if is_late or (is_stuck and has_none):
                         break
         except (EOFError, OSError, ValueError):  # of msgspec, too
             if not account.error:
@@ -360,6 +361,8 @@ def _note(account: Account, key: str, value: Any) -> None:
                 account.left_out.append((CAPSULE, kind if account.is_redacted else why))
             else:
                 account.error, account.error_kind = why, kind
+        case "rendering", True:
+            account.is_rendering = True
         case "form", str(name) if name in FORMS and name not in account.forms:
             account.forms.append(name)
         case "capsule", dict(capsule):

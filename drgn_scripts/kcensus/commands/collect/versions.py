@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import platform
 from contextlib import suppress
+from importlib import metadata
 
 _LIBRARIES = (
     "drgn", "numpy", "pandas", "zstandard", "networkx", "msgspec", "rich", "jinja2", "click"
@@ -14,15 +15,20 @@ _LIBRARIES = (
 
 def versions() -> dict[str, str]:
     """Return versions by name; ``kernel`` and ``distribution`` are of the machine here."""
-    from kcensus.render.plain import installed_version
-
     system = os.uname()
     distribution = {}
     with suppress(OSError):
         distribution = platform.freedesktop_os_release()
     return {
-        **{name: installed_version(name) for name in ("kcensus", *_LIBRARIES)},
+        **{name: _installed(name) for name in ("kcensus", *_LIBRARIES)},
         "python": platform.python_version(),
         "kernel": f"{system.sysname} {system.release} {system.version} {system.machine}",
         "distribution": distribution.get("PRETTY_NAME", "unknown"),
     }
+
+
+def _installed(name: str) -> str:
+    # kcensus.render.plain does this, too, but imports pandas: seconds on a busy machine.
+    with suppress(metadata.PackageNotFoundError):
+        return metadata.version(name)
+    return "unknown"

@@ -66,10 +66,12 @@ def key_of(path: Path | None, redact: tuple[str, ...], keep: tuple[str, ...]) ->
 
 def check_out(targets: Iterable[str | None], out: Path, force: bool) -> None:
     """Refuse an impossible place before any work is done."""
-    from kcensus.sources.session import is_session
+    problem, is_dump = "", False
+    if options.session_is_open():
+        from kcensus.sources.session import is_session
 
-    problem = ""
-    if is_session(out):
+        is_dump = is_session(out)
+    if is_dump:
         problem = "is the dump that is open here; choose another name"
     elif os.path.lexists(out) and not force:
         problem = "exists; choose another name, or add --force"
