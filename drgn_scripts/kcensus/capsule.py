@@ -17,7 +17,7 @@ from kcensus.analyses.failures import OTHER, kind_of
 from kcensus.analyses.runner import Context
 from kcensus.catalogue import Prober, ask_everything, load, modules
 from kcensus.engine.gather import gather
-from kcensus.engine.memory import Faults, Memory
+from kcensus.engine.memory import Faults, Mask, Memory
 from kcensus.engine.slub.pages import PageMap
 from kcensus.engine.slub.slabs import UnsupportedAllocator
 from kcensus.kernel.kernel import Kernel
@@ -106,9 +106,12 @@ class Recording:
             return snapshot.take(frames)
         return True
 
-    def find_names(self, progress: Progress | None = None) -> Redaction | None:
+    def find_names(
+        self, progress: Progress | None = None, frames: Mask | None = None
+    ) -> Redaction | None:
         """Find the names to redact, once; this can take as long as an analysis.
 
+        :param frames: page frames that the capsule will have; by default all that were read so far
         :raises TargetError: names cannot be redacted
         """
         if "names" not in self._redact or self._redaction is not None:
@@ -125,6 +128,7 @@ class Recording:
                 self._key or new_key(),
                 progress or SilentProgress(),
                 keeps_log=keeps_log,
+                frames=self.recorder.touched.copy() if frames is None else frames,
             )
         except (LookupError, drgn.FaultError) as error:
             raise TargetError(f"{target.name}: names cannot be redacted: {error}") from error

@@ -18,8 +18,11 @@ from kcensus.analyses.dentries.census import DentryCensus
 from kcensus.analyses.dentries.columns.bits import FOREIGN, LINK_BITS, NO_SLOT
 from kcensus.analyses.dentries.walks import FEWER
 from kcensus.engine.gather import gather_arrays
-from kcensus.engine.layout import word_dtype
-from kcensus.engine.memory import Bytes, Faults, Memory, Numbers, Words
+from kcensus.engine.layout import layout, word_dtype
+from kcensus.engine.memory import Bytes, Faults, Mask, Memory, Numbers, Words
+from kcensus.engine.slub.caches import find_caches
+from kcensus.engine.slub.scan import allocated
+from kcensus.engine.slub.slabs import ScanReport
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.vfs.dcache import flags, hash_table
 from kcensus.kernel.vfs.super_blocks import super_blocks
@@ -29,17 +32,27 @@ _MAX_LENGTH = 1 << 16
 """Longest chain; the dentries of others, and of torn ones, stay together."""
 
 
-def moved_dentries(kernel: Kernel, key: bytes) -> list[tuple[Words, Bytes]]:
+def moved_dentries(
+    kernel: Kernel, key: bytes, frames: Mask | None = None
+) -> list[tuple[Words, Bytes]]:
     """Return physical addresses, and the bytes to write there: heads of chains, and links.
 
     :param key: 16 bytes of a secret, or more
+    :param frames: page frames that matter; if the table lies on none of them, dentries on them lose
+        their links, and others are not read
     :raises LookupError: the debug info lacks a type or variable
     :raises drgn.FaultError: the table cannot be read
     :raises ValueError: it is damaged
     """
     memory = kernel.memory
-    census = DentryCensus(kernel, flags(memory, super_blocks(kernel).root), ("chains",))
     table, count = hash_table(memory)
+    starts = np.uint64(table) + np.uint64(8) * np.arange(count, dtype=np.uint64)
+    direct = np.uint64(kernel.slab_map.pages.direct_map)
+    if frames is not None:
+        pages = _physical(memory, starts[:: memory.page_size // 8], direct) >> memory.page_shift
+        if not frames[pages[pages < len(frames)].astype(np.int64)].any():
+            return [_unlinked(kernel, table, frames)]
+    census = DentryCensus(kernel, flags(memory, super_blocks(kernel).root), ("chains",))
     place, word = np.array([table], np.uint64), word_dtype(memory.prog)
     heads, readable = gather_arrays(memory, place, count, word, Faults(), use=None)
     if not readable.all():
@@ -57,10 +70,8 @@ def moved_dentries(kernel: Kernel, key: bytes) -> list[tuple[Words, Bytes]]:
     words = np.zeros((len(node), 2), np.uint64)
     words[:-1, 0] = np.where(is_last[:-1], 0, node[1:])
     words[1:, 1] = node[:-1]
-    starts = np.uint64(table) + np.uint64(8) * np.arange(count, dtype=np.uint64)
     words[is_first, 1] = starts[chain[is_first]]
     heads[chain[is_first]] = node[is_first] | (heads[chain[is_first]] & _LOCK)
-    direct = np.uint64(kernel.slab_map.pages.direct_map)
     # Torn chains stay as they are, but no link tells where they were.
     torn = np.setdiff1d(np.flatnonzero(heads & ~_LOCK), chain)
     first = (heads[torn] & ~_LOCK) + np.uint64(8)
@@ -71,6 +82,18 @@ def moved_dentries(kernel: Kernel, key: bytes) -> list[tuple[Words, Bytes]]:
         (_physical(memory, starts, direct), heads.astype(word)[:, None].view(np.uint8)),
         (node - direct, words.astype(word).view(np.uint8)),
     ]
+
+
+def _unlinked(kernel: Kernel, table: int, frames: Mask) -> tuple[Words, Bytes]:
+    """Return links that only tell whether a dentry is in the table."""
+    columns = layout(kernel.prog, "struct dentry", {"next": "d_hash.next", "pprev": "d_hash.pprev"})
+    caches = find_caches(kernel.slab_map, "struct dentry")
+    address, dentries = allocated(kernel.slab_map, caches, columns, ScanReport(), frames)
+    words = np.zeros((len(address), 2), np.uint64)
+    words[:, 1] = np.where(dentries["pprev"] == 0, 0, np.uint64(table))
+    place = address + np.uint64(columns.fields["next"].offset)
+    direct = np.uint64(kernel.slab_map.pages.direct_map)
+    return place - direct, words.astype(word_dtype(kernel.prog)).view(np.uint8)
 
 
 def shuffled(count: int, random: np.random.Generator) -> Numbers:

@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from kcensus.arch import name_of
 from kcensus.engine.layout import number_dtype, word_dtype
-from kcensus.engine.memory import Bytes, Words
+from kcensus.engine.memory import Bytes, Mask, Words
 from kcensus.engine.slub.slabs import ScanReport
 from kcensus.kernel.arch.readers import readers_of
 from kcensus.kernel.kernel import Kernel
@@ -81,6 +81,8 @@ class Redaction:
         the first one is redacted
     :param key: secret of the pseudonyms; None keeps names, and only zeroes unused memory
     :param keeps_log: whether the text of the kernel log stays
+    :param frames: all page frames that are going to be redacted; None: any. A machine can have more
+        names than fit in memory
     :raises LookupError: the debug info lacks a type or variable needed to find names
     :raises drgn.FaultError: the dump lacks memory needed to find names
     """
@@ -93,6 +95,7 @@ class Redaction:
         progress: Progress,
         *,
         keeps_log: bool = False,
+        frames: Mask | None = None,
     ) -> None:
         if recorder.uses is None:
             raise ValueError("the recorder has not noted the uses of memory")
@@ -122,11 +125,11 @@ class Redaction:
         if keeps_log:
             self._kept.append(log_text(self._kernel))
         if self._pseudonyms is not None:
-            self._collect(self._pseudonyms)
+            self._collect(self._pseudonyms, frames)
         self._missing = [*self.missing]
 
-    def _collect(self, pseudonyms: Pseudonyms) -> None:
-        names = UserNames(self._kernel)
+    def _collect(self, pseudonyms: Pseudonyms, frames: Mask | None) -> None:
+        names = UserNames(self._kernel, frames)
         for batch in names.find():
             if not len(batch.physical):
                 continue
@@ -145,7 +148,8 @@ class Redaction:
             # Sorted by batch only: sorting all of them would take as much memory again.
             self._patches.append(patches)
         try:
-            moved = moved_dentries(self._kernel, pseudonyms.secret("chains of dentries"))
+            secret = pseudonyms.secret("chains of dentries")
+            moved = moved_dentries(self._kernel, secret, frames)
         except DAMAGED:
             names.missing.append("hash chains of dentries, which tell about their names")
         else:

@@ -84,10 +84,13 @@ class Hashes:
 
 
 class UserNames:
-    """Finds the names in one kernel; raises as :class:`~kcensus.redaction.redaction.Redaction`."""
+    """Finds the names in one kernel; raises as :class:`~kcensus.redaction.redaction.Redaction`.
 
-    def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
+    :param frames: page frames; names of files are those of dentries that lie on these only
+    """
+
+    def __init__(self, kernel: Kernel, frames: Mask | None = None) -> None:
+        self.kernel, self._frames = kernel, frames
         self.slab_map = slab_map = kernel.slab_map
         self.memory = kernel.memory
         self.prog = kernel.prog
@@ -108,10 +111,10 @@ class UserNames:
         yield from self._servers()
 
     def _all(
-        self, type_name: str, columns: Layout
+        self, type_name: str, columns: Layout, frames: Mask | None = None
     ) -> tuple[Words, dict[str, npt.NDArray[np.uint64]]]:
         caches = find_caches(self.slab_map, type_name)
-        return allocated(self.slab_map, caches, columns, self.report)
+        return allocated(self.slab_map, caches, columns, self.report, frames)
 
     def _strings(self, addresses: Words) -> Iterator[Names]:
         """Yield the strings at some addresses in the direct map."""
@@ -201,7 +204,7 @@ class UserNames:
             "inline": ("d_iname", "d_shortname.string"),
         }
         columns = layout(self.prog, "struct dentry", members)
-        address, dentries = self._all("struct dentry", columns)
+        address, dentries = self._all("struct dentry", columns, self._frames)
         inline = columns.fields["inline"]
         width = inline.dtype.itemsize
         kernels, cgroups = self._file_systems()

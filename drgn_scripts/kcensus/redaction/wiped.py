@@ -28,7 +28,7 @@ from kcensus.engine.memory import Faults, Mask, Numbers, Words
 from kcensus.engine.rows import covered
 from kcensus.engine.slub.caches import find_caches
 from kcensus.engine.slub.free_indexes import used_part
-from kcensus.engine.slub.scan import View, allocated, visit
+from kcensus.engine.slub.scan import View, allocated, lie_on, visit
 from kcensus.engine.slub.slabs import ScanReport, SlabMap
 from kcensus.kernel.arch.readers import readers_of
 from kcensus.kernel.kernel import Kernel
@@ -70,10 +70,7 @@ class Ranges:
 def free_slots(slab_map: SlabMap, frames: Mask, report: ScanReport) -> Ranges:
     """Return the certainly free slots of all slabs that lie partly on some page frames."""
     slabs = slab_map.index(slab_map.caches, report)
-    first = slab_map.pages.pfn(slabs.address)
-    wanted = np.concatenate([[0], np.cumsum(frames)])
-    last = np.minimum(first + slab_map.slab_pages(slabs), len(frames))
-    slabs = slabs[wanted[last] != wanted[np.minimum(first, len(frames))]]
+    slabs = slabs[lie_on(slab_map, slabs, frames)]
 
     def look(view: View, _report: ScanReport) -> tuple[Words, Numbers, Numbers]:
         free = ~view.allocated & view.readable[:, None]

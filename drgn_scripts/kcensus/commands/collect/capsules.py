@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The capsule of a case: of as many of the first analyses as time and size allow.
 
-Names to redact are found once. That, and writing pages without them, is about half of the time of a
-redacted case; the report is then made from the capsule, and takes about as long as the analyses.
+The slabs of a running kernel are taken first, with the ``struct page`` array, which tells where
+they are, and which most analyses read. Names to redact are found after the analyses, on the pages
+that these have read; the report is then made from the capsule, and takes about as long as they did.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Callable
@@ -33,10 +35,8 @@ _MARGIN, _MAX_MARGIN = 0.9, 1.5
 half of the average. Beyond the first, there must be time to try again."""
 _SLACK = 1.25
 """Times an estimate of time that there must be left."""
-_SLABS, _NAMES = 0.25, 0.5
+_SLABS, _NAMES = 0.15, 0.5
 """Most shares of the time left to take the slabs, and to find the names to redact."""
-_ANALYSES = 0.4
-"""Share of the time left for analyses, when the names to redact are found."""
 _REPORT, _MIN_REPORT = 0.08, 3.0
 """Share of the time for opening a redacted capsule and rendering its report, and least seconds."""
 
@@ -64,9 +64,8 @@ class Capsules:
         self._order, self._recording = order, recording
         self._progress, self._tell = progress, tell
         self._begin = time.monotonic()
-        self._is_prepared = False
         self._why = ""
-        """Why there can be no capsule."""
+        """Why the capsule lacks analyses."""
         self._marks: list[_Mark] = []
 
     def mark(self, name: str, seconds: float) -> None:
@@ -76,33 +75,11 @@ class Capsules:
             frames = np.flatnonzero(self._recording.recorder.touched)
             self._marks.append(_Mark(name, seconds, frames))
 
-    def prepared(self, until: float | None) -> float | None:
-        """Do what longer analyses need, once; return when they must end.
+    def take_slabs(self, until: float | None) -> None:
+        """Take what belongs together of a running kernel, before the first analysis reads of it.
 
-        :param until: when they must end so far
+        :param until: when the analyses must end
         """
-        if self._is_prepared:
-            return until
-        self._is_prepared = True
-        if self._recording.target.live:
-            self._take_slabs(until)
-        if not self._order.redact:
-            return until
-        begin, end = time.monotonic(), self._order.until
-        try:
-            with (
-                alarm(None if end is None else begin + _NAMES * (end - begin)),
-                self._progress.step("finding names to redact", 0),
-            ):
-                self._recording.find_names(self._progress)
-        except OutOfTime:
-            self._why = f"finding the names to redact exceeds {TIME}"
-            return begin
-        now = time.monotonic()
-        self._tell("seconds", ("finding names to redact", round(now - begin, 3)))
-        return None if end is None else now + _ANALYSES * (end - now)
-
-    def _take_slabs(self, until: float | None) -> None:
         now = time.monotonic()
         had_room, title = True, "taking the slabs"
         try:
@@ -127,11 +104,12 @@ class Capsules:
         if self._order.redact:
             # The report comes first, and is made from it; then it may be too large to be sent.
             left = room_on(self._order.files[CAPSULE], memory.MIN_BYTES)
-        recording, why = self._recording, self._why
+        recording = self._recording
         recording.probe_patches()
-        count = 0 if why else len(self._marks)
+        count = self._count_with_names()
         begin, bytes_each, seconds_each = 0.0, 0.0, 0.0
         if count:
+            self._keep_pages(count)
             try:
                 with alarm(self._until(1)):
                     scrub = recording.find_names(self._progress)
@@ -144,28 +122,56 @@ class Capsules:
                         _SAMPLE_PAGES, LEVEL, scrub
                     )
             except OutOfTime:
-                count, why = 0, f"writing it without names exceeds {TIME}"
+                count, self._why = 0, f"writing it without names exceeds {TIME}"
         while count:
             pages, until = len(self._marks[count - 1].frames), self._until(count)
             needed, size = _SLACK * (begin + pages * seconds_each), pages * bytes_each
             if left is not None and size > _MARGIN * left:
                 needed *= 2
             if left is not None and size > _MAX_MARGIN * left and count > 1:
-                why = f"about {size / 1e6:,.1f} MB would exceed {SIZE}"
+                self._why = f"about {size / 1e6:,.1f} MB would exceed {SIZE}"
             elif until is not None and time.monotonic() + needed > until and count > 1:
-                why = f"writing it would exceed {TIME}"
+                self._why = f"writing it would exceed {TIME}"
             else:
                 try:
                     with alarm(until):
                         self._write(made, count, left)
                     break
                 except OutOfTime:
-                    why = f"writing it exceeds {TIME}"
+                    self._why = f"writing it exceeds {TIME}"
                 except TooLarge:
-                    why = f"it would exceed {SIZE}"
+                    self._why = f"it would exceed {SIZE}"
                 os.ftruncate(self._order.files[CAPSULE], 0)
             count -= 1
-        self._tell_lacking(made, count, why)
+        self._tell_lacking(made, count)
+
+    def _count_with_names(self) -> int:
+        """Find the names to redact; return for how many of the first analyses.
+
+        Names of files are as many as the pages of these analyses have: time and memory decide.
+        """
+        count, title = len(self._marks), "finding names to redact"
+        while self._order.redact and count:
+            now, end = time.monotonic(), self._until(count)
+            frames = np.zeros(len(self._recording.recorder.touched), np.bool_)
+            frames[self._marks[count - 1].frames] = True
+            try:
+                with (
+                    alarm(None if end is None else now + max(_NAMES * (end - now), 0)),
+                    self._progress.step(title, 0),
+                ):
+                    self._recording.find_names(self._progress, frames)
+            except OutOfTime:
+                self._why = f"{title} exceeds {TIME}"
+            except MemoryError:
+                self._why = f"{title} exceeds the memory limit (--max-memory)"
+            else:
+                break
+            finally:
+                self._tell("seconds", (title, round(time.monotonic() - now, 3)))
+            count -= 1
+            gc.collect()
+        return count
 
     def _until(self, count: int) -> float | None:
         """Return when a capsule for the first analyses must be complete."""
@@ -175,7 +181,8 @@ class Capsules:
         report = max(_REPORT * (end - self._begin), _MIN_REPORT)
         return end - report - sum(mark.seconds for mark in self._marks[:count])
 
-    def _tell_lacking(self, made: Report, count: int, why: str) -> None:
+    def _tell_lacking(self, made: Report, count: int) -> None:
+        why = self._why
         names = [mark.name for mark in self._marks[:count]]
         wanted = [each.name for each in made.sections if each.name != "patches"]
         if lacking := [name for name in wanted if name not in names]:
@@ -187,10 +194,14 @@ class Capsules:
                 "left_out", (f"{CAPSULE} for {', '.join(lacking)}" if names else CAPSULE, why)
             )
 
-    def _write(self, made: Report, count: int, left: int | None) -> None:
+    def _keep_pages(self, count: int) -> None:
+        """Record the pages of the first analyses only."""
         touched = self._recording.recorder.touched
         touched[:] = False
         touched[self._marks[count - 1].frames] = True
+
+    def _write(self, made: Report, count: int, left: int | None) -> None:
+        self._keep_pages(count)
         names = {mark.name for mark in self._marks[:count]}
         sections = [each for each in made.sections if each.name in names]
         file, begin, title = self._order.files[CAPSULE], time.monotonic(), "writing the capsule"

@@ -13,7 +13,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 from kcensus.commands.collect import reasons
 from kcensus.commands.collect.capsules import Capsules
 from kcensus.commands.collect.files import keep, kept, packed_bytes, room_on, writing
-from kcensus.commands.collect.order import CAPSULE, FIRST, FORMS, LIFT, QUICK, SIZE, TIME, Order
+from kcensus.commands.collect.order import CAPSULE, FIRST, FORMS, LIFT, SIZE, TIME, Order
 from kcensus.commands.collect.timing import OutOfTime, alarm
 from kcensus.limits import limit_share, memory, own_process, yield_to_others
 from kcensus.limits.children import end_with
@@ -176,6 +176,8 @@ class _Work:
         )
         self._capsules = Capsules(order, recording, self._progress, self._tell)
         now = Kernel(target.prog, live=True) if target.live else None
+        if target.live:
+            self._capsules.take_slabs(self._analyses_until)
         made = self._examined(recording.target, now)
         if not is_redacted:
             self._render(made)
@@ -201,12 +203,16 @@ class _Work:
         self._render(self._examined(target))
 
     def _examined(self, target: Target, now: Kernel | None = None) -> Report:
+        from kcensus.analyses import analyses
         from kcensus.commands.shared.target import context_of
         from kcensus.reports import examine
 
         context = context_of(target, self._progress, self._order.reading)
         if now is not None:
             context = replace(context, now=now)
+            for analysis in analyses().values():  # of the moment when the slabs were taken
+                with suppress(Exception):
+                    analysis.gauges_of(context.kernel)
         self._keep(("head", (context.name, context.release, target.live)))
         self._leave_time()
         gc.freeze()  # modules: the collector looks at the rest after each analysis
@@ -215,8 +221,6 @@ class _Work:
     def _section(self, name: str, run: Callable[[], Result]) -> Section:
         from kcensus.reports import Section, section_of
 
-        if self._capsules is not None and name not in QUICK:
-            self._analyses_until = self._capsules.prepared(self._analyses_until)
         begin, until = time.monotonic(), self._analyses_until
         if until is not None and name == "patches":
             until += _PATCHES

@@ -13,8 +13,6 @@ FORMS = ("report.txt", "report.json", "report.html")
 CAPSULE = "case.capsule"
 FIRST = ("waits", "iosched", "kcopyd", "list-lru", "memcgs", "slab", "dentries")
 """Analyses from cheap to dear."""
-QUICK = FIRST[:3]
-"""Analyses to run before anything that grows with the machine."""
 TIME, SIZE = "the time limit (--max-time)", "the size limit (--max-size)"
 LIFT = "--full lifts it"
 

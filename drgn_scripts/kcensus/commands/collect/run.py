@@ -37,10 +37,13 @@ _ANALYSES = 0.75
 """Share of a target's time after which its analyses stop."""
 _REPORTED = 0.88
 """Share after which a process without a report is killed, so that one is made of its parts."""
-_QUICK = 0.3
-"""Share after which the first analyses of a target stop whose names are redacted."""
+_RECORDED = 0.35
+"""Share after which the analyses of a target stop whose names are redacted."""
 _REREAD, _RENDERED = 0.92, 0.95
 """The same two shares for the report on a redacted capsule."""
+_LEAST_MEMORY = 320 << 20
+"""Bytes that must be available: the processes take 230 MiB on a small machine, and all programs
+wait where the page cache has no room."""
 _OVERHEAD = 64 << 10
 """Bytes of the archive for the README, the manifest and headers."""
 _POLL = 0.2
@@ -177,7 +180,7 @@ class _Target:
     def collect(self) -> None:
         try:
             if self._case.reading.max_memory is None:
-                memory.affordable()
+                memory.affordable(least=_LEAST_MEMORY)
         except memory.Shortage as error:  # before a process takes memory to say so
             self._account.error = str(error)
             self._account.error_kind = "too little memory"
@@ -242,7 +245,7 @@ class _Target:
     def _collect_redacted(self) -> None:
         """Report on the redacted capsule alone, so that no name comes from elsewhere."""
         account = self._account
-        self._run(self._order("record", _QUICK, 1.0), None)
+        self._run(self._order("record", _RECORDED, 1.0), None)
         if account.has_report or not account.capsule:  # the target is a redacted capsule
             return
         account.error = account.error_kind = ""

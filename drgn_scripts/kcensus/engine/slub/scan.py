@@ -39,16 +39,23 @@ class DoesNotFit(ValueError, LookupError):
 
 
 def allocated(
-    slab_map: SlabMap, wanted: Sequence[SlabCache], columns: Layout, report: ScanReport
+    slab_map: SlabMap,
+    wanted: Sequence[SlabCache],
+    columns: Layout,
+    report: ScanReport,
+    frames: Mask | None = None,
 ) -> tuple[Words, dict[str, npt.NDArray[Any]]]:
     """Return all allocated objects of some caches.
 
     :param columns: members to read, offsets counting from the start of an object
+    :param frames: only those of slabs that lie partly on these page frames
     :return: addresses of the objects, and the columns
     :raises DoesNotFit: a member lies beyond the end of the objects of a cache
     """
     _check_fit(wanted, columns)
     slabs = slab_map.index(wanted, report, in_use=True)
+    if frames is not None:
+        slabs = slabs[lie_on(slab_map, slabs, frames)]
     out = Columns(
         {_ADDRESS: np.dtype(np.uint64)} | {name: f.dtype for name, f in columns.fields.items()},
         int(slabs.objects.sum()),
@@ -102,6 +109,15 @@ def selected(
         name: np.concatenate([empty, *(piece[name] for _, piece in pieces)])
         for name, empty in none.items()
     }
+
+
+def lie_on(slab_map: SlabMap, slabs: Slabs, frames: Mask) -> Mask:
+    """Return which slabs lie partly on some page frames."""
+    first = np.minimum(slab_map.pages.pfn(slabs.address), len(frames))
+    last = np.minimum(first + slab_map.slab_pages(slabs), len(frames))
+    wanted = np.concatenate([[0], np.cumsum(frames)])
+    lies: Mask = wanted[last] != wanted[first]
+    return lies
 
 
 def _check_fit(caches: Sequence[SlabCache], columns: Layout) -> None:
