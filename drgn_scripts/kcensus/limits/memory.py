@@ -75,21 +75,23 @@ def default_limit(available: int, processes: int = 1) -> int | None:
     return None if available < MIN_AVAILABLE else max(available // 2 // processes, MIN_BYTES)
 
 
-def affordable(processes: int = 1) -> int | None:
+def affordable(processes: int = 1, least: int = MIN_AVAILABLE) -> int | None:
     """Return the private memory that this process may take on this machine; None if unknown.
 
     :param processes: as for :func:`default_limit`
+    :param least: bytes that must be available
     :raises Shortage: too little is available
     """
     available = available_bytes()
     if available is None:
         return None
     limit = default_limit(available, processes)
-    if limit is None:
+    if limit is None or available < least:
         raise Shortage(
             f"this machine, or the cgroup, has {human_bytes(available)} of memory available, and"
-            f" kcensus needs {human_bytes(MIN_AVAILABLE)} or more; pass --max-memory"
-            f" {MIN_BYTES >> 20}M to run it anyway, or read a vmcore on another machine"
+            f" kcensus needs {human_bytes(least)} or more; free some, or read a vmcore on another"
+            f" machine (--max-memory {MIN_BYTES >> 20}M runs it all the same, and can stall other"
+            " programs)"
         )
     return limit
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 import base64
 import json
 import subprocess
-from collections import Counter
+from collections.abc import Iterator
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -24,15 +25,26 @@ _LONG = 3600.0
 _DIRECTORY = "/run/collect"
 _OUT = f"{_DIRECTORY}/case.tar.zst"
 _FREE_MIB = 100
-_HEALTHY = 0.5
-"""Least share of checks that agree or are explained, under load."""
-_TICKS = 150
-"""CPU time between two moments, in hundredths of a second."""
+_MAX_OFF = 0.02
+"""Most of a counter that a figure is off by, under load: 5 % where slabs are of several moments."""
+_ALL = ("dentries", "nr_slabs, all caches", "total_objects, all caches", "dentry lists")
+"""Checks of counters with so many objects."""
+_SECONDS = (0, 2, 5, 10, 20, 30, 45, 60, 90, 120)
+"""CPU time until a moment: the first process imports, the second does, opens, and analyses."""
 
 
 @pytest.fixture(autouse=True)
-def _directory(guest: Running) -> None:
+def _nothing_harmed(guest: Running) -> Iterator[None]:
+    """Neither the kernel nor systemd kills a program of the guest, and nothing is left."""
     guest.run(f"rm -rf {_DIRECTORY}; mkdir {_DIRECTORY}").check()
+    state = (
+        "grep -E '^(oom_kill|pswpout) ' /proc/vmstat; ls -d /sys/fs/cgroup/*/; "
+        "systemctl show systemd-journald --property=NRestarts"
+    )
+    before = guest.run(state).check()
+    yield
+    assert guest.run(state).check() == before
+    assert guest.run("pgrep -f '[k]census.*(collect|child)'").status == 1
 
 
 def fetched(guest: Running, tmp_path: Path) -> dict[str, bytes]:
@@ -41,22 +53,22 @@ def fetched(guest: Running, tmp_path: Path) -> dict[str, bytes]:
     return unpacked(path)
 
 
-def no_process(guest: Running) -> bool:
-    return guest.run("pgrep -f '[k]census.*(collect|child)'").status == 1
-
-
 def test_under_load(guest: Running, tmp_path: Path) -> None:
     """The archive is complete, and its capsule gives the figures of its report."""
-    guest.run(f"kcensus collect -o {_OUT} --full", timeout=_LONG).check()
+    guest.run(f"kcensus collect -o {_OUT} --max-time 60m --max-size 1G", timeout=_LONG).check()
     files = fetched(guest, tmp_path)
     assert manifest_of(files)["left_out"] == []
     report = json.loads(files["1/report.json"])
     assert report["failed"] == {}
     assert {*report["analyses"]} == {*analyses(), "patches"}
-    checks = Counter(
-        check["status"] for each in report["analyses"].values() for check in each.get("checks", ())
-    )
-    assert checks["agree"] + checks["explained"] > _HEALTHY * (checks.total() - checks["absent"])
+    checks = [check for each in report["analyses"].values() for check in each.get("checks", ())]
+    off = {
+        check["name"]: (abs(check["difference"]) - abs(check["moved"] or 0)) / check["counter"]
+        for check in checks
+        if check["name"] in _ALL
+    }
+    assert {*off} == {*_ALL}
+    assert max(off.values()) < _MAX_OFF, off
     capsule = tmp_path / "case.capsule"
     capsule.write_bytes(files["1/case.capsule"])
     replayed = examine(Context.of(open_target(capsule))).results
@@ -69,7 +81,7 @@ def test_redacted(guest: Running, tmp_path: Path) -> None:
     """No file of the archive has a name that the guest has."""
     names = guest.run("ls /srv/load/files | head -50; hostname").check().split()
     done = guest.run(
-        f"kcensus collect -o {_OUT} --full --redact names --max-memory 800M", timeout=_LONG
+        f"kcensus collect -o {_OUT} --max-time 60m --redact names --max-memory 800M", timeout=_LONG
     )
     assert done.status == 0, done.stderr
     files = fetched(guest, tmp_path)
@@ -79,8 +91,8 @@ def test_redacted(guest: Running, tmp_path: Path) -> None:
         assert not [file for file, data in texts.items() if name.encode() in data], name
 
 
-def test_little_memory(guest: Running, tmp_path: Path) -> None:
-    """It takes none, and says so; nothing else is killed."""
+def test_little_memory(guest: Running) -> None:
+    """It takes none, and says so; nothing else is killed or waits for memory."""
     fill = (
         "free=$(sed -n 's/MemAvailable: *\\([0-9]*\\) kB/\\1/p' /proc/meminfo); "
         f"head -c $((free / 1024 - {_FREE_MIB}))M /dev/zero >/dev/shm/fill"
@@ -92,28 +104,25 @@ def test_little_memory(guest: Running, tmp_path: Path) -> None:
     finally:
         guest.run("rm -f /dev/shm/fill").check()
     assert done.status == 3, done.stderr
-    assert "192.0 MiB" in manifest_of(fetched(guest, tmp_path))["targets"][0]["error"]
-    assert guest.run("dmesg | grep -i 'killed process'").status == 1
+    assert "320.0 MiB" in done.stderr
+    assert guest.run(f"ls -A {_DIRECTORY}").check() == ""
     assert guest.run("load alive").status == 0
 
 
-@pytest.mark.parametrize("moment", range(5))
-@pytest.mark.parametrize("number", ["KILL", "TERM"])
-def test_killed(guest: Running, moment: int, number: str) -> None:
+@pytest.mark.parametrize(("seconds", "number"), [*zip(_SECONDS, cycle(("KILL", "TERM")))])
+def test_killed(guest: Running, seconds: int, number: str) -> None:
     """Ten moments, by the CPU time of both processes: no process and no file is left."""
     until = (
         "used() { cat /proc/[0-9]*/stat 2>/dev/null | "
         "awk -v p=$pid '$1 == p || $4 == p { n += $14 + $15 } END { print n + 0 }'; }; "
-        f'until [ "$(used)" -ge {_TICKS * (2 * moment + (number == "TERM"))} ] '
-        "|| ! kill -0 $pid 2>/dev/null; do sleep 0.2; done"
+        f'until [ "$(used)" -ge {100 * seconds} ] || ! kill -0 $pid 2>/dev/null; do sleep 0.2; done'
     )
     try:
         guest.run(
-            f"kcensus collect -o {_OUT} --full >/dev/null 2>&1 & pid=$!; {until}; "
+            f"kcensus collect -o {_OUT} --max-time 60m >/dev/null 2>&1 & pid=$!; {until}; "
             f"kill -{number} $pid; wait $pid; sleep 1",
             timeout=_LONG,
         )
     except subprocess.TimeoutExpired as error:
         raise AssertionError("collect does not end") from error
-    assert no_process(guest)
     assert guest.run(f"ls -A {_DIRECTORY}").check() == ""
