@@ -16,8 +16,9 @@ import pytest
 
 from kcensus.commands.collect.child import _Work
 from kcensus.commands.collect.order import CAPSULE, FORMS, Account, Order
-from kcensus.commands.collect.run import Case, _Target
+from kcensus.commands.collect.run import _PROGRAM, Case, _Target
 from kcensus.commands.shared.options import Reading
+from kcensus.limits.children import connected
 from kcensus.progress import SilentProgress
 
 _LIGHT = """
@@ -33,6 +34,12 @@ def test_the_first_process_imports_little(tmp_path: Path) -> None:
     """It starts the one that reads, and packs: both count in the time."""
     done = subprocess.run([sys.executable, "-c", _LIGHT, tmp_path / "none"], capture_output=True)
     assert done.returncode == 0
+
+
+def test_the_second_process_of_a_killed_one_ends() -> None:
+    process, connection = connected(_PROGRAM.format(1))
+    with connection:
+        assert process.wait(60) == 1
 
 
 @pytest.mark.slow
@@ -60,7 +67,7 @@ def test_it_is_nice_only_without_a_limit_of_time(
 def test_analyses_leave_time_for_the_report(ago: float, least: float) -> None:
     """As much as it took to open the target, but half of what is left at most."""
     now = time.monotonic()
-    order = Order("record", os.getpid(), None, Reading(), {}, analyses_until=now + 30)
+    order = Order("record", None, Reading(), {}, analyses_until=now + 30)
     work = _Work(replace(order, started=now - ago, until=now + 40), lambda *_: None)
     work._leave_time()
     assert work._analyses_until == pytest.approx(now + least, abs=2)

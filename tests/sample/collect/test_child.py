@@ -32,7 +32,7 @@ def order() -> Iterator[Order]:
             name: stack.enter_context(tempfile.TemporaryFile()).fileno()
             for name in (*FORMS, CAPSULE, "sections", "pages")
         }
-        yield Order("record", os.getpid(), "sample-waits", Reading(), files)
+        yield Order("record", "sample-waits", Reading(), files)
 
 
 class Told(list[tuple[str, Any]]):

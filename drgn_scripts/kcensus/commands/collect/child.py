@@ -25,7 +25,6 @@ from kcensus.commands.collect.files import keep, kept, packed_bytes, room_on, wr
 from kcensus.commands.collect.order import CAPSULE, FIRST, FORMS, LIFT, SIZE, TIME, Order
 from kcensus.commands.collect.timing import OutOfTime, alarm
 from kcensus.limits import limit_share, memory, own_process, yield_to_others
-from kcensus.limits.children import end_with
 from kcensus.text import printable
 
 if TYPE_CHECKING:
@@ -75,7 +74,6 @@ def main() -> None:
         order: Order = connection.recv()
     except (EOFError, OSError):  # the parent was killed meanwhile
         return
-    end_with(order.parent)
     own_process()
     yield_to_others(is_nice=order.until is None)
     memory.prepare()

@@ -24,7 +24,6 @@ class Order:
     work: str
     """``record``, ``report`` on the redacted capsule, or ``rescue`` the sections of a killed one.
     """
-    parent: int
     spec: str | None
     reading: Reading
     files: dict[str, int]

@@ -50,7 +50,11 @@ _POLL = 0.2
 _MAX_MESSAGE = 1 << 20
 _BUSY = 0.5
 """Share of a CPU below which other programs have kept this one from it."""
-_PROGRAM = "from kcensus.commands.collect.child import main; main()"
+_PROGRAM = (
+    # Before imports, which take seconds on a busy machine.
+    "from kcensus.limits.children import end_with; end_with({}); "
+    "from kcensus.commands.collect.child import main; main()"
+)
 
 
 @dataclass(frozen=True)
@@ -285,7 +289,6 @@ class _Target:
     def _order(self, work: str, analyses: float, end: float) -> Order:
         return Order(
             work=work,
-            parent=os.getpid(),
             spec=self._account.spec,
             reading=self._case.reading,
             files=self._files,
@@ -316,7 +319,7 @@ class _Target:
         # Ctrl-C is for this process; the mask is inherited.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            process, connection = connected(_PROGRAM, *self._files.values())
+            process, connection = connected(_PROGRAM.format(os.getpid()), *self._files.values())
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         used, has_ended = resource.getrusage(resource.RUSAGE_CHILDREN), False
