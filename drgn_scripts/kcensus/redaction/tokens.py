@@ -13,6 +13,7 @@ import numpy as np
 
 from kcensus.engine.memory import Bytes, Mask, Numbers, Words
 from kcensus.engine.rows import covered
+from kcensus.sources.formats.banner import BUILDER
 
 MAX_TOKEN_BYTES = 255
 """NAME_MAX."""
@@ -40,6 +41,15 @@ _NUMBER = re.compile(
 """A token that is a number which tells nothing, perhaps with a unit or the end of a sentence."""
 _LEVEL = re.compile(rb"\x01[0-7cd]")
 """Of a message of printk(): KERN_SOH, and a character that is no part of the first word."""
+_SOURCE = re.compile(
+    rb"(?<![0-9A-Za-z_.-])(?:\.\.)?/(?:[^\0-\x20/]+/)+(?=[^\0-\x20/]+\.[chS](?![0-9A-Za-z_]))"
+    rb"|(?:/[^\0-\x20/]+)*/(?=[^\0-\x20/]+\.rs)"
+)
+"""Directories in the absolute path of a file of the source, as __FILE__ has it; strings of Rust do
+not end with NUL."""
+_ENDS = np.zeros(256, np.bool_)
+_ENDS[[*b"\0\t\n\r"]] = True
+"""What follows the text of a string. In a certificate, the next length does."""
 _CONVERSION = re.compile(rb"%[-+ #0-9.*]*(?:hh?|ll?|[zjtL])?[a-zA-Z%]")
 """Of a format of printk(); the letters after %p are left behind."""
 
@@ -90,6 +100,15 @@ def _hashes(buffer: Bytes, starts: Numbers, lengths: Numbers) -> Words:
     return hashes
 
 
+def builders_own(constants: bytes) -> list[tuple[int, int]]:
+    """Return the start and the end of each text in constants that is of one build of the source.
+
+    That is user and host in the banners, and the directories of the source.
+    """
+    spans = [each.span(1) for each in BUILDER.finditer(constants)]
+    return sorted(spans + [each.span() for each in _SOURCE.finditer(constants)])
+
+
 class KernelText:
     """Tells the words of the kernel in text.
 
@@ -99,13 +118,20 @@ class KernelText:
 
     def __init__(self, names: list[bytes], constants: bytes) -> None:
         buffer = np.frombuffer(_LEVEL.sub(b"\0\0", constants), np.uint8).copy()
-        buffer[printable_lengths(buffer, np.zeros(len(buffer), np.bool_)) < _MIN_STRING] = 0
+        for start, end in builders_own(constants):
+            buffer[start:end] = 0
+        starts, lengths = runs(_PRINTABLE[buffer])
+        is_string = (lengths >= _MIN_STRING) & _ENDS[np.append(buffer, 0)[starts + lengths]]
+        buffer[~covered(starts[is_string], lengths[is_string], len(buffer))] = 0
         formats = _CONVERSION.sub(b"\n", buffer.tobytes())
         text = np.frombuffer(b"\0".join([*names, buffer.tobytes(), formats]), np.uint8)
         self._hashes = np.unique(_hashes(text, *_tokens(text)))
 
     def find(self, buffer: Bytes) -> Mask:
-        """Return which bytes belong to tokens of the kernel, or to short numbers."""
+        """Return which bytes belong to tokens of the kernel, or to short numbers.
+
+        A builder's name is none, whatever it is.
+        """
         starts, lengths = _tokens(buffer)
         hashes = _hashes(buffer, starts, lengths)
         known = np.zeros(len(hashes), np.bool_)
@@ -117,7 +143,10 @@ class KernelText:
         kept = covered(starts[known], lengths[known], len(buffer))
         kept |= covered(first, last - first, len(buffer))
         address = _in_addresses(buffer, starts, lengths)
-        return kept & ~covered(starts[address], lengths[address], len(buffer))
+        kept &= ~covered(starts[address], lengths[address], len(buffer))
+        for builder in BUILDER.finditer(buffer.tobytes()):
+            kept[slice(*builder.span(1))] = False
+        return kept
 
 
 def _in_addresses(buffer: Bytes, starts: Numbers, lengths: Numbers) -> Mask:

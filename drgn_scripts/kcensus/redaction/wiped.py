@@ -34,6 +34,7 @@ from kcensus.kernel.arch.readers import readers_of
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.size import attempt, stack_size
 from kcensus.kernel.tasks.registers import user_registers
+from kcensus.redaction.tokens import builders_own
 
 _MIN_SECRET = 1 << 32
 """Guards and keys are random; a smaller one is not, and may be another number."""
@@ -198,7 +199,8 @@ def _general(kernel: Kernel, stacks: Words, has_mm: Mask) -> tuple[Words, Words]
 def constants(kernel: Kernel) -> tuple[Ranges, bytes]:
     """Return code and constants of the kernel and its modules, which no user named.
 
-    :return: their physical memory, and the content of the constants, so far as it is readable
+    :return: their physical memory without names of who built them, and the content of the
+        constants, so far as it is readable
     """
     prog = kernel.prog
     spans = []
@@ -218,12 +220,14 @@ def constants(kernel: Kernel) -> tuple[Ranges, bytes]:
     for start, rodata, end in spans:
         if not 0 <= end - start <= _MAX_IMAGE:
             continue
-        low, high = _by_page(start, end, page)
-        starts.append(low)
-        ends.append(high)
         first = rodata & -page
         data, _ = kernel.memory.span(first, -(-(end - first) // page), Faults())
-        content.append(data[rodata - first : end - first].tobytes())
+        text = data[rodata - first : end - first].tobytes()
+        content.append(text)
+        names = (rodata + at for span in builders_own(text) for at in span)
+        edges = np.array([start, *names, end], np.uint64)
+        for column, places in zip((starts, ends), _by_pages(edges[::2], edges[1::2], page), strict=True):
+            column.append(places)
     ranges = _physical(kernel, np.concatenate(starts), np.concatenate(ends))
     return ranges, b"\0".join(content)
 

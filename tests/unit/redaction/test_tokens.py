@@ -15,8 +15,8 @@ _CONSTANTS = (
 _TEXT = KernelText([b"dentry", b"kmalloc-64"], _CONSTANTS)
 
 
-def _kept(raw: bytes) -> list[bytes]:
-    kept = _TEXT.find(np.frombuffer(raw, np.uint8))
+def _kept(raw: bytes, text: KernelText = _TEXT) -> list[bytes]:
+    kept = text.find(np.frombuffer(raw, np.uint8))
     edges = np.flatnonzero(np.diff(np.pad(kept.astype(np.int8), 1)))
     return [raw[start:end] for start, end in edges.reshape(-1, 2).tolist()]
 
@@ -50,6 +50,49 @@ def _kept(raw: bytes) -> list[bytes]:
 )
 def test_words_of_the_kernel_are_whole_tokens(raw: bytes, kept: list[bytes]) -> None:
     assert _kept(raw) == kept
+
+
+_BANNER = b"Linux version 6.1.0-jx (jmbl@qz) (gcc (Debian 12.2.0-14) 12.2.0) #7 SMP Tue Mar 3\n"
+_BUILT = KernelText(
+    [b"dentry"],
+    b"\0".join(
+        [
+            b"",
+            _BANNER,
+            b"%s version %s (jmbl@qz) (gcc (Debian 12.2.0-14) 12.2.0) %s\n",
+            b"pam: session for %s from %s, uid=%d\n",
+            b"/home/jmbl/src/fs/ext4/inode.c",
+            b"fs/xfs/inode.c",
+            b"assertion at ../../home/jmbl/secret.h:7\n",
+            b"cannot open /proc/cpuinfo\n",
+            b"library/core/num.rs/home/jmbl/.rustup/lib/cell.rsattempt to",
+            b"\x0c\x0bJames Blonk1\x0b0\x09\x06\x03U",
+            b"",
+        ]
+    ),
+)
+"""Words of a kernel built by ``jmbl`` on ``qz``, in a directory, with a certificate."""
+
+
+@pytest.mark.parametrize(
+    ("raw", "kept"),
+    [
+        (b"jmbl@qz jmbl qz", []),
+        (b"pam: session for jmbl from qz, uid=7", [*b"pam session for from uid 7".split()]),
+        (b"home jmbl src rustup James Blonk secret.h", [b"secret.h"]),
+        (b"/home/jmbl/src/fs/ext4/inode.c", [b"fs", b"inode.c"]),
+        (b"fs/xfs/inode.c /proc/cpuinfo", [*b"fs xfs inode.c proc cpuinfo".split()]),
+        (
+            _BANNER,
+            [*b"Linux version 6.1.0-jx gcc Debian 12.2.0-14 12.2.0 #7 SMP Tue Mar 3".split()],
+        ),
+        # In its place, also a builder that is a word of the kernel.
+        (b"Linux version 6.1.0 (dentry@session) (gcc", [*b"Linux version gcc".split()]),
+        (b"dentry@session", [b"dentry", b"session"]),
+    ],
+)
+def test_names_of_a_build_are_no_words_of_the_kernel(raw: bytes, kept: list[bytes]) -> None:
+    assert _kept(raw, _BUILT) == kept
 
 
 def test_no_constants() -> None:

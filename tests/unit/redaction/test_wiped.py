@@ -17,7 +17,7 @@ from kcensus.kernel.arch.readers import readers_of
 from kcensus.kernel.kernel import Kernel
 from kcensus.progress import SilentProgress
 from kcensus.redaction.redaction import Redaction
-from kcensus.redaction.wiped import registers, secrets
+from kcensus.redaction.wiped import constants, registers, secrets
 from kcensus.sources import Target
 from tests.unit.fakekernel import DIRECT_MAP, PAGE, FakeKernel
 
@@ -165,6 +165,29 @@ def test_stacks_that_share_a_page() -> None:
     half = PAGE // 2
     expected = [*range(64), *range(half, half + 128)]
     assert _below([(0, 64), (half, half + 128)], half) == expected
+
+
+def test_constants_without_their_builder() -> None:
+    k = FakeKernel("6.10", base=_X86)
+    size = 3 * PAGE
+    image = int(k.alloc("char", size, alone=True).address_)
+    banner = b"Linux version 6.10.0 (jmbl@qz) (gcc 12.2.0) #1 SMP\n\0"
+    source, names = b"/home/jmbl/src/inode.c\0", (b"jmbl@qz", b"/home/jmbl/src/")
+    # One of them is on two pages.
+    places = {PAGE + 64: banner, 2 * PAGE - 8: source}
+    for offset, text in places.items():
+        k.write(image + offset, text)
+    symbols = {"_stext": 0, "__start_rodata": PAGE, "__end_rodata": size}
+    k.functions({name: image + offset for name, offset in symbols.items()})
+    ranges, content = constants(Kernel(k.prog))
+    assert banner in content
+    kept, _ = ranges.inside(image - DIRECT_MAP, size)
+    expected = {
+        offset + text.index(name) + at
+        for (offset, text), name in zip(places.items(), names, strict=True)
+        for at in range(len(name))
+    }
+    assert {*np.flatnonzero(~kept).tolist()} == expected
 
 
 def test_an_architecture_without_readers_is_refused_before_anything_is_written() -> None:

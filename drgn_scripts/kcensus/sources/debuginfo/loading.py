@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 import drgn
 
+from kcensus.sources.formats.banner import same_build
 from kcensus.text import printable
 
 _MAX_WARNINGS = 1 << 20
@@ -44,11 +45,14 @@ def held_warning() -> Iterator[None]:
 
 
 def holds(prog: drgn.Program, contents: Iterable[tuple[int, bytes]], offset: int) -> bool:
-    """Return whether memory has these bytes at their linked addresses; False without any."""
+    """Return whether memory has these bytes at their linked addresses; False without any.
+
+    A redacted capsule has a banner without its builder.
+    """
     equal = set()
     for address, data in contents:
         with contextlib.suppress(drgn.FaultError, ValueError, OverflowError):
-            equal.add(bytes(prog.read(address + offset, len(data))) == data)
+            equal.add(same_build(data, bytes(prog.read(address + offset, len(data)))))
     return equal == {True}
 
 
