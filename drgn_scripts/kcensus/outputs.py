@@ -77,8 +77,9 @@ def replacing(path: Path, mode: int = 0o666) -> Iterator[Path]:
     replaced; but only a link of this user or of root, in a directory that no other user may write
     to, since others could make this process replace any file.
 
-    :param mode: permissions of a new file, less the umask; a file of this user that is replaced
-        keeps its own, and what replaces a file of another user has no more than that had
+    :param mode: permissions of a new file, less the umask. Without any for others, they are those
+        of a file that is replaced, too. Else a file of this user that is replaced keeps its own,
+        and what replaces a file of another user has no more than that had
     :raises OutputError: the operating system refuses, or ``path`` is a device, a FIFO or the like
     """
     with _refusals(path), _place(path) as place, _part(place, mode) as part:
@@ -332,7 +333,7 @@ def _part(place: _Place, mode: int) -> Iterator[_Part]:
         descriptor = os.open(name, flags | os.O_CREAT | os.O_EXCL, mode, dir_fd=place.directory)
     try:
         given = stat.S_IMODE(os.fstat(descriptor).st_mode)
-        if (old := place.replaced) is not None:
+        if (old := place.replaced) is not None and mode & 0o077:
             is_own = old.st_uid == os.geteuid()
             given = stat.S_IMODE(old.st_mode) & 0o777 if is_own else given & old.st_mode
         os.fchmod(descriptor, given & 0o600 | 0o200)  # nobody reads what is not complete
