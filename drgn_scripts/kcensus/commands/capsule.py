@@ -99,7 +99,7 @@ _CREATE = options.command(
 
 
 def _search(target: str, words: tuple[str, ...]) -> Exit:
-    if not words:
+    if not all(words) or not words:
         raise click.UsageError("name at least one WORD, such as the name of the host.")
     from kcensus import samples
     from kcensus.sources import TargetError
@@ -136,6 +136,46 @@ _SEARCH = options.command(
 )
 
 
+def _names(words: tuple[str, ...], redact_key: Path | None, pseudonyms: bool) -> Exit:
+    if not words:
+        raise click.UsageError("name at least one WORD, as it is in the redacted report.")
+    key = key_of(redact_key, ("names",), ())
+    if key is None:
+        raise click.UsageError(
+            "only the key that made the pseudonyms translates them: pass --redact-key. Without one, "
+            "`kcensus explain pseudonym` has another way."
+        )
+    from kcensus.redaction.pseudonyms import Pseudonyms
+
+    made = Pseudonyms(key)
+    turned = made.of if pseudonyms else made.original
+    for word in words:
+        other = turned(word.encode(errors="surrogateescape")).decode(errors="surrogateescape")
+        click.echo(f"{printable(word)}: {printable(other)}")
+    return Exit.DONE
+
+
+_NAMES = options.command(
+    "names",
+    _names,
+    [
+        click.Argument(["words"], nargs=-1, required=False, metavar="WORD..."),
+        options.files("--redact-key", "FILE", "The secret that the capsule was made with."),
+        options.flag("--pseudonyms", "Translate names into their pseudonyms instead."),
+    ],
+    "Translate pseudonyms of a redacted capsule back into names, for whoever has the key. A WORD "
+    "can be a path or a part of a name. A word that was never replaced, as a word of the kernel in "
+    "its log, comes out as another one, and letters that are not ASCII do not come back.",
+    (
+        ("kcensus capsule names --redact-key key /xrq/k", "which path does support ask about?"),
+        (
+            "kcensus capsule names --redact-key key --pseudonyms web01",
+            "what is this host called in the redacted report?",
+        ),
+    ),
+)
+
+
 COMMAND = options.group(
     "capsule",
     (
@@ -146,5 +186,5 @@ COMMAND = options.group(
         "local variables of kernel functions: addresses, numbers, and possibly part of a path or "
         "of data being copied or encrypted."
     ),
-    [_CREATE, _SEARCH],
+    [_CREATE, _SEARCH, _NAMES],
 )

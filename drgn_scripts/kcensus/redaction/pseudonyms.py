@@ -69,6 +69,21 @@ class Pseudonyms:
         digests = [self._digest(b"%d" % value)[:4] for value in distinct.tolist()]
         return np.frombuffer(b"".join(digests), "<u4")[positions]
 
+    def of(self, name: bytes) -> bytes:
+        """Return the pseudonym of a name."""
+        buffer = np.frombuffer(name, np.uint8).copy()
+        self.replace(buffer, np.ones(len(buffer), np.bool_))
+        return buffer.tobytes()
+
+    def original(self, text: bytes) -> bytes:
+        """Return the name of a pseudonym; letters that were not ASCII come back as other ones.
+
+        Words that were not replaced, as those of the kernel are not, come back as others, too.
+        """
+        words = [word[0] for word in _WORD.finditer(text) if word[1] is None]
+        names = dict(zip(words, self._permuted(words, is_back=True), strict=True))
+        return _WORD.sub(lambda word: word[1] or names[word[0]], text)
+
     def replace(self, buffer: Bytes, wanted: Mask) -> None:
         """Replace the words at the places of ``wanted``.
 
@@ -80,11 +95,12 @@ class Pseudonyms:
         pseudonyms: dict[bytes, bytes] = {}
         for start in range(0, len(words), _BATCH):
             batch = words[start : start + _BATCH]
-            pseudonyms.update(zip(batch, self._pseudonyms(batch), strict=True))
+            pseudonyms.update(zip(batch, self._permuted(batch), strict=True))
         replaced = _WORD.sub(lambda word: word[1] or pseudonyms[word[0]], names)
         np.copyto(buffer, np.frombuffer(replaced, np.uint8), where=wanted)
 
-    def _pseudonyms(self, words: list[bytes]) -> list[bytes]:
+    def _permuted(self, words: list[bytes], *, is_back: bool = False) -> list[bytes]:
+        """Return the pseudonyms of words, or the words of pseudonyms."""
         text = np.frombuffer(b"".join(words), np.uint8)
         lengths = np.array([len(word) for word in words], np.int64)
         ends = np.cumsum(lengths)
@@ -102,7 +118,8 @@ class Pseudonyms:
         # different words stay different. The first letter moves once, last, and never by 0, so
         # that it changes.
         odd, even = index % 2 == 1, (index % 2 == 0) & (index > 0)
-        for number, (moved, least) in enumerate([(odd, 0), (even, 0), (odd, 0), (index == 0, 1)]):
+        rounds = [*enumerate([(odd, 0), (even, 0), (odd, 0), (index == 0, 1)])]
+        for number, (moved, least) in reversed(rounds) if is_back else rounds:
             others = (first + np.where(moved, 0, rank)).astype(np.uint8).tobytes()
             stream = b"".join(
                 [
@@ -112,6 +129,8 @@ class Pseudonyms:
                 ]
             )
             amounts = np.frombuffer(stream, "<u2").reshape(-1, _AMOUNTS)[row[moved], column[moved]]
-            rank[moved] = (rank[moved] + least + amounts % (size[moved] - least)) % size[moved]
+            amounts = least + amounts % (size[moved] - least)
+            amounts = size[moved] - amounts if is_back else amounts
+            rank[moved] = (rank[moved] + amounts) % size[moved]
         new = (first + rank).astype(np.uint8).tobytes()
         return [new[span] for span in spans]
