@@ -142,8 +142,8 @@ def _names(words: tuple[str, ...], redact_key: Path | None, pseudonyms: bool) ->
     key = key_of(redact_key, ("names",), ())
     if key is None:
         raise click.UsageError(
-            "only the key that made the pseudonyms translates them: pass --redact-key. Without one, "
-            "`kcensus explain pseudonym` has another way."
+            "only the key that made the pseudonyms translates them: pass --redact-key. Without "
+            "one, `kcensus explain pseudonym` has another way."
         )
     from kcensus.redaction.pseudonyms import Pseudonyms
 

@@ -226,7 +226,9 @@ def constants(kernel: Kernel) -> tuple[Ranges, bytes]:
         content.append(text)
         names = (rodata + at for span in builders_own(text) for at in span)
         edges = np.array([start, *names, end], np.uint64)
-        for column, places in zip((starts, ends), _by_pages(edges[::2], edges[1::2], page), strict=True):
+        for column, places in zip(
+            (starts, ends), _by_pages(edges[::2], edges[1::2], page), strict=True
+        ):
             column.append(places)
     ranges = _physical(kernel, np.concatenate(starts), np.concatenate(ends))
     return ranges, b"\0".join(content)

@@ -49,11 +49,7 @@ def write_report(
         screen.blank()
     if findings:
         terminal.print_findings(
-            findings,
-            screen,
-            0 if full else top,
-            short=not full,
-            placeholders=report.head.placeholders,
+            findings, screen, 0 if full else top, short=not full, head=report.head
         )
     if full:
         screen.section("Analyses", map(_duration, report.sections))

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -26,6 +26,10 @@ _FIRST = 3
 """Most telling figures of a summary, which are shown even if they are 0."""
 _MAX_ZEROS = 3
 """Most zeros among the other figures to show; more are counted."""
+_REPLACED = (
+    "Do not run this as it is: its names are pseudonyms (redacted capsule). `kcensus report` on "
+    "the original dump has the command with the real names."
+)
 SEVERITY_STYLE = {
     results.Severity.CRITICAL: "bold red",
     results.Severity.WARNING: "bold yellow",
@@ -57,7 +61,7 @@ def write_terminal(
     if result.findings:
         findings = sorted(result.findings, key=results.rank)
         named = [("", finding) for finding in findings]
-        print_findings(named, screen, placeholders=result.placeholders)
+        print_findings(named, screen, head=result)
     elif result.measures:
         screen.prose(f"Findings: none{' in the readable part (see Gaps)' if result.gaps else ''}")
         screen.blank()
@@ -79,21 +83,23 @@ def print_findings(
     top: int = 0,
     *,
     short: bool = False,
-    placeholders: Mapping[str, str],
+    head: results.Result,
 ) -> None:
     """Print findings in the given order, each with its parts.
 
     :param named: findings, with the names of their analyses or nothing
     :param top: most findings to print; 0 for all
     :param short: leave out evidence, further remedies, and all but the title of lesser findings
-    :param placeholders: as :attr:`Result.placeholders`
+    :param head: of the same target
     """
-    named = addressed(named, placeholders)
+    named = addressed(named, head.placeholders)
     findings = [finding for _, finding in named]
     leading = leaders(named)
+    has_pseudonyms = (head.machine or results.Machine()).has_pseudonyms
     screen.heading("Findings")
     for name, finding in leading[: top or None]:
-        _print_finding(name, finding, results.parts_of(finding, findings), screen, short)
+        parts = results.parts_of(finding, findings)
+        _print_finding(name, finding, parts, screen, short, has_pseudonyms)
     if top and len(leading) > top:
         screen.prose(f"... and {counted(len(leading) - top, 'more finding')} (use --top 0)")
     screen.blank()
@@ -105,6 +111,7 @@ def _print_finding(
     parts: Sequence[results.Finding],
     screen: Screen,
     short: bool,
+    has_pseudonyms: bool,
 ) -> None:
     def prose(*paragraphs: str) -> None:
         texts = [Text(printable(words)) for words in paragraphs if words]
@@ -124,7 +131,9 @@ def _print_finding(
         prose(finding.evidence)
     shown = finding.remedies[:1] if short else finding.remedies
     for remedy in shown:
-        prose(remedy.effect.rstrip(".") + (":" if remedy.command else "."))
+        is_machines = bool(remedy.command) and not remedy.command.startswith("kcensus ")
+        warning = _REPLACED if has_pseudonyms and is_machines else ""
+        prose(remedy.effect.rstrip(".") + (":" if remedy.command and not warning else "."), warning)
         screen.commands(remedy.command.splitlines(), _TAG_WIDTH)
         facts = plain.remedy_facts(remedy, finding.holds)
         prose(_joined([f"{name}: {fact}" for name, fact in facts.items()], screen))
@@ -142,7 +151,7 @@ def _print_finding(
     prose(_joined(about, screen), f"Also explains: {named}" if named else "")
     if not short:
         for part in parts:
-            _print_finding("", part, (), screen, short)
+            _print_finding("", part, (), screen, short, has_pseudonyms)
 
 
 def _part(finding: results.Finding) -> str:

@@ -390,13 +390,40 @@ def test_a_path_is_broken_between_its_names() -> None:
     assert "".join(parts[::3]) == path
 
 
+def test_a_folded_line_of_a_tree_keeps_its_guide() -> None:
+    lines = ["task", "├─ mutex of a long name", "│  └─ waiter of a long name", "└─ last one"]
+    drawn = Column(Unit.TEXT, show=Show.ALWAYS, is_drawn=True)
+    long = ["", "", "", "several words beside it"]
+    table = Table.of(
+        "", {"line": (lines, drawn), "more": (long, Column(Unit.TEXT, "", Show.ALWAYS))}
+    )
+    screen = on_terminal(Result("synthetic", "t", "k", tables={"tree": table}), 34)
+    shown = [line.rstrip() for line in screen.splitlines() if re.search("[│├└]", line)]
+    begins = [re.match("[ │├└─]*", line.strip())[0].rstrip() for line in shown]  # type: ignore[index]
+    assert begins == ["├─", "│", "│  └─", "│", "│", "└─"]
+
+
 def test_a_lesser_finding_names_its_explanation() -> None:
     result = synthetic_result()
     finding = replace(result.findings[0], severity=Severity.INFO)
     out = io.StringIO()
     screen = Screen(Console(file=out, width=80))
-    print_findings([("", finding)], screen, short=True, placeholders={})
+    print_findings([("", finding)], screen, short=True, head=result)
     assert f"kcensus explain {finding.kind}" in out.getvalue()
+
+
+def test_commands_with_pseudonyms_have_a_warning_each() -> None:
+    result = synthetic_result()
+    warning = "Do not run this as it is"
+    assert warning not in on_terminal(result, 100)
+    result.machine = Machine(has_pseudonyms=True)
+    commands = [
+        remedy.command
+        for finding in result.findings
+        for remedy in finding.remedies
+        if remedy.command and not remedy.command.startswith("kcensus ")
+    ]
+    assert on_terminal(result, 100).count(warning) == len(commands) > 0
 
 
 def test_a_finding_leads_those_it_explains() -> None:

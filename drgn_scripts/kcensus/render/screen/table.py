@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, zip_longest
+from itertools import chain
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -31,6 +31,9 @@ _BAR = 8
 _PARTS = re.compile(r"[^/._-]*[/._-]+|[^/._-]+")
 """Parts of a path, each with the characters behind which it can be broken."""
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
+_GUIDE = re.compile(r"(?:│  |   )*(?:├─ |└─ )?")
+_BELOW = str.maketrans("├└─", "│  ")
+"""Guide of further lines of a folded cell."""
 
 
 @dataclass
@@ -39,6 +42,8 @@ class _Shown:
     cells: list[str]
     is_text: bool
     is_optional: bool
+    is_drawn: bool = False
+    """Whether cells may begin with the guide of a tree."""
     shares: list[Plain] | None = None
     """Values to draw as bars."""
     width: int = 0
@@ -99,6 +104,7 @@ def _column(key: str, column: Column, values: list[Plain]) -> _Shown:
         cells=[_cut(human(value, unit)) for value in values],
         is_text=column.unit is Unit.TEXT or any(isinstance(value, str) for value in values),
         is_optional=column.show is not Show.ALWAYS,
+        is_drawn=column.is_drawn,
         shares=values if unit is Unit.RATIO and column.show is Show.ALWAYS else None,
     )
 
@@ -194,22 +200,30 @@ def _broken(word: str, width: int) -> str:
 
 def _lines(columns: Sequence[_Shown], cells: Sequence[str], screen: Screen) -> list[str]:
     """Return a row of the table: a line, or several with a folded cell."""
-    folded = [
-        [cell]
-        if cell_len(cell) <= column.width
-        else [
-            line.plain.rstrip()
-            for line in Text(_breakable(cell, column.width)).wrap(
-                screen.console, column.width, overflow="fold"
-            )
-        ]
-        for column, cell in zip(columns, cells, strict=True)
-    ]
+    folded = [_folded(*each, screen) for each in zip(columns, cells, strict=True)]
+    most = max((len(parts) for parts, _ in folded), default=0)
+    filled = [parts + [guide] * (most - len(parts)) for parts, guide in folded]
     lines = []
-    for parts in zip_longest(*folded, fillvalue=""):
+    for parts in zip(*filled, strict=True):
         line = " " * INDENT
         for column, part in zip(columns, parts, strict=True):
             space = " " * (column.width - cell_len(part))
             line += (part + space if column.is_text else space + part) + " " * GUTTER
         lines.append(line.rstrip())
     return lines
+
+
+def _folded(column: _Shown, cell: str, screen: Screen) -> tuple[list[str], str]:
+    """Return the lines of a cell, and what fills it below them: the guide of a tree goes on."""
+    guide = found[0] if column.is_drawn and (found := _GUIDE.match(cell)) else ""
+    if cell_len(cell) <= column.width:
+        return [cell], guide.translate(_BELOW)
+    if column.width <= len(guide):  # no room for a drawing
+        guide = ""
+    width = column.width - len(guide)
+    text = Text(_breakable(cell[len(guide) :], width))
+    parts = text.wrap(screen.console, width, overflow="fold")
+    first, below = guide, guide.translate(_BELOW)
+    return [
+        (below if number else first) + part.plain.rstrip() for number, part in enumerate(parts)
+    ], below
