@@ -4,6 +4,8 @@
 # Public License, and so is this file, which imports parts of it. It starts kcensus as a command.
 
 import os
+import re
+import shlex
 
 from sos.report.plugins import DebianPlugin, Plugin, RedHatPlugin, SuSEPlugin, UbuntuPlugin
 
@@ -13,7 +15,7 @@ class Kcensus(Plugin, RedHatPlugin, SuSEPlugin, DebianPlugin, UbuntuPlugin):
 
     plugin_name = "kcensus"
     profiles = ("system", "kernel", "debug", "memory", "storage")
-    plugin_timeout = 300
+    plugin_timeout = 1000
 
     # sos sets a PATH of its own.
     programs = (
@@ -24,7 +26,10 @@ class Kcensus(Plugin, RedHatPlugin, SuSEPlugin, DebianPlugin, UbuntuPlugin):
         "~/.local/bin/kcensus",
     )
     dumps = ("/var/crash", "/var/spool/abrt")
+    # Words that follow those of each command, such as "--redact names": what is collected.
+    options = "/etc/kcensus/collect.options"
     seconds = 60
+    seconds_to_redact = 300
     grace = 30
 
     def check_enabled(self):
@@ -32,12 +37,13 @@ class Kcensus(Plugin, RedHatPlugin, SuSEPlugin, DebianPlugin, UbuntuPlugin):
 
     def setup(self):
         program = self._program()
+        words = self._options()  # or nothing is collected
         self.directory = self.get_cmd_output_path()  # sos makes it, once
         self.add_cmd_output(program + " --version", suggest_filename="version")
-        self._collect(program, "kernel")
+        self._collect(program, words, "kernel")
         for place in self.dumps:
             if os.path.isdir(place) and os.listdir(place):
-                self._collect(program, os.path.basename(place), place)
+                self._collect(program, words, os.path.basename(place), place)
 
     def _program(self):
         """Return the path of kcensus; empty if it is not installed."""
@@ -46,13 +52,21 @@ class Kcensus(Plugin, RedHatPlugin, SuSEPlugin, DebianPlugin, UbuntuPlugin):
         ]
         return found[0] if found else ""
 
-    def _collect(self, program, name, target=""):
+    def _options(self):
+        """Return the words in the file of options; a file that cannot be read is an error."""
+        if not os.path.lexists(self.options):
+            return []
+        with open(self.options) as file:
+            return re.sub("#.*", "", file.read()).split()
+
+    def _collect(self, program, options, name, target=""):
         """Collect into the archive of sos; the output says what was left out, and why."""
         out = os.path.join(self.directory, name + ".tar.zst")
+        seconds = self.seconds_to_redact if "--redact" in " ".join(options) else self.seconds
         words = [program, "collect", target, "--no-progress", "--force"]
-        words += ["--max-time", f"{self.seconds}s", "-o", out]
+        words += ["--max-time", f"{seconds}s", "-o", out, *options]
         self.add_cmd_output(
-            " ".join(filter(None, words)),
+            " ".join(map(shlex.quote, filter(None, words))),
             suggest_filename="collect_" + name,
-            timeout=self.seconds + self.grace,
+            timeout=seconds + self.grace,
         )

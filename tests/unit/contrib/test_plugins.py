@@ -57,6 +57,28 @@ def test_supportconfig(home: Path) -> None:
     assert first["out"] == home / "kcensus-kernel.tar.zst"
 
 
+@pytest.mark.parametrize("name", ["supportutils/kcensus", "kdump/kcensus-kdump"])
+def test_a_file_of_options_decides_what_is_collected(home: Path, name: str) -> None:
+    crashes = home / "crash"
+    (crashes / "1").mkdir(parents=True)
+    (crashes / "1" / "vmcore").touch()
+    file, words = home / "options", [] if name.startswith("support") else [crashes]
+    file.write_text("# of all cases\n--redact names\n-s /srv/*  # debug info\n")
+    program = home / "kcensus" / "bin" / "kcensus"
+    variables = {"HOME": home, "LOG": home, "KCENSUS": program, "KCENSUS_OPTIONS": file}
+    done = run(CONTRIB / name, *words, **{key: str(value) for key, value in variables.items()})
+    assert done.returncode == 0, done.stderr
+    assert {each["redact"] for each in collected(home)} == {("names",)}
+    assert {each["symbols"] for each in collected(home)} == {(Path("/srv/*"),)}
+    (home / "words").unlink()
+    (crashes / "1" / "kcensus-case.tar.zst").unlink(missing_ok=True)
+    file.unlink()
+    file.symlink_to(home / "none")
+    done = run(CONTRIB / name, *words, **{key: str(value) for key, value in variables.items()})
+    assert done.returncode
+    assert not (home / "words").exists(), "names would be in it"
+
+
 def test_supportconfig_without_kcensus(tmp_path: Path) -> None:
     if any(os.path.exists(f"{place}/kcensus") for place in ("/usr/bin", "/usr/local/bin")):
         pytest.skip("kcensus is installed here")
@@ -144,3 +166,15 @@ def test_sos(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert options["out"] == Path("/archive/kernel.tar.zst")
     assert options["max_time"] < values["timeout"]
     assert options_of(dumps.split(" ", 1)[1])["target"] == str(home)
+    options = home / "options"
+    options.write_text("--redact names # as agreed\n")
+    plugin.options = str(options)
+    plugin.setup()
+    *_, (line, values) = Plugin.added
+    redacted = options_of(line.split(" ", 1)[1])
+    assert redacted["redact"] == ("names",)
+    assert 60 < redacted["max_time"] < values["timeout"]
+    options.unlink()
+    options.symlink_to(home / "none")
+    with pytest.raises(OSError, match="options"):
+        plugin.setup()
