@@ -58,6 +58,7 @@ Exit status:
   5  validate: the pair neither confirms nor contradicts the patch
   6  an analysis failed, so findings may be missing (1 takes precedence). Gaps, such as modules
      without debug info, do not change the status
+  130  stopped by Ctrl-C
 
 \b
 Environment:
