@@ -13,8 +13,10 @@ from kcensus import cli, samples
 from kcensus.analyses import AnalysisError
 from kcensus.analyses.failures import OTHER, kind_of
 from kcensus.commands import Exit
+from kcensus.commands.collect.reasons import OTHER_KERNEL, of_target
 from kcensus.reports import section_of
 from kcensus.results import Result
+from kcensus.sources import TargetError
 from tests.sample.collect.test_archive import collected, unpacked
 from tests.unit.capsules import put_together, take_apart
 
@@ -48,6 +50,22 @@ def test_a_failure_has_a_class(cause: Exception, kind: str) -> None:
     made = section_of("slab", fail)
     assert _HOST in made.error
     assert made.kind == kind == kind_of(cause)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "kind"),
+    [
+        (f"/root/{_HOST}: does not belong to this kernel, 4.18.0; pass the vmlinux", OTHER_KERNEL),
+        ("x.kctypes: is a type pack of another kernel", OTHER_KERNEL),
+        ("/root/v: permission denied; run as root or make it readable", "may not be read by this "),
+        ("debug info of kernel 4.18.0 is missing; install it with `sudo dnf`", "lacks debug info"),
+        ("needs root; run `sudo kcensus`", "needs root"),
+        ("permission denied for /proc/kcore, although root may read it", "/proc/kcore cannot be"),
+        (f"/root/{_HOST}: what now", OTHER),
+    ],
+)
+def test_a_target_that_cannot_be_read_has_a_class(sentence: str, kind: str) -> None:
+    assert of_target(TargetError(sentence), None).startswith(kind)
 
 
 @pytest.mark.slow

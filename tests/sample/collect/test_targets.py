@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -26,14 +27,41 @@ def test_the_newest_three(tmp_path: Path) -> None:
     capsule = samples.capsule("sample-waits")
     assert capsule is not None
     shutil.copy(capsule, tmp_path / "e" / "case.capsule")
-    assert _targets(str(tmp_path)) == [str(tmp_path / name / "vmcore") for name in "edc"]
+    newest = [str(tmp_path / name / "vmcore") for name in "edc"]
+    assert _targets(str(tmp_path)) == (newest, False)
 
 
 def test_a_file_and_nothing() -> None:
-    assert _targets(None) == [None]
-    assert _targets("vmcore") == ["vmcore"]
+    assert _targets(None) == ([None], False)
+    assert _targets("vmcore") == (["vmcore"], False)
 
 
 def test_a_directory_without_dumps(tmp_path: Path) -> None:
-    with pytest.raises(TargetError):
+    with pytest.raises(TargetError, match="no dumps below it;"):
+        _targets(str(tmp_path))
+    capsule = samples.capsule("sample-waits")
+    assert capsule is not None
+    shutil.copy(capsule, tmp_path / "case.capsule")
+    with pytest.raises(TargetError, match="only capsules"):
+        _targets(str(tmp_path))
+
+
+def test_a_directory_that_cannot_be_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "vmcore").write_bytes(_CORE)
+    newest = tmp_path / "newest"
+    newest.mkdir()
+    scandir = os.scandir
+
+    def refuse(path: str) -> object:
+        if os.fspath(path) == str(newest):  # root may read all
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return scandir(path)
+
+    monkeypatch.setattr("os.scandir", refuse)
+    assert _targets(str(tmp_path)) == ([str(tmp_path / "vmcore")], True)
+    assert str(newest) in capsys.readouterr().err
+    (tmp_path / "vmcore").unlink()
+    with pytest.raises(TargetError, match="no readable dumps"):
         _targets(str(tmp_path))

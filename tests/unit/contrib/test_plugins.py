@@ -166,15 +166,15 @@ def test_sos(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert options["out"] == Path("/archive/kernel.tar.zst")
     assert options["max_time"] < values["timeout"]
     assert options_of(dumps.split(" ", 1)[1])["target"] == str(home)
-    options = home / "options"
-    options.write_text("--redact names # as agreed\n")
-    plugin.options = str(options)
+    file = home / "options"
+    file.write_text("--redact names # as agreed\n")
+    plugin.options = str(file)
     plugin.setup()
     *_, (line, values) = Plugin.added
     redacted = options_of(line.split(" ", 1)[1])
     assert redacted["redact"] == ("names",)
     assert 60 < redacted["max_time"] < values["timeout"]
-    options.unlink()
-    options.symlink_to(home / "none")
+    file.unlink()
+    file.symlink_to(home / "none")
     with pytest.raises(OSError, match="options"):
         plugin.setup()

@@ -57,7 +57,7 @@ def _run(
     if out is not None and str(out) == "-":
         raise click.UsageError("-o: an archive is a file, not a stream; give a file a name.")
     path = out or Path(time.strftime("kcensus-%Y%m%d-%H%M%S.tar.zst", time.gmtime()))
-    targets = _targets(target)
+    targets, unreadable = _targets(target)
     check_out(targets, path, force)
     from kcensus.commands.collect import run
     from kcensus.commands.collect.reasons import NO_FILE
@@ -80,11 +80,13 @@ def _run(
             accounts, seconds, size = run.collect(case, path, progress)
     except run.NothingError as nothing:
         for account in nothing.accounts:
-            complain(account.error)
+            is_named = len(targets) == 1 or account.shown in account.error
+            complain(account.error if is_named else f"{account.shown}: {account.error}")
         complain("nothing was written")
         is_wrong = all(each.error_kind == NO_FILE for each in nothing.accounts)
         return Exit.USAGE if is_wrong else Exit.TARGET
-    return _shown(path, accounts, seconds, size)
+    status = _shown(path, accounts, seconds, size)
+    return Exit.INCOMPLETE if unreadable and status is Exit.DONE else status
 
 
 def _duration(text: str) -> int:
@@ -92,22 +94,28 @@ def _duration(text: str) -> int:
     return options.interval(f"{text}s" if text.strip().isdecimal() else text)
 
 
-def _targets(target: str | None) -> list[str | None]:
-    """Return the target, or the newest dumps below a directory."""
+def _targets(target: str | None) -> tuple[list[str | None], bool]:
+    """Return the target, or the newest dumps below a directory, and whether others may be newer.
+
+    :raises TargetError: there are none
+    """
     if target is None or not os.path.isdir(target):
-        return [target]
+        return [target], False
     from kcensus.fleets.targets import find
     from kcensus.saved import is_document
     from kcensus.sources import TargetError
     from kcensus.sources.capsule.container import is_capsule
 
-    dumps = [
-        path for path in find([target]).targets if not is_capsule(path) and not is_document(path)
-    ]
+    found = find([target])
+    dumps = [path for path in found.targets if not is_capsule(path) and not is_document(path)]
+    for path, why in found.unreadable.items():
+        complain(f"'{printable(path)}' is left out, whatever it has: {printable(why)}")
     if not dumps:
-        raise TargetError(f"'{printable(target)}' has no dumps below it; pass the file of one")
+        what = "no readable dumps" if found.unreadable else "no dumps"
+        but = ", only capsules or reports" if found.targets else ""
+        raise TargetError(f"'{printable(target)}' has {what} below it{but}; pass the file of one")
     newest = sorted(dumps, key=lambda path: (-os.stat(path).st_mtime, path))
-    return [*newest[:_NEWEST]]
+    return [*newest[:_NEWEST]], bool(found.unreadable)
 
 
 def _shown(path: Path, accounts: Sequence[Account], seconds: float, size: int) -> Exit:
@@ -116,7 +124,8 @@ def _shown(path: Path, accounts: Sequence[Account], seconds: float, size: int) -
     click.echo(f"{printable(str(path))}: {human_bytes(size)} in {seconds:.0f} s")
     for number, account in enumerate(accounts, 1):
         kernel = f", Linux {account.kernel}" if account.kernel else ""
-        has = ["report"] * account.has_report + ["capsule"] * bool(account.capsule)
+        has = [f"report{_part_of(account)}"] * account.has_report
+        has += ["capsule"] * bool(account.capsule)
         click.echo(f"  {number}/ {account.shown}{kernel}: {' and '.join(has) or 'nothing'}")
         for what, why in left_out_of(account):
             complain(f"{number}/ lacks {what}: {why}")
@@ -129,6 +138,12 @@ def _shown(path: Path, accounts: Sequence[Account], seconds: float, size: int) -
         return Exit.TARGET
     is_complete = all(account.is_complete for account in accounts)
     return Exit.DONE if is_complete else Exit.INCOMPLETE
+
+
+def _part_of(account: Account) -> str:
+    """Return how much of a report there is, unless it is complete."""
+    done = list(account.analyses.values()).count("done")
+    return "" if account.is_complete else f" ({done} of {len(account.analyses)} analyses)"
 
 
 COMMAND = options.command(

@@ -37,7 +37,11 @@ have no pages of programs or files. Read report.txt before you send the archive;
 makes one whose names are pseudonyms."""
 _REDACTED = """\
 Names of files, mounts, cgroups, devices, processes and hosts are pseudonyms of the same shape in
-all files{log}. Figures are unchanged."""
+all files{log}. Figures are unchanged, but for patterns of names and numbers of hash buckets in
+`dentries`. Numbers of up to 7 digits in the kernel log are those of the machine.
+
+Do not run commands of the reports: their names are pseudonyms, too. A report on the original has
+the right ones. To speak about an object, use its numbers: `kcensus explain pseudonym`."""
 _KEPT = ", but the text of the kernel log is kept"
 
 

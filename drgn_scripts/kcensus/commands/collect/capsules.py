@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
 
-from kcensus.commands.collect.files import LEVEL, Bounded, TooLarge, room_on
+from kcensus.commands.collect.files import LEVEL, NO_OUTPUT, Bounded, TooLarge, room_on
 from kcensus.commands.collect.order import CAPSULE, LIFT, SIZE, TIME, Order
 from kcensus.commands.collect.timing import OutOfTime, alarm
 from kcensus.limits import memory
+from kcensus.outputs import OutputError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from kcensus.progress import Progress
     from kcensus.reports import Report
 
+_DISK = "half of the free disk space"
 _SAMPLE_PAGES = 1024
 _MARGIN, _MAX_MARGIN = 0.9, 1.5
 """Shares of the limit of size that an estimate may reach: the pages of the first analyses can take
@@ -101,9 +103,10 @@ class Capsules:
         :param made: what the recorded analyses found
         :param left: bytes that it may take
         """
+        limit = SIZE
         if self._order.redact:
             # The report comes first, and is made from it; then it may be too large to be sent.
-            left = room_on(self._order.files[CAPSULE], memory.MIN_BYTES)
+            left, limit = room_on(self._order.files[CAPSULE], memory.MIN_BYTES), _DISK
         recording = self._recording
         recording.probe_patches()
         count = self._count_with_names()
@@ -129,7 +132,7 @@ class Capsules:
             if left is not None and size > _MARGIN * left:
                 needed *= 2
             if left is not None and size > _MAX_MARGIN * left and count > 1:
-                self._why = f"about {size / 1e6:,.1f} MB would exceed {SIZE}"
+                self._why = f"about {size / 1e6:,.1f} MB would exceed {limit}"
             elif until is not None and time.monotonic() + needed > until and count > 1:
                 self._why = f"writing it would exceed {TIME}"
             else:
@@ -140,9 +143,11 @@ class Capsules:
                 except OutOfTime:
                     self._why = f"writing it exceeds {TIME}"
                 except TooLarge:
-                    self._why = f"it would exceed {SIZE}"
+                    self._why = f"it would exceed {limit}"
                 os.ftruncate(self._order.files[CAPSULE], 0)
             count -= 1
+        if not count and _DISK in self._why:
+            raise OutputError(f"{NO_OUTPUT}: the capsule of the first analysis exceeds {_DISK}")
         self._tell_lacking(made, count)
 
     def _count_with_names(self) -> int:
@@ -189,7 +194,8 @@ class Capsules:
             snapshot = self._recording.recorder.snapshot
             if not why and snapshot is not None and snapshot.is_full:
                 why = "the memory to keep exceeds the limits of size or of free disk space"
-            why = f"{why or f'{TIME} stopped the analyses'}; {LIFT}"
+            why = why or f"{TIME} stopped the analyses"
+            why += "" if _DISK in why or "--max-memory" in why else f"; {LIFT}"
             self._tell(
                 "left_out", (f"{CAPSULE} for {', '.join(lacking)}" if names else CAPSULE, why)
             )

@@ -232,7 +232,8 @@ class _Work:
                     made = section_of(name, run)
             except OutOfTime:
                 seconds = time.monotonic() - begin
-                made = Section(name, None, f"stopped after {seconds:.0f} s at {TIME}; {LIFT}")
+                how = f"stopped after {seconds:.0f} s at" if seconds >= 1 else "not run before"
+                made = Section(name, None, f"{how} {TIME}; {LIFT}")
             gc.collect()
         seconds = round(time.monotonic() - begin, 3)
         told = made.error or "done"

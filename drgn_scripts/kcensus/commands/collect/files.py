@@ -15,6 +15,8 @@ from kcensus.outputs import OutputError
 
 LEVEL = 3
 """Of compression."""
+NO_OUTPUT = "cannot write the output"
+"""First words of a sentence; its file has no name where it is written."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -46,7 +48,7 @@ def writing() -> Iterator[None]:
     except OSError as error:
         if error.errno not in _FULL:
             raise
-        raise OutputError(f"cannot write the output: {error.strerror}") from error
+        raise OutputError(f"{NO_OUTPUT}: {error.strerror}") from error
 
 
 def keep(file: int, what: Any) -> None:

@@ -20,7 +20,7 @@ import msgspec
 from kcensus.analyses import analyses
 from kcensus.analyses.failures import OTHER
 from kcensus.commands.collect.archive import File, write
-from kcensus.commands.collect.files import packed_bytes
+from kcensus.commands.collect.files import NO_OUTPUT, packed_bytes
 from kcensus.commands.collect.order import CAPSULE, FORMS, LIFT, SIZE, TIME, Account, Order
 from kcensus.commands.collect.reasons import NO_ROOM
 from kcensus.commands.collect.versions import versions
@@ -29,6 +29,7 @@ from kcensus.limits import is_own_process, memory
 from kcensus.limits.children import connected, end
 from kcensus.outputs import OutputError, replacing
 from kcensus.progress import Progress
+from kcensus.text import printable
 
 _PACKING = 0.06
 """Share of the time that is left for packing the archive, and the seconds it is at least."""
@@ -109,7 +110,8 @@ def collect(case: Case, out: Path, progress: Progress) -> tuple[list[Account], f
                 _Target(case, account, opened, share, now, end, progress).collect()
             made = [File(number + 1, name, opened[name]) for name in (*FORMS, CAPSULE)]
             if account.no_room:
-                raise OutputError(account.no_room)
+                why = account.no_room.removeprefix(NO_OUTPUT)
+                raise OutputError(f"cannot write '{printable(str(out))}'{why}")
             made = [each for each in made if each.bytes]
             files += made
             for name in ("sections", "pages"):
@@ -143,8 +145,6 @@ def _begin() -> float:
 
 def _names(spec: str | None, number: int, case: Case) -> tuple[str, str]:
     """Return the names of a target in the archive and on screen; its path may name a host."""
-    from kcensus.text import printable
-
     if spec is None:
         return ("the running kernel",) * 2
     return f"dump {number}" if case.redact else printable(spec), printable(spec)
@@ -223,7 +223,7 @@ class _Target:
         for what, why in account.left_out:
             if what in (CAPSULE, FORMS[0]):
                 return why
-        sentence = f"{account.step} exceeds {TIME}; {LIFT}"
+        sentence = f"{TIME} ended at the step '{account.step}'; {LIFT}"
         took = time.monotonic() - self._begin
         if account.cpu_seconds < _BUSY * took:
             sentence += (
