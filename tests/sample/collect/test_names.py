@@ -55,13 +55,13 @@ def test_a_failure_has_a_class(cause: Exception, kind: str) -> None:
 @pytest.mark.parametrize(
     ("sentence", "kind"),
     [
-        (f"/root/{_HOST}: does not belong to this kernel, 4.18.0; pass the vmlinux", OTHER_KERNEL),
+        (f"/srv/rootfs/{_HOST}: does not belong to this kernel, 4.18.0; pass the vmlinux", OTHER_KERNEL),
         ("x.kctypes: is a type pack of another kernel", OTHER_KERNEL),
-        ("/root/v: permission denied; run as root or make it readable", "may not be read by this "),
+        ("/srv/rootfs/v: permission denied; run as root or make it readable", "may not be read by this "),
         ("debug info of kernel 4.18.0 is missing; install it with `sudo dnf`", "lacks debug info"),
         ("needs root; run `sudo kcensus`", "needs root"),
         ("permission denied for /proc/kcore, although root may read it", "/proc/kcore cannot be"),
-        (f"/root/{_HOST}: what now", OTHER),
+        (f"/srv/rootfs/{_HOST}: what now", OTHER),
     ],
 )
 def test_a_target_that_cannot_be_read_has_a_class(sentence: str, kind: str) -> None:
