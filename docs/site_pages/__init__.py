@@ -21,6 +21,8 @@ ROOT = DOCS.parent
 OUTER = {
     "CHANGELOG.md": "project/changelog",
     "CONTRIBUTING.md": "project/contributing",
+    "contrib/README.md": "project/collecting",
+    "contrib/kdump/README.md": "project/after-a-crash",
     "crash_ext/README.md": "project/crash",
     "drgn_scripts/kcensus/sources/capsule/FORMAT.md": "project/capsule-format",
     "drgn_scripts/kcensus/store/FORMAT.md": "project/store-format",

@@ -42,8 +42,8 @@ _NUMBER = re.compile(
 _LEVEL = re.compile(rb"\x01[0-7cd]")
 """Of a message of printk(): KERN_SOH, and a character that is no part of the first word."""
 _SOURCE = re.compile(
-    rb"(?<![0-9A-Za-z_.-])(?:\.\.)?/(?:[^\0-\x20/]+/)+(?=[^\0-\x20/]+\.[chS](?![0-9A-Za-z_]))"
-    rb"|(?:/[^\0-\x20/]+)*/(?=[^\0-\x20/]+\.rs)"
+    rb"(?<![0-9A-Za-z_.-])(?:\.\.)?/(?:[!-.0-~]+/)+(?=[!-.0-~]+\.[chS](?![0-9A-Za-z_]))"
+    rb"|(?:/[!-.0-~]+)*/(?=[!-.0-~]+\.rs(?!t(?![0-9A-Za-z])))"
 )
 """Directories in the absolute path of a file of the source, as __FILE__ has it; strings of Rust do
 not end with NUL."""

@@ -55,9 +55,15 @@ def test_a_failure_has_a_class(cause: Exception, kind: str) -> None:
 @pytest.mark.parametrize(
     ("sentence", "kind"),
     [
-        (f"/srv/rootfs/{_HOST}: does not belong to this kernel, 4.18.0; pass the vmlinux", OTHER_KERNEL),
+        (
+            f"/srv/rootfs/{_HOST}: does not belong to this kernel, 4.18.0; pass the vmlinux",
+            OTHER_KERNEL,
+        ),
         ("x.kctypes: is a type pack of another kernel", OTHER_KERNEL),
-        ("/srv/rootfs/v: permission denied; run as root or make it readable", "may not be read by this "),
+        (
+            "/srv/rootfs/v: permission denied; run as root or make it readable",
+            "may not be read by this ",
+        ),
         ("debug info of kernel 4.18.0 is missing; install it with `sudo dnf`", "lacks debug info"),
         ("needs root; run `sudo kcensus`", "needs root"),
         ("permission denied for /proc/kcore, although root may read it", "/proc/kcore cannot be"),

@@ -64,7 +64,7 @@ _BUILT = KernelText(
             b"/home/jmbl/src/fs/ext4/inode.c",
             b"fs/xfs/inode.c",
             b"assertion at ../../home/jmbl/secret.h:7\n",
-            b"cannot open /proc/cpuinfo\n",
+            b"cannot open /proc/cpuinfo, see Documentation/admin-guide/sysctl.rst\n",
             b"library/core/num.rs/home/jmbl/.rustup/lib/cell.rsattempt to",
             b"\x0c\x0bJames Blonk1\x0b0\x09\x06\x03U",
             b"",
@@ -82,6 +82,7 @@ _BUILT = KernelText(
         (b"home jmbl src rustup James Blonk secret.h", [b"secret.h"]),
         (b"/home/jmbl/src/fs/ext4/inode.c", [b"fs", b"inode.c"]),
         (b"fs/xfs/inode.c /proc/cpuinfo", [*b"fs xfs inode.c proc cpuinfo".split()]),
+        (b"Documentation/admin-guide", [b"Documentation", b"admin-guide"]),
         (
             _BANNER,
             [*b"Linux version 6.1.0-jx gcc Debian 12.2.0-14 12.2.0 #7 SMP Tue Mar 3".split()],

@@ -34,7 +34,7 @@ archive, in its manifest, and on screen. It takes at most half of the available 
 it yields to other programs (nice 19). If it is stopped, there is no file, or the old one.
 
 With --redact names, the report is made from the redacted capsule: no file in the archive has names
-of files, mounts, cgroups, devices, processes and hosts."""
+of files, mounts, cgroups, devices, processes and hosts, but for what --redact says of the log."""
 
 
 def _run(

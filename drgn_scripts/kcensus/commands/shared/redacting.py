@@ -24,7 +24,7 @@ def redacting() -> list[click.Parameter]:
             help="Keep only memory that the analyses use, and replace all text in it except words"
             " of the kernel with pseudonyms of the same shape: names of files, mounts, cgroups,"
             " devices, processes and hosts, and the kernel log. In the log, a name that is also a"
-            " word of the kernel (`dd`, `server`) can stay.",
+            " word of the kernel (`dd`, `server`) can stay, and numbers of up to 7 digits do.",
         ),
         click.Option(
             ["--keep"],
