@@ -72,13 +72,15 @@ def _values(tree: Tree) -> dict[str, str]:
     values = {
         "PACKAGE": tree.package,
         "PYTHON": tree.python,
+        "PROVIDES": f"{tree.package}-py{tree.python}",
         "MODULES": " ".join(tree.modules),
         "UNITS": " ".join(units),
-        # Those of a timer run for a moment: the next time, they are of the new version.
+        # Others run for a moment: the next time, they are of the new version.
         "RESTARTED": " ".join(
             name
             for name in units
-            if name.endswith(".service") and name.replace(".service", ".timer") not in units
+            if name.endswith(".service")
+            and "Type=oneshot" not in (tree.path / UNITS / name).read_text()
         ),
         "SUMMARY": _SUMMARIES[tree.package],
     }
@@ -97,7 +99,7 @@ def values_of_deb(tree: Tree, version: str) -> dict[str, str]:
     if tree.package == STORE:
         # One can be updated without the other.
         base = f"kcensus (>= {_series(version)}~)", f"kcensus (<< {_series(version, 1)}~)"
-        needs = [f"python{tree.python}", *base]
+        needs = [f"python{tree.python}", f"kcensus-py{tree.python}", *base]
     return _values(tree) | {
         "VERSION": version,
         "DEPENDS": ", ".join(needs),
@@ -112,7 +114,7 @@ def values_of_rpm(tree: Tree, version: str) -> dict[str, str]:
     needs = [f"/usr/bin/python{tree.python}", *_RPM_NEEDS]
     if tree.package == STORE:
         base = f"kcensus >= {_series(version)}~", f"kcensus < {_series(version, 1)}~"
-        needs = [f"/usr/bin/python{tree.python}", *base]
+        needs = [f"/usr/bin/python{tree.python}", f"kcensus-py{tree.python}", *base]
     return _values(tree) | {
         "VERSION": version,
         "RELEASE": release,

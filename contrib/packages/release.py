@@ -24,6 +24,7 @@ DEBS: dict[str, str | None] = {"3.11": "bookworm", "3.13": "trixie"}
 RPMS: dict[str, str | None] = {"3.12": None, "3.13": "trixie"}
 """Versions of Python with packages, and the Debian where they are tried: 3.12 is that of RHEL."""
 
+_LOCKS = (*LOCKS.values(), "requirements-notebook.lock")
 _REMAINING = """
 What is left for a person, with the files of {place}:
   1. set the version in pyproject.toml and the date in CHANGELOG.md, if this was a rehearsal
@@ -71,6 +72,8 @@ def _build(clone: Path, uv: Path) -> Path:
     (wheel,) = made.glob("*.whl")
     packages = ["--deb", *DEBS, "--rpm", *RPMS]
     _run(clone, "contrib.packages.build", wheel, made, "--uv", uv, *packages)
+    for lock in _LOCKS:  # the wheel is installed with one of them
+        shutil.copy(clone / lock, made)
     return made
 
 

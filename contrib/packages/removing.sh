@@ -2,7 +2,11 @@
 # Runs on the machine before the files are removed, or replaced: $1 tells. It must not fail, or the
 # package could not be removed.
 case ${1-} in
-remove | 0) [ ! -d /run/systemd/system ] || systemctl --quiet disable --now @UNITS@ || true ;;
+remove | 0)
+    now=$([ ! -d /run/systemd/system ] || echo --now)
+    # shellcheck disable=SC2086
+    ! command -v systemctl >/dev/null || systemctl --quiet disable $now @UNITS@ || true
+    ;;
 esac
 if cd /opt/kcensus/lib/python@PYTHON@/site-packages 2>/dev/null; then
     for module in @MODULES@ __pycache__; do

@@ -24,6 +24,7 @@ LOCKS = {"kcensus": "requirements-minimal.lock", STORE: "requirements.lock"}
 _PLATFORM = "x86_64-manylinux_2_28"
 _SCRIPTS = ("kcensus", "drgn", "drgn-crash")
 UNITS = Path("usr/lib/systemd/system")
+SHARE = Path("usr/share/kcensus")
 _UNIT_FILES = {"kcensus": ("kcensus-watch.*", "kcensus-.service.d/*"), STORE: ("kcensus-record.*",)}
 _HERE = ("packages", "container")
 """Folders of contrib/ that no package has."""
@@ -140,10 +141,16 @@ def _share(tree: Tree) -> None:
 
 def _units(tree: Tree) -> None:
     source = ROOT / "docs/monitoring/systemd"
-    for path in (each for name in _UNIT_FILES[tree.package] for each in source.glob(name)):
-        target = tree.path / UNITS / path.relative_to(source)
+    named = [each for name in _UNIT_FILES[tree.package] for each in source.glob(name)]
+    paths = {path: path.relative_to(source) for path in named}
+    if tree.package == "kcensus":
+        kdump = tree.path / SHARE / "kdump/kcensus-kdump.service"
+        paths[kdump] = Path(kdump.name)
+    for path, name in paths.items():
+        target = tree.path / UNITS / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(path.read_text().replace("/etc/systemd/system/", f"/{UNITS}/"))
+        text = path.read_text().replace("/etc/systemd/system/", f"/{UNITS}/")
+        target.write_text(text.replace("/usr/local/sbin/", f"/{SHARE}/kdump/"))
 
 
 def _document(tree: Tree) -> None:

@@ -20,9 +20,8 @@ say() { printf '%s, %s: %s\n' "${0##*/}" "$suite" "$*" >&2; }
 inside() { env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 HOME=/ chroot "$root" "$@"; }
 quietly() { "$@" >"$root.log" 2>&1 </dev/null || { cat "$root.log" >&2; exit 1; }; }
 apt() { quietly inside env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends "$@"; }
-# dpkg removes /opt itself with the last file in it; the cache of man-db and the database of rpm grow
-# whatever is installed.
-files() { (cd "$root" && find . -xdev ! -path './tmp/*' ! -path './var/cache/man/*' ! -path './var/lib/rpm/*' ! -path ./opt -printf '%p %M %u:%g %l\n' | sort); }
+# The cache of man-db and the database of rpm grow whatever is installed.
+files() { (cd "$root" && find . -xdev ! -path './tmp/*' ! -path './var/cache/man/*' ! -path './var/lib/rpm/*' -printf '%p %M %u:%g %l\n' | sort); }
 megabytes() { du -sm "$root/opt/kcensus" | cut -f1; }
 
 mkdir -p "$cache"

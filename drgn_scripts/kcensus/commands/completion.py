@@ -8,12 +8,16 @@ from click.shell_completion import get_completion_class
 
 from kcensus.commands.shared.options import COMPLETE_VARIABLE, command
 
-_PATH = (
-    ("local response\n", "local response program=${1//\\\\/}\n"),
-    (" $1)", ' "${program/#\\~\\//$HOME/}" 2> /dev/null)'),
-)
-"""Changes of the script for bash, which passes the command as typed: a backslash before a space and
-``~`` are no part of its path."""
+_CHANGES: dict[str, tuple[tuple[str, str], ...]] = {
+    # It passes the command as typed: a backslash before a space and ~ are no part of its path.
+    "bash": (
+        ("local response\n", "local response program=${1//\\\\/}\n"),
+        (" $1)", ' "${program/#\\~\\//$HOME/}" 2> /dev/null)'),
+    ),
+    # Help has commas, too.
+    "fish": (('split ","', 'split -m 1 ","'),),
+}
+"""Changes of click's scripts."""
 
 
 def script(shell: str) -> str:
@@ -24,8 +28,9 @@ def script(shell: str) -> str:
     made = kind(click.Command("kcensus"), {}, "kcensus", COMPLETE_VARIABLE)
     # Not source(), which runs bash for its version.
     text = made.source_template % made.source_vars()
-    for typed, path in _PATH if shell == "bash" else ():
-        text = text.replace(typed, path)
+    for old, new in _CHANGES.get(shell, ()):
+        assert old in text
+        text = text.replace(old, new)
     return text
 
 

@@ -22,8 +22,8 @@ def tree(request: pytest.FixtureRequest, tmp_path: Path) -> Tree:
     made = Tree(request.param, "3.13", tmp_path / request.param)
     files = {"opt/kcensus/lib/python3.13/site-packages/some/module.py": ""}
     if made.package == STORE:
-        for kind in ("service", "timer"):
-            files[f"usr/lib/systemd/system/kcensus-record.{kind}"] = ""
+        files["usr/lib/systemd/system/kcensus-record.service"] = "Type=oneshot"
+        files["usr/lib/systemd/system/kcensus-record.timer"] = ""
     else:
         files["opt/kcensus/bin/kcensus"] = ""
         files["usr/lib/systemd/system/kcensus-watch.service"] = ""
@@ -110,10 +110,12 @@ def test_installation_restarts_what_runs(tree: Tree, machine: Path) -> None:
 
 def test_the_store_is_added_to_the_command_of_the_same_series(tree: Tree) -> None:
     deb, rpm = build.values_of_deb(tree, VERSION), build.values_of_rpm(tree, VERSION)
+    assert deb["PROVIDES"] == rpm["PROVIDES"] == f"{tree.package}-py3.13"
     if tree.package == STORE:
-        assert deb["DEPENDS"] == "python3.13, kcensus (>= 0.2~), kcensus (<< 0.3~)"
-        assert rpm["REQUIRES"] == "/usr/bin/python3.13, kcensus >= 0.2~, kcensus < 0.3~"
-        assert "disable --now kcensus-record.service kcensus-record.timer" in deb["REMOVING"]
+        assert deb["DEPENDS"] == "python3.13, kcensus-py3.13, kcensus (>= 0.2~), kcensus (<< 0.3~)"
+        own = "/usr/bin/python3.13, kcensus-py3.13"
+        assert rpm["REQUIRES"] == f"{own}, kcensus >= 0.2~, kcensus < 0.3~"
+        assert "disable $now kcensus-record.service kcensus-record.timer" in deb["REMOVING"]
     else:
         assert deb["DEPENDS"].startswith("python3.13, ")
         assert rpm["REQUIRES"].startswith("/usr/bin/python3.13, ")
