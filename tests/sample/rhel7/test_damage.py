@@ -30,20 +30,61 @@ def walk(poked: Poked) -> Memcgs:
     return memcgs(Kernel(poked.prog))
 
 
-def test_a_removed_one_is_found_by_its_caches(poked: Poked) -> None:
+def remove(poked: Poked, name: bytes) -> int:
+    """Take a memory cgroup off the lists, as rmdir does; return the address of its structure."""
     number = int(poked.prog["mem_cgroup_subsys"].subsys_id)
-    cgroup = next(each for each in children(poked) if each.name.name.string_() == b"c5")
+    cgroup = next(each for each in children(poked) if each.name.name.string_() == name)
     before, after = int(cgroup.sibling.prev), int(cgroup.sibling.next)
-    flags = cgroup.subsys[number].flags.address_of_().value_()
-    state = int(cgroup.subsys[number])
+    state = cgroup.subsys[number]
     poked.word(before, after)
     poked.word(after + 8, before)
-    poked.word(flags, 0)
-    found = walk(poked)
+    poked.word(state.flags.address_of_().value_(), 0)
     css = drgn.offsetof(poked.prog.type("struct mem_cgroup"), "css")
-    row = found.states.index("offline")
-    assert (found.path[row], int(found.address[row]) + css) == ("/c5", state)
-    assert (found.states.count("offline"), found.damaged) == (1, 0)
+    return int(state) - css
+
+
+def child_caches(poked: Poked, memcg: int) -> Iterator[drgn.Object]:
+    caches = poked.prog["slab_caches"].address_of_()
+    for cache in list_for_each_entry("struct kmem_cache", caches, "list"):
+        params = cache.memcg_params
+        if params and not params.is_root_cache and int(params.memcg) == memcg:
+            yield cache
+
+
+def forget(poked: Poked, memcg: int) -> None:
+    """Clear the slot of a memory cgroup in the registry of ids."""
+    layer = poked.prog["mem_cgroup_idr"].top
+    slot = next(slot for slot in layer.ary if int(slot) == memcg)
+    poked.word(slot.address_, 0)
+
+
+def offline(found: Memcgs) -> list[tuple[str, int]]:
+    rows = [row for row, state in enumerate(found.states) if state == "offline"]
+    return [(found.path[row], int(found.address[row])) for row in rows]
+
+
+def test_a_removed_one_is_found_by_its_caches(poked: Poked) -> None:
+    memcg = remove(poked, b"c5")
+    forget(poked, memcg)
+    found = walk(poked)
+    assert (offline(found), found.damaged) == ([("/c5", memcg)], 0)
+
+
+def test_a_removed_one_without_caches_is_found_by_its_id(poked: Poked) -> None:
+    memcg = remove(poked, b"c5")
+    other = int(next(children(poked)).subsys[int(poked.prog["mem_cgroup_subsys"].subsys_id)])
+    caches = [*child_caches(poked, memcg)]
+    assert len(caches) == 4
+    for cache in caches:
+        poked.word(cache.memcg_params.memcg.address_of_().value_(), other)
+    found = walk(poked)
+    assert (offline(found), found.damaged) == ([("/?", memcg)], 0)
+
+
+def test_a_lost_registry_is_damage(poked: Poked) -> None:
+    poked.word(poked.prog["mem_cgroup_idr"].top.address_of_().value_(), 0)
+    found = walk(poked)
+    assert (len(found), offline(found), found.damaged) == (31, [], 31)
 
 
 def test_a_torn_list_is_damage(poked: Poked) -> None:

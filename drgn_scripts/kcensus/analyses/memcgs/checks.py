@@ -6,12 +6,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+import drgn
+
 from kcensus.analyses.gaps import reasons, scan_gaps
 from kcensus.analyses.memcgs.figures import Figures
 from kcensus.engine.memory import Faults
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.charges import lru_pages
-from kcensus.kernel.memcg.memcgs import dying, number_of_cgroups, online_children
+from kcensus.kernel.memcg.memcgs import online_children
 from kcensus.kernel.names import DAMAGED
 from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.results import Check, Gap, Gauge, nonzero_gaps
@@ -23,7 +25,7 @@ def checks(figures: Figures) -> Iterator[Check]:
     live = figures.kernel.live
     groups, pins, charges = figures.groups, figures.pins, figures.charges
     # Before the states had counts of their own, the hierarchy had one.
-    if (counter := number_of_cgroups(figures.kernel.prog)) is not None:
+    if (counter := _number_of_cgroups(figures.kernel.prog)) is not None:
         ours, source = int(groups.has_id.sum()), "cgroupfs_root.number_of_cgroups"
         yield Check("online memory cgroups", ours, counter, source=source)
     else:
@@ -33,7 +35,7 @@ def checks(figures: Figures) -> Iterator[Check]:
         check = Check("online memory cgroups", ours, counter, source=source)
         yield check.over(counter, online_children(figures.kernel, groups)) if live else check
     ours, source = int((~groups.has_id).sum()), "cgroup.nr_dying_subsys"
-    yield Check("offline memory cgroups", ours, dying(figures.kernel.prog), source=source)
+    yield Check("offline memory cgroups", ours, _dying(figures.kernel.prog), source=source)
     counter_ = None
     with contextlib.suppress(NotRecorded):
         counter_ = lru_pages(figures.kernel, Faults())
@@ -46,6 +48,30 @@ def checks(figures: Figures) -> Iterator[Check]:
     yield Check("references to offline memcgs", ours, int(pins.refs[known].sum()), source=source)
 
 
+def _dying(prog: drgn.Program) -> int | None:
+    """Return the kernel's count of offline memory cgroups; None without one.
+
+    The older ``nr_dying_descendants`` counts cgroups of any controller.
+    """
+    with contextlib.suppress(*DAMAGED):
+        # Since Linux kernel commit ab0312526867 ("cgroup: Show # of subsystem CSSes in
+        # cgroup.stat") (in v6.12).
+        counts = prog["root_mem_cgroup"].css.cgroup.nr_dying_subsys
+        return int(counts[int(prog["memory_cgrp_subsys"].id)])
+    return None
+
+
+def _number_of_cgroups(prog: drgn.Program) -> int | None:
+    """Return the kernel's count of cgroups of the hierarchy, the root included; None without one.
+
+    ``cgroup_root.nr_cgrps`` counts released ones until they are freed (commit not verified).
+    """
+    with contextlib.suppress(*DAMAGED):
+        root = prog["root_mem_cgroup"].css.member_("cgroup").root
+        return int(root.member_("number_of_cgroups"))
+    return None
+
+
 _GAUGES = {"nr_descendants": "cgroups", "nr_dying_descendants": "dying cgroups"}
 
 
@@ -55,7 +81,7 @@ def gauges(kernel: Kernel) -> Iterator[Gauge]:
         with contextlib.suppress(*DAMAGED):
             root = kernel.prog["root_mem_cgroup"].css.cgroup
             yield Gauge(name, int(root.member_(name)), label=label, source=f"cgroup.{name}")
-    count = dying(kernel.prog)
+    count = _dying(kernel.prog)
     if count is not None:
         label, source = "dying memory cgroups", "cgroup.nr_dying_subsys"
         yield Gauge("nr_dying_subsys_memory", count, label=label, source=source)

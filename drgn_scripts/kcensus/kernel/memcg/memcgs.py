@@ -21,8 +21,10 @@ from kcensus.engine.rows import Addressed
 from kcensus.engine.slub.percpu import node_ids
 from kcensus.engine.strings import c_strings
 from kcensus.engine.zeros import is_lost
+from kcensus.kernel.idr import idr_entries
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.names import DAMAGED, decode
+from kcensus.sources.capsule import NotRecorded
 from kcensus.text import printable
 
 _MAX_MEMCGS = 1 << 22
@@ -153,30 +155,6 @@ def newer_states(kernel: Kernel) -> Numbers:
         if serial.any():
             return int(kernel.prog["css_serial_nr_next"]) - 1 - serial.astype(np.int64)
     return np.zeros(len(serial), np.int64)
-
-
-def dying(prog: drgn.Program) -> int | None:
-    """Return the kernel's count of offline memory cgroups; None without one.
-
-    The older ``nr_dying_descendants`` counts cgroups of any controller.
-    """
-    with contextlib.suppress(*DAMAGED):
-        # Since Linux kernel commit ab0312526867 ("cgroup: Show # of subsystem CSSes in
-        # cgroup.stat") (in v6.12).
-        counts = prog["root_mem_cgroup"].css.cgroup.nr_dying_subsys
-        return int(counts[int(prog["memory_cgrp_subsys"].id)])
-    return None
-
-
-def number_of_cgroups(prog: drgn.Program) -> int | None:
-    """Return the kernel's count of cgroups of the hierarchy, the root included; None without one.
-
-    ``cgroup_root.nr_cgrps`` counts released ones until they are freed (commit not verified).
-    """
-    with contextlib.suppress(*DAMAGED):
-        root = prog["root_mem_cgroup"].css.member_("cgroup").root
-        return int(root.member_("number_of_cgroups"))
-    return None
 
 
 def online_children(kernel: Kernel, groups: Memcgs) -> int:
@@ -325,25 +303,42 @@ def _walk(memory: Memory, root: drgn.Object) -> Memcgs:
     )
 
 
-def _with_removed(kernel: Kernel, groups: Memcgs) -> Memcgs:
-    """Add removed memory cgroups that child caches keep; rmdir takes them off all lists.
+def _registered(kernel: Kernel, groups: Memcgs) -> tuple[Words, int]:
+    """Return the memory cgroups in the registry of ids, and the number of lost ones.
 
-    Their cgroups may be freed; the name is in those of the caches: "dentry(7:name)".
+    On RHEL 7.9, __mem_cgroup_free() frees the id. Others before 3.16 have no registry.
+    """
+    try:
+        known, damaged = idr_entries(kernel.memory, kernel.prog["mem_cgroup_idr"])
+    except drgn.FaultError:
+        known, damaged = [], 0
+    except (LookupError, NotRecorded):
+        return groups.address[:0], 0
+    address = np.array([each for each in known if each], np.uint64)
+    return address, damaged + int((~np.isin(groups.address, address)).sum())
+
+
+def _with_removed(kernel: Kernel, groups: Memcgs) -> Memcgs:
+    """Add removed memory cgroups that are registered or keep child caches.
+
+    rmdir takes them off all lists. Their cgroups may be freed; the name is in those of the caches:
+    "dentry(7:name)".
     """
     roots, owners = kernel.slab_map.lineage
-    owned = np.flatnonzero((owners != 0) & (groups.rows(owners) < 0))
-    address, first = np.unique(owners[owned], return_index=True)
+    registered, lost = _registered(kernel, groups)
+    address = np.setdiff1d(np.concatenate([owners[owners != 0], registered]), groups.address)
     # One that is online is on a list: the list is torn, or the pointer is bent.
     states = gather(
         kernel.memory, address, layout(kernel.prog, _MEMCG, ["css.flags"]), groups.faults
     )
     online = np.uint32(kernel.prog.constant("CSS_ONLINE").value_())
     removed = states.readable & ((states["css.flags"] & online) == 0)
-    lost = len(address) - int(removed.sum())
+    lost += len(address) - int(removed.sum())
     # Each child cache has an owner.
     lost += int(((roots != np.arange(len(roots))) & (owners == 0)).sum())
-    address, first, count = address[removed], first[removed], int(removed.sum())
-    names = [kernel.slab_map.caches[cache].name for cache in owned[first].tolist()]
+    address, count = address[removed], int(removed.sum())
+    named = dict(zip(owners.tolist(), kernel.slab_map.caches, strict=True))
+    names = [named[each].name if each in named else "" for each in address.tolist()]
     texts = [name.rpartition("(")[2].rpartition(")")[0].partition(":")[2] for name in names]
     no, zeros = np.zeros(count, np.bool_), np.zeros(count, np.int64)
     rows = {
