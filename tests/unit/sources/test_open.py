@@ -53,7 +53,14 @@ def vmcore(tmp_path: Path) -> Path:
     return dump(tmp_path / "vmcore")
 
 
-def vmlinux(path: Path, build_id: str | None, banner: bytes = b"", type_: int = 2) -> Path:
+def vmlinux(
+    path: Path,
+    build_id: str | None,
+    banner: bytes = b"",
+    type_: int = 2,
+    *,
+    banner_address: int = 0,
+) -> Path:
     """Write a synthetic ELF file with a build ID and a banner, without debug info."""
     names = b"\0.notes\0.rodata\0.shstrtab\0"
     notes = note(b"GNU", 3, bytes.fromhex(build_id)) if build_id else b""
@@ -61,7 +68,9 @@ def vmlinux(path: Path, build_id: str | None, banner: bytes = b"", type_: int = 
     at = 64
     sections = [bytes(64)]
     for name, kind, content in parts:
-        sections.append(struct.pack("<IIQQQQIIQQ", name, kind, 2, 0, at, len(content), 0, 0, 4, 0))
+        place = banner_address if content is banner else 0
+        fields = (name, kind, 2, place, at, len(content), 0, 0, 4, 0)
+        sections.append(struct.pack("<IIQQQQIIQQ", *fields))
         at += len(content)
     at += -at % 8
     ehdr = b"\x7fELF\x02\x01\x01" + bytes(9)

@@ -54,9 +54,6 @@ _STANDARD_PATHS = (
 )
 _MODULES = ("lib/modules", "usr/lib/modules")
 _MAX_NAMED = 3
-_WITHOUT_BUILD_ID = (
-    "VMCOREINFO has no build ID, and the dump other bytes in place of the file's linux_banner"
-)
 
 
 @dataclass(frozen=True)
@@ -70,6 +67,13 @@ class Vmlinux:
         build_id = self.identity.build_id and f"build ID {self.identity.build_id}"
         facts = ", ".join(filter(None, (self.identity.release, build_id)))
         return printable(os.fspath(self.path)) + (f" ({facts})" if facts else "")
+
+    def with_version(self) -> str:
+        """Return the path with the release and the version of ``linux_banner``."""
+        if not self.identity.version:
+            return str(self)
+        facts = f"{self.identity.release} {self.identity.version}"
+        return printable(f"{os.fspath(self.path)} ({facts})")
 
 
 def vmlinux_at(path: Path) -> Iterator[Vmlinux]:
@@ -331,14 +335,16 @@ class DebugInfo:
         if not tried:
             return missing
         names = listed([*map(str, tried)], _MAX_NAMED)
+        if self._build_id is None:
+            names = listed([each.with_version() for each in tried], _MAX_NAMED)
         # The user meant a single file, but not each of many files in a directory.
         if self._kernels or len(tried) == 1:
             does = "does" if len(tried) == 1 else "do"
-            wanted = f"build ID {self._build_id}" if self._build_id else _WITHOUT_BUILD_ID
-            return (
-                f"{names}: {does} not belong to this kernel, {self.release} ({wanted}); "
-                "pass the vmlinux of exactly that build"
-            )
+            wanted = f"{self.release} ({self.build})" if self.build else self.release
+            if self._build_id is None:
+                wanted += ", whose linux_banner or build ID in memory differs"
+            how = packages.remedy(self.release, self._build_id, it="its debug info")
+            return f"{names}: {does} not belong to this kernel, {wanted}; {how}"
         return f"{missing}; found only {names}"
 
     def need_modules(self, *names: str) -> list[str]:

@@ -136,11 +136,23 @@ def package(release: str) -> Package | None:
     return None
 
 
-def _remedy(release: str, build_id: str | None, file: str, *, is_packaged: bool = True) -> str:
+def remedy(
+    release: str,
+    build_id: str | None,
+    file: str = "its vmlinux",
+    *,
+    it: str = "it",
+    is_packaged: bool = True,
+) -> str:
+    """Return how to get debug info, as the rest of a sentence about ``it``.
+
+    :param release: kernel release from the dump, untrusted
+    :param file: to pass instead
+    """
     known = package(release) if is_packaged else None
     if known is not None:
         return (
-            f"install it with `{known.command}` ({known.distribution}; {known.note}), or pass "
+            f"install {it} with `{known.command}` ({known.distribution}; {known.note}), or pass "
             f"{file} with -s"
         )
     if build_id is None:
@@ -156,9 +168,8 @@ def missing_kernel(release: str, build_id: str | None, version: str = "") -> str
 
     :param version: of a kernel without a build ID, such as ``#1 SMP Fri Jul 1 12:00:00 UTC 2022``
     """
-    remedy = _remedy(release, build_id, "its vmlinux")
     kernel = f"{printable(release)} ({printable(version)})" if version else printable(release)
-    return f"debug info of kernel {kernel} is missing: {remedy}"
+    return f"debug info of kernel {kernel} is missing: {remedy(release, build_id)}"
 
 
 def missing_module(
@@ -169,11 +180,11 @@ def missing_module(
     :param is_out_of_tree: whether the package of the kernel does not have it
     """
     file = "its file with debug info, or a type pack with it,"
-    remedy = _remedy(release, build_id, file, is_packaged=not is_out_of_tree)
+    how = remedy(release, build_id, file, is_packaged=not is_out_of_tree)
     if is_out_of_tree:
-        remedy += "; it was built outside of the kernel's tree, whose packages do not have it"
+        how += "; it was built outside of the kernel's tree, whose packages do not have it"
     where = f"module {printable(name)} of kernel {printable(release)}"
-    return f"debug info of {where} is missing: {remedy}"
+    return f"debug info of {where} is missing: {how}"
 
 
 def at_recording(sentence: str) -> str:

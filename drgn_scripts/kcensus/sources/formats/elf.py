@@ -183,13 +183,15 @@ class Identity:
     release: str | None = None
     contents: tuple[tuple[int, bytes], ...] = ()
     """Address as linked and bytes of ``linux_banner`` and of the build ID."""
+    version: str | None = None
+    """End of ``linux_banner``, such as ``#1 SMP Fri Jul 1 12:00:00 UTC 2022``; untrusted."""
 
 
 def identity(reader: FileReader, header: Header) -> Identity:
     """Return the identity of a vmlinux; its banner may have been stripped."""
     if not header.supported:
         return Identity(release=header.machine)
-    build_id = release = None
+    build_id = release = version = None
     memory: list[tuple[int, bytes]] = []
     table = sections(reader, header)
     names = _names(reader, header, table)
@@ -206,5 +208,6 @@ def identity(reader: FileReader, header: Header) -> Identity:
             banner = re.search(rb"Linux version ([\x21-\x7e]{1,64}) [^\0]{0,1024}", data)
             if banner:
                 release = banner[1].decode()
+                version = "".join(banner[0].decode(errors="replace").partition(" #")[1:]).strip()
                 memory.append((address + banner.start(), banner[0]))
-    return Identity(build_id, release, tuple(memory))
+    return Identity(build_id, release, tuple(memory), version)

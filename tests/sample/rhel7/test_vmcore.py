@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Debug info of a vmcore of RHEL 7.9, whose VMCOREINFO has no build ID, is found by its banner."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kcensus.analyses import analyses
+from kcensus.analyses.runner import Context
+from kcensus.sources import TargetError, open_target
+from kcensus.sources.debuginfo.packs.file import Head, encode
+from tests.running import document
+from tests.sample.rhel7 import vmcores
+from tests.sample.rhel7.conftest import DATA, Guest
+from tests.unit.sources.packs.synthetic import HIGH, LOW, document_of, symbols
+from tests.unit.sources.test_open import vmlinux
+
+OTHERS = {
+    "another build": vmcores.BANNER.replace(b"#5 ", b"#6 "),
+    "RHEL 8.1": vmcores.BANNER.replace(b"3.10.0", b"4.18.0-147.el8.x86_64"),
+    "4.19": vmcores.BANNER.replace(b"3.10.0", b"4.19.40"),
+}
+
+
+@pytest.fixture(scope="module")
+def vmcore(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("rhel7") / "vmcore"
+    return vmcores.write(DATA / "mixed.capsule", path)
+
+
+def refusal(vmcore: Path, *symbols: Path) -> str:
+    with pytest.raises(TargetError) as caught:
+        open_target(vmcore, symbols)
+    sentence = str(caught.value)
+    assert "\n" not in sentence
+    return sentence
+
+
+def kernel(path: Path, banner: bytes) -> Path:
+    """Write a vmlinux without debug info, with its banner where RHEL 7.9 has it."""
+    return vmlinux(path, None, banner, banner_address=vmcores.LINKED)
+
+
+def pack(path: Path, banner: bytes) -> Path:
+    """Write a type pack with the types of the capsule."""
+    head = Head("x86_64", "3.10.0", None, ((vmcores.LINKED, banner),), (LOW, HIGH))
+    path.write_bytes(encode(head, document_of(DATA / "mixed.capsule"), {"": symbols()}))
+    return path
+
+
+def test_the_vmlinux_with_the_banner_is_of_this_build(vmcore: Path, tmp_path: Path) -> None:
+    # It is taken as the right one, and only its missing debug info is a reason to refuse it.
+    assert "its debug info was stripped" in refusal(
+        vmcore, kernel(tmp_path / "vmlinux", vmcores.BANNER)
+    )
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_a_vmlinux_with_another_banner_is_refused(vmcore: Path, tmp_path: Path, other: str) -> None:
+    path, banner = tmp_path / "vmlinux", OTHERS[other]
+    release, version = banner.split()[2].decode(), f"#{banner.decode().strip().partition('#')[2]}"
+    sentence = refusal(vmcore, kernel(path, banner))
+    assert sentence.startswith(f"{path} ({release} {version}): does not belong to this kernel, ")
+    # With both versions, a reader sees what differs; and what to do comes last.
+    assert "3.10.0 (#5 SMP Mon Nov 23 10:14:21 UTC 2026)" in sentence
+    assert sentence.endswith("find its vmlinux of exactly that build and pass it with -s")
+
+
+def test_the_right_one_of_a_directory_is_found(vmcore: Path, tmp_path: Path) -> None:
+    for number, banner in enumerate([*OTHERS.values(), vmcores.BANNER]):
+        kernel(tmp_path / f"vmlinux-{number}", banner)
+    sentence = refusal(vmcore, tmp_path)
+    assert sentence.startswith(f"{tmp_path}/vmlinux-{len(OTHERS)} (3.10.0")
+    assert "stripped" in sentence
+
+
+def test_analyses_answer_with_a_type_pack_as_in_the_capsule(
+    vmcore: Path, tmp_path: Path, mixed: Guest
+) -> None:
+    target = open_target(vmcore, [pack(tmp_path / "rhel7.kctypes", vmcores.BANNER)])
+    assert (target.types, target.format) == ("type pack", "ELF")
+    # The pack has a few symbols only: stacks need all.
+    for name in ("dentries", "list-lru", "memcgs", "slab"):
+        result = Context.of(target).run(analyses()[name])
+        answers = [json.loads(document(each)) for each in (result, mixed.results[name])]
+        assert [Path(each.pop("target")).name for each in answers] == ["vmcore", "mixed.capsule"]
+        assert [each["machine"].pop("types") for each in answers] == ["type pack", "DWARF"]
+        assert answers[0] == answers[1], name
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_a_type_pack_of_another_build_is_refused(vmcore: Path, tmp_path: Path, other: str) -> None:
+    path = pack(tmp_path / "other.kctypes", OTHERS[other])
+    sentence = refusal(vmcore, path)
+    assert "is a type pack of another kernel than this one, 3.10.0" in sentence
+    assert sentence.endswith("pass the pack or the vmlinux of exactly that build")
