@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.sample.guest import Guest
+from tests.sample.rhel7 import vmcores
 
 DATA = Path(__file__).parent / "data"
+PACK = DATA / "rhel7.kctypes"
 
 
 @pytest.fixture(scope="session")
@@ -26,3 +28,10 @@ def cfq() -> Guest:
 def guest(request: pytest.FixtureRequest) -> Guest:
     found: Guest = request.getfixturevalue(request.param)
     return found
+
+
+@pytest.fixture(scope="session")
+def vmcore(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A vmcore of the guest with many memory cgroups."""
+    path = tmp_path_factory.mktemp("rhel7") / "vmcore"
+    return vmcores.write(DATA / "mixed.capsule", path)

@@ -11,11 +11,10 @@ import pytest
 from kcensus.analyses import analyses
 from kcensus.analyses.runner import Context
 from kcensus.sources import TargetError, open_target
-from kcensus.sources.debuginfo.packs.file import Head, encode
 from tests.running import document
 from tests.sample.rhel7 import vmcores
-from tests.sample.rhel7.conftest import DATA, Guest
-from tests.unit.sources.packs.synthetic import HIGH, LOW, document_of, symbols
+from tests.sample.rhel7.conftest import PACK, Guest
+from tests.unit.sources.packs.synthetic import put_together, take_apart
 from tests.unit.sources.test_open import vmlinux
 
 OTHERS = {
@@ -23,12 +22,6 @@ OTHERS = {
     "RHEL 8.1": vmcores.BANNER.replace(b"3.10.0", b"4.18.0-147.el8.x86_64"),
     "4.19": vmcores.BANNER.replace(b"3.10.0", b"4.19.40"),
 }
-
-
-@pytest.fixture(scope="module")
-def vmcore(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("rhel7") / "vmcore"
-    return vmcores.write(DATA / "mixed.capsule", path)
 
 
 def refusal(vmcore: Path, *symbols: Path) -> str:
@@ -45,9 +38,12 @@ def kernel(path: Path, banner: bytes) -> Path:
 
 
 def pack(path: Path, banner: bytes) -> Path:
-    """Write a type pack with the types of the capsule."""
-    head = Head("x86_64", "3.10.0", None, ((vmcores.LINKED, banner),), (LOW, HIGH))
-    path.write_bytes(encode(head, document_of(DATA / "mixed.capsule"), {"": symbols()}))
+    """Write the type pack of RHEL 7.9, as of a kernel with another banner."""
+    head, parts = take_apart(PACK.read_bytes())
+    assert head["contents"] == [[vmcores.LINKED, vmcores.BANNER.hex()]]
+    head["contents"] = [[vmcores.LINKED, banner.hex()]]
+    del head["parts"]
+    path.write_bytes(put_together(head, parts))
     return path
 
 
@@ -77,14 +73,11 @@ def test_the_right_one_of_a_directory_is_found(vmcore: Path, tmp_path: Path) -> 
     assert "stripped" in sentence
 
 
-def test_analyses_answer_with_a_type_pack_as_in_the_capsule(
-    vmcore: Path, tmp_path: Path, mixed: Guest
-) -> None:
-    target = open_target(vmcore, [pack(tmp_path / "rhel7.kctypes", vmcores.BANNER)])
+def test_analyses_answer_with_a_type_pack_as_in_the_capsule(vmcore: Path, mixed: Guest) -> None:
+    target = open_target(vmcore, [PACK])
     assert (target.types, target.format) == ("type pack", "ELF")
-    # The pack has a few symbols only: stacks need all.
-    for name in ("dentries", "list-lru", "memcgs", "slab"):
-        result = Context.of(target).run(analyses()[name])
+    for name, analysis in analyses().items():
+        result = Context.of(target).run(analysis)
         answers = [json.loads(document(each)) for each in (result, mixed.results[name])]
         assert [Path(each.pop("target")).name for each in answers] == ["vmcore", "mixed.capsule"]
         assert [each["machine"].pop("types") for each in answers] == ["type pack", "DWARF"]

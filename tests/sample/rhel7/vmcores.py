@@ -15,14 +15,13 @@ BANNER = (
 )
 """``linux_banner`` of both guests."""
 LINKED = 0xFFFFFFFF81800080
-"""Its address in the vmlinux; no analysis reads it, so capsules lack it."""
-_PAGE, _BANNER_PAGE = 4096, 0x8000000
-"""Where the page with the banner is in the memory of the guest with many memory cgroups."""
+"""Its address in the vmlinux."""
+_PAGE = 4096
 _EHDR, _PHDR = struct.Struct("<16sHHIQQQIHHHHHH"), struct.Struct("<IIQQQQQQ")
 
 
-def write(capsule: Path, path: Path, banner: bytes = BANNER) -> Path:
-    """Write the pages of a capsule and a page with the banner as an ELF vmcore."""
+def write(capsule: Path, path: Path) -> Path:
+    """Write the pages of a capsule as an ELF vmcore."""
     reader = Reader(str(capsule))
     store, index = PageStore(reader, _PAGE), reader.index(_PAGE)
     runs = [
@@ -32,8 +31,6 @@ def write(capsule: Path, path: Path, banner: bytes = BANNER) -> Path:
         )
         if not status
     ]
-    page = bytes(LINKED % _PAGE) + banner
-    runs.append((_BANNER_PAGE, page.ljust(_PAGE, b"\0")))
     info = (b"VMCOREINFO", 0, bytes(reader.section("vmcoreinfo")))
     notes = b"".join(note(*each) for each in (PRSTATUS, info))
     start = _EHDR.size + _PHDR.size * (1 + len(runs))
