@@ -120,3 +120,10 @@ def test_no_jobs_of_kcopyd(guest: Guest) -> None:
     assert guest.value("kcopyd", "jobs") == 0
     rows = slabinfo(guest.truth["slabinfo"])
     assert rows["kcopyd_job"].active == 0
+
+
+def test_an_awaited_free_request_is_named_by_its_disk(cfq: Guest) -> None:
+    objects = cfq.results["waits"].tables["objects"].frame
+    (name,) = objects[objects["kind"] == "tags"]["name"]
+    assert name == "of sda (requests: 167 not dispatched, 1 in the driver)"
+    assert cfq.value("iosched", "requests") == 167 + 1

@@ -32,6 +32,11 @@ SWITCH_RISK = (
     "the command and new requests wait until the queue is empty; weights and limits of the old "
     "scheduler no longer apply"
 )
+LEGACY_SWITCH_RISK = (
+    "the command waits for all requests of the old scheduler; new ones bypass it meanwhile, in the "
+    "order of their arrival; its weights and limits no longer apply"
+)
+"""blk_queue_bypass_start() (3.5 to 4.20) drains the scheduler, and does not block new requests."""
 
 
 def severity(seconds: float, steps: Steps) -> Severity | None:

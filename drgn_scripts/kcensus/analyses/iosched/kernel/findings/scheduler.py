@@ -12,6 +12,7 @@ import numpy as np
 
 from kcensus.analyses.iosched.degrees import (
     IN_SCHEDULER,
+    LEGACY_SWITCH_RISK,
     SILENT,
     SWITCH_HANGS,
     SWITCH_RISK,
@@ -266,14 +267,15 @@ def switches(disk: Disk) -> tuple[Remedy, ...]:
     if not _is_plain(name.replace("!", "")):
         return ()
     file = shlex.quote(f"/sys/block/{name}/queue/scheduler")
-    other = "deadline" if disk.kind == QueueKind.SINGLE else "mq-deadline"
+    is_legacy = disk.kind == QueueKind.SINGLE
+    other = "deadline" if is_legacy else "mq-deadline"
     if disk.scheduler == other:
         other = "none" if disk.kind == QueueKind.MULTI else "noop"
     return (
         Remedy(
             command=f"echo {other} > {file}",
             effect=f"Switch the disk to {other}; the command returns when its requests are done",
-            risk=SWITCH_RISK,
+            risk=LEGACY_SWITCH_RISK if is_legacy else SWITCH_RISK,
             undo=f"echo {disk.scheduler} > {file}" if _is_plain(disk.scheduler) else "",
             until="reboot",
         ),

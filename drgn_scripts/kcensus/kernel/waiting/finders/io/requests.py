@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 
 from kcensus.engine.memory import Mask, Numbers, Words
 from kcensus.kernel.block.bios import bios
@@ -30,6 +31,12 @@ _STATES = {State.INSERTED: "not dispatched", State.DISPATCHED: "in the driver"}
 _LEGACY = "struct request_queue"
 _QUEUES = {MAPS: "sbitmap_queue of its tags", _LEGACY: "request_queue of its requests"}
 """Evidence of the disk of a free request, by the type of the object."""
+
+
+def _by_state(states: npt.NDArray[np.int8]) -> list[str]:
+    """Return the numbers of requests in each state, in words."""
+    counts = ((int(np.count_nonzero(states == state)), words) for state, words in _STATES.items())
+    return [f"{count:,} {words}" for count, words in counts if count]
 
 
 def disks_of_tags(reading: Reading) -> None:
@@ -86,6 +93,12 @@ class Requests(Finder):
         rows = np.array([known[disk] for disk in self.waits.disk[lanes].tolist()], np.int64)
         proofs = [_QUEUES[self.type[lane]] for lane in lanes.tolist()]
         self.build.edges(SERVED, (TAGS, self.object[lanes]), nodes_of(self, rows), proofs)
+        pairs = zip(lanes.tolist(), rows.tolist(), strict=True)
+        legacy = {int(self.object[lane]): row for lane, row in pairs if self.type[lane] == _LEGACY}
+        for queue, row in legacy.items():
+            found, disk = requests(self.kernel), block_devices(self.kernel).disks[row]
+            states = ", ".join(_by_state(found.state[found.disk == row]))
+            self.names[TAGS, queue] = f"of {disk.name} (requests: {states})"
 
     def _name_tags(self) -> None:
         """Name awaited maps of tags by their disks, and the requests that have the tags.
@@ -109,12 +122,7 @@ class Requests(Finder):
             place = np.flatnonzero(sets.map == np.uint64(map_))
             if disk < 0 or not len(place):
                 continue
-            held = known.state[rows[(own == map_) | (scheduler == map_)]]
-            states = [
-                f"{count:,} {words}"
-                for state, words in _STATES.items()
-                if (count := int(np.count_nonzero(held == state)))
-            ]
+            states = _by_state(known.state[rows[(own == map_) | (scheduler == map_)]])
             used, depth = int(sets.used[place[0]]), int(sets.depth[place[0]])
             owner = self._owner_of_tags(map_, map_of[sets.rows(hardware.sched_tags)], disk)
             amounts = ", ".join([f"{used:,} of {depth:,} in use", *states])
