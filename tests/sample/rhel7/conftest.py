@@ -34,4 +34,11 @@ def guest(request: pytest.FixtureRequest) -> Guest:
 def vmcore(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A vmcore of the guest with many memory cgroups."""
     path = tmp_path_factory.mktemp("rhel7") / "vmcore"
-    return vmcores.write(DATA / "mixed.capsule", path)
+    return vmcores.write_elf(DATA / "mixed.capsule", path)
+
+
+@pytest.fixture(scope="session")
+def kdump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same vmcore, compressed with zlib."""
+    path = tmp_path_factory.mktemp("rhel7") / "vmcore.kdump"
+    return vmcores.write_kdump(DATA / "mixed.capsule", path)

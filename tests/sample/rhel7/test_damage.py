@@ -40,7 +40,7 @@ def remove(poked: Poked, name: bytes) -> int:
     poked.word(after + 8, before)
     poked.word(state.flags.address_of_().value_(), 0)
     css = drgn.offsetof(poked.prog.type("struct mem_cgroup"), "css")
-    return int(state) - css
+    return int(state) - int(css)
 
 
 def child_caches(poked: Poked, memcg: int) -> Iterator[drgn.Object]:

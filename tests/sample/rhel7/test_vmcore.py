@@ -10,10 +10,12 @@ import pytest
 
 from kcensus.analyses import analyses
 from kcensus.analyses.runner import Context
+from kcensus.engine.slub.caches import find_caches
+from kcensus.engine.slub.slabs import ScanReport
 from kcensus.sources import TargetError, open_target
 from tests.running import document
 from tests.sample.rhel7 import vmcores
-from tests.sample.rhel7.conftest import PACK, Guest
+from tests.sample.rhel7.conftest import DATA, PACK, Guest
 from tests.unit.sources.packs.synthetic import put_together, take_apart
 from tests.unit.sources.test_open import vmlinux
 
@@ -73,15 +75,36 @@ def test_the_right_one_of_a_directory_is_found(vmcore: Path, tmp_path: Path) -> 
     assert "stripped" in sentence
 
 
-def test_analyses_answer_with_a_type_pack_as_in_the_capsule(vmcore: Path, mixed: Guest) -> None:
-    target = open_target(vmcore, [PACK])
-    assert (target.types, target.format) == ("type pack", "ELF")
+FORMATS = {"vmcore": "ELF", "kdump": "kdump-compressed (zlib, dump level 31)"}
+
+
+@pytest.mark.parametrize("form", ["vmcore", pytest.param("kdump", marks=pytest.mark.slow)])
+def test_analyses_answer_with_a_type_pack_as_in_the_capsule(
+    form: str, mixed: Guest, request: pytest.FixtureRequest
+) -> None:
+    path: Path = request.getfixturevalue(form)
+    target = open_target(path, [PACK])
+    assert (target.types, target.format) == ("type pack", FORMATS[form])
     for name, analysis in analyses().items():
         result = Context.of(target).run(analysis)
         answers = [json.loads(document(each)) for each in (result, mixed.results[name])]
-        assert [Path(each.pop("target")).name for each in answers] == ["vmcore", "mixed.capsule"]
+        assert [Path(each.pop("target")).name for each in answers] == [path.name, "mixed.capsule"]
         assert [each["machine"].pop("types") for each in answers] == ["type pack", "DWARF"]
         assert answers[0] == answers[1], name
+
+
+@pytest.mark.slow
+def test_a_filtered_page_is_a_gap(mixed: Guest, tmp_path: Path) -> None:
+    slab_map = mixed.kernel.slab_map
+    slabs = slab_map.index(find_caches(slab_map, "struct dentry"), ScanReport())
+    full = slabs[slabs.freelist == 0]
+    missing = int(slab_map.pages.pfn(full.address)[0])
+    path = tmp_path / "vmcore"
+    vmcores.write_kdump(DATA / "mixed.capsule", path, without=frozenset([missing]))
+    result = Context.of(open_target(path, [PACK])).run(analyses()["dentries"])
+    assert sum(gap.count for gap in result.gaps) > 0
+    lost = mixed.value("dentries", "dentries") - result.summary["dentries"].value
+    assert lost == int(full.objects[0]) == 4096 // 192
 
 
 @pytest.mark.parametrize("other", OTHERS)
