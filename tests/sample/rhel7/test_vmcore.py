@@ -111,5 +111,10 @@ def test_a_filtered_page_is_a_gap(mixed: Guest, tmp_path: Path) -> None:
 def test_a_type_pack_of_another_build_is_refused(vmcore: Path, tmp_path: Path, other: str) -> None:
     path = pack(tmp_path / "other.kctypes", OTHERS[other])
     sentence = refusal(vmcore, path)
-    assert "is a type pack of another kernel than this one, 3.10.0" in sentence
+    banner = OTHERS[other].decode().strip()
+    assert sentence.startswith(f"{path} (3.10.0 #{banner.partition('#')[2]}): ")
+    assert (
+        "is a type pack of another kernel than this one, 3.10.0 (#5 SMP Mon Nov 23 10:14:21 UTC "
+        "2026)" in sentence
+    )
     assert sentence.endswith("pass the pack or the vmlinux of exactly that build")

@@ -64,16 +64,12 @@ class Vmlinux:
     identity: elf.Identity = field(default_factory=elf.Identity)
 
     def __str__(self) -> str:
-        build_id = self.identity.build_id and f"build ID {self.identity.build_id}"
-        facts = ", ".join(filter(None, (self.identity.release, build_id)))
-        return printable(os.fspath(self.path)) + (f" ({facts})" if facts else "")
+        return self.described(by_banner=False)
 
-    def with_version(self) -> str:
-        """Return the path with the release and the version of ``linux_banner``."""
-        if not self.identity.version:
-            return str(self)
-        facts = f"{self.identity.release} {self.identity.version}"
-        return printable(f"{os.fspath(self.path)} ({facts})")
+    def described(self, *, by_banner: bool) -> str:
+        """Return the path with the facts that tell builds apart."""
+        facts = self.identity.banner if by_banner else str(self.identity)
+        return printable(os.fspath(self.path) + (f" ({facts})" if facts else ""))
 
 
 def vmlinux_at(path: Path) -> Iterator[Vmlinux]:
@@ -334,17 +330,15 @@ class DebugInfo:
         missing = self._missing_kernel
         if not tried:
             return missing
-        names = listed([*map(str, tried)], _MAX_NAMED)
-        if self._build_id is None:
-            names = listed([each.with_version() for each in tried], _MAX_NAMED)
+        by_banner = self._build_id is None
+        names = listed([each.described(by_banner=by_banner) for each in tried], _MAX_NAMED)
         # The user meant a single file, but not each of many files in a directory.
         if self._kernels or len(tried) == 1:
             does = "does" if len(tried) == 1 else "do"
             wanted = f"{self.release} ({self.build})" if self.build else self.release
-            if self._build_id is None:
-                wanted += ", whose linux_banner or build ID in memory differs"
+            differs = ", whose linux_banner or build ID in memory differs" if by_banner else ""
             how = packages.remedy(self.release, self._build_id, it="its debug info")
-            return f"{names}: {does} not belong to this kernel, {wanted}; {how}"
+            return f"{names}: {does} not belong to this kernel, {wanted}{differs}; {how}"
         return f"{missing}; found only {names}"
 
     def need_modules(self, *names: str) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -183,15 +183,33 @@ class Identity:
     release: str | None = None
     contents: tuple[tuple[int, bytes], ...] = ()
     """Address as linked and bytes of ``linux_banner`` and of the build ID."""
-    version: str | None = None
-    """End of ``linux_banner``, such as ``#1 SMP Fri Jul 1 12:00:00 UTC 2022``; untrusted."""
+
+    def __str__(self) -> str:
+        build_id = self.build_id and f"build ID {self.build_id}"
+        return ", ".join(filter(None, (self.release, build_id)))
+
+    @property
+    def banner(self) -> str:
+        """Release and version; without a banner, as :meth:`__str__`."""
+        version = version_of(self.contents)
+        return f"{self.release} {version}" if version else str(self)
+
+
+def version_of(contents: Iterable[tuple[int, bytes]]) -> str:
+    """Return the version in a ``linux_banner``, such as ``#1 SMP Fri Jul 1 12:00:00 UTC 2022``.
+
+    It is untrusted; empty without a banner.
+    """
+    banners = (data for _, data in contents if data.startswith(b"Linux version "))
+    _, mark, version = next(banners, b"").decode(errors="replace").partition(" #")
+    return f"{mark}{version}".strip()
 
 
 def identity(reader: FileReader, header: Header) -> Identity:
     """Return the identity of a vmlinux; its banner may have been stripped."""
     if not header.supported:
         return Identity(release=header.machine)
-    build_id = release = version = None
+    build_id = release = None
     memory: list[tuple[int, bytes]] = []
     table = sections(reader, header)
     names = _names(reader, header, table)
@@ -208,6 +226,5 @@ def identity(reader: FileReader, header: Header) -> Identity:
             banner = re.search(rb"Linux version ([\x21-\x7e]{1,64}) [^\0]{0,1024}", data)
             if banner:
                 release = banner[1].decode()
-                version = "".join(banner[0].decode(errors="replace").partition(" #")[1:]).strip()
                 memory.append((address + banner.start(), banner[0]))
-    return Identity(build_id, release, tuple(memory), version)
+    return Identity(build_id, release, tuple(memory))

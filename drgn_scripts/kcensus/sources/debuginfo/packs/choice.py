@@ -15,7 +15,7 @@ from kcensus.sources.debuginfo.loading import holds
 from kcensus.sources.debuginfo.packs.file import SUFFIX, Pack, is_pack
 from kcensus.sources.debuginfo.packs.loaded import PackDebugInfo
 from kcensus.sources.model import SYMBOLS, TargetError, kernel_release
-from kcensus.sources.vmcoreinfo.text import Vmcoreinfo, vmcoreinfo_of
+from kcensus.sources.vmcoreinfo.text import Vmcoreinfo, version_in_memory, vmcoreinfo_of
 
 _MAX_PACKS = 1 << 12
 """Most packs of a directory to compare with a dump without a build ID."""
@@ -79,9 +79,11 @@ def use_pack(
         except TargetError as error:
             unusable[path] = f"{SYMBOLS} {error}"
     if given:
-        wanted = f"build ID {build_id}" if build_id else "VMCOREINFO has no build ID"
+        version = version_in_memory(prog) or "VMCOREINFO has no build ID"
+        wanted = f"build ID {build_id}" if build_id else version
+        facts = str(given[0].head) if build_id else given[0].head.banner
         raise TargetError(
-            f"{given[0].name} ({given[0].head}): is a type pack of another kernel than this one, "
+            f"{given[0].name} ({facts}): is a type pack of another kernel than this one, "
             f"{kernel_release(prog)} ({wanted}); pass the pack or the vmlinux of exactly that build"
         )
     return None

@@ -17,9 +17,11 @@ from typing import Any
 import zstandard
 
 from kcensus.sources.debuginfo.packs.symbols import Columns
+from kcensus.sources.formats.elf import version_of
 from kcensus.sources.model import TargetError
 from kcensus.sources.reader import FileReader
 from kcensus.sources.types.table import BadTypes, as_integer, as_list, as_object, as_text
+from kcensus.text import printable
 
 MAGIC = b"\x89ktyps\r\n"
 VERSION = 1
@@ -54,6 +56,11 @@ class Head:
     def __str__(self) -> str:
         build_id = f"build ID {self.build_id}" if self.build_id else ""
         return ", ".join(filter(None, (self.release, build_id)))
+
+    @property
+    def banner(self) -> str:
+        """Release and version."""
+        return printable(f"{self.release} {version_of(self.contents)}".strip())
 
     @property
     def file_name(self) -> str:
