@@ -9,8 +9,11 @@ import drgn
 import pytest
 from drgn.helpers.linux.list import list_for_each_entry
 
+from kcensus.analyses import analyses
+from kcensus.analyses.runner import Context
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.memcgs import Memcgs, memcgs
+from kcensus.results import CheckStatus
 from kcensus.sources import open_target
 from tests.sample.block.poked import Poked
 from tests.sample.rhel7.conftest import DATA
@@ -39,6 +42,8 @@ def remove(poked: Poked, name: bytes) -> int:
     poked.word(before, after)
     poked.word(after + 8, before)
     poked.word(state.flags.address_of_().value_(), 0)
+    count = poked.prog["root_mem_cgroup"].css.cgroup.root.number_of_cgroups
+    poked.write(count.address_of_().value_(), (int(count) - 1).to_bytes(4, "little"))
     css = drgn.offsetof(poked.prog.type("struct mem_cgroup"), "css")
     return int(state) - int(css)
 
@@ -79,6 +84,26 @@ def test_a_removed_one_without_caches_is_found_by_its_id(poked: Poked) -> None:
         poked.word(cache.memcg_params.memcg.address_of_().value_(), other)
     found = walk(poked)
     assert (offline(found), found.damaged) == ([("/?", memcg)], 0)
+
+
+def test_a_removed_one_is_in_the_analysis() -> None:
+    target = open_target(DATA / "mixed.capsule")
+    remove(Poked(target.prog), b"c5")
+    result = Context.of(target).run(analyses()["memcgs"])
+    counts = [result.summary[f"memcgs_{state}"].value for state in ("online", "offline")]
+    assert counts == [30, 1]
+    assert all(check.status is not CheckStatus.DIFFER for check in result.checks)
+    # Owners of pages and references are not read.
+    assert {gap.what for gap in result.gaps} == {"owners of pages", "reference counts"}
+    structures = result.tables["structures"].frame
+    assert dict(zip(structures["kind"], structures["objects"], strict=True)) == {
+        "struct mem_cgroup": 1,
+        "struct mem_cgroup_per_node": 1,
+        "per-CPU areas": 1,
+    }
+    assert result.summary["structure_bytes"].value == 1024 + 4096
+    per_cpu = drgn.sizeof(target.prog["root_mem_cgroup"].stat[0].type_)
+    assert result.summary["per_cpu_bytes"].value == per_cpu == 104
 
 
 def test_a_lost_registry_is_damage(poked: Poked) -> None:

@@ -106,12 +106,17 @@ def _gaps(figures: Figures) -> Iterator[Gap]:
     reason, count = reasons(faults), max(structures.unreadable, faults.total())
     effect = "structures behind the damage are not counted, or with another size"
     yield Gap("structures of memory cgroups", reason, count, effect)
+    # Before 3.16, as the count of cgroups.
+    is_old = _number_of_cgroups(figures.kernel.prog) is not None
     reason = "the debug info or the capsule lacks members of struct page"
+    if is_old:
+        reason = "they are in struct page_cgroup, which kcensus does not read"
     effect = "pages charged to offline memory cgroups are not counted"
     yield Gap("owners of pages", reason, int(not figures.charges.is_complete), effect)
     count = int((pins.refs[figures.offline] < 0).sum())
     effect = "unknown holders of these memory cgroups may be missing"
-    yield Gap("reference counts", "unreadable", count, effect)
+    reason = "css.refcnt is not a percpu_ref" if is_old else "unreadable"
+    yield Gap("reference counts", reason, count, effect)
     what, count = "lists of sockets, backing devices or writeback", pins.lost + pins.faults.total()
     effect = "holders beyond the damage are missing"
     yield Gap(what, "torn or unreadable", count, effect)

@@ -38,6 +38,7 @@ _PER_CPU = {
         "vmstats_percpu",
         "vmstats_local",
         "stat_cpu",
+        "stat",  # up to 4.15, and in RHEL 7
         "events_percpu",
         "css.rstat_cpu",
         "cgwb_domain.completions.events.counters",
@@ -121,7 +122,8 @@ class _Reader:
         self._visit(MEMCG, rows, groups.address[rows], extra=8 * node_ids(self.prog))
         owners, nodes, _ = per_node(self.memory, groups, rows, self.footprint.faults)
         self._visit(PER_NODE, owners, nodes)
-        counted = rows[_first_of_cgroup(groups)[rows]]
+        # Of a removed one of RHEL 7, the cgroup may be freed.
+        counted = rows[_first_of_cgroup(groups)[rows] & (groups.cgroup[rows] != 0)]
         cgroups = counted, groups.cgroup[counted]
         self._visit(CGROUP, *cgroups, embedded=True)
         self._cgroups(*cgroups)
