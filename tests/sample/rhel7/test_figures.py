@@ -10,10 +10,15 @@ import drgn
 import numpy as np
 from drgn.helpers.linux.list import list_count_nodes, list_for_each_entry
 
+from kcensus.analyses import analyses
+from kcensus.analyses.runner import Context
 from kcensus.kernel.memcg.memcgs import memcgs
 from kcensus.results import CheckStatus
+from kcensus.sources import open_target
 from tests.lab.trials import meminfo_bytes, slabinfo
+from tests.sample.block.poked import Poked
 from tests.sample.guest import Guest
+from tests.sample.rhel7.conftest import DATA
 
 
 def test_no_gap_and_no_counter_that_differs(guest: Guest) -> None:
@@ -127,3 +132,24 @@ def test_an_awaited_free_request_is_named_by_its_disk(cfq: Guest) -> None:
     (name,) = objects[objects["kind"] == "tags"]["name"]
     assert name == "of sda (requests: 167 not dispatched, 1 in the driver)"
     assert cfq.value("iosched", "requests") == 167 + 1
+
+
+def test_the_limit_of_negative_dentries_is_read(mixed: Guest) -> None:
+    result = mixed.results["dentries"]
+    limits = result.tables["limits"].frame.set_index("setting")["value"]
+    # Neither the guest nor the kernel sets it.
+    assert limits["fs.negative-dentry-limit"] == 0
+    (finding,) = (each for each in result.findings if each.id == "dentries-negative")
+    commands = [each.command for each in finding.remedies if "negative-dentry" in each.command]
+    assert commands == ["sysctl -w fs.negative-dentry-limit=10"]
+
+
+def test_a_limit_that_is_set_is_not_offered_again() -> None:
+    target = open_target(DATA / "mixed.capsule")
+    variable = target.prog["dcache_negative_dentry_limit_sysctl"]
+    Poked(target.prog).write(variable.address_, (10).to_bytes(4, "little"))
+    result = Context.of(target).run(analyses()["dentries"])
+    limits = result.tables["limits"].frame.set_index("setting")["value"]
+    assert limits["fs.negative-dentry-limit"] == 10
+    (finding,) = (each for each in result.findings if each.id == "dentries-negative")
+    assert not any("negative-dentry" in each.command for each in finding.remedies)

@@ -185,19 +185,22 @@ def watched(memory: Memory, dentries: Words, faults: Faults) -> Mask:
 
 _PRESSURE = "weight of dentries and inodes in reclaim; default: 100"
 _DIVISOR = "divisor of vm.vfs_cache_pressure"
+_SHARE = "thousandths of RAM for negative dentries; 0: no limit"
 _SYSCTLS = (
     # Since Linux kernel commit e6957c99dca5 ("vfs: Add a sysctl for automated deletion of dentry")
     # (in v6.13).
     ("dentry_negative_policy", "fs.dentry-negative", "1: unlink leaves no negative dentry", 1),
     # In RHEL 8.10 (commit not verified).
     ("dentry_fs_klimit_sysctl", "fs.dentry-fs-klimit", "thousands of dentries; 0: no limit", None),
+    # In RHEL 7.8 and 7.9 (commit not verified).
+    ("dcache_negative_dentry_limit_sysctl", "fs.negative-dentry-limit", _SHARE, 100),
     ("sysctl_vfs_cache_pressure", "vm.vfs_cache_pressure", _PRESSURE, 100_000),
     # Since Linux kernel commit e7b9cea718ee ("vfs: Add sysctl vfs_cache_pressure_denom for bulk
     # file operations") (in v6.16).
     ("sysctl_vfs_cache_pressure_denom", "vm.vfs_cache_pressure_denom", _DIVISOR, 100_000),
 )
 """Variable, name, meaning, and the largest sane value. The variable of fs.negative-dentry-limit
-(RHEL 7.8 and later 7.x, Oracle UEK) is unknown."""
+in Oracle UEK is unknown."""
 
 
 def limits(prog: drgn.Program) -> tuple[pd.DataFrame, list[str]]:

@@ -125,8 +125,9 @@ def _limits(figures: Figures) -> Iterator[Remedy]:
             0,
             "workloads with more files read them from disk more often",
         )
-    # Its variable is not known, so the table of limits lacks it.
-    if has_knob(figures.kernel, "/proc/sys/fs/negative-dentry-limit"):
+    # In Oracle UEK, its variable is not known.
+    knob = "/proc/sys/fs/negative-dentry-limit"
+    if not values.get("fs.negative-dentry-limit") and has_knob(figures.kernel, knob):
         yield _setting(
             "Limit negative dentries to 1 % of RAM",
             "fs.negative-dentry-limit",
